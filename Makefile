@@ -1,0 +1,54 @@
+# The recipes of this repository. Each is one command a person could type.
+
+# Flags of the benchmark: make bench BENCH="-h"
+BENCH ?=
+
+# All modules, and the one that only holds the linters' versions.
+MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*' -not -path '*/testdata/*'))))
+TESTED  := $(filter-out tools,$(MODULES))
+
+# Linters are run at the versions of tools/go.mod, from wherever the module is.
+tool = go tool -modfile=$(CURDIR)/tools/go.mod
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/baton, a static binary
+	CGO_ENABLED=0 go build -trimpath -o bin/baton ./cmd/baton
+
+.PHONY: test
+test: servers lint ## Install what is missing, then lint and run every test on every server, with -race
+	@set -e; for m in $(TESTED); do \
+		echo "== test $$m"; \
+		(cd $$m && BATON_REQUIRE_SERVERS=1 go test -race -count=1 -timeout 12m ./...); \
+	done
+
+.PHONY: lint
+lint: ## Check the format and run go vet and staticcheck on all modules
+	@echo "== gofumpt"; \
+	unformatted=$$($(tool) gofumpt -l .) || exit 1; \
+	if [ -n "$$unformatted" ]; then \
+		echo "not formatted (make fmt does it):"; echo "$$unformatted"; exit 1; \
+	fi
+	@set -e; for m in $(TESTED); do \
+		echo "== go vet, staticcheck $$m"; \
+		(cd $$m && go vet ./... && $(tool) staticcheck ./...); \
+	done
+
+.PHONY: fmt
+fmt: ## Format all Go files
+	$(tool) gofumpt -l -w .
+
+.PHONY: bench
+bench: ## Measure Baton beside its rivals; flags by BENCH="…"
+	go run -C bench . $(BENCH)
+
+.PHONY: servers
+servers: ## Install the servers and tools that the tests need (Debian, as root)
+	@.ci/install
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf bin

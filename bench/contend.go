@@ -1,0 +1,349 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// patience is how long a goroutine may still wait for its last turn when a
+// measurement is over.
+const patience = 3 * time.Second
+
+// measureContended lets n goroutines of this process fight for one key. With
+// count it also counts what goes to the server.
+func measureContended(n int, count bool) func(context.Context, *bench, *workload, rival) (metrics, error) {
+	return func(ctx context.Context, b *bench, w *workload, rv rival) (metrics, error) {
+		e := b.env
+		if count {
+			e = e.counted()
+		}
+		key := b.env.key(w.name, rv.name)
+		r, err := rv.open(e, n)
+		if err != nil {
+			return nil, err
+		}
+		defer r.close()
+		if rv.prepare != nil {
+			if err := rv.prepare(b.env, key); err != nil {
+				return nil, err
+			}
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		a := new(arena)
+		result := make(chan tally, 1)
+		go func() { result <- fight(ctx, a, r, 0, n, key) }()
+
+		if err := sleep(ctx, b.warmUp()); err != nil {
+			a.phase.Store(stopped)
+			<-result
+			return nil, err
+		}
+		stopProfile, err := b.profile(w, rv.name)
+		if err != nil {
+			return nil, err
+		}
+		before, err := effortOf(e, a)
+		if err != nil {
+			return nil, err
+		}
+		a.phase.Store(measuring)
+		err = sleep(ctx, b.time)
+		a.phase.Store(stopped)
+		took := time.Since(before.at)
+		after, asking := effortOf(e, a)
+		stopProfile()
+		t := await(result, cancel, patience)
+		if err := cmp.Or(err, asking); err != nil {
+			return nil, err
+		}
+		if err := a.verdict(t); err != nil {
+			return nil, err
+		}
+		b.noteStuck(w, rv, t)
+		m := contendedMetrics(t, took)
+		maps.Copy(m, after.since(before))
+		return m, nil
+	}
+}
+
+// await returns the tally; goroutines that wait for too long are told to stop.
+func await(result <-chan tally, cancel func(), patience time.Duration) tally {
+	select {
+	case t := <-result:
+		return t
+	case <-time.After(patience):
+		cancel()
+		return <-result
+	}
+}
+
+func (b *bench) noteStuck(w *workload, rv rival, t tally) {
+	if t.Stuck > 0 {
+		b.note("%s, repetition %d: %d goroutines of %s still waited %v after the last of the others had stopped", w.name, b.rep+1, t.Stuck, rv.name, patience)
+	}
+}
+
+func contendedMetrics(t tally, took time.Duration) metrics {
+	return metrics{
+		"rate":     perSecond(t.acquired(), took),
+		"fairness": maxOverMin(t.Served),
+		"handoffs": perSecond(t.HandOffs, took),
+		"wait50":   t.Wait.quantile(0.50),
+		"wait99":   t.Wait.quantile(0.99),
+		"handoff":  t.HandOff.quantile(0.50),
+		"across":   t.Across.quantile(0.50),
+	}
+}
+
+// effort is what has been done and spent so far.
+type effort struct {
+	at                        time.Time
+	client, server            time.Duration // CPU
+	entered, commands, pushes int64
+}
+
+// effortOf asks the server first, so that this is not part of a measurement
+// that begins here.
+func effortOf(e *env, a *arena) (f effort, err error) {
+	if f.server, err = e.serverCPU(); err != nil {
+		return f, err
+	}
+	if e.commands != nil {
+		if f.pushes, err = e.pushes(); err != nil {
+			return f, err
+		}
+		f.commands = e.commands.n.Load()
+	}
+	f.entered = a.total.Load()
+	f.at, f.client = time.Now(), cpuTime()
+	return f, nil
+}
+
+// metrics since an earlier effort, for each acquisition.
+func (f effort) since(o effort) metrics {
+	entered := float64(f.entered - o.entered)
+	m := metrics{
+		"cpu":       float64(f.client-o.client) / entered,
+		"servercpu": float64(f.server-o.server) / entered,
+	}
+	if f.commands > 0 {
+		m["commands"] = float64(f.commands-o.commands) / entered
+		m["pushes"] = float64(f.pushes-o.pushes) / entered
+	}
+	return m
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// measureKeys lets n goroutines each lock and unlock a key of its own.
+func measureKeys(n int) func(context.Context, *bench, *workload, rival) (metrics, error) {
+	return func(ctx context.Context, b *bench, w *workload, rv rival) (metrics, error) {
+		r, err := rv.open(b.env, n)
+		if err != nil {
+			return nil, err
+		}
+		defer r.close()
+		var phase atomic.Int32
+		var wg sync.WaitGroup
+		times := make([]histogram, n)
+		errs := make([]error, n)
+		for i := range n {
+			s, key := r.seat(i), b.env.key(w.name, rv.name)
+			wg.Go(func() {
+				var h histogram
+				for phase.Load() != stopped {
+					start := now()
+					held, err := s.Lock(ctx, key)
+					if err == nil {
+						err = held.Unlock()
+					}
+					if err != nil {
+						errs[i] = err
+						break
+					}
+					if phase.Load() == measuring {
+						h.add(now() - start)
+					}
+				}
+				times[i] = h
+			})
+		}
+		err = sleep(ctx, b.warmUp())
+		stopProfile, failed := b.profile(w, rv.name)
+		if failed != nil {
+			stopProfile = func() {}
+			err = failed
+		}
+		before, asked := effortOf(b.env, new(arena))
+		phase.Store(measuring)
+		if err == nil {
+			err = sleep(ctx, b.time)
+		}
+		phase.Store(stopped)
+		took := time.Since(before.at)
+		after, askedAgain := effortOf(b.env, new(arena))
+		stopProfile()
+		wg.Wait()
+		if err := cmp.Or(err, asked, askedAgain); err != nil {
+			return nil, err
+		}
+		var sum histogram
+		for i := range n {
+			if errs[i] != nil {
+				return nil, errs[i]
+			}
+			sum.merge(times[i])
+		}
+		return metrics{
+			"rate":      perSecond(sum.N, took),
+			"p50":       sum.quantile(0.50),
+			"p99":       sum.quantile(0.99),
+			"cpu":       float64(after.client-before.client) / float64(sum.N),
+			"servercpu": float64(after.server-before.server) / float64(sum.N),
+		}, nil
+	}
+}
+
+// measureProcesses lets goroutines of several processes fight for one key, if
+// pinned all on the CPU of the server.
+func measureProcesses(processes, goroutines int, pinned bool) func(context.Context, *bench, *workload, rival) (metrics, error) {
+	return func(ctx context.Context, b *bench, w *workload, rv rival) (metrics, error) {
+		if !pinned {
+			return fightOfProcesses(ctx, b, w, rv, processes, goroutines, nil)
+		}
+		start, undo, err := b.pin()
+		if err != nil {
+			return nil, err
+		}
+		defer undo()
+		return fightOfProcesses(ctx, b, w, rv, processes, goroutines, start)
+	}
+}
+
+func fightOfProcesses(ctx context.Context, b *bench, w *workload, rv rival, processes, goroutines int, start func(*exec.Cmd) error) (metrics, error) {
+	file := filepath.Join(b.env.dir, "arena")
+	memory, err := sharedMemory(file, arenaSize)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		unmap(memory)
+		_ = os.Remove(file) // the directory goes with the run
+	}()
+	a := (*arena)(unsafe.Pointer(&memory[0]))
+	key := b.env.key(w.name, rv.name)
+	if rv.prepare != nil {
+		if err := rv.prepare(b.env, key); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the children that are left after an error
+	var children []*child
+	for i := range processes {
+		order := childOrder{
+			Kind: "fight", Redis: b.env.redis, Rivals: []string{rv.name},
+			Process: i, Goroutines: goroutines, Key: key, Arena: file,
+		}
+		if i == 0 {
+			order.Profile = b.profilePath(w, rv.name)
+		}
+		c, err := startChild(ctx, order, start)
+		if err != nil {
+			return nil, err
+		}
+		children = append(children, c)
+	}
+	for _, c := range children {
+		if err := c.ready(); err != nil {
+			return nil, err
+		}
+	}
+	for _, c := range children {
+		if err := c.begin(); err != nil {
+			return nil, err
+		}
+	}
+	if err := sleep(ctx, b.warmUp()); err != nil {
+		return nil, err
+	}
+	before, err := effortOf(b.env, a)
+	if err != nil {
+		return nil, err
+	}
+	a.phase.Store(measuring)
+	if err := sleep(ctx, b.time); err != nil {
+		return nil, err
+	}
+	a.phase.Store(stopped)
+	took := time.Since(before.at)
+	after, err := effortOf(b.env, a)
+	if err != nil {
+		return nil, err
+	}
+
+	impatient := time.AfterFunc(patience, func() {
+		for _, c := range children {
+			c.hurry()
+		}
+	})
+	defer impatient.Stop()
+	var sum tally
+	var each []int64
+	for _, c := range children {
+		var t tally
+		if err := c.finish(&t); err != nil {
+			return nil, err
+		}
+		each = append(each, t.acquired())
+		sum.merge(t)
+	}
+	if err := a.verdict(sum); err != nil {
+		return nil, err
+	}
+	m := contendedMetrics(sum, took)
+	b.noteStuck(w, rv, sum)
+	m["servercpu"] = after.since(before)["servercpu"]
+	m["spread"] = maxOverMin(each)
+	return m, nil
+}
+
+// childFight is measureProcesses in one of the processes.
+func childFight(ctx context.Context, order childOrder, ready func() error) (any, error) {
+	rv, err := findRival(redisRivals, order.Rivals[0])
+	if err != nil {
+		return nil, err
+	}
+	memory, err := sharedMemory(order.Arena, arenaSize)
+	if err != nil {
+		return nil, fmt.Errorf("share the arena: %w", err)
+	}
+	defer unmap(memory)
+	a := (*arena)(unsafe.Pointer(&memory[0]))
+	r, err := rv.open(&env{redis: order.Redis}, order.Goroutines)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	if err := ready(); err != nil {
+		return nil, err
+	}
+	return fight(ctx, a, r, order.Process, order.Goroutines, order.Key), nil
+}

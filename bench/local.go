@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+var memoryRivals = []rival{
+	{
+		name:  "fifo-channel",
+		about: "a goroutine that owns a queue, with a channel on which locking is asked for, one on which it is given back, and one for each goroutine's turn; one lock, no name, no expiry, no cancelling",
+		open: func(*env, int) (*room, error) {
+			q := &fifoQueue{ask: make(chan chan struct{}), free: make(chan struct{})}
+			go q.serve()
+			return &room{
+				seat:  func(int) seat { return fifoSeat{q, make(chan struct{}, 1)} },
+				close: func() { close(q.ask) },
+			}, nil
+		},
+	},
+	{
+		name:  "token-channel",
+		about: "the floor: a channel that holds one token; that receivers get it in the order of their arrival is how Go does it, not what it promises; one lock, no name, no expiry, no cancelling",
+		open: func(*env, int) (*room, error) {
+			token := make(chan struct{}, 1)
+			token <- struct{}{}
+			return &room{seat: common(channelSeat{token}), close: func() {}}, nil
+		},
+	},
+	{
+		name:  "baton",
+		about: "Baton on memstore, TTL 15 s",
+		open: func(*env, int) (*room, error) {
+			store := memstore.New()
+			return batonRoom(store, 1, baton.Config{TTL: ttl}, func() { _ = store.Close() })
+		},
+	},
+}
+
+type fifoQueue struct {
+	ask  chan chan struct{}
+	free chan struct{}
+}
+
+// serve runs until ask is closed.
+func (q *fifoQueue) serve() {
+	var queue []chan struct{}
+	held := false
+	for {
+		select {
+		case turn, ok := <-q.ask:
+			switch {
+			case !ok:
+				return
+			case held:
+				queue = append(queue, turn)
+			default:
+				held = true
+				turn <- struct{}{}
+			}
+		case <-q.free:
+			if len(queue) == 0 {
+				held = false
+			} else {
+				queue[0] <- struct{}{}
+				queue = queue[1:]
+			}
+		}
+	}
+}
+
+type fifoSeat struct {
+	queue *fifoQueue
+	turn  chan struct{} // cap 1: the queue never waits
+}
+
+func (s fifoSeat) Lock(context.Context, string) (unlocker, error) {
+	s.queue.ask <- s.turn
+	<-s.turn
+	return s, nil
+}
+
+func (s fifoSeat) Unlock() error {
+	s.queue.free <- struct{}{}
+	return nil
+}
+
+type channelSeat struct{ token chan struct{} }
+
+func (s channelSeat) Lock(context.Context, string) (unlocker, error) {
+	<-s.token
+	return s, nil
+}
+
+func (s channelSeat) Unlock() error {
+	s.token <- struct{}{}
+	return nil
+}
+
+const sqliteRivalSchema = `
+CREATE TABLE IF NOT EXISTS raw_row (k TEXT PRIMARY KEY, v TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS polled_lock (k TEXT PRIMARY KEY, owner TEXT NOT NULL, expires INTEGER NOT NULL) WITHOUT ROWID;
+`
+
+var sqliteRivals = []rival{
+	{
+		name:  "raw",
+		about: "the bare exchange: one durable INSERT, one durable DELETE, prepared, through the same driver into the same file (WAL, synchronous FULL)",
+		open:  openSQLiteRaw,
+	},
+	{
+		name:  "polled-table",
+		about: "a lock table as it is usually written: INSERT, or take over what has expired, tried again every 5 ms; DELETE to unlock; the same file and driver; no renewal, no token, no order",
+		open:  openPolledTable,
+	},
+	{
+		name:  "baton",
+		about: "Baton on sqlitestore, TTL 15 s",
+		open: func(e *env, _ int) (*room, error) {
+			return batonRoom(e.sqlite, 1, baton.Config{TTL: ttl}, func() {})
+		},
+	},
+	{
+		name:  "baton-noline",
+		about: "Baton with one Locker for each goroutine over one store, so that every goroutine waits in SQLite",
+		open: func(e *env, goroutines int) (*room, error) {
+			return batonRoom(e.sqlite, goroutines, baton.Config{TTL: ttl}, func() {})
+		},
+	},
+}
+
+// prepared opens a room whose seats use two prepared statements.
+func prepared(db *sql.DB, lock, unlock string, seat func(lock, unlock *sql.Stmt) func(int) seat) (*room, error) {
+	a, err := db.Prepare(lock)
+	if err != nil {
+		return nil, err
+	}
+	b, err := db.Prepare(unlock)
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return &room{
+		seat:  seat(a, b),
+		close: func() { _, _ = a.Close(), b.Close() }, // nothing hangs on them
+	}, nil
+}
+
+func openSQLiteRaw(e *env, _ int) (*room, error) {
+	return prepared(e.db, "INSERT INTO raw_row VALUES (?, 'v')", "DELETE FROM raw_row WHERE k = ?",
+		func(lock, unlock *sql.Stmt) func(int) seat {
+			return func(int) seat { return &rowSeat{lock: lock, unlock: unlock} }
+		})
+}
+
+type rowSeat struct {
+	lock, unlock *sql.Stmt
+	key          string
+}
+
+func (s *rowSeat) Lock(ctx context.Context, key string) (unlocker, error) {
+	if _, err := s.lock.ExecContext(ctx, key); err != nil {
+		return nil, err
+	}
+	s.key = key
+	return s, nil
+}
+
+func (s *rowSeat) Unlock() error {
+	_, err := s.unlock.Exec(s.key)
+	return err
+}
+
+const polledEvery = 5 * time.Millisecond
+
+func openPolledTable(e *env, _ int) (*room, error) {
+	const lock = `INSERT INTO polled_lock VALUES (?1, ?2, ?3)
+		ON CONFLICT (k) DO UPDATE SET owner = excluded.owner, expires = excluded.expires WHERE polled_lock.expires < ?4`
+	return prepared(e.db, lock, "DELETE FROM polled_lock WHERE k = ? AND owner = ?",
+		func(lock, unlock *sql.Stmt) func(int) seat {
+			return func(i int) seat {
+				return &polledSeat{lock: lock, unlock: unlock, owner: fmt.Sprintf("%d/%d", os.Getpid(), i)}
+			}
+		})
+}
+
+type polledSeat struct {
+	lock, unlock *sql.Stmt
+	owner, key   string
+}
+
+func (s *polledSeat) Lock(ctx context.Context, key string) (unlocker, error) {
+	for {
+		at := time.Now()
+		r, err := s.lock.ExecContext(ctx, key, s.owner, at.Add(ttl).UnixMilli(), at.UnixMilli())
+		if err != nil {
+			return nil, err
+		}
+		n, err := r.RowsAffected()
+		if err != nil {
+			return nil, err
+		}
+		if n == 1 {
+			s.key = key
+			return s, nil
+		}
+		select {
+		case <-time.After(polledEvery):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (s *polledSeat) Unlock() error {
+	r, err := s.unlock.Exec(s.key, s.owner)
+	if err != nil {
+		return err
+	}
+	if n, err := r.RowsAffected(); err != nil || n != 1 {
+		return errors.Join(errors.New("polled table: the lock was lost"), err)
+	}
+	return nil
+}

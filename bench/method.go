@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+)
+
+// method says how the figures came about.
+type method struct {
+	Notes  []string      `json:"notes,omitempty"` // what went on
+	Lines  []string      `json:"lines"`
+	Rivals []methodRival `json:"rivals"`
+}
+
+type methodRival struct {
+	Name  string `json:"name"`
+	About string `json:"about"`
+}
+
+func describe(b *bench, res *results) method {
+	m := method{Notes: b.notes}
+	say := func(format string, args ...any) { m.Lines = append(m.Lines, fmt.Sprintf(format, args...)) }
+
+	say("%s, %d CPUs for this process (%s), %s, %s.", when(), runtime.NumCPU(), cpuModel(), kernel(), runtime.Version())
+	say("%s", strings.Join(libraries(), ", ")+".")
+	if b.env.server != nil {
+		say("redis-server %s of its own on 127.0.0.1, no persistence; clients and server share the machine.", b.redisVersion())
+	}
+	if b.env.sqlite != nil {
+		say("The SQLite file is under %s; a write of 4 KiB with fsync takes %s there (median of 50).", filepath.Dir(b.env.dir), span(fsyncTime(b.env.dir)))
+	}
+	say("%d repetitions, each of all workloads in turn, the order of the rivals rotating: figures are medians over the repetitions, ratios are medians of the ratios to the named rival within the same repetition.", b.reps)
+	say("Each measurement lasts %v after a warm-up of %v. Locking is a closed loop: no pause between unlock and lock, nothing in the critical section but the checks.", b.time, b.warmUp())
+	say("pair: one goroutine in a process that shares one CPU with the server (GOMAXPROCS=1); rivals alternate in blocks of %d pairs; quantiles are exact. Not pinned, a round trip costs 14 µs or 65–80 µs depending on which CPU the kernel wakes.", pairsPerBlock)
+	say("Contended: hand-offs are acquisitions by another goroutine than the last holder, the figure that unfair locks cannot flatter; a hand-off's time runs from just before the unlock call to the return of the next lock call, on the clock that all processes share. Exclusion is checked in each run, by a mark in shared memory and by a counter that only a working lock keeps right; a violation ends the run with an error.")
+	say("commands: counted where the clients write to their sockets, so that commands called by scripts are not in it; pushes: the server's count of PUBLISH calls. Both over a run of their own (cmds8, cmds64, cmds256), from which no speed is taken for the goals.")
+	say("renew: %d leases on each store for %v, TTL %v, renewed every %v; requests are commands sent to Redis, and write transactions committed to SQLite, counted by its commit hook. Not repeated.", b.leases, b.hold, ttl, renewEvery)
+
+	seen := make(map[string]bool)
+	for _, w := range res.workloads {
+		for _, name := range w.names {
+			r, err := findRival(w.pool, name)
+			if err != nil || seen[r.about] || res.cells[cell{w.name, name}] == nil {
+				continue
+			}
+			seen[r.about] = true
+			store, _, _ := strings.Cut(w.title, ":")
+			m.Rivals = append(m.Rivals, methodRival{strings.ToLower(store) + " " + r.name, r.about})
+		}
+	}
+	return m
+}
+
+func when() string { return time.Now().UTC().Format("2006-01-02 15:04 UTC") }
+
+func cpuModel() string {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	for line := range strings.Lines(string(b)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOARCH
+}
+
+// libraries lists the versions of the modules that are measured.
+func libraries() []string {
+	shown := []string{
+		"github.com/redis/rueidis", "github.com/redis/go-redis/v9", "github.com/bsm/redislock",
+		"github.com/go-redsync/redsync/v4", "modernc.org/sqlite",
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return shown
+	}
+	versions := make(map[string]string)
+	for _, d := range info.Deps {
+		versions[d.Path] = d.Version
+	}
+	var out []string
+	for _, path := range shown {
+		out = append(out, path+" "+versions[path])
+	}
+	return out
+}
+
+func (b *bench) redisVersion() string {
+	info, err := b.env.server.Do("INFO", "server")
+	if err != nil {
+		return "of unknown version"
+	}
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "redis_version:"); ok {
+			return v
+		}
+	}
+	return "of unknown version"
+}
+
+// fsyncTime is the median time, in nanoseconds, of a small durable write; NaN
+// if it cannot be measured.
+func fsyncTime(dir string) float64 {
+	f, err := os.Create(filepath.Join(dir, "fsync"))
+	if err != nil {
+		return median(nil)
+	}
+	defer f.Close()
+	var all []float64
+	for range 50 {
+		start := time.Now()
+		if _, err := f.Write(make([]byte, 4096)); err != nil {
+			return median(nil)
+		}
+		if err := f.Sync(); err != nil {
+			return median(nil)
+		}
+		all = append(all, float64(time.Since(start)))
+	}
+	return median(all)
+}

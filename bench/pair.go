@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"time"
+)
+
+// pairsPerBlock is how many pairs a rival makes before it is another's turn.
+const pairsPerBlock = 100
+
+// interleave lets one goroutine lock and unlock a key for each rival, in
+// blocks that alternate, for about each long for every rival. Of each batch of
+// pairs one time is taken; with a batch of one the quantiles are exact.
+func interleave(ctx context.Context, e *env, rivals []rival, each time.Duration, batch int) (map[string]metrics, error) {
+	type runner struct {
+		name  string
+		seat  seat
+		key   string
+		times []int64 // ns, of batches
+		spent time.Duration
+	}
+	var runners []*runner
+	for _, rv := range rivals {
+		room, err := rv.open(e, 1)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", rv.name, err)
+		}
+		defer room.close()
+		r := &runner{name: rv.name, seat: room.seat(0), key: e.key("pair", rv.name)}
+		if rv.prepare != nil {
+			if err := rv.prepare(e, r.key); err != nil {
+				return nil, fmt.Errorf("%s: %w", rv.name, err)
+			}
+		}
+		runners = append(runners, r)
+	}
+	block := func(r *runner, record bool) error {
+		begin := time.Now()
+		for range pairsPerBlock {
+			start := time.Now()
+			for range batch {
+				held, err := r.seat.Lock(ctx, r.key)
+				if err != nil {
+					return fmt.Errorf("%s: lock: %w", r.name, err)
+				}
+				if err := held.Unlock(); err != nil {
+					return fmt.Errorf("%s: unlock: %w", r.name, err)
+				}
+			}
+			if record {
+				r.times = append(r.times, int64(time.Since(start)))
+			}
+		}
+		if record {
+			r.spent += time.Since(begin)
+		}
+		return nil
+	}
+	for _, r := range runners { // connections, scripts, prepared statements
+		if err := block(r, false); err != nil {
+			return nil, err
+		}
+	}
+	for end := time.Now().Add(each * time.Duration(len(runners))); time.Now().Before(end) || len(runners[0].times) == 0; {
+		for _, r := range runners {
+			if err := block(r, true); err != nil {
+				return nil, err
+			}
+		}
+	}
+	all := make(map[string]metrics)
+	for _, r := range runners {
+		all[r.name] = metrics{
+			"p50":   quantile(r.times, 0.50) / float64(batch),
+			"p99":   quantile(r.times, 0.99) / float64(batch),
+			"rate":  perSecond(int64(len(r.times)*batch), r.spent),
+			"pairs": float64(len(r.times) * batch),
+		}
+	}
+	return all, nil
+}
+
+// measurePair interleaves in this process.
+func measurePair(batch int) func(context.Context, *bench, *workload, []rival) (map[string]metrics, error) {
+	return func(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
+		stop, err := b.profile(w, rivals[len(rivals)-1].name)
+		if err != nil {
+			return nil, err
+		}
+		all, err := interleave(ctx, b.env, rivals, b.time, batch)
+		stop()
+		for _, r := range rivals {
+			b.progress(w, r.name, all[r.name])
+		}
+		return all, err
+	}
+}
+
+// measurePairPinned interleaves in another process, which shares one CPU with
+// the server: a round trip then costs what the work costs, not what it costs
+// to wake another CPU.
+func measurePairPinned(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
+	start, undo, err := b.pin()
+	if err != nil {
+		return nil, err
+	}
+	defer undo()
+	order := childOrder{Kind: "pair", Redis: b.env.redis, Time: b.time}
+	for _, r := range rivals {
+		order.Rivals = append(order.Rivals, r.name)
+		if path := b.profilePath(w, r.name); path != "" {
+			order.Profile = path
+		}
+	}
+	c, err := startChild(ctx, order, start)
+	if err != nil {
+		return nil, err
+	}
+	var all map[string]metrics
+	if err := c.finish(&all); err != nil {
+		return nil, err
+	}
+	for _, r := range rivals {
+		b.progress(w, r.name, all[r.name])
+	}
+	return all, nil
+}
+
+// pin puts the server on one CPU, until undo, and returns how to start a
+// process there.
+func (b *bench) pin() (start func(*exec.Cmd) error, undo func(), err error) {
+	cpu, err := lastCPU()
+	if err != nil {
+		return nil, nil, err
+	}
+	if undo, err = pinProcess(b.env.server.Pid(), cpu); err != nil {
+		return nil, nil, err
+	}
+	return func(cmd *exec.Cmd) error {
+		cmd.Env = append(cmd.Environ(), "GOMAXPROCS=1")
+		return startPinned(cmd, cpu)
+	}, undo, nil
+}
+
+// childPair is measurePairPinned in the child.
+func childPair(ctx context.Context, order childOrder) (any, error) {
+	var rivals []rival
+	for _, name := range order.Rivals {
+		r, err := findRival(redisRivals, name)
+		if err != nil {
+			return nil, err
+		}
+		rivals = append(rivals, r)
+	}
+	return interleave(ctx, &env{redis: order.Redis}, rivals, order.Time, 1)
+}

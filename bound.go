@@ -1,0 +1,104 @@
+package baton
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A bound hands out contexts for calls that may take so long at the most. The
+// last one serves further calls for the same caller for a while, because
+// making one for each costs as much as a tenth of the call.
+type bound struct {
+	limit time.Duration
+	last  atomic.Pointer[callContext]
+}
+
+// within returns the caller's context, ended after limit, or up to a quarter
+// later. It is released when the call is over.
+func (b *bound) within(caller context.Context, now time.Time) *callContext {
+	if c := b.last.Load(); c != nil && now.Before(c.until) && same(c.Context, caller) {
+		if c.users.Add(1) > 1 {
+			return c
+		}
+		c.users.Add(-1) // it was given up meanwhile
+	}
+	c := &callContext{Context: caller, until: now.Add(b.limit / 4), end: time.Now().Add(b.limit + b.limit/4)}
+	c.users.Store(2) // this call, and b.last
+	if old := b.last.Swap(c); old != nil {
+		old.release()
+	}
+	return c
+}
+
+// same reports whether two contexts are one. Only pointers can be compared
+// without risk.
+func same(a, b context.Context) bool {
+	if a == context.Background() {
+		return b == context.Background()
+	}
+	return reflect.TypeOf(a).Kind() == reflect.Pointer && reflect.TypeOf(b).Kind() == reflect.Pointer && a == b
+}
+
+// callContext is a caller's context that also ends at a time of its own. It
+// makes the timer for that only when somebody waits for its end: most calls to
+// a store are over before anybody does.
+type callContext struct {
+	context.Context           // the caller's
+	end             time.Time // of the call
+	until           time.Time // further calls get another one from then on
+	users           atomic.Int32
+
+	once   sync.Once
+	armed  atomic.Pointer[context.Context] // set when somebody waits
+	cancel context.CancelFunc
+}
+
+// release frees what the last of its users has left.
+func (c *callContext) release() {
+	if c.users.Add(-1) == 0 && c.armed.Load() != nil {
+		c.cancel()
+	}
+}
+
+func (c *callContext) arm() context.Context {
+	c.once.Do(func() {
+		var inner context.Context
+		inner, c.cancel = context.WithDeadline(c.Context, c.end)
+		c.armed.Store(&inner)
+	})
+	return *c.armed.Load()
+}
+
+func (c *callContext) Done() <-chan struct{} { return c.arm().Done() }
+
+func (c *callContext) Deadline() (time.Time, bool) {
+	if d, ok := c.Context.Deadline(); ok && d.Before(c.end) {
+		return d, true
+	}
+	return c.end, true
+}
+
+func (c *callContext) Err() error {
+	if inner := c.armed.Load(); inner != nil {
+		return (*inner).Err()
+	}
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	if !time.Now().Before(c.end) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// Value knows the context that has the timer, if there is one, so that
+// contexts derived from this one find their parent.
+func (c *callContext) Value(key any) any {
+	if inner := c.armed.Load(); inner != nil {
+		return (*inner).Value(key)
+	}
+	return c.Context.Value(key)
+}

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+)
+
+// asking are the flags of commands that acquire a lock.
+type asking struct {
+	wait    time.Duration
+	try     bool
+	shared  bool
+	permits string
+	ttl     time.Duration
+
+	options []baton.Option // after check
+	waits   bool           // likewise: wait was given
+}
+
+func (k *asking) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.DurationVarP(&k.wait, "wait", "w", 0, "wait at most so long for the lock (default: for ever)")
+	f.BoolVarP(&k.try, "try", "n", false, "do not wait at all")
+	f.BoolVarP(&k.shared, "shared", "s", false, "take the read lock: readers hold together, writers alone")
+	f.StringVar(&k.permits, "permits", "", "take `N/OF` permits: 2/10 is two of ten")
+	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long the lock outlives a holder that crashed")
+	cmd.MarkFlagsMutuallyExclusive("wait", "try")
+	cmd.MarkFlagsMutuallyExclusive("shared", "permits")
+}
+
+// check refuses flags that make no sense, before anything is opened.
+func (k *asking) check(cmd *cobra.Command, key string) error {
+	if err := driver.CheckKey(key); err != nil {
+		return usage("%w", err)
+	}
+	if k.waits = cmd.Flags().Changed("wait"); k.waits && k.wait <= 0 {
+		return usage("--wait %v: it is a duration above zero; not to wait at all is -n", k.wait)
+	}
+	if k.ttl <= 0 {
+		return usage("--ttl %v: it is a duration above zero", k.ttl)
+	}
+	k.options = nil
+	switch {
+	case k.shared:
+		k.options = append(k.options, baton.Shared())
+	case cmd.Flags().Changed("permits"):
+		of, total, ok := strings.Cut(k.permits, "/")
+		n, err1 := strconv.Atoi(of)
+		m, err2 := strconv.Atoi(total)
+		if !ok || err1 != nil || err2 != nil || n < 1 || m < n || m > baton.MaxPermits {
+			return usage("--permits %s: it is N/OF, such as 2/10, with N from 1 to OF and OF at most %d", safe(k.permits), baton.MaxPermits)
+		}
+		k.options = append(k.options, baton.Permits(n, m))
+	}
+	return nil
+}
+
+// checkTTL refuses a TTL that the store cannot keep.
+func (k *asking) checkTTL(traits driver.Traits) error {
+	if k.ttl < traits.MinTTL || traits.MaxTTL > 0 && k.ttl > traits.MaxTTL {
+		return usage("--ttl %v: store %s accepts %v to %v", k.ttl, traits.Store, traits.MinTTL, traits.MaxTTL)
+	}
+	return nil
+}
+
+// listen subscribes to those of the signals that this process was not started
+// to ignore, as nohup and shells' background jobs are.
+func listen(sigs ...os.Signal) (ch chan os.Signal, stop func()) {
+	ch = make(chan os.Signal, 16)
+	for _, s := range sigs {
+		if !signal.Ignored(s) {
+			signal.Notify(ch, s)
+		}
+	}
+	return ch, func() { signal.Stop(ch) }
+}
+
+// ends reports whether a signal asks to stop waiting.
+func ends(s os.Signal) bool {
+	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGHUP || s == syscall.SIGQUIT
+}
+
+// acquire gets the lock, or gives up: at once if asked to, when the wait is
+// over, or when a signal comes. Nothing is held after an error, and no place
+// in line.
+func (a *app) acquire(locks *baton.Locker, key, owner string, k *asking, sigs <-chan os.Signal) (*baton.Lease, error) {
+	type result struct {
+		lease *baton.Lease
+		err   error
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	got := make(chan result, 1)
+	go func() {
+		lease, err := a.await(ctx, locks, key, owner, k)
+		got <- result{lease, err}
+	}()
+	var given os.Signal
+	for {
+		select {
+		case r := <-got:
+			if given == nil {
+				return r.lease, r.err
+			}
+			if r.lease != nil {
+				_ = r.lease.Unlock()
+			}
+			return nil, interrupted(given)
+		case s := <-sigs:
+			if ends(s) && given == nil {
+				given = s
+				cancel()
+			}
+		}
+	}
+}
+
+// await tries once, tells who is in the way, and waits.
+func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string, k *asking) (*baton.Lease, error) {
+	start := time.Now()
+	waiting := ctx
+	if k.waits {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, k.wait)
+		defer cancel()
+	}
+	lease, err := locks.TryLock(waiting, key, k.options...)
+	var held *baton.HeldError
+	again := errors.As(err, &held) || errors.Is(err, baton.ErrUnavailable) || errors.Is(err, baton.ErrUnknown)
+	if k.try || !again || waiting.Err() != nil {
+		return lease, notAcquired(err, key, k)
+	}
+	if held != nil && held.Owner != "" && held.Owner == os.Getenv("BATON_OWNER") && key == os.Getenv("BATON_KEY") {
+		return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q is held by the baton run (%s) that started this: it would wait for itself", safe(key), safe(held.Owner))}
+	}
+
+	announced := a.announce(waiting, locks, key, owner, held)
+	lease, err = locks.Lock(waiting, key, k.options...)
+	announced()
+	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
+		if now := holder(locks, key); now != nil {
+			held = now
+		}
+		if held != nil {
+			return nil, &exit{exitNotAcquired, fmt.Errorf("not acquired in %s: %s", short(time.Since(start)), describe(held))}
+		}
+	}
+	return lease, notAcquired(err, key, k)
+}
+
+// notAcquired adds to the error of a lock that is held what to do now.
+func notAcquired(err error, key string, k *asking) error {
+	var held *baton.HeldError
+	if !errors.As(err, &held) {
+		return err
+	}
+	advice := "; look with: baton show " + shellWord(key)
+	if k.try {
+		advice = "; wait with -w 10s or look with: baton show " + shellWord(key)
+	}
+	return &exit{exitNotAcquired, errors.New(describe(held) + advice)}
+}
+
+// describe is HeldError.Error without terminal tricks in the owner's name.
+func describe(held *baton.HeldError) string { return safe(held.Error()) }
+
+// holder asks who holds the key. It returns nil if nobody does, or if the
+// store does not say.
+func holder(locks *baton.Locker, key string) *baton.HeldError {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	info, err := locks.Inspect(ctx, key)
+	if err != nil || len(info.Holders) == 0 {
+		return nil
+	}
+	return heldBy(info)
+}
+
+func heldBy(info driver.KeyInfo) *baton.HeldError {
+	held := &baton.HeldError{Key: info.Key, Waiting: len(info.Waiters)}
+	if len(info.Holders) > 0 {
+		first := info.Holders[0]
+		held.Owner, held.Age, held.Remaining, held.Foreign = first.Owner, first.Age, first.Remaining, first.Foreign
+	}
+	return held
+}
+
+// ownerName is shown to people who ask who holds a lock.
+func ownerName(pid int) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%.100s:%d", host, pid)
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/batonhq/baton"
+)
+
+func (a *app) breakCommand() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "break [flags] KEY",
+		Short: "Take a lock away from its holders",
+		Long: `Takes the lock from whoever holds it, so that the next in line gets it at once.
+The holders notice at their next renewal: until then they may go on working. What
+the lock protects is safe from them only if it checks fencing tokens. A holder that
+has crashed needs no breaking: its lock ends by itself.
+
+On a terminal it asks first; elsewhere --yes is needed.
+
+` + exitTable,
+		Example: `  baton break order:42
+  baton break --yes order:42`,
+		Args:              oneArg("KEY"),
+		ValidArgsFunction: a.completeKey,
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.RunE = does(func(ctx context.Context, args []string) error {
+		key := args[0]
+		interactive := term.IsTerminal(int(a.stdin.Fd())) && term.IsTerminal(int(a.stderr.Fd()))
+		if !yes && !interactive {
+			return usage("breaking a lock needs --yes where nobody can be asked")
+		}
+		locks, store, err := a.open(ctx, baton.Config{}, outlives)
+		if err != nil {
+			return err
+		}
+		defer shut(store)
+		info, err := locks.Inspect(ctx, key)
+		if err != nil {
+			return err
+		}
+		if len(info.Holders) == 0 {
+			a.say("nobody holds %q: nothing to break", safe(key))
+			return nil
+		}
+		if !yes {
+			a.complain("%s", describe(heldBy(info)))
+			fmt.Fprint(a.stderr, "baton: take it away, while its holder may be at work? [y/N] ")
+			answer, _ := bufio.NewReader(a.stdin).ReadString('\n')
+			if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+				return &exit{exitNotAcquired, fmt.Errorf("left %q alone", safe(key))}
+			}
+		}
+		holders, err := locks.Break(ctx, key)
+		if err != nil {
+			return err
+		}
+		plural := "s"
+		if holders == 1 {
+			plural = ""
+		}
+		a.say("took %q from %d holder%s", safe(key), holders, plural)
+		return nil
+	})
+	return cmd
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/open"
+)
+
+func (a *app) completionCommand(root *cobra.Command) *cobra.Command {
+	shells := []string{"bash", "zsh", "fish", "powershell"}
+	return &cobra.Command{
+		Use:   "completion SHELL",
+		Short: "Print completions for bash, zsh, fish or powershell",
+		Long: `Prints a script that teaches the shell to complete the commands, the flags, and
+the names of locks that are held at the moment.`,
+		Example: `  source <(baton completion bash)
+  baton completion zsh > "${fpath[1]}/_baton"
+  baton completion fish > ~/.config/fish/completions/baton.fish
+  baton completion powershell | Out-String | Invoke-Expression`,
+		ValidArgs: shells,
+		Args:      oneArg("SHELL"),
+		RunE: does(func(_ context.Context, args []string) error {
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(a.stdout, true)
+			case "zsh":
+				return root.GenZshCompletion(a.stdout)
+			case "fish":
+				return root.GenFishCompletion(a.stdout, true)
+			case "powershell":
+				return root.GenPowerShellCompletionWithDesc(a.stdout)
+			}
+			return usage("completion for %s: there are bash, zsh, fish and powershell", safe(args[0]))
+		}),
+	}
+}
+
+// Completion runs at every press of the tab key: it must neither take long
+// nor say much.
+const (
+	completeWithin = time.Second
+	completeAtMost = 200
+)
+
+// completeKey proposes the names of locks that begin with what was typed.
+func (a *app) completeKey(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	const directive = cobra.ShellCompDirectiveNoFileComp
+	if len(args) > 0 {
+		return nil, directive
+	}
+	url, err := a.url()
+	if err != nil {
+		return nil, directive
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), completeWithin)
+	defer cancel()
+	store, err := open.Store(ctx, url)
+	if err != nil {
+		return nil, directive
+	}
+	defer shut(store)
+	in, ok := store.(driver.Inspector)
+	if !ok {
+		return nil, directive
+	}
+	var keys []string
+	for info, err := range in.List(ctx, typed) {
+		if err != nil || len(keys) == completeAtMost {
+			break
+		}
+		if safe(info.Key) == info.Key { // a shell could not type the others
+			keys = append(keys, cobra.CompletionWithDesc(info.Key, describeShort(info)))
+		}
+	}
+	return keys, directive
+}
+
+// completeRun proposes a key, and then what the shell does for commands.
+func (a *app) completeRun(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return a.completeKey(cmd, args, typed)
+}
+
+func describeShort(info driver.KeyInfo) string {
+	if len(info.Holders) == 0 {
+		return ""
+	}
+	var held baton.HeldError = *heldBy(info)
+	return "held by " + ownerLabel(held.Owner, held.Foreign)
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/open"
+)
+
+// Exit codes. The first block is that of sysexits(3), the second that of
+// timeout(1) and of shells.
+const (
+	exitUsage       = 64
+	exitUnavailable = 69
+	exitNotAcquired = 75
+	exitConfig      = 78
+	exitLost        = 79
+
+	exitMaxHold   = 124
+	exitFailed    = 125
+	exitCannotRun = 126
+	exitNotFound  = 127
+	exitSignal    = 128 // and the number of the signal
+	exitKilled    = 137
+)
+
+const exitTable = `Exit codes:
+  0         done
+  64        wrong usage
+  69        the store cannot be reached
+  75        lock not acquired: it is held, and waiting was not wanted or took too long
+  78        wrong configuration: store URL, or something the store cannot do
+  79        lease lost (baton run: the command was stopped); handle no longer valid
+  125       baton itself failed
+`
+
+const exitTableRun = `Exit codes:
+  the command's own, or 128+n if signal n ended it
+  64        wrong usage
+  69        the store cannot be reached
+  75        lock not acquired (-E changes it, --skip-ok makes it 0)
+  78        wrong configuration: store URL, or something the store cannot do
+  79        lease lost, the command was stopped
+  124       --max-hold was reached and the command stopped (137 if it had to be killed)
+  125       baton itself failed
+  126, 127  the command cannot be executed, is not found
+  128+n     signal n came while waiting for the lock
+`
+
+// exit is an error that knows the code of the process. A nil err says that
+// everything was said already.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+func usage(format string, args ...any) error {
+	return &exit{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// interrupted says that a signal ended the waiting.
+func interrupted(sig os.Signal) error {
+	n, _ := sig.(syscall.Signal)
+	return &exit{exitSignal + int(n), fmt.Errorf("%v while waiting: gave up the place in line", sig)}
+}
+
+// codeOf finds the exit code of an error.
+func codeOf(err error) int {
+	var (
+		own      *exit
+		url      *open.URLError
+		config   *baton.ConfigError
+		key      *baton.KeyError
+		capacity *baton.CapacityError
+		notLock  *baton.NotLockError
+	)
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &own):
+		return own.code
+	case errors.As(err, &url):
+		return exitConfig
+	case errors.As(err, &key):
+		return exitUsage
+	case errors.As(err, &config), errors.As(err, &capacity), errors.As(err, &notLock),
+		errors.Is(err, baton.ErrUnsupported):
+		return exitConfig
+	case errors.Is(err, baton.ErrLost), errors.Is(err, driver.ErrLost):
+		return exitLost
+	case errors.Is(err, baton.ErrUnavailable), errors.Is(err, baton.ErrUnknown):
+		return exitUnavailable
+	case errors.Is(err, baton.ErrHeld):
+		return exitNotAcquired
+	case errors.Is(err, context.DeadlineExceeded):
+		return exitUnavailable
+	}
+	return exitFailed
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// helper is the program that scripts run under locks.
+func helper() {
+	args := append(os.Args[1:], "", "")
+	switch args[0] {
+	case "exit": // with a code
+		code, err := strconv.Atoi(args[1])
+		check(err)
+		os.Exit(code)
+	case "kill": // itself, with a signal
+		check(syscall.Kill(os.Getpid(), signals[args[1]]))
+		<-time.After(time.Hour)
+	case "env": // the variables of baton
+		for _, e := range os.Environ() {
+			if strings.HasPrefix(e, "BATON_") {
+				fmt.Println(e)
+			}
+		}
+	case "args": // of this process and of its parent
+		fmt.Printf("%q\n", os.Args)
+		parent, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", os.Getppid()))
+		check(err)
+		fmt.Printf("%q\n", parent)
+	case "cat":
+		_, err := io.Copy(os.Stdout, os.Stdin)
+		check(err)
+	case "line": // the first of the input
+		text, err := bufio.NewReader(os.Stdin).ReadString('\n')
+		check(err)
+		fmt.Printf("read %q\n", text)
+	case "hold": // until a signal or a file comes
+		writePid(args[1])
+		until(args[2])
+	case "stubborn": // the same, but only KILL helps
+		signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+		writePid(args[1])
+		until(args[2])
+	case "trap": // write down all signals, end with 42 at TERM
+		ch := make(chan os.Signal, 16)
+		for _, s := range signals {
+			signal.Notify(ch, s)
+		}
+		file, err := os.Create(args[1])
+		check(err)
+		fmt.Fprintln(file, "ready")
+		for s := range ch {
+			if s == syscall.SIGURG {
+				continue
+			}
+			fmt.Fprintln(file, s)
+			if s == syscall.SIGTERM {
+				os.Exit(42)
+			}
+		}
+	case "leave": // somebody stubborn behind, and end with 3
+		child := exec.Command(self(), "stubborn", args[1])
+		check(child.Start())
+		until(args[1])
+		os.Exit(3)
+	case "wait-for": // somebody stubborn, for ever
+		child := exec.Command(self(), "stubborn", args[1])
+		check(child.Start())
+		check(child.Wait())
+	case "beat": // write down the time as often as possible; only KILL helps
+		signal.Ignore(syscall.SIGTERM)
+		file, err := os.Create(args[1])
+		check(err)
+		for range time.Tick(time.Millisecond) {
+			fmt.Fprintln(file, time.Now().UnixNano())
+		}
+	default:
+		fmt.Fprintf(os.Stderr, "helper: what is %q?\n", args[0])
+		os.Exit(99)
+	}
+}
+
+// writePid writes the file in one step: who finds it can read it.
+func writePid(file string) {
+	if file == "" {
+		return
+	}
+	check(os.WriteFile(file+".new", []byte(strconv.Itoa(os.Getpid())), 0o600))
+	check(os.Rename(file+".new", file))
+}
+
+// until waits for a file to be there.
+func until(file string) {
+	if file == "" {
+		<-time.After(time.Hour)
+	}
+	for {
+		if _, err := os.Stat(file); err == nil {
+			return
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "helper:", err)
+		os.Exit(98)
+	}
+}
+
+// self is this program, under the name that makes it a helper.
+func self() string {
+	path, err := os.Executable()
+	check(err)
+	return path
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+)
+
+func (a *app) lockCommand() *cobra.Command {
+	k := &asking{}
+	cmd := &cobra.Command{
+		Use:   "lock [flags] KEY",
+		Short: "Take a lock and print a handle for it",
+		Long: `Takes the lock and prints a handle. Nobody renews the lease: it ends after --ttl
+unless "baton renew" is called before. Where a command can be wrapped, "baton run"
+is the safer choice.
+
+Whoever has the handle can renew and unlock: treat it as a password.
+With -o json: handle, key, token (a string), ttl in seconds, and when it expires.
+
+` + exitTable,
+		Example: `  BATON_HANDLE=$(baton lock --ttl 60s -w 10s deploy/web) || exit
+  export BATON_HANDLE
+  ./step-one && baton renew --ttl 60s && ./step-two
+  baton unlock`,
+		Args:              oneArg("KEY"),
+		ValidArgsFunction: a.completeKey,
+	}
+	k.flags(cmd)
+	a.queryFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return does(func(ctx context.Context, args []string) error {
+			asJSON, err := a.json()
+			if err != nil {
+				return err
+			}
+			if err := k.check(cmd, args[0]); err != nil {
+				return err
+			}
+			// The process that goes on working is the one that called us.
+			owner := ownerName(os.Getppid())
+			locks, store, err := a.open(ctx, baton.Config{TTL: k.ttl, Owner: owner}, k.checkTTL, outlives)
+			if err != nil {
+				return err
+			}
+			defer shut(store)
+			sigs, stop := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+			defer stop()
+			lease, err := a.acquire(locks, args[0], owner, k, sigs)
+			if err != nil {
+				return err
+			}
+			return a.hand(lease, k.ttl, asJSON, true)
+		})(cmd, args)
+	}
+	return cmd
+}
+
+// outlives refuses stores that forget everything when we end.
+func outlives(traits driver.Traits) error {
+	if traits.Processes {
+		return nil
+	}
+	return &exit{exitConfig, fmt.Errorf("store %s lives in this process only: there is nothing to share; name another with --store or BATON_STORE", traits.Store)}
+}
+
+// hand lets go of a lease without releasing it, and prints what the next
+// process needs to know.
+func (a *app) hand(lease *baton.Lease, ttl time.Duration, asJSON, fresh bool) error {
+	// What the store counts began before now: the lease's own end and its
+	// margin are the safe side of it.
+	expires := lease.Deadline()
+	handle, err := lease.Detach()
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		err = printJSON(a.stdout, struct {
+			Handle  string    `json:"handle"`
+			Key     string    `json:"key"`
+			Token   string    `json:"token"`
+			TTL     float64   `json:"ttl"`
+			Expires time.Time `json:"expires"`
+		}{handle, lease.Key(), strconv.FormatInt(lease.Token(), 10), seconds(ttl), expires.Round(time.Millisecond).UTC()}, false)
+	} else if fresh {
+		_, err = fmt.Fprintln(a.stdout, handle)
+	}
+	return err
+}

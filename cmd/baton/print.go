@@ -1,0 +1,151 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// safe makes text from a store or from a user harmless for a terminal:
+// whatever is not printable, the marks that reorder text included, is written
+// as an escape.
+func safe(s string) string {
+	clean := func(r rune) bool { return unicode.IsPrint(r) && r != utf8.RuneError }
+	if strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case clean(r):
+			b.WriteString(s[i : i+n])
+		default:
+			quoted := strconv.QuoteRuneToASCII(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// shellWord quotes a key so that it can be pasted into a shell.
+func shellWord(s string) string {
+	plain := func(r rune) bool {
+		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_-./:@%+,=", r))
+	}
+	if s != "" && s[0] != '-' && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(safe(s), "'", `'\''`) + "'"
+}
+
+// short writes a duration for people.
+func short(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "?"
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	text := d.Round(time.Second).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+// seconds is a duration in JSON, to the millisecond.
+func seconds(d time.Duration) float64 {
+	return float64(d.Round(time.Millisecond)) / float64(time.Second)
+}
+
+// printJSON writes one JSON value and a line feed.
+func printJSON(w io.Writer, v any, indent bool) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	if indent {
+		enc.SetIndent("", "  ")
+	}
+	return enc.Encode(v)
+}
+
+// table writes rows in columns, the first row being the head. Columns are
+// separated by two spaces; wide characters take two places.
+func table(w io.Writer, rows [][]string) error {
+	var widths []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], width(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		for i, cell := range row {
+			b.WriteString(cell)
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", widths[i]-width(cell)+2))
+			}
+		}
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// width is how many places a text takes on a terminal.
+func width(s string) int {
+	n := 0
+	for _, r := range s {
+		n += runeWidth(r)
+	}
+	return n
+}
+
+func runeWidth(r rune) int {
+	switch {
+	case unicode.In(r, unicode.Mn, unicode.Me):
+		return 0
+	case r >= 0x1100 && (r <= 0x115f || // Hangul
+		r >= 0x2e80 && r <= 0xa4cf || // CJK
+		r >= 0xac00 && r <= 0xd7a3 ||
+		r >= 0xf900 && r <= 0xfaff ||
+		r >= 0xfe30 && r <= 0xfe6f || // full-width forms
+		r >= 0xff00 && r <= 0xff60 ||
+		r >= 0xffe0 && r <= 0xffe6 ||
+		r >= 0x1f300 && r <= 0x1faff || // pictures
+		r >= 0x20000 && r <= 0x3fffd):
+		return 2
+	}
+	return 1
+}
+
+// cut shortens a text to n places.
+func cut(s string, n int) string {
+	if width(s) <= n {
+		return s
+	}
+	used := 0
+	for i, r := range s {
+		if used+runeWidth(r) > n-1 {
+			return s[:i] + "…"
+		}
+		used += runeWidth(r)
+	}
+	return s
+}

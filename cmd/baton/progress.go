@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/batonhq/baton"
+)
+
+// announce says that a lock is waited for, and who holds it: on a terminal in
+// a line that is kept up to date until the returned function is called,
+// elsewhere once.
+func (a *app) announce(ctx context.Context, locks *baton.Locker, key, owner string, held *baton.HeldError) (done func()) {
+	if a.quiet {
+		return func() {}
+	}
+	if held == nil {
+		a.say("the store is out of reach: trying again")
+		return func() {}
+	}
+	if !term.IsTerminal(int(a.stderr.Fd())) {
+		a.say("waiting: %s", describe(held))
+		return func() {}
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		start := time.Now()
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		defer fmt.Fprint(a.stderr, "\r\x1b[K")
+		state := inTheWay(held)
+		for {
+			columns, _, err := term.GetSize(int(a.stderr.Fd()))
+			if err != nil || columns < 20 {
+				columns = 80
+			}
+			line := fmt.Sprintf("baton: waiting for %q (%s): %s", safe(key), short(time.Since(start).Round(time.Second)), state)
+			fmt.Fprintf(a.stderr, "\r\x1b[K%s", cut(line, columns-1))
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if now, ok := progress(ctx, locks, key, owner); ok {
+				state = now
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
+
+// progress says who holds the key and how many are ahead of owner.
+func progress(ctx context.Context, locks *baton.Locker, key, owner string) (state string, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	info, err := locks.Inspect(ctx, key)
+	if err != nil || len(info.Holders) == 0 {
+		return "", false
+	}
+	state = inTheWay(heldBy(info))
+	for i, w := range info.Waiters {
+		if w.Owner == owner && i == 0 {
+			return state + ", we are next", true
+		}
+		if w.Owner == owner {
+			return state + fmt.Sprintf(", %d ahead of us", i), true
+		}
+	}
+	return state, true
+}
+
+// inTheWay is what stands in a line that has little room.
+func inTheWay(held *baton.HeldError) string {
+	s := "held by " + ownerLabel(held.Owner, held.Foreign)
+	if held.Age > 0 {
+		s += " for " + short(held.Age.Round(time.Second))
+	}
+	if held.Remaining > 0 {
+		s += ", expires in " + short(held.Remaining.Round(time.Second))
+	}
+	return s
+}

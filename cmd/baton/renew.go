@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+)
+
+func (a *app) renewCommand() *cobra.Command {
+	k := &asking{}
+	cmd := &cobra.Command{
+		Use:   "renew [flags] [HANDLE]",
+		Short: "Keep a lock that \"baton lock\" took",
+		Long: `Renews the lease, so that it ends --ttl from now unless it is renewed again.
+
+` + handleHelp + `
+If the lease does not stand any more the exit code is 79: somebody else may hold
+the lock, so stop what it protected.
+
+` + exitTable,
+		Example: `  baton renew --ttl 60s < handle-file -
+  BATON_HANDLE=… baton renew -o json`,
+		Args: noMoreThanOne("HANDLE"),
+	}
+	cmd.Flags().DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long the lock stays taken from now on")
+	a.queryFlags(cmd)
+	cmd.RunE = does(func(ctx context.Context, args []string) error {
+		asJSON, err := a.json()
+		if err != nil {
+			return err
+		}
+		if k.ttl <= 0 {
+			return usage("--ttl %v: it is a duration above zero", k.ttl)
+		}
+		lease, done, err := a.attach(ctx, args, k)
+		if err != nil {
+			return err
+		}
+		defer done()
+		return a.hand(lease, k.ttl, asJSON, false)
+	})
+	return cmd
+}
+
+const handleHelp = `The handle is an argument, or the first line of standard input if the argument is
+"-", or the environment variable BATON_HANDLE if there is no argument. Arguments
+can be seen by other users of the machine: prefer the other two.
+`
+
+// attachTimeout bounds how long the store may take to answer for a handle.
+const attachTimeout = 10 * time.Second
+
+// attach takes up the lease of a handle that was given in one of three ways.
+func (a *app) attach(ctx context.Context, args []string, k *asking) (lease *baton.Lease, done func(), err error) {
+	handle, err := a.handle(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := baton.HandleKey(handle); err != nil {
+		return nil, nil, badHandle(err)
+	}
+	locks, store, err := a.open(ctx, baton.Config{TTL: k.ttl}, k.checkTTL, outlives)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer cancel()
+	lease, err = locks.Attach(ctx, handle)
+	if err != nil {
+		shut(store)
+		return nil, nil, badHandle(err)
+	}
+	return lease, func() { shut(store) }, nil
+}
+
+func badHandle(err error) error {
+	if errors.Is(err, baton.ErrHandle) {
+		return usage("%s; it is what \"baton lock\" printed", strings.TrimPrefix(err.Error(), "baton: attach: "))
+	}
+	return err
+}
+
+func (a *app) handle(args []string) (string, error) {
+	switch {
+	case len(args) == 1 && args[0] != "-":
+		return args[0], nil
+	case len(args) == 1:
+		in := bufio.NewScanner(a.stdin)
+		if !in.Scan() {
+			if err := in.Err(); err != nil {
+				return "", fmt.Errorf("reading the handle: %w", err)
+			}
+			return "", usage("HANDLE is missing: standard input is empty")
+		}
+		return strings.TrimSpace(in.Text()), nil
+	}
+	handle := os.Getenv("BATON_HANDLE")
+	if handle == "" {
+		return "", usage("HANDLE is missing: give it as argument, by standard input and \"-\", or in BATON_HANDLE")
+	}
+	return handle, nil
+}
+
+// noMoreThanOne allows one argument of that name.
+func noMoreThanOne(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return oneArg(name)(cmd, args)
+		}
+		return nil
+	}
+}

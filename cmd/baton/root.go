@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/suggest"
+	"github.com/batonhq/baton/open"
+)
+
+// app is what all commands share.
+type app struct {
+	stdin          *os.File
+	stdout, stderr *os.File
+
+	storeURL string
+	output   string
+	quiet    bool
+	verbose  bool
+}
+
+// run is the whole program. It returns the exit code.
+func run(args []string) int {
+	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	root := a.root()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteC()
+	if err == nil {
+		return 0
+	}
+	var own *exit
+	if !errors.As(err, &own) && !errors.As(err, new(ran)) {
+		err = usage("%w", misspelt(cmd, err)) // cobra's own: nothing ran
+	}
+	code := codeOf(err)
+	if own == nil || own.err != nil {
+		a.complain("%s", explain(err))
+		if code == exitUsage {
+			a.complain("see: %s --help", cmd.CommandPath())
+		}
+	}
+	return code
+}
+
+// ran marks errors of commands, as against errors in their usage.
+type ran struct{ error }
+
+func (r ran) Unwrap() error { return r.error }
+
+// does makes the body of a command: cobra shall not take its errors for its
+// own.
+func does(body func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := body(cmd.Context(), args); err != nil {
+			return ran{err}
+		}
+		return nil
+	}
+}
+
+const about = `Baton gives programs distributed locks over the stores they already run.
+
+A lock is a lease: it is renewed while its holder lives and ends by itself
+soon after its holder has crashed. Every grant carries a fencing token, a
+number that rises with every grant of the same key.`
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "baton",
+		Short: "Distributed locks for commands and scripts",
+		Long:  about,
+		Example: `  baton run nightly-report -- ./report.sh          wait for the lock, run, give it back
+  baton run -n nightly-report -- ./report.sh       or leave at once if somebody else is at it
+  baton -b redis://db1:6379 show nightly-report    who holds it?`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+		SuggestionsMinimumDistance: 2,
+		CompletionOptions:          cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	root.SetContext(context.Background())
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return err })
+
+	flags := root.PersistentFlags()
+	flags.SortFlags = false
+	flags.StringVarP(&a.storeURL, "store", "b", "", `URL of the store ("baton help stores"); BATON_STORE says the same;`+"\nby default a SQLite file in the user's state directory")
+	flags.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors")
+	flags.BoolVarP(&a.verbose, "verbose", "v", false, "log what happens to standard error")
+
+	root.AddGroup(&cobra.Group{ID: "use", Title: "Use locks:"}, &cobra.Group{ID: "look", Title: "Look at locks:"})
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			c.Flags().SortFlags = false
+			root.AddCommand(c)
+		}
+	}
+	add("use", a.runCommand(), a.lockCommand(), a.renewCommand(), a.unlockCommand())
+	add("look", a.listCommand(), a.showCommand(), a.watchCommand(), a.breakCommand())
+	add("", a.completionCommand(root), a.versionCommand())
+	root.AddCommand(topics()...)
+	root.SetHelpCommandGroupID("")
+	return root
+}
+
+// queryFlags adds the flag of commands that answer a question.
+func (a *app) queryFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&a.output, "output", "o", "text", "form of the answer: text or json")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// json reports whether -o json was given.
+func (a *app) json() (bool, error) {
+	switch a.output {
+	case "json":
+		return true, nil
+	case "text", "":
+		return false, nil
+	}
+	return false, usage("-o %s: it is text or json", safe(a.output))
+}
+
+// say tells the user something; complain does so even if quiet.
+func (a *app) say(format string, args ...any) {
+	if !a.quiet {
+		a.complain(format, args...)
+	}
+}
+
+func (a *app) complain(format string, args ...any) {
+	fmt.Fprintf(a.stderr, "baton: "+format+"\n", args...)
+}
+
+func (a *app) logger() *slog.Logger {
+	if !a.verbose {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// url is the store's URL: flag, environment, default.
+func (a *app) url() (string, error) {
+	if a.storeURL != "" {
+		return a.storeURL, nil
+	}
+	if url := os.Getenv("BATON_STORE"); url != "" {
+		return url, nil
+	}
+	url, err := open.Default()
+	if err != nil {
+		return "", &exit{exitConfig, fmt.Errorf("%w; name a store with --store or BATON_STORE", err)}
+	}
+	return url, nil
+}
+
+// openTimeout bounds how long a store may take to answer for the first time.
+const openTimeout = 10 * time.Second
+
+// open opens the store and makes a Locker, unless one of the checks objects.
+func (a *app) open(ctx context.Context, cfg baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
+	url, err := a.url()
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	store, err = open.Store(ctx, url)
+	if err != nil {
+		if codeOf(err) == exitFailed {
+			err = &exit{exitUnavailable, err}
+		}
+		return nil, nil, err
+	}
+	for _, check := range checks {
+		if err := check(store.Traits()); err != nil {
+			store.Close()
+			return nil, nil, err
+		}
+	}
+	cfg.Logger = a.logger()
+	cfg.Logger.Debug("store opened", "url", open.Redact(url))
+	locks, err = baton.New(store, cfg)
+	if err != nil {
+		store.Close()
+		return nil, nil, err
+	}
+	return locks, store, nil
+}
+
+// shut closes the store, but not for long: a server that does not answer must
+// not keep this process from ending.
+func shut(store driver.Store) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = store.Close() // what is left ends with the process
+	}()
+	select {
+	case <-closed:
+	case <-time.After(time.Second):
+	}
+}
+
+// oneArg demands exactly the argument that name describes.
+func oneArg(name string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0:
+			return usage("%s is missing", name)
+		case len(args) > 1:
+			return usage("one %s is enough: what is %q?", name, safe(args[1]))
+		}
+		return nil
+	}
+}
+
+// misspelt adds "did you mean" to cobra's errors about flags.
+func misspelt(cmd *cobra.Command, err error) error {
+	text := strings.ReplaceAll(err.Error(), "\n\nDid you mean this?\n\t", ": did you mean ")
+	text = strings.Join(strings.Fields(text), " ")
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var names []string
+		collect := func(f *pflag.Flag) {
+			if !f.Hidden {
+				names = append(names, f.Name)
+			}
+		}
+		cmd.Flags().VisitAll(collect)
+		cmd.InheritedFlags().VisitAll(collect)
+		if near := suggest.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+			text += ": did you mean --" + near + "?"
+		}
+	} else if strings.Contains(text, "did you mean") {
+		text += "?"
+	}
+	// A URL in the wrong place is still a secret.
+	return errors.New(urls.ReplaceAllStringFunc(text, open.Redact))
+}
+
+var urls = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"]*`)
+
+// explain writes an error for people: what happened and what to do now.
+func explain(err error) string {
+	text := strings.TrimPrefix(err.Error(), "baton: ")
+	switch code := codeOf(err); {
+	case errors.As(err, new(*exit)):
+	case code == exitUnavailable:
+		text += "; is the store up, and is its URL right (--store, BATON_STORE)?"
+	case errors.As(err, new(*open.URLError)):
+		text += "; see: baton help stores"
+	}
+	return safe(text)
+}

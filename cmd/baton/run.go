@@ -1,0 +1,326 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/supervise"
+)
+
+// running are the flags of "baton run" beside those of the lock.
+type running struct {
+	asking
+	maxHold  time.Duration
+	grace    time.Duration
+	conflict int
+	skipOK   bool
+}
+
+// standardGrace is how long a command may take to end after TERM, if the TTL
+// allows it.
+const standardGrace = 5 * time.Second
+
+func (a *app) runCommand() *cobra.Command {
+	r := &running{}
+	cmd := &cobra.Command{
+		Use:   "run [flags] KEY -- COMMAND [ARG…]",
+		Short: "Run a command while holding a lock",
+		Long: `Waits for the lock, runs the command, and gives the lock back when the command
+has ended. There is no shell in between; standard input is passed on, and so are
+the signals INT, TERM, HUP, QUIT, USR1, USR2 and WINCH.
+
+The command finds in its environment
+
+  BATON_KEY     the name of the lock
+  BATON_TOKEN   the fencing token: a number that rises with every grant of the key;
+                pass it to what the lock protects, so that it can refuse a lower one
+  BATON_OWNER   who others see as the holder
+  BATON_HELD    true
+
+If the lease is lost (the store is out of reach, somebody broke the lock), the
+command is stopped: its whole process group gets TERM, and KILL after the grace.
+All of that ends before the store can give an expired lock to somebody else.
+Processes that the command leaves in its group when it ends are stopped too,
+before the lock is given back. On Linux the command also dies if baton itself
+is killed; what the command has started does not then.
+
+` + exitTableRun,
+		Example: `  baton run nightly-report -- ./report.sh
+  baton run -n --skip-ok nightly-report -- ./report.sh      from cron, on many machines
+  baton run -w 30s deploy/web -- ansible-playbook web.yml
+  baton run --permits 1/4 transcode -- ffmpeg …             at most four at a time
+  baton run k -- sh -c 'curl -H "X-Token: $BATON_TOKEN" …'`,
+	}
+	r.flags(cmd)
+	f := cmd.Flags()
+	f.DurationVar(&r.maxHold, "max-hold", 0, "stop the command after so long (default: never)")
+	f.DurationVarP(&r.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
+	f.IntVarP(&r.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit code if the lock was not acquired")
+	f.BoolVar(&r.skipOK, "skip-ok", false, "exit with 0 if the lock was not acquired")
+	cmd.MarkFlagsMutuallyExclusive("conflict-exit-code", "skip-ok")
+
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		dash := cmd.ArgsLenAtDash()
+		switch {
+		case len(args) == 0 || dash == 0:
+			return usage("KEY is missing: baton run KEY -- COMMAND")
+		case len(args) == 1:
+			return usage("the command is missing: baton run %s -- COMMAND", shellWord(args[0]))
+		case dash < 0:
+			return usage(`put "--" between the key and the command: baton run %s -- %s …`, shellWord(args[0]), shellWord(args[1]))
+		case dash > 1:
+			return usage("one KEY is enough: what is %q?", safe(args[1]))
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return does(func(ctx context.Context, args []string) error {
+			if err := r.check(cmd, args[0]); err != nil {
+				return err
+			}
+			return a.runUnderLock(ctx, args[0], args[1:], r)
+		})(cmd, args)
+	}
+	cmd.ValidArgsFunction = a.completeRun
+	return cmd
+}
+
+func (r *running) check(cmd *cobra.Command, key string) error {
+	if err := r.asking.check(cmd, key); err != nil {
+		return err
+	}
+	switch {
+	case !cmd.Flags().Changed("grace"):
+		r.grace = min(standardGrace, r.ttl/3)
+	case r.grace < 0 || r.grace > r.ttl/3:
+		return usage("--grace %v: it is at most a third of --ttl %v, so that the command has ended before somebody else can get the lock; a longer --ttl allows more", r.grace, r.ttl)
+	}
+	if r.maxHold < 0 || cmd.Flags().Changed("max-hold") && r.maxHold == 0 {
+		return usage("--max-hold %v: it is a duration above zero", r.maxHold)
+	}
+	if r.conflict < 0 || r.conflict > 255 {
+		return usage("--conflict-exit-code %d: exit codes go from 0 to 255", r.conflict)
+	}
+	return nil
+}
+
+// runUnderLock is "baton run".
+func (a *app) runUnderLock(ctx context.Context, key string, command []string, r *running) error {
+	path, err := find(command[0])
+	if err != nil {
+		return err
+	}
+	owner := ownerName(os.Getpid())
+	locks, store, err := a.open(ctx, baton.Config{
+		TTL:    r.ttl,
+		Margin: r.ttl/10 + r.grace,
+		Owner:  owner,
+	}, r.checkTTL)
+	if err != nil {
+		return err
+	}
+	defer shut(store)
+	if !store.Traits().Processes {
+		a.say("store %s is not shared with other processes: this lock keeps nobody out", store.Traits().Store)
+	}
+
+	sigs, stop := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+	defer stop()
+	// A message that nobody reads must not end us before the command.
+	_, stopPipe := listen(syscall.SIGPIPE)
+	defer stopPipe()
+	lease, err := a.acquire(locks, key, owner, &r.asking, sigs)
+	if err != nil {
+		if codeOf(err) == exitNotAcquired {
+			return r.skipped(a, err)
+		}
+		return err
+	}
+	code := a.hold(lease, path, command, r, owner, sigs)
+	if err := lease.Unlock(); err != nil && code.lost == nil {
+		a.complain("%s", explain(err))
+	}
+	if code.lost != nil {
+		return &exit{exitLost, nil}
+	}
+	if code.err != nil || code.code != 0 {
+		return &exit{code.code, code.err}
+	}
+	return nil
+}
+
+// skipped is the end of a run that did not get the lock.
+func (r *running) skipped(a *app, err error) error {
+	if r.skipOK {
+		a.say("skipped: %s", explain(err))
+		return nil
+	}
+	if a.quiet {
+		err = nil
+	}
+	return &exit{r.conflict, err}
+}
+
+// ending is how a command under a lock ended.
+type ending struct {
+	code int
+	err  error // why it could not be started
+	lost error // the lease was lost and the command stopped
+}
+
+// hold runs the command while the lease lasts. When it returns, nothing of
+// the command's group runs any more.
+func (a *app) hold(lease *baton.Lease, path string, command []string, r *running, owner string, sigs chan os.Signal) ending {
+	if err := lease.Err(); err != nil {
+		a.complain("%s; the command was not started", explain(err))
+		return ending{lost: err}
+	}
+	// Before the command starts: it may be suspended, and we with it, at once.
+	moreSigs, stop := listen(syscall.SIGTSTP, syscall.SIGCONT)
+	defer stop()
+	child, err := supervise.Start(supervise.Command{
+		Path:  path,
+		Args:  command,
+		Env:   environment(lease, owner),
+		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+		MayResume: func() bool { return lease.Err() == nil },
+	})
+	if err != nil {
+		return ending{code: exitCannotRun, err: fmt.Errorf("cannot execute %s: %w", safe(command[0]), withoutPath(err))}
+	}
+	var maxHold <-chan time.Time
+	if r.maxHold > 0 {
+		timer := time.NewTimer(r.maxHold)
+		defer timer.Stop()
+		maxHold = timer.C
+	}
+	trust := newTrust(lease)
+	defer trust.timer.Stop()
+	for {
+		select {
+		case <-child.Done():
+			a.stopRest(child, r.grace)
+			return ending{code: child.Code()}
+		case <-lease.Done():
+			// A process that was suspended learns late, perhaps too late
+			// for any grace. Nothing is printed before: a pipe may be full.
+			outcome := child.Stop(trust.rest(r.grace))
+			err := lease.Err()
+			a.complain("%s; the command was stopped", explain(err))
+			a.stopped(outcome)
+			return ending{lost: err}
+		case <-maxHold:
+			outcome := child.Stop(r.grace)
+			a.say("the lock was held for %v: the command was stopped", r.maxHold)
+			a.stopped(outcome)
+			if outcome.Killed {
+				return ending{code: exitKilled}
+			}
+			return ending{code: exitMaxHold}
+		case s := <-sigs:
+			child.Signal(s)
+		case s := <-moreSigs:
+			child.Signal(s)
+		case <-trust.timer.C:
+			trust.look(lease)
+		}
+	}
+}
+
+// stopRest ends what the command left in its group.
+func (a *app) stopRest(child *supervise.Child, grace time.Duration) {
+	if !child.Gone() {
+		outcome := child.Stop(grace)
+		a.say("the command left processes behind: they were stopped")
+		a.stopped(outcome)
+	}
+}
+
+func (a *app) stopped(o supervise.Outcome) {
+	switch {
+	case o.Left:
+		a.complain("it was killed but is still there: something in the kernel holds it up")
+	case o.Killed:
+		a.say("it had to be killed")
+	}
+}
+
+// trust remembers until when the lease could be trusted, so that somebody who
+// notices its end late knows how late.
+type trust struct {
+	until time.Time
+	timer *time.Timer
+}
+
+func newTrust(lease *baton.Lease) *trust {
+	t := &trust{timer: time.NewTimer(time.Hour)}
+	t.look(lease)
+	return t
+}
+
+func (t *trust) look(lease *baton.Lease) {
+	if lease.Err() == nil {
+		left := time.Until(lease.Deadline())
+		t.until = bootclock.Now().Add(left)
+		t.timer.Reset(left)
+	}
+}
+
+// rest is what is left of the grace.
+func (t *trust) rest(grace time.Duration) time.Duration {
+	return max(0, grace-max(0, bootclock.Now().Sub(t.until)))
+}
+
+// environment is ours with the lock's variables in the place of those of an
+// outer lock.
+func environment(lease *baton.Lease, owner string) []string {
+	ours := []string{
+		"BATON_HELD=true",
+		"BATON_KEY=" + lease.Key(),
+		"BATON_TOKEN=" + strconv.FormatInt(lease.Token(), 10),
+		"BATON_OWNER=" + owner,
+	}
+	var env []string
+	for _, e := range os.Environ() {
+		switch name, _, _ := strings.Cut(e, "="); name {
+		case "BATON_HELD", "BATON_KEY", "BATON_TOKEN", "BATON_OWNER":
+		default:
+			env = append(env, e)
+		}
+	}
+	return append(env, ours...)
+}
+
+// find looks the command up, before any lock is taken.
+func find(command string) (path string, err error) {
+	path, err = exec.LookPath(command)
+	switch {
+	case err == nil:
+		return path, nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
+		return "", &exit{exitNotFound, fmt.Errorf("command not found: %s", safe(command))}
+	case errors.Is(err, exec.ErrDot):
+		return "", &exit{exitNotFound, fmt.Errorf("command not found: %s; for the one in this directory write ./%[1]s", safe(command))}
+	}
+	return "", &exit{exitCannotRun, fmt.Errorf("cannot execute %s: %w", safe(command), errors.Unwrap(err))}
+}
+
+func withoutPath(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	return err
+}

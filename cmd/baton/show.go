@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+)
+
+func (a *app) showCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show [flags] KEY",
+		Short: "Show who holds a lock and who waits for it",
+		Long: `Shows the holders of a lock and the queue, in order. A lock that nobody holds is
+shown as free; the exit code is 0 all the same.
+
+With -o json: key, holders and waiters, each with owner and mode; holders with
+token (a string), age and remaining (seconds). Unknown values are left out.
+
+` + exitTable,
+		Example: `  baton show order:42
+  baton show -o json order:42 | jq -r '.holders[0].owner'`,
+		Args:              oneArg("KEY"),
+		ValidArgsFunction: a.completeKey,
+	}
+	a.queryFlags(cmd)
+	cmd.RunE = does(func(ctx context.Context, args []string) error {
+		asJSON, err := a.json()
+		if err != nil {
+			return err
+		}
+		locks, store, err := a.open(ctx, baton.Config{}, outlives)
+		if err != nil {
+			return err
+		}
+		defer shut(store)
+		info, err := locks.Inspect(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		info.Key = args[0]
+		if asJSON {
+			return printJSON(a.stdout, view(info), true)
+		}
+		if len(info.Holders)+len(info.Waiters) == 0 {
+			_, err := fmt.Fprintf(a.stdout, "lock %q is free\n", safe(args[0]))
+			return err
+		}
+		return table(a.stdout, places(info))
+	})
+	return cmd
+}
+
+// places makes one row per holder and waiter.
+func places(info driver.KeyInfo) [][]string {
+	rows := [][]string{{"", "OWNER", "MODE", "SINCE", "EXPIRES IN", "TOKEN"}}
+	for _, h := range info.Holders {
+		t := token(h)
+		if t == "" {
+			t = "-"
+		}
+		rows = append(rows, []string{"held", ownerLabel(h.Owner, h.Foreign), mode(h.Weight, h.Capacity), short(h.Age), short(h.Remaining), t})
+	}
+	for i, w := range info.Waiters {
+		rows = append(rows, []string{strconv.Itoa(i + 1), ownerLabel(w.Owner, false), mode(w.Weight, w.Capacity), short(w.Age), "-", "-"})
+	}
+	return rows
+}

@@ -1,0 +1,45 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// topics are pages of the manual that belong to no command.
+func topics() []*cobra.Command {
+	return []*cobra.Command{{
+		Use:   "stores",
+		Short: "How a store is named",
+		Long: `A store is named by a URL, in --store (-b) or BATON_STORE. Without one it is a SQLite
+file in the user's state directory, $XDG_STATE_HOME/baton/locks.db or
+~/.local/state/baton/locks.db: locks between the programs of one user on one machine.
+
+  sqlite:locks.db                         a file, shared by the processes of one machine
+  sqlite:///var/lib/baton/locks.db        the same with an absolute path
+  redis://user:password@host:6379/0       one Redis server; rediss:// speaks TLS
+  redis+unix:///run/redis.sock?db=0       the same by unix socket
+  redis+sentinel://h1,h2,h3/mymaster/0    the primary that Sentinels know
+  redis+cluster://h1:7001,h2:7002         a Redis Cluster
+  memory:                                 this process only: for trying things out
+
+Passwords do not have to stand in the URL, where other users of the machine may see
+them: ?password-file=PATH and ?password-env=NAME name a file or an environment
+variable that has it. In the URL write %40 for "@", %2F for "/", %3F for "?", %23 for
+"#", %25 for "%" wherever they are not meant as separators.
+
+Parameters of Redis, after "?" and separated by "&":
+
+  prefix=TEXT             put before every key
+  password-file, password-env, sentinel-user, sentinel-password-file, sentinel-password-env
+  connect-timeout=5s      for connecting to a server
+  allow-eviction=true     accept a server that may evict locks when its memory is full
+  ca=FILE cert=FILE key=FILE server-name=NAME    for TLS
+  insecure=true           do not verify the server's certificate: never in production
+
+No password is ever printed or logged.`,
+	}, {
+		Use:   "exit-codes",
+		Short: "What the exit codes mean",
+		Long: "baton run\n\n" + exitTableRun + `
+All other commands
+
+` + exitTable,
+	}}
+}

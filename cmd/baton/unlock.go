@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+)
+
+func (a *app) unlockCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "unlock [HANDLE]",
+		Short: "Give back a lock that \"baton lock\" took",
+		Long: `Gives the lock back.
+
+` + handleHelp + `
+If the lease did not stand any more the exit code is 79: somebody else may have
+held the lock meanwhile.
+
+` + exitTable,
+		Example: `  baton unlock "$HANDLE"
+  baton unlock - < handle-file`,
+		Args: noMoreThanOne("HANDLE"),
+		RunE: does(func(ctx context.Context, args []string) error {
+			lease, done, err := a.attach(ctx, args, &asking{ttl: baton.DefaultTTL})
+			if err != nil {
+				return err
+			}
+			defer done()
+			return lease.Unlock()
+		}),
+	}
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// lockView is a lock in JSON. Tokens are strings, because they may exceed
+// what JavaScript can count; durations are seconds; what the store does not
+// know is left out.
+type lockView struct {
+	Key     string       `json:"key"`
+	Mode    string       `json:"mode,omitempty"`
+	Holders []holderView `json:"holders"`
+	Waiters []waiterView `json:"waiters"`
+}
+
+type holderView struct {
+	Owner     string   `json:"owner"`
+	Mode      string   `json:"mode"`
+	Token     string   `json:"token,omitempty"`
+	Age       *float64 `json:"age,omitempty"`
+	Remaining float64  `json:"remaining"`
+	Foreign   bool     `json:"foreign,omitempty"`
+}
+
+type waiterView struct {
+	Owner string   `json:"owner"`
+	Mode  string   `json:"mode"`
+	Age   *float64 `json:"age,omitempty"`
+}
+
+func view(info driver.KeyInfo) lockView {
+	v := lockView{Key: info.Key, Holders: []holderView{}, Waiters: []waiterView{}}
+	for _, h := range info.Holders {
+		one := holderView{Owner: h.Owner, Mode: mode(h.Weight, h.Capacity), Token: token(h), Remaining: seconds(h.Remaining), Foreign: h.Foreign}
+		if h.Age >= 0 {
+			age := seconds(h.Age)
+			one.Age = &age
+		}
+		v.Holders = append(v.Holders, one)
+	}
+	for _, w := range info.Waiters {
+		one := waiterView{Owner: w.Owner, Mode: mode(w.Weight, w.Capacity)}
+		if w.Age >= 0 {
+			age := seconds(w.Age)
+			one.Age = &age
+		}
+		v.Waiters = append(v.Waiters, one)
+	}
+	return v
+}
+
+// mode names the kind of a claim.
+func mode(weight, capacity int64) string {
+	switch {
+	case weight == driver.Whole:
+		return "exclusive"
+	case capacity == driver.Whole:
+		return "shared"
+	case capacity > 0:
+		return fmt.Sprintf("%d/%d", weight, capacity)
+	}
+	return "unknown"
+}
+
+func token(h driver.HolderInfo) string {
+	if h.Token == 0 {
+		return ""
+	}
+	return strconv.FormatInt(h.Token, 10)
+}
+
+// ownerLabel is a holder's or waiter's name for a terminal.
+func ownerLabel(name string, foreign bool) string {
+	switch {
+	case name != "":
+		return safe(name)
+	case foreign:
+		return "(not Baton)"
+	}
+	return "(unknown)"
+}

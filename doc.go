@@ -1,0 +1,42 @@
+// Package baton gives programs distributed locks over the stores that they
+// already run.
+//
+//	locks, err := baton.New(store, baton.Config{})
+//	lease, err := locks.Lock(ctx, "invoice/42")   // waits its turn
+//	if err != nil { … }
+//	defer lease.Unlock()
+//	work(lease.Context(ctx), lease.Token())       // the context ends if the lease does
+//
+// # What is promised
+//
+// Exclusive belief: no two leases that exclude each other are valid at the
+// same instant. A lease counts from when its request was sent and ends, with
+// its contexts, before the store can give the lock to another.
+//
+// Fencing: every grant carries a token that is higher than that of every
+// earlier grant of the key. Pass it to what the lock protects, and have that
+// refuse a lower one after a higher one.
+//
+// Liveness: a holder that crashed blocks the others for its TTL at the most,
+// a waiter that crashed for 3 seconds, and nothing needs to be cleaned up by
+// hand.
+//
+// Order: on stores with the trait FIFO, locks are granted in the order in
+// which processes asked; inside a process in the order of the calls.
+//
+// # What is not
+//
+// No lock with an expiry can promise that nobody acts while another believes
+// it holds the lock: a program may stop for a minute between looking at its
+// lease and writing. That is what the token is for. What each store promises
+// and what it does not is in GUARANTEES.md.
+//
+// # How it works
+//
+// Goroutines of one process that want the same key stand in one line and take
+// one place in the store. An unlocked lease goes to the next of them without
+// a word to the store, up to 32 times or for a quarter of a second, with a
+// higher token each time. All leases of a Locker are renewed in batches, by a
+// timer that stops when nothing is held or waited for, so that a Locker needs
+// no Close.
+package baton

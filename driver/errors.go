@@ -1,0 +1,123 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+var (
+	// ErrHeld is what errors.Is finds in every *HeldError.
+	ErrHeld = errors.New("the lock is held")
+
+	// ErrLost says that a claim does not stand any more: it expired, was
+	// released, broken, or deleted behind everybody's back.
+	ErrLost = errors.New("the claim does not stand any more")
+
+	// ErrUnavailable says that the store could not be asked, or was not
+	// ready to answer, and that the request had no effect. Trying again
+	// later is right.
+	ErrUnavailable = errors.New("store unavailable")
+
+	// ErrUnknown says that the request may have taken effect and may not.
+	ErrUnknown = errors.New("outcome unknown")
+
+	// ErrClosed says that the store was closed by this process.
+	ErrClosed = errors.New("store closed")
+)
+
+// HeldError refuses an attempt because others hold the lock or are in line
+// for it. What a store does not know is left at its zero value.
+type HeldError struct {
+	Key       string
+	Owner     string        // one of the holders
+	Age       time.Duration // how long that owner has held it; 0 if not known
+	Remaining time.Duration // how long until it expires, unless renewed
+	Waiting   int           // how many places are taken in the store's line
+	Foreign   bool          // held by a program that is not Baton
+}
+
+// Is makes errors.Is(err, ErrHeld) true.
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+func (e *HeldError) Error() string {
+	s := fmt.Sprintf("lock %q is held", e.Key)
+	if e.Owner != "" {
+		s += " by " + e.Owner
+	} else if e.Foreign {
+		s += " by a program that is not Baton"
+	}
+	if e.Age > 0 {
+		s += " for " + roundAge(e.Age).String()
+	}
+	if e.Remaining > 0 {
+		s += ", expires in " + roundAge(e.Remaining).String() + " unless renewed"
+	}
+	if e.Waiting > 0 {
+		s += fmt.Sprintf(", %d waiting", e.Waiting)
+	}
+	return s
+}
+
+func roundAge(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(100 * time.Millisecond)
+}
+
+// CapacityError refuses an attempt because the key is held with another
+// capacity. Programs that share a key must agree on what it is.
+type CapacityError struct {
+	Key          string
+	InUse, Asked int64 // Whole stands for readers
+}
+
+func (e *CapacityError) Error() string {
+	return fmt.Sprintf("lock %q is in use as %s, asked for as %s: programs that share a key must agree on its capacity",
+		e.Key, capacityName(e.InUse), capacityName(e.Asked))
+}
+
+func capacityName(n int64) string {
+	if n == Whole {
+		return "a read-write lock"
+	}
+	return fmt.Sprintf("%d permits", n)
+}
+
+// NotLockError says that the store has something under the key's name that is
+// not a lock, and that it was left alone.
+type NotLockError struct {
+	Key   string
+	Store string
+	Found string // "a hash", "a string without expiry"
+}
+
+func (e *NotLockError) Error() string {
+	return fmt.Sprintf("%s key %q holds %s, which is not a lock: choose another key or a prefix, or remove it", e.Store, e.Key, e.Found)
+}
+
+// KeyError refuses a key before anything was sent.
+type KeyError struct {
+	Key    string
+	Reason string
+}
+
+func (e *KeyError) Error() string {
+	k := e.Key
+	if len(k) > 40 {
+		k = k[:40] + "…"
+	}
+	return fmt.Sprintf("bad key %q: %s", k, e.Reason)
+}
+
+// RequestError refuses a request before anything was sent.
+type RequestError struct {
+	Key    string
+	Field  string // "id", "owner", "weight", "ttl"
+	Reason string // never shows an ID
+}
+
+func (e *RequestError) Error() string {
+	return fmt.Sprintf("bad %s for lock %q: %s", e.Field, e.Key, e.Reason)
+}

@@ -1,0 +1,53 @@
+package driver
+
+import (
+	"context"
+	"iter"
+	"time"
+)
+
+// Inspector is implemented by stores that can show their locks to people and
+// take one away by force. Nothing that it returns lets anybody act as a
+// holder.
+type Inspector interface {
+	// Inspect shows one key. A key that nobody holds or waits for is not an
+	// error: its KeyInfo has neither holders nor waiters.
+	Inspect(ctx context.Context, key string) (KeyInfo, error)
+
+	// List shows every key that is held or waited for and begins with
+	// prefix, in no particular order. It reads page by page and is no
+	// snapshot. The first error ends it.
+	List(ctx context.Context, prefix string) iter.Seq2[KeyInfo, error]
+
+	// Break takes the lock from all its holders and lets the store grant
+	// the next in line. The next token is higher than theirs. It reports
+	// how many holders there were.
+	Break(ctx context.Context, key string) (holders int, err error)
+}
+
+// KeyInfo is a lock as people want to see it.
+type KeyInfo struct {
+	Key     string
+	Holders []HolderInfo // in the order of their grants
+	Waiters []WaiterInfo // in the order of the queue
+}
+
+// HolderInfo is one holder. Ages and remainders are reckoned by the store's
+// clock.
+type HolderInfo struct {
+	Owner     string
+	Weight    int64
+	Capacity  int64
+	Token     int64         // 0 if the store does not keep it
+	Age       time.Duration // since the grant; negative if the store does not know
+	Remaining time.Duration // until it expires, unless renewed
+	Foreign   bool          // held by a program that is not Baton
+}
+
+// WaiterInfo is one place in line.
+type WaiterInfo struct {
+	Owner    string
+	Weight   int64
+	Capacity int64
+	Age      time.Duration // since it joined; negative if the store does not know
+}

@@ -1,0 +1,219 @@
+package driver
+
+import (
+	"context"
+	"time"
+)
+
+// Whole is the weight of an exclusive request and the capacity that readers
+// and exclusive requests assume: more than any number of permits.
+const Whole int64 = 1 << 40
+
+// How the store treats those who wait. A waiter that died costs the queue at
+// most WaiterTTL + ClaimTTL.
+const (
+	// WaiterTTL is how long a place in the queue lives after the last
+	// Acquire or Renew that confirmed it.
+	WaiterTTL = 1500 * time.Millisecond
+
+	// ClaimTTL bounds the life of a grant that the store made on its own
+	// (to the head of the queue, when somebody released) until the new
+	// holder's first Renew. It is never longer than the TTL the waiter
+	// asked for.
+	ClaimTTL = 1500 * time.Millisecond
+
+	// RefreshEvery is how often a waiter confirms its place, unless the
+	// store asks for less by Grant.Again.
+	RefreshEvery = 400 * time.Millisecond
+)
+
+// A Claim names one acquisition of one key, from its first attempt to its
+// release.
+type Claim struct {
+	// Key is the name of the lock: 1 to 512 bytes that CheckKey accepts,
+	// compared byte by byte.
+	Key string
+
+	// ID is drawn at random for each acquisition (NewID) and never changes.
+	// Whoever knows it can renew and release: it is a capability and is
+	// never shown. Legal are 1 to 64 of the characters A-Z a-z 0-9 - _.
+	ID string
+
+	// Owner is shown to people and never compared: at most 128 bytes of
+	// printable UTF-8.
+	Owner string
+
+	// Weight and Capacity say what is asked for: Whole of Whole is the
+	// exclusive lock, 1 of Whole a reader, n of N (N < Whole) n permits.
+	// Holders of different capacities never hold together.
+	Weight, Capacity int64
+
+	// Ticket repeats the Ticket of the last Grant that this claim was
+	// answered with, whatever its state. It is 0 while no answer has come;
+	// the store then finds the claim by its ID, at whatever that costs.
+	Ticket int64
+}
+
+// Exclusive reports whether the claim excludes every other.
+func (c Claim) Exclusive() bool { return c.Weight == Whole }
+
+// Shared reports whether the claim is a reader's.
+func (c Claim) Shared() bool { return c.Capacity == Whole && c.Weight < Whole }
+
+// A Request is one attempt to acquire.
+type Request struct {
+	Claim
+
+	// TTL is how long the grant lasts without renewal, by the store's
+	// clock.
+	TTL time.Duration
+
+	// Queue asks for a place in line if the lock cannot be granted now.
+	Queue bool
+
+	// Retry says that an earlier attempt with this ID got no answer, so
+	// that the store has to look for what that attempt may have left.
+	Retry bool
+}
+
+// A Grant is a store's answer about a claim that stands: held, or waiting.
+type Grant struct {
+	// Waiting tells a place in line from a lock that is held.
+	Waiting bool
+
+	// Token is the fencing token: positive, below 2⁵⁷ (the portable layer
+	// multiplies it by 64), and higher than that of every earlier grant of the
+	// key. It is 0 while Waiting. It stays the same
+	// for the life of the grant, except that a repeated Acquire whose first
+	// answer was lost may be answered with a higher one.
+	Token int64
+
+	// Ticket identifies the place or the grant for later calls. A grant
+	// that a place in line leads to carries a Token that is not lower than
+	// the place's Ticket.
+	Ticket int64
+
+	// TTL is how long the claim stands without another Renew, counted by
+	// the store from a moment not earlier than the request was sent.
+	TTL time.Duration
+
+	// Again is how soon a waiter should Renew, at the latest. Zero means
+	// RefreshEvery. A store asks for less when the holder's expiry is near
+	// or when whoever holds the lock will not hand it over.
+	Again time.Duration
+}
+
+// Locks makes single attempts. All methods are safe for concurrent use and
+// obey their context. Errors are those of this package, context errors, or
+// wrap one of ErrUnavailable and ErrUnknown.
+type Locks interface {
+	// Acquire grants the claim, or, with Queue, gives it a place in line
+	// (Grant.Waiting), or refuses with *HeldError. It never overtakes
+	// waiters that are alive. It is idempotent in the claim's ID.
+	//
+	// *CapacityError reports that the key is held with another capacity,
+	// *NotLockError that the store has something under the key that is not
+	// a lock. Both have no effect.
+	Acquire(ctx context.Context, r Request) (Grant, error)
+
+	// Renew confirms holders for another ttl and waiters for another
+	// WaiterTTL, in as few round trips as the store allows, and answers
+	// each claim in its place. A waiter that has meanwhile been granted is
+	// confirmed for the full ttl and answered as held. A key that fails
+	// does not delay or spoil the answers of the others. A claim that no
+	// longer stands is answered as lost and never brought back to life.
+	Renew(ctx context.Context, claims []Claim, ttl time.Duration) []Renewal
+
+	// Release ends the claim, held or waiting, and lets the store grant
+	// those at the head of the queue that now fit. ErrLost says that the
+	// claim did not stand any more; nothing was changed then.
+	Release(ctx context.Context, c Claim) error
+
+	// Traits says what the store promises. It is constant.
+	Traits() Traits
+}
+
+// Store is a Locks that holds connections or files of its own.
+type Store interface {
+	Locks
+
+	// Close frees what the store opened itself, never what it was given.
+	// Locks that are held stay until they expire.
+	Close() error
+}
+
+// State is what Renew found.
+type State uint8
+
+const (
+	Unknown State = iota // the store could not say; Err tells why
+	Held                 // the claim holds the lock
+	Waiting              // the claim has a place in line
+	Lost                 // the claim does not stand any more
+)
+
+func (s State) String() string {
+	switch s {
+	case Held:
+		return "held"
+	case Waiting:
+		return "waiting"
+	case Lost:
+		return "lost"
+	}
+	return "unknown"
+}
+
+// A Renewal is the answer about one claim.
+type Renewal struct {
+	State State
+	Grant Grant // when Held or Waiting
+	Err   error // when Unknown
+}
+
+// Watcher is implemented by stores that can tell a waiter or a holder that
+// something happened.
+type Watcher interface {
+	// Watch has wake called when c may have been granted or lost, until
+	// stop is called. It is called before the Acquire that it is for, does
+	// not block, and fails silently: hints may be missing, merged, spurious
+	// or late, may come before the answer to Acquire, and may still come
+	// while stop returns. Neither wake nor stop blocks, and wake is not called
+	// with a mutex held that Watch or stop take.
+	Watch(c Claim, wake func(Hint)) (stop func())
+}
+
+// A Hint says "look again". If the store has already granted the lock to
+// the waiter, it says so with Granted and the Grant, which stands for its TTL
+// from some moment after the last answer "waiting" for the same place.
+type Hint struct {
+	Granted bool
+	Grant   Grant
+}
+
+// Downgrader is implemented by stores that can turn a writer into a reader
+// without a gap.
+type Downgrader interface {
+	// Downgrade makes the exclusive claim c that is held a reader's under
+	// the same ID, lets further readers in, and keeps the token. From then
+	// on the claim's Weight is 1. ErrLost says that c was not held. It is
+	// idempotent.
+	Downgrade(ctx context.Context, c Claim, ttl time.Duration) (Grant, error)
+}
+
+// Traits is what a store promises beyond the contract.
+type Traits struct {
+	Store string // a short name, for messages and tables: "redis"
+
+	Fencing   bool // tokens rise through release, expiry, deletion, restart
+	FIFO      bool // first come, first served across processes
+	Shared    bool // readers
+	Permits   bool // n of N
+	Durable   bool // what was granted survives a crash of the server
+	Failover  bool // tokens rise through the loss of a primary
+	Consensus bool // grants survive the loss of a minority of the servers
+	Processes bool // shared by the processes of one machine
+	Machines  bool // shared by machines
+
+	MinTTL, MaxTTL time.Duration // the range that is accepted
+}

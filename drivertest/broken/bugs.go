@@ -1,0 +1,157 @@
+// Package broken holds stores that are wrong: each has one bug that real lock
+// services have had or that their authors nearly wrote. The tests of package
+// drivertest prove that the contract catches every one of them, by the case
+// that is there for it; a contract that nothing fails proves nothing.
+package broken
+
+// A Bug is one mistake. The zero Bug is none: that store is right.
+type Bug string
+
+// The bugs, by what the store does.
+const (
+	// Expiry.
+	NeverExpires    Bug = "never expires"
+	ExpiresEarly    Bug = "expires early"
+	RenewsForShow   Bug = "says held and does not prolong"
+	RevivesDeleted  Bug = "renewing creates what was deleted"
+	RenewsTheDead   Bug = "renews the dead"
+	SharesOneExpiry Bug = "readers share one expiry"
+	ListsTheDead    Bug = "shows what has expired"
+
+	// Identity.
+	ChecksThenActs    Bug = "looks whether the lock is free, and then takes it"
+	ReleasesForAnyone Bug = "releases for anyone"
+	RenewsForAnyone   Bug = "renews for anyone"
+	IgnoresTheKey     Bug = "finds a claim by its ID on any key"
+	LocksItselfOut    Bug = "refuses a repeat because it is held"
+	TakesSecondPlace  Bug = "gives a repeat a second place"
+	RefusesRetries    Bug = "takes a retry that finds nothing for lost"
+	CountsTwice       Bug = "counts a repeated reader twice"
+	CleansUpByTicket  Bug = "does not release what has no ticket"
+
+	// Tokens.
+	ForgetsOnRelease  Bug = "forgets the token on release"
+	ForgetsOnDeletion Bug = "forgets the token when the key is deleted"
+	RepeatsLower      Bug = "answers a repeat with a lower token"
+	BreakKeepsToken   Bug = "grants the token again that it broke"
+	TokenPerRenewal   Bug = "draws a token for each renewal"
+
+	// The queue.
+	Barges            Bug = "a release frees, the quickest wins"
+	BargesAfterExpiry Bug = "a newcomer takes what has expired"
+	LastInFirstOut    Bug = "grants the last in line"
+	WaitersNeverDie   Bug = "keeps dead waiters in line"
+	ForgetsWaiters    Bug = "drops waiters that refresh their place"
+	ClaimsForTTL      Bug = "a hand-over lasts for the whole TTL"
+	ClaimsForClaimTTL Bug = "a hand-over ignores a short TTL"
+	ClaimsForGood     Bug = "a hand-over cannot be prolonged"
+	HeadTakesQueue    Bug = "who gives up takes those behind it along"
+	LosesGrantedPlace Bug = "giving up does not find the grant"
+	WaitsForRelease   Bug = "hands over by release alone"
+	GivesUpSilently   Bug = "no hint to who is granted by giving up"
+	Silent            Bug = "no hints"
+	HintsAnotherToken Bug = "hints another token than it granted"
+
+	// Readers and permits.
+	ReadersOvertake   Bug = "readers overtake a waiting writer"
+	SmallOvertakeBig  Bug = "small requests overtake a big one"
+	OneTooMany        Bug = "one permit too many"
+	OneTooFew         Bug = "one permit too few"
+	MixesCapacities   Bug = "mixes capacities"
+	DowngradeGap      Bug = "downgrades by release and acquire"
+	DowngradeToken    Bug = "downgrades with a new token"
+	DowngradeAlone    Bug = "a downgrade hands over to nobody"
+	DowngradesWaiters Bug = "downgrades what waits"
+
+	// Batches, keys, requests, contexts.
+	BatchStops       Bug = "one bad key ends the batch"
+	BatchOfHundred   Bug = "answers for the first hundred"
+	BatchRefused     Bug = "one illegal claim fails the batch"
+	BatchFirstOnly   Bug = "prolongs the first of a batch"
+	TakesAnyKey      Bug = "takes any key"
+	LacksInSilence   Bug = "has no readers, and grants them the exclusive lock"
+	TrimsKeys        Bug = "trims trailing space off keys"
+	FoldsCase        Bug = "folds the case of keys"
+	PrefixIsPattern  Bug = "takes a prefix for a pattern"
+	RoundsTTL        Bug = "takes a bad TTL for a good one"
+	TakesZeroWeight  Bug = "grants a weight of nothing"
+	ReleasesForShow  Bug = "says released though the context had ended"
+	AcquiresInSecret Bug = "acquires though the context had ended"
+
+	// Inspection.
+	ShowsIDs         Bug = "shows IDs to people"
+	RefusalShowsID   Bug = "shows the holder's ID to who is refused"
+	BreakDropsQueue  Bug = "breaks the queue as well"
+	BreakCanBeUndone Bug = "a broken holder renews itself back"
+)
+
+// CaughtBy names, for every bug, the case of the contract that must catch it.
+var CaughtBy = map[Bug]string{
+	NeverExpires:    "expiry frees the lock",
+	ExpiresEarly:    "a grant stands for its whole TTL",
+	RenewsForShow:   "renewal prolongs",
+	RevivesDeleted:  "a deleted lock is lost",
+	RenewsTheDead:   "renewing the dead does not revive",
+	SharesOneExpiry: "each reader has its own end",
+	ListsTheDead:    "inspect does not show the dead",
+
+	ChecksThenActs:    "a crowd is served one at a time",
+	ReleasesForAnyone: "only the holder releases and renews",
+	RenewsForAnyone:   "only the holder releases and renews",
+	IgnoresTheKey:     "one ID on two keys is two claims",
+	LocksItselfOut:    "a repeated acquire finds its grant",
+	TakesSecondPlace:  "a repeated acquire keeps one place",
+	RefusesRetries:    "a retry that finds nothing is a first attempt",
+	CountsTwice:       "a repeated acquire of a reader counts once",
+	CleansUpByTicket:  "a lost grant can be released",
+
+	ForgetsOnRelease:  "tokens rise through release",
+	ForgetsOnDeletion: "tokens rise through deletion",
+	RepeatsLower:      "a repeated acquire finds its grant",
+	BreakKeepsToken:   "break takes the lock away",
+	TokenPerRenewal:   "tokens rise through release",
+
+	Barges:            "nobody barges in after a release",
+	BargesAfterExpiry: "nobody barges in after an expiry",
+	LastInFirstOut:    "first come, first served",
+	WaitersNeverDie:   "a row of crashed waiters costs at most 3 s",
+	ForgetsWaiters:    "a place that is refreshed is kept",
+	ClaimsForTTL:      "a crash with the lock handed over costs the claim time",
+	ClaimsForClaimTTL: "a claim is never longer than the TTL asked for",
+	ClaimsForGood:     "a grant from the queue lasts after its first renewal",
+	HeadTakesQueue:    "a place can be given up",
+	LosesGrantedPlace: "giving up a granted place hands over",
+	WaitsForRelease:   "expiry while others wait",
+	GivesUpSilently:   "giving up a granted place is hinted",
+	Silent:            "a hand-over is hinted",
+	HintsAnotherToken: "a hand-over is hinted",
+
+	ReadersOvertake:   "readers behind a waiting writer wait",
+	SmallOvertakeBig:  "a big request is not starved by small ones",
+	OneTooMany:        "permits up to the capacity",
+	OneTooFew:         "permits up to the capacity",
+	MixesCapacities:   "another capacity is an error",
+	DowngradeGap:      "downgrade leaves no gap",
+	DowngradeToken:    "downgrade lets readers in",
+	DowngradeAlone:    "a downgrade is hinted",
+	DowngradesWaiters: "only a holder is downgraded",
+
+	BatchStops:       "one bad key does not spoil a batch",
+	BatchOfHundred:   "a large batch",
+	BatchRefused:     "an illegal claim does not spoil a batch",
+	BatchFirstOnly:   "a batch renews every claim for the whole TTL",
+	TakesAnyKey:      "illegal keys are refused",
+	LacksInSilence:   "what a store lacks is refused",
+	TrimsKeys:        "odd keys are different locks",
+	FoldsCase:        "odd keys are different locks",
+	PrefixIsPattern:  "a prefix is compared byte by byte",
+	RoundsTTL:        "a bad TTL changes nothing",
+	TakesZeroWeight:  "bad requests are refused",
+	ReleasesForShow:  "a cancelled context has no effect",
+	AcquiresInSecret: "a cancelled context has no effect",
+
+	ShowsIDs:         "inspect shows holders and waiters in order",
+	RefusalShowsID:   "a refusal tells who holds",
+	BreakDropsQueue:  "break hands over to the next in line",
+	BreakCanBeUndone: "break takes the lock away",
+}

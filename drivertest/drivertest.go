@@ -1,0 +1,220 @@
+// Package drivertest is the contract of package driver as tests. A store
+// passes by a few lines of its own:
+//
+//	func TestContract(t *testing.T) {
+//		drivertest.Locks(t, drivertest.Harness{Open: open})
+//	}
+//
+// Each case is small, has a name and says why it exists; what it expects is
+// the same for every store. What a store does not promise by its Traits or
+// does not implement is not asked of it, and the run names what was left out.
+//
+// The contract is itself tested: package broken holds stores with one real
+// bug each, and each must be caught by the case that is there for it.
+package drivertest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// T is the part of *testing.T that a harness and the cases use. Fatalf ends
+// the goroutine that calls it.
+type T interface {
+	Helper()
+	Name() string
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Failed() bool
+	Context() context.Context // ends before the cleanups run
+	Cleanup(func())           // last in, first out, when the case ends
+	TempDir() string
+}
+
+// Harness tells how to test one store.
+type Harness struct {
+	// Open returns n handles on one fresh and empty keyspace, each as a
+	// process of its own would have it. It closes them by t.Cleanup. Up to
+	// sixteen cases run at the same time.
+	Open func(t T, n int) []driver.Locks
+
+	// FakeTime runs each case in a testing/synctest bubble. The store must
+	// then live within the process, without real network or files.
+	FakeTime bool
+
+	// What the harness can do to the store. Cases that need what is nil are
+	// not run. Each acts on the keyspace of locks alone, or Open must give
+	// each keyspace a server of its own. When it returns, the handles work
+	// again; it may replace elements of the slice by new handles.
+
+	// Restart stops the server and starts it again on what it promises to
+	// keep: everything if Traits.Durable, else maybe nothing. For a store
+	// that lives in the process: forget it and make a new one.
+	Restart func(t T, locks []driver.Locks)
+
+	// Reconnect cuts every connection of the handles once.
+	Reconnect func(t T, locks []driver.Locks)
+
+	// Delete removes all that the store keeps of key, behind everybody's
+	// back, as an operator with a plain client would.
+	Delete func(t T, key string, l driver.Locks)
+
+	// Put puts something under key that is not a lock, and that Acquire
+	// must refuse with a *driver.NotLockError.
+	Put func(t T, key string, l driver.Locks)
+}
+
+// Locks runs the contract of driver.Locks, and of the optional interfaces
+// that the store implements, one subtest for each case.
+func Locks(t *testing.T, h Harness) {
+	probe := h.Open(t, 1)[0]
+	var left []string
+	gate := make(chan struct{}, 16) // enough to hide the waiting, few enough to be fair to a small machine
+	for _, c := range cases() {
+		if missing := c.missing(h, probe); missing != "" {
+			left = append(left, c.name+" (no "+missing+")")
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			if h.FakeTime {
+				synctest.Test(t, func(t *testing.T) {
+					r := newRecorder(t)
+					<-r.run(func() { c.play(r, h) })
+					if r.paused != "" && !r.Failed() {
+						r.Errorf("the case is wrong: %s, unannounced", r.paused)
+					}
+					r.report(t, c.why)
+				})
+				return
+			}
+			// The case starts at once on a goroutine of its own. t.Parallel
+			// alone would let as many cases wait for the clock as there are
+			// processors.
+			ended := make(chan *recorder, 1)
+			go func() {
+				gate <- struct{}{}
+				defer func() { <-gate }()
+				ended <- c.insist(t, h)
+			}()
+			t.Parallel()
+			(<-ended).report(t, c.why)
+		})
+	}
+	if left != nil {
+		t.Logf("not asked of %s: %s", probe.Traits().Store, strings.Join(left, ", "))
+	}
+}
+
+// A testCase is one row of the contract.
+type testCase struct {
+	name  string
+	why   string // shown when it fails
+	needs []need
+	run   func(t *test)
+}
+
+// A need is something that not every store or harness has.
+type need struct {
+	name string
+	met  func(h Harness, l driver.Locks) bool
+}
+
+func trait(name string, has func(driver.Traits) bool) need {
+	return need{name, func(_ Harness, l driver.Locks) bool { return has(l.Traits()) }}
+}
+
+func method[I any](name string) need {
+	return need{name, func(_ Harness, l driver.Locks) bool { _, ok := l.(I); return ok }}
+}
+
+func power(name string, has func(Harness) bool) need {
+	return need{name, func(h Harness, _ driver.Locks) bool { return has(h) }}
+}
+
+var (
+	fencing    = trait("Traits.Fencing", func(t driver.Traits) bool { return t.Fencing })
+	fifo       = trait("Traits.FIFO", func(t driver.Traits) bool { return t.FIFO })
+	shared     = trait("Traits.Shared", func(t driver.Traits) bool { return t.Shared })
+	permits    = trait("Traits.Permits", func(t driver.Traits) bool { return t.Permits })
+	durable    = trait("Traits.Durable", func(t driver.Traits) bool { return t.Durable })
+	watcher    = method[driver.Watcher]("Watch")
+	inspector  = method[driver.Inspector]("Inspect")
+	downgrader = method[driver.Downgrader]("Downgrade")
+	restart    = power("Harness.Restart", func(h Harness) bool { return h.Restart != nil })
+	reconnect  = power("Harness.Reconnect", func(h Harness) bool { return h.Reconnect != nil })
+	deletion   = power("Harness.Delete", func(h Harness) bool { return h.Delete != nil })
+	foreign    = power("Harness.Put", func(h Harness) bool { return h.Put != nil })
+)
+
+// missing names the first need of the case that is not met.
+func (c testCase) missing(h Harness, l driver.Locks) string {
+	for _, n := range c.needs {
+		if !n.met(h, l) {
+			return n.name
+		}
+	}
+	return ""
+}
+
+// handles is how many processes a case pretends to have.
+const handles = 3
+
+// insist runs the case, again if a pause of the machine may have made it fail.
+func (c testCase) insist(t *testing.T, h Harness) *recorder {
+	var pauses []string
+	for {
+		r := newRecorder(t)
+		select {
+		case <-r.run(func() { c.play(r, h) }):
+		case <-time.After(2 * time.Minute):
+			r.Errorf("the case has not ended after two minutes")
+			return r
+		}
+		if r.paused == "" || !r.Failed() {
+			return r
+		}
+		if pauses = append(pauses, r.paused); len(pauses) == attempts {
+			r.Logf("this machine may be too slow: %s", strings.Join(pauses, "; "))
+			return r
+		}
+	}
+}
+
+// play runs the case against a keyspace of its own.
+func (c testCase) play(r *recorder, h Harness) {
+	ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+	defer cancel()
+	t := &test{T: r, h: h, ctx: ctx, locks: h.Open(r, handles), ids: map[string]bool{}}
+	defer func() { r.paused = t.lapse() }()
+	t.traits = t.locks[0].Traits()
+	t.slack = 3 * time.Second
+	if h.FakeTime {
+		t.slack = 50 * time.Millisecond
+	}
+	c.run(t)
+}
+
+func cases() []testCase {
+	var all []testCase
+	seen := map[string]bool{}
+	for _, group := range [][]testCase{
+		exclusionCases, tokenCases, idempotentCases, queueCases, sharedCases, permitCases, downgradeCases,
+		batchCases, foreignCases, requestCases, inspectCases, watchCases, raceCases,
+	} {
+		for _, c := range group {
+			if seen[c.name] {
+				panic(fmt.Sprintf("two cases are called %q", c.name))
+			}
+			seen[c.name] = true
+			all = append(all, c)
+		}
+	}
+	return all
+}

@@ -1,0 +1,239 @@
+package drivertest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// inspect looks through another process's handle.
+func (t *test) inspect(key string) driver.KeyInfo {
+	t.Helper()
+	info, err := t.locks[2].(driver.Inspector).Inspect(t.ctx, key)
+	if err != nil {
+		t.Fatalf("inspect %q: %v", key, err)
+	}
+	if info.Key != key {
+		t.Errorf("inspecting %q showed %q", key, info.Key)
+	}
+	t.noID(info)
+	return info
+}
+
+func (t *test) breakKey(key string, holders int) {
+	t.Helper()
+	n, err := t.locks[2].(driver.Inspector).Break(t.ctx, key)
+	if err != nil || n != holders {
+		t.Fatalf("break: %d holders, %v, want %d", n, err, holders)
+	}
+}
+
+// sameHolders asserts that info shows exactly these, in this order.
+func (t *test) sameHolders(info driver.KeyInfo, want ...*seat) {
+	t.Helper()
+	if len(info.Holders) != len(want) {
+		t.Fatalf("%d holders of %q are shown, want %d: %+v", len(info.Holders), info.Key, len(want), info.Holders)
+	}
+	for i, s := range want {
+		h := info.Holders[i]
+		if h.Owner != s.Owner || h.Weight != s.Weight || h.Capacity != s.Capacity || h.Foreign {
+			t.Errorf("holder %d is shown as %+v, want %s", i+1, h, s.name)
+		}
+		if h.Token != 0 && h.Token != s.grant.Token {
+			t.Errorf("%s is shown with token %d, has %d", s.name, h.Token, s.grant.Token)
+		}
+		if h.Remaining <= 0 || h.Remaining > s.ttl {
+			t.Errorf("%s is shown to last for another %v of %v", s.name, h.Remaining, s.ttl)
+		}
+		if h.Age > time.Minute {
+			t.Errorf("%s is shown to hold for %v", s.name, h.Age)
+		}
+	}
+}
+
+func (t *test) sameWaiters(info driver.KeyInfo, want ...*seat) {
+	t.Helper()
+	if len(info.Waiters) != len(want) {
+		t.Fatalf("%d waiters for %q are shown, want %d: %+v", len(info.Waiters), info.Key, len(want), info.Waiters)
+	}
+	for i, s := range want {
+		w := info.Waiters[i]
+		if w.Owner != s.Owner || w.Weight != s.Weight || w.Capacity != s.Capacity {
+			t.Errorf("waiter %d is shown as %+v, want %s", i+1, w, s.name)
+		}
+		if w.Age > time.Minute {
+			t.Errorf("%s is shown to wait for %v", s.name, w.Age)
+		}
+	}
+}
+
+var inspectCases = []testCase{
+	{
+		name:  "inspect shows holders and waiters in order",
+		why:   "people want to see who holds what, and who is next",
+		needs: []need{inspector, fifo},
+		run: func(t *test) {
+			t.sameHolders(t.inspect("k"))
+			t.sameWaiters(t.inspect("k"))
+			h := t.writer(0, "k").hold()
+			t.sameHolders(t.inspect("k"), h)
+			a, b, c := t.writer(1, "k").join(), t.writer(2, "k").join(), t.writer(0, "k").join()
+			info := t.inspect("k")
+			t.sameHolders(info, h)
+			t.sameWaiters(info, a, b, c)
+			b.leave()
+			h.leave()
+			a.mustBe(driver.Held)
+			info = t.inspect("k")
+			t.sameHolders(info, a)
+			t.sameWaiters(info, c)
+			c.leave()
+			a.leave()
+			info = t.inspect("k")
+			t.sameHolders(info)
+			t.sameWaiters(info)
+		},
+	},
+	{
+		name:  "inspect does not show the dead",
+		why:   "what has ended is gone, whether or not the store has swept it",
+		needs: []need{inspector},
+		run: func(t *test) {
+			a := t.writer(0, "k").crashing().hold()
+			b := t.writer(0, "other").crashing().hold()
+			t.outlive(b.ttl)
+			t.sameHolders(t.inspect("k"))
+			t.sameKeys("", nil)
+			a.mustBe(driver.Lost)
+		},
+	},
+	{
+		name:  "inspect shows readers and permits",
+		why:   "each holder counts, with what it holds",
+		needs: []need{inspector, shared, permits, fifo},
+		run: func(t *test) {
+			r1, r2 := t.reader(0, "r").hold(), t.reader(1, "r").hold()
+			w, r3 := t.writer(2, "r").join(), t.reader(0, "r").join()
+			info := t.inspect("r")
+			t.sameHolders(info, r1, r2)
+			t.sameWaiters(info, w, r3)
+			p1, p2 := t.permits(0, "p", 3, 5).hold(), t.permits(1, "p", 2, 5).hold()
+			p3 := t.permits(2, "p", 1, 5).join()
+			info = t.inspect("p")
+			t.sameHolders(info, p1, p2)
+			t.sameWaiters(info, p3)
+			t.sameKeys("", []string{"r", "p"})
+		},
+	},
+	{
+		name:  "inspect shows the reader that a writer became",
+		why:   "people must see why readers get in",
+		needs: []need{inspector, downgrader, shared},
+		run: func(t *test) {
+			w := t.writer(0, "k").hold()
+			w.downgrade()
+			r := t.reader(1, "k").hold()
+			t.sameHolders(t.inspect("k"), w, r)
+		},
+	},
+	{
+		name:  "list shows what is held or waited for",
+		why:   "an operator finds the lock without knowing its name",
+		needs: []need{inspector},
+		run: func(t *test) {
+			t.sameKeys("", nil)
+			var seats []*seat
+			for _, key := range []string{"a/1", "a/2", "a", "b/1"} {
+				seats = append(seats, t.writer(0, key).hold())
+			}
+			if t.traits.FIFO {
+				t.writer(1, "a/1").join()
+			}
+			t.sameKeys("", []string{"a/1", "a/2", "a", "b/1"})
+			t.sameKeys("a/", []string{"a/1", "a/2"})
+			t.sameKeys("c", nil)
+			seats[1].leave()
+			t.sameKeys("a/", []string{"a/1"})
+
+			// It may be left early.
+			for range t.locks[0].(driver.Inspector).List(t.ctx, "") {
+				break
+			}
+			t.free("a/2")
+		},
+	},
+	{
+		name:  "list shows many keys",
+		why:   "it reads page by page, and none may fall between two pages",
+		needs: []need{inspector},
+		run: func(t *test) {
+			var want []string
+			for i := range 250 {
+				key := "many/" + string(rune('a'+i%26)) + driver.NewID()
+				t.writer(i%handles, key).hold()
+				want = append(want, key)
+			}
+			t.sameKeys("many/", want)
+			t.sameKeys("many/c", slices.DeleteFunc(want, func(k string) bool { return k[5] != 'c' }))
+		},
+	},
+	{
+		name:  "break takes the lock away",
+		why:   "an operator must be able to end a lock whose holder does not; the holder learns it and cannot come back",
+		needs: []need{inspector},
+		run: func(t *test) {
+			a := t.writer(0, "k").hold()
+			t.breakKey("k", 1)
+			a.mustBe(driver.Lost)
+			b := t.writer(1, "k").hold()
+			b.above(a.grant.Token)
+			a.gone()
+			a.mustBe(driver.Lost)
+			b.mustBe(driver.Held)
+			b.leave()
+			t.breakKey("k", 0)
+			t.free("k")
+			t.breakKey("never held", 0)
+		},
+	},
+	{
+		name:  "break hands over to the next in line",
+		why:   "breaking must not break the queue",
+		needs: []need{inspector, fifo},
+		run: func(t *test) {
+			h := t.writer(0, "k").hold()
+			a, b := t.writer(1, "k").join(), t.writer(2, "k").join()
+			t.breakKey("k", 1)
+			h.mustBe(driver.Lost)
+			a.awaitHeld(0, b)
+			a.above(h.grant.Token)
+			h.gone()
+			a.leave()
+			b.awaitHeld(0)
+		},
+	},
+	{
+		name:  "break ends all holders",
+		why:   "readers and permits are holders like any other",
+		needs: []need{inspector, shared, permits, fifo},
+		run: func(t *test) {
+			var readers []*seat
+			for i := range handles {
+				readers = append(readers, t.reader(i, "r").hold())
+			}
+			w := t.writer(0, "r").join()
+			t.breakKey("r", handles)
+			for _, r := range readers {
+				r.mustBe(driver.Lost)
+			}
+			w.mustBe(driver.Held)
+			w.above(readers[handles-1].grant.Token)
+
+			t.permits(0, "p", 1, 3).hold()
+			t.permits(1, "p", 2, 3).hold()
+			t.breakKey("p", 2)
+			t.free("p")
+		},
+	},
+}

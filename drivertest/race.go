@@ -1,0 +1,266 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+var raceCases = []testCase{
+	{
+		name: "a cancelled context has no effect",
+		why:  "whoever has stopped waiting for an answer must not be left with a lock that it does not know of",
+		run: func(t *test) {
+			ended, cancel := context.WithCancel(t.ctx)
+			cancel()
+			a := t.writer(0, "k")
+			for _, queue := range []bool{false, true} {
+				if _, err := a.l().Acquire(ended, a.request(queue, false)); !errors.Is(err, context.Canceled) {
+					t.Errorf("acquire: %v, want context.Canceled", outcome(err))
+				}
+			}
+			t.free("k")
+			a.mustBe(driver.Lost)
+
+			b := t.writer(1, "k").hold()
+			if got := b.l().Renew(ended, []driver.Claim{b.Claim}, b.ttl); len(got) != 1 || got[0].State == driver.Unknown && got[0].Err == nil {
+				t.Errorf("renew: %+v, want one answer, with an error if unknown", got)
+			} else if s := got[0].State; s != driver.Unknown && s != driver.Held {
+				t.Errorf("renew: %v, but it is held", s)
+			}
+			b.mustBe(driver.Held)
+			// A release may come too late or be done all the same, but it
+			// must say which.
+			err := b.l().Release(ended, b.Claim)
+			state := b.renew()
+			if err == nil && state != driver.Lost || errors.Is(err, driver.ErrUnavailable) && state != driver.Held {
+				t.Errorf("release: %v, and then it is %v", err, state)
+			}
+			if state == driver.Held {
+				b.leave()
+			}
+			t.free("k")
+			if i, ok := t.locks[0].(driver.Inspector); ok {
+				if _, err := i.Inspect(ended, "k"); !errors.Is(err, context.Canceled) {
+					t.Errorf("inspect: %v, want context.Canceled", err)
+				}
+				n := 0
+				for _, err := range i.List(ended, "") {
+					if n++; n > 1 || !errors.Is(err, context.Canceled) {
+						t.Errorf("list yielded %d times: %v, want context.Canceled once", n, err)
+					}
+				}
+			}
+		},
+	},
+	{
+		name: "cancel racing with acquire",
+		why:  "the grant may be made just when the context ends; whoever then releases by the ID must leave nothing behind",
+		run: func(t *test) {
+			for i := range t.rounds(30) {
+				a := t.writer(i%handles, "k")
+				ctx, cancel := context.WithCancel(t.ctx)
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if i%3 > 0 {
+						time.Sleep(rand.N(time.Millisecond))
+					}
+					cancel()
+				})
+				g, err := a.l().Acquire(ctx, a.request(t.traits.FIFO, false))
+				wg.Wait()
+				if err == nil && g.Waiting {
+					t.Errorf("round %d: waits for a lock that nobody holds", i)
+				}
+				if err := a.release(); err != nil && !errors.Is(err, driver.ErrLost) {
+					t.Fatalf("round %d: release: %v", i, err)
+				}
+				t.free("k")
+			}
+		},
+	},
+	{
+		name:  "giving up racing with the hand-over",
+		why:   "the grant may be made just when its owner gives up: it must go to the next, not be lost",
+		needs: []need{fifo},
+		run: func(t *test) {
+			for i := range t.rounds(20) {
+				h := t.writer(i%handles, "k").hold()
+				a, b := t.writer((i+1)%handles, "k").join(), t.writer((i+2)%handles, "k").join()
+				if i%2 == 1 {
+					a.forget()
+				}
+				var wg sync.WaitGroup
+				wg.Go(h.leave)
+				wg.Go(a.leave)
+				wg.Wait()
+				if t.Failed() {
+					return
+				}
+				b.mustBe(driver.Held) // at once: nothing stands before it
+				b.leave()
+				t.free("k")
+			}
+		},
+	},
+	{
+		name:  "all give up at once",
+		why:   "whatever the order in which places and grants are given up, a free lock remains",
+		needs: []need{fifo},
+		run: func(t *test) {
+			for range t.rounds(10) {
+				h := t.writer(0, "k").hold()
+				line := []*seat{h}
+				for i := range 2 * handles {
+					line = append(line, t.writer(i%handles, "k").join())
+				}
+				var wg sync.WaitGroup
+				for _, s := range line {
+					wg.Go(s.leave)
+				}
+				wg.Wait()
+				if t.Failed() {
+					return
+				}
+				t.free("k")
+			}
+		},
+	},
+	{
+		name:  "a crowd is served one at a time",
+		why:   "the promise of the exclusive lock, under load from all processes, with tokens as witnesses",
+		needs: []need{fifo},
+		run: func(t *test) {
+			var inside atomic.Int32
+			var last atomic.Int64
+			served := t.crowd(func(process, _ int) *seat { return t.writer(process, "k") }, func(s *seat) func() {
+				if n := inside.Add(1); n != 1 {
+					t.Errorf("%s: %d hold the lock", s.name, n)
+				}
+				if before := last.Swap(s.grant.Token); t.traits.Fencing && before >= s.grant.Token {
+					t.Errorf("%s: granted with token %d after %d", s.name, s.grant.Token, before)
+				}
+				return func() { inside.Add(-1) }
+			})
+			t.Logf("%d were served", served)
+			t.free("k")
+		},
+	},
+	{
+		name:  "a crowd of readers and writers",
+		why:   "the promise of the read-write lock, under load from all processes",
+		needs: []need{fifo, shared},
+		run: func(t *test) {
+			var readers, writers atomic.Int32
+			t.crowd(func(process, n int) *seat {
+				if n%3 == 0 {
+					return t.writer(process, "k")
+				}
+				return t.reader(process, "k")
+			}, func(s *seat) func() {
+				mine := &readers
+				if s.Exclusive() {
+					mine = &writers
+				}
+				mine.Add(1)
+				if w, r := writers.Load(), readers.Load(); w > 1 || w == 1 && r > 0 {
+					t.Errorf("%s: %d writers and %d readers hold the lock", s.name, w, r)
+				}
+				return func() { mine.Add(-1) }
+			})
+			t.free("k")
+		},
+	},
+	{
+		name:  "a crowd shares permits",
+		why:   "the promise of the semaphore, under load from all processes: none too many, and none lost in the end",
+		needs: []need{fifo, permits},
+		run: func(t *test) {
+			var used atomic.Int64
+			t.crowd(func(process, n int) *seat {
+				return t.permits(process, "k", int64(n%3+1), 4)
+			}, func(s *seat) func() {
+				if n := used.Add(s.Weight); n > 4 {
+					t.Errorf("%s: %d of 4 permits are held", s.name, n)
+				}
+				return func() { used.Add(-s.Weight) }
+			})
+			t.permits(0, "k", 4, 4).hold()
+		},
+	},
+}
+
+// rounds is how often to run a race: as often as real servers allow for, or
+// in fake time, where a round takes microseconds, often enough to hit it.
+func (t *test) rounds(n int) int {
+	if t.h.FakeTime {
+		return 50 * n
+	}
+	return n
+}
+
+// crowd has three goroutines of each process get in line again and again for
+// a second, or until they were served often enough. enter is called when a
+// seat holds, and what it returns when it is about to leave. Some give up
+// instead of waiting.
+func (t *test) crowd(sit func(process, n int) *seat, enter func(*seat) (leave func())) (served int64) {
+	const each, enough = 3, 200
+	var total atomic.Int64
+	start := time.Now()
+	var wg sync.WaitGroup
+	for i := range each * handles {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(i), 1))
+			for n := 0; total.Load() < enough && (n == 0 || time.Since(start) < time.Second) && !t.Failed(); n++ {
+				s := sit(i%handles, i/handles+n).named(fmt.Sprintf("number %d of goroutine %d", n, i))
+				if s.stand(random.IntN(5) == 0) {
+					leave := enter(s)
+					if random.IntN(3) == 0 {
+						time.Sleep(time.Duration(random.Int64N(int64(time.Millisecond))))
+					}
+					leave()
+					s.leave()
+					total.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if total.Load() == 0 {
+		t.Errorf("nobody was served")
+	}
+	return total.Load()
+}
+
+// stand waits in line until s holds, or gives up and reports false. A pause
+// of the machine may cost it its place; then it starts anew.
+func (s *seat) stand(impatient bool) bool {
+	for !s.t.Failed() {
+		switch s.state {
+		case driver.Held:
+			return true
+		case driver.Waiting:
+			if impatient {
+				if err := s.release(); err != nil && !errors.Is(err, driver.ErrLost) {
+					s.t.Errorf("%s: giving up: %v", s.name, err)
+				}
+				return false
+			}
+			time.Sleep(2 * time.Millisecond)
+			s.renew()
+		default:
+			s.forget().ID = s.t.newID()
+			if err := s.acquire(true, false); err != nil {
+				s.t.Errorf("%s: acquire: %v", s.name, err)
+				return false
+			}
+		}
+	}
+	return false
+}

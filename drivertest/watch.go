@@ -1,0 +1,115 @@
+package drivertest
+
+import (
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// The hand-over of a lock, seen by whoever watches. No other case watches, so
+// all of them prove that polling by Renew alone is enough.
+var watchCases = []testCase{
+	{
+		name:  "a hand-over is hinted",
+		why:   "without hints each hand-over would cost a poll",
+		needs: []need{fifo, watcher},
+		run: func(t *test) {
+			h := t.writer(0, "k").hold()
+			a := t.writer(1, "k")
+			hints := a.watch()
+			a.join()
+			place := a.Ticket
+			h.leave()
+			grant, told := a.awaitHint(hints)
+			a.mustBe(driver.Held)
+			if told && (grant.Token < place || grant.Token != a.grant.Token || grant.TTL <= 0 || grant.TTL > driver.ClaimTTL) {
+				t.Errorf("the hint says %+v, want token %d above ticket %d for at most %v", grant, a.grant.Token, place, driver.ClaimTTL)
+			}
+		},
+	},
+	{
+		name:  "giving up a granted place is hinted",
+		why:   "the next in line is granted by whoever gives up; nobody else will tell it",
+		needs: []need{fifo, watcher},
+		run: func(t *test) {
+			h := t.writer(0, "k").hold()
+			a, b := t.writer(1, "k").join(), t.writer(2, "k")
+			hints := b.watch()
+			b.join()
+			h.leave()
+			a.leave()
+			b.awaitHint(hints)
+			b.awaitHeld(0)
+		},
+	},
+	{
+		name:  "a downgrade is hinted",
+		why:   "the readers that it lets in have no other way to know",
+		needs: []need{fifo, shared, watcher, downgrader},
+		run: func(t *test) {
+			w, r := t.writer(0, "k").hold(), t.reader(1, "k")
+			hints := r.watch()
+			r.join()
+			w.downgrade()
+			r.awaitHint(hints)
+			r.awaitHeld(0)
+		},
+	},
+	{
+		name:  "nobody is woken after the end of a watch",
+		why:   "a hint for a claim that was forgotten goes nowhere and must do no harm",
+		needs: []need{fifo, watcher},
+		run: func(t *test) {
+			h := t.writer(0, "k").hold()
+			for range 20 { // several watches of one claim, ended in any order
+				a := t.writer(1, "k")
+				stop1 := a.l().(driver.Watcher).Watch(a.Claim, func(driver.Hint) {})
+				stop2 := a.l().(driver.Watcher).Watch(a.Claim, func(driver.Hint) {})
+				a.join()
+				stop1()
+				a.leave()
+				stop2()
+			}
+			b := t.writer(2, "k")
+			hints := b.watch()
+			b.join()
+			h.leave()
+			b.awaitHint(hints)
+			b.mustBe(driver.Held)
+		},
+	},
+}
+
+// watch starts a watch that ends with the case.
+func (s *seat) watch() <-chan driver.Hint {
+	hints := make(chan driver.Hint, 16)
+	stop := s.l().(driver.Watcher).Watch(s.Claim, func(h driver.Hint) {
+		select {
+		case hints <- h:
+		default: // spurious ones are legal
+		}
+	})
+	s.t.Cleanup(stop)
+	return hints
+}
+
+// awaitHint waits for a hint and adopts the grant that it tells of. A hint
+// that tells of none is followed by a look, as it may be spurious.
+func (s *seat) awaitHint(hints <-chan driver.Hint) (g driver.Grant, told bool) {
+	s.t.Helper()
+	deadline := time.After(driver.ClaimTTL/2 + s.t.slack)
+	for {
+		select {
+		case h := <-hints:
+			if h.Granted && h.Grant.Token >= s.Ticket { // else it is about an earlier place
+				s.took(driver.Held, h.Grant)
+				return h.Grant, true
+			}
+			if s.renew() == driver.Held {
+				return driver.Grant{}, false
+			}
+		case <-deadline:
+			s.t.Fatalf("%s: no hint", s.name)
+		}
+	}
+}

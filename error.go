@@ -1,0 +1,155 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/batonhq/baton/driver"
+)
+
+var (
+	// ErrHeld says that others hold the lock. The error is a *HeldError.
+	ErrHeld = driver.ErrHeld
+
+	// ErrLost says that a lease ended before its holder unlocked it. The
+	// error is a *LostError, which knows the cause.
+	ErrLost = errors.New("lease lost")
+
+	// ErrNested says that the caller's context already holds a lease on
+	// the key, so that waiting for the lock would be waiting for itself.
+	ErrNested = errors.New("this context holds the lock already: pass baton.Reentrant() if that is meant")
+
+	// ErrUnknown says that what was asked for may have happened and may not
+	// have: the answer was lost. What may be left of it in the store ends
+	// within the TTL.
+	ErrUnknown = driver.ErrUnknown
+
+	// ErrUnavailable says that the store could not be reached or would not
+	// serve.
+	ErrUnavailable = driver.ErrUnavailable
+
+	// ErrUnsupported says that the store cannot do what was asked for.
+	ErrUnsupported = errors.ErrUnsupported
+)
+
+// Errors that a store's contract defines.
+type (
+	// HeldError refuses a TryLock and says who holds the lock.
+	HeldError = driver.HeldError
+
+	// CapacityError refuses a lock whose key is in use with another number
+	// of permits.
+	CapacityError = driver.CapacityError
+
+	// NotLockError refuses a key under which the store has something else.
+	NotLockError = driver.NotLockError
+
+	// KeyError refuses a key that no lock can have.
+	KeyError = driver.KeyError
+)
+
+// Cause says why a lease ended.
+type Cause uint8
+
+const (
+	// Expired: the lease could not be renewed in time. The store was down or
+	// out of reach, or this process did not run.
+	Expired Cause = iota + 1
+
+	// Gone: the store does not know the lease any more. Somebody broke the
+	// lock or deleted it, or the store forgot it.
+	Gone
+
+	// Overheld: the lease was held for Config.MaxHold.
+	Overheld
+
+	// Detached: the lease was detached to go on elsewhere.
+	Detached
+
+	// Released: the lease was unlocked.
+	Released
+)
+
+func (c Cause) String() string {
+	switch c {
+	case Expired:
+		return "it could not be renewed in time"
+	case Gone:
+		return "the store does not know it any more (broken, deleted, or forgotten)"
+	case Overheld:
+		return "it was held for the longest time allowed"
+	case Detached:
+		return "it was detached"
+	case Released:
+		return "it was unlocked"
+	}
+	return "unknown cause"
+}
+
+// LostError says that a lease has ended and why. It is the context.Cause of
+// contexts from Lease.Context, unless the lease was unlocked.
+type LostError struct {
+	Key   string
+	Token int64
+	Cause Cause
+
+	// Err is the last trouble with the store before the lease expired, if
+	// there was any.
+	Err error
+}
+
+func (e *LostError) Error() string {
+	s := fmt.Sprintf("baton: lease on %q (token %d) has ended: %v", e.Key, e.Token, e.Cause)
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Is makes errors.Is(err, ErrLost) true.
+func (e *LostError) Is(target error) bool { return target == ErrLost }
+
+// Unwrap returns Err.
+func (e *LostError) Unwrap() error { return e.Err }
+
+func fail(verb, key string, err error) error {
+	return fmt.Errorf("baton: %s %q: %w", verb, key, err)
+}
+
+// ended says why ctx has ended. errors.Is finds the context's error and its
+// cause.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// blame makes the error of a call to the store one for the caller: if the
+// caller's ctx has ended that is why, and if a bound of this package has, the
+// caller has nothing to do with it.
+func blame(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ended(ctx)
+	case isContext(err):
+		return fmt.Errorf("%w: no answer in time (%v)", ErrUnknown, err)
+	}
+	return err
+}
+
+// final reports that asking the store again cannot help.
+func final(err error) bool {
+	return !errors.Is(err, driver.ErrUnavailable) && !unknown(err)
+}
+
+// unknown reports that the request may have taken effect.
+func unknown(err error) bool {
+	return errors.Is(err, driver.ErrUnknown) || isContext(err)
+}
+
+func isContext(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}

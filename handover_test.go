@@ -1,0 +1,133 @@
+package baton_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+// The process stops for ten TTLs while a lease is on its way from one
+// goroutine to the next. The next one must not believe in it, and what the
+// store keeps of it, for LockDelay, must not delay anybody: it was never used.
+func TestHandOverThatTookTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		trace, goOn := parked()
+		l := newLocker(t, store, baton.Config{TTL: 5 * time.Second, LockDelay: time.Hour, Trace: trace})
+		lease := mustLock(t, l, "k")
+		next := lockSoon(t, l)
+		mustUnlock(t, lease)
+		bootclock.Suspend(50 * time.Second)
+		time.Sleep(200 * time.Millisecond)
+		close(goOn)
+		second := within(t, 10*time.Second, next)
+		if err := second.Err(); err != nil {
+			t.Errorf("the lease that came after: %v", err)
+		}
+		if second.Token() <= lease.Token() {
+			t.Errorf("token %d after %d", second.Token(), lease.Token())
+		}
+		mustUnlock(t, second)
+	})
+}
+
+// A lease that was lost on its way to the next goroutine is nobody's: TryLock
+// asks the store who holds the lock.
+func TestLostHandOverHidesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		trace, goOn := parked()
+		l := newLocker(t, store, baton.Config{Owner: "here", TTL: 5 * time.Second, Trace: trace})
+		other := newLocker(t, store, baton.Config{Owner: "there"})
+		lease := mustLock(t, l, "k")
+		next := lockSoon(t, l)
+		mustUnlock(t, lease)
+		if _, err := other.Break(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		there := mustLock(t, other, "k")
+		time.Sleep(time.Second) // the loss is noticed
+		close(goOn)
+		time.Sleep(10 * time.Second)
+		_, err := l.TryLock(t.Context(), "k")
+		if held, ok := errors.AsType[*baton.HeldError](err); !ok || held.Owner != "there" {
+			t.Errorf("TryLock: %v", err)
+		}
+		mustUnlock(t, there)
+		mustUnlock(t, within(t, 10*time.Second, next))
+	})
+}
+
+// A pushed grant is confirmed, with effect, but no answer comes. By the time
+// that the caller looks, the lease is not believed in and the caller's own
+// time is up, too. The store forgets all the same.
+func TestUnconfirmedGrantIsGivenBack(t *testing.T) {
+	for range 10 { // which of the two is seen first is chance
+		synctest.Test(t, func(t *testing.T) {
+			store := newHooked()
+			goOn := make(chan struct{})
+			l := newLocker(t, store, baton.Config{TTL: time.Minute, LockDelay: time.Hour, Trace: &baton.Trace{
+				Waiting: func(string, bool) { <-goOn },
+			}})
+			other := newLocker(t, store.Store, baton.Config{})
+			first := mustLock(t, other, "k")
+			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				store.Store.Renew(ctx, c, ttl)
+				return unavailable(len(c))
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			failed := make(chan error)
+			go func() { _, err := l.Lock(ctx, "k"); failed <- err }()
+			synctest.Wait()
+			mustUnlock(t, first)
+			time.Sleep(3 * time.Second)
+			close(goOn)
+			if err := <-failed; !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Lock: %v", err)
+			}
+			synctest.Wait()
+			if info, _ := store.Inspect(t.Context(), "k"); len(info.Holders)+len(info.Waiters) > 0 {
+				t.Errorf("left behind: %+v", info)
+			}
+		})
+	}
+}
+
+// Two busy processes share a key: each keeps a grant for many of its
+// goroutines, and lets go of it in time.
+func TestBusyProcessesHandOnInside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		lockers := []*baton.Locker{newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})}
+		var served [2]int
+		var wg sync.WaitGroup
+		until := time.Now().Add(10 * time.Second)
+		for i := range 16 {
+			wg.Go(func() {
+				for time.Now().Before(until) {
+					lease := mustLock(t, lockers[i%2], "k")
+					served[i%2]++
+					time.Sleep(time.Millisecond)
+					mustUnlock(t, lease)
+				}
+			})
+		}
+		wg.Wait()
+		total := served[0] + served[1]
+		if n := int(store.releases.Load()); n > total/25 {
+			t.Errorf("%d sections cost %d hand-overs by the store", total, n)
+		}
+		if served[0] < total/3 || served[1] < total/3 {
+			t.Errorf("served unequally: %v", served)
+		}
+	})
+}

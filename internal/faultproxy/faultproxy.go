@@ -1,0 +1,396 @@
+// Package faultproxy is a TCP proxy that breaks connections on command, for
+// tests: it delays, holds back, swallows, cuts, refuses, and loses exactly the
+// answer to one request.
+package faultproxy
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// Direction is one of the two ways through the proxy.
+type Direction int
+
+const (
+	ToServer Direction = iota
+	ToClient
+)
+
+// Proxy forwards connections to its target. A fault takes effect when the
+// method that asks for it returns, for open connections and for new ones. All
+// methods are safe for concurrent use.
+type Proxy struct {
+	// Addr is where the proxy listens: "127.0.0.1:port".
+	Addr string
+
+	t    testserver.TB
+	work sync.WaitGroup
+
+	mu       sync.Mutex
+	target   string
+	listener net.Listener // nil while refusing
+	conns    map[*conn]struct{}
+	rules    [2]rule
+	changed  chan struct{} // closed and replaced when rules change
+	traps    []*trap
+	closed   bool
+}
+
+// rule is what happens to the bytes of one direction.
+type rule struct {
+	delay time.Duration
+	mode  mode
+}
+
+type mode int
+
+const (
+	pass mode = iota
+	hold
+	swallow
+)
+
+// trap waits for one request.
+type trap struct {
+	match   func([]byte) bool
+	forward bool // the request reaches the server
+	sprung  chan struct{}
+}
+
+// New starts a proxy to target, which ends with the test.
+func New(t testserver.TB, target string) *Proxy {
+	t.Helper()
+	p := &Proxy{t: t, target: target, conns: make(map[*conn]struct{}), changed: make(chan struct{})}
+	p.Addr = testserver.FreeAddr(t)
+	p.Accept()
+	t.Cleanup(p.close)
+	return p
+}
+
+func (p *Proxy) close() {
+	p.Refuse()
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.Cut()
+	p.work.Wait()
+}
+
+// Retarget sends later connections to another server. Open ones stay.
+func (p *Proxy) Retarget(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
+
+// Conns returns how many connections are open.
+func (p *Proxy) Conns() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns)
+}
+
+// Delay makes everything that goes in the direction take d longer. It keeps
+// the order and does not limit the rate.
+func (p *Proxy) Delay(dir Direction, d time.Duration) {
+	p.change(func() { p.rules[dir].delay = d })
+}
+
+// Hold keeps back everything that goes in the direction, the end of a
+// connection too, and delivers it on Heal: a partition that heals while TCP
+// still tries.
+func (p *Proxy) Hold(dir Direction) {
+	p.change(func() { p.rules[dir].mode = hold })
+}
+
+// Swallow loses everything that goes in the direction, the end of a connection
+// too. New connections are accepted. Heal cuts the connections that lost
+// something, since TCP never goes on after a gap.
+func (p *Proxy) Swallow(dir Direction) {
+	p.change(func() { p.rules[dir].mode = swallow })
+}
+
+// Heal ends Delay, Hold, Swallow and Refuse, and forgets the traps that were
+// not sprung.
+func (p *Proxy) Heal() {
+	p.t.Helper()
+	var broken []*conn
+	p.change(func() {
+		p.rules = [2]rule{}
+		p.traps = nil
+		for c := range p.conns {
+			if c.gap {
+				broken = append(broken, c)
+			}
+		}
+	})
+	for _, c := range broken {
+		c.cut()
+	}
+	p.Accept()
+}
+
+func (p *Proxy) change(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// Cut resets all open connections, on both sides. New ones are accepted.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	var open []*conn
+	for c := range p.conns {
+		open = append(open, c)
+	}
+	p.mu.Unlock()
+	for _, c := range open {
+		c.cut()
+	}
+}
+
+// Refuse has new connections refused, as if nobody listened. Open ones stay.
+func (p *Proxy) Refuse() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		_ = p.listener.Close() // the accept loop ends
+		p.listener = nil
+	}
+}
+
+// Accept ends Refuse.
+func (p *Proxy) Accept() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil || p.closed {
+		return
+	}
+	l, err := net.Listen("tcp", p.Addr)
+	if err != nil {
+		p.t.Fatalf("fault proxy: %v", err)
+	}
+	p.listener = l
+	p.work.Go(func() { p.accept(l) })
+}
+
+// CutAfterRequest lets the next request through to the server, drops the
+// answer, and resets the connection when that answer comes: the request has
+// taken effect, and the client cannot know. The channel is closed then.
+//
+// A request is what the client wrote at one go, for which match is true; a nil
+// match takes any. If earlier requests are still unanswered on the same
+// connection, it is the first answer to any of them that counts.
+func (p *Proxy) CutAfterRequest(match func(request []byte) bool) <-chan struct{} {
+	return p.arm(match, true)
+}
+
+// CutBeforeRequest drops the next request for which match is true, or any if
+// match is nil, and resets the connection: the server never saw it, and the
+// client cannot know. The channel is closed then.
+func (p *Proxy) CutBeforeRequest(match func(request []byte) bool) <-chan struct{} {
+	return p.arm(match, false)
+}
+
+func (p *Proxy) arm(match func([]byte) bool, forward bool) <-chan struct{} {
+	tr := &trap{match: match, forward: forward, sprung: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.traps = append(p.traps, tr)
+	return tr.sprung
+}
+
+// caught returns and disarms the trap that request falls into, if any.
+func (p *Proxy) caught(request []byte) *trap {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, tr := range p.traps {
+		if tr.match == nil || tr.match(request) {
+			p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
+			return tr
+		}
+	}
+	return nil
+}
+
+func (p *Proxy) accept(l net.Listener) {
+	for {
+		client, err := l.Accept()
+		if err != nil {
+			return // closed by Refuse
+		}
+		p.work.Go(func() { p.serve(client.(*net.TCPConn)) })
+	}
+}
+
+func (p *Proxy) serve(client *net.TCPConn) {
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
+	server, err := net.DialTimeout("tcp", target, 5*time.Second)
+	if err != nil {
+		reset(client)
+		return
+	}
+	c := &conn{p: p, client: client, server: server.(*net.TCPConn), done: make(chan struct{})}
+	p.mu.Lock()
+	p.conns[c] = struct{}{}
+	closed := p.closed
+	p.mu.Unlock()
+	if closed { // after close had cut the others
+		c.cut()
+	}
+
+	var pumps sync.WaitGroup
+	pumps.Go(func() { c.pump(ToServer, c.client, c.server) })
+	pumps.Go(func() { c.pump(ToClient, c.server, c.client) })
+	pumps.Wait()
+
+	p.mu.Lock()
+	delete(p.conns, c)
+	p.mu.Unlock()
+	_ = c.client.Close() // both ways have ended, or it was cut
+	_ = c.server.Close()
+}
+
+// conn is one connection through the proxy.
+type conn struct {
+	p              *Proxy
+	client, server *net.TCPConn
+
+	once sync.Once
+	done chan struct{} // closed by cut
+
+	gap    bool  // bytes were swallowed; under p.mu
+	lastly *trap // the next answer springs it; under p.mu
+}
+
+func (c *conn) cut() {
+	c.once.Do(func() {
+		close(c.done)
+		reset(c.client)
+		reset(c.server)
+	})
+}
+
+// reset closes with RST in place of FIN.
+func reset(t *net.TCPConn) {
+	_ = t.SetLinger(0) // fails only if it is closed
+	_ = t.Close()
+}
+
+// chunk is what was read at one go, or the end of the stream.
+type chunk struct {
+	data []byte
+	at   time.Time
+	err  error
+}
+
+// pump moves bytes one way until the stream ends or the connection is cut. It
+// reads ahead, so that a delay costs latency and not throughput.
+func (c *conn) pump(dir Direction, from, to *net.TCPConn) {
+	ahead := make(chan chunk, 1024)
+	go func() { // ends because cut, or the end of serve, closes from
+		defer close(ahead)
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := from.Read(buf)
+			var ch chunk
+			if n > 0 {
+				ch = chunk{data: append([]byte(nil), buf[:n]...), at: time.Now()}
+			} else {
+				ch = chunk{err: err, at: time.Now()}
+			}
+			select {
+			case ahead <- ch:
+			case <-c.done:
+				return
+			}
+			if err != nil && n == 0 {
+				return
+			}
+		}
+	}()
+	for ch := range ahead {
+		if !c.gate(dir, ch.at) {
+			continue
+		}
+		if ch.err != nil {
+			if !errors.Is(ch.err, io.EOF) {
+				c.cut()
+			}
+			_ = to.CloseWrite() // the other way may go on
+			return
+		}
+		if !c.deliver(dir, ch.data, to) {
+			c.cut()
+			return
+		}
+	}
+}
+
+// gate waits as long as the rules want and reports whether to deliver what
+// was read at that time.
+func (c *conn) gate(dir Direction, at time.Time) bool {
+	for {
+		c.p.mu.Lock()
+		r, changed := c.p.rules[dir], c.p.changed
+		if r.mode == swallow {
+			c.gap = true
+		}
+		c.p.mu.Unlock()
+
+		var due <-chan time.Time
+		switch {
+		case r.mode == swallow:
+			return false
+		case r.mode == hold: // until the rules change
+		default:
+			wait := time.Until(at.Add(r.delay))
+			if wait <= 0 {
+				return true
+			}
+			due = time.After(wait)
+		}
+		select {
+		case <-changed:
+		case <-due:
+		case <-c.done:
+			return false
+		}
+	}
+}
+
+// deliver writes data, unless a trap wants something else. It reports whether
+// the connection may live on.
+func (c *conn) deliver(dir Direction, data []byte, to *net.TCPConn) bool {
+	if dir == ToClient {
+		c.p.mu.Lock()
+		tr := c.lastly
+		c.p.mu.Unlock()
+		if tr != nil {
+			c.cut()
+			close(tr.sprung)
+			return false
+		}
+	} else if tr := c.p.caught(data); tr != nil {
+		if !tr.forward {
+			c.cut()
+			close(tr.sprung)
+			return false
+		}
+		c.p.mu.Lock()
+		c.lastly = tr
+		c.p.mu.Unlock()
+	}
+	_, err := to.Write(data)
+	return err == nil
+}

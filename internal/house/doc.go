@@ -1,0 +1,4 @@
+// Package house holds the rules of this repository that a program can check:
+// which package may import which, how long a file may be, how tests wait. It
+// has no code but its tests.
+package house

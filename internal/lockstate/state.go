@@ -1,0 +1,328 @@
+// Package lockstate is the state of one key, its holders and its queue, as a
+// pure machine: no clock, no mutex, no goroutine. It is the plainest text of
+// what package driver asks for, the heart of memstore, and the oracle for
+// stores that say the same in scripts or SQL.
+//
+// # The rules
+//
+// A claim asks for a weight of a capacity. Those who hold together have the
+// same capacity and their weights do not exceed it. The exclusive claim asks
+// for driver.Whole of driver.Whole, a reader for 1 of driver.Whole.
+//
+// Whoever does not fit, or finds others in line, waits in the order of
+// arrival. Whenever something has changed, the head of the queue is granted as
+// long as it fits; nobody overtakes it. Hence a free lock with a live waiter
+// does not exist after any operation.
+//
+// Every claim has an end, and is gone at that moment whether or not anybody
+// looks: a holder's is its TTL from its last confirmation, a waiter's is
+// driver.WaiterTTL. A grant made to the head of the queue while its owner was
+// not asking lasts driver.ClaimTTL at most, until the owner's first Renew.
+//
+// Tokens and tickets come from one counter, so the token of a grant is higher
+// than that of every earlier grant and than the ticket of its place in line.
+package lockstate
+
+import (
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Counter draws tokens. Several keys may share one. As it follows the clock,
+// in microseconds, it needs no memory of keys that were forgotten, and it
+// rises through a restart that takes longer than the grants that ran ahead of
+// the clock: a grant takes more than a microsecond in the long run.
+type Counter struct{ last int64 }
+
+func (c *Counter) next(now time.Duration) int64 {
+	c.last = max(c.last+1, now.Microseconds())
+	return c.last
+}
+
+// State is the state of one key. Use New. The moments that its methods take,
+// since 1970, must never go back. Requests must be legal (driver.CheckRequest).
+type State struct {
+	key    string
+	tokens *Counter
+
+	claims  map[string]*claim // by ID, both kinds
+	holders list              // in the order of their grants
+	queue   list              // in the order of arrival
+	ageing  list              // the queue again, who ends first comes first
+
+	used     int64         // the sum of the holders' weights
+	noEndTil time.Duration // no holder ends before this
+	events   []Event
+	spare    *claim // the last one removed, to save an allocation
+	most     int    // how many claims there were at one time
+}
+
+// claim is a holder or a waiter.
+type claim struct {
+	driver.Claim
+	held   bool
+	ticket int64
+	token  int64
+	ttl    time.Duration // as asked for
+	since  time.Duration // when it joined, or was granted
+	end    time.Duration // the first moment at which it does not stand
+
+	inLine, inAgeing link
+}
+
+// An Event is something that a claim's owner did not ask for just now and may
+// want to know.
+type Event struct {
+	ID    string
+	Held  bool         // granted from the queue, as Grant says; else lost by Break
+	Grant driver.Grant // if Held
+}
+
+// New returns the state of a key that nobody holds.
+func New(key string, tokens *Counter) *State {
+	s := &State{tokens: tokens, claims: map[string]*claim{}}
+	s.holders.link = func(c *claim) *link { return &c.inLine }
+	s.queue.link = s.holders.link
+	s.ageing.link = func(c *claim) *link { return &c.inAgeing }
+	s.Reuse(key)
+	return s
+}
+
+// Reuse turns an idle state into that of another key. It keeps little memory
+// of a crowd.
+func (s *State) Reuse(key string) {
+	s.key = key
+	if s.most > 64 {
+		s.claims, s.events, s.most = map[string]*claim{}, nil, 0
+	}
+}
+
+// Idle reports whether nobody holds or waits, so that the state may be
+// forgotten.
+func (s *State) Idle(now time.Duration) bool {
+	s.settle(now)
+	return len(s.claims) == 0
+}
+
+// Acquire is driver.Locks.Acquire.
+func (s *State) Acquire(now time.Duration, r driver.Request) (driver.Grant, error) {
+	s.settle(now)
+	if c := s.claims[r.ID]; c != nil { // the answer to an earlier attempt was lost
+		s.confirm(now, c, r.TTL)
+		return s.answer(now, c), nil
+	}
+	if h := s.holders.first; h != nil && !h.Exclusive() && !r.Exclusive() && h.Capacity != r.Capacity {
+		return driver.Grant{}, &driver.CapacityError{Key: s.key, InUse: h.Capacity, Asked: r.Capacity}
+	}
+	if s.queue.first == nil && s.fits(r.Claim) {
+		c := s.add(r)
+		s.hold(now, c, r.TTL)
+		return s.answer(now, c), nil
+	}
+	if !r.Queue {
+		return driver.Grant{}, s.heldError(now)
+	}
+	c := s.add(r)
+	c.ticket = s.tokens.next(now)
+	c.since = now
+	s.queue.push(c)
+	s.ageing.push(c)
+	s.confirm(now, c, r.TTL)
+	return s.answer(now, c), nil
+}
+
+// Renew is driver.Locks.Renew for one claim.
+func (s *State) Renew(now time.Duration, cl driver.Claim, ttl time.Duration) driver.Renewal {
+	s.settle(now)
+	c := s.claims[cl.ID]
+	if c == nil {
+		return driver.Renewal{State: driver.Lost}
+	}
+	s.confirm(now, c, ttl)
+	if c.held {
+		return driver.Renewal{State: driver.Held, Grant: s.answer(now, c)}
+	}
+	return driver.Renewal{State: driver.Waiting, Grant: s.answer(now, c)}
+}
+
+// Release is driver.Locks.Release.
+func (s *State) Release(now time.Duration, cl driver.Claim) error {
+	s.expire(now)
+	c := s.claims[cl.ID]
+	if c != nil {
+		s.remove(c)
+	}
+	s.advance(now)
+	if c == nil {
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// Downgrade is driver.Downgrader.Downgrade.
+func (s *State) Downgrade(now time.Duration, cl driver.Claim, ttl time.Duration) (driver.Grant, error) {
+	s.settle(now)
+	c := s.claims[cl.ID]
+	if c == nil || !c.held || c.Capacity != driver.Whole {
+		return driver.Grant{}, driver.ErrLost
+	}
+	s.used -= c.Weight - 1
+	c.Weight = 1
+	s.confirm(now, c, ttl)
+	s.advance(now)
+	return s.answer(now, c), nil
+}
+
+// Break is driver.Inspector.Break.
+func (s *State) Break(now time.Duration) (holders int) {
+	s.expire(now)
+	for c := s.holders.first; c != nil; c = s.holders.first {
+		s.events = append(s.events, Event{ID: c.ID})
+		s.remove(c)
+		holders++
+	}
+	s.advance(now)
+	return holders
+}
+
+// Inspect is driver.Inspector.Inspect.
+func (s *State) Inspect(now time.Duration) driver.KeyInfo {
+	s.settle(now)
+	info := driver.KeyInfo{Key: s.key}
+	for c := range s.holders.all {
+		info.Holders = append(info.Holders, driver.HolderInfo{
+			Owner: c.Owner, Weight: c.Weight, Capacity: c.Capacity, Token: c.token, Age: now - c.since, Remaining: c.end - now,
+		})
+	}
+	for c := range s.queue.all {
+		info.Waiters = append(info.Waiters, driver.WaiterInfo{
+			Owner: c.Owner, Weight: c.Weight, Capacity: c.Capacity, Age: now - c.since,
+		})
+	}
+	return info
+}
+
+// Events returns what happened to others than the callers since it was called
+// last. The slice is valid until the next operation.
+func (s *State) Events() []Event {
+	e := s.events
+	s.events = s.events[:0]
+	return e
+}
+
+// settle brings the state to the present: who has ended is gone, and who now
+// fits is granted.
+func (s *State) settle(now time.Duration) {
+	s.expire(now)
+	s.advance(now)
+}
+
+func (s *State) expire(now time.Duration) {
+	for c := s.ageing.first; c != nil && c.end <= now; c = s.ageing.first {
+		s.remove(c)
+	}
+	if s.holders.first == nil || now < s.noEndTil {
+		return
+	}
+	s.noEndTil = now + 1<<62
+	for c := range s.holders.all {
+		if c.end <= now {
+			s.remove(c)
+		} else {
+			s.noEndTil = min(s.noEndTil, c.end)
+		}
+	}
+}
+
+// advance grants the head of the queue as long as it fits.
+func (s *State) advance(now time.Duration) {
+	for c := s.queue.first; c != nil && s.fits(c.Claim); c = s.queue.first {
+		s.queue.remove(c)
+		s.ageing.remove(c)
+		s.hold(now, c, min(c.ttl, driver.ClaimTTL))
+		s.events = append(s.events, Event{ID: c.ID, Held: true, Grant: s.answer(now, c)})
+	}
+}
+
+// fits reports whether c could hold together with those who hold.
+func (s *State) fits(c driver.Claim) bool {
+	h := s.holders.first
+	return h == nil || h.Capacity == c.Capacity && s.used+c.Weight <= c.Capacity
+}
+
+// hold makes c a holder.
+func (s *State) hold(now time.Duration, c *claim, ttl time.Duration) {
+	c.held = true
+	c.token = s.tokens.next(now)
+	c.ticket = c.token
+	c.since = now
+	s.used += c.Weight
+	s.holders.push(c)
+	s.lastUntil(c, now+ttl)
+}
+
+// confirm prolongs a claim that its owner has just asked about.
+func (s *State) confirm(now time.Duration, c *claim, ttl time.Duration) {
+	c.ttl = ttl
+	if c.held {
+		s.lastUntil(c, now+ttl)
+		return
+	}
+	c.end = now + driver.WaiterTTL
+	s.ageing.remove(c)
+	s.ageing.push(c) // all last equally long, so the last confirmed ends last
+}
+
+// lastUntil gives a holder a new end. With several holders noEndTil stays on
+// the safe side until somebody passes it.
+func (s *State) lastUntil(c *claim, end time.Duration) {
+	c.end = end
+	if s.holders.len == 1 {
+		s.noEndTil = end
+	} else {
+		s.noEndTil = min(s.noEndTil, end)
+	}
+}
+
+func (s *State) answer(now time.Duration, c *claim) driver.Grant {
+	g := driver.Grant{Waiting: !c.held, Token: c.token, Ticket: c.ticket, TTL: c.end - now}
+	if g.Waiting {
+		g.Again = min(driver.RefreshEvery, s.noEndTil-now+time.Millisecond)
+	}
+	return g
+}
+
+// heldError tells whom a newcomer is refused for. Somebody holds, as a free
+// lock has no queue.
+func (s *State) heldError(now time.Duration) error {
+	h := s.holders.first
+	return &driver.HeldError{
+		Key: s.key, Owner: h.Owner, Age: now - h.since, Remaining: h.end - now, Waiting: s.queue.len,
+	}
+}
+
+func (s *State) add(r driver.Request) *claim {
+	c := s.spare
+	if c == nil {
+		c = new(claim)
+	}
+	s.spare = nil
+	*c = claim{Claim: r.Claim, ttl: r.TTL}
+	s.claims[c.ID] = c
+	s.most = max(s.most, len(s.claims))
+	return c
+}
+
+// remove takes a claim out of everything.
+func (s *State) remove(c *claim) {
+	delete(s.claims, c.ID)
+	if c.held {
+		s.used -= c.Weight
+		s.holders.remove(c)
+	} else {
+		s.queue.remove(c)
+		s.ageing.remove(c)
+	}
+	s.spare = c
+}

@@ -1,0 +1,133 @@
+package sqlstore
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Batch assembles the answers of one Renew. A dialect confirms claims and
+// locks with as few statements as it can and reports what they returned. It
+// asks for the claims first where a claim can be made meanwhile. Left is what
+// then has to be looked for one by one, and what nobody found is lost.
+type Batch struct {
+	claims  []driver.Claim
+	ttl     time.Duration
+	answers []driver.Renewal
+	illegal map[int]error
+	index   map[string][]int // of the legal ones, by ID; a claim may be asked for twice
+}
+
+// NewBatch begins a batch. Claims that are not legal are answered at once.
+func NewBatch(claims []driver.Claim, ttl time.Duration, t driver.Traits) *Batch {
+	b := &Batch{claims: claims, ttl: ttl, answers: make([]driver.Renewal, len(claims)), index: make(map[string][]int, len(claims))}
+	for i, c := range claims {
+		err := driver.CheckClaim(c)
+		if err == nil {
+			err = driver.CheckTTL(c.Key, ttl, t)
+		}
+		if err != nil {
+			if b.illegal == nil {
+				b.illegal = make(map[int]error)
+			}
+			b.illegal[i] = err
+			continue
+		}
+		b.index[c.ID] = append(b.index[c.ID], i)
+	}
+	return b
+}
+
+// Legal reports whether anything is to be asked.
+func (b *Batch) Legal() bool { return len(b.index) > 0 }
+
+// Reset takes all answers back, for a transaction that is run again.
+func (b *Batch) Reset() { clear(b.answers) }
+
+// Held answers that the claim holds with the token.
+func (b *Batch) Held(id, key string, token int64) {
+	b.set(id, key, driver.Renewal{State: driver.Held, Grant: held(token, micros(b.ttl))})
+}
+
+// Waiting answers that the claim has a place in line.
+func (b *Batch) Waiting(id, key string, g driver.Grant) {
+	b.set(id, key, driver.Renewal{State: driver.Waiting, Grant: g})
+}
+
+func (b *Batch) set(id, key string, r driver.Renewal) {
+	for _, i := range b.index[id] {
+		if b.claims[i].Key == key {
+			b.answers[i] = r
+		}
+	}
+}
+
+// Left lists the legal claims that are not answered yet, where their tickets
+// say that they are.
+func (b *Batch) Left() []Place {
+	left := make([]Place, 0, len(b.claims))
+	for i, c := range b.claims {
+		if b.answers[i].State == driver.Unknown && b.illegal[i] == nil {
+			left = append(left, Place{Key: c.Key, ID: c.ID, Seq: c.Ticket})
+		}
+	}
+	return left
+}
+
+// Done answers the rest as lost and returns all answers.
+func (b *Batch) Done() []driver.Renewal {
+	for i := range b.answers {
+		if err := b.illegal[i]; err != nil {
+			b.answers[i] = driver.Renewal{Err: err}
+		} else if b.answers[i].State == driver.Unknown {
+			b.answers[i].State = driver.Lost
+		}
+	}
+	return b.answers
+}
+
+// Failed returns the given answer for every legal claim. It may be called
+// while a transaction that nobody waits for any more still works on b.
+func (b *Batch) Failed(r driver.Renewal) []driver.Renewal {
+	out := make([]driver.Renewal, len(b.claims))
+	for i := range out {
+		if out[i] = r; b.illegal[i] != nil {
+			out[i] = driver.Renewal{Err: b.illegal[i]}
+		}
+	}
+	return out
+}
+
+// JSON lists places as rows of [id, ticket, key], for dialects that take a
+// list as JSON.
+func JSON(places []Place) string {
+	out := make([]byte, 0, 64*len(places)+2)
+	out = append(out, '[')
+	for i, p := range places {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = append(out, '[')
+		out = appendQuoted(out, p.ID)
+		out = append(out, ',')
+		out = strconv.AppendInt(out, p.Seq, 10)
+		out = append(out, ',')
+		out = appendQuoted(out, p.Key)
+		out = append(out, ']')
+	}
+	return string(append(out, ']'))
+}
+
+// appendQuoted writes a string that is UTF-8 without control characters,
+// which CheckKey has seen to.
+func appendQuoted(out []byte, s string) []byte {
+	out = append(out, '"')
+	for i := range len(s) {
+		if s[i] == '"' || s[i] == '\\' {
+			out = append(out, '\\')
+		}
+		out = append(out, s[i])
+	}
+	return append(out, '"')
+}

@@ -1,0 +1,209 @@
+package sqlstore
+
+import (
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// page is how many claims a walk reads at once: enough for all that stand
+// before the first waiter of nearly every key.
+const page = 16
+
+// A turn is what one transaction does with one key, whose row it has locked.
+type turn struct {
+	tx  Tx
+	fx  *Effects
+	key string
+	now int64
+
+	row   Key
+	saved Key
+	found bool
+
+	// What the walk found.
+	claims   bool   // some claim is left
+	used     int64  // weight of all holders
+	capacity int64  // that the holders agree on
+	first    holder // of the holders, the one to name in a refusal
+	soonest  int64  // the earliest end of a holder
+	head     int64  // ticket of the first waiter, 0 is none
+	granted  map[int64]Claim
+}
+
+type holder struct {
+	owner       string
+	since, ends int64
+}
+
+func begin(tx Tx, key string, fx *Effects) (*turn, error) {
+	row, found, err := tx.LockKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return &turn{tx: tx, fx: fx, key: key, now: tx.Now(), row: row, saved: row, found: found}, nil
+}
+
+// ticket draws the next one.
+func (t *turn) ticket() int64 {
+	t.row.Last = max(t.row.Last+1, t.tx.Seed(), 1)
+	return t.row.Last
+}
+
+// clear takes the row's own holder away.
+func (t *turn) clear() {
+	t.row.ID, t.row.Owner, t.row.Node, t.row.Weight, t.row.Ends = "", "", "", driver.Whole, t.now
+}
+
+// claim finds the claim with the id, by its ticket if it is there.
+func (t *turn) claim(id string, ticket int64) (own Claim, found bool, err error) {
+	if !t.row.Busy {
+		return Claim{}, false, nil
+	}
+	if ticket > 0 {
+		rows, err := t.tx.Claims(t.key, ticket-1, 1)
+		if err != nil {
+			return Claim{}, false, err
+		}
+		if len(rows) == 1 && rows[0].Seq == ticket && rows[0].ID == id {
+			return rows[0], true, nil
+		}
+	}
+	return t.tx.ClaimByID(t.key, id)
+}
+
+// walk goes through the claims from the head: removes the dead, adds up the
+// holders, grants what fits, stops at the first waiter that does not.
+func (t *turn) walk() error {
+	if t.row.ID != "" && t.row.Ends <= t.now {
+		t.clear() // the row is locked, so nobody is renewing it
+	}
+	if t.row.ID != "" {
+		t.hold(t.row.Weight, driver.Whole, holder{t.row.Owner, t.row.Since, t.row.Ends})
+	}
+	if !t.row.Busy {
+		return nil
+	}
+	for after := int64(0); ; {
+		rows, err := t.tx.Claims(t.key, after, page)
+		if err != nil {
+			return err
+		}
+		for _, c := range rows {
+			after = c.Seq
+			if c.Ends <= t.now {
+				dead, err := t.tx.DeleteDead(t.key, c.Seq)
+				if err != nil {
+					return err
+				}
+				if dead {
+					continue
+				}
+			}
+			t.claims = true
+			if !c.Held {
+				if !t.fits(c.Weight, c.Capacity) {
+					t.head = c.Seq
+					return nil
+				}
+				if err := t.grant(&c); err != nil {
+					return err
+				}
+			}
+			t.hold(c.Weight, c.Capacity, holder{c.Owner, c.Since, c.Ends})
+		}
+		if len(rows) < page {
+			return nil
+		}
+	}
+}
+
+func (t *turn) hold(weight, capacity int64, h holder) {
+	if t.used == 0 {
+		t.first, t.soonest = h, h.ends
+	}
+	t.used += weight
+	t.capacity = capacity
+	t.soonest = min(t.soonest, h.ends)
+}
+
+// fits reports whether nobody holds, or those who hold agree on the capacity
+// and leave enough of it.
+func (t *turn) fits(weight, capacity int64) bool {
+	return t.used == 0 || t.capacity == capacity && t.used+weight <= capacity
+}
+
+// grant makes a waiter a holder, in place.
+func (t *turn) grant(c *Claim) error {
+	c.Held, c.Since, c.Ends = true, t.now, t.now+ClaimTime(c.TTL)
+	if err := t.tx.UpdateClaim(t.key, *c); err != nil {
+		return err
+	}
+	if t.granted == nil {
+		t.granted = make(map[int64]Claim)
+	}
+	t.granted[c.Seq] = *c
+	return nil
+}
+
+// takeGrant removes a claim from those that have to be told, because the
+// caller is told by its answer, and prolongs it to its full time.
+func (t *turn) takeGrant(seq, ttl int64) (Claim, bool, error) {
+	c, ok := t.granted[seq]
+	if !ok {
+		return Claim{}, false, nil
+	}
+	delete(t.granted, seq)
+	c.TTL, c.Ends = ttl, t.now+ttl
+	return c, true, t.tx.UpdateClaim(t.key, c)
+}
+
+// end writes the key row back if it changed and hands out the hints.
+func (t *turn) end() error {
+	t.row.Busy = t.claims || t.row.ID != "" && t.row.Weight != driver.Whole
+	if t.row != t.saved {
+		if err := t.tx.SaveKey(t.key, t.row, t.found); err != nil {
+			return err
+		}
+	}
+	for _, c := range t.granted {
+		t.fx.Granted = append(t.fx.Granted, Granted{Node: c.Node, Key: t.key, ID: c.ID, Token: c.Seq, TTL: duration(ClaimTime(c.TTL))})
+	}
+	return nil
+}
+
+// again says when the place in line should ask the next time: the head has to
+// notice a holder that died.
+func (t *turn) again(seq int64) time.Duration {
+	if t.head != seq {
+		return 0
+	}
+	left := duration(t.soonest-t.now) + time.Millisecond
+	if left >= driver.RefreshEvery {
+		return 0
+	}
+	return max(left, time.Millisecond)
+}
+
+func (t *turn) waiting(seq int64) driver.Grant {
+	return driver.Grant{Waiting: true, Ticket: seq, TTL: driver.WaiterTTL, Again: t.again(seq)}
+}
+
+func held(token, ttl int64) driver.Grant {
+	return driver.Grant{Token: token, Ticket: token, TTL: duration(ttl)}
+}
+
+// refusal describes who is in the way.
+func (t *turn) refusal() (error, error) {
+	n, err := t.tx.CountWaiting(t.key)
+	if err != nil {
+		return nil, err
+	}
+	return &driver.HeldError{
+		Key:       t.key,
+		Owner:     t.first.owner,
+		Age:       duration(max(0, t.now-t.first.since)),
+		Remaining: duration(max(0, t.first.ends-t.now)),
+		Waiting:   n,
+	}, nil
+}

@@ -1,0 +1,157 @@
+package sqlstore
+
+import (
+	"sync"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Place is a place in line that somebody of this process watches.
+type Place struct {
+	Key, ID string
+	Seq     int64
+}
+
+// Watchers is the register of those in this process who want hints. The zero
+// value is ready.
+type Watchers struct {
+	// Changed, if set, is called after every change of how many watch and
+	// how many of them are known to wait. It must not call back.
+	Changed func(watching, waiting int)
+
+	mu      sync.Mutex
+	byID    map[string][]*watch
+	waiting int
+}
+
+type watch struct {
+	key  string
+	wake func(driver.Hint)
+	seq  int64 // of the place in line, 0 while not known to wait
+}
+
+// Watch registers wake for the claim until stop is called.
+func (w *Watchers) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	x := &watch{key: c.Key, wake: wake}
+	w.mu.Lock()
+	if w.byID == nil {
+		w.byID = make(map[string][]*watch)
+	}
+	w.byID[c.ID] = append(w.byID[c.ID], x)
+	w.changed()
+	w.mu.Unlock()
+
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		all := w.byID[c.ID]
+		for i := range all {
+			if all[i] == x {
+				all = append(all[:i:i], all[i+1:]...)
+				break
+			}
+		}
+		if w.byID[c.ID] = all; len(all) == 0 {
+			delete(w.byID, c.ID)
+		}
+		w.note(x, 0)
+		w.changed()
+	})
+}
+
+func (w *Watchers) changed() {
+	if w.Changed != nil {
+		w.Changed(len(w.byID), w.waiting)
+	}
+}
+
+func (w *Watchers) note(x *watch, seq int64) {
+	if x.seq != 0 {
+		w.waiting--
+	}
+	if x.seq = seq; seq != 0 {
+		w.waiting++
+	}
+}
+
+// Waits notes that the claim was answered with a place in line, or, with 0,
+// that it has none.
+func (w *Watchers) Waits(key, id string, seq int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, x := range w.byID[id] {
+		if x.key == key && x.seq != seq {
+			w.note(x, seq)
+			w.changed()
+		}
+	}
+}
+
+// Answered notes what a batch found.
+func (w *Watchers) Answered(claims []driver.Claim, answers []driver.Renewal) {
+	w.mu.Lock()
+	watched := len(w.byID) > 0
+	w.mu.Unlock()
+	if !watched {
+		return
+	}
+	for i, c := range claims {
+		switch r := answers[i]; r.State {
+		case driver.Waiting:
+			w.Waits(c.Key, c.ID, r.Grant.Ticket)
+		case driver.Held, driver.Lost:
+			w.Waits(c.Key, c.ID, 0)
+		}
+	}
+}
+
+// Deliver wakes those who watch the claim and reports whether there are any.
+func (w *Watchers) Deliver(key, id string, h driver.Hint) bool {
+	w.mu.Lock()
+	var wake []func(driver.Hint)
+	for _, x := range w.byID[id] {
+		if x.key != key {
+			continue
+		}
+		if x.seq != 0 && h.Granted && h.Grant.Token >= x.seq {
+			w.note(x, 0) // nothing more to poll for
+			w.changed()
+		}
+		wake = append(wake, x.wake)
+	}
+	w.mu.Unlock()
+	for _, f := range wake {
+		f(h)
+	}
+	return len(wake) > 0
+}
+
+// Nudge tells everybody to look again.
+func (w *Watchers) Nudge() {
+	w.mu.Lock()
+	var wake []func(driver.Hint)
+	for _, all := range w.byID {
+		for _, x := range all {
+			wake = append(wake, x.wake)
+		}
+	}
+	w.mu.Unlock()
+	for _, f := range wake {
+		f(driver.Hint{})
+	}
+}
+
+// Places lists the places in line that are watched.
+func (w *Watchers) Places() []Place {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	places := make([]Place, 0, w.waiting)
+	for id, all := range w.byID {
+		for _, x := range all {
+			if x.seq != 0 {
+				places = append(places, Place{x.key, id, x.seq})
+			}
+		}
+	}
+	return places
+}

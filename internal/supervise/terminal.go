@@ -1,0 +1,147 @@
+//go:build unix
+
+package supervise
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+// terminal is the controlling terminal of this process. A nil terminal is
+// that of a process without one; all methods do nothing then.
+//
+// The shell knows only our own process group; the command has another one. We
+// stand between them as a shell would:
+//
+//   - If we are the foreground job and the command talks to the terminal, its
+//     group becomes the foreground one at once. If its input or output is
+//     something else, as in "baton run … | less", it becomes so only when it
+//     is stopped for reading from the terminal, so that it does not take the
+//     keyboard away from its neighbours.
+//   - If the command is suspended (Ctrl-Z), we suspend our own group, so that
+//     the shell gets its prompt back. Meanwhile nobody renews the lease.
+//   - When the shell continues us, MayResume decides whether the command goes
+//     on.
+type terminal struct {
+	file *os.File
+}
+
+func openTerminal() *terminal {
+	file, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return nil
+	}
+	return &terminal{file}
+}
+
+func (t *terminal) close() {
+	if t != nil {
+		t.file.Close()
+	}
+}
+
+// foreground reports whether group is the one that may read the terminal.
+func (t *terminal) foreground(group int) bool {
+	if t == nil {
+		return false
+	}
+	now, err := unix.IoctlGetInt(int(t.file.Fd()), unix.TIOCGPGRP)
+	return err == nil && now == group
+}
+
+// interactive reports whether we are the foreground job and the command would
+// talk to its user.
+func (t *terminal) interactive(in, out *os.File) bool {
+	return t.foreground(unix.Getpgrp()) && term.IsTerminal(int(in.Fd())) && term.IsTerminal(int(out.Fd()))
+}
+
+// give makes group the foreground one.
+func (t *terminal) give(group int) {
+	if t == nil {
+		return
+	}
+	// From now on we are in the background, where changing the terminal, or
+	// writing to it after "stty tostop", would suspend us. The command was
+	// started before and does not inherit this.
+	signal.Ignore(unix.SIGTTOU)
+	_ = unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, group)
+}
+
+func (t *terminal) giveIfForeground(group int) {
+	if t.foreground(unix.Getpgrp()) {
+		t.give(group)
+	}
+}
+
+// takeBack makes us the foreground job again if group was it.
+func (t *terminal) takeBack(group int) {
+	if t.foreground(group) {
+		t.give(unix.Getpgrp())
+	}
+}
+
+// suspended decides what becomes of a command that the signal has stopped.
+func (c *Child) suspended(by syscall.Signal) {
+	t := c.terminal
+	switch {
+	case t == nil:
+		return // somebody's kill -STOP: theirs to continue
+	case by == unix.SIGTTIN || by == unix.SIGTTOU:
+		if t.foreground(unix.Getpgrp()) {
+			t.give(c.pid)
+		}
+		if t.foreground(c.pid) {
+			c.Signal(unix.SIGCONT)
+			return
+		}
+	case by != unix.SIGTSTP && !t.foreground(c.pid):
+		return
+	}
+	t.takeBack(c.pid)
+	if orphaned() {
+		c.Signal(unix.SIGCONT) // nobody would ever continue us: the kernel refuses such stops too
+		return
+	}
+	// The whole group, as the terminal would: a script that waits for us is
+	// suspended as well. SIGCONT comes back through Child.Signal.
+	_ = unix.Kill(0, unix.SIGSTOP)
+}
+
+// orphaned reports whether no shell watches our process group: none of those
+// above us in it has a parent in another group of this session.
+func orphaned() bool {
+	session, err := unix.Getsid(0)
+	if err != nil {
+		return true
+	}
+	for parent := unix.Getppid(); ; {
+		if s, err := unix.Getsid(parent); err != nil || s != session {
+			return true
+		}
+		if g, err := unix.Getpgid(parent); err != nil || g != unix.Getpgrp() {
+			return err != nil
+		}
+		if parent, err = parentOf(parent); err != nil {
+			return false
+		}
+	}
+}
+
+// parentOf reads the parent of a process where /proc shows it.
+func parentOf(pid int) (int, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	var state string
+	var parent int
+	// The name before these fields is in parentheses and may contain anything.
+	_, err = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &parent)
+	return parent, err
+}

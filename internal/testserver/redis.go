@@ -1,0 +1,290 @@
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// RedisServer is one redis-server process.
+type RedisServer struct {
+	Process
+
+	// Addr is where it listens: "127.0.0.1:port". It survives Restart.
+	Addr string
+}
+
+// Do sends one command on a connection of its own and returns the reply as
+// text: the elements of an array stand on lines of their own, what is missing
+// is empty. An error reply is an error.
+func (s *RedisServer) Do(args ...string) (string, error) { return do(s.Addr, args...) }
+
+// Redis starts a single Redis that keeps nothing on disk: after a Restart it
+// is empty. Further arguments are those of redis-server, for example
+// "--appendonly", "yes", "--appendfsync", "always".
+func Redis(t TB, args ...string) *RedisServer {
+	t.Helper()
+	return redisNode(t, func() ([]string, error) {
+		// A replica waits 5 s for others to join it otherwise.
+		return append([]string{"--repl-diskless-sync-delay", "0"}, args...), nil
+	})
+}
+
+var sharedRedis shared[*RedisServer]
+
+// SharedRedis returns the single Redis that the tests of this binary use
+// together, for tests that touch only keys of their own and let it live.
+func SharedRedis(t TB) *RedisServer {
+	t.Helper()
+	return sharedRedis.get(t, func(t TB) *RedisServer { return Redis(t) })
+}
+
+// redisNode starts a redis-server, on another port if the first one was taken
+// by somebody else meanwhile.
+func redisNode(t TB, more func() ([]string, error)) *RedisServer {
+	t.Helper()
+	path := require(t, "redis-server", "redis-server")
+	for attempt := 1; ; attempt++ {
+		port, err := freePort()
+		if err != nil {
+			t.Fatalf("start redis: %v", err)
+		}
+		extra, err := more()
+		if err != nil {
+			t.Fatalf("start redis: %v", err)
+		}
+		args := append([]string{
+			"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--logfile", "",
+		}, extra...)
+		s, err := startRedis(t, path, freshDir(t), port, args)
+		if err == nil {
+			return s
+		}
+		if !errors.Is(err, errExited) || attempt == 5 {
+			t.Fatalf("start redis: %v", err)
+		}
+	}
+}
+
+func startRedis(t TB, path, dir string, port int, args []string) (*RedisServer, error) {
+	s := &RedisServer{Addr: addr(port)}
+	s.Process = Process{t: t, path: path, args: args, dir: dir, ready: func(pid int) error {
+		info, err := s.Do("INFO")
+		if err != nil {
+			return err
+		}
+		// A server of somebody else may have been faster to take the port.
+		if !hasLine(info, "process_id:"+strconv.Itoa(pid)) {
+			return errors.New("another server answers on " + s.Addr)
+		}
+		if hasLine(info, "loading:1") {
+			return errors.New("it is loading its data")
+		}
+		return nil
+	}}
+	if err := s.start(); err != nil {
+		return nil, err
+	}
+	t.Cleanup(s.Kill)
+	return s, nil
+}
+
+func hasLine(text, line string) bool {
+	for l := range strings.Lines(text) {
+		if strings.TrimRight(l, "\r\n") == line {
+			return true
+		}
+	}
+	return false
+}
+
+// SentinelSet is a primary, its replica, and one Sentinel that watches them
+// with a quorum of one. The Sentinel is patient until AwaitFailover: a busy
+// machine must not look like a dead primary.
+type SentinelSet struct {
+	Name     string // of the set: "mymaster"
+	Primary  *RedisServer
+	Replica  *RedisServer
+	Sentinel *RedisServer
+}
+
+// RedisSentinel starts a SentinelSet whose replica is in sync.
+func RedisSentinel(t TB) *SentinelSet {
+	t.Helper()
+	set := &SentinelSet{Name: "mymaster", Primary: Redis(t)}
+	host, port, _ := net.SplitHostPort(set.Primary.Addr) // it is one of ours
+	set.Replica = Redis(t, "--replicaof", host+" "+port)
+	poll(t, "the replica in sync", func() error {
+		return infoSays(set.Replica, "replication", "master_link_status:up")
+	})
+
+	path := require(t, "redis-server", "redis-server")
+	for attempt := 1; set.Sentinel == nil; attempt++ {
+		own, err := freePort()
+		if err != nil {
+			t.Fatalf("start sentinel: %v", err)
+		}
+		dir := freshDir(t)
+		conf := filepath.Join(dir, "sentinel.conf") // Sentinel writes to it
+		err = os.WriteFile(conf, fmt.Appendf(nil, `port %d
+bind 127.0.0.1
+protected-mode no
+dir %s
+sentinel monitor %s %s %s 1
+sentinel down-after-milliseconds %[3]s 600000
+sentinel failover-timeout %[3]s 3000
+sentinel parallel-syncs %[3]s 1
+`, own, dir, set.Name, host, port), 0o600)
+		if err != nil {
+			t.Fatalf("start sentinel: %v", err)
+		}
+		set.Sentinel, err = startRedis(t, path, dir, own, []string{conf, "--sentinel"})
+		if err != nil && (!errors.Is(err, errExited) || attempt == 5) {
+			t.Fatalf("start sentinel: %v", err)
+		}
+	}
+	_, replicaPort, _ := net.SplitHostPort(set.Replica.Addr)
+	poll(t, "the sentinel that knows its replica", func() error {
+		known, err := set.Sentinel.Do("SENTINEL", "REPLICAS", set.Name)
+		if err == nil && !hasLine(known, replicaPort) {
+			err = errors.New("it does not know the replica yet")
+		}
+		return err
+	})
+	return set
+}
+
+// PrimaryAddr asks the Sentinel where the primary is.
+func (s *SentinelSet) PrimaryAddr() (string, error) {
+	reply, err := s.Sentinel.Do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.Name)
+	if err != nil {
+		return "", err
+	}
+	host, port, ok := strings.Cut(reply, "\n")
+	if !ok {
+		return "", fmt.Errorf("the sentinel does not know %q", s.Name)
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// AwaitFailover has the Sentinel notice within half a second that the primary
+// is dead, and returns when it names the replica and that one takes writes.
+func (s *SentinelSet) AwaitFailover(t TB) {
+	t.Helper()
+	if _, err := s.Sentinel.Do("SENTINEL", "SET", s.Name, "down-after-milliseconds", "500"); err != nil {
+		t.Fatalf("the fail-over: %v", err)
+	}
+	poll(t, "the fail-over", func() error {
+		at, err := s.PrimaryAddr()
+		if err != nil {
+			return err
+		}
+		if at != s.Replica.Addr {
+			return fmt.Errorf("the primary is still %s", at)
+		}
+		return infoSays(s.Replica, "replication", "role:master")
+	})
+}
+
+// Cluster is a Redis Cluster of three primaries without replicas.
+type Cluster struct {
+	Nodes [3]*RedisServer
+}
+
+// Addrs returns the addresses of all nodes.
+func (c *Cluster) Addrs() []string {
+	addrs := make([]string, len(c.Nodes))
+	for i, n := range c.Nodes {
+		addrs[i] = n.Addr
+	}
+	return addrs
+}
+
+// RedisCluster starts a Cluster that serves all slots. It takes two to three
+// seconds, so SharedRedisCluster is often the better choice.
+func RedisCluster(t TB) *Cluster {
+	t.Helper()
+	var c Cluster
+	var buses [3]int
+	for i := range c.Nodes {
+		c.Nodes[i] = redisNode(t, func() ([]string, error) {
+			// The default, port + 10000, may be taken.
+			bus, err := freePort()
+			buses[i] = bus
+			return []string{
+				"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+				"--cluster-node-timeout", "2000", "--cluster-port", strconv.Itoa(bus),
+			}, err
+		})
+	}
+	must := func(n *RedisServer, args ...string) {
+		t.Helper()
+		if _, err := n.Do(args...); err != nil {
+			t.Fatalf("make a redis cluster: %s: %v", strings.Join(args, " "), err)
+		}
+	}
+	const slots = 16384
+	for i, n := range c.Nodes {
+		first, next := i*slots/len(c.Nodes), (i+1)*slots/len(c.Nodes)
+		must(n, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		must(n, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(next-1))
+	}
+	for i, n := range c.Nodes[1:] {
+		host, port, _ := net.SplitHostPort(n.Addr) // it is one of ours
+		must(c.Nodes[0], "CLUSTER", "MEET", host, port, strconv.Itoa(buses[i+1]))
+	}
+	for _, n := range c.Nodes {
+		poll(t, "the cluster at "+n.Addr, func() error {
+			info, err := n.Do("CLUSTER", "INFO")
+			if err != nil {
+				return err
+			}
+			for _, want := range []string{"cluster_state:ok", "cluster_slots_ok:16384", "cluster_known_nodes:3"} {
+				if !hasLine(info, want) {
+					return errors.New("not yet " + want)
+				}
+			}
+			return nil
+		})
+	}
+	for _, n := range c.Nodes { // from now on a busy machine must not look like a dead node
+		must(n, "CONFIG", "SET", "cluster-node-timeout", "60000")
+	}
+	return &c
+}
+
+var sharedCluster shared[*Cluster]
+
+// SharedRedisCluster returns the Cluster that the tests of this binary use
+// together, for tests that touch only keys of their own and let it live.
+func SharedRedisCluster(t TB) *Cluster {
+	t.Helper()
+	return sharedCluster.get(t, RedisCluster)
+}
+
+func infoSays(s *RedisServer, section, line string) error {
+	info, err := s.Do("INFO", section)
+	if err == nil && !hasLine(info, line) {
+		err = errors.New("not yet " + line)
+	}
+	return err
+}
+
+// poll waits until ask returns nil.
+func poll(t TB, what string, ask func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(startTimeout); ; time.Sleep(10 * time.Millisecond) {
+		err := ask()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+// Package testserver starts real servers as private children, for tests,
+// examples and benchmarks. Each listens on 127.0.0.1 on a free port, keeps its
+// data in a fresh directory, and ends with the test that started it. On Linux
+// it ends with the process too, however that one dies.
+//
+// A server that is not installed skips the test, or fails it if
+// BATON_REQUIRE_SERVERS is 1.
+package testserver
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+)
+
+// TB is the part of testing.TB that is needed. A program that is not a test
+// uses a Program.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Skipf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// NeedRedis skips the test if redis-server is not installed, or fails it if
+// BATON_REQUIRE_SERVERS is 1.
+func NeedRedis(t TB) {
+	t.Helper()
+	require(t, "redis-server", "redis-server")
+}
+
+// require returns the path of a binary. Without it the test is skipped with
+// the name of the package to install.
+func require(t TB, binary, install string) string {
+	t.Helper()
+	path, err := exec.LookPath(binary)
+	if err == nil {
+		return path
+	}
+	if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
+		t.Fatalf("%s is not installed, and BATON_REQUIRE_SERVERS=1: install the package %s", binary, install)
+	}
+	announce(callersErrors, binary, install)
+	t.Skipf("%s is not installed: install the package %s", binary, install)
+	return ""
+}
+
+var announced sync.Map // what is missing, by binary
+
+// announce says once what is not tested, to whoever ran the tests: the go
+// command throws away what tests that pass have printed, and a skipped test
+// that nobody hears of is taken for one that passed.
+func announce(open func() (*os.File, error), binary, install string) {
+	if _, said := announced.LoadOrStore(binary, true); said {
+		return
+	}
+	dir, _ := os.Getwd() // that of the package, while its tests run
+	outer, err := open()
+	if err != nil {
+		return // then -v shows it
+	}
+	defer outer.Close()
+	fmt.Fprintf(outer, "skipped: tests in %s/%s that need %s: install the package %s, or run make test\n",
+		filepath.Base(filepath.Dir(dir)), filepath.Base(dir), binary, install)
+}
+
+// Program is the TB of a program or of a TestMain: what would fail or skip a
+// test ends the process with status 1.
+type Program struct {
+	mu       sync.Mutex
+	cleanups []func()
+}
+
+// Close ends what was started, the last first. It may be called again.
+func (p *Program) Close() {
+	for {
+		p.mu.Lock()
+		n := len(p.cleanups)
+		if n == 0 {
+			p.mu.Unlock()
+			return
+		}
+		f := p.cleanups[n-1]
+		p.cleanups = p.cleanups[:n-1]
+		p.mu.Unlock()
+		f()
+	}
+}
+
+// Cleanup has Close call f.
+func (p *Program) Cleanup(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cleanups = append(p.cleanups, f)
+}
+
+// Helper does nothing.
+func (p *Program) Helper() {}
+
+// Skipf prints the message, closes p and exits with status 1: a program has
+// nothing to skip.
+func (p *Program) Skipf(format string, args ...any) { p.Fatalf(format, args...) }
+
+// Fatalf prints the message, closes p and exits with status 1.
+func (p *Program) Fatalf(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
+	p.Close()
+	os.Exit(1)
+}
+
+// shared is a server that the tests of one binary use together.
+type shared[T any] struct {
+	mu     sync.Mutex
+	server T
+	users  int
+	owner  *Program // nil while nothing runs
+}
+
+// get starts the server for the first test that asks. Where children die with
+// their parent it then stays until the process ends, so that tests that run
+// one after another need not start it again and again; elsewhere it ends with
+// the last test that uses it.
+func (s *shared[T]) get(t TB, start func(TB) T) T {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owner == nil {
+		owner := new(Program)
+		s.server = start(borrowed{TB: t, owner: owner})
+		s.owner = owner
+	}
+	s.users++
+	t.Cleanup(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.users--
+		if s.users == 0 && !diesWithParent {
+			s.owner.Close()
+			s.owner = nil
+		}
+	})
+	return s.server
+}
+
+// borrowed reports to a test, but what it starts belongs to another owner.
+type borrowed struct {
+	TB
+	owner *Program
+}
+
+func (b borrowed) Cleanup(f func()) { b.owner.Cleanup(f) }
+
+func (b borrowed) Fatalf(format string, args ...any) {
+	b.TB.Helper()
+	b.owner.Close() // what had been started before this failed
+	b.TB.Fatalf(format, args...)
+}

@@ -1,0 +1,276 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"iter"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// A Locker gives out leases on the locks of one store. All methods are safe
+// for concurrent use. It holds nothing that needs to be closed; the store is
+// the caller's.
+type Locker struct {
+	store   driver.Locks
+	watcher driver.Watcher // nil if the store has none
+	cfg     Config
+	traits  driver.Traits
+
+	renewer renewer
+	lines   [64]lineShard
+	callers sync.Pool
+	seed    maphash.Seed
+
+	// How long one attempt may take. A grant that needs more than half of the
+	// TTL to arrive would have to be confirmed anyway.
+	acquiring, releasing bound
+}
+
+// New makes a Locker. It refuses, rather than ignores, a Config that the
+// store cannot honour, with a *ConfigError, and never talks to the store.
+func New(store driver.Locks, cfg Config) (*Locker, error) {
+	traits := store.Traits()
+	if err := cfg.complete(traits); err != nil {
+		return nil, err
+	}
+	l := &Locker{store: store, cfg: cfg, traits: traits, seed: maphash.MakeSeed()}
+	l.watcher, _ = store.(driver.Watcher)
+	l.acquiring.limit = cfg.TTL * 2 / 5 // half, with the quarter that it may be longer
+	l.releasing.limit = min(max(cfg.TTL/2, 500*time.Millisecond), 2*time.Second)
+	l.renewer.init(l)
+	for i := range l.lines {
+		l.lines[i].lines = make(map[string]*line)
+	}
+	return l, nil
+}
+
+// Lock waits for its turn and returns a lease on key. ctx bounds the wait,
+// not the hold: a lease lives on after ctx has ended. While the store is out
+// of reach Lock goes on trying for about Config.TTL, at least 5s.
+//
+// Errors: the context's, if it ended first; ErrNested; *CapacityError,
+// *NotLockError, *KeyError; ErrUnsupported for a kind of lock that the store
+// does not have; ErrUnavailable or ErrUnknown for a store that stayed out of
+// reach. After any error no lock is held; what a lost answer may have left in
+// the store is released in the background, or ends by itself within the TTL.
+func (l *Locker) Lock(ctx context.Context, key string, opts ...Option) (*Lease, error) {
+	return l.lock(ctx, key, newAsk(opts), true)
+}
+
+// TryLock makes one attempt and does not wait for others: it returns a
+// *HeldError at once if the lock is held or others are in line for it.
+// Otherwise its errors are Lock's; it does not go on trying if the store is
+// out of reach, and does not wait for an answer for more than about half of
+// Config.TTL.
+func (l *Locker) TryLock(ctx context.Context, key string, opts ...Option) (*Lease, error) {
+	return l.lock(ctx, key, newAsk(opts), false)
+}
+
+// Do runs f while holding the lock, with a context that ends when the lease
+// does, and unlocks. Its error is that of Lock, or f's and Unlock's joined:
+// if the lease was lost while f ran, errors.Is(err, ErrLost) is true even if
+// f returned nil.
+func (l *Locker) Do(ctx context.Context, key string, f func(context.Context, *Lease) error, opts ...Option) (err error) {
+	lease, err := l.Lock(ctx, key, opts...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lease.Unlock()) }() // also when f panics
+	return f(lease.Context(ctx), lease)
+}
+
+func (l *Locker) lock(ctx context.Context, key string, a ask, wait bool) (*Lease, error) {
+	if err := l.check(ctx, key, a); err != nil {
+		return nil, err
+	}
+	if outer := l.enclosing(ctx, key); outer != nil {
+		if lease, err := outer.nest(a); lease != nil || err != nil {
+			return lease, err
+		}
+	}
+	var asked time.Time
+	trace := l.cfg.Trace.Acquired
+	if trace != nil {
+		asked = bootclock.Coarse()
+	}
+	lease, err := l.acquire(ctx, key, a, wait)
+	if err != nil {
+		return nil, err
+	}
+	if trace != nil {
+		trace(key, lease.Token(), bootclock.Coarse().Sub(asked))
+	}
+	if l.debug(ctx) {
+		l.cfg.Logger.DebugContext(ctx, "lock acquired", l.logLock(key, lease.Token()))
+	}
+	return lease, nil
+}
+
+// check refuses bad input before anything was changed.
+func (l *Locker) check(ctx context.Context, key string, a ask) error {
+	if a.err != nil {
+		return a.err
+	}
+	if err := driver.CheckKey(key); err != nil {
+		return err
+	}
+	if a.capacity == driver.Whole && a.weight == 1 && !l.traits.Shared {
+		return fmt.Errorf("baton: store %s has no read locks: %w", l.traits.Store, ErrUnsupported)
+	}
+	if a.capacity != driver.Whole && !l.traits.Permits {
+		return fmt.Errorf("baton: store %s has no permits: %w", l.traits.Store, ErrUnsupported)
+	}
+	if ctx.Err() != nil {
+		return fail("lock", key, ended(ctx))
+	}
+	return nil
+}
+
+// acquire passes the in-process line and asks the store.
+func (l *Locker) acquire(ctx context.Context, key string, a ask, wait bool) (*Lease, error) {
+	var ln *line // not nil: this goroutine is the line's front
+	var given *stake
+	if wait {
+		var err error
+		if ln, given, err = l.enter(ctx, key, a); err != nil {
+			return nil, err
+		}
+	} else {
+		var held *HeldError
+		if ln, held = l.tryEnter(key); held != nil {
+			return nil, held
+		}
+	}
+	if given != nil {
+		if lease := given.lend(ln); lease != nil {
+			return lease, nil
+		}
+		// It was lost on the way here; we are the front all the same.
+	}
+	for {
+		s := newStake(l, key, a)
+		if err := l.contend(ctx, s, wait); err != nil {
+			ln.leave()
+			return nil, err
+		}
+		occupied := ln
+		if a.weight != driver.Whole {
+			occupied = nil // those behind may hold together with us
+		}
+		if lease := s.lend(occupied); lease != nil {
+			if occupied == nil {
+				ln.leave()
+			}
+			return lease, nil
+		}
+		// This process did not run for so long that the grant was lost.
+	}
+}
+
+// Inspect shows who holds key and who waits for it. The token shown is that of
+// the first lease of a grant: those to whom it was handed on inside a process
+// have tokens that are up to 31 higher.
+//
+// Errors: ErrUnsupported if the store cannot tell, *KeyError, the context's,
+// ErrUnavailable.
+func (l *Locker) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return driver.KeyInfo{}, err
+	}
+	in, err := l.inspector()
+	if err != nil {
+		return driver.KeyInfo{}, err
+	}
+	info, err := in.Inspect(ctx, key)
+	if err != nil {
+		return info, fail("inspect", key, err)
+	}
+	return leaseTokens(info), nil
+}
+
+// leaseTokens shows each grant by the token of its first lease, since the
+// store does not hear of those that follow it inside a process.
+func leaseTokens(info driver.KeyInfo) driver.KeyInfo {
+	for i := range info.Holders {
+		info.Holders[i].Token *= tokensPerGrant
+	}
+	return info
+}
+
+// List shows all keys that begin with prefix and are held or waited for, in
+// no particular order. It is no snapshot. Its errors are Inspect's; the first
+// one ends it.
+func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
+	return func(yield func(driver.KeyInfo, error) bool) {
+		in, err := l.inspector()
+		if err != nil {
+			yield(driver.KeyInfo{}, err)
+			return
+		}
+		for info, err := range in.List(ctx, prefix) {
+			if err != nil {
+				err = fail("list", prefix, err)
+			}
+			if !yield(leaseTokens(info), err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Break takes the lock from whoever holds it and lets the next in line have
+// it. It reports how many holders there were. The next token is higher than
+// theirs; their contexts end as soon as they notice, at their next renewal at
+// the latest: until then they may act. Meant for people. Its errors are those
+// of Inspect, and ErrUnknown.
+func (l *Locker) Break(ctx context.Context, key string) (holders int, err error) {
+	if err := driver.CheckKey(key); err != nil {
+		return 0, err
+	}
+	in, err := l.inspector()
+	if err != nil {
+		return 0, err
+	}
+	if holders, err = in.Break(ctx, key); err != nil {
+		return holders, fail("break", key, err)
+	}
+	return holders, nil
+}
+
+func (l *Locker) inspector() (driver.Inspector, error) {
+	in, ok := l.store.(driver.Inspector)
+	if !ok {
+		return nil, fmt.Errorf("baton: store %s cannot show its locks: %w", l.traits.Store, ErrUnsupported)
+	}
+	return in, nil
+}
+
+// storeTTL is how long the store is to keep a claim that is not renewed.
+func (l *Locker) storeTTL() time.Duration { return l.cfg.TTL + l.cfg.LockDelay }
+
+// trustFor is how long a grant of ttl by the store may be believed in. A
+// claim that is shorter than asked for leaves half of it at the least, so that
+// there is time to renew it.
+func (l *Locker) trustFor(ttl time.Duration) time.Duration {
+	ttl -= min(max(ttl-l.cfg.TTL, 0), l.cfg.LockDelay)
+	return ttl - min(l.cfg.Margin, ttl/2)
+}
+
+// patience is how long a store may be out of reach before waiting for a lock
+// is given up: long enough for a fail-over.
+func (l *Locker) patience() time.Duration { return max(l.cfg.TTL, 5*time.Second) }
+
+func (l *Locker) debug(ctx context.Context) bool {
+	return l.cfg.Logger.Enabled(ctx, slog.LevelDebug)
+}
+
+func (l *Locker) logLock(key string, token int64) slog.Attr {
+	return slog.Group("lock", "key", key, "token", token, "owner", l.cfg.Owner, "store", l.traits.Store)
+}

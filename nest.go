@@ -1,0 +1,84 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+type nestKey struct{}
+
+// leaseContext is a context that ends with a lease, and knows it. Contexts
+// within contexts make a chain of all leases that their user holds: Go has
+// no other way to say "the same caller".
+type leaseContext struct {
+	context.Context
+	lease  *Lease
+	outer  *leaseContext
+	cancel context.CancelCauseFunc
+	forget func() bool // keeps the end of the context from being noted by the lease
+}
+
+// contexts are those of one lease.
+type contexts map[*leaseContext]struct{}
+
+// end ends them all. cause is nil when the lease was unlocked.
+func (cs contexts) end(cause error) {
+	for c := range cs {
+		if c.forget != nil {
+			c.forget()
+		}
+		c.cancel(cause)
+	}
+}
+
+// Err looks at the clock, so that it is true even before the end of the lease
+// was noticed.
+func (c *leaseContext) Err() error {
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	c.lease.Err() // ends the context if the lease has ended
+	return c.Context.Err()
+}
+
+func (c *leaseContext) Value(key any) any {
+	if key == (nestKey{}) {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
+// enclosing finds the lease on key that ctx belongs to.
+func (l *Locker) enclosing(ctx context.Context, key string) *Lease {
+	c, _ := ctx.Value(nestKey{}).(*leaseContext)
+	for ; c != nil; c = c.outer {
+		if c.lease.stake.locker == l && c.lease.Key() == key {
+			return c.lease
+		}
+	}
+	return nil
+}
+
+// nest answers a lock on the key of a lease whose context asks for it. Both
+// results are nil if the lease has ended.
+func (t *Lease) nest(a ask) (*Lease, error) {
+	_ = t.Err() // ends it if its time is up
+	s := t.stake
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.overLocked() {
+		return nil, nil
+	}
+	if !a.reentrant {
+		return nil, fail("lock", s.claim.Key, ErrNested)
+	}
+	if s.frozen {
+		return nil, fail("lock", s.claim.Key, errors.New("the lease that it would be nested in is being downgraded"))
+	}
+	if !s.claim.Exclusive() && (a.weight != s.claim.Weight || a.capacity != s.claim.Capacity) {
+		return nil, fail("lock", s.claim.Key, fmt.Errorf("%w, but not what is asked for now: a lock cannot be widened while it is held", ErrNested))
+	}
+	t.depth++
+	return &Lease{stake: s, token: t.token, since: t.since, outer: t}, nil
+}

@@ -1,0 +1,45 @@
+package open
+
+import (
+	"context"
+	"errors"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/memstore"
+	"github.com/batonhq/baton/store/sqlitestore"
+)
+
+func openMemory(_ context.Context, a *address) (driver.Store, error) {
+	p := &params{given: a.params}
+	if a.credentials || len(a.hosts) > 0 || a.path != "" {
+		return nil, a.refuse(errors.New("memory has no parts: write just \"memory:\""))
+	}
+	if err := p.finish(); err != nil {
+		return nil, a.refuse(err)
+	}
+	return memstore.New(), nil
+}
+
+func openSQLite(ctx context.Context, a *address) (driver.Store, error) {
+	path, err := a.file()
+	if err != nil {
+		return nil, a.refuse(err)
+	}
+	return sqlitestore.Open(ctx, path)
+}
+
+// file reads the URL of a file: sqlite:relative, sqlite:/absolute or
+// sqlite:///absolute.
+func (a *address) file() (string, error) {
+	path := a.path
+	if a.slashes {
+		if a.credentials || len(a.hosts) > 0 || path == "" {
+			return "", errors.New("a file has no host: write sqlite:PATH, or sqlite:/// and an absolute path")
+		}
+		path = "/" + path
+	}
+	if path == "" {
+		return "", errors.New("the path is missing: write sqlite:PATH")
+	}
+	return path, (&params{given: a.params}).finish()
+}

@@ -1,0 +1,209 @@
+// Package open turns a URL into a store.
+//
+//	memory:                                      in this process only
+//	sqlite:PATH                                  a file of this machine
+//	redis://[USER:PASSWORD@]HOST[:6379][/DB]     one Redis server
+//	redis+unix://[USER:PASSWORD@]/SOCKET[?db=N]  the same by unix socket; also unix://
+//	redis+sentinel://HOST,HOST,…/MASTER[/DB]     the primary that Sentinels know
+//	redis+cluster://HOST,HOST,…                  a Redis Cluster
+//
+// TLS is spoken to rediss://, rediss+sentinel:// and rediss+cluster://.
+//
+// # Characters
+//
+// In user names and passwords write %25 for "%", %2F for "/", %3F for "?";
+// after the hosts also %40 for "@", %23 for "#", %26 for "&". A plus sign
+// stands for itself. IPv6 addresses stand in brackets.
+//
+// # Parameters
+//
+// They follow "?", separated by "&". All Redis schemes know
+//
+//	prefix=TEXT           is put before every key
+//	password-file=PATH    the password is what the file contains
+//	password-env=NAME     the password is in this environment variable
+//	connect-timeout=5s    for connecting to a server
+//	allow-eviction=true   accept a server that may evict locks when its memory is full
+//	ca=FILE               verifies the server (instead of the system's authorities)
+//	cert=FILE key=FILE    the client's own certificate
+//	server-name=NAME      the name that the server's certificate must have
+//	insecure=true         do not verify the server: never in production
+//
+// and with Sentinel
+//
+//	sentinel-user=NAME, sentinel-password-file=PATH, sentinel-password-env=NAME
+//
+// A parameter or a scheme that is not known is an error that names the
+// nearest one that is.
+package open
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/suggest"
+)
+
+// A URLError refuses a URL: nothing was opened. Its text shows no secrets.
+type URLError struct {
+	URL string // redacted; empty if the URL could not be taken apart at all
+	Err error
+}
+
+func (e *URLError) Error() string {
+	if e.URL == "" || e.URL == hidden {
+		return "store URL: " + e.Err.Error()
+	}
+	return fmt.Sprintf("store URL %s: %v", e.URL, e.Err)
+}
+
+func (e *URLError) Unwrap() error { return e.Err }
+
+// An opener opens the store that an address names. Errors about the address
+// are made by address.refuse.
+type opener func(context.Context, *address) (driver.Store, error)
+
+// schemes lists all there are; nothing registers itself.
+var schemes = map[string]opener{
+	"memory":          openMemory,
+	"sqlite":          openSQLite,
+	"redis":           openRedis,
+	"rediss":          openRedis,
+	"redis+unix":      openRedis,
+	"unix":            openRedis,
+	"redis+sentinel":  openRedis,
+	"rediss+sentinel": openRedis,
+	"redis+cluster":   openRedis,
+	"rediss+cluster":  openRedis,
+}
+
+// absent are schemes that mean something, but not to this build.
+var absent = []string{
+	"redlock", "mysql", "mariadb", "postgres", "postgresql", "zk", "etcd", "etcds",
+}
+
+// instead says what to write for schemes that others use.
+var instead = map[string]string{
+	"file":           "sqlite:PATH",
+	"sqlite3":        "sqlite:PATH",
+	"tcp":            "redis://HOST:PORT",
+	"valkey":         "redis://",
+	"valkeys":        "rediss://",
+	"sentinel":       "redis+sentinel://",
+	"redis-sentinel": "redis+sentinel://",
+	"redis-cluster":  "redis+cluster://",
+	"redis-socket":   "redis+unix:///PATH",
+}
+
+func known(scheme string) bool {
+	_, ok := schemes[scheme]
+	return ok || slices.Contains(absent, scheme)
+}
+
+// Store opens the store that the URL names. A *URLError says that the URL is
+// wrong; ErrUnavailable that the store could not be reached. No error shows a
+// secret of the URL.
+//
+// Redis servers are asked once, so ctx should have a deadline; it has no say
+// once Store has returned.
+func Store(ctx context.Context, url string) (driver.Store, error) {
+	a, err := parse(url)
+	if err != nil {
+		return nil, &URLError{Redact(url), err}
+	}
+	open, ok := schemes[a.scheme]
+	if !ok {
+		return nil, &URLError{Redact(url), unknownScheme(a)}
+	}
+	store, err := open(ctx, a)
+	if err != nil {
+		if _, ok := errors.AsType[*URLError](err); !ok {
+			err = &openError{a.String(), a.secrets(), err}
+		}
+		return nil, err
+	}
+	return store, nil
+}
+
+// Default returns the URL of the store that is used when none is named: a
+// SQLite file in the user's state directory, which is created.
+func Default() (url string, err error) {
+	dir := os.Getenv("XDG_STATE_HOME")
+	if !filepath.IsAbs(dir) { // the specification says to ignore relative ones
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("no place for the default store: %w", err)
+		}
+		dir = filepath.Join(home, ".local", "state")
+	}
+	dir = filepath.Join(dir, "baton")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("no place for the default store: %w", err)
+	}
+	path := filepath.ToSlash(filepath.Join(dir, "locks.db"))
+	return "sqlite:" + escapePath.Replace(path), nil
+}
+
+var escapePath = strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23")
+
+func unknownScheme(a *address) error {
+	if slices.Contains(absent, a.scheme) {
+		return fmt.Errorf("this build has no %s store yet: it has memory, sqlite and redis", a.scheme)
+	}
+	if form, ok := instead[a.scheme]; ok {
+		return fmt.Errorf("unknown scheme %q: write %s", a.scheme, form)
+	}
+	if !a.slashes {
+		// What stands before the colon may be a user name, or a host.
+		return errors.New("its scheme is not known: write sqlite:PATH or redis://HOST:PORT")
+	}
+	names := make([]string, 0, len(schemes))
+	for name := range schemes {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if near := suggest.Nearest(a.scheme, names); near != "" {
+		return fmt.Errorf("unknown scheme %q: did you mean %s?", a.scheme, near)
+	}
+	return fmt.Errorf("unknown scheme %q: there are %s", a.scheme, strings.Join(names, ", "))
+}
+
+// refuse makes the error of an opener that does not like the address.
+func (a *address) refuse(err error) error { return &URLError{a.String(), err} }
+
+// secrets returns what must not appear in the text of errors.
+func (a *address) secrets() []string {
+	all := []string{a.password}
+	for _, p := range a.params {
+		if p.secret() {
+			all = append(all, p.value, p.raw)
+		}
+	}
+	return all
+}
+
+// openError says which store could not be opened. The cause comes from a
+// client library, which may quote what it was given.
+type openError struct {
+	url     string
+	secrets []string
+	err     error
+}
+
+func (e *openError) Error() string {
+	text := e.err.Error()
+	for _, secret := range e.secrets {
+		if len(secret) > 2 {
+			text = strings.ReplaceAll(text, secret, hidden)
+		}
+	}
+	return fmt.Sprintf("open %s: %s", e.url, text)
+}
+
+func (e *openError) Unwrap() error { return e.err }

@@ -1,0 +1,176 @@
+package open
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/internal/suggest"
+)
+
+// params hands out the parameters of a URL by name. It remembers the first
+// error and which names were asked for: those are the known ones.
+type params struct {
+	given []param
+	asked []string
+	err   error
+}
+
+func (p *params) fail(format string, args ...any) {
+	if p.err == nil {
+		p.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (p *params) get(name string) (param, bool) {
+	p.asked = append(p.asked, name)
+	for _, g := range p.given {
+		if g.name == name {
+			return g, true
+		}
+	}
+	return param{}, false
+}
+
+func (p *params) text(name string) string {
+	g, _ := p.get(name)
+	return g.value
+}
+
+// flag reads true or false. The name alone means true.
+func (p *params) flag(name string) bool {
+	g, ok := p.get(name)
+	if !ok {
+		return false
+	}
+	switch g.value {
+	case "", "true", "1", "yes":
+		return true
+	case "false", "0", "no":
+		return false
+	}
+	p.fail("parameter %s is neither true nor false", name)
+	return false
+}
+
+func (p *params) duration(name string, standard time.Duration) time.Duration {
+	g, ok := p.get(name)
+	if !ok {
+		return standard
+	}
+	d, err := time.ParseDuration(g.value)
+	if err != nil || d <= 0 {
+		p.fail("parameter %s is not a duration above zero, such as 500ms or 5s", name)
+	}
+	return d
+}
+
+func (p *params) number(name string, from, to int) (n int, ok bool) {
+	g, ok := p.get(name)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.Atoi(g.value)
+	if err != nil || n < from || n > to {
+		p.fail("parameter %s is not a number from %d to %d", name, from, to)
+	}
+	return n, true
+}
+
+// password reads a password from the file that name-file names, or from the
+// environment variable that name-env names. Neither of them is quoted.
+func (p *params) password(name string) (password string, ok bool) {
+	file, fromFile := p.get(name + "-file")
+	env, fromEnv := p.get(name + "-env")
+	switch {
+	case fromFile && fromEnv:
+		p.fail("both %s-file and %s-env are given", name, name)
+	case fromFile:
+		text, err := os.ReadFile(file.value)
+		if err != nil {
+			p.fail("parameter %s-file: %w", name, withoutPath(err))
+		}
+		password = strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
+		if err == nil && password == "" {
+			p.fail("parameter %s-file: the file is empty", name)
+		}
+	case fromEnv:
+		if password = os.Getenv(env.value); password == "" {
+			p.fail("parameter %s-env: the environment variable is not set", name)
+		}
+	}
+	return password, fromFile || fromEnv
+}
+
+// tls reads the parameters of TLS. Without secure they are refused. A server
+// is verified unless insecure says not to.
+func (p *params) tls(secure bool) *tls.Config {
+	ca, cert, key := p.text("ca"), p.text("cert"), p.text("key")
+	c := &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		ServerName:         p.text("server-name"),
+		InsecureSkipVerify: p.flag("insecure"),
+	}
+	if !secure {
+		if ca != "" || cert != "" || key != "" || c.ServerName != "" || c.InsecureSkipVerify {
+			p.fail("parameters ca, cert, key, server-name and insecure need TLS: the scheme must begin with rediss")
+		}
+		return nil
+	}
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			p.fail("parameter ca: %w", err)
+		} else if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
+			p.fail("parameter ca: %s has no certificate in PEM form", ca)
+		}
+	}
+	switch {
+	case (cert == "") != (key == ""):
+		p.fail("parameters cert and key belong together: one of them is missing")
+	case cert != "":
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			p.fail("parameters cert and key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c
+}
+
+// finish returns the first error; a parameter that nobody asked for is one.
+func (p *params) finish() error {
+	if p.err != nil {
+		return p.err
+	}
+	for _, g := range p.given {
+		known := false
+		for _, name := range p.asked {
+			known = known || name == g.name
+		}
+		if known {
+			continue
+		}
+		if near := suggest.Nearest(g.name, p.asked); near != "" {
+			return fmt.Errorf("unknown parameter %s: did you mean %s?", g.name, near)
+		}
+		if len(p.asked) == 0 {
+			return fmt.Errorf("unknown parameter %s: there are none here", g.name)
+		}
+		return fmt.Errorf("unknown parameter %s: there are %s", g.name, strings.Join(p.asked, ", "))
+	}
+	return nil
+}
+
+func withoutPath(err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		return pe.Err
+	}
+	return err
+}

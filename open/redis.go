@@ -1,0 +1,162 @@
+package open
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/redisstore"
+)
+
+// redisTarget is what a Redis URL says, in words that no client library has
+// influenced.
+type redisTarget struct {
+	kind           redisKind
+	addresses      []string // host:port, or the path of the socket
+	user, password string
+	db             int
+	prefix         string
+	tls            *tls.Config // nil without TLS
+	connectTimeout time.Duration
+	allowEviction  bool
+
+	master                         string // Sentinel's name of the primary
+	sentinelUser, sentinelPassword string
+}
+
+type redisKind int
+
+const (
+	redisSingle redisKind = iota
+	redisSocket
+	redisSentinel
+	redisCluster
+)
+
+// maxDB bounds the number of a Redis database. Servers have 16 by default.
+const maxDB = 1 << 20
+
+// redis reads a Redis URL.
+func (a *address) redis() (*redisTarget, error) {
+	t := &redisTarget{user: a.user, password: a.password}
+	defaultPort := "6379"
+	switch {
+	case a.scheme == "unix" || a.scheme == "redis+unix":
+		t.kind = redisSocket
+	case strings.HasSuffix(a.scheme, "+sentinel"):
+		t.kind, defaultPort = redisSentinel, "26379"
+	case strings.HasSuffix(a.scheme, "+cluster"):
+		t.kind = redisCluster
+	}
+	if !a.slashes {
+		return nil, fmt.Errorf(`"//" is missing after "%s:"`, a.scheme)
+	}
+
+	path := a.path
+	switch {
+	case t.kind == redisSocket:
+		if len(a.hosts) > 0 || path == "" {
+			return nil, errors.New("a socket is named by an absolute path: write redis+unix:///PATH, with three slashes")
+		}
+		t.addresses, path = []string{"/" + path}, ""
+	case len(a.hosts) == 0:
+		if t.kind != redisSingle {
+			return nil, errors.New("it names no host")
+		}
+		t.addresses = []string{"localhost:" + defaultPort}
+	case len(a.hosts) > 1 && t.kind == redisSingle:
+		return nil, errors.New("it names several hosts: write redis+cluster:// or redis+sentinel://, or name one")
+	default:
+		for _, h := range a.hosts {
+			t.addresses = append(t.addresses, h.address(defaultPort))
+		}
+	}
+
+	if t.kind == redisSentinel {
+		t.master, path, _ = strings.Cut(path, "/")
+		if t.master == "" {
+			return nil, errors.New("the name of the primary is missing: write redis+sentinel://HOST,HOST/NAME/DB")
+		}
+	}
+	p := &params{given: a.params}
+	if path != "" {
+		db, err := strconv.Atoi(path)
+		if err != nil || db < 0 || db > maxDB {
+			return nil, errors.New("what follows the last slash is not the number of a database")
+		}
+		t.db = db
+	}
+	if t.kind != redisCluster {
+		if db, ok := p.number("db", 0, maxDB); ok {
+			if path != "" && db != t.db {
+				return nil, errors.New("the path and parameter db name different databases")
+			}
+			t.db = db
+		}
+	} else if t.db != 0 {
+		return nil, errors.New("a cluster has only database 0")
+	}
+
+	t.prefix = p.text("prefix")
+	if t.prefix != "" {
+		if err := driver.CheckKey(t.prefix); err != nil {
+			p.fail("parameter prefix is no beginning of a key: it is longer than %d bytes, or has control characters", driver.MaxKey)
+		}
+	}
+	if password, ok := p.password("password"); ok {
+		if t.password != "" {
+			p.fail("the password is given twice, in the URL and by a parameter")
+		}
+		t.password = password
+	}
+	t.connectTimeout = p.duration("connect-timeout", 5*time.Second)
+	t.allowEviction = p.flag("allow-eviction")
+	if t.kind == redisSentinel {
+		t.sentinelUser = p.text("sentinel-user")
+		t.sentinelPassword, _ = p.password("sentinel-password")
+	}
+	if t.kind != redisSocket {
+		t.tls = p.tls(strings.HasPrefix(a.scheme, "rediss"))
+	}
+	return t, p.finish()
+}
+
+func openRedis(ctx context.Context, a *address) (driver.Store, error) {
+	t, err := a.redis()
+	if err != nil {
+		return nil, a.refuse(err)
+	}
+	options := []redisstore.Option{redisstore.Prefix(t.prefix)}
+	if t.allowEviction {
+		options = append(options, redisstore.AllowEviction())
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.connectTimeout)
+	defer cancel()
+	store, err := redisstore.Open(ctx, redisstore.Config{
+		Addrs:            t.addresses,
+		Master:           t.master,
+		Cluster:          t.kind == redisCluster,
+		DB:               t.db,
+		Username:         t.user,
+		Password:         t.password,
+		SentinelUsername: t.sentinelUser,
+		SentinelPassword: t.sentinelPassword,
+		TLS:              t.tls,
+	}, options...)
+	switch {
+	case err == nil:
+		return store, nil
+	case errors.As(err, new(*redisstore.EvictionError)):
+		return nil, a.refuse(fmt.Errorf("%w by allow-eviction=true", err))
+	case errors.As(err, new(*redisstore.ReplicaError)), errors.As(err, new(*redisstore.VersionError)):
+		return nil, a.refuse(err)
+	case errors.As(err, new(*driver.KeyError)):
+		return nil, a.refuse(fmt.Errorf("parameter prefix: %w", err))
+	}
+	return nil, err
+}

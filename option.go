@@ -1,0 +1,181 @@
+package baton
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// DefaultTTL is how long a lease outlives a holder that crashed, unless
+// Config says otherwise.
+const DefaultTTL = 15 * time.Second
+
+// MaxPermits is the greatest number of permits that a key can have.
+const MaxPermits = 1_000_000
+
+// Config says how a Locker locks. The zero Config is ready to use.
+type Config struct {
+	// TTL is how long a lock stays taken in the store after its holder
+	// crashed or lost the store. While the holder lives the lease is
+	// renewed every third of it. Defaults to 15s.
+	TTL time.Duration
+
+	// Margin is how long before the store could give the lock away a lease
+	// ends that could not be renewed: the time left to stop working. It is at
+	// least 10ms and a hundredth of TTL, at most half of TTL. With more than
+	// the default, a lock that the store hands over costs one more round
+	// trip. Defaults to a tenth of TTL, at least 10ms; a lease that began by
+	// a hand-over of the store keeps a tenth of driver.ClaimTTL until its
+	// first renewal.
+	Margin time.Duration
+
+	// Owner is shown to people who ask who holds a lock. It is never
+	// compared. At most 128 bytes of printable UTF-8. Defaults to
+	// host:pid.
+	Owner string
+
+	// MaxHold ends a lease that has been held for so long, however well its
+	// holder is; the lock is free at the holder's Unlock, or TTL later.
+	// Defaults to 0, no limit.
+	MaxHold time.Duration
+
+	// LockDelay keeps the lock taken for so long after an abnormal end, a
+	// crash or a loss, on top of TTL. It protects resources that cannot
+	// check tokens from the last writes of a holder that was lost. Defaults
+	// to 0.
+	LockDelay time.Duration
+
+	// Logger gets losses as errors, trouble with renewals as warnings, and
+	// each acquisition and release for debugging. Defaults to silence.
+	Logger *slog.Logger
+
+	// Trace is told what happens. Defaults to none.
+	Trace *Trace
+}
+
+// A ConfigError says which field of a Config a Locker cannot honour.
+type ConfigError struct {
+	Field, Reason string
+}
+
+func (e *ConfigError) Error() string { return "baton: config: " + e.Field + " " + e.Reason }
+
+// complete fills in the defaults and refuses what cannot be honoured.
+func (c *Config) complete(traits driver.Traits) error {
+	if c.TTL == 0 {
+		c.TTL = DefaultTTL
+	}
+	if c.Margin == 0 {
+		c.Margin = defaultMargin(c.TTL)
+	}
+	if c.Owner == "" {
+		c.Owner = defaultOwner()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Trace == nil {
+		c.Trace = &Trace{}
+	}
+	switch {
+	case c.TTL < 0:
+		return &ConfigError{"TTL", fmt.Sprintf("is %v, negative", c.TTL)}
+	case c.LockDelay < 0:
+		return &ConfigError{"LockDelay", fmt.Sprintf("is %v, negative", c.LockDelay)}
+	case c.TTL+c.LockDelay < c.TTL:
+		return &ConfigError{"LockDelay", fmt.Sprintf("is %v, too long", c.LockDelay)}
+	case c.Margin < leastMargin(c.TTL) || c.Margin > c.TTL/2:
+		return &ConfigError{"Margin", fmt.Sprintf("is %v; with a TTL of %v it is between %v and %v", c.Margin, c.TTL, leastMargin(c.TTL), c.TTL/2)}
+	case c.MaxHold < 0:
+		return &ConfigError{"MaxHold", fmt.Sprintf("is %v, negative", c.MaxHold)}
+	}
+	// What the store will check of every request is checked once, now.
+	sample := driver.Claim{Key: "k", ID: "i", Owner: c.Owner, Weight: driver.Whole, Capacity: driver.Whole}
+	for _, ttl := range []time.Duration{c.TTL, c.TTL + c.LockDelay} {
+		if err := driver.CheckRequest(driver.Request{Claim: sample, TTL: ttl}, traits); err != nil {
+			var bad *driver.RequestError
+			if errors.As(err, &bad) {
+				return &ConfigError{map[string]string{"ttl": "TTL", "owner": "Owner"}[bad.Field], bad.Reason}
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// defaultMargin leaves room for clocks that do not run at the same speed and
+// for the time between a look at the clock and what follows from it.
+func defaultMargin(ttl time.Duration) time.Duration {
+	return min(max(ttl/10, 10*time.Millisecond), ttl/2)
+}
+
+func leastMargin(ttl time.Duration) time.Duration {
+	return min(max(ttl/100, 10*time.Millisecond), ttl/2)
+}
+
+func defaultOwner() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%.100s:%d", host, os.Getpid())
+}
+
+// An Option changes what one call asks for. Without any, it is the exclusive
+// lock.
+type Option func(*ask)
+
+// ask is what one call asks for.
+type ask struct {
+	weight, capacity int64
+	reentrant        bool
+	err              error
+}
+
+// Shared asks for the read lock of the key: held together with other
+// readers, never with a writer, in strict order of arrival.
+func Shared() Option {
+	return func(a *ask) { a.weight, a.capacity = 1, driver.Whole }
+}
+
+// Permits asks for n of the key's permits, of which there are as many as
+// all who use the key agree on. Another number of permits while some are held is a
+// *CapacityError.
+func Permits(n, of int) Option {
+	return func(a *ask) {
+		a.weight, a.capacity = int64(n), int64(of)
+		if n < 1 || of < n || of > MaxPermits {
+			a.err = fmt.Errorf("baton: %d of %d permits: n must be between 1 and the number of permits, which is at most %d", n, of, MaxPermits)
+		}
+	}
+}
+
+// Reentrant lets a call succeed at once if its context comes from a lease on
+// the same key (Lease.Context) that covers what is asked for: a writer's
+// lease covers everything, others what they are themselves. Every such call
+// needs its own Unlock; the lock is released by the last one. The token stays
+// the same. Without this option a nested call fails with ErrNested rather
+// than wait for itself.
+func Reentrant() Option {
+	return func(a *ask) { a.reentrant = true }
+}
+
+func newAsk(opts []Option) ask {
+	if len(opts) == 0 {
+		return ask{weight: driver.Whole, capacity: driver.Whole}
+	}
+	return optedAsk(opts)
+}
+
+// optedAsk is apart because its ask escapes to the heap.
+func optedAsk(opts []Option) ask {
+	a := ask{weight: driver.Whole, capacity: driver.Whole}
+	for _, o := range opts {
+		o(&a)
+	}
+	return a
+}

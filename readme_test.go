@@ -1,0 +1,99 @@
+package baton_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// blocks returns the fenced blocks of README.md in a language.
+func blocks(t *testing.T, language string) (found []string) {
+	t.Helper()
+	raw, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(string(raw), "```")
+	for i := 1; i < len(parts); i += 2 {
+		if body, ok := strings.CutPrefix(parts[i], language+"\n"); ok {
+			found = append(found, body)
+		}
+	}
+	return found
+}
+
+func TestReadmeGoCompiles(t *testing.T) {
+	t.Parallel()
+	found := blocks(t, "go")
+	if len(found) != 2 {
+		t.Fatalf("README.md has %d Go blocks, want 2", len(found))
+	}
+	src := `package readme
+
+import (
+	"context"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/open"
+)
+
+type document struct{}
+
+func post(context.Context, document, int64) error { return nil }
+
+func first(ctx context.Context, invoice document) error {
+` + found[0] + `
+}
+
+func second(ctx context.Context, locks *baton.Locker) error {
+` + found[1] + `
+	return err
+}
+`
+	// It is compiled inside the module, in a folder that no pattern matches.
+	dir, err := os.MkdirTemp(".", "_readme")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.WriteFile(filepath.Join(dir, "readme.go"), []byte(src), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "vet", "./"+dir).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestReadmeFirstCommandRuns(t *testing.T) {
+	t.Parallel()
+	found := blocks(t, "sh")
+	if len(found) < 2 || !strings.HasPrefix(found[0], "go run ./cmd/baton run ") || found[1] != "make test\n" {
+		t.Fatalf("README.md does not begin with its two commands: %q", found)
+	}
+	cmd := exec.Command("sh", "-ec", found[0])
+	cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir(), "BATON_STORE=")
+	out, err := cmd.Output()
+	if err != nil || !strings.HasPrefix(string(out), "holding nightly-report, token 1") {
+		t.Errorf("%q, error %v", out, err)
+	}
+}
+
+func TestReadmeLinksLead(t *testing.T) {
+	raw, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := 0
+	for _, part := range strings.Split(string(raw), "](")[1:] {
+		target, _, _ := strings.Cut(part, ")")
+		links++
+		if _, err := os.Stat(target); err != nil {
+			t.Errorf("README.md points to %s: %v", target, err)
+		}
+	}
+	if links == 0 {
+		t.Error("README.md has no links")
+	}
+}

@@ -1,0 +1,33 @@
+package memstore
+
+// Forget removes all that the store keeps of key, except for the watches.
+func (s *Store) Forget(key string) {
+	sh := s.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	delete(sh.keys, key)
+}
+
+// Keys counts the keys that the store remembers, and the keys that its maps
+// have had room for since they were made.
+func (s *Store) Keys() (keys, room int) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		keys += len(sh.keys)
+		room += sh.peak
+		sh.mu.Unlock()
+	}
+	return keys, room
+}
+
+// Watches counts the watches.
+func (s *Store) Watches() (n int) {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		n += len(sh.watches)
+		sh.mu.Unlock()
+	}
+	return n
+}

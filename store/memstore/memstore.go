@@ -1,0 +1,320 @@
+// Package memstore keeps locks in the memory of this process. It is the
+// reference among the stores, the fastest one, and what tests and examples
+// run on: it needs no server, starts no goroutine, and follows fake time
+// within a testing/synctest bubble.
+//
+// Locks end with the process, and other processes do not see them.
+package memstore
+
+import (
+	"context"
+	"hash/maphash"
+	"iter"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/lockstate"
+)
+
+var traits = driver.Traits{
+	Store:   "memory",
+	Fencing: true,
+	FIFO:    true,
+	Shared:  true,
+	Permits: true,
+	MinTTL:  time.Millisecond,
+	MaxTTL:  24 * time.Hour,
+}
+
+// Store is a driver.Store, and a driver.Watcher, driver.Inspector and
+// driver.Downgrader. All methods are safe for concurrent use. None waits, but
+// for a mutex that is held for the length of one operation on one key.
+//
+// Tokens follow the wall clock that New found, in microseconds: a store made
+// later, in this process or the next, gives higher ones unless that clock was
+// set back.
+type Store struct {
+	seed   maphash.Seed // drawn at random, so that nobody can aim at one shard
+	opened time.Time
+	epoch  time.Duration // from 1970 to opened, by the wall clock
+	closed atomic.Bool
+	shards [64]shard
+}
+
+var (
+	_ driver.Store      = (*Store)(nil)
+	_ driver.Watcher    = (*Store)(nil)
+	_ driver.Inspector  = (*Store)(nil)
+	_ driver.Downgrader = (*Store)(nil)
+)
+
+// New returns an empty store.
+func New() *Store {
+	now := time.Now()
+	return &Store{seed: maphash.MakeSeed(), opened: now, epoch: time.Duration(now.UnixNano())}
+}
+
+// Traits implements driver.Locks.
+func (s *Store) Traits() driver.Traits { return traits }
+
+// Close forgets all locks and wakes whoever watches. Later calls answer
+// driver.ErrClosed.
+func (s *Store) Close() error {
+	s.closed.Store(true)
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		watches := sh.watches
+		sh.keys, sh.watches, sh.spare = nil, nil, nil
+		sh.mu.Unlock()
+		for _, ws := range watches {
+			for _, w := range ws {
+				w.wake(driver.Hint{})
+			}
+		}
+	}
+	return nil
+}
+
+// now is the store's clock. It goes on from the wall clock of New by the
+// monotonic clock, so it never goes back.
+func (s *Store) now() time.Duration { return s.epoch + time.Since(s.opened) }
+
+func (s *Store) check(ctx context.Context) error {
+	if s.closed.Load() {
+		return driver.ErrClosed
+	}
+	return ctx.Err()
+}
+
+func (s *Store) shard(key string) *shard {
+	return &s.shards[maphash.String(s.seed, key)%uint64(len(s.shards))]
+}
+
+// Acquire implements driver.Locks.
+func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := driver.CheckRequest(r, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := s.check(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	sh := s.shard(r.Key)
+	sh.mu.Lock()
+	now := s.now()
+	st := sh.keys[r.Key]
+	if st == nil {
+		st = sh.create(r.Key, now)
+	}
+	g, err := st.Acquire(now, r)
+	wake := sh.settle(r.Key, st, now)
+	sh.mu.Unlock()
+	wake.all()
+	return g, err
+}
+
+// Renew implements driver.Locks.
+func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	answers := make([]driver.Renewal, len(claims))
+	for i, c := range claims {
+		answers[i] = s.renew(ctx, c, ttl)
+	}
+	return answers
+}
+
+func (s *Store) renew(ctx context.Context, c driver.Claim, ttl time.Duration) (a driver.Renewal) {
+	a.Err = driver.CheckClaim(c)
+	if a.Err == nil {
+		a.Err = driver.CheckTTL(c.Key, ttl, traits)
+	}
+	if a.Err == nil {
+		a.Err = s.check(ctx)
+	}
+	if a.Err != nil {
+		return a
+	}
+	a.State = driver.Lost
+	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { a = st.Renew(now, c, ttl) })
+	return a
+}
+
+// Release implements driver.Locks.
+func (s *Store) Release(ctx context.Context, c driver.Claim) error {
+	if err := driver.CheckClaim(c); err != nil {
+		return err
+	}
+	if err := s.check(ctx); err != nil {
+		return err
+	}
+	err := driver.ErrLost
+	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { err = st.Release(now, c) })
+	return err
+}
+
+// Downgrade implements driver.Downgrader.
+func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
+	if err := driver.CheckClaim(c); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := driver.CheckTTL(c.Key, ttl, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := s.check(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	g, err := driver.Grant{}, driver.ErrLost
+	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { g, err = st.Downgrade(now, c, ttl) })
+	return g, err
+}
+
+// Break implements driver.Inspector.
+func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
+	if err := s.checkKey(ctx, key); err != nil {
+		return 0, err
+	}
+	s.visit(key, func(st *lockstate.State, now time.Duration) { holders = st.Break(now) })
+	return holders, nil
+}
+
+// Inspect implements driver.Inspector.
+func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
+	if err := s.checkKey(ctx, key); err != nil {
+		return driver.KeyInfo{}, err
+	}
+	info := driver.KeyInfo{Key: key}
+	s.visit(key, func(st *lockstate.State, now time.Duration) { info = st.Inspect(now) })
+	return info, nil
+}
+
+func (s *Store) checkKey(ctx context.Context, key string) error {
+	if err := driver.CheckKey(key); err != nil {
+		return err
+	}
+	return s.check(ctx)
+}
+
+// List implements driver.Inspector.
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
+	return func(yield func(driver.KeyInfo, error) bool) {
+		for i := range s.shards {
+			if err := s.check(ctx); err != nil {
+				yield(driver.KeyInfo{}, err)
+				return
+			}
+			for _, key := range s.shards[i].matching(prefix) {
+				info, err := s.Inspect(ctx, key)
+				if err != nil {
+					yield(driver.KeyInfo{}, err)
+					return
+				}
+				if len(info.Holders)+len(info.Waiters) > 0 && !yield(info, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// visit applies f to the state of key, if there is one.
+func (s *Store) visit(key string, f func(st *lockstate.State, now time.Duration)) {
+	sh := s.shard(key)
+	sh.mu.Lock()
+	st := sh.keys[key]
+	if st == nil {
+		sh.mu.Unlock()
+		return
+	}
+	now := s.now()
+	f(st, now)
+	wake := sh.settle(key, st, now)
+	sh.mu.Unlock()
+	wake.all()
+}
+
+// shard is the keys whose hash is alike modulo the number of shards.
+type shard struct {
+	mu      sync.Mutex
+	keys    map[string]*lockstate.State // only those that somebody holds or held
+	tokens  lockstate.Counter           // one for all keys, so that none is kept for an idle key
+	watches map[claimName][]*watch
+	spare   []*lockstate.State
+
+	peak    int // the most keys since the map was made
+	sweepAt int // how many keys make the next search for abandoned ones worth while
+	_       [64]byte
+}
+
+// create adds a state for key. Before the map grows to twice its size, the
+// keys that all holders and waiters left to expire are thrown out, so there
+// are never many of these and nobody has to watch them.
+func (sh *shard) create(key string, now time.Duration) *lockstate.State {
+	if len(sh.keys) >= max(sh.sweepAt, 64) { // twice what was left by the last search
+		for key, st := range sh.keys {
+			if st.Idle(now) {
+				sh.drop(key, st)
+			}
+		}
+		sh.sweepAt = 2 * len(sh.keys)
+	}
+	var st *lockstate.State
+	if n := len(sh.spare); n > 0 {
+		st = sh.spare[n-1]
+		sh.spare = sh.spare[:n-1]
+		st.Reuse(key)
+	} else {
+		st = lockstate.New(key, &sh.tokens)
+	}
+	if sh.keys == nil {
+		sh.keys = map[string]*lockstate.State{}
+	}
+	sh.keys[key] = st
+	sh.peak = max(sh.peak, len(sh.keys))
+	return st
+}
+
+// drop forgets an idle key. A map keeps the memory of its largest time, so
+// one that has become almost empty is made anew.
+func (sh *shard) drop(key string, st *lockstate.State) {
+	delete(sh.keys, key)
+	sh.sweepAt = min(sh.sweepAt, 2*len(sh.keys)+64)
+	if len(sh.spare) < 8 {
+		sh.spare = append(sh.spare, st)
+	}
+	if sh.peak >= 1024 && len(sh.keys) < sh.peak/8 {
+		small := make(map[string]*lockstate.State, len(sh.keys))
+		for k, v := range sh.keys {
+			small[k] = v
+		}
+		sh.keys, sh.peak = small, len(small)
+	}
+}
+
+// settle ends an operation on a key: it forgets an idle one and tells whom to
+// wake once the mutex is free.
+func (sh *shard) settle(key string, st *lockstate.State, now time.Duration) wakes {
+	var w wakes
+	for _, e := range st.Events() {
+		for _, watch := range sh.watches[claimName{key, e.ID}] {
+			w = append(w, wakeUp{watch.wake, driver.Hint{Granted: e.Held, Grant: e.Grant}})
+		}
+	}
+	if st.Idle(now) {
+		sh.drop(key, st)
+	}
+	return w
+}
+
+func (sh *shard) matching(prefix string) []string {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	var keys []string
+	for key := range sh.keys {
+		if strings.HasPrefix(key, prefix) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}

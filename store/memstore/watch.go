@@ -1,0 +1,54 @@
+package memstore
+
+import (
+	"slices"
+
+	"github.com/batonhq/baton/driver"
+)
+
+type claimName struct{ key, id string }
+
+type watch struct{ wake func(driver.Hint) }
+
+type wakeUp struct {
+	wake func(driver.Hint)
+	hint driver.Hint
+}
+
+// wakes are called when no mutex is held, so that a callback may call the
+// store, and a slow one delays nobody else.
+type wakes []wakeUp
+
+func (w wakes) all() {
+	for _, x := range w {
+		x.wake(x.hint)
+	}
+}
+
+// Watch implements driver.Watcher. wake is called, on the goroutine of
+// whoever caused it, when c was granted from the queue, when it was broken,
+// and when the store is closed; it is not called for expiry, which nobody
+// causes.
+func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	sh := s.shard(c.Key)
+	name, w := claimName{c.Key, c.ID}, &watch{wake}
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if s.closed.Load() {
+		return func() {}
+	}
+	if sh.watches == nil {
+		sh.watches = map[claimName][]*watch{}
+	}
+	sh.watches[name] = append(sh.watches[name], w)
+	return func() {
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		left := slices.DeleteFunc(slices.Clone(sh.watches[name]), func(x *watch) bool { return x == w })
+		if len(left) == 0 {
+			delete(sh.watches, name)
+		} else {
+			sh.watches[name] = left
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// A slot that moves from server to server under load takes its locks along.
+// While its keys are apart the servers say so, and nothing has happened.
+func TestSlotMoves(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	cluster := testserver.RedisCluster(t) // others would meet the moving slot
+	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}))
+	const tagged = "{moving}"
+	at := slot(tagged)
+	from, to := owners(t, cluster, at)
+
+	holder, granted := take(t, s, claimOf(tagged+"held", "holder"), time.Minute, false)
+	ctx, stop := context.WithCancel(t.Context())
+	var load sync.WaitGroup
+	defer load.Wait()
+	defer stop()
+	// passing is what may be told while the slot moves.
+	passing := func(err error) bool {
+		return err == nil || errors.Is(err, driver.ErrUnavailable) || ctx.Err() != nil
+	}
+	load.Go(func() {
+		last := int64(0)
+		for ctx.Err() == nil {
+			c := claimOf(tagged+"busy", "passer-by")
+			g, err := s.Acquire(ctx, driver.Request{Claim: c, TTL: time.Minute})
+			if !passing(err) {
+				t.Errorf("acquire while the slot moves: %v", err)
+				return
+			}
+			if err != nil {
+				continue
+			}
+			if g.Token <= last {
+				t.Errorf("token %d after %d", g.Token, last)
+				return
+			}
+			last, c.Ticket = g.Token, g.Ticket
+			for {
+				err := s.Release(ctx, c)
+				if err == nil || ctx.Err() != nil {
+					break
+				}
+				if !passing(err) {
+					t.Errorf("release while the slot moves: %v", err)
+					return
+				}
+			}
+		}
+	})
+	for range 10 {
+		move(t, at, from, to)
+		agree(t, cluster)
+		from, to = to, from
+		eventually(t, "an answer about the holder", 10*time.Second, func() bool {
+			r := renewOne(t, s, holder, time.Minute)
+			if r.State == driver.Unknown && passing(r.Err) {
+				return false
+			}
+			if r.State != driver.Held || r.Grant.Token != granted.Token {
+				t.Fatalf("the holder is %v (%v) after its slot has moved", r.State, r.Err)
+			}
+			return true
+		})
+	}
+	stop()
+	load.Wait()
+	mustRelease(t, s, holder)
+}
+
+// owners finds the server of a slot, and another one. After earlier moves the
+// servers may need a moment to agree.
+func owners(t *testing.T, c *testserver.Cluster, at uint16) (owner, other *testserver.RedisServer) {
+	t.Helper()
+	eventually(t, "an owner of slot "+strconv.Itoa(int(at)), 10*time.Second, func() bool {
+		for i, n := range c.Nodes {
+			if _, err := n.Do("GET", "{moving}"); err == nil {
+				owner, other = n, c.Nodes[(i+1)%len(c.Nodes)]
+				return true
+			} else if !strings.HasPrefix(err.Error(), "MOVED "+strconv.Itoa(int(at))+" ") {
+				t.Fatal(err)
+			}
+		}
+		return false
+	})
+	return owner, other
+}
+
+// agree waits until all servers have heard of the latest epoch. One that moved
+// a slot before that would draw an epoch that another has, and might lose the
+// slot again when they settle it.
+func agree(t *testing.T, c *testserver.Cluster) {
+	t.Helper()
+	eventually(t, "one epoch on all servers", 10*time.Second, func() bool {
+		epochs := map[string]bool{}
+		for _, n := range c.Nodes {
+			info, err := n.Do("CLUSTER", "INFO")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, rest, _ := strings.Cut(info, "cluster_current_epoch:")
+			epoch, _, _ := strings.Cut(rest, "\r")
+			epochs[epoch] = true
+		}
+		return len(epochs) == 1
+	})
+}
+
+// move moves a slot as redis-cli does.
+func move(t *testing.T, at uint16, from, to *testserver.RedisServer) {
+	t.Helper()
+	do := func(n *testserver.RedisServer, args ...string) string {
+		t.Helper()
+		reply, err := n.Do(args...)
+		if err != nil {
+			t.Fatalf("move a slot: %s: %v", strings.Join(args, " "), err)
+		}
+		return reply
+	}
+	number := strconv.Itoa(int(at))
+	source, target := do(from, "CLUSTER", "MYID"), do(to, "CLUSTER", "MYID")
+	do(to, "CLUSTER", "SETSLOT", number, "IMPORTING", source)
+	do(from, "CLUSTER", "SETSLOT", number, "MIGRATING", target)
+	host, port, _ := net.SplitHostPort(to.Addr)
+	for {
+		keys := do(from, "CLUSTER", "GETKEYSINSLOT", number, "100")
+		if keys == "" {
+			break
+		}
+		for key := range strings.Lines(keys) { // one by one, so that they are apart for a while
+			do(from, "MIGRATE", host, port, strings.TrimSuffix(key, "\n"), "0", "5000")
+		}
+	}
+	do(to, "CLUSTER", "SETSLOT", number, "NODE", target)
+	do(from, "CLUSTER", "SETSLOT", number, "NODE", target)
+}

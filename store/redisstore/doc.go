@@ -1,0 +1,55 @@
+// Package redisstore keeps locks in Redis 6.2 or newer: a single server, one
+// behind Sentinel, or Cluster. Valkey and other servers that speak the same
+// and run Lua scripts do as well.
+//
+// # What is on the server
+//
+// An exclusive lock is the plain key <prefix><key> with an expiry, set by SET
+// NX PX. Every classic Redis lock (redsync, redislock, node-redlock, SETNX
+// written by hand) that uses the same name excludes it and is excluded by it.
+//
+//	<prefix><key>             b1:<id>:<since>:<owner>, or while readers or
+//	                          permits are out b1:~readers:<n>, b1:~permits/<N>:<n>
+//	<prefix>baton:q:{…}       list: who waits, and since when
+//	<prefix>baton:w:{…}       hash: who has waited longer, and until when it lives
+//	<prefix>baton:s:{…}       sorted set: shared holders and their deadlines
+//	<prefix>baton:i:{…}       hash: what is known of shared holders
+//	<prefix>baton:T, …:H      the counter of tokens and its high-water mark
+//
+// since is the server's time of the grant: 13 digits are milliseconds, only
+// to be shown; 16 digits are microseconds and the fencing token. Nothing is
+// left of a lock that was released but T, for 140 ms, and H, which all locks
+// (in Cluster: all of a slot) share.
+//
+// A program with an access list needs the keys ~<prefix>*, the channels
+// &<prefix>baton:*, and the scripting, string, list, hash, sorted set and
+// publish commands that the files in scripts/ call.
+//
+// # Waiting
+//
+// The script that releases a lock grants it to the head of the queue and
+// publishes the grant on the channel of that waiter's process. Each process
+// has one connection that reads its channel, opened when it is first needed.
+// It is PUBLISH in Cluster, too: SPUBLISH exists only since Redis 7, and a
+// script may use it only for channels on its own slot, so that a process
+// would have to read thousands of them. A message may be lost; a waiter that
+// refreshes its place finds its grant.
+//
+// Nobody overtakes the queue, but classic clients do not know it: while Baton
+// waits for a key, they find it free only when the queue is empty.
+//
+// # Speed
+//
+// Acquiring and releasing a free exclusive lock is one script each. When many
+// goroutines wait for the server, their scripts are combined into few calls;
+// not in Cluster, where a call has one slot. There most slots are cold, too, so
+// that most grants seed their slot's counter, which costs four calls more on
+// the server and no round trip.
+//
+// # What Redis does not promise
+//
+// Replication is asynchronous. A fail-over may forget a lock that is held, and
+// two holders may believe in it; tokens still rise, as the new primary seeds
+// its counter from its clock. They may repeat if a replica is promoted while
+// the old primary still grants, within 140 ms of its last grant.
+package redisstore

@@ -1,0 +1,374 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
+)
+
+// Trap 15, as far as it holds: the new primary may have forgotten the lock,
+// but its tokens are higher, as its counter is seeded from its clock.
+func TestFailoverLosesTheLockAndRaisesTokens(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	set := testserver.RedisSentinel(t)
+	s := mustNew(t, ruDial(t, rueidis.ClientOption{
+		InitAddress: []string{set.Sentinel.Addr},
+		Sentinel:    rueidis.SentinelOption{MasterSet: set.Name, TopologyRefreshInterval: time.Second},
+	}))
+	for range 100 { // run the counter ahead
+		c, _ := take(t, s, claimOf("job", "a"), time.Minute, false)
+		mustRelease(t, s, c)
+	}
+	// The replica is cut off before the grant and does not hear of it.
+	if _, err := set.Replica.Do("REPLICAOF", "127.0.0.1", "1"); err != nil {
+		t.Fatal(err)
+	}
+	lost, before := take(t, s, claimOf("job", "a"), time.Minute, false)
+	set.Primary.Kill()
+	if _, err := set.Replica.Do("REPLICAOF", "NO", "ONE"); err != nil {
+		t.Fatal(err)
+	}
+	set.AwaitFailover(t)
+
+	var after driver.Grant
+	eventually(t, "a grant by the new primary", 20*time.Second, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var err error
+		after, err = s.Acquire(ctx, driver.Request{Claim: claimOf("job", "b"), TTL: time.Minute, Retry: true})
+		if err != nil && !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrUnknown) && ctx.Err() == nil {
+			t.Fatalf("during the fail-over: %v", err)
+		}
+		return err == nil
+	})
+	if after.Token <= before.Token {
+		t.Errorf("token %d after the fail-over, %d before", after.Token, before.Token)
+	}
+	if r := renewOne(t, s, lost, time.Minute); r.State != driver.Lost {
+		t.Errorf("the forgotten lock is %v, want lost", r.State)
+	}
+}
+
+func TestFlushAllRaisesTokensAndLosesLocks(t *testing.T) {
+	l := newLab(t, 2)
+	a, before := take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, false)
+	w, _ := take(t, l.stores[1], claimOf(l.key, "b"), time.Minute, true)
+	l.do("FLUSHALL")
+	for _, c := range []driver.Claim{a, w} {
+		if r := renewOne(t, l.stores[0], c, time.Minute); r.State != driver.Lost {
+			t.Errorf("%s is %v after FLUSHALL, want lost", c.Owner, r.State)
+		}
+	}
+	if _, after := take(t, l.stores[1], claimOf(l.key, "c"), time.Minute, false); after.Token <= before.Token {
+		t.Errorf("token %d after FLUSHALL, %d before", after.Token, before.Token)
+	}
+}
+
+// Messages that were published while the connection was down are gone, so
+// everybody looks again when it is back; and it must come back, each time.
+func TestPushConnectionIsMadeAnew(t *testing.T) {
+	l := newLab(t, 2)
+	l.awaitSubscribed(l.stores...)
+	for range 3 {
+		holder, _ := take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, false)
+		w := claimOf(l.key, "b")
+		hints := l.hints(l.stores[1], w)
+		w, _ = take(t, l.stores[1], w, time.Minute, true)
+		l.do("CLIENT", "KILL", "TYPE", "pubsub")
+		select {
+		case h := <-hints:
+			if h.Granted {
+				t.Errorf("a grant out of nothing: %+v", h)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("nobody was told to look again")
+		}
+		mustRelease(t, l.stores[0], holder)
+		w.Ticket = l.awaitGrant(hints).Ticket
+		mustRelease(t, l.stores[1], w)
+	}
+}
+
+// An answer that is lost leaves the outcome unknown; both that and the reason
+// are to be seen.
+func TestLostAnswerIsUnknown(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := faultproxy.New(t, server.Addr)
+	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{proxy.Addr}}))
+	c, _ := take(t, s, claimOf("warm", "a"), time.Minute, false)
+	mustRelease(t, s, c)
+
+	// The connection is cut after the request has passed.
+	lost := claimOf("job", "a")
+	cut := proxy.CutAfterRequest(func(request []byte) bool { return strings.Contains(string(request), lost.ID) })
+	_, err := s.Acquire(t.Context(), driver.Request{Claim: lost, TTL: time.Minute})
+	if !errors.Is(err, driver.ErrUnknown) || errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("the answer was cut off: %v, want driver.ErrUnknown", err)
+	}
+	<-cut
+	g, err := s.Acquire(t.Context(), driver.Request{Claim: lost, TTL: time.Minute, Retry: true})
+	if err != nil || g.Waiting {
+		t.Errorf("asked again: %+v, %v, want the grant", g, err)
+	}
+
+	// The answer does not come in time.
+	for name, end := range map[string]func() (context.Context, context.CancelFunc){
+		"deadline": func() (context.Context, context.CancelFunc) {
+			return context.WithTimeout(t.Context(), 100*time.Millisecond)
+		},
+		"cancel": func() (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(100*time.Millisecond, cancel)
+			return ctx, cancel
+		},
+	} {
+		proxy.Hold(faultproxy.ToClient)
+		ctx, cancel := end()
+		late := claimOf("late "+name, "a")
+		_, err = s.Acquire(ctx, driver.Request{Claim: late, TTL: time.Minute})
+		if !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, ctx.Err()) {
+			t.Errorf("%s: %v, want driver.ErrUnknown and %v", name, err, ctx.Err())
+		}
+		cancel()
+		proxy.Heal()
+		if err := s.Release(t.Context(), late); err != nil && !errors.Is(err, driver.ErrLost) && !errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("%s: cleaned up: %v", name, err)
+		}
+		eventually(t, "a free lock", 10*time.Second, func() bool {
+			reply, err := server.Do("EXISTS", late.Key)
+			return err == nil && reply == "0"
+		})
+
+		// What was never sent is known not to have happened.
+		ctx, cancel = context.WithCancel(t.Context())
+		cancel()
+		if _, err = s.Acquire(ctx, driver.Request{Claim: claimOf("never", "a"), TTL: time.Minute}); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("with a context that had ended: %v, want that of the context alone", err)
+		}
+	}
+}
+
+// An acquire that was abandoned is executed after the release that was to
+// clean up behind it, on another connection.
+func TestReleaseThatOvertakesItsAcquire(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.Redis(t)
+	slow, fast := faultproxy.New(t, server.Addr), mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{server.Addr}}))
+	late := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{slow.Addr}}))
+	for _, queue := range []bool{false, true} {
+		var holder driver.Claim
+		if queue {
+			holder, _ = take(t, fast, claimOf("job", "holder"), time.Minute, false)
+		}
+		c := claimOf("job", "late")
+		slow.Hold(faultproxy.ToServer)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		_, err := late.Acquire(ctx, driver.Request{Claim: c, TTL: time.Minute, Queue: queue, Retry: queue})
+		cancel()
+		if !errors.Is(err, driver.ErrUnknown) {
+			t.Fatalf("abandoned: %v", err)
+		}
+		if err := fast.Release(t.Context(), c); !errors.Is(err, driver.ErrLost) {
+			t.Fatalf("released before it was acquired: %v", err)
+		}
+		slow.Heal()
+		if queue {
+			mustRelease(t, fast, holder)
+		}
+		eventually(t, "a free lock", 10*time.Second, func() bool {
+			reply, err := server.Do("EXISTS", "job", "baton:q:{job}")
+			return err == nil && reply == "0"
+		})
+	}
+}
+
+func TestServerIsGone(t *testing.T) {
+	l := newLab(t, 1)
+	s := l.stores[0]
+	c, _ := take(t, s, claimOf(l.key, "a"), time.Minute, false)
+	l.server.Kill()
+	eventually(t, "driver.ErrUnavailable", 10*time.Second, func() bool { // the cut connection first
+		_, err := s.Acquire(t.Context(), driver.Request{Claim: claimOf("other", "a"), TTL: time.Minute})
+		if !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrUnknown) {
+			t.Fatalf("acquire without a server: %v", err)
+		}
+		return errors.Is(err, driver.ErrUnavailable)
+	})
+	if r := renewOne(t, s, c, time.Minute); r.State != driver.Unknown || !errors.Is(r.Err, driver.ErrUnavailable) {
+		t.Errorf("renew without a server: %+v", r)
+	}
+	if err := s.Release(t.Context(), c); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("release without a server: %v", err)
+	}
+	l.server.Restart()
+	awaitReachable(t, s)
+	take(t, s, claimOf(l.key, "a"), time.Minute, false)
+}
+
+// Answers by which the server says that it did nothing.
+func TestRefusalsHaveNoEffect(t *testing.T) {
+	l := newLab(t, 1)
+	s := l.stores[0]
+	refused := func(what string) {
+		t.Helper()
+		c := claimOf(l.key, "a")
+		_, err := s.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute})
+		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("%s: %v, want driver.ErrUnavailable", what, err)
+		}
+		if l.do("EXISTS", l.key) != "0" {
+			t.Errorf("%s: and yet the lock was taken", what)
+			l.do("DEL", l.key)
+		}
+	}
+	c, _ := take(t, s, claimOf(l.key, "a"), time.Minute, false) // the script is known
+	mustRelease(t, s, c)
+
+	l.do("CONFIG", "SET", "maxmemory", "1")
+	refused("out of memory")
+	l.do("CONFIG", "SET", "maxmemory", "0")
+
+	l.do("CONFIG", "SET", "min-replicas-to-write", "1")
+	refused("too few replicas")
+	l.do("CONFIG", "SET", "min-replicas-to-write", "0")
+
+	l.do("REPLICAOF", "127.0.0.1", "1")
+	refused("demoted to a replica")
+	l.do("REPLICAOF", "NO", "ONE")
+
+	l.do("CONFIG", "SET", "busy-reply-threshold", "1")
+	var stuck sync.WaitGroup
+	stuck.Go(func() { l.server.Do("EVAL", "while true do end", "0") })
+	eventually(t, "a busy server", 10*time.Second, func() bool {
+		_, err := l.server.Do("GET", "x")
+		return err != nil && strings.HasPrefix(err.Error(), "BUSY")
+	})
+	_, err := s.Acquire(t.Context(), driver.Request{Claim: claimOf(l.key, "a"), TTL: time.Minute})
+	if !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("busy: %v, want driver.ErrUnavailable", err)
+	}
+	l.do("SCRIPT", "KILL")
+	stuck.Wait()
+	take(t, s, claimOf(l.key, "a"), time.Minute, false)
+}
+
+func TestErrorCodes(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]error{
+		"LOADING Redis is loading the dataset in memory":    driver.ErrUnavailable,
+		"MASTERDOWN Link with MASTER is down":               driver.ErrUnavailable,
+		"CLUSTERDOWN The cluster is down":                   driver.ErrUnavailable,
+		"TRYAGAIN Multiple keys request during rehashing":   driver.ErrUnavailable,
+		"MISCONF Redis is configured to save RDB snapshots": driver.ErrUnavailable,
+		"NOAUTH Authentication required.":                   driver.ErrUnavailable,
+		"ERR something in the middle of a script":           driver.ErrUnknown,
+		"WRONGTYPE Operation against a key":                 driver.ErrUnknown,
+	} {
+		err := failure(&wire.ServerError{Text: answer})
+		if !errors.Is(err, want) {
+			t.Errorf("%q became %v, want %v", answer, err, want)
+		}
+	}
+}
+
+func TestUnsafeServersAreRefused(t *testing.T) {
+	l := newLab(t, 0)
+	client := func() rueidis.Client {
+		return ruDial(t, rueidis.ClientOption{InitAddress: []string{l.server.Addr}, ForceSingleClient: true})
+	}
+	l.do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
+	_, err := New(client())
+	if e, ok := errors.AsType[*EvictionError](err); !ok || e.Policy != "volatile-lru" || !strings.Contains(err.Error(), "noeviction") {
+		t.Errorf("on a server that evicts: %v, want an *EvictionError that says what to set", err)
+	}
+	if _, err := New(client(), AllowEviction()); err != nil {
+		t.Errorf("with AllowEviction: %v", err)
+	}
+	l.do("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+	// Who may not read INFO is not kept out.
+	l.do("ACL", "SETUSER", "worker", "on", ">canary", "~*", "&*", "+@all", "-info", "-config")
+	s, err := Open(t.Context(), Config{Addrs: []string{l.server.Addr}, Username: "worker", Password: "canary"})
+	if err != nil {
+		t.Fatalf("without the right to INFO: %v", err)
+	}
+	defer s.Close()
+	take(t, s, claimOf(l.key, "a"), time.Minute, false)
+
+	_, err = Open(t.Context(), Config{Addrs: []string{l.server.Addr}, Username: "worker", Password: "wrong-canary"})
+	if !errors.Is(err, driver.ErrUnavailable) || strings.Contains(err.Error(), "canary") {
+		t.Errorf("with a wrong password: %v, want driver.ErrUnavailable without the password", err)
+	}
+
+	l.do("REPLICAOF", "127.0.0.1", "1")
+	_, err = New(client())
+	if e, ok := errors.AsType[*ReplicaError](err); !ok || e.Primary != "127.0.0.1:1" {
+		t.Errorf("on a replica: %v, want a *ReplicaError with its primary", err)
+	}
+}
+
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	for version, old := range map[string]bool{"6.0.16": true, "5.0": true, "6.2.0": false, "7.0.15": false, "10.0": false, "unstable": false} {
+		if olderThan(version, 6, 2) != old {
+			t.Errorf("version %s: too old is %v, want %v", version, !old, old)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	for name, cfg := range map[string]Config{
+		"no address":         {},
+		"Cluster and master": {Addrs: []string{"a:1"}, Cluster: true, Master: "m"},
+		"Cluster with DB":    {Addrs: []string{"a:1"}, Cluster: true, DB: 1},
+		"two servers":        {Addrs: []string{"a:1", "b:1"}},
+	} {
+		if _, err := Open(t.Context(), cfg); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if _, err := Open(t.Context(), Config{Addrs: []string{testserver.FreeAddr(t)}}); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("where nobody listens: %v, want driver.ErrUnavailable", err)
+	}
+
+	set := testserver.RedisSentinel(t)
+	cluster := testserver.SharedRedisCluster(t)
+	for name, cfg := range map[string]Config{
+		"single":   {Addrs: []string{set.Primary.Addr}, DB: 3},
+		"Sentinel": {Addrs: []string{set.Sentinel.Addr}, Master: set.Name},
+		"Cluster":  {Addrs: cluster.Addrs(), Cluster: true},
+	} {
+		s, err := Open(t.Context(), cfg, Prefix("open:"))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		c, _ := take(t, s, claimOf("job", "a"), time.Minute, false)
+		mustRelease(t, s, c)
+		if err := s.Close(); err != nil {
+			t.Errorf("%s: close: %v", name, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Errorf("%s: closed again: %v", name, err)
+		}
+		if _, err := s.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute}); !errors.Is(err, driver.ErrClosed) {
+			t.Errorf("%s: acquire after Close: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,294 @@
+// Package goredis makes a redisstore from a client of go-redis v9, for
+// programs that already have one.
+package goredis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/batonhq/baton/store/redisstore"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
+)
+
+// New is redisstore.New with a client of go-redis: a *redis.Client, alone or
+// behind Sentinel (NewFailoverClient), or a *redis.ClusterClient. The client
+// stays the caller's: Close leaves it open.
+//
+// Two of the client's settings are overruled for what the store sends: scripts
+// are never sent again after a network error, whatever MaxRetries says, as the
+// first one may have taken effect; and contexts are obeyed without
+// ContextTimeoutEnabled.
+func New(client redis.UniversalClient, opts ...redisstore.Option) (*redisstore.Store, error) {
+	a := adapter{client: client, late: &late{calls: map[string]chan struct{}{}}}
+	switch c := client.(type) {
+	case *redis.Client:
+		// NewFailoverClient gives its client this address.
+		a.follows = c.Options().Addr == "FailoverClient"
+	case *redis.ClusterClient:
+		a.cluster, a.follows = c, true
+	default:
+		return nil, fmt.Errorf("redis: %T cannot hold locks: use *redis.Client or *redis.ClusterClient", client)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return redisstore.Adapt(ctx, a, opts...)
+}
+
+// adapter is a wire.Client.
+type adapter struct {
+	client  redis.UniversalClient
+	cluster *redis.ClusterClient // nil unless it is one
+	follows bool
+	late    *late
+}
+
+// late knows the calls that were abandoned and have not ended. go-redis has
+// many connections, so that a later call would overtake them.
+type late struct {
+	mu    sync.Mutex
+	calls map[string]chan struct{} // by first key; closed at the end
+}
+
+// await returns when no abandoned call with this first key is under way.
+func (l *late) await(ctx context.Context, key string) error {
+	for {
+		l.mu.Lock()
+		ended := l.calls[key]
+		l.mu.Unlock()
+		if ended == nil {
+			return nil
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return wire.NotSent(ctx.Err())
+		}
+	}
+}
+
+// add notes an abandoned call until it has ended.
+func (l *late) add(key string, ended <-chan []wire.Result) {
+	l.mu.Lock()
+	before, gone := l.calls[key], make(chan struct{})
+	l.calls[key] = gone
+	l.mu.Unlock()
+	go func() {
+		<-ended
+		if before != nil {
+			<-before
+		}
+		l.mu.Lock()
+		if l.calls[key] == gone {
+			delete(l.calls, key)
+		}
+		l.mu.Unlock()
+		close(gone)
+	}()
+}
+
+// once is a command that is sent one time.
+type once struct{ *redis.Cmd }
+
+func (once) NoRetry() bool { return true }
+
+func (o once) Clone() redis.Cmder { return once{o.Cmd.Clone().(*redis.Cmd)} }
+
+func command(ctx context.Context, call wire.Call) once {
+	args := make([]any, 0, 3+len(call.Keys)+len(call.Args))
+	if call.Full {
+		args = append(args, "eval", call.Script.Text, len(call.Keys))
+	} else {
+		args = append(args, "evalsha", call.Script.SHA, len(call.Keys))
+	}
+	for _, k := range call.Keys {
+		args = append(args, k)
+	}
+	for _, a := range call.Args {
+		args = append(args, a)
+	}
+	return once{redis.NewCmd(ctx, args...)}
+}
+
+func (a adapter) Run(ctx context.Context, call wire.Call) (any, error) {
+	if err := a.late.await(ctx, call.Keys[0]); err != nil {
+		return nil, err
+	}
+	r := obey(ctx, 1, func(ctx context.Context) []wire.Result {
+		c := command(ctx, call)
+		a.client.Process(ctx, c)
+		return []wire.Result{result(c.Cmd)}
+	}, func(ended <-chan []wire.Result) { a.late.add(call.Keys[0], ended) })
+	return r[0].Value, r[0].Err
+}
+
+func (a adapter) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
+	return obey(ctx, len(calls), func(ctx context.Context) []wire.Result {
+		cmds := make([]*redis.Cmd, len(calls))
+		p := a.client.Pipeline()
+		for i, call := range calls {
+			c := command(ctx, call)
+			cmds[i] = c.Cmd
+			p.Process(ctx, c)
+		}
+		return flush(ctx, p, cmds)
+	}, nil)
+}
+
+func flush(ctx context.Context, p redis.Pipeliner, cmds []*redis.Cmd) []wire.Result {
+	// The error is that of some command; each has its own.
+	p.Exec(ctx)
+	out := make([]wire.Result, len(cmds))
+	for i, c := range cmds {
+		out[i] = result(c)
+	}
+	return out
+}
+
+func (a adapter) Primaries(ctx context.Context, f func(wire.Node) error) error {
+	if a.cluster == nil {
+		return f(node{a.client})
+	}
+	// One at a time, as f expects; ForEachMaster runs them in parallel.
+	masters := make(chan *redis.Client)
+	done := make(chan error, 1)
+	go func() {
+		done <- a.cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+			select {
+			case masters <- c:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+		close(masters)
+	}()
+	var failed error
+	for c := range masters {
+		if failed == nil {
+			failed = f(node{c})
+		}
+	}
+	if err := <-done; failed == nil && err != nil {
+		failed = translate(err)
+	}
+	return failed
+}
+
+func (a adapter) Subscribe(ctx context.Context, channels []string, ready func(), message func(string)) error {
+	sub := a.client.Subscribe(ctx, channels...)
+	defer sub.Close()
+	defer context.AfterFunc(ctx, func() { sub.Close() })() // reading does not obey ctx
+	// It is not Channel that is used: that one reconnects silently and drops
+	// messages when its reader is slow.
+	standing := 0
+	for {
+		// A connection that is cut without a word is found by a PING that
+		// gets no answer.
+		m, err := sub.ReceiveTimeout(ctx, 10*time.Second)
+		if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
+			if err = sub.Ping(ctx); err == nil {
+				m, err = sub.ReceiveTimeout(ctx, 5*time.Second)
+			}
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return err
+		}
+		switch m := m.(type) {
+		case *redis.Subscription:
+			if standing++; m.Kind == "subscribe" && standing == len(channels) {
+				ready()
+			}
+		case *redis.Message:
+			message(m.Payload)
+		}
+	}
+}
+
+func (a adapter) Cluster() bool        { return a.cluster != nil }
+func (a adapter) FollowsPrimary() bool { return a.follows }
+func (a adapter) InOrder() bool        { return true }
+func (a adapter) Close()               { a.client.Close() }
+
+type node struct{ c redis.UniversalClient }
+
+func (n node) Do(ctx context.Context, args ...string) (any, error) {
+	r := n.DoAll(ctx, [][]string{args})
+	return r[0].Value, r[0].Err
+}
+
+func (n node) DoAll(ctx context.Context, commands [][]string) []wire.Result {
+	return obey(ctx, len(commands), func(ctx context.Context) []wire.Result {
+		cmds := make([]*redis.Cmd, len(commands))
+		p := n.c.Pipeline()
+		for i, args := range commands {
+			list := make([]any, len(args))
+			for j, arg := range args {
+				list[j] = arg
+			}
+			cmds[i] = redis.NewCmd(ctx, list...)
+			p.Process(ctx, cmds[i])
+		}
+		return flush(ctx, p, cmds)
+	}, nil)
+}
+
+// obey runs f and stops waiting for it when ctx ends: go-redis itself waits
+// for its own timeouts. What f does goes on, and ends by these; abandoned, if
+// not nil, is told.
+func obey(ctx context.Context, n int, f func(context.Context) []wire.Result, abandoned func(<-chan []wire.Result)) []wire.Result {
+	fail := func(err error) []wire.Result {
+		out := make([]wire.Result, n)
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	if err := ctx.Err(); err != nil {
+		return fail(wire.NotSent(err))
+	}
+	if ctx.Done() == nil {
+		return f(ctx)
+	}
+	done := make(chan []wire.Result, 1)
+	go func() { done <- f(ctx) }()
+	select {
+	case out := <-done:
+		return out
+	case <-ctx.Done():
+		if abandoned != nil {
+			abandoned(done)
+		}
+		return fail(ctx.Err())
+	}
+}
+
+func result(c *redis.Cmd) wire.Result {
+	v, err := c.Result()
+	if err == nil || errors.Is(err, redis.Nil) {
+		return wire.Result{Value: v}
+	}
+	return wire.Result{Err: translate(err)}
+}
+
+func translate(err error) error {
+	if server, ok := errors.AsType[redis.Error](err); ok {
+		return &wire.ServerError{Text: server.Error()}
+	}
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
+		return wire.NotSent(err)
+	}
+	if errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) ||
+		errors.Is(err, redis.ErrClosed) || strings.HasPrefix(err.Error(), "redis: all sentinels") {
+		return wire.NotSent(err)
+	}
+	return err
+}

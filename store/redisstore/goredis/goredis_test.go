@@ -1,0 +1,161 @@
+package goredis
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/store/redisstore"
+)
+
+func TestMain(m *testing.M) {
+	logging.Disable() // it reports each connection that a test cuts
+	os.Exit(m.Run())
+}
+
+func TestContractSingle(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.SharedRedis(t)
+	contract(t, func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: server.Addr}) })
+}
+
+// TestContractMiniredis runs where no server is installed, too.
+func TestContractMiniredis(t *testing.T) {
+	t.Parallel()
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	if err := m.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	contract(t, func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: m.Addr()}) })
+}
+
+func TestContractSentinel(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	set := testserver.RedisSentinel(t)
+	contract(t, func() redis.UniversalClient {
+		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: set.Name, SentinelAddrs: []string{set.Sentinel.Addr}})
+	})
+}
+
+func TestContractCluster(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	cluster := testserver.SharedRedisCluster(t)
+	contract(t, func() redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+	})
+}
+
+func contract(t *testing.T, dial func() redis.UniversalClient) {
+	drivertest.Locks(t, drivertest.Harness{
+		Open: func(t drivertest.T, n int) []driver.Locks {
+			prefix := rand.Text() + ":"
+			locks := make([]driver.Locks, n)
+			for i := range locks {
+				client := dial()
+				t.Cleanup(func() { client.Close() })
+				s, err := New(client, redisstore.Prefix(prefix))
+				if err != nil {
+					t.Fatalf("new store: %v", err)
+				}
+				t.Cleanup(func() { s.Close() })
+				locks[i] = s
+			}
+			return locks
+		},
+	})
+}
+
+// go-redis sends a command again when the answer to it was cut off. A script
+// must not be: the store says that it does not know, and the caller asks with
+// Retry.
+func TestScriptsAreNotSentAgain(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := faultproxy.New(t, server.Addr)
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr, MaxRetries: 3})
+	defer client.Close()
+	s, err := New(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+
+	warm := claim("warm")
+	if _, err := s.Acquire(t.Context(), driver.Request{Claim: warm, TTL: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	c := claim("job")
+	if _, err := server.Do("CONFIG", "RESETSTAT"); err != nil {
+		t.Fatal(err)
+	}
+	cut := proxy.CutAfterRequest(func(request []byte) bool { return strings.Contains(string(request), c.ID) })
+	_, err = s.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute})
+	if !errors.Is(err, driver.ErrUnknown) {
+		t.Errorf("the answer was cut off: %v, want driver.ErrUnknown", err)
+	}
+	<-cut
+	stats, err := server.Do("INFO", "commandstats")
+	if err != nil || !strings.Contains(stats, "cmdstat_evalsha:calls=1,") {
+		t.Errorf("want one script, got %v\n%s", err, stats)
+	}
+	if g, err := s.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute, Retry: true}); err != nil || g.Waiting {
+		t.Errorf("asked again: %+v, %v, want the grant", g, err)
+	}
+}
+
+// go-redis waits for its own timeouts, not for the context's.
+func TestContextIsObeyed(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	proxy := faultproxy.New(t, testserver.SharedRedis(t).Addr)
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr, ReadTimeout: time.Minute})
+	defer client.Close()
+	s, err := New(client, redisstore.Prefix(rand.Text()+":"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	proxy.Hold(faultproxy.ToClient)
+	defer proxy.Heal()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err = s.Acquire(ctx, driver.Request{Claim: claim("job"), TTL: time.Minute})
+	if !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("no answer in time: %v, want driver.ErrUnknown and the context's error", err)
+	}
+	if waited := time.Since(start); waited > 30*time.Second {
+		t.Errorf("waited for %v, the context allowed 100 ms", waited)
+	}
+}
+
+func TestOtherClientsAreRefused(t *testing.T) {
+	t.Parallel()
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	defer ring.Close()
+	if _, err := New(ring); err == nil {
+		t.Error("a ring was accepted, which loses locks when a shard is away")
+	}
+}
+
+func claim(key string) driver.Claim {
+	return driver.Claim{Key: key, ID: driver.NewID(), Owner: "test", Weight: driver.Whole, Capacity: driver.Whole}
+}

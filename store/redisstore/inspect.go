@@ -1,0 +1,283 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
+)
+
+// Inspect shows one key.
+func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
+	n, err := s.checked(key)
+	if err != nil {
+		return driver.KeyInfo{}, err
+	}
+	answer, err := s.run(ctx, inspectScript, inspectKeys(n), nil)
+	if err != nil {
+		return driver.KeyInfo{}, err
+	}
+	return keyInfo(key, answer)
+}
+
+func (s *Store) checked(key string) (lockNames, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return lockNames{}, err
+	}
+	return s.names.of(key)
+}
+
+func inspectKeys(n lockNames) []string {
+	return []string{n.lock, n.queue(), n.waiters(), n.shared(), n.info()}
+}
+
+// keyInfo reads what the script inspect answers. Who has expired is left out.
+func keyInfo(key string, answer any) (driver.KeyInfo, error) {
+	info := driver.KeyInfo{Key: key}
+	a := list(answer)
+	if len(a) < 8 {
+		return info, strange(inspectScript, answer)
+	}
+	now, state, val, left := number(a[0]), text(a[1]), text(a[2]), number(a[3])
+	switch state {
+	case "other":
+		return info, notLock(key, val)
+	case "whole", "foreign":
+		if left == -1 {
+			return info, notLock(key, "string")
+		}
+		h := holder(val, "", now)
+		h.Remaining = time.Duration(left) * time.Millisecond
+		info.Holders = append(info.Holders, h)
+	case "shared":
+		known := pairs(a[7])
+		deadlines := list(a[6])
+		for i := 0; i+1 < len(deadlines); i += 2 {
+			remaining := score(deadlines[i+1]) - now
+			if remaining <= 0 {
+				continue
+			}
+			h := holder(val, known[text(deadlines[i])], now)
+			h.Remaining = time.Duration(remaining) * time.Microsecond
+			info.Holders = append(info.Holders, h)
+		}
+		slices.SortFunc(info.Holders, func(a, b driver.HolderInfo) int { return cmp.Compare(a.Token, b.Token) })
+	}
+	later := pairs(a[5])
+	for _, e := range list(a[4]) {
+		parts := strings.SplitN(text(e), "\t", 6)
+		if len(parts) < 6 {
+			continue
+		}
+		joined := number(parts[0])
+		if max(joined+driver.WaiterTTL.Microseconds(), number(later[parts[1]])) < now {
+			continue
+		}
+		w := driver.WaiterInfo{Owner: parts[5], Age: max(time.Duration(now-joined)*time.Microsecond, 0)}
+		w.Weight, w.Capacity = parseWant(parts[2])
+		info.Waiters = append(info.Waiters, w)
+	}
+	return info, nil
+}
+
+// List shows every key that is held or waited for by Baton and begins with
+// prefix. Locks of other programs are not among them: nothing tells them from
+// other strings. It walks all keys of the database by SCAN.
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
+	return func(yield func(driver.KeyInfo, error) bool) {
+		seen := map[string]bool{} // SCAN may repeat itself
+		show := func(keys []string) error {
+			infos, err := s.inspectAll(ctx, keys)
+			if err != nil {
+				return err
+			}
+			for _, info := range infos {
+				if len(info.Holders)+len(info.Waiters) > 0 && !yield(info, nil) {
+					return errStop
+				}
+			}
+			return nil
+		}
+		fresh := func(key string) bool {
+			if !strings.HasPrefix(key, prefix) || seen[key] {
+				return false
+			}
+			seen[key] = true
+			return true
+		}
+		err := s.eachPrimary(ctx, func(n wire.Node) error {
+			// Queues first: their locks may be free for a moment when the
+			// second walk passes.
+			err := scan(ctx, n, escapeGlob(s.names.own+"q:")+"*", "list", func(names []string) error {
+				var keys []string
+				for _, name := range names {
+					if key, ok := s.names.keyOfQueue(name); ok && fresh(key) {
+						keys = append(keys, key)
+					}
+				}
+				return show(keys)
+			})
+			if err != nil {
+				return err
+			}
+			return scan(ctx, n, escapeGlob(s.names.prefix+prefix)+"*", "string", func(names []string) error {
+				names, err := ours(ctx, n, names)
+				if err != nil {
+					return err
+				}
+				var keys []string
+				for _, name := range names {
+					if key := strings.TrimPrefix(name, s.names.prefix); fresh(key) {
+						keys = append(keys, key)
+					}
+				}
+				return show(keys)
+			})
+		})
+		if err != nil && err != errStop {
+			yield(driver.KeyInfo{}, err)
+		}
+	}
+}
+
+// errStop ends a walk whose reader has seen enough.
+var errStop = errors.New("stop")
+
+func (s *Store) eachPrimary(ctx context.Context, f func(wire.Node) error) error {
+	if s.closed.Load() {
+		return driver.ErrClosed
+	}
+	var own error
+	err := s.client.Primaries(ctx, func(n wire.Node) error {
+		own = f(n)
+		return own
+	})
+	if own != nil || err == nil {
+		return own
+	}
+	return failure(err)
+}
+
+// inspectAll inspects keys in one round trip. What is no lock any more is left
+// out.
+func (s *Store) inspectAll(ctx context.Context, keys []string) ([]driver.KeyInfo, error) {
+	var infos []driver.KeyInfo
+	var calls []wire.Call
+	var of []string
+	for _, key := range keys {
+		if n, err := s.checked(key); err == nil {
+			calls = append(calls, wire.Call{Script: inspectScript, Keys: inspectKeys(n)})
+			of = append(of, key)
+		}
+	}
+	if calls == nil {
+		return nil, nil
+	}
+	for i, r := range s.runAll(ctx, calls) {
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		if info, err := keyInfo(of[i], r.Value); err == nil {
+			infos = append(infos, info)
+		}
+	}
+	return infos, nil
+}
+
+// scan walks the names on one server that match.
+func scan(ctx context.Context, n wire.Node, pattern, kind string, f func(names []string) error) error {
+	for cursor := "0"; ; {
+		answer, err := n.Do(ctx, "SCAN", cursor, "MATCH", pattern, "COUNT", "1000", "TYPE", kind)
+		if err != nil {
+			return failure(err)
+		}
+		a := list(answer)
+		if len(a) != 2 {
+			return failure(&wire.ServerError{Text: "ERR SCAN answered something strange"})
+		}
+		var names []string
+		for _, name := range list(a[1]) {
+			names = append(names, text(name))
+		}
+		if len(names) > 0 {
+			if err := f(names); err != nil {
+				return err
+			}
+		}
+		if cursor = text(a[0]); cursor == "0" {
+			return nil
+		}
+	}
+}
+
+// ours picks the names whose value begins like one of Baton's, without reading
+// values that may be long.
+func ours(ctx context.Context, n wire.Node, names []string) ([]string, error) {
+	commands := make([][]string, len(names))
+	for i, name := range names {
+		commands[i] = []string{"GETRANGE", name, "0", "2"}
+	}
+	var mine []string
+	for i, r := range n.DoAll(ctx, commands) {
+		if r.Err != nil {
+			if _, changed := r.Err.(*wire.ServerError); changed {
+				continue // another type by now
+			}
+			return nil, failure(r.Err)
+		}
+		if text(r.Value) == "b1:" {
+			mine = append(mine, names[i])
+		}
+	}
+	return mine, nil
+}
+
+// escapeGlob makes a pattern that matches s alone.
+func escapeGlob(s string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`).Replace(s)
+}
+
+// Break takes the lock from all its holders, tells the processes that watch
+// them, and lets the next in line have it. It breaks the locks of other
+// programs, too.
+func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
+	n, err := s.checked(key)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := s.run(ctx, breakScript, n.full(), []string{s.everyone})
+	if err != nil {
+		return 0, err
+	}
+	a := list(answer)
+	if len(a) == 0 {
+		return 0, strange(breakScript, answer)
+	}
+	if count := number(a[0]); count >= 0 {
+		return int(count), nil
+	}
+	return 0, notLock(key, text(a[1]))
+}
+
+// score reads a deadline, which a sorted set may print with an exponent.
+func score(v any) int64 {
+	f, _ := strconv.ParseFloat(text(v), 64)
+	return int64(f)
+}
+
+// pairs reads a hash.
+func pairs(v any) map[string]string {
+	m := map[string]string{}
+	l := list(v)
+	for i := 0; i+1 < len(l); i += 2 {
+		m[text(l[i])] = text(l[i+1])
+	}
+	return m
+}

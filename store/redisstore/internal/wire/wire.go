@@ -1,0 +1,107 @@
+// Package wire is the little that redisstore needs of a Redis client, so that
+// it works with any.
+package wire
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// A Script is Lua that runs on the server.
+type Script struct {
+	Name, Text, SHA string
+}
+
+// NewScript names a script and computes the digest by which servers know it.
+func NewScript(name, text string) *Script {
+	sum := sha1.Sum([]byte(text))
+	return &Script{name, text, hex.EncodeToString(sum[:])}
+}
+
+// A Call is one run of a script. All keys are of one slot in Cluster.
+type Call struct {
+	Script *Script
+	Keys   []string
+	Args   []string
+	Full   bool // send the text: the server does not know the digest
+}
+
+// A Result is the answer to one of several calls or commands.
+type Result struct {
+	Value any
+	Err   error
+}
+
+// Client is a connection pool to Redis. Answers are int64, string, nil or []any
+// of these. Errors are a *ServerError, or wrap ErrNotSent or a context error,
+// or come from the network after the request may have left.
+//
+// A Client obeys contexts and never sends a script twice, except after a
+// MOVED or ASK, as these had no effect.
+type Client interface {
+	// Run runs one script.
+	Run(ctx context.Context, c Call) (any, error)
+
+	// RunAll runs scripts independently of each other, pipelined where
+	// they go to the same server.
+	RunAll(ctx context.Context, calls []Call) []Result
+
+	// Primaries calls f for every server that accepts writes, one after
+	// the other, until it fails.
+	Primaries(ctx context.Context, f func(Node) error) error
+
+	// Subscribe reads channels on a connection of its own. It calls ready
+	// each time the subscription stands, anew after a reconnection, and
+	// message for each message, from one goroutine. It returns when the
+	// connection is lost or ctx ends, never nil.
+	Subscribe(ctx context.Context, channels []string, ready func(), message func(text string)) error
+
+	// Cluster reports whether keys are spread over slots.
+	Cluster() bool
+
+	// FollowsPrimary reports whether the client finds the primary by
+	// itself, so that a replica is only a passing state.
+	FollowsPrimary() bool
+
+	// InOrder reports whether a call of Run is executed after every earlier
+	// one with the same first key, also after one that was abandoned when
+	// its context ended.
+	InOrder() bool
+
+	// Close closes what is behind the client.
+	Close()
+}
+
+// Node runs plain commands on one server.
+type Node interface {
+	Do(ctx context.Context, args ...string) (any, error)
+	DoAll(ctx context.Context, commands [][]string) []Result
+}
+
+// ErrNotSent marks errors after which the server has certainly not seen the
+// request.
+var ErrNotSent = errors.New("not sent")
+
+// NotSent marks err.
+func NotSent(err error) error { return fmt.Errorf("%w: %w", ErrNotSent, err) }
+
+// ServerError is an error that the server answered.
+type ServerError struct{ Text string }
+
+func (e *ServerError) Error() string { return e.Text }
+
+// Code is the error's first word: "READONLY".
+func (e *ServerError) Code() string {
+	code, _, _ := strings.Cut(e.Text, " ")
+	return code
+}
+
+// IsNoScript reports whether the server does not know a script's digest.
+func IsNoScript(err error) bool {
+	var e *ServerError
+	return errors.As(err, &e) && e.Code() == "NOSCRIPT"
+}

@@ -1,0 +1,333 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
+)
+
+// Tickets: that of a place in line is the number drawn when it was taken; that
+// of a grant is minus its token. So a claim tells whether its owner knows that
+// it holds, and then also the token, which the server need not keep.
+func grant(token int64, ttl time.Duration) driver.Grant {
+	return driver.Grant{Token: token, Ticket: -token, TTL: ttl}
+}
+
+func knownHeld(c driver.Claim) bool { return c.Ticket < 0 }
+
+// tokenArg is the token of a claim that is known to be held, for a script.
+func tokenArg(c driver.Claim) string {
+	if knownHeld(c) {
+		return strconv.FormatInt(-c.Ticket, 10)
+	}
+	return ""
+}
+
+// want is what a claim asks for, as scripts read it.
+func want(c driver.Claim) string {
+	switch {
+	case c.Exclusive():
+		return "x"
+	case c.Shared():
+		return "r" + strconv.FormatInt(c.Weight, 10)
+	}
+	return "p" + strconv.FormatInt(c.Weight, 10) + "/" + strconv.FormatInt(c.Capacity, 10)
+}
+
+func parseWant(s string) (weight, capacity int64) {
+	switch {
+	case s == "x":
+		return driver.Whole, driver.Whole
+	case strings.HasPrefix(s, "r"):
+		return number(s[1:]), driver.Whole
+	case strings.HasPrefix(s, "p"):
+		w, c, _ := strings.Cut(s[1:], "/")
+		return number(w), number(c)
+	}
+	return 0, 0
+}
+
+// value begins what an exclusive lock's key holds; scripts compare this much.
+func value(id string) string { return "b1:" + id + ":" }
+
+// place is the text of a claim's entry in the queue, as far as the claim and
+// the TTL can tell it; scripts that do not find it look for the ID.
+func (s *Store) place(c driver.Claim, ttl time.Duration) string {
+	if c.Ticket <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016d\t%s\t%s\t%s\t%s\t%s", c.Ticket, c.ID, want(c), millis(min(ttl, driver.ClaimTTL)), s.channel, c.Owner)
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// Acquire is one attempt. A free lock costs one command.
+func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := driver.CheckRequest(r, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	n, err := s.names.of(r.Key)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	r.TTL = r.TTL.Truncate(time.Millisecond)
+	if r.Exclusive() && r.Ticket == 0 && !r.Retry && !s.busy.has(n.lock) {
+		v := value(r.ID) + strconv.FormatInt(s.clock.millis(), 10) + ":" + r.Owner
+		answer, err := s.combiner.do(ctx, &operation{n: n, id: r.ID, acquire: true, args: [2]string{v, millis(r.TTL)}})
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		if token := number(answer); token > 0 {
+			s.clock.observe(token)
+			return grant(token, r.TTL), nil
+		}
+		s.busy.add(n.lock)
+	}
+	return s.enter(ctx, n, r)
+}
+
+// enter acquires by the script that knows everything.
+func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (driver.Grant, error) {
+	if r.Retry && r.Ticket == 0 {
+		// If the first attempt came after this one, it might be granted
+		// when we have just been told that we are not.
+		if err := s.combiner.await(ctx, r.ID); err != nil {
+			return driver.Grant{}, err
+		}
+		if !s.client.InOrder() {
+			if err := wait(ctx, overtaken); err != nil {
+				return driver.Grant{}, err
+			}
+		}
+	}
+	queue, look := "", ""
+	if r.Queue {
+		queue = "q"
+		s.pushes.start()
+	}
+	if r.Retry || r.Ticket != 0 {
+		look = "r"
+	}
+	answer, err := s.run(ctx, enterScript, n.full(), []string{
+		r.ID, r.Owner, want(r.Claim), millis(r.TTL), millis(min(r.TTL, driver.ClaimTTL)), s.channel,
+		queue, look, s.place(r.Claim, r.TTL), tokenArg(r.Claim),
+	})
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	a := list(answer)
+	if len(a) < 2 {
+		return driver.Grant{}, strange(enterScript, answer)
+	}
+	switch number(a[0]) {
+	case 1:
+		s.busy.remove(n.lock)
+		s.clock.observe(number(a[1]))
+		return grant(number(a[1]), r.TTL), nil
+	case 2:
+		s.busy.add(n.lock)
+		return s.waiting(a), nil
+	case 3:
+		s.busy.add(n.lock)
+		return driver.Grant{}, s.heldError(r.Key, a)
+	case 4:
+		return driver.Grant{}, &driver.CapacityError{Key: r.Key, InUse: capacityOf(text(a[1])), Asked: r.Capacity}
+	case 5:
+		return driver.Grant{}, notLock(r.Key, text(a[1]))
+	}
+	return driver.Grant{}, strange(enterScript, answer)
+}
+
+func strange(script *wire.Script, answer any) error {
+	return fmt.Errorf("redis: %w: script %s answered %v", driver.ErrUnknown, script.Name, answer)
+}
+
+func notLock(key, kind string) error {
+	if kind == "string" {
+		kind = "string without expiry"
+	}
+	return &driver.NotLockError{Key: key, Store: "redis", Found: "a " + kind}
+}
+
+// waiting reads {2, ticket, foreign, left ms}.
+func (s *Store) waiting(a []any) driver.Grant {
+	g := driver.Grant{Waiting: true, TTL: driver.WaiterTTL, Again: driver.RefreshEvery}
+	if len(a) < 4 {
+		return g
+	}
+	g.Ticket = number(a[1])
+	if number(a[2]) == 1 {
+		// Whoever holds will not hand over. Those who have just come look
+		// often, the others less so.
+		waited := time.Duration(s.clock.millis()-g.Ticket/1000) * time.Millisecond
+		g.Again = min(max(waited/8, 10*time.Millisecond), 50*time.Millisecond)
+	}
+	if left := number(a[3]); left >= 0 {
+		g.Again = min(g.Again, time.Duration(left+1)*time.Millisecond)
+	}
+	return g
+}
+
+// heldError reads {3, value, ttl ms, waiting, info}.
+func (s *Store) heldError(key string, a []any) error {
+	e := &driver.HeldError{Key: key}
+	if len(a) < 5 {
+		return e
+	}
+	if left := number(a[2]); left > 0 {
+		e.Remaining = time.Duration(left) * time.Millisecond
+	}
+	e.Waiting = int(number(a[3]))
+	h := holder(text(a[1]), text(a[4]), 1000*s.clock.millis())
+	e.Owner, e.Foreign, e.Age = h.Owner, h.Foreign, max(h.Age, 0)
+	return e
+}
+
+// holder reads the value of a lock, and for a shared one what is known of one
+// of its holders, for people.
+func holder(value, info string, nowMicros int64) driver.HolderInfo {
+	h := driver.HolderInfo{Age: -1, Weight: driver.Whole, Capacity: driver.Whole}
+	since := ""
+	switch {
+	case strings.HasPrefix(value, "b1:~"):
+		parts := strings.SplitN(info, "\t", 3)
+		if len(parts) < 3 {
+			return h
+		}
+		h.Weight, h.Capacity = parseWant(parts[0])
+		since, h.Owner = parts[1], parts[2]
+	case strings.HasPrefix(value, "b1:"):
+		parts := strings.SplitN(value, ":", 4)
+		if len(parts) < 4 {
+			return h
+		}
+		since, h.Owner = parts[2], parts[3]
+	default:
+		h.Foreign = true
+		return h
+	}
+	at := number(since)
+	switch {
+	case len(since) >= 16:
+		h.Token = at
+	case at > 0:
+		at *= 1000
+	default:
+		return h
+	}
+	h.Age = max(time.Duration(nowMicros-at)*time.Microsecond, 0)
+	return h
+}
+
+// capacityOf reads the capacity out of the value of a shared lock.
+func capacityOf(value string) int64 {
+	if s, ok := strings.CutPrefix(value, "b1:~permits/"); ok {
+		n, _, _ := strings.Cut(s, ":")
+		return number(n)
+	}
+	return driver.Whole
+}
+
+// Release ends the claim and hands over to the next in line. An exclusive lock
+// costs one command, unless it is lost, or somebody must be granted who is no
+// exclusive waiter that joined lately.
+func (s *Store) Release(ctx context.Context, c driver.Claim) error {
+	if err := driver.CheckClaim(c); err != nil {
+		return err
+	}
+	n, err := s.names.of(c.Key)
+	if err != nil {
+		return err
+	}
+	held := ""
+	if knownHeld(c) {
+		held = "h"
+		if c.Exclusive() {
+			answer, err := s.combiner.do(ctx, &operation{n: n, id: c.ID, args: [2]string{value(c.ID)}})
+			if err != nil {
+				return err
+			}
+			if number(answer) == 1 {
+				return nil
+			}
+			// Others have to be granted; or it is not held as it was: lost,
+			// or downgraded by a request whose answer never came.
+		}
+	}
+	if c.Ticket == 0 {
+		if err := s.combiner.await(ctx, c.ID); err != nil {
+			return err
+		}
+	}
+	err = s.leave(ctx, n, c, held)
+	if err != driver.ErrLost || c.Ticket != 0 {
+		return err
+	}
+	// The attempt that this release is to clean up behind may still be on its
+	// way, on another connection.
+	if !s.client.InOrder() && wait(ctx, overtaken) == nil {
+		err = s.leave(ctx, n, c, held)
+	}
+	if err == driver.ErrLost {
+		s.orphans.watch(c, func(ctx context.Context, c driver.Claim) error { return s.leave(ctx, n, c, "") })
+	}
+	return err
+}
+
+// leave ends any claim. held is "h" if it is known to be held.
+func (s *Store) leave(ctx context.Context, n lockNames, c driver.Claim, held string) error {
+	answer, err := s.run(ctx, leaveScript, n.full(), []string{c.ID, held, s.place(c, driver.ClaimTTL)})
+	if err != nil {
+		return err
+	}
+	if number(answer) == 0 {
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// Downgrade turns a writer into a reader without a gap.
+func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
+	if err := errors.Join(driver.CheckClaim(c), driver.CheckTTL(c.Key, ttl, traits)); err != nil {
+		return driver.Grant{}, err
+	}
+	n, err := s.names.of(c.Key)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	ttl = ttl.Truncate(time.Millisecond)
+	answer, err := s.run(ctx, downgradeScript, n.full(), []string{c.ID, millis(ttl), tokenArg(c)})
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	token := number(answer)
+	if token <= 0 {
+		return driver.Grant{}, driver.ErrLost
+	}
+	return grant(token, ttl), nil
+}
+
+// busyKeys remembers which locks were lately found held, so that the next
+// attempt spares the script that would be refused. Locks that fall on the same
+// place share it, which costs a little speed and nothing else.
+type busyKeys struct {
+	marks [1024]atomic.Bool
+}
+
+var busySeed = maphash.MakeSeed()
+
+func (b *busyKeys) mark(name string) *atomic.Bool {
+	return &b.marks[maphash.String(busySeed, name)%uint64(len(b.marks))]
+}
+
+func (b *busyKeys) has(name string) bool { return b.mark(name).Load() }
+func (b *busyKeys) add(name string)      { b.mark(name).Store(true) }
+func (b *busyKeys) remove(name string)   { b.mark(name).Store(false) }

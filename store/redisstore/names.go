@@ -1,0 +1,183 @@
+package redisstore
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// names finds what a lock is called on the server.
+//
+// The lock itself is <prefix><key>, as other programs may know it. What else
+// belongs to it is <prefix>baton:<kind>:<rest>, and in Cluster must lie on the
+// lock's slot. The rest is
+//
+//	{<prefix><key>}        usually: the braces make the slot that of the lock
+//	{<tag>}:<prefix><key>  if the lock's name has a tag of its own: {user1}.cart
+//	{<slot tag>}:<prefix><key>  if it has none, but has a brace that would end
+//	                       ours too soon: a}b or {}x
+//	<key>                  if the prefix has a tag, which then decides the slot
+//
+// These forms never meet: the first has one closing brace, at its end; the
+// others have the same tag only for the same lock.
+type names struct {
+	prefix  string
+	own     string // prefix + "baton:", what belongs to us
+	fixed   bool   // the prefix has a tag
+	cluster bool
+	counter string // T and H of all locks, if not in Cluster
+	high    string
+}
+
+// lockNames are the keys of one lock.
+type lockNames struct {
+	lock, counter, high string
+
+	own                   string
+	before, middle, after string // the rest of the others, in parts
+}
+
+func (n lockNames) queue() string   { return n.own + "q:" + n.before + n.middle + n.after }
+func (n lockNames) waiters() string { return n.own + "w:" + n.before + n.middle + n.after }
+func (n lockNames) shared() string  { return n.own + "s:" + n.before + n.middle + n.after }
+func (n lockNames) info() string    { return n.own + "i:" + n.before + n.middle + n.after }
+
+// full are the keys of the scripts that look at everything.
+func (n lockNames) full() []string {
+	return []string{n.lock, n.counter, n.high, n.queue(), n.waiters(), n.shared(), n.info()}
+}
+
+func newNames(prefix string, cluster bool) (*names, error) {
+	n := &names{prefix: prefix, own: prefix + "baton:", cluster: cluster}
+	if prefix != "" {
+		if err := driver.CheckKey(prefix); err != nil {
+			return nil, &driver.KeyError{Key: prefix, Reason: "as a prefix: " + strings.TrimPrefix(err.Error(), "bad key ")}
+		}
+	}
+	if strings.Contains(prefix, "{") {
+		if tag(prefix) == "" {
+			return nil, &driver.KeyError{Key: prefix, Reason: "as a prefix it may contain a brace only as a complete hash tag, like {app}:"}
+		}
+		n.fixed = true
+	}
+	if !cluster || n.fixed {
+		n.counter, n.high = n.own+"T", n.own+"H"
+	}
+	return n, nil
+}
+
+// of returns the keys of one lock, or refuses a key that would be taken for
+// one of our own.
+func (n *names) of(key string) (lockNames, error) {
+	if strings.HasPrefix(key, "baton:") && len(key) > 6 && strings.IndexByte("THqwsi", key[6]) >= 0 && (len(key) == 7 || key[7] == ':') {
+		return lockNames{}, &driver.KeyError{Key: key, Reason: "on Redis, names that begin with baton: and one of T H q: w: s: i: are the store's own"}
+	}
+	l := lockNames{lock: n.prefix + key, own: n.own, counter: n.counter, high: n.high}
+	if l.counter == "" {
+		slotTag := tagOf(slot(l.lock))
+		l.counter, l.high = n.own+"T:{"+slotTag+"}", n.own+"H:{"+slotTag+"}"
+	}
+	switch {
+	case n.fixed:
+		l.middle = key
+	case strings.IndexByte(l.lock, '}') < 0:
+		l.before, l.middle, l.after = "{", l.lock, "}"
+	default:
+		t := tag(l.lock)
+		if t == "" {
+			t = tagOf(slot(l.lock))
+		}
+		l.before, l.middle = "{"+t+"}:", l.lock
+	}
+	return l, nil
+}
+
+// keyOfQueue is the key of the lock that a queue belongs to, if it is one.
+func (n *names) keyOfQueue(queue string) (string, bool) {
+	rest, ok := strings.CutPrefix(queue, n.own+"q:")
+	if !ok {
+		return "", false
+	}
+	if n.fixed {
+		return rest, true
+	}
+	rest, ok = strings.CutPrefix(rest, "{")
+	if !ok {
+		return "", false
+	}
+	inner, after, ok := strings.Cut(rest, "}")
+	if !ok {
+		return "", false
+	}
+	lock := inner
+	if after != "" {
+		if lock, ok = strings.CutPrefix(after, ":"); !ok {
+			return "", false
+		}
+	}
+	return strings.CutPrefix(lock, n.prefix)
+}
+
+// tag is the part of a name that decides its slot, "" if that is all of it.
+func tag(name string) string {
+	_, after, ok := strings.Cut(name, "{")
+	if !ok {
+		return ""
+	}
+	inner, _, ok := strings.Cut(after, "}")
+	if !ok {
+		return ""
+	}
+	return inner
+}
+
+const slots = 16384
+
+// slot is the slot of a name in Cluster.
+func slot(name string) uint16 {
+	if t := tag(name); t != "" {
+		name = t
+	}
+	return crc16(name) % slots
+}
+
+var crcTable = func() (t [256]uint16) { // CCITT, as the Cluster specification has it
+	for i := range t {
+		c := uint16(i) << 8
+		for range 8 {
+			if c&0x8000 != 0 {
+				c = c<<1 ^ 0x1021
+			} else {
+				c <<= 1
+			}
+		}
+		t[i] = c
+	}
+	return
+}()
+
+func crc16(s string) (c uint16) {
+	for i := range len(s) {
+		c = c<<8 ^ crcTable[byte(c>>8)^s[i]]
+	}
+	return c
+}
+
+// slotTags finds for each slot a short text that lies on it. Only Cluster and
+// names with odd braces need them, so they are computed once, when first asked
+// for; the search is over after some 150 000 texts.
+var slotTags = sync.OnceValue(func() *[slots]string {
+	var tags [slots]string
+	for n, left := 0, slots; left > 0; n++ {
+		t := strconv.FormatInt(int64(n), 36)
+		if s := crc16(t) % slots; tags[s] == "" {
+			tags[s] = t
+			left--
+		}
+	}
+	return &tags
+})
+
+func tagOf(slot uint16) string { return slotTags()[slot] }

@@ -1,0 +1,128 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Config says where Redis is, for Open.
+type Config struct {
+	// Addrs are host:port pairs: of the server, of the Sentinels, or of
+	// some nodes of the Cluster. A single server may be named by the
+	// absolute path of its unix socket.
+	Addrs []string
+
+	// Master is the name under which the Sentinels at Addrs know the
+	// primary. Defaults to none: Addrs are servers.
+	Master string
+
+	// Cluster says that Addrs are nodes of a Redis Cluster. Defaults to a
+	// single server.
+	Cluster bool
+
+	// DB is the number of the database, which Cluster does not have.
+	// Defaults to 0.
+	DB int
+
+	// Username and Password log in to the servers; SentinelUsername and
+	// SentinelPassword to the Sentinels. Default to none.
+	Username, Password                 string
+	SentinelUsername, SentinelPassword string
+
+	// TLS encrypts the connections to servers and Sentinels. Without a
+	// ServerName, that of each address is verified. Defaults to plain TCP.
+	TLS *tls.Config
+}
+
+// Open connects to Redis and returns a store that closes its connections by
+// itself. Besides the errors of New it fails with driver.ErrUnavailable if
+// there is no connection; ctx bounds how long it tries.
+func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
+	switch {
+	case len(cfg.Addrs) == 0:
+		return nil, errors.New("redis: no address")
+	case cfg.Cluster && cfg.Master != "":
+		return nil, errors.New("redis: both Cluster and a Sentinel's master: choose one")
+	case cfg.Cluster && cfg.DB != 0:
+		return nil, errors.New("redis: Cluster has no database but 0")
+	case !cfg.Cluster && cfg.Master == "" && len(cfg.Addrs) > 1:
+		return nil, errors.New("redis: several addresses are for Sentinel or Cluster: say which")
+	}
+	option := rueidis.ClientOption{
+		InitAddress:       cfg.Addrs,
+		SelectDB:          cfg.DB,
+		Username:          cfg.Username,
+		Password:          cfg.Password,
+		TLSConfig:         cfg.TLS,
+		ClientName:        "baton",
+		ForceSingleClient: !cfg.Cluster && cfg.Master == "",
+
+		DisableCache: true, // nothing is ever cached
+		// Locks are small. The defaults are half a megabyte for each
+		// direction of each connection.
+		ReadBufferEachConn:  1 << 15,
+		WriteBufferEachConn: 1 << 15,
+	}
+	// One connection carries all scripts, in the order in which they were
+	// sent: what cleans up after a request that was abandoned must not
+	// overtake it.
+	option.PipelineMultiplex = -1
+	option.Dialer = net.Dialer{Timeout: checkTimeout, KeepAlive: time.Second}
+	if option.ForceSingleClient && strings.HasPrefix(cfg.Addrs[0], "/") {
+		option.DialCtxFn = func(ctx context.Context, path string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return d.DialContext(ctx, "unix", path)
+		}
+	}
+	if cfg.Master != "" {
+		option.Sentinel = rueidis.SentinelOption{
+			MasterSet: cfg.Master,
+			Username:  cfg.SentinelUsername,
+			Password:  cfg.SentinelPassword,
+			TLSConfig: cfg.TLS,
+			Dialer:    option.Dialer,
+			// A missed +switch-master would bind us to the old primary
+			// for ever.
+			TopologyRefreshInterval: 5 * time.Second,
+		}
+	}
+
+	// The client cannot be told to stop connecting, so what comes too late
+	// is closed.
+	type opened struct {
+		client rueidis.Client
+		err    error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		c, err := rueidis.NewClient(option)
+		done <- opened{c, err}
+	}()
+	var o opened
+	select {
+	case o = <-done:
+	case <-ctx.Done():
+		go func() {
+			if late := <-done; late.err == nil {
+				late.client.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+	if o.err != nil {
+		return nil, unavailable(o.err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	s, err := newStore(ctx, ruClient{o.client, true}, true, opts)
+	if err != nil {
+		o.client.Close()
+		return nil, err
+	}
+	return s, nil
+}

@@ -1,0 +1,183 @@
+package redisstore
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// pushes brings what the server publishes to those who watch.
+type pushes struct {
+	open func(ctx context.Context) // reads the channels until ctx ends
+
+	watchers [16]watcherShard // every attempt watches: one mutex would be in the way
+	started  atomic.Bool      // spares start the mutex
+
+	mu     sync.Mutex
+	cancel context.CancelFunc // not nil once started
+	done   chan struct{}
+	closed bool
+}
+
+type watcherShard struct {
+	mu   sync.Mutex
+	byID map[string][]*watcher
+}
+
+type watcher struct {
+	wake  func(driver.Hint)
+	alone [1]*watcher // itself: what byID has for an ID that one watches
+}
+
+// shard is where the watchers of an ID are. IDs are random.
+func (p *pushes) shard(id string) *watcherShard {
+	n := len(id)
+	if n > 0 {
+		n = int(id[n-1])
+	}
+	return &p.watchers[n%len(p.watchers)]
+}
+
+// Watch calls wake when the server has granted c from the queue, when c was
+// broken, and, as messages may have been missed, each time the connection
+// that brings them was made anew.
+func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	s.pushes.start()
+	return s.pushes.add(c.ID, wake)
+}
+
+func (p *pushes) add(id string, wake func(driver.Hint)) (stop func()) {
+	w := &watcher{wake: wake}
+	w.alone[0] = w
+	sh := p.shard(id)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.byID == nil {
+		sh.byID = map[string][]*watcher{}
+	}
+	if all := sh.byID[id]; all == nil {
+		sh.byID[id] = w.alone[:]
+	} else {
+		sh.byID[id] = append(append([]*watcher(nil), all...), w)
+	}
+	return func() { sh.remove(id, w) }
+}
+
+func (sh *watcherShard) remove(id string, w *watcher) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	all := sh.byID[id]
+	if len(all) == 1 && all[0] == w {
+		delete(sh.byID, id)
+		return
+	}
+	for i, other := range all {
+		if other == w {
+			// A new slice: deliver may be walking the old one.
+			sh.byID[id] = append(append([]*watcher(nil), all[:i]...), all[i+1:]...)
+			return
+		}
+	}
+}
+
+// start opens the connection, once. Nobody waits for it: who is granted before
+// it stands finds that out by refreshing.
+func (p *pushes) start() {
+	if p.started.Load() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cancel != nil || p.closed {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel, p.done = cancel, make(chan struct{})
+	p.started.Store(true)
+	go func() {
+		defer close(p.done)
+		p.open(ctx)
+	}()
+}
+
+func (p *pushes) close() {
+	p.mu.Lock()
+	cancel, done := p.cancel, p.done
+	p.closed = true
+	p.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-done
+	}
+}
+
+// deliver wakes those who watch id.
+func (p *pushes) deliver(id string, h driver.Hint) {
+	sh := p.shard(id)
+	sh.mu.Lock()
+	all := sh.byID[id]
+	sh.mu.Unlock()
+	for _, w := range all {
+		w.wake(h)
+	}
+}
+
+// wakeAll tells everybody to look again.
+func (p *pushes) wakeAll() {
+	var all []*watcher
+	for i := range p.watchers {
+		sh := &p.watchers[i]
+		sh.mu.Lock()
+		for _, ws := range sh.byID {
+			all = append(all, ws...)
+		}
+		sh.mu.Unlock()
+	}
+	for _, w := range all {
+		w.wake(driver.Hint{})
+	}
+}
+
+// subscribe reads the channels until ctx ends, on one connection after the
+// other.
+func (s *Store) subscribe(ctx context.Context) {
+	pause := minPause
+	for ctx.Err() == nil {
+		s.client.Subscribe(ctx, []string{s.channel, s.everyone},
+			func() {
+				pause = minPause
+				s.pushes.wakeAll()
+			},
+			s.receive)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause/2 + rand.N(pause/2)): // not all processes at once
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+const (
+	minPause = 20 * time.Millisecond
+	maxPause = 2 * time.Second
+)
+
+// receive reads a message: "g", ID, token and ms of a grant, or "l" and the ID
+// of a claim that was lost.
+func (s *Store) receive(message string) {
+	parts := strings.Split(message, "\t")
+	switch {
+	case len(parts) == 4 && parts[0] == "g":
+		token, ms := number(parts[2]), number(parts[3])
+		if token > 0 && ms > 0 {
+			s.pushes.deliver(parts[1], driver.Hint{Granted: true, Grant: grant(token, time.Duration(ms)*time.Millisecond)})
+		}
+	case len(parts) == 2 && parts[0] == "l":
+		s.pushes.deliver(parts[1], driver.Hint{})
+	}
+}

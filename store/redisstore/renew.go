@@ -1,0 +1,134 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
+)
+
+// batch is how many claims one script call confirms: enough to make the call's
+// own cost small, few enough to hold up the server for a fraction of a
+// millisecond.
+const batch = 200
+
+// chunk is one call and the claims that it answers.
+type chunk struct {
+	call   wire.Call
+	claims []int
+	simple bool // by the script renew, not refresh
+}
+
+// Renew confirms claims: 200 exclusive holders, or 200 of the others, with one
+// command, all commands in one round trip. In Cluster a command serves the
+// claims of one slot. What seems lost costs another round trip, as it may have
+// been downgraded by a request whose answer never came.
+func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	out := make([]driver.Renewal, len(claims))
+	ask := make([]int, 0, len(claims))
+	for i, c := range claims {
+		if err := errors.Join(driver.CheckClaim(c), driver.CheckTTL(c.Key, ttl, traits)); err != nil {
+			out[i].Err = err
+		} else if _, err := s.names.of(c.Key); err != nil {
+			out[i].Err = err
+		} else {
+			ask = append(ask, i)
+		}
+	}
+	ttl = ttl.Truncate(time.Millisecond)
+	simple := func(c driver.Claim) bool { return knownHeld(c) && c.Exclusive() }
+	again := s.renew(ctx, claims, ask, simple, ttl, out)
+	s.renew(ctx, claims, again, func(driver.Claim) bool { return false }, ttl, out)
+	return out
+}
+
+// renew asks about some claims and sets their answers. It returns those that
+// the simple script found lost.
+func (s *Store) renew(ctx context.Context, claims []driver.Claim, ask []int, simple func(driver.Claim) bool, ttl time.Duration, out []driver.Renewal) (lost []int) {
+	chunks := s.chunks(claims, ask, simple, ttl)
+	if len(chunks) == 0 {
+		return nil
+	}
+	calls := make([]wire.Call, len(chunks))
+	for i, c := range chunks {
+		calls[i] = c.call
+	}
+	for i, r := range s.runAll(ctx, calls) {
+		c := chunks[i]
+		answers := list(r.Value)
+		if r.Err == nil && len(answers) != len(c.claims) {
+			r.Err = strange(c.call.Script, r.Value)
+		}
+		for n, at := range c.claims {
+			switch {
+			case r.Err != nil:
+				out[at].Err = r.Err
+			case !c.simple:
+				out[at] = s.refreshed(answers[n], ttl)
+			case number(answers[n]) == 1:
+				out[at] = driver.Renewal{State: driver.Held, Grant: grant(-claims[at].Ticket, ttl)}
+			default:
+				lost = append(lost, at)
+			}
+		}
+	}
+	return lost
+}
+
+// chunks sorts legal claims into calls.
+func (s *Store) chunks(claims []driver.Claim, ask []int, simple func(driver.Claim) bool, ttl time.Duration) []*chunk {
+	type kind struct {
+		simple bool
+		slot   uint16
+	}
+	var chunks []*chunk
+	open := map[kind]*chunk{}
+	for _, i := range ask {
+		c := claims[i]
+		n, _ := s.names.of(c.Key) // legal, see Renew
+		k := kind{simple: simple(c)}
+		if s.names.cluster && !s.names.fixed {
+			k.slot = slot(n.lock)
+		}
+		b := open[k]
+		if b == nil || len(b.claims) == batch {
+			b = &chunk{simple: k.simple, call: wire.Call{Script: renewScript, Args: []string{millis(ttl)}}}
+			if !k.simple {
+				b.call.Script = refreshScript
+				b.call.Keys = []string{n.counter, n.high}
+			}
+			open[k] = b
+			chunks = append(chunks, b)
+		}
+		b.claims = append(b.claims, i)
+		if k.simple {
+			b.call.Keys = append(b.call.Keys, n.lock)
+			b.call.Args = append(b.call.Args, value(c.ID))
+		} else {
+			b.call.Keys = append(b.call.Keys, n.lock, n.queue(), n.waiters(), n.shared(), n.info())
+			b.call.Args = append(b.call.Args, c.ID, tokenArg(c), s.place(c, ttl))
+		}
+	}
+	return chunks
+}
+
+// refreshed reads one answer of the script refresh.
+func (s *Store) refreshed(answer any, ttl time.Duration) driver.Renewal {
+	a := list(answer)
+	if len(a) > 0 {
+		switch code := number(a[0]); {
+		case code == 0:
+			return driver.Renewal{State: driver.Lost}
+		case code == 1 && len(a) > 1:
+			return driver.Renewal{State: driver.Held, Grant: grant(number(a[1]), ttl)}
+		case code == 2:
+			return driver.Renewal{State: driver.Waiting, Grant: s.waiting(a)}
+		case code == 6 && len(a) > 1:
+			return driver.Renewal{Err: fmt.Errorf("redis: %w: %s", driver.ErrUnknown, text(a[1]))}
+		}
+	}
+	return driver.Renewal{Err: strange(refreshScript, answer)}
+}

@@ -1,0 +1,155 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"github.com/redis/rueidis"
+
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
+)
+
+// ruClient is a wire.Client over rueidis. rueidis never sends a script twice:
+// only commands that it knows to be read-only are retried.
+type ruClient struct {
+	c rueidis.Client
+
+	// one says that there is one connection for all scripts (to each node),
+	// which executes also what was abandoned in the order in which it came.
+	one bool
+}
+
+func (r ruClient) command(c rueidis.Client, call wire.Call) rueidis.Completed {
+	if call.Full {
+		return c.B().Eval().Script(call.Script.Text).Numkeys(int64(len(call.Keys))).Key(call.Keys...).Arg(call.Args...).Build()
+	}
+	return c.B().Evalsha().Sha1(call.Script.SHA).Numkeys(int64(len(call.Keys))).Key(call.Keys...).Arg(call.Args...).Build()
+}
+
+func (r ruClient) Run(ctx context.Context, call wire.Call) (any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, wire.NotSent(err)
+	}
+	return ruResult(r.c.Do(ctx, r.command(r.c, call)))
+}
+
+func (r ruClient) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
+	if err := ctx.Err(); err != nil {
+		return failAll(len(calls), wire.NotSent(err))
+	}
+	commands := make([]rueidis.Completed, len(calls))
+	for i, call := range calls {
+		commands[i] = r.command(r.c, call)
+	}
+	return ruResults(r.c.DoMulti(ctx, commands...))
+}
+
+func (r ruClient) Primaries(ctx context.Context, f func(wire.Node) error) error {
+	if !r.Cluster() {
+		return f(ruNode{r.c})
+	}
+	for _, c := range r.c.Nodes() {
+		n := ruNode{c}
+		role, err := n.Do(ctx, "ROLE")
+		if err != nil {
+			return err
+		}
+		if list, ok := role.([]any); ok && len(list) > 0 && list[0] == "master" {
+			if err := f(n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r ruClient) Subscribe(ctx context.Context, channels []string, ready func(), message func(string)) error {
+	c := r.c
+	if r.Cluster() {
+		// A message reaches every node, so any of them will do; another
+		// one after each loss, as maps are walked in random order.
+		for _, c = range r.c.Nodes() {
+			break
+		}
+	}
+	// A connection of its own: on one that carries commands, a burst of
+	// messages would delay answers.
+	d, cancel := c.Dedicate()
+	defer cancel()
+	lost := d.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage: func(m rueidis.PubSubMessage) { message(m.Message) },
+	})
+	if err := d.Do(ctx, d.B().Subscribe().Channel(channels...).Build()).Error(); err != nil {
+		return ruError(err)
+	}
+	ready()
+	select {
+	case err := <-lost:
+		if err == nil {
+			err = rueidis.ErrClosing
+		}
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r ruClient) Cluster() bool        { return r.c.Mode() == rueidis.ClientModeCluster }
+func (r ruClient) FollowsPrimary() bool { return r.c.Mode() != rueidis.ClientModeStandalone }
+func (r ruClient) InOrder() bool        { return r.one }
+func (r ruClient) Close()               { r.c.Close() }
+
+type ruNode struct{ c rueidis.Client }
+
+func (n ruNode) Do(ctx context.Context, args ...string) (any, error) {
+	return ruResult(n.c.Do(ctx, n.c.B().Arbitrary(args...).Build()))
+}
+
+func (n ruNode) DoAll(ctx context.Context, commands [][]string) []wire.Result {
+	built := make([]rueidis.Completed, len(commands))
+	for i, args := range commands {
+		built[i] = n.c.B().Arbitrary(args...).Build()
+	}
+	return ruResults(n.c.DoMulti(ctx, built...))
+}
+
+func ruResults(rs []rueidis.RedisResult) []wire.Result {
+	out := make([]wire.Result, len(rs))
+	for i, r := range rs {
+		out[i].Value, out[i].Err = ruResult(r)
+	}
+	return out
+}
+
+func ruResult(r rueidis.RedisResult) (any, error) {
+	v, err := r.ToAny()
+	if err == nil || rueidis.IsRedisNil(err) {
+		return v, nil
+	}
+	return nil, ruError(err)
+}
+
+func ruError(err error) error {
+	if e, ok := errors.AsType[*rueidis.RedisError](err); ok {
+		return &wire.ServerError{Text: e.Error()}
+	}
+	if isDial(err) || errors.Is(err, rueidis.ErrNoAddr) || errors.Is(err, rueidis.ErrNoSlot) {
+		return wire.NotSent(err)
+	}
+	return err
+}
+
+// isDial reports whether no connection came about.
+func isDial(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "dial"
+}
+
+func failAll(n int, err error) []wire.Result {
+	out := make([]wire.Result, n)
+	for i := range out {
+		out[i].Err = err
+	}
+	return out
+}

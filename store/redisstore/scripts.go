@@ -1,0 +1,39 @@
+package redisstore
+
+import (
+	"embed"
+	"fmt"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
+)
+
+//go:embed scripts/*.lua
+var luaFiles embed.FS
+
+// The scripts. Each file says at its head what KEYS and ARGV are.
+var (
+	acquireScript   = script("acquire_seed", "acquire", "clock")
+	releaseScript   = script("release_pass", "release", "pass")
+	combinedScript  = script("combined", "clock", "take", "pass", "give")
+	renewScript     = script("renew")
+	enterScript     = script("enter", "join", "clock", "state")
+	leaveScript     = script("leave", "clock", "state")
+	refreshScript   = script("refresh", "clock", "state")
+	downgradeScript = script("downgrade", "clock", "state")
+	inspectScript   = script("inspect", "clock", "state")
+	breakScript     = script("break", "clock", "state")
+)
+
+// script joins a script with the parts that it shares with others.
+func script(name string, shared ...string) *wire.Script {
+	text := fmt.Sprintf("local WAITER = %d -- µs that a waiter lives\n", driver.WaiterTTL.Microseconds())
+	for _, part := range append(shared, name) {
+		b, err := luaFiles.ReadFile("scripts/" + part + ".lua")
+		if err != nil {
+			panic(err) // the file is part of the program
+		}
+		text += string(b)
+	}
+	return wire.NewScript(name, text)
+}

@@ -1,0 +1,32 @@
+-- Takes a lock from all its holders, tells every process, and hands over.
+--
+-- KEYS  1 lock  2 T  3 H  4 queue  5 waiters  6 shared  7 info
+-- ARGV  1 the channel that all processes read
+-- Answers {number of holders}, or {-1, type}: not a lock.
+
+local k = {L = KEYS[1], T = KEYS[2], H = KEYS[3], q = KEYS[4], w = KEYS[5], s = KEYS[6], i = KEYS[7]}
+local state, v = settle(k)
+if state == 'other' then
+	local t = call('TYPE', k.L)
+	return {-1, type(t) == 'table' and t.ok or t}
+elseif state ~= 'free' and call('PTTL', k.L) == -1 then
+	return {-1, 'string'}
+end
+
+-- IDs are published when they are worth nothing any more.
+local holders = 0
+if state == 'whole' then
+	holders = 1
+	call('PUBLISH', ARGV[1], 'l\t' .. string.match(v, '^b1:([^:]*)'))
+elseif state == 'foreign' then
+	holders = 1
+elseif state == 'shared' then
+	for _, id in ipairs(call('ZRANGE', k.s, 0, -1)) do
+		holders = holders + 1
+		call('PUBLISH', ARGV[1], 'l\t' .. id)
+	end
+	call('DEL', k.s, k.i)
+end
+call('DEL', k.L)
+hand(k)
+return {holders}

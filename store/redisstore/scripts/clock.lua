@@ -1,0 +1,42 @@
+-- Shared head of every script that draws a number: the counter.
+
+-- Numbers of 16 digits: tostring and .. print 14 of them.
+local function num(n)
+	return string.format('%.0f', n)
+end
+
+local function micros()
+	local t = redis.call('TIME')
+	return tonumber(t[1]) * 1000000 + tonumber(t[2])
+end
+
+local function seed(T, H, n)
+	redis.call('SET', T, num(n), 'PX', 140)
+	redis.call('SET', H, num((math.floor(n / 131072) + 1) * 131072))
+	return n
+end
+
+-- reseed begins another window after T has shown n: gone, or used up.
+local function reseed(T, H, n)
+	if n < 1e15 then
+		n = tonumber(redis.call('GET', H) or 0) or 0
+	end
+	return seed(T, H, math.max(n, micros()))
+end
+
+-- tick draws the next number of the counter T: a token or a ticket, and at the
+-- same time a coarse clock, in microseconds, at most 140 ms slow.
+--
+-- T dies 140 ms after it was seeded, so a promoted replica or an emptied
+-- server seeds from its clock instead of counting on from an old value. H is
+-- above every number ever drawn from T, so a clock that was set back does no
+-- harm. Every number of a window is below the H written at its seed; a window
+-- ends by T's expiry or by its 2^17th number, and the next one starts at
+-- max(H, TIME), or it is ended early by a seed at max(T, TIME).
+local function tick(T, H)
+	local n = redis.call('INCR', T)
+	if n < 1e15 or n % 131072 == 0 then
+		return reseed(T, H, n)
+	end
+	return n
+end

@@ -1,0 +1,89 @@
+-- Acquires any lock, or takes a place in line, or tells who is in the way.
+--
+-- KEYS  1 lock  2 T  3 H  4 queue  5 waiters  6 shared  7 info
+-- ARGV  1 id  2 owner  3 want: x, r1, p2/10  4 ttl, ms  5 claim, ms
+--       6 channel of the process  7 "q" to queue  8 "r" to look for the place
+--       that an earlier attempt may have left  9 text of that place, or ""
+--       10 the token that an earlier attempt was told, or ""
+-- Answers {1, token}                           granted
+--         {2, ticket, foreign, left ms}        in line
+--         {3, value, ttl ms, waiting, info}    refused: held
+--         {4, value}                           refused: other capacity
+--         {5, type}                            refused: not a lock
+
+local k = {L = KEYS[1], T = KEYS[2], H = KEYS[3], q = KEYS[4], w = KEYS[5], s = KEYS[6], i = KEYS[7]}
+local id, owner, want, ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+-- The answer to an earlier attempt was lost, or the client sent it twice.
+local token = confirm(k, id, ms, tonumber(ARGV[10]))
+if token then
+	return {1, token}
+end
+
+local state, v = settle(k)
+if state == 'other' then
+	local t = call('TYPE', k.L)
+	return {5, type(t) == 'table' and t.ok or t}
+end
+local left = call('PTTL', k.L)
+if left == -1 then
+	return {5, 'string'}
+end
+
+local place, ticket
+if ARGV[8] == 'r' then
+	place, ticket = find(k, id, ARGV[9])
+	if place then
+		stay(k, id)
+	end
+end
+
+if (state == 'free' or state == 'shared') and call('EXISTS', k.q) == 1 then
+	hand(k)
+	token = place and confirm(k, id, ms)
+	if token then
+		return {1, token}
+	end
+	state, v = look(k)
+	left = call('PTTL', k.L)
+end
+if place then
+	return waiting(k, ticket)
+end
+
+if fits(state, v, want) and call('EXISTS', k.q) == 0 then
+	token = tick(k.T, k.H)
+	if want == 'x' then
+		whole(k, id, owner, token, ms)
+	else
+		join(k, v, want, id, owner, token, ms)
+	end
+	return {1, token}
+end
+if state == 'shared' and want ~= 'x' then
+	local _, _, kind = parse(want)
+	if sub(v, 1, #kind) ~= kind then
+		return {4, v}
+	end
+end
+
+if ARGV[7] ~= 'q' then
+	local info = ''
+	if state == 'shared' then
+		local holder = call('ZRANGE', k.s, -1, -1)[1]
+		info = holder and call('HGET', k.i, holder) or ''
+	end
+	return {3, v or '', left, call('LLEN', k.q), info}
+end
+
+ticket = now(k)
+local entry = num(ticket) .. '\t' .. id .. '\t' .. want .. '\t' .. ARGV[5] .. '\t' .. ARGV[6] .. '\t' .. owner
+-- Waiters that never wait for a full refresh do not prolong the queue, so
+-- joining does it now and then.
+if call('RPUSH', k.q, entry) == 1 or ticket % 16 == 0 then
+	call('EXPIRE', k.q, 60)
+end
+if state == 'shared' then
+	return waiting(k, ticket)
+end
+return {2, ticket, state == 'foreign' and 1 or 0, left}

@@ -1,0 +1,31 @@
+-- Ends any claim, held or waiting, and hands over to those who now fit.
+--
+-- KEYS  1 lock  2 T  3 H  4 queue  5 waiters  6 shared  7 info
+-- ARGV  1 id  2 "h" if the claim is known to be held  3 text of its place, or ""
+-- Answers 1: ended; 0: there was no such claim.
+
+local k = {L = KEYS[1], T = KEYS[2], H = KEYS[3], q = KEYS[4], w = KEYS[5], s = KEYS[6], i = KEYS[7]}
+local id = ARGV[1]
+local own = 'b1:' .. id .. ':'
+
+local state, v = settle(k)
+local ended = 0
+if state == 'whole' and sub(v, 1, #own) == own then
+	call('DEL', k.L)
+	ended = 1
+elseif state == 'shared' and call('ZSCORE', k.s, id) then
+	local held = call('HGET', k.i, id)
+	call('ZREM', k.s, id)
+	call('HDEL', k.i, id)
+	less(k, v, held and parse(string.match(held, '^[^\t]+')) or 1)
+	ended = 1
+elseif ARGV[2] ~= 'h' then
+	local place = find(k, id, ARGV[3])
+	if place then
+		call('LREM', k.q, 1, place)
+		call('HDEL', k.w, id)
+		ended = 1
+	end
+end
+hand(k)
+return ended

@@ -1,0 +1,23 @@
+-- pass hands an exclusive lock that its holder gives up to e, the entry that
+-- was popped off the queue's head, if that is an exclusive waiter that has
+-- joined lately. It answers 1; or -1, with e back in its place: not that simple.
+local function pass(lock, T, queue, e)
+	local stamp, id, ms, channel, owner = string.match(e, '^(%d+)\t([^\t]+)\tx\t(%d+)\t([^\t]+)\t(.*)$')
+	if stamp then
+		local n = redis.call('INCR', T)
+		if n >= 1e15 and n % 131072 ~= 0 then
+			if tonumber(stamp) + WAITER > n then
+				local token = string.format('%.0f', n)
+				redis.call('SET', lock, 'b1:' .. id .. ':' .. token .. ':' .. owner, 'PX', ms)
+				redis.call('PUBLISH', channel, 'g\t' .. id .. '\t' .. token .. '\t' .. ms)
+				return 1
+			end
+		else
+			-- T is gone or used up. Who draws next must see that, too.
+			redis.call(n < 1e15 and 'DEL' or 'DECR', T)
+		end
+	end
+	redis.call('LPUSH', queue, e)
+	redis.call('EXPIRE', queue, 60) -- the pop may have deleted the key
+	return -1
+end

@@ -1,0 +1,13 @@
+-- take acquires an exclusive lock that is free and that nobody waits for. It
+-- answers the token, or -1: not that simple.
+local function take(lock, T, H, queue, value, ms)
+	-- A lock that is free may have waiters: its holder expired, or a foreign
+	-- client deleted it. They come first.
+	if redis.call('EXISTS', queue) == 1 then
+		return -1
+	end
+	if not redis.call('SET', lock, value, 'NX', 'PX', ms) then
+		return -1
+	end
+	return tick(T, H)
+end

@@ -1,0 +1,288 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
+)
+
+// Store keeps locks in Redis. It implements driver.Store, driver.Watcher,
+// driver.Inspector and driver.Downgrader. Use New or Open.
+type Store struct {
+	client   wire.Client
+	owned    bool // the client is ours to close
+	names    *names
+	channel  string // of this process
+	everyone string // of all processes
+	clock    serverClock
+	busy     busyKeys
+	pushes   pushes
+	orphans  orphans
+	combiner combiner
+	closed   atomic.Bool
+}
+
+var (
+	_ driver.Store      = (*Store)(nil)
+	_ driver.Watcher    = (*Store)(nil)
+	_ driver.Inspector  = (*Store)(nil)
+	_ driver.Downgrader = (*Store)(nil)
+)
+
+var traits = driver.Traits{
+	Store:     "redis",
+	Fencing:   true,
+	FIFO:      true,
+	Shared:    true,
+	Permits:   true,
+	Failover:  true,
+	Processes: true,
+	Machines:  true,
+	MinTTL:    100 * time.Millisecond,
+	MaxTTL:    24 * time.Hour,
+}
+
+// Traits says what the store promises.
+func (s *Store) Traits() driver.Traits { return traits }
+
+// An Option changes how New, Open and the adapters make a store.
+type Option func(*options)
+
+type options struct {
+	prefix        string
+	allowEviction bool
+}
+
+// Prefix puts p before the name of every key that the store uses. Defaults to
+// none, so that a lock's name on the server is its key. A prefix may contain
+// braces only as a complete hash tag: "{app}:" puts all locks on one slot of a
+// Cluster.
+func Prefix(p string) Option { return func(o *options) { o.prefix = p } }
+
+// AllowEviction accepts a server that may evict keys when its memory is full.
+// A lock that is evicted is given away while its holder believes in it.
+func AllowEviction() Option { return func(o *options) { o.allowEviction = true } }
+
+// EvictionError refuses a server that would throw away locks when its memory
+// is full.
+type EvictionError struct {
+	Policy string // maxmemory-policy
+}
+
+func (e *EvictionError) Error() string {
+	return fmt.Sprintf("redis evicts keys when its memory is full (maxmemory-policy %s), locks among them: "+
+		"set maxmemory-policy noeviction there, or allow it explicitly", e.Policy)
+}
+
+// ReplicaError refuses a server that is a replica: it accepts no locks, and
+// what it shows is old.
+type ReplicaError struct {
+	Primary string // its address, if the server tells
+}
+
+func (e *ReplicaError) Error() string {
+	s := "redis server is a replica, which cannot grant locks: connect to its primary"
+	if e.Primary != "" {
+		s += " at " + e.Primary
+	}
+	return s + ", or through Sentinel"
+}
+
+// VersionError refuses a server that is too old.
+type VersionError struct {
+	Version string
+}
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("redis server is version %s, at least 6.2 is needed", e.Version)
+}
+
+// checkTimeout bounds what New asks the server.
+const checkTimeout = 5 * time.Second
+
+// New returns a store that uses a client that the caller made, and which Close
+// leaves open. The client's mode (single, Sentinel, Cluster) is the store's.
+//
+// With PipelineMultiplex: -1 in its options the client has one connection, on
+// which nothing overtakes. With several, what cleans up behind an attempt that
+// was abandoned may come before it and has to look again.
+//
+// It asks the server for its version, role and eviction policy, and fails with
+// *VersionError, *ReplicaError or *EvictionError if locks would not be safe
+// there, with driver.ErrUnavailable if it does not answer within five seconds.
+func New(client rueidis.Client, opts ...Option) (*Store, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
+	return newStore(ctx, ruClient{client, false}, false, opts)
+}
+
+// Adapt is New for another client. It is for the adapters in this module.
+func Adapt(ctx context.Context, client wire.Client, opts ...Option) (*Store, error) {
+	return newStore(ctx, client, false, opts)
+}
+
+func newStore(ctx context.Context, client wire.Client, owned bool, opts []Option) (*Store, error) {
+	var o options
+	for _, set := range opts {
+		set(&o)
+	}
+	n, err := newNames(o.prefix, client.Cluster())
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		client:   client,
+		owned:    owned,
+		names:    n,
+		channel:  n.own + strings.ToLower(rand.Text()[:13]),
+		everyone: n.own + "everyone",
+	}
+	s.pushes.open = s.subscribe
+	s.combiner.store = s
+	s.clock.start()
+	err = client.Primaries(ctx, func(n wire.Node) error { return s.check(ctx, n, o) })
+	switch err.(type) {
+	case nil:
+		return s, nil
+	case *EvictionError, *ReplicaError, *VersionError:
+		return nil, err
+	}
+	return nil, unavailable(err) // nothing was changed
+}
+
+// check looks whether locks are safe on a server.
+func (s *Store) check(ctx context.Context, n wire.Node, o options) error {
+	if _, err := n.Do(ctx, "PING"); err != nil {
+		return err
+	}
+	if t, err := n.Do(ctx, "TIME"); err == nil {
+		if list, ok := t.([]any); ok && len(list) == 2 {
+			s.clock.observe(1_000_000*number(list[0]) + number(list[1]))
+		}
+	} else if !denied(err) {
+		return err
+	}
+	info, err := serverInfo(ctx, n)
+	if err != nil {
+		return err
+	}
+	if v := info["redis_version"]; v != "" && olderThan(v, 6, 2) {
+		return &VersionError{v}
+	}
+	if info["role"] == "slave" && !s.client.FollowsPrimary() {
+		e := &ReplicaError{}
+		if host := info["master_host"]; host != "" {
+			e.Primary = host + ":" + info["master_port"]
+		}
+		return e
+	}
+	if p := info["maxmemory_policy"]; p != "" && p != "noeviction" && !o.allowEviction {
+		return &EvictionError{p}
+	}
+	return nil
+}
+
+// serverInfo reads INFO. A server that hides it from us is taken as it is.
+func serverInfo(ctx context.Context, n wire.Node) (map[string]string, error) {
+	info := map[string]string{}
+	v, err := n.Do(ctx, "INFO")
+	if err != nil {
+		if denied(err) {
+			return info, nil
+		}
+		return nil, err
+	}
+	text, _ := v.(string)
+	for line := range strings.Lines(text) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			info[k] = v
+		}
+	}
+	return info, nil
+}
+
+// denied reports whether the server lives but does not let us run a command.
+func denied(err error) bool {
+	e, ok := errors.AsType[*wire.ServerError](err)
+	return ok && (e.Code() == "NOPERM" || e.Code() == "ERR")
+}
+
+func olderThan(version string, major, minor int) bool {
+	a, rest, _ := strings.Cut(version, ".")
+	b, _, _ := strings.Cut(rest, ".")
+	x, err := strconv.Atoi(a)
+	if err != nil {
+		return false
+	}
+	y, _ := strconv.Atoi(b)
+	return x < major || x == major && y < minor
+}
+
+// Close ends the store. Locks that are held stay until they expire. The client
+// is closed only if Open made it. Further calls fail with driver.ErrClosed.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	s.pushes.close()
+	s.orphans.close()
+	if s.owned {
+		s.client.Close()
+	}
+	return nil
+}
+
+// serverClock estimates the server's time, to be shown to people and for
+// nothing else.
+type serverClock struct {
+	begin  time.Time
+	offset atomic.Int64 // server time at begin, ms
+}
+
+func (c *serverClock) start() {
+	c.begin = time.Now()
+	c.offset.Store(c.begin.UnixMilli())
+}
+
+// observe learns from a number that the server drew from its clock, in µs. As
+// these may be 140 ms slow, a small difference says nothing.
+func (c *serverClock) observe(micros int64) {
+	offset := micros/1000 - time.Since(c.begin).Milliseconds()
+	if d := offset - c.offset.Load(); d > 500 || d < -500 {
+		c.offset.Store(offset)
+	}
+}
+
+func (c *serverClock) millis() int64 { return c.offset.Load() + time.Since(c.begin).Milliseconds() }
+
+// number reads an integer that Redis may answer as text.
+func number(v any) int64 {
+	switch v := v.(type) {
+	case int64:
+		return v
+	case string:
+		n, _ := strconv.ParseInt(v, 10, 64)
+		return n
+	}
+	return 0
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+func list(v any) []any {
+	l, _ := v.([]any)
+	return l
+}

@@ -1,0 +1,306 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+//go:embed schema.sql
+var schema string
+
+const schemaVersion = 1
+
+// oldestSQLite is the first version in which two connections that restart the
+// log at the same time do not damage it.
+const oldestSQLite = 3_051_003
+
+// checkEvery is how often a transaction asks whether the file is still this
+// machine's, in microseconds.
+const checkEvery = 1_000_000
+
+func open(path string, o options) (s *Store, err error) {
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	s = &Store{path: path, opts: o, sweeper: sweeper{after: []byte{}}}
+	bad := func(problem, err error) error { return &FileError{Path: path, Problem: problem, Err: err} }
+
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, bad(ErrDirectory, err)
+	}
+	switch fs, err := o.remote(dir); {
+	case errors.Is(err, ErrPlatform):
+		return nil, bad(ErrPlatform, nil)
+	case err != nil:
+		return nil, bad(ErrIO, err)
+	case fs != "":
+		return nil, bad(ErrNetworkFS, errors.New(fs))
+	}
+	if o.shifted() {
+		return nil, bad(ErrTimeNamespace, nil)
+	}
+	if v := sqlite3.SQLITE_VERSION_NUMBER; v < oldestSQLite {
+		return nil, fmt.Errorf("sqlite store: the SQLite library is version %d, at least %d is needed: update modernc.org/sqlite", v, oldestSQLite)
+	}
+
+	if err := create(path); err != nil {
+		return nil, bad(problemOfOpen(err), err)
+	}
+	// One name for all who come by different links: SQLite names its log, and
+	// we the turnstile, after it.
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return nil, bad(ErrIO, err)
+	}
+	s.path = path
+	if s.file, err = os.Stat(path); err != nil {
+		return nil, bad(ErrIO, err)
+	}
+	if !s.file.Mode().IsRegular() {
+		return nil, bad(ErrNotDatabase, nil)
+	}
+
+	// Who may use the database may use what stands beside it.
+	beside, mode := path+"-wake", s.file.Mode().Perm()
+	if err := os.Mkdir(beside, 0o700); err == nil {
+		giveTo(beside, s.file)
+		os.Chmod(beside, mode|(mode&0o444)>>2)
+	} else if !errors.Is(err, os.ErrExist) {
+		return nil, bad(ErrReadOnly, err)
+	}
+	if err := s.turn.open(beside, mode, s.file); err != nil {
+		s.turn.close()
+		return nil, bad(ErrReadOnly, err)
+	}
+	s.mail = newMailbox(s, beside, mode)
+	if err := s.connect(); err != nil {
+		s.shut()
+		if problem := problemOf(err); problem != nil {
+			err = bad(problem, err)
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// create makes the file before SQLite would, which would let everybody read
+// it. An existing one is not opened: closing it would drop SQLite's locks.
+func create(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+func problemOfOpen(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return ErrReadOnly
+	}
+	return ErrIO
+}
+
+// dsn names the file to the library. Writers wait at the turnstile, so busy
+// is only who ignores it, such as a shell; a short wait is repeated by us.
+func (s *Store) dsn(readOnly bool) string {
+	q := "_error_rc=1&_dqs=0&_busy_timeout=50&_synchronous=FULL"
+	if readOnly {
+		q += "&_query_only=1"
+	}
+	return (&url.URL{Scheme: "file", Path: s.path, RawQuery: q}).String()
+}
+
+func (s *Store) connect() error {
+	// Locks that a foreign close of the file does not drop, if it is not too
+	// late to have them.
+	sqlite.OFDLocking(true)
+
+	var err error
+	if s.db, err = sql.Open("sqlite", s.dsn(false)); err != nil {
+		return err
+	}
+	s.db.SetMaxOpenConns(1)
+	if s.readers, err = sql.Open("sqlite", s.dsn(true)); err != nil {
+		return err
+	}
+	s.readers.SetMaxOpenConns(2)
+
+	// In turn, because changing the journal mode and making tables want the
+	// file alone.
+	if err := s.turn.enter(); err != nil {
+		return err
+	}
+	defer s.turn.leave()
+	ctx := context.Background()
+	if s.conn, err = persist(func() (*sql.Conn, error) { return s.db.Conn(ctx) }); err != nil {
+		return err
+	}
+	mode, err := persist(func() (mode string, err error) {
+		err = s.conn.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode)
+		return mode, err
+	})
+	if err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return &FileError{Path: s.path, Problem: ErrReadOnly, Err: fmt.Errorf("its journal mode stays %q", mode)}
+	}
+	var encoding string
+	if err := s.conn.QueryRowContext(ctx, "PRAGMA encoding").Scan(&encoding); err != nil {
+		return err
+	}
+	if encoding != "UTF-8" { // a CAST from TEXT would not give the bytes of a key
+		return &FileError{Path: s.path, Problem: ErrEncoding, Err: errors.New(encoding)}
+	}
+	// A log that had to grow is cut back.
+	if _, err := s.conn.ExecContext(ctx, "PRAGMA journal_size_limit = 8388608"); err != nil {
+		return err
+	}
+	if err := s.migrate(ctx); err != nil {
+		return err
+	}
+	s.tx.s = s
+	for i, text := range statements {
+		if s.stmt[i], err = s.conn.PrepareContext(ctx, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// persist repeats f while others keep the file busy.
+func persist[T any](f func() (T, error)) (T, error) {
+	for {
+		v, err := f()
+		if !isBusy(err) {
+			return v, err
+		}
+	}
+}
+
+// migrate makes the tables and, after a reboot, empties them.
+func (s *Store) migrate(ctx context.Context) error {
+	boot, err := s.opts.boot()
+	if err != nil {
+		return err
+	}
+	do := func(query string, args ...any) {
+		if err == nil {
+			_, err = s.conn.ExecContext(ctx, query, args...)
+		}
+	}
+	if _, err := persist(func() (sql.Result, error) { return s.conn.ExecContext(ctx, "BEGIN IMMEDIATE") }); err != nil {
+		return err
+	}
+	defer s.conn.ExecContext(ctx, "ROLLBACK") // does nothing after the commit
+
+	var version int
+	var of string
+	var tables int
+	if err := s.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'baton_meta'").Scan(&tables); err != nil {
+		return err
+	}
+	if tables == 0 {
+		do(schema)
+		do("INSERT INTO baton_meta VALUES ('schema', ?), ('boot', ''), ('booted', 0), ('high', 0)", schemaVersion)
+		if err != nil {
+			return err
+		}
+	}
+	if err := s.conn.QueryRowContext(ctx, "SELECT (SELECT value FROM baton_meta WHERE name = 'schema'), (SELECT value FROM baton_meta WHERE name = 'boot')").Scan(&version, &of); err != nil {
+		return err
+	}
+	if version > schemaVersion {
+		return &FileError{Path: s.path, Problem: ErrNewerSchema, Err: errors.New("version " + strconv.Itoa(version))}
+	}
+	if of != boot {
+		// Nobody of another boot is alive, and its times mean nothing.
+		do("UPDATE baton_meta SET value = max(value, (SELECT ifnull(max(last), 0) FROM baton_lock)) WHERE name = 'high'")
+		do("DELETE FROM baton_claim")
+		do("DELETE FROM baton_lock")
+		do("UPDATE baton_meta SET value = ? WHERE name = 'boot'", boot)
+		do("UPDATE baton_meta SET value = ? WHERE name = 'booted'", s.opts.wall()-s.opts.clock())
+	}
+	do("COMMIT")
+	return err
+}
+
+// check finds out, within a transaction, whether the file is the one that was
+// opened and nobody but this machine uses it.
+func (s *Store) check() error {
+	now, err := os.Stat(s.path)
+	if err != nil || !os.SameFile(now, s.file) {
+		return &FileError{Path: s.path, Problem: ErrReplaced, Err: err}
+	}
+	if at := s.opts.clock(); at-s.checked >= checkEvery {
+		want, err := s.opts.boot()
+		if err != nil {
+			return err
+		}
+		var boot string
+		if err := s.stmt[stBoot].QueryRow().Scan(&boot); err != nil {
+			return err
+		}
+		if boot != want {
+			return &FileError{Path: s.path, Problem: ErrOtherMachine}
+		}
+		s.checked = at
+	}
+	return nil
+}
+
+// begin starts a transaction that may write at once: one that began by
+// reading could not be kept from failing later. It gives up when nobody waits
+// for it any more.
+func (s *Store) begin() error {
+	for {
+		err := s.exec(stBegin)
+		if !isBusy(err) || !s.waiting() {
+			return err
+		}
+	}
+}
+
+func (s *Store) rollback() {
+	s.exec(stRollback) // fails if SQLite has undone it already
+}
+
+func (s *Store) exec(n int, args ...any) error {
+	_, err := s.stmt[n].Exec(args...)
+	return err
+}
+
+// shut closes what is open.
+func (s *Store) shut() error {
+	var errs []error
+	s.mail.close()
+	for _, st := range s.stmt {
+		if st != nil {
+			st.Close()
+		}
+	}
+	if s.readers != nil {
+		errs = append(errs, s.readers.Close())
+	}
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
+	}
+	if s.db != nil {
+		errs = append(errs, s.db.Close())
+	}
+	s.turn.close()
+	return errors.Join(errs...)
+}

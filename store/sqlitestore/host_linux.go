@@ -1,0 +1,92 @@
+package sqlitestore
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// bootClock is the store's clock: microseconds since the machine was booted,
+// suspensions included. All processes of one boot read the same.
+func bootClock() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic("clock_gettime(CLOCK_BOOTTIME): " + err.Error()) // every Linux since 2.6.39 has it
+	}
+	return ts.Nano() / 1000
+}
+
+// bootID names the present boot of this machine.
+func bootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
+}
+
+// shiftedClock reports whether a time namespace moves this process's
+// CLOCK_BOOTTIME away from that of the machine.
+func shiftedClock() bool {
+	offsets, err := os.ReadFile("/proc/self/timens_offsets")
+	if err != nil {
+		return false // a kernel without time namespaces
+	}
+	for line := range bytes.Lines(offsets) {
+		f := bytes.Fields(line)
+		if len(f) == 3 && string(f[0]) == "boottime" && (string(f[1]) != "0" || string(f[2]) != "0") {
+			return true
+		}
+	}
+	return false
+}
+
+// remoteFS names the file system of dir if other machines may be using it or
+// a program stands behind it.
+func remoteFS(dir string) (string, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return "", err
+	}
+	return remoteMagic[uint32(st.Type)], nil
+}
+
+var remoteMagic = map[uint32]string{
+	0x00006969: "nfs",
+	0x0000517b: "smb",
+	0xff534d42: "cifs",
+	0xfe534d42: "smb2",
+	0x65735546: "fuse", // sshfs, s3fs, virtiofs, …
+	0x01021997: "9p",
+	0x00c36400: "ceph",
+	0x5346414f: "afs",
+	0x6b414653: "kafs",
+	0x73757245: "coda",
+	0x0000564c: "ncp",
+	0x47504653: "gpfs",
+	0x0bd00bd0: "lustre",
+	0x01161970: "gfs2",
+	0x7461636f: "ocfs2",
+	0x20030528: "orangefs",
+	0x786f4256: "vboxsf",
+	0xbacbacbc: "vmhgfs",
+	0x013661e0: "glusterfs",
+	0x19830326: "beegfs",
+	0x0000aad7: "panfs",
+}
+
+// socketPath is a name of the socket that fits the 107 bytes that an address
+// holds, however deep the directory is.
+func socketPath(dir *os.File, name string) string {
+	return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + name
+}
+
+// sendTo sends a datagram to a socket in dir, or fails at once.
+func sendTo(dir *os.File, name string, text []byte) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Sendto(fd, text, unix.MSG_NOSIGNAL, &unix.SockaddrUnix{Name: socketPath(dir, name)})
+}

@@ -1,0 +1,265 @@
+package sqlitestore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+// pollDeaf is how often a process without a socket asks, while its goroutines
+// wait, whether something changed.
+const pollDeaf = 2 * time.Millisecond
+
+// A mailbox is where other processes tell this one that its waiters were
+// granted: a socket beside the database, made when somebody first waits. It
+// is a hint; the poll of the database behind it also stands in for it where
+// sockets cannot be made. Nothing runs while nobody watches.
+type mailbox struct {
+	s    *Store
+	dir  string
+	name string
+	mode os.FileMode
+
+	mu       sync.Mutex
+	folder   *os.File // of dir, for short socket names
+	conn     *net.UnixConn
+	deaf     bool // no socket can be made
+	closed   bool
+	watching int
+	waiting  int
+	reading  bool               // a goroutine reads from conn
+	stopPoll context.CancelFunc // nil: no goroutine polls
+}
+
+// A letter is the datagram.
+type letter struct {
+	Key   string `json:"key"`
+	ID    string `json:"id"`
+	Token int64  `json:"token,omitempty"` // 0: look again
+	TTL   int64  `json:"ttl,omitempty"`   // microseconds
+}
+
+func newMailbox(s *Store, dir string, mode os.FileMode) *mailbox {
+	m := &mailbox{s: s, dir: dir, name: driver.NewID() + ".sock", mode: mode, deaf: s.opts.deaf}
+	s.watchers.Changed = m.changed
+	return m
+}
+
+// address is what to write into rows so that hints arrive, or "".
+func (m *mailbox) address(needed bool) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.conn == nil && needed && !m.deaf && !m.closed {
+		if err := m.bind(); err != nil {
+			m.deaf = true
+		}
+		m.adjust()
+	}
+	if m.conn == nil {
+		return ""
+	}
+	return m.name
+}
+
+func (m *mailbox) bind() (err error) {
+	if err := m.enter(); err != nil {
+		return err
+	}
+	m.tidy()
+	at := &net.UnixAddr{Net: "unixgram", Name: socketPath(m.folder, m.name)}
+	if m.conn, err = net.ListenUnixgram("unixgram", at); err != nil {
+		return err
+	}
+	// Who may write the database may send hints about it.
+	path := filepath.Join(m.dir, m.name)
+	os.Chmod(path, m.mode)
+	giveTo(path, m.s.file)
+	return nil
+}
+
+// enter opens the directory.
+func (m *mailbox) enter() (err error) {
+	if m.folder == nil {
+		m.folder, err = os.Open(m.dir)
+	}
+	return err
+}
+
+// tidy removes the sockets of processes that are gone.
+func (m *mailbox) tidy() {
+	entries, err := m.folder.ReadDir(-1)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if e.Type()&fs.ModeSocket == 0 || !strings.HasSuffix(e.Name(), ".sock") {
+			continue
+		}
+		c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: socketPath(m.folder, e.Name())})
+		if err == nil {
+			c.Close()
+		} else if errors.Is(err, syscall.ECONNREFUSED) {
+			os.Remove(filepath.Join(m.dir, e.Name()))
+		}
+	}
+}
+
+// changed is told how many watch and wait.
+func (m *mailbox) changed(watching, waiting int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watching, m.waiting = watching, waiting
+	m.adjust()
+}
+
+// adjust starts and stops the goroutines as needed.
+func (m *mailbox) adjust() {
+	listen := m.conn != nil && m.watching > 0 && !m.closed
+	switch {
+	case listen && !m.reading:
+		m.reading = true
+		m.conn.SetReadDeadline(time.Time{})
+		go m.read(m.conn)
+	case !listen && m.reading && m.conn != nil:
+		m.conn.SetReadDeadline(time.Unix(1, 0))
+	}
+	poll := m.waiting > 0 && !m.closed
+	switch {
+	case poll && m.stopPoll == nil:
+		ctx, cancel := context.WithCancel(context.Background())
+		m.stopPoll = cancel
+		every := m.s.opts.poll
+		if m.conn == nil {
+			every = pollDeaf
+		}
+		go m.s.poll(ctx, every)
+	case !poll && m.stopPoll != nil:
+		m.stopPoll()
+		m.stopPoll = nil
+	}
+}
+
+func (m *mailbox) read(conn *net.UnixConn) {
+	buf := make([]byte, 4096)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			m.mu.Lock()
+			if m.watching == 0 || m.closed || !errors.Is(err, os.ErrDeadlineExceeded) {
+				m.reading = false
+				m.mu.Unlock()
+				return
+			}
+			conn.SetReadDeadline(time.Time{}) // somebody watches again
+			m.mu.Unlock()
+			continue
+		}
+		var l letter
+		if json.Unmarshal(buf[:n], &l) != nil {
+			continue
+		}
+		var h driver.Hint
+		if l.Token > 0 && l.TTL > 0 {
+			ttl := min(time.Duration(l.TTL)*time.Microsecond, driver.ClaimTTL)
+			h = driver.Hint{Granted: true, Grant: driver.Grant{Token: l.Token, Ticket: l.Token, TTL: ttl}}
+		}
+		m.s.watchers.Deliver(l.Key, l.ID, h)
+	}
+}
+
+// tell passes on what a commit did: to those of this process by a call.
+func (s *Store) tell(fx sqlstore.Effects) {
+	for _, g := range fx.Granted {
+		if s.watchers.Deliver(g.Key, g.ID, g.Hint()) {
+			continue
+		}
+		s.mail.send(g.Node, letter{Key: g.Key, ID: g.ID, Token: g.Token, TTL: g.TTL.Microseconds()})
+	}
+	for _, b := range fx.Broken {
+		if s.watchers.Deliver(b.Key, b.ID, driver.Hint{}) {
+			continue
+		}
+		s.mail.send(b.Node, letter{Key: b.Key, ID: b.ID})
+	}
+}
+
+// send never waits: a full mailbox means that its owner has enough to do.
+func (m *mailbox) send(to string, l letter) {
+	if to == "" || to == m.name || to != filepath.Base(to) || !strings.HasSuffix(to, ".sock") {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed || m.enter() != nil {
+		return
+	}
+	text, err := json.Marshal(l)
+	if err != nil {
+		return
+	}
+	err = sendTo(m.folder, to, text)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		os.Remove(filepath.Join(m.dir, to)) // its process is gone
+	}
+}
+
+func (m *mailbox) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	m.adjust()
+	if m.conn != nil {
+		m.conn.Close()
+		os.Remove(filepath.Join(m.dir, m.name))
+	}
+	if m.folder != nil {
+		m.folder.Close()
+		m.folder = nil
+	}
+}
+
+// poll looks, while somebody of this process waits, whether another one
+// committed something, and if so, whether one of the places was granted.
+func (s *Store) poll(ctx context.Context, every time.Duration) {
+	conn, err := s.readers.Conn(ctx)
+	if err != nil {
+		return // the waiters' own Renew is left
+	}
+	defer conn.Close()
+	var seen int64 = -1
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var version int64
+		if err := conn.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version); err != nil {
+			continue
+		}
+		if version == seen {
+			continue
+		}
+		granted, err := s.granted(ctx, conn, s.watchers.Places())
+		if err != nil {
+			continue
+		}
+		seen = version
+		for _, g := range granted {
+			s.watchers.Deliver(g.Key, g.ID, g.Hint())
+		}
+	}
+}

@@ -1,0 +1,207 @@
+package sqlitestore
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+// maxBatch bounds how many requests share a transaction, and so how long
+// other processes wait for their turn.
+const maxBatch = 64
+
+// An op is a request that waits for the writer. Requests that meet there are
+// made in one transaction and pay for one commit.
+type op struct {
+	// run acts within the transaction. It may be run again after the
+	// transaction was undone, so it sets results rather than adding to them.
+	// Its error undoes the transaction.
+	run  func(*tx) error
+	done chan error // of capacity one
+}
+
+// do makes run take part in a transaction and returns once that is durable.
+// The context is obeyed while other processes write, and while this one does;
+// what run sets may be read only if the result is nil.
+func (s *Store) do(ctx context.Context, run func(*tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	o := &op{run: run, done: make(chan error, 1)}
+	s.mu.Lock()
+	switch {
+	case s.closed:
+		s.mu.Unlock()
+		return driver.ErrClosed
+	case s.broken != nil:
+		err := s.broken
+		s.mu.Unlock()
+		return err
+	}
+	s.queue = append(s.queue, o)
+	if s.serving == nil {
+		s.serving = make(chan struct{})
+		go s.serve()
+	}
+	s.mu.Unlock()
+
+	select {
+	case err := <-o.done:
+		return err
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.queue, o); i >= 0 {
+		s.queue = slices.Delete(s.queue, i, i+1)
+		return ctx.Err()
+	}
+	select {
+	case err := <-o.done:
+		return err
+	default:
+		return errors.Join(driver.ErrUnknown, ctx.Err())
+	}
+}
+
+// serve writes until nobody asks for it. It runs on a goroutine of its own,
+// so that a caller can leave while the disk or another process is slow.
+func (s *Store) serve() {
+	for s.wanted() {
+		err := s.turn.enter()
+		if err != nil {
+			s.fail(s.take(), s.failure(err, driver.ErrUnavailable))
+			continue
+		}
+		s.serveTurn()
+	}
+}
+
+// wanted reports whether there is work. If not, the serving has ended.
+func (s *Store) wanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) > 0 {
+		return true
+	}
+	close(s.serving)
+	s.serving = nil
+	return false
+}
+
+func (s *Store) waiting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue) > 0
+}
+
+// take takes the next requests out of the queue. From here on they may take
+// effect.
+func (s *Store) take() []*op {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := min(len(s.queue), maxBatch)
+	batch := slices.Clone(s.queue[:n])
+	s.queue = slices.Delete(s.queue, 0, n)
+	return batch
+}
+
+func (s *Store) fail(batch []*op, err error) {
+	for _, o := range batch {
+		o.done <- err
+	}
+}
+
+// serveTurn makes one transaction while it is this process's turn.
+func (s *Store) serveTurn() {
+	left := false
+	leave := func() {
+		if !left {
+			left = true
+			s.turn.leave()
+		}
+	}
+	defer leave()
+
+	if err := s.begin(); err != nil {
+		s.fail(s.take(), s.failure(err, driver.ErrUnavailable))
+		return
+	}
+	if err := s.check(); err != nil {
+		s.rollback()
+		err = s.failure(err, driver.ErrUnavailable)
+		if errors.Is(err, ErrReplaced) || errors.Is(err, ErrOtherMachine) {
+			s.mu.Lock()
+			s.broken = err
+			s.mu.Unlock()
+			s.watchers.Nudge()
+		}
+		s.fail(s.take(), err)
+		return
+	}
+	batch := s.take()
+	if len(batch) == 0 { // all gave up while others wrote
+		s.rollback()
+		return
+	}
+	errs, fx := s.transact(batch)
+	leave() // the next process need not wait until all are told
+	for i, o := range batch {
+		o.done <- errs[i]
+	}
+	s.tell(fx)
+}
+
+// transact runs the batch in the transaction that was begun and commits it. A
+// request that fails would undo the others: then each gets a transaction of
+// its own.
+func (s *Store) transact(batch []*op) (errs []error, fx sqlstore.Effects) {
+	errs = make([]error, len(batch))
+	err, outcome := s.attempt(batch)
+	if err == nil {
+		return errs, s.tx.fx
+	}
+	if len(batch) == 1 || outcome == driver.ErrUnknown {
+		for i := range errs {
+			errs[i] = s.failure(err, outcome)
+		}
+		return errs, fx
+	}
+	for i := range batch {
+		if err, outcome = s.begin(), driver.ErrUnavailable; err == nil {
+			err, outcome = s.attempt(batch[i : i+1])
+		}
+		if err != nil {
+			errs[i] = s.failure(err, outcome)
+			continue
+		}
+		fx.Granted = append(fx.Granted, s.tx.fx.Granted...)
+		fx.Broken = append(fx.Broken, s.tx.fx.Broken...)
+	}
+	return errs, fx
+}
+
+// attempt runs the batch and commits, or undoes everything. outcome says what
+// an error means to those who asked.
+func (s *Store) attempt(batch []*op) (err, outcome error) {
+	s.tx.fx = sqlstore.Effects{}
+	for _, o := range batch {
+		s.tx.now = s.opts.clock()
+		if err := o.run(&s.tx); err != nil {
+			s.rollback()
+			return err, driver.ErrUnavailable
+		}
+	}
+	if err := s.sweep(len(batch)); err != nil {
+		s.rollback()
+		return err, driver.ErrUnavailable
+	}
+	if err := s.exec(stCommit); err != nil {
+		s.rollback()
+		return err, commitOutcome(err)
+	}
+	return nil, nil
+}

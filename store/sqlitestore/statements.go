@@ -1,0 +1,88 @@
+package sqlitestore
+
+// The statements of the writer, prepared once.
+const (
+	stBegin = iota
+	stCommit
+	stRollback
+	stBoot
+	stFastAcquire
+	stFastRelease
+	stLockKey
+	stFloor
+	stInsertKey
+	stUpdateKey
+	stClaims
+	stClaimByID
+	stInsertClaim
+	stUpdateClaim
+	stDeleteClaim
+	stDeleteDead
+	stCountWaiting
+	stRenewClaims
+	stRenewLocks
+	stSweepPage
+	stSweepBusy
+	stSweepFloor
+	stSweep
+	numStatements
+)
+
+const (
+	keyColumns   = `last, busy, id, token, weight, owner, node, since, ends`
+	claimColumns = `seq, id, node, owner, weight, capacity, held, ttl, since, ends`
+)
+
+var statements = [numStatements]string{
+	stBegin:    `BEGIN IMMEDIATE`,
+	stCommit:   `COMMIT`,
+	stRollback: `ROLLBACK`,
+	stBoot:     `SELECT value FROM baton_meta WHERE name = 'boot'`,
+
+	// ?1 key, ?2 now, ?3 end, ?4 wall clock, ?5 id, ?6 owner, ?7 node. Only
+	// where the token is the wall clock, so that nothing has to be returned.
+	stFastAcquire: `UPDATE baton_lock SET last = ?4, token = ?4, id = ?5, owner = ?6, node = ?7,
+		weight = 1 << 40, since = ?2, ends = ?3
+		WHERE k = ?1 AND NOT busy AND last < ?4 AND (id = '' OR ends <= ?2)`,
+
+	// ?1 key, ?2 now, ?3 id.
+	stFastRelease: `UPDATE baton_lock SET id = '', owner = '', node = '', ends = ?2
+		WHERE k = ?1 AND id = ?3 AND ends > ?2 AND NOT busy`,
+
+	// Within BEGIN IMMEDIATE nobody else writes, so reading locks.
+	stLockKey:   `SELECT ` + keyColumns + ` FROM baton_lock WHERE k = ?1`,
+	stFloor:     `SELECT value FROM baton_meta WHERE name = 'high'`,
+	stInsertKey: `INSERT INTO baton_lock (k, ` + keyColumns + `) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`,
+	stUpdateKey: `UPDATE baton_lock SET (` + keyColumns + `) = (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) WHERE k = ?1`,
+
+	stClaims:      `SELECT ` + claimColumns + ` FROM baton_claim WHERE k = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3`,
+	stClaimByID:   `SELECT ` + claimColumns + ` FROM baton_claim WHERE k = ?1 AND id = ?2 ORDER BY seq DESC LIMIT 1`,
+	stInsertClaim: `INSERT INTO baton_claim (k, ` + claimColumns + `) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)`,
+	stUpdateClaim: `UPDATE baton_claim SET held = ?3, weight = ?4, ttl = ?5, since = ?6,
+		ends = ?7 WHERE k = ?1 AND seq = ?2`,
+	stDeleteClaim:  `DELETE FROM baton_claim WHERE k = ?1 AND seq = ?2`,
+	stDeleteDead:   `DELETE FROM baton_claim WHERE k = ?1 AND seq = ?2 AND ends <= ?3`,
+	stCountWaiting: `SELECT count(*) FROM baton_claim WHERE k = ?1 AND NOT held AND ends > ?2`,
+
+	// ?1 the rows as JSON: [id, ticket, key], ?2 now, ?3 end of a holder, ?4 end
+	// of a waiter, ?5 ttl. The clock was read when nobody else could write any
+	// more, so the new end is right even if it is before the old one. CROSS JOIN cannot be written here; the JSON comes
+	// first because nothing else gives the primary key its value.
+	stRenewClaims: `UPDATE baton_claim AS c SET ends = iif(c.held, ?3, ?4), ttl = ?5
+		FROM json_each(?1) AS j
+		WHERE c.k = CAST(j.value ->> 2 AS BLOB) AND c.seq = j.value ->> 1 AND c.id = j.value ->> 0 AND c.ends > ?2
+		RETURNING k, id, seq, held`,
+	stRenewLocks: `UPDATE baton_lock AS l SET ends = ?3
+		FROM json_each(?1) AS j
+		WHERE l.k = CAST(j.value ->> 2 AS BLOB) AND l.id = j.value ->> 0 AND l.ends > ?2
+		RETURNING k, id, token`,
+
+	// The sweep looks at a page of keys: ?1 after which one, ?2 up to which, ?3
+	// since when nobody may have used them.
+	stSweepPage: `SELECT max(k), count(*), ifnull(sum(busy AND ends <= ?3), 0), ifnull(sum(NOT busy AND ends <= ?3), 0)
+		FROM (SELECT k, busy, ends FROM baton_lock WHERE k > ?1 ORDER BY k LIMIT ?2)`,
+	stSweepBusy: `SELECT k FROM baton_lock WHERE k > ?1 AND k <= ?2 AND busy AND ends <= ?3`,
+	stSweepFloor: `UPDATE baton_meta SET value = max(value, (SELECT ifnull(max(last), 0) FROM baton_lock
+		WHERE k > ?1 AND k <= ?2 AND NOT busy AND ends <= ?3)) WHERE name = 'high'`,
+	stSweep: `DELETE FROM baton_lock WHERE k > ?1 AND k <= ?2 AND NOT busy AND ends <= ?3`,
+}

@@ -1,0 +1,283 @@
+// Package sqlitestore keeps locks in a SQLite file that the processes of one
+// machine share. Nothing has to be installed or run.
+//
+// The file may be an application's own database: the tables are called
+// baton_*, and the file is switched to write-ahead logging. Beside it stand
+// the two files of that log and a directory FILE-wake with the sockets by
+// which processes wake each other. Remove them together, with all users gone.
+//
+// # What it promises
+//
+// Everything that package driver asks for, between processes of one machine
+// and one kernel, first come, first served. What was granted is on the disk
+// before it is answered and stands through the crash of any process. Expiry
+// follows a clock that counts suspension and cannot be set; a reboot ends
+// every lock. Tokens rise through release, expiry, sweeping, reboot, and a
+// wall clock that is set back.
+//
+// # What it does not
+//
+//   - Network and FUSE file systems are refused: their file locks do not keep
+//     processes apart. Neither can virtual machines or containers under
+//     another kernel share a file.
+//   - A process that is stopped (SIGSTOP) within the fraction of a
+//     millisecond that it writes holds up all others until it goes on.
+//   - Closing any descriptor of the file that the program opened by itself,
+//     to read or to copy it, drops the locks of this process that keep the
+//     log from being removed under it. The store asks the SQLite library for
+//     locks that survive this; that works only if nothing in the process used
+//     the library before. Copy the file with VACUUM INTO or another process.
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+// Store is a driver.Store, driver.Watcher, driver.Inspector and
+// driver.Downgrader on one file. All methods are safe for concurrent use, and
+// several Stores may be open on one file in one process.
+//
+// Errors about the file are *FileError.
+type Store struct {
+	path string // absolute
+	file os.FileInfo
+	opts options
+
+	turn turnstile
+	db   *sql.DB // one connection, the writer
+	conn *sql.Conn
+	stmt [numStatements]*sql.Stmt
+	tx   tx
+
+	readers *sql.DB // opened when first needed by database/sql
+
+	watchers sqlstore.Watchers
+	mail     *mailbox
+
+	mu      sync.Mutex
+	queue   []*op
+	serving chan struct{} // closed when the goroutine that serves the queue ends; nil if there is none
+	closed  bool
+	broken  error // why the file cannot be used any more
+
+	sweeper sweeper
+	checked int64 // when the machine was last compared, on the store's clock
+}
+
+var (
+	_ driver.Store      = (*Store)(nil)
+	_ driver.Watcher    = (*Store)(nil)
+	_ driver.Inspector  = (*Store)(nil)
+	_ driver.Downgrader = (*Store)(nil)
+)
+
+// options are what tests replace.
+type options struct {
+	clock    func() int64 // the store's clock
+	wall     func() int64 // microseconds since 1970
+	boot     func() (string, error)
+	shifted  func() bool
+	remote   func(dir string) (string, error)
+	sweepAge time.Duration
+	sweepGap int           // commits between two steps of the sweep
+	deaf     bool          // no sockets
+	poll     time.Duration // how often to look for hints that were lost
+}
+
+func defaults() options {
+	return options{
+		clock:    bootClock,
+		wall:     func() int64 { return time.Now().UnixMicro() },
+		boot:     bootID,
+		shifted:  shiftedClock,
+		remote:   remoteFS,
+		sweepAge: time.Minute,
+		sweepGap: 64,
+		poll:     50 * time.Millisecond,
+	}
+}
+
+// An Option changes how Open works. There is none yet that programs need; the
+// type keeps the door open.
+type Option func(*options)
+
+// Open opens the locks in the file at path. A missing file is made, readable
+// by its owner alone, as are missing directories above it. The context bounds
+// Open only.
+//
+// A *FileError wraps ErrNotDatabase, ErrDirectory, ErrReadOnly, ErrFull,
+// ErrIO, ErrCorrupt, ErrEncoding, ErrNetworkFS, ErrTimeNamespace, ErrNewerSchema or
+// ErrPlatform.
+func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
+	o := defaults()
+	for _, opt := range opts {
+		opt(&o)
+	}
+	type result struct {
+		s   *Store
+		err error
+	}
+	// Another process may be stopped while it has its turn, so this may
+	// last.
+	done := make(chan result, 1)
+	go func() {
+		s, err := open(path, o)
+		done <- result{s, err}
+	}()
+	select {
+	case r := <-done:
+		return r.s, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-done; r.s != nil {
+				r.s.Close()
+			}
+		}()
+		return nil, fmt.Errorf("sqlite store %s: opening: %w", path, context.Cause(ctx))
+	}
+}
+
+var traits = driver.Traits{
+	Store:     "sqlite",
+	Fencing:   true,
+	FIFO:      true,
+	Shared:    true,
+	Permits:   true,
+	Durable:   true,
+	Processes: true,
+	MinTTL:    10 * time.Millisecond,
+	MaxTTL:    365 * 24 * time.Hour,
+}
+
+// Traits implements driver.Locks.
+func (s *Store) Traits() driver.Traits { return traits }
+
+// Acquire implements driver.Locks. An exclusive lock that is free costs one
+// statement that changes one row.
+func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := driver.CheckRequest(r, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	var g driver.Grant
+	var refused error
+	err := s.do(ctx, func(t *tx) (failed error) {
+		g, refused, failed = t.acquire(r)
+		return failed
+	})
+	if err == nil {
+		err = refused
+	}
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	if g.Waiting {
+		s.watchers.Waits(r.Key, r.ID, g.Ticket)
+	}
+	return g, nil
+}
+
+// Renew implements driver.Locks, by one statement for all locks and one for
+// all claims, in one transaction.
+func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	b := sqlstore.NewBatch(claims, ttl, traits)
+	if b.Legal() {
+		if err := s.do(ctx, func(t *tx) error { return t.renew(b, ttl) }); err != nil {
+			r := driver.Renewal{Err: err}
+			if errors.Is(err, ErrReplaced) || errors.Is(err, ErrOtherMachine) {
+				r.State = driver.Lost // others no longer see what this file says
+			}
+			return b.Failed(r)
+		}
+	}
+	answers := b.Done()
+	s.watchers.Answered(claims, answers)
+	return answers
+}
+
+// Release implements driver.Locks. An exclusive lock that nobody waits for
+// costs one statement that changes one row; else the next are granted in the
+// same commit.
+func (s *Store) Release(ctx context.Context, c driver.Claim) error {
+	if err := driver.CheckClaim(c); err != nil {
+		return err
+	}
+	var refused error
+	err := s.do(ctx, func(t *tx) (failed error) {
+		refused, failed = t.release(c)
+		return failed
+	})
+	if err != nil {
+		return err
+	}
+	return refused
+}
+
+// Downgrade implements driver.Downgrader.
+func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
+	if err := driver.CheckClaim(c); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := driver.CheckTTL(c.Key, ttl, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	var g driver.Grant
+	var refused error
+	err := s.do(ctx, func(t *tx) (failed error) {
+		g, refused, failed = sqlstore.Downgrade(t, c, ttl.Microseconds(), &t.fx)
+		return failed
+	})
+	if err == nil {
+		err = refused
+	}
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	return g, nil
+}
+
+// Watch implements driver.Watcher. Within the process a hint is a call; from
+// another process it is a datagram, and a poll of at most 50 milliseconds
+// stands behind it.
+func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	return s.watchers.Watch(c, wake)
+}
+
+// Close implements driver.Store. Requests that have not begun fail with
+// driver.ErrClosed, one that has is waited for. Locks stay until they expire.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	queue, serving := s.queue, s.serving
+	s.queue = nil
+	s.mu.Unlock()
+
+	for _, o := range queue {
+		o.done <- driver.ErrClosed
+	}
+	if serving == nil {
+		return s.shut()
+	}
+	select {
+	case <-serving:
+		return s.shut()
+	case <-time.After(5 * time.Second):
+		go func() {
+			<-serving
+			s.shut()
+		}()
+		return fmt.Errorf("sqlite store %s: closing: another process has been in the middle of a write for over five seconds, it may be stopped", s.path)
+	}
+}

@@ -1,0 +1,83 @@
+package sqlitestore
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
+)
+
+// opener opens stores on the files of one test each, as processes would: no
+// two share anything but the file.
+type tester interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Cleanup(func())
+	TempDir() string
+}
+
+func openAt(t tester, path string, opts ...Option) *Store {
+	t.Helper()
+	s, err := Open(context.Background(), path, opts...)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+func openNew(t tester, opts ...Option) *Store {
+	t.Helper()
+	return openAt(t, filepath.Join(t.TempDir(), "locks.db"), opts...)
+}
+
+func handles(t tester, n int, opts ...Option) []driver.Locks {
+	path := filepath.Join(t.TempDir(), "locks.db")
+	all := make([]driver.Locks, n)
+	for i := range all {
+		all[i] = openAt(t, path, opts...)
+	}
+	return all
+}
+
+func TestContract(t *testing.T) {
+	drivertest.Locks(t, drivertest.Harness{
+		Open: func(t drivertest.T, n int) []driver.Locks { return handles(t, n) },
+		Restart: func(t drivertest.T, locks []driver.Locks) {
+			for i, l := range locks {
+				s := l.(*Store)
+				if err := s.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+				locks[i] = openAt(t, s.path)
+			}
+		},
+		Delete: func(t drivertest.T, key string, l driver.Locks) {
+			s := l.(*Store)
+			for _, q := range []string{"DELETE FROM baton_claim WHERE k = ?", "DELETE FROM baton_lock WHERE k = ?"} {
+				q := q
+				if err := s.do(t.Context(), func(tx *tx) error {
+					_, err := s.conn.ExecContext(context.Background(), q, []byte(key))
+					return err
+				}); err != nil {
+					t.Errorf("delete: %v", err)
+				}
+			}
+		},
+	})
+}
+
+// Without sockets the poll stands in for the hints.
+func TestContractWithoutSockets(t *testing.T) {
+	deaf := func(o *options) { o.deaf = true }
+	drivertest.Locks(t, drivertest.Harness{
+		Open: func(t drivertest.T, n int) []driver.Locks { return handles(t, n, deaf) },
+	})
+}

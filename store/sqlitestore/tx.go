@@ -1,0 +1,276 @@
+package sqlitestore
+
+import (
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+// tx is the one transaction that a Store can have open. BEGIN IMMEDIATE has
+// locked the whole database, so every row that is read is locked, and stays
+// as it was read.
+type tx struct {
+	s   *Store
+	now int64 // read after BEGIN, for each request anew
+	fx  sqlstore.Effects
+}
+
+var _ sqlstore.Tx = (*tx)(nil)
+
+func (t *tx) acquire(r driver.Request) (g driver.Grant, refused, failed error) {
+	if r.Exclusive() {
+		token := t.Seed()
+		done, err := t.changed(stFastAcquire, []byte(r.Key), t.now, t.now+r.TTL.Microseconds(), token, r.ID, r.Owner, t.Node(false))
+		if err != nil {
+			return g, nil, err
+		}
+		if done {
+			return driver.Grant{Token: token, Ticket: token, TTL: r.TTL}, nil, nil
+		}
+	}
+	return sqlstore.Acquire(t, r, &t.fx)
+}
+
+func (t *tx) release(c driver.Claim) (refused, failed error) {
+	done, err := t.changed(stFastRelease, []byte(c.Key), t.now, c.ID)
+	if done || err != nil {
+		return nil, err
+	}
+	return sqlstore.Release(t, c, &t.fx)
+}
+
+// renew confirms a batch: the locks, then the claims, then what neither knew
+// one by one, and last a look at every key that somebody waits for. Nothing
+// can move while the transaction lasts, so the locks may come first; most of
+// a large batch is there.
+func (t *tx) renew(b *sqlstore.Batch, ttl time.Duration) error {
+	b.Reset()
+	us := ttl.Microseconds()
+	places := make(map[string][]sqlstore.Place)
+	waits := func(p sqlstore.Place) {
+		b.Waiting(p.ID, p.Key, driver.Grant{Waiting: true, Ticket: p.Seq, TTL: driver.WaiterTTL})
+		places[p.Key] = append(places[p.Key], p)
+	}
+	err := t.each(stRenewLocks, func(row *sql.Rows) error {
+		var key []byte
+		var id string
+		var token int64
+		if err := row.Scan(&key, &id, &token); err != nil {
+			return err
+		}
+		b.Held(id, string(key), token)
+		return nil
+	}, sqlstore.JSON(b.Left()), t.now, t.now+us)
+	if err != nil {
+		return err
+	}
+	left := b.Left()
+	if len(left) == 0 {
+		return nil
+	}
+	err = t.each(stRenewClaims, func(row *sql.Rows) error {
+		var key []byte
+		var p sqlstore.Place
+		var held bool
+		if err := row.Scan(&key, &p.ID, &p.Seq, &held); err != nil {
+			return err
+		}
+		if p.Key = string(key); held {
+			b.Held(p.ID, p.Key, p.Seq)
+		} else {
+			waits(p)
+		}
+		return nil
+	}, sqlstore.JSON(left), t.now, t.now+us, t.now+driver.WaiterTTL.Microseconds(), us)
+	if err != nil {
+		return err
+	}
+	for _, p := range b.Left() {
+		p, waiting, err := sqlstore.Find(t, p, b, us)
+		if err != nil {
+			return err
+		}
+		if waiting {
+			waits(p)
+		}
+	}
+	for key, of := range places {
+		if err := sqlstore.Look(t, key, of, b, us, &t.fx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changed executes a statement and reports whether it changed a row.
+func (t *tx) changed(n int, args ...any) (bool, error) {
+	r, err := t.s.stmt[n].Exec(args...)
+	if err != nil {
+		return false, err
+	}
+	rows, err := r.RowsAffected()
+	return rows > 0, err
+}
+
+// each calls f for each row of a query.
+func (t *tx) each(n int, f func(*sql.Rows) error, args ...any) error {
+	rows, err := t.s.stmt[n].Query(args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := f(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// Now implements sqlstore.Tx.
+func (t *tx) Now() int64 { return t.now }
+
+// Seed implements sqlstore.Tx.
+func (t *tx) Seed() int64 { return t.s.opts.wall() }
+
+// Node implements sqlstore.Tx.
+func (t *tx) Node(waits bool) string { return t.s.mail.address(waits) }
+
+// LockKey implements sqlstore.Tx.
+func (t *tx) LockKey(key string) (k sqlstore.Key, found bool, err error) {
+	err = scanKey(t.s.stmt[stLockKey].QueryRow([]byte(key)), &k)
+	if errors.Is(err, sql.ErrNoRows) {
+		k.Weight = driver.Whole
+		return k, false, t.s.stmt[stFloor].QueryRow().Scan(&k.Last)
+	}
+	return k, err == nil, err
+}
+
+// SaveKey implements sqlstore.Tx.
+func (t *tx) SaveKey(key string, k sqlstore.Key, found bool) error {
+	n := stInsertKey
+	if found {
+		n = stUpdateKey
+	}
+	return t.s.exec(n, []byte(key), k.Last, k.Busy, k.ID, k.Token, k.Weight, k.Owner, k.Node, k.Since, k.Ends)
+}
+
+// Claims implements sqlstore.Tx.
+func (t *tx) Claims(key string, after int64, limit int) (all []sqlstore.Claim, err error) {
+	err = t.each(stClaims, func(row *sql.Rows) error {
+		var c sqlstore.Claim
+		if err := scanClaim(row, &c); err != nil {
+			return err
+		}
+		all = append(all, c)
+		return nil
+	}, []byte(key), after, limit)
+	return all, err
+}
+
+// ClaimByID implements sqlstore.Tx.
+func (t *tx) ClaimByID(key, id string) (c sqlstore.Claim, found bool, err error) {
+	err = scanClaim(t.s.stmt[stClaimByID].QueryRow([]byte(key), id), &c)
+	if errors.Is(err, sql.ErrNoRows) {
+		return c, false, nil
+	}
+	return c, err == nil, err
+}
+
+// InsertClaim implements sqlstore.Tx.
+func (t *tx) InsertClaim(key string, c sqlstore.Claim) error {
+	return t.s.exec(stInsertClaim, []byte(key), c.Seq, c.ID, c.Node, c.Owner, c.Weight, c.Capacity, c.Held, c.TTL, c.Since, c.Ends)
+}
+
+// UpdateClaim implements sqlstore.Tx.
+func (t *tx) UpdateClaim(key string, c sqlstore.Claim) error {
+	return t.s.exec(stUpdateClaim, []byte(key), c.Seq, c.Held, c.Weight, c.TTL, c.Since, c.Ends)
+}
+
+// DeleteClaim implements sqlstore.Tx.
+func (t *tx) DeleteClaim(key string, seq int64) error {
+	return t.s.exec(stDeleteClaim, []byte(key), seq)
+}
+
+// DeleteDead implements sqlstore.Tx.
+func (t *tx) DeleteDead(key string, seq int64) (bool, error) {
+	return t.changed(stDeleteDead, []byte(key), seq, t.now)
+}
+
+// CountWaiting implements sqlstore.Tx.
+func (t *tx) CountWaiting(key string) (n int, err error) {
+	err = t.s.stmt[stCountWaiting].QueryRow([]byte(key), t.now).Scan(&n)
+	return n, err
+}
+
+type scanner interface{ Scan(...any) error }
+
+func scanKey(row scanner, k *sqlstore.Key) error {
+	return row.Scan(&k.Last, &k.Busy, &k.ID, &k.Token, &k.Weight, &k.Owner, &k.Node, &k.Since, &k.Ends)
+}
+
+func scanClaim(row scanner, c *sqlstore.Claim) error {
+	return row.Scan(&c.Seq, &c.ID, &c.Node, &c.Owner, &c.Weight, &c.Capacity, &c.Held, &c.TTL, &c.Since, &c.Ends)
+}
+
+// sweeper walks through all keys, a page every few commits, so that a program
+// with ever new keys leaves a small file, and nobody pays for a long pause.
+type sweeper struct {
+	commits  int
+	requests int
+	after    []byte
+}
+
+// sweep removes the rows of keys that nobody has used for a while. The floor
+// is raised in the same transaction, and whoever draws a ticket reads it
+// within one, so no ticket is drawn twice, whatever the wall clock says.
+func (s *Store) sweep(requests int) error {
+	w := &s.sweeper
+	w.commits++
+	w.requests += requests
+	if w.commits < s.opts.sweepGap {
+		return nil
+	}
+	page := 64 + 2*w.requests // faster than keys can be made
+	w.commits, w.requests = 0, 0
+
+	s.tx.now = s.opts.clock()
+	old := s.tx.now - s.opts.sweepAge.Microseconds()
+	var upTo []byte
+	var n, busy, idle int
+	if err := s.stmt[stSweepPage].QueryRow(w.after, page, old).Scan(&upTo, &n, &busy, &idle); err != nil {
+		return err
+	}
+	from := w.after
+	if w.after = upTo; n < page {
+		w.after = []byte{} // round again
+	}
+	if busy > 0 {
+		// Where nothing but dead claims is left, the key is freed.
+		var keys []string
+		err := s.tx.each(stSweepBusy, func(row *sql.Rows) error {
+			var key []byte
+			err := row.Scan(&key)
+			keys = append(keys, string(key))
+			return err
+		}, from, upTo, old)
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			if err := sqlstore.Serve(&s.tx, key, &s.tx.fx); err != nil {
+				return err
+			}
+		}
+	}
+	if busy+idle == 0 {
+		return nil
+	}
+	if err := s.exec(stSweepFloor, from, upTo, old); err != nil {
+		return err
+	}
+	return s.exec(stSweep, from, upTo, old)
+}

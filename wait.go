@@ -1,0 +1,155 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// giveUpWithin is how long a cancelled Lock may stay to give back its place,
+// so that a program that ends next leaves none behind.
+const giveUpWithin = 100 * time.Millisecond
+
+// contend asks the store for s until it is held. wait says whether to stand
+// in the store's line. After an error nothing is held.
+//
+// Hints and the renewer's polling both end in s.outcome: a hint that is
+// missing costs a poll, one too many costs a request.
+func (l *Locker) contend(ctx context.Context, s *stake, wait bool) error {
+	var failing time.Time // since when the store has not answered
+	retry := false        // an earlier attempt may have taken effect
+	for {
+		sent := bootclock.Coarse()
+		call := l.acquiring.within(ctx, sent)
+		g, err := l.store.Acquire(call, driver.Request{Claim: s.claim, TTL: l.storeTTL(), Queue: wait, Retry: retry})
+		call.release()
+		if err == nil {
+			failing, retry = time.Time{}, false
+			if s.answered(sent, g) {
+				return nil
+			}
+			if f := l.cfg.Trace.Waiting; f != nil && g.Waiting {
+				f(s.claim.Key, false)
+			}
+			again, err := l.await(ctx, s)
+			if err == nil && again {
+				s.rejoin()
+				continue
+			}
+			return err
+		}
+
+		retry = retry || unknown(err)
+		if failing.IsZero() {
+			failing = sent
+		}
+		if past := bootclock.Coarse().Sub(failing); wait && ctx.Err() == nil && !final(err) && past < l.patience() {
+			if sleep(ctx, pause(past)) == nil {
+				continue
+			}
+		}
+		if c, ok := s.quit(); ok && retry {
+			l.giveUp(c)
+		}
+		if errors.Is(err, ErrHeld) {
+			return err // it says all itself
+		}
+		return fail("lock", s.claim.Key, blame(ctx, err))
+	}
+}
+
+// await waits until the store's line has come to s. again says that its place
+// was lost.
+func (l *Locker) await(ctx context.Context, s *stake) (again bool, err error) {
+	select {
+	case o := <-s.outcome:
+		if o.granted || o.err == nil {
+			return !o.granted, nil
+		}
+		err = o.err
+	case <-ctx.Done():
+		if s.settled() {
+			return false, nil // the grant came first
+		}
+		err = ended(ctx)
+	}
+	if c, ok := s.quit(); ok {
+		l.giveUp(c)
+	}
+	return false, fail("lock", s.claim.Key, err)
+}
+
+// settled reports whether s may be lent.
+func (s *stake) settled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state == held && !s.confirming
+}
+
+// giveUp has the store forget a claim, and returns when it has, or soon.
+func (l *Locker) giveUp(c driver.Claim) {
+	done := l.abandon(c)
+	t := time.NewTimer(giveUpWithin)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
+}
+
+// abandon has the store forget a claim, in the background: until it says that
+// the claim does not stand, or until that is certain anyway.
+func (l *Locker) abandon(c driver.Claim) (done <-chan struct{}) {
+	ch := make(chan struct{})
+	go func() {
+		defer close(ch)
+		if err := l.releaseClaim(c, bootclock.Coarse(), max(l.storeTTL(), time.Second)); err != nil && !errors.Is(err, driver.ErrLost) {
+			l.cfg.Logger.Warn("lock could not be given back, it will expire", l.logLock(c.Key, 0), "error", err)
+		}
+	}()
+	return ch
+}
+
+// releaseClaim releases until the store has answered, or d has passed since
+// it began.
+func (l *Locker) releaseClaim(c driver.Claim, began time.Time, d time.Duration) error {
+	unsure := false
+	for now := began; ; now = bootclock.Coarse() {
+		call := l.releasing.within(context.Background(), now)
+		err := l.store.Release(call, c)
+		call.release()
+		if err == nil || unsure && errors.Is(err, driver.ErrLost) {
+			return nil // what was not known is that it had happened
+		}
+		unsure = unsure || unknown(err)
+		past := bootclock.Coarse().Sub(began)
+		if final(err) || past+l.releasing.limit >= d {
+			return blame(context.Background(), err)
+		}
+		time.Sleep(pause(past))
+	}
+}
+
+// pause is how long to leave a store alone that has not answered for so long:
+// about a quarter of it, so that a short trouble is over soon and a long one
+// is not made worse.
+func pause(failing time.Duration) time.Duration {
+	d := min(max(failing/4, minPause), maxPause)
+	return d/2 + rand.N(d)
+}
+
+// sleep pauses for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,111 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What within returns is like context.WithTimeout's, whatever is asked first.
+func TestWithin(t *testing.T) {
+	type key struct{}
+	boom := errors.New("boom")
+	for name, first := range map[string]func(context.Context){
+		"Done":     func(c context.Context) { c.Done() },
+		"Err":      func(c context.Context) { _ = c.Err() },
+		"Value":    func(c context.Context) { c.Value(key{}) },
+		"Deadline": func(c context.Context) { c.Deadline() },
+		"a child":  func(c context.Context) { _, cancel := context.WithCancel(c); cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := bound{limit: 48 * time.Second} // and a quarter
+				parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, 1))
+				began := time.Now()
+				c := b.within(parent, time.Now())
+				defer c.release()
+				first(c)
+				if d, ok := c.Deadline(); !ok || d.Sub(began) != time.Minute || c.Err() != nil || c.Value(key{}) != 1 {
+					t.Errorf("deadline %v, error %v, value %v", d, c.Err(), c.Value(key{}))
+				}
+				child, stopChild := context.WithCancel(c)
+				defer stopChild()
+				cancel(boom)
+				<-child.Done()
+				<-c.Done()
+				if !errors.Is(c.Err(), context.Canceled) || context.Cause(c) != boom || context.Cause(child) != boom {
+					t.Errorf("after the caller's end: %v, causes %v and %v", c.Err(), context.Cause(c), context.Cause(child))
+				}
+
+				c = b.within(t.Context(), time.Now())
+				defer c.release()
+				first(c)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if !errors.Is(c.Err(), context.DeadlineExceeded) {
+					t.Errorf("after the bound: %v", c.Err())
+				}
+				<-c.Done()
+
+				sooner, stopSooner := context.WithTimeout(t.Context(), time.Second)
+				defer stopSooner()
+				c = b.within(sooner, time.Now())
+				defer c.release()
+				first(c)
+				if d, _ := c.Deadline(); time.Until(d) != time.Second {
+					t.Errorf("the caller's own deadline is in %v", time.Until(d))
+				}
+				<-c.Done()
+			})
+		})
+	}
+}
+
+// One context serves the calls of one caller for a quarter of the limit, and
+// none is ended under the calls that still use it.
+func TestWithinIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bound{limit: 40 * time.Second}
+		one, cancelOne := context.WithCancel(t.Context())
+		defer cancelOne()
+		two, cancelTwo := context.WithCancel(t.Context())
+		defer cancelTwo()
+
+		first := b.within(one, time.Now())
+		first.Done() // its timer runs
+		again := b.within(one, time.Now())
+		if again != first {
+			t.Error("the same caller got another context")
+		}
+		other := b.within(two, time.Now())
+		if other == first {
+			t.Error("another caller got the same context")
+		}
+		first.release()
+		if first.Err() != nil {
+			t.Error("ended under a call that uses it")
+		}
+		again.release()
+		synctest.Wait()
+		if first.Err() == nil {
+			t.Error("nobody uses it, and its timer runs on")
+		}
+		other.release()
+		time.Sleep(10 * time.Second)
+		later := b.within(two, time.Now())
+		if later == other {
+			t.Error("it was given out again although its time is short")
+		}
+		later.release()
+
+		type odd struct {
+			context.Context
+			_ []int // cannot be compared
+		}
+		for range 2 {
+			b.within(odd{Context: t.Context()}, time.Now()).release()
+		}
+	})
+}

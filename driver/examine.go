@@ -1,0 +1,38 @@
+package driver
+
+import "context"
+
+// Examiner is implemented by stores that can tell what about their servers,
+// or the way they are reached, makes locks unsafe or slow.
+type Examiner interface {
+	// Examine asks and changes nothing. It returns what it found even with
+	// an error, which says that something could not be asked.
+	Examine(ctx context.Context) ([]Finding, error)
+}
+
+// Severity says what a Finding puts at risk.
+type Severity uint8
+
+const (
+	Note   Severity = iota // worth knowing, nothing is wrong
+	Slow                   // costs speed
+	Unsafe                 // can cost a promise: exclusion, rising tokens, or that a wait ends
+)
+
+func (s Severity) String() string {
+	switch s {
+	case Slow:
+		return "slow"
+	case Unsafe:
+		return "unsafe"
+	}
+	return "note"
+}
+
+// A Finding is one fact about a store. No text shows a secret.
+type Finding struct {
+	Name     string // short and stable, for programs: "maxmemory-policy"
+	Severity Severity
+	What     string // a sentence: what was found, and what it can do to a lock
+	Mend     string // what to do about it: a command or a setting; "" if nothing
+}

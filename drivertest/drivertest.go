@@ -14,6 +14,7 @@
 package drivertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -170,20 +171,30 @@ const handles = 3
 func (c testCase) insist(t *testing.T, h Harness) *recorder {
 	var pauses []string
 	for {
-		r := newRecorder(t)
-		select {
-		case <-r.run(func() { c.play(r, h) }):
-		case <-time.After(2 * time.Minute):
-			r.Errorf("the case has not ended after two minutes")
+		r, pause := c.attempt(t, h)
+		if pause == "" || !r.Failed() {
 			return r
 		}
-		if r.paused == "" || !r.Failed() {
-			return r
-		}
-		if pauses = append(pauses, r.paused); len(pauses) == attempts {
+		if pauses = append(pauses, pause); len(pauses) == attempts {
 			r.Logf("this machine may be too slow: %s", strings.Join(pauses, "; "))
 			return r
 		}
+		if len(pauses) == 1 {
+			alone.Lock()
+			defer alone.Unlock()
+		}
+	}
+}
+
+// attempt runs the case once, and says what may have made it fail.
+func (c testCase) attempt(t *testing.T, h Harness) (r *recorder, pause string) {
+	r = newRecorder(t)
+	select {
+	case <-r.run(func() { c.play(r, h) }):
+		return r, cmp.Or(r.paused, r.slow)
+	case <-time.After(2 * time.Minute):
+		r.Errorf("the case has not ended after two minutes")
+		return r, ""
 	}
 }
 
@@ -192,11 +203,13 @@ func (c testCase) play(r *recorder, h Harness) {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
 	defer cancel()
 	t := &test{T: r, h: h, ctx: ctx, locks: h.Open(r, handles), ids: map[string]bool{}}
-	defer func() { r.paused = t.lapse() }()
+	defer func() { r.paused, r.slow = t.pauses() }()
 	t.traits = t.locks[0].Traits()
 	t.slack = 3 * time.Second
 	if h.FakeTime {
 		t.slack = 50 * time.Millisecond
+	} else {
+		t.watchMachine()
 	}
 	c.run(t)
 }

@@ -1,23 +1,31 @@
 package drivertest
 
 import (
+	"cmp"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/batonhq/baton/driver"
 )
 
-// A place in line lives for one and a half seconds, so a machine that pauses
-// for longer between two steps of a case makes a right store look wrong. The
-// test therefore keeps track of how long every seat was left alone. When a
-// case fails after a seat may have died that the case did not mean to die, the
-// whole case is repeated on a fresh keyspace. In fake time nothing pauses:
-// there, a seat that dies unannounced is a mistake in the case.
+// A place in line lives for one and a half seconds, and a claim that a case
+// lets die for even less, so a machine that pauses between two steps of a case
+// makes a right store look wrong. The test therefore keeps track of how long
+// every seat was left alone, how long every request took, and how long the
+// machine did nothing at all. When a case fails after a seat may have died that
+// the case did not mean to die, or died sooner than the case could look, the
+// whole case is repeated on a fresh keyspace, one case at a time. In fake time
+// nothing pauses: there, a seat that dies unannounced is a mistake in the case.
 
 // attempts is how often a case may fail for a pause before it has failed.
-const attempts = 5
+const attempts = 6
 
-// lapse is the first pause that was too long, "" if there was none.
+// alone keeps cases that are repeated out of each other's way.
+var alone sync.Mutex
+
+// lapse is the first time that a seat was left alone for too long, "" if there
+// was none.
 func (t *test) lapse() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -27,6 +35,14 @@ func (t *test) lapse() string {
 	return t.paused
 }
 
+// pauses is what may have made the case fail.
+func (t *test) pauses() (paused, slow string) {
+	paused = t.lapse()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return paused, t.slow
+}
+
 func (t *test) noteLapse(s *seat) {
 	alone := time.Since(s.confirmed)
 	if s.life > 0 && alone > s.life-s.life/10 && t.paused == "" {
@@ -34,15 +50,43 @@ func (t *test) noteLapse(s *seat) {
 	}
 }
 
+// sluggish is how long a step may take that takes no time on a machine that is
+// not busy: much less than the shortest TTL that a case waits for.
+const sluggish = 120 * time.Millisecond
+
 // timed notes that a step which should take no time did.
 func (t *test) timed(what string, start time.Time) {
-	if d := time.Since(start); d > time.Second {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.paused == "" {
-			t.paused = fmt.Sprintf("%s took %v", what, d.Round(time.Millisecond))
-		}
+	d := time.Since(start)
+	if d <= sluggish {
+		return
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if note := fmt.Sprintf("%s took %v", what, d.Round(time.Millisecond)); d > time.Second {
+		t.paused = cmp.Or(t.paused, note)
+	} else {
+		t.slow = cmp.Or(t.slow, note)
+	}
+}
+
+// watchMachine notes when the machine does nothing for a while, until the case
+// ends.
+func (t *test) watchMachine() {
+	const every = 10 * time.Millisecond
+	ctx := t.Context()
+	go func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			start := time.Now()
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				t.timed("a tick of the clock", start)
+			}
+		}
+	}()
 }
 
 // stands notes what a request that was sent at that moment found.

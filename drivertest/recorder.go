@@ -19,6 +19,7 @@ type recorder struct {
 	cancel context.CancelFunc
 
 	paused string // what may have made the case fail, when it has ended
+	slow   string // what may have if it was about short times
 
 	mu       sync.Mutex
 	lines    []string

@@ -29,6 +29,7 @@ type test struct {
 	seats  []*seat
 	ids    map[string]bool // all that were drawn, none of which may be shown
 	paused string          // see lapse
+	slow   string          // see timed
 }
 
 // newID draws an ID and remembers it.

@@ -39,6 +39,37 @@ func TestHandOverThatTookTooLong(t *testing.T) {
 	})
 }
 
+// What a lease showed of itself is nobody else's later: the next goroutine is
+// granted by the store, with a claim of its own.
+func TestClaimIsNotHandedOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLocker(t, memstore.New(), baton.Config{})
+		lease := mustLock(t, l, "k")
+		shown, err := lease.Claim()
+		if err != nil || shown.Key != "k" || shown.ID == "" {
+			t.Fatalf("Claim: key %q, %v", shown.Key, err)
+		}
+		var _ driver.Leased = lease
+		next := lockSoon(t, l)
+		mustUnlock(t, lease)
+		second := within(t, 10*time.Second, next)
+		own, err := second.Claim()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if own.ID == shown.ID {
+			t.Error("the next lease has the claim that the first one showed")
+		}
+		if second.Token() <= lease.Token() {
+			t.Errorf("token %d after %d", second.Token(), lease.Token())
+		}
+		if _, err := lease.Claim(); !errors.Is(err, baton.ErrLost) {
+			t.Errorf("Claim after Unlock: %v, want ErrLost", err)
+		}
+		mustUnlock(t, second)
+	})
+}
+
 // A lease that was lost on its way to the next goroutine is nobody's: TryLock
 // asks the store who holds the lock.
 func TestLostHandOverHidesNobody(t *testing.T) {

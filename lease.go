@@ -113,6 +113,26 @@ func (l *Lease) Context(parent context.Context) context.Context {
 	return c
 }
 
+// Claim is what the store knows the lease by, for what the store itself can
+// do with it: "InTx" of the SQL stores, which lets a transaction commit only
+// while the lease stands. The ID in it is a secret: whoever has it can end the
+// lease. From now on the lease is not handed on inside this process, so that
+// no later lease is known to the store by the same claim. The error is a
+// *LostError if the lease has ended.
+func (l *Lease) Claim() (driver.Claim, error) {
+	if err := l.Err(); err != nil {
+		return driver.Claim{}, err
+	}
+	s := l.stake
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := l.errLocked(); err != nil {
+		return driver.Claim{}, err
+	}
+	s.shown = true
+	return s.claim, nil
+}
+
 // Unlock releases the lock, or hands it to the next in line of this process.
 // It needs no context: if the store does not answer it goes on trying for the
 // TTL, at least 1s and at most about 5s. Called again it does nothing and says

@@ -184,7 +184,7 @@ func (ln *line) remove(c *caller) {
 // the exclusive lock may: readers and permits leave the line at once. What
 // happens to s after that is for its receiver to find out, who must ask anyway.
 func (s *stake) mayPassLocked(now time.Time) bool {
-	return s.state == held && !s.frozen && s.claim.Exclusive() &&
+	return s.state == held && !s.frozen && !s.shown && s.claim.Exclusive() &&
 		s.lent < maxHandOvers && now.Sub(s.start) < maxLineTime &&
 		s.trust.Sub(now) > min(s.locker.cfg.TTL, driver.ClaimTTL)/4
 }

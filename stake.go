@@ -54,6 +54,7 @@ type stake struct {
 	kicked   bool      // a hint came while in flight: the answer may be older
 	looked   time.Time // when the store was last asked
 	frozen   bool      // not to be renewed: it changes its kind
+	shown    bool      // its claim was told to the user: not to be lent again
 	epoch    int       // raised when it becomes another thing; older answers are void
 	lastErr  error     // the last trouble, to explain a loss
 

@@ -201,6 +201,13 @@ type Downgrader interface {
 	Downgrade(ctx context.Context, c Claim, ttl time.Duration) (Grant, error)
 }
 
+// Leased is a lease, to a store that checks it inside a transaction of the
+// user. *baton.Lease is one.
+type Leased interface {
+	// Claim is what the store knows the lease by, or why it has ended.
+	Claim() (Claim, error)
+}
+
 // Traits is what a store promises beyond the contract.
 type Traits struct {
 	Store string // a short name, for messages and tables: "redis"

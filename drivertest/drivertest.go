@@ -148,6 +148,7 @@ var (
 	watcher    = method[driver.Watcher]("Watch")
 	inspector  = method[driver.Inspector]("Inspect")
 	downgrader = method[driver.Downgrader]("Downgrade")
+	member     = method[driver.Member]("Raise and Life")
 	restart    = power("Harness.Restart", func(h Harness) bool { return h.Restart != nil })
 	reconnect  = power("Harness.Reconnect", func(h Harness) bool { return h.Reconnect != nil })
 	deletion   = power("Harness.Delete", func(h Harness) bool { return h.Delete != nil })
@@ -219,7 +220,7 @@ func cases() []testCase {
 	seen := map[string]bool{}
 	for _, group := range [][]testCase{
 		exclusionCases, tokenCases, idempotentCases, queueCases, sharedCases, permitCases, downgradeCases,
-		batchCases, foreignCases, requestCases, inspectCases, watchCases, raceCases,
+		batchCases, foreignCases, requestCases, inspectCases, watchCases, memberCases, raceCases,
 	} {
 		for _, c := range group {
 			if seen[c.name] {

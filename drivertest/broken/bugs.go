@@ -69,6 +69,9 @@ const (
 	BatchRefused     Bug = "one illegal claim fails the batch"
 	BatchFirstOnly   Bug = "prolongs the first of a batch"
 	TakesAnyKey      Bug = "takes any key"
+	RaisesNothing    Bug = "ignores that a token is raised"
+	LowersTokens     Bug = "raising sets the token, whatever it was"
+	LivesTwice       Bug = "each asks about another life of the server"
 	LacksInSilence   Bug = "has no readers, and grants them the exclusive lock"
 	TrimsKeys        Bug = "trims trailing space off keys"
 	FoldsCase        Bug = "folds the case of keys"
@@ -141,6 +144,9 @@ var CaughtBy = map[Bug]string{
 	BatchRefused:     "an illegal claim does not spoil a batch",
 	BatchFirstOnly:   "a batch renews every claim for the whole TTL",
 	TakesAnyKey:      "illegal keys are refused",
+	RaisesNothing:    "a raised token is passed",
+	LowersTokens:     "a raised token is passed",
+	LivesTwice:       "all handles see one life of the server",
 	LacksInSilence:   "what a store lacks is refused",
 	TrimsKeys:        "odd keys are different locks",
 	FoldsCase:        "odd keys are different locks",

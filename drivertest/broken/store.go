@@ -56,6 +56,31 @@ func (s *Store) Traits() driver.Traits {
 	}
 }
 
+// Raise implements driver.Member.
+func (s *Store) Raise(_ context.Context, _ string, token int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.bug {
+	case RaisesNothing:
+	case LowersTokens:
+		s.last = token
+	default:
+		s.last = max(s.last, token)
+	}
+	return nil
+}
+
+// Life implements driver.Member.
+func (s *Store) Life(context.Context) (driver.Life, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := driver.Life{Server: "the only one", Clock: time.Duration(time.Now().UnixNano())}
+	if s.bug == LivesTwice {
+		l.Server = driver.NewID()
+	}
+	return l, nil
+}
+
 // Delete removes all that the store keeps of key.
 func (s *Store) Delete(key string) {
 	s.mu.Lock()

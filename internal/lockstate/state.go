@@ -40,6 +40,9 @@ func (c *Counter) next(now time.Duration) int64 {
 	return c.last
 }
 
+// Raise makes later tokens and tickets higher than token.
+func (c *Counter) Raise(token int64) { c.last = max(c.last, token) }
+
 // State is the state of one key. Use New. The moments that its methods take,
 // since 1970, must never go back. Requests must be legal (driver.CheckRequest).
 type State struct {

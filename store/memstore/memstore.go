@@ -29,14 +29,15 @@ var traits = driver.Traits{
 	MaxTTL:  24 * time.Hour,
 }
 
-// Store is a driver.Store, and a driver.Watcher, driver.Inspector and
-// driver.Downgrader. All methods are safe for concurrent use. None waits, but
+// Store is a driver.Store, and a driver.Watcher, driver.Inspector,
+// driver.Downgrader and driver.Member. All methods are safe for concurrent use. None waits, but
 // for a mutex that is held for the length of one operation on one key.
 //
 // Tokens follow the wall clock that New found, in microseconds: a store made
 // later, in this process or the next, gives higher ones unless that clock was
 // set back.
 type Store struct {
+	life   string       // names this store among all
 	seed   maphash.Seed // drawn at random, so that nobody can aim at one shard
 	opened time.Time
 	epoch  time.Duration // from 1970 to opened, by the wall clock
@@ -49,12 +50,13 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Member     = (*Store)(nil)
 )
 
 // New returns an empty store.
 func New() *Store {
 	now := time.Now()
-	return &Store{seed: maphash.MakeSeed(), opened: now, epoch: time.Duration(now.UnixNano())}
+	return &Store{life: driver.NewID(), seed: maphash.MakeSeed(), opened: now, epoch: time.Duration(now.UnixNano())}
 }
 
 // Traits implements driver.Locks.
@@ -168,6 +170,26 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	g, err := driver.Grant{}, driver.ErrLost
 	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { g, err = st.Downgrade(now, c, ttl) })
 	return g, err
+}
+
+// Raise implements driver.Member.
+func (s *Store) Raise(ctx context.Context, key string, token int64) error {
+	if err := s.checkKey(ctx, key); err != nil {
+		return err
+	}
+	sh := s.shard(key)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.tokens.Raise(token)
+	return nil
+}
+
+// Life implements driver.Member.
+func (s *Store) Life(ctx context.Context) (driver.Life, error) {
+	if err := s.check(ctx); err != nil {
+		return driver.Life{}, err
+	}
+	return driver.Life{Server: s.life, Age: time.Since(s.opened), Clock: s.now()}, nil
 }
 
 // Break implements driver.Inspector.

@@ -74,10 +74,19 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	// overtake it.
 	option.PipelineMultiplex = -1
 	option.Dialer = net.Dialer{Timeout: checkTimeout, KeepAlive: time.Second}
-	if option.ForceSingleClient && strings.HasPrefix(cfg.Addrs[0], "/") {
-		option.DialCtxFn = func(ctx context.Context, path string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return d.DialContext(ctx, "unix", path)
+	born := newLife()
+	unix := option.ForceSingleClient && strings.HasPrefix(cfg.Addrs[0], "/")
+	option.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (conn net.Conn, err error) {
+		switch {
+		case unix:
+			conn, err = d.DialContext(ctx, "unix", addr)
+		case t != nil:
+			conn, err = (&tls.Dialer{NetDialer: d, Config: t}).DialContext(ctx, "tcp", addr)
+		default:
+			conn, err = d.DialContext(ctx, "tcp", addr)
 		}
+		born.connections.Add(1) // before anything is asked on it
+		return conn, err
 	}
 	if cfg.Master != "" {
 		option.Sentinel = rueidis.SentinelOption{
@@ -119,7 +128,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	s, err := newStore(ctx, ruClient{o.client, true}, true, opts)
+	s, err := newStore(ctx, ruClient{o.client, true}, true, born, opts)
 	if err != nil {
 		o.client.Close()
 		return nil, err

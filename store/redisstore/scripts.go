@@ -23,6 +23,7 @@ var (
 	downgradeScript = script("downgrade", "clock", "state")
 	inspectScript   = script("inspect", "clock", "state")
 	breakScript     = script("break", "clock", "state")
+	raiseScript     = script("raise", "clock")
 )
 
 // script joins a script with the parts that it shares with others.

@@ -17,7 +17,7 @@ import (
 )
 
 // Store keeps locks in Redis. It implements driver.Store, driver.Watcher,
-// driver.Inspector and driver.Downgrader. Use New or Open.
+// driver.Inspector, driver.Downgrader and driver.Member. Use New or Open.
 type Store struct {
 	client   wire.Client
 	owned    bool // the client is ours to close
@@ -28,6 +28,7 @@ type Store struct {
 	busy     busyKeys
 	pushes   pushes
 	orphans  orphans
+	life     *life
 	combiner combiner
 	closed   atomic.Bool
 }
@@ -37,6 +38,7 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Member     = (*Store)(nil)
 )
 
 var traits = driver.Traits{
@@ -123,15 +125,15 @@ const checkTimeout = 5 * time.Second
 func New(client rueidis.Client, opts ...Option) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	return newStore(ctx, ruClient{client, false}, false, opts)
+	return newStore(ctx, ruClient{client, false}, false, newLife(), opts)
 }
 
 // Adapt is New for another client. It is for the adapters in this module.
 func Adapt(ctx context.Context, client wire.Client, opts ...Option) (*Store, error) {
-	return newStore(ctx, client, false, opts)
+	return newStore(ctx, client, false, newLife(), opts)
 }
 
-func newStore(ctx context.Context, client wire.Client, owned bool, opts []Option) (*Store, error) {
+func newStore(ctx context.Context, client wire.Client, owned bool, l *life, opts []Option) (*Store, error) {
 	var o options
 	for _, set := range opts {
 		set(&o)
@@ -142,6 +144,7 @@ func newStore(ctx context.Context, client wire.Client, owned bool, opts []Option
 	}
 	s := &Store{
 		client:   client,
+		life:     l,
 		owned:    owned,
 		names:    n,
 		channel:  n.own + strings.ToLower(rand.Text()[:13]),

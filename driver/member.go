@@ -1,0 +1,39 @@
+package driver
+
+import (
+	"context"
+	"time"
+)
+
+// Member is implemented by stores that can be one of several independent
+// servers of which a majority grants (package redlock).
+type Member interface {
+	Locks
+
+	// Raise makes every later grant of key carry a token above token, and
+	// lowers nothing. It neither needs nor changes a claim.
+	Raise(ctx context.Context, key string, token int64) error
+
+	// Life tells which server has given the answers so far, and since when
+	// it has kept what it granted. It asks the server only if that may have
+	// changed, so that it may be called after every grant.
+	Life(ctx context.Context) (Life, error)
+}
+
+// A Life is the time of a server from a start to its end. A server that starts
+// again may have forgotten what it granted before.
+type Life struct {
+	// Server names this life of the server. Two stores on one server have
+	// the same; it is another one after a restart.
+	Server string
+
+	// Age is how long the server has lived at least.
+	Age time.Duration
+
+	// Clock is the server's, since 1970, to about half a second.
+	Clock time.Duration
+
+	// Replicas is how many servers may take its place without knowing all
+	// that it granted.
+	Replicas int
+}

@@ -1,0 +1,93 @@
+package drivertest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// What a quorum needs of each of its servers.
+var memberCases = []testCase{
+	{
+		name:  "a raised token is passed",
+		why:   "a majority writes back the highest token that one of its servers gave; later grants must be above it everywhere",
+		needs: []need{fencing, member},
+		run: func(t *test) {
+			a := t.writer(0, "k").hold()
+			raised := a.grant.Token + 300_000 // beyond what a counter draws in a window of its clock
+			t.raise(1, "k", raised)
+			t.raise(2, "k", raised-1000) // lowers nothing
+			a.mustBe(driver.Held)        // and its token stays
+			a.leave()
+			b := t.writer(2, "k").hold()
+			b.above(raised)
+			b.leave()
+			c := t.writer(0, "k").hold() // the count goes on from there
+			c.above(b.grant.Token)
+			c.leave()
+
+			t.raise(0, "never held", c.grant.Token+300_000)
+			t.writer(1, "never held").hold().above(c.grant.Token + 300_000)
+		},
+	},
+	{
+		name:  "all handles see one life of the server",
+		why:   "a majority must notice that two of its servers are one",
+		needs: []need{member},
+		run: func(t *test) {
+			first := t.life(0)
+			if first.Server == "" {
+				t.Errorf("the server has no name: %+v", first)
+			}
+			for i := range handles {
+				if l := t.life(i); l.Server != first.Server || l.Age < 0 || l.Clock <= 0 {
+					t.Errorf("process %d sees %+v, process 0 %+v", i, l, first)
+				}
+			}
+		},
+	},
+	{
+		name:  "a restart is another life",
+		why:   "a server that has forgotten what it granted must not be counted before all that has expired",
+		needs: []need{member, restart},
+		run: func(t *test) {
+			before := make([]driver.Life, handles)
+			for i := range before {
+				before[i] = t.life(i)
+			}
+			begin := time.Now()
+			t.h.Restart(t, t.locks)
+			for i := range before {
+				t.writer(i, "k").hold().leave() // the answer that must not be trusted
+				l := t.life(i)
+				if l.Server == before[i].Server {
+					t.Errorf("process %d sees the same life after a restart: %+v", i, l)
+				}
+				if since := time.Since(begin); l.Age > since {
+					t.Errorf("process %d sees an age of %v, %v after the restart began", i, l.Age, since)
+				}
+			}
+		},
+	},
+}
+
+func (t *test) raise(process int, key string, token int64) {
+	t.Helper()
+	err := t.locks[process].(driver.Member).Raise(t.ctx, key, token)
+	if err != nil && !t.lost(err) {
+		t.Fatalf("raise to %d: %v", token, err)
+	}
+}
+
+func (t *test) life(process int) driver.Life {
+	t.Helper()
+	l, err := t.locks[process].(driver.Member).Life(t.ctx)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return driver.Life{Server: "not one server", Clock: 1}
+	}
+	if err != nil {
+		t.Fatalf("life: %v", err)
+	}
+	return l
+}

@@ -1,6 +1,9 @@
 package driver
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Examiner is implemented by stores that can tell what about their servers,
 // or the way they are reached, makes locks unsafe or slow.
@@ -8,6 +11,23 @@ type Examiner interface {
 	// Examine asks and changes nothing. It returns what it found even with
 	// an error, which says that something could not be asked.
 	Examine(ctx context.Context) ([]Finding, error)
+}
+
+// Clock is implemented by stores whose server has a clock of its own, to
+// compare it with that of this machine. Locks never depend on the difference.
+type Clock interface {
+	// ServerTime asks the server what time it is.
+	ServerTime(ctx context.Context) (time.Time, error)
+}
+
+// Refusal is implemented by errors of constructors that refuse a server or
+// file because locks would not be safe there.
+type Refusal interface {
+	error
+
+	// Finding says what was found. ok is false if the error is about
+	// something else.
+	Finding() (f Finding, ok bool)
 }
 
 // Severity says what a Finding puts at risk.

@@ -30,7 +30,8 @@ var traits = driver.Traits{
 }
 
 // Store is a driver.Store, and a driver.Watcher, driver.Inspector,
-// driver.Downgrader and driver.Member. All methods are safe for concurrent use. None waits, but
+// driver.Downgrader, driver.Examiner and driver.Member. All methods are safe for
+// concurrent use. None waits, but
 // for a mutex that is held for the length of one operation on one key.
 //
 // Tokens follow the wall clock that New found, in microseconds: a store made
@@ -51,6 +52,7 @@ var (
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Member     = (*Store)(nil)
+	_ driver.Examiner   = (*Store)(nil)
 )
 
 // New returns an empty store.

@@ -101,8 +101,24 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 		}
 	}
 
-	// The client cannot be told to stop connecting, so what comes too late
-	// is closed.
+	client, err := connect(ctx, option)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	s, err := newStore(ctx, ruClient{client, true}, true, born, opts)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	s.config = &cfg
+	return s, nil
+}
+
+// connect is rueidis.NewClient for a while. The client cannot be told to stop
+// connecting, so what comes too late is closed.
+func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
 	type opened struct {
 		client rueidis.Client
 		err    error
@@ -112,9 +128,12 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 		c, err := rueidis.NewClient(option)
 		done <- opened{c, err}
 	}()
-	var o opened
 	select {
-	case o = <-done:
+	case o := <-done:
+		if o.err != nil {
+			return nil, unavailable(o.err)
+		}
+		return o.client, nil
 	case <-ctx.Done():
 		go func() {
 			if late := <-done; late.err == nil {
@@ -123,15 +142,4 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 		}()
 		return nil, ctx.Err()
 	}
-	if o.err != nil {
-		return nil, unavailable(o.err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	s, err := newStore(ctx, ruClient{o.client, true}, true, born, opts)
-	if err != nil {
-		o.client.Close()
-		return nil, err
-	}
-	return s, nil
 }

@@ -17,7 +17,8 @@ import (
 )
 
 // Store keeps locks in Redis. It implements driver.Store, driver.Watcher,
-// driver.Inspector, driver.Downgrader and driver.Member. Use New or Open.
+// driver.Inspector, driver.Downgrader, driver.Examiner, driver.Clock and
+// driver.Member. Use New or Open.
 type Store struct {
 	client   wire.Client
 	owned    bool // the client is ours to close
@@ -31,6 +32,7 @@ type Store struct {
 	life     *life
 	combiner combiner
 	closed   atomic.Bool
+	config   *Config // how Open connected; nil with a client of the caller's
 }
 
 var (
@@ -39,6 +41,8 @@ var (
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Member     = (*Store)(nil)
+	_ driver.Examiner   = (*Store)(nil)
+	_ driver.Clock      = (*Store)(nil)
 )
 
 var traits = driver.Traits{
@@ -81,6 +85,9 @@ type EvictionError struct {
 	Policy string // maxmemory-policy
 }
 
+// Finding implements driver.Refusal.
+func (e *EvictionError) Finding() (driver.Finding, bool) { return evicts(e.Policy), true }
+
 func (e *EvictionError) Error() string {
 	return fmt.Sprintf("redis evicts keys when its memory is full (maxmemory-policy %s), locks among them: "+
 		"set maxmemory-policy noeviction there, or allow it explicitly", e.Policy)
@@ -91,6 +98,9 @@ func (e *EvictionError) Error() string {
 type ReplicaError struct {
 	Primary string // its address, if the server tells
 }
+
+// Finding implements driver.Refusal.
+func (e *ReplicaError) Finding() (driver.Finding, bool) { return replica(e.Primary), true }
 
 func (e *ReplicaError) Error() string {
 	s := "redis server is a replica, which cannot grant locks: connect to its primary"
@@ -104,6 +114,9 @@ func (e *ReplicaError) Error() string {
 type VersionError struct {
 	Version string
 }
+
+// Finding implements driver.Refusal.
+func (e *VersionError) Finding() (driver.Finding, bool) { return version(e.Version) }
 
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("redis server is version %s, at least 6.2 is needed", e.Version)
@@ -197,21 +210,14 @@ func (s *Store) check(ctx context.Context, n wire.Node, o options) error {
 
 // serverInfo reads INFO. A server that hides it from us is taken as it is.
 func serverInfo(ctx context.Context, n wire.Node) (map[string]string, error) {
-	info := map[string]string{}
 	v, err := n.Do(ctx, "INFO")
 	if err != nil {
 		if denied(err) {
-			return info, nil
+			return map[string]string{}, nil
 		}
 		return nil, err
 	}
-	text, _ := v.(string)
-	for line := range strings.Lines(text) {
-		if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			info[k] = v
-		}
-	}
-	return info, nil
+	return lines(text(v)), nil
 }
 
 // denied reports whether the server lives but does not let us run a command.

@@ -42,8 +42,8 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Store is a driver.Store, driver.Watcher, driver.Inspector and
-// driver.Downgrader on one file. All methods are safe for concurrent use, and
+// Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader
+// and driver.Examiner on one file. All methods are safe for concurrent use, and
 // several Stores may be open on one file in one process.
 //
 // Errors about the file are *FileError.
@@ -78,6 +78,8 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Examiner   = (*Store)(nil)
+	_ driver.Refusal    = (*FileError)(nil)
 )
 
 // options are what tests replace.
@@ -87,6 +89,7 @@ type options struct {
 	boot     func() (string, error)
 	shifted  func() bool
 	remote   func(dir string) (string, error)
+	around   func(path string) surroundings
 	sweepAge time.Duration
 	sweepGap int           // commits between two steps of the sweep
 	deaf     bool          // no sockets
@@ -100,6 +103,7 @@ func defaults() options {
 		boot:     bootID,
 		shifted:  shiftedClock,
 		remote:   remoteFS,
+		around:   lookAround,
 		sweepAge: time.Minute,
 		sweepGap: 64,
 		poll:     50 * time.Millisecond,

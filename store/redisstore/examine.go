@@ -1,0 +1,286 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
+)
+
+// Examine implements driver.Examiner. It asks every primary, and the Sentinels
+// if Open was told of them. What a server does not let us ask is a finding,
+// too.
+func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
+	var g gathered
+	err := s.eachPrimary(ctx, func(n wire.Node) error {
+		f, err := ask(ctx, n, s.client.Cluster())
+		if err != nil {
+			return failure(err)
+		}
+		g.add(f.address, s.judge(f)...)
+		return nil
+	})
+	all := g.merged()
+	if c := s.config; c != nil {
+		if c.Master != "" && err == nil {
+			all = append(all, judgeSentinels(s.askSentinels(ctx))...)
+		}
+		if c.TLS == nil && !onlyHere(c.Addrs) {
+			all = append(all, plainText)
+		}
+	}
+	return all, err
+}
+
+// ServerTime implements driver.Clock. With several primaries it is the time of
+// one of them.
+func (s *Store) ServerTime(ctx context.Context) (at time.Time, err error) {
+	err = s.eachPrimary(ctx, func(n wire.Node) error {
+		if !at.IsZero() {
+			return nil
+		}
+		answer, err := n.Do(ctx, "TIME")
+		if err != nil {
+			return failure(err)
+		}
+		t := list(answer)
+		if len(t) != 2 {
+			return failure(&wire.ServerError{Text: "ERR TIME answered something strange"})
+		}
+		at = time.Unix(number(t[0]), number(t[1])*1000)
+		return nil
+	})
+	return at, err
+}
+
+// facts are what one server says about itself.
+type facts struct {
+	address string            // in a Cluster
+	info    map[string]string // INFO
+	config  map[string]string // nil if the server does not show it
+	slow    []slowCommand     // of the last hour
+	open    bool              // who connects needs no password
+	cluster map[string]string // CLUSTER INFO; nil without a Cluster
+	alone   bool              // a primary of a Cluster without a replica
+}
+
+type slowCommand struct {
+	name string
+	took time.Duration
+}
+
+// settings are what is asked for with CONFIG GET: nothing secret.
+var settings = []string{
+	"maxclients", "appendfsync", "save", "stop-writes-on-bgsave-error",
+	"min-replicas-to-write", "min-replicas-max-lag",
+	"client-output-buffer-limit", "cluster-require-full-coverage",
+}
+
+// ask puts all questions to one server. Only answers that do not come are
+// errors.
+func ask(ctx context.Context, n wire.Node, cluster bool) (facts, error) {
+	var f facts
+	var err error
+	if f.info, err = serverInfo(ctx, n); err != nil {
+		return f, err
+	}
+	commands := [][]string{{"TIME"}, {"SLOWLOG", "GET", "64"}, {"ACL", "GETUSER", "default"}}
+	for _, name := range settings {
+		commands = append(commands, []string{"CONFIG", "GET", name})
+	}
+	if cluster {
+		commands = append(commands, []string{"CLUSTER", "INFO"}, []string{"CLUSTER", "NODES"})
+	}
+	answers := n.DoAll(ctx, commands)
+	for i, r := range answers {
+		if r.Err != nil {
+			if _, said := r.Err.(*wire.ServerError); !said {
+				return f, r.Err
+			}
+			answers[i].Value = nil // the server says no: it stays unknown
+		}
+	}
+	if t := list(answers[0].Value); len(t) == 2 {
+		f.slow = slowSince(answers[1].Value, number(t[0])-3600)
+	}
+	user := fields(answers[2].Value)
+	f.open = slices.Contains(strings.Fields(user["flags"]), "nopass") && slices.Contains(strings.Fields(user["flags"]), "on")
+	for i := range settings {
+		for name, value := range fields(answers[3+i].Value) {
+			if f.config == nil {
+				f.config = map[string]string{}
+			}
+			f.config[name] = value
+		}
+	}
+	if cluster {
+		rest := answers[3+len(settings):]
+		f.cluster = lines(text(rest[0].Value))
+		f.address, f.alone = self(text(rest[1].Value))
+	}
+	return f, nil
+}
+
+// slowSince reads SLOWLOG GET. The arguments of commands are not looked at:
+// they may be secret.
+func slowSince(answer any, from int64) []slowCommand {
+	var all []slowCommand
+	for _, entry := range list(answer) {
+		e := list(entry)
+		if len(e) < 4 || number(e[1]) < from || len(list(e[3])) == 0 {
+			continue
+		}
+		all = append(all, slowCommand{strings.ToUpper(text(list(e[3])[0])), time.Duration(number(e[2])) * time.Microsecond})
+	}
+	slices.SortStableFunc(all, func(a, b slowCommand) int { return cmp.Compare(b.took, a.took) })
+	return all
+}
+
+// self finds this server in CLUSTER NODES, and whether it has no replica that
+// could take over.
+func self(nodes string) (address string, alone bool) {
+	replicas := map[string]int{} // of a primary, by its ID
+	id := ""
+	for line := range strings.Lines(nodes) {
+		f := strings.Fields(line)
+		if len(f) < 4 {
+			continue
+		}
+		if flags := strings.Split(f[2], ","); slices.Contains(flags, "myself") {
+			id = f[0]
+			address, _, _ = strings.Cut(f[1], "@")
+		} else if slices.Contains(flags, "slave") && !slices.Contains(flags, "fail") {
+			replicas[f[3]]++
+		}
+	}
+	return address, id != "" && replicas[id] == 0
+}
+
+// lines reads "name:value" lines.
+func lines(s string) map[string]string {
+	m := map[string]string{}
+	for line := range strings.Lines(s) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			m[k] = v
+		}
+	}
+	return m
+}
+
+// fields reads a map as each protocol and client shows it. A list among its
+// values becomes words.
+func fields(v any) map[string]string {
+	m := map[string]string{}
+	put := func(k, v any) {
+		if words := list(v); words != nil {
+			var all []string
+			for _, w := range words {
+				all = append(all, text(w))
+			}
+			v = strings.Join(all, " ")
+		} else if n, ok := v.(int64); ok {
+			v = fmt.Sprint(n)
+		}
+		m[text(k)] = text(v)
+	}
+	switch v := v.(type) {
+	case []any:
+		for i := 0; i+1 < len(v); i += 2 {
+			put(v[i], v[i+1])
+		}
+	case map[string]any:
+		for k, v := range v {
+			put(k, v)
+		}
+	case map[any]any:
+		for k, v := range v {
+			put(k, v)
+		}
+	}
+	return m
+}
+
+// onlyHere reports whether all addresses are of this machine.
+func onlyHere(addrs []string) bool {
+	for _, a := range addrs {
+		host, _, err := net.SplitHostPort(a)
+		if strings.HasPrefix(a, "/") || err == nil && host == "localhost" {
+			continue
+		}
+		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+			return false
+		}
+	}
+	return true
+}
+
+// gathered are findings of several servers.
+type gathered struct {
+	servers int
+	order   []driver.Finding
+	at      map[driver.Finding][]string
+}
+
+func (g *gathered) add(address string, found ...driver.Finding) {
+	g.servers++
+	if g.at == nil {
+		g.at = map[driver.Finding][]string{}
+	}
+	for _, f := range found {
+		if g.at[f] == nil {
+			g.order = append(g.order, f)
+		}
+		g.at[f] = append(g.at[f], address)
+	}
+}
+
+// merged has what several servers share once, and says which ones it is about
+// unless it is all.
+func (g *gathered) merged() []driver.Finding {
+	var all []driver.Finding
+	for _, f := range g.order {
+		if at := g.at[f]; len(at) < g.servers {
+			f.What += " (on " + strings.Join(at, ", ") + ")"
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// sentinelFacts are what one Sentinel says about the primary.
+type sentinelFacts struct {
+	address string
+	master  map[string]string // nil if it did not answer
+}
+
+// askSentinels asks every Sentinel that Open was told of.
+func (s *Store) askSentinels(ctx context.Context) []sentinelFacts {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	var all []sentinelFacts
+	for _, address := range s.config.Addrs {
+		f := sentinelFacts{address: address}
+		client, err := connect(ctx, rueidis.ClientOption{
+			InitAddress: []string{address}, Username: s.config.SentinelUsername, Password: s.config.SentinelPassword,
+			TLSConfig: s.config.TLS, ForceSingleClient: true, DisableCache: true, DisableRetry: true,
+			Dialer: net.Dialer{Timeout: checkTimeout},
+		})
+		if err == nil {
+			answer, err := ruNode{client}.Do(ctx, "SENTINEL", "MASTER", s.config.Master)
+			if err == nil {
+				f.master = fields(answer)
+			}
+			client.Close()
+		}
+		all = append(all, f)
+	}
+	return all
+}

@@ -1,0 +1,283 @@
+package redisstore
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Where a server begins to be worth a word.
+const (
+	nearlyFull = 0.9
+	longFork   = 100 * time.Millisecond
+	// smallPushBuffer is what a burst of pushes to one process may need: some
+	// thousand locks that are released at once.
+	smallPushBuffer = 1 << 20
+)
+
+func evicts(policy string) driver.Finding {
+	return driver.Finding{
+		Name: "maxmemory-policy", Severity: driver.Unsafe,
+		What: "when its memory is full the server evicts keys (maxmemory-policy " + policy + "), and every lock is a key that may be evicted: somebody else gets it while its holder believes in it",
+		Mend: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; caches belong on another server",
+	}
+}
+
+func replica(primary string) driver.Finding {
+	f := driver.Finding{
+		Name: "replica", Severity: driver.Unsafe,
+		What: "the server is a replica: it grants no locks, and what it shows is old",
+		Mend: "connect to its primary, or through Sentinel: redis+sentinel://HOST,HOST,HOST/NAME",
+	}
+	if primary != "" {
+		f.Mend = "connect to its primary, redis://" + primary + ", or through Sentinel: redis+sentinel://HOST,HOST,HOST/NAME"
+	}
+	return f
+}
+
+// version judges the server's version. ok is false if there is nothing to say.
+func version(v string) (f driver.Finding, ok bool) {
+	f = driver.Finding{Name: "version", Mend: "upgrade to Redis 7 or later, or to Valkey"}
+	switch {
+	case v == "":
+		return f, false
+	case olderThan(v, 6, 2):
+		f.Severity, f.What = driver.Unsafe, "the server is version "+v+", at least 6.2 is needed"
+		return f, true
+	case olderThan(v, 7, 0):
+		f.What = "the server is version " + v + ", which gets no corrections any more"
+		return f, true
+	}
+	return f, false
+}
+
+var plainText = driver.Finding{
+	Name: "tls", Severity: driver.Note,
+	What: "the connection is not encrypted: whoever is on the way can read the password and take or break locks",
+	Mend: "set up TLS on the server (tls-port, tls-cert-file, tls-key-file), then write rediss:// in the URL",
+}
+
+// judge says what is wrong with one server.
+func (s *Store) judge(f facts) []driver.Finding {
+	var all []driver.Finding
+	say := func(name string, severity driver.Severity, mend, what string, args ...any) {
+		all = append(all, driver.Finding{Name: name, Severity: severity, What: fmt.Sprintf(what, args...), Mend: mend})
+	}
+	if f.info["role"] == "slave" {
+		primary := ""
+		if host := f.info["master_host"]; host != "" {
+			primary = host + ":" + f.info["master_port"]
+		}
+		all = append(all, replica(primary))
+	}
+	if v, ok := version(f.info["redis_version"]); ok {
+		all = append(all, v)
+	}
+	if len(f.info) == 0 || f.config == nil {
+		hidden := "CONFIG GET"
+		if len(f.info) == 0 {
+			hidden = "INFO"
+		}
+		say("hidden", driver.Note, "let the user that examines run INFO, CONFIG GET, SLOWLOG GET and ACL GETUSER (ACL SETUSER NAME +info +config|get +slowlog|get +acl|getuser), or look at these settings yourself",
+			"the server does not let this user run %s: eviction, persistence or replication may be unsafe without a word here", hidden)
+	}
+	judgeMemory(f, say)
+	judgePersistence(f, say)
+	judgeReplication(f, say)
+	judgeLoad(f, say)
+	judgeCluster(f, say)
+	if f.open {
+		say("auth", driver.Note, "set a password: ACL SETUSER default >PASSWORD, and name it in the URL with password-file or password-env",
+			"the server asks for no password: whoever reaches it can take or break locks")
+	}
+	return all
+}
+
+type saying func(name string, severity driver.Severity, mend, what string, args ...any)
+
+func judgeMemory(f facts, say saying) {
+	if p := f.info["maxmemory_policy"]; p != "" && p != "noeviction" {
+		e := evicts(p)
+		say(e.Name, e.Severity, e.Mend, "%s", e.What)
+	}
+	if n := number(f.info["evicted_keys"]); n > 0 {
+		say("evicted-keys", driver.Unsafe, "after mending maxmemory-policy: CONFIG RESETSTAT, and see that INFO stats goes on saying evicted_keys:0",
+			"the server has evicted %d keys since its start, any of which may have been a lock", n)
+	}
+	used, limit := number(f.info["used_memory"]), number(f.info["maxmemory"])
+	if limit > 0 && float64(used) >= nearlyFull*float64(limit) {
+		say("maxmemory", driver.Unsafe, "give the server more memory (CONFIG SET maxmemory BYTES) or remove what else it keeps",
+			"%d %% of maxmemory are in use: once it is full nothing can be locked, and leases are lost because they cannot be renewed", 100*used/limit)
+	}
+}
+
+func judgePersistence(f facts, say saying) {
+	aof := f.info["aof_enabled"]
+	switch {
+	case aof == "0" && f.config["save"] == "":
+		say("persistence", driver.Unsafe, "CONFIG SET appendonly yes, and the same in redis.conf; and have a server that crashed started again no sooner than the longest TTL later",
+			"the server keeps nothing on disk: after a restart every lock is free while its holder believes in it, for up to its TTL")
+	case aof == "0":
+		say("persistence", driver.Unsafe, "CONFIG SET appendonly yes, and the same in redis.conf",
+			"the server only writes snapshots (save %s): a restart forgets every lock that is younger than the last one, while its holder believes in it", f.config["save"])
+	case aof == "1" && f.config["appendfsync"] == "no":
+		say("appendfsync", driver.Unsafe, "CONFIG SET appendfsync everysec, or always if locks must survive the crash of the machine, too",
+			"the server never asks for its log to reach the disk (appendfsync no): a crash of the machine forgets the locks of the last half minute")
+	case aof == "1" && f.config["appendfsync"] == "everysec":
+		say("appendfsync", driver.Note, "CONFIG SET appendfsync always, if that is worth one disk write for each lock and unlock",
+			"a crash of the machine (not of the server alone) forgets the locks of the last second or two (appendfsync everysec)")
+	}
+	refuses := f.config["stop-writes-on-bgsave-error"] != "no"
+	if f.info["rdb_last_bgsave_status"] == "err" && refuses && f.config["save"] != "" {
+		say("last-save", driver.Unsafe, "look into the server's log for the reason, usually a full disk or missing permissions; it takes writes again after the next save that succeeds",
+			"the last snapshot failed, and the server refuses all writes until one succeeds: nothing can be locked or renewed")
+	}
+	if f.info["aof_last_write_status"] == "err" {
+		say("last-save", driver.Unsafe, "look into the server's log for the reason, usually a full disk",
+			"the server could not write its log, and refuses all writes until it can: nothing can be locked or renewed")
+	}
+}
+
+func judgeReplication(f facts, say saying) {
+	replicas := number(f.info["connected_slaves"])
+	if replicas == 0 || f.config == nil {
+		return
+	}
+	want := number(f.config["min-replicas-to-write"])
+	good, known := f.info["min_slaves_good_slaves"]
+	switch {
+	case want == 0:
+		say("min-replicas-to-write", driver.Unsafe, "CONFIG SET min-replicas-to-write 1 and CONFIG SET min-replicas-max-lag 10, and the same in redis.conf; have the resource check tokens",
+			"replication is asynchronous and a primary that has lost all its replicas goes on granting locks (min-replicas-to-write 0): when one of them is promoted, every lock granted since is held twice")
+	case known && number(good) < want:
+		say("min-replicas-to-write", driver.Unsafe, "bring the replicas back, or ask for fewer: CONFIG SET min-replicas-to-write NUMBER",
+			"only %s of the %d replicas that min-replicas-to-write asks for keep up: the server refuses all writes, nothing can be locked or renewed", good, want)
+	default:
+		say("replication", driver.Note, "have the resource check tokens (they rise through a fail-over), or use a store with consensus",
+			"replication is asynchronous: a fail-over can lose the locks that were granted last, and they are then held twice")
+	}
+	for i := range replicas {
+		r := f.info["slave"+strconv.FormatInt(i, 10)]
+		state, lag := "", int64(0)
+		for part := range strings.SplitSeq(r, ",") {
+			name, value, _ := strings.Cut(part, "=")
+			switch name {
+			case "state":
+				state = value
+			case "lag":
+				lag = number(value)
+			}
+		}
+		if r != "" && (state != "online" || lag >= 10) {
+			say("replica-lag", driver.Note, "look at the replica: its network, its disk, its log",
+				"a replica does not keep up (%s, %d s behind): promoted now, it would know none of the locks granted since", state, lag)
+		}
+	}
+}
+
+func judgeLoad(f facts, say saying) {
+	clients, most := number(f.info["connected_clients"]), number(f.config["maxclients"])
+	if most > 0 && float64(clients) >= nearlyFull*float64(most) {
+		say("maxclients", driver.Unsafe, "CONFIG SET maxclients NUMBER (and the limit of open files with it), or find who does not close connections: CLIENT LIST",
+			"%d of %d connections are taken: the next ones are refused, and whoever must connect again loses its leases", clients, most)
+	}
+	if n := len(f.slow); n > 0 {
+		say("slowlog", driver.Slow, "SLOWLOG GET shows them; move what is slow to another server, KEYS and big deletions above all (UNLINK, SCAN)",
+			"%s in the last hour, the slowest %s with %v: every lock waits while one of them runs", counted(n, "slow command"), f.slow[0].name, f.slow[0].took.Round(100*time.Microsecond))
+	}
+	if fork := time.Duration(number(f.info["latest_fork_usec"])) * time.Microsecond; fork >= longFork {
+		say("fork", driver.Slow, "make the data smaller, switch transparent huge pages off (echo never > /sys/kernel/mm/transparent_hugepage/enabled), or save less often",
+			"the server stood still for %v when it last began to save", fork.Round(time.Millisecond))
+	}
+	// normal H S T slave H S T pubsub H S T
+	limits := strings.Fields(f.config["client-output-buffer-limit"])
+	if i := slices.Index(limits, "pubsub"); i >= 0 && i+2 < len(limits) {
+		for _, limit := range limits[i+1 : i+3] {
+			if n := number(limit); n > 0 && n < smallPushBuffer {
+				say("client-output-buffer-limit", driver.Slow, `CONFIG SET client-output-buffer-limit "pubsub 33554432 8388608 60"`,
+					"the server cuts subscribers that are %d bytes behind: waiters lose the push that hands them the lock, and have to poll", n)
+				break
+			}
+		}
+	}
+}
+
+func judgeCluster(f facts, say saying) {
+	if f.cluster == nil {
+		return
+	}
+	const slots = 16384
+	assigned, failed := number(f.cluster["cluster_slots_assigned"]), number(f.cluster["cluster_slots_fail"])
+	if assigned < slots {
+		say("cluster-slots", driver.Unsafe, "redis-cli --cluster fix HOST:PORT",
+			"%d of %d slots are served by nobody: locks whose key falls there cannot be had", slots-assigned, slots)
+	}
+	if failed > 0 {
+		say("cluster-slots-failed", driver.Unsafe, "bring their primary back, or make its replica take over: CLUSTER FAILOVER FORCE",
+			"%d slots belong to a primary that does not answer: locks whose key falls there cannot be had or renewed", failed)
+	}
+	if state := f.cluster["cluster_state"]; state != "" && state != "ok" && assigned == slots && failed == 0 {
+		say("cluster-state", driver.Unsafe, "redis-cli --cluster check HOST:PORT",
+			"the cluster says that its state is %q: it refuses requests", state)
+	}
+	if f.config["cluster-require-full-coverage"] == "yes" {
+		say("cluster-require-full-coverage", driver.Note, "CONFIG SET cluster-require-full-coverage no on every node",
+			"one primary that is lost without a replica stops the locks of all the others, too (cluster-require-full-coverage yes)")
+	}
+	if f.alone {
+		say("cluster-replicas", driver.Note, "redis-cli --cluster add-node HOST:PORT HOST:PORT --cluster-slave",
+			"a primary has no replica: while it is away, the locks of its slots cannot be had or renewed")
+	}
+}
+
+// judgeSentinels says what is wrong with the Sentinels.
+func judgeSentinels(asked []sentinelFacts) []driver.Finding {
+	var all []driver.Finding
+	say := func(name string, severity driver.Severity, mend, what string, args ...any) {
+		all = append(all, driver.Finding{Name: name, Severity: severity, What: fmt.Sprintf(what, args...), Mend: mend})
+	}
+	var away []string
+	sentinels, quorum := int64(0), int64(0)
+	for _, s := range asked {
+		if s.master == nil {
+			away = append(away, s.address)
+			continue
+		}
+		sentinels = max(sentinels, number(s.master["num-other-sentinels"])+1)
+		if q := number(s.master["quorum"]); quorum == 0 || q < quorum {
+			quorum = q
+		}
+	}
+	if len(away) > 0 {
+		say("sentinel-unreachable", driver.Unsafe, "start it, or correct its address or password in the URL",
+			"no answer about the primary from Sentinel %s: with a majority away nobody is promoted, and waiting has no end", strings.Join(away, ", "))
+	}
+	if sentinels == 0 {
+		return all
+	}
+	if sentinels < 3 {
+		say("sentinels", driver.Unsafe, "run three Sentinels on three machines",
+			"there %s: when one is away there is no majority that could promote a replica, and waiting has no end", map[bool]string{true: "is one Sentinel", false: "are two Sentinels"}[sentinels == 1])
+	}
+	switch majority := sentinels/2 + 1; {
+	case quorum > sentinels:
+		say("sentinel-quorum", driver.Unsafe, fmt.Sprintf("SENTINEL SET NAME quorum %d on every Sentinel", majority),
+			"a quorum of %d cannot come about with %s: nobody is ever promoted", quorum, counted(int(sentinels), "Sentinel"))
+	case quorum < majority:
+		say("sentinel-quorum", driver.Unsafe, fmt.Sprintf("SENTINEL SET NAME quorum %d on every Sentinel", majority),
+			"%d of %d Sentinels are enough to call the primary dead: one that cannot reach it starts a fail-over that nobody needs, and each may lose locks", quorum, sentinels)
+	}
+	return all
+}
+
+// counted is "1 key", "2 keys".
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

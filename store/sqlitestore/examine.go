@@ -1,0 +1,160 @@
+package sqlitestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Where the state of the file begins to be worth a word.
+const (
+	longLog    = 64 << 20 // bytes of the write-ahead log; it is cut at 4 MiB
+	littleRoom = 64 << 20 // bytes left on the disk
+	longSleep  = time.Second
+	fullSync   = 2 // PRAGMA synchronous: FULL
+)
+
+// surroundings are what the system says about where the file is.
+type surroundings struct {
+	fs    string        // "tmpfs", "overlay", or "" for others
+	free  int64         // bytes that may still be written; -1 if not known
+	links int           // names of the file; 0 if not known
+	slept time.Duration // how long the machine has been suspended since it was booted
+}
+
+// Finding implements driver.Refusal.
+func (e *FileError) Finding() (f driver.Finding, ok bool) {
+	f = driver.Finding{Severity: driver.Unsafe, What: e.Error(), Mend: "put the file on a local disk, or use a store with a server (baton help stores)"}
+	switch e.Problem {
+	case ErrNetworkFS:
+		f.Name = "network-filesystem"
+	case ErrOtherMachine:
+		f.Name = "other-machine"
+	case ErrReplaced:
+		f.Name, f.Mend = "replaced", "stop whatever removes or replaces the file, and start the programs that use it again"
+	case ErrTimeNamespace:
+		f.Name, f.Mend = "time-namespace", "run the program outside of the time namespace, or use a store with a server (baton help stores)"
+	case ErrFull:
+		f.Name, f.Mend = "disk-full", "free some space on the disk of "+e.Path
+	case ErrCorrupt:
+		f.Name, f.Mend = "damaged", "stop all users of the file, then remove it with its -wal and -shm files"
+	}
+	return f, f.Name != ""
+}
+
+// Examine implements driver.Examiner.
+func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
+	var all []driver.Finding
+	say := func(name string, severity driver.Severity, mend, what string, args ...any) {
+		all = append(all, driver.Finding{Name: name, Severity: severity, What: fmt.Sprintf(what, args...), Mend: mend})
+	}
+	s.judgeFile(say)
+	err := s.judgeDatabase(ctx, say)
+	if refused, ok := errors.AsType[*FileError](err); ok {
+		if f, ok := refused.Finding(); ok { // it happened after Open
+			return append(all, f), nil
+		}
+	}
+	return all, err
+}
+
+type saying func(name string, severity driver.Severity, mend, what string, args ...any)
+
+func (s *Store) judgeFile(say saying) {
+	p := s.opts.around(s.path)
+	switch p.fs {
+	case "tmpfs":
+		say("tmpfs", driver.Unsafe, "move the file to a disk, for example /var/lib/baton/locks.db",
+			"%s is on a file system in memory: a reboot forgets the tokens, and if the clock was set back they begin lower than before", s.path)
+	case "overlay":
+		say("container-layer", driver.Note, "put the file on a volume that all who share the locks mount",
+			"%s is in a container's own layer: other containers and the host do not see it, and it ends with the container", s.path)
+	}
+	if p.free >= 0 && p.free < littleRoom {
+		say("disk-space", driver.Unsafe, "free some space on the disk of "+s.path,
+			"%d MiB are left on its disk: once it is full nothing can be locked, and leases are lost because they cannot be renewed", p.free>>20)
+	}
+	if p.links > 1 {
+		say("hard-links", driver.Unsafe, "find the others with find -samefile "+s.path+" and remove them; a symbolic link is safe",
+			"the file has %d names: programs that open it by different ones keep different logs, and damage it", p.links)
+	}
+	if p.slept >= longSleep {
+		say("suspended", driver.Note, "nothing; on a machine that holds locks for others, switch suspension off (systemctl mask sleep.target)",
+			"this machine has been suspended for %v since it was booted: leases end meanwhile, and holders learn it when it wakes up", p.slept.Round(time.Second))
+	}
+	if info, err := os.Stat(s.path); err == nil {
+		switch mode := info.Mode().Perm(); {
+		case mode&0o002 != 0:
+			say("permissions", driver.Unsafe, "chmod o-w "+s.path,
+				"everybody on this machine may write the file (%v), and so take or break every lock", mode)
+		case mode&0o020 != 0:
+			say("permissions-group", driver.Note, "chmod g-w "+s.path+", unless the group is meant to share these locks",
+				"its group may write the file (%v), and so take or break every lock", mode)
+		}
+	}
+	dir := filepath.Dir(s.path)
+	if info, err := os.Stat(dir); err == nil && info.Mode()&0o002 != 0 {
+		if info.Mode()&os.ModeSticky == 0 {
+			say("directory", driver.Unsafe, "chmod o-w "+dir,
+				"everybody on this machine may replace the file, because they may write its directory %s (%v)", dir, info.Mode())
+		} else {
+			say("directory", driver.Note, "move the file, for example to /var/lib/baton/locks.db",
+				"the file is in a directory for temporary files (%s): a cleaner that removes it frees every lock while its holder believes in it", dir)
+		}
+	}
+	if wal, err := os.Stat(s.path + "-wal"); err == nil && wal.Size() > longLog {
+		say("log-size", driver.Slow, "find the program that keeps a transaction open (fuser -v "+s.path+") and end it; then sqlite3 "+s.path+" 'PRAGMA wal_checkpoint(TRUNCATE)'",
+			"the write-ahead log has grown to %d MiB, because a reader has kept it from being cut: everything reads longer", wal.Size()>>20)
+	}
+	if s.mail.cannotBind() {
+		say("sockets", driver.Slow, "let this user make sockets in "+s.mail.dir+", and keep the file on a file system that has them",
+			"no socket can be made beside the file: processes that wait look every %v instead of being told", pollDeaf)
+	}
+}
+
+// judgeDatabase asks SQLite.
+func (s *Store) judgeDatabase(ctx context.Context, say saying) error {
+	var journal string
+	var synchronous, others int
+	err := s.do(ctx, func(*tx) error {
+		for query, into := range map[string]any{
+			"PRAGMA journal_mode": &journal,
+			"PRAGMA synchronous":  &synchronous,
+			`SELECT count(*) FROM sqlite_schema WHERE type = 'table'
+				AND name NOT LIKE 'baton!_%' ESCAPE '!' AND name NOT LIKE 'sqlite!_%' ESCAPE '!'`: &others,
+		} {
+			if err := s.conn.QueryRowContext(ctx, query).Scan(into); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if journal != "wal" {
+		say("journal-mode", driver.Unsafe, "stop all users of the file, then sqlite3 "+s.path+" 'PRAGMA journal_mode = WAL'",
+			"the journal mode is %q instead of WAL: readers and writers keep each other out, and requests fail as busy", journal)
+	}
+	if synchronous < fullSync {
+		say("synchronous", driver.Unsafe, "leave PRAGMA synchronous at FULL on the connections of this store",
+			"commits do not wait for the disk (PRAGMA synchronous = %d): a crash of the machine forgets tokens that were given out", synchronous)
+	}
+	if others > 0 {
+		say("shared-database", driver.Slow, "give the locks a file of their own, or keep the application's write transactions short",
+			"the file has %d tables of another program, whose write transactions keep every lock waiting", others)
+	}
+	return nil
+}
+
+func (m *mailbox) cannotBind() bool {
+	m.address(true)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.deaf
+}

@@ -102,7 +102,8 @@ func (a *app) root() *cobra.Command {
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "log what happens to standard error")
 
-	root.AddGroup(&cobra.Group{ID: "use", Title: "Use locks:"}, &cobra.Group{ID: "look", Title: "Look at locks:"})
+	root.AddGroup(&cobra.Group{ID: "use", Title: "Use locks:"}, &cobra.Group{ID: "look", Title: "Look at locks:"},
+		&cobra.Group{ID: "store", Title: "Look at stores:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
@@ -112,6 +113,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("use", a.runCommand(), a.lockCommand(), a.renewCommand(), a.unlockCommand())
 	add("look", a.listCommand(), a.showCommand(), a.watchCommand(), a.breakCommand())
+	add("store", a.doctorCommand())
 	add("", a.completionCommand(root), a.versionCommand())
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID("")

@@ -33,11 +33,16 @@ Parameters of Redis, after "?" and separated by "&":
   ca=FILE cert=FILE key=FILE server-name=NAME    for TLS
   insecure=true           do not verify the server's certificate: never in production
 
-No password is ever printed or logged.`,
+No password is ever printed or logged.
+
+What a store promises, and what makes yours unsafe or slow: baton doctor URL`,
 	}, {
 		Use:   "exit-codes",
 		Short: "What the exit codes mean",
 		Long: "baton run\n\n" + exitTableRun + `
+baton doctor
+
+` + exitTableDoctor + `
 All other commands
 
 ` + exitTable,

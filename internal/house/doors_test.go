@@ -32,6 +32,7 @@ const doors = `
 	# What everybody may lean on knows no store and nothing above itself.
 	internal/*:         driver internal/* !internal/testserver !internal/faultproxy
 	internal/faultproxy: internal/testserver
+	internal/measure:   baton driver
 	drivertest:         driver internal/* !internal/testserver !internal/faultproxy
 	drivertest/broken:  driver internal/lockstate store/memstore
 

@@ -1,0 +1,360 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/measure"
+	"github.com/batonhq/baton/open"
+)
+
+const (
+	doctorPairs = 20
+	doctorFor   = 5 * time.Second       // the most that measuring may take
+	slowPair    = 50 * time.Millisecond // from here on a store is slow
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "doctor [flags] [URL]",
+		Short: "Examine a store: what it promises, what makes it unsafe or slow",
+		Long: `Connects to the store, says what it promises, and names what makes it unsafe or slow
+for locks, each with a line that mends it: what is unsafe first, then what costs speed,
+then what is worth knowing. It changes no setting. It locks and unlocks a scratch key of
+its own a few times to measure how long that takes, and looks how far the store's clock
+is from this machine's, which locks do not depend on.
+
+The store is the argument, or what --store or BATON_STORE says.
+
+With -o json: url, store, unsafe (true or false), promises (names and true or false),
+findings (name, severity, what, mend), pair (seconds: p50, slowest; n) and clock_offset
+(seconds; left out if the store has no clock of its own).
+
+` + exitTableDoctor,
+		Example: `  baton doctor redis://db1:6379
+  baton doctor -o json | jq -r '.findings[] | select(.severity == "unsafe") | .mend'`,
+		Args:              noMoreThanOne("URL"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	a.queryFlags(cmd)
+	cmd.RunE = does(func(ctx context.Context, args []string) error {
+		asJSON, err := a.json()
+		if err != nil {
+			return err
+		}
+		if len(args) == 1 {
+			if a.storeURL != "" {
+				return usage("the store is named twice, by --store and by the argument")
+			}
+			a.storeURL = args[0]
+		}
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		d, err := a.examine(ctx)
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			err = printJSON(a.stdout, d.view(), true)
+		} else {
+			err = d.print(a)
+		}
+		if err == nil && d.count(driver.Unsafe) > 0 {
+			err = &exit{code: exitUnsafe}
+		}
+		return err
+	})
+	return cmd
+}
+
+const exitTableDoctor = `Exit codes:
+  0         nothing unsafe was found
+  1         something unsafe was found
+  64        wrong usage
+  69        the store cannot be reached
+  78        wrong configuration: the store's URL
+  125       baton itself failed
+`
+
+// diagnosis is what was found out about a store.
+type diagnosis struct {
+	url      string         // redacted
+	traits   *driver.Traits // nil if the store was refused
+	findings []driver.Finding
+	pair     *measure.Pairs // nil if not measured
+	offset   *time.Duration // of the store's clock from this machine's; nil if it has none
+	within   time.Duration  // how exact that is
+	partial  error          // why not everything could be asked
+}
+
+// examine opens the store and asks everything there is to ask.
+func (a *app) examine(ctx context.Context) (*diagnosis, error) {
+	url, err := a.url()
+	if err != nil {
+		return nil, err
+	}
+	d := &diagnosis{url: open.Redact(url)}
+	opening, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	store, err := open.Store(opening, url)
+	if refused, ok := errors.AsType[driver.Refusal](err); ok {
+		if f, ok := refused.Finding(); ok {
+			d.findings = append(d.findings, f)
+			return d, nil
+		}
+	}
+	if err != nil {
+		if codeOf(err) == exitFailed {
+			err = &exit{exitUnavailable, err}
+		}
+		return nil, err
+	}
+	defer shut(store)
+	traits := store.Traits()
+	d.traits = &traits
+
+	asking, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if e, ok := store.(driver.Examiner); ok {
+		d.findings, d.partial = e.Examine(asking)
+	}
+	if d.partial != nil && len(d.findings) == 0 {
+		return nil, &exit{exitUnavailable, d.partial}
+	}
+	d.compareClocks(asking, store)
+	d.measure(ctx, store)
+	slices.SortStableFunc(d.findings, func(x, y driver.Finding) int { return cmp.Compare(y.Severity, x.Severity) })
+	return d, ctx.Err()
+}
+
+// compareClocks takes the answer to be from the middle of the round trip.
+func (d *diagnosis) compareClocks(ctx context.Context, store driver.Store) {
+	c, ok := store.(driver.Clock)
+	if !ok {
+		return
+	}
+	start := time.Now()
+	at, err := c.ServerTime(ctx)
+	if err != nil {
+		d.partial = cmp.Or(d.partial, err)
+		return
+	}
+	d.within = time.Since(start) / 2
+	offset := at.Sub(start.Add(d.within))
+	d.offset = &offset
+}
+
+// measure locks and unlocks a scratch key. A store that was reached and does
+// not do that is unsafe: waiting has no end there.
+func (d *diagnosis) measure(ctx context.Context, store driver.Store) {
+	ctx, cancel := context.WithTimeout(ctx, doctorFor)
+	defer cancel()
+	pairs, err := measure.Scratch(ctx, store, doctorPairs)
+	switch {
+	case pairs.N > 0:
+		d.pair = &pairs
+		if pairs.P50 >= slowPair {
+			d.findings = append(d.findings, driver.Finding{
+				Name: "slow-pair", Severity: driver.Slow,
+				What: fmt.Sprintf("to lock and unlock a free key takes %v", pairs.P50.Round(time.Millisecond)),
+				Mend: "run the program near the store; look at the store's load, and at its disk if it writes before it answers",
+			})
+		}
+	case err != nil:
+		d.findings = append(d.findings, driver.Finding{
+			Name: "no-lock", Severity: driver.Unsafe,
+			What: "a scratch key could not be locked and unlocked: " + err.Error(),
+			Mend: "see what else is unsafe here; if nothing is, look at the rights of the user that the URL names",
+		})
+	}
+}
+
+func (d *diagnosis) count(s driver.Severity) (n int) {
+	for _, f := range d.findings {
+		if f.Severity == s {
+			n++
+		}
+	}
+	return n
+}
+
+// promise is a promise of a store, in words for an operator.
+type promise struct {
+	name  string // in JSON
+	kept  bool
+	holds string // what it means if kept
+	fails string // and if not
+}
+
+func promises(t driver.Traits) []promise {
+	return []promise{
+		{"machines", t.Machines, "shared by all machines that reach it", map[bool]string{
+			true: "shared by the processes of this machine, not by others", false: "known to one process alone",
+		}[t.Processes]},
+		{"fencing", t.Fencing, "the token rises with every grant, through expiry, deletion and restart", "no fencing token that rises for ever"},
+		{"fifo", t.FIFO, "first come, first served", "no order among those who wait"},
+		{"shared", t.Shared, "read locks", "no read locks"},
+		{"permits", t.Permits, "permits (n of N)", "no permits (n of N)"},
+		{"durable", t.Durable, "what was granted survives a crash of the server", "a crash of the server may forget locks while their holders believe in them"},
+		{"consensus", t.Consensus, "what was granted survives the loss of a minority of the servers", "no consensus: the loss of a primary may lose locks, or bring back old ones"},
+	}
+}
+
+// applies leaves out what means nothing for a store without servers.
+func (p promise) applies(t driver.Traits) bool {
+	switch p.name {
+	case "consensus":
+		return t.Machines
+	case "durable":
+		return t.Processes
+	}
+	return true
+}
+
+func (d *diagnosis) print(a *app) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n", safe(d.url))
+	if d.traits != nil {
+		fmt.Fprintf(&b, "\nWhat a %s store promises (and what not: --):\n", d.traits.Store)
+		for _, p := range promises(*d.traits) {
+			switch {
+			case !p.applies(*d.traits):
+			case p.kept:
+				fmt.Fprintf(&b, "   %s\n", p.holds)
+			default:
+				fmt.Fprintf(&b, "-- %s\n", p.fails)
+			}
+		}
+	}
+	for _, f := range d.findings {
+		mark := f.Severity.String()
+		if f.Severity == driver.Unsafe {
+			mark = "UNSAFE"
+		}
+		fmt.Fprintf(&b, "\n%-6s  %s\n", mark, wrap(safe(f.Name)+": "+safe(f.What), 90, "        "))
+		if f.Mend != "" {
+			fmt.Fprintf(&b, "        mend it: %s\n", safe(f.Mend))
+		}
+	}
+	b.WriteByte('\n')
+	if d.pair != nil {
+		fmt.Fprintf(&b, "Locking and unlocking a free key took %s (p50 of %d; the slowest %s).\n", exact(d.pair.P50), d.pair.N, exact(d.pair.Slowest))
+	}
+	if d.offset != nil {
+		fmt.Fprintf(&b, "The store's clock %s, give or take %s. Locks do not depend on it.\n", offsetWords(*d.offset, d.within), exact(d.within))
+	}
+	if d.partial != nil {
+		fmt.Fprintf(&b, "Not everything could be asked: %s.\n", safe(d.partial.Error()))
+	}
+	if d.traits == nil {
+		b.WriteString("The store is refused for this reason. Mend it and ask again: the rest is examined then.\n")
+	}
+	fmt.Fprintf(&b, "Found: %d unsafe, %d slow, %s.\n", d.count(driver.Unsafe), d.count(driver.Slow), counted(d.count(driver.Note), "note"))
+	_, err := a.stdout.WriteString(b.String())
+	return err
+}
+
+func offsetWords(offset, within time.Duration) string {
+	switch {
+	case offset.Abs() <= within:
+		return "agrees with this machine's"
+	case offset > 0:
+		return "is " + exact(offset) + " ahead of this machine's"
+	}
+	return "is " + exact(-offset) + " behind this machine's"
+}
+
+// wrap breaks text between words into lines of at most n characters, the
+// second and further ones indented.
+func wrap(text string, n int, indent string) string {
+	var b strings.Builder
+	used := len(indent) // the first line begins behind something as wide
+	for i, word := range strings.Fields(text) {
+		switch w := width(word); {
+		case i == 0:
+			used += w
+		case used+1+w > n:
+			b.WriteString("\n" + indent)
+			used = len(indent) + w
+		default:
+			b.WriteByte(' ')
+			used += 1 + w
+		}
+		b.WriteString(word)
+	}
+	return b.String()
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// exact writes a duration with the three digits that count.
+func exact(d time.Duration) string {
+	unit := time.Nanosecond
+	for d.Abs() >= 1000*unit {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}
+
+type diagnosisView struct {
+	URL         string          `json:"url"`
+	Store       string          `json:"store,omitempty"`
+	Unsafe      bool            `json:"unsafe"`
+	Promises    map[string]bool `json:"promises,omitempty"`
+	Findings    []findingView   `json:"findings"`
+	Pair        *pairView       `json:"pair,omitempty"`
+	ClockOffset *float64        `json:"clock_offset,omitempty"`
+	NotAsked    string          `json:"not_asked,omitempty"`
+}
+
+type findingView struct {
+	Name     string `json:"name"`
+	Severity string `json:"severity"`
+	What     string `json:"what"`
+	Mend     string `json:"mend,omitempty"`
+}
+
+type pairView struct {
+	P50     float64 `json:"p50"`
+	Slowest float64 `json:"slowest"`
+	N       int     `json:"n"`
+}
+
+func (d *diagnosis) view() diagnosisView {
+	v := diagnosisView{URL: d.url, Unsafe: d.count(driver.Unsafe) > 0, Findings: []findingView{}}
+	if d.traits != nil {
+		v.Store, v.Promises = d.traits.Store, map[string]bool{}
+		for _, p := range promises(*d.traits) {
+			v.Promises[p.name] = p.kept
+		}
+	}
+	for _, f := range d.findings {
+		v.Findings = append(v.Findings, findingView{f.Name, f.Severity.String(), f.What, f.Mend})
+	}
+	if d.pair != nil {
+		v.Pair = &pairView{d.pair.P50.Seconds(), d.pair.Slowest.Seconds(), d.pair.N}
+	}
+	if d.offset != nil {
+		s := d.offset.Seconds()
+		v.ClockOffset = &s
+	}
+	if d.partial != nil {
+		v.NotAsked = d.partial.Error()
+	}
+	return v
+}

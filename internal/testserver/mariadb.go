@@ -1,0 +1,152 @@
+package testserver
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// MariaDBServer is one mariadbd process with a database "baton". Its user root
+// has no password.
+type MariaDBServer struct {
+	Process
+
+	// Addr is where it listens: "127.0.0.1:port". It survives Restart.
+	Addr string
+}
+
+// NeedMariaDB skips the test if mariadbd is not installed, or fails it if
+// BATON_REQUIRE_SERVERS is 1.
+func NeedMariaDB(t TB) {
+	t.Helper()
+	require(t, "mariadbd", "mariadb-server")
+}
+
+// MariaDB starts a server that makes every commit durable. Further arguments
+// are those of mariadbd, for example "--log-bin".
+func MariaDB(t TB, args ...string) *MariaDBServer {
+	t.Helper()
+	path := require(t, "mariadbd", "mariadb-server")
+	template, err := mariadbTemplate()
+	if err != nil {
+		t.Fatalf("make a database directory: %v", err)
+	}
+	for attempt := 1; ; attempt++ {
+		port, err := freePort()
+		if err != nil {
+			t.Fatalf("start mariadb: %v", err)
+		}
+		s, err := startMariaDB(t, path, template, freshDir(t), port, args)
+		if err == nil {
+			return s
+		}
+		if !errors.Is(err, errExited) || attempt == 5 {
+			t.Fatalf("start mariadb: %v", err)
+		}
+	}
+}
+
+var sharedMariaDB shared[*MariaDBServer]
+
+// SharedMariaDB returns the server that the tests of this binary use together,
+// for tests that stay within databases of their own and let it live.
+func SharedMariaDB(t TB) *MariaDBServer {
+	t.Helper()
+	return sharedMariaDB.get(t, func(t TB) *MariaDBServer { return MariaDB(t) })
+}
+
+// smallMariaDB keeps the files of a server small, so that they are copied and
+// recovered fast.
+var smallMariaDB = []string{
+	"--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M", "--aria-log-file-size=8M", "--aria-pagecache-buffer-size=8M",
+	"--key-buffer-size=1M",
+}
+
+// mariadbTemplate returns a fresh database directory to be copied.
+var mariadbTemplate = sync.OnceValues(func() (string, error) {
+	root, err := rootDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root.path, "mariadb")
+	args := append([]string{
+		"--no-defaults", "--datadir=" + dir, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
+	}, smallMariaDB...)
+	if out, err := exec.Command("mariadb-install-db", append(args, mariadbUser()...)...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("mariadb-install-db: %w\n%s", err, out)
+	}
+	return dir, nil
+})
+
+// mariadbUser is what lets the server run as root where the tests do.
+func mariadbUser() []string {
+	if os.Getuid() == 0 {
+		return []string{"--user=root"}
+	}
+	return nil
+}
+
+func startMariaDB(t TB, path, template, dir string, port int, more []string) (*MariaDBServer, error) {
+	data := filepath.Join(dir, "data")
+	if err := os.CopyFS(data, os.DirFS(template)); err != nil {
+		return nil, err
+	}
+	first := filepath.Join(dir, "init.sql")
+	if err := os.WriteFile(first, []byte("CREATE DATABASE IF NOT EXISTS baton;\n"), 0o600); err != nil {
+		return nil, err
+	}
+	s := &MariaDBServer{Addr: addr(port)}
+	pidFile := filepath.Join(dir, "pid")
+	args := append([]string{
+		"--no-defaults", "--datadir=" + data, "--port=" + strconv.Itoa(port), "--bind-address=127.0.0.1",
+		"--socket=" + filepath.Join(dir, "my.sock"), "--tmpdir=" + dir, "--pid-file=" + pidFile, "--init-file=" + first,
+		"--skip-name-resolve", "--max-connections=600", "--innodb-flush-log-at-trx-commit=1",
+		"--innodb-fast-shutdown=2", "--performance-schema=OFF",
+	}, smallMariaDB...)
+	args = append(append(args, mariadbUser()...), more...)
+	s.Process = Process{t: t, path: path, args: args, dir: dir, ready: func(pid int) error {
+		// A server of somebody else may have been faster to take the port.
+		text, err := os.ReadFile(pidFile)
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(text)) != strconv.Itoa(pid) {
+			return errors.New("the pid file is that of an earlier run")
+		}
+		return greets(s.Addr)
+	}}
+	if err := s.start(); err != nil {
+		return nil, err
+	}
+	t.Cleanup(s.Kill)
+	return s, nil
+}
+
+// greets returns nil once the server begins the handshake of a connection.
+func greets(addr string) error {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return err
+	}
+	head := make([]byte, 5)
+	if _, err := io.ReadFull(bufio.NewReader(conn), head); err != nil {
+		return err
+	}
+	if head[4] != 10 { // the version of the protocol; else it is an error
+		return errors.New("it does not accept connections yet")
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package mysqlstore
+
+import (
+	"context"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Numbers of the server's errors.
+const (
+	erDuplicate   = 1062
+	erNoTable     = 1146
+	erNoColumn    = 1054
+	erLockTimeout = 1205
+	erDeadlock    = 1213
+)
+
+// harmless are the errors by which a server refuses a statement, or undoes it,
+// before it had any effect. Others, such as a connection that was killed or a
+// commit that failed, may come after it.
+var harmless = map[uint16]bool{
+	1020: true, // the row has changed since it was read
+	1021: true, // disk full
+	1040: true, // too many connections
+	1041: true, // out of memory
+	1044: true, // access denied to the database
+	1045: true, // access denied to the user
+	1047: true, // a Galera node that is not part of the cluster
+	1049: true, // unknown database
+	1054: true, // unknown column
+	1062: true, // duplicate key
+	1064: true, // syntax
+	1114: true, // table full
+	1129: true, // host blocked
+	1130: true, // host not allowed
+	1142: true, // command denied
+	1146: true, // no such table
+	1203: true, // too many connections of this user
+	1205: true, // waited too long for a row
+	1206: true, // the table of locks is full
+	1213: true, // deadlock
+	1226: true, // a limit of this user
+	1227: true, // a privilege is missing
+	1290: true, // the server is read-only
+	1364: true, // a column without default
+	1366: true, // wrong value for a column
+	1406: true, // value too long
+	1461: true, // too many prepared statements
+	1698: true, // access denied, no password
+	1792: true, // the transaction is read-only
+	1836: true, // the server is in read-only mode
+	3100: true, // refused before the commit by a plugin
+	4025: true, // a constraint
+}
+
+func number(err error) uint16 {
+	if e, ok := errors.AsType[*mysql.MySQLError](err); ok {
+		return e.Number
+	}
+	return 0
+}
+
+// uncertain reports whether the statement that failed with err may have had an
+// effect all the same.
+func uncertain(err error) bool {
+	if n := number(err); n != 0 {
+		return !harmless[n]
+	}
+	if errors.Is(err, sqldriver.ErrBadConn) {
+		return false // the client library says so only of what was not sent
+	}
+	e, ok := errors.AsType[*net.OpError](err)
+	return !ok || e.Op != "dial"
+}
+
+// failure says by which error of package driver a request failed.
+func failure(err error, unsure bool) error {
+	if errors.Is(err, driver.ErrClosed) {
+		return driver.ErrClosed
+	}
+	outcome := driver.ErrUnavailable
+	if unsure {
+		outcome = driver.ErrUnknown
+	}
+	switch {
+	case !unsure && errors.Is(err, context.Canceled):
+		return context.Canceled
+	case !unsure && errors.Is(err, context.DeadlineExceeded):
+		return context.DeadlineExceeded
+	}
+	switch number(err) {
+	case erNoTable, erNoColumn:
+		return fmt.Errorf("mysql: %w: %w: %w", outcome, ErrSchema, err)
+	case erLockTimeout:
+		return fmt.Errorf("mysql: %w: a transaction holds the lock's row for too long: %w", outcome, err)
+	}
+	return fmt.Errorf("mysql: %w: %w", outcome, err)
+}

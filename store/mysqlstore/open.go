@@ -1,0 +1,101 @@
+package mysqlstore
+
+import (
+	"context"
+	"crypto/tls"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Config says where the database is. Addr and Database are needed.
+type Config struct {
+	Addr     string // host:port
+	Database string
+	User     string
+	Password string // shown nowhere
+	TLS      *tls.Config
+
+	// ConnectTimeout bounds each attempt to connect. Defaults to 5 s.
+	ConnectTimeout time.Duration
+
+	// Connections bounds how many there are at a time, at least 2. They are
+	// shared by all requests, however many wait. Defaults to 24.
+	Connections int
+}
+
+const (
+	defaultConnections = 24
+
+	// idleFor is how long a connection may be unused: less than the shortest
+	// wait_timeout that anybody sets.
+	idleFor = 25 * time.Second
+)
+
+// Open connects to a database with connections of the Store's own, and makes
+// the tables if they are missing. The context bounds Open only. The errors are
+// those of New.
+func Open(ctx context.Context, c Config) (*Store, error) {
+	if c.Addr == "" || c.Database == "" {
+		return nil, errors.New("mysql: the address or the name of the database is missing")
+	}
+	n := c.Connections
+	if n == 0 {
+		n = defaultConnections
+	}
+	slow := max(1, n/4)
+	s := &Store{own: true, multi: true, opts: standard}
+	var err error
+	if s.single, err = c.pool(max(1, n-slow), false); err != nil {
+		return nil, err
+	}
+	if s.slow, err = c.pool(slow, true); err != nil {
+		return nil, err
+	}
+	opened, err := build(ctx, s)
+	if errors.Is(err, ErrSchema) {
+		if e := Migrate(ctx, s.single); e != nil {
+			err = e
+		} else {
+			opened, err = build(ctx, s)
+		}
+	}
+	if err != nil {
+		s.single.Close()
+		s.slow.Close()
+		return nil, err
+	}
+	return opened, nil
+}
+
+func (c Config) pool(size int, multi bool) (*sql.DB, error) {
+	m := mysql.NewConfig()
+	m.Net, m.Addr, m.DBName, m.User, m.Passwd, m.TLS = "tcp", c.Addr, c.Database, c.User, c.Password, c.TLS
+	if m.Timeout = c.ConnectTimeout; m.Timeout == 0 {
+		m.Timeout = 5 * time.Second
+	}
+	m.MultiStatements = multi
+	m.Logger = log.New(io.Discard, "", 0) // a store does not log
+	// Set on every connection that is made, whatever the server's defaults.
+	m.Params = map[string]string{
+		"autocommit":               "1",
+		"sql_mode":                 "'STRICT_ALL_TABLES'",
+		"innodb_lock_wait_timeout": "2",
+	}
+	connector, err := mysql.NewConnector(m)
+	if err != nil {
+		return nil, fmt.Errorf("mysql: %w: %w", driver.ErrUnavailable, err)
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(size)
+	db.SetMaxIdleConns(size)
+	db.SetConnMaxIdleTime(idleFor)
+	return db, nil
+}

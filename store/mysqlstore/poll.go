@@ -1,0 +1,152 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+const (
+	// A key is polled this often, and more rarely the longer nothing has
+	// happened: after a wait of t every t/pollShare.
+	minPoll   = time.Millisecond
+	maxPoll   = 50 * time.Millisecond
+	pollShare = 16
+
+	// pollLoad bounds the share of the time in which a poll is under way.
+	pollLoad = 4
+
+	// maxList is how many rows one statement names. Longer lists make some
+	// servers read the whole table.
+	maxList = 500
+)
+
+// poller looks for grants that other processes made. Of each key it asks only
+// for the first place that this process has: nobody behind it is granted
+// before.
+type poller struct {
+	kick  chan struct{}
+	dirty atomic.Bool
+}
+
+// changed is told of every change of who waits.
+func (p *poller) changed(_, waiting int) {
+	p.dirty.Store(true)
+	if waiting > 0 {
+		select {
+		case p.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// front is the first place of one key.
+type front struct {
+	sqlstore.Place
+	since time.Time // when it became that
+	due   time.Time
+}
+
+func (f *front) pace(now time.Time) time.Duration {
+	return min(max(now.Sub(f.since)/pollShare, minPoll), maxPoll)
+}
+
+// poll runs until the store is closed.
+func (s *Store) poll() {
+	fronts := make(map[string]*front)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		now := time.Now()
+		if s.poller.dirty.Swap(false) {
+			s.refront(fronts, now)
+		}
+		next := time.Hour
+		for _, f := range fronts {
+			next = min(next, f.due.Sub(now))
+		}
+		if next > 0 {
+			timer.Reset(next)
+			select {
+			case <-s.quit:
+				return
+			case <-s.poller.kick:
+			case <-timer.C:
+			}
+			continue
+		}
+		var due []*front
+		for _, f := range fronts {
+			if f.due.Sub(now) <= minPoll/2 {
+				due = append(due, f)
+			}
+		}
+		for list := range slices.Chunk(due, maxList) {
+			s.pollOnce(list)
+		}
+		took := time.Since(now)
+		now = now.Add(took)
+		for _, f := range due {
+			f.due = now.Add(max(f.pace(now), pollLoad*took))
+		}
+		select {
+		case <-s.quit:
+			return
+		default:
+		}
+	}
+}
+
+// refront finds the first place of each key.
+func (s *Store) refront(fronts map[string]*front, now time.Time) {
+	first := make(map[string]sqlstore.Place)
+	for _, p := range s.watchers.Places() {
+		if old, ok := first[p.Key]; !ok || p.Seq < old.Seq {
+			first[p.Key] = p
+		}
+	}
+	for key, f := range fronts {
+		if p, ok := first[key]; !ok {
+			delete(fronts, key)
+		} else if p != f.Place {
+			f.Place, f.since, f.due = p, now, now
+		}
+	}
+	for key, p := range first {
+		if fronts[key] == nil {
+			fronts[key] = &front{p, now, now.Add(minPoll)}
+		}
+	}
+}
+
+// pollOnce asks for places. What fails is asked again: it is only a hint.
+func (s *Store) pollOnce(fronts []*front) {
+	list := ""
+	for _, f := range fronts {
+		if list != "" {
+			list += ","
+		}
+		list += words("(", literal(f.Key), ",", integer(f.Seq), ")")
+	}
+	ctx, cancel := context.WithTimeout(s.life, time.Second)
+	defer cancel()
+	rows, err := s.single.QueryContext(ctx, "SELECT k,id,seq,ttl FROM baton_claim WHERE (k,seq) IN ("+list+") AND held=1 AND ends>UTC_TIMESTAMP(6)")
+	if err != nil {
+		return
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var g sqlstore.Granted
+		var ttl int64
+		var key sql.RawBytes
+		if rows.Scan(&key, &g.ID, &g.Token, &ttl) != nil {
+			return
+		}
+		g.Key, g.TTL = string(key), time.Duration(sqlstore.ClaimTime(ttl))*time.Microsecond
+		s.watchers.Deliver(g.Key, g.ID, g.Hint())
+	}
+}

@@ -1,0 +1,267 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+// maxAlone is how many keys of a batch are looked at one by one at a time.
+const maxAlone = 4
+
+// Renew implements driver.Locks: in two round trips for every 500 claims. Rows
+// that somebody else has locked are skipped and looked at alone, as are those
+// of keys where somebody may have to be served.
+func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	answers := make([]driver.Renewal, 0, len(claims))
+	for part := range slices.Chunk(claims, maxList) {
+		answers = append(answers, s.renewPart(ctx, part, ttl)...)
+	}
+	s.watchers.Answered(claims, answers)
+	return answers
+}
+
+func (s *Store) renewPart(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	b := sqlstore.NewBatch(claims, ttl, traits)
+	if !b.Legal() {
+		return b.Done()
+	}
+	if err := s.ready(ctx); err != nil {
+		return b.Failed(driver.Renewal{Err: err})
+	}
+	r := &renewal{s: s, b: b, places: b.Left(), ttl: ttl, look: make(map[string]bool), waiting: make(map[string]sqlstore.Place)}
+	var err error
+	for range maxTries {
+		b.Reset()
+		if err = r.together(ctx); !undone(err) {
+			break
+		}
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = joinUnknown(ctx)
+		} else {
+			err = failure(err, uncertain(err))
+		}
+		return b.Failed(driver.Renewal{Err: err})
+	}
+	for _, p := range b.Left() {
+		r.look[p.Key] = true
+	}
+	answers := b.Done() // those that are left as lost, until they are found alone
+	if len(r.look) > 0 {
+		r.alone(ctx, claims, answers)
+	}
+	return answers
+}
+
+// renewal is one part of a batch under way.
+type renewal struct {
+	s      *Store
+	b      *sqlstore.Batch
+	places []sqlstore.Place
+	ttl    time.Duration
+
+	waiting map[string]sqlstore.Place // the first place of each key
+	look    map[string]bool           // keys that have to be looked at alone
+}
+
+// together confirms all rows that nobody has locked. It asks for the claims
+// first: a claim never becomes a lock, but is granted meanwhile. Rows are only
+// locked without waiting, so that no circle can form.
+func (r *renewal) together(ctx context.Context) error {
+	ses, err := r.s.session(ctx)
+	if err != nil {
+		return err
+	}
+	defer ses.close()
+
+	type id struct{ key, id string }
+	asked := make(map[id]bool, len(r.places))
+	var seqs, keys list
+	for _, p := range r.places {
+		asked[id{p.Key, p.ID}] = true
+		if p.Seq > 0 {
+			seqs.add("(", literal(p.Key), ",", integer(p.Seq), ")")
+		}
+		keys.add(literal(p.Key))
+	}
+	var claims, locks list
+	first := beginning()
+	if seqs.text != nil {
+		first = append(first, statement{
+			words("SELECT k,id,seq,held FROM baton_claim FORCE INDEX (PRIMARY) WHERE (k,seq) IN (", seqs.String(), ") AND ends>UTC_TIMESTAMP(6) FOR UPDATE SKIP LOCKED"),
+			func(rows *sql.Rows) error {
+				var p sqlstore.Place
+				var held bool
+				if err := rows.Scan(&p.Key, &p.ID, &p.Seq, &held); err != nil || !asked[id{p.Key, p.ID}] {
+					return err
+				}
+				claims.add("(", literal(p.Key), ",", integer(p.Seq), ")")
+				if held {
+					r.b.Held(p.ID, p.Key, p.Seq)
+					return nil
+				}
+				r.b.Waiting(p.ID, p.Key, driver.Grant{Waiting: true, Ticket: p.Seq, TTL: driver.WaiterTTL})
+				if w, ok := r.waiting[p.Key]; !ok || p.Seq < w.Seq {
+					r.waiting[p.Key] = p
+				}
+				return nil
+			},
+		})
+	}
+	first = append(first, statement{
+		words("SELECT k,id,token FROM baton_lock FORCE INDEX (PRIMARY) WHERE k IN (", keys.String(), ") AND id<>'' AND ends>UTC_TIMESTAMP(6) FOR UPDATE SKIP LOCKED"),
+		func(rows *sql.Rows) error {
+			var key, holder string
+			var token int64
+			if err := rows.Scan(&key, &holder, &token); err != nil || !asked[id{key, holder}] {
+				return err
+			}
+			locks.add(literal(key))
+			r.b.Held(holder, key, token)
+			return nil
+		},
+	})
+	if err := ses.run(ctx, first...); err != nil {
+		return err
+	}
+
+	// The rows are locked, so these statements wait for nobody, and the clock
+	// that they read is right.
+	var second []statement
+	us := integer(r.ttl.Microseconds())
+	if claims.text != nil {
+		second = append(second, exec(words("UPDATE baton_claim FORCE INDEX (PRIMARY) SET ends=UTC_TIMESTAMP(6)+INTERVAL IF(held=1,", us, ",",
+			integer(driver.WaiterTTL.Microseconds()), ") MICROSECOND,ttl=", us, " WHERE (k,seq) IN (", claims.String(), ")")))
+	}
+	if locks.text != nil {
+		second = append(second, exec(words("UPDATE baton_lock FORCE INDEX (PRIMARY) SET ends=UTC_TIMESTAMP(6)+INTERVAL ", us, " MICROSECOND WHERE k IN (",
+			locks.String(), ")")))
+	}
+	second = append(second, exec("COMMIT"), exec(restore))
+	if len(r.waiting) > 0 {
+		second = append(second, r.heads())
+	}
+	if err := ses.run(ctx, second...); err != nil {
+		return err
+	}
+	ses.done()
+	return nil
+}
+
+// heads asks, for the keys that somebody waits for, how long their holders
+// stand. Where one exclusive holder does, nobody needs to be served; of others
+// a walk through the claims tells more.
+func (r *renewal) heads() statement {
+	var keys list
+	for key := range r.waiting {
+		keys.add(literal(key))
+		r.look[key] = true
+	}
+	left := "TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),"
+	return statement{
+		words("SELECT l.k,IF(l.id<>'',", left, "l.ends),0),l.weight,c.held,", left, "c.ends),c.weight FROM baton_lock l JOIN baton_claim c ON c.k=l.k AND ",
+			"c.seq=(SELECT f.seq FROM baton_claim f WHERE f.k=l.k ORDER BY f.seq LIMIT 1) WHERE l.k IN (", keys.String(), ")"),
+		func(rows *sql.Rows) error {
+			var key string
+			var left, weight, claimLeft, claimWeight int64
+			var held bool
+			if err := rows.Scan(&key, &left, &weight, &held, &claimLeft, &claimWeight); err != nil {
+				return err
+			}
+			if left <= 0 && held {
+				left, weight = claimLeft, claimWeight
+			}
+			if left <= 0 || weight != driver.Whole {
+				return nil
+			}
+			delete(r.look, key)
+			p := r.waiting[key]
+			if again := time.Duration(left)*time.Microsecond + time.Millisecond; again < driver.RefreshEvery {
+				r.b.Waiting(p.ID, key, driver.Grant{Waiting: true, Ticket: p.Seq, TTL: driver.WaiterTTL, Again: again})
+			}
+			return nil
+		},
+	}
+}
+
+// alone looks at each key that is left in a transaction of its own, in which
+// it waits for the row, and corrects the answers.
+func (r *renewal) alone(ctx context.Context, claims []driver.Claim, answers []driver.Renewal) {
+	at := make(map[string][]int)
+	for i, c := range claims {
+		if r.look[c.Key] && (answers[i].State == driver.Lost || answers[i].State == driver.Waiting) {
+			at[c.Key] = append(at[c.Key], i)
+		}
+	}
+	var wg sync.WaitGroup
+	gate := make(chan struct{}, maxAlone)
+	for key, places := range at {
+		gate <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-gate }()
+			some := make([]driver.Claim, len(places))
+			for n, i := range places {
+				some[n] = claims[i]
+			}
+			for n, a := range r.s.lookAt(ctx, key, some, r.ttl) {
+				answers[places[n]] = a
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// lookAt confirms claims of one key and serves those who can be served on it.
+func (s *Store) lookAt(ctx context.Context, key string, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	us := ttl.Microseconds()
+	b := sqlstore.NewBatch(claims, ttl, traits)
+	err := s.do(ctx, key, false, func(t *tx) error {
+		b.Reset()
+		if err := t.lockClaims(b.Left()); err != nil {
+			return err
+		}
+		var places []sqlstore.Place
+		for _, p := range b.Left() {
+			at, waiting, err := sqlstore.Find(t, p, b, us)
+			if err != nil {
+				return err
+			}
+			if k := t.row; k.ID == p.ID && k.HeldAt(t.now) {
+				// The holder that came in on the fast path.
+				k.Ends = t.now + us
+				if err := t.SaveKey(key, k, t.found); err != nil {
+					return err
+				}
+				b.Held(p.ID, key, k.Token)
+			} else if waiting {
+				places = append(places, at)
+			}
+		}
+		return sqlstore.Look(t, key, places, b, us, &t.fx)
+	})
+	if err != nil {
+		return b.Failed(driver.Renewal{Err: err})
+	}
+	return b.Done()
+}
+
+// list is the inside of an IN.
+type list struct{ text []byte }
+
+func (l *list) add(parts ...string) {
+	if l.text != nil {
+		l.text = append(l.text, ',')
+	}
+	for _, p := range parts {
+		l.text = append(l.text, p...)
+	}
+}
+
+func (l *list) String() string { return string(l.text) }

@@ -1,0 +1,139 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"strings"
+	"time"
+)
+
+// A statement is text without parameters: keys and IDs stand in it as
+// hexadecimal literals, which no setting of a session reads differently.
+type statement struct {
+	text string
+	read func(*sql.Rows) error // of a statement with rows, called for each
+}
+
+func exec(text string) statement { return statement{text: text} }
+
+// A session is one connection while a transaction lasts.
+type session struct {
+	conn  *sql.Conn
+	multi bool // several statements in one round trip
+	open  bool // there may be a transaction
+}
+
+// rollbackWithin bounds the clean-up after a failure.
+const rollbackWithin = time.Second
+
+// stalled is how long a transaction may be left alone by its client, in
+// seconds: the server then ends the connection of a process that was stopped
+// in the middle and undoes what it did, so that others get at the row. It is
+// also how long a statement waits for a row.
+const stalled = "2"
+
+// session takes a connection. Its context's error has no effect.
+func (s *Store) session(ctx context.Context) (*session, error) {
+	conn, err := s.slow.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &session{conn: conn, multi: s.multi}, nil
+}
+
+// beginning are the statements that begin a transaction. The isolation is
+// that of the next transaction only, whatever the session's is.
+func beginning() []statement {
+	return []statement{
+		exec("SET @baton_wait=@@session.wait_timeout,@baton_rows=@@session.innodb_lock_wait_timeout," +
+			"SESSION wait_timeout=" + stalled + ",SESSION innodb_lock_wait_timeout=" + stalled),
+		exec("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"),
+		exec("START TRANSACTION"),
+	}
+}
+
+// restore gives the session back as it was found.
+const restore = "SET SESSION wait_timeout=@baton_wait,SESSION innodb_lock_wait_timeout=@baton_rows"
+
+// run runs the statements, in one round trip if it can. The first that fails
+// is the last that runs.
+func (c *session) run(ctx context.Context, all ...statement) error {
+	c.open = true
+	if !c.multi {
+		for _, st := range all {
+			if err := c.one(ctx, st); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	texts := make([]string, len(all))
+	for i, st := range all {
+		texts[i] = st.text
+	}
+	rows, err := c.conn.QueryContext(ctx, strings.Join(texts, ";"))
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	first := true
+	for _, st := range all {
+		if st.read == nil {
+			continue
+		}
+		if !first && !rows.NextResultSet() {
+			return errors.Join(rows.Err(), errFewer)
+		}
+		first = false
+		for rows.Next() {
+			if err := st.read(rows); err != nil {
+				return err
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+	}
+	for rows.NextResultSet() { // those that have no rows
+	}
+	return rows.Err()
+}
+
+var errFewer = errors.New("the server answered fewer statements than were sent")
+
+func (c *session) one(ctx context.Context, st statement) error {
+	if st.read == nil {
+		_, err := c.conn.ExecContext(ctx, st.text)
+		return err
+	}
+	rows, err := c.conn.QueryContext(ctx, st.text)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := st.read(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// done says that the transaction has ended and the session is as it was.
+func (c *session) done() { c.open = false }
+
+// close gives the connection back. A transaction that may be open is undone,
+// and a connection of which that is not certain is closed.
+func (c *session) close() {
+	if c.open {
+		ctx, cancel := context.WithTimeout(context.Background(), rollbackWithin)
+		err := c.run(ctx, exec("ROLLBACK"), exec(restore))
+		cancel()
+		if err != nil {
+			c.conn.Raw(func(any) error { return sqldriver.ErrBadConn }) // closes it
+		}
+	}
+	c.conn.Close()
+}

@@ -1,0 +1,302 @@
+// Package mysqlstore keeps locks in two tables of a MySQL or MariaDB database.
+//
+// # What it promises
+//
+// Everything that package driver asks for, between machines, first come, first
+// served. What was granted is durable before it is answered, and stands
+// through a crash and a restart of the server, if the server makes its commits
+// durable (innodb_flush_log_at_trx_commit = 1). Expiry follows the server's
+// clock. Tokens rise through release, expiry, deletion and restart, as long as
+// that clock is not set back by more than the ten minutes for which the rows
+// of idle keys are kept.
+//
+// An exclusive lock that nobody waits for costs one statement that changes
+// one row, and so does its release. Those who wait hold no connection: one
+// statement of the process asks for all of them.
+//
+// # What it does not
+//
+//   - A fail-over to a replica that lags loses what it has not received: locks
+//     that were granted, and the counters that tokens come from.
+//   - With Galera, all users must use the same node: row locks are its own.
+//   - A process that is stopped (SIGSTOP) in the middle of a transaction holds
+//     up the others at that key for at most two seconds.
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+// Store is a driver.Store, driver.Watcher, driver.Inspector,
+// driver.Downgrader and driver.Examiner on one database. All methods are safe
+// for concurrent use.
+type Store struct {
+	single *sql.DB // for single statements
+	slow   *sql.DB // for transactions
+	multi  bool    // slow takes several statements at once
+	own    bool    // both were opened here
+	schema string  // the name of the database
+
+	fast     fast
+	opts     options
+	watchers sqlstore.Watchers
+	inserted atomic.Int64 // rows of new keys, since the last sweep
+	used     atomic.Bool  // since the last sweep
+
+	quit    chan struct{} // closed by Close
+	life    context.Context
+	end     context.CancelFunc
+	serving sync.WaitGroup
+	poller  poller
+
+	mu     sync.Mutex
+	queues map[string][]*op // of the keys with a transaction under way
+	hot    map[string]struct{}
+	closed bool
+}
+
+var (
+	_ driver.Store      = (*Store)(nil)
+	_ driver.Watcher    = (*Store)(nil)
+	_ driver.Inspector  = (*Store)(nil)
+	_ driver.Downgrader = (*Store)(nil)
+)
+
+// options are what tests replace.
+type options struct {
+	sweepEvery time.Duration
+	sweepAge   time.Duration
+}
+
+var standard = options{sweepEvery: 10 * time.Second, sweepAge: 10 * time.Minute}
+
+// New returns a store on a pool that the caller opened with
+// github.com/go-sql-driver/mysql, and closes after the Store. Its tables must
+// exist: see Migrate. A contended lock costs more round trips than on a Store
+// from Open, because the pool may not take several statements at once.
+//
+// The context bounds New only. An error wraps driver.ErrUnavailable if the
+// server cannot be reached, ErrSchema if the tables are missing or not those
+// of this version, and ErrAutocommit if the pool's sessions begin transactions
+// by themselves.
+func New(ctx context.Context, db *sql.DB) (*Store, error) {
+	return build(ctx, &Store{single: db, slow: db, opts: standard})
+}
+
+func build(ctx context.Context, s *Store) (*Store, error) {
+	s.life, s.end = context.WithCancel(context.Background())
+	s.quit = make(chan struct{})
+	s.queues, s.hot = make(map[string][]*op), make(map[string]struct{})
+	if err := s.begin(ctx); err != nil {
+		s.end()
+		return nil, err
+	}
+	s.poller.kick = make(chan struct{}, 1)
+	s.watchers.Changed = s.poller.changed
+	s.serving.Go(s.poll)
+	s.serving.Go(s.sweep)
+	return s, nil
+}
+
+// ErrAutocommit says that the sessions of a pool do not commit by themselves.
+var ErrAutocommit = errors.New("autocommit is off: remove autocommit=0 from the DSN")
+
+func (s *Store) begin(ctx context.Context) error {
+	var autocommit bool
+	var schema sql.NullString
+	if err := s.single.QueryRowContext(ctx, "SELECT @@autocommit, DATABASE()").Scan(&autocommit, &schema); err != nil {
+		return opening(ctx, err)
+	}
+	switch {
+	case !autocommit:
+		return fmt.Errorf("mysql: %w", ErrAutocommit)
+	case schema.String == "":
+		return errors.New("mysql: no database is selected: name it in the DSN")
+	}
+	s.schema = schema.String
+	if err := checkSchema(ctx, s.single); err != nil {
+		return err
+	}
+	if err := s.fast.prepare(ctx, s.single); err != nil {
+		return opening(ctx, err)
+	}
+	return nil
+}
+
+// opening makes an error of New, Open or Migrate.
+func opening(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("mysql: %w: %w", driver.ErrUnavailable, context.Cause(ctx))
+	}
+	return failure(err, false)
+}
+
+var traits = driver.Traits{
+	Store:     "mysql",
+	Fencing:   true,
+	FIFO:      true,
+	Shared:    true,
+	Permits:   true,
+	Durable:   true,
+	Processes: true,
+	Machines:  true,
+	MinTTL:    10 * time.Millisecond,
+	MaxTTL:    365 * 24 * time.Hour,
+}
+
+// Traits implements driver.Locks.
+func (s *Store) Traits() driver.Traits { return traits }
+
+// Acquire implements driver.Locks.
+func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := driver.CheckRequest(r, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	if r.Exclusive() && !s.isHot(r.Key) {
+		g, ok, err := s.fastAcquire(ctx, r)
+		if ok || err != nil {
+			return g, err
+		}
+	}
+	var g driver.Grant
+	var refused error
+	err := s.do(ctx, r.Key, !r.Retry && r.Ticket == 0, func(t *tx) (failed error) {
+		g, refused, failed = sqlstore.Acquire(t, r, &t.fx)
+		return failed
+	})
+	if err == nil {
+		err = refused
+	}
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	if g.Waiting {
+		s.watchers.Waits(r.Key, r.ID, g.Ticket)
+	}
+	return g, nil
+}
+
+// Release implements driver.Locks.
+func (s *Store) Release(ctx context.Context, c driver.Claim) error {
+	if err := driver.CheckClaim(c); err != nil {
+		return err
+	}
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	if !s.isHot(c.Key) {
+		if ok, err := s.fastRelease(ctx, c); ok || err != nil {
+			return err
+		}
+	}
+	var refused error
+	err := s.do(ctx, c.Key, false, func(t *tx) (failed error) {
+		refused, failed = sqlstore.Release(t, c, &t.fx)
+		return failed
+	})
+	if err == nil {
+		err = refused
+	}
+	return err
+}
+
+// Downgrade implements driver.Downgrader.
+func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
+	if err := driver.CheckClaim(c); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := driver.CheckTTL(c.Key, ttl, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	var g driver.Grant
+	var refused error
+	err := s.do(ctx, c.Key, false, func(t *tx) (failed error) {
+		g, refused, failed = sqlstore.Downgrade(t, c, ttl.Microseconds(), &t.fx)
+		return failed
+	})
+	if err == nil {
+		err = refused
+	}
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	return g, nil
+}
+
+// Watch implements driver.Watcher. Within the process a hint is a call; what
+// other processes do is found by polling, every millisecond while the lock
+// goes from hand to hand, and ever more rarely while nothing happens.
+func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	return s.watchers.Watch(c, wake)
+}
+
+// ready is what every request asks first.
+func (s *Store) ready(ctx context.Context) error {
+	if s.isClosed() {
+		return driver.ErrClosed
+	}
+	s.used.Store(true)
+	return ctx.Err()
+}
+
+func (s *Store) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+func joinUnknown(ctx context.Context) error { return errors.Join(driver.ErrUnknown, ctx.Err()) }
+
+// Close implements driver.Store. Transactions that have begun are waited for,
+// for at most a few seconds. Locks stay until they expire.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	var idle []*op
+	for key, queue := range s.queues {
+		idle = append(idle, queue...)
+		s.queues[key] = nil
+	}
+	s.mu.Unlock()
+	for _, o := range idle {
+		o.done <- driver.ErrClosed
+	}
+	close(s.quit)
+
+	ended := make(chan struct{})
+	go func() {
+		s.serving.Wait()
+		close(ended)
+	}()
+	t := time.NewTimer(5 * time.Second)
+	defer t.Stop()
+	select {
+	case <-ended:
+	case <-t.C:
+	}
+	s.end()
+	s.fast.close()
+	if !s.own {
+		return nil
+	}
+	return errors.Join(s.single.Close(), s.slow.Close())
+}

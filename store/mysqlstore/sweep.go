@@ -1,0 +1,105 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"math/rand/v2"
+	"time"
+
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+// sweepPage is how many keys a step of the sweep looks at, besides twice as
+// many as were made since the last one.
+const sweepPage = 1000
+
+// sweep removes the rows of keys that nobody has used for a while, a page at a
+// time. No floor has to be kept for their tokens: new ones start from the
+// server's clock, and a row is removed only when that has been past its
+// counter for as long.
+func (s *Store) sweep() {
+	after := ""
+	for {
+		t := time.NewTimer(s.opts.sweepEvery/2 + rand.N(s.opts.sweepEvery))
+		select {
+		case <-s.quit:
+			t.Stop()
+			return
+		case <-t.C:
+		}
+		if s.used.Swap(false) {
+			// What fails is tried again.
+			after, _ = s.sweepStep(s.life, after, sweepPage+2*int(s.inserted.Swap(0)))
+		}
+	}
+}
+
+// sweepStep looks at n keys from there on and returns where it ended, "" if
+// that is the end of the table.
+func (s *Store) sweepStep(ctx context.Context, after string, n int) (string, error) {
+	for n > 0 {
+		page := min(n, maxList)
+		n -= page
+		last, err := s.sweepSome(ctx, after, page)
+		if err != nil || last == "" {
+			return "", err
+		}
+		after = last
+	}
+	return after, nil
+}
+
+func (s *Store) sweepSome(ctx context.Context, after string, page int) (last string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ses, err := s.session(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer ses.close()
+	age := integer(s.opts.sweepAge.Microseconds())
+	var idle list
+	var dead []string
+	seen := 0
+	old := "ends<UTC_TIMESTAMP(6)-INTERVAL " + age + " MICROSECOND"
+	err = ses.run(ctx, append(beginning(), statement{
+		words("SELECT k,busy,", old, " AND last<", micros, "-", age, " FROM baton_lock FORCE INDEX (PRIMARY) WHERE k>", literal(after),
+			" ORDER BY k LIMIT ", integer(int64(page)), " FOR UPDATE SKIP LOCKED"),
+		func(r *sql.Rows) error {
+			var key string
+			var busy, unused bool
+			if err := r.Scan(&key, &busy, &unused); err != nil {
+				return err
+			}
+			seen, last = seen+1, key
+			switch {
+			case unused && busy:
+				dead = append(dead, key)
+			case unused:
+				idle.add(literal(key))
+			}
+			return nil
+		},
+	})...)
+	if err != nil {
+		return "", err
+	}
+	var second []statement
+	if idle.text != nil {
+		second = append(second, exec(words("DELETE FROM baton_lock WHERE k IN (", idle.String(), ") AND busy=0 AND ", old)))
+	}
+	if err := ses.run(ctx, append(second, exec("COMMIT"), exec(restore))...); err != nil {
+		return "", err
+	}
+	ses.done()
+	for _, key := range dead {
+		// Perhaps all who waited for it have died.
+		if err := s.do(ctx, key, false, func(t *tx) error { return sqlstore.Serve(t, key, &t.fx) }); err != nil {
+			return "", err
+		}
+	}
+	if seen < page {
+		return "", nil
+	}
+	return last, nil
+}

@@ -1,0 +1,53 @@
+package mysqlstore
+
+import (
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+// micros is the server's clock in microseconds since 1970, when the statement
+// began. All statements tell the time by UTC_TIMESTAMP(6): it is the same in
+// all sessions and throughout a statement. One that waits for a row works with
+// a time that is too early, which is on the safe side for expiry.
+const micros = `TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))`
+
+const (
+	keyColumns = `last,busy,token,weight,id,owner,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',since),` +
+		`TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends)`
+	claimColumns = `seq,id,owner,weight,cap,held,ttl,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',since),` +
+		`TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends)`
+)
+
+type scanner interface{ Scan(...any) error }
+
+func scanKey(row scanner, k *sqlstore.Key) error {
+	return row.Scan(&k.Last, &k.Busy, &k.Token, &k.Weight, &k.ID, &k.Owner, &k.Since, &k.Ends)
+}
+
+func claimFields(c *sqlstore.Claim) []any {
+	return []any{&c.Seq, &c.ID, &c.Owner, &c.Weight, &c.Capacity, &c.Held, &c.TTL, &c.Since, &c.Ends}
+}
+
+// literal writes bytes.
+func literal(s string) string { return "X'" + hex.EncodeToString([]byte(s)) + "'" }
+
+// stamp writes a time of the store's clock.
+func stamp(us int64) string {
+	return time.UnixMicro(us).UTC().Format("TIMESTAMP'2006-01-02 15:04:05.000000'")
+}
+
+func integer(n int64) string { return strconv.FormatInt(n, 10) }
+
+func bit(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
+
+// words joins the parts of a statement.
+func words(parts ...string) string { return strings.Join(parts, "") }

@@ -1,0 +1,225 @@
+package mysqlstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	sqldriver "database/sql/driver"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+const (
+	// maxBatch bounds how many requests about one key share a transaction.
+	maxBatch = 64
+
+	// maxTries is how often a transaction is made that the server undid.
+	maxTries = 5
+
+	// patience bounds a transaction, whoever waits for it.
+	patience = 15 * time.Second
+)
+
+// An op is a request that needs a transaction. Those about one key that meet
+// in this process share one, and one commit, and never wait for each other in
+// the server.
+type op struct {
+	// run acts within the transaction. It may be run again after the
+	// transaction was undone, so it sets results rather than adding to them.
+	run   func(*tx) error
+	fresh bool       // see tx.fresh
+	done  chan error // of capacity one
+	batch *batch     // once it was taken
+}
+
+// A batch is the ops of one transaction.
+type batch struct {
+	ops    []*op
+	left   int // how many still wait for it
+	cancel context.CancelFunc
+}
+
+// do makes run take part in a transaction about key and returns once that is
+// durable. What run sets may be read only if the result is nil.
+func (s *Store) do(ctx context.Context, key string, fresh bool, run func(*tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	o := &op{run: run, fresh: fresh, done: make(chan error, 1)}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return driver.ErrClosed
+	}
+	queue, serving := s.queues[key]
+	s.queues[key] = append(queue, o)
+	if !serving {
+		s.serving.Add(1)
+		go s.serve(key)
+	}
+	s.mu.Unlock()
+
+	select {
+	case err := <-o.done:
+		return err
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.batch == nil {
+		s.queues[key] = slices.DeleteFunc(s.queues[key], func(x *op) bool { return x == o })
+		return ctx.Err()
+	}
+	select {
+	case err := <-o.done:
+		return err
+	default:
+	}
+	if o.batch.left--; o.batch.left == 0 {
+		o.batch.cancel()
+	}
+	return errors.Join(driver.ErrUnknown, ctx.Err())
+}
+
+// serve makes transactions about key until nobody asks for one.
+func (s *Store) serve(key string) {
+	defer s.serving.Done()
+	for {
+		b := s.take(key)
+		if b == nil {
+			return
+		}
+		fx, err := s.transact(b, key)
+		for _, o := range b.ops {
+			o.done <- err
+		}
+		s.tell(fx)
+	}
+}
+
+// take takes the next batch out of the queue. From here on it may take effect.
+// Without one, the serving has ended.
+func (s *Store) take(key string) *batch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	queue := s.queues[key]
+	if len(queue) == 0 {
+		delete(s.queues, key)
+		return nil
+	}
+	n := min(len(queue), maxBatch)
+	b := &batch{ops: slices.Clone(queue[:n]), left: n}
+	s.queues[key] = slices.Clone(queue[n:])
+	for _, o := range b.ops {
+		o.batch = b
+	}
+	return b
+}
+
+// transact makes one transaction, again if the server undid it.
+func (s *Store) transact(b *batch, key string) (sqlstore.Effects, error) {
+	ctx, cancel := context.WithTimeout(s.life, patience)
+	defer cancel()
+	s.mu.Lock()
+	if b.cancel = cancel; b.left == 0 {
+		cancel()
+	}
+	s.mu.Unlock()
+
+	for try := 1; ; try++ {
+		t, unsure, err := s.attempt(ctx, b, key)
+		if err == nil {
+			return t.fx, nil
+		}
+		if unsure || try == maxTries || !undone(err) {
+			return sqlstore.Effects{}, s.blame(ctx, err, unsure)
+		}
+	}
+}
+
+// undone reports whether the server undid a transaction for a reason that may
+// be gone when it is made again: it would have closed a circle of waiting, or
+// somebody else inserted the key's row first.
+func undone(err error) bool {
+	n := number(err)
+	return n == erDeadlock || n == erDuplicate
+}
+
+// blame makes the error of a request. The context is the transaction's own.
+func (s *Store) blame(ctx context.Context, err error, unsure bool) error {
+	if s.life.Err() != nil && !unsure {
+		return driver.ErrClosed
+	}
+	if ctx.Err() != nil {
+		// Nobody's context has ended but the transaction's own.
+		outcome := driver.ErrUnavailable
+		if unsure {
+			outcome = driver.ErrUnknown
+		}
+		return errors.Join(outcome, errSlow)
+	}
+	return failure(err, unsure)
+}
+
+var errSlow = errors.New("mysql: the server has not answered in time")
+
+// attempt makes the transaction once. unsure says that it may have been
+// committed in spite of the error.
+func (s *Store) attempt(ctx context.Context, b *batch, key string) (t *tx, unsure bool, err error) {
+	ses, err := s.session(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer ses.close()
+	t = &tx{ctx: ctx, ses: ses, key: key}
+	for _, o := range b.ops {
+		t.fresh = o.fresh
+		if err := o.run(t); err != nil {
+			return nil, false, err
+		}
+	}
+	if err := t.commit(); err != nil {
+		unsure = t.sent && (t.committing || number(err) == 0 && !errors.Is(err, sqldriver.ErrBadConn))
+		return nil, unsure, err
+	}
+	s.remember(key, t.row.Busy)
+	return t, false, nil
+}
+
+// maxHot bounds the memory of contended keys.
+const maxHot = 4096
+
+// remember notes whether the fast path can be of use for the key.
+func (s *Store) remember(key string, busy bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch _, is := s.hot[key]; {
+	case is && !busy:
+		delete(s.hot, key)
+	case !is && busy:
+		if len(s.hot) >= maxHot {
+			clear(s.hot) // costs each key one attempt
+		}
+		s.hot[key] = struct{}{}
+	}
+}
+
+func (s *Store) isHot(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, is := s.hot[key]
+	return is
+}
+
+// tell wakes those of this process that a commit concerns. The others poll.
+func (s *Store) tell(fx sqlstore.Effects) {
+	for _, g := range fx.Granted {
+		s.watchers.Deliver(g.Key, g.ID, g.Hint())
+	}
+	for _, b := range fx.Broken {
+		s.watchers.Deliver(b.Key, b.ID, driver.Hint{})
+	}
+}

@@ -6,6 +6,7 @@
 //	redis+unix://[USER:PASSWORD@]/SOCKET[?db=N]  the same by unix socket; also unix://
 //	redis+sentinel://HOST,HOST,…/MASTER[/DB]     the primary that Sentinels know
 //	redis+cluster://HOST,HOST,…                  a Redis Cluster
+//	mysql://[USER:PASSWORD@]HOST[:3306]/DATABASE MySQL or MariaDB; also mariadb://
 //
 // TLS is spoken to rediss://, rediss+sentinel:// and rediss+cluster://.
 //
@@ -32,6 +33,11 @@
 // and with Sentinel
 //
 //	sentinel-user=NAME, sentinel-password-file=PATH, sentinel-password-env=NAME
+//
+// MySQL and MariaDB know password-file, password-env, connect-timeout, and
+//
+//	connections=24        how many connections there may be at a time
+//	tls=true              speak TLS, as do the parameters ca, cert, key, server-name and insecure
 //
 // A parameter or a scheme that is not known is an error that names the
 // nearest one that is.
@@ -81,11 +87,13 @@ var schemes = map[string]opener{
 	"rediss+sentinel": openRedis,
 	"redis+cluster":   openRedis,
 	"rediss+cluster":  openRedis,
+	"mysql":           openMySQL,
+	"mariadb":         openMySQL,
 }
 
 // absent are schemes that mean something, but not to this build.
 var absent = []string{
-	"redlock", "mysql", "mariadb", "postgres", "postgresql", "zk", "etcd", "etcds",
+	"redlock", "postgres", "postgresql", "zk", "etcd", "etcds",
 }
 
 // instead says what to write for schemes that others use.
@@ -154,7 +162,7 @@ var escapePath = strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23")
 
 func unknownScheme(a *address) error {
 	if slices.Contains(absent, a.scheme) {
-		return fmt.Errorf("this build has no %s store yet: it has memory, sqlite and redis", a.scheme)
+		return fmt.Errorf("this build has no %s store yet: it has memory, sqlite, redis and mysql", a.scheme)
 	}
 	if form, ok := instead[a.scheme]; ok {
 		return fmt.Errorf("unknown scheme %q: write %s", a.scheme, form)

@@ -17,6 +17,7 @@ file in the user's state directory, $XDG_STATE_HOME/baton/locks.db or
   redis+unix:///run/redis.sock?db=0       the same by unix socket
   redis+sentinel://h1,h2,h3/mymaster/0    the primary that Sentinels know
   redis+cluster://h1:7001,h2:7002         a Redis Cluster
+  mysql://user:password@host:3306/db      MySQL or MariaDB; also mariadb://
   memory:                                 this process only: for trying things out
 
 Passwords do not have to stand in the URL, where other users of the machine may see
@@ -32,6 +33,12 @@ Parameters of Redis, after "?" and separated by "&":
   allow-eviction=true     accept a server that may evict locks when its memory is full
   ca=FILE cert=FILE key=FILE server-name=NAME    for TLS
   insecure=true           do not verify the server's certificate: never in production
+
+Parameters of MySQL and MariaDB:
+
+  password-file, password-env, connect-timeout=5s
+  connections=24          how many there may be at a time
+  tls=true                speak TLS; ca, cert, key, server-name, insecure as above
 
 No password is ever printed or logged.
 

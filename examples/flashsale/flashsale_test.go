@@ -61,6 +61,9 @@ func testSale(t *testing.T, url string, processes bool) {
 func TestMemory(t *testing.T) { testSale(t, "memory:", false) }
 func TestSQLite(t *testing.T) { testSale(t, "sqlite:"+filepath.Join(t.TempDir(), "locks.db"), true) }
 func TestRedis(t *testing.T)  { testSale(t, "redis://"+testserver.SharedRedis(t).Addr, true) }
+func TestMySQL(t *testing.T) {
+	testSale(t, "mysql://root@"+testserver.SharedMariaDB(t).Addr+"/baton", true)
+}
 
 func TestText(t *testing.T) {
 	t.Parallel()

@@ -41,6 +41,7 @@ func testStory(t *testing.T, url string) {
 func TestMemory(t *testing.T) { testStory(t, "memory:") }
 func TestSQLite(t *testing.T) { testStory(t, "sqlite:"+filepath.Join(t.TempDir(), "locks.db")) }
 func TestRedis(t *testing.T)  { testStory(t, "redis://"+testserver.SharedRedis(t).Addr) }
+func TestMySQL(t *testing.T)  { testStory(t, "mysql://root@"+testserver.SharedMariaDB(t).Addr+"/baton") }
 
 // The steps are the same in every run.
 func TestText(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 var stores = map[string]func(t *testing.T) (url string){
 	"sqlite": func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "locks.db") },
 	"redis":  func(t *testing.T) string { return "redis://" + testserver.SharedRedis(t).Addr },
+	"mysql":  func(t *testing.T) string { return "mysql://root@" + testserver.SharedMariaDB(t).Addr + "/baton" },
 	"cluster": func(t *testing.T) string {
 		return "redis+cluster://" + strings.Join(testserver.SharedRedisCluster(t).Addrs(), ",")
 	},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/memstore"
+	"github.com/batonhq/baton/store/mysqlstore"
 	"github.com/batonhq/baton/store/redisstore"
 	"github.com/batonhq/baton/store/sqlitestore"
 )
@@ -24,6 +25,7 @@ var stores = []driver.Locks{
 	new(memstore.Store),
 	new(sqlitestore.Store),
 	new(redisstore.Store),
+	new(mysqlstore.Store),
 }
 
 // promise is one row of the table.

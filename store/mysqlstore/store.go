@@ -147,6 +147,7 @@ var traits = driver.Traits{
 	Shared:    true,
 	Permits:   true,
 	Durable:   true,
+	Failover:  true,
 	Processes: true,
 	Machines:  true,
 	MinTTL:    10 * time.Millisecond,

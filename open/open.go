@@ -7,6 +7,7 @@
 //	redis+sentinel://HOST,HOST,…/MASTER[/DB]     the primary that Sentinels know
 //	redis+cluster://HOST,HOST,…                  a Redis Cluster
 //	mysql://[USER:PASSWORD@]HOST[:3306]/DATABASE MySQL or MariaDB; also mariadb://
+//	postgres://[USER:PASSWORD@]HOST[:5432]/DB    PostgreSQL; of several hosts the primary; also postgresql://
 //
 // TLS is spoken to rediss://, rediss+sentinel:// and rediss+cluster://.
 //
@@ -38,6 +39,17 @@
 //
 //	connections=24        how many connections there may be at a time
 //	tls=true              speak TLS, as do the parameters ca, cert, key, server-name and insecure
+//
+// PostgreSQL knows
+//
+//	password-file, password-env, connect-timeout   as above
+//	sslmode=MODE, sslrootcert, sslcert, sslkey     as in other PostgreSQL clients
+//	host=/DIRECTORY       of a unix socket
+//	schema=NAME           where the tables are (instead of the search path)
+//	migrate=false         do not make the tables if they are missing
+//	connections=4         at most so many, and one that listens
+//	pooler=true           a pooler such as PgBouncer is in between (usually noticed)
+//	application_name=TEXT what the server shows
 //
 // A parameter or a scheme that is not known is an error that names the
 // nearest one that is.
@@ -89,11 +101,13 @@ var schemes = map[string]opener{
 	"rediss+cluster":  openRedis,
 	"mysql":           openMySQL,
 	"mariadb":         openMySQL,
+	"postgres":        openPostgres,
+	"postgresql":      openPostgres,
 }
 
 // absent are schemes that mean something, but not to this build.
 var absent = []string{
-	"redlock", "postgres", "postgresql", "zk", "etcd", "etcds",
+	"redlock", "zk", "etcd", "etcds",
 }
 
 // instead says what to write for schemes that others use.

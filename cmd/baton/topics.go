@@ -18,6 +18,7 @@ file in the user's state directory, $XDG_STATE_HOME/baton/locks.db or
   redis+sentinel://h1,h2,h3/mymaster/0    the primary that Sentinels know
   redis+cluster://h1:7001,h2:7002         a Redis Cluster
   mysql://user:password@host:3306/db      MySQL or MariaDB; also mariadb://
+  postgres://user:password@host:5432/db   PostgreSQL
   memory:                                 this process only: for trying things out
 
 Passwords do not have to stand in the URL, where other users of the machine may see
@@ -39,6 +40,17 @@ Parameters of MySQL and MariaDB:
   password-file, password-env, connect-timeout=5s
   connections=24          how many there may be at a time
   tls=true                speak TLS; ca, cert, key, server-name, insecure as above
+
+Parameters of PostgreSQL:
+
+  password-file, password-env, connect-timeout    as above
+  sslmode, sslrootcert, sslcert, sslkey           as in other PostgreSQL clients
+  host=/DIRECTORY         of a unix socket
+  schema=NAME             where the tables are
+  migrate=false           do not make the tables if they are missing
+  connections=4           at most so many, and one that listens
+  pooler=true             a pooler such as PgBouncer is in between (usually noticed)
+  application_name=TEXT   what the server shows
 
 No password is ever printed or logged.
 

@@ -15,6 +15,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/memstore"
 	"github.com/batonhq/baton/store/mysqlstore"
+	"github.com/batonhq/baton/store/pgstore"
 	"github.com/batonhq/baton/store/redisstore"
 	"github.com/batonhq/baton/store/sqlitestore"
 )
@@ -26,6 +27,7 @@ var stores = []driver.Locks{
 	new(sqlitestore.Store),
 	new(redisstore.Store),
 	new(mysqlstore.Store),
+	new(pgstore.Store),
 }
 
 // promise is one row of the table.

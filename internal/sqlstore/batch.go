@@ -55,6 +55,11 @@ func (b *Batch) Waiting(id, key string, g driver.Grant) {
 	b.set(id, key, driver.Renewal{State: driver.Waiting, Grant: g})
 }
 
+// Unknown answers that the claim could not be asked about.
+func (b *Batch) Unknown(id, key string, err error) {
+	b.set(id, key, driver.Renewal{Err: err})
+}
+
 func (b *Batch) set(id, key string, r driver.Renewal) {
 	for _, i := range b.index[id] {
 		if b.claims[i].Key == key {
@@ -68,7 +73,7 @@ func (b *Batch) set(id, key string, r driver.Renewal) {
 func (b *Batch) Left() []Place {
 	left := make([]Place, 0, len(b.claims))
 	for i, c := range b.claims {
-		if b.answers[i].State == driver.Unknown && b.illegal[i] == nil {
+		if b.answers[i].State == driver.Unknown && b.answers[i].Err == nil && b.illegal[i] == nil {
 			left = append(left, Place{Key: c.Key, ID: c.ID, Seq: c.Ticket})
 		}
 	}
@@ -80,7 +85,7 @@ func (b *Batch) Done() []driver.Renewal {
 	for i := range b.answers {
 		if err := b.illegal[i]; err != nil {
 			b.answers[i] = driver.Renewal{Err: err}
-		} else if b.answers[i].State == driver.Unknown {
+		} else if b.answers[i].State == driver.Unknown && b.answers[i].Err == nil {
 			b.answers[i].State = driver.Lost
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -27,7 +28,8 @@ type Process struct {
 	path  string
 	args  []string
 	dir   string
-	ready func(pid int) error // asked again and again until it returns nil
+	attr  *syscall.SysProcAttr // nil for that of childAttr
+	ready func(pid int) error  // asked again and again until it returns nil
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -47,7 +49,9 @@ func (p *Process) start() error {
 	cmd := exec.Command(p.path, p.args...)
 	cmd.Dir = p.dir
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = childAttr()
+	if cmd.SysProcAttr = p.attr; p.attr == nil {
+		cmd.SysProcAttr = childAttr()
+	}
 	if err := startOnLastingThread(cmd); err != nil {
 		return err
 	}

@@ -1,0 +1,303 @@
+package testserver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// PostgresServer is one PostgreSQL server. It does not wait for the disk, so
+// it keeps what it committed through Kill and Restart, but not through the
+// crash of the machine.
+type PostgresServer struct {
+	Process
+
+	// Addr is where it listens: "127.0.0.1:port". It survives Restart.
+	Addr string
+
+	psql string
+}
+
+// URL returns the URL of a database, for the superuser "postgres", who needs
+// no password.
+func (s *PostgresServer) URL(database string) string {
+	return "postgres://postgres@" + s.Addr + "/" + database + "?sslmode=disable"
+}
+
+// Query runs SQL as the superuser, on a connection of its own, and returns the
+// rows as lines of values separated by "|".
+func (s *PostgresServer) Query(database, sql string) (string, error) {
+	return psql(s.psql, s.URL(database), sql)
+}
+
+// Database makes an empty database and returns its name. It goes with the
+// server.
+func (s *PostgresServer) Database(t TB) string {
+	t.Helper()
+	name := "d" + strconv.Itoa(int(databases.next()))
+	if _, err := s.Query("postgres", "CREATE DATABASE "+name+" TEMPLATE template0 ENCODING 'UTF8' STRATEGY wal_log"); err != nil {
+		t.Fatalf("make a database: %v", err)
+	}
+	return name
+}
+
+var databases counter
+
+type counter struct {
+	mu sync.Mutex
+	n  int64
+}
+
+func (c *counter) next() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n++
+	return c.n
+}
+
+// Restart ends the server as Kill does and starts it again: the same port, the
+// same directory, the same arguments.
+func (s *PostgresServer) Restart() {
+	s.t.Helper()
+	s.Kill()
+	// Its children notice that it is gone a little later.
+	for deadline := time.Now().Add(startTimeout); ; time.Sleep(20 * time.Millisecond) {
+		err := s.start()
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, errExited) || time.Now().After(deadline) {
+			s.t.Fatalf("restart: %v", err)
+		}
+	}
+}
+
+// NeedPostgres skips the test if PostgreSQL is not installed, or fails it if
+// BATON_REQUIRE_SERVERS is 1.
+func NeedPostgres(t TB) {
+	t.Helper()
+	postgresBin(t)
+}
+
+// NeedPgBouncer does the same for PgBouncer.
+func NeedPgBouncer(t TB) {
+	t.Helper()
+	NeedPostgres(t)
+	require(t, "pgbouncer", "pgbouncer")
+}
+
+// postgresBin returns the directory of the server's programs. Debian keeps
+// them out of the path.
+func postgresBin(t TB) string {
+	t.Helper()
+	if dir := findPostgres(); dir != "" {
+		return dir
+	}
+	return filepath.Dir(require(t, "initdb", "postgresql"))
+}
+
+func findPostgres() string {
+	if path, err := exec.LookPath("initdb"); err == nil {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			return filepath.Dir(real)
+		}
+	}
+	all, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb") // the pattern is right
+	if len(all) == 0 {
+		return ""
+	}
+	return filepath.Dir(slices.MaxFunc(all, func(a, b string) int { return majorOf(a) - majorOf(b) }))
+}
+
+func majorOf(path string) int {
+	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path)))) // 0 if it is no number
+	return n
+}
+
+// pgTemplate is a data directory, made once, which each server copies.
+var pgTemplate = sync.OnceValues(func() (string, error) {
+	root, err := rootDir()
+	if err != nil {
+		return "", err
+	}
+	// The server does not run as root, and has to get through.
+	if err := os.Chmod(root.path, 0o711); err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root.path, "postgres-template")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	if err := giveAway(dir); err != nil {
+		return "", err
+	}
+	data := filepath.Join(dir, "data")
+	cmd := exec.Command(filepath.Join(findPostgres(), "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
+		"--locale=C", "--no-sync", "--wal-segsize=1", "--no-instructions")
+	cmd.Dir = dir
+	if cmd.SysProcAttr, err = unprivileged(); err != nil {
+		return "", err
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	return data, nil
+})
+
+// Postgres starts a server. Further arguments are those of postgres, for
+// example "-c", "max_connections=20".
+func Postgres(t TB, args ...string) *PostgresServer {
+	t.Helper()
+	bin := postgresBin(t)
+	template, err := pgTemplate()
+	if err != nil {
+		t.Fatalf("start postgres: %v", err)
+	}
+	attr, err := unprivileged()
+	if err != nil {
+		t.Fatalf("start postgres: %v", err)
+	}
+	dir := freshDir(t)
+	data := filepath.Join(dir, "data")
+	if out, err := exec.Command("cp", "-a", template, data).CombinedOutput(); err != nil {
+		t.Fatalf("start postgres: %v: %s", err, out)
+	}
+	if err := giveAway(dir); err != nil {
+		t.Fatalf("start postgres: %v", err)
+	}
+	for attempt := 1; ; attempt++ {
+		port, err := freePort()
+		if err != nil {
+			t.Fatalf("start postgres: %v", err)
+		}
+		s := &PostgresServer{Addr: addr(port), psql: filepath.Join(bin, "psql")}
+		s.Process = Process{
+			t: t, path: filepath.Join(bin, "postgres"), dir: dir, attr: attr,
+			args: append([]string{
+				"-D", data, "-p", strconv.Itoa(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
+				"-c", "fsync=off", "-c", "max_connections=200", "-c", "shared_buffers=16MB", "-c", "autovacuum_naptime=5s",
+				"-c", "max_wal_size=64MB", "-c", "log_min_messages=warning",
+			}, args...),
+			ready: func(pid int) error {
+				// A server of somebody else may have been faster to take the port.
+				if first, err := pgPid(data); err != nil || first != pid {
+					return fmt.Errorf("it has not written its pid: %v", err)
+				}
+				_, err := s.Query("postgres", "SELECT 1")
+				return err
+			},
+		}
+		if err = s.start(); err == nil {
+			t.Cleanup(s.Kill)
+			return s
+		}
+		if !errors.Is(err, errExited) || attempt == 5 {
+			t.Fatalf("start postgres: %v", err)
+		}
+	}
+}
+
+func pgPid(data string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	return strconv.Atoi(line)
+}
+
+func psql(path, url, sql string) (string, error) {
+	cmd := exec.Command(path, "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", sql, url)
+	cmd.Env = append(os.Environ(), "PGCONNECT_TIMEOUT=10")
+	out, err := cmd.Output()
+	if err != nil {
+		if e, ok := errors.AsType[*exec.ExitError](err); ok {
+			err = fmt.Errorf("%w: %s", err, e.Stderr)
+		}
+		return "", err
+	}
+	return strings.TrimSuffix(string(out), "\n"), nil
+}
+
+var sharedPostgres shared[*PostgresServer]
+
+// SharedPostgres returns the server that the tests of this binary use
+// together, for tests that make a database of their own and let it live.
+func SharedPostgres(t TB) *PostgresServer {
+	t.Helper()
+	return sharedPostgres.get(t, func(t TB) *PostgresServer { return Postgres(t) })
+}
+
+// PgBouncerServer is a PgBouncer that pools transactions in front of a
+// PostgresServer.
+type PgBouncerServer struct {
+	Process
+	Addr string
+}
+
+// URL returns the URL of a database through the pooler.
+func (s *PgBouncerServer) URL(database string) string {
+	return "postgres://postgres@" + s.Addr + "/" + database + "?sslmode=disable"
+}
+
+// PgBouncer starts a pooler in front of the server, with at most four
+// connections to each database. Further lines are settings such as
+// "pool_mode = session".
+func PgBouncer(t TB, server *PostgresServer, settings ...string) *PgBouncerServer {
+	t.Helper()
+	path := require(t, "pgbouncer", "pgbouncer")
+	psqlPath := filepath.Join(postgresBin(t), "psql")
+	attr, err := unprivileged()
+	if err != nil {
+		t.Fatalf("start pgbouncer: %v", err)
+	}
+	for attempt := 1; ; attempt++ {
+		port, err := freePort()
+		if err != nil {
+			t.Fatalf("start pgbouncer: %v", err)
+		}
+		dir := freshDir(t)
+		conf := filepath.Join(dir, "pgbouncer.ini")
+		host, upstream, _ := strings.Cut(server.Addr, ":")
+		text := fmt.Sprintf(`[databases]
+* = host=%s port=%s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 4
+max_client_conn = 1000
+server_login_retry = 1
+%s
+`, host, upstream, port, strings.Join(settings, "\n"))
+		// With auth_type any the user is that of the database's line.
+		text = strings.Replace(text, "port="+upstream, "port="+upstream+" user=postgres", 1)
+		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+			t.Fatalf("start pgbouncer: %v", err)
+		}
+		if err := giveAway(dir); err != nil {
+			t.Fatalf("start pgbouncer: %v", err)
+		}
+		s := &PgBouncerServer{Addr: addr(port)}
+		s.Process = Process{t: t, path: path, args: []string{conf}, dir: dir, attr: attr, ready: func(int) error {
+			_, err := psql(psqlPath, s.URL("postgres"), "SELECT 1")
+			return err
+		}}
+		if err = s.start(); err == nil {
+			t.Cleanup(s.Kill)
+			return s
+		}
+		if !errors.Is(err, errExited) || attempt == 5 {
+			t.Fatalf("start pgbouncer: %v", err)
+		}
+	}
+}

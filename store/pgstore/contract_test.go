@@ -1,0 +1,160 @@
+package pgstore
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// TestContract gives each case a server of its own, so that it may do to it
+// what it likes.
+func TestContract(t *testing.T) {
+	testserver.NeedPostgres(t)
+	t.Parallel()
+	var servers sync.Map // of each store
+	serverOf := func(l driver.Locks) *testserver.PostgresServer {
+		s, _ := servers.Load(l)
+		return s.(*testserver.PostgresServer)
+	}
+	drivertest.Locks(t, drivertest.Harness{
+		Open: func(t drivertest.T, n int) []driver.Locks {
+			server := testserver.Postgres(tb{t})
+			locks := make([]driver.Locks, n)
+			for i := range locks {
+				s := openAt(t, server.URL("postgres"))
+				servers.Store(s, server)
+				locks[i] = s
+			}
+			return locks
+		},
+		Restart: func(t drivertest.T, locks []driver.Locks) {
+			serverOf(locks[0]).Restart()
+			for _, l := range locks {
+				awaitReachable(t, l.(*Store))
+			}
+		},
+		Reconnect: func(t drivertest.T, locks []driver.Locks) {
+			if _, err := serverOf(locks[0]).Query("postgres", `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+				WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`); err != nil {
+				t.Fatalf("cut the connections: %v", err)
+			}
+			for _, l := range locks {
+				awaitReachable(t, l.(*Store))
+			}
+		},
+		Delete: func(t drivertest.T, key string, l driver.Locks) { remove(t, l.(*Store), key) },
+	})
+}
+
+// TestContractPgBouncer goes through a pooler that gives each transaction
+// another connection: no prepared statements, nobody listens.
+func TestContractPgBouncer(t *testing.T) {
+	testserver.NeedPgBouncer(t)
+	t.Parallel()
+	server := testserver.SharedPostgres(t)
+	bouncer := testserver.PgBouncer(t, server)
+	drivertest.Locks(t, drivertest.Harness{
+		Open: func(t drivertest.T, n int) []driver.Locks {
+			database := server.Database(tb{t})
+			locks := make([]driver.Locks, n)
+			for i := range locks {
+				s := openAt(t, bouncer.URL(database))
+				if !s.pooled {
+					t.Errorf("the pooler was not noticed")
+				}
+				locks[i] = s
+			}
+			return locks
+		},
+		Delete: func(t drivertest.T, key string, l driver.Locks) { remove(t, l.(*Store), key) },
+	})
+}
+
+// tb makes a drivertest.T a testserver.TB.
+type tb struct{ drivertest.T }
+
+func (t tb) Skipf(format string, args ...any) { t.Fatalf(format, args...) }
+
+// newPool makes a pool as programs do.
+func newPool(t drivertest.T, url string, change ...func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatalf("pool: %v", err)
+	}
+	config.MaxConns = 5
+	for _, f := range change {
+		f(config)
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatalf("pool: %v", err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// openAt returns a store with a pool of its own on tables that are made if
+// they are missing.
+func openAt(t drivertest.T, url string, opts ...Option) *Store {
+	t.Helper()
+	return openOn(t, newPool(t, url), opts...)
+}
+
+func openOn(t drivertest.T, pool *pgxpool.Pool, opts ...Option) *Store {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := Migrate(ctx, pool); err != nil {
+		t.Fatalf("migrate: %v", err)
+	}
+	s, err := New(ctx, pool, opts...)
+	if err != nil {
+		t.Fatalf("new: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+func remove(t drivertest.T, s *Store, key string) {
+	t.Helper()
+	for _, sql := range []string{`DELETE FROM baton_claim WHERE k = $1`, `DELETE FROM baton_lock WHERE k = $1`} {
+		if _, err := s.pool.Exec(context.Background(), sql, pgx.QueryExecModeExec, []byte(key)); err != nil {
+			t.Fatalf("delete: %v", err)
+		}
+	}
+}
+
+func awaitReachable(t drivertest.T, s *Store) {
+	t.Helper()
+	eventually(t, "a connection", 20*time.Second, func() bool {
+		// Every connection of the pool may be broken.
+		for range 2 * s.pool.Config().MaxConns {
+			if s.pool.Ping(context.Background()) != nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func eventually(t drivertest.T, what string, within time.Duration, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); !ok(); time.Sleep(5 * time.Millisecond) { // polls
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, within)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+// Package pgstore keeps locks in PostgreSQL, 11 or newer, in two tables that a
+// person can read (the view baton_locks shows them).
+//
+// # What it promises
+//
+// Everything that package driver asks for, between all who use the same
+// database, first come, first served. What was granted or renewed has been
+// committed durably before it is answered, and stands through the crash of
+// the server. An uncontended lock costs one round trip and one commit that
+// waits for the disk; its release costs one round trip, and does not wait for
+// the disk, because a release that is lost in a crash costs others no more
+// than a crash of the holder would. Whoever releases grants the next in line
+// in the same commit. Waiters hold no connection. Tokens rise through release,
+// expiry, sweeping, restart and crash.
+//
+// InTx makes a transaction of the program depend on a lease: it is committed
+// only while nobody else can have the lock.
+//
+// # What it leans on
+//
+//   - The server's clock decides expiry. One that is set forward by more than
+//     the margin of a lease gives locks away early; the fencing token, which
+//     also starts from the clock but never falls for a key that is in use,
+//     protects what checks it.
+//   - fsync and full_page_writes are on. Examine says if not.
+//   - After a fail-over to a standby that was not synchronous the locks of the
+//     last moments are gone while their holders believe in them, as with every
+//     other row.
+//
+// # Connections
+//
+// A pool that the program brings may have any settings: an isolation level
+// other than READ COMMITTED is overridden for the store's own statements, as
+// is synchronous_commit = off. One more connection, taken out of the pool,
+// listens for hints, so that a waiter hears of its turn without asking.
+//
+// Behind a pooler such as PgBouncer in transaction mode nothing can be
+// prepared and nobody can listen. The store notices that, prepares nothing and
+// polls.
+package pgstore

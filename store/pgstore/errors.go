@@ -1,0 +1,99 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// SchemaError says that the store's tables and functions are not there, or are
+// of an older version. It wraps driver.ErrUnavailable.
+type SchemaError struct {
+	Found int   // the version that was found, 0 if none
+	Err   error // what the server said, may be nil
+}
+
+func (e *SchemaError) Error() string {
+	s := "postgres: the tables of the locks are missing in this database and search path"
+	if e.Found > 0 {
+		s = fmt.Sprintf("postgres: the tables of the locks are of version %d, this program needs %d", e.Found, SchemaVersion)
+	}
+	return s + ": run \"baton schema apply\" once, or call pgstore.Migrate"
+}
+
+// Unwrap makes errors.Is find driver.ErrUnavailable and the cause.
+func (e *SchemaError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{driver.ErrUnavailable}
+	}
+	return []error{driver.ErrUnavailable, e.Err}
+}
+
+// EncodingError refuses a database whose texts cannot hold every owner's name.
+type EncodingError struct {
+	Encoding string // of the database
+}
+
+func (e *EncodingError) Error() string {
+	return fmt.Sprintf("postgres: the database keeps its texts in %s: create one with encoding UTF8", e.Encoding)
+}
+
+// wrongIsolation is the error code of the functions when the transaction is
+// not READ COMMITTED.
+const wrongIsolation = "BT001"
+
+// notSent marks an error that came before the request left.
+type notSent struct{ error }
+
+func (e notSent) Unwrap() error { return e.error }
+
+// withoutConfig takes away what an error says of the user and the database:
+// the URL that others show says it, or hides it.
+func withoutConfig(err error) error {
+	if e, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return notSent{e.Unwrap()}
+	}
+	if e, ok := errors.AsType[*pgconn.ParseConfigError](err); ok && e.Unwrap() != nil {
+		return e.Unwrap()
+	}
+	return err
+}
+
+func isCode(err error, code string) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == code
+}
+
+// failure makes an error of pgx one of the contract. Each request is one
+// transaction, so an answer that is an error means that nothing was done,
+// unless the session ended with it: then the commit may have come first.
+func failure(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = withoutConfig(err)
+	harmless := errors.As(err, new(notSent)) || pgconn.SafeToRetry(err)
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch e.Code {
+		case "42P01", "42883", "3F000", "42703": // no such table, function, schema, column
+			return &SchemaError{Err: err}
+		case "25006":
+			return fmt.Errorf("postgres: the server is a standby or read-only, connect to its primary: %w: %w", driver.ErrUnavailable, err)
+		}
+		harmless = harmless || e.Severity != "FATAL" && e.Severity != "PANIC" && e.Code[:2] != "08" && e.Code != "40003"
+	}
+	if c := ctx.Err(); c != nil && !errors.As(err, new(*pgconn.PgError)) {
+		if harmless {
+			return c
+		}
+		return errors.Join(driver.ErrUnknown, c)
+	}
+	if harmless {
+		return fmt.Errorf("postgres: %w: %w", driver.ErrUnavailable, err)
+	}
+	return fmt.Errorf("postgres: %w: %w", driver.ErrUnknown, err)
+}

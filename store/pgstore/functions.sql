@@ -1,0 +1,565 @@
+-- The functions, which follow the tables.
+
+-- Rules that the functions keep:
+--
+-- Whoever changes claims has locked the key's row first, with a statement of
+-- its own, because a statement does not see what was committed after it began.
+-- Only baton_renew does without, changes nothing but ends and ttl, and never
+-- waits for a lock.
+--
+-- A transaction of a user that depends on a lease holds FOR KEY SHARE on its
+-- row. Renewals and new waiters pass that. Nobody takes the row away without
+-- FOR UPDATE, and that is asked for with SKIP LOCKED: a holder whose row is
+-- not to be had stands, whatever its end.
+--
+-- Who got nothing that it will rely on need not wait for the disk: then the
+-- commit is asynchronous. Grants and renewals are never.
+
+-- baton_begin_1 refuses a transaction in which statements would not see what
+-- was committed after it began. Tables that were small when they were last
+-- looked at make plans that read all of them.
+CREATE OR REPLACE FUNCTION baton_begin_1() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF current_setting('transaction_isolation') <> 'read committed' THEN
+		RAISE EXCEPTION 'baton needs the isolation level READ COMMITTED' USING ERRCODE = 'BT001';
+	END IF;
+	PERFORM set_config('enable_seqscan', 'off', true);
+END $$;
+
+-- baton_durable_1 has the commit wait for the disk, whatever the user's setting.
+CREATE OR REPLACE FUNCTION baton_durable_1() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF current_setting('synchronous_commit') = 'off' THEN
+		PERFORM set_config('synchronous_commit', 'on', true);
+	END IF;
+END $$;
+
+-- baton_own_1 locks the claim with the id, of a key whose row is locked. Without
+-- its ticket it has to be looked for.
+CREATE OR REPLACE FUNCTION baton_own_1(_k bytea, _id text, _ticket bigint, _first bigint) RETURNS baton_claim
+LANGUAGE plpgsql AS $$
+DECLARE
+	own baton_claim;
+BEGIN
+	SELECT * INTO own FROM baton_claim WHERE k = _k AND seq = _ticket AND id = _id FOR NO KEY UPDATE;
+	IF NOT FOUND THEN
+		SELECT * INTO own FROM baton_claim WHERE k = _k AND seq >= _first AND id = _id ORDER BY seq DESC LIMIT 1 FOR NO KEY UPDATE;
+	END IF;
+	RETURN own;
+END $$;
+
+-- baton_walk_1 goes through the claims of a key whose row is r and locked:
+-- removes the dead, adds up the holders, grants what fits, and stops at the
+-- first waiter that does not. The caller writes r.
+CREATE OR REPLACE FUNCTION baton_walk_1(
+	_k bytea, INOUT r baton_lock,
+	OUT used bigint, OUT capacity bigint, OUT claims boolean, OUT head bigint,
+	OUT first_owner text, OUT first_since timestamptz, OUT first_ends timestamptz, OUT soonest timestamptz,
+	OUT granted text
+) LANGUAGE plpgsql AS $$
+DECLARE
+	c   baton_claim;
+	low bigint;
+BEGIN
+	used := 0; capacity := 0; claims := false; head := 0; granted := '';
+	IF r.id <> '' AND r.ends <= clock_timestamp() THEN
+		PERFORM 1 FROM baton_lock WHERE k = _k FOR UPDATE SKIP LOCKED;
+		IF FOUND THEN
+			r.id := ''; r.owner := ''; r.node := ''; r.weight := 1099511627776;
+		END IF;
+	END IF;
+	IF r.id <> '' THEN
+		used := r.weight; capacity := 1099511627776;
+		first_owner := r.owner; first_since := r.since; first_ends := r.ends; soonest := r.ends;
+	END IF;
+	IF r.busy THEN
+		FOR c IN SELECT * FROM baton_claim WHERE k = _k AND seq >= r.first ORDER BY seq LOOP
+			IF c.ends <= clock_timestamp() THEN
+				-- It may have been renewed since it was read.
+				PERFORM 1 FROM baton_claim WHERE k = _k AND seq = c.seq AND ends <= clock_timestamp() FOR UPDATE SKIP LOCKED;
+				IF FOUND THEN
+					DELETE FROM baton_claim WHERE k = _k AND seq = c.seq;
+					CONTINUE;
+				END IF;
+			END IF;
+			claims := true;
+			IF low IS NULL THEN
+				low := c.seq;
+			END IF;
+			IF NOT c.held THEN
+				IF used > 0 AND (capacity <> c.capacity OR used + c.weight > c.capacity) THEN
+					head := c.seq;
+					EXIT;
+				END IF;
+				c.since := clock_timestamp();
+				c.ends := c.since + least(c.ttl, 1500000) * interval '1 microsecond';
+				UPDATE baton_claim SET held = true, since = c.since, ends = c.ends WHERE k = _k AND seq = c.seq;
+				granted := granted || c.node || ' ' || c.id || ' ' || c.seq || ' ' || c.ttl || E'\n';
+			END IF;
+			IF used = 0 THEN
+				first_owner := c.owner; first_since := c.since; first_ends := c.ends; soonest := c.ends;
+			END IF;
+			used := used + c.weight; capacity := c.capacity; soonest := least(soonest, c.ends);
+		END LOOP;
+		r.first := coalesce(low, r.last + 1);
+		IF NOT claims AND r.id = '' THEN
+			r.ends := clock_timestamp(); -- for the sweep: it was used until now
+		END IF;
+	END IF;
+	r.busy := claims OR r.id <> '' AND r.weight < 1099511627776;
+END $$;
+
+-- baton_save_1 writes a row back.
+CREATE OR REPLACE FUNCTION baton_save_1(_k bytea, r baton_lock) RETURNS void LANGUAGE sql AS $$
+	UPDATE baton_lock SET last = r.last, first = r.first, busy = r.busy, id = r.id, token = r.token,
+		weight = r.weight, owner = r.owner, node = r.node, since = r.since, ends = r.ends WHERE k = _k;
+$$;
+
+-- baton_again_1 says in how many microseconds the head of the queue should ask
+-- again, because it has to notice a holder that died. 0 is the usual time.
+CREATE OR REPLACE FUNCTION baton_again_1(soonest timestamptz) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	left_ bigint := extract(epoch FROM soonest - clock_timestamp()) * 1000000;
+BEGIN
+	RETURN CASE WHEN left_ <= 0 THEN 50000 -- a transaction holds its row
+		WHEN left_ < 399000 THEN left_ + 1000 ELSE 0 END;
+END $$;
+
+-- baton_acquire_1 makes one attempt. state is 1 held, 2 waiting, 3 refused,
+-- 4 held with another capacity.
+CREATE OR REPLACE FUNCTION baton_acquire_1(
+	_k bytea, _id text, _owner text, _node text, _weight bigint, _capacity bigint, _ttl bigint,
+	_queue boolean, _retry boolean, _ticket bigint,
+	OUT state int, OUT token bigint, OUT again bigint, OUT granted text,
+	OUT by_owner text, OUT age bigint, OUT remaining bigint, OUT others bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	whole CONSTANT bigint := 1099511627776;
+	ttl_  CONSTANT interval := _ttl * interval '1 microsecond';
+	now_  timestamptz := clock_timestamp();
+	seed  bigint := extract(epoch FROM now_) * 1000000;
+	r     baton_lock;
+	old   baton_lock;
+	own   baton_claim;
+	w     record;
+BEGIN
+	IF current_setting('transaction_isolation') <> 'read committed' THEN
+		RAISE EXCEPTION 'baton needs the isolation level READ COMMITTED' USING ERRCODE = 'BT001';
+	END IF;
+	again := 0;
+	IF _weight = whole THEN
+		INSERT INTO baton_lock AS l (k, last, first, busy, id, token, weight, owner, node, since, ends)
+		VALUES (_k, seed, 0, false, _id, seed, whole, _owner, _node, now_, now_ + ttl_)
+		ON CONFLICT (k) DO UPDATE SET
+			last = CASE WHEN l.id = _id THEN l.last ELSE greatest(l.last + 1, seed) END,
+			token = CASE WHEN l.id = _id THEN l.token ELSE greatest(l.last + 1, seed) END,
+			since = CASE WHEN l.id = _id THEN l.since ELSE clock_timestamp() END,
+			id = _id, weight = whole, owner = _owner, node = _node, ends = clock_timestamp() + ttl_
+		WHERE NOT l.busy AND (l.id = '' OR l.id = _id AND l.ends > clock_timestamp())
+		RETURNING l.token INTO token;
+		IF FOUND THEN
+			state := 1;
+			IF current_setting('synchronous_commit') = 'off' THEN
+				PERFORM set_config('synchronous_commit', 'on', true);
+			END IF;
+			RETURN;
+		END IF;
+	ELSE
+		INSERT INTO baton_lock AS l (k, last, first, busy, id, token, weight, owner, node, since, ends)
+		VALUES (_k, 0, 0, false, '', 0, whole, '', '', now_, now_)
+		ON CONFLICT (k) DO UPDATE SET busy = l.busy WHERE false;
+	END IF;
+
+	-- The row is locked now, by a conflict that changed nothing or as new.
+	PERFORM set_config('enable_seqscan', 'off', true); -- plans live longer than what was known of the tables
+	SELECT * INTO r FROM baton_lock WHERE k = _k;
+	old := r;
+	now_ := clock_timestamp();
+	IF r.id = _id AND r.ends > now_ THEN
+		UPDATE baton_lock SET ends = now_ + ttl_ WHERE k = _k;
+		state := 1; token := r.token;
+		PERFORM baton_durable_1();
+		RETURN;
+	END IF;
+
+	IF r.busy AND (_retry OR _ticket > 0) THEN
+		own := baton_own_1(_k, _id, _ticket, r.first);
+	END IF;
+	IF own.seq IS NOT NULL AND own.ends <= now_ THEN
+		PERFORM 1 FROM baton_claim WHERE k = _k AND seq = own.seq AND ends <= clock_timestamp() FOR UPDATE SKIP LOCKED;
+		IF FOUND THEN
+			DELETE FROM baton_claim WHERE k = _k AND seq = own.seq;
+			own := NULL;
+		END IF;
+	END IF;
+	IF own.seq IS NOT NULL THEN
+		UPDATE baton_claim SET ttl = _ttl, ends = clock_timestamp() + CASE WHEN held THEN ttl_ ELSE interval '1500 ms' END
+			WHERE k = _k AND seq = own.seq;
+	END IF;
+
+	SELECT * INTO w FROM baton_walk_1(_k, r);
+	r := w.r;
+	granted := w.granted;
+	IF own.seq IS NOT NULL THEN
+		IF NOT own.held THEN -- the walk may have granted it
+			UPDATE baton_claim SET ends = clock_timestamp() + ttl_ WHERE k = _k AND seq = own.seq AND held;
+			own.held := FOUND;
+		END IF;
+		token := own.seq;
+		state := CASE WHEN own.held THEN 1 WHEN _queue THEN 2 ELSE 3 END;
+	ELSIF w.used > 0 AND w.used < whole AND _weight < whole AND w.capacity <> _capacity THEN
+		state := 4; others := w.capacity;
+	ELSIF w.head = 0 AND (w.used = 0 OR w.capacity = _capacity AND w.used + _weight <= _capacity) THEN
+		r.last := greatest(r.last + 1, seed);
+		token := r.last;
+		state := 1;
+		now_ := clock_timestamp();
+		IF _weight = whole THEN -- nobody holds, so there are no claims
+			r.id := _id; r.token := token; r.weight := whole; r.owner := _owner; r.node := _node;
+			r.since := now_; r.ends := now_ + ttl_;
+		ELSE
+			INSERT INTO baton_claim (k, seq, id, node, owner, weight, capacity, held, ttl, since, ends)
+			VALUES (_k, token, _id, _node, _owner, _weight, _capacity, true, _ttl, now_, now_ + ttl_);
+			r.busy := true;
+		END IF;
+	ELSIF NOT _queue THEN
+		state := 3;
+	ELSE
+		r.last := greatest(r.last + 1, seed);
+		token := r.last;
+		state := 2;
+		r.busy := true;
+		now_ := clock_timestamp();
+		INSERT INTO baton_claim (k, seq, id, node, owner, weight, capacity, held, ttl, since, ends)
+		VALUES (_k, token, _id, _node, _owner, _weight, _capacity, false, _ttl, now_, now_ + interval '1500 ms');
+	END IF;
+	IF r IS DISTINCT FROM old THEN
+		PERFORM baton_save_1(_k, r);
+	END IF;
+
+	IF state = 2 AND w.head IN (0, token) THEN
+		again := baton_again_1(w.soonest);
+	ELSIF state = 3 THEN
+		by_owner := w.first_owner;
+		age := extract(epoch FROM clock_timestamp() - w.first_since) * 1000000;
+		remaining := extract(epoch FROM w.first_ends - clock_timestamp()) * 1000000;
+		SELECT count(*) INTO others FROM baton_claim WHERE k = _k AND seq >= r.first AND NOT held AND ends > clock_timestamp();
+	END IF;
+	IF state = 1 OR granted <> '' THEN
+		PERFORM baton_durable_1();
+	ELSE
+		PERFORM set_config('synchronous_commit', 'off', true);
+	END IF;
+END $$;
+
+-- baton_release_1 ends a claim. state is 0 if it does not stand, else 1.
+CREATE OR REPLACE FUNCTION baton_release_1(_k bytea, _id text, _ticket bigint, OUT state int, OUT granted text)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	r   baton_lock;
+	own baton_claim;
+	w   record;
+BEGIN
+	PERFORM baton_begin_1(), set_config('synchronous_commit', 'off', true);
+	state := 1; granted := '';
+	SELECT * INTO r FROM baton_lock WHERE k = _k FOR UPDATE SKIP LOCKED;
+	IF FOUND AND r.id = _id AND NOT r.busy AND r.ends > clock_timestamp() THEN
+		UPDATE baton_lock SET id = '', owner = '', node = '', ends = clock_timestamp() WHERE k = _k;
+		RETURN;
+	END IF;
+	IF r.k IS NULL THEN
+		SELECT * INTO r FROM baton_lock WHERE k = _k FOR NO KEY UPDATE;
+		IF NOT FOUND THEN
+			state := 0;
+			RETURN;
+		END IF;
+	END IF;
+
+	IF r.id = _id AND r.ends > clock_timestamp() THEN
+		r.ends := clock_timestamp(); -- the walk takes it away
+	ELSE
+		IF r.busy THEN
+			own := baton_own_1(_k, _id, _ticket, r.first);
+		END IF;
+		IF own.seq IS NULL OR own.ends <= clock_timestamp() THEN
+			state := 0;
+			RETURN;
+		END IF;
+		PERFORM baton_end_1(_k, own.seq);
+	END IF;
+	SELECT * INTO w FROM baton_walk_1(_k, r);
+	PERFORM baton_save_1(_k, w.r);
+	granted := w.granted;
+	IF granted <> '' THEN
+		PERFORM set_config('synchronous_commit', 'on', true);
+	END IF;
+END $$;
+
+-- baton_end_1 ends a claim of a key whose row is locked.
+CREATE OR REPLACE FUNCTION baton_end_1(_k bytea, _seq bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM 1 FROM baton_claim WHERE k = _k AND seq = _seq FOR UPDATE SKIP LOCKED;
+	IF FOUND THEN
+		DELETE FROM baton_claim WHERE k = _k AND seq = _seq;
+	ELSE -- being renewed, or a transaction depends on it: the next walk removes it
+		UPDATE baton_claim SET ends = clock_timestamp() WHERE k = _k AND seq = _seq;
+	END IF;
+END $$;
+
+-- baton_renew_1 confirms all claims that are not locked by others: places, by
+-- their number in the lists, with state 1 held or 2 waiting, and the ticket.
+CREATE OR REPLACE FUNCTION baton_renew_1(
+	_keys bytea[], _ids text[], _seqs bigint[], _ttl bigint,
+	OUT places int[], OUT states int[], OUT tokens bigint[]
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	ttl_ CONSTANT interval := _ttl * interval '1 microsecond';
+	found_ int[];
+	lock_places int[];
+	lock_tokens bigint[];
+BEGIN
+	PERFORM baton_begin_1();
+	-- The claims first: a claim never moves into baton_lock.
+	WITH q AS (
+		SELECT c.k, c.seq, u.i FROM unnest(_keys, _ids, _seqs) WITH ORDINALITY AS u (k, id, seq, i)
+		JOIN baton_claim c ON c.k = u.k AND c.seq = u.seq AND c.id = u.id
+		WHERE c.ends > clock_timestamp() FOR NO KEY UPDATE OF c SKIP LOCKED
+	), done AS (
+		UPDATE baton_claim c SET ttl = _ttl,
+			ends = clock_timestamp() + CASE WHEN c.held THEN ttl_ ELSE interval '1500 ms' END
+		FROM q WHERE c.k = q.k AND c.seq = q.seq
+		RETURNING q.i, CASE WHEN c.held THEN 1 ELSE 2 END AS state, c.seq
+	)
+	SELECT coalesce(array_agg(i::int), '{}'), coalesce(array_agg(state), '{}'), coalesce(array_agg(seq), '{}')
+		INTO places, states, tokens FROM done;
+	IF cardinality(places) < cardinality(_keys) THEN
+		WITH q AS (
+			SELECT l.k, u.i FROM unnest(_keys, _ids) WITH ORDINALITY AS u (k, id, i)
+			JOIN baton_lock l ON l.k = u.k AND l.id = u.id
+			WHERE l.ends > clock_timestamp() FOR NO KEY UPDATE OF l SKIP LOCKED
+		), done AS (
+			UPDATE baton_lock l SET ends = clock_timestamp() + ttl_ FROM q WHERE l.k = q.k
+			RETURNING q.i, l.token
+		)
+		SELECT coalesce(array_agg(i::int), '{}'), coalesce(array_agg(token), '{}')
+			INTO lock_places, lock_tokens FROM done;
+		places := places || lock_places;
+		tokens := tokens || lock_tokens;
+		states := states || array_fill(1, ARRAY[cardinality(lock_places)]);
+	END IF;
+	IF 1 = ANY (states) THEN
+		PERFORM baton_durable_1();
+	ELSE
+		PERFORM set_config('synchronous_commit', 'off', true);
+	END IF;
+END $$;
+
+-- baton_find_1 confirms one claim whose row was locked by somebody, or whose
+-- ticket is not known. state is 0 if it does not stand.
+CREATE OR REPLACE FUNCTION baton_find_1(_k bytea, _id text, _ticket bigint, _ttl bigint, OUT state int, OUT token bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	ttl_ CONSTANT interval := _ttl * interval '1 microsecond';
+	r   baton_lock;
+	own baton_claim;
+BEGIN
+	PERFORM baton_begin_1();
+	state := 0; token := 0;
+	SELECT * INTO r FROM baton_lock WHERE k = _k FOR NO KEY UPDATE;
+	IF NOT FOUND THEN
+		RETURN;
+	END IF;
+	IF r.id = _id THEN
+		IF r.ends > clock_timestamp() THEN
+			UPDATE baton_lock SET ends = clock_timestamp() + ttl_ WHERE k = _k;
+			state := 1; token := r.token;
+			PERFORM baton_durable_1();
+		END IF;
+		RETURN;
+	END IF;
+	own := baton_own_1(_k, _id, _ticket, r.first);
+	IF own.seq IS NOT NULL AND own.ends > clock_timestamp() THEN
+		UPDATE baton_claim SET ttl = _ttl, ends = clock_timestamp() + CASE WHEN held THEN ttl_ ELSE interval '1500 ms' END
+			WHERE k = _k AND seq = own.seq;
+		state := CASE WHEN own.held THEN 1 ELSE 2 END;
+		token := own.seq;
+		PERFORM baton_durable_1();
+	END IF;
+END $$;
+
+-- baton_look_1 serves those who can be served, as every waiter must now and
+-- then because nobody else notices a holder that died, and answers about the
+-- places in line. The keys come in order. No key is waited for.
+CREATE OR REPLACE FUNCTION baton_look_1(
+	_keys bytea[], _seqs bigint[], _ttl bigint,
+	OUT states int[], OUT agains bigint[], OUT granted_keys bytea[], OUT granted text[]
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	r    baton_lock;
+	w    record;
+	key_ bytea;
+	seen boolean := false; -- w is of key_
+	hold boolean;
+BEGIN
+	PERFORM baton_begin_1(), set_config('synchronous_commit', 'off', true);
+	states := array_fill(2, ARRAY[cardinality(_keys)]);
+	agains := array_fill(0::bigint, ARRAY[cardinality(_keys)]);
+	granted_keys := '{}'; granted := '{}';
+	FOR i IN 1 .. cardinality(_keys) LOOP
+		IF key_ IS DISTINCT FROM _keys[i] THEN
+			key_ := _keys[i];
+			seen := false;
+			SELECT * INTO r FROM baton_lock WHERE k = key_ FOR NO KEY UPDATE SKIP LOCKED;
+			IF FOUND THEN
+				SELECT * INTO w FROM baton_walk_1(key_, r);
+				IF w.r IS DISTINCT FROM r THEN
+					PERFORM baton_save_1(key_, w.r);
+				END IF;
+				IF w.granted <> '' THEN
+					granted_keys := granted_keys || key_;
+					granted := granted || w.granted;
+					PERFORM set_config('synchronous_commit', 'on', true);
+				END IF;
+				seen := true;
+			END IF;
+		END IF;
+		IF seen THEN
+			hold := false;
+			IF w.granted <> '' THEN
+				UPDATE baton_claim SET ends = clock_timestamp() + _ttl * interval '1 microsecond'
+					WHERE k = key_ AND seq = _seqs[i] AND held;
+				hold := FOUND;
+			END IF;
+			IF hold THEN
+				states[i] := 1;
+			ELSIF w.head = _seqs[i] THEN
+				agains[i] := baton_again_1(w.soonest);
+			END IF;
+		END IF;
+	END LOOP;
+END $$;
+
+-- baton_downgrade_1 makes a writer a reader. state is 0 if it holds nothing.
+CREATE OR REPLACE FUNCTION baton_downgrade_1(
+	_k bytea, _id text, _ticket bigint, _ttl bigint, OUT state int, OUT token bigint, OUT granted text
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	ttl_ CONSTANT interval := _ttl * interval '1 microsecond';
+	r   baton_lock;
+	own baton_claim;
+	w   record;
+BEGIN
+	PERFORM baton_begin_1();
+	state := 0; token := 0; granted := '';
+	SELECT * INTO r FROM baton_lock WHERE k = _k FOR NO KEY UPDATE;
+	IF NOT FOUND THEN
+		RETURN;
+	END IF;
+	IF r.id = _id AND r.ends > clock_timestamp() THEN
+		-- It stays in the lock row, where its renewals look for it.
+		r.weight := 1; r.busy := true; r.ends := clock_timestamp() + ttl_;
+		token := r.token;
+	ELSE
+		own := baton_own_1(_k, _id, _ticket, r.first);
+		IF own.seq IS NULL OR NOT own.held OR own.ends <= clock_timestamp() OR own.capacity <> 1099511627776 THEN
+			RETURN;
+		END IF;
+		UPDATE baton_claim SET weight = 1, ttl = _ttl, ends = clock_timestamp() + ttl_ WHERE k = _k AND seq = own.seq;
+		token := own.seq;
+	END IF;
+	state := 1;
+	SELECT * INTO w FROM baton_walk_1(_k, r);
+	PERFORM baton_save_1(_k, w.r);
+	granted := w.granted;
+	PERFORM baton_durable_1();
+END $$;
+
+-- baton_break_1 ends all holders of a key. broken lists them like granted.
+CREATE OR REPLACE FUNCTION baton_break_1(_k bytea, OUT holders int, OUT broken text, OUT granted text)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	r baton_lock;
+	c baton_claim;
+	w record;
+BEGIN
+	PERFORM baton_begin_1();
+	holders := 0; broken := ''; granted := '';
+	SELECT * INTO r FROM baton_lock WHERE k = _k FOR NO KEY UPDATE;
+	IF NOT FOUND THEN
+		RETURN;
+	END IF;
+	IF r.id <> '' AND r.ends > clock_timestamp() THEN
+		holders := 1;
+		broken := r.node || ' ' || r.id || ' 0 0' || E'\n';
+		r.ends := clock_timestamp();
+	END IF;
+	IF r.busy THEN
+		FOR c IN SELECT * FROM baton_claim WHERE k = _k AND seq >= r.first ORDER BY seq LOOP
+			EXIT WHEN NOT c.held; -- holders precede waiters
+			IF c.ends > clock_timestamp() THEN
+				holders := holders + 1;
+				broken := broken || c.node || ' ' || c.id || ' 0 0' || E'\n';
+			END IF;
+			PERFORM baton_end_1(_k, c.seq);
+		END LOOP;
+	END IF;
+	SELECT * INTO w FROM baton_walk_1(_k, r);
+	PERFORM baton_save_1(_k, w.r);
+	granted := w.granted;
+	PERFORM baton_durable_1();
+END $$;
+
+-- baton_sweep_1 removes rows of keys that nobody has used for a while, among
+-- the given number of keys after the given one. upto is where it ended, NULL
+-- at the end of all keys. Keys on which only dead claims are left are freed.
+CREATE OR REPLACE FUNCTION baton_sweep_1(
+	_after bytea, _page int, _idle bigint, OUT upto bytea, OUT removed int, OUT granted_keys bytea[], OUT granted text[]
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	old_ CONSTANT timestamptz := clock_timestamp() - _idle * interval '1 microsecond';
+	seen int;
+	r    baton_lock;
+	w    record;
+BEGIN
+	PERFORM baton_begin_1(), set_config('synchronous_commit', 'off', true);
+	removed := 0; granted_keys := '{}'; granted := '{}';
+	SELECT count(*), (array_agg(k ORDER BY k DESC))[1] INTO seen, upto
+		FROM (SELECT k FROM baton_lock WHERE k > _after ORDER BY k LIMIT _page) AS p;
+	IF seen = 0 THEN
+		RETURN;
+	END IF;
+	FOR r IN SELECT * FROM baton_lock WHERE k > _after AND k <= upto AND busy AND ends <= old_
+		ORDER BY k FOR NO KEY UPDATE SKIP LOCKED
+	LOOP
+		SELECT * INTO w FROM baton_walk_1(r.k, r);
+		IF w.r IS DISTINCT FROM r THEN
+			PERFORM baton_save_1(r.k, w.r);
+		END IF;
+		IF w.granted <> '' THEN
+			granted_keys := granted_keys || r.k;
+			granted := granted || w.granted;
+			PERFORM set_config('synchronous_commit', 'on', true);
+		END IF;
+	END LOOP;
+	WITH idle AS ( -- a counter that is ahead of the clock has to stay
+		SELECT k FROM baton_lock WHERE k > _after AND k <= upto AND NOT busy AND ends <= old_
+			AND last < extract(epoch FROM clock_timestamp()) * 1000000
+		ORDER BY k FOR UPDATE SKIP LOCKED
+	)
+	DELETE FROM baton_lock l USING idle WHERE l.k = idle.k;
+	GET DIAGNOSTICS removed = ROW_COUNT;
+	IF seen < _page THEN
+		upto := NULL;
+	END IF;
+END $$;
+
+-- baton_schema says which version this is. It comes last.
+CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 1 $$;

@@ -1,0 +1,98 @@
+package pgstore
+
+import (
+	"context"
+	"iter"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+// listPage is how many keys List reads at once.
+const listPage = 100
+
+// infoSQL shows keys in one state of the database. Times are microseconds
+// from now, in which sqlstore.Info reckons.
+const infoSQL = `WITH t AS MATERIALIZED (SELECT clock_timestamp() AS now),
+	page AS MATERIALIZED (
+		SELECT l.* FROM baton_lock l
+		WHERE l.k >= $1::bytea AND ($2::bytea IS NULL OR l.k > $2) AND ($3::bytea IS NULL OR l.k < $3) ORDER BY l.k LIMIT $4::int
+	)
+	SELECT k, 0, id, owner, weight, 1099511627776, true, token,
+		(extract(epoch FROM since - now) * 1000000)::bigint, (extract(epoch FROM ends - now) * 1000000)::bigint
+	FROM page, t
+	UNION ALL
+	SELECT k, seq, c.id, c.owner, c.weight, c.capacity, c.held, c.seq,
+		(extract(epoch FROM c.since - now) * 1000000)::bigint, (extract(epoch FROM c.ends - now) * 1000000)::bigint
+	FROM t, page JOIN baton_claim c USING (k)
+	ORDER BY 1, 2`
+
+// Inspect implements driver.Inspector.
+func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return driver.KeyInfo{}, err
+	}
+	// Nothing is between a key and the same with a zero byte behind it.
+	infos, _, err := s.infos(ctx, []byte(key), nil, []byte(key+"\x00"), 1)
+	if err != nil {
+		return driver.KeyInfo{}, err
+	}
+	if len(infos) == 0 {
+		return driver.KeyInfo{Key: key}, nil
+	}
+	return infos[0], nil
+}
+
+// List implements driver.Inspector.
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
+	return sqlstore.List(func(after string) (infos []driver.KeyInfo, last string, err error) {
+		var above []byte
+		if after != "" {
+			above = []byte(after)
+		}
+		return s.infos(ctx, []byte(prefix), above, sqlstore.PrefixEnd(prefix), listPage)
+	})
+}
+
+// infos reads a page of keys, at least from, above after, below the end. last
+// is the last of them, if there may be more.
+func (s *Store) infos(ctx context.Context, from, after, end []byte, limit int) (infos []driver.KeyInfo, last string, err error) {
+	err = s.ask(ctx, infoSQL, []any{from, after, end, int32(limit)}, func(rows pgx.Rows) error {
+		infos, last = nil, ""
+		var key string
+		var lock sqlstore.Key
+		var claims []sqlstore.Claim
+		n := 0
+		flush := func() {
+			if n > 0 {
+				infos = append(infos, sqlstore.Info(key, lock, claims, 0))
+			}
+			claims = nil
+		}
+		for rows.Next() {
+			var k []byte
+			var c sqlstore.Claim
+			var token int64
+			err := rows.Scan(&k, &c.Seq, &c.ID, &c.Owner, &c.Weight, &c.Capacity, &c.Held, &token, &c.Since, &c.Ends)
+			if err != nil {
+				return err
+			}
+			if c.Seq == 0 { // the row of the key comes first
+				flush()
+				n++
+				key = string(k)
+				lock = sqlstore.Key{ID: c.ID, Token: token, Weight: c.Weight, Owner: c.Owner, Since: c.Since, Ends: c.Ends}
+				continue
+			}
+			claims = append(claims, c)
+		}
+		flush()
+		if n == limit {
+			last = key
+		}
+		return rows.Err()
+	})
+	return infos, last, err
+}

@@ -1,0 +1,58 @@
+package pgstore
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// SchemaVersion is the version of the tables and functions that this package
+// needs. Newer ones serve it, too.
+const SchemaVersion = 1
+
+// Schema is the SQL that makes the tables and functions. It may be run again.
+var Schema = tables + "\n" + functions
+
+//go:embed schema.sql
+var tables string
+
+//go:embed functions.sql
+var functions string
+
+// Migrate makes the tables and functions in the first schema of the search
+// path, unless they are there. Several programs may do so at the same time.
+// Old programs go on working meanwhile and afterwards.
+func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	if v, err := schemaVersion(ctx, pool); err == nil && v >= SchemaVersion {
+		return nil
+	}
+	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		// The number is nobody else's: "baton" as text.
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(x'6261746f6e'::bigint)`, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+		var there bool
+		if err := tx.QueryRow(ctx, `SELECT to_regproc('baton_schema') IS NOT NULL`, pgx.QueryExecModeSimpleProtocol).Scan(&there); err != nil {
+			return err
+		}
+		if there {
+			// Somebody else may have been faster.
+			v, err := schemaVersion(ctx, tx)
+			if err != nil {
+				return err
+			}
+			if v >= SchemaVersion {
+				return nil
+			}
+		}
+		_, err := tx.Exec(ctx, Schema, pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+	if errors.As(err, new(*SchemaError)) {
+		return err
+	}
+	return failure(ctx, err)
+}

@@ -1,0 +1,160 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Config says how Open connects.
+type Config struct {
+	// Addrs are host:port, or the directory of a unix socket and its port, as
+	// in "/run/postgresql:5432". Of several the first that is a primary is
+	// used.
+	Addrs []string
+
+	Database string // Defaults to the user's name.
+	User     string // Defaults to the name of the program's user.
+	Password string
+
+	// SSLMode is disable, allow, prefer, require, verify-ca or verify-full, as
+	// in every PostgreSQL client. Defaults to prefer, which speaks TLS if the
+	// server does and verifies nothing.
+	SSLMode string
+
+	// Files in PEM form: the authorities that verify the server, and the
+	// program's own certificate with its key. All may be empty.
+	SSLRootCert, SSLCert, SSLKey string
+
+	// Application is the name that the server shows. Defaults to "baton".
+	Application string
+
+	// Conns is the highest number of connections, besides the one that
+	// listens. Defaults to 4. However many wait, they hold none.
+	Conns int
+
+	// NoMigrate refuses a database without the tables, with a *SchemaError.
+	// Defaults to making them.
+	NoMigrate bool
+
+	// Schema is where the tables are. Defaults to the search path of the
+	// user.
+	Schema string
+}
+
+// Open connects and returns a store whose pool Close closes. The context
+// bounds Open only.
+//
+// Tables that are missing are made, if the user may. driver.ErrUnavailable says
+// that the server could not be reached.
+func Open(ctx context.Context, c Config, opts ...Option) (*Store, error) {
+	pool, err := connect(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if !c.NoMigrate {
+		if err := Migrate(ctx, pool); err != nil {
+			pool.Close()
+			return nil, err
+		}
+	}
+	s, err := newStore(ctx, pool, true, opts)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// connect makes a pool and one connection. A pooler does not take the settings
+// that a server does: then it goes without.
+func connect(ctx context.Context, c Config) (*pgxpool.Pool, error) {
+	for plain := false; ; plain = true {
+		config, err := c.pool(plain)
+		if err != nil {
+			return nil, err
+		}
+		pool, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), config)
+		if err != nil {
+			return nil, err
+		}
+		err = pool.Ping(ctx)
+		if err == nil {
+			return pool, nil
+		}
+		pool.Close()
+		e, ok := errors.AsType[*pgconn.PgError](err)
+		if plain || !ok || !strings.Contains(e.Message, "unsupported startup parameter") {
+			return nil, failure(ctx, notSent{err})
+		}
+	}
+}
+
+// lockTimeout bounds how long a request waits for a row that somebody else
+// has locked by hand, and keeps a connection busy meanwhile.
+const lockTimeout = "2s"
+
+func (c Config) pool(plain bool) (*pgxpool.Config, error) {
+	var hosts, ports []string
+	for _, addr := range c.Addrs {
+		i := strings.LastIndexByte(addr, ':')
+		if i < 0 {
+			return nil, fmt.Errorf("postgres: address %q has no port", addr)
+		}
+		hosts, ports = append(hosts, strings.Trim(addr[:i], "[]")), append(ports, addr[i+1:])
+	}
+	var dsn strings.Builder
+	for _, setting := range [][2]string{
+		{"host", strings.Join(hosts, ",")},
+		{"port", strings.Join(ports, ",")},
+		{"user", c.User},
+		{"password", c.Password},
+		{"dbname", c.Database},
+		{"sslmode", c.SSLMode},
+		{"sslrootcert", c.SSLRootCert},
+		{"sslcert", c.SSLCert},
+		{"sslkey", c.SSLKey},
+	} {
+		if setting[1] != "" {
+			fmt.Fprintf(&dsn, "%s='%s' ", setting[0], escape.Replace(setting[1]))
+		}
+	}
+	if len(hosts) > 1 {
+		dsn.WriteString("target_session_attrs=read-write")
+	}
+	config, err := pgxpool.ParseConfig(dsn.String())
+	if err != nil {
+		return nil, fmt.Errorf("postgres: %w", withoutConfig(err))
+	}
+	cc := config.ConnConfig
+	application := c.Application
+	if application == "" {
+		application = "baton"
+	}
+	cc.RuntimeParams = map[string]string{"application_name": application}
+	if !plain {
+		cc.RuntimeParams["default_transaction_isolation"] = "read committed"
+		cc.RuntimeParams["lock_timeout"] = lockTimeout
+		cc.RuntimeParams["idle_in_transaction_session_timeout"] = "10s"
+		if c.Schema != "" {
+			cc.RuntimeParams["search_path"] = quoted(c.Schema)
+		}
+	} else if c.Schema != "" {
+		return nil, errors.New("postgres: a pooler stands before the server and does not let the schema be chosen: set the search path of the user or database instead")
+	}
+	config.MaxConns = 4 + 1 // and the one that listens
+	if c.Conns > 0 {
+		config.MaxConns = int32(c.Conns) + 1
+	}
+	config.MaxConnIdleTime = 5 * time.Minute
+	return config, nil
+}
+
+func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+var escape = strings.NewReplacer(`\`, `\\`, `'`, `\'`)

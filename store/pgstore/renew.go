@@ -1,0 +1,125 @@
+package pgstore
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+const (
+	renewSQL = `SELECT places, states, tokens FROM baton_renew_1($1::bytea[], $2::text[], $3::bigint[], $4::bigint)`
+	existSQL = `SELECT u.i FROM unnest($1::bytea[], $2::text[]) WITH ORDINALITY AS u (k, id, i)
+		WHERE EXISTS (SELECT FROM baton_lock l WHERE l.k = u.k AND l.id = u.id)
+		OR EXISTS (SELECT FROM baton_claim c WHERE c.k = u.k AND c.id = u.id)`
+	findSQL = `SELECT state, token FROM baton_find_1($1::bytea, $2::text, $3::bigint, $4::bigint)`
+	lookSQL = `SELECT states, agains, granted_keys, granted FROM baton_look_1($1::bytea[], $2::bigint[], $3::bigint)`
+)
+
+// Renew implements driver.Locks. All that hold are confirmed by one statement
+// in one round trip. Those who wait cost one more, in which holders that died
+// are noticed; and each claim that somebody was writing to at that moment, one
+// of its own.
+func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	b := sqlstore.NewBatch(claims, ttl, traits)
+	if b.Legal() {
+		if err := s.renew(ctx, b, ttl); err != nil {
+			return b.Failed(driver.Renewal{Err: err})
+		}
+	}
+	answers := b.Done()
+	s.hints.watchers.Answered(claims, answers)
+	return answers
+}
+
+func (s *Store) renew(ctx context.Context, b *sqlstore.Batch, ttl time.Duration) error {
+	us := ttl.Microseconds()
+	var waiting []sqlstore.Place
+	answer := func(p sqlstore.Place, state int, token int64) {
+		switch state {
+		case isHeld:
+			b.Held(p.ID, p.Key, token)
+		case isWaiting:
+			p.Seq = token
+			b.Waiting(p.ID, p.Key, driver.Grant{Waiting: true, Ticket: token, TTL: driver.WaiterTTL})
+			waiting = append(waiting, p)
+		}
+	}
+
+	left := b.Left()
+	var places, states []int32
+	var tokens []int64
+	keys, ids, seqs := columns(left)
+	if err := s.row(ctx, renewSQL, []any{keys, ids, seqs, us}, &places, &states, &tokens); err != nil {
+		return err
+	}
+	for n, i := range places {
+		answer(left[i-1], int(states[n]), tokens[n])
+	}
+
+	if left = b.Left(); len(left) > 0 {
+		// They are lost, or were locked for a moment, or are known by
+		// another ticket.
+		keys, ids, _ := columns(left)
+		var there []int64
+		err := s.ask(ctx, existSQL, []any{keys, ids}, func(rows pgx.Rows) (err error) {
+			there, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, i := range there {
+			p := left[i-1]
+			var state int
+			var token int64
+			if err := s.row(ctx, findSQL, []any{[]byte(p.Key), p.ID, p.Seq, us}, &state, &token); err != nil {
+				b.Unknown(p.ID, p.Key, err)
+				continue
+			}
+			answer(p, state, token)
+		}
+	}
+	if len(waiting) > 0 {
+		return s.look(ctx, b, waiting, us)
+	}
+	return nil
+}
+
+// look serves the keys that somebody waits for, and answers again about the
+// places, which the batch has just confirmed.
+func (s *Store) look(ctx context.Context, b *sqlstore.Batch, waiting []sqlstore.Place, us int64) error {
+	slices.SortFunc(waiting, func(a, b sqlstore.Place) int { return strings.Compare(a.Key, b.Key) })
+	keys, _, seqs := columns(waiting)
+	var states []int32
+	var agains []int64
+	var grantedKeys [][]byte
+	var granted []string
+	if err := s.row(ctx, lookSQL, []any{keys, seqs, us}, &states, &agains, &grantedKeys, &granted); err != nil {
+		return nil // they are confirmed, and the next look may do better
+	}
+	for i, p := range waiting {
+		if states[i] == isHeld {
+			b.Held(p.ID, p.Key, p.Seq)
+		} else if agains[i] > 0 {
+			b.Waiting(p.ID, p.Key, driver.Grant{Waiting: true, Ticket: p.Seq, TTL: driver.WaiterTTL, Again: micros(agains[i])})
+		}
+	}
+	for i, key := range grantedKeys {
+		s.hints.tell(string(key), granted[i], "")
+	}
+	return nil
+}
+
+func columns(places []sqlstore.Place) (keys [][]byte, ids []string, seqs []int64) {
+	keys, ids, seqs = make([][]byte, len(places)), make([]string, len(places)), make([]int64, len(places))
+	for i, p := range places {
+		keys[i], ids[i], seqs[i] = []byte(p.Key), p.ID, p.Seq
+	}
+	return keys, ids, seqs
+}

@@ -1,0 +1,49 @@
+-- The tables and functions of Baton's locks, version 1.
+--
+-- baton_lock has one row for each key: the counter, and the holder if nobody
+-- was in its way. baton_claim has those who wait, those who were granted out
+-- of the queue, and those who hold together with others. The view baton_locks
+-- shows both to people.
+--
+-- Everything here may be run again. Functions are never changed: a new
+-- version of Baton brings new names, and old programs go on with the old ones.
+
+CREATE TABLE IF NOT EXISTS baton_lock (
+	k      bytea PRIMARY KEY,
+	last   bigint      NOT NULL, -- the highest ticket drawn
+	first  bigint      NOT NULL, -- no claim of this key has a lower ticket
+	busy   boolean     NOT NULL, -- claims of this key may exist, or weight is a reader's
+	id     text COLLATE "C" NOT NULL, -- of the holder; '' is none
+	token  bigint      NOT NULL, -- of the holder
+	weight bigint      NOT NULL, -- of the holder
+	owner  text        NOT NULL,
+	node   text        NOT NULL, -- the channel of the holder's process
+	since  timestamptz NOT NULL,
+	ends   timestamptz NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05,
+	autovacuum_vacuum_cost_delay = 0);
+
+CREATE TABLE IF NOT EXISTS baton_claim (
+	k        bytea       NOT NULL,
+	seq      bigint      NOT NULL, -- the ticket, which is the token once it is held
+	id       text COLLATE "C" NOT NULL,
+	node     text        NOT NULL,
+	owner    text        NOT NULL,
+	weight   bigint      NOT NULL,
+	capacity bigint      NOT NULL,
+	held     boolean     NOT NULL,
+	ttl      bigint      NOT NULL, -- microseconds
+	since    timestamptz NOT NULL,
+	ends     timestamptz NOT NULL,
+	PRIMARY KEY (k, seq) -- and no other index: it would make renewals dear
+) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05,
+	autovacuum_vacuum_cost_delay = 0);
+
+CREATE OR REPLACE VIEW baton_locks AS
+	SELECT convert_from(k, 'UTF8') AS key, true AS held, owner, weight, 1099511627776 AS capacity, token,
+		since, ends, ends - clock_timestamp() AS remaining
+	FROM baton_lock WHERE id <> '' AND ends > clock_timestamp()
+	UNION ALL
+	SELECT convert_from(k, 'UTF8'), held, owner, weight, capacity, CASE WHEN held THEN seq END,
+		since, ends, ends - clock_timestamp()
+	FROM baton_claim WHERE ends > clock_timestamp();

@@ -1,0 +1,266 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Store keeps locks in PostgreSQL. It implements driver.Store,
+// driver.Watcher, driver.Downgrader, driver.Inspector and driver.Examiner.
+// Use New or Open. All methods are safe for concurrent use.
+//
+// Errors about the tables are *SchemaError.
+type Store struct {
+	pool   *pgxpool.Pool
+	owned  bool // the pool is ours to close
+	pooled bool // there is a pooler between us and the server
+	wrap   atomic.Bool
+	closed atomic.Bool
+
+	hints hints
+	sweep sweeper
+}
+
+var (
+	_ driver.Store      = (*Store)(nil)
+	_ driver.Watcher    = (*Store)(nil)
+	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Inspector  = (*Store)(nil)
+)
+
+var traits = driver.Traits{
+	Store:     "postgres",
+	Fencing:   true,
+	FIFO:      true,
+	Shared:    true,
+	Permits:   true,
+	Durable:   true,
+	Failover:  true,
+	Processes: true,
+	Machines:  true,
+	MinTTL:    50 * time.Millisecond,
+	MaxTTL:    365 * 24 * time.Hour,
+}
+
+// Traits implements driver.Locks.
+func (s *Store) Traits() driver.Traits { return traits }
+
+// An Option changes how New and Open make a store.
+type Option func(*options)
+
+type options struct {
+	pooler bool
+	poll   time.Duration // how often to look for grants where nobody can listen
+	idle   time.Duration // how long a key is unused before its row is removed
+	sweep  time.Duration // how often to look for such rows
+}
+
+func defaults() options {
+	return options{poll: 5 * time.Millisecond, idle: 10 * time.Minute, sweep: 20 * time.Second}
+}
+
+// Pooler says that a pooler stands between the program and the server, so that
+// nothing can be prepared and nobody can listen. Without it the store finds
+// out: the process that answers is then not the one that was connected to.
+func Pooler() Option { return func(o *options) { o.pooler = true } }
+
+// New returns a store that uses a pool that the program made, and which Close
+// leaves open. It asks the server which version of the tables there is, and
+// fails with a *SchemaError if Migrate has to be called first.
+//
+// The pool needs at least two connections: one listens, and the rest serve all
+// requests, however many wait.
+func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Store, error) {
+	return newStore(ctx, pool, false, opts)
+}
+
+func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, opts []Option) (*Store, error) {
+	o := defaults()
+	for _, set := range opts {
+		set(&o)
+	}
+	s := &Store{pool: pool, owned: owned}
+	if err := s.probe(ctx, o); err != nil {
+		return nil, err
+	}
+	s.hints.init(s, o)
+	s.sweep.init(s, o)
+	return s, nil
+}
+
+// probe looks at what is there, on one connection.
+func (s *Store) probe(ctx context.Context, o options) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return failure(ctx, notSent{err})
+	}
+	defer conn.Release()
+	var pid uint32
+	var encoding string
+	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid(), current_setting('server_encoding')`, pgx.QueryExecModeSimpleProtocol).Scan(&pid, &encoding); err != nil {
+		return failure(ctx, err)
+	}
+	// A pooler answers with a number of its own when it is connected to.
+	s.pooled = o.pooler || pid != conn.Conn().PgConn().PID()
+	if encoding != "UTF8" && encoding != "SQL_ASCII" {
+		return &EncodingError{encoding}
+	}
+	version, err := schemaVersion(ctx, conn)
+	if err == nil && version < SchemaVersion {
+		err = &SchemaError{Found: version}
+	}
+	return err
+}
+
+// schemaVersion asks for the version of the tables, 0 if there are none.
+func schemaVersion(ctx context.Context, db querier) (version int, err error) {
+	err = db.QueryRow(ctx, `SELECT baton_schema()`, pgx.QueryExecModeSimpleProtocol).Scan(&version)
+	if err != nil {
+		err = failure(ctx, err)
+		if e, ok := errors.AsType[*SchemaError](err); ok && e.Found == 0 {
+			return 0, nil
+		}
+	}
+	return version, err
+}
+
+// querier is what pools, connections and transactions have in common.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// row runs a statement that answers with one row, as one attempt in one round
+// trip.
+func (s *Store) row(ctx context.Context, sql string, args []any, dest ...any) error {
+	return s.ask(ctx, sql, args, func(rows pgx.Rows) error {
+		if !rows.Next() {
+			if err := rows.Err(); err != nil {
+				return err
+			}
+			return pgx.ErrNoRows
+		}
+		return rows.Scan(dest...)
+	})
+}
+
+// ask runs a statement and has read read its rows. What read set may be used
+// only if the result is nil.
+func (s *Store) ask(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
+	if s.closed.Load() {
+		return driver.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return failure(ctx, notSent{err})
+	}
+	defer conn.Release()
+	if s.pooled {
+		args = append([]any{pgx.QueryExecModeExec}, args...)
+	}
+	if !s.wrap.Load() {
+		rows, err := conn.Query(ctx, sql, args...)
+		if err = readAll(rows, err, read); err == nil {
+			return nil
+		} else if !isCode(err, wrongIsolation) {
+			return failure(ctx, err)
+		}
+		s.wrap.Store(true) // and nothing was done
+	}
+	b := new(pgx.Batch)
+	b.Queue(`BEGIN ISOLATION LEVEL READ COMMITTED`)
+	b.Queue(sql, args...)
+	b.Queue(`COMMIT`)
+	if s.pooled {
+		return failure(ctx, s.wrapped(ctx, conn, sql, args[1:], read))
+	}
+	results := conn.SendBatch(ctx, b)
+	defer results.Close()
+	if _, err := results.Exec(); err != nil {
+		return failure(ctx, err)
+	}
+	rows, err := results.Query()
+	if err := readAll(rows, err, read); err != nil {
+		return failure(ctx, err)
+	}
+	if _, err := results.Exec(); err != nil {
+		return failure(ctx, err)
+	}
+	return failure(ctx, results.Close())
+}
+
+// wrapped is a transaction of several round trips: a batch prepares its
+// statements, which a pooler does not bear.
+func (s *Store) wrapped(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, read func(pgx.Rows) error) error {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
+	if err := readAll(rows, err, read); err != nil {
+		_ = tx.Rollback(ctx) // else the connection is closed
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+func readAll(rows pgx.Rows, err error, read func(pgx.Rows) error) error {
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	if err := read(rows); err != nil {
+		rows.Close()
+		if e := rows.Err(); e != nil {
+			return e
+		}
+		return err
+	}
+	rows.Close()
+	return rows.Err() // the commit comes after the rows
+}
+
+// Close ends the store. Locks that are held stay until they expire. The pool
+// is closed only if Open made it. Further calls fail with driver.ErrClosed.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	s.sweep.close()
+	s.hints.close()
+	if !s.owned {
+		return nil
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.pool.Close()
+	}()
+	select {
+	case <-closed:
+		return nil
+	case <-time.After(5 * time.Second):
+		return fmt.Errorf("postgres: closing: requests are still under way")
+	}
+}
+
+// fields takes a line of the functions' texts apart: node, id, ticket, ttl.
+func fields(text string) (lines [][]string) {
+	for line := range strings.Lines(text) {
+		if f := strings.Split(strings.TrimSuffix(line, "\n"), " "); len(f) == 4 {
+			lines = append(lines, f)
+		}
+	}
+	return lines
+}

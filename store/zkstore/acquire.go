@@ -1,0 +1,434 @@
+package zkstore
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Acquire implements driver.Locks. Without others in line it is one request;
+// else one more, that reads the line, and one that sets a watch.
+func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := driver.CheckRequest(r, s.Traits()); err != nil {
+		return driver.Grant{}, err
+	}
+	if s.closed.Load() {
+		return driver.Grant{}, driver.ErrClosed
+	}
+	if err := ctx.Err(); err != nil {
+		return driver.Grant{}, err
+	}
+	for {
+		c := s.claim(r)
+		g, again, err := c.acquire(ctx, r)
+		if !again {
+			return g, err
+		}
+	}
+}
+
+// acquire makes one attempt. again says that the claim was gone already.
+func (c *claim) acquire(ctx context.Context, r driver.Request) (g driver.Grant, again bool, err error) {
+	if err := c.take(ctx); err != nil {
+		return g, false, err
+	}
+	defer c.give()
+	switch c.is() {
+	case gone:
+		return g, true, nil
+	case waiting, held:
+		a := c.s.renew(ctx, []*claim{c}, r.TTL)[0]
+		switch a.State {
+		case driver.Lost:
+			return g, true, nil
+		case driver.Unknown:
+			return g, false, a.Err
+		}
+		return a.Grant, false, nil
+	case unsure:
+		g, found, err := c.adopt(ctx, r)
+		if found || err != nil {
+			return g, false, err
+		}
+	}
+	g, err = c.create(ctx, r)
+	if err != nil && c.is() == fresh {
+		c.Lock()
+		c.leaveLocked()
+		c.Unlock()
+		c.forget()
+	}
+	return g, false, err
+}
+
+// adopt looks for what an earlier attempt may have left, and makes it the
+// claim's. found is false if there is nothing, so that it has to be tried anew.
+func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, found bool, err error) {
+	s := c.s
+	if c.pending != nil {
+		select {
+		case <-c.pending:
+		case <-ctx.Done():
+			return g, false, fmt.Errorf("zookeeper: %w: an earlier request has no answer yet: %w", driver.ErrUnknown, ctx.Err())
+		}
+	}
+	l := s.session.link()
+	nodes, err := s.search(ctx, c.parent, c.guid)
+	if err != nil {
+		return g, false, uncertain(err)
+	}
+	var stat *zk.Stat
+	if nodes != nil {
+		if stat, err = s.exists(ctx, c.parent+"/"+nodes[0]); err == zk.ErrNoNode {
+			nodes, err = nil, nil
+		} else if err != nil {
+			return g, false, uncertain(err)
+		}
+	}
+	if nodes != nil && stat.EphemeralOwner != l.id { // nobody keeps them alive
+		if _, err := s.remove(ctx, c.parent, nodes); err != nil {
+			return g, false, uncertain(err)
+		}
+		nodes = nil
+	}
+	c.Lock()
+	c.pending = nil
+	if nodes == nil {
+		c.state = fresh
+		c.Unlock()
+		return g, false, nil
+	}
+	c.nodes, c.token, c.session, c.ttl = nodes, stat.Czxid, l.id, r.TTL
+	c.Unlock()
+	ops := c.checks(nil)
+	_, t, _, err := s.multi(ctx, ops) // to have it committed that they stand
+	if err != nil {
+		return g, false, uncertain(err)
+	}
+	g, err = c.queue(ctx, r, t, nil)
+	return g, true, err
+}
+
+// uncertain makes an error of one that came while the outcome of an earlier
+// request was looked for.
+func uncertain(err error) error {
+	if errors.Is(err, driver.ErrUnknown) {
+		return err
+	}
+	return fmt.Errorf("zookeeper: %w: %w", driver.ErrUnknown, err)
+}
+
+// create makes the nodes of the claim.
+func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	var random [16]byte
+	rand.Read(random[:]) // never fails
+	c.Lock()
+	c.guid = "_c_" + hex.EncodeToString(random[:])
+	c.ttl = r.TTL
+	c.Unlock()
+
+	m, err := c.make(ctx)
+	if err != nil {
+		if errors.Is(err, driver.ErrUnknown) {
+			c.Lock()
+			c.state, c.pending = unsure, m.trip.done
+			c.lastLocked(max(r.TTL, driver.WaiterTTL)) // then nobody will ask for it
+			c.Unlock()
+		}
+		return driver.Grant{}, err
+	}
+	c.Lock()
+	c.nodes, c.token, c.session = m.nodes, m.token, m.trip.link.id
+	if m.alone {
+		c.holdLocked(lasting(r.TTL))
+	}
+	c.Unlock()
+	if m.alone {
+		return c.grant(r.TTL, m.trip.sure), nil
+	}
+	return c.queue(ctx, r, m.trip, m.children)
+}
+
+// made is what a request made.
+type made struct {
+	trip     trip
+	nodes    []string
+	token    int64
+	alone    bool     // nobody else is in line
+	children []string // the line, if it was read
+}
+
+// The numbers of ZooKeeper's flags.
+const (
+	sequential = zk.FlagEphemeralSequential
+	container  = zk.FlagContainer
+)
+
+// make sends the transaction that creates the nodes and touches the parent.
+// The answer about the parent holds the token, which is the same transaction's,
+// and how many children it has.
+func (c *claim) make(ctx context.Context) (m made, err error) {
+	s := c.s
+	data := c.data(false)
+	var create []any
+	for _, mark := range c.marks() {
+		create = append(create, &zk.CreateRequest{Path: c.parent + "/" + c.guid + mark, Data: data, Acl: s.acl, Flags: sequential})
+	}
+	existed, touch := true, true
+	if !s.parents.known(c.parent) {
+		if existed = s.parents.guess(); existed {
+			if existed, err = c.checkParent(ctx); err != nil {
+				return m, err
+			}
+		}
+	}
+	for range 5 {
+		ops := create
+		switch {
+		case !existed:
+			ops = append([]any{&zk.CreateRequest{Path: c.parent, Acl: s.acl, Flags: s.parentFlags()}}, create...)
+		case touch:
+			ops = append(create[:len(create):len(create)], &zk.SetDataRequest{Path: c.parent, Version: -1})
+		}
+		var results []zk.MultiResponse
+		var failed int
+		results, m.trip, failed, err = s.multi(ctx, ops)
+		switch {
+		case err == nil && existed && touch:
+			s.parents.learn(c.parent, true)
+			for _, r := range results[:len(create)] {
+				m.nodes = append(m.nodes, base(r.String))
+			}
+			stat := results[len(create)].Stat
+			s.clock.set(stat.Mtime)
+			m.token, m.alone = stat.Mzxid, int(stat.NumChildren) == len(create)
+			return m, nil
+		case err == nil, err == zk.ErrAPIError && !existed:
+			// The client cannot read the answer about a container, but it is
+			// the answer about a transaction that was made.
+			s.parents.learn(c.parent, existed)
+			return m, c.readBack(ctx, &m, !existed)
+		case err == zk.ErrNoNode && existed:
+			s.parents.forget(c.parent)
+			existed = false
+		case err == zk.ErrNoNode:
+			if err := s.makeRoot(ctx); err != nil {
+				return m, err
+			}
+		case err == zk.ErrNodeExists && !existed:
+			if existed, err = c.checkParent(ctx); err != nil {
+				return m, err
+			}
+		case err == zk.ErrNoChildrenForEphemerals:
+			return m, &driver.NotLockError{Key: c.name.key, Store: "zookeeper", Found: "an ephemeral node"}
+		case err == zk.ErrNoAuth && existed && touch && failed == len(create):
+			touch = false // one who may create children, and not write
+		case err == zk.ErrBadArguments && !existed && !s.plain.Load():
+			s.plain.Store(true) // a server without containers
+		default:
+			return m, refused("create nodes below", c.parent, err)
+		}
+	}
+	return m, unavailable(fmt.Errorf("the node %s is made and deleted all the time", c.parent))
+}
+
+// marks returns what the names of the nodes end with, before the number. The
+// first node is there for as long as the claim is.
+func (c *claim) marks() []string {
+	switch {
+	case c.weight == driver.Whole:
+		return []string{"-" + markLock, "-" + markWrite}
+	case c.capacity == driver.Whole:
+		return []string{"-" + markRead}
+	}
+	return []string{fmt.Sprintf("-%s%d.%d-", markPerm, c.weight, c.capacity)}
+}
+
+func (s *Store) parentFlags() int32 {
+	if s.plain.Load() {
+		return zk.FlagPersistent
+	}
+	return container
+}
+
+// readBack finds out what a transaction made, if its answer did not tell.
+func (c *claim) readBack(ctx context.Context, m *made, parentToo bool) error {
+	children, stat, err := c.s.children(ctx, c.parent)
+	if err != nil {
+		return uncertain(err)
+	}
+	if m.nodes = ownNodes(children, c.guid); m.nodes == nil {
+		return uncertain(errVanished)
+	}
+	m.children, m.token = children, stat.Czxid
+	m.alone = parentToo && len(children) == len(m.nodes)
+	if !parentToo {
+		own, err := c.s.exists(ctx, c.parent+"/"+m.nodes[0])
+		if err != nil {
+			return uncertain(err)
+		}
+		m.token = own.Czxid
+	}
+	return nil
+}
+
+var errVanished = errors.New("somebody deleted the nodes of this request")
+
+// checkParent asks about a parent that is not known, before its data are
+// emptied: they may be somebody's.
+func (c *claim) checkParent(ctx context.Context) (existed bool, err error) {
+	stat, err := c.s.exists(ctx, c.parent)
+	switch {
+	case err == zk.ErrNoNode:
+		return false, nil
+	case err != nil:
+		return false, refused("read", c.parent, err)
+	case stat.DataLength > 0:
+		return false, &driver.NotLockError{Key: c.name.key, Store: "zookeeper", Found: fmt.Sprintf("a node with %d bytes of data", stat.DataLength)}
+	case stat.EphemeralOwner != 0:
+		return false, &driver.NotLockError{Key: c.name.key, Store: "zookeeper", Found: "an ephemeral node"}
+	}
+	return true, nil
+}
+
+// makeRoot makes the nodes that lead to the root.
+func (s *Store) makeRoot(ctx context.Context) error {
+	for i := 1; i <= len(s.root); i++ {
+		if i < len(s.root) && s.root[i] != '/' || i == 1 && s.root == "/" {
+			continue
+		}
+		path := s.root[:i]
+		_, _, err := send(ctx, s, true, func(c *zk.Conn) (string, error) { return c.Create(path, nil, zk.FlagPersistent, s.acl) })
+		if err != nil && err != zk.ErrNodeExists {
+			return refused("create", path, err)
+		}
+	}
+	return nil
+}
+
+// line reads a line. Near the end of the numbers it asks for the czxid of
+// everybody.
+func (s *Store) line(ctx context.Context, parent string) (all []*contender, children []string, err error) {
+	children, _, err = s.children(ctx, parent)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err = s.ordered(ctx, parent, children)
+	return all, children, err
+}
+
+func (s *Store) ordered(ctx context.Context, parent string, children []string) ([]*contender, error) {
+	all := line(children)
+	if worn(all) {
+		left := all[:0]
+		for _, c := range all {
+			stat, err := s.exists(ctx, parent+"/"+c.lock)
+			if err == zk.ErrNoNode {
+				continue // it went meanwhile
+			} else if err != nil {
+				return nil, err
+			}
+			c.zxid = stat.Czxid
+			left = append(left, c)
+		}
+		all = left
+	}
+	order(all)
+	return all, nil
+}
+
+// queue finds the claim's place in a line in which it is not alone: it is
+// granted, waits, or is refused. The nodes stand; they are deleted if not.
+func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []string) (driver.Grant, error) {
+	s := c.s
+	var own *nodeWatch
+	var watching sync.WaitGroup
+	if r.Queue {
+		watching.Go(func() {
+			w, err := s.watchNode(ctx, c.parent+"/"+c.nodes[0])
+			if err == nil || err == zk.ErrNoNode {
+				own = w
+			}
+		})
+	}
+	var all []*contender
+	var err error
+	if children != nil {
+		all, err = s.ordered(ctx, c.parent, children)
+	} else {
+		all, _, err = s.line(ctx, c.parent)
+	}
+	watching.Wait()
+	if err != nil && err != zk.ErrNoNode {
+		c.Lock()
+		c.state = unsure
+		c.lastLocked(max(r.TTL, driver.WaiterTTL))
+		c.Unlock()
+		return driver.Grant{}, uncertain(err)
+	}
+	v := judge(all, c.guid)
+	switch {
+	case v.missing || own != nil && own.err == zk.ErrNoNode:
+		c.lose()
+		return driver.Grant{}, unavailable(errVanished)
+	case v.granted:
+		c.Lock()
+		c.holdLocked(lasting(r.TTL))
+		c.Unlock()
+		return c.grant(r.TTL, t.sure), nil
+	}
+	var no error
+	if h := all[0]; !h.exclusive() && c.weight != driver.Whole && h.capacity != c.capacity {
+		no = &driver.CapacityError{Key: c.name.key, InUse: h.capacity, Asked: c.capacity}
+	} else if !r.Queue {
+		no = s.heldError(ctx, c.name.key, c.parent, all, v.at)
+	}
+	if no == nil {
+		c.wait(t.link, own, v)
+		return c.place(), nil
+	}
+	c.Lock()
+	c.state = held // whatever: the nodes are known
+	g := c.leaveLocked()
+	c.Unlock()
+	c.forget()
+	if _, err := s.remove(ctx, c.parent, g.nodes); err != nil {
+		s.bury(g)
+	}
+	return driver.Grant{}, no
+}
+
+// heldError says who holds, as far as the nodes tell. all is the line, waiters
+// included, of which the first me are not the one who asks.
+func (s *Store) heldError(ctx context.Context, key, parent string, all []*contender, me int) error {
+	n := holders(all)
+	e := &driver.HeldError{Key: key, Waiting: max(0, min(me, len(all))-n)}
+	d, err := s.get(ctx, parent+"/"+all[0].lock)
+	if err != nil {
+		return e // it may have gone meanwhile, and is not worth an error
+	}
+	facts := readData(d.data)
+	e.Owner, e.Foreign, e.Remaining = facts.owner, facts.foreign, facts.ttl
+	if age, ok := s.clock.since(facts.since(d.stat)); ok {
+		e.Age = age
+	}
+	return e
+}
+
+func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+
+// checks appends operations that fail unless the claim's nodes stand.
+func (c *claim) checks(ops []any) []any {
+	for _, n := range c.nodes {
+		ops = append(ops, &zk.CheckVersionRequest{Path: c.parent + "/" + n, Version: -1})
+	}
+	return ops
+}

@@ -1,0 +1,256 @@
+package zkstore
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+type state uint8
+
+const (
+	fresh   state = iota // it has no nodes
+	unsure               // it may have nodes: a request got no answer
+	waiting              // it has nodes, and others stand before them
+	held
+	gone // final; it is in Store.claims no more
+)
+
+// A claim is what this process has in one line. Its nodes live as long as the
+// session, so it is for the store to delete them when the claim ends.
+//
+// Whoever creates or deletes its nodes has taken the turn. mu guards the rest
+// and is taken before Store.mu.
+type claim struct {
+	s        *Store
+	name     name
+	owner    string
+	weight   int64
+	capacity int64
+	parent   string
+	turn     chan struct{} // cap 1
+
+	sync.Mutex // guards what follows
+
+	state state
+	ttl   time.Duration // as asked for
+	end   time.Time     // the claim does not stand from then on
+	timer *time.Timer   // fires at armed or later
+	armed time.Time
+
+	guid    string
+	nodes   []string // names; the first is there until the claim ends
+	reader  string   // what the second may have become, if a downgrade got no answer
+	token   int64
+	session int64
+	pending chan struct{} // the request that got no answer; closed when the client lets go of it
+
+	park    *parked            // what the waiter waits for, nil while it works
+	changed chan struct{}      // closed when that changes, nil if nobody wants to know
+	stop    context.CancelFunc // of the waiter
+	waited  bool               // it has got the lock after waiting
+	marked  bool               // and its node says so
+}
+
+// reserve is what the store keeps of a TTL for itself: the nodes are deleted
+// when the rest is over, and are gone when all of it is.
+func reserve(ttl time.Duration) time.Duration { return min(ttl/8, 250*time.Millisecond) }
+
+func lasting(ttl time.Duration) time.Duration { return ttl - reserve(ttl) }
+
+// claim returns the claim of the request, and makes it if there is none.
+func (s *Store) claim(r driver.Request) *claim {
+	n := name{r.Key, r.ID}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.claims[n]
+	if c == nil {
+		c = &claim{
+			s: s, name: n, owner: r.Owner, weight: r.Weight, capacity: r.Capacity,
+			parent: s.parent(r.Key), turn: make(chan struct{}, 1),
+		}
+		s.claims[n] = c
+	}
+	return c
+}
+
+func (s *Store) find(cl driver.Claim) *claim {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claims[name{cl.Key, cl.ID}]
+}
+
+// take waits for the turn.
+func (c *claim) take(ctx context.Context) error {
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *claim) give() { <-c.turn }
+
+func (c *claim) is() state {
+	c.Lock()
+	defer c.Unlock()
+	return c.state
+}
+
+// lastLocked gives the claim another end.
+func (c *claim) lastLocked(d time.Duration) {
+	now := bootclock.Coarse()
+	c.end = now.Add(d)
+	switch {
+	case c.timer == nil:
+		c.timer = time.AfterFunc(d, c.due)
+	case c.end.Before(c.armed) || !now.Before(c.armed):
+		c.timer.Reset(d)
+	default:
+		return // it looks again when it fires
+	}
+	c.armed = c.end
+}
+
+// due is called by the timer.
+func (c *claim) due() {
+	c.Lock()
+	if c.state == gone {
+		c.Unlock()
+		return
+	}
+	if left := c.end.Sub(bootclock.Now()); left > 0 {
+		c.armed = c.end
+		c.timer.Reset(left)
+		c.Unlock()
+		return
+	}
+	c.Unlock()
+	c.expire()
+}
+
+// expire ends a claim that nobody has confirmed in time. Its nodes are deleted
+// in the background; the channel is closed when they are.
+func (c *claim) expire() <-chan struct{} {
+	c.Lock()
+	g := c.leaveLocked()
+	c.Unlock()
+	c.forget()
+	if g == nil {
+		return nil
+	}
+	c.s.tell(c.name, driver.Hint{})
+	return c.s.bury(g)
+}
+
+// leaveLocked makes the claim gone, and returns what may be left of it on the
+// server.
+func (c *claim) leaveLocked() *ghost {
+	if c.state == gone {
+		return nil
+	}
+	g := &ghost{parent: c.parent, guid: c.guid, nodes: c.nodes, session: c.session, pending: c.pending, done: make(chan struct{})}
+	if c.reader != "" {
+		g.nodes = append(g.nodes[:len(g.nodes):len(g.nodes)], c.reader)
+	}
+	if c.state == unsure {
+		g.nodes = nil // there may be others
+	}
+	if c.state == fresh {
+		g = nil
+	}
+	c.state = gone
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if c.stop != nil {
+		c.stop()
+	}
+	c.turnedLocked(nil)
+	return g
+}
+
+// forget takes a claim that is gone out of the store's map.
+func (c *claim) forget() {
+	s := c.s
+	s.mu.Lock()
+	if s.claims[c.name] == c {
+		delete(s.claims, c.name)
+	}
+	last := s.closed.Load() && s.idleLocked()
+	s.mu.Unlock()
+	if last {
+		s.finish()
+	}
+}
+
+// lose ends a claim whose nodes are gone, or belong to a session that is.
+func (c *claim) lose() {
+	c.Lock()
+	was := c.state
+	g := c.leaveLocked()
+	c.Unlock()
+	c.forget()
+	if was == gone {
+		return
+	}
+	c.s.tell(c.name, driver.Hint{})
+	if g != nil {
+		c.s.bury(g) // one of two nodes may be left
+	}
+}
+
+// loseAll ends all claims of sessions that are not the present one.
+func (s *Store) loseAll() {
+	now := s.session.link().id
+	s.mu.Lock()
+	var lost []*claim
+	for _, c := range s.claims {
+		lost = append(lost, c)
+	}
+	s.mu.Unlock()
+	for _, c := range lost {
+		c.Lock()
+		old := (c.state == waiting || c.state == held) && c.session != now
+		c.Unlock()
+		if old {
+			c.lose()
+		}
+	}
+}
+
+// turnedLocked tells those who wait for the waiter that it waits for p now, or
+// works.
+func (c *claim) turnedLocked(p *parked) {
+	c.park = p
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
+}
+
+// holdLocked makes the claim a holder for d.
+func (c *claim) holdLocked(d time.Duration) {
+	c.state = held
+	c.lastLocked(d)
+	c.turnedLocked(nil)
+}
+
+// grant is what is told of a held claim that was confirmed by a request which
+// was committed on l.
+func (c *claim) grant(ttl time.Duration, sure time.Duration) driver.Grant {
+	return driver.Grant{Token: c.token, Ticket: c.token, TTL: min(lasting(ttl), sure)}
+}
+
+func (c *claim) place() driver.Grant {
+	return driver.Grant{Waiting: true, Ticket: c.token, TTL: driver.WaiterTTL}
+}

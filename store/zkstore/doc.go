@@ -1,0 +1,33 @@
+// Package zkstore keeps locks in ZooKeeper.
+//
+// A key is one node below the root, and its children are the line: ephemeral
+// sequential nodes, of which the first holds the lock and each other one waits
+// for the one before it. The nodes have the names that Apache Curator's
+// InterProcessMutex and InterProcessReadWriteLock expect, so that Baton and
+// Curator exclude each other on one path, and so do Baton and kazoo's Lock if
+// that is given extra_lock_patterns=["-lock-"]. Shared locks are known to
+// Curator's read-write lock only.
+//
+// An acquisition that finds nobody in line is one transaction, and so is its
+// release. The fencing token is the czxid: the number of that transaction,
+// which rises for as long as the ensemble lives.
+//
+// # Sessions
+//
+// ZooKeeper ties the nodes to the session of their process. That has three
+// consequences, and no setting avoids them:
+//
+//   - The longest TTL is half of the session's time-out, because what an
+//     answer proves about the session is not more (see Session). The default
+//     is a session of 30 s and a TTL of 15 s.
+//   - Within a process that lives, a claim ends with its TTL. The claims of a
+//     process that died, of holders and waiters alike, stay until its session
+//     ends: for the session's time-out and a tick.
+//   - A claim belongs to the process that made it. Another one cannot renew or
+//     release it, so a handle of a detached lease is good in the same store
+//     only.
+//
+// Nothing is ever trusted for longer than the session is known to live by what
+// was committed: a server that was cut off from the others goes on answering
+// reads.
+package zkstore

@@ -1,0 +1,137 @@
+package zkstore
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// A ghost is what may be left of a claim that has ended: nodes that nobody
+// wants any more, and that would keep everybody behind them waiting for as
+// long as the session lives.
+type ghost struct {
+	parent  string
+	guid    string
+	nodes   []string // nil: they have to be searched for
+	session int64
+	pending chan struct{} // closed when a request that may still make nodes is over
+	done    chan struct{} // closed when nothing is left
+}
+
+// bury deletes what is left, in the background, for as long as it takes.
+func (s *Store) bury(g *ghost) <-chan struct{} {
+	s.mu.Lock()
+	s.lost[g] = struct{}{}
+	s.mu.Unlock()
+	go func() {
+		for pause := 20 * time.Millisecond; !s.lay(g); pause = min(2*pause, time.Second) {
+			t := time.NewTimer(pause)
+			select {
+			case <-s.session.link().next:
+			case <-t.C:
+			case <-s.life.Done():
+				t.Stop()
+				return
+			}
+			t.Stop()
+		}
+		close(g.done)
+		s.mu.Lock()
+		delete(s.lost, g)
+		last := s.closed.Load() && s.idleLocked()
+		s.mu.Unlock()
+		if last {
+			s.finish()
+		}
+	}()
+	return g.done
+}
+
+// lay tries once, and reports whether nothing is left.
+func (s *Store) lay(g *ghost) bool {
+	if g.pending != nil {
+		// Until the client has let go of it, it may yet be sent: even in the
+		// next session.
+		select {
+		case <-g.pending:
+		case <-s.life.Done():
+			return true
+		}
+	}
+	ctx, cancel := context.WithTimeout(s.life, 5*time.Second)
+	defer cancel()
+	l := s.session.link()
+	if !l.up {
+		return false
+	}
+	nodes := g.nodes
+	if nodes == nil {
+		var err error
+		if nodes, err = s.search(ctx, g.parent, g.guid); err != nil {
+			return false
+		}
+	} else if g.session != l.id {
+		return true // the server has deleted them with their session
+	}
+	_, err := s.remove(ctx, g.parent, nodes)
+	return err == nil
+}
+
+// search lists the nodes of a request that got no answer.
+func (s *Store) search(ctx context.Context, parent, guid string) (nodes []string, err error) {
+	// The server that is asked may not know yet what the last one did.
+	if err := s.sync(ctx); err != nil {
+		return nil, err
+	}
+	children, _, err := s.children(ctx, parent)
+	if err != nil && err != zk.ErrNoNode {
+		return nil, err
+	}
+	return ownNodes(children, guid), nil
+}
+
+// ownNodes picks the nodes of one request, the first one first.
+func ownNodes(children []string, guid string) (nodes []string) {
+	for _, name := range children {
+		if !strings.HasPrefix(name, guid) {
+			continue
+		}
+		if nodes = append(nodes, name); strings.Contains(name, markLock) {
+			nodes[0], nodes[len(nodes)-1] = nodes[len(nodes)-1], nodes[0]
+		}
+	}
+	return nodes
+}
+
+// remove deletes nodes, all in one request if all are there, and says how many
+// were.
+func (s *Store) remove(ctx context.Context, parent string, nodes []string) (deleted int, err error) {
+	if len(nodes) > 1 {
+		ops := make([]any, len(nodes))
+		for i, n := range nodes {
+			ops[i] = &zk.DeleteRequest{Path: parent + "/" + n, Version: -1}
+		}
+		_, _, _, err := s.multi(ctx, ops)
+		if err == nil {
+			s.sawGone(parent, nodes...)
+			return len(nodes), nil
+		}
+		if err != zk.ErrNoNode {
+			return 0, err
+		}
+	}
+	for _, n := range nodes {
+		_, _, err := send(ctx, s, true, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(parent+"/"+n, -1) })
+		switch err {
+		case nil:
+			deleted++
+		case zk.ErrNoNode:
+		default:
+			return deleted, err
+		}
+		s.sawGone(parent, n)
+	}
+	return deleted, nil
+}

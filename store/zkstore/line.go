@@ -1,0 +1,226 @@
+package zkstore
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// The line of a key is the list of its node's children. What a request asks
+// for is in their names, so that a listing tells all. An exclusive request has
+// two nodes, made and deleted together, because no single name is seen by both
+// of Curator's recipes:
+//
+//	_c_GUID-lock-0000000007      Curator's mutex
+//	_c_GUID-__WRIT__0000000008   Curator's read-write lock
+//	_c_GUID-__READ__0000000009   a reader
+//	_c_GUID-perm.2.10-0000000010 2 of 10 permits
+//
+// A writer that became a reader keeps the first and has the second replaced by
+// __READ__ with the same number, so that its place stays where it was.
+const (
+	markLock  = "lock-"
+	markWrite = "__WRIT__"
+	markRead  = "__READ__"
+	markPerm  = "perm."
+
+	// As kazoo names its nodes.
+	markKazoo     = "__lock__"
+	markKazooRead = "__rlock__"
+)
+
+// A contender is one request in a line: ours, another process's, or that of a
+// program that is not Baton.
+type contender struct {
+	id               string   // what stands before the mark
+	nodes            []string // their names; two for an exclusive request
+	lock             string   // the node that goes when the request has gone
+	write            string   // the node that goes when readers may pass
+	weight, capacity int64
+	seq              int32
+	zxid             int64 // 0 unless it was asked for
+}
+
+func (c *contender) exclusive() bool { return c.weight == driver.Whole }
+
+// A child is what its name says.
+type child struct {
+	id, mark         string // id stands before the mark
+	weight, capacity int64
+	seq              int32
+}
+
+// parse reads a child's name. ok is false for what is no contender.
+func parse(name string) (c child, ok bool) {
+	for _, mark := range []string{markLock, markWrite, markRead, markKazoo, markKazooRead} {
+		i := strings.LastIndex(name, mark)
+		if i < 0 {
+			continue
+		}
+		if c.seq, ok = number(name[i+len(mark):]); !ok {
+			continue
+		}
+		c.id, c.mark = strings.TrimSuffix(name[:i], "-"), mark
+		c.weight, c.capacity = driver.Whole, driver.Whole
+		if mark == markRead || mark == markKazooRead {
+			c.weight = 1
+		}
+		return c, true
+	}
+	i := strings.LastIndex(name, markPerm)
+	if i < 0 {
+		return c, false
+	}
+	what, seq, _ := strings.Cut(name[i+len(markPerm):], "-")
+	weight, capacity, _ := strings.Cut(what, ".")
+	var err1, err2 error
+	c.id, c.mark = strings.TrimSuffix(name[:i], "-"), markPerm
+	c.weight, err1 = strconv.ParseInt(weight, 10, 64)
+	c.capacity, err2 = strconv.ParseInt(capacity, 10, 64)
+	c.seq, ok = number(seq)
+	return c, ok && err1 == nil && err2 == nil && c.weight > 0 && c.weight <= c.capacity && c.capacity <= driver.MaxPermits
+}
+
+// number reads what a server appends: ten places, or more for a long negative
+// number.
+func number(s string) (int32, bool) {
+	if len(s) < 10 || len(s) > 11 || s[0] == '+' || len(s) == 11 && s[0] != '-' {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(s, 10, 32)
+	return int32(n), err == nil
+}
+
+// line makes contenders of a listing, in no order.
+func line(children []string) []*contender {
+	byID := make(map[string]*contender, len(children))
+	all := make([]*contender, 0, len(children))
+	for _, name := range children {
+		ch, ok := parse(name)
+		if !ok {
+			continue
+		}
+		c := byID[ch.id]
+		if c == nil {
+			c = &contender{id: ch.id, weight: ch.weight, capacity: ch.capacity, seq: ch.seq}
+			byID[ch.id] = c
+			all = append(all, c)
+		}
+		c.nodes = append(c.nodes, name)
+		c.weight = min(c.weight, ch.weight) // a reader's node says what became of a writer
+		if ch.seq-c.seq < 0 {
+			c.seq = ch.seq
+		}
+		if c.lock == "" || ch.mark == markLock {
+			c.lock = name
+		}
+		if c.write == "" || ch.mark != markLock {
+			c.write = name
+		}
+	}
+	return all
+}
+
+// worn reports whether the numbers have come so near their end that only
+// czxids tell the order: the last number is given out again and again.
+func worn(all []*contender) bool {
+	const end = 1<<31 - 1<<20
+	for _, c := range all {
+		if c.seq < 0 || c.seq > end {
+			return true
+		}
+	}
+	return false
+}
+
+func order(all []*contender) {
+	slices.SortFunc(all, func(a, b *contender) int {
+		if d := cmp.Compare(a.zxid, b.zxid); d != 0 {
+			return d
+		}
+		return cmp.Compare(uint32(a.seq), uint32(b.seq)) // the circle, cut where it sticks
+	})
+}
+
+// fits reports whether c can hold together with those before it, if all of
+// them hold.
+func fits(earlier []*contender, c *contender) bool {
+	sum := c.weight
+	for _, e := range earlier {
+		if e.capacity != c.capacity {
+			return false
+		}
+		if sum += e.weight; sum > c.capacity {
+			return false
+		}
+	}
+	return true
+}
+
+// holders returns how many at the head of an ordered line hold. Nobody
+// overtakes, so they are the longest beginning that fits together.
+func holders(all []*contender) int {
+	used := int64(0)
+	for i, c := range all {
+		if used += c.weight; i > 0 && (c.capacity != all[0].capacity || used > c.capacity) {
+			return i
+		}
+	}
+	return len(all)
+}
+
+// verdict is what an ordered line means for one of its contenders.
+type verdict struct {
+	missing bool
+	granted bool
+	at      int // its index in the line
+
+	// gone are the nodes that must all go before it, nearest first: whoever
+	// they belong to never fits together with it.
+	gone []string
+
+	// If there are none, it waits for permits: until one of these nodes goes
+	// or changes.
+	any []string
+}
+
+// judge says how the contender with the given id stands.
+func judge(all []*contender, id string) (v verdict) {
+	v.at = slices.IndexFunc(all, func(c *contender) bool { return c.id == id })
+	if v.at < 0 {
+		v.missing = true
+		return v
+	}
+	me, earlier := all[v.at], all[:v.at]
+	if v.granted = fits(earlier, me); v.granted {
+		return v
+	}
+	shared := me.capacity == driver.Whole && !me.exclusive()
+	for _, e := range slices.Backward(earlier) {
+		switch {
+		case e.capacity == me.capacity && !e.exclusive() && !me.exclusive():
+			// It may hold beside it.
+		case shared:
+			v.gone = append(v.gone, e.write) // a reader follows a writer that became one
+		default:
+			v.gone = append(v.gone, e.lock)
+		}
+	}
+	if v.gone != nil {
+		return v
+	}
+	// Only permits of the same capacity are left. Who stands next to a holder
+	// looks at all holders; everybody else waits until the one before has got
+	// its permits, which it writes into its node, or gives up.
+	if holders(all) == v.at {
+		for _, e := range earlier {
+			v.any = append(v.any, e.lock)
+		}
+	} else {
+		v.any = []string{earlier[v.at-1].lock}
+	}
+	return v
+}

@@ -1,0 +1,99 @@
+package zkstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Options says what Open connects to.
+type Options struct {
+	// Servers are host:port each; more than one for an ensemble.
+	Servers []string
+
+	// Root is the path below which each key is one node. Defaults to "/".
+	Root string
+
+	// Session is the session's time-out to ask for. The server may grant
+	// another one: 2 to 20 of its ticks, unless it is told otherwise. Half of
+	// what it grants is the longest TTL, and a process that died keeps its
+	// locks for all of it. Defaults to DefaultSession.
+	Session time.Duration
+
+	// User and Password are those of ZooKeeper's digest scheme. With a User,
+	// nodes are made for that user alone, unless World is set.
+	User, Password string
+	World          bool
+
+	// TLS, if not nil, is spoken to the servers.
+	TLS *tls.Config
+}
+
+// Open connects to ZooKeeper and returns a store that owns the connection. It
+// waits until the session stands, or ctx ends.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if len(o.Servers) == 0 {
+		return nil, errors.New("zkstore: no servers")
+	}
+	if o.Session == 0 {
+		o.Session = DefaultSession
+	}
+	if _, err := CheckRoot(o.Root); err != nil {
+		return nil, fmt.Errorf("zkstore: root %q: %w", o.Root, err)
+	}
+	session := new(Session)
+	if o.TLS != nil {
+		session.Dial = func(network, address string, timeout time.Duration) (net.Conn, error) {
+			return tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, o.TLS)
+		}
+	}
+	conn, _, err := zk.Connect(slices.Clone(o.Servers), o.Session, session.Option(),
+		zk.WithHostProvider(new(hosts)), zk.WithLogger(silent), zk.WithLogInfo(false))
+	if err != nil {
+		return nil, fmt.Errorf("zkstore: %w", err)
+	}
+	cfg := Config{Root: o.Root}
+	if o.User != "" {
+		err = authenticate(ctx, session, conn, o.User+":"+o.Password)
+		if !o.World {
+			cfg.ACL = zk.AuthACL(zk.PermAll)
+		}
+	}
+	var s *Store
+	if err == nil {
+		s, err = New(ctx, conn, session, cfg)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	s.owned = true
+	return s, nil
+}
+
+// authenticate gives the user's name and password to the client, which repeats
+// them on every connection, before anything else.
+func authenticate(ctx context.Context, session *Session, conn *zk.Conn, credentials string) error {
+	if _, err := session.await(ctx); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- conn.AddAuth("digest", []byte(credentials)) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("zookeeper: %w: authenticate: %w", driver.ErrUnavailable, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return unavailable(ctx.Err())
+	}
+}

@@ -1,0 +1,253 @@
+package zkstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// manyClaims is how many claims are confirmed by one request.
+const manyClaims = 200
+
+// Renew implements driver.Locks. Holders are confirmed by a transaction that
+// fails unless their nodes stand, because only what is committed can be
+// trusted; waiters by one request that makes sure that they have heard
+// everything.
+func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	answers := make([]driver.Renewal, len(claims))
+	var ours []*claim
+	var at []int
+	traits := s.Traits()
+	for i, cl := range claims {
+		err := driver.CheckClaim(cl)
+		if err == nil {
+			err = driver.CheckTTL(cl.Key, ttl, traits)
+		}
+		if err == nil && s.closed.Load() {
+			err = driver.ErrClosed
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			answers[i] = driver.Renewal{State: driver.Unknown, Err: err}
+			continue
+		}
+		c := s.find(cl)
+		if c == nil {
+			answers[i] = driver.Renewal{State: driver.Lost}
+			continue
+		}
+		ours, at = append(ours, c), append(at, i)
+	}
+	for i, a := range s.renew(ctx, ours, ttl) {
+		answers[at[i]] = a
+	}
+	return answers
+}
+
+func (s *Store) renew(ctx context.Context, claims []*claim, ttl time.Duration) []driver.Renewal {
+	answers := make([]driver.Renewal, len(claims))
+	var holders, waiters []int
+	for i, c := range claims {
+		answers[i], holders, waiters = c.sort(ctx, i, holders, waiters)
+	}
+	synced := false
+	for part := range slices.Chunk(holders, manyClaims) {
+		synced = s.renewHolders(ctx, claims, part, ttl, answers) || synced
+	}
+	if len(waiters) == 0 {
+		return answers
+	}
+	if !synced { // a commit is told after everything that was committed before
+		if err := s.sync(ctx); err != nil {
+			for _, i := range waiters {
+				answers[i] = unknown(refused("sync", s.root, err))
+			}
+			return answers
+		}
+	}
+	var granted []int
+	for _, i := range waiters {
+		if answers[i] = claims[i].renewWaiter(ctx, ttl); answers[i].State == driver.Held {
+			granted = append(granted, i)
+		}
+	}
+	for part := range slices.Chunk(granted, manyClaims) {
+		s.renewHolders(ctx, claims, part, ttl, answers)
+	}
+	return answers
+}
+
+func unknown(err error) driver.Renewal { return driver.Renewal{State: driver.Unknown, Err: err} }
+
+// sort puts the claim's index where it belongs, or says what is known.
+func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver.Renewal, []int, []int) {
+	c.Lock()
+	st, end, session := c.state, c.end, c.session
+	c.Unlock()
+	lost := driver.Renewal{State: driver.Lost}
+	switch {
+	case st == gone || st == fresh:
+		return lost, holders, waiters
+	case !bootclock.Now().Before(end):
+		if done := c.expire(); done != nil {
+			select { // so that nobody hears of its end before it has come
+			case <-done:
+			case <-ctx.Done():
+			}
+		}
+		return lost, holders, waiters
+	case st == unsure:
+		return unknown(unavailable(errors.New("an earlier request has no answer yet"))), holders, waiters
+	}
+	if l := c.s.session.link(); l.id != session {
+		c.lose()
+		return lost, holders, waiters
+	}
+	if st == held {
+		return lost, append(holders, i), waiters
+	}
+	return lost, holders, append(waiters, i)
+}
+
+// renewHolders confirms holders in one transaction, and in further ones if
+// some of them do not stand any more. It reports whether one was committed.
+func (s *Store) renewHolders(ctx context.Context, claims []*claim, left []int, ttl time.Duration, answers []driver.Renewal) bool {
+	for len(left) > 0 {
+		var ops []any
+		var whose []int // by operation
+		for _, i := range left {
+			c := claims[i]
+			c.Lock()
+			n := len(ops)
+			ops = c.checks(ops)
+			if c.waited && !c.marked { // the first time that its owner is heard of
+				ops[n] = &zk.SetDataRequest{Path: c.parent + "/" + c.nodes[0], Data: c.data(true), Version: -1}
+			}
+			c.Unlock()
+			for range len(ops) - n {
+				whose = append(whose, i)
+			}
+		}
+		_, t, failed, err := s.multi(ctx, ops)
+		if err == nil {
+			for _, i := range left {
+				answers[i] = claims[i].confirmed(t, ttl)
+			}
+			return true
+		}
+		if err != zk.ErrNoNode || failed < 0 {
+			for _, i := range left {
+				answers[i] = unknown(refused("confirm the locks in", s.root, err))
+			}
+			return false
+		}
+		// What follows the one that failed was not looked at.
+		i := whose[failed]
+		if claims[i].lacks(base(pathOf(ops[failed]))) {
+			claims[i].lose()
+			answers[i] = driver.Renewal{State: driver.Lost}
+			left = slices.DeleteFunc(slices.Clone(left), func(j int) bool { return j == i })
+		}
+	}
+	return false
+}
+
+func pathOf(op any) string {
+	switch op := op.(type) {
+	case *zk.CheckVersionRequest:
+		return op.Path
+	case *zk.SetDataRequest:
+		return op.Path
+	}
+	return ""
+}
+
+// lacks reports whether the claim has ended because that node of it does not
+// exist. It has not if it was downgraded meanwhile, or before by a request that
+// got no answer.
+func (c *claim) lacks(node string) bool {
+	c.Lock()
+	defer c.Unlock()
+	if c.reader != "" && node == c.nodes[1] {
+		c.nodes, c.weight, c.reader = []string{c.nodes[0], c.reader}, 1, ""
+		return false
+	}
+	return slices.Contains(c.nodes, node)
+}
+
+// confirmed takes a committed answer that the claim's nodes stand.
+func (c *claim) confirmed(t trip, ttl time.Duration) driver.Renewal {
+	c.Lock()
+	if c.state != held || c.session != t.link.id {
+		c.Unlock()
+		return driver.Renewal{State: driver.Lost}
+	}
+	c.ttl = ttl
+	c.marked = c.waited
+	c.lastLocked(lasting(ttl))
+	g := c.grant(ttl, t.sure)
+	c.Unlock()
+	return driver.Renewal{State: driver.Held, Grant: g}
+}
+
+// renewWaiter confirms a place in line. The server has told all that it knew
+// when it was asked; the answer has to wait until the waiter has heard it.
+func (c *claim) renewWaiter(ctx context.Context, ttl time.Duration) driver.Renewal {
+	for {
+		c.Lock()
+		switch c.state {
+		case gone:
+			c.Unlock()
+			return driver.Renewal{State: driver.Lost}
+		case held:
+			c.Unlock()
+			return driver.Renewal{State: driver.Held} // to be confirmed
+		}
+		p := c.park
+		if c.changed == nil {
+			c.changed = make(chan struct{})
+		}
+		changed := c.changed
+		c.Unlock()
+		if p != nil && p.settled(ctx, c.s) {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return unknown(ctx.Err())
+		}
+	}
+	c.Lock()
+	defer c.Unlock()
+	if c.state != waiting {
+		if c.state == held {
+			return driver.Renewal{State: driver.Held}
+		}
+		return driver.Renewal{State: driver.Lost}
+	}
+	c.ttl = ttl
+	c.lastLocked(driver.WaiterTTL)
+	return driver.Renewal{State: driver.Waiting, Grant: c.place()}
+}
+
+// mark has the claim's node say that it holds.
+func (c *claim) mark(ctx context.Context) {
+	c.Lock()
+	path, data := c.parent+"/"+c.nodes[0], c.data(true)
+	c.Unlock()
+	_, _, err := send(ctx, c.s, true, func(conn *zk.Conn) (*zk.Stat, error) { return conn.Set(path, data, -1) })
+	if err == nil {
+		c.Lock()
+		c.marked = true
+		c.Unlock()
+	}
+}

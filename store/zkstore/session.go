@@ -1,0 +1,258 @@
+package zkstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// A Session watches over the session of a connection: its number, the time-out
+// that the server granted, and what may be trusted. The client tells none of
+// this to whoever asks, so a Session has to be there from the beginning:
+//
+//	var session zkstore.Session
+//	conn, _, err := zk.Connect(servers, 30*time.Second, session.Option())
+//	store, err := zkstore.New(ctx, conn, &session, zkstore.Config{})
+//
+// It belongs to one connection, for life. Set the fields before Option.
+type Session struct {
+	// Dial connects to a server. It defaults to net.DialTimeout.
+	Dial zk.Dialer
+
+	// Events is called as zk.WithEventCallback says. It must not block.
+	Events func(zk.Event)
+
+	now atomic.Pointer[link]
+
+	mu       sync.Mutex
+	answered connected    // the last connect answer
+	marks    [8]time.Time // when some of the answered requests were sent, the newest at newest
+	newest   int
+
+	sureID    int64 // the session that lives until sureUntil at least
+	sureUntil time.Time
+}
+
+// A link is the state of a session for as long as it does not change.
+type link struct {
+	id      int64 // 0: there is none
+	timeout time.Duration
+	up      bool      // requests are answered
+	epoch   int       // raised by every connection
+	since   time.Time // when its connection was begun
+	next    chan struct{}
+}
+
+// connected is what a connect answer says.
+type connected struct {
+	id      int64
+	timeout time.Duration
+	dialled time.Time
+}
+
+// Option returns the option for zk.Connect that makes the session known. It
+// takes the place of zk.WithDialer and zk.WithEventCallback.
+func (s *Session) Option() func(*zk.Conn) {
+	dialer, events := zk.WithDialer(s.dial), zk.WithEventCallback(s.event)
+	return func(c *zk.Conn) {
+		s.now.Store(&link{next: make(chan struct{})})
+		dialer(c)
+		events(c)
+	}
+}
+
+func (s *Session) link() *link { return s.now.Load() }
+
+// event is called by the client's own loop, before it sends anything in the
+// state that it tells of.
+func (s *Session) event(e zk.Event) {
+	if e.Type == zk.EventSession {
+		old := s.now.Load()
+		l := *old
+		switch e.State {
+		case zk.StateHasSession:
+			s.mu.Lock()
+			a := s.answered
+			s.mu.Unlock()
+			l.id, l.timeout, l.since, l.up = a.id, a.timeout, a.dialled, true
+			l.epoch++
+		case zk.StateExpired:
+			l.id, l.up = 0, false
+		case zk.StateDisconnected, zk.StateConnecting:
+			l.up = false
+		}
+		if l.id != old.id || l.up != old.up || l.epoch != old.epoch {
+			l.next = make(chan struct{})
+			s.now.Store(&l)
+			close(old.next)
+		}
+	}
+	if s.Events != nil {
+		s.Events(e)
+	}
+}
+
+// Trust. A session ends when its leader has not heard of it for its time-out.
+// The leader counts from what it knows, and that is less than what the client
+// was answered: a follower tells it only at every half tick who has been
+// active. If the follower dies just before, the session counts from activity
+// that is half a tick older. A session lasts for two ticks at least, so half a
+// tick is a quarter of it at most.
+
+// grain is the share of a session's time-out in which activity is noted: one
+// request in a sixteenth of it, and one at least in an eighth more (see
+// Store.keepAlive).
+const grain = 16
+
+// active notes that a request that was sent then has been answered.
+func (s *Session) active(l *link, sent time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if sent.Sub(s.marks[s.newest]) >= l.timeout/grain {
+		s.newest = (s.newest + 1) % len(s.marks)
+		s.marks[s.newest] = sent
+	}
+}
+
+// idle is for how long nothing was noted.
+func (s *Session) idle(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return now.Sub(s.marks[s.newest])
+}
+
+// commit notes a request that was committed and answered on l, and returns how
+// long, counted from when it was sent, the session lives for sure. It is half of the
+// time-out, or less after a time of silence, zero at worst.
+//
+// Only what was committed counts: a follower that was cut off from the others
+// goes on answering reads while the others have ended its sessions.
+func (s *Session) commit(l *link, sent time.Time) (sure time.Duration) {
+	known := l.since // to connect to a server is to be known to its leader
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.marks {
+		if m.After(known) && sent.Sub(m) >= l.timeout/4 {
+			known = m
+		}
+	}
+	sure = known.Add(l.timeout - l.timeout/grain).Sub(sent)
+	sure = max(0, min(sure, l.timeout/2))
+	if until := sent.Add(sure); s.sureID != l.id || until.After(s.sureUntil) {
+		s.sureID, s.sureUntil = l.id, until
+	}
+	return sure
+}
+
+// sure is how much longer the session with that number lives for sure.
+func (s *Session) sure(id int64) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id != s.sureID {
+		return 0
+	}
+	return max(0, s.sureUntil.Sub(bootclock.Now()))
+}
+
+// dial connects, and listens to what the server answers first.
+func (s *Session) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	dial := s.Dial
+	if dial == nil {
+		dial = net.DialTimeout
+	}
+	began := bootclock.Now()
+	c, err := dial(network, address, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return &tapped{Conn: c, session: s, began: began}, nil
+}
+
+// answerWithin is how long a server may take to answer the connect request.
+// The client itself would wait for nearly seven times the session's time-out.
+const answerWithin = 5 * time.Second
+
+// tapped is a connection whose first answer is read along.
+type tapped struct {
+	net.Conn
+	session *Session
+	began   time.Time
+	head    [20]byte // length, protocol, time-out in ms, session
+	n       int      // how much of it has come
+}
+
+func (t *tapped) Read(b []byte) (int, error) {
+	n, err := t.Conn.Read(b)
+	if t.n < len(t.head) {
+		t.n += copy(t.head[t.n:], b[:n])
+		if t.n == len(t.head) {
+			s := t.session
+			s.mu.Lock()
+			s.answered = connected{
+				id:      int64(binary.BigEndian.Uint64(t.head[12:])),
+				timeout: time.Duration(binary.BigEndian.Uint32(t.head[8:])) * time.Millisecond,
+				dialled: t.began,
+			}
+			s.mu.Unlock()
+		}
+	}
+	return n, err
+}
+
+func (t *tapped) SetReadDeadline(at time.Time) error {
+	if latest := time.Now().Add(answerWithin); t.n < len(t.head) && (at.IsZero() || at.After(latest)) {
+		at = latest
+	}
+	return t.Conn.SetReadDeadline(at)
+}
+
+// hosts hands out servers in a random order, the same for as long as it lives.
+// After a connection was lost each is tried once without a pause, the last one
+// too: the client's own provider pauses for a second before it tries the last
+// one again, and a session may be over by then.
+type hosts struct {
+	mu      sync.Mutex
+	servers []string
+	at      int
+	tried   int // since the last success
+}
+
+func (h *hosts) Init(servers []string) error {
+	if len(servers) == 0 {
+		return errors.New("no servers")
+	}
+	h.servers = servers
+	h.at = rand.IntN(len(servers))
+	return nil
+}
+
+func (h *hosts) Len() int { return len(h.servers) }
+
+func (h *hosts) Next() (server string, pause bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.tried > 0 {
+		h.at = (h.at + 1) % len(h.servers)
+	}
+	pause = h.tried > 0 && h.tried%len(h.servers) == 0
+	h.tried++
+	return h.servers[h.at], pause
+}
+
+func (h *hosts) Connected() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tried = 0
+}
+
+var silent = log.New(io.Discard, "", 0)

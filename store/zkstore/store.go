@@ -1,0 +1,262 @@
+package zkstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// DefaultSession is the session time-out that Open asks for. Half of it is the
+// longest TTL, and a default server grants at most 40 s.
+const DefaultSession = 30 * time.Second
+
+const minTTL = 100 * time.Millisecond
+
+// Config is what New needs to know. The zero value is fine.
+type Config struct {
+	// Root is the path below which each key is one node. It is made when it
+	// is first needed. Defaults to "/".
+	Root string
+
+	// ACL is given to every node that is made. Defaults to anybody may do
+	// anything.
+	ACL []zk.ACL
+}
+
+// Store keeps locks in ZooKeeper. It implements driver.Store, driver.Watcher,
+// driver.Downgrader, driver.Inspector and driver.Examiner, and is safe for
+// concurrent use.
+type Store struct {
+	conn    *zk.Conn
+	session *Session
+	root    string
+	acl     []zk.ACL
+	owned   bool // the connection is the store's own
+	maxTTL  time.Duration
+
+	closed  atomic.Bool
+	life    context.Context // ends when nothing is left to be done after Close
+	end     context.CancelFunc
+	parents parents
+	clock   serverClock
+	plain   atomic.Bool // the servers know no containers
+
+	mu     sync.Mutex
+	claims map[name]*claim
+	hints  map[name][]*hint
+	lines  map[string]*crowd     // by parent, where claims of ours wait
+	nodes  map[string]*nodeWatch // by path
+	lost   map[*ghost]struct{}   // nodes to be deleted
+}
+
+// name is what tells claims apart.
+type name struct{ key, id string }
+
+// New returns a store on a connection of the user's, which it never closes.
+// session must have been given to zk.Connect by its Option. New waits until
+// the session stands, or ctx ends.
+func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Store, error) {
+	if session == nil || session.link() == nil {
+		return nil, errors.New("zkstore: the Session does not know the connection: pass its Option to zk.Connect")
+	}
+	root, err := CheckRoot(cfg.Root)
+	if err != nil {
+		return nil, fmt.Errorf("zkstore: root %q: %w", cfg.Root, err)
+	}
+	s := &Store{
+		conn: conn, session: session, root: root, acl: cfg.ACL,
+		claims: map[name]*claim{}, hints: map[name][]*hint{}, lines: map[string]*crowd{},
+		nodes: map[string]*nodeWatch{}, lost: map[*ghost]struct{}{},
+	}
+	if s.acl == nil {
+		s.acl = zk.WorldACL(zk.PermAll)
+	}
+	l, err := session.await(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.maxTTL = l.timeout / 2
+	s.life, s.end = context.WithCancel(context.Background())
+	go s.keepAlive()
+	return s, nil
+}
+
+// await waits for a session that stands.
+func (s *Session) await(ctx context.Context) (*link, error) {
+	for {
+		l := s.link()
+		if l.up {
+			return l, nil
+		}
+		select {
+		case <-l.next:
+		case <-ctx.Done():
+			return nil, unavailable(fmt.Errorf("%w: %w", errNoSession, ctx.Err()))
+		}
+	}
+}
+
+// Traits implements driver.Locks. The longest TTL is half of the session's
+// time-out, as the server granted it when the store was made.
+func (s *Store) Traits() driver.Traits {
+	longest := s.maxTTL
+	if longest == 0 {
+		longest = DefaultSession / 2
+	}
+	return driver.Traits{
+		Store: "zookeeper", Fencing: true, FIFO: true, Shared: true, Permits: true,
+		Durable: true, Failover: true, Consensus: true, Processes: true, Machines: true, Sessions: true,
+		MinTTL: minTTL, MaxTTL: longest,
+	}
+}
+
+// Close implements driver.Store. The connection that Open made is closed when
+// the last claim of this store has ended, because its session keeps them: they
+// stand for their TTL, as holders may go on believing in them.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	s.mu.Lock()
+	idle := s.idleLocked()
+	s.mu.Unlock()
+	if idle {
+		s.finish()
+	}
+	return nil
+}
+
+func (s *Store) idleLocked() bool { return len(s.claims) == 0 && len(s.lost) == 0 }
+
+// finish ends what runs in the background after Close.
+func (s *Store) finish() {
+	s.end()
+	if s.owned {
+		s.conn.Close()
+	}
+}
+
+// keepAlive tells the server often enough that the session is alive, so that
+// it may be trusted (see Session.commit), and ends the claims of a session that
+// was replaced.
+func (s *Store) keepAlive() {
+	l := s.session.link()
+	for {
+		every := max(l.timeout/8, 10*time.Millisecond)
+		t := time.NewTimer(every)
+		select {
+		case <-s.life.Done():
+			t.Stop()
+			return
+		case <-l.next:
+			t.Stop()
+			now := s.session.link()
+			if now.id != l.id {
+				s.loseAll()
+			}
+			l = now
+			continue
+		case <-t.C:
+		}
+		if l.up && s.session.idle(bootclock.Now()) >= l.timeout/grain {
+			ctx, cancel := context.WithTimeout(s.life, every)
+			_, _, _ = send(ctx, s, false, func(c *zk.Conn) (bool, error) { // any answer will do
+				ok, _, err := c.Exists(s.root)
+				return ok, err
+			})
+			cancel()
+		}
+	}
+}
+
+// parents remembers which parents exist, the latest few thousand.
+type parents struct {
+	mu         sync.Mutex
+	young, old map[string]struct{}
+	guessOld   bool // the last one that was not known existed
+}
+
+const manyParents = 4096
+
+func (p *parents) known(path string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ok := p.young[path]; ok {
+		return true
+	}
+	if _, ok := p.old[path]; !ok {
+		return false
+	}
+	p.addLocked(path)
+	return true
+}
+
+func (p *parents) addLocked(path string) {
+	if p.young == nil || len(p.young) >= manyParents {
+		p.old, p.young = p.young, make(map[string]struct{})
+	}
+	p.young[path] = struct{}{}
+}
+
+// learn notes that path exists, and whether it did before it was asked for.
+func (p *parents) learn(path string, existed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.addLocked(path)
+	p.guessOld = existed
+}
+
+func (p *parents) forget(path string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.young, path)
+	delete(p.old, path)
+}
+
+func (p *parents) guess() (existed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.guessOld
+}
+
+// Watch implements driver.Watcher.
+func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	n := name{c.Key, c.ID}
+	h := &hint{wake}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hints[n] = append(s.hints[n], h)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		left := s.hints[n][:0:0]
+		for _, other := range s.hints[n] {
+			if other != h {
+				left = append(left, other)
+			}
+		}
+		if s.hints[n] = left; len(left) == 0 {
+			delete(s.hints, n)
+		}
+	}
+}
+
+type hint struct{ wake func(driver.Hint) }
+
+// tell wakes whoever watches the claim.
+func (s *Store) tell(n name, h driver.Hint) {
+	s.mu.Lock()
+	watching := s.hints[n]
+	s.mu.Unlock()
+	for _, w := range watching {
+		w.wake(h)
+	}
+}

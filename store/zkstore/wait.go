@@ -1,0 +1,400 @@
+package zkstore
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// A nodeWatch is the one watch of this process on one node, however many
+// claims wait for it: the client cannot drop a watch, so each that is
+// abandoned would stay until the node changes.
+type nodeWatch struct {
+	ready chan struct{} // closed when err is set
+	err   error         // zk.ErrNoNode, or why the node could not be watched
+
+	look  chan chan struct{} // see barrier
+	fired chan struct{}      // closed when event is set
+	event zk.Event
+}
+
+// watchNode returns the watch on a node, once it is known whether it exists.
+func (s *Store) watchNode(ctx context.Context, path string) (*nodeWatch, error) {
+	s.mu.Lock()
+	w := s.nodes[path]
+	if w == nil {
+		w = &nodeWatch{ready: make(chan struct{}), look: make(chan chan struct{}), fired: make(chan struct{})}
+		s.nodes[path] = w
+		go s.follow(path, w)
+	}
+	s.mu.Unlock()
+	select {
+	case <-w.ready:
+		return w, w.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// follow sets the watch and waits for what it tells.
+func (s *Store) follow(path string, w *nodeWatch) {
+	drop := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.nodes[path] == w {
+			delete(s.nodes, path)
+		}
+	}
+	// The watch belongs to many, so no caller's context ends it.
+	events, _, err := send(s.life, s, false, func(c *zk.Conn) (<-chan zk.Event, error) {
+		_, _, events, err := c.GetW(path)
+		return events, err
+	})
+	if w.err = err; err != nil {
+		drop()
+		if err == zk.ErrNoNode {
+			s.sawPathGone(path)
+		}
+		close(w.ready)
+		return
+	}
+	close(w.ready)
+	for {
+		select {
+		case w.event = <-events:
+			s.firedWatch(path, w, drop)
+			return
+		case asked := <-w.look:
+			// Whoever asks wants to know what has come by now.
+			select {
+			case w.event = <-events:
+				s.firedWatch(path, w, drop)
+				close(asked)
+				return
+			default:
+			}
+			close(asked)
+		case <-s.life.Done():
+			drop()
+			return
+		}
+	}
+}
+
+func (s *Store) firedWatch(path string, w *nodeWatch, drop func()) {
+	drop()
+	if w.event.Type == zk.EventNodeDeleted {
+		s.sawPathGone(path)
+	}
+	close(w.fired)
+}
+
+// barrier returns when everything that the client has been told is known, and
+// reports whether the watch has fired.
+func (w *nodeWatch) barrier(ctx context.Context) bool {
+	asked := make(chan struct{})
+	select {
+	case w.look <- asked:
+		<-asked
+	case <-w.fired:
+	case <-ctx.Done():
+	}
+	return w.hasFired()
+}
+
+func (w *nodeWatch) hasFired() bool {
+	select {
+	case <-w.fired:
+		return true
+	default:
+		return false
+	}
+}
+
+// A crowd is those of this process who wait in one line. It remembers which of
+// those before them have gone, so that nobody has to ask for them again.
+type crowd struct {
+	waiters int
+	gone    map[string]struct{}
+}
+
+func (s *Store) joinCrowd(parent string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lines[parent]
+	if l == nil {
+		l = &crowd{gone: map[string]struct{}{}}
+		s.lines[parent] = l
+	}
+	l.waiters++
+}
+
+func (s *Store) leaveCrowd(parent string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.lines[parent]; l.waiters > 1 {
+		l.waiters--
+	} else {
+		delete(s.lines, parent)
+	}
+}
+
+func (s *Store) sawGone(parent string, names ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.lines[parent]; l != nil {
+		if len(l.gone) > 100_000 {
+			clear(l.gone) // it is a saving, no more
+		}
+		for _, n := range names {
+			l.gone[n] = struct{}{}
+		}
+	}
+}
+
+func (s *Store) sawPathGone(path string) {
+	i := len(path) - 1
+	for path[i] != '/' {
+		i--
+	}
+	s.sawGone(path[:i], path[i+1:])
+}
+
+// left returns which of the nodes are not known to have gone.
+func (s *Store) left(parent string, nodes []string) (left []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lines[parent]
+	for _, n := range nodes {
+		if _, gone := l.gone[n]; !gone {
+			left = append(left, n)
+		}
+	}
+	return left
+}
+
+// parked is what a waiter waits for.
+type parked struct {
+	own    *nodeWatch
+	others []*nodeWatch
+	link   *link
+}
+
+// settled reports that nothing has happened that the waiter would act on.
+func (p *parked) settled(ctx context.Context, s *Store) bool {
+	if s.session.link() != p.link || p.own.barrier(ctx) {
+		return false
+	}
+	for _, w := range p.others {
+		if w.barrier(ctx) {
+			return false
+		}
+	}
+	return true
+}
+
+// A waiter leads one claim from its place in line to the lock.
+type waiter struct {
+	*claim
+	ctx  context.Context
+	own  *nodeWatch
+	line verdict // of the last listing
+	link *link   // what the listing and the watches belong to
+}
+
+// wait starts the waiter of a claim that stands in line as v says.
+func (c *claim) wait(l *link, own *nodeWatch, v verdict) {
+	ctx, cancel := context.WithCancel(c.s.life)
+	c.Lock()
+	c.state = waiting
+	c.stop = cancel
+	c.lastLocked(driver.WaiterTTL)
+	c.Unlock()
+	c.s.joinCrowd(c.parent)
+	w := &waiter{claim: c, ctx: ctx, own: own, line: v, link: l}
+	go func() {
+		defer c.s.leaveCrowd(c.parent)
+		w.run()
+	}()
+}
+
+// How long a waiter trusts what it was told before it reads the line again by
+// itself: longer and longer, while that tells nothing new.
+const (
+	firstPoll = 2 * time.Second
+	lastPoll  = 15 * time.Second
+)
+
+func (w *waiter) run() {
+	s := w.s
+	poll, stale := firstPoll, false
+	for w.ctx.Err() == nil {
+		l := s.session.link()
+		if l.id != w.session {
+			w.lose()
+			return
+		}
+		if !l.up {
+			w.rest(nil, l, 0)
+			continue
+		}
+		if stale || l != w.link || w.own == nil || w.own.hasFired() {
+			if !w.look(l) {
+				w.rest(nil, l, retryAfter)
+				continue
+			}
+			stale = false
+		}
+		switch {
+		case w.line.missing:
+			w.lose()
+			return
+		case w.line.granted:
+			w.granted()
+			return
+		}
+		watch := w.line.any
+		if w.line.gone != nil {
+			left := s.left(w.parent, w.line.gone)
+			switch {
+			case len(left) == 0 && w.capacity == driver.Whole:
+				if w.own.barrier(w.ctx) {
+					continue // its own end was told before theirs
+				}
+				w.granted()
+				return
+			case len(left) == 0, 1 < len(left) && len(left) < len(w.line.gone):
+				// Permits are counted when all others have gone. And who else
+				// went with those who went is not asked one by one.
+				stale = true
+				continue
+			}
+			watch = left[:1]
+		}
+		var others []*nodeWatch
+		var err error
+		for _, name := range watch {
+			var n *nodeWatch
+			if n, err = s.watchNode(w.ctx, w.parent+"/"+name); err != nil {
+				break
+			}
+			others = append(others, n)
+		}
+		switch {
+		case err == zk.ErrNoNode:
+			stale = w.line.gone == nil // else it is known now
+		case err != nil:
+			w.rest(nil, l, retryAfter)
+		case w.rest(others, l, poll):
+			stale, poll = true, min(2*poll, lastPoll)
+		default:
+			stale = w.line.gone == nil
+		}
+	}
+}
+
+// retryAfter is the pause after a request that got no answer.
+const retryAfter = 50 * time.Millisecond
+
+// look reads the line, and sees to it that the own node is watched.
+func (w *waiter) look(l *link) bool {
+	s := w.s
+	var wg sync.WaitGroup
+	own, ownErr := w.own, error(nil)
+	if own == nil || own.hasFired() || l != w.link {
+		wg.Go(func() { own, ownErr = s.watchNode(w.ctx, w.parent+"/"+w.nodes[0]) })
+	}
+	all, _, err := s.line(w.ctx, w.parent)
+	wg.Wait()
+	switch {
+	case err == zk.ErrNoNode || ownErr == zk.ErrNoNode:
+		w.line = verdict{missing: true}
+		return true
+	case err != nil || ownErr != nil:
+		return false
+	}
+	w.line = judge(all, w.guid)
+	w.own, w.link = own, l
+	return true
+}
+
+// rest waits until one of the watches fires, the connection changes, or d has
+// passed (zero: for ever), and reports the last. Without others there is
+// nothing that the waiter could be said to be sure of.
+func (w *waiter) rest(others []*nodeWatch, l *link, d time.Duration) (timeout bool) {
+	var after <-chan time.Time
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		after = t.C
+	}
+	var ownFired, fired <-chan struct{}
+	if others != nil {
+		ownFired = w.own.fired
+		w.Lock()
+		if w.state == waiting {
+			w.turnedLocked(&parked{own: w.own, others: others, link: l})
+		}
+		w.Unlock()
+		defer func() {
+			w.Lock()
+			w.park = nil
+			w.Unlock()
+		}()
+		fired = others[0].fired
+	}
+	if len(others) > 1 {
+		first := make(chan struct{}, len(others))
+		done := make(chan struct{})
+		defer close(done)
+		for _, o := range others {
+			go func() {
+				select {
+				case <-o.fired:
+					first <- struct{}{}
+				case <-done:
+				}
+			}()
+		}
+		fired = first
+	}
+	select {
+	case <-fired:
+	case <-ownFired:
+	case <-l.next:
+	case <-w.ctx.Done():
+	case <-after:
+		return true
+	}
+	return false
+}
+
+// granted makes the claim a holder, for as long as a grant lasts that its
+// owner has not heard of yet.
+func (w *waiter) granted() {
+	s := w.s
+	w.Lock()
+	if w.state != waiting {
+		w.Unlock()
+		return
+	}
+	d := lasting(min(w.ttl, driver.ClaimTTL))
+	w.waited = true
+	w.holdLocked(d)
+	g := driver.Grant{Token: w.token, Ticket: w.token, TTL: min(d, s.session.sure(w.session))}
+	permits := w.capacity < driver.Whole
+	w.Unlock()
+	if g.TTL < d/2 {
+		s.tell(w.name, driver.Hint{}) // nothing was committed for long: the renewal will be
+	} else {
+		s.tell(w.name, driver.Hint{Granted: true, Grant: g})
+	}
+	if permits {
+		// The next in line learns from it that it has come to the head.
+		w.mark(s.life)
+	}
+}

@@ -34,9 +34,13 @@ type handle struct {
 // taker only: two who attach it believe in the same lease. Contexts of the
 // lease end with the cause Detached.
 //
-// Errors: a *LostError if the lease has ended; an error and no effect if
-// nested leases count on it.
+// Errors: ErrUnsupported if the store ties locks to the process that took
+// them; a *LostError if the lease has ended; an error and no effect if nested
+// leases count on it.
 func (l *Lease) Detach() (handle string, err error) {
+	if traits := l.stake.locker.traits; traits.Sessions {
+		return "", fail("detach", l.Key(), fmt.Errorf("store %s ties a lock to the process that took it: %w", traits.Store, ErrUnsupported))
+	}
 	if err := l.Err(); err != nil {
 		return "", err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/store/memstore"
 )
@@ -135,6 +136,25 @@ func TestDowngrade(t *testing.T) {
 			t.Errorf("after Unlock: %v", err)
 		}
 	})
+}
+
+// A handle that no other process could use is not made.
+func TestDetachNeedsAStoreWithoutSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lease := mustLock(t, newLocker(t, tied{memstore.New()}, baton.Config{}), "k")
+		if handle, err := lease.Detach(); !errors.Is(err, baton.ErrUnsupported) {
+			t.Errorf("Detach: %q, %v", handle, err)
+		}
+		mustUnlock(t, lease) // it stands
+	})
+}
+
+type tied struct{ driver.Locks }
+
+func (s tied) Traits() driver.Traits {
+	traits := s.Locks.Traits()
+	traits.Sessions = true
+	return traits
 }
 
 func TestDetachAndAttach(t *testing.T) {

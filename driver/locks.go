@@ -222,9 +222,10 @@ type Traits struct {
 	Processes bool // shared by the processes of one machine
 	Machines  bool // shared by machines
 
-	// Sessions says that the store keeps claims for as long as it hears of
-	// their process: those of a process that died stay until its session
-	// ends, which may be later than their TTL or WaiterTTL.
+	// Sessions says that the store ties claims to the process that made them:
+	// no other can renew or release them, and those of a process that died
+	// stay until its session ends, which may be later than their TTL or
+	// WaiterTTL.
 	Sessions bool
 
 	MinTTL, MaxTTL time.Duration // the range that is accepted

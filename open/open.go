@@ -8,6 +8,7 @@
 //	redis+cluster://HOST,HOST,…                  a Redis Cluster
 //	mysql://[USER:PASSWORD@]HOST[:3306]/DATABASE MySQL or MariaDB; also mariadb://
 //	postgres://[USER:PASSWORD@]HOST[:5432]/DB    PostgreSQL; of several hosts the primary; also postgresql://
+//	zk://[USER:PASSWORD@]HOST[:2181],HOST,…/PATH ZooKeeper; each lock is a node below PATH
 //
 // TLS is spoken to rediss://, rediss+sentinel:// and rediss+cluster://.
 //
@@ -50,6 +51,12 @@
 //	connections=4         at most so many, and one that listens
 //	pooler=true           a pooler such as PgBouncer is in between (usually noticed)
 //	application_name=TEXT what the server shows
+//
+// ZooKeeper knows password-file, password-env, connect-timeout, tls and its
+// parameters, and
+//
+//	session=30s           the session's time-out; half of it is the longest TTL
+//	acl=world             with a user name: make nodes for anybody, not for that user alone
 //
 // A parameter or a scheme that is not known is an error that names the
 // nearest one that is.
@@ -103,11 +110,12 @@ var schemes = map[string]opener{
 	"mariadb":         openMySQL,
 	"postgres":        openPostgres,
 	"postgresql":      openPostgres,
+	"zk":              openZooKeeper,
 }
 
 // absent are schemes that mean something, but not to this build.
 var absent = []string{
-	"redlock", "zk", "etcd", "etcds",
+	"redlock", "etcd", "etcds",
 }
 
 // instead says what to write for schemes that others use.
@@ -176,7 +184,7 @@ var escapePath = strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23")
 
 func unknownScheme(a *address) error {
 	if slices.Contains(absent, a.scheme) {
-		return fmt.Errorf("this build has no %s store yet: it has memory, sqlite, redis and mysql", a.scheme)
+		return fmt.Errorf("this build has no %s store yet: it has memory, sqlite, redis, mysql, postgres and zk", a.scheme)
 	}
 	if form, ok := instead[a.scheme]; ok {
 		return fmt.Errorf("unknown scheme %q: write %s", a.scheme, form)

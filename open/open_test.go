@@ -24,7 +24,6 @@ func TestStoreRefuses(t *testing.T) {
 		"file:locks.db":           "write sqlite:PATH",
 		"gopher://h":              "there are mariadb, memory, ",
 		"redlock://h1,h2,h3":      "no redlock store yet",
-		"zk://h1:2181,h2/chroot":  "no zk store yet",
 		"etcd://h1:2379/prefix":   "no etcd store yet",
 		"memory:x":                "memory has no parts",
 		"memory://h":              "memory has no parts",

@@ -47,7 +47,7 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 			}
 			// The process that goes on working is the one that called us.
 			owner := ownerName(os.Getppid())
-			locks, store, err := a.open(ctx, baton.Config{TTL: k.ttl, Owner: owner}, k.checkTTL, outlives)
+			locks, store, err := a.open(ctx, baton.Config{TTL: k.ttl, Owner: owner}, k.checkTTL, outlives, movable)
 			if err != nil {
 				return err
 			}
@@ -70,6 +70,14 @@ func outlives(traits driver.Traits) error {
 		return nil
 	}
 	return &exit{exitConfig, fmt.Errorf("store %s lives in this process only: there is nothing to share; name another with --store or BATON_STORE", traits.Store)}
+}
+
+// movable refuses stores where a lock cannot be handed to the next process.
+func movable(traits driver.Traits) error {
+	if !traits.Sessions {
+		return nil
+	}
+	return &exit{exitConfig, fmt.Errorf("store %s ties a lock to the process that takes it, which ends before it could be used: use baton run", traits.Store)}
 }
 
 // hand lets go of a lease without releasing it, and prints what the next

@@ -67,7 +67,7 @@ func (a *app) attach(ctx context.Context, args []string, k *asking) (lease *bato
 	if _, err := baton.HandleKey(handle); err != nil {
 		return nil, nil, badHandle(err)
 	}
-	locks, store, err := a.open(ctx, baton.Config{TTL: k.ttl}, k.checkTTL, outlives)
+	locks, store, err := a.open(ctx, baton.Config{TTL: k.ttl}, k.checkTTL, outlives, movable)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -19,6 +19,7 @@ file in the user's state directory, $XDG_STATE_HOME/baton/locks.db or
   redis+cluster://h1:7001,h2:7002         a Redis Cluster
   mysql://user:password@host:3306/db      MySQL or MariaDB; also mariadb://
   postgres://user:password@host:5432/db   PostgreSQL
+  zk://h1,h2,h3/locks                     ZooKeeper; each lock is a node below /locks
   memory:                                 this process only: for trying things out
 
 Passwords do not have to stand in the URL, where other users of the machine may see
@@ -51,6 +52,13 @@ Parameters of PostgreSQL:
   connections=4           at most so many, and one that listens
   pooler=true             a pooler such as PgBouncer is in between (usually noticed)
   application_name=TEXT   what the server shows
+
+Parameters of ZooKeeper:
+
+  password-file, password-env, connect-timeout=10s; tls=true and its parameters as above
+  session=30s             the session's time-out: half of it is the longest TTL, and a
+                          process that died keeps its locks for all of it
+  acl=world               with a user name: nodes for anybody, not for that user alone
 
 No password is ever printed or logged.
 

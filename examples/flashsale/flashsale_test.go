@@ -65,6 +65,10 @@ func TestMySQL(t *testing.T) {
 	testSale(t, "mysql://root@"+testserver.SharedMariaDB(t).Addr+"/baton", true)
 }
 
+func TestZooKeeper(t *testing.T) {
+	testSale(t, "zk://"+testserver.SharedZooKeeper(t).Addr+"/flashsale", true)
+}
+
 func TestText(t *testing.T) {
 	t.Parallel()
 	text, errs, status := hold(t, "--buyers", "500")

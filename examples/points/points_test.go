@@ -43,6 +43,10 @@ func TestSQLite(t *testing.T) { testStory(t, "sqlite:"+filepath.Join(t.TempDir()
 func TestRedis(t *testing.T)  { testStory(t, "redis://"+testserver.SharedRedis(t).Addr) }
 func TestMySQL(t *testing.T)  { testStory(t, "mysql://root@"+testserver.SharedMariaDB(t).Addr+"/baton") }
 
+func TestZooKeeper(t *testing.T) {
+	testStory(t, "zk://"+testserver.SharedZooKeeper(t).Addr+"/points")
+}
+
 // The steps are the same in every run.
 func TestText(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,7 @@ import (
 	"github.com/batonhq/baton/store/pgstore"
 	"github.com/batonhq/baton/store/redisstore"
 	"github.com/batonhq/baton/store/sqlitestore"
+	"github.com/batonhq/baton/store/zkstore"
 )
 
 // stores lists all there are, in the order of the columns. Traits are
@@ -28,6 +29,7 @@ var stores = []driver.Locks{
 	new(redisstore.Store),
 	new(mysqlstore.Store),
 	new(pgstore.Store),
+	new(zkstore.Store),
 }
 
 // promise is one row of the table.
@@ -63,8 +65,9 @@ var promises = []promise{
 	{"… through the loss of a primary", whereReplicated(func(t driver.Traits) bool { return t.Consensus })},
 	{"Tokens rise through release, expiry, deletion, restart", trait(func(t driver.Traits) bool { return t.Fencing })},
 	{"… through the loss of a primary", whereReplicated(func(t driver.Traits) bool { return t.Failover })},
-	{"A crashed holder's lock is free within its TTL", always},
-	{"A crashed waiter costs at most 3 s", always},
+	{"A crashed holder's lock is free within its TTL", unlessSessions},
+	{"A crashed waiter costs at most 3 s", unlessSessions},
+	{"A lease can be handed to another process", trait(func(t driver.Traits) bool { return t.Processes && !t.Sessions })},
 	{"First come, first served across processes", trait(func(t driver.Traits) bool { return t.FIFO })},
 	{"Read locks", trait(func(t driver.Traits) bool { return t.Shared })},
 	{"… downgrade from a write lock without a gap", ability[driver.Downgrader]},
@@ -79,6 +82,14 @@ var promises = []promise{
 
 // always is what the contract asks of every store (package drivertest).
 func always(driver.Locks) string { return yes }
+
+// unlessSessions is for promises about processes that died.
+func unlessSessions(l driver.Locks) string {
+	if l.Traits().Sessions {
+		return "**within its session**"
+	}
+	return yes
+}
 
 func word(b bool) string {
 	if b {

@@ -52,6 +52,7 @@ var harmless = map[uint16]bool{
 	1366: true, // wrong value for a column
 	1406: true, // value too long
 	1461: true, // too many prepared statements
+	1665: true, // not with this binlog_format
 	1698: true, // access denied, no password
 	1792: true, // the transaction is read-only
 	1836: true, // the server is in read-only mode

@@ -51,7 +51,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		n = defaultConnections
 	}
 	slow := max(1, n/4)
-	s := &Store{own: true, multi: true, opts: standard}
+	s := &Store{own: true, multi: true, remote: c.TLS == nil && elsewhere(c.Addr), opts: standard}
 	var err error
 	if s.single, err = c.pool(max(1, n-slow), false); err != nil {
 		return nil, err

@@ -60,7 +60,7 @@ func checkSchema(ctx context.Context, db *sql.DB) error {
 		return opening(ctx, err)
 	}
 	if len(wrong) > 0 {
-		return fmt.Errorf("mysql: %w (%s)", ErrSchema, wrong[0])
+		return &refusal{schemaFinding(wrong), fmt.Errorf("%w (%s)", ErrSchema, wrong[0])}
 	}
 	return nil
 }

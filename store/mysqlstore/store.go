@@ -45,6 +45,7 @@ type Store struct {
 	multi  bool    // slow takes several statements at once
 	own    bool    // both were opened here
 	schema string  // the name of the database
+	remote bool    // on another machine, without TLS
 
 	fast     fast
 	opts     options
@@ -69,6 +70,8 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Clock      = (*Store)(nil)
+	_ driver.Examiner   = (*Store)(nil)
 )
 
 // options are what tests replace.
@@ -85,9 +88,9 @@ var standard = options{sweepEvery: 10 * time.Second, sweepAge: 10 * time.Minute}
 // from Open, because the pool may not take several statements at once.
 //
 // The context bounds New only. An error wraps driver.ErrUnavailable if the
-// server cannot be reached, ErrSchema if the tables are missing or not those
-// of this version, and ErrAutocommit if the pool's sessions begin transactions
-// by themselves.
+// server cannot be reached, ErrVersion if it is too old, ErrSchema if the
+// tables are missing or not those of this version, and ErrAutocommit if the
+// pool's sessions begin transactions by themselves.
 func New(ctx context.Context, db *sql.DB) (*Store, error) {
 	return build(ctx, &Store{single: db, slow: db, opts: standard})
 }
@@ -112,11 +115,15 @@ var ErrAutocommit = errors.New("autocommit is off: remove autocommit=0 from the 
 
 func (s *Store) begin(ctx context.Context) error {
 	var autocommit bool
+	var version string
 	var schema sql.NullString
-	if err := s.single.QueryRowContext(ctx, "SELECT @@autocommit, DATABASE()").Scan(&autocommit, &schema); err != nil {
+	if err := s.single.QueryRowContext(ctx, "SELECT @@autocommit, VERSION(), DATABASE()").Scan(&autocommit, &version, &schema); err != nil {
 		return opening(ctx, err)
 	}
+	f, old := versionProblem(version)
 	switch {
+	case old:
+		return &refusal{f, ErrVersion}
 	case !autocommit:
 		return fmt.Errorf("mysql: %w", ErrAutocommit)
 	case schema.String == "":

@@ -1,0 +1,81 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// InTx checks within the caller's own transaction that the lease stands, and
+// locks its row: from a nil error until the transaction ends nobody else can be
+// granted the lock, whatever the clocks do and however long the caller is
+// stopped. What the transaction wrote is therefore committed before any other
+// holder can act, or not at all. No fencing token is needed for it. Call it
+// before the first write, and keep the transaction shorter than a third of the
+// TTL: the lease is not renewed, and cannot be released, while its row is locked,
+// and others cannot get in line for the key.
+//
+// The transaction must be one on the server of the Store, of any isolation;
+// the tables need not be in its default database. tx is for one goroutine at
+// a time, as always.
+//
+// An error that wraps driver.ErrLost, or is the lease's own, says that the
+// lease has ended: roll back. After any other error it is not known: roll
+// back, too.
+func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error {
+	c, err := lease.Claim()
+	if err != nil {
+		return err
+	}
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	// Locking reads see what is committed, whatever the transaction saw
+	// before. A holder's rows exist, so no gap between rows is locked.
+	for _, q := range []struct {
+		text string
+		args []any
+	}{
+		{"SELECT id=? AND ends>UTC_TIMESTAMP(6) FROM " + s.table("baton_lock") + " WHERE k=? FOR UPDATE", []any{c.ID, c.Key}},
+		{"SELECT id=? AND held=1 AND ends>UTC_TIMESTAMP(6) FROM " + s.table("baton_claim") + " WHERE k=? AND seq=? FOR UPDATE", []any{c.ID, c.Key, c.Ticket}},
+	} {
+		var stands bool
+		err := tx.QueryRowContext(ctx, q.text, q.args...).Scan(&stands)
+		switch {
+		case err == nil && stands:
+			return nil
+		case errors.Is(err, sql.ErrNoRows), err == nil:
+		case ctx.Err() != nil:
+			return ctx.Err()
+		default:
+			return failure(err, false)
+		}
+	}
+	return fmt.Errorf("mysql: lock %q: %w: roll the transaction back", c.Key, driver.ErrLost)
+}
+
+// table is the name of a table that means the same in every session of the
+// server, in any sql_mode.
+func (s *Store) table(name string) string {
+	return "`" + strings.ReplaceAll(s.schema, "`", "``") + "`." + name
+}
+
+// ServerTime implements driver.Clock.
+func (s *Store) ServerTime(ctx context.Context) (time.Time, error) {
+	if err := s.ready(ctx); err != nil {
+		return time.Time{}, err
+	}
+	var us int64
+	if err := s.single.QueryRowContext(ctx, "SELECT "+micros).Scan(&us); err != nil {
+		if ctx.Err() != nil {
+			return time.Time{}, ctx.Err()
+		}
+		return time.Time{}, failure(err, false)
+	}
+	return time.UnixMicro(us), nil
+}

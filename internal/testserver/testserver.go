@@ -39,12 +39,18 @@ func require(t TB, binary, install string) string {
 	if err == nil {
 		return path
 	}
-	if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
-		t.Fatalf("%s is not installed, and BATON_REQUIRE_SERVERS=1: install the package %s", binary, install)
-	}
-	announce(callersErrors, binary, install)
-	t.Skipf("%s is not installed: install the package %s", binary, install)
+	missing(t, binary, "install the package "+install)
 	return ""
+}
+
+// missing skips the test, or fails it, and says what would mend that.
+func missing(t TB, binary, mend string) {
+	t.Helper()
+	if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
+		t.Fatalf("%s is not installed, and BATON_REQUIRE_SERVERS=1: %s", binary, mend)
+	}
+	announce(callersErrors, binary, mend)
+	t.Skipf("%s is not installed: %s", binary, mend)
 }
 
 var announced sync.Map // what is missing, by binary
@@ -52,7 +58,7 @@ var announced sync.Map // what is missing, by binary
 // announce says once what is not tested, to whoever ran the tests: the go
 // command throws away what tests that pass have printed, and a skipped test
 // that nobody hears of is taken for one that passed.
-func announce(open func() (*os.File, error), binary, install string) {
+func announce(open func() (*os.File, error), binary, mend string) {
 	if _, said := announced.LoadOrStore(binary, true); said {
 		return
 	}
@@ -62,8 +68,8 @@ func announce(open func() (*os.File, error), binary, install string) {
 		return // then -v shows it
 	}
 	defer outer.Close()
-	fmt.Fprintf(outer, "skipped: tests in %s/%s that need %s: install the package %s, or run make test\n",
-		filepath.Base(filepath.Dir(dir)), filepath.Base(dir), binary, install)
+	fmt.Fprintf(outer, "skipped: tests in %s/%s that need %s: %s, or run make test\n",
+		filepath.Base(filepath.Dir(dir)), filepath.Base(dir), binary, mend)
 }
 
 // Program is the TB of a program or of a TestMain: what would fail or skip a

@@ -1,0 +1,254 @@
+package testserver
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// EtcdServer is one etcd process.
+type EtcdServer struct {
+	Process
+
+	// Addr is where it serves clients, PeerAddr where it serves other members:
+	// "127.0.0.1:port". Both survive Restart.
+	Addr, PeerAddr string
+
+	// Name is that of the member.
+	Name string
+}
+
+// Do sends one request to etcd's JSON gateway, for example to
+// "/v3/kv/compaction", and returns the answer. Numbers of 64 bits are strings
+// in it.
+func (s *EtcdServer) Do(path string, request map[string]any) (map[string]any, error) {
+	if request == nil {
+		request = map[string]any{}
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
+	client := http.Client{Timeout: answerTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Post("http://"+s.Addr+path, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s: %s", path, resp.Status, strings.TrimSpace(string(text)))
+	}
+	answer := map[string]any{}
+	return answer, json.Unmarshal(text, &answer)
+}
+
+// serves asks for a linearizable read, which only a member of a working
+// cluster answers, and whether it is ours.
+func (s *EtcdServer) serves() error {
+	if _, err := s.Do("/v3/kv/range", map[string]any{"key": "AA=="}); err != nil {
+		return err
+	}
+	members, err := s.Do("/v3/cluster/member/list", nil)
+	if err != nil {
+		return err
+	}
+	list, _ := members["members"].([]any)
+	for _, m := range list {
+		if m, ok := m.(map[string]any); ok && m["name"] == s.Name {
+			return nil
+		}
+	}
+	return errors.New("another server answers on " + s.Addr)
+}
+
+// Etcd starts a cluster of one member that does not wait for the disk: what it
+// has acknowledged survives its Kill all the same. Further arguments are etcd's
+// own, for example "--quota-backend-bytes=16777216".
+func Etcd(t TB, args ...string) *EtcdServer {
+	t.Helper()
+	return etcdMembers(t, 1, args)[0]
+}
+
+var sharedEtcd shared[*EtcdServer]
+
+// SharedEtcd returns the single etcd that the tests of this binary use
+// together, for tests that touch only keys of their own and let it live.
+func SharedEtcd(t TB) *EtcdServer {
+	t.Helper()
+	return sharedEtcd.get(t, func(t TB) *EtcdServer { return Etcd(t) })
+}
+
+// EtcdCluster is a cluster of three members.
+type EtcdCluster struct {
+	Members []*EtcdServer
+}
+
+// EtcdThree starts a cluster of three members.
+func EtcdThree(t TB, args ...string) *EtcdCluster {
+	t.Helper()
+	return &EtcdCluster{etcdMembers(t, 3, args)}
+}
+
+var sharedEtcdThree shared[*EtcdCluster]
+
+// SharedEtcdThree returns the cluster that the tests of this binary use
+// together, for tests that touch only keys of their own and let it live.
+func SharedEtcdThree(t TB) *EtcdCluster {
+	t.Helper()
+	return sharedEtcdThree.get(t, func(t TB) *EtcdCluster { return EtcdThree(t) })
+}
+
+// Addrs returns where the members serve clients.
+func (c *EtcdCluster) Addrs() []string {
+	var addrs []string
+	for _, m := range c.Members {
+		addrs = append(addrs, m.Addr)
+	}
+	return addrs
+}
+
+// Leader waits until the members that answer agree on a leader that is one of
+// them, and returns it.
+func (c *EtcdCluster) Leader(t TB) *EtcdServer {
+	t.Helper()
+	var leader *EtcdServer
+	poll(t, "a leader", func() error {
+		leader = nil
+		named := map[string]bool{}
+		var self []*EtcdServer
+		for _, m := range c.Members {
+			status, err := m.Do("/v3/maintenance/status", nil)
+			if err != nil {
+				continue // it is down
+			}
+			header, _ := status["header"].(map[string]any)
+			id, _ := status["leader"].(string)
+			named[id] = true
+			if id != "" && id == header["member_id"] {
+				self = append(self, m)
+			}
+		}
+		if len(named) != 1 || len(self) != 1 {
+			return fmt.Errorf("the members name %d leaders, and %d of them lead", len(named), len(self))
+		}
+		leader = self[0]
+		return nil
+	})
+	return leader
+}
+
+// NeedEtcd skips the test if the etcd server was not built, or fails it if
+// BATON_REQUIRE_SERVERS is 1.
+func NeedEtcd(t TB) {
+	t.Helper()
+	etcdBinary(t)
+}
+
+// etcdBinary returns the server that .ci/install has built at the root of the
+// repository.
+func etcdBinary(t TB) string {
+	t.Helper()
+	for dir, err := os.Getwd(); err == nil; dir = filepath.Dir(dir) {
+		path := filepath.Join(dir, ".servers", "etcd")
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+	}
+	missing(t, "etcd", "run .ci/install, which builds it")
+	return ""
+}
+
+// etcdMembers starts the members of one cluster, on other ports if somebody
+// else took one meanwhile.
+func etcdMembers(t TB, n int, args []string) []*EtcdServer {
+	t.Helper()
+	path := etcdBinary(t)
+	for attempt := 1; ; attempt++ {
+		members, err := newEtcdMembers(t, path, n, args)
+		if err == nil {
+			err = startAll(members)
+		}
+		if err == nil {
+			for _, m := range members {
+				t.Cleanup(m.Kill)
+			}
+			return members
+		}
+		for _, m := range members {
+			m.Kill()
+		}
+		if !errors.Is(err, errExited) || attempt == 5 {
+			t.Fatalf("start etcd: %v", err)
+		}
+	}
+}
+
+func newEtcdMembers(t TB, path string, n int, args []string) ([]*EtcdServer, error) {
+	t.Helper()
+	var members []*EtcdServer
+	var cluster []string
+	for range n {
+		client, err := freePort()
+		if err != nil {
+			return members, err
+		}
+		peer, err := freePort()
+		if err != nil {
+			return members, err
+		}
+		m := &EtcdServer{Addr: addr(client), PeerAddr: addr(peer), Name: fmt.Sprintf("m%016x", rand.Uint64())}
+		members = append(members, m)
+		cluster = append(cluster, m.Name+"=http://"+m.PeerAddr)
+	}
+	for _, m := range members {
+		m.prepare(t, path, append([]string{
+			"--initial-cluster=" + strings.Join(cluster, ","),
+			"--initial-cluster-token=" + members[0].Name,
+		}, args...))
+	}
+	return members, nil
+}
+
+func (s *EtcdServer) prepare(t TB, path string, args []string) {
+	t.Helper()
+	dir := freshDir(t)
+	s.Process = Process{
+		t: t, path: path, dir: dir, ready: func(int) error { return s.serves() },
+		args: append([]string{
+			"--name=" + s.Name,
+			"--data-dir=" + filepath.Join(dir, "data"),
+			"--listen-client-urls=http://" + s.Addr,
+			"--advertise-client-urls=http://" + s.Addr,
+			"--listen-peer-urls=http://" + s.PeerAddr,
+			"--initial-advertise-peer-urls=http://" + s.PeerAddr,
+			"--log-level=error",
+			"--unsafe-no-fsync",
+		}, args...),
+	}
+}
+
+// startAll starts the members together: none is ready before a majority runs.
+func startAll(members []*EtcdServer) error {
+	var work sync.WaitGroup
+	errs := make([]error, len(members))
+	for i, m := range members {
+		work.Go(func() { errs[i] = m.start() })
+	}
+	work.Wait()
+	return errors.Join(errs...)
+}

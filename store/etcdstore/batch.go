@@ -1,0 +1,189 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/batonhq/baton/driver"
+)
+
+const (
+	maxBatch    = 60                     // the server allows 128 operations
+	maxFlying   = 2                      // transactions under way, so that one is written while one is made up
+	stuckAfter  = 300 * time.Millisecond // one that takes longer does not keep others back
+	requestTime = 5 * time.Second        // when it is given up: a server that is alive answers before
+)
+
+// An item is one conditional transaction about one name.
+type item struct {
+	dir  string // of the key
+	name string
+	puts bool // it may create the name
+	txn  *pb.TxnRequest
+
+	done chan struct{} // closed when the rest is set
+	resp *pb.TxnResponse
+	rev  int64 // the store's revision after it
+	err  error // of package driver
+
+	sent bool // guarded by batcher.mu
+}
+
+// batcher sends items to the server: at once while nothing is under way, and
+// otherwise those that have gathered meanwhile in one transaction.
+type batcher struct {
+	store *Store
+
+	mu     sync.Mutex
+	queue  []*item
+	flying int
+}
+
+// do has the item done and waits for it. After an error that is ErrUnknown it
+// may still happen: item.done tells when that is over.
+func (b *batcher) do(ctx context.Context, it *item) error {
+	it.done = make(chan struct{})
+	b.mu.Lock()
+	b.queue = append(b.queue, it)
+	b.launchLocked()
+	b.mu.Unlock()
+	select {
+	case <-it.done:
+		return it.err
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !it.sent {
+		for i, q := range b.queue {
+			if q == it {
+				b.queue = append(b.queue[:i:i], b.queue[i+1:]...)
+				break
+			}
+		}
+		it.err = ctx.Err()
+		close(it.done)
+		return it.err
+	}
+	select {
+	case <-it.done: // just now
+		return it.err
+	default:
+		return failure(ctx, ctx.Err())
+	}
+}
+
+func (b *batcher) launchLocked() {
+	if b.flying >= maxFlying || len(b.queue) == 0 {
+		return
+	}
+	if batch := b.takeLocked(); len(batch) > 0 {
+		b.flying++
+		go b.fly(batch)
+	}
+}
+
+// fly sends batches until nothing is left to send.
+func (b *batcher) fly(batch []*item) {
+	for {
+		// Whoever is stuck gives its place to another, once.
+		counted := true
+		stuck := time.AfterFunc(stuckAfter, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if counted {
+				counted = false
+				b.flying--
+				b.launchLocked()
+			}
+		})
+		b.send(batch)
+		stuck.Stop()
+
+		b.mu.Lock()
+		if !counted { // another flies in its place
+			b.mu.Unlock()
+			return
+		}
+		counted = false
+		if batch = b.takeLocked(); len(batch) == 0 {
+			b.flying--
+			b.mu.Unlock()
+			return
+		}
+		b.mu.Unlock()
+	}
+}
+
+// takeLocked takes what may go together: one put for each key, since two would
+// share their revision and with it their place in line, and one item for each
+// name, as the server wants it. The order of the items of one key stays.
+func (b *batcher) takeLocked() []*item {
+	if len(b.queue) == 0 {
+		return nil
+	}
+	if len(b.queue) == 1 {
+		it := b.queue[0]
+		b.queue = nil
+		it.sent = true
+		return []*item{it}
+	}
+	var batch, rest []*item
+	puts, names, blocked := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, it := range b.queue {
+		if len(batch) == maxBatch || names[it.name] || blocked[it.name] || it.puts && puts[it.dir] {
+			rest = append(rest, it)
+			blocked[it.name] = true
+			continue
+		}
+		names[it.name] = true
+		puts[it.dir] = puts[it.dir] || it.puts
+		it.sent = true
+		batch = append(batch, it)
+	}
+	b.queue = rest
+	return batch
+}
+
+func (b *batcher) send(batch []*item) {
+	if len(batch) == 1 {
+		b.sendAlone(batch[0])
+		return
+	}
+	txn := &pb.TxnRequest{Success: make([]*pb.RequestOp, len(batch))}
+	for i, it := range batch {
+		txn.Success[i] = nested(it.txn)
+	}
+	ctx, cancel := context.WithTimeout(b.store.ctx, requestTime)
+	defer cancel()
+	resp, err := b.store.kv.Txn(ctx, txn)
+	if err = failure(ctx, err); errors.Is(err, driver.ErrUnavailable) {
+		// Nothing was done, perhaps for one item's sake.
+		var work sync.WaitGroup
+		for _, it := range batch {
+			work.Go(func() { b.sendAlone(it) })
+		}
+		work.Wait()
+		return
+	}
+	for i, it := range batch {
+		if it.err = err; err == nil {
+			it.resp, it.rev = answerOf(resp.Responses[i]), resp.Header.Revision
+		}
+		close(it.done)
+	}
+}
+
+func (b *batcher) sendAlone(it *item) {
+	ctx, cancel := context.WithTimeout(b.store.ctx, requestTime)
+	defer cancel()
+	resp, err := b.store.kv.Txn(ctx, it.txn)
+	if it.err = failure(ctx, err); err == nil {
+		it.resp, it.rev = resp, resp.Header.Revision
+	}
+	close(it.done)
+}

@@ -1,0 +1,74 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// harmless are the server's errors that come before a request has changed
+// anything.
+var harmless = []error{
+	rpctypes.ErrNoSpace, rpctypes.ErrTooManyRequests, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps,
+	rpctypes.ErrDuplicateKey, rpctypes.ErrEmptyKey, rpctypes.ErrKeyNotFound,
+	rpctypes.ErrLeaseNotFound, rpctypes.ErrLeaseTTLTooLarge, rpctypes.ErrNotCapable,
+	rpctypes.ErrNoLeader, rpctypes.ErrNotLeader, rpctypes.ErrCompacted, rpctypes.ErrFutureRev,
+	rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthNotEnabled,
+	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrUserNotFound,
+	rpctypes.ErrMemberNotLearner, rpctypes.ErrCorrupt,
+}
+
+// failure says by which error of package driver a request failed that was
+// sent.
+func failure(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = rpctypes.Error(err)
+	for _, h := range harmless {
+		if errors.Is(err, h) {
+			return unavailable(err)
+		}
+	}
+	if neverSent(err) {
+		return unavailable(err)
+	}
+	if c := ctx.Err(); c != nil && !errors.Is(err, c) {
+		err = fmt.Errorf("%w: %w", c, err)
+	}
+	return fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, err)
+}
+
+// neverSent reports whether there was no connection to send on. gRPC says so
+// in words only.
+func neverSent(err error) bool {
+	text := err.Error()
+	if s, ok := status.FromError(err); ok && s.Code() != codes.Unavailable && s.Code() != codes.Unknown {
+		return false
+	}
+	return strings.Contains(text, "error while dialing") || strings.Contains(text, "Error while dialing") ||
+		strings.Contains(text, "there is no address available") || strings.Contains(text, "there is no connection available") ||
+		strings.Contains(text, "no SubConns available") || strings.Contains(text, "authentication handshake failed")
+}
+
+func unavailable(err error) error { return fmt.Errorf("etcd: %w: %w", driver.ErrUnavailable, err) }
+
+// readFailure is failure for requests that change nothing.
+func readFailure(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if c := ctx.Err(); c != nil {
+		return c
+	}
+	return unavailable(rpctypes.Error(err))
+}
+
+func leaseGone(err error) bool { return errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) }

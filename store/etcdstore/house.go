@@ -1,0 +1,234 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+const (
+	// mirrorAfter is how long a lock is held before its loss is watched for.
+	mirrorAfter = 100 * time.Millisecond
+
+	// maxHeldMirrors bounds the watches that are for holders alone. Others
+	// learn of a loss when they renew.
+	maxHeldMirrors = 1000
+
+	// mirrorLinger is how long a mirror outlives the last who needed it.
+	mirrorLinger = 5 * time.Second
+
+	// lateEffect is how long a request whose answer was lost may still take
+	// effect: the server gives one up after 5 s and two elections.
+	lateEffect = 10 * time.Second
+
+	// tidyPause is between two looks for what is due.
+	tidyPause = 10 * time.Millisecond
+
+	// prompt is by how much earlier than asked for a claim ends that nobody
+	// renews, so that the time that it takes to clean up behind it does not
+	// add to the TTL.
+	prompt = 100 * time.Millisecond
+)
+
+// promise is how long a claim with that TTL stands.
+func promise(ttl time.Duration) time.Duration { return ttl - min(prompt, ttl/20) }
+
+// housekeeping removes what nobody renewed in time and what lost answers may
+// have left, and opens and closes mirrors: whatever is due at some time. A
+// process that died does not get here; the server ends its leases. Guarded by
+// Store.mu.
+type housekeeping struct {
+	timer   *time.Timer
+	at      time.Time // when the timer fires; zero: it is not set
+	running bool
+	stopped bool
+	later   []*sweep
+}
+
+// A sweep is a name that is to be removed if it is a claim's.
+type sweep struct {
+	claim *claim
+	at    time.Time // the next attempt
+	busy  bool
+}
+
+func (h *housekeeping) stopLocked() {
+	h.stopped = true
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+}
+
+// dueLocked has the house kept at that time, or before.
+func (s *Store) dueLocked(at time.Time) {
+	h := &s.house
+	if h.stopped || h.running || !h.at.IsZero() && !at.Before(h.at) {
+		return
+	}
+	h.at = at
+	pause := max(at.Sub(bootclock.Coarse()), 0)
+	if h.timer == nil {
+		h.timer = time.AfterFunc(pause, s.keepHouse)
+	} else {
+		h.timer.Reset(pause)
+	}
+}
+
+// sweepLocked has the name of an ended claim removed.
+func (s *Store) sweepLocked(c *claim) {
+	s.house.later = append(s.house.later, &sweep{claim: c, at: bootclock.Coarse()})
+	s.dueLocked(bootclock.Coarse())
+}
+
+func (s *Store) keepHouse() {
+	s.mu.Lock()
+	h := &s.house
+	h.at = time.Time{}
+	if h.stopped || h.running {
+		s.mu.Unlock()
+		return
+	}
+	h.running = true
+	now := bootclock.Now()
+	next := now.Add(time.Minute)
+	soon := func(at time.Time) {
+		if at.Before(next) {
+			next = at
+		}
+	}
+	var wake []func()
+	mirrors := 0
+	for _, k := range s.keys {
+		if k.mirror != nil && !k.waitedForLocked() {
+			mirrors++
+		}
+	}
+	for _, k := range s.keys {
+		for c := range k.all {
+			switch {
+			case c.ended:
+				continue
+			case !now.Before(c.deadline) && c.busy == 0:
+				wake = append(wake, s.endLocked(c)...)
+				h.later = append(h.later, &sweep{claim: c, at: now})
+				continue
+			case !now.Before(c.deadline):
+				soon(now.Add(tidyPause))
+			default:
+				soon(c.deadline)
+			}
+			if c.held && k.mirror == nil && k.watchedLocked(c.ID) && mirrors < maxHeldMirrors {
+				if at := c.since.Add(mirrorAfter); now.Before(at) {
+					soon(at)
+				} else {
+					mirrors++
+					s.mirrorLocked(k)
+				}
+			}
+		}
+		if at, ok := s.lingerLocked(k, now); ok {
+			soon(at)
+		}
+	}
+	for _, w := range h.later {
+		switch {
+		case w.busy: // it says when it is done
+		case now.Before(w.at):
+			soon(w.at)
+		default:
+			w.busy = true
+			s.work.Go(func() { s.remove(w) })
+		}
+	}
+	h.running = false
+	if lead := now.Add(tidyPause); next.Before(lead) {
+		next = lead
+	}
+	if len(s.keys) > 0 || len(h.later) > 0 {
+		s.dueLocked(next)
+	}
+	s.mu.Unlock()
+	for _, f := range wake {
+		f()
+	}
+}
+
+// remove removes the name of an ended claim, and tries again later unless the
+// outcome is certain.
+func (s *Store) remove(w *sweep) {
+	c := w.claim
+	s.mu.Lock()
+	it, under := c.removal(), c.item
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
+	defer cancel()
+	if under != nil { // what is removed now could be put after that
+		select {
+		case <-under.done:
+		case <-ctx.Done():
+		}
+	}
+	err := s.batch.do(ctx, it)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := bootclock.Coarse()
+	w.busy = false
+	switch {
+	case err != nil:
+		w.at = now.Add(200 * time.Millisecond)
+	case !it.resp.Succeeded && now.Before(c.doubt):
+		w.at = now.Add(time.Second)
+	default:
+		w.at = time.Time{}
+		s.forgetLocked(c)
+	}
+	if !c.lock.all[c] { // also if its lease has ended
+		h := &s.house
+		for i := range h.later {
+			if h.later[i] == w {
+				h.later = append(h.later[:i:i], h.later[i+1:]...)
+				break
+			}
+		}
+		return
+	}
+	s.dueLocked(w.at)
+}
+
+// removal is the request that removes a claim's name, if it is its name and
+// nobody else has taken it over.
+func (c *claim) removal() *item {
+	it := &item{dir: c.lock.dir, name: c.name, txn: &pb.TxnRequest{Success: ops(remove(c.name))}}
+	if c.rev == 0 {
+		it.txn.Compare = only(hasValue(c.name, c.value))
+		return it
+	}
+	it.txn.Compare = only(createRev(c.name, c.rev))
+	if c.lease != nil && !c.moving {
+		it.txn.Compare = append(it.txn.Compare, onLease(c.name, c.lease.id))
+	}
+	return it
+}
+
+// late waits for the outcome of an acquire that its caller did not wait for.
+func (s *Store) late(c *claim, it *item) {
+	<-it.done
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.item != it {
+		return
+	}
+	c.item = nil
+	switch {
+	case it.err == nil:
+		s.answeredLocked(c, it)
+	case !errors.Is(it.err, driver.ErrUnknown): // certainly not
+		c.doubt = time.Time{}
+	}
+}

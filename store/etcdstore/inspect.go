@@ -1,0 +1,188 @@
+package etcdstore
+
+import (
+	"context"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// pageSize is how many names List reads at once.
+const pageSize = 500
+
+// Inspect shows one key: see driver.Inspector. etcd does not keep when a name
+// was put, so ages are not known.
+func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return driver.KeyInfo{}, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return driver.KeyInfo{}, err
+	}
+	queue, err := s.list(ctx, &lock{key: key, dir: s.dir(key)})
+	if err != nil {
+		return driver.KeyInfo{}, err
+	}
+	return s.info(ctx, key, queue, &remaining{}), nil
+}
+
+func (s *Store) info(ctx context.Context, key string, queue []contender, left *remaining) driver.KeyInfo {
+	info := driver.KeyInfo{Key: key}
+	n := holders(queue)
+	for i, e := range queue {
+		if i >= n {
+			info.Waiters = append(info.Waiters, driver.WaiterInfo{
+				Owner: e.Owner, Weight: e.Weight, Capacity: e.Capacity, Age: -1,
+			})
+			continue
+		}
+		info.Holders = append(info.Holders, driver.HolderInfo{
+			Owner: e.Owner, Weight: e.Weight, Capacity: e.Capacity, Token: e.rev,
+			Age: -1, Remaining: left.of(ctx, s, e.lease), Foreign: e.foreign,
+		})
+	}
+	return info
+}
+
+func (s *Store) heldError(ctx context.Context, key string, queue []contender) error {
+	h := queue[0]
+	return &driver.HeldError{
+		Key: key, Owner: h.Owner, Foreign: h.foreign, Waiting: len(queue) - holders(queue),
+		Remaining: new(remaining).of(ctx, s, h.lease),
+	}
+}
+
+// remaining is how long leases last, to be shown to people. Nothing is decided
+// by it: a server that has just become the leader does not know.
+type remaining struct {
+	mu    sync.Mutex
+	known map[int64]time.Duration
+}
+
+// of returns how long a lease lasts unless it is kept alive, in whole seconds
+// and at least one; 0 if that is not known.
+func (r *remaining) of(ctx context.Context, s *Store, lease int64) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d, ok := r.known[lease]; ok {
+		return d
+	}
+	var d time.Duration
+	if resp, err := s.leaser.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: lease}); err == nil && resp.GrantedTTL > 0 {
+		d = time.Duration(min(max(resp.TTL, 1), resp.GrantedTTL)) * time.Second
+	}
+	if r.known == nil {
+		r.known = map[int64]time.Duration{}
+	}
+	r.known[lease] = d
+	return d
+}
+
+// List shows all keys that begin with prefix: see driver.Inspector. What is
+// there without a lease is no lock and is not shown.
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
+	return func(yield func(driver.KeyInfo, error) bool) {
+		if err := s.ready(ctx); err != nil {
+			yield(driver.KeyInfo{}, err)
+			return
+		}
+		left := &remaining{}
+		next, end := []byte(s.prefix+prefix), after(s.prefix+prefix)
+		if len(next) == 0 {
+			next = []byte{0}
+		}
+		var open []string
+		queues := map[string][]*mvccpb.KeyValue{}
+		show := func(key string) bool {
+			queue := contenders(s.dir(key), key, queues[key])
+			delete(queues, key)
+			return len(queue) == 0 || yield(s.info(ctx, key, queue, left), nil)
+		}
+		for more := true; more; {
+			resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: next, RangeEnd: end, Limit: pageSize})
+			if err != nil {
+				yield(driver.KeyInfo{}, readFailure(ctx, err))
+				return
+			}
+			more = resp.More
+			for _, kv := range resp.Kvs {
+				next = append(append(next[:0:0], kv.Key...), 0)
+				key, ok := s.keyOf(string(kv.Key))
+				if !ok || kv.Lease == 0 || !strings.HasPrefix(key, prefix) {
+					continue
+				}
+				if queues[key] == nil {
+					open = append(open, key)
+				}
+				queues[key] = append(queues[key], kv)
+			}
+			// The names of one key may lie among those of others that begin
+			// with it: a key is complete when the range has left its folder.
+			var rest []string
+			for _, key := range open {
+				if more && string(next) < afterDir(s.dir(key)) {
+					rest = append(rest, key)
+				} else if !show(key) {
+					return
+				}
+			}
+			open = rest
+		}
+	}
+}
+
+// after is the end of the range of names that begin with prefix; zero: all.
+func after(prefix string) []byte {
+	end := []byte(prefix)
+	for len(end) > 0 {
+		if last := len(end) - 1; end[last] < 0xff {
+			end[last]++
+			return end
+		}
+		end = end[:len(end)-1]
+	}
+	return []byte{0}
+}
+
+// Break takes the lock from all its holders: see driver.Inspector.
+func (s *Store) Break(ctx context.Context, key string) (int, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return 0, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return 0, err
+	}
+	k := &lock{key: key, dir: s.dir(key)}
+	queue, err := s.list(ctx, k)
+	if err != nil {
+		return 0, err
+	}
+	broken := 0
+	for held := queue[:holders(queue)]; len(held) > 0; {
+		part := held[:min(len(held), maxBatch)]
+		held = held[len(part):]
+		txn := &pb.TxnRequest{}
+		for _, e := range part {
+			txn.Success = append(txn.Success, nested(&pb.TxnRequest{
+				Compare: only(createRev(e.name, e.rev)),
+				Success: ops(remove(e.name)),
+			}))
+		}
+		resp, err := s.kv.Txn(ctx, txn)
+		if err != nil {
+			return broken, failure(ctx, err)
+		}
+		for _, r := range resp.Responses {
+			if answerOf(r).Succeeded {
+				broken++
+			}
+		}
+	}
+	return broken, nil
+}

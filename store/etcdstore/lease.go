@@ -1,0 +1,167 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// waiterSeconds is the class of lease that waiters' names are on: the shortest
+// that a server with default settings grants, so that those of a process that
+// died are gone before they cost others more than WaiterTTL and ClaimTTL.
+const waiterSeconds = 2
+
+// seconds is the class of lease for a TTL.
+func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
+
+// A lease of the server, of which the process has one for each class of TTL.
+// It is kept alive only when somebody asks for a claim on it, never in the
+// background: a process that hangs must lose its locks. Guarded by Store.mu.
+type lease struct {
+	seconds int64 // the class
+	id      int64 // 0 until it is granted
+	end     time.Time
+	dead    bool // the server said so
+
+	asking *asking // the request under way, if any
+}
+
+// asking is a request to grant a lease or to keep it alive, which all who want
+// the same wait for.
+type asking struct {
+	sent time.Time
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// leaseFor returns the lease of the class, granted and, as far as this process
+// knows, alive.
+func (s *Store) leaseFor(ctx context.Context, class int64) (*lease, error) {
+	for {
+		s.mu.Lock()
+		l := s.leases[class]
+		if l != nil && l.id != 0 && !l.dead && bootclock.Coarse().Before(l.end) {
+			s.mu.Unlock()
+			return l, nil
+		}
+		if l == nil || l.id != 0 { // it ended: whoever had something on it has lost it
+			l = &lease{seconds: class}
+			s.leases[class] = l
+		}
+		a := s.refreshLocked(l)
+		s.mu.Unlock()
+		if err := a.wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// refreshLocked asks the server to grant l or to keep it alive.
+func (s *Store) refreshLocked(l *lease) *asking {
+	if l.asking != nil {
+		return l.asking
+	}
+	a := &asking{sent: bootclock.Coarse(), done: make(chan struct{})}
+	l.asking = a
+	id := l.id
+	go func() {
+		// Longer than any answer is worth waiting for: the next one may be
+		// sent then.
+		ctx, cancel := context.WithTimeout(s.ctx, min(requestTime, time.Duration(l.seconds)*time.Second/2))
+		defer cancel()
+		granted := int64(0)
+		if id == 0 {
+			var resp *pb.LeaseGrantResponse
+			if resp, a.err = s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: l.seconds}); a.err == nil {
+				id, granted = resp.ID, resp.TTL
+			}
+		} else {
+			granted, a.err = s.keepAlive(ctx, id)
+		}
+		gone := leaseGone(a.err)
+		if gone {
+			a.err = fmt.Errorf("etcd: %w: the process's lease has ended", driver.ErrUnavailable)
+		} else {
+			a.err = readFailure(ctx, a.err)
+		}
+		s.mu.Lock()
+		l.asking = nil
+		var wake []func()
+		switch {
+		case gone:
+			wake = s.leaseGoneLocked(l)
+		case a.err == nil:
+			l.id = id
+			if end := a.sent.Add(time.Duration(granted) * time.Second); end.After(l.end) {
+				l.end = end
+			}
+		}
+		s.mu.Unlock()
+		close(a.done)
+		for _, f := range wake {
+			f()
+		}
+	}()
+	return a
+}
+
+// keepAlive prolongs a lease and returns its TTL in seconds. The client's own
+// KeepAliveOnce asks again and again, and its KeepAlive counts from when the
+// answer came.
+func (s *Store) keepAlive(ctx context.Context, id int64) (ttl int64, err error) {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	stream, err := s.leaser.LeaseKeepAlive(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: id}); err != nil {
+		return 0, err
+	}
+	resp, err := stream.Recv()
+	if err != nil {
+		return 0, err
+	}
+	if resp.TTL <= 0 {
+		return 0, rpctypes.ErrLeaseNotFound
+	}
+	return resp.TTL, nil
+}
+
+// wait waits for the answer.
+func (a *asking) wait(ctx context.Context) error {
+	select {
+	case <-a.done:
+		return a.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// leaseGoneLocked notes that the server has ended a lease, and with it
+// everything that was on it. The caller runs what it returns after unlocking.
+func (s *Store) leaseGoneLocked(l *lease) (wake []func()) {
+	if l.dead {
+		return nil
+	}
+	l.dead = true
+	if s.leases[l.seconds] == l {
+		delete(s.leases, l.seconds)
+	}
+	for _, k := range s.keys {
+		for c := range k.all {
+			if c.lease == l && !c.moving {
+				wake = append(wake, s.endLocked(c)...)
+				s.forgetLocked(c)
+			}
+		}
+	}
+	return wake
+}

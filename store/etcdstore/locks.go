@@ -1,0 +1,583 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// attempts bounds how often a request is sent anew after it certainly had no
+// effect: because a lease had ended, or a name was taken by a ghost.
+const attempts = 4
+
+// Acquire makes one attempt: see driver.Locks.
+//
+// A free lock is one transaction: if nobody is there, put our name on the
+// lease for the TTL. Otherwise it goes in line, on the lease for waiters, and
+// reads who is before it.
+func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := driver.CheckRequest(r, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	sent := bootclock.Coarse()
+	if g, err, again := s.repeated(ctx, r); !again {
+		return g, err
+	}
+	var err error
+	for range attempts {
+		var a attempt
+		if a, err = s.attempt(ctx, r, sent); err == nil {
+			return s.settle(ctx, r, sent, a)
+		}
+		if !errors.Is(err, errAgain) {
+			return driver.Grant{}, err
+		}
+	}
+	return driver.Grant{}, unavailable(err)
+}
+
+// errAgain says that a request had no effect for a reason that is no more.
+var errAgain = errors.New("the lease or the name has just ended")
+
+// repeated answers for a claim that this process knows.
+func (s *Store) repeated(ctx context.Context, r driver.Request) (g driver.Grant, err error, again bool) {
+	s.mu.Lock()
+	k := s.keys[r.Key]
+	if k == nil || k.claims[r.ID] == nil {
+		s.mu.Unlock()
+		return g, nil, true
+	}
+	c := k.claims[r.ID]
+	under := c.item
+	s.mu.Unlock()
+	if under != nil { // it was asked for, and may be answered yet
+		select {
+		case <-under.done:
+			s.late(c, under)
+		case <-ctx.Done():
+			return g, failure(ctx, ctx.Err()), false
+		}
+	}
+	s.mu.Lock()
+	known := c.rev > 0
+	s.mu.Unlock()
+	if !known {
+		return g, nil, true
+	}
+	switch a := s.Renew(ctx, []driver.Claim{r.Claim}, r.TTL)[0]; a.State {
+	case driver.Lost:
+		return g, nil, true
+	case driver.Unknown:
+		return g, a.Err, false
+	default:
+		return a.Grant, nil, false
+	}
+}
+
+// An attempt is what the server has answered.
+type attempt struct {
+	claim *claim
+	queue []contender // if it was not granted at once
+	first bool        // queue is the head alone
+}
+
+func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (a attempt, err error) {
+	l, err := s.leaseFor(ctx, seconds(r.TTL))
+	if err != nil {
+		return a, err
+	}
+	s.mu.Lock()
+	k := s.lockLocked(r.Key)
+	c := k.claims[r.ID]
+	if c == nil {
+		c = s.addLocked(k, r.Claim)
+	}
+	a.claim = c
+	c.ttl, c.sent, c.deadline = r.TTL, sent, sent.Add(promise(r.TTL))
+	s.freshLocked(l, time.Duration(l.seconds)*time.Second*3/4)
+	second := l // what a name is put on that may have to wait
+	if w := s.leases[waiterSeconds]; r.Queue && r.Exclusive() && w != nil && w.id != 0 && !w.dead && sent.Before(w.end) {
+		second = w
+		s.freshLocked(w, driver.WaiterTTL+driver.WaiterTTL/5)
+	}
+	c.lease, c.moving = second, true
+	first, id, secondID := r.Queue && r.Exclusive(), l.id, second.id
+	it := &item{dir: k.dir, name: c.name, puts: true, txn: &pb.TxnRequest{
+		Compare: only(nobody(k.dir)),
+		Success: ops(put(c.name, c.value, id)),
+		Failure: ops(get(c.name), listing(k.dir)),
+	}}
+	if r.Queue {
+		it.txn.Failure[0] = nested(&pb.TxnRequest{
+			Compare: only(createRev(c.name, 0)),
+			Success: ops(put(c.name, c.value, secondID)),
+			Failure: ops(get(c.name)),
+		})
+	}
+	if first {
+		it.txn.Failure[1] = oldest(k.dir)
+	}
+	c.item = it
+	s.dueLocked(c.deadline)
+	s.mu.Unlock()
+
+	if err := s.batch.do(ctx, it); err != nil {
+		return a, s.notAcquired(ctx, c, it, err, l, second)
+	}
+	s.mu.Lock()
+	c.item = nil
+	stranger := s.answeredLocked(c, it)
+	switch {
+	case stranger != nil: // a ghost of ours has the name
+		s.hauntedLocked(c, stranger)
+		s.mu.Unlock()
+		return a, errAgain
+	case c.ended: // its lease, meanwhile
+		if c.rev > 0 {
+			s.sweepLocked(c)
+		} else {
+			s.forgetLocked(c)
+		}
+		s.mu.Unlock()
+		return a, errAgain
+	case c.rev > 0 && c.lease == nil: // it is on a lease of the past
+		c.moving = true
+	}
+	s.mu.Unlock()
+	if !it.resp.Succeeded { // somebody was there
+		a.first = first
+		a.queue = contenders(k.dir, k.key, rangeOf(it.resp.Responses[1]).Kvs)
+	}
+	return a, nil
+}
+
+// freshLocked has a lease kept alive that ends sooner than in d. Nobody waits
+// for the answer.
+func (s *Store) freshLocked(l *lease, d time.Duration) {
+	if l.end.Sub(bootclock.Coarse()) < d {
+		s.refreshLocked(l)
+	}
+}
+
+// answeredLocked takes the answer to an acquire. It returns what has the
+// claim's name in its stead, if anything.
+func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
+	classes := []*lease{s.leases[seconds(c.ttl)], s.leases[waiterSeconds]}
+	on := func(id int64) {
+		c.lease, c.moving = nil, true
+		for _, l := range classes {
+			if l != nil && l.id == id {
+				c.lease, c.moving = l, false
+			}
+		}
+	}
+	put := func(o *pb.RequestOp) {
+		c.rev, c.mod, c.doubt = it.rev, it.rev, time.Time{}
+		on(o.GetRequestPut().Lease)
+	}
+	branch := it.txn.Failure
+	if it.resp.Succeeded {
+		branch = it.txn.Success
+	}
+	asked, own := branch[0], rangeOf(it.resp.Responses[0])
+	switch inner := asked.GetRequestTxn(); {
+	case asked.GetRequestPut() != nil: // nobody was there
+		put(asked)
+		c.held, c.since = true, bootclock.Coarse()
+		if len(c.lock.watches) > 0 && c.lock.mirror == nil {
+			s.dueLocked(c.since.Add(mirrorAfter))
+		}
+		return nil
+	case inner != nil:
+		answer := answerOf(it.resp.Responses[0])
+		if answer.Succeeded {
+			put(inner.Success[0])
+			return nil
+		}
+		own = rangeOf(answer.Responses[0])
+	}
+	if own == nil || len(own.Kvs) == 0 {
+		return nil
+	}
+	kv := own.Kvs[0]
+	if e, _ := contenderOf(c.lock.dir, c.Key, kv); e.ID != c.ID {
+		return kv
+	}
+	c.rev, c.mod, c.doubt = kv.CreateRevision, kv.ModRevision, time.Time{} // of an earlier attempt
+	on(kv.Lease)
+	return nil
+}
+
+// hauntedLocked gives up a name that something of ours has which was believed
+// to be gone, and has that removed.
+func (s *Store) hauntedLocked(c *claim, kv *mvccpb.KeyValue) {
+	k := c.lock
+	ghost := &claim{
+		lock: k, place: c.place, name: c.name, value: string(kv.Value), ended: true,
+		rev: kv.CreateRevision, mod: kv.ModRevision, moving: true,
+	}
+	k.all[ghost] = true
+	if c.place >= 0 && c.place < len(k.places) {
+		k.places[c.place] = ghost
+	}
+	s.forgetLocked(c)
+	s.keys[k.key] = k
+	s.sweepLocked(ghost)
+}
+
+// notAcquired cleans up behind an acquire without an answer, or with an error.
+func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error, leases ...*lease) error {
+	if errors.Is(err, driver.ErrUnknown) {
+		s.mu.Lock()
+		c.doubt = bootclock.Coarse().Add(lateEffect)
+		s.mu.Unlock()
+		s.work.Go(func() { s.late(c, it) })
+		return err
+	}
+	s.mu.Lock()
+	c.item = nil
+	if c.rev == 0 && c.doubt.IsZero() {
+		s.forgetLocked(c)
+	}
+	var asked []*asking
+	if leaseGone(err) { // which of them?
+		for _, l := range leases {
+			if !l.dead {
+				asked = append(asked, s.refreshLocked(l))
+			}
+		}
+	}
+	s.mu.Unlock()
+	if !leaseGone(err) {
+		return err
+	}
+	for _, a := range asked {
+		if e := a.wait(ctx); e != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return fmt.Errorf("%w: %w", errAgain, err)
+}
+
+// settle makes an answer of an attempt: held, waiting, or refused.
+func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a attempt) (driver.Grant, error) {
+	c := a.claim
+	s.mu.Lock()
+	if c.held && !c.moving && a.queue == nil {
+		defer s.mu.Unlock()
+		return c.grantLocked(sent, r.TTL), nil
+	}
+	own := c.rev
+	s.mu.Unlock()
+
+	queue := a.queue
+	if a.first && (len(queue) == 0 || queue[0].rev > own) { // what is oldest belongs to another key
+		list, err := s.list(ctx, c.lock)
+		if err != nil {
+			return driver.Grant{}, err
+		}
+		queue = list
+	}
+	for _, e := range queue {
+		if e.lease == 0 {
+			return driver.Grant{}, s.undo(ctx, c, &driver.NotLockError{
+				Key: r.Key, Store: traits.Store, Found: "a name below it without a lease (" + e.name + ")",
+			})
+		}
+	}
+	if own == 0 && len(queue) == 0 || own == 0 && fits(queue, r.Claim) {
+		return s.acquireBeside(ctx, r, sent, c)
+	}
+	n := holders(queue)
+	held := own > 0 && n > 0 && queue[n-1].rev >= own
+	if held {
+		s.mu.Lock()
+		if !c.held {
+			c.held, c.since = true, bootclock.Coarse()
+		}
+		if c.lease != nil && !c.moving && c.lease.seconds == seconds(r.TTL) {
+			defer s.mu.Unlock()
+			return c.grantLocked(sent, r.TTL), nil
+		}
+		s.mu.Unlock()
+		return s.confirm(ctx, r)
+	}
+	if h := queue[0]; !h.Exclusive() && !r.Exclusive() && h.Capacity != r.Capacity {
+		return driver.Grant{}, s.undo(ctx, c, &driver.CapacityError{Key: r.Key, InUse: h.Capacity, Asked: r.Capacity})
+	}
+	if own == 0 || !r.Queue {
+		err := s.heldError(ctx, r.Key, queue)
+		return driver.Grant{}, s.undo(ctx, c, err)
+	}
+	s.mu.Lock()
+	if c.lock.watchedLocked(c.ID) {
+		s.mirrorLocked(c.lock)
+	}
+	l := c.lease
+	if l != nil && !c.moving && l.seconds == waiterSeconds && l.end.Sub(sent) >= driver.WaiterTTL {
+		defer s.mu.Unlock()
+		return c.waitingLocked(sent), nil
+	}
+	s.mu.Unlock()
+	return s.confirm(ctx, r)
+}
+
+// confirm renews a claim that stands, to have it on the lease that it belongs
+// on.
+func (s *Store) confirm(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	switch a := s.Renew(ctx, []driver.Claim{r.Claim}, r.TTL)[0]; {
+	case a.State == driver.Lost:
+		return driver.Grant{}, unavailable(errors.New("the place in line was lost at once"))
+	case a.State == driver.Unknown && errors.Is(a.Err, driver.ErrUnavailable):
+		return driver.Grant{}, fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, a.Err) // the name is there
+	case a.State == driver.Unknown:
+		return driver.Grant{}, a.Err
+	default:
+		return a.Grant, nil
+	}
+}
+
+// fits reports whether a newcomer would hold at once.
+func fits(queue []contender, c driver.Claim) bool {
+	return holders(append(queue[:len(queue):len(queue)], contender{Claim: c})) == len(queue)+1
+}
+
+// acquireBeside takes its place beside others who hold, or beside names that
+// belong to other keys. It is not in line yet.
+func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.Time, c *claim) (driver.Grant, error) {
+	l, err := s.leaseFor(ctx, seconds(r.TTL))
+	if err != nil {
+		return driver.Grant{}, s.undo(ctx, c, err)
+	}
+	s.mu.Lock()
+	it := &item{dir: c.lock.dir, name: c.name, puts: true, txn: &pb.TxnRequest{
+		Success: ops(nested(&pb.TxnRequest{
+			Compare: only(createRev(c.name, 0)),
+			Success: ops(put(c.name, c.value, l.id)),
+			Failure: ops(get(c.name)),
+		}), listing(c.lock.dir)),
+	}}
+	c.lease, c.moving, c.item = l, true, it
+	s.mu.Unlock()
+	if err := s.batch.do(ctx, it); err != nil {
+		if err = s.notAcquired(ctx, c, it, err, l); errors.Is(err, errAgain) {
+			err = unavailable(err)
+		}
+		return driver.Grant{}, err
+	}
+	s.mu.Lock()
+	c.item = nil
+	stranger := s.answeredLocked(c, it)
+	if stranger != nil {
+		s.hauntedLocked(c, stranger)
+		s.mu.Unlock()
+		return driver.Grant{}, unavailable(errAgain)
+	}
+	s.mu.Unlock()
+	queue := contenders(c.lock.dir, r.Key, rangeOf(it.resp.Responses[1]).Kvs)
+	if n := holders(queue); n > 0 && queue[n-1].rev >= c.rev {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		c.held, c.since = true, bootclock.Coarse()
+		return c.grantLocked(sent, r.TTL), nil
+	}
+	return driver.Grant{}, s.undo(ctx, c, s.heldError(ctx, r.Key, queue))
+}
+
+// undo gives up a claim that is refused, and returns why.
+func (s *Store) undo(ctx context.Context, c *claim, why error) error {
+	s.mu.Lock()
+	if c.rev == 0 && c.doubt.IsZero() {
+		s.forgetLocked(c)
+		s.mu.Unlock()
+		return why
+	}
+	c.leaving = true
+	s.endLocked(c)
+	it := c.removal()
+	s.mu.Unlock()
+	err := s.batch.do(ctx, it)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.sweepLocked(c)
+	} else {
+		s.forgetLocked(c)
+	}
+	return why
+}
+
+// grantLocked is the answer about a claim that holds.
+func (c *claim) grantLocked(sent time.Time, ttl time.Duration) driver.Grant {
+	c.ttl = ttl
+	d := min(promise(ttl), c.lease.end.Sub(sent))
+	c.deadline = sent.Add(d)
+	return driver.Grant{Token: c.rev, Ticket: c.rev, TTL: d}
+}
+
+// waitingLocked is the answer about a place in line.
+func (c *claim) waitingLocked(sent time.Time) driver.Grant {
+	d := min(driver.WaiterTTL, c.lease.end.Sub(sent))
+	c.sent, c.deadline = sent, sent.Add(d)
+	return driver.Grant{Waiting: true, Ticket: c.rev, TTL: d}
+}
+
+// list reads the queue of a key.
+func (s *Store) list(ctx context.Context, k *lock) ([]contender, error) {
+	resp, err := s.kv.Range(ctx, rangeRequest(k.dir))
+	if err != nil {
+		return nil, readFailure(ctx, err)
+	}
+	return contenders(k.dir, k.key, resp.Kvs), nil
+}
+
+// Release ends a claim: see driver.Locks.
+func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
+	if err := driver.CheckClaim(cl); err != nil {
+		return err
+	}
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	var c *claim
+	if k := s.keys[cl.Key]; k != nil {
+		c = k.claims[cl.ID]
+	}
+	if c == nil {
+		s.mu.Unlock()
+		return s.releaseStranger(ctx, cl)
+	}
+	if under := c.item; under != nil { // a put that comes after the removal would stay
+		s.mu.Unlock()
+		select {
+		case <-under.done:
+			s.late(c, under)
+		case <-ctx.Done():
+			return failure(ctx, ctx.Err())
+		}
+		s.mu.Lock()
+	}
+	if !bootclock.Now().Before(c.deadline) && c.busy == 0 {
+		wake := s.endLocked(c)
+		s.sweepLocked(c)
+		s.mu.Unlock()
+		for _, f := range wake {
+			f()
+		}
+		return driver.ErrLost
+	}
+	c.leaving = true
+	it := c.removal()
+	s.mu.Unlock()
+
+	err := s.batch.do(ctx, it)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		c.leaving = false
+		return err
+	}
+	s.endLocked(c)
+	if it.resp.Succeeded || c.doubt.IsZero() {
+		s.forgetLocked(c)
+	} else {
+		s.sweepLocked(c) // the put may still come
+	}
+	if !it.resp.Succeeded {
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// releaseStranger ends a claim that this process did not make, or has
+// forgotten.
+func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
+	k := &lock{key: cl.Key, dir: s.dir(cl.Key)}
+	queue, err := s.list(ctx, k)
+	if err != nil {
+		return err
+	}
+	i := find(queue, cl.ID)
+	if i < 0 || s.dying(cl, queue[i].name) {
+		return driver.ErrLost
+	}
+	it := &item{dir: k.dir, name: queue[i].name, txn: &pb.TxnRequest{
+		Compare: only(createRev(queue[i].name, queue[i].rev)),
+		Success: ops(remove(queue[i].name)),
+	}}
+	if err := s.batch.do(ctx, it); err != nil {
+		return err
+	}
+	if !it.resp.Succeeded {
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// dying reports whether the name is one that this process is about to remove.
+func (s *Store) dying(cl driver.Claim, name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.keys[cl.Key]; k != nil {
+		for c := range k.all {
+			if c.ended && c.name == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Downgrade makes a writer a reader: see driver.Downgrader.
+func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duration) (driver.Grant, error) {
+	a := s.Renew(ctx, []driver.Claim{cl}, ttl)[0]
+	if a.State == driver.Unknown {
+		return driver.Grant{}, a.Err
+	}
+	s.mu.Lock()
+	var c *claim
+	if k := s.keys[cl.Key]; k != nil {
+		c = k.claims[cl.ID]
+	}
+	if a.State != driver.Held || c == nil || c.Capacity != driver.Whole {
+		s.mu.Unlock()
+		return driver.Grant{}, driver.ErrLost
+	}
+	if c.Weight == 1 {
+		s.mu.Unlock()
+		return a.Grant, nil
+	}
+	reader := c.Claim
+	reader.Weight = 1
+	text := encode(reader)
+	it := &item{dir: c.lock.dir, name: c.name, txn: &pb.TxnRequest{
+		Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
+		Success: ops(put(c.name, text, c.lease.id)),
+	}}
+	s.mu.Unlock()
+	err := s.batch.do(ctx, it)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case errors.Is(err, driver.ErrUnknown):
+		c.moving = true // it has to be written again to be sure
+		return driver.Grant{}, err
+	case err != nil:
+		return driver.Grant{}, err
+	case !it.resp.Succeeded:
+		return driver.Grant{}, unavailable(errors.New("somebody else has changed the lock's name"))
+	}
+	c.mod, c.Weight, c.value = it.rev, 1, text
+	return a.Grant, nil
+}

@@ -1,0 +1,140 @@
+package etcdstore
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// dir is the beginning of the names of all contenders for a key.
+func (s *Store) dir(key string) string { return s.prefix + key + "/" }
+
+// afterDir is the end of the range that begins with dir: "0" follows "/".
+func afterDir(dir string) string { return dir[:len(dir)-1] + "0" }
+
+// keyOf is the reverse of dir: a contender's name has no slash, so the key is
+// what stands before the last one, whatever it contains.
+func (s *Store) keyOf(name string) (key string, ok bool) {
+	rest, ok := strings.CutPrefix(name, s.prefix)
+	slash := strings.LastIndexByte(rest, '/')
+	if !ok || slash < 1 || driver.CheckKey(rest[:slash]) != nil {
+		return "", false
+	}
+	return rest[:slash], true
+}
+
+// place is the name of the process's nth place in line for one key. The names
+// are few and stable: every name that was ever used slows the server down
+// until the next compaction.
+func (s *Store) place(dir string, n int) string {
+	if n == 0 {
+		return dir + s.process
+	}
+	return dir + s.process + "-" + strconv.Itoa(n)
+}
+
+// value is what a contender's name holds, for people with etcdctl and for
+// other processes.
+type value struct {
+	Baton    int    `json:"baton"` // the format; 1
+	Owner    string `json:"owner"`
+	Weight   int64  `json:"weight,omitempty"`   // 0: exclusive
+	Capacity int64  `json:"capacity,omitempty"` // 0: exclusive, or a reader
+	ID       string `json:"id"`
+}
+
+func encode(c driver.Claim) string {
+	v := value{Baton: 1, Owner: c.Owner, ID: c.ID}
+	if !c.Exclusive() {
+		v.Weight = c.Weight
+	}
+	if c.Capacity != driver.Whole {
+		v.Capacity = c.Capacity
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings and numbers always marshal
+	}
+	return string(text)
+}
+
+// A contender is one name below a key: a holder or a waiter.
+type contender struct {
+	driver.Claim
+	name    string
+	value   string
+	rev     int64 // create revision: the place in line, and the token
+	mod     int64 // mod revision
+	lease   int64 // 0: not a lock
+	foreign bool  // not Baton's: taken for an exclusive request
+}
+
+// contenderOf reads a name below dir. ok is false for what belongs to another
+// key, one whose name goes on after dir.
+func contenderOf(dir, key string, kv *mvccpb.KeyValue) (c contender, ok bool) {
+	name := string(kv.Key)
+	if strings.Contains(name[len(dir):], "/") {
+		return c, false
+	}
+	c = contender{
+		name: name, value: string(kv.Value), rev: kv.CreateRevision, mod: kv.ModRevision, lease: kv.Lease,
+		Claim: driver.Claim{Key: key, Weight: driver.Whole, Capacity: driver.Whole},
+	}
+	var v value
+	if json.Unmarshal(kv.Value, &v) != nil || v.Baton != 1 || v.ID == "" {
+		c.foreign = true
+		return c, true
+	}
+	c.ID, c.Owner = v.ID, v.Owner
+	if v.Weight > 0 {
+		c.Weight = v.Weight
+	}
+	if v.Capacity > 0 {
+		c.Capacity = v.Capacity
+	}
+	return c, true
+}
+
+// contenders reads what a range below dir has returned, in the order of the
+// queue.
+func contenders(dir, key string, kvs []*mvccpb.KeyValue) []contender {
+	all := make([]contender, 0, len(kvs))
+	for _, kv := range kvs {
+		if c, ok := contenderOf(dir, key, kv); ok {
+			all = append(all, c)
+		}
+	}
+	slices.SortFunc(all, byAge)
+	return all
+}
+
+// byAge is the order of the queue. Two that one transaction has put are told
+// apart by their names.
+func byAge(a, b contender) int {
+	return cmp.Or(cmp.Compare(a.rev, b.rev), strings.Compare(a.name, b.name))
+}
+
+// holders is how many of the queue hold: its head, and all who fit beside it,
+// up to the first who does not. Those who leave only let more in, so whoever
+// holds goes on holding until it leaves.
+func holders(queue []contender) int {
+	var used int64
+	for i, c := range queue {
+		if i > 0 && (c.Capacity != queue[0].Capacity || used+c.Weight > c.Capacity) {
+			return i
+		}
+		used += c.Weight
+	}
+	return len(queue)
+}
+
+// find returns the index of the contender with the claim's ID, or -1.
+func find(queue []contender, id string) int {
+	return slices.IndexFunc(queue, func(c contender) bool { return !c.foreign && c.ID == id })
+}

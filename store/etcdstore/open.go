@@ -1,0 +1,108 @@
+package etcdstore
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Config says where etcd is, for Open.
+type Config struct {
+	// Endpoints are host:port pairs of some members, better of all.
+	Endpoints []string
+
+	// Username and Password log in. Default to none.
+	Username, Password string
+
+	// TLS encrypts the connections. Without a ServerName, that of each
+	// endpoint is verified. Defaults to plain TCP.
+	TLS *tls.Config
+}
+
+// Open connects to etcd and returns a store that closes its connections by
+// itself. It fails with driver.ErrUnavailable if no member answers; ctx bounds
+// how long it tries.
+func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, errors.New("etcd: no endpoint")
+	}
+	client, err := connect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	s, err := New(client, opts...)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	s.owned = true
+	// Whoever may not read the locks, or has mistyped where they are, hears
+	// of it now.
+	if _, err := s.list(ctx, &lock{key: "?", dir: s.dir("?")}); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// connect makes a client. It logs in, if at all, before it returns, which the
+// client bounds by its own time-out only.
+func connect(ctx context.Context, cfg Config) (*clientv3.Client, error) {
+	type made struct {
+		client *clientv3.Client
+		err    error
+	}
+	done := make(chan made, 1)
+	go func() {
+		c, err := clientv3.New(clientConfig(cfg))
+		done <- made{c, err}
+	}()
+	select {
+	case m := <-done:
+		if m.err != nil {
+			return nil, fmt.Errorf("etcd: %w: %w", driver.ErrUnavailable, m.err)
+		}
+		return m.client, nil
+	case <-ctx.Done():
+		go func() {
+			if m := <-done; m.err == nil {
+				m.client.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+func clientConfig(cfg Config) clientv3.Config {
+	return clientv3.Config{
+		Endpoints: cfg.Endpoints,
+		Username:  cfg.Username,
+		Password:  cfg.Password,
+		TLS:       cfg.TLS,
+
+		DialTimeout: 5 * time.Second,
+		// The shortest that gRPC allows. Where the system can, a connection
+		// on which nothing is acknowledged ends after the time-out.
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 2 * time.Second,
+		PermitWithoutStream:  true,
+
+		Logger: zap.NewNop(), // errors are returned
+		DialOptions: []grpc.DialOption{
+			// By itself gRPC leaves a member alone for up to two minutes.
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+				MinConnectTimeout: 3 * time.Second,
+			}),
+		},
+	}
+}

@@ -1,0 +1,357 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// maxReads is how many operations go in one transaction: the server allows
+// 128.
+const maxReads = 100
+
+// A renewal is one claim on its way through Renew.
+type renewal struct {
+	claim   *claim
+	results []int // where its answer goes: a claim may be given twice
+	state   driver.State
+	err     error
+	decided bool
+	want    *lease
+}
+
+// Renew confirms claims: see driver.Locks.
+//
+// It takes one message for each class of lease and, together with it, one
+// transaction for up to a hundred claims that looks whether they are still
+// there. A claim whose class has changed, because it was granted in line or is
+// renewed with another TTL, is put on the other lease by the same transaction.
+func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	answers := make([]driver.Renewal, len(claims))
+	sent := bootclock.Coarse()
+	early := s.ready(ctx)
+	byClaim := map[*claim]*renewal{}
+	var work []*renewal
+	var strange []int
+	add := func(c *claim, i int) {
+		w := byClaim[c]
+		if w == nil {
+			w = &renewal{claim: c}
+			byClaim[c] = w
+			work = append(work, w)
+			c.busy++
+		}
+		w.results = append(w.results, i)
+	}
+	var wake []func()
+	for i, cl := range claims {
+		err := driver.CheckClaim(cl)
+		if err == nil {
+			err = driver.CheckTTL(cl.Key, ttl, traits)
+		}
+		if err == nil {
+			err = early
+		}
+		if err != nil {
+			answers[i] = driver.Renewal{Err: err}
+			continue
+		}
+		s.mu.Lock()
+		var c *claim
+		if k := s.keys[cl.Key]; k != nil {
+			c = k.claims[cl.ID]
+		}
+		switch {
+		case c == nil || c.rev == 0:
+			strange = append(strange, i)
+		case c.busy == 0 && !bootclock.Now().Before(c.deadline):
+			wake = append(wake, s.endLocked(c)...)
+			s.sweepLocked(c)
+			answers[i].State = driver.Lost
+		default:
+			add(c, i)
+		}
+		s.mu.Unlock()
+	}
+	for _, f := range wake {
+		f()
+	}
+	s.adopt(ctx, claims, strange, answers, add)
+	if len(work) == 0 {
+		return answers
+	}
+
+	refreshed := map[*lease]*asking{}
+	pending := work
+	for round := 0; len(pending) > 0 && round < attempts; round++ {
+		s.aim(ctx, pending, ttl, refreshed)
+		s.look(ctx, pending)
+		var rest []*renewal
+		for _, w := range pending {
+			if !w.decided {
+				rest = append(rest, w)
+			}
+		}
+		pending = rest
+	}
+	for l, a := range refreshed {
+		err := a.wait(ctx)
+		if err == nil {
+			continue
+		}
+		for _, w := range work {
+			if w.want == l && w.state != driver.Lost && w.err == nil {
+				w.err = err
+			}
+		}
+	}
+
+	s.mu.Lock()
+	for _, w := range work {
+		c := w.claim
+		c.busy--
+		r := driver.Renewal{State: w.state}
+		switch {
+		case c.ended || w.state == driver.Lost:
+			wake = append(wake, s.endLocked(c)...)
+			if w.state == driver.Lost {
+				s.forgetLocked(c)
+			}
+			r.State = driver.Lost
+		case w.err != nil || !w.decided:
+			r.State = driver.Unknown
+			if r.Err = w.err; r.Err == nil {
+				r.Err = unavailable(errors.New("the lock's name changes all the time"))
+			}
+		case w.state == driver.Held:
+			r.Grant = c.grantLocked(sent, ttl)
+		default:
+			r.Grant = c.waitingLocked(sent)
+			c.ttl = ttl
+			if c.lock.watchedLocked(c.ID) {
+				s.mirrorLocked(c.lock)
+			}
+		}
+		if !c.ended {
+			s.dueLocked(c.deadline)
+		}
+		for _, i := range w.results {
+			answers[i] = r
+		}
+	}
+	s.mu.Unlock()
+	return answers
+}
+
+// aim says on which lease each claim belongs, and has it kept alive from now
+// on.
+func (s *Store) aim(ctx context.Context, work []*renewal, ttl time.Duration, refreshed map[*lease]*asking) {
+	for _, w := range work {
+		class := int64(waiterSeconds)
+		s.mu.Lock()
+		if w.claim.held {
+			class = seconds(ttl)
+		}
+		l := s.leases[class]
+		usable := l != nil && l.id != 0 && !l.dead && bootclock.Coarse().Before(l.end)
+		if usable && refreshed[l] == nil {
+			refreshed[l] = s.refreshLocked(l)
+		}
+		s.mu.Unlock()
+		if !usable {
+			var err error
+			if l, err = s.leaseFor(ctx, class); err != nil {
+				w.err, w.decided = err, true
+				continue
+			}
+		}
+		w.want = l
+	}
+}
+
+// look asks for the state of each claim, and puts those on another lease that
+// belong there. Claims that need another look are not decided.
+func (s *Store) look(ctx context.Context, work []*renewal) {
+	type question struct {
+		w    *renewal
+		move int // index of the answer, -1: none
+		read int
+	}
+	txn := &pb.TxnRequest{}
+	var asked []question
+	listings := map[string]int{}
+	flush := func() {
+		if len(asked) == 0 {
+			return
+		}
+		resp, err := s.kv.Txn(ctx, txn)
+		if err != nil {
+			err = failure(ctx, err)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, q := range asked {
+			if err != nil {
+				if q.move >= 0 && errors.Is(err, driver.ErrUnknown) {
+					q.w.claim.moving = true
+				}
+				if leaseGone(err) && !q.w.want.dead { // the next round has another
+					s.refreshLocked(q.w.want)
+				}
+				q.w.err, q.w.decided = err, true
+				continue
+			}
+			if q.move >= 0 && !s.movedLocked(q.w, answerOf(resp.Responses[q.move]), resp.Header.Revision) {
+				continue
+			}
+			if q.read >= 0 {
+				s.readLocked(q.w, rangeOf(resp.Responses[q.read]))
+			}
+		}
+		txn, asked = &pb.TxnRequest{}, nil
+		clear(listings)
+	}
+	for _, w := range work {
+		if w.decided {
+			continue
+		}
+		s.mu.Lock()
+		c := w.claim
+		q := question{w, -1, -1}
+		if c.lease != w.want || c.moving {
+			q.move = len(txn.Success)
+			txn.Success = append(txn.Success, nested(&pb.TxnRequest{
+				Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
+				Success: ops(put(c.name, c.value, w.want.id)),
+				Failure: ops(get(c.name)),
+			}))
+		}
+		switch at, ok := listings[c.lock.dir]; {
+		case c.held && q.move >= 0: // that tells enough
+		case c.held:
+			q.read = len(txn.Success)
+			txn.Success = append(txn.Success, get(c.name))
+		case ok:
+			q.read = at
+		default:
+			q.read = len(txn.Success)
+			listings[c.lock.dir] = q.read
+			txn.Success = append(txn.Success, listing(c.lock.dir))
+		}
+		s.mu.Unlock()
+		asked = append(asked, q)
+		if len(txn.Success) >= maxReads {
+			flush()
+		}
+	}
+	flush()
+}
+
+// movedLocked takes the answer to a move. It reports whether the claim is now
+// on the lease that it belongs on.
+func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool {
+	c := w.claim
+	if answer.Succeeded {
+		c.mod, c.lease, c.moving = rev, w.want, false
+		if c.held {
+			w.state, w.decided = driver.Held, true
+		}
+		return true
+	}
+	kvs := rangeOf(answer.Responses[0]).Kvs
+	if len(kvs) == 0 || kvs[0].CreateRevision != c.rev {
+		w.state, w.decided = driver.Lost, true
+		return false
+	}
+	c.mod, c.moving = kvs[0].ModRevision, true // an earlier move, or that of another process
+	return false
+}
+
+// readLocked takes what was read of a claim that is where it belongs: its name
+// or its queue.
+func (s *Store) readLocked(w *renewal, answer *pb.RangeResponse) {
+	c := w.claim
+	var own *mvccpb.KeyValue
+	for _, kv := range answer.Kvs {
+		if string(kv.Key) == c.name && kv.CreateRevision == c.rev {
+			own = kv
+		}
+	}
+	switch {
+	case own == nil:
+		w.state, w.decided = driver.Lost, true
+		return
+	case own.ModRevision > c.mod && own.Lease != c.lease.id: // somebody has moved it
+		c.mod, c.moving = own.ModRevision, true
+		return
+	case c.held:
+		w.state, w.decided = driver.Held, true
+		return
+	}
+	queue := contenders(c.lock.dir, c.Key, answer.Kvs)
+	n := holders(queue)
+	if n == 0 || byAge(queue[n-1], contender{rev: c.rev, name: c.name}) < 0 {
+		w.state, w.decided = driver.Waiting, true
+		return
+	}
+	c.held, c.since = true, bootclock.Coarse()
+	if c.lease.seconds == waiterSeconds && seconds(c.ttl) == waiterSeconds {
+		w.state, w.decided = driver.Held, true
+	}
+}
+
+// adopt finds claims that this process did not make, or does not know the
+// outcome of: a lease that was detached elsewhere, an acquire without an
+// answer.
+func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int, answers []driver.Renewal, add func(*claim, int)) {
+	for len(strange) > 0 {
+		part := strange[:min(len(strange), maxReads)]
+		strange = strange[len(part):]
+		txn := &pb.TxnRequest{}
+		for _, i := range part {
+			txn.Success = append(txn.Success, listing(s.dir(claims[i].Key)))
+		}
+		resp, err := s.kv.Txn(ctx, txn)
+		if err != nil {
+			err = readFailure(ctx, err)
+			for _, i := range part {
+				answers[i].Err = err
+			}
+			continue
+		}
+		for n, i := range part {
+			cl := claims[i]
+			dir := s.dir(cl.Key)
+			queue := contenders(dir, cl.Key, rangeOf(resp.Responses[n]).Kvs)
+			at := find(queue, cl.ID)
+			if at < 0 || s.dying(cl, queue[at].name) {
+				answers[i].State = driver.Lost
+				continue
+			}
+			e := queue[at]
+			s.mu.Lock()
+			k := s.lockLocked(cl.Key)
+			c := k.claims[cl.ID]
+			if c == nil {
+				c = &claim{lock: k, place: -1}
+				k.claims[cl.ID], k.all[c] = c, true
+			}
+			if c.rev == 0 {
+				c.Claim, c.name, c.value = e.Claim, e.name, e.value
+				c.rev, c.mod, c.lease, c.moving, c.doubt = e.rev, e.mod, nil, true, time.Time{}
+				c.deadline = bootclock.Coarse().Add(driver.WaiterTTL) // until it is confirmed
+			}
+			if at < holders(queue) && !c.held {
+				c.held, c.since = true, bootclock.Coarse()
+			}
+			add(c, i)
+			s.mu.Unlock()
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package etcdstore
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Store keeps locks in etcd. It implements driver.Store, driver.Watcher,
+// driver.Inspector, driver.Downgrader and driver.Examiner. Use New or Open.
+type Store struct {
+	client  *clientv3.Client
+	kv      pb.KVClient
+	leaser  pb.LeaseClient
+	owned   bool   // the client is ours to close
+	prefix  string // empty, or with a slash at its end
+	process string // the name of this process in every queue
+	batch   batcher
+	ctx     context.Context // ends with the store
+	stop    context.CancelFunc
+	work    sync.WaitGroup
+
+	mu     sync.Mutex
+	keys   map[string]*lock
+	leases map[int64]*lease // by class
+	house  housekeeping
+	closed bool
+}
+
+var (
+	_ driver.Store      = (*Store)(nil)
+	_ driver.Watcher    = (*Store)(nil)
+	_ driver.Inspector  = (*Store)(nil)
+	_ driver.Downgrader = (*Store)(nil)
+)
+
+var traits = driver.Traits{
+	Store:     "etcd",
+	Fencing:   true,
+	FIFO:      true,
+	Shared:    true,
+	Permits:   true,
+	Durable:   true,
+	Failover:  true,
+	Consensus: true,
+	Processes: true,
+	Machines:  true,
+	MinTTL:    waiterSeconds * time.Second,
+	MaxTTL:    24 * time.Hour,
+}
+
+// Traits says what the store promises.
+func (s *Store) Traits() driver.Traits { return traits }
+
+// An Option changes how New and Open make a store.
+type Option func(*Store) error
+
+// Prefix puts p and a slash before the name of every lock. Defaults to none,
+// so that a lock's name on the server is its key. A slash at the end of p
+// changes nothing.
+func Prefix(p string) Option {
+	return func(s *Store) error {
+		p = strings.TrimSuffix(p, "/")
+		if p == "" {
+			s.prefix = ""
+			return nil
+		}
+		if err := driver.CheckKey(p); err != nil {
+			return fmt.Errorf("prefix: %w", err)
+		}
+		s.prefix = p + "/"
+		return nil
+	}
+}
+
+// New returns a store that uses a client that the caller made, and which Close
+// leaves open. It does not talk to the server. A namespace that was put around
+// parts of the client is not seen: use Prefix.
+//
+// The client should detect connections that have fallen silent
+// (clientv3.Config.DialKeepAliveTime and DialKeepAliveTimeout), and come back
+// soon after a long outage (grpc.WithConnectParams with a short MaxDelay; by
+// itself gRPC pauses up to two minutes).
+func New(client *clientv3.Client, opts ...Option) (*Store, error) {
+	s := &Store{
+		client: client,
+		kv:     clientv3.RetryKVClient(client),
+		leaser: clientv3.RetryLeaseClient(client),
+		keys:   map[string]*lock{},
+		leases: map[int64]*lease{},
+		// Others know us by it; nobody trusts it.
+		process: fmt.Sprintf("%016x", rand.Uint64()),
+	}
+	for _, set := range opts {
+		if err := set(s); err != nil {
+			return nil, fmt.Errorf("etcd: %w", err)
+		}
+	}
+	s.batch.store = s
+	// A member without a leader says so at once, instead of waiting for one.
+	s.ctx, s.stop = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
+	return s, nil
+}
+
+// Close ends the store. Locks that are held stay until they expire. The client
+// is closed only if Open made it. Further calls fail with driver.ErrClosed.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.house.stopLocked()
+	s.mu.Unlock()
+	s.stop()
+	s.work.Wait()
+	if s.owned {
+		return s.client.Close()
+	}
+	return nil
+}
+
+// ready returns the error of a call that must not be made.
+func (s *Store) ready(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return driver.ErrClosed
+	}
+	return nil
+}
+
+// A lock is what this process knows of one key. Guarded by Store.mu.
+type lock struct {
+	key, dir string
+	claims   map[string]*claim // that stand, by ID
+	all      map[*claim]bool   // and those that are to be cleaned up behind
+	places   []*claim          // who has which name of this process; nil: free
+	watches  map[*watch]bool
+	mirror   *mirror
+}
+
+// A claim is one of this process. Guarded by Store.mu.
+type claim struct {
+	driver.Claim
+	lock  *lock
+	place int // index in lock.places; -1: another process made the name
+	name  string
+	value string
+
+	rev, mod int64  // create and mod revision; 0: not known to exist
+	lease    *lease // what the name is on
+	moving   bool   // an answer was lost: it may be on another lease
+
+	item  *item     // the acquire whose answer is not known
+	doubt time.Time // until when a request whose answer was lost may take effect
+
+	ttl      time.Duration // as asked for
+	held     bool          // it is known to hold, and does so until its end
+	since    time.Time     // when that became known
+	sent     time.Time     // when the last request was sent that was answered with "waiting"
+	deadline time.Time     // it does not stand from then on
+	leaving  bool          // a Release is under way
+	busy     int           // calls that are about to prolong it
+	ended    bool
+}
+
+func (s *Store) lockLocked(key string) *lock {
+	k := s.keys[key]
+	if k == nil {
+		k = &lock{key: key, dir: s.dir(key), claims: map[string]*claim{}, all: map[*claim]bool{}}
+		s.keys[key] = k
+	}
+	return k
+}
+
+// addLocked registers a claim, under the first free name of this process.
+func (s *Store) addLocked(k *lock, cl driver.Claim) *claim {
+	c := &claim{Claim: cl, lock: k, value: encode(cl)}
+	for c.place < len(k.places) && k.places[c.place] != nil {
+		c.place++
+	}
+	if c.place == len(k.places) {
+		k.places = append(k.places, nil)
+	}
+	k.places[c.place] = c
+	c.name = s.place(k.dir, c.place)
+	k.claims[c.ID], k.all[c] = c, true
+	return c
+}
+
+// endLocked ends a claim in the eyes of this process. Its name stays taken
+// until forgetLocked. The caller runs what it returns after unlocking.
+func (s *Store) endLocked(c *claim) (wake []func()) {
+	if c.ended {
+		return nil
+	}
+	c.ended = true
+	if c.lock.claims[c.ID] == c {
+		delete(c.lock.claims, c.ID)
+	}
+	return c.lock.wakeLocked(c.ID, driver.Hint{})
+}
+
+// forgetLocked forgets a claim that has certainly nothing on the server.
+func (s *Store) forgetLocked(c *claim) {
+	k := c.lock
+	c.ended = true
+	if k.claims[c.ID] == c {
+		delete(k.claims, c.ID)
+	}
+	delete(k.all, c)
+	if c.place >= 0 && k.places[c.place] == c {
+		k.places[c.place] = nil
+		for len(k.places) > 0 && k.places[len(k.places)-1] == nil {
+			k.places = k.places[:len(k.places)-1]
+		}
+	}
+	s.idleLocked(k)
+}
+
+// idleLocked forgets a lock that nobody of this process has to do with.
+func (s *Store) idleLocked(k *lock) {
+	if len(k.all) == 0 && len(k.watches) == 0 && k.mirror == nil {
+		delete(s.keys, k.key)
+	}
+}

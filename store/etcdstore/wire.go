@@ -1,0 +1,81 @@
+package etcdstore
+
+import (
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// The requests of etcd's API that the store is made of.
+
+func createRev(name string, rev int64) *pb.Compare {
+	return &pb.Compare{
+		Key: []byte(name), Target: pb.Compare_CREATE, Result: pb.Compare_EQUAL,
+		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: rev},
+	}
+}
+
+func modRev(name string, rev int64) *pb.Compare {
+	return &pb.Compare{
+		Key: []byte(name), Target: pb.Compare_MOD, Result: pb.Compare_EQUAL,
+		TargetUnion: &pb.Compare_ModRevision{ModRevision: rev},
+	}
+}
+
+func hasValue(name, value string) *pb.Compare {
+	return &pb.Compare{
+		Key: []byte(name), Target: pb.Compare_VALUE, Result: pb.Compare_EQUAL,
+		TargetUnion: &pb.Compare_Value{Value: []byte(value)},
+	}
+}
+
+func onLease(name string, lease int64) *pb.Compare {
+	return &pb.Compare{
+		Key: []byte(name), Target: pb.Compare_LEASE, Result: pb.Compare_EQUAL,
+		TargetUnion: &pb.Compare_Lease{Lease: lease},
+	}
+}
+
+// nobody is true if no name begins with dir.
+func nobody(dir string) *pb.Compare {
+	c := createRev(dir, 0)
+	c.RangeEnd = []byte(afterDir(dir))
+	return c
+}
+
+func put(name, value string, lease int64) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{
+		Key: []byte(name), Value: []byte(value), Lease: lease,
+	}}}
+}
+
+func remove(name string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{
+		Key: []byte(name),
+	}}}
+}
+
+func get(name string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte(name)}}}
+}
+
+func listing(dir string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
+		Key: []byte(dir), RangeEnd: []byte(afterDir(dir)),
+	}}}
+}
+
+// oldest is the head of the queue alone.
+func oldest(dir string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
+		Key: []byte(dir), RangeEnd: []byte(afterDir(dir)),
+		SortTarget: pb.RangeRequest_CREATE, SortOrder: pb.RangeRequest_ASCEND, Limit: 1,
+	}}}
+}
+
+func nested(t *pb.TxnRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: t}}
+}
+
+func ops(o ...*pb.RequestOp) []*pb.RequestOp     { return o }
+func only(c ...*pb.Compare) []*pb.Compare        { return c }
+func rangeOf(r *pb.ResponseOp) *pb.RangeResponse { return r.GetResponseRange() }
+func answerOf(r *pb.ResponseOp) *pb.TxnResponse  { return r.GetResponseTxn() }

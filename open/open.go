@@ -9,8 +9,9 @@
 //	mysql://[USER:PASSWORD@]HOST[:3306]/DATABASE MySQL or MariaDB; also mariadb://
 //	postgres://[USER:PASSWORD@]HOST[:5432]/DB    PostgreSQL; of several hosts the primary; also postgresql://
 //	zk://[USER:PASSWORD@]HOST[:2181],HOST,…/PATH ZooKeeper; each lock is a node below PATH
+//	etcd://[USER:PASSWORD@]HOST[:2379],…[/PREFIX] etcd, some or all of its members
 //
-// TLS is spoken to rediss://, rediss+sentinel:// and rediss+cluster://.
+// TLS is spoken to rediss://, rediss+sentinel://, rediss+cluster:// and etcds://.
 //
 // # Characters
 //
@@ -57,6 +58,9 @@
 //
 //	session=30s           the session's time-out; half of it is the longest TTL
 //	acl=world             with a user name: make nodes for anybody, not for that user alone
+//
+// etcd knows password-file, password-env, connect-timeout, and the parameters
+// of TLS.
 //
 // A parameter or a scheme that is not known is an error that names the
 // nearest one that is.
@@ -111,11 +115,13 @@ var schemes = map[string]opener{
 	"postgres":        openPostgres,
 	"postgresql":      openPostgres,
 	"zk":              openZooKeeper,
+	"etcd":            openEtcd,
+	"etcds":           openEtcd,
 }
 
 // absent are schemes that mean something, but not to this build.
 var absent = []string{
-	"redlock", "etcd", "etcds",
+	"redlock",
 }
 
 // instead says what to write for schemes that others use.
@@ -184,7 +190,7 @@ var escapePath = strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23")
 
 func unknownScheme(a *address) error {
 	if slices.Contains(absent, a.scheme) {
-		return fmt.Errorf("this build has no %s store yet: it has memory, sqlite, redis, mysql, postgres and zk", a.scheme)
+		return fmt.Errorf("this build has no %s store yet: it has memory, sqlite, redis, mysql, postgres, zk and etcd", a.scheme)
 	}
 	if form, ok := instead[a.scheme]; ok {
 		return fmt.Errorf("unknown scheme %q: write %s", a.scheme, form)

@@ -119,7 +119,7 @@ func (p *params) tls(secure bool) *tls.Config {
 	}
 	if !secure {
 		if ca != "" || cert != "" || key != "" || c.ServerName != "" || c.InsecureSkipVerify {
-			p.fail("parameters ca, cert, key, server-name and insecure need TLS: the scheme must begin with rediss")
+			p.fail("parameters ca, cert, key, server-name and insecure need TLS: the scheme must begin with rediss or be etcds")
 		}
 		return nil
 	}

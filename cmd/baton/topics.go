@@ -20,6 +20,7 @@ file in the user's state directory, $XDG_STATE_HOME/baton/locks.db or
   mysql://user:password@host:3306/db      MySQL or MariaDB; also mariadb://
   postgres://user:password@host:5432/db   PostgreSQL
   zk://h1,h2,h3/locks                     ZooKeeper; each lock is a node below /locks
+  etcd://user:password@h1,h2,h3/prefix    etcd; etcds:// speaks TLS
   memory:                                 this process only: for trying things out
 
 Passwords do not have to stand in the URL, where other users of the machine may see
@@ -59,6 +60,8 @@ Parameters of ZooKeeper:
   session=30s             the session's time-out: half of it is the longest TTL, and a
                           process that died keeps its locks for all of it
   acl=world               with a user name: nodes for anybody, not for that user alone
+
+Parameters of etcd: password-file, password-env, connect-timeout, and those for TLS.
 
 No password is ever printed or logged.
 

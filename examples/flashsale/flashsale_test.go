@@ -68,6 +68,7 @@ func TestMySQL(t *testing.T) {
 func TestZooKeeper(t *testing.T) {
 	testSale(t, "zk://"+testserver.SharedZooKeeper(t).Addr+"/flashsale", true)
 }
+func TestEtcd(t *testing.T) { testSale(t, "etcd://"+testserver.SharedEtcd(t).Addr+"/sale", true) }
 
 func TestText(t *testing.T) {
 	t.Parallel()

@@ -46,6 +46,7 @@ func TestMySQL(t *testing.T)  { testStory(t, "mysql://root@"+testserver.SharedMa
 func TestZooKeeper(t *testing.T) {
 	testStory(t, "zk://"+testserver.SharedZooKeeper(t).Addr+"/points")
 }
+func TestEtcd(t *testing.T) { testStory(t, "etcd://"+testserver.SharedEtcd(t).Addr+"/points") }
 
 // The steps are the same in every run.
 func TestText(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/etcdstore"
 	"github.com/batonhq/baton/store/memstore"
 	"github.com/batonhq/baton/store/mysqlstore"
 	"github.com/batonhq/baton/store/pgstore"
@@ -30,6 +31,7 @@ var stores = []driver.Locks{
 	new(mysqlstore.Store),
 	new(pgstore.Store),
 	new(zkstore.Store),
+	new(etcdstore.Store),
 }
 
 // promise is one row of the table.

@@ -2,6 +2,7 @@ package testserver
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,16 @@ type EtcdServer struct {
 
 	// Name is that of the member.
 	Name string
+
+	tls *tls.Config // nil: it speaks without
+}
+
+// url is where it serves clients.
+func (s *EtcdServer) url() string {
+	if s.tls != nil {
+		return "https://" + s.Addr
+	}
+	return "http://" + s.Addr
 }
 
 // Do sends one request to etcd's JSON gateway, for example to
@@ -37,8 +48,8 @@ func (s *EtcdServer) Do(path string, request map[string]any) (map[string]any, er
 	if err != nil {
 		return nil, err
 	}
-	client := http.Client{Timeout: answerTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Post("http://"+s.Addr+path, "application/json", bytes.NewReader(body))
+	client := http.Client{Timeout: answerTimeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: s.tls}}
+	resp, err := client.Post(s.url()+path, "application/json", bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +89,20 @@ func (s *EtcdServer) serves() error {
 // own, for example "--quota-backend-bytes=16777216".
 func Etcd(t TB, args ...string) *EtcdServer {
 	t.Helper()
-	return etcdMembers(t, 1, args)[0]
+	return etcdMembers(t, 1, nil, args)[0]
+}
+
+// EtcdTLS is Etcd that speaks TLS, to clients that have the same certificate.
+func EtcdTLS(t TB, certFile, keyFile string, args ...string) *EtcdServer {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+	if err != nil {
+		t.Fatalf("start etcd: %v", err)
+	}
+	own := &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true} // it is our child
+	return etcdMembers(t, 1, own, append([]string{
+		"--cert-file=" + certFile, "--key-file=" + keyFile, "--trusted-ca-file=" + certFile, "--client-cert-auth",
+	}, args...))[0]
 }
 
 var sharedEtcd shared[*EtcdServer]
@@ -98,7 +122,7 @@ type EtcdCluster struct {
 // EtcdThree starts a cluster of three members.
 func EtcdThree(t TB, args ...string) *EtcdCluster {
 	t.Helper()
-	return &EtcdCluster{etcdMembers(t, 3, args)}
+	return &EtcdCluster{etcdMembers(t, 3, nil, args)}
 }
 
 var sharedEtcdThree shared[*EtcdCluster]
@@ -175,11 +199,11 @@ func etcdBinary(t TB) string {
 
 // etcdMembers starts the members of one cluster, on other ports if somebody
 // else took one meanwhile.
-func etcdMembers(t TB, n int, args []string) []*EtcdServer {
+func etcdMembers(t TB, n int, secure *tls.Config, args []string) []*EtcdServer {
 	t.Helper()
 	path := etcdBinary(t)
 	for attempt := 1; ; attempt++ {
-		members, err := newEtcdMembers(t, path, n, args)
+		members, err := newEtcdMembers(t, path, n, secure, args)
 		if err == nil {
 			err = startAll(members)
 		}
@@ -198,7 +222,7 @@ func etcdMembers(t TB, n int, args []string) []*EtcdServer {
 	}
 }
 
-func newEtcdMembers(t TB, path string, n int, args []string) ([]*EtcdServer, error) {
+func newEtcdMembers(t TB, path string, n int, secure *tls.Config, args []string) ([]*EtcdServer, error) {
 	t.Helper()
 	var members []*EtcdServer
 	var cluster []string
@@ -211,7 +235,7 @@ func newEtcdMembers(t TB, path string, n int, args []string) ([]*EtcdServer, err
 		if err != nil {
 			return members, err
 		}
-		m := &EtcdServer{Addr: addr(client), PeerAddr: addr(peer), Name: fmt.Sprintf("m%016x", rand.Uint64())}
+		m := &EtcdServer{Addr: addr(client), PeerAddr: addr(peer), Name: fmt.Sprintf("m%016x", rand.Uint64()), tls: secure}
 		members = append(members, m)
 		cluster = append(cluster, m.Name+"=http://"+m.PeerAddr)
 	}
@@ -232,8 +256,8 @@ func (s *EtcdServer) prepare(t TB, path string, args []string) {
 		args: append([]string{
 			"--name=" + s.Name,
 			"--data-dir=" + filepath.Join(dir, "data"),
-			"--listen-client-urls=http://" + s.Addr,
-			"--advertise-client-urls=http://" + s.Addr,
+			"--listen-client-urls=" + s.url(),
+			"--advertise-client-urls=" + s.url(),
 			"--listen-peer-urls=http://" + s.PeerAddr,
 			"--initial-advertise-peer-urls=http://" + s.PeerAddr,
 			"--log-level=error",

@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"time"
@@ -82,12 +83,32 @@ func connect(ctx context.Context, cfg Config) (*clientv3.Client, error) {
 	}
 }
 
+// verifying has every endpoint verified by the name that was asked for, if one
+// was: gRPC takes that of the endpoint in any case.
+func verifying(c *tls.Config) *tls.Config {
+	if c == nil || c.ServerName == "" || c.InsecureSkipVerify {
+		return c
+	}
+	name, roots := c.ServerName, c.RootCAs
+	c = c.Clone()
+	c.InsecureSkipVerify = true // what follows does it
+	c.VerifyConnection = func(state tls.ConnectionState) error {
+		options := x509.VerifyOptions{DNSName: name, Roots: roots, Intermediates: x509.NewCertPool()}
+		for _, cert := range state.PeerCertificates[1:] {
+			options.Intermediates.AddCert(cert)
+		}
+		_, err := state.PeerCertificates[0].Verify(options)
+		return err
+	}
+	return c
+}
+
 func clientConfig(cfg Config) clientv3.Config {
 	return clientv3.Config{
 		Endpoints: cfg.Endpoints,
 		Username:  cfg.Username,
 		Password:  cfg.Password,
-		TLS:       cfg.TLS,
+		TLS:       verifying(cfg.TLS),
 
 		DialTimeout: 5 * time.Second,
 		// The shortest that gRPC allows. Where the system can, a connection

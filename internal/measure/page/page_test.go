@@ -1,0 +1,124 @@
+package page
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/batonhq/baton/internal/measure"
+)
+
+// sample has all that is awkward: names with marks, gaps, what is infinite or
+// not known, more targets than colours.
+func sample() Page {
+	r := &measure.Result{Goroutines: []int{1, 2, 256}}
+	p := Page{Title: `Locks & <more>`, Result: r, Method: []string{"With \"care\" & <patience>."}, Notes: []string{"1 < 2"}}
+	for i := range 10 {
+		name := fmt.Sprintf("store <%d> & co", i)
+		r.Targets = append(r.Targets, name)
+		p.Stores = append(p.Stores, Store{name, "redis://***@h" + strconv.Itoa(i)})
+		for _, s := range measure.Shapes {
+			for _, n := range r.Goroutines {
+				if i == 3 && n == 2 {
+					continue // a gap
+				}
+				f := measure.Figures{P50: 1e-6 * float64(n*(i+1)), P99: 1e-3, Jitter: math.NaN(), Rate: 1000 / float64(i+1), HandOffs: 1, MostOverLeast: math.Inf(1), Jain: 0.5}
+				g := f
+				g.P50 *= 2
+				r.Cells = append(r.Cells, &measure.Cell{Target: name, Shape: s, Goroutines: n, Repetitions: []measure.Figures{f, g}})
+			}
+		}
+	}
+	return p
+}
+
+func write(t *testing.T, p Page) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Write(&b, p); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestPageIsWellFormed(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]Page{"full": sample(), "empty": {Title: "nothing", Result: &measure.Result{}}} {
+		d := xml.NewDecoder(strings.NewReader(write(t, p)))
+		count := map[string]int{}
+		for {
+			token, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if e, ok := token.(xml.StartElement); ok {
+				count[e.Name.Local]++
+			}
+		}
+		if name == "full" && (count["figure"] < 12 || count["polyline"] < 10*12 || count["table"] != count["figure"]) {
+			t.Errorf("%s: %v", name, count)
+		}
+	}
+}
+
+// All points are numbers within the picture.
+func TestPointsAreWithinThePicture(t *testing.T) {
+	t.Parallel()
+	text := write(t, sample())
+	lines := regexp.MustCompile(`points="([^"]*)"`).FindAllStringSubmatch(text, -1)
+	if len(lines) == 0 {
+		t.Fatal("no lines")
+	}
+	for _, line := range lines {
+		for point := range strings.FieldsSeq(line[1]) {
+			x, y, ok := strings.Cut(point, ",")
+			px, err1 := strconv.ParseFloat(x, 64)
+			py, err2 := strconv.ParseFloat(y, 64)
+			if !ok || err1 != nil || err2 != nil || px < left || px > right || py < top || py > bottom {
+				t.Errorf("point %q", point)
+			}
+		}
+	}
+	if strings.Contains(text, "NaN") || strings.Contains(text, "Inf") || strings.Contains(text, "ZgotmplZ") {
+		t.Error("something that is no number, or that the template refused, is on the page")
+	}
+}
+
+// The page needs nothing that it does not have.
+func TestPageIsSelfContained(t *testing.T) {
+	t.Parallel()
+	text := write(t, sample())
+	for _, forbidden := range []string{"<script", "<link", "<img", "http:", "https:", "url(", "@import", "src="} {
+		if strings.Contains(text, forbidden) {
+			t.Errorf("the page has %q", forbidden)
+		}
+	}
+	for _, wanted := range []string{"prefers-color-scheme: dark", "@media print", "color-scheme: light dark", "store &lt;9&gt; &amp; co"} {
+		if !strings.Contains(text, wanted) {
+			t.Errorf("the page lacks %q", wanted)
+		}
+	}
+}
+
+func TestScale(t *testing.T) {
+	t.Parallel()
+	s := decades(3e-6, 4e-3)
+	if s.y(1e-6) != bottom || s.y(1e-2) != top || !(s.y(1e-4) < s.y(1e-5)) {
+		t.Errorf("from %v to %v", s.y(1e-6), s.y(1e-2))
+	}
+	for _, s := range []scale{decades(1, 1), decades(math.Inf(1), 0), decades(1e-9, 1e9), linear()} {
+		if len(s.ticks) < 2 || len(s.ticks) > 12 {
+			t.Errorf("%d ticks: %v", len(s.ticks), s.ticks)
+		}
+	}
+}

@@ -12,7 +12,7 @@ tool = go tool -modfile=$(CURDIR)/tools/go.mod
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build bin/baton, a static binary
@@ -44,6 +44,10 @@ fmt: ## Format all Go files
 .PHONY: bench
 bench: ## Measure Baton beside its rivals; flags by BENCH="…"
 	go run -C bench . $(BENCH)
+
+.PHONY: comparison
+comparison: servers ## Measure all stores side by side and write docs/comparison.md and .html
+	go run -C bench ./comparison
 
 .PHONY: servers
 servers: ## Install the servers and tools that the tests need (Debian, as root)

@@ -1,0 +1,410 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/measure"
+	"github.com/batonhq/baton/internal/measure/page"
+	"github.com/batonhq/baton/open"
+)
+
+// benching is one run of baton bench.
+type benching struct {
+	*app
+	plan   measure.Plan
+	html   string
+	stores []page.Store
+	method []string
+}
+
+const mostGoroutines = 4096
+
+func (a *app) benchCommand() *cobra.Command {
+	b := &benching{app: a}
+	cmd := &cobra.Command{
+		Use:   "bench [flags] [[NAME=]URL…]",
+		Short: "Measure stores side by side",
+		Long: `Measures how long a lock takes, how many there are in a second and how evenly they are
+served, as more and more goroutines ask for them:
+
+  - all for one key, standing in the line of one process,
+  - all for one key, each by itself in the store's queue, as that many processes would,
+  - each for a key of its own.
+
+The stores (the arguments, or the one that --store or BATON_STORE names) take turns, and
+everything is repeated: figures are medians. A store is called by the scheme of its URL,
+or by the name that stands before it. It uses keys of its own with a random name,
+which are free at the end, and leaves all others alone; but it loads the servers as much
+as it can, so keep it away from those that others need. Ctrl-C ends it early and prints
+what was measured so far.
+
+Figures are for lock and unlock together, with nothing done in between and no pause after
+it. Jitter is how much two locks of the same goroutine that follow each other differ, in
+the mean. Jain's index of fairness is 1 if all are served alike, and 1/n if one of n has
+everything.
+
+With -o json: stores, results (store, shape, goroutines, the medians, and all
+repetitions; times in seconds, what is not known is null), failed, complete, took, and
+method. -o markdown prints tables for a page.
+
+` + exitTableBench,
+		Example: `  baton bench memory: sqlite:/tmp/bench.db redis://db1:6379
+  baton bench --for 10m --html report.html old=redis://db1:6379 new=redis+cluster://c1,c2,c3`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f := cmd.Flags()
+	f.DurationVar(&b.plan.For, "for", 0, "how long all of it takes (default: 1m for each store)")
+	f.IntSliceVar(&b.plan.Goroutines, "goroutines", []int{1, 2, 4, 8, 16, 32, 64, 128, 256}, "how many ask at once")
+	f.IntVar(&b.plan.Repetitions, "repetitions", 3, "how often each measurement is made")
+	f.StringVar(&b.html, "html", "", "also write a page with plots to this `FILE`")
+	f.StringVarP(&a.output, "output", "o", "text", "form of the answer: text, json or markdown")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json", "markdown"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = does(func(ctx context.Context, args []string) error {
+		if cmd.Flags().Changed("for") && b.plan.For <= 0 {
+			return usage("--for %v: it is a duration above zero", b.plan.For)
+		}
+		if err := b.check(args); err != nil {
+			return err
+		}
+		return b.run(ctx, args)
+	})
+	return cmd
+}
+
+const exitTableBench = `Exit codes:
+  0         everything was measured
+  64        wrong usage
+  69        a store cannot be reached, or failed on the way (the others were measured)
+  78        wrong configuration: a store's URL
+  125       baton itself failed, or a store broke a promise
+  130       interrupted; what was measured so far was printed
+`
+
+func (b *benching) check(args []string) error {
+	if !slices.Contains([]string{"text", "json", "markdown"}, b.output) {
+		return usage("-o %s: it is text, json or markdown", safe(b.output))
+	}
+	if len(args) > 0 && b.storeURL != "" {
+		return usage("name all stores as arguments, without --store")
+	}
+	if b.plan.Repetitions < 1 {
+		return usage("--repetitions %d: it is at least 1", b.plan.Repetitions)
+	}
+	slices.Sort(b.plan.Goroutines)
+	b.plan.Goroutines = slices.Compact(b.plan.Goroutines)
+	if n := b.plan.Goroutines; len(n) == 0 || n[0] < 1 || n[len(n)-1] > mostGoroutines {
+		return usage("--goroutines %v: they are numbers from 1 to %d", n, mostGoroutines)
+	}
+	return nil
+}
+
+func (b *benching) run(ctx context.Context, urls []string) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if len(urls) == 0 {
+		url, err := b.url()
+		if err != nil {
+			return err
+		}
+		urls = []string{url}
+	}
+	if b.html != "" { // better now than after ten minutes
+		if err := writable(b.html); err != nil {
+			return &exit{exitFailed, err}
+		}
+	}
+	for _, arg := range urls {
+		name, url := named(arg)
+		opening, cancel := context.WithTimeout(ctx, openTimeout)
+		store, err := open.Store(opening, url)
+		cancel()
+		if err != nil {
+			if codeOf(err) == exitFailed {
+				err = &exit{exitUnavailable, err}
+			}
+			return err
+		}
+		defer shut(store)
+		b.add(name, url, store)
+	}
+	if b.plan.For == 0 {
+		b.plan.For = time.Duration(len(urls)) * time.Minute
+	}
+
+	began := time.Now()
+	shown, done := b.showProgress()
+	b.plan.Progress = shown
+	go func() {
+		<-ctx.Done()
+		stop() // another Ctrl-C ends the process
+	}()
+	result, err := measure.Run(ctx, b.plan)
+	done()
+	took := time.Since(began)
+	b.describe(began, took)
+
+	if len(result.Cells) > 0 {
+		if err := b.print(result, took); err != nil {
+			return err
+		}
+	}
+	interrupted := ctx.Err() != nil
+	for name, failure := range result.Failed {
+		b.complain("%s failed, and was left out from then on: %s", safe(name), safe(failure.Error()))
+	}
+	switch {
+	case interrupted:
+		b.say("interrupted: these are the figures so far")
+		return &exit{code: exitSignal + int(syscall.SIGINT)}
+	case err != nil:
+		return err
+	case len(result.Failed) > 0:
+		return &exit{code: exitUnavailable}
+	case !result.Complete:
+		b.say("time was up before everything was measured: give it more with --for")
+	}
+	return nil
+}
+
+// prefixed is a URL with a name before it. No URL looks so: what comes before
+// its first equals sign has a colon.
+var prefixed = regexp.MustCompile(`^([\pL\pN][\pL\pN ._-]{0,30})=(.+)$`)
+
+// named takes the name of a store from an argument, else it is the scheme.
+func named(arg string) (name, url string) {
+	if m := prefixed.FindStringSubmatch(arg); m != nil {
+		return m[1], m[2]
+	}
+	scheme, _, _ := strings.Cut(arg, ":")
+	return safe(scheme), arg
+}
+
+// add gives the store a name that no other one has.
+func (b *benching) add(name, url string, store driver.Store) {
+	wanted := name
+	taken := func(t measure.Target) bool { return t.Name == name }
+	for n := 2; slices.ContainsFunc(b.plan.Targets, taken); n++ {
+		name = fmt.Sprintf("%s %d", wanted, n)
+	}
+	b.plan.Targets = append(b.plan.Targets, measure.Target{Name: name, Store: store})
+	b.stores = append(b.stores, page.Store{Name: name, URL: open.Redact(url)})
+}
+
+func writable(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return fmt.Errorf("--html: %w", err)
+	}
+	return f.Close()
+}
+
+// showProgress says on standard error what is being measured: on a terminal in
+// a line that changes, elsewhere once for each shape and repetition.
+func (b *benching) showProgress() (show func(measure.Step), done func()) {
+	if b.quiet {
+		return nil, func() {}
+	}
+	began := time.Now()
+	if !term.IsTerminal(int(b.stderr.Fd())) {
+		var last measure.Step
+		return func(s measure.Step) {
+			if s.Shape != last.Shape || s.Repetition != last.Repetition {
+				b.say("repetition %d of %d: %s (%d of %d measurements, %s)", s.Repetition, b.plan.Repetitions, s.Shape,
+					s.N-1, s.Of, short(time.Since(began).Round(time.Second)))
+			}
+			last = s
+		}, func() {}
+	}
+	return func(s measure.Step) {
+		columns, _, err := term.GetSize(int(b.stderr.Fd()))
+		if err != nil || columns < 20 {
+			columns = 80
+		}
+		left := max(b.plan.For-time.Since(began), 0).Round(time.Second)
+		line := fmt.Sprintf("baton: %d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, short(left), s.Target, s.Goroutines, s.Shape)
+		fmt.Fprintf(b.stderr, "\r\x1b[K%s", cut(line, columns-1))
+	}, func() { fmt.Fprint(b.stderr, "\r\x1b[K") }
+}
+
+// describe says how the figures came about.
+func (b *benching) describe(began time.Time, took time.Duration) {
+	v := version()
+	build := v.Version
+	if v.Revision != "" {
+		build += " (" + v.Revision + ")"
+	}
+	b.method = []string{
+		fmt.Sprintf("Measured on %s within %s, by baton %s, %s.", began.UTC().Format("2006-01-02 15:04 UTC"), short(took.Round(time.Second)), build, v.Go),
+		fmt.Sprintf("The program had %d CPUs, %s; servers on the same machine share them.", runtime.GOMAXPROCS(0), v.Platform),
+		fmt.Sprintf("%d repetitions, each of everything in turn, the order of the stores rotating: figures are medians over the repetitions, bars in the plots go from the lowest to the highest.", b.plan.Repetitions),
+		"A closed loop: each goroutine locks and unlocks with nothing done in between, and asks again at once. Every lock is checked: nobody else may be inside, and tokens must rise.",
+		"Times are those of lock and unlock together. Jitter is how much two locks of the same goroutine that follow each other differ, in the mean. Jain's index is 1 if all are served alike and 1/n if one of n has everything.",
+	}
+}
+
+func (b *benching) print(r *measure.Result, took time.Duration) error {
+	if b.html != "" {
+		var notes []string
+		for name, err := range r.Failed {
+			notes = append(notes, name+" failed, and was left out from then on: "+err.Error())
+		}
+		if !r.Complete {
+			notes = append(notes, "Not everything was measured.")
+		}
+		slices.Sort(notes)
+		var text bytes.Buffer
+		err := page.Write(&text, page.Page{Title: "Locks, measured", Result: r, Stores: b.stores, Method: b.method, Notes: notes})
+		if err == nil {
+			err = os.WriteFile(b.html, text.Bytes(), 0o644)
+		}
+		if err != nil {
+			return &exit{exitFailed, fmt.Errorf("--html: %w", err)}
+		}
+		path, _ := filepath.Abs(b.html) // only for show
+		b.say("wrote %s", safe(path))
+	}
+	switch b.output {
+	case "json":
+		return printJSON(b.stdout, b.view(r, took), true)
+	case "markdown":
+		return b.markdown(r)
+	}
+	return b.text(r)
+}
+
+func (b *benching) text(r *measure.Result) error {
+	var w strings.Builder
+	var last measure.Shape
+	for _, t := range r.Tables() {
+		if t.Shape != last {
+			fmt.Fprintf(&w, "%s\n\n", strings.ToUpper(t.Shape.String()))
+			last = t.Shape
+		}
+		w.WriteString(t.Metric.Title + "\n")
+		if err := table(&w, aligned(t)); err != nil {
+			return err
+		}
+		w.WriteByte('\n')
+	}
+	for _, s := range b.stores {
+		fmt.Fprintf(&w, "%s is %s\n", s.Name, safe(s.URL))
+	}
+	_, err := io.WriteString(b.stdout, w.String())
+	return err
+}
+
+// aligned pads the numbers so that they stand at the right of their columns.
+func aligned(t measure.Table) [][]string {
+	rows := append([][]string{slices.Clone(t.Head)}, t.Rows...)
+	for column := 1; column < len(t.Head); column++ {
+		most := 0
+		for _, row := range rows {
+			most = max(most, width(row[column]))
+		}
+		for _, row := range rows {
+			row[column] = strings.Repeat(" ", most-width(row[column])) + row[column]
+		}
+	}
+	return rows
+}
+
+func (b *benching) markdown(r *measure.Result) error {
+	var w strings.Builder
+	var last measure.Shape
+	line := func(cells []string) { w.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
+	for _, t := range r.Tables() {
+		if t.Shape != last {
+			title := t.Shape.String()
+			fmt.Fprintf(&w, "## %s%s\n\n", strings.ToUpper(title[:1]), title[1:])
+			last = t.Shape
+		}
+		fmt.Fprintf(&w, "**%s**\n\n", t.Metric.Title)
+		line(t.Head)
+		w.WriteString("|---" + strings.Repeat("|--:", len(t.Head)-1) + "|\n")
+		for _, row := range t.Rows {
+			line(row)
+		}
+		w.WriteByte('\n')
+	}
+	w.WriteString("## How this was measured\n\n")
+	for _, s := range b.method {
+		w.WriteString("- " + s + "\n")
+	}
+	for _, s := range b.stores {
+		fmt.Fprintf(&w, "- %s is `%s`\n", s.Name, s.URL)
+	}
+	_, err := io.WriteString(b.stdout, w.String())
+	return err
+}
+
+type benchView struct {
+	Complete bool              `json:"complete"`
+	Took     float64           `json:"took"`
+	Method   []string          `json:"method"`
+	Stores   []benchStore      `json:"stores"`
+	Results  []benchResult     `json:"results"`
+	Failed   map[string]string `json:"failed"`
+}
+
+type benchStore struct {
+	Name string `json:"name"`
+	URL  string `json:"url"`
+}
+
+type benchResult struct {
+	Store       string                `json:"store"`
+	Shape       measure.Shape         `json:"shape"`
+	Goroutines  int                   `json:"goroutines"`
+	Median      map[string]*float64   `json:"median"`
+	Lost        int64                 `json:"lost"`
+	Repetitions []map[string]*float64 `json:"repetitions"`
+}
+
+func (b *benching) view(r *measure.Result, took time.Duration) benchView {
+	v := benchView{Complete: r.Complete, Took: seconds(took), Method: b.method, Results: []benchResult{}, Failed: map[string]string{}}
+	for _, s := range b.stores {
+		v.Stores = append(v.Stores, benchStore(s))
+	}
+	for name, err := range r.Failed {
+		v.Failed[name] = err.Error()
+	}
+	for _, c := range r.Cells {
+		median := c.Median()
+		one := benchResult{Store: c.Target, Shape: c.Shape, Goroutines: c.Goroutines, Median: figuresView(median), Lost: median.Lost}
+		for _, f := range c.Repetitions {
+			one.Repetitions = append(one.Repetitions, figuresView(f))
+		}
+		v.Results = append(v.Results, one)
+	}
+	return v
+}
+
+// figuresView has null for what JSON cannot say.
+func figuresView(f measure.Figures) map[string]*float64 {
+	all := map[string]*float64{}
+	for _, m := range measure.Metrics {
+		all[m.Name] = nil
+		if v := m.Get(f); !math.IsNaN(v) && !math.IsInf(v, 0) {
+			all[m.Name] = &v
+		}
+	}
+	return all
+}

@@ -411,7 +411,7 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 func (s *Store) heldError(ctx context.Context, key, parent string, all []*contender, me int) error {
 	n := holders(all)
 	e := &driver.HeldError{Key: key, Waiting: max(0, min(me, len(all))-n)}
-	d, err := s.get(ctx, parent+"/"+all[0].lock)
+	d, err := s.get(ctx, parent+"/"+all[0].told())
 	if err != nil {
 		return e // it may have gone meanwhile, and is not worth an error
 	}

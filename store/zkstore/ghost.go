@@ -108,10 +108,14 @@ func ownNodes(children []string, guid string) (nodes []string) {
 // remove deletes nodes, all in one request if all are there, and says how many
 // were.
 func (s *Store) remove(ctx context.Context, parent string, nodes []string) (deleted int, err error) {
+	return s.removeAfter(ctx, parent, nodes)
+}
+
+// removeAfter is remove after another operation of the same transaction.
+func (s *Store) removeAfter(ctx context.Context, parent string, nodes []string, ops ...any) (deleted int, err error) {
 	if len(nodes) > 1 {
-		ops := make([]any, len(nodes))
-		for i, n := range nodes {
-			ops[i] = &zk.DeleteRequest{Path: parent + "/" + n, Version: -1}
+		for _, n := range nodes {
+			ops = append(ops, &zk.DeleteRequest{Path: parent + "/" + n, Version: -1})
 		}
 		_, _, _, err := s.multi(ctx, ops)
 		if err == nil {

@@ -47,13 +47,13 @@ func (s *Store) inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 	}
 	data := make([]nodeData, len(all))
 	errs := make([]error, len(all))
-	each(len(all), func(i int) { data[i], errs[i] = s.get(ctx, parent+"/"+all[i].lock) })
+	each(len(all), func(i int) { data[i], errs[i] = s.get(ctx, parent+"/"+all[i].told()) })
 	n := holders(all)
 	for i, c := range all {
 		if errs[i] == zk.ErrNoNode {
 			continue // it went meanwhile
 		} else if errs[i] != nil {
-			return info, refused("read", parent+"/"+c.lock, errs[i])
+			return info, refused("read", parent+"/"+c.told(), errs[i])
 		}
 		f := readData(data[i].data)
 		age, ok := s.clock.since(f.since(data[i].stat))

@@ -46,6 +46,21 @@ type contender struct {
 
 func (c *contender) exclusive() bool { return c.weight == driver.Whole }
 
+// told is the node that says since when it holds. Of an exclusive request it
+// is the second: the first one changes only when it is given back.
+func (c *contender) told() string {
+	if c.exclusive() {
+		return c.write
+	}
+	return c.lock
+}
+
+// ours reports whether Baton made the nodes. Curator's have dashes in what
+// tells them apart.
+func ours(id string) bool {
+	return len(id) == len("_c_")+32 && strings.HasPrefix(id, "_c_") && !strings.Contains(id, "-")
+}
+
 // A child is what its name says.
 type child struct {
 	id, mark         string // id stands before the mark
@@ -182,6 +197,10 @@ type verdict struct {
 	// they belong to never fits together with it.
 	gone []string
 
+	// frank says that the nearest of them belongs to an exclusive request of
+	// Baton's, and so tells by a change that its owner had the lock.
+	frank bool
+
 	// If there are none, it waits for permits: until one of these nodes goes
 	// or changes.
 	any []string
@@ -206,6 +225,9 @@ func judge(all []*contender, id string) (v verdict) {
 		case shared:
 			v.gone = append(v.gone, e.write) // a reader follows a writer that became one
 		default:
+			if v.gone == nil {
+				v.frank = e.exclusive() && len(e.nodes) == 2 && ours(e.id)
+			}
 			v.gone = append(v.gone, e.lock)
 		}
 	}

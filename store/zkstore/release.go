@@ -54,11 +54,18 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		}
 	}
 	c.Lock()
+	exclusive := c.weight == driver.Whole
 	g := c.leaveLocked()
 	c.Unlock()
 	defer c.forget()
 	if g == nil {
 		return driver.ErrLost
+	}
+	var farewell []any
+	if was == held && exclusive {
+		// Who waits for this node sees that it changes before it goes, and
+		// knows that its owner had the lock: so nobody is left before it.
+		farewell = []any{&zk.SetDataRequest{Path: g.parent + "/" + g.nodes[0], Version: -1}}
 	}
 	nodes, err := g.nodes, error(nil)
 	if nodes == nil {
@@ -66,7 +73,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	}
 	deleted := 0
 	if err == nil {
-		deleted, err = s.remove(ctx, g.parent, nodes)
+		deleted, err = s.removeAfter(ctx, g.parent, nodes, farewell...)
 	}
 	switch {
 	case err != nil:

@@ -129,7 +129,8 @@ func (s *Store) renewHolders(ctx context.Context, claims []*claim, left []int, t
 			n := len(ops)
 			ops = c.checks(ops)
 			if c.waited && !c.marked { // the first time that its owner is heard of
-				ops[n] = &zk.SetDataRequest{Path: c.parent + "/" + c.nodes[0], Data: c.data(true), Version: -1}
+				last := len(ops) - 1 // see told
+				ops[last] = &zk.SetDataRequest{Path: c.parent + "/" + c.nodes[last-n], Data: c.data(true), Version: -1}
 			}
 			c.Unlock()
 			for range len(ops) - n {

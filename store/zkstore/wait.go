@@ -291,8 +291,10 @@ func (w *waiter) run() {
 			w.rest(nil, l, retryAfter)
 		case w.rest(others, l, poll):
 			stale, poll = true, min(2*poll, lastPoll)
-		default:
-			stale = w.line.gone == nil
+		case w.line.gone == nil:
+			stale = true
+		case w.line.frank && others[0].hasFired() && others[0].event.Type == zk.EventNodeDataChanged:
+			s.sawGone(w.parent, w.line.gone...)
 		}
 	}
 }

@@ -1,0 +1,119 @@
+package zkstore
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// What an acquisition and its release cost the server. A few requests more in
+// many rounds are the pings of the client; a few less, the first and the last
+// who wait are not measured as a whole.
+func TestCost(t *testing.T) {
+	t.Parallel()
+	const rounds, others = 50, 10
+	server := testserver.ZooKeeper(t)
+	expect := func(t *testing.T, got testserver.Counters, requests, commits int64) {
+		t.Helper()
+		if got.Commits != commits*rounds {
+			t.Errorf("%d rounds took %d transactions, want %d each", rounds, got.Commits, commits)
+		}
+		if got.Requests < requests*rounds-others || got.Requests > requests*rounds+others {
+			t.Errorf("%d rounds took %d requests, want %d each", rounds, got.Requests, requests)
+		}
+	}
+
+	t.Run("nobody else, a known key", func(t *testing.T) {
+		s := openOn(t, "", server.Addr)
+		r := writer("k")
+		hold(t, s, r)
+		release(t, s, r)
+		expect(t, counted(t, server, func() {
+			for range rounds {
+				r := writer("k")
+				hold(t, s, r)
+				release(t, s, r)
+			}
+		}), 2, 2)
+	})
+	t.Run("a new key", func(t *testing.T) {
+		s := openOn(t, "", server.Addr)
+		r := writer("k")
+		hold(t, s, r) // makes the root
+		release(t, s, r)
+		expect(t, counted(t, server, func() {
+			for i := range rounds {
+				r := writer(fmt.Sprint("k", i))
+				hold(t, s, r)
+				release(t, s, r)
+			}
+		}), 3, 2)
+	})
+	for name, c := range map[string]struct {
+		stores   int
+		requests int64
+	}{
+		// One watch serves the owner of a node and who waits for it.
+		"eight of a process who wait": {1, 4},
+		"eight processes that wait": {9, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stores []*Store
+			for range c.stores {
+				root := ""
+				if stores != nil {
+					root = stores[0].root
+				}
+				stores = append(stores, openOn(t, root, server.Addr))
+			}
+			type waiter struct {
+				driver.Request
+				s     *Store
+				hints <-chan driver.Hint
+			}
+			n := 0
+			join := func(waits bool) waiter {
+				r, s := writer("k"), stores[n%len(stores)]
+				n++
+				w := waiter{r, s, watching(t, s, r)}
+				if g := acquire(t, s, r); g.Waiting != waits {
+					t.Fatalf("waiting: %v, want %v", g.Waiting, waits)
+				}
+				return w
+			}
+			holder := join(false)
+			var line []waiter
+			for range 8 {
+				line = append(line, join(true))
+			}
+			expect(t, counted(t, server, func() {
+				for range rounds {
+					release(t, holder.s, holder.Request)
+					awaitGrant(t, line[0].hints)
+					holder = line[0]
+					line = append(line[1:], join(true))
+				}
+			}), c.requests, 2)
+		})
+	}
+	t.Run("three hundred renewed", func(t *testing.T) {
+		s := openOn(t, "", server.Addr)
+		var claims []driver.Claim
+		for i := range 300 {
+			r := writer(fmt.Sprint("k", i))
+			hold(t, s, r)
+			claims = append(claims, r.Claim)
+		}
+		expect(t, counted(t, server, func() {
+			for range rounds {
+				for _, a := range s.Renew(t.Context(), claims, ttl) {
+					if a.State != driver.Held {
+						t.Fatalf("renewed: %+v", a)
+					}
+				}
+			}
+		}), 2, 2)
+	})
+}

@@ -57,7 +57,7 @@ func TestCost(t *testing.T) {
 	}{
 		// One watch serves the owner of a node and who waits for it.
 		"eight of a process who wait": {1, 4},
-		"eight processes that wait": {9, 5},
+		"eight processes that wait":   {9, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var stores []*Store

@@ -126,7 +126,14 @@ func (d *database) config() *mysql.Config {
 // open makes a store with connections of its own.
 func (d *database) open(t drivertest.T) *Store {
 	t.Helper()
-	s, err := Open(t.Context(), Config{Addr: d.server.Addr, Database: d.name, User: "root", Connections: 6})
+	return d.openWith(t, func(*Config, *options) {})
+}
+
+func (d *database) openWith(t drivertest.T, change func(*Config, *options)) *Store {
+	t.Helper()
+	c, opts := Config{Addr: d.server.Addr, Database: d.name, User: "root", Connections: 6}, standard
+	change(&c, &opts)
+	s, err := open(t.Context(), c, opts)
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}

@@ -85,7 +85,7 @@ func (s *Store) readInfos(ctx context.Context, where string, limit int) (infos [
 	var busy list
 	var now int64
 	first := []statement{
-		beginning()[0],
+		ses.beginning()[0],
 		exec("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"),
 		exec("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"),
 		{"SELECT " + micros, func(r *sql.Rows) error { return r.Scan(&now) }},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"strconv"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -42,7 +43,9 @@ const (
 // Open connects to a database with connections of the Store's own, and makes
 // the tables if they are missing. The context bounds Open only. The errors are
 // those of New.
-func Open(ctx context.Context, c Config) (*Store, error) {
+func Open(ctx context.Context, c Config) (*Store, error) { return open(ctx, c, standard) }
+
+func open(ctx context.Context, c Config, opts options) (*Store, error) {
 	if c.Addr == "" || c.Database == "" {
 		return nil, errors.New("mysql: the address or the name of the database is missing")
 	}
@@ -51,12 +54,12 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		n = defaultConnections
 	}
 	slow := max(1, n/4)
-	s := &Store{own: true, multi: true, remote: c.TLS == nil && elsewhere(c.Addr), opts: standard}
+	s := &Store{own: true, multi: true, remote: c.TLS == nil && elsewhere(c.Addr), opts: opts}
 	var err error
-	if s.single, err = c.pool(max(1, n-slow), false); err != nil {
+	if s.single, err = c.pool(max(1, n-slow), false, opts.stall); err != nil {
 		return nil, err
 	}
-	if s.slow, err = c.pool(slow, true); err != nil {
+	if s.slow, err = c.pool(slow, true, opts.stall); err != nil {
 		return nil, err
 	}
 	opened, err := build(ctx, s)
@@ -75,7 +78,7 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return opened, nil
 }
 
-func (c Config) pool(size int, multi bool) (*sql.DB, error) {
+func (c Config) pool(size int, multi bool, stall int) (*sql.DB, error) {
 	m := mysql.NewConfig()
 	m.Net, m.Addr, m.DBName, m.User, m.Passwd, m.TLS = "tcp", c.Addr, c.Database, c.User, c.Password, c.TLS
 	if m.Timeout = c.ConnectTimeout; m.Timeout == 0 {
@@ -87,7 +90,7 @@ func (c Config) pool(size int, multi bool) (*sql.DB, error) {
 	m.Params = map[string]string{
 		"autocommit":               "1",
 		"sql_mode":                 "'STRICT_ALL_TABLES'",
-		"innodb_lock_wait_timeout": "2",
+		"innodb_lock_wait_timeout": strconv.Itoa(stall),
 	}
 	connector, err := mysql.NewConnector(m)
 	if err != nil {

@@ -11,8 +11,12 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// maxAlone is how many keys of a batch are looked at one by one at a time.
-const maxAlone = 4
+// Keys of a batch are looked at alone this many at a time, for at most an
+// eighth of the TTL, or minAlone.
+const (
+	maxAlone = 4
+	minAlone = 250 * time.Millisecond
+)
 
 // Renew implements driver.Locks: in two round trips for every 500 claims. Rows
 // that somebody else has locked are skipped and looked at alone, as are those
@@ -92,7 +96,7 @@ func (r *renewal) together(ctx context.Context) error {
 		keys.add(literal(p.Key))
 	}
 	var claims, locks list
-	first := beginning()
+	first := ses.beginning()
 	if seqs.text != nil {
 		first = append(first, statement{
 			words("SELECT k,id,seq,held FROM baton_claim FORCE INDEX (PRIMARY) WHERE (k,seq) IN (", seqs.String(), ") AND ends>UTC_TIMESTAMP(6) FOR UPDATE SKIP LOCKED"),
@@ -200,6 +204,9 @@ func (r *renewal) alone(ctx context.Context, claims []driver.Claim, answers []dr
 			at[c.Key] = append(at[c.Key], i)
 		}
 	}
+	// A row that somebody keeps locked must not cost the others their leases.
+	ctx, cancel := context.WithTimeout(ctx, max(minAlone, r.ttl/8))
+	defer cancel()
 	var wg sync.WaitGroup
 	gate := make(chan struct{}, maxAlone)
 	for key, places := range at {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -23,16 +24,11 @@ type session struct {
 	conn  *sql.Conn
 	multi bool // several statements in one round trip
 	open  bool // there may be a transaction
+	stall string
 }
 
 // rollbackWithin bounds the clean-up after a failure.
 const rollbackWithin = time.Second
-
-// stalled is how long a transaction may be left alone by its client, in
-// seconds: the server then ends the connection of a process that was stopped
-// in the middle and undoes what it did, so that others get at the row. It is
-// also how long a statement waits for a row.
-const stalled = "2"
 
 // session takes a connection. Its context's error has no effect.
 func (s *Store) session(ctx context.Context) (*session, error) {
@@ -40,15 +36,15 @@ func (s *Store) session(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{conn: conn, multi: s.multi}, nil
+	return &session{conn: conn, multi: s.multi, stall: strconv.Itoa(s.opts.stall)}, nil
 }
 
 // beginning are the statements that begin a transaction. The isolation is
 // that of the next transaction only, whatever the session's is.
-func beginning() []statement {
+func (c *session) beginning() []statement {
 	return []statement{
 		exec("SET @baton_wait=@@session.wait_timeout,@baton_rows=@@session.innodb_lock_wait_timeout," +
-			"SESSION wait_timeout=" + stalled + ",SESSION innodb_lock_wait_timeout=" + stalled),
+			"SESSION wait_timeout=" + c.stall + ",SESSION innodb_lock_wait_timeout=" + c.stall),
 		exec("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"),
 		exec("START TRANSACTION"),
 	}

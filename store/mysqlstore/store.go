@@ -78,9 +78,15 @@ var (
 type options struct {
 	sweepEvery time.Duration
 	sweepAge   time.Duration
+
+	// stall is how long a transaction may be left alone by its client, in
+	// seconds: the server then ends the connection of a process that was
+	// stopped in the middle and undoes what it did, so that others get at the
+	// row. It is also how long a statement waits for a row.
+	stall int
 }
 
-var standard = options{sweepEvery: 10 * time.Second, sweepAge: 10 * time.Minute}
+var standard = options{sweepEvery: 10 * time.Second, sweepAge: 10 * time.Minute, stall: 2}
 
 // New returns a store on a pool that the caller opened with
 // github.com/go-sql-driver/mysql, and closes after the Store. Its tables must

@@ -52,17 +52,32 @@ func (s *Store) sweepStep(ctx context.Context, after string, n int) (string, err
 func (s *Store) sweepSome(ctx context.Context, after string, page int) (last string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	ses, err := s.session(ctx)
+	last, dead, err := s.sweepIdle(ctx, after, page)
 	if err != nil {
 		return "", err
+	}
+	for _, key := range dead {
+		// Perhaps all who waited for it have died.
+		if err := s.do(ctx, key, false, func(t *tx) error { return sqlstore.Serve(t, key, &t.fx) }); err != nil {
+			return "", err
+		}
+	}
+	return last, nil
+}
+
+// sweepIdle removes rows of one page and returns the keys of those that nobody
+// has used for as long but that somebody may wait for.
+func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last string, dead []string, err error) {
+	ses, err := s.session(ctx)
+	if err != nil {
+		return "", nil, err
 	}
 	defer ses.close()
 	age := integer(s.opts.sweepAge.Microseconds())
 	var idle list
-	var dead []string
 	seen := 0
 	old := "ends<UTC_TIMESTAMP(6)-INTERVAL " + age + " MICROSECOND"
-	err = ses.run(ctx, append(beginning(), statement{
+	err = ses.run(ctx, append(ses.beginning(), statement{
 		words("SELECT k,busy,", old, " AND last<", micros, "-", age, " FROM baton_lock FORCE INDEX (PRIMARY) WHERE k>", literal(after),
 			" ORDER BY k LIMIT ", integer(int64(page)), " FOR UPDATE SKIP LOCKED"),
 		func(r *sql.Rows) error {
@@ -82,24 +97,18 @@ func (s *Store) sweepSome(ctx context.Context, after string, page int) (last str
 		},
 	})...)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	var second []statement
 	if idle.text != nil {
 		second = append(second, exec(words("DELETE FROM baton_lock WHERE k IN (", idle.String(), ") AND busy=0 AND ", old)))
 	}
 	if err := ses.run(ctx, append(second, exec("COMMIT"), exec(restore))...); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	ses.done()
-	for _, key := range dead {
-		// Perhaps all who waited for it have died.
-		if err := s.do(ctx, key, false, func(t *tx) error { return sqlstore.Serve(t, key, &t.fx) }); err != nil {
-			return "", err
-		}
-	}
 	if seen < page {
-		return "", nil
+		last = ""
 	}
-	return last, nil
+	return last, dead, nil
 }

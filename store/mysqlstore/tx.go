@@ -69,7 +69,7 @@ func (t *tx) LockKey(string) (sqlstore.Key, bool, error) {
 		return t.row, t.found, nil
 	}
 	k := literal(t.key)
-	all := append(beginning(), statement{
+	all := append(t.ses.beginning(), statement{
 		words("SELECT ", keyColumns, " FROM baton_lock WHERE k=", k, " FOR UPDATE"),
 		func(r *sql.Rows) error {
 			t.stored = true

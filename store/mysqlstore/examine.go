@@ -144,7 +144,7 @@ func (s *Store) variables(ctx context.Context) (map[string]string, error) {
 	v := make(map[string]string)
 	for _, q := range []string{
 		`SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version','innodb_flush_log_at_trx_commit','innodb_doublewrite','innodb_deadlock_detect',
-			'log_bin','sync_binlog','binlog_format','read_only','super_read_only','innodb_read_only','wsrep_on','max_connections','wait_timeout',
+			'log_bin','sync_binlog','binlog_format','read_only','super_read_only','innodb_read_only','wsrep_on','max_connections','wait_timeout','max_allowed_packet',
 			'transaction_isolation','tx_isolation')`,
 		`SHOW GLOBAL STATUS LIKE 'Threads_connected'`,
 	} {
@@ -216,6 +216,12 @@ func judge(v map[string]string) (all []driver.Finding) {
 		Name: "innodb_deadlock_detect", Severity: driver.Slow,
 		What: "innodb_deadlock_detect is off: a circle of transactions, of yours or after a lost connection, lasts until a timeout",
 		Mend: "SET GLOBAL innodb_deadlock_detect = ON",
+	})
+	packet, err := strconv.Atoi(v["max_allowed_packet"])
+	add(err == nil && packet < 1<<20, driver.Finding{
+		Name: "max_allowed_packet", Severity: driver.Unsafe,
+		What: fmt.Sprintf("the server takes at most %d bytes at a time (max_allowed_packet): renewing many locks at once, or some with long keys, may fail", packet),
+		Mend: "SET GLOBAL max_allowed_packet = 16777216, and in the server's configuration",
 	})
 	connected, _ := strconv.Atoi(v["threads_connected"])
 	limit, err := strconv.Atoi(v["max_connections"])

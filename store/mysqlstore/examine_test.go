@@ -49,6 +49,7 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 		{"SET GLOBAL binlog_format='STATEMENT'", "SET GLOBAL binlog_format='MIXED'", "binlog_format"},
 		{"SET GLOBAL read_only=1", "SET GLOBAL read_only=0", "read_only"},
 		{"SET GLOBAL innodb_deadlock_detect=OFF", "SET GLOBAL innodb_deadlock_detect=ON", "innodb_deadlock_detect"},
+		{"SET GLOBAL max_allowed_packet=65536", "SET GLOBAL max_allowed_packet=16777216", "max_allowed_packet"},
 		{"SET GLOBAL wait_timeout=10", "SET GLOBAL wait_timeout=600", "wait_timeout"},
 		{"SET GLOBAL TRANSACTION ISOLATION LEVEL SERIALIZABLE", "SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ", "isolation"},
 		{"ALTER TABLE baton_claim ENGINE=MyISAM", "ALTER TABLE baton_claim ENGINE=InnoDB", "engine"},

@@ -3,7 +3,6 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -19,10 +18,6 @@ const (
 
 	// pollLoad bounds the share of the time in which a poll is under way.
 	pollLoad = 4
-
-	// maxList is how many rows one statement names. Longer lists make some
-	// servers read the whole table.
-	maxList = 500
 )
 
 // poller looks for grants that other processes made. Of each key it asks only
@@ -85,7 +80,7 @@ func (s *Store) poll() {
 				due = append(due, f)
 			}
 		}
-		for list := range slices.Chunk(due, maxList) {
+		for list := range chunks(due, func(f *front) string { return f.Key }) {
 			s.pollOnce(list)
 		}
 		took := time.Since(now)

@@ -3,7 +3,6 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"slices"
 	"sync"
 	"time"
 
@@ -23,7 +22,7 @@ const (
 // of keys where somebody may have to be served.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	answers := make([]driver.Renewal, 0, len(claims))
-	for part := range slices.Chunk(claims, maxList) {
+	for part := range chunks(claims, func(c driver.Claim) string { return c.Key }) {
 		answers = append(answers, s.renewPart(ctx, part, ttl)...)
 	}
 	s.watchers.Answered(claims, answers)

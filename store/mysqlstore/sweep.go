@@ -13,6 +13,9 @@ import (
 // many as were made since the last one.
 const sweepPage = 1000
 
+// sweepList is how many of them one statement names, however long they are.
+const sweepList = 200
+
 // sweep removes the rows of keys that nobody has used for a while, a page at a
 // time. No floor has to be kept for their tokens: new ones start from the
 // server's clock, and a row is removed only when that has been past its
@@ -38,7 +41,7 @@ func (s *Store) sweep() {
 // that is the end of the table.
 func (s *Store) sweepStep(ctx context.Context, after string, n int) (string, error) {
 	for n > 0 {
-		page := min(n, maxList)
+		page := min(n, sweepList)
 		n -= page
 		last, err := s.sweepSome(ctx, after, page)
 		if err != nil || last == "" {

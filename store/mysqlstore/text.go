@@ -2,6 +2,7 @@ package mysqlstore
 
 import (
 	"encoding/hex"
+	"iter"
 	"strconv"
 	"strings"
 	"time"
@@ -47,6 +48,33 @@ func bit(b bool) string {
 		return "1"
 	}
 	return "0"
+}
+
+const (
+	// maxList is how many rows one statement names. Longer lists make some
+	// servers read the whole table.
+	maxList = 500
+
+	// maxText bounds a list by the length of its keys, so that a statement
+	// fits into the smallest packet that servers allow in practice, 1 MB.
+	maxText = 200 << 10
+)
+
+// chunks cuts a list into parts that one statement can name.
+func chunks[T any](all []T, key func(T) string) iter.Seq[[]T] {
+	return func(yield func([]T) bool) {
+		for len(all) > 0 {
+			n, size := 0, 0
+			for n < len(all) && n < maxList && (n == 0 || size < maxText) {
+				size += 2*len(key(all[n])) + 40
+				n++
+			}
+			if !yield(all[:n]) {
+				return
+			}
+			all = all[n:]
+		}
+	}
 }
 
 // words joins the parts of a statement.

@@ -49,6 +49,16 @@ var contenders = []contender{
 	{"ZooKeeper of three", "three servers on this machine and its disk, every transaction synced by a majority", func(t testserver.TB, _ string) string {
 		return "zk://" + strings.Join(testserver.ZooKeeperEnsemble(t, nil).Addrs(), ",") + "/locks"
 	}},
+	{"etcd", "one server, every write synced", func(t testserver.TB, _ string) string {
+		return "etcd://" + testserver.Etcd(t, "--unsafe-no-fsync=false").Addr + "/locks"
+	}},
+	{"etcd of three", "three servers on this machine and its disk, every write synced by a majority", func(t testserver.TB, _ string) string {
+		var members []string
+		for _, m := range testserver.EtcdThree(t, "--unsafe-no-fsync=false").Members {
+			members = append(members, m.Addr)
+		}
+		return "etcd://" + strings.Join(members, ",") + "/locks"
+	}},
 }
 
 func main() {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -136,10 +137,12 @@ func (b *benching) run(ctx context.Context, urls []string) error {
 		opening, cancel := context.WithTimeout(ctx, openTimeout)
 		store, err := open.Store(opening, url)
 		cancel()
-		if err != nil {
-			if codeOf(err) == exitFailed {
-				err = &exit{exitUnavailable, err}
-			}
+		switch {
+		case ctx.Err() != nil:
+			return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
+		case err != nil && codeOf(err) == exitFailed:
+			return &exit{exitUnavailable, err}
+		case err != nil:
 			return err
 		}
 		defer shut(store)

@@ -38,7 +38,8 @@ The store is the argument, or what --store or BATON_STORE says.
 
 With -o json: url, store, unsafe (true or false), promises (names and true or false),
 findings (name, severity, what, mend), pair (seconds: p50, slowest; n) and clock_offset
-(seconds; left out if the store has no clock of its own).
+(seconds; left out if the store has no clock of its own) and not_asked (why, if not
+everything could be asked).
 
 ` + exitTableDoctor,
 		Example: `  baton doctor redis://db1:6379
@@ -61,6 +62,9 @@ findings (name, severity, what, mend), pair (seconds: p50, slowest; n) and clock
 		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
 		d, err := a.examine(ctx)
+		if ctx.Err() != nil {
+			return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
+		}
 		if err != nil {
 			return err
 		}
@@ -69,10 +73,15 @@ findings (name, severity, what, mend), pair (seconds: p50, slowest; n) and clock
 		} else {
 			err = d.print(a)
 		}
-		if err == nil && d.count(driver.Unsafe) > 0 {
-			err = &exit{code: exitUnsafe}
+		switch {
+		case err != nil:
+			return err
+		case d.count(driver.Unsafe) > 0:
+			return &exit{code: exitUnsafe}
+		case d.partial != nil: // what was not asked may be unsafe
+			return &exit{code: exitUnavailable}
 		}
-		return err
+		return nil
 	})
 	return cmd
 }
@@ -81,9 +90,10 @@ const exitTableDoctor = `Exit codes:
   0         nothing unsafe was found
   1         something unsafe was found
   64        wrong usage
-  69        the store cannot be reached
+  69        the store cannot be reached, or not everything could be asked
   78        wrong configuration: the store's URL
   125       baton itself failed
+  130       interrupted
 `
 
 // diagnosis is what was found out about a store.
@@ -134,7 +144,7 @@ func (a *app) examine(ctx context.Context) (*diagnosis, error) {
 	d.compareClocks(asking, store)
 	d.measure(ctx, store)
 	slices.SortStableFunc(d.findings, func(x, y driver.Finding) int { return cmp.Compare(y.Severity, x.Severity) })
-	return d, ctx.Err()
+	return d, nil
 }
 
 // compareClocks takes the answer to be from the middle of the round trip.
@@ -159,7 +169,10 @@ func (d *diagnosis) compareClocks(ctx context.Context, store driver.Store) {
 func (d *diagnosis) measure(ctx context.Context, store driver.Store) {
 	ctx, cancel := context.WithTimeout(ctx, doctorFor)
 	defer cancel()
-	pairs, err := measure.Scratch(ctx, store, doctorPairs)
+	d.judgePairs(measure.Scratch(ctx, store, doctorPairs))
+}
+
+func (d *diagnosis) judgePairs(pairs measure.Pairs, err error) {
 	switch {
 	case pairs.N > 0:
 		d.pair = &pairs

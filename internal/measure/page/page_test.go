@@ -122,3 +122,12 @@ func TestScale(t *testing.T) {
 		}
 	}
 }
+
+func TestShortLabels(t *testing.T) {
+	t.Parallel()
+	for label, want := range map[string]string{"1.00 µs": "1 µs", "10.0k": "10k", "0.250": "0.250", "1.000": "1", "100 ms": "100 ms", "1.00M": "1M", "1.05 s": "1.05 s"} {
+		if got := short(label); got != want {
+			t.Errorf("short(%q) = %q, want %q", label, got, want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package page
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 
 	"github.com/batonhq/baton/internal/measure"
@@ -91,7 +92,7 @@ func draw(r *measure.Result, s measure.Shape, m measure.Metric) plot {
 	}
 	for _, v := range scale.ticks {
 		at := scale.y(v)
-		p.Lines = append(p.Lines, tick{At: number(at), Label: m.Format(v), Text: number(at + 3.5)})
+		p.Lines = append(p.Lines, tick{At: number(at), Label: short(m.Format(v)), Text: number(at + 3.5)})
 	}
 
 	for t, target := range r.Targets {
@@ -161,6 +162,11 @@ func decades(low, high float64) scale {
 	}
 	return s
 }
+
+var zeros = regexp.MustCompile(`\.0+( |[kM]|$)`)
+
+// short writes a round value without the zeros behind its point.
+func short(label string) string { return zeros.ReplaceAllString(label, "$1") }
 
 // number writes a coordinate.
 func number(v float64) string {

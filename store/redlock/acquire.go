@@ -1,0 +1,341 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// Acquire is one attempt. A free lock costs one request to each node, all at
+// the same time, and mostly no more; it returns when a majority has granted.
+func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := driver.CheckRequest(r, s.Traits()); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := s.check(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	sent := bootclock.Coarse()
+	st := s.claim(r.Key, r.ID, true)
+	defer s.put(st)
+	st.begin(r)
+	if r.Queue {
+		return s.enter(ctx, st, r, sent)
+	}
+	return s.try(ctx, st, r, sent)
+}
+
+// try asks all nodes for the lock, and gives back what is no majority.
+func (s *Store) try(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
+	rd := s.round(st, acquire, r)
+	rd.seq = s.sequencer(r.Key, 0)
+	rd.ask(s.everyone(), 0)
+	if err := rd.wait(ctx); err != nil {
+		return driver.Grant{}, s.fail(st, err)
+	}
+	answers := rd.snapshot()
+	if s.holds(st, sent) && !s.behind(st, answers[rd.seq]) {
+		return s.won(ctx, st, r, sent)
+	}
+	return driver.Grant{}, s.fail(st, s.verdict(r.Key, answers))
+}
+
+// holds reports whether a majority has granted in this call.
+func (s *Store) holds(st *claim, sent time.Time) bool { return st.holds(sent).count() >= s.quorum }
+
+// behind reports whether the node of the line has somebody else before this
+// claim. A majority that was granted all the same would overtake those who wait.
+// Other programs do not know the line, and do not count.
+func (s *Store) behind(st *claim, a answer) bool {
+	st.mu.Lock()
+	held := st.held
+	st.mu.Unlock()
+	switch e, refused := errors.AsType[*driver.HeldError](a.err); {
+	case held || !a.landed:
+		return false
+	case refused:
+		return !e.Foreign
+	}
+	return a.err == nil && a.grant.Waiting && (a.grant.Again == 0 || a.grant.Again > soon)
+}
+
+// fail ends an attempt in vain. A lock that is held already is left as it is
+// unless it is certain that others have it.
+func (s *Store) fail(st *claim, err error) error {
+	st.mu.Lock()
+	held := st.held
+	st.mu.Unlock()
+	if !held || !unreachable(err) {
+		s.end(st, 0)
+	}
+	return err
+}
+
+// enter asks for the lock, or for a place in line on one node.
+func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
+	busy := s.busy.has(r.Key)
+	for tried := set(0); ; {
+		seq := s.sequencer(r.Key, tried)
+		if seq < 0 {
+			err := fmt.Errorf("redlock: %w: no server gave a place in line", driver.ErrUnavailable)
+			return driver.Grant{}, s.fail(st, err)
+		}
+		s.watch(st, seq)
+		rd := s.round(st, acquire, r)
+		rd.seq = seq
+		if busy {
+			rd.ask(1<<seq, 1<<seq)
+		} else {
+			rd.ask(s.everyone(), 1<<seq)
+		}
+		if err := rd.wait(ctx); err != nil {
+			return driver.Grant{}, s.fail(st, err)
+		}
+		answers := rd.snapshot()
+		if s.holds(st, sent) && !s.behind(st, answers[seq]) {
+			return s.won(ctx, st, r, sent)
+		}
+		if err := s.refusal(r.Key, answers); err != nil {
+			return driver.Grant{}, s.fail(st, err)
+		}
+		if !busy && s.spoke(answers) < s.quorum {
+			return driver.Grant{}, s.fail(st, s.verdict(r.Key, answers))
+		}
+		a := answers[seq]
+		switch {
+		case !a.landed || a.err != nil:
+			tried |= 1 << seq
+			busy = true // whoever has it, ask for nothing but a place
+			continue
+		case a.grant.Waiting:
+			if !busy {
+				s.end(st, 1<<seq)
+				s.busy.add(r.Key)
+			}
+			return s.wait(st, seq, a.grant), nil
+		}
+		if busy {
+			s.busy.remove(r.Key) // nobody was there
+		}
+		return s.lead(ctx, st, r, sent, seq)
+	}
+}
+
+// sequencer is the node in whose line those stand who want key: the first that
+// answers, in an order that the key decides.
+func (s *Store) sequencer(key string, tried set) int {
+	h := uint32(2166136261) // FNV: all processes must come to the same node
+	for i := range len(key) {
+		h = (h ^ uint32(key[i])) * 16777619
+	}
+	first := int(h % uint32(len(s.nodes)))
+	other := -1
+	for i := range s.nodes {
+		at := (first + i) % len(s.nodes)
+		switch {
+		case tried.has(at):
+		case !s.nodes[at].down.Load():
+			return at
+		case other < 0:
+			other = at
+		}
+	}
+	return other
+}
+
+// wait is the answer to one who stands in line on a node.
+func (s *Store) wait(st *claim, seq int, g driver.Grant) driver.Grant {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.seq, st.ticket, st.head = seq, g.Ticket, time.Time{}
+	g.TTL = min(g.TTL, driver.WaiterTTL)
+	return g
+}
+
+// lead is for the head of the line on node seq: it asks all nodes that it does
+// not hold yet, with a place in line, as whoever held has just released them
+// or will.
+func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time.Time, seq int) (driver.Grant, error) {
+	for i := range s.nodes {
+		s.watch(st, i)
+	}
+	mine := st.holds(sent)
+	rd := s.round(st, acquire, r)
+	rd.base = mine.count()
+	rd.ask(s.everyone()&^mine, s.everyone())
+	if err := rd.wait(ctx); err != nil {
+		return driver.Grant{}, s.fail(st, err)
+	}
+	if s.holds(st, sent) {
+		return s.won(ctx, st, r, sent)
+	}
+	answers := rd.snapshot()
+	if err := s.refusal(r.Key, answers); err != nil {
+		return driver.Grant{}, s.fail(st, err)
+	}
+	if s.spoke(answers)+rd.base < s.quorum {
+		return driver.Grant{}, s.fail(st, s.verdict(r.Key, answers))
+	}
+	// If this process dies now, what it holds must not stand for long.
+	for i := range s.nodes {
+		st.mu.Lock()
+		held := st.legs[i].has == lock
+		st.mu.Unlock()
+		if held {
+			s.send(st, i, task{kind: renew, req: driver.Request{TTL: max(driver.ClaimTTL, minTTL)}})
+		}
+	}
+	g := driver.Grant{Waiting: true, TTL: driver.WaiterTTL, Again: 10*time.Millisecond + rand.N(20*time.Millisecond)}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.seq = seq
+	if st.ticket == 0 {
+		st.ticket = max(st.legs[seq].ticket, -st.legs[seq].ticket)
+	}
+	if st.head.IsZero() {
+		st.head = bootclock.Now()
+		st.yield = 200*time.Millisecond + rand.N(400*time.Millisecond)
+	} else if bootclock.Now().Sub(st.head) > 100*time.Millisecond {
+		g.Again = 50 * time.Millisecond // pushes tell of most
+	}
+	g.Ticket = st.ticket
+	return g, nil
+}
+
+// won makes the token of a majority's grant known to a majority, and ends the
+// attempt if there is still time.
+func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
+	st.mu.Lock()
+	token := max(st.token, st.ticket)
+	for i := range st.legs {
+		if l := &st.legs[i]; l.has == lock {
+			token = max(token, l.token)
+		}
+	}
+	st.mu.Unlock()
+	if err := s.raise(ctx, st, token); err != nil {
+		return driver.Grant{}, s.fail(st, err)
+	}
+	g := driver.Grant{Token: token, Ticket: -token, TTL: r.TTL - drift(r.TTL)}
+	if bootclock.Now().Sub(sent) >= g.TTL {
+		return driver.Grant{}, s.fail(st, fmt.Errorf("redlock: %w: a majority took longer than the TTL to grant", driver.ErrUnavailable))
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.held, st.token, st.ticket, st.seq = true, token, 0, -1
+	st.head, st.called, st.hurry = time.Time{}, false, 0
+	st.until = bootclock.Now().Add(r.TTL)
+	return g, nil
+}
+
+// raise brings the counters of a majority to token. It asks all that are below
+// it, so that they agree on the next one.
+func (s *Store) raise(ctx context.Context, st *claim, token int64) error {
+	if s.reached(token) >= s.quorum {
+		return nil
+	}
+	var low set
+	for i, n := range s.nodes {
+		if n.seen.Load() < token && n.admits() {
+			low |= 1 << i
+		}
+	}
+	rd := s.round(st, raise, driver.Request{})
+	rd.token = token
+	rd.ask(low, 0)
+	if err := rd.wait(ctx); err != nil {
+		return err
+	}
+	if n := s.reached(token); n < s.quorum {
+		return fmt.Errorf("redlock: %w: only %d of %d servers took note of the token", driver.ErrUnavailable, n, len(s.nodes))
+	}
+	return nil
+}
+
+// spoke counts the nodes that answered, whatever they said.
+func (s *Store) spoke(answers []answer) (n int) {
+	for _, a := range answers {
+		if a.landed && (a.err == nil || !unreachable(a.err)) {
+			n++
+		}
+	}
+	return n
+}
+
+// refusal is the error of an attempt that cannot succeed whoever releases.
+func (s *Store) refusal(key string, answers []answer) error {
+	for _, a := range answers {
+		if e, ok := errors.AsType[*driver.NotLockError](a.err); ok {
+			return &driver.NotLockError{Key: key, Store: "redlock", Found: e.Found}
+		}
+		if a.err != nil && !unreachable(a.err) && !errors.Is(a.err, driver.ErrHeld) {
+			return a.err
+		}
+	}
+	return nil
+}
+
+// verdict is the error of an attempt that got no majority.
+func (s *Store) verdict(key string, answers []answer) error {
+	if err := s.refusal(key, answers); err != nil {
+		return err
+	}
+	held := &driver.HeldError{Key: key}
+	var refused, silent, young set
+	for i, a := range answers {
+		e, ok := errors.AsType[*driver.HeldError](a.err)
+		switch {
+		case ok:
+			refused |= 1 << i
+			held.Waiting = max(held.Waiting, e.Waiting)
+			if held.Remaining == 0 || e.Remaining > held.Remaining && (held.Foreign || !e.Foreign) {
+				held.Owner, held.Age, held.Remaining, held.Foreign = e.Owner, e.Age, e.Remaining, e.Foreign
+			}
+		case a.err == nil && a.landed && a.grant.Waiting:
+			refused |= 1 << i
+		case a.err == nil && a.landed:
+			if !a.votes {
+				young |= 1 << i
+			}
+		default:
+			silent |= 1 << i
+		}
+	}
+	if silent.count()+young.count() <= len(s.nodes)-s.quorum && refused != 0 {
+		return held
+	}
+	err := fmt.Errorf("redlock: %w: no majority", driver.ErrUnavailable)
+	if silent != 0 {
+		err = fmt.Errorf("%w; no answer from %s", err, s.names(silent))
+		for _, a := range answers {
+			if a.err != nil && unreachable(a.err) && !errors.Is(a.err, errLeftAlone) {
+				err = fmt.Errorf("%w (%w)", err, a.err)
+				break
+			}
+		}
+	}
+	if young != 0 {
+		err = fmt.Errorf("%w; without a vote: %s, which restarted less than %v ago or cannot be told from another: they vote again when nothing that they may have forgotten can be held",
+			err, s.names(young), s.longest)
+	}
+	return err
+}
+
+// busyKeys remembers which locks were lately found held, so that the next one
+// who wants to wait asks for its place alone.
+type busyKeys struct{ marks [1024]atomic.Bool }
+
+func (b *busyKeys) mark(key string) *atomic.Bool {
+	return &b.marks[maphash.String(shardSeed, key)%uint64(len(b.marks))]
+}
+
+func (b *busyKeys) has(key string) bool { return b.mark(key).Load() }
+func (b *busyKeys) add(key string)      { b.mark(key).Store(true) }
+func (b *busyKeys) remove(key string)   { b.mark(key).Store(false) }

@@ -1,0 +1,218 @@
+package redlock
+
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// has is what a claim has on one node, as far as we know.
+type has uint8
+
+const (
+	nothing has = iota
+	maybe       // a request was not answered
+	place       // in line
+	lock
+)
+
+// leg is a claim on one node. One request at a time is under way for it, so
+// that none overtakes the one before: what is to come next waits.
+type leg struct {
+	has    has
+	votes  bool
+	flying bool
+	next   *task
+	ticket int64
+	token  int64
+	sent   time.Time // of the request that the node last confirmed a lock to, for the whole TTL
+}
+
+// claim is one claim on all nodes: what this process needs to know of it
+// between two calls. A claim that another process made is found by its ID.
+type claim struct {
+	key, id string
+
+	mu     sync.Mutex
+	legs   []leg
+	asked  driver.Claim // as it was asked for last
+	known  bool         // legs tell all that this process did with it
+	gone   bool         // it is to be forgotten: what lands now is released
+	held   bool         // by a majority
+	token  int64        // of the grant
+	seq    int          // the node in whose line it stands, -1 if in none
+	ticket int64        // of the place there
+	called bool         // a push says that the place was granted
+	head   time.Time    // since when it has been the head of the line, and no more
+	yield  time.Duration
+	probed time.Time // when to try for a majority without it, next
+	hurry  int       // how often in a row the node wanted to be asked soon
+	until  time.Time
+	refs   int // who works with it
+	flying int // legs
+	wakes  []*wake
+	stops  []func() // of what watches on the nodes
+	watch  set
+}
+
+type wake struct{ f func(driver.Hint) }
+
+type claimName struct{ key, id string }
+
+type shard struct {
+	mu      sync.Mutex
+	claims  map[claimName]*claim
+	sweepAt int
+}
+
+var shardSeed = maphash.MakeSeed()
+
+func (s *Store) shard(id string) *shard {
+	return &s.claims[maphash.String(shardSeed, id)%uint64(len(s.claims))]
+}
+
+// claim finds a claim, or begins one if create is set, for the caller to put
+// back.
+func (s *Store) claim(key, id string, create bool) *claim {
+	sh := s.shard(id)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	name := claimName{key, id}
+	st := sh.claims[name]
+	if st == nil {
+		if !create {
+			return nil
+		}
+		st = &claim{key: key, id: id, legs: make([]leg, len(s.nodes)), seq: -1}
+		if sh.claims == nil {
+			sh.claims = map[claimName]*claim{}
+		}
+		if len(sh.claims) >= max(sh.sweepAt, 64) {
+			sh.sweep()
+		}
+		sh.claims[name] = st
+	}
+	st.mu.Lock()
+	st.refs++
+	st.mu.Unlock()
+	return st
+}
+
+// sweep forgets claims that nobody released and that have expired since.
+func (sh *shard) sweep() {
+	now := bootclock.Now()
+	for name, st := range sh.claims {
+		st.mu.Lock()
+		if st.refs == 0 && st.flying == 0 && len(st.wakes) == 0 && now.After(st.until) {
+			delete(sh.claims, name)
+		}
+		st.mu.Unlock()
+	}
+	sh.sweepAt = 2 * len(sh.claims)
+}
+
+// put gives a claim back. One that is gone from all nodes is forgotten.
+func (s *Store) put(st *claim) {
+	st.mu.Lock()
+	st.refs--
+	idle := st.idleLocked()
+	st.mu.Unlock()
+	if idle {
+		s.forget(st)
+	}
+}
+
+func (st *claim) idleLocked() bool {
+	return st.refs == 0 && st.flying == 0 && (st.gone || !st.known) && len(st.wakes) == 0
+}
+
+func (s *Store) forget(st *claim) {
+	sh := s.shard(st.id)
+	sh.mu.Lock()
+	st.mu.Lock()
+	idle := st.idleLocked()
+	if idle {
+		delete(sh.claims, claimName{st.key, st.id})
+	}
+	stops := st.stops
+	if idle {
+		st.stops, st.watch = nil, 0
+	}
+	st.mu.Unlock()
+	sh.mu.Unlock()
+	if idle {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+func (st *claim) ended() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.gone
+}
+
+// begin prepares a claim for an attempt.
+func (st *claim) begin(r driver.Request) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.asked = r.Claim
+	st.gone = false
+	if !st.known {
+		st.known = true
+		if r.Retry || r.Ticket != 0 { // another process, or an earlier life of this one, may have asked
+			for i := range st.legs {
+				st.legs[i].has = maybe
+			}
+		}
+		if r.Ticket < 0 {
+			st.token = -r.Ticket
+		}
+	}
+	st.until = bootclock.Now().Add(r.TTL + time.Minute)
+}
+
+// on is the claim as a node knows it.
+func (st *claim) onLocked(i int) driver.Claim {
+	c := st.asked
+	c.Key, c.ID, c.Ticket = st.key, st.id, st.legs[i].ticket
+	return c
+}
+
+// holds counts the nodes whose grants count and were asked for at that time or
+// later.
+func (st *claim) holds(since time.Time) (x set) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for i := range st.legs {
+		if l := &st.legs[i]; l.has == lock && l.votes && !l.sent.Before(since) {
+			x |= 1 << i
+		}
+	}
+	return x
+}
+
+// end has all nodes forget the claim, but for those of keep, in the background.
+func (s *Store) end(st *claim, keep set) {
+	st.mu.Lock()
+	if keep == 0 {
+		st.gone, st.held, st.seq, st.head = true, false, -1, time.Time{}
+	}
+	var drop set
+	for i := range st.legs {
+		l := &st.legs[i]
+		if !keep.has(i) && (l.has != nothing || l.flying && keep != 0) {
+			drop |= 1 << i // what is under way otherwise is released when it lands
+		}
+	}
+	st.mu.Unlock()
+	for i := range s.nodes {
+		if drop.has(i) {
+			s.send(st, i, task{kind: release})
+		}
+	}
+}

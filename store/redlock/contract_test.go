@@ -1,0 +1,304 @@
+package redlock_test
+
+import (
+	"context"
+	"iter"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/store/memstore"
+	"github.com/batonhq/baton/store/redlock"
+)
+
+// servers are memstores that can be restarted and cut off.
+type servers struct {
+	t    drivertest.T
+	list []*server
+}
+
+// server is a memstore behind a network.
+type server struct {
+	mu     sync.Mutex
+	store  *memstore.Store
+	cut    bool          // requests fail at once
+	mute   bool          // requests never arrive, and their callers wait
+	deaf   bool          // answers are lost after the effect
+	late   time.Duration // each answer takes so long
+	age    time.Duration // how long it ran before the test
+	healed chan struct{}
+}
+
+func newServers(t drivertest.T, n int) *servers {
+	s := &servers{t: t}
+	for range n {
+		s.list = append(s.list, &server{store: memstore.New(), age: time.Hour, healed: make(chan struct{})})
+	}
+	return s
+}
+
+func (s *servers) locks() []driver.Locks {
+	var all []driver.Locks
+	for _, n := range s.list {
+		all = append(all, n)
+	}
+	return all
+}
+
+// open makes handles, as that many processes would have.
+func (s *servers) open(n int, opts ...redlock.Option) []driver.Locks {
+	s.t.Helper()
+	var all []driver.Locks
+	for range n {
+		l, err := redlock.New(s.locks(), opts...)
+		if err != nil {
+			s.t.Fatalf("new: %v", err)
+		}
+		s.t.Cleanup(func() { l.Close() })
+		all = append(all, l)
+	}
+	return all
+}
+
+// restart makes the server forget everything. age is how old it says it is.
+func (s *server) restart(age time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.store.Close()
+	s.store, s.age = memstore.New(), age
+}
+
+func (s *server) set(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+	close(s.healed)
+	s.healed = make(chan struct{})
+}
+
+// reach is the way to the server, and back by what it returns.
+func (s *server) reach(ctx context.Context) (*memstore.Store, func(error) error, error) {
+	for {
+		s.mu.Lock()
+		store, cut, mute, changed := s.store, s.cut, s.mute, s.healed
+		s.mu.Unlock()
+		switch {
+		case cut:
+			return nil, nil, driver.ErrUnavailable
+		case !mute:
+			return store, func(err error) error { return s.back(ctx, err) }, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, nil, unknown{ctx.Err()}
+		}
+	}
+}
+
+func (s *server) back(ctx context.Context, err error) error {
+	s.mu.Lock()
+	deaf, late := s.deaf, s.late
+	s.mu.Unlock()
+	if late > 0 {
+		t := time.NewTimer(late)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return unknown{ctx.Err()}
+		}
+	}
+	if deaf {
+		return unknown{context.DeadlineExceeded}
+	}
+	return err
+}
+
+type unknown struct{ error }
+
+func (unknown) Is(target error) bool { return target == driver.ErrUnknown }
+
+func (s *server) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
+	store, back, err := s.reach(ctx)
+	if err != nil {
+		return g, err
+	}
+	g, err = store.Acquire(ctx, r)
+	return g, back(err)
+}
+
+func (s *server) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	fail := func(err error) []driver.Renewal {
+		all := make([]driver.Renewal, len(claims))
+		for i := range all {
+			all[i].Err = err
+		}
+		return all
+	}
+	store, back, err := s.reach(ctx)
+	if err != nil {
+		return fail(err)
+	}
+	all := store.Renew(ctx, claims, ttl)
+	if err := back(nil); err != nil {
+		return fail(err)
+	}
+	return all
+}
+
+func (s *server) Release(ctx context.Context, c driver.Claim) error {
+	store, back, err := s.reach(ctx)
+	if err != nil {
+		return err
+	}
+	return back(store.Release(ctx, c))
+}
+
+func (s *server) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (g driver.Grant, err error) {
+	store, back, err := s.reach(ctx)
+	if err != nil {
+		return g, err
+	}
+	g, err = store.Downgrade(ctx, c, ttl)
+	return g, back(err)
+}
+
+func (s *server) Raise(ctx context.Context, key string, token int64) error {
+	store, back, err := s.reach(ctx)
+	if err != nil {
+		return err
+	}
+	return back(store.Raise(ctx, key, token))
+}
+
+func (s *server) Life(ctx context.Context) (l driver.Life, err error) {
+	store, back, err := s.reach(ctx)
+	if err != nil {
+		return l, err
+	}
+	l, err = store.Life(ctx)
+	s.mu.Lock()
+	l.Age += s.age
+	s.mu.Unlock()
+	return l, back(err)
+}
+
+func (s *server) Inspect(ctx context.Context, key string) (info driver.KeyInfo, err error) {
+	store, back, err := s.reach(ctx)
+	if err != nil {
+		return info, err
+	}
+	info, err = store.Inspect(ctx, key)
+	return info, back(err)
+}
+
+func (s *server) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
+	store, _, err := s.reach(ctx)
+	if err != nil {
+		return func(yield func(driver.KeyInfo, error) bool) { yield(driver.KeyInfo{}, err) }
+	}
+	return store.List(ctx, prefix)
+}
+
+func (s *server) Break(ctx context.Context, key string) (n int, err error) {
+	store, back, err := s.reach(ctx)
+	if err != nil {
+		return 0, err
+	}
+	n, err = store.Break(ctx, key)
+	return n, back(err)
+}
+
+func (s *server) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.store.Watch(c, wake)
+}
+
+func (s *server) Traits() driver.Traits { return new(memstore.Store).Traits() }
+
+// orderly is a quorum of which order is asked as well: while nothing fails,
+// those who wait are served in the order in which they came.
+type orderly struct{ *redlock.Store }
+
+func (o orderly) Traits() driver.Traits {
+	t := o.Store.Traits()
+	t.FIFO = true
+	return t
+}
+
+func TestContract(t *testing.T) {
+	for name, harness := range map[string]drivertest.Harness{
+		"five": memory(5), "three": memory(3), "one of five down": broken(5, 1), "two of five down": broken(5, 2), "one of three down": broken(3, 1),
+	} {
+		t.Run(name, func(t *testing.T) { drivertest.Locks(t, harness) })
+	}
+}
+
+func TestContractInOrder(t *testing.T) {
+	h := memory(5)
+	open := h.Open
+	h.Open = func(t drivertest.T, n int) []driver.Locks {
+		locks := open(t, n)
+		for i, l := range locks {
+			locks[i] = orderly{l.(*redlock.Store)}
+		}
+		return locks
+	}
+	drivertest.Locks(t, h)
+}
+
+func memory(n int) drivertest.Harness {
+	var mu sync.Mutex
+	of := map[driver.Locks]*servers{}
+	find := func(l driver.Locks) *servers {
+		if o, ok := l.(orderly); ok {
+			l = o.Store
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return of[l]
+	}
+	return drivertest.Harness{
+		FakeTime: true,
+		Open: func(t drivertest.T, handles int) []driver.Locks {
+			s := newServers(t, n)
+			locks := s.open(handles)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, l := range locks {
+				of[l] = s
+			}
+			return locks
+		},
+		Restart: func(t drivertest.T, locks []driver.Locks) {
+			for _, node := range find(locks[0]).list {
+				node.restart(time.Hour) // TestRestartedServersDoNotVote is about the time until then
+			}
+			time.Sleep(time.Second) // as servers take some time to start
+		},
+		Delete: func(_ drivertest.T, key string, l driver.Locks) {
+			for _, node := range find(l).list {
+				_, _ = node.store.Break(context.Background(), key)
+			}
+		},
+	}
+}
+
+// broken cuts off some servers before the first request.
+func broken(n, down int) drivertest.Harness {
+	return drivertest.Harness{
+		FakeTime: true,
+		Open: func(t drivertest.T, handles int) []driver.Locks {
+			s := newServers(t, n)
+			locks := s.open(handles)
+			for _, node := range s.list[:down] {
+				node.set(func() { node.cut = true })
+			}
+			return locks
+		},
+	}
+}

@@ -1,0 +1,210 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// everywhere calls f for every node at the same time. It fails unless a
+// majority answers, and then returns whose answers there are.
+func (s *Store) everywhere(ctx context.Context, f func(ctx context.Context, i int, in driver.Inspector) error) (ok set, err error) {
+	if err := s.check(ctx); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	errs := make([]error, len(s.nodes))
+	var wg sync.WaitGroup
+	for i, n := range s.nodes {
+		if !n.admits() {
+			errs[i] = errLeftAlone
+			continue
+		}
+		wg.Go(func() {
+			in, err := s.reach(ctx, n)
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			inspector, can := in.locks.(driver.Inspector)
+			if !can {
+				errs[i] = fmt.Errorf("redlock: %s cannot show its locks: %w", n.name, errors.ErrUnsupported)
+				return
+			}
+			began := time.Now()
+			errs[i] = f(ctx, i, inspector)
+			s.account(n, errs[i], min(time.Since(began), slow-1)) // a long list is no bad sign
+		})
+	}
+	wg.Wait()
+	var silent set
+	for i, e := range errs {
+		switch {
+		case e == nil:
+			ok |= 1 << i
+		case !unreachable(e):
+			if notLock, is := errors.AsType[*driver.NotLockError](e); is {
+				e = &driver.NotLockError{Key: notLock.Key, Store: "redlock", Found: notLock.Found}
+			}
+			return 0, e
+		default:
+			silent |= 1 << i
+			err = e
+		}
+	}
+	if ok.count() < s.quorum {
+		return 0, fmt.Errorf("redlock: %w: no majority; no answer from %s: %w", driver.ErrUnavailable, s.names(silent), err)
+	}
+	return ok, nil
+}
+
+// Inspect shows who holds key on a majority, and who waits on any node. Nodes do
+// not tell IDs, so claims of one owner and kind are told apart by their number
+// alone. What a minority alone has granted is not shown.
+func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return driver.KeyInfo{}, err
+	}
+	views := make([]driver.KeyInfo, len(s.nodes))
+	ok, err := s.everywhere(ctx, func(ctx context.Context, i int, in driver.Inspector) (err error) {
+		views[i], err = in.Inspect(ctx, key)
+		return err
+	})
+	if err != nil {
+		return driver.KeyInfo{}, err
+	}
+	return s.merge(key, views, ok), nil
+}
+
+// List shows every key that is held on a majority or waited for. It reads the
+// whole list of every node first.
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
+	return func(yield func(driver.KeyInfo, error) bool) {
+		lists := make([]map[string]driver.KeyInfo, len(s.nodes))
+		ok, err := s.everywhere(ctx, func(ctx context.Context, i int, in driver.Inspector) error {
+			lists[i] = map[string]driver.KeyInfo{}
+			for info, err := range in.List(ctx, prefix) {
+				if err != nil {
+					return err
+				}
+				lists[i][info.Key] = info
+			}
+			return nil
+		})
+		if err != nil {
+			yield(driver.KeyInfo{}, err)
+			return
+		}
+		keys := map[string]bool{}
+		for i := range lists {
+			if ok.has(i) {
+				for key := range lists[i] {
+					keys[key] = true
+				}
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			views := make([]driver.KeyInfo, len(lists))
+			for i := range lists {
+				views[i] = lists[i][key]
+			}
+			if info := s.merge(key, views, ok); len(info.Holders)+len(info.Waiters) > 0 && !yield(info, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Break takes the lock from all its holders on every node.
+func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
+	info, err := s.Inspect(ctx, key)
+	if err != nil {
+		return 0, err
+	}
+	_, err = s.everywhere(ctx, func(ctx context.Context, _ int, in driver.Inspector) error {
+		_, err := in.Break(ctx, key)
+		return err
+	})
+	if err != nil && unreachable(err) {
+		return 0, fmt.Errorf("%w: %w", driver.ErrUnknown, err)
+	}
+	return len(info.Holders), err
+}
+
+// kindOfClaim is what nodes show of a claim that is the same on all.
+type kindOfClaim struct {
+	owner            string
+	weight, capacity int64
+	foreign          bool
+}
+
+// merge makes one view of those of the nodes in ok.
+func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo {
+	info := driver.KeyInfo{Key: key}
+	holders := map[kindOfClaim][][]driver.HolderInfo{} // for each kind, those of each node
+	most := map[kindOfClaim]int{}                      // claims on one node, at most
+	var kinds []kindOfClaim                            // as they came
+	for i, v := range views {
+		if !ok.has(i) {
+			views[i] = driver.KeyInfo{}
+			continue
+		}
+		here := map[kindOfClaim]int{}
+		meet := func(k kindOfClaim) {
+			if _, seen := most[k]; !seen {
+				kinds, most[k], holders[k] = append(kinds, k), 0, make([][]driver.HolderInfo, len(views))
+			}
+			here[k]++
+			most[k] = max(most[k], here[k])
+		}
+		for _, h := range v.Holders {
+			k := kindOfClaim{h.Owner, h.Weight, h.Capacity, h.Foreign}
+			meet(k)
+			holders[k][i] = append(holders[k][i], h)
+		}
+		for _, w := range v.Waiters {
+			k := kindOfClaim{w.Owner, w.Weight, w.Capacity, false}
+			meet(k)
+		}
+	}
+	for _, k := range kinds {
+		shown := 0
+		for n := 0; ; n++ { // the n-th claim of this kind, on as many nodes as have one
+			var all []driver.HolderInfo
+			for _, hs := range holders[k] {
+				if n < len(hs) {
+					all = append(all, hs[n])
+				}
+			}
+			if len(all) < s.quorum {
+				break
+			}
+			slices.SortFunc(all, func(a, b driver.HolderInfo) int { return int(b.Remaining - a.Remaining) })
+			h := all[s.quorum-1] // until then there is a majority
+			h.Token = 0          // no node knows it
+			info.Holders = append(info.Holders, h)
+			shown++
+		}
+		most[k] -= shown // who is left waits
+	}
+	lines := slices.Clone(views)
+	slices.SortStableFunc(lines, func(a, b driver.KeyInfo) int { return len(b.Waiters) - len(a.Waiters) })
+	for _, v := range lines {
+		for _, w := range v.Waiters {
+			if k := (kindOfClaim{w.Owner, w.Weight, w.Capacity, false}); most[k] > 0 {
+				most[k]--
+				info.Waiters = append(info.Waiters, w)
+			}
+		}
+	}
+	slices.SortStableFunc(info.Holders, func(a, b driver.HolderInfo) int { return int(b.Age - a.Age) })
+	return info
+}

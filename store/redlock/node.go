@@ -1,0 +1,259 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// node is one of the servers.
+type node struct {
+	index   int
+	name    string
+	open    func(context.Context) (driver.Store, error) // nil if it was given to us open
+	opening chan struct{}                               // held by who opens it
+	inner   atomic.Pointer[inner]
+
+	seen   atomic.Int64 // the highest token that its counter is known to have reached
+	rtt    atomic.Int64 // how long a request usually takes
+	life   atomic.Pointer[string]
+	twin   atomic.Pointer[node] // another name of the same server, which votes in its place
+	flying atomic.Int32         // requests
+
+	// A node that does not answer is left alone for a while, so that not
+	// everybody waits for it.
+	mu       sync.Mutex
+	failed   int           // requests in a row
+	pause    time.Duration // how long it is left alone, then one request is let through
+	retry    time.Time
+	answered time.Time
+	owed     map[string]debt // releases that it did not answer
+	paying   bool
+	down     atomic.Bool // retry counts
+}
+
+// inner is what a node is, once it is open.
+type inner struct {
+	locks  driver.Locks
+	member driver.Member
+}
+
+// debt is a claim that has to be released when the node answers again.
+type debt struct {
+	claim driver.Claim
+	until time.Time
+}
+
+const (
+	firstPause = 20 * time.Millisecond
+	lastPause  = time.Second
+
+	slow       = 200 * time.Millisecond // a failure that took so long is enough
+	maxFailed  = 3
+	maxFlying  = 256
+	maxDebts   = 1000
+	votesAgain = "they vote again when nothing that they may have forgotten can be held"
+)
+
+// fit tells whether l can be a node.
+func (s *Store) fit(n *node, l driver.Locks) (*inner, error) {
+	m, ok := l.(driver.Member)
+	t := l.Traits()
+	switch {
+	case !ok || !t.Fencing || !t.Shared:
+		return nil, fmt.Errorf("redlock: %s (%s) cannot be one of several: it needs readers, tokens, and to implement driver.Member", n.name, t.Store)
+	case t.MinTTL > minTTL || t.MaxTTL > 0 && t.MaxTTL < s.longest:
+		return nil, fmt.Errorf("redlock: %s (%s) accepts TTLs from %v to %v, needed are %v to %v", n.name, t.Store, t.MinTTL, t.MaxTTL, minTTL, s.longest)
+	}
+	return &inner{l, m}, nil
+}
+
+// reach returns the node, and opens it if nobody has.
+func (s *Store) reach(ctx context.Context, n *node) (*inner, error) {
+	if in := n.inner.Load(); in != nil {
+		return in, nil
+	}
+	select {
+	case n.opening <- struct{}{}:
+		defer func() { <-n.opening }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("redlock: %s: %w: %w", n.name, driver.ErrUnavailable, ctx.Err())
+	}
+	if in := n.inner.Load(); in != nil {
+		return in, nil
+	}
+	l, err := n.open(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("redlock: %s: %w", n.name, err)
+	}
+	in, err := s.fit(n, l)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	n.inner.Store(in)
+	return in, nil
+}
+
+// votes reports whether a grant that the node has just made counts: it is a
+// server of its own, and remembers all that can still be held.
+func (s *Store) votes(ctx context.Context, n *node, in *inner) bool {
+	l, err := in.member.Life(ctx)
+	if err != nil {
+		return false
+	}
+	if id := n.life.Load(); id == nil || *id != l.Server {
+		s.learn(n, l)
+	}
+	return n.twin.Load() == nil && (s.durable || l.Age >= s.longest+drift(s.longest))
+}
+
+// learn takes note that a node lives another life than before.
+func (s *Store) learn(n *node, l driver.Life) {
+	s.learnedMu.Lock()
+	defer s.learnedMu.Unlock()
+	n.seen.Store(0)
+	n.life.Store(&l.Server)
+	var first *node
+	for _, other := range s.nodes {
+		if id := other.life.Load(); id == nil || *id != l.Server {
+			if other.twin.Load() == n {
+				other.twin.Store(nil)
+			}
+			continue
+		}
+		if first == nil {
+			first = other
+			other.twin.Store(nil)
+		} else {
+			other.twin.Store(first)
+		}
+	}
+}
+
+// reached notes that the node's counter is at token at least.
+func (n *node) reached(token int64) {
+	for {
+		known := n.seen.Load()
+		if token <= known || n.seen.CompareAndSwap(known, token) {
+			return
+		}
+	}
+}
+
+// admits reports whether a request should be sent to the node.
+func (n *node) admits() bool {
+	if n.down.Load() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		now := time.Now()
+		if now.Before(n.retry) {
+			return false
+		}
+		n.retry = now.Add(max(n.pause, nodeTimeout/4))
+		return true
+	}
+	if n.flying.Load() < maxFlying {
+		return true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return time.Since(n.answered) < slow
+}
+
+// account takes note of how a request to the node ended, after d.
+func (s *Store) account(n *node, err error, d time.Duration) {
+	if err == nil || !unreachable(err) {
+		usual := n.rtt.Load()
+		n.rtt.Store(usual + (int64(d)-usual)/8)
+		if d < slow && !n.down.Load() && n.flying.Load() < maxFlying/2 {
+			return // nothing to remember, and no mutex
+		}
+		n.mu.Lock()
+		n.failed, n.pause, n.answered = 0, 0, time.Now()
+		n.down.Store(false)
+		pay := len(n.owed) > 0 && !n.paying
+		n.paying = n.paying || pay
+		n.mu.Unlock()
+		if pay {
+			s.crew.do(job{f: func() { s.pay(n) }})
+		}
+		return
+	}
+	if s.root.Err() != nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.failed++
+	if n.failed >= maxFailed || d >= slow {
+		n.pause = min(max(2*n.pause, firstPause), lastPause)
+		n.retry = time.Now().Add(n.pause)
+		n.down.Store(true)
+	}
+}
+
+// owe remembers a claim that could not be released.
+func (n *node) owe(c driver.Claim, d time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	if len(n.owed) >= maxDebts {
+		for id, debt := range n.owed {
+			if now.After(debt.until) {
+				delete(n.owed, id)
+			}
+		}
+		if len(n.owed) >= maxDebts {
+			return // the TTL ends it
+		}
+	}
+	if n.owed == nil {
+		n.owed = map[string]debt{}
+	}
+	n.owed[c.Key+"\x00"+c.ID] = debt{c, now.Add(d)}
+	n.failed = max(n.failed, 1)
+	n.down.Store(true) // so that the next answer is noticed
+}
+
+// pay releases what is owed to a node that answers again.
+func (s *Store) pay(n *node) {
+	for {
+		n.mu.Lock()
+		var c driver.Claim
+		var until time.Time
+		for id, d := range n.owed {
+			delete(n.owed, id)
+			c, until = d.claim, d.until
+			break
+		}
+		n.paying = c.ID != ""
+		n.mu.Unlock()
+		if c.ID == "" {
+			return
+		}
+		if left := time.Until(until); left > 0 {
+			if st := s.claim(c.Key, c.ID, false); st != nil && !st.ended() {
+				s.put(st)
+				continue // it was asked for again
+			} else if st != nil {
+				s.put(st)
+			}
+			in, err := s.reach(s.detach(), n)
+			if err == nil {
+				err = in.locks.Release(s.detach(), c)
+			}
+			if err != nil && unreachable(err) {
+				n.mu.Lock()
+				n.paying = false
+				n.mu.Unlock()
+				n.owe(c, left)
+				return
+			}
+		}
+	}
+}

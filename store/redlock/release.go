@@ -1,0 +1,152 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// Release ends the claim on every node. It waits for all that usually answer,
+// and for a majority at least; what did not answer is released when it does.
+func (s *Store) Release(ctx context.Context, c driver.Claim) error {
+	if err := driver.CheckClaim(c); err != nil {
+		return err
+	}
+	if err := s.check(ctx); err != nil {
+		return err
+	}
+	st := s.claim(c.Key, c.ID, true)
+	defer s.put(st)
+	st.mu.Lock()
+	known, held := st.known, st.held || c.Ticket < 0
+	st.known, st.gone, st.held, st.asked = true, true, false, c
+	st.seq, st.head = -1, time.Time{}
+	var ask set
+	for i := range st.legs {
+		l := &st.legs[i]
+		if !known {
+			l.has = maybe
+		}
+		if l.has != nothing || l.flying {
+			ask |= 1 << i
+		}
+	}
+	st.mu.Unlock()
+
+	rd := s.round(st, release, driver.Request{})
+	rd.landed = len(s.nodes) - ask.count() // they have nothing
+	rd.ask(ask, 0)
+	if err := rd.wait(ctx); err != nil {
+		return fmt.Errorf("redlock: %w: %w", driver.ErrUnknown, err)
+	}
+	ended, free, unsure := 0, len(s.nodes)-ask.count(), 0
+	var silent set
+	var last error
+	for i, a := range rd.snapshot() {
+		switch {
+		case !ask.has(i):
+		case a.landed && a.err == nil:
+			ended++
+			free++
+		case a.landed && errors.Is(a.err, driver.ErrLost):
+			free++
+		default:
+			silent |= 1 << i
+			if a.landed {
+				last = a.err
+			}
+			if !a.landed || errors.Is(a.err, driver.ErrUnknown) {
+				unsure++
+			}
+		}
+	}
+	switch {
+	case free < s.quorum:
+		kind := driver.ErrUnavailable
+		if unsure > 0 || ended > 0 {
+			kind = driver.ErrUnknown
+		}
+		if last == nil {
+			last = errors.New("they did not answer in time")
+		}
+		return fmt.Errorf("redlock: %w: %s: %w", kind, s.names(silent), last)
+	case held && ended+silent.count() < s.quorum, ended == 0:
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// Downgrade turns a writer into a reader without a gap: every node does, and a
+// majority must.
+func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
+	if err := errors.Join(driver.CheckClaim(c), driver.CheckTTL(c.Key, ttl, s.Traits())); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := s.check(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	sent := bootclock.Coarse()
+	st := s.claim(c.Key, c.ID, true)
+	defer s.put(st)
+	st.mu.Lock()
+	var ask set
+	for i := range st.legs {
+		l := &st.legs[i]
+		if !st.known || l.has == lock || l.has == maybe || l.flying {
+			ask |= 1 << i
+		}
+	}
+	token := st.token
+	if token == 0 {
+		token = max(-c.Ticket, 0)
+	}
+	waits := st.known && !st.held && token == 0
+	st.asked = c
+	st.mu.Unlock()
+	if waits || ask.count() < s.quorum {
+		return driver.Grant{}, driver.ErrLost
+	}
+	rd := s.round(st, downgrade, driver.Request{TTL: ttl})
+	rd.ask(ask, 0)
+	if err := rd.wait(ctx); err != nil {
+		return driver.Grant{}, fmt.Errorf("redlock: %w: %w", driver.ErrUnknown, err)
+	}
+	done, lost := 0, len(s.nodes)-ask.count()
+	last := errors.New("they did not answer in time")
+	for i, a := range rd.snapshot() {
+		switch {
+		case !ask.has(i):
+		case a.landed && a.err == nil:
+			done++
+			if st.known {
+				continue
+			}
+			token = max(token, a.grant.Token)
+		case errors.Is(a.err, driver.ErrLost):
+			lost++
+		case a.landed:
+			last = a.err
+		}
+	}
+	switch {
+	case done >= s.quorum:
+		if err := s.raise(ctx, st, token); err != nil {
+			return driver.Grant{}, fmt.Errorf("redlock: %w: %w", driver.ErrUnknown, err)
+		}
+		st.mu.Lock()
+		st.known, st.held, st.token = true, true, token
+		st.asked.Weight = 1
+		st.until = sent.Add(ttl)
+		st.mu.Unlock()
+		return driver.Grant{Token: token, Ticket: -token, TTL: ttl - drift(ttl)}, nil
+	case lost > len(s.nodes)-s.quorum:
+		return driver.Grant{}, driver.ErrLost
+	case errors.Is(last, errors.ErrUnsupported):
+		return driver.Grant{}, last
+	}
+	return driver.Grant{}, fmt.Errorf("redlock: %w: %d of %d servers have downgraded: %w", driver.ErrUnknown, done, len(s.nodes), last)
+}

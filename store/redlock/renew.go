@@ -1,0 +1,453 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// Renew asks every node about its claims, with one call for those that hold and
+// one for those that wait. A majority must confirm a lock; where it was lost or
+// never granted it is asked for again, so that it is held by all that answer. A
+// lock that is held by fewer than a majority is lost: others may have had it
+// since.
+func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	out := make([]driver.Renewal, len(claims))
+	sent := bootclock.Coarse()
+	var jobs []*renewing
+	for i, c := range claims {
+		if err := errors.Join(driver.CheckClaim(c), driver.CheckTTL(c.Key, ttl, s.Traits())); err != nil {
+			out[i].Err = err
+		} else if err := s.check(ctx); err != nil {
+			out[i].Err = err
+		} else {
+			st := s.claim(c.Key, c.ID, true)
+			defer s.put(st)
+			jobs = append(jobs, st.renewing(c, ttl, &out[i]))
+		}
+	}
+	s.poll(ctx, jobs, ttl)
+	var next sync.WaitGroup
+	for _, j := range jobs {
+		r := driver.Request{Claim: j.claim, TTL: ttl, Queue: true}
+		if !j.waits {
+			s.confirmed(ctx, j, r, sent)
+			continue
+		}
+		next.Go(func() { s.advance(ctx, j, r) })
+	}
+	next.Wait()
+	return out
+}
+
+// renewing is a claim that is being renewed.
+type renewing struct {
+	st    *claim
+	claim driver.Claim
+	out   *driver.Renewal
+	known bool
+	waits bool
+	led   bool // the place was granted, so that there is no need to ask
+	seq   int
+
+	mu      sync.Mutex
+	answers []driver.Renewal
+	asked   set
+	landed  set
+}
+
+func (st *claim) renewing(c driver.Claim, ttl time.Duration, out *driver.Renewal) *renewing {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	j := &renewing{st: st, claim: c, out: out, known: st.known, seq: st.seq, answers: make([]driver.Renewal, len(st.legs))}
+	st.asked = c
+	st.until = bootclock.Now().Add(ttl + time.Minute)
+	j.waits = st.known && !st.held && st.seq >= 0
+	j.led = j.waits && st.called
+	return j
+}
+
+// poll asks all nodes about all claims, and returns when each is decided.
+func (s *Store) poll(ctx context.Context, jobs []*renewing, ttl time.Duration) {
+	p := &polling{s: s, jobs: jobs, done: make(chan struct{}), began: time.Now()}
+	var calls [][2][]*renewing // for each node, those that hold and those that wait
+	for i, n := range s.nodes {
+		var call [2][]*renewing
+		admits := n.admits()
+		for _, j := range jobs {
+			if j.led || !j.st.depart(i, j.known, admits, j.ttl(ttl)) {
+				continue
+			}
+			j.asked |= 1 << i
+			if j.waits {
+				call[1] = append(call[1], j)
+			} else {
+				call[0] = append(call[0], j)
+			}
+		}
+		if call[0] != nil {
+			p.pending++
+		}
+		if call[1] != nil {
+			p.pending++
+		}
+		calls = append(calls, call)
+	}
+	if p.pending == 0 {
+		return
+	}
+	for i, call := range calls {
+		for _, js := range call {
+			if js == nil {
+				continue
+			}
+			s.crew.do(job{f: func() { s.ask(p, i, js, js[0].ttl(ttl)) }})
+		}
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	p.woken = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.mu.Unlock()
+}
+
+// ttl is for how long a claim is confirmed: what it holds in vain must not stand
+// for long.
+func (j *renewing) ttl(ttl time.Duration) time.Duration {
+	if j.waits {
+		return max(min(ttl, driver.ClaimTTL), minTTL)
+	}
+	return ttl
+}
+
+// depart reserves a leg for a request. After what is under way there already it
+// is renewed all the same, and nobody waits for that. Where the claim is known to
+// have nothing there is no question.
+func (st *claim) depart(i int, known, admits bool, ttl time.Duration) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	l := &st.legs[i]
+	if l.flying && l.next == nil && admits {
+		l.next = &task{kind: renew, req: driver.Request{TTL: ttl}}
+	}
+	if l.flying || known && l.has == nothing || !admits {
+		return false
+	}
+	l.flying = true
+	st.flying++
+	return true
+}
+
+// polling is a Renew that waits for nodes.
+type polling struct {
+	s     *Store
+	jobs  []*renewing
+	began time.Time
+	done  chan struct{}
+
+	mu      sync.Mutex
+	pending int
+	landed  int
+	woken   bool
+	timer   *time.Timer
+}
+
+// ask renews claims on one node.
+func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
+	n := s.nodes[i]
+	claims := make([]driver.Claim, len(js))
+	for k, j := range js {
+		j.st.mu.Lock()
+		claims[k] = j.st.onLocked(i)
+		j.st.mu.Unlock()
+	}
+	ctx := s.detach()
+	began, sent := time.Now(), bootclock.Coarse()
+	n.depart()
+	var answers []driver.Renewal
+	in, err := s.reach(ctx, n)
+	if err == nil {
+		answers = in.locks.Renew(ctx, claims, ttl)
+	}
+	for k := range js {
+		a := driver.Renewal{Err: err}
+		if err == nil {
+			a = answers[k]
+		}
+		if a.State == driver.Held {
+			n.reached(a.Grant.Token)
+		}
+		j := js[k]
+		j.mu.Lock()
+		j.answers[i] = a
+		j.landed |= 1 << i
+		j.mu.Unlock()
+		t, more := s.landed(j.st, i, task{kind: renew}, renewed(a))
+		if a.State == driver.Held && !j.waits {
+			j.st.mu.Lock()
+			j.st.legs[i].sent = sent
+			j.st.mu.Unlock()
+		}
+		if more {
+			s.crew.do(job{s: s, st: j.st, i: i, t: t})
+		}
+	}
+	n.flying.Add(-1)
+	if err == nil && len(answers) > 0 {
+		err = answers[0].Err
+	}
+	s.account(n, err, time.Since(began))
+	p.land()
+}
+
+func (p *polling) land() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pending--
+	p.landed++
+	switch {
+	case p.woken:
+	case p.pending == 0 || p.decidedLocked():
+		p.woken = true
+		close(p.done)
+	case p.timer == nil && p.landed >= p.s.quorum:
+		// A node that hangs must not make the others' answers come late.
+		d := max(2*time.Since(p.began), 20*time.Millisecond)
+		for _, n := range p.s.nodes {
+			d = max(d, min(4*time.Duration(n.rtt.Load()), nodeTimeout/2))
+		}
+		p.timer = time.AfterFunc(d, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if !p.woken {
+				p.woken = true
+				close(p.done)
+			}
+		})
+	}
+}
+
+// decidedLocked reports whether no answer that is missing matters.
+func (p *polling) decidedLocked() bool {
+	if p.landed < p.s.quorum {
+		return false
+	}
+	for _, j := range p.jobs {
+		j.mu.Lock()
+		held := 0
+		for _, a := range j.answers {
+			if a.State == driver.Held {
+				held++
+			}
+		}
+		done := held >= p.s.quorum && !j.waits || j.landed == j.asked || j.waits && j.seq >= 0 && j.landed.has(j.seq)
+		j.mu.Unlock()
+		if !done {
+			return false
+		}
+	}
+	return true
+}
+
+// confirmed says what the nodes' answers make of a claim that holds, or that
+// this process does not know.
+func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, sent time.Time) {
+	st := j.st
+	j.mu.Lock()
+	var held, lost int
+	var top int64
+	waits := -1
+	var last error
+	for i, a := range j.answers {
+		switch {
+		case !j.asked.has(i):
+			st.mu.Lock()
+			if j.known && st.legs[i].has == nothing && !st.legs[i].flying {
+				lost++
+			}
+			st.mu.Unlock()
+		case !j.landed.has(i):
+		case a.State == driver.Held:
+			held++
+			top = max(top, a.Grant.Token)
+		case a.State == driver.Waiting:
+			waits = i
+		case a.State == driver.Lost:
+			lost++
+		default:
+			last = a.Err
+		}
+	}
+	j.mu.Unlock()
+	others := len(s.nodes) - held - lost
+	switch {
+	case held >= s.quorum:
+		st.mu.Lock()
+		token := st.token
+		if token == 0 {
+			token = max(-j.claim.Ticket, 0)
+		}
+		st.mu.Unlock()
+		if token == 0 { // nobody knows what an earlier answer said
+			token = top
+			if err := s.raise(ctx, st, token); err != nil {
+				j.out.Err = err
+				return
+			}
+		}
+		st.mu.Lock()
+		st.known, st.held, st.gone, st.token, st.seq = true, true, false, token, -1
+		st.until = sent.Add(r.TTL)
+		st.mu.Unlock()
+		j.out.State = driver.Held
+		j.out.Grant = driver.Grant{Token: token, Ticket: -token, TTL: r.TTL - drift(r.TTL)}
+		s.repair(st, r)
+	case waits >= 0 && lost == 0 || waits >= 0 && !j.known:
+		st.mu.Lock()
+		st.known = true
+		st.mu.Unlock()
+		j.out.State, j.out.Grant = driver.Waiting, s.wait(st, waits, j.answers[waits].Grant)
+	case held+others >= s.quorum:
+		if last == nil {
+			last = errors.New("they did not answer in time")
+		}
+		if errors.Is(last, driver.ErrUnknown) || !unreachable(last) {
+			j.out.Err = fmt.Errorf("redlock: %w: %d of %d servers confirm the lock, and %d did not answer: %w", driver.ErrUnknown, held, len(s.nodes), others, last)
+		} else {
+			j.out.Err = fmt.Errorf("redlock: %w: %d of %d servers confirm the lock, and %d did not answer: %w", driver.ErrUnavailable, held, len(s.nodes), others, last)
+		}
+	default:
+		j.out.State = driver.Lost
+		s.end(st, 0)
+	}
+}
+
+// repair asks for a lock that is held by a majority where it is not.
+func (s *Store) repair(st *claim, r driver.Request) {
+	r.Queue = false
+	for i, n := range s.nodes {
+		st.mu.Lock()
+		missing := !st.legs[i].flying && st.legs[i].has != lock
+		st.mu.Unlock()
+		if missing && !n.down.Load() {
+			s.send(st, i, task{kind: acquire, req: r})
+		}
+	}
+}
+
+// advance takes a claim that waits a step further.
+func (s *Store) advance(ctx context.Context, j *renewing, r driver.Request) {
+	st := j.st
+	sent := bootclock.Coarse()
+	j.mu.Lock()
+	a, landed := j.answers[j.seq], j.landed.has(j.seq)
+	j.mu.Unlock()
+	lead := j.led || landed && a.State == driver.Held
+	switch {
+	case lead:
+	case landed && a.State == driver.Waiting:
+		g := s.wait(st, j.seq, a.Grant)
+		if s.hurried(st, g.Again) || st.overdue() {
+			if won, err := s.probe(ctx, st, r, sent); err == nil {
+				j.out.State, j.out.Grant = driver.Held, won
+				return
+			}
+		}
+		j.out.State, j.out.Grant = driver.Waiting, g
+		return
+	case landed && a.State == driver.Lost:
+		s.end(st, 0)
+		j.out.State = driver.Lost
+		return
+	default: // the node does not answer: get in line on another one
+		g, err := s.enter(ctx, st, r, sent)
+		s.stepped(j, g, err)
+		return
+	}
+	st.mu.Lock()
+	st.called = false
+	stuck := !st.head.IsZero() && sent.Sub(st.head) > st.yield
+	st.mu.Unlock()
+	if stuck {
+		// Another head may have the votes that are missing here, and miss
+		// those that are here.
+		s.end(st, 0)
+		j.out.State = driver.Lost
+		return
+	}
+	g, err := s.lead(ctx, st, r, sent, j.seq)
+	s.stepped(j, g, err)
+}
+
+func (s *Store) stepped(j *renewing, g driver.Grant, err error) {
+	switch {
+	case err == nil && g.Waiting:
+		j.out.State, j.out.Grant = driver.Waiting, g
+	case err == nil:
+		j.out.State, j.out.Grant = driver.Held, g
+	case unreachable(err):
+		j.out.Err = err
+	default:
+		j.out.State = driver.Lost
+	}
+}
+
+// soon is how often those wait who have to look for themselves: behind another
+// kind of program, or one that died.
+const soon = 50 * time.Millisecond
+
+// hurried reports whether the node has asked twice in a row to be asked soon.
+func (s *Store) hurried(st *claim, again time.Duration) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if again == 0 || again > soon {
+		st.hurry = 0
+		return false
+	}
+	st.hurry++
+	return st.hurry > 1
+}
+
+// overdue reports whether it is time to look whether the node of the line alone
+// is held, by somebody who released the others and died, or was cut off from it.
+func (st *claim) overdue() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	now := bootclock.Now()
+	due := !st.probed.IsZero() && now.After(st.probed)
+	if due || st.probed.IsZero() {
+		st.probed = now.Add(driver.WaiterTTL + driver.ClaimTTL + rand.N(time.Second)) // the dead are gone by then
+	}
+	return due
+}
+
+// probe tries for a majority from within the line: those who hold do not hand
+// over, and may hold no more than the node of the line.
+func (s *Store) probe(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
+	st.mu.Lock()
+	seq := st.seq
+	st.mu.Unlock()
+	r.Queue = false
+	rd := s.round(st, acquire, r)
+	rd.ask(s.everyone()&^(1<<seq), 0)
+	if err := rd.wait(ctx); err != nil {
+		s.end(st, 1<<seq)
+		return driver.Grant{}, err
+	}
+	if s.holds(st, sent) {
+		return s.won(ctx, st, r, sent)
+	}
+	s.end(st, 1<<seq)
+	return driver.Grant{}, driver.ErrHeld
+}

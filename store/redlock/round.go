@@ -1,0 +1,373 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+type kind uint8
+
+const (
+	acquire kind = iota
+	release
+	renew
+	downgrade
+	raise
+)
+
+// task is one request to one node.
+type task struct {
+	round *round // who wants to know; nil if nobody
+	kind  kind
+	queue bool           // acquire: with a place in line
+	req   driver.Request // acquire, renew: if there is no round
+}
+
+// answer is what came of a task.
+type answer struct {
+	landed bool
+	err    error
+	grant  driver.Grant
+	votes  bool
+}
+
+var (
+	errSuperseded  = fmt.Errorf("redlock: %w: another request came after it", driver.ErrUnknown)
+	errLeftAlone   = fmt.Errorf("redlock: %w: it did not answer lately", driver.ErrUnavailable)
+	errUnsupported = fmt.Errorf("redlock: a server cannot downgrade: %w", errors.ErrUnsupported)
+)
+
+// round is one question to several nodes. Whoever asks is woken as soon as it
+// is decided; later answers still change what is known of the claim.
+type round struct {
+	s     *Store
+	st    *claim
+	kind  kind
+	req   driver.Request
+	token int64
+	base  int // grants that were there before
+	seq   int // acquire: the node whose word is needed to wait, or -1
+	began time.Time
+
+	mu      sync.Mutex
+	answers []answer
+	asked   set
+	pending int
+	landed  int
+	woken   bool
+	timer   *time.Timer
+	done    chan struct{}
+}
+
+func (s *Store) round(st *claim, k kind, r driver.Request) *round {
+	return &round{
+		s: s, st: st, kind: k, req: r, seq: -1, began: time.Now(),
+		answers: make([]answer, len(s.nodes)), done: make(chan struct{}, 1),
+	}
+}
+
+// ask sends the question to the nodes of x, with a place in line to those of
+// queue.
+func (r *round) ask(x, queue set) {
+	r.mu.Lock()
+	r.asked, r.pending = x, x.count()
+	if r.pending < r.s.quorum && r.kind == acquire && r.base == 0 || r.pending == 0 {
+		r.armLocked() // the timer is not left to the landing of a majority
+	}
+	if r.pending == 0 {
+		r.wakeLocked()
+	}
+	r.mu.Unlock()
+	for i := range r.s.nodes {
+		if x.has(i) {
+			t := task{round: r, kind: r.kind, queue: queue.has(i)}
+			if r.kind == raise {
+				r.s.crew.do(job{s: r.s, st: r.st, i: i, t: t})
+			} else {
+				r.s.send(r.st, i, t)
+			}
+		}
+	}
+}
+
+// wait returns when the round is decided.
+func (r *round) wait(ctx context.Context) error {
+	select {
+	case <-r.done:
+	default:
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// land takes the answer of a node.
+func (r *round) land(i int, a answer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	a.landed = true
+	r.answers[i] = a
+	r.pending--
+	r.landed++
+	switch {
+	case r.woken:
+	case r.pending == 0 || r.decidedLocked():
+		r.wakeLocked()
+	case r.timer == nil && r.landed >= r.s.quorum:
+		r.armLocked()
+	}
+}
+
+func (r *round) wakeLocked() {
+	r.woken = true
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.done <- struct{}{}
+}
+
+// armLocked sets an end to waiting for the nodes that have not answered, when a
+// majority has. It goes by how long they usually take: a node that is slow is
+// waited for, and one that hangs is not.
+func (r *round) armLocked() {
+	least := 5 * time.Millisecond
+	if r.kind == release {
+		least = 2 * time.Millisecond
+	}
+	d := 2 * time.Since(r.began)
+	for i, n := range r.s.nodes {
+		if r.asked.has(i) && !r.answers[i].landed {
+			d = max(d, 4*time.Duration(n.rtt.Load()))
+		}
+	}
+	r.timer = time.AfterFunc(min(max(d, least), nodeTimeout/2), func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !r.woken {
+			r.wakeLocked()
+		}
+	})
+}
+
+// decidedLocked reports whether the answers that are missing do not matter.
+func (r *round) decidedLocked() bool {
+	yes, spoke := r.base, r.base
+	for i := range r.answers {
+		a := &r.answers[i]
+		if a.landed && a.err == nil && (r.kind != acquire || !a.grant.Waiting && a.votes) {
+			yes++
+		}
+		if a.landed && (a.err == nil || !unreachable(a.err)) {
+			spoke++
+		}
+	}
+	switch r.kind {
+	case acquire:
+		return (yes >= r.s.quorum || yes+r.pending < r.s.quorum && spoke >= r.s.quorum) && (r.seq < 0 || r.answers[r.seq].landed)
+	case downgrade:
+		return yes >= r.s.quorum || yes+r.pending < r.s.quorum && spoke >= r.s.quorum
+	case raise:
+		return r.s.reached(r.token) >= r.s.quorum
+	}
+	return false // a release goes everywhere, so that the next finds all nodes free
+}
+
+// reached counts the nodes whose counters are at token at least.
+func (s *Store) reached(token int64) (n int) {
+	for _, node := range s.nodes {
+		if node.seen.Load() >= token {
+			n++
+		}
+	}
+	return n
+}
+
+// snapshot returns the answers so far.
+func (r *round) snapshot() []answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]answer(nil), r.answers...)
+}
+
+// send has a node asked, after what is under way there for the same claim.
+func (s *Store) send(st *claim, i int, t task) {
+	n := s.nodes[i]
+	st.mu.Lock()
+	l := &st.legs[i]
+	if l.flying {
+		old := l.next
+		l.next = &t
+		st.mu.Unlock()
+		if old != nil && old.round != nil {
+			old.round.land(i, answer{err: errSuperseded})
+		}
+		return
+	}
+	l.flying = true
+	st.flying++
+	st.mu.Unlock()
+	if !n.admits() {
+		s.landed(st, i, t, answer{err: errLeftAlone})
+		return
+	}
+	s.crew.do(job{s: s, st: st, i: i, t: t})
+}
+
+// serve does a task, and what has come up for the same leg meanwhile.
+func (s *Store) serve(st *claim, i int, t task) {
+	if t.kind == raise {
+		t.round.land(i, s.perform(st, i, t))
+		return
+	}
+	for more := true; more; {
+		t, more = s.landed(st, i, t, s.perform(st, i, t))
+	}
+}
+
+// landed notes the answer to a task. It returns what is to be done next.
+func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool) {
+	st.mu.Lock()
+	l := &st.legs[i]
+	l.note(t, a)
+	owes := t.kind == release && a.err != nil && l.has != nothing
+	c := st.onLocked(i)
+	switch {
+	case l.next != nil:
+		next, more = *l.next, true
+		l.next = nil
+	case st.gone && t.kind != release && l.has != nothing:
+		next, more = task{kind: release}, true
+	default:
+		l.flying = false
+		st.flying--
+	}
+	idle := st.idleLocked()
+	st.mu.Unlock()
+	if owes && unreachable(a.err) {
+		s.nodes[i].owe(c, s.longest)
+	}
+	if t.round != nil {
+		t.round.land(i, a)
+	}
+	if idle {
+		s.forget(st)
+	}
+	if more && !s.nodes[i].admits() {
+		return s.landed(st, i, next, answer{err: errLeftAlone})
+	}
+	return next, more
+}
+
+// note keeps what an answer says about the leg.
+func (l *leg) note(t task, a answer) {
+	switch {
+	case a.err == nil && t.kind == release, errors.Is(a.err, driver.ErrLost):
+		*l = leg{flying: l.flying, next: l.next}
+	case a.err == nil && a.grant.Waiting:
+		l.has, l.ticket = place, a.grant.Ticket
+	case a.err == nil:
+		if t.kind == acquire {
+			l.votes = a.votes
+		}
+		l.has, l.ticket, l.token = lock, a.grant.Ticket, max(l.token, a.grant.Token)
+	case errors.Is(a.err, driver.ErrUnavailable): // no effect
+	case unreachable(a.err):
+		if l.has == nothing {
+			l.has = maybe
+		}
+	case t.kind == acquire: // refused
+		l.has = nothing
+	}
+}
+
+// perform asks the node.
+func (s *Store) perform(st *claim, i int, t task) (a answer) {
+	n := s.nodes[i]
+	ctx := s.detach()
+	began := time.Now()
+	n.depart()
+	defer func() {
+		n.flying.Add(-1)
+		s.account(n, a.err, time.Since(began))
+	}()
+	in, err := s.reach(ctx, n)
+	if err != nil {
+		if !errors.Is(err, driver.ErrUnavailable) {
+			err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err) // it was not even asked
+		}
+		return answer{err: err}
+	}
+	if t.kind == raise {
+		a.err = in.member.Raise(ctx, st.key, t.round.token)
+		if a.err == nil {
+			n.reached(t.round.token)
+		}
+		return a
+	}
+
+	st.mu.Lock()
+	c := st.onLocked(i)
+	unsure := st.legs[i].has == maybe
+	st.mu.Unlock()
+	switch t.kind {
+	case acquire:
+		req := t.req
+		if t.round != nil {
+			req = t.round.req
+		}
+		req.Claim = c
+		req.Queue, req.Retry = t.queue, unsure
+		sent := bootclock.Coarse()
+		a.grant, a.err = in.locks.Acquire(ctx, req)
+		if a.err == nil && !a.grant.Waiting {
+			a.votes = s.votes(ctx, n, in)
+			n.reached(a.grant.Token)
+			st.mu.Lock()
+			st.legs[i].sent = sent
+			st.mu.Unlock()
+		}
+	case release:
+		a.err = in.locks.Release(ctx, c)
+	case renew:
+		a = renewed(in.locks.Renew(ctx, []driver.Claim{c}, t.req.TTL)[0])
+	case downgrade:
+		d, ok := in.locks.(driver.Downgrader)
+		if !ok {
+			return answer{err: errUnsupported}
+		}
+		a.grant, a.err = d.Downgrade(ctx, c, t.round.req.TTL)
+	}
+	return a
+}
+
+// depart counts a request.
+func (n *node) depart() {
+	if n.flying.Add(1) == maxFlying/2 {
+		n.mu.Lock()
+		n.answered = time.Now() // from here on we look whether it answers at all
+		n.mu.Unlock()
+	}
+}
+
+// renewed turns what Renew says of a claim into an answer.
+func renewed(r driver.Renewal) answer {
+	switch r.State {
+	case driver.Held, driver.Waiting:
+		return answer{grant: r.Grant}
+	case driver.Lost:
+		return answer{err: driver.ErrLost}
+	}
+	if r.Err == nil {
+		r.Err = driver.ErrUnknown
+	}
+	return answer{err: r.Err}
+}

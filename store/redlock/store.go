@@ -1,0 +1,329 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Store is a quorum. It implements driver.Store, driver.Watcher,
+// driver.Inspector, driver.Downgrader and driver.Examiner. All methods are safe
+// for concurrent use. Use New or Open.
+type Store struct {
+	nodes     []*node
+	quorum    int
+	longest   time.Duration
+	durable   bool
+	replicas  bool
+	owned     bool // the nodes are ours to close
+	claims    [32]shard
+	busy      busyKeys
+	crew      crew
+	root      context.Context // of what runs on when its caller has gone
+	stop      context.CancelFunc
+	detached  atomic.Pointer[detached]
+	closed    atomic.Bool
+	learnedMu sync.Mutex // guards who is whose duplicate
+}
+
+var (
+	_ driver.Store      = (*Store)(nil)
+	_ driver.Watcher    = (*Store)(nil)
+	_ driver.Inspector  = (*Store)(nil)
+	_ driver.Downgrader = (*Store)(nil)
+)
+
+const (
+	// DefaultLongestTTL is the longest TTL that a claim may have, and how
+	// long a server that restarted does not vote, unless LongestTTL says
+	// otherwise.
+	DefaultLongestTTL = time.Minute
+
+	minTTL = 100 * time.Millisecond
+
+	// nodeTimeout bounds a request to one server, whoever still waits for it.
+	nodeTimeout = time.Second
+
+	// openTimeout bounds what New asks the servers.
+	openTimeout = 5 * time.Second
+
+	maxNodes = 31
+)
+
+// An Option changes how New and Open make a store.
+type Option func(*Store)
+
+// LongestTTL bounds the TTL of claims. A server that restarted may have
+// forgotten claims of that length, so for so long it does not vote. All
+// programs that share the servers must agree on it, and other Redlock clients
+// must not ask for more. Defaults to DefaultLongestTTL.
+func LongestTTL(d time.Duration) Option { return func(s *Store) { s.longest = d } }
+
+// Durable says that the servers forget nothing when they restart, so that they
+// vote at once. For Redis that is appendonly yes with appendfsync always, and
+// nothing less.
+func Durable() Option { return func(s *Store) { s.durable = true } }
+
+// AllowReplicas accepts servers that have replicas. If one of those is ever
+// promoted, it may not know a lock that is held.
+func AllowReplicas() Option { return func(s *Store) { s.replicas = true } }
+
+// A Node is a server for Open.
+type Node struct {
+	Name string                                          // for errors: "db1:6379"
+	Open func(ctx context.Context) (driver.Store, error) // connects
+}
+
+// CountError refuses a number of servers that a majority makes no sense of.
+type CountError struct{ Nodes int }
+
+func (e *CountError) Error() string {
+	switch {
+	case e.Nodes < 3:
+		return fmt.Sprintf("redlock: %d servers are too few: a majority that survives the loss of one needs 3", e.Nodes)
+	case e.Nodes > maxNodes:
+		return fmt.Sprintf("redlock: %d servers are too many: at most %d are accepted", e.Nodes, maxNodes)
+	}
+	return fmt.Sprintf("redlock: %d servers survive the loss of no more than %d do, and need a larger majority: name an odd number", e.Nodes, e.Nodes-1)
+}
+
+// DuplicateError refuses two names for one server, which would have two votes.
+type DuplicateError struct{ First, Second string }
+
+func (e *DuplicateError) Error() string {
+	return fmt.Sprintf("redlock: %s and %s are the same server, which must have one vote: name each server once", e.First, e.Second)
+}
+
+// ReplicatedError refuses a server that has replicas.
+type ReplicatedError struct {
+	Node     string
+	Replicas int
+}
+
+func (e *ReplicatedError) Error() string {
+	return fmt.Sprintf("redlock: %s has replicas (%d): one that is promoted may not know a lock that is held; detach them, or allow it explicitly", e.Node, e.Replicas)
+}
+
+// New returns a quorum over nodes that the caller made, and which Close leaves
+// open. Each must implement driver.Member, have readers and tokens, and be a
+// server of its own that fails alone. All programs must name them in the same
+// order.
+//
+// It asks each for its life, and fails with *CountError, *DuplicateError or
+// *ReplicatedError if locks would not be safe, and with driver.ErrUnavailable
+// if fewer than a majority answer within five seconds.
+func New(nodes []driver.Locks, opts ...Option) (*Store, error) {
+	s, err := newStore(len(nodes), opts)
+	if err != nil {
+		return nil, err
+	}
+	for i, l := range nodes {
+		n := s.nodes[i]
+		n.name = fmt.Sprintf("node %d", i+1)
+		in, err := s.fit(n, l)
+		if err != nil {
+			s.stop()
+			return nil, err
+		}
+		n.inner.Store(in)
+	}
+	ctx, cancel := context.WithTimeout(s.root, openTimeout)
+	defer cancel()
+	if err := s.meet(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Open is New for nodes that it connects to, and that Close closes. Those that
+// cannot be reached, fewer than half, are connected to when they can.
+func Open(ctx context.Context, nodes []Node, opts ...Option) (*Store, error) {
+	s, err := newStore(len(nodes), opts)
+	if err != nil {
+		return nil, err
+	}
+	s.owned = true
+	for i, n := range nodes {
+		s.nodes[i].name, s.nodes[i].open = n.Name, n.Open
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if err := s.meet(ctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func newStore(n int, opts []Option) (*Store, error) {
+	if n < 3 || n%2 == 0 || n > maxNodes {
+		return nil, &CountError{n}
+	}
+	s := &Store{quorum: n/2 + 1, longest: DefaultLongestTTL}
+	for _, set := range opts {
+		set(s)
+	}
+	if s.longest < minTTL {
+		return nil, fmt.Errorf("redlock: the longest TTL, %v, is below the shortest that is accepted, %v", s.longest, minTTL)
+	}
+	s.root, s.stop = context.WithCancel(context.Background())
+	for i := range n {
+		node := &node{index: i, opening: make(chan struct{}, 1)}
+		node.rtt.Store(int64(50 * time.Millisecond)) // until it is known
+		s.nodes = append(s.nodes, node)
+	}
+	return s, nil
+}
+
+// meet asks every node who it is, and refuses what is not safe.
+func (s *Store) meet(ctx context.Context) error {
+	errs := make([]error, len(s.nodes))
+	var wg sync.WaitGroup
+	for i, n := range s.nodes {
+		wg.Go(func() {
+			in, err := s.reach(ctx, n)
+			if err != nil {
+				errs[i] = err
+				return
+			}
+			l, err := in.member.Life(ctx)
+			if err != nil {
+				errs[i] = fmt.Errorf("redlock: %s: %w", n.name, err)
+				return
+			}
+			s.learn(n, l)
+			if l.Replicas > 0 && !s.replicas {
+				errs[i] = &ReplicatedError{n.name, l.Replicas}
+			}
+		})
+	}
+	wg.Wait()
+	reached := 0
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			reached++
+		case !unreachable(err):
+			return err
+		}
+	}
+	for _, n := range s.nodes {
+		if d := n.twin.Load(); d != nil {
+			return &DuplicateError{d.name, n.name}
+		}
+	}
+	if reached < s.quorum {
+		return fmt.Errorf("redlock: %w: %d of %d servers answer, at least %d are needed: %w",
+			driver.ErrUnavailable, reached, len(s.nodes), s.quorum, errors.Join(errs...))
+	}
+	return nil
+}
+
+// unreachable reports whether err may be over soon.
+func unreachable(err error) bool {
+	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// Traits says what the store promises.
+func (s *Store) Traits() driver.Traits {
+	t := driver.Traits{
+		Store:     "redlock",
+		Fencing:   true,
+		Shared:    true,
+		Failover:  true,
+		Consensus: true,
+		Processes: true,
+		Machines:  true,
+		MinTTL:    minTTL,
+		MaxTTL:    s.longest,
+	}
+	if t.MaxTTL == 0 { // of a Store that was never opened
+		t.MaxTTL = DefaultLongestTTL
+	}
+	return t
+}
+
+// Close ends the store. Locks that are held stay until they expire. The nodes
+// are closed only if Open made them. Further calls fail with driver.ErrClosed.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	s.stop()
+	s.crew.close()
+	var errs []error
+	if s.owned {
+		for _, n := range s.nodes {
+			n.opening <- struct{}{} // nobody opens it any more
+			if in := n.inner.Load(); in != nil {
+				if c, ok := in.locks.(driver.Store); ok {
+					errs = append(errs, c.Close())
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// check is what every method does first.
+func (s *Store) check(ctx context.Context) error {
+	if s.closed.Load() {
+		return driver.ErrClosed
+	}
+	return ctx.Err()
+}
+
+// drift is what clocks that run at different speeds may differ by within ttl,
+// and what servers round.
+func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
+
+// everyone is the set of all nodes.
+func (s *Store) everyone() set { return set(1)<<len(s.nodes) - 1 }
+
+// set is a set of nodes.
+type set uint32
+
+func (x set) has(i int) bool { return x>>i&1 == 1 }
+func (x set) count() int     { return bits.OnesCount32(uint32(x)) }
+
+// detached is the context of requests to the nodes. It does not end with their
+// caller's: a request that was sent has to be heard of, for what it may have
+// left. One serves all that begin within a while, as each costs a timer.
+type detached struct {
+	context.Context
+	until time.Time
+}
+
+func (s *Store) detach() context.Context {
+	now := time.Now()
+	if d := s.detached.Load(); d != nil && now.Before(d.until) {
+		return d
+	}
+	ctx, cancel := context.WithTimeout(s.root, nodeTimeout+nodeTimeout/4)
+	context.AfterFunc(ctx, cancel) // its own end frees it
+	d := &detached{ctx, now.Add(nodeTimeout / 4)}
+	s.detached.Store(d)
+	return d
+}
+
+// names joins the names of nodes, for errors.
+func (s *Store) names(x set) string {
+	var all []string
+	for i, n := range s.nodes {
+		if x.has(i) {
+			all = append(all, n.name)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}

@@ -6,12 +6,14 @@
 //	redis+unix://[USER:PASSWORD@]/SOCKET[?db=N]  the same by unix socket; also unix://
 //	redis+sentinel://HOST,HOST,…/MASTER[/DB]     the primary that Sentinels know
 //	redis+cluster://HOST,HOST,…                  a Redis Cluster
+//	redlock://HOST,HOST,HOST[/DB]                a majority of independent Redis servers
 //	mysql://[USER:PASSWORD@]HOST[:3306]/DATABASE MySQL or MariaDB; also mariadb://
 //	postgres://[USER:PASSWORD@]HOST[:5432]/DB    PostgreSQL; of several hosts the primary; also postgresql://
 //	zk://[USER:PASSWORD@]HOST[:2181],HOST,…/PATH ZooKeeper; each lock is a node below PATH
 //	etcd://[USER:PASSWORD@]HOST[:2379],…[/PREFIX] etcd, some or all of its members
 //
-// TLS is spoken to rediss://, rediss+sentinel://, rediss+cluster:// and etcds://.
+// TLS is spoken to rediss://, rediss+sentinel://, rediss+cluster://,
+// redlocks:// and etcds://.
 //
 // # Characters
 //
@@ -36,6 +38,16 @@
 // and with Sentinel
 //
 //	sentinel-user=NAME, sentinel-password-file=PATH, sentinel-password-env=NAME
+//
+// redlock, beside those of Redis,
+//
+//	longest-ttl=1m        no lock may have a longer TTL; a server that restarted
+//	                      does not vote for so long, as it may have forgotten one
+//	durable=true          the servers forget nothing (appendfsync always): they vote at once
+//	allow-replicas=true   accept servers that have replicas
+//
+// Its servers share credentials and parameters. All programs must name the
+// same ones, in the same spelling.
 //
 // MySQL and MariaDB know password-file, password-env, connect-timeout, and
 //
@@ -110,6 +122,8 @@ var schemes = map[string]opener{
 	"rediss+sentinel": openRedis,
 	"redis+cluster":   openRedis,
 	"rediss+cluster":  openRedis,
+	"redlock":         openRedlock,
+	"redlocks":        openRedlock,
 	"mysql":           openMySQL,
 	"mariadb":         openMySQL,
 	"postgres":        openPostgres,
@@ -117,11 +131,6 @@ var schemes = map[string]opener{
 	"zk":              openZooKeeper,
 	"etcd":            openEtcd,
 	"etcds":           openEtcd,
-}
-
-// absent are schemes that mean something, but not to this build.
-var absent = []string{
-	"redlock",
 }
 
 // instead says what to write for schemes that others use.
@@ -135,11 +144,13 @@ var instead = map[string]string{
 	"redis-sentinel": "redis+sentinel://",
 	"redis-cluster":  "redis+cluster://",
 	"redis-socket":   "redis+unix:///PATH",
+	"rediss+redlock": "redlocks://",
+	"redis+redlock":  "redlock://",
 }
 
 func known(scheme string) bool {
 	_, ok := schemes[scheme]
-	return ok || slices.Contains(absent, scheme)
+	return ok
 }
 
 // Store opens the store that the URL names. A *URLError says that the URL is
@@ -189,9 +200,6 @@ func Default() (url string, err error) {
 var escapePath = strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23")
 
 func unknownScheme(a *address) error {
-	if slices.Contains(absent, a.scheme) {
-		return fmt.Errorf("this build has no %s store yet: it has memory, sqlite, redis, mysql, postgres, zk and etcd", a.scheme)
-	}
 	if form, ok := instead[a.scheme]; ok {
 		return fmt.Errorf("unknown scheme %q: write %s", a.scheme, form)
 	}

@@ -23,7 +23,6 @@ func TestStoreRefuses(t *testing.T) {
 		"valkey://h":              "write redis://",
 		"file:locks.db":           "write sqlite:PATH",
 		"gopher://h":              ", memory, ",
-		"redlock://h1,h2,h3":      "no redlock store yet",
 		"memory:x":                "memory has no parts",
 		"memory://h":              "memory has no parts",
 		"memory:?size=3":          "unknown parameter size: there are none here",

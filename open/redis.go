@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/redisstore"
+	"github.com/batonhq/baton/store/redlock"
 )
 
 // redisTarget is what a Redis URL says, in words that no client library has
@@ -25,6 +26,8 @@ type redisTarget struct {
 	connectTimeout time.Duration
 	allowEviction  bool
 
+	quorum []redlock.Option // of a quorum
+
 	master                         string // Sentinel's name of the primary
 	sentinelUser, sentinelPassword string
 }
@@ -36,6 +39,7 @@ const (
 	redisSocket
 	redisSentinel
 	redisCluster
+	redisQuorum
 )
 
 // maxDB bounds the number of a Redis database. Servers have 16 by default.
@@ -52,6 +56,8 @@ func (a *address) redis() (*redisTarget, error) {
 		t.kind, defaultPort = redisSentinel, "26379"
 	case strings.HasSuffix(a.scheme, "+cluster"):
 		t.kind = redisCluster
+	case strings.HasPrefix(a.scheme, "redlock"):
+		t.kind = redisQuorum
 	}
 	if !a.slashes {
 		return nil, fmt.Errorf(`"//" is missing after "%s:"`, a.scheme)
@@ -116,12 +122,15 @@ func (a *address) redis() (*redisTarget, error) {
 	}
 	t.connectTimeout = p.duration("connect-timeout", 5*time.Second)
 	t.allowEviction = p.flag("allow-eviction")
+	if t.kind == redisQuorum {
+		t.quorum = p.redlock()
+	}
 	if t.kind == redisSentinel {
 		t.sentinelUser = p.text("sentinel-user")
 		t.sentinelPassword, _ = p.password("sentinel-password")
 	}
 	if t.kind != redisSocket {
-		t.tls = p.tls(strings.HasPrefix(a.scheme, "rediss"))
+		t.tls = p.tls(strings.HasPrefix(a.scheme, "rediss") || a.scheme == "redlocks")
 	}
 	return t, p.finish()
 }
@@ -131,12 +140,21 @@ func openRedis(ctx context.Context, a *address) (driver.Store, error) {
 	if err != nil {
 		return nil, a.refuse(err)
 	}
+	ctx, cancel := context.WithTimeout(ctx, t.connectTimeout)
+	defer cancel()
+	store, err := t.open(ctx)
+	if err != nil {
+		return nil, t.refuse(a, err)
+	}
+	return store, nil
+}
+
+// open connects.
+func (t *redisTarget) open(ctx context.Context) (driver.Store, error) {
 	options := []redisstore.Option{redisstore.Prefix(t.prefix)}
 	if t.allowEviction {
 		options = append(options, redisstore.AllowEviction())
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.connectTimeout)
-	defer cancel()
 	store, err := redisstore.Open(ctx, redisstore.Config{
 		Addrs:            t.addresses,
 		Master:           t.master,
@@ -148,15 +166,22 @@ func openRedis(ctx context.Context, a *address) (driver.Store, error) {
 		SentinelPassword: t.sentinelPassword,
 		TLS:              t.tls,
 	}, options...)
-	switch {
-	case err == nil:
-		return store, nil
-	case errors.As(err, new(*redisstore.EvictionError)):
-		return nil, a.refuse(fmt.Errorf("%w by allow-eviction=true", err))
-	case errors.As(err, new(*redisstore.ReplicaError)), errors.As(err, new(*redisstore.VersionError)):
-		return nil, a.refuse(err)
-	case errors.As(err, new(*driver.KeyError)):
-		return nil, a.refuse(fmt.Errorf("parameter prefix: %w", err))
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	return store, nil
+}
+
+// refuse tells errors about what the URL names from those of a server that
+// cannot be reached.
+func (t *redisTarget) refuse(a *address, err error) error {
+	switch {
+	case errors.As(err, new(*redisstore.EvictionError)):
+		return a.refuse(fmt.Errorf("%w by allow-eviction=true", err))
+	case errors.As(err, new(*redisstore.ReplicaError)), errors.As(err, new(*redisstore.VersionError)):
+		return a.refuse(err)
+	case errors.As(err, new(*driver.KeyError)):
+		return a.refuse(fmt.Errorf("parameter prefix: %w", err))
+	}
+	return err
 }

@@ -1,0 +1,55 @@
+package open
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/redlock"
+)
+
+// redlock reads the parameters that a quorum has beside those of its servers.
+func (p *params) redlock() []redlock.Option {
+	options := []redlock.Option{redlock.LongestTTL(p.duration("longest-ttl", redlock.DefaultLongestTTL))}
+	if p.flag("durable") {
+		options = append(options, redlock.Durable())
+	}
+	if p.flag("allow-replicas") {
+		options = append(options, redlock.AllowReplicas())
+	}
+	return options
+}
+
+// openRedlock opens a quorum over the Redis servers that the URL names.
+func openRedlock(ctx context.Context, a *address) (driver.Store, error) {
+	t, err := a.redis()
+	if err != nil {
+		return nil, a.refuse(err)
+	}
+	// Their order decides in which one's line those who want a key wait, so it
+	// must be the same for all programs.
+	slices.Sort(t.addresses)
+	var nodes []redlock.Node
+	for i, at := range t.addresses {
+		if i > 0 && at == t.addresses[i-1] {
+			return nil, a.refuse(&redlock.DuplicateError{First: at, Second: at})
+		}
+		one := *t
+		one.addresses = []string{at}
+		nodes = append(nodes, redlock.Node{Name: at, Open: one.open})
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.connectTimeout)
+	defer cancel()
+	store, err := redlock.Open(ctx, nodes, t.quorum...)
+	switch {
+	case err == nil:
+		return store, nil
+	case errors.As(err, new(*redlock.ReplicatedError)):
+		return nil, a.refuse(fmt.Errorf("%w by allow-replicas=true", err))
+	case errors.As(err, new(*redlock.CountError)), errors.As(err, new(*redlock.DuplicateError)):
+		return nil, a.refuse(err)
+	}
+	return nil, t.refuse(a, err)
+}

@@ -175,6 +175,7 @@ func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo
 			meet(k)
 		}
 	}
+	held := map[kindOfClaim][]driver.HolderInfo{}
 	for _, k := range kinds {
 		shown := 0
 		for n := 0; ; n++ { // the n-th claim of this kind, on as many nodes as have one
@@ -190,12 +191,23 @@ func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo
 			slices.SortFunc(all, func(a, b driver.HolderInfo) int { return int(b.Remaining - a.Remaining) })
 			h := all[s.quorum-1] // until then there is a majority
 			h.Token = 0          // no node knows it
-			info.Holders = append(info.Holders, h)
+			held[k] = append(held[k], h)
 			shown++
 		}
 		most[k] -= shown // who is left waits
 	}
+	// The order is that of the node that knows most of them.
 	lines := slices.Clone(views)
+	slices.SortStableFunc(lines, func(a, b driver.KeyInfo) int { return len(b.Holders) - len(a.Holders) })
+	for _, v := range lines {
+		for _, h := range v.Holders {
+			k := kindOfClaim{h.Owner, h.Weight, h.Capacity, h.Foreign}
+			if len(held[k]) > 0 {
+				info.Holders = append(info.Holders, held[k][0])
+				held[k] = held[k][1:]
+			}
+		}
+	}
 	slices.SortStableFunc(lines, func(a, b driver.KeyInfo) int { return len(b.Waiters) - len(a.Waiters) })
 	for _, v := range lines {
 		for _, w := range v.Waiters {
@@ -205,6 +217,5 @@ func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo
 			}
 		}
 	}
-	slices.SortStableFunc(info.Holders, func(a, b driver.HolderInfo) int { return int(b.Age - a.Age) })
 	return info
 }

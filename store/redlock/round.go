@@ -173,12 +173,10 @@ func (r *round) decidedLocked() bool {
 	switch r.kind {
 	case acquire:
 		return (yes >= r.s.quorum || yes+r.pending < r.s.quorum && spoke >= r.s.quorum) && (r.seq < 0 || r.answers[r.seq].landed)
-	case downgrade:
-		return yes >= r.s.quorum || yes+r.pending < r.s.quorum && spoke >= r.s.quorum
 	case raise:
 		return r.s.reached(r.token) >= r.s.quorum
 	}
-	return false // a release goes everywhere, so that the next finds all nodes free
+	return false // whoever comes next is to find all nodes free, or open to readers
 }
 
 // reached counts the nodes whose counters are at token at least.

@@ -30,9 +30,6 @@ type Life struct {
 	// Age is how long the server has lived at least.
 	Age time.Duration
 
-	// Clock is the server's, since 1970, to about half a second.
-	Clock time.Duration
-
 	// Replicas is how many servers may take its place without knowing all
 	// that it granted.
 	Replicas int

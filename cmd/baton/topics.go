@@ -17,6 +17,7 @@ file in the user's state directory, $XDG_STATE_HOME/baton/locks.db or
   redis+unix:///run/redis.sock?db=0       the same by unix socket
   redis+sentinel://h1,h2,h3/mymaster/0    the primary that Sentinels know
   redis+cluster://h1:7001,h2:7002         a Redis Cluster
+  redlock://h1,h2,h3                      a majority of independent Redis servers; redlocks:// speaks TLS
   mysql://user:password@host:3306/db      MySQL or MariaDB; also mariadb://
   postgres://user:password@host:5432/db   PostgreSQL
   zk://h1,h2,h3/locks                     ZooKeeper; each lock is a node below /locks
@@ -36,6 +37,13 @@ Parameters of Redis, after "?" and separated by "&":
   allow-eviction=true     accept a server that may evict locks when its memory is full
   ca=FILE cert=FILE key=FILE server-name=NAME    for TLS
   insecure=true           do not verify the server's certificate: never in production
+
+Redlock knows them, too, for all its servers, and
+
+  longest-ttl=1m          no lock may have a longer TTL; a server that restarted does not
+                          vote for so long, as it may have forgotten one
+  durable=true            the servers forget nothing (appendfsync always): they vote at once
+  allow-replicas=true     accept servers that have replicas
 
 Parameters of MySQL and MariaDB:
 

@@ -18,6 +18,7 @@ import (
 	"github.com/batonhq/baton/store/mysqlstore"
 	"github.com/batonhq/baton/store/pgstore"
 	"github.com/batonhq/baton/store/redisstore"
+	"github.com/batonhq/baton/store/redlock"
 	"github.com/batonhq/baton/store/sqlitestore"
 	"github.com/batonhq/baton/store/zkstore"
 )
@@ -28,6 +29,7 @@ var stores = []driver.Locks{
 	new(memstore.Store),
 	new(sqlitestore.Store),
 	new(redisstore.Store),
+	new(redlock.Store),
 	new(mysqlstore.Store),
 	new(pgstore.Store),
 	new(zkstore.Store),

@@ -180,6 +180,12 @@ func NeedEtcd(t TB) {
 	etcdBinary(t)
 }
 
+// EtcdCtl returns the path of etcdctl, or skips the test.
+func EtcdCtl(t TB) string {
+	t.Helper()
+	return require(t, "etcdctl", "etcd-client")
+}
+
 // etcdBinary returns the server that .ci/install has built at the root of the
 // repository.
 func etcdBinary(t TB) string {
@@ -263,6 +269,17 @@ func (s *EtcdServer) prepare(t TB, path string, args []string) {
 			"--log-level=error",
 			"--unsafe-no-fsync",
 		}, args...),
+	}
+}
+
+// RestartEtcd restarts members none of which may be ready without the others.
+func RestartEtcd(t TB, members ...*EtcdServer) {
+	t.Helper()
+	for _, m := range members {
+		m.Kill()
+	}
+	if err := startAll(members); err != nil {
+		t.Fatalf("restart etcd: %v", err)
 	}
 }
 

@@ -79,6 +79,18 @@ func (s *Store) dueLocked(at time.Time) {
 	}
 }
 
+// expireLocked ends a claim that was not renewed in time. What another process
+// has made, and this one has not yet taken over, is left to that one.
+func (s *Store) expireLocked(c *claim) (wake []func()) {
+	wake = s.endLocked(c)
+	if c.place < 0 && c.lease == nil {
+		s.forgetLocked(c)
+	} else {
+		s.sweepLocked(c)
+	}
+	return wake
+}
+
 // sweepLocked has the name of an ended claim removed.
 func (s *Store) sweepLocked(c *claim) {
 	s.house.later = append(s.house.later, &sweep{claim: c, at: bootclock.Coarse()})
@@ -114,8 +126,7 @@ func (s *Store) keepHouse() {
 			case c.ended:
 				continue
 			case !now.Before(c.deadline) && c.busy == 0:
-				wake = append(wake, s.endLocked(c)...)
-				h.later = append(h.later, &sweep{claim: c, at: now})
+				wake = append(wake, s.expireLocked(c)...)
 				continue
 			case !now.Before(c.deadline):
 				soon(now.Add(tidyPause))
@@ -210,7 +221,7 @@ func (c *claim) removal() *item {
 		return it
 	}
 	it.txn.Compare = only(createRev(c.name, c.rev))
-	if c.lease != nil && !c.moving {
+	if c.lease != nil && (!c.moving || c.place < 0) {
 		it.txn.Compare = append(it.txn.Compare, onLease(c.name, c.lease.id))
 	}
 	return it

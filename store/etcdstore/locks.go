@@ -239,9 +239,11 @@ func (s *Store) hauntedLocked(c *claim, kv *mvccpb.KeyValue) {
 func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error, leases ...*lease) error {
 	if errors.Is(err, driver.ErrUnknown) {
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		c.doubt = bootclock.Coarse().Add(lateEffect)
-		s.mu.Unlock()
-		s.work.Go(func() { s.late(c, it) })
+		if !s.closed {
+			s.work.Go(func() { s.late(c, it) })
+		}
 		return err
 	}
 	s.mu.Lock()
@@ -273,7 +275,13 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error, 
 func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a attempt) (driver.Grant, error) {
 	c := a.claim
 	s.mu.Lock()
-	if c.held && !c.moving && a.queue == nil {
+	if l := c.lease; c.held && !c.moving && a.queue == nil {
+		// A lease that was not used for a while is being kept alive.
+		if under := l.asking; under != nil && l.end.Sub(sent) < r.TTL/2 {
+			s.mu.Unlock()
+			_ = under.wait(ctx) // without it the grant is a short one
+			s.mu.Lock()
+		}
 		defer s.mu.Unlock()
 		return c.grantLocked(sent, r.TTL), nil
 	}
@@ -469,8 +477,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		s.mu.Lock()
 	}
 	if !bootclock.Now().Before(c.deadline) && c.busy == 0 {
-		wake := s.endLocked(c)
-		s.sweepLocked(c)
+		wake := s.expireLocked(c)
 		s.mu.Unlock()
 		for _, f := range wake {
 			f()

@@ -71,8 +71,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		case c == nil || c.rev == 0:
 			strange = append(strange, i)
 		case c.busy == 0 && !bootclock.Now().Before(c.deadline):
-			wake = append(wake, s.endLocked(c)...)
-			s.sweepLocked(c)
+			wake = append(wake, s.expireLocked(c)...)
 			answers[i].State = driver.Lost
 		default:
 			add(c, i)
@@ -119,7 +118,6 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		r := driver.Renewal{State: w.state}
 		switch {
 		case c.ended || w.state == driver.Lost:
-			wake = append(wake, s.endLocked(c)...)
 			if w.state == driver.Lost {
 				s.forgetLocked(c)
 			}
@@ -199,7 +197,11 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 		for _, q := range asked {
 			if err != nil {
 				if q.move >= 0 && errors.Is(err, driver.ErrUnknown) {
-					q.w.claim.moving = true
+					c := q.w.claim
+					c.moving = true
+					if c.lease == nil { // taken over, perhaps
+						c.lease = q.w.want
+					}
 				}
 				if leaseGone(err) && !q.w.want.dead { // the next round has another
 					s.refreshLocked(q.w.want)

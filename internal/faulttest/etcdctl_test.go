@@ -1,0 +1,219 @@
+package faulttest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// A section is work that two may not do at once: it adds one to the number in
+// a file, slowly, and notices whoever is there already.
+type section struct{ counter, inside, overlaps string }
+
+func newSection(t *testing.T) section {
+	dir := t.TempDir()
+	s := section{filepath.Join(dir, "counter"), filepath.Join(dir, "inside"), filepath.Join(dir, "overlaps")}
+	if err := os.WriteFile(s.counter, []byte("0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s section) run(t *testing.T) {
+	if err := os.Mkdir(s.inside, 0o700); err != nil {
+		t.Errorf("somebody is inside: %v", err)
+	}
+	n := s.count(t)
+	if err := os.WriteFile(s.counter, []byte(strconv.Itoa(n+1)), 0o600); err != nil {
+		t.Error(err)
+	}
+	if err := os.Remove(s.inside); err != nil {
+		t.Error(err)
+	}
+}
+
+// shell is the same as a program of theirs.
+func (s section) shell() string {
+	return strings.NewReplacer("INSIDE", s.inside, "COUNTER", s.counter, "OVERLAPS", s.overlaps).Replace(
+		`mkdir INSIDE || echo overlap >>OVERLAPS; n=$(cat COUNTER); echo $((n+1)) >COUNTER; rmdir INSIDE || echo overlap >>OVERLAPS`)
+}
+
+func (s section) count(t *testing.T) int {
+	text, err := os.ReadFile(s.counter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Errorf("the counter says %q", text)
+	}
+	return n
+}
+
+func etcdctl(ctx context.Context, t *testing.T, server *testserver.EtcdServer, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, testserver.EtcdCtl(t), append([]string{"--endpoints", server.Addr}, args...)...)
+	cmd.Env = append(os.Environ(), "ETCDCTL_API=3")
+	return cmd
+}
+
+// Several processes of "etcdctl lock" and several of ours take turns at one
+// lock: no update is lost, and nobody starves.
+func TestEtcdctlExcludesAndIsExcluded(t *testing.T) {
+	t.Parallel()
+	testserver.EtcdCtl(t)
+	server := testserver.SharedEtcd(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	s := newSection(t)
+	const each = 15
+	var ours, theirs [2]int
+	var their, our sync.WaitGroup
+	for i := range theirs {
+		their.Go(func() {
+			for range each {
+				if out, err := etcdctl(ctx, t, server, "lock", "/interop/a", "--", "sh", "-c", s.shell()).CombinedOutput(); err != nil {
+					t.Errorf("etcdctl lock: %v\n%s", err, out)
+					return
+				}
+				theirs[i]++
+			}
+		})
+	}
+	// Ours go on until theirs are done, so that both contend all the time.
+	working, done := context.WithCancel(ctx)
+	for i := range ours {
+		locks := newLocker(t, "etcd://"+server.Addr+"//interop", baton.Config{TTL: 5 * time.Second})
+		our.Go(func() {
+			for working.Err() == nil {
+				lease, err := locks.Lock(ctx, "a")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				s.run(t)
+				if err := lease.Unlock(); err != nil {
+					t.Error(err)
+				}
+				ours[i]++
+			}
+		})
+	}
+	their.Wait()
+	done()
+	our.Wait()
+	total := 0
+	for _, n := range append(ours[:], theirs[:]...) {
+		if n < each {
+			t.Errorf("one was served %d times, want at least %d", n, each)
+		}
+		total += n
+	}
+	if got := s.count(t); got != total {
+		t.Errorf("the counter says %d after %d sections", got, total)
+	}
+	if text, err := os.ReadFile(s.overlaps); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("theirs met somebody: %s (%v)", text, err)
+	}
+	t.Logf("ours %v, theirs %v", ours, theirs)
+}
+
+// Readers of ours keep etcdctl out, as its lock has no readers.
+func TestEtcdctlWaitsForReaders(t *testing.T) {
+	t.Parallel()
+	testserver.EtcdCtl(t)
+	server := testserver.SharedEtcd(t)
+	locks := newLocker(t, "etcd://"+server.Addr+"//interop", baton.Config{})
+	var readers []*baton.Lease
+	for range 2 {
+		lease, err := locks.Lock(t.Context(), "r", baton.Shared())
+		if err != nil {
+			t.Fatal(err)
+		}
+		readers = append(readers, lease)
+	}
+	theirs := etcdctl(t.Context(), t, server, "lock", "/interop/r", "--", "true")
+	var out bytes.Buffer
+	theirs.Stdout, theirs.Stderr = &out, &out
+	if err := theirs.Start(); err != nil {
+		t.Fatal(err)
+	}
+	awaitWaiters(t, locks, "r", 1)
+	for i, lease := range readers {
+		info, err := locks.Inspect(t.Context(), "r")
+		if err != nil || len(info.Holders) != len(readers)-i || len(info.Waiters) != 1 {
+			t.Errorf("%d holders and %d waiters (%v), want %d and 1", len(info.Holders), len(info.Waiters), err, len(readers)-i)
+		}
+		if err := lease.Unlock(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := theirs.Wait(); err != nil {
+		t.Errorf("etcdctl lock: %v\n%s", err, out.String())
+	}
+}
+
+// Whoever is killed with the lock frees it for the other kind.
+func TestEtcdctlAndCrashes(t *testing.T) {
+	t.Parallel()
+	testserver.EtcdCtl(t)
+	server := testserver.SharedEtcd(t)
+	url := "etcd://" + server.Addr + "//interop"
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	locks := newLocker(t, url, baton.Config{TTL: 5 * time.Second})
+
+	// Theirs dies.
+	theirs := etcdctl(ctx, t, server, "lock", "--ttl=2", "/interop/crash")
+	out, err := theirs.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := theirs.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatalf("etcdctl said %q: %v", line, err)
+	}
+	_, err = locks.TryLock(ctx, "crash")
+	if held, ok := errors.AsType[*baton.HeldError](err); !ok || !held.Foreign {
+		t.Errorf("while etcdctl holds: %v, want a *HeldError about a foreign holder", err)
+	}
+	if err := theirs.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = theirs.Wait() // killed
+	lease, err := locks.Lock(ctx, "crash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Unlock(); err != nil {
+		t.Error(err)
+	}
+
+	// Ours dies.
+	ours := startChild(t, url, "crash", 2*time.Second)
+	ours.expect(t, "held")
+	waits := etcdctl(ctx, t, server, "lock", "/interop/crash", "--", "true")
+	if err := waits.Start(); err != nil {
+		t.Fatal(err)
+	}
+	awaitWaiters(t, locks, "crash", 1)
+	ours.signal(t, syscall.SIGKILL)
+	if err := waits.Wait(); err != nil {
+		t.Errorf("etcdctl lock: %v", err)
+	}
+}

@@ -66,8 +66,16 @@ type trap struct {
 func New(t testserver.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{t: t, target: target, conns: make(map[*conn]struct{}), changed: make(chan struct{})}
-	p.Addr = testserver.FreeAddr(t)
-	p.Accept()
+	for attempt := 1; p.listener == nil; attempt++ {
+		p.Addr = testserver.FreeAddr(t)
+		l, err := net.Listen("tcp", p.Addr)
+		switch {
+		case err == nil:
+			p.listen(l)
+		case attempt == 5: // else somebody else took the port meanwhile
+			t.Fatalf("fault proxy: %v", err)
+		}
+	}
 	t.Cleanup(p.close)
 	return p
 }
@@ -178,6 +186,10 @@ func (p *Proxy) Accept() {
 	if err != nil {
 		p.t.Fatalf("fault proxy: %v", err)
 	}
+	p.listen(l)
+}
+
+func (p *Proxy) listen(l net.Listener) {
 	p.listener = l
 	p.work.Go(func() { p.accept(l) })
 }

@@ -217,6 +217,9 @@ func (s *Store) endLocked(c *claim) (wake []func()) {
 // forgetLocked forgets a claim that has certainly nothing on the server.
 func (s *Store) forgetLocked(c *claim) {
 	k := c.lock
+	if !k.all[c] {
+		return
+	}
 	c.ended = true
 	if k.claims[c.ID] == c {
 		delete(k.claims, c.ID)
@@ -233,7 +236,7 @@ func (s *Store) forgetLocked(c *claim) {
 
 // idleLocked forgets a lock that nobody of this process has to do with.
 func (s *Store) idleLocked(k *lock) {
-	if len(k.all) == 0 && len(k.watches) == 0 && k.mirror == nil {
+	if len(k.all) == 0 && len(k.watches) == 0 && k.mirror == nil && s.keys[k.key] == k {
 		delete(s.keys, k.key)
 	}
 }

@@ -1,0 +1,113 @@
+package etcdstore
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// openOn makes n stores on one server, each as a process of its own has it,
+// below a prefix that is the test's.
+func openOn(t *testing.T, server *testserver.EtcdServer, n int) []*Store {
+	t.Helper()
+	var all []*Store
+	for range n {
+		all = append(all, mustNew(t, dial(t, server.Addr), Prefix(t.Name())))
+	}
+	return all
+}
+
+func claimOf(key, owner string) driver.Claim {
+	return driver.Claim{Key: key, ID: driver.NewID(), Owner: owner, Weight: driver.Whole, Capacity: driver.Whole}
+}
+
+// take acquires and returns the claim with its ticket.
+func take(t testing.TB, s *Store, c driver.Claim, ttl time.Duration, queue bool) (driver.Claim, driver.Grant) {
+	t.Helper()
+	g, err := s.Acquire(t.Context(), driver.Request{Claim: c, TTL: ttl, Queue: queue})
+	if err != nil {
+		t.Fatalf("acquire %s for %s: %v", c.Key, c.Owner, err)
+	}
+	c.Ticket = g.Ticket
+	return c, g
+}
+
+func mustRelease(t testing.TB, s *Store, c driver.Claim) {
+	t.Helper()
+	if err := s.Release(t.Context(), c); err != nil {
+		t.Fatalf("release %s by %s: %v", c.Key, c.Owner, err)
+	}
+}
+
+func renewOne(t testing.TB, s *Store, c driver.Claim, ttl time.Duration) driver.Renewal {
+	t.Helper()
+	r := s.Renew(t.Context(), []driver.Claim{c}, ttl)
+	if len(r) != 1 {
+		t.Fatalf("renewing one claim gave %d answers", len(r))
+	}
+	return r[0]
+}
+
+// names reads all names below a key, as somebody with another client would.
+func names(t testing.TB, s *Store, key string) *clientv3.GetResponse {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	dir := s.dir(key)
+	resp, err := s.client.Get(ctx, dir, clientv3.WithRange(afterDir(dir)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp
+}
+
+// awaitNames polls until there are n names below a key.
+func awaitNames(t *testing.T, s *Store, key string, n int, within time.Duration) {
+	t.Helper()
+	eventually(t, "the names below "+key, within, func() bool { return len(names(t, s, key).Kvs) == n })
+}
+
+// hintsOf watches a claim until the test ends.
+func hintsOf(t *testing.T, s *Store, c driver.Claim) <-chan driver.Hint {
+	t.Helper()
+	hints := make(chan driver.Hint, 64)
+	t.Cleanup(s.Watch(c, func(h driver.Hint) {
+		select {
+		case hints <- h:
+		default:
+		}
+	}))
+	return hints
+}
+
+// awaitHint returns the next hint for which ok is true.
+func awaitHint(t *testing.T, what string, hints <-chan driver.Hint, ok func(driver.Hint) bool) driver.Hint {
+	t.Helper()
+	late := time.After(20 * time.Second)
+	for {
+		select {
+		case h := <-hints:
+			if ok(h) {
+				return h
+			}
+		case <-late:
+			t.Fatalf("no hint: %s", what)
+		}
+	}
+}
+
+// synced waits until the store's mirror of key knows the queue.
+func synced(t *testing.T, s *Store, key string) {
+	t.Helper()
+	eventually(t, "a mirror", 20*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		k := s.keys[key]
+		return k != nil && k.mirror != nil && k.mirror.synced
+	})
+}

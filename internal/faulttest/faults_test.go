@@ -23,7 +23,7 @@ import (
 var stores = map[string]func(t *testing.T) (url string){
 	"sqlite": func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "locks.db") },
 	"redis":  func(t *testing.T) string { return "redis://" + testserver.SharedRedis(t).Addr },
-	"mysql":  func(t *testing.T) string { return "mysql://root@" + testserver.SharedMariaDB(t).Addr + "/baton" },
+	"mysql":  func(t *testing.T) string { return mysqlURL(testserver.SharedMariaDB(t).Addr) },
 	"cluster": func(t *testing.T) string {
 		return "redis+cluster://" + strings.Join(testserver.SharedRedisCluster(t).Addrs(), ",")
 	},
@@ -142,6 +142,21 @@ func TestSilence(t *testing.T) {
 		"redis server stopped": func(t *testing.T) (string, func()) {
 			server := testserver.Redis(t)
 			return "redis://" + server.Addr, server.Stop
+		},
+		"mysql": func(t *testing.T) (string, func()) {
+			proxy := faultproxy.New(t, testserver.SharedMariaDB(t).Addr)
+			return mysqlURL(proxy.Addr), func() {
+				proxy.Swallow(faultproxy.ToServer)
+				proxy.Swallow(faultproxy.ToClient)
+			}
+		},
+		"mysql server stopped": func(t *testing.T) (string, func()) {
+			server := testserver.MariaDB(t)
+			return mysqlURL(server.Addr), server.Stop
+		},
+		"mysql rows locked": func(t *testing.T) (string, func()) {
+			server := testserver.MariaDB(t)
+			return mysqlURL(server.Addr), func() { lockTables(t, server.Addr) }
 		},
 		"sqlite file locked": func(t *testing.T) (string, func()) {
 			path := filepath.Join(t.TempDir(), "locks.db")

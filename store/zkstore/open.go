@@ -75,7 +75,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		conn.Close()
 		return nil, err
 	}
-	s.owned = true
+	s.owned, s.asked = true, o.Session
 	return s, nil
 }
 

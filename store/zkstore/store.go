@@ -39,7 +39,8 @@ type Store struct {
 	session *Session
 	root    string
 	acl     []zk.ACL
-	owned   bool // the connection is the store's own
+	owned   bool          // the connection is the store's own
+	asked   time.Duration // the session's time-out that was asked for, if that is known
 	maxTTL  time.Duration
 
 	closed  atomic.Bool

@@ -164,11 +164,15 @@ func Store(ctx context.Context, url string) (driver.Store, error) {
 	if err != nil {
 		return nil, &URLError{Redact(url), err}
 	}
-	open, ok := schemes[a.scheme]
-	if !ok {
+	if _, ok := schemes[a.scheme]; !ok {
 		return nil, &URLError{Redact(url), unknownScheme(a)}
 	}
-	store, err := open(ctx, a)
+	return openAddress(ctx, a)
+}
+
+// openAddress opens the store at an address of a known scheme.
+func openAddress(ctx context.Context, a *address) (driver.Store, error) {
+	store, err := schemes[a.scheme](ctx, a)
 	if err != nil {
 		if _, ok := errors.AsType[*URLError](err); !ok {
 			err = &openError{a.String(), a.secrets(), err}

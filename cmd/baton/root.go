@@ -113,7 +113,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("use", a.runCommand(), a.lockCommand(), a.renewCommand(), a.unlockCommand())
 	add("look", a.listCommand(), a.showCommand(), a.watchCommand(), a.breakCommand())
-	add("store", a.doctorCommand(), a.benchCommand())
+	add("store", a.doctorCommand(), a.benchCommand(), a.schemaCommand())
 	add("", a.completionCommand(root), a.versionCommand())
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID("")

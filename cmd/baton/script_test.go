@@ -61,7 +61,7 @@ func runScripts(t *testing.T, dir string, setup func(*testscript.Env) error) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits, "start": cmdStart, "signal": cmdSignal, "ends": cmdEnds,
 			"await": cmdAwait, "gone": cmdGone, "json": cmdJSON,
-			"redis": cmdRedis, "freeze": cmdFreeze, "thaw": cmdThaw,
+			"redis": cmdRedis, "sql": cmdSQL, "freeze": cmdFreeze, "thaw": cmdThaw,
 		},
 	})
 }

@@ -61,6 +61,11 @@ func testSale(t *testing.T, url string, processes bool) {
 func TestMemory(t *testing.T) { testSale(t, "memory:", false) }
 func TestSQLite(t *testing.T) { testSale(t, "sqlite:"+filepath.Join(t.TempDir(), "locks.db"), true) }
 func TestRedis(t *testing.T)  { testSale(t, "redis://"+testserver.SharedRedis(t).Addr, true) }
+func TestPostgres(t *testing.T) {
+	s := testserver.SharedPostgres(t)
+	testSale(t, s.URL(s.Database(t)), true)
+}
+
 func TestMySQL(t *testing.T) {
 	testSale(t, "mysql://root@"+testserver.SharedMariaDB(t).Addr+"/baton", true)
 }

@@ -79,6 +79,18 @@ func (s *PostgresServer) Restart() {
 	}
 }
 
+// Demote restarts the server as a standby, which has no primary and only
+// reads.
+func (s *PostgresServer) Demote() {
+	s.t.Helper()
+	s.Kill()
+	signal := filepath.Join(s.dir, "data", "standby.signal")
+	if err := os.WriteFile(signal, nil, 0o644); err != nil {
+		s.t.Fatalf("demote: %v", err)
+	}
+	s.Restart()
+}
+
 // NeedPostgres skips the test if PostgreSQL is not installed, or fails it if
 // BATON_REQUIRE_SERVERS is 1.
 func NeedPostgres(t TB) {

@@ -33,6 +33,24 @@ func (e *SchemaError) Unwrap() []error {
 	return []error{driver.ErrUnavailable, e.Err}
 }
 
+// Finding implements driver.Refusal.
+func (e *SchemaError) Finding() (driver.Finding, bool) {
+	return driver.Finding{
+		Name: "schema", Severity: driver.Unsafe, What: "No lock can be taken: " + e.Error() + ".", Mend: "baton schema apply",
+	}, true
+}
+
+// StandbyError refuses a server that is a standby: it grants nothing, and what
+// it shows is old.
+type StandbyError struct{}
+
+func (*StandbyError) Error() string {
+	return "postgres: the server is a standby, which cannot grant locks: connect to its primary, or name all servers in the URL"
+}
+
+// Finding implements driver.Refusal.
+func (*StandbyError) Finding() (driver.Finding, bool) { return standbyFound, true }
+
 // EncodingError refuses a database whose texts cannot hold every owner's name.
 type EncodingError struct {
 	Encoding string // of the database
@@ -40,6 +58,15 @@ type EncodingError struct {
 
 func (e *EncodingError) Error() string {
 	return fmt.Sprintf("postgres: the database keeps its texts in %s: create one with encoding UTF8", e.Encoding)
+}
+
+// Finding implements driver.Refusal.
+func (e *EncodingError) Finding() (driver.Finding, bool) {
+	return driver.Finding{
+		Name: "encoding", Severity: driver.Unsafe,
+		What: fmt.Sprintf("The database keeps its texts in %s, which cannot hold every owner's name.", e.Encoding),
+		Mend: "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+	}, true
 }
 
 // wrongIsolation is the error code of the functions when the transaction is

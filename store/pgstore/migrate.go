@@ -29,13 +29,17 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	if v, err := schemaVersion(ctx, pool); err == nil && v >= SchemaVersion {
 		return nil
 	}
+	var standby bool
+	if err := pool.QueryRow(ctx, `SELECT pg_is_in_recovery()`, pgx.QueryExecModeExec).Scan(&standby); err == nil && standby {
+		return &StandbyError{}
+	}
 	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		// The number is nobody else's: "baton" as text.
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(x'6261746f6e'::bigint)`, pgx.QueryExecModeSimpleProtocol); err != nil {
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(x'6261746f6e'::bigint)`, pgx.QueryExecModeExec); err != nil {
 			return err
 		}
 		var there bool
-		if err := tx.QueryRow(ctx, `SELECT to_regproc('baton_schema') IS NOT NULL`, pgx.QueryExecModeSimpleProtocol).Scan(&there); err != nil {
+		if err := tx.QueryRow(ctx, `SELECT to_regproc('baton_schema') IS NOT NULL`, pgx.QueryExecModeExec).Scan(&there); err != nil {
 			return err
 		}
 		if there {
@@ -48,7 +52,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 				return nil
 			}
 		}
-		_, err := tx.Exec(ctx, Schema, pgx.QueryExecModeSimpleProtocol)
+		_, err := tx.Conn().PgConn().Exec(ctx, Schema).ReadAll()
 		return err
 	})
 	if errors.As(err, new(*SchemaError)) {

@@ -35,6 +35,10 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
+
+	_ driver.Refusal = (*SchemaError)(nil)
+	_ driver.Refusal = (*StandbyError)(nil)
+	_ driver.Refusal = (*EncodingError)(nil)
 )
 
 var traits = driver.Traits{
@@ -106,13 +110,17 @@ func (s *Store) probe(ctx context.Context, o options) error {
 	defer conn.Release()
 	var pid uint32
 	var encoding string
-	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid(), current_setting('server_encoding')`, pgx.QueryExecModeSimpleProtocol).Scan(&pid, &encoding); err != nil {
+	var standby bool
+	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid(), current_setting('server_encoding'), pg_is_in_recovery()`, pgx.QueryExecModeExec).Scan(&pid, &encoding, &standby); err != nil {
 		return failure(ctx, err)
 	}
 	// A pooler answers with a number of its own when it is connected to.
 	s.pooled = o.pooler || pid != conn.Conn().PgConn().PID()
 	if encoding != "UTF8" && encoding != "SQL_ASCII" {
 		return &EncodingError{encoding}
+	}
+	if standby {
+		return &StandbyError{}
 	}
 	version, err := schemaVersion(ctx, conn)
 	if err == nil && version < SchemaVersion {
@@ -123,7 +131,7 @@ func (s *Store) probe(ctx context.Context, o options) error {
 
 // schemaVersion asks for the version of the tables, 0 if there are none.
 func schemaVersion(ctx context.Context, db querier) (version int, err error) {
-	err = db.QueryRow(ctx, `SELECT baton_schema()`, pgx.QueryExecModeSimpleProtocol).Scan(&version)
+	err = db.QueryRow(ctx, `SELECT baton_schema()`, pgx.QueryExecModeExec).Scan(&version)
 	if err != nil {
 		err = failure(ctx, err)
 		if e, ok := errors.AsType[*SchemaError](err); ok && e.Found == 0 {

@@ -1,0 +1,63 @@
+package open
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/batonhq/baton/store/mysqlstore"
+	"github.com/batonhq/baton/store/pgstore"
+)
+
+// dialects are the stores that have tables for people to make. SQLite files
+// are the store's own.
+var dialects = map[string]string{
+	"postgres": pgstore.Schema,
+	"mysql":    mysqlstore.Schema,
+}
+
+// dialectOf says which of them a scheme has.
+var dialectOf = map[string]string{
+	"postgres": "postgres", "postgresql": "postgres",
+	"mysql": "mysql", "mariadb": "mysql",
+}
+
+// Dialects names the dialects of SQL that Schema knows.
+func Dialects() []string { return slices.Sorted(maps.Keys(dialects)) }
+
+// Schema returns the SQL that makes the tables of a dialect.
+func Schema(dialect string) (sql string, ok bool) {
+	sql, ok = dialects[dialect]
+	return sql, ok
+}
+
+// Dialect names the dialect of the store at the URL, or is "" if it has no
+// tables that somebody has to make.
+func Dialect(url string) string {
+	scheme, _, _ := split(url)
+	return dialectOf[scheme]
+}
+
+// Migrate makes the tables of the store at the URL that are missing. It fails
+// as Store does, and with errors.ErrUnsupported where there are none.
+func Migrate(ctx context.Context, url string) error {
+	a, err := parse(url)
+	if err != nil {
+		return &URLError{Redact(url), err}
+	}
+	if _, ok := schemes[a.scheme]; !ok {
+		return &URLError{Redact(url), unknownScheme(a)}
+	}
+	if Dialect(url) == "" {
+		return fmt.Errorf("%s: no tables to make: %w", a, errors.ErrUnsupported)
+	}
+	// Opening makes them, unless it was told not to.
+	a.params = slices.DeleteFunc(a.params, func(p param) bool { return p.name == "migrate" })
+	store, err := openAddress(ctx, a)
+	if err != nil {
+		return err
+	}
+	return store.Close()
+}

@@ -1,0 +1,174 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+var (
+	_ driver.Examiner = (*Store)(nil)
+	_ driver.Clock    = (*Store)(nil)
+)
+
+// oldest is the first major version that has all that the statements need.
+const oldest = 12
+
+// facts is what Examine asks the server.
+type facts struct {
+	version                             int // 150018 is 15.18
+	standby, readOnly                   bool
+	fsync, fullPages, commit, isolation string
+	syncNames                           string
+	replicas, syncReplicas              int
+	idleTimeout                         string
+	autovacuum                          string
+	unvacuumed, unlogged, denied        string // names of our tables
+	connections, maxConnections         int
+	idleHolders                         int           // sessions that are idle in a transaction and have locked rows of ours
+	oldestTransaction                   time.Duration // of all sessions of the database
+	schema                              int
+	schemaErr                           error
+	host                                string
+	encrypted, pooled                   bool
+	poolSize                            int32
+}
+
+const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
+	current_setting('default_transaction_read_only') = 'on',
+	current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
+	current_setting('default_transaction_isolation'), current_setting('synchronous_standby_names'),
+	(SELECT count(*) FROM pg_stat_replication)::int,
+	(SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum'))::int,
+	current_setting('idle_in_transaction_session_timeout'), current_setting('autovacuum'),
+	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours)
+		AND reloptions::text ~ 'autovacuum_enabled=(false|off|no|0)'), ''),
+	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours) AND relpersistence <> 'p'), ''),
+	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours)
+		AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
+			AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))), ''),
+	(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int,
+	current_setting('max_connections')::int,
+	(SELECT count(DISTINCT a.pid) FROM pg_stat_activity a JOIN pg_locks l USING (pid)
+		WHERE a.state LIKE 'idle in transaction%' AND a.state_change < clock_timestamp() - interval '1 second'
+		AND l.relation = ANY (ours) AND l.mode IN ('RowShareLock', 'RowExclusiveLock'))::int,
+	coalesce((SELECT extract(epoch FROM max(clock_timestamp() - xact_start)) FROM pg_stat_activity
+		WHERE datname = current_database() AND pid <> pg_backend_pid()), 0)::float8
+	FROM (SELECT array_remove(ARRAY[to_regclass('baton_lock')::oid, to_regclass('baton_claim')::oid], NULL) AS ours) AS o`
+
+// Examine implements driver.Examiner. Other users' sessions are seen only by
+// members of pg_read_all_stats.
+func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
+	var f facts
+	var oldestSeconds float64
+	err := s.row(ctx, factsSQL, nil, &f.version, &f.standby, &f.readOnly, &f.fsync, &f.fullPages, &f.commit,
+		&f.isolation, &f.syncNames, &f.replicas, &f.syncReplicas, &f.idleTimeout, &f.autovacuum, &f.unvacuumed,
+		&f.unlogged, &f.denied, &f.connections, &f.maxConnections, &f.idleHolders, &oldestSeconds)
+	if err != nil {
+		return nil, err
+	}
+	f.oldestTransaction = time.Duration(oldestSeconds * float64(time.Second))
+	f.schema, f.schemaErr = schemaVersion(ctx, s.pool)
+	config := s.pool.Config()
+	f.host, f.encrypted = config.ConnConfig.Host, config.ConnConfig.TLSConfig != nil
+	f.pooled, f.poolSize = s.pooled, config.MaxConns
+	return judge(f), nil
+}
+
+// ServerTime implements driver.Clock.
+func (s *Store) ServerTime(ctx context.Context) (at time.Time, err error) {
+	err = s.row(ctx, `SELECT clock_timestamp()`, nil, &at)
+	return at, err
+}
+
+// judge says what the facts mean for locks.
+func judge(f facts) (all []driver.Finding) {
+	say := func(name string, severity driver.Severity, mend, what string, args ...any) {
+		all = append(all, driver.Finding{Name: name, Severity: severity, What: fmt.Sprintf(what, args...), Mend: mend})
+	}
+	if f.version < oldest*10000 {
+		say("server-version", driver.Unsafe, fmt.Sprintf("upgrade the server to version %d or newer", oldest),
+			"The server is version %d.%d, and nothing was tested below %d.", f.version/10000, f.version%10000, oldest)
+	}
+	switch {
+	case f.schemaErr != nil && !errors.As(f.schemaErr, new(*SchemaError)):
+		say("schema", driver.Unsafe, "baton schema apply", "The version of the tables could not be asked: %v.", f.schemaErr)
+	case f.schemaErr != nil || f.schema == 0:
+		say("schema", driver.Unsafe, "baton schema apply", "The tables of the locks are missing, so that no lock can be taken.")
+	case f.schema < SchemaVersion:
+		say("schema", driver.Unsafe, "baton schema apply", "The tables are of version %d, this program needs %d.", f.schema, SchemaVersion)
+	}
+	if f.standby {
+		all = append(all, standbyFound)
+	} else if f.readOnly {
+		say("read-only", driver.Unsafe, "ALTER ROLE … SET default_transaction_read_only = off", "Transactions are read-only by default, so that no lock can be taken.")
+	}
+	if f.fsync != "on" {
+		say("fsync", driver.Unsafe, "fsync = on in postgresql.conf", "The server does not wait for the disk (fsync = %s): a loss of power can take back grants, and damage the database.", f.fsync)
+	}
+	if f.fullPages != "on" {
+		say("full-page-writes", driver.Unsafe, "full_page_writes = on in postgresql.conf", "The server does not keep whole pages (full_page_writes = %s): a loss of power can damage the tables of the locks.", f.fullPages)
+	}
+	if f.unlogged != "" {
+		say("unlogged", driver.Unsafe, "ALTER TABLE … SET LOGGED", "%s is unlogged: a crash of the server empties it, and every lock with it.", f.unlogged)
+	}
+	if f.denied != "" {
+		say("privileges", driver.Unsafe, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_lock, baton_claim TO …", "This user may not read and write %s.", f.denied)
+	}
+	switch {
+	case f.replicas > 0 && f.syncReplicas == 0:
+		say("asynchronous-standby", driver.Unsafe, "set synchronous_standby_names, or check tokens where it matters",
+			"No standby is synchronous: if one of the %d is promoted, the locks of the last moments are granted again.", f.replicas)
+	case f.syncNames != "" && (f.commit == "local" || f.commit == "off"):
+		say("synchronous-commit", driver.Unsafe, "ALTER ROLE … SET synchronous_commit = on", "There are synchronous standbys, but commits of this user do not wait for them (synchronous_commit = %s).", f.commit)
+	case f.commit == "off":
+		say("synchronous-commit", driver.Note, "", "Commits of this user do not wait for the disk. Those that a holder relies on do so all the same.")
+	}
+	if f.idleHolders > 0 {
+		say("idle-in-transaction", driver.Unsafe, "end them with pg_terminate_backend, and set idle_in_transaction_session_timeout",
+			"%d sessions have locked rows of the locks and are idle in their transaction: nobody else is granted these locks.", f.idleHolders)
+	}
+	if f.idleTimeout == "0" {
+		say("idle-timeout", driver.Note, "ALTER ROLE … SET idle_in_transaction_session_timeout = '30s'", "A program that is stopped in the middle of a transaction keeps what it has locked for ever.")
+	}
+	if f.isolation != "read committed" {
+		say("isolation", driver.Slow, "ALTER ROLE … SET default_transaction_isolation = 'read committed'", "Transactions are %s by default, so that each request has to say otherwise.", f.isolation)
+	}
+	switch {
+	case f.autovacuum != "on":
+		say("autovacuum", driver.Slow, "autovacuum = on in postgresql.conf", "Nothing is cleaned up (autovacuum = %s): the tables of the locks grow, and slow down.", f.autovacuum)
+	case f.unvacuumed != "":
+		say("autovacuum", driver.Slow, "ALTER TABLE … RESET (autovacuum_enabled)", "%s is not cleaned up (autovacuum_enabled): it grows, and slows down.", f.unvacuumed)
+	}
+	if f.oldestTransaction > 10*time.Minute {
+		say("long-transaction", driver.Slow, "end it, or limit it by idle_in_transaction_session_timeout", "A transaction has been open for %v: old rows cannot be cleaned up while it lasts.", f.oldestTransaction.Round(time.Second))
+	}
+	if f.pooled {
+		say("pooler", driver.Slow, "connect to the server directly, if it can take the connections", "A pooler is between the program and the server: statements are not prepared, and waiters poll.")
+	}
+	if f.poolSize < 3 {
+		say("pool-size", driver.Slow, "MaxConns of at least 3 in the pool's configuration", "The pool has %d connections, of which one listens: requests stand in line.", f.poolSize)
+	}
+	if 10*f.connections > 9*f.maxConnections {
+		say("connections", driver.Slow, "raise max_connections, or put a pooler in between", "%d of %d connections of the server are taken: a program that starts may get none.", f.connections, f.maxConnections)
+	}
+	if !f.encrypted && !isLocal(f.host) {
+		say("plaintext", driver.Note, "sslmode=verify-full", "The connection need not be encrypted: the IDs of locks can be read on the way, and used.")
+	}
+	return all
+}
+
+var standbyFound = driver.Finding{
+	Name: "standby", Severity: driver.Unsafe, What: "The server is a standby: it grants nothing, and what it shows is old.",
+	Mend: "connect to the primary, or name all servers in the URL",
+}
+
+func isLocal(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.HasPrefix(host, "/") || host == "localhost" || ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,99 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// database is a fresh database on the shared server.
+func database(t *testing.T) (server *testserver.PostgresServer, url string) {
+	t.Helper()
+	server = testserver.SharedPostgres(t)
+	return server, server.URL(server.Database(t))
+}
+
+func writer(key string) driver.Request {
+	return driver.Request{
+		Claim: driver.Claim{Key: key, ID: driver.NewID(), Owner: "test", Weight: driver.Whole, Capacity: driver.Whole},
+		TTL:   time.Minute,
+	}
+}
+
+func queued(r driver.Request) driver.Request {
+	r.Queue = true
+	return r
+}
+
+// hold acquires at once.
+func hold(t *testing.T, s *Store, r driver.Request) driver.Claim {
+	t.Helper()
+	g, err := s.Acquire(t.Context(), r)
+	if err != nil || g.Waiting {
+		t.Fatalf("acquire %q: %+v, %v, want a grant", r.Key, g, err)
+	}
+	return with(r, g)
+}
+
+// join takes a place in line.
+func join(t *testing.T, s *Store, r driver.Request) driver.Claim {
+	t.Helper()
+	g, err := s.Acquire(t.Context(), queued(r))
+	if err != nil || !g.Waiting {
+		t.Fatalf("acquire %q: %+v, %v, want a place in line", r.Key, g, err)
+	}
+	return with(r, g)
+}
+
+func release(t *testing.T, s *Store, c driver.Claim) {
+	t.Helper()
+	if err := s.Release(t.Context(), c); err != nil {
+		t.Fatalf("release %q: %v", c.Key, err)
+	}
+}
+
+// state renews one claim for a minute.
+func state(t *testing.T, s *Store, c driver.Claim) driver.State {
+	t.Helper()
+	r := s.Renew(t.Context(), []driver.Claim{c}, time.Minute)[0]
+	if r.State == driver.Unknown {
+		t.Fatalf("renew %q: %v", c.Key, r.Err)
+	}
+	return r.State
+}
+
+func mustBe(t *testing.T, s *Store, c driver.Claim, want driver.State) {
+	t.Helper()
+	if got := state(t, s, c); got != want {
+		t.Errorf("%q is %v, want %v", c.Key, got, want)
+	}
+}
+
+func mustRefuse(t *testing.T, s *Store, key string) {
+	t.Helper()
+	if _, err := s.Acquire(t.Context(), writer(key)); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("acquire %q: %v, want a refusal", key, err)
+	}
+}
+
+// exec runs SQL as somebody else would.
+func exec(t *testing.T, s *Store, sql string, args ...any) {
+	t.Helper()
+	if _, err := s.pool.Exec(context.Background(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// leased is a lease that stands, as far as the program knows.
+type leased driver.Claim
+
+func (l leased) Claim() (driver.Claim, error) { return driver.Claim(l), nil }
+
+func with(r driver.Request, g driver.Grant) driver.Claim {
+	r.Claim.Ticket = g.Ticket
+	return r.Claim
+}

@@ -1,0 +1,61 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// The row of a lease, locked against everything but renewals and new waiters.
+const (
+	lockRowSQL  = `SELECT 1 FROM baton_lock WHERE k = $1::bytea AND id = $2::text AND ends > clock_timestamp() FOR KEY SHARE`
+	claimRowSQL = `SELECT 1 FROM baton_claim WHERE k = $1::bytea AND id = $2::text AND seq = $3::bigint AND held AND ends > clock_timestamp() FOR KEY SHARE`
+)
+
+// InTx makes a transaction of the program depend on the lease: from here to
+// its end nobody else is granted the lock, whatever expires, is released or is
+// broken meanwhile, and whoever is paused. An error that wraps driver.ErrLost
+// says that the lease does not stand any more; roll the transaction back then.
+//
+// The transaction must be in the database of the locks, and tables of both be
+// visible in it. Renewals go on. Others wait for the end of the transaction,
+// so it should be short, and idle_in_transaction_session_timeout set in case
+// that the program is stopped. In REPEATABLE READ and SERIALIZABLE call InTx
+// first: a lease that was renewed after the transaction's first statement
+// fails with a serialization error (40001), as other rows do.
+func (s *Store) InTx(ctx context.Context, tx pgx.Tx, lease driver.Leased) error {
+	return inTx(lease, func(query string, args ...any) error {
+		return tx.QueryRow(ctx, query, append([]any{pgx.QueryExecModeExec}, args...)...).Scan(new(int))
+	})
+}
+
+// InSQLTx is InTx for a transaction of database/sql, with any driver that
+// numbers parameters $1, $2 and takes []byte for bytea.
+func (s *Store) InSQLTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error {
+	return inTx(lease, func(query string, args ...any) error {
+		return tx.QueryRowContext(ctx, query, args...).Scan(new(int))
+	})
+}
+
+func inTx(lease driver.Leased, one func(query string, args ...any) error) error {
+	c, err := lease.Claim()
+	if err != nil {
+		return err
+	}
+	err = one(lockRowSQL, []byte(c.Key), c.ID)
+	if errors.Is(err, sql.ErrNoRows) { // pgx.ErrNoRows is one, too
+		err = one(claimRowSQL, []byte(c.Key), c.ID, c.Ticket)
+	}
+	if errors.Is(err, sql.ErrNoRows) {
+		return fmt.Errorf("postgres: lock %q: %w: roll the transaction back", c.Key, driver.ErrLost)
+	}
+	if err != nil {
+		return fmt.Errorf("postgres: lock %q in a transaction: %w", c.Key, err)
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/batonhq/baton/driver"
+)
+
+func begin(t *testing.T, s *Store, level pgx.TxIsoLevel) pgx.Tx {
+	t.Helper()
+	tx, err := s.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tx.Rollback(context.Background()) })
+	return tx
+}
+
+// holders are the rows that a lease may have.
+func holders(t *testing.T, s *Store) map[string]driver.Claim {
+	first := hold(t, s, writer("queue"))
+	next := join(t, s, writer("queue"))
+	release(t, s, first)
+	mustBe(t, s, next, driver.Held)
+	reader := writer("reader")
+	reader.Weight = 1
+	down := hold(t, s, writer("downgraded"))
+	if _, err := s.Downgrade(t.Context(), down, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	return map[string]driver.Claim{
+		"fast": hold(t, s, writer("fast")), "queue": next, "reader": hold(t, s, reader), "downgraded": down,
+	}
+}
+
+// While a transaction depends on a lease, nobody is granted the lock: not when
+// the lease expires, is released or is broken. Renewals, refusals and new
+// places in line do not wait for the transaction.
+func TestInTx(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, s *Store, c driver.Claim){
+		"expired": func(t *testing.T, s *Store, c driver.Claim) {
+			s.Renew(t.Context(), []driver.Claim{c}, 50*time.Millisecond)
+			eventually(t, "the end", 10*time.Second, func() bool {
+				info, err := s.Inspect(t.Context(), c.Key)
+				return err == nil && len(info.Holders) == 0
+			})
+		},
+		"released": func(t *testing.T, s *Store, c driver.Claim) { release(t, s, c) },
+		"broken": func(t *testing.T, s *Store, c driver.Claim) {
+			if n, err := s.Break(t.Context(), c.Key); err != nil || n != 1 {
+				t.Errorf("break %q: %d holders, %v", c.Key, n, err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, url := database(t)
+			s, other := openAt(t, url), openAt(t, url)
+			exec(t, s, `CREATE TABLE work (what text)`)
+			for kind, c := range holders(t, s) {
+				tx := begin(t, s, pgx.ReadCommitted)
+				if err := s.InTx(t.Context(), tx, leased(c)); err != nil {
+					t.Fatalf("%s: %v", kind, err)
+				}
+				if _, err := tx.Exec(t.Context(), `INSERT INTO work VALUES ($1)`, kind); err != nil {
+					t.Fatal(err)
+				}
+				mustBe(t, s, c, driver.Held)
+				mustRefuse(t, other, c.Key)
+				waiter := join(t, other, writer(c.Key))
+
+				end(t, s, c)
+				mustBe(t, s, c, driver.Lost)
+				mustRefuse(t, other, c.Key)
+				mustBe(t, other, waiter, driver.Waiting)
+				if err := tx.Commit(t.Context()); err != nil {
+					t.Errorf("%s: commit: %v", kind, err)
+				}
+				mustBe(t, other, waiter, driver.Held)
+				tx = begin(t, s, pgx.ReadCommitted)
+				if err := s.InTx(t.Context(), tx, leased(c)); !errors.Is(err, driver.ErrLost) {
+					t.Errorf("%s: a lease that has ended: %v, want driver.ErrLost", kind, err)
+				}
+				tx.Rollback(t.Context())
+				release(t, other, waiter)
+			}
+		})
+	}
+}
+
+// A snapshot that is older than the lease's last renewal is noticed; one of
+// another holder's time never passes for the present.
+func TestInTxInASnapshot(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s, other := openAt(t, url), openAt(t, url)
+	for kind, c := range holders(t, s) {
+		tx := begin(t, s, pgx.Serializable)
+		if err := s.InTx(t.Context(), tx, leased(c)); err != nil {
+			t.Errorf("%s, first statement: %v", kind, err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Errorf("%s: commit: %v", kind, err)
+		}
+
+		tx = begin(t, s, pgx.RepeatableRead)
+		if _, err := tx.Exec(t.Context(), `SELECT count(*) FROM baton_lock`); err != nil {
+			t.Fatal(err)
+		}
+		release(t, s, c)
+		if kind != "downgraded" && kind != "reader" {
+			hold(t, other, writer(c.Key))
+		}
+		err := s.InTx(t.Context(), tx, leased(c))
+		if e, ok := errors.AsType[*pgconn.PgError](err); !errors.Is(err, driver.ErrLost) && (!ok || e.Code != "40001") {
+			t.Errorf("%s, released after the snapshot: %v, want an error", kind, err)
+		}
+		tx.Rollback(t.Context())
+	}
+}
+
+// A plan for the release: the lease ends in the middle of InTx itself.
+func TestInTxWaitsForARelease(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s := openAt(t, url)
+	c := hold(t, s, writer("k"))
+	releasing := begin(t, s, pgx.ReadCommitted)
+	if _, err := releasing.Exec(t.Context(), releaseSQL, []byte(c.Key), c.ID, c.Ticket); err != nil {
+		t.Fatal(err)
+	}
+	tx := begin(t, s, pgx.ReadCommitted)
+	done := make(chan error, 1)
+	go func() { done <- s.InTx(context.Background(), tx, leased(c)) }()
+	awaitBlocked(t, s)
+	if err := releasing.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("released meanwhile: %v, want driver.ErrLost", err)
+	}
+}
+
+func TestInSQLTx(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s := openAt(t, url)
+	db, err := sql.Open("pgx", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	for kind, c := range holders(t, s) {
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.InSQLTx(t.Context(), tx, leased(c)); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+		release(t, s, c)
+		mustRefuse(t, s, c.Key)
+		if err := tx.Commit(); err != nil {
+			t.Error(err)
+		}
+		hold(t, s, writer(c.Key))
+	}
+}
+
+// awaitBlocked waits until somebody waits for a row in this database.
+func awaitBlocked(t *testing.T, s *Store) {
+	t.Helper()
+	eventually(t, "a statement that waits for a row", 20*time.Second, func() bool {
+		var n int
+		err := s.pool.QueryRow(context.Background(), `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
+		return err == nil && n > 0
+	})
+}

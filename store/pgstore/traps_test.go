@@ -1,0 +1,517 @@
+package pgstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// Behind a pooler each statement may meet another connection: the store finds
+// that out, prepares nothing and does not listen.
+func TestPoolerIsNoticed(t *testing.T) {
+	t.Parallel()
+	testserver.NeedPgBouncer(t)
+	server, url := database(t)
+	if s := openAt(t, url); s.pooled || s.hints.node == "" {
+		t.Error("a direct connection was taken for a pooler's")
+	}
+	bouncer := testserver.PgBouncer(t, server)
+	s := openAt(t, strings.Replace(url, server.Addr, bouncer.Addr, 1))
+	if !s.pooled || s.hints.node != "" {
+		t.Error("the pooler was not noticed")
+	}
+	// Open offers settings that a pooler refuses, and goes without.
+	ctx := t.Context()
+	_, name, _ := strings.Cut(strings.TrimSuffix(url, "?sslmode=disable"), server.Addr+"/")
+	opened, err := Open(ctx, Config{Addrs: []string{bouncer.Addr}, User: "postgres", Database: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opened.Close()
+	if !opened.pooled {
+		t.Error("Open did not notice the pooler")
+	}
+	release(t, opened, hold(t, opened, writer("k")))
+}
+
+// The clock of a transaction stands still; that of the functions does not, so
+// a claim that was made after a long wait for the row has its whole time.
+func TestTimeIsReadAfterTheWait(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s := openAt(t, url)
+	release(t, s, hold(t, s, writer("k")))
+	for name, blocker := range map[string]string{
+		"locked":  `SELECT FROM baton_lock WHERE k = 'k' FOR UPDATE`,
+		"changed": `UPDATE baton_lock SET owner = owner WHERE k = 'k'`,
+	} {
+		tx := begin(t, s, pgx.ReadCommitted)
+		if _, err := tx.Exec(t.Context(), blocker); err != nil {
+			t.Fatal(err)
+		}
+		r := writer("k")
+		r.TTL = 10 * time.Second
+		got := make(chan error, 1)
+		go func() {
+			_, err := s.Acquire(context.Background(), r)
+			got <- err
+		}()
+		awaitBlocked(t, s)
+		var unblocked time.Time
+		if err := s.pool.QueryRow(t.Context(), `SELECT clock_timestamp()`).Scan(&unblocked); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-got; err != nil {
+			t.Fatal(err)
+		}
+		var ends time.Time
+		if err := s.pool.QueryRow(t.Context(), `SELECT ends FROM baton_lock WHERE k = 'k'`).Scan(&ends); err != nil {
+			t.Fatal(err)
+		}
+		if d := ends.Sub(unblocked); d < r.TTL {
+			t.Errorf("%s: it ends %v after the wait, want %v", name, d, r.TTL)
+		}
+		release(t, s, r.Claim)
+	}
+}
+
+// Settings of the user that would break a promise are overridden, and come
+// back for the user's own statements.
+func TestSettingsOfTheUserAreOverridden(t *testing.T) {
+	t.Parallel()
+	for _, settings := range []map[string]string{
+		{"default_transaction_isolation": "serializable"},
+		{"default_transaction_isolation": "repeatable read", "synchronous_commit": "off"},
+		{"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan", "standard_conforming_strings": "off"},
+		{"timezone": "Asia/Kathmandu", "intervalstyle": "sql_standard", "datestyle": "german", "extra_float_digits": "0", "bytea_output": "escape"},
+	} {
+		t.Run(fmt.Sprint(settings), func(t *testing.T) {
+			t.Parallel()
+			_, url := database(t)
+			s := openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams = settings }))
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					for range 20 {
+						r := writer("contended")
+						r.Queue = true
+						g, err := s.Acquire(t.Context(), r)
+						for err == nil && g.Waiting {
+							answer := s.Renew(t.Context(), []driver.Claim{with(r, g)}, r.TTL)[0]
+							err, g.Waiting = answer.Err, answer.State == driver.Waiting
+						}
+						if err == nil {
+							err = s.Release(t.Context(), with(r, g))
+						}
+						if err != nil {
+							t.Errorf("%v", err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			for name, want := range settings {
+				var got string
+				if err := s.pool.QueryRow(t.Context(), `SELECT current_setting($1)`, name).Scan(&got); err != nil {
+					t.Fatal(err)
+				}
+				if !strings.HasPrefix(strings.ToLower(got), strings.ToLower(want)) {
+					t.Errorf("%s is %s afterwards, want %s", name, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A grant is durable although the user's setting says that commits need not
+// be; what nobody relies on is not.
+func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s := openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["synchronous_commit"] = "off" }))
+	commit := func(query string, args ...any) (mode string) {
+		t.Helper()
+		tx := begin(t, s, pgx.ReadCommitted)
+		if _, err := tx.Exec(t.Context(), query, args...); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.QueryRow(t.Context(), `SELECT current_setting('synchronous_commit')`).Scan(&mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return mode
+	}
+	acquire := func(r driver.Request) string {
+		t.Helper()
+		return commit(acquireSQL, []byte(r.Key), r.ID, r.Owner, "", r.Weight, r.Capacity, r.TTL.Microseconds(), r.Queue, r.Retry, r.Ticket)
+	}
+	a, b, reader := writer("k"), queued(writer("k")), writer("r")
+	reader.Weight = 1
+	renew := func(r driver.Request) string {
+		t.Helper()
+		keys, ids := [][]byte{[]byte(r.Key)}, []string{r.ID}
+		var seq int64
+		if err := s.pool.QueryRow(t.Context(), `SELECT coalesce((SELECT seq FROM baton_claim WHERE id = $1), 0)`, r.ID).Scan(&seq); err != nil {
+			t.Fatal(err)
+		}
+		return commit(renewSQL, keys, ids, []int64{seq}, r.TTL.Microseconds())
+	}
+	end := func(r driver.Request) string {
+		t.Helper()
+		return commit(releaseSQL, []byte(r.Key), r.ID, int64(0))
+	}
+	for i, step := range []struct{ what, got, want string }{
+		{"a grant", acquire(a), "on"},
+		{"a refusal", acquire(writer("k")), "off"},
+		{"a place in line", acquire(b), "off"},
+		{"the renewal of a holder", renew(a), "on"},
+		{"the renewal of a waiter", renew(b), "off"},
+		{"a hand-over", end(a), "on"},
+		{"the renewal of who was granted", renew(b), "on"},
+		{"a release", end(b), "off"},
+		{"a reader's grant", acquire(reader), "on"},
+		{"a reader's release", end(reader), "off"},
+		{"an uncontended grant", acquire(a), "on"},
+		{"an uncontended release", end(a), "off"},
+	} {
+		if step.got != step.want {
+			t.Errorf("%d, %s: synchronous_commit is %s, want %s", i, step.what, step.got, step.want)
+		}
+	}
+}
+
+// Ten thousand wait on four connections, and one that releases is served as if
+// nobody else were there.
+func TestTenThousandWaitersOnFourConnections(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s := openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = 4 }))
+	other := openAt(t, url)
+	const n = 10_000
+	holder := hold(t, other, writer("k"))
+	claims := make([]driver.Claim, n)
+	var wg sync.WaitGroup
+	gate := make(chan struct{}, 64)
+	for i := range claims {
+		gate <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-gate }()
+			r := queued(writer("k"))
+			if i%2 == 1 {
+				r.Key = fmt.Sprint("k", i/10) // a thousand keys of five
+			}
+			g, err := s.Acquire(t.Context(), r)
+			if err != nil {
+				t.Errorf("waiter %d: %v", i, err)
+			}
+			claims[i] = with(r, g)
+		})
+	}
+	wg.Wait()
+	if st := s.pool.Stat(); st.MaxConns() != 4 || st.AcquiredConns() != 0 {
+		t.Errorf("%d of %d connections are held while nobody asks", st.AcquiredConns(), st.MaxConns())
+	}
+	// Each waiter's place ends after a while unless it is confirmed, as it
+	// is here, all in two statements. This machine may be too slow for all.
+	states := map[driver.State]int{}
+	for _, r := range s.Renew(t.Context(), claims, time.Minute) {
+		if states[r.State]++; r.State == driver.Unknown {
+			t.Fatalf("renew: %v", r.Err)
+		}
+	}
+	t.Logf("%v", states)
+	release(t, other, holder)
+	again := queued(writer("k"))
+	g, err := other.Acquire(t.Context(), again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, other, with(again, g))
+}
+
+// Sixty-four clients on one key and on many, with every kind of request, and
+// nobody hears of deadlocks or serialization. BATON_LONG=60s makes it a long
+// test.
+func TestNoDeadlockSurfaces(t *testing.T) {
+	t.Parallel()
+	lasts := 2 * time.Second
+	if d, err := time.ParseDuration(os.Getenv("BATON_LONG")); err == nil {
+		lasts = d
+	}
+	for _, keys := range []int{1, 8, 64} {
+		t.Run(fmt.Sprint(keys), func(t *testing.T) {
+			server, url := database(t)
+			s := openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = 64 }), func(o *options) {
+				o.idle, o.sweep = time.Millisecond, 20*time.Millisecond
+			})
+			var made, granted atomic.Int64
+			ctx, cancel := context.WithTimeout(t.Context(), lasts)
+			defer cancel()
+			var wg sync.WaitGroup
+			for c := range 64 {
+				wg.Go(func() {
+					for i := c; ctx.Err() == nil; i++ {
+						if err := traffic(s, fmt.Sprint("k", i%keys), i, &granted); err != nil {
+							t.Errorf("client %d: %v", c, err)
+							return
+						}
+						made.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if granted.Load() == 0 {
+				t.Errorf("nobody was granted anything in %d rounds", made.Load())
+			}
+			if n, err := server.Query("postgres", `SELECT sum(deadlocks) FROM pg_stat_database WHERE datname = '`+s.pool.Config().ConnConfig.Database+`'`); err != nil || n != "0" {
+				t.Errorf("the server counted %s deadlocks, %v", n, err)
+			}
+			t.Logf("%d rounds, %d grants", made.Load(), granted.Load())
+		})
+	}
+}
+
+// traffic is one round of a client: it asks, renews with others, and leaves.
+func traffic(s *Store, key string, i int, granted *atomic.Int64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	r := writer(key)
+	r.TTL = 300 * time.Millisecond
+	r.Queue = i%5 != 0
+	switch i % 7 {
+	case 1, 2:
+		r.Weight = 1
+	case 3:
+		r.Weight, r.Capacity = 2, 5
+	}
+	g, err := s.Acquire(ctx, r)
+	switch {
+	case errors.Is(err, driver.ErrHeld), errors.As(err, new(*driver.CapacityError)):
+		return nil
+	case err != nil:
+		return err
+	case i%37 == 0:
+		return nil // crashed
+	}
+	for range 20 {
+		answer := s.Renew(ctx, []driver.Claim{with(r, g), {Key: key + "x", ID: "nobody", Ticket: 1}}, r.TTL)
+		if answer[0].Err != nil {
+			return answer[0].Err
+		}
+		if answer[0].State != driver.Waiting {
+			break
+		}
+	}
+	if !g.Waiting {
+		granted.Add(1)
+	}
+	if i%13 == 0 {
+		if _, err := s.Break(ctx, key); err != nil {
+			return err
+		}
+	}
+	if err := s.Release(ctx, with(r, g)); err != nil && !errors.Is(err, driver.ErrLost) {
+		return err
+	}
+	return nil
+}
+
+// The row of a key that is renewed again and again stays where it is: no index
+// has to be written, and old versions are cleared away page by page.
+func TestRenewalsLeaveASmallTable(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s := openAt(t, url)
+	fast := hold(t, s, writer("fast"))
+	reader := writer("reader")
+	reader.Weight = 1
+	slow := hold(t, s, reader)
+	for range 500 {
+		for _, r := range s.Renew(t.Context(), []driver.Claim{fast, slow}, time.Minute) {
+			if r.State != driver.Held {
+				t.Fatalf("%+v", r)
+			}
+		}
+	}
+	for _, table := range []string{"baton_lock", "baton_claim"} {
+		eventually(t, "the statistics of "+table, 20*time.Second, func() bool {
+			var changed, hot int64
+			err := s.pool.QueryRow(context.Background(), `SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = $1`, table).Scan(&changed, &hot)
+			return err == nil && changed >= 500 && hot >= changed*95/100
+		})
+		var size int64
+		if err := s.pool.QueryRow(t.Context(), `SELECT pg_relation_size($1::regclass)`, table).Scan(&size); err != nil {
+			t.Fatal(err)
+		}
+		if size > 128<<10 {
+			t.Errorf("%s has %d bytes after 500 renewals of one row", table, size)
+		}
+	}
+}
+
+// Keys that nobody uses leave nothing behind, and tokens rise all the same,
+// even if the counter ran ahead of the clock.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s := openAt(t, url, func(o *options) { o.idle, o.sweep = 10*time.Millisecond, time.Hour })
+	for i := range 25 {
+		release(t, s, hold(t, s, writer(fmt.Sprint("idle", i))))
+	}
+	held := hold(t, s, writer("held"))
+	dead := writer("dead")
+	dead.Weight, dead.TTL = 1, 50*time.Millisecond
+	hold(t, s, dead)
+	ahead := hold(t, s, writer("ahead"))
+	release(t, s, ahead)
+	exec(t, s, `UPDATE baton_lock SET last = last + 3600000000::bigint WHERE k = 'ahead'`)
+	eventually(t, "the sweep", 20*time.Second, func() bool {
+		for after := []byte{}; ; {
+			upto, _, err := s.sweep.page(after, 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if after = upto; len(after) == 0 {
+				break
+			}
+		}
+		var left string
+		if err := s.pool.QueryRow(t.Context(), `SELECT string_agg(encode(k, 'escape'), ' ' ORDER BY k) FROM baton_lock`).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		return left == "ahead held"
+	})
+	var claims int
+	if err := s.pool.QueryRow(t.Context(), `SELECT count(*) FROM baton_claim`).Scan(&claims); err != nil || claims != 0 {
+		t.Errorf("%d claims are left, %v", claims, err)
+	}
+	mustBe(t, s, held, driver.Held)
+	if next := hold(t, s, writer("ahead")); next.Ticket <= ahead.Ticket+3600000000 {
+		t.Errorf("token %d after a counter of %d", next.Ticket, ahead.Ticket+3600000000)
+	}
+}
+
+// The answer to each kind of request is lost after its effect: the error says
+// that it may have happened, and asking again finds it.
+func TestAnswerCutAfterTheEffect(t *testing.T) {
+	t.Parallel()
+	server, url := database(t)
+	proxy := faultproxy.New(t, server.Addr)
+	plain := openAt(t, url)
+	s := openAt(t, strings.Replace(url, server.Addr, proxy.Addr, 1))
+	cut := func(what, id string, act func() error) {
+		t.Helper()
+		sprung := proxy.CutAfterRequest(func(request []byte) bool { return bytes.Contains(request, []byte(id)) })
+		if err := act(); !errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("%s: %v, want driver.ErrUnknown", what, err)
+		}
+		<-sprung
+	}
+	r := writer("k")
+	cut("acquire", r.ID, func() error { _, err := s.Acquire(t.Context(), r); return err })
+	mustRefuse(t, plain, "k")
+	r.Retry = true
+	c := hold(t, s, r)
+	cut("renew", r.ID, func() error { return s.Renew(t.Context(), []driver.Claim{c}, time.Minute)[0].Err })
+	mustBe(t, s, c, driver.Held)
+	cut("release", r.ID, func() error { return s.Release(t.Context(), c) })
+	if err := s.Release(t.Context(), c); !errors.Is(err, driver.ErrLost) {
+		t.Errorf("released again: %v", err)
+	}
+	hold(t, plain, writer("k"))
+	w := queued(writer("k"))
+	cut("join", w.ID, func() error { _, err := s.Acquire(t.Context(), w); return err })
+	w.Retry = true
+	join(t, s, w)
+	if info, err := plain.Inspect(t.Context(), "k"); err != nil || len(info.Waiters) != 1 {
+		t.Errorf("%+v, %v, want one place", info, err)
+	}
+}
+
+// Nobody answers any more: every method obeys its context.
+func TestSilentServer(t *testing.T) {
+	t.Parallel()
+	server, url := database(t)
+	proxy := faultproxy.New(t, server.Addr)
+	s := openAt(t, strings.Replace(url, server.Addr, proxy.Addr, 1))
+	c := hold(t, s, writer("k"))
+	proxy.Swallow(faultproxy.ToServer)
+	proxy.Swallow(faultproxy.ToClient)
+	for name, act := range map[string]func(ctx context.Context) error{
+		"acquire":   func(ctx context.Context) error { _, err := s.Acquire(ctx, writer("k2")); return err },
+		"renew":     func(ctx context.Context) error { return s.Renew(ctx, []driver.Claim{c}, time.Minute)[0].Err },
+		"release":   func(ctx context.Context) error { return s.Release(ctx, c) },
+		"downgrade": func(ctx context.Context) error { _, err := s.Downgrade(ctx, c, time.Minute); return err },
+		"inspect":   func(ctx context.Context) error { _, err := s.Inspect(ctx, "k"); return err },
+		"break":     func(ctx context.Context) error { _, err := s.Break(ctx, "k"); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		began := time.Now()
+		err := act(ctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if d := time.Since(began); d > 5*time.Second {
+			t.Errorf("%s took %v", name, d)
+		}
+	}
+}
+
+// A program that locks rows by hand holds up requests for that key, but not
+// for ever, and says so; other keys are served on the connections that are
+// left.
+func TestRowLockedByHand(t *testing.T) {
+	t.Parallel()
+	server, url := database(t)
+	_, name, _ := strings.Cut(strings.TrimSuffix(url, "?sslmode=disable"), server.Addr+"/")
+	s, err := Open(t.Context(), Config{Addrs: []string{server.Addr}, User: "postgres", Database: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	other := openAt(t, url)
+	c := hold(t, s, writer("k"))
+	tx := begin(t, other, pgx.ReadCommitted)
+	if _, err := tx.Exec(t.Context(), `SELECT FROM baton_lock WHERE k = 'k' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(context.Background(), writer("k"))
+		got <- err
+	}()
+	awaitBlocked(t, other)
+	release(t, s, hold(t, s, writer("another")))
+	if err := <-got; !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("a row that somebody has locked: %v, want driver.ErrUnavailable", err)
+	}
+	answers := s.Renew(t.Context(), []driver.Claim{c, hold(t, s, writer("second"))}, time.Minute)
+	if answers[0].State != driver.Unknown || answers[1].State != driver.Held {
+		t.Errorf("a batch with a locked row: %+v", answers)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustBe(t, s, c, driver.Held)
+}

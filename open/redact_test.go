@@ -44,7 +44,7 @@ const secret = "xq7Zk9"
 // the fuzzer thinks of, and looks for it in all that is said about the URL.
 // The context has ended, so no store is reached.
 func FuzzRedact(f *testing.F) {
-	for _, scheme := range []string{"redis", "rediss", "redis+sentinel", "redis+cluster", "redis+unix", "mysql", "sqlite", "memory", "zk", "reds", ""} {
+	for _, scheme := range []string{"redis", "rediss", "redis+sentinel", "redis+cluster", "redis+unix", "mysql", "sqlite", "memory", "zk", "etcd", "reds", ""} {
 		f.Add(scheme, "u:", "", "h:6379/0", "password")
 		f.Add(scheme, "", "/x", "h1,h2/m", "Sentinel-PassWord-file")
 		f.Add(scheme, "a%", "?b=c", "[::1]/1?prefix=x", "pw")

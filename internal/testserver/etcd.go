@@ -180,6 +180,38 @@ func NeedEtcd(t TB) {
 	etcdBinary(t)
 }
 
+// EtcdMembers starts a cluster of n members.
+func EtcdMembers(t TB, n int, args ...string) *EtcdCluster {
+	t.Helper()
+	return &EtcdCluster{etcdMembers(t, n, nil, args)}
+}
+
+// EtcdLearner adds a member to the server's cluster that does not vote.
+func EtcdLearner(t TB, s *EtcdServer) *EtcdServer {
+	t.Helper()
+	path := etcdBinary(t)
+	clientAddr, peerAddr := FreeAddr(t), FreeAddr(t)
+	if _, err := s.Do("/v3/cluster/member/add", map[string]any{
+		"peerURLs": []string{"http://" + peerAddr}, "isLearner": true,
+	}); err != nil {
+		t.Fatalf("add a learner: %v", err)
+	}
+	l := &EtcdServer{Addr: clientAddr, PeerAddr: peerAddr, Name: fmt.Sprintf("m%016x", rand.Uint64())}
+	l.prepare(t, path, []string{
+		"--initial-cluster=" + s.Name + "=http://" + s.PeerAddr + "," + l.Name + "=http://" + peerAddr,
+		"--initial-cluster-state=existing",
+	})
+	l.ready = func(int) error { // it refuses most requests
+		_, err := l.Do("/v3/maintenance/status", nil)
+		return err
+	}
+	if err := l.start(); err != nil {
+		t.Fatalf("start a learner: %v", err)
+	}
+	t.Cleanup(l.Kill)
+	return l
+}
+
 // EtcdCtl returns the path of etcdctl, or skips the test.
 func EtcdCtl(t TB) string {
 	t.Helper()

@@ -45,7 +45,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 		client.Close()
 		return nil, err
 	}
-	s.owned = true
+	s.owned, s.config = true, &cfg
 	// Whoever may not read the locks, or has mistyped where they are, hears
 	// of it now.
 	if _, err := s.list(ctx, &lock{key: "?", dir: s.dir("?")}); err != nil {

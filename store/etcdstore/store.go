@@ -20,9 +20,10 @@ type Store struct {
 	client  *clientv3.Client
 	kv      pb.KVClient
 	leaser  pb.LeaseClient
-	owned   bool   // the client is ours to close
-	prefix  string // empty, or with a slash at its end
-	process string // the name of this process in every queue
+	owned   bool    // the client is ours to close
+	config  *Config // what Open was told
+	prefix  string  // empty, or with a slash at its end
+	process string  // the name of this process in every queue
 	batch   batcher
 	ctx     context.Context // ends with the store
 	stop    context.CancelFunc
@@ -40,6 +41,7 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Examiner   = (*Store)(nil)
 )
 
 var traits = driver.Traits{

@@ -95,6 +95,9 @@ func failure(err error, unsure bool) error {
 	case !unsure && errors.Is(err, context.DeadlineExceeded):
 		return context.DeadlineExceeded
 	}
+	if errors.Is(err, sqldriver.ErrBadConn) {
+		return fmt.Errorf("mysql: %w: the connection ended, or the server is read-only: %w", outcome, err)
+	}
 	switch number(err) {
 	case erNoTable, erNoColumn:
 		return fmt.Errorf("mysql: %w: %w: %w", outcome, ErrSchema, err)

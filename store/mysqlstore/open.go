@@ -85,6 +85,7 @@ func (c Config) pool(size int, multi bool, stall int) (*sql.DB, error) {
 		m.Timeout = 5 * time.Second
 	}
 	m.MultiStatements = multi
+	m.RejectReadOnly = true               // after a fail-over, connect anew: the name may lead to the new primary
 	m.Logger = log.New(io.Discard, "", 0) // a store does not log
 	// Set on every connection that is made, whatever the server's defaults.
 	m.Params = map[string]string{

@@ -98,7 +98,8 @@ func (r *renewal) together(ctx context.Context) error {
 	first := ses.beginning()
 	if seqs.text != nil {
 		first = append(first, statement{
-			words("SELECT k,id,seq,held FROM baton_claim FORCE INDEX (PRIMARY) WHERE (k,seq) IN (", seqs.String(), ") AND ends>UTC_TIMESTAMP(6) FOR UPDATE SKIP LOCKED"),
+			words("SELECT k,id,seq,held FROM baton_claim FORCE INDEX (PRIMARY) WHERE (k,seq) IN (", seqs.String(), ") AND ends>UTC_TIMESTAMP(6) ",
+				"AND EXISTS (SELECT 1 FROM baton_lock l WHERE l.k=baton_claim.k AND l.busy=1) FOR UPDATE SKIP LOCKED"),
 			func(rows *sql.Rows) error {
 				var p sqlstore.Place
 				var held bool

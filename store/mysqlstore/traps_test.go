@@ -394,6 +394,35 @@ func TestTokenIsNotTheCounter(t *testing.T) {
 	}
 }
 
+// Somebody deletes the row of a key and forgets its claims: who held is told,
+// and is not there again when the key is.
+func TestDeletedRowWithClaimsLeft(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	for i, s := range []*Store{d.open(t), d.wrap(t, d.config())} {
+		key := fmt.Sprint("k", i)
+		reader := claimOf(key, "reader")
+		reader.Weight = 1
+		reader, g := take(t, s, reader, time.Minute, false)
+		d.exec(t, "DELETE FROM baton_lock WHERE k=?", key)
+		if r := renewOne(t, s, reader, time.Minute); r.State != driver.Lost {
+			t.Errorf("the reader: %+v, want it lost", r)
+		}
+		h, next := take(t, s, claimOf(key, "h"), time.Minute, false)
+		if next.Token <= g.Token {
+			t.Errorf("token %d after %d", next.Token, g.Token)
+		}
+		w, _ := take(t, s, claimOf(key, "w"), time.Minute, true)
+		if r := renewOne(t, s, reader, time.Minute); r.State != driver.Lost {
+			t.Errorf("the reader: %+v, want it lost", r)
+		}
+		mustRelease(t, s, h)
+		if r := renewOne(t, s, w, time.Minute); r.State != driver.Held {
+			t.Errorf("the next: %+v, want it held", r)
+		}
+	}
+}
+
 // A key that is only bytes: nothing folds or trims it.
 func TestKeysAreBytes(t *testing.T) {
 	t.Parallel()

@@ -25,6 +25,7 @@ type tx struct {
 	key string
 
 	locked bool
+	idle   bool // there were no claims
 	now    int64
 	row    sqlstore.Key
 	stored bool // the row is in the table
@@ -84,8 +85,8 @@ func (t *tx) LockKey(string) (sqlstore.Key, bool, error) {
 		return sqlstore.Key{}, false, err
 	}
 	t.locked, t.found = true, t.stored
-	if !t.stored || !t.row.Busy {
-		t.claims, t.complete = nil, true // what is left of a key that was deleted does not count
+	if t.idle = !t.stored || !t.row.Busy; t.idle {
+		t.claims, t.complete = nil, true
 	} else {
 		t.loaded, t.complete = t.ses.multi, t.ses.multi && len(t.claims) < firstClaims
 	}
@@ -328,6 +329,11 @@ func (t *tx) commit() error {
 	var all []statement
 	if t.saved {
 		all = append(all, exec(t.keyStatement()))
+	}
+	if t.idle && t.row.Busy {
+		// What is left of a key whose row somebody deleted does not come
+		// back to life.
+		all = append(all, exec("DELETE FROM baton_claim WHERE k="+literal(t.key)))
 	}
 	for _, w := range t.writes {
 		all = append(all, exec(w))

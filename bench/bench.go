@@ -17,13 +17,14 @@ type metrics map[string]float64
 
 // A workload is something that the rivals of one table all do.
 type workload struct {
-	name  string
-	title string
-	needs needs
-	pool  []rival  // where its rivals come from
-	names []string // of its rivals, in the order of the table
-	base  string   // the rival that the others are divided by
-	once  bool     // too long to be repeated
+	name   string
+	title  string
+	system string   // where its rivals come from
+	also   []string // other systems that it needs
+	names  []string // of its rivals, in the order of the table
+	base   string   // the rival that the others are divided by
+	once   bool     // too long to be repeated, or counts what does not vary
+	slow   bool     // so few acquisitions that it takes twice the time
 
 	columns []column // of the table; the first is the one that progress shows
 
@@ -45,6 +46,7 @@ type bench struct {
 	time     time.Duration // of each measurement
 	hold     time.Duration // of the renewed leases
 	leases   int
+	age      int // acquisitions that make a key an old one
 	reps     int
 	profiles string   // where CPU profiles go, "" for nowhere
 	rivals   []string // only these, if not empty
@@ -55,6 +57,14 @@ type bench struct {
 
 // warmUp comes before each measurement.
 func (b *bench) warmUp() time.Duration { return b.time / 4 }
+
+// timeOf is how long a rival is measured in one repetition of w.
+func (b *bench) timeOf(w *workload) time.Duration {
+	if w.slow {
+		return 2 * b.time
+	}
+	return b.time
+}
 
 // run measures all workloads. Repetitions are the outermost loop, and the
 // rivals of a workload follow each other, so that a slow minute of the machine
@@ -93,7 +103,7 @@ func (b *bench) rivalsOf(w *workload) ([]rival, error) {
 		if len(b.rivals) > 0 && !slices.Contains(b.rivals, name) && name != w.base {
 			continue
 		}
-		r, err := findRival(w.pool, name)
+		r, err := findRival(w.system, name)
 		if err != nil {
 			return nil, err
 		}
@@ -106,13 +116,13 @@ func (b *bench) rivalsOf(w *workload) ([]rival, error) {
 	return all, nil
 }
 
-func findRival(pool []rival, name string) (rival, error) {
-	for _, r := range pool {
+func findRival(system, name string) (rival, error) {
+	for _, r := range systems[system].rivals {
 		if r.name == name {
 			return r, nil
 		}
 	}
-	return rival{}, fmt.Errorf("no rival is called %q", name)
+	return rival{}, fmt.Errorf("no rival on %s is called %q", system, name)
 }
 
 // oneByOne makes a measure of what measures a single rival.
@@ -148,7 +158,7 @@ func (b *bench) progress(w *workload, rival string, m metrics) {
 	if w.once {
 		reps = 1
 	}
-	fmt.Fprintf(b.log, "%d/%d  %-12s %-14s %s\n", b.rep+1, reps, w.name, rival, strings.Join(figures, ", "))
+	fmt.Fprintf(b.log, "%d/%d  %-15s %-14s %s\n", b.rep+1, reps, w.name, rival, strings.Join(figures, ", "))
 }
 
 // profile starts a CPU profile if rival is one of ours and profiles are asked

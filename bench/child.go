@@ -19,10 +19,12 @@ const childVariable = "BATON_BENCH_CHILD"
 
 type childOrder struct {
 	Kind    string // "pair", "fight"
-	Redis   string
+	System  string
+	At      map[string][]string // where its servers listen
 	Rivals  []string
-	Time    time.Duration // pair: for each rival
-	Profile string        // where a CPU profile goes
+	Profile string // where a CPU profile goes
+
+	Pairing // pair
 
 	Process    int // fight: the number of this process
 	Goroutines int

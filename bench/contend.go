@@ -16,15 +16,22 @@ import (
 
 // patience is how long a goroutine may still wait for its last turn when a
 // measurement is over.
-const patience = 3 * time.Second
+const patience = 2 * time.Second
 
 // measureContended lets n goroutines of this process fight for one key. With
 // count it also counts what goes to the server.
 func measureContended(n int, count bool) func(context.Context, *bench, *workload, rival) (metrics, error) {
 	return func(ctx context.Context, b *bench, w *workload, rv rival) (metrics, error) {
 		e := b.env
-		if count {
+		server := e.servers[w.system]
+		if count && w.system == "redis" {
 			e = e.counted()
+		}
+		if count && server != nil && server.counting != nil {
+			if err := server.counting(true); err != nil {
+				return nil, err
+			}
+			defer func() { _ = server.counting(false) }() // the next count is the same, only slower
 		}
 		key := b.env.key(w.name, rv.name)
 		r, err := rv.open(e, n)
@@ -52,15 +59,15 @@ func measureContended(n int, count bool) func(context.Context, *bench, *workload
 		if err != nil {
 			return nil, err
 		}
-		before, err := effortOf(e, a)
+		before, err := effortOf(e, w, a, count)
 		if err != nil {
 			return nil, err
 		}
 		a.phase.Store(measuring)
-		err = sleep(ctx, b.time)
+		connections, err := watchConnections(ctx, server, b.timeOf(w))
 		a.phase.Store(stopped)
 		took := time.Since(before.at)
-		after, asking := effortOf(e, a)
+		after, asking := effortOf(e, w, a, count)
 		stopProfile()
 		t := await(result, cancel, patience)
 		if err := cmp.Or(err, asking); err != nil {
@@ -72,8 +79,31 @@ func measureContended(n int, count bool) func(context.Context, *bench, *workload
 		b.noteStuck(w, rv, t)
 		m := contendedMetrics(t, took)
 		maps.Copy(m, after.since(before))
+		maps.Copy(m, connections)
 		return m, nil
 	}
+}
+
+// watchConnections returns after d. Meanwhile it looks a few times at how many
+// connections the clients have, and how many of them wait in the server.
+func watchConnections(ctx context.Context, s *server, d time.Duration) (metrics, error) {
+	if s == nil || s.connections == nil {
+		return nil, sleep(ctx, d)
+	}
+	const looks = 5
+	end := time.Now().Add(d)
+	var open, blocked []float64
+	for i := range looks {
+		if err := sleep(ctx, time.Until(end)/time.Duration(looks-i+1)); err != nil {
+			return nil, err
+		}
+		all, waiting, err := s.connections()
+		if err != nil {
+			return nil, err
+		}
+		open, blocked = append(open, float64(all)), append(blocked, float64(waiting))
+	}
+	return metrics{"connections": median(open), "waiting": median(blocked)}, sleep(ctx, time.Until(end))
 }
 
 // await returns the tally; goroutines that wait for too long are told to stop.
@@ -97,6 +127,7 @@ func contendedMetrics(t tally, took time.Duration) metrics {
 	return metrics{
 		"rate":     perSecond(t.acquired(), took),
 		"fairness": maxOverMin(t.Served),
+		"uneven":   mostOverLeast(t.Served),
 		"handoffs": perSecond(t.HandOffs, took),
 		"wait50":   t.Wait.quantile(0.50),
 		"wait99":   t.Wait.quantile(0.99),
@@ -107,22 +138,31 @@ func contendedMetrics(t tally, took time.Duration) metrics {
 
 // effort is what has been done and spent so far.
 type effort struct {
-	at                        time.Time
-	client, server            time.Duration // CPU
-	entered, commands, pushes int64
+	at             time.Time
+	client, server time.Duration // CPU
+	entered        int64
+	counts         map[string]int64 // what the server did, by metric
 }
 
 // effortOf asks the server first, so that this is not part of a measurement
 // that begins here.
-func effortOf(e *env, a *arena) (f effort, err error) {
-	if f.server, err = e.serverCPU(); err != nil {
+func effortOf(e *env, w *workload, a *arena, count bool) (f effort, err error) {
+	if f.server, err = e.serverCPU(w.system); err != nil {
 		return f, err
 	}
 	if e.commands != nil {
-		if f.pushes, err = e.pushes(); err != nil {
+		pushes, err := e.pushes()
+		if err != nil {
 			return f, err
 		}
-		f.commands = e.commands.n.Load()
+		f.counts = map[string]int64{"commands": e.commands.n.Load(), "pushes": pushes}
+	}
+	if server := e.servers[w.system]; count && server != nil && server.work != nil {
+		done, err := server.work()
+		if err != nil {
+			return f, err
+		}
+		f.counts = map[string]int64{"requests": done.requests, "commits": done.commits}
 	}
 	f.entered = a.total.Load()
 	f.at, f.client = time.Now(), cpuTime()
@@ -136,9 +176,8 @@ func (f effort) since(o effort) metrics {
 		"cpu":       float64(f.client-o.client) / entered,
 		"servercpu": float64(f.server-o.server) / entered,
 	}
-	if f.commands > 0 {
-		m["commands"] = float64(f.commands-o.commands) / entered
-		m["pushes"] = float64(f.pushes-o.pushes) / entered
+	for metric, n := range f.counts {
+		m[metric] = float64(n-o.counts[metric]) / entered
 	}
 	return m
 }
@@ -191,14 +230,14 @@ func measureKeys(n int) func(context.Context, *bench, *workload, rival) (metrics
 			stopProfile = func() {}
 			err = failed
 		}
-		before, asked := effortOf(b.env, new(arena))
+		before, asked := effortOf(b.env, w, new(arena), false)
 		phase.Store(measuring)
 		if err == nil {
-			err = sleep(ctx, b.time)
+			err = sleep(ctx, b.timeOf(w))
 		}
 		phase.Store(stopped)
 		took := time.Since(before.at)
-		after, askedAgain := effortOf(b.env, new(arena))
+		after, askedAgain := effortOf(b.env, w, new(arena), false)
 		stopProfile()
 		wg.Wait()
 		if err := cmp.Or(err, asked, askedAgain); err != nil {
@@ -228,7 +267,7 @@ func measureProcesses(processes, goroutines int, pinned bool) func(context.Conte
 		if !pinned {
 			return fightOfProcesses(ctx, b, w, rv, processes, goroutines, nil)
 		}
-		start, undo, err := b.pin()
+		start, undo, err := b.pin(w.system)
 		if err != nil {
 			return nil, err
 		}
@@ -259,7 +298,7 @@ func fightOfProcesses(ctx context.Context, b *bench, w *workload, rv rival, proc
 	var children []*child
 	for i := range processes {
 		order := childOrder{
-			Kind: "fight", Redis: b.env.redis, Rivals: []string{rv.name},
+			Kind: "fight", System: w.system, At: b.env.at, Rivals: []string{rv.name},
 			Process: i, Goroutines: goroutines, Key: key, Arena: file,
 		}
 		if i == 0 {
@@ -284,17 +323,17 @@ func fightOfProcesses(ctx context.Context, b *bench, w *workload, rv rival, proc
 	if err := sleep(ctx, b.warmUp()); err != nil {
 		return nil, err
 	}
-	before, err := effortOf(b.env, a)
+	before, err := effortOf(b.env, w, a, false)
 	if err != nil {
 		return nil, err
 	}
 	a.phase.Store(measuring)
-	if err := sleep(ctx, b.time); err != nil {
+	if err := sleep(ctx, b.timeOf(w)); err != nil {
 		return nil, err
 	}
 	a.phase.Store(stopped)
 	took := time.Since(before.at)
-	after, err := effortOf(b.env, a)
+	after, err := effortOf(b.env, w, a, false)
 	if err != nil {
 		return nil, err
 	}
@@ -327,7 +366,7 @@ func fightOfProcesses(ctx context.Context, b *bench, w *workload, rv rival, proc
 
 // childFight is measureProcesses in one of the processes.
 func childFight(ctx context.Context, order childOrder, ready func() error) (any, error) {
-	rv, err := findRival(redisRivals, order.Rivals[0])
+	rv, err := findRival(order.System, order.Rivals[0])
 	if err != nil {
 		return nil, err
 	}
@@ -337,7 +376,7 @@ func childFight(ctx context.Context, order childOrder, ready func() error) (any,
 	}
 	defer unmap(memory)
 	a := (*arena)(unsafe.Pointer(&memory[0]))
-	r, err := rv.open(&env{redis: order.Redis}, order.Goroutines)
+	r, err := rv.open(&env{at: order.At}, order.Goroutines)
 	if err != nil {
 		return nil, err
 	}

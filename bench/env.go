@@ -17,8 +17,9 @@ import (
 
 // An env is what the rivals work on.
 type env struct {
-	redis    string // address of the Redis server, "" without one
-	server   *testserver.RedisServer
+	at       map[string][]string // where the servers of a system listen
+	servers  map[string]*server  // the same, in the process that has started them
+	redis    *testserver.RedisServer
 	commands *commandCounter // counts what is sent to Redis; nil: nothing is counted
 
 	dir    string
@@ -27,30 +28,54 @@ type env struct {
 	keys   atomic.Int64
 }
 
-// newEnv starts what the rivals need and gives it to t to clean up.
-func newEnv(t testserver.TB, dir string, needs needs) (*env, error) {
+// A server is what is known of a system that runs for us.
+type server struct {
+	addrs []string
+	pids  []int  // without the processes that these start
+	about string // which version, and how it runs
+
+	// work, if not nil, says what the server has done so far.
+	work func() (work, error)
+
+	// counting, if not nil, has the server count for work, or stop it.
+	counting func(on bool) error
+
+	// connections, if not nil, says how many connections the clients have,
+	// and how many of them wait for something in the server.
+	connections func() (all, waiting int64, err error)
+}
+
+// work is what a server has counted. Only differences mean something.
+type work struct {
+	requests int64 // that clients have sent: packets, statements, messages
+	commits  int64 // of transactions that change something
+}
+
+// newEnv starts the systems and gives them to t to clean up. What is not of a
+// server is written below dir, or where temporary files are if that is empty.
+func newEnv(t testserver.TB, dir string, needed []string) (*env, error) {
 	dir, err := os.MkdirTemp(dir, "baton-bench-")
 	if err != nil {
 		return nil, err
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // only the disk space is lost
-	e := &env{dir: dir}
-	if needs.redis {
-		e.server = testserver.Redis(t)
-		e.redis = e.server.Addr
-	}
-	if needs.sqlite {
-		if err := e.openSQLite(t); err != nil {
-			return nil, err
+	e := &env{dir: dir, at: make(map[string][]string), servers: make(map[string]*server)}
+	for _, name := range needed {
+		if start := systems[name].start; start != nil {
+			if err := start(t, e); err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
 		}
 	}
 	return e, nil
 }
 
-// needs says what a workload runs on.
-type needs struct{ redis, sqlite bool }
+// runs enters a server that has been started.
+func (e *env) runs(system string, s *server) {
+	e.servers[system], e.at[system] = s, s.addrs
+}
 
-func (e *env) openSQLite(t testserver.TB) (err error) {
+func startSQLite(t testserver.TB, e *env) (err error) {
 	path := filepath.Join(e.dir, "bench.db")
 	// The store comes first: see its package comment.
 	if e.sqlite, err = sqlitestore.Open(context.Background(), path); err != nil {
@@ -68,63 +93,74 @@ func (e *env) openSQLite(t testserver.TB) (err error) {
 	return nil
 }
 
+func startRedis(t testserver.TB, e *env) error {
+	e.redis = testserver.Redis(t)
+	info, err := e.redis.Do("INFO", "server")
+	if err != nil {
+		return err
+	}
+	e.runs("redis", &server{
+		addrs: []string{e.redis.Addr}, pids: []int{e.redis.Pid()},
+		about: "redis-server " + textAfter(info, "redis_version:") + " without persistence",
+	})
+	return nil
+}
+
 // key returns a name that nobody has used yet.
 func (e *env) key(workload, rival string) string {
 	return "bench/" + workload + "/" + rival + "/" + strconv.FormatInt(e.keys.Add(1), 10)
 }
 
-// counted is a view of e whose clients count the commands they send.
+// counted is a view of e whose Redis clients count the commands they send.
 func (e *env) counted() *env {
-	return &env{redis: e.redis, server: e.server, commands: new(commandCounter), dir: e.dir, sqlite: e.sqlite, db: e.db}
+	return &env{at: e.at, servers: e.servers, redis: e.redis, commands: new(commandCounter), dir: e.dir, sqlite: e.sqlite, db: e.db}
 }
 
 // pushes is how many messages Redis has published, on its own or in scripts.
 func (e *env) pushes() (int64, error) {
-	info, err := e.server.Do("INFO", "commandstats")
+	info, err := e.redis.Do("INFO", "commandstats")
 	if err != nil {
 		return 0, err
 	}
-	sum := 0.0
+	sum := int64(0)
 	for _, command := range []string{"publish", "spublish"} {
-		n, err := numberAfter(info, "cmdstat_"+command+":calls=")
+		text := textAfter(info, "cmdstat_"+command+":calls=")
+		if text == "" {
+			continue // it has never been called
+		}
+		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return 0, err
+			return 0, fmt.Errorf("read the statistics of Redis: %w", err)
 		}
 		sum += n
 	}
-	return int64(sum), nil
+	return sum, nil
 }
 
-// serverCPU is how much CPU Redis has used; 0 without one.
-func (e *env) serverCPU() (time.Duration, error) {
-	if e.server == nil {
+// textAfter finds a line that begins with the label and returns what follows,
+// up to the next comma or space.
+func textAfter(info, label string) string {
+	_, rest, _ := strings.Cut("\n"+info, "\n"+label)
+	if end := strings.IndexAny(rest, ", \r\n"); end >= 0 {
+		rest = rest[:end]
+	}
+	return rest
+}
+
+// serverCPU is how much CPU a system's processes have used; 0 without any.
+func (e *env) serverCPU(system string) (sum time.Duration, err error) {
+	s := e.servers[system]
+	if s == nil {
 		return 0, nil
 	}
-	info, err := e.server.Do("INFO", "cpu")
-	if err != nil {
-		return 0, err
-	}
-	sum := 0.0
-	for _, part := range []string{"used_cpu_sys:", "used_cpu_user:"} {
-		n, err := numberAfter(info, part)
-		if err != nil {
-			return 0, err
+	for _, root := range s.pids {
+		for _, pid := range withChildren(root) {
+			used, err := processCPU(pid)
+			if err != nil && pid == root {
+				return 0, fmt.Errorf("read the CPU time of %s: %w", system, err)
+			}
+			sum += used // 0 of a child that has ended
 		}
-		sum += n
 	}
-	return time.Duration(sum * float64(time.Second)), nil
-}
-
-// numberAfter finds a number in the text of INFO; 0 if it is not there.
-func numberAfter(info, label string) (float64, error) {
-	_, rest, ok := strings.Cut(info, "\n"+label)
-	if !ok {
-		return 0, nil
-	}
-	text := rest[:strings.IndexFunc(rest+"\n", func(c rune) bool { return c != '.' && (c < '0' || c > '9') })]
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return 0, fmt.Errorf("read %s from the statistics of Redis: %w", label, err)
-	}
-	return n, nil
+	return sum, nil
 }

@@ -4,9 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"os"
-	"time"
+	"strconv"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/store/memstore"
@@ -136,8 +134,8 @@ var sqliteRivals = []rival{
 	},
 }
 
-// prepared opens a room whose seats use two prepared statements.
-func prepared(db *sql.DB, lock, unlock string, seat func(lock, unlock *sql.Stmt) func(int) seat) (*room, error) {
+// sqliteRoom opens a room whose seats use two prepared statements.
+func sqliteRoom(db *sql.DB, lock, unlock string, newSeat func(i int, lock, unlock *sql.Stmt) seat) (*room, error) {
 	a, err := db.Prepare(lock)
 	if err != nil {
 		return nil, err
@@ -147,84 +145,50 @@ func prepared(db *sql.DB, lock, unlock string, seat func(lock, unlock *sql.Stmt)
 		return nil, errors.Join(err, a.Close())
 	}
 	return &room{
-		seat:  seat(a, b),
+		seat:  func(i int) seat { return newSeat(i, a, b) },
 		close: func() { _, _ = a.Close(), b.Close() }, // nothing hangs on them
 	}, nil
 }
 
 func openSQLiteRaw(e *env, _ int) (*room, error) {
-	return prepared(e.db, "INSERT INTO raw_row VALUES (?, 'v')", "DELETE FROM raw_row WHERE k = ?",
-		func(lock, unlock *sql.Stmt) func(int) seat {
-			return func(int) seat { return &rowSeat{lock: lock, unlock: unlock} }
-		})
-}
-
-type rowSeat struct {
-	lock, unlock *sql.Stmt
-	key          string
-}
-
-func (s *rowSeat) Lock(ctx context.Context, key string) (unlocker, error) {
-	if _, err := s.lock.ExecContext(ctx, key); err != nil {
-		return nil, err
-	}
-	s.key = key
-	return s, nil
-}
-
-func (s *rowSeat) Unlock() error {
-	_, err := s.unlock.Exec(s.key)
-	return err
-}
-
-const polledEvery = 5 * time.Millisecond
-
-func openPolledTable(e *env, _ int) (*room, error) {
-	const lock = `INSERT INTO polled_lock VALUES (?1, ?2, ?3)
-		ON CONFLICT (k) DO UPDATE SET owner = excluded.owner, expires = excluded.expires WHERE polled_lock.expires < ?4`
-	return prepared(e.db, lock, "DELETE FROM polled_lock WHERE k = ? AND owner = ?",
-		func(lock, unlock *sql.Stmt) func(int) seat {
-			return func(i int) seat {
-				return &polledSeat{lock: lock, unlock: unlock, owner: fmt.Sprintf("%d/%d", os.Getpid(), i)}
+	return sqliteRoom(e.db, "INSERT INTO raw_row VALUES (?, 'v')", "DELETE FROM raw_row WHERE k = ?",
+		func(_ int, lock, unlock *sql.Stmt) seat {
+			return &pairSeat{
+				lock: func(ctx context.Context, key string) error {
+					_, err := lock.ExecContext(ctx, key)
+					return err
+				},
+				unlock: func(ctx context.Context, key string) error {
+					_, err := unlock.ExecContext(ctx, key)
+					return err
+				},
 			}
 		})
 }
 
-type polledSeat struct {
-	lock, unlock *sql.Stmt
-	owner, key   string
+func openPolledTable(e *env, _ int) (*room, error) {
+	const lock = `INSERT INTO polled_lock VALUES (?1, ?2, ?3)
+		ON CONFLICT (k) DO UPDATE SET owner = excluded.owner, expires = excluded.expires WHERE polled_lock.expires < ?4`
+	return sqliteRoom(e.db, lock, "DELETE FROM polled_lock WHERE k = ? AND owner = ?",
+		func(i int, lock, unlock *sql.Stmt) seat {
+			owner := strconv.Itoa(i)
+			return &polledSeat{
+				take: func(ctx context.Context, key string, now, expires int64) (bool, error) {
+					n, err := affected(lock.ExecContext(ctx, key, owner, expires, now))
+					return n == 1, err
+				},
+				drop: func(key string) error {
+					n, err := affected(unlock.Exec(key, owner))
+					return dropped(n, err)
+				},
+			}
+		})
 }
 
-func (s *polledSeat) Lock(ctx context.Context, key string) (unlocker, error) {
-	for {
-		at := time.Now()
-		r, err := s.lock.ExecContext(ctx, key, s.owner, at.Add(ttl).UnixMilli(), at.UnixMilli())
-		if err != nil {
-			return nil, err
-		}
-		n, err := r.RowsAffected()
-		if err != nil {
-			return nil, err
-		}
-		if n == 1 {
-			s.key = key
-			return s, nil
-		}
-		select {
-		case <-time.After(polledEvery):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-}
-
-func (s *polledSeat) Unlock() error {
-	r, err := s.unlock.Exec(s.key, s.owner)
+// affected is how many rows a statement has changed.
+func affected(r sql.Result, err error) (int64, error) {
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if n, err := r.RowsAffected(); err != nil || n != 1 {
-		return errors.Join(errors.New("polled table: the lock was lost"), err)
-	}
-	return nil
+	return r.RowsAffected()
 }

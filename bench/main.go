@@ -3,9 +3,10 @@
 //
 //	go run . [flags]
 //
-// A full run takes about five minutes and wants the machine for itself. It
-// starts a redis-server of its own, which must be installed. Figures of one
-// run are for each other: compare ratios, not figures of different runs.
+// A full run takes about eleven minutes and wants the machine for itself. It
+// starts servers of its own, which must be installed; -only 'pg-*' measures
+// one system and needs no other. Figures of one run are for each other:
+// compare ratios, not figures of different runs.
 package main
 
 import (
@@ -16,6 +17,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -46,12 +48,13 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		only     = flags.String("only", "", "measure only these `workloads`: names or patterns, separated by commas (list: "+names(all)+")")
 		rivals   = flags.String("rivals", "", "measure only these `rivals`, and those that the ratios are to")
 		reps     = flags.Int("reps", 3, "how often everything is measured")
-		each     = flags.Duration("time", time.Second, "how long each measurement takes")
+		each     = flags.Duration("time", 800*time.Millisecond, "how long each measurement takes")
 		hold     = flags.Duration("renew", time.Minute, "how long leases are held and renewed")
 		leases   = flags.Int("leases", 10_000, "how many leases are renewed")
+		age      = flags.Int("age", 10_000, "how often a key is locked before it counts as an old one")
 		format   = flags.String("o", "table", "`format` of the report on standard output: table, json or html")
 		profiles = flags.String("cpuprofile", "", "write a CPU profile of each measurement of Baton to `PREFIX`-WORKLOAD-RIVAL-REPETITION.prof; a pair's has its rivals in it, too")
-		dir      = flags.String("dir", "", "`directory` for the SQLite file, on the disk to be measured (default: the temporary directory)")
+		dir      = flags.String("dir", "", "`directory` for the SQLite file, on the disk to be measured; servers keep their data in the temporary directory, as TMPDIR names it (default: the temporary directory)")
 	)
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -65,22 +68,25 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		return fmt.Errorf("-o %s: no such format; there are table, json and html", *format)
 	case len(unknown) > 0:
 		return fmt.Errorf("-only %s: no such workload; there are %s", strings.Join(unknown, ","), names(all))
-	case *reps < 1 || *leases < 1 || *each <= 0 || *hold <= 0:
-		return errors.New("-reps, -leases, -time and -renew must be positive")
+	case *reps < 1 || *leases < 1 || *age < 1 || *each <= 0 || *hold <= 0:
+		return errors.New("-reps, -leases, -age, -time and -renew must be positive")
 	}
 
 	var program testserver.Program
 	defer program.Close()
-	var need needs
+	var needed []string
 	for _, w := range workloads {
-		need.redis = need.redis || w.needs.redis
-		need.sqlite = need.sqlite || w.needs.sqlite
+		for _, name := range append([]string{w.system}, w.also...) {
+			if !slices.Contains(needed, name) {
+				needed = append(needed, name)
+			}
+		}
 	}
-	e, err := newEnv(&program, *dir, need)
+	e, err := newEnv(&program, *dir, needed)
 	if err != nil {
 		return err
 	}
-	b := &bench{env: e, time: *each, hold: *hold, leases: *leases, reps: *reps, profiles: *profiles, log: log}
+	b := &bench{env: e, time: *each, hold: *hold, leases: *leases, age: *age, reps: *reps, profiles: *profiles, log: log}
 	if *rivals != "" {
 		b.rivals = strings.Split(*rivals, ",")
 	}

@@ -10,10 +10,17 @@ import (
 // pairsPerBlock is how many pairs a rival makes before it is another's turn.
 const pairsPerBlock = 100
 
+// Pairing is how pairs are measured.
+type Pairing struct {
+	Each  time.Duration // for each rival
+	Batch int           // pairs of which one time is taken; with one the quantiles are exact
+	Fresh bool          // a new key for each pair
+	Age   int           // how often the key was locked before
+}
+
 // interleave lets one goroutine lock and unlock a key for each rival, in
-// blocks that alternate, for about each long for every rival. Of each batch of
-// pairs one time is taken; with a batch of one the quantiles are exact.
-func interleave(ctx context.Context, e *env, rivals []rival, each time.Duration, batch int) (map[string]metrics, error) {
+// blocks that alternate.
+func interleave(ctx context.Context, e *env, rivals []rival, p Pairing) (map[string]metrics, error) {
 	type runner struct {
 		name  string
 		seat  seat
@@ -37,10 +44,12 @@ func interleave(ctx context.Context, e *env, rivals []rival, each time.Duration,
 		runners = append(runners, r)
 	}
 	block := func(r *runner, record bool) error {
-		begin := time.Now()
 		for range pairsPerBlock {
+			if p.Fresh {
+				r.key = e.key("fresh", r.name)
+			}
 			start := time.Now()
-			for range batch {
+			for range p.Batch {
 				held, err := r.seat.Lock(ctx, r.key)
 				if err != nil {
 					return fmt.Errorf("%s: lock: %w", r.name, err)
@@ -50,20 +59,21 @@ func interleave(ctx context.Context, e *env, rivals []rival, each time.Duration,
 				}
 			}
 			if record {
-				r.times = append(r.times, int64(time.Since(start)))
+				took := time.Since(start)
+				r.times = append(r.times, int64(took))
+				r.spent += took
 			}
-		}
-		if record {
-			r.spent += time.Since(begin)
 		}
 		return nil
 	}
 	for _, r := range runners { // connections, scripts, prepared statements
-		if err := block(r, false); err != nil {
-			return nil, err
+		for done := 0; done < max(1, p.Age); done += pairsPerBlock * p.Batch {
+			if err := block(r, false); err != nil {
+				return nil, err
+			}
 		}
 	}
-	for end := time.Now().Add(each * time.Duration(len(runners))); time.Now().Before(end) || len(runners[0].times) == 0; {
+	for end := time.Now().Add(p.Each * time.Duration(len(runners))); time.Now().Before(end) || len(runners[0].times) == 0; {
 		for _, r := range runners {
 			if err := block(r, true); err != nil {
 				return nil, err
@@ -73,10 +83,10 @@ func interleave(ctx context.Context, e *env, rivals []rival, each time.Duration,
 	all := make(map[string]metrics)
 	for _, r := range runners {
 		all[r.name] = metrics{
-			"p50":   quantile(r.times, 0.50) / float64(batch),
-			"p99":   quantile(r.times, 0.99) / float64(batch),
-			"rate":  perSecond(int64(len(r.times)*batch), r.spent),
-			"pairs": float64(len(r.times) * batch),
+			"p50":   quantile(r.times, 0.50) / float64(p.Batch),
+			"p99":   quantile(r.times, 0.99) / float64(p.Batch),
+			"rate":  perSecond(int64(len(r.times)*p.Batch), r.spent),
+			"pairs": float64(len(r.times) * p.Batch),
 		}
 	}
 	return all, nil
@@ -89,7 +99,7 @@ func measurePair(batch int) func(context.Context, *bench, *workload, []rival) (m
 		if err != nil {
 			return nil, err
 		}
-		all, err := interleave(ctx, b.env, rivals, b.time, batch)
+		all, err := interleave(ctx, b.env, rivals, Pairing{Each: b.time, Batch: batch})
 		stop()
 		for _, r := range rivals {
 			b.progress(w, r.name, all[r.name])
@@ -102,12 +112,28 @@ func measurePair(batch int) func(context.Context, *bench, *workload, []rival) (m
 // the server: a round trip then costs what the work costs, not what it costs
 // to wake another CPU.
 func measurePairPinned(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
-	start, undo, err := b.pin()
+	return pairPinned(ctx, b, w, rivals, Pairing{})
+}
+
+// measureFreshPinned is the same with a key that nobody has locked before for
+// each pair.
+func measureFreshPinned(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
+	return pairPinned(ctx, b, w, rivals, Pairing{Fresh: true})
+}
+
+// measureAgedPinned is the same with keys that have been locked many times.
+func measureAgedPinned(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
+	return pairPinned(ctx, b, w, rivals, Pairing{Age: b.age})
+}
+
+func pairPinned(ctx context.Context, b *bench, w *workload, rivals []rival, p Pairing) (map[string]metrics, error) {
+	start, undo, err := b.pin(w.system)
 	if err != nil {
 		return nil, err
 	}
 	defer undo()
-	order := childOrder{Kind: "pair", Redis: b.env.redis, Time: b.time}
+	p.Each, p.Batch = b.timeOf(w), 1
+	order := childOrder{Kind: "pair", System: w.system, At: b.env.at, Pairing: p}
 	for _, r := range rivals {
 		order.Rivals = append(order.Rivals, r.name)
 		if path := b.profilePath(w, r.name); path != "" {
@@ -128,14 +154,14 @@ func measurePairPinned(ctx context.Context, b *bench, w *workload, rivals []riva
 	return all, nil
 }
 
-// pin puts the server on one CPU, until undo, and returns how to start a
-// process there.
-func (b *bench) pin() (start func(*exec.Cmd) error, undo func(), err error) {
+// pin puts the servers of a system on one CPU, until undo, and returns how to
+// start a process there.
+func (b *bench) pin(system string) (start func(*exec.Cmd) error, undo func(), err error) {
 	cpu, err := lastCPU()
 	if err != nil {
 		return nil, nil, err
 	}
-	if undo, err = pinProcess(b.env.server.Pid(), cpu); err != nil {
+	if undo, err = pinProcesses(b.env.servers[system].pids, cpu); err != nil {
 		return nil, nil, err
 	}
 	return func(cmd *exec.Cmd) error {
@@ -148,11 +174,11 @@ func (b *bench) pin() (start func(*exec.Cmd) error, undo func(), err error) {
 func childPair(ctx context.Context, order childOrder) (any, error) {
 	var rivals []rival
 	for _, name := range order.Rivals {
-		r, err := findRival(redisRivals, name)
+		r, err := findRival(order.System, name)
 		if err != nil {
 			return nil, err
 		}
 		rivals = append(rivals, r)
 	}
-	return interleave(ctx, &env{redis: order.Redis}, rivals, order.Time, 1)
+	return interleave(ctx, &env{at: order.At}, rivals, order.Pairing)
 }

@@ -57,6 +57,20 @@ func maxOverMin(counts []int64) float64 {
 	return float64(hi) / float64(lo)
 }
 
+// mostOverLeast is the same for goroutines of which most took a few turns only:
+// the one turn by which even the fairest queue differs, because a measurement
+// ends somewhere, is taken off. The least is 1.
+func mostOverLeast(counts []int64) float64 {
+	if len(counts) == 0 {
+		return math.NaN()
+	}
+	lo, hi := slices.Min(counts), slices.Max(counts)
+	if lo == 0 && hi <= 1 {
+		return math.NaN() // too short to tell
+	}
+	return max(1, float64(hi-1)/float64(lo))
+}
+
 // histogram counts durations with an error below 1 %: 64 classes for each
 // power of two of nanoseconds. The zero histogram is empty.
 type histogram struct {

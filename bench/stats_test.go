@@ -75,6 +75,41 @@ func TestMaxOverMin(t *testing.T) {
 	}
 }
 
+func TestMostOverLeast(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		counts []int64
+		want   float64
+	}{
+		{[]int64{4, 5, 4}, 1}, // the end came after one of the next turns
+		{[]int64{2, 5}, 2},
+		{[]int64{0, 2}, math.Inf(1)},
+		{[]int64{300, 330}, 329. / 300},
+	} {
+		if got := mostOverLeast(c.counts); got != c.want {
+			t.Errorf("%v: %v, want %v", c.counts, got, c.want)
+		}
+	}
+	for _, c := range [][]int64{nil, {0, 1}} {
+		if got := mostOverLeast(c); !math.IsNaN(got) {
+			t.Errorf("%v: %v, want that it cannot be told", c, got)
+		}
+	}
+}
+
+func TestRatioToBest(t *testing.T) {
+	t.Parallel()
+	res := newResults(nil)
+	for rep, other := range [][2]float64{{2, 4}, {8, 4}} {
+		res.add("w", "ours", rep, metrics{"rate": 16})
+		res.add("w", "a", rep, metrics{"rate": other[0]})
+		res.add("w", "b", rep, metrics{"rate": other[1]})
+	}
+	if got := ratioToBest("w", "ours", "rate", "a", "b")(res); !slices.Equal(got, []float64{4, 2}) {
+		t.Errorf("ratios %v, want 4 and 2", got)
+	}
+}
+
 // TestHistogram compares with exact quantiles.
 func TestHistogram(t *testing.T) {
 	t.Parallel()
@@ -149,7 +184,7 @@ func TestGoals(t *testing.T) {
 	for _, w := range res.workloads {
 		for _, name := range w.names {
 			m := metrics{}
-			for _, metric := range []string{"p50", "rate", "handoffs", "fairness", "spread", "across", "commands", "pushes", "requests", "lost"} {
+			for _, metric := range []string{"p50", "rate", "handoffs", "fairness", "spread", "across", "commands", "pushes", "requests", "commits", "lost", "uneven", "waiting"} {
 				m[metric] = 1
 			}
 			res.add(w.name, name, 0, m)
@@ -164,7 +199,7 @@ func TestWorkloadsAreWhole(t *testing.T) {
 	t.Parallel()
 	for _, w := range allWorkloads() {
 		for _, name := range w.names {
-			if _, err := findRival(w.pool, name); err != nil {
+			if _, err := findRival(w.system, name); err != nil {
 				t.Errorf("%s: %v", w.name, err)
 			}
 		}
@@ -176,15 +211,15 @@ func TestWorkloadsAreWhole(t *testing.T) {
 
 func TestReports(t *testing.T) {
 	t.Parallel()
-	workloads, unknown := choose(allWorkloads(), "c64*, nothing")
-	if got := names(workloads); got != "c64 c64-pin" || len(unknown) != 1 {
+	workloads, unknown := choose(allWorkloads(), "redis-c64*, nothing")
+	if got := names(workloads); got != "redis-c64 redis-c64-pin" || len(unknown) != 1 {
 		t.Fatalf("chose %q, not found %q", got, unknown)
 	}
 	res := newResults(workloads[:1])
 	for rep := range 3 {
-		res.add("c64", "raw-blpop", rep, metrics{"handoffs": 10_000, "fairness": 1})
-		res.add("c64", "redislock", rep, metrics{"handoffs": 1_000, "fairness": math.Inf(1), "handoff": math.NaN()})
-		res.add("c64", "baton", rep, metrics{"handoffs": 120_000, "fairness": 1.01})
+		res.add("redis-c64", "raw-blpop", rep, metrics{"handoffs": 10_000, "fairness": 1})
+		res.add("redis-c64", "redislock", rep, metrics{"handoffs": 1_000, "fairness": math.Inf(1), "handoff": math.NaN()})
+		res.add("redis-c64", "baton", rep, metrics{"handoffs": 120_000, "fairness": 1.01})
 	}
 	m := method{Lines: []string{"a line"}, Notes: []string{"a < note"}, Rivals: []methodRival{{"x", "y"}}}
 

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,36 +41,84 @@ func lastCPU() (int, error) {
 	return last, nil
 }
 
-// pinProcess puts all threads of a process on one CPU, until undo is called.
-func pinProcess(pid, cpu int) (undo func(), err error) {
-	old := make(map[int]unix.CPUSet)
-	undo = func() {
-		for tid, set := range old {
-			_ = unix.SchedSetaffinity(tid, &set) // the thread may be gone
+// withChildren returns a process and those that it has started.
+func withChildren(pid int) []int {
+	all := []int{pid}
+	for _, file := range threadFiles(pid, "children") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, field := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				all = append(all, child)
+			}
 		}
 	}
-	tasks, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
-	if err != nil {
-		return nil, fmt.Errorf("pin process %d: %w", pid, err)
+	return all
+}
+
+func threadFiles(pid int, name string) []string {
+	files, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task", "*", name)) // the pattern is right
+	return files
+}
+
+// processCPU is how much CPU the living threads and the ended ones of a
+// process have used.
+func processCPU(pid int) (time.Duration, error) {
+	var t unix.Timespec
+	const scheduled = 2                                 // as clock_getcpuclockid(3) has it
+	clock := int32(^uint32(pid)<<3 | uint32(scheduled)) // of a process
+	if err := unix.ClockGettime(clock, &t); err != nil {
+		return 0, err
 	}
+	return time.Duration(t.Nano()), nil
+}
+
+// pinProcesses puts all threads of processes, and of those that they have
+// started or will start, on one CPU, until undo is called.
+func pinProcesses(pids []int, cpu int) (undo func(), err error) {
 	var one unix.CPUSet
 	one.Set(cpu)
-	for _, task := range tasks {
-		tid, err := strconv.Atoi(task.Name())
-		if err != nil {
-			continue
+	masks := make(map[int]unix.CPUSet)
+	undo = func() {
+		for pid, mask := range masks {
+			_ = setAffinity(pid, &mask) // it may be gone
 		}
+	}
+	for _, pid := range pids {
 		var was unix.CPUSet
-		if err := unix.SchedGetaffinity(tid, &was); err != nil {
-			continue // it has ended
+		if err := unix.SchedGetaffinity(pid, &was); err != nil {
+			undo()
+			return nil, fmt.Errorf("pin process %d: %w", pid, err)
 		}
-		if err := unix.SchedSetaffinity(tid, &one); err != nil {
+		masks[pid] = was
+		if err := setAffinity(pid, &one); err != nil {
 			undo()
 			return nil, fmt.Errorf("pin process %d to CPU %d: %w", pid, cpu, err)
 		}
-		old[tid] = was
 	}
 	return undo, nil
+}
+
+// setAffinity sets that of all threads of a process and of its children. A
+// thread or child inherits it from the thread that makes it: one that was made
+// during the first round is met in the second.
+func setAffinity(pid int, mask *unix.CPUSet) (err error) {
+	for range 2 {
+		for _, p := range withChildren(pid) {
+			for _, file := range threadFiles(p, "stat") {
+				tid, e := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+				if e != nil {
+					continue
+				}
+				if e := unix.SchedSetaffinity(tid, mask); e != nil && e != unix.ESRCH {
+					err = e
+				}
+			}
+		}
+	}
+	return err
 }
 
 // startPinned starts cmd so that it and every thread that it will ever make

@@ -16,7 +16,9 @@ var started = time.Now()
 func monotonic() int64 { return int64(time.Since(started)) }
 
 func lastCPU() (int, error)                    { return 0, errLinux }
-func pinProcess(int, int) (func(), error)      { return nil, errLinux }
+func pinProcesses([]int, int) (func(), error)  { return nil, errLinux }
+func withChildren(pid int) []int               { return []int{pid} }
+func processCPU(int) (time.Duration, error)    { return 0, nil }
 func startPinned(*exec.Cmd, int) error         { return errLinux }
 func sharedMemory(string, int) ([]byte, error) { return nil, errLinux }
 func unmap([]byte)                             {}

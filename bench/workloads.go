@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -27,6 +28,8 @@ var contendedColumns = []column{
 var (
 	localColumns  = slices.DeleteFunc(slices.Clone(contendedColumns), func(c column) bool { return c.metric == "servercpu" })
 	remoteColumns = contendedColumns[:len(contendedColumns)-1]
+
+	localKeysColumns = slices.DeleteFunc(slices.Clone(keysColumns), func(c column) bool { return c.metric == "servercpu" })
 )
 
 var trafficColumns = []column{
@@ -35,50 +38,102 @@ var trafficColumns = []column{
 	{"rate", "acq/s", rate, false},
 }
 
+var keysColumns = []column{
+	{"rate", "pairs/s", rate, true},
+	{"p50", "p50", span, false},
+	{"p99", "p99", span, false},
+	{"servercpu", "server CPU/pair", span, false},
+	{"cpu", "client CPU/pair", span, false},
+}
+
+// Of databases whose clients wait on connections.
+var databaseColumns = slices.Concat(contendedColumns[:len(contendedColumns)-2], []column{
+	{"connections", "connections", digits, false},
+	{"waiting", "of these waiting", digits, false},
+	{"servercpu", "server CPU/acq", span, false},
+	{"cpu", "client CPU/acq", span, false},
+})
+
+var costColumns = []column{
+	{"requests", "requests/acq", digits, false},
+	{"commits", "commits/acq", digits, false},
+	{"rate", "acq/s", rate, false},
+}
+
 // allWorkloads is everything that is measured, in the order in which it is.
 func allWorkloads() []*workload {
-	redis, file := needs{redis: true}, needs{sqlite: true}
-	contended := func(name, title string, n int, names ...string) *workload {
-		return &workload{
-			name: name, title: title, needs: redis, pool: redisRivals, names: names, base: "raw-blpop",
-			columns: contendedColumns, measure: oneByOne(measureContended(n, false)),
-		}
+	return slices.Concat(redisWorkloads(), localWorkloads(), databaseWorkloads("pg", "advisory-lock"), databaseWorkloads("mariadb", "get-lock"),
+		zookeeperWorkloads(), etcdWorkloads(), redlockWorkloads(), []*workload{{
+			name: "renew", title: "Renewal of leases that are held",
+			system: "renew", also: []string{"redis", "sqlite"}, names: []string{"redis", "sqlite"}, once: true,
+			columns: []column{
+				{"requests", "requests per renewal period", digits, false},
+				{"lost", "leases lost", digits, false},
+				{"leases", "leases held", digits, false},
+				{"taking", "time to take them", span, false},
+			},
+			measure: measureRenew,
+		}})
+}
+
+// pairOf, keysOf, contended and costOf are the workloads that all systems
+// have. The first of names is the base of the ratios.
+
+func pairOf(system string, names ...string) *workload {
+	return &workload{
+		name: system + "-pair", title: systems[system].name + ": lock and unlock, one goroutine, client and server pinned to one CPU",
+		system: system, names: names, base: names[0], columns: pairColumns, measure: measurePairPinned,
 	}
-	traffic := func(name, title string, n int) *workload {
+}
+
+func keysOf(system string, names ...string) *workload {
+	return &workload{
+		name: system + "-keys64", title: systems[system].name + ": 64 goroutines, each its own key",
+		system: system, names: names, base: names[0], columns: keysColumns, measure: oneByOne(measureKeys(64)),
+	}
+}
+
+func contended(system string, n int, names ...string) *workload {
+	return &workload{
+		name: fmt.Sprintf("%s-c%d", system, n), title: fmt.Sprintf("%s: one key, one process, %d goroutines", systems[system].name, n),
+		system: system, names: names, base: names[0], columns: contendedColumns, measure: oneByOne(measureContended(n, false)),
+	}
+}
+
+// costOf is for one goroutine or for many that want one key.
+func costOf(system string, n int, names ...string) *workload {
+	title := fmt.Sprintf("%s: what the server does, one key, %d goroutines", systems[system].name, n)
+	if n == 1 {
+		title = systems[system].name + ": what the server does, one key, one goroutine"
+	}
+	return &workload{
+		name: fmt.Sprintf("%s-cost%d", system, n), title: title,
+		system: system, names: names, base: names[0], once: true, columns: costColumns, measure: oneByOne(measureContended(n, true)),
+	}
+}
+
+func redisWorkloads() []*workload {
+	cmds := func(n int) *workload {
 		return &workload{
-			name: name, title: title, needs: redis, pool: redisRivals,
+			name: fmt.Sprintf("redis-cmds%d", n), title: fmt.Sprintf("Redis: what %d waiters cost the server", n), system: "redis", once: true,
 			names:   []string{"raw-blpop", "baton", "baton-noline", "redislock", "rueidislock"},
 			columns: trafficColumns, measure: oneByOne(measureContended(n, true)),
 		}
 	}
 	return []*workload{
+		pairOf("redis", "raw", "baton", "redislock", "rueidislock", "redsync"),
+		keysOf("redis", "raw", "baton", "rueidislock", "redislock", "redsync"),
+		contended("redis", 8, "raw-blpop", "baton", "baton-noline"),
+		contended("redis", 64, "raw-blpop", "baton", "baton-noline", "redislock", "rueidislock"),
+		contended("redis", 256, "raw-blpop", "baton", "baton-noline", "redislock", "rueidislock"),
 		{
-			name: "pair", title: "Redis: lock and unlock, one goroutine, client and server pinned to one CPU",
-			needs: redis, pool: redisRivals, base: "raw",
-			names:   []string{"raw", "baton", "redislock", "rueidislock", "redsync"},
-			columns: pairColumns, measure: measurePairPinned,
-		},
-		{
-			name: "keys64", title: "Redis: 64 goroutines, each its own key",
-			needs: redis, pool: redisRivals, base: "raw",
-			names: []string{"raw", "baton", "rueidislock", "redislock", "redsync"},
-			columns: []column{
-				{"rate", "pairs/s", rate, true}, {"p50", "p50", span, false}, {"p99", "p99", span, false}, {"servercpu", "server CPU/pair", span, false}, {"cpu", "client CPU/pair", span, false},
-			},
-			measure: oneByOne(measureKeys(64)),
-		},
-		contended("c8", "Redis: one key, one process, 8 goroutines", 8, "raw-blpop", "baton", "baton-noline"),
-		contended("c64", "Redis: one key, one process, 64 goroutines", 64, "raw-blpop", "baton", "baton-noline", "redislock", "rueidislock"),
-		contended("c256", "Redis: one key, one process, 256 goroutines", 256, "raw-blpop", "baton", "baton-noline", "redislock", "rueidislock"),
-		{
-			name: "c64-pin", title: "Redis: one key, one process, 64 goroutines, client and server pinned to one CPU",
-			needs: redis, pool: redisRivals, base: "raw-blpop", names: []string{"raw-blpop", "baton", "baton-noline"},
+			name: "redis-c64-pin", title: "Redis: one key, one process, 64 goroutines, client and server pinned to one CPU",
+			system: "redis", base: "raw-blpop", names: []string{"raw-blpop", "baton", "baton-noline"},
 			columns: remoteColumns, measure: oneByOne(measureProcesses(1, 64, true)),
 		},
 		{
-			name: "procs", title: "Redis: one key, 4 processes × 16 goroutines",
-			needs: redis, pool: redisRivals, base: "raw-blpop",
-			names: []string{"raw-blpop", "baton", "baton-noline", "rueidislock"},
+			name: "redis-procs", title: "Redis: one key, 4 processes × 16 goroutines",
+			system: "redis", base: "raw-blpop", names: []string{"raw-blpop", "baton", "baton-noline", "rueidislock"},
 			columns: []column{
 				{"rate", "acq/s", rate, true},
 				{"across", "to another process p50", span, true},
@@ -90,40 +145,91 @@ func allWorkloads() []*workload {
 			},
 			measure: oneByOne(measureProcesses(4, 16, false)),
 		},
-		traffic("cmds8", "Redis: what 8 waiters cost the server", 8),
-		traffic("cmds64", "Redis: what 64 waiters cost the server", 64),
-		traffic("cmds256", "Redis: what 256 waiters cost the server", 256),
+		cmds(8), cmds(64), cmds(256),
+	}
+}
+
+// localWorkloads are those of the stores without a server.
+func localWorkloads() []*workload {
+	local := func(w *workload, columns []column) *workload {
+		w.columns = columns
+		return w
+	}
+	return []*workload{
 		{
 			name: "sqlite-pair", title: "SQLite: lock and unlock, one goroutine",
-			needs: file, pool: sqliteRivals, base: "raw", names: []string{"raw", "polled-table", "baton"},
+			system: "sqlite", base: "raw", names: []string{"raw", "polled-table", "baton"},
 			columns: pairColumns, measure: measurePair(1),
 		},
-		{
-			name: "sqlite-c64", title: "SQLite: one key, 64 goroutines",
-			needs: file, pool: sqliteRivals, base: "polled-table", names: []string{"polled-table", "baton", "baton-noline"},
-			columns: localColumns, measure: oneByOne(measureContended(64, false)),
-		},
+		local(keysOf("sqlite", "raw", "baton"), localKeysColumns),
+		local(contended("sqlite", 64, "polled-table", "baton", "baton-noline"), localColumns),
 		{
 			name: "memory-pair", title: "Memory: lock and unlock, one goroutine",
-			pool: memoryRivals, base: "fifo-channel", names: []string{"fifo-channel", "token-channel", "baton"},
+			system: "memory", base: "fifo-channel", names: []string{"fifo-channel", "token-channel", "baton"},
 			columns: pairColumns, measure: measurePair(100),
 		},
-		{
-			name: "memory-c64", title: "Memory: one key, 64 goroutines",
-			pool: memoryRivals, base: "fifo-channel", names: []string{"fifo-channel", "token-channel", "baton"},
-			columns: localColumns, measure: oneByOne(measureContended(64, false)),
-		},
-		{
-			name: "renew", title: "Renewal of leases that are held",
-			needs: needs{redis: true, sqlite: true}, pool: renewRivals, names: []string{"redis", "sqlite"}, once: true,
-			columns: []column{
-				{"requests", "requests per renewal period", digits, false},
-				{"lost", "leases lost", digits, false},
-				{"leases", "leases held", digits, false},
-				{"taking", "time to take them", span, false},
-			},
-			measure: measureRenew,
-		},
+		local(contended("memory", 64, "fifo-channel", "baton"), localColumns),
+	}
+}
+
+// databaseWorkloads are those of an SQL database whose server has a lock of its
+// own.
+func databaseWorkloads(system, native string) []*workload {
+	one := func(n int, slow bool, names ...string) *workload {
+		w := contended(system, n, names...)
+		w.columns, w.slow = databaseColumns, slow
+		return w
+	}
+	return []*workload{
+		pairOf(system, "raw", "baton", native),
+		keysOf(system, "raw", "baton", native),
+		one(8, false, native, "baton", "baton-noline"),
+		one(64, true, native, "baton", "baton-noline", "polled-table"),
+		one(256, true, native, "baton", "baton-noline", "polled-table"),
+		costOf(system, 1, "raw", "baton"),
+		costOf(system, 64, native, "baton", "baton-noline", "polled-table"),
+	}
+}
+
+func zookeeperWorkloads() []*workload {
+	fresh := pairOf("zk", "raw", "baton", "zk-lock")
+	fresh.name, fresh.title = "zk-newkey", "ZooKeeper: lock and unlock, one goroutine, a new key each time, client and server pinned to one CPU"
+	fresh.measure = measureFreshPinned
+	return []*workload{
+		pairOf("zk", "raw", "baton", "zk-lock"),
+		fresh,
+		keysOf("zk", "raw", "baton", "zk-lock"),
+		contended("zk", 8, "zk-lock", "baton", "baton-noline"),
+		contended("zk", 64, "zk-lock", "baton", "baton-noline"),
+		contended("zk", 256, "zk-lock", "baton", "baton-noline"),
+		costOf("zk", 1, "raw", "baton", "zk-lock"),
+		costOf("zk", 64, "zk-lock", "baton", "baton-noline"),
+	}
+}
+
+func etcdWorkloads() []*workload {
+	aged := pairOf("etcd", "raw", "baton")
+	aged.name, aged.title = "etcd-aged", "etcd: lock and unlock, one goroutine, an old key, client and server pinned to one CPU"
+	aged.once, aged.measure = true, measureAgedPinned
+	return []*workload{
+		pairOf("etcd", "raw", "baton", "mutex"),
+		aged,
+		keysOf("etcd", "raw", "baton", "mutex"),
+		contended("etcd", 8, "mutex", "baton", "baton-noline"),
+		contended("etcd", 64, "mutex", "baton", "baton-noline"),
+		contended("etcd", 256, "mutex", "baton", "baton-noline"),
+		costOf("etcd", 1, "raw", "baton", "mutex"),
+		costOf("etcd", 64, "mutex", "baton", "baton-noline"),
+	}
+}
+
+func redlockWorkloads() []*workload {
+	return []*workload{
+		pairOf("redlock", "raw", "baton", "redsync"),
+		keysOf("redlock", "raw", "baton", "redsync"),
+		contended("redlock", 8, "redsync", "redsync-1ms", "baton", "baton-noline"),
+		contended("redlock", 64, "redsync", "redsync-1ms", "baton", "baton-noline"),
+		contended("redlock", 256, "redsync", "baton", "baton-noline"),
 	}
 }
 

@@ -29,7 +29,12 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	for {
 		c := s.claim(r)
 		g, again, err := c.acquire(ctx, r)
-		if !again {
+		switch {
+		case again:
+		case err == nil && g.TTL <= 0:
+			c.expire()
+			return driver.Grant{}, unavailable(errSilent)
+		default:
 			return g, err
 		}
 	}
@@ -279,6 +284,10 @@ func (c *claim) readBack(ctx context.Context, m *made, parentToo bool) error {
 	}
 	return nil
 }
+
+// errSilent can happen when the whole process was stopped for a good part of
+// its session. It passes when the session has been heard of for a while.
+var errSilent = errors.New("the session was silent for so long that it may end at any moment")
 
 var errVanished = errors.New("somebody deleted the nodes of this request")
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/internal/bootclock"
 )
 
 // A ghost is what may be left of a claim that has ended: nodes that nobody
@@ -17,11 +19,13 @@ type ghost struct {
 	nodes   []string // nil: they have to be searched for
 	session int64
 	pending chan struct{} // closed when a request that may still make nodes is over
+	since   time.Time
 	done    chan struct{} // closed when nothing is left
 }
 
 // bury deletes what is left, in the background, for as long as it takes.
 func (s *Store) bury(g *ghost) <-chan struct{} {
+	g.since = bootclock.Now()
 	s.mu.Lock()
 	s.lost[g] = struct{}{}
 	s.mu.Unlock()
@@ -64,7 +68,9 @@ func (s *Store) lay(g *ghost) bool {
 	defer cancel()
 	l := s.session.link()
 	if !l.up {
-		return false
+		// Nobody answers for so long that the session has ended, and its nodes
+		// with it.
+		return g.pending == nil && bootclock.Now().Sub(g.since) > 2*l.timeout
 	}
 	nodes := g.nodes
 	if nodes == nil {

@@ -187,9 +187,13 @@ func (c *claim) lacks(node string) bool {
 // confirmed takes a committed answer that the claim's nodes stand.
 func (c *claim) confirmed(t trip, ttl time.Duration) driver.Renewal {
 	c.Lock()
-	if c.state != held || c.session != t.link.id {
+	switch {
+	case c.state != held || c.session != t.link.id:
 		c.Unlock()
 		return driver.Renewal{State: driver.Lost}
+	case t.sure <= 0:
+		c.Unlock()
+		return unknown(unavailable(errSilent))
 	}
 	c.ttl = ttl
 	c.marked = c.waited

@@ -362,3 +362,61 @@ func TestTrustAfterSilence(t *testing.T) {
 		}
 	}
 }
+
+// A process that was stopped for long does not take a lock in a session that
+// may end before the answer is used.
+func TestAcquireAfterSilence(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	s := openOn(t, "", server.Addr)
+	kept := writer("kept")
+	hold(t, s, kept)
+	// As if nothing had been heard for nearly the whole session.
+	s.session.mu.Lock()
+	clear(s.session.marks[:])
+	s.session.mu.Unlock()
+	l := *s.session.link()
+	l.since = l.since.Add(-l.timeout)
+	s.session.now.Store(&l)
+
+	r := writer("k")
+	if g, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("acquire: %+v, %v", g, err)
+	}
+	if a := renew(t, s, kept); a.State != driver.Unknown || !errors.Is(a.Err, driver.ErrUnavailable) {
+		t.Errorf("renew: %+v", a)
+	}
+	direct := plain(t, server.Addr)
+	eventually(t, "an empty line", func() bool { return len(lineOf(t, direct, s, "k")) == 0 })
+	release(t, s, kept)
+}
+
+// Permits: a waiter in the middle learns that it has come to the head although
+// the one before it did not go, but was granted.
+func TestPermitsAreHandedOnWithoutPolling(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	first := openOn(t, "", server.Addr)
+	stores := []*Store{first, openOn(t, first.root, server.Addr), openOn(t, first.root, server.Addr)}
+	type place struct {
+		s     *Store
+		r     driver.Request
+		hints <-chan driver.Hint
+	}
+	join := func(i int, n int64) place {
+		p := place{s: stores[i%3], r: permits("k", n, 4)}
+		p.hints = watching(t, p.s, p.r)
+		acquire(t, p.s, p.r)
+		return p
+	}
+	a, b := join(0, 2), join(1, 2)
+	x, y, z := join(2, 3), join(0, 1), join(1, 4)
+	release(t, a.s, a.r) // 2 of 4 are left: x does not fit
+	release(t, b.s, b.r) // x fits, and y beside it, which only x's grant tells
+	awaitGrant(t, x.hints)
+	awaitGrant(t, y.hints)
+	release(t, y.s, y.r)
+	release(t, x.s, x.r)
+	awaitGrant(t, z.hints)
+	release(t, z.s, z.r)
+}

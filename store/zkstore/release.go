@@ -54,7 +54,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		}
 	}
 	c.Lock()
-	exclusive := c.weight == driver.Whole
+	frank := c.waited && c.weight == driver.Whole
 	g := c.leaveLocked()
 	c.Unlock()
 	defer c.forget()
@@ -62,9 +62,10 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		return driver.ErrLost
 	}
 	var farewell []any
-	if was == held && exclusive {
+	if was == held && frank {
 		// Who waits for this node sees that it changes before it goes, and
-		// knows that its owner had the lock: so nobody is left before it.
+		// knows that its owner had the lock: so nobody is left before it. Where
+		// nobody had to wait it is not worth its cost.
 		farewell = []any{&zk.SetDataRequest{Path: g.parent + "/" + g.nodes[0], Version: -1}}
 	}
 	nodes, err := g.nodes, error(nil)

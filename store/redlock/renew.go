@@ -79,7 +79,7 @@ func (s *Store) poll(ctx context.Context, jobs []*renewing, ttl time.Duration) {
 	var calls [][2][]*renewing // for each node, those that hold and those that wait
 	for i, n := range s.nodes {
 		var call [2][]*renewing
-		admits := n.admits()
+		admits := sync.OnceValue(n.admits) // it may let one request through to see, so there must be one
 		for _, j := range jobs {
 			if j.led || !j.st.depart(i, j.known, admits, j.ttl(ttl)) {
 				continue
@@ -134,14 +134,14 @@ func (j *renewing) ttl(ttl time.Duration) time.Duration {
 // depart reserves a leg for a request. After what is under way there already it
 // is renewed all the same, and nobody waits for that. Where the claim is known to
 // have nothing there is no question.
-func (st *claim) depart(i int, known, admits bool, ttl time.Duration) bool {
+func (st *claim) depart(i int, known bool, admits func() bool, ttl time.Duration) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	l := &st.legs[i]
-	if l.flying && l.next == nil && admits {
+	if l.flying && l.next == nil {
 		l.next = &task{kind: renew, req: driver.Request{TTL: ttl}}
 	}
-	if l.flying || known && l.has == nothing || !admits {
+	if l.flying || known && l.has == nothing || !admits() {
 		return false
 	}
 	l.flying = true
@@ -328,8 +328,9 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 			j.out.Err = fmt.Errorf("redlock: %w: %d of %d servers confirm the lock, and %d did not answer: %w", driver.ErrUnavailable, held, len(s.nodes), others, last)
 		}
 	default:
+		// What is left on a few nodes is left to expire: the holder believes
+		// in its lock until it hears of this.
 		j.out.State = driver.Lost
-		s.end(st, 0)
 	}
 }
 

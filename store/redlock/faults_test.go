@@ -1,0 +1,469 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/store/memstore"
+	"github.com/batonhq/baton/store/redlock"
+)
+
+// inBubble runs a test in fake time, over n servers.
+func inBubble(t *testing.T, n int, f func(t *testing.T, s *servers)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newServers(drivertest.T(t), n)) })
+}
+
+func claimOf(key string) driver.Claim {
+	return driver.Claim{Key: key, ID: driver.NewID(), Owner: "test", Weight: driver.Whole, Capacity: driver.Whole}
+}
+
+func acquire(t *testing.T, l driver.Locks, c driver.Claim, ttl time.Duration) (driver.Claim, driver.Grant) {
+	t.Helper()
+	g, err := l.Acquire(t.Context(), driver.Request{Claim: c, TTL: ttl})
+	if err != nil {
+		t.Fatalf("acquire: %v", err)
+	}
+	c.Ticket = g.Ticket
+	return c, g
+}
+
+func renew(t *testing.T, l driver.Locks, c driver.Claim, ttl time.Duration) driver.Renewal {
+	t.Helper()
+	return l.Renew(t.Context(), []driver.Claim{c}, ttl)[0]
+}
+
+// votes counts the servers on which key is held.
+func (s *servers) votes(key string) (n int) {
+	for _, node := range s.list {
+		if info, _ := node.store.Inspect(context.Background(), key); len(info.Holders) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// A server that restarts has forgotten the lock. Two of five that do must not
+// give it, with one that never had it, to somebody else.
+func TestRestartedServersDoNotVote(t *testing.T) {
+	inBubble(t, 5, func(t *testing.T, s *servers) {
+		locks := s.open(2)
+		s.list[4].set(func() { s.list[4].cut = true })
+		a, g := acquire(t, locks[0], claimOf("k"), time.Minute)
+		synctest.Wait()
+		if n := s.votes("k"); n != 4 {
+			t.Fatalf("held on %d servers, want 4", n)
+		}
+		s.list[4].set(func() { s.list[4].cut = false })
+		s.list[0].restart(0)
+		s.list[1].restart(0)
+		time.Sleep(2 * time.Second) // those that were left alone are asked again
+
+		// Three servers have nothing under the key.
+		_, err := locks[1].Acquire(t.Context(), driver.Request{Claim: claimOf("k"), TTL: time.Minute})
+		if err == nil {
+			t.Fatal("granted by servers that have forgotten the lock")
+		}
+		if r := renew(t, locks[0], a, time.Minute); r.State == driver.Held {
+			t.Error("a minority confirms a lock")
+		}
+		synctest.Wait()
+		time.Sleep(time.Minute + 3*time.Second)
+		b, h := acquire(t, locks[1], claimOf("k"), time.Minute)
+		if h.Token <= g.Token {
+			t.Errorf("token %d after %d", h.Token, g.Token)
+		}
+		if err := locks[1].Release(t.Context(), b); err != nil {
+			t.Error(err)
+		}
+
+		// All restart: nothing is granted until they vote again, and the error
+		// says why.
+		for _, node := range s.list {
+			node.restart(0)
+		}
+		_, err = locks[0].Acquire(t.Context(), driver.Request{Claim: claimOf("k"), TTL: time.Minute})
+		if !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "restarted") {
+			t.Errorf("after all restarted: %v", err)
+		}
+		time.Sleep(time.Minute + time.Second)
+		acquire(t, locks[0], claimOf("k"), time.Minute)
+	})
+}
+
+// The lock survives the restart of two of five, and is put back on them.
+func TestRestartedServersAreRepaired(t *testing.T) {
+	inBubble(t, 5, func(t *testing.T, s *servers) {
+		locks := s.open(1)
+		a, g := acquire(t, locks[0], claimOf("k"), 10*time.Second)
+		synctest.Wait()
+		s.list[1].restart(0)
+		s.list[3].restart(0)
+		r := renew(t, locks[0], a, 10*time.Second)
+		if r.State != driver.Held || r.Grant.Token != g.Token {
+			t.Fatalf("renewed by three of five: %+v", r)
+		}
+		synctest.Wait()
+		renew(t, locks[0], a, 10*time.Second) // the first may have ended before it heard of all
+		synctest.Wait()
+		if n := s.votes("k"); n != 5 {
+			t.Errorf("held on %d servers after the repair, want 5", n)
+		}
+		if err := locks[0].Release(t.Context(), a); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if n := s.votes("k"); n != 0 {
+			t.Errorf("held on %d servers after the release", n)
+		}
+	})
+}
+
+// Servers that accept requests and never answer do not hold up an attempt.
+func TestSilentServersDelayNobody(t *testing.T) {
+	for mute := 1; mute <= 2; mute++ {
+		t.Run(fmt.Sprint(mute), func(t *testing.T) {
+			inBubble(t, 5, func(t *testing.T, s *servers) {
+				locks := s.open(2)
+				for i := range 20 { // they learn how fast the servers are
+					c, _ := acquire(t, locks[i%2], claimOf("warm"), 10*time.Second)
+					if err := locks[i%2].Release(t.Context(), c); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for _, node := range s.list[:mute] {
+					node.set(func() { node.mute = true })
+				}
+				last := int64(0)
+				for i := range 30 {
+					begin := time.Now()
+					c, g := acquire(t, locks[i%2], claimOf(fmt.Sprint("k", i%3)), 10*time.Second)
+					if err := locks[i%2].Release(t.Context(), c); err != nil {
+						t.Fatalf("round %d: %v", i, err)
+					}
+					if d := time.Since(begin); d > 100*time.Millisecond {
+						t.Errorf("round %d: a pair took %v", i, d)
+					}
+					if i%3 == 0 {
+						if g.Token <= last {
+							t.Errorf("token %d after %d", g.Token, last)
+						}
+						last = g.Token
+					}
+				}
+			})
+		})
+	}
+}
+
+// A slow server is waited for when its vote is needed, and not otherwise.
+func TestSlowServers(t *testing.T) {
+	inBubble(t, 5, func(t *testing.T, s *servers) {
+		locks := s.open(1)
+		for _, node := range s.list[:2] {
+			node.set(func() { node.late = 80 * time.Millisecond })
+		}
+		begin := time.Now()
+		c, _ := acquire(t, locks[0], claimOf("k"), 10*time.Second)
+		if d := time.Since(begin); d > 80*time.Millisecond {
+			t.Errorf("three fast servers granted, and it took %v", d)
+		}
+		if err := locks[0].Release(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		s.list[2].set(func() { s.list[2].cut = true })
+		c, _ = acquire(t, locks[0], claimOf("k"), 10*time.Second)
+		if err := locks[0].Release(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if n := s.votes("k"); n != 0 {
+			t.Errorf("late answers left the lock on %d servers", n)
+		}
+	})
+}
+
+// The answers of two servers are lost after they have granted. The lock is
+// granted by the others, and released on all of them as soon as that is known.
+func TestLostAnswersLeaveNothing(t *testing.T) {
+	inBubble(t, 5, func(t *testing.T, s *servers) {
+		locks := s.open(2)
+		set := func(deaf bool, nodes ...*server) {
+			for _, node := range nodes {
+				node.set(func() { node.deaf = deaf })
+			}
+		}
+		set(true, s.list[:2]...)
+		c, _ := acquire(t, locks[0], claimOf("k"), time.Minute)
+		if err := locks[0].Release(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		set(false, s.list[:2]...)
+		acquire(t, locks[1], claimOf("other"), time.Minute)
+		synctest.Wait()
+		if n := s.votes("k"); n != 0 {
+			t.Errorf("released, and held on %d servers", n)
+		}
+
+		// Of three: nobody is granted, and what they did is undone.
+		set(true, s.list[:3]...)
+		if _, err := locks[0].Acquire(t.Context(), driver.Request{Claim: claimOf("k"), TTL: time.Minute}); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("without a majority: %v, want ErrUnavailable", err)
+		}
+		set(false, s.list[:3]...)
+		for range 10 {
+			time.Sleep(time.Second)
+			_, _ = locks[0].Acquire(t.Context(), driver.Request{Claim: claimOf("other"), TTL: time.Minute})
+			synctest.Wait()
+		}
+		if n := s.votes("k"); n != 0 {
+			t.Errorf("not granted, and held on %d servers", n)
+		}
+		acquire(t, locks[1], claimOf("k"), time.Minute)
+	})
+}
+
+// A context that ends while the servers are silent leaves nothing behind once
+// they answer.
+func TestAbandonedAttemptIsCleanedUp(t *testing.T) {
+	inBubble(t, 5, func(t *testing.T, s *servers) {
+		locks := s.open(1)
+		for _, node := range s.list {
+			node.set(func() { node.late = 300 * time.Millisecond })
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := locks[0].Acquire(ctx, driver.Request{Claim: claimOf("k"), TTL: time.Minute})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		if n := s.votes("k"); n != 5 {
+			t.Errorf("%d servers have granted, want 5", n)
+		}
+		time.Sleep(time.Second)
+		if n := s.votes("k"); n != 0 {
+			t.Errorf("abandoned, and held on %d servers", n)
+		}
+	})
+}
+
+// The token of a grant is known to a majority, so that it is passed even by
+// the majority that shares but one server with it and whose clocks are behind.
+func TestTokensRiseBetweenMajorities(t *testing.T) {
+	inBubble(t, 5, func(t *testing.T, s *servers) {
+		last := int64(0)
+		if err := s.list[2].store.Raise(t.Context(), "k", time.Now().Add(time.Hour).UnixMicro()); err != nil {
+			t.Fatal(err)
+		}
+		cut := func(down ...int) {
+			for i, node := range s.list {
+				off := false
+				for _, d := range down {
+					off = off || d == i
+				}
+				node.set(func() { node.cut = off })
+			}
+			time.Sleep(3 * time.Second)
+		}
+		for _, down := range [][]int{{3, 4}, {2, 1}, {0, 2}, {1, 3}, {2, 4}} {
+			cut(down...)
+			l := s.open(1)[0]
+			c, g := acquire(t, l, claimOf("k"), 10*time.Second)
+			if g.Token <= last {
+				t.Errorf("without %v: token %d after %d", down, g.Token, last)
+			}
+			last = g.Token
+			if err := l.Release(t.Context(), c); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A lock that fewer than a majority still hold is lost. Nobody may be let in
+// before its holder has heard of that, so it is left there until it is released.
+func TestMinorityIsLost(t *testing.T) {
+	inBubble(t, 5, func(t *testing.T, s *servers) {
+		l := s.open(1)[0]
+		c, _ := acquire(t, l, claimOf("k"), time.Minute)
+		synctest.Wait()
+		for _, node := range s.list[:3] {
+			_, _ = node.store.Break(t.Context(), "k")
+		}
+		if r := renew(t, l, c, time.Minute); r.State != driver.Lost {
+			t.Errorf("held on two of five: %+v", r)
+		}
+		synctest.Wait()
+		if n := s.votes("k"); n != 2 {
+			t.Errorf("lost, and held on %d servers, want 2", n)
+		}
+		if err := l.Release(t.Context(), c); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("released: %v", err)
+		}
+		synctest.Wait()
+		if n := s.votes("k"); n != 0 {
+			t.Errorf("released, and held on %d servers", n)
+		}
+	})
+}
+
+// Renewals that a majority does not answer are unknown, not lost.
+func TestRenewalWithoutAMajority(t *testing.T) {
+	inBubble(t, 5, func(t *testing.T, s *servers) {
+		l := s.open(1)[0]
+		c, _ := acquire(t, l, claimOf("k"), 20*time.Second)
+		synctest.Wait()
+		for _, node := range s.list[:3] {
+			node.set(func() { node.cut = true })
+		}
+		r := renew(t, l, c, 20*time.Second)
+		if r.State != driver.Unknown || !unreachable(r.Err) {
+			t.Errorf("with three of five cut off: %+v", r)
+		}
+		for _, node := range s.list[:3] {
+			node.set(func() { node.cut = false })
+		}
+		time.Sleep(2 * time.Second)
+		if r := renew(t, l, c, 20*time.Second); r.State != driver.Held {
+			t.Errorf("healed: %+v", r)
+		}
+	})
+}
+
+func unreachable(err error) bool {
+	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown)
+}
+
+// A crowd goes on while servers come and go, and never two of it hold at a time.
+func TestCrowdThroughFaults(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inBubble(t, 5, func(t *testing.T, s *servers) { crowd(t, s, seed) })
+		})
+	}
+}
+
+func crowd(t *testing.T, s *servers, seed uint64) {
+	const processes, goroutines, ttl = 4, 16, 2 * time.Second
+	random := rand.New(rand.NewPCG(seed, 7))
+	var holder atomic.Pointer[baton.Lease]
+	var last atomic.Int64
+	var served [processes * goroutines]atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	stores := s.open(processes, redlock.LongestTTL(5*time.Second))
+	for p, store := range stores {
+		locks, err := baton.New(store, baton.Config{TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for g := range goroutines {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					lease, err := locks.Lock(ctx, "k")
+					if err != nil {
+						if ctx.Err() == nil && !unreachable(err) {
+							t.Errorf("lock: %v", err)
+						}
+						continue
+					}
+					if other := holder.Swap(lease); other != nil && other.Err() == nil && lease.Err() == nil {
+						t.Errorf("two believe in the lock, with tokens %d and %d", other.Token(), lease.Token())
+					}
+					if before := last.Swap(lease.Token()); before >= lease.Token() {
+						t.Errorf("token %d after %d", lease.Token(), before)
+					}
+					time.Sleep(3 * time.Millisecond)
+					holder.CompareAndSwap(lease, nil)
+					if err := lease.Unlock(); err != nil && !unreachable(err) {
+						t.Logf("unlock: %v", err)
+					}
+					served[p*goroutines+g].Add(1)
+				}
+			})
+		}
+	}
+	for range 12 { // never more than two are in trouble
+		bad := random.Perm(5)[:1+random.IntN(2)]
+		fault := random.IntN(4)
+		for _, i := range bad {
+			node := s.list[i]
+			switch fault {
+			case 0:
+				node.set(func() { node.cut = true })
+			case 1:
+				node.set(func() { node.mute = true })
+			case 2:
+				node.set(func() { node.deaf = true })
+			case 3:
+				node.restart(0)
+			}
+		}
+		time.Sleep(time.Duration(1+random.IntN(5)) * time.Second)
+		for _, i := range bad {
+			node := s.list[i]
+			node.set(func() { node.cut, node.mute, node.deaf = false, false, false })
+		}
+		time.Sleep(6 * time.Second) // until those that restarted vote
+	}
+	var before [len(served)]int64
+	for i := range served {
+		before[i] = served[i].Load()
+	}
+	time.Sleep(20 * time.Second)
+	for i := range served {
+		if served[i].Load() == before[i] {
+			t.Errorf("waiter %d was not served for 20s after the last fault", i)
+		}
+	}
+	cancel()
+	wg.Wait()
+}
+
+func TestRefusesBadSets(t *testing.T) {
+	t.Parallel()
+	var m []driver.Locks
+	for range 4 {
+		m = append(m, memstore.New())
+	}
+	for _, n := range []int{0, 1, 2, 4} {
+		if _, err := redlock.New(m[:n]); !is[*redlock.CountError](err) {
+			t.Errorf("%d nodes: %v", n, err)
+		}
+	}
+	if _, err := redlock.New([]driver.Locks{m[0], m[1], m[0]}, redlock.Durable()); !is[*redlock.DuplicateError](err) {
+		t.Errorf("one server twice: %v", err)
+	}
+	if _, err := redlock.New([]driver.Locks{m[0], m[1], noMember{m[2]}}); err == nil || !strings.Contains(err.Error(), "node 3") {
+		t.Errorf("a node that cannot be one: %v", err)
+	}
+	l, err := redlock.New(m[:3], redlock.Durable(), redlock.LongestTTL(time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err := l.Acquire(t.Context(), driver.Request{Claim: claimOf("k"), TTL: 2 * time.Second}); !is[*driver.RequestError](err) {
+		t.Errorf("a TTL above the longest: %v", err)
+	}
+	c := claimOf("k")
+	c.Weight, c.Capacity = 1, 3
+	if _, err := l.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Second}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("permits: %v", err)
+	}
+}
+
+type noMember struct{ driver.Locks }
+
+func is[E error](err error) bool { _, ok := errors.AsType[E](err); return ok }

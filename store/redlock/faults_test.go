@@ -14,16 +14,8 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/drivertest"
-	"github.com/batonhq/baton/store/memstore"
 	"github.com/batonhq/baton/store/redlock"
 )
-
-// inBubble runs a test in fake time, over n servers.
-func inBubble(t *testing.T, n int, f func(t *testing.T, s *servers)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) { f(t, newServers(drivertest.T(t), n)) })
-}
 
 func claimOf(key string) driver.Claim {
 	return driver.Claim{Key: key, ID: driver.NewID(), Owner: "test", Weight: driver.Whole, Capacity: driver.Whole}
@@ -57,7 +49,8 @@ func (s *servers) votes(key string) (n int) {
 // A server that restarts has forgotten the lock. Two of five that do must not
 // give it, with one that never had it, to somebody else.
 func TestRestartedServersDoNotVote(t *testing.T) {
-	inBubble(t, 5, func(t *testing.T, s *servers) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
 		locks := s.open(2)
 		s.list[4].set(func() { s.list[4].cut = true })
 		a, g := acquire(t, locks[0], claimOf("k"), time.Minute)
@@ -104,7 +97,8 @@ func TestRestartedServersDoNotVote(t *testing.T) {
 
 // The lock survives the restart of two of five, and is put back on them.
 func TestRestartedServersAreRepaired(t *testing.T) {
-	inBubble(t, 5, func(t *testing.T, s *servers) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
 		locks := s.open(1)
 		a, g := acquire(t, locks[0], claimOf("k"), 10*time.Second)
 		synctest.Wait()
@@ -134,7 +128,8 @@ func TestRestartedServersAreRepaired(t *testing.T) {
 func TestSilentServersDelayNobody(t *testing.T) {
 	for mute := 1; mute <= 2; mute++ {
 		t.Run(fmt.Sprint(mute), func(t *testing.T) {
-			inBubble(t, 5, func(t *testing.T, s *servers) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServers(t, 5)
 				locks := s.open(2)
 				for i := range 20 { // they learn how fast the servers are
 					c, _ := acquire(t, locks[i%2], claimOf("warm"), 10*time.Second)
@@ -169,7 +164,8 @@ func TestSilentServersDelayNobody(t *testing.T) {
 
 // A slow server is waited for when its vote is needed, and not otherwise.
 func TestSlowServers(t *testing.T) {
-	inBubble(t, 5, func(t *testing.T, s *servers) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
 		locks := s.open(1)
 		for _, node := range s.list[:2] {
 			node.set(func() { node.late = 80 * time.Millisecond })
@@ -197,7 +193,8 @@ func TestSlowServers(t *testing.T) {
 // The answers of two servers are lost after they have granted. The lock is
 // granted by the others, and released on all of them as soon as that is known.
 func TestLostAnswersLeaveNothing(t *testing.T) {
-	inBubble(t, 5, func(t *testing.T, s *servers) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
 		locks := s.open(2)
 		set := func(deaf bool, nodes ...*server) {
 			for _, node := range nodes {
@@ -237,7 +234,8 @@ func TestLostAnswersLeaveNothing(t *testing.T) {
 // A context that ends while the servers are silent leaves nothing behind once
 // they answer.
 func TestAbandonedAttemptIsCleanedUp(t *testing.T) {
-	inBubble(t, 5, func(t *testing.T, s *servers) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
 		locks := s.open(1)
 		for _, node := range s.list {
 			node.set(func() { node.late = 300 * time.Millisecond })
@@ -261,7 +259,8 @@ func TestAbandonedAttemptIsCleanedUp(t *testing.T) {
 // The token of a grant is known to a majority, so that it is passed even by
 // the majority that shares but one server with it and whose clocks are behind.
 func TestTokensRiseBetweenMajorities(t *testing.T) {
-	inBubble(t, 5, func(t *testing.T, s *servers) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
 		last := int64(0)
 		if err := s.list[2].store.Raise(t.Context(), "k", time.Now().Add(time.Hour).UnixMicro()); err != nil {
 			t.Fatal(err)
@@ -294,7 +293,8 @@ func TestTokensRiseBetweenMajorities(t *testing.T) {
 // A lock that fewer than a majority still hold is lost. Nobody may be let in
 // before its holder has heard of that, so it is left there until it is released.
 func TestMinorityIsLost(t *testing.T) {
-	inBubble(t, 5, func(t *testing.T, s *servers) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
 		l := s.open(1)[0]
 		c, _ := acquire(t, l, claimOf("k"), time.Minute)
 		synctest.Wait()
@@ -320,7 +320,8 @@ func TestMinorityIsLost(t *testing.T) {
 
 // Renewals that a majority does not answer are unknown, not lost.
 func TestRenewalWithoutAMajority(t *testing.T) {
-	inBubble(t, 5, func(t *testing.T, s *servers) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
 		l := s.open(1)[0]
 		c, _ := acquire(t, l, claimOf("k"), 20*time.Second)
 		synctest.Wait()
@@ -349,7 +350,7 @@ func unreachable(err error) bool {
 func TestCrowdThroughFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inBubble(t, 5, func(t *testing.T, s *servers) { crowd(t, s, seed) })
+			synctest.Test(t, func(t *testing.T) { crowd(t, newServers(t, 5), seed) })
 		})
 	}
 }
@@ -431,39 +432,3 @@ func crowd(t *testing.T, s *servers, seed uint64) {
 	cancel()
 	wg.Wait()
 }
-
-func TestRefusesBadSets(t *testing.T) {
-	t.Parallel()
-	var m []driver.Locks
-	for range 4 {
-		m = append(m, memstore.New())
-	}
-	for _, n := range []int{0, 1, 2, 4} {
-		if _, err := redlock.New(m[:n]); !is[*redlock.CountError](err) {
-			t.Errorf("%d nodes: %v", n, err)
-		}
-	}
-	if _, err := redlock.New([]driver.Locks{m[0], m[1], m[0]}, redlock.Durable()); !is[*redlock.DuplicateError](err) {
-		t.Errorf("one server twice: %v", err)
-	}
-	if _, err := redlock.New([]driver.Locks{m[0], m[1], noMember{m[2]}}); err == nil || !strings.Contains(err.Error(), "node 3") {
-		t.Errorf("a node that cannot be one: %v", err)
-	}
-	l, err := redlock.New(m[:3], redlock.Durable(), redlock.LongestTTL(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if _, err := l.Acquire(t.Context(), driver.Request{Claim: claimOf("k"), TTL: 2 * time.Second}); !is[*driver.RequestError](err) {
-		t.Errorf("a TTL above the longest: %v", err)
-	}
-	c := claimOf("k")
-	c.Weight, c.Capacity = 1, 3
-	if _, err := l.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Second}); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("permits: %v", err)
-	}
-}
-
-type noMember struct{ driver.Locks }
-
-func is[E error](err error) bool { _, ok := errors.AsType[E](err); return ok }

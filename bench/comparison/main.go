@@ -36,6 +36,11 @@ var contenders = []contender{
 	{"Redis", "one server, appendonly yes, appendfsync everysec", func(t testserver.TB, _ string) string {
 		return "redis://" + testserver.Redis(t, "--appendonly", "yes").Addr
 	}},
+	{"Redlock of five", "five servers on this machine, appendonly yes, appendfsync everysec", func(t testserver.TB, _ string) string {
+		nodes := testserver.RedisNodes(t, 5, "--appendonly", "yes")
+		// They vote although they were started just now: none of them starts again.
+		return "redlock://" + strings.Join(testserver.Addrs(nodes), ",") + "?durable=true"
+	}},
 	{"MariaDB", "one server, every commit synced", func(t testserver.TB, _ string) string {
 		return "mysql://root@" + testserver.MariaDB(t).Addr + "/baton"
 	}},

@@ -73,6 +73,10 @@ func TestMySQL(t *testing.T) {
 func TestZooKeeper(t *testing.T) {
 	testSale(t, "zk://"+testserver.SharedZooKeeper(t).Addr+"/flashsale", true)
 }
+
+func TestRedlock(t *testing.T) {
+	testSale(t, "redlock://"+strings.Join(testserver.Addrs(testserver.SharedRedisNodes(t)), ",")+"?durable=true", true)
+}
 func TestEtcd(t *testing.T) { testSale(t, "etcd://"+testserver.SharedEtcd(t).Addr+"/sale", true) }
 
 func TestText(t *testing.T) {

@@ -51,6 +51,10 @@ func TestMySQL(t *testing.T) { testStory(t, "mysql://root@"+testserver.SharedMar
 func TestZooKeeper(t *testing.T) {
 	testStory(t, "zk://"+testserver.SharedZooKeeper(t).Addr+"/points")
 }
+
+func TestRedlock(t *testing.T) {
+	testStory(t, "redlock://"+strings.Join(testserver.Addrs(testserver.SharedRedisNodes(t)), ",")+"?durable=true")
+}
 func TestEtcd(t *testing.T) { testStory(t, "etcd://"+testserver.SharedEtcd(t).Addr+"/points") }
 
 // The steps are the same in every run.

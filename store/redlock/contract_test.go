@@ -28,6 +28,7 @@ type server struct {
 	deaf   bool          // answers are lost after the effect
 	late   time.Duration // each answer takes so long
 	age    time.Duration // how long it ran before the test
+	skew   time.Duration // of its clock
 	healed chan struct{}
 }
 
@@ -185,6 +186,18 @@ func (s *server) Life(ctx context.Context) (l driver.Life, err error) {
 	defer s.mu.Unlock()
 	l.Age += s.age
 	return l, err
+}
+
+// ServerTime makes it a driver.Clock.
+func (s *server) ServerTime(ctx context.Context) (time.Time, error) {
+	_, back, err := s.reach(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	s.mu.Lock()
+	at := time.Now().Add(s.skew)
+	s.mu.Unlock()
+	return at, back(nil)
 }
 
 func (s *server) Inspect(ctx context.Context, key string) (info driver.KeyInfo, err error) {

@@ -31,6 +31,9 @@ func (s *Store) everywhere(ctx context.Context, f func(ctx context.Context, i in
 		wg.Go(func() {
 			in, err := s.reach(ctx, n)
 			if err != nil {
+				if !unreachable(err) {
+					err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err) // one of several
+				}
 				errs[i] = err
 				return
 			}

@@ -66,9 +66,9 @@ func (s *Store) fit(n *node, l driver.Locks) (*inner, error) {
 	t := l.Traits()
 	switch {
 	case !ok || !t.Fencing || !t.Shared:
-		return nil, fmt.Errorf("redlock: %s (%s) cannot be one of several: it needs readers, tokens, and to implement driver.Member", n.name, t.Store)
+		return nil, &NodeError{n.name, fmt.Errorf("a %s store cannot be one of several: that needs readers, tokens, and driver.Member", t.Store)}
 	case t.MinTTL > minTTL || t.MaxTTL > 0 && t.MaxTTL < s.longest:
-		return nil, fmt.Errorf("redlock: %s (%s) accepts TTLs from %v to %v, needed are %v to %v", n.name, t.Store, t.MinTTL, t.MaxTTL, minTTL, s.longest)
+		return nil, &NodeError{n.name, fmt.Errorf("a %s store accepts TTLs from %v to %v, needed are %v to %v", t.Store, t.MinTTL, t.MaxTTL, minTTL, s.longest)}
 	}
 	return &inner{l, m}, nil
 }
@@ -89,9 +89,20 @@ func (s *Store) reach(ctx context.Context, n *node) (*inner, error) {
 	}
 	l, err := n.open(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("redlock: %s: %w", n.name, err)
+		return nil, &NodeError{n.name, err}
 	}
 	in, err := s.fit(n, l)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	// One that could not be reached before is judged as the others were.
+	life, err := in.member.Life(ctx)
+	switch {
+	case err != nil:
+		err = &NodeError{n.name, err}
+	case life.Replicas > 0 && !s.replicas:
+		err = &ReplicatedError{n.name, life.Replicas}
+	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}

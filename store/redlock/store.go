@@ -39,6 +39,12 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Examiner   = (*Store)(nil)
+
+	_ driver.Refusal = (*CountError)(nil)
+	_ driver.Refusal = (*DuplicateError)(nil)
+	_ driver.Refusal = (*ReplicatedError)(nil)
+	_ driver.Refusal = (*NodeError)(nil)
 )
 
 const (
@@ -82,44 +88,15 @@ type Node struct {
 	Open func(ctx context.Context) (driver.Store, error) // connects
 }
 
-// CountError refuses a number of servers that a majority makes no sense of.
-type CountError struct{ Nodes int }
-
-func (e *CountError) Error() string {
-	switch {
-	case e.Nodes < 3:
-		return fmt.Sprintf("redlock: %d servers are too few: a majority that survives the loss of one needs 3", e.Nodes)
-	case e.Nodes > maxNodes:
-		return fmt.Sprintf("redlock: %d servers are too many: at most %d are accepted", e.Nodes, maxNodes)
-	}
-	return fmt.Sprintf("redlock: %d servers survive the loss of no more than %d do, and need a larger majority: name an odd number", e.Nodes, e.Nodes-1)
-}
-
-// DuplicateError refuses two names for one server, which would have two votes.
-type DuplicateError struct{ First, Second string }
-
-func (e *DuplicateError) Error() string {
-	return fmt.Sprintf("redlock: %s and %s are the same server, which must have one vote: name each server once", e.First, e.Second)
-}
-
-// ReplicatedError refuses a server that has replicas.
-type ReplicatedError struct {
-	Node     string
-	Replicas int
-}
-
-func (e *ReplicatedError) Error() string {
-	return fmt.Sprintf("redlock: %s has replicas (%d): one that is promoted may not know a lock that is held; detach them, or allow it explicitly", e.Node, e.Replicas)
-}
-
 // New returns a quorum over nodes that the caller made, and which Close leaves
 // open. Each must implement driver.Member, have readers and tokens, and be a
 // server of its own that fails alone. All programs must name them in the same
 // order.
 //
 // It asks each for its life, and fails with *CountError, *DuplicateError or
-// *ReplicatedError if locks would not be safe, and with driver.ErrUnavailable
-// if fewer than a majority answer within five seconds.
+// *ReplicatedError if locks would not be safe, with *NodeError if a node is none
+// or refuses itself, and with driver.ErrUnavailable if fewer than a majority
+// answer within five seconds.
 func New(nodes []driver.Locks, opts ...Option) (*Store, error) {
 	s, err := newStore(len(nodes), opts)
 	if err != nil {
@@ -184,46 +161,77 @@ func newStore(n int, opts []Option) (*Store, error) {
 	return s, nil
 }
 
-// meet asks every node who it is, and refuses what is not safe.
+// meet asks every node who it is, and refuses what is not safe. When a majority
+// has answered, the others are not waited for much longer: one that is heard of
+// later is judged then.
 func (s *Store) meet(ctx context.Context) error {
-	errs := make([]error, len(s.nodes))
-	var wg sync.WaitGroup
-	for i, n := range s.nodes {
-		wg.Go(func() {
-			in, err := s.reach(ctx, n)
-			if err != nil {
-				errs[i] = err
-				return
-			}
-			l, err := in.member.Life(ctx)
-			if err != nil {
-				errs[i] = fmt.Errorf("redlock: %s: %w", n.name, err)
-				return
-			}
-			s.learn(n, l)
-			if l.Replicas > 0 && !s.replicas {
-				errs[i] = &ReplicatedError{n.name, l.Replicas}
-			}
-		})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type met struct {
+		i   int
+		err error
 	}
-	wg.Wait()
-	reached := 0
-	for _, err := range errs {
-		switch {
-		case err == nil:
-			reached++
-		case !unreachable(err):
-			return err
+	answers := make(chan met, len(s.nodes))
+	began := time.Now()
+	for i, n := range s.nodes {
+		go func() { answers <- met{i, s.introduce(ctx, n)} }()
+	}
+	var late <-chan time.Time
+	reached, missing := 0, s.everyone()
+	var errs []error
+	for missing != 0 && ctx.Err() == nil {
+		select {
+		case m := <-answers:
+			missing &^= 1 << m.i
+			switch {
+			case m.err == nil:
+				reached++
+			case !unreachable(m.err):
+				return m.err
+			default:
+				errs = append(errs, m.err)
+			}
+			if reached >= s.quorum && late == nil {
+				t := time.NewTimer(max(4*time.Since(began), slow))
+				defer t.Stop()
+				late = t.C
+			}
+		case <-late:
+			cancel()
+		case <-ctx.Done():
 		}
 	}
-	for _, n := range s.nodes {
+	for i, n := range s.nodes {
+		if missing.has(i) {
+			s.account(n, driver.ErrUnavailable, slow)
+		}
 		if d := n.twin.Load(); d != nil {
 			return &DuplicateError{d.name, n.name}
 		}
 	}
 	if reached < s.quorum {
+		if missing != 0 {
+			errs = append(errs, fmt.Errorf("no answer from %s in time", s.names(missing)))
+		}
 		return fmt.Errorf("redlock: %w: %d of %d servers answer, at least %d are needed: %w",
 			driver.ErrUnavailable, reached, len(s.nodes), s.quorum, errors.Join(errs...))
+	}
+	return nil
+}
+
+// introduce asks one node who it is.
+func (s *Store) introduce(ctx context.Context, n *node) error {
+	in, err := s.reach(ctx, n)
+	if err != nil {
+		return err
+	}
+	l, err := in.member.Life(ctx)
+	if err != nil {
+		return &NodeError{n.name, err}
+	}
+	s.learn(n, l)
+	if l.Replicas > 0 && !s.replicas {
+		return &ReplicatedError{n.name, l.Replicas}
 	}
 	return nil
 }

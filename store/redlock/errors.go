@@ -1,0 +1,101 @@
+package redlock
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// CountError refuses a number of servers that a majority makes no sense of.
+type CountError struct{ Nodes int }
+
+func (e *CountError) Error() string {
+	switch {
+	case e.Nodes < 3:
+		return fmt.Sprintf("redlock: %s too few: a majority that survives the loss of one needs 3", areServers(e.Nodes))
+	case e.Nodes > maxNodes:
+		return fmt.Sprintf("redlock: %s too many: at most %d are accepted", areServers(e.Nodes), maxNodes)
+	}
+	return fmt.Sprintf("redlock: %d servers survive the loss of no more than %d do, and need a larger majority: name an odd number", e.Nodes, e.Nodes-1)
+}
+
+// Finding implements driver.Refusal.
+func (e *CountError) Finding() (driver.Finding, bool) {
+	f := driver.Finding{Name: "nodes", Severity: driver.Unsafe}
+	switch {
+	case e.Nodes < 3:
+		f.What = areServers(e.Nodes) + " too few: while one is away there is no majority, and nothing can be locked or renewed"
+		f.Mend = "name three or five independent servers; one server alone is redis://"
+	case e.Nodes > maxNodes:
+		f.What = fmt.Sprintf("%s too many: at most %d are accepted", areServers(e.Nodes), maxNodes)
+		f.Mend = "name five of them; more make every lock slower and none safer"
+	default:
+		f.What = fmt.Sprintf("%d is an even number of servers: they survive the loss of no more than %d do, and need a larger majority", e.Nodes, e.Nodes-1)
+		f.Mend = "name one server more or one less, the same ones in every program"
+	}
+	return f, true
+}
+
+func areServers(n int) string {
+	if n == 1 {
+		return "1 server is"
+	}
+	return fmt.Sprintf("%d servers are", n)
+}
+
+// DuplicateError refuses two names for one server, which would have two votes.
+type DuplicateError struct{ First, Second string }
+
+func (e *DuplicateError) Error() string {
+	return fmt.Sprintf("redlock: %s and %s are the same server, which must have one vote: name each server once", e.First, e.Second)
+}
+
+// Finding implements driver.Refusal.
+func (e *DuplicateError) Finding() (driver.Finding, bool) {
+	return driver.Finding{
+		Name: "duplicate-node", Severity: driver.Unsafe,
+		What: e.First + " and " + e.Second + " are the same server: what counts as two votes is lost with one server",
+		Mend: "name each server once, by the same name in every program",
+	}, true
+}
+
+// ReplicatedError refuses a server that has replicas.
+type ReplicatedError struct {
+	Node     string
+	Replicas int
+}
+
+func (e *ReplicatedError) Error() string {
+	return fmt.Sprintf("redlock: %s has replicas (%d): one that is promoted may not know a lock that is held; detach them, or allow it explicitly", e.Node, e.Replicas)
+}
+
+// Finding implements driver.Refusal.
+func (e *ReplicatedError) Finding() (driver.Finding, bool) {
+	return driver.Finding{
+		Name: "node-replicas", Severity: driver.Unsafe,
+		What: fmt.Sprintf("%s has replicas (%d): one that is promoted may not know a lock that is held, and votes for another holder", e.Node, e.Replicas),
+		Mend: "REPLICAOF NO ONE on each of its replicas: the other servers are what a quorum has instead of them",
+	}, true
+}
+
+// NodeError says which server an error is about.
+type NodeError struct {
+	Node string
+	Err  error
+}
+
+func (e *NodeError) Error() string { return "redlock: " + e.Node + ": " + e.Err.Error() }
+func (e *NodeError) Unwrap() error { return e.Err }
+
+// Finding implements driver.Refusal, for a server that refuses itself.
+func (e *NodeError) Finding() (f driver.Finding, ok bool) {
+	refusal, is := errors.AsType[driver.Refusal](e.Err)
+	if !is {
+		return f, false
+	}
+	if f, ok = refusal.Finding(); ok {
+		f.What += on([]string{e.Node})
+	}
+	return f, ok
+}

@@ -18,11 +18,12 @@ help: ## Show this list
 build: ## Build bin/baton, a static binary
 	CGO_ENABLED=0 go build -trimpath -o bin/baton ./cmd/baton
 
+# One package at a time: each starts servers of its own and is busy with them.
 .PHONY: test
 test: servers lint ## Install what is missing, then lint and run every test on every server, with -race
 	@set -e; for m in $(TESTED); do \
 		echo "== test $$m"; \
-		(cd $$m && BATON_REQUIRE_SERVERS=1 go test -race -count=1 -timeout 12m ./...); \
+		(cd $$m && go build -race ./... && BATON_REQUIRE_SERVERS=1 go test -race -p 1 -count=1 -timeout 15m ./...); \
 	done
 
 .PHONY: lint

@@ -203,8 +203,15 @@ func (c testCase) attempt(t *testing.T, h Harness) (r *recorder, pause string) {
 func (c testCase) play(r *recorder, h Harness) {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
 	defer cancel()
-	t := &test{T: r, h: h, ctx: ctx, locks: h.Open(r, handles), ids: map[string]bool{}}
-	defer func() { r.paused, r.slow = t.pauses() }()
+	t := &test{T: r, h: h, ctx: ctx, ids: map[string]bool{}}
+	start := time.Now()
+	defer func() {
+		if t.locks == nil { // a server may have been too slow to open
+			t.timed("opening", start)
+		}
+		r.paused, r.slow = t.pauses()
+	}()
+	t.locks = h.Open(r, handles)
 	t.traits = t.locks[0].Traits()
 	t.slack = 3 * time.Second
 	if h.FakeTime {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -33,17 +34,13 @@ func newSection(t *testing.T) section {
 	return s
 }
 
-func (s section) run(t *testing.T) {
-	if err := os.Mkdir(s.inside, 0o700); err != nil {
-		t.Errorf("somebody is inside: %v", err)
+func (s section) run() error {
+	inside := os.Mkdir(s.inside, 0o700)
+	if inside != nil {
+		inside = fmt.Errorf("somebody is inside: %w", inside)
 	}
-	n := s.count(t)
-	if err := os.WriteFile(s.counter, []byte(strconv.Itoa(n+1)), 0o600); err != nil {
-		t.Error(err)
-	}
-	if err := os.Remove(s.inside); err != nil {
-		t.Error(err)
-	}
+	n, err := s.count()
+	return errors.Join(inside, err, os.WriteFile(s.counter, []byte(strconv.Itoa(n+1)), 0o600), os.Remove(s.inside))
 }
 
 // shell is the same as a program of theirs.
@@ -52,16 +49,12 @@ func (s section) shell() string {
 		`mkdir INSIDE || echo overlap >>OVERLAPS; n=$(cat COUNTER); echo $((n+1)) >COUNTER; rmdir INSIDE || echo overlap >>OVERLAPS`)
 }
 
-func (s section) count(t *testing.T) int {
+func (s section) count() (int, error) {
 	text, err := os.ReadFile(s.counter)
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Errorf("the counter says %q", text)
-	}
-	return n
+	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
 func etcdctl(ctx context.Context, t *testing.T, server *testserver.EtcdServer, args ...string) *exec.Cmd {
@@ -71,13 +64,39 @@ func etcdctl(ctx context.Context, t *testing.T, server *testserver.EtcdServer, a
 }
 
 // Several processes of "etcdctl lock" and several of ours take turns at one
-// lock: no update is lost, and nobody starves.
+// lock: no update is lost, and nobody starves. A machine that stops for longer
+// than a lease lives ends it, and then nothing was shown.
 func TestEtcdctlExcludesAndIsExcluded(t *testing.T) {
 	t.Parallel()
 	testserver.EtcdCtl(t)
 	server := testserver.SharedEtcd(t)
+	for range 3 {
+		err := takeTurns(t, server)
+		if !errors.Is(err, baton.ErrLost) {
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		t.Log(err)
+	}
+	t.Error("leases were lost in each of three runs")
+}
+
+// takeTurns returns what went wrong, and baton.ErrLost if a lease was lost.
+func takeTurns(t *testing.T, server *testserver.EtcdServer) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
+	var mu sync.Mutex
+	var wrong []error
+	complain := func(err error) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			wrong = append(wrong, err)
+		}
+		return err != nil
+	}
 	s := newSection(t)
 	const each = 15
 	var ours, theirs [2]int
@@ -86,7 +105,7 @@ func TestEtcdctlExcludesAndIsExcluded(t *testing.T) {
 		their.Go(func() {
 			for range each {
 				if out, err := etcdctl(ctx, t, server, "lock", "/interop/a", "--", "sh", "-c", s.shell()).CombinedOutput(); err != nil {
-					t.Errorf("etcdctl lock: %v\n%s", err, out)
+					complain(fmt.Errorf("etcdctl lock: %w\n%s", err, out))
 					return
 				}
 				theirs[i]++
@@ -95,19 +114,17 @@ func TestEtcdctlExcludesAndIsExcluded(t *testing.T) {
 	}
 	// Ours go on until theirs are done, so that both contend all the time.
 	working, done := context.WithCancel(ctx)
+	defer done()
 	for i := range ours {
 		locks := newLocker(t, "etcd://"+server.Addr+"//interop", baton.Config{TTL: 5 * time.Second})
 		our.Go(func() {
 			for working.Err() == nil {
 				lease, err := locks.Lock(ctx, "a")
-				if err != nil {
-					t.Error(err)
+				if complain(err) {
 					return
 				}
-				s.run(t)
-				if err := lease.Unlock(); err != nil {
-					t.Error(err)
-				}
+				complain(s.run())
+				complain(lease.Unlock())
 				ours[i]++
 			}
 		})
@@ -118,17 +135,18 @@ func TestEtcdctlExcludesAndIsExcluded(t *testing.T) {
 	total := 0
 	for _, n := range append(ours[:], theirs[:]...) {
 		if n < each {
-			t.Errorf("one was served %d times, want at least %d", n, each)
+			complain(fmt.Errorf("one was served %d times, want at least %d", n, each))
 		}
 		total += n
 	}
-	if got := s.count(t); got != total {
-		t.Errorf("the counter says %d after %d sections", got, total)
+	if got, err := s.count(); err != nil || got != total {
+		complain(fmt.Errorf("the counter says %d after %d sections (%w)", got, total, err))
 	}
 	if text, err := os.ReadFile(s.overlaps); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("theirs met somebody: %s (%v)", text, err)
+		complain(fmt.Errorf("theirs met somebody: %s (%w)", text, err))
 	}
 	t.Logf("ours %v, theirs %v", ours, theirs)
+	return errors.Join(wrong...)
 }
 
 // Readers of ours keep etcdctl out, as its lock has no readers.

@@ -2,7 +2,7 @@
 -- UTC, of the server's clock. To see who holds and who waits:
 --
 --   SELECT CONVERT(k USING utf8mb4) AS lock_key, CONVERT(owner USING utf8mb4) AS holder, token, since, ends
---     FROM baton_lock WHERE id <> '' AND ends > UTC_TIMESTAMP(6);
+--     FROM baton_lock WHERE ends > UTC_TIMESTAMP(6);
 --   SELECT CONVERT(k USING utf8mb4) AS lock_key, CONVERT(owner USING utf8mb4) AS owner, held, seq, since, ends
 --     FROM baton_claim WHERE ends > UTC_TIMESTAMP(6) ORDER BY k, seq;
 --
@@ -14,10 +14,10 @@ CREATE TABLE IF NOT EXISTS baton_lock (
 	busy   TINYINT        NOT NULL COMMENT '1: look into baton_claim, too',
 	token  BIGINT         NOT NULL COMMENT 'of the holder',
 	weight BIGINT         NOT NULL COMMENT 'of the holder: 1 if it became a reader',
-	id     VARBINARY(64)  NOT NULL COMMENT 'of the holder, secret; empty: none',
-	owner  VARBINARY(128) NOT NULL COMMENT 'who the holder says it is',
+	id     VARBINARY(64)  NOT NULL COMMENT 'of the holder, or of the last one, secret',
+	owner  VARBINARY(128) NOT NULL COMMENT 'who the holder, or the last one, says it is',
 	since  DATETIME(6)    NOT NULL COMMENT 'when it was granted, UTC',
-	ends   DATETIME(6)    NOT NULL COMMENT 'when it expires, or ended, UTC',
+	ends   DATETIME(6)    NOT NULL COMMENT 'when it expires, or ended, UTC; 1970: released',
 	PRIMARY KEY (k)
 ) ENGINE = InnoDB COMMENT = 'baton locks, schema 1';
 

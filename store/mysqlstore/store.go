@@ -62,6 +62,7 @@ type Store struct {
 	mu     sync.Mutex
 	queues map[string][]*op // of the keys with a transaction under way
 	hot    map[string]struct{}
+	left   map[string]*attempt // by ID
 	closed bool
 }
 
@@ -84,9 +85,13 @@ type options struct {
 	// stopped in the middle and undoes what it did, so that others get at the
 	// row. It is also how long a statement waits for a row.
 	stall int
+
+	// grace is how long an attempt to acquire goes on when its caller has
+	// left: longer than the server lets it wait for a row.
+	grace time.Duration
 }
 
-var standard = options{sweepEvery: 10 * time.Second, sweepAge: 10 * time.Minute, stall: 2}
+var standard = options{sweepEvery: 10 * time.Second, sweepAge: 10 * time.Minute, stall: 2, grace: 3 * time.Second}
 
 // New returns a store on a pool that the caller opened with
 // github.com/go-sql-driver/mysql, and closes after the Store. Its tables must
@@ -104,7 +109,7 @@ func New(ctx context.Context, db *sql.DB) (*Store, error) {
 func build(ctx context.Context, s *Store) (*Store, error) {
 	s.life, s.end = context.WithCancel(context.Background())
 	s.quit = make(chan struct{})
-	s.queues, s.hot = make(map[string][]*op), make(map[string]struct{})
+	s.queues, s.hot, s.left = make(map[string][]*op), make(map[string]struct{}), make(map[string]*attempt)
 	if err := s.begin(ctx); err != nil {
 		s.end()
 		return nil, err
@@ -186,10 +191,10 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 	var g driver.Grant
 	var refused error
-	err := s.do(ctx, r.Key, !r.Retry && r.Ticket == 0, func(t *tx) (failed error) {
+	err := s.submit(ctx, r.Key, &op{acquires: r.ID, fresh: !r.Retry && r.Ticket == 0, run: func(t *tx) (failed error) {
 		g, refused, failed = sqlstore.Acquire(t, r, &t.fx)
 		return failed
-	})
+	}})
 	if err == nil {
 		err = refused
 	}
@@ -210,13 +215,20 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
+	if x := s.leftBehind(c.ID); x != nil {
+		return s.releaseBehind(ctx, x, c)
+	}
+	return s.release(ctx, c)
+}
+
+func (s *Store) release(ctx context.Context, c driver.Claim) error {
 	if !s.isHot(c.Key) {
 		if ok, err := s.fastRelease(ctx, c); ok || err != nil {
 			return err
 		}
 	}
 	var refused error
-	err := s.do(ctx, c.Key, false, func(t *tx) (failed error) {
+	err := s.do(ctx, c.Key, func(t *tx) (failed error) {
 		refused, failed = sqlstore.Release(t, c, &t.fx)
 		return failed
 	})
@@ -239,7 +251,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	}
 	var g driver.Grant
 	var refused error
-	err := s.do(ctx, c.Key, false, func(t *tx) (failed error) {
+	err := s.do(ctx, c.Key, func(t *tx) (failed error) {
 		g, refused, failed = sqlstore.Downgrade(t, c, ttl.Microseconds(), &t.fx)
 		return failed
 	})

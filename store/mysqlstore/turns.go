@@ -29,26 +29,32 @@ const (
 type op struct {
 	// run acts within the transaction. It may be run again after the
 	// transaction was undone, so it sets results rather than adding to them.
-	run   func(*tx) error
-	fresh bool       // see tx.fresh
-	done  chan error // of capacity one
-	batch *batch     // once it was taken
+	run      func(*tx) error
+	acquires string     // the ID, of an attempt to acquire
+	fresh    bool       // see tx.fresh
+	done     chan error // of capacity one
+	batch    *batch     // once it was taken
 }
 
 // A batch is the ops of one transaction.
 type batch struct {
 	ops    []*op
 	left   int // how many still wait for it
+	ctx    context.Context
 	cancel context.CancelFunc
 }
 
 // do makes run take part in a transaction about key and returns once that is
 // durable. What run sets may be read only if the result is nil.
-func (s *Store) do(ctx context.Context, key string, fresh bool, run func(*tx) error) error {
+func (s *Store) do(ctx context.Context, key string, run func(*tx) error) error {
+	return s.submit(ctx, key, &op{run: run})
+}
+
+func (s *Store) submit(ctx context.Context, key string, o *op) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	o := &op{run: run, fresh: fresh, done: make(chan error, 1)}
+	o.done = make(chan error, 1)
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -81,6 +87,9 @@ func (s *Store) do(ctx context.Context, key string, fresh bool, run func(*tx) er
 	if o.batch.left--; o.batch.left == 0 {
 		o.batch.cancel()
 	}
+	if o.acquires != "" {
+		s.leave(o.acquires, func() error { return <-o.done })
+	}
 	return errors.Join(driver.ErrUnknown, ctx.Err())
 }
 
@@ -93,6 +102,7 @@ func (s *Store) serve(key string) {
 			return
 		}
 		fx, err := s.transact(b, key)
+		b.cancel()
 		for _, o := range b.ops {
 			o.done <- err
 		}
@@ -112,6 +122,7 @@ func (s *Store) take(key string) *batch {
 	}
 	n := min(len(queue), maxBatch)
 	b := &batch{ops: slices.Clone(queue[:n]), left: n}
+	b.ctx, b.cancel = context.WithTimeout(s.life, patience)
 	s.queues[key] = slices.Clone(queue[n:])
 	for _, o := range b.ops {
 		o.batch = b
@@ -121,21 +132,13 @@ func (s *Store) take(key string) *batch {
 
 // transact makes one transaction, again if the server undid it.
 func (s *Store) transact(b *batch, key string) (sqlstore.Effects, error) {
-	ctx, cancel := context.WithTimeout(s.life, patience)
-	defer cancel()
-	s.mu.Lock()
-	if b.cancel = cancel; b.left == 0 {
-		cancel()
-	}
-	s.mu.Unlock()
-
 	for try := 1; ; try++ {
-		t, unsure, err := s.attempt(ctx, b, key)
+		t, unsure, err := s.attempt(b, key)
 		if err == nil {
 			return t.fx, nil
 		}
 		if unsure || try == maxTries || !undone(err) {
-			return sqlstore.Effects{}, s.blame(ctx, err, unsure)
+			return sqlstore.Effects{}, s.blame(b.ctx, err, unsure)
 		}
 	}
 }
@@ -168,13 +171,13 @@ var errSlow = errors.New("mysql: the server has not answered in time")
 
 // attempt makes the transaction once. unsure says that it may have been
 // committed in spite of the error.
-func (s *Store) attempt(ctx context.Context, b *batch, key string) (t *tx, unsure bool, err error) {
-	ses, err := s.session(ctx)
+func (s *Store) attempt(b *batch, key string) (t *tx, unsure bool, err error) {
+	ses, err := s.session(b.ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	defer ses.close()
-	t = &tx{ctx: ctx, ses: ses, key: key}
+	t = &tx{ctx: b.ctx, ses: ses, key: key}
 	for _, o := range b.ops {
 		t.fresh = o.fresh
 		if err := o.run(t); err != nil {

@@ -362,6 +362,9 @@ func (t *tx) commit() error {
 
 func (t *tx) keyStatement() string {
 	k := t.row
+	if k.ID == "" {
+		k.Ends = 0 // see fastRelease
+	}
 	if t.stored {
 		return words("UPDATE baton_lock SET last=", integer(k.Last), ",busy=", bit(k.Busy), ",token=", integer(k.Token), ",weight=", integer(k.Weight),
 			",id=", literal(k.ID), ",owner=", literal(k.Owner), ",since=", stamp(k.Since), ",ends=", stamp(k.Ends), " WHERE k=", literal(t.key))

@@ -40,16 +40,16 @@ func send[T any](ctx context.Context, s *Store, write bool, do func(*zk.Conn) (T
 	if !t.link.up {
 		return none, t, unavailable(errNoSession)
 	}
-	t.done = make(chan struct{})
-	t.sent = bootclock.Now()
+	done := make(chan struct{})
+	t.done, t.sent = done, bootclock.Now()
 	var got T
 	var failed error
 	go func() {
 		got, failed = do(s.conn)
-		close(t.done)
+		close(done)
 	}()
 	select {
-	case <-t.done:
+	case <-done:
 	case <-ctx.Done():
 		if write {
 			return none, t, fmt.Errorf("zookeeper: %w: %w", driver.ErrUnknown, ctx.Err())

@@ -185,8 +185,7 @@ func TestSilentConnection(t *testing.T) {
 	keepWaiting(t, other, next)
 	proxy.Hold(faultproxy.ToServer)
 	proxy.Hold(faultproxy.ToClient)
-	after := awaitGrant(t, hints)
-	granted := bootclock.Now()
+	after, granted := awaitHeld(t, other, next, hints)
 	b.mu.Lock()
 	if b.until.After(granted) {
 		t.Errorf("the silent holder believed in its lock for %v after the next was granted", b.until.Sub(granted))
@@ -242,6 +241,7 @@ func TestPartitionedFollower(t *testing.T) {
 		name  string
 		s     *Store
 		r     driver.Request
+		next  driver.Request
 		b     belief
 		hints <-chan driver.Hint
 	}
@@ -261,6 +261,7 @@ func TestPartitionedFollower(t *testing.T) {
 		p.b.hear(sent, g)
 		next := writer(p.name)
 		next.TTL = 10 * tick
+		p.next = next
 		p.hints = watching(t, other, next)
 		if !acquire(t, other, next).Waiting {
 			t.Fatal("two hold")
@@ -273,8 +274,7 @@ func TestPartitionedFollower(t *testing.T) {
 		proxies[follower][leader].Hold(dir)
 	}
 	for _, p := range pairs {
-		awaitGrant(t, p.hints)
-		granted := bootclock.Now()
+		_, granted := awaitHeld(t, other, p.next, p.hints)
 		p.b.mu.Lock()
 		if p.b.until.After(granted) {
 			t.Errorf("session of %s: believed for %v after the next was granted", p.name, p.b.until.Sub(granted))

@@ -10,6 +10,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -98,6 +99,31 @@ func awaitGrant(t *testing.T, hints <-chan driver.Hint) driver.Grant {
 		case h := <-hints:
 			if h.Granted {
 				return h.Grant
+			}
+		case <-late:
+			t.Fatal("it was not granted")
+		}
+	}
+}
+
+// awaitHeld waits until the claim was granted: by a hint, or by a renewal after
+// a hint that only something has happened, as it is when the session was not
+// heard of for long. at is when the store said so first.
+func awaitHeld(t *testing.T, s *Store, r driver.Request, hints <-chan driver.Hint) (g driver.Grant, at time.Time) {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		select {
+		case h := <-hints:
+			at := bootclock.Now()
+			if h.Granted {
+				return h.Grant, at
+			}
+			switch a := renew(t, s, r); a.State {
+			case driver.Held:
+				return a.Grant, at
+			case driver.Lost:
+				t.Fatal("its place was lost")
 			}
 		case <-late:
 			t.Fatal("it was not granted")

@@ -1,7 +1,6 @@
 package zkstore
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"log"
@@ -32,7 +31,9 @@ type Session struct {
 	// Events is called as zk.WithEventCallback says. It must not block.
 	Events func(zk.Event)
 
-	now atomic.Pointer[link]
+	now   atomic.Pointer[link]
+	stood atomic.Int64 // the session that has its standing watch
+	stand sync.Mutex   // held by who sets it
 
 	mu       sync.Mutex
 	answered connected    // the last connect answer
@@ -88,6 +89,7 @@ func (s *Session) event(e zk.Event) {
 			l.epoch++
 		case zk.StateExpired:
 			l.id, l.up = 0, false
+			s.stood.Store(0)
 		case zk.StateDisconnected, zk.StateConnecting:
 			l.up = false
 		}
@@ -96,6 +98,8 @@ func (s *Session) event(e zk.Event) {
 			s.now.Store(&l)
 			close(old.next)
 		}
+	} else if e.Path == neverMade {
+		s.stood.Store(0)
 	}
 	if s.Events != nil {
 		s.Events(e)
@@ -176,44 +180,6 @@ func (s *Session) dial(network, address string, timeout time.Duration) (net.Conn
 		return nil, err
 	}
 	return &tapped{Conn: c, session: s, began: began}, nil
-}
-
-// answerWithin is how long a server may take to answer the connect request.
-// The client itself would wait for nearly seven times the session's time-out.
-const answerWithin = 5 * time.Second
-
-// tapped is a connection whose first answer is read along.
-type tapped struct {
-	net.Conn
-	session *Session
-	began   time.Time
-	head    [20]byte // length, protocol, time-out in ms, session
-	n       int      // how much of it has come
-}
-
-func (t *tapped) Read(b []byte) (int, error) {
-	n, err := t.Conn.Read(b)
-	if t.n < len(t.head) {
-		t.n += copy(t.head[t.n:], b[:n])
-		if t.n == len(t.head) {
-			s := t.session
-			s.mu.Lock()
-			s.answered = connected{
-				id:      int64(binary.BigEndian.Uint64(t.head[12:])),
-				timeout: time.Duration(binary.BigEndian.Uint32(t.head[8:])) * time.Millisecond,
-				dialled: t.began,
-			}
-			s.mu.Unlock()
-		}
-	}
-	return n, err
-}
-
-func (t *tapped) SetReadDeadline(at time.Time) error {
-	if latest := time.Now().Add(answerWithin); t.n < len(t.head) && (at.IsZero() || at.After(latest)) {
-		at = latest
-	}
-	return t.Conn.SetReadDeadline(at)
 }
 
 // hosts hands out servers in a random order, the same for as long as it lives.

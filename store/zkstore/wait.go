@@ -51,6 +51,9 @@ func (s *Store) follow(path string, w *nodeWatch) {
 	}
 	// The watch belongs to many, so no caller's context ends it.
 	events, _, err := send(s.life, s, false, func(c *zk.Conn) (<-chan zk.Event, error) {
+		if err := s.session.standing(c); err != nil {
+			return nil, err
+		}
 		_, _, events, err := c.GetW(path)
 		return events, err
 	})

@@ -1,0 +1,132 @@
+package zkstore
+
+import (
+	"encoding/binary"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// answerWithin is how long a server may take to answer the connect request.
+// The client itself would wait for nearly seven times the session's time-out.
+const answerWithin = 5 * time.Second
+
+// The numbers of requests, as they are on the wire.
+const (
+	opPing       = 11
+	opSetAuth    = 100
+	opSetWatches = 101
+)
+
+// tapped is a connection whose first answer is read along, and on which the
+// watches of a session that goes on are set before anything else is asked.
+//
+// The client sets them beside other requests. It says up to where the session
+// has seen everything, and so has to say what it knew before the first answer;
+// but it looks while another goroutine notes what the answers tell.
+type tapped struct {
+	net.Conn
+	session *Session
+	began   time.Time
+	head    [20]byte // length, protocol, time-out in ms, session
+	n       int      // how much of it has come
+
+	mu    sync.Mutex
+	waits bool   // for the watches
+	kept  []byte // what came before them
+	late  *time.Timer
+}
+
+func (t *tapped) Read(b []byte) (int, error) {
+	n, err := t.Conn.Read(b)
+	if t.n < len(t.head) {
+		t.n += copy(t.head[t.n:], b[:n])
+		if t.n == len(t.head) {
+			t.answered()
+		}
+	}
+	return n, err
+}
+
+// answered is called when the connect answer has come.
+func (t *tapped) answered() {
+	s := t.session
+	id := int64(binary.BigEndian.Uint64(t.head[12:]))
+	s.mu.Lock()
+	s.answered = connected{
+		id:      id,
+		timeout: time.Duration(binary.BigEndian.Uint32(t.head[8:])) * time.Millisecond,
+		dialled: t.began,
+	}
+	s.mu.Unlock()
+	t.mu.Lock()
+	t.waits = id != 0 && id == s.stood.Load()
+	t.mu.Unlock()
+}
+
+// Write is called with one whole request at a time.
+func (t *tapped) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.waits || len(b) < 12 {
+		return t.Conn.Write(b)
+	}
+	switch binary.BigEndian.Uint32(b[8:]) { // after the length and the request's number
+	case opPing, opSetAuth:
+		return t.Conn.Write(b)
+	case opSetWatches:
+		t.waits = false
+		if t.late != nil {
+			t.late.Stop()
+		}
+		n, err := t.Conn.Write(append(b[:len(b):len(b)], t.kept...))
+		t.kept = nil
+		return min(n, len(b)), err
+	}
+	if t.late == nil {
+		t.late = time.AfterFunc(answerWithin, t.giveUp)
+	}
+	t.kept = append(t.kept, b...)
+	return len(b), nil
+}
+
+// giveUp is for what should not be: that the client has no watches to set. The
+// next connection does not wait for them.
+func (t *tapped) giveUp() {
+	t.mu.Lock()
+	waits := t.waits
+	t.mu.Unlock()
+	if waits {
+		t.session.stood.Store(0)
+		t.Close()
+	}
+}
+
+func (t *tapped) SetReadDeadline(at time.Time) error {
+	if latest := time.Now().Add(answerWithin); t.n < len(t.head) && (at.IsZero() || at.After(latest)) {
+		at = latest
+	}
+	return t.Conn.SetReadDeadline(at)
+}
+
+// neverMade is a path that nobody uses. It is watched for as long as a session
+// lasts that has other watches, so that the client has some to set whenever it
+// connects anew, and tapped knows it.
+const neverMade = "/zookeeper/baton"
+
+// standing sees to it that the connection's session has its standing watch.
+func (s *Session) standing(c *zk.Conn) error {
+	s.stand.Lock()
+	defer s.stand.Unlock()
+	id := c.SessionID()
+	if id == s.stood.Load() {
+		return nil
+	}
+	_, _, _, err := c.ExistsW(neverMade)
+	if err == nil && c.SessionID() == id {
+		s.stood.Store(id)
+	}
+	return err
+}

@@ -1,0 +1,128 @@
+package zkstore
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// opcodes notes what kinds of requests are written on each connection.
+type opcodes struct {
+	mu    sync.Mutex
+	conns [][]int32
+}
+
+func (o *opcodes) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	c, err := net.DialTimeout(network, address, timeout)
+	if err != nil {
+		return nil, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.conns = append(o.conns, nil)
+	return &noted{Conn: c, all: o, n: len(o.conns) - 1}, nil
+}
+
+type noted struct {
+	net.Conn
+	all   *opcodes
+	n     int
+	begun bool
+}
+
+func (c *noted) Write(b []byte) (int, error) {
+	if c.begun {
+		c.all.mu.Lock()
+		for rest := b; len(rest) > 0; rest = rest[4+binary.BigEndian.Uint32(rest):] {
+			c.all.conns[c.n] = append(c.all.conns[c.n], int32(binary.BigEndian.Uint32(rest[8:])))
+		}
+		c.all.mu.Unlock()
+	}
+	c.begun = true // the first one connects, and has no kind
+	return c.Conn.Write(b)
+}
+
+// The connection is lost again and again beside a waiter and many requests.
+// Before any of them the watches are set again, as they stood when it was lost:
+// the client itself would set them as they stand after the first answers, and
+// read what it writes on another goroutine.
+func TestWatchesAreSetBeforeAllElse(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	proxy := faultproxy.New(t, server.Addr)
+	wire := new(opcodes)
+	session := &Session{Dial: wire.dial}
+	conn, _, err := zk.Connect([]string{proxy.Addr}, 30*time.Second, session.Option(),
+		zk.WithHostProvider(new(hosts)), zk.WithLogger(silent), zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	other := openOn(t, "", server.Addr)
+	s, err := New(t.Context(), conn, session, Config{Root: other.root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, next := writer("k"), writer("k")
+	hold(t, other, r)
+	if !acquire(t, s, next).Waiting {
+		t.Fatal("two hold")
+	}
+	keepWaiting(t, other, r)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for i := range 8 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = s.Inspect(ctx, fmt.Sprint("k", i)) // fails whenever the connection does
+			}
+		})
+	}
+	const cuts = 20
+	for range cuts {
+		before := session.link().epoch
+		proxy.Cut()
+		eventually(t, "a new connection", func() bool { return session.link().epoch > before })
+		eventually(t, "the place in line is confirmed", func() bool {
+			a := renew(t, s, next)
+			if a.State == driver.Lost { // nobody was reached for too long
+				next.ID = driver.NewID()
+				_, _ = s.Acquire(t.Context(), next) // the next renewal tells
+			}
+			return a.State == driver.Waiting
+		})
+	}
+	release(t, other, r)
+	eventually(t, "the waiter is served", func() bool { return renew(t, s, next).State == driver.Held })
+
+	wire.mu.Lock()
+	defer wire.mu.Unlock()
+	set := 0
+	for i, sent := range wire.conns {
+		sent = slices.DeleteFunc(slices.Clone(sent), func(op int32) bool { return op == opPing })
+		if i == 0 || len(sent) == 0 {
+			continue // nothing to be set again, or lost at once
+		}
+		if sent[0] != opSetWatches {
+			t.Errorf("connection %d began with %v", i, sent[:min(len(sent), 5)])
+		}
+		set++
+	}
+	if set < cuts/2 {
+		t.Errorf("only %d of %d connections came to anything", set, cuts)
+	}
+}

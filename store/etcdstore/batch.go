@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ const (
 	maxFlying   = 2                      // transactions under way, so that one is written while one is made up
 	stuckAfter  = 300 * time.Millisecond // one that takes longer does not keep others back
 	requestTime = 5 * time.Second        // when it is given up: a server that is alive answers before
+	patience    = time.Millisecond       // how long an item that is in no hurry waits for others
 )
 
 // An item is one conditional transaction about one name.
@@ -25,12 +27,23 @@ type item struct {
 	puts bool // it may create the name
 	txn  *pb.TxnRequest
 
+	wrapped bool // the failure of txn is one that asks for more
+	patient bool // it is in no hurry: let it go with others if there are any soon
+
 	done chan struct{} // closed when the rest is set
 	resp *pb.TxnResponse
 	rev  int64 // the store's revision after it
 	err  error // of package driver
 
 	sent bool // guarded by batcher.mu
+}
+
+// answer is the transaction that was done, and what it said.
+func (it *item) answer() (*pb.TxnRequest, *pb.TxnResponse) {
+	if it.wrapped && !it.resp.Succeeded {
+		return it.txn.Failure[0].GetRequestTxn(), answerOf(it.resp.Responses[0])
+	}
+	return it.txn, it.resp
 }
 
 // batcher sends items to the server: at once while nothing is under way, and
@@ -41,6 +54,8 @@ type batcher struct {
 	mu     sync.Mutex
 	queue  []*item
 	flying int
+	armed  bool // somebody looks whether patience is at an end
+	ended  bool // it is, for all in the queue
 }
 
 // do has the item done and waits for it. After an error that is ErrUnknown it
@@ -78,13 +93,31 @@ func (b *batcher) do(ctx context.Context, it *item) error {
 }
 
 func (b *batcher) launchLocked() {
-	if b.flying >= maxFlying || len(b.queue) == 0 {
+	if b.flying >= maxFlying {
 		return
 	}
 	if batch := b.takeLocked(); len(batch) > 0 {
 		b.flying++
 		go b.fly(batch)
 	}
+}
+
+// waitLocked reports whether nothing in the queue is in a hurry. It sees to
+// that what is there goes in a while.
+func (b *batcher) waitLocked() bool {
+	if b.ended || slices.ContainsFunc(b.queue, func(it *item) bool { return !it.patient }) {
+		return false
+	}
+	if len(b.queue) > 0 && !b.armed {
+		b.armed = true
+		time.AfterFunc(patience, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.armed, b.ended = false, true
+			b.launchLocked()
+		})
+	}
+	return true
 }
 
 // fly sends batches until nothing is left to send.
@@ -123,6 +156,10 @@ func (b *batcher) fly(batch []*item) {
 // share their revision and with it their place in line, and one item for each
 // name, as the server wants it. The order of the items of one key stays.
 func (b *batcher) takeLocked() []*item {
+	if b.waitLocked() {
+		return nil
+	}
+	b.ended = false
 	if len(b.queue) == 0 {
 		return nil
 	}

@@ -44,7 +44,7 @@ func mustFind(t *testing.T, all map[string]driver.Finding, name string, severity
 
 func TestExamineASoundCluster(t *testing.T) {
 	t.Parallel()
-	s := mustNew(t, dial(t, testserver.SharedEtcdThree(t).Addrs()...), Prefix(t.Name()))
+	s := mustNew(t, dial(t, testserver.SharedEtcdThree(t).Addrs()...), Prefix(prefixOf(t)))
 	for name, f := range found(t, s) {
 		if f.Severity != driver.Note && name != "round-trip" { // which the machine decides
 			t.Errorf("in a sound cluster: %+v", f)

@@ -2,6 +2,12 @@ package etcdstore
 
 import (
 	"context"
+	"crypto/rand"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,13 +17,21 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
+var prefixes sync.Map // by test
+
+// prefixOf is the prefix of a test's keys, another one each time that it runs.
+func prefixOf(t testing.TB) string {
+	p, _ := prefixes.LoadOrStore(t, t.Name()+"-"+rand.Text())
+	return p.(string)
+}
+
 // openOn makes n stores on one server, each as a process of its own has it,
 // below a prefix that is the test's.
-func openOn(t *testing.T, server *testserver.EtcdServer, n int) []*Store {
+func openOn(t testing.TB, server *testserver.EtcdServer, n int) []*Store {
 	t.Helper()
 	var all []*Store
 	for range n {
-		all = append(all, mustNew(t, dial(t, server.Addr), Prefix(t.Name())))
+		all = append(all, mustNew(t, dial(t, server.Addr), Prefix(prefixOf(t))))
 	}
 	return all
 }
@@ -67,13 +81,13 @@ func names(t testing.TB, s *Store, key string) *clientv3.GetResponse {
 }
 
 // awaitNames polls until there are n names below a key.
-func awaitNames(t *testing.T, s *Store, key string, n int, within time.Duration) {
+func awaitNames(t testing.TB, s *Store, key string, n int, within time.Duration) {
 	t.Helper()
 	eventually(t, "the names below "+key, within, func() bool { return len(names(t, s, key).Kvs) == n })
 }
 
 // hintsOf watches a claim until the test ends.
-func hintsOf(t *testing.T, s *Store, c driver.Claim) <-chan driver.Hint {
+func hintsOf(t testing.TB, s *Store, c driver.Claim) <-chan driver.Hint {
 	t.Helper()
 	hints := make(chan driver.Hint, 64)
 	t.Cleanup(s.Watch(c, func(h driver.Hint) {
@@ -86,7 +100,7 @@ func hintsOf(t *testing.T, s *Store, c driver.Claim) <-chan driver.Hint {
 }
 
 // awaitHint returns the next hint for which ok is true.
-func awaitHint(t *testing.T, what string, hints <-chan driver.Hint, ok func(driver.Hint) bool) driver.Hint {
+func awaitHint(t testing.TB, what string, hints <-chan driver.Hint, ok func(driver.Hint) bool) driver.Hint {
 	t.Helper()
 	late := time.After(20 * time.Second)
 	for {
@@ -102,7 +116,7 @@ func awaitHint(t *testing.T, what string, hints <-chan driver.Hint, ok func(driv
 }
 
 // synced waits until the store's mirror of key knows the queue.
-func synced(t *testing.T, s *Store, key string) {
+func synced(t testing.TB, s *Store, key string) {
 	t.Helper()
 	eventually(t, "a mirror", 20*time.Second, func() bool {
 		s.mu.Lock()
@@ -111,3 +125,54 @@ func synced(t *testing.T, s *Store, key string) {
 		return k != nil && k.mirror != nil && k.mirror.synced
 	})
 }
+
+// A trial is a test that may be repeated.
+type trial struct {
+	testing.TB
+	mu       sync.Mutex
+	failures []string
+	cleanups []func()
+}
+
+// steady runs f, and again if it failed after more than a second: a place in
+// line lives for one and a half, and a busy machine may be away for longer.
+// Each run has keys of its own.
+func steady(t *testing.T, f func(t testing.TB)) {
+	t.Helper()
+	for n := 1; ; n++ {
+		r := &trial{TB: t}
+		begun := time.Now()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() {
+				for _, f := range slices.Backward(r.cleanups) {
+					f()
+				}
+			}()
+			f(r)
+		}()
+		<-done
+		took := time.Since(begun)
+		if len(r.failures) == 0 {
+			return
+		}
+		if took < time.Second || n == 6 {
+			t.Fatal(strings.Join(r.failures, "\n"))
+		}
+		t.Logf("again, as it took %v: %q", took, r.failures)
+	}
+}
+
+func (r *trial) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+func (r *trial) Failed() bool     { r.mu.Lock(); defer r.mu.Unlock(); return len(r.failures) > 0 }
+
+func (r *trial) Errorf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failures = append(r.failures, fmt.Sprintf(format, args...))
+}
+
+func (r *trial) Fatalf(format string, args ...any) { r.Errorf(format, args...); runtime.Goexit() }
+func (r *trial) Error(args ...any)                 { r.Errorf("%s", fmt.Sprintln(args...)) }
+func (r *trial) Fatal(args ...any)                 { r.Fatalf("%s", fmt.Sprintln(args...)) }

@@ -86,9 +86,10 @@ func (s *Store) repeated(ctx context.Context, r driver.Request) (g driver.Grant,
 
 // An attempt is what the server has answered.
 type attempt struct {
-	claim *claim
-	queue []contender // if it was not granted at once
-	first bool        // queue is the head alone
+	claim  *claim
+	queue  []contender // if it was not granted at once
+	first  bool        // queue is the head alone
+	behind bool        // it is in line behind somebody, and queue was not read
 }
 
 func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (a attempt, err error) {
@@ -126,6 +127,21 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	}
 	if first {
 		it.txn.Failure[1] = oldest(k.dir)
+		if w, ok := k.lastLocked(c.name); ok {
+			// While that one is there the queue need not be read, which the
+			// server does twice otherwise, name by name.
+			it.txn = &pb.TxnRequest{
+				Compare: only(createRev(w.name, w.rev)),
+				Success: ops(nested(&pb.TxnRequest{
+					Compare: only(createRev(c.name, 0)),
+					Success: ops(put(c.name, c.value, secondID)),
+					Failure: ops(get(c.name), oldest(k.dir)),
+				})),
+				Failure: ops(nested(it.txn)),
+			}
+			// Whoever holds will hand the lock over to another.
+			it.wrapped, it.patient = true, len(k.mirror.queue) > 2
+		}
 	}
 	c.item = it
 	s.dueLocked(c.deadline)
@@ -154,9 +170,14 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 		c.moving = true
 	}
 	s.mu.Unlock()
-	if !it.resp.Succeeded { // somebody was there
+	_, resp := it.answer()
+	if it.wrapped && it.resp.Succeeded {
+		resp = answerOf(resp.Responses[0])
+		a.behind = resp.Succeeded
+	}
+	if !resp.Succeeded { // somebody was there
 		a.first = first
-		a.queue = contenders(k.dir, k.key, rangeOf(it.resp.Responses[1]).Kvs)
+		a.queue = contenders(k.dir, k.key, rangeOf(resp.Responses[1]).Kvs)
 	}
 	return a, nil
 }
@@ -185,11 +206,12 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 		c.rev, c.mod, c.doubt = it.rev, it.rev, time.Time{}
 		on(o.GetRequestPut().Lease)
 	}
-	branch := it.txn.Failure
-	if it.resp.Succeeded {
-		branch = it.txn.Success
+	txn, resp := it.answer()
+	branch := txn.Failure
+	if resp.Succeeded {
+		branch = txn.Success
 	}
-	asked, own := branch[0], rangeOf(it.resp.Responses[0])
+	asked, own := branch[0], rangeOf(resp.Responses[0])
 	switch inner := asked.GetRequestTxn(); {
 	case asked.GetRequestPut() != nil: // nobody was there
 		put(asked)
@@ -199,7 +221,7 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 		}
 		return nil
 	case inner != nil:
-		answer := answerOf(it.resp.Responses[0])
+		answer := answerOf(resp.Responses[0])
 		if answer.Succeeded {
 			put(inner.Success[0])
 			return nil
@@ -275,6 +297,10 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error, 
 func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a attempt) (driver.Grant, error) {
 	c := a.claim
 	s.mu.Lock()
+	if a.behind {
+		s.mu.Unlock()
+		return s.inLine(ctx, r, sent, c)
+	}
 	if l := c.lease; c.held && !c.moving && a.queue == nil {
 		// A lease that was not used for a while is being kept alive.
 		if under := l.asking; under != nil && l.end.Sub(sent) < r.TTL/2 {
@@ -327,6 +353,11 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 		err := s.heldError(ctx, r.Key, queue)
 		return driver.Grant{}, s.undo(ctx, c, err)
 	}
+	return s.inLine(ctx, r, sent, c)
+}
+
+// inLine answers for a claim that waits.
+func (s *Store) inLine(ctx context.Context, r driver.Request, sent time.Time, c *claim) (driver.Grant, error) {
 	s.mu.Lock()
 	if c.lock.watchedLocked(c.ID) {
 		s.mirrorLocked(c.lock)
@@ -447,103 +478,6 @@ func (s *Store) list(ctx context.Context, k *lock) ([]contender, error) {
 		return nil, readFailure(ctx, err)
 	}
 	return contenders(k.dir, k.key, resp.Kvs), nil
-}
-
-// Release ends a claim: see driver.Locks.
-func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
-	if err := driver.CheckClaim(cl); err != nil {
-		return err
-	}
-	if err := s.ready(ctx); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	var c *claim
-	if k := s.keys[cl.Key]; k != nil {
-		c = k.claims[cl.ID]
-	}
-	if c == nil {
-		s.mu.Unlock()
-		return s.releaseStranger(ctx, cl)
-	}
-	if under := c.item; under != nil { // a put that comes after the removal would stay
-		s.mu.Unlock()
-		select {
-		case <-under.done:
-			s.late(c, under)
-		case <-ctx.Done():
-			return failure(ctx, ctx.Err())
-		}
-		s.mu.Lock()
-	}
-	if !bootclock.Now().Before(c.deadline) && c.busy == 0 {
-		wake := s.expireLocked(c)
-		s.mu.Unlock()
-		for _, f := range wake {
-			f()
-		}
-		return driver.ErrLost
-	}
-	c.leaving = true
-	it := c.removal()
-	s.mu.Unlock()
-
-	err := s.batch.do(ctx, it)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err != nil {
-		c.leaving = false
-		return err
-	}
-	s.endLocked(c)
-	if it.resp.Succeeded || c.doubt.IsZero() {
-		s.forgetLocked(c)
-	} else {
-		s.sweepLocked(c) // the put may still come
-	}
-	if !it.resp.Succeeded {
-		return driver.ErrLost
-	}
-	return nil
-}
-
-// releaseStranger ends a claim that this process did not make, or has
-// forgotten.
-func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
-	k := &lock{key: cl.Key, dir: s.dir(cl.Key)}
-	queue, err := s.list(ctx, k)
-	if err != nil {
-		return err
-	}
-	i := find(queue, cl.ID)
-	if i < 0 || s.dying(cl, queue[i].name) {
-		return driver.ErrLost
-	}
-	it := &item{dir: k.dir, name: queue[i].name, txn: &pb.TxnRequest{
-		Compare: only(createRev(queue[i].name, queue[i].rev)),
-		Success: ops(remove(queue[i].name)),
-	}}
-	if err := s.batch.do(ctx, it); err != nil {
-		return err
-	}
-	if !it.resp.Succeeded {
-		return driver.ErrLost
-	}
-	return nil
-}
-
-// dying reports whether the name is one that this process is about to remove.
-func (s *Store) dying(cl driver.Claim, name string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if k := s.keys[cl.Key]; k != nil {
-		for c := range k.all {
-			if c.ended && c.name == name {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // Downgrade makes a writer a reader: see driver.Downgrader.

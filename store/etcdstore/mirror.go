@@ -96,6 +96,24 @@ func (s *Store) mirrorLocked(k *lock) {
 	s.dueLocked(bootclock.Coarse().Add(mirrorLinger))
 }
 
+// lastLocked returns the youngest contender that is known of, but the one with
+// that name. ok is false if the mirror does not know the queue, or that not
+// everything in it is a lock.
+func (k *lock) lastLocked(but string) (last contender, ok bool) {
+	if k.mirror == nil || !k.mirror.synced {
+		return last, false
+	}
+	for _, e := range k.mirror.queue {
+		if e.lease == 0 {
+			return last, false
+		}
+		if e.name != but {
+			last, ok = e, true
+		}
+	}
+	return last, ok
+}
+
 // lingerLocked closes the mirror of a lock that nobody has needed for a
 // while. Otherwise it says when to look again.
 func (s *Store) lingerLocked(k *lock, now time.Time) (at time.Time, ok bool) {

@@ -24,6 +24,8 @@ type renewal struct {
 	err     error
 	decided bool
 	want    *lease
+	class   int64 // of the lease that it belongs on if it holds
+	whole   bool  // the head of the queue was not enough to tell
 }
 
 // Renew confirms claims: see driver.Locks.
@@ -42,7 +44,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	add := func(c *claim, i int) {
 		w := byClaim[c]
 		if w == nil {
-			w = &renewal{claim: c}
+			w = &renewal{claim: c, class: seconds(ttl)}
 			byClaim[c] = w
 			work = append(work, w)
 			c.busy++
@@ -89,7 +91,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	refreshed := map[*lease]*asking{}
 	pending := work
 	for round := 0; len(pending) > 0 && round < attempts; round++ {
-		s.aim(ctx, pending, ttl, refreshed)
+		s.aim(ctx, pending, sent, ttl, refreshed)
 		s.look(ctx, pending)
 		var rest []*renewal
 		for _, w := range pending {
@@ -148,17 +150,17 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 }
 
 // aim says on which lease each claim belongs, and has it kept alive from now
-// on.
-func (s *Store) aim(ctx context.Context, work []*renewal, ttl time.Duration, refreshed map[*lease]*asking) {
+// on, unless that was done a moment ago.
+func (s *Store) aim(ctx context.Context, work []*renewal, sent time.Time, ttl time.Duration, refreshed map[*lease]*asking) {
 	for _, w := range work {
-		class := int64(waiterSeconds)
+		class, need := int64(waiterSeconds), driver.WaiterTTL
 		s.mu.Lock()
 		if w.claim.held {
-			class = seconds(ttl)
+			class, need = w.class, promise(ttl)
 		}
 		l := s.leases[class]
 		usable := l != nil && l.id != 0 && !l.dead && bootclock.Coarse().Before(l.end)
-		if usable && refreshed[l] == nil {
+		if usable && refreshed[l] == nil && l.end.Sub(sent) < need {
 			refreshed[l] = s.refreshLocked(l)
 		}
 		s.mu.Unlock()
@@ -177,9 +179,10 @@ func (s *Store) aim(ctx context.Context, work []*renewal, ttl time.Duration, ref
 // belong there. Claims that need another look are not decided.
 func (s *Store) look(ctx context.Context, work []*renewal) {
 	type question struct {
-		w    *renewal
-		move int // index of the answer, -1: none
-		read int
+		w *renewal
+		// Indices of the answers, -1: none. own is the name, or the whole
+		// queue with it; head is the oldest name of the queue.
+		move, own, head int
 	}
 	txn := &pb.TxnRequest{}
 	var asked []question
@@ -212,43 +215,60 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 			if q.move >= 0 && !s.movedLocked(q.w, answerOf(resp.Responses[q.move]), resp.Header.Revision) {
 				continue
 			}
-			if q.read >= 0 {
-				s.readLocked(q.w, rangeOf(resp.Responses[q.read]))
+			if q.own >= 0 {
+				var head *pb.RangeResponse
+				if q.head >= 0 {
+					head = rangeOf(resp.Responses[q.head])
+				}
+				s.readLocked(q.w, rangeOf(resp.Responses[q.own]), head)
 			}
 		}
 		txn, asked = &pb.TxnRequest{}, nil
 		clear(listings)
 	}
+	ask := func(o *pb.RequestOp) (at int) {
+		txn.Success = append(txn.Success, o)
+		return len(txn.Success) - 1
+	}
+	waiting := map[string]int{} // claims, by the folder of their key
+	s.mu.Lock()
+	for _, w := range work {
+		if !w.claim.held {
+			waiting[w.claim.lock.dir]++
+		}
+	}
+	s.mu.Unlock()
 	for _, w := range work {
 		if w.decided {
 			continue
 		}
 		s.mu.Lock()
 		c := w.claim
-		q := question{w, -1, -1}
+		q := question{w, -1, -1, -1}
 		if c.lease != w.want || c.moving {
-			q.move = len(txn.Success)
-			txn.Success = append(txn.Success, nested(&pb.TxnRequest{
+			q.move = ask(nested(&pb.TxnRequest{
 				Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
 				Success: ops(put(c.name, c.value, w.want.id)),
 				Failure: ops(get(c.name)),
 			}))
 		}
-		switch at, ok := listings[c.lock.dir]; {
+		switch {
 		case c.held && q.move >= 0: // that tells enough
 		case c.held:
-			q.read = len(txn.Success)
-			txn.Success = append(txn.Success, get(c.name))
-		case ok:
-			q.read = at
-		default:
-			q.read = len(txn.Success)
-			listings[c.lock.dir] = q.read
-			txn.Success = append(txn.Success, listing(c.lock.dir))
+			q.own = ask(get(c.name))
+		case c.Exclusive() && !w.whole && waiting[c.lock.dir] == 1:
+			q.own, q.head = ask(get(c.name)), ask(oldest(c.lock.dir))
+		default: // its name is in the whole queue, which all of them share
+			at, ok := listings[c.lock.dir]
+			if !ok {
+				at = ask(listing(c.lock.dir))
+				listings[c.lock.dir] = at
+			}
+			q.own = at
 		}
 		s.mu.Unlock()
 		asked = append(asked, q)
-		if len(txn.Success) >= maxReads {
+		if len(txn.Success) >= maxReads { // and the next adds three at most
 			flush()
 		}
 	}
@@ -261,9 +281,7 @@ func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool 
 	c := w.claim
 	if answer.Succeeded {
 		c.mod, c.lease, c.moving = rev, w.want, false
-		if c.held {
-			w.state, w.decided = driver.Held, true
-		}
+		w.heldLocked()
 		return true
 	}
 	kvs := rangeOf(answer.Responses[0]).Kvs
@@ -275,9 +293,8 @@ func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool 
 	return false
 }
 
-// readLocked takes what was read of a claim that is where it belongs: its name
-// or its queue.
-func (s *Store) readLocked(w *renewal, answer *pb.RangeResponse) {
+// readLocked takes what was read of a claim that is where it belongs.
+func (s *Store) readLocked(w *renewal, answer, head *pb.RangeResponse) {
 	c := w.claim
 	var own *mvccpb.KeyValue
 	for _, kv := range answer.Kvs {
@@ -293,17 +310,29 @@ func (s *Store) readLocked(w *renewal, answer *pb.RangeResponse) {
 		c.mod, c.moving = own.ModRevision, true
 		return
 	case c.held:
-		w.state, w.decided = driver.Held, true
+		w.heldLocked()
 		return
 	}
 	queue := contenders(c.lock.dir, c.Key, answer.Kvs)
+	if head != nil { // exclusive: it holds if nobody is before it
+		if queue = contenders(c.lock.dir, c.Key, head.Kvs); len(queue) == 0 {
+			w.whole = true // what is oldest belongs to another key
+			return
+		}
+	}
 	n := holders(queue)
 	if n == 0 || byAge(queue[n-1], contender{rev: c.rev, name: c.name}) < 0 {
 		w.state, w.decided = driver.Waiting, true
 		return
 	}
 	c.held, c.since = true, bootclock.Coarse()
-	if c.lease.seconds == waiterSeconds && seconds(c.ttl) == waiterSeconds {
+	w.heldLocked()
+}
+
+// heldLocked decides about a claim that holds, unless it came to hold only
+// now: then it is on the waiters' lease, and the next round moves it.
+func (w *renewal) heldLocked() {
+	if w.claim.held && w.want.seconds == w.class {
 		w.state, w.decided = driver.Held, true
 	}
 }

@@ -23,36 +23,39 @@ const long = 50 * time.Second
 // it, and both its holder and its waiter hear of it at once.
 func TestRevokedLeaseIsNoticed(t *testing.T) {
 	t.Parallel()
-	s := openOn(t, testserver.SharedEtcd(t), 2)
-	h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
-	a := claimOf("k", "waiter")
-	waiter := hintsOf(t, s[1], a)
-	a, _ = take(t, s[1], a, long, true)
-	synced(t, s[1], "k")
-	b, _ := take(t, s[1], claimOf("other", "waiter's"), waiterSeconds*time.Second, false)
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
+		a := claimOf("k", "waiter")
+		waiter := hintsOf(t, s[1], a)
+		a, _ = take(t, s[1], a, long, true)
+		synced(t, s[1], "k")
+		b, _ := take(t, s[1], claimOf("other", "waiter's"), waiterSeconds*time.Second, false)
 
-	revoke := func(s *Store, class int64) {
-		s.mu.Lock()
-		id := s.leases[class].id
-		s.mu.Unlock()
-		if _, err := s.client.Revoke(t.Context(), clientv3.LeaseID(id)); err != nil {
-			t.Fatal(err)
+		revoke := func(s *Store, class int64) {
+			s.mu.Lock()
+			id := s.leases[class].id
+			s.mu.Unlock()
+			if _, err := s.client.Revoke(t.Context(), clientv3.LeaseID(id)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	revoke(s[1], waiterSeconds)
-	awaitHint(t, "the waiter's name is gone", waiter, func(h driver.Hint) bool { return !h.Granted })
-	mustRelease(t, s[0], h)
-	for what, c := range map[string]driver.Claim{"waiter": a, "holder": b} {
-		if r := renewOne(t, s[1], c, long); r.State != driver.Lost {
-			t.Errorf("%s on a revoked lease: %v, want lost", what, r.State)
+		revoke(s[1], waiterSeconds)
+		awaitHint(t, "the waiter's name is gone", waiter, func(h driver.Hint) bool { return !h.Granted })
+		mustRelease(t, s[0], h)
+		for what, c := range map[string]driver.Claim{"waiter": a, "holder": b} {
+			if r := renewOne(t, s[1], c, long); r.State != driver.Lost {
+				t.Errorf("%s on a revoked lease: %v, want lost", what, r.State)
+			}
 		}
-	}
-	// A new lease is granted by itself.
-	c, g := take(t, s[1], claimOf("k", "next"), waiterSeconds*time.Second, true)
-	if g.Waiting || g.Token <= h.Ticket {
-		t.Errorf("after the revocation: %+v", g)
-	}
-	mustRelease(t, s[1], c)
+		// A new lease is granted by itself.
+		c, g := take(t, s[1], claimOf("k", "next"), waiterSeconds*time.Second, true)
+		if g.Waiting || g.Token <= h.Ticket {
+			t.Errorf("after the revocation: %+v", g)
+		}
+		mustRelease(t, s[1], c)
+	})
 }
 
 // Trap 2: a name is used again and again, and a release is for one use of it.
@@ -106,7 +109,7 @@ func TestCompactionUnderAWaiter(t *testing.T) {
 	server := testserver.Etcd(t)
 	proxy := faultproxy.New(t, server.Addr)
 	holder := openOn(t, server, 1)[0]
-	waiter := mustNew(t, dial(t, proxy.Addr), Prefix(t.Name()))
+	waiter := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
 	h, _ := take(t, holder, claimOf("k", "holder"), long, false)
 	a := claimOf("k", "waiter")
 	hints := hintsOf(t, waiter, a)
@@ -160,8 +163,8 @@ func TestCompactionUnderAWaiter(t *testing.T) {
 func TestAnswerCutAfterTheEffect(t *testing.T) {
 	t.Parallel()
 	proxy := faultproxy.New(t, testserver.SharedEtcd(t).Addr)
-	s := mustNew(t, dial(t, proxy.Addr), Prefix(t.Name()))
-	txn := func(request []byte) bool { return strings.Contains(string(request), t.Name()+"/k") }
+	s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+	txn := func(request []byte) bool { return strings.Contains(string(request), prefixOf(t)+"/k") }
 	for i, queue := range []bool{false, true, false, true} {
 		c, _ := take(t, s, claimOf("warm", "me"), long, false)
 		mustRelease(t, s, c)
@@ -200,7 +203,7 @@ func TestLatePutIsRemoved(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedEtcd(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := mustNew(t, dial(t, proxy.Addr), Prefix(t.Name()))
+	s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
 	watcher := openOn(t, server, 1)[0]
 	c, _ := take(t, s, claimOf("warm", "me"), long, false)
 	proxy.Hold(faultproxy.ToServer)
@@ -307,8 +310,8 @@ func TestMergedWithABadOne(t *testing.T) {
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
 	var items []*item
 	for i := range 10 {
-		it := &item{dir: fmt.Sprint("d", i), name: t.Name() + fmt.Sprint(i), done: make(chan struct{}), txn: &pb.TxnRequest{
-			Success: ops(put(t.Name()+fmt.Sprint(i), "x", 0)),
+		it := &item{dir: fmt.Sprint("d", i), name: prefixOf(t) + fmt.Sprint(i), done: make(chan struct{}), txn: &pb.TxnRequest{
+			Success: ops(put(prefixOf(t)+fmt.Sprint(i), "x", 0)),
 		}}
 		if i == 5 {
 			it.txn.Success[0].GetRequestPut().Lease = 4711 // there is none
@@ -353,22 +356,25 @@ func TestRenewingWritesNothing(t *testing.T) {
 // A key below another is another lock, also to the queue.
 func TestKeysBelowKeys(t *testing.T) {
 	t.Parallel()
-	s := openOn(t, testserver.SharedEtcd(t), 2)
-	below, _ := take(t, s[0], claimOf("a/b", "one"), long, true)
-	a, g := take(t, s[1], claimOf("a", "two"), long, true)
-	if g.Waiting {
-		t.Error("a waits for a/b")
-	}
-	b, g := take(t, s[0], claimOf("a", "one"), long, true)
-	if !g.Waiting {
-		t.Error("a is held twice")
-	}
-	mustRelease(t, s[1], a)
-	if r := renewOne(t, s[0], b, long); r.State != driver.Held {
-		t.Errorf("the next for a: %v", r.State)
-	}
-	mustRelease(t, s[0], b)
-	mustRelease(t, s[0], below)
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		below, _ := take(t, s[0], claimOf("a/b", "one"), long, true)
+		a, g := take(t, s[1], claimOf("a", "two"), long, true)
+		if g.Waiting {
+			t.Error("a waits for a/b")
+		}
+		b, g := take(t, s[0], claimOf("a", "one"), long, true)
+		if !g.Waiting {
+			t.Error("a is held twice")
+		}
+		mustRelease(t, s[1], a)
+		if r := renewOne(t, s[0], b, long); r.State != driver.Held {
+			t.Errorf("the next for a: %v", r.State)
+		}
+		mustRelease(t, s[0], b)
+		mustRelease(t, s[0], below)
+	})
 }
 
 // A lease that was handed to another process is that one's: the first does
@@ -397,30 +403,33 @@ func TestHandedToAnotherProcess(t *testing.T) {
 // it wants to hold for.
 func TestWaitersAreOnTheShortLease(t *testing.T) {
 	t.Parallel()
-	s := openOn(t, testserver.SharedEtcd(t), 2)
-	h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
-	w, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
-	grantedTTL := func(rev int64) int64 {
-		for _, kv := range names(t, s[0], "k").Kvs {
-			if kv.CreateRevision == rev {
-				resp, err := s[0].client.TimeToLive(t.Context(), clientv3.LeaseID(kv.Lease))
-				if err != nil {
-					t.Fatal(err)
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
+		w, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
+		grantedTTL := func(rev int64) int64 {
+			for _, kv := range names(t, s[0], "k").Kvs {
+				if kv.CreateRevision == rev {
+					resp, err := s[0].client.TimeToLive(t.Context(), clientv3.LeaseID(kv.Lease))
+					if err != nil {
+						t.Fatal(err)
+					}
+					return resp.GrantedTTL
 				}
-				return resp.GrantedTTL
 			}
+			t.Fatal("no name with that revision")
+			return 0
 		}
-		t.Fatal("no name with that revision")
-		return 0
-	}
-	if d := grantedTTL(w.Ticket); d != waiterSeconds {
-		t.Errorf("the waiter is on a lease of %d s", d)
-	}
-	mustRelease(t, s[0], h)
-	if r := renewOne(t, s[1], w, long); r.State != driver.Held || r.Grant.TTL < long-time.Second {
-		t.Fatalf("granted: %+v", r)
-	}
-	if d := grantedTTL(w.Ticket); d != int64(long/time.Second) {
-		t.Errorf("the holder is on a lease of %d s", d)
-	}
+		if d := grantedTTL(w.Ticket); d != waiterSeconds {
+			t.Errorf("the waiter is on a lease of %d s", d)
+		}
+		mustRelease(t, s[0], h)
+		if r := renewOne(t, s[1], w, long); r.State != driver.Held || r.Grant.TTL < long-time.Second {
+			t.Fatalf("granted: %+v", r)
+		}
+		if d := grantedTTL(w.Ticket); d != int64(long/time.Second) {
+			t.Errorf("the holder is on a lease of %d s", d)
+		}
+	})
 }

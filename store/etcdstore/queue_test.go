@@ -1,0 +1,386 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// spy notes what a store asks the server.
+type spy struct {
+	pb.KVClient
+	pb.LeaseClient
+	mu     sync.Mutex
+	txns   []*pb.TxnRequest
+	alive  int    // how often a lease was kept alive
+	before func() // done before the next transaction is sent
+	lose   bool   // the answer to the next one
+}
+
+// spyOn is to be called before the store is used.
+func spyOn(s *Store) *spy {
+	p := &spy{KVClient: s.kv, LeaseClient: s.leaser}
+	s.kv, s.leaser = p, p
+	return p
+}
+
+func (p *spy) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	p.mu.Lock()
+	p.txns = append(p.txns, r)
+	before, lose := p.before, p.lose
+	p.before, p.lose = nil, false
+	p.mu.Unlock()
+	if before != nil {
+		before()
+	}
+	resp, err := p.KVClient.Txn(ctx, r, opts...)
+	if lose && err == nil {
+		return nil, status.Error(codes.Unavailable, "the answer is lost")
+	}
+	return resp, err
+}
+
+func (p *spy) LeaseKeepAlive(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse], error) {
+	p.mu.Lock()
+	p.alive++
+	p.mu.Unlock()
+	return p.LeaseClient.LeaseKeepAlive(ctx, opts...)
+}
+
+func (p *spy) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.txns, p.alive = nil, 0
+}
+
+// about returns the transactions since the last reset that name dir.
+func (p *spy) about(dir string) (txns []*pb.TxnRequest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.txns {
+		if strings.Contains(r.String(), dir) {
+			txns = append(txns, r)
+		}
+	}
+	return txns
+}
+
+// crowded has the first process hold a key and the others wait for it. The last
+// one's mirror knows the queue.
+func crowded(t testing.TB, stores []*Store) (all []driver.Claim) {
+	t.Helper()
+	for i, s := range stores {
+		c := claimOf("k", "one of many")
+		if i == len(stores)-1 {
+			hintsOf(t, s, c)
+		}
+		c, g := take(t, s, c, long, true)
+		if g.Waiting != (i > 0) {
+			t.Fatalf("number %d: %+v", i, g)
+		}
+		all = append(all, c)
+	}
+	synced(t, stores[len(stores)-1], "k")
+	return all
+}
+
+// Whoever goes in line behind somebody that the mirror knows does not have the
+// server read the queue.
+func TestInLineBehindSomebodyKnown(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 3)
+		me := s[2]
+		spy := spyOn(me)
+		crowd := crowded(t, s)
+		spy.reset()
+		a, g := take(t, me, claimOf("k", "me"), long, true)
+		if !g.Waiting || g.Ticket <= crowd[2].Ticket {
+			t.Errorf("%+v, want a place behind %d", g, crowd[2].Ticket)
+		}
+		for _, r := range spy.about(me.dir("k")) {
+			if c := r.Compare; len(c) != 1 || c[0].RangeEnd != nil || c[0].GetCreateRevision() != crowd[2].Ticket {
+				t.Errorf("it asked %v, want whether the last in line is there", r)
+			}
+		}
+		for i, c := range crowd {
+			mustRelease(t, s[i], c)
+		}
+		if r := renewOne(t, me, a, long); r.State != driver.Held || r.Grant.Token != a.Ticket || r.Grant.TTL < long-time.Second {
+			t.Errorf("at the head: %+v", r)
+		}
+	})
+}
+
+// A mirror that is behind the times does not keep anybody from a free lock.
+func TestMirrorBehindTheTimes(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		crowd := crowded(t, s)
+		for i, c := range crowd {
+			mustRelease(t, s[i], c)
+		}
+		me := s[1]
+		plant := func(e contender) {
+			me.mu.Lock()
+			defer me.mu.Unlock()
+			me.keys["k"].mirror.queue = []contender{e}
+		}
+		gone := contender{Claim: claimOf("k", "gone"), name: me.dir("k") + "gone", rev: crowd[0].Ticket, lease: 1}
+		plant(gone)
+		c, g := take(t, me, claimOf("k", "me"), long, true)
+		if g.Waiting || g.TTL < long-time.Second {
+			t.Errorf("the lock was free: %+v", g)
+		}
+		mustRelease(t, me, c)
+
+		// Nor does it let anybody in beside a holder that it has not heard of,
+		// or hide what is not a lock.
+		h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
+		plant(gone)
+		c, g = take(t, me, claimOf("k", "me"), long, true)
+		if !g.Waiting {
+			t.Errorf("beside a holder: %+v", g)
+		}
+		mustRelease(t, me, c)
+		mustRelease(t, s[0], h)
+		if _, err := s[0].client.Put(t.Context(), me.dir("k")+"data", "theirs"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the mirror has heard of it", 20*time.Second, func() bool {
+			me.mu.Lock()
+			defer me.mu.Unlock()
+			_, ok := me.keys["k"].lastLocked("")
+			return !ok
+		})
+		_, err := me.Acquire(t.Context(), driver.Request{Claim: claimOf("k", "me"), TTL: long, Queue: true})
+		if _, ok := errors.AsType[*driver.NotLockError](err); !ok {
+			t.Errorf("beside a name without a lease: %v, want a *NotLockError", err)
+		}
+	})
+}
+
+// A name whose acquire was not answered holds, others stand behind it, and the
+// repetition finds it by asking whether the last of those is there.
+func TestRepeatedBeforeSomebodyKnown(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		me := openOn(t, testserver.SharedEtcd(t), 1)[0]
+		spy := spyOn(me)
+		warm, _ := take(t, me, claimOf("warm", "me"), long, false)
+		mustRelease(t, me, warm)
+		spy.mu.Lock()
+		spy.lose = true
+		spy.mu.Unlock()
+		r := driver.Request{Claim: claimOf("k", "me"), TTL: long, Queue: true}
+		if _, err := me.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+			t.Fatalf("without its answer: %v, want ErrUnknown", err)
+		}
+		next := claimOf("k", "next")
+		hintsOf(t, me, next)
+		next, g := take(t, me, next, long, true)
+		if !g.Waiting {
+			t.Fatalf("behind the first: %+v", g)
+		}
+		synced(t, me, "k")
+		r.Retry = true
+		g, err := me.Acquire(t.Context(), r)
+		if err != nil || g.Waiting || g.Token >= next.Ticket || g.TTL < long-time.Second {
+			t.Errorf("repeated: %+v (%v), want it held before %d", g, err, next.Ticket)
+		}
+		r.Claim.Ticket = g.Ticket
+		mustRelease(t, me, r.Claim)
+		if r := renewOne(t, me, next, long); r.State != driver.Held {
+			t.Errorf("the next: %+v", r)
+		}
+	})
+}
+
+// Places in line are in no hurry, and go with what comes next: together they
+// are one transaction.
+func TestPlacesGoWithOthers(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	b := &s.batch
+	itemOf := func(name string, patient bool) *item {
+		return &item{dir: name, name: prefixOf(t) + name, patient: patient, txn: &pb.TxnRequest{
+			Success: ops(put(prefixOf(t)+name, "x", 0)),
+		}}
+	}
+	hold := func(on bool) { // as if the time had not come
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.armed = on
+	}
+	hold(true)
+	patient := []*item{itemOf("a", true), itemOf("b", true)}
+	var work sync.WaitGroup
+	do := func(it *item) {
+		if err := b.do(t.Context(), it); err != nil {
+			t.Error(err)
+		}
+	}
+	for i, it := range patient {
+		work.Go(func() { do(it) })
+		eventually(t, "it is in the queue", 20*time.Second, func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return len(b.queue) == i+1
+		})
+	}
+	urgent := itemOf("c", false)
+	do(urgent)
+	work.Wait()
+	for _, it := range patient {
+		if it.rev != urgent.rev {
+			t.Errorf("revision %d, want %d as all of them", it.rev, urgent.rev)
+		}
+	}
+	// When nothing comes they go by themselves, even two that may not go
+	// together.
+	hold(false)
+	for range 2 {
+		work.Go(func() { do(itemOf("d", true)) })
+	}
+	work.Wait()
+}
+
+// A waiter is confirmed by its name and the head of the queue. Several of one
+// process are confirmed by one look at the queue.
+func TestConfirmingWaiters(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		spy := spyOn(s[1])
+		h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
+		var waiters []driver.Claim
+		for range 3 {
+			c, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
+			waiters = append(waiters, c)
+		}
+		reads := func() (reads []*pb.RangeRequest) {
+			for _, r := range spy.about(s[1].dir("k")) {
+				for _, o := range r.Success {
+					if r := o.GetRequestRange(); r != nil {
+						reads = append(reads, r)
+					}
+				}
+			}
+			return reads
+		}
+		states := func(want ...driver.State) {
+			t.Helper()
+			for i, r := range s[1].Renew(t.Context(), waiters[:len(want)], long) {
+				if r.State != want[i] {
+					t.Errorf("number %d: %v (%v), want %v", i, r.State, r.Err, want[i])
+				}
+			}
+		}
+		spy.reset()
+		states(driver.Waiting)
+		if r := reads(); len(r) != 2 || r[0].RangeEnd != nil || r[1].Limit != 1 {
+			t.Errorf("one waiter: it read %v", r)
+		}
+		spy.reset()
+		states(driver.Waiting, driver.Waiting, driver.Waiting)
+		if r := reads(); len(r) != 1 || r[0].Limit != 0 {
+			t.Errorf("three waiters: it read %v", r)
+		}
+		// Without a mirror, as nobody watches: it is found by asking.
+		mustRelease(t, s[0], h)
+		states(driver.Held)
+		states(driver.Held, driver.Waiting, driver.Waiting)
+		mustRelease(t, s[1], waiters[0])
+		waiters = waiters[1:]
+		states(driver.Held, driver.Waiting)
+		// Whoever was removed is not confirmed, also not by the head before it.
+		for _, kv := range names(t, s[0], "k").Kvs {
+			if kv.CreateRevision == waiters[1].Ticket {
+				if _, err := s[0].client.Delete(t.Context(), string(kv.Key)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		waiters[0], waiters[1] = waiters[1], waiters[0]
+		states(driver.Lost)
+	})
+}
+
+// A waiter of whose grant the mirror tells in the midst of a renewal is confirmed
+// for the whole TTL all the same.
+func TestGrantedWhileConfirmed(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		spy := spyOn(s[1])
+		h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
+		c, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
+		mustRelease(t, s[0], h)
+		spy.mu.Lock()
+		spy.before = func() {
+			s[1].mu.Lock()
+			defer s[1].mu.Unlock()
+			s[1].keys["k"].claims[c.ID].held = true
+		}
+		spy.mu.Unlock()
+		if r := renewOne(t, s[1], c, long); r.State != driver.Held || r.Grant.TTL < long-time.Second {
+			t.Errorf("%+v, want it held for the whole TTL", r)
+		}
+		for _, kv := range names(t, s[0], "k").Kvs {
+			s[1].mu.Lock()
+			if l := s[1].leases[seconds(long)]; l == nil || kv.Lease != l.id {
+				t.Error("it is not on the lease for that TTL")
+			}
+			s[1].mu.Unlock()
+		}
+	})
+}
+
+// A lease that was refreshed a moment ago is not refreshed for the next call,
+// unless it ends before what that one is to be promised.
+func TestLeaseRefreshedOnce(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	spy := spyOn(s)
+	c, _ := take(t, s, claimOf("k", "me"), long, false)
+	for left, want := range map[time.Duration]int{time.Hour: 0, long / 2: 1} {
+		s.mu.Lock()
+		l := s.leases[seconds(long)]
+		under := l.asking
+		s.mu.Unlock()
+		if under != nil {
+			<-under.done
+		}
+		s.mu.Lock()
+		l.end = bootclock.Now().Add(left)
+		s.mu.Unlock()
+		spy.reset()
+		r := renewOne(t, s, c, long)
+		if r.State != driver.Held || r.Grant.TTL < long-time.Second {
+			t.Errorf("with %v left: %+v", left, r)
+		}
+		spy.mu.Lock()
+		if spy.alive != want {
+			t.Errorf("with %v left it was refreshed %d times, want %d", left, spy.alive, want)
+		}
+		spy.mu.Unlock()
+	}
+}

@@ -1,0 +1,107 @@
+package etcdstore
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// Release ends a claim: see driver.Locks.
+func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
+	if err := driver.CheckClaim(cl); err != nil {
+		return err
+	}
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	var c *claim
+	if k := s.keys[cl.Key]; k != nil {
+		c = k.claims[cl.ID]
+	}
+	if c == nil {
+		s.mu.Unlock()
+		return s.releaseStranger(ctx, cl)
+	}
+	if under := c.item; under != nil { // a put that comes after the removal would stay
+		s.mu.Unlock()
+		select {
+		case <-under.done:
+			s.late(c, under)
+		case <-ctx.Done():
+			return failure(ctx, ctx.Err())
+		}
+		s.mu.Lock()
+	}
+	if !bootclock.Now().Before(c.deadline) && c.busy == 0 {
+		wake := s.expireLocked(c)
+		s.mu.Unlock()
+		for _, f := range wake {
+			f()
+		}
+		return driver.ErrLost
+	}
+	c.leaving = true
+	it := c.removal()
+	s.mu.Unlock()
+
+	err := s.batch.do(ctx, it)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		c.leaving = false
+		return err
+	}
+	s.endLocked(c)
+	if it.resp.Succeeded || c.doubt.IsZero() {
+		s.forgetLocked(c)
+	} else {
+		s.sweepLocked(c) // the put may still come
+	}
+	if !it.resp.Succeeded {
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// releaseStranger ends a claim that this process did not make, or has
+// forgotten.
+func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
+	k := &lock{key: cl.Key, dir: s.dir(cl.Key)}
+	queue, err := s.list(ctx, k)
+	if err != nil {
+		return err
+	}
+	i := find(queue, cl.ID)
+	if i < 0 || s.dying(cl, queue[i].name) {
+		return driver.ErrLost
+	}
+	it := &item{dir: k.dir, name: queue[i].name, txn: &pb.TxnRequest{
+		Compare: only(createRev(queue[i].name, queue[i].rev)),
+		Success: ops(remove(queue[i].name)),
+	}}
+	if err := s.batch.do(ctx, it); err != nil {
+		return err
+	}
+	if !it.resp.Succeeded {
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// dying reports whether the name is one that this process is about to remove.
+func (s *Store) dying(cl driver.Claim, name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.keys[cl.Key]; k != nil {
+		for c := range k.all {
+			if c.ended && c.name == name {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -34,6 +34,9 @@
 // is synchronous_commit = off. One more connection, taken out of the pool,
 // listens for hints, so that a waiter hears of its turn without asking.
 //
+// A request that has been sent is given a quarter of a second for its answer
+// when its context ends. Without one its connection is closed.
+//
 // Behind a pooler such as PgBouncer in transaction mode nothing can be
 // prepared and nobody can listen. The store notices that, prepares nothing and
 // polls.

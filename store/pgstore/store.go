@@ -26,8 +26,9 @@ type Store struct {
 	wrap   atomic.Bool
 	closed atomic.Bool
 
-	hints hints
-	sweep sweeper
+	patience time.Duration
+	hints    hints
+	sweep    sweeper
 }
 
 var (
@@ -66,10 +67,12 @@ type options struct {
 	poll   time.Duration // how often to look for grants where nobody can listen
 	idle   time.Duration // how long a key is unused before its row is removed
 	sweep  time.Duration // how often to look for such rows
+
+	patience time.Duration // how long a request goes on when its context has ended
 }
 
 func defaults() options {
-	return options{poll: 5 * time.Millisecond, idle: 10 * time.Minute, sweep: 20 * time.Second}
+	return options{poll: 5 * time.Millisecond, idle: 10 * time.Minute, sweep: 20 * time.Second, patience: 250 * time.Millisecond}
 }
 
 // Pooler says that a pooler stands between the program and the server, so that
@@ -92,7 +95,7 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, opts []Option
 	for _, set := range opts {
 		set(&o)
 	}
-	s := &Store{pool: pool, owned: owned}
+	s := &Store{pool: pool, owned: owned, patience: o.patience}
 	if err := s.probe(ctx, o); err != nil {
 		return nil, err
 	}
@@ -173,39 +176,61 @@ func (s *Store) ask(ctx context.Context, sql string, args []any, read func(pgx.R
 	if err != nil {
 		return failure(ctx, notSent{err})
 	}
-	defer conn.Release()
+	later, stop := outlive(ctx, s.patience)
+	defer stop()
+	err = s.askOn(later, conn, sql, args, read)
+	if conn.Conn().IsClosed() {
+		conn.Hijack() // or it keeps its place in the pool until the server sees the end
+	} else {
+		conn.Release()
+	}
+	return failure(ctx, err)
+}
+
+// outlive returns a context that ends a little later than ctx. The answer to a
+// request that was sent is about to come, as a rule. Who left without it would
+// release over another connection, and that could be served first: it would
+// find nothing, and what the request then leaves would stay until it expires.
+func outlive(ctx context.Context, patience time.Duration) (later context.Context, stop func()) {
+	if ctx.Done() == nil {
+		return ctx, func() {}
+	}
+	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	unwatch := context.AfterFunc(ctx, func() { time.AfterFunc(patience, cancel) })
+	return later, func() { unwatch(); cancel() }
+}
+
+func (s *Store) askOn(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, read func(pgx.Rows) error) error {
 	if s.pooled {
 		args = append([]any{pgx.QueryExecModeExec}, args...)
 	}
 	if !s.wrap.Load() {
 		rows, err := conn.Query(ctx, sql, args...)
-		if err = readAll(rows, err, read); err == nil {
-			return nil
-		} else if !isCode(err, wrongIsolation) {
-			return failure(ctx, err)
+		if err = readAll(rows, err, read); !isCode(err, wrongIsolation) {
+			return err
 		}
 		s.wrap.Store(true) // and nothing was done
+	}
+	if s.pooled {
+		return s.wrapped(ctx, conn, sql, args[1:], read)
 	}
 	b := new(pgx.Batch)
 	b.Queue(`BEGIN ISOLATION LEVEL READ COMMITTED`)
 	b.Queue(sql, args...)
 	b.Queue(`COMMIT`)
-	if s.pooled {
-		return failure(ctx, s.wrapped(ctx, conn, sql, args[1:], read))
-	}
 	results := conn.SendBatch(ctx, b)
 	defer results.Close()
 	if _, err := results.Exec(); err != nil {
-		return failure(ctx, err)
+		return err
 	}
 	rows, err := results.Query()
 	if err := readAll(rows, err, read); err != nil {
-		return failure(ctx, err)
+		return err
 	}
 	if _, err := results.Exec(); err != nil {
-		return failure(ctx, err)
+		return err
 	}
-	return failure(ctx, results.Close())
+	return results.Close()
 }
 
 // wrapped is a transaction of several round trips: a batch prepares its

@@ -102,7 +102,9 @@ func (s *Store) askLife(ctx context.Context) (*knownLife, error) {
 	if err != nil || info["run_id"] == "" {
 		return nil, fmt.Errorf("redis: INFO does not show run_id and uptime_in_seconds: %w", errors.ErrUnsupported)
 	}
-	k.Server, k.Age = info["run_id"], time.Duration(up)*time.Second
+	// The server reckons in whole seconds: one that started just before the
+	// second changed says 1 at once.
+	k.Server, k.Age = info["run_id"], time.Duration(max(up-1, 0))*time.Second
 	k.Replicas = int(number(info["connected_slaves"]))
 	return k, nil
 }

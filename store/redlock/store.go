@@ -269,15 +269,33 @@ func (s *Store) Close() error {
 	}
 	s.stop()
 	s.crew.close()
-	var errs []error
-	if s.owned {
-		for _, n := range s.nodes {
+	if !s.owned {
+		return nil
+	}
+	closed := make(chan error, len(s.nodes))
+	for _, n := range s.nodes {
+		go func() {
 			n.opening <- struct{}{} // nobody opens it any more
 			if in := n.inner.Load(); in != nil {
 				if c, ok := in.locks.(driver.Store); ok {
-					errs = append(errs, c.Close())
+					closed <- c.Close()
+					return
 				}
 			}
+			closed <- nil
+		}()
+	}
+	// A server that is silent may keep its client waiting for a last answer,
+	// which then closes by itself.
+	patience := time.NewTimer(nodeTimeout)
+	defer patience.Stop()
+	var errs []error
+	for range s.nodes {
+		select {
+		case err := <-closed:
+			errs = append(errs, err)
+		case <-patience.C:
+			return errors.Join(errs...)
 		}
 	}
 	return errors.Join(errs...)

@@ -1,0 +1,327 @@
+package faulttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+func init() {
+	stores["redlock"] = func(t *testing.T) string {
+		return redlockURL(testserver.Addrs(testserver.SharedRedisNodes(t)), 0)
+	}
+}
+
+// redlockURL is for servers that vote at once, or, if longest is set, when they
+// have run for so long.
+func redlockURL(addrs []string, longest time.Duration) string {
+	url := "redlock://" + strings.Join(addrs, ",")
+	if longest == 0 {
+		return url + "?durable=true"
+	}
+	return fmt.Sprintf("%s?longest-ttl=%v", url, longest)
+}
+
+// aged returns five servers that have run for so long that they vote.
+func aged(t *testing.T, longest time.Duration) []*testserver.RedisServer {
+	t.Helper()
+	nodes := testserver.RedisNodes(t, 5)
+	pairs(t, newLocker(t, redlockURL(testserver.Addrs(nodes), longest), baton.Config{TTL: longest}), 1)
+	return nodes
+}
+
+// pairs returns when a free key was locked and unlocked n times, each with a
+// higher token.
+func pairs(t *testing.T, locks *baton.Locker, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	last := int64(0)
+	for range n {
+		lease, err := locks.Lock(ctx, "pairs/"+t.Name())
+		for err != nil && ctx.Err() == nil {
+			lease, err = locks.Lock(ctx, "pairs/"+t.Name()) // no majority for too long
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if lease.Token() <= last {
+			t.Errorf("token %d after %d", lease.Token(), last)
+		}
+		last = lease.Token()
+		if err := lease.Unlock(); err != nil && !errors.Is(err, baton.ErrLost) {
+			t.Logf("unlock: %v", err)
+		}
+	}
+}
+
+// lastBelief waits until the lease has ended, and returns when it had not.
+func lastBelief(lease *baton.Lease) time.Time {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	var last time.Time
+	for {
+		now := time.Now() // first: the belief lasted at least until then
+		if lease.Err() != nil {
+			return last
+		}
+		last = now
+		<-tick.C
+	}
+}
+
+// behind are proxies of servers.
+func behind(t *testing.T, nodes []*testserver.RedisServer) (proxies []*faultproxy.Proxy, addrs []string) {
+	for _, n := range nodes {
+		p := faultproxy.New(t, n.Addr)
+		proxies, addrs = append(proxies, p), append(addrs, p.Addr)
+	}
+	return proxies, addrs
+}
+
+// Two of five are killed and come back empty, first these and then those, while
+// some hold and some wait. Who holds another lock keeps it.
+func TestRedlockTwoKilled(t *testing.T) {
+	t.Parallel()
+	const longest = 4 * time.Second
+	nodes := aged(t, longest)
+	url := redlockURL(testserver.Addrs(nodes), longest)
+	locks := newLocker(t, url, baton.Config{TTL: longest})
+	held, err := locks.Lock(t.Context(), "held")
+	if err != nil {
+		t.Fatal(err)
+	}
+	crowdOn(t, 3*time.Second, []string{url, url, url, url}, func() {
+		for _, pair := range [][]int{{0, 1}, {2, 3}} {
+			for _, i := range pair {
+				nodes[i].Kill()
+			}
+			pairs(t, locks, 5)
+			for _, i := range pair {
+				nodes[i].Restart()
+			}
+			// Until these vote again the other three are all there is, and they
+			// do not all know the same: time passing is part of the fault.
+			<-time.After(longest + 2*time.Second)
+			pairs(t, locks, 5)
+		}
+	})
+	// It has to live through stops of this machine, too.
+	if err := held.Err(); err != nil && !errors.Is(err, baton.ErrLost) {
+		t.Errorf("the holder: %v", err)
+	} else if err == nil {
+		if lease, err := newLocker(t, url, baton.Config{TTL: longest}).TryLock(t.Context(), "held"); err == nil && held.Err() == nil {
+			t.Errorf("tokens %d and %d are valid together", held.Token(), lease.Token())
+		}
+		if err := held.Unlock(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The holder's majority loses two servers, which come back empty: with one that
+// never had the lock they would be a majority for somebody else. The holder is
+// stopped, so that it cannot put its lock back.
+func TestRedlockForgetfulServers(t *testing.T) {
+	t.Parallel()
+	const longest = 4 * time.Second
+	nodes := aged(t, longest)
+	proxies, addrs := behind(t, nodes[4:])
+	proxies[0].Refuse()
+	url := redlockURL(testserver.Addrs(nodes), longest)
+	holder := startChild(t, redlockURL(append(testserver.Addrs(nodes[:4]), addrs...), longest), "k", longest)
+	token := number(t, holder.expect(t, "held")[0])
+	holder.signal(t, syscall.SIGSTOP)
+	nodes[0].Restart()
+	nodes[1].Restart()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	locks := newLocker(t, url, baton.Config{TTL: longest})
+	lease, err := locks.Lock(ctx, "k")
+	for err != nil && ctx.Err() == nil {
+		lease, err = locks.Lock(ctx, "k")
+	}
+	granted := monotonic()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lease.Token() <= token {
+		t.Errorf("token %d after %d", lease.Token(), token)
+	}
+	holder.signal(t, syscall.SIGCONT)
+	ended := holder.expect(t, "ended")
+	if last := number(t, ended[0]); last > granted {
+		t.Errorf("the holder believed in its lease %v after the next was granted", time.Duration(last-granted))
+	}
+	if err := lease.Unlock(); err != nil && !errors.Is(err, baton.ErrLost) {
+		t.Error(err)
+	}
+}
+
+// Three of five are killed: nobody is granted anything, the error names them,
+// and who holds is told in time. When they are back everybody is served.
+func TestRedlockMajorityKilled(t *testing.T) {
+	t.Parallel()
+	const longest = 3 * time.Second
+	nodes := aged(t, longest)
+	url := redlockURL(testserver.Addrs(nodes), longest)
+	locks := newLocker(t, url, baton.Config{TTL: longest})
+	lease, err := locks.Lock(t.Context(), "held")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := newLocker(t, url, baton.Config{TTL: longest})
+	crowdOn(t, longest, []string{url, url, url}, func() {
+		for _, n := range nodes[:3] {
+			n.Kill()
+		}
+		killed := time.Now()
+		_, err := other.TryLock(t.Context(), "free")
+		if !errors.Is(err, baton.ErrUnavailable) || !strings.Contains(err.Error(), "no majority") {
+			t.Errorf("without a majority: %v", err)
+		} else {
+			for _, n := range nodes[:3] {
+				if !strings.Contains(err.Error(), n.Addr) {
+					t.Errorf("the error does not name %s: %v", n.Addr, err)
+				}
+			}
+		}
+		// No renewal that a majority confirmed was sent after that.
+		if d := lastBelief(lease).Sub(killed); d >= longest {
+			t.Errorf("believed in for %v after the kill, want less than %v", d, longest)
+		}
+		if lost, ok := errors.AsType[*baton.LostError](lease.Err()); !ok || lost.Cause != baton.Expired {
+			t.Errorf("cause: %v", lease.Err())
+		}
+		for _, n := range nodes[:3] {
+			n.Restart()
+		}
+	})
+}
+
+// Two of five swallow everything, and no connection breaks; then two others.
+func TestRedlockBlackHoles(t *testing.T) {
+	t.Parallel()
+	proxies, addrs := behind(t, testserver.SharedRedisNodes(t))
+	url := redlockURL(addrs, 0) + "&prefix=" + t.Name() + ":"
+	locks := newLocker(t, url, baton.Config{})
+	crowdOn(t, 3*time.Second, []string{url, url, url}, func() {
+		for _, pair := range [][]int{{0, 1}, {1, 4}, {3, 2}} {
+			for _, i := range pair {
+				proxies[i].Swallow(faultproxy.ToServer)
+				proxies[i].Swallow(faultproxy.ToClient)
+			}
+			pairs(t, locks, 10)
+			for _, i := range pair {
+				proxies[i].Heal()
+			}
+		}
+	})
+}
+
+// One server after the other is stopped, and two at once.
+func TestRedlockStoppedServers(t *testing.T) {
+	t.Parallel()
+	nodes := testserver.RedisNodes(t, 5)
+	url := redlockURL(testserver.Addrs(nodes), 0)
+	locks := newLocker(t, url, baton.Config{})
+	crowdOn(t, 3*time.Second, []string{url, url, url}, func() {
+		for _, some := range [][]int{{0}, {1}, {2}, {3}, {4}, {0, 3}, {2, 4}} {
+			for _, i := range some {
+				nodes[i].Stop()
+			}
+			pairs(t, locks, 5)
+			for _, i := range some {
+				nodes[i].Cont()
+			}
+		}
+	})
+}
+
+// Answers of two servers are lost after their effect, again and again.
+func TestRedlockAnswersCutAfterTheEffect(t *testing.T) {
+	t.Parallel()
+	nodes := testserver.SharedRedisNodes(t)
+	proxies, addrs := behind(t, nodes[1:3])
+	prefix := "&prefix=" + t.Name() + ":"
+	through := redlockURL(append(addrs, nodes[0].Addr, nodes[3].Addr, nodes[4].Addr), 0) + prefix
+	crowdOn(t, 3*time.Second, []string{through, through, through}, func() {
+		for i := range 20 {
+			select {
+			case <-proxies[i%2].CutAfterRequest(nil):
+			case <-time.After(20 * time.Second):
+				t.Error("no request came through")
+			}
+		}
+	})
+	// Nothing is left of what was not heard of, or not for long.
+	for _, n := range nodes {
+		locks := newLocker(t, "redis://"+n.Addr+"?"+prefix[1:], baton.Config{})
+		for begun := time.Now(); ; <-time.After(20 * time.Millisecond) {
+			info, err := locks.Inspect(t.Context(), t.Name())
+			if err == nil && len(info.Holders)+len(info.Waiters) == 0 {
+				break
+			}
+			if time.Since(begun) > 20*time.Second {
+				t.Errorf("left on %s: %+v, %v", n.Addr, info, err)
+				break
+			}
+		}
+	}
+}
+
+// Three of five fall silent under a holder: it stops believing before they
+// could give its lock away.
+func TestRedlockSilence(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	for name, setUp := range map[string]func(t *testing.T) (addrs []string, silence func()){
+		"black holes": func(t *testing.T) ([]string, func()) {
+			proxies, addrs := behind(t, testserver.SharedRedisNodes(t))
+			return addrs, func() {
+				for _, p := range proxies[:3] {
+					p.Swallow(faultproxy.ToServer)
+					p.Swallow(faultproxy.ToClient)
+				}
+			}
+		},
+		"servers stopped": func(t *testing.T) ([]string, func()) {
+			nodes := testserver.RedisNodes(t, 5)
+			return testserver.Addrs(nodes), func() {
+				for _, n := range nodes[:3] {
+					n.Stop()
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addrs, silence := setUp(t)
+			locks := newLocker(t, redlockURL(addrs, 0), baton.Config{TTL: ttl})
+			lease, err := locks.Lock(t.Context(), t.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx := lease.Context(t.Context())
+			silence()
+			silent := time.Now()
+			// The last renewal was sent before the silence.
+			if d := lastBelief(lease).Sub(silent); d >= ttl {
+				t.Errorf("believed in for %v, the servers expire it after %v", d, ttl)
+			}
+			<-ctx.Done()
+			if lost, ok := errors.AsType[*baton.LostError](context.Cause(ctx)); !ok || lost.Cause != baton.Expired {
+				t.Errorf("cause: %v", context.Cause(ctx))
+			}
+		})
+	}
+}

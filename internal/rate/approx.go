@@ -1,0 +1,141 @@
+package rate
+
+import "math/bits"
+
+// Approx is the sliding window that is estimated from two counters: that of the
+// present window, and that of the one before, as if it had come evenly. It
+// needs little, allows less than twice the limit within any window, and may
+// refuse what a true sliding window allows. Its state is
+//
+//	kind, period, number of the window, limit, count in the window before, count
+type Approx struct {
+	Limit, Period int64
+	Grain         int64 // µs: what it rounds time to, so that its products are exact
+}
+
+// NewApprox returns an estimated sliding window.
+func NewApprox(limit, period int64) (*Approx, error) {
+	if err := checkWindow(limit, period); err != nil {
+		return nil, err
+	}
+	a := &Approx{Limit: limit, Period: period, Grain: 1}
+	for {
+		if hi, lo := bits.Mul64(uint64(8*limit), uint64(period/a.Grain)); hi == 0 && lo < exact {
+			return a, nil
+		}
+		a.Grain *= 10
+		if period%a.Grain != 0 {
+			return nil, refuse("%d per %d µs cannot be counted exactly: choose a rounder period or a smaller limit", limit, period)
+		}
+	}
+}
+
+// Capacity is the limit.
+func (a *Approx) Capacity() int64 { return a.Limit }
+
+func (a *Approx) index(now int64) int64 { return (now - floorMod(now, a.Period)) / a.Period }
+
+// Settle is as Algorithm says.
+func (a *Approx) Settle(s State, now int64) State {
+	if len(s) != 6 || s[0] != kindApprox || s[1] < 1 || s[3] < 1 || s[4] < 0 || s[5] < 0 {
+		return s[:0]
+	}
+	at := a.index(now)
+	if s[1] != a.Period { // windows of another length: what still counts is as of now
+		old := Approx{Limit: s[3], Period: s[1], Grain: 1}
+		if s = old.Settle(s, now); len(s) == 0 {
+			return s
+		}
+		s[1], s[2], s[4], s[5] = a.Period, at, 0, s[4]+s[5]
+	}
+	switch on := at - s[2]; {
+	case on >= 2 || on == 1 && s[5] == 0:
+		return s[:0]
+	case on == 1:
+		s[2], s[4], s[5] = at, s[5], 0
+	case on < -1:
+		s[2], s[4], s[5] = at, 0, min(s[4]+s[5], 2*s[3])
+	}
+	if s[3] != a.Limit {
+		s[3], s[4], s[5] = a.Limit, min(s[4], a.Limit), min(s[5], a.Limit)
+	}
+	return s
+}
+
+// parts are the counts, and how much of the window has passed. A clock that is
+// behind the window is at its begin.
+func (a *Approx) parts(s State, now int64) (before, count, passed, length int64) {
+	length = a.Period / a.Grain
+	if len(s) == 0 {
+		return 0, 0, floorMod(now, a.Period) / a.Grain, length
+	}
+	return s[4], s[5], max(now-s[2]*a.Period, 0) / a.Grain, length
+}
+
+// Status is as Algorithm says.
+func (a *Approx) Status(s State, now int64) Status {
+	before, count, passed, length := a.parts(s, now)
+	st := Status{Remaining: max((a.Limit*length-before*(length-passed))/length-count, 0)}
+	begin := now - passed*a.Grain
+	if len(s) > 0 {
+		begin = s[2] * a.Period
+	}
+	switch {
+	case count > 0:
+		st.Reset = begin + 2*a.Period - now
+	case before > 0:
+		st.Reset = begin + a.Period - now
+	}
+	if st.Remaining < a.Limit {
+		st.Next = a.retry(s, now, st.Remaining+1)
+	}
+	return st
+}
+
+// Ask is as Algorithm says.
+func (a *Approx) Ask(s State, now, cost int64) Answer {
+	before, count, passed, length := a.parts(s, now)
+	if before*(length-passed)+(count+cost)*length <= a.Limit*length {
+		return Answer{OK: true}
+	}
+	return Answer{Retry: a.retry(s, now, cost)}
+}
+
+func (a *Approx) retry(s State, now, cost int64) int64 {
+	before, count, _, length := a.parts(s, now)
+	begin := s[2] * a.Period
+	if count+cost > a.Limit { // not in this window
+		begin += a.Period
+		before, count = count, 0
+	}
+	at := int64(0)
+	if before > 0 {
+		at = max(length-(a.Limit-count-cost)*length/before, 0)
+	}
+	return begin + at*a.Grain - now
+}
+
+// Take is as Algorithm says.
+func (a *Approx) Take(s State, now, cost int64) State {
+	if len(s) == 0 {
+		s = append(s, kindApprox, a.Period, a.index(now), a.Limit, 0, 0)
+	}
+	s[5] = min(s[5]+min(cost, 2*a.Limit), 2*a.Limit)
+	return s
+}
+
+// Give is as Algorithm says.
+func (a *Approx) Give(s State, now, cost, at int64) State {
+	if len(s) == 0 {
+		return s
+	}
+	if i := a.index(at); i == s[2] {
+		s[5] -= min(s[5], cost)
+	} else if i == s[2]-1 {
+		s[4] -= min(s[4], cost)
+	}
+	if s[4] == 0 && s[5] == 0 {
+		return s[:0]
+	}
+	return s
+}

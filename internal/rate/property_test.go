@@ -1,0 +1,348 @@
+package rate
+
+import (
+	"flag"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+var steps = flag.Int("steps", 200_000, "how many random steps each property test takes per algorithm")
+
+// kinds makes random limits, small ones, so that the edges are met.
+var kinds = map[string]func(r *rand.Rand) (Algorithm, error){
+	"fixed window": func(r *rand.Rand) (Algorithm, error) {
+		return NewFixed(1+r.Int64N(20), 1+r.Int64N(1000), r.Int64N(1000))
+	},
+	"strict": func(r *rand.Rand) (Algorithm, error) {
+		m := 1 + r.Int64N(10)
+		return NewSliding(1+r.Int64N(20), m*(1+r.Int64N(100)), m, true)
+	},
+	"classic": func(r *rand.Rand) (Algorithm, error) {
+		m := 1 + r.Int64N(10)
+		return NewSliding(1+r.Int64N(20), m*(1+r.Int64N(100)), m, false)
+	},
+	"two counters": func(r *rand.Rand) (Algorithm, error) { return NewApprox(1+r.Int64N(20), 1+r.Int64N(1000)) },
+	"log":          func(r *rand.Rand) (Algorithm, error) { return NewLog(1+r.Int64N(20), 1+r.Int64N(1000)) },
+	"token bucket": func(r *rand.Rand) (Algorithm, error) {
+		return NewBucket(1+r.Int64N(30), 1+r.Int64N(1000), 1+r.Int64N(20))
+	},
+	"leaky bucket": func(r *rand.Rand) (Algorithm, error) {
+		n := 1 + r.Int64N(20)
+		return NewQueue(1+r.Int64N(30), 1+r.Int64N(1000), n, r.Int64N(n+1))
+	},
+}
+
+// each runs f with many random limits of each kind, n steps in all.
+func each(t *testing.T, f func(t *testing.T, r *rand.Rand, a Algorithm, n int)) {
+	for name, make := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const at = 500
+			for i := range max(*steps/at, 1) {
+				r := rand.New(rand.NewPCG(1, uint64(i)))
+				a, err := make(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if f(t, r, a, at); t.Failed() {
+					t.Fatalf("%+v, number %d", a, i)
+				}
+			}
+		})
+	}
+}
+
+// pause is a random time to the next request.
+func pause(r *rand.Rand) int64 {
+	switch r.IntN(4) {
+	case 0:
+		return 0
+	case 1:
+		return r.Int64N(5)
+	case 2:
+		return r.Int64N(100)
+	}
+	return r.Int64N(600)
+}
+
+// A promise is neither early nor late, and who is refused changes nothing.
+func TestPromises(t *testing.T) {
+	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
+		var s State
+		now := int64(1_800_000_000_000_000) + r.Int64N(1000)
+		at := func(moment, cost int64) bool { return a.Ask(a.Settle(slices.Clone(s), moment), moment, cost).OK }
+		left := func(moment int64) int64 { return a.Status(a.Settle(slices.Clone(s), moment), moment).Remaining }
+		for range n {
+			now += pause(r)
+			s = a.Settle(s, now)
+			before := slices.Clone(s)
+			cost := 1 + r.Int64N(a.Capacity())
+			st := a.Status(s, now)
+			answer := a.Ask(s, now, cost)
+			if !slices.Equal(s, before) {
+				t.Fatalf("asking made %v of %v", s, before)
+			}
+			if answer.OK != (cost <= st.Remaining) {
+				t.Fatalf("%d: %+v, %+v", cost, answer, st)
+			}
+			if !answer.OK && (answer.Retry < 1 || at(now+answer.Retry-1, cost) || !at(now+answer.Retry, cost)) {
+				t.Fatalf("%d of %v at %d: %+v is wrong", cost, s, now, answer)
+			}
+			if (st.Next == 0) != (st.Remaining == a.Capacity()) ||
+				st.Next > 0 && (left(now+st.Next-1) > st.Remaining || left(now+st.Next) <= st.Remaining) {
+				t.Fatalf("%v at %d: %+v, next is wrong", s, now, st)
+			}
+			if (st.Reset == 0) != (len(s) == 0) ||
+				st.Reset > 0 && (len(a.Settle(slices.Clone(s), now+st.Reset-1)) == 0 || len(a.Settle(slices.Clone(s), now+st.Reset)) != 0) {
+				t.Fatalf("%v at %d: %+v, reset is wrong", s, now, st)
+			}
+			switch {
+			case answer.OK:
+				s = a.Take(s, now, cost)
+				if got := a.Status(s, now); got.Remaining != st.Remaining-cost {
+					t.Fatalf("took %d of %+v: %+v", cost, st, got)
+				}
+				if r.IntN(5) == 0 {
+					s = a.Give(s, now, cost, now)
+					if got := a.Status(s, now); got.Remaining != st.Remaining {
+						t.Fatalf("took and gave %d of %+v: %+v", cost, st, got)
+					}
+				}
+			case r.IntN(10) == 0:
+				s = a.Take(s, now, cost) // debt
+			}
+			for _, v := range s {
+				if v < 0 || v >= exact {
+					t.Fatalf("a state that a double cannot hold: %v", s)
+				}
+			}
+		}
+	})
+}
+
+// What was allowed, as moments, one for each.
+type history []int64
+
+// most is the most within any half-open window of that length.
+func (h history) most(length int64) (n int) {
+	first := 0
+	for i := range h {
+		for h[first] <= h[i]-length {
+			first++
+		}
+		n = max(n, i-first+1)
+	}
+	return n
+}
+
+// No more is ever allowed in any window than the algorithm's bound.
+func TestBounds(t *testing.T) {
+	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
+		var s State
+		var h history
+		now := int64(0)
+		for range n {
+			now += pause(r)
+			cost := 1 + r.Int64N(a.Capacity())
+			if r.IntN(2) == 0 {
+				cost = 1
+			}
+			all := []State{s}
+			if Decide([]Algorithm{a}, all, now, cost).OK {
+				for range cost {
+					h = append(h, now)
+				}
+			}
+			s = all[0]
+		}
+		bound := func(length, want int64) {
+			if got := h.most(length); int64(got) > want {
+				t.Errorf("%d within %d µs, at most %d may be", got, length, want)
+			}
+		}
+		switch a := a.(type) {
+		case *Fixed:
+			bound(a.Period, 2*a.Limit)
+		case *Sliding:
+			if a.Strict {
+				bound(a.Part*a.Parts, a.Limit)
+			} else {
+				bound(a.Part*a.Parts, 2*a.Limit)
+				bound(a.Part*(a.Parts-1)+1, a.Limit)
+			}
+		case *Approx:
+			bound(a.Period, 2*a.Limit-1)
+			if a.Limit == 1 {
+				bound(a.Period, 1)
+			}
+		case *Log:
+			bound(a.Period, a.Limit)
+		case *Bucket:
+			for _, length := range []int64{1, a.Period, 10 * a.Period} {
+				bound(length, a.Burst+(length-1)*a.Tokens/a.Period+1)
+			}
+		}
+	})
+}
+
+// The bucket is one of fractions, and the log one that remembers all.
+func TestAgainstModels(t *testing.T) {
+	models := map[string]func(Algorithm) func(now, cost int64) bool{
+		"token bucket": fractions, "leaky bucket": fractions, "log": allMoments,
+	}
+	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
+		var model func(now, cost int64) bool
+		switch a.(type) {
+		case *Bucket:
+			model = models["token bucket"](a)
+		case *Log:
+			model = models["log"](a)
+		default:
+			return
+		}
+		var s State
+		now := int64(0)
+		for range n / 10 {
+			now += pause(r)
+			cost := 1 + r.Int64N(a.Capacity())
+			all := []State{s}
+			got := Decide([]Algorithm{a}, all, now, cost).OK
+			s = all[0]
+			if want := model(now, cost); got != want {
+				t.Fatalf("%d at %d: %v, want %v", cost, now, got, want)
+			}
+		}
+	})
+}
+
+// fractions holds a level that leaks, as a fraction.
+func fractions(a Algorithm) func(now, cost int64) bool {
+	b := a.(*Bucket)
+	level, last := new(big.Rat), int64(0)
+	full := new(big.Rat).SetInt64(b.Burst)
+	return func(now, cost int64) bool {
+		level.Sub(level, big.NewRat((now-last)*b.Tokens, b.Period))
+		if last = now; level.Sign() < 0 {
+			level.SetInt64(0)
+		}
+		then := new(big.Rat).Add(level, new(big.Rat).SetInt64(cost))
+		if then.Cmp(full) > 0 {
+			return false
+		}
+		level = then
+		return true
+	}
+}
+
+func allMoments(a Algorithm) func(now, cost int64) bool {
+	l := a.(*Log)
+	var all []int64
+	return func(now, cost int64) bool {
+		all = slices.DeleteFunc(all, func(at int64) bool { return at <= now-l.Period })
+		if int64(len(all))+cost > l.Limit {
+			return false
+		}
+		for range cost {
+			all = append(all, now)
+		}
+		return true
+	}
+}
+
+// A clock that goes back allows nothing that was not allowed before, and what
+// it locks it does not lock for longer than two windows, however far it goes.
+func TestClockGoesBack(t *testing.T) {
+	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
+		for range n / 50 {
+			var s State
+			now := int64(1_800_000_000_000_000) + r.Int64N(1000)
+			for range 20 {
+				now += pause(r)
+				all := []State{s}
+				Decide([]Algorithm{a}, all, now, 1+r.Int64N(a.Capacity()))
+				s = all[0]
+			}
+			left := a.Status(a.Settle(slices.Clone(s), now), now).Remaining
+			back := now - 1 - pause(r)
+			if r.IntN(3) == 0 {
+				back = now - 3600*sec
+			}
+			s = a.Settle(s, back)
+			st := a.Status(s, back)
+			if st.Remaining > left {
+				t.Fatalf("%d left at %d, %+v at %d", left, now, st, back)
+			}
+			if full := longest(a); st.Reset > 2*full {
+				t.Fatalf("%+v after the clock went back, %d from full to fresh", st, full)
+			}
+		}
+	})
+}
+
+// longest is how long it takes at most from full to fresh.
+func longest(a Algorithm) int64 {
+	switch a := a.(type) {
+	case *Fixed:
+		return a.Period
+	case *Sliding:
+		return a.Part * a.life()
+	case *Approx:
+		return 2 * a.Period
+	case *Log:
+		return a.Period
+	}
+	b := a.(*Bucket)
+	return b.of(b.Burst).ceil()
+}
+
+// However limits change, a state stays one: within the capacity, fresh in time.
+func TestAnyStateSettles(t *testing.T) {
+	var names []string
+	for name := range kinds {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
+		s, now := State(nil), int64(1_800_000_000_000_000)
+		for range n {
+			now += pause(r)
+			if r.IntN(20) == 0 {
+				b, err := kinds[names[r.IntN(len(names))]](r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				a = b
+			}
+			before := fmt.Sprint(s)
+			all := []State{s}
+			d := Decide([]Algorithm{a}, all, now, r.Int64N(a.Capacity()+2))
+			s = all[0]
+			st := a.Status(s, now)
+			if st.Remaining < 0 || st.Remaining > a.Capacity() || st.Reset < 0 || !d.OK && d.Retry < 1 {
+				t.Fatalf("%s became %v, %+v, %+v", before, s, d, st)
+			}
+		}
+	})
+}
+
+// Limits that cannot be kept exactly are refused.
+func TestLimitsAreRefused(t *testing.T) {
+	for _, err := range []error{
+		second(NewFixed(0, 1, 0)), second(NewFixed(1, 0, 0)), second(NewFixed(exact, 1, 0)), second(NewFixed(1, exact, 0)), second(NewFixed(-1, 1, 0)),
+		second(NewSliding(1, 10, 3, true)), second(NewSliding(1, 10, 0, true)), second(NewSliding(1, 10_000, MaxParts+1, true)),
+		second(NewApprox(exact/8, 3600*sec+1)), second(NewLog(MaxLog+1, 1)),
+		second(NewBucket(1, 1, 0)), second(NewBucket(1, 1, exact/4)), second(NewBucket(exact/8, exact/8-1, 1000)), second(NewBucket(1, 3600*sec, 1_000_000)),
+		second(NewQueue(1, 1, 5, 6)), second(NewQueue(1, 1, 5, -1)), second(NewCalendar(0, nil)),
+	} {
+		if err == nil {
+			t.Error("accepted")
+		} else if _, ok := err.(*LimitError); !ok {
+			t.Errorf("%T: %v", err, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }

@@ -1,0 +1,146 @@
+// Package rate decides about rate limits: one pure state machine for each
+// algorithm. It is what every store does, and what the scripts and statements
+// of those that decide on their servers are compared with.
+//
+// Times are microseconds since 1970 and come as arguments. All numbers are
+// integers, and every result is rounded so that a promise is never early: waits
+// up, what remains down. All values that a decision computes stay below 2^53,
+// so that a language whose only number is a double decides the same.
+//
+// A state is a list of integers, the same in every store; nil is that of a key
+// that was never used. Nothing keeps it: a state that is dropped when its
+// Status.Reset has passed is missed by nobody.
+package rate
+
+import (
+	"fmt"
+	"math"
+)
+
+// State is what an algorithm remembers of one key. The first number tells which
+// algorithm's it is.
+type State []int64
+
+const (
+	kindFixed = iota + 1
+	kindSliding
+	kindApprox
+	kindLog
+	kindBucket
+)
+
+// Never is a Retry that does not come: the cost is above the capacity.
+const Never = math.MaxInt64
+
+// An Algorithm is one of this package's, with its limits. Its methods expect a
+// state that Settle returned for the same moment, change it in place, and
+// return what has become of it.
+type Algorithm interface {
+	// Capacity is the largest cost that is ever allowed.
+	Capacity() int64
+
+	// Settle brings a state to the present: it forgets what has expired and
+	// converts what other limits have left, of which whatever was consumed
+	// stays so, up to the capacity. To a clock that went back the state is
+	// as the last moment that it saw left it, until the clock has caught up;
+	// but one that went back by more than it takes to become fresh is
+	// believed. A state that this algorithm did not write is fresh.
+	Settle(s State, now int64) State
+
+	// Status describes the state.
+	Status(s State, now int64) Status
+
+	// Ask says whether cost, from 1 to the capacity, is allowed.
+	Ask(s State, now, cost int64) Answer
+
+	// Take consumes cost, whether or not that is allowed. What it exceeds
+	// the capacity by is debt, of at most one capacity.
+	Take(s State, now, cost int64) State
+
+	// Give returns what was taken at a moment, as far as it still counts,
+	// and never more than was taken.
+	Give(s State, now, cost, at int64) State
+}
+
+// Status is what a state means.
+type Status struct {
+	Remaining int64 // the largest cost that is allowed now
+	Next      int64 // µs until Remaining grows, 0 if it is the capacity
+	Reset     int64 // µs until the state is that of a fresh key
+}
+
+// Answer is what an algorithm says of a cost.
+type Answer struct {
+	OK    bool
+	Wait  int64 // if OK: µs until its turn, above 0 for LeakyBucket alone
+	Retry int64 // if not: the fewest µs after which it would be allowed if nothing else were
+}
+
+// Decision is what came of a question to several limits.
+type Decision struct {
+	OK      bool
+	Wait    int64 // the longest of all
+	Retry   int64 // the longest of those that refused
+	Refused []int // which
+	Answers []Answer
+}
+
+// Decide asks all limits for the same cost, and takes it from all or from
+// none. With cost 0 nothing is taken. The states, which need not be settled, are
+// changed in place.
+func Decide(limits []Algorithm, states []State, now, cost int64) Decision {
+	d := Decision{OK: true, Answers: make([]Answer, len(limits))}
+	for i, l := range limits {
+		states[i] = l.Settle(states[i], now)
+		a := Answer{OK: true}
+		switch {
+		case cost > l.Capacity():
+			a = Answer{Retry: Never}
+		case cost > 0:
+			a = l.Ask(states[i], now, cost)
+		}
+		d.Answers[i] = a
+		if !a.OK {
+			d.OK = false
+			d.Refused = append(d.Refused, i)
+			d.Retry = max(d.Retry, a.Retry)
+		}
+		d.Wait = max(d.Wait, a.Wait)
+	}
+	if !d.OK {
+		d.Wait = 0
+	} else if cost > 0 {
+		for i, l := range limits {
+			states[i] = l.Take(states[i], now, cost)
+		}
+	}
+	return d
+}
+
+// exact is the end of the integers that a double holds.
+const exact = 1 << 53
+
+// latest is the end of the times that are expected, in 2096.
+const latest = 4e15
+
+// LimitError refuses limits.
+type LimitError struct{ Why string }
+
+func (e *LimitError) Error() string { return "rate: " + e.Why }
+
+func refuse(format string, args ...any) error { return &LimitError{fmt.Sprintf(format, args...)} }
+
+// checkWindow refuses windows of limit per period.
+func checkWindow(limit, period int64) error {
+	switch {
+	case limit < 1:
+		return refuse("the limit is %d: it must be at least 1", limit)
+	case limit >= exact/4:
+		return refuse("the limit is %d: at most %d can be counted", limit, int64(exact/4-1))
+	case period < 1:
+		return refuse("the period is %d µs: it must be at least 1", period)
+	case period >= exact-latest:
+		return refuse("the period is %d µs: at most %d can be counted", period, int64(exact-latest-1))
+	}
+	return nil
+}

@@ -114,7 +114,8 @@ func newZooKeeper(t TB, java, dir string, port int, main string, lines []string)
 	}
 	args = append(args, "-cp", dir+":"+zookeeperJar+":/usr/share/java/slf4j-simple.jar", main, filepath.Join(dir, "zoo.cfg"))
 	s.Process = Process{t: t, path: java, args: args, dir: dir, ready: func(int) error {
-		conf, err := s.Ask("conf")
+		// One who comes while the server starts may never be answered.
+		conf, err := s.ask("conf", 500*time.Millisecond)
 		if err != nil {
 			return err
 		}
@@ -151,12 +152,16 @@ admin.enableServer=false
 
 // Ask sends one of the commands of four letters.
 func (s *ZooKeeperServer) Ask(command string) (string, error) {
+	return s.ask(command, 5*time.Second)
+}
+
+func (s *ZooKeeperServer) ask(command string, within time.Duration) (string, error) {
 	c, err := net.DialTimeout("tcp", s.Addr, time.Second)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(5 * time.Second)) // fails with the next use
+	_ = c.SetDeadline(time.Now().Add(within)) // fails with the next use
 	if _, err := io.WriteString(c, command); err != nil {
 		return "", err
 	}
@@ -303,14 +308,14 @@ func RunJava(t TB, jars []string, source string, args ...string) (string, error)
 	return string(out), err
 }
 
-// JavaCommand makes the command that runs a Java source of one file with the
-// jars.
-func JavaCommand(t TB, jars []string, source string, args ...string) *exec.Cmd {
+// JavaCommand makes the command that runs a class, or a source of one file,
+// with the jars.
+func JavaCommand(t TB, jars []string, class string, args ...string) *exec.Cmd {
 	t.Helper()
 	path := java(t)
 	cmd := exec.Command(path, slices.Concat([]string{
 		"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
-		"-cp", strings.Join(jars, ":"), source,
+		"-cp", strings.Join(jars, ":"), class,
 	}, args)...)
 	cmd.SysProcAttr = childAttr()
 	return cmd

@@ -3,18 +3,27 @@ package zkstore
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// What an acquisition and its release cost the server. A few requests more in
-// many rounds are the pings of the client; a few less, the first and the last
-// who wait are not measured as a whole.
+// What an acquisition and its release cost the server. Sessions are so long
+// that nothing is sent to keep them. A few requests less in many rounds: the
+// first and the last who wait are not measured as a whole.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	const rounds, others = 50, 10
-	server := testserver.ZooKeeper(t)
+	server := testserver.ZooKeeper(t, "maxSessionTimeout=1200000")
+	open := func(t *testing.T, root string) *Store {
+		return patient(mustOpen(t, Options{Servers: []string{server.Addr}, Root: root, Session: 20 * time.Minute}))
+	}
+	writer := func(key string) driver.Request {
+		r := writer(key)
+		r.TTL = time.Minute
+		return r
+	}
 	expect := func(t *testing.T, got testserver.Counters, requests, commits int64) {
 		t.Helper()
 		if got.Commits != commits*rounds {
@@ -26,7 +35,7 @@ func TestCost(t *testing.T) {
 	}
 
 	t.Run("nobody else, a known key", func(t *testing.T) {
-		s := openOn(t, "", server.Addr)
+		s := open(t, "/"+driver.NewID())
 		r := writer("k")
 		hold(t, s, r)
 		release(t, s, r)
@@ -39,7 +48,7 @@ func TestCost(t *testing.T) {
 		}), 2, 2)
 	})
 	t.Run("a new key", func(t *testing.T) {
-		s := openOn(t, "", server.Addr)
+		s := open(t, "/"+driver.NewID())
 		r := writer("k")
 		hold(t, s, r) // makes the root
 		release(t, s, r)
@@ -60,13 +69,10 @@ func TestCost(t *testing.T) {
 		"eight processes that wait":   {9, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
+			root := "/" + driver.NewID()
 			var stores []*Store
 			for range c.stores {
-				root := ""
-				if stores != nil {
-					root = stores[0].root
-				}
-				stores = append(stores, openOn(t, root, server.Addr))
+				stores = append(stores, open(t, root))
 			}
 			type waiter struct {
 				driver.Request
@@ -91,7 +97,7 @@ func TestCost(t *testing.T) {
 			expect(t, counted(t, server, func() {
 				for range rounds {
 					release(t, holder.s, holder.Request)
-					awaitGrant(t, line[0].hints)
+					awaitHeld(t, line[0].s, line[0].Request, line[0].hints)
 					holder = line[0]
 					line = append(line[1:], join(true))
 				}
@@ -99,7 +105,7 @@ func TestCost(t *testing.T) {
 		})
 	}
 	t.Run("three hundred renewed", func(t *testing.T) {
-		s := openOn(t, "", server.Addr)
+		s := open(t, "/"+driver.NewID())
 		var claims []driver.Claim
 		for i := range 300 {
 			r := writer(fmt.Sprint("k", i))
@@ -108,7 +114,7 @@ func TestCost(t *testing.T) {
 		}
 		expect(t, counted(t, server, func() {
 			for range rounds {
-				for _, a := range s.Renew(t.Context(), claims, ttl) {
+				for _, a := range s.Renew(t.Context(), claims, time.Minute) {
 					if a.State != driver.Held {
 						t.Fatalf("renewed: %+v", a)
 					}

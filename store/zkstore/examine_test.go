@@ -62,11 +62,14 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 		{name: "a missing root", o: Options{Root: "/missing"}, want: []string{"root-missing"}},
 		{name: "a short session", o: Options{Session: 4 * time.Second}, want: []string{"session-timeout"}, not: []string{"session-bounds"}},
 		{name: "a session out of bounds", o: Options{Session: time.Hour}, want: []string{"session-bounds"}, not: []string{"session-long"}},
-		{name: "a long session", lines: []string{"maxSessionTimeout=120000"}, o: Options{Session: time.Minute}, want: []string{"session-long"}},
-		{name: "a long tick", lines: []string{"tickTime=10000"}, want: []string{"tick"}},
-		{name: "sessions shorter than ticks", lines: []string{"minSessionTimeout=1000"}, want: []string{"min-session"}},
-		{name: "few connections", lines: []string{"maxClientCnxns=60"}, want: []string{"max-connections"}},
-		{name: "synced", lines: []string{"-Dzookeeper.forceSync=yes"}, held: true, not: []string{"force-sync"}},
+		{
+			name: "bounds of a server", lines: []string{"minSessionTimeout=1000", "maxSessionTimeout=120000", "maxClientCnxns=60"},
+			o: Options{Session: time.Minute}, want: []string{"session-long", "min-session", "max-connections"}, not: []string{"tick"},
+		},
+		{
+			name: "a long tick, synced", lines: []string{"tickTime=10000", "-Dzookeeper.forceSync=yes"}, held: true,
+			want: []string{"tick"}, not: []string{"min-session", "force-sync"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

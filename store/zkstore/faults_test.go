@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -15,8 +16,10 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// creates matches the transaction that makes the nodes of a request.
-func creates(request []byte) bool { return bytes.Contains(request, []byte("_c_")) }
+// creates matches the transaction that makes or deletes nodes of a key.
+func creates(s *Store, key string) func(request []byte) bool {
+	return func(request []byte) bool { return bytes.Contains(request, []byte(s.parent(key)+"/_c_")) }
+}
 
 // The answer is lost after the nodes were made, twenty times: whoever asks
 // again finds them, whoever gives up leaves none behind, and so does whoever
@@ -30,10 +33,15 @@ func TestAnswersLostLeaveNoGhosts(t *testing.T) {
 	first := writer("k")
 	token := hold(t, s, first).Token // the parent is known from now on
 	release(t, s, first)
+	var left []string // the keys of those who were never heard of again
 	for i := range 20 {
-		cut := proxy.CutAfterRequest(creates)
 		r := writer("k")
-		r.TTL = time.Second
+		if i%3 == 2 {
+			r.Key, r.TTL = fmt.Sprint("left", i), time.Second
+			left = append(left, r.Key)
+		}
+		eventually(t, "a connection", func() bool { return s.session.link().up })
+		cut := proxy.CutAfterRequest(creates(s, r.Key))
 		_, err := s.Acquire(t.Context(), r)
 		if !errors.Is(err, driver.ErrUnknown) {
 			t.Fatalf("round %d: %v, want driver.ErrUnknown", i, err)
@@ -62,15 +70,18 @@ func TestAnswersLostLeaveNoGhosts(t *testing.T) {
 		}
 		eventually(t, "an empty line", func() bool { return len(lineOf(t, direct, s, "k")) == 0 })
 	}
+	for _, key := range left {
+		eventually(t, "an empty line", func() bool { return len(lineOf(t, direct, s, key)) == 0 })
+	}
 }
 
 // The answer to a release is lost: it was done, or it will be.
 func TestReleaseWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	for name, arm := range map[string]func(*faultproxy.Proxy) <-chan struct{}{
-		"done":     func(p *faultproxy.Proxy) <-chan struct{} { return p.CutAfterRequest(creates) },
-		"not done": func(p *faultproxy.Proxy) <-chan struct{} { return p.CutBeforeRequest(creates) },
+	for name, arm := range map[string]func(p *faultproxy.Proxy, deletes func([]byte) bool) <-chan struct{}{
+		"done":     (*faultproxy.Proxy).CutAfterRequest,
+		"not done": (*faultproxy.Proxy).CutBeforeRequest,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -78,7 +89,7 @@ func TestReleaseWithoutAnAnswer(t *testing.T) {
 			s := openOn(t, "", proxy.Addr)
 			r := writer("k")
 			hold(t, s, r)
-			cut := arm(proxy)
+			cut := arm(proxy, creates(s, r.Key))
 			if err := s.Release(t.Context(), r.Claim); !errors.Is(err, driver.ErrUnknown) {
 				t.Errorf("release: %v, want driver.ErrUnknown", err)
 			}
@@ -162,7 +173,7 @@ func TestSilentConnection(t *testing.T) {
 	server := testserver.ZooKeeper(t, "tickTime=500")
 	proxy := faultproxy.New(t, server.Addr)
 	s := mustOpen(t, Options{Servers: []string{proxy.Addr}, Session: 2 * time.Second})
-	other := mustOpen(t, Options{Servers: []string{server.Addr}})
+	other := patient(mustOpen(t, Options{Servers: []string{server.Addr}}))
 	r := writer("k")
 	r.TTL = time.Second
 	var b belief
@@ -182,7 +193,6 @@ func TestSilentConnection(t *testing.T) {
 	if !acquire(t, other, next).Waiting {
 		t.Fatal("two hold")
 	}
-	keepWaiting(t, other, next)
 	proxy.Hold(faultproxy.ToServer)
 	proxy.Hold(faultproxy.ToClient)
 	after, granted := awaitHeld(t, other, next, hints)
@@ -204,8 +214,8 @@ func TestSilentConnection(t *testing.T) {
 	})
 }
 
-// keepWaiting confirms a waiter for as long as the test runs.
-func keepWaiting(t *testing.T, s *Store, r driver.Request) {
+// keepRenewing confirms a claim for as long as the test runs.
+func keepRenewing(t *testing.T, s *Store, r driver.Request) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -250,7 +260,7 @@ func TestPartitionedFollower(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	other := mustOpen(t, Options{Servers: []string{e.Nodes[third].Addr}, Session: 20 * tick, Root: "/p"})
+	other := patient(mustOpen(t, Options{Servers: []string{e.Nodes[third].Addr}, Session: 20 * tick, Root: "/p"}))
 	for _, ticks := range []time.Duration{2, 4, 10} {
 		p := &pair{name: (ticks * tick).String()}
 		p.s = mustOpen(t, Options{Servers: []string{e.Nodes[follower].Addr}, Session: ticks * tick, Root: "/p"})
@@ -266,7 +276,6 @@ func TestPartitionedFollower(t *testing.T) {
 		if !acquire(t, other, next).Waiting {
 			t.Fatal("two hold")
 		}
-		keepWaiting(t, other, next)
 		wg.Go(func() { p.b.keep(ctx, p.s, p.r) })
 		pairs = append(pairs, p)
 	}
@@ -356,7 +365,12 @@ func TestContextEndsWithoutAnAnswer(t *testing.T) {
 	release(t, s, warm)
 	proxy.Hold(faultproxy.ToClient)
 	for _, call := range []func(context.Context) error{
-		func(ctx context.Context) error { _, err := s.Acquire(ctx, writer("k")); return err },
+		func(ctx context.Context) error {
+			r := writer("k")
+			r.TTL = time.Second // for so long it may be asked for again
+			_, err := s.Acquire(ctx, r)
+			return err
+		},
 		func(ctx context.Context) error { _, err := s.Inspect(ctx, "k"); return err },
 		func(ctx context.Context) error { _, err := s.Break(ctx, "k"); return err },
 	} {

@@ -28,6 +28,13 @@ func openOn(t *testing.T, root string, addrs ...string) *Store {
 	return mustOpen(t, Options{Servers: addrs, Root: root})
 }
 
+// patient lets what waits in the store stand although the test is slow to
+// confirm it.
+func patient(s *Store) *Store {
+	s.waiterTTL, s.claimTTL = time.Minute, time.Minute
+	return s
+}
+
 func writer(key string) driver.Request {
 	return driver.Request{
 		Claim: driver.Claim{Key: key, ID: driver.NewID(), Owner: "tester", Weight: driver.Whole, Capacity: driver.Whole},
@@ -88,22 +95,6 @@ func watching(t *testing.T, s *Store, r driver.Request) <-chan driver.Hint {
 		}
 	}))
 	return hints
-}
-
-// awaitGrant waits for the hint that the claim was granted.
-func awaitGrant(t *testing.T, hints <-chan driver.Hint) driver.Grant {
-	t.Helper()
-	late := time.After(patience)
-	for {
-		select {
-		case h := <-hints:
-			if h.Granted {
-				return h.Grant
-			}
-		case <-late:
-			t.Fatal("it was not granted")
-		}
-	}
 }
 
 // awaitHeld waits until the claim was granted: by a hint, or by a renewal after

@@ -35,18 +35,51 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if classes != "" {
+		os.RemoveAll(classes)
+	}
+	os.Exit(code)
+}
+
+var (
+	classes string // where Contender.class is, once it was compiled
+	compile sync.Mutex
+)
+
+// contenderClass compiles Contender.java for all tests, and returns where to.
+func contenderClass(t *testing.T) string {
+	t.Helper()
+	compile.Lock()
+	defer compile.Unlock()
+	if classes != "" {
+		return classes
+	}
+	dir, err := os.MkdirTemp("", "baton-classes-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("javac", "-cp", strings.Join(jars, ":"), "-d", dir, "testdata/Contender.java").CombinedOutput(); err != nil {
+		os.RemoveAll(dir)
+		t.Fatalf("javac: %v\n%s", err, out)
+	}
+	classes = dir
+	return dir
 }
 
 // contend is our side: like Contender.java, with two goroutines that share the
 // sections.
 func contend(addr, key, kind, dir, sections string) error {
 	ctx := context.Background()
-	store, err := zkstore.Open(ctx, zkstore.Options{Servers: []string{addr}, Session: 4 * time.Second})
+	session := 20 * time.Second
+	if sections == "hold" {
+		session = 4 * time.Second // the test waits for its end
+	}
+	store, err := zkstore.Open(ctx, zkstore.Options{Servers: []string{addr}, Session: session})
 	if err != nil {
 		return err
 	}
-	locks, err := baton.New(store, baton.Config{TTL: 2 * time.Second})
+	locks, err := baton.New(store, baton.Config{TTL: session / 2})
 	if err != nil {
 		return err
 	}
@@ -198,7 +231,7 @@ func (m *meeting) curator(kind, sections string) *party {
 	for _, jar := range jars {
 		testserver.NeedJar(m.t, jar, "libcurator-recipes-java")
 	}
-	cmd := testserver.JavaCommand(m.t, jars, "testdata/Contender.java", m.addr, "/"+m.key, kind, m.dir, sections)
+	cmd := testserver.JavaCommand(m.t, append([]string{contenderClass(m.t)}, jars...), "Contender", m.addr, "/"+m.key, kind, m.dir, sections)
 	return m.join("Curator "+kind, cmd, counts(kind, sections))
 }
 
@@ -284,7 +317,7 @@ func TestKazooLock(t *testing.T) {
 // Whoever is killed frees the lock with its session.
 func TestTheKilledFreeTheLock(t *testing.T) {
 	t.Parallel()
-	for name, sides := range map[string]func(m *meeting) (holder, next *party){
+	sides := map[string]func(m *meeting) (holder, next *party){
 		"Curator's mutex": func(m *meeting) (*party, *party) { return m.curator("mutex", "hold"), m.ours("write", "2") },
 		"kazoo's lock":    func(m *meeting) (*party, *party) { return m.kazoo("hold"), m.ours("write", "2") },
 		"ours, Curator's mutex waits": func(m *meeting) (*party, *party) {
@@ -294,20 +327,25 @@ func TestTheKilledFreeTheLock(t *testing.T) {
 			return m.ours("write", "hold"), m.curator("read", "1")
 		},
 		"ours, kazoo waits": func(m *meeting) (*party, *party) { return m.ours("write", "hold"), m.kazoo("1") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			m := meet(t)
-			holder, next := sides(m)
-			m.expect(holder, "ready")
-			m.expect(next, "ready")
-			m.begin(holder)
-			m.expect(holder, "held")
-			m.begin(next)
-			if err := holder.cmd.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
-			m.expect(next, "done")
+	}
+	// All at once: what takes the time is the end of the sessions.
+	var wg sync.WaitGroup
+	for name, side := range sides {
+		wg.Go(func() {
+			t.Run(name, func(t *testing.T) {
+				m := meet(t)
+				holder, next := side(m)
+				m.expect(holder, "ready")
+				m.expect(next, "ready")
+				m.begin(holder)
+				m.expect(holder, "held")
+				m.begin(next)
+				if err := holder.cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				m.expect(next, "done")
+			})
 		})
 	}
+	wg.Wait()
 }

@@ -240,7 +240,7 @@ func (c *claim) renewWaiter(ctx context.Context, ttl time.Duration) driver.Renew
 		return driver.Renewal{State: driver.Lost}
 	}
 	c.ttl = ttl
-	c.lastLocked(driver.WaiterTTL)
+	c.lastLocked(c.s.waiterTTL)
 	return driver.Renewal{State: driver.Waiting, Grant: c.place()}
 }
 

@@ -43,6 +43,10 @@ type Store struct {
 	asked   time.Duration // the session's time-out that was asked for, if that is known
 	maxTTL  time.Duration
 
+	// How long claims stand whose owner is not heard of: one that waits, and
+	// one that has got the lock since.
+	waiterTTL, claimTTL time.Duration
+
 	closed  atomic.Bool
 	life    context.Context // ends when nothing is left to be done after Close
 	end     context.CancelFunc
@@ -74,6 +78,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	}
 	s := &Store{
 		conn: conn, session: session, root: root, acl: cfg.ACL,
+		waiterTTL: driver.WaiterTTL, claimTTL: driver.ClaimTTL,
 		claims: map[name]*claim{}, hints: map[name][]*hint{}, lines: map[string]*crowd{},
 		nodes: map[string]*nodeWatch{}, lost: map[*ghost]struct{}{},
 	}

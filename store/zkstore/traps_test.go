@@ -34,7 +34,10 @@ func TestNumbersAtTheirEnd(t *testing.T) {
 		t.Fatalf("seed: %v\n%s", err, out)
 	}
 	server := testserver.ZooKeeperOn(t, dir)
-	stores := []*Store{openOn(t, "/", server.Addr), openOn(t, "/", server.Addr), openOn(t, "/", server.Addr)}
+	var stores []*Store
+	for range 3 {
+		stores = append(stores, patient(openOn(t, "/", server.Addr)))
+	}
 
 	// In line across the end: granted in the order of arrival, tokens rising.
 	type place struct {
@@ -51,7 +54,6 @@ func TestNumbersAtTheirEnd(t *testing.T) {
 		if g := acquire(t, p.s, p.r); g.Waiting != waits {
 			t.Fatalf("number %d: waiting %v, want %v", i, g.Waiting, waits)
 		}
-		keepWaiting(t, p.s, p.r)
 		return p
 	}
 	holder := join(0, false)
@@ -65,7 +67,7 @@ func TestNumbersAtTheirEnd(t *testing.T) {
 	var token int64
 	for i, p := range line {
 		release(t, holder.s, holder.r)
-		g := awaitGrant(t, p.hints)
+		g, _ := awaitHeld(t, p.s, p.r, p.hints)
 		if g.Token <= token {
 			t.Errorf("number %d: token %d after %d", i+1, g.Token, token)
 		}
@@ -155,7 +157,7 @@ func TestANodeOfAnotherSessionIsNotAdopted(t *testing.T) {
 func TestForeignChildrenAreIgnored(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	s := openOn(t, "", server.Addr)
+	s := patient(openOn(t, "", server.Addr))
 	direct := plain(t, server.Addr)
 	r := writer("k")
 	hold(t, s, r)
@@ -172,7 +174,7 @@ func TestForeignChildrenAreIgnored(t *testing.T) {
 		t.Error("two hold")
 	}
 	release(t, s, r)
-	awaitGrant(t, hints)
+	awaitHeld(t, s, next, hints)
 	info, err := s.Inspect(t.Context(), "k")
 	if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 {
 		t.Errorf("%+v, %v", info, err)
@@ -266,7 +268,7 @@ func TestUserAfterReconnect(t *testing.T) {
 func TestParentThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	s := openOn(t, "", server.Addr)
+	s := patient(openOn(t, "", server.Addr))
 	if err := s.makeRoot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +283,7 @@ func TestParentThatCannotBeWritten(t *testing.T) {
 		t.Fatal("two hold")
 	}
 	release(t, s, a)
-	if g := awaitGrant(t, hints); g.Token <= first.Token {
+	if g, _ := awaitHeld(t, s, b, hints); g.Token <= first.Token {
 		t.Errorf("token %d after %d", g.Token, first.Token)
 	}
 	release(t, s, b)
@@ -396,8 +398,8 @@ func TestAcquireAfterSilence(t *testing.T) {
 func TestPermitsAreHandedOnWithoutPolling(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	first := openOn(t, "", server.Addr)
-	stores := []*Store{first, openOn(t, first.root, server.Addr), openOn(t, first.root, server.Addr)}
+	first := patient(openOn(t, "", server.Addr))
+	stores := []*Store{first, patient(openOn(t, first.root, server.Addr)), patient(openOn(t, first.root, server.Addr))}
 	type place struct {
 		s     *Store
 		r     driver.Request
@@ -413,10 +415,10 @@ func TestPermitsAreHandedOnWithoutPolling(t *testing.T) {
 	x, y, z := join(2, 3), join(0, 1), join(1, 4)
 	release(t, a.s, a.r) // 2 of 4 are left: x does not fit
 	release(t, b.s, b.r) // x fits, and y beside it, which only x's grant tells
-	awaitGrant(t, x.hints)
-	awaitGrant(t, y.hints)
+	awaitHeld(t, x.s, x.r, x.hints)
+	awaitHeld(t, y.s, y.r, y.hints)
 	release(t, y.s, y.r)
 	release(t, x.s, x.r)
-	awaitGrant(t, z.hints)
+	awaitHeld(t, z.s, z.r, z.hints)
 	release(t, z.s, z.r)
 }

@@ -215,7 +215,7 @@ func (c *claim) wait(l *link, own *nodeWatch, v verdict) {
 	c.Lock()
 	c.state = waiting
 	c.stop = cancel
-	c.lastLocked(driver.WaiterTTL)
+	c.lastLocked(c.s.waiterTTL)
 	c.Unlock()
 	c.s.joinCrowd(c.parent)
 	w := &waiter{claim: c, ctx: ctx, own: own, line: v, link: l}
@@ -387,7 +387,7 @@ func (w *waiter) granted() {
 		w.Unlock()
 		return
 	}
-	d := lasting(min(w.ttl, driver.ClaimTTL))
+	d := lasting(min(w.ttl, s.claimTTL))
 	w.waited = true
 	w.holdLocked(d)
 	g := driver.Grant{Token: w.token, Ticket: w.token, TTL: min(d, s.session.sure(w.session))}

@@ -76,10 +76,10 @@ func TestWatchesAreSetBeforeAllElse(t *testing.T) {
 	}
 	r, next := writer("k"), writer("k")
 	hold(t, other, r)
+	keepRenewing(t, other, r)
 	if !acquire(t, s, next).Waiting {
 		t.Fatal("two hold")
 	}
-	keepWaiting(t, other, r)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

@@ -13,7 +13,7 @@ public class Contender {
         String kind = args[2];
         Path dir = Paths.get(args[3]);
         CuratorFramework client = CuratorFrameworkFactory.builder().connectString(args[0])
-            .sessionTimeoutMs(3000).connectionTimeoutMs(3000).retryPolicy(new ExponentialBackoffRetry(100, 10)).build();
+            .sessionTimeoutMs(args[4].equals("hold") ? 4000 : 20_000).connectionTimeoutMs(20_000).retryPolicy(new ExponentialBackoffRetry(100, 10)).build();
         client.start();
         client.blockUntilConnected();
         InterProcessLock lock = new InterProcessMutex(client, args[1]);

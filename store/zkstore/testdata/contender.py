@@ -6,7 +6,7 @@ from kazoo.client import KazooClient
 
 logging.basicConfig(level=logging.CRITICAL)
 servers, path, dir, sections = sys.argv[1:]
-client = KazooClient(hosts=servers, timeout=3)
+client = KazooClient(hosts=servers, timeout=4 if sections == "hold" else 20)
 client.start(timeout=30)
 lock = client.Lock(path, "kazoo", extra_lock_patterns=["-lock-"])
 print("ready", flush=True)

@@ -94,6 +94,21 @@ func TestEtcdLeaderKilled(t *testing.T) {
 	})
 }
 
+// The leader hangs for longer than the TTL, and goes on when there is another.
+// Its clients' connections stand all the time.
+func TestEtcdLeaderStopped(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	cluster := testserver.EtcdThree(t)
+	url := etcdURL(cluster.Members...)
+	leader := cluster.Leader(t)
+	crowdOn(t, ttl, []string{url, url, url, etcdURL(leader)}, func() {
+		leader.Stop()
+		<-time.After(2 * ttl) // the fault itself
+		leader.Cont()
+	})
+}
+
 func TestEtcdServerKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	server := testserver.Etcd(t)

@@ -192,10 +192,9 @@ func TestExamineWhatOnlyTheServerCanSay(t *testing.T) {
 	}
 }
 
-// With a password, and not without.
-func TestAuthentication(t *testing.T) {
-	t.Parallel()
-	server := testserver.Etcd(t)
+// enableAuth makes a user who has what is below app/.
+func enableAuth(t *testing.T, server *testserver.EtcdServer) {
+	t.Helper()
 	admin := dial(t, server.Addr)
 	ctx := t.Context()
 	steps := []func() error{
@@ -215,6 +214,14 @@ func TestAuthentication(t *testing.T) {
 			t.Fatalf("step %d: %v", i, err)
 		}
 	}
+}
+
+// With a password, and not without.
+func TestAuthentication(t *testing.T) {
+	t.Parallel()
+	server := testserver.Etcd(t)
+	enableAuth(t, server)
+	ctx := t.Context()
 	for what, cfg := range map[string]Config{
 		"no password":    {Endpoints: []string{server.Addr}},
 		"wrong password": {Endpoints: []string{server.Addr}, Username: "app", Password: "canary-wrong"},

@@ -94,7 +94,7 @@ func Prefix(p string) Option {
 func New(client *clientv3.Client, opts ...Option) (*Store, error) {
 	s := &Store{
 		client: client,
-		kv:     clientv3.RetryKVClient(client),
+		kv:     led{clientv3.RetryKVClient(client)},
 		leaser: clientv3.RetryLeaseClient(client),
 		keys:   map[string]*lock{},
 		leases: map[int64]*lease{},
@@ -107,7 +107,7 @@ func New(client *clientv3.Client, opts ...Option) (*Store, error) {
 		}
 	}
 	s.batch.store = s
-	// A member without a leader says so at once, instead of waiting for one.
+	// Watches, too, end on a member without a leader.
 	s.ctx, s.stop = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	return s, nil
 }

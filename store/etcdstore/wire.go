@@ -1,8 +1,23 @@
 package etcdstore
 
 import (
+	"context"
+
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 )
+
+// led has a member without a leader refuse at once, instead of waiting for one.
+type led struct{ pb.KVClient }
+
+func (k led) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	return k.KVClient.Txn(clientv3.WithRequireLeader(ctx), r, opts...)
+}
+
+func (k led) Range(ctx context.Context, r *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
+	return k.KVClient.Range(clientv3.WithRequireLeader(ctx), r, opts...)
+}
 
 // The requests of etcd's API that the store is made of.
 

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-redsync/redsync/v4"
+	redsyncredis "github.com/go-redsync/redsync/v4/redis"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/open"
+)
+
+// interopEnv makes a process of this test binary a worker: its value is whose
+// lock it uses.
+const interopEnv = "BATON_BENCH_INTEROP"
+
+// interopMain is what a worker does. Its arguments are the servers, the key, a
+// directory, the TTL, and what to do: "hold" prints "held" when it has the lock
+// and never gives it back; a number is how often it enters the section, and 0
+// is until its input ends. It prints how often it did.
+func interopMain(whose string, args []string) error {
+	ctx := context.Background()
+	addrs, key, dir := strings.Split(args[0], ","), args[1], args[2]
+	ttl, err := time.ParseDuration(args[3])
+	if err != nil {
+		return err
+	}
+	lock, err := map[string]func(context.Context, []string, string, time.Duration) (locking, error){
+		"ours": ourLock, "theirs": theirLock,
+	}[whose](ctx, addrs, key, ttl)
+	if err != nil {
+		return err
+	}
+	if args[4] == "hold" {
+		if _, err := lock(); err != nil {
+			return err
+		}
+		fmt.Println("held")
+		select {}
+	}
+	rounds, err := strconv.Atoi(args[4])
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	if rounds == 0 {
+		go func() {
+			_, _ = io.Copy(io.Discard, os.Stdin) // however it ends
+			close(ended)
+		}()
+	}
+	n := 0
+	for over := false; !over; {
+		unlock, err := lock()
+		if err != nil {
+			return err
+		}
+		if err := inSection(dir); err != nil {
+			return err
+		}
+		if err := unlock(); err != nil {
+			return err
+		}
+		n++
+		// As a waiting Baton is given the lock by the one that unlocks, the
+		// others find it free only when nobody of ours waits.
+		select {
+		case <-ended:
+			over = true
+		case <-time.After(20 * time.Millisecond):
+			over = n == rounds
+		}
+	}
+	fmt.Println("entered", n)
+	return nil
+}
+
+// inSection adds one to a number in a file, and fails if somebody is there.
+func inSection(dir string) error {
+	inside, counter := filepath.Join(dir, "inside"), filepath.Join(dir, "counter")
+	if err := os.Mkdir(inside, 0o700); err != nil {
+		return fmt.Errorf("somebody is inside: %w", err)
+	}
+	n, err := readCounter(counter)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(counter, []byte(strconv.Itoa(n+1)), 0o600); err != nil {
+		return err
+	}
+	return os.Remove(inside)
+}
+
+func readCounter(file string) (int, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(text))
+}
+
+// locking locks, and returns what unlocks.
+type locking func() (unlock func() error, err error)
+
+func ourLock(ctx context.Context, addrs []string, key string, ttl time.Duration) (locking, error) {
+	store, err := open.Store(ctx, "redlock://"+strings.Join(addrs, ",")+"?durable=true")
+	if err != nil {
+		return nil, err
+	}
+	locks, err := baton.New(store, baton.Config{TTL: ttl})
+	if err != nil {
+		return nil, err
+	}
+	return func() (func() error, error) {
+		lease, err := locks.Lock(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		return lease.Unlock, nil
+	}, nil
+}
+
+// redsync5 is redsync over several servers.
+func redsync5(addrs []string, key string, ttl time.Duration) *redsync.Mutex {
+	var pools []redsyncredis.Pool
+	for _, addr := range addrs {
+		pools = append(pools, goredis.NewPool(redis.NewClient(&redis.Options{Addr: addr})))
+	}
+	return redsync.New(pools...).NewMutex(key, redsync.WithExpiry(ttl), redsync.WithTries(1_000_000), redsync.WithRetryDelay(5*time.Millisecond))
+}
+
+func theirLock(ctx context.Context, addrs []string, key string, ttl time.Duration) (locking, error) {
+	m := redsync5(addrs, key, ttl)
+	return func() (func() error, error) {
+		return redsyncHeld{m}.Unlock, m.LockContext(ctx)
+	}, nil
+}
+
+type interopWorker struct {
+	cmd *exec.Cmd
+	in  io.Closer
+	out *bufio.Reader
+}
+
+func startInterop(t *testing.T, whose string, args ...string) *interopWorker {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), interopEnv+"="+whose)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()         // and then it was waited for
+	})
+	return &interopWorker{cmd, in, bufio.NewReader(out)}
+}
+
+// says reads the next line.
+func (w *interopWorker) says(t *testing.T) string {
+	t.Helper()
+	line, err := w.out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("a worker said %q: %v", line, err)
+	}
+	return strings.TrimSpace(line)
+}
+
+func (w *interopWorker) entered(t *testing.T) int {
+	t.Helper()
+	n, err := strconv.Atoi(strings.TrimPrefix(w.says(t), "entered "))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Several processes of redsync and several of ours take turns at one lock on
+// five servers: no update is lost, and nobody starves.
+func TestRedsyncOnFiveServers(t *testing.T) {
+	t.Parallel()
+	const each, ttl = 15, "20s" // redsync does not renew
+	addrs, dir := strings.Join(testserver.Addrs(testserver.SharedRedisNodes(t)), ","), t.TempDir()
+	var ours, theirs []*interopWorker
+	for range 2 {
+		ours = append(ours, startInterop(t, "ours", addrs, t.Name(), dir, ttl, "0"))
+		theirs = append(theirs, startInterop(t, "theirs", addrs, t.Name(), dir, ttl, strconv.Itoa(each)))
+	}
+	total, least := 0, each
+	for _, w := range theirs {
+		total += w.entered(t)
+	}
+	// Ours went on until theirs had done.
+	for _, w := range ours {
+		w.in.Close()
+		n := w.entered(t)
+		total, least = total+n, min(least, n)
+	}
+	if least < each {
+		t.Errorf("one of ours was served %d times beside %d of each of theirs", least, each)
+	}
+	if got, err := readCounter(filepath.Join(dir, "counter")); err != nil || got != total {
+		t.Errorf("the counter says %d (%v) after %d sections", got, err, total)
+	}
+}
+
+// Whoever is killed with the lock frees it for the other kind after its TTL, and
+// not before.
+func TestRedsyncAndCrashesOnFiveServers(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	nodes := testserver.Addrs(testserver.SharedRedisNodes(t))
+	addrs := strings.Join(nodes, ",")
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	store, err := open.Store(ctx, "redlock://"+addrs+"?durable=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	locks, err := baton.New(store, baton.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	key := t.Name() + "/theirs"
+	began := time.Now()
+	w := startInterop(t, "theirs", addrs, key, t.TempDir(), ttl.String(), "hold")
+	w.says(t)
+	var held *baton.HeldError
+	if _, err := locks.TryLock(ctx, key); time.Since(began) < ttl && (!errors.As(err, &held) || !held.Foreign) {
+		t.Errorf("while redsync holds: %v, want a *HeldError about a foreign holder", err)
+	}
+	if err := w.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := locks.Lock(ctx, key)
+	if err != nil {
+		t.Fatalf("redsync was killed: %v", err)
+	}
+	if d := time.Since(began); d < ttl {
+		t.Errorf("free after %v, with a TTL of %v", d, ttl)
+	}
+	if redsync5(nodes, key, ttl).TryLockContext(ctx) == nil {
+		t.Error("redsync locked what Baton holds")
+	}
+	if err := lease.Unlock(); err != nil {
+		t.Error(err)
+	}
+
+	key = t.Name() + "/ours"
+	began = time.Now()
+	w = startInterop(t, "ours", addrs, key, t.TempDir(), ttl.String(), "hold")
+	w.says(t)
+	if err := w.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	m := redsync5(nodes, key, ttl)
+	if err := m.LockContext(ctx); err != nil {
+		t.Fatalf("Baton was killed: %v", err)
+	}
+	if d := time.Since(began); d < ttl-ttl/100 {
+		t.Errorf("free after %v, with a TTL of %v", d, ttl)
+	}
+	if _, err := m.UnlockContext(ctx); err != nil {
+		t.Error(err)
+	}
+}

@@ -3,7 +3,6 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"time"
 
 	"github.com/batonhq/baton/driver"
 )
@@ -58,38 +57,11 @@ func (f *fast) close() {
 }
 
 // fastAcquire grants the exclusive lock if its row allows it. Otherwise ok is
-// false, and nothing has changed. It goes on for a while if ctx ends.
+// false, and nothing has changed.
 func (s *Store) fastAcquire(ctx context.Context, r driver.Request) (g driver.Grant, ok bool, err error) {
-	type answer struct {
-		g   driver.Grant
-		ok  bool
-		err error
-	}
-	own, cancel := context.WithCancel(s.life)
-	done := make(chan answer, 1)
-	go func() {
-		var a answer
-		a.g, a.ok, a.err = s.fastAttempt(own, r, ctx)
-		cancel()
-		done <- a
-	}()
-	select {
-	case a := <-done:
-		return a.g, a.ok, a.err
-	case <-ctx.Done():
-	}
-	time.AfterFunc(s.opts.grace, cancel)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.leave(r.ID, func() error { return (<-done).err })
-	return driver.Grant{}, false, joinUnknown(ctx)
-}
-
-// fastAttempt begins nothing more once the caller has left.
-func (s *Store) fastAttempt(ctx context.Context, r driver.Request, caller context.Context) (g driver.Grant, ok bool, err error) {
 	ttl := r.TTL.Microseconds()
 	res, err := s.once(ctx, s.fast.acquire, r.ID, r.ID, r.ID, r.Owner, ttl, r.Key, r.ID)
-	if err == nil && !changed(res) && caller.Err() == nil {
+	if err == nil && !changed(res) {
 		res, err = s.once(ctx, s.fast.insert, r.Key, r.ID, r.Owner, ttl)
 		if err == nil && changed(res) {
 			s.inserted.Add(1)

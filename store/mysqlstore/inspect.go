@@ -45,7 +45,7 @@ func (s *Store) Break(ctx context.Context, key string) (holders int, err error) 
 		return 0, err
 	}
 	n := 0
-	if err := s.do(ctx, key, func(t *tx) (failed error) {
+	if err := s.do(ctx, key, false, func(t *tx) (failed error) {
 		n, failed = sqlstore.Break(t, key, &t.fx)
 		return failed
 	}); err != nil {

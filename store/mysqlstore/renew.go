@@ -229,7 +229,7 @@ func (r *renewal) alone(ctx context.Context, claims []driver.Claim, answers []dr
 func (s *Store) lookAt(ctx context.Context, key string, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	us := ttl.Microseconds()
 	b := sqlstore.NewBatch(claims, ttl, traits)
-	err := s.do(ctx, key, func(t *tx) error {
+	err := s.do(ctx, key, false, func(t *tx) error {
 		b.Reset()
 		if err := t.lockClaims(b.Left()); err != nil {
 			return err

@@ -62,7 +62,7 @@ type Store struct {
 	mu     sync.Mutex
 	queues map[string][]*op // of the keys with a transaction under way
 	hot    map[string]struct{}
-	left   map[string]*attempt // by ID
+	left   map[string]*time.Timer // see leave
 	closed bool
 }
 
@@ -86,12 +86,13 @@ type options struct {
 	// row. It is also how long a statement waits for a row.
 	stall int
 
-	// grace is how long an attempt to acquire goes on when its caller has
-	// left: longer than the server lets it wait for a row.
-	grace time.Duration
+	repeats []time.Duration // see releaseAgain
 }
 
-var standard = options{sweepEvery: 10 * time.Second, sweepAge: 10 * time.Minute, stall: 2, grace: 3 * time.Second}
+var standard = options{
+	sweepEvery: 10 * time.Second, sweepAge: 10 * time.Minute, stall: 2,
+	repeats: []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second},
+}
 
 // New returns a store on a pool that the caller opened with
 // github.com/go-sql-driver/mysql, and closes after the Store. Its tables must
@@ -109,7 +110,7 @@ func New(ctx context.Context, db *sql.DB) (*Store, error) {
 func build(ctx context.Context, s *Store) (*Store, error) {
 	s.life, s.end = context.WithCancel(context.Background())
 	s.quit = make(chan struct{})
-	s.queues, s.hot, s.left = make(map[string][]*op), make(map[string]struct{}), make(map[string]*attempt)
+	s.queues, s.hot, s.left = make(map[string][]*op), make(map[string]struct{}), make(map[string]*time.Timer)
 	if err := s.begin(ctx); err != nil {
 		s.end()
 		return nil, err
@@ -183,6 +184,14 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err := s.ready(ctx); err != nil {
 		return driver.Grant{}, err
 	}
+	g, err := s.acquire(ctx, r)
+	if errors.Is(err, driver.ErrUnknown) {
+		s.leave(r.ID)
+	}
+	return g, err
+}
+
+func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if r.Exclusive() && !s.isHot(r.Key) {
 		g, ok, err := s.fastAcquire(ctx, r)
 		if ok || err != nil {
@@ -191,10 +200,10 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 	var g driver.Grant
 	var refused error
-	err := s.submit(ctx, r.Key, &op{acquires: r.ID, fresh: !r.Retry && r.Ticket == 0, run: func(t *tx) (failed error) {
+	err := s.do(ctx, r.Key, !r.Retry && r.Ticket == 0, func(t *tx) (failed error) {
 		g, refused, failed = sqlstore.Acquire(t, r, &t.fx)
 		return failed
-	}})
+	})
 	if err == nil {
 		err = refused
 	}
@@ -215,10 +224,11 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	if x := s.leftBehind(c.ID); x != nil {
-		return s.releaseBehind(ctx, x, c)
+	err := s.release(ctx, c)
+	if s.forget(c.ID) {
+		s.releaseAgain(c)
 	}
-	return s.release(ctx, c)
+	return err
 }
 
 func (s *Store) release(ctx context.Context, c driver.Claim) error {
@@ -228,7 +238,7 @@ func (s *Store) release(ctx context.Context, c driver.Claim) error {
 		}
 	}
 	var refused error
-	err := s.do(ctx, c.Key, func(t *tx) (failed error) {
+	err := s.do(ctx, c.Key, false, func(t *tx) (failed error) {
 		refused, failed = sqlstore.Release(t, c, &t.fx)
 		return failed
 	})
@@ -251,7 +261,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	}
 	var g driver.Grant
 	var refused error
-	err := s.do(ctx, c.Key, func(t *tx) (failed error) {
+	err := s.do(ctx, c.Key, false, func(t *tx) (failed error) {
 		g, refused, failed = sqlstore.Downgrade(t, c, ttl.Microseconds(), &t.fx)
 		return failed
 	})

@@ -61,7 +61,7 @@ func (s *Store) sweepSome(ctx context.Context, after string, page int) (last str
 	}
 	for _, key := range dead {
 		// Perhaps all who waited for it have died.
-		if err := s.do(ctx, key, func(t *tx) error { return sqlstore.Serve(t, key, &t.fx) }); err != nil {
+		if err := s.do(ctx, key, false, func(t *tx) error { return sqlstore.Serve(t, key, &t.fx) }); err != nil {
 			return "", err
 		}
 	}

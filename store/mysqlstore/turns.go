@@ -29,11 +29,10 @@ const (
 type op struct {
 	// run acts within the transaction. It may be run again after the
 	// transaction was undone, so it sets results rather than adding to them.
-	run      func(*tx) error
-	acquires string     // the ID, of an attempt to acquire
-	fresh    bool       // see tx.fresh
-	done     chan error // of capacity one
-	batch    *batch     // once it was taken
+	run   func(*tx) error
+	fresh bool       // see tx.fresh
+	done  chan error // of capacity one
+	batch *batch     // once it was taken
 }
 
 // A batch is the ops of one transaction.
@@ -46,15 +45,11 @@ type batch struct {
 
 // do makes run take part in a transaction about key and returns once that is
 // durable. What run sets may be read only if the result is nil.
-func (s *Store) do(ctx context.Context, key string, run func(*tx) error) error {
-	return s.submit(ctx, key, &op{run: run})
-}
-
-func (s *Store) submit(ctx context.Context, key string, o *op) error {
+func (s *Store) do(ctx context.Context, key string, fresh bool, run func(*tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	o.done = make(chan error, 1)
+	o := &op{run: run, fresh: fresh, done: make(chan error, 1)}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -86,9 +81,6 @@ func (s *Store) submit(ctx context.Context, key string, o *op) error {
 	}
 	if o.batch.left--; o.batch.left == 0 {
 		o.batch.cancel()
-	}
-	if o.acquires != "" {
-		s.leave(o.acquires, func() error { return <-o.done })
 	}
 	return errors.Join(driver.ErrUnknown, ctx.Err())
 }

@@ -1,0 +1,120 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// ErrOtherDatabase says that a transaction is not one on the file of the
+// locks.
+var ErrOtherDatabase = errors.New("the transaction is on another database than the locks: open the file of the locks as its main database")
+
+// inTxWithin bounds how long InTx waits for other writers of the file.
+const inTxWithin = 5 * time.Second
+
+// InTx checks within the caller's own transaction that the lease stands, and
+// makes the transaction the one writer of the file: from a nil error until its
+// end nobody else can be granted the lock, whatever expires and however long
+// the caller is stopped. What it wrote is therefore committed before any other
+// holder can act, or not at all. No fencing token is needed for it.
+//
+// The file of the locks must be the main database of the transaction's
+// connection. Call InTx before the transaction reads anything: SQLite refuses
+// to let a transaction write whose reads are out of date. While it lasts no
+// lock in the file is granted, renewed or released, so keep it shorter than a
+// third of the shortest TTL. Other writers are waited for, for at most five
+// seconds. tx is for one goroutine at a time, as always.
+//
+// An error that wraps driver.ErrLost, or is the lease's own, says that the
+// lease has ended: roll back. After any other error it is not known: roll
+// back, too.
+func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error {
+	c, err := lease.Claim()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	closed, broken := s.closed, s.broken
+	s.mu.Unlock()
+	if closed {
+		return driver.ErrClosed
+	}
+	if broken != nil {
+		return broken
+	}
+	stands, err := s.inTx(ctx, tx, c)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case outOfDate(err):
+		return fmt.Errorf("sqlite store %s: %w: the transaction has read what others changed meanwhile: call InTx first: %w", s.path, driver.ErrUnavailable, err)
+	case err != nil:
+		return s.failure(err, driver.ErrUnavailable)
+	case !stands:
+		return fmt.Errorf("sqlite store %s: lock %q: %w: roll the transaction back", s.path, c.Key, driver.ErrLost)
+	}
+	return nil
+}
+
+func (s *Store) inTx(ctx context.Context, tx *sql.Tx, c driver.Claim) (stands bool, err error) {
+	// This reads nothing of the file, unlike a SELECT of the same.
+	var seq int
+	var name, path string // of the main database, which comes first
+	if err := tx.QueryRowContext(ctx, `PRAGMA database_list`).Scan(&seq, &name, &path); err != nil {
+		return false, err
+	}
+	if file, err := os.Stat(path); err != nil || !os.SameFile(file, s.file) {
+		return false, &FileError{Path: s.path, Problem: ErrOtherDatabase, Err: err}
+	}
+	if file, err := os.Stat(s.path); err != nil || !os.SameFile(file, s.file) {
+		return false, &FileError{Path: s.path, Problem: ErrReplaced, Err: err}
+	}
+	want, err := s.opts.boot()
+	if err != nil {
+		return false, err
+	}
+	boot, err := lockFile(ctx, tx)
+	if err != nil {
+		return false, err
+	}
+	if boot != want {
+		return false, &FileError{Path: s.path, Problem: ErrOtherMachine}
+	}
+	// The clock is read when nobody else can write any more.
+	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM main.baton_lock WHERE k = ?1 AND id = ?2 AND ends > ?3)
+		OR EXISTS (SELECT 1 FROM main.baton_claim WHERE k = ?1 AND seq = ?4 AND id = ?2 AND held AND ends > ?3)`,
+		[]byte(c.Key), c.ID, s.opts.clock(), c.Ticket).Scan(&stands)
+	return stands, err
+}
+
+// lockFile makes tx the one writer and returns whose times are in the file.
+func lockFile(ctx context.Context, tx *sql.Tx) (boot string, err error) {
+	for deadline := time.Now().Add(inTxWithin); ; {
+		err := tx.QueryRowContext(ctx, `UPDATE main.baton_meta SET value = value WHERE name = 'boot' RETURNING value`).Scan(&boot)
+		if !isBusy(err) || outOfDate(err) || time.Now().After(deadline) {
+			return boot, err
+		}
+		pause := time.NewTimer(time.Millisecond)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return "", ctx.Err()
+		}
+	}
+}
+
+// outOfDate reports whether waiting cannot help a transaction.
+func outOfDate(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && e.Code() == sqlite3.SQLITE_BUSY_SNAPSHOT
+}

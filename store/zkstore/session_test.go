@@ -1,0 +1,334 @@
+package zkstore
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// dialled returns a store on a connection that is made by dial. The address
+// is given twice, so that the client does not pause before it tries again.
+func dialled(t *testing.T, dial zk.Dialer, root, addr string) *Store {
+	t.Helper()
+	session := &Session{Dial: dial}
+	conn, _, err := zk.Connect([]string{addr, addr}, 30*time.Second, session.Option(),
+		zk.WithHostProvider(new(hosts)), zk.WithLogger(silent), zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	if err := authenticate(t.Context(), session, conn, "joe:secret"); err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(t.Context(), conn, session, Config{Root: root, ACL: zk.AuthACL(zk.PermAll)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// thief learns what the session of a connection is known by.
+type thief struct {
+	mu     sync.Mutex
+	answer []byte // the latest connect answer
+}
+
+func (th *thief) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	c, err := net.DialTimeout(network, address, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return &overheard{Conn: c, thief: th}, nil
+}
+
+type overheard struct {
+	net.Conn
+	thief *thief
+	head  []byte
+}
+
+// A connect answer: its length, protocol, time-out, session, and the length of
+// the password and the password.
+const lengthOfAnswer = 4 + 4 + 4 + 8 + 4 + 16
+
+func (c *overheard) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if missing := lengthOfAnswer - len(c.head); missing > 0 {
+		c.head = append(c.head, b[:min(n, missing)]...)
+		if len(c.head) == lengthOfAnswer {
+			c.thief.mu.Lock()
+			c.thief.answer = c.head
+			c.thief.mu.Unlock()
+		}
+	}
+	return n, err
+}
+
+// end takes the session over and ends it.
+func (th *thief) end(addr string) error {
+	th.mu.Lock()
+	answer := th.answer
+	th.mu.Unlock()
+	c, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	hello := binary.BigEndian.AppendUint32(nil, 44)
+	hello = append(hello, make([]byte, 4+8)...) // protocol, last transaction seen
+	hello = append(hello, answer[8:]...)
+	if _, err := c.Write(hello); err != nil {
+		return err
+	}
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(c, head); err != nil {
+		return fmt.Errorf("take over the session: %w", err)
+	}
+	rest := make([]byte, binary.BigEndian.Uint32(head))
+	if _, err := io.ReadFull(c, rest); err != nil {
+		return err
+	}
+	if !bytes.Equal(rest[8:16], answer[12:20]) {
+		return fmt.Errorf("the session %x cannot be taken over", answer[12:20])
+	}
+	const opClose = -11
+	bye := binary.BigEndian.AppendUint32([]byte{0, 0, 0, 8, 0, 0, 0, 1}, 1<<32+opClose)
+	if _, err := c.Write(bye); err != nil {
+		return err
+	}
+	if _, err = io.ReadFull(c, make([]byte, 16)); err != nil { // it is answered when it has ended
+		return fmt.Errorf("end the session: %w", err)
+	}
+	return nil
+}
+
+// The server ends a session whose client comes back at once, again and again.
+// What it held and waited for is lost, whoever waited for it is served, and
+// the next session knows the user.
+func TestSessionsThatTheServerEnds(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	proxy := faultproxy.New(t, server.Addr)
+	th := new(thief)
+	root := "/" + driver.NewID()
+	s := patient(dialled(t, th.dial, root, proxy.Addr))
+	other := patient(dialled(t, nil, root, server.Addr))
+	kept := writer("kept")
+	hold(t, other, kept)
+	var token int64
+	for i := range 50 {
+		held, waits, next := writer("k"), writer("kept"), writer("k")
+		if g := hold(t, s, held); g.Token <= token {
+			t.Fatalf("round %d: token %d after %d", i, g.Token, token)
+		} else {
+			token = g.Token
+		}
+		lost := watching(t, s, held)
+		hints := watching(t, other, next)
+		if !acquire(t, s, waits).Waiting || !acquire(t, other, next).Waiting {
+			t.Fatalf("round %d: two hold", i)
+		}
+		old := s.session.link().id
+		// Else it would take the session back.
+		proxy.Hold(faultproxy.ToServer)
+		proxy.Hold(faultproxy.ToClient)
+		if err := th.end(server.Addr); err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+		g, _ := awaitHeld(t, other, next, hints)
+		if g.Token <= token {
+			t.Errorf("round %d: token %d after %d", i, g.Token, token)
+		}
+		token = g.Token
+		proxy.Heal()
+		for _, r := range []driver.Request{held, waits} {
+			eventually(t, "its owner hears of the end", func() bool {
+				a := renew(t, s, r)
+				if a.State == driver.Held || a.State == driver.Waiting {
+					t.Fatalf("round %d: confirmed in a session that has ended: %+v", i, a)
+				}
+				return a.State == driver.Lost
+			})
+		}
+		select {
+		case <-lost:
+		case <-time.After(patience):
+			t.Fatalf("round %d: nobody was told", i)
+		}
+		if a := renew(t, other, kept); a.State != driver.Held {
+			t.Fatalf("round %d: another's lock: %+v", i, a)
+		}
+		release(t, other, next)
+		eventually(t, "a new session", func() bool { l := s.session.link(); return l.up && l.id != old })
+	}
+	if n := len(lineOf(t, other.conn, other, "kept")); n != 2 {
+		t.Errorf("%d nodes, want the two of the holder", n)
+	}
+}
+
+// The session ends after the nodes were made and before the line was read. Who
+// does not find itself in line does not hold the lock.
+func TestSessionThatEndsBeforeTheLineIsRead(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	proxy := faultproxy.New(t, server.Addr)
+	th := new(thief)
+	root := "/" + driver.NewID()
+	s := patient(dialled(t, th.dial, root, proxy.Addr))
+	other := patient(dialled(t, nil, root, server.Addr))
+	first := writer("k")
+	token := hold(t, other, first).Token
+	const opGetChildren = 12
+	list := binary.BigEndian.AppendUint32([]byte{0, 0, 0, opGetChildren}, uint32(len(s.parent("k"))))
+	list = append(list, s.parent("k")...)
+	for i := range 5 {
+		made := false
+		cut := proxy.CutBeforeRequest(func(b []byte) bool {
+			made = made || bytes.Contains(b, []byte("_c_"))
+			if !made || !bytes.Contains(b, list) {
+				return false
+			}
+			// Nothing goes through the proxy meanwhile.
+			if err := th.end(server.Addr); err != nil {
+				t.Error(err)
+			}
+			return true
+		})
+		old := s.session.link().id
+		r := writer("k")
+		if g, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) && !errors.Is(err, driver.ErrUnavailable) {
+			t.Fatalf("round %d: %+v, %v", i, g, err)
+		}
+		<-cut
+		eventually(t, "a new session", func() bool { l := s.session.link(); return l.up && l.id != old })
+		r.Retry = true
+		var g driver.Grant
+		eventually(t, "a repeated acquire", func() (ok bool) {
+			var err error
+			g, err = s.Acquire(t.Context(), r)
+			return err == nil
+		})
+		if !g.Waiting {
+			t.Fatalf("round %d: two hold", i)
+		}
+		release(t, s, r)
+	}
+	if a := renew(t, other, first); a.State != driver.Held || a.Grant.Token != token {
+		t.Errorf("the holder: %+v", a)
+	}
+	release(t, other, first)
+	if left := lineOf(t, other.conn, other, "k"); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// The one before goes while the waiter's connection is away: it is told when
+// it comes back.
+func TestTheOneBeforeGoesWhileAway(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	proxy := faultproxy.New(t, server.Addr)
+	s := patient(openOn(t, "", proxy.Addr))
+	other := openOn(t, s.root, server.Addr)
+	first, next := writer("k"), writer("k")
+	token := hold(t, other, first).Token
+	hints := watching(t, s, next)
+	if !acquire(t, s, next).Waiting {
+		t.Fatal("two hold")
+	}
+	proxy.Refuse()
+	proxy.Cut()
+	eventually(t, "the connection is lost", func() bool { return !s.session.link().up })
+	release(t, other, first)
+	proxy.Accept()
+	if g, _ := awaitHeld(t, s, next, hints); g.Token <= token {
+		t.Errorf("token %d after %d", g.Token, token)
+	}
+	release(t, s, next)
+}
+
+// Of a long line only the next one is told when the first one goes, and nobody
+// has more than two watches: on its own node and on the one before.
+func TestOnlyTheNextIsTold(t *testing.T) {
+	t.Parallel()
+	const processes, waiters = 5, 100
+	server := testserver.ZooKeeper(t)
+	told := func() (n int) {
+		text, err := server.Ask("mntr")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for l := range strings.Lines(text) {
+			name, value, _ := strings.Cut(strings.TrimSpace(l), "\t")
+			switch name {
+			case "zk_sum_node_deleted_watch_count", "zk_sum_node_changed_watch_count", "zk_sum_node_children_watch_count", "zk_sum_node_created_watch_count":
+				i, err := strconv.ParseFloat(value, 64)
+				if err != nil {
+					t.Fatalf("%s: %v", l, err)
+				}
+				n += int(i)
+			}
+		}
+		return n
+	}
+	var stores []*Store
+	root := "/" + driver.NewID()
+	for range processes {
+		stores = append(stores, patient(openOn(t, root, server.Addr)))
+	}
+	first := writer("k")
+	hold(t, stores[0], first)
+	var line []driver.Request
+	var hints []<-chan driver.Hint
+	for i := range waiters {
+		r, s := writer("k"), stores[i%processes]
+		hints = append(hints, watching(t, s, r))
+		if !acquire(t, s, r).Waiting {
+			t.Fatal("two hold")
+		}
+		line = append(line, r)
+	}
+	// A waiter's place is confirmed when its watches stand.
+	for i, r := range line {
+		eventually(t, "a place is confirmed", func() bool { return renew(t, stores[i%processes], r).State == driver.Waiting })
+	}
+	text, err := server.Ask("wchs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, total, _ := strings.Cut(text, "Total watches:")
+	if n, err := strconv.Atoi(strings.TrimSpace(total)); err != nil || n < waiters || n > 2*waiters+processes {
+		t.Errorf("%d waiters of %d processes: %q, %v", waiters, processes, text, err)
+	}
+	before := told()
+	s, r := stores[0], first
+	for i := range 10 {
+		release(t, s, r)
+		s, r = stores[i%processes], line[i]
+		awaitHeld(t, s, r, hints[i])
+		now := told()
+		// The second and all that follow have waited, and so watch themselves.
+		if n := now - before; n < 1 || n > 2 {
+			t.Errorf("release %d: %d watches fired", i, n)
+		}
+		before = now
+	}
+}

@@ -17,7 +17,7 @@ const (
 	maxFlying   = 2                      // transactions under way, so that one is written while one is made up
 	stuckAfter  = 300 * time.Millisecond // one that takes longer does not keep others back
 	requestTime = 5 * time.Second        // when it is given up: a server that is alive answers before
-	patience    = time.Millisecond       // how long an item that is in no hurry waits for others
+	patience    = 4 * time.Millisecond   // how long an item that is in no hurry waits for others
 )
 
 // An item is one conditional transaction about one name.

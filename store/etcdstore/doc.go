@@ -39,8 +39,8 @@
 // Acquiring and releasing a free lock is one transaction each. While
 // transactions are under way, further ones of the same process gather and go
 // together. Whoever waits follows the queue by a watch that all of the process
-// share, and knows of its grant by the event that made it. Going in line where
-// the watch shows others waits up to a millisecond for a transaction to go with.
-// Renewing takes one message for each lease and one read for a hundred locks,
-// and writes nothing.
+// share, and knows of its grant by the event that made it. Going in line behind
+// others of the process waits up to 4 ms for a transaction to go with. Renewing
+// takes one message for each lease and one read for a hundred locks, and writes
+// nothing.
 package etcdstore

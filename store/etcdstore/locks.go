@@ -139,8 +139,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 				})),
 				Failure: ops(nested(it.txn)),
 			}
-			// Whoever holds will hand the lock over to another.
-			it.wrapped, it.patient = true, len(k.mirror.queue) > 2
+			it.wrapped, it.patient = true, k.soonLocked()
 		}
 	}
 	c.item = it

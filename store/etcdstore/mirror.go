@@ -114,6 +114,14 @@ func (k *lock) lastLocked(but string) (last contender, ok bool) {
 	return last, ok
 }
 
+// soonLocked reports whether a release of this process is likely to come before
+// anybody is kept out for want of one more in line: its claim is the next to
+// hold, and another stands behind that.
+func (k *lock) soonLocked() bool {
+	q := k.mirror.queue
+	return len(q) > 2 && !q[1].foreign && k.claims[q[1].ID] != nil
+}
+
 // lingerLocked closes the mirror of a lock that nobody has needed for a
 // while. Otherwise it says when to look again.
 func (s *Store) lingerLocked(k *lock, now time.Time) (at time.Time, ok bool) {

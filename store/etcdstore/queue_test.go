@@ -384,3 +384,48 @@ func TestLeaseRefreshedOnce(t *testing.T) {
 		spy.mu.Unlock()
 	}
 }
+
+// Behind another claim of the process a place goes with the next release: one
+// transaction for the two. Behind that of another process it goes at once.
+func TestPlaceGoesWithARelease(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		me := s[0]
+		spy := spyOn(me)
+		crowd := crowded(t, []*Store{me, me, me})
+		me.batch.mu.Lock()
+		me.batch.armed = true // as if the time to wait for others did not end
+		me.batch.mu.Unlock()
+		spy.reset()
+		got := make(chan driver.Grant, 1)
+		c := claimOf("k", "me")
+		go func() {
+			g, err := me.Acquire(t.Context(), driver.Request{Claim: c, TTL: long, Queue: true})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- g
+		}()
+		eventually(t, "it is in the queue", 20*time.Second, func() bool {
+			me.batch.mu.Lock()
+			defer me.batch.mu.Unlock()
+			return len(me.batch.queue) == 1
+		})
+		mustRelease(t, me, crowd[0])
+		if g := <-got; !g.Waiting || g.Ticket <= crowd[2].Ticket {
+			t.Errorf("%+v, want a place behind %d", g, crowd[2].Ticket)
+		}
+		if n := len(spy.about(me.dir("k"))); n != 1 {
+			t.Errorf("%d transactions, want one", n)
+		}
+		me.mu.Lock()
+		defer me.mu.Unlock()
+		k := me.keys["k"]
+		k.mirror.queue[1].ID = driver.NewID()
+		if k.soonLocked() {
+			t.Error("it counts on a release of another process")
+		}
+	})
+}

@@ -119,3 +119,34 @@ func TestCloseCleansUpBehindAnAbandonedAcquire(t *testing.T) {
 		t.Errorf("left behind: %+v, %v", info, err)
 	}
 }
+
+// The last who waits for a batch leaves when it was taken and its transaction
+// has not begun.
+func TestLeavingBeforeTheTransactionBegins(t *testing.T) {
+	t.Parallel()
+	s := shared(t).open(t)
+	s.mu.Lock()
+	s.queues["k"] = []*op{} // as if somebody served it
+	s.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() { left <- s.do(ctx, "k", false, func(*tx) error { return nil }) }()
+	var b *batch
+	eventually(t, "the request is in the queue", time.Minute, func() bool {
+		s.mu.Lock()
+		n := len(s.queues["k"])
+		s.mu.Unlock()
+		if n > 0 {
+			b = s.take("k")
+		}
+		return n > 0
+	})
+	cancel()
+	if err := <-left; !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want ErrUnknown and the context's error", err)
+	}
+	if b.ctx.Err() == nil {
+		t.Error("the transaction would go on for nobody")
+	}
+	s.take("k") // ends the serving
+}

@@ -73,6 +73,20 @@ func hold(t *testing.T, s *Store, r driver.Request) driver.Grant {
 	return g
 }
 
+// insist acquires again until there is an answer, and says when that request
+// was sent.
+func insist(t *testing.T, s *Store, r driver.Request) (g driver.Grant, sent time.Time) {
+	t.Helper()
+	eventually(t, "an acquire", func() bool {
+		var err error
+		sent = bootclock.Now()
+		g, err = s.Acquire(t.Context(), r)
+		r.Retry = true
+		return err == nil
+	})
+	return g, sent
+}
+
 func release(t *testing.T, s *Store, r driver.Request) {
 	t.Helper()
 	if err := s.Release(t.Context(), r.Claim); err != nil {

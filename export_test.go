@@ -13,3 +13,12 @@ func (l *Locker) Leftovers() (lines, stakes int) {
 	defer l.renewer.mu.Unlock()
 	return lines, len(l.renewer.heap)
 }
+
+// LoseUntold ends a lease's stake and stops before it tells anybody: what
+// whoever notices the end of a lease may do for as long as the system likes.
+func LoseUntold(l *Lease) (tell func()) {
+	s := l.stake
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.loseLocked(Expired)
+}

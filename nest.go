@@ -38,7 +38,14 @@ func (c *leaseContext) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err
 	}
-	c.lease.Err() // ends the context if the lease has ended
+	_ = c.lease.Err() // notices it
+	t := c.lease
+	t.stake.mu.Lock()
+	over, cause := t.overLocked(), t.errLocked()
+	t.stake.mu.Unlock()
+	if over { // whoever noticed may not have come to end the contexts
+		c.cancel(contextCause(cause))
+	}
 	return c.Context.Err()
 }
 

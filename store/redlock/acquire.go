@@ -13,8 +13,9 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// Acquire is one attempt. A free lock costs one request to each node, all at
-// the same time, and mostly no more; it returns when a majority has granted.
+// Acquire is one attempt. A free lock costs one request to each node of a
+// majority, all at the same time, and mostly no more; it returns when they have
+// granted.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := driver.CheckRequest(r, s.Traits()); err != nil {
 		return driver.Grant{}, err
@@ -36,7 +37,8 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 func (s *Store) try(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
 	rd := s.round(st, acquire, r)
 	rd.seq = s.sequencer(r.Key, 0)
-	rd.ask(s.everyone(), 0)
+	first := s.first(rd.seq)
+	rd.askFirst(first, 0, s.everyone()&^first)
 	if err := rd.wait(ctx); err != nil {
 		return driver.Grant{}, s.fail(st, err)
 	}
@@ -93,7 +95,8 @@ func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent tim
 		if busy {
 			rd.ask(1<<seq, 1<<seq)
 		} else {
-			rd.ask(s.everyone(), 1<<seq)
+			first := s.first(seq)
+			rd.askFirst(first, 1<<seq, s.everyone()&^first)
 		}
 		if err := rd.wait(ctx); err != nil {
 			return driver.Grant{}, s.fail(st, err)
@@ -129,16 +132,20 @@ func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent tim
 }
 
 // sequencer is the node in whose line those stand who want key: the first that
-// answers, in an order that the key decides.
+// answers, in an order that the key decides. It is one of those that are asked
+// first.
 func (s *Store) sequencer(key string, tried set) int {
 	h := uint32(2166136261) // FNV: all processes must come to the same node
 	for i := range len(key) {
 		h = (h ^ uint32(key[i])) * 16777619
 	}
-	first := int(h % uint32(len(s.nodes)))
+	first := int(h % uint32(s.quorum))
 	other := -1
 	for i := range s.nodes {
-		at := (first + i) % len(s.nodes)
+		at := i
+		if i < s.quorum {
+			at = (first + i) % s.quorum
+		}
 		switch {
 		case tried.has(at):
 		case !s.nodes[at].down.Load():
@@ -148,6 +155,26 @@ func (s *Store) sequencer(key string, tried set) int {
 		}
 	}
 	return other
+}
+
+// first are the nodes that are asked first: a majority with seq, of those that
+// answer, the same for all keys so that their counters agree. The others are
+// asked if that is not enough, and again for a lock that is held for a while
+// (see filler): a lock that is not costs them nothing.
+func (s *Store) first(seq int) set {
+	x := set(1) << seq
+	for i, n := range s.nodes {
+		if x.count() == s.quorum {
+			return x
+		}
+		if !n.down.Load() {
+			x |= 1 << i
+		}
+	}
+	if x.count() < s.quorum {
+		return s.everyone()
+	}
+	return x
 }
 
 // wait is the answer to one who stands in line on a node.
@@ -232,6 +259,7 @@ func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.
 	st.held, st.token, st.ticket, st.seq = true, token, 0, -1
 	st.head, st.called, st.hurry = time.Time{}, false, 0
 	st.until = bootclock.Now().Add(r.TTL)
+	s.fills.add(s, st, r)
 	return g, nil
 }
 

@@ -15,6 +15,13 @@
 // off. A claim is trusted until the moment its request was sent, plus its TTL,
 // minus 1 % of that and 2 ms for clocks that run at different speeds.
 //
+// A lock is asked for on a majority of the servers first, those that stand first
+// in the list and answer, and a millisecond later on the others if it is still
+// held, so that the work of locks that are held for less is three fifths. Until
+// then what is said of a minority that fails holds as well: a server that crashes
+// does not vote. But one whose clock jumps, or on which somebody deletes the
+// lock, is then one too many.
+//
 // The token of a grant is the highest that its majority gave, and is written
 // back to a majority before the lock is handed out. Two majorities share a
 // server, so the next grant's token is higher. When the counters of a majority

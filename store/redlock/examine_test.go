@@ -148,7 +148,7 @@ func TestExamineDuplicate(t *testing.T) {
 func TestExamineRedis(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
-	servers := testserver.RedisNodes(t, 3, "--appendonly", "yes", "--appendfsync", "always")
+	servers := testserver.RedisNodes(t, 3, "--appendonly", "yes", "--appendfsync", "always", "--slowlog-log-slower-than", "-1")
 	do := func(i int, args ...string) {
 		t.Helper()
 		if _, err := servers[i].Do(args...); err != nil {

@@ -58,10 +58,12 @@ type round struct {
 	mu      sync.Mutex
 	answers []answer
 	asked   set
+	spare   set // to be asked if those do not give a majority
 	pending int
 	landed  int
 	woken   bool
 	timer   *time.Timer
+	armed   int // how often: an old timer may still fire
 	done    chan struct{}
 }
 
@@ -74,9 +76,13 @@ func (s *Store) round(st *claim, k kind, r driver.Request) *round {
 
 // ask sends the question to the nodes of x, with a place in line to those of
 // queue.
-func (r *round) ask(x, queue set) {
+func (r *round) ask(x, queue set) { r.askFirst(x, queue, 0) }
+
+// askFirst is ask, and those of spare are asked if the others do not give a
+// majority, or not soon.
+func (r *round) askFirst(x, queue, spare set) {
 	r.mu.Lock()
-	r.asked, r.pending = x, x.count()
+	r.asked, r.spare, r.pending = x, spare, x.count()
 	if r.pending < r.s.quorum && r.kind == acquire && r.base == 0 || r.pending == 0 {
 		r.armLocked() // the timer is not left to the landing of a majority
 	}
@@ -84,6 +90,10 @@ func (r *round) ask(x, queue set) {
 		r.wakeLocked()
 	}
 	r.mu.Unlock()
+	r.send(x, queue)
+}
+
+func (r *round) send(x, queue set) {
 	for i := range r.s.nodes {
 		if x.has(i) {
 			t := task{round: r, kind: r.kind, queue: queue.has(i)}
@@ -112,19 +122,42 @@ func (r *round) wait(ctx context.Context) error {
 
 // land takes the answer of a node.
 func (r *round) land(i int, a answer) {
+	var more set
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	a.landed = true
 	r.answers[i] = a
 	r.pending--
 	r.landed++
 	switch {
 	case r.woken:
+	case r.pending == 0 && r.spare != 0 && !r.decidedLocked() && !r.refusedLocked():
+		more = r.moreLocked()
 	case r.pending == 0 || r.decidedLocked():
 		r.wakeLocked()
-	case r.timer == nil && r.landed >= r.s.quorum:
-		r.armLocked()
+	case r.spare == 0 && r.landed >= r.s.quorum || r.timer == nil && r.spare != 0:
+		r.armLocked() // anew for those that are missing now
 	}
+	r.mu.Unlock()
+	r.send(more, 0)
+}
+
+// refusedLocked reports whether all who were asked have the lock held.
+func (r *round) refusedLocked() bool {
+	for i := range r.answers {
+		a := &r.answers[i]
+		if r.asked.has(i) && !(a.landed && (errors.Is(a.err, driver.ErrHeld) || a.err == nil && a.grant.Waiting)) {
+			return false
+		}
+	}
+	return true
+}
+
+// moreLocked returns those who are to be asked now as well.
+func (r *round) moreLocked() (more set) {
+	more, r.spare = r.spare, 0
+	r.asked |= more
+	r.pending += more.count()
+	return more
 }
 
 func (r *round) wakeLocked() {
@@ -140,21 +173,38 @@ func (r *round) wakeLocked() {
 // waited for, and one that hangs is not.
 func (r *round) armLocked() {
 	least := 5 * time.Millisecond
-	if r.kind == release {
+	switch {
+	case r.spare != 0: // to ask them costs little
+		least = time.Millisecond
+	case r.kind == release:
 		least = 2 * time.Millisecond
 	}
 	d := 2 * time.Since(r.began)
 	for i, n := range r.s.nodes {
-		if r.asked.has(i) && !r.answers[i].landed {
+		if r.spare == 0 && r.asked.has(i) && !r.answers[i].landed {
 			d = max(d, 4*time.Duration(n.rtt.Load()))
 		}
 	}
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.armed++
+	armed := r.armed
 	r.timer = time.AfterFunc(min(max(d, least), nodeTimeout/2), func() {
+		var more set
 		r.mu.Lock()
-		defer r.mu.Unlock()
-		if !r.woken {
+		switch {
+		case r.woken, r.armed != armed:
+		case r.spare != 0:
+			more = r.moreLocked()
+			if r.landed >= r.s.quorum {
+				r.armLocked()
+			}
+		default:
 			r.wakeLocked()
 		}
+		r.mu.Unlock()
+		r.send(more, 0)
 	})
 }
 

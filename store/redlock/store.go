@@ -27,6 +27,7 @@ type Store struct {
 	claims    [32]shard
 	busy      busyKeys
 	crew      crew
+	fills     filler
 	root      context.Context // of what runs on when its caller has gone
 	stop      context.CancelFunc
 	detached  atomic.Pointer[detached]

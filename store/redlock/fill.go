@@ -1,0 +1,77 @@
+package redlock
+
+import (
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// fillAfter is how long a lock is held by those that were asked first alone: a
+// lock that is not held for longer costs the others nothing.
+const fillAfter = time.Millisecond
+
+// filler asks the other nodes for locks that are held for longer, so that these
+// stand although a minority fails, or forgets. Until then it is as if the
+// others were slow to answer.
+type filler struct {
+	mu      sync.Mutex
+	waiting []filling // in order
+	running bool
+}
+
+type filling struct {
+	st  *claim
+	r   driver.Request
+	due time.Time
+}
+
+// add has the other nodes asked, if the lock is still held then. The claim's
+// mutex is held.
+func (f *filler) add(s *Store, st *claim, r driver.Request) {
+	if len(st.legs) == st.locksLocked() {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting = append(f.waiting, filling{st, r, time.Now().Add(fillAfter)})
+	if !f.running {
+		f.running = true
+		time.AfterFunc(fillAfter, func() { f.run(s) })
+	}
+}
+
+// locksLocked counts the nodes that hold.
+func (st *claim) locksLocked() (n int) {
+	for i := range st.legs {
+		if st.legs[i].has == lock {
+			n++
+		}
+	}
+	return n
+}
+
+// run does what is due, and comes again when the next is.
+func (f *filler) run(s *Store) {
+	f.mu.Lock()
+	now, n := time.Now(), 0
+	for n < len(f.waiting) && !now.Before(f.waiting[n].due) {
+		n++
+	}
+	due := append([]filling(nil), f.waiting[:n]...)
+	f.waiting = append(f.waiting[:0], f.waiting[n:]...)
+	clear(f.waiting[len(f.waiting):cap(f.waiting)])
+	if f.running = len(f.waiting) > 0 && s.root.Err() == nil; f.running {
+		time.AfterFunc(f.waiting[0].due.Sub(now), func() { f.run(s) })
+	}
+	f.mu.Unlock()
+	for _, d := range due {
+		d.st.mu.Lock()
+		held := d.st.held && !d.st.gone
+		d.r.Claim = d.st.asked
+		d.st.mu.Unlock()
+		if held && s.root.Err() == nil {
+			s.repair(d.st, d.r)
+		}
+	}
+}

@@ -29,7 +29,8 @@ func TestPostgresScripts(t *testing.T) {
 }
 
 // These know that the server is PostgreSQL: BATON_STORE is an empty database,
-// and "sql" runs SQL in it as somebody else would.
+// at SERVER, and "sql" runs SQL in it as somebody else would, or what is in a
+// file with "-f".
 func TestPostgresOwnScripts(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedPostgres(t)
@@ -37,6 +38,7 @@ func TestPostgresOwnScripts(t *testing.T) {
 		database := server.Database(scriptTB{env})
 		env.Values[sqlKey{}] = func(text string) (string, error) { return server.Query(database, text) }
 		env.Setenv("BATON_STORE", server.URL(database))
+		env.Setenv("SERVER", server.Addr+"/"+database+"?sslmode=disable")
 		return nil
 	})
 }
@@ -44,7 +46,11 @@ func TestPostgresOwnScripts(t *testing.T) {
 type sqlKey struct{}
 
 func cmdSQL(ts *testscript.TestScript, neg bool, args []string) {
-	answer, err := ts.Value(sqlKey{}).(func(string) (string, error))(strings.Join(args, " "))
+	text := strings.Join(args, " ")
+	if args[0] == "-f" {
+		text = ts.ReadFile(args[1])
+	}
+	answer, err := ts.Value(sqlKey{}).(func(string) (string, error))(text)
 	if (err != nil) != neg {
 		ts.Fatalf("sql: %q, %v", answer, err)
 	}

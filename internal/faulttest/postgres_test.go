@@ -1,10 +1,13 @@
 package faulttest
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,81 +68,172 @@ func TestPostgresSilence(t *testing.T) {
 	}
 }
 
-// The server is killed and started again twice while three processes hand a
-// lock to each other: no two hold it at once, tokens rise, and everybody is
-// served.
-func TestPostgresKilledInTraffic(t *testing.T) {
+// While processes hand a lock to each other, the server dies and comes back,
+// stands still, falls silent for one of them, or loses their connections: no
+// two hold at once, tokens rise, and everybody is served.
+func TestPostgresFaultsInTraffic(t *testing.T) {
+	const ttl = 3 * time.Second
+	through := func(t *testing.T) (*faultproxy.Proxy, []string) {
+		server := testserver.SharedPostgres(t)
+		proxy := faultproxy.New(t, server.Addr)
+		url := server.URL(server.Database(t))
+		cut := strings.Replace(url, server.Addr, proxy.Addr, 1)
+		return proxy, []string{url, url, cut, cut}
+	}
+	t.Run("killed and restarted", func(t *testing.T) {
+		t.Parallel()
+		server := testserver.Postgres(t)
+		url := server.URL("postgres")
+		crowdOn(t, ttl, []string{url, url, url, url}, func() {
+			server.Restart()
+			server.Restart()
+		})
+	})
+	t.Run("stands still", func(t *testing.T) {
+		t.Parallel()
+		proxy, urls := through(t)
+		crowdOn(t, ttl, urls[2:], func() { // as seen by everybody
+			proxy.Hold(faultproxy.ToServer)
+			proxy.Hold(faultproxy.ToClient)
+			<-time.After(2 * ttl) // time passing is the fault itself
+			proxy.Heal()
+		})
+	})
+	t.Run("black hole", func(t *testing.T) {
+		t.Parallel()
+		proxy, urls := through(t)
+		crowdOn(t, ttl, urls, func() {
+			proxy.Swallow(faultproxy.ToServer)
+			proxy.Swallow(faultproxy.ToClient)
+			<-time.After(2 * ttl) // time passing is the fault itself
+			proxy.Heal()
+		})
+	})
+	t.Run("held back", func(t *testing.T) {
+		t.Parallel()
+		proxy, urls := through(t)
+		crowdOn(t, ttl, urls, func() {
+			proxy.Hold(faultproxy.ToServer) // and delivered late, all at once
+			<-time.After(2 * ttl)           // time passing is the fault itself
+			proxy.Heal()
+		})
+	})
+	t.Run("cut", func(t *testing.T) {
+		t.Parallel()
+		proxy, urls := through(t)
+		crowdOn(t, ttl, urls, func() {
+			ours := func(request []byte) bool { return bytes.Contains(request, []byte(t.Name())) } // the key
+			for range 10 {
+				<-proxy.CutAfterRequest(ours)
+				<-proxy.CutBeforeRequest(ours)
+				proxy.Cut()
+			}
+		})
+	})
+}
+
+// The server crashes while some hold and some wait. Holders whose TTL is
+// longer than that keep their leases, waiters are served, tokens rise.
+func TestPostgresCrash(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t)
 	url := server.URL("postgres")
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	lease, err := newLocker(t, url, baton.Config{TTL: 2 * time.Minute}).Lock(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var mu sync.Mutex
-	var holding int
-	var last int64
-	served := make(chan int, 10_000)
-	stop := make(chan struct{})
+	tokens := make(chan int64, 3)
 	var wg sync.WaitGroup
-	for p := range 3 {
-		locks := newLocker(t, url, baton.Config{TTL: 3 * time.Second})
-		for range 4 {
-			wg.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					lease, err := locks.Lock(ctx, "k")
-					if ctx.Err() != nil {
-						t.Errorf("process %d waited for too long: %v", p, err)
-						return
-					}
-					if err != nil {
-						continue // the server is away
-					}
-					mu.Lock()
-					if lease.Err() == nil { // it is ours at this instant
-						if holding++; holding > 1 {
-							t.Error("two hold the lock")
-						}
-						if lease.Token() <= last {
-							t.Errorf("token %d after %d", lease.Token(), last)
-						}
-						last = max(last, lease.Token())
-						holding--
-						select {
-						case served <- p:
-						default:
-						}
-					}
-					mu.Unlock()
-					_ = lease.Unlock() // it may be lost with the server
-				}
-			})
+	waiter := newLocker(t, url, baton.Config{TTL: 2 * time.Minute})
+	for i := range cap(tokens) {
+		locks := waiter
+		if i > 0 {
+			locks = newLocker(t, url, baton.Config{TTL: 2 * time.Minute})
 		}
-	}
-	await := func(n int) {
-		t.Helper()
-		for got := map[int]int{}; len(got) < 3 || got[0] < n || got[1] < n || got[2] < n; {
-			select {
-			case p := <-served:
-				got[p]++
-			case <-ctx.Done():
-				t.Fatalf("served: %v, want every process %d times", got, n)
+		wg.Go(func() {
+			lease, err := locks.Lock(ctx, "k")
+			if err != nil {
+				t.Errorf("a waiter: %v", err)
+				return
 			}
-		}
+			tokens <- lease.Token()
+			if err := lease.Unlock(); err != nil {
+				t.Errorf("a waiter: %v", err)
+			}
+		})
 	}
-	for range 2 {
-		await(5)
-		server.Restart()
-		for len(served) > 0 {
-			<-served
-		}
+	awaitWaiters(t, waiter, "k", cap(tokens))
+	server.Kill()
+	if err := lease.Err(); err != nil {
+		t.Errorf("the holder, with the server down: %v", err)
 	}
-	await(5)
-	close(stop)
+	server.Restart()
+	if err := lease.Unlock(); err != nil {
+		t.Errorf("the holder: %v", err)
+	}
 	wg.Wait()
+	close(tokens)
+	last := lease.Token()
+	for token := range tokens {
+		if token <= last {
+			t.Errorf("token %d after %d", token, last)
+		}
+		last = token
+	}
+}
+
+// Ten thousand goroutines wait for a hundred locks on four connections and the
+// one that listens, and all are served.
+func TestPostgresTenThousandWaiters(t *testing.T) {
+	t.Parallel()
+	server := testserver.Postgres(t)
+	url := server.URL("postgres")
+	elsewhere := newLocker(t, url, baton.Config{TTL: time.Minute})
+	const keys, each = 100, 100
+	var held []*baton.Lease
+	for i := range keys {
+		lease, err := elsewhere.Lock(t.Context(), fmt.Sprint("k", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, lease)
+	}
+	here := newLocker(t, url+"&connections=4&application_name=crowd", baton.Config{TTL: time.Minute})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var served atomic.Int64
+	var wg sync.WaitGroup
+	for i := range keys * each {
+		wg.Go(func() {
+			lease, err := here.Lock(ctx, fmt.Sprint("k", i%keys))
+			if err == nil {
+				err = lease.Unlock()
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			served.Add(1)
+		})
+	}
+	for i := range keys {
+		awaitWaiters(t, elsewhere, fmt.Sprint("k", i), 1)
+	}
+	n, err := server.Query("postgres", `SELECT count(*) <= 5 FROM pg_stat_activity WHERE application_name = 'crowd'`)
+	if err != nil || n != "t" {
+		t.Errorf("more than five connections: %q, %v", n, err)
+	}
+	for _, lease := range held {
+		if err := lease.Unlock(); err != nil {
+			t.Error(err)
+		}
+	}
+	wg.Wait()
+	if n := served.Load(); n != keys*each {
+		t.Errorf("%d of %d were served", n, keys*each)
+	}
 }
 
 // The answer to the acquisition is lost after its effect: the lock is found by

@@ -91,6 +91,14 @@ func (s *PostgresServer) Demote() {
 	s.Restart()
 }
 
+// Promote makes a standby a primary, and returns when it writes.
+func (s *PostgresServer) Promote() {
+	s.t.Helper()
+	if answer, err := s.Query("postgres", "SELECT pg_promote()"); err != nil || answer != "t" {
+		s.t.Fatalf("promote: %q, %v", answer, err)
+	}
+}
+
 // NeedPostgres skips the test if PostgreSQL is not installed, or fails it if
 // BATON_REQUIRE_SERVERS is 1.
 func NeedPostgres(t TB) {

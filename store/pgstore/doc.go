@@ -1,4 +1,4 @@
-// Package pgstore keeps locks in PostgreSQL, 11 or newer, in two tables that a
+// Package pgstore keeps locks in PostgreSQL, 12 or newer, in two tables that a
 // person can read (the view baton_locks shows them).
 //
 // # What it promises

@@ -151,8 +151,8 @@ func judge(f facts) (all []driver.Finding) {
 	if f.pooled {
 		say("pooler", driver.Slow, "connect to the server directly, if it can take the connections", "A pooler is between the program and the server: statements are not prepared, and waiters poll.")
 	}
-	if f.poolSize < 3 {
-		say("pool-size", driver.Slow, "MaxConns of at least 3 in the pool's configuration", "The pool has %d connections, of which one listens: requests stand in line.", f.poolSize)
+	if f.poolSize < 2 {
+		say("pool-size", driver.Slow, "MaxConns of at least 2 in the pool's configuration", "The pool has one connection: each request waits for the one before.")
 	}
 	if 10*f.connections > 9*f.maxConnections {
 		say("connections", driver.Slow, "raise max_connections, or put a pooler in between", "%d of %d connections of the server are taken: a program that starts may get none.", f.connections, f.maxConnections)

@@ -64,7 +64,7 @@ func TestExamine(t *testing.T) {
 		"isolation":          settingOf("default_transaction_isolation", "serializable"),
 		"synchronous-commit": settingOf("synchronous_commit", "off"),
 		"pool-size": func(t *testing.T, _ *testserver.PostgresServer, url string) *Store {
-			return openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = 2 }))
+			return openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = 1 }))
 		},
 		"pooler": func(t *testing.T, server *testserver.PostgresServer, url string) *Store {
 			testserver.NeedPgBouncer(t)
@@ -160,6 +160,35 @@ func TestStandby(t *testing.T) {
 	if _, err := Open(t.Context(), Config{Addrs: []string{server.Addr}, User: "postgres", Database: "template1"}); !errors.As(err, new(*StandbyError)) {
 		t.Errorf("Open on a standby without tables: %v", err)
 	}
+}
+
+// Of several servers the primary is used, and found again when it moves.
+func TestOpenFindsThePrimary(t *testing.T) {
+	t.Parallel()
+	standby, primary := testserver.Postgres(t), testserver.Postgres(t)
+	standby.Demote()
+	s, err := Open(t.Context(), Config{Addrs: []string{standby.Addr, primary.Addr}, User: "postgres", Database: "postgres"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	old := hold(t, s, writer("k"))
+	primary.Demote() // and it knows of no primary
+	eventually(t, "a refusal", 20*time.Second, func() bool {
+		_, err := s.Acquire(t.Context(), writer("k"))
+		return errors.Is(err, driver.ErrUnavailable)
+	})
+	standby.Promote() // it never heard of the locks: the promise that tokens rise is kept by the clock
+	if err := Migrate(t.Context(), newPool(t, standby.URL("postgres"))); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a grant by the new primary", 20*time.Second, func() bool {
+		g, err := s.Acquire(t.Context(), writer("k"))
+		if err == nil && g.Token <= old.Ticket {
+			t.Errorf("token %d after %d", g.Token, old.Ticket)
+		}
+		return err == nil
+	})
 }
 
 // What cannot be planted here is judged as it would be found.

@@ -108,7 +108,7 @@ func TestRowLockedByHand(t *testing.T) {
 		_, err := s.Acquire(context.Background(), writer("k"))
 		got <- err
 	}()
-	awaitBlocked(t, other)
+	awaitBlocked(t, other, 1)
 	release(t, s, hold(t, s, writer("another")))
 	if err := <-got; !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("a row that somebody has locked: %v, want driver.ErrUnavailable", err)
@@ -205,7 +205,7 @@ func TestContextEndsWhileTheServerWaits(t *testing.T) {
 		_, err := s.Acquire(ctx, r)
 		gaveUp <- err
 	}()
-	awaitBlocked(t, plain)
+	awaitBlocked(t, plain, 1)
 	cancel()
 	if err := <-gaveUp; !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: %v", err)

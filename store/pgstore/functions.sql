@@ -35,13 +35,14 @@ BEGIN
 END $$;
 
 -- baton_own_1 locks the claim with the id, of a key whose row is locked. Without
--- its ticket it has to be looked for.
+-- its ticket it has to be looked for. Claims below the row's first are what
+-- somebody left who deleted the row before.
 CREATE OR REPLACE FUNCTION baton_own_1(_k bytea, _id text, _ticket bigint, _first bigint) RETURNS baton_claim
 LANGUAGE plpgsql AS $$
 DECLARE
 	own baton_claim;
 BEGIN
-	SELECT * INTO own FROM baton_claim WHERE k = _k AND seq = _ticket AND id = _id FOR NO KEY UPDATE;
+	SELECT * INTO own FROM baton_claim WHERE k = _k AND seq = _ticket AND seq >= _first AND id = _id FOR NO KEY UPDATE;
 	IF NOT FOUND THEN
 		SELECT * INTO own FROM baton_claim WHERE k = _k AND seq >= _first AND id = _id ORDER BY seq DESC LIMIT 1 FOR NO KEY UPDATE;
 	END IF;
@@ -125,32 +126,37 @@ BEGIN
 		WHEN left_ < 399000 THEN left_ + 1000 ELSE 0 END;
 END $$;
 
--- baton_acquire_1 makes one attempt. state is 1 held, 2 waiting, 3 refused,
--- 4 held with another capacity.
+-- baton_acquire_1 makes one attempt. The answer is text, because a set of
+-- columns would be materialised: "state token again age remaining others",
+-- and lines with the holder's owner and with those who were granted. state is 1
+-- held, 2 waiting, 3 refused, 4 held with another capacity.
 CREATE OR REPLACE FUNCTION baton_acquire_1(
 	_k bytea, _id text, _owner text, _node text, _weight bigint, _capacity bigint, _ttl bigint,
-	_queue boolean, _retry boolean, _ticket bigint,
-	OUT state int, OUT token bigint, OUT again bigint, OUT granted text,
-	OUT by_owner text, OUT age bigint, OUT remaining bigint, OUT others bigint
-) LANGUAGE plpgsql AS $$
+	_queue boolean, _retry boolean, _ticket bigint
+) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	whole CONSTANT bigint := 1099511627776;
 	ttl_  CONSTANT interval := _ttl * interval '1 microsecond';
 	now_  timestamptz := clock_timestamp();
 	seed  bigint := extract(epoch FROM now_) * 1000000;
+	state     int;
+	token     bigint;
+	again     bigint := 0;
+	age       bigint := 0;
+	remaining bigint := 0;
+	others    bigint := 0;
 	r     baton_lock;
 	old   baton_lock;
 	own   baton_claim;
 	w     record;
 BEGIN
 	IF current_setting('transaction_isolation') <> 'read committed' THEN
-		RAISE EXCEPTION 'baton needs the isolation level READ COMMITTED' USING ERRCODE = 'BT001';
+		PERFORM baton_begin_1();
 	END IF;
-	again := 0;
 	IF _weight = whole THEN
 		INSERT INTO baton_lock AS l (k, last, first, busy, id, token, weight, owner, node, since, ends)
-		VALUES (_k, seed, 0, false, _id, seed, whole, _owner, _node, now_, now_ + ttl_)
+		VALUES (_k, seed, seed, false, _id, seed, whole, _owner, _node, now_, now_ + ttl_)
 		ON CONFLICT (k) DO UPDATE SET
 			last = CASE WHEN l.id = _id THEN l.last ELSE greatest(l.last + 1, seed) END,
 			token = CASE WHEN l.id = _id THEN l.token ELSE greatest(l.last + 1, seed) END,
@@ -159,28 +165,26 @@ BEGIN
 		WHERE NOT l.busy AND (l.id = '' OR l.id = _id AND l.ends > clock_timestamp())
 		RETURNING l.token INTO token;
 		IF FOUND THEN
-			state := 1;
 			IF current_setting('synchronous_commit') = 'off' THEN
-				PERFORM set_config('synchronous_commit', 'on', true);
+				PERFORM baton_durable_1();
 			END IF;
-			RETURN;
+			RETURN '1 ' || token;
 		END IF;
 	ELSE
 		INSERT INTO baton_lock AS l (k, last, first, busy, id, token, weight, owner, node, since, ends)
-		VALUES (_k, 0, 0, false, '', 0, whole, '', '', now_, now_)
+		VALUES (_k, 0, seed, false, '', 0, whole, '', '', now_, now_)
 		ON CONFLICT (k) DO UPDATE SET busy = l.busy WHERE false;
 	END IF;
 
 	-- The row is locked now, by a conflict that changed nothing or as new.
-	PERFORM set_config('enable_seqscan', 'off', true); -- plans live longer than what was known of the tables
+	PERFORM baton_begin_1();
 	SELECT * INTO r FROM baton_lock WHERE k = _k;
 	old := r;
 	now_ := clock_timestamp();
 	IF r.id = _id AND r.ends > now_ THEN
 		UPDATE baton_lock SET ends = now_ + ttl_ WHERE k = _k;
-		state := 1; token := r.token;
 		PERFORM baton_durable_1();
-		RETURN;
+		RETURN '1 ' || r.token;
 	END IF;
 
 	IF r.busy AND (_retry OR _ticket > 0) THEN
@@ -200,7 +204,6 @@ BEGIN
 
 	SELECT * INTO w FROM baton_walk_1(_k, r);
 	r := w.r;
-	granted := w.granted;
 	IF own.seq IS NOT NULL THEN
 		IF NOT own.held THEN -- the walk may have granted it
 			UPDATE baton_claim SET ends = clock_timestamp() + ttl_ WHERE k = _k AND seq = own.seq AND held;
@@ -241,20 +244,22 @@ BEGIN
 	IF state = 2 AND w.head IN (0, token) THEN
 		again := baton_again_1(w.soonest);
 	ELSIF state = 3 THEN
-		by_owner := w.first_owner;
 		age := extract(epoch FROM clock_timestamp() - w.first_since) * 1000000;
 		remaining := extract(epoch FROM w.first_ends - clock_timestamp()) * 1000000;
 		SELECT count(*) INTO others FROM baton_claim WHERE k = _k AND seq >= r.first AND NOT held AND ends > clock_timestamp();
 	END IF;
-	IF state = 1 OR granted <> '' THEN
+	IF state = 1 OR w.granted <> '' THEN
 		PERFORM baton_durable_1();
 	ELSE
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
+	RETURN format(E'%s %s %s %s %s %s\n%s\n%s', state, coalesce(token, 0), again, coalesce(age, 0), coalesce(remaining, 0), others,
+		w.first_owner, w.granted);
 END $$;
 
--- baton_release_1 ends a claim. state is 0 if it does not stand, else 1.
-CREATE OR REPLACE FUNCTION baton_release_1(_k bytea, _id text, _ticket bigint, OUT state int, OUT granted text)
+-- baton_release_1 ends a claim. The answer is text: state, which is 0 if it
+-- did not stand, else 1, and then lines with those who were granted.
+CREATE OR REPLACE FUNCTION baton_release_1(_k bytea, _id text, _ticket bigint) RETURNS text
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -262,21 +267,25 @@ DECLARE
 	own baton_claim;
 	w   record;
 BEGIN
-	PERFORM baton_begin_1(), set_config('synchronous_commit', 'off', true);
-	state := 1; granted := '';
-	SELECT * INTO r FROM baton_lock WHERE k = _k FOR UPDATE SKIP LOCKED;
-	IF FOUND AND r.id = _id AND NOT r.busy AND r.ends > clock_timestamp() THEN
-		UPDATE baton_lock SET id = '', owner = '', node = '', ends = clock_timestamp() WHERE k = _k;
-		RETURN;
+	-- Conditions cost less than statements.
+	IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('enable_seqscan') <> 'off' THEN
+		PERFORM baton_begin_1();
 	END IF;
-	IF r.k IS NULL THEN
-		SELECT * INTO r FROM baton_lock WHERE k = _k FOR NO KEY UPDATE;
-		IF NOT FOUND THEN
-			state := 0;
-			RETURN;
-		END IF;
+	IF set_config('synchronous_commit', 'off', true) <> 'off' THEN
+		RAISE EXCEPTION 'synchronous_commit cannot be set';
+	END IF;
+	WITH l AS (
+		SELECT ctid FROM baton_lock WHERE k = _k AND id = _id AND NOT busy AND ends > clock_timestamp() FOR UPDATE SKIP LOCKED
+	)
+	UPDATE baton_lock SET id = '', owner = '', node = '', ends = clock_timestamp() FROM l WHERE baton_lock.ctid = l.ctid;
+	IF FOUND THEN
+		RETURN '1';
 	END IF;
 
+	SELECT * INTO r FROM baton_lock WHERE k = _k FOR NO KEY UPDATE;
+	IF NOT FOUND THEN
+		RETURN '0';
+	END IF;
 	IF r.id = _id AND r.ends > clock_timestamp() THEN
 		r.ends := clock_timestamp(); -- the walk takes it away
 	ELSE
@@ -284,17 +293,16 @@ BEGIN
 			own := baton_own_1(_k, _id, _ticket, r.first);
 		END IF;
 		IF own.seq IS NULL OR own.ends <= clock_timestamp() THEN
-			state := 0;
-			RETURN;
+			RETURN '0';
 		END IF;
 		PERFORM baton_end_1(_k, own.seq);
 	END IF;
 	SELECT * INTO w FROM baton_walk_1(_k, r);
 	PERFORM baton_save_1(_k, w.r);
-	granted := w.granted;
-	IF granted <> '' THEN
+	IF w.granted <> '' THEN
 		PERFORM set_config('synchronous_commit', 'on', true);
 	END IF;
+	RETURN E'1\n' || w.granted;
 END $$;
 
 -- baton_end_1 ends a claim of a key whose row is locked.
@@ -326,6 +334,7 @@ BEGIN
 	WITH q AS (
 		SELECT c.k, c.seq, u.i FROM unnest(_keys, _ids, _seqs) WITH ORDINALITY AS u (k, id, seq, i)
 		JOIN baton_claim c ON c.k = u.k AND c.seq = u.seq AND c.id = u.id
+		JOIN baton_lock l ON l.k = u.k AND l.first <= u.seq
 		WHERE c.ends > clock_timestamp() FOR NO KEY UPDATE OF c SKIP LOCKED
 	), done AS (
 		UPDATE baton_claim c SET ttl = _ttl,

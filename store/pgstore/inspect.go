@@ -26,7 +26,7 @@ const infoSQL = `WITH t AS MATERIALIZED (SELECT clock_timestamp() AS now),
 	UNION ALL
 	SELECT k, seq, c.id, c.owner, c.weight, c.capacity, c.held, c.seq,
 		(extract(epoch FROM c.since - now) * 1000000)::bigint, (extract(epoch FROM c.ends - now) * 1000000)::bigint
-	FROM t, page JOIN baton_claim c USING (k)
+	FROM t, page JOIN baton_claim c USING (k) WHERE c.seq >= page.first
 	ORDER BY 1, 2`
 
 // Inspect implements driver.Inspector.

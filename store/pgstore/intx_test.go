@@ -141,7 +141,7 @@ func TestInTxWaitsForARelease(t *testing.T) {
 	tx := begin(t, s, pgx.ReadCommitted)
 	done := make(chan error, 1)
 	go func() { done <- s.InTx(context.Background(), tx, leased(c)) }()
-	awaitBlocked(t, s)
+	awaitBlocked(t, s, 1)
 	if err := releasing.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -176,13 +176,13 @@ func TestInSQLTx(t *testing.T) {
 	}
 }
 
-// awaitBlocked waits until somebody waits for a row in this database.
-func awaitBlocked(t *testing.T, s *Store) {
+// awaitBlocked waits until n wait for rows in this database.
+func awaitBlocked(t *testing.T, s *Store, n int) {
 	t.Helper()
-	eventually(t, "a statement that waits for a row", 20*time.Second, func() bool {
-		var n int
+	eventually(t, "statements that wait for a row", 20*time.Second, func() bool {
+		var blocked int
 		err := s.pool.QueryRow(context.Background(), `SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&n)
-		return err == nil && n > 0
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&blocked)
+		return err == nil && blocked >= n
 	})
 }

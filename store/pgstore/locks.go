@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -10,10 +11,8 @@ import (
 )
 
 const (
-	acquireSQL = `SELECT state, coalesce(token, 0), again, coalesce(granted, ''), coalesce(by_owner, ''),
-		coalesce(age, 0), coalesce(remaining, 0), coalesce(others, 0)
-		FROM baton_acquire_1($1::bytea, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, $8::boolean, $9::boolean, $10::bigint)`
-	releaseSQL   = `SELECT state, granted FROM baton_release_1($1::bytea, $2::text, $3::bigint)`
+	acquireSQL   = `SELECT baton_acquire_1($1::bytea, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, $8::boolean, $9::boolean, $10::bigint)`
+	releaseSQL   = `SELECT baton_release_1($1::bytea, $2::text, $3::bigint)`
 	downgradeSQL = `SELECT state, token, granted FROM baton_downgrade_1($1::bytea, $2::text, $3::bigint, $4::bigint)`
 	breakSQL     = `SELECT holders, broken, granted FROM baton_break_1($1::bytea)`
 )
@@ -33,30 +32,49 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 		return driver.Grant{}, err
 	}
 	s.sweep.used()
-	var state int
-	var token, again, age, remaining, others int64
-	var granted, owner string
+	var text string
 	err := s.row(ctx, acquireSQL, []any{
 		[]byte(r.Key), r.ID, r.Owner, s.hints.node, r.Weight, r.Capacity, r.TTL.Microseconds(), r.Queue, r.Retry, r.Ticket,
-	}, &state, &token, &again, &granted, &owner, &age, &remaining, &others)
+	}, &text)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	if granted != "" {
-		s.hints.tell(r.Key, granted, r.ID)
+	a := readAnswer(text)
+	if a.granted != "" {
+		s.hints.tell(r.Key, a.granted, r.ID)
 	}
-	switch state {
+	switch a.state {
 	case isHeld:
-		return driver.Grant{Token: token, Ticket: token, TTL: r.TTL}, nil
+		return driver.Grant{Token: a.token, Ticket: a.token, TTL: r.TTL}, nil
 	case isWaiting:
-		s.hints.watchers.Waits(r.Key, r.ID, token)
-		return driver.Grant{Waiting: true, Ticket: token, TTL: driver.WaiterTTL, Again: micros(again)}, nil
+		s.hints.watchers.Waits(r.Key, r.ID, a.token)
+		return driver.Grant{Waiting: true, Ticket: a.token, TTL: driver.WaiterTTL, Again: a.again}, nil
 	case isOtherwise:
-		return driver.Grant{}, &driver.CapacityError{Key: r.Key, InUse: others, Asked: r.Capacity}
+		return driver.Grant{}, &driver.CapacityError{Key: r.Key, InUse: a.others, Asked: r.Capacity}
 	}
 	return driver.Grant{}, &driver.HeldError{
-		Key: r.Key, Owner: owner, Age: max(0, micros(age)), Remaining: max(0, micros(remaining)), Waiting: int(others),
+		Key: r.Key, Owner: a.owner, Age: max(0, a.age), Remaining: max(0, a.remaining), Waiting: int(a.others),
 	}
+}
+
+// answer is what baton_acquire_1 says.
+type answer struct {
+	state, token          int64
+	again, age, remaining time.Duration
+	others                int64
+	owner, granted        string
+}
+
+func readAnswer(text string) (a answer) {
+	numbers, lines, _ := strings.Cut(text, "\n")
+	a.owner, a.granted, _ = strings.Cut(lines, "\n")
+	var n [6]int64
+	for i, f := range strings.Fields(numbers) {
+		n[i%len(n)] = number(f)
+	}
+	a.state, a.token, a.others = n[0], n[1], n[5]
+	a.again, a.age, a.remaining = micros(n[2]), micros(n[3]), micros(n[4])
+	return a
 }
 
 // Release implements driver.Locks, in one round trip. If somebody waits, the
@@ -65,15 +83,15 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := driver.CheckClaim(c); err != nil {
 		return err
 	}
-	var state int
-	var granted string
-	if err := s.row(ctx, releaseSQL, []any{[]byte(c.Key), c.ID, c.Ticket}, &state, &granted); err != nil {
+	var text string
+	if err := s.row(ctx, releaseSQL, []any{[]byte(c.Key), c.ID, c.Ticket}, &text); err != nil {
 		return err
 	}
+	state, granted, _ := strings.Cut(text, "\n")
 	if granted != "" {
 		s.hints.tell(c.Key, granted, "")
 	}
-	if state == isLost {
+	if number(state) == isLost {
 		return driver.ErrLost
 	}
 	return nil

@@ -148,9 +148,9 @@ func (c Config) pool(plain bool) (*pgxpool.Config, error) {
 	} else if c.Schema != "" {
 		return nil, errors.New("postgres: a pooler stands before the server and does not let the schema be chosen: set the search path of the user or database instead")
 	}
-	config.MaxConns = 4 + 1 // and the one that listens
+	config.MaxConns = 4
 	if c.Conns > 0 {
-		config.MaxConns = int32(c.Conns) + 1
+		config.MaxConns = int32(c.Conns)
 	}
 	config.MaxConnIdleTime = 5 * time.Minute
 	return config, nil

@@ -44,6 +44,6 @@ CREATE OR REPLACE VIEW baton_locks AS
 		since, ends, ends - clock_timestamp() AS remaining
 	FROM baton_lock WHERE id <> '' AND ends > clock_timestamp()
 	UNION ALL
-	SELECT convert_from(k, 'UTF8'), held, owner, weight, capacity, CASE WHEN held THEN seq END,
-		since, ends, ends - clock_timestamp()
-	FROM baton_claim WHERE ends > clock_timestamp();
+	SELECT convert_from(k, 'UTF8'), held, c.owner, c.weight, capacity, CASE WHEN held THEN seq END,
+		c.since, c.ends, c.ends - clock_timestamp()
+	FROM baton_claim c JOIN baton_lock l USING (k) WHERE c.seq >= l.first AND c.ends > clock_timestamp();

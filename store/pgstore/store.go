@@ -84,8 +84,8 @@ func Pooler() Option { return func(o *options) { o.pooler = true } }
 // leaves open. It asks the server which version of the tables there is, and
 // fails with a *SchemaError if Migrate has to be called first.
 //
-// The pool needs at least two connections: one listens, and the rest serve all
-// requests, however many wait.
+// The pool's connections serve all requests, however many wait. One more,
+// which is taken out of the pool, listens.
 func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Store, error) {
 	return newStore(ctx, pool, false, opts)
 }

@@ -2,12 +2,9 @@ package pgstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,7 +65,7 @@ func TestTimeIsReadAfterTheWait(t *testing.T) {
 			_, err := s.Acquire(context.Background(), r)
 			got <- err
 		}()
-		awaitBlocked(t, s)
+		awaitBlocked(t, s, 1)
 		var unblocked time.Time
 		if err := s.pool.QueryRow(t.Context(), `SELECT clock_timestamp()`).Scan(&unblocked); err != nil {
 			t.Fatal(err)
@@ -196,144 +193,6 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 			t.Errorf("%d, %s: synchronous_commit is %s, want %s", i, step.what, step.got, step.want)
 		}
 	}
-}
-
-// Ten thousand wait on four connections, and one that releases is served as if
-// nobody else were there.
-func TestTenThousandWaitersOnFourConnections(t *testing.T) {
-	t.Parallel()
-	_, url := database(t)
-	s := openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = 4 }))
-	other := openAt(t, url)
-	const n = 10_000
-	first := writer("k")
-	first.TTL = time.Hour // this may take a while
-	holder := hold(t, other, first)
-	claims := make([]driver.Claim, n)
-	var wg sync.WaitGroup
-	gate := make(chan struct{}, 64)
-	for i := range claims {
-		gate <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-gate }()
-			r := queued(writer("k"))
-			if i%2 == 1 {
-				r.Key = fmt.Sprint("k", i/10) // a thousand keys of five
-			}
-			g, err := s.Acquire(t.Context(), r)
-			if err != nil {
-				t.Errorf("waiter %d: %v", i, err)
-			}
-			claims[i] = with(r, g)
-		})
-	}
-	wg.Wait()
-	if st := s.pool.Stat(); st.MaxConns() != 4 || st.AcquiredConns() != 0 {
-		t.Errorf("%d of %d connections are held while nobody asks", st.AcquiredConns(), st.MaxConns())
-	}
-	// Each waiter's place ends after a while unless it is confirmed, as it
-	// is here, all in two statements. This machine may be too slow for all.
-	states := map[driver.State]int{}
-	for _, r := range s.Renew(t.Context(), claims, time.Minute) {
-		if states[r.State]++; r.State == driver.Unknown {
-			t.Fatalf("renew: %v", r.Err)
-		}
-	}
-	t.Logf("%v", states)
-	release(t, other, holder)
-	again := queued(writer("k"))
-	g, err := other.Acquire(t.Context(), again)
-	if err != nil {
-		t.Fatal(err)
-	}
-	release(t, other, with(again, g))
-}
-
-// Sixty-four clients on one key and on many, with every kind of request, and
-// nobody hears of deadlocks or serialization. BATON_LONG=60s makes it a long
-// test.
-func TestNoDeadlockSurfaces(t *testing.T) {
-	t.Parallel()
-	lasts := 2 * time.Second
-	if d, err := time.ParseDuration(os.Getenv("BATON_LONG")); err == nil {
-		lasts = d
-	}
-	for _, keys := range []int{1, 8, 64} {
-		t.Run(fmt.Sprint(keys), func(t *testing.T) {
-			server, url := database(t)
-			s := openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = 64 }), func(o *options) {
-				o.idle, o.sweep = time.Millisecond, 20*time.Millisecond
-			})
-			var made, granted atomic.Int64
-			ctx, cancel := context.WithTimeout(t.Context(), lasts)
-			defer cancel()
-			var wg sync.WaitGroup
-			for c := range 64 {
-				wg.Go(func() {
-					for i := c; ctx.Err() == nil; i++ {
-						if err := traffic(s, fmt.Sprint("k", i%keys), i, &granted); err != nil {
-							t.Errorf("client %d: %v", c, err)
-							return
-						}
-						made.Add(1)
-					}
-				})
-			}
-			wg.Wait()
-			if granted.Load() == 0 {
-				t.Errorf("nobody was granted anything in %d rounds", made.Load())
-			}
-			if n, err := server.Query("postgres", `SELECT sum(deadlocks) FROM pg_stat_database WHERE datname = '`+s.pool.Config().ConnConfig.Database+`'`); err != nil || n != "0" {
-				t.Errorf("the server counted %s deadlocks, %v", n, err)
-			}
-			t.Logf("%d rounds, %d grants", made.Load(), granted.Load())
-		})
-	}
-}
-
-// traffic is one round of a client: it asks, renews with others, and leaves.
-func traffic(s *Store, key string, i int, granted *atomic.Int64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	r := writer(key)
-	r.TTL = 300 * time.Millisecond
-	r.Queue = i%5 != 0
-	switch i % 7 {
-	case 1, 2:
-		r.Weight = 1
-	case 3:
-		r.Weight, r.Capacity = 2, 5
-	}
-	g, err := s.Acquire(ctx, r)
-	switch {
-	case errors.Is(err, driver.ErrHeld), errors.As(err, new(*driver.CapacityError)):
-		return nil
-	case err != nil:
-		return err
-	case i%37 == 0:
-		return nil // crashed
-	}
-	for range 20 {
-		answer := s.Renew(ctx, []driver.Claim{with(r, g), {Key: key + "x", ID: "nobody", Ticket: 1}}, r.TTL)
-		if answer[0].Err != nil {
-			return answer[0].Err
-		}
-		if answer[0].State != driver.Waiting {
-			break
-		}
-	}
-	if !g.Waiting {
-		granted.Add(1)
-	}
-	if i%13 == 0 {
-		if _, err := s.Break(ctx, key); err != nil {
-			return err
-		}
-	}
-	if err := s.Release(ctx, with(r, g)); err != nil && !errors.Is(err, driver.ErrLost) {
-		return err
-	}
-	return nil
 }
 
 // The row of a key that is renewed again and again stays where it is: no index

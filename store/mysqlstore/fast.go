@@ -5,6 +5,7 @@ import (
 	"database/sql"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
 )
 
 // The fast path: one statement that changes one row, in a commit of its own,
@@ -85,8 +86,10 @@ func (s *Store) once(ctx context.Context, st *sql.Stmt, args ...any) (sql.Result
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	later, stop := sqlstore.Outlive(ctx, sqlstore.Grace)
+	defer stop()
 	for try := 1; ; try++ {
-		res, err := st.ExecContext(ctx, args...)
+		res, err := st.ExecContext(later, args...)
 		if err == nil {
 			return res, nil
 		}

@@ -69,16 +69,21 @@ func (s *Store) do(ctx context.Context, key string, fresh bool, run func(*tx) er
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if o.batch == nil {
 		s.queues[key] = slices.DeleteFunc(s.queues[key], func(x *op) bool { return x == o })
+		s.mu.Unlock()
 		return ctx.Err()
 	}
+	s.mu.Unlock()
+	timer := time.NewTimer(sqlstore.Grace) // see sqlstore.Outlive
+	defer timer.Stop()
 	select {
 	case err := <-o.done:
 		return err
-	default:
+	case <-timer.C:
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if o.batch.left--; o.batch.left == 0 {
 		o.batch.cancel()
 	}

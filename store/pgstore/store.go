@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
 )
 
 // Store keeps locks in PostgreSQL. It implements driver.Store,
@@ -72,7 +73,7 @@ type options struct {
 }
 
 func defaults() options {
-	return options{poll: 5 * time.Millisecond, idle: 10 * time.Minute, sweep: 20 * time.Second, patience: 250 * time.Millisecond}
+	return options{poll: 5 * time.Millisecond, idle: 10 * time.Minute, sweep: 20 * time.Second, patience: sqlstore.Grace}
 }
 
 // Pooler says that a pooler stands between the program and the server, so that
@@ -176,7 +177,7 @@ func (s *Store) ask(ctx context.Context, sql string, args []any, read func(pgx.R
 	if err != nil {
 		return failure(ctx, notSent{err})
 	}
-	later, stop := outlive(ctx, s.patience)
+	later, stop := sqlstore.Outlive(ctx, s.patience)
 	defer stop()
 	err = s.askOn(later, conn, sql, args, read)
 	if conn.Conn().IsClosed() {
@@ -185,19 +186,6 @@ func (s *Store) ask(ctx context.Context, sql string, args []any, read func(pgx.R
 		conn.Release()
 	}
 	return failure(ctx, err)
-}
-
-// outlive returns a context that ends a little later than ctx. The answer to a
-// request that was sent is about to come, as a rule. Who left without it would
-// release over another connection, and that could be served first: it would
-// find nothing, and what the request then leaves would stay until it expires.
-func outlive(ctx context.Context, patience time.Duration) (later context.Context, stop func()) {
-	if ctx.Done() == nil {
-		return ctx, func() {}
-	}
-	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	unwatch := context.AfterFunc(ctx, func() { time.AfterFunc(patience, cancel) })
-	return later, func() { unwatch(); cancel() }
 }
 
 func (s *Store) askOn(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, read func(pgx.Rows) error) error {

@@ -34,6 +34,9 @@
 // is synchronous_commit = off. One more connection, taken out of the pool,
 // listens for hints, so that a waiter hears of its turn without asking.
 //
+// While more requests come than there are connections, those for exclusive
+// locks that nobody else wants are sent together, in one statement and commit.
+//
 // A request that has been sent is given a quarter of a second for its answer
 // when its context ends. Without one its connection is closed.
 //

@@ -33,12 +33,24 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 	s.sweep.used()
 	var text string
-	err := s.row(ctx, acquireSQL, []any{
-		[]byte(r.Key), r.ID, r.Owner, s.hints.node, r.Weight, r.Capacity, r.TTL.Microseconds(), r.Queue, r.Retry, r.Ticket,
-	}, &text)
+	alone := func() error {
+		return s.row(ctx, acquireSQL, []any{
+			[]byte(r.Key), r.ID, r.Owner, s.hints.node, r.Weight, r.Capacity, r.TTL.Microseconds(), r.Queue, r.Retry, r.Ticket,
+		}, &text)
+	}
+	var err error
+	if r.Exclusive() && !r.Retry && r.Ticket == 0 {
+		o := &operation{claim: r.Claim, ttl: r.TTL}
+		if err = s.combiner.do(ctx, o, alone); err == nil && o.token > 0 {
+			return driver.Grant{Token: o.token, Ticket: o.token, TTL: r.TTL}, nil
+		}
+	} else {
+		err = alone()
+	}
 	if err != nil {
 		return driver.Grant{}, err
 	}
+	s.combiner.heat(r.Key).Store(strings.Contains(text, "\n")) // somebody else is there
 	a := readAnswer(text)
 	if a.granted != "" {
 		s.hints.tell(r.Key, a.granted, r.ID)
@@ -84,10 +96,14 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		return err
 	}
 	var text string
-	if err := s.row(ctx, releaseSQL, []any{[]byte(c.Key), c.ID, c.Ticket}, &text); err != nil {
+	err := s.combiner.do(ctx, &operation{claim: c}, func() error {
+		return s.row(ctx, releaseSQL, []any{[]byte(c.Key), c.ID, c.Ticket}, &text)
+	})
+	if err != nil || text == "" {
 		return err
 	}
-	state, granted, _ := strings.Cut(text, "\n")
+	state, granted, contended := strings.Cut(text, "\n")
+	s.combiner.heat(c.Key).Store(contended)
 	if granted != "" {
 		s.hints.tell(c.Key, granted, "")
 	}

@@ -14,13 +14,16 @@ import (
 const SchemaVersion = 1
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = tables + "\n" + functions
+var Schema = tables + "\n" + many + "\n" + functions
 
 //go:embed schema.sql
 var tables string
 
+//go:embed many.sql
+var many string
+
 //go:embed functions.sql
-var functions string
+var functions string // baton_schema, which comes last, is in it
 
 // Migrate makes the tables and functions in the first schema of the search
 // path, unless they are there. Several programs may do so at the same time.

@@ -28,6 +28,7 @@ type Store struct {
 	closed atomic.Bool
 
 	patience time.Duration
+	combiner combiner
 	hints    hints
 	sweep    sweeper
 }
@@ -100,6 +101,7 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, opts []Option
 	if err := s.probe(ctx, o); err != nil {
 		return nil, err
 	}
+	s.combiner.init(s)
 	s.hints.init(s, o)
 	s.sweep.init(s, o)
 	return s, nil
@@ -153,7 +155,12 @@ type querier interface {
 // row runs a statement that answers with one row, as one attempt in one round
 // trip.
 func (s *Store) row(ctx context.Context, sql string, args []any, dest ...any) error {
-	return s.ask(ctx, sql, args, func(rows pgx.Rows) error {
+	return s.ask(ctx, sql, args, oneRow(dest...))
+}
+
+// oneRow reads the only row.
+func oneRow(dest ...any) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
 		if !rows.Next() {
 			if err := rows.Err(); err != nil {
 				return err
@@ -161,7 +168,7 @@ func (s *Store) row(ctx context.Context, sql string, args []any, dest ...any) er
 			return pgx.ErrNoRows
 		}
 		return rows.Scan(dest...)
-	})
+	}
 }
 
 // ask runs a statement and has read read its rows. What read set may be used
@@ -177,9 +184,14 @@ func (s *Store) ask(ctx context.Context, sql string, args []any, read func(pgx.R
 	if err != nil {
 		return failure(ctx, notSent{err})
 	}
+	return s.askWith(ctx, conn, sql, args, read)
+}
+
+// askWith is ask on a connection, which it gives back.
+func (s *Store) askWith(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, read func(pgx.Rows) error) error {
 	later, stop := sqlstore.Outlive(ctx, s.patience)
 	defer stop()
-	err = s.askOn(later, conn, sql, args, read)
+	err := s.askOn(later, conn, sql, args, read)
 	if conn.Conn().IsClosed() {
 		conn.Hijack() // or it keeps its place in the pool until the server sees the end
 	} else {
@@ -259,6 +271,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.sweep.close()
+	s.combiner.close()
 	s.hints.close()
 	if !s.owned {
 		return nil

@@ -175,7 +175,16 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 		t.Helper()
 		return commit(releaseSQL, []byte(r.Key), r.ID, int64(0))
 	}
+	many := func(grant, end string) string {
+		t.Helper()
+		return commit(manySQL, [][]byte{[]byte(end)}, []string{"many-" + end}, [][]byte{[]byte(grant)}, []string{"many-" + grant},
+			[]string{""}, []int64{time.Minute.Microseconds()}, "")
+	}
 	for i, step := range []struct{ what, got, want string }{
+		{"a combined grant of a new key", many("m", "-"), "on"},
+		{"a combined release and a grant", many("n", "m"), "on"},
+		{"a combined release and a refusal", many("n", "n2"), "off"},
+		{"a combined grant of a known key", many("m", "-"), "on"},
 		{"a grant", acquire(a), "on"},
 		{"a refusal", acquire(writer("k")), "off"},
 		{"a place in line", acquire(b), "off"},

@@ -1,0 +1,220 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/batonhq/baton/driver"
+)
+
+const manySQL = `SELECT baton_many_1($1::bytea[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::bigint[], $7::text)`
+
+// combiner sends the acquires and releases of many goroutines in few
+// statements when there are more of them than connections. A statement and a
+// commit for one cost the server several times what they cost for each more.
+//
+// Only exclusive claims are combined, of keys that nobody else wants. The
+// statement waits for nobody: what it does not answer is asked for alone.
+type combiner struct {
+	store *Store
+	limit int // so many statements at a time
+
+	mu      sync.Mutex
+	calls   int          // under way, alone or combined
+	waiting []*operation // only while calls are at their limit
+	closed  bool
+	ctx     context.Context // of all that is combined
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	// hot says which keys others wanted, too, when they were used last. Keys
+	// may share a place.
+	seed maphash.Seed
+	hot  [1024]atomic.Bool
+}
+
+// maxCombined bounds how long a statement holds up the others.
+const maxCombined = 64
+
+// operation is an acquire or a release that baton_many_1 may do.
+type operation struct {
+	claim driver.Claim
+	ttl   time.Duration // 0 is a release
+
+	batch  *batch        // that it was sent with; guarded by combiner.mu
+	done   chan struct{} // closed when the rest is set
+	served bool
+	token  int64
+	err    error
+}
+
+// batch is operations that are sent together.
+type batch struct {
+	all    []*operation
+	left   int // whose callers have left; guarded by combiner.mu
+	cancel context.CancelFunc
+}
+
+func (c *combiner) init(s *Store) {
+	c.store, c.limit, c.seed = s, int(s.pool.Config().MaxConns), maphash.MakeSeed()
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+}
+
+func (c *combiner) close() {
+	c.mu.Lock()
+	c.closed = true
+	for _, o := range c.waiting {
+		o.err = driver.ErrClosed
+		close(o.done)
+	}
+	c.waiting = nil
+	c.mu.Unlock()
+	c.cancel()
+	c.running.Wait()
+}
+
+func (c *combiner) heat(key string) *atomic.Bool {
+	return &c.hot[maphash.String(c.seed, key)%uint64(len(c.hot))]
+}
+
+// do has o served with others, or asks for it alone.
+func (c *combiner) do(ctx context.Context, o *operation, alone func() error) error {
+	if ctx.Err() != nil || c.heat(o.claim.Key).Load() {
+		return alone()
+	}
+	c.mu.Lock()
+	if c.calls < c.limit || c.closed {
+		c.calls++
+		c.mu.Unlock()
+		defer c.finished()
+		return alone()
+	}
+	o.done = make(chan struct{})
+	c.waiting = append(c.waiting, o)
+	c.mu.Unlock()
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+		if err := c.leave(ctx, o); err != nil {
+			return err
+		}
+	}
+	if o.served || o.err != nil {
+		return o.err
+	}
+	c.heat(o.claim.Key).Store(true)
+	return alone()
+}
+
+// leave ends the wait for o when its caller's context has ended. The error is
+// nil if o is done after all.
+func (c *combiner) leave(ctx context.Context, o *operation) error {
+	c.mu.Lock()
+	b := o.batch
+	if b == nil {
+		c.waiting = slices.DeleteFunc(c.waiting, func(other *operation) bool { return other == o })
+		c.mu.Unlock()
+		return ctx.Err()
+	}
+	c.mu.Unlock()
+	timer := time.NewTimer(c.store.patience) // see sqlstore.Outlive
+	defer timer.Stop()
+	select {
+	case <-o.done:
+		return nil
+	case <-timer.C:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b.left++; b.left == len(b.all) {
+		b.cancel()
+	}
+	return errors.Join(driver.ErrUnknown, ctx.Err())
+}
+
+// finished makes room for those who waited meanwhile.
+func (c *combiner) finished() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.waiting) == 0 || c.closed {
+		c.calls--
+		return
+	}
+	c.running.Go(c.serve)
+}
+
+// serve has those who wait served together. They may leave until there is a
+// connection, and nothing was sent then.
+func (c *combiner) serve() {
+	defer c.finished()
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	conn, err := c.store.pool.Acquire(ctx)
+	c.mu.Lock()
+	n := min(len(c.waiting), maxCombined)
+	b := &batch{all: slices.Clone(c.waiting[:n]), cancel: cancel}
+	c.waiting = slices.Delete(c.waiting, 0, n)
+	for _, o := range b.all {
+		o.batch = b
+	}
+	c.mu.Unlock()
+	switch {
+	case err != nil:
+		err = failure(ctx, notSent{err})
+	case n == 0:
+		conn.Release()
+	default:
+		err = c.send(ctx, conn, b.all)
+	}
+	for _, o := range b.all {
+		if !o.served {
+			o.err = err
+		}
+		close(o.done)
+	}
+}
+
+// send has the operations done by one statement and notes which it served. An
+// error that is harmless is nil: each is asked for alone then.
+func (c *combiner) send(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
+	var ends, grants []*operation
+	var endKeys, keys [][]byte
+	var endIDs, ids, owners []string
+	var ttls []int64
+	for _, o := range all {
+		if o.ttl == 0 {
+			ends = append(ends, o)
+			endKeys, endIDs = append(endKeys, []byte(o.claim.Key)), append(endIDs, o.claim.ID)
+			continue
+		}
+		grants = append(grants, o)
+		keys, ids = append(keys, []byte(o.claim.Key)), append(ids, o.claim.ID)
+		owners, ttls = append(owners, o.claim.Owner), append(ttls, o.ttl.Microseconds())
+	}
+	var text string
+	err := c.store.askWith(ctx, conn, manySQL, []any{endKeys, endIDs, keys, ids, owners, ttls, c.store.hints.node}, oneRow(&text))
+	if errors.Is(err, driver.ErrUnavailable) && !errors.As(err, new(*SchemaError)) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	ended, granted, _ := strings.Cut(text, "\n\n")
+	for line := range strings.FieldsSeq(ended) {
+		ends[number(line)-1].served = true
+	}
+	for line := range strings.Lines(granted) {
+		if i, token, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " "); ok {
+			o := grants[number(i)-1]
+			o.served, o.token = true, number(token)
+		}
+	}
+	return nil
+}

@@ -291,6 +291,36 @@ func TestTokensRiseBetweenMajorities(t *testing.T) {
 	})
 }
 
+// A renewal that is answered after the release has begun does not bring the
+// lock back where it was missing.
+func TestReleaseDuringARenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
+		l := s.open(1)[0]
+		set := func(f func(*server), nodes ...*server) {
+			for _, node := range nodes {
+				node.set(func() { f(node) })
+			}
+		}
+		set(func(n *server) { n.cut = true }, s.list[3:]...)
+		c, _ := acquire(t, l, claimOf("k"), time.Minute)
+		set(func(n *server) { n.cut = false }, s.list[3:]...)
+		time.Sleep(2 * time.Second) // until they are asked again
+		set(func(n *server) { n.late = 50 * time.Millisecond }, s.list[:3]...)
+		renewed := make(chan driver.Renewal, 1)
+		go func() { renewed <- l.Renew(context.Background(), []driver.Claim{c}, time.Minute)[0] }()
+		time.Sleep(10 * time.Millisecond)
+		if err := l.Release(t.Context(), c); err != nil {
+			t.Errorf("released: %v", err)
+		}
+		<-renewed
+		time.Sleep(5 * time.Second)
+		if n := s.votes("k"); n != 0 {
+			t.Errorf("released, and held on %d servers", n)
+		}
+	})
+}
+
 // A lock that fewer than a majority still hold is lost. Nobody may be let in
 // before its holder has heard of that, so it is left there until it is released.
 func TestMinorityIsLost(t *testing.T) {

@@ -307,7 +307,12 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 			}
 		}
 		st.mu.Lock()
-		st.known, st.held, st.gone, st.token, st.seq = true, true, false, token, -1
+		if st.gone { // released meanwhile
+			st.mu.Unlock()
+			j.out.State = driver.Lost
+			return
+		}
+		st.known, st.held, st.token, st.seq = true, true, token, -1
 		st.until = sent.Add(r.TTL)
 		st.mu.Unlock()
 		j.out.State = driver.Held
@@ -339,10 +344,15 @@ func (s *Store) repair(st *claim, r driver.Request) {
 	r.Queue = false
 	for i, n := range s.nodes {
 		st.mu.Lock()
-		missing := !st.legs[i].flying && st.legs[i].has != lock
+		l := &st.legs[i]
+		missing := st.held && !st.gone && !l.flying && l.has != lock && !n.down.Load()
+		if missing { // from here on a release comes after it
+			l.flying = true
+			st.flying++
+		}
 		st.mu.Unlock()
-		if missing && !n.down.Load() {
-			s.send(st, i, task{kind: acquire, req: r})
+		if missing {
+			s.dispatch(st, i, task{kind: acquire, req: r})
 		}
 	}
 }

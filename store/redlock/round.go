@@ -248,7 +248,6 @@ func (r *round) snapshot() []answer {
 
 // send has a node asked, after what is under way there for the same claim.
 func (s *Store) send(st *claim, i int, t task) {
-	n := s.nodes[i]
 	st.mu.Lock()
 	l := &st.legs[i]
 	if l.flying {
@@ -263,7 +262,12 @@ func (s *Store) send(st *claim, i int, t task) {
 	l.flying = true
 	st.flying++
 	st.mu.Unlock()
-	if !n.admits() {
+	s.dispatch(st, i, t)
+}
+
+// dispatch has a node asked, whose leg is reserved.
+func (s *Store) dispatch(st *claim, i int, t task) {
+	if !s.nodes[i].admits() {
 		s.landed(st, i, t, answer{err: errLeftAlone})
 		return
 	}

@@ -186,11 +186,15 @@ func TestAnswerCutAfterTheEffect(t *testing.T) {
 				t.Errorf("repeated: %+v, with %d names", g, len(names(t, s, "k").Kvs))
 			}
 		}
+		// A server may drop a request whose connection is gone, and a release
+		// without an answer may have been one.
+		unsure := i >= 2
 		eventually(t, "the release is answered", 20*time.Second, func() bool {
 			err = s.Release(t.Context(), r.Claim)
+			unsure = unsure || errors.Is(err, driver.ErrUnknown)
 			return !errors.Is(err, driver.ErrUnknown) && !errors.Is(err, driver.ErrUnavailable)
 		})
-		if err != nil {
+		if err != nil && !(unsure && errors.Is(err, driver.ErrLost)) {
 			t.Errorf("release: %v", err)
 		}
 		awaitNames(t, s, "k", 0, 20*time.Second)

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/batonhq/baton/internal/measure"
 )
 
 // The phases of a contended measurement.
@@ -61,9 +63,9 @@ type tally struct {
 	Entered  int64   // from the first to the last
 	Served   []int64 // acquisitions of each goroutine
 	HandOffs int64   // acquisitions by another goroutine than the last holder
-	Wait     histogram
-	HandOff  histogram // from the beginning of the release to the return of the next acquisition
-	Across   histogram // of these, the ones to another process
+	Wait     measure.Histogram
+	HandOff  measure.Histogram // from the beginning of the release to the return of the next acquisition
+	Across   measure.Histogram // of these, the ones to another process
 	Errors   int64
 	Error    string // one of them
 	Stuck    int64  // goroutines that still waited long after the others had stopped
@@ -80,9 +82,9 @@ func (t *tally) merge(o tally) {
 	t.Entered += o.Entered
 	t.Served = append(t.Served, o.Served...)
 	t.HandOffs += o.HandOffs
-	t.Wait.merge(o.Wait)
-	t.HandOff.merge(o.HandOff)
-	t.Across.merge(o.Across)
+	t.Wait.Merge(&o.Wait)
+	t.HandOff.Merge(&o.HandOff)
+	t.Across.Merge(&o.Across)
 	t.Errors += o.Errors
 	t.Stuck += o.Stuck
 	if o.Error != "" {
@@ -165,12 +167,12 @@ func fighter(ctx context.Context, a *arena, s seat, me int64, key string) (t tal
 			continue
 		}
 		served++
-		t.Wait.add(got - asked)
+		t.Wait.Add(time.Duration(got - asked))
 		if last != me && last != 0 {
 			t.HandOffs++
-			t.HandOff.add(got - releasedAt)
+			t.HandOff.Add(time.Duration(got - releasedAt))
 			if last/processStride != me/processStride {
-				t.Across.add(got - releasedAt)
+				t.Across.Add(time.Duration(got - releasedAt))
 			}
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/batonhq/baton/internal/measure"
 )
 
 // patience is how long a goroutine may still wait for its last turn when a
@@ -126,13 +128,13 @@ func (b *bench) noteStuck(w *workload, rv rival, t tally) {
 func contendedMetrics(t tally, took time.Duration) metrics {
 	return metrics{
 		"rate":     perSecond(t.acquired(), took),
-		"fairness": maxOverMin(t.Served),
+		"fairness": measure.MostOverLeast(t.Served),
 		"uneven":   mostOverLeast(t.Served),
 		"handoffs": perSecond(t.HandOffs, took),
-		"wait50":   t.Wait.quantile(0.50),
-		"wait99":   t.Wait.quantile(0.99),
-		"handoff":  t.HandOff.quantile(0.50),
-		"across":   t.Across.quantile(0.50),
+		"wait50":   quantileOf(&t.Wait, 0.50),
+		"wait99":   quantileOf(&t.Wait, 0.99),
+		"handoff":  quantileOf(&t.HandOff, 0.50),
+		"across":   quantileOf(&t.Across, 0.50),
 	}
 }
 
@@ -201,12 +203,12 @@ func measureKeys(n int) func(context.Context, *bench, *workload, rival) (metrics
 		defer r.close()
 		var phase atomic.Int32
 		var wg sync.WaitGroup
-		times := make([]histogram, n)
+		times := make([]measure.Histogram, n)
 		errs := make([]error, n)
 		for i := range n {
 			s, key := r.seat(i), b.env.key(w.name, rv.name)
 			wg.Go(func() {
-				var h histogram
+				var h measure.Histogram
 				for phase.Load() != stopped {
 					start := now()
 					held, err := s.Lock(ctx, key)
@@ -218,7 +220,7 @@ func measureKeys(n int) func(context.Context, *bench, *workload, rival) (metrics
 						break
 					}
 					if phase.Load() == measuring {
-						h.add(now() - start)
+						h.Add(time.Duration(now() - start))
 					}
 				}
 				times[i] = h
@@ -243,17 +245,17 @@ func measureKeys(n int) func(context.Context, *bench, *workload, rival) (metrics
 		if err := cmp.Or(err, asked, askedAgain); err != nil {
 			return nil, err
 		}
-		var sum histogram
+		var sum measure.Histogram
 		for i := range n {
 			if errs[i] != nil {
 				return nil, errs[i]
 			}
-			sum.merge(times[i])
+			sum.Merge(&times[i])
 		}
 		return metrics{
 			"rate":      perSecond(sum.N, took),
-			"p50":       sum.quantile(0.50),
-			"p99":       sum.quantile(0.99),
+			"p50":       quantileOf(&sum, 0.50),
+			"p99":       quantileOf(&sum, 0.99),
 			"cpu":       float64(after.client-before.client) / float64(sum.N),
 			"servercpu": float64(after.server-before.server) / float64(sum.N),
 		}, nil
@@ -360,7 +362,7 @@ func fightOfProcesses(ctx context.Context, b *bench, w *workload, rv rival, proc
 	m := contendedMetrics(sum, took)
 	b.noteStuck(w, rv, sum)
 	m["servercpu"] = after.since(before)["servercpu"]
-	m["spread"] = maxOverMin(each)
+	m["spread"] = measure.MostOverLeast(each)
 	return m, nil
 }
 

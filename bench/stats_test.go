@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/batonhq/baton/internal/measure"
 )
 
 func TestMedian(t *testing.T) {
@@ -67,10 +70,10 @@ func TestRatiosAreOfOneRepetition(t *testing.T) {
 
 func TestMaxOverMin(t *testing.T) {
 	t.Parallel()
-	if got := maxOverMin([]int64{4, 2, 3}); got != 2 {
+	if got := measure.MostOverLeast([]int64{4, 2, 3}); got != 2 {
 		t.Errorf("got %v, want 2", got)
 	}
-	if got := maxOverMin([]int64{4, 0}); !math.IsInf(got, 1) {
+	if got := measure.MostOverLeast([]int64{4, 0}); !math.IsInf(got, 1) {
 		t.Errorf("somebody got nothing: %v, want +Inf", got)
 	}
 }
@@ -114,23 +117,23 @@ func TestRatioToBest(t *testing.T) {
 func TestHistogram(t *testing.T) {
 	t.Parallel()
 	var values []int64
-	var parts [3]histogram
+	var parts [3]measure.Histogram
 	for i := range 10_000 {
 		v := int64(math.Exp(rand.Float64() * 25)) // 1 ns to 72 s
 		values = append(values, v)
-		parts[i%3].add(v)
+		parts[i%3].Add(time.Duration(v))
 	}
-	var sum histogram
-	for _, p := range parts {
-		sum.merge(p)
+	var sum measure.Histogram
+	for i := range parts {
+		sum.Merge(&parts[i])
 	}
 	for _, q := range []float64{0, 0.01, 0.5, 0.99, 1} {
-		want, got := quantile(slices.Clone(values), q), sum.quantile(q)
+		want, got := quantile(slices.Clone(values), q), quantileOf(&sum, q)
 		if math.Abs(got-want) > want/100 {
 			t.Errorf("quantile %v = %v, want %v", q, got, want)
 		}
 	}
-	if got := new(histogram).quantile(0.5); !math.IsNaN(got) {
+	if got := quantileOf(new(measure.Histogram), 0.5); !math.IsNaN(got) {
 		t.Errorf("quantile of nothing = %v", got)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // concurrent use.
 type Histogram struct {
 	N      int64
-	counts []int64 // by class
+	Counts []int64 // by class
 }
 
 const classesPerOctave = 64
@@ -22,21 +22,21 @@ func (h *Histogram) Add(d time.Duration) {
 	c := class(int64(d))
 	h.grow(c + 1)
 	h.N++
-	h.counts[c]++
+	h.Counts[c]++
 }
 
 // Merge adds what o has counted.
 func (h *Histogram) Merge(o *Histogram) {
-	h.grow(len(o.counts))
+	h.grow(len(o.Counts))
 	h.N += o.N
-	for c, n := range o.counts {
-		h.counts[c] += n
+	for c, n := range o.Counts {
+		h.Counts[c] += n
 	}
 }
 
 func (h *Histogram) grow(n int) {
-	if n > len(h.counts) {
-		h.counts = append(h.counts, make([]int64, n-len(h.counts))...)
+	if n > len(h.Counts) {
+		h.Counts = append(h.Counts, make([]int64, n-len(h.Counts))...)
 	}
 }
 
@@ -44,7 +44,7 @@ func (h *Histogram) grow(n int) {
 // are not above; 0 if there are none.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	rank := max(1, int64(math.Ceil(q*float64(h.N))))
-	for c, n := range h.counts {
+	for c, n := range h.Counts {
 		if rank -= n; rank <= 0 {
 			return time.Duration(middle(c))
 		}

@@ -32,7 +32,8 @@ func open(path string, o options) (s *Store, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
 	}
-	s = &Store{path: path, opts: o, sweeper: sweeper{after: []byte{}}}
+	s = &Store{path: path, opts: o, served: make(chan struct{}), sweeper: sweeper{after: []byte{}}}
+	s.work.L = &s.mu
 	bad := func(problem, err error) error { return &FileError{Path: path, Problem: problem, Err: err} }
 
 	dir := filepath.Dir(path)
@@ -90,6 +91,7 @@ func open(path string, o options) (s *Store, err error) {
 		}
 		return nil, err
 	}
+	go s.serve()
 	return s, nil
 }
 

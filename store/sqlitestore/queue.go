@@ -42,11 +42,8 @@ func (s *Store) do(ctx context.Context, run func(*tx) error) error {
 		return err
 	}
 	s.queue = append(s.queue, o)
-	if s.serving == nil {
-		s.serving = make(chan struct{})
-		go s.serve()
-	}
 	s.mu.Unlock()
+	s.work.Signal()
 
 	select {
 	case err := <-o.done:
@@ -67,9 +64,11 @@ func (s *Store) do(ctx context.Context, run func(*tx) error) error {
 	}
 }
 
-// serve writes until nobody asks for it. It runs on a goroutine of its own,
-// so that a caller can leave while the disk or another process is slow.
+// serve writes until the store is closed. It runs on a goroutine of its own,
+// so that a caller can leave while the disk or another process is slow. The
+// goroutine stays, because SQLite needs a deep stack, which would grow anew.
 func (s *Store) serve() {
+	defer close(s.served)
 	for s.wanted() {
 		err := s.turn.enter()
 		if err != nil {
@@ -80,16 +79,15 @@ func (s *Store) serve() {
 	}
 }
 
-// wanted reports whether there is work. If not, the serving has ended.
+// wanted waits for work and reports whether there is any: if not, the store
+// was closed.
 func (s *Store) wanted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.queue) > 0 {
-		return true
+	for len(s.queue) == 0 && !s.closed {
+		s.work.Wait()
 	}
-	close(s.serving)
-	s.serving = nil
-	return false
+	return len(s.queue) > 0
 }
 
 func (s *Store) waiting() bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -148,6 +149,16 @@ func TestBatchIsOneTransaction(t *testing.T) {
 	})
 }
 
+// A statement whose plan depends on a parameter is prepared anew each time.
+func TestStatementsArePreparedOnce(t *testing.T) {
+	t.Parallel()
+	for _, text := range statements {
+		if strings.Contains(text, "LIMIT ?") {
+			t.Errorf("write LIMIT +? in %s", text)
+		}
+	}
+}
+
 // Ten thousand locks are renewed by one request and in one transaction.
 func TestRenewMany(t *testing.T) {
 	t.Parallel()
@@ -210,6 +221,11 @@ func TestClose(t *testing.T) {
 	}
 	if err := <-closed; err != nil {
 		t.Errorf("close: %v", err)
+	}
+	select {
+	case <-s.served:
+	default:
+		t.Error("the goroutine that serves is left behind")
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("close again: %v", err)

@@ -1,6 +1,8 @@
 package sqlitestore
 
-// The statements of the writer, prepared once.
+// The statements of the writer, prepared once. One with "LIMIT ?" is prepared
+// anew whenever it runs, because SQLite looks at the number to make its plan;
+// "LIMIT +?" hides the number from that.
 const (
 	stBegin = iota
 	stCommit
@@ -55,7 +57,7 @@ var statements = [numStatements]string{
 	stInsertKey: `INSERT INTO baton_lock (k, ` + keyColumns + `) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`,
 	stUpdateKey: `UPDATE baton_lock SET (` + keyColumns + `) = (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) WHERE k = ?1`,
 
-	stClaims:      `SELECT ` + claimColumns + ` FROM baton_claim WHERE k = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3`,
+	stClaims:      `SELECT ` + claimColumns + ` FROM baton_claim WHERE k = ?1 AND seq > ?2 ORDER BY seq LIMIT +?3`,
 	stClaimByID:   `SELECT ` + claimColumns + ` FROM baton_claim WHERE k = ?1 AND id = ?2 ORDER BY seq DESC LIMIT 1`,
 	stInsertClaim: `INSERT INTO baton_claim (k, ` + claimColumns + `) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)`,
 	stUpdateClaim: `UPDATE baton_claim SET held = ?3, weight = ?4, ttl = ?5, since = ?6,
@@ -80,7 +82,7 @@ var statements = [numStatements]string{
 	// The sweep looks at a page of keys: ?1 after which one, ?2 up to which, ?3
 	// since when nobody may have used them.
 	stSweepPage: `SELECT max(k), count(*), ifnull(sum(busy AND ends <= ?3), 0), ifnull(sum(NOT busy AND ends <= ?3), 0)
-		FROM (SELECT k, busy, ends FROM baton_lock WHERE k > ?1 ORDER BY k LIMIT ?2)`,
+		FROM (SELECT k, busy, ends FROM baton_lock WHERE k > ?1 ORDER BY k LIMIT +?2)`,
 	stSweepBusy: `SELECT k FROM baton_lock WHERE k > ?1 AND k <= ?2 AND busy AND ends <= ?3`,
 	stSweepFloor: `UPDATE baton_meta SET value = max(value, (SELECT ifnull(max(last), 0) FROM baton_lock
 		WHERE k > ?1 AND k <= ?2 AND NOT busy AND ends <= ?3)) WHERE name = 'high'`,

@@ -63,11 +63,12 @@ type Store struct {
 	watchers sqlstore.Watchers
 	mail     *mailbox
 
-	mu      sync.Mutex
-	queue   []*op
-	serving chan struct{} // closed when the goroutine that serves the queue ends; nil if there is none
-	closed  bool
-	broken  error // why the file cannot be used any more
+	mu     sync.Mutex
+	queue  []*op
+	work   sync.Cond     // on mu: the queue has something, or the store was closed
+	served chan struct{} // closed when the goroutine that serves the queue has ended
+	closed bool
+	broken error // why the file cannot be used any more
 
 	sweeper sweeper
 	checked int64 // when the machine was last compared, on the store's clock
@@ -264,22 +265,20 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	queue, serving := s.queue, s.serving
+	queue := s.queue
 	s.queue = nil
 	s.mu.Unlock()
+	s.work.Signal()
 
 	for _, o := range queue {
 		o.done <- driver.ErrClosed
 	}
-	if serving == nil {
-		return s.shut()
-	}
 	select {
-	case <-serving:
+	case <-s.served:
 		return s.shut()
 	case <-time.After(5 * time.Second):
 		go func() {
-			<-serving
+			<-s.served
 			s.shut()
 		}()
 		return fmt.Errorf("sqlite store %s: closing: another process has been in the middle of a write for over five seconds, it may be stopped", s.path)

@@ -314,7 +314,7 @@ func JavaCommand(t TB, jars []string, class string, args ...string) *exec.Cmd {
 	t.Helper()
 	path := java(t)
 	cmd := exec.Command(path, slices.Concat([]string{
-		"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
+		"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
 		"-cp", strings.Join(jars, ":"), class,
 	}, args)...)
 	cmd.SysProcAttr = childAttr()

@@ -205,7 +205,11 @@ func (c *claim) make(ctx context.Context) (m made, err error) {
 		}
 		var results []zk.MultiResponse
 		var failed int
-		results, m.trip, failed, err = s.multi(ctx, ops)
+		if existed && touch {
+			results, m.trip, failed, err = s.batch.multi(ctx, c.parent, true, ops)
+		} else {
+			results, m.trip, failed, err = s.multi(ctx, ops)
+		}
 		switch {
 		case err == nil && existed && touch:
 			s.parents.learn(c.parent, true)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -56,17 +57,25 @@ func send[T any](ctx context.Context, s *Store, write bool, do func(*zk.Conn) (T
 		}
 		return none, t, ctx.Err()
 	}
+	if err = s.outcome(t, write, failed); err != nil && !answer(err) {
+		return none, t, err
+	}
+	return got, t, err
+}
+
+// outcome says what came of a request that the client has let go of.
+func (s *Store) outcome(t trip, write bool, err error) error {
 	if s.session.link().id != t.link.id {
-		failed = errors.Join(errReplaced, failed)
+		err = errors.Join(errReplaced, err)
 	}
-	if failed == nil || answer(failed) {
+	switch {
+	case err == nil || answer(err):
 		s.session.active(t.link, t.sent)
-		return got, t, failed
+		return err
+	case !write || errors.Is(err, zk.ErrNoServer): // never sent
+		return unavailable(err)
 	}
-	if !write || errors.Is(failed, zk.ErrNoServer) { // never sent
-		return none, t, unavailable(failed)
-	}
-	return none, t, fmt.Errorf("zookeeper: %w: %w", driver.ErrUnknown, failed)
+	return fmt.Errorf("zookeeper: %w: %w", driver.ErrUnknown, err)
 }
 
 var (
@@ -106,19 +115,19 @@ func refused(what, path string, err error) error {
 // refused, -1 if none was.
 func (s *Store) multi(ctx context.Context, ops []any) (r []zk.MultiResponse, t trip, failed int, err error) {
 	r, t, err = send(ctx, s, true, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) })
-	failed = -1
 	if err == nil || err == zk.ErrAPIError {
 		t.sure = s.session.commit(t.link, t.sent)
 	}
-	if err != nil {
-		for i := range r {
-			if r[i].Error != nil {
-				failed = i
-				break
-			}
-		}
+	return r, t, refusedAt(r, err), err
+}
+
+// refusedAt is the index of the operation for which a transaction was refused,
+// -1 if it was not.
+func refusedAt(r []zk.MultiResponse, err error) int {
+	if err == nil {
+		return -1
 	}
-	return r, t, failed, err
+	return slices.IndexFunc(r, func(one zk.MultiResponse) bool { return one.Error != nil })
 }
 
 func (s *Store) children(ctx context.Context, path string) (names []string, stat *zk.Stat, err error) {

@@ -9,8 +9,9 @@
 // Curator's read-write lock only.
 //
 // An acquisition that finds nobody in line is one transaction, and so is its
-// release. The fencing token is the czxid: the number of that transaction,
-// which rises for as long as the ensemble lives.
+// release; those of many keys at the same time share one. The fencing token is
+// the czxid: the number of that transaction, which rises for as long as the
+// ensemble lives.
 //
 // # Sessions
 //

@@ -51,6 +51,7 @@ type Store struct {
 	life    context.Context // ends when nothing is left to be done after Close
 	end     context.CancelFunc
 	parents parents
+	batch   batcher
 	clock   serverClock
 	plain   atomic.Bool // the servers know no containers
 
@@ -82,6 +83,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 		claims: map[name]*claim{}, hints: map[name][]*hint{}, lines: map[string]*crowd{},
 		nodes: map[string]*nodeWatch{}, lost: map[*ghost]struct{}{},
 	}
+	s.batch.store = s
 	if s.acl == nil {
 		s.acl = zk.WorldACL(zk.PermAll)
 	}

@@ -23,7 +23,7 @@ BEGIN
 	IF current_setting('transaction_isolation') <> 'read committed' THEN
 		RAISE EXCEPTION 'baton needs the isolation level READ COMMITTED' USING ERRCODE = 'BT001';
 	END IF;
-	PERFORM set_config('enable_seqscan', 'off', true);
+	PERFORM set_config('enable_seqscan', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true);
 END $$;
 
 -- baton_durable_1 has the commit wait for the disk, whatever the user's setting.
@@ -111,10 +111,11 @@ BEGIN
 END $$;
 
 -- baton_save_1 writes a row back.
-CREATE OR REPLACE FUNCTION baton_save_1(_k bytea, r baton_lock) RETURNS void LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION baton_save_1(_k bytea, r baton_lock) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
 	UPDATE baton_lock SET last = r.last, first = r.first, busy = r.busy, id = r.id, token = r.token,
 		weight = r.weight, owner = r.owner, node = r.node, since = r.since, ends = r.ends WHERE k = _k;
-$$;
+END $$;
 
 -- baton_again_1 says in how many microseconds the head of the queue should ask
 -- again, because it has to notice a holder that died. 0 is the usual time.

@@ -28,8 +28,9 @@ type combiner struct {
 	limit int // so many statements at a time
 
 	mu      sync.Mutex
-	calls   int          // under way, alone or combined
-	waiting []*operation // only while calls are at their limit
+	calls   int               // under way, alone or combined
+	waiting queue             // only while calls are at their limit
+	turns   map[string]*queue // of keys that a statement is under way for; see turn
 	closed  bool
 	ctx     context.Context // of all that is combined
 	cancel  context.CancelFunc
@@ -44,16 +45,41 @@ type combiner struct {
 // maxCombined bounds how long a statement holds up the others.
 const maxCombined = 64
 
-// operation is an acquire or a release that baton_many_1 may do.
+// operation is an acquire or a release that may be combined with others.
 type operation struct {
 	claim driver.Claim
 	ttl   time.Duration // 0 is a release
+	queue bool          // the acquire takes a place in line
 
-	batch  *batch        // that it was sent with; guarded by combiner.mu
+	in     *queue        // guarded, as batch is, by combiner.mu
+	batch  *batch        // that it was sent with
 	done   chan struct{} // closed when the rest is set
 	served bool
-	token  int64
+	grant  driver.Grant
 	err    error
+}
+
+// queue is operations that wait to be sent; guarded by combiner.mu.
+type queue struct{ all []*operation }
+
+func (q *queue) add(o *operation) {
+	o.in, o.done = q, make(chan struct{})
+	q.all = append(q.all, o)
+}
+
+// take makes a batch of those who wait longest.
+func (q *queue) take(cancel context.CancelFunc) *batch {
+	n := min(len(q.all), maxCombined)
+	b := &batch{all: slices.Clone(q.all[:n]), cancel: cancel}
+	q.all = slices.Delete(q.all, 0, n)
+	for _, o := range b.all {
+		o.batch = b
+	}
+	return b
+}
+
+func (q *queue) remove(o *operation) {
+	q.all = slices.DeleteFunc(q.all, func(other *operation) bool { return other == o })
 }
 
 // batch is operations that are sent together.
@@ -65,20 +91,28 @@ type batch struct {
 
 func (c *combiner) init(s *Store) {
 	c.store, c.limit, c.seed = s, int(s.pool.Config().MaxConns), maphash.MakeSeed()
+	c.turns = make(map[string]*queue)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 }
 
 func (c *combiner) close() {
 	c.mu.Lock()
 	c.closed = true
-	for _, o := range c.waiting {
-		o.err = driver.ErrClosed
-		close(o.done)
+	c.refuse(&c.waiting)
+	for _, q := range c.turns {
+		c.refuse(q)
 	}
-	c.waiting = nil
 	c.mu.Unlock()
 	c.cancel()
 	c.running.Wait()
+}
+
+func (c *combiner) refuse(q *queue) {
+	for _, o := range q.all {
+		o.err = driver.ErrClosed
+		close(o.done)
+	}
+	q.all = nil
 }
 
 func (c *combiner) heat(key string) *atomic.Bool {
@@ -87,8 +121,11 @@ func (c *combiner) heat(key string) *atomic.Bool {
 
 // do has o served with others, or asks for it alone.
 func (c *combiner) do(ctx context.Context, o *operation, alone func() error) error {
-	if ctx.Err() != nil || c.heat(o.claim.Key).Load() {
+	switch {
+	case ctx.Err() != nil:
 		return alone()
+	case c.heat(o.claim.Key).Load():
+		return c.turn(ctx, o, alone)
 	}
 	c.mu.Lock()
 	if c.calls < c.limit || c.closed {
@@ -97,8 +134,7 @@ func (c *combiner) do(ctx context.Context, o *operation, alone func() error) err
 		defer c.finished()
 		return alone()
 	}
-	o.done = make(chan struct{})
-	c.waiting = append(c.waiting, o)
+	c.waiting.add(o)
 	c.mu.Unlock()
 	select {
 	case <-o.done:
@@ -120,7 +156,7 @@ func (c *combiner) leave(ctx context.Context, o *operation) error {
 	c.mu.Lock()
 	b := o.batch
 	if b == nil {
-		c.waiting = slices.DeleteFunc(c.waiting, func(other *operation) bool { return other == o })
+		o.in.remove(o)
 		c.mu.Unlock()
 		return ctx.Err()
 	}
@@ -144,36 +180,38 @@ func (c *combiner) leave(ctx context.Context, o *operation) error {
 func (c *combiner) finished() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.waiting) == 0 || c.closed {
+	if len(c.waiting.all) == 0 || c.closed {
 		c.calls--
 		return
 	}
-	c.running.Go(c.serve)
+	c.running.Go(func() {
+		defer c.finished()
+		c.serve(&c.waiting, c.send)
+	})
 }
 
 // serve has those who wait served together. They may leave until there is a
 // connection, and nothing was sent then.
-func (c *combiner) serve() {
-	defer c.finished()
+func (c *combiner) serve(q *queue, send func(context.Context, *pgxpool.Conn, []*operation) error) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	conn, err := c.store.pool.Acquire(ctx)
 	c.mu.Lock()
-	n := min(len(c.waiting), maxCombined)
-	b := &batch{all: slices.Clone(c.waiting[:n]), cancel: cancel}
-	c.waiting = slices.Delete(c.waiting, 0, n)
-	for _, o := range b.all {
-		o.batch = b
-	}
+	b := q.take(cancel)
 	c.mu.Unlock()
 	switch {
 	case err != nil:
 		err = failure(ctx, notSent{err})
-	case n == 0:
+	case len(b.all) == 0:
 		conn.Release()
 	default:
-		err = c.send(ctx, conn, b.all)
+		err = send(ctx, conn, b.all)
 	}
+	b.answer(err)
+}
+
+// answer tells the callers what became of their operations.
+func (b *batch) answer(err error) {
 	for _, o := range b.all {
 		if !o.served {
 			o.err = err
@@ -213,7 +251,7 @@ func (c *combiner) send(ctx context.Context, conn *pgxpool.Conn, all []*operatio
 	for line := range strings.Lines(granted) {
 		if i, token, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " "); ok {
 			o := grants[number(i)-1]
-			o.served, o.token = true, number(token)
+			o.served, o.grant = true, driver.Grant{Token: number(token), Ticket: number(token), TTL: o.ttl}
 		}
 	}
 	return nil

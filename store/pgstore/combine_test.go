@@ -66,8 +66,8 @@ func TestCombined(t *testing.T) {
 	}
 	send(t, s, append(served, left...)...)
 	for _, o := range served {
-		if !o.served || o.ttl > 0 && o.token <= old.Ticket {
-			t.Errorf("%q: served %v, token %d", o.claim.Key, o.served, o.token)
+		if !o.served || o.ttl > 0 && o.grant.Token <= old.Ticket {
+			t.Errorf("%q: served %v, token %d", o.claim.Key, o.served, o.grant.Token)
 		}
 	}
 	for _, o := range left {
@@ -77,7 +77,7 @@ func TestCombined(t *testing.T) {
 	}
 	mustBe(t, s, mine, driver.Lost)
 	for _, o := range served[1:] {
-		o.claim.Ticket = o.token
+		o.claim.Ticket = o.grant.Token
 		mustBe(t, s, o.claim, driver.Held)
 	}
 	for _, c := range []driver.Claim{used, held, wanted} {
@@ -156,7 +156,7 @@ func inLine(t *testing.T, s, plain *Store, ctx context.Context, n int) (all []dr
 		eventually(t, "a place in line", 20*time.Second, func() bool {
 			s.combiner.mu.Lock()
 			defer s.combiner.mu.Unlock()
-			return s.combiner.calls == 1 && len(s.combiner.waiting) == i
+			return s.combiner.calls == 1 && len(s.combiner.waiting.all) == i
 		})
 	}
 	return all, errs, func() {

@@ -36,6 +36,9 @@
 //
 // While more requests come than there are connections, those for exclusive
 // locks that nobody else wants are sent together, in one statement and commit.
+// So is what a process wants of one key at the same moment, such as the release
+// of one goroutine and the new place in line of another, while the key is in
+// demand.
 //
 // A request that has been sent is given a quarter of a second for its answer
 // when its context ends. Without one its connection is closed.

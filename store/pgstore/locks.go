@@ -40,9 +40,12 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 	var err error
 	if r.Exclusive() && !r.Retry && r.Ticket == 0 {
-		o := &operation{claim: r.Claim, ttl: r.TTL}
-		if err = s.combiner.do(ctx, o, alone); err == nil && o.token > 0 {
-			return driver.Grant{Token: o.token, Ticket: o.token, TTL: r.TTL}, nil
+		o := &operation{claim: r.Claim, ttl: r.TTL, queue: r.Queue}
+		if err = s.combiner.do(ctx, o, alone); err == nil && o.served {
+			if o.grant.Waiting {
+				s.hints.watchers.Waits(r.Key, r.ID, o.grant.Ticket)
+			}
+			return o.grant, nil
 		}
 	} else {
 		err = alone()

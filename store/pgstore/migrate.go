@@ -14,13 +14,16 @@ import (
 const SchemaVersion = 1
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = tables + "\n" + many + "\n" + functions
+var Schema = tables + "\n" + many + "\n" + turn + "\n" + functions
 
 //go:embed schema.sql
 var tables string
 
 //go:embed many.sql
 var many string
+
+//go:embed turn.sql
+var turn string
 
 //go:embed functions.sql
 var functions string // baton_schema, which comes last, is in it

@@ -180,6 +180,23 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 		return commit(manySQL, [][]byte{[]byte(end)}, []string{"many-" + end}, [][]byte{[]byte(grant)}, []string{"many-" + grant},
 			[]string{""}, []int64{time.Minute.Microseconds()}, "")
 	}
+	turn := func(ends []driver.Request, places ...driver.Request) string {
+		t.Helper()
+		endIDs, tickets, ids, owners, ttls := []string{}, []int64{}, []string{}, []string{}, []int64{}
+		for _, r := range ends {
+			endIDs = append(endIDs, r.ID)
+			var seq int64
+			if err := s.pool.QueryRow(t.Context(), `SELECT coalesce((SELECT seq FROM baton_claim WHERE id = $1), 0)`, r.ID).Scan(&seq); err != nil {
+				t.Fatal(err)
+			}
+			tickets = append(tickets, seq)
+		}
+		for _, r := range places {
+			ids, owners, ttls = append(ids, r.ID), append(owners, r.Owner), append(ttls, r.TTL.Microseconds())
+		}
+		return commit(turnSQL, []byte("k"), endIDs, tickets, ids, owners, ttls, "")
+	}
+	c, d, e := writer("k"), writer("k"), writer("k")
 	for i, step := range []struct{ what, got, want string }{
 		{"a combined grant of a new key", many("m", "-"), "on"},
 		{"a combined release and a grant", many("n", "m"), "on"},
@@ -195,6 +212,12 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 		{"a release", end(b), "off"},
 		{"a reader's grant", acquire(reader), "on"},
 		{"a reader's release", end(reader), "off"},
+		{"another grant", acquire(c), "on"},
+		{"a place in line", turn(nil, d), "off"},
+		{"a hand-over and a place in line", turn([]driver.Request{c}, b), "on"},
+		{"the end of a place in line", turn([]driver.Request{b}), "off"},
+		{"a grant at once", turn([]driver.Request{d}, e), "on"},
+		{"the end of the last", turn([]driver.Request{e}), "off"},
 		{"an uncontended grant", acquire(a), "on"},
 		{"an uncontended release", end(a), "off"},
 	} {

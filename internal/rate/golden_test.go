@@ -34,6 +34,30 @@ func bucket(t *testing.T, tokens, period, burst int64) Algorithm {
 	return must(t, b, err)
 }
 
+func fixed(t *testing.T, limit, period int64) Algorithm {
+	t.Helper()
+	f, err := NewFixed(limit, period, 0)
+	return must(t, f, err)
+}
+
+func log(t *testing.T, limit, period int64) Algorithm {
+	t.Helper()
+	l, err := NewLog(limit, period)
+	return must(t, l, err)
+}
+
+func approx(t *testing.T, limit, period int64) Algorithm {
+	t.Helper()
+	a, err := NewApprox(limit, period)
+	return must(t, a, err)
+}
+
+func queue(t *testing.T, tokens, period, size, ahead int64) Algorithm {
+	t.Helper()
+	q, err := NewQueue(tokens, period, size, ahead)
+	return must(t, q, err)
+}
+
 func must(t *testing.T, a Algorithm, err error) Algorithm {
 	t.Helper()
 	if err != nil {
@@ -45,22 +69,6 @@ func must(t *testing.T, a Algorithm, err error) Algorithm {
 // The timelines that every implementation is held to, from an origin at which
 // all windows begin.
 func TestTimelines(t *testing.T) {
-	fixed := func(limit, period int64) Algorithm {
-		f, err := NewFixed(limit, period, 0)
-		return must(t, f, err)
-	}
-	log := func(limit, period int64) Algorithm {
-		l, err := NewLog(limit, period)
-		return must(t, l, err)
-	}
-	approx := func(limit, period int64) Algorithm {
-		a, err := NewApprox(limit, period)
-		return must(t, a, err)
-	}
-	queue := func(tokens, period, size, ahead int64) Algorithm {
-		q, err := NewQueue(tokens, period, size, ahead)
-		return must(t, q, err)
-	}
 	const x = -1 // the reset does not matter
 	for _, c := range []struct {
 		name  string
@@ -68,14 +76,14 @@ func TestTimelines(t *testing.T) {
 		steps []step
 	}{
 		// 100 in 60 s; 60 requests at 0:50 and 60 at 1:10.
-		{"boundary, fixed window", fixed(100, 60*sec), []step{
+		{"boundary, fixed window", fixed(t, 100, 60*sec), []step{
 			{50 * sec, 1, 60, true, 40, 0, 0, 10 * sec},
 			{70 * sec, 1, 60, true, 40, 0, 0, 50 * sec},
 			{119 * sec, 1, 40, true, 0, 0, 0, 1 * sec},
 			{119 * sec, 1, 20, false, 0, 0, 1 * sec, x},
 			{120 * sec, 1, 60, true, 40, 0, 0, x},
 		}},
-		{"boundary, log", log(100, 60*sec), []step{
+		{"boundary, log", log(t, 100, 60*sec), []step{
 			{50 * sec, 1, 60, true, 40, 0, 0, 60 * sec},
 			{70 * sec, 1, 40, true, 0, 0, 0, 60 * sec},
 			{70 * sec, 1, 20, false, 0, 0, 40 * sec, x},
@@ -104,7 +112,7 @@ func TestTimelines(t *testing.T) {
 			{109 * sec, 1, 1, false, 0, 0, 1 * sec, x},
 			{110 * sec, 1, 60, true, 0, 0, 0, x},
 		}},
-		{"boundary, two counters", approx(100, 60*sec), []step{
+		{"boundary, two counters", approx(t, 100, 60*sec), []step{
 			{50 * sec, 1, 60, true, 40, 0, 0, 70 * sec},
 			{70 * sec, 1, 50, true, 0, 0, 0, 110 * sec},
 			{70 * sec, 1, 10, false, 0, 0, 1 * sec, x},
@@ -133,7 +141,7 @@ func TestTimelines(t *testing.T) {
 			{69999 * ms, 1, 1, false, 0, 0, 1 * ms, x},
 			{70 * sec, 1, 100, true, 0, 0, 0, x},
 		}},
-		{"edge, two counters", approx(100, 60*sec), []step{
+		{"edge, two counters", approx(t, 100, 60*sec), []step{
 			{59999 * ms, 1, 100, true, 0, 0, 0, x},
 			{60 * sec, 1, 1, false, 0, 0, 600 * ms, x},
 			{75 * sec, 1, 25, true, 0, 0, 0, x},
@@ -170,7 +178,7 @@ func TestTimelines(t *testing.T) {
 			{1_000_000, 1, 1, true, 0, 0, 0, x},
 			{1_000_001, 1, 1, false, 0, 0, 333_333, x},
 		}},
-		{"leaky bucket", queue(10, sec, 20, 0), []step{
+		{"leaky bucket", queue(t, 10, sec, 20, 0), []step{
 			{0, 1, 1, true, 19, 0, 0, x},
 			{0, 1, 1, true, 18, 100 * ms, 0, x},
 			{0, 1, 18, true, 0, 1900 * ms, 0, x},
@@ -183,7 +191,7 @@ func TestTimelines(t *testing.T) {
 			{2 * sec, 1, 1, true, 16, 300 * ms, 0, x},
 			{5 * sec, 1, 1, true, 19, 0, 0, x},
 		}},
-		{"leaky bucket, five ahead", queue(10, sec, 20, 5), []step{
+		{"leaky bucket, five ahead", queue(t, 10, sec, 20, 5), []step{
 			{0, 1, 6, true, 14, 0, 0, x},
 			{0, 1, 1, true, 13, 100 * ms, 0, x},
 			{0, 1, 13, true, 0, 1400 * ms, 0, x},
@@ -301,9 +309,9 @@ func TestLimitsChange(t *testing.T) {
 		{"token bucket", bucket(t, 100, 60*sec, 100), bucket(t, 200, 60*sec, 200), bucket(t, 20, 60*sec, 20)},
 		{"sliding window", sub(t, 100, 60*sec, 6, true), sub(t, 200, 60*sec, 6, true), sub(t, 20, 60*sec, 6, true)},
 		{"sliding window of other parts", sub(t, 100, 60*sec, 6, true), sub(t, 200, 120*sec, 60, true), sub(t, 20, 30*sec, 3, false)},
-		{"fixed window", &Fixed{Limit: 100, Period: 60 * sec}, &Fixed{Limit: 200, Period: 60 * sec}, &Fixed{Limit: 20, Period: 30 * sec}},
-		{"log", &Log{100, 60 * sec}, &Log{200, 60 * sec}, &Log{20, 30 * sec}},
-		{"two counters", &Approx{100, 60 * sec, 1}, &Approx{200, 60 * sec, 1}, &Approx{20, 30 * sec, 1}},
+		{"fixed window", fixed(t, 100, 60*sec), fixed(t, 200, 60*sec), fixed(t, 20, 30*sec)},
+		{"log", log(t, 100, 60*sec), log(t, 200, 60*sec), log(t, 20, 30*sec)},
+		{"two counters", approx(t, 100, 60*sec), approx(t, 200, 60*sec), approx(t, 20, 30*sec)},
 	} {
 		for _, to := range []struct {
 			a    Algorithm

@@ -164,22 +164,14 @@ func TestBounds(t *testing.T) {
 			}
 		}
 		switch a := a.(type) {
-		case *Fixed:
-			bound(a.Period, 2*a.Limit)
-		case *Sliding:
-			if a.Strict {
-				bound(a.Part*a.Parts, a.Limit)
-			} else {
-				bound(a.Part*a.Parts, 2*a.Limit)
-				bound(a.Part*(a.Parts-1)+1, a.Limit)
-			}
+		case *Window:
+			bound(a.Life, 2*a.Limit)
+			bound(a.Life-a.Part+1, a.Limit)
 		case *Approx:
 			bound(a.Period, 2*a.Limit-1)
 			if a.Limit == 1 {
 				bound(a.Period, 1)
 			}
-		case *Log:
-			bound(a.Period, a.Limit)
 		case *Bucket:
 			for _, length := range []int64{1, a.Period, 10 * a.Period} {
 				bound(length, a.Burst+(length-1)*a.Tokens/a.Period+1)
@@ -188,18 +180,15 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// The bucket is one of fractions, and the log one that remembers all.
+// The bucket is one of fractions, and the window one that remembers all.
 func TestAgainstModels(t *testing.T) {
-	models := map[string]func(Algorithm) func(now, cost int64) bool{
-		"token bucket": fractions, "leaky bucket": fractions, "log": allMoments,
-	}
 	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
 		var model func(now, cost int64) bool
-		switch a.(type) {
+		switch a := a.(type) {
 		case *Bucket:
-			model = models["token bucket"](a)
-		case *Log:
-			model = models["log"](a)
+			model = fractions(a)
+		case *Window:
+			model = allMoments(a)
 		default:
 			return
 		}
@@ -219,8 +208,7 @@ func TestAgainstModels(t *testing.T) {
 }
 
 // fractions holds a level that leaks, as a fraction.
-func fractions(a Algorithm) func(now, cost int64) bool {
-	b := a.(*Bucket)
+func fractions(b *Bucket) func(now, cost int64) bool {
 	level, last := new(big.Rat), int64(0)
 	full := new(big.Rat).SetInt64(b.Burst)
 	return func(now, cost int64) bool {
@@ -237,12 +225,13 @@ func fractions(a Algorithm) func(now, cost int64) bool {
 	}
 }
 
-func allMoments(a Algorithm) func(now, cost int64) bool {
-	l := a.(*Log)
+// allMoments remembers what was taken when.
+func allMoments(w *Window) func(now, cost int64) bool {
 	var all []int64
+	part := func(at int64) int64 { return at - floorMod(at-w.Offset, w.Part) }
 	return func(now, cost int64) bool {
-		all = slices.DeleteFunc(all, func(at int64) bool { return at <= now-l.Period })
-		if int64(len(all))+cost > l.Limit {
+		all = slices.DeleteFunc(all, func(at int64) bool { return part(at) <= now-w.Life })
+		if int64(len(all))+cost > w.Limit {
 			return false
 		}
 		for range cost {
@@ -285,14 +274,10 @@ func TestClockGoesBack(t *testing.T) {
 // longest is how long it takes at most from full to fresh.
 func longest(a Algorithm) int64 {
 	switch a := a.(type) {
-	case *Fixed:
-		return a.Period
-	case *Sliding:
-		return a.Part * a.life()
+	case *Window:
+		return a.Life
 	case *Approx:
 		return 2 * a.Period
-	case *Log:
-		return a.Period
 	}
 	b := a.(*Bucket)
 	return b.of(b.Burst).ceil()

@@ -22,10 +22,8 @@ import (
 type State []int64
 
 const (
-	kindFixed = iota + 1
-	kindSliding
+	kindWindow = iota + 1
 	kindApprox
-	kindLog
 	kindBucket
 )
 

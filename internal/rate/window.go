@@ -1,0 +1,226 @@
+package rate
+
+// Window allows Limit within a window. What is taken at a moment counts until
+// the moment that until names: that is all in which the fixed window, the
+// sliding window and the log differ.
+//
+//   - In the fixed window it counts until the window ends. Around a boundary up to
+//     twice the limit can be allowed within less than a window.
+//   - In the sliding window time is cut into parts. What was taken counts for so
+//     many of them, of which the one that is not over is the first. With one part
+//     more than the window has (strict) never more than the limit is allowed in
+//     any window of the whole length, and what was taken comes back up to one part
+//     late. With as many as it has (classic) it comes back up to one part early, and
+//     in a bad moment almost twice the limit is allowed within a window.
+//   - The log is the sliding window whose parts are a microsecond long.
+//
+// Its state is
+//
+//	kind, limit, moment, how many, moment, how many, …
+//
+// which count until then, the earliest first.
+type Window struct {
+	Limit   int64
+	Part    int64   // µs; the boundaries are Offset and all its multiples before and after
+	Life    int64   // µs, from the begin of a part until what was taken in it comes back
+	Offset  int64   // µs
+	Windows Windows // instead of Part and Life
+}
+
+// Windows tells the window that a moment is in: from begin, up to but not with
+// end. So a day or a month can be one, in its time zone.
+type Windows func(now int64) (begin, end int64)
+
+const (
+	// MaxParts is the most sub-windows that a window is made of.
+	MaxParts = 1000
+
+	// MaxLog is the most that a log remembers of one key.
+	MaxLog = 10_000
+)
+
+// NewFixed returns windows of the same length.
+func NewFixed(limit, period, offset int64) (*Window, error) {
+	if err := checkWindow(limit, period); err != nil {
+		return nil, err
+	}
+	return &Window{Limit: limit, Part: period, Life: period, Offset: floorMod(offset, period)}, nil
+}
+
+// NewCalendar returns windows of the calendar.
+func NewCalendar(limit int64, w Windows) (*Window, error) {
+	if err := checkWindow(limit, 1); err != nil {
+		return nil, err
+	}
+	return &Window{Limit: limit, Windows: w}, nil
+}
+
+// NewSliding returns a sliding window of the period in parts, which must divide
+// it.
+func NewSliding(limit, period, parts int64, strict bool) (*Window, error) {
+	if err := checkWindow(limit, period); err != nil {
+		return nil, err
+	}
+	if parts < 1 || parts > MaxParts {
+		return nil, refuse("%d sub-windows: there can be 1 to %d", parts, MaxParts)
+	}
+	if period%parts != 0 {
+		return nil, refuse("%d sub-windows do not divide %d µs: choose a number that does", parts, period)
+	}
+	w := &Window{Limit: limit, Part: period / parts, Life: period}
+	if strict {
+		w.Life += w.Part
+	}
+	return w, nil
+}
+
+// NewLog returns an exact sliding window.
+func NewLog(limit, period int64) (*Window, error) {
+	if err := checkWindow(limit, period); err != nil {
+		return nil, err
+	}
+	if limit > MaxLog {
+		return nil, refuse("a log of %d is too long: the longest is %d; choose a sliding window", limit, MaxLog)
+	}
+	return &Window{Limit: limit, Part: 1, Life: period}, nil
+}
+
+func floorMod(a, b int64) int64 { return (a%b + b) % b }
+
+// entries is where the moments begin in a state.
+const entries = 2
+
+// until is until when something counts that is taken now, and for how long
+// that is at most.
+func (w *Window) until(now int64) (end, life int64) {
+	if w.Windows != nil {
+		begin, end := w.Windows(now)
+		return end, end - begin
+	}
+	return now - floorMod(now-w.Offset, w.Part) + w.Life, w.Life
+}
+
+// Capacity is the limit.
+func (w *Window) Capacity() int64 { return w.Limit }
+
+// Settle is as Algorithm says.
+func (w *Window) Settle(s State, now int64) State {
+	if len(s) <= entries || len(s)%2 == 1 || s[0] != kindWindow || s[1] < 1 {
+		return s[:0]
+	}
+	first := entries
+	for first < len(s) && s[first] <= now {
+		first += 2
+	}
+	if first == len(s) {
+		return s[:0]
+	}
+	s = drop(s, first)
+	// What counts for longer than anything that is taken now by as much as a
+	// window was taken under another limit, or by a clock that was ahead.
+	if end, life := w.until(now); s[len(s)-2] > end+life {
+		n := int64(0)
+		last := len(s)
+		for last > entries && s[last-2] >= end {
+			last -= 2
+			n += s[last+1]
+		}
+		s = append(s[:last], end, n)
+	}
+	if s[1] != w.Limit { // what has been consumed longest goes first
+		s = forget(s, max(w.used(s)-w.Limit, 0))
+		s[1] = w.Limit
+	}
+	return s
+}
+
+// drop removes the moments before that place.
+func drop(s State, first int) State {
+	if first == entries {
+		return s
+	}
+	return append(s[:entries], s[first:]...)
+}
+
+// forget removes the n that end first, of more than n.
+func forget(s State, n int64) State {
+	first := entries
+	for n > 0 {
+		cut := min(n, s[first+1])
+		n -= cut
+		if s[first+1] -= cut; s[first+1] == 0 {
+			first += 2
+		}
+	}
+	return drop(s, first)
+}
+
+func (w *Window) used(s State) (n int64) {
+	for i := entries; i < len(s); i += 2 {
+		n += s[i+1]
+	}
+	return n
+}
+
+// back is how long it takes until so many have come back.
+func (w *Window) back(s State, now, n int64) int64 {
+	for i := entries; i < len(s); i += 2 {
+		if n -= s[i+1]; n <= 0 {
+			return s[i] - now
+		}
+	}
+	return 0
+}
+
+// Status is as Algorithm says.
+func (w *Window) Status(s State, now int64) Status {
+	n := w.used(s)
+	st := Status{Remaining: max(w.Limit-n, 0)}
+	if n > 0 {
+		st.Next = w.back(s, now, max(n-w.Limit, 0)+1)
+		st.Reset = s[len(s)-2] - now
+	}
+	return st
+}
+
+// Ask is as Algorithm says.
+func (w *Window) Ask(s State, now, cost int64) Answer {
+	if over := w.used(s) + cost - w.Limit; over > 0 {
+		return Answer{Retry: w.back(s, now, over)}
+	}
+	return Answer{OK: true}
+}
+
+// Take is as Algorithm says.
+func (w *Window) Take(s State, now, cost int64) State {
+	if cost = min(cost, 2*w.Limit-w.used(s)); cost <= 0 {
+		return s
+	}
+	end, _ := w.until(now)
+	if n := len(s); n > entries && s[n-2] >= end { // a clock that went back writes what it wrote last
+		s[n-1] += cost
+		return s
+	}
+	if len(s) == 0 {
+		s = append(s, kindWindow, w.Limit)
+	}
+	return append(s, end, cost)
+}
+
+// Give is as Algorithm says.
+func (w *Window) Give(s State, now, cost, at int64) State {
+	end, _ := w.until(at)
+	for i := entries; i < len(s); i += 2 {
+		switch {
+		case s[i] != end:
+		case s[i+1] > cost:
+			s[i+1] -= cost
+			return s
+		case len(s) == entries+2:
+			return s[:0]
+		default:
+			return append(s[:i], s[i+2:]...)
+		}
+	}
+	return s
+}

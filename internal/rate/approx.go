@@ -93,7 +93,7 @@ func (a *Approx) Status(s State, now int64) Status {
 }
 
 // Ask is as Algorithm says.
-func (a *Approx) Ask(s State, now, cost int64) Answer {
+func (a *Approx) Ask(s State, now, cost, _ int64) Answer {
 	before, count, passed, length := a.parts(s, now)
 	if before*(length-passed)+(count+cost)*length <= a.Limit*length {
 		return Answer{OK: true}
@@ -120,12 +120,23 @@ func (a *Approx) Take(s State, now, cost int64) State {
 	if len(s) == 0 {
 		s = append(s, kindApprox, a.Period, a.index(now), a.Limit, 0, 0)
 	}
-	s[5] = min(s[5]+min(cost, 2*a.Limit), 2*a.Limit)
+	s[5] += cost
 	return s
 }
 
+// Charge is as Algorithm says.
+func (a *Approx) Charge(s State, now, cost int64) State {
+	if len(s) > 0 {
+		cost = min(cost, max(2*a.Limit-s[5], 0))
+	}
+	if cost <= 0 {
+		return s
+	}
+	return a.Take(s, now, min(cost, 2*a.Limit))
+}
+
 // Give is as Algorithm says.
-func (a *Approx) Give(s State, now, cost, at int64) State {
+func (a *Approx) Give(s State, _, cost, at, _ int64) State {
 	if len(s) == 0 {
 		return s
 	}
@@ -139,3 +150,6 @@ func (a *Approx) Give(s State, now, cost, at int64) State {
 	}
 	return s
 }
+
+// Numbers are the kind, Limit, Period and Grain.
+func (a *Approx) Numbers() []int64 { return []int64{kindApprox, a.Limit, a.Period, a.Grain} }

@@ -7,7 +7,9 @@ import "math/bits"
 // that 3 per second are 3 per second. Its state is the moment at which the
 // bucket is full, or the queue empty:
 //
-//	kind, microsecond, fraction of it, tokens, period, debt
+//	kind, microsecond, fraction of it, tokens, period, tokens beyond the burst
+//
+// of which the last are debt, or promised to those who wait for their turn.
 //
 // As a token bucket it allows Burst at once and then tokens at the rate. As a
 // leaky bucket (Queue) it is a queue that is served at the rate and holds Burst:
@@ -17,6 +19,7 @@ type Bucket struct {
 	Burst          int64
 	Queue          bool
 	Ahead          int64 // Queue: so many need not wait
+	Most           int64 // the most tokens that can be out and still be counted exactly
 }
 
 // NewBucket returns a token bucket that is refilled with tokens every period,
@@ -30,13 +33,9 @@ func NewBucket(tokens, period, burst int64) (*Bucket, error) {
 	}
 	d := gcd(tokens, period)
 	b := &Bucket{Tokens: tokens / d, Period: period / d, Burst: burst}
-	// Twice the burst is what a full debt comes to.
-	hi, lo := bits.Mul64(uint64(2*burst), uint64(b.Tokens))
-	if burst >= exact/4 || hi != 0 || lo >= exact {
+	b.Most = min((exact-1)/b.Tokens, (exact-latest-1)/(b.Period/b.Tokens+1))
+	if burst > b.Most/2 { // twice the burst is what a full debt comes to
 		return nil, refuse("a burst of %d at %d per %d µs cannot be counted exactly: choose a rounder rate or a smaller burst", burst, tokens, period)
-	}
-	if hi, lo = bits.Mul64(uint64(2*burst), uint64(b.Period/b.Tokens+1)); hi != 0 || lo >= exact-latest {
-		return nil, refuse("a burst of %d at %d per %d µs takes too long to refill to be counted", burst, tokens, period)
 	}
 	return b, nil
 }
@@ -125,19 +124,24 @@ func (b *Bucket) Settle(s State, now int64) State {
 	if u.us < 0 || u == (span{}) {
 		return s[:0]
 	}
+	beyond := min(s[5], b.Most-b.Burst)
 	if s[3] != b.Tokens || s[4] != b.Period {
 		old := Bucket{Tokens: s[3], Period: s[4]}
-		u = b.of(old.whole(u, b.Burst))
-		s[5] = 0
+		u, beyond = b.of(old.whole(u, b.Burst)), 0
 	}
-	if most := b.of(b.Burst + min(s[5], b.Burst)); u.more(most) {
+	if most := b.of(b.Burst + beyond); u.more(most) {
 		u = most
 	}
-	if !u.more(b.of(b.Burst)) {
-		s[5] = 0
+	return b.set(s, now, u)
+}
+
+// set makes a state of what was used, which is not nothing.
+func (b *Bucket) set(s State, now int64, u span) State {
+	beyond := int64(0)
+	if full := b.of(b.Burst); u.more(full) {
+		beyond = b.whole(b.minus(u, full), b.Most)
 	}
-	s[1], s[2], s[3], s[4] = now+u.us, u.frac, b.Tokens, b.Period
-	return s
+	return append(s[:0], kindBucket, now+u.us, u.frac, b.Tokens, b.Period, beyond)
 }
 
 // whole is how many tokens it takes to be as long as x, at most most.
@@ -166,47 +170,65 @@ func (b *Bucket) Status(s State, now int64) Status {
 }
 
 // Ask is as Algorithm says.
-func (b *Bucket) Ask(s State, now, cost int64) Answer {
-	u, full := b.used(s, now), b.of(b.Burst)
-	if then := b.plus(u, b.of(cost)); then.more(full) {
-		return Answer{Retry: b.minus(then, full).ceil()}
+func (b *Bucket) Ask(s State, now, cost, ahead int64) Answer {
+	u := b.used(s, now)
+	then := b.plus(u, b.of(cost))
+	over := b.minus(then, b.of(b.Burst)).ceil()
+	switch {
+	case b.Queue && over <= 0:
+		return Answer{OK: true, Wait: max(b.minus(u, b.of(b.Ahead)).ceil(), 0)}
+	case over <= 0:
+		return Answer{OK: true}
+	case !b.Queue && over <= ahead && !then.more(b.of(b.Most)):
+		return Answer{OK: true, Wait: over}
 	}
-	a := Answer{OK: true}
-	if ahead := b.of(b.Ahead); b.Queue && u.more(ahead) {
-		a.Wait = b.minus(u, ahead).ceil()
-	}
-	return a
+	return Answer{Retry: over}
 }
 
 // Take is as Algorithm says.
 func (b *Bucket) Take(s State, now, cost int64) State {
-	u := b.used(s, now)
-	if len(s) == 0 {
-		s = append(s, kindBucket, now, 0, b.Tokens, b.Period, 0)
-	}
-	u = b.plus(u, b.of(min(cost, 2*b.Burst)))
-	if full := b.of(b.Burst); u.more(full) {
-		if most := b.of(2 * b.Burst); u.more(most) {
-			u = most
-		}
-		s[5] = b.whole(b.minus(u, full), b.Burst)
-	}
-	s[1], s[2] = now+u.us, u.frac
-	return s
+	return b.set(s, now, b.plus(b.used(s, now), b.of(cost)))
 }
 
-// Give is as Algorithm says. When it was taken does not matter: a bucket does
-// not know.
-func (b *Bucket) Give(s State, now, cost, _ int64) State {
+// Charge is as Algorithm says.
+func (b *Bucket) Charge(s State, now, cost int64) State {
 	u := b.used(s, now)
-	back := b.of(min(cost, 2*b.Burst))
+	then := b.plus(u, b.of(min(cost, 2*b.Burst)))
+	if most := b.of(2 * b.Burst); then.more(most) {
+		if then = u; most.more(u) {
+			then = most
+		}
+	}
+	return b.set(s, now, then)
+}
+
+// Give is as Algorithm says.
+func (b *Bucket) Give(s State, now, cost, at, wait int64) State {
+	u, back := b.used(s, now), b.of(min(cost, b.Most))
 	if !u.more(back) {
+		back = u
+	}
+	// Whoever asks next takes the place behind what is left. If something that
+	// was taken later waits for its turn, that would be a turn of others.
+	last := b.of(b.Burst)
+	left := u
+	if b.Queue {
+		last, left = b.of(b.Ahead), b.minus(u, back)
+	}
+	if u.more(last) && left.more(b.plus(last, span{at + wait - now, 0})) {
+		return s
+	}
+	if u = b.minus(u, back); u == (span{}) {
 		return s[:0]
 	}
-	u = b.minus(u, back)
-	s[1], s[2] = now+u.us, u.frac
-	if !u.more(b.of(b.Burst)) {
-		s[5] = 0
+	return b.set(s, now, u)
+}
+
+// Numbers are the kind, Tokens, Period, Burst, Queue as 0 or 1, Ahead and Most.
+func (b *Bucket) Numbers() []int64 {
+	queue := int64(0)
+	if b.Queue {
+		queue = 1
 	}
-	return s
+	return []int64{kindBucket, b.Tokens, b.Period, b.Burst, queue, b.Ahead, b.Most}
 }

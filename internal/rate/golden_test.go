@@ -3,6 +3,8 @@ package rate
 import (
 	"fmt"
 	"testing"
+
+	"github.com/batonhq/baton/driver"
 )
 
 const (
@@ -162,7 +164,7 @@ func TestTimelines(t *testing.T) {
 			{sec, 3, 1, true, 1, 0, 0, 1800 * ms},
 			{sec, 5, 1, false, 1, 0, 800 * ms, 1800 * ms},
 			{sec, 1, 1, true, 0, 0, 0, 2 * sec},
-			{sec, 11, 1, false, 0, 0, Never, 2 * sec},
+			{sec, 11, 1, false, 0, 0, driver.Never.Microseconds(), 2 * sec},
 			{3200 * ms, 0, 1, true, 10, 0, 0, 0},
 			{3200 * ms, 10, 1, true, 0, 0, 0, 2 * sec},
 		}},
@@ -209,17 +211,17 @@ func TestTimelines(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var s State
 			for i, p := range c.steps {
-				var d Decision
+				var d driver.Taken
 				all := []State{s}
 				for range max(p.times, 1) {
-					d = Decide([]Algorithm{c.a}, all, p.at, p.cost)
+					d = decide([]Algorithm{c.a}, all, p.at, p.cost)
 					if d.OK != p.ok {
 						t.Fatalf("step %d, %+v: %+v of %v", i, p, d, all[0])
 					}
 				}
 				s = all[0]
 				st := c.a.Status(s, p.at)
-				got := fmt.Sprint(st.Remaining, d.Wait, d.Retry)
+				got := fmt.Sprint(st.Remaining, d.Wait.Microseconds(), d.Retry.Microseconds())
 				if want := fmt.Sprint(p.left, p.wait, p.retry); got != want {
 					t.Errorf("step %d, %+v: remaining, wait, retry are %s, want %s", i, p, got, want)
 				}
@@ -229,6 +231,16 @@ func TestTimelines(t *testing.T) {
 			}
 		})
 	}
+}
+
+// decide asks all limits for the same cost.
+func decide(limits []Algorithm, states []State, now, cost int64) driver.Taken {
+	r := &Request{Limits: limits}
+	for range limits {
+		r.Takes = append(r.Takes, driver.Take{Cost: cost})
+	}
+	d, _ := r.Decide(states, now)
+	return d
 }
 
 // Two limits in one decision: what one refuses is not taken from the other.
@@ -247,9 +259,15 @@ func TestTwoLimits(t *testing.T) {
 		{sec, 1, 2, 0, 59 * sec, "[1]"},
 		{1200 * ms, 1, 3, 0, 58800 * ms, "[1]"},
 	} {
-		d := Decide(limits, states, p.at, p.cost)
+		d := decide(limits, states, p.at, p.cost)
+		var refused []int
+		for i, l := range d.Limits {
+			if !l.OK {
+				refused = append(refused, i)
+			}
+		}
 		a, b := limits[0].Status(states[0], p.at), limits[1].Status(states[1], p.at)
-		if a.Remaining != p.a || b.Remaining != p.b || d.Retry != p.retry || fmt.Sprint(d.Refused) != p.refused || d.OK != (p.refused == "[]") {
+		if a.Remaining != p.a || b.Remaining != p.b || d.Retry.Microseconds() != p.retry || fmt.Sprint(refused) != p.refused || d.OK != (p.refused == "[]") {
 			t.Errorf("step %d: %+v, remaining %d and %d", i, d, a.Remaining, b.Remaining)
 		}
 	}
@@ -264,19 +282,19 @@ func TestDebtAndRefund(t *testing.T) {
 	if st := a.Status(s, 200*ms); st.Remaining != 2 {
 		t.Errorf("%+v", st)
 	}
-	s = a.Take(s, 200*ms, 6)
+	s = a.Charge(s, 200*ms, 6)
 	if st := a.Status(s, 200*ms); st.Remaining != 0 || st.Reset != 1400*ms {
 		t.Errorf("in debt: %+v", st)
 	}
 	s = a.Settle(s, 200*ms)
-	if x := a.Ask(s, 200*ms, 1); x.OK || x.Retry != 500*ms {
+	if x := a.Ask(s, 200*ms, 1, 0); x.OK || x.Retry != 500*ms {
 		t.Errorf("in debt: %+v", x)
 	}
-	s = a.Give(s, 200*ms, 6, 0)
+	s = a.Give(s, 200*ms, 6, 200*ms, 400*ms)
 	if st := a.Status(s, 200*ms); st.Remaining != 2 {
 		t.Errorf("refunded: %+v", st)
 	}
-	s = a.Give(s, 200*ms, 100, 0)
+	s = a.Give(s, 200*ms, 100, 0, 0)
 	if st := a.Status(s, 200*ms); st.Remaining != 10 || st.Reset != 0 || len(s) != 0 {
 		t.Errorf("refunded too much: %+v", st)
 	}
@@ -290,13 +308,13 @@ func TestReserveAndSettle(t *testing.T) {
 	if st := a.Status(s, 6*sec); st.Remaining != 300 {
 		t.Errorf("%+v", st)
 	}
-	s = a.Give(s, 6*sec, 500, 0)
+	s = a.Give(s, 6*sec, 500, 0, 0)
 	if st := a.Status(s, 6*sec); st.Remaining != 800 || st.Reset != 12*sec {
 		t.Errorf("less than reserved: %+v", st)
 	}
-	s = a.Take(reserve(), 6*sec, 300)
-	if st := a.Status(s, 6*sec); st.Remaining != 0 || a.Ask(s, 6*sec, 1).Retry != 60*ms {
-		t.Errorf("more than reserved: %+v %+v", st, a.Ask(s, 6*sec, 1))
+	s = a.Charge(reserve(), 6*sec, 300)
+	if st := a.Status(s, 6*sec); st.Remaining != 0 || a.Ask(s, 6*sec, 1, 0).Retry != 60*ms {
+		t.Errorf("more than reserved: %+v %+v", st, a.Ask(s, 6*sec, 1, 0))
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/batonhq/baton/driver"
 )
 
 var steps = flag.Int("steps", 200_000, "how many random steps each property test takes per algorithm")
@@ -73,7 +75,7 @@ func TestPromises(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
 		var s State
 		now := int64(1_800_000_000_000_000) + r.Int64N(1000)
-		at := func(moment, cost int64) bool { return a.Ask(a.Settle(slices.Clone(s), moment), moment, cost).OK }
+		at := func(moment, cost int64) bool { return a.Ask(a.Settle(slices.Clone(s), moment), moment, cost, 0).OK }
 		left := func(moment int64) int64 { return a.Status(a.Settle(slices.Clone(s), moment), moment).Remaining }
 		for range n {
 			now += pause(r)
@@ -81,7 +83,7 @@ func TestPromises(t *testing.T) {
 			before := slices.Clone(s)
 			cost := 1 + r.Int64N(a.Capacity())
 			st := a.Status(s, now)
-			answer := a.Ask(s, now, cost)
+			answer := a.Ask(s, now, cost, 0)
 			if !slices.Equal(s, before) {
 				t.Fatalf("asking made %v of %v", s, before)
 			}
@@ -106,13 +108,13 @@ func TestPromises(t *testing.T) {
 					t.Fatalf("took %d of %+v: %+v", cost, st, got)
 				}
 				if r.IntN(5) == 0 {
-					s = a.Give(s, now, cost, now)
+					s = a.Give(s, now, cost, now, answer.Wait)
 					if got := a.Status(s, now); got.Remaining != st.Remaining {
 						t.Fatalf("took and gave %d of %+v: %+v", cost, st, got)
 					}
 				}
 			case r.IntN(10) == 0:
-				s = a.Take(s, now, cost) // debt
+				s = a.Charge(s, now, cost) // debt
 			}
 			for _, v := range s {
 				if v < 0 || v >= exact {
@@ -151,7 +153,7 @@ func TestBounds(t *testing.T) {
 				cost = 1
 			}
 			all := []State{s}
-			if Decide([]Algorithm{a}, all, now, cost).OK {
+			if decide([]Algorithm{a}, all, now, cost).OK {
 				for range cost {
 					h = append(h, now)
 				}
@@ -198,7 +200,7 @@ func TestAgainstModels(t *testing.T) {
 			now += pause(r)
 			cost := 1 + r.Int64N(a.Capacity())
 			all := []State{s}
-			got := Decide([]Algorithm{a}, all, now, cost).OK
+			got := decide([]Algorithm{a}, all, now, cost).OK
 			s = all[0]
 			if want := model(now, cost); got != want {
 				t.Fatalf("%d at %d: %v, want %v", cost, now, got, want)
@@ -251,7 +253,7 @@ func TestClockGoesBack(t *testing.T) {
 			for range 20 {
 				now += pause(r)
 				all := []State{s}
-				Decide([]Algorithm{a}, all, now, 1+r.Int64N(a.Capacity()))
+				decide([]Algorithm{a}, all, now, 1+r.Int64N(a.Capacity()))
 				s = all[0]
 			}
 			left := a.Status(a.Settle(slices.Clone(s), now), now).Remaining
@@ -303,7 +305,7 @@ func TestAnyStateSettles(t *testing.T) {
 			}
 			before := fmt.Sprint(s)
 			all := []State{s}
-			d := Decide([]Algorithm{a}, all, now, r.Int64N(a.Capacity()+2))
+			d := decide([]Algorithm{a}, all, now, r.Int64N(a.Capacity()+2))
 			s = all[0]
 			st := a.Status(s, now)
 			if st.Remaining < 0 || st.Remaining > a.Capacity() || st.Reset < 0 || !d.OK && d.Retry < 1 {
@@ -320,11 +322,11 @@ func TestLimitsAreRefused(t *testing.T) {
 		second(NewSliding(1, 10, 3, true)), second(NewSliding(1, 10, 0, true)), second(NewSliding(1, 10_000, MaxParts+1, true)),
 		second(NewApprox(exact/8, 3600*sec+1)), second(NewLog(MaxLog+1, 1)),
 		second(NewBucket(1, 1, 0)), second(NewBucket(1, 1, exact/4)), second(NewBucket(exact/8, exact/8-1, 1000)), second(NewBucket(1, 3600*sec, 1_000_000)),
-		second(NewQueue(1, 1, 5, 6)), second(NewQueue(1, 1, 5, -1)), second(NewCalendar(0, nil)),
+		second(NewQueue(1, 1, 5, 6)), second(NewQueue(1, 1, 5, -1)), second(NewCalendar(0, [4]int64{1, 2, 3, 4})), second(NewCalendar(1, [4]int64{1, 2, 2, 4})),
 	} {
 		if err == nil {
 			t.Error("accepted")
-		} else if _, ok := err.(*LimitError); !ok {
+		} else if _, ok := err.(*driver.LimitError); !ok {
 			t.Errorf("%T: %v", err, err)
 		}
 	}

@@ -14,7 +14,8 @@ package rate
 
 import (
 	"fmt"
-	"math"
+
+	"github.com/batonhq/baton/driver"
 )
 
 // State is what an algorithm remembers of one key. The first number tells which
@@ -26,9 +27,6 @@ const (
 	kindApprox
 	kindBucket
 )
-
-// Never is a Retry that does not come: the cost is above the capacity.
-const Never = math.MaxInt64
 
 // An Algorithm is one of this package's, with its limits. Its methods expect a
 // state that Settle returned for the same moment, change it in place, and
@@ -48,16 +46,24 @@ type Algorithm interface {
 	// Status describes the state.
 	Status(s State, now int64) Status
 
-	// Ask says whether cost, from 1 to the capacity, is allowed.
-	Ask(s State, now, cost int64) Answer
+	// Ask says whether cost, from 1 to the capacity, is allowed, if its turn
+	// may be up to ahead µs from now. Only a token bucket lets wait for it.
+	Ask(s State, now, cost, ahead int64) Answer
 
-	// Take consumes cost, whether or not that is allowed. What it exceeds
-	// the capacity by is debt, of at most one capacity.
+	// Take consumes a cost that Ask allowed.
 	Take(s State, now, cost int64) State
 
-	// Give returns what was taken at a moment, as far as it still counts,
+	// Charge consumes cost, whether or not that is allowed. What it exceeds
+	// the capacity by is debt, of at most one capacity.
+	Charge(s State, now, cost int64) State
+
+	// Give returns what was taken at a moment, for a turn that was so far from
+	// it, as far as it still counts and nobody was promised what follows it,
 	// and never more than was taken.
-	Give(s State, now, cost, at int64) State
+	Give(s State, now, cost, at, wait int64) State
+
+	// Numbers are the parameters, for those who decide in another language.
+	Numbers() []int64
 }
 
 // Status is what a state means.
@@ -70,49 +76,8 @@ type Status struct {
 // Answer is what an algorithm says of a cost.
 type Answer struct {
 	OK    bool
-	Wait  int64 // if OK: µs until its turn, above 0 for LeakyBucket alone
+	Wait  int64 // if OK: µs until its turn
 	Retry int64 // if not: the fewest µs after which it would be allowed if nothing else were
-}
-
-// Decision is what came of a question to several limits.
-type Decision struct {
-	OK      bool
-	Wait    int64 // the longest of all
-	Retry   int64 // the longest of those that refused
-	Refused []int // which
-	Answers []Answer
-}
-
-// Decide asks all limits for the same cost, and takes it from all or from
-// none. With cost 0 nothing is taken. The states, which need not be settled, are
-// changed in place.
-func Decide(limits []Algorithm, states []State, now, cost int64) Decision {
-	d := Decision{OK: true, Answers: make([]Answer, len(limits))}
-	for i, l := range limits {
-		states[i] = l.Settle(states[i], now)
-		a := Answer{OK: true}
-		switch {
-		case cost > l.Capacity():
-			a = Answer{Retry: Never}
-		case cost > 0:
-			a = l.Ask(states[i], now, cost)
-		}
-		d.Answers[i] = a
-		if !a.OK {
-			d.OK = false
-			d.Refused = append(d.Refused, i)
-			d.Retry = max(d.Retry, a.Retry)
-		}
-		d.Wait = max(d.Wait, a.Wait)
-	}
-	if !d.OK {
-		d.Wait = 0
-	} else if cost > 0 {
-		for i, l := range limits {
-			states[i] = l.Take(states[i], now, cost)
-		}
-	}
-	return d
 }
 
 // exact is the end of the integers that a double holds.
@@ -121,12 +86,9 @@ const exact = 1 << 53
 // latest is the end of the times that are expected, in 2096.
 const latest = 4e15
 
-// LimitError refuses limits.
-type LimitError struct{ Why string }
-
-func (e *LimitError) Error() string { return "rate: " + e.Why }
-
-func refuse(format string, args ...any) error { return &LimitError{fmt.Sprintf(format, args...)} }
+func refuse(format string, args ...any) error {
+	return &driver.LimitError{Reason: fmt.Sprintf(format, args...)}
+}
 
 // checkWindow refuses windows of limit per period.
 func checkWindow(limit, period int64) error {

@@ -20,16 +20,15 @@ package rate
 //
 // which count until then, the earliest first.
 type Window struct {
-	Limit   int64
-	Part    int64   // µs; the boundaries are Offset and all its multiples before and after
-	Life    int64   // µs, from the begin of a part until what was taken in it comes back
-	Offset  int64   // µs
-	Windows Windows // instead of Part and Life
-}
+	Limit  int64
+	Part   int64 // µs; the boundaries are Offset and all its multiples before and after
+	Life   int64 // µs, from the begin of a part until what was taken in it comes back
+	Offset int64 // µs
 
-// Windows tells the window that a moment is in: from begin, up to but not with
-// end. So a day or a month can be one, in its time zone.
-type Windows func(now int64) (begin, end int64)
+	// Windows, if any, are the boundaries of the windows instead: so a day or a
+	// month can be one, in its time zone.
+	Windows [4]int64
+}
 
 const (
 	// MaxParts is the most sub-windows that a window is made of.
@@ -48,9 +47,14 @@ func NewFixed(limit, period, offset int64) (*Window, error) {
 }
 
 // NewCalendar returns windows of the calendar.
-func NewCalendar(limit int64, w Windows) (*Window, error) {
+func NewCalendar(limit int64, w [4]int64) (*Window, error) {
 	if err := checkWindow(limit, 1); err != nil {
 		return nil, err
+	}
+	for i, at := range w {
+		if at <= 0 || at >= latest || i > 0 && at <= w[i-1] {
+			return nil, refuse("%v are not the boundaries of three windows", w)
+		}
 	}
 	return &Window{Limit: limit, Windows: w}, nil
 }
@@ -93,9 +97,12 @@ const entries = 2
 // until is until when something counts that is taken now, and for how long
 // that is at most.
 func (w *Window) until(now int64) (end, life int64) {
-	if w.Windows != nil {
-		begin, end := w.Windows(now)
-		return end, end - begin
+	if w.Windows[0] != 0 {
+		i := 1
+		for i < 3 && w.Windows[i] <= now {
+			i++
+		}
+		return w.Windows[i], w.Windows[i] - w.Windows[i-1]
 	}
 	return now - floorMod(now-w.Offset, w.Part) + w.Life, w.Life
 }
@@ -184,7 +191,7 @@ func (w *Window) Status(s State, now int64) Status {
 }
 
 // Ask is as Algorithm says.
-func (w *Window) Ask(s State, now, cost int64) Answer {
+func (w *Window) Ask(s State, now, cost, _ int64) Answer {
 	if over := w.used(s) + cost - w.Limit; over > 0 {
 		return Answer{Retry: w.back(s, now, over)}
 	}
@@ -193,9 +200,6 @@ func (w *Window) Ask(s State, now, cost int64) Answer {
 
 // Take is as Algorithm says.
 func (w *Window) Take(s State, now, cost int64) State {
-	if cost = min(cost, 2*w.Limit-w.used(s)); cost <= 0 {
-		return s
-	}
 	end, _ := w.until(now)
 	if n := len(s); n > entries && s[n-2] >= end { // a clock that went back writes what it wrote last
 		s[n-1] += cost
@@ -207,8 +211,16 @@ func (w *Window) Take(s State, now, cost int64) State {
 	return append(s, end, cost)
 }
 
+// Charge is as Algorithm says.
+func (w *Window) Charge(s State, now, cost int64) State {
+	if cost = min(cost, 2*w.Limit-w.used(s)); cost <= 0 {
+		return s
+	}
+	return w.Take(s, now, cost)
+}
+
 // Give is as Algorithm says.
-func (w *Window) Give(s State, now, cost, at int64) State {
+func (w *Window) Give(s State, _, cost, at, _ int64) State {
 	end, _ := w.until(at)
 	for i := entries; i < len(s); i += 2 {
 		switch {
@@ -223,4 +235,9 @@ func (w *Window) Give(s State, now, cost, at int64) State {
 		}
 	}
 	return s
+}
+
+// Numbers are the kind, Limit, Part, Life, Offset and Windows.
+func (w *Window) Numbers() []int64 {
+	return append([]int64{kindWindow, w.Limit, w.Part, w.Life, w.Offset}, w.Windows[:]...)
 }

@@ -1,0 +1,266 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Limits decides about rates. All methods are safe for concurrent use and obey
+// their context. Errors are those of this package, context errors, or wrap one
+// of ErrUnavailable and ErrUnknown.
+type Limits interface {
+	// Take makes one decision about all that r asks for, by the clock of the
+	// store, as one atomic act: it takes from every limit or from none.
+	//
+	// A *KeyError or a *LimitError refuses the request before anything was
+	// sent. A refusal by a limit is no error: Taken.OK is false.
+	Take(ctx context.Context, r TakeRequest) (Taken, error)
+}
+
+// Algorithm is a way to count.
+type Algorithm uint8
+
+const (
+	// FixedWindow allows N in every window of a Period, or of Windows. Around a
+	// boundary up to 2·N are allowed within less than a window.
+	FixedWindow Algorithm = iota + 1
+
+	// SlidingWindow cuts the Period into Parts and counts the part that is not
+	// over together with the Parts before it, so that never more than N are
+	// allowed within any Period; what was taken comes back up to one part late.
+	// Classic counts one part less: what was taken comes back up to one part
+	// early, and up to 2·N are allowed within a Period at worst.
+	SlidingWindow
+
+	// SlidingLog remembers each moment: exactly N within any Period.
+	SlidingLog
+
+	// EstimatedWindow estimates a sliding window from the counts of this window
+	// and of the one before. It allows less than 2·N within any Period.
+	EstimatedWindow
+
+	// TokenBucket holds up to Burst tokens and is refilled with N per Period,
+	// evenly. It allows at most Burst + N·t/Period within any time t.
+	TokenBucket
+
+	// LeakyBucket is a queue for at most Burst that leaves at N per Period,
+	// evenly: Decision.Wait says when it is a request's turn. The first Ahead of
+	// those in the queue need not wait.
+	LeakyBucket
+
+	endAlgorithms
+)
+
+var algorithmNames = [endAlgorithms]string{
+	FixedWindow:     "fixed-window",
+	SlidingWindow:   "sliding-window",
+	SlidingLog:      "sliding-log",
+	EstimatedWindow: "estimated-window",
+	TokenBucket:     "token-bucket",
+	LeakyBucket:     "leaky-bucket",
+}
+
+func (a Algorithm) String() string {
+	if a == 0 || a >= endAlgorithms {
+		return fmt.Sprintf("algorithm %d", uint8(a))
+	}
+	return algorithmNames[a]
+}
+
+// ParseAlgorithm is the reverse of String.
+func ParseAlgorithm(name string) (Algorithm, bool) {
+	for a := FixedWindow; a < endAlgorithms; a++ {
+		if algorithmNames[a] == name {
+			return a, true
+		}
+	}
+	return 0, false
+}
+
+// A Limit is a rule: N per Period. It can be compared and be the key of a map.
+// Times are whole microseconds. What an algorithm does not know is zero.
+type Limit struct {
+	Algorithm Algorithm
+	N         int64
+	Period    time.Duration
+	Burst     int64         // TokenBucket, LeakyBucket
+	Ahead     int64         // LeakyBucket
+	Parts     int64         // SlidingWindow
+	Classic   bool          // SlidingWindow
+	Offset    time.Duration // FixedWindow: when a window begins, from midnight of 1 January 1970, UTC
+
+	// Windows are boundaries of the windows of a FixedWindow that a Period
+	// cannot describe, such as days in a time zone, in microseconds since 1970:
+	// those of the window before the present one, of the present one, and of
+	// the next. Period is 0 then. A store whose clock is in none of them answers
+	// with a *ClockError.
+	Windows [4]int64
+}
+
+// Capacity is the largest cost that is ever allowed.
+func (l Limit) Capacity() int64 {
+	if l.Algorithm == TokenBucket || l.Algorithm == LeakyBucket {
+		return l.Burst
+	}
+	return l.N
+}
+
+// MaxTakes is the most limits that one decision is about.
+const MaxTakes = 16
+
+// A Take is what a request asks one limit for.
+type Take struct {
+	// Key names what is counted, as CheckKey accepts it. Limits and locks do
+	// not meet: one key can be both. What was counted under another limit
+	// counts on under this one as far as both count alike: windows and the log;
+	// buckets; estimates.
+	Key string
+
+	Limit Limit
+
+	// Cost is what is taken. With 0 nothing is: it asks how things stand.
+	Cost int64
+}
+
+// TakeMode says what a request does.
+type TakeMode uint8
+
+const (
+	// TakeIfAllowed takes the costs if all limits allow it, else nothing.
+	TakeIfAllowed TakeMode = iota
+
+	// TakeAnyway takes the costs whether or not they are allowed. What
+	// exceeds a capacity is debt, of at most one more capacity.
+	TakeAnyway
+
+	// GiveBack returns what was taken at TakeRequest.At, as far as it still
+	// counts. Nothing ever gets above its capacity.
+	GiveBack
+
+	// Forget makes the keys fresh.
+	Forget
+)
+
+// A TakeRequest asks for one decision.
+type TakeRequest struct {
+	Takes []Take // 1 to MaxTakes, each with another key
+	Mode  TakeMode
+
+	// MaxWait lets a TokenBucket promise tokens that are not there yet: it
+	// allows a cost whose turn is at most that far ahead. Other algorithms do
+	// not know it. Decision.Wait says when the turn is.
+	MaxWait time.Duration
+
+	// ID makes TakeIfAllowed and TakeAnyway idempotent: a request that was
+	// allowed is not taken again under the same ID and first key for Keep, but
+	// answered as it was, with Repeated. It is drawn anew (NewID) for each
+	// request, not for each attempt. Without it nothing is remembered.
+	ID   string
+	Keep time.Duration
+
+	// At and Wait are the Taken.At and Taken.Wait of what GiveBack returns. Who
+	// has been promised a later turn keeps it: a bucket takes back only what
+	// stands in front of no such promise.
+	At   int64
+	Wait time.Duration
+
+	// Now is the present, in microseconds since 1970, for tests and
+	// simulations. With 0 it is what the store's clock says.
+	Now int64
+}
+
+// Never is the Decision.Retry of a cost above the capacity.
+const Never time.Duration = math.MaxInt64
+
+// Taken is a decision.
+type Taken struct {
+	OK       bool
+	Repeated bool          // it was made earlier, for the same ID
+	Wait     time.Duration // if OK: until it is the request's turn; the longest of all
+	Retry    time.Duration // if not: the longest of those that refused
+	At       int64         // when it was made, in microseconds since 1970 by the store's clock
+	Limits   []Decision    // in the order of the request
+}
+
+// Decision is what one limit says, and how it stands afterwards. Waits are
+// rounded up to microseconds, so that no promise is early.
+type Decision struct {
+	OK        bool
+	Remaining int64         // the largest cost that is allowed at once
+	Wait      time.Duration // if OK: until it is the request's turn
+	Retry     time.Duration // if not: after which the same cost is allowed if nothing else is taken; Never if it is above the capacity
+	Next      time.Duration // until Remaining grows; 0 if it is the capacity
+	Reset     time.Duration // until everything has come back
+}
+
+// LimitError refuses a limit, or a request to one, before anything was sent.
+type LimitError struct {
+	Key    string // "" if it is about the limit itself
+	Reason string
+}
+
+func (e *LimitError) Error() string {
+	if e.Key == "" {
+		return "bad limit: " + e.Reason
+	}
+	return fmt.Sprintf("bad request to limit %q: %s", e.Key, e.Reason)
+}
+
+// ClockError says that the clocks of this machine and of the store are too far
+// apart for what was asked. Nothing was changed.
+type ClockError struct {
+	Store string
+	Ahead time.Duration // of the store's clock; negative if it is behind
+}
+
+func (e *ClockError) Error() string {
+	how := "ahead of"
+	if e.Ahead < 0 {
+		how = "behind"
+	}
+	return fmt.Sprintf("the clock of the %s store is %v %s that of this machine: set the one that is wrong", e.Store, e.Ahead.Abs().Round(time.Millisecond), how)
+}
+
+// MaxKeep is the longest that a decision is remembered for its ID.
+const MaxKeep = 24 * time.Hour
+
+// CheckTake returns the error that Take must give for r before it does
+// anything, except for what only the limits themselves can tell.
+func CheckTake(r TakeRequest) error {
+	if n := len(r.Takes); n < 1 || n > MaxTakes {
+		return &LimitError{"", fmt.Sprintf("%d limits in one request: there can be 1 to %d", n, MaxTakes)}
+	}
+	first := r.Takes[0].Key
+	for i, t := range r.Takes {
+		if err := CheckKey(t.Key); err != nil {
+			return err
+		}
+		for _, other := range r.Takes[:i] {
+			if other.Key == t.Key {
+				return &LimitError{t.Key, "it is asked twice: each limit of a request needs a key of its own"}
+			}
+		}
+		if t.Cost < 0 {
+			return &LimitError{t.Key, fmt.Sprintf("a cost of %d: it must not be negative", t.Cost)}
+		}
+	}
+	switch {
+	case r.Mode > Forget:
+		return &LimitError{first, fmt.Sprintf("mode %d is none", r.Mode)}
+	case r.MaxWait < 0:
+		return &LimitError{first, fmt.Sprintf("a wait of %v: it must not be negative", r.MaxWait)}
+	case r.Now < 0 || r.At < 0 || r.Wait < 0:
+		return &LimitError{first, "a time that is negative"}
+	case r.Mode == GiveBack && r.At == 0:
+		return &LimitError{first, "GiveBack needs to know when it was taken"}
+	case r.ID == "":
+		return nil
+	case r.Mode > TakeAnyway:
+		return &LimitError{first, "only what is taken has an ID"}
+	case r.Keep <= 0 || r.Keep > MaxKeep:
+		return &LimitError{first, fmt.Sprintf("its ID is to be kept for %v: that must be positive and at most %v", r.Keep, MaxKeep)}
+	}
+	return CheckClaim(Claim{Key: first, ID: r.ID})
+}

@@ -1,0 +1,156 @@
+package rate
+
+import (
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Of is the algorithm that a limit names, or a *driver.LimitError.
+func Of(l driver.Limit) (Algorithm, error) {
+	if l.Period%time.Microsecond != 0 || l.Offset%time.Microsecond != 0 {
+		return nil, refuse("%v from %v: times are whole microseconds", l.Period, l.Offset)
+	}
+	if field := strange(l); field != "" {
+		return nil, refuse("a %v has no %s", l.Algorithm, field)
+	}
+	period := l.Period.Microseconds()
+	switch l.Algorithm {
+	case driver.FixedWindow:
+		if l.Windows != [4]int64{} {
+			return ok(NewCalendar(l.N, l.Windows))
+		}
+		return ok(NewFixed(l.N, period, l.Offset.Microseconds()))
+	case driver.SlidingWindow:
+		return ok(NewSliding(l.N, period, l.Parts, !l.Classic))
+	case driver.SlidingLog:
+		return ok(NewLog(l.N, period))
+	case driver.EstimatedWindow:
+		return ok(NewApprox(l.N, period))
+	case driver.TokenBucket:
+		return ok(NewBucket(l.N, period, l.Burst))
+	case driver.LeakyBucket:
+		return ok(NewQueue(l.N, period, l.Burst, l.Ahead))
+	}
+	return nil, refuse("%v is not known", l.Algorithm)
+}
+
+// ok keeps a nil pointer from becoming an Algorithm.
+func ok[A Algorithm](a A, err error) (Algorithm, error) {
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// strange is what a limit says that its algorithm does not know.
+func strange(l driver.Limit) string {
+	bucket := l.Algorithm == driver.TokenBucket || l.Algorithm == driver.LeakyBucket
+	switch {
+	case l.Burst != 0 && !bucket:
+		return "burst"
+	case l.Ahead != 0 && l.Algorithm != driver.LeakyBucket:
+		return "part that need not wait"
+	case l.Parts != 0 && l.Algorithm != driver.SlidingWindow:
+		return "sub-windows"
+	case l.Classic && l.Algorithm != driver.SlidingWindow:
+		return "classic form"
+	case l.Offset != 0 && l.Algorithm != driver.FixedWindow:
+		return "offset"
+	case l.Windows != [4]int64{} && (l.Algorithm != driver.FixedWindow || l.Period != 0):
+		return "windows of a calendar beside a period"
+	}
+	return ""
+}
+
+// Request is a driver.TakeRequest with the algorithms of its limits.
+type Request struct {
+	driver.TakeRequest
+	Limits []Algorithm
+}
+
+// NewRequest checks a request.
+func NewRequest(r driver.TakeRequest) (*Request, error) {
+	if err := driver.CheckTake(r); err != nil {
+		return nil, err
+	}
+	q := &Request{r, make([]Algorithm, len(r.Takes))}
+	for i, t := range r.Takes {
+		a, err := Of(t.Limit)
+		if err != nil {
+			return nil, err
+		}
+		q.Limits[i] = a
+	}
+	return q, nil
+}
+
+// Outside reports how far a moment is from the windows of a calendar.
+func (r *Request) Outside(now int64) (by time.Duration, outside bool) {
+	for _, t := range r.Takes {
+		if w := t.Limit.Windows; w != [4]int64{} {
+			switch {
+			case now < w[0]:
+				return micros(now - w[1]), true
+			case now >= w[3]:
+				return micros(now - w[2]), true
+			}
+		}
+	}
+	return 0, false
+}
+
+func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+
+// Decide does what the request asks for, and reports whether that changed the
+// states, of which there is one for each of its limits. They need not be
+// settled and are changed in place; without a change they mean what they meant.
+// What is remembered for the request's ID is the store's to look for, before.
+func (r *Request) Decide(states []State, now int64) (d driver.Taken, changed bool) {
+	d = driver.Taken{OK: true, At: now, Limits: make([]driver.Decision, len(r.Limits))}
+	for i, l := range r.Limits {
+		states[i] = l.Settle(states[i], now)
+		cost, a := r.Takes[i].Cost, Answer{OK: true}
+		switch {
+		case r.Mode > driver.TakeAnyway || cost == 0:
+		case r.Mode == driver.TakeAnyway:
+			a = l.Ask(states[i], now, min(cost, 2*l.Capacity()), 0)
+			a, changed = Answer{OK: true, Wait: max(a.Wait, a.Retry)}, true // its turn is later
+		case cost > l.Capacity():
+			a = Answer{Retry: -1}
+		default:
+			a, changed = l.Ask(states[i], now, cost, r.MaxWait.Microseconds()), true
+		}
+		x := &d.Limits[i]
+		if x.OK, x.Wait, x.Retry = a.OK, micros(a.Wait), micros(a.Retry); a.Retry < 0 {
+			x.Retry = driver.Never
+		}
+		d.OK = d.OK && x.OK
+		d.Wait, d.Retry = max(d.Wait, x.Wait), max(d.Retry, x.Retry)
+	}
+	if !d.OK {
+		changed, d.Wait = false, 0
+	}
+	for i, l := range r.Limits {
+		s, cost := states[i], r.Takes[i].Cost
+		switch {
+		case r.Mode == driver.Forget:
+			changed = changed || len(s) > 0
+			s = s[:0]
+		case cost == 0 || !d.OK:
+		case r.Mode == driver.TakeIfAllowed:
+			s = l.Take(s, now, cost)
+		case r.Mode == driver.TakeAnyway:
+			s = l.Charge(s, now, cost)
+		case r.Mode == driver.GiveBack:
+			if len(s) > 0 {
+				s, changed = l.Give(s, now, cost, r.At, r.Wait.Microseconds()), true
+			}
+		}
+		states[i] = s
+		st := l.Status(s, now)
+		x := &d.Limits[i]
+		x.Remaining, x.Next, x.Reset = st.Remaining, micros(st.Next), micros(st.Reset)
+	}
+	return d, changed
+}

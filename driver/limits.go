@@ -167,7 +167,8 @@ type TakeRequest struct {
 	Wait time.Duration
 
 	// Now is the present, in microseconds since 1970, for tests and
-	// simulations. With 0 it is what the store's clock says.
+	// simulations. With 0 it is what the store's clock says. What a request
+	// with Now leaves behind is kept for at least ReplayTTL by the store's clock.
 	Now int64
 }
 
@@ -222,6 +223,10 @@ func (e *ClockError) Error() string {
 	}
 	return fmt.Sprintf("the clock of the %s store is %v %s that of this machine: set the one that is wrong", e.Store, e.Ahead.Abs().Round(time.Millisecond), how)
 }
+
+// ReplayTTL is how long the traces of a request that says what time it is are
+// kept at least, although by the store's clock they may long be of no effect.
+const ReplayTTL = 10 * time.Minute
 
 // MaxKeep is the longest that a decision is remembered for its ID.
 const MaxKeep = 24 * time.Hour

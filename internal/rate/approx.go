@@ -36,30 +36,30 @@ func (a *Approx) Capacity() int64 { return a.Limit }
 func (a *Approx) index(now int64) int64 { return (now - floorMod(now, a.Period)) / a.Period }
 
 // Settle is as Algorithm says.
-func (a *Approx) Settle(s State, now int64) State {
+func (a *Approx) Settle(s State, now int64) (_ State, converted bool) {
 	if len(s) != 6 || s[0] != kindApprox || s[1] < 1 || s[3] < 1 || s[4] < 0 || s[5] < 0 {
-		return s[:0]
+		return s[:0], false
 	}
 	at := a.index(now)
 	if s[1] != a.Period { // windows of another length: what still counts is as of now
 		old := Approx{Limit: s[3], Period: s[1], Grain: 1}
-		if s = old.Settle(s, now); len(s) == 0 {
-			return s
+		if s, _ = old.Settle(s, now); len(s) == 0 {
+			return s, false
 		}
-		s[1], s[2], s[4], s[5] = a.Period, at, 0, s[4]+s[5]
+		s[1], s[2], s[4], s[5], converted = a.Period, at, 0, s[4]+s[5], true
 	}
 	switch on := at - s[2]; {
 	case on >= 2 || on == 1 && s[5] == 0:
-		return s[:0]
+		return s[:0], false
 	case on == 1:
 		s[2], s[4], s[5] = at, s[5], 0
 	case on < -1:
-		s[2], s[4], s[5] = at, 0, min(s[4]+s[5], 2*s[3])
+		s[2], s[4], s[5], converted = at, 0, min(s[4]+s[5], 2*s[3]), true
 	}
 	if s[3] != a.Limit {
-		s[3], s[4], s[5] = a.Limit, min(s[4], a.Limit), min(s[5], a.Limit)
+		s[3], s[4], s[5], converted = a.Limit, min(s[4], a.Limit), min(s[5], a.Limit), true
 	}
-	return s
+	return s, converted
 }
 
 // parts are the counts, and how much of the window has passed. A clock that is

@@ -116,23 +116,23 @@ func (b *Bucket) used(s State, now int64) span {
 func (b *Bucket) Capacity() int64 { return b.Burst }
 
 // Settle is as Algorithm says.
-func (b *Bucket) Settle(s State, now int64) State {
+func (b *Bucket) Settle(s State, now int64) (_ State, converted bool) {
 	if len(s) != 6 || s[0] != kindBucket || s[3] < 1 || s[4] < 1 || s[2] < 0 || s[2] >= s[3] || s[5] < 0 {
-		return s[:0]
+		return s[:0], false
 	}
 	u := b.used(s, now)
 	if u.us < 0 || u == (span{}) {
-		return s[:0]
+		return s[:0], false
 	}
 	beyond := min(s[5], b.Most-b.Burst)
 	if s[3] != b.Tokens || s[4] != b.Period {
 		old := Bucket{Tokens: s[3], Period: s[4]}
-		u, beyond = b.of(old.whole(u, b.Burst)), 0
+		u, beyond, converted = b.of(old.whole(u, b.Burst)), 0, true
 	}
-	if most := b.of(b.Burst + beyond); u.more(most) {
-		u = most
+	if most := b.of(b.Burst + beyond); u.more(most) { // another burst, or a clock that was ahead
+		u, converted = most, true
 	}
-	return b.set(s, now, u)
+	return b.set(s, now, u), converted
 }
 
 // set makes a state of what was used, which is not nothing.
@@ -204,18 +204,18 @@ func (b *Bucket) Charge(s State, now, cost int64) State {
 
 // Give is as Algorithm says.
 func (b *Bucket) Give(s State, now, cost, at, wait int64) State {
-	u, back := b.used(s, now), b.of(min(cost, b.Most))
+	cost = min(cost, b.Most)
+	u, back := b.used(s, now), b.of(cost)
 	if !u.more(back) {
 		back = u
 	}
 	// Whoever asks next takes the place behind what is left. If something that
 	// was taken later waits for its turn, that would be a turn of others.
-	last := b.of(b.Burst)
-	left := u
+	last, own := b.of(b.Burst), max(cost-b.Burst, 0)
 	if b.Queue {
-		last, left = b.of(b.Ahead), b.minus(u, back)
+		last, own = b.of(b.Ahead), cost
 	}
-	if u.more(last) && left.more(b.plus(last, span{at + wait - now, 0})) {
+	if u.more(last) && u.more(b.plus(b.plus(last, b.of(own)), span{at + wait - now, 0})) {
 		return s
 	}
 	if u = b.minus(u, back); u == (span{}) {

@@ -85,6 +85,15 @@ func NewRequest(r driver.TakeRequest) (*Request, error) {
 	return q, nil
 }
 
+// Keep is how long the store has to keep a state that is fresh after that
+// time, and what it remembers for an ID.
+func (r *Request) Keep(reset time.Duration) time.Duration {
+	if r.Now != 0 {
+		return max(reset, driver.ReplayTTL)
+	}
+	return reset
+}
+
 // Outside reports how far a moment is from the windows of a calendar.
 func (r *Request) Outside(now int64) (by time.Duration, outside bool) {
 	for _, t := range r.Takes {
@@ -100,21 +109,38 @@ func (r *Request) Outside(now int64) (by time.Duration, outside bool) {
 	return 0, false
 }
 
+// Repeated is the answer to a request that was allowed at a moment, for a turn
+// that was so far from it: how things stand now, and how long it has still to
+// wait. It spoils the states.
+func (r *Request) Repeated(states []State, now, at, wait int64) driver.Taken {
+	d := driver.Taken{OK: true, Repeated: true, At: at, Wait: max(micros(at+wait-now), 0), Limits: make([]driver.Decision, len(r.Limits))}
+	for i, l := range r.Limits {
+		s, _ := l.Settle(states[i], now)
+		st := l.Status(s, now)
+		d.Limits[i] = driver.Decision{OK: true, Wait: d.Wait, Remaining: st.Remaining, Next: micros(st.Next), Reset: micros(st.Reset)}
+	}
+	return d
+}
+
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// Decide does what the request asks for, and reports whether that changed the
-// states, of which there is one for each of its limits. They need not be
-// settled and are changed in place; without a change they mean what they meant.
-// What is remembered for the request's ID is the store's to look for, before.
+// Decide does what the request asks for, and reports whether the states have to
+// be kept, of which there is one for each of its limits: whoever is refused, or
+// only looks, changes nothing unless the limits or the clock did. The states need
+// not be settled and are changed in place. What is remembered for the request's
+// ID is the store's to look for, before.
 func (r *Request) Decide(states []State, now int64) (d driver.Taken, changed bool) {
 	d = driver.Taken{OK: true, At: now, Limits: make([]driver.Decision, len(r.Limits))}
+	converted := false
 	for i, l := range r.Limits {
-		states[i] = l.Settle(states[i], now)
+		var c bool
+		states[i], c = l.Settle(states[i], now)
+		converted = converted || c
 		cost, a := r.Takes[i].Cost, Answer{OK: true}
 		switch {
 		case r.Mode > driver.TakeAnyway || cost == 0:
 		case r.Mode == driver.TakeAnyway:
-			a = l.Ask(states[i], now, min(cost, 2*l.Capacity()), 0)
+			a = l.Ask(states[i], now, min(cost, l.Capacity()), 0)
 			a, changed = Answer{OK: true, Wait: max(a.Wait, a.Retry)}, true // its turn is later
 		case cost > l.Capacity():
 			a = Answer{Retry: -1}
@@ -152,5 +178,5 @@ func (r *Request) Decide(states []State, now int64) (d driver.Taken, changed boo
 		x := &d.Limits[i]
 		x.Remaining, x.Next, x.Reset = st.Remaining, micros(st.Next), micros(st.Reset)
 	}
-	return d, changed
+	return d, changed || converted
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
+const sec = 1_000_000 // µs
+
 var steps = flag.Int("steps", 200_000, "how many random steps each property test takes per algorithm")
 
 // kinds makes random limits, small ones, so that the edges are met.
@@ -57,6 +59,21 @@ func each(t *testing.T, f func(t *testing.T, r *rand.Rand, a Algorithm, n int)) 
 	}
 }
 
+// decide asks all limits for the same cost.
+func decide(limits []Algorithm, states []State, now, cost int64) driver.Taken {
+	r := &Request{Limits: limits}
+	for range limits {
+		r.Takes = append(r.Takes, driver.Take{Cost: cost})
+	}
+	d, _ := r.Decide(states, now)
+	return d
+}
+
+func settle(a Algorithm, s State, now int64) State {
+	s, _ = a.Settle(s, now)
+	return s
+}
+
 // pause is a random time to the next request.
 func pause(r *rand.Rand) int64 {
 	switch r.IntN(4) {
@@ -75,11 +92,11 @@ func TestPromises(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
 		var s State
 		now := int64(1_800_000_000_000_000) + r.Int64N(1000)
-		at := func(moment, cost int64) bool { return a.Ask(a.Settle(slices.Clone(s), moment), moment, cost, 0).OK }
-		left := func(moment int64) int64 { return a.Status(a.Settle(slices.Clone(s), moment), moment).Remaining }
+		at := func(moment, cost int64) bool { return a.Ask(settle(a, slices.Clone(s), moment), moment, cost, 0).OK }
+		left := func(moment int64) int64 { return a.Status(settle(a, slices.Clone(s), moment), moment).Remaining }
 		for range n {
 			now += pause(r)
-			s = a.Settle(s, now)
+			s = settle(a, s, now)
 			before := slices.Clone(s)
 			cost := 1 + r.Int64N(a.Capacity())
 			st := a.Status(s, now)
@@ -98,7 +115,7 @@ func TestPromises(t *testing.T) {
 				t.Fatalf("%v at %d: %+v, next is wrong", s, now, st)
 			}
 			if (st.Reset == 0) != (len(s) == 0) ||
-				st.Reset > 0 && (len(a.Settle(slices.Clone(s), now+st.Reset-1)) == 0 || len(a.Settle(slices.Clone(s), now+st.Reset)) != 0) {
+				st.Reset > 0 && (len(settle(a, slices.Clone(s), now+st.Reset-1)) == 0 || len(settle(a, slices.Clone(s), now+st.Reset)) != 0) {
 				t.Fatalf("%v at %d: %+v, reset is wrong", s, now, st)
 			}
 			switch {
@@ -256,12 +273,12 @@ func TestClockGoesBack(t *testing.T) {
 				decide([]Algorithm{a}, all, now, 1+r.Int64N(a.Capacity()))
 				s = all[0]
 			}
-			left := a.Status(a.Settle(slices.Clone(s), now), now).Remaining
+			left := a.Status(settle(a, slices.Clone(s), now), now).Remaining
 			back := now - 1 - pause(r)
 			if r.IntN(3) == 0 {
 				back = now - 3600*sec
 			}
-			s = a.Settle(s, back)
+			s = settle(a, s, back)
 			st := a.Status(s, back)
 			if st.Remaining > left {
 				t.Fatalf("%d left at %d, %+v at %d", left, now, st, back)

@@ -41,7 +41,10 @@ type Algorithm interface {
 	// as the last moment that it saw left it, until the clock has caught up;
 	// but one that went back by more than it takes to become fresh is
 	// believed. A state that this algorithm did not write is fresh.
-	Settle(s State, now int64) State
+	//
+	// It reports whether it did more than to forget: then the state must be
+	// kept, or whoever is refused would see it converted anew each time.
+	Settle(s State, now int64) (State, bool)
 
 	// Status describes the state.
 	Status(s State, now int64) Status

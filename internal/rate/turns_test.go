@@ -25,7 +25,7 @@ func TestTurns(t *testing.T) {
 		ahead := r.Int64N(20 * b.of(b.Burst).us)
 		for range n {
 			now += pause(r)
-			s = b.Settle(s, now)
+			s = settle(b, s, now)
 			if i := len(turns) - 1 - r.IntN(4); i >= 0 && r.IntN(4) == 0 && turns[i].at+turns[i].wait > now {
 				before := slices.Clone(s)
 				if s = b.Give(s, now, turns[i].cost, turns[i].at, turns[i].wait); !slices.Equal(s, before) {
@@ -69,11 +69,14 @@ func TestTurns(t *testing.T) {
 // A turn in the middle is lost, the last one is taken back, and a bucket that
 // promised nobody anything takes back all.
 func TestTurnsGivenBack(t *testing.T) {
-	b := bucket(t, 1, sec, 1).(*Bucket)
+	b, err := NewBucket(1, sec, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var s State
 	var waits []int64
 	for range 4 {
-		s = b.Settle(s, 0)
+		s = settle(b, s, 0)
 		x := b.Ask(s, 0, 1, 10*sec)
 		if !x.OK {
 			t.Fatalf("%+v", x)

@@ -111,16 +111,16 @@ func (w *Window) until(now int64) (end, life int64) {
 func (w *Window) Capacity() int64 { return w.Limit }
 
 // Settle is as Algorithm says.
-func (w *Window) Settle(s State, now int64) State {
+func (w *Window) Settle(s State, now int64) (_ State, converted bool) {
 	if len(s) <= entries || len(s)%2 == 1 || s[0] != kindWindow || s[1] < 1 {
-		return s[:0]
+		return s[:0], false
 	}
 	first := entries
 	for first < len(s) && s[first] <= now {
 		first += 2
 	}
 	if first == len(s) {
-		return s[:0]
+		return s[:0], false
 	}
 	s = drop(s, first)
 	// What counts for longer than anything that is taken now by as much as a
@@ -132,13 +132,13 @@ func (w *Window) Settle(s State, now int64) State {
 			last -= 2
 			n += s[last+1]
 		}
-		s = append(s[:last], end, n)
+		s, converted = append(s[:last], end, n), true
 	}
 	if s[1] != w.Limit { // what has been consumed longest goes first
-		s = forget(s, max(w.used(s)-w.Limit, 0))
+		s, converted = forget(s, max(w.used(s)-w.Limit, 0)), true
 		s[1] = w.Limit
 	}
-	return s
+	return s, converted
 }
 
 // drop removes the moments before that place.

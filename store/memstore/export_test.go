@@ -31,3 +31,14 @@ func (s *Store) Watches() (n int) {
 	}
 	return n
 }
+
+// Limits counts what the store remembers of limits: states and IDs.
+func (s *Store) Limits() (n int) {
+	for i := range s.limits {
+		sh := &s.limits[i]
+		sh.mu.Lock()
+		n += len(sh.states) + len(sh.ids)
+		sh.mu.Unlock()
+	}
+	return n
+}

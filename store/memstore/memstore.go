@@ -1,9 +1,9 @@
-// Package memstore keeps locks in the memory of this process. It is the
+// Package memstore keeps locks and limits in the memory of this process. It is the
 // reference among the stores, the fastest one, and what tests and examples
 // run on: it needs no server, starts no goroutine, and follows fake time
 // within a testing/synctest bubble.
 //
-// Locks end with the process, and other processes do not see them.
+// They end with the process, and other processes do not see them.
 package memstore
 
 import (
@@ -30,9 +30,9 @@ var traits = driver.Traits{
 }
 
 // Store is a driver.Store, and a driver.Watcher, driver.Inspector,
-// driver.Downgrader, driver.Examiner and driver.Member. All methods are safe for
-// concurrent use. None waits, but
-// for a mutex that is held for the length of one operation on one key.
+// driver.Downgrader, driver.Examiner, driver.Member and driver.Limits. All
+// methods are safe for concurrent use. None waits, but for a mutex that is held
+// for the length of one operation.
 //
 // Tokens follow the wall clock that New found, in microseconds: a store made
 // later, in this process or the next, gives higher ones unless that clock was
@@ -43,8 +43,13 @@ type Store struct {
 	opened time.Time
 	epoch  time.Duration // from 1970 to opened, by the wall clock
 	closed atomic.Bool
-	shards [64]shard
+	shards [numShards]shard
+	limits [numShards]limitShard
+
+	changes atomic.Uint64 // of limits
 }
+
+const numShards = 64
 
 var (
 	_ driver.Store      = (*Store)(nil)
@@ -53,6 +58,7 @@ var (
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Member     = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
+	_ driver.Limits     = (*Store)(nil)
 )
 
 // New returns an empty store.
@@ -74,6 +80,10 @@ func (s *Store) Close() error {
 		watches := sh.watches
 		sh.keys, sh.watches, sh.spare = nil, nil, nil
 		sh.mu.Unlock()
+		l := &s.limits[i]
+		l.mu.Lock()
+		l.states, l.ids = nil, nil
+		l.mu.Unlock()
 		for _, ws := range watches {
 			for _, w := range ws {
 				w.wake(driver.Hint{})
@@ -95,7 +105,11 @@ func (s *Store) check(ctx context.Context) error {
 }
 
 func (s *Store) shard(key string) *shard {
-	return &s.shards[maphash.String(s.seed, key)%uint64(len(s.shards))]
+	return &s.shards[s.shardOf(key)]
+}
+
+func (s *Store) shardOf(key string) uint64 {
+	return maphash.String(s.seed, key) % numShards
 }
 
 // Acquire implements driver.Locks.

@@ -1,0 +1,176 @@
+package drivertest
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// LimitHarness tells how to test the limits of one store.
+type LimitHarness struct {
+	// Open returns n handles on one fresh and empty keyspace, each as a
+	// process of its own would have it. It closes them by t.Cleanup. Several
+	// cases run at the same time.
+	Open func(t T, n int) []driver.Limits
+
+	// FakeTime runs each case in a testing/synctest bubble. The store must
+	// then live within the process, without real network or files.
+	FakeTime bool
+
+	// SameSlot makes, of the name of a key, the key under which it can be
+	// asked for together with others. Nil if every key can.
+	SameSlot func(key string) string
+
+	// Kept counts what the store keeps in the keyspace for limits: states, and
+	// what it remembers for IDs. The case that needs it is not run if it is nil.
+	Kept func(t T, l driver.Limits) int
+
+	// Steps is how many random requests are compared with what is right, for
+	// each algorithm. It defaults to 300.
+	Steps int
+}
+
+// Limits runs the contract of driver.Limits, one subtest for each case.
+func Limits(t *testing.T, h LimitHarness) {
+	for _, c := range limitCases() {
+		if c.kept && h.Kept == nil {
+			t.Logf("not asked: %s (no LimitHarness.Kept)", c.name)
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.record(t, h).report(t, c.why)
+		})
+	}
+}
+
+// A limitCase is one row of the contract.
+type limitCase struct {
+	name string
+	why  string // shown when it fails
+	kept bool   // needs LimitHarness.Kept
+	run  func(t *limitTest)
+}
+
+func limitCases() []limitCase {
+	var all []limitCase
+	for _, group := range [][]limitCase{timelineCases(), decisionCases(), turnCases(), clockCases(), repeatCases(), randomCases()} {
+		all = append(all, group...)
+	}
+	return all
+}
+
+// record runs the case and keeps what it says.
+func (c limitCase) record(t *testing.T, h LimitHarness) *recorder {
+	if h.FakeTime {
+		var r *recorder
+		synctest.Test(t, func(t *testing.T) {
+			r = newRecorder(t)
+			<-r.run(func() { c.play(r, h) })
+		})
+		return r
+	}
+	r := newRecorder(t)
+	<-r.run(func() { c.play(r, h) })
+	return r
+}
+
+func (c limitCase) play(t T, h LimitHarness) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	c.run(&limitTest{T: t, h: h, ctx: ctx, all: h.Open(t, handles)})
+}
+
+// A limitTest is what a case works with.
+type limitTest struct {
+	T
+	h   LimitHarness
+	ctx context.Context
+	all []driver.Limits // handles of several processes
+}
+
+// key is a key that can be asked for together with others.
+func (t *limitTest) key(name string) string {
+	if t.h.SameSlot != nil {
+		return t.h.SameSlot(name)
+	}
+	return name
+}
+
+// take makes a request that must be answered.
+func (t *limitTest) take(r driver.TakeRequest) driver.Taken {
+	d, err := t.all[0].Take(t.ctx, r)
+	if err != nil {
+		t.Fatalf("%+v: %v", r, err)
+	}
+	if len(d.Limits) != len(r.Takes) {
+		t.Fatalf("%+v: answered about %d limits: %+v", r, len(d.Limits), d)
+	}
+	return d
+}
+
+// one asks a single limit.
+func (t *limitTest) one(key string, l driver.Limit, cost int64) driver.Taken {
+	return t.take(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}})
+}
+
+// look asks how a limit stands.
+func (t *limitTest) look(key string, l driver.Limit, now int64) driver.Decision {
+	return t.take(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l}}, Now: now}).Limits[0]
+}
+
+// crowd runs f on many goroutines, on all handles in turn, and adds up how
+// often it was true.
+func (t *limitTest) crowd(n int, f func(i int, l driver.Limits) (bool, error)) int {
+	var wg sync.WaitGroup
+	var yes atomic.Int64
+	for i := range n {
+		wg.Go(func() {
+			ok, err := f(i, t.all[i%len(t.all)])
+			if err != nil {
+				t.Errorf("goroutine %d: %v", i, err)
+			}
+			if ok {
+				yes.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return int(yes.Load())
+}
+
+// Limits that cases use. None comes back while a case lasts unless it says so.
+func fixedWindow(n int64, period time.Duration) driver.Limit {
+	return driver.Limit{Algorithm: driver.FixedWindow, N: n, Period: period}
+}
+
+func slidingWindow(n int64, period time.Duration, parts int64, classic bool) driver.Limit {
+	return driver.Limit{Algorithm: driver.SlidingWindow, N: n, Period: period, Parts: parts, Classic: classic}
+}
+
+func slidingLog(n int64, period time.Duration) driver.Limit {
+	return driver.Limit{Algorithm: driver.SlidingLog, N: n, Period: period}
+}
+
+func estimated(n int64, period time.Duration) driver.Limit {
+	return driver.Limit{Algorithm: driver.EstimatedWindow, N: n, Period: period}
+}
+
+func tokenBucket(n int64, period time.Duration, burst int64) driver.Limit {
+	return driver.Limit{Algorithm: driver.TokenBucket, N: n, Period: period, Burst: burst}
+}
+
+func leakyBucket(n int64, period time.Duration, size, ahead int64) driver.Limit {
+	return driver.Limit{Algorithm: driver.LeakyBucket, N: n, Period: period, Burst: size, Ahead: ahead}
+}
+
+// each algorithm, 5 of each, none of which comes back soon.
+var fiveOfEach = []driver.Limit{
+	fixedWindow(5, 100_000*time.Hour), slidingWindow(5, 1000*time.Hour, 10, false), slidingWindow(5, 1000*time.Hour, 10, true),
+	slidingLog(5, 1000*time.Hour), estimated(5, 100_000*time.Hour), tokenBucket(1, 1000*time.Hour, 5), leakyBucket(1, 1000*time.Hour, 5, 0),
+}

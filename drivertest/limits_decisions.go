@@ -1,0 +1,302 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+func decisionCases() []limitCase {
+	return []limitCase{
+		{
+			name: "all or nothing",
+			why:  "who is refused by one limit must not use up another",
+			run: func(t *limitTest) {
+				a, b := t.key("a"), t.key("b")
+				for i, s := range []struct {
+					at      time.Duration
+					cost    int64
+					a, b    int64
+					retry   time.Duration
+					refused string
+				}{
+					{0, 5, 0, 3, 0, "[]"},
+					{0, 1, 0, 3, 200 * time.Millisecond, "[0]"},
+					{time.Second, 4, 5, 3, 59 * time.Second, "[1]"},
+					{time.Second, 3, 2, 0, 0, "[]"},
+					{time.Second, 1, 2, 0, 59 * time.Second, "[1]"},
+					{1200 * time.Millisecond, 1, 3, 0, 58800 * time.Millisecond, "[1]"},
+				} {
+					d := t.take(driver.TakeRequest{Now: origin + s.at.Microseconds(), Takes: []driver.Take{
+						{Key: a, Limit: tokenBucket(5, time.Second, 5), Cost: s.cost},
+						{Key: b, Limit: fixedWindow(8, time.Minute), Cost: s.cost},
+					}})
+					var refused []int
+					for i, x := range d.Limits {
+						if !x.OK {
+							refused = append(refused, i)
+						}
+					}
+					if d.Limits[0].Remaining != s.a || d.Limits[1].Remaining != s.b || d.Retry != s.retry ||
+						fmt.Sprint(refused) != s.refused || d.OK != (s.refused == "[]") {
+						t.Errorf("step %d: %+v, want %+v", i, d, s)
+					}
+				}
+			},
+		},
+		{
+			name: "sixteen limits, each with its cost",
+			why:  "requests and bytes, per user and in all, are one decision",
+			run: func(t *limitTest) {
+				ask := func(more int64) driver.Taken {
+					var r driver.TakeRequest
+					for i := range driver.MaxTakes {
+						l := fiveOfEach[i%len(fiveOfEach)]
+						r.Takes = append(r.Takes, driver.Take{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: int64(i % 5)})
+					}
+					r.Takes[driver.MaxTakes-1].Cost += more
+					return t.take(r)
+				}
+				if d := ask(6); d.OK || d.Retry != driver.Never {
+					t.Errorf("the last asks for more than there can be: %+v", d)
+				}
+				d := ask(0)
+				if !d.OK {
+					t.Errorf("%+v", d)
+				}
+				for i, x := range d.Limits {
+					if want := 5 - int64(i%5); x.Remaining != want {
+						t.Errorf("limit %d: %d remain, want %d: something was taken by a request that was refused, or not by one that was allowed", i, x.Remaining, want)
+					}
+				}
+			},
+		},
+		{
+			name: "exactly the capacity",
+			why:  "a hundred callers of several processes at once must not get one more or one less",
+			run: func(t *limitTest) {
+				for i, l := range fiveOfEach {
+					key := fmt.Sprint("k", i)
+					ok := t.crowd(60, func(i int, h driver.Limits) (bool, error) {
+						cost := int64(i % 2) // every other one only looks
+						d, err := h.Take(t.ctx, driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}})
+						return d.OK && cost > 0, err
+					})
+					if left := t.look(key, l, 0).Remaining; ok != 5 || left != 0 {
+						t.Errorf("%v: %d of 5 were allowed, %d remain", l.Algorithm, ok, left)
+					}
+				}
+			},
+		},
+		{
+			name: "opposite orders",
+			why:  "requests that name the same limits in another order must neither wait for each other for ever nor fail",
+			run: func(t *limitTest) {
+				a := driver.Take{Key: t.key("a"), Limit: fixedWindow(20, 100_000*time.Hour), Cost: 1}
+				b := driver.Take{Key: t.key("b"), Limit: slidingLog(20, 1000*time.Hour), Cost: 1}
+				ok := t.crowd(60, func(i int, h driver.Limits) (bool, error) {
+					both := []driver.Take{a, b}
+					if i/handles%2 == 0 {
+						both = []driver.Take{b, a}
+					}
+					d, err := h.Take(t.ctx, driver.TakeRequest{Takes: both})
+					return d.OK, err
+				})
+				if ok != 20 {
+					t.Errorf("%d of 20 were allowed", ok)
+				}
+			},
+		},
+		{
+			name: "odd keys are different limits",
+			why:  "keys that look alike must not count together",
+			run: func(t *limitTest) {
+				l := fiveOfEach[0]
+				for i, key := range oddKeys {
+					if d := t.one(key, l, int64(i%5)+1); !d.OK || d.Limits[0].Remaining != 5-int64(i%5)-1 {
+						t.Errorf("%q: %+v", key, d)
+					}
+				}
+				for i, key := range oddKeys {
+					if left := t.look(key, l, 0).Remaining; left != 5-int64(i%5)-1 {
+						t.Errorf("%q: %d remain", key, left)
+					}
+				}
+			},
+		},
+		{
+			name: "locks and limits do not meet",
+			why:  "a key names a lock and a limit, and neither knows the other",
+			run: func(t *limitTest) {
+				locks, ok := t.all[0].(driver.Locks)
+				if !ok {
+					return
+				}
+				r := driver.Request{
+					Claim: driver.Claim{Key: "k", ID: driver.NewID(), Weight: driver.Whole, Capacity: driver.Whole},
+					TTL:   time.Minute,
+				}
+				if d := t.one("k", fiveOfEach[0], 2); !d.OK {
+					t.Errorf("%+v", d)
+				}
+				g, err := locks.Acquire(t.ctx, r)
+				if err != nil || g.Waiting {
+					t.Fatalf("a lock beside a limit: %+v, %v", g, err)
+				}
+				if d := t.one("k", fiveOfEach[0], 2); !d.OK || d.Limits[0].Remaining != 1 {
+					t.Errorf("a limit beside a lock: %+v", d)
+				}
+				r.Ticket = g.Ticket
+				if err := locks.Release(t.ctx, r.Claim); err != nil {
+					t.Errorf("released: %v", err)
+				}
+				if left := t.look("k", fiveOfEach[0], 0).Remaining; left != 1 {
+					t.Errorf("%d remain after the lock was released", left)
+				}
+			},
+		},
+		{
+			name: "bad requests",
+			why:  "what cannot be decided is refused before anything was changed",
+			run: func(t *limitTest) {
+				l := fiveOfEach[0]
+				good := driver.Take{Key: t.key("good"), Limit: l, Cost: 1}
+				bad := func(change func(*driver.Take)) driver.TakeRequest {
+					b := driver.Take{Key: t.key("bad"), Limit: l, Cost: 1}
+					change(&b)
+					return driver.TakeRequest{Takes: []driver.Take{good, b}}
+				}
+				with := func(change func(*driver.TakeRequest)) driver.TakeRequest {
+					r := driver.TakeRequest{Takes: []driver.Take{good}}
+					change(&r)
+					return r
+				}
+				for name, r := range map[string]driver.TakeRequest{
+					"no limit":         {},
+					"too many":         {Takes: make([]driver.Take, driver.MaxTakes+1)},
+					"empty key":        bad(func(b *driver.Take) { b.Key = "" }),
+					"key with a NUL":   bad(func(b *driver.Take) { b.Key = "a\x00" }),
+					"twice":            bad(func(b *driver.Take) { b.Key = good.Key }),
+					"negative cost":    bad(func(b *driver.Take) { b.Cost = -1 }),
+					"no algorithm":     bad(func(b *driver.Take) { b.Limit = driver.Limit{N: 1, Period: 1} }),
+					"no limit at all":  bad(func(b *driver.Take) { b.Limit = fixedWindow(0, time.Second) }),
+					"no period":        bad(func(b *driver.Take) { b.Limit = fixedWindow(1, 0) }),
+					"too precise":      bad(func(b *driver.Take) { b.Limit = fixedWindow(1, 1500) }),
+					"too much":         bad(func(b *driver.Take) { b.Limit = fixedWindow(math.MaxInt64, time.Second) }),
+					"burst of nothing": bad(func(b *driver.Take) { b.Limit = tokenBucket(1, time.Second, 0) }),
+					"uneven parts":     bad(func(b *driver.Take) { b.Limit = slidingWindow(1, time.Second, 7, false) }),
+					"mode":             with(func(r *driver.TakeRequest) { r.Mode = 99 }),
+					"bad ID":           with(func(r *driver.TakeRequest) { r.ID, r.Keep = "a b", time.Second }),
+					"ID not kept":      with(func(r *driver.TakeRequest) { r.ID = "a" }),
+					"ID for a refund":  with(func(r *driver.TakeRequest) { r.Mode, r.At, r.ID, r.Keep = driver.GiveBack, 1, "a", time.Second }),
+					"negative wait":    with(func(r *driver.TakeRequest) { r.MaxWait = -1 }),
+					"refund of when":   with(func(r *driver.TakeRequest) { r.Mode = driver.GiveBack }),
+				} {
+					_, err := t.all[0].Take(t.ctx, r)
+					var l *driver.LimitError
+					var k *driver.KeyError
+					var q *driver.RequestError
+					if !errors.As(err, &l) && !errors.As(err, &k) && !errors.As(err, &q) {
+						t.Errorf("%s: error %v", name, err)
+					}
+				}
+				if left := t.look(good.Key, l, 0).Remaining; left != 5 {
+					t.Errorf("bad requests left %d of 5", left)
+				}
+			},
+		},
+		{
+			name: "a context that has ended",
+			why:  "a request that nobody waits for any more takes nothing",
+			run: func(t *limitTest) {
+				ctx, cancel := context.WithCancel(t.ctx)
+				cancel()
+				if _, err := t.all[0].Take(ctx, driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: fiveOfEach[0], Cost: 1}}}); !errors.Is(err, context.Canceled) {
+					t.Errorf("error %v", err)
+				}
+				if left := t.look("k", fiveOfEach[0], 0).Remaining; left != 5 {
+					t.Errorf("%d of 5 remain", left)
+				}
+			},
+		},
+		{
+			name: "a look changes nothing",
+			why:  "monitoring must not use up what it looks at, nor fill the store with keys",
+			kept: true,
+			run: func(t *limitTest) {
+				for i, l := range fiveOfEach {
+					if d := t.one(fmt.Sprint("k", i), l, 0); !d.OK || d.Limits[0].Remaining != 5 || d.Limits[0].Reset != 0 {
+						t.Errorf("%v: %+v", l.Algorithm, d)
+					}
+					if d := t.one(fmt.Sprint("k", i), l, 6); d.OK || d.Limits[0].Remaining != 5 {
+						t.Errorf("%v: %+v", l.Algorithm, d)
+					}
+				}
+				if n := t.h.Kept(t, t.all[0]); n != 0 {
+					t.Errorf("the store keeps %d things of keys of which nothing was taken", n)
+				}
+			},
+		},
+		{
+			name: "changed limits keep what was taken",
+			why:  "a limit that is raised gives the difference, one that is lowered below what was taken gives nothing, and neither a second helping",
+			run: func(t *limitTest) {
+				for i, c := range []struct{ before, higher, lower driver.Limit }{
+					{tokenBucket(100, time.Minute, 100), tokenBucket(200, time.Minute, 200), tokenBucket(20, time.Minute, 20)},
+					{leakyBucket(100, time.Minute, 100, 0), leakyBucket(200, time.Minute, 200, 0), leakyBucket(20, time.Minute, 20, 0)},
+					{slidingWindow(100, time.Minute, 6, false), slidingWindow(200, time.Minute, 6, false), slidingWindow(20, time.Minute, 6, false)},
+					{slidingWindow(100, time.Minute, 6, false), slidingWindow(200, 2*time.Minute, 60, false), slidingWindow(20, 30*time.Second, 3, true)},
+					{slidingWindow(100, time.Minute, 6, false), slidingLog(200, time.Minute), fixedWindow(20, time.Minute)},
+					{fixedWindow(100, time.Minute), fixedWindow(200, time.Minute), fixedWindow(20, 30*time.Second)},
+					{slidingLog(100, time.Minute), slidingLog(200, time.Minute), slidingLog(20, 30*time.Second)},
+					{estimated(100, time.Minute), estimated(200, time.Minute), estimated(20, 30*time.Second)},
+				} {
+					for j, to := range []struct {
+						limit driver.Limit
+						left  int64
+					}{{c.higher, 140}, {c.lower, 0}} {
+						key := fmt.Sprint("k", i, "-", j)
+						for _, cost := range []int64{40, 20} {
+							t.take(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: c.before, Cost: cost}}, Now: origin})
+						}
+						d := t.take(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: to.limit, Cost: 1}}, Now: origin}).Limits[0]
+						if want := max(to.left-1, 0); d.Remaining != want || d.OK != (to.left > 0) || d.Reset > 3*time.Minute {
+							t.Errorf("60 of %+v became %+v of %+v", c.before, d, to.limit)
+						}
+					}
+				}
+			},
+		},
+		{
+			name: "forget",
+			why:  "an operator can give a caller a fresh start",
+			run: func(t *limitTest) {
+				var r driver.TakeRequest
+				for i, l := range fiveOfEach {
+					r.Takes = append(r.Takes, driver.Take{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: 3})
+				}
+				t.take(r)
+				r.Mode = driver.Forget
+				forgotten := slices.Clone(r.Takes[1:])
+				d := t.take(driver.TakeRequest{Takes: forgotten, Mode: driver.Forget})
+				if !d.OK {
+					t.Errorf("%+v", d)
+				}
+				for i, take := range r.Takes {
+					want := int64(5)
+					if i == 0 {
+						want = 2
+					}
+					if x := t.look(take.Key, take.Limit, 0); x.Remaining != want {
+						t.Errorf("%v: %+v, want %d", take.Limit.Algorithm, x, want)
+					}
+				}
+			},
+		},
+	}
+}

@@ -1,0 +1,166 @@
+package drivertest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+func turnCases() []limitCase {
+	const ms, s = time.Millisecond, time.Second
+	one := func(t *limitTest, mode driver.TakeMode, l driver.Limit, cost int64, now time.Duration, more func(*driver.TakeRequest)) driver.Taken {
+		r := driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: l, Cost: cost}}, Mode: mode, Now: origin + now.Microseconds()}
+		if more != nil {
+			more(&r)
+		}
+		return t.take(r)
+	}
+	back := func(d driver.Taken) func(*driver.TakeRequest) {
+		return func(r *driver.TakeRequest) { r.At, r.Wait = d.At, d.Wait }
+	}
+	return []limitCase{
+		{
+			name: "debt and refund",
+			why:  "what turns out to cost more is charged although it is not allowed, and what turns out to cost less comes back, but never more than there was",
+			run: func(t *limitTest) {
+				l := tokenBucket(10, s, 10)
+				one(t, driver.TakeIfAllowed, l, 10, 0, nil)
+				if x := t.look("k", l, origin+200_000); x.Remaining != 2 {
+					t.Fatalf("%+v", x)
+				}
+				debt := one(t, driver.TakeAnyway, l, 6, 200*ms, nil)
+				if x := debt.Limits[0]; !debt.OK || x.Remaining != 0 || x.Reset != 1400*ms || debt.Wait != 400*ms {
+					t.Errorf("in debt: %+v", debt)
+				}
+				if d := one(t, driver.TakeIfAllowed, l, 1, 200*ms, nil); d.OK || d.Retry != 500*ms {
+					t.Errorf("in debt: %+v", d)
+				}
+				if d := one(t, driver.GiveBack, l, 6, 200*ms, back(debt)); d.Limits[0].Remaining != 2 {
+					t.Errorf("given back: %+v", d)
+				}
+				if d := one(t, driver.GiveBack, l, 100, 200*ms, back(debt)); d.Limits[0].Remaining != 10 || d.Limits[0].Reset != 0 {
+					t.Errorf("too much given back: %+v", d)
+				}
+			},
+		},
+		{
+			name: "debt has a bound",
+			why:  "one mistake must not lock a caller out for ever",
+			run: func(t *limitTest) {
+				for i, l := range []driver.Limit{
+					fixedWindow(5, time.Minute), slidingWindow(5, time.Minute, 6, false), slidingLog(5, time.Minute),
+					estimated(5, time.Minute), tokenBucket(5, time.Minute, 5), leakyBucket(5, time.Minute, 5, 0),
+				} {
+					r := driver.TakeRequest{Takes: []driver.Take{{Key: fmt.Sprint("k", i), Limit: l, Cost: 1_000_000}}, Mode: driver.TakeAnyway, Now: origin}
+					t.take(r)
+					d := t.take(r)
+					if x := d.Limits[0]; !d.OK || x.Remaining != 0 || x.Next <= 0 || x.Reset > 2*time.Minute {
+						t.Errorf("%v: %+v", l.Algorithm, d)
+					}
+				}
+			},
+		},
+		{
+			name: "reserve and settle",
+			why:  "what a request costs is known when it is over",
+			run: func(t *limitTest) {
+				l := tokenBucket(1000, time.Minute, 1000)
+				reserve := func() driver.Taken {
+					one(t, driver.Forget, l, 0, 0, nil)
+					d := one(t, driver.TakeIfAllowed, l, 800, 0, nil)
+					if x := t.look("k", l, origin+6_000_000); x.Remaining != 300 {
+						t.Errorf("reserved: %+v", x)
+					}
+					return d
+				}
+				d := reserve()
+				if x := one(t, driver.GiveBack, l, 500, 6*s, back(d)).Limits[0]; x.Remaining != 800 || x.Reset != 12*s {
+					t.Errorf("it cost less: %+v", x)
+				}
+				reserve()
+				if x := one(t, driver.TakeAnyway, l, 300, 6*s, nil).Limits[0]; x.Remaining != 0 {
+					t.Errorf("it cost all: %+v", x)
+				}
+				if d := one(t, driver.TakeIfAllowed, l, 1, 6*s, nil); d.OK || d.Retry != 60*ms {
+					t.Errorf("it cost all: %+v", d)
+				}
+			},
+		},
+		{
+			name: "a refund finds its window",
+			why:  "what was taken in a window that is over must not make room in this one",
+			run: func(t *limitTest) {
+				for i, l := range []driver.Limit{fixedWindow(5, time.Minute), slidingWindow(5, time.Minute, 6, false), slidingLog(5, time.Minute), estimated(5, time.Minute)} {
+					key := fmt.Sprint("k", i)
+					ask := func(mode driver.TakeMode, cost int64, now, at time.Duration) driver.Decision {
+						r := driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}, Mode: mode, Now: origin + now.Microseconds()}
+						if mode == driver.GiveBack {
+							r.At = origin + at.Microseconds()
+						}
+						return t.take(r).Limits[0]
+					}
+					ask(driver.TakeIfAllowed, 4, 10*s, 0)
+					ask(driver.TakeIfAllowed, 2, 130*s, 0)
+					if x := ask(driver.GiveBack, 2, 130*s, 10*s); x.Remaining != 3 {
+						t.Errorf("%v, of a window that is over: %+v", l.Algorithm, x)
+					}
+					if x := ask(driver.GiveBack, 1, 140*s, 130*s); x.Remaining != 4 {
+						t.Errorf("%v, of this window: %+v", l.Algorithm, x)
+					}
+					if x := ask(driver.GiveBack, 100, 140*s, 130*s); x.Remaining != 5 || x.Reset != 0 {
+						t.Errorf("%v, more than was taken: %+v", l.Algorithm, x)
+					}
+				}
+			},
+		},
+		{
+			name: "turns of a token bucket",
+			why:  "who waits for tokens has a turn of his own, first come, first served, and who would have to wait too long is told at once",
+			run: func(t *limitTest) {
+				l := tokenBucket(1, s, 1)
+				wait := func(most time.Duration) driver.Taken {
+					return one(t, driver.TakeIfAllowed, l, 1, 0, func(r *driver.TakeRequest) { r.MaxWait = most })
+				}
+				var turns []driver.Taken
+				for i := range 4 {
+					d := wait(10 * s)
+					if !d.OK || d.Wait != time.Duration(i)*s || d.Limits[0].Wait != d.Wait || d.Limits[0].Remaining != 0 {
+						t.Fatalf("turn %d: %+v", i, d)
+					}
+					turns = append(turns, d)
+				}
+				if d := wait(3999 * ms); d.OK || d.Retry != 4*s {
+					t.Errorf("a turn that is too late: %+v", d)
+				}
+				next := func() time.Duration { return wait(0).Retry }
+				if d := one(t, driver.GiveBack, l, 1, 0, back(turns[1])); !d.OK || next() != 4*s {
+					t.Errorf("a turn in the middle was given to somebody behind it: the next is in %v", next())
+				}
+				if d := one(t, driver.GiveBack, l, 1, 0, back(turns[3])); !d.OK || next() != 3*s {
+					t.Errorf("the last turn did not come back: the next is in %v", next())
+				}
+			},
+		},
+		{
+			name: "turns of a leaky bucket",
+			why:  "who leaves a queue makes room behind all who are in it",
+			run: func(t *limitTest) {
+				l := leakyBucket(1, s, 4, 0)
+				var turns []driver.Taken
+				for range 4 {
+					turns = append(turns, one(t, driver.TakeIfAllowed, l, 1, 0, nil))
+				}
+				if d := one(t, driver.GiveBack, l, 1, 0, back(turns[1])); d.Limits[0].Remaining != 0 {
+					t.Errorf("a place in the middle was given away: %+v", d)
+				}
+				if d := one(t, driver.GiveBack, l, 1, 0, back(turns[3])); d.Limits[0].Remaining != 1 {
+					t.Errorf("the last place did not come back: %+v", d)
+				}
+				if d := one(t, driver.TakeIfAllowed, l, 1, 0, nil); !d.OK || d.Wait != 3*s {
+					t.Errorf("the last place, again: %+v", d)
+				}
+			},
+		},
+	}
+}

@@ -1,0 +1,153 @@
+package memstore
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/rate"
+)
+
+// limitShard holds the limits of some keys, and what is remembered for the IDs
+// of requests whose first key is one of them.
+type limitShard struct {
+	mu     sync.Mutex
+	states map[string]*limitState
+	ids    map[limitID]remembered
+}
+
+// A limitState may be forgotten when its time has come: it is fresh then.
+type limitState struct {
+	state rate.State
+	until time.Duration
+}
+
+type limitID struct{ key, id string }
+
+// remembered is a request that was allowed.
+type remembered struct {
+	at, wait int64 // µs
+	until    time.Duration
+}
+
+// Take implements driver.Limits.
+func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, error) {
+	r, err := rate.NewRequest(t)
+	if err != nil {
+		return driver.Taken{}, err
+	}
+	if err := s.check(ctx); err != nil {
+		return driver.Taken{}, err
+	}
+	d, changed, err := s.decide(r)
+	if changed {
+		k := uint64(len(r.Takes))
+		if n := s.changes.Add(k); n/sweepEvery != (n-k)/sweepEvery {
+			s.limits[n/sweepEvery%numShards].sweep(s.now())
+		}
+	}
+	return d, err
+}
+
+func (s *Store) decide(r *rate.Request) (d driver.Taken, changed bool, err error) {
+	defer s.lockLimits(r)()
+	clock := s.now()
+	now := r.Now
+	if now == 0 {
+		now = clock.Microseconds()
+	}
+	if ahead, outside := r.Outside(now); outside {
+		return d, false, &driver.ClockError{Store: traits.Store, Ahead: ahead}
+	}
+	states := make([]rate.State, len(r.Takes))
+	for i, t := range r.Takes {
+		if st := s.limits[s.shardOf(t.Key)].states[t.Key]; st != nil && st.until > clock {
+			states[i] = slices.Clone(st.state) // a decision spoils it
+		}
+	}
+	home := &s.limits[s.shardOf(r.Takes[0].Key)]
+	id := limitID{r.Takes[0].Key, r.ID}
+	if m, ok := home.ids[id]; ok && r.ID != "" && m.until > clock {
+		return r.Repeated(states, now, m.at, m.wait), false, nil
+	}
+	if d, changed = r.Decide(states, now); !changed {
+		return d, false, nil
+	}
+	for i, t := range r.Takes {
+		sh := &s.limits[s.shardOf(t.Key)]
+		if len(states[i]) == 0 {
+			delete(sh.states, t.Key)
+			continue
+		}
+		if sh.states == nil {
+			sh.states = make(map[string]*limitState)
+		}
+		st := sh.states[t.Key]
+		if st == nil {
+			st = new(limitState)
+			sh.states[t.Key] = st
+		}
+		st.state, st.until = states[i], clock+r.Keep(d.Limits[i].Reset)
+	}
+	if r.ID != "" && d.OK {
+		if home.ids == nil {
+			home.ids = make(map[limitID]remembered)
+		}
+		home.ids[id] = remembered{d.At, d.Wait.Microseconds(), clock + r.Keep(r.TakeRequest.Keep)}
+	}
+	return d, true, nil
+}
+
+// lockLimits locks what the request is about, always in the same order, so
+// that two requests do not wait for each other.
+func (s *Store) lockLimits(r *rate.Request) (unlock func()) {
+	var wanted [numShards]bool
+	for _, t := range r.Takes {
+		wanted[s.shardOf(t.Key)] = true
+	}
+	for i := range wanted {
+		if wanted[i] {
+			s.limits[i].mu.Lock()
+		}
+	}
+	return func() {
+		for i := range wanted {
+			if wanted[i] {
+				s.limits[i].mu.Unlock()
+			}
+		}
+	}
+}
+
+const (
+	sweepEvery = driver.MaxTakes // keys that are changed, until a shard is swept
+	sweepLooks = 3 * sweepEvery
+)
+
+// sweep looks at some of the keys, in the random order of maps, and forgets
+// those whose time has come: more of them than keys can have been added since the
+// last time, so that they do not pile up.
+func (sh *limitShard) sweep(clock time.Duration) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	n := 0
+	for key, st := range sh.states {
+		if st.until <= clock {
+			delete(sh.states, key)
+		}
+		if n++; n == sweepLooks {
+			break
+		}
+	}
+	n = 0
+	for id, m := range sh.ids {
+		if m.until <= clock {
+			delete(sh.ids, id)
+		}
+		if n++; n == sweepLooks {
+			break
+		}
+	}
+}

@@ -1,0 +1,28 @@
+package memstore_test
+
+import (
+	"testing"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+func limitHarness(fake bool) drivertest.LimitHarness {
+	return drivertest.LimitHarness{
+		FakeTime: fake,
+		Steps:    3000,
+		Open: func(_ drivertest.T, n int) []driver.Limits {
+			s := memstore.New()
+			all := make([]driver.Limits, n)
+			for i := range all {
+				all[i] = s
+			}
+			return all
+		},
+		Kept: func(_ drivertest.T, l driver.Limits) int { return l.(*memstore.Store).Limits() },
+	}
+}
+
+func TestLimits(t *testing.T)           { drivertest.Limits(t, limitHarness(true)) }
+func TestLimitsInRealTime(t *testing.T) { drivertest.Limits(t, limitHarness(false)) }

@@ -96,3 +96,45 @@ func TestRecorder(t *testing.T) {
 		t.Error("the case waited for a real clock")
 	}
 }
+
+func brokenLimits(bug broken.Bug) LimitHarness {
+	return LimitHarness{
+		FakeTime: true,
+		Open: func(_ T, n int) []driver.Limits {
+			s := broken.NewLimits(bug)
+			all := make([]driver.Limits, n)
+			for i := range all {
+				all[i] = s
+			}
+			return all
+		},
+		Kept: func(_ T, l driver.Limits) int { return l.(*broken.Limits).Kept() },
+	}
+}
+
+// The plain limiter without a bug passes, so what fails below is the bug.
+func TestLimitsWithoutBug(t *testing.T) { Limits(t, brokenLimits("")) }
+
+// Every bug is caught by the case that is there for it.
+func TestBrokenLimitsAreCaught(t *testing.T) {
+	byName := map[string]limitCase{}
+	for _, c := range limitCases() {
+		byName[c.name] = c
+	}
+	if len(broken.LimitsCaughtBy) < 20 {
+		t.Fatalf("there are only %d broken limiters", len(broken.LimitsCaughtBy))
+	}
+	for bug, name := range broken.LimitsCaughtBy {
+		t.Run(string(bug), func(t *testing.T) {
+			c, ok := byName[name]
+			if !ok {
+				t.Fatalf("there is no case %q", name)
+			}
+			r := c.record(t, brokenLimits(bug))
+			if !r.failed {
+				t.Fatalf("the case %q does not notice a limiter that %q", name, bug)
+			}
+			t.Logf("%s: %s", name, strings.Join(r.lines, "\n"))
+		})
+	}
+}

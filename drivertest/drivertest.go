@@ -5,6 +5,8 @@
 //		drivertest.Locks(t, drivertest.Harness{Open: open})
 //	}
 //
+// and the same with Limits for what a store says about rates.
+//
 // Each case is small, has a name and says why it exists; what it expects is
 // the same for every store. What a store does not promise by its Traits or
 // does not implement is not asked of it, and the run names what was left out.

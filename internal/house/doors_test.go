@@ -34,7 +34,7 @@ const doors = `
 	internal/faultproxy: internal/testserver
 	internal/measure:   baton driver
 	drivertest:         driver internal/* !internal/testserver !internal/faultproxy
-	drivertest/broken:  driver internal/lockstate store/memstore
+	drivertest/broken:  driver internal/lockstate internal/rate store/memstore
 
 	# Stores know the contract, not each other and not who calls them.
 	store/*:            driver internal/* !internal/testserver !internal/faultproxy

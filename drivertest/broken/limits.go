@@ -1,0 +1,263 @@
+package broken
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/rate"
+)
+
+// The bugs of limiters, by what they do.
+const (
+	CountsRefused           Bug = "counts what it refuses"
+	TakesUpToRefusal        Bug = "takes from the limits before the one that refuses"
+	AsksThenTakes           Bug = "asks, and then takes"
+	LooksConsume            Bug = "a look consumes"
+	LooksAddKeys            Bug = "a look adds a key"
+	RoundsWaitsDown         Bug = "rounds waits down"
+	ShowsOneLess            Bug = "shows one less"
+	FiniteNever             Bug = "tells when to come back with what never fits"
+	MintsWhenClockIsSetBack Bug = "gives everything again when the clock is set back"
+	LocksOutByClock         Bug = "waits until a clock that was set back has caught up"
+	CallersClock            Bug = "goes by the clock of the caller"
+	ForgetsOnChange         Bug = "begins anew when the limit is changed"
+	KeepsForEver            Bug = "never removes what has expired"
+	RefundsAnyWindow        Bug = "refunds whatever window it was taken in"
+	GivesTurnsTwice         Bug = "gives a turn to two"
+	ChargesRepeats          Bug = "takes a repeated request again"
+	RemembersRefusals       Bug = "answers a repeat of what it refused"
+	SharesIDs               Bug = "finds an ID under any key"
+	KeepsIDs                Bug = "never forgets an ID"
+	FoldsLimitKeys          Bug = "folds the case of keys of limits"
+	IgnoresCosts            Bug = "takes the same cost from all limits"
+	TakesBadLimits          Bug = "makes something of a bad request"
+	TakesAfterEnd           Bug = "takes although the caller has gone"
+	EveryDayIsADay          Bug = "takes every day for 24 hours"
+	ForgetsTooMuch          Bug = "forgets other keys, too"
+)
+
+// LimitsCaughtBy names the case that is there for each bug.
+var LimitsCaughtBy = map[Bug]string{
+	CountsRefused:           "timeline: boundary, log",
+	TakesUpToRefusal:        "all or nothing",
+	AsksThenTakes:           "exactly the capacity",
+	LooksConsume:            "exactly the capacity",
+	LooksAddKeys:            "a look changes nothing",
+	RoundsWaitsDown:         "timeline: a rate that does not divide",
+	ShowsOneLess:            "timeline: fresh, 10 in 1 s",
+	FiniteNever:             "timeline: token bucket",
+	MintsWhenClockIsSetBack: "a clock that jumps",
+	LocksOutByClock:         "a clock that jumps",
+	CallersClock:            "one clock for all",
+	ForgetsOnChange:         "changed limits keep what was taken",
+	KeepsForEver:            "what has expired is removed",
+	RefundsAnyWindow:        "a refund finds its window",
+	GivesTurnsTwice:         "turns of a token bucket",
+	ChargesRepeats:          "a repeated request is taken once",
+	RemembersRefusals:       "a refusal is not remembered",
+	SharesIDs:               "an ID belongs to its key",
+	KeepsIDs:                "an ID is forgotten in time",
+	FoldsLimitKeys:          "odd keys are different limits",
+	IgnoresCosts:            "sixteen limits, each with its cost",
+	TakesBadLimits:          "bad requests",
+	TakesAfterEnd:           "a context that has ended",
+	EveryDayIsADay:          "windows of a calendar",
+	ForgetsTooMuch:          "forget",
+}
+
+// Limits is a driver.Limits with one bug.
+type Limits struct {
+	bug Bug
+
+	mu     sync.Mutex
+	states map[string]limitState
+	ids    map[string]remembered
+	asked  int64
+}
+
+type limitState struct {
+	state rate.State
+	limit driver.Limit
+	until time.Time
+}
+
+type remembered struct {
+	taken driver.Taken
+	until time.Time
+}
+
+// NewLimits returns an empty store of limits with the bug.
+func NewLimits(bug Bug) *Limits {
+	return &Limits{bug: bug, states: map[string]limitState{}, ids: map[string]remembered{}}
+}
+
+// Kept counts states and IDs.
+func (s *Limits) Kept() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.states) + len(s.ids)
+}
+
+// Take implements driver.Limits, but for the bug.
+func (s *Limits) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, error) {
+	r, err := rate.NewRequest(s.misread(t))
+	if err != nil {
+		return driver.Taken{}, err
+	}
+	if err := ctx.Err(); err != nil && s.bug != TakesAfterEnd {
+		return driver.Taken{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sweep()
+	now := s.now(r)
+	if ahead, outside := r.Outside(now); outside {
+		return driver.Taken{}, &driver.ClockError{Store: "broken", Ahead: ahead}
+	}
+	states := s.load(r, now)
+	id := r.Takes[0].Key + " " + r.ID
+	if s.bug == SharesIDs {
+		id = r.ID
+	}
+	if m, ok := s.ids[id]; ok && r.ID != "" {
+		if !m.taken.OK {
+			return m.taken, nil
+		}
+		return r.Repeated(states, now, m.taken.At, m.taken.Wait.Microseconds()), nil
+	}
+	if s.bug == AsksThenTakes {
+		s.mu.Unlock()
+		time.Sleep(time.Millisecond) // in fake time: all ask before one takes
+		s.mu.Lock()
+	}
+	d, changed := r.Decide(states, now)
+	s.spoil(r, states, d, now)
+	if s.keeps(d, changed) {
+		s.store(r, states, d)
+	}
+	if r.ID != "" && (d.OK || s.bug == RemembersRefusals) && s.bug != ChargesRepeats {
+		s.ids[id] = remembered{d, time.Now().Add(r.Keep(r.TakeRequest.Keep))}
+	}
+	s.misreport(&d)
+	return d, nil
+}
+
+func (s *Limits) misread(t driver.TakeRequest) driver.TakeRequest {
+	t.Takes = slices.Clone(t.Takes)
+	if s.bug == TakesBadLimits {
+		t.Takes = slices.DeleteFunc(t.Takes, func(t driver.Take) bool { return t.Cost < 0 })
+	}
+	for i := range t.Takes {
+		x := &t.Takes[i]
+		switch {
+		case s.bug == FoldsLimitKeys:
+			x.Key = strings.ToLower(x.Key)
+		case s.bug == IgnoresCosts:
+			x.Cost = t.Takes[0].Cost
+		case s.bug == LooksConsume && t.Mode == driver.TakeIfAllowed:
+			x.Cost = max(x.Cost, 1)
+		case s.bug == EveryDayIsADay && x.Limit.Windows[0] != 0:
+			for j := range x.Limit.Windows {
+				x.Limit.Windows[j] = x.Limit.Windows[0] + int64(j)*24*time.Hour.Microseconds()
+			}
+		}
+	}
+	return t
+}
+
+func (s *Limits) now(r *rate.Request) int64 {
+	now := r.Now
+	if now == 0 {
+		now = time.Now().UnixMicro()
+		if s.bug == CallersClock { // that of every other caller is slow
+			s.asked++
+			now -= s.asked % 2 * time.Second.Microseconds()
+		}
+	}
+	return now
+}
+
+func (s *Limits) sweep() {
+	now := time.Now()
+	if s.bug != KeepsForEver {
+		maps.DeleteFunc(s.states, func(_ string, st limitState) bool { return !now.Before(st.until) })
+	}
+	if s.bug != KeepsIDs {
+		maps.DeleteFunc(s.ids, func(_ string, m remembered) bool { return !now.Before(m.until) })
+	}
+}
+
+func (s *Limits) load(r *rate.Request, now int64) []rate.State {
+	states := make([]rate.State, len(r.Takes))
+	for i, t := range r.Takes {
+		st := s.states[t.Key]
+		states[i] = slices.Clone(st.state)
+		ahead := len(st.state) > 1 && time.Duration(st.state[len(st.state)-2]-now)*time.Microsecond > t.Limit.Period
+		if s.bug == ForgetsOnChange && st.limit != t.Limit || s.bug == MintsWhenClockIsSetBack && ahead {
+			states[i] = nil
+		}
+	}
+	return states
+}
+
+// spoil does to the states what a decision must not do.
+func (s *Limits) spoil(r *rate.Request, states []rate.State, d driver.Taken, now int64) {
+	for i, l := range r.Limits {
+		cost := r.Takes[i].Cost
+		switch {
+		case s.bug == CountsRefused && !d.OK && cost <= l.Capacity():
+			states[i] = l.Charge(states[i], now, cost)
+		case s.bug == TakesUpToRefusal && !d.OK:
+			if !d.Limits[i].OK {
+				return
+			}
+			states[i] = l.Take(states[i], now, cost)
+		case s.bug == RefundsAnyWindow && r.Mode == driver.GiveBack && len(states[i]) == 4:
+			states[i][3] -= min(cost, states[i][3]-1)
+		case s.bug == GivesTurnsTwice && r.Mode == driver.GiveBack && len(states[i]) == 6:
+			states[i][1] -= cost * states[i][4] / states[i][3]
+		}
+	}
+}
+
+func (s *Limits) keeps(d driver.Taken, changed bool) bool {
+	switch s.bug {
+	case LooksAddKeys, CountsRefused, TakesUpToRefusal:
+		return true
+	case LocksOutByClock:
+		return changed && d.OK
+	}
+	return changed
+}
+
+func (s *Limits) store(r *rate.Request, states []rate.State, d driver.Taken) {
+	if s.bug == ForgetsTooMuch && r.Mode == driver.Forget {
+		clear(s.states)
+	}
+	for i, t := range r.Takes {
+		if len(states[i]) == 0 && s.bug != LooksAddKeys {
+			delete(s.states, t.Key)
+			continue
+		}
+		s.states[t.Key] = limitState{states[i], t.Limit, time.Now().Add(max(r.Keep(d.Limits[i].Reset), time.Millisecond))}
+	}
+}
+
+func (s *Limits) misreport(d *driver.Taken) {
+	for i := range d.Limits {
+		x := &d.Limits[i]
+		switch {
+		case s.bug == RoundsWaitsDown && !x.OK && x.Retry%time.Millisecond != 0:
+			x.Retry -= time.Microsecond
+		case s.bug == ShowsOneLess:
+			x.Remaining = max(x.Remaining-1, 0)
+		case s.bug == FiniteNever && x.Retry == driver.Never:
+			x.Retry = time.Second
+		}
+	}
+}

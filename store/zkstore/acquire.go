@@ -140,7 +140,7 @@ func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, err
 	c.ttl = r.TTL
 	c.Unlock()
 
-	m, err := c.make(ctx)
+	m, err := c.make(ctx, r.Queue)
 	if err != nil {
 		if errors.Is(err, driver.ErrUnknown) {
 			c.Lock()
@@ -156,8 +156,14 @@ func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, err
 		c.holdLocked(lasting(r.TTL))
 	}
 	c.Unlock()
+	before := c.last(m.born)
 	if m.alone {
 		return c.grant(r.TTL, m.trip.sure), nil
+	}
+	if r.Queue && before != nil {
+		if v, ok := before.precedes(); ok {
+			return c.follow(ctx, m.trip, v)
+		}
 	}
 	return c.queue(ctx, r, m.trip, m.children)
 }
@@ -167,6 +173,7 @@ type made struct {
 	trip     trip
 	nodes    []string
 	token    int64
+	born     int64    // the czxid of the parent, 0 if not known
 	alone    bool     // nobody else is in line
 	children []string // the line, if it was read
 }
@@ -180,8 +187,12 @@ const (
 // make sends the transaction that creates the nodes and touches the parent.
 // The answer about the parent holds the token, which is the same transaction's,
 // and how many children it has.
-func (c *claim) make(ctx context.Context) (m made, err error) {
+//
+// Who gets in line behind others of this process is in no hurry: one of them
+// gives back the lock before, and takes the request along.
+func (c *claim) make(ctx context.Context, queue bool) (m made, err error) {
 	s := c.s
+	patient := queue && c.weight == driver.Whole && s.crowded(c.parent)
 	data := c.data(false)
 	var create []any
 	for _, mark := range c.marks() {
@@ -206,7 +217,7 @@ func (c *claim) make(ctx context.Context) (m made, err error) {
 		var results []zk.MultiResponse
 		var failed int
 		if existed && touch {
-			results, m.trip, failed, err = s.batch.multi(ctx, c.parent, true, ops)
+			results, m.trip, failed, err = s.batch.multi(ctx, &item{parent: c.parent, creates: true, patient: patient, ops: ops})
 		} else {
 			results, m.trip, failed, err = s.multi(ctx, ops)
 		}
@@ -218,7 +229,7 @@ func (c *claim) make(ctx context.Context) (m made, err error) {
 			}
 			stat := results[len(create)].Stat
 			s.clock.set(stat.Mtime)
-			m.token, m.alone = stat.Mzxid, int(stat.NumChildren) == len(create)
+			m.token, m.born, m.alone = stat.Mzxid, stat.Czxid, int(stat.NumChildren) == len(create)
 			return m, nil
 		case err == nil, err == zk.ErrAPIError && !existed:
 			// The client cannot read the answer about a container, but it is
@@ -277,7 +288,7 @@ func (c *claim) readBack(ctx context.Context, m *made, parentToo bool) error {
 	if m.nodes = ownNodes(children, c.guid); m.nodes == nil {
 		return uncertain(errVanished)
 	}
-	m.children, m.token = children, stat.Czxid
+	m.children, m.token, m.born = children, stat.Czxid, stat.Czxid
 	m.alone = parentToo && len(children) == len(m.nodes)
 	if !parentToo {
 		own, err := c.s.exists(ctx, c.parent+"/"+m.nodes[0])
@@ -417,6 +428,21 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 		s.bury(g)
 	}
 	return driver.Grant{}, no
+}
+
+// follow gets the claim in line behind another one of this process, without
+// reading the line.
+func (c *claim) follow(ctx context.Context, t trip, v verdict) (driver.Grant, error) {
+	own, err := c.s.watchNode(ctx, c.parent+"/"+c.nodes[0])
+	switch {
+	case err == zk.ErrNoNode:
+		c.lose()
+		return driver.Grant{}, unavailable(errVanished)
+	case err != nil:
+		own = nil // the waiter sets it, and reads the line
+	}
+	c.wait(t.link, own, v)
+	return c.place(), nil
 }
 
 // heldError says who holds, as far as the nodes tell. all is the line, waiters

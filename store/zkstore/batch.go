@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -13,15 +14,17 @@ import (
 )
 
 const (
-	maxFlying = 4        // transactions under way
-	maxItems  = 64       // in one transaction
-	maxBytes  = 64 << 10 // of one; servers take no more than 1 MB as they come
+	maxFlying = 4                    // transactions under way
+	maxItems  = 64                   // in one transaction
+	maxBytes  = 64 << 10             // of one; servers take no more than 1 MB as they come
+	unhurried = 4 * time.Millisecond // how long a patient item waits for others
 )
 
 // An item is a transaction that may be made part of a greater one.
 type item struct {
 	parent  string
 	creates bool // nodes below parent
+	patient bool // let it go with others if there are any soon
 	ops     []any
 	bytes   int
 
@@ -47,18 +50,19 @@ type batcher struct {
 	mu     sync.Mutex
 	queue  []*item
 	flying int
+	armed  bool // a timer ends the patience of all in the queue
+	ended  bool // it did
 }
 
-// multi is Store.multi for operations that may be joined with others'. If
-// creates is set they create nodes below parent.
-func (b *batcher) multi(ctx context.Context, parent string, creates bool, ops []any) (r []zk.MultiResponse, t trip, failed int, err error) {
+// multi is Store.multi for operations that may be joined with others'.
+func (b *batcher) multi(ctx context.Context, it *item) (r []zk.MultiResponse, t trip, failed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, t, -1, err
 	}
 	if !b.store.session.link().up {
 		return nil, t, -1, unavailable(errNoSession)
 	}
-	it := &item{parent: parent, creates: creates, ops: ops, bytes: size(ops), done: make(chan struct{})}
+	it.bytes, it.done = size(it.ops), make(chan struct{})
 	b.mu.Lock()
 	b.queue = append(b.queue, it)
 	b.launchLocked()
@@ -114,9 +118,31 @@ func (b *batcher) fly(batch []*item) {
 	}
 }
 
+// waitLocked reports whether all in the queue are patient. It sees to it
+// that what is there goes in a while.
+func (b *batcher) waitLocked() bool {
+	if b.ended || slices.ContainsFunc(b.queue, func(it *item) bool { return !it.patient }) {
+		return false
+	}
+	if len(b.queue) > 0 && !b.armed {
+		b.armed = true
+		time.AfterFunc(unhurried, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.armed, b.ended = false, true
+			b.launchLocked()
+		})
+	}
+	return true
+}
+
 // takeLocked takes what may go together. Only one may create nodes below a
 // parent: two would get the same token.
 func (b *batcher) takeLocked() (batch []*item) {
+	if b.waitLocked() {
+		return nil
+	}
+	b.ended = false
 	if len(b.queue) == 1 {
 		batch, b.queue = b.queue, nil
 		batch[0].sent = true

@@ -15,10 +15,17 @@ import (
 )
 
 // gather lets nothing leave the batcher until flush.
-func gather(s *Store) {
-	s.batch.mu.Lock()
-	defer s.batch.mu.Unlock()
-	s.batch.flying += maxFlying
+func gather(t *testing.T, s *Store) {
+	t.Helper()
+	eventually(t, "nothing is under way", func() bool {
+		s.batch.mu.Lock()
+		defer s.batch.mu.Unlock()
+		if s.batch.flying > 0 {
+			return false // it would take more along
+		}
+		s.batch.flying = maxFlying
+		return true
+	})
 }
 
 func flush(s *Store) {
@@ -52,7 +59,7 @@ func known(t *testing.T, s *Store, keys ...string) {
 func together(t *testing.T, s *Store, requests []driver.Request) []driver.Grant {
 	t.Helper()
 	grants, errs := make([]driver.Grant, len(requests)), make([]error, len(requests))
-	gather(s)
+	gather(t, s)
 	var work sync.WaitGroup
 	for i, r := range requests {
 		work.Go(func() { grants[i], errs[i] = s.Acquire(t.Context(), r) })
@@ -93,7 +100,7 @@ func TestOneTransactionForMany(t *testing.T) {
 		}
 	}
 	got := counted(t, server, func() {
-		gather(s)
+		gather(t, s)
 		var work sync.WaitGroup
 		for _, r := range requests {
 			work.Go(func() {
@@ -139,7 +146,7 @@ func TestTokensOfThoseWhoGather(t *testing.T) {
 
 	first, second := writer("k"), writer("k")
 	before := hold(t, s, first)
-	gather(s)
+	gather(t, s)
 	var work sync.WaitGroup
 	var g driver.Grant
 	work.Go(func() {
@@ -188,7 +195,7 @@ func TestRefusedAmongMany(t *testing.T) {
 			}
 		}
 	}
-	gather(s)
+	gather(t, s)
 	var work sync.WaitGroup
 	for i, r := range requests {
 		work.Go(func() {
@@ -239,7 +246,7 @@ func TestLeftWhatGathers(t *testing.T) {
 	server := testserver.SharedZooKeeper(t)
 	s := patient(openOn(t, "", server.Addr))
 	known(t, s, "a", "b", "gone")
-	gather(s)
+	gather(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error)
 	go func() {
@@ -285,7 +292,7 @@ func TestAnswerToManyLost(t *testing.T) {
 	s := patient(openOn(t, "", proxy.Addr))
 	keys, requests := keysAndWriters(10)
 	known(t, s, keys...)
-	gather(s)
+	gather(t, s)
 	errs := make([]error, len(requests))
 	var work sync.WaitGroup
 	for i, r := range requests {

@@ -186,6 +186,9 @@ func (c *claim) forget() {
 	if s.claims[c.name] == c {
 		delete(s.claims, c.name)
 	}
+	if s.tails[c.parent].claim == c {
+		delete(s.tails, c.parent)
+	}
 	last := s.closed.Load() && s.idleLocked()
 	s.mu.Unlock()
 	if last {

@@ -65,7 +65,7 @@ func TestCost(t *testing.T) {
 		requests int64
 	}{
 		// One watch serves the owner of a node and who waits for it.
-		"eight of a process who wait": {1, 4},
+		"eight of a process who wait": {1, 3},
 		"eight processes that wait":   {9, 5},
 	} {
 		t.Run(name, func(t *testing.T) {

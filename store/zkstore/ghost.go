@@ -123,7 +123,7 @@ func (s *Store) removeAfter(ctx context.Context, parent string, nodes []string, 
 		for _, n := range nodes {
 			ops = append(ops, &zk.DeleteRequest{Path: parent + "/" + n, Version: -1})
 		}
-		_, _, _, err := s.batch.multi(ctx, parent, false, ops)
+		_, _, _, err := s.batch.multi(ctx, &item{parent: parent, ops: ops})
 		if err == nil {
 			s.sawGone(parent, nodes...)
 			return len(nodes), nil

@@ -201,6 +201,10 @@ type verdict struct {
 	// Baton's, and so tells by a change that its owner had the lock.
 	frank bool
 
+	// partial says that there may be others before that one, so that nothing
+	// is known when it goes without telling that.
+	partial bool
+
 	// If there are none, it waits for permits: until one of these nodes goes
 	// or changes.
 	any []string

@@ -59,6 +59,7 @@ type Store struct {
 	claims map[name]*claim
 	hints  map[name][]*hint
 	lines  map[string]*crowd     // by parent, where claims of ours wait
+	tails  map[string]tail       // by parent
 	nodes  map[string]*nodeWatch // by path
 	lost   map[*ghost]struct{}   // nodes to be deleted
 }
@@ -80,7 +81,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	s := &Store{
 		conn: conn, session: session, root: root, acl: cfg.ACL,
 		waiterTTL: driver.WaiterTTL, claimTTL: driver.ClaimTTL,
-		claims: map[name]*claim{}, hints: map[name][]*hint{}, lines: map[string]*crowd{},
+		claims: map[name]*claim{}, hints: map[name][]*hint{}, lines: map[string]*crowd{}, tails: map[string]tail{},
 		nodes: map[string]*nodeWatch{}, lost: map[*ghost]struct{}{},
 	}
 	s.batch.store = s

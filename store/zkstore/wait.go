@@ -125,6 +125,52 @@ type crowd struct {
 	gone    map[string]struct{}
 }
 
+// A tail is the last of this process's claims in a line.
+type tail struct {
+	*claim
+	born int64 // the czxid of the parent
+	seq  int32 // the last number of its nodes
+}
+
+// last notes that the claim's nodes are new, below a parent that was made then,
+// and returns the claim of this process that stands right before it, if there
+// is one. Every node that is made takes a number, so nobody stands between two
+// whose numbers follow each other; unless the parent was made anew meanwhile,
+// and the numbers with it.
+func (c *claim) last(born int64) (before *claim) {
+	if born == 0 || c.weight != driver.Whole {
+		return nil
+	}
+	first, ok1 := parse(c.nodes[0])
+	second, ok2 := parse(c.nodes[1])
+	if !ok1 || !ok2 || first.seq < 0 || second.seq != first.seq+1 {
+		return nil
+	}
+	s := c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.tails[c.parent]
+	if was.born > born || was.born == born && was.seq > second.seq {
+		return nil // the answers did not come in their order
+	}
+	s.tails[c.parent] = tail{c, born, second.seq}
+	if was.claim != nil && was.born == born && was.seq+1 == first.seq {
+		return was.claim
+	}
+	return nil
+}
+
+// precedes says what it means for an exclusive claim to stand right behind this
+// one. ok is false if that has to be read.
+func (c *claim) precedes() (v verdict, ok bool) {
+	c.Lock()
+	defer c.Unlock()
+	if c.weight != driver.Whole || c.reader != "" || len(c.nodes) != 2 || c.state == gone {
+		return v, false
+	}
+	return verdict{gone: c.nodes[:1:1], frank: true, partial: c.state != held}, true
+}
+
 func (s *Store) joinCrowd(parent string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,6 +190,13 @@ func (s *Store) leaveCrowd(parent string) {
 	} else {
 		delete(s.lines, parent)
 	}
+}
+
+// crowded reports whether claims of this process wait in the line.
+func (s *Store) crowded(parent string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lines[parent] != nil
 }
 
 func (s *Store) sawGone(parent string, names ...string) {
@@ -264,6 +317,9 @@ func (w *waiter) run() {
 		if w.line.gone != nil {
 			left := s.left(w.parent, w.line.gone)
 			switch {
+			case len(left) == 0 && w.line.partial:
+				stale = true
+				continue
 			case len(left) == 0 && w.capacity == driver.Whole:
 				if w.own.barrier(w.ctx) {
 					continue // its own end was told before theirs
@@ -297,6 +353,7 @@ func (w *waiter) run() {
 		case w.line.gone == nil:
 			stale = true
 		case w.line.frank && others[0].hasFired() && others[0].event.Type == zk.EventNodeDataChanged:
+			w.line.partial = false
 			s.sawGone(w.parent, w.line.gone...)
 		}
 	}

@@ -1,0 +1,185 @@
+package zkstore
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// queue gets in a line behind others.
+func queue(t *testing.T, s *Store, r driver.Request) {
+	t.Helper()
+	if g := acquire(t, s, r); !g.Waiting {
+		t.Fatalf("it does not wait: %+v", g)
+	}
+}
+
+// firstNumber is the lowest of the nodes' numbers.
+func firstNumber(nodes []string) int32 {
+	var all []int32
+	for _, n := range nodes {
+		c, _ := parse(n)
+		all = append(all, c.seq)
+	}
+	return slices.Min(all)
+}
+
+func mustWait(t *testing.T, s *Store, r driver.Request) {
+	t.Helper()
+	if a := renew(t, s, r); a.State != driver.Waiting {
+		t.Fatalf("%+v, want it waiting", a)
+	}
+}
+
+// Whoever gets in line right behind another claim of its process has not read
+// who else is before it. So it must not take the end of that claim for its
+// turn, whatever that end is.
+func TestBehindAClaimOfTheSameProcess(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	for name, end := range map[string]func(t *testing.T, s *Store, before driver.Request){
+		"gives up": func(t *testing.T, s *Store, before driver.Request) { release(t, s, before) },
+		"expires":  func(_ *testing.T, s *Store, before driver.Request) { <-s.find(before.Claim).expire() },
+		"is deleted by somebody": func(t *testing.T, s *Store, before driver.Request) {
+			conn := plain(t, server.Addr)
+			for _, n := range slices.Clone(s.find(before.Claim).nodes) {
+				if err := conn.Delete(s.parent("k")+"/"+n, -1); err != nil && err != zk.ErrNoNode { // the store has seen it
+					t.Fatal(err)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := patient(openOn(t, "", server.Addr))
+			other := patient(openOn(t, s.root, server.Addr))
+			holder, before, behind := writer("k"), writer("k"), writer("k")
+			hold(t, other, holder)
+			queue(t, s, before)
+			hints := watching(t, s, behind)
+			queue(t, s, behind)
+			end(t, s, before)
+			mustWait(t, s, behind)
+			release(t, other, holder)
+			awaitHeld(t, s, behind, hints)
+		})
+	}
+}
+
+// Others may get in line between two claims of one process.
+func TestOthersBetween(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	s := patient(openOn(t, "", server.Addr))
+	other := patient(openOn(t, s.root, server.Addr))
+	for name, between := range map[string]driver.Request{"w": writer("w"), "r": reader("r")} {
+		first, last := writer(name), writer(name)
+		hold(t, s, first)
+		theirs := watching(t, other, between)
+		queue(t, other, between)
+		hints := watching(t, s, last)
+		queue(t, s, last)
+		release(t, s, first)
+		awaitHeld(t, other, between, theirs)
+		mustWait(t, s, last)
+		release(t, other, between)
+		awaitHeld(t, s, last, hints)
+	}
+}
+
+// Somebody deletes a holder's nodes and their parent, and the numbers begin
+// anew: another process has those of the old holder, and the numbers of the
+// next claim follow on them.
+func TestNumbersBeginAnew(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	s := patient(openOn(t, "", server.Addr))
+	other := patient(openOn(t, s.root, server.Addr))
+	conn := plain(t, server.Addr)
+	known(t, s, "k")
+	known(t, s, "k") // by now it is asked no more
+	old := writer("k")
+	hold(t, s, old)
+	oldNodes := lineOf(t, conn, s, "k")
+	for _, n := range oldNodes {
+		if err := conn.Delete(s.parent("k")+"/"+n, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := conn.Delete(s.parent("k"), -1); err != nil {
+		t.Fatal(err)
+	}
+	holder := writer("k")
+	for hold(t, other, holder); firstNumber(lineOf(t, conn, s, "k")) != firstNumber(oldNodes); hold(t, other, holder) {
+		release(t, other, holder)
+		holder = writer("k")
+	}
+	next := writer("k")
+	hints := watching(t, s, next)
+	queue(t, s, next)
+	if got := firstNumber(s.find(next.Claim).nodes); got != firstNumber(oldNodes)+2 {
+		t.Fatalf("number %d does not follow on those of %v", got, oldNodes)
+	}
+	mustWait(t, s, next)
+	release(t, other, holder)
+	awaitHeld(t, s, next, hints)
+}
+
+// A process hands its own lock on with one transaction for each turn, if those
+// who come back get in line meanwhile.
+func TestReleaseTakesTheNextAlong(t *testing.T) {
+	t.Parallel()
+	server := testserver.ZooKeeper(t, "maxSessionTimeout=1200000")
+	s := patient(mustOpen(t, Options{Servers: []string{server.Addr}, Root: "/" + driver.NewID(), Session: 20 * time.Minute}))
+	holder, next, late := writer("k"), writer("k"), writer("k")
+	hold(t, s, holder)
+	hints := watching(t, s, next)
+	queue(t, s, next)
+	mustWait(t, s, next) // its watches are set
+	got := counted(t, server, func() {
+		gather(t, s)
+		joined := make(chan error)
+		go func() {
+			g, err := s.Acquire(t.Context(), late)
+			if err == nil && !g.Waiting {
+				t.Errorf("it does not wait: %+v", g)
+			}
+			joined <- err
+		}()
+		queued(t, s, 1)
+		released := make(chan error)
+		go func() { released <- s.Release(t.Context(), holder.Claim) }()
+		queued(t, s, 2)
+		flush(s)
+		for _, done := range []chan error{joined, released} {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		awaitHeld(t, s, next, hints)
+	})
+	if got.Commits != 1 || got.Requests > 2 {
+		t.Errorf("%d transactions and %d requests, want 1, and one that sets a watch", got.Commits, got.Requests)
+	}
+}
+
+// One who is in no hurry goes soon although nobody else comes.
+func TestPatienceEnds(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	s := patient(openOn(t, "", server.Addr))
+	other := patient(openOn(t, s.root, server.Addr))
+	holder := writer("k")
+	hold(t, other, holder)
+	for range 3 {
+		queue(t, s, writer("k"))
+	}
+	if n := len(lineOf(t, s.conn, s, "k")); n != 8 {
+		t.Errorf("%d nodes of four writers", n)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -23,6 +24,10 @@ const schemaVersion = 1
 // oldestSQLite is the first version in which two connections that restart the
 // log at the same time do not damage it.
 const oldestSQLite = 3_051_003
+
+// busyPause is between two looks whether somebody who ignores the turnstile,
+// such as a program that uses InTx, has written.
+const busyPause = time.Millisecond
 
 // checkEvery is how often a transaction asks whether the file is still this
 // machine's, in microseconds.
@@ -180,7 +185,9 @@ func (s *Store) connect() error {
 			return err
 		}
 	}
-	return nil
+	// From now on we wait by ourselves, where we see that a caller leaves.
+	_, err = s.conn.ExecContext(ctx, "PRAGMA busy_timeout = 0")
+	return err
 }
 
 // persist repeats f while others keep the file busy.
@@ -273,6 +280,7 @@ func (s *Store) begin() error {
 		if !isBusy(err) || !s.waiting() {
 			return err
 		}
+		time.Sleep(busyPause)
 	}
 }
 

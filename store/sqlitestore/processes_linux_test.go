@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
 	"golang.org/x/sys/unix"
 )
 
@@ -83,7 +84,7 @@ func childStuck() {
 	s := childStore()
 	s.do(context.Background(), func(tx *tx) error {
 		r := driver.Request{Claim: driver.Claim{Key: "stuck", ID: driver.NewID(), Owner: "stuck", Weight: driver.Whole, Capacity: driver.Whole}, TTL: time.Hour}
-		if _, refused, err := tx.acquire(r); refused != nil || err != nil {
+		if _, refused, err := sqlstore.Acquire(tx, r, &tx.fx); refused != nil || err != nil {
 			panic("acquire")
 		}
 		fmt.Println("stuck")

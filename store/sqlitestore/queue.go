@@ -16,21 +16,40 @@ const maxBatch = 64
 // An op is a request that waits for the writer. Requests that meet there are
 // made in one transaction and pay for one commit.
 type op struct {
+	// fast, if not nil, is one statement that does what run would do, or
+	// changes nothing and reports false.
+	fast func(*tx) (done bool, err error)
+
 	// run acts within the transaction. It may be run again after the
 	// transaction was undone, so it sets results rather than adding to them.
 	// Its error undoes the transaction.
-	run  func(*tx) error
+	run func(*tx) error
+
 	done chan error // of capacity one
+	left bool       // nobody waits for done any more; guarded by Store.mu
+}
+
+func (o *op) act(t *tx) error {
+	if o.fast != nil {
+		if done, err := o.fast(t); done || err != nil {
+			return err
+		}
+	}
+	return o.run(t)
 }
 
 // do makes run take part in a transaction and returns once that is durable.
 // The context is obeyed while other processes write, and while this one does;
 // what run sets may be read only if the result is nil.
 func (s *Store) do(ctx context.Context, run func(*tx) error) error {
+	return s.ask(ctx, &op{run: run})
+}
+
+func (s *Store) ask(ctx context.Context, o *op) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	o := &op{run: run, done: make(chan error, 1)}
+	o.done = make(chan error, 1)
 	s.mu.Lock()
 	switch {
 	case s.closed:
@@ -56,6 +75,7 @@ func (s *Store) do(ctx context.Context, run func(*tx) error) error {
 		s.queue = slices.Delete(s.queue, i, i+1)
 		return ctx.Err()
 	}
+	o.left = true
 	select {
 	case err := <-o.done:
 		return err
@@ -107,6 +127,29 @@ func (s *Store) take() []*op {
 	return batch
 }
 
+// takeAlone takes the only request out of the queue, if it is fast and no
+// sweep is due.
+func (s *Store) takeAlone() *op {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) != 1 || s.queue[0].fast == nil || s.sweeper.commits+1 >= s.opts.sweepGap {
+		return nil
+	}
+	o := s.queue[0]
+	s.queue = slices.Delete(s.queue, 0, 1)
+	return o
+}
+
+// giveBack makes o, which had no effect, the first of the queue again, unless
+// its caller has left.
+func (s *Store) giveBack(o *op) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !o.left {
+		s.queue = slices.Insert(s.queue, 0, o)
+	}
+}
+
 func (s *Store) fail(batch []*op, err error) {
 	for _, o := range batch {
 		o.done <- err
@@ -124,6 +167,11 @@ func (s *Store) serveTurn() {
 	}
 	defer leave()
 
+	if o, err := s.alone(); o != nil {
+		leave()
+		o.done <- err
+		return
+	}
 	if err := s.begin(); err != nil {
 		s.fail(s.take(), s.failure(err, driver.ErrUnavailable))
 		return
@@ -151,6 +199,31 @@ func (s *Store) serveTurn() {
 		o.done <- errs[i]
 	}
 	s.tell(fx)
+}
+
+// alone makes a fast request without BEGIN and COMMIT: SQLite begins and
+// commits a single statement by itself. It returns nil if nothing has
+// happened, whatever the reason: the general way finds it again.
+func (s *Store) alone() (o *op, err error) {
+	if o = s.takeAlone(); o == nil {
+		return nil, nil
+	}
+	if s.check() == nil {
+		// Time may pass until SQLite has locked the file. It shortens what is
+		// granted, and ends nobody's lock.
+		s.tx.now = s.opts.clock()
+		done, err := o.fast(&s.tx)
+		if done {
+			s.sweeper.count(1)
+			return o, nil
+		}
+		if err != nil && commitOutcome(err) == driver.ErrUnknown {
+			return o, s.failure(err, driver.ErrUnknown)
+		}
+		o.fast = nil
+	}
+	s.giveBack(o)
+	return nil, nil
 }
 
 // transact runs the batch in the transaction that was begun and commits it. A
@@ -188,7 +261,7 @@ func (s *Store) attempt(batch []*op) (err, outcome error) {
 	s.tx.fx = sqlstore.Effects{}
 	for _, o := range batch {
 		s.tx.now = s.opts.clock()
-		if err := o.run(&s.tx); err != nil {
+		if err := o.act(&s.tx); err != nil {
 			s.rollback()
 			return err, driver.ErrUnavailable
 		}

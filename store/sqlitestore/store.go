@@ -174,10 +174,18 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 	var g driver.Grant
 	var refused error
-	err := s.do(ctx, func(t *tx) (failed error) {
-		g, refused, failed = t.acquire(r)
+	o := &op{run: func(t *tx) (failed error) {
+		g, refused, failed = sqlstore.Acquire(t, r, &t.fx)
 		return failed
-	})
+	}}
+	if r.Exclusive() {
+		o.fast = func(t *tx) (done bool, err error) {
+			g, done, err = t.fastAcquire(r)
+			refused = nil // by a run that was undone
+			return done, err
+		}
+	}
+	err := s.ask(ctx, o)
 	if err == nil {
 		err = refused
 	}
@@ -216,9 +224,15 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		return err
 	}
 	var refused error
-	err := s.do(ctx, func(t *tx) (failed error) {
-		refused, failed = t.release(c)
-		return failed
+	err := s.ask(ctx, &op{
+		fast: func(t *tx) (bool, error) {
+			refused = nil // by a run that was undone
+			return t.fastRelease(c)
+		},
+		run: func(t *tx) (failed error) {
+			refused, failed = sqlstore.Release(t, c, &t.fx)
+			return failed
+		},
 	})
 	if err != nil {
 		return err

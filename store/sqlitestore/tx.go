@@ -20,26 +20,16 @@ type tx struct {
 
 var _ sqlstore.Tx = (*tx)(nil)
 
-func (t *tx) acquire(r driver.Request) (g driver.Grant, refused, failed error) {
-	if r.Exclusive() {
-		token := t.Seed()
-		done, err := t.changed(stFastAcquire, []byte(r.Key), t.now, t.now+r.TTL.Microseconds(), token, r.ID, r.Owner, t.Node(false))
-		if err != nil {
-			return g, nil, err
-		}
-		if done {
-			return driver.Grant{Token: token, Ticket: token, TTL: r.TTL}, nil, nil
-		}
-	}
-	return sqlstore.Acquire(t, r, &t.fx)
+// fastAcquire takes an exclusive lock that is free.
+func (t *tx) fastAcquire(r driver.Request) (g driver.Grant, done bool, err error) {
+	token := t.Seed()
+	done, err = t.changed(stFastAcquire, []byte(r.Key), t.now, t.now+r.TTL.Microseconds(), token, r.ID, r.Owner, t.Node(false))
+	return driver.Grant{Token: token, Ticket: token, TTL: r.TTL}, done, err
 }
 
-func (t *tx) release(c driver.Claim) (refused, failed error) {
-	done, err := t.changed(stFastRelease, []byte(c.Key), t.now, c.ID)
-	if done || err != nil {
-		return nil, err
-	}
-	return sqlstore.Release(t, c, &t.fx)
+// fastRelease gives an exclusive lock back that nobody waits for.
+func (t *tx) fastRelease(c driver.Claim) (done bool, err error) {
+	return t.changed(stFastRelease, []byte(c.Key), t.now, c.ID)
 }
 
 // renew confirms a batch: the locks, then the claims, then what neither knew
@@ -224,13 +214,17 @@ type sweeper struct {
 	after    []byte
 }
 
+func (w *sweeper) count(requests int) {
+	w.commits++
+	w.requests += requests
+}
+
 // sweep removes the rows of keys that nobody has used for a while. The floor
 // is raised in the same transaction, and whoever draws a ticket reads it
 // within one, so no ticket is drawn twice, whatever the wall clock says.
 func (s *Store) sweep(requests int) error {
 	w := &s.sweeper
-	w.commits++
-	w.requests += requests
+	w.count(requests)
 	if w.commits < s.opts.sweepGap {
 		return nil
 	}

@@ -1,0 +1,49 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+func ExampleLimiter_Allow() {
+	limiter, err := ratelimit.New(memstore.New(), ratelimit.SlidingWindow(2, time.Hour))
+	if err != nil {
+		panic(err)
+	}
+	for range 3 {
+		r, err := limiter.Allow(context.Background(), "user/42")
+		if err != nil {
+			panic(err) // the store could not be asked
+		}
+		fmt.Println(r.OK, r.Remaining)
+	}
+	// Output:
+	// true 1
+	// true 0
+	// false 0
+}
+
+// What a request to a model costs is known when it is over.
+func ExampleLimiter_Reserve() {
+	limiter, err := ratelimit.New(memstore.New(),
+		ratelimit.SlidingWindow(60, time.Minute).Named("requests").PerCall(),
+		ratelimit.TokenBucket(100_000, time.Minute, 20_000).Named("tokens"))
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	r, err := limiter.Reserve(ctx, "tenant/7", 8000) // the most that it can cost
+	if err != nil || !r.Result.OK {
+		panic("later")
+	}
+	used := int64(1500)
+	if err := r.Commit(ctx, used); err != nil {
+		panic(err)
+	}
+	fmt.Println("settled")
+	// Output: settled
+}

@@ -1,0 +1,133 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+// moody is a store that fails when told to, and counts who asks.
+type moody struct {
+	driver.Limits
+	err   atomic.Pointer[error]
+	stall atomic.Bool
+	asked atomic.Int64
+}
+
+func (m *moody) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	m.asked.Add(1)
+	if m.stall.Load() {
+		<-ctx.Done()
+		return driver.Taken{}, errors.Join(driver.ErrUnknown, ctx.Err())
+	}
+	if err := m.err.Load(); err != nil {
+		return driver.Taken{}, *err
+	}
+	return m.Limits.Take(ctx, r)
+}
+
+func (m *moody) fail(err error) { m.err.Store(&err) }
+
+func TestStoreFails(t *testing.T) {
+	const after = 50 * time.Millisecond
+	for _, c := range []struct {
+		name   string
+		option ratelimit.Option
+		by     ratelimit.Source
+		ok     []bool // of four requests, after one that the store allowed
+	}{
+		{"open", ratelimit.FailOpen(after), ratelimit.ByOpen, []bool{true, true, true, true}},
+		{"closed", ratelimit.FailClosed(after), ratelimit.ByClosed, []bool{false, false, false, false}},
+		{"local", ratelimit.FailLocal(3, after), ratelimit.ByLocal, []bool{true, true, false, false}},
+		{"a share of nothing", ratelimit.FailLocal(9, after), ratelimit.ByLocal, []bool{false, false, false, false}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &moody{Limits: memstore.New()}
+				l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), c.option)
+				if r := allow(t, l, "k", 1); r.By != ratelimit.ByStore || !r.OK {
+					t.Errorf("%+v", r)
+				}
+				store.stall.Store(true)
+				start := time.Now()
+				for i, ok := range c.ok {
+					if r := allow(t, l, "k", 1); r.OK != ok || r.By != c.by || !r.OK && r.RetryAfter <= 0 {
+						t.Errorf("number %d: %+v", i, r)
+					}
+				}
+				if took := time.Since(start); took != after {
+					t.Errorf("four requests took %v: only the first has to wait for a store that is silent", took)
+				}
+				if n := store.asked.Load(); n != 2 {
+					t.Errorf("the store was asked %d times", n)
+				}
+				store.stall.Store(false)
+				time.Sleep(time.Second)
+				if r := allow(t, l, "k", 1); r.By != ratelimit.ByStore || r.Remaining != 5 {
+					t.Errorf("the store is back: %+v", r)
+				}
+			})
+		})
+	}
+}
+
+// A store that fails is an error unless something else was chosen, and what is
+// the caller's fault is always one.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	store := &moody{Limits: memstore.New()}
+	plain := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute))
+	open := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), ratelimit.FailOpen(time.Minute))
+	store.fail(driver.ErrUnavailable)
+	if _, err := plain.Allow(t.Context(), "k"); !errors.Is(err, ratelimit.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	store.fail(&driver.ClockError{Store: "moody", Ahead: time.Hour})
+	var clock *ratelimit.ClockError
+	if _, err := open.Allow(t.Context(), "k"); !errors.As(err, &clock) {
+		t.Errorf("%v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	store.fail(ctx.Err())
+	if _, err := open.Allow(ctx, "k"); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// An answer that was lost is asked for once more, and paid for once.
+func TestLostAnswer(t *testing.T) {
+	t.Parallel()
+	inner := memstore.New()
+	store := &lossy{Limits: inner}
+	l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute))
+	r, err := l.Reserve(t.Context(), "k", 2)
+	if err != nil || !r.Result.OK || r.Result.Remaining != 5 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if store.lost != 1 {
+		t.Errorf("%d answers were lost", store.lost)
+	}
+}
+
+// lossy loses the first answer.
+type lossy struct {
+	driver.Limits
+	lost int
+}
+
+func (l *lossy) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	t, err := l.Limits.Take(ctx, r)
+	if l.lost == 0 && err == nil {
+		l.lost++
+		return driver.Taken{}, driver.ErrUnknown
+	}
+	return t, err
+}

@@ -1,0 +1,252 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// A Limiter decides about keys under its limits. All methods are safe for
+// concurrent use. It holds nothing that needs to be closed; the store is the
+// caller's.
+//
+// Keys are what baton's locks have: 1 to 512 bytes of UTF-8 without control
+// characters, the name of the limit included. Limiters that share a store share
+// the keys: those of an unnamed limit are the caller's, those of a named one begin
+// with its name and a slash.
+type Limiter struct {
+	store  driver.Limits
+	limits atomic.Pointer[[]Limit]
+	fall   fallback
+	lines  lines
+}
+
+// An Option of New is a Limit, or says what happens when the store fails.
+type Option interface{ option(*config) }
+
+type config struct {
+	limits  []Limit
+	failure failure
+	err     error
+}
+
+func (l Limit) option(c *config) { c.limits = append(c.limits, l) }
+
+// New makes a Limiter of at least one Limit. It refuses limits that cannot be
+// kept exactly, with a *LimitError, and never talks to the store.
+func New(store driver.Limits, opts ...Option) (*Limiter, error) {
+	var c config
+	for _, o := range opts {
+		o.option(&c)
+	}
+	if c.err != nil {
+		return nil, c.err
+	}
+	l := &Limiter{store: store, fall: fallback{failure: c.failure}}
+	if err := l.SetLimits(c.limits...); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// SetLimits changes the limits. What was taken stays taken: a limit that is
+// raised gives the difference, one that is lowered below what was taken gives
+// nothing until enough has come back. Limits are the same as before if they have
+// the same name.
+func (l *Limiter) SetLimits(limits ...Limit) error {
+	if n := len(limits); n < 1 || n > driver.MaxTakes {
+		return &LimitError{Reason: fmt.Sprintf("%d limits: a Limiter has 1 to %d", n, driver.MaxTakes)}
+	}
+	now := time.Now()
+	names := make(map[string]bool, len(limits))
+	for _, limit := range limits {
+		if err := limit.check(now); err != nil {
+			return err
+		}
+		switch {
+		case limit.name == "" && len(limits) > 1:
+			return &LimitError{Reason: fmt.Sprintf("%v has no name: each of several limits needs one (Named)", limit)}
+		case limit.name == "" && limit.all:
+			return &LimitError{Reason: fmt.Sprintf("%v counts all keys together and needs a name to count them under (Named)", limit)}
+		case names[limit.name]:
+			return &LimitError{Reason: fmt.Sprintf("two limits are named %q", limit.name)}
+		}
+		names[limit.name] = true
+	}
+	all := append([]Limit(nil), limits...)
+	l.limits.Store(&all)
+	return nil
+}
+
+// Limits are the limits in force.
+func (l *Limiter) Limits() []Limit { return append([]Limit(nil), *l.limits.Load()...) }
+
+// Allow asks for one: Result.OK says whether it may be done now. A refusal is no
+// error and has consumed nothing. After an error the request may have been
+// counted if errors.Is(err, ErrUnknown); with FailOpen, FailClosed or FailLocal a
+// store that fails is no error.
+//
+// Under a LeakyBucket who is allowed has to wait for Result.Wait before he acts;
+// Wait does so.
+func (l *Limiter) Allow(ctx context.Context, key string) (Result, error) {
+	return l.AllowN(ctx, key, 1)
+}
+
+// AllowN asks for n at once, all or nothing.
+func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (Result, error) {
+	if n < 1 {
+		return Result{}, &LimitError{Key: key, Reason: fmt.Sprintf("a cost of %d: it must be positive (Peek asks without taking)", n)}
+	}
+	return l.ask(ctx, key, n)
+}
+
+// Peek tells how a key stands. It takes nothing and adds no key.
+func (l *Limiter) Peek(ctx context.Context, key string) (Result, error) {
+	return l.ask(ctx, key, 0)
+}
+
+// Forget makes a key fresh. Limits that count ForAll are left alone.
+func (l *Limiter) Forget(ctx context.Context, key string) error {
+	limits, r, err := l.request(key, 0)
+	if err != nil {
+		return err
+	}
+	r.Mode = driver.Forget
+	r.Takes = r.Takes[:0]
+	for i, t := range r.Takes[:len(limits)] {
+		if !limits[i].all {
+			r.Takes = append(r.Takes, t)
+		}
+	}
+	if len(r.Takes) == 0 {
+		return nil
+	}
+	_, err = l.store.Take(ctx, r)
+	return wrap("forget", key, err)
+}
+
+// key is what the limit is counted under in the store. Several limits of one
+// decision must lie in one slot of a Redis Cluster, so that their keys are tagged.
+func (l Limit) key(key string, several bool) string {
+	switch {
+	case l.all:
+		return l.name
+	case l.name == "":
+		return key
+	case several && !strings.ContainsAny(key, "{}"):
+		return l.name + "/{" + key + "}"
+	}
+	return l.name + "/" + key
+}
+
+// request asks all limits for n of a key.
+func (l *Limiter) request(key string, n int64) (limits []Limit, r driver.TakeRequest, err error) {
+	if err := driver.CheckKey(key); err != nil {
+		return nil, r, err
+	}
+	limits = *l.limits.Load()
+	r.Takes = make([]driver.Take, len(limits))
+	var now time.Time
+	for i, limit := range limits {
+		if limit.calendar.unit != 0 && now.IsZero() {
+			now = time.Now()
+		}
+		r.Takes[i] = driver.Take{Key: limit.key(key, len(limits) > 1), Limit: limit.at(now), Cost: limit.cost(n)}
+	}
+	return limits, r, nil
+}
+
+func (l *Limiter) ask(ctx context.Context, key string, n int64) (Result, error) {
+	limits, r, err := l.request(key, n)
+	if err != nil {
+		return Result{}, err
+	}
+	t, by, err := l.fall.take(ctx, l.store, r)
+	if err != nil {
+		return Result{}, wrap("ask about", key, err)
+	}
+	return result(limits, r, t, by, key, n), nil
+}
+
+func result(limits []Limit, r driver.TakeRequest, t driver.Taken, by Source, key string, n int64) Result {
+	out := Result{
+		OK: t.OK, Key: key, Cost: n, By: by, At: time.UnixMicro(t.At),
+		Wait: t.Wait, RetryAfter: t.Retry,
+		Limits: make([]LimitResult, len(limits)),
+	}
+	tightest := 0
+	for i, x := range t.Limits {
+		rule := r.Takes[i].Limit
+		out.Limits[i] = LimitResult{
+			Name: limits[i].name, OK: x.OK, Limit: rule.Capacity(), Remaining: x.Remaining, Period: period(rule, t.At),
+			Wait: x.Wait, RetryAfter: x.Retry, NextAfter: x.Next, ResetAfter: x.Reset,
+		}
+		if tighter(out.Limits[i], out.Limits[tightest]) {
+			tightest = i
+		}
+		out.ResetAfter = max(out.ResetAfter, x.Reset)
+	}
+	one := out.Limits[tightest]
+	out.Name, out.Limit, out.Remaining, out.NextAfter = one.Name, one.Limit, one.Remaining, one.NextAfter
+	return out
+}
+
+// tighter reports whether a says more about why, or how soon, somebody is
+// refused than b.
+func tighter(a, b LimitResult) bool {
+	switch {
+	case a.OK != b.OK:
+		return !a.OK
+	case !a.OK && a.RetryAfter != b.RetryAfter:
+		return a.RetryAfter > b.RetryAfter
+	}
+	return a.Remaining < b.Remaining
+}
+
+// period is the length of the window, or the time to fill a bucket.
+func period(l driver.Limit, at int64) time.Duration {
+	switch {
+	case l.Windows[0] != 0:
+		for i := 1; i < len(l.Windows); i++ {
+			if at < l.Windows[i] {
+				return time.Duration(l.Windows[i]-l.Windows[i-1]) * time.Microsecond
+			}
+		}
+	case l.Burst > 0:
+		if us, ok := share(l.Burst, l.Period.Microseconds(), l.N); ok {
+			return time.Duration(us) * time.Microsecond
+		}
+	}
+	return l.Period
+}
+
+// share is a·b/c, rounded down, if that can be counted.
+func share(a, b, c int64) (int64, bool) {
+	if a < 0 || b < 0 || c <= 0 {
+		return 0, false
+	}
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	if hi >= uint64(c) {
+		return 0, false
+	}
+	q, _ := bits.Div64(hi, lo, uint64(c))
+	return int64(q), q < 1<<62/1000
+}
+
+func wrap(what, key string, err error) error {
+	var k *KeyError
+	var l *LimitError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &k), errors.As(err, &l):
+		return err
+	}
+	return fmt.Errorf("ratelimit: %s %q: %w", what, key, err)
+}

@@ -1,0 +1,118 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Never is the RetryAfter of a cost that no waiting helps.
+const Never = driver.Never
+
+// A Result is a decision, and how the key stands after it. Waits are rounded up
+// to microseconds; none is early.
+type Result struct {
+	OK   bool
+	Key  string
+	Cost int64
+	By   Source    // who decided
+	At   time.Time // when, by the clock of the store
+
+	// Wait is how long to wait before acting on an OK: above 0 under a
+	// LeakyBucket alone, and 0 after Limiter.Wait, which has waited.
+	Wait time.Duration
+
+	// RetryAfter is when the same cost will be allowed if nothing else is
+	// taken meanwhile; Never if it is above a limit; 0 if OK.
+	RetryAfter time.Duration
+
+	// ResetAfter is when all limits are as good as fresh.
+	ResetAfter time.Duration
+
+	// Name, Limit, Remaining and NextAfter are those of the tightest limit: of
+	// the one that refuses for longest, else of the one of which least is left.
+	Name      string
+	Limit     int64
+	Remaining int64
+	NextAfter time.Duration
+
+	Limits []LimitResult // in the order of New
+}
+
+// LimitResult is what one limit says.
+type LimitResult struct {
+	Name      string
+	OK        bool
+	Limit     int64         // the largest cost that is ever allowed: the burst of a bucket
+	Period    time.Duration // the length of its window; how long an empty bucket takes to fill
+	Remaining int64         // the largest cost that is allowed now
+	Wait      time.Duration
+
+	RetryAfter time.Duration // 0 if OK
+	NextAfter  time.Duration // until Remaining grows; 0 if it is Limit
+	ResetAfter time.Duration // until all has come back
+}
+
+// Source says who decided.
+type Source uint8
+
+const (
+	ByStore  Source = iota // the store, exactly
+	ByOpen                 // FailOpen: the store failed, so it is allowed
+	ByClosed               // FailClosed: the store failed, so it is refused
+	ByLocal                // FailLocal: the store failed, so this process decided about its share
+)
+
+func (s Source) String() string {
+	return [...]string{"store", "open", "closed", "local"}[min(s, ByLocal)]
+}
+
+// Errors of package driver, for those who do not import it.
+type (
+	// KeyError refuses a key.
+	KeyError = driver.KeyError
+	// LimitError refuses a limit or a cost.
+	LimitError = driver.LimitError
+	// ClockError says that the clocks of this machine and of the store are too
+	// far apart for windows of a calendar.
+	ClockError = driver.ClockError
+)
+
+var (
+	// ErrUnavailable says that the store could not be asked, and nothing was
+	// taken.
+	ErrUnavailable = driver.ErrUnavailable
+
+	// ErrUnknown says that the request may have been counted.
+	ErrUnknown = driver.ErrUnknown
+
+	// ErrRefused is what errors.Is finds in every *RefusedError.
+	ErrRefused = errors.New("above the limit")
+
+	// ErrSettled says that a Reservation was committed or cancelled before.
+	ErrSettled = errors.New("the reservation was settled before")
+)
+
+// RefusedError is why Wait or Reserve gave up: Result.RetryAfter is later than
+// the deadline, or Never.
+type RefusedError struct{ Result Result }
+
+// Is makes errors.Is(err, ErrRefused) true.
+func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
+
+func (e *RefusedError) Error() string {
+	r := e.Result
+	name := ""
+	if r.Name != "" {
+		name = " by " + r.Name
+	}
+	switch {
+	case r.By == ByClosed:
+		return fmt.Sprintf("ratelimit: %q: the store is out of reach, and nothing is allowed without it", r.Key)
+	case r.RetryAfter == Never:
+		return fmt.Sprintf("ratelimit: a cost of %d for %q is refused%s: more than %d is never allowed", r.Cost, r.Key, name, r.Limit)
+	}
+	return fmt.Sprintf("ratelimit: a cost of %d for %q is refused%s: %d of %d remain, retry after %v", r.Cost, r.Key, name, r.Remaining, r.Limit, r.RetryAfter)
+}

@@ -1,0 +1,293 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// keepIDs is how long the store remembers a request that may be repeated.
+const keepIDs = time.Minute
+
+// longestTurn is how far ahead Wait takes turns if its context has no deadline.
+const longestTurn = 24 * time.Hour
+
+// Wait waits until one is allowed, and takes it. If the context's deadline comes
+// first it fails at once, with a *RefusedError, and has consumed nothing; if
+// the context ends while it waits, what it took is given back as far as nobody
+// was promised what follows.
+//
+// Under TokenBucket and LeakyBucket whoever waits has a turn of his own in the
+// store: first come, first served, whatever the processes. Under windows the
+// waiters of one process stand in line and the first of them asks again when
+// told to; between processes the order is not kept.
+func (l *Limiter) Wait(ctx context.Context, key string) (Result, error) { return l.WaitN(ctx, key, 1) }
+
+// WaitN waits for n at once.
+func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Result, error) {
+	if n < 1 {
+		return Result{}, &LimitError{Key: key, Reason: "a cost must be positive"}
+	}
+	if !l.turns() {
+		refused, err := l.lines.enter(ctx, key)
+		switch {
+		case err != nil:
+			return Result{}, wrap("wait for", key, err)
+		case refused != nil:
+			refused.Cost = n
+			return *refused, &RefusedError{*refused}
+		}
+		defer l.lines.leave(key)
+	}
+	for {
+		res, err := l.reserve(ctx, key, n, true)
+		if err != nil {
+			return Result{}, err
+		}
+		r := res.Result
+		wait := r.Wait
+		if !r.OK {
+			if wait = r.RetryAfter; tooLate(ctx, wait) {
+				return r, &RefusedError{r}
+			}
+			l.lines.refused(key, r)
+		}
+		if err := sleep(ctx, wait); err != nil {
+			if r.OK {
+				res.abandon(ctx)
+			}
+			return Result{}, wrap("wait for", key, err)
+		}
+		if r.OK {
+			r.Wait = 0
+			return r, nil
+		}
+	}
+}
+
+// turns reports whether every limit gives turns.
+func (l *Limiter) turns() bool {
+	for _, limit := range *l.limits.Load() {
+		if limit.rule.Algorithm != driver.TokenBucket && limit.rule.Algorithm != driver.LeakyBucket {
+			return false
+		}
+	}
+	return true
+}
+
+func tooLate(ctx context.Context, wait time.Duration) bool {
+	deadline, ok := ctx.Deadline()
+	return wait == Never || ok && time.Until(deadline) < wait
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// lines let the waiters of one process pass one by one.
+type lines struct {
+	mu  sync.Mutex
+	all map[string]*line
+}
+
+type line struct {
+	turn    chan struct{} // holds a token while nobody is at the front; those who wait for it are served in order
+	members int
+
+	// What the front was told, and until when it stands: nobody behind it is
+	// let in sooner.
+	told  Result
+	until time.Time
+}
+
+// enter waits for the front, unless the context's deadline comes before even
+// those can be let in who are there.
+func (ls *lines) enter(ctx context.Context, key string) (*Result, error) {
+	ls.mu.Lock()
+	if ls.all == nil {
+		ls.all = make(map[string]*line)
+	}
+	ln := ls.all[key]
+	if ln == nil {
+		ln = &line{turn: make(chan struct{}, 1)}
+		ln.turn <- struct{}{}
+		ls.all[key] = ln
+	}
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(ln.until) {
+		r := ln.told
+		r.RetryAfter = time.Until(ln.until)
+		ls.mu.Unlock()
+		return &r, nil
+	}
+	ln.members++
+	ls.mu.Unlock()
+	select {
+	case <-ln.turn:
+		return nil, nil
+	case <-ctx.Done():
+		ls.drop(key, ln)
+		return nil, context.Cause(ctx)
+	}
+}
+
+// leave lets the next one to the front.
+func (ls *lines) leave(key string) {
+	ls.mu.Lock()
+	ln := ls.all[key]
+	ln.until = time.Time{}
+	ls.mu.Unlock()
+	ls.drop(key, ln)
+	ln.turn <- struct{}{}
+}
+
+func (ls *lines) drop(key string, ln *line) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ln.members--; ln.members == 0 {
+		delete(ls.all, key)
+	}
+}
+
+// refused notes what the front was told.
+func (ls *lines) refused(key string, r Result) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ln := ls.all[key]; ln != nil && r.RetryAfter != Never {
+		ln.told, ln.until = r, time.Now().Add(r.RetryAfter)
+	}
+}
+
+// A Reservation is what Reserve took, until it is settled.
+type Reservation struct {
+	// Result is the decision: not OK if nothing was reserved.
+	Result Result
+
+	l     *Limiter
+	id    string
+	taken driver.Taken
+
+	mu      sync.Mutex
+	costs   map[string]int64 // by the name of the limit
+	settled bool
+}
+
+// Reserve takes n in advance, for something whose cost is known when it is over:
+// Commit settles the difference, Cancel gives all back. A holder that never does
+// either has consumed n. If it is refused, Result.OK is false and there is
+// nothing to settle.
+//
+// A request whose answer was lost is repeated once, and counted once.
+func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
+	if n < 1 {
+		return nil, &LimitError{Key: key, Reason: "a cost must be positive"}
+	}
+	return l.reserve(ctx, key, n, false)
+}
+
+func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait bool) (*Reservation, error) {
+	limits, r, err := l.request(key, n)
+	if err != nil {
+		return nil, err
+	}
+	r.ID, r.Keep = driver.NewID(), keepIDs
+	if wait {
+		r.MaxWait = longestTurn
+		if deadline, ok := ctx.Deadline(); ok {
+			r.MaxWait = max(min(r.MaxWait, time.Until(deadline)), 0)
+		}
+	}
+	res := &Reservation{l: l, id: r.ID, costs: make(map[string]int64)}
+	for i, limit := range limits {
+		res.costs[limit.name] = r.Takes[i].Cost
+	}
+	t, by, err := l.fall.take(ctx, l.store, r)
+	if errors.Is(err, ErrUnknown) && ctx.Err() == nil {
+		t, by, err = l.fall.take(ctx, l.store, r)
+	}
+	if err != nil {
+		return nil, wrap("reserve", key, err)
+	}
+	res.taken, res.Result = t, result(limits, r, t, by, key, n)
+	res.settled = !t.OK
+	return res, nil
+}
+
+// Commit settles what was reserved with what it came to: the rest is given back
+// as far as it still counts, and what is missing is taken whether or not it is
+// allowed, as debt of at most one more limit. A cost of 0 is Cancel.
+//
+// It may be repeated after an error. Otherwise a second call answers ErrSettled.
+func (r *Reservation) Commit(ctx context.Context, actual int64) error {
+	if actual < 0 {
+		return &LimitError{Key: r.Result.Key, Reason: "a cost must not be negative"}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.settled {
+		return ErrSettled
+	}
+	if r.Result.By != ByStore { // the store knows nothing of it
+		r.settled = true
+		return nil
+	}
+	now := time.Now()
+	back := driver.TakeRequest{Mode: driver.GiveBack, At: r.taken.At, Wait: r.taken.Wait}
+	more := driver.TakeRequest{Mode: driver.TakeAnyway, ID: r.id + "-", Keep: keepIDs}
+	limits := *r.l.limits.Load()
+	for _, limit := range limits {
+		had, known := r.costs[limit.name]
+		if !known {
+			continue // the limits have changed
+		}
+		t := driver.Take{Key: limit.key(r.Result.Key, len(limits) > 1), Limit: limit.at(now)}
+		switch cost := limit.cost(actual); {
+		case cost < had:
+			t.Cost = had - cost
+			back.Takes = append(back.Takes, t)
+		case cost > had:
+			t.Cost = cost - had
+			more.Takes = append(more.Takes, t)
+		}
+	}
+	for _, q := range []driver.TakeRequest{back, more} {
+		if q.Takes == nil {
+			continue
+		}
+		if _, err := r.l.store.Take(ctx, q); err != nil {
+			return wrap("settle", r.Result.Key, err)
+		}
+		for i := range q.Takes { // done, whatever becomes of the other half
+			for _, limit := range limits {
+				if limit.key(r.Result.Key, len(limits) > 1) == q.Takes[i].Key {
+					r.costs[limit.name] = limit.cost(actual)
+				}
+			}
+		}
+	}
+	r.settled = true
+	return nil
+}
+
+// Cancel gives back all that was reserved.
+func (r *Reservation) Cancel(ctx context.Context) error { return r.Commit(ctx, 0) }
+
+// abandon gives back a turn that nobody waits for any more, although the
+// context has ended.
+func (r *Reservation) abandon(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = r.Cancel(ctx) // what cannot be given back was consumed
+}

@@ -3,6 +3,7 @@ package mysqlstore
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"time"
 
@@ -100,10 +101,14 @@ func (s *Store) serve(key string) {
 		}
 		fx, err := s.transact(b, key)
 		b.cancel()
+		s.tell(fx)
 		for _, o := range b.ops {
 			o.done <- err
 		}
-		s.tell(fx)
+		// Those who were woken come now, as a rule, and share the next one.
+		for range 3 {
+			runtime.Gosched()
+		}
 	}
 }
 

@@ -40,6 +40,7 @@ func TestCombined(t *testing.T) {
 	mine, locked, used := hold(t, s, writer("mine")), hold(t, s, writer("locked")), hold(t, s, writer("used"))
 	held, wanted := hold(t, s, writer("held")), hold(t, s, writer("wanted"))
 	waiter := join(t, s, writer("wanted"))
+	stay(t, s)
 	reader := writer("read")
 	reader.Weight = 1
 	hold(t, s, reader)

@@ -29,7 +29,11 @@ func TestContract(t *testing.T) {
 			server := testserver.Postgres(tb{t})
 			locks := make([]driver.Locks, n)
 			for i := range locks {
-				s := openAt(t, server.URL("postgres"))
+				open := openAt
+				if i%2 == 0 {
+					open = openDirect
+				}
+				s := open(t, server.URL("postgres"))
 				servers.Store(s, server)
 				locks[i] = s
 			}
@@ -107,6 +111,21 @@ func newPool(t drivertest.T, url string, change ...func(*pgxpool.Config)) *pgxpo
 func openAt(t drivertest.T, url string, opts ...Option) *Store {
 	t.Helper()
 	return openOn(t, newPool(t, url), opts...)
+}
+
+// openDirect is openAt with connections like those of Open.
+func openDirect(t drivertest.T, url string, opts ...Option) *Store {
+	t.Helper()
+	s := openOn(t, newPool(t, url, likeOpen), opts...)
+	if !s.direct {
+		t.Errorf("the settings of the connections were not noticed")
+	}
+	return s
+}
+
+func likeOpen(c *pgxpool.Config) {
+	c.ConnConfig.RuntimeParams["enable_seqscan"] = "off"
+	c.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 }
 
 func openOn(t drivertest.T, pool *pgxpool.Pool, opts ...Option) *Store {

@@ -80,6 +80,12 @@ func mustRefuse(t *testing.T, s *Store, key string) {
 	}
 }
 
+// stay keeps all claims alive, however slow the machine is.
+func stay(t *testing.T, s *Store) {
+	t.Helper()
+	exec(t, s, `UPDATE baton_claim SET ends = ends + interval '1 hour'`)
+}
+
 // exec runs SQL as somebody else would.
 func exec(t *testing.T, s *Store, sql string, args ...any) {
 	t.Helper()

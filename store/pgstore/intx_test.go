@@ -46,7 +46,7 @@ func holders(t *testing.T, s *Store) map[string]driver.Claim {
 // places in line do not wait for the transaction.
 func TestInTx(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(t *testing.T, s *Store, c driver.Claim){
+	ends := map[string]func(t *testing.T, s *Store, c driver.Claim){
 		"expired": func(t *testing.T, s *Store, c driver.Claim) {
 			s.Renew(t.Context(), []driver.Claim{c}, 50*time.Millisecond)
 			eventually(t, "the end", 10*time.Second, func() bool {
@@ -60,11 +60,16 @@ func TestInTx(t *testing.T) {
 				t.Errorf("break %q: %d holders, %v", c.Key, n, err)
 			}
 		},
-	} {
+	}
+	ends["released directly"] = ends["released"]
+	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, url := database(t)
 			s, other := openAt(t, url), openAt(t, url)
+			if name == "released directly" {
+				s = openDirect(t, url)
+			}
 			exec(t, s, `CREATE TABLE work (what text)`)
 			for kind, c := range holders(t, s) {
 				tx := begin(t, s, pgx.ReadCommitted)

@@ -26,7 +26,8 @@ const (
 	isOtherwise // held with another capacity
 )
 
-// Acquire implements driver.Locks, in one round trip, contended or not.
+// Acquire implements driver.Locks, in one round trip; in two on finding that
+// others want the key, too, when that was not known.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := driver.CheckRequest(r, traits); err != nil {
 		return driver.Grant{}, err
@@ -41,7 +42,14 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	var err error
 	if r.Exclusive() && !r.Retry && r.Ticket == 0 {
 		o := &operation{claim: r.Claim, ttl: r.TTL, queue: r.Queue}
-		if err = s.combiner.do(ctx, o, alone); err == nil && o.served {
+		err = s.combiner.do(ctx, o, func() error {
+			if token, err := s.acquireDirectly(ctx, r); err != nil || token > 0 {
+				o.grant, o.served = driver.Grant{Token: token, Ticket: token, TTL: r.TTL}, err == nil
+				return err
+			}
+			return alone()
+		})
+		if err == nil && o.served {
 			if o.grant.Waiting {
 				s.hints.watchers.Waits(r.Key, r.ID, o.grant.Ticket)
 			}
@@ -92,14 +100,17 @@ func readAnswer(text string) (a answer) {
 	return a
 }
 
-// Release implements driver.Locks, in one round trip. If somebody waits, the
-// next are granted in the same commit.
+// Release implements driver.Locks, in one round trip, or two like Acquire. If
+// somebody waits, the next are granted in the same commit.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := driver.CheckClaim(c); err != nil {
 		return err
 	}
 	var text string
 	err := s.combiner.do(ctx, &operation{claim: c}, func() error {
+		if done, err := s.releaseDirectly(ctx, c); err != nil || done {
+			return err
+		}
 		return s.row(ctx, releaseSQL, []any{[]byte(c.Key), c.ID, c.Ticket}, &text)
 	})
 	if err != nil || text == "" {

@@ -140,6 +140,8 @@ func (c Config) pool(plain bool) (*pgxpool.Config, error) {
 	cc.RuntimeParams = map[string]string{"application_name": application}
 	if !plain {
 		cc.RuntimeParams["default_transaction_isolation"] = "read committed"
+		cc.RuntimeParams["enable_seqscan"] = "off" // see Store.direct
+		cc.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 		cc.RuntimeParams["lock_timeout"] = lockTimeout
 		cc.RuntimeParams["idle_in_transaction_session_timeout"] = "10s"
 		if c.Schema != "" {

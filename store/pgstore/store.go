@@ -24,6 +24,7 @@ type Store struct {
 	pool   *pgxpool.Pool
 	owned  bool // the pool is ours to close
 	pooled bool // there is a pooler between us and the server
+	direct bool // plans use indexes in statements outside functions, too
 	wrap   atomic.Bool
 	closed atomic.Bool
 
@@ -88,6 +89,10 @@ func Pooler() Option { return func(o *options) { o.pooler = true } }
 //
 // The pool's connections serve all requests, however many wait. One more,
 // which is taken out of the pool, listens.
+//
+// A lock that nobody else wants costs the server less if its connections have
+// enable_seqscan off and plan_cache_mode force_generic_plan, as those of Open
+// have.
 func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Store, error) {
 	return newStore(ctx, pool, false, opts)
 }
@@ -115,13 +120,15 @@ func (s *Store) probe(ctx context.Context, o options) error {
 	}
 	defer conn.Release()
 	var pid uint32
-	var encoding string
+	var encoding, scans string
 	var standby bool
-	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid(), current_setting('server_encoding'), pg_is_in_recovery()`, pgx.QueryExecModeExec).Scan(&pid, &encoding, &standby); err != nil {
+	if err := conn.QueryRow(ctx, `SELECT pg_backend_pid(), current_setting('server_encoding'), pg_is_in_recovery(), current_setting('enable_seqscan')`,
+		pgx.QueryExecModeExec).Scan(&pid, &encoding, &standby, &scans); err != nil {
 		return failure(ctx, err)
 	}
 	// A pooler answers with a number of its own when it is connected to.
 	s.pooled = o.pooler || pid != conn.Conn().PgConn().PID()
+	s.direct = scans == "off" && !s.pooled
 	if encoding != "UTF8" && encoding != "SQL_ASCII" {
 		return &EncodingError{encoding}
 	}

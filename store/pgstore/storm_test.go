@@ -41,7 +41,11 @@ func TestNoDeadlockSurfaces(t *testing.T) {
 			var stores []*Store
 			for i := range 4 {
 				conns := []int32{1, 2, 16, 16}[i] // with few, requests are combined
-				stores = append(stores, openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = conns }), func(o *options) {
+				stores = append(stores, openOn(t, newPool(t, url, func(c *pgxpool.Config) {
+					if c.MaxConns = conns; i%2 == 1 {
+						likeOpen(c)
+					}
+				}), func(o *options) {
 					o.idle, o.sweep = time.Millisecond, 20*time.Millisecond
 				}))
 			}

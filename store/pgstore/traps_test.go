@@ -48,12 +48,19 @@ func TestPoolerIsNoticed(t *testing.T) {
 func TestTimeIsReadAfterTheWait(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
-	s := openAt(t, url)
-	release(t, s, hold(t, s, writer("k")))
+	plain, direct := openAt(t, url), openDirect(t, url)
+	release(t, plain, hold(t, plain, writer("k")))
 	for name, blocker := range map[string]string{
 		"locked":  `SELECT FROM baton_lock WHERE k = 'k' FOR UPDATE`,
 		"changed": `UPDATE baton_lock SET owner = owner WHERE k = 'k'`,
+
+		"locked, functions":  `SELECT FROM baton_lock WHERE k = 'k' FOR UPDATE`,
+		"changed, functions": `UPDATE baton_lock SET owner = owner WHERE k = 'k'`,
 	} {
+		s := direct
+		if strings.HasSuffix(name, "functions") {
+			s = plain
+		}
 		tx := begin(t, s, pgx.ReadCommitted)
 		if _, err := tx.Exec(t.Context(), blocker); err != nil {
 			t.Fatal(err)
@@ -95,6 +102,7 @@ func TestSettingsOfTheUserAreOverridden(t *testing.T) {
 		{"default_transaction_isolation": "serializable"},
 		{"default_transaction_isolation": "repeatable read", "synchronous_commit": "off"},
 		{"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan", "standard_conforming_strings": "off"},
+		{"enable_seqscan": "off", "default_transaction_isolation": "serializable"},
 		{"timezone": "Asia/Kathmandu", "intervalstyle": "sql_standard", "datestyle": "german", "extra_float_digits": "0", "bytea_output": "escape"},
 	} {
 		t.Run(fmt.Sprint(settings), func(t *testing.T) {
@@ -110,9 +118,9 @@ func TestSettingsOfTheUserAreOverridden(t *testing.T) {
 						g, err := s.Acquire(t.Context(), r)
 						for err == nil && g.Waiting {
 							answer := s.Renew(t.Context(), []driver.Claim{with(r, g)}, r.TTL)[0]
-							err, g.Waiting = answer.Err, answer.State == driver.Waiting
+							err, g = answer.Err, answer.Grant
 						}
-						if err == nil {
+						if err == nil && g.Token > 0 { // else the machine was slow
 							err = s.Release(t.Context(), with(r, g))
 						}
 						if err != nil {
@@ -196,7 +204,10 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 		}
 		return commit(turnSQL, []byte("k"), endIDs, tickets, ids, owners, ttls, "")
 	}
-	c, d, e := writer("k"), writer("k"), writer("k")
+	direct := func(r driver.Request) string {
+		return commit(directAcquireSQL, []byte(r.Key), r.ID, r.Owner, "", r.TTL.Microseconds())
+	}
+	c, d, e, f := writer("k"), writer("k"), writer("k"), writer("d")
 	for i, step := range []struct{ what, got, want string }{
 		{"a combined grant of a new key", many("m", "-"), "on"},
 		{"a combined release and a grant", many("n", "m"), "on"},
@@ -218,6 +229,10 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 		{"the end of a place in line", turn([]driver.Request{b}), "off"},
 		{"a grant at once", turn([]driver.Request{d}, e), "on"},
 		{"the end of the last", turn([]driver.Request{e}), "off"},
+		{"a direct grant of a new key", direct(f), "on"},
+		{"a direct refusal", direct(writer("d")), "off"},
+		{"a direct release", commit(directReleaseSQL, []byte("d"), f.ID), "off"},
+		{"a direct grant", direct(writer("d")), "on"},
 		{"an uncontended grant", acquire(a), "on"},
 		{"an uncontended release", end(a), "off"},
 	} {

@@ -59,6 +59,7 @@ func TestTurn(t *testing.T) {
 	s := openAt(t, url)
 	first := hold(t, s, writer("k"))
 	second, leaves, third := join(t, s, writer("k")), join(t, s, writer("k")), join(t, s, writer("k"))
+	stay(t, s)
 	told := make(chan driver.Hint, 9)
 	defer s.Watch(second, func(h driver.Hint) { told <- h })()
 
@@ -67,6 +68,7 @@ func TestTurn(t *testing.T) {
 	wrong.ID = driver.NewID()
 	strangers := []*operation{{claim: wrong}, {claim: with(writer("k"), driver.Grant{Ticket: 1})}}
 	sendTurn(t, s, "k", append([]*operation{a, {claim: leaves}, b, {claim: first}}, strangers...)...)
+	stay(t, s)
 	mustServe(t, false, strangers...)
 	mustBe(t, s, first, driver.Lost)
 	mustBe(t, s, leaves, driver.Lost)
@@ -85,6 +87,7 @@ func TestTurn(t *testing.T) {
 	}
 
 	for _, c := range []driver.Claim{second, third, fourth, fifth} {
+		stay(t, s)
 		mustBe(t, s, c, driver.Held)
 		end := &operation{claim: c}
 		sendTurn(t, s, "k", end)
@@ -110,12 +113,14 @@ func TestTurnGrantsAtOnce(t *testing.T) {
 		t.Errorf("the first: served is %v, %+v", a.served, g)
 	}
 	waiter := placed(t, b)
+	stay(t, s)
 	info, err := s.Inspect(t.Context(), "k")
 	if err != nil || len(info.Holders) != 1 || info.Holders[0].Remaining < 30*time.Second {
 		t.Errorf("%+v, %v, want one holder for a minute", info, err)
 	}
 	a.claim.Ticket = a.grant.Ticket
 	release(t, s, a.claim)
+	stay(t, s)
 	mustBe(t, s, waiter, driver.Held)
 }
 
@@ -168,7 +173,9 @@ func TestTurnLeavesAlone(t *testing.T) {
 	w := placing(writer("r"))
 	sendTurn(t, s, "r", w, &operation{claim: one})
 	waiter := placed(t, w)
+	stay(t, s)
 	sendTurn(t, s, "r", &operation{claim: other})
+	stay(t, s)
 	mustBe(t, s, waiter, driver.Held)
 }
 
@@ -180,7 +187,9 @@ func TestTurnRespectsInTx(t *testing.T) {
 	fast := hold(t, s, writer("fast"))
 	first := hold(t, s, writer("queue"))
 	next := join(t, s, writer("queue"))
+	stay(t, s)
 	release(t, s, first)
+	stay(t, s)
 	mustBe(t, s, next, driver.Held)
 	for _, c := range []driver.Claim{fast, next} {
 		tx := begin(t, s, pgx.ReadCommitted)
@@ -191,11 +200,12 @@ func TestTurnRespectsInTx(t *testing.T) {
 		sendTurn(t, s, c.Key, w, end)
 		mustServe(t, true, end)
 		waiter := placed(t, w)
+		exec(t, s, `UPDATE baton_claim SET ends = ends + interval '1 hour' WHERE seq = $1`, waiter.Ticket)
 		mustBe(t, s, waiter, driver.Waiting)
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "a grant", 20*time.Second, func() bool { return state(t, s, waiter) == driver.Held })
+		mustBe(t, s, waiter, driver.Held)
 	}
 }
 
@@ -206,7 +216,9 @@ func TestTurnWaitsForARenewal(t *testing.T) {
 	s := openAt(t, url)
 	first := hold(t, s, writer("k"))
 	next := join(t, s, writer("k"))
+	stay(t, s)
 	release(t, s, first)
+	stay(t, s)
 	tx := begin(t, s, pgx.ReadCommitted)
 	if _, err := tx.Exec(t.Context(), `UPDATE baton_claim SET ends = clock_timestamp() + interval '1 minute' WHERE seq = $1`, next.Ticket); err != nil {
 		t.Fatal(err)
@@ -305,7 +317,9 @@ func TestTurnIsNotWaitedForLong(t *testing.T) {
 	first := hold(t, s, writer("k"))
 	q := stalled(t, s, "k")
 	waiter := join(t, s, writer("k"))
+	stay(t, s)
 	release(t, s, first)
+	stay(t, s)
 	mustBe(t, s, waiter, driver.Held)
 	if len(q.all) > 0 {
 		t.Errorf("%d are left in the queue", len(q.all))
@@ -374,6 +388,7 @@ func TestTurnAnswerCut(t *testing.T) {
 	plain := openAt(t, url)
 	first := hold(t, s, writer("k"))
 	second := join(t, s, writer("k"))
+	stay(t, s)
 	fresh := queued(writer("k"))
 	sprung := proxy.CutAfterRequest(func(request []byte) bool { return bytes.Contains(request, []byte(fresh.ID)) })
 	_, err := s.Acquire(t.Context(), fresh)
@@ -386,6 +401,7 @@ func TestTurnAnswerCut(t *testing.T) {
 	if err != nil || !g.Waiting {
 		t.Fatalf("asked again: %+v, %v", g, err)
 	}
+	stay(t, s)
 	info, err := plain.Inspect(t.Context(), "k")
 	if err != nil || len(info.Waiters) != 2 {
 		t.Errorf("%+v, %v, want two waiters", info, err)
@@ -400,5 +416,6 @@ func TestTurnAnswerCut(t *testing.T) {
 	if err := s.Release(t.Context(), first); !errors.Is(err, driver.ErrLost) {
 		t.Errorf("released again: %v, want driver.ErrLost", err)
 	}
+	stay(t, plain)
 	mustBe(t, plain, second, driver.Held)
 }

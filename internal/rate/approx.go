@@ -18,6 +18,9 @@ func NewApprox(limit, period int64) (*Approx, error) {
 	if err := checkWindow(limit, period); err != nil {
 		return nil, err
 	}
+	if err := checkWindow(limit, 2*period); err != nil { // so long does it count
+		return nil, err
+	}
 	a := &Approx{Limit: limit, Period: period, Grain: 1}
 	for {
 		if hi, lo := bits.Mul64(uint64(8*limit), uint64(period/a.Grain)); hi == 0 && lo < exact {

@@ -337,7 +337,7 @@ func TestLimitsAreRefused(t *testing.T) {
 	for _, err := range []error{
 		second(NewFixed(0, 1, 0)), second(NewFixed(1, 0, 0)), second(NewFixed(exact, 1, 0)), second(NewFixed(1, exact, 0)), second(NewFixed(-1, 1, 0)),
 		second(NewSliding(1, 10, 3, true)), second(NewSliding(1, 10, 0, true)), second(NewSliding(1, 10_000, MaxParts+1, true)),
-		second(NewApprox(exact/8, 3600*sec+1)), second(NewLog(MaxLog+1, 1)),
+		second(NewApprox(exact/8, 3600*sec+1)), second(NewApprox(1, 3e15)), second(NewSliding(1, 3e15, 1, true)), second(NewLog(MaxLog+1, 1)),
 		second(NewBucket(1, 1, 0)), second(NewBucket(1, 1, exact/4)), second(NewBucket(exact/8, exact/8-1, 1000)), second(NewBucket(1, 3600*sec, 1_000_000)),
 		second(NewQueue(1, 1, 5, 6)), second(NewQueue(1, 1, 5, -1)), second(NewCalendar(0, [4]int64{1, 2, 3, 4})), second(NewCalendar(1, [4]int64{1, 2, 2, 4})),
 	} {

@@ -75,6 +75,9 @@ func NewSliding(limit, period, parts int64, strict bool) (*Window, error) {
 	if strict {
 		w.Life += w.Part
 	}
+	if err := checkWindow(limit, w.Life); err != nil {
+		return nil, err
+	}
 	return w, nil
 }
 

@@ -151,3 +151,82 @@ func move(t *testing.T, at uint16, from, to *testserver.RedisServer) {
 	do(to, "CLUSTER", "SETSLOT", number, "NODE", target)
 	do(from, "CLUSTER", "SETSLOT", number, "NODE", target)
 }
+
+// Limits that one request asks for lie on one slot.
+func TestLimitsOnSeveralSlots(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	cluster := testserver.SharedRedisCluster(t)
+	dial := func() rueidis.Client { return ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}) }
+	s := mustNew(t, dial(), Prefix("several:"))
+	r := asking("a", windows(5, 100_000*time.Hour), 1)
+	r.Takes = append(r.Takes, driver.Take{Key: "b", Limit: windows(5, 100_000*time.Hour), Cost: 1})
+	_, err := s.Take(t.Context(), r)
+	e, ok := errors.AsType[*driver.LimitError](err)
+	if !ok || e.Key != "a" || !strings.Contains(err.Error(), `"b"`) || !strings.Contains(err.Error(), "{user1}") {
+		t.Errorf("on two slots: %v, want a *driver.LimitError that names both keys and says what to do", err)
+	}
+	for i, tagged := range [][2]string{{"{x}a", "{x}b"}, {"a{x}", "{x}{b}"}} {
+		r.Takes[0].Key, r.Takes[1].Key = tagged[0], tagged[1]
+		r.ID, r.Keep = driver.NewID(), time.Hour
+		if d, err := s.Take(t.Context(), r); err != nil || !d.OK {
+			t.Errorf("%d, with a common tag: %+v, %v", i, d, err)
+		}
+	}
+	s = mustNew(t, dial(), Prefix("{several}:"))
+	r.Takes[0].Key, r.Takes[1].Key = "a", "b"
+	if d, err := s.Take(t.Context(), r); err != nil || !d.OK {
+		t.Errorf("with a tag in the prefix: %+v, %v", d, err)
+	}
+}
+
+// A slot that moves under load takes its limits along.
+func TestLimitsWhileTheirSlotMoves(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	cluster := testserver.RedisCluster(t)
+	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}))
+	const tagged = "{moving}"
+	at := slot(tagged)
+	from, to := owners(t, cluster, at)
+	const capacity = 1_000_000
+	r := asking(tagged+"a", windows(capacity, 100_000*time.Hour), 1)
+	r.Takes = append(r.Takes, driver.Take{Key: tagged + "b", Limit: windows(capacity, 99_000*time.Hour), Cost: 1})
+	ctx, stop := context.WithCancel(t.Context())
+	var load sync.WaitGroup
+	defer load.Wait()
+	defer stop()
+	taken := int64(0)
+	load.Go(func() {
+		r := r
+		for ctx.Err() == nil {
+			r.ID, r.Keep = driver.NewID(), 10*time.Second
+			for {
+				d, err := s.Take(t.Context(), r)
+				if err == nil {
+					if !d.OK {
+						t.Errorf("refused: %+v", d)
+					}
+					taken++
+					break
+				}
+				if !errors.Is(err, driver.ErrUnavailable) {
+					t.Errorf("while the slot moves: %v", err)
+					return
+				}
+			}
+		}
+	})
+	for range 6 {
+		move(t, at, from, to)
+		agree(t, cluster)
+		from, to = to, from
+	}
+	stop()
+	load.Wait()
+	r.Takes[0].Cost, r.Takes[1].Cost = 0, 0
+	d, err := s.Take(t.Context(), r)
+	if err != nil || taken == 0 || d.Limits[0].Remaining != capacity-taken || d.Limits[1].Remaining != capacity-taken {
+		t.Errorf("%d were taken: %+v, %v", taken, d, err)
+	}
+}

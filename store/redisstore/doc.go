@@ -1,6 +1,6 @@
-// Package redisstore keeps locks in Redis 6.2 or newer: a single server, one
-// behind Sentinel, or Cluster. Valkey and other servers that speak the same
-// and run Lua scripts do as well.
+// Package redisstore keeps locks and rate limits in Redis 6.2 or newer: a
+// single server, one behind Sentinel, or Cluster. Valkey and other servers
+// that speak the same and run Lua scripts do as well.
 //
 // # What is on the server
 //
@@ -15,6 +15,12 @@
 //	<prefix>baton:s:{…}       sorted set: shared holders and their deadlines
 //	<prefix>baton:i:{…}       hash: what is known of shared holders
 //	<prefix>baton:T, …:H      the counter of tokens and its high-water mark
+//	<prefix>baton:r:{…}       the state of a rate limit: numbers
+//	<prefix>baton:d:<id>:{…}  when a request to a limit was allowed, and for
+//	                          which turn
+//
+// A limit's state is the list of numbers that package internal/rate makes of it.
+// It is gone as soon as it has no effect any more.
 //
 // since is the server's time of the grant: 13 digits are milliseconds, only
 // to be shown; 16 digits are microseconds and the fencing token. Nothing is

@@ -60,6 +60,54 @@ func TestFailoverLosesTheLockAndRaisesTokens(t *testing.T) {
 	}
 }
 
+// The new primary decides by its own clock, with what it has heard of.
+func TestFailoverOfLimits(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	set := testserver.RedisSentinel(t)
+	s := mustNew(t, ruDial(t, rueidis.ClientOption{
+		InitAddress: []string{set.Sentinel.Addr},
+		Sentinel:    rueidis.SentinelOption{MasterSet: set.Name, TopologyRefreshInterval: time.Second},
+	}))
+	limit := tokens(1, 1000*time.Hour, 100)
+	name := s.names.beside("heard").limit()
+	for range 10 {
+		if d, err := s.Take(t.Context(), asking("heard", limit, 1)); err != nil || !d.OK {
+			t.Fatalf("%+v, %v", d, err)
+		}
+	}
+	want, err := set.Primary.Do("GET", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the replica hears of it", 10*time.Second, func() bool {
+		got, _ := set.Replica.Do("GET", name)
+		return got == want
+	})
+	set.Primary.Kill()
+	if _, err := set.Replica.Do("REPLICAOF", "NO", "ONE"); err != nil {
+		t.Fatal(err)
+	}
+	set.AwaitFailover(t)
+	r := asking("heard", limit, 1)
+	r.ID, r.Keep = driver.NewID(), time.Hour
+	eventually(t, "a decision of the new primary", 20*time.Second, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		d, err := s.Take(ctx, r)
+		if err != nil {
+			if !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrUnknown) && ctx.Err() == nil {
+				t.Fatalf("during the fail-over: %v", err)
+			}
+			return false
+		}
+		if !d.OK || d.Limits[0].Remaining != 89 {
+			t.Errorf("after the fail-over: %+v", d)
+		}
+		return true
+	})
+}
+
 func TestFlushAllRaisesTokensAndLosesLocks(t *testing.T) {
 	l := newLab(t, 2)
 	a, before := take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, false)

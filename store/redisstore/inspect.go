@@ -128,7 +128,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 				return err
 			}
 			return scan(ctx, n, escapeGlob(s.names.prefix+prefix)+"*", "string", func(names []string) error {
-				names, err := ours(ctx, n, names)
+				names, err := ours(ctx, n, slices.DeleteFunc(names, s.besideLocks))
 				if err != nil {
 					return err
 				}
@@ -145,6 +145,13 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 			yield(driver.KeyInfo{}, err)
 		}
 	}
+}
+
+// besideLocks reports whether a name is none of a lock, but of what belongs to
+// locks and limits.
+func (s *Store) besideLocks(name string) bool {
+	_, err := s.names.of(strings.TrimPrefix(name, s.names.prefix))
+	return err != nil
 }
 
 // errStop ends a walk whose reader has seen enough.

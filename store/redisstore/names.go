@@ -20,6 +20,8 @@ import (
 //	                       ours too soon: a}b or {}x
 //	<key>                  if the prefix has a tag, which then decides the slot
 //
+// A limit lies only under such names, those of the lock with the same key.
+//
 // These forms never meet: the first has one closing brace, at its end; the
 // others have the same tag only for the same lock.
 type names struct {
@@ -43,6 +45,14 @@ func (n lockNames) queue() string   { return n.own + "q:" + n.before + n.middle 
 func (n lockNames) waiters() string { return n.own + "w:" + n.before + n.middle + n.after }
 func (n lockNames) shared() string  { return n.own + "s:" + n.before + n.middle + n.after }
 func (n lockNames) info() string    { return n.own + "i:" + n.before + n.middle + n.after }
+
+// limit is the state of the limit of the same key, and id what is remembered of
+// a request that has that ID. No ID has a colon or a brace.
+func (n lockNames) limit() string { return n.own + "r:" + n.before + n.middle + n.after }
+
+func (n lockNames) id(id string) string {
+	return n.own + "d:" + id + ":" + n.before + n.middle + n.after
+}
 
 // full are the keys of the scripts that look at everything.
 func (n lockNames) full() []string {
@@ -71,14 +81,22 @@ func newNames(prefix string, cluster bool) (*names, error) {
 // of returns the keys of one lock, or refuses a key that would be taken for
 // one of our own.
 func (n *names) of(key string) (lockNames, error) {
-	if strings.HasPrefix(key, "baton:") && len(key) > 6 && strings.IndexByte("THqwsi", key[6]) >= 0 && (len(key) == 7 || key[7] == ':') {
-		return lockNames{}, &driver.KeyError{Key: key, Reason: "on Redis, names that begin with baton: and one of T H q: w: s: i: are the store's own"}
+	if strings.HasPrefix(key, "baton:") && len(key) > 6 && strings.IndexByte("THqwsird", key[6]) >= 0 && (len(key) == 7 || key[7] == ':') {
+		return lockNames{}, &driver.KeyError{Key: key, Reason: "on Redis, names that begin with baton: and one of T H q: w: s: i: r: d: are the store's own"}
 	}
-	l := lockNames{lock: n.prefix + key, own: n.own, counter: n.counter, high: n.high}
+	l := n.beside(key)
+	l.counter, l.high = n.counter, n.high
 	if l.counter == "" {
 		slotTag := tagOf(slot(l.lock))
 		l.counter, l.high = n.own+"T:{"+slotTag+"}", n.own+"H:{"+slotTag+"}"
 	}
+	return l, nil
+}
+
+// beside returns the names of what belongs to a key. A limit may have any, as
+// what belongs to it is never the key itself.
+func (n *names) beside(key string) lockNames {
+	l := lockNames{lock: n.prefix + key, own: n.own}
 	switch {
 	case n.fixed:
 		l.middle = key
@@ -91,7 +109,7 @@ func (n *names) of(key string) (lockNames, error) {
 		}
 		l.before, l.middle = "{"+t+"}:", l.lock
 	}
-	return l, nil
+	return l
 }
 
 // keyOfQueue is the key of the lock that a queue belongs to, if it is one.

@@ -24,6 +24,7 @@ var (
 	inspectScript   = script("inspect", "clock", "state")
 	breakScript     = script("break", "clock", "state")
 	raiseScript     = script("raise", "clock")
+	limitScript     = script("limit", "rate")
 )
 
 // script joins a script with the parts that it shares with others.

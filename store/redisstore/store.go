@@ -16,9 +16,9 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// Store keeps locks in Redis. It implements driver.Store, driver.Watcher,
-// driver.Inspector, driver.Downgrader, driver.Examiner, driver.Clock and
-// driver.Member. Use New or Open.
+// Store keeps locks and rate limits in Redis. It implements driver.Store,
+// driver.Limits, driver.Watcher, driver.Inspector, driver.Downgrader,
+// driver.Examiner, driver.Clock and driver.Member. Use New or Open.
 type Store struct {
 	client   wire.Client
 	owned    bool // the client is ours to close
@@ -31,6 +31,7 @@ type Store struct {
 	orphans  orphans
 	life     *life
 	combiner combiner
+	limits   knownLimits
 	closed   atomic.Bool
 	config   *Config // how Open connected; nil with a client of the caller's
 }
@@ -43,6 +44,7 @@ var (
 	_ driver.Member     = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 	_ driver.Clock      = (*Store)(nil)
+	_ driver.Limits     = (*Store)(nil)
 )
 
 var traits = driver.Traits{

@@ -63,6 +63,10 @@ func TestContractCluster(t *testing.T) {
 }
 
 func contract(t *testing.T, dial func() redis.UniversalClient) {
+	t.Run("limits", func(t *testing.T) {
+		t.Parallel()
+		drivertest.Limits(t, limitHarness(dial))
+	})
 	drivertest.Locks(t, drivertest.Harness{
 		Open: func(t drivertest.T, n int) []driver.Locks {
 			prefix := rand.Text() + ":"
@@ -80,6 +84,27 @@ func contract(t *testing.T, dial func() redis.UniversalClient) {
 			return locks
 		},
 	})
+}
+
+func limitHarness(dial func() redis.UniversalClient) drivertest.LimitHarness {
+	return drivertest.LimitHarness{
+		SameSlot: func(key string) string { return "{same}" + key },
+		Open: func(t drivertest.T, n int) []driver.Limits {
+			prefix := rand.Text() + ":"
+			limits := make([]driver.Limits, n)
+			for i := range limits {
+				client := dial()
+				t.Cleanup(func() { client.Close() })
+				s, err := New(client, redisstore.Prefix(prefix))
+				if err != nil {
+					t.Fatalf("new store: %v", err)
+				}
+				t.Cleanup(func() { s.Close() })
+				limits[i] = s
+			}
+			return limits
+		},
+	}
 }
 
 // go-redis sends a command again when the answer to it was cut off. A script

@@ -69,20 +69,24 @@ func does(body func(ctx context.Context, args []string) error) func(*cobra.Comma
 	}
 }
 
-const about = `Baton gives programs distributed locks over the stores they already run.
+const about = `Baton gives programs distributed locks and rate limits over the stores they already run.
 
 A lock is a lease: it is renewed while its holder lives and ends by itself
 soon after its holder has crashed. Every grant carries a fencing token, a
-number that rises with every grant of the same key.`
+number that rises with every grant of the same key.
+
+A limit counts exactly, by the store's clock, whoever asks from wherever; who is
+refused is not counted.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "baton",
-		Short: "Distributed locks for commands and scripts",
+		Short: "Distributed locks and rate limits for commands and scripts",
 		Long:  about,
 		Example: `  baton run nightly-report -- ./report.sh          wait for the lock, run, give it back
   baton run -n nightly-report -- ./report.sh       or leave at once if somebody else is at it
-  baton -b redis://db1:6379 show nightly-report    who holds it?`,
+  baton -b redis://db1:6379 show nightly-report    who holds it?
+  baton limit --rate 10/1m mail -- ./send.sh       run it, unless it ran ten times within a minute`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -102,7 +106,7 @@ func (a *app) root() *cobra.Command {
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "log what happens to standard error")
 
-	root.AddGroup(&cobra.Group{ID: "use", Title: "Use locks:"}, &cobra.Group{ID: "look", Title: "Look at locks:"},
+	root.AddGroup(&cobra.Group{ID: "use", Title: "Use locks and limits:"}, &cobra.Group{ID: "look", Title: "Look at locks:"},
 		&cobra.Group{ID: "store", Title: "Look at stores:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
@@ -111,7 +115,7 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("use", a.runCommand(), a.lockCommand(), a.renewCommand(), a.unlockCommand())
+	add("use", a.runCommand(), a.lockCommand(), a.renewCommand(), a.unlockCommand(), a.limitCommand())
 	add("look", a.listCommand(), a.showCommand(), a.watchCommand(), a.breakCommand())
 	add("store", a.doctorCommand(), a.benchCommand(), a.schemaCommand())
 	add("", a.completionCommand(root), a.versionCommand())

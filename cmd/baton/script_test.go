@@ -41,6 +41,10 @@ func TestScripts(t *testing.T) {
 }
 
 func runScripts(t *testing.T, dir string, setup func(*testscript.Env) error) {
+	docs, err := filepath.Abs("../../docs")
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                dir,
 		RequireUniqueNames: true,
@@ -48,6 +52,7 @@ func runScripts(t *testing.T, dir string, setup func(*testscript.Env) error) {
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "state"))
 			env.Setenv("GORACE", os.Getenv("GORACE"))
+			env.Setenv("DOCS", docs)
 			env.Setenv("TAB", "\t")
 			env.Setenv("ESC", "\x1b[2J")
 			env.Setenv("RTL", "a\u202eb")

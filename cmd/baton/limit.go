@@ -1,0 +1,437 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/open"
+	"github.com/batonhq/baton/ratelimit"
+)
+
+// limiting are the flags that say what a limit is.
+type limiting struct {
+	rates     []string
+	algorithm string
+	burst     int64
+	parts     int64
+	classic   bool
+	maxWait   time.Duration
+}
+
+func (k *limiting) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringArrayVar(&k.rates, "rate", nil, "the limit, `N/PERIOD`: 100/1m, 5/s, 1000/day; several must all allow it")
+	f.Int64Var(&k.burst, "burst", 0, "how many a token bucket holds (default: N)")
+	f.Int64Var(&k.parts, "parts", 0, "how many sub-windows a sliding window has (default: 10 up to 10s, else 60)")
+	f.BoolVar(&k.classic, "classic", false, "let a sliding window forget its oldest sub-window as a whole, early")
+	f.DurationVar(&k.maxWait, "max-wait", 0, "how long a leaky bucket makes wait at most (default: PERIOD)")
+	_ = cmd.MarkFlagRequired("rate")
+}
+
+// named says which algorithm.
+func (k *limiting) named(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&k.algorithm, "algorithm", "a", "sliding-window",
+		"sliding-window, fixed-window, sliding-log,\nestimated-window, token-bucket or leaky-bucket")
+	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(algorithms(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+func algorithms() (names []string) {
+	for a := driver.FixedWindow; a <= driver.LeakyBucket; a++ {
+		names = append(names, a.String())
+	}
+	return names
+}
+
+// rate is N per PERIOD.
+type rate struct {
+	n      int64
+	period time.Duration
+}
+
+var periods = map[string]time.Duration{
+	"s": time.Second, "sec": time.Second, "second": time.Second,
+	"m": time.Minute, "min": time.Minute, "minute": time.Minute,
+	"h": time.Hour, "hour": time.Hour, "d": 24 * time.Hour, "day": 24 * time.Hour, "week": 7 * 24 * time.Hour,
+}
+
+func parseRate(text string) (rate, error) {
+	count, per, ok := strings.Cut(text, "/")
+	n, err := strconv.ParseInt(strings.ReplaceAll(count, "_", ""), 10, 64)
+	if !ok || err != nil || n < 1 {
+		return rate{}, usage("--rate %s: it is N/PERIOD, such as 100/1m or 5/s, with N above zero", safe(text))
+	}
+	if d, known := periods[per]; known {
+		return rate{n, d}, nil
+	}
+	d, err := time.ParseDuration(per)
+	if err != nil || d <= 0 {
+		return rate{}, usage("--rate %s: %s is no period: write 1m, 30s, 500ms, or one of s, min, h, day, week", safe(text), shellWord(per))
+	}
+	return rate{n, d}, nil
+}
+
+// limits makes what the flags say.
+func (k *limiting) limits(cmd *cobra.Command) ([]ratelimit.Option, error) {
+	a, ok := driver.ParseAlgorithm(k.algorithm)
+	if !ok {
+		return nil, usage("--algorithm %s: it is one of %s", safe(k.algorithm), strings.Join(algorithms(), ", "))
+	}
+	for flag, only := range map[string]driver.Algorithm{
+		"burst": driver.TokenBucket, "parts": driver.SlidingWindow, "classic": driver.SlidingWindow, "max-wait": driver.LeakyBucket,
+	} {
+		if cmd.Flags().Changed(flag) && a != only {
+			return nil, usage("--%s is for --algorithm %v alone", flag, only)
+		}
+	}
+	var all []ratelimit.Option
+	for i, text := range k.rates {
+		r, err := parseRate(text)
+		if err != nil {
+			return nil, err
+		}
+		l := k.limit(a, r)
+		if len(k.rates) > 1 {
+			l = l.Named(fmt.Sprintf("rate-%d", i+1))
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+func (k *limiting) limit(a driver.Algorithm, r rate) ratelimit.Limit {
+	switch a {
+	case driver.FixedWindow:
+		return ratelimit.FixedWindow(r.n, r.period)
+	case driver.SlidingLog:
+		return ratelimit.SlidingLog(r.n, r.period)
+	case driver.EstimatedWindow:
+		return ratelimit.EstimatedWindow(r.n, r.period)
+	case driver.TokenBucket:
+		return ratelimit.TokenBucket(r.n, r.period, or(k.burst, r.n))
+	case driver.LeakyBucket:
+		return ratelimit.LeakyBucket(r.n, r.period, or(k.maxWait, r.period))
+	}
+	l := ratelimit.SlidingWindow(r.n, r.period)
+	if k.parts != 0 {
+		l = l.Parts(k.parts)
+	}
+	if k.classic {
+		l = l.Classic()
+	}
+	return l
+}
+
+func or[T int64 | time.Duration](a, b T) T {
+	if a != 0 {
+		return a
+	}
+	return b
+}
+
+func (a *app) limitCommand() *cobra.Command {
+	var (
+		k      limiting
+		cost   int64
+		wait   time.Duration
+		peek   bool
+		forget bool
+		open   bool
+	)
+	cmd := &cobra.Command{
+		Use:   "limit [flags] KEY [-- COMMAND [ARG…]]",
+		Short: "Ask a rate limit, and run a command if it allows it",
+		Long: `Asks whether one more is allowed for KEY, and counts it if so. With a COMMAND it is
+run then, in place of baton; without one the exit code says it. All who name the same
+key and store are counted together, by the store's clock. Who is refused is not
+counted.
+
+Algorithms, for N/PERIOD:
+
+  sliding-window    never more than N in any stretch of PERIOD (default)
+  fixed-window      N in each window; around a boundary up to twice that
+  sliding-log       the same to the microsecond; N up to 10000
+  estimated-window  from two counters: small, less than twice N at worst
+  token-bucket      up to --burst at once, N per PERIOD in the long run
+  leaky-bucket      one after the other, evenly: waits for its turn, up to --max-wait
+
+With -o json: ok, key, cost, limit, remaining, the times in seconds, and the same of
+each limit.
+
+` + exitTableLimit,
+		Example: `  baton limit --rate 10/1m mail/alice -- ./send-mail.sh
+  baton limit --rate 5/s --rate 1000/day --wait api -- curl …      waits for its turn
+  baton limit --rate 100000/day -n 800 -a token-bucket tokens      costs 800
+  baton limit --rate 10/1m --peek mail/alice                       how does it stand?
+  baton limit simulate --rate 100/1m --at 60@0:50 --at 60@1:10     which algorithm?`,
+	}
+	k.flags(cmd)
+	k.named(cmd)
+	f := cmd.Flags()
+	f.Int64VarP(&cost, "cost", "n", 1, "how many are asked for at once")
+	f.DurationVarP(&wait, "wait", "w", 0, "wait until it is allowed, at most so long (without a time: as long as it takes)")
+	f.Lookup("wait").NoOptDefVal = time.Duration(math.MaxInt64).String()
+	f.BoolVar(&peek, "peek", false, "only look: count nothing")
+	f.BoolVar(&forget, "forget", false, "make KEY fresh")
+	f.BoolVar(&open, "fail-open", false, "take a store that cannot be reached for a yes")
+	a.queryFlags(cmd)
+	cmd.MarkFlagsMutuallyExclusive("peek", "forget", "wait")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		dash := cmd.ArgsLenAtDash()
+		switch {
+		case len(args) == 0 || dash == 0:
+			return usage("KEY is missing: baton limit --rate N/PERIOD KEY")
+		case len(args) > 1 && dash < 0:
+			return usage(`put "--" between the key and the command: baton limit … %s -- %s …`, shellWord(args[0]), shellWord(args[1]))
+		case dash > 1:
+			return usage("one KEY is enough: what is %q?", safe(args[1]))
+		case len(args) > 1 && (peek || forget):
+			return usage("--peek and --forget run no command")
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return does(func(ctx context.Context, args []string) error {
+			asJSON, err := a.json()
+			if err != nil {
+				return err
+			}
+			if err := driver.CheckKey(args[0]); err != nil {
+				return usage("%w", err)
+			}
+			if cost < 1 {
+				return usage("--cost %d: it is a number above zero; to look is --peek", cost)
+			}
+			if cmd.Flags().Changed("wait") && wait <= 0 {
+				return usage("--wait %v: it is a duration above zero", wait)
+			}
+			limits, err := k.limits(cmd)
+			if err != nil {
+				return err
+			}
+			if open {
+				limits = append(limits, ratelimit.FailOpen(2*time.Second))
+			}
+			path := ""
+			if len(args) > 1 {
+				if path, err = find(args[1]); err != nil {
+					return err
+				}
+			}
+			q := question{key: args[0], cost: cost, peek: peek, forget: forget, wait: wait, json: asJSON, command: path != "", failOpen: open}
+			if err := a.askLimit(ctx, limits, q); err != nil || path == "" {
+				return err
+			}
+			return &exit{exitCannotRun, fmt.Errorf("%s: %w", safe(args[1]), syscall.Exec(path, args[1:], os.Environ()))}
+		})(cmd, args)
+	}
+	cmd.AddCommand(a.simulateCommand())
+	return cmd
+}
+
+const exitTableLimit = `Exit codes:
+  0         allowed (and with a command: the command's own)
+  64        wrong usage
+  69        the store cannot be reached
+  75        refused
+  78        wrong configuration: store URL, or a store without limits
+  126, 127  the command cannot be executed, is not found
+  128+n     signal n came while waiting
+`
+
+// question is what is asked of a limiter.
+type question struct {
+	key                                   string
+	cost                                  int64
+	peek, forget, json, command, failOpen bool
+	wait                                  time.Duration
+}
+
+// askLimit asks, waits for the turn, and tells. A nil error is a yes.
+func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q question) error {
+	store, err := a.openLimits(ctx)
+	if err != nil {
+		if q.failOpen && codeOf(err) == exitUnavailable {
+			a.say("%s; allowed all the same", explain(err))
+			return nil
+		}
+		return err
+	}
+	defer shut(store)
+	limiter, err := ratelimit.New(store.(driver.Limits), limits...)
+	if err != nil {
+		return usage("%w", err)
+	}
+	sigs, stop := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var r ratelimit.Result
+	answered := make(chan error, 1)
+	go func() {
+		var err error
+		r, err = decideLimit(ctx, limiter, q)
+		answered <- err
+	}()
+	select {
+	case err = <-answered:
+	case s := <-sigs:
+		cancel()
+		<-answered
+		return interrupted(s)
+	}
+	var refused *ratelimit.RefusedError
+	if errors.As(err, &refused) {
+		r, err = refused.Result, nil
+	}
+	if err != nil {
+		return err
+	}
+	if q.json && !q.command {
+		if err := printJSON(a.stdout, limitJSON(r), false); err != nil {
+			return err
+		}
+	}
+	if r.OK {
+		if !q.json && !q.command {
+			a.tellLimit(r, q)
+		}
+		return nil
+	}
+	if q.json || a.quiet {
+		return &exit{exitNotAcquired, nil}
+	}
+	return &exit{exitNotAcquired, errors.New(describeRefusal(r))}
+}
+
+func decideLimit(ctx context.Context, l *ratelimit.Limiter, q question) (ratelimit.Result, error) {
+	switch {
+	case q.peek:
+		return l.Peek(ctx, q.key)
+	case q.forget:
+		if err := l.Forget(ctx, q.key); err != nil {
+			return ratelimit.Result{}, err
+		}
+		return l.Peek(ctx, q.key)
+	case q.wait != 0:
+		if q.wait != math.MaxInt64 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, q.wait)
+			defer cancel()
+		}
+		return l.WaitN(ctx, q.key, q.cost)
+	}
+	res, err := l.AllowN(ctx, q.key, q.cost)
+	if err == nil && res.OK && res.Wait > 0 { // its turn in the leaky bucket
+		turn := time.NewTimer(res.Wait)
+		defer turn.Stop()
+		select {
+		case <-turn.C:
+		case <-ctx.Done():
+			return res, ctx.Err()
+		}
+	}
+	return res, err
+}
+
+func (a *app) tellLimit(r ratelimit.Result, q question) {
+	verb := "allowed"
+	if q.peek || q.forget {
+		verb = "unused"
+		if r.ResetAfter > 0 {
+			verb = "in use"
+		}
+	}
+	text := fmt.Sprintf("%s: %d of %d remain", verb, r.Remaining, r.Limit)
+	if r.ResetAfter > 0 {
+		text += ", all again in " + short(r.ResetAfter)
+	}
+	if r.By != ratelimit.ByStore {
+		text = "allowed: the store cannot be reached"
+	}
+	if q.peek || q.forget {
+		fmt.Fprintln(a.stdout, text)
+		return
+	}
+	a.say("%s", text)
+}
+
+func describeRefusal(r ratelimit.Result) string {
+	text := fmt.Sprintf("refused: %q has %d of %d left", safe(r.Key), r.Remaining, r.Limit)
+	if r.Cost > 1 {
+		text += fmt.Sprintf(" and %d are asked for", r.Cost)
+	}
+	if r.RetryAfter == ratelimit.Never {
+		return text + "; that will never be allowed: ask for less, or raise the limit"
+	}
+	return text + "; allowed in " + short(r.RetryAfter) + ", or wait with --wait"
+}
+
+type limitAnswer struct {
+	OK         bool          `json:"ok"`
+	Key        string        `json:"key,omitempty"`
+	Name       string        `json:"name,omitempty"`
+	Cost       int64         `json:"cost,omitempty"`
+	Limit      int64         `json:"limit"`
+	Remaining  int64         `json:"remaining"`
+	RetryAfter *float64      `json:"retryAfter"` // null: never
+	NextAfter  float64       `json:"nextAfter"`
+	ResetAfter float64       `json:"resetAfter"`
+	By         string        `json:"by,omitempty"`
+	At         *time.Time    `json:"at,omitempty"`
+	Limits     []limitAnswer `json:"limits,omitempty"`
+}
+
+func limitJSON(r ratelimit.Result) limitAnswer {
+	at := r.At.UTC()
+	out := limitAnswer{
+		OK: r.OK, Key: r.Key, Name: r.Name, Cost: r.Cost, Limit: r.Limit, Remaining: r.Remaining,
+		RetryAfter: retrySeconds(r.RetryAfter), NextAfter: seconds(r.NextAfter), ResetAfter: seconds(r.ResetAfter), By: r.By.String(), At: &at,
+	}
+	for _, l := range r.Limits {
+		out.Limits = append(out.Limits, limitAnswer{
+			OK: l.OK, Name: l.Name, Limit: l.Limit, Remaining: l.Remaining,
+			RetryAfter: retrySeconds(l.RetryAfter), NextAfter: seconds(l.NextAfter), ResetAfter: seconds(l.ResetAfter),
+		})
+	}
+	return out
+}
+
+func retrySeconds(d time.Duration) *float64 {
+	if d == ratelimit.Never {
+		return nil
+	}
+	s := seconds(d)
+	return &s
+}
+
+// openLimits opens a store that has limits.
+func (a *app) openLimits(ctx context.Context) (driver.Store, error) {
+	url, err := a.url()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	store, err := open.Store(ctx, url)
+	if err != nil {
+		if codeOf(err) == exitFailed {
+			err = &exit{exitUnavailable, err}
+		}
+		return nil, err
+	}
+	if _, ok := store.(driver.Limits); !ok {
+		store.Close()
+		return nil, &exit{exitConfig, fmt.Errorf("store %s has no rate limits: name another with --store or BATON_STORE", store.Traits().Store)}
+	}
+	return store, nil
+}

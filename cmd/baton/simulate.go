@@ -1,0 +1,216 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/simulate"
+)
+
+func (a *app) simulateCommand() *cobra.Command {
+	var k limiting
+	var bursts []string
+	var svg string
+	cmd := &cobra.Command{
+		Use:   "simulate --rate N/PERIOD [flags] [FILE…]",
+		Short: "Replay requests through every algorithm, side by side",
+		Long: `Replays requests through every algorithm and shows who would have been refused:
+the lines of files ("-" is standard input), or what --at makes up. No store is needed,
+and nothing is counted anywhere.
+
+A line is TIME [COST [KEY]], the time as RFC 3339, as seconds since 1970 or as an offset
+such as 0:50; or a line of a web server's access log, whose key is the client's
+address. Each key is limited by itself.
+
+"most" is the most that one key was allowed within any PERIOD. With --svg FILE the
+timeline is drawn, to be opened in a browser. With -o json: everything, and the verdict
+on each request.`,
+		Example: `  baton limit simulate --rate 100/1m --at 60@0:50 --at 60@1:10
+  baton limit simulate --rate 20/1m --svg limits.svg /var/log/nginx/access.log
+  baton limit simulate --rate 5/s --burst 20 --at 600@0s+1m --at 50@30s`,
+	}
+	k.flags(cmd)
+	f := cmd.Flags()
+	f.StringArrayVar(&bursts, "at", nil, "make up requests: `N@TIME`, or N@TIME+DURATION spread evenly")
+	f.StringVar(&svg, "svg", "", "draw the timeline into `FILE`")
+	a.queryFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return does(func(_ context.Context, args []string) error {
+			asJSON, err := a.json()
+			if err != nil {
+				return err
+			}
+			if len(k.rates) != 1 {
+				return usage("--rate: one is simulated at a time")
+			}
+			r, err := parseRate(k.rates[0])
+			if err != nil {
+				return err
+			}
+			events, err := a.events(bursts, args)
+			if err != nil {
+				return err
+			}
+			return a.simulate(&k, r, events, svg, asJSON)
+		})(cmd, args)
+	}
+	return cmd
+}
+
+// events are those of the bursts and of the files, in order.
+func (a *app) events(bursts, files []string) ([]simulate.Event, error) {
+	var all []simulate.Event
+	for _, text := range bursts {
+		more, err := simulate.Burst(text)
+		if err != nil {
+			return nil, usage("--at %w", err)
+		}
+		all = append(all, more...)
+	}
+	for _, name := range files {
+		var in io.Reader = a.stdin
+		if name != "-" {
+			f, err := os.Open(name)
+			if err != nil {
+				return nil, usage("%w", err)
+			}
+			defer f.Close()
+			in = f
+		}
+		more, err := simulate.Read(in)
+		if err != nil {
+			return nil, usage("%s: %w", safe(name), err)
+		}
+		all = append(all, more...)
+	}
+	if len(all) == 0 {
+		return nil, usage("there is nothing to replay: name a file, or make requests up with --at 60@0:50")
+	}
+	if len(all) > simulate.MaxEvents {
+		return nil, usage("%d requests are too many: at most %d are replayed", len(all), simulate.MaxEvents)
+	}
+	simulate.Sort(all)
+	return all, nil
+}
+
+// contenders are the limits side by side.
+func (k *limiting) contenders(r rate) []simulate.Line {
+	parts := cmp.Or(k.parts, 60)
+	if k.parts == 0 && r.period <= 10*time.Second {
+		parts = 10
+	}
+	line := func(title string, l driver.Limit) simulate.Line {
+		l.N, l.Period = r.n, r.period
+		return simulate.Line{Title: title, Outcome: simulate.Outcome{Limit: l}}
+	}
+	burst := cmp.Or(k.burst, r.n)
+	size := max(int64(float64(r.n)*float64(cmp.Or(k.maxWait, r.period))/float64(r.period)), 1)
+	return []simulate.Line{
+		line("fixed-window", driver.Limit{Algorithm: driver.FixedWindow}),
+		line("sliding-window", driver.Limit{Algorithm: driver.SlidingWindow, Parts: parts}),
+		line("sliding-window, classic", driver.Limit{Algorithm: driver.SlidingWindow, Parts: parts, Classic: true}),
+		line("sliding-log", driver.Limit{Algorithm: driver.SlidingLog}),
+		line("estimated-window", driver.Limit{Algorithm: driver.EstimatedWindow}),
+		line(fmt.Sprintf("token-bucket, burst %d", burst), driver.Limit{Algorithm: driver.TokenBucket, Burst: burst}),
+		line(fmt.Sprintf("leaky-bucket, queue %d", size), driver.Limit{Algorithm: driver.LeakyBucket, Burst: size}),
+	}
+}
+
+func (a *app) simulate(k *limiting, r rate, events []simulate.Event, svg string, asJSON bool) error {
+	var lines []simulate.Line
+	for _, line := range k.contenders(r) {
+		var err error
+		line.Outcome, err = simulate.Run(line.Outcome.Limit, events, r.period)
+		if bad := (*driver.LimitError)(nil); errors.As(err, &bad) {
+			a.say("%s is left out: %s", line.Title, bad.Reason)
+			continue
+		} else if err != nil {
+			return err
+		}
+		lines = append(lines, line)
+	}
+	if len(lines) == 0 {
+		return usage("--rate %s: no algorithm can count that", safe(k.rates[0]))
+	}
+	if svg != "" {
+		if err := draw(svg, fmt.Sprintf("%d requests under %d per %v", len(events), r.n, r.period), events, lines); err != nil {
+			return err
+		}
+		a.say("wrote %s", safe(svg))
+	}
+	if asJSON {
+		return printJSON(a.stdout, simulationJSON(events, lines), false)
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "ALGORITHM\tALLOWED\tREFUSED\tMOST IN %v\tFIRST REFUSED\tLONGEST WAIT\n", r.period)
+	for _, line := range lines {
+		o := line.Outcome
+		first, wait := "-", "-"
+		if o.FirstRefused >= 0 {
+			v := o.Verdicts[o.FirstRefused]
+			retry := "never allowed"
+			if v.Retry != driver.Never {
+				retry = "retry after " + v.Retry.String()
+			}
+			first = fmt.Sprintf("number %d, %s", o.FirstRefused+1, retry)
+		}
+		if o.LongestWait > 0 {
+			wait = o.LongestWait.String()
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\n", line.Title, o.Allowed, o.Refused, o.Most, first, wait)
+	}
+	return w.Flush()
+}
+
+func draw(path, title string, events []simulate.Event, lines []simulate.Line) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	err = simulate.Draw(f, title, events, lines)
+	return errors.Join(err, f.Close())
+}
+
+type simulatedVerdict struct {
+	At         time.Time `json:"at"`
+	Key        string    `json:"key,omitempty"`
+	Cost       int64     `json:"cost"`
+	OK         bool      `json:"ok"`
+	Wait       float64   `json:"wait,omitempty"`
+	RetryAfter *float64  `json:"retryAfter,omitempty"` // absent: never, or not refused
+}
+
+type simulated struct {
+	Algorithm    string             `json:"algorithm"`
+	Allowed      int64              `json:"allowed"`
+	Refused      int64              `json:"refused"`
+	Most         int64              `json:"most"`
+	FirstRefused int                `json:"firstRefused"` // counted from 1; 0 if none
+	LongestWait  float64            `json:"longestWait"`
+	Verdicts     []simulatedVerdict `json:"verdicts"`
+}
+
+func simulationJSON(events []simulate.Event, lines []simulate.Line) (all []simulated) {
+	for _, line := range lines {
+		o := line.Outcome
+		s := simulated{line.Title, o.Allowed, o.Refused, o.Most, o.FirstRefused + 1, seconds(o.LongestWait), nil}
+		for i, v := range o.Verdicts {
+			x := simulatedVerdict{At: events[i].At.UTC(), Key: events[i].Key, Cost: events[i].Cost, OK: v.OK, Wait: seconds(v.Wait)}
+			if !v.OK {
+				x.RetryAfter = retrySeconds(v.Retry)
+			}
+			s.Verdicts = append(s.Verdicts, x)
+		}
+		all = append(all, s)
+	}
+	return all
+}

@@ -1,0 +1,106 @@
+// Package simulate replays requests under limits, in a time of its own, and
+// draws what became of them.
+package simulate
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/rate"
+)
+
+// An Event is a request.
+type Event struct {
+	At   time.Time
+	Key  string
+	Cost int64
+}
+
+// Verdict is what became of a request.
+type Verdict struct {
+	OK    bool
+	Wait  time.Duration // if OK
+	Retry time.Duration // if not
+}
+
+// Outcome is what became of all under one limit.
+type Outcome struct {
+	Limit    driver.Limit
+	Verdicts []Verdict
+
+	Allowed, Refused int64 // what they cost
+	FirstRefused     int   // the number of the first request that was refused, -1 if none was
+
+	// Most is the most that one key was allowed, at its turn, within any
+	// stretch of time as long as Window, beginning at MostFrom.
+	Most     int64
+	MostFrom time.Time
+	Window   time.Duration
+
+	LongestWait time.Duration
+}
+
+// Sort puts events in the order of time.
+func Sort(events []Event) {
+	slices.SortStableFunc(events, func(a, b Event) int { return a.At.Compare(b.At) })
+}
+
+// Run replays events, which are in the order of time. Each key is counted by
+// itself. window is the stretch of time in which the outcome counts.
+func Run(limit driver.Limit, events []Event, window time.Duration) (Outcome, error) {
+	out := Outcome{Limit: limit, Verdicts: make([]Verdict, len(events)), FirstRefused: -1, Window: window}
+	states := make(map[string]rate.State)
+	turns := make(map[string][]turn)
+	for i, e := range events {
+		now := e.At.UnixMicro()
+		r, err := rate.NewRequest(driver.TakeRequest{Takes: []driver.Take{{Key: cmp.Or(e.Key, "-"), Limit: limit, Cost: e.Cost}}, Now: now})
+		if err != nil {
+			return out, err
+		}
+		s := []rate.State{states[e.Key]}
+		d, _ := r.Decide(s, now)
+		states[e.Key] = s[0]
+		out.Verdicts[i] = Verdict{d.OK, d.Wait, d.Retry}
+		if !d.OK {
+			out.Refused += e.Cost
+			if out.FirstRefused < 0 {
+				out.FirstRefused = i
+			}
+			continue
+		}
+		out.Allowed += e.Cost
+		out.LongestWait = max(out.LongestWait, d.Wait)
+		turns[e.Key] = append(turns[e.Key], turn{e.At.Add(d.Wait), e.Cost})
+	}
+	for _, all := range turns {
+		most, from := densest(all, window)
+		if most > out.Most || most == out.Most && from.Before(out.MostFrom) {
+			out.Most, out.MostFrom = most, from
+		}
+	}
+	return out, nil
+}
+
+type turn struct {
+	at   time.Time
+	cost int64
+}
+
+// densest is the most within any half-open stretch of time.
+func densest(all []turn, window time.Duration) (most int64, from time.Time) {
+	slices.SortStableFunc(all, func(a, b turn) int { return a.at.Compare(b.at) })
+	first, sum := 0, int64(0)
+	for _, t := range all {
+		sum += t.cost
+		for t.at.Sub(all[first].at) >= window {
+			sum -= all[first].cost
+			first++
+		}
+		if sum > most {
+			most, from = sum, all[first].at
+		}
+	}
+	return most, from
+}

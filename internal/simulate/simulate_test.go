@@ -1,0 +1,152 @@
+package simulate
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+func boundary(t *testing.T) []Event {
+	t.Helper()
+	var events []Event
+	for _, text := range []string{"60@1:10", "60@50s"} {
+		more, err := Burst(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events = append(events, more...)
+	}
+	Sort(events)
+	return events
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	events := boundary(t)
+	for _, c := range []struct {
+		limit                  driver.Limit
+		allowed, most          int64
+		firstRefused           int
+		longest, retryOfFourty time.Duration
+	}{
+		{driver.Limit{Algorithm: driver.FixedWindow, N: 100, Period: time.Minute}, 120, 120, -1, 0, 0},
+		{driver.Limit{Algorithm: driver.SlidingLog, N: 100, Period: time.Minute}, 100, 100, 100, 0, 40 * time.Second},
+		{driver.Limit{Algorithm: driver.TokenBucket, N: 100, Period: time.Minute, Burst: 20}, 40, 40, 20, 0, 600 * time.Millisecond},
+		{driver.Limit{Algorithm: driver.LeakyBucket, N: 1, Period: time.Second, Burst: 10}, 20, 20, 10, 9 * time.Second, time.Second},
+	} {
+		o, err := Run(c.limit, events, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.Allowed != c.allowed || o.Refused != 120-c.allowed || o.Most != c.most || o.FirstRefused != c.firstRefused ||
+			o.LongestWait != c.longest || o.Verdicts[100].Retry != c.retryOfFourty {
+			t.Errorf("%v: %+v, the hundredth %+v; want %+v", c.limit.Algorithm, o.Allowed, o.Verdicts[100], c)
+		}
+	}
+	if _, err := Run(driver.Limit{}, events, time.Minute); err == nil {
+		t.Error("a limit that is none")
+	}
+}
+
+func TestKeysApart(t *testing.T) {
+	t.Parallel()
+	events, err := Read(strings.NewReader("0:01 1 a\n0:01 1 b\n0:02 1 a\n0:02 1 b\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := Run(driver.Limit{Algorithm: driver.FixedWindow, N: 1, Period: time.Minute}, events, time.Minute)
+	if err != nil || o.Allowed != 2 || o.Most != 1 || o.FirstRefused != 2 {
+		t.Errorf("%+v, %v", o, err)
+	}
+}
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	events, err := Read(strings.NewReader(`
+# a comment
+2026-11-21T10:00:00.5Z
+1795255200.25 3 user/42 of a kind
+1:10 2
+203.0.113.9 - frank [10/Oct/2026:13:55:36 -0700] "GET / HTTP/1.0" 200 2326
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Event{
+		{time.Date(2026, 11, 21, 10, 0, 0, 500_000_000, time.UTC), "", 1},
+		{time.Unix(1795255200, 250_000_000), "user/42 of a kind", 3},
+		{Origin.Add(70 * time.Second), "", 2},
+		{time.Date(2026, 10, 10, 20, 55, 36, 0, time.UTC), "203.0.113.9", 1},
+	}
+	if len(events) != len(want) {
+		t.Fatalf("%v", events)
+	}
+	for i, e := range events {
+		if !e.At.Equal(want[i].At) || e.Key != want[i].Key || e.Cost != want[i].Cost {
+			t.Errorf("%d: %+v, want %+v", i, e, want[i])
+		}
+	}
+	for _, bad := range []string{"yesterday", "0:50 none", "0:50 0", "1:60", "-5s", "0:61:00", "1e9", "\xff"} {
+		var line *LineError
+		if _, err := Read(strings.NewReader("\n" + bad)); !errors.As(err, &line) || line.Line != 2 {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	for _, bad := range []string{"60", "@5s", "x@5s", "0@5s", "5@", "5@5s+", "5@5s+-1s", "99999999@1s"} {
+		if _, err := Burst(bad); err == nil {
+			t.Errorf("the burst %q is accepted", bad)
+		}
+	}
+	spread, err := Burst("4@0s+2s")
+	if err != nil || len(spread) != 4 || !spread[3].At.Equal(Origin.Add(1500*time.Millisecond)) {
+		t.Errorf("%v, %v", spread, err)
+	}
+}
+
+func TestDraw(t *testing.T) {
+	t.Parallel()
+	events := boundary(t)
+	o, err := Run(driver.Limit{Algorithm: driver.SlidingLog, N: 100, Period: time.Minute}, events, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := Draw(&b, "a <title>", events, []Line{{"log & more", o}}); err != nil {
+		t.Fatal(err)
+	}
+	decoder, depth := xml.NewDecoder(&b), 0
+	texts := ""
+	for {
+		token, err := decoder.Token()
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		switch x := token.(type) {
+		case xml.StartElement:
+			depth++
+		case xml.EndElement:
+			depth--
+		case xml.CharData:
+			texts += string(x) + "\n"
+		}
+	}
+	for _, want := range []string{"a <title>", "log & more", "100 allowed, 20 refused", "at most 100 in 1m0s", "1:20", "60 allowed, 0 refused", "40 allowed, 20 refused"} {
+		if !strings.Contains(texts, want) {
+			t.Errorf("the picture does not say %q", want)
+		}
+	}
+	if depth != 0 {
+		t.Errorf("%d elements are open", depth)
+	}
+	if err := Draw(&b, "", nil, nil); err == nil {
+		t.Error("nothing was drawn")
+	}
+}

@@ -147,7 +147,8 @@ func (b *Bucket) set(s State, now int64, u span) State {
 // whole is how many tokens it takes to be as long as x, at most most.
 func (b *Bucket) whole(x span, most int64) int64 {
 	n := most
-	if hi, _ := bits.Mul64(uint64(x.us), uint64(b.Tokens)); hi < uint64(b.Period) {
+	hi, lo := bits.Mul64(uint64(x.us), uint64(b.Tokens))
+	if _, carry := bits.Add64(lo, uint64(x.frac), 0); hi+carry < uint64(b.Period) {
 		n = min(n, b.tokens(x))
 	}
 	if n < most && x.more(b.of(n)) {

@@ -1,0 +1,56 @@
+package rate
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Known makes requests, and remembers what Of has made of limits. The zero
+// value is ready. Its methods are safe for concurrent use.
+type Known struct {
+	mu   sync.RWMutex
+	made map[driver.Limit]Algorithm
+}
+
+// mostKnown bounds the memory of a program that makes up ever new limits.
+const mostKnown = 1000
+
+// NewRequest is the function of that name. The request does not share the
+// list of takes with the caller, who may leave while it is under way.
+func (k *Known) NewRequest(r driver.TakeRequest) (*Request, error) {
+	if err := driver.CheckTake(r); err != nil {
+		return nil, err
+	}
+	r.Takes = slices.Clone(r.Takes)
+	q := &Request{r, make([]Algorithm, len(r.Takes))}
+	for i, t := range r.Takes {
+		a, err := k.of(t.Limit)
+		if err != nil {
+			return nil, err
+		}
+		q.Limits[i] = a
+	}
+	return q, nil
+}
+
+func (k *Known) of(l driver.Limit) (Algorithm, error) {
+	k.mu.RLock()
+	a := k.made[l]
+	k.mu.RUnlock()
+	if a != nil {
+		return a, nil
+	}
+	a, err := Of(l)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.made == nil || len(k.made) >= mostKnown {
+		k.made = make(map[driver.Limit]Algorithm)
+	}
+	k.made[l] = a
+	return a, nil
+}

@@ -19,6 +19,9 @@ import (
 //go:embed schema.sql
 var schema string
 
+//go:embed limits.sql
+var limitsSchema string
+
 const schemaVersion = 1
 
 // oldestSQLite is the first version in which two connections that restart the
@@ -235,6 +238,7 @@ func (s *Store) migrate(ctx context.Context) error {
 	if version > schemaVersion {
 		return &FileError{Path: s.path, Problem: ErrNewerSchema, Err: errors.New("version " + strconv.Itoa(version))}
 	}
+	do(limitsSchema) // a file may be older than rate limits; older programs do not mind
 	if of != boot {
 		// Nobody of another boot is alive, and its times mean nothing.
 		do("UPDATE baton_meta SET value = max(value, (SELECT ifnull(max(last), 0) FROM baton_lock)) WHERE name = 'high'")

@@ -34,6 +34,8 @@ func TestMain(m *testing.M) {
 		childOpen()
 	case "stuck":
 		childStuck()
+	case "limit":
+		childLimit()
 	default:
 		panic("unknown child")
 	}

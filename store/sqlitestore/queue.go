@@ -270,6 +270,10 @@ func (s *Store) attempt(batch []*op) (err, outcome error) {
 		s.rollback()
 		return err, driver.ErrUnavailable
 	}
+	if err := s.sweepLimits(); err != nil {
+		s.rollback()
+		return err, driver.ErrUnavailable
+	}
 	if err := s.exec(stCommit); err != nil {
 		s.rollback()
 		return err, commitOutcome(err)

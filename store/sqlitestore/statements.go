@@ -27,6 +27,16 @@ const (
 	stSweepBusy
 	stSweepFloor
 	stSweep
+	stBooted
+	stSetBooted
+	stLimit
+	stSaveLimit
+	stDropLimit
+	stLimitID
+	stSaveLimitID
+	stSweepLimitPage
+	stSweepLimit
+	stSweepLimitID
 	numStatements
 )
 
@@ -87,4 +97,23 @@ var statements = [numStatements]string{
 	stSweepFloor: `UPDATE baton_meta SET value = max(value, (SELECT ifnull(max(last), 0) FROM baton_lock
 		WHERE k > ?1 AND k <= ?2 AND NOT busy AND ends <= ?3)) WHERE name = 'high'`,
 	stSweep: `DELETE FROM baton_lock WHERE k > ?1 AND k <= ?2 AND NOT busy AND ends <= ?3`,
+
+	stBooted:    `SELECT value FROM baton_meta WHERE name = 'booted'`,
+	stSetBooted: `UPDATE baton_meta SET value = ?1 WHERE name = 'booted'`,
+
+	// Of limits. ?1 key, ?2 the present.
+	stLimit: `SELECT state FROM baton_limit WHERE k = ?1 AND ends > ?2`,
+	stSaveLimit: `INSERT INTO baton_limit (k, state, ends) VALUES (?1, ?2, ?3)
+		ON CONFLICT (k) DO UPDATE SET state = excluded.state, ends = excluded.ends`,
+	stDropLimit: `DELETE FROM baton_limit WHERE k = ?1`,
+	stLimitID:   `SELECT at, wait FROM baton_limit_id WHERE k = ?1 AND id = ?2 AND ends > ?3`,
+	stSaveLimitID: `INSERT INTO baton_limit_id (k, id, at, wait, ends) VALUES (?1, ?2, ?3, ?4, ?5)
+		ON CONFLICT (k, id) DO UPDATE SET at = excluded.at, wait = excluded.wait, ends = excluded.ends`,
+
+	// ?1 after which key, ?2 up to which, ?3 the present.
+	stSweepLimitPage: `SELECT max(k), count(*), ifnull(sum(ends <= ?3), 0)
+		FROM (SELECT k, ends FROM baton_limit WHERE k > ?1 ORDER BY k LIMIT +?2)`,
+	stSweepLimit: `DELETE FROM baton_limit WHERE k > ?1 AND k <= ?2 AND ends <= ?3`,
+	stSweepLimitID: `DELETE FROM baton_limit_id WHERE (k, id) IN
+		(SELECT k, id FROM baton_limit_id WHERE ends <= ?1 ORDER BY ends LIMIT +?2)`,
 }

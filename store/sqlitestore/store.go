@@ -1,4 +1,4 @@
-// Package sqlitestore keeps locks in a SQLite file that the processes of one
+// Package sqlitestore keeps locks and rate limits in a SQLite file that the processes of one
 // machine share. Nothing has to be installed or run.
 //
 // The file may be an application's own database: the tables are called
@@ -42,9 +42,9 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader
-// and driver.Examiner on one file. All methods are safe for concurrent use, and
-// several Stores may be open on one file in one process.
+// Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
+// driver.Examiner and driver.Limits on one file. All methods are safe for
+// concurrent use, and several Stores may be open on one file in one process.
 //
 // Errors about the file are *FileError.
 type Store struct {
@@ -71,6 +71,7 @@ type Store struct {
 	broken error // why the file cannot be used any more
 
 	sweeper sweeper
+	limits  limiter
 	checked int64 // when the machine was last compared, on the store's clock
 }
 

@@ -1,0 +1,181 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/rate"
+)
+
+var _ driver.Limits = (*Store)(nil)
+
+// limiter is what a Store needs for rate limits. All but known belongs to the
+// goroutine that serves the queue.
+type limiter struct {
+	known rate.Known
+
+	booted  int64 // what the file says, 0 if it is not known
+	checked int64 // when that was compared with the wall clock, on the store's clock
+
+	changed int // keys, since the last step of the sweep
+	after   []byte
+}
+
+const (
+	// setBy is by how much the wall clock must have been set for the limits to
+	// follow it, and readWithin how long it may take to read the clocks.
+	setBy      = 1_000_000
+	readWithin = 100_000
+
+	// limitSweepGap is how many keys are changed between two steps of the sweep.
+	limitSweepGap = 64
+)
+
+// Take implements driver.Limits. Requests of this process that meet share a
+// transaction, and one commit. What was taken is on the disk before it is
+// answered; who is refused, or only looks, does not wait for the disk.
+//
+// Its clock goes on through suspension and follows the wall clock only when
+// that is set by more than a second. What was taken before a reboot counts after
+// it: nobody can take twice, and if the wall clock comes back with an earlier
+// time, nobody waits for longer than the limit lasts.
+func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	q, err := s.limits.known.NewRequest(r)
+	if err != nil {
+		return driver.Taken{}, err
+	}
+	var d driver.Taken
+	var refused error
+	err = s.do(ctx, func(t *tx) (failed error) {
+		d, refused, failed = t.take(q)
+		return failed
+	})
+	if err == nil {
+		err = refused
+	}
+	if err != nil {
+		return driver.Taken{}, err
+	}
+	return d, nil
+}
+
+func (t *tx) take(r *rate.Request) (d driver.Taken, refused, failed error) {
+	clock, err := t.limitClock()
+	if err != nil {
+		return d, nil, err
+	}
+	now := r.Now
+	if now == 0 {
+		now = clock
+	}
+	if ahead, outside := r.Outside(now); outside {
+		return d, &driver.ClockError{Store: traits.Store, Ahead: ahead}, nil
+	}
+	states := make([]rate.State, len(r.Takes))
+	for i, x := range r.Takes {
+		var text string
+		err := t.s.stmt[stLimit].QueryRow([]byte(x.Key), clock).Scan(&text)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return d, nil, err
+		}
+		states[i] = rate.Parse(text)
+	}
+	first := []byte(r.Takes[0].Key)
+	if r.ID != "" {
+		var at, wait int64
+		err := t.s.stmt[stLimitID].QueryRow(first, r.ID, clock).Scan(&at, &wait)
+		if err == nil {
+			return r.Repeated(states, now, at, wait), nil, nil
+		}
+		if !errors.Is(err, sql.ErrNoRows) {
+			return d, nil, err
+		}
+	}
+	d, changed := r.Decide(states, now)
+	if !changed {
+		return d, nil, nil
+	}
+	t.s.limits.changed += len(r.Takes)
+	for i, x := range r.Takes {
+		k := []byte(x.Key)
+		if len(states[i]) == 0 {
+			err = t.s.exec(stDropLimit, k)
+		} else {
+			err = t.s.exec(stSaveLimit, k, states[i].Text(), clock+r.Keep(d.Limits[i].Reset).Microseconds())
+		}
+		if err != nil {
+			return d, nil, err
+		}
+	}
+	if r.ID != "" && d.OK {
+		err = t.s.exec(stSaveLimitID, first, r.ID, d.At, d.Wait.Microseconds(), clock+r.Keep(r.TakeRequest.Keep).Microseconds()+1)
+	}
+	return d, nil, err
+}
+
+// limitClock is the time by which limits count: what the wall clock said when
+// the machine was booted, as it stands in the file for all processes, and what
+// has passed since on the store's clock. If the wall clock was set by more than
+// setBy, whoever sees it corrects the file; the state machines know what to do
+// with a clock that jumps.
+func (t *tx) limitClock() (int64, error) {
+	l := &t.s.limits
+	if l.booted != 0 && t.now >= l.checked && t.now-l.checked < checkEvery {
+		return l.booted + t.now, nil
+	}
+	before := t.s.opts.clock()
+	booted := t.s.opts.wall() - before
+	after := t.s.opts.clock()
+	far := func() bool {
+		// If the process was stopped in between, they cannot be compared.
+		return (booted-l.booted > setBy || l.booted-booted > setBy) && after-before < readWithin
+	}
+	if l.booted == 0 || far() {
+		if err := t.s.stmt[stBooted].QueryRow().Scan(&l.booted); err != nil {
+			return 0, err
+		}
+	}
+	l.checked = after
+	if !far() {
+		return l.booted + t.now, nil
+	}
+	l.booted = 0 // read again by the next one: this transaction may be undone
+	return booted + t.now, t.s.exec(stSetBooted, booted)
+}
+
+// sweepLimits removes states that are as if their keys had never been used, and
+// IDs whose time is over, a few at a time, in the transaction that is under
+// way.
+func (s *Store) sweepLimits() error {
+	l := &s.limits
+	if l.changed < limitSweepGap {
+		return nil
+	}
+	page := 64 + 2*l.changed // faster than keys can be made
+	l.changed = 0
+	now, err := s.tx.limitClock()
+	if err != nil {
+		return err
+	}
+	from := slices.Clone(l.after)
+	if from == nil {
+		from = []byte{}
+	}
+	var upTo []byte
+	var n, old int
+	if err := s.stmt[stSweepLimitPage].QueryRow(from, page, now).Scan(&upTo, &n, &old); err != nil {
+		return err
+	}
+	if l.after = upTo; n < page {
+		l.after = nil // round again
+	}
+	if old > 0 {
+		if err := s.exec(stSweepLimit, from, upTo, now); err != nil {
+			return err
+		}
+	}
+	return s.exec(stSweepLimitID, now, page)
+}

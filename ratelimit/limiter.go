@@ -175,26 +175,38 @@ func (l *Limiter) ask(ctx context.Context, key string, n int64) (Result, error) 
 }
 
 func result(limits []Limit, r driver.TakeRequest, t driver.Taken, by Source, key string, n int64) Result {
+	if len(limits) == 1 {
+		return single(limits[0].name, r.Takes[0].Limit, t.Limits[0], t.At, by, key, n)
+	}
 	out := Result{
 		OK: t.OK, Key: key, Cost: n, By: by, At: time.UnixMicro(t.At),
 		Wait: t.Wait, RetryAfter: t.Retry,
-		Limits: make([]LimitResult, len(limits)),
+		limits: make([]LimitResult, len(limits)),
 	}
 	tightest := 0
 	for i, x := range t.Limits {
 		rule := r.Takes[i].Limit
-		out.Limits[i] = LimitResult{
+		out.limits[i] = LimitResult{
 			Name: limits[i].name, OK: x.OK, Limit: rule.Capacity(), Remaining: x.Remaining, Period: period(rule, t.At),
 			Wait: x.Wait, RetryAfter: x.Retry, NextAfter: x.Next, ResetAfter: x.Reset,
 		}
-		if tighter(out.Limits[i], out.Limits[tightest]) {
+		if tighter(out.limits[i], out.limits[tightest]) {
 			tightest = i
 		}
 		out.ResetAfter = max(out.ResetAfter, x.Reset)
 	}
-	one := out.Limits[tightest]
-	out.Name, out.Limit, out.Remaining, out.NextAfter = one.Name, one.Limit, one.Remaining, one.NextAfter
+	one := out.limits[tightest]
+	out.Name, out.Limit, out.Period, out.Remaining, out.NextAfter = one.Name, one.Limit, one.Period, one.Remaining, one.NextAfter
 	return out
+}
+
+// single is the result of a Limiter with one limit.
+func single(name string, rule driver.Limit, d driver.Decision, at int64, by Source, key string, n int64) Result {
+	return Result{
+		OK: d.OK, Key: key, Cost: n, By: by, At: time.UnixMicro(at),
+		Wait: d.Wait, RetryAfter: d.Retry, ResetAfter: d.Reset,
+		Name: name, Limit: rule.Capacity(), Period: period(rule, at), Remaining: d.Remaining, NextAfter: d.Next,
+	}
 }
 
 // tighter reports whether a says more about why, or how soon, somebody is

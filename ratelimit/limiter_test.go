@@ -87,11 +87,11 @@ func TestSeveralLimits(t *testing.T) {
 			ratelimit.SlidingWindow(3, time.Minute).Named("requests").PerCall(),
 			ratelimit.TokenBucket(100, time.Minute, 1000).Named("tokens"),
 			ratelimit.FixedWindow(1500, time.Hour).Named("everybody").ForAll())
-		if r := allow(t, l, "a", 900); !r.OK || r.Name != "requests" || r.Remaining != 2 || r.Limit != 3 || len(r.Limits) != 3 ||
-			r.Limits[1].Remaining != 100 || r.Limits[2].Remaining != 600 || r.Limits[1].Period != 10*time.Minute {
+		if r := allow(t, l, "a", 900); !r.OK || r.Name != "requests" || r.Remaining != 2 || r.Limit != 3 || len(r.Limits()) != 3 ||
+			r.Limits()[1].Remaining != 100 || r.Limits()[2].Remaining != 600 || r.Limits()[1].Period != 10*time.Minute {
 			t.Errorf("%+v", r)
 		}
-		if r := allow(t, l, "b", 700); r.OK || r.Name != "everybody" || r.Remaining != 600 || r.Limits[0].Remaining != 3 || r.Limits[1].Remaining != 1000 {
+		if r := allow(t, l, "b", 700); r.OK || r.Name != "everybody" || r.Remaining != 600 || r.Limits()[0].Remaining != 3 || r.Limits()[1].Remaining != 1000 {
 			t.Errorf("above what there is for all: %+v", r)
 		}
 		if r := allow(t, l, "a", 200); r.OK || r.Name != "tokens" || r.RetryAfter != time.Minute {
@@ -104,7 +104,7 @@ func TestSeveralLimits(t *testing.T) {
 			t.Error(err)
 		}
 		r, err := l.Peek(t.Context(), "a")
-		if err != nil || r.Limits[0].Remaining != 3 || r.Limits[1].Remaining != 1000 || r.Limits[2].Remaining != 600 {
+		if err != nil || r.Limits()[0].Remaining != 3 || r.Limits()[1].Remaining != 1000 || r.Limits()[2].Remaining != 600 {
 			t.Errorf("forgotten: %+v, %v", r, err)
 		}
 	})
@@ -255,7 +255,7 @@ func TestReservation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return fmt.Sprint(r.Limits[0].Remaining, " ", r.Limits[1].Remaining)
+			return fmt.Sprint(r.Limits()[0].Remaining, " ", r.Limits()[1].Remaining)
 		}
 		reserve := func(n int64) *ratelimit.Reservation {
 			r, err := l.Reserve(t.Context(), "k", n)
@@ -325,7 +325,7 @@ func TestPerDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, memstore.New(), ratelimit.PerDay(2, time.UTC))
 		time.Sleep(18 * time.Hour)
-		if r := allow(t, l, "k", 2); !r.OK || r.ResetAfter != 6*time.Hour || r.Limits[0].Period != 24*time.Hour {
+		if r := allow(t, l, "k", 2); !r.OK || r.ResetAfter != 6*time.Hour || r.Limits()[0].Period != 24*time.Hour {
 			t.Errorf("%+v", r)
 		}
 		if r := allow(t, l, "k", 1); r.OK || r.RetryAfter != 6*time.Hour {

@@ -31,14 +31,27 @@ type Result struct {
 	// ResetAfter is when all limits are as good as fresh.
 	ResetAfter time.Duration
 
-	// Name, Limit, Remaining and NextAfter are those of the tightest limit: of
-	// the one that refuses for longest, else of the one of which least is left.
+	// Name, Limit, Period, Remaining and NextAfter are those of the tightest
+	// limit: of the one that refuses for longest, else of the one of which least
+	// is left. See LimitResult.
 	Name      string
 	Limit     int64
+	Period    time.Duration
 	Remaining int64
 	NextAfter time.Duration
 
-	Limits []LimitResult // in the order of New
+	limits []LimitResult // nil if there is one
+}
+
+// Limits is what each limit says, in the order of New. Nobody may change it.
+func (r Result) Limits() []LimitResult {
+	if r.limits != nil {
+		return r.limits
+	}
+	return []LimitResult{{
+		Name: r.Name, OK: r.OK, Limit: r.Limit, Period: r.Period, Remaining: r.Remaining,
+		Wait: r.Wait, RetryAfter: r.RetryAfter, NextAfter: r.NextAfter, ResetAfter: r.ResetAfter,
+	}}
 }
 
 // LimitResult is what one limit says.

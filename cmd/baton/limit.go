@@ -397,7 +397,7 @@ func limitJSON(r ratelimit.Result) limitAnswer {
 		OK: r.OK, Key: r.Key, Name: r.Name, Cost: r.Cost, Limit: r.Limit, Remaining: r.Remaining,
 		RetryAfter: retrySeconds(r.RetryAfter), NextAfter: seconds(r.NextAfter), ResetAfter: seconds(r.ResetAfter), By: r.By.String(), At: &at,
 	}
-	for _, l := range r.Limits {
+	for _, l := range r.Limits() {
 		out.Limits = append(out.Limits, limitAnswer{
 			OK: l.OK, Name: l.Name, Limit: l.Limit, Remaining: l.Remaining,
 			RetryAfter: retrySeconds(l.RetryAfter), NextAfter: seconds(l.NextAfter), ResetAfter: seconds(l.ResetAfter),

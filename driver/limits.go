@@ -19,6 +19,24 @@ type Limits interface {
 	Take(ctx context.Context, r TakeRequest) (Taken, error)
 }
 
+// LocalLimits is implemented by stores that decide within this process, so
+// quickly that it is worth while to prepare a limit once.
+type LocalLimits interface {
+	Limits
+
+	// Prepare returns a quicker way to take from one limit, or nil if there is
+	// none. Both ways can be mixed.
+	Prepare(l Limit) PreparedLimit
+}
+
+// PreparedLimit is a limit of a LocalLimits. All methods are safe for concurrent
+// use.
+type PreparedLimit interface {
+	// Take is Limits.Take with TakeIfAllowed, one key, and nothing else. It
+	// returns when the decision was made, in microseconds since 1970.
+	Take(key string, cost int64) (d Decision, at int64, err error)
+}
+
 // Algorithm is a way to count.
 type Algorithm uint8
 

@@ -21,10 +21,21 @@ import (
 // the keys: those of an unnamed limit are the caller's, those of a named one begin
 // with its name and a slash.
 type Limiter struct {
-	store  driver.Limits
-	limits atomic.Pointer[[]Limit]
-	fall   fallback
-	lines  lines
+	store driver.Limits
+	plan  atomic.Pointer[plan]
+	fall  fallback
+	lines lines
+}
+
+// plan is what SetLimits changes.
+type plan struct {
+	limits []Limit
+
+	// quick is a quicker way to the only limit, if the store has one.
+	quick    driver.PreparedLimit
+	capacity int64
+	period   time.Duration
+	calls    bool
 }
 
 // An Option of New is a Limit, or says what happens when the store fails.
@@ -79,13 +90,18 @@ func (l *Limiter) SetLimits(limits ...Limit) error {
 		}
 		names[limit.name] = true
 	}
-	all := append([]Limit(nil), limits...)
-	l.limits.Store(&all)
+	p := &plan{limits: append([]Limit(nil), limits...)}
+	if store, ok := l.store.(driver.LocalLimits); ok && len(limits) == 1 && limits[0].name == "" && limits[0].calendar.unit == 0 {
+		rule := limits[0].rule
+		p.quick, p.capacity, p.period = store.Prepare(rule), rule.Capacity(), period(rule, 0)
+		p.calls = limits[0].calls
+	}
+	l.plan.Store(p)
 	return nil
 }
 
 // Limits are the limits in force.
-func (l *Limiter) Limits() []Limit { return append([]Limit(nil), *l.limits.Load()...) }
+func (l *Limiter) Limits() []Limit { return append([]Limit(nil), l.plan.Load().limits...) }
 
 // Allow asks for one: Result.OK says whether it may be done now. A refusal is no
 // error and has consumed nothing. After an error the request may have been
@@ -99,11 +115,29 @@ func (l *Limiter) Allow(ctx context.Context, key string) (Result, error) {
 }
 
 // AllowN asks for n at once, all or nothing.
-func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (Result, error) {
+func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, err error) {
 	if n < 1 {
 		return Result{}, &LimitError{Key: key, Reason: fmt.Sprintf("a cost of %d: it must be positive (Peek asks without taking)", n)}
 	}
-	return l.ask(ctx, key, n)
+	p := l.plan.Load()
+	if p.quick == nil {
+		return l.ask(ctx, key, n)
+	}
+	if err := ctx.Err(); err != nil {
+		return r, wrap("ask about", key, err)
+	}
+	cost := n
+	if p.calls {
+		cost = 1
+	}
+	d, at, err := p.quick.Take(key, cost)
+	if err != nil {
+		return r, wrap("ask about", key, err)
+	}
+	r.OK, r.Key, r.Cost, r.At = d.OK, key, n, time.UnixMicro(at)
+	r.RetryAfter, r.NextAfter, r.ResetAfter, r.Remaining = d.Retry, d.Next, d.Reset, d.Remaining
+	r.Limit, r.Period = p.capacity, p.period
+	return r, nil
 }
 
 // Peek tells how a key stands. It takes nothing and adds no key.
@@ -150,7 +184,7 @@ func (l *Limiter) request(key string, n int64) (limits []Limit, r driver.TakeReq
 	if err := driver.CheckKey(key); err != nil {
 		return nil, r, err
 	}
-	limits = *l.limits.Load()
+	limits = l.plan.Load().limits
 	r.Takes = make([]driver.Take, len(limits))
 	var now time.Time
 	for i, limit := range limits {
@@ -175,9 +209,6 @@ func (l *Limiter) ask(ctx context.Context, key string, n int64) (Result, error) 
 }
 
 func result(limits []Limit, r driver.TakeRequest, t driver.Taken, by Source, key string, n int64) Result {
-	if len(limits) == 1 {
-		return single(limits[0].name, r.Takes[0].Limit, t.Limits[0], t.At, by, key, n)
-	}
 	out := Result{
 		OK: t.OK, Key: key, Cost: n, By: by, At: time.UnixMicro(t.At),
 		Wait: t.Wait, RetryAfter: t.Retry,
@@ -198,15 +229,6 @@ func result(limits []Limit, r driver.TakeRequest, t driver.Taken, by Source, key
 	one := out.limits[tightest]
 	out.Name, out.Limit, out.Period, out.Remaining, out.NextAfter = one.Name, one.Limit, one.Period, one.Remaining, one.NextAfter
 	return out
-}
-
-// single is the result of a Limiter with one limit.
-func single(name string, rule driver.Limit, d driver.Decision, at int64, by Source, key string, n int64) Result {
-	return Result{
-		OK: d.OK, Key: key, Cost: n, By: by, At: time.UnixMicro(at),
-		Wait: d.Wait, RetryAfter: d.Retry, ResetAfter: d.Reset,
-		Name: name, Limit: rule.Capacity(), Period: period(rule, at), Remaining: d.Remaining, NextAfter: d.Next,
-	}
 }
 
 // tighter reports whether a says more about why, or how soon, somebody is

@@ -70,7 +70,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Result, error
 
 // turns reports whether every limit gives turns.
 func (l *Limiter) turns() bool {
-	for _, limit := range *l.limits.Load() {
+	for _, limit := range l.plan.Load().limits {
 		if limit.rule.Algorithm != driver.TokenBucket && limit.rule.Algorithm != driver.LeakyBucket {
 			return false
 		}
@@ -246,7 +246,7 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 	now := time.Now()
 	back := driver.TakeRequest{Mode: driver.GiveBack, At: r.taken.At, Wait: r.taken.Wait}
 	more := driver.TakeRequest{Mode: driver.TakeAnyway, ID: r.id + "-", Keep: keepIDs}
-	limits := *r.l.limits.Load()
+	limits := r.l.plan.Load().limits
 	for _, limit := range limits {
 		had, known := r.costs[limit.name]
 		if !known {

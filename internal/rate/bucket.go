@@ -233,3 +233,18 @@ func (b *Bucket) Numbers() []int64 {
 	}
 	return []int64{kindBucket, b.Tokens, b.Period, b.Burst, queue, b.Ahead, b.Most}
 }
+
+// Full is when the bucket of a state is full: a microsecond and so many parts of
+// it, of which Tokens make one. ok is false unless the state is one of the same
+// rate and nothing of it is promised or owed beyond the burst.
+func (b *Bucket) Full(s State) (us, parts int64, ok bool) {
+	if len(s) != 6 || s[0] != kindBucket || s[3] != b.Tokens || s[4] != b.Period || s[5] != 0 {
+		return 0, 0, false
+	}
+	return s[1], s[2], true
+}
+
+// FullAt is the state of a bucket that is full then.
+func (b *Bucket) FullAt(us, parts int64) State {
+	return State{kindBucket, us, parts, b.Tokens, b.Period, 0}
+}

@@ -42,3 +42,20 @@ func (s *Store) Limits() (n int) {
 	}
 	return n
 }
+
+// Buckets counts the token buckets that are in the tables.
+func (s *Store) Buckets() (n int) {
+	for i := range s.limits {
+		sh := &s.limits[i]
+		sh.mu.Lock()
+		if t := sh.buckets.Load(); t != nil {
+			for j := range t.slots {
+				if e := t.slots[j].Load(); e != nil && e != removed {
+					n++
+				}
+			}
+		}
+		sh.mu.Unlock()
+	}
+	return n
+}

@@ -2,8 +2,10 @@ package memstore
 
 import (
 	"context"
+	"hash/maphash"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -13,9 +15,10 @@ import (
 // limitShard holds the limits of some keys, and what is remembered for the IDs
 // of requests whose first key is one of them.
 type limitShard struct {
-	mu     sync.Mutex
-	states map[string]*limitState
-	ids    map[limitID]remembered
+	mu      sync.Mutex
+	buckets atomic.Pointer[buckets] // token buckets that were prepared
+	states  map[string]*limitState  // the rest
+	ids     map[limitID]remembered
 }
 
 // A limitState may be forgotten when its time has come: it is fresh then.
@@ -41,6 +44,13 @@ func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, e
 	if err := s.check(ctx); err != nil {
 		return driver.Taken{}, err
 	}
+	return s.take(r)
+}
+
+func (s *Store) take(r *rate.Request) (driver.Taken, error) {
+	if s.closed.Load() {
+		return driver.Taken{}, driver.ErrClosed
+	}
 	d, changed, err := s.decide(r)
 	if changed {
 		k := uint64(len(r.Takes))
@@ -53,7 +63,11 @@ func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, e
 
 func (s *Store) decide(r *rate.Request) (d driver.Taken, changed bool, err error) {
 	defer s.lockLimits(r)()
-	clock := s.now()
+	for _, t := range r.Takes {
+		hash := maphash.String(s.seed, t.Key)
+		s.takeOut(&s.limits[hash%numShards], hash, t.Key)
+	}
+	clock := s.now() // nobody has seen a later time on these keys
 	now := r.Now
 	if now == 0 {
 		now = clock.Microseconds()
@@ -63,9 +77,8 @@ func (s *Store) decide(r *rate.Request) (d driver.Taken, changed bool, err error
 	}
 	states := make([]rate.State, len(r.Takes))
 	for i, t := range r.Takes {
-		if st := s.limits[s.shardOf(t.Key)].states[t.Key]; st != nil && st.until > clock {
-			states[i] = slices.Clone(st.state) // a decision spoils it
-		}
+		sh := &s.limits[s.shardOf(t.Key)]
+		states[i] = slices.Clone(sh.state(t.Key, clock)) // a decision spoils it
 	}
 	home := &s.limits[s.shardOf(r.Takes[0].Key)]
 	id := limitID{r.Takes[0].Key, r.ID}
@@ -81,15 +94,7 @@ func (s *Store) decide(r *rate.Request) (d driver.Taken, changed bool, err error
 			delete(sh.states, t.Key)
 			continue
 		}
-		if sh.states == nil {
-			sh.states = make(map[string]*limitState)
-		}
-		st := sh.states[t.Key]
-		if st == nil {
-			st = new(limitState)
-			sh.states[t.Key] = st
-		}
-		st.state, st.until = states[i], clock+r.Keep(d.Limits[i].Reset)
+		sh.keep(t.Key, states[i], clock+r.Keep(d.Limits[i].Reset))
 	}
 	if r.ID != "" && d.OK {
 		if home.ids == nil {
@@ -98,6 +103,26 @@ func (s *Store) decide(r *rate.Request) (d driver.Taken, changed bool, err error
 		home.ids[id] = remembered{d.At, d.Wait.Microseconds(), clock + r.Keep(r.TakeRequest.Keep)}
 	}
 	return d, true, nil
+}
+
+// state is what is known of a key, other than in the table of buckets.
+func (sh *limitShard) state(key string, clock time.Duration) rate.State {
+	if st := sh.states[key]; st != nil && st.until > clock {
+		return st.state
+	}
+	return nil
+}
+
+func (sh *limitShard) keep(key string, state rate.State, until time.Duration) {
+	if sh.states == nil {
+		sh.states = make(map[string]*limitState)
+	}
+	st := sh.states[key]
+	if st == nil {
+		st = new(limitState)
+		sh.states[key] = st
+	}
+	st.state, st.until = state, until
 }
 
 // lockLimits locks what the request is about, always in the same order, so

@@ -8,10 +8,10 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-func limitHarness(fake bool) drivertest.LimitHarness {
+func limitHarness(fake bool, steps int) drivertest.LimitHarness {
 	return drivertest.LimitHarness{
 		FakeTime: fake,
-		Steps:    3000,
+		Steps:    steps,
 		Open: func(_ drivertest.T, n int) []driver.Limits {
 			s := memstore.New()
 			all := make([]driver.Limits, n)
@@ -24,5 +24,5 @@ func limitHarness(fake bool) drivertest.LimitHarness {
 	}
 }
 
-func TestLimits(t *testing.T)           { drivertest.Limits(t, limitHarness(true)) }
-func TestLimitsInRealTime(t *testing.T) { drivertest.Limits(t, limitHarness(false)) }
+func TestLimits(t *testing.T)           { drivertest.Limits(t, limitHarness(true, 3000)) }
+func TestLimitsInRealTime(t *testing.T) { drivertest.Limits(t, limitHarness(false, 100)) }

@@ -30,7 +30,7 @@ var traits = driver.Traits{
 }
 
 // Store is a driver.Store, and a driver.Watcher, driver.Inspector,
-// driver.Downgrader, driver.Examiner, driver.Member and driver.Limits. All
+// driver.Downgrader, driver.Examiner, driver.Member and driver.LocalLimits. All
 // methods are safe for concurrent use. None waits, but for a mutex that is held
 // for the length of one operation.
 //
@@ -42,6 +42,7 @@ type Store struct {
 	seed   maphash.Seed // drawn at random, so that nobody can aim at one shard
 	opened time.Time
 	epoch  time.Duration // from 1970 to opened, by the wall clock
+	base   int64         // epoch in microseconds
 	closed atomic.Bool
 	shards [numShards]shard
 	limits [numShards]limitShard
@@ -52,19 +53,19 @@ type Store struct {
 const numShards = 64
 
 var (
-	_ driver.Store      = (*Store)(nil)
-	_ driver.Watcher    = (*Store)(nil)
-	_ driver.Inspector  = (*Store)(nil)
-	_ driver.Downgrader = (*Store)(nil)
-	_ driver.Member     = (*Store)(nil)
-	_ driver.Examiner   = (*Store)(nil)
-	_ driver.Limits     = (*Store)(nil)
+	_ driver.Store       = (*Store)(nil)
+	_ driver.Watcher     = (*Store)(nil)
+	_ driver.Inspector   = (*Store)(nil)
+	_ driver.Downgrader  = (*Store)(nil)
+	_ driver.Member      = (*Store)(nil)
+	_ driver.Examiner    = (*Store)(nil)
+	_ driver.LocalLimits = (*Store)(nil)
 )
 
 // New returns an empty store.
 func New() *Store {
 	now := time.Now()
-	return &Store{life: driver.NewID(), seed: maphash.MakeSeed(), opened: now, epoch: time.Duration(now.UnixNano())}
+	return &Store{life: driver.NewID(), seed: maphash.MakeSeed(), opened: now, epoch: time.Duration(now.UnixNano()), base: now.UnixMicro()}
 }
 
 // Traits implements driver.Locks.
@@ -83,6 +84,7 @@ func (s *Store) Close() error {
 		l := &s.limits[i]
 		l.mu.Lock()
 		l.states, l.ids = nil, nil
+		l.buckets.Store(nil)
 		l.mu.Unlock()
 		for _, ws := range watches {
 			for _, w := range ws {

@@ -1,0 +1,256 @@
+package memstore
+
+import (
+	"hash/maphash"
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/rate"
+)
+
+// A token bucket is one number, the moment at which it is full, so that a
+// decision about one is one compare-and-swap. Prepared ones are therefore kept in
+// tables that are read without a lock. A key is in the table or in
+// limitShard.states, never in both: who needs it there takes it out here.
+
+// bucketLimit is a token bucket that was prepared. Its unit of time is the
+// microsecond's part in which one rate's fraction is whole: there are tokens of
+// them in a microsecond, and one token takes period of them.
+type bucketLimit struct {
+	s      *Store
+	rule   driver.Limit
+	rate   *rate.Bucket
+	tokens int64
+	period int64
+	full   int64 // units that an empty bucket takes to fill
+}
+
+// bucket is what is kept of one key.
+type bucket struct {
+	full  atomic.Int64 // when it is full, in units since Store.base; or gone
+	limit *bucketLimit
+	key   string
+}
+
+// gone marks a bucket that is in the table no more.
+const gone = math.MinInt64
+
+// buckets is a table with open addressing. Writers hold limitShard.mu; readers
+// hold nothing.
+type buckets struct {
+	slots []atomic.Pointer[bucket]
+	used  int // slots that are not nil
+}
+
+// removed fills the slots of buckets that were taken out.
+var removed = func() *bucket {
+	b := new(bucket)
+	b.full.Store(gone)
+	return b
+}()
+
+// maxTokens bounds how fine a unit is, so that a century of them can be counted.
+const maxTokens = 2500
+
+// Prepare implements driver.LocalLimits for token buckets.
+func (s *Store) Prepare(l driver.Limit) driver.PreparedLimit {
+	a, err := rate.Of(l)
+	b, ok := a.(*rate.Bucket)
+	if err != nil || !ok || b.Queue || b.Tokens > maxTokens || b.Burst > math.MaxInt64/4/b.Period {
+		return nil
+	}
+	return &bucketLimit{s: s, rule: l, rate: b, tokens: b.Tokens, period: b.Period, full: b.Burst * b.Period}
+}
+
+// Take implements driver.PreparedLimit.
+func (b *bucketLimit) Take(key string, cost int64) (d driver.Decision, at int64, err error) {
+	s := b.s
+	if cost <= 0 || cost > b.rate.Burst || s.closed.Load() {
+		return b.slow(key, cost)
+	}
+	hash := maphash.String(s.seed, key)
+	e := s.limits[hash%numShards].buckets.Load().find(hash, key)
+	at = s.now().Microseconds()
+	if e == nil || e.limit != b {
+		if e, at = b.enter(hash, key); e == nil {
+			return b.slow(key, cost)
+		}
+	}
+	now := (at - s.base) * b.tokens
+	for {
+		full := e.full.Load()
+		if full == gone {
+			return b.slow(key, cost)
+		}
+		used := max(full-now, 0)
+		if used > b.full { // this goroutine was stopped after it had looked at the clock
+			at = s.now().Microseconds()
+			now = (at - s.base) * b.tokens
+			continue
+		}
+		over := used + cost*b.period - b.full
+		if over > 0 {
+			d.Retry = b.micros(over)
+			b.describe(&d, used)
+			return d, at, nil
+		}
+		if e.full.CompareAndSwap(full, now+over+b.full) {
+			d.OK = true
+			b.describe(&d, over+b.full)
+			return d, at, nil
+		}
+	}
+}
+
+// describe says how a bucket stands of which so much is used.
+func (b *bucketLimit) describe(d *driver.Decision, used int64) {
+	d.Remaining = (b.full - used) / b.period
+	if used > 0 {
+		d.Reset = b.micros(used)
+		d.Next = b.micros(used + (d.Remaining+1)*b.period - b.full)
+	}
+}
+
+// micros rounds units up.
+func (b *bucketLimit) micros(units int64) time.Duration {
+	if b.tokens != 1 {
+		units = (units + b.tokens - 1) / b.tokens
+	}
+	return micros(units)
+}
+
+func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+
+// slow is what is not quick: bad requests, buckets in debt, and those that were
+// taken out of the table while somebody looked at them.
+func (b *bucketLimit) slow(key string, cost int64) (driver.Decision, int64, error) {
+	r, err := rate.NewRequest(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: b.rule, Cost: cost}}})
+	if err != nil {
+		return driver.Decision{}, 0, err
+	}
+	t, err := b.s.take(r)
+	if err != nil {
+		return driver.Decision{}, 0, err
+	}
+	return t.Limits[0], t.At, nil
+}
+
+// enter finds the key's bucket, or makes one of what is known of the key, and
+// tells what time it is. It returns nil if that is not a bucket that is one
+// number, or if the key is none.
+func (b *bucketLimit) enter(hash uint64, key string) (e *bucket, at int64) {
+	if driver.CheckKey(key) != nil {
+		return nil, 0
+	}
+	sh := &b.s.limits[hash%numShards]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if e := sh.buckets.Load().find(hash, key); e != nil && e.limit == b {
+		return e, b.s.now().Microseconds()
+	}
+	b.s.takeOut(sh, hash, key)    // of another limit
+	at = b.s.now().Microseconds() // after that: nobody has seen a later time on the key
+	us, parts := at, int64(0)
+	if state, _ := b.rate.Settle(slices.Clone(sh.state(key, b.s.now())), at); len(state) > 0 {
+		var ok bool
+		if us, parts, ok = b.rate.Full(state); !ok {
+			return nil, 0
+		}
+	}
+	delete(sh.states, key)
+	e = &bucket{limit: b, key: strings.Clone(key)}
+	e.full.Store((us-b.s.base)*b.tokens + parts)
+	b.s.putIn(sh, hash, e, at)
+	return e, at
+}
+
+// find looks for a key.
+func (t *buckets) find(hash uint64, key string) *bucket {
+	if t == nil {
+		return nil
+	}
+	mask := uint64(len(t.slots) - 1)
+	for i := hash / numShards; ; i++ {
+		e := t.slots[i&mask].Load()
+		if e == nil || e.key == key { // removed has no key
+			return e
+		}
+	}
+}
+
+// takeOut moves a key from the table to the other states.
+func (s *Store) takeOut(sh *limitShard, hash uint64, key string) {
+	t := sh.buckets.Load()
+	e := t.find(hash, key)
+	if e == nil {
+		return
+	}
+	full := e.full.Swap(gone) // from now on nobody changes it
+	mask := uint64(len(t.slots) - 1)
+	i := hash / numShards
+	for t.slots[i&mask].Load() != e {
+		i++
+	}
+	t.slots[i&mask].Store(removed)
+	us := s.base + full/e.limit.tokens
+	sh.keep(key, e.limit.rate.FullAt(us, full%e.limit.tokens), micros(us+1))
+}
+
+// putIn adds a bucket that is not in the table.
+func (s *Store) putIn(sh *limitShard, hash uint64, e *bucket, at int64) {
+	t := sh.buckets.Load()
+	if t == nil || (t.used+1)*4 > len(t.slots)*3 {
+		t = s.rebuild(t, at)
+		t.insert(hash, e)
+		sh.buckets.Store(t)
+		return
+	}
+	t.insert(hash, e)
+}
+
+func (t *buckets) insert(hash uint64, e *bucket) {
+	mask := uint64(len(t.slots) - 1)
+	for i := hash / numShards; ; i++ {
+		if t.slots[i&mask].Load() == nil {
+			t.slots[i&mask].Store(e)
+			t.used++
+			return
+		}
+	}
+}
+
+// lingers is how long a key is kept that is full again, in microseconds: most
+// of those that are busy now will come again, and to forget them costs more.
+const lingers = 1_000_000
+
+// rebuild makes a table without those that have long been full, as good as
+// fresh, with room for half as many more.
+func (s *Store) rebuild(old *buckets, at int64) *buckets {
+	var live []*bucket
+	if old != nil {
+		for i := range old.slots {
+			e := old.slots[i].Load()
+			if e == nil || e == removed {
+				continue
+			}
+			full := e.full.Load()
+			if full <= (at-s.base-lingers)*e.limit.tokens && e.full.CompareAndSwap(full, gone) {
+				continue
+			}
+			live = append(live, e)
+		}
+	}
+	size := 8
+	for size*3 < (len(live)+1)*5 { // at most three fifths
+		size *= 2
+	}
+	t := &buckets{slots: make([]atomic.Pointer[bucket], size)}
+	for _, e := range live {
+		t.insert(maphash.String(s.seed, e.key), e)
+	}
+	return t
+}

@@ -28,16 +28,18 @@ func TestContract(t *testing.T) {
 func TestContractOnPool(t *testing.T) {
 	testserver.NeedMariaDB(t)
 	t.Parallel()
-	drivertest.Locks(t, harness(func(t drivertest.T, d *database) *Store {
-		c := d.config()
-		c.ClientFoundRows, c.ParseTime = true, true
-		c.Loc = time.FixedZone("far", 13*60*60)
-		c.Params = map[string]string{
-			"time_zone": "'-11:00'",
-			"sql_mode":  "'ANSI,NO_BACKSLASH_ESCAPES,SIMULTANEOUS_ASSIGNMENT,PAD_CHAR_TO_FULL_LENGTH'",
-		}
-		return d.wrap(t, c)
-	}))
+	drivertest.Locks(t, harness(hardPool))
+}
+
+func hardPool(t drivertest.T, d *database) *Store {
+	c := d.config()
+	c.ClientFoundRows, c.ParseTime = true, true
+	c.Loc = time.FixedZone("far", 13*60*60)
+	c.Params = map[string]string{
+		"time_zone": "'-11:00'",
+		"sql_mode":  "'ANSI,NO_BACKSLASH_ESCAPES,SIMULTANEOUS_ASSIGNMENT,PAD_CHAR_TO_FULL_LENGTH'",
+	}
+	return d.wrap(t, c)
 }
 
 // harness gives each case a database of its own, and a server of its own if it

@@ -109,7 +109,7 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 		all = append(all, schemaFinding(wrong))
 	}
 	rows, err := s.single.QueryContext(ctx, `SELECT TABLE_NAME, IFNULL(ENGINE,'none') FROM information_schema.TABLES
-		WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME IN ('baton_lock','baton_claim') AND IFNULL(ENGINE,'none')<>'InnoDB' ORDER BY TABLE_NAME`)
+		WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME IN `+tableList+` AND IFNULL(ENGINE,'none')<>'InnoDB' ORDER BY TABLE_NAME`)
 	if err != nil {
 		return all, err
 	}
@@ -121,7 +121,7 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 		}
 		all = append(all, driver.Finding{
 			Name: "engine", Severity: driver.Unsafe,
-			What: fmt.Sprintf("table %s is kept by the engine %s, which has no transactions: two holders are possible", table, engine),
+			What: fmt.Sprintf("table %s is kept by the engine %s, which has no transactions: two holders are possible, and more than a limit allows", table, engine),
 			Mend: fmt.Sprintf("ALTER TABLE %s ENGINE=InnoDB", table),
 		})
 	}

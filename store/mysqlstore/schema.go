@@ -15,7 +15,7 @@ import (
 //go:embed schema.sql
 var Schema string
 
-const schemaMark = "schema 1" // in the comments of both tables
+const schemaMark = "schema 1" // in the comments of all tables
 
 // ErrSchema says that the tables are missing, or are not as this version of
 // Baton needs them.
@@ -51,7 +51,16 @@ var columns = map[string]string{
 	"baton_claim.k": "varbinary(512)", "baton_claim.seq": "bigint", "baton_claim.id": "varbinary(64)",
 	"baton_claim.owner": "varbinary(128)", "baton_claim.weight": "bigint", "baton_claim.cap": "bigint",
 	"baton_claim.held": "tinyint", "baton_claim.ttl": "bigint", "baton_claim.since": "datetime(6)", "baton_claim.ends": "datetime(6)",
+	"baton_limit.k": "varbinary(512)", "baton_limit.state": "mediumtext", "baton_limit.ends": "datetime(6)",
+	"baton_limit_id.k": "varbinary(512)", "baton_limit_id.id": "varbinary(64)", "baton_limit_id.at": "bigint",
+	"baton_limit_id.wait": "bigint", "baton_limit_id.ends": "datetime(6)",
 }
+
+// tables are those of this package.
+var tables = []string{"baton_lock", "baton_claim", "baton_limit", "baton_limit_id"}
+
+// tableList is the same in SQL.
+var tableList = "('" + strings.Join(tables, "','") + "')"
 
 // checkSchema compares the tables with what this version needs.
 func checkSchema(ctx context.Context, db *sql.DB) error {
@@ -70,7 +79,7 @@ func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, err error)
 	rows, err := db.QueryContext(ctx, `SELECT c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.COLUMN_KEY, t.TABLE_COMMENT
 		FROM information_schema.COLUMNS c
 		JOIN information_schema.TABLES t ON t.TABLE_SCHEMA=c.TABLE_SCHEMA AND t.TABLE_NAME=c.TABLE_NAME
-		WHERE c.TABLE_SCHEMA=DATABASE() AND c.TABLE_NAME IN ('baton_lock','baton_claim')`)
+		WHERE c.TABLE_SCHEMA=DATABASE() AND c.TABLE_NAME IN `+tableList)
 	if err != nil {
 		return nil, err
 	}
@@ -92,14 +101,14 @@ func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, err error)
 		if want, ours := columns[name]; ours && kind != want && (!strings.HasPrefix(kind, want+"(") || strings.Contains(want, "(")) {
 			wrong = append(wrong, fmt.Sprintf("column %s is %s, not %s", name, kind, want))
 		}
-		if (column == "k" || name == "baton_claim.seq") && key != "PRI" {
+		if (column == "k" || name == "baton_claim.seq" || name == "baton_limit_id.id") && key != "PRI" {
 			wrong = append(wrong, fmt.Sprintf("column %s is not in the primary key", name))
 		}
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
-	for _, table := range []string{"baton_lock", "baton_claim"} {
+	for _, table := range tables {
 		if !seen[table] {
 			wrong = append(wrong, "there is no table "+table)
 			continue

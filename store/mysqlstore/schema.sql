@@ -1,10 +1,14 @@
--- The tables of Baton's locks, for MySQL 8 and MariaDB 10.6 or newer. Times are
+-- The tables of Baton's locks and rate limits, for MySQL 8 and MariaDB 10.6 or newer. Times are
 -- UTC, of the server's clock. To see who holds and who waits:
 --
 --   SELECT CONVERT(k USING utf8mb4) AS lock_key, CONVERT(owner USING utf8mb4) AS holder, token, since, ends
 --     FROM baton_lock WHERE ends > UTC_TIMESTAMP(6);
 --   SELECT CONVERT(k USING utf8mb4) AS lock_key, CONVERT(owner USING utf8mb4) AS owner, held, seq, since, ends
 --     FROM baton_claim WHERE ends > UTC_TIMESTAMP(6) ORDER BY k, seq;
+--
+-- And what is left of the rate limits:
+--
+--   SELECT CONVERT(k USING utf8mb4) AS limit_key, state, ends FROM baton_limit WHERE ends > UTC_TIMESTAMP(6);
 --
 -- Keys are bytes: no collation folds their case or their spaces.
 
@@ -34,3 +38,23 @@ CREATE TABLE IF NOT EXISTS baton_claim (
 	ends   DATETIME(6)    NOT NULL COMMENT 'when it expires, UTC',
 	PRIMARY KEY (k, seq)
 ) ENGINE = InnoDB COMMENT = 'baton waiters and shared holders, schema 1';
+
+-- state is numbers: 1, limit, then until when how many count; or
+-- 2, period, which, limit, count before, count; or
+-- 3, when the bucket is full again, fraction, tokens, period, tokens beyond the burst.
+CREATE TABLE IF NOT EXISTS baton_limit (
+	k     VARBINARY(512)                 NOT NULL COMMENT 'the key',
+	state MEDIUMTEXT CHARACTER SET ascii NOT NULL COMMENT 'what was taken, times in microseconds since 1970',
+	ends  DATETIME(6)                    NOT NULL COMMENT 'when the key is as if it had never been used, UTC',
+	PRIMARY KEY (k)
+) ENGINE = InnoDB COMMENT = 'baton rate limits, schema 1';
+
+CREATE TABLE IF NOT EXISTS baton_limit_id (
+	k    VARBINARY(512) NOT NULL COMMENT 'the first key of the request',
+	id   VARBINARY(64)  NOT NULL COMMENT 'of a request that was allowed and may be repeated',
+	at   BIGINT         NOT NULL COMMENT 'when that was, in microseconds since 1970',
+	wait BIGINT         NOT NULL COMMENT 'how far its turn was from then, in microseconds',
+	ends DATETIME(6)    NOT NULL COMMENT 'when it is forgotten, UTC',
+	PRIMARY KEY (k, id),
+	KEY (ends)
+) ENGINE = InnoDB COMMENT = 'baton requests to rate limits, schema 1';

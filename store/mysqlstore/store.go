@@ -1,4 +1,5 @@
-// Package mysqlstore keeps locks in two tables of a MySQL or MariaDB database.
+// Package mysqlstore keeps locks and rate limits in four tables of a MySQL or MariaDB
+// database.
 //
 // # What it promises
 //
@@ -28,6 +29,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,8 +39,8 @@ import (
 )
 
 // Store is a driver.Store, driver.Watcher, driver.Inspector,
-// driver.Downgrader and driver.Examiner on one database. All methods are safe
-// for concurrent use.
+// driver.Downgrader, driver.Examiner and driver.Limits on one database. All
+// methods are safe for concurrent use.
 type Store struct {
 	single *sql.DB // for single statements
 	slow   *sql.DB // for transactions
@@ -50,6 +52,7 @@ type Store struct {
 	fast     fast
 	opts     options
 	watchers sqlstore.Watchers
+	limits   limiter
 	inserted atomic.Int64 // rows of new keys, since the last sweep
 	used     atomic.Bool  // since the last sweep
 
@@ -110,6 +113,7 @@ func New(ctx context.Context, db *sql.DB) (*Store, error) {
 func build(ctx context.Context, s *Store) (*Store, error) {
 	s.life, s.end = context.WithCancel(context.Background())
 	s.quit = make(chan struct{})
+	s.limits.seed = maphash.MakeSeed()
 	s.queues, s.hot, s.left = make(map[string][]*op), make(map[string]struct{}), make(map[string]*time.Timer)
 	if err := s.begin(ctx); err != nil {
 		s.end()
@@ -312,8 +316,13 @@ func (s *Store) Close() error {
 		idle = append(idle, queue...)
 		s.queues[key] = nil
 	}
+	idleLimits := s.limits.queue
+	s.limits.queue = nil
 	s.mu.Unlock()
 	for _, o := range idle {
+		o.done <- driver.ErrClosed
+	}
+	for _, o := range idleLimits {
 		o.done <- driver.ErrClosed
 	}
 	close(s.quit)

@@ -21,7 +21,7 @@ const sweepList = 200
 // server's clock, and a row is removed only when that has been past its
 // counter for as long.
 func (s *Store) sweep() {
-	after := ""
+	after, afterLimit := "", ""
 	for {
 		t := time.NewTimer(s.opts.sweepEvery/2 + rand.N(s.opts.sweepEvery))
 		select {
@@ -33,6 +33,7 @@ func (s *Store) sweep() {
 		if s.used.Swap(false) {
 			// What fails is tried again.
 			after, _ = s.sweepStep(s.life, after, sweepPage+2*int(s.inserted.Swap(0)))
+			afterLimit, _ = s.sweepLimits(s.life, afterLimit, sweepPage+2*int(s.limits.changed.Swap(0)))
 		}
 	}
 }

@@ -1,0 +1,565 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"hash/maphash"
+	"maps"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	sqldriver "database/sql/driver"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/rate"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+var _ driver.Limits = (*Store)(nil)
+
+const (
+	// limitWorkers bounds how many transactions about limits a process has at
+	// a time. What comes meanwhile is decided in the next ones.
+	limitWorkers = 4
+
+	// limitKeys bounds the rows that one of them locks.
+	limitKeys = 200
+)
+
+// limiter is what a Store needs for rate limits.
+type limiter struct {
+	known   rate.Known
+	changed atomic.Int64 // keys, since the last sweep
+
+	// refused says which keys refused what they were asked for last: then it is
+	// read first, without a lock, whether they still do. Keys may share a place.
+	refused [1024]atomic.Bool
+	seed    maphash.Seed
+
+	// Guarded by Store.mu.
+	queue   []*limitOp
+	busy    map[string]bool // keys that a worker decides about
+	workers int
+}
+
+// A limitOp is a request that waits for a decision.
+type limitOp struct {
+	r     *rate.Request
+	quiet bool // it may well change nothing
+
+	d     driver.Taken
+	err   error // that is about this request alone
+	done  chan error
+	batch *limitBatch // once it was taken
+}
+
+// A limitBatch is what one transaction decides, in order.
+type limitBatch struct {
+	ops    []*limitOp
+	keys   []string // all, sorted
+	left   int      // how many still wait for it
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// Take implements driver.Limits. The clock is the server's, read when the rows
+// are locked.
+//
+// A Store from Open takes two round trips: one locks and reads the rows, one
+// writes them and commits. All requests of this process that wait meanwhile are
+// decided together in the next ones, so that under load there is a small part of
+// a round trip for each. Who looks, or asks a key that refused before and
+// refuses again, locks nothing, and takes one round trip. On a pool that New was
+// given it is one for each statement, ten as a rule.
+//
+// What was taken is durable before it is answered, as locks are.
+func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, error) {
+	r, err := s.limits.known.NewRequest(t)
+	if err != nil {
+		return driver.Taken{}, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return driver.Taken{}, err
+	}
+	o := &limitOp{r: r, done: make(chan error, 1)}
+	look, refused := looks(r), s.limits.place(r)
+	o.quiet = r.ID == "" && r.Mode <= driver.TakeAnyway && (look || refused.Load())
+	if err := s.askLimit(ctx, o); err != nil {
+		return driver.Taken{}, err
+	}
+	if o.err != nil {
+		return driver.Taken{}, o.err
+	}
+	if !look && refused.Load() == o.d.OK {
+		refused.Store(!o.d.OK)
+	}
+	return o.d, nil
+}
+
+func looks(r *rate.Request) bool {
+	return !slices.ContainsFunc(r.Takes, func(t driver.Take) bool { return t.Cost > 0 })
+}
+
+func (l *limiter) place(r *rate.Request) *atomic.Bool {
+	return &l.refused[maphash.String(l.seed, r.Takes[0].Key)%uint64(len(l.refused))]
+}
+
+// askLimit returns once o is decided.
+func (s *Store) askLimit(ctx context.Context, o *limitOp) error {
+	l := &s.limits
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return driver.ErrClosed
+	}
+	l.queue = append(l.queue, o)
+	s.moreLimits()
+	s.mu.Unlock()
+
+	select {
+	case err := <-o.done:
+		return err
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	if o.batch == nil {
+		defer s.mu.Unlock()
+		if i := slices.Index(l.queue, o); i >= 0 {
+			l.queue = slices.Delete(l.queue, i, i+1)
+			return ctx.Err()
+		}
+		return driver.ErrClosed
+	}
+	s.mu.Unlock()
+	timer := time.NewTimer(sqlstore.Grace) // see sqlstore.Outlive
+	defer timer.Stop()
+	select {
+	case err := <-o.done:
+		return err
+	case <-timer.C:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.batch.left--; o.batch.left == 0 {
+		o.batch.cancel()
+	}
+	return joinUnknown(ctx)
+}
+
+// moreLimits starts a worker if there can be one more. It is called with s.mu
+// locked.
+func (s *Store) moreLimits() {
+	if l := &s.limits; len(l.queue) > 0 && l.workers < limitWorkers {
+		l.workers++
+		s.serving.Add(1)
+		go s.serveLimits()
+	}
+}
+
+// serveLimits decides until nobody asks for what others do not decide about.
+func (s *Store) serveLimits() {
+	defer s.serving.Done()
+	var last *limitBatch
+	for {
+		b := s.takeLimits(last)
+		if b == nil {
+			return
+		}
+		s.decide(b)
+		b.cancel()
+		// Those who were answered come again now, as a rule, and share the next.
+		for range 3 {
+			runtime.Gosched()
+		}
+		last = b
+	}
+}
+
+// takeLimits takes the next batch out of the queue. From here on it may take
+// effect. Two transactions of this process are never about one key, and nobody
+// is overtaken by somebody who asks for one of his keys.
+func (s *Store) takeLimits(last *limitBatch) *limitBatch {
+	l := &s.limits
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last != nil {
+		for _, key := range last.keys {
+			delete(l.busy, key)
+		}
+	}
+	b := new(limitBatch)
+	mine, blocked := make(map[string]bool), make(map[string]bool)
+	rest := l.queue[:0:0]
+	for i, o := range l.queue {
+		if len(b.ops) == maxBatch || len(mine)+driver.MaxTakes > limitKeys {
+			rest = append(rest, l.queue[i:]...)
+			break
+		}
+		keys := mine
+		if slices.ContainsFunc(o.r.Takes, func(t driver.Take) bool { return l.busy[t.Key] || blocked[t.Key] }) {
+			keys, rest = blocked, append(rest, o)
+		} else {
+			b.ops, o.batch = append(b.ops, o), b
+		}
+		for _, t := range o.r.Takes {
+			keys[t.Key] = true
+		}
+	}
+	if len(b.ops) == 0 {
+		l.workers--
+		return nil
+	}
+	l.queue = rest
+	if l.busy == nil {
+		l.busy = make(map[string]bool)
+	}
+	maps.Copy(l.busy, mine)
+	b.keys, b.left = slices.Sorted(maps.Keys(mine)), len(b.ops)
+	b.ctx, b.cancel = context.WithTimeout(s.life, patience)
+	if len(rest) > 0 {
+		s.moreLimits()
+	}
+	return b
+}
+
+// decide answers a batch.
+func (s *Store) decide(b *limitBatch) {
+	ops := b.ops
+	if !slices.ContainsFunc(ops, func(o *limitOp) bool { return !o.quiet }) {
+		var err error
+		if ops, err = s.decideQuietly(b); err != nil {
+			for _, o := range ops {
+				o.done <- s.blame(b.ctx, err, false)
+			}
+			return
+		}
+	}
+	for len(ops) > 0 {
+		t, unsure, err := s.attemptLimits(b, ops)
+		if err == nil {
+			s.limits.changed.Add(int64(t.dirty))
+			return
+		}
+		// The server undid it, or kept it waiting too long: nothing was done.
+		if n := number(err); unsure || !(undone(err) || n == erLockTimeout) || b.ctx.Err() != nil {
+			err = s.blame(b.ctx, err, unsure)
+			for _, o := range ops {
+				o.done <- err
+			}
+			return
+		}
+	}
+}
+
+// decideQuietly answers those of a batch who change nothing, without a lock,
+// by what is committed, and returns the others.
+func (s *Store) decideQuietly(b *limitBatch) ([]*limitOp, error) {
+	t := &limitTx{rows: make(map[string]limitRow, len(b.keys))}
+	// One statement reads the clock, and then what is committed.
+	rows, err := s.single.QueryContext(b.ctx, words("SELECT c.clock,IFNULL(l.k,''),IFNULL(l.state,''),IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',l.ends),0)",
+		" FROM (SELECT ", micros, " AS clock) c LEFT JOIN baton_limit l ON l.k IN (", literals(b.keys), ")"))
+	if err != nil {
+		return b.ops, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var key, state string
+		var ends int64
+		if err := rows.Scan(&t.clock, &key, &state, &ends); err != nil {
+			return b.ops, err
+		}
+		t.rows[key] = limitRow{state: rate.Parse(state), ends: ends}
+	}
+	if err := rows.Err(); err != nil {
+		return b.ops, err
+	}
+	var rest []*limitOp
+	for _, o := range b.ops {
+		// Whoever comes after one who changes something comes after him in the
+		// transaction, too.
+		if len(rest) > 0 || t.take(o) {
+			rest = append(rest, o)
+			continue
+		}
+		o.done <- nil
+	}
+	return rest, nil
+}
+
+// attemptLimits decides about ops in one transaction, and answers them unless
+// it fails. unsure says that it may have been committed in spite of the error.
+func (s *Store) attemptLimits(b *limitBatch, ops []*limitOp) (t *limitTx, unsure bool, err error) {
+	ses, err := s.session(b.ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer ses.close()
+	t = &limitTx{rows: make(map[string]limitRow, len(b.keys)), ids: make(map[limitID]limitMemory)}
+	if err := ses.run(b.ctx, append(ses.beginning(), t.reading(b.keys, ops)...)...); err != nil {
+		return nil, false, err
+	}
+	for _, o := range ops {
+		t.take(o)
+	}
+	if unsure, err := t.commit(b.ctx, ses, b.keys); err != nil {
+		return nil, unsure, err
+	}
+	for _, o := range ops {
+		o.done <- nil
+	}
+	return t, false, nil
+}
+
+// A limitTx is the rows of one transaction as they are with what it changed.
+type limitTx struct {
+	clock int64
+	rows  map[string]limitRow
+	ids   map[limitID]limitMemory
+	dirty int // rows that were changed
+}
+
+type limitRow struct {
+	state rate.State
+	ends  int64
+	dirty bool
+	empty bool // it was made by this transaction, or is of no use
+}
+
+type limitID struct{ key, id string }
+
+// A limitMemory is a request that was allowed.
+type limitMemory struct {
+	at, wait, ends int64
+	dirty          bool
+}
+
+// reading locks the rows of the keys, in order, makes those that are missing so
+// that two first requests meet, and reads them and then the clock.
+func (t *limitTx) reading(keys []string, ops []*limitOp) []statement {
+	var missing, ids list
+	for _, key := range keys {
+		missing.add(words("(", literal(key), ",'','1970-01-01')"))
+	}
+	for _, o := range ops {
+		if o.r.ID != "" {
+			ids.add(words("(", literal(o.r.Takes[0].Key), ",", literal(o.r.ID), ")"))
+		}
+	}
+	all := []statement{
+		exec(words("INSERT INTO baton_limit (k,state,ends) VALUES ", missing.String(), " ON DUPLICATE KEY UPDATE ends=baton_limit.ends")),
+		{
+			words("SELECT k,state,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends) FROM baton_limit WHERE k IN (", literals(keys), ")"),
+			func(r *sql.Rows) error {
+				var key, state string
+				var row limitRow
+				err := r.Scan(&key, &state, &row.ends)
+				row.state, row.empty = rate.Parse(state), state == ""
+				t.rows[key] = row
+				return err
+			},
+		},
+	}
+	if ids.text != nil {
+		all = append(all, statement{
+			words("SELECT k,id,at,wait,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends) FROM baton_limit_id WHERE (k,id) IN (", ids.String(), ")"),
+			func(r *sql.Rows) error {
+				var id limitID
+				var m limitMemory
+				err := r.Scan(&id.key, &id.id, &m.at, &m.wait, &m.ends)
+				t.ids[id] = m
+				return err
+			},
+		})
+	}
+	return append(all, statement{"SELECT " + micros, func(r *sql.Rows) error { return r.Scan(&t.clock) }})
+}
+
+// take decides about one request and reports whether that changes something.
+func (t *limitTx) take(o *limitOp) (changed bool) {
+	r, now := o.r, o.r.Now
+	if now == 0 {
+		now = t.clock
+	}
+	o.d, o.err = driver.Taken{}, nil
+	if ahead, outside := r.Outside(now); outside {
+		o.err = &driver.ClockError{Store: traits.Store, Ahead: ahead}
+		return false
+	}
+	states := make([]rate.State, len(r.Takes))
+	for i, x := range r.Takes {
+		if row := t.rows[x.Key]; row.ends > t.clock {
+			states[i] = slices.Clone(row.state) // a decision spoils it
+		}
+	}
+	id := limitID{r.Takes[0].Key, r.ID}
+	if m, ok := t.ids[id]; ok && r.ID != "" && m.ends > t.clock {
+		o.d = r.Repeated(states, now, m.at, m.wait)
+		return false
+	}
+	if o.d, changed = r.Decide(states, now); !changed {
+		return false
+	}
+	for i, x := range r.Takes {
+		t.rows[x.Key] = limitRow{
+			state: states[i], ends: t.clock + r.Keep(o.d.Limits[i].Reset).Microseconds(),
+			dirty: true, empty: len(states[i]) == 0,
+		}
+	}
+	t.dirty += len(r.Takes)
+	if r.ID != "" && o.d.OK {
+		t.ids[id] = limitMemory{o.d.At, o.d.Wait.Microseconds(), t.clock + r.Keep(r.TakeRequest.Keep).Microseconds() + 1, true}
+	}
+	return true
+}
+
+// commit writes what was changed and commits, as a rule in one round trip. If
+// nothing was, the transaction is undone, with the rows that it made.
+func (t *limitTx) commit(ctx context.Context, ses *session, keys []string) (unsure bool, err error) {
+	if t.dirty == 0 {
+		return false, nil // the session undoes it
+	}
+	var all []statement
+	var rows, gone, ids list
+	size := 0
+	for _, key := range keys {
+		switch row := t.rows[key]; {
+		case row.empty:
+			gone.add(literal(key))
+		case row.dirty:
+			text := words("(", literal(key), ",'", row.state.Text(), "',", stamp(row.ends), ")")
+			if size += len(text); size > maxText && rows.text != nil { // long logs go out one after the other
+				if err := ses.run(ctx, saving(&rows)); err != nil {
+					return false, err
+				}
+				rows, size = list{}, len(text)
+			}
+			rows.add(text)
+		}
+	}
+	if rows.text != nil {
+		all = append(all, saving(&rows))
+	}
+	if gone.text != nil {
+		all = append(all, exec(words("DELETE FROM baton_limit WHERE k IN (", gone.String(), ")")))
+	}
+	for id, m := range t.ids {
+		if m.dirty {
+			ids.add(words("(", literal(id.key), ",", literal(id.id), ",", integer(m.at), ",", integer(m.wait), ",", stamp(m.ends), ")"))
+		}
+	}
+	if ids.text != nil {
+		all = append(all, exec(words("INSERT INTO baton_limit_id (k,id,at,wait,ends) VALUES ", ids.String(),
+			" ON DUPLICATE KEY UPDATE at=VALUES(at),wait=VALUES(wait),ends=VALUES(ends)")))
+	}
+	committing := false
+	if ses.multi { // see tx.commit
+		all = append(all, statement{"SELECT 1", func(*sql.Rows) error {
+			committing = true
+			return nil
+		}})
+	} else {
+		if err := ses.run(ctx, all...); err != nil {
+			return false, err
+		}
+		committing, all = true, nil
+	}
+	if err := ses.run(ctx, append(all, exec("COMMIT"), exec(restore))...); err != nil {
+		return committing || number(err) == 0 && !errors.Is(err, sqldriver.ErrBadConn), err
+	}
+	ses.done()
+	return false, nil
+}
+
+func saving(rows *list) statement {
+	return exec(words("INSERT INTO baton_limit (k,state,ends) VALUES ", rows.String(), " ON DUPLICATE KEY UPDATE state=VALUES(state),ends=VALUES(ends)"))
+}
+
+// literals writes a list of keys.
+func literals(keys []string) string {
+	var l list
+	for _, key := range keys {
+		l.add(literal(key))
+	}
+	return l.String()
+}
+
+// sweepLimits removes states that are as if their keys had never been used, of
+// n keys from there on, and IDs whose time is over. It returns where it ended,
+// "" if that is the end of the table.
+func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	ids := n
+	for n > 0 {
+		page := min(n, sweepList)
+		n -= page
+		seen, old := 0, list{}
+		ses, err := s.session(ctx)
+		if err != nil {
+			return "", err
+		}
+		err = ses.run(ctx, append(ses.beginning(), statement{
+			words("SELECT k,ends<=UTC_TIMESTAMP(6) FROM baton_limit FORCE INDEX (PRIMARY) WHERE k>", literal(after), " ORDER BY k LIMIT ", integer(int64(page))),
+			func(r *sql.Rows) error {
+				var over bool
+				err := r.Scan(&after, &over)
+				if seen++; over {
+					old.add(literal(after))
+				}
+				return err
+			},
+		})...)
+		var second []statement
+		if old.text != nil {
+			second = append(second, exec(words("DELETE FROM baton_limit WHERE k IN (", old.String(), ") AND ends<=UTC_TIMESTAMP(6)")))
+		}
+		if err == nil {
+			err = ses.run(ctx, append(second, exec("COMMIT"), exec(restore))...)
+		}
+		if err == nil {
+			ses.done()
+		}
+		ses.close()
+		if err != nil {
+			return "", err
+		}
+		if seen < page {
+			after = ""
+			break
+		}
+	}
+	return after, s.sweepIDs(ctx, ids)
+}
+
+func (s *Store) sweepIDs(ctx context.Context, n int) error {
+	ses, err := s.session(ctx)
+	if err != nil {
+		return err
+	}
+	defer ses.close()
+	var old list
+	err = ses.run(ctx, append(ses.beginning(), statement{
+		words("SELECT k,id FROM baton_limit_id WHERE ends<=UTC_TIMESTAMP(6) ORDER BY ends LIMIT ", integer(int64(n)), " FOR UPDATE SKIP LOCKED"),
+		func(r *sql.Rows) error {
+			var id limitID
+			err := r.Scan(&id.key, &id.id)
+			old.add(words("(", literal(id.key), ",", literal(id.id), ")"))
+			return err
+		},
+	})...)
+	if err != nil {
+		return err
+	}
+	var second []statement
+	if old.text != nil {
+		second = append(second, exec("DELETE FROM baton_limit_id WHERE (k,id) IN ("+old.String()+")"))
+	}
+	if err := ses.run(ctx, append(second, exec("COMMIT"), exec(restore))...); err != nil {
+		return err
+	}
+	ses.done()
+	return nil
+}

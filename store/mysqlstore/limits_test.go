@@ -1,0 +1,527 @@
+package mysqlstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// limitHarness gives each case a database. Making one is slow, so that the next
+// case gets those of earlier ones, emptied.
+func limitHarness(all *testing.T, open func(t drivertest.T, d *database) *Store) drivertest.LimitHarness {
+	var mu sync.Mutex
+	var free []*database
+	get := func() *database {
+		mu.Lock()
+		defer mu.Unlock()
+		if n := len(free); n > 0 {
+			d := free[n-1]
+			free = free[:n-1]
+			return d
+		}
+		return shared(all)
+	}
+	return drivertest.LimitHarness{
+		Open: func(t drivertest.T, n int) []driver.Limits {
+			d := get()
+			t.Cleanup(func() { // after the stores were closed
+				if _, err := d.plain.Exec("DELETE FROM baton_limit"); err != nil {
+					return
+				}
+				if _, err := d.plain.Exec("DELETE FROM baton_limit_id"); err != nil {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				free = append(free, d)
+			})
+			handles := make([]driver.Limits, n)
+			for i := range handles {
+				s := open(t, d)
+				databases.put(s, d)
+				handles[i] = s
+			}
+			return handles
+		},
+		Kept: func(t drivertest.T, l driver.Limits) (n int) {
+			d := databases.of(l.(*Store))
+			if err := d.plain.QueryRow("SELECT (SELECT COUNT(*) FROM baton_limit)+(SELECT COUNT(*) FROM baton_limit_id)").Scan(&n); err != nil {
+				t.Fatalf("count: %v", err)
+			}
+			return n
+		},
+	}
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	testserver.NeedMariaDB(t)
+	drivertest.Limits(t, limitHarness(t, func(t drivertest.T, d *database) *Store {
+		return d.openWith(t, func(_ *Config, o *options) { o.sweepEvery = time.Second })
+	}))
+}
+
+// TestLimitsOnPool runs on a pool that somebody else has opened.
+func TestLimitsOnPool(t *testing.T) {
+	t.Parallel()
+	testserver.NeedMariaDB(t)
+	h := limitHarness(t, hardPool)
+	h.Steps = 50
+	drivertest.Limits(t, h)
+}
+
+func bucketOf(n int64, per time.Duration, burst int64) driver.Limit {
+	return driver.Limit{Algorithm: driver.TokenBucket, N: n, Period: per, Burst: burst}
+}
+
+func takeOf(key string, l driver.Limit, cost int64) driver.TakeRequest {
+	return driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}}
+}
+
+func takeOne(t *testing.T, s *Store, key string, l driver.Limit, cost int64) driver.Taken {
+	t.Helper()
+	d, err := s.Take(t.Context(), takeOf(key, l, cost))
+	if err != nil {
+		t.Fatalf("take %d of %q: %v", cost, key, err)
+	}
+	return d
+}
+
+// Sixty-four goroutines of four processes take from one key, which is new.
+func TestLimitOneKey(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	var stores []*Store
+	for range 4 {
+		stores = append(stores, d.openWith(t, patient))
+	}
+	for _, l := range []driver.Limit{
+		bucketOf(1, 1000*time.Hour, 150),
+		{Algorithm: driver.SlidingLog, N: 150, Period: 1000 * time.Hour},
+		{Algorithm: driver.FixedWindow, N: 150, Period: 100_000 * time.Hour},
+	} {
+		var yes atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				for range 5 {
+					d, err := stores[i%4].Take(t.Context(), takeOf("hot "+l.Algorithm.String(), l, 1))
+					if err != nil {
+						t.Errorf("%v", err)
+					}
+					if d.OK {
+						yes.Add(1)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if yes.Load() != 150 {
+			t.Errorf("%v: %d of 150 were allowed", l.Algorithm, yes.Load())
+		}
+	}
+}
+
+// Those of several processes who ask for several keys in any order, some new,
+// while others forget and the sweep removes, meet no deadlock, and what is taken
+// adds up.
+func TestLimitsManyKeys(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	var stores []*Store
+	for range 3 {
+		stores = append(stores, d.openWith(t, patient))
+	}
+	end := time.Now().Add(stormFor(t))
+	const keys, burst = 8, 10_000_000
+	l := driver.Limit{Algorithm: driver.FixedWindow, N: burst, Period: 100_000 * time.Hour}
+	var taken [keys]atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 36 {
+		s := stores[i%len(stores)]
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(i), 5))
+			for n := 0; n == 0 || time.Now().Before(end) && !t.Failed(); n++ {
+				r := driver.TakeRequest{}
+				which := random.Perm(keys)[:1+random.IntN(4)]
+				for _, at := range which {
+					r.Takes = append(r.Takes, driver.Take{Key: fmt.Sprint("key", at), Limit: l, Cost: 1})
+				}
+				switch random.IntN(4) {
+				case 0:
+					r.ID, r.Keep = driver.NewID(), time.Millisecond
+				case 1: // what comes and goes
+					r.Mode = driver.Forget
+					for j := range r.Takes {
+						r.Takes[j].Key = strings.Replace(r.Takes[j].Key, "key", "kez", 1)
+					}
+				case 2:
+					r.Takes = append(r.Takes, driver.Take{Key: fmt.Sprint("kez", random.IntN(keys)), Limit: bucketOf(1, time.Millisecond, 100), Cost: 1})
+				}
+				d, err := s.Take(t.Context(), r)
+				if err != nil {
+					t.Errorf("%v", err)
+					return
+				}
+				if d.OK && r.Mode == driver.TakeIfAllowed {
+					for _, at := range which {
+						taken[at].Add(1)
+					}
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for time.Now().Before(end) && !t.Failed() {
+			if _, err := stores[0].sweepLimits(t.Context(), "", 100); err != nil && !undone(err) {
+				t.Errorf("sweep: %v", err)
+			}
+		}
+	})
+	wg.Wait()
+	sum := int64(0)
+	for at := range keys {
+		d := takeOne(t, stores[0], fmt.Sprint("key", at), l, 0)
+		if used := burst - d.Limits[0].Remaining; used != taken[at].Load() {
+			t.Errorf("key %d: %d were taken, %d are counted", at, taken[at].Load(), used)
+		}
+		sum += taken[at].Load()
+	}
+	t.Logf("%d taken", sum)
+}
+
+// What waits while a transaction is under way is decided in the next one, and
+// whoever leaves meanwhile takes nothing.
+func TestLimitsThatWaitShareATransaction(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, patient)
+	l := bucketOf(1, 1000*time.Hour, 100)
+	takeOne(t, s, "k", l, 1)
+	blocker := lockRow(t, d, "baton_limit", "k")
+	var wg sync.WaitGroup
+	wg.Go(func() { takeOne(t, s, "k", l, 1) })
+	awaitBlocked(t, d, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := s.Take(ctx, takeOf("k", l, 50))
+		left <- err
+	}()
+	for range 30 {
+		wg.Go(func() { takeOne(t, s, "k", l, 1) })
+	}
+	// One worker is busy with the key, so that no other takes them.
+	eventually(t, "all wait", 10*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.limits.queue) == 31
+	})
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
+		t.Errorf("who left: %v", err)
+	}
+	commit(t, blocker)
+	wg.Wait()
+	if d := takeOne(t, s, "k", l, 0); d.Limits[0].Remaining != 68 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// A process that is stopped in the middle is thrown out by the server, and who
+// waits for its row does not hear of that.
+func TestLimitsWaitForAStoppedProcess(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, func(_ *Config, o *options) { o.stall = 1 })
+	l := bucketOf(1, 1000*time.Hour, 100)
+	takeOne(t, s, "k", l, 1)
+	blocker := lockRow(t, d, "baton_limit", "k")
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Take(t.Context(), takeOf("k", l, 1))
+		done <- err
+	}()
+	select { // longer than the server lets it wait for the row
+	case err := <-done:
+		t.Fatalf("while the row was locked: %v", err)
+	case <-time.After(2500 * time.Millisecond):
+	}
+	commit(t, blocker)
+	if err := <-done; err != nil {
+		t.Errorf("%v", err)
+	}
+	if d := takeOne(t, s, "k", l, 0); d.Limits[0].Remaining != 98 {
+		t.Errorf("%+v", d)
+	}
+}
+
+// Whoever leaves while his transaction is under way does not know.
+func TestLimitsLeavingInTheMiddle(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, patient)
+	l := bucketOf(1, 1000*time.Hour, 100)
+	takeOne(t, s, "k", l, 1)
+	blocker := lockRow(t, d, "baton_limit", "k")
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := s.Take(ctx, takeOf("k", l, 1))
+		left <- err
+	}()
+	awaitBlocked(t, d, 1)
+	cancel()
+	if err := <-left; !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrUnknown) {
+		t.Errorf("%v", err)
+	}
+	commit(t, blocker)
+	takeOne(t, s, "k", l, 1)
+}
+
+// The clock is read when the rows are locked: what waited for them is decided
+// by the time that it is then.
+func TestLimitsReadTheClockLate(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, patient)
+	l := bucketOf(1, 300*time.Millisecond, 1)
+	takeOne(t, s, "k", l, 1)
+	blocker := lockRow(t, d, "baton_limit", "k")
+	done := make(chan driver.Taken, 1)
+	go func() { done <- takeOne(t, s, "k", l, 1) }()
+	awaitBlocked(t, d, 1)
+	var before int64
+	time.Sleep(400 * time.Millisecond) // the token comes back meanwhile, by the server's clock
+	if err := blocker.QueryRow("SELECT " + micros).Scan(&before); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, blocker)
+	if got := <-done; !got.OK || got.At < before {
+		t.Errorf("%+v, and the row was free at %d", got, before)
+	}
+}
+
+// Two who ask first for a key that nobody has used meet at its row.
+func TestLimitsFirstRequestsMeet(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	a, b := d.openWith(t, patient), d.openWith(t, patient)
+	l := bucketOf(1, 1000*time.Hour, 1)
+	for i := range 30 {
+		key := fmt.Sprint("new", i)
+		var yes atomic.Int64
+		var wg sync.WaitGroup
+		for _, s := range []*Store{a, b} {
+			wg.Go(func() {
+				if d, err := s.Take(t.Context(), takeOf(key, l, 1)); err != nil {
+					t.Errorf("%v", err)
+				} else if d.OK {
+					yes.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if yes.Load() != 1 {
+			t.Fatalf("%d got the one token of %s", yes.Load(), key)
+		}
+	}
+}
+
+// Who is refused again, or only looks, locks nothing.
+func TestLimitsThatLockNothing(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, patient)
+	l := bucketOf(1, 1000*time.Hour, 5)
+	takeOne(t, s, "k", l, 5)
+	if d := takeOne(t, s, "k", l, 1); d.OK {
+		t.Fatalf("%+v", d)
+	}
+	blocker := lockRow(t, d, "baton_limit", "k")
+	for range 3 {
+		if d := takeOne(t, s, "k", l, 1); d.OK || d.Limits[0].Remaining != 0 {
+			t.Errorf("%+v", d)
+		}
+		takeOne(t, s, "k", l, 0)
+	}
+	commit(t, blocker)
+	if _, err := s.Take(t.Context(), driver.TakeRequest{Takes: takeOf("k", l, 0).Takes, Mode: driver.Forget}); err != nil {
+		t.Fatal(err)
+	}
+	if d := takeOne(t, s, "k", l, 5); !d.OK {
+		t.Errorf("who was refused and is allowed now: %+v", d)
+	}
+	if d := takeOne(t, s, "k", l, 1); d.OK {
+		t.Errorf("%+v", d)
+	}
+}
+
+// What nobody has written is a fresh key.
+func TestLimitGarbage(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.open(t)
+	l := bucketOf(1, 1000*time.Hour, 5)
+	for i, text := range []string{"x", "", "1", "1 5 -3 4", "3 1", "9 9 9 9 9 9", "3 99999999999999999999 0 1 1 0", "1 5 9007199254740993 1", " ", "3.5"} {
+		key := fmt.Sprint("k", i)
+		takeOne(t, s, key, l, 5)
+		d.exec(t, "UPDATE baton_limit SET state=? WHERE k=?", text, key)
+		if d := takeOne(t, s, key, l, 5); !d.OK {
+			t.Errorf("after %q: %+v", text, d)
+		}
+		if d := takeOne(t, s, key, l, 1); d.OK {
+			t.Errorf("after that: %+v", d)
+		}
+	}
+}
+
+// Long logs fit into the packets of the server, many at once.
+func TestLimitsLongLogs(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, patient)
+	l := driver.Limit{Algorithm: driver.SlidingLog, N: 10_000, Period: time.Hour}
+	var takes []driver.Take
+	for i := range driver.MaxTakes {
+		takes = append(takes, driver.Take{Key: fmt.Sprint("k", i), Limit: l, Cost: 1})
+		text := strings.Builder{}
+		text.WriteString("1 10000")
+		for j := range 9_990 {
+			fmt.Fprintf(&text, " %d 1", 3_000_000_000_000_000+j)
+		}
+		d.exec(t, "INSERT INTO baton_limit VALUES (?,?,'2090-01-01')", fmt.Sprint("k", i), text.String())
+	}
+	for n := range 3 {
+		got, err := s.Take(t.Context(), driver.TakeRequest{Takes: takes, Now: 3_000_000_000_000_000 - 1_800_000_000})
+		if err != nil || !got.OK || got.Limits[15].Remaining != int64(9-n) {
+			t.Fatalf("%v %+v", err, got)
+		}
+	}
+}
+
+// The answer is lost after the effect, before it, or never comes.
+func TestLimitsFaults(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s, proxy := proxied(t, d)
+	l := bucketOf(1, 1000*time.Hour, 100)
+	takeOne(t, s, "k", l, 1)
+	left := func() int64 { return takeOne(t, d.open(t), "k", l, 0).Limits[0].Remaining }
+
+	cut := proxy.CutAfterRequest(carries(";COMMIT;"))
+	r := takeOf("k", l, 1)
+	r.ID, r.Keep = driver.NewID(), time.Hour
+	if _, err := s.Take(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+		t.Errorf("after the commit: %v, want ErrUnknown", err)
+	}
+	<-cut
+	if n := left(); n != 98 {
+		t.Errorf("%d are left", n)
+	}
+	if d, err := s.Take(t.Context(), r); err != nil || !d.Repeated || d.Limits[0].Remaining != 98 {
+		t.Errorf("repeated: %+v, %v", d, err)
+	}
+
+	cut = proxy.CutAfterRequest(carries("START TRANSACTION"))
+	if _, err := s.Take(t.Context(), takeOf("k", l, 1)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("before the commit: %v, want ErrUnavailable", err)
+	}
+	<-cut
+	cut = proxy.CutAfterRequest(carries("LEFT JOIN"))
+	if _, err := s.Take(t.Context(), takeOf("k", l, 0)); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("a look: %v, want ErrUnavailable", err)
+	}
+	<-cut
+	if n := left(); n != 98 {
+		t.Errorf("%d are left", n)
+	}
+
+	proxy.Swallow(faultproxy.ToServer)
+	proxy.Swallow(faultproxy.ToClient)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	if _, err := s.Take(ctx, takeOf("k", l, 1)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("it obeyed its context after %v", took)
+	}
+	if n := left(); n != 98 {
+		t.Errorf("%d are left", n)
+	}
+}
+
+// What fails in the middle is undone, and says what is missing.
+func TestLimitsFailInTheMiddle(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	l := bucketOf(1, 1000*time.Hour, 100)
+	for i, s := range []*Store{d.open(t), d.wrap(t, d.config())} {
+		key := fmt.Sprint("k", i)
+		takeOne(t, s, key, l, 1)
+		d.exec(t, "RENAME TABLE baton_limit_id TO elsewhere")
+		r := takeOf(key, l, 1)
+		r.ID, r.Keep = driver.NewID(), time.Hour
+		for range 10 {
+			if _, err := s.Take(t.Context(), r); !errors.Is(err, driver.ErrUnavailable) || !errors.Is(err, ErrSchema) {
+				t.Fatalf("without a table: %v, want ErrUnavailable and ErrSchema", err)
+			}
+		}
+		d.exec(t, "RENAME TABLE elsewhere TO baton_limit_id")
+		if d := takeOne(t, s, key, l, 0); d.Limits[0].Remaining != 99 {
+			t.Errorf("%+v", d)
+		}
+		takeOne(t, s, key, l, 1)
+	}
+}
+
+// A store that is closed decides nothing, and who waits is told.
+func TestLimitsClose(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, patient)
+	l := bucketOf(1, 1000*time.Hour, 100)
+	takeOne(t, s, "k", l, 1)
+	blocker := lockRow(t, d, "baton_limit", "k")
+	first, second := make(chan error, 1), make(chan error, 1)
+	ask := func(c chan error) {
+		_, err := s.Take(t.Context(), takeOf("k", l, 1))
+		c <- err
+	}
+	go ask(first)
+	awaitBlocked(t, d, 1)
+	go ask(second)
+	eventually(t, "the second waits", 10*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.limits.queue) == 1
+	})
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	if err := <-second; !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("one that had not begun: %v", err)
+	}
+	commit(t, blocker)
+	if err := <-first; err != nil && !errors.Is(err, driver.ErrUnknown) && !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("one that had begun: %v", err)
+	}
+	if err := <-closed; err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if _, err := s.Take(t.Context(), takeOf("k", l, 1)); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("after it: %v", err)
+	}
+}

@@ -1,4 +1,5 @@
-// Package etcdstore keeps locks in etcd 3.4 or newer, one member or a cluster.
+// Package etcdstore keeps locks and rate limits in etcd 3.4 or newer, one
+// member or a cluster.
 //
 // # What is on the server
 //
@@ -43,4 +44,55 @@
 // others of the process waits up to 4 ms for a transaction to go with. Renewing
 // takes one message for each lease and one read for a hundred locks, and writes
 // nothing.
+//
+// # Limits
+//
+// What has been taken from a limit, and what is remembered for the ID of a
+// request, are numbers under
+//
+//	<prefix>/<tab>limits/<key>
+//	<prefix>/<tab>ids/<id>/<key>
+//
+// where a tab, which no key of a lock has, keeps them apart from locks. (Who
+// wants "etcdctl lock <prefix>" itself waits for them, as for all that is below
+// it.) A decision is made by the process that asks, and written on the condition
+// that nobody has changed what it was made of. That is one round trip, one more
+// for each time that another process was faster, and one for many calls of one
+// process that want the same key at the same time. Processes that fight for one
+// key do not wait for each other, and none is sure to be next.
+//
+// Each write is a revision of etcd, of which decisions that are under way at the
+// same time share one; who looks or is refused writes nothing. A server keeps
+// all revisions until they are compacted: one with limits needs
+// --auto-compaction-retention, or its quota is used up by millions of
+// decisions.
+//
+// What is idle goes with its lease. A process has one lease for all that is to be
+// kept for about equally long, of twice that at least, and never of less than
+// 8 s. It is let run out, and another is granted when it has become too short: a
+// key stays for up to four times as long as it is of effect, or 8 s. A state has
+// about 20 bytes for each number: a full log of 10 000 has 200 kB, which every
+// decision sends, and a request that comes to more than the server's
+// --max-request-bytes fails with driver.ErrUnavailable.
+//
+// # The clock of limits
+//
+// etcd tells no time, so the clock of each caller decides, and what a limit
+// promises is exact only as far as clocks agree. Each state holds the newest time
+// that it has seen, and nobody decides by an earlier one:
+//
+//   - A clock that is behind, or goes back, gives nothing twice. The process goes
+//     on from the time in the state at half the speed until its own clock has
+//     caught up. What it waits for takes up to twice as long meanwhile.
+//   - A clock that is ahead by d gives back what others took up to d early, once:
+//     from then on its time is that of the limit. In a time t never more is
+//     allowed than the limit would allow in t+d, where d is how far the fastest
+//     clock is ahead of the slowest; and anew when the key was idle for so long
+//     that it was forgotten.
+//   - What is remembered for an ID is forgotten d early by a clock that is ahead
+//     by d.
+//
+// No difference is refused or told of: of two clocks none knows which is wrong.
+// Have them set by NTP; half a second matters to a limit per second and not to
+// one per hour. Taken.At shows by which time a decision was made.
 package etcdstore

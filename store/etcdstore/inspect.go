@@ -94,8 +94,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 		}
 		left := &remaining{}
 		next, end := []byte(s.prefix+prefix), after(s.prefix+prefix)
-		if len(next) == 0 {
-			next = []byte{0}
+		if prefix == "" {
+			next = []byte(s.prefix + " ") // limits stand before that
 		}
 		var open []string
 		queues := map[string][]*mvccpb.KeyValue{}

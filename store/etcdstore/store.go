@@ -25,6 +25,7 @@ type Store struct {
 	prefix  string  // empty, or with a slash at its end
 	process string  // the name of this process in every queue
 	batch   batcher
+	limits  *limiter
 	ctx     context.Context // ends with the store
 	stop    context.CancelFunc
 	work    sync.WaitGroup
@@ -98,6 +99,7 @@ func New(client *clientv3.Client, opts ...Option) (*Store, error) {
 		leaser: clientv3.RetryLeaseClient(client),
 		keys:   map[string]*lock{},
 		leases: map[int64]*lease{},
+		limits: newLimiter(),
 		// Others know us by it; nobody trusts it.
 		process: fmt.Sprintf("%016x", rand.Uint64()),
 	}

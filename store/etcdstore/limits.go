@@ -1,0 +1,429 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/rate"
+)
+
+var _ driver.Limits = (*Store)(nil)
+
+const (
+	maxNames = 100     // that one transaction is about: the server allows 128 operations
+	bigTxn   = 1 << 18 // bytes: it goes alone
+)
+
+// limiter decides the calls of this process about limits. Calls that want the
+// same key while a transaction about it is under way are decided together in
+// the next one.
+type limiter struct {
+	wall     func() int64 // µs since 1970; tests replace it
+	requests rate.Known
+
+	mu     sync.Mutex
+	keys   map[string]*counted // that calls are about now
+	known  knowledge
+	leases map[int64]*limitLease // by TTL in seconds
+}
+
+func newLimiter() *limiter {
+	return &limiter{
+		wall:   func() int64 { return time.Now().UnixMicro() },
+		keys:   map[string]*counted{},
+		leases: map[int64]*limitLease{},
+	}
+}
+
+// counted is a key that calls are about. Guarded by limiter.mu.
+type counted struct {
+	flight *flight   // the transaction under way
+	line   []*taking // who waits for the next one, in the order of arrival
+}
+
+// A taking is one call of Take.
+type taking struct {
+	r  *rate.Request
+	id string // the name of what is remembered; "" if nothing is
+
+	flight *flight // guarded by limiter.mu; nil as long as it waits
+	left   bool    // guarded by limiter.mu: nobody waits for the answer any more
+
+	// Of the present attempt, by its flight.
+	decided driver.Taken
+	refused error
+	writes  bool
+
+	doubt bool // an attempt that wrote had no answer
+
+	done chan struct{} // closed when the rest is set
+	d    driver.Taken
+	err  error
+}
+
+// A flight is a transaction about some calls, repeated until it has met the
+// states that it was decided on.
+type flight struct {
+	calls []*taking
+	keys  []string         // of all who were ever part of it
+	known map[string]*page // what the server held, by name, as far as that is known
+}
+
+// Take implements driver.Limits. The clock is that of the machine that calls,
+// as the package says. A decision is one transaction if this process was the
+// last that changed the limits' states, and one more for each time that another
+// has.
+//
+// A transaction whose answer was lost is asked for by the request's ID, once.
+// Without an ID the error is driver.ErrUnknown.
+func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, error) {
+	r, err := s.limits.requests.NewRequest(t)
+	if err != nil {
+		return driver.Taken{}, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return driver.Taken{}, err
+	}
+	c := &taking{r: r, done: make(chan struct{})}
+	if r.ID != "" {
+		c.id = s.memoryName(r.Takes[0].Key, r.ID)
+	}
+	l := s.limits
+	l.mu.Lock()
+	for _, t := range r.Takes {
+		k := l.keys[t.Key]
+		if k == nil {
+			k = new(counted)
+			l.keys[t.Key] = k
+		}
+		k.line = append(k.line, c)
+	}
+	s.startLocked(r.Takes[0].Key)
+	l.mu.Unlock()
+
+	select {
+	case <-c.done:
+		return c.d, c.err
+	case <-ctx.Done():
+		return s.leave(ctx, c)
+	}
+}
+
+// leave is for a call whose context has ended.
+func (s *Store) leave(ctx context.Context, c *taking) (driver.Taken, error) {
+	l := s.limits
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-c.done: // just now
+		return c.d, c.err
+	default:
+	}
+	c.left = true
+	if c.flight == nil {
+		for _, t := range c.r.Takes {
+			k := l.keys[t.Key]
+			k.line = slices.DeleteFunc(k.line, func(other *taking) bool { return other == c })
+		}
+		for _, t := range c.r.Takes { // it may have stood before others
+			s.startLocked(t.Key)
+			l.idleLocked(t.Key)
+		}
+		return driver.Taken{}, ctx.Err()
+	}
+	if looks(c.r) {
+		return driver.Taken{}, ctx.Err()
+	}
+	return driver.Taken{}, failure(ctx, ctx.Err())
+}
+
+// looks reports whether a request changes nothing, whatever it finds.
+func looks(r *rate.Request) bool {
+	return r.Mode <= driver.TakeAnyway && !slices.ContainsFunc(r.Takes, func(t driver.Take) bool { return t.Cost > 0 })
+}
+
+// startLocked begins a flight with those who wait for a key, if they can go.
+func (s *Store) startLocked(key string) {
+	if k := s.limits.keys[key]; k == nil || k.flight != nil {
+		return
+	}
+	f := &flight{known: map[string]*page{}}
+	if s.limits.gatherLocked(f, key); len(f.calls) > 0 {
+		go s.fly(f)
+	}
+}
+
+// gatherLocked adds to a flight who waits for a key, and for the other keys of
+// those. Each must be the first in all its lines, so that the oldest of all
+// goes as soon as its keys are free, and no two wait for each other.
+func (l *limiter) gatherLocked(f *flight, keys ...string) {
+	for len(keys) > 0 {
+		k := l.keys[keys[0]]
+		keys = keys[1:]
+		for k != nil && len(k.line) > 0 && len(f.keys)+len(f.calls) < maxNames-driver.MaxTakes {
+			c := k.line[0]
+			free := func(t driver.Take) bool {
+				k := l.keys[t.Key]
+				return k.line[0] == c && (k.flight == nil || k.flight == f)
+			}
+			if slices.ContainsFunc(c.r.Takes, func(t driver.Take) bool { return !free(t) }) {
+				break
+			}
+			c.flight = f
+			f.calls = append(f.calls, c)
+			for _, t := range c.r.Takes {
+				k := l.keys[t.Key]
+				k.line = k.line[1:]
+				if k.flight == nil {
+					k.flight = f
+					f.keys, keys = append(f.keys, t.Key), append(keys, t.Key)
+				}
+			}
+		}
+	}
+}
+
+// idleLocked forgets a key that no call is about.
+func (l *limiter) idleLocked(key string) {
+	if k := l.keys[key]; k != nil && k.flight == nil && len(k.line) == 0 {
+		delete(l.keys, key)
+	}
+}
+
+// fly decides a flight's calls and has that written.
+func (s *Store) fly(f *flight) {
+	l := s.limits
+	lost, leaseless := false, 0
+	for s.boardFlight(f) {
+		a := f.decide(s)
+		it, size, err := s.transaction(f, a)
+		if s.ctx.Err() != nil {
+			err = driver.ErrClosed
+		} else if err == nil {
+			err = s.commit(it, size)
+		}
+		switch {
+		case err == nil && it.resp.Succeeded:
+			for name, p := range a.pages {
+				if p.changed {
+					p.rev, p.changed = it.rev, false
+				}
+				f.known[name] = p
+			}
+			f.answer(func(c *taking) (bool, driver.Taken, error) { return true, c.decided, c.refused })
+		case err == nil: // somebody was faster: the answer says what there is now
+			f.read(it)
+		case errors.Is(err, rpctypes.ErrLeaseNotFound) && leaseless < 2:
+			leaseless++
+			s.forgetLeases(a)
+		case errors.Is(err, driver.ErrUnknown) && !lost:
+			// Whoever has an ID hears of what happened.
+			lost = true
+			f.answer(func(c *taking) (bool, driver.Taken, error) {
+				c.doubt = c.writes
+				return c.doubt && c.id == "", driver.Taken{}, err
+			})
+		default:
+			f.answer(func(c *taking) (bool, driver.Taken, error) { return true, driver.Taken{}, s.failed(c, err) })
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, key := range f.keys {
+		l.keys[key].flight = nil
+		name := s.stateName(key)
+		l.known.set(name, f.known[name])
+	}
+	for _, key := range f.keys {
+		s.startLocked(key)
+		l.idleLocked(key)
+	}
+}
+
+// failed is the error of a call whose transaction had one.
+func (s *Store) failed(c *taking, err error) error {
+	switch unknown := errors.Is(err, driver.ErrUnknown); {
+	case c.doubt && !unknown:
+		return fmt.Errorf("etcd: %w: there was no answer, and then: %v", driver.ErrUnknown, err)
+	case s.ctx.Err() != nil && !(unknown && c.writes):
+		return driver.ErrClosed
+	case unknown && !c.writes && !c.doubt:
+		return unavailable(errors.New("there was no answer"))
+	}
+	return err
+}
+
+// answer answers the calls that f says is true of.
+func (f *flight) answer(with func(*taking) (bool, driver.Taken, error)) {
+	f.calls = slices.DeleteFunc(f.calls, func(c *taking) bool {
+		done, d, err := with(c)
+		if done {
+			c.d, c.err = d, err
+			close(c.done)
+		}
+		return done
+	})
+}
+
+// boardFlight has those leave who do not wait any more, and others come along
+// who want the same keys. It reports whether anybody is there.
+func (s *Store) boardFlight(f *flight) bool {
+	l := s.limits
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.calls = slices.DeleteFunc(f.calls, func(c *taking) bool { return c.left })
+	if len(f.calls) == 0 {
+		return false
+	}
+	l.gatherLocked(f, slices.Clone(f.keys)...)
+	for _, key := range f.keys {
+		name := s.stateName(key)
+		if f.known[name] == nil {
+			f.known[name] = l.known.get(name)
+		}
+	}
+	return true
+}
+
+// A proposal is what a flight would write.
+type proposal struct {
+	names []string // in the order of the transaction
+	pages map[string]*page
+	boot  time.Time
+}
+
+// page returns what the proposal would have a name hold, to be changed.
+func (a *proposal) page(f *flight, name string) *page {
+	p := a.pages[name]
+	if p == nil {
+		p = new(page)
+		if known := f.known[name]; known != nil {
+			*p = *known
+		}
+		a.names, a.pages[name] = append(a.names, name), p
+	}
+	return p
+}
+
+// decide makes the decisions of all calls, one after the other, by one clock.
+func (f *flight) decide(s *Store) *proposal {
+	a := &proposal{pages: make(map[string]*page, len(f.keys)+len(f.calls)), boot: bootclock.Coarse()}
+	wall := s.limits.wall()
+	for _, c := range f.calls {
+		f.decideOne(s, a, c, wall)
+	}
+	return a
+}
+
+func (f *flight) decideOne(s *Store, a *proposal, c *taking, wall int64) {
+	r := c.r
+	c.decided, c.refused, c.writes = driver.Taken{}, nil, false
+	pages := make([]*page, len(r.Takes))
+	states := make([]rate.State, len(r.Takes))
+	now := wall
+	for i, t := range r.Takes {
+		pages[i] = a.page(f, s.stateName(t.Key))
+		states[i] = pages[i].state()
+		now = max(now, pages[i].time(a.boot))
+	}
+	if r.Now != 0 {
+		now = r.Now
+	}
+	var memory *page
+	if c.id != "" {
+		memory = a.page(f, c.id)
+		if at, wait, ok := memory.remembered(wall); ok {
+			c.decided = r.Repeated(states, now, at, wait)
+			return
+		}
+		if c.doubt {
+			// What has no answer yet must not happen after all: it finds that
+			// something stands where it wants to remember.
+			memory.write(a.boot, lateEffect, rate.State{0})
+			c.writes = true
+		}
+	}
+	if ahead, outside := r.Outside(now); outside {
+		c.refused = &driver.ClockError{Store: traits.Store, Ahead: ahead}
+		return
+	}
+	d, changed := r.Decide(states, now)
+	c.decided = d
+	if !changed {
+		return
+	}
+	c.writes = true
+	for i, p := range pages {
+		at := now
+		if r.Now != 0 { // that is no clock
+			at = p.at()
+		}
+		if len(states[i]) == 0 {
+			p.write(a.boot, 0, nil)
+		} else {
+			p.write(a.boot, r.Keep(d.Limits[i].Reset), append(rate.State{at}, states[i]...))
+		}
+	}
+	if memory != nil && d.OK {
+		keep := r.Keep(r.TakeRequest.Keep)
+		memory.write(a.boot, keep, rate.State{d.At, d.Wait.Microseconds(), wall + keep.Microseconds()})
+	}
+}
+
+// transaction is what writes an attempt, if the server holds what it was made
+// of, and else reads what the server holds.
+func (s *Store) transaction(f *flight, a *proposal) (it *item, size int, err error) {
+	txn := &pb.TxnRequest{}
+	for _, name := range a.names {
+		p := a.pages[name]
+		txn.Compare = append(txn.Compare, modRev(name, p.rev))
+		txn.Failure = append(txn.Failure, get(name))
+		switch {
+		case !p.changed || p.rev == 0 && len(p.numbers) == 0:
+			p.changed = false
+		case len(p.numbers) == 0:
+			txn.Success = append(txn.Success, remove(name))
+		default:
+			if err := s.leasePage(p, a.boot); err != nil {
+				return nil, 0, err
+			}
+			text := p.numbers.Text()
+			size += len(text)
+			txn.Success = append(txn.Success, put(name, text, p.lease))
+		}
+	}
+	return &item{name: s.stateName(f.keys[0]), txn: txn}, size, nil
+}
+
+// commit has a transaction done, together with others that are under way to
+// the server unless it is big.
+func (s *Store) commit(it *item, size int) error {
+	if size < bigTxn {
+		return s.batch.do(s.ctx, it)
+	}
+	it.done = make(chan struct{})
+	s.batch.sendAlone(it)
+	return it.err
+}
+
+// read notes what the server holds instead of what was expected.
+func (f *flight) read(it *item) {
+	seen := bootclock.Now()
+	for i, r := range it.resp.Responses {
+		name := string(it.txn.Compare[i].Key)
+		p := &page{seen: seen}
+		for _, kv := range rangeOf(r).Kvs {
+			p.rev, p.lease, p.numbers = kv.ModRevision, kv.Lease, rate.Parse(string(kv.Value))
+		}
+		f.known[name] = p
+	}
+}

@@ -1,0 +1,205 @@
+package etcdstore
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/rate"
+)
+
+// Limits are in folders that begin with a control character, which no key of a
+// lock has, and have a slash behind it, so that they are nobody's place in line.
+const (
+	stateDir  = "\tlimits/"
+	memoryDir = "\tids/"
+)
+
+func (s *Store) stateName(key string) string      { return s.prefix + stateDir + key }
+func (s *Store) memoryName(key, id string) string { return s.prefix + memoryDir + id + "/" + key }
+
+// A page is what is kept under one name: numbers, and nothing if there are
+// none. Those of a limit are the newest time that it has seen and its
+// rate.State; those of an ID are Taken.At, Taken.Wait and until when it is
+// remembered, or a single one if nothing is.
+type page struct {
+	numbers rate.State // never changed in place
+	rev     int64      // mod revision; 0: there is none
+	lease   int64
+	seen    time.Time // when they were known to have been written
+	end     time.Time // until when the lease lasts, if that is known
+
+	changed bool
+	keep    time.Duration // if changed: how long it has to be kept
+}
+
+func (p *page) write(boot time.Time, keep time.Duration, numbers rate.State) {
+	p.numbers, p.keep, p.seen, p.changed = numbers, keep, boot, true
+}
+
+// at is the newest time that a limit has seen, 0 if none.
+func (p *page) at() int64 {
+	if len(p.numbers) < 2 {
+		return 0
+	}
+	return p.numbers[0]
+}
+
+// time is what time it is at least. What a clock that is ahead has written goes
+// on at half the speed: the own clock catches up with it some time, and
+// meanwhile nobody stands still.
+func (p *page) time(boot time.Time) int64 {
+	at := p.at()
+	if at == 0 {
+		return 0
+	}
+	return at + max(boot.Sub(p.seen), 0).Microseconds()/2
+}
+
+// state is the state of a limit, to be changed.
+func (p *page) state() rate.State {
+	if len(p.numbers) < 2 {
+		return nil
+	}
+	return slices.Clone(p.numbers[1:])
+}
+
+func (p *page) remembered(wall int64) (at, wait int64, ok bool) {
+	if len(p.numbers) != 3 || p.numbers[2] <= wall {
+		return 0, 0, false
+	}
+	return p.numbers[0], p.numbers[1], true
+}
+
+// maxKnown bounds the numbers that knowledge keeps.
+const maxKnown = 1 << 20
+
+// knowledge is what the process has last seen under some names: what a
+// transaction is tried with first.
+type knowledge struct {
+	pages map[string]*page
+	size  int
+}
+
+func (k *knowledge) get(name string) *page {
+	p := k.pages[name]
+	if p != nil && !p.end.IsZero() && bootclock.Coarse().After(p.end) {
+		k.set(name, nil) // it has gone with its lease
+		return nil
+	}
+	return p
+}
+
+func (k *knowledge) set(name string, p *page) {
+	const self = 20 // what a page costs by itself, in numbers
+	if old := k.pages[name]; old != nil {
+		delete(k.pages, name)
+		k.size -= self + len(old.numbers)
+	}
+	if p == nil || p.rev == 0 || len(p.numbers) == 0 {
+		return
+	}
+	for other, old := range k.pages {
+		if k.size+self+len(p.numbers) <= maxKnown {
+			break
+		}
+		delete(k.pages, other)
+		k.size -= self + len(old.numbers)
+	}
+	if k.pages == nil {
+		k.pages = map[string]*page{}
+	}
+	k.pages[name] = p
+	k.size += self + len(p.numbers)
+}
+
+const (
+	// minLease is the shortest lease that limits are on. Servers with an
+	// election time-out of more than 5 s grant longer ones.
+	minLease = 8
+
+	// maxLease is the longest that servers grant, 285 years.
+	maxLease = 9_000_000_000
+
+	// maxLeased bounds what one lease takes with it when it ends, which a
+	// server does in one piece.
+	maxLeased = 10_000
+)
+
+// A limitLease is one that pages of this process are put on until it is too
+// short for them. It is never kept alive: it runs out, with all that nobody has
+// written since. That costs one lease for thousands of decisions, and keeps what
+// is idle for up to four times as long as it must.
+type limitLease struct {
+	mu    sync.Mutex // held while a lease is asked for
+	id    int64
+	end   time.Time
+	names int
+}
+
+// leaseSeconds is the TTL of the leases that something is put on that has to be
+// kept for so long: twice as long or more, so that one serves for a while.
+func leaseSeconds(keep time.Duration) int64 {
+	ttl := int64(minLease)
+	for ttl < 2*seconds(keep) {
+		ttl *= 2
+	}
+	return min(ttl, maxLease)
+}
+
+// leasePage finds a lease for a page that begins to be kept at boot.
+func (s *Store) leasePage(p *page, boot time.Time) error {
+	ttl := leaseSeconds(p.keep)
+	l := s.limits
+	l.mu.Lock()
+	lease := l.leases[ttl]
+	if lease == nil {
+		lease = new(limitLease)
+		l.leases[ttl] = lease
+	}
+	l.mu.Unlock()
+
+	lease.mu.Lock()
+	defer lease.mu.Unlock()
+	if lease.id == 0 || lease.names >= maxLeased || boot.Add(min(p.keep, time.Duration(ttl)*time.Second/2)).After(lease.end) {
+		ctx, cancel := context.WithTimeout(s.ctx, requestTime)
+		defer cancel()
+		sent := bootclock.Coarse()
+		resp, err := s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: ttl})
+		if err != nil {
+			return unavailable(rpctypes.Error(err)) // at worst there is a lease that nobody uses
+		}
+		lease.id, lease.names = resp.ID, 0
+		lease.end = sent.Add(time.Duration(resp.TTL) * time.Second)
+	}
+	if p.lease != lease.id {
+		lease.names++
+	}
+	p.lease, p.end = lease.id, lease.end
+	return nil
+}
+
+// forgetLeases has the next attempt ask for new leases.
+func (s *Store) forgetLeases(a *proposal) {
+	l := s.limits
+	l.mu.Lock()
+	all := make([]*limitLease, 0, len(l.leases))
+	for _, lease := range l.leases {
+		all = append(all, lease)
+	}
+	l.mu.Unlock()
+	for _, lease := range all {
+		lease.mu.Lock()
+		for _, p := range a.pages {
+			if p.changed && p.lease == lease.id {
+				lease.id = 0
+			}
+		}
+		lease.mu.Unlock()
+	}
+}

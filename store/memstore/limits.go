@@ -147,7 +147,7 @@ func (s *Store) lockLimits(r *rate.Request) (unlock func()) {
 }
 
 const (
-	sweepEvery = driver.MaxTakes // keys that are changed, until a shard is swept
+	sweepEvery = 4 // keys that are changed, until a shard is swept
 	sweepLooks = 3 * sweepEvery
 )
 

@@ -195,6 +195,35 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // measureKeys lets n goroutines each lock and unlock a key of its own.
 func measureKeys(n int) func(context.Context, *bench, *workload, rival) (metrics, error) {
+	return measureRate(n, 1, func(b *bench, w *workload, rv rival) func(int) func() string {
+		return func(int) func() string {
+			key := b.env.key(w.name, rv.name)
+			return func() string { return key }
+		}
+	})
+}
+
+// measureDecisions lets n goroutines ask about so many keys, each about another
+// one every time, and takes the time of batches.
+func measureDecisions(n, keys, batch int) func(context.Context, *bench, *workload, rival) (metrics, error) {
+	return measureRate(n, batch, func(b *bench, w *workload, rv rival) func(int) func() string {
+		all := make([]string, keys)
+		for i := range all {
+			all[i] = b.env.key(w.name, rv.name)
+		}
+		return func(i int) func() string {
+			at := i * keys / n
+			return func() string {
+				at = (at + 7919) % keys // a prime: all keys, in no order that a cache likes
+				return all[at]
+			}
+		}
+	})
+}
+
+// measureRate lets n goroutines lock and unlock without meeting on purpose.
+// keysOf makes, for each of them, what names its next key.
+func measureRate(n, batch int, keysOf func(*bench, *workload, rival) func(i int) func() string) func(context.Context, *bench, *workload, rival) (metrics, error) {
 	return func(ctx context.Context, b *bench, w *workload, rv rival) (metrics, error) {
 		r, err := rv.open(b.env, n)
 		if err != nil {
@@ -205,19 +234,22 @@ func measureKeys(n int) func(context.Context, *bench, *workload, rival) (metrics
 		var wg sync.WaitGroup
 		times := make([]measure.Histogram, n)
 		errs := make([]error, n)
+		keys := keysOf(b, w, rv)
 		for i := range n {
-			s, key := r.seat(i), b.env.key(w.name, rv.name)
+			s, next := r.seat(i), keys(i)
 			wg.Go(func() {
 				var h measure.Histogram
-				for phase.Load() != stopped {
+				for phase.Load() != stopped && errs[i] == nil {
 					start := now()
-					held, err := s.Lock(ctx, key)
-					if err == nil {
-						err = held.Unlock()
-					}
-					if err != nil {
-						errs[i] = err
-						break
+					for range batch {
+						held, err := s.Lock(ctx, next())
+						if err == nil {
+							err = held.Unlock()
+						}
+						if err != nil {
+							errs[i] = err
+							break
+						}
 					}
 					if phase.Load() == measuring {
 						h.Add(time.Duration(now() - start))
@@ -252,12 +284,13 @@ func measureKeys(n int) func(context.Context, *bench, *workload, rival) (metrics
 			}
 			sum.Merge(&times[i])
 		}
+		done := sum.N * int64(batch)
 		return metrics{
-			"rate":      perSecond(sum.N, took),
-			"p50":       quantileOf(&sum, 0.50),
-			"p99":       quantileOf(&sum, 0.99),
-			"cpu":       float64(after.client-before.client) / float64(sum.N),
-			"servercpu": float64(after.server-before.server) / float64(sum.N),
+			"rate":      perSecond(done, took),
+			"p50":       quantileOf(&sum, 0.50) / float64(batch),
+			"p99":       quantileOf(&sum, 0.99) / float64(batch),
+			"cpu":       float64(after.client-before.client) / float64(done),
+			"servercpu": float64(after.server-before.server) / float64(done),
 		}, nil
 	}
 }

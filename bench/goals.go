@@ -126,6 +126,12 @@ var goals = []goal{
 	{"redlock of five, pair pinned to one CPU, p50 ÷ raw on one of them", true, 7, 5.5, ratioOf("redlock-pair", "baton", "raw", "p50"), times},
 	{"redlock of five, 64 goroutines on one key, hand-offs/s ÷ redsync at its better delay", false, 20, 20, ratioToBest("redlock-c64", "baton", "handoffs", "redsync", "redsync-1ms"), times},
 
+	{"redis, rate limit, one goroutine pinned to one CPU, p50 ÷ INCR", true, 1.4, 1.25, ratioOf("limit-redis-one", "baton", "raw", "p50"), times},
+	{"redis, rate limit, 64 goroutines on 10 000 keys, decisions/s ÷ INCR", false, 0.65, 1, ratioOf("limit-redis-k10000", "baton", "raw", "rate"), times},
+	{"redis, rate limit, 64 goroutines on one key, decisions/s ÷ INCR", false, 1.5, 2, ratioOf("limit-redis-k1", "baton", "raw", "rate"), times},
+	{"in process, rate limit on one key, time ÷ x/time/rate", true, 0.6, 0.5, ratioOf("limit-memory-k1", "baton", "x/time", "p50"), times},
+	{"in process, rate limit on 10 000 keys, time ÷ x/time/rate", true, 0.75, 0.6, ratioOf("limit-memory-k10000", "baton", "x/time", "p50"), times},
+
 	{"memory, 64 goroutines on one key, hand-offs/s ÷ channel FIFO", false, 0.5, 0.5, ratioOf("memory-c64", "baton", "fifo-channel", "handoffs"), times},
 }
 

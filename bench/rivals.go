@@ -76,6 +76,9 @@ var systems = map[string]system{
 	"etcd":    {"etcd", etcdRivals, startEtcd},
 	"redlock": {"Redlock of five", redlockRivals, startRedlock},
 	"renew":   {"Renewal", renewRivals, nil}, // on others
+
+	"limit-redis":  {"Redis", redisLimitRivals, startRedisLimits},
+	"limit-memory": {"In process", memoryLimitRivals, nil},
 }
 
 // batonRoom locks through store, and closes what close says.

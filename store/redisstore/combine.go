@@ -10,15 +10,17 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// combiner sends acquires and releases of many goroutines in few script calls
-// when the server is what they wait for. Running a script costs the server
-// more than what most of them do, so that several in one call double what it
-// can serve. Whoever comes while few calls are under way goes alone: a call for
-// one in a batch would cost more than its own script.
+// combiner sends what many goroutines ask for in few script calls when the server
+// is what they wait for. Running a script costs the server more than what most
+// of them do, so that several in one call double what it can serve. Whoever comes
+// while few calls are under way goes alone: a call for one in a batch would cost
+// more than its own script.
 //
 // Not in Cluster, where the keys of a call lie on one slot.
 type combiner struct {
-	store *Store
+	off  bool // each goes alone
+	one  func(context.Context, *operation) (any, error)
+	many func(context.Context, []*operation) // two or more; sets their answers and errors
 
 	mu      sync.Mutex
 	calls   int          // under way, single or combined
@@ -47,13 +49,16 @@ const (
 	maxCombined = 32
 )
 
-// operation is an acquire or a release that acquire.lua or release.lua can do.
+// operation is an acquire or a release that acquire.lua or release.lua can do, or
+// a decision that simple.lua can make.
 type operation struct {
 	n       lockNames
 	id      string
 	acquire bool
-	args    [2]string // the lock's value and the ttl in ms; or how the value begins, and ""
-	keys    [4]string // memory for a call for it alone
+	args    [2]string // the lock's value and the ttl in ms; or how the value begins, and ""; or what simple.lua is told
+	keys    [4]string // memory for a call for it alone; or the limit's state
+	limit   *knownLimit
+	cost    int64
 
 	done   chan struct{} // closed when answer and err are set
 	sent   bool          // guarded by combiner.mu
@@ -63,15 +68,15 @@ type operation struct {
 
 // do runs o, alone or with others, and answers what its script did.
 func (c *combiner) do(ctx context.Context, o *operation) (any, error) {
-	if c.store.names.cluster {
-		return c.single(ctx, o)
+	if c.off {
+		return c.one(ctx, o)
 	}
 	c.mu.Lock()
 	if c.calls < c.limit() {
 		c.calls++
 		c.mu.Unlock()
 		defer c.finished()
-		return c.single(ctx, o)
+		return c.one(ctx, o)
 	}
 	o.done = make(chan struct{})
 	c.waiting = append(c.waiting, o)
@@ -150,15 +155,6 @@ func (c *combiner) limit() int {
 	return idleCalls
 }
 
-func (c *combiner) single(ctx context.Context, o *operation) (any, error) {
-	if o.acquire {
-		o.keys = [4]string{o.n.lock, o.n.counter, o.n.high, o.n.queue()}
-		return c.store.run(ctx, acquireScript, o.keys[:], o.args[:])
-	}
-	o.keys = [4]string{o.n.lock, o.n.counter, o.n.queue()}
-	return c.store.run(ctx, releaseScript, o.keys[:3], o.args[:1])
-}
-
 // finished passes the turn of a call that has ended to those who wait.
 func (c *combiner) finished() {
 	if batch := c.next(); batch != nil {
@@ -205,17 +201,32 @@ func (c *combiner) combined(batch []*operation) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
 	if len(batch) == 1 {
-		answer, err := c.single(ctx, batch[0])
+		answer, err := c.one(ctx, batch[0])
 		batch[0].answer, batch[0].err = answer, notTheirs(err)
 		return
 	}
-	keys := append(make([]string, 0, 2+2*len(batch)), c.store.names.counter, c.store.names.high)
+	c.many(ctx, batch)
+}
+
+// single runs an acquire or a release that goes alone.
+func (s *Store) single(ctx context.Context, o *operation) (any, error) {
+	if o.acquire {
+		o.keys = [4]string{o.n.lock, o.n.counter, o.n.high, o.n.queue()}
+		return s.run(ctx, acquireScript, o.keys[:], o.args[:])
+	}
+	o.keys = [4]string{o.n.lock, o.n.counter, o.n.queue()}
+	return s.run(ctx, releaseScript, o.keys[:3], o.args[:1])
+}
+
+// several runs acquires and releases in one call.
+func (s *Store) several(ctx context.Context, batch []*operation) {
+	keys := append(make([]string, 0, 2+2*len(batch)), s.names.counter, s.names.high)
 	args := make([]string, 0, 2*len(batch))
 	for _, o := range batch {
 		keys = append(keys, o.n.lock, o.n.queue())
 		args = append(args, o.args[0], o.args[1])
 	}
-	answer, err := c.store.run(ctx, combinedScript, keys, args)
+	answer, err := s.run(ctx, combinedScript, keys, args)
 	answers := list(answer)
 	if err == nil && len(answers) != len(batch) {
 		err = strange(combinedScript, answer)

@@ -76,10 +76,15 @@ func (l *lab) jam(s *Store) (g *gated, open func()) {
 
 func (l *lab) awaitWaiting(s *Store, n int) {
 	l.Helper()
+	l.awaitIn(&s.combiner, n)
+}
+
+func (l *lab) awaitIn(c *combiner, n int) {
+	l.Helper()
 	eventually(l, fmt.Sprint(n, " operations that wait"), 10*time.Second, func() bool {
-		s.combiner.mu.Lock()
-		defer s.combiner.mu.Unlock()
-		return len(s.combiner.waiting) == n
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.waiting) == n
 	})
 }
 

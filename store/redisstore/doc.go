@@ -46,9 +46,10 @@
 //
 // # Speed
 //
-// Acquiring and releasing a free exclusive lock is one script each. When many
-// goroutines wait for the server, their scripts are combined into few calls;
-// not in Cluster, where a call has one slot. There most slots are cold, too, so
+// Acquiring and releasing a free exclusive lock is one script each, and so is a
+// decision about limits. When many goroutines wait for the server, their scripts
+// are combined into few calls, and the same request of several is made in one
+// step; not in Cluster, where a call has one slot. There most slots are cold, too, so
 // that most grants seed their slot's counter, which costs four calls more on
 // the server and no round trip.
 //
@@ -57,5 +58,7 @@
 // Replication is asynchronous. A fail-over may forget a lock that is held, and
 // two holders may believe in it; tokens still rise, as the new primary seeds
 // its counter from its clock. They may repeat if a replica is promoted while
-// the old primary still grants, within 140 ms of its last grant.
+// the old primary still grants, within 140 ms of its last grant. Likewise a limit
+// may allow again what the new primary has not heard of. A server that has become
+// a replica still answers looks, and who is refused, with what it last heard.
 package redisstore

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"hash/maphash"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/rate"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
 // exact is the end of the integers that scripts can reckon with, and latest the
@@ -27,6 +29,12 @@ const (
 // has not heard. What the server keeps under the name of a limit and is no
 // string is a *driver.LimitError, too.
 func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	if err := driver.CheckTake(r); err != nil {
+		return driver.Taken{}, err
+	}
+	if len(r.Takes) == 1 && r.Mode == driver.TakeIfAllowed && r.MaxWait == 0 && r.Now == 0 && r.ID == "" {
+		return s.takeSimple(ctx, &r)
+	}
 	keys, args, err := s.limitCall(&r)
 	if err != nil {
 		return driver.Taken{}, err
@@ -35,27 +43,131 @@ func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, e
 	if err != nil {
 		return driver.Taken{}, err
 	}
-	return s.taken(&r, answer)
+	return s.taken(&r, limitScript, answer)
 }
 
-// limitCall checks a request and makes what its script is told.
-func (s *Store) limitCall(r *driver.TakeRequest) (keys, args []string, err error) {
-	if err := driver.CheckTake(*r); err != nil {
-		return nil, nil, err
+// takeSimple is Take for a request that asks one limit, and nothing else.
+func (s *Store) takeSimple(ctx context.Context, r *driver.TakeRequest) (driver.Taken, error) {
+	t := &r.Takes[0]
+	limit, err := s.limits.of(t.Limit)
+	if err != nil {
+		return driver.Taken{}, err
 	}
+	var b [256]byte
+	o := &operation{limit: limit, cost: t.Cost}
+	o.keys[0] = s.names.beside(t.Key).limit()
+	o.args[0] = string(append(appendInt(append(b[:0], '1'), t.Cost), limit.numbers...))
+	answer, err := s.decisions.do(ctx, o)
+	if err != nil {
+		return driver.Taken{}, err
+	}
+	if d, ok := answer.(*driver.Taken); ok {
+		return *d, nil
+	}
+	return s.taken(r, simpleScript, answer)
+}
+
+func (s *Store) decideOne(ctx context.Context, o *operation) (any, error) {
+	return s.run(ctx, simpleScript, o.keys[:1], o.args[:1])
+}
+
+// decideSeveral makes decisions in one call. Requests that are the same are told
+// as one that is made several times.
+func (s *Store) decideSeveral(ctx context.Context, batch []*operation) {
+	keys, args := make([]string, 0, len(batch)), make([]string, 0, len(batch))
+	groups := make([][]*operation, 0, len(batch))
+	for _, o := range batch {
+		at := 0
+		for at < len(keys) && (keys[at] != o.keys[0] || args[at] != o.args[0]) {
+			at++
+		}
+		if at == len(keys) {
+			keys, args, groups = append(keys, o.keys[0]), append(args, o.args[0]), append(groups, nil)
+		}
+		groups[at] = append(groups[at], o)
+	}
+	for i, g := range groups {
+		if len(g) > 1 {
+			args[i] = strconv.Itoa(len(g)) + args[i][1:]
+		}
+	}
+	answer, err := s.run(ctx, simpleScript, keys, args)
+	answers := list(answer)
+	if len(keys) == 1 {
+		answers = []any{answer}
+	} else if err == nil && len(answers) != len(keys) {
+		err = strange(simpleScript, answer)
+	}
+	for i, g := range groups {
+		if err != nil {
+			for _, o := range g {
+				o.err = notTheirs(err)
+			}
+			continue
+		}
+		share(g, list(answers[i]))
+	}
+}
+
+// share gives each of the requests, which are the same, its part of the answer.
+func share(g []*operation, a []any) {
+	switch {
+	case len(a) <= 2 || len(g) == 1: // one for all
+		for _, o := range g {
+			o.answer = a
+		}
+	case len(a) == 3 && number(a[2]) == int64(len(g)):
+		state, request := stateOf(text(a[1])), rate.Request{
+			TakeRequest: driver.TakeRequest{Takes: []driver.Take{{Cost: g[0].cost}}},
+			Limits:      []rate.Algorithm{g[0].limit.algorithm},
+		}
+		states, now := []rate.State{state}, number(a[0])
+		decided := make([]driver.Taken, len(g))
+		for i, o := range g { // nobody keeps what a refusal forgets, but it is forgotten again
+			decided[i], _ = request.Decide(states, now)
+			o.answer = &decided[i]
+		}
+	case len(a) == 4*len(g)+1:
+		for i, o := range g {
+			o.answer = append(append(make([]any, 0, 5), a[0]), a[4*i+1:4*i+5]...)
+		}
+	default:
+		for _, o := range g {
+			o.err = strange(simpleScript, a)
+		}
+	}
+}
+
+// stateOf reads a state that the script could read.
+func stateOf(text string) rate.State {
+	var s rate.State
+	for digits := range strings.FieldsSeq(text) {
+		n, _ := strconv.ParseInt(digits, 10, 64)
+		s = append(s, n)
+	}
+	return s
+}
+
+// limitCall makes what the script limit is told of a request.
+func (s *Store) limitCall(r *driver.TakeRequest) (keys, args []string, err error) {
 	first := r.Takes[0].Key
 	if r.Now > latest {
 		return nil, nil, &driver.LimitError{Key: first, Reason: "Redis cannot reckon with a time after 2096"}
 	}
-	simple := len(r.Takes) == 1 && r.Mode == driver.TakeIfAllowed && r.MaxWait == 0 && r.Now == 0 && r.ID == ""
-	keys = make([]string, 0, len(r.Takes)+1)
-	args = make([]string, 0, len(r.Takes)+1)
-	if !simple {
-		args = append(args, limitHeader(r))
+	keep := int64(0)
+	if r.ID != "" {
+		keep = ceilMillis(r.Keep)
 	}
+	var b [256]byte
+	a := b[:0]
+	for _, n := range []int64{int64(r.Mode), r.MaxWait.Microseconds(), r.At, r.Wait.Microseconds(), keep, r.Now} {
+		a = appendInt(a, n)
+	}
+	keys = make([]string, 0, len(r.Takes)+1)
+	args = append(make([]string, 0, len(r.Takes)+1), string(a))
 	var home lockNames
 	for i, t := range r.Takes {
-		numbers, err := s.limits.numbers(t.Limit)
+		limit, err := s.limits.of(t.Limit)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -67,9 +179,7 @@ func (s *Store) limitCall(r *driver.TakeRequest) (keys, args []string, err error
 				"in Redis Cluster it lies on another slot than %q, which the same request asks for: give both keys a common tag in braces, as in {user1}.requests and {user1}.bytes", t.Key)}
 		}
 		keys = append(keys, n.limit())
-		var b [256]byte
-		a := append(strconv.AppendInt(b[:0], min(t.Cost, exact-1), 10), numbers...)
-		args = append(args, string(a))
+		args = append(args, string(append(appendInt(b[:0], t.Cost), limit.numbers...)))
 	}
 	if r.ID != "" {
 		keys = append(keys, home.id(r.ID))
@@ -77,27 +187,16 @@ func (s *Store) limitCall(r *driver.TakeRequest) (keys, args []string, err error
 	return keys, args, nil
 }
 
-// limitHeader is what a script is told of a request that is not simple.
-func limitHeader(r *driver.TakeRequest) string {
-	b := make([]byte, 0, 64)
-	b = append(b, 'r')
-	keep := int64(0)
-	if r.ID != "" {
-		keep = ceilMillis(r.Keep)
-	}
-	for _, n := range []int64{
-		int64(len(r.Takes)), int64(r.Mode), r.MaxWait.Microseconds(), r.At, r.Wait.Microseconds(), r.Now, keep,
-	} {
-		b = append(b, ' ')
-		b = strconv.AppendInt(b, min(n, exact-1), 10)
-	}
-	return string(b)
+// appendInt appends a number that is not negative, after a space. What is more
+// than scripts can reckon with is more than any limit has.
+func appendInt(b []byte, n int64) []byte {
+	return strconv.AppendInt(append(b, ' '), min(n, exact-1), 10)
 }
 
 func ceilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// taken reads the answer of the script limit to one request.
-func (s *Store) taken(r *driver.TakeRequest, answer any) (driver.Taken, error) {
+// taken reads the answer to one request.
+func (s *Store) taken(r *driver.TakeRequest, script *wire.Script, answer any) (driver.Taken, error) {
 	a := list(answer)
 	switch n := 4 * len(r.Takes); len(a) {
 	case n + 1:
@@ -122,7 +221,7 @@ func (s *Store) taken(r *driver.TakeRequest, answer any) (driver.Taken, error) {
 				"redis has a %s under the name of the request's ID, which begins with %q: remove it", text(a[1]), s.names.own+"d:")}
 		}
 	}
-	return driver.Taken{}, strange(limitScript, answer)
+	return driver.Taken{}, strange(script, answer)
 }
 
 // decided reads what is said of each limit.
@@ -158,26 +257,27 @@ type knownLimits struct {
 }
 
 type knownLimit struct {
-	limit   driver.Limit
-	numbers string // each after a space
+	limit     driver.Limit
+	algorithm rate.Algorithm
+	numbers   string // each after a space
 }
 
 var limitSeed = maphash.MakeSeed()
 
-func (k *knownLimits) numbers(l driver.Limit) (string, error) {
+func (k *knownLimits) of(l driver.Limit) (*knownLimit, error) {
 	place := &k.places[maphash.Comparable(limitSeed, l)%uint64(len(k.places))]
 	if known := place.Load(); known != nil && known.limit == l {
-		return known.numbers, nil
+		return known, nil
 	}
 	a, err := rate.Of(l)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var b []byte
 	for _, n := range a.Numbers() {
-		b = append(b, ' ')
-		b = strconv.AppendInt(b, n, 10)
+		b = appendInt(b, n)
 	}
-	place.Store(&knownLimit{l, string(b)})
-	return string(b), nil
+	known := &knownLimit{l, a, string(b)}
+	place.Store(known)
+	return known, nil
 }

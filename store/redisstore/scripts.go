@@ -24,7 +24,8 @@ var (
 	inspectScript   = script("inspect", "clock", "state")
 	breakScript     = script("break", "clock", "state")
 	raiseScript     = script("raise", "clock")
-	limitScript     = script("limit", "rate")
+	simpleScript    = script("simple_rest", "simple", "rate", "window", "approx", "bucket", "decide")
+	limitScript     = script("limit", "rate", "window", "approx", "bucket", "decide")
 )
 
 // script joins a script with the parts that it shares with others.

@@ -32,8 +32,10 @@ type Store struct {
 	life     *life
 	combiner combiner
 	limits   knownLimits
-	closed   atomic.Bool
-	config   *Config // how Open connected; nil with a client of the caller's
+
+	decisions combiner // those that simple.lua makes
+	closed    atomic.Bool
+	config    *Config // how Open connected; nil with a client of the caller's
 }
 
 var (
@@ -166,7 +168,8 @@ func newStore(ctx context.Context, client wire.Client, owned bool, l *life, opts
 		everyone: n.own + "everyone",
 	}
 	s.pushes.open = s.subscribe
-	s.combiner.store = s
+	s.combiner.off, s.combiner.one, s.combiner.many = n.cluster, s.single, s.several
+	s.decisions.off, s.decisions.one, s.decisions.many = n.cluster, s.decideOne, s.decideSeveral
 	s.clock.start()
 	err = client.Primaries(ctx, func(n wire.Node) error { return s.check(ctx, n, o) })
 	switch err.(type) {

@@ -63,10 +63,6 @@ func TestContractCluster(t *testing.T) {
 }
 
 func contract(t *testing.T, dial func() redis.UniversalClient) {
-	t.Run("limits", func(t *testing.T) {
-		t.Parallel()
-		drivertest.Limits(t, limitHarness(dial))
-	})
 	drivertest.Locks(t, drivertest.Harness{
 		Open: func(t drivertest.T, n int) []driver.Locks {
 			prefix := rand.Text() + ":"
@@ -86,8 +82,33 @@ func contract(t *testing.T, dial func() redis.UniversalClient) {
 	})
 }
 
-func limitHarness(dial func() redis.UniversalClient) drivertest.LimitHarness {
-	return drivertest.LimitHarness{
+func TestLimitsSingle(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.SharedRedis(t)
+	limits(t, func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: server.Addr}) })
+}
+
+func TestLimitsSentinel(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	set := testserver.RedisSentinel(t)
+	limits(t, func() redis.UniversalClient {
+		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: set.Name, SentinelAddrs: []string{set.Sentinel.Addr}})
+	})
+}
+
+func TestLimitsCluster(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	cluster := testserver.SharedRedisCluster(t)
+	limits(t, func() redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+	})
+}
+
+func limits(t *testing.T, dial func() redis.UniversalClient) {
+	drivertest.Limits(t, drivertest.LimitHarness{
 		SameSlot: func(key string) string { return "{same}" + key },
 		Open: func(t drivertest.T, n int) []driver.Limits {
 			prefix := rand.Text() + ":"
@@ -104,7 +125,7 @@ func limitHarness(dial func() redis.UniversalClient) drivertest.LimitHarness {
 			}
 			return limits
 		},
-	}
+	})
 }
 
 // go-redis sends a command again when the answer to it was cut off. A script

@@ -1,5 +1,5 @@
-// Package pgstore keeps locks in PostgreSQL, 12 or newer, in two tables that a
-// person can read (the view baton_locks shows them).
+// Package pgstore keeps locks and rate limits in PostgreSQL, 12 or newer, in
+// tables that a person can read (the view baton_locks shows the locks).
 //
 // # What it promises
 //
@@ -15,6 +15,14 @@
 //
 // InTx makes a transaction of the program depend on a lease: it is committed
 // only while nobody else can have the lock.
+//
+// # Rate limits
+//
+// One function on the server makes a decision in one round trip, about up to
+// sixteen limits, by the server's clock, which it reads when it has locked
+// their rows. It does not wait for the disk: see Store.Take. The table baton_limit
+// has a row for each key of which something was taken and has not come back (the
+// view baton_limits shows them); whoever decides removes some that have expired.
 //
 // # What it leans on
 //

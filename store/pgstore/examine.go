@@ -46,7 +46,7 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 	(SELECT count(*) FROM pg_stat_replication)::int,
 	(SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum'))::int,
 	current_setting('idle_in_transaction_session_timeout'), current_setting('autovacuum'),
-	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours)
+	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours || limits)
 		AND reloptions::text ~ 'autovacuum_enabled=(false|off|no|0)'), ''),
 	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours) AND relpersistence <> 'p'), ''),
 	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours)
@@ -59,7 +59,8 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 		AND l.relation = ANY (ours) AND l.mode IN ('RowShareLock', 'RowExclusiveLock'))::int,
 	coalesce((SELECT extract(epoch FROM max(clock_timestamp() - xact_start)) FROM pg_stat_activity
 		WHERE datname = current_database() AND pid <> pg_backend_pid()), 0)::float8
-	FROM (SELECT array_remove(ARRAY[to_regclass('baton_lock')::oid, to_regclass('baton_claim')::oid], NULL) AS ours) AS o`
+	FROM (SELECT array_remove(ARRAY[to_regclass('baton_lock')::oid, to_regclass('baton_claim')::oid], NULL) AS ours,
+		array_remove(ARRAY[to_regclass('baton_limit')::oid, to_regclass('baton_limit_id')::oid], NULL) AS limits) AS o`
 
 // Examine implements driver.Examiner. Other users' sessions are seen only by
 // members of pg_read_all_stats.
@@ -141,7 +142,7 @@ func judge(f facts) (all []driver.Finding) {
 	}
 	switch {
 	case f.autovacuum != "on":
-		say("autovacuum", driver.Slow, "autovacuum = on in postgresql.conf", "Nothing is cleaned up (autovacuum = %s): the tables of the locks grow, and slow down.", f.autovacuum)
+		say("autovacuum", driver.Slow, "autovacuum = on in postgresql.conf", "Nothing is cleaned up (autovacuum = %s): the tables grow, and slow down.", f.autovacuum)
 	case f.unvacuumed != "":
 		say("autovacuum", driver.Slow, "ALTER TABLE … RESET (autovacuum_enabled)", "%s is not cleaned up (autovacuum_enabled): it grows, and slows down.", f.unvacuumed)
 	}

@@ -11,10 +11,10 @@ import (
 
 // SchemaVersion is the version of the tables and functions that this package
 // needs. Newer ones serve it, too.
-const SchemaVersion = 1
+const SchemaVersion = 2
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = tables + "\n" + many + "\n" + turn + "\n" + functions
+var Schema = tables + "\n" + many + "\n" + turn + "\n" + limits + "\n" + machines + "\n" + functions
 
 //go:embed schema.sql
 var tables string
@@ -24,6 +24,12 @@ var many string
 
 //go:embed turn.sql
 var turn string
+
+//go:embed limits.sql
+var limits string
+
+//go:embed machines.sql
+var machines string
 
 //go:embed functions.sql
 var functions string // baton_schema, which comes last, is in it

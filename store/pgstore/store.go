@@ -15,8 +15,9 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Store keeps locks in PostgreSQL. It implements driver.Store,
-// driver.Watcher, driver.Downgrader, driver.Inspector and driver.Examiner.
+// Store keeps locks and rate limits in PostgreSQL. It implements driver.Store,
+// driver.Watcher, driver.Downgrader, driver.Inspector, driver.Examiner and
+// driver.Limits.
 // Use New or Open. All methods are safe for concurrent use.
 //
 // Errors about the tables are *SchemaError.
@@ -32,6 +33,7 @@ type Store struct {
 	combiner combiner
 	hints    hints
 	sweep    sweeper
+	limits   limiter
 }
 
 var (
@@ -109,6 +111,7 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, opts []Option
 	s.combiner.init(s)
 	s.hints.init(s, o)
 	s.sweep.init(s, o)
+	s.limits.sweep.init()
 	return s, nil
 }
 
@@ -278,6 +281,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.sweep.close()
+	s.limits.sweep.close(s.patience)
 	s.combiner.close()
 	s.hints.close()
 	if !s.owned {

@@ -1,0 +1,220 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/rate"
+)
+
+var _ driver.Limits = (*Store)(nil)
+
+const (
+	takeSQL        = `SELECT baton_take_1($1::bytea, $2::bigint[], $3::bigint, $4::int, $5::bigint, $6::bigint, $7::bigint, $8::bigint, $9::boolean)`
+	takeAllSQL     = `SELECT baton_take_all_1($1::bytea[], $2::bigint[], $3::bigint[], $4::int, $5::bigint, $6::bigint, $7::bigint, $8::bigint, $9::text, $10::bigint, $11::boolean)`
+	sweepLimitsSQL = `SELECT upto, removed FROM baton_sweep_limits_1($1::bytea, $2::int)`
+)
+
+// Codes of errors after which a transaction may be tried again.
+const (
+	notSerializable = "40001"
+	deadlock        = "40P01"
+)
+
+// How a decision ended, as the functions say.
+const (
+	wasRefused = iota
+	wasAllowed
+	wasRepeated
+	wasOutside // of the windows of a calendar
+)
+
+// limiter is what the store needs for rate limits.
+type limiter struct {
+	known rate.Known
+	sweep limitSweeper
+
+	// refused says which keys refused what they were asked for last: then
+	// nothing is locked to see whether they still do. Keys may share a place.
+	refused [1024]atomic.Bool
+}
+
+// Take implements driver.Limits, in one round trip, by one function on the
+// server, which locks the rows of the keys in order. Who is refused, or only
+// looks, changes nothing and does not wait for the disk.
+//
+// Nor does who is allowed: a crash of the server may forget the decisions of
+// its last moments (three times wal_writer_delay, 0.6 s as a rule) with the IDs
+// that they had, and a fail-over those that were not replicated. So much may
+// then be taken once more. The locks do not share this.
+func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	q, err := s.limits.known.NewRequest(r)
+	if err != nil {
+		return driver.Taken{}, err
+	}
+	looks := true
+	for _, t := range q.Takes {
+		looks = looks && t.Cost == 0
+	}
+	refused := &s.limits.refused[maphash.String(s.combiner.seed, r.Takes[0].Key)%uint64(len(s.limits.refused))]
+	looks = (looks || refused.Load()) && r.Mode <= driver.TakeAnyway && r.ID == ""
+	sql, args := takeArgs(q, looks)
+	var a []int64
+	for tries := 3; ; tries-- {
+		err = s.row(ctx, sql, args, &a)
+		if err == nil {
+			break
+		}
+		// Only what others lock by hand can be in the way, and nothing was done.
+		if tries == 1 || !isCode(err, deadlock) && !isCode(err, notSerializable) {
+			return driver.Taken{}, err
+		}
+	}
+	how, now := a[0], a[1]
+	if how == wasOutside {
+		ahead, _ := q.Outside(now)
+		return driver.Taken{}, &driver.ClockError{Store: traits.Store, Ahead: ahead}
+	}
+	states := make([]rate.State, len(r.Takes))
+	if single(q) {
+		states[0] = a[2:]
+	} else {
+		for i, rest := 0, a[4:]; i < len(states); i++ {
+			states[i], rest = rest[1:1+rest[0]:1+rest[0]], rest[1+rest[0]:]
+		}
+		if how == wasRepeated {
+			return q.Repeated(states, now, a[2], a[3]), nil
+		}
+	}
+	d, changed := q.Decide(states, now)
+	if d.OK != (how == wasAllowed) {
+		return d, fmt.Errorf("postgres: the server and this program do not decide alike about limit %q: %w", r.Takes[0].Key, driver.ErrUnknown)
+	}
+	if refused.Load() == d.OK {
+		refused.Store(!d.OK)
+	}
+	if changed {
+		s.limits.sweep.changed(s, r.Takes)
+	}
+	return d, nil
+}
+
+// single reports whether the shorter function will do.
+func single(q *rate.Request) bool { return len(q.Takes) == 1 && q.ID == "" }
+
+// takeArgs are the statement that makes a request, and its arguments.
+func takeArgs(q *rate.Request, looks bool) (sql string, args []any) {
+	numbers := make([]int64, 0, widest*len(q.Takes))
+	for _, l := range q.Limits {
+		numbers = appendNumbers(numbers, l)
+	}
+	at := min(q.At, 1<<60) // sums must not overflow
+	if single(q) {
+		t := q.Takes[0]
+		return takeSQL, []any{[]byte(t.Key), numbers, t.Cost, int32(q.Mode), q.MaxWait.Microseconds(), at, q.Wait.Microseconds(), q.Now, looks}
+	}
+	keys, costs := make([][]byte, len(q.Takes)), make([]int64, len(q.Takes))
+	for i, t := range q.Takes {
+		keys[i], costs[i] = []byte(t.Key), t.Cost
+	}
+	return takeAllSQL, []any{
+		keys, numbers, costs, int32(q.Mode), q.MaxWait.Microseconds(), at, q.Wait.Microseconds(), q.Now,
+		q.ID, q.TakeRequest.Keep.Microseconds(), looks,
+	}
+}
+
+const widest = 11 // numbers of a limit
+
+// appendNumbers appends what the functions want to know of a limit.
+func appendNumbers(numbers []int64, a rate.Algorithm) []int64 {
+	var n [widest]int64
+	copy(n[:], a.Numbers())
+	if b, ok := a.(*rate.Bucket); ok {
+		q, r := b.Period/b.Tokens, b.Period%b.Tokens
+		copy(n[7:], []int64{q, r, b.Burst*q + b.Burst*r/b.Tokens, b.Burst * r % b.Tokens})
+	}
+	return append(numbers, n[:]...)
+}
+
+// limitSweeper has rows of limits removed that have expired. Whoever decides has
+// a page looked at after so many changes, of more rows than can have been made
+// meanwhile, so that they do not pile up.
+type limitSweeper struct {
+	changes atomic.Int64 // since the last page
+
+	mu      sync.Mutex
+	busy    bool // as the rest, guarded by mu
+	closed  bool
+	after   []byte // where the last page ended
+	ctx     context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+const (
+	sweepEvery = 128 // changes
+	sweepLooks = 3   // rows, for each change
+	maxSweep   = 20_000
+)
+
+func (w *limitSweeper) init() {
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.changes.Store(rand.Int64N(sweepEvery)) // programs that decide once sweep, too, now and then
+}
+
+// changed notes that a request has written to some keys.
+func (w *limitSweeper) changed(s *Store, takes []driver.Take) {
+	if w.changes.Add(int64(len(takes))) < sweepEvery {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.changes.Load()
+	if w.busy || w.closed || n < sweepEvery {
+		return
+	}
+	w.changes.Add(-n)
+	w.busy = true
+	if w.after == nil {
+		w.after = []byte(takes[0].Key)
+	}
+	w.running.Go(func() { w.run(s, n) })
+}
+
+// run sweeps a page, and the next ones if there was much to remove.
+func (w *limitSweeper) run(s *Store, changes int64) {
+	size := min(sweepLooks*changes, maxSweep)
+	for more := true; more; {
+		ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
+		upto, removed := []byte{}, int64(0)
+		err := s.row(ctx, sweepLimitsSQL, []any{w.after, int32(size)}, &upto, &removed)
+		cancel()
+		if err != nil {
+			w.changes.Add(changes) // the next decision tries again
+		} else if w.after = upto; upto == nil {
+			w.after = []byte{}
+		}
+		more = err == nil && removed > size/2
+	}
+	w.mu.Lock()
+	w.busy = false
+	w.mu.Unlock()
+}
+
+// close waits a moment for a page that is under way: a program that decides once
+// is about to end.
+func (w *limitSweeper) close(patience time.Duration) {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+	timer := time.AfterFunc(patience, w.cancel)
+	w.running.Wait()
+	timer.Stop()
+	w.cancel()
+}

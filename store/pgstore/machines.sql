@@ -1,0 +1,382 @@
+-- The machines of rate limits: one function for each, which does what package
+-- rate does in Go. The arguments are the numbers of the limit, the state, the
+-- present, the cost, the mode (0 take if allowed, 1 take anyway, 2 give back, 3
+-- forget), the longest wait, when and for what turn that was taken which comes
+-- back, and whether to do it or only to see what clocks and limits have made of
+-- the state. The answer is
+--
+--	allowed, whether to keep the state, how long, the wait for the turn, the state …
+--
+-- The caller can reckon the rest from the state that was there. Each expression
+-- costs half a microsecond: what is rare is behind conditions.
+
+-- baton_sane_1 is true of states that a machine can reckon with.
+CREATE OR REPLACE FUNCTION baton_sane_1(s bigint[]) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+	SELECT array_ndims(s) = 1 AND array_lower(s, 1) = 1 AND 0 <= ALL (s) AND 9007199254740992 > ALL (s)
+		AND (s[1] <> 2 OR cardinality(s) <> 6 OR s[4] > greatest(s[5], s[6]) / 100)
+$$;
+
+-- baton_until_1 is until when something counts in a window that is taken at a
+-- moment. The numbers are 1, limit, part, life, offset and four boundaries.
+CREATE OR REPLACE FUNCTION baton_until_1(_n bigint[], _now bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+	SELECT CASE
+		WHEN _n[6] = 0 THEN _now - ((_now - _n[5]) % _n[3] + _n[3]) % _n[3] + _n[4]
+		WHEN _now < _n[7] THEN _n[7]
+		WHEN _now < _n[8] THEN _n[8]
+		ELSE _n[9] END
+$$;
+
+CREATE OR REPLACE FUNCTION baton_window_1(
+	_n bigint[], s bigint[], _now bigint, _cost bigint, _mode int, _ahead bigint, _at bigint, _wait bigint, _do boolean
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+	end_  CONSTANT bigint := baton_until_1(_n, _now);
+	size  int := cardinality(s);
+	first int;
+	n     bigint;
+	cut   bigint;
+	used  bigint := 0;
+	cost_ bigint; -- NULL takes nothing
+	wait_ bigint := 0;
+	changed int := 0;
+BEGIN
+	-- Settle.
+	IF size > 2 AND size % 2 = 0 AND s[1] = 1 AND s[2] >= 1 THEN
+		IF s[3] <= _now THEN
+			first := 5;
+			WHILE first <= size AND s[first] <= _now LOOP
+				first := first + 2;
+			END LOOP;
+			s := CASE WHEN first <= size THEN s[1:2] || s[first:size] ELSE '{}' END;
+			size := cardinality(s);
+		END IF;
+	ELSIF size > 0 THEN
+		s := '{}'; size := 0;
+	END IF;
+	IF size > 0 THEN
+		IF s[size - 1] > end_ THEN
+			n := end_ + CASE WHEN _n[6] = 0 THEN _n[4] ELSE end_ - CASE end_ WHEN _n[7] THEN _n[6] WHEN _n[8] THEN _n[7] ELSE _n[8] END END;
+			IF s[size - 1] > n THEN
+				n := 0;
+				WHILE size > 2 AND s[size - 1] >= end_ LOOP
+					n := n + s[size];
+					size := size - 2;
+				END LOOP;
+				s := s[1:size] || ARRAY[end_, n];
+				size := size + 2;
+				changed := 1;
+			END IF;
+		END IF;
+		IF size > 60 THEN
+			used := (SELECT sum(s[i]) FROM generate_series(4, size, 2) AS i);
+		ELSE
+			FOR i IN 4 .. size BY 2 LOOP
+				used := used + s[i];
+			END LOOP;
+		END IF;
+		IF s[2] <> _n[2] THEN
+			n := greatest(used - _n[2], 0);
+			used := used - n;
+			first := 3;
+			WHILE n > 0 LOOP
+				cut := least(n, s[first + 1]);
+				n := n - cut;
+				s[first + 1] := s[first + 1] - cut;
+				IF s[first + 1] = 0 THEN
+					first := first + 2;
+				END IF;
+			END LOOP;
+			s := ARRAY[1, _n[2]] || s[first:size];
+			size := size - first + 3;
+			changed := 1;
+		END IF;
+	END IF;
+	-- Ask, and act.
+	IF _mode = 0 AND _cost > 0 THEN
+		IF _cost > _n[2] OR used + _cost > _n[2] THEN
+			RETURN ARRAY[0, changed, CASE WHEN used > 0 THEN s[size - 1] - _now ELSE 0 END, 0] || s;
+		END IF;
+		cost_ := _cost;
+	ELSIF _mode = 1 AND _cost > 0 THEN
+		n := used + least(_cost, _n[2]) - _n[2];
+		IF n > 0 THEN
+			FOR i IN 3 .. size BY 2 LOOP
+				n := n - s[i + 1];
+				IF n <= 0 THEN
+					wait_ := greatest(s[i] - _now, 0);
+					EXIT;
+				END IF;
+			END LOOP;
+		END IF;
+		cost_ := least(_cost, 2 * _n[2] - used);
+	END IF;
+	IF _do THEN
+		IF _mode <= 1 THEN
+			IF _cost > 0 THEN
+				changed := 1;
+			END IF;
+			IF cost_ > 0 THEN
+				IF size = 0 THEN
+					RETURN ARRAY[1, 1, end_ - _now, wait_, 1, _n[2], end_, cost_];
+				END IF;
+				used := used + cost_;
+				IF s[size - 1] >= end_ THEN
+					s[size] := s[size] + cost_;
+				ELSE
+					s := s || ARRAY[end_, cost_];
+					size := size + 2;
+				END IF;
+			END IF;
+		ELSIF size = 0 THEN
+			NULL;
+		ELSIF _mode = 3 THEN
+			changed := 1;
+			s := '{}'; size := 0; used := 0;
+		ELSIF _cost > 0 THEN
+			changed := 1;
+			n := baton_until_1(_n, _at);
+			FOR i IN 3 .. size BY 2 LOOP
+				IF s[i] = n THEN
+					n := least(s[i + 1], _cost);
+					used := used - n;
+					IF s[i + 1] > n THEN
+						s[i + 1] := s[i + 1] - n;
+					ELSIF size = 4 THEN
+						s := '{}'; size := 0; used := 0;
+					ELSE
+						s := s[1:i - 1] || s[i + 2:size];
+						size := size - 2;
+					END IF;
+					EXIT;
+				END IF;
+			END LOOP;
+		END IF;
+	END IF;
+	RETURN ARRAY[1, changed, CASE WHEN used > 0 THEN s[size - 1] - _now ELSE 0 END, wait_] || s;
+END $$;
+
+-- The numbers are 2, limit, period and grain.
+CREATE OR REPLACE FUNCTION baton_estimate_1(
+	_n bigint[], s bigint[], _now bigint, _cost bigint, _mode int, _ahead bigint, _at bigint, _wait bigint, _do boolean
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+	limit_ CONSTANT bigint := _n[2];
+	period CONSTANT bigint := _n[3];
+	at_    CONSTANT bigint := (_now - (_now % _n[3] + _n[3]) % _n[3]) / _n[3];
+	there  boolean;
+	number bigint;
+	before bigint;
+	count_ bigint;
+	on_    bigint;
+	passed bigint;
+	length_ bigint;
+	cost_  bigint;
+	wait_  bigint := 0;
+	changed int := 0;
+BEGIN
+	-- Settle.
+	there := cardinality(s) = 6 AND s[1] = 2 AND s[2] >= 1 AND s[4] >= 1 AND s[5] >= 0 AND s[6] >= 0;
+	IF there THEN
+		number := s[3]; before := s[5]; count_ := s[6];
+		IF s[2] <> period THEN -- windows of another length: what still counts is as of now
+			on_ := (_now - (_now % s[2] + s[2]) % s[2]) / s[2] - number;
+			IF on_ >= 2 OR on_ = 1 AND count_ = 0 THEN
+				there := false;
+			ELSE
+				count_ := CASE WHEN on_ = 1 THEN count_ WHEN on_ < -1 THEN least(before + count_, 2 * s[4]) ELSE before + count_ END;
+				number := at_; before := 0; changed := 1;
+			END IF;
+		END IF;
+		on_ := at_ - number;
+		IF on_ >= 2 OR on_ = 1 AND count_ = 0 THEN
+			there := false;
+		ELSIF on_ = 1 THEN
+			before := count_; count_ := 0;
+		ELSIF on_ < -1 THEN
+			count_ := least(before + count_, 2 * s[4]); before := 0; changed := 1;
+		END IF;
+		IF on_ > 0 OR on_ < -1 THEN
+			number := at_;
+		END IF;
+		IF there AND s[4] <> limit_ THEN
+			before := least(before, limit_); count_ := least(count_, limit_); changed := 1;
+		END IF;
+	END IF;
+	IF NOT there THEN
+		number := at_; before := 0; count_ := 0; changed := 0;
+	END IF;
+	-- Ask.
+	cost_ := _cost;
+	IF _mode <= 1 AND _cost > 0 THEN
+		passed := greatest(_now - number * period, 0) / _n[4];
+		length_ := period / _n[4];
+		cost_ := least(_cost, limit_ + 1 - _mode);
+		IF before * (length_ - passed) + (count_ + cost_) * length_ > limit_ * length_ THEN
+			IF _mode = 0 THEN
+				_do := false;
+			ELSE -- when it would be allowed
+				on_ := number * period - _now;
+				IF count_ + cost_ <= limit_ THEN
+					passed := before; length_ := (limit_ - count_ - cost_) * length_;
+				ELSE
+					on_ := on_ + period;
+					passed := count_; length_ := (limit_ - cost_) * length_;
+				END IF;
+				IF passed > 0 THEN
+					on_ := on_ + greatest(period / _n[4] - length_ / passed, 0) * _n[4];
+				END IF;
+				wait_ := greatest(on_, 0);
+				cost_ := least(_cost, greatest(2 * limit_ - count_, 0));
+			END IF;
+			IF _mode = 0 THEN
+				cost_ := -1; -- it is refused
+			END IF;
+		ELSIF _mode = 1 THEN
+			cost_ := least(_cost, greatest(2 * limit_ - count_, 0));
+		END IF;
+	END IF;
+	-- Act.
+	IF _do THEN
+		IF _mode <= 1 THEN
+			IF _cost > 0 THEN
+				changed := 1;
+				count_ := count_ + cost_;
+				there := there OR cost_ > 0;
+			END IF;
+		ELSIF NOT there THEN
+			NULL;
+		ELSIF _mode = 3 THEN
+			there := false; changed := 1;
+		ELSIF _cost > 0 THEN
+			changed := 1;
+			on_ := (_at - (_at % period + period) % period) / period;
+			IF on_ = number THEN
+				count_ := count_ - least(count_, _cost);
+			ELSIF on_ = number - 1 THEN
+				before := before - least(before, _cost);
+			END IF;
+			there := before > 0 OR count_ > 0;
+		END IF;
+	END IF;
+	IF NOT there THEN
+		RETURN ARRAY[CASE WHEN cost_ < 0 THEN 0 ELSE 1 END, changed, 0, wait_];
+	END IF;
+	RETURN ARRAY[CASE WHEN cost_ < 0 THEN 0 ELSE 1 END, changed,
+		CASE WHEN count_ > 0 THEN (number + 2) * period - _now WHEN before > 0 THEN (number + 1) * period - _now ELSE 0 END, wait_,
+		2, period, number, limit_, before, count_];
+END $$;
+
+-- The numbers are 3, tokens, period, burst, whether it is a queue, ahead, most,
+-- and q, r, full and its fraction. A length of time is microseconds and a fraction
+-- whose denominator is the tokens, t: n tokens take n * q + n * r / t of the first
+-- and n * r % t of the other. The burst takes full.
+CREATE OR REPLACE FUNCTION baton_bucket_1(
+	_n bigint[], s bigint[], _now bigint, _cost bigint, _mode int, _ahead bigint, _at bigint, _wait bigint, _do boolean
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+	t     CONSTANT bigint := _n[2];
+	q     CONSTANT bigint := _n[8];
+	r     CONSTANT bigint := _n[9];
+	u     bigint := 0; -- what was taken and has not come back, as a time
+	f     bigint := 0;
+	n     bigint;
+	x     bigint;
+	y     bigint;
+	mx    bigint;
+	my    bigint;
+	over  bigint;
+	wait_ bigint := 0;
+	changed int := 0;
+BEGIN
+	-- Settle.
+	IF cardinality(s) = 6 AND s[2] >= _now AND s[1] = 3 AND s[4] >= 1 AND s[5] >= 1 AND s[3] >= 0 AND s[3] < s[4] AND s[6] >= 0
+		AND (s[2] > _now OR s[3] > 0)
+	THEN
+		u := s[2] - _now; f := s[3];
+		IF u >= _n[10] OR s[4] <> t OR s[5] <> _n[3] THEN
+			n := _n[4] + least(s[6], _n[7] - _n[4]);
+			IF s[4] <> t OR s[5] <> _n[3] THEN
+				n := least(_n[4], div(u::numeric * s[4] + f + s[5] - 1, s[5]));
+				u := n * q + n * r / t; f := n * r % t;
+				n := _n[4];
+				changed := 1;
+			END IF;
+			x := n * q + n * r / t; y := n * r % t;
+			IF (u, f) > (x, y) THEN -- another burst, or a clock that was ahead
+				u := x; f := y;
+				changed := 1;
+			END IF;
+		END IF;
+	END IF;
+	-- Ask.
+	IF _mode <= 1 AND _cost > 0 THEN
+		n := least(_cost, _n[4] + 1 - _mode);
+		y := f + n * r % t;
+		x := u + n * q + n * r / t + y / t;
+		y := y % t;
+		IF x > _n[10] OR x = _n[10] AND y > _n[11] THEN
+			over := x - _n[10] + (y > _n[11])::int;
+			IF _mode = 1 OR _n[5] = 0 AND n <= _n[4] AND over <= _ahead
+				AND (x, y) <= (_n[7] * q + _n[7] * r / t, _n[7] * r % t)
+			THEN
+				wait_ := over;
+			ELSE
+				over := -1; -- it is refused
+			END IF;
+		ELSIF _n[5] = 1 THEN
+			n := _n[6];
+			wait_ := greatest(u - n * q - n * r / t + (f > n * r % t)::int, 0);
+		END IF;
+	END IF;
+	-- Act.
+	IF NOT _do OR _cost = 0 AND _mode < 3 OR over = -1 THEN
+		NULL;
+	ELSIF _mode = 0 THEN
+		u := x; f := y; changed := 1;
+	ELSIF _mode = 1 THEN
+		changed := 1;
+		n := least(_cost, 2 * _n[4]);
+		y := f + n * r % t;
+		x := u + n * q + n * r / t + y / t; y := y % t;
+		n := 2 * _n[4];
+		mx := n * q + n * r / t; my := n * r % t;
+		IF (x, y) <= (mx, my) THEN
+			u := x; f := y;
+		ELSIF (mx, my) > (u, f) THEN
+			u := mx; f := my;
+		END IF;
+	ELSIF u = 0 AND f = 0 THEN
+		NULL;
+	ELSIF _mode = 3 THEN
+		u := 0; f := 0; changed := 1;
+	ELSE
+		changed := 1;
+		n := least(_cost, _n[7]);
+		x := n * q + n * r / t; y := n * r % t;
+		-- Whoever asks next takes the place behind what is left. If something
+		-- that was taken later waits for its turn, that would be a turn of others.
+		IF _n[5] = 1 THEN
+			over := _n[6];
+		ELSE
+			over := _n[4]; n := greatest(n - over, 0);
+		END IF;
+		my := over * r % t + n * r % t;
+		mx := over * q + over * r / t + n * q + n * r / t + my / t + _at + _wait - _now; my := my % t;
+		IF (u, f) <= (over * q + over * r / t, over * r % t) OR (u, f) <= (mx, my) THEN
+			IF (u, f) > (x, y) THEN
+				u := u - x - (f < y)::int; f := (f - y + t) % t;
+			ELSE
+				u := 0; f := 0;
+			END IF;
+		END IF;
+		over := NULL;
+	END IF;
+	IF u = 0 AND f = 0 THEN
+		RETURN ARRAY[CASE WHEN over = -1 THEN 0 ELSE 1 END, changed, 0, wait_];
+	END IF;
+	n := 0; -- beyond the burst
+	IF u > _n[10] OR u = _n[10] AND f > _n[11] THEN
+		n := least(_n[7], div((u - _n[10])::numeric * t + f - _n[11] + _n[3] - 1, _n[3]));
+	END IF;
+	RETURN ARRAY[CASE WHEN over = -1 THEN 0 ELSE 1 END, changed, u + (f > 0)::int, wait_, 3, _now + u, f, t, _n[3], n];
+END $$;

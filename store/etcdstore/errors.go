@@ -46,10 +46,14 @@ func failure(ctx context.Context, err error) error {
 	return fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, err)
 }
 
-// neverSent reports whether there was no connection to send on. gRPC says so
-// in words only.
+// neverSent reports whether there was no connection to send on, or the request
+// is larger than the server takes: no answer is larger than we take. gRPC says
+// so in words only.
 func neverSent(err error) bool {
 	text := err.Error()
+	if strings.Contains(text, "message larger than max") {
+		return true
+	}
 	if s, ok := status.FromError(err); ok && s.Code() != codes.Unavailable && s.Code() != codes.Unknown {
 		return false
 	}

@@ -242,6 +242,8 @@ func TestFailures(t *testing.T) {
 		{rpctypes.ErrGRPCPermissionDenied, t.Context(), driver.ErrUnavailable},
 		{rpctypes.ErrGRPCInvalidAuthToken, t.Context(), driver.ErrUnavailable},
 		{status.Error(codes.Unavailable, `connection error: desc = "transport: error while dialing: refused"`), t.Context(), driver.ErrUnavailable},
+		{status.Error(codes.ResourceExhausted, "grpc: received message larger than max (3041058 vs. 2097152)"), t.Context(), driver.ErrUnavailable},
+		{status.Error(codes.ResourceExhausted, "trying to send message larger than max (3000000 vs. 2097152)"), t.Context(), driver.ErrUnavailable},
 
 		{rpctypes.ErrGRPCTimeout, t.Context(), driver.ErrUnknown},
 		{rpctypes.ErrGRPCTimeoutDueToLeaderFail, t.Context(), driver.ErrUnknown},

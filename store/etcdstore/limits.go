@@ -19,8 +19,9 @@ import (
 var _ driver.Limits = (*Store)(nil)
 
 const (
-	maxNames = 100     // that one transaction is about: the server allows 128 operations
-	bigTxn   = 1 << 18 // bytes: it goes alone
+	maxNames = 100    // that one transaction is about: the server allows 128 operations
+	maxCalls = 1000   // that are decided together
+	bigTxn   = 20_000 // bytes: it goes alone, as maxBatch of them would be too large
 )
 
 // limiter decides the calls of this process about limits. Calls that want the
@@ -74,6 +75,7 @@ type taking struct {
 // states that it was decided on.
 type flight struct {
 	calls []*taking
+	names int              // that it is about, at most
 	keys  []string         // of all who were ever part of it
 	known map[string]*page // what the server held, by name, as far as that is known
 }
@@ -169,7 +171,7 @@ func (l *limiter) gatherLocked(f *flight, keys ...string) {
 	for len(keys) > 0 {
 		k := l.keys[keys[0]]
 		keys = keys[1:]
-		for k != nil && len(k.line) > 0 && len(f.keys)+len(f.calls) < maxNames-driver.MaxTakes {
+		for k != nil && len(k.line) > 0 && f.names < maxNames-driver.MaxTakes && len(f.calls) < maxCalls {
 			c := k.line[0]
 			free := func(t driver.Take) bool {
 				k := l.keys[t.Key]
@@ -180,11 +182,15 @@ func (l *limiter) gatherLocked(f *flight, keys ...string) {
 			}
 			c.flight = f
 			f.calls = append(f.calls, c)
+			if c.id != "" {
+				f.names++
+			}
 			for _, t := range c.r.Takes {
 				k := l.keys[t.Key]
 				k.line = k.line[1:]
 				if k.flight == nil {
 					k.flight = f
+					f.names++
 					f.keys, keys = append(f.keys, t.Key), append(keys, t.Key)
 				}
 			}
@@ -385,6 +391,7 @@ func (s *Store) transaction(f *flight, a *proposal) (it *item, size int, err err
 	txn := &pb.TxnRequest{}
 	for _, name := range a.names {
 		p := a.pages[name]
+		size += 3*len(name) + 100
 		txn.Compare = append(txn.Compare, modRev(name, p.rev))
 		txn.Failure = append(txn.Failure, get(name))
 		switch {

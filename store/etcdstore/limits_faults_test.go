@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/rate"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -292,4 +295,95 @@ func TestLimitLeaderKilled(t *testing.T) {
 	if d := mustTake(t, all[0], asks("k", lots, 0)); d.Limits[0].Remaining != 0 {
 		t.Errorf("%+v", d)
 	}
+}
+
+// Many whose decisions need a lease hear of one failure, and not one after the
+// other.
+func TestLimitLeaseFails(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	leaser := &failingLeases{LeaseClient: s.leaser, asked: make(chan struct{}, 100), fail: make(chan struct{})}
+	s.leaser = leaser
+	var work sync.WaitGroup
+	for i := range 20 {
+		work.Go(func() {
+			r := asks(fmt.Sprint("k", i), five, 1)
+			if d, err := s.Take(t.Context(), r); !errors.Is(err, driver.ErrUnavailable) {
+				t.Errorf("%+v, %v", d, err)
+			}
+		})
+	}
+	<-leaser.asked
+	eventually(t, "all are under way", 20*time.Second, func() bool {
+		s.limits.mu.Lock()
+		defer s.limits.mu.Unlock()
+		return len(s.limits.keys) == 20
+	})
+	close(leaser.fail)
+	work.Wait()
+	s.leaser = leaser.LeaseClient
+	if d := mustTake(t, s, asks("k0", five, 1)); d.Limits[0].Remaining != 4 {
+		t.Errorf("%+v", d)
+	}
+}
+
+type failingLeases struct {
+	pb.LeaseClient
+	asked, fail chan struct{}
+}
+
+func (c *failingLeases) LeaseGrant(context.Context, *pb.LeaseGrantRequest, ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
+	c.asked <- struct{}{}
+	<-c.fail
+	return nil, io.EOF
+}
+
+// Long logs are decided, and more of them than fit into a request change
+// nothing.
+func TestLimitLargeStates(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	l := driver.Limit{Algorithm: driver.SlidingLog, N: rate.MaxLog, Period: 24 * time.Hour}
+	state := rate.State{0, 1, l.N}
+	end := time.Now().Add(time.Hour).UnixMicro()
+	for i := range l.N - 10 {
+		state = append(state, end+i, 1)
+	}
+	var all driver.TakeRequest
+	for i := range driver.MaxTakes {
+		key := fmt.Sprint("k", i)
+		if _, err := s.client.Put(t.Context(), s.stateName(key), state.Text()); err != nil {
+			t.Fatal(err)
+		}
+		all.Takes = append(all.Takes, driver.Take{Key: key, Limit: l, Cost: 1})
+	}
+	for _, n := range []int{driver.MaxTakes, 9} { // more than the client sends, and than the server takes
+		r := all
+		r.Takes = r.Takes[:n]
+		if d, err := s.Take(t.Context(), r); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("%d of them: %+v, %v", n, d.OK, err)
+		}
+	}
+	// An answer may be of any size.
+	r := driver.TakeRequest{}
+	for i := range 4 {
+		key := fmt.Sprint("garbage", i)
+		if _, err := s.client.Put(t.Context(), s.stateName(key), strings.Repeat("x", 1_400_000)); err != nil {
+			t.Fatal(err)
+		}
+		r.Takes = append(r.Takes, driver.Take{Key: key, Limit: five, Cost: 1})
+	}
+	if d := mustTake(t, s, r); !d.OK || d.Limits[3].Remaining != 4 {
+		t.Errorf("%+v", d)
+	}
+
+	var work sync.WaitGroup
+	for i := range driver.MaxTakes {
+		work.Go(func() {
+			if d := mustTake(t, s, asks(fmt.Sprint("k", i), l, 1)); d.Limits[0].Remaining != 9 {
+				t.Errorf("%+v", d)
+			}
+		})
+	}
+	work.Wait()
 }

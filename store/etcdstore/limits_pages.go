@@ -3,7 +3,6 @@ package etcdstore
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -134,12 +133,13 @@ const (
 // A limitLease is one that pages of this process are put on until it is too
 // short for them. It is never kept alive: it runs out, with all that nobody has
 // written since. That costs one lease for thousands of decisions, and keeps what
-// is idle for up to four times as long as it must.
+// is idle for up to four times as long as it must. Guarded by limiter.mu.
 type limitLease struct {
-	mu    sync.Mutex // held while a lease is asked for
 	id    int64
 	end   time.Time
 	names int
+
+	asking *asking // the request under way, if any
 }
 
 // leaseSeconds is the TTL of the leases that something is put on that has to be
@@ -155,51 +155,64 @@ func leaseSeconds(keep time.Duration) int64 {
 // leasePage finds a lease for a page that begins to be kept at boot.
 func (s *Store) leasePage(p *page, boot time.Time) error {
 	ttl := leaseSeconds(p.keep)
+	end := boot.Add(min(p.keep, time.Duration(ttl)*time.Second/2))
+	l := s.limits
+	for {
+		l.mu.Lock()
+		lease := l.leases[ttl]
+		if lease == nil {
+			lease = new(limitLease)
+			l.leases[ttl] = lease
+		}
+		if lease.id != 0 && lease.names < maxLeased && !end.After(lease.end) {
+			if p.lease != lease.id {
+				lease.names++
+			}
+			p.lease, p.end = lease.id, lease.end
+			l.mu.Unlock()
+			return nil
+		}
+		if lease.asking == nil {
+			lease.asking = &asking{done: make(chan struct{})}
+			go s.grantLimits(lease, ttl)
+		}
+		a := lease.asking
+		l.mu.Unlock()
+		if err := a.wait(s.ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// grantLimits gets a new lease, for all who wait for it.
+func (s *Store) grantLimits(lease *limitLease, ttl int64) {
+	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
+	defer cancel()
+	sent := bootclock.Coarse()
+	resp, err := s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: ttl})
 	l := s.limits
 	l.mu.Lock()
-	lease := l.leases[ttl]
-	if lease == nil {
-		lease = new(limitLease)
-		l.leases[ttl] = lease
-	}
-	l.mu.Unlock()
-
-	lease.mu.Lock()
-	defer lease.mu.Unlock()
-	if lease.id == 0 || lease.names >= maxLeased || boot.Add(min(p.keep, time.Duration(ttl)*time.Second/2)).After(lease.end) {
-		ctx, cancel := context.WithTimeout(s.ctx, requestTime)
-		defer cancel()
-		sent := bootclock.Coarse()
-		resp, err := s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: ttl})
-		if err != nil {
-			return unavailable(rpctypes.Error(err)) // at worst there is a lease that nobody uses
-		}
+	defer l.mu.Unlock()
+	a := lease.asking
+	lease.asking = nil
+	if err != nil {
+		a.err = unavailable(rpctypes.Error(err)) // at worst there is a lease that nobody uses
+	} else {
 		lease.id, lease.names = resp.ID, 0
 		lease.end = sent.Add(time.Duration(resp.TTL) * time.Second)
 	}
-	if p.lease != lease.id {
-		lease.names++
-	}
-	p.lease, p.end = lease.id, lease.end
-	return nil
+	close(a.done)
 }
 
-// forgetLeases has the next attempt ask for new leases.
+// forgetLeases has the next proposal ask for new leases.
 func (s *Store) forgetLeases(a *proposal) {
-	l := s.limits
-	l.mu.Lock()
-	all := make([]*limitLease, 0, len(l.leases))
-	for _, lease := range l.leases {
-		all = append(all, lease)
-	}
-	l.mu.Unlock()
-	for _, lease := range all {
-		lease.mu.Lock()
+	s.limits.mu.Lock()
+	defer s.limits.mu.Unlock()
+	for _, lease := range s.limits.leases {
 		for _, p := range a.pages {
 			if p.changed && p.lease == lease.id {
 				lease.id = 0
 			}
 		}
-		lease.mu.Unlock()
 	}
 }

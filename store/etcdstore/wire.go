@@ -2,21 +2,25 @@ package etcdstore
 
 import (
 	"context"
+	"math"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 )
 
-// led has a member without a leader refuse at once, instead of waiting for one.
+// led has a member without a leader refuse at once, instead of waiting for one,
+// and takes answers of any size: one that is refused for its size has happened.
 type led struct{ pb.KVClient }
 
+var anySize = grpc.MaxCallRecvMsgSize(math.MaxInt32)
+
 func (k led) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
-	return k.KVClient.Txn(clientv3.WithRequireLeader(ctx), r, opts...)
+	return k.KVClient.Txn(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
 }
 
 func (k led) Range(ctx context.Context, r *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
-	return k.KVClient.Range(clientv3.WithRequireLeader(ctx), r, opts...)
+	return k.KVClient.Range(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
 }
 
 // The requests of etcd's API that the store is made of.

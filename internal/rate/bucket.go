@@ -248,3 +248,10 @@ func (b *Bucket) Full(s State) (us, parts int64, ok bool) {
 func (b *Bucket) FullAt(us, parts int64) State {
 	return State{kindBucket, us, parts, b.Tokens, b.Period, 0}
 }
+
+// Time is how long n tokens take: µs, and a fraction of one more with the
+// denominator Tokens.
+func (b *Bucket) Time(n int64) (us, frac int64) {
+	x := b.of(n)
+	return x.us, x.frac
+}

@@ -68,11 +68,12 @@ type limitBatch struct {
 // Take implements driver.Limits. The clock is the server's, read when the rows
 // are locked.
 //
-// A Store from Open takes two round trips: one locks and reads the rows, one
-// writes them and commits. All requests of this process that wait meanwhile are
-// decided together in the next ones, so that under load there is a small part of
-// a round trip for each. Who looks, or asks a key that refused before and
-// refuses again, locks nothing, and takes one round trip. On a pool that New was
+// A Store from Open takes one round trip for a request to one bucket or fixed
+// window, without ID and MaxWait, and two for others: one locks and reads the
+// rows, one writes them and commits. All requests of this process that wait
+// meanwhile are decided together in the next two, so that under load there is a
+// small part of a round trip for each. Who looks, or asks a key that refused
+// before and refuses again, locks nothing, and takes one. On a pool that New was
 // given it is one for each statement, ten as a rule.
 //
 // What was taken is durable before it is answered, as locks are.
@@ -237,9 +238,20 @@ func (s *Store) decide(b *limitBatch) {
 			return
 		}
 	}
+	rules, alone := s.alone(ops)
 	for len(ops) > 0 {
-		t, unsure, err := s.attemptLimits(b, ops)
-		if err == nil {
+		var t *limitTx
+		var unsure bool
+		var err error
+		if alone {
+			if alone, unsure, err = s.attemptAlone(b, ops[0], rules); err == nil {
+				if alone {
+					return
+				}
+				continue
+			}
+			alone = true
+		} else if t, unsure, err = s.attemptLimits(b, ops); err == nil {
 			s.limits.changed.Add(int64(t.dirty))
 			return
 		}
@@ -339,17 +351,14 @@ type limitMemory struct {
 // reading locks the rows of the keys, in order, makes those that are missing so
 // that two first requests meet, and reads them and then the clock.
 func (t *limitTx) reading(keys []string, ops []*limitOp) []statement {
-	var missing, ids list
-	for _, key := range keys {
-		missing.add(words("(", literal(key), ",'','1970-01-01')"))
-	}
+	var ids list
 	for _, o := range ops {
 		if o.r.ID != "" {
 			ids.add(words("(", literal(o.r.Takes[0].Key), ",", literal(o.r.ID), ")"))
 		}
 	}
 	all := []statement{
-		exec(words("INSERT INTO baton_limit (k,state,ends) VALUES ", missing.String(), " ON DUPLICATE KEY UPDATE ends=baton_limit.ends")),
+		making(keys),
 		{
 			words("SELECT k,state,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends) FROM baton_limit WHERE k IN (", literals(keys), ")"),
 			func(r *sql.Rows) error {

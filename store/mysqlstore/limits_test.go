@@ -1,10 +1,13 @@
 package mysqlstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +17,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/rate"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -434,8 +438,9 @@ func TestLimitsFaults(t *testing.T) {
 		t.Errorf("repeated: %+v, %v", d, err)
 	}
 
+	r.ID = driver.NewID()
 	cut = proxy.CutAfterRequest(carries("START TRANSACTION"))
-	if _, err := s.Take(t.Context(), takeOf("k", l, 1)); !errors.Is(err, driver.ErrUnavailable) {
+	if _, err := s.Take(t.Context(), r); !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("before the commit: %v, want ErrUnavailable", err)
 	}
 	<-cut
@@ -445,6 +450,18 @@ func TestLimitsFaults(t *testing.T) {
 	}
 	<-cut
 	if n := left(); n != 98 {
+		t.Errorf("%d are left", n)
+	}
+
+	// One round trip, with the commit in it.
+	cut = proxy.CutAfterRequest(func(request []byte) bool {
+		return bytes.Contains(request, []byte("START TRANSACTION")) && bytes.Contains(request, []byte(";COMMIT;"))
+	})
+	if _, err := s.Take(t.Context(), takeOf("k", l, 1)); !errors.Is(err, driver.ErrUnknown) {
+		t.Errorf("with the commit: %v, want ErrUnknown", err)
+	}
+	<-cut
+	if n := left(); n != 97 {
 		t.Errorf("%d are left", n)
 	}
 
@@ -459,7 +476,7 @@ func TestLimitsFaults(t *testing.T) {
 	if took := time.Since(begun); took > 10*time.Second {
 		t.Errorf("it obeyed its context after %v", took)
 	}
-	if n := left(); n != 98 {
+	if n := left(); n != 97 {
 		t.Errorf("%d are left", n)
 	}
 }
@@ -523,5 +540,53 @@ func TestLimitsClose(t *testing.T) {
 	}
 	if _, err := s.Take(t.Context(), takeOf("k", l, 1)); !errors.Is(err, driver.ErrClosed) {
 		t.Errorf("after it: %v", err)
+	}
+}
+
+// What the server decides by itself is what package rate says, up to the largest
+// numbers that can be counted.
+func TestLimitsLargeNumbers(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, patient)
+	random := rand.New(rand.NewPCG(4, 4))
+	number := func(most int64) int64 { return 1 + random.Int64N(1+random.Int64N(most)) }
+	asked, allowed := 0, 0
+	for n := 0; asked < 60 && n < 100_000; n++ {
+		l := driver.Limit{Algorithm: driver.TokenBucket, N: number(1 << 50), Period: time.Duration(number(1e12)) * time.Microsecond, Burst: number(1 << 40)}
+		switch n % 3 {
+		case 1:
+			l.Algorithm, l.Ahead = driver.LeakyBucket, random.Int64N(l.Burst)
+		case 2:
+			l = driver.Limit{Algorithm: driver.FixedWindow, N: l.N, Period: l.Period, Offset: -time.Duration(number(1e15)) * time.Microsecond}
+		}
+		if _, err := rate.Of(l); err != nil {
+			continue
+		}
+		asked++
+		var state rate.State
+		now := 1 + random.Int64N(3e15)
+		for range 4 {
+			r := takeOf(fmt.Sprint("k", n), l, number(l.Capacity()))
+			r.Now = now
+			q, err := rate.NewRequest(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			states := []rate.State{slices.Clone(state)}
+			want, _ := q.Decide(states, now)
+			got, err := s.Take(t.Context(), r)
+			if err != nil || !reflect.DeepEqual(got, want) {
+				t.Fatalf("%+v after %v: %+v, %v, want %+v", r, state, got, err, want)
+			}
+			if want.OK {
+				allowed++
+				state = states[0]
+			}
+			now += random.Int64N(l.Period.Microseconds())
+		}
+	}
+	if allowed < 60 {
+		t.Errorf("only %d of %d limits were asked and %d requests allowed", asked, 60, allowed)
 	}
 }

@@ -1,0 +1,133 @@
+package mysqlstore
+
+import (
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/rate"
+)
+
+// The server takes by itself what needs no list and no conversion: from a bucket,
+// or from a fixed window. Package rate decides all the same, by what the server
+// read: where the server did not dare to write, all is done again in two round
+// trips.
+
+// latestNow is the end of the times that the server reckons with.
+const latestNow = 4_000_000_000_000_000
+
+// alone reports what the server needs to know to decide about ops by itself.
+func (s *Store) alone(ops []*limitOp) (rules string, ok bool) {
+	if len(ops) != 1 || !s.multi {
+		return "", false
+	}
+	r := ops[0].r
+	if len(r.Takes) != 1 || r.Mode != driver.TakeIfAllowed || r.ID != "" || r.MaxWait != 0 || r.Now >= latestNow {
+		return "", false
+	}
+	t := r.Takes[0]
+	if t.Cost <= 0 || t.Cost > t.Limit.Capacity() {
+		return "", false
+	}
+	now, keep := "c", "0"
+	if r.Now != 0 {
+		now, keep = integer(r.Now), integer(driver.ReplayTTL.Microseconds())
+	}
+	switch l := r.Limits[0].(type) {
+	case *rate.Bucket:
+		return bucketRules(l, t.Cost, now, keep), true
+	case *rate.Window:
+		if t.Limit.Algorithm == driver.FixedWindow && l.Windows[0] == 0 {
+			return fixedRules(l, t.Cost, now, keep), true
+		}
+	}
+	return "", false
+}
+
+// Both select, from a {row} of s, e and c (the state, its end, the present): these,
+// w: 1 if so much may be taken for certain, the new state, and for how long it is
+// kept.
+
+// bucketRules are Settle, Ask and Take of rate.Bucket.
+func bucketRules(b *rate.Bucket, cost int64, now, keep string) string {
+	us, frac := b.Time(cost)
+	most, mostFrac := b.Time(b.Burst)
+	tail := fmt.Sprintf(" %d %d 0", b.Tokens, b.Period)
+	return fmt.Sprintf(`SELECT s,e,c,fit=1 AND (t-n<%[1]d OR t-n=%[1]d AND f<=%[2]d) AS w,CONCAT('3 ',t,' ',f,'%[3]s') AS x,GREATEST(t+(f>0)-n,%[4]s) AS y
+	FROM (SELECT s,e,c,n,fit,t0+%[5]d+(f0+%[6]d>=%[7]d) AS t,(f0+%[6]d)%%%[7]d AS f
+	FROM (SELECT s,e,c,n,fit AND f1<%[7]d AS fit,IF(t1>n OR t1=n AND f1>0,t1,n) AS t0,IF(t1>n OR t1=n AND f1>0,f1,0) AS f0
+	FROM (SELECT s,e,c,n,fresh OR ours AS fit,IF(ours,CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(s,' ',2),' ',-1) AS SIGNED),0) AS t1,
+		IF(ours,CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(s,' ',3),' ',-1) AS SIGNED),0) AS f1
+	FROM (SELECT s,e,c,%[8]s AS n,e<=c AS fresh,e>c AND s REGEXP '^3 [0-9]{1,16} [0-9]{1,16}%[3]s$' AS ours
+	FROM {row}) a) b) d) f`,
+		most, mostFrac, tail, keep, us, frac, b.Tokens, now)
+}
+
+// fixedRules are Settle, Ask and Take of a rate.Window that is fixed.
+func fixedRules(w *rate.Window, cost int64, now, keep string) string {
+	return fmt.Sprintf(`SELECT s,e,c,fit=1 AND u<=%[1]d AS w,CONCAT('1 %[1]d ',t,' ',u) AS x,GREATEST(t-n,%[2]s) AS y
+	FROM (SELECT s,e,c,n,t,fit AND (t1<=n OR t1=t) AS fit,IF(t1>n,u1,0)+%[3]d AS u
+	FROM (SELECT s,e,c,n,fresh OR ours AS fit,n-((n-%[4]d)%%%[5]d+%[5]d)%%%[5]d+%[6]d AS t,
+		IF(ours,CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(s,' ',3),' ',-1) AS SIGNED),0) AS t1,IF(ours,CAST(SUBSTRING_INDEX(s,' ',-1) AS SIGNED),0) AS u1
+	FROM (SELECT s,e,c,%[7]s AS n,e<=c AS fresh,e>c AND s REGEXP '^1 %[1]d [0-9]{1,16} [0-9]{1,16}$' AS ours
+	FROM {row}) a) b) d`,
+		w.Limit, keep, cost, w.Offset, w.Part, w.Life, now)
+}
+
+// attemptAlone makes the decision about one request in one round trip. done is
+// false if it must be made in two. unsure is as in attemptLimits.
+func (s *Store) attemptAlone(b *limitBatch, o *limitOp, rules string) (done, unsure bool, err error) {
+	ses, err := s.session(b.ctx)
+	if err != nil {
+		return false, false, err
+	}
+	defer ses.close()
+	key := o.r.Takes[0].Key
+	t := &limitTx{rows: make(map[string]limitRow, 1)}
+	wrote, committing := false, false
+	row := words("(SELECT state AS s,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends) AS e,", micros, " AS c FROM baton_limit WHERE k=", literal(key), ") l")
+	all := append(ses.beginning(),
+		making([]string{key}), // locks it, so that the clock is read then
+		exec(words(strings.Replace(rules, "{row}", row, 1), " INTO @baton_s,@baton_e,@baton_c,@baton_w,@baton_x,@baton_y")),
+		exec(words("UPDATE baton_limit SET state=@baton_x,ends=UTC_TIMESTAMP(6)+INTERVAL @baton_y MICROSECOND WHERE @baton_w=1 AND k=", literal(key))),
+		statement{"SELECT @baton_s,@baton_e,@baton_c,@baton_w=1", func(r *sql.Rows) error {
+			var state string
+			var row limitRow
+			if err := r.Scan(&state, &row.ends, &t.clock, &wrote); err != nil {
+				return err
+			}
+			row.state = rate.Parse(state)
+			t.rows[key] = row
+			committing = wrote
+			return nil
+		}},
+		exec("COMMIT"), exec(restore))
+	if err := ses.run(b.ctx, all...); err != nil {
+		// All was sent at once: an error that is not the server's says nothing.
+		return false, committing || number(err) == 0 && !errors.Is(err, sqldriver.ErrBadConn), err
+	}
+	ses.done()
+	changed := t.take(o)
+	if changed && !wrote {
+		return false, false, nil
+	}
+	if wrote {
+		s.limits.changed.Add(1)
+	}
+	o.done <- nil
+	return true, false, nil
+}
+
+// making locks the rows of the keys, in order, and makes those that are
+// missing, so that two first requests meet.
+func making(keys []string) statement {
+	var missing list
+	for _, key := range slices.Sorted(slices.Values(keys)) {
+		missing.add(words("(", literal(key), ",'','1970-01-01')"))
+	}
+	return exec(words("INSERT INTO baton_limit (k,state,ends) VALUES ", missing.String(), " ON DUPLICATE KEY UPDATE ends=baton_limit.ends"))
+}

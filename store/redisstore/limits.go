@@ -35,15 +35,15 @@ func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, e
 	if len(r.Takes) == 1 && r.Mode == driver.TakeIfAllowed && r.MaxWait == 0 && r.Now == 0 && r.ID == "" {
 		return s.takeSimple(ctx, &r)
 	}
-	keys, args, err := s.limitCall(&r)
+	c, err := s.limitCall(&r)
 	if err != nil {
 		return driver.Taken{}, err
 	}
-	answer, err := s.run(ctx, limitScript, keys, args)
+	answer, err := s.run(ctx, c.Script, c.Keys, c.Args)
 	if err != nil {
 		return driver.Taken{}, err
 	}
-	return s.taken(&r, limitScript, answer)
+	return s.taken(&r, c.Script, answer)
 }
 
 // takeSimple is Take for a request that asks one limit, and nothing else.
@@ -149,10 +149,10 @@ func stateOf(text string) rate.State {
 }
 
 // limitCall makes what the script limit is told of a request.
-func (s *Store) limitCall(r *driver.TakeRequest) (keys, args []string, err error) {
+func (s *Store) limitCall(r *driver.TakeRequest) (c wire.Call, err error) {
 	first := r.Takes[0].Key
 	if r.Now > latest {
-		return nil, nil, &driver.LimitError{Key: first, Reason: "Redis cannot reckon with a time after 2096"}
+		return c, &driver.LimitError{Key: first, Reason: "Redis cannot reckon with a time after 2096"}
 	}
 	keep := int64(0)
 	if r.ID != "" {
@@ -163,28 +163,33 @@ func (s *Store) limitCall(r *driver.TakeRequest) (keys, args []string, err error
 	for _, n := range []int64{int64(r.Mode), r.MaxWait.Microseconds(), r.At, r.Wait.Microseconds(), keep, r.Now} {
 		a = appendInt(a, n)
 	}
-	keys = make([]string, 0, len(r.Takes)+1)
-	args = append(make([]string, 0, len(r.Takes)+1), string(a))
+	c.Keys = make([]string, 0, len(r.Takes)+1)
+	c.Args = append(make([]string, 0, len(r.Takes)+1), string(a))
 	var home lockNames
 	for i, t := range r.Takes {
 		limit, err := s.limits.of(t.Limit)
 		if err != nil {
-			return nil, nil, err
+			return c, err
+		}
+		if i > 0 && c.Script != limit.script() {
+			c.Script = limitScript
+		} else {
+			c.Script = limit.script()
 		}
 		n := s.names.beside(t.Key)
 		if i == 0 {
 			home = n
 		} else if s.names.cluster && !s.names.fixed && slot(n.lock) != slot(home.lock) {
-			return nil, nil, &driver.LimitError{Key: first, Reason: fmt.Sprintf(
+			return c, &driver.LimitError{Key: first, Reason: fmt.Sprintf(
 				"in Redis Cluster it lies on another slot than %q, which the same request asks for: give both keys a common tag in braces, as in {user1}.requests and {user1}.bytes", t.Key)}
 		}
-		keys = append(keys, n.limit())
-		args = append(args, string(append(appendInt(b[:0], t.Cost), limit.numbers...)))
+		c.Keys = append(c.Keys, n.limit())
+		c.Args = append(c.Args, string(append(appendInt(b[:0], t.Cost), limit.numbers...)))
 	}
 	if r.ID != "" {
-		keys = append(keys, home.id(r.ID))
+		c.Keys = append(c.Keys, home.id(r.ID))
 	}
-	return keys, args, nil
+	return c, nil
 }
 
 // appendInt appends a number that is not negative, after a space. What is more
@@ -263,6 +268,17 @@ type knownLimit struct {
 }
 
 var limitSeed = maphash.MakeSeed()
+
+// script is the script limit with what this one needs.
+func (k *knownLimit) script() *wire.Script {
+	switch k.limit.Algorithm {
+	case driver.EstimatedWindow:
+		return approxScript
+	case driver.TokenBucket, driver.LeakyBucket:
+		return bucketScript
+	}
+	return windowScript
+}
 
 func (k *knownLimits) of(l driver.Limit) (*knownLimit, error) {
 	place := &k.places[maphash.Comparable(limitSeed, l)%uint64(len(k.places))]

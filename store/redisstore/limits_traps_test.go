@@ -51,10 +51,6 @@ func (l *lab) limit(key string) string { return l.stores[0].names.beside(key).li
 func TestDecisionIsOneScript(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
-	warm := asking("warm", windows(1, time.Hour), 1)
-	l.taken(s, warm) // the first call of a script sends its text
-	warm.MaxWait = 1
-	l.taken(s, warm)
 	full := tokens(1, time.Hour, 1)
 	l.taken(s, asking("full", full, 1))
 	with := asking("a", windows(100, time.Hour), 1)
@@ -73,6 +69,7 @@ func TestDecisionIsOneScript(t *testing.T) {
 		"two limits": {func() driver.TakeRequest { return two }, 2, 1},
 		"with an ID": {func() driver.TakeRequest { with.ID = driver.NewID(); return with }, 2, 2},
 	} {
+		l.taken(s, c.ask()) // the first call of a script sends its text
 		l.do("CONFIG", "RESETSTAT")
 		for range 5 {
 			l.taken(s, c.ask())

@@ -26,6 +26,12 @@ var (
 	raiseScript     = script("raise", "clock")
 	simpleScript    = script("simple_rest", "simple", "rate", "window", "approx", "bucket", "decide")
 	limitScript     = script("limit", "rate", "window", "approx", "bucket", "decide")
+
+	// The same for limits that are all windows, estimates or buckets: Lua makes
+	// the functions anew at every call.
+	windowScript = script("limit", "rate", "window", "decide")
+	approxScript = script("limit", "rate", "approx", "decide")
+	bucketScript = script("limit", "rate", "bucket", "decide")
 )
 
 // script joins a script with the parts that it shares with others.

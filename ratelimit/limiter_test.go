@@ -321,6 +321,20 @@ func TestLimitsChange(t *testing.T) {
 	})
 }
 
+func TestQueues(t *testing.T) {
+	t.Parallel()
+	l := limiter(t, memstore.New(), ratelimit.TokenBucket(1, time.Second, 1).Named("a"), ratelimit.SlidingLog(1, time.Second).Named("b"))
+	if l.Queues() {
+		t.Error("a token bucket is no queue")
+	}
+	if err := l.SetLimits(ratelimit.TokenBucket(1, time.Second, 1).Named("a"), ratelimit.LeakyBucket(1, time.Second, 0).Named("b")); err != nil {
+		t.Fatal(err)
+	}
+	if !l.Queues() {
+		t.Error("a leaky bucket is a queue")
+	}
+}
+
 func TestPerDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, memstore.New(), ratelimit.PerDay(2, time.UTC))

@@ -78,6 +78,17 @@ func (l *Limiter) turns() bool {
 	return true
 }
 
+// Queues reports whether a limit is a LeakyBucket, so that Result.Wait has to be
+// waited for.
+func (l *Limiter) Queues() bool {
+	for _, limit := range l.plan.Load().limits {
+		if limit.rule.Algorithm == driver.LeakyBucket {
+			return true
+		}
+	}
+	return false
+}
+
 func tooLate(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	return wait == Never || ok && time.Until(deadline) < wait

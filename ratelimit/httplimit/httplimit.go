@@ -1,0 +1,182 @@
+package httplimit
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/ratelimit/internal/front"
+)
+
+// An Option of New changes what it does.
+type Option func(*limit)
+
+// By says what requests are counted under. Without it, and where the key is
+// missing, it is the client's address.
+func By(k Key) Option { return func(l *limit) { l.key = k } }
+
+// Cost says what a request costs. One that costs less than 1 passes uncounted.
+// Without it each costs 1. The function is called by many requests at once.
+func Cost(f func(*http.Request) int64) Option { return func(l *limit) { l.cost = f } }
+
+// Skip lets requests pass uncounted, without any field of RateLimit. Preflight is one
+// such function. It is called by many requests at once.
+func Skip(f func(*http.Request) bool) Option { return func(l *limit) { l.skip = f } }
+
+// Preflight reports whether a browser asks on its own whether a request of
+// another origin is welcome (CORS). It cannot wait and try again.
+func Preflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
+}
+
+// Networks says how many bits of a client's address count: 32 of IPv4 and 64
+// of IPv6, if nothing else is said.
+func Networks(ipv4, ipv6 int) Option {
+	return func(l *limit) { l.addresses.V4, l.addresses.V6 = ipv4, ipv6 }
+}
+
+// TrustXForwardedFor believes X-Forwarded-For where proxies in these networks wrote it.
+// They must append to it, or replace it, and never pass it on unchanged. It is read
+// from the end, past trusted proxies. If a proxy's entry is no address, the
+// client is the connection's peer.
+func TrustXForwardedFor(proxies ...netip.Prefix) Option {
+	return func(l *limit) { l.trust(front.XForwardedFor, proxies) }
+}
+
+// TrustForwarded is TrustXForwardedFor for the header Forwarded (RFC 7239).
+func TrustForwarded(proxies ...netip.Prefix) Option {
+	return func(l *limit) { l.trust(front.Forwarded, proxies) }
+}
+
+// TrustSocket believes also whoever comes by a Unix socket.
+func TrustSocket() Option { return func(l *limit) { l.addresses.Socket = true } }
+
+func (l *limit) trust(form front.Form, proxies []netip.Prefix) {
+	if l.addresses.Form != front.NotForwarded && l.addresses.Form != form {
+		l.err = errors.New("one of X-Forwarded-For and Forwarded can be believed: proxies that set the one pass on the other as the client wrote it")
+	}
+	l.addresses.Form = form
+	l.addresses.Trusted = append(l.addresses.Trusted, proxies...)
+}
+
+// MaxWait bounds how long a request waits for its turn under a LeakyBucket: if it
+// would be longer, it is refused. With 0 none waits. Without it the bound is
+// that of the LeakyBucket. A request whose context ends sooner is refused at once.
+func MaxWait(d time.Duration) Option { return func(l *limit) { l.ask.MaxWait = max(d, 0) } }
+
+// Headers says which fields tell how a client stands: Draft if nothing else is
+// said. Without any argument there are none. Retry-After is set in any case.
+func Headers(f ...Fields) Option {
+	return func(l *limit) {
+		l.fields = 0
+		for _, f := range f {
+			l.fields |= f
+		}
+	}
+}
+
+// OnRefused answers requests that are refused, in place of the problem document. The
+// fields of RateLimit, Retry-After and Cache-Control: no-store are set, the status is not: 429 would be usual, or
+// 503 if Result.By is not ratelimit.ByStore.
+func OnRefused(f func(http.ResponseWriter, *http.Request, ratelimit.Result)) Option {
+	return func(l *limit) { l.refused = f }
+}
+
+// OnError answers requests that the limiter cannot decide about, in place of 503. It
+// may call the handler that is behind, which lets the request pass.
+// The error names the key, and is not for the client.
+func OnError(f func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)) Option {
+	return func(l *limit) { l.failed = f }
+}
+
+type limit struct {
+	ask       front.Ask
+	key       Key
+	cost      func(*http.Request) int64
+	skip      func(*http.Request) bool
+	addresses front.Addresses
+	fields    Fields
+	refused   func(http.ResponseWriter, *http.Request, ratelimit.Result)
+	failed    func(http.ResponseWriter, *http.Request, http.Handler, error)
+	err       error
+}
+
+// New makes a middleware of a limiter. What it returns, and the handlers
+// that this returns, are safe for concurrent use; they share nothing but the limiter.
+func New(limiter *ratelimit.Limiter, opts ...Option) (func(next http.Handler) http.Handler, error) {
+	l := &limit{
+		ask:       front.Ask{Limiter: limiter, MaxWait: -1},
+		addresses: front.Addresses{V4: 32, V6: 64},
+		fields:    Draft,
+		failed:    fail,
+	}
+	for _, o := range opts {
+		o(l)
+	}
+	err := errors.Join(l.err, l.fields.check(), l.addresses.Check())
+	if err != nil {
+		return nil, fmt.Errorf("httplimit: %w", err)
+	}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { l.serve(w, r, next) })
+	}, nil
+}
+
+func (l *limit) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if l.skip != nil && l.skip(r) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	cost := int64(1)
+	if l.cost != nil {
+		if cost = l.cost(r); cost < 1 {
+			next.ServeHTTP(w, r)
+			return
+		}
+	}
+	client := func() string { return l.client(r) }
+	key := l.key.call(r, client)
+	if key == "" {
+		key = client()
+	}
+	a, err := l.ask.Do(r.Context(), front.Join(key), cost)
+	if err != nil {
+		l.failed(w, r, next, err)
+		return
+	}
+	l.fields.set(w.Header(), a, time.Now())
+	if a.OK {
+		next.ServeHTTP(w, r)
+		return
+	}
+	if s := retryAfter(a.Result); s != "" {
+		w.Header().Set("Retry-After", s)
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	if l.refused != nil {
+		l.refused(w, r, a.Result)
+		return
+	}
+	refuse(w, a)
+}
+
+// client is what the address of a request's client is counted under.
+func (l *limit) client(r *http.Request) string {
+	peer, _ := front.Node(r.RemoteAddr)
+	socket := false
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		socket = local.Network() == "unix"
+	}
+	var lines []string
+	switch l.addresses.Form {
+	case front.XForwardedFor:
+		lines = r.Header["X-Forwarded-For"]
+	case front.Forwarded:
+		lines = r.Header["Forwarded"]
+	}
+	return l.addresses.Key(l.addresses.Of(peer, socket, lines))
+}

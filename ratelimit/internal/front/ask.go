@@ -1,0 +1,124 @@
+package front
+
+import (
+	"context"
+	"time"
+
+	"github.com/batonhq/baton/ratelimit"
+)
+
+// Ask asks a limiter, and waits for the turn that a LeakyBucket gives.
+type Ask struct {
+	Limiter *ratelimit.Limiter
+	MaxWait time.Duration // a turn that is further ahead is refused; below 0 there is no bound
+}
+
+// An Answer is a decision.
+type Answer struct {
+	ratelimit.Result
+	Limits []ratelimit.LimitResult
+
+	// Waited is how long ago it was made, because the turn had to be waited for.
+	Waited time.Duration
+
+	// Late says that the limits allowed it, but for a turn that is too far
+	// ahead. It was given back, and what Result says remains is no longer true.
+	Late bool
+}
+
+// Do asks for n. If the context ends while it waits for its turn, the turn is
+// given back.
+func (a Ask) Do(ctx context.Context, key string, n int64) (Answer, error) {
+	if !a.Limiter.Queues() { // and nothing ever has to be given back
+		r, err := a.Limiter.AllowN(ctx, key, n)
+		return answer(r), err
+	}
+	reserved, err := a.Limiter.Reserve(ctx, key, n)
+	if err != nil {
+		return Answer{}, err
+	}
+	r := reserved.Result
+	if !r.OK || r.Wait <= 0 {
+		return answer(r), nil
+	}
+	longest := r.Wait
+	if a.MaxWait >= 0 {
+		longest = min(longest, a.MaxWait)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		longest = min(longest, max(time.Until(deadline), 0))
+	}
+	if r.Wait > longest {
+		giveBack(ctx, reserved)
+		return late(r, longest), nil
+	}
+	timer := time.NewTimer(r.Wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		waited := r.Wait
+		r.Wait = 0
+		a := answer(r)
+		a.Waited = waited
+		return a, nil
+	case <-ctx.Done():
+		giveBack(ctx, reserved)
+		return Answer{}, context.Cause(ctx)
+	}
+}
+
+func answer(r ratelimit.Result) Answer { return Answer{Result: r, Limits: r.Limits()} }
+
+// late makes a refusal of a turn that is too far ahead.
+func late(r ratelimit.Result, longest time.Duration) Answer {
+	limits := append([]ratelimit.LimitResult(nil), r.Limits()...)
+	r.OK, r.RetryAfter, r.Wait = false, r.Wait-longest, 0
+	tightest := time.Duration(0)
+	for i := range limits {
+		l := &limits[i]
+		if l.Wait > longest {
+			l.OK, l.RetryAfter = false, l.Wait-longest
+			if l.RetryAfter > tightest {
+				tightest = l.RetryAfter
+				r.Name, r.Limit, r.Period, r.Remaining, r.NextAfter = l.Name, l.Limit, l.Period, l.Remaining, l.NextAfter
+			}
+		}
+		l.Wait = 0
+	}
+	return Answer{Result: r, Limits: limits, Late: true}
+}
+
+// giveBack is done although the context has ended.
+func giveBack(ctx context.Context, r *ratelimit.Reservation) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = r.Cancel(ctx) // what cannot be given back was consumed
+}
+
+// Name is what callers are told that a limit is called.
+func Name(limit string) string {
+	if limit == "" {
+		return "default"
+	}
+	return limit
+}
+
+// Violated are the limits that refused.
+func (a Answer) Violated() []ratelimit.LimitResult {
+	var out []ratelimit.LimitResult
+	for _, l := range a.Limits {
+		if !l.OK {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// Up is d in units, rounded up.
+func Up(d, unit time.Duration) int64 {
+	n := int64(d / unit)
+	if d%unit > 0 {
+		n++
+	}
+	return n
+}

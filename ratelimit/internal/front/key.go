@@ -1,0 +1,87 @@
+package front
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"strings"
+)
+
+// A key consists of parts with "|" between them, and a part is a value, or
+// "name=value". Values come from callers who may be hostile: nobody may end up
+// with somebody else's key, and none that the store refuses.
+const (
+	maxPart = 100
+	maxKey  = 300 // leaves room for the name of a limit
+)
+
+// Part is a named value as a part of a key; without a name, the value. No other
+// value gives the same.
+func Part(name, value string) string {
+	if len(value) <= maxPart {
+		if v := escape(value); len(v) <= maxPart {
+			return named(name, v)
+		}
+	}
+	return Secret(name, value)
+}
+
+// Secret is a named value that nobody can read from the key.
+func Secret(name, value string) string { return named(name, hash(value)) }
+
+func named(name, value string) string {
+	if name == "" {
+		return value
+	}
+	return escape(name) + "=" + value
+}
+
+// hash begins with what no escaped value contains.
+func hash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return "#" + base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// Join makes a key of parts.
+func Join(parts ...string) string {
+	key := strings.Join(parts, "|")
+	if len(key) > maxKey {
+		return hash(key)
+	}
+	return key
+}
+
+// escape writes what is not printable ASCII, and what means something in a key,
+// as %XX: the delimiters of this package, and braces, by which a Redis Cluster
+// tells where a key lies.
+func escape(s string) string {
+	const hex = "0123456789ABCDEF"
+	n := 0
+	for i := range len(s) {
+		if !plain(s[i]) {
+			n++
+		}
+	}
+	if n == 0 {
+		return s
+	}
+	var b strings.Builder
+	b.Grow(len(s) + 2*n)
+	for i := range len(s) {
+		if c := s[i]; plain(c) {
+			b.WriteByte(c)
+		} else {
+			b.WriteByte('%')
+			b.WriteByte(hex[c>>4])
+			b.WriteByte(hex[c&15])
+		}
+	}
+	return b.String()
+}
+
+func plain(c byte) bool {
+	switch c {
+	case '%', '{', '}', '|', '#', '=':
+		return false
+	}
+	return ' ' <= c && c <= '~'
+}

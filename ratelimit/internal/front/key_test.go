@@ -1,0 +1,55 @@
+package front
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/batonhq/baton/driver"
+)
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", maxPart+1)
+	for _, c := range []struct{ got, want string }{
+		{Part("", "GET /items/{id}"), "GET /items/%7Bid%7D"},
+		{Part("x-tenant", "acme"), "x-tenant=acme"},
+		{Part("user", "a|b=c#d%e\x00\u00e9"), "user=a%7Cb%3Dc%23d%25e%00%C3%A9"},
+		{Part("user", long), "user=" + hash(long)},
+		{Part("user", strings.Repeat("{", 40)), "user=" + hash(strings.Repeat("{", 40))},
+		{Join("a", "b"), "a|b"},
+		{Join(strings.Repeat("x", maxKey), "b"), hash(strings.Repeat("x", maxKey) + "|b")},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s, want %s", c.got, c.want)
+		}
+	}
+	if s := Secret("x-api-key", "hunter2"); strings.Contains(s, "hunter2") || s != Secret("x-api-key", "hunter2") || s == Secret("x-api-key", "hunter3") {
+		t.Errorf("secret %s", s)
+	}
+}
+
+// No value gives a key that a store refuses, one that lies elsewhere than its
+// neighbours in a Redis Cluster, or that of another value.
+func FuzzPart(f *testing.F) {
+	for _, s := range []string{"", "acme", "{}", "#", "a|b", "\xff", "%7B", strings.Repeat("\x00", 40), hash("acme")} {
+		f.Add(s, "acme")
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		key := Part("name", a)
+		if err := driver.CheckKey(strings.Repeat("n", 40) + "/{" + Join(key, key, key) + "}"); err != nil {
+			t.Error(err)
+		}
+		if strings.ContainsAny(key, "{}|") {
+			t.Errorf("%q is %q", a, key)
+		}
+		if v := strings.TrimPrefix(key, "name="); !strings.HasPrefix(v, "#") {
+			if back, err := url.PathUnescape(v); err != nil || back != a {
+				t.Errorf("%q is %q, which reads %q, %v", a, key, back, err)
+			}
+		}
+		if a != b && key == Part("name", b) {
+			t.Errorf("%q and %q are both %q", a, b, key)
+		}
+	})
+}

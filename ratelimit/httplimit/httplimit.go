@@ -117,6 +117,9 @@ func New(limiter *ratelimit.Limiter, opts ...Option) (func(next http.Handler) ht
 	for _, o := range opts {
 		o(l)
 	}
+	if limiter == nil {
+		l.err = errors.New("there is no limiter")
+	}
 	err := errors.Join(l.err, l.fields.check(), l.addresses.Check())
 	if err != nil {
 		return nil, fmt.Errorf("httplimit: %w", err)

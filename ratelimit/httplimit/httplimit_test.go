@@ -437,6 +437,9 @@ func TestOptionsAreChecked(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if _, err := httplimit.New(nil); err == nil {
+		t.Error("no limiter is accepted")
+	}
 }
 
 func TestSkipAndCost(t *testing.T) {

@@ -1,0 +1,20 @@
+// Package grpclimit puts a ratelimit.Limiter in front of gRPC services.
+//
+//	limiter, err := ratelimit.New(store, ratelimit.SlidingWindow(100, time.Minute).Named("per-minute"))
+//	limit, err := grpclimit.New(limiter)
+//	server := grpc.NewServer(grpc.ChainUnaryInterceptor(limit.Unary), grpc.ChainStreamInterceptor(limit.Stream))
+//
+// Each call is counted under a key, by default the caller's address. Who is refused
+// gets ResourceExhausted with the details RetryInfo, which says when to try
+// again, and QuotaFailure, which names the limits; the trailer grpc-retry-pushback-ms
+// tells the same to clients that retry on their own. What costs more than is
+// ever allowed has no RetryInfo, and a pushback of -1: do not retry.
+//
+// Whom to believe is as with package httplimit: the address is that of the
+// connection, unless it is a proxy that you trust, and 64 bits of an IPv6 address
+// count.
+//
+// Without a policy of the limiter's, a call that the store cannot decide about is
+// answered with Unavailable. With ratelimit.FailOpen it passes; what
+// FailClosed or FailLocal refuses is Unavailable, too, with a RetryInfo.
+package grpclimit

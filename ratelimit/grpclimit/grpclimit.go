@@ -1,0 +1,223 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/ratelimit/internal/front"
+)
+
+// An Option of New changes what it does.
+type Option func(*Interceptor)
+
+// By says what calls are counted under. Without it, and where the key is missing, it
+// is the caller's address.
+func By(k Key) Option { return func(i *Interceptor) { i.key = k } }
+
+// Cost says what a call costs; with PerMessage, what a message of a stream costs.
+// The message is nil for a stream that is counted as a whole. What costs less than 1
+// passes uncounted. Without it everything costs 1. The function is called by
+// many calls at once.
+func Cost(f func(ctx context.Context, fullMethod string, message any) int64) Option {
+	return func(i *Interceptor) { i.cost = f }
+}
+
+// Skip lets calls pass uncounted, such as those of health checks. The function is
+// called by many calls at once.
+func Skip(f func(ctx context.Context, fullMethod string) bool) Option {
+	return func(i *Interceptor) { i.skip = f }
+}
+
+// PerMessage counts each message that a stream receives, instead of the stream: it is
+// received first, then counted. One that is refused ends the stream,
+// whatever the handler returns.
+func PerMessage() Option { return func(i *Interceptor) { i.messages = true } }
+
+// Networks says how many bits of a caller's address count: 32 of IPv4 and 64 of
+// IPv6, if nothing else is said.
+func Networks(ipv4, ipv6 int) Option {
+	return func(i *Interceptor) { i.addresses.V4, i.addresses.V6 = ipv4, ipv6 }
+}
+
+// TrustXForwardedFor believes x-forwarded-for where proxies in these networks wrote
+// it. They must append to it, or replace it, and never pass it on unchanged. It
+// is read from the end, past trusted proxies. If a proxy's entry is no
+// address, the caller is the connection's peer.
+func TrustXForwardedFor(proxies ...netip.Prefix) Option {
+	return func(i *Interceptor) { i.trust(front.XForwardedFor, proxies) }
+}
+
+// TrustForwarded is TrustXForwardedFor for forwarded (RFC 7239).
+func TrustForwarded(proxies ...netip.Prefix) Option {
+	return func(i *Interceptor) { i.trust(front.Forwarded, proxies) }
+}
+
+// TrustSocket believes also whoever comes by a Unix socket.
+func TrustSocket() Option { return func(i *Interceptor) { i.addresses.Socket = true } }
+
+func (i *Interceptor) trust(form front.Form, proxies []netip.Prefix) {
+	if i.addresses.Form != front.NotForwarded && i.addresses.Form != form {
+		i.err = errors.New("one of x-forwarded-for and forwarded can be believed: proxies that set the one pass on the other as the caller wrote it")
+	}
+	i.addresses.Form = form
+	i.addresses.Trusted = append(i.addresses.Trusted, proxies...)
+}
+
+// MaxWait bounds how long a call waits for its turn under a LeakyBucket: if it would
+// be longer, it is refused. With 0 none waits. Without it the bound is that of the
+// LeakyBucket. A call whose deadline comes sooner is refused at once.
+func MaxWait(d time.Duration) Option { return func(i *Interceptor) { i.ask.MaxWait = max(d, 0) } }
+
+// OnRefused says with which error calls are refused, in place of ResourceExhausted
+// and Unavailable with their details: nil lets the call pass. The trailer is set
+// with every error.
+func OnRefused(f func(ctx context.Context, fullMethod string, r ratelimit.Result) error) Option {
+	return func(i *Interceptor) { i.refused = f }
+}
+
+// OnError answers calls that the limiter cannot decide about, in place of
+// Unavailable: nil lets the call pass. The error names the key, and is not
+// for the caller.
+func OnError(f func(ctx context.Context, fullMethod string, err error) error) Option {
+	return func(i *Interceptor) { i.failed = f }
+}
+
+// An Interceptor limits the calls of servers. It is safe for concurrent use.
+type Interceptor struct {
+	ask       front.Ask
+	key       Key
+	cost      func(context.Context, string, any) int64
+	skip      func(context.Context, string) bool
+	messages  bool
+	addresses front.Addresses
+	refused   func(context.Context, string, ratelimit.Result) error
+	failed    func(context.Context, string, error) error
+	err       error
+}
+
+// New makes an Interceptor of a limiter.
+func New(limiter *ratelimit.Limiter, opts ...Option) (*Interceptor, error) {
+	i := &Interceptor{
+		ask:       front.Ask{Limiter: limiter, MaxWait: -1},
+		addresses: front.Addresses{V4: 32, V6: 64},
+		failed:    fail,
+	}
+	for _, o := range opts {
+		o(i)
+	}
+	if limiter == nil {
+		i.err = errors.New("there is no limiter")
+	}
+	if err := errors.Join(i.err, i.addresses.Check()); err != nil {
+		return nil, fmt.Errorf("grpclimit: %w", err)
+	}
+	return i, nil
+}
+
+// Unary is a grpc.UnaryServerInterceptor.
+func (i *Interceptor) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if i.skip == nil || !i.skip(ctx, info.FullMethod) {
+		trailer := func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) } // fails only outside of a server
+		if err := i.admit(ctx, info.FullMethod, req, trailer); err != nil {
+			return nil, err
+		}
+	}
+	return handler(ctx, req)
+}
+
+// Stream is a grpc.StreamServerInterceptor.
+func (i *Interceptor) Stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	switch {
+	case i.skip != nil && i.skip(s.Context(), info.FullMethod):
+	case i.messages:
+		counted := &stream{ServerStream: s, i: i, method: info.FullMethod}
+		err := handler(srv, counted)
+		if refused := counted.refused.Load(); refused != nil {
+			return *refused
+		}
+		return err
+	default:
+		if err := i.admit(s.Context(), info.FullMethod, nil, s.SetTrailer); err != nil {
+			return err
+		}
+	}
+	return handler(srv, s)
+}
+
+// stream counts what it receives.
+type stream struct {
+	grpc.ServerStream
+	i       *Interceptor
+	method  string
+	refused atomic.Pointer[error]
+}
+
+func (s *stream) RecvMsg(m any) error {
+	if refused := s.refused.Load(); refused != nil {
+		return *refused
+	}
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	err := s.i.admit(s.Context(), s.method, m, s.SetTrailer)
+	if err != nil {
+		s.refused.Store(&err)
+	}
+	return err
+}
+
+// admit is nil if the call may go on.
+func (i *Interceptor) admit(ctx context.Context, method string, message any, trailer func(metadata.MD)) error {
+	cost := int64(1)
+	if i.cost != nil {
+		if cost = i.cost(ctx, method, message); cost < 1 {
+			return nil
+		}
+	}
+	c := call{ctx: ctx, method: method, client: func() string { return i.client(ctx) }}
+	key := i.key.call(c)
+	if key == "" {
+		key = c.client()
+	}
+	a, err := i.ask.Do(ctx, front.Join(key), cost)
+	switch {
+	case err != nil:
+		return i.failed(ctx, method, err)
+	case a.OK:
+		return nil
+	}
+	if i.refused == nil {
+		err = refuse(a)
+	} else if err = i.refused(ctx, method, a.Result); err == nil {
+		return nil
+	}
+	trailer(metadata.Pairs("grpc-retry-pushback-ms", pushback(a.Result)))
+	return err
+}
+
+// client is what the address of a caller is counted under.
+func (i *Interceptor) client(ctx context.Context) string {
+	var addr netip.Addr
+	socket := false
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		addr, _ = front.Node(p.Addr.String())
+		socket = p.Addr.Network() == "unix"
+	}
+	var lines []string
+	switch i.addresses.Form {
+	case front.XForwardedFor:
+		lines = metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")
+	case front.Forwarded:
+		lines = metadata.ValueFromIncomingContext(ctx, "forwarded")
+	}
+	return i.addresses.Key(i.addresses.Of(addr, socket, lines))
+}

@@ -1,0 +1,102 @@
+package grpclimit
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/batonhq/baton/ratelimit/internal/front"
+)
+
+// A Key tells what a call is counted under. The zero Key is Client.
+//
+// Whatever callers send, two values never give the same key, and no key is too
+// long for a store: what is not printable is escaped, what is long is hashed.
+type Key struct {
+	of func(c call) string // "" if it is missing
+}
+
+// call is what keys are made of.
+type call struct {
+	ctx    context.Context
+	method string
+	client func() string
+}
+
+// Client is the caller's address: "192.0.2.1", "2001:db8::/64", or "unknown" for a
+// connection that has none, such as one by a Unix socket.
+func Client() Key { return Key{func(c call) string { return c.client() }} }
+
+// Metadata is the first value of a key of the call's metadata: "tenant=acme". It is
+// missing if that is empty. Values of authorization and cookie are kept
+// secret.
+func Metadata(name string) Key { return fromMetadata(name, front.Part) }
+
+// SecretMetadata is like Metadata for a value that is nobody's business, such as an
+// API key. Keys are seen by everybody who may read the store, and stand in
+// errors, so it is hashed.
+func SecretMetadata(name string) Key { return fromMetadata(name, front.Secret) }
+
+func fromMetadata(name string, part func(name, value string) string) Key {
+	name = strings.ToLower(name)
+	switch name {
+	case "authorization", "proxy-authorization", "cookie":
+		part = front.Secret
+	}
+	return Key{func(c call) string {
+		values := metadata.ValueFromIncomingContext(c.ctx, name)
+		if len(values) == 0 || values[0] == "" {
+			return ""
+		}
+		return part(name, values[0])
+	}}
+}
+
+// Method is the full name of the method: "/shop.Orders/Place". A server with
+// grpc.UnknownServiceHandler takes calls of methods that callers invent.
+func Method() Key { return Key{func(c call) string { return front.Part("", c.method) }} }
+
+// Func is what a function says, under a name: "user=42". It is missing if that is
+// empty. The function is called by many calls at once.
+func Func(name string, f func(ctx context.Context, fullMethod string) string) Key {
+	return Key{func(c call) string {
+		value := f(c.ctx, c.method)
+		if value == "" {
+			return ""
+		}
+		return front.Part(name, value)
+	}}
+}
+
+// Or is the key, or another where it is missing. A key that is missing all the
+// same is the caller's address.
+func (k Key) Or(other Key) Key {
+	return Key{func(c call) string {
+		if key := k.call(c); key != "" {
+			return key
+		}
+		return other.call(c)
+	}}
+}
+
+// Join counts each combination of keys by itself: "/shop.Orders/Place|192.0.2.1".
+// Each that is missing is the caller's address.
+func Join(keys ...Key) Key {
+	return Key{func(c call) string {
+		parts := make([]string, len(keys))
+		for i, k := range keys {
+			if parts[i] = k.call(c); parts[i] == "" {
+				parts[i] = c.client()
+			}
+		}
+		return front.Join(parts...)
+	}}
+}
+
+func (k Key) call(c call) string {
+	if k.of == nil {
+		return c.client()
+	}
+	return k.of(c)
+}

@@ -48,6 +48,9 @@ func newTestEnv(t *testing.T, systems ...string) *env {
 func TestRivalsExclude(t *testing.T) {
 	t.Parallel()
 	for name, system := range systems {
+		if strings.HasPrefix(name, "limit-") {
+			continue // they exclude nobody
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if name == "redis" {
@@ -56,6 +59,32 @@ func TestRivalsExclude(t *testing.T) {
 			}
 			e := newTestEnv(t, name)
 			exclude(t, system.rivals, func(*testing.T) *env { return e })
+		})
+	}
+}
+
+// TestLimitersAllow asks each limiter, as its measurements do.
+func TestLimitersAllow(t *testing.T) {
+	t.Parallel()
+	for name, system := range systems {
+		if !strings.HasPrefix(name, "limit-") {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newTestEnv(t, name)
+			for _, rv := range system.rivals {
+				r, err := rv.open(e, 2)
+				if err != nil {
+					t.Fatalf("%s: %v", rv.name, err)
+				}
+				for i := range 100 {
+					if held, err := r.seat(i%2).Lock(t.Context(), fmt.Sprint("test/", i%10)); err != nil || held.Unlock() != nil {
+						t.Errorf("%s: %v", rv.name, err)
+					}
+				}
+				r.close()
+			}
 		})
 	}
 }

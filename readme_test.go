@@ -27,16 +27,19 @@ func blocks(t *testing.T, language string) (found []string) {
 func TestReadmeGoCompiles(t *testing.T) {
 	t.Parallel()
 	found := blocks(t, "go")
-	if len(found) != 2 {
-		t.Fatalf("README.md has %d Go blocks, want 2", len(found))
+	if len(found) != 3 {
+		t.Fatalf("README.md has %d Go blocks, want 3", len(found))
 	}
 	src := `package readme
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/open"
+	"github.com/batonhq/baton/ratelimit"
 )
 
 type document struct{}
@@ -49,6 +52,12 @@ func first(ctx context.Context, invoice document) error {
 
 func second(ctx context.Context, locks *baton.Locker) error {
 ` + found[1] + `
+	return err
+}
+
+func third(ctx context.Context) error {
+` + found[2] + `
+	fmt.Println(r)
 	return err
 }
 `

@@ -170,6 +170,26 @@ func Store(ctx context.Context, url string) (driver.Store, error) {
 	return openAddress(ctx, a)
 }
 
+// LimitStore is a store that has rate limits beside locks.
+type LimitStore interface {
+	driver.Store
+	driver.Limits
+}
+
+// Limits is Store for programs that need rate limits: a *URLError that wraps
+// errors.ErrUnsupported says that the store has none.
+func Limits(ctx context.Context, url string) (LimitStore, error) {
+	store, err := Store(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	if limits, ok := store.(LimitStore); ok {
+		return limits, nil
+	}
+	err = fmt.Errorf("%s has no rate limits: %w", store.Traits().Store, errors.ErrUnsupported)
+	return nil, &URLError{Redact(url), errors.Join(err, store.Close())}
+}
+
 // openAddress opens the store at an address of a known scheme.
 func openAddress(ctx context.Context, a *address) (driver.Store, error) {
 	store, err := schemes[a.scheme](ctx, a)

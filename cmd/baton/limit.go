@@ -267,7 +267,7 @@ func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q questio
 		return err
 	}
 	defer shut(store)
-	limiter, err := ratelimit.New(store.(driver.Limits), limits...)
+	limiter, err := ratelimit.New(store, limits...)
 	if err != nil {
 		return usage("%w", err)
 	}
@@ -282,12 +282,19 @@ func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q questio
 		r, err = decideLimit(ctx, limiter, q)
 		answered <- err
 	}()
-	select {
-	case err = <-answered:
-	case s := <-sigs:
-		cancel()
-		<-answered
-		return interrupted(s)
+	patience := time.NewTimer(500 * time.Millisecond)
+	defer patience.Stop()
+	for open := true; open; {
+		select {
+		case err = <-answered:
+			open = false
+		case <-patience.C:
+			a.say("waiting for %s", shellWord(q.key))
+		case s := <-sigs:
+			cancel()
+			<-answered
+			return interrupted(s)
+		}
 	}
 	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
@@ -415,23 +422,19 @@ func retrySeconds(d time.Duration) *float64 {
 }
 
 // openLimits opens a store that has limits.
-func (a *app) openLimits(ctx context.Context) (driver.Store, error) {
+func (a *app) openLimits(ctx context.Context) (open.LimitStore, error) {
 	url, err := a.url()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	store, err := open.Store(ctx, url)
+	store, err := open.Limits(ctx, url)
 	if err != nil {
 		if codeOf(err) == exitFailed {
 			err = &exit{exitUnavailable, err}
 		}
 		return nil, err
-	}
-	if _, ok := store.(driver.Limits); !ok {
-		store.Close()
-		return nil, &exit{exitConfig, fmt.Errorf("store %s has no rate limits: name another with --store or BATON_STORE", store.Traits().Store)}
 	}
 	return store, nil
 }

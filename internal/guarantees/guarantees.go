@@ -78,6 +78,7 @@ var promises = []promise{
 	{"Permits (n of N)", trait(func(t driver.Traits) bool { return t.Permits })},
 	{"The next in line is woken, not polling", ability[driver.Watcher]},
 	{"Holders and queue can be shown, locks broken", ability[driver.Inspector]},
+	{"Rate limits", ability[driver.Limits]},
 	{"Shortest and longest TTL", func(l driver.Locks) string {
 		t := l.Traits()
 		return span(t.MinTTL) + " to " + span(t.MaxTTL)

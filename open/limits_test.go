@@ -1,0 +1,37 @@
+package open_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/open"
+)
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	store, err := open.Limits(t.Context(), "memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	r := driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: driver.Limit{Algorithm: driver.FixedWindow, N: 1, Period: time.Hour}, Cost: 1}}}
+	if d, err := store.Take(t.Context(), r); err != nil || !d.OK {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if _, err := open.Limits(t.Context(), "reds://h"); err == nil {
+		t.Error("a scheme that is none")
+	}
+}
+
+// A store without limits is refused and closed, rather than found out later.
+func TestNoLimits(t *testing.T) {
+	t.Parallel()
+	_, err := open.Limits(t.Context(), "redlock://"+testserver.Redis(t).Addr+","+testserver.Redis(t).Addr+","+testserver.Redis(t).Addr)
+	var bad *open.URLError
+	if !errors.As(err, &bad) || !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("%v", err)
+	}
+}

@@ -25,6 +25,9 @@ type Limiter struct {
 	plan  atomic.Pointer[plan]
 	fall  fallback
 	lines lines
+
+	batching *batching // nil: each is asked for
+	batches  batches
 }
 
 // plan is what SetLimits changes.
@@ -42,9 +45,10 @@ type plan struct {
 type Option interface{ option(*config) }
 
 type config struct {
-	limits  []Limit
-	failure failure
-	err     error
+	limits   []Limit
+	failure  failure
+	batching *batching
+	err      error
 }
 
 func (l Limit) option(c *config) { c.limits = append(c.limits, l) }
@@ -59,7 +63,7 @@ func New(store driver.Limits, opts ...Option) (*Limiter, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	l := &Limiter{store: store, fall: fallback{failure: c.failure}}
+	l := &Limiter{store: store, fall: fallback{failure: c.failure}, batching: c.batching}
 	if err := l.SetLimits(c.limits...); err != nil {
 		return nil, err
 	}
@@ -90,6 +94,11 @@ func (l *Limiter) SetLimits(limits ...Limit) error {
 		}
 		names[limit.name] = true
 	}
+	if l.batching != nil {
+		if err := l.batching.check(limits); err != nil {
+			return err
+		}
+	}
 	p := &plan{limits: append([]Limit(nil), limits...)}
 	if store, ok := l.store.(driver.LocalLimits); ok && len(limits) == 1 && limits[0].name == "" && limits[0].calendar.unit == 0 {
 		rule := limits[0].rule
@@ -118,6 +127,9 @@ func (l *Limiter) Allow(ctx context.Context, key string) (Result, error) {
 func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, err error) {
 	if n < 1 {
 		return Result{}, &LimitError{Key: key, Reason: fmt.Sprintf("a cost of %d: it must be positive (Peek asks without taking)", n)}
+	}
+	if l.batching != nil {
+		return l.allowBatched(ctx, key, n)
 	}
 	p := l.plan.Load()
 	if p.quick == nil {

@@ -76,10 +76,15 @@ const (
 	ByOpen                 // FailOpen: the store failed, so it is allowed
 	ByClosed               // FailClosed: the store failed, so it is refused
 	ByLocal                // FailLocal: the store failed, so this process decided about its share
+	ByBatch                // InBatches: this process, from what the store gave it
 )
 
+// Fallback reports whether it was not the store's decision because that failed:
+// there are no figures then, or those of one share.
+func (s Source) Fallback() bool { return s == ByOpen || s == ByClosed || s == ByLocal }
+
 func (s Source) String() string {
-	return [...]string{"store", "open", "closed", "local"}[min(s, ByLocal)]
+	return [...]string{"store", "open", "closed", "local", "batch"}[min(s, ByBatch)]
 }
 
 // Errors of package driver, for those who do not import it.

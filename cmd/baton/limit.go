@@ -362,7 +362,7 @@ func (a *app) tellLimit(r ratelimit.Result, q question) {
 	if r.ResetAfter > 0 {
 		text += ", all again in " + short(r.ResetAfter)
 	}
-	if r.By != ratelimit.ByStore {
+	if r.By.Fallback() {
 		text = "allowed: the store cannot be reached"
 	}
 	if q.peek || q.forget {

@@ -22,7 +22,7 @@ func refuse(r front.Answer) error {
 	s := status.New(codes.ResourceExhausted, "the call exceeds the quota")
 	var details []protoadapt.MessageV1
 	switch {
-	case r.By != ratelimit.ByStore:
+	case r.By.Fallback():
 		s = status.New(codes.Unavailable, "the quota is reduced at present")
 	case r.RetryAfter == ratelimit.Never:
 		s = status.New(codes.ResourceExhausted, "the call costs more than is ever allowed at once")
@@ -30,7 +30,7 @@ func refuse(r front.Answer) error {
 	if r.RetryAfter != ratelimit.Never {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
 	}
-	if r.By == ratelimit.ByStore {
+	if !r.By.Fallback() {
 		failure := new(errdetails.QuotaFailure)
 		for _, l := range r.Violated() {
 			name := front.Name(l.Name)

@@ -45,7 +45,7 @@ func (f Fields) check() error {
 // set sets the fields of an answer. One of which the store knows nothing, and one
 // that is no longer true, says nothing.
 func (f Fields) set(h http.Header, a front.Answer, now time.Time) {
-	if a.By != ratelimit.ByStore {
+	if a.By.Fallback() {
 		return
 	}
 	if f&Draft != 0 {
@@ -183,7 +183,7 @@ func (p problem) write(w http.ResponseWriter) {
 func refuse(w http.ResponseWriter, r front.Answer) {
 	p := problem{Type: quotaExceeded, Title: "The request exceeds the quota.", Status: http.StatusTooManyRequests}
 	switch {
-	case r.By != ratelimit.ByStore:
+	case r.By.Fallback():
 		p = problem{Type: reducedCapacity, Title: "The quota is reduced at present.", Status: http.StatusServiceUnavailable}
 	case r.RetryAfter == ratelimit.Never:
 		p.Detail = "It costs more than is ever allowed at once."

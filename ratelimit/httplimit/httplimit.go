@@ -81,7 +81,7 @@ func Headers(f ...Fields) Option {
 
 // OnRefused answers requests that are refused, in place of the problem document. The
 // fields of RateLimit, Retry-After and Cache-Control: no-store are set, the status is not: 429 would be usual, or
-// 503 if Result.By is not ratelimit.ByStore.
+// 503 if Result.By is a Fallback.
 func OnRefused(f func(http.ResponseWriter, *http.Request, ratelimit.Result)) Option {
 	return func(l *limit) { l.refused = f }
 }

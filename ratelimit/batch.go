@@ -1,0 +1,205 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// InBatches is for keys so busy that asking the store each time costs too much:
+// the Limiter takes size at a time and hands that out within this process, each
+// batch for so long at most; what is left then is given back when the key is next
+// asked for. After a refusal it does not ask again before something can have come
+// back, or hold has passed.
+//
+// What is allowed within any stretch of time is then at most what the limit says
+// of it and processes·size, if there are so many that share the key: of each no
+// more than one batch can come from before. New refuses a product above
+// overshoot. As much may lie idle, so that others are refused too early.
+//
+// Allow and AllowN take from batches; Result.By is ByBatch where the store was not
+// asked, and Remaining is then what is left as far as this process knows. Limits
+// that count PerCall, and LeakyBuckets, cannot be batched.
+func InBatches(size int64, hold time.Duration, processes, overshoot int64) Option {
+	return batching{size: size, hold: hold, processes: processes, overshoot: overshoot}
+}
+
+type batching struct {
+	size, processes, overshoot int64
+	hold                       time.Duration
+}
+
+func (b batching) option(c *config) { c.batching = &b }
+
+// check refuses what cannot keep its bound.
+func (b *batching) check(limits []Limit) error {
+	refuse := func(format string, args ...any) error {
+		return &LimitError{Reason: "batches " + fmt.Sprintf(format, args...)}
+	}
+	if b.size < 2 || b.hold <= 0 || b.processes < 1 {
+		return refuse("of %d for %v in %d processes: the size is at least 2, the rest above zero", b.size, b.hold, b.processes)
+	}
+	if b.processes > b.overshoot/b.size {
+		return refuse("of %d in %d processes let up to %d·%d more through than the limit: that is above %d", b.size, b.processes, b.processes, b.size, b.overshoot)
+	}
+	for _, l := range limits {
+		switch {
+		case l.calls:
+			return refuse("cannot be taken from %v, which counts each call", l)
+		case l.rule.Algorithm == driver.LeakyBucket:
+			return refuse("cannot be taken from %v, where each has a turn of its own", l)
+		case b.size > l.rule.Capacity():
+			return refuse("of %d are more than %v ever allows", b.size, l)
+		}
+	}
+	return nil
+}
+
+// batches are what this process has taken in advance.
+type batches struct {
+	mu   sync.Mutex
+	keys map[string]*batch
+}
+
+type batch struct {
+	turn  chan struct{} // holds a token while nobody works on the batch
+	users int
+
+	left    int64
+	taken   driver.Taken
+	limits  []Limit
+	request driver.TakeRequest
+	until   time.Time // of the batch, or of the refusal
+	refusal *Result   // what the store said last, if it was no
+	asked   time.Time // when
+}
+
+// enter waits for the key's batch.
+func (bs *batches) enter(ctx context.Context, key string) (*batch, error) {
+	bs.mu.Lock()
+	if bs.keys == nil {
+		bs.keys = make(map[string]*batch)
+	}
+	b := bs.keys[key]
+	if b == nil {
+		b = &batch{turn: make(chan struct{}, 1)}
+		b.turn <- struct{}{}
+		bs.keys[key] = b
+	}
+	b.users++
+	bs.mu.Unlock()
+	select {
+	case <-b.turn:
+		return b, nil
+	case <-ctx.Done():
+		bs.mu.Lock()
+		b.users--
+		bs.mu.Unlock()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// leave lets the next one in, and forgets a few batches of which nothing is left.
+func (bs *batches) leave(b *batch) {
+	b.turn <- struct{}{}
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	b.users--
+	looked := 0
+	for key, other := range bs.keys {
+		if other.users == 0 && time.Now().After(other.until) && other.left == 0 {
+			delete(bs.keys, key)
+		}
+		if looked++; looked == 3 {
+			return
+		}
+	}
+}
+
+// allow takes n from the key's batch, or a new batch.
+func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return Result{}, err
+	}
+	b, err := l.batches.enter(ctx, key)
+	if err != nil {
+		return Result{}, wrap("ask about", key, err)
+	}
+	defer l.batches.leave(b)
+	now := time.Now()
+	switch fresh := now.Before(b.until); {
+	case fresh && b.left >= n:
+		b.left -= n
+		return b.result(key, n), nil
+	case fresh && b.refusal != nil && n == b.refusal.Cost && b.refusal.RetryAfter != Never:
+		r := *b.refusal
+		r.By = ByBatch
+		r.RetryAfter = max(r.RetryAfter-now.Sub(b.asked), time.Microsecond)
+		return r, nil
+	}
+	l.giveBack(ctx, b)
+	size := max(l.batching.size, n)
+	r, err := l.refill(ctx, b, key, size, now)
+	if err == nil && !r.OK && r.Remaining >= n && size > n {
+		r, err = l.refill(ctx, b, key, min(r.Remaining, size), now)
+		if err == nil && !r.OK && size > n { // others were quicker
+			r, err = l.refill(ctx, b, key, n, now)
+		}
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	r.Cost = n
+	if !r.OK {
+		if r.By == ByStore {
+			b.refusal, b.asked, b.until = &r, now, now.Add(min(l.batching.hold, r.NextAfter))
+		}
+		return r, nil
+	}
+	if r.By == ByStore {
+		b.left -= n
+		r.Remaining += b.left
+	}
+	return r, nil
+}
+
+// refill takes a batch.
+func (l *Limiter) refill(ctx context.Context, b *batch, key string, size int64, now time.Time) (Result, error) {
+	limits, q, err := l.request(key, size)
+	if err != nil {
+		return Result{}, err
+	}
+	t, by, err := l.fall.take(ctx, l.store, q)
+	if err != nil {
+		return Result{}, wrap("ask about", key, err)
+	}
+	if t.OK && by == ByStore {
+		b.left, b.taken, b.limits, b.request, b.refusal = size, t, limits, q, nil
+		b.until = now.Add(l.batching.hold) // counted from before it was asked for
+	}
+	return result(limits, q, t, by, key, size), nil
+}
+
+// giveBack returns what is left of a batch whose time is over: before more is
+// asked for, or that might be refused for it.
+func (l *Limiter) giveBack(ctx context.Context, b *batch) {
+	left := b.left
+	if b.left = 0; left == 0 {
+		return
+	}
+	q := driver.TakeRequest{Mode: driver.GiveBack, At: b.taken.At, Wait: b.taken.Wait, Takes: append([]driver.Take(nil), b.request.Takes...)}
+	for i := range q.Takes {
+		q.Takes[i].Cost = left
+	}
+	_, _ = l.store.Take(ctx, q) // what cannot be given back was consumed
+}
+
+// result is a yes without the store.
+func (b *batch) result(key string, n int64) Result {
+	r := result(b.limits, b.request, b.taken, ByBatch, key, n)
+	r.Remaining += b.left
+	return r
+}

@@ -1,0 +1,160 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+// Three processes share a busy key: within any second no more is allowed than the
+// limit and what their batches may carry into it, and the store is asked little.
+func TestBatches(t *testing.T) {
+	for _, limit := range []ratelimit.Limit{
+		ratelimit.SlidingLog(300, time.Second), ratelimit.SlidingWindow(300, time.Second), ratelimit.TokenBucket(200, time.Second, 100),
+	} {
+		t.Run(limit.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &moody{Limits: memstore.New()}
+				const processes, size = 3, 20
+				var mu sync.Mutex
+				var allowed []time.Time
+				asked := 0
+				var wg sync.WaitGroup
+				for range processes {
+					l := limiter(t, store, limit, ratelimit.InBatches(size, 50*time.Millisecond, processes, processes*size))
+					for range 4 {
+						wg.Go(func() {
+							for range 2500 { // about five seconds
+								time.Sleep(2 * time.Millisecond)
+								r := allow(t, l, "k", 1)
+								mu.Lock()
+								asked++
+								if r.OK {
+									allowed = append(allowed, time.Now())
+								} else if r.RetryAfter <= 0 {
+									t.Errorf("%+v", r)
+								}
+								mu.Unlock()
+							}
+						})
+					}
+				}
+				wg.Wait()
+				first, most := 0, 0
+				for i, at := range allowed {
+					for at.Sub(allowed[first]) >= time.Second {
+						first++
+					}
+					most = max(most, i-first+1)
+				}
+				if most > 300+processes*size {
+					t.Errorf("%d within a second", most)
+				}
+				if len(allowed) < 4*200 {
+					t.Errorf("only %d were allowed in five seconds", len(allowed))
+				}
+				if n := store.asked.Load(); n > int64(asked)/5 {
+					t.Errorf("the store was asked %d times about %d requests", n, asked)
+				}
+			})
+		})
+	}
+}
+
+// What is left of a batch comes back, so that a quiet process keeps nothing from
+// the others; and where less than a batch is left, that is taken.
+func TestBatchesGiveBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		limit := ratelimit.FixedWindow(30, 24*time.Hour)
+		a := limiter(t, store, limit, ratelimit.InBatches(20, time.Second, 2, 40))
+		b := limiter(t, store, limit, ratelimit.InBatches(20, time.Second, 2, 40))
+		if r := allow(t, a, "k", 1); !r.OK || r.By != ratelimit.ByStore || r.Remaining != 29 {
+			t.Errorf("%+v", r)
+		}
+		if r := allow(t, a, "k", 1); !r.OK || r.By != ratelimit.ByBatch || r.Remaining != 28 {
+			t.Errorf("from the batch: %+v", r)
+		}
+		if r := allow(t, b, "k", 1); !r.OK || r.Remaining != 9 {
+			t.Errorf("what a batch leaves: %+v", r)
+		}
+		time.Sleep(2 * time.Second)
+		if r := allow(t, a, "k", 1); !r.OK || r.Remaining != 17 {
+			t.Errorf("after a has given 18 back: %+v", r)
+		}
+		used := 4
+		for range 100 {
+			for _, l := range []*ratelimit.Limiter{a, b} {
+				if allow(t, l, "k", 1).OK {
+					used++
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if used != 30 {
+			t.Errorf("%d of 30 were used", used)
+		}
+	})
+}
+
+// A batch is taken by one, and the others wait for it within their contexts.
+func TestBatchesWaitForOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &moody{Limits: memstore.New()}
+		store.stall.Store(true)
+		l := limiter(t, store, ratelimit.SlidingWindow(100, time.Minute), ratelimit.InBatches(50, time.Second, 1, 50))
+		first, endFirst := context.WithTimeout(t.Context(), time.Second)
+		defer endFirst()
+		var wg sync.WaitGroup
+		var late, early atomic.Int64
+		wg.Go(func() {
+			if _, err := l.Allow(first, "k"); errors.Is(err, driver.ErrUnknown) {
+				late.Add(1)
+			}
+		})
+		synctest.Wait()
+		short, endShort := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer endShort()
+		for range 10 {
+			wg.Go(func() {
+				if _, err := l.Allow(short, "k"); errors.Is(err, context.DeadlineExceeded) {
+					early.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if late.Load() != 1 || early.Load() != 10 || store.asked.Load() != 1 {
+			t.Errorf("%d, %d, the store was asked %d times", late.Load(), early.Load(), store.asked.Load())
+		}
+		store.stall.Store(false)
+		if r := allow(t, l, "k", 1); !r.OK {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+func TestBatchesAreChecked(t *testing.T) {
+	t.Parallel()
+	limit := ratelimit.SlidingWindow(100, time.Minute)
+	for name, opts := range map[string][]ratelimit.Option{
+		"of one":            {limit, ratelimit.InBatches(1, time.Second, 1, 100)},
+		"for no time":       {limit, ratelimit.InBatches(10, 0, 1, 100)},
+		"above the bound":   {limit, ratelimit.InBatches(10, time.Second, 11, 100)},
+		"above the limit":   {limit, ratelimit.InBatches(101, time.Second, 1, 200)},
+		"of calls":          {limit.PerCall(), ratelimit.InBatches(10, time.Second, 1, 100)},
+		"of a leaky bucket": {ratelimit.LeakyBucket(100, time.Minute, time.Minute), ratelimit.InBatches(10, time.Second, 1, 100)},
+	} {
+		var bad *ratelimit.LimitError
+		if _, err := ratelimit.New(memstore.New(), opts...); !errors.As(err, &bad) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

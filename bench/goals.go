@@ -129,6 +129,10 @@ var goals = []goal{
 	{"redis, rate limit, one goroutine pinned to one CPU, p50 ÷ INCR", true, 1.4, 1.25, ratioOf("limit-redis-one", "baton", "raw", "p50"), times},
 	{"redis, rate limit, 64 goroutines on 10 000 keys, decisions/s ÷ INCR", false, 0.65, 1, ratioOf("limit-redis-k10000", "baton", "raw", "rate"), times},
 	{"redis, rate limit, 64 goroutines on one key, decisions/s ÷ INCR", false, 1.5, 2, ratioOf("limit-redis-k1", "baton", "raw", "rate"), times},
+	{"postgres, rate limit, 64 goroutines on one key, decisions/s ÷ naive transaction", false, 3, 3, ratioOf("limit-pg-k1", "baton", "naive", "rate"), times},
+	{"postgres, rate limit, 64 goroutines on 10 000 keys, decisions/s ÷ naive transaction", false, 3, 3, ratioOf("limit-pg-k10000", "baton", "naive", "rate"), times},
+	{"mariadb, rate limit, 64 goroutines on one key, decisions/s ÷ naive transaction", false, 3, 3, ratioOf("limit-mariadb-k1", "baton", "naive", "rate"), times},
+	{"mariadb, rate limit, 64 goroutines on 10 000 keys, decisions/s ÷ naive transaction", false, 3, 3, ratioOf("limit-mariadb-k10000", "baton", "naive", "rate"), times},
 	{"in process, rate limit on one key, time ÷ x/time/rate", true, 0.6, 0.5, ratioOf("limit-memory-k1", "baton", "x/time", "p50"), times},
 	{"in process, rate limit on 10 000 keys, time ÷ x/time/rate", true, 0.75, 0.6, ratioOf("limit-memory-k10000", "baton", "x/time", "p50"), times},
 

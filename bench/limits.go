@@ -20,7 +20,6 @@ import (
 	xrate "golang.org/x/time/rate"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"
 	"github.com/batonhq/baton/store/redisstore"
@@ -223,17 +222,6 @@ var memoryLimitRivals = []rival{
 const limitMany = 100_000_000
 
 func memoryRoom(d deciding) *room { return &room{seat: common(d), close: func() {}} }
-
-// startRedisLimits has the limiters decide in the Redis of the locks.
-func startRedisLimits(t testserver.TB, e *env) error {
-	if e.redis == nil {
-		if err := startRedis(t, e); err != nil {
-			return err
-		}
-	}
-	e.runs("limit-redis", e.servers["redis"])
-	return nil
-}
 
 var decisionColumns = []column{
 	{"rate", "decisions/s", rate, true},

@@ -77,8 +77,10 @@ var systems = map[string]system{
 	"redlock": {"Redlock of five", redlockRivals, startRedlock},
 	"renew":   {"Renewal", renewRivals, nil}, // on others
 
-	"limit-redis":  {"Redis", redisLimitRivals, startRedisLimits},
-	"limit-memory": {"In process", memoryLimitRivals, nil},
+	"limit-redis":   {"Redis", redisLimitRivals, likewise("limit-redis", "redis", startRedis)},
+	"limit-memory":  {"In process", memoryLimitRivals, nil},
+	"limit-pg":      {"PostgreSQL", postgresLimitRivals, likewise("limit-pg", "pg", startPostgres)},
+	"limit-mariadb": {"MariaDB", mariadbLimitRivals, likewise("limit-mariadb", "mariadb", startMariaDB)},
 }
 
 // batonRoom locks through store, and closes what close says.

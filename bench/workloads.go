@@ -63,7 +63,7 @@ var costColumns = []column{
 // allWorkloads is everything that is measured, in the order in which it is.
 func allWorkloads() []*workload {
 	return slices.Concat(redisWorkloads(), localWorkloads(), databaseWorkloads("pg", "advisory-lock"), databaseWorkloads("mariadb", "get-lock"),
-		zookeeperWorkloads(), etcdWorkloads(), redlockWorkloads(), limitWorkloads(), []*workload{{
+		zookeeperWorkloads(), etcdWorkloads(), redlockWorkloads(), limitWorkloads(), sqlLimitWorkloads(), []*workload{{
 			name: "renew", title: "Renewal of leases that are held",
 			system: "renew", also: []string{"redis", "sqlite"}, names: []string{"redis", "sqlite"}, once: true,
 			columns: []column{

@@ -22,7 +22,7 @@ func TestTurns(t *testing.T) {
 		var turns []turn
 		given := 0
 		now := int64(1_800_000_000_000_000)
-		ahead := r.Int64N(20 * b.of(b.Burst).us)
+		ahead := r.Int64N(20*b.of(b.Burst).us + 1)
 		for range n {
 			now += pause(r)
 			s = settle(b, s, now)

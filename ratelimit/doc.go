@@ -9,8 +9,8 @@
 // # What is promised
 //
 // Exact: whatever the processes and however many ask at once, no limit gives
-// more than its algorithm says. Decisions are made in the store, by its clock, in
-// integers; RetryAfter is neither early nor late. What each algorithm allows at
+// more than its algorithm says. Decisions are made in the store, by its clock (on
+// etcd, which has none, by the caller's), in integers; RetryAfter is neither early nor late. What each algorithm allows at
 // most within any stretch of time stands with it.
 //
 // All or nothing: a Limiter with several limits takes from all of them or from

@@ -29,9 +29,10 @@ type bucketLimit struct {
 	full   int64 // units that an empty bucket takes to fill
 }
 
-// bucket is what is kept of one key.
+// bucket is what is kept of one key. What changes lies elsewhere: to find a
+// bucket must not wait for those who take from it.
 type bucket struct {
-	full  atomic.Int64 // when it is full, in units since Store.base; or gone
+	full  *atomic.Int64 // when it is full, in units since Store.base; or gone
 	limit *bucketLimit
 	key   string
 }
@@ -48,7 +49,7 @@ type buckets struct {
 
 // removed fills the slots of buckets that were taken out.
 var removed = func() *bucket {
-	b := new(bucket)
+	b := &bucket{full: new(atomic.Int64)}
 	b.full.Store(gone)
 	return b
 }()
@@ -162,7 +163,7 @@ func (b *bucketLimit) enter(hash uint64, key string) (e *bucket, at int64) {
 		}
 	}
 	delete(sh.states, key)
-	e = &bucket{limit: b, key: strings.Clone(key)}
+	e = &bucket{full: new(atomic.Int64), limit: b, key: strings.Clone(key)}
 	e.full.Store((us-b.s.base)*b.tokens + parts)
 	b.s.putIn(sh, hash, e, at)
 	return e, at

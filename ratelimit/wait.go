@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -255,38 +256,33 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 		return nil
 	}
 	now := time.Now()
-	back := driver.TakeRequest{Mode: driver.GiveBack, At: r.taken.At, Wait: r.taken.Wait}
-	more := driver.TakeRequest{Mode: driver.TakeAnyway, ID: r.id + "-", Keep: keepIDs}
 	limits := r.l.plan.Load().limits
-	for _, limit := range limits {
-		had, known := r.costs[limit.name]
-		if !known {
-			continue // the limits have changed
+	settle := func(q driver.TakeRequest, due func(had, cost int64) int64) error {
+		settled := make(map[string]int64)
+		for _, limit := range limits {
+			had, known := r.costs[limit.name] // unless the limits have changed
+			cost := limit.cost(actual)
+			if n := due(had, cost); known && n > 0 {
+				q.Takes = append(q.Takes, driver.Take{Key: limit.key(r.Result.Key, len(limits) > 1), Limit: limit.at(now), Cost: n})
+				settled[limit.name] = cost
+			}
 		}
-		t := driver.Take{Key: limit.key(r.Result.Key, len(limits) > 1), Limit: limit.at(now)}
-		switch cost := limit.cost(actual); {
-		case cost < had:
-			t.Cost = had - cost
-			back.Takes = append(back.Takes, t)
-		case cost > had:
-			t.Cost = cost - had
-			more.Takes = append(more.Takes, t)
-		}
-	}
-	for _, q := range []driver.TakeRequest{back, more} {
 		if q.Takes == nil {
-			continue
+			return nil
 		}
 		if _, err := r.l.store.Take(ctx, q); err != nil {
 			return wrap("settle", r.Result.Key, err)
 		}
-		for i := range q.Takes { // done, whatever becomes of the other half
-			for _, limit := range limits {
-				if limit.key(r.Result.Key, len(limits) > 1) == q.Takes[i].Key {
-					r.costs[limit.name] = limit.cost(actual)
-				}
-			}
-		}
+		maps.Copy(r.costs, settled) // done, whatever becomes of the other half
+		return nil
+	}
+	if err := settle(driver.TakeRequest{Mode: driver.GiveBack, At: r.taken.At, Wait: r.taken.Wait},
+		func(had, cost int64) int64 { return had - cost }); err != nil {
+		return err
+	}
+	if err := settle(driver.TakeRequest{Mode: driver.TakeAnyway, ID: r.id + "-", Keep: keepIDs},
+		func(had, cost int64) int64 { return cost - had }); err != nil {
+		return err
 	}
 	r.settled = true
 	return nil

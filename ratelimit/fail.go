@@ -58,6 +58,7 @@ type fallback struct {
 	failed bool
 	probe  time.Time // when the store may be asked next
 
+	known  rate.Known
 	states map[string]localState
 }
 
@@ -149,7 +150,7 @@ func (f *fallback) decide(r driver.TakeRequest) (driver.Taken, error) {
 		}
 		none = none || l.Capacity() == 0
 	}
-	q, err := rate.NewRequest(r)
+	q, err := f.known.NewRequest(r)
 	if none || err != nil { // the share is nothing, or cannot be counted
 		t, _, err := (&fallback{failure: failure{by: ByClosed, after: f.after}}).stand(r)
 		return t, err

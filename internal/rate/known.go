@@ -20,18 +20,11 @@ const mostKnown = 1000
 // NewRequest is the function of that name. The request does not share the
 // list of takes with the caller, who may leave while it is under way.
 func (k *Known) NewRequest(r driver.TakeRequest) (*Request, error) {
-	if err := driver.CheckTake(r); err != nil {
+	q, err := newRequest(r, k.of)
+	if err != nil {
 		return nil, err
 	}
-	r.Takes = slices.Clone(r.Takes)
-	q := &Request{r, make([]Algorithm, len(r.Takes))}
-	for i, t := range r.Takes {
-		a, err := k.of(t.Limit)
-		if err != nil {
-			return nil, err
-		}
-		q.Limits[i] = a
-	}
+	q.Takes = slices.Clone(q.Takes)
 	return q, nil
 }
 

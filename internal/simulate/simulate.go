@@ -51,11 +51,12 @@ func Sort(events []Event) {
 // itself. window is the stretch of time in which the outcome counts.
 func Run(limit driver.Limit, events []Event, window time.Duration) (Outcome, error) {
 	out := Outcome{Limit: limit, Verdicts: make([]Verdict, len(events)), FirstRefused: -1, Window: window}
+	var known rate.Known
 	states := make(map[string]rate.State)
 	turns := make(map[string][]turn)
 	for i, e := range events {
 		now := e.At.UnixMicro()
-		r, err := rate.NewRequest(driver.TakeRequest{Takes: []driver.Take{{Key: cmp.Or(e.Key, "-"), Limit: limit, Cost: e.Cost}}, Now: now})
+		r, err := known.NewRequest(driver.TakeRequest{Takes: []driver.Take{{Key: cmp.Or(e.Key, "-"), Limit: limit, Cost: e.Cost}}, Now: now})
 		if err != nil {
 			return out, err
 		}

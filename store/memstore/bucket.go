@@ -129,7 +129,7 @@ func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecon
 // slow is what is not quick: bad requests, buckets in debt, and those that were
 // taken out of the table while somebody looked at them.
 func (b *bucketLimit) slow(key string, cost int64) (driver.Decision, int64, error) {
-	r, err := rate.NewRequest(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: b.rule, Cost: cost}}})
+	r, err := b.s.known.NewRequest(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: b.rule, Cost: cost}}})
 	if err != nil {
 		return driver.Decision{}, 0, err
 	}

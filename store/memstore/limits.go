@@ -37,7 +37,7 @@ type remembered struct {
 
 // Take implements driver.Limits.
 func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, error) {
-	r, err := rate.NewRequest(t)
+	r, err := s.known.NewRequest(t)
 	if err != nil {
 		return driver.Taken{}, err
 	}

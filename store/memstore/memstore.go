@@ -17,6 +17,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/lockstate"
+	"github.com/batonhq/baton/internal/rate"
 )
 
 var traits = driver.Traits{
@@ -47,6 +48,7 @@ type Store struct {
 	shards [numShards]shard
 	limits [numShards]limitShard
 
+	known   rate.Known
 	changes atomic.Uint64 // of limits
 }
 

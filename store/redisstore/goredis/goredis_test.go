@@ -25,12 +25,54 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestContractSingle(t *testing.T) {
+// A dialer makes a client, as a process of its own would have it.
+type dialer func() redis.UniversalClient
+
+func single(t *testing.T) dialer {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	server := testserver.SharedRedis(t)
-	contract(t, func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: server.Addr}) })
+	return func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: server.Addr}) }
 }
+
+func sentinel(t *testing.T) dialer {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	set := testserver.RedisSentinel(t)
+	return func() redis.UniversalClient {
+		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: set.Name, SentinelAddrs: []string{set.Sentinel.Addr}})
+	}
+}
+
+func cluster(t *testing.T) dialer {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	cluster := testserver.SharedRedisCluster(t)
+	return func() redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+	}
+}
+
+// open returns n stores with one fresh prefix.
+func (dial dialer) open(t drivertest.T, n int) []*redisstore.Store {
+	prefix := rand.Text() + ":"
+	stores := make([]*redisstore.Store, n)
+	for i := range stores {
+		client := dial()
+		t.Cleanup(func() { client.Close() })
+		s, err := New(client, redisstore.Prefix(prefix))
+		if err != nil {
+			t.Fatalf("new store: %v", err)
+		}
+		t.Cleanup(func() { s.Close() })
+		stores[i] = s
+	}
+	return stores
+}
+
+func TestContractSingle(t *testing.T)   { contract(t, single(t)) }
+func TestContractSentinel(t *testing.T) { contract(t, sentinel(t)) }
+func TestContractCluster(t *testing.T)  { contract(t, cluster(t)) }
 
 // TestContractMiniredis runs where no server is installed, too.
 func TestContractMiniredis(t *testing.T) {
@@ -44,84 +86,27 @@ func TestContractMiniredis(t *testing.T) {
 	contract(t, func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: m.Addr()}) })
 }
 
-func TestContractSentinel(t *testing.T) {
-	testserver.NeedRedis(t)
-	t.Parallel()
-	set := testserver.RedisSentinel(t)
-	contract(t, func() redis.UniversalClient {
-		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: set.Name, SentinelAddrs: []string{set.Sentinel.Addr}})
-	})
-}
-
-func TestContractCluster(t *testing.T) {
-	testserver.NeedRedis(t)
-	t.Parallel()
-	cluster := testserver.SharedRedisCluster(t)
-	contract(t, func() redis.UniversalClient {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
-	})
-}
-
-func contract(t *testing.T, dial func() redis.UniversalClient) {
+func contract(t *testing.T, dial dialer) {
 	drivertest.Locks(t, drivertest.Harness{
-		Open: func(t drivertest.T, n int) []driver.Locks {
-			prefix := rand.Text() + ":"
-			locks := make([]driver.Locks, n)
-			for i := range locks {
-				client := dial()
-				t.Cleanup(func() { client.Close() })
-				s, err := New(client, redisstore.Prefix(prefix))
-				if err != nil {
-					t.Fatalf("new store: %v", err)
-				}
-				t.Cleanup(func() { s.Close() })
-				locks[i] = s
+		Open: func(t drivertest.T, n int) (locks []driver.Locks) {
+			for _, s := range dial.open(t, n) {
+				locks = append(locks, s)
 			}
 			return locks
 		},
 	})
 }
 
-func TestLimitsSingle(t *testing.T) {
-	testserver.NeedRedis(t)
-	t.Parallel()
-	server := testserver.SharedRedis(t)
-	limits(t, func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: server.Addr}) })
-}
+func TestLimitsSingle(t *testing.T)   { limits(t, single(t)) }
+func TestLimitsSentinel(t *testing.T) { limits(t, sentinel(t)) }
+func TestLimitsCluster(t *testing.T)  { limits(t, cluster(t)) }
 
-func TestLimitsSentinel(t *testing.T) {
-	testserver.NeedRedis(t)
-	t.Parallel()
-	set := testserver.RedisSentinel(t)
-	limits(t, func() redis.UniversalClient {
-		return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: set.Name, SentinelAddrs: []string{set.Sentinel.Addr}})
-	})
-}
-
-func TestLimitsCluster(t *testing.T) {
-	testserver.NeedRedis(t)
-	t.Parallel()
-	cluster := testserver.SharedRedisCluster(t)
-	limits(t, func() redis.UniversalClient {
-		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
-	})
-}
-
-func limits(t *testing.T, dial func() redis.UniversalClient) {
+func limits(t *testing.T, dial dialer) {
 	drivertest.Limits(t, drivertest.LimitHarness{
 		SameSlot: func(key string) string { return "{same}" + key },
-		Open: func(t drivertest.T, n int) []driver.Limits {
-			prefix := rand.Text() + ":"
-			limits := make([]driver.Limits, n)
-			for i := range limits {
-				client := dial()
-				t.Cleanup(func() { client.Close() })
-				s, err := New(client, redisstore.Prefix(prefix))
-				if err != nil {
-					t.Fatalf("new store: %v", err)
-				}
-				t.Cleanup(func() { s.Close() })
-				limits[i] = s
+		Open: func(t drivertest.T, n int) (limits []driver.Limits) {
+			for _, s := range dial.open(t, n) {
+				limits = append(limits, s)
 			}
 			return limits
 		},

@@ -194,6 +194,11 @@ func (l *Limiter) giveBack(ctx context.Context, b *batch) {
 	for i := range q.Takes {
 		q.Takes[i].Cost = left
 	}
+	if l.fall.by != ByStore { // nobody waits longer for this than for an answer
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, l.fall.after)
+		defer cancel()
+	}
 	_, _ = l.store.Take(ctx, q) // what cannot be given back was consumed
 }
 

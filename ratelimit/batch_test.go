@@ -141,6 +141,26 @@ func TestBatchesWaitForOne(t *testing.T) {
 	})
 }
 
+// A store that is silent while a batch is given back holds nobody up for longer
+// than was chosen.
+func TestBatchesWhileTheStoreFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const after = 50 * time.Millisecond
+		store := &moody{Limits: memstore.New()}
+		l := limiter(t, store, ratelimit.SlidingWindow(100, time.Minute), ratelimit.InBatches(50, time.Second, 1, 50), ratelimit.FailOpen(after))
+		allow(t, l, "k", 1)
+		time.Sleep(2 * time.Second)
+		store.stall.Store(true)
+		start := time.Now()
+		if r := allow(t, l, "k", 1); !r.OK || r.By != ratelimit.ByOpen {
+			t.Errorf("%+v", r)
+		}
+		if took := time.Since(start); took > 2*after {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 func TestBatchesAreChecked(t *testing.T) {
 	t.Parallel()
 	limit := ratelimit.SlidingWindow(100, time.Minute)

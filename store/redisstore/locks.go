@@ -102,11 +102,6 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 		if err := s.combiner.await(ctx, r.ID); err != nil {
 			return driver.Grant{}, err
 		}
-		if !s.client.InOrder() {
-			if err := wait(ctx, overtaken); err != nil {
-				return driver.Grant{}, err
-			}
-		}
 	}
 	queue, look := "", ""
 	if r.Queue {
@@ -262,21 +257,12 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 			// or downgraded by a request whose answer never came.
 		}
 	}
-	if c.Ticket == 0 {
-		if err := s.combiner.await(ctx, c.ID); err != nil {
-			return err
-		}
-	}
-	err = s.leave(ctx, n, c, held)
-	if err != driver.ErrLost || c.Ticket != 0 {
-		return err
-	}
-	// The attempt that this release is to clean up behind may still be on its
-	// way, on another connection.
-	if !s.client.InOrder() && wait(ctx, overtaken) == nil {
+	if err = s.combiner.await(ctx, c.ID); err == nil {
 		err = s.leave(ctx, n, c, held)
 	}
-	if err == driver.ErrLost {
+	if err != nil && c.Ticket == 0 {
+		// The attempt that this release is to clean up behind may still be
+		// on its way, on a connection that was lost meanwhile.
 		s.orphans.watch(c, func(ctx context.Context, c driver.Claim) error { return s.leave(ctx, n, c, "") })
 	}
 	return err

@@ -71,7 +71,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	}
 	// One connection carries all scripts, in the order in which they were
 	// sent: what cleans up after a request that was abandoned must not
-	// overtake it.
+	// overtake it, and with several must wait for it.
 	option.PipelineMultiplex = -1
 	option.Dialer = net.Dialer{Timeout: checkTimeout, KeepAlive: time.Second}
 	born := newLife()
@@ -107,7 +107,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	s, err := newStore(ctx, ruClient{client, true}, true, born, opts)
+	s, err := newStore(ctx, ruClient{client, nil}, true, born, opts)
 	if err != nil {
 		client.Close()
 		return nil, err

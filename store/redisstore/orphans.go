@@ -9,9 +9,9 @@ import (
 )
 
 // orphans ends claims again that were released while nobody knew whether they
-// stood. A request that was abandoned is still executed, and where the client
-// has several connections maybe after the release that was to clean up behind
-// it. What it then leaves would hold the lock for its whole TTL.
+// stood. A request whose connection was lost may still be executed, and after
+// the release that was to clean up behind it. What it then leaves would hold the
+// lock for its whole TTL.
 //
 // An ID is never used again after its release, so ending it once more harms
 // nobody.
@@ -24,10 +24,8 @@ type orphans struct {
 	wg     sync.WaitGroup
 }
 
-// Requests of one process overtake each other by less than overtaken, unless
-// the network holds one back; TCP repeats what was lost within a second or so.
-const overtaken = 10 * time.Millisecond
-
+// What the network held back comes soon or not at all: TCP repeats what was lost
+// within a second or so.
 var orphanDelays = []time.Duration{200 * time.Millisecond, 2 * time.Second}
 
 // maxOrphans bounds the work when everything fails at once. The TTL ends the

@@ -15,9 +15,9 @@ import (
 type ruClient struct {
 	c rueidis.Client
 
-	// one says that there is one connection for all scripts (to each node),
-	// which executes also what was abandoned in the order in which it came.
-	one bool
+	// order is nil if there is one connection for all scripts (to each node):
+	// it executes also what was abandoned in the order in which it came.
+	order *wire.Order
 }
 
 func (r ruClient) command(c rueidis.Client, call wire.Call) rueidis.Completed {
@@ -28,6 +28,13 @@ func (r ruClient) command(c rueidis.Client, call wire.Call) rueidis.Completed {
 }
 
 func (r ruClient) Run(ctx context.Context, call wire.Call) (any, error) {
+	if r.order != nil {
+		a := r.order.Run(ctx, call, func() (a wire.Result) {
+			a.Value, a.Err = ruResult(r.c.Do(context.WithoutCancel(ctx), r.command(r.c, call)))
+			return a
+		})
+		return a.Value, a.Err
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, wire.NotSent(err)
 	}
@@ -97,7 +104,6 @@ func (r ruClient) Subscribe(ctx context.Context, channels []string, ready func()
 
 func (r ruClient) Cluster() bool        { return r.c.Mode() == rueidis.ClientModeCluster }
 func (r ruClient) FollowsPrimary() bool { return r.c.Mode() != rueidis.ClientModeStandalone }
-func (r ruClient) InOrder() bool        { return r.one }
 func (r ruClient) Close()               { r.c.Close() }
 
 type ruNode struct{ c rueidis.Client }

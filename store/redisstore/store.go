@@ -132,9 +132,9 @@ const checkTimeout = 5 * time.Second
 // New returns a store that uses a client that the caller made, and which Close
 // leaves open. The client's mode (single, Sentinel, Cluster) is the store's.
 //
-// With PipelineMultiplex: -1 in its options the client has one connection, on
-// which nothing overtakes. With several, what cleans up behind an attempt that
-// was abandoned may come before it and has to look again.
+// Give it one connection, by PipelineMultiplex: -1 in its options: with several,
+// what comes after an attempt that was abandoned has to wait until that has been
+// answered, lest it overtake it.
 //
 // It asks the server for its version, role and eviction policy, and fails with
 // *VersionError, *ReplicaError or *EvictionError if locks would not be safe
@@ -142,7 +142,7 @@ const checkTimeout = 5 * time.Second
 func New(client rueidis.Client, opts ...Option) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	return newStore(ctx, ruClient{client, false}, false, newLife(), opts)
+	return newStore(ctx, ruClient{client, &wire.Order{}}, false, newLife(), opts)
 }
 
 // Adapt is New for another client. It is for the adapters in this module.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,7 +25,7 @@ import (
 // first one may have taken effect; and contexts are obeyed without
 // ContextTimeoutEnabled.
 func New(client redis.UniversalClient, opts ...redisstore.Option) (*redisstore.Store, error) {
-	a := adapter{client: client, late: &late{calls: map[string]chan struct{}{}}}
+	a := adapter{client: client, order: &wire.Order{}}
 	switch c := client.(type) {
 	case *redis.Client:
 		// NewFailoverClient gives its client this address.
@@ -46,51 +45,7 @@ type adapter struct {
 	client  redis.UniversalClient
 	cluster *redis.ClusterClient // nil unless it is one
 	follows bool
-	late    *late
-}
-
-// late knows the calls that were abandoned and have not ended. go-redis has
-// many connections, so that a later call would overtake them.
-type late struct {
-	mu    sync.Mutex
-	calls map[string]chan struct{} // by first key; closed at the end
-}
-
-// await returns when no abandoned call with this first key is under way.
-func (l *late) await(ctx context.Context, key string) error {
-	for {
-		l.mu.Lock()
-		ended := l.calls[key]
-		l.mu.Unlock()
-		if ended == nil {
-			return nil
-		}
-		select {
-		case <-ended:
-		case <-ctx.Done():
-			return wire.NotSent(ctx.Err())
-		}
-	}
-}
-
-// add notes an abandoned call until it has ended.
-func (l *late) add(key string, ended <-chan []wire.Result) {
-	l.mu.Lock()
-	before, gone := l.calls[key], make(chan struct{})
-	l.calls[key] = gone
-	l.mu.Unlock()
-	go func() {
-		<-ended
-		if before != nil {
-			<-before
-		}
-		l.mu.Lock()
-		if l.calls[key] == gone {
-			delete(l.calls, key)
-		}
-		l.mu.Unlock()
-		close(gone)
-	}()
+	order   *wire.Order
 }
 
 // once is a command that is sent one time.
@@ -117,15 +72,12 @@ func command(ctx context.Context, call wire.Call) once {
 }
 
 func (a adapter) Run(ctx context.Context, call wire.Call) (any, error) {
-	if err := a.late.await(ctx, call.Keys[0]); err != nil {
-		return nil, err
-	}
-	r := obey(ctx, 1, func(ctx context.Context) []wire.Result {
+	r := a.order.Run(ctx, call, func() wire.Result {
 		c := command(ctx, call)
 		a.client.Process(ctx, c)
-		return []wire.Result{result(c.Cmd)}
-	}, func(ended <-chan []wire.Result) { a.late.add(call.Keys[0], ended) })
-	return r[0].Value, r[0].Err
+		return result(c.Cmd)
+	})
+	return r.Value, r.Err
 }
 
 func (a adapter) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
@@ -138,7 +90,7 @@ func (a adapter) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 			p.Process(ctx, c)
 		}
 		return flush(ctx, p, cmds)
-	}, nil)
+	})
 }
 
 func flush(ctx context.Context, p redis.Pipeliner, cmds []*redis.Cmd) []wire.Result {
@@ -215,7 +167,6 @@ func (a adapter) Subscribe(ctx context.Context, channels []string, ready func(),
 
 func (a adapter) Cluster() bool        { return a.cluster != nil }
 func (a adapter) FollowsPrimary() bool { return a.follows }
-func (a adapter) InOrder() bool        { return true }
 func (a adapter) Close()               { a.client.Close() }
 
 type node struct{ c redis.UniversalClient }
@@ -238,13 +189,12 @@ func (n node) DoAll(ctx context.Context, commands [][]string) []wire.Result {
 			p.Process(ctx, cmds[i])
 		}
 		return flush(ctx, p, cmds)
-	}, nil)
+	})
 }
 
 // obey runs f and stops waiting for it when ctx ends: go-redis itself waits
-// for its own timeouts. What f does goes on, and ends by these; abandoned, if
-// not nil, is told.
-func obey(ctx context.Context, n int, f func(context.Context) []wire.Result, abandoned func(<-chan []wire.Result)) []wire.Result {
+// for its own timeouts. What f does goes on, and ends by these.
+func obey(ctx context.Context, n int, f func(context.Context) []wire.Result) []wire.Result {
 	fail := func(err error) []wire.Result {
 		out := make([]wire.Result, n)
 		for i := range out {
@@ -264,9 +214,6 @@ func obey(ctx context.Context, n int, f func(context.Context) []wire.Result, aba
 	case out := <-done:
 		return out
 	case <-ctx.Done():
-		if abandoned != nil {
-			abandoned(done)
-		}
 		return fail(ctx.Err())
 	}
 }

@@ -43,7 +43,8 @@ type Result struct {
 // A Client obeys contexts and never sends a script twice, except after a
 // MOVED or ASK, as these had no effect.
 type Client interface {
-	// Run runs one script.
+	// Run runs one script, after every earlier call of Run with the same
+	// first key, also after one that was abandoned when its context ended.
 	Run(ctx context.Context, c Call) (any, error)
 
 	// RunAll runs scripts independently of each other, pipelined where
@@ -66,11 +67,6 @@ type Client interface {
 	// FollowsPrimary reports whether the client finds the primary by
 	// itself, so that a replica is only a passing state.
 	FollowsPrimary() bool
-
-	// InOrder reports whether a call of Run is executed after every earlier
-	// one with the same first key, also after one that was abandoned when
-	// its context ended.
-	InOrder() bool
 
 	// Close closes what is behind the client.
 	Close()

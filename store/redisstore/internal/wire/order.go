@@ -1,0 +1,80 @@
+package wire
+
+import (
+	"context"
+	"sync"
+)
+
+// An Order keeps the calls of a client with several connections in order where
+// it matters: what comes after a call that was abandoned, with the same first
+// key, is not sent before that call has ended. Otherwise it might overtake it on
+// another connection, and what is to clean up would find nothing yet. The zero
+// Order is ready for use.
+type Order struct {
+	mu   sync.Mutex
+	late map[string]chan struct{} // by first key, calls that were abandoned; closed when they ended
+}
+
+// Run runs f for the call c and stops waiting for it when ctx ends. f is then
+// not disturbed: whether it goes on and how long is for f to say.
+func (o *Order) Run(ctx context.Context, c Call, f func() Result) Result {
+	if err := o.await(ctx, c.Keys[0]); err != nil {
+		return Result{Err: NotSent(err)}
+	}
+	if ctx.Done() == nil {
+		return f()
+	}
+	if err := ctx.Err(); err != nil {
+		return Result{Err: NotSent(err)}
+	}
+	done := make(chan Result, 1)
+	go func() { done <- f() }()
+	select {
+	case r := <-done:
+		return r
+	case <-ctx.Done():
+		o.abandon(c.Keys[0], done)
+		return Result{Err: ctx.Err()}
+	}
+}
+
+// await returns when no abandoned call with this first key is under way.
+func (o *Order) await(ctx context.Context, key string) error {
+	for {
+		o.mu.Lock()
+		ended := o.late[key]
+		o.mu.Unlock()
+		if ended == nil {
+			return nil
+		}
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// abandon notes a call until it has ended.
+func (o *Order) abandon(key string, done <-chan Result) {
+	ended := make(chan struct{})
+	o.mu.Lock()
+	before := o.late[key] // sent at the same time as this one, and abandoned first
+	if o.late == nil {
+		o.late = map[string]chan struct{}{}
+	}
+	o.late[key] = ended
+	o.mu.Unlock()
+	go func() {
+		<-done
+		if before != nil {
+			<-before
+		}
+		o.mu.Lock()
+		if o.late[key] == ended {
+			delete(o.late, key)
+		}
+		o.mu.Unlock()
+		close(ended)
+	}()
+}

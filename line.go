@@ -128,7 +128,7 @@ func (ln *line) handOver(s *stake) bool {
 	ln.shard.Lock()
 	defer ln.shard.Unlock()
 	c := ln.first
-	if c == nil || c.ask.weight != driver.Whole {
+	if c == nil || c.ask.weight != driver.Whole || s.locker.ownerOf(c.ask) != s.claim.Owner {
 		return false
 	}
 	ln.remove(c)

@@ -1,6 +1,7 @@
 package baton
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -251,6 +252,9 @@ func (l *Locker) inspector() (driver.Inspector, error) {
 	}
 	return in, nil
 }
+
+// ownerOf is who is shown as the holder of what a asks for.
+func (l *Locker) ownerOf(a ask) string { return cmp.Or(a.owner, l.cfg.Owner) }
 
 // storeTTL is how long the store is to keep a claim that is not renewed.
 func (l *Locker) storeTTL() time.Duration { return l.cfg.TTL + l.cfg.LockDelay }

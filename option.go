@@ -133,6 +133,7 @@ type Option func(*ask)
 type ask struct {
 	weight, capacity int64
 	reentrant        bool
+	owner            string // "" means Config.Owner
 	err              error
 }
 
@@ -162,6 +163,14 @@ func Permits(n, of int) Option {
 // than wait for itself.
 func Reentrant() Option {
 	return func(a *ask) { a.reentrant = true }
+}
+
+// Owner shows text as the holder, in the place of Config.Owner, to whoever asks
+// who holds the lock. It is never compared. At most 128 bytes of printable
+// UTF-8, else the call fails; "" is as if the option were not there. A nested
+// lock is shown as its outer one.
+func Owner(text string) Option {
+	return func(a *ask) { a.owner = text }
 }
 
 func newAsk(opts []Option) ask {

@@ -69,7 +69,7 @@ type outcome struct {
 
 func newStake(l *Locker, key string, a ask) *stake {
 	s := &stake{locker: l}
-	s.claim = driver.Claim{Key: key, ID: driver.NewID(), Owner: l.cfg.Owner, Weight: a.weight, Capacity: a.capacity}
+	s.claim = driver.Claim{Key: key, ID: driver.NewID(), Owner: l.ownerOf(a), Weight: a.weight, Capacity: a.capacity}
 	s.entry.index = -1
 	s.watch()
 	return s

@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -106,6 +107,31 @@ var inspectCases = []testCase{
 			t.sameHolders(t.inspect("k"))
 			t.sameKeys("", nil)
 			a.mustBe(driver.Lost)
+		},
+	},
+	{
+		name:  "inspect shows owners as they were given",
+		why:   "programs publish by them where the leader of an election is found",
+		needs: []need{inspector, fifo},
+		run: func(t *test) {
+			for _, owner := range []string{
+				"http://[::1]:8080/a?b=c&d=%20#e",
+				` {"addr":"10.0.0.1:80","zone":'a\b'}  `,
+				"held ttl=1s baton/1 $1 \\0 ?|*",
+				strings.Repeat("é世🏃", 14) + "\u0301",
+			} {
+				a, b := t.writer(0, "k"), t.writer(1, "k")
+				a.Owner, b.Owner = owner, owner
+				a.hold()
+				b.join()
+				info := t.inspect("k")
+				t.sameHolders(info, a)
+				t.sameWaiters(info, b)
+				a.leave()
+				b.awaitHeld(0)
+				t.sameHolders(t.inspect("k"), b)
+				b.leave()
+			}
 		},
 	},
 	{

@@ -83,6 +83,7 @@ const (
 
 	// Inspection.
 	ShowsIDs         Bug = "shows IDs to people"
+	TrimsOwners      Bug = "shows owners without the space at their end"
 	RefusalShowsID   Bug = "shows the holder's ID to who is refused"
 	BreakDropsQueue  Bug = "breaks the queue as well"
 	BreakCanBeUndone Bug = "a broken holder renews itself back"
@@ -157,6 +158,7 @@ var CaughtBy = map[Bug]string{
 	AcquiresInSecret: "a cancelled context has no effect",
 
 	ShowsIDs:         "inspect shows holders and waiters in order",
+	TrimsOwners:      "inspect shows owners as they were given",
 	RefusalShowsID:   "a refusal tells who holds",
 	BreakDropsQueue:  "break hands over to the next in line",
 	BreakCanBeUndone: "break takes the lock away",

@@ -28,6 +28,9 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 		if s.bug == ShowsIDs {
 			owner += "/" + c.ID
 		}
+		if s.bug == TrimsOwners {
+			owner = strings.TrimRight(owner, " ")
+		}
 		if c.held {
 			info.Holders = append(info.Holders, driver.HolderInfo{
 				Owner: owner, Weight: c.Weight, Capacity: c.Capacity, Token: c.token, Age: time.Since(c.since), Remaining: time.Until(c.end),

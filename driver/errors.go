@@ -114,10 +114,10 @@ func (e *KeyError) Error() string {
 // RequestError refuses a request before anything was sent.
 type RequestError struct {
 	Key    string
-	Field  string // "id", "owner", "weight", "ttl"
+	Field  string // "id", "owner", "weight", "ttl", "token", "keep", "result"
 	Reason string // never shows an ID
 }
 
 func (e *RequestError) Error() string {
-	return fmt.Sprintf("bad %s for lock %q: %s", e.Field, e.Key, e.Reason)
+	return fmt.Sprintf("bad %s for %q: %s", e.Field, e.Key, e.Reason)
 }

@@ -138,3 +138,45 @@ func TestBrokenLimitsAreCaught(t *testing.T) {
 		})
 	}
 }
+
+func brokenRecords(bug broken.Bug) RecordHarness {
+	return RecordHarness{
+		FakeTime: true,
+		Open: func(_ T, n int) []driver.Records {
+			s := broken.NewRecords(bug)
+			all := make([]driver.Records, n)
+			for i := range all {
+				all[i] = s
+			}
+			return all
+		},
+		Kept: func(_ T, r driver.Records) int { return r.(*broken.Records).Kept() },
+	}
+}
+
+// The plain records without a bug pass, so what fails below is the bug.
+func TestRecordsWithoutBug(t *testing.T) { Records(t, brokenRecords("")) }
+
+// Every bug is caught by the case that is there for it.
+func TestBrokenRecordsAreCaught(t *testing.T) {
+	byName := map[string]recordCase{}
+	for _, c := range recordCases() {
+		byName[c.name] = c
+	}
+	if len(broken.RecordsCaughtBy) < 20 {
+		t.Fatalf("there are only %d broken records", len(broken.RecordsCaughtBy))
+	}
+	for bug, name := range broken.RecordsCaughtBy {
+		t.Run(string(bug), func(t *testing.T) {
+			c, ok := byName[name]
+			if !ok {
+				t.Fatalf("there is no case %q", name)
+			}
+			r := c.record(t, brokenRecords(bug))
+			if !r.failed {
+				t.Fatalf("the case %q does not notice records that %q", name, bug)
+			}
+			t.Logf("%s: %s", name, strings.Join(r.lines, "\n"))
+		})
+	}
+}

@@ -34,7 +34,7 @@ const doors = `
 	internal/faultproxy: internal/testserver
 	internal/measure:   baton driver
 	drivertest:         driver internal/* !internal/testserver !internal/faultproxy
-	drivertest/broken:  driver internal/lockstate internal/rate store/memstore
+	drivertest/broken:  driver internal/lockstate internal/rate internal/record store/memstore
 
 	# Stores know the contract, not each other and not who calls them.
 	store/*:            driver internal/* !internal/testserver !internal/faultproxy
@@ -45,7 +45,7 @@ const doors = `
 	baton:              driver internal/bootclock internal/keys
 	ratelimit:          driver internal/bootclock internal/keys internal/rate
 	ratelimit/*:        ratelimit ratelimit/internal/front
-	once:               driver internal/bootclock internal/keys
+	once:               baton driver
 	guard:              driver
 	election:           baton driver
 

@@ -59,3 +59,10 @@ func (s *Store) Buckets() (n int) {
 	}
 	return n
 }
+
+// Records counts what the store remembers of operations.
+func (s *Store) Records() int {
+	s.records.mu.Lock()
+	defer s.records.mu.Unlock()
+	return len(s.records.states)
+}

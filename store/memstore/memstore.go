@@ -31,8 +31,8 @@ var traits = driver.Traits{
 }
 
 // Store is a driver.Store, and a driver.Watcher, driver.Inspector,
-// driver.Downgrader, driver.Examiner, driver.Member and driver.LocalLimits. All
-// methods are safe for concurrent use. None waits, but for a mutex that is held
+// driver.Downgrader, driver.Examiner, driver.Member, driver.LocalLimits and
+// driver.Records. All methods are safe for concurrent use. None waits, but for a mutex that is held
 // for the length of one operation.
 //
 // Tokens follow the wall clock that New found, in microseconds: a store made
@@ -48,6 +48,8 @@ type Store struct {
 	shards [numShards]shard
 	limits [numShards]limitShard
 
+	records records
+
 	known   rate.Known
 	changes atomic.Uint64 // of limits
 }
@@ -62,6 +64,7 @@ var (
 	_ driver.Member      = (*Store)(nil)
 	_ driver.Examiner    = (*Store)(nil)
 	_ driver.LocalLimits = (*Store)(nil)
+	_ driver.Records     = (*Store)(nil)
 )
 
 // New returns an empty store.
@@ -94,6 +97,9 @@ func (s *Store) Close() error {
 			}
 		}
 	}
+	s.records.mu.Lock()
+	s.records.states = nil
+	s.records.mu.Unlock()
 	return nil
 }
 

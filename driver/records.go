@@ -1,0 +1,160 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+const (
+	// MaxResult is the longest result of an operation, in bytes.
+	MaxResult = 256 << 10
+
+	// MinRecordKeep and MaxRecordKeep bound how long a record is kept.
+	MinRecordKeep = time.Second
+	MaxRecordKeep = 10 * 365 * 24 * time.Hour
+)
+
+var (
+	// ErrNoRecord says that nothing is known of an operation: it never began,
+	// or its record was kept for as long as it was to be, or forgotten.
+	ErrNoRecord = errors.New("no record of this operation")
+
+	// ErrSuperseded is what errors.Is finds in every *SupersededError.
+	ErrSuperseded = errors.New("superseded by another attempt")
+)
+
+// Records remembers what became of operations that are to succeed once. An
+// operation is a key. Whoever runs it holds a lock of his choice meanwhile and
+// brings that lock's fencing token: of several attempts, that with the highest
+// token that has begun is the one that may finish, and only one ever does.
+//
+// All methods are safe for concurrent use and obey their context. Errors are
+// those named here, of this package's checks, context errors, or wrap one of
+// ErrUnavailable and ErrUnknown. Records, locks and limits do not meet: one key
+// can be all three.
+type Records interface {
+	// What is kept for some time is kept for at least that long by the store's
+	// clock, and answered for a few seconds more at most.
+
+	// BeginAttempt notes that an attempt begins, and answers how things stand then.
+	//
+	// If the operation is finished it answers that record and changes nothing.
+	// If an attempt with a higher token has begun, it fails with
+	// *SupersededError. Otherwise the record now names this attempt, and is
+	// kept for keep from now. It is idempotent in the token: only the first time
+	// adds to Record.Attempts.
+	BeginAttempt(ctx context.Context, a Attempt, keep time.Duration) (Record, error)
+
+	// FinishAttempt records the outcome of the attempt with a.Token, if it is the last
+	// that has begun and nothing was recorded yet, keeps it for keep from now,
+	// and answers the record. If this attempt has finished before, that outcome
+	// stands and is answered. In all other cases nothing changes and it fails
+	// with *SupersededError: another attempt has begun or finished, or the
+	// record is gone.
+	FinishAttempt(ctx context.Context, a Attempt, o Outcome, keep time.Duration) (Record, error)
+
+	// FindRecord answers the record of an operation, or ErrNoRecord.
+	FindRecord(ctx context.Context, key string) (Record, error)
+
+	// ForgetRecord removes the record, whatever it says, so that the operation can
+	// happen anew. An attempt that is under way cannot finish any more. If there
+	// is none it fails with ErrNoRecord.
+	ForgetRecord(ctx context.Context, key string) error
+}
+
+// An Attempt to run an operation.
+type Attempt struct {
+	// Key names the operation, as CheckKey accepts it.
+	Key string
+
+	// Token is positive. Nobody else has the same for this key.
+	Token int64
+
+	// Owner is shown to people and never compared: at most 128 bytes of
+	// printable UTF-8. FinishAttempt ignores it.
+	Owner string
+}
+
+// An Outcome is what an attempt leaves to all later callers.
+type Outcome struct {
+	// Failed tells a final error from a success.
+	Failed bool
+
+	// Result is any bytes, at most MaxResult.
+	Result []byte
+}
+
+// A Record is what is known of an operation. What is not known is zero.
+type Record struct {
+	Key      string
+	Token    int64 // of the last attempt that began
+	Owner    string
+	Attempts int64 // how many have begun
+
+	Done bool // the last attempt has finished
+	Outcome
+
+	// When the last attempt began and finished, to be shown to people.
+	Began, Finished time.Time
+
+	// Left is how long the record will be kept still, at least.
+	Left time.Duration
+}
+
+// SupersededError refuses an attempt that is not the one that may finish.
+// Nothing was changed.
+type SupersededError struct {
+	Key   string
+	Token int64 // of the attempt that was refused
+	Last  int64 // of the last attempt that began; 0 if there is no record
+	Done  bool  // Last has finished
+}
+
+// Is makes errors.Is(err, ErrSuperseded) true.
+func (e *SupersededError) Is(target error) bool { return target == ErrSuperseded }
+
+func (e *SupersededError) Error() string {
+	s := fmt.Sprintf("operation %q: the attempt with token %d ", e.Key, e.Token)
+	switch {
+	case e.Last == 0:
+		return s + "has no record any more: it was forgotten, or kept for too short a time"
+	case e.Done:
+		return s + fmt.Sprintf("came too late: the one with token %d has finished", e.Last)
+	}
+	return s + fmt.Sprintf("is superseded by the one with token %d", e.Last)
+}
+
+// CheckBegin returns the error that BeginAttempt must give before it does anything:
+// *KeyError, *RequestError, or nil.
+func CheckBegin(a Attempt, keep time.Duration) error {
+	if err := checkAttempt(a, keep); err != nil {
+		return err
+	}
+	return checkOwner(a.Key, a.Owner)
+}
+
+// CheckFinish is CheckBegin for FinishAttempt.
+func CheckFinish(a Attempt, o Outcome, keep time.Duration) error {
+	if err := checkAttempt(a, keep); err != nil {
+		return err
+	}
+	if n := len(o.Result); n > MaxResult {
+		return &RequestError{a.Key, "result", fmt.Sprintf("it has %d bytes, at most %d can be kept: keep it elsewhere and record where", n, MaxResult)}
+	}
+	return nil
+}
+
+func checkAttempt(a Attempt, keep time.Duration) error {
+	if err := CheckKey(a.Key); err != nil {
+		return err
+	}
+	switch {
+	case a.Token <= 0:
+		return &RequestError{a.Key, "token", fmt.Sprintf("%d is not positive", a.Token)}
+	case keep < MinRecordKeep || keep > MaxRecordKeep:
+		return &RequestError{a.Key, "keep", fmt.Sprintf("%v is not within %v and %v", keep, MinRecordKeep, MaxRecordKeep)}
+	}
+	return nil
+}

@@ -1,0 +1,370 @@
+package drivertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// RecordHarness tells how to test the records of one store.
+type RecordHarness struct {
+	// Open returns n handles on one fresh and empty keyspace, each as a
+	// process of its own would have it. It closes them by t.Cleanup. Several
+	// cases run at the same time.
+	Open func(t T, n int) []driver.Records
+
+	// FakeTime runs each case in a testing/synctest bubble. The store must
+	// then live within the process, without real network or files.
+	FakeTime bool
+
+	// Restart stops the server and starts it again. It may replace elements of
+	// the slice by new handles. The case that needs it is not run if it is nil,
+	// as for a store that does not promise to keep records through a restart.
+	Restart func(t T, all []driver.Records)
+
+	// Kept counts what the store keeps in the keyspace for records. The case
+	// that needs it is not run if it is nil.
+	Kept func(t T, r driver.Records) int
+}
+
+// Records runs the contract of driver.Records, one subtest for each case.
+func Records(t *testing.T, h RecordHarness) {
+	for _, c := range recordCases() {
+		switch {
+		case c.kept && h.Kept == nil:
+			t.Logf("not asked: %s (no RecordHarness.Kept)", c.name)
+		case c.restart && h.Restart == nil:
+			t.Logf("not asked: %s (no RecordHarness.Restart)", c.name)
+		default:
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				c.record(t, h).report(t, c.why)
+			})
+		}
+	}
+}
+
+// A recordCase is one row of the contract.
+type recordCase struct {
+	name    string
+	why     string // shown when it fails
+	kept    bool   // needs RecordHarness.Kept
+	restart bool   // needs RecordHarness.Restart
+	run     func(t *recordTest)
+}
+
+// record runs the case and keeps what it says.
+func (c recordCase) record(t *testing.T, h RecordHarness) *recorder {
+	var r *recorder
+	run := func(t *testing.T) {
+		r = newRecorder(t)
+		<-r.run(func() {
+			ctx, cancel := context.WithTimeout(r.Context(), 2*time.Minute)
+			r.Cleanup(cancel)
+			c.run(&recordTest{T: r, h: h, ctx: ctx, all: h.Open(r, handles)})
+		})
+	}
+	if h.FakeTime {
+		synctest.Test(t, run)
+	} else {
+		run(t)
+	}
+	return r
+}
+
+// A recordTest is what a case works with.
+type recordTest struct {
+	T
+	h   RecordHarness
+	ctx context.Context
+	all []driver.Records // handles of several processes
+}
+
+// keepLong is longer than any case lasts.
+const keepLong = time.Hour
+
+func attempt(key string, token int64) driver.Attempt {
+	return driver.Attempt{Key: key, Token: token, Owner: fmt.Sprint("owner of ", token)}
+}
+
+func success(text string) driver.Outcome { return driver.Outcome{Result: []byte(text)} }
+
+// begin begins an attempt that may begin.
+func (t *recordTest) begin(i int, key string, token int64) driver.Record {
+	t.Helper()
+	r, err := t.all[i%len(t.all)].BeginAttempt(t.ctx, attempt(key, token), keepLong)
+	if err != nil {
+		t.Fatalf("%q: attempt %d cannot begin: %v", key, token, err)
+	}
+	return r
+}
+
+// finish finishes an attempt that may finish.
+func (t *recordTest) finish(i int, key string, token int64, o driver.Outcome) driver.Record {
+	t.Helper()
+	r, err := t.all[i%len(t.all)].FinishAttempt(t.ctx, attempt(key, token), o, keepLong)
+	if err != nil {
+		t.Fatalf("%q: attempt %d cannot finish: %v", key, token, err)
+	}
+	return r
+}
+
+// refused asserts that err supersedes an attempt.
+func (t *recordTest) refused(what string, err error, want driver.SupersededError) {
+	t.Helper()
+	got, ok := errors.AsType[*driver.SupersededError](err)
+	if !ok || *got != want {
+		t.Errorf("%s: %v (%+v), want %+v", what, outcome(err), got, want)
+	}
+	if ok && !errors.Is(err, driver.ErrSuperseded) {
+		t.Errorf("%s: it is no driver.ErrSuperseded", what)
+	}
+}
+
+// stands asserts what every handle finds.
+func (t *recordTest) stands(key string, want driver.Record) {
+	t.Helper()
+	for i, h := range t.all {
+		r, err := h.FindRecord(t.ctx, key)
+		if err != nil {
+			t.Errorf("handle %d finds of %q: %v", i, key, err)
+			continue
+		}
+		t.same(fmt.Sprintf("handle %d", i), r, want)
+	}
+}
+
+// same compares records, but for times.
+func (t *recordTest) same(who string, got, want driver.Record) {
+	t.Helper()
+	if got.Key != want.Key || got.Token != want.Token || got.Owner != want.Owner || got.Attempts != want.Attempts ||
+		got.Done != want.Done || got.Failed != want.Failed || !bytes.Equal(got.Result, want.Result) {
+		t.Errorf("%s: %s, want %s", who, short(got), short(want))
+	}
+	if got.Began.IsZero() || got.Finished.IsZero() == got.Done || got.Done && got.Finished.Before(got.Began) {
+		t.Errorf("%s: began %v, finished %v, done %v", who, got.Began, got.Finished, got.Done)
+	}
+}
+
+// short is a record with the beginning of its result.
+func short(r driver.Record) string {
+	n := len(r.Result)
+	r.Result = r.Result[:min(n, 40)]
+	return fmt.Sprintf("%+v (a result of %d bytes: %q)", r, n, r.Result)
+}
+
+// unknown asserts that no handle knows the operation.
+func (t *recordTest) unknown(key string) {
+	t.Helper()
+	for i, h := range t.all {
+		if r, err := h.FindRecord(t.ctx, key); !errors.Is(err, driver.ErrNoRecord) {
+			t.Errorf("handle %d finds of %q: %+v, %v, want driver.ErrNoRecord", i, key, r, outcome(err))
+		}
+	}
+}
+
+func recordCases() []recordCase {
+	return append(recordLifeCases(), recordEndCases()...)
+}
+
+func recordLifeCases() []recordCase {
+	return []recordCase{
+		{
+			name: "begin and finish",
+			why:  "whoever comes later must be told what the first one achieved, whichever process asks",
+			run: func(t *recordTest) {
+				t.unknown("job")
+				want := driver.Record{Key: "job", Token: 7, Owner: "owner of 7", Attempts: 1}
+				t.same("begin", t.begin(0, "job", 7), want)
+				t.stands("job", want)
+				want.Done, want.Outcome = true, success("paid")
+				t.same("finish", t.finish(0, "job", 7, success("paid")), want)
+				t.stands("job", want)
+				for token := range int64(10) {
+					t.same("a later attempt", t.begin(int(token), "job", token+1), want)
+				}
+				t.stands("job", want)
+			},
+		},
+		{
+			name: "a final failure",
+			why:  "an error that is final is an outcome as well, and must not look like a success",
+			run: func(t *recordTest) {
+				t.begin(0, "job", 1)
+				t.finish(0, "job", 1, driver.Outcome{Failed: true, Result: []byte("no such order")})
+				want := driver.Record{Key: "job", Token: 1, Owner: "owner of 1", Attempts: 1, Done: true, Outcome: driver.Outcome{Failed: true, Result: []byte("no such order")}}
+				t.stands("job", want)
+				t.same("a later attempt", t.begin(1, "job", 2), want)
+			},
+		},
+		{
+			name: "results are bytes",
+			why:  "a result is the caller's own: nothing is cut, folded or read as text",
+			run: func(t *recordTest) {
+				for i, result := range []string{
+					"", "\x00", "a\x00b", "\xff\xfe not UTF-8", "it's \"quoted\" \\ and % ? $1", "null", "ß € 𝄞", "trailing \n ",
+					strings.Repeat("\x00\xff", driver.MaxResult/2),
+				} {
+					key := fmt.Sprint("job ", i)
+					t.begin(i, key, 5)
+					t.same("finish", t.finish(i, key, 5, success(result)), driver.Record{Key: key, Token: 5, Owner: "owner of 5", Attempts: 1, Done: true, Outcome: success(result)})
+					t.stands(key, driver.Record{Key: key, Token: 5, Owner: "owner of 5", Attempts: 1, Done: true, Outcome: success(result)})
+				}
+			},
+		},
+		{
+			name: "a higher token supersedes",
+			why:  "the one before has lost its lock, maybe without knowing: what it does now must not count",
+			run: func(t *recordTest) {
+				t.begin(0, "job", 10)
+				want := driver.Record{Key: "job", Token: 12, Owner: "owner of 12", Attempts: 2}
+				t.same("the next", t.begin(1, "job", 12), want)
+				for _, token := range []int64{10, 11} {
+					_, err := t.all[2].BeginAttempt(t.ctx, attempt("job", token), keepLong)
+					t.refused(fmt.Sprint(token, " begins"), err, driver.SupersededError{Key: "job", Token: token, Last: 12})
+					_, err = t.all[0].FinishAttempt(t.ctx, attempt("job", token), success("late"), keepLong)
+					t.refused(fmt.Sprint(token, " finishes"), err, driver.SupersededError{Key: "job", Token: token, Last: 12})
+				}
+				t.stands("job", want)
+				want.Done, want.Outcome = true, success("in time")
+				t.finish(1, "job", 12, success("in time"))
+				for _, token := range []int64{10, 11, 13} {
+					_, err := t.all[0].FinishAttempt(t.ctx, attempt("job", token), success("late"), keepLong)
+					t.refused(fmt.Sprint(token, " finishes after it"), err, driver.SupersededError{Key: "job", Token: token, Last: 12, Done: true})
+				}
+				t.stands("job", want)
+			},
+		},
+		{
+			name: "finished before the next has begun",
+			why:  "who holds the lock but has not begun must find that the one before has finished after all",
+			run: func(t *recordTest) {
+				t.begin(0, "job", 10)
+				t.finish(0, "job", 10, success("at the last moment"))
+				if r := t.begin(1, "job", 11); !r.Done || r.Token != 10 || string(r.Result) != "at the last moment" || r.Attempts != 1 {
+					t.Errorf("the next is answered %+v", r)
+				}
+			},
+		},
+		{
+			name: "repeated calls",
+			why:  "an answer that was lost is asked for again, and nothing may happen twice",
+			run: func(t *recordTest) {
+				t.begin(0, "job", 3)
+				want := driver.Record{Key: "job", Token: 3, Owner: "owner of 3", Attempts: 1}
+				t.same("begun again", t.begin(1, "job", 3), want)
+				t.begin(0, "job", 4)
+				want = driver.Record{Key: "job", Token: 4, Owner: "owner of 4", Attempts: 2, Done: true, Outcome: success("first")}
+				t.finish(0, "job", 4, success("first"))
+				t.same("finished again", t.finish(1, "job", 4, success("second")), want)
+				t.same("finished again, failing", t.finish(1, "job", 4, driver.Outcome{Failed: true}), want)
+				t.same("begun after it finished", t.begin(2, "job", 4), want)
+				t.stands("job", want)
+			},
+		},
+		{
+			name: "finished without having begun",
+			why:  "an outcome counts only of an attempt that nobody can have superseded",
+			run: func(t *recordTest) {
+				_, err := t.all[0].FinishAttempt(t.ctx, attempt("job", 3), success("x"), keepLong)
+				t.refused("without a record", err, driver.SupersededError{Key: "job", Token: 3})
+				t.unknown("job")
+				t.begin(0, "job", 2)
+				_, err = t.all[0].FinishAttempt(t.ctx, attempt("job", 3), success("x"), keepLong)
+				t.refused("higher than what has begun", err, driver.SupersededError{Key: "job", Token: 3, Last: 2})
+				t.stands("job", driver.Record{Key: "job", Token: 2, Owner: "owner of 2", Attempts: 1})
+			},
+		},
+		{
+			name: "large tokens",
+			why:  "tokens of locks exceed what a double can tell apart",
+			run: func(t *recordTest) {
+				const high = int64(1)<<62 + 1
+				t.begin(0, "job", high)
+				_, err := t.all[1].BeginAttempt(t.ctx, attempt("job", high-1), keepLong)
+				t.refused("one less", err, driver.SupersededError{Key: "job", Token: high - 1, Last: high})
+				_, err = t.all[1].BeginAttempt(t.ctx, attempt("job", 9), keepLong)
+				t.refused("9, which is less although it sorts behind", err, driver.SupersededError{Key: "job", Token: 9, Last: high})
+				_, err = t.all[1].FinishAttempt(t.ctx, attempt("job", high+1), success("x"), keepLong)
+				t.refused("one more", err, driver.SupersededError{Key: "job", Token: high + 1, Last: high})
+				if r := t.begin(1, "job", high+1); r.Token != high+1 || r.Attempts != 2 {
+					t.Errorf("one more: %+v", r)
+				}
+				t.finish(1, "job", high+1, success("x"))
+			},
+		},
+		{
+			name: "many attempts race",
+			why:  "whatever the order in which they come, one finishes, and all are told the same",
+			run: func(t *recordTest) {
+				for round := range 5 {
+					key := fmt.Sprint("job ", round)
+					const n = 24
+					var wg sync.WaitGroup
+					var mu sync.Mutex
+					finished := map[string]int{} // the outcomes that were accepted as the caller's own
+					for i := range n {
+						wg.Go(func() {
+							h, mine := t.all[i%len(t.all)], fmt.Sprint("result of ", i+1)
+							r, err := h.BeginAttempt(t.ctx, attempt(key, int64(i+1)), keepLong)
+							if err == nil && !r.Done {
+								r, err = h.FinishAttempt(t.ctx, attempt(key, int64(i+1)), success(mine), keepLong)
+								if err == nil && string(r.Result) == mine {
+									mu.Lock()
+									finished[mine]++
+									mu.Unlock()
+								}
+							}
+							if err != nil && !errors.Is(err, driver.ErrSuperseded) {
+								t.Errorf("%q: attempt %d: %v", key, i+1, err)
+							}
+						})
+					}
+					wg.Wait()
+					r, err := t.all[0].FindRecord(t.ctx, key)
+					if err != nil || !r.Done || len(finished) != 1 || finished[string(r.Result)] != 1 {
+						t.Fatalf("%q: %+v, %v; those that finished: %v", key, r, outcome(err), finished)
+					}
+					if r.Attempts < 1 || r.Attempts > n {
+						t.Errorf("%q: %d attempts of %d", key, r.Attempts, n)
+					}
+				}
+			},
+		},
+		{
+			name: "one attempt finishes twice at once",
+			why:  "the first call may be slow rather than lost: both are told what the first one recorded",
+			run: func(t *recordTest) {
+				for round := range 10 {
+					key := fmt.Sprint("job ", round)
+					t.begin(round, key, 1)
+					var wg sync.WaitGroup
+					results := make([]string, 4)
+					for i := range results {
+						wg.Go(func() {
+							r, err := t.all[i%len(t.all)].FinishAttempt(t.ctx, attempt(key, 1), success(fmt.Sprint(i)), keepLong)
+							if err != nil {
+								t.Errorf("%q: %v", key, err)
+							}
+							results[i] = string(r.Result)
+						})
+					}
+					wg.Wait()
+					for _, got := range results {
+						if got != results[0] {
+							t.Fatalf("%q: answered %q", key, results)
+						}
+					}
+				}
+			},
+		},
+	}
+}

@@ -1,0 +1,110 @@
+// Package record is the state machine of driver.Records for one operation: what
+// it becomes by each call. It has no clock and no store; the stores that cannot
+// decide by themselves run it between a read and a conditional write, and those
+// that can are compared with it.
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// A State is what is kept of one operation. Times are microseconds since 1970.
+// The zero State is that of an operation of which nothing is known.
+type State struct {
+	Token    int64  `json:"token,string"`
+	Owner    string `json:"owner,omitempty"`
+	Attempts int64  `json:"attempts"`
+	Done     bool   `json:"done,omitempty"`
+	Failed   bool   `json:"failed,omitempty"`
+	Result   []byte `json:"result,omitempty"`
+	Began    int64  `json:"began_us"`
+	Finished int64  `json:"finished_us,omitempty"`
+	Until    int64  `json:"until_us,omitempty"` // 0 where the store itself removes what has expired
+}
+
+// Exists reports whether there is a record at a time.
+func (s State) Exists(now int64) bool { return s.Token != 0 && (s.Until == 0 || now < s.Until) }
+
+// Begin is what driver.Records says, at now. It reports whether the state
+// changed.
+func (s *State) Begin(a driver.Attempt, now int64, keep time.Duration) (changed bool, err error) {
+	if !s.Exists(now) {
+		*s = State{}
+	}
+	switch {
+	case s.Done:
+		return false, nil
+	case a.Token < s.Token:
+		return false, &driver.SupersededError{Key: a.Key, Token: a.Token, Last: s.Token}
+	case a.Token > s.Token:
+		s.Token, s.Owner, s.Began = a.Token, a.Owner, now
+		s.Attempts++
+	}
+	s.Until = until(now, keep)
+	return true, nil
+}
+
+// Finish is what driver.Records says, at now. It reports whether the state
+// changed.
+func (s *State) Finish(a driver.Attempt, o driver.Outcome, now int64, keep time.Duration) (changed bool, err error) {
+	if !s.Exists(now) {
+		*s = State{}
+	}
+	if a.Token != s.Token {
+		return false, &driver.SupersededError{Key: a.Key, Token: a.Token, Last: s.Token, Done: s.Done}
+	}
+	if s.Done {
+		return false, nil
+	}
+	s.Done, s.Failed, s.Result = true, o.Failed, append([]byte(nil), o.Result...)
+	s.Finished, s.Until = now, until(now, keep)
+	return true, nil
+}
+
+// until is a whole number of microseconds that is not before the end.
+func until(now int64, keep time.Duration) int64 {
+	return now + int64((keep+time.Microsecond-1)/time.Microsecond)
+}
+
+// Record is the state as callers see it, at now.
+func (s State) Record(key string, now int64) driver.Record {
+	r := driver.Record{
+		Key: key, Token: s.Token, Owner: s.Owner, Attempts: s.Attempts,
+		Done: s.Done, Outcome: driver.Outcome{Failed: s.Failed, Result: append([]byte(nil), s.Result...)},
+		Began: moment(s.Began), Finished: moment(s.Finished),
+	}
+	if s.Until != 0 {
+		r.Left = max(time.Duration(s.Until-now)*time.Microsecond, 0)
+	}
+	return r
+}
+
+func moment(micros int64) time.Time {
+	if micros == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(micros)
+}
+
+// Text is the state in one line of JSON, for stores that keep texts; an operator
+// can read it.
+func (s State) Text() []byte {
+	b, _ := json.Marshal(s) // nothing in it can fail
+	return b
+}
+
+// Parse reads what Text has written.
+func Parse(text []byte) (State, error) {
+	var s State
+	if err := json.Unmarshal(text, &s); err != nil {
+		return State{}, fmt.Errorf("what is kept of an operation cannot be read: %w", err)
+	}
+	if s.Token <= 0 {
+		return State{}, fmt.Errorf("what is kept of an operation has no token: %.100q", text)
+	}
+	return s, nil
+}

@@ -1,0 +1,100 @@
+package memstore
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/record"
+)
+
+// records are few and seldom asked for, compared with locks: one mutex.
+type records struct {
+	mu     sync.Mutex
+	states map[string]record.State
+}
+
+// BeginAttempt implements driver.Records.
+func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckBegin(a, keep); err != nil {
+		return driver.Record{}, err
+	}
+	return s.record(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
+}
+
+// FinishAttempt implements driver.Records.
+func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckFinish(a, o, keep); err != nil {
+		return driver.Record{}, err
+	}
+	return s.record(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
+}
+
+// FindRecord implements driver.Records.
+func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return driver.Record{}, err
+	}
+	return s.record(ctx, key, func(st *record.State, now int64) (bool, error) {
+		if !st.Exists(now) {
+			return false, driver.ErrNoRecord
+		}
+		return false, nil
+	})
+}
+
+// ForgetRecord implements driver.Records.
+func (s *Store) ForgetRecord(ctx context.Context, key string) error {
+	if err := driver.CheckKey(key); err != nil {
+		return err
+	}
+	_, err := s.record(ctx, key, func(st *record.State, now int64) (bool, error) {
+		if !st.Exists(now) {
+			return false, driver.ErrNoRecord
+		}
+		*st = record.State{}
+		return true, nil
+	})
+	return err
+}
+
+func (s *Store) record(ctx context.Context, key string, act func(*record.State, int64) (changed bool, err error)) (driver.Record, error) {
+	s.records.mu.Lock()
+	defer s.records.mu.Unlock()
+	if err := s.check(ctx); err != nil {
+		return driver.Record{}, err
+	}
+	now := s.now().Microseconds()
+	st := s.records.states[key]
+	changed, err := act(&st, now)
+	if err != nil {
+		return driver.Record{}, err
+	}
+	if changed {
+		s.records.put(key, st, now)
+	}
+	return st.Record(key, now), nil
+}
+
+// put also looks at a few of the others, wherever the map begins, and drops what
+// has expired: more than a caller can add.
+func (r *records) put(key string, st record.State, now int64) {
+	if r.states == nil {
+		r.states = make(map[string]record.State)
+	}
+	looked := 0
+	for k, other := range r.states {
+		if looked++; looked > 4 {
+			break
+		}
+		if !other.Exists(now) {
+			delete(r.states, k)
+		}
+	}
+	if st.Token == 0 {
+		delete(r.states, key)
+		return
+	}
+	r.states[key] = st
+}

@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,7 +38,17 @@ type LimitHarness struct {
 
 // Limits runs the contract of driver.Limits, one subtest for each case.
 func Limits(t *testing.T, h LimitHarness) {
-	for _, c := range limitCases() {
+	runLimits(t, h, limitCases())
+}
+
+// Timelines runs only those cases of Limits that say what time it is, so that
+// what is expected is exact: for handles that are costly to have.
+func Timelines(t *testing.T, h LimitHarness) {
+	runLimits(t, h, slices.DeleteFunc(limitCases(), func(c limitCase) bool { return !c.timed }))
+}
+
+func runLimits(t *testing.T, h LimitHarness, cases []limitCase) {
+	for _, c := range cases {
 		if c.kept && h.Kept == nil {
 			t.Logf("not asked: %s (no LimitHarness.Kept)", c.name)
 			continue
@@ -51,10 +62,11 @@ func Limits(t *testing.T, h LimitHarness) {
 
 // A limitCase is one row of the contract.
 type limitCase struct {
-	name string
-	why  string // shown when it fails
-	kept bool   // needs LimitHarness.Kept
-	run  func(t *limitTest)
+	name  string
+	why   string // shown when it fails
+	kept  bool   // needs LimitHarness.Kept
+	timed bool   // says what time it is
+	run   func(t *limitTest)
 }
 
 func limitCases() []limitCase {
@@ -92,6 +104,7 @@ type limitTest struct {
 	h   LimitHarness
 	ctx context.Context
 	all []driver.Limits // handles of several processes
+	n   int             // of requests
 }
 
 // key is a key that can be asked for together with others.
@@ -102,9 +115,15 @@ func (t *limitTest) key(name string) string {
 	return name
 }
 
-// take makes a request that must be answered.
+// next is the handle of the process whose turn it is.
+func (t *limitTest) next() driver.Limits {
+	t.n++
+	return t.all[t.n%len(t.all)]
+}
+
+// take makes a request that must be answered, each by the next process.
 func (t *limitTest) take(r driver.TakeRequest) driver.Taken {
-	d, err := t.all[0].Take(t.ctx, r)
+	d, err := t.next().Take(t.ctx, r)
 	if err != nil {
 		t.Fatalf("%+v: %v", r, err)
 	}

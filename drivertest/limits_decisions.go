@@ -14,8 +14,9 @@ import (
 func decisionCases() []limitCase {
 	return []limitCase{
 		{
-			name: "all or nothing",
-			why:  "who is refused by one limit must not use up another",
+			name:  "all or nothing",
+			why:   "who is refused by one limit must not use up another",
+			timed: true,
 			run: func(t *limitTest) {
 				a, b := t.key("a"), t.key("b")
 				for i, s := range []struct {
@@ -243,8 +244,9 @@ func decisionCases() []limitCase {
 			},
 		},
 		{
-			name: "changed limits keep what was taken",
-			why:  "a limit that is raised gives the difference, one that is lowered below what was taken gives nothing, and neither a second helping",
+			name:  "changed limits keep what was taken",
+			why:   "a limit that is raised gives the difference, one that is lowered below what was taken gives nothing, and neither a second helping",
+			timed: true,
 			run: func(t *limitTest) {
 				for i, c := range []struct{ before, higher, lower driver.Limit }{
 					{tokenBucket(100, time.Minute, 100), tokenBucket(200, time.Minute, 200), tokenBucket(20, time.Minute, 20)},

@@ -15,16 +15,18 @@ import (
 func randomCases() (all []limitCase) {
 	for a := driver.FixedWindow; a <= driver.LeakyBucket; a++ {
 		all = append(all, limitCase{
-			name: "random requests, " + a.String(),
-			why:  "whatever is asked in whatever order, every store says the same, to the microsecond",
+			name:  "random requests, " + a.String(),
+			why:   "whatever is asked in whatever order, every store says the same, to the microsecond",
+			timed: true,
 			run: func(t *limitTest) {
 				t.random(rand.New(rand.NewPCG(1, uint64(a))), func(*rand.Rand) driver.Algorithm { return a })
 			},
 		})
 	}
 	return append(all, limitCase{
-		name: "random requests, mixed",
-		why:  "one decision can be about limits of all kinds, and a key can be asked for another limit than before",
+		name:  "random requests, mixed",
+		why:   "one decision can be about limits of all kinds, and a key can be asked for another limit than before",
+		timed: true,
 		run: func(t *limitTest) {
 			t.random(rand.New(rand.NewPCG(1, 99)), func(r *rand.Rand) driver.Algorithm {
 				return driver.Algorithm(1 + r.IntN(int(driver.LeakyBucket)))

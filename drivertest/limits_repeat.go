@@ -40,8 +40,9 @@ func repeatCases() []limitCase {
 			},
 		},
 		{
-			name: "a repeated request keeps its turn",
-			why:  "who is told twice when his turn is must be told the same moment",
+			name:  "a repeated request keeps its turn",
+			why:   "who is told twice when his turn is must be told the same moment",
+			timed: true,
 			run: func(t *limitTest) {
 				l := leakyBucket(1, time.Second, 5, 0)
 				ask := func(id string, at time.Duration) driver.Taken {
@@ -86,8 +87,9 @@ func repeatCases() []limitCase {
 			},
 		},
 		{
-			name: "a refusal is not remembered",
-			why:  "who was refused and asks again may be allowed meanwhile",
+			name:  "a refusal is not remembered",
+			why:   "who was refused and asks again may be allowed meanwhile",
+			timed: true,
 			run: func(t *limitTest) {
 				l := tokenBucket(1, time.Second, 1)
 				ask := func(id string, at time.Duration) driver.Taken {
@@ -120,8 +122,9 @@ func repeatCases() []limitCase {
 			},
 		},
 		{
-			name: "a debt is charged once",
-			why:  "settling what a request cost is repeated like any other request",
+			name:  "a debt is charged once",
+			why:   "settling what a request cost is repeated like any other request",
+			timed: true,
 			run: func(t *limitTest) {
 				l := tokenBucket(1, time.Second, 10)
 				r := driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: l, Cost: 12}}, Mode: driver.TakeAnyway, Now: origin, ID: driver.NewID(), Keep: time.Minute}

@@ -37,8 +37,9 @@ type timeline struct {
 func timelineCases() (all []limitCase) {
 	for _, line := range timelines() {
 		all = append(all, limitCase{
-			name: "timeline: " + line.name,
-			why:  line.why,
+			name:  "timeline: " + line.name,
+			why:   line.why,
+			timed: true,
 			run: func(t *limitTest) {
 				for i, s := range line.steps {
 					var d driver.Taken

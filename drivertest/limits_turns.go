@@ -21,8 +21,9 @@ func turnCases() []limitCase {
 	}
 	return []limitCase{
 		{
-			name: "debt and refund",
-			why:  "what turns out to cost more is charged although it is not allowed, and what turns out to cost less comes back, but never more than there was",
+			name:  "debt and refund",
+			why:   "what turns out to cost more is charged although it is not allowed, and what turns out to cost less comes back, but never more than there was",
+			timed: true,
 			run: func(t *limitTest) {
 				l := tokenBucket(10, s, 10)
 				one(t, driver.TakeIfAllowed, l, 10, 0, nil)
@@ -45,8 +46,9 @@ func turnCases() []limitCase {
 			},
 		},
 		{
-			name: "debt has a bound",
-			why:  "one mistake must not lock a caller out for ever",
+			name:  "debt has a bound",
+			why:   "one mistake must not lock a caller out for ever",
+			timed: true,
 			run: func(t *limitTest) {
 				for i, l := range []driver.Limit{
 					fixedWindow(5, time.Minute), slidingWindow(5, time.Minute, 6, false), slidingLog(5, time.Minute),
@@ -62,8 +64,9 @@ func turnCases() []limitCase {
 			},
 		},
 		{
-			name: "reserve and settle",
-			why:  "what a request costs is known when it is over",
+			name:  "reserve and settle",
+			why:   "what a request costs is known when it is over",
+			timed: true,
 			run: func(t *limitTest) {
 				l := tokenBucket(1000, time.Minute, 1000)
 				reserve := func() driver.Taken {
@@ -88,8 +91,9 @@ func turnCases() []limitCase {
 			},
 		},
 		{
-			name: "a refund finds its window",
-			why:  "what was taken in a window that is over must not make room in this one",
+			name:  "a refund finds its window",
+			why:   "what was taken in a window that is over must not make room in this one",
+			timed: true,
 			run: func(t *limitTest) {
 				for i, l := range []driver.Limit{fixedWindow(5, time.Minute), slidingWindow(5, time.Minute, 6, false), slidingLog(5, time.Minute), estimated(5, time.Minute)} {
 					key := fmt.Sprint("k", i)
@@ -115,8 +119,9 @@ func turnCases() []limitCase {
 			},
 		},
 		{
-			name: "turns of a token bucket",
-			why:  "who waits for tokens has a turn of his own, first come, first served, and who would have to wait too long is told at once",
+			name:  "turns of a token bucket",
+			why:   "who waits for tokens has a turn of his own, first come, first served, and who would have to wait too long is told at once",
+			timed: true,
 			run: func(t *limitTest) {
 				l := tokenBucket(1, s, 1)
 				wait := func(most time.Duration) driver.Taken {
@@ -143,8 +148,9 @@ func turnCases() []limitCase {
 			},
 		},
 		{
-			name: "turns of a leaky bucket",
-			why:  "who leaves a queue makes room behind all who are in it",
+			name:  "turns of a leaky bucket",
+			why:   "who leaves a queue makes room behind all who are in it",
+			timed: true,
 			run: func(t *limitTest) {
 				l := leakyBucket(1, s, 4, 0)
 				var turns []driver.Taken

@@ -194,6 +194,25 @@ var permitCases = []testCase{
 		},
 	},
 	{
+		name:  "a permit that comes back too late",
+		why:   "who returns one that has expired must not free that of whoever has it now",
+		needs: []need{permits},
+		run: func(t *test) {
+			a, b := t.permits(0, "k", 1, 3).hold(), t.permits(1, "k", 1, 3).hold()
+			late := t.permits(2, "k", 1, 3).crashing().hold()
+			b.leave()
+			d, e := t.permits(2, "k", 1, 3).hold(), t.permits(1, "k", 1, 3)
+			t.await("the permit that nobody renewed is free", late.ttl, func() bool { return e.acquire(false, false) == nil })
+			late.gone()
+			t.permits(0, "k", 1, 3).refused()
+			for _, s := range []*seat{a, d, e} {
+				s.mustBe(driver.Held)
+				s.leave()
+			}
+			t.free("k")
+		},
+	},
+	{
 		name:  "permits are granted in order, together as far as they fit",
 		why:   "a release may serve several, and may serve none",
 		needs: []need{permits, fifo},

@@ -57,6 +57,7 @@ const (
 	SmallOvertakeBig  Bug = "small requests overtake a big one"
 	OneTooMany        Bug = "one permit too many"
 	OneTooFew         Bug = "one permit too few"
+	CountsReturns     Bug = "frees a permit for each that comes back"
 	MixesCapacities   Bug = "mixes capacities"
 	DowngradeGap      Bug = "downgrades by release and acquire"
 	DowngradeToken    Bug = "downgrades with a new token"
@@ -134,6 +135,7 @@ var CaughtBy = map[Bug]string{
 	SmallOvertakeBig:  "a big request is not starved by small ones",
 	OneTooMany:        "permits up to the capacity",
 	OneTooFew:         "permits up to the capacity",
+	CountsReturns:     "a permit that comes back too late",
 	MixesCapacities:   "another capacity is an error",
 	DowngradeGap:      "downgrade leaves no gap",
 	DowngradeToken:    "downgrade lets readers in",

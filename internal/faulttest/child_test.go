@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 	if file := os.Getenv(beatEnv); file != "" {
 		beat(file)
 	}
+	if url := os.Getenv(limitEnv); url != "" {
+		limitMain(url)
+	}
 	if url := os.Getenv(childEnv); url != "" {
 		if err := childMain(url, os.Args[1], os.Args[2]); err != nil {
 			fmt.Println("error", err)

@@ -79,6 +79,7 @@ var promises = []promise{
 	{"The next in line is woken, not polling", ability[driver.Watcher]},
 	{"Holders and queue can be shown, locks broken", ability[driver.Inspector]},
 	{"Rate limits", ability[driver.Limits]},
+	{"Records of operations that happen once", ability[driver.Records]},
 	{"Shortest and longest TTL", func(l driver.Locks) string {
 		t := l.Traits()
 		return span(t.MinTTL) + " to " + span(t.MaxTTL)

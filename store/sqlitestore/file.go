@@ -22,6 +22,9 @@ var schema string
 //go:embed limits.sql
 var limitsSchema string
 
+//go:embed records.sql
+var recordsSchema string
+
 const schemaVersion = 1
 
 // oldestSQLite is the first version in which two connections that restart the
@@ -238,7 +241,8 @@ func (s *Store) migrate(ctx context.Context) error {
 	if version > schemaVersion {
 		return &FileError{Path: s.path, Problem: ErrNewerSchema, Err: errors.New("version " + strconv.Itoa(version))}
 	}
-	do(limitsSchema) // a file may be older than rate limits; older programs do not mind
+	do(limitsSchema) // a file may be older than rate limits and records; older programs do not mind
+	do(recordsSchema)
 	if of != boot {
 		// Nobody of another boot is alive, and its times mean nothing.
 		do("UPDATE baton_meta SET value = max(value, (SELECT ifnull(max(last), 0) FROM baton_lock)) WHERE name = 'high'")

@@ -37,6 +37,10 @@ const (
 	stSweepLimitPage
 	stSweepLimit
 	stSweepLimitID
+	stRecord
+	stSaveRecord
+	stDropRecord
+	stSweepRecords
 	numStatements
 )
 
@@ -116,4 +120,14 @@ var statements = [numStatements]string{
 	stSweepLimit: `DELETE FROM baton_limit WHERE k > ?1 AND k <= ?2 AND ends <= ?3`,
 	stSweepLimitID: `DELETE FROM baton_limit_id WHERE (k, id) IN
 		(SELECT k, id FROM baton_limit_id WHERE ends <= ?1 ORDER BY ends LIMIT +?2)`,
+
+	// Of records.
+	stRecord: `SELECT state, token, owner, attempts, began, finished, until, result FROM baton_record WHERE k = ?1`,
+	stSaveRecord: `INSERT INTO baton_record (k, state, token, owner, attempts, began, finished, until, result)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+		ON CONFLICT (k) DO UPDATE SET (state, token, owner, attempts, began, finished, until, result) = (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)`,
+	stDropRecord: `DELETE FROM baton_record WHERE k = ?1`,
+
+	// A few of those whose time is over, ?1 the present: more than are written.
+	stSweepRecords: `DELETE FROM baton_record WHERE k IN (SELECT k FROM baton_record WHERE until <= ?1 ORDER BY until LIMIT 4)`,
 }

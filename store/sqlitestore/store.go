@@ -1,5 +1,5 @@
-// Package sqlitestore keeps locks and rate limits in a SQLite file that the processes of one
-// machine share. Nothing has to be installed or run.
+// Package sqlitestore keeps locks, rate limits and records of operations in a SQLite file that
+// the processes of one machine share. Nothing has to be installed or run.
 //
 // The file may be an application's own database: the tables are called
 // baton_*, and the file is switched to write-ahead logging. Beside it stand
@@ -43,7 +43,7 @@ import (
 )
 
 // Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Examiner and driver.Limits on one file. All methods are safe for
+// driver.Examiner, driver.Limits and driver.Records on one file. All methods are safe for
 // concurrent use, and several Stores may be open on one file in one process.
 //
 // Errors about the file are *FileError.

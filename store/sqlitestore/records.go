@@ -1,0 +1,129 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/record"
+)
+
+var _ driver.Records = (*Store)(nil)
+
+// The column state of baton_record.
+const (
+	recordBegun     = "begun"
+	recordSucceeded = "succeeded"
+	recordFailed    = "failed"
+)
+
+// BeginAttempt implements driver.Records. Requests of this process that meet
+// share a transaction and one commit, and what was recorded is on the disk
+// before it is answered.
+//
+// Records outlive a reboot. They are kept by a clock that goes on through
+// suspension and follows the wall clock when that is set by more than a second:
+// a wall clock that is set ahead ends records as early as that.
+func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckBegin(a, keep); err != nil {
+		return driver.Record{}, err
+	}
+	return s.record(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
+}
+
+// FinishAttempt implements driver.Records.
+func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckFinish(a, o, keep); err != nil {
+		return driver.Record{}, err
+	}
+	return s.record(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
+}
+
+// FindRecord implements driver.Records. It does not wait for the disk.
+func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return driver.Record{}, err
+	}
+	return s.record(ctx, key, func(st *record.State, now int64) (bool, error) {
+		if !st.Exists(now) {
+			return false, driver.ErrNoRecord
+		}
+		return false, nil
+	})
+}
+
+// ForgetRecord implements driver.Records.
+func (s *Store) ForgetRecord(ctx context.Context, key string) error {
+	if err := driver.CheckKey(key); err != nil {
+		return err
+	}
+	_, err := s.record(ctx, key, func(st *record.State, now int64) (bool, error) {
+		if !st.Exists(now) {
+			return false, driver.ErrNoRecord
+		}
+		*st = record.State{}
+		return true, nil
+	})
+	return err
+}
+
+// record runs one step of the state machine in a transaction.
+func (s *Store) record(ctx context.Context, key string, step func(*record.State, int64) (changed bool, err error)) (driver.Record, error) {
+	var r driver.Record
+	var refused error
+	err := s.do(ctx, func(t *tx) error {
+		now, err := t.limitClock()
+		if err != nil {
+			return err
+		}
+		st, err := t.loadRecord(key)
+		if err != nil {
+			return err
+		}
+		var changed bool
+		if changed, refused = step(&st, now); refused != nil {
+			return nil
+		}
+		r = st.Record(key, now)
+		if !changed {
+			return nil
+		}
+		if st.Token == 0 {
+			return t.s.exec(stDropRecord, []byte(key))
+		}
+		if err := t.saveRecord(key, st); err != nil {
+			return err
+		}
+		return t.s.exec(stSweepRecords, now)
+	})
+	if err == nil {
+		err = refused
+	}
+	if err != nil {
+		return driver.Record{}, err
+	}
+	return r, nil
+}
+
+func (t *tx) loadRecord(key string) (st record.State, err error) {
+	var state string
+	err = t.s.stmt[stRecord].QueryRow([]byte(key)).Scan(&state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until, &st.Result)
+	if errors.Is(err, sql.ErrNoRows) {
+		return record.State{}, nil
+	}
+	st.Done, st.Failed = state != recordBegun, state == recordFailed
+	return st, err
+}
+
+func (t *tx) saveRecord(key string, st record.State) error {
+	state := recordBegun
+	switch {
+	case st.Failed:
+		state = recordFailed
+	case st.Done:
+		state = recordSucceeded
+	}
+	return t.s.exec(stSaveRecord, []byte(key), state, st.Token, st.Owner, st.Attempts, st.Began, st.Finished, st.Until, st.Result)
+}

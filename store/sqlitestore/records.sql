@@ -1,0 +1,18 @@
+-- Records of operations that are to happen once. Times are microseconds since
+-- 1970, of the clock of the rate limits.
+--
+--     sqlite3 locks.db "SELECT CAST(k AS TEXT), state, owner, attempts, datetime(began / 1000000, 'unixepoch', 'localtime') FROM baton_record"
+
+CREATE TABLE IF NOT EXISTS baton_record (
+	k        BLOB PRIMARY KEY,
+	state    TEXT    NOT NULL, -- 'begun', 'succeeded' or 'failed'
+	token    INTEGER NOT NULL, -- of the last attempt that began
+	owner    TEXT    NOT NULL, -- who began it
+	attempts INTEGER NOT NULL, -- how many have begun
+	began    INTEGER NOT NULL,
+	finished INTEGER NOT NULL, -- 0: not yet
+	until    INTEGER NOT NULL, -- when the record is as if it had never been
+	result   BLOB
+) STRICT;
+
+CREATE INDEX IF NOT EXISTS baton_record_until ON baton_record (until);

@@ -1,0 +1,243 @@
+package guard_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/batonhq/baton/guard"
+)
+
+// object is what is stored: the token is part of the content, so that the ETag
+// of every holder's object is another.
+type object struct {
+	Token int64           `json:"token,string"`
+	Data  json.RawMessage `json:"data"`
+}
+
+// putObject replaces an object of a store that knows If-Match, unless a higher
+// token has written it. between is called between its look and its write.
+func putObject(ctx context.Context, url string, p guard.Pass, data json.RawMessage, between func()) error {
+	for {
+		last, tag, err := getObject(ctx, url)
+		if err != nil {
+			return err
+		}
+		if last.Token > p.Token {
+			return &guard.StaleError{Resource: url, Token: p.Token, Last: last.Token}
+		}
+		body, err := json.Marshal(object{p.Token, data})
+		if err != nil {
+			return err
+		}
+		between()
+		req, err := http.NewRequestWithContext(ctx, http.MethodPut, url, bytes.NewReader(body))
+		if err != nil {
+			return err
+		}
+		if tag == "" {
+			req.Header.Set("If-None-Match", "*") // only if there still is none
+		} else {
+			req.Header.Set("If-Match", tag) // only if it still is the one that we saw
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err // it may have been written: look again
+		}
+		resp.Body.Close()
+		switch {
+		case resp.StatusCode/100 == 2:
+			return nil
+		case resp.StatusCode != http.StatusPreconditionFailed && resp.StatusCode != http.StatusConflict:
+			return errors.New(resp.Status)
+		}
+		// Somebody else was faster. Who it was decides.
+	}
+}
+
+func getObject(ctx context.Context, url string) (o object, tag string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return o, "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return o, "", err
+	}
+	defer resp.Body.Close()
+	switch resp.StatusCode {
+	case http.StatusNotFound:
+		return o, "", nil
+	case http.StatusOK:
+		return o, resp.Header.Get("ETag"), json.NewDecoder(resp.Body).Decode(&o)
+	}
+	return o, "", errors.New(resp.Status)
+}
+
+// Object stores with conditional writes need no guard beside them: read, compare
+// the token, and write on condition that nothing was written since. The
+// conditions of other stores are in docs/fencing.md.
+func Example_objectStore() {
+	bucket := httptest.NewServer(new(objects))
+	defer bucket.Close()
+	ctx, report := context.Background(), bucket.URL+"/report"
+	now := func() {}
+
+	fmt.Println(putObject(ctx, report, guard.Pass{Token: 5}, json.RawMessage(`"by 5"`), func() {
+		// The writer stops here, between its look and its write.
+		fmt.Println(putObject(ctx, report, guard.Pass{Token: 6}, json.RawMessage(`"by 6"`), now))
+	}) != nil)
+	o, _, err := getObject(ctx, report)
+	fmt.Printf("%s %v\n", o.Data, err)
+	// Output:
+	// <nil>
+	// true
+	// "by 6" <nil>
+}
+
+// objects is a store that, as S3 does, makes the ETag of the content alone.
+type objects struct {
+	mu   sync.Mutex
+	all  map[string][]byte
+	meta map[string]string
+
+	// unconditional is a store that ignores conditions, as some do.
+	unconditional bool
+}
+
+func (s *objects) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, there := s.all[r.URL.Path]
+	tag := fmt.Sprintf(`"%x"`, md5.Sum(now))
+	if r.Method != http.MethodPut {
+		if !there {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("ETag", tag)
+		w.Header().Set("X-Meta-Token", s.meta[r.URL.Path])
+		w.Write(now)
+		return
+	}
+	match, none := r.Header.Get("If-Match"), r.Header.Get("If-None-Match")
+	if !s.unconditional && (match != "" && (!there || match != tag) || none == "*" && there) {
+		w.WriteHeader(http.StatusPreconditionFailed)
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	if s.all == nil {
+		s.all, s.meta = make(map[string][]byte), make(map[string]string)
+	}
+	s.all[r.URL.Path], s.meta[r.URL.Path] = body, r.Header.Get("X-Meta-Token")
+}
+
+// bucket is an object whose content is the list of those who wrote it.
+type bucket struct{ url string }
+
+func newBucket(t *testing.T, s *objects) bucket {
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	return bucket{server.URL + "/r"}
+}
+
+func (b bucket) write(ctx context.Context, p guard.Pass, between func()) error {
+	// What is written follows from what was read, as it does in life.
+	first := true
+	for {
+		h, err := b.history(ctx)
+		if err != nil {
+			return err
+		}
+		data, err := json.Marshal(append(h, p.Token))
+		if err != nil {
+			return err
+		}
+		seen := len(h)
+		err = putObject(ctx, b.url, p, data, func() {
+			if first {
+				first = false
+				between()
+			}
+		})
+		if err != nil {
+			return err
+		}
+		if h, err = b.history(ctx); err != nil || len(h) > seen {
+			return err
+		}
+	}
+}
+
+func (b bucket) history(ctx context.Context) (h []int64, err error) {
+	o, _, err := getObject(ctx, b.url)
+	if err == nil && o.Data != nil {
+		err = json.Unmarshal(o.Data, &h)
+	}
+	return h, err
+}
+
+func TestObjectStore(t *testing.T) {
+	t.Parallel()
+	holds(t, newBucket(t, new(objects)))
+}
+
+// Planted: a store that takes every write.
+func TestObjectStoreWithoutConditionsIsCaught(t *testing.T) {
+	t.Parallel()
+	b := newBucket(t, &objects{unconditional: true})
+	put := func(token int64, between func()) {
+		if err := putObject(t.Context(), b.url, pass(token, ""), json.RawMessage("[]"), between); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(5, func() { put(6, func() {}) })
+	if o, _, err := getObject(t.Context(), b.url); err != nil || o.Token != 5 {
+		t.Errorf("a store without conditions passes for sound: %+v, %v", o, err)
+	}
+}
+
+// Why the token is part of the content: beside it, in the metadata, it changes
+// no ETag, and a stale writer does not see that a later holder has written the
+// same again.
+func TestObjectStoreTokenInMetadataIsCaught(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(new(objects))
+	t.Cleanup(server.Close)
+	put := func(token, tag, body string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+"/r", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Meta-Token", token)
+		if tag != "" {
+			req.Header.Set("If-Match", tag)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	put("4", "", "same")
+	resp, err := http.Get(server.URL + "/r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	seen := resp.Header.Get("ETag") // by the holder of 5, who stops here
+	put("6", seen, "same")
+	if status := put("5", seen, "stale"); status != http.StatusOK {
+		t.Errorf("%d: the store's ETag changes with its metadata, which S3's does not", status)
+	}
+}

@@ -1,0 +1,141 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// WriteFile replaces the file at path by one with this content, unless a
+// higher token has written it. Readers see the old file or the new one, never
+// a part. When it returns nil both the content and the mark are on disk. perm is
+// the file's, before umask, also if there was one before.
+//
+// Two files are kept beside it: PATH.fence, the mark, and PATH.fence.lock, with
+// which writers exclude each other (flock) from the check until the new file is
+// in place. A writer that is stopped in between holds up the others, for as
+// long as their ctx lasts, and lets none of them pass; if it dies they go on at
+// once. Do not remove these files as long as anybody may still write.
+//
+// It guards against writers that use it, by the same path: not through another
+// link to the file, and a symbolic link is replaced, not followed. On a network
+// file system it is as good as the locks there: NFS 4 and Linux clients of NFS
+// 3 with a lock service pass them on to the server, and lose them after an
+// outage without telling; SMB and FUSE may keep them on this machine only.
+// Check the token where the file is, or write it conditionally (docs/fencing.md).
+//
+// Errors: *StaleError; *PassError; ctx's; ErrUnsupported on systems without
+// flock; those of the file system, after which the mark may have been raised
+// and the file is the old one or, if only the last fsync failed, the new one.
+func WriteFile(ctx context.Context, path string, data []byte, perm fs.FileMode, p Pass) error {
+	if err := p.check(); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(path+".fence.lock", os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return fmt.Errorf("guard: %w", err)
+	}
+	defer lock.Close() // which unlocks
+	if err := flock(ctx, lock); err != nil {
+		return fmt.Errorf("guard: lock %s: %w", lock.Name(), err)
+	}
+	last, err := readMark(path + ".fence")
+	if err != nil {
+		return err
+	}
+	if !last.admits(p) {
+		return &StaleError{path, p.Token, last.Token}
+	}
+	// The mark comes first: after a crash in between the old file is there,
+	// and nobody with a lower token can replace it any more.
+	if last != p {
+		err = replace(path+".fence", []byte(p.mark()), 0o666)
+	} else { // whoever wrote it may have died before it was on disk
+		err = syncDir(filepath.Dir(path))
+	}
+	if err == nil {
+		err = replace(path, data, perm)
+	}
+	if err != nil {
+		return fmt.Errorf("guard: %w", err)
+	}
+	return nil
+}
+
+func (p Pass) mark() string { return strconv.FormatInt(p.Token, 10) + " " + p.Holder + "\n" }
+
+// readMark reads what mark wrote. No file is no mark; anything else is an
+// error, since nobody can tell what has been seen.
+func readMark(name string) (p Pass, err error) {
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return p, nil
+	}
+	if err != nil {
+		return p, fmt.Errorf("guard: %w", err)
+	}
+	token, holder, _ := strings.Cut(strings.TrimSuffix(string(text), "\n"), " ")
+	p.Holder = holder
+	if p.Token, err = strconv.ParseInt(token, 10, 64); err != nil || p.mark() != string(text) || p.check() != nil {
+		return p, fmt.Errorf("guard: %s holds something else than a mark: write the highest token ever used and a space into it, in one line", name)
+	}
+	return p, nil
+}
+
+// replace writes a file beside the old one and puts it in its place. Nobody
+// else does so at the same time.
+func replace(path string, data []byte, perm fs.FileMode) error {
+	dir := filepath.Dir(path)
+	temp := filepath.Join(dir, "."+filepath.Base(path)+".new")
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by a crash
+		return err
+	}
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		os.Remove(temp)
+		return err
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// flock waits for the lock: there is no call that waits and obeys a context.
+func flock(ctx context.Context, f *os.File) error {
+	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if ok, err := tryFlock(f); ok || err != nil {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}

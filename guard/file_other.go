@@ -1,0 +1,10 @@
+//go:build !(linux || darwin || freebsd || netbsd || openbsd || dragonfly)
+
+package guard
+
+import (
+	"errors"
+	"os"
+)
+
+func tryFlock(*os.File) (bool, error) { return false, errors.ErrUnsupported }

@@ -1,0 +1,147 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// A Pass is what a writer shows to a guard. Only passes of leases on one key
+// can be compared: a resource is guarded by one lock, and always by the same.
+type Pass struct {
+	// Token is the fencing token of the lease: positive.
+	Token int64
+
+	// Holder tells two writers apart whose tokens are equal. Those of Baton's
+	// stores never are, except after losses that GUARANTEES.md names. At most
+	// 128 bytes of UTF-8 without control characters; may be empty.
+	Holder string
+}
+
+// Lease is what a Pass is made of. *baton.Lease is one.
+type Lease interface {
+	Token() int64
+	Owner() string
+}
+
+// Of is the pass of a lease.
+func Of(l Lease) Pass { return Pass{Token: l.Token(), Holder: l.Owner()} }
+
+// ErrStale is what errors.Is finds in every *StaleError.
+var ErrStale = errors.New("stale fencing token")
+
+// StaleError refuses a write because the resource has seen a higher token, or
+// the same one from another holder. Nothing was changed. The writer's lease
+// has ended, whatever it believes: there is no point in trying again with it.
+type StaleError struct {
+	Resource    string
+	Token, Last int64
+}
+
+// Is makes errors.Is(err, ErrStale) true.
+func (e *StaleError) Is(target error) bool { return target == ErrStale }
+
+func (e *StaleError) Error() string {
+	if e.Token == e.Last {
+		return fmt.Sprintf("guard: %q has seen token %d from another holder: acquire the lock again", e.Resource, e.Token)
+	}
+	return fmt.Sprintf("guard: %q has seen token %d, which is higher than %d: the lease has ended, acquire the lock again", e.Resource, e.Last, e.Token)
+}
+
+// PassError refuses a pass, or a resource's name, before anything was done.
+type PassError struct {
+	Reason string
+}
+
+func (e *PassError) Error() string { return "guard: bad pass: " + e.Reason }
+
+// maxHolder is as long as an owner of a lock may be.
+const maxHolder = 128
+
+func (p Pass) check() error {
+	switch {
+	case p.Token <= 0:
+		return &PassError{fmt.Sprintf("token %d is not positive", p.Token)}
+	case len(p.Holder) > maxHolder:
+		return &PassError{fmt.Sprintf("the holder has %d bytes, at most %d are allowed", len(p.Holder), maxHolder)}
+	case !utf8.ValidString(p.Holder):
+		return &PassError{"the holder is not UTF-8"}
+	}
+	for _, r := range p.Holder {
+		if unicode.IsControl(r) {
+			return &PassError{fmt.Sprintf("the holder has a control character (%U)", r)}
+		}
+	}
+	return nil
+}
+
+func check(resource string, p Pass) error {
+	if err := driver.CheckKey(resource); err != nil {
+		return fmt.Errorf("guard: name of a resource: %w", err)
+	}
+	return p.check()
+}
+
+// admits is the rule: a higher token, or the same from the same holder. The
+// zero Pass, which nobody has, is below all.
+func (p Pass) admits(next Pass) bool {
+	return next.Token > p.Token || next == p
+}
+
+// Marks remembers the highest pass of each resource. Memory, SQL and Redis
+// are Marks. All methods are safe for concurrent use.
+type Marks interface {
+	// Raise admits p or refuses it with a *StaleError, and remembers it if it
+	// was admitted, in one step: of two that are raised at once the lower one
+	// comes first or is refused. It is one attempt. After another error p may
+	// have been remembered, which does no harm: raise it again.
+	//
+	// Resources are 1 to 512 bytes of UTF-8 without control characters,
+	// compared byte by byte; another name is a *driver.KeyError, a Pass that
+	// nobody can have a *PassError.
+	Raise(ctx context.Context, resource string, p Pass) error
+}
+
+// Memory is Marks of this process, for as long as it lives. The zero Memory is
+// ready to use. It keeps one entry for each resource for ever.
+type Memory struct {
+	mu    sync.Mutex
+	marks map[string]Pass
+}
+
+// Raise implements Marks. It does not fail but by refusing.
+func (m *Memory) Raise(_ context.Context, resource string, p Pass) error {
+	if err := check(resource, p); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	last := m.marks[resource]
+	if !last.admits(p) {
+		return &StaleError{resource, p.Token, last.Token}
+	}
+	if m.marks == nil {
+		m.marks = make(map[string]Pass)
+	}
+	m.marks[resource] = p
+	return nil
+}
+
+type passKey struct{}
+
+// With returns a context in which From finds p, for Transport and for handlers.
+func With(ctx context.Context, p Pass) context.Context {
+	return context.WithValue(ctx, passKey{}, p)
+}
+
+// From is the pass of a context: the one that With put there, or with which
+// HTTP admitted the request.
+func From(ctx context.Context) (p Pass, ok bool) {
+	p, ok = ctx.Value(passKey{}).(Pass)
+	return p, ok
+}

@@ -1,0 +1,52 @@
+package once
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+)
+
+// Config says how a Runner runs. The zero Config is ready to use. Programs that
+// share operations need not agree on it.
+type Config struct {
+	// Keep is how long an outcome is kept after it was recorded, at least: later
+	// than that nobody may call again. 1s to ten years. Defaults to 24h.
+	Keep time.Duration
+
+	// Remember is how long it is remembered that an attempt began. One that takes
+	// longer cannot be recorded. 1s to ten years. Defaults to a week, or to Keep
+	// if that is longer.
+	Remember time.Duration
+
+	// Lock says how operations are locked while they run. Its TTL is how long the
+	// others wait after an attempt has crashed; its MaxHold is how long an attempt
+	// may take; its Owner is shown in records, too.
+	Lock baton.Config
+}
+
+const (
+	defaultKeep     = 24 * time.Hour
+	defaultRemember = 7 * 24 * time.Hour
+)
+
+func (c *Config) complete() error {
+	c.Keep = cmp.Or(c.Keep, defaultKeep)
+	c.Remember = cmp.Or(c.Remember, max(defaultRemember, c.Keep))
+	for field, d := range map[string]time.Duration{"Keep": c.Keep, "Remember": c.Remember} {
+		if d < driver.MinRecordKeep || d > driver.MaxRecordKeep {
+			return &baton.ConfigError{Field: field, Reason: fmt.Sprintf("is %v; it is between %v and %v", d, driver.MinRecordKeep, driver.MaxRecordKeep)}
+		}
+	}
+	if c.Lock.Owner == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown"
+		}
+		c.Lock.Owner = fmt.Sprintf("%.100s:%d", host, os.Getpid())
+	}
+	return nil
+}

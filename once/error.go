@@ -1,0 +1,130 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+)
+
+var (
+	// ErrFinal is what errors.Is finds in every *FinalError.
+	ErrFinal = errors.New("the operation has failed for good")
+
+	// ErrNoRecord says that nothing is known of an operation.
+	ErrNoRecord = driver.ErrNoRecord
+)
+
+// Final marks an error of the function that Do runs as the outcome of the
+// operation: it is recorded, and every later caller gets its text. It may be
+// wrapped further. Final(nil) is nil.
+func Final(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &final{err}
+}
+
+type final struct{ err error }
+
+func (e *final) Error() string { return e.err.Error() }
+func (e *final) Unwrap() error { return e.err }
+
+// isFinal looks for the mark of Final. That within a *FinalError is another
+// operation's.
+func isFinal(err error) bool {
+	switch e := err.(type) {
+	case *final:
+		return true
+	case *FinalError:
+		return false
+	case interface{ Unwrap() error }:
+		return isFinal(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), isFinal)
+	}
+	return false
+}
+
+// FinalError is a final error that was recorded.
+type FinalError struct {
+	Key  string
+	Text string // of the error; its first driver.MaxResult bytes
+
+	err error // for the caller whose function returned it
+}
+
+// Is makes errors.Is(err, ErrFinal) true.
+func (e *FinalError) Is(target error) bool { return target == ErrFinal }
+
+// Unwrap returns the error itself to the caller whose function returned it, nil
+// to all others.
+func (e *FinalError) Unwrap() error { return e.err }
+
+func (e *FinalError) Error() string {
+	return fmt.Sprintf("once: operation %q has failed for good: %s", e.Key, e.Text)
+}
+
+// UnrecordedError says that the function has run and come to an end, and that
+// its outcome was not recorded, as far as is known. What it did, it did; other
+// callers will be told otherwise.
+//
+// Err tells why. errors.Is finds driver.ErrSuperseded if another attempt has
+// begun since, or the record was forgotten: then Instead says what is there
+// now. It finds baton.ErrUnknown or baton.ErrUnavailable if the store could not
+// be reached: then the outcome may have been recorded or not, and calling Do
+// again tells. It finds a *driver.RequestError if the result is too long.
+type UnrecordedError struct {
+	Key   string
+	Token int64 // of the attempt
+
+	Result  []byte // what the function returned
+	Failure error  // or its final error
+
+	Instead *driver.Record // the record now; nil: there is none, or it is not known
+	Err     error
+}
+
+// Unwrap returns Err.
+func (e *UnrecordedError) Unwrap() error { return e.Err }
+
+func (e *UnrecordedError) Error() string {
+	s := fmt.Sprintf("once: operation %q has run (token %d) and its outcome was not recorded: %v", e.Key, e.Token, e.Err)
+	if e.Instead != nil && e.Instead.Done {
+		s += "; what the other attempt left is recorded"
+	}
+	return s
+}
+
+// again reports whether asking the store once more may help. Only our own bound
+// of a call ends a context here that is not the caller's.
+func again(err error) bool {
+	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// ended says why ctx has ended; errors.Is finds the context's error and its
+// cause.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// blame makes an error of the store one for the caller of Do, who knows nothing
+// of the bounds of single calls.
+func blame(err error) error {
+	if again(err) && !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrUnknown) {
+		return fmt.Errorf("%w: no answer in time (%v)", baton.ErrUnknown, err)
+	}
+	return err
+}
+
+func fail(verb, key string, err error) error {
+	return fmt.Errorf("once: %s %q: %w", verb, key, err)
+}

@@ -1,0 +1,195 @@
+package once_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+// The same order is redeemed twice: points are booked once, and both callers get
+// the same receipt.
+func Example() {
+	ctx := context.Background()
+	ops, err := once.New(memstore.New(), once.Config{}) // or a store that processes share
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	type receipt struct{ Order, Points int }
+	for range 2 {
+		r, err := once.Do(ctx, ops, "redeem/4711", func(context.Context, once.Attempt) (receipt, error) {
+			fmt.Println("booking")
+			return receipt{4711, 100}, nil
+		})
+		fmt.Println(r, err)
+	}
+	// Output:
+	// booking
+	// {4711 100} <nil>
+	// {4711 100} <nil>
+}
+
+// account is a resource that checks tokens: for each operation it remembers the
+// highest one that it has seen, and looks at it in the step in which it changes,
+// with a database in the same transaction. What it books for an operation replaces
+// what it booked before, so that exactly the last attempt's counts.
+type account struct {
+	points int
+	fence  map[string]int64
+	booked map[string]int
+}
+
+var errStale = errors.New("a later attempt was here already")
+
+// book makes it points for op, whatever earlier attempts have booked for op.
+func (a *account) book(op string, token int64, points int) error {
+	if token < a.fence[op] {
+		return errStale
+	}
+	a.fence[op] = token
+	a.points += points - a.booked[op]
+	a.booked[op] = points
+	return nil
+}
+
+// Which token do I pass? That of the attempt. Where is it checked? Where the effect
+// takes place. Here an attempt is stopped before it books, another one does the
+// work, and the first goes on, long after its lock was lost.
+func ExampleAttempt() {
+	ctx := context.Background()
+	store := memstore.New()
+	acct := &account{fence: map[string]int64{}, booked: map[string]int{}}
+	ops, err := once.New(store, once.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	redeem := func(_ context.Context, a once.Attempt) ([]byte, error) {
+		if a.Attempts == 1 {
+			meanwhile(store, a.Key, func(_ context.Context, next once.Attempt) ([]byte, error) {
+				err := acct.book(next.Key, next.Token, 100)
+				fmt.Println("the next attempt:", err)
+				return []byte("100 points"), err
+			})
+		}
+		err := acct.book(a.Key, a.Token, 100)
+		fmt.Println("the first attempt:", err)
+		return []byte("100 points"), err
+	}
+	_, err = ops.Do(ctx, "redeem/4711", redeem)
+	fmt.Println(errors.Is(err, errStale))
+	receipt, err := ops.Do(ctx, "redeem/4711", redeem)
+	fmt.Printf("%s %v\n", receipt, err)
+	// Output:
+	// the next attempt: <nil>
+	// the first attempt: a later attempt was here already
+	// true
+	// 100 points <nil>
+}
+
+// meanwhile is what happens while this process is stopped for longer than its
+// lock lasts: another one gets the lock.
+func meanwhile(store *memstore.Store, key string, fn func(context.Context, once.Attempt) ([]byte, error)) {
+	ctx := context.Background()
+	locks, err := baton.New(store, baton.Config{})
+	if err == nil {
+		_, err = locks.Break(ctx, once.LockPrefix+key)
+	}
+	if err != nil {
+		panic(err)
+	}
+	other, err := once.New(store, once.Config{})
+	if err == nil {
+		_, err = other.Do(ctx, key, fn)
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// What if I cannot change the resource? Give it the key of the operation if it
+// can refuse the same one twice. If it can only be asked, ask it when somebody
+// has begun before.
+func ExampleAttempt_ask() {
+	ctx := context.Background()
+	ops, err := once.New(memstore.New(), once.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var sent []string // by a service that knows nothing of tokens
+	send := func(_ context.Context, a once.Attempt) ([]byte, error) {
+		if a.Attempts > 1 && len(sent) > 0 {
+			fmt.Println("attempt", a.Attempts, "finds that it was sent already")
+			return []byte(sent[0]), nil
+		}
+		sent = append(sent, "letter to alice")
+		if a.Attempts == 1 {
+			return nil, errors.New("connection reset") // after the effect
+		}
+		return []byte(sent[0]), nil
+	}
+	for range 3 {
+		letter, err := ops.Do(ctx, "welcome/alice", send)
+		fmt.Printf("%q %v\n", letter, err)
+	}
+	fmt.Println(len(sent), "sent")
+	// Output:
+	// "" connection reset
+	// attempt 2 finds that it was sent already
+	// "letter to alice" <nil>
+	// "letter to alice" <nil>
+	// 1 sent
+}
+
+// What if the process stops here? Between its effect and the record of it: the
+// next caller runs the function again, with a higher token, and is told. What
+// the first one brings when it goes on is not recorded.
+func ExampleUnrecordedError() {
+	ctx := context.Background()
+	store := memstore.New()
+	ops, err := once.New(store, once.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = ops.Do(ctx, "report/may", func(_ context.Context, a once.Attempt) ([]byte, error) {
+		written := []byte("report by attempt 1") // the effect
+		meanwhile(store, a.Key, func(_ context.Context, next once.Attempt) ([]byte, error) {
+			return fmt.Append(nil, "report by attempt ", next.Attempts), nil
+		})
+		return written, nil
+	})
+	if lost, ok := errors.AsType[*once.UnrecordedError](err); ok {
+		fmt.Printf("not recorded: %q\n", lost.Result)
+		fmt.Printf("recorded:     %q\n", lost.Instead.Result)
+	}
+	// Output:
+	// not recorded: "report by attempt 1"
+	// recorded:     "report by attempt 2"
+}
+
+// An error that no further attempt can mend is an outcome, too.
+func ExampleFinal() {
+	ctx := context.Background()
+	ops, err := once.New(memstore.New(), once.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 2 {
+		_, err := ops.Do(ctx, "redeem/4712", func(context.Context, once.Attempt) ([]byte, error) {
+			fmt.Println("looking at the coupon")
+			return nil, once.Final(errors.New("the coupon has expired"))
+		})
+		fmt.Println(errors.Is(err, once.ErrFinal), err)
+	}
+	// Output:
+	// looking at the coupon
+	// true once: operation "redeem/4712" has failed for good: the coupon has expired
+	// true once: operation "redeem/4712" has failed for good: the coupon has expired
+}

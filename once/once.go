@@ -1,0 +1,276 @@
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+)
+
+// LockPrefix and the key of an operation are the name of its lock, by which
+// "baton ls" shows what is running.
+const LockPrefix = "once/"
+
+// MaxKey is the length of the longest key of an operation, in bytes.
+const MaxKey = driver.MaxKey - len(LockPrefix)
+
+// A Runner runs operations that are to succeed once. All methods are safe for
+// concurrent use. It holds nothing that needs to be closed; the store is the
+// caller's.
+type Runner struct {
+	records        driver.Records
+	locks          *baton.Locker
+	owner          string
+	keep, remember time.Duration
+
+	call     time.Duration // how long one request to the store may take at first
+	patience time.Duration // for how long it is made again if there is no answer
+}
+
+// New makes a Runner. It refuses, rather than ignores, a Config that the store
+// cannot honour, with a *baton.ConfigError, and a store that keeps no records
+// (driver.Records) with an error that wraps errors.ErrUnsupported. It never
+// talks to the store.
+func New(store driver.Locks, cfg Config) (*Runner, error) {
+	records, ok := store.(driver.Records)
+	if !ok {
+		return nil, fmt.Errorf("once: store %s keeps no records: %w", store.Traits().Store, errors.ErrUnsupported)
+	}
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	locks, err := baton.New(store, cfg.Lock)
+	if err != nil {
+		return nil, err
+	}
+	ttl := cfg.Lock.TTL
+	if ttl == 0 {
+		ttl = baton.DefaultTTL
+	}
+	return &Runner{
+		records: records, locks: locks, owner: cfg.Lock.Owner, keep: cfg.Keep, remember: cfg.Remember,
+		call: min(max(ttl/4, time.Second), 5*time.Second), patience: max(2*ttl, 10*time.Second),
+	}, nil
+}
+
+// An Attempt is what a function learns of its own run.
+type Attempt struct {
+	// Key is that of the operation. It is the same for all attempts.
+	Key string
+
+	// Token is the fencing token of the attempt, higher than those of all attempts
+	// before it. Pass it to what the function changes. It may exceed 2⁵³: in JSON
+	// and JavaScript it must be a string.
+	Token int64
+
+	// Attempts counts those that have begun, this one included. Above 1, an
+	// earlier one was not finished: it failed, crashed, or lost its lock, and what
+	// it did may be there already, in part or as a whole, or may still come.
+	Attempts int64
+
+	// Lease is the lock under which the attempt runs, for what stores can do with
+	// one: InTx. Do not unlock it.
+	Lease *baton.Lease
+}
+
+// Do returns the result of the operation: what fn returns, or what it returned
+// for the caller who was first. fn runs if no outcome is recorded for key and
+// no other attempt is under way; otherwise Do waits for that. Whoever wants to
+// know whether fn ran has it set a variable.
+//
+// If fn returns nil as its error its result is recorded, at most
+// driver.MaxResult bytes. An error that Final has marked is recorded, too, and
+// comes back as a *FinalError. After any other error, or a panic, nothing is
+// recorded, Do returns the error as it is (joined with that of the lease if it
+// was lost), and the next caller runs its function, perhaps one that is waiting
+// already.
+//
+// fn's context ends with the lease and with ctx. ctx bounds the waiting and the
+// run, not the recording: once fn has returned, Do goes on trying to record for
+// twice Config.Lock.TTL, at least 10s. A success is recorded even if the lease
+// was lost while fn ran, unless another attempt has begun since.
+//
+// Errors: *UnrecordedError, *FinalError and fn's own say that fn has run, or
+// ran before. After all others it did not run: those of baton.Locker.Lock,
+// ErrNested if fn asks for its own operation, a *baton.LostError if the lease
+// ended before fn began, and *baton.KeyError for keys longer than MaxKey. After
+// any error it is right to call Do again.
+func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error)) ([]byte, error) {
+	if err := check(key); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, fail("do", key, ended(ctx))
+	}
+	rec, err := r.look(ctx, key)
+	switch {
+	case err == nil && rec.Done:
+		return outcome(rec)
+	case ctx.Err() != nil:
+		return nil, fail("do", key, ended(ctx))
+	case err != nil && !errors.Is(err, driver.ErrNoRecord) && !again(err):
+		return nil, fail("find", key, err)
+	}
+	// The lock waits for a store that is out of reach, as far as that is right.
+	lease, err := r.locks.Lock(ctx, LockPrefix+key)
+	if errors.Is(err, baton.ErrNested) {
+		return nil, fail("do", key, fmt.Errorf("it is asked for within itself and would wait for itself: %w", baton.ErrNested))
+	} else if err != nil {
+		return nil, fail("do", key, err)
+	}
+	// Also when fn panics. Nothing depends on its answer: what is recorded is
+	// recorded, and the lock ends by itself.
+	defer func() { _ = lease.Unlock() }()
+	work := lease.Context(ctx)
+	rec, err = r.begin(work, key, lease)
+	switch {
+	case err != nil:
+		return nil, err
+	case rec.Done: // by the one that we waited for
+		return outcome(rec)
+	}
+	result, err := fn(work, Attempt{Key: key, Token: lease.Token(), Attempts: rec.Attempts, Lease: lease})
+	o := driver.Outcome{Result: result}
+	if err != nil {
+		if !isFinal(err) {
+			if lost := lease.Err(); lost != nil && !errors.Is(err, baton.ErrLost) {
+				err = errors.Join(err, lost)
+			}
+			return nil, err
+		}
+		o = driver.Outcome{Failed: true, Result: []byte(err.Error())}
+		o.Result = o.Result[:min(len(o.Result), driver.MaxResult)]
+	}
+	return r.finish(ctx, key, lease.Token(), o, err)
+}
+
+// check refuses a key whose lock would have no legal name.
+func check(key string) error {
+	if err := driver.CheckKey(key); err != nil {
+		return err
+	}
+	if len(key) > MaxKey {
+		return &baton.KeyError{Key: key, Reason: fmt.Sprintf("it has %d bytes, at most %d are allowed for an operation", len(key), MaxKey)}
+	}
+	return nil
+}
+
+// look is the short way, for operations that are done.
+func (r *Runner) look(ctx context.Context, key string) (driver.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.call)
+	defer cancel()
+	return r.records.FindRecord(ctx, key)
+}
+
+// begin notes the attempt while its lease stands.
+func (r *Runner) begin(work context.Context, key string, lease *baton.Lease) (rec driver.Record, err error) {
+	a := driver.Attempt{Key: key, Token: lease.Token(), Owner: r.owner}
+	err = r.insist(work, func(ctx context.Context) error {
+		rec, err = r.records.BeginAttempt(ctx, a, r.remember)
+		return err
+	})
+	switch {
+	case err == nil && rec.Done:
+		return rec, nil
+	case work.Err() != nil: // the lease's end or the caller's
+		return rec, fail("begin", key, ended(work))
+	case err != nil:
+		return rec, fail("begin", key, err)
+	}
+	return rec, nil
+}
+
+// finish records the outcome of fn, whose error was failure.
+func (r *Runner) finish(ctx context.Context, key string, token int64, o driver.Outcome, failure error) ([]byte, error) {
+	ctx = context.WithoutCancel(ctx)
+	a := driver.Attempt{Key: key, Token: token}
+	err := driver.CheckFinish(a, o, r.keep)
+	if err == nil {
+		err = r.insist(ctx, func(ctx context.Context) error {
+			_, err := r.records.FinishAttempt(ctx, a, o, r.keep)
+			return err
+		})
+	}
+	switch {
+	case err == nil && o.Failed:
+		return nil, &FinalError{Key: key, Text: string(o.Result), err: failure}
+	case err == nil:
+		return o.Result, nil
+	}
+	unrecorded := &UnrecordedError{Key: key, Token: token, Failure: failure, Err: err}
+	if failure == nil {
+		unrecorded.Result = o.Result
+	}
+	if errors.Is(err, driver.ErrSuperseded) {
+		if rec, err := r.look(ctx, key); err == nil {
+			unrecorded.Instead = &rec
+		}
+	}
+	return nil, unrecorded
+}
+
+// insist makes a request, which must be idempotent, until the store answers,
+// ctx ends, or the patience does. A process that was stopped for long has not
+// asked for long: it makes three requests all the same.
+func (r *Runner) insist(ctx context.Context, request func(context.Context) error) error {
+	start, pause, bound := time.Now(), 10*time.Millisecond, r.call
+	for try := 1; ; try++ {
+		call, cancel := context.WithTimeout(ctx, bound)
+		err := request(call)
+		cancel()
+		if err == nil || !again(err) {
+			return err
+		}
+		if try >= 3 && time.Since(start) >= r.patience {
+			return blame(err)
+		}
+		wait := time.NewTimer(pause)
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return blame(err)
+		}
+		// A store that is slow is given more time.
+		pause, bound = min(2*pause, time.Second), min(2*bound, r.patience/2)
+	}
+}
+
+// outcome is what was recorded, for its callers.
+func outcome(rec driver.Record) ([]byte, error) {
+	if rec.Failed {
+		return nil, &FinalError{Key: rec.Key, Text: string(rec.Result)}
+	}
+	return rec.Result, nil
+}
+
+// Find returns what is known of an operation: Done tells whether it is
+// finished; if not, an attempt has begun, and may be under way or dead. The
+// error is ErrNoRecord if nothing is known, otherwise a *baton.KeyError, the
+// context's, or the store's.
+func (r *Runner) Find(ctx context.Context, key string) (driver.Record, error) {
+	if err := check(key); err != nil {
+		return driver.Record{}, err
+	}
+	rec, err := r.records.FindRecord(ctx, key)
+	if err != nil {
+		return driver.Record{}, fail("find", key, err)
+	}
+	return rec, nil
+}
+
+// Forget removes what is known of an operation, so that it can happen anew. An
+// attempt that is under way goes on and cannot be recorded any more. Errors are
+// Find's, and baton.ErrUnknown: calling it again is right then.
+func (r *Runner) Forget(ctx context.Context, key string) error {
+	if err := check(key); err != nil {
+		return err
+	}
+	if err := r.records.ForgetRecord(ctx, key); err != nil {
+		return fail("forget", key, err)
+	}
+	return nil
+}

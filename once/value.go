@@ -1,0 +1,35 @@
+package once
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+)
+
+// Do is Runner.Do for results of any type, which are recorded as JSON: every
+// caller gets what JSON makes of them, the first one too. A type that JSON does
+// not know is refused before fn runs.
+func Do[T any](ctx context.Context, r *Runner, key string, fn func(context.Context, Attempt) (T, error)) (T, error) {
+	var value T
+	text, err := r.Do(ctx, key, func(ctx context.Context, a Attempt) ([]byte, error) {
+		if _, err := json.Marshal(value); err != nil {
+			return nil, fmt.Errorf("once: %q was not run: its result cannot be recorded: %w", key, err)
+		}
+		v, err := fn(ctx, a)
+		if err != nil {
+			return nil, err
+		}
+		text, err := json.Marshal(v)
+		if err != nil {
+			return nil, fmt.Errorf("once: %q has run and its result cannot be recorded: %w", key, err)
+		}
+		return text, nil
+	})
+	if err != nil {
+		return value, err
+	}
+	if err := json.Unmarshal(text, &value); err != nil {
+		return value, fmt.Errorf("once: what is recorded of %q is not a %T: %w", key, value, err)
+	}
+	return value, nil
+}

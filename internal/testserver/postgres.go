@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -215,13 +216,28 @@ func Postgres(t TB, args ...string) *PostgresServer {
 			},
 		}
 		if err = s.start(); err == nil {
-			t.Cleanup(s.Kill)
+			t.Cleanup(s.end)
 			return s
 		}
 		if !errors.Is(err, errExited) || attempt == 5 {
 			t.Fatalf("start postgres: %v", err)
 		}
 	}
+}
+
+// end stops the server for good. If it is killed it leaves shared memory behind,
+// until the machine has no room for more: then no server starts.
+func (s *PostgresServer) end() {
+	s.mu.Lock()
+	_ = thaw(s.cmd.Process) // both fail only if it has ended already
+	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
+	done := s.done
+	s.mu.Unlock()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+	}
+	s.Kill()
 }
 
 func pgPid(data string) (int, error) {

@@ -49,7 +49,7 @@ func (a *Approx) Settle(s State, now int64) (_ State, converted bool) {
 		if s, _ = old.Settle(s, now); len(s) == 0 {
 			return s, false
 		}
-		s[1], s[2], s[4], s[5], converted = a.Period, at, 0, s[4]+s[5], true
+		s[1], s[2], s[4], s[5], converted = a.Period, at, 0, min(s[4]+s[5], 2*s[3]), true
 	}
 	switch on := at - s[2]; {
 	case on >= 2 || on == 1 && s[5] == 0:

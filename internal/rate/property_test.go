@@ -45,7 +45,9 @@ func each(t *testing.T, f func(t *testing.T, r *rand.Rand, a Algorithm, n int)) 
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const at = 500
-			for i := range max(*steps/at, 1) {
+			rounds := max((*steps+at-1)/at, 1)
+			t.Logf("%d steps", rounds*at)
+			for i := range rounds {
 				r := rand.New(rand.NewPCG(1, uint64(i)))
 				a, err := make(r)
 				if err != nil {
@@ -160,43 +162,131 @@ func (h history) most(length int64) (n int) {
 // No more is ever allowed in any window than the algorithm's bound.
 func TestBounds(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
-		var s State
-		var h history
-		now := int64(0)
-		for range n {
-			now += pause(r)
-			cost := 1 + r.Int64N(a.Capacity())
-			if r.IntN(2) == 0 {
-				cost = 1
-			}
-			all := []State{s}
-			if decide([]Algorithm{a}, all, now, cost).OK {
-				for range cost {
-					h = append(h, now)
-				}
-			}
-			s = all[0]
-		}
-		bound := func(length, want int64) {
-			if got := h.most(length); int64(got) > want {
-				t.Errorf("%d within %d µs, at most %d may be", got, length, want)
-			}
-		}
-		switch a := a.(type) {
-		case *Window:
-			bound(a.Life, 2*a.Limit)
-			bound(a.Life-a.Part+1, a.Limit)
-		case *Approx:
-			bound(a.Period, 2*a.Limit-1)
-			if a.Limit == 1 {
-				bound(a.Period, 1)
-			}
-		case *Bucket:
-			for _, length := range []int64{1, a.Period, 10 * a.Period} {
-				bound(length, a.Burst+(length-1)*a.Tokens/a.Period+1)
-			}
+		if excess := beyond(r, a, a, n); excess != "" {
+			t.Error(excess)
 		}
 	})
+}
+
+// beyond has n random requests decided by one algorithm, and says where more
+// was allowed than the bound of another.
+func beyond(r *rand.Rand, decides, a Algorithm, n int) (excess string) {
+	var s State
+	var h history
+	now := int64(0)
+	for range n {
+		now += pause(r)
+		cost := 1 + r.Int64N(decides.Capacity())
+		if r.IntN(2) == 0 {
+			cost = 1
+		}
+		all := []State{s}
+		if decide([]Algorithm{decides}, all, now, cost).OK {
+			for range cost {
+				h = append(h, now)
+			}
+		}
+		s = all[0]
+	}
+	bound := func(length, want int64) {
+		if got := h.most(length); int64(got) > want {
+			excess = fmt.Sprintf("%d within %d µs, at most %d may be", got, length, want)
+		}
+	}
+	switch a := a.(type) {
+	case *Window:
+		bound(a.Life, 2*a.Limit)
+		bound(a.Life-a.Part+1, a.Limit)
+		first := 0
+		for i := range h { // nor in what the algorithm takes for one window
+			for h[first]-floorMod(h[first]-a.Offset, a.Part) <= h[i]-a.Life {
+				first++
+			}
+			if got := int64(i - first + 1); got > a.Limit {
+				excess = fmt.Sprintf("%d count at once, at most %d may", got, a.Limit)
+			}
+		}
+	case *Approx:
+		bound(a.Period, 2*a.Limit-1)
+		if a.Limit == 1 {
+			bound(a.Period, 1)
+		}
+	case *Bucket:
+		for _, length := range []int64{1, a.Period, 10 * a.Period} {
+			bound(length, a.Burst+(length-1)*a.Tokens/a.Period)
+		}
+	}
+	return excess
+}
+
+// defects are small mistakes, one for each kind, that let more through.
+var defects = map[string]struct {
+	what  string
+	plant func(Algorithm) Algorithm
+}{
+	"fixed window": {"windows that are a microsecond short", func(a Algorithm) Algorithm {
+		w := *a.(*Window)
+		w.Part, w.Life = max(w.Part-1, 1), max(w.Life-1, 1)
+		return &w
+	}},
+	"strict":  {"the part that is under way counts as one of the window's", earlier},
+	"classic": {"one part less than the window has", earlier},
+	"two counters": {"the window before is forgotten", func(a Algorithm) Algorithm {
+		return forgetful{a.(*Approx)}
+	}},
+	"log": {"what was taken comes back a microsecond early", func(a Algorithm) Algorithm {
+		w := *a.(*Window)
+		w.Life = max(w.Life-1, 1)
+		return &w
+	}},
+	"token bucket": {"the time for a token is rounded down", func(a Algorithm) Algorithm {
+		b := *a.(*Bucket)
+		b.Period = max(b.Period/b.Tokens*b.Tokens, 1)
+		return &b
+	}},
+	"leaky bucket": {"a queue that holds one more", func(a Algorithm) Algorithm {
+		b := *a.(*Bucket)
+		b.Burst++
+		return &b
+	}},
+}
+
+func earlier(a Algorithm) Algorithm {
+	w := *a.(*Window)
+	w.Life = max(w.Life-w.Part, 1)
+	return &w
+}
+
+type forgetful struct{ *Approx }
+
+func (f forgetful) Settle(s State, now int64) (State, bool) {
+	s, converted := f.Approx.Settle(s, now)
+	if len(s) > 0 {
+		s[4] = 0
+	}
+	return s, converted
+}
+
+// What lets more through is found, within the steps that are taken as a rule.
+func TestBoundsFindDefects(t *testing.T) {
+	for name, make := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const at = 500
+			for i := range 200_000 / at {
+				r := rand.New(rand.NewPCG(1, uint64(i)))
+				a, err := make(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if excess := beyond(r, defects[name].plant(a), a, at); excess != "" {
+					t.Logf("%s: found after %d steps: %s", defects[name].what, (i+1)*at, excess)
+					return
+				}
+			}
+			t.Errorf("nobody notices %s", defects[name].what)
+		})
+	}
 }
 
 // The bucket is one of fractions, and the window one that remembers all.
@@ -315,6 +405,9 @@ func TestAnyStateSettles(t *testing.T) {
 			now += pause(r)
 			if r.IntN(20) == 0 {
 				b, err := kinds[names[r.IntN(len(names))]](r)
+				if x, ok := a.(*Approx); ok && r.IntN(2) == 0 {
+					b, err = NewApprox(x.Limit, 1+r.Int64N(1000))
+				}
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -327,6 +420,9 @@ func TestAnyStateSettles(t *testing.T) {
 			st := a.Status(s, now)
 			if st.Remaining < 0 || st.Remaining > a.Capacity() || st.Reset < 0 || !d.OK && d.Retry < 1 {
 				t.Fatalf("%s became %v, %+v, %+v", before, s, d, st)
+			}
+			if len(s) > 0 && s[0] == kindApprox && max(s[4], s[5]) > 2*s[3] {
+				t.Fatalf("%s became %v: that counts more than twice the limit", before, s)
 			}
 		}
 	})

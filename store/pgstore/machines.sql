@@ -183,7 +183,7 @@ BEGIN
 			IF on_ >= 2 OR on_ = 1 AND count_ = 0 THEN
 				there := false;
 			ELSE
-				count_ := CASE WHEN on_ = 1 THEN count_ WHEN on_ < -1 THEN least(before + count_, 2 * s[4]) ELSE before + count_ END;
+				count_ := least(count_ + CASE on_ WHEN 1 THEN 0 ELSE before END, 2 * s[4]);
 				number := at_; before := 0; changed := 1;
 			END IF;
 		END IF;

@@ -31,7 +31,7 @@ function approx.settle(q, s, now)
 		if #s == 0 then
 			return s, false
 		end
-		s[2], s[3], s[5], s[6], converted = q[3], index(q[3], now), 0, s[5] + s[6], true
+		s[2], s[3], s[5], s[6], converted = q[3], index(q[3], now), 0, min(s[5] + s[6], 2 * s[4]), true
 	end
 	local turned
 	s, turned = turn(q[3], s, now)

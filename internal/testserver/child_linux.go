@@ -12,5 +12,11 @@ func childAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }
 
+// leaveIPC has the children of this thread keep their System V shared memory
+// apart, where that is permitted. It goes with the last of them. That of a
+// PostgreSQL that was killed stays for ever otherwise, and after four thousand of
+// them there is none left on the machine.
+func leaveIPC() { _ = syscall.Unshare(syscall.CLONE_NEWIPC) }
+
 // removerAttr keeps Ctrl-C from what has to outlive us.
 func removerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

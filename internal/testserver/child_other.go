@@ -8,4 +8,6 @@ const diesWithParent = false
 
 func childAttr() *syscall.SysProcAttr { return nil }
 
+func leaveIPC() {}
+
 func removerAttr() *syscall.SysProcAttr { return nil }

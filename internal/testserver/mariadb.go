@@ -35,6 +35,11 @@ func NeedMariaDB(t TB) {
 // are those of mariadbd, for example "--log-bin".
 func MariaDB(t TB, args ...string) *MariaDBServer {
 	t.Helper()
+	return mariadb(t, nil, args)
+}
+
+func mariadb(t TB, env, args []string) *MariaDBServer {
+	t.Helper()
 	path := require(t, "mariadbd", "mariadb-server")
 	template, err := mariadbTemplate()
 	if err != nil {
@@ -45,7 +50,7 @@ func MariaDB(t TB, args ...string) *MariaDBServer {
 		if err != nil {
 			t.Fatalf("start mariadb: %v", err)
 		}
-		s, err := startMariaDB(t, path, template, freshDir(t), port, args)
+		s, err := startMariaDB(t, path, template, freshDir(t), port, env, args)
 		if err == nil {
 			return s
 		}
@@ -95,7 +100,7 @@ func mariadbUser() []string {
 	return nil
 }
 
-func startMariaDB(t TB, path, template, dir string, port int, more []string) (*MariaDBServer, error) {
+func startMariaDB(t TB, path, template, dir string, port int, env, more []string) (*MariaDBServer, error) {
 	data := filepath.Join(dir, "data")
 	if err := os.CopyFS(data, os.DirFS(template)); err != nil {
 		return nil, err
@@ -113,7 +118,7 @@ func startMariaDB(t TB, path, template, dir string, port int, more []string) (*M
 		"--innodb-fast-shutdown=2", "--performance-schema=OFF",
 	}, smallMariaDB...)
 	args = append(append(args, mariadbUser()...), more...)
-	s.Process = Process{t: t, path: path, args: args, dir: dir, ready: func(pid int) error {
+	s.Process = Process{t: t, path: path, args: args, env: env, dir: dir, ready: func(pid int) error {
 		// A server of somebody else may have been faster to take the port.
 		text, err := os.ReadFile(pidFile)
 		if err != nil {

@@ -1,6 +1,7 @@
 package testserver
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -166,8 +167,13 @@ var pgTemplate = sync.OnceValues(func() (string, error) {
 	if cmd.SysProcAttr, err = unprivileged(); err != nil {
 		return "", err
 	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("initdb: %w: %s", err, out)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := startOnLastingThread(cmd); err != nil {
+		return "", err
+	}
+	if err := cmd.Wait(); err != nil {
+		return "", fmt.Errorf("initdb: %w: %s", err, &out)
 	}
 	return data, nil
 })
@@ -175,6 +181,11 @@ var pgTemplate = sync.OnceValues(func() (string, error) {
 // Postgres starts a server. Further arguments are those of postgres, for
 // example "-c", "max_connections=20".
 func Postgres(t TB, args ...string) *PostgresServer {
+	t.Helper()
+	return postgres(t, nil, args)
+}
+
+func postgres(t TB, env, args []string) *PostgresServer {
 	t.Helper()
 	bin := postgresBin(t)
 	template, err := pgTemplate()
@@ -200,7 +211,7 @@ func Postgres(t TB, args ...string) *PostgresServer {
 		}
 		s := &PostgresServer{Addr: addr(port), psql: filepath.Join(bin, "psql")}
 		s.Process = Process{
-			t: t, path: filepath.Join(bin, "postgres"), dir: dir, attr: attr,
+			t: t, path: filepath.Join(bin, "postgres"), env: env, dir: dir, attr: attr,
 			args: append([]string{
 				"-D", data, "-p", strconv.Itoa(port), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
 				"-c", "fsync=off", "-c", "max_connections=200", "-c", "shared_buffers=16MB", "-c", "autovacuum_naptime=5s",

@@ -27,6 +27,7 @@ type Process struct {
 	t     TB
 	path  string
 	args  []string
+	env   []string // beside that of this process
 	dir   string
 	attr  *syscall.SysProcAttr // nil for that of childAttr
 	ready func(pid int) error  // asked again and again until it returns nil
@@ -47,7 +48,7 @@ func (p *Process) start() error {
 	defer log.Close()
 
 	cmd := exec.Command(p.path, p.args...)
-	cmd.Dir = p.dir
+	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if cmd.SysProcAttr = p.attr; p.attr == nil {
 		cmd.SysProcAttr = childAttr()
@@ -154,6 +155,7 @@ var starter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
 		runtime.LockOSThread()
+		leaveIPC()
 		for f := range work {
 			f()
 		}

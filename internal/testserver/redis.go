@@ -29,7 +29,12 @@ func (s *RedisServer) Do(args ...string) (string, error) { return do(s.Addr, arg
 // "--appendonly", "yes", "--appendfsync", "always".
 func Redis(t TB, args ...string) *RedisServer {
 	t.Helper()
-	return redisNode(t, func() ([]string, error) {
+	return redis(t, nil, args)
+}
+
+func redis(t TB, env, args []string) *RedisServer {
+	t.Helper()
+	return redisNode(t, env, func() ([]string, error) {
 		// A replica waits 5 s for others to join it otherwise.
 		return append([]string{"--repl-diskless-sync-delay", "0"}, args...), nil
 	})
@@ -46,7 +51,7 @@ func SharedRedis(t TB) *RedisServer {
 
 // redisNode starts a redis-server, on another port if the first one was taken
 // by somebody else meanwhile.
-func redisNode(t TB, more func() ([]string, error)) *RedisServer {
+func redisNode(t TB, env []string, more func() ([]string, error)) *RedisServer {
 	t.Helper()
 	path := require(t, "redis-server", "redis-server")
 	for attempt := 1; ; attempt++ {
@@ -61,7 +66,7 @@ func redisNode(t TB, more func() ([]string, error)) *RedisServer {
 		args := append([]string{
 			"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--logfile", "",
 		}, extra...)
-		s, err := startRedis(t, path, freshDir(t), port, args)
+		s, err := startRedis(t, path, freshDir(t), port, env, args)
 		if err == nil {
 			return s
 		}
@@ -71,9 +76,9 @@ func redisNode(t TB, more func() ([]string, error)) *RedisServer {
 	}
 }
 
-func startRedis(t TB, path, dir string, port int, args []string) (*RedisServer, error) {
+func startRedis(t TB, path, dir string, port int, env, args []string) (*RedisServer, error) {
 	s := &RedisServer{Addr: addr(port)}
-	s.Process = Process{t: t, path: path, args: args, dir: dir, ready: func(pid int) error {
+	s.Process = Process{t: t, path: path, args: args, env: env, dir: dir, ready: func(pid int) error {
 		info, err := s.Do("INFO")
 		if err != nil {
 			return err
@@ -143,7 +148,7 @@ sentinel parallel-syncs %[3]s 1
 		if err != nil {
 			t.Fatalf("start sentinel: %v", err)
 		}
-		set.Sentinel, err = startRedis(t, path, dir, own, []string{conf, "--sentinel"})
+		set.Sentinel, err = startRedis(t, path, dir, own, nil, []string{conf, "--sentinel"})
 		if err != nil && (!errors.Is(err, errExited) || attempt == 5) {
 			t.Fatalf("start sentinel: %v", err)
 		}
@@ -212,7 +217,7 @@ func RedisCluster(t TB) *Cluster {
 	var c Cluster
 	var buses [3]int
 	for i := range c.Nodes {
-		c.Nodes[i] = redisNode(t, func() ([]string, error) {
+		c.Nodes[i] = redisNode(t, nil, func() ([]string, error) {
 			// The default, port + 10000, may be taken.
 			bus, err := freePort()
 			buses[i] = bus

@@ -1,0 +1,265 @@
+package faulttest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/open"
+)
+
+// clocked are servers whose clock can be set.
+var clocked = map[string]func(c *testserver.Clock) (url string){
+	"redis": func(c *testserver.Clock) string { return "redis://" + c.Redis().Addr },
+	"mysql": func(c *testserver.Clock) string { return mysqlURL(c.MariaDB().Addr) },
+	"postgres": func(c *testserver.Clock) string {
+		return c.Postgres().URL("postgres")
+	},
+}
+
+// The clock of the server jumps by an hour while limits are asked. One that is
+// set back gives nothing and locks nobody out for longer than a limit lasts, one
+// that is set forward gives what it would have given later.
+func TestServersClockJumps(t *testing.T) {
+	const span, n = 20 * time.Minute, 5
+	limits := []struct {
+		driver.Limit
+		lasts time.Duration // from full to fresh
+	}{
+		{driver.Limit{Algorithm: driver.FixedWindow, N: n, Period: span}, span},
+		{driver.Limit{Algorithm: driver.SlidingWindow, N: n, Period: span, Parts: 10}, span + span/10},
+		{driver.Limit{Algorithm: driver.SlidingWindow, N: n, Period: span, Parts: 10, Classic: true}, span},
+		{driver.Limit{Algorithm: driver.SlidingLog, N: n, Period: span}, span},
+		{driver.Limit{Algorithm: driver.EstimatedWindow, N: n, Period: span}, 2 * span},
+		{driver.Limit{Algorithm: driver.TokenBucket, N: n, Period: span, Burst: n}, span},
+		{driver.Limit{Algorithm: driver.LeakyBucket, N: n, Period: span, Burst: n}, span},
+	}
+	for name, start := range clocked {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := testserver.NewClock(t)
+			// Five minutes into a window, so that none ends while the test lasts.
+			began := time.Now()
+			first := began.Truncate(6 * span).Add(6*span + 5*time.Minute)
+			at := func(d time.Duration) time.Duration { return first.Add(d).Sub(began) }
+			clock.Set(at(0))
+			url := start(clock)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			store, err := open.Limits(ctx, url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { store.Close() })
+
+			// askUntil asks until the server's clock was seen to be what it is set to
+			// meanwhile, and a little longer. It counts who was allowed.
+			askUntil := func(i int, to time.Duration) (yes int, err error) {
+				want := first.Add(to).UnixMicro()
+				for seen := 0; seen < 3; {
+					d, err := store.Take(ctx, driver.TakeRequest{Takes: []driver.Take{{Key: fmt.Sprint("k", i), Limit: limits[i].Limit, Cost: 1}}})
+					if err != nil {
+						return yes, err
+					}
+					if d.OK {
+						yes++
+					} else if d.Retry > limits[i].lasts {
+						return yes, fmt.Errorf("told to come back in %v, which is longer than it lasts", d.Retry)
+					}
+					if d.At >= want && d.At < want+(5*time.Minute).Microseconds() {
+						seen++
+					}
+				}
+				return yes, nil
+			}
+			for step, s := range []struct {
+				to   time.Duration
+				want int
+			}{{0, n}, {-time.Hour, 0}, {time.Hour, n}, {0, 0}, {45 * time.Minute, n}, {-15 * time.Minute, 0}} {
+				var wg sync.WaitGroup
+				var mu sync.Mutex
+				total, errs := make([]int, len(limits)), make([]error, len(limits))
+				for i := range limits {
+					for range 3 {
+						wg.Go(func() {
+							yes, err := askUntil(i, s.to)
+							mu.Lock()
+							defer mu.Unlock()
+							total[i] += yes
+							errs[i] = errors.Join(errs[i], err)
+						})
+					}
+				}
+				clock.Set(at(s.to))
+				wg.Wait()
+				for i, l := range limits {
+					if errs[i] != nil || total[i] != s.want {
+						t.Errorf("step %d, to %v, %v (classic: %v): %d allowed, want %d; %v", step, s.to, l.Algorithm, l.Classic, total[i], s.want, errs[i])
+					}
+				}
+			}
+		})
+	}
+}
+
+// A wiretap forwards connections and keeps what was sent to the server.
+type wiretap struct {
+	addr string
+
+	mu   sync.Mutex
+	sent []byte
+}
+
+func newWiretap(t *testing.T, target string) *wiretap {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	w := &wiretap{addr: l.Addr().String()}
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return // the test has ended
+			}
+			server, err := net.Dial("tcp", target)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			go func() {
+				defer client.Close()
+				io.Copy(client, server)
+			}()
+			go func() {
+				defer server.Close()
+				io.Copy(server, io.TeeReader(client, w))
+			}()
+		}
+	}()
+	return w
+}
+
+func (w *wiretap) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sent = append(w.sent, b...)
+	return len(b), nil
+}
+
+var digits = regexp.MustCompile("[0-9]{10,19}")
+
+// tells reports numbers that were sent, as text or as eight bytes, and are the
+// time, give or take an hour, in any unit.
+func (w *wiretap) tells(now time.Time) (found []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	y2k := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) // from when PostgreSQL counts
+	near := func(n int64) bool {
+		for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond, time.Nanosecond} {
+			for _, since := range []time.Duration{time.Duration(now.UnixNano()), now.Sub(y2k)} {
+				if d := n - int64(since/unit); max(d, -d) < int64(time.Hour/unit) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	for _, text := range digits.FindAll(w.sent, -1) {
+		if n, err := strconv.ParseInt(string(text), 10, 64); err == nil && near(n) {
+			found = append(found, string(text))
+		}
+	}
+	for i := range max(len(w.sent)-7, 0) {
+		for _, order := range []binary.ByteOrder{binary.BigEndian, binary.LittleEndian} {
+			if n := int64(order.Uint64(w.sent[i:])); near(n) {
+				found = append(found, fmt.Sprintf("% x", w.sent[i:i+8]))
+			}
+		}
+	}
+	return found
+}
+
+// What a program believes to be the time is in no request, so that it does not
+// matter if that is wrong: the server's clock is a hundred days ahead of the
+// program's here, and all that is sent is by the server's or by none.
+func TestNoRequestTellsTheCallersTime(t *testing.T) {
+	const ahead = 100 * 24 * time.Hour
+	for name, start := range clocked {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := testserver.NewClock(t)
+			clock.Set(ahead)
+			url := start(clock)
+			target := regexp.MustCompile(`127\.0\.0\.1:[0-9]+`).FindString(url)
+			tap := newWiretap(t, target)
+			store, err := open.Limits(t.Context(), strings.Replace(url, target, tap.addr, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { store.Close() })
+			take := func(r driver.TakeRequest) driver.Taken {
+				t.Helper()
+				d, err := store.Take(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return d
+			}
+			for i, l := range fiftyOfEach {
+				for _, mode := range []driver.TakeMode{driver.TakeIfAllowed, driver.TakeIfAllowed, driver.TakeAnyway} {
+					for _, id := range []string{"", driver.NewID()} {
+						r := driver.TakeRequest{Takes: []driver.Take{{Key: fmt.Sprint("{k}", i), Limit: l, Cost: 30}, {Key: "{k}all", Limit: l}}, Mode: mode, ID: id}
+						if r.Takes = r.Takes[:1+i%2]; id != "" {
+							r.Keep, r.MaxWait = time.Hour, time.Minute
+						}
+						d := take(r)
+						if off := time.UnixMicro(d.At).Sub(time.Now().Add(ahead)); off.Abs() > time.Hour {
+							t.Errorf("decided %v off the server's time", off)
+						}
+						if id != "" {
+							take(r)
+						}
+					}
+				}
+			}
+			claim := driver.Claim{Key: "k", ID: driver.NewID(), Owner: "me", Weight: driver.Whole, Capacity: driver.Whole}
+			for _, queue := range []bool{false, true} {
+				g, err := store.Acquire(t.Context(), driver.Request{Claim: claim, TTL: 30 * time.Second, Queue: queue})
+				if err != nil {
+					t.Fatal(err)
+				}
+				claim.Ticket = g.Ticket
+				if a := store.Renew(t.Context(), []driver.Claim{claim}, 30*time.Second); a[0].Err != nil {
+					t.Fatal(a[0].Err)
+				}
+				if err := store.Release(t.Context(), claim); err != nil {
+					t.Fatal(err)
+				}
+				claim.ID, claim.Ticket = driver.NewID(), 0
+			}
+			if found := tap.tells(time.Now()); len(found) > 0 {
+				t.Errorf("the caller's time was sent: %q", found)
+			}
+			// Whoever tells it is found out.
+			r := driver.TakeRequest{Takes: []driver.Take{{Key: "told", Limit: fiftyOfEach[0], Cost: 1}}, Now: time.Now().UnixMicro()}
+			take(r)
+			if tap.tells(time.Now()) == nil {
+				t.Error("a request with Now was sent, and nobody has seen it")
+			}
+		})
+	}
+}

@@ -1,0 +1,71 @@
+package testserver
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// A Clock is what servers take for the wall clock: that of the machine, and an
+// offset. What measures how much time passes is left alone.
+type Clock struct {
+	t    TB
+	file string
+	env  []string
+}
+
+// NewClock returns a clock that is right. It skips the test if libfaketime is
+// not installed, or fails it if BATON_REQUIRE_SERVERS is 1.
+func NewClock(t TB) *Clock {
+	t.Helper()
+	libs, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1") // the pattern is right
+	if len(libs) == 0 {
+		missing(t, "libfaketime", "install the package libfaketime")
+		return nil
+	}
+	dir := freshDir(t)
+	// PostgreSQL does not run as root, and has to read it.
+	for _, d := range []string{filepath.Dir(dir), dir} {
+		if err := os.Chmod(d, 0o711); err != nil {
+			t.Fatalf("make a clock: %v", err)
+		}
+	}
+	c := &Clock{t: t, file: filepath.Join(dir, "offset")}
+	c.env = []string{
+		// With another malloc than that of libc it waits for itself.
+		"LD_PRELOAD=" + libs[0] + ":libc.so.6", "FAKETIME_TIMESTAMP_FILE=" + c.file, "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1",
+	}
+	c.Set(0)
+	return c
+}
+
+// Set sets the clock of all its servers, at once.
+func (c *Clock) Set(offset time.Duration) {
+	c.t.Helper()
+	next := c.file + ".next"
+	if err := os.WriteFile(next, fmt.Appendf(nil, "%+.6f\n", offset.Seconds()), 0o644); err != nil {
+		c.t.Fatalf("set a clock: %v", err)
+	}
+	if err := os.Rename(next, c.file); err != nil {
+		c.t.Fatalf("set a clock: %v", err)
+	}
+}
+
+// Redis is the function of that name, for a server that has this clock.
+func (c *Clock) Redis(args ...string) *RedisServer {
+	c.t.Helper()
+	return redis(c.t, c.env, args)
+}
+
+// MariaDB is the function of that name, for a server that has this clock.
+func (c *Clock) MariaDB(args ...string) *MariaDBServer {
+	c.t.Helper()
+	return mariadb(c.t, c.env, args)
+}
+
+// Postgres is the function of that name, for a server that has this clock.
+func (c *Clock) Postgres(args ...string) *PostgresServer {
+	c.t.Helper()
+	return postgres(c.t, c.env, args)
+}

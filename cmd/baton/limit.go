@@ -38,6 +38,16 @@ func (k *limiting) flags(cmd *cobra.Command) {
 	_ = cmd.MarkFlagRequired("rate")
 }
 
+// above refuses zero where it is said, as it stands for what is said by nobody.
+func (k *limiting) above(cmd *cobra.Command) error {
+	for flag, zero := range map[string]bool{"burst": k.burst <= 0, "parts": k.parts <= 0, "max-wait": k.maxWait <= 0} {
+		if zero && cmd.Flags().Changed(flag) {
+			return usage("--%s %s: it must be above zero", flag, cmd.Flag(flag).Value)
+		}
+	}
+	return nil
+}
+
 // named says which algorithm.
 func (k *limiting) named(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&k.algorithm, "algorithm", "a", "sliding-window",
@@ -92,6 +102,9 @@ func (k *limiting) limits(cmd *cobra.Command) ([]ratelimit.Option, error) {
 		if cmd.Flags().Changed(flag) && a != only {
 			return nil, usage("--%s is for --algorithm %v alone", flag, only)
 		}
+	}
+	if err := k.above(cmd); err != nil {
+		return nil, err
 	}
 	var all []ratelimit.Option
 	for i, text := range k.rates {
@@ -276,13 +289,13 @@ func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q questio
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var r ratelimit.Result
-	answered := make(chan error, 1)
+	answered, turns := make(chan error, 1), make(chan time.Duration, 1)
 	go func() {
 		var err error
-		r, err = decideLimit(ctx, limiter, q)
+		r, err = decideLimit(ctx, limiter, q, turns)
 		answered <- err
 	}()
-	patience := time.NewTimer(500 * time.Millisecond)
+	patience := time.NewTimer(longSilence)
 	defer patience.Stop()
 	for open := true; open; {
 		select {
@@ -290,6 +303,11 @@ func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q questio
 			open = false
 		case <-patience.C:
 			a.say("waiting for %s", shellWord(q.key))
+		case wait := <-turns:
+			if wait > longSilence {
+				patience.Stop()
+				a.say("waiting for %s: the turn comes in %s", shellWord(q.key), short(wait))
+			}
 		case s := <-sigs:
 			cancel()
 			<-answered
@@ -320,7 +338,11 @@ func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q questio
 	return &exit{exitNotAcquired, errors.New(describeRefusal(r))}
 }
 
-func decideLimit(ctx context.Context, l *ratelimit.Limiter, q question) (ratelimit.Result, error) {
+// longSilence is how long baton waits without saying so.
+const longSilence = 500 * time.Millisecond
+
+// decideLimit asks. It tells turns how long it waits for one in a queue.
+func decideLimit(ctx context.Context, l *ratelimit.Limiter, q question, turns chan<- time.Duration) (ratelimit.Result, error) {
 	switch {
 	case q.peek:
 		return l.Peek(ctx, q.key)
@@ -337,17 +359,25 @@ func decideLimit(ctx context.Context, l *ratelimit.Limiter, q question) (ratelim
 		}
 		return l.WaitN(ctx, q.key, q.cost)
 	}
-	res, err := l.AllowN(ctx, q.key, q.cost)
-	if err == nil && res.OK && res.Wait > 0 { // its turn in the leaky bucket
-		turn := time.NewTimer(res.Wait)
-		defer turn.Stop()
-		select {
-		case <-turn.C:
-		case <-ctx.Done():
-			return res, ctx.Err()
-		}
+	if !l.Queues() {
+		return l.AllowN(ctx, q.key, q.cost)
 	}
-	return res, err
+	turn, err := l.Reserve(ctx, q.key, q.cost)
+	if err != nil {
+		return ratelimit.Result{}, err
+	}
+	turns <- turn.Result.Wait
+	coming := time.NewTimer(turn.Result.Wait)
+	defer coming.Stop()
+	select {
+	case <-coming.C:
+		return turn.Result, nil
+	case <-ctx.Done():
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = turn.Cancel(ctx) // what cannot be given back was consumed
+		return turn.Result, context.Canceled
+	}
 }
 
 func (a *app) tellLimit(r ratelimit.Result, q question) {

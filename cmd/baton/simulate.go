@@ -52,6 +52,9 @@ on each request.`,
 			if len(k.rates) != 1 {
 				return usage("--rate: one is simulated at a time")
 			}
+			if err := k.above(cmd); err != nil {
+				return err
+			}
 			r, err := parseRate(k.rates[0])
 			if err != nil {
 				return err

@@ -15,6 +15,7 @@ import (
 // Numbers of the server's errors.
 const (
 	erDuplicate   = 1062
+	erNoRight     = 1142
 	erNoTable     = 1146
 	erNoColumn    = 1054
 	erLockTimeout = 1205

@@ -128,6 +128,17 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 	if err := rows.Err(); err != nil {
 		return all, err
 	}
+	denied, err := s.denied(ctx)
+	if err != nil {
+		return all, err
+	}
+	for _, table := range denied {
+		all = append(all, driver.Finding{
+			Name: "privileges", Severity: driver.Unsafe,
+			What: "this user may not read and write " + table,
+			Mend: "GRANT SELECT, INSERT, UPDATE, DELETE ON " + table + " TO …",
+		})
+	}
 	if s.remote {
 		all = append(all, driver.Finding{
 			Name: "tls", Severity: driver.Note,
@@ -136,6 +147,23 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 		})
 	}
 	return all, nil
+}
+
+// denied are our tables that the user may not read and write: rights come from
+// many places, so that they are tried, on no row.
+func (s *Store) denied(ctx context.Context) (denied []string, err error) {
+	for _, table := range tables {
+		for _, try := range []string{"INSERT INTO t SELECT * FROM t WHERE FALSE", "UPDATE t SET k=k WHERE FALSE", "DELETE FROM t WHERE FALSE"} {
+			_, err := s.single.ExecContext(ctx, strings.ReplaceAll(try, " t", " "+table))
+			if n := number(err); n == erNoRight {
+				denied = append(denied, table)
+				break
+			} else if n == 0 && err != nil { // other answers are of what else is found
+				return denied, err
+			}
+		}
+	}
+	return denied, nil
 }
 
 // variables are the settings that matter, in lower case, and how many

@@ -66,6 +66,15 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 		d.exec(t, c.mend)
 	}
 	expect(t, s, "all mended but one", "innodb_doublewrite")
+	d.exec(t, "CREATE USER poor@'%'")
+	for _, table := range tables {
+		d.exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+d.name+"."+table+" TO poor@'%'")
+	}
+	poor := d.openWith(t, func(c *Config, _ *options) { c.User = "poor" })
+	expect(t, poor, "all rights that are needed", "innodb_doublewrite")
+	d.exec(t, "REVOKE DELETE ON "+d.name+".baton_limit FROM poor@'%'")
+	d.exec(t, "REVOKE INSERT ON "+d.name+".baton_lock FROM poor@'%'")
+	expect(t, poor, "rights are missing", "innodb_doublewrite", "privileges", "privileges")
 	for range 14 {
 		c, err := d.plain.Conn(t.Context())
 		if err != nil {

@@ -18,9 +18,9 @@ type SchemaError struct {
 }
 
 func (e *SchemaError) Error() string {
-	s := "postgres: the tables of the locks are missing in this database and search path"
+	s := "postgres: Baton's tables are missing in this database and search path"
 	if e.Found > 0 {
-		s = fmt.Sprintf("postgres: the tables of the locks are of version %d, this program needs %d", e.Found, SchemaVersion)
+		s = fmt.Sprintf("postgres: Baton's tables are of version %d, this program needs %d", e.Found, SchemaVersion)
 	}
 	return s + ": run \"baton schema apply\" once, or call pgstore.Migrate"
 }
@@ -36,7 +36,7 @@ func (e *SchemaError) Unwrap() []error {
 // Finding implements driver.Refusal.
 func (e *SchemaError) Finding() (driver.Finding, bool) {
 	return driver.Finding{
-		Name: "schema", Severity: driver.Unsafe, What: "No lock can be taken: " + e.Error() + ".", Mend: "baton schema apply",
+		Name: "schema", Severity: driver.Unsafe, What: "No lock can be taken, and no limit asked: " + e.Error() + ".", Mend: "baton schema apply",
 	}, true
 }
 

@@ -49,7 +49,7 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours || limits)
 		AND reloptions::text ~ 'autovacuum_enabled=(false|off|no|0)'), ''),
 	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours) AND relpersistence <> 'p'), ''),
-	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours)
+	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours || limits)
 		AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
 			AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))), ''),
 	(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int,
@@ -100,7 +100,7 @@ func judge(f facts) (all []driver.Finding) {
 	case f.schemaErr != nil && !errors.As(f.schemaErr, new(*SchemaError)):
 		say("schema", driver.Unsafe, "baton schema apply", "The version of the tables could not be asked: %v.", f.schemaErr)
 	case f.schemaErr != nil || f.schema == 0:
-		say("schema", driver.Unsafe, "baton schema apply", "The tables of the locks are missing, so that no lock can be taken.")
+		say("schema", driver.Unsafe, "baton schema apply", "Baton's tables are missing, so that no lock can be taken and no limit asked.")
 	case f.schema < SchemaVersion:
 		say("schema", driver.Unsafe, "baton schema apply", "The tables are of version %d, this program needs %d.", f.schema, SchemaVersion)
 	}
@@ -119,7 +119,7 @@ func judge(f facts) (all []driver.Finding) {
 		say("unlogged", driver.Unsafe, "ALTER TABLE … SET LOGGED", "%s is unlogged: a crash of the server empties it, and every lock with it.", f.unlogged)
 	}
 	if f.denied != "" {
-		say("privileges", driver.Unsafe, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_lock, baton_claim TO …", "This user may not read and write %s.", f.denied)
+		say("privileges", driver.Unsafe, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+strings.ReplaceAll(f.denied, " and ", ", ")+" TO …", "This user may not read and write %s.", f.denied)
 	}
 	switch {
 	case f.replicas > 0 && f.syncReplicas == 0:

@@ -57,8 +57,15 @@ func TestExamine(t *testing.T) {
 		"privileges": func(t *testing.T, _ *testserver.PostgresServer, url string) *Store {
 			owner := openAt(t, url)
 			exec(t, owner, `DO $$ BEGIN CREATE ROLE reader LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$`)
-			exec(t, owner, `GRANT SELECT ON baton_lock, baton_claim TO reader`)
-			return openAt(t, strings.Replace(url, "postgres@", "reader@", 1))
+			exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO reader`)
+			exec(t, owner, `REVOKE INSERT ON baton_limit_id FROM reader`)
+			s := openAt(t, strings.Replace(url, "postgres@", "reader@", 1))
+			all, err := s.Examine(t.Context())
+			if err != nil || !slices.ContainsFunc(all, func(f driver.Finding) bool { return strings.Contains(f.Mend, "ON baton_limit_id TO") }) {
+				t.Errorf("%+v, %v", all, err)
+			}
+			exec(t, owner, `REVOKE INSERT ON baton_lock FROM reader`)
+			return s
 		},
 		"read-only":          settingOf("default_transaction_read_only", "on"),
 		"isolation":          settingOf("default_transaction_isolation", "serializable"),

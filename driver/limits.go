@@ -184,8 +184,8 @@ type TakeRequest struct {
 	At   int64
 	Wait time.Duration
 
-	// Now is the present, in microseconds since 1970, for tests and
-	// simulations. With 0 it is what the store's clock says. What a request
+	// Now is the present, in microseconds since 1970 and not after 2096, for
+	// tests and simulations. With 0 it is what the store's clock says. What a request
 	// with Now leaves behind is kept for at least ReplayTTL by the store's clock.
 	Now int64
 }
@@ -246,6 +246,9 @@ func (e *ClockError) Error() string {
 // kept at least, although by the store's clock they may long be of no effect.
 const ReplayTTL = 10 * time.Minute
 
+// latest is the end of the times that are reckoned with, in 2096.
+const latest = 4_000_000_000_000_000
+
 // MaxKeep is the longest that a decision is remembered for its ID.
 const MaxKeep = 24 * time.Hour
 
@@ -276,6 +279,8 @@ func CheckTake(r TakeRequest) error {
 		return &LimitError{first, fmt.Sprintf("a wait of %v: it must not be negative", r.MaxWait)}
 	case r.Now < 0 || r.At < 0 || r.Wait < 0:
 		return &LimitError{first, "a time that is negative"}
+	case r.Now > latest || r.At > latest:
+		return &LimitError{first, "a time after 2096"}
 	case r.Mode == GiveBack && r.At == 0:
 		return &LimitError{first, "GiveBack needs to know when it was taken"}
 	case r.ID == "":

@@ -191,6 +191,20 @@ func decisionCases() []limitCase {
 					"too much":         bad(func(b *driver.Take) { b.Limit = fixedWindow(math.MaxInt64, time.Second) }),
 					"burst of nothing": bad(func(b *driver.Take) { b.Limit = tokenBucket(1, time.Second, 0) }),
 					"uneven parts":     bad(func(b *driver.Take) { b.Limit = slidingWindow(1, time.Second, 7, false) }),
+					"a negative limit": bad(func(b *driver.Take) { b.Limit = fixedWindow(-1, time.Second) }),
+					"negative period":  bad(func(b *driver.Take) { b.Limit = tokenBucket(1, -time.Second, 1) }),
+					"endless period":   bad(func(b *driver.Take) { b.Limit = slidingWindow(1, math.MaxInt64/1000*1000, 1, false) }),
+					"negative burst":   bad(func(b *driver.Take) { b.Limit = leakyBucket(1, time.Second, -1, 0) }),
+					"endless burst":    bad(func(b *driver.Take) { b.Limit = tokenBucket(1, time.Hour, math.MaxInt64) }),
+					"all ahead":        bad(func(b *driver.Take) { b.Limit = leakyBucket(1, time.Second, 5, 6) }),
+					"no parts":         bad(func(b *driver.Take) { b.Limit = slidingWindow(1, time.Second, 0, false) }),
+					"a log too long":   bad(func(b *driver.Take) { b.Limit = slidingLog(1_000_000, time.Second) }),
+					"estimated too":    bad(func(b *driver.Take) { b.Limit = estimated(1<<50, time.Hour+time.Microsecond) }),
+					"unknown":          bad(func(b *driver.Take) { b.Limit.Algorithm = 99 }),
+					"what it has not":  bad(func(b *driver.Take) { b.Limit.Burst = 5 }),
+					"Now is in 2100":   with(func(r *driver.TakeRequest) { r.Now = 4_100_000_000_000_000 }),
+					"refund of 2100":   with(func(r *driver.TakeRequest) { r.Mode, r.At = driver.GiveBack, 4_100_000_000_000_000 }),
+					"ID kept too long": with(func(r *driver.TakeRequest) { r.ID, r.Keep = "a", driver.MaxKeep+1 }),
 					"mode":             with(func(r *driver.TakeRequest) { r.Mode = 99 }),
 					"bad ID":           with(func(r *driver.TakeRequest) { r.ID, r.Keep = "a b", time.Second }),
 					"ID not kept":      with(func(r *driver.TakeRequest) { r.ID = "a" }),
@@ -208,6 +222,63 @@ func decisionCases() []limitCase {
 				}
 				if left := t.look(good.Key, l, 0).Remaining; left != 5 {
 					t.Errorf("bad requests left %d of 5", left)
+				}
+			},
+		},
+		{
+			name:  "fresh keys are exact",
+			why:   "limiters that count with fractions show one less",
+			timed: true,
+			run: func(t *limitTest) {
+				for i, rate := range []struct {
+					n      int64
+					period time.Duration
+				}{{10, time.Second}, {100, time.Minute}, {1000, time.Hour}, {1_000_000, time.Hour}} {
+					for j, l := range []driver.Limit{
+						fixedWindow(rate.n, rate.period), slidingWindow(rate.n, rate.period, 10, false), slidingWindow(rate.n, rate.period, 60, true),
+						slidingLog(min(rate.n, 10_000), rate.period), estimated(rate.n, rate.period),
+						tokenBucket(rate.n, rate.period, rate.n), leakyBucket(rate.n, rate.period, rate.n, 0),
+					} {
+						if l.Parts == 60 && rate.period == time.Second {
+							l.Parts = 10 // 60 do not divide it
+						}
+						r := driver.TakeRequest{Takes: []driver.Take{{Key: fmt.Sprint("k", i, "-", j), Limit: l, Cost: 1}}, Now: origin}
+						if d := t.take(r); !d.OK || d.Limits[0].Remaining != l.Capacity()-1 {
+							t.Errorf("%+v: %+v", l, d)
+						}
+					}
+				}
+			},
+		},
+		{
+			name:  "costs beyond all bounds",
+			why:   "a sum that overflows allows what must be refused, or locks out for ever",
+			timed: true,
+			run: func(t *limitTest) {
+				other := driver.Take{Key: t.key("other"), Limit: fiveOfEach[0], Cost: 1}
+				for i, l := range fiveOfEach {
+					ask := func(mode driver.TakeMode, cost int64, more ...driver.Take) driver.TakeRequest {
+						r := driver.TakeRequest{Takes: []driver.Take{{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: cost}}, Mode: mode, Now: origin}
+						r.Takes = append(r.Takes, more...)
+						return r
+					}
+					t.take(ask(driver.TakeIfAllowed, 2))
+					r := ask(driver.TakeIfAllowed, math.MaxInt64, other)
+					r.MaxWait = math.MaxInt64
+					if d := t.take(r); d.OK || d.Retry != driver.Never || d.Limits[0].Remaining != 3 || d.Limits[1].Remaining != 5 {
+						t.Errorf("%v: %+v", l.Algorithm, d)
+					}
+					for range 2 {
+						// Twice the capacity has to come back, of a window until it is over.
+						if d := t.take(ask(driver.TakeAnyway, math.MaxInt64)); !d.OK || d.Limits[0].Remaining != 0 || d.Limits[0].Reset > 200_000*time.Hour {
+							t.Errorf("%v, anyway: %+v", l.Algorithm, d)
+						}
+					}
+					r = ask(driver.GiveBack, math.MaxInt64)
+					r.At = origin
+					if x := t.take(r).Limits[0]; x.Remaining > 5 || x.Reset < 0 {
+						t.Errorf("%v, given back: %+v", l.Algorithm, x)
+					}
 				}
 			},
 		},

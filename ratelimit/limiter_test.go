@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -115,6 +116,19 @@ func TestLimitsAreChecked(t *testing.T) {
 	for name, opts := range map[string][]ratelimit.Option{
 		"none":             {},
 		"of nothing":       {ratelimit.FixedWindow(0, time.Minute)},
+		"of less":          {ratelimit.SlidingLog(-1, time.Minute)},
+		"of too much":      {ratelimit.FixedWindow(math.MaxInt64, time.Minute)},
+		"in no time":       {ratelimit.EstimatedWindow(1, 0)},
+		"in less":          {ratelimit.SlidingWindow(1, -time.Minute)},
+		"in nanoseconds":   {ratelimit.SlidingLog(1, 1500)},
+		"for ever":         {ratelimit.SlidingWindow(1, math.MaxInt64)},
+		"no burst":         {ratelimit.TokenBucket(1, time.Minute, 0)},
+		"too large bursts": {ratelimit.TokenBucket(1, time.Minute, math.MaxInt64)},
+		"negative waits":   {ratelimit.LeakyBucket(1, time.Minute, -time.Minute)},
+		"more ahead":       {ratelimit.LeakyBucket(1, time.Minute, time.Minute).Ahead(2)},
+		"no parts":         {ratelimit.SlidingWindow(1, time.Minute).Parts(0)},
+		"a log too long":   {ratelimit.SlidingLog(1_000_000, time.Minute)},
+		"none a day":       {ratelimit.PerDay(0, nil)},
 		"two without name": {ratelimit.FixedWindow(1, time.Minute), ratelimit.FixedWindow(2, time.Minute)},
 		"twice one name":   {ratelimit.FixedWindow(1, time.Minute).Named("a"), ratelimit.FixedWindow(2, time.Minute).Named("a")},
 		"a slash":          {ratelimit.FixedWindow(1, time.Minute).Named("a/b")},
@@ -133,6 +147,13 @@ func TestLimitsAreChecked(t *testing.T) {
 		}
 	}
 	l := limiter(t, memstore.New(), ratelimit.FixedWindow(1, time.Minute).Named("a"))
+	if err := l.SetLimits(ratelimit.FixedWindow(2, time.Minute), ratelimit.FixedWindow(0, time.Minute)); err == nil || l.Limits()[0].String() != "a: fixed-window 1 per 1m0s" {
+		t.Errorf("bad limits: %v, in force are %v", err, l.Limits())
+	}
+	reserved, err := l.Reserve(t.Context(), "reserved", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, err := range map[string]error{
 		"no key":         second(l.Allow(t.Context(), "")),
 		"no cost":        second(l.AllowN(t.Context(), "k", 0)),
@@ -140,12 +161,24 @@ func TestLimitsAreChecked(t *testing.T) {
 		"none reserved":  second(l.Reserve(t.Context(), "k", 0)),
 		"no key to wait": second(l.Wait(t.Context(), "")),
 		"no key at all":  l.Forget(t.Context(), ""),
+		"a negative end": reserved.Commit(t.Context(), -1),
 	} {
 		var limit *ratelimit.LimitError
 		var key *ratelimit.KeyError
 		if !errors.As(err, &limit) && !errors.As(err, &key) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if r, err := l.Peek(t.Context(), "k"); err != nil || r.ResetAfter != 0 {
+		t.Errorf("bad requests left %+v, %v", r, err)
+	}
+	// More than there can be is no error, and never allowed.
+	if r, err := l.AllowN(t.Context(), "k", math.MaxInt64); err != nil || r.OK || r.RetryAfter != ratelimit.Never || r.Remaining != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	var refused *ratelimit.RefusedError
+	if _, err := l.WaitN(t.Context(), "k", 2); !errors.As(err, &refused) || refused.Result.RetryAfter != ratelimit.Never {
+		t.Errorf("waiting for more than there can be: %v", err)
 	}
 }
 

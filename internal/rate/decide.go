@@ -8,8 +8,11 @@ import (
 
 // Of is the algorithm that a limit names, or a *driver.LimitError.
 func Of(l driver.Limit) (Algorithm, error) {
-	if l.Period%time.Microsecond != 0 || l.Offset%time.Microsecond != 0 {
-		return nil, refuse("%v from %v: times are whole microseconds", l.Period, l.Offset)
+	if l.Period%time.Microsecond != 0 {
+		return nil, refuse("a period of %v: times are whole microseconds", l.Period)
+	}
+	if l.Offset%time.Microsecond != 0 {
+		return nil, refuse("an offset of %v: times are whole microseconds", l.Offset)
 	}
 	if field := strange(l); field != "" {
 		return nil, refuse("a %v has no %s", l.Algorithm, field)

@@ -14,12 +14,8 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// exact is the end of the integers that scripts can reckon with, and latest the
-// latest moment that they are asked about, in 2096.
-const (
-	exact  = 1 << 53
-	latest = 4e15
-)
+// exact is the end of the integers that scripts can reckon with.
+const exact = 1 << 53
 
 // Take implements driver.Limits: one script, by the clock of the server. In
 // Cluster, limits of one request must lie on one slot, which a common {tag} in
@@ -151,9 +147,6 @@ func stateOf(text string) rate.State {
 // limitCall makes what the script limit is told of a request.
 func (s *Store) limitCall(r *driver.TakeRequest) (c wire.Call, err error) {
 	first := r.Takes[0].Key
-	if r.Now > latest {
-		return c, &driver.LimitError{Key: first, Reason: "Redis cannot reckon with a time after 2096"}
-	}
 	keep := int64(0)
 	if r.ID != "" {
 		keep = ceilMillis(r.Keep)

@@ -114,6 +114,29 @@ func (r *Request) Outside(now int64) (by time.Duration, outside bool) {
 	return 0, false
 }
 
+// Past is what a store remembers for the ID of a request that was allowed: when
+// that was, and how far its turn was from then, in microseconds.
+type Past struct{ At, Wait int64 }
+
+// Answer is what a store has to answer to the request by its clock, of the states
+// of its keys and what it remembers for its ID, nil if nothing. It reports
+// whether the states have to be kept, as Decide does. The only error is a
+// *driver.ClockError.
+func (r *Request) Answer(store string, clock int64, states []State, past *Past) (d driver.Taken, changed bool, err error) {
+	now := r.Now
+	if now == 0 {
+		now = clock
+	}
+	if ahead, outside := r.Outside(now); outside {
+		return d, false, &driver.ClockError{Store: store, Ahead: ahead}
+	}
+	if past != nil {
+		return r.Repeated(states, now, past.At, past.Wait), false, nil
+	}
+	d, changed = r.Decide(states, now)
+	return d, changed, nil
+}
+
 // Repeated is the answer to a request that was allowed at a moment, for a turn
 // that was so far from it: how things stand now, and how long it has still to
 // wait. It spoils the states.

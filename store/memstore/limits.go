@@ -68,13 +68,6 @@ func (s *Store) decide(r *rate.Request) (d driver.Taken, changed bool, err error
 		s.takeOut(&s.limits[hash%numShards], hash, t.Key)
 	}
 	clock := s.now() // nobody has seen a later time on these keys
-	now := r.Now
-	if now == 0 {
-		now = clock.Microseconds()
-	}
-	if ahead, outside := r.Outside(now); outside {
-		return d, false, &driver.ClockError{Store: traits.Store, Ahead: ahead}
-	}
 	states := make([]rate.State, len(r.Takes))
 	for i, t := range r.Takes {
 		sh := &s.limits[s.shardOf(t.Key)]
@@ -82,11 +75,12 @@ func (s *Store) decide(r *rate.Request) (d driver.Taken, changed bool, err error
 	}
 	home := &s.limits[s.shardOf(r.Takes[0].Key)]
 	id := limitID{r.Takes[0].Key, r.ID}
+	var past *rate.Past
 	if m, ok := home.ids[id]; ok && r.ID != "" && m.until > clock {
-		return r.Repeated(states, now, m.at, m.wait), false, nil
+		past = &rate.Past{At: m.at, Wait: m.wait}
 	}
-	if d, changed = r.Decide(states, now); !changed {
-		return d, false, nil
+	if d, changed, err = r.Answer(traits.Store, clock.Microseconds(), states, past); !changed {
+		return d, false, err
 	}
 	for i, t := range r.Takes {
 		sh := &s.limits[s.shardOf(t.Key)]

@@ -388,15 +388,7 @@ func (t *limitTx) reading(keys []string, ops []*limitOp) []statement {
 
 // take decides about one request and reports whether that changes something.
 func (t *limitTx) take(o *limitOp) (changed bool) {
-	r, now := o.r, o.r.Now
-	if now == 0 {
-		now = t.clock
-	}
-	o.d, o.err = driver.Taken{}, nil
-	if ahead, outside := r.Outside(now); outside {
-		o.err = &driver.ClockError{Store: traits.Store, Ahead: ahead}
-		return false
-	}
+	r := o.r
 	states := make([]rate.State, len(r.Takes))
 	for i, x := range r.Takes {
 		if row := t.rows[x.Key]; row.ends > t.clock {
@@ -404,11 +396,11 @@ func (t *limitTx) take(o *limitOp) (changed bool) {
 		}
 	}
 	id := limitID{r.Takes[0].Key, r.ID}
+	var past *rate.Past
 	if m, ok := t.ids[id]; ok && r.ID != "" && m.ends > t.clock {
-		o.d = r.Repeated(states, now, m.at, m.wait)
-		return false
+		past = &rate.Past{At: m.at, Wait: m.wait}
 	}
-	if o.d, changed = r.Decide(states, now); !changed {
+	if o.d, changed, o.err = r.Answer(traits.Store, t.clock, states, past); !changed {
 		return false
 	}
 	for i, x := range r.Takes {

@@ -67,13 +67,6 @@ func (t *tx) take(r *rate.Request) (d driver.Taken, refused, failed error) {
 	if err != nil {
 		return d, nil, err
 	}
-	now := r.Now
-	if now == 0 {
-		now = clock
-	}
-	if ahead, outside := r.Outside(now); outside {
-		return d, &driver.ClockError{Store: traits.Store, Ahead: ahead}, nil
-	}
 	states := make([]rate.State, len(r.Takes))
 	for i, x := range r.Takes {
 		var text string
@@ -84,19 +77,19 @@ func (t *tx) take(r *rate.Request) (d driver.Taken, refused, failed error) {
 		states[i] = rate.Parse(text)
 	}
 	first := []byte(r.Takes[0].Key)
+	var past *rate.Past
 	if r.ID != "" {
-		var at, wait int64
-		err := t.s.stmt[stLimitID].QueryRow(first, r.ID, clock).Scan(&at, &wait)
-		if err == nil {
-			return r.Repeated(states, now, at, wait), nil, nil
-		}
-		if !errors.Is(err, sql.ErrNoRows) {
+		var p rate.Past
+		switch err := t.s.stmt[stLimitID].QueryRow(first, r.ID, clock).Scan(&p.At, &p.Wait); {
+		case err == nil:
+			past = &p
+		case !errors.Is(err, sql.ErrNoRows):
 			return d, nil, err
 		}
 	}
-	d, changed := r.Decide(states, now)
+	d, changed, refused := r.Answer(traits.Store, clock, states, past)
 	if !changed {
-		return d, nil, nil
+		return d, refused, nil
 	}
 	t.s.limits.changed += len(r.Takes)
 	for i, x := range r.Takes {

@@ -1,0 +1,84 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/election"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+// One of many programs schedules. It stops before another can begin.
+func ExampleRun() {
+	locks, err := baton.New(memstore.New(), baton.Config{})
+	if err != nil {
+		panic(err)
+	}
+	err = election.Run(context.Background(), locks, "scheduler", func(ctx context.Context, l *election.Leadership) error {
+		for job := range 3 {
+			if ctx.Err() != nil { // lost: stand again
+				return ctx.Err()
+			}
+			fmt.Println("job", job, l.Token() > 0)
+		}
+		return nil // done for good
+	})
+	fmt.Println(err)
+	// Output:
+	// job 0 true
+	// job 1 true
+	// job 2 true
+	// <nil>
+}
+
+// A leader publishes where it is found, and others ask for it.
+func ExampleLeader() {
+	ctx := context.Background()
+	locks, err := baton.New(memstore.New(), baton.Config{})
+	if err != nil {
+		panic(err)
+	}
+	c := election.Candidate{Locks: locks, Name: "api", Value: "10.0.0.7:8080"}
+	err = c.Run(ctx, func(ctx context.Context, l *election.Leadership) error {
+		term, err := election.Leader(ctx, locks, "api")
+		fmt.Println(term.Value, term.Token == l.Token(), err)
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	_, err = election.Leader(ctx, locks, "api")
+	fmt.Println(errors.Is(err, election.ErrNoLeader))
+	// Output:
+	// 10.0.0.7:8080 true <nil>
+	// true
+}
+
+// Observers see every leader that stays for longer than half a second.
+func ExampleObserve() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	locks, err := baton.New(memstore.New(), baton.Config{})
+	if err != nil {
+		panic(err)
+	}
+	c := election.Candidate{Locks: locks, Name: "api", Value: "10.0.0.7:8080"}
+	go c.Run(ctx, func(ctx context.Context, _ *election.Leadership) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	for term, err := range election.Observe(ctx, locks, "api") {
+		if err != nil {
+			fmt.Println("the store cannot be asked:", err) // and goes on
+			continue
+		}
+		if term.Led {
+			fmt.Println("requests go to", term.Value)
+			return
+		}
+	}
+	// Output: requests go to 10.0.0.7:8080
+}

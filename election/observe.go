@@ -1,0 +1,117 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+)
+
+// ErrNoLeader says that nobody leads at the moment.
+var ErrNoLeader = errors.New("election: nobody leads")
+
+const (
+	// lookEvery is the mean time between two looks of an observer.
+	lookEvery = 500 * time.Millisecond
+
+	// lookFor is how long the store may take to answer one.
+	lookFor = 5 * time.Second
+)
+
+// A Term is a leadership as others see it. Its leader may have died or lost the
+// store since: it is known to lead only to itself.
+type Term struct {
+	// Led tells a leader from none, of which all else is zero.
+	Led bool
+
+	// Value is what the leader published: Candidate.Value.
+	Value string
+
+	// Token is the leadership's fencing token. It is 0 on Redlock, where no
+	// server knows it.
+	Token int64
+
+	// Age is how long the leader has been elected, by the store's clock.
+	// Negative if the store does not know.
+	Age time.Duration
+
+	// Remaining is how long the leadership lasts unless it is renewed.
+	Remaining time.Duration
+}
+
+// Leader asks the store once who leads. ErrNoLeader if nobody does; otherwise
+// its errors are those of Locker.Inspect.
+func Leader(ctx context.Context, locks *baton.Locker, name string) (Term, error) {
+	t, err := look(ctx, locks, name)
+	if err == nil && !t.Led {
+		err = fmt.Errorf("election %q: %w", name, ErrNoLeader)
+	}
+	return t, err
+}
+
+// Observe yields the present leader, or that there is none, at once, and then
+// each change until ctx ends, which ends it without an error. A change is
+// another token or value, and also that nobody leads any more: a leader that
+// was followed by another and elected again is a change, except that on
+// Redlock, where no tokens are seen, it is one only if the value differs.
+//
+// It looks twice a second. Changes between two looks, or while the body of the
+// loop runs, are merged: the latest state is always delivered. A change is
+// seen late by as much; the leader itself knows better.
+//
+// If the store cannot be asked, that is yielded once as an error with the last
+// Term that was seen, and Observe goes on looking; when it can, it yields what
+// it sees even if that is the same. An error that cannot be helped by looking
+// again, *KeyError or ErrUnsupported, ends it.
+func Observe(ctx context.Context, locks *baton.Locker, name string) iter.Seq2[Term, error] {
+	return func(yield func(Term, error) bool) {
+		var last Term
+		known, failing := false, false // whether last was seen; whether the store is out of reach
+		for ctx.Err() == nil {
+			now, err := look(ctx, locks, name)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err == nil:
+				news := !known || last.Led != now.Led || last.Token != now.Token || last.Value != now.Value
+				last, known, failing = now, true, false
+				if news && !yield(now, nil) {
+					return
+				}
+			case errors.As(err, new(*baton.KeyError)) || errors.Is(err, baton.ErrUnsupported):
+				yield(last, err)
+				return
+			case !failing:
+				known, failing = false, true
+				if !yield(last, err) {
+					return
+				}
+			}
+			select {
+			case <-time.After(lookEvery*3/4 + rand.N(lookEvery/2)): // not all observers at once
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// look asks the store once.
+func look(ctx context.Context, locks *baton.Locker, name string) (Term, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookFor)
+	defer cancel()
+	info, err := locks.Inspect(ctx, name)
+	if err != nil {
+		return Term{}, err
+	}
+	for _, h := range info.Holders {
+		if h.Weight == driver.Whole { // readers and permits lead nobody
+			return Term{Led: true, Value: h.Owner, Token: h.Token, Age: h.Age, Remaining: h.Remaining}, nil
+		}
+	}
+	return Term{}, nil
+}

@@ -1,0 +1,288 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+)
+
+// ErrResigned is the context.Cause of the context of a leader that resigned.
+var ErrResigned = errors.New("election: resigned")
+
+const (
+	// lateAfter is how long lead may go on after its context has ended before
+	// that is reported for the first time.
+	lateAfter = time.Second
+
+	// lateEvery is the longest time between two such reports.
+	lateEvery = time.Minute
+
+	// maxPause is the longest time between two attempts to campaign while the
+	// store is out of reach.
+	maxPause = 5 * time.Second
+)
+
+// A Candidate stands for election. Its fields are not to be changed while it
+// runs; methods are safe for concurrent use.
+type Candidate struct {
+	// Locks holds the store and how long a leader may be silent, TTL and
+	// Margin. With MaxHold no leadership lasts longer than that.
+	Locks *baton.Locker
+
+	// Name is that of the election. It is the key of a lock, which nothing
+	// else should use.
+	Name string
+
+	// Value is what observers learn of the leader. At most 128 bytes of
+	// printable UTF-8. Defaults to the owner that Locks was made with.
+	Value string
+
+	// Logger gets leaders that do not stop as errors, trouble with the store
+	// as warnings, and each leadership for debugging. Defaults to
+	// slog.Default(), because a leader that does not stop must not be hidden.
+	Logger *slog.Logger
+
+	// Trace is told what happens. Defaults to none.
+	Trace *Trace
+}
+
+// Trace is told what happens to a Candidate. Any function may be nil. They
+// should return soon and must not panic.
+type Trace struct {
+	// Elected is called before lead is.
+	Elected func(*Leadership)
+
+	// Late is called when lead goes on although its context ended so long
+	// ago: after a second, and again after ever longer times, a minute at the
+	// most, from a goroutine of its own. If the leadership was lost there may
+	// be another leader. If it was not, nobody else can be elected until lead
+	// returns.
+	Late func(l *Leadership, since time.Duration)
+
+	// Ended is called when lead has returned err and the leadership was given
+	// up. It is not if lead panicked.
+	Ended func(l *Leadership, err error)
+
+	// Failed is called when the store was out of reach for about a TTL. The
+	// candidate tries again.
+	Failed func(err error)
+}
+
+// Run stands for the election of name and is short for Candidate.Run with
+// nothing but these two fields.
+func Run(ctx context.Context, locks *baton.Locker, name string, lead func(context.Context, *Leadership) error) error {
+	return (&Candidate{Locks: locks, Name: name}).Run(ctx, lead)
+}
+
+// Run stands for election and calls lead each time it is elected, with a
+// context that ends with the leadership, before the store can elect another.
+// The leadership is given up when lead has returned, not before; lead should
+// return as soon as its context has ended, and wait for all goroutines that it
+// started.
+//
+// If the leadership was lost or resigned, Run stands again, whatever lead
+// returned: its errors then tell of the loss, and are logged. Otherwise the
+// candidate is done: Run returns what lead returned. It returns the error of
+// ctx, joined with what else lead had to say, if that ended; and the error of
+// Locker.Lock if that cannot be helped by trying again, such as *KeyError,
+// ErrNested, ErrUnsupported. While the store is out of reach it goes on trying.
+//
+// A lead that panics, or calls runtime.Goexit, gives the leadership up and goes
+// on panicking. Lead may be called for a second time after it has done all its
+// work, if the leadership was lost just then.
+func (c *Candidate) Run(ctx context.Context, lead func(context.Context, *Leadership) error) error {
+	for {
+		lease, err := c.campaign(ctx)
+		if err != nil {
+			return err
+		}
+		if again, err := c.serve(ctx, lease, lead); !again {
+			return err
+		}
+	}
+}
+
+// campaign waits until it is elected.
+func (c *Candidate) campaign(ctx context.Context) (*baton.Lease, error) {
+	for pause := maxPause / 16; ; pause = min(2*pause, maxPause) {
+		lease, err := c.Locks.Lock(ctx, c.Name, baton.Owner(c.Value))
+		if err == nil {
+			// A lease that has told its claim is not handed on inside this
+			// process. The store shall know each leadership by a token of
+			// its own, or observers would not.
+			_, _ = lease.Claim() // if it was lost meanwhile, serve finds out
+			return lease, nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, baton.ErrUnavailable) && !errors.Is(err, baton.ErrUnknown) {
+			return nil, err
+		}
+		c.logger().Warn("candidate cannot reach the store, will try again", "election", c.Name, "error", err)
+		if f := c.trace().Failed; f != nil {
+			f(err)
+		}
+		select {
+		case <-time.After(pause/2 + rand.N(pause)):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// serve has lead lead. again says that the candidate is not done.
+func (c *Candidate) serve(ctx context.Context, lease *baton.Lease, lead func(context.Context, *Leadership) error) (again bool, err error) {
+	work, resign := context.WithCancelCause(ctx)
+	defer resign(nil)
+	l := &Leadership{lease: lease, ctx: lease.Context(work), resign: resign}
+	over := l.Err()
+	if over != nil { // the process was stopped, or told to end, on the way here
+		c.giveUp(l)
+	} else {
+		over, err = c.lead(l, lead)
+		c.logger().Debug("leadership ended", c.attr(l), "cause", over, "error", err)
+		if f := c.trace().Ended; f != nil {
+			f(l, err)
+		}
+	}
+
+	switch {
+	case ctx.Err() != nil:
+		ended := fmt.Errorf("election %q: %w", c.Name, endOf(ctx))
+		if err != nil && !errors.Is(err, ctx.Err()) && !errors.Is(err, context.Cause(ctx)) {
+			ended = errors.Join(ended, err)
+		}
+		return false, ended
+	case over == nil:
+		return false, err
+	case err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, over):
+		c.logger().Warn("leader ended with an error after the leadership was over", c.attr(l), "cause", over, "error", err)
+	}
+	return true, nil
+}
+
+// lead calls lead and gives the leadership up, whether lead returns or not.
+// over is why the leadership had ended when lead returned, nil if it had not.
+func (c *Candidate) lead(l *Leadership, lead func(context.Context, *Leadership) error) (over, err error) {
+	defer c.giveUp(l)
+	c.logger().Debug("elected", c.attr(l))
+	if f := c.trace().Elected; f != nil {
+		f(l)
+	}
+	defer c.watch(l)()
+	err = lead(l.ctx, l)
+	return l.Err(), err
+}
+
+func (c *Candidate) giveUp(l *Leadership) {
+	err := l.lease.Unlock()
+	if err != nil && !errors.Is(err, baton.ErrLost) { // losses are the Locker's to log
+		c.logger().Warn("leadership could not be given up, it will expire", c.attr(l), "error", err)
+	}
+}
+
+// watch reports a lead that goes on after its context has ended. It does so
+// until the function that it returns is called.
+func (c *Candidate) watch(l *Leadership) (returned func()) {
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-l.ctx.Done():
+		case <-done:
+			return
+		}
+		for since, pause := time.Now(), lateAfter; ; pause = min(2*pause, lateEvery) {
+			select {
+			case <-time.After(pause):
+			case <-done:
+				return
+			}
+			late := time.Since(since)
+			c.logger().Error("leader goes on after its context has ended", c.attr(l), "since", late, "cause", context.Cause(l.ctx))
+			if f := c.trace().Late; f != nil {
+				f(l, late)
+			}
+		}
+	}()
+	return func() { close(done); <-stopped }
+}
+
+func (c *Candidate) logger() *slog.Logger {
+	if c.Logger != nil {
+		return c.Logger
+	}
+	return slog.Default()
+}
+
+func (c *Candidate) trace() *Trace {
+	if c.Trace != nil {
+		return c.Trace
+	}
+	return &Trace{}
+}
+
+func (c *Candidate) attr(l *Leadership) slog.Attr {
+	return slog.Group("election", "name", c.Name, "token", l.Token())
+}
+
+// endOf says why ctx has ended: errors.Is finds its error and its cause.
+func endOf(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// A Leadership is the time that a candidate leads, from its election to its
+// end. All methods are safe for concurrent use.
+type Leadership struct {
+	lease  *baton.Lease
+	ctx    context.Context // that of lead
+	resign context.CancelCauseFunc
+}
+
+// Token is the fencing token: positive, and higher than that of every earlier
+// leadership of the name. It never changes. Pass it to what the leader changes.
+// It may exceed 2⁵³: in JSON and JavaScript it must be a string.
+func (l *Leadership) Token() int64 { return l.lease.Token() }
+
+// IsLeader reports whether the leadership may be believed in at this instant:
+// no other candidate has the same answer. It looks at the clock, not only at
+// what has been noticed, so that a process that was stopped for long gets the
+// right answer from its first call; it does not ask the store, and so learns of
+// a lock that an operator broke at its next renewal. It is false from the call
+// of Resign on, and from the end of Run's context, though others are elected
+// only after lead has returned.
+//
+// What it does not promise is that the answer still holds when it is used: see
+// Token.
+func (l *Leadership) IsLeader() bool { return l.Err() == nil }
+
+// Err is nil while IsLeader is true, and then why the leadership ended: a
+// *baton.LostError, ErrResigned, or the cause of the end of Run's context.
+func (l *Leadership) Err() error {
+	if l.ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(l.ctx)
+}
+
+// Deadline is when the leadership ends unless it is renewed before, which
+// happens by itself, every third of the TTL. Of a leadership that was lost it is
+// not later than now.
+func (l *Leadership) Deadline() time.Time { return l.lease.Deadline() }
+
+// Resign ends the leadership's context with the cause ErrResigned. The
+// leadership passes to the next in line when lead has returned; this candidate
+// stands again, behind those who wait. Called again, or after the end, it does
+// nothing. It does not block.
+func (l *Leadership) Resign() { l.resign(ErrResigned) }
+
+// Claim lets the SQL stores' InTx commit a transaction only while the
+// leadership stands. See baton.Lease.Claim.
+func (l *Leadership) Claim() (driver.Claim, error) { return l.lease.Claim() }

@@ -27,8 +27,8 @@ func blocks(t *testing.T, language string) (found []string) {
 func TestReadmeGoCompiles(t *testing.T) {
 	t.Parallel()
 	found := blocks(t, "go")
-	if len(found) != 3 {
-		t.Fatalf("README.md has %d Go blocks, want 3", len(found))
+	if len(found) != 4 {
+		t.Fatalf("README.md has %d Go blocks, want 4", len(found))
 	}
 	src := `package readme
 
@@ -38,11 +38,14 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/election"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit"
 )
 
 type document struct{}
+
+func serve(context.Context, int64) error { return nil }
 
 func post(context.Context, document, int64) error { return nil }
 
@@ -58,6 +61,11 @@ func second(ctx context.Context, locks *baton.Locker) error {
 func third(ctx context.Context) error {
 ` + found[2] + `
 	fmt.Println(r)
+	return err
+}
+
+func fourth(ctx context.Context, locks *baton.Locker) error {
+` + found[3] + `
 	return err
 }
 `

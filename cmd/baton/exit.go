@@ -54,6 +54,20 @@ const exitTableRun = `Exit codes:
   128+n     signal n came while waiting for the lock
 `
 
+const exitTableElect = `Exit codes:
+  the command's own, or 128+n if signal n ended it
+  0         --observe was ended
+  64        wrong usage
+  69        the store cannot be reached
+  75        not elected within --wait
+  78        wrong configuration: store URL, or something the store cannot do
+  79        leadership lost, the command was stopped, and --once or a signal kept it from
+            standing again
+  125       baton itself failed
+  126, 127  the command cannot be executed, is not found
+  128+n     signal n came while waiting to be elected
+`
+
 // exit is an error that knows the code of the process. A nil err says that
 // everything was said already.
 type exit struct {

@@ -71,20 +71,7 @@ is killed; what the command has started does not then.
 	f.BoolVar(&r.skipOK, "skip-ok", false, "exit with 0 if the lock was not acquired")
 	cmd.MarkFlagsMutuallyExclusive("conflict-exit-code", "skip-ok")
 
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		dash := cmd.ArgsLenAtDash()
-		switch {
-		case len(args) == 0 || dash == 0:
-			return usage("KEY is missing: baton run KEY -- COMMAND")
-		case len(args) == 1:
-			return usage("the command is missing: baton run %s -- COMMAND", shellWord(args[0]))
-		case dash < 0:
-			return usage(`put "--" between the key and the command: baton run %s -- %s …`, shellWord(args[0]), shellWord(args[1]))
-		case dash > 1:
-			return usage("one KEY is enough: what is %q?", safe(args[1]))
-		}
-		return nil
-	}
+	cmd.Args = keyAndCommand("KEY")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, args []string) error {
 			if err := r.check(cmd, args[0]); err != nil {
@@ -95,6 +82,24 @@ is killed; what the command has started does not then.
 	}
 	cmd.ValidArgsFunction = a.completeRun
 	return cmd
+}
+
+// keyAndCommand demands a name, which is called what, and a command behind "--".
+func keyAndCommand(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		dash, path := cmd.ArgsLenAtDash(), cmd.CommandPath()
+		switch {
+		case len(args) == 0 || dash == 0:
+			return usage("%s is missing: %s %[1]s -- COMMAND", what, path)
+		case len(args) == 1:
+			return usage("the command is missing: %s %s -- COMMAND", path, shellWord(args[0]))
+		case dash < 0:
+			return usage(`put "--" between the %s and the command: %s %s -- %s …`, strings.ToLower(what), path, shellWord(args[0]), shellWord(args[1]))
+		case dash > 1:
+			return usage("one %s is enough: what is %q?", what, safe(args[1]))
+		}
+		return nil
+	}
 }
 
 func (r *running) check(cmd *cobra.Command, key string) error {
@@ -123,11 +128,7 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return err
 	}
 	owner := ownerName(os.Getpid())
-	locks, store, err := a.open(ctx, baton.Config{
-		TTL:    r.ttl,
-		Margin: r.ttl/10 + r.grace,
-		Owner:  owner,
-	}, r.checkTTL)
+	locks, store, err := a.open(ctx, r.config(owner), r.checkTTL)
 	if err != nil {
 		return err
 	}
@@ -136,12 +137,8 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		a.say("store %s is not shared with other processes: this lock keeps nobody out", store.Traits().Store)
 	}
 
-	sigs, stop := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
-		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+	sigs, stop := listenForCommand()
 	defer stop()
-	// A message that nobody reads must not end us before the command.
-	_, stopPipe := listen(syscall.SIGPIPE)
-	defer stopPipe()
 	lease, err := a.acquire(locks, key, owner, &r.asking, sigs)
 	if err != nil {
 		if codeOf(err) == exitNotAcquired {
@@ -162,6 +159,21 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 	return nil
 }
 
+// config leaves time to stop the command before the store can give an expired
+// lock away.
+func (r *running) config(owner string) baton.Config {
+	return baton.Config{TTL: r.ttl, Margin: r.ttl/10 + r.grace, Owner: owner}
+}
+
+// listenForCommand subscribes to the signals that are passed on to a command.
+func listenForCommand() (sigs chan os.Signal, stop func()) {
+	sigs, stopSigs := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+	// A message that nobody reads must not end us before the command.
+	_, stopPipe := listen(syscall.SIGPIPE)
+	return sigs, func() { stopSigs(); stopPipe() }
+}
+
 // skipped is the end of a run that did not get the lock.
 func (r *running) skipped(a *app, err error) error {
 	if r.skipOK {
@@ -179,6 +191,7 @@ type ending struct {
 	code int
 	err  error // why it could not be started
 	lost error // the lease was lost and the command stopped
+	last bool  // and is not to be started again: a signal asked it to end, or something of it is left
 }
 
 // hold runs the command while the lease lasts. When it returns, nothing of
@@ -209,6 +222,7 @@ func (a *app) hold(lease *baton.Lease, path string, command []string, r *running
 	}
 	trust := newTrust(lease)
 	defer trust.timer.Stop()
+	told := false // to end, by a signal
 	for {
 		select {
 		case <-child.Done():
@@ -221,7 +235,7 @@ func (a *app) hold(lease *baton.Lease, path string, command []string, r *running
 			err := lease.Err()
 			a.complain("%s; the command was stopped", explain(err))
 			a.stopped(outcome)
-			return ending{lost: err}
+			return ending{lost: err, last: told || outcome.Left}
 		case <-maxHold:
 			outcome := child.Stop(r.grace)
 			a.say("the lock was held for %v: the command was stopped", r.maxHold)
@@ -231,6 +245,7 @@ func (a *app) hold(lease *baton.Lease, path string, command []string, r *running
 			}
 			return ending{code: exitMaxHold}
 		case s := <-sigs:
+			told = told || ends(s)
 			child.Signal(s)
 		case s := <-moreSigs:
 			child.Signal(s)

@@ -78,6 +78,9 @@ What a store promises, and what makes yours unsafe or slow: baton doctor URL`,
 		Use:   "exit-codes",
 		Short: "What the exit codes mean",
 		Long: "baton run\n\n" + exitTableRun + `
+baton elect
+
+` + exitTableElect + `
 baton limit
 
 ` + exitTableLimit + `

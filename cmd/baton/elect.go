@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/election"
+)
+
+// electing are the flags of "baton elect".
+type electing struct {
+	running
+	value string
+	once  bool
+
+	observe bool
+	limit   time.Duration
+}
+
+func (a *app) electCommand() *cobra.Command {
+	e := &electing{}
+	cmd := &cobra.Command{
+		Use:   "elect [flags] NAME -- COMMAND [ARG…]",
+		Short: "Run a command on one machine at a time, as its leader",
+		Long: `Stands for the election NAME and runs the command while this process leads. When
+leadership is lost (the store is out of reach, somebody broke the lock) the command is
+stopped before anybody else can be elected, and baton stands again, behind those
+who wait. When the command ends by itself, leadership passes on and baton
+ends with the command's exit code. An election is the lock of the same name:
+"baton show NAME" shows the leader and who comes next.
+
+The command is started, stopped and signalled as by "baton run", and finds in its
+environment
+
+  BATON_KEY     the name of the election
+  BATON_TOKEN   the fencing token: a number that rises with every leadership
+  BATON_OWNER   what observers see: --value
+  BATON_HELD    true
+
+With --observe no command is run: each change of the leader is printed as a line, the
+present one first, until Ctrl-C ends it with exit code 0. What happens within
+half a second is merged into one change. With -o json a line is an object: time,
+name, led, and if true, value, token (a string), and age and remaining in seconds.
+
+` + exitTableElect,
+		Example: `  baton elect scheduler -- ./scheduler
+  baton elect --value "$(hostname):8080" api -- ./api-server
+  baton elect --observe -o json api | jq -r 'select(.led) | .value'`,
+	}
+	f := cmd.Flags()
+	f.StringVar(&e.value, "value", "", "what observers see of the leader, such as its address (default: host:pid)")
+	f.BoolVar(&e.once, "once", false, "do not stand again when leadership is lost")
+	f.DurationVarP(&e.wait, "wait", "w", 0, "wait at most so long to be elected (default: for ever)")
+	f.DurationVar(&e.ttl, "ttl", baton.DefaultTTL, "how long a leader that crashed keeps others from being elected")
+	f.DurationVarP(&e.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
+	f.BoolVar(&e.observe, "observe", false, "print each change of the leader instead")
+	f.DurationVar(&e.limit, "for", 0, "with --observe: end after so long (default: never)")
+	a.queryFlags(cmd)
+	for _, of := range []string{"value", "once", "wait", "ttl", "grace"} {
+		cmd.MarkFlagsMutuallyExclusive("observe", of)
+	}
+
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if e.observe {
+			return oneArg("NAME")(cmd, args)
+		}
+		for _, of := range []string{"for", "output"} {
+			if cmd.Flags().Changed(of) {
+				return usage("--%s goes with --observe", of)
+			}
+		}
+		return keyAndCommand("NAME")(cmd, args)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return does(func(ctx context.Context, args []string) error {
+			if e.observe {
+				return a.observe(ctx, args[0], e.limit, cmd.Flags().Changed("for"))
+			}
+			if err := e.check(cmd, args[0]); err != nil {
+				return err
+			}
+			return a.elect(ctx, args[0], args[1:], e)
+		})(cmd, args)
+	}
+	cmd.ValidArgsFunction = a.completeRun
+	return cmd
+}
+
+// elect stands and leads until the command has ended.
+func (a *app) elect(ctx context.Context, name string, command []string, e *electing) error {
+	path, err := find(command[0])
+	if err != nil {
+		return err
+	}
+	owner := e.value
+	if owner == "" {
+		owner = ownerName(os.Getpid())
+	}
+	locks, store, err := a.open(ctx, e.config(owner), e.checkTTL, func(t driver.Traits) error { return checkValue(name, owner, t) })
+	if err != nil {
+		return err
+	}
+	defer shut(store)
+	if !store.Traits().Processes {
+		a.say("store %s is not shared with other processes: nobody else can be elected", store.Traits().Store)
+	}
+	sigs, stop := listenForCommand()
+	defer stop()
+	for {
+		lease, err := a.stand(locks, name, owner, e, sigs)
+		if err != nil {
+			return err
+		}
+		a.say("elected with token %d", lease.Token())
+		end := a.hold(lease, path, command, &e.running, owner, sigs)
+		if err := lease.Unlock(); err != nil && end.lost == nil {
+			a.complain("%s", explain(err))
+		}
+		switch {
+		case end.lost == nil && (end.err != nil || end.code != 0):
+			return &exit{end.code, end.err}
+		case end.lost == nil:
+			return nil
+		case e.once || end.last:
+			return &exit{exitLost, nil}
+		}
+		a.say("standing for election again")
+	}
+}
+
+// stand waits until this process is elected. While the store is out of reach,
+// which may be why leadership was lost, it goes on trying.
+func (a *app) stand(locks *baton.Locker, name, owner string, e *electing, sigs <-chan os.Signal) (*baton.Lease, error) {
+	until := time.Now().Add(e.wait)
+	for k := e.asking; ; {
+		lease, err := a.acquire(locks, name, owner, &k, sigs)
+		if codeOf(err) != exitUnavailable {
+			return lease, err
+		}
+		if k.wait = time.Until(until); k.waits && k.wait <= 0 {
+			return nil, err
+		}
+		a.complain("%s; trying on", explain(err))
+	}
+}
+
+// checkValue refuses what the store cannot show to observers.
+func checkValue(name, value string, t driver.Traits) error {
+	claim := driver.Claim{Key: name, ID: "-", Owner: value, Weight: driver.Whole, Capacity: driver.Whole}
+	err := driver.CheckRequest(driver.Request{Claim: claim, TTL: max(time.Minute, t.MinTTL)}, t)
+	if bad, ok := errors.AsType[*driver.RequestError](err); ok && bad.Field == "owner" {
+		return usage("--value: %s", bad.Reason)
+	}
+	return nil
+}
+
+// observe prints the leaders of name as they change.
+func (a *app) observe(ctx context.Context, name string, limit time.Duration, limited bool) error {
+	asJSON, err := a.json()
+	if err != nil {
+		return err
+	}
+	if err := driver.CheckKey(name); err != nil {
+		return usage("%w", err)
+	}
+	if limit < 0 || limited && limit == 0 {
+		return usage("--for %v: it is a duration above zero", limit)
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT)
+	defer stop()
+	locks, store, err := a.open(ctx, baton.Config{}, outlives)
+	if err != nil {
+		return err
+	}
+	defer shut(store)
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	failing, first := false, true
+	for term, err := range election.Observe(ctx, locks, name) {
+		switch {
+		case err != nil && (first || errors.Is(err, baton.ErrUnsupported)):
+			return err
+		case err != nil:
+			// A fail-over ends by itself; somebody who observes wants to see
+			// that, too.
+			a.complain("%s; observing on", explain(err))
+			failing = true
+			continue
+		case failing:
+			a.say("the store answers again")
+			failing = false
+		}
+		first = false
+		if err := a.printTerm(name, term, asJSON); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// termView is a change of leader in JSON.
+type termView struct {
+	Time      time.Time `json:"time"`
+	Name      string    `json:"name"`
+	Led       bool      `json:"led"`
+	Value     string    `json:"value,omitempty"`
+	Token     string    `json:"token,omitempty"`
+	Age       *float64  `json:"age,omitempty"`
+	Remaining *float64  `json:"remaining,omitempty"`
+}
+
+func (a *app) printTerm(name string, term election.Term, asJSON bool) error {
+	now := time.Now()
+	if asJSON {
+		v := termView{Time: now.Round(time.Millisecond).UTC(), Name: name, Led: term.Led, Value: term.Value}
+		if term.Token != 0 {
+			v.Token = strconv.FormatInt(term.Token, 10)
+		}
+		if term.Led {
+			left := seconds(term.Remaining)
+			v.Remaining = &left
+		}
+		if term.Led && term.Age >= 0 {
+			age := seconds(term.Age)
+			v.Age = &age
+		}
+		return printJSON(a.stdout, v, false)
+	}
+	text := "nobody leads"
+	if term.Led {
+		text = ownerLabel(term.Value, false) + " leads"
+		if term.Token != 0 {
+			text += fmt.Sprintf(", token %d", term.Token)
+		}
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s %s\n", now.Format("15:04:05.000"), text)
+	return err
+}

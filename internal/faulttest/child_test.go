@@ -30,6 +30,13 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(limitEnv); url != "" {
 		limitMain(url)
 	}
+	if url := os.Getenv(candidateEnv); url != "" {
+		if err := candidateMain(url, os.Args[1], os.Args[2], os.Args[3], os.Args[4] == "true"); err != nil && !errors.Is(err, context.Canceled) {
+			fmt.Fprintln(os.Stderr, "candidate:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if url := os.Getenv(childEnv); url != "" {
 		if err := childMain(url, os.Args[1], os.Args[2]); err != nil {
 			fmt.Println("error", err)

@@ -212,13 +212,19 @@ func measureDecisions(n, keys, batch int) func(context.Context, *bench, *workloa
 			all[i] = b.env.key(w.name, rv.name)
 		}
 		return func(i int) func() string {
-			at := i * keys / n
+			next := new(place) // in a cache line of its own, or the goroutines would wait for each other here
+			next.at = i * keys / n
 			return func() string {
-				at = (at + 7919) % keys // a prime: all keys, in no order that a cache likes
-				return all[at]
+				next.at = (next.at + 7919) % keys // a prime: all keys, in no order that a cache likes
+				return all[next.at]
 			}
 		}
 	})
+}
+
+type place struct {
+	at int
+	_  [128]byte
 }
 
 // measureRate lets n goroutines lock and unlock without meeting on purpose.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
@@ -179,10 +180,40 @@ var memoryLimitRivals = []rival{
 	},
 	{
 		name:  "baton",
-		about: "Baton's token bucket on memstore, with its whole result",
+		about: "Baton's token bucket on memstore, asked for what x/time answers, a yes or a no (Allowed), by name, with a context",
+		open: func(*env, int) (*room, error) {
+			store := memstore.New()
+			l, err := ratelimit.New(store, ratelimit.TokenBucket(limitMany, time.Second, limitMany))
+			return &room{seat: common(deciding(func(ctx context.Context, key string) (bool, error) {
+				return l.Allowed(ctx, key)
+			})), close: func() { _ = store.Close() }}, err
+		},
+	},
+	{
+		name:  "baton-result",
+		about: "the same with the whole result (Allow): what remains, when there is more, when all is back",
 		open: func(*env, int) (*room, error) {
 			store := memstore.New()
 			return limiterRoom(store, ratelimit.TokenBucket(limitMany, time.Second, limitMany), func() { _ = store.Close() })
+		},
+	},
+	{
+		name:  "floor",
+		about: "the least that an exact decision takes: a look at the monotonic clock and a compare-and-swap, on one number for all keys, which are not looked at",
+		open: func(*env, int) (*room, error) {
+			var full atomic.Int64
+			start := time.Now()
+			return memoryRoom(func(context.Context, string) (bool, error) {
+				for {
+					now, was := int64(time.Since(start)), full.Load()
+					if was-now > int64(time.Second) {
+						return false, nil
+					}
+					if full.CompareAndSwap(was, max(was, now)+int64(time.Second)/limitMany) {
+						return true, nil
+					}
+				}
+			}), nil
 		},
 	},
 	{
@@ -262,7 +293,7 @@ func limitWorkloads() []*workload {
 		}
 		all = append(all, &workload{
 			name: fmt.Sprintf("limit-memory-k%d", keys), title: "In process: a rate limit, two goroutines, " + of,
-			system: "limit-memory", base: "x/time", names: []string{"x/time", "baton", "go-limiter", "uber"},
+			system: "limit-memory", base: "x/time", names: []string{"x/time", "baton", "baton-result", "go-limiter", "uber", "floor"},
 			columns: localDecisionColumns, measure: oneByOne(measureDecisions(2, keys, 1000)),
 		})
 	}

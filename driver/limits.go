@@ -34,7 +34,16 @@ type LocalLimits interface {
 type PreparedLimit interface {
 	// Take is Limits.Take with TakeIfAllowed, one key, and nothing else. It
 	// returns when the decision was made, in microseconds since 1970.
-	Take(key string, cost int64) (d Decision, at int64, err error)
+	Take(key string, cost int64) (d PreparedDecision, at int64, err error)
+}
+
+// PreparedDecision is what a Decision says of a limit that nobody waits for. It
+// is small enough to be returned in registers.
+type PreparedDecision struct {
+	Remaining int64
+	Retry     time.Duration // 0 if it is allowed
+	Next      time.Duration
+	Reset     time.Duration
 }
 
 // Algorithm is a way to count.

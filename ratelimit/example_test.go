@@ -27,6 +27,24 @@ func ExampleLimiter_Allow() {
 	// false 0
 }
 
+func ExampleLimiter_Allowed() {
+	limiter, err := ratelimit.New(memstore.New(), ratelimit.TokenBucket(1, time.Hour, 2))
+	if err != nil {
+		panic(err)
+	}
+	for range 3 {
+		ok, err := limiter.Allowed(context.Background(), "log/disk is full")
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(ok)
+	}
+	// Output:
+	// true
+	// true
+	// false
+}
+
 // What a request to a model costs is known when it is over.
 func ExampleLimiter_Reserve() {
 	limiter, err := ratelimit.New(memstore.New(),

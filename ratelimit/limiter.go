@@ -146,10 +146,32 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, er
 	if err != nil {
 		return r, wrap("ask about", key, err)
 	}
-	r.OK, r.Key, r.Cost, r.At = d.OK, key, n, time.UnixMicro(at)
+	r.OK, r.Key, r.Cost, r.At = d.Retry == 0, key, n, time.UnixMicro(at)
 	r.RetryAfter, r.NextAfter, r.ResetAfter, r.Remaining = d.Retry, d.Next, d.Reset, d.Remaining
 	r.Limit, r.Period = p.capacity, p.period
 	return r, nil
+}
+
+// Allowed is Allow for those who need a yes or a no and nothing else: within this
+// process (memstore) that is a good part of what a decision costs. Where a yes
+// means to wait for a turn it is refused, with a *LimitError: see Queues.
+func (l *Limiter) Allowed(ctx context.Context, key string) (bool, error) {
+	p := l.plan.Load()
+	if p.quick == nil || l.batching != nil {
+		if l.Queues() {
+			return false, &LimitError{Key: key, Reason: "Allowed cannot tell when the turn in a leaky bucket comes: Allow and Wait do"}
+		}
+		r, err := l.AllowN(ctx, key, 1)
+		return r.OK, err
+	}
+	if err := ctx.Err(); err != nil {
+		return false, wrap("ask about", key, err)
+	}
+	d, _, err := p.quick.Take(key, 1)
+	if err != nil {
+		return false, wrap("ask about", key, err)
+	}
+	return d.Retry == 0, nil
 }
 
 // Peek tells how a key stands. It takes nothing and adds no key.

@@ -184,6 +184,91 @@ func TestLimitsAreChecked(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
+// Allowed says what Allow says, whichever way it takes to the store.
+func TestAllowed(t *testing.T) {
+	bucket := ratelimit.TokenBucket(2, time.Second, 3)
+	for name, opts := range map[string][]ratelimit.Option{
+		"prepared":       {bucket},
+		"per call":       {bucket.PerCall()},
+		"named":          {bucket.Named("a")},
+		"another window": {ratelimit.SlidingWindow(3, time.Second)},
+		"a calendar":     {ratelimit.PerDay(3, time.UTC)},
+		"several":        {bucket.Named("a"), ratelimit.FixedWindow(7, time.Minute).Named("b")},
+		"batches":        {bucket, ratelimit.InBatches(2, time.Second, 1, 2)},
+	} {
+		for _, far := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, far), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					open := func() driver.Limits {
+						if far {
+							return struct{ driver.Limits }{memstore.New()} // prepares nothing
+						}
+						return memstore.New()
+					}
+					one, other := limiter(t, open(), opts...), limiter(t, open(), opts...)
+					yes := 0
+					for step := range 30 {
+						want := allow(t, one, "k", 1)
+						ok, err := other.Allowed(t.Context(), "k")
+						if ok != want.OK || err != nil {
+							t.Fatalf("step %d: %v, %v; Allow says %+v", step, ok, err, want)
+						}
+						if ok {
+							yes++
+						}
+						time.Sleep(100 * time.Millisecond)
+					}
+					if yes < 3 || yes == 30 {
+						t.Errorf("%d of 30 were allowed", yes)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestAllowedRefusesToAsk(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	closed := memstore.New()
+	closed.Close()
+	bucket := ratelimit.TokenBucket(1, time.Hour, 1)
+	l := limiter(t, memstore.New(), bucket)
+	var bad *ratelimit.KeyError
+	if ok, err := l.Allowed(t.Context(), ""); ok || !errors.As(err, &bad) {
+		t.Errorf("no key: %v, %v", ok, err)
+	}
+	if ok, err := l.Allowed(ended, "k"); ok || !errors.Is(err, context.Canceled) {
+		t.Errorf("an ended context: %v, %v", ok, err)
+	}
+	if ok, err := limiter(t, closed, bucket).Allowed(t.Context(), "k"); ok || !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("a closed store: %v, %v", ok, err)
+	}
+	var limit *ratelimit.LimitError
+	queue := limiter(t, memstore.New(), ratelimit.LeakyBucket(1, time.Hour, time.Hour))
+	if ok, err := queue.Allowed(t.Context(), "k"); ok || !errors.As(err, &limit) {
+		t.Errorf("a queue: %v, %v", ok, err)
+	}
+	for _, l := range []*ratelimit.Limiter{l, queue} {
+		if r := allow(t, l, "k", 1); !r.OK || r.Wait != 0 {
+			t.Errorf("something was taken: %+v", r)
+		}
+	}
+}
+
+func TestDecisionsInMemoryAllocateNothing(t *testing.T) {
+	l := limiter(t, memstore.New(), ratelimit.TokenBucket(1, time.Hour, 100))
+	for range 2 { // until it is used up
+		if n := testing.AllocsPerRun(100, func() {
+			l.Allow(t.Context(), "k")
+			l.Allowed(t.Context(), "k")
+		}); n != 0 {
+			t.Errorf("%v allocations", n)
+		}
+	}
+}
+
 // Those who wait are let in one by one, in the order in which they came.
 func TestWait(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{

@@ -3,6 +3,7 @@ package memstore
 import (
 	"hash/maphash"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -24,15 +25,17 @@ type bucketLimit struct {
 	s      *Store
 	rule   driver.Limit
 	rate   *rate.Bucket
+	burst  int64
 	tokens int64
 	period int64
 	full   int64 // units that an empty bucket takes to fill
+
+	byTokens, byPeriod divisor
 }
 
-// bucket is what is kept of one key. What changes lies elsewhere: to find a
-// bucket must not wait for those who take from it.
+// bucket is what is kept of one key. Only full changes.
 type bucket struct {
-	full  *atomic.Int64 // when it is full, in units since Store.base; or gone
+	full  atomic.Int64 // when it is full, in units since Store.base; or gone
 	limit *bucketLimit
 	key   string
 }
@@ -44,15 +47,14 @@ const gone = math.MinInt64
 // hold nothing.
 type buckets struct {
 	slots []atomic.Pointer[bucket]
-	used  int // slots that are not nil
+	tags  []uint32 // a part of the hash of what is in each slot, which saves looking at other keys
+	used  int      // slots that are not nil
 }
 
+func tagOf(hash uint64) uint32 { return uint32(hash >> 32) }
+
 // removed fills the slots of buckets that were taken out.
-var removed = func() *bucket {
-	b := &bucket{full: new(atomic.Int64)}
-	b.full.Store(gone)
-	return b
-}()
+var removed = new(bucket)
 
 // maxTokens bounds how fine a unit is, so that a century of them can be counted.
 const maxTokens = 2500
@@ -64,80 +66,98 @@ func (s *Store) Prepare(l driver.Limit) driver.PreparedLimit {
 	if err != nil || !ok || b.Queue || b.Tokens > maxTokens || b.Burst > math.MaxInt64/4/b.Period {
 		return nil
 	}
-	return &bucketLimit{s: s, rule: l, rate: b, tokens: b.Tokens, period: b.Period, full: b.Burst * b.Period}
+	return &bucketLimit{
+		s: s, rule: l, rate: b, burst: b.Burst, tokens: b.Tokens, period: b.Period, full: b.Burst * b.Period,
+		byTokens: divideBy(b.Tokens), byPeriod: divideBy(b.Period),
+	}
 }
 
 // Take implements driver.PreparedLimit.
-func (b *bucketLimit) Take(key string, cost int64) (d driver.Decision, at int64, err error) {
+func (b *bucketLimit) Take(key string, cost int64) (d driver.PreparedDecision, at int64, err error) {
 	s := b.s
-	if cost <= 0 || cost > b.rate.Burst || s.closed.Load() {
+	if cost <= 0 || cost > b.burst || s.closed.Load() {
 		return b.slow(key, cost)
 	}
 	hash := maphash.String(s.seed, key)
+	at = s.now().Microseconds() // before the bucket is in the cache: others want it too
 	e := s.limits[hash%numShards].buckets.Load().find(hash, key)
-	at = s.now().Microseconds()
 	if e == nil || e.limit != b {
 		if e, at = b.enter(hash, key); e == nil {
 			return b.slow(key, cost)
 		}
 	}
-	now := (at - s.base) * b.tokens
+	need := cost * b.period
 	for {
 		full := e.full.Load()
 		if full == gone {
 			return b.slow(key, cost)
 		}
-		used := max(full-now, 0)
-		if used > b.full { // this goroutine was stopped after it had looked at the clock
-			at = s.now().Microseconds()
-			now = (at - s.base) * b.tokens
-			continue
-		}
-		over := used + cost*b.period - b.full
+		used := b.used(full, at)
+		over := used + need - b.full
 		if over > 0 {
-			d.Retry = b.micros(over)
-			b.describe(&d, used)
-			return d, at, nil
+			// Perhaps only because others took after this goroutine had looked
+			// at the clock: a no counts from a look after that.
+			at = s.now().Microseconds()
+			used = b.used(full, at)
+			if over = used + need - b.full; over > 0 {
+				return b.describe(used, b.micros(over)), at, nil
+			}
 		}
-		if e.full.CompareAndSwap(full, now+over+b.full) {
-			d.OK = true
-			b.describe(&d, over+b.full)
-			return d, at, nil
+		if e.full.CompareAndSwap(full, (at-s.base)*b.tokens+used+need) {
+			return b.describe(used+need, 0), at, nil
 		}
 	}
 }
 
-// describe says how a bucket stands of which so much is used.
-func (b *bucketLimit) describe(d *driver.Decision, used int64) {
-	d.Remaining = (b.full - used) / b.period
-	if used > 0 {
-		d.Reset = b.micros(used)
-		d.Next = b.micros(used + (d.Remaining+1)*b.period - b.full)
+// used is how much of a bucket is used at a moment, that is full at another.
+func (b *bucketLimit) used(full, at int64) int64 {
+	return max(full-(at-b.s.base)*b.tokens, 0)
+}
+
+// describe says how a bucket stands of which so much is used, which after a
+// decision is never nothing.
+func (b *bucketLimit) describe(used int64, retry time.Duration) driver.PreparedDecision {
+	left := b.byPeriod.of(b.full - used)
+	return driver.PreparedDecision{
+		Remaining: left, Retry: retry, Reset: b.micros(used),
+		Next: b.micros(used + (left+1)*b.period - b.full),
 	}
 }
 
 // micros rounds units up.
 func (b *bucketLimit) micros(units int64) time.Duration {
-	if b.tokens != 1 {
-		units = (units + b.tokens - 1) / b.tokens
+	return micros(b.byTokens.of(units + b.tokens - 1))
+}
+
+// divisor divides by multiplying, which takes a fraction of the time.
+type divisor struct{ by, inverse uint64 }
+
+func divideBy(by int64) divisor { return divisor{uint64(by), math.MaxUint64 / uint64(by)} }
+
+// of is the quotient of n, which is not negative.
+func (d divisor) of(n int64) int64 {
+	q, _ := bits.Mul64(uint64(n), d.inverse) // this, or one less
+	if uint64(n)-q*d.by >= d.by {
+		q++
 	}
-	return micros(units)
+	return int64(q)
 }
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
 // slow is what is not quick: bad requests, buckets in debt, and those that were
 // taken out of the table while somebody looked at them.
-func (b *bucketLimit) slow(key string, cost int64) (driver.Decision, int64, error) {
+func (b *bucketLimit) slow(key string, cost int64) (d driver.PreparedDecision, at int64, err error) {
 	r, err := b.s.known.NewRequest(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: b.rule, Cost: cost}}})
 	if err != nil {
-		return driver.Decision{}, 0, err
+		return d, 0, err
 	}
 	t, err := b.s.take(r)
 	if err != nil {
-		return driver.Decision{}, 0, err
+		return d, 0, err
 	}
-	return t.Limits[0], t.At, nil
+	l := t.Limits[0]
+	return driver.PreparedDecision{Remaining: l.Remaining, Retry: l.Retry, Next: l.Next, Reset: l.Reset}, t.At, nil
 }
 
 // enter finds the key's bucket, or makes one of what is known of the key, and
@@ -163,7 +183,7 @@ func (b *bucketLimit) enter(hash uint64, key string) (e *bucket, at int64) {
 		}
 	}
 	delete(sh.states, key)
-	e = &bucket{full: new(atomic.Int64), limit: b, key: strings.Clone(key)}
+	e = &bucket{limit: b, key: strings.Clone(key)}
 	e.full.Store((us-b.s.base)*b.tokens + parts)
 	b.s.putIn(sh, hash, e, at)
 	return e, at
@@ -177,7 +197,7 @@ func (t *buckets) find(hash uint64, key string) *bucket {
 	mask := uint64(len(t.slots) - 1)
 	for i := hash / numShards; ; i++ {
 		e := t.slots[i&mask].Load()
-		if e == nil || e.key == key { // removed has no key
+		if e == nil || t.tags[i&mask] == tagOf(hash) && e.key == key { // removed has no key
 			return e
 		}
 	}
@@ -217,6 +237,7 @@ func (t *buckets) insert(hash uint64, e *bucket) {
 	mask := uint64(len(t.slots) - 1)
 	for i := hash / numShards; ; i++ {
 		if t.slots[i&mask].Load() == nil {
+			t.tags[i&mask] = tagOf(hash) // before anybody looks
 			t.slots[i&mask].Store(e)
 			t.used++
 			return
@@ -249,7 +270,7 @@ func (s *Store) rebuild(old *buckets, at int64) *buckets {
 	for size*3 < (len(live)+1)*5 { // at most three fifths
 		size *= 2
 	}
-	t := &buckets{slots: make([]atomic.Pointer[bucket], size)}
+	t := &buckets{slots: make([]atomic.Pointer[bucket], size), tags: make([]uint32, size)}
 	for _, e := range live {
 		t.insert(maphash.String(s.seed, e.key), e)
 	}

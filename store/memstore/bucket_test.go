@@ -2,6 +2,7 @@ package memstore_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -57,7 +58,9 @@ func TestPreparedSaysTheSame(t *testing.T) {
 				var got driver.Decision
 				at := int64(0)
 				if q.Mode == driver.TakeIfAllowed && q.MaxWait == 0 && r.IntN(4) > 0 {
-					got, at, err = prepare(t, quick, l).Take(key, q.Takes[0].Cost)
+					var p driver.PreparedDecision
+					p, at, err = prepare(t, quick, l).Take(key, q.Takes[0].Cost)
+					got = driver.Decision{OK: p.Retry == 0, Remaining: p.Remaining, Retry: p.Retry, Next: p.Next, Reset: p.Reset}
 				} else {
 					var d driver.Taken
 					d, err = quick.Take(t.Context(), q)
@@ -68,6 +71,30 @@ func TestPreparedSaysTheSame(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestDivide(t *testing.T) {
+	t.Parallel()
+	edges := []int64{0, 1, 2, 3, 7, 99, 100, 2500, 999_983, 1 << 31, 1<<32 - 1, 1 << 32, 1<<53 - 1, 1 << 61, math.MaxInt64 - 1, math.MaxInt64}
+	check := func(n, by int64) {
+		if got := memstore.Divide(n, by); got != n/by {
+			t.Errorf("%d / %d is %d, not %d", n, by, n/by, got)
+		}
+	}
+	for _, n := range edges {
+		for _, by := range edges[1:] {
+			check(n, by)
+			for _, near := range []int64{-1, 0, 1} { // around a multiple
+				if m := n - n%by + near; m >= 0 {
+					check(m, by)
+				}
+			}
+		}
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 100_000 {
+		check(r.Int64()>>r.IntN(63), 1+r.Int64()>>r.IntN(63))
 	}
 }
 
@@ -83,13 +110,13 @@ func TestPreparedIsExact(t *testing.T) {
 		wg.Go(func() {
 			p, o := prepare(t, s, limit), prepare(t, s, other)
 			for i := range 4000 {
-				var d driver.Decision
+				var d driver.PreparedDecision
 				var err error
 				switch {
 				case i%50 == 7:
 					var all driver.Taken
 					all, err = s.Take(t.Context(), driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: limit, Cost: 1}, {Key: fmt.Sprint("l", g), Limit: limit, Cost: 1}}})
-					d.OK = all.OK
+					d.Retry = all.Retry
 				case i%50 == 23:
 					d, _, err = o.Take("k", 1)
 				default:
@@ -98,7 +125,7 @@ func TestPreparedIsExact(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				if d.OK {
+				if d.Retry == 0 {
 					allowed.Add(1)
 				}
 			}
@@ -107,6 +134,48 @@ func TestPreparedIsExact(t *testing.T) {
 	wg.Wait()
 	if n := allowed.Load(); n != 5000 {
 		t.Errorf("%d of 5000 were allowed", n)
+	}
+}
+
+// While tables grow, and others forget what they find in them, a key gives
+// exactly its burst.
+func TestPreparedIsExactInGrowingTables(t *testing.T) {
+	t.Parallel()
+	const (
+		goroutines, keys, burst = 4, 200, 30
+		own                     = 1000 // keys of each goroutine, which make the tables grow
+	)
+	s := memstore.New()
+	limit, brief := bucketOf(1, time.Hour, burst), bucketOf(1, time.Microsecond, 1)
+	allowed := make([]atomic.Int64, keys)
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			p, b := prepare(t, s, limit), prepare(t, s, brief)
+			for i := range own {
+				d, _, err := p.Take(fmt.Sprint("own", g, "/", i), 1)
+				if d.Retry != 0 || d.Remaining != burst-1 || err != nil {
+					t.Errorf("a new key: %+v, %v", d, err)
+				}
+				if _, _, err := b.Take(fmt.Sprint("brief", g, "/", i), 1); err != nil {
+					t.Error(err)
+				}
+				for j := range 4 {
+					k := (i*4 + j + g) % keys
+					if d, _, err := p.Take(fmt.Sprint("shared", k), 1); err != nil {
+						t.Error(err)
+					} else if d.Retry == 0 {
+						allowed[k].Add(1)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for k := range allowed {
+		if n := allowed[k].Load(); n != burst {
+			t.Errorf("%d of %d were allowed to key %d", n, burst, k)
+		}
 	}
 }
 
@@ -127,7 +196,7 @@ func TestPreparedForgets(t *testing.T) {
 			t.Errorf("%d keys are remembered, of which %d have to be", n, keys)
 		}
 		for i := range keys {
-			if d, _, err := slow.Take(fmt.Sprint("slow", i), 1); d.OK || err != nil {
+			if d, _, err := slow.Take(fmt.Sprint("slow", i), 1); d.Retry == 0 || err != nil {
 				t.Fatalf("number %d was forgotten: %+v, %v", i, d, err)
 			}
 		}
@@ -145,7 +214,7 @@ func TestPreparedRefuses(t *testing.T) {
 			t.Errorf("%s is accepted", name)
 		}
 	}
-	if d, _, err := p.Take("k", 6); d.OK || d.Retry != driver.Never || err != nil {
+	if d, _, err := p.Take("k", 6); d.Retry != driver.Never || err != nil {
 		t.Errorf("%+v, %v", d, err)
 	}
 	s.Close()

@@ -66,3 +66,6 @@ func (s *Store) Records() int {
 	defer s.records.mu.Unlock()
 	return len(s.records.states)
 }
+
+// Divide divides as the limits do.
+func Divide(n, by int64) int64 { return divideBy(by).of(n) }

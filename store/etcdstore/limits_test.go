@@ -37,16 +37,20 @@ func limitHarness(addrs ...string) drivertest.LimitHarness {
 // kept counts what is on the server for limits.
 func kept(t drivertest.T, s *Store) (n int64) {
 	t.Helper()
-	for _, dir := range []string{s.prefix + stateDir, s.prefix + memoryDir} {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		resp, err := s.client.Get(ctx, dir, clientv3.WithRange(afterDir(dir)), clientv3.WithCountOnly())
-		cancel()
-		if err != nil {
-			t.Fatalf("count: %v", err)
-		}
-		n += resp.Count
+	return countBelow(t, s, stateDir) + countBelow(t, s, memoryDir)
+}
+
+// countBelow counts the names in one of the store's folders.
+func countBelow(t drivertest.T, s *Store, folder string) int64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	dir := s.prefix + folder
+	resp, err := s.client.Get(ctx, dir, clientv3.WithRange(afterDir(dir)), clientv3.WithCountOnly())
+	if err != nil {
+		t.Fatalf("count: %v", err)
 	}
-	return n
+	return resp.Count
 }
 
 func TestLimitsSingle(t *testing.T) {

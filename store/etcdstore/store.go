@@ -15,7 +15,8 @@ import (
 )
 
 // Store keeps locks in etcd. It implements driver.Store, driver.Watcher,
-// driver.Inspector, driver.Downgrader and driver.Examiner. Use New or Open.
+// driver.Inspector, driver.Downgrader, driver.Examiner, driver.Limits and
+// driver.Records. Use New or Open.
 type Store struct {
 	client  *clientv3.Client
 	kv      pb.KVClient

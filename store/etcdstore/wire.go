@@ -23,6 +23,10 @@ func (k led) Range(ctx context.Context, r *pb.RangeRequest, opts ...grpc.CallOpt
 	return k.KVClient.Range(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
 }
 
+func (k led) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, opts ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+	return k.KVClient.DeleteRange(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
+}
+
 // The requests of etcd's API that the store is made of.
 
 func createRev(name string, rev int64) *pb.Compare {

@@ -1,0 +1,169 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/record"
+)
+
+var _ driver.Records = (*Store)(nil)
+
+// recordDir is the folder of records, which is nobody's place in line: see
+// stateDir. A record is one line of JSON.
+const recordDir = "\trecords/"
+
+func (s *Store) recordName(key string) string { return s.prefix + recordDir + key }
+
+// revokeTime bounds the clean-up behind a call.
+const revokeTime = 2 * time.Second
+
+// A keptRecord is what the server has.
+type keptRecord struct {
+	record.State
+	rev   int64 // mod revision; 0: there is none
+	lease int64
+}
+
+// BeginAttempt implements driver.Records. It reads what there is, asks for a
+// lease that lasts as long as the record is to be kept, and writes: three
+// requests, and three more for each time that somebody else was faster. Times
+// are of the machine that calls, and to be shown to people only.
+func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckBegin(a, keep); err != nil {
+		return driver.Record{}, err
+	}
+	return s.changeRecord(ctx, a.Key, keep, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
+}
+
+// FinishAttempt implements driver.Records, by as many requests as BeginAttempt.
+func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckFinish(a, o, keep); err != nil {
+		return driver.Record{}, err
+	}
+	return s.changeRecord(ctx, a.Key, keep, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
+}
+
+// changeRecord has change decide on what there is until what it makes of that
+// was written. Each change is idempotent, so a write whose answer was lost is
+// for the caller to ask for again.
+func (s *Store) changeRecord(ctx context.Context, key string, keep time.Duration, change func(*record.State, int64) (bool, error)) (driver.Record, error) {
+	for {
+		k, err := s.readRecord(ctx, key)
+		if err != nil {
+			return driver.Record{}, err
+		}
+		now := time.Now().UnixMicro()
+		st := k.State
+		changed, err := change(&st, now)
+		st.Until = 0 // the lease ends it
+		if err != nil || !changed {
+			return st.Record(key, now), err
+		}
+		switch written, err := s.writeRecord(ctx, key, k, st, keep); {
+		case err != nil:
+			return driver.Record{}, err
+		case written:
+			return st.Record(key, now), nil
+		}
+	}
+}
+
+func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err error) {
+	if err := s.ready(ctx); err != nil {
+		return k, err
+	}
+	resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(s.recordName(key))})
+	if err != nil {
+		return k, readFailure(ctx, err)
+	}
+	for _, kv := range resp.Kvs {
+		k.rev, k.lease = kv.ModRevision, kv.Lease
+		if k.State, err = record.Parse(kv.Value); err != nil {
+			return k, fmt.Errorf("etcd: %q: %w", s.recordName(key), err)
+		}
+	}
+	return k, nil
+}
+
+// writeRecord replaces what was read. It reports whether that was still there.
+func (s *Store) writeRecord(ctx context.Context, key string, k keptRecord, st record.State, keep time.Duration) (bool, error) {
+	granted, err := s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds(keep + time.Second)})
+	if err != nil { // at worst there is a lease that nobody uses
+		return false, readFailure(ctx, err)
+	}
+	name := s.recordName(key)
+	resp, err := s.kv.Txn(ctx, &pb.TxnRequest{
+		Compare: only(modRev(name, k.rev)),
+		Success: ops(put(name, string(st.Text()), granted.ID)),
+	})
+	switch {
+	case leaseGone(err): // we stood still for as long as it was to last
+		return false, unavailable(errors.New("the request took longer than the record was to be kept"))
+	case err != nil:
+		return false, failure(ctx, err) // which of the leases is in use is not known
+	case !resp.Succeeded:
+		s.dropLease(granted.ID)
+	case k.lease != 0:
+		s.dropLease(k.lease)
+	}
+	return resp.Succeeded, nil
+}
+
+// dropLease ends a lease on which there is no record any more. If that fails it
+// runs out by itself.
+func (s *Store) dropLease(id int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.work.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, revokeTime)
+		defer cancel()
+		_, _ = s.leaser.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id})
+	})
+}
+
+// FindRecord implements driver.Records by one request.
+func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return driver.Record{}, err
+	}
+	k, err := s.readRecord(ctx, key)
+	if err == nil && k.rev == 0 {
+		err = driver.ErrNoRecord
+	}
+	if err != nil {
+		return driver.Record{}, err
+	}
+	return k.Record(key, 0), nil
+}
+
+// ForgetRecord implements driver.Records by one request.
+func (s *Store) ForgetRecord(ctx context.Context, key string) error {
+	if err := driver.CheckKey(key); err != nil {
+		return err
+	}
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	resp, err := s.kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte(s.recordName(key)), PrevKv: true})
+	if err != nil {
+		return failure(ctx, err)
+	}
+	if resp.Deleted == 0 {
+		return driver.ErrNoRecord
+	}
+	for _, kv := range resp.PrevKvs {
+		if kv.Lease != 0 {
+			s.dropLease(kv.Lease)
+		}
+	}
+	return nil
+}

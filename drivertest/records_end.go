@@ -107,8 +107,11 @@ func recordEndCases() []recordCase {
 					}
 				}
 				// New ones come all the time, as in a service.
-				for i, deadline := 0, time.Now().Add(60*time.Second); ; i++ {
-					t.begin(i, fmt.Sprint("new ", i%10), int64(i+1))
+				for i, deadline := 0, time.Now().Add(60*time.Second); ; {
+					for range 5 {
+						i++
+						t.begin(i, fmt.Sprint("new ", i%10), int64(i))
+					}
 					if kept := t.h.Kept(t, t.all[0]); kept > 0 && kept <= 10 {
 						return
 					} else if time.Now().After(deadline) {
@@ -229,7 +232,7 @@ func recordEndCases() []recordCase {
 				}
 				t.begin(0, "job", 1)
 				c := driver.Claim{Key: "job", ID: driver.NewID(), Owner: "holder", Weight: driver.Whole, Capacity: driver.Whole}
-				g, err := locks.Acquire(t.ctx, driver.Request{Claim: c, TTL: 30 * time.Second})
+				g, err := locks.Acquire(t.ctx, driver.Request{Claim: c, TTL: 10 * time.Second})
 				if err != nil {
 					t.Fatalf("acquire: %v", err)
 				}

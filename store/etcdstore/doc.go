@@ -1,4 +1,4 @@
-// Package etcdstore keeps locks and rate limits in etcd 3.4 or newer, one
+// Package etcdstore keeps locks, rate limits and records in etcd 3.4 or newer, one
 // member or a cluster.
 //
 // # What is on the server
@@ -95,4 +95,13 @@
 // No difference is refused or told of: of two clocks none knows which is wrong.
 // Have them set by NTP; half a second matters to a limit per second and not to
 // one per hour. Taken.At shows by which time a decision was made.
+//
+// # Records
+//
+// The record of an operation is one line of JSON,
+//
+//	<prefix>/<tab>records/<key>
+//
+// on a lease of its own that lasts for as long as it is to be kept, and a second
+// or two more. Like that of a lock it is read and written through the majority.
 package etcdstore

@@ -31,4 +31,16 @@
 // Nothing is ever trusted for longer than the session is known to live by what
 // was committed: a server that was cut off from the others goes on answering
 // reads.
+//
+// # Records
+//
+// The record of an operation is one line of JSON in a persistent node,
+//
+//	<root>/%records/<3 digits>/<key>
+//
+// in one of 4096 folders, because no server lists a folder of very many nodes. It
+// says until when it is kept, by the server's clock, which whoever writes is
+// told; a leader whose clock is ahead of the last one's forgets that much
+// earlier. What has expired is deleted by those who write records later. Every
+// call reads after a sync, so that no server answers what was.
 package zkstore

@@ -31,9 +31,9 @@ type Config struct {
 	ACL []zk.ACL
 }
 
-// Store keeps locks in ZooKeeper. It implements driver.Store, driver.Watcher,
-// driver.Downgrader, driver.Inspector and driver.Examiner, and is safe for
-// concurrent use.
+// Store keeps locks and records in ZooKeeper. It implements driver.Store,
+// driver.Watcher, driver.Downgrader, driver.Inspector, driver.Examiner and
+// driver.Records, and is safe for concurrent use.
 type Store struct {
 	conn    *zk.Conn
 	session *Session
@@ -54,6 +54,10 @@ type Store struct {
 	batch   batcher
 	clock   serverClock
 	plain   atomic.Bool // the servers know no containers
+
+	recordClock recordClock
+	sweeping    atomic.Bool   // records
+	deadFor     time.Duration // see the constant
 
 	mu     sync.Mutex
 	claims map[name]*claim
@@ -80,7 +84,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	}
 	s := &Store{
 		conn: conn, session: session, root: root, acl: cfg.ACL,
-		waiterTTL: driver.WaiterTTL, claimTTL: driver.ClaimTTL,
+		waiterTTL: driver.WaiterTTL, claimTTL: driver.ClaimTTL, deadFor: deadFor,
 		claims: map[name]*claim{}, hints: map[name][]*hint{}, lines: map[string]*crowd{}, tails: map[string]tail{},
 		nodes: map[string]*nodeWatch{}, lost: map[*ghost]struct{}{},
 	}

@@ -1,0 +1,361 @@
+package zkstore
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/record"
+)
+
+var _ driver.Records = (*Store)(nil)
+
+// Records are nodes below folders of a name that no key has, and hold one line
+// of JSON each. There are many folders, as a server cannot list one of more than
+// some ten thousand nodes.
+const (
+	recordsNode   = "%records"
+	recordFolders = 4096
+)
+
+// Nodes that expire by themselves are an option of the server that is off. So a
+// record says until when it is kept, by the server's clock; what has expired is
+// as good as gone, and is deleted by whoever writes records later, a few nodes of
+// some folders at a time.
+const (
+	sweepOneIn   = 4
+	sweepFolders = 8
+	sweepLooks   = 16
+
+	// A record that has expired or was forgotten stays where it is for so long,
+	// which is longer than any session lasts. Versions of nodes begin anew when
+	// a node does: who has read a node and writes it in the same session cannot
+	// meet another of the same version.
+	deadFor = 5 * time.Minute
+
+	// The end of a record that was forgotten: long ago by any clock. When that
+	// was stands where others say when they finished.
+	forgotten = 1
+
+	// How old the last look at the server's clock may be.
+	clockAge = 5 * time.Second
+)
+
+func (s *Store) recordsRoot() string {
+	if s.root == "/" {
+		return "/" + recordsNode
+	}
+	return s.root + "/" + recordsNode
+}
+
+func (s *Store) recordFolder(key string) string {
+	h := fnv.New32a()
+	h.Write([]byte(key))
+	return fmt.Sprintf("%s/%03x", s.recordsRoot(), h.Sum32()%recordFolders)
+}
+
+func (s *Store) recordPath(key string) string { return s.recordFolder(key) + "/" + escape(key) }
+
+// recordClock is what is known of the server's clock.
+type recordClock struct {
+	mu        sync.Mutex
+	said      int64 // ms since 1970
+	sent, got time.Time
+}
+
+// bounds are the earliest and the latest that it can be on the server, in
+// microseconds.
+func (c *recordClock) bounds() (from, to int64, age time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := bootclock.Now()
+	said := 1000 * c.said
+	return said + now.Sub(c.got).Microseconds(), said + 1000 + now.Sub(c.sent).Microseconds(), now.Sub(c.sent)
+}
+
+func (c *recordClock) set(said int64, sent time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.said, c.sent, c.got = said, sent, bootclock.Now()
+}
+
+// recordNow is what time it is on the server, between two bounds. It writes to
+// ask, as only who writes is told.
+func (s *Store) recordNow(ctx context.Context) (from, to int64, err error) {
+	for {
+		from, to, age := s.recordClock.bounds()
+		if age < clockAge {
+			return from, to, nil
+		}
+		stat, t, err := send(ctx, s, true, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(s.recordsRoot(), nil, -1) })
+		switch err {
+		case nil:
+			s.recordClock.set(stat.Mtime, t.sent)
+		case zk.ErrNoNode:
+			if err := s.makeRecordNode(ctx, s.recordsRoot()); err != nil {
+				return 0, 0, err
+			}
+		default:
+			if ctx.Err() == nil {
+				err = unavailable(err) // what it may have done does not matter
+			}
+			return 0, 0, refused("write", s.recordsRoot(), err)
+		}
+	}
+}
+
+// makeRecordNode makes a folder, and the root if there is none.
+func (s *Store) makeRecordNode(ctx context.Context, path string) error {
+	for {
+		_, _, err := send(ctx, s, true, func(c *zk.Conn) (string, error) { return c.Create(path, nil, zk.FlagPersistent, s.acl) })
+		switch {
+		case err == nil || err == zk.ErrNodeExists:
+			return nil
+		case err != zk.ErrNoNode:
+			return refused("create", path, err)
+		}
+		if path == s.recordsRoot() {
+			err = s.makeRoot(ctx)
+		} else {
+			err = s.makeRecordNode(ctx, s.recordsRoot())
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// A keptRecord is what the server has.
+type keptRecord struct {
+	record.State
+	exists  bool
+	version int32
+	link    *link // the session that it was read in
+}
+
+// readRecord reads what the server has, after all that was written before.
+func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err error) {
+	if s.closed.Load() {
+		return k, driver.ErrClosed
+	}
+	path := s.recordPath(key)
+	// A server that is behind answers what was.
+	if err := s.sync(ctx); err != nil && err != zk.ErrNoNode {
+		return k, refused("sync", s.root, err)
+	}
+	n, t, err := send(ctx, s, false, func(c *zk.Conn) (nodeData, error) {
+		data, stat, err := c.Get(path)
+		return nodeData{data, stat}, err
+	})
+	k.link = t.link
+	if err == zk.ErrNoNode {
+		return k, nil
+	} else if err != nil {
+		return k, refused("read", path, err)
+	}
+	k.exists, k.version = true, n.stat.Version
+	if k.State, err = record.Parse(n.data); err != nil {
+		return k, fmt.Errorf("zookeeper node %s: %w", path, err)
+	}
+	return k, nil
+}
+
+// BeginAttempt implements driver.Records. It takes three requests, and one more
+// each few seconds to ask for the time.
+func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckBegin(a, keep); err != nil {
+		return driver.Record{}, err
+	}
+	r, err := s.changeRecord(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
+	if err == nil && rand.N(sweepOneIn) == 0 {
+		s.sweepRecords()
+	}
+	return r, err
+}
+
+// FinishAttempt implements driver.Records.
+func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckFinish(a, o, keep); err != nil {
+		return driver.Record{}, err
+	}
+	return s.changeRecord(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
+}
+
+// changeRecord has change decide on what there is until what it makes of that
+// was written. Each change is idempotent, so a write whose answer was lost is
+// for the caller to ask for again.
+func (s *Store) changeRecord(ctx context.Context, key string, change func(*record.State, int64) (bool, error)) (driver.Record, error) {
+	for {
+		k, err := s.readRecord(ctx, key)
+		if err != nil {
+			return driver.Record{}, err
+		}
+		from, to, err := s.recordNow(ctx)
+		if err != nil {
+			return driver.Record{}, err
+		}
+		st := k.State
+		if !st.Exists(from) {
+			st = record.State{}
+		}
+		st.Until = max(st.Until, to+1) // it exists, which change looks at by the later bound
+		changed, err := change(&st, to)
+		if err != nil {
+			return driver.Record{}, err
+		}
+		if !changed {
+			return k.Record(key, from), nil
+		}
+		switch written, err := s.writeRecord(ctx, key, k, st); {
+		case err != nil:
+			return driver.Record{}, err
+		case written:
+			return st.Record(key, to), nil
+		}
+	}
+}
+
+// writeRecord replaces what was read. It reports whether that was still there.
+func (s *Store) writeRecord(ctx context.Context, key string, k keptRecord, st record.State) (bool, error) {
+	path, text := s.recordPath(key), st.Text()
+	if k.link.id != s.session.link().id {
+		return false, nil // too late to compare versions
+	}
+	var err error
+	if k.exists {
+		_, _, err = send(ctx, s, true, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(path, text, k.version) })
+	} else {
+		_, _, err = send(ctx, s, true, func(c *zk.Conn) (string, error) { return c.Create(path, text, zk.FlagPersistent, s.acl) })
+	}
+	switch err {
+	case nil:
+		return true, nil
+	case zk.ErrBadVersion, zk.ErrNodeExists:
+		return false, nil
+	case zk.ErrNoNode:
+		if !k.exists {
+			err = s.makeRecordNode(ctx, s.recordFolder(key))
+			return false, err
+		}
+		return false, nil
+	}
+	return false, refused("write", path, err)
+}
+
+// FindRecord implements driver.Records.
+func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return driver.Record{}, err
+	}
+	k, err := s.readRecord(ctx, key)
+	if err != nil {
+		return driver.Record{}, err
+	}
+	if !k.exists {
+		return driver.Record{}, driver.ErrNoRecord
+	}
+	from, to, err := s.recordNow(ctx)
+	if err != nil {
+		return driver.Record{}, err
+	}
+	if !k.Exists(from) {
+		return driver.Record{}, driver.ErrNoRecord
+	}
+	return k.Record(key, to), nil
+}
+
+// ForgetRecord implements driver.Records.
+func (s *Store) ForgetRecord(ctx context.Context, key string) error {
+	if err := driver.CheckKey(key); err != nil {
+		return err
+	}
+	for {
+		k, err := s.readRecord(ctx, key)
+		if err != nil {
+			return err
+		}
+		if !k.exists {
+			return driver.ErrNoRecord
+		}
+		from, _, err := s.recordNow(ctx)
+		if err != nil {
+			return err
+		}
+		if !k.Exists(from) {
+			return driver.ErrNoRecord
+		}
+		k.State.Until, k.Finished, k.Result = forgotten, from, nil
+		if written, err := s.writeRecord(ctx, key, k, k.State); written || err != nil {
+			return err
+		}
+	}
+}
+
+// sweepRecords deletes what has expired among a few nodes of some folder, in the
+// background, unless this process is at it already.
+func (s *Store) sweepRecords() {
+	if !s.sweeping.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer s.sweeping.Store(false)
+		ctx, cancel := context.WithTimeout(s.life, 10*time.Second)
+		defer cancel()
+		_ = s.sweepSome(ctx) // what is left will be looked at another time
+	}()
+}
+
+func (s *Store) sweepSome(ctx context.Context) error {
+	folders, _, err := s.children(ctx, s.recordsRoot())
+	if err != nil {
+		return err
+	}
+	rand.Shuffle(len(folders), func(i, j int) { folders[i], folders[j] = folders[j], folders[i] })
+	looks := 0
+	for _, f := range folders[:min(len(folders), sweepFolders)] {
+		n, err := s.sweepFolder(ctx, s.recordsRoot()+"/"+f, sweepLooks-looks)
+		if looks += n; err != nil || looks == sweepLooks {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweepFolder looks at no more than most nodes.
+func (s *Store) sweepFolder(ctx context.Context, folder string, most int) (looks int, err error) {
+	names, _, err := s.children(ctx, folder)
+	if err != nil {
+		return 0, err
+	}
+	from, _, err := s.recordNow(ctx)
+	if err != nil {
+		return 0, err
+	}
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for _, name := range names[:min(len(names), most)] {
+		looks++
+		path := folder + "/" + name
+		n, err := s.get(ctx, path)
+		if err == zk.ErrNoNode {
+			continue
+		} else if err != nil {
+			return looks, err
+		}
+		st, err := record.Parse(n.data)
+		if err != nil || max(st.Until, st.Finished)+s.deadFor.Microseconds() > from {
+			continue // what is no record is not ours to delete
+		}
+		_, _, err = send(ctx, s, true, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(path, n.stat.Version) })
+		if err != nil && err != zk.ErrNoNode && err != zk.ErrBadVersion {
+			return looks, err
+		}
+	}
+	return looks, nil
+}

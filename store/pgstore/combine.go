@@ -13,19 +13,25 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/rate"
 )
 
 const manySQL = `SELECT baton_many_1($1::bytea[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::bigint[], $7::text)`
 
 // combiner sends the acquires and releases of many goroutines in few
-// statements when there are more of them than connections. A statement and a
-// commit for one cost the server several times what they cost for each more.
+// statements when there are more of them than connections; another one does so
+// with decisions about limits. A statement and a commit for one cost the server
+// several times what they cost for each more.
 //
-// Only exclusive claims are combined, of keys that nobody else wants. The
-// statement waits for nobody: what it does not answer is asked for alone.
+// Of locks only exclusive claims are combined, of keys that nobody else wants,
+// and the statement waits for nobody. What a statement does not answer is asked
+// for alone.
 type combiner struct {
 	store *Store
 	limit int // so many statements at a time
+
+	// send has those served who waited, and notes which it served.
+	send func(context.Context, *pgxpool.Conn, []*operation) error
 
 	mu      sync.Mutex
 	calls   int               // under way, alone or combined
@@ -45,17 +51,22 @@ type combiner struct {
 // maxCombined bounds how long a statement holds up the others.
 const maxCombined = 64
 
-// operation is an acquire or a release that may be combined with others.
+// operation is an acquire, a release or a decision that may be combined with
+// others.
 type operation struct {
 	claim driver.Claim
 	ttl   time.Duration // 0 is a release
 	queue bool          // the acquire takes a place in line
+
+	take  *rate.Request // a decision
+	looks bool          // it changes nothing, as far as one can guess
 
 	in     *queue        // guarded, as batch is, by combiner.mu
 	batch  *batch        // that it was sent with
 	done   chan struct{} // closed when the rest is set
 	served bool
 	grant  driver.Grant
+	answer []int64 // how it was decided, when, and the state that was there
 	err    error
 }
 
@@ -89,8 +100,8 @@ type batch struct {
 	cancel context.CancelFunc
 }
 
-func (c *combiner) init(s *Store) {
-	c.store, c.limit, c.seed = s, int(s.pool.Config().MaxConns), maphash.MakeSeed()
+func (c *combiner) init(s *Store, send func(context.Context, *pgxpool.Conn, []*operation) error) {
+	c.store, c.limit, c.send, c.seed = s, int(s.pool.Config().MaxConns), send, maphash.MakeSeed()
 	c.turns = make(map[string]*queue)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 }
@@ -127,8 +138,14 @@ func (c *combiner) do(ctx context.Context, o *operation, alone func() error) err
 	case c.heat(o.claim.Key).Load():
 		return c.turn(ctx, o, alone)
 	}
+	return c.share(ctx, o, alone)
+}
+
+// share has o served with others if no more statements may be under way. If one
+// may, or if that did not serve it, it is asked for alone.
+func (c *combiner) share(ctx context.Context, o *operation, alone func() error) error {
 	c.mu.Lock()
-	if c.calls < c.limit || c.closed {
+	if c.calls < c.limit || c.closed || ctx.Err() != nil {
 		c.calls++
 		c.mu.Unlock()
 		defer c.finished()
@@ -146,7 +163,9 @@ func (c *combiner) do(ctx context.Context, o *operation, alone func() error) err
 	if o.served || o.err != nil {
 		return o.err
 	}
-	c.heat(o.claim.Key).Store(true)
+	if o.take == nil {
+		c.heat(o.claim.Key).Store(true)
+	}
 	return alone()
 }
 
@@ -220,9 +239,9 @@ func (b *batch) answer(err error) {
 	}
 }
 
-// send has the operations done by one statement and notes which it served. An
+// sendLocks has the operations done by one statement and notes which it served. An
 // error that is harmless is nil: each is asked for alone then.
-func (c *combiner) send(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
+func (c *combiner) sendLocks(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
 	var ends, grants []*operation
 	var endKeys, keys [][]byte
 	var endIDs, ids, owners []string

@@ -26,7 +26,7 @@ func send(t *testing.T, s *Store, all ...*operation) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.combiner.send(t.Context(), conn, all); err != nil {
+	if err := s.combiner.sendLocks(t.Context(), conn, all); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -43,7 +43,8 @@
 // listens for hints, so that a waiter hears of its turn without asking.
 //
 // While more requests come than there are connections, those for exclusive
-// locks that nobody else wants are sent together, in one statement and commit.
+// locks that nobody else wants are sent together, in one statement and commit,
+// and so are those for decisions about single limits.
 // So is what a process wants of one key at the same moment, such as the release
 // of one goroutine and the new place in line of another, while the key is in
 // demand.

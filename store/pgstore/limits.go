@@ -2,12 +2,15 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/rate"
@@ -17,6 +20,7 @@ var _ driver.Limits = (*Store)(nil)
 
 const (
 	takeSQL        = `SELECT baton_take_1($1::bytea, $2::bigint[], $3::bigint, $4::int, $5::bigint, $6::bigint, $7::bigint, $8::bigint, $9::boolean)`
+	takeManySQL    = `SELECT baton_take_many_1($1::bytea[], $2::bigint[])`
 	takeAllSQL     = `SELECT baton_take_all_1($1::bytea[], $2::bigint[], $3::bigint[], $4::int, $5::bigint, $6::bigint, $7::bigint, $8::bigint, $9::text, $10::bigint, $11::boolean)`
 	sweepLimitsSQL = `SELECT upto, removed FROM baton_sweep_limits_1($1::bytea, $2::int)`
 )
@@ -37,8 +41,9 @@ const (
 
 // limiter is what the store needs for rate limits.
 type limiter struct {
-	known rate.Known
-	sweep limitSweeper
+	known    rate.Known
+	sweep    limitSweeper
+	combiner combiner
 
 	// refused says which keys refused what they were asked for last: then
 	// nothing is locked to see whether they still do. Keys may share a place.
@@ -53,6 +58,10 @@ type limiter struct {
 // its last moments (three times wal_writer_delay, 0.6 s as a rule) with the IDs
 // that they had, and a fail-over those that were not replicated. So much may
 // then be taken once more. The locks do not share this.
+//
+// Requests to one limit, without an ID, that would have to wait for a connection
+// are decided together, in order, up to 64 in one statement. Those to a log of
+// more than a hundred, or to so many sub-windows, are not.
 func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
 	q, err := s.limits.known.NewRequest(r)
 	if err != nil {
@@ -64,18 +73,20 @@ func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, e
 	}
 	refused := &s.limits.refused[maphash.String(s.combiner.seed, r.Takes[0].Key)%uint64(len(s.limits.refused))]
 	looks = (looks || refused.Load()) && r.Mode <= driver.TakeAnyway && r.ID == ""
-	sql, args := takeArgs(q, looks)
-	var a []int64
-	for tries := 3; ; tries-- {
-		err = s.row(ctx, sql, args, &a)
-		if err == nil {
-			break
-		}
-		// Only what others lock by hand can be in the way, and nothing was done.
-		if tries == 1 || !isCode(err, deadlock) && !isCode(err, notSerializable) {
-			return driver.Taken{}, err
-		}
+	o := &operation{take: q, looks: looks}
+	alone := func() (err error) {
+		o.answer, err = s.takeAlone(ctx, q, looks)
+		return err
 	}
+	if single(q) && brief(q.Limits[0]) {
+		err = s.limits.combiner.share(ctx, o, alone)
+	} else {
+		err = alone()
+	}
+	if err != nil {
+		return driver.Taken{}, err
+	}
+	a := o.answer
 	how, now := a[0], a[1]
 	if how == wasOutside {
 		ahead, _ := q.Outside(now)
@@ -105,35 +116,89 @@ func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, e
 	return d, nil
 }
 
+// takeAlone has the server decide about one request.
+func (s *Store) takeAlone(ctx context.Context, q *rate.Request, looks bool) (answer []int64, err error) {
+	sql, args := takeArgs(q, looks)
+	for tries := 3; ; tries-- {
+		err = s.row(ctx, sql, args, &answer)
+		// Only what others lock by hand can be in the way, and nothing was done.
+		if err == nil || tries == 1 || !isCode(err, deadlock) && !isCode(err, notSerializable) {
+			return answer, err
+		}
+	}
+}
+
+// sendTakes has the server decide about several requests in one statement, which
+// does nothing if it fails. Each is asked for alone then: what one of them cannot
+// have is nothing to the others.
+func (s *Store) sendTakes(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
+	keys, numbers := make([][]byte, len(all)), make([]int64, 0, widest*len(all))
+	for i, o := range all {
+		q := o.take
+		keys[i] = []byte(q.Takes[0].Key)
+		look := int64(0)
+		if o.looks {
+			look = 1
+		}
+		numbers = append(appendNumbers(numbers, q.Limits[0]),
+			q.Takes[0].Cost, int64(q.Mode), q.MaxWait.Microseconds(), takenAt(q), q.Wait.Microseconds(), q.Now, look)
+	}
+	var a []int64
+	err := s.askWith(ctx, conn, takeManySQL, []any{keys, numbers}, oneRow(&a))
+	if errors.Is(err, driver.ErrUnavailable) && !errors.As(err, new(*SchemaError)) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	for len(a) > 0 {
+		o, end := all[a[0]-1], 4+a[1]
+		o.served, o.answer = true, a[2:end:end] // Decide writes to the states
+		a = a[end:]
+	}
+	return nil
+}
+
+// takenAt is when that was taken which comes back. Sums must not overflow.
+func takenAt(q *rate.Request) int64 { return min(q.At, 1<<60) }
+
 // single reports whether the shorter function will do.
 func single(q *rate.Request) bool { return len(q.Takes) == 1 && q.ID == "" }
 
+// brief reports whether states are so short that others do not wait long for a
+// decision.
+func brief(a rate.Algorithm) bool {
+	w, ok := a.(*rate.Window)
+	return !ok || w.Part == 0 || min(w.Limit, w.Life/w.Part) <= 100
+}
+
 // takeArgs are the statement that makes a request, and its arguments.
 func takeArgs(q *rate.Request, looks bool) (sql string, args []any) {
-	numbers := make([]int64, 0, widest*len(q.Takes))
+	numbers := make([]int64, 0, wide*len(q.Takes))
 	for _, l := range q.Limits {
 		numbers = appendNumbers(numbers, l)
 	}
-	at := min(q.At, 1<<60) // sums must not overflow
 	if single(q) {
 		t := q.Takes[0]
-		return takeSQL, []any{[]byte(t.Key), numbers, t.Cost, int32(q.Mode), q.MaxWait.Microseconds(), at, q.Wait.Microseconds(), q.Now, looks}
+		return takeSQL, []any{[]byte(t.Key), numbers, t.Cost, int32(q.Mode), q.MaxWait.Microseconds(), takenAt(q), q.Wait.Microseconds(), q.Now, looks}
 	}
 	keys, costs := make([][]byte, len(q.Takes)), make([]int64, len(q.Takes))
 	for i, t := range q.Takes {
 		keys[i], costs[i] = []byte(t.Key), t.Cost
 	}
 	return takeAllSQL, []any{
-		keys, numbers, costs, int32(q.Mode), q.MaxWait.Microseconds(), at, q.Wait.Microseconds(), q.Now,
+		keys, numbers, costs, int32(q.Mode), q.MaxWait.Microseconds(), takenAt(q), q.Wait.Microseconds(), q.Now,
 		q.ID, q.TakeRequest.Keep.Microseconds(), looks,
 	}
 }
 
-const widest = 11 // numbers of a limit
+const (
+	wide   = 11       // numbers of a limit
+	widest = wide + 7 // and of a request to one
+)
 
 // appendNumbers appends what the functions want to know of a limit.
 func appendNumbers(numbers []int64, a rate.Algorithm) []int64 {
-	var n [widest]int64
+	var n [wide]int64
 	copy(n[:], a.Numbers())
 	if b, ok := a.(*rate.Bucket); ok {
 		q, r := b.Period/b.Tokens, b.Period%b.Tokens

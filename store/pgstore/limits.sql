@@ -103,6 +103,95 @@ BEGIN
 	RETURN ARRAY[a[1], now_] || s;
 END $$;
 
+-- baton_take_many_1 makes decisions about one limit each, in order where they are
+-- about one key. Keys are locked in order, so that it waits for others, but
+-- nobody for it in a circle, and written once. There are eighteen numbers for
+-- each request: the eleven of the limit, and the rest of what baton_take_1 wants
+-- to know. The answer is, for each,
+--
+--	its number, how many numbers the state has that was there, how it ended, when, the state …
+CREATE OR REPLACE FUNCTION baton_take_many_1(_keys bytea[], _numbers bigint[]) RETURNS bigint[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	r      record;
+	look_  boolean;
+	there  boolean;
+	s      bigint[];
+	until_ timestamptz;
+	clock_ timestamptz;
+	now_   bigint;
+	i      int;
+	n      bigint[];
+	a      bigint[];
+	changed boolean;
+	part   bigint[];
+	answer bigint[] := '{}';
+BEGIN
+	IF current_setting('transaction_isolation') <> 'read committed' OR set_config('synchronous_commit', 'off', true) <> 'off'
+		OR set_config('enable_seqscan', 'off', true) <> 'off' OR set_config('plan_cache_mode', 'force_generic_plan', true) = ''
+	THEN
+		PERFORM baton_begin_1();
+	END IF;
+	FOR r IN
+		SELECT k, array_agg(u.i::int ORDER BY u.i) AS places, bool_and(_numbers[18 * u.i] = 1) AS looks
+			FROM unnest(_keys) WITH ORDINALITY AS u (k, i) GROUP BY k ORDER BY k
+	LOOP
+		look_ := r.looks;
+		LOOP
+			IF look_ THEN
+				SELECT state, expires INTO s, until_ FROM baton_limit WHERE key = r.k;
+			ELSE
+				SELECT state, expires INTO s, until_ FROM baton_limit WHERE key = r.k FOR NO KEY UPDATE;
+			END IF;
+			there := FOUND;
+			clock_ := clock_timestamp(); -- after the wait for the lock
+			IF NOT there OR until_ <= clock_ OR baton_sane_1(s) IS NOT TRUE THEN
+				s := '{}';
+			END IF;
+			changed := false;
+			part := '{}';
+			FOREACH i IN ARRAY r.places LOOP
+				n := _numbers[18 * i - 17:18 * i];
+				now_ := CASE n[17] WHEN 0 THEN extract(epoch FROM clock_) * 1000000 ELSE n[17] END;
+				IF n[1] = 3 THEN
+					a := baton_bucket_1(n, s, now_, n[12], n[13]::int, n[14], n[15], n[16], true);
+				ELSIF n[1] = 2 THEN
+					a := baton_estimate_1(n, s, now_, n[12], n[13]::int, n[14], n[15], n[16], true);
+				ELSIF n[6] <> 0 AND (now_ < n[6] OR now_ >= n[9]) THEN
+					part := part || ARRAY[i, 0, 3, now_];
+					CONTINUE;
+				ELSE
+					a := baton_window_1(n, s, now_, n[12], n[13]::int, n[14], n[15], n[16], true);
+				END IF;
+				part := part || ARRAY[i, cardinality(s), a[1], now_] || s;
+				IF a[2] = 1 THEN
+					changed := true;
+					s := a[5:];
+					until_ := clock_ + CASE n[17] WHEN 0 THEN a[3] ELSE greatest(a[3], 600000000) END * interval '1 microsecond';
+					IF n[17] <> 0 AND baton_sane_1(s) IS NOT TRUE THEN
+						s := '{}';
+					END IF;
+				END IF;
+			END LOOP;
+			EXIT WHEN NOT changed;
+			IF look_ THEN
+				look_ := false;
+			ELSIF cardinality(s) = 0 THEN
+				DELETE FROM baton_limit WHERE key = r.k;
+				EXIT;
+			ELSIF there THEN
+				UPDATE baton_limit SET state = s, expires = until_ WHERE key = r.k;
+				EXIT;
+			ELSE
+				INSERT INTO baton_limit (key, state, expires) VALUES (r.k, s, until_) ON CONFLICT (key) DO NOTHING;
+				EXIT WHEN FOUND; -- or somebody was faster
+			END IF;
+		END LOOP;
+		answer := answer || part;
+	END LOOP;
+	RETURN answer;
+END $$;
+
 -- baton_take_all_1 makes one decision about several limits, or one with an ID.
 -- There are eleven numbers for each limit. The answer is
 --

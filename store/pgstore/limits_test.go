@@ -275,7 +275,7 @@ func TestLimitsNoDeadlockSurfaces(t *testing.T) {
 	server, url := database(t)
 	var stores []*Store
 	for i := range 4 {
-		conns := []int32{1, 2, 16, 16}[i]
+		conns := []int32{1, 2, 4, 16}[i]
 		open := []func(*pgxpool.Config){func(*pgxpool.Config) {}, likeOpen}[i%2]
 		stores = append(stores, openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = conns; open(c) })))
 	}

@@ -108,7 +108,8 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, opts []Option
 	if err := s.probe(ctx, o); err != nil {
 		return nil, err
 	}
-	s.combiner.init(s)
+	s.combiner.init(s, s.combiner.sendLocks)
+	s.limits.combiner.init(s, s.sendTakes)
 	s.hints.init(s, o)
 	s.sweep.init(s, o)
 	s.limits.sweep.init()
@@ -283,6 +284,7 @@ func (s *Store) Close() error {
 	s.sweep.close()
 	s.limits.sweep.close(s.patience)
 	s.combiner.close()
+	s.limits.combiner.close()
 	s.hints.close()
 	if !s.owned {
 		return nil

@@ -264,7 +264,8 @@ func (l *Leadership) Token() int64 { return l.lease.Token() }
 func (l *Leadership) IsLeader() bool { return l.Err() == nil }
 
 // Err is nil while IsLeader is true, and then why the leadership ended: a
-// *baton.LostError, ErrResigned, or the cause of the end of Run's context.
+// *baton.LostError, ErrResigned, the cause of the end of Run's context, or
+// context.Canceled if lead has returned.
 func (l *Leadership) Err() error {
 	if l.ctx.Err() == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package redisstore keeps locks and rate limits in Redis 6.2 or newer: a
-// single server, one behind Sentinel, or Cluster. Valkey and other servers
+// Package redisstore keeps locks, rate limits and records of operations in Redis
+// 6.2 or newer: a single server, one behind Sentinel, or Cluster. Valkey and other servers
 // that speak the same and run Lua scripts do as well.
 //
 // # What is on the server
@@ -18,6 +18,10 @@
 //	<prefix>baton:r:{…}       the state of a rate limit: numbers
 //	<prefix>baton:d:<id>:{…}  when a request to a limit was allowed, and for
 //	                          which turn
+//	<prefix>baton:o:{…}       hash: what is known of an operation that is to happen
+//	                          once. token, owner, attempts, state (begun,
+//	                          succeeded, failed), began, finished, result; times
+//	                          are microseconds since 1970
 //
 // A limit's state is the list of numbers that package internal/rate makes of it.
 // It is gone as soon as it has no effect any more.
@@ -59,6 +63,7 @@
 // two holders may believe in it; tokens still rise, as the new primary seeds
 // its counter from its clock. They may repeat if a replica is promoted while
 // the old primary still grants, within 140 ms of its last grant. Likewise a limit
-// may allow again what the new primary has not heard of. A server that has become
+// may allow again what the new primary has not heard of, and an operation whose
+// outcome it has not heard of can happen again. A server that has become
 // a replica still answers looks, and who is refused, with what it last heard.
 package redisstore

@@ -20,7 +20,8 @@ import (
 //	                       ours too soon: a}b or {}x
 //	<key>                  if the prefix has a tag, which then decides the slot
 //
-// A limit lies only under such names, those of the lock with the same key.
+// A limit and a record lie only under such names, those of the lock with the same
+// key.
 //
 // These forms never meet: the first has one closing brace, at its end; the
 // others have the same tag only for the same lock.
@@ -49,6 +50,9 @@ func (n lockNames) info() string    { return n.own + "i:" + n.before + n.middle 
 // limit is the state of the limit of the same key, and id what is remembered of
 // a request that has that ID. No ID has a colon or a brace.
 func (n lockNames) limit() string { return n.own + "r:" + n.before + n.middle + n.after }
+
+// record is the record of the operation of the same key.
+func (n lockNames) record() string { return n.own + "o:" + n.before + n.middle + n.after }
 
 func (n lockNames) id(id string) string {
 	return n.own + "d:" + id + ":" + n.before + n.middle + n.after
@@ -81,8 +85,8 @@ func newNames(prefix string, cluster bool) (*names, error) {
 // of returns the keys of one lock, or refuses a key that would be taken for
 // one of our own.
 func (n *names) of(key string) (lockNames, error) {
-	if strings.HasPrefix(key, "baton:") && len(key) > 6 && strings.IndexByte("THqwsird", key[6]) >= 0 && (len(key) == 7 || key[7] == ':') {
-		return lockNames{}, &driver.KeyError{Key: key, Reason: "on Redis, names that begin with baton: and one of T H q: w: s: i: r: d: are the store's own"}
+	if strings.HasPrefix(key, "baton:") && len(key) > 6 && strings.IndexByte("THqwsirdo", key[6]) >= 0 && (len(key) == 7 || key[7] == ':') {
+		return lockNames{}, &driver.KeyError{Key: key, Reason: "on Redis, names that begin with baton: and one of T H q: w: s: i: r: d: o: are the store's own"}
 	}
 	l := n.beside(key)
 	l.counter, l.high = n.counter, n.high
@@ -93,7 +97,7 @@ func (n *names) of(key string) (lockNames, error) {
 	return l, nil
 }
 
-// beside returns the names of what belongs to a key. A limit may have any, as
+// beside returns the names of what belongs to a key. A limit or a record may have any, as
 // what belongs to it is never the key itself.
 func (n *names) beside(key string) lockNames {
 	l := lockNames{lock: n.prefix + key, own: n.own}

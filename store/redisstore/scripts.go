@@ -25,6 +25,7 @@ var (
 	breakScript     = script("break", "clock", "state")
 	raiseScript     = script("raise", "clock")
 	simpleScript    = script("simple_rest", "simple", "rate", "window", "approx", "bucket", "decide")
+	recordScript    = script("record")
 	limitScript     = script("limit", "rate", "window", "approx", "bucket", "decide")
 
 	// The same for limits that are all windows, estimates or buckets: Lua makes

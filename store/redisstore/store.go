@@ -16,8 +16,8 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// Store keeps locks and rate limits in Redis. It implements driver.Store,
-// driver.Limits, driver.Watcher, driver.Inspector, driver.Downgrader,
+// Store keeps locks, rate limits and records of operations in Redis. It implements
+// driver.Store, driver.Limits, driver.Records, driver.Watcher, driver.Inspector, driver.Downgrader,
 // driver.Examiner, driver.Clock and driver.Member. Use New or Open.
 type Store struct {
 	client   wire.Client

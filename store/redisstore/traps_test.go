@@ -430,9 +430,9 @@ func TestSideKeysOfKeysWithBraces(t *testing.T) {
 					}
 				}
 			}
-			for _, key := range append(keys, "baton:T", "baton:q:{a}", "baton:r:{a}", "r:{a}", "d:x:{a}", "x:{a}", "x:a") {
+			for _, key := range append(keys, "baton:T", "baton:q:{a}", "baton:r:{a}", "baton:o:{a}", "r:{a}", "o:{a}", "d:x:{a}", "x:{a}", "x:a") {
 				n := ns.beside(key)
-				for _, name := range []string{n.limit(), n.id("x"), n.id("x-"), n.id("r")} {
+				for _, name := range []string{n.limit(), n.record(), n.id("x"), n.id("x-"), n.id("r")} {
 					if slot(name) != slot(n.lock) {
 						t.Errorf("prefix %q: %q is on another slot than limit %q", prefix, name, key)
 					}
@@ -449,7 +449,7 @@ func TestSideKeysOfKeysWithBraces(t *testing.T) {
 			}
 		}
 	}
-	for _, key := range []string{"baton:T", "baton:H", "baton:T:{1}", "baton:q:{a}", "baton:w:", "baton:s:{a}:b", "baton:i", "baton:r:{a}", "baton:d:x:{a}"} {
+	for _, key := range []string{"baton:T", "baton:H", "baton:T:{1}", "baton:q:{a}", "baton:w:", "baton:s:{a}:b", "baton:i", "baton:r:{a}", "baton:d:x:{a}", "baton:o:{a}"} {
 		ns, _ := newNames("", false)
 		if _, err := ns.of(key); err == nil {
 			t.Errorf("key %q is accepted, and may be one of the store's own", key)

@@ -113,6 +113,21 @@ func limits(t *testing.T, dial dialer) {
 	})
 }
 
+func TestRecordsSingle(t *testing.T)   { records(t, single(t)) }
+func TestRecordsSentinel(t *testing.T) { records(t, sentinel(t)) }
+func TestRecordsCluster(t *testing.T)  { records(t, cluster(t)) }
+
+func records(t *testing.T, dial dialer) {
+	drivertest.Records(t, drivertest.RecordHarness{
+		Open: func(t drivertest.T, n int) (all []driver.Records) {
+			for _, s := range dial.open(t, n) {
+				all = append(all, s)
+			}
+			return all
+		},
+	})
+}
+
 // go-redis sends a command again when the answer to it was cut off. A script
 // must not be: the store says that it does not know, and the caller asks with
 // Retry.

@@ -1,0 +1,397 @@
+package redisstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	mathrand "math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/record"
+	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
+)
+
+func TestRecordsSingle(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.SharedRedis(t)
+	drivertest.Records(t, recordHarness(func(t drivertest.T) rueidis.Client {
+		return ruDial(t, rueidis.ClientOption{InitAddress: []string{server.Addr}})
+	}))
+}
+
+func TestRecordsSentinel(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	set := testserver.RedisSentinel(t)
+	drivertest.Records(t, recordHarness(func(t drivertest.T) rueidis.Client {
+		return ruDial(t, rueidis.ClientOption{
+			InitAddress: []string{set.Sentinel.Addr},
+			Sentinel:    rueidis.SentinelOption{MasterSet: set.Name},
+		})
+	}))
+}
+
+func TestRecordsCluster(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	cluster := testserver.SharedRedisCluster(t)
+	drivertest.Records(t, recordHarness(func(t drivertest.T) rueidis.Client {
+		return ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()})
+	}))
+}
+
+// TestRecordsMiniredis runs where no server is installed, too.
+func TestRecordsMiniredis(t *testing.T) {
+	t.Parallel()
+	addr := mini(t)
+	drivertest.Records(t, recordHarness(func(t drivertest.T) rueidis.Client {
+		return ruDial(t, rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true})
+	}))
+}
+
+// recordHarness is for servers that many cases use together, each with a prefix
+// of its own.
+func recordHarness(dial func(t drivertest.T) rueidis.Client) drivertest.RecordHarness {
+	return drivertest.RecordHarness{
+		Open: func(t drivertest.T, n int) []driver.Records {
+			prefix := rand.Text() + ":"
+			all := make([]driver.Records, n)
+			for i := range all {
+				all[i] = mustNew(t, dial(t), Prefix(prefix))
+			}
+			return all
+		},
+		Kept: func(t drivertest.T, r driver.Records) (kept int) {
+			s := r.(*Store)
+			err := s.eachPrimary(t.Context(), func(n wire.Node) error {
+				return scan(t.Context(), n, escapeGlob(s.names.own)+"o:*", "hash", func(names []string) error {
+					kept += len(names)
+					return nil
+				})
+			})
+			if err != nil {
+				t.Fatalf("count what is kept: %v", err)
+			}
+			return kept
+		},
+	}
+}
+
+func attempt(key string, token int64) driver.Attempt {
+	return driver.Attempt{Key: key, Token: token, Owner: "me"}
+}
+
+func begin(t *testing.T, s *Store, key string, token int64, keep time.Duration) driver.Record {
+	t.Helper()
+	r, err := s.BeginAttempt(t.Context(), attempt(key, token), keep)
+	if err != nil {
+		t.Fatalf("attempt %d of %q begins: %v", token, key, err)
+	}
+	return r
+}
+
+func finish(t *testing.T, s *Store, key string, token int64, result string, keep time.Duration) driver.Record {
+	t.Helper()
+	r, err := s.FinishAttempt(t.Context(), attempt(key, token), driver.Outcome{Result: []byte(result)}, keep)
+	if err != nil {
+		t.Fatalf("attempt %d of %q finishes: %v", token, key, err)
+	}
+	return r
+}
+
+// The script says and leaves behind what package record does, in random
+// histories without expiry.
+func TestRecordsAgainstTheOracle(t *testing.T) {
+	l := newLab(t, 2)
+	random := mathrand.New(mathrand.NewPCG(4, 4))
+	tokens := []int64{1, 2, 9, 10, 11, 99, 100, 1<<53 - 1, 1 << 53, 1<<53 + 1, 1<<62 - 1, 1 << 62, 1<<62 + 1, math.MaxInt64 - 1, math.MaxInt64}
+	for history := range 60 {
+		key := fmt.Sprint("history ", history)
+		var state record.State
+		from := random.IntN(len(tokens))
+		for step := range 25 {
+			s := l.stores[random.IntN(2)]
+			a := attempt(key, tokens[min(max(from+random.IntN(5)-2, 0), len(tokens)-1)])
+			if random.IntN(6) == 0 {
+				from = random.IntN(len(tokens))
+			}
+			a.Owner = strings.Repeat("ö ", random.IntN(3))
+			keep := time.Hour + time.Duration(random.Int64N(int64(driver.MaxRecordKeep-time.Hour)))
+			now := time.Now().UnixMicro()
+			var got driver.Record
+			var err, want error
+			var did string
+			switch random.IntN(8) {
+			case 0:
+				did = "forget"
+				err = s.ForgetRecord(t.Context(), key)
+				if want = driver.ErrNoRecord; state.Exists(now) {
+					state, want = record.State{}, nil
+				}
+			case 1, 2:
+				o := driver.Outcome{Failed: random.IntN(2) == 0, Result: make([]byte, random.IntN(4)*random.IntN(4))}
+				rand.Read(o.Result)
+				did = fmt.Sprintf("finish %d with %+v", a.Token, o)
+				got, err = s.FinishAttempt(t.Context(), a, o, keep)
+				_, want = state.Finish(a, o, now, keep)
+			case 3:
+				did = "find"
+				got, err = s.FindRecord(t.Context(), key)
+				if !state.Exists(now) {
+					want = driver.ErrNoRecord
+				}
+			default:
+				did = fmt.Sprintf("begin %d", a.Token)
+				got, err = s.BeginAttempt(t.Context(), a, keep)
+				_, want = state.Begin(a, now, keep)
+			}
+			if !reflect.DeepEqual(err, want) {
+				t.Fatalf("history %d, step %d: %s: %v, should be %v", history, step, did, err, want)
+			}
+			if err != nil || did == "forget" {
+				continue
+			}
+			should := state.Record(key, now)
+			same := got.Token == should.Token && got.Owner == should.Owner && got.Attempts == should.Attempts &&
+				got.Done == should.Done && got.Failed == should.Failed && bytes.Equal(got.Result, should.Result)
+			for _, d := range []time.Duration{got.Began.Sub(should.Began), got.Finished.Sub(should.Finished), got.Left - should.Left} {
+				same = same && d.Abs() < 5*time.Minute // between the call and the oracle's look at the clock
+			}
+			if !same {
+				t.Fatalf("history %d, step %d: %s:\n%+v, should be\n%+v", history, step, did, got, should)
+			}
+		}
+	}
+}
+
+// A call is one script, and only the first of an attempt writes more than an
+// expiry.
+func TestRecordIsOneScript(t *testing.T) {
+	l := newLab(t, 1)
+	s := l.stores[0]
+	begin(t, s, "warm", 1, time.Hour)
+	l.do("CONFIG", "RESETSTAT")
+	begin(t, s, "job", 1, time.Hour)
+	begin(t, s, "job", 1, time.Hour)
+	finish(t, s, "job", 1, "x", time.Hour)
+	finish(t, s, "job", 1, "x", time.Hour)
+	begin(t, s, "job", 2, time.Hour)
+	if _, err := s.FindRecord(t.Context(), "job"); err != nil {
+		t.Fatal(err)
+	}
+	if l.calls("evalsha") != 6 || l.calls("eval") != 0 || l.calls("hset") != 2 || l.calls("pexpire") != 3 {
+		t.Errorf("six calls took\n%s", l.do("INFO", "commandstats"))
+	}
+}
+
+// What an operator finds, and how long it lives.
+func TestRecordLayout(t *testing.T) {
+	l := newLab(t, 1)
+	s := l.stores[0]
+	const name = "baton:o:{job}"
+	sent := time.Now()
+	begin(t, s, "job", 1<<62+1, driver.MaxRecordKeep)
+	left := func(keep time.Duration) {
+		t.Helper()
+		if ms := number(l.do("PTTL", name)); ms > keep.Milliseconds() || ms < (keep-time.Since(sent)).Milliseconds()-1 {
+			t.Errorf("it lives for another %d ms of %v", ms, keep)
+		}
+	}
+	left(driver.MaxRecordKeep)
+	if got := l.do("HMGET", name, "token", "owner", "attempts", "state", "finished", "result"); !strings.HasPrefix(got, "4611686018427387905\nme\n1\nbegun") {
+		t.Errorf("while it runs: %q", got)
+	}
+	sent = time.Now()
+	finish(t, s, "job", 1<<62+1, "paid", time.Hour)
+	left(time.Hour)
+	if got := l.do("HMGET", name, "token", "owner", "attempts", "state", "result"); got != "4611686018427387905\nme\n1\nsucceeded\npaid" {
+		t.Errorf("in the end: %q", got)
+	}
+}
+
+// What others have written under a record's name is told, and left alone.
+func TestForeignRecords(t *testing.T) {
+	l := newLab(t, 1)
+	s := l.stores[0]
+	for i, command := range [][]string{
+		{"SET", "x"},
+		{"RPUSH", "x"},
+		{"SADD", "x"},
+		{"HSET", "some", "thing"},
+		{"HSET", "token", "x", "attempts", "1", "state", "begun"},
+		{"HSET", "token", "7", "attempts", "1"},
+		{"HSET", "token", "7", "attempts", "1", "state", "x"},
+		{"HSET", "token", "7", "attempts", "many", "state", "begun"},
+		{"HSET", "token", "7", "state", "begun"},
+		{"HSET", "token", "07", "attempts", "1", "state", "begun"},
+		{"HSET", "token", "-7", "attempts", "1", "state", "begun"},
+		{"HSET", "token", "77777777777777777777", "attempts", "1", "state", "begun"},
+	} {
+		key := fmt.Sprint("k", i)
+		name := s.names.beside(key).record()
+		l.do(append([]string{command[0], name}, command[1:]...)...)
+		before := l.do("DUMP", name)
+		_, errBegin := s.BeginAttempt(t.Context(), attempt(key, 8), time.Hour)
+		_, errFinish := s.FinishAttempt(t.Context(), attempt(key, 7), driver.Outcome{}, time.Hour)
+		_, errFind := s.FindRecord(t.Context(), key)
+		for what, err := range map[string]error{"begin": errBegin, "finish": errFinish, "find": errFind, "forget": s.ForgetRecord(t.Context(), key)} {
+			if e, ok := errors.AsType[*driver.KeyError](err); !ok || !strings.Contains(e.Error(), name) {
+				t.Errorf("%v: %s: %v, want a *driver.KeyError that names it", command, what, err)
+			}
+		}
+		if l.do("DUMP", name) != before {
+			t.Errorf("%v: it was changed", command)
+		}
+	}
+}
+
+// An answer that does not come leaves the outcome unknown; who asks again is told
+// what has happened, once.
+func TestRecordsLostAnswer(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.Redis(t)
+	proxy := faultproxy.New(t, server.Addr)
+	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{proxy.Addr}}))
+	begin(t, s, "warm", 1, time.Hour) // the first call of a script sends its text
+	lost := func(what string, call func(context.Context) error) {
+		t.Helper()
+		cut := proxy.CutAfterRequest(func(request []byte) bool { return strings.Contains(string(request), "{job}") })
+		if err := call(t.Context()); !errors.Is(err, driver.ErrUnknown) || errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%s: the answer was cut off: %v, want driver.ErrUnknown", what, err)
+		}
+		<-cut
+		// Here it may have been made, or not; it may be made late.
+		if what != "forget" {
+			proxy.Hold(faultproxy.ToClient)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if err := call(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: no answer in time: %v, want the context's error", what, err)
+			}
+			proxy.Heal()
+			if _, err := s.FindRecord(t.Context(), "warm"); err != nil { // what was held up has passed
+				t.Error(err)
+			}
+		}
+	}
+	lost("begin", func(ctx context.Context) error {
+		_, err := s.BeginAttempt(ctx, attempt("job", 7), time.Hour)
+		return err
+	})
+	if r := begin(t, s, "job", 7, time.Hour); r.Done || r.Attempts != 1 {
+		t.Errorf("begun again: %+v", r)
+	}
+	n := 0
+	lost("finish", func(ctx context.Context) error {
+		n++
+		_, err := s.FinishAttempt(ctx, attempt("job", 7), driver.Outcome{Result: fmt.Append(nil, "result ", n)}, time.Hour)
+		return err
+	})
+	if r := finish(t, s, "job", 7, "another", time.Hour); string(r.Result) != "result 1" || r.Attempts != 1 {
+		t.Errorf("finished again: %+v", r)
+	}
+	lost("find", func(ctx context.Context) error {
+		_, err := s.FindRecord(ctx, "job")
+		return err
+	})
+	lost("forget", func(ctx context.Context) error { return s.ForgetRecord(ctx, "job") })
+	if err := s.ForgetRecord(t.Context(), "job"); !errors.Is(err, driver.ErrNoRecord) {
+		t.Errorf("forgotten again: %v", err)
+	}
+	s.Close()
+	if _, err := s.FindRecord(t.Context(), "job"); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A server that may not write has changed nothing, and does not say that an
+// attempt is superseded: it may not have heard of what began.
+func TestRecordsRefusedByTheServer(t *testing.T) {
+	l := newLab(t, 1)
+	s := l.stores[0]
+	begin(t, s, "begun", 7, time.Hour)
+	begin(t, s, "done", 7, time.Hour)
+	finish(t, s, "done", 7, "x", time.Hour)
+	before := []string{l.do("DUMP", "baton:o:{begun}"), l.do("DUMP", "baton:o:{done}")}
+	begins := func(key string, token int64) error {
+		_, err := s.BeginAttempt(t.Context(), attempt(key, token), time.Hour)
+		return err
+	}
+	finishes := func(key string, token int64) error {
+		_, err := s.FinishAttempt(t.Context(), attempt(key, token), driver.Outcome{}, time.Hour)
+		return err
+	}
+	refused := func(what string, errs map[string]error) {
+		t.Helper()
+		for call, err := range errs {
+			if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) {
+				t.Errorf("%s, %s: %v, want driver.ErrUnavailable", what, call, err)
+			}
+		}
+	}
+	all := func() map[string]error {
+		return map[string]error{
+			"begin": begins("new", 7), "next": begins("begun", 8), "again": begins("begun", 7), "stale": begins("begun", 6),
+			"finish": finishes("begun", 7), "finish stale": finishes("begun", 6), "finish unknown": finishes("new", 6), "finish late": finishes("done", 6),
+			"forget": s.ForgetRecord(t.Context(), "begun"), "forget unknown": s.ForgetRecord(t.Context(), "new"),
+		}
+	}
+	l.do("CONFIG", "SET", "maxmemory", "1")
+	refused("out of memory", map[string]error{"begin": begins("new", 7), "next": begins("begun", 8), "finish": finishes("begun", 7)})
+	l.do("CONFIG", "SET", "maxmemory", "0")
+	l.do("CONFIG", "SET", "min-replicas-to-write", "1")
+	refused("too few replicas", all())
+	l.do("CONFIG", "SET", "min-replicas-to-write", "0")
+	l.do("REPLICAOF", "127.0.0.1", "1")
+	refused("demoted to a replica", all())
+	l.do("REPLICAOF", "NO", "ONE")
+	if after := []string{l.do("DUMP", "baton:o:{begun}"), l.do("DUMP", "baton:o:{done}")}; !reflect.DeepEqual(after, before) || l.do("EXISTS", "baton:o:{new}") != "0" {
+		t.Error("something was changed")
+	}
+}
+
+// With a log that is written before answers, the crash of the server forgets
+// nothing. FLUSHALL does: what was done can be done again, and what was begun
+// cannot finish.
+func TestRecordsThroughCrashAndFlush(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
+	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{server.Addr}}))
+	begin(t, s, "begun", 7, time.Hour)
+	begin(t, s, "done", 7, time.Hour)
+	finish(t, s, "done", 7, "x", time.Hour)
+	server.Kill()
+	server.Restart()
+	awaitReachable(t, s)
+	if r := begin(t, s, "done", 8, time.Hour); !r.Done || string(r.Result) != "x" {
+		t.Errorf("after the crash: %+v", r)
+	}
+	finish(t, s, "begun", 7, "y", time.Hour)
+
+	begin(t, s, "begun", 9, time.Hour)
+	begin(t, s, "other", 9, time.Hour)
+	if _, err := server.Do("FLUSHALL"); err != nil {
+		t.Fatal(err)
+	}
+	if r := begin(t, s, "done", 9, time.Hour); r.Done || r.Attempts != 1 {
+		t.Errorf("forgotten: %+v", r)
+	}
+	if _, err := s.FinishAttempt(t.Context(), attempt("other", 9), driver.Outcome{}, time.Hour); !errors.Is(err, driver.ErrSuperseded) {
+		t.Errorf("forgotten: %v", err)
+	}
+}

@@ -2,6 +2,7 @@ package open
 
 import (
 	"context"
+	"database/sql"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -110,6 +111,7 @@ func TestMySQLOpens(t *testing.T) {
 		}
 		store.Close()
 	}
+	migrateByWhoMayNot(ctx, t, server.Addr)
 	for url, want := range map[string]string{
 		"mysql://root@" + server.Addr + "/nowhere":      "Unknown database",
 		"mariadb://root:hush@" + server.Addr + "/baton": "Access denied",
@@ -128,5 +130,35 @@ func TestMySQLOpens(t *testing.T) {
 		t.Error("opened on a server that is gone")
 	} else if strings.Contains(err.Error(), "hush") {
 		t.Errorf("the error shows the password: %v", err)
+	}
+}
+
+// Opening goes on where a table is missing that only some requests need, but
+// Migrate says that it could not be made.
+func migrateByWhoMayNot(ctx context.Context, t *testing.T, addr string) {
+	t.Helper()
+	db, err := sql.Open("mysql", "root@tcp("+addr+")/baton")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, text := range []string{"DROP TABLE baton_record", "CREATE USER worker", "GRANT SELECT,INSERT,UPDATE,DELETE ON baton.* TO worker"} {
+		if _, err := db.ExecContext(ctx, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	url := "mysql://worker@" + addr + "/baton"
+	store, err := Store(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store.Close()
+	if err := Migrate(ctx, url); err == nil || !strings.Contains(err.Error(), "denied") {
+		t.Errorf("by a user who may not: %v", err)
+	}
+	for _, user := range []string{"root", "worker"} {
+		if err := Migrate(ctx, "mysql://"+user+"@"+addr+"/baton"); err != nil {
+			t.Errorf("%s: %v", user, err)
+		}
 	}
 }

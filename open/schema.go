@@ -59,5 +59,11 @@ func Migrate(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	return store.Close()
+	// It is content with tables that are enough for locks. We are not.
+	if m, ok := store.(interface{ Migrate(context.Context) error }); ok {
+		if err = m.Migrate(ctx); err != nil {
+			err = &openError{a.String(), a.secrets(), err}
+		}
+	}
+	return errors.Join(err, store.Close())
 }

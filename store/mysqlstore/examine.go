@@ -101,12 +101,18 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 	}
 	all = judge(v)
 
-	wrong, err := schemaProblems(ctx, s.single)
+	wrong, older, err := schemaProblems(ctx, s.single)
 	if err != nil {
 		return all, err
 	}
 	if len(wrong) > 0 {
 		all = append(all, schemaFinding(wrong))
+	} else if older {
+		all = append(all, driver.Finding{
+			Name: "schema", Severity: driver.Note,
+			What: noRecords + ": operations that are to happen once cannot be recorded",
+			Mend: "run baton schema apply",
+		})
 	}
 	rows, err := s.single.QueryContext(ctx, `SELECT TABLE_NAME, IFNULL(ENGINE,'none') FROM information_schema.TABLES
 		WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME IN `+tableList+` AND IFNULL(ENGINE,'none')<>'InnoDB' ORDER BY TABLE_NAME`)
@@ -121,7 +127,7 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 		}
 		all = append(all, driver.Finding{
 			Name: "engine", Severity: driver.Unsafe,
-			What: fmt.Sprintf("table %s is kept by the engine %s, which has no transactions: two holders are possible, and more than a limit allows", table, engine),
+			What: fmt.Sprintf("table %s is kept by the engine %s, which has no transactions: two holders are possible, more than a limit allows, and operations that happen twice", table, engine),
 			Mend: fmt.Sprintf("ALTER TABLE %s ENGINE=InnoDB", table),
 		})
 	}

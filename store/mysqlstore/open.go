@@ -41,8 +41,9 @@ const (
 )
 
 // Open connects to a database with connections of the Store's own, and makes
-// the tables if they are missing. The context bounds Open only. The errors are
-// those of New.
+// the tables if they are missing. If only that of records is and cannot be made,
+// as by a user who may not, only records fail, with ErrSchema. The context bounds
+// Open only. The errors are those of New.
 func Open(ctx context.Context, c Config) (*Store, error) { return open(ctx, c, standard) }
 
 func open(ctx context.Context, c Config, opts options) (*Store, error) {
@@ -74,6 +75,9 @@ func open(ctx context.Context, c Config, opts options) (*Store, error) {
 		s.single.Close()
 		s.slow.Close()
 		return nil, err
+	}
+	if opened.older {
+		_ = Migrate(ctx, s.single) // who asks for records learns it if that failed
 	}
 	return opened, nil
 }

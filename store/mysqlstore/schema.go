@@ -25,6 +25,9 @@ var ErrSchema = errors.New("its tables are missing or not those of this version:
 // connected to. It may be run at any time, by several at once. The context
 // bounds it.
 func Migrate(ctx context.Context, db *sql.DB) error {
+	if older, err := checkSchema(ctx, db); err == nil && !older {
+		return nil // whoever may not make them need not
+	}
 	for text := range strings.SplitSeq(Schema, ";\n") {
 		lines := strings.Split(text, "\n")
 		kept := lines[:0]
@@ -40,8 +43,16 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 			return fmt.Errorf("making the tables: %w", opening(ctx, err))
 		}
 	}
-	return checkSchema(ctx, db)
+	older, err := checkSchema(ctx, db)
+	if err == nil && older {
+		err = schemaRefusal([]string{noRecords})
+	}
+	return err
 }
+
+// Migrate is the function Migrate on the store's own pool. It tells why Open
+// could not make a table without which only some requests fail.
+func (s *Store) Migrate(ctx context.Context) error { return Migrate(ctx, s.single) }
 
 // columns are what the tables must have, as information_schema names them.
 var columns = map[string]string{
@@ -54,41 +65,55 @@ var columns = map[string]string{
 	"baton_limit.k": "varbinary(512)", "baton_limit.state": "mediumtext", "baton_limit.ends": "datetime(6)",
 	"baton_limit_id.k": "varbinary(512)", "baton_limit_id.id": "varbinary(64)", "baton_limit_id.at": "bigint",
 	"baton_limit_id.wait": "bigint", "baton_limit_id.ends": "datetime(6)",
+	"baton_record.k": "varbinary(512)", "baton_record.state": "varchar(9)", "baton_record.token": "bigint",
+	"baton_record.owner": "varbinary(128)", "baton_record.attempts": "bigint", "baton_record.began": "datetime(6)",
+	"baton_record.finished": "datetime(6)", "baton_record.until": "datetime(6)", "baton_record.result": "mediumblob",
 }
 
+// recordTable came later than the others: locks and limits do without it.
+const recordTable = "baton_record"
+
 // tables are those of this package.
-var tables = []string{"baton_lock", "baton_claim", "baton_limit", "baton_limit_id"}
+var tables = []string{"baton_lock", "baton_claim", "baton_limit", "baton_limit_id", recordTable}
 
 // tableList is the same in SQL.
 var tableList = "('" + strings.Join(tables, "','") + "')"
 
-// checkSchema compares the tables with what this version needs.
-func checkSchema(ctx context.Context, db *sql.DB) error {
-	wrong, err := schemaProblems(ctx, db)
+// checkSchema compares the tables with what this version needs. older says that
+// only the table of records is missing.
+func checkSchema(ctx context.Context, db *sql.DB) (older bool, err error) {
+	wrong, older, err := schemaProblems(ctx, db)
 	if err != nil {
-		return opening(ctx, err)
+		return false, opening(ctx, err)
 	}
 	if len(wrong) > 0 {
-		return &refusal{schemaFinding(wrong), fmt.Errorf("%w (%s)", ErrSchema, wrong[0])}
+		return false, schemaRefusal(wrong)
 	}
-	return nil
+	return older, nil
 }
 
-// schemaProblems says what is wrong with the tables.
-func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, err error) {
+func schemaRefusal(wrong []string) error {
+	return &refusal{schemaFinding(wrong), fmt.Errorf("%w (%s)", ErrSchema, wrong[0])}
+}
+
+const noRecords = "there is no table " + recordTable
+
+// schemaProblems says what is wrong with the tables that there are and those that
+// must be, and whether that of records is missing.
+func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, older bool, err error) {
 	rows, err := db.QueryContext(ctx, `SELECT c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.COLUMN_KEY, t.TABLE_COMMENT
 		FROM information_schema.COLUMNS c
 		JOIN information_schema.TABLES t ON t.TABLE_SCHEMA=c.TABLE_SCHEMA AND t.TABLE_NAME=c.TABLE_NAME
 		WHERE c.TABLE_SCHEMA=DATABASE() AND c.TABLE_NAME IN `+tableList)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer rows.Close()
 	seen := make(map[string]bool)
 	for rows.Next() {
 		var table, column, kind, key, comment string
 		if err := rows.Scan(&table, &column, &kind, &key, &comment); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		seen[table] = true
 		if !seen[comment] && !strings.HasSuffix(comment, schemaMark) {
@@ -106,10 +131,13 @@ func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, err error)
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for _, table := range tables {
-		if !seen[table] {
+		if !seen[table] && table == recordTable {
+			older = true
+			continue
+		} else if !seen[table] {
 			wrong = append(wrong, "there is no table "+table)
 			continue
 		}
@@ -119,5 +147,5 @@ func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, err error)
 			}
 		}
 	}
-	return wrong, nil
+	return wrong, older, nil
 }

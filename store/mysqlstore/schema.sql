@@ -1,4 +1,4 @@
--- The tables of Baton's locks and rate limits, for MySQL 8 and MariaDB 10.6 or newer. Times are
+-- The tables of Baton's locks, rate limits and records, for MySQL 8 and MariaDB 10.6 or newer. Times are
 -- UTC, of the server's clock. To see who holds and who waits:
 --
 --   SELECT CONVERT(k USING utf8mb4) AS lock_key, CONVERT(owner USING utf8mb4) AS holder, token, since, ends
@@ -9,6 +9,11 @@
 -- And what is left of the rate limits:
 --
 --   SELECT CONVERT(k USING utf8mb4) AS limit_key, state, ends FROM baton_limit WHERE ends > UTC_TIMESTAMP(6);
+--
+-- And what became of operations that are to happen once:
+--
+--   SELECT CONVERT(k USING utf8mb4) AS operation, state, CONVERT(owner USING utf8mb4) AS owner, token, attempts, began, finished, until, result
+--     FROM baton_record WHERE until > UTC_TIMESTAMP(6);
 --
 -- Keys are bytes: no collation folds their case or their spaces.
 
@@ -58,3 +63,17 @@ CREATE TABLE IF NOT EXISTS baton_limit_id (
 	PRIMARY KEY (k, id),
 	KEY (ends)
 ) ENGINE = InnoDB COMMENT = 'baton requests to rate limits, schema 1';
+
+CREATE TABLE IF NOT EXISTS baton_record (
+	k        VARBINARY(512)                 NOT NULL COMMENT 'the key',
+	state    VARCHAR(9) CHARACTER SET ascii NOT NULL COMMENT 'begun, succeeded or failed',
+	token    BIGINT                         NOT NULL COMMENT 'of the last attempt that began',
+	owner    VARBINARY(128)                 NOT NULL COMMENT 'who says it began it',
+	attempts BIGINT                         NOT NULL COMMENT 'how many have begun',
+	began    DATETIME(6)                    NOT NULL COMMENT 'UTC',
+	finished DATETIME(6)                             COMMENT 'UTC',
+	until    DATETIME(6)                    NOT NULL COMMENT 'when it is as if it had never been, UTC',
+	result   MEDIUMBLOB                              COMMENT 'what the attempt left',
+	PRIMARY KEY (k),
+	KEY (until)
+) ENGINE = InnoDB COMMENT = 'baton records of operations, schema 1';

@@ -1,5 +1,5 @@
-// Package mysqlstore keeps locks and rate limits in four tables of a MySQL or MariaDB
-// database. It is tested on MariaDB 10.11, and on no MySQL.
+// Package mysqlstore keeps locks, rate limits and records of operations in five tables
+// of a MySQL or MariaDB database. It is tested on MariaDB 10.11, and on no MySQL.
 //
 // # What it promises
 //
@@ -39,8 +39,8 @@ import (
 )
 
 // Store is a driver.Store, driver.Watcher, driver.Inspector,
-// driver.Downgrader, driver.Examiner and driver.Limits on one database. All
-// methods are safe for concurrent use.
+// driver.Downgrader, driver.Examiner, driver.Limits and driver.Records on one
+// database. All methods are safe for concurrent use.
 type Store struct {
 	single *sql.DB // for single statements
 	slow   *sql.DB // for transactions
@@ -48,6 +48,7 @@ type Store struct {
 	own    bool    // both were opened here
 	schema string  // the name of the database
 	remote bool    // on another machine, without TLS
+	older  bool    // there was no table of records
 
 	fast     fast
 	opts     options
@@ -55,6 +56,7 @@ type Store struct {
 	limits   limiter
 	inserted atomic.Int64 // rows of new keys, since the last sweep
 	used     atomic.Bool  // since the last sweep
+	recorded atomic.Bool  // records were made by this process
 
 	quit    chan struct{} // closed by Close
 	life    context.Context
@@ -99,7 +101,7 @@ var standard = options{
 
 // New returns a store on a pool that the caller opened with
 // github.com/go-sql-driver/mysql, and closes after the Store. Its tables must
-// exist: see Migrate. A contended lock costs more round trips than on a Store
+// exist: see Migrate; without that of records only those fail, with ErrSchema. A contended lock costs more round trips than on a Store
 // from Open, because the pool may not take several statements at once.
 //
 // The context bounds New only. An error wraps driver.ErrUnavailable if the
@@ -146,7 +148,8 @@ func (s *Store) begin(ctx context.Context) error {
 		return errors.New("mysql: no database is selected: name it in the DSN")
 	}
 	s.schema = schema.String
-	if err := checkSchema(ctx, s.single); err != nil {
+	var err error
+	if s.older, err = checkSchema(ctx, s.single); err != nil {
 		return err
 	}
 	if err := s.fast.prepare(ctx, s.single); err != nil {

@@ -34,6 +34,9 @@ func (s *Store) sweep() {
 			// What fails is tried again.
 			after, _ = s.sweepStep(s.life, after, sweepPage+2*int(s.inserted.Swap(0)))
 			afterLimit, _ = s.sweepLimits(s.life, afterLimit, sweepPage+2*int(s.limits.changed.Swap(0)))
+			if s.recorded.Load() {
+				s.sweepRecords(s.life)
+			}
 		}
 	}
 }

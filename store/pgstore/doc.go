@@ -1,5 +1,6 @@
-// Package pgstore keeps locks and rate limits in PostgreSQL, 12 or newer, in
-// tables that a person can read (the view baton_locks shows the locks).
+// Package pgstore keeps locks, rate limits and records of operations in
+// PostgreSQL, 12 or newer, in tables that a person can read (the view baton_locks
+// shows the locks).
 //
 // # What it promises
 //
@@ -23,6 +24,13 @@
 // their rows. It does not wait for the disk: see Store.Take. The table baton_limit
 // has a row for each key of which something was taken and has not come back (the
 // view baton_limits shows them); whoever decides removes some that have expired.
+//
+// # Records of operations
+//
+// The table baton_record has a row for each operation that was begun (the view
+// baton_records shows them). Each call is one function on the server, in one round
+// trip and, unless nothing changes, one commit that waits for the disk. Attempts
+// that begin remove rows whose time is over.
 //
 // # What it leans on
 //

@@ -19,7 +19,12 @@ type SchemaError struct {
 
 func (e *SchemaError) Error() string {
 	s := "postgres: Baton's tables are missing in this database and search path"
-	if e.Found > 0 {
+	switch {
+	case e.Found >= SchemaVersion:
+		s = fmt.Sprintf("postgres: some of Baton's tables and functions, which were of version %d, are missing", e.Found)
+	case e.Found >= enoughVersion:
+		s = fmt.Sprintf("postgres: Baton's tables are of version %d, records of operations need %d", e.Found, SchemaVersion)
+	case e.Found > 0:
 		s = fmt.Sprintf("postgres: Baton's tables are of version %d, this program needs %d", e.Found, SchemaVersion)
 	}
 	return s + ": run \"baton schema apply\" once, or call pgstore.Migrate"

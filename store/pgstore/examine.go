@@ -29,6 +29,7 @@ type facts struct {
 	idleTimeout                         string
 	autovacuum                          string
 	unvacuumed, unlogged, denied        string // names of our tables
+	recordUnlogged, recordDenied        bool
 	connections, maxConnections         int
 	idleHolders                         int           // sessions that are idle in a transaction and have locked rows of ours
 	oldestTransaction                   time.Duration // of all sessions of the database
@@ -49,6 +50,9 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours || limits)
 		AND reloptions::text ~ 'autovacuum_enabled=(false|off|no|0)'), ''),
 	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours) AND relpersistence <> 'p'), ''),
+	coalesce((SELECT relpersistence <> 'p' FROM pg_class WHERE oid = record), false),
+	coalesce(NOT (has_table_privilege(record, 'SELECT') AND has_table_privilege(record, 'INSERT')
+		AND has_table_privilege(record, 'UPDATE') AND has_table_privilege(record, 'DELETE')), false),
 	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours || limits)
 		AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
 			AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))), ''),
@@ -60,7 +64,8 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 	coalesce((SELECT extract(epoch FROM max(clock_timestamp() - xact_start)) FROM pg_stat_activity
 		WHERE datname = current_database() AND pid <> pg_backend_pid()), 0)::float8
 	FROM (SELECT array_remove(ARRAY[to_regclass('baton_lock')::oid, to_regclass('baton_claim')::oid], NULL) AS ours,
-		array_remove(ARRAY[to_regclass('baton_limit')::oid, to_regclass('baton_limit_id')::oid], NULL) AS limits) AS o`
+		array_remove(ARRAY[to_regclass('baton_limit')::oid, to_regclass('baton_limit_id')::oid], NULL) AS limits,
+		to_regclass('baton_record')::oid AS record) AS o`
 
 // Examine implements driver.Examiner. Other users' sessions are seen only by
 // members of pg_read_all_stats.
@@ -69,7 +74,7 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	var oldestSeconds float64
 	err := s.row(ctx, factsSQL, nil, &f.version, &f.standby, &f.readOnly, &f.fsync, &f.fullPages, &f.commit,
 		&f.isolation, &f.syncNames, &f.replicas, &f.syncReplicas, &f.idleTimeout, &f.autovacuum, &f.unvacuumed,
-		&f.unlogged, &f.denied, &f.connections, &f.maxConnections, &f.idleHolders, &oldestSeconds)
+		&f.unlogged, &f.recordUnlogged, &f.recordDenied, &f.denied, &f.connections, &f.maxConnections, &f.idleHolders, &oldestSeconds)
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +106,8 @@ func judge(f facts) (all []driver.Finding) {
 		say("schema", driver.Unsafe, "baton schema apply", "The version of the tables could not be asked: %v.", f.schemaErr)
 	case f.schemaErr != nil || f.schema == 0:
 		say("schema", driver.Unsafe, "baton schema apply", "Baton's tables are missing, so that no lock can be taken and no limit asked.")
+	case f.schema < SchemaVersion && f.schema >= enoughVersion:
+		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: operations that are to happen once cannot be recorded without %d.", f.schema, SchemaVersion)
 	case f.schema < SchemaVersion:
 		say("schema", driver.Unsafe, "baton schema apply", "The tables are of version %d, this program needs %d.", f.schema, SchemaVersion)
 	}
@@ -120,6 +127,12 @@ func judge(f facts) (all []driver.Finding) {
 	}
 	if f.denied != "" {
 		say("privileges", driver.Unsafe, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+strings.ReplaceAll(f.denied, " and ", ", ")+" TO …", "This user may not read and write %s.", f.denied)
+	}
+	if f.recordUnlogged {
+		say("unlogged", driver.Unsafe, "ALTER TABLE baton_record SET LOGGED", "baton_record is unlogged: a crash of the server empties it, and operations that have happened happen again.")
+	}
+	if f.recordDenied && f.denied == "" {
+		say("privileges-records", driver.Note, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_record TO …", "This user may not read and write baton_record, so that operations that are to happen once cannot be recorded.")
 	}
 	switch {
 	case f.replicas > 0 && f.syncReplicas == 0:

@@ -37,6 +37,8 @@ func examined(t *testing.T, s *Store) (names []string) {
 // TestExamine plants one fault at a time.
 func TestExamine(t *testing.T) {
 	t.Parallel()
+	testserver.NeedPostgres(t)
+	server := testserver.Postgres(t) // the other tests take many connections
 	for want, plant := range map[string]func(t *testing.T, server *testserver.PostgresServer, url string) *Store{
 		"": func(t *testing.T, _ *testserver.PostgresServer, url string) *Store { return openAt(t, url) },
 		"schema": func(t *testing.T, _ *testserver.PostgresServer, url string) *Store {
@@ -92,8 +94,7 @@ func TestExamine(t *testing.T) {
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
-			server, url := database(t)
-			s := plant(t, server, url)
+			s := plant(t, server, server.URL(server.Database(t)))
 			if got := strings.Join(examined(t, s), " "); got != want {
 				t.Errorf("found %q, want %q", got, want)
 			}

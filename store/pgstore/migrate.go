@@ -11,10 +11,13 @@ import (
 
 // SchemaVersion is the version of the tables and functions that this package
 // needs. Newer ones serve it, too.
-const SchemaVersion = 2
+const SchemaVersion = 3
+
+// enoughVersion has all but what records of operations need.
+const enoughVersion = 2
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = tables + "\n" + many + "\n" + turn + "\n" + limits + "\n" + machines + "\n" + functions
+var Schema = tables + "\n" + many + "\n" + turn + "\n" + limits + "\n" + machines + "\n" + records + "\n" + functions
 
 //go:embed schema.sql
 var tables string
@@ -30,6 +33,9 @@ var limits string
 
 //go:embed machines.sql
 var machines string
+
+//go:embed records.sql
+var records string
 
 //go:embed functions.sql
 var functions string // baton_schema, which comes last, is in it
@@ -72,3 +78,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	return failure(ctx, err)
 }
+
+// Migrate is the function Migrate on the store's own pool. It tells why Open
+// could not make tables without which only some requests fail.
+func (s *Store) Migrate(ctx context.Context) error { return Migrate(ctx, s.pool) }

@@ -50,8 +50,9 @@ type Config struct {
 // Open connects and returns a store whose pool Close closes. The context
 // bounds Open only.
 //
-// Tables that are missing are made, if the user may. driver.ErrUnavailable says
-// that the server could not be reached.
+// Tables that are missing are made. If that fails, as for a user who may not, it
+// goes on with tables of an older version that are enough for locks.
+// driver.ErrUnavailable says that the server could not be reached.
 func Open(ctx context.Context, c Config, opts ...Option) (*Store, error) {
 	pool, err := connect(ctx, c)
 	if err != nil {
@@ -59,8 +60,10 @@ func Open(ctx context.Context, c Config, opts ...Option) (*Store, error) {
 	}
 	if !c.NoMigrate {
 		if err := Migrate(ctx, pool); err != nil {
-			pool.Close()
-			return nil, err
+			if v, older := schemaVersion(ctx, pool); older != nil || v < enoughVersion {
+				pool.Close()
+				return nil, err
+			}
 		}
 	}
 	s, err := newStore(ctx, pool, true, opts)

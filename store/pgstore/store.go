@@ -15,9 +15,9 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Store keeps locks and rate limits in PostgreSQL. It implements driver.Store,
-// driver.Watcher, driver.Downgrader, driver.Inspector, driver.Examiner and
-// driver.Limits.
+// Store keeps locks, rate limits and records of operations in PostgreSQL. It
+// implements driver.Store, driver.Watcher, driver.Downgrader, driver.Inspector,
+// driver.Examiner, driver.Limits and driver.Records.
 // Use New or Open. All methods are safe for concurrent use.
 //
 // Errors about the tables are *SchemaError.
@@ -26,6 +26,7 @@ type Store struct {
 	owned  bool // the pool is ours to close
 	pooled bool // there is a pooler between us and the server
 	direct bool // plans use indexes in statements outside functions, too
+	schema int  // the version of the tables when the store was made
 	wrap   atomic.Bool
 	closed atomic.Bool
 
@@ -87,7 +88,8 @@ func Pooler() Option { return func(o *options) { o.pooler = true } }
 
 // New returns a store that uses a pool that the program made, and which Close
 // leaves open. It asks the server which version of the tables there is, and
-// fails with a *SchemaError if Migrate has to be called first.
+// fails with a *SchemaError if Migrate has to be called first. Tables of version
+// 2 will do: then records of operations fail with that error.
 //
 // The pool's connections serve all requests, however many wait. One more,
 // which is taken out of the pool, listens.
@@ -139,9 +141,9 @@ func (s *Store) probe(ctx context.Context, o options) error {
 	if standby {
 		return &StandbyError{}
 	}
-	version, err := schemaVersion(ctx, conn)
-	if err == nil && version < SchemaVersion {
-		err = &SchemaError{Found: version}
+	s.schema, err = schemaVersion(ctx, conn)
+	if err == nil && s.schema < enoughVersion {
+		err = &SchemaError{Found: s.schema}
 	}
 	return err
 }

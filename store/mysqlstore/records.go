@@ -1,0 +1,246 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/record"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+var _ driver.Records = (*Store)(nil)
+
+// The column state of baton_record.
+const (
+	recordBegun     = "begun"
+	recordSucceeded = "succeeded"
+	recordFailed    = "failed"
+)
+
+const recordColumns = `state,token,owner,attempts,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',began),` +
+	`IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',finished),0),TIMESTAMPDIFF(MICROSECOND,'1970-01-01',until),result`
+
+// BeginAttempt implements driver.Records, by the server's clock. On a Store from
+// Open it takes two round trips: one locks and reads the record, one writes it and
+// commits. What was recorded is durable before it is answered, as locks are. A
+// fail-over to a replica that lags may forget it: then the operation can happen
+// again.
+//
+// A database without the table of records is answered with ErrSchema.
+func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckBegin(a, keep); err != nil {
+		return driver.Record{}, err
+	}
+	// Locks the row, and makes it if it is missing so that two first attempts meet.
+	lock := exec(words("INSERT INTO baton_record (k,state,token,owner,attempts,began,until) VALUES (", literal(a.Key), ",'", recordBegun,
+		"',0,'',0,'1970-01-01','1970-01-01') ON DUPLICATE KEY UPDATE until=baton_record.until"))
+	return s.changeRecord(ctx, a.Key, lock, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
+}
+
+// FinishAttempt implements driver.Records, at the cost of BeginAttempt.
+func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckFinish(a, o, keep); err != nil {
+		return driver.Record{}, err
+	}
+	lock := statement{
+		words("SELECT k FROM baton_record WHERE k=", literal(a.Key), " FOR UPDATE"),
+		func(r *sql.Rows) error { return r.Scan(new(string)) },
+	}
+	return s.changeRecord(ctx, a.Key, lock, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
+}
+
+// FindRecord implements driver.Records, by one statement that locks nothing.
+func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return driver.Record{}, err
+	}
+	var r driver.Record
+	err := s.recordCall(ctx, func(ctx context.Context) (unsure bool, err error) {
+		t := recordTx{}
+		err = t.scan(s.single.QueryRowContext(ctx, words("SELECT ", micros, ",", recordColumns, " FROM baton_record WHERE k=", literal(key))))
+		if errors.Is(err, sql.ErrNoRows) || err == nil && !t.state.Exists(t.now) {
+			return false, driver.ErrNoRecord
+		}
+		r = t.state.Record(key, t.now)
+		return false, err
+	})
+	return r, err
+}
+
+// ForgetRecord implements driver.Records, by one statement.
+func (s *Store) ForgetRecord(ctx context.Context, key string) error {
+	if err := driver.CheckKey(key); err != nil {
+		return err
+	}
+	return s.recordCall(ctx, func(ctx context.Context) (unsure bool, err error) {
+		res, err := s.single.ExecContext(ctx, words("DELETE FROM baton_record WHERE k=", literal(key), " AND until>UTC_TIMESTAMP(6)"))
+		if err != nil {
+			return uncertain(err), err
+		}
+		if !changed(res) {
+			return false, driver.ErrNoRecord
+		}
+		return false, nil
+	})
+}
+
+// changeRecord runs one step of the state machine in a transaction that locks the
+// row by a statement of its own, before the clock is read.
+func (s *Store) changeRecord(ctx context.Context, key string, lock statement, step func(*record.State, int64) (changed bool, err error)) (driver.Record, error) {
+	var r driver.Record
+	err := s.recordCall(ctx, func(ctx context.Context) (unsure bool, err error) {
+		ses, err := s.session(ctx)
+		if err != nil {
+			return false, err
+		}
+		defer ses.close() // which undoes what was not committed
+		var t recordTx
+		err = ses.run(ctx, append(ses.beginning(), lock, statement{
+			words("SELECT ", micros, ",", recordColumns, " FROM baton_record WHERE k=", literal(key)),
+			func(rows *sql.Rows) error { return t.scan(rows) },
+		}, statement{"SELECT " + micros, func(rows *sql.Rows) error { return rows.Scan(&t.now) }})...)
+		if err != nil {
+			return false, err
+		}
+		changed, err := step(&t.state, t.now)
+		if err != nil {
+			return false, err
+		}
+		if changed {
+			if unsure, err := t.commit(ctx, ses, key); err != nil {
+				return unsure, err
+			}
+			s.recorded.Store(true)
+		}
+		r = t.state.Record(key, t.now)
+		return false, nil
+	})
+	return r, err
+}
+
+// recordCall makes a call, and again if the server undid it or ended the connection
+// before it had done anything. Answers of the contract pass.
+func (s *Store) recordCall(ctx context.Context, call func(context.Context) (unsure bool, err error)) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return driver.ErrClosed
+	}
+	s.serving.Add(1)
+	s.mu.Unlock()
+	defer s.serving.Done()
+
+	later, stop := sqlstore.Outlive(ctx, sqlstore.Grace)
+	defer stop()
+	later, cancel := context.WithTimeout(later, patience)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	for try := 1; ; try++ {
+		unsure, err := call(later)
+		if err == nil || errors.Is(err, driver.ErrNoRecord) || errors.Is(err, driver.ErrSuperseded) {
+			return err
+		}
+		// If the server ended the connection, we may have been too slow for it.
+		if !unsure && later.Err() == nil && (undone(err) || errors.Is(err, sqldriver.ErrBadConn) && try < maxTries) {
+			continue
+		}
+		if ctx.Err() != nil {
+			if unsure {
+				return joinUnknown(ctx)
+			}
+			return ctx.Err()
+		}
+		return s.blame(later, err, unsure)
+	}
+}
+
+// A recordTx is a record as it is in a transaction, and its clock.
+type recordTx struct {
+	now   int64
+	state record.State
+}
+
+func (t *recordTx) scan(row scanner) error {
+	var state string
+	st := &t.state
+	err := row.Scan(&t.now, &state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until, &st.Result)
+	st.Done, st.Failed = state != recordBegun, state == recordFailed
+	return err
+}
+
+// commit writes the record, which has a row, and commits, as a rule in one round
+// trip. unsure says that it may have been committed in spite of the error.
+func (t *recordTx) commit(ctx context.Context, ses *session, key string) (unsure bool, err error) {
+	st := t.state
+	state, finished, result := recordBegun, "NULL", "NULL"
+	if st.Done {
+		state, finished, result = recordSucceeded, stamp(st.Finished), literal(string(st.Result))
+	}
+	if st.Failed {
+		state = recordFailed
+	}
+	all := []statement{exec(words("UPDATE baton_record SET state='", state, "',token=", integer(st.Token), ",owner=", literal(st.Owner),
+		",attempts=", integer(st.Attempts), ",began=", stamp(st.Began), ",finished=", finished, ",until=", stamp(st.Until),
+		",result=", result, " WHERE k=", literal(key)))}
+	committing := false
+	if ses.multi { // see tx.commit
+		all = append(all, statement{"SELECT 1", func(*sql.Rows) error {
+			committing = true
+			return nil
+		}})
+	} else {
+		if err := ses.run(ctx, all...); err != nil {
+			return false, err
+		}
+		committing, all = true, nil
+	}
+	if err := ses.run(ctx, append(all, exec("COMMIT"), exec(restore))...); err != nil {
+		return committing || number(err) == 0 && !errors.Is(err, sqldriver.ErrBadConn), err
+	}
+	ses.done()
+	return false, nil
+}
+
+// sweepRecords removes records whose time is over. Who is at one keeps it.
+func (s *Store) sweepRecords(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for more := true; more; {
+		old, err := s.sweepSomeRecords(ctx)
+		more = err == nil && old == sweepList // what fails is tried again later
+	}
+}
+
+func (s *Store) sweepSomeRecords(ctx context.Context) (n int, err error) {
+	ses, err := s.session(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer ses.close()
+	var old list
+	err = ses.run(ctx, append(ses.beginning(), statement{
+		words("SELECT k FROM baton_record WHERE until<=UTC_TIMESTAMP(6) ORDER BY until LIMIT ", integer(sweepList), " FOR UPDATE SKIP LOCKED"),
+		func(r *sql.Rows) error {
+			var key string
+			err := r.Scan(&key)
+			old.add(literal(key))
+			n++
+			return err
+		},
+	})...)
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	if err := ses.run(ctx, exec("DELETE FROM baton_record WHERE k IN ("+old.String()+")"), exec("COMMIT"), exec(restore)); err != nil {
+		return 0, err
+	}
+	ses.done()
+	return n, nil
+}

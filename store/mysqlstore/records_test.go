@@ -1,0 +1,363 @@
+package mysqlstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	mathrand "math/rand/v2"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/record"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// recordHarness gives each case a database, as limitHarness does, and the one that
+// restarts it a server.
+func recordHarness(all *testing.T, open func(t drivertest.T, d *database) *Store) drivertest.RecordHarness {
+	var mu sync.Mutex
+	var free []*database
+	get := func(t drivertest.T) (d *database) {
+		if strings.Contains(t.Name(), "restart") {
+			return newDatabase(t, testserver.MariaDB(tb{t}))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if n := len(free); n > 0 {
+			d, free = free[n-1], free[:n-1]
+		} else {
+			d = shared(all)
+		}
+		t.Cleanup(func() { // after the stores were closed
+			if _, err := d.plain.Exec("DELETE FROM baton_record"); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				free = append(free, d)
+			}
+		})
+		return d
+	}
+	return drivertest.RecordHarness{
+		Open: func(t drivertest.T, n int) []driver.Records {
+			d := get(t)
+			handles := make([]driver.Records, n)
+			for i := range handles {
+				s := open(t, d)
+				databases.put(s, d)
+				handles[i] = s
+			}
+			return handles
+		},
+		Restart: func(t drivertest.T, all []driver.Records) {
+			server := databases.of(all[0].(*Store)).server
+			server.Kill()
+			server.Restart()
+			for _, r := range all {
+				awaitReachable(t, r.(*Store))
+			}
+		},
+		Kept: func(t drivertest.T, r driver.Records) (n int) {
+			if err := databases.of(r.(*Store)).plain.QueryRow("SELECT COUNT(*) FROM baton_record").Scan(&n); err != nil {
+				t.Fatalf("count: %v", err)
+			}
+			return n
+		},
+	}
+}
+
+func TestRecords(t *testing.T) {
+	t.Parallel()
+	testserver.NeedMariaDB(t)
+	drivertest.Records(t, recordHarness(t, func(t drivertest.T, d *database) *Store {
+		return d.openWith(t, func(_ *Config, o *options) { o.sweepEvery, o.stall = time.Second, 60 })
+	}))
+}
+
+// TestRecordsOnPool runs on a pool that somebody else has opened.
+func TestRecordsOnPool(t *testing.T) {
+	t.Parallel()
+	testserver.NeedMariaDB(t)
+	h := recordHarness(t, func(t drivertest.T, d *database) *Store {
+		s := hardPool(t, d)
+		o := standard
+		o.stall = 60
+		patient, err := build(t.Context(), &Store{single: s.single, slow: s.slow, opts: o})
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		t.Cleanup(func() { patient.Close() })
+		return patient
+	})
+	h.Kept, h.Restart = nil, nil // there is nothing of the pool in it
+	drivertest.Records(t, h)
+}
+
+func attempt(key string, token int64) driver.Attempt {
+	return driver.Attempt{Key: key, Token: token, Owner: "me"}
+}
+
+func beginRecord(t *testing.T, s *Store, key string, token int64) driver.Record {
+	t.Helper()
+	r, err := s.BeginAttempt(t.Context(), attempt(key, token), time.Hour)
+	if err != nil {
+		t.Fatalf("attempt %d of %q begins: %v", token, key, err)
+	}
+	return r
+}
+
+func finishRecord(t *testing.T, s *Store, key string, token int64, result string) driver.Record {
+	t.Helper()
+	r, err := s.FinishAttempt(t.Context(), attempt(key, token), driver.Outcome{Result: []byte(result)}, time.Hour)
+	if err != nil {
+		t.Fatalf("attempt %d of %q finishes: %v", token, key, err)
+	}
+	return r
+}
+
+// The tables say and leave behind what package record does, in random histories.
+func TestRecordsAgainstTheOracle(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	stores := []*Store{d.open(t), hardPool(t, d)}
+	random := mathrand.New(mathrand.NewPCG(4, 4))
+	tokens := []int64{1, 2, 9, 10, 11, 1<<53 - 1, 1 << 53, 1<<53 + 1, math.MaxInt64 - 1, math.MaxInt64}
+	for history := range 25 {
+		key := fmt.Sprint("history ", history)
+		var state record.State
+		from := random.IntN(len(tokens))
+		for step := range 20 {
+			s := stores[random.IntN(2)]
+			a := attempt(key, tokens[min(max(from+random.IntN(5)-2, 0), len(tokens)-1)])
+			if random.IntN(6) == 0 {
+				from = random.IntN(len(tokens))
+			}
+			a.Owner = strings.Repeat("ö ", random.IntN(3))
+			keep := time.Hour + time.Duration(random.Int64N(int64(driver.MaxRecordKeep-time.Hour)))
+			now := time.Now().UnixMicro()
+			var got driver.Record
+			var err, want error
+			var did string
+			switch random.IntN(9) {
+			case 0:
+				did = "forget"
+				err = s.ForgetRecord(t.Context(), key)
+				if want = driver.ErrNoRecord; state.Exists(now) {
+					state, want = record.State{}, nil
+				}
+			case 1, 2:
+				o := driver.Outcome{Failed: random.IntN(2) == 0, Result: make([]byte, random.IntN(4)*random.IntN(4))}
+				rand.Read(o.Result)
+				did = fmt.Sprintf("finish %d with %+v", a.Token, o)
+				got, err = s.FinishAttempt(t.Context(), a, o, keep)
+				_, want = state.Finish(a, o, now, keep)
+			case 3:
+				did = "find"
+				got, err = s.FindRecord(t.Context(), key)
+				if !state.Exists(now) {
+					want = driver.ErrNoRecord
+				}
+			case 4:
+				did = "expire"
+				d.exec(t, "UPDATE baton_record SET until=UTC_TIMESTAMP(6) WHERE k=?", key)
+				state = record.State{}
+			default:
+				did = fmt.Sprintf("begin %d", a.Token)
+				got, err = s.BeginAttempt(t.Context(), a, keep)
+				_, want = state.Begin(a, now, keep)
+			}
+			if !reflect.DeepEqual(err, want) {
+				t.Fatalf("history %d, step %d: %s: %v, should be %v", history, step, did, err, want)
+			}
+			if err != nil || did == "forget" || did == "expire" {
+				continue
+			}
+			should := state.Record(key, now)
+			same := got.Token == should.Token && got.Owner == should.Owner && got.Attempts == should.Attempts &&
+				got.Done == should.Done && got.Failed == should.Failed && bytes.Equal(got.Result, should.Result) &&
+				got.Began.IsZero() == should.Began.IsZero() && got.Finished.IsZero() == should.Finished.IsZero()
+			for _, d := range []time.Duration{got.Began.Sub(should.Began), got.Finished.Sub(should.Finished), got.Left - should.Left} {
+				same = same && d.Abs() < 5*time.Minute // between the call and the oracle's look at the clock
+			}
+			if !same {
+				t.Fatalf("history %d, step %d: %s:\n%+v, should be\n%+v", history, step, did, got, should)
+			}
+		}
+	}
+}
+
+// The answer is lost in each phase of each call. Before the commit nothing has
+// happened; with it, asking again tells what has, once.
+func TestRecordAnswerCut(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s, proxy := proxied(t, d)
+	plain := d.open(t)
+	cut := func(what, request string, want error, act func() error) {
+		t.Helper()
+		sprung := proxy.CutAfterRequest(carries(request))
+		if err := act(); !errors.Is(err, want) {
+			t.Errorf("%s, cut after %q: %v, want %v", what, request, err, want)
+		}
+		<-sprung
+	}
+	begin := func() error { _, err := s.BeginAttempt(t.Context(), attempt("k", 7), time.Hour); return err }
+	finish := func() error {
+		_, err := s.FinishAttempt(t.Context(), attempt("k", 7), driver.Outcome{Result: []byte("first")}, time.Hour)
+		return err
+	}
+	find := func() error { _, err := s.FindRecord(t.Context(), "k"); return err }
+
+	cut("begin", "START TRANSACTION", driver.ErrUnavailable, begin)
+	if _, err := plain.FindRecord(t.Context(), "k"); !errors.Is(err, driver.ErrNoRecord) {
+		t.Errorf("not begun: %v", err)
+	}
+	cut("begin", ";COMMIT;", driver.ErrUnknown, begin)
+	if r := beginRecord(t, plain, "k", 7); r.Done || r.Attempts != 1 {
+		t.Errorf("begun again: %+v", r)
+	}
+	cut("finish", "START TRANSACTION", driver.ErrUnavailable, finish)
+	if r, err := plain.FindRecord(t.Context(), "k"); err != nil || r.Done {
+		t.Errorf("not finished: %+v, %v", r, err)
+	}
+	cut("finish", ";COMMIT;", driver.ErrUnknown, finish)
+	if r := finishRecord(t, plain, "k", 7, "second"); string(r.Result) != "first" || r.Attempts != 1 {
+		t.Errorf("finished again: %+v", r)
+	}
+	cut("find", "FROM baton_record", driver.ErrUnavailable, find)
+	cut("forget", "DELETE FROM baton_record", driver.ErrUnknown, func() error { return s.ForgetRecord(t.Context(), "k") })
+	if err := plain.ForgetRecord(t.Context(), "k"); !errors.Is(err, driver.ErrNoRecord) {
+		t.Errorf("forgotten again: %v", err)
+	}
+
+	proxy.Swallow(faultproxy.ToServer)
+	proxy.Swallow(faultproxy.ToClient)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := s.BeginAttempt(ctx, attempt("silence", 1), time.Hour); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("silence: %v", err)
+	}
+}
+
+// Many clients of two kinds want few operations, which expire and are removed all
+// the time: nobody is told of a deadlock.
+func TestRecordsNoDeadlockSurfaces(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	stores := []*Store{d.openWith(t, patient), d.openWith(t, patient), d.wrap(t, d.config())}
+	var wg sync.WaitGroup
+	for client := range 16 {
+		wg.Go(func() {
+			s := stores[client%len(stores)]
+			random := mathrand.New(mathrand.NewPCG(uint64(client), 1))
+			for range 12 {
+				key, token := fmt.Sprint("job ", random.IntN(6)), random.Int64N(100)+1
+				var err error
+				switch random.IntN(7) {
+				case 0:
+					err = s.ForgetRecord(t.Context(), key)
+				case 1:
+					_, err = s.FinishAttempt(t.Context(), attempt(key, token), driver.Outcome{}, time.Minute)
+				case 2:
+					// A statement of an operator: it may lose against the others.
+					_, _ = d.plain.ExecContext(t.Context(), "UPDATE baton_record SET until=UTC_TIMESTAMP(6) WHERE k=?", key)
+				case 3:
+					s.sweepRecords(t.Context())
+				default:
+					_, err = s.BeginAttempt(t.Context(), attempt(key, token), time.Minute)
+				}
+				if err != nil && !errors.Is(err, driver.ErrSuperseded) && !errors.Is(err, driver.ErrNoRecord) {
+					t.Errorf("%q: %v", key, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// The clock is read after the wait for the row: a record that expires meanwhile is
+// gone, and one that was made anew is kept for as long as was asked.
+func TestRecordTimeIsReadAfterTheWait(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, func(c *Config, o *options) { c.Connections, o.stall = 12, 60 })
+	beginRecord(t, s, "finish", 7)
+	beginRecord(t, s, "begin", 7)
+	tx, err := d.plain.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec("UPDATE baton_record SET until=UTC_TIMESTAMP(6)+INTERVAL 200000 MICROSECOND"); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := s.FinishAttempt(context.Background(), attempt("finish", 7), driver.Outcome{}, time.Hour)
+		if e, ok := errors.AsType[*driver.SupersededError](err); !ok || e.Last != 0 {
+			t.Errorf("finish: %v", err)
+		}
+	})
+	wg.Go(func() {
+		r, err := s.BeginAttempt(context.Background(), attempt("begin", 3), time.Hour)
+		if err != nil || r.Token != 3 || r.Attempts != 1 || r.Left < 50*time.Minute {
+			t.Errorf("begin: %+v, %v", r, err)
+		}
+	})
+	awaitBlocked(t, d, 2)
+	if _, err := tx.Exec("DO SLEEP(0.3)"); err != nil { // until they have expired
+		t.Fatal(err)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+}
+
+// A database that is older than records goes on with locks and limits, also by
+// users who may not change it. Records say what to do.
+func TestRecordsInAnOldDatabase(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, testserver.SharedMariaDB(t))
+	d.exec(t, "DROP TABLE baton_record")
+	user := "u" + strings.ToLower(rand.Text()[:10])
+	d.exec(t, "CREATE USER "+user)
+	d.exec(t, "GRANT SELECT,INSERT,UPDATE,DELETE ON "+d.name+".* TO "+user)
+	s := d.openWith(t, func(c *Config, _ *options) { c.User = user })
+	c, _ := take(t, s, claimOf("k", "a"), time.Minute, false)
+	takeOne(t, s, "k", bucketOf(1, time.Hour, 5), 1)
+	_, errBegin := s.BeginAttempt(t.Context(), attempt("k", 1), time.Hour)
+	_, errFinish := s.FinishAttempt(t.Context(), attempt("k", 1), driver.Outcome{}, time.Hour)
+	_, errFind := s.FindRecord(t.Context(), "k")
+	for _, err := range []error{errBegin, errFinish, errFind, s.ForgetRecord(t.Context(), "k")} {
+		if !errors.Is(err, ErrSchema) || !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "baton schema apply") {
+			t.Errorf("without the table: %v", err)
+		}
+	}
+	if err := s.Migrate(t.Context()); number(err) != 1142 {
+		t.Errorf("migrated by somebody who may not: %v", err)
+	}
+	if found := examine(t, s); len(found) != 1 || found[0] != "schema" {
+		t.Errorf("found %q", found)
+	}
+	if _, err := New(t.Context(), d.plain); err != nil {
+		t.Errorf("on a pool: %v", err)
+	}
+
+	owner := d.open(t) // makes the table
+	beginRecord(t, owner, "k", 1)
+	finishRecord(t, s, "k", 1, "x")
+	mustRelease(t, s, c)
+	d.exec(t, "ALTER TABLE baton_record MODIFY until DATETIME NOT NULL")
+	if found := examine(t, s); len(found) != 1 || found[0] != "schema" {
+		t.Errorf("found %q", found)
+	}
+}

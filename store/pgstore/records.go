@@ -1,0 +1,109 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+var _ driver.Records = (*Store)(nil)
+
+const (
+	recordColumns = ` how, (r).token, (r).owner, (r).attempts, (r).state, (r).began, (r).finished, (r).result, rest FROM `
+
+	beginRecordSQL  = `SELECT` + recordColumns + `baton_record_begin_1($1::bytea, $2::bigint, $3::text, $4::bigint)`
+	finishRecordSQL = `SELECT` + recordColumns + `baton_record_finish_1($1::bytea, $2::bigint, $3::text, $4::bytea, $5::bigint)`
+	findRecordSQL   = `SELECT` + recordColumns + `baton_record_find_1($1::bytea)`
+	forgetRecordSQL = `SELECT` + recordColumns + `baton_record_forget_1($1::bytea)`
+)
+
+// The column state of baton_record.
+const (
+	recordBegun     = "begun"
+	recordSucceeded = "succeeded"
+	recordFailed    = "failed"
+)
+
+// BeginAttempt implements driver.Records, in one round trip, by one function on
+// the server and its clock. What was recorded is on the disk before it is
+// answered, whatever synchronous_commit says. A fail-over to a standby that is not
+// synchronous may forget it: then the operation can happen again.
+//
+// A database whose tables are older than records is answered with a *SchemaError.
+func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckBegin(a, keep); err != nil {
+		return driver.Record{}, err
+	}
+	return s.record(ctx, a, beginRecordSQL, []byte(a.Key), a.Token, a.Owner, ceilMicros(keep))
+}
+
+// FinishAttempt implements driver.Records.
+func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
+	if err := driver.CheckFinish(a, o, keep); err != nil {
+		return driver.Record{}, err
+	}
+	state := recordSucceeded
+	if o.Failed {
+		state = recordFailed
+	}
+	return s.record(ctx, a, finishRecordSQL, []byte(a.Key), a.Token, state, o.Result, ceilMicros(keep))
+}
+
+// FindRecord implements driver.Records.
+func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
+	if err := driver.CheckKey(key); err != nil {
+		return driver.Record{}, err
+	}
+	return s.record(ctx, driver.Attempt{Key: key}, findRecordSQL, []byte(key))
+}
+
+// ForgetRecord implements driver.Records.
+func (s *Store) ForgetRecord(ctx context.Context, key string) error {
+	if err := driver.CheckKey(key); err != nil {
+		return err
+	}
+	_, err := s.record(ctx, driver.Attempt{Key: key}, forgetRecordSQL, []byte(key))
+	return err
+}
+
+// record asks one of the functions. Calls about keys, not attempts, have no token.
+func (s *Store) record(ctx context.Context, a driver.Attempt, sql string, args ...any) (driver.Record, error) {
+	// What is not there is NULL.
+	var how int
+	var token, attempts, rest *int64
+	var owner, state *string
+	var began, finished *time.Time
+	var result []byte
+	err := s.row(ctx, sql, args, &how, &token, &owner, &attempts, &state, &began, &finished, &result, &rest)
+	if e, ok := errors.AsType[*SchemaError](err); ok && e.Found == 0 {
+		e.Found = s.schema
+	}
+	if err != nil {
+		return driver.Record{}, err
+	}
+	done := state != nil && *state != recordBegun
+	switch {
+	case how == 0 && a.Token == 0:
+		return driver.Record{}, driver.ErrNoRecord
+	case how == 0:
+		return driver.Record{}, &driver.SupersededError{Key: a.Key, Token: a.Token, Last: orZero(token), Done: done}
+	}
+	return driver.Record{
+		Key: a.Key, Token: orZero(token), Owner: orZero(owner), Attempts: orZero(attempts),
+		Done:    done,
+		Outcome: driver.Outcome{Failed: orZero(state) == recordFailed, Result: result},
+		Began:   orZero(began), Finished: orZero(finished),
+		Left: max(micros(orZero(rest)), 0),
+	}, nil
+}
+
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+func ceilMicros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }

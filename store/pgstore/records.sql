@@ -1,0 +1,125 @@
+-- The table and functions of records of operations that are to happen once, which
+-- came with version 3.
+--
+-- baton_record has one row for each operation that was begun. From until on it is
+-- as if the row were not there. The view baton_records shows keys as text.
+
+CREATE TABLE IF NOT EXISTS baton_record (
+	key      bytea PRIMARY KEY,
+	state    text        NOT NULL, -- begun, succeeded or failed
+	token    bigint      NOT NULL, -- of the last attempt that began
+	owner    text        NOT NULL, -- who began it
+	attempts bigint      NOT NULL, -- how many have begun
+	began    timestamptz NOT NULL,
+	finished timestamptz,
+	until    timestamptz NOT NULL,
+	result   bytea
+);
+
+CREATE INDEX IF NOT EXISTS baton_record_until ON baton_record (until);
+
+CREATE OR REPLACE VIEW baton_records AS
+	SELECT convert_from(key, 'UTF8') AS key, state, owner, token, attempts, began, finished, until, result
+	FROM baton_record WHERE until > clock_timestamp();
+
+-- The functions answer with how it ended (0 there is no such record, or the
+-- attempt is superseded; 1 done), the row that stands then, and how many
+-- microseconds it is kept still. What stays as it was is not waited for; what is
+-- written has reached the disk before it is answered or seen by others.
+
+-- baton_record_rest_1 comes last: it says how long a row is kept still, and makes
+-- a transaction that has changed something wait for the disk, and no other.
+CREATE OR REPLACE FUNCTION baton_record_rest_1(_changed boolean, _until timestamptz) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+	IF _changed THEN
+		PERFORM baton_durable_1();
+	ELSE
+		PERFORM set_config('synchronous_commit', 'off', true);
+	END IF;
+	RETURN extract(epoch FROM _until - clock_timestamp()) * 1000000;
+END $$;
+
+CREATE OR REPLACE FUNCTION baton_record_begin_1(
+	_key bytea, _token bigint, _owner text, _keep bigint, OUT how int, OUT r baton_record, OUT rest bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	keep_ CONSTANT interval := _keep * interval '1 microsecond';
+	now_    timestamptz;
+	changed boolean := true;
+BEGIN
+	PERFORM baton_begin_1();
+	how := 1;
+	LOOP
+		INSERT INTO baton_record AS b (key, state, token, owner, attempts, began, until)
+			VALUES (_key, 'begun', _token, _owner, 1, clock_timestamp(), clock_timestamp() + keep_)
+			ON CONFLICT (key) DO NOTHING RETURNING b.* INTO r;
+		EXIT WHEN FOUND;
+		SELECT b.* INTO r FROM baton_record b WHERE b.key = _key FOR UPDATE;
+		CONTINUE WHEN NOT FOUND; -- somebody has removed it
+		now_ := clock_timestamp(); -- after the wait for the lock
+		IF r.until <= now_ THEN
+			UPDATE baton_record b SET state = 'begun', token = _token, owner = _owner, attempts = 1, began = now_, finished = NULL,
+				until = now_ + keep_, result = NULL WHERE b.key = _key RETURNING b.* INTO r;
+		ELSIF r.state <> 'begun' THEN
+			changed := false;
+		ELSIF _token < r.token THEN
+			how := 0; changed := false;
+		ELSIF _token = r.token THEN
+			UPDATE baton_record b SET until = now_ + keep_ WHERE b.key = _key RETURNING b.* INTO r;
+		ELSE
+			UPDATE baton_record b SET token = _token, owner = _owner, attempts = b.attempts + 1, began = now_,
+				until = now_ + keep_ WHERE b.key = _key RETURNING b.* INTO r;
+		END IF;
+		EXIT;
+	END LOOP;
+	IF changed THEN
+		-- A few whose time is over, more than are made. Nobody is waited for.
+		DELETE FROM baton_record b WHERE b.ctid = ANY (ARRAY (
+			SELECT o.ctid FROM baton_record o WHERE o.until <= clock_timestamp() ORDER BY o.until LIMIT 4 FOR UPDATE SKIP LOCKED));
+	END IF;
+	rest := baton_record_rest_1(changed, r.until);
+END $$;
+
+CREATE OR REPLACE FUNCTION baton_record_finish_1(
+	_key bytea, _token bigint, _state text, _result bytea, _keep bigint, OUT how int, OUT r baton_record, OUT rest bigint
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	now_    timestamptz;
+	changed boolean := false;
+BEGIN
+	PERFORM baton_begin_1();
+	how := 0;
+	SELECT b.* INTO r FROM baton_record b WHERE b.key = _key FOR UPDATE;
+	now_ := clock_timestamp();
+	IF r.until <= now_ THEN
+		r := NULL;
+	ELSIF r.token = _token THEN
+		how := 1;
+		IF r.state = 'begun' THEN
+			UPDATE baton_record b SET state = _state, finished = now_, until = now_ + _keep * interval '1 microsecond', result = _result
+				WHERE b.key = _key RETURNING b.* INTO r;
+			changed := true;
+		END IF;
+	END IF;
+	rest := baton_record_rest_1(changed, r.until);
+END $$;
+
+CREATE OR REPLACE FUNCTION baton_record_find_1(_key bytea, OUT how int, OUT r baton_record, OUT rest bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	PERFORM baton_begin_1();
+	SELECT b.* INTO r FROM baton_record b WHERE b.key = _key AND b.until > clock_timestamp();
+	how := FOUND::int;
+	rest := baton_record_rest_1(false, r.until);
+END $$;
+
+CREATE OR REPLACE FUNCTION baton_record_forget_1(_key bytea, OUT how int, OUT r baton_record, OUT rest bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	PERFORM baton_begin_1();
+	DELETE FROM baton_record b WHERE b.key = _key AND b.until > clock_timestamp() RETURNING b.* INTO r;
+	how := FOUND::int;
+	rest := baton_record_rest_1(how = 1, r.until);
+END $$;

@@ -1,0 +1,356 @@
+package pgstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	mathrand "math/rand/v2"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/record"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+func recordHarness(url func(t drivertest.T) string, open func(drivertest.T, string, ...Option) *Store) drivertest.RecordHarness {
+	return drivertest.RecordHarness{
+		Open: func(t drivertest.T, n int) []driver.Records {
+			u := url(t)
+			all := make([]driver.Records, n)
+			for i := range all {
+				all[i] = open(t, u)
+			}
+			return all
+		},
+		Kept: func(t drivertest.T, r driver.Records) (n int) {
+			if err := r.(*Store).pool.QueryRow(context.Background(), `SELECT count(*) FROM baton_record`, pgx.QueryExecModeExec).Scan(&n); err != nil {
+				t.Fatalf("count: %v", err)
+			}
+			return n
+		},
+	}
+}
+
+func TestRecords(t *testing.T) {
+	testserver.NeedPostgres(t)
+	t.Parallel()
+	server := testserver.SharedPostgres(t)
+	drivertest.Records(t, recordHarness(func(t drivertest.T) string { return server.URL(server.Database(tb{t})) }, openDirect))
+}
+
+func TestRecordsPgBouncer(t *testing.T) {
+	testserver.NeedPgBouncer(t)
+	t.Parallel()
+	server := testserver.Postgres(t, "-c", "max_connections=300") // the pooler keeps some for each database
+	bouncer := testserver.PgBouncer(t, server)
+	drivertest.Records(t, recordHarness(func(t drivertest.T) string { return bouncer.URL(server.Database(tb{t})) }, openAt))
+}
+
+func attempt(key string, token int64) driver.Attempt {
+	return driver.Attempt{Key: key, Token: token, Owner: "me"}
+}
+
+func beginRecord(t *testing.T, s *Store, key string, token int64) driver.Record {
+	t.Helper()
+	r, err := s.BeginAttempt(t.Context(), attempt(key, token), time.Hour)
+	if err != nil {
+		t.Fatalf("attempt %d of %q begins: %v", token, key, err)
+	}
+	return r
+}
+
+func finishRecord(t *testing.T, s *Store, key string, token int64, result string) driver.Record {
+	t.Helper()
+	r, err := s.FinishAttempt(t.Context(), attempt(key, token), driver.Outcome{Result: []byte(result)}, time.Hour)
+	if err != nil {
+		t.Fatalf("attempt %d of %q finishes: %v", token, key, err)
+	}
+	return r
+}
+
+// The functions say and leave behind what package record does, in random
+// histories.
+func TestRecordsAgainstTheOracle(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	stores := []*Store{openAt(t, url), openDirect(t, url)}
+	random := mathrand.New(mathrand.NewPCG(4, 4))
+	tokens := []int64{1, 2, 9, 10, 11, 1<<53 - 1, 1 << 53, 1<<53 + 1, math.MaxInt64 - 1, math.MaxInt64}
+	for history := range 40 {
+		key := fmt.Sprint("history ", history)
+		var state record.State
+		from := random.IntN(len(tokens))
+		for step := range 20 {
+			s := stores[random.IntN(2)]
+			a := attempt(key, tokens[min(max(from+random.IntN(5)-2, 0), len(tokens)-1)])
+			if random.IntN(6) == 0 {
+				from = random.IntN(len(tokens))
+			}
+			a.Owner = strings.Repeat("ö ", random.IntN(3))
+			keep := time.Hour + time.Duration(random.Int64N(int64(driver.MaxRecordKeep-time.Hour)))
+			now := time.Now().UnixMicro()
+			var got driver.Record
+			var err, want error
+			var did string
+			switch random.IntN(9) {
+			case 0:
+				did = "forget"
+				err = s.ForgetRecord(t.Context(), key)
+				if want = driver.ErrNoRecord; state.Exists(now) {
+					state, want = record.State{}, nil
+				}
+			case 1, 2:
+				o := driver.Outcome{Failed: random.IntN(2) == 0, Result: make([]byte, random.IntN(4)*random.IntN(4))}
+				rand.Read(o.Result)
+				did = fmt.Sprintf("finish %d with %+v", a.Token, o)
+				got, err = s.FinishAttempt(t.Context(), a, o, keep)
+				_, want = state.Finish(a, o, now, keep)
+			case 3:
+				did = "find"
+				got, err = s.FindRecord(t.Context(), key)
+				if !state.Exists(now) {
+					want = driver.ErrNoRecord
+				}
+			case 4:
+				did = "expire"
+				exec(t, s, `UPDATE baton_record SET until = clock_timestamp() WHERE key = $1`, []byte(key))
+				state = record.State{}
+			default:
+				did = fmt.Sprintf("begin %d", a.Token)
+				got, err = s.BeginAttempt(t.Context(), a, keep)
+				_, want = state.Begin(a, now, keep)
+			}
+			if !reflect.DeepEqual(err, want) {
+				t.Fatalf("history %d, step %d: %s: %v, should be %v", history, step, did, err, want)
+			}
+			if err != nil || did == "forget" || did == "expire" {
+				continue
+			}
+			should := state.Record(key, now)
+			same := got.Token == should.Token && got.Owner == should.Owner && got.Attempts == should.Attempts &&
+				got.Done == should.Done && got.Failed == should.Failed && bytes.Equal(got.Result, should.Result) &&
+				got.Began.IsZero() == should.Began.IsZero() && got.Finished.IsZero() == should.Finished.IsZero()
+			for _, d := range []time.Duration{got.Began.Sub(should.Began), got.Finished.Sub(should.Finished), got.Left - should.Left} {
+				same = same && d.Abs() < 5*time.Minute // between the call and the oracle's look at the clock
+			}
+			if !same {
+				t.Fatalf("history %d, step %d: %s:\n%+v, should be\n%+v", history, step, did, got, should)
+			}
+		}
+	}
+}
+
+// The answer to each call is lost after its effect: the error says that it may
+// have happened, and asking again finds it.
+func TestRecordAnswerCut(t *testing.T) {
+	t.Parallel()
+	server, url := database(t)
+	proxy := faultproxy.New(t, server.Addr)
+	plain := openAt(t, url)
+	s := openAt(t, strings.Replace(url, server.Addr, proxy.Addr, 1))
+	cut := func(what string, act func() error) {
+		t.Helper()
+		sprung := proxy.CutAfterRequest(func(request []byte) bool { return bytes.Contains(request, []byte("key-that-is-cut")) })
+		if err := act(); !errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("%s: %v, want driver.ErrUnknown", what, err)
+		}
+		<-sprung
+	}
+	const key = "key-that-is-cut"
+	cut("begin", func() error { _, err := s.BeginAttempt(t.Context(), attempt(key, 7), time.Hour); return err })
+	if r := beginRecord(t, plain, key, 7); r.Done || r.Attempts != 1 {
+		t.Errorf("begun again: %+v", r)
+	}
+	cut("finish", func() error {
+		_, err := s.FinishAttempt(t.Context(), attempt(key, 7), driver.Outcome{Result: []byte("first")}, time.Hour)
+		return err
+	})
+	if r := finishRecord(t, plain, key, 7, "second"); string(r.Result) != "first" || r.Attempts != 1 {
+		t.Errorf("finished again: %+v", r)
+	}
+	cut("find", func() error { _, err := s.FindRecord(t.Context(), key); return err })
+	cut("forget", func() error { return s.ForgetRecord(t.Context(), key) })
+	if err := plain.ForgetRecord(t.Context(), key); !errors.Is(err, driver.ErrNoRecord) {
+		t.Errorf("forgotten again: %v", err)
+	}
+	proxy.Swallow(faultproxy.ToServer)
+	proxy.Swallow(faultproxy.ToClient)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := s.BeginAttempt(ctx, attempt("k", 1), time.Hour); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("silence: %v", err)
+	}
+}
+
+// What was answered has survived the crash of the server, whatever the user's
+// settings; what was not changed did not wait for the disk.
+func TestRecordsThroughACrash(t *testing.T) {
+	testserver.NeedPostgres(t)
+	t.Parallel()
+	server := testserver.Postgres(t)
+	url := server.URL(server.Database(t))
+	openAt(t, url)
+	s := openOn(t, newPool(t, url, func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
+		c.ConnConfig.RuntimeParams["default_transaction_isolation"] = "repeatable read"
+	}))
+	beginRecord(t, s, "begun", 8)
+	beginRecord(t, s, "done", 5)
+	finishRecord(t, s, "done", 5, "x")
+	beginRecord(t, s, "forgotten", 5)
+	if err := s.ForgetRecord(t.Context(), "forgotten"); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	server.Restart()
+	awaitReachable(t, s)
+	if r := beginRecord(t, s, "done", 6); !r.Done || string(r.Result) != "x" || r.Token != 5 {
+		t.Errorf("%+v", r)
+	}
+	if _, err := s.BeginAttempt(t.Context(), attempt("begun", 7), time.Hour); !errors.Is(err, driver.ErrSuperseded) {
+		t.Errorf("a lower token: %v", err)
+	}
+	finishRecord(t, s, "begun", 8, "y")
+	if r, err := s.FindRecord(t.Context(), "forgotten"); !errors.Is(err, driver.ErrNoRecord) {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// Time is read after the wait for the row: a record that expires meanwhile is
+// gone, and one that was made anew is kept for as long as was asked.
+func TestRecordTimeIsReadAfterTheWait(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s := openAt(t, url)
+	beginRecord(t, s, "finish", 7)
+	beginRecord(t, s, "begin", 7)
+	tx := begin(t, s, pgx.ReadCommitted)
+	if _, err := tx.Exec(t.Context(), `UPDATE baton_record SET until = clock_timestamp() + interval '200 ms'`); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, err := s.FinishAttempt(context.Background(), attempt("finish", 7), driver.Outcome{}, time.Hour)
+		if e, ok := errors.AsType[*driver.SupersededError](err); !ok || e.Last != 0 {
+			t.Errorf("finish: %v", err)
+		}
+	})
+	wg.Go(func() {
+		r, err := s.BeginAttempt(context.Background(), attempt("begin", 3), time.Hour)
+		if err != nil || r.Token != 3 || r.Attempts != 1 || r.Left < 50*time.Minute {
+			t.Errorf("begin: %+v, %v", r, err)
+		}
+	})
+	awaitBlocked(t, s, 2)
+	if _, err := tx.Exec(t.Context(), `SELECT pg_sleep(0.3)`); err != nil { // until they have expired
+		t.Fatal(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+}
+
+// Many clients want few operations, whose records expire and are removed all the
+// time: nobody is told of a deadlock.
+func TestRecordsNoDeadlockSurfaces(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	stores := []*Store{openAt(t, url), openDirect(t, url)}
+	var wg sync.WaitGroup
+	for client := range 16 {
+		wg.Go(func() {
+			s := stores[client%2]
+			random := mathrand.New(mathrand.NewPCG(uint64(client), 1))
+			for range 60 {
+				key, token := fmt.Sprint("job ", random.IntN(6)), random.Int64N(100)+1
+				var err error
+				switch random.IntN(6) {
+				case 0:
+					err = s.ForgetRecord(t.Context(), key)
+				case 1:
+					_, err = s.FinishAttempt(t.Context(), attempt(key, token), driver.Outcome{}, driver.MinRecordKeep)
+				case 2:
+					_, err = s.pool.Exec(t.Context(), `UPDATE baton_record SET until = clock_timestamp() WHERE key = $1`, []byte(key))
+				default:
+					_, err = s.BeginAttempt(t.Context(), attempt(key, token), driver.MinRecordKeep)
+				}
+				if err != nil && !errors.Is(err, driver.ErrSuperseded) && !errors.Is(err, driver.ErrNoRecord) {
+					t.Errorf("%q: %v", key, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A database of version 2 goes on with locks and limits, by programs that may not
+// change it, too. Records say what to do.
+func TestMigrationFromVersion2(t *testing.T) {
+	t.Parallel()
+	server, url := database(t)
+	owner := openAt(t, url)
+	exec(t, owner, `DROP TABLE baton_record CASCADE`)
+	exec(t, owner, `DO $$ DECLARE f regprocedure; BEGIN
+		FOR f IN SELECT oid::regprocedure FROM pg_proc WHERE proname ~ '^baton_record_' LOOP EXECUTE 'DROP FUNCTION ' || f || ' CASCADE'; END LOOP; END $$`)
+	exec(t, owner, `CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2'`)
+	exec(t, owner, `DO $$ BEGIN CREATE ROLE worker LOGIN; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$`)
+	exec(t, owner, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+	exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker`)
+
+	database := url[strings.LastIndexByte(url, '/')+1:]
+	database, _, _ = strings.Cut(database, "?")
+	s, err := Open(t.Context(), Config{Addrs: []string{server.Addr}, User: "worker", Database: database, SSLMode: "disable"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	held := hold(t, s, writer("k"))
+	if d := mustTake(t, s, take(window(5), 1, "k")); !d.OK {
+		t.Errorf("%+v", d)
+	}
+	_, errBegin := s.BeginAttempt(t.Context(), attempt("k", 1), time.Hour)
+	_, errFind := s.FindRecord(t.Context(), "k")
+	for _, err := range []error{errBegin, errFind, s.ForgetRecord(t.Context(), "k")} {
+		e, ok := errors.AsType[*SchemaError](err)
+		if !ok || e.Found != 2 || !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "baton schema apply") {
+			t.Errorf("version 2: %v", err)
+		}
+	}
+	if err := s.Migrate(t.Context()); !isCode(err, "42501") {
+		t.Errorf("migrated by somebody who may not: %v", err)
+	}
+	if found := strings.Join(examined(t, s), " "); found != "schema" {
+		t.Errorf("found %q", found)
+	}
+
+	if err := owner.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if found := strings.Join(examined(t, s), " "); found != "privileges-records" {
+		t.Errorf("found %q", found)
+	}
+	exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON baton_record TO worker`)
+	beginRecord(t, s, "k", 1)
+	if found := examined(t, s); len(found) != 0 {
+		t.Errorf("found %q", found)
+	}
+	mustBe(t, s, held, driver.Held)
+	release(t, s, held)
+	exec(t, owner, `ALTER TABLE baton_record SET UNLOGGED`)
+	if found := strings.Join(examined(t, s), " "); found != "unlogged" {
+		t.Errorf("found %q", found)
+	}
+}

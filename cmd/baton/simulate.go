@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"math/big"
 	"os"
 	"text/tabwriter"
 	"time"
@@ -116,7 +118,12 @@ func (k *limiting) contenders(r rate) []simulate.Line {
 		return simulate.Line{Title: title, Outcome: simulate.Outcome{Limit: l}}
 	}
 	burst := cmp.Or(k.burst, r.n)
-	size := max(int64(float64(r.n)*float64(cmp.Or(k.maxWait, r.period))/float64(r.period)), 1)
+	size := new(big.Int).Mul(big.NewInt(r.n), big.NewInt(int64(cmp.Or(k.maxWait, r.period))))
+	size.Div(size, big.NewInt(int64(r.period)))
+	queue := int64(math.MaxInt64) // which is refused
+	if size.IsInt64() {
+		queue = max(size.Int64(), 1)
+	}
 	return []simulate.Line{
 		line("fixed-window", driver.Limit{Algorithm: driver.FixedWindow}),
 		line("sliding-window", driver.Limit{Algorithm: driver.SlidingWindow, Parts: parts}),
@@ -124,7 +131,7 @@ func (k *limiting) contenders(r rate) []simulate.Line {
 		line("sliding-log", driver.Limit{Algorithm: driver.SlidingLog}),
 		line("estimated-window", driver.Limit{Algorithm: driver.EstimatedWindow}),
 		line(fmt.Sprintf("token-bucket, burst %d", burst), driver.Limit{Algorithm: driver.TokenBucket, Burst: burst}),
-		line(fmt.Sprintf("leaky-bucket, queue %d", size), driver.Limit{Algorithm: driver.LeakyBucket, Burst: size}),
+		line(fmt.Sprintf("leaky-bucket, queue %d", queue), driver.Limit{Algorithm: driver.LeakyBucket, Burst: queue}),
 	}
 }
 

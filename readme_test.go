@@ -27,8 +27,8 @@ func blocks(t *testing.T, language string) (found []string) {
 func TestReadmeGoCompiles(t *testing.T) {
 	t.Parallel()
 	found := blocks(t, "go")
-	if len(found) != 4 {
-		t.Fatalf("README.md has %d Go blocks, want 4", len(found))
+	if len(found) != 5 {
+		t.Fatalf("README.md has %d Go blocks, want 5", len(found))
 	}
 	src := `package readme
 
@@ -39,6 +39,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/election"
+	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit"
 )
@@ -58,14 +59,24 @@ func second(ctx context.Context, locks *baton.Locker) error {
 	return err
 }
 
-func third(ctx context.Context) error {
+type Receipt struct{}
+
+func redeem(context.Context, int, int64) (Receipt, error) { return Receipt{}, nil }
+
+func third(ctx context.Context, store open.LimitStore) error {
 ` + found[2] + `
+	fmt.Println(receipt)
+	return err
+}
+
+func fourth(ctx context.Context) error {
+` + found[3] + `
 	fmt.Println(r)
 	return err
 }
 
-func fourth(ctx context.Context, locks *baton.Locker) error {
-` + found[3] + `
+func fifth(ctx context.Context, locks *baton.Locker) error {
+` + found[4] + `
 	return err
 }
 `

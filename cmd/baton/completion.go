@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,6 +50,11 @@ const (
 
 // completeKey proposes the names of locks that begin with what was typed.
 func (a *app) completeKey(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	return a.completeBelow("", args, typed)
+}
+
+// completeBelow proposes them without a prefix that all of them have.
+func (a *app) completeBelow(prefix string, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	const directive = cobra.ShellCompDirectiveNoFileComp
 	if len(args) > 0 {
 		return nil, directive
@@ -69,12 +75,12 @@ func (a *app) completeKey(_ *cobra.Command, args []string, typed string) ([]stri
 		return nil, directive
 	}
 	var keys []string
-	for info, err := range in.List(ctx, typed) {
+	for info, err := range in.List(ctx, prefix+typed) {
 		if err != nil || len(keys) == completeAtMost {
 			break
 		}
 		if safe(info.Key) == info.Key { // a shell could not type the others
-			keys = append(keys, cobra.CompletionWithDesc(info.Key, describeShort(info)))
+			keys = append(keys, cobra.CompletionWithDesc(strings.TrimPrefix(info.Key, prefix), describeShort(info)))
 		}
 	}
 	return keys, directive

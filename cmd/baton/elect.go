@@ -122,7 +122,7 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 			return err
 		}
 		a.say("elected with token %d", lease.Token())
-		end := a.hold(lease, path, command, &e.running, owner, sigs)
+		end := a.hold(lease, &e.running, a.under(lease, path, command, owner), sigs)
 		if err := lease.Unlock(); err != nil && end.lost == nil {
 			a.complain("%s", explain(err))
 		}

@@ -75,6 +75,26 @@ func helper() {
 		child := exec.Command(self(), "stubborn", args[1])
 		check(child.Start())
 		check(child.Wait())
+	case "say": // the arguments, by turns to standard output and to standard error; the first is the exit code
+		code, err := strconv.Atoi(args[1])
+		check(err)
+		for i, text := range args[2 : len(args)-2] {
+			fmt.Fprintln([]*os.File{os.Stdout, os.Stderr}[i%2], text)
+		}
+		os.Exit(code)
+	case "much": // output: so many bytes, and a word to standard error
+		n, err := strconv.Atoi(args[1])
+		check(err)
+		_, err = os.Stdout.WriteString(strings.Repeat("x", n))
+		check(err)
+		fmt.Fprintln(os.Stderr, "and done")
+	case "background": // somebody who keeps the output open and is in another group
+		child := exec.Command(self(), "hold", args[1], args[2])
+		child.Stdout, child.Stderr = os.Stdout, os.Stderr
+		child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		check(child.Start())
+		until(args[1])
+		fmt.Println("started")
 	case "beat": // write down the time as often as possible; only KILL helps
 		signal.Ignore(syscall.SIGTERM)
 		file, err := os.Create(args[1])

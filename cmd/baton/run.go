@@ -146,7 +146,7 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		}
 		return err
 	}
-	code := a.hold(lease, path, command, r, owner, sigs)
+	code := a.hold(lease, r, a.under(lease, path, command, owner), sigs)
 	if err := lease.Unlock(); err != nil && code.lost == nil {
 		a.complain("%s", explain(err))
 	}
@@ -157,6 +157,16 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return &exit{code.code, code.err}
 	}
 	return nil
+}
+
+// under is the command as it is run under a lock.
+func (a *app) under(lease *baton.Lease, path string, command []string, owner string) supervise.Command {
+	return supervise.Command{
+		Path:  path,
+		Args:  command,
+		Env:   environment(lease.Key(), lease.Token(), owner),
+		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
+	}
 }
 
 // config leaves time to stop the command before the store can give an expired
@@ -192,11 +202,12 @@ type ending struct {
 	err  error // why it could not be started
 	lost error // the lease was lost and the command stopped
 	last bool  // and is not to be started again: a signal asked it to end, or something of it is left
+	late bool  // --max-hold was reached and the command stopped
 }
 
 // hold runs the command while the lease lasts. When it returns, nothing of
 // the command's group runs any more.
-func (a *app) hold(lease *baton.Lease, path string, command []string, r *running, owner string, sigs chan os.Signal) ending {
+func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, sigs chan os.Signal) ending {
 	if err := lease.Err(); err != nil {
 		a.complain("%s; the command was not started", explain(err))
 		return ending{lost: err}
@@ -204,15 +215,10 @@ func (a *app) hold(lease *baton.Lease, path string, command []string, r *running
 	// Before the command starts: it may be suspended, and we with it, at once.
 	moreSigs, stop := listen(syscall.SIGTSTP, syscall.SIGCONT)
 	defer stop()
-	child, err := supervise.Start(supervise.Command{
-		Path:  path,
-		Args:  command,
-		Env:   environment(lease, owner),
-		Stdin: a.stdin, Stdout: a.stdout, Stderr: a.stderr,
-		MayResume: func() bool { return lease.Err() == nil },
-	})
+	command.MayResume = func() bool { return lease.Err() == nil }
+	child, err := supervise.Start(command)
 	if err != nil {
-		return ending{code: exitCannotRun, err: fmt.Errorf("cannot execute %s: %w", safe(command[0]), withoutPath(err))}
+		return ending{code: exitCannotRun, err: fmt.Errorf("cannot execute %s: %w", safe(command.Args[0]), withoutPath(err))}
 	}
 	var maxHold <-chan time.Time
 	if r.maxHold > 0 {
@@ -241,9 +247,9 @@ func (a *app) hold(lease *baton.Lease, path string, command []string, r *running
 			a.say("the lock was held for %v: the command was stopped", r.maxHold)
 			a.stopped(outcome)
 			if outcome.Killed {
-				return ending{code: exitKilled}
+				return ending{code: exitKilled, late: true}
 			}
-			return ending{code: exitMaxHold}
+			return ending{code: exitMaxHold, late: true}
 		case s := <-sigs:
 			told = told || ends(s)
 			child.Signal(s)
@@ -299,19 +305,19 @@ func (t *trust) rest(grace time.Duration) time.Duration {
 	return max(0, grace-max(0, bootclock.Now().Sub(t.until)))
 }
 
-// environment is ours with the lock's variables in the place of those of an
-// outer lock.
-func environment(lease *baton.Lease, owner string) []string {
-	ours := []string{
+// environment is ours with the lock's variables, and more, in the place of those
+// of an outer lock.
+func environment(key string, token int64, owner string, more ...string) []string {
+	ours := append(more,
 		"BATON_HELD=true",
-		"BATON_KEY=" + lease.Key(),
-		"BATON_TOKEN=" + strconv.FormatInt(lease.Token(), 10),
-		"BATON_OWNER=" + owner,
-	}
+		"BATON_KEY="+key,
+		"BATON_TOKEN="+strconv.FormatInt(token, 10),
+		"BATON_OWNER="+owner,
+	)
 	var env []string
 	for _, e := range os.Environ() {
 		switch name, _, _ := strings.Cut(e, "="); name {
-		case "BATON_HELD", "BATON_KEY", "BATON_TOKEN", "BATON_OWNER":
+		case "BATON_HELD", "BATON_KEY", "BATON_TOKEN", "BATON_OWNER", "BATON_ATTEMPT":
 		default:
 			env = append(env, e)
 		}

@@ -81,6 +81,9 @@ What a store promises, and what makes yours unsafe or slow: baton doctor URL`,
 baton elect
 
 ` + exitTableElect + `
+baton once
+
+` + exitTableOnce + `
 baton limit
 
 ` + exitTableLimit + `

@@ -1,0 +1,410 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/supervise"
+	"github.com/batonhq/baton/once"
+)
+
+// onceFlags are the flags of "baton once".
+type onceFlags struct {
+	running
+	keep     time.Duration
+	final    string
+	noReplay bool
+	show     bool
+	forget   bool
+
+	isFinal func(code int) bool // after check
+}
+
+const exitTableOnce = `Exit codes:
+  the command's own, now or when it ran, or 128+n if signal n ended it
+  64        wrong usage
+  69        the store cannot be reached, or not any more: the outcome may not be recorded
+  75        it is under way elsewhere, and waiting was not wanted or took too long
+  78        wrong configuration: store URL, or a store without records
+  79        lease lost: the command was stopped, or another attempt followed it and
+            its outcome was not recorded
+  124       --max-hold was reached and the command stopped (137 if it had to be killed)
+  125       baton itself failed
+  126, 127  the command cannot be executed, is not found
+  128+n     signal n came while waiting
+`
+
+func (a *app) onceCommand() *cobra.Command {
+	o := &onceFlags{}
+	cmd := &cobra.Command{
+		Use:   "once [flags] KEY -- COMMAND [ARG…]",
+		Short: "Run a command once, and replay its output to those who come later",
+		Long: `Runs the command unless it has succeeded before, by anybody, under this KEY. Its
+output and exit code are recorded, and every later call replays them instead. Calls
+that come meanwhile wait for it.
+
+A command that fails is not recorded: its exit code is passed on, and the next
+call runs it again. --final makes exit codes outcomes that are recorded, too.
+
+It may run more than once, though only one outcome is ever recorded: if it, or this
+machine, crashes half-way, the next call runs it again. The command finds in its
+environment
+
+  BATON_KEY      the key
+  BATON_TOKEN    the fencing token: higher with every attempt; pass it to what the command
+                 changes, so that it can refuse a lower one
+  BATON_ATTEMPT  1, or more if earlier attempts were not finished: what they did may be there
+  BATON_OWNER    who others see as the one who runs it
+  BATON_HELD     true
+
+There is no shell in between; standard input and signals are passed on, as by baton
+run, and if the lease is lost the command is stopped. Its output is not a terminal, even
+if baton's is. At most 256 KiB of it are kept, the beginning.
+
+With --show, -o json prints: key, state (none, begun, done, failed), attempts, token (a
+string), owner, began and finished (times), left (seconds), exit, stdout, stderr,
+omitted (bytes). Unknown values are left out.
+
+` + exitTableOnce,
+		Example: `  baton once migrate/2026-07 -- ./migrate.sh             by whichever machine is first
+  baton once --keep 48h report/$(date +%F) -- ./report.sh
+  baton once --final 3,4 redeem/4711 -- ./redeem.sh 4711   3 and 4 are final: coupon spent, expired
+  baton once --show migrate/2026-07
+  baton once --forget migrate/2026-07                    so that it can happen anew`,
+	}
+	f := cmd.Flags()
+	f.DurationVar(&o.keep, "keep", 24*time.Hour, "how long the outcome is kept")
+	f.StringVar(&o.final, "final", "", "record these exit codes, too: `CODE,…`, or all (1 to 125)")
+	f.BoolVar(&o.noReplay, "no-replay", false, "do not replay the output of a command that ran before")
+	f.BoolVar(&o.show, "show", false, "show what is recorded")
+	f.BoolVar(&o.forget, "forget", false, "forget what is recorded")
+	f.DurationVarP(&o.wait, "wait", "w", 0, "wait at most so long for others who run it (default: for ever)")
+	f.BoolVarP(&o.try, "try", "n", false, "do not wait at all")
+	f.DurationVar(&o.ttl, "ttl", baton.DefaultTTL, "how long others wait after a crash")
+	f.DurationVar(&o.maxHold, "max-hold", 0, "stop the command after so long (default: never)")
+	f.DurationVarP(&o.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
+	a.queryFlags(cmd)
+	cmd.MarkFlagsMutuallyExclusive("wait", "try")
+	cmd.MarkFlagsMutuallyExclusive("show", "forget")
+
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case !o.show && cmd.Flags().Changed("output"):
+			return usage("-o is for --show: the command's output is its own")
+		case !o.show && !o.forget:
+			return keyAndCommand("KEY")(cmd, args)
+		case len(args) > 1 && cmd.ArgsLenAtDash() >= 0:
+			return usage("--show and --forget run no command")
+		}
+		return oneArg("KEY")(cmd, args)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return does(func(ctx context.Context, args []string) error {
+			if err := o.check(cmd, args[0]); err != nil {
+				return err
+			}
+			if o.show || o.forget {
+				return a.askOnce(ctx, args[0], o)
+			}
+			return a.runOnce(ctx, args[0], args[1:], o)
+		})(cmd, args)
+	}
+	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		return a.completeBelow(once.LockPrefix, args, typed)
+	}
+	return cmd
+}
+
+func (o *onceFlags) check(cmd *cobra.Command, key string) error {
+	if len(key) > once.MaxKey {
+		return usage("the key has %d bytes, at most %d are allowed", len(key), once.MaxKey)
+	}
+	if err := o.running.check(cmd, key); err != nil {
+		return err
+	}
+	if o.keep < driver.MinRecordKeep || o.keep > driver.MaxRecordKeep {
+		return usage("--keep %v: it is between %v and ten years", o.keep, driver.MinRecordKeep)
+	}
+	var err error
+	o.isFinal, err = parseCodes(o.final)
+	return err
+}
+
+// parseCodes reads which exit codes are final.
+func parseCodes(text string) (func(int) bool, error) {
+	codes := make(map[int]bool)
+	switch text {
+	case "":
+	case "all": // not those of shells and signals
+		for code := 1; code <= 125; code++ {
+			codes[code] = true
+		}
+	default:
+		for word := range strings.SplitSeq(text, ",") {
+			code, err := strconv.Atoi(strings.TrimSpace(word))
+			if err != nil || code < 1 || code > 255 {
+				return nil, usage("--final %s: it is exit codes from 1 to 255, such as 3,4, or all", safe(text))
+			}
+			codes[code] = true
+		}
+	}
+	return func(code int) bool { return codes[code] }, nil
+}
+
+// openOnce opens a store with records. waiting is told when the lock has to be
+// waited for.
+func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, waiting func(), check func(driver.Traits) error) (ops *once.Runner, locks *baton.Locker, store driver.Store, err error) {
+	cfg := o.config(owner)
+	locks, store, err = a.open(ctx, cfg, check)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	cfg.Logger = a.logger()
+	cfg.Trace = &baton.Trace{Waiting: func(string, bool) { waiting() }}
+	ops, err = once.New(store, once.Config{Keep: o.keep, Lock: cfg})
+	if err != nil {
+		shut(store)
+		return nil, nil, nil, err
+	}
+	return ops, locks, store, nil
+}
+
+// runOnce is "baton once" with a command.
+func (a *app) runOnce(ctx context.Context, key string, command []string, o *onceFlags) error {
+	path, err := find(command[0])
+	if err != nil {
+		return err
+	}
+	owner := ownerName(os.Getpid())
+	waiting := make(chan struct{}, 1)
+	ops, locks, store, err := a.openOnce(ctx, o, owner, func() {
+		select {
+		case waiting <- struct{}{}:
+		default:
+		}
+	}, o.checkTTL)
+	if err != nil {
+		return err
+	}
+	defer shut(store)
+	if t := store.Traits(); !t.Processes {
+		a.say("store %s is not shared with other processes: it remembers nothing after this one", t.Store)
+	}
+	// A command goes on even if nobody reads its output any more.
+	sigs, stop := listenForCommand()
+	defer stop()
+
+	w := &waitForTurn{
+		a: a, locks: locks, key: key, owner: owner, o: o, waiting: waiting, sigs: sigs,
+		turn: make(chan struct{}), over: make(chan struct{}),
+	}
+	ctx, w.giveUp = context.WithCancel(ctx)
+	defer w.giveUp()
+	type result struct {
+		text []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	ran := false
+	go func() {
+		text, err := ops.Do(ctx, key, func(ctx context.Context, at once.Attempt) ([]byte, error) {
+			select {
+			case w.turn <- struct{}{}:
+				<-w.over // the signals and the terminal are ours from now on
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+			ran = true
+			return a.attempt(at, path, command, o, owner, sigs)
+		})
+		done <- result{text, err}
+		close(w.turn)
+	}()
+	why := w.wait(ctx)
+	r := <-done
+	switch unrecorded, ok := errors.AsType[*once.UnrecordedError](r.err); {
+	case ok:
+		return a.notRecorded(key, unrecorded)
+	case ran:
+		return a.ended(key, r.text, r.err)
+	case why != nil && r.err != nil && !errors.Is(r.err, once.ErrFinal):
+		return why
+	}
+	return a.replay(key, r.text, r.err, o)
+}
+
+// waitForTurn is the time before the command runs, or is known to have run.
+type waitForTurn struct {
+	a          *app
+	locks      *baton.Locker
+	key, owner string
+	o          *onceFlags
+	waiting    <-chan struct{}
+	sigs       <-chan os.Signal
+	turn       chan struct{} // it is our turn; closed: there is none
+	over       chan struct{} // closed when waiting is over
+	giveUp     context.CancelFunc
+}
+
+// wait returns when the command is about to run or will not. Its error says why it
+// gave up.
+func (w *waitForTurn) wait(ctx context.Context) (why error) {
+	var late <-chan time.Time
+	if w.o.waits {
+		timer := time.NewTimer(w.o.wait)
+		defer timer.Stop()
+		late = timer.C
+	}
+	defer close(w.over)
+	announced := func() {}
+	defer func() { announced() }()
+	stop := func(err error) error {
+		w.giveUp() // a turn that comes now finds nobody here
+		return err
+	}
+	for {
+		select {
+		case <-w.turn:
+			return nil
+		case s := <-w.sigs:
+			if ends(s) {
+				return stop(interrupted(s))
+			}
+		case <-late:
+			return stop(w.underWay(fmt.Sprintf("not finished in %s", short(w.o.wait)), "look with: baton once --show "))
+		case <-w.waiting:
+			if w.o.try {
+				return stop(w.underWay("it is under way", "wait with -w 10s or look with: baton once --show "))
+			}
+			held := holder(w.locks, once.LockPrefix+w.key)
+			if held == nil {
+				continue
+			}
+			if held.Owner == os.Getenv("BATON_OWNER") && w.key == os.Getenv("BATON_KEY") && os.Getenv("BATON_ATTEMPT") != "" {
+				return stop(&exit{exitNotAcquired, fmt.Errorf("%q is run by the baton once (%s) that started this: it would wait for itself", safe(w.key), safe(held.Owner))})
+			}
+			announced()
+			announced = w.a.announce(ctx, w.locks, once.LockPrefix+w.key, w.owner, held)
+		}
+	}
+}
+
+func (w *waitForTurn) underWay(what, advice string) error {
+	if held := holder(w.locks, once.LockPrefix+w.key); held != nil {
+		what += ": " + describe(held)
+	}
+	return &exit{exitNotAcquired, fmt.Errorf("%s; %s%s", what, advice, shellWord(w.key))}
+}
+
+// afterOutput is how long those who were left behind by the command may keep its
+// output from ending.
+const afterOutput = time.Second
+
+// attempt runs the command and returns its transcript.
+func (a *app) attempt(at once.Attempt, path string, command []string, o *onceFlags, owner string, sigs chan os.Signal) ([]byte, error) {
+	if at.Attempts > 1 {
+		a.say("attempt %d at %q: the one before began and was not finished", at.Attempts, safe(at.Key))
+	}
+	rec, err := record(a.stdout, a.stderr)
+	if err != nil {
+		return nil, err
+	}
+	end := a.hold(at.Lease, &o.running, supervise.Command{
+		Path: path, Args: command, Stdin: a.stdin, Stdout: rec.stdout, Stderr: rec.stderr,
+		Env: environment(at.Key, at.Token, owner, "BATON_ATTEMPT="+strconv.FormatInt(at.Attempts, 10)),
+	}, sigs)
+	if rec.stop(afterOutput) {
+		a.say("somebody whom the command has left behind still has its output: that is not recorded from now on")
+	}
+	switch {
+	case end.lost != nil:
+		return nil, &exit{exitLost, nil} // said already
+	case end.err != nil:
+		return nil, &exit{end.code, end.err}
+	}
+	rec.text.exit = end.code
+	if n := rec.text.omitted; n > 0 && (end.code == 0 || o.isFinal(end.code)) {
+		a.say("the output is too long to be kept: its last %d bytes were not recorded", n)
+	}
+	switch text := rec.text.encode(); {
+	case end.code == 0:
+		return text, nil
+	case o.isFinal(end.code) && !end.late:
+		return nil, once.Final(errors.New(string(text)))
+	}
+	return nil, &exit{end.code, nil}
+}
+
+// ended tells how the command ended that has just run.
+func (a *app) ended(key string, text []byte, err error) error {
+	if final, ok := errors.AsType[*once.FinalError](err); ok {
+		text, err = []byte(final.Text), nil
+	}
+	if err != nil {
+		if own, ok := errors.AsType[*exit](err); ok && own.err == nil {
+			if own.code != exitLost {
+				a.say("%q was not recorded: the next call runs it again", safe(key))
+			}
+			return own
+		}
+		return err
+	}
+	t, err := decodeTranscript(text)
+	if err != nil || t.exit == 0 {
+		return err
+	}
+	return &exit{t.exit, nil}
+}
+
+// notRecorded tells that the command has run in vain.
+func (a *app) notRecorded(key string, e *once.UnrecordedError) error {
+	code, advice := exitUnavailable, "the next call runs it again, unless it was recorded all the same"
+	if errors.Is(e, driver.ErrSuperseded) {
+		code, advice = exitLost, "look with: baton once --show "+shellWord(key)
+	}
+	return &exit{code, fmt.Errorf("the command has ended, but its outcome was not recorded: %w; %s", e.Err, advice)}
+}
+
+// replay repeats what the command left when it ran.
+func (a *app) replay(key string, text []byte, err error, o *onceFlags) error {
+	final, failed := errors.AsType[*once.FinalError](err)
+	if failed {
+		text = []byte(final.Text)
+	} else if err != nil {
+		return err
+	}
+	t, err := decodeTranscript(text)
+	if err != nil { // a program of somebody else's did it, with package once
+		t = &transcript{pieces: []piece{{1, text}}}
+		if failed {
+			t = &transcript{exit: exitFailed, pieces: []piece{{2, append(text, '\n')}}}
+		}
+	}
+	if o.noReplay {
+		a.say("%q is done; its output is shown by: baton once --show %s", safe(key), shellWord(key))
+	} else {
+		a.say("%q is done: replaying its output", safe(key))
+		if err := t.replay(a.stdout, a.stderr); err != nil {
+			return fmt.Errorf("replaying the output: %w", err)
+		}
+		if t.omitted > 0 {
+			a.say("the last %d bytes of the output were not recorded", t.omitted)
+		}
+	}
+	if t.exit != 0 {
+		return &exit{t.exit, nil}
+	}
+	return nil
+}

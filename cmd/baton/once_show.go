@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/once"
+)
+
+// askOnce is "baton once" with --show or --forget.
+func (a *app) askOnce(ctx context.Context, key string, o *onceFlags) error {
+	asJSON, err := a.json()
+	if err != nil {
+		return err
+	}
+	ops, _, store, err := a.openOnce(ctx, o, "", func() {}, outlives)
+	if err != nil {
+		return err
+	}
+	defer shut(store)
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	if o.forget {
+		switch err := ops.Forget(ctx, key); {
+		case errors.Is(err, once.ErrNoRecord):
+			a.say("nothing is recorded of %q: nothing to forget", safe(key))
+		case err != nil:
+			return err
+		default:
+			a.say("forgot %q: the next call runs it", safe(key))
+		}
+		return nil
+	}
+	rec, err := ops.Find(ctx, key)
+	if err != nil && !errors.Is(err, once.ErrNoRecord) {
+		return err
+	}
+	rec.Key = key
+	v := viewRecord(rec)
+	if asJSON {
+		return printJSON(a.stdout, v, true)
+	}
+	return a.printRecord(rec, v)
+}
+
+type recordView struct {
+	Key      string     `json:"key"`
+	State    string     `json:"state"`
+	Attempts int64      `json:"attempts,omitempty"`
+	Token    string     `json:"token,omitempty"`
+	Owner    string     `json:"owner,omitempty"`
+	Began    *time.Time `json:"began,omitempty"`
+	Finished *time.Time `json:"finished,omitempty"`
+	Left     float64    `json:"left,omitempty"`
+	Exit     *int       `json:"exit,omitempty"`
+	Stdout   string     `json:"stdout,omitempty"`
+	Stderr   string     `json:"stderr,omitempty"`
+	Omitted  int64      `json:"omitted,omitempty"`
+}
+
+func viewRecord(rec driver.Record) recordView {
+	v := recordView{Key: rec.Key, State: "begun", Attempts: rec.Attempts, Owner: rec.Owner, Began: at(rec.Began), Finished: at(rec.Finished), Left: seconds(rec.Left)}
+	switch {
+	case rec.Token == 0:
+		v.State = "none"
+		return v
+	case rec.Failed:
+		v.State = "failed"
+	case rec.Done:
+		v.State = "done"
+	}
+	v.Token = strconv.FormatInt(rec.Token, 10)
+	if !rec.Done {
+		return v
+	}
+	t, err := decodeTranscript(rec.Result)
+	switch {
+	case err == nil:
+		v.Exit, v.Omitted = &t.exit, t.omitted
+		v.Stdout, v.Stderr = string(t.output(1)), string(t.output(2))
+	case rec.Failed:
+		v.Stderr = string(rec.Result)
+	default:
+		v.Stdout = string(rec.Result)
+	}
+	return v
+}
+
+func at(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+func (a *app) printRecord(rec driver.Record, v recordView) error {
+	rows := [][]string{{"KEY", safe(rec.Key)}, {"STATE", v.State}}
+	add := func(name, value string) { rows = append(rows, []string{name, value}) }
+	if rec.Token != 0 {
+		by := "attempt " + strconv.FormatInt(rec.Attempts, 10)
+		if rec.Owner != "" {
+			by += " by " + safe(rec.Owner)
+		}
+		add("LAST", by)
+		add("TOKEN", v.Token)
+		if v.Began != nil {
+			add("BEGAN", v.Began.Format(time.RFC3339))
+		}
+		if v.Finished != nil {
+			add("FINISHED", v.Finished.Format(time.RFC3339))
+		}
+		if v.Exit != nil {
+			add("EXIT", strconv.Itoa(*v.Exit))
+		}
+		if rec.Left > 0 {
+			add("KEPT FOR", short(rec.Left))
+		}
+	}
+	if err := table(a.stdout, rows); err != nil || !rec.Done {
+		return err
+	}
+	for _, out := range []struct{ name, text string }{{"stdout", v.Stdout}, {"stderr", v.Stderr}} {
+		if out.text == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(a.stdout, "\n%s:\n", out.name); err != nil {
+			return err
+		}
+		for line := range strings.Lines(out.text) {
+			if _, err := fmt.Fprintln(a.stdout, safe(strings.TrimSuffix(line, "\n"))); err != nil {
+				return err
+			}
+		}
+	}
+	if v.Omitted > 0 {
+		_, err := fmt.Fprintf(a.stdout, "\n%d more bytes were not recorded\n", v.Omitted)
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+func TestTranscriptComesBack(t *testing.T) {
+	t.Parallel()
+	for _, want := range []*transcript{
+		{},
+		{exit: 255, omitted: 1 << 40, pieces: []piece{{1, []byte("a\nb")}, {2, []byte("\x00\xff1 3\n")}, {1, []byte("c")}}},
+	} {
+		got, err := decodeTranscript(want.encode())
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q came back as %+v, %v", want.encode(), got, err)
+		}
+	}
+	for _, text := range []string{
+		"", "{}", "baton-once 1 ", "baton-once 1 0", "baton-once 1 0 0", "baton-once 1 256 0\n", "baton-once 1 0 -1\n", "baton-once 2 0 0\n",
+		"baton-once 1 0 0\n1 2\na", "baton-once 1 0 0\n3 1\na", "baton-once 1 0 0\n1 -1\n", "baton-once 1 0 0\n1\n", "baton-once 1 0 0\n1 99999999999999999999\n",
+	} {
+		if got, err := decodeTranscript([]byte(text)); err == nil {
+			t.Errorf("%q was read as %+v", text, got)
+		}
+	}
+}
+
+// Pieces keep their stream and their order; those who are not heard are kept all
+// the same.
+func TestRecorder(t *testing.T) {
+	t.Parallel()
+	var stderr bytes.Buffer
+	arrived := make(chan struct{})
+	r, err := record(writer(func(p []byte) (int, error) { arrived <- struct{}{}; return 0, io.ErrClosedPipe }), &stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(r.stdout, "out")
+	<-arrived // nobody listens from now on
+	fmt.Fprint(r.stderr, "err")
+	if r.stop(time.Minute) {
+		t.Error("somebody was left behind")
+	}
+	if want := []piece{{1, []byte("out")}, {2, []byte("err")}}; !reflect.DeepEqual(r.text.pieces, want) || stderr.String() != "err" {
+		t.Errorf("recorded %v, passed on %q", r.text.pieces, stderr.String())
+	}
+}
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+// Whatever is written, however often the stream changes, what is recorded can be kept,
+// and is the beginning.
+func TestRecorderNeverKeepsTooMuch(t *testing.T) {
+	t.Parallel()
+	for _, step := range []int{1, 2, 7, 1000, 100_000, driver.MaxResult} {
+		r := &recorder{size: mostHead}
+		r.text.exit = 255
+		line := []byte(strings.Repeat("x", step))
+		total := 0
+		for i := 0; r.text.omitted < 1000; i++ {
+			r.keep(1+i%2, line)
+			total += step
+		}
+		text := r.text.encode()
+		if len(text) > driver.MaxResult || step < 1000 && len(text) < driver.MaxResult/3 {
+			t.Errorf("in steps of %d: %d bytes are recorded", step, len(text))
+		}
+		got, err := decodeTranscript(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(got.output(1)) + len(got.output(2)) + int(got.omitted); n != total {
+			t.Errorf("in steps of %d: %d of %d bytes are accounted for", step, n, total)
+		}
+	}
+}

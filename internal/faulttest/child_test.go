@@ -37,6 +37,19 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if url := os.Getenv(onceEnv); url != "" {
+		err := error(nil)
+		if len(os.Args) == 4 {
+			err = onceMain(url, os.Args[1], os.Args[2], os.Args[3])
+		} else {
+			err = crowdMain(url, os.Args[1], os.Args[2])
+		}
+		if err != nil {
+			fmt.Println("error", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if url := os.Getenv(childEnv); url != "" {
 		if err := childMain(url, os.Args[1], os.Args[2]); err != nil {
 			fmt.Println("error", err)

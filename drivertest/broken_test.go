@@ -104,7 +104,9 @@ func brokenLimits(bug broken.Bug) LimitHarness {
 			s := broken.NewLimits(bug)
 			all := make([]driver.Limits, n)
 			for i := range all {
-				all[i] = s
+				if all[i] = s; bug == broken.CountsApart {
+					all[i] = broken.NewLimits(bug)
+				}
 			}
 			return all
 		},

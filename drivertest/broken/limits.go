@@ -39,6 +39,7 @@ const (
 	TakesAfterEnd           Bug = "takes although the caller has gone"
 	EveryDayIsADay          Bug = "takes every day for 24 hours"
 	ForgetsTooMuch          Bug = "forgets other keys, too"
+	CountsApart             Bug = "counts each process for itself"
 )
 
 // LimitsCaughtBy names the case that is there for each bug.
@@ -68,6 +69,7 @@ var LimitsCaughtBy = map[Bug]string{
 	TakesAfterEnd:           "a context that has ended",
 	EveryDayIsADay:          "windows of a calendar",
 	ForgetsTooMuch:          "forget",
+	CountsApart:             "timeline: boundary, fixed window",
 }
 
 // Limits is a driver.Limits with one bug.

@@ -53,7 +53,10 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 	return s.changeRecord(ctx, a.Key, lock, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
 }
 
-// FindRecord implements driver.Records, by one statement that locks nothing.
+// FindRecord implements driver.Records, by one statement that locks nothing. InnoDB
+// may show what is being committed a moment before it is on the disk: a crash of the
+// server in that moment takes back an outcome that others may have been answered,
+// but not yet who recorded it.
 func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
 	if err := driver.CheckKey(key); err != nil {
 		return driver.Record{}, err

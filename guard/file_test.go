@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -240,7 +241,9 @@ func TestMain(m *testing.M) {
 			err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
 		}
 		fmt.Println(err)
-		select {}
+		io.Copy(io.Discard, os.Stdin) // until the test has ended, however it did
+		f.Close()
+		return
 	}
 	os.Exit(m.Run())
 }
@@ -255,6 +258,9 @@ func TestWriteFileWaitsForAnotherProcess(t *testing.T) {
 	}
 	other := exec.Command(os.Args[0])
 	other.Env = append(os.Environ(), fileEnv+"="+path)
+	if _, err := other.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
 	out, err := other.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

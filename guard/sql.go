@@ -21,7 +21,7 @@ type SQL uint8
 
 // The dialects.
 const (
-	SQLite   SQL = iota + 1 // 3.35 or newer
+	SQLite   SQL = iota + 1 // 3.37 or newer
 	Postgres                // 9.5 or newer
 	MySQL                   // MySQL 5.7 or newer, MariaDB; InnoDB
 )

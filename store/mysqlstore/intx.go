@@ -15,8 +15,8 @@ import (
 // locks its row: from a nil error until the transaction ends nobody else can be
 // granted the lock, whatever the clocks do and however long the caller is
 // stopped. What the transaction wrote is therefore committed before any other
-// holder can act, or not at all. No fencing token is needed for it. Call it
-// before the first write, and keep the transaction shorter than a third of the
+// holder can act, or not at all. It is the safest way to use a lock, and needs
+// no fencing token; examples/redeem shows it. Call it before the first write, and keep the transaction shorter than a third of the
 // TTL: the lease is not renewed, and cannot be released, while its row is locked,
 // and others cannot get in line for the key.
 //

@@ -19,8 +19,11 @@ const (
 
 // InTx makes a transaction of the program depend on the lease: from here to
 // its end nobody else is granted the lock, whatever expires, is released or is
-// broken meanwhile, and whoever is paused. An error that wraps driver.ErrLost
-// says that the lease does not stand any more; roll the transaction back then.
+// broken meanwhile, and whoever is paused. What the transaction wrote is
+// committed before any other holder can act, or not at all. It is the safest way
+// to use a lock, and needs no fencing token; examples/redeem shows it. An error
+// that wraps driver.ErrLost, or is the lease's own, says that the lease does not
+// stand any more; roll the transaction back then.
 //
 // The transaction must be in the database of the locks, and tables of both be
 // visible in it. Renewals go on. Others wait for the end of the transaction,

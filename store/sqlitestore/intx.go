@@ -25,7 +25,8 @@ const inTxWithin = 5 * time.Second
 // makes the transaction the one writer of the file: from a nil error until its
 // end nobody else can be granted the lock, whatever expires and however long
 // the caller is stopped. What it wrote is therefore committed before any other
-// holder can act, or not at all. No fencing token is needed for it.
+// holder can act, or not at all. It is the safest way to use a lock, and needs
+// no fencing token; examples/redeem shows it.
 //
 // The file of the locks must be the main database of the transaction's
 // connection. Call InTx before the transaction reads anything: SQLite refuses

@@ -1,0 +1,10 @@
+package main
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// endWithParent has the kernel kill the command when this process ends in
+// whatever way: a process that is stopped would stay for ever.
+func endWithParent(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

@@ -1,0 +1,16 @@
+//go:build !unix
+
+package main
+
+import (
+	"errors"
+	"os"
+)
+
+// canStop is false where no process can be stopped: only the induced pauses
+// are shown.
+const canStop = false
+
+func stopHere() error { return errors.ErrUnsupported }
+
+func goOn(*os.Process) error { return errors.ErrUnsupported }

@@ -1,0 +1,25 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+const canStop = true
+
+// stopHere stops this process, all of it, until it is told to go on.
+func stopHere() error {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, syscall.SIGCONT)
+	defer signal.Stop(again)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+		return err
+	}
+	<-again
+	return nil
+}
+
+func goOn(p *os.Process) error { return p.Signal(syscall.SIGCONT) }

@@ -219,6 +219,21 @@ func (c *contest) believed(t *testing.T, leader election.Term) bool {
 	return len(of) > 0 && (leader.Token == 0 || of[len(of)-1].token == leader.Token)
 }
 
+// awaitOverlap waits until the older leader has written down that it goes on
+// believing.
+func (c *contest) awaitOverlap(t *testing.T, older, newer election.Term) {
+	t.Helper()
+	of := func(leader election.Term) belief {
+		all := readBeliefs(t, filepath.Join(c.dir, leader.Value))
+		return all[len(all)-1]
+	}
+	for deadline := time.Now().Add(30 * time.Second); of(older).last <= of(newer).begun; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not go on", older.Value)
+		}
+	}
+}
+
 // watchLeaders sends what an observer sees.
 func (c *contest) watchLeaders(t *testing.T) <-chan election.Term {
 	t.Helper()
@@ -261,8 +276,12 @@ func (c *contest) play(t *testing.T, within time.Duration, believe bool) (all []
 	c.signal(t, second.Value, syscall.SIGSTOP)
 	third := c.leaderAfter(t, seen, second.Value)
 	c.signal(t, second.Value, syscall.SIGCONT)
-	// Time for the one that was stopped to make a mistake.
-	<-time.After(c.ttl / 2)
+	if believe {
+		c.awaitOverlap(t, second, third)
+	} else {
+		// Time for the one that was stopped to make a mistake.
+		<-time.After(c.ttl / 2)
+	}
 	if now, err := election.Leader(t.Context(), c.locks, t.Name()); err == nil && now.Token < third.Token {
 		t.Errorf("observed token %d, and the store says %d", third.Token, now.Token)
 	}

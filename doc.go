@@ -24,6 +24,9 @@
 // Order: on stores with the trait FIFO, locks are granted in the order in
 // which processes asked; inside a process in the order of the calls.
 //
+// Several keys: LockAll takes all or none, and no two calls of it wait for
+// each other. Each key has a token of its own.
+//
 // # What is not
 //
 // No lock with an expiry can promise that nobody acts while another believes

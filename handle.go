@@ -88,7 +88,7 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 			s.confirming = false
 			s.token, s.lent = h.Token/tokensPerGrant, h.Token%tokensPerGrant
 			s.mu.Unlock()
-			if lease := s.lend(nil); lease != nil {
+			if lease := s.lend(nil, false); lease != nil {
 				return lease, nil
 			}
 			return nil, s.lostError()

@@ -16,10 +16,10 @@ type Lease struct {
 	stake *stake
 	token int64
 	since time.Time
-	limit time.Time // the end of MaxHold; zero: none
-	outer *Lease    // of a nested lease: the one that it counts on
+	outer *Lease // of a nested lease: the one that it counts on
 
 	// Guarded by stake.mu.
+	limit    time.Time  // the end of MaxHold; zero: none
 	depth    int        // an outer lease: how many Unlocks it takes
 	unlocked bool       // by its holder
 	failed   error      // what Unlock had to say

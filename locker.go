@@ -150,7 +150,7 @@ func (l *Locker) acquire(ctx context.Context, key string, a ask, wait bool) (*Le
 		}
 	}
 	if given != nil {
-		if lease := given.lend(ln); lease != nil {
+		if lease := given.lend(ln, a.part); lease != nil {
 			return lease, nil
 		}
 		// It was lost on the way here; we are the front all the same.
@@ -165,7 +165,7 @@ func (l *Locker) acquire(ctx context.Context, key string, a ask, wait bool) (*Le
 		if a.weight != driver.Whole {
 			occupied = nil // those behind may hold together with us
 		}
-		if lease := s.lend(occupied); lease != nil {
+		if lease := s.lend(occupied, a.part); lease != nil {
 			if occupied == nil {
 				ln.leave()
 			}

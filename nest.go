@@ -32,12 +32,20 @@ func (cs contexts) end(cause error) {
 	}
 }
 
-// Err looks at the clock, so that it is true even before the end of the lease
-// was noticed.
+// Err looks at the clock, so that it is true even before the end of the lease,
+// or of one that it is nested in, was noticed.
 func (c *leaseContext) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err
 	}
+	for o := c; o != nil; o = o.outer {
+		o.look()
+	}
+	return c.Context.Err()
+}
+
+// look ends the context if its lease has ended.
+func (c *leaseContext) look() {
 	_ = c.lease.Err() // notices it
 	t := c.lease
 	t.stake.mu.Lock()
@@ -46,7 +54,6 @@ func (c *leaseContext) Err() error {
 	if over { // whoever noticed may not have come to end the contexts
 		c.cancel(contextCause(cause))
 	}
-	return c.Context.Err()
 }
 
 func (c *leaseContext) Value(key any) any {

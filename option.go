@@ -134,6 +134,7 @@ type ask struct {
 	weight, capacity int64
 	reentrant        bool
 	owner            string // "" means Config.Owner
+	part             bool   // of LockAll: MaxHold begins later
 	err              error
 }
 

@@ -228,9 +228,9 @@ func (s *stake) quit() (c driver.Claim, ok bool) {
 }
 
 // lend makes a lease of the stake for the one goroutine that was given it.
-// ln is the line that the caller fronts and goes on fronting. It returns nil
-// if the stake has been lost.
-func (s *stake) lend(ln *line) *Lease {
+// ln is the line that the caller fronts and goes on fronting. The time of a
+// part begins later, by limitFrom. It returns nil if the stake has been lost.
+func (s *stake) lend(ln *line, part bool) *Lease {
 	now := bootclock.Coarse()
 	s.mu.Lock()
 	if s.state != held || !now.Before(s.trust) {
@@ -248,12 +248,28 @@ func (s *stake) lend(ln *line) *Lease {
 	*t = Lease{stake: s, since: now, token: s.token*tokensPerGrant + s.lent, depth: 1}
 	s.lent++
 	s.tenure, s.line = t, ln
-	if d := s.locker.cfg.MaxHold; d > 0 {
-		t.limit = now.Add(d)
-		s.locker.renewer.advance(s, t.limit)
+	if !part {
+		t.limitLocked(now)
 	}
 	s.mu.Unlock()
 	return t
+}
+
+// limitFrom begins the time that the lease may be held. That of a nested lease
+// began with its outer one.
+func (l *Lease) limitFrom(now time.Time) {
+	l.stake.mu.Lock()
+	defer l.stake.mu.Unlock()
+	if l.outer == nil && l.stake.tenure == l {
+		l.limitLocked(now)
+	}
+}
+
+func (l *Lease) limitLocked(now time.Time) {
+	if lk := l.stake.locker; lk.cfg.MaxHold > 0 {
+		l.limit = now.Add(lk.cfg.MaxHold)
+		lk.renewer.advance(l.stake, l.limit)
+	}
 }
 
 // endLocked is when the belief in the stake ends, and why.

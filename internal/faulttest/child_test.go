@@ -69,7 +69,8 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// childMain holds a lock and reports on standard output:
+// childMain holds a lock, or those of several keys with commas between them, and
+// reports on standard output:
 //
 //	held TOKEN
 //	ended LAST-VALID-NANOSECONDS CAUSE   (the lease was lost)
@@ -90,7 +91,7 @@ func childMain(url, key, ttl string) error {
 	if err != nil {
 		return err
 	}
-	lease, err := locks.Lock(ctx, key)
+	lease, err := locks.LockAll(ctx, strings.Split(key, ","))
 	if err != nil {
 		return err
 	}
@@ -100,7 +101,7 @@ func childMain(url, key, ttl string) error {
 		io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
-	fmt.Println("held", lease.Token())
+	fmt.Println("held", lease.Token(lease.Keys()[0]))
 	var last int64
 	for {
 		// The clock is read first: the belief lasted at least until then.

@@ -1,0 +1,226 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// Leases are the leases of LockAll, one for each key, held together: the end
+// of one, however it came, is the end of the whole. All methods are safe for
+// concurrent use.
+type Leases struct {
+	leases []*Lease // in the order of their keys, none twice, at least one
+
+	once sync.Once
+	done <-chan struct{}
+}
+
+// LockAll waits until it holds the locks of all keys, and returns their
+// leases; or it returns an error and holds none. Options apply to all keys. A
+// key that is named twice is locked once.
+//
+// The locks are taken one after the other in the order of the keys' bytes,
+// whatever the order in the list. Calls of LockAll thus never wait for each
+// other in a circle, and wait their turn at every key. Locks that the caller
+// holds already stand outside of that order: whoever calls LockAll, or Lock,
+// while holding others can wait in a circle, and should bound ctx.
+//
+// While LockAll waits for a key it holds those before it, renewed, and others
+// wait for them too: the busiest of the keys sets the pace for all. Use few
+// keys, and bound ctx. If one of them is lost meanwhile all are given back and
+// LockAll begins anew. Config.MaxHold counts from its return.
+//
+// Errors: Lock's, about the key that they name; a *KeyError if there are no
+// keys. ErrNested, if ctx holds one of the keys already, comes before anything
+// is waited for. After an error what was locked is given back before LockAll
+// returns, or soon after if the store does not answer, or ends by itself
+// within the TTL.
+func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...Option) (*Leases, error) {
+	return l.lockAll(ctx, keys, newAsk(opts), true)
+}
+
+// TryLockAll is LockAll without waiting for others: if one of the locks is
+// held, or others are in line for it, it returns a *HeldError that names its
+// key. Others may find the keys before it held for as long as that takes.
+// Otherwise its errors are TryLock's and LockAll's.
+func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...Option) (*Leases, error) {
+	return l.lockAll(ctx, keys, newAsk(opts), false)
+}
+
+func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (*Leases, error) {
+	keys = slices.Compact(slices.Sorted(slices.Values(keys)))
+	if len(keys) == 0 {
+		return nil, &KeyError{Reason: "the list of keys is empty"}
+	}
+	for _, key := range keys {
+		if err := l.check(ctx, key, a); err != nil {
+			return nil, err
+		}
+	}
+	a.part = true
+	for {
+		ls := &Leases{leases: make([]*Lease, len(keys))}
+		err := l.gather(ctx, ls.leases, keys, a, wait)
+		lost := ls.begin()
+		if err == nil && lost == nil {
+			return ls, nil
+		}
+		ls.backOut()
+		if lost == nil || err != nil && (ctx.Err() != nil || !isContext(err)) {
+			return nil, err
+		}
+		// What came first did not last until the last came.
+		if ctx.Err() != nil {
+			return nil, fail("lock", keys[0], ended(ctx))
+		}
+	}
+}
+
+// gather takes the locks of keys, first those that ctx holds already, because
+// that takes no time.
+func (l *Locker) gather(ctx context.Context, leases []*Lease, keys []string, a ask, wait bool) (err error) {
+	for i, key := range keys {
+		if outer := l.enclosing(ctx, key); outer != nil {
+			if leases[i], err = outer.nest(a); err != nil {
+				return err
+			}
+		}
+	}
+	// Waiting for a key ends when one that came before is lost.
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	for i, key := range keys {
+		if leases[i] == nil {
+			if leases[i], err = l.lock(ctx, key, a, wait); err != nil {
+				return err
+			}
+		}
+		ctx = leases[i].Context(ctx)
+	}
+	return nil
+}
+
+// begin starts the clock of MaxHold. It returns the error of a lease that has
+// ended, if there is one.
+func (ls *Leases) begin() error {
+	now := bootclock.Coarse()
+	for _, lease := range ls.leases {
+		if lease == nil { // it was not reached
+			continue
+		}
+		if err := lease.Err(); err != nil {
+			return err
+		}
+		lease.limitFrom(now)
+	}
+	return nil
+}
+
+// backOut unlocks what was locked, and returns when it is, or soon.
+func (ls *Leases) backOut() {
+	var wg sync.WaitGroup
+	for _, lease := range ls.leases {
+		if lease != nil {
+			wg.Go(func() { _ = lease.Unlock() })
+		}
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	t := time.NewTimer(giveUpWithin)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
+}
+
+// Keys are the names of the locks, in the order of their bytes, none twice.
+func (ls *Leases) Keys() []string {
+	keys := make([]string, len(ls.leases))
+	for i, lease := range ls.leases {
+		keys[i] = lease.Key()
+	}
+	return keys
+}
+
+// Lease is the lease on one of the keys, nil if key is none of them. What can
+// be done with a single lease can be done with it: Claim, for "InTx" of the
+// SQL stores, Downgrade, Detach. Unlock it and the whole has ended, though the
+// other keys are held on until Unlock of the whole.
+func (ls *Leases) Lease(key string) *Lease {
+	for _, lease := range ls.leases {
+		if lease.Key() == key {
+			return lease
+		}
+	}
+	return nil
+}
+
+// Token is the fencing token of one of the keys: see Lease.Token. It is 0,
+// which is no token, if key is none of them.
+func (ls *Leases) Token(key string) int64 {
+	if lease := ls.Lease(key); lease != nil {
+		return lease.Token()
+	}
+	return 0
+}
+
+// Err is nil as long as all the leases may be believed in. Otherwise it is the
+// *LostError of one that ended, before that of one that was unlocked. It
+// looks at the clock, as Lease.Err does.
+func (ls *Leases) Err() (err error) {
+	for _, lease := range ls.leases {
+		if e := lease.Err(); e != nil && (err == nil || contextCause(err) == nil) {
+			err = e
+		}
+	}
+	return err
+}
+
+// Deadline is when the first of the leases ends unless it is renewed before.
+func (ls *Leases) Deadline() time.Time {
+	first := ls.leases[0].Deadline()
+	for _, lease := range ls.leases[1:] {
+		if d := lease.Deadline(); d.Before(first) {
+			first = d
+		}
+	}
+	return first
+}
+
+// Done is closed when the first of the leases ends: see Lease.Done.
+func (ls *Leases) Done() <-chan struct{} {
+	ls.once.Do(func() { ls.done = ls.Context(context.Background()).Done() })
+	return ls.done
+}
+
+// Context returns a copy of parent that ends when the first of the leases
+// does. If that was lost, context.Cause returns its *LostError, which names
+// the key. Locks that are asked for with it know that they are nested in all
+// the keys. The other keys are held, and renewed, until Unlock, so that nobody
+// else comes to them while their holder stops.
+func (ls *Leases) Context(parent context.Context) context.Context {
+	for _, lease := range ls.leases {
+		parent = lease.Context(parent)
+	}
+	return parent
+}
+
+// Unlock releases all the locks, at the same time, as Lease.Unlock does each:
+// it takes no longer than that. Its error joins theirs, of which each names its
+// key. Call it also after a loss: it releases the others.
+func (ls *Leases) Unlock() error {
+	_ = ls.Err() // a loss is noticed as one, before its context ends for another reason
+	errs := make([]error, len(ls.leases))
+	var wg sync.WaitGroup
+	for i, lease := range ls.leases {
+		wg.Go(func() { errs[i] = lease.Unlock() })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

@@ -130,6 +130,20 @@ func CheckClaim(c Claim) error {
 	return nil
 }
 
+// CheckMove returns the error that Move must give before it does anything.
+func CheckMove(c Claim, id, owner string, ttl time.Duration, t Traits) error {
+	if err := CheckClaim(c); err != nil {
+		return err
+	}
+	if err := CheckClaim(Claim{Key: c.Key, ID: id}); err != nil {
+		return err
+	}
+	if err := checkOwner(c.Key, owner); err != nil {
+		return err
+	}
+	return CheckTTL(c.Key, ttl, t)
+}
+
 // CheckTTL returns a *RequestError unless t accepts ttl. A limit that is zero
 // does not bound; a ttl that is not positive is never legal.
 func CheckTTL(key string, ttl time.Duration, t Traits) error {

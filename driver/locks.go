@@ -201,6 +201,18 @@ type Downgrader interface {
 	Downgrade(ctx context.Context, c Claim, ttl time.Duration) (Grant, error)
 }
 
+// Mover is implemented by stores that can pass a lock that is held from one ID
+// to another. It is how a lease changes its process: whatever the one before
+// has still under way, and whoever else has its ID, finds nothing.
+type Mover interface {
+	// Move gives what c holds, of any kind, to the ID id, which was drawn
+	// for it (NewID), to be shown as owner's, for another ttl. Nothing else
+	// changes: not the token, and nobody is granted meanwhile. From then on c
+	// is lost. ErrLost says that c did not hold; nothing was changed then. It
+	// is idempotent: what id holds already is confirmed.
+	Move(ctx context.Context, c Claim, id, owner string, ttl time.Duration) (Grant, error)
+}
+
 // Leased is a lease, to a store that checks it inside a transaction of the
 // user. *baton.Lease is one.
 type Leased interface {

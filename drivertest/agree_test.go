@@ -39,11 +39,11 @@ type step struct {
 
 func drawStep(r *rapid.T) step {
 	const whole = driver.Whole
-	id := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(r, "ID")
+	id := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "a2", "b2"}).Draw(r, "ID")
 	shape := rapid.SampledFrom([][2]int64{{whole, whole}, {1, whole}, {1, 3}, {2, 3}, {1, 2}}).Draw(r, "weight")
 	return step{
 		pause: rapid.SampledFrom([]time.Duration{0, time.Microsecond, 100 * time.Millisecond, time.Second, driver.WaiterTTL, time.Hour}).Draw(r, "pause"),
-		verb:  rapid.SampledFrom([]string{"acquire", "acquire", "acquire", "renew", "release", "downgrade", "break"}).Draw(r, "verb"),
+		verb:  rapid.SampledFrom([]string{"acquire", "acquire", "acquire", "renew", "release", "downgrade", "move", "break"}).Draw(r, "verb"),
 		claim: driver.Claim{Key: "k", ID: id, Owner: id, Weight: shape[0], Capacity: shape[1]},
 		ttl:   rapid.SampledFrom([]time.Duration{time.Millisecond, 300 * time.Millisecond, 2 * time.Second, time.Hour}).Draw(r, "ttl"),
 		queue: rapid.Bool().Draw(r, "queue"),
@@ -70,6 +70,7 @@ func disagree(ctx context.Context, steps []step) string {
 func (s step) do(ctx context.Context, store interface {
 	driver.Locks
 	driver.Downgrader
+	driver.Mover
 	driver.Inspector
 },
 ) string {
@@ -86,6 +87,9 @@ func (s step) do(ctx context.Context, store interface {
 		return fmt.Sprint(store.Release(ctx, s.claim))
 	case "downgrade":
 		g, err := store.Downgrade(ctx, s.claim, s.ttl)
+		return fmt.Sprintf("%+v, %v", g, err)
+	case "move":
+		g, err := store.Move(ctx, s.claim, s.claim.ID+"2", s.claim.ID+"2", s.ttl)
 		return fmt.Sprintf("%+v, %v", g, err)
 	}
 	n, err := store.Break(ctx, "k")

@@ -64,6 +64,15 @@ const (
 	DowngradeAlone    Bug = "a downgrade hands over to nobody"
 	DowngradesWaiters Bug = "downgrades what waits"
 
+	// Moves.
+	MovesACopy      Bug = "leaves the lock under the ID that it is moved from"
+	MovesByRelease  Bug = "moves by release and acquire"
+	MovesToken      Bug = "moves with a new token"
+	MovesWaiters    Bug = "moves what waits"
+	MovesOnce       Bug = "says that a lock is gone which it has moved already"
+	MovesInSecret   Bug = "shows the owner from before a move"
+	MovesForTheRest Bug = "a move does not prolong"
+
 	// Batches, keys, requests, contexts.
 	BatchStops       Bug = "one bad key ends the batch"
 	BatchOfHundred   Bug = "answers for the first hundred"
@@ -141,6 +150,14 @@ var CaughtBy = map[Bug]string{
 	DowngradeToken:    "downgrade lets readers in",
 	DowngradeAlone:    "a downgrade is hinted",
 	DowngradesWaiters: "only a holder is downgraded",
+
+	MovesACopy:      "a lock has one taker",
+	MovesByRelease:  "a move lets nobody in",
+	MovesToken:      "a lock that is moved goes on",
+	MovesWaiters:    "only a holder is moved",
+	MovesOnce:       "a repeated move finds itself",
+	MovesInSecret:   "a move shows its new owner",
+	MovesForTheRest: "a move gives the time that it says",
 
 	BatchStops:       "one bad key does not spoil a batch",
 	BatchOfHundred:   "a large batch",

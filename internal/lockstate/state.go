@@ -177,6 +177,23 @@ func (s *State) Downgrade(now time.Duration, cl driver.Claim, ttl time.Duration)
 	return s.answer(now, c), nil
 }
 
+// Move is driver.Mover.Move.
+func (s *State) Move(now time.Duration, cl driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
+	s.settle(now)
+	c := s.claims[id] // an earlier attempt, whose answer was lost
+	if c == nil {
+		c = s.claims[cl.ID]
+	}
+	if c == nil || !c.held {
+		return driver.Grant{}, driver.ErrLost
+	}
+	delete(s.claims, c.ID)
+	c.ID, c.Owner = id, owner
+	s.claims[id] = c
+	s.confirm(now, c, ttl)
+	return s.answer(now, c), nil
+}
+
 // Break is driver.Inspector.Break.
 func (s *State) Break(now time.Duration) (holders int) {
 	s.expire(now)

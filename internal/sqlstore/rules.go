@@ -226,6 +226,36 @@ func Downgrade(tx Tx, c driver.Claim, ttl int64, fx *Effects) (g driver.Grant, r
 	return g, nil, t.end()
 }
 
+// Move passes what c holds to the ID id, for another ttl.
+func Move(tx Tx, c driver.Claim, id, owner string, ttl int64, fx *Effects) (g driver.Grant, refused, failed error) {
+	t, err := begin(tx, c.Key, fx)
+	if err != nil {
+		return g, nil, err
+	}
+	t.claims = t.row.Busy
+	for _, from := range []string{id, c.ID} { // id, if the answer to an earlier attempt was lost
+		if t.row.ID == from && t.row.HeldAt(t.now) {
+			t.row.ID, t.row.Owner, t.row.Node = id, owner, tx.Node(false)
+			t.row.Ends = t.now + ttl
+			return held(t.row.Token, ttl), nil, t.end()
+		}
+		own, found, err := t.claim(from, c.Ticket)
+		if err != nil {
+			return g, nil, err
+		}
+		if !found || !own.Held || own.Ends <= t.now {
+			continue
+		}
+		own.ID, own.Owner, own.Node = id, owner, tx.Node(false)
+		own.TTL, own.Ends = ttl, t.now+ttl
+		if err := tx.DeleteClaim(t.key, own.Seq); err != nil {
+			return g, nil, err
+		}
+		return held(own.Seq, ttl), nil, tx.InsertClaim(t.key, own)
+	}
+	return g, driver.ErrLost, nil
+}
+
 // Break ends all holders of key and grants those who now fit.
 func Break(tx Tx, key string, fx *Effects) (holders int, failed error) {
 	t, err := begin(tx, key, fx)

@@ -61,6 +61,7 @@ var (
 	_ driver.Watcher     = (*Store)(nil)
 	_ driver.Inspector   = (*Store)(nil)
 	_ driver.Downgrader  = (*Store)(nil)
+	_ driver.Mover       = (*Store)(nil)
 	_ driver.Member      = (*Store)(nil)
 	_ driver.Examiner    = (*Store)(nil)
 	_ driver.LocalLimits = (*Store)(nil)
@@ -195,6 +196,19 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	}
 	g, err := driver.Grant{}, driver.ErrLost
 	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { g, err = st.Downgrade(now, c, ttl) })
+	return g, err
+}
+
+// Move implements driver.Mover.
+func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
+	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := s.check(ctx); err != nil {
+		return driver.Grant{}, err
+	}
+	g, err := driver.Grant{}, driver.ErrLost
+	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { g, err = st.Move(now, c, id, owner, ttl) })
 	return g, err
 }
 

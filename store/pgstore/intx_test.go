@@ -133,6 +133,36 @@ func TestInTxInASnapshot(t *testing.T) {
 	}
 }
 
+// A lease is not moved to another process while a transaction depends on it.
+func TestMoveWaitsForTransactions(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s := openAt(t, url)
+	for kind, c := range holders(t, s) {
+		tx := begin(t, s, pgx.ReadCommitted)
+		if err := s.InTx(t.Context(), tx, leased(c)); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.Move(context.Background(), c, driver.NewID(), "owner", time.Minute)
+			done <- err
+		}()
+		awaitBlocked(t, s, 1)
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+		tx = begin(t, s, pgx.ReadCommitted)
+		if err := s.InTx(t.Context(), tx, leased(c)); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("%s: by the old ID: %v, want driver.ErrLost", kind, err)
+		}
+		tx.Rollback(t.Context())
+	}
+}
+
 // A plan for the release: the lease ends in the middle of InTx itself.
 func TestInTxWaitsForARelease(t *testing.T) {
 	t.Parallel()

@@ -14,6 +14,7 @@ const (
 	acquireSQL   = `SELECT baton_acquire_1($1::bytea, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, $8::boolean, $9::boolean, $10::bigint)`
 	releaseSQL   = `SELECT baton_release_1($1::bytea, $2::text, $3::bigint)`
 	downgradeSQL = `SELECT state, token, granted FROM baton_downgrade_1($1::bytea, $2::text, $3::bigint, $4::bigint)`
+	moveSQL      = `SELECT state, token FROM baton_move_1($1::bytea, $2::text, $3::bigint, $4::text, $5::text, $6::text, $7::bigint)`
 	breakSQL     = `SELECT holders, broken, granted FROM baton_break_1($1::bytea)`
 )
 
@@ -144,6 +145,24 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	}
 	if granted != "" {
 		s.hints.tell(c.Key, granted, "")
+	}
+	if state == isLost {
+		return driver.Grant{}, driver.ErrLost
+	}
+	return driver.Grant{Token: token, Ticket: token, TTL: ttl}, nil
+}
+
+// Move implements driver.Mover. A transaction that depends on the lease by InTx
+// comes to its end first.
+func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
+	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	var state int
+	var token int64
+	args := []any{[]byte(c.Key), c.ID, c.Ticket, id, owner, s.hints.node, ttl.Microseconds()}
+	if err := s.row(ctx, moveSQL, args, &state, &token); err != nil {
+		return driver.Grant{}, err
 	}
 	if state == isLost {
 		return driver.Grant{}, driver.ErrLost

@@ -41,6 +41,7 @@ var (
 	_ driver.Store      = (*Store)(nil)
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Mover      = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 
 	_ driver.Refusal = (*SchemaError)(nil)

@@ -301,6 +301,27 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	return grant(token, ttl), nil
 }
 
+// Move passes a lock that is held to another ID.
+func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
+	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	n, err := s.names.of(c.Key)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	ttl = ttl.Truncate(time.Millisecond)
+	answer, err := s.run(ctx, moveScript, n.full(), []string{c.ID, id, owner, millis(ttl), tokenArg(c)})
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	token := number(answer)
+	if token <= 0 {
+		return driver.Grant{}, driver.ErrLost
+	}
+	return grant(token, ttl), nil
+}
+
 // busyKeys remembers which locks were lately found held, so that the next
 // attempt spares the script that would be refused. Locks that fall on the same
 // place share it, which costs a little speed and nothing else.

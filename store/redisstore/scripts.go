@@ -21,6 +21,7 @@ var (
 	leaveScript     = script("leave", "clock", "state")
 	refreshScript   = script("refresh", "clock", "state")
 	downgradeScript = script("downgrade", "clock", "state")
+	moveScript      = script("move", "clock", "state")
 	inspectScript   = script("inspect", "clock", "state")
 	breakScript     = script("break", "clock", "state")
 	raiseScript     = script("raise", "clock")

@@ -43,6 +43,7 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Mover      = (*Store)(nil)
 	_ driver.Member     = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 	_ driver.Clock      = (*Store)(nil)

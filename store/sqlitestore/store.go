@@ -80,6 +80,7 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Mover      = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 	_ driver.Refusal    = (*FileError)(nil)
 )
@@ -253,6 +254,26 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	var refused error
 	err := s.do(ctx, func(t *tx) (failed error) {
 		g, refused, failed = sqlstore.Downgrade(t, c, ttl.Microseconds(), &t.fx)
+		return failed
+	})
+	if err == nil {
+		err = refused
+	}
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	return g, nil
+}
+
+// Move implements driver.Mover.
+func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
+	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	var g driver.Grant
+	var refused error
+	err := s.do(ctx, func(t *tx) (failed error) {
+		g, refused, failed = sqlstore.Move(t, c, id, owner, ttl.Microseconds(), &t.fx)
 		return failed
 	})
 	if err == nil {

@@ -115,7 +115,15 @@ func TestWhoseTimeWasUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		store.set(func() { store.onRenew = blackHole })
+		store.set(func() {
+			store.onMove = func(ctx context.Context, _ driver.Claim, _, _ string, _ time.Duration) (driver.Grant, error) {
+				<-ctx.Done()
+				return driver.Grant{}, ctx.Err()
+			}
+		})
+		if _, err := l.Extend(t.Context(), handle); err != nil {
+			t.Errorf("Extend: %v", err)
+		}
 		if _, err := l.Attach(t.Context(), handle); !errors.Is(err, baton.ErrUnknown) || isContextError(err) {
 			t.Errorf("Attach: %v", err)
 		}

@@ -20,6 +20,10 @@ var (
 	// the key, so that waiting for the lock would be waiting for itself.
 	ErrNested = errors.New("this context holds the lock already: pass baton.Reentrant() if that is meant")
 
+	// ErrCountedOn says that a lease cannot become something else, because
+	// nested leases count on it or another call is changing it.
+	ErrCountedOn = errors.New("nested locks count on the lease, or another call is changing it")
+
 	// ErrUnknown says that what was asked for may have happened and may not
 	// have: the answer was lost. What may be left of it in the store ends
 	// within the TTL.

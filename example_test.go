@@ -2,6 +2,7 @@ package baton_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 
@@ -37,4 +38,45 @@ func ExampleLocker_LockAll() {
 	// Output:
 	// from account/7 true to account/3 true <nil>
 	// from account/3 true to account/7 true <nil>
+}
+
+// A request is accepted by one process and finished by another. The lease, with
+// its token, goes from the one to the other.
+func ExampleLease_Detach() {
+	ctx := context.Background()
+	store := memstore.New()
+	accept, err := baton.New(store, baton.Config{Owner: "front"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	finish, err := baton.New(store, baton.Config{Owner: "worker"})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	first, err := accept.Lock(ctx, "order/42")
+	if err != nil {
+		log.Fatal(err)
+	}
+	work := first.Context(ctx)
+	handle, err := first.Detach() // send it over a private channel: whoever has it has the lock
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(context.Cause(work) != nil) // the first process has stopped believing
+
+	second, err := finish.Attach(ctx, handle)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(second.Token() == first.Token(), second.Err())
+	_, err = accept.Attach(ctx, handle) // a handle has one taker
+	fmt.Println(errors.Is(err, baton.ErrLost))
+	if err := second.Unlock(); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// true
+	// true <nil>
+	// true
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/bootclock"
@@ -26,17 +27,22 @@ type handle struct {
 	Capacity int64  `json:"c"`
 	Ticket   int64  `json:"t"`
 	Token    int64  `json:"n"`
+	TTL      int64  `json:"l,omitempty"` // the shortest that a request of an earlier holder may still set, in milliseconds
 }
 
-// Detach ends the lease here and lets the lock live on in the store: for the
-// rest of its time, or until Attach takes it up in this process or another.
-// The handle is all that is needed for that, so it is a secret, and for one
-// taker only: two who attach it believe in the same lease. Contexts of the
+// Detach ends the lease here, and leaves the lock in the store for Attach to
+// take up, in this process or another. Nobody renews it meanwhile: unless it is
+// attached before, it ends as if its holder had crashed, at Deadline at the
+// earliest and within the TTL, with a Config.LockDelay on top. Contexts of the
 // lease end with the cause Detached.
 //
-// Errors: ErrUnsupported if the store ties locks to the process that took
-// them; a *LostError if the lease has ended; an error and no effect if nested
-// leases count on it.
+// The handle is all that is needed to attach: whoever has it can take the lock
+// up or end it. It is a secret, as no other text of this package is.
+//
+// Detach does not ask the store. It is for one lease, of any kind: those of
+// Leases are detached one by one. Errors: ErrUnsupported if the store ties
+// locks to the process that took them; a *LostError if the lease has ended;
+// ErrCountedOn, and no effect, if nested leases count on it.
 func (l *Lease) Detach() (handle string, err error) {
 	if traits := l.stake.locker.traits; traits.Sessions {
 		return "", fail("detach", l.Key(), fmt.Errorf("store %s ties a lock to the process that took it: %w", traits.Store, ErrUnsupported))
@@ -53,63 +59,163 @@ func (l *Lease) Detach() (handle string, err error) {
 	}
 	if t.depth > 1 || l != t || s.frozen {
 		s.mu.Unlock()
-		return "", fail("detach", l.Key(), errors.New("nested locks count on the lease, or it is being downgraded"))
+		return "", fail("detach", l.Key(), ErrCountedOn)
 	}
-	h := newHandle(s.claim, t.token)
+	h := s.handleLocked(t.token)
 	after := s.loseLocked(Detached)
 	s.mu.Unlock()
 	after()
 	return h, nil
 }
 
-// Attach takes up a lease that was detached, with its token, and renews it at
-// once. It returns a *LostError if the lock is no longer held under that
-// handle, ErrHandle for a text that is none; ErrUnavailable, ErrUnknown, or the
-// context's error if the store did not answer: the lease may stand then, and
-// Attach may be tried again.
+// Attach takes up a lease that was detached, with its token, and renews it from
+// then on. Config.MaxHold begins anew; the kind of the lock is what it was.
+//
+// A handle has one taker, where the store is a driver.Mover (GUARANTEES.md):
+// then the lock goes over to this process as one act of the store. Whoever
+// attaches the same handle again gets a *LostError, and what the process before
+// had still under way changes nothing. On other stores that is for the users of
+// the handle to see to: two who attach it believe in the same lease, and one of
+// them may go on with it after the other has unlocked it.
+//
+// Errors: a *LostError if nobody holds the lock under that handle any more;
+// ErrHandle for a text that is none; ErrUnavailable: the handle is as good as
+// before. After ErrUnknown, and a context's error, the handle may have been used
+// up: attach it again, and if that is a *LostError, the lock ends by itself
+// within the TTL.
 func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
-	h, err := parseHandle(handle)
+	h, err := l.handleOf(handle)
 	if err != nil {
 		return nil, err
 	}
-	s := &stake{locker: l}
-	s.claim = driver.Claim{Key: h.Key, ID: h.ID, Owner: h.Owner, Weight: h.Weight, Capacity: h.Capacity, Ticket: h.Ticket}
+	s := &stake{locker: l, shortest: h.shortest()}
+	s.claim = h.claim()
 	s.index = -1
+	mover, _ := l.store.(driver.Mover)
+	if mover != nil {
+		s.claim.ID, s.claim.Owner, s.shortest = driver.NewID(), l.cfg.Owner, 0
+	}
 	s.watch()
-	for began := bootclock.Coarse(); ; {
-		sent := bootclock.Coarse()
-		call := l.acquiring.within(ctx, sent)
-		r := l.store.Renew(call, []driver.Claim{s.claim}, l.storeTTL())[0]
-		call.release()
-		switch {
-		case r.State == driver.Held:
+	unsure, err := l.insist(ctx, func(call context.Context, sent time.Time) error {
+		g, err := driver.Grant{}, error(nil)
+		if mover != nil {
+			g, err = mover.Move(call, h.claim(), s.claim.ID, s.claim.Owner, l.storeTTL())
+		} else {
+			g, err = l.renewOnce(call, h.claim())
+		}
+		if err == nil {
 			s.mu.Lock()
-			s.grantedLocked(sent, r.Grant, false)
+			s.grantedLocked(sent, g, false)
 			s.confirming = false
 			s.token, s.lent = h.Token/tokensPerGrant, h.Token%tokensPerGrant
 			s.mu.Unlock()
-			if lease := s.lend(nil, false); lease != nil {
-				return lease, nil
-			}
-			return nil, s.lostError()
-		case r.State != driver.Unknown:
-			s.quit()
-			return nil, &LostError{Key: h.Key, Token: h.Token, Cause: Gone}
 		}
+		return err
+	})
+	switch {
+	case err == nil:
+		if lease := s.lend(nil, false); lease != nil {
+			return lease, nil
+		}
+		return nil, s.lostError()
+	case mover != nil && unsure:
+		if c, ok := s.quit(); ok {
+			c.Ticket = 0 // the request may still be on its way
+			l.giveUp(c)
+		}
+	default:
+		s.quit()
+	}
+	return nil, h.failed(ctx, "attach", err)
+}
+
+// Extend renews a lease that was detached, once, for Config.TTL from now, and
+// leaves it detached: for those who come back only now and then, such as the
+// lines of a script. It returns until when the lease lasts at least. Its errors
+// are Attach's, except that it never uses the handle up.
+func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, err error) {
+	h, err := l.handleOf(handle)
+	if err != nil {
+		return until, err
+	}
+	_, err = l.insist(ctx, func(call context.Context, sent time.Time) error {
+		g, err := l.renewOnce(call, h.claim())
+		if err == nil {
+			end := sent.Add(l.trustFor(g.TTL))
+			until = time.Now().Add(end.Sub(bootclock.Now()))
+		}
+		return err
+	})
+	if err != nil {
+		return time.Time{}, h.failed(ctx, "extend", err)
+	}
+	return until, nil
+}
+
+// insist asks the store until it answers, or for as long as Lock would. unsure
+// says that a request that was not answered may have taken effect.
+func (l *Locker) insist(ctx context.Context, ask func(ctx context.Context, sent time.Time) error) (unsure bool, err error) {
+	for began := bootclock.Coarse(); ; {
+		sent := bootclock.Coarse()
+		call := l.acquiring.within(ctx, sent)
+		err := ask(call, sent)
+		call.release()
+		if err == nil {
+			return false, nil
+		}
+		unsure = unsure || unknown(err)
 		past := bootclock.Coarse().Sub(began)
-		if final(r.Err) || past > l.patience() || sleep(ctx, pause(past)) != nil {
-			s.quit()
-			return nil, fail("attach", h.Key, blame(ctx, r.Err))
+		if final(err) || past > l.patience() || sleep(ctx, pause(past)) != nil {
+			return unsure, err
 		}
 	}
 }
 
-func newHandle(c driver.Claim, token int64) string {
-	raw, err := json.Marshal(handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, c.Ticket, token})
+// renewOnce renews a claim that must hold.
+func (l *Locker) renewOnce(ctx context.Context, c driver.Claim) (driver.Grant, error) {
+	switch r := l.store.Renew(ctx, []driver.Claim{c}, l.storeTTL())[0]; r.State {
+	case driver.Held:
+		return r.Grant, nil
+	case driver.Unknown:
+		return driver.Grant{}, r.Err
+	}
+	return driver.Grant{}, driver.ErrLost
+}
+
+func (h handle) claim() driver.Claim {
+	return driver.Claim{Key: h.Key, ID: h.ID, Owner: h.Owner, Weight: h.Weight, Capacity: h.Capacity, Ticket: h.Ticket}
+}
+
+// shortest is for how long at least the store keeps the claim after any request
+// of those who had it, 0 if that is not known.
+func (h handle) shortest() time.Duration { return time.Duration(h.TTL) * time.Millisecond }
+
+func (h handle) failed(ctx context.Context, verb string, err error) error {
+	if errors.Is(err, driver.ErrLost) {
+		return &LostError{Key: h.Key, Token: h.Token, Cause: Gone}
+	}
+	return fail(verb, h.Key, blame(ctx, err))
+}
+
+// handleLocked makes the handle of a stake whose tenant has the token.
+func (s *stake) handleLocked(token int64) string {
+	c := s.claim
+	raw, err := json.Marshal(handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, c.Ticket, token, s.ttlFor(s.locker.storeTTL()).Milliseconds()})
 	if err != nil {
 		panic(err) // strings and numbers always marshal
 	}
 	return handlePrefix + base64.RawURLEncoding.EncodeToString(raw)
+}
+
+// handleOf reads a handle that this store could have.
+func (l *Locker) handleOf(text string) (h handle, err error) {
+	if h, err = parseHandle(text); err != nil {
+		return h, err
+	}
+	if driver.CheckRequest(driver.Request{Claim: h.claim(), TTL: l.storeTTL()}, l.traits) != nil {
+		return h, fmt.Errorf("baton: attach: %w of a lock in store %s", ErrHandle, l.traits.Store)
+	}
+	return h, nil
 }
 
 // parseHandle never shows what it was given: it may be a secret.
@@ -122,16 +228,15 @@ func parseHandle(text string) (h handle, err error) {
 	if err == nil {
 		err = json.Unmarshal(raw, &h)
 	}
-	c := driver.Claim{Key: h.Key, ID: h.ID, Owner: h.Owner, Weight: h.Weight, Capacity: h.Capacity}
-	if err != nil || h.Token <= 0 || driver.CheckClaim(c) != nil {
+	if err != nil || h.Token <= 0 || h.TTL < 0 || driver.CheckClaim(h.claim()) != nil {
 		return h, fmt.Errorf("baton: attach: %w: it is damaged", ErrHandle)
 	}
 	return h, nil
 }
 
-// HandleKey is the key of the lock that a handle is for. ErrHandle if it is
-// none.
-func HandleKey(handle string) (string, error) {
+// ReadHandle tells the key and the token of the lease that a handle is for.
+// ErrHandle if it is none. It does not ask whether the lease stands.
+func ReadHandle(handle string) (key string, token int64, err error) {
 	h, err := parseHandle(handle)
-	return h.Key, err
+	return h.Key, h.Token, err
 }

@@ -25,6 +25,7 @@ type hooked struct {
 	onRenew     func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal
 	onRelease   func(ctx context.Context, c driver.Claim) error
 	onDowngrade func(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error)
+	onMove      func(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error)
 	onWatch     func(c driver.Claim, wake func(driver.Hint)) (stop func())
 }
 
@@ -73,6 +74,16 @@ func (h *hooked) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duratio
 		return f(ctx, c, ttl)
 	}
 	return h.Store.Downgrade(ctx, c, ttl)
+}
+
+func (h *hooked) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
+	h.mu.Lock()
+	f := h.onMove
+	h.mu.Unlock()
+	if f != nil {
+		return f(ctx, c, id, owner, ttl)
+	}
+	return h.Store.Move(ctx, c, id, owner, ttl)
 }
 
 func (h *hooked) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {

@@ -227,7 +227,7 @@ func (l *Lease) release(now time.Time) error {
 // else writes in between. The token stays. ctx bounds the call.
 //
 // Errors: ErrUnsupported if the store cannot, a *LostError if the lease has
-// ended, an error and no effect if nested locks count on the lease. If ctx
+// ended, ErrCountedOn and no effect if nested locks count on the lease. If ctx
 // ended or the store failed before it was sure what had happened, the lease
 // is lost with ErrUnknown, because nobody can tell what it is.
 func (l *Lease) Downgrade(ctx context.Context) error {
@@ -273,14 +273,11 @@ func (l *Lease) freeze() (c driver.Claim, end time.Time, err error) {
 	if err := l.errLocked(); err != nil {
 		return c, end, err
 	}
-	reason := ""
 	switch {
-	case s.frozen:
-		reason = "another call is changing the lease"
-	case l.tenant().depth > 1:
-		reason = "nested locks count on the lease"
+	case s.frozen || l.tenant().depth > 1:
+		err = ErrCountedOn
 	case !s.claim.Exclusive():
-		reason = "it is not the exclusive lock"
+		err = errors.New("it is not the exclusive lock")
 	default:
 		// Renewals that are under way ask about the old kind; their answers
 		// mean nothing once the kind has changed.
@@ -288,7 +285,7 @@ func (l *Lease) freeze() (c driver.Claim, end time.Time, err error) {
 		s.epoch++
 		return s.claim, s.trust, nil
 	}
-	return c, end, fail("downgrade", s.claim.Key, errors.New(reason))
+	return c, end, fail("downgrade", s.claim.Key, err)
 }
 
 func (l *Lease) downgraded(sent time.Time, g driver.Grant) error {
@@ -303,10 +300,10 @@ func (l *Lease) downgraded(sent time.Time, g driver.Grant) error {
 		s.locker.abandon(c)
 		return err
 	}
-	if trust := sent.Add(s.locker.trustFor(g.TTL)); trust.After(s.trust) {
+	if trust := sent.Add(s.trustFor(g.TTL)); trust.After(s.trust) {
 		s.trust = trust
 	}
-	s.locker.renewer.advance(s, s.locker.renewAt(sent, g.TTL))
+	s.locker.renewer.advance(s, s.locker.renewAt(sent, s.ttlFor(g.TTL)))
 	ln := s.line
 	s.line = nil // those behind may hold together with us
 	s.mu.Unlock()

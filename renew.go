@@ -269,14 +269,14 @@ func (s *stake) renewed(sent time.Time, epoch int, r driver.Renewal) {
 			return
 		}
 		s.claim.Ticket = r.Grant.Ticket
-		if trust := sent.Add(s.locker.trustFor(r.Grant.TTL)); trust.After(s.trust) {
+		if trust := sent.Add(s.trustFor(r.Grant.TTL)); trust.After(s.trust) {
 			s.trust = trust
 		}
 		if s.confirming {
 			s.confirming = false
 			s.settleLocked(outcome{granted: true})
 		}
-		due := s.locker.renewAt(sent, r.Grant.TTL)
+		due := s.locker.renewAt(sent, s.ttlFor(r.Grant.TTL))
 		if end, _ := s.endLocked(); end.Before(due) {
 			due = end
 		}

@@ -51,12 +51,13 @@ type stake struct {
 
 	// Renewal.
 	inFlight bool
-	kicked   bool      // a hint came while in flight: the answer may be older
-	looked   time.Time // when the store was last asked
-	frozen   bool      // not to be renewed: it changes its kind
-	shown    bool      // its claim was told to the user: not to be lent again
-	epoch    int       // raised when it becomes another thing; older answers are void
-	lastErr  error     // the last trouble, to explain a loss
+	kicked   bool          // a hint came while in flight: the answer may be older
+	looked   time.Time     // when the store was last asked
+	frozen   bool          // not to be renewed: it changes its kind
+	shown    bool          // its claim was told to the user: not to be lent again
+	shortest time.Duration // not 0: an earlier holder may renew it for so short a time
+	epoch    int           // raised when it becomes another thing; older answers are void
+	lastErr  error         // the last trouble, to explain a loss
 
 	entry // the renewer's
 }
@@ -127,14 +128,28 @@ func (s *stake) grantedLocked(from time.Time, g driver.Grant, pushed bool) {
 		s.confirming = left < g.TTL/3 || l.cfg.LockDelay > 0 || l.cfg.Margin > defaultMargin(l.cfg.TTL)
 		due = now.Add(left / 3) // a short section is over before that
 	} else {
-		s.trust = from.Add(l.trustFor(g.TTL))
-		s.confirming = s.trust.Sub(now) < l.trustFor(l.storeTTL())/2
-		due = l.renewAt(from, g.TTL)
+		s.trust = from.Add(s.trustFor(g.TTL))
+		s.confirming = s.trust.Sub(now) < s.trustFor(l.storeTTL())/2
+		due = l.renewAt(from, s.ttlFor(g.TTL))
 	}
 	if s.confirming {
 		due = now
 	}
 	l.renewer.schedule(s, due)
+}
+
+// ttlFor is how much of a ttl that the store has granted counts. Where a stake
+// was taken over under the ID that it had, a renewal by the one before may be
+// late, and set the end that it was meant to.
+func (s *stake) ttlFor(ttl time.Duration) time.Duration {
+	if s.shortest > 0 {
+		return min(ttl, s.shortest)
+	}
+	return ttl
+}
+
+func (s *stake) trustFor(ttl time.Duration) time.Duration {
+	return s.locker.trustFor(s.ttlFor(ttl))
 }
 
 // hint is called by the store, from any goroutine.

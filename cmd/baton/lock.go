@@ -58,7 +58,18 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 			if err != nil {
 				return err
 			}
-			return a.hand(lease, k.ttl, asJSON, true)
+			// What the store counts began before now: the lease's own end and
+			// its margin are the safe side of it.
+			until := lease.Deadline()
+			handle, err := lease.Detach()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return a.printHandle(handle, k.ttl, until)
+			}
+			_, err = fmt.Fprintln(a.stdout, handle)
+			return err
 		})(cmd, args)
 	}
 	return cmd
@@ -80,26 +91,17 @@ func movable(traits driver.Traits) error {
 	return &exit{exitConfig, fmt.Errorf("store %s ties a lock to the process that takes it, which ends before it could be used: use baton run", traits.Store)}
 }
 
-// hand lets go of a lease without releasing it, and prints what the next
-// process needs to know.
-func (a *app) hand(lease *baton.Lease, ttl time.Duration, asJSON, fresh bool) error {
-	// What the store counts began before now: the lease's own end and its
-	// margin are the safe side of it.
-	expires := lease.Deadline()
-	handle, err := lease.Detach()
+// printHandle prints a handle and what is to be known about its lease.
+func (a *app) printHandle(handle string, ttl time.Duration, until time.Time) error {
+	key, token, err := baton.ReadHandle(handle)
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		err = printJSON(a.stdout, struct {
-			Handle  string    `json:"handle"`
-			Key     string    `json:"key"`
-			Token   string    `json:"token"`
-			TTL     float64   `json:"ttl"`
-			Expires time.Time `json:"expires"`
-		}{handle, lease.Key(), strconv.FormatInt(lease.Token(), 10), seconds(ttl), expires.Round(time.Millisecond).UTC()}, false)
-	} else if fresh {
-		_, err = fmt.Fprintln(a.stdout, handle)
-	}
-	return err
+	return printJSON(a.stdout, struct {
+		Handle  string    `json:"handle"`
+		Key     string    `json:"key"`
+		Token   string    `json:"token"`
+		TTL     float64   `json:"ttl"`
+		Expires time.Time `json:"expires"`
+	}{handle, key, strconv.FormatInt(token, 10), seconds(ttl), until.Round(time.Millisecond).UTC()}, false)
 }

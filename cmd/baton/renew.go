@@ -40,12 +40,13 @@ the lock, so stop what it protected.
 		if k.ttl <= 0 {
 			return usage("--ttl %v: it is a duration above zero", k.ttl)
 		}
-		lease, done, err := a.attach(ctx, args, k)
-		if err != nil {
-			return err
-		}
-		defer done()
-		return a.hand(lease, k.ttl, asJSON, false)
+		return a.withHandle(ctx, args, k, func(ctx context.Context, locks *baton.Locker, handle string) error {
+			until, err := locks.Extend(ctx, handle)
+			if err != nil || !asJSON {
+				return err
+			}
+			return a.printHandle(handle, k.ttl, until)
+		})
 	})
 	return cmd
 }
@@ -55,30 +56,27 @@ const handleHelp = `The handle is an argument, or the first line of standard inp
 can be seen by other users of the machine: prefer the other two.
 `
 
-// attachTimeout bounds how long the store may take to answer for a handle.
-const attachTimeout = 10 * time.Second
+// handleTimeout bounds how long the store may take to answer for a handle.
+const handleTimeout = 10 * time.Second
 
-// attach takes up the lease of a handle that was given in one of three ways.
-func (a *app) attach(ctx context.Context, args []string, k *asking) (lease *baton.Lease, done func(), err error) {
+// withHandle reads the handle, which was given in one of three ways, opens the
+// store, and calls f.
+func (a *app) withHandle(ctx context.Context, args []string, k *asking, f func(ctx context.Context, locks *baton.Locker, handle string) error) error {
 	handle, err := a.handle(args)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	if _, err := baton.HandleKey(handle); err != nil {
-		return nil, nil, badHandle(err)
+	if _, _, err := baton.ReadHandle(handle); err != nil {
+		return badHandle(err)
 	}
 	locks, store, err := a.open(ctx, baton.Config{TTL: k.ttl}, k.checkTTL, outlives, movable)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, attachTimeout)
+	defer shut(store)
+	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
-	lease, err = locks.Attach(ctx, handle)
-	if err != nil {
-		shut(store)
-		return nil, nil, badHandle(err)
-	}
-	return lease, func() { shut(store) }, nil
+	return badHandle(f(ctx, locks, handle))
 }
 
 func badHandle(err error) error {

@@ -23,12 +23,13 @@ held the lock meanwhile.
   baton unlock - < handle-file`,
 		Args: noMoreThanOne("HANDLE"),
 		RunE: does(func(ctx context.Context, args []string) error {
-			lease, done, err := a.attach(ctx, args, &asking{ttl: baton.DefaultTTL})
-			if err != nil {
-				return err
-			}
-			defer done()
-			return lease.Unlock()
+			return a.withHandle(ctx, args, &asking{ttl: baton.DefaultTTL}, func(ctx context.Context, locks *baton.Locker, handle string) error {
+				lease, err := locks.Attach(ctx, handle)
+				if err != nil {
+					return err
+				}
+				return lease.Unlock()
+			})
 		}),
 	}
 }

@@ -1,0 +1,363 @@
+package baton_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+func mustDetach(t testing.TB, lease *baton.Lease) (handle string) {
+	t.Helper()
+	handle, err := lease.Detach()
+	if err != nil {
+		t.Fatalf("Detach(%q): %v", lease.Key(), err)
+	}
+	return handle
+}
+
+func mustAttach(t testing.TB, l *baton.Locker, handle string) *baton.Lease {
+	t.Helper()
+	lease, err := l.Attach(t.Context(), handle)
+	if err != nil {
+		t.Fatalf("Attach: %v", err)
+	}
+	return lease
+}
+
+// Many attach the same handle at once: one of them has the lease.
+func TestHandleHasOneTaker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		lease := mustLock(t, newLocker(t, store, baton.Config{Owner: "first"}), "k")
+		handle := mustDetach(t, lease)
+		var taken atomic.Pointer[baton.Lease]
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				l, err := baton.New(store, baton.Config{Owner: "second"})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mine, err := l.Attach(t.Context(), handle)
+				switch {
+				case err == nil && !taken.CompareAndSwap(nil, mine):
+					t.Error("two have taken it")
+				case err != nil && !errors.Is(err, baton.ErrLost):
+					t.Errorf("Attach: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		mine := taken.Load()
+		if mine == nil {
+			t.Fatal("nobody has taken it")
+		}
+		if info, err := store.Inspect(t.Context(), "k"); err != nil || len(info.Holders) != 1 || info.Holders[0].Owner != "second" {
+			t.Errorf("Inspect: %+v, %v", info, err)
+		}
+		time.Sleep(time.Minute)
+		if mine.Err() != nil || mine.Token() != lease.Token() {
+			t.Errorf("%v, token %d became %d", mine.Err(), lease.Token(), mine.Token())
+		}
+		mustUnlock(t, mine)
+	})
+}
+
+// plain hides what a store can do beside the least.
+type plain struct{ driver.Locks }
+
+// A renewal of the process before, with its short TTL, comes after a process
+// with a long one has taken the lease up. The store must not give the lock away
+// while the new one believes in it.
+func TestRenewalThatComesAfterAttach(t *testing.T) {
+	for _, moves := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newHooked()
+			var before, after driver.Locks = store, store.Store
+			if !moves {
+				before, after = plain{store}, plain{store.Store}
+			}
+			first := mustLock(t, newLocker(t, before, baton.Config{TTL: 3 * time.Second}), "k")
+			late := make(chan struct{})
+			arrived := make(chan struct{})
+			store.set(func() {
+				store.onRenew = func(_ context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+					go func() {
+						<-late
+						store.Store.Renew(context.Background(), c, ttl)
+						close(arrived)
+					}()
+					return unavailable(len(c))
+				}
+			})
+			time.Sleep(1100 * time.Millisecond) // a renewal is on its way
+			handle := mustDetach(t, first)
+			lease := mustAttach(t, newLocker(t, after, baton.Config{TTL: time.Minute}), handle)
+			close(late)
+			<-arrived
+			info, err := store.Inspect(t.Context(), "k")
+			if err != nil || len(info.Holders) != 1 {
+				t.Fatalf("Inspect: %+v, %v", info, err)
+			}
+			if left, in := time.Until(lease.Deadline()), info.Holders[0].Remaining; left > in {
+				t.Errorf("moves %v: believed in for %v, the store gives the lock away in %v", moves, left, in)
+			}
+			if moves && info.Holders[0].Remaining < 50*time.Second {
+				t.Errorf("the late renewal took effect: %v left", info.Holders[0].Remaining)
+			}
+			time.Sleep(10 * time.Minute)
+			if err := lease.Err(); err != nil {
+				t.Errorf("moves %v: %v", moves, err)
+			}
+			mustUnlock(t, lease)
+		})
+	}
+}
+
+// The kind of a lock goes with it.
+func TestAttachKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		a, b := newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})
+		for _, opt := range []baton.Option{baton.Shared(), baton.Permits(2, 4)} {
+			first, beside := mustLock(t, a, "k", opt), mustLock(t, a, "k", opt)
+			lease := mustAttach(t, b, mustDetach(t, first))
+			time.Sleep(time.Minute)
+			if lease.Err() != nil || beside.Err() != nil || lease.Token() != first.Token() {
+				t.Errorf("%v, %v; token %d became %d", lease.Err(), beside.Err(), first.Token(), lease.Token())
+			}
+			mustUnlock(t, lease)
+			mustUnlock(t, beside)
+		}
+		lease := mustAttach(t, b, mustDetach(t, mustLock(t, a, "k")))
+		if err := lease.Downgrade(t.Context()); err != nil {
+			t.Error(err)
+		}
+		again := mustAttach(t, a, mustDetach(t, lease))
+		reader := mustLock(t, b, "k", baton.Shared())
+		if _, err := b.TryLock(t.Context(), "k"); !errors.Is(err, baton.ErrHeld) {
+			t.Errorf("a writer beside readers: %v", err)
+		}
+		mustUnlock(t, again)
+		mustUnlock(t, reader)
+		wantFree(t, store, []string{"k"}, a, b)
+	})
+}
+
+// The token stays, also that of a lease that was handed on inside the process,
+// and the next grant's is higher.
+func TestAttachKeepsTheToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		a, b := newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})
+		lease := mustLock(t, a, "k")
+		for range 5 {
+			next := lockSoon(t, a)
+			mustUnlock(t, lease)
+			lease = within(t, time.Second, next)
+		}
+		if lease.Token()%64 != 5 {
+			t.Fatalf("token %d is not that of a fifth hand-over", lease.Token())
+		}
+		waiting := lockSoon(t, a) // it is not handed to this one
+		there := mustAttach(t, b, mustDetach(t, lease))
+		back := mustAttach(t, a, mustDetach(t, there))
+		if there.Token() != lease.Token() || back.Token() != lease.Token() {
+			t.Errorf("token %d became %d, then %d", lease.Token(), there.Token(), back.Token())
+		}
+		mustUnlock(t, back)
+		next := within(t, 10*time.Second, waiting)
+		if next.Token() <= lease.Token() {
+			t.Errorf("token %d after %d", next.Token(), lease.Token())
+		}
+		mustUnlock(t, next)
+		wantFree(t, store, []string{"k"}, a, b)
+	})
+}
+
+// What nested leases count on is not detached, by none of them.
+func TestDetachOfNestedLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		a, b := newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})
+		outer := mustLock(t, a, "k")
+		inner, err := a.Lock(outer.Context(t.Context()), "k", baton.Reentrant())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, lease := range []*baton.Lease{outer, inner} {
+			if _, err := lease.Detach(); !errors.Is(err, baton.ErrCountedOn) {
+				t.Errorf("Detach: %v, want ErrCountedOn", err)
+			}
+			if err := lease.Downgrade(t.Context()); !errors.Is(err, baton.ErrCountedOn) {
+				t.Errorf("Downgrade: %v, want ErrCountedOn", err)
+			}
+		}
+		mustUnlock(t, inner)
+		lease := mustAttach(t, b, mustDetach(t, outer))
+		inner, err = b.Lock(lease.Context(t.Context()), "k", baton.Reentrant())
+		if err != nil || inner.Token() != outer.Token() {
+			t.Fatalf("nested in an attached lease: %v", err)
+		}
+		mustUnlock(t, inner)
+		mustUnlock(t, lease)
+	})
+}
+
+// The process that detached dies, or is late, and nobody attaches: the lock is
+// free within the TTL, and the handle is worth nothing.
+func TestDetachedAndForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		a, b := newLocker(t, store, baton.Config{TTL: 5 * time.Second}), newLocker(t, store, baton.Config{})
+		lease := mustLock(t, a, "k")
+		until := lease.Deadline()
+		handle := mustDetach(t, lease)
+		began := time.Now()
+		next := mustLock(t, b, "k")
+		if time.Now().Before(until) || time.Since(began) > 6*time.Second {
+			t.Errorf("free after %v, with a deadline after %v", time.Since(began), until.Sub(began))
+		}
+		if _, err := a.Attach(t.Context(), handle); !errors.Is(err, baton.ErrLost) {
+			t.Errorf("Attach: %v", err)
+		}
+		if _, err := a.Extend(t.Context(), handle); !errors.Is(err, baton.ErrLost) {
+			t.Errorf("Extend: %v", err)
+		}
+		if next.Err() != nil || next.Token() <= lease.Token() {
+			t.Errorf("the next holder: %v, token %d after %d", next.Err(), next.Token(), lease.Token())
+		}
+		mustUnlock(t, next)
+		// The machine sleeps between the two.
+		lease = mustLock(t, a, "k")
+		handle = mustDetach(t, lease)
+		time.Sleep(time.Minute)
+		bootclock.Suspend(time.Hour)
+		if _, err := b.Attach(t.Context(), handle); !errors.Is(err, baton.ErrLost) {
+			t.Errorf("Attach after an hour: %v", err)
+		}
+		wantFree(t, store, []string{"k"}, a, b)
+	})
+}
+
+// Answers to Attach, or its requests, are lost.
+func TestAttachLostAnswers(t *testing.T) {
+	for _, effect := range []bool{true, false} {
+		for _, times := range []int64{1, 3, 1000} {
+			synctest.Test(t, func(t *testing.T) {
+				store := newHooked()
+				a, b := newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})
+				lease := mustLock(t, a, "k")
+				handle := mustDetach(t, lease)
+				var asked atomic.Int64
+				store.onMove = func(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
+					if asked.Add(1) > times {
+						return store.Store.Move(ctx, c, id, owner, ttl)
+					}
+					if effect {
+						store.Store.Move(ctx, c, id, owner, ttl)
+					}
+					return driver.Grant{}, driver.ErrUnknown
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				defer cancel()
+				got, err := b.Attach(ctx, handle)
+				if times < 1000 {
+					if err != nil || got.Token() != lease.Token() {
+						t.Fatalf("effect %v, %d lost: %v", effect, times, err)
+					}
+					mustUnlock(t, got)
+					return
+				}
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("effect %v: Attach: %v", effect, err)
+				}
+				synctest.Wait()
+				store.set(func() { store.onMove = nil })
+				if n := holders(t, store, "k"); effect && n != 0 {
+					t.Errorf("what was taken up and not told is left: %d holders", n)
+				}
+				got, err = b.Attach(t.Context(), handle)
+				switch {
+				case effect && !errors.Is(err, baton.ErrLost):
+					t.Errorf("a handle that was used up: %v", err)
+				case !effect && err != nil:
+					t.Errorf("a handle that was not used up: %v", err)
+				case !effect:
+					mustUnlock(t, got)
+				}
+				wantFree(t, store, []string{"k"}, a, b)
+			})
+		}
+	}
+}
+
+func TestExtend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		a, b := newLocker(t, store, baton.Config{TTL: 5 * time.Second}), newLocker(t, store, baton.Config{TTL: time.Minute})
+		handle := mustDetach(t, mustLock(t, a, "k"))
+		for range 3 {
+			began := time.Now()
+			until, err := b.Extend(t.Context(), handle)
+			if d := until.Sub(began); err != nil || d < 50*time.Second || d > time.Minute {
+				t.Fatalf("Extend: %v, %v", d, err)
+			}
+			time.Sleep(40 * time.Second)
+		}
+		if lines, stakes := b.Leftovers(); lines+stakes > 0 {
+			t.Errorf("%d lines and %d stakes are left of what is not held", lines, stakes)
+		}
+		lease := mustAttach(t, a, handle)
+		if _, err := b.Extend(t.Context(), handle); !errors.Is(err, baton.ErrLost) {
+			t.Errorf("Extend of a lease that was taken up: %v", err)
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+// A handle is a secret: no error shows it, nor what it is made of.
+func TestHandleIsNotShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		l := newLocker(t, store, baton.Config{})
+		lease := mustLock(t, l, "k")
+		claim, err := lease.Claim()
+		if err != nil {
+			t.Fatal(err)
+		}
+		handle := mustDetach(t, lease)
+		if key, token, err := baton.ReadHandle(handle); err != nil || key != "k" || token != lease.Token() {
+			t.Errorf("ReadHandle: %q, %d, %v", key, token, err)
+		}
+		if _, err := l.Break(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		for _, bad := range []string{handle, handle[1:], handle + "A", handle[:len(handle)-3], strings.ToUpper(handle), "baton2" + handle[6:]} {
+			for verb, f := range map[string]func() error{
+				"Attach":     func() error { _, err := l.Attach(t.Context(), bad); return err },
+				"Extend":     func() error { _, err := l.Extend(t.Context(), bad); return err },
+				"ReadHandle": func() error { _, _, err := baton.ReadHandle(bad); return err },
+			} {
+				err := f()
+				if err == nil && (verb != "ReadHandle" || bad != handle) {
+					t.Errorf("%s of a handle that is worth nothing: no error", verb)
+				}
+				if err != nil && (strings.Contains(err.Error(), claim.ID) || strings.Contains(err.Error(), bad)) {
+					t.Errorf("%s shows it: %v", verb, err)
+				}
+			}
+		}
+	})
+}

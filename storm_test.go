@@ -150,8 +150,55 @@ func (s *storm) run() {
 	}
 }
 
+// pair takes both locks, for itself alone.
+func (s *storm) pair(l *baton.Locker) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	impatient := s.chance(20)
+	if impatient {
+		time.AfterFunc(s.upTo(3*time.Second), cancel)
+	}
+	lock := l.LockAll
+	if s.chance(20) {
+		lock = l.TryLockAll
+	}
+	all, err := lock(ctx, []string{"rw", "permits"})
+	switch {
+	case errors.Is(err, context.Canceled) && impatient, errors.Is(err, baton.ErrHeld),
+		errors.Is(err, baton.ErrUnavailable), errors.Is(err, baton.ErrUnknown):
+		return
+	case err != nil:
+		s.t.Errorf("LockAll: %v", err)
+		return
+	}
+	var both []*belief
+	for _, key := range all.Keys() {
+		b := &belief{lease: all.Lease(key), weight: driver.Whole, capacity: driver.Whole}
+		s.believe(b, true)
+		both = append(both, b)
+	}
+	work := all.Context(ctx)
+	time.Sleep(s.upTo(time.Second))
+	if valid := all.Err() == nil; valid != (work.Err() == nil) && ctx.Err() == nil {
+		s.t.Errorf("both leases are alive: %v, their context: %v", valid, work.Err())
+	}
+	if err := all.Unlock(); err != nil && !errors.Is(err, baton.ErrLost) && !errors.Is(err, baton.ErrUnknown) && !errors.Is(err, baton.ErrUnavailable) {
+		s.t.Errorf("Unlock: %v", err)
+	}
+	if all.Err() == nil || work.Err() == nil {
+		s.t.Error("leases are alive after their Unlock")
+	}
+	for _, b := range both {
+		s.forget(b)
+	}
+}
+
 // section takes a lock, in whichever way, and does something with it.
 func (s *storm) section(l *baton.Locker) {
+	if s.chance(10) {
+		s.pair(l)
+		return
+	}
 	key, opts := "rw", []baton.Option(nil)
 	b := &belief{weight: driver.Whole, capacity: driver.Whole}
 	if s.chance(35) {
@@ -394,6 +441,19 @@ func (l *link) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration)
 	got := make(chan driver.Grant, 1)
 	err = l.send(ctx, func(ctx context.Context) error {
 		g, err := l.Store.Downgrade(ctx, c, ttl)
+		got <- g
+		return err
+	})
+	if err == nil {
+		g = <-got
+	}
+	return g, err
+}
+
+func (l *link) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (g driver.Grant, err error) {
+	got := make(chan driver.Grant, 1)
+	err = l.send(ctx, func(ctx context.Context) error {
+		g, err := l.Store.Move(ctx, c, id, owner, ttl)
 		got <- g
 		return err
 	})

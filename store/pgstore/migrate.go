@@ -13,11 +13,11 @@ import (
 // needs. Newer ones serve it, too.
 const SchemaVersion = 3
 
-// enoughVersion has all but what records of operations need.
+// enoughVersion has all but what records of operations and Move need.
 const enoughVersion = 2
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = tables + "\n" + many + "\n" + turn + "\n" + limits + "\n" + machines + "\n" + records + "\n" + functions
+var Schema = tables + "\n" + many + "\n" + turn + "\n" + limits + "\n" + machines + "\n" + records + "\n" + move + "\n" + functions
 
 //go:embed schema.sql
 var tables string
@@ -36,6 +36,9 @@ var machines string
 
 //go:embed records.sql
 var records string
+
+//go:embed move.sql
+var move string
 
 //go:embed functions.sql
 var functions string // baton_schema, which comes last, is in it

@@ -59,10 +59,13 @@ func contextError(err error) error {
 
 // run runs a script, with its text if the server does not know it.
 func (s *Store) run(ctx context.Context, script *wire.Script, keys, args []string) (any, error) {
+	return s.runCall(ctx, wire.Call{Script: script, Keys: keys, Args: args})
+}
+
+func (s *Store) runCall(ctx context.Context, call wire.Call) (any, error) {
 	if s.closed.Load() {
 		return nil, driver.ErrClosed
 	}
-	call := wire.Call{Script: script, Keys: keys, Args: args}
 	v, err := s.client.Run(ctx, call)
 	if err != nil && wire.IsNoScript(err) {
 		call.Full = true

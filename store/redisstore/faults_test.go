@@ -209,6 +209,47 @@ func TestLostAnswerIsUnknown(t *testing.T) {
 	}
 }
 
+// A context may end long before its deadline, also for one who has a connection
+// for himself.
+func TestCancelledBeforeTheDeadline(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.Redis(t)
+	for _, how := range []string{"Open", "New"} {
+		for _, what := range []string{"acquire", "take"} {
+			proxy := faultproxy.New(t, server.Addr)
+			var s *Store
+			if how == "New" {
+				s = mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{proxy.Addr}}))
+			} else {
+				var err error
+				if s, err = Open(t.Context(), Config{Addrs: []string{proxy.Addr}}); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = s.Close() })
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			act := func() (err error) {
+				if what == "take" {
+					_, err = s.Take(ctx, asking(how, tokens(1, time.Hour, 5), 1))
+				} else {
+					_, err = s.Acquire(ctx, driver.Request{Claim: claimOf(how+driver.NewID(), "a"), TTL: time.Minute})
+				}
+				return err
+			}
+			if err := act(); err != nil {
+				t.Fatal(err)
+			}
+			proxy.Hold(faultproxy.ToClient)
+			time.AfterFunc(100*time.Millisecond, cancel)
+			if err := act(); !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.Canceled) {
+				t.Errorf("%s, %s: %v, want driver.ErrUnknown and context.Canceled", how, what, err)
+			}
+			proxy.Heal()
+		}
+	}
+}
+
 // An acquire that was abandoned is executed after the release that was to
 // clean up behind it, on another connection.
 func TestReleaseThatOvertakesItsAcquire(t *testing.T) {

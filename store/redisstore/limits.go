@@ -57,14 +57,27 @@ func (s *Store) takeSimple(ctx context.Context, r *driver.TakeRequest) (driver.T
 	if err != nil {
 		return driver.Taken{}, err
 	}
-	if d, ok := answer.(*driver.Taken); ok {
-		return *d, nil
+	switch answer := answer.(type) {
+	case *driver.Taken:
+		return *answer, nil
+	case string:
+		if now, state, ok := stateAt(answer); ok {
+			q := rate.Request{TakeRequest: *r, Limits: limit.alone[:]}
+			d, _ := q.Decide([]rate.State{state}, now)
+			return d, nil
+		}
 	}
 	return s.taken(r, simpleScript, answer)
 }
 
 func (s *Store) decideOne(ctx context.Context, o *operation) (any, error) {
-	return s.run(ctx, simpleScript, o.keys[:1], o.args[:1])
+	return s.runSimple(ctx, o.keys[:1], o.args[:1])
+}
+
+// runSimple may run before what was abandoned: nothing of it is known that could
+// be repeated or given back.
+func (s *Store) runSimple(ctx context.Context, keys, args []string) (any, error) {
+	return s.runCall(ctx, wire.Call{Script: simpleScript, Keys: keys, Args: args, Loose: true})
 }
 
 // decideSeveral makes decisions in one call. Requests that are the same are told
@@ -87,7 +100,7 @@ func (s *Store) decideSeveral(ctx context.Context, batch []*operation) {
 			args[i] = strconv.Itoa(len(g)) + args[i][1:]
 		}
 	}
-	answer, err := s.run(ctx, simpleScript, keys, args)
+	answer, err := s.runSimple(ctx, keys, args)
 	answers := list(answer)
 	if len(keys) == 1 {
 		answers = []any{answer}
@@ -101,27 +114,26 @@ func (s *Store) decideSeveral(ctx context.Context, batch []*operation) {
 			}
 			continue
 		}
-		share(g, list(answers[i]))
+		share(g, answers[i])
 	}
 }
 
 // share gives each of the requests, which are the same, its part of the answer.
-func share(g []*operation, a []any) {
+func share(g []*operation, answer any) {
+	a := list(answer)
+	now, state, ok := stateAt(text(answer))
 	switch {
-	case len(a) <= 2 || len(g) == 1: // one for all
-		for _, o := range g {
-			o.answer = a
-		}
-	case len(a) == 3 && number(a[2]) == int64(len(g)):
-		state, request := stateOf(text(a[1])), rate.Request{
-			TakeRequest: driver.TakeRequest{Takes: []driver.Take{{Cost: g[0].cost}}},
-			Limits:      []rate.Algorithm{g[0].limit.algorithm},
-		}
-		states, now := []rate.State{state}, number(a[0])
+	case ok:
+		q := rate.Request{TakeRequest: driver.TakeRequest{Takes: []driver.Take{{Cost: g[0].cost}}}, Limits: g[0].limit.alone[:]}
+		states := []rate.State{state}
 		decided := make([]driver.Taken, len(g))
 		for i, o := range g { // nobody keeps what a refusal forgets, but it is forgotten again
-			decided[i], _ = request.Decide(states, now)
+			decided[i], _ = q.Decide(states, now)
 			o.answer = &decided[i]
+		}
+	case len(g) == 1 || a != nil && len(a) <= 2: // one for all
+		for _, o := range g {
+			o.answer = answer
 		}
 	case len(a) == 4*len(g)+1:
 		for i, o := range g {
@@ -129,19 +141,29 @@ func share(g []*operation, a []any) {
 		}
 	default:
 		for _, o := range g {
-			o.err = strange(simpleScript, a)
+			o.err = strange(simpleScript, answer)
 		}
 	}
 }
 
-// stateOf reads a state that the script could read.
-func stateOf(text string) rate.State {
-	var s rate.State
-	for digits := range strings.FieldsSeq(text) {
-		n, _ := strconv.ParseInt(digits, 10, 64)
+// stateAt reads when simple.lua found which state.
+func stateAt(text string) (now int64, s rate.State, ok bool) {
+	s = make(rate.State, 0, 2+8)
+	n := int64(0)
+	for i := range len(text) {
+		if text[i] == ' ' {
+			s, n = append(s, n), 0
+		} else {
+			n = 10*n + int64(text[i]-'0')
+		}
+	}
+	if !strings.HasSuffix(text, " ") {
 		s = append(s, n)
 	}
-	return s
+	if len(s) < 2 {
+		return 0, nil, false
+	}
+	return s[0]*1_000_000 + s[1], s[2:], true
 }
 
 // limitCall makes what the script limit is told of a request.
@@ -255,9 +277,9 @@ type knownLimits struct {
 }
 
 type knownLimit struct {
-	limit     driver.Limit
-	algorithm rate.Algorithm
-	numbers   string // each after a space
+	limit   driver.Limit
+	alone   [1]rate.Algorithm // as a rate.Request wants it
+	numbers string            // each after a space
 }
 
 var limitSeed = maphash.MakeSeed()
@@ -286,7 +308,7 @@ func (k *knownLimits) of(l driver.Limit) (*knownLimit, error) {
 	for _, n := range a.Numbers() {
 		b = appendInt(b, n)
 	}
-	known := &knownLimit{l, a, string(b)}
+	known := &knownLimit{l, [1]rate.Algorithm{a}, string(b)}
 	place.Store(known)
 	return known, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -28,7 +29,7 @@ func (r ruClient) command(c rueidis.Client, call wire.Call) rueidis.Completed {
 }
 
 func (r ruClient) Run(ctx context.Context, call wire.Call) (any, error) {
-	if r.order != nil {
+	if r.order != nil && !call.Loose {
 		a := r.order.Run(ctx, call, func() (a wire.Result) {
 			a.Value, a.Err = ruResult(r.c.Do(context.WithoutCancel(ctx), r.command(r.c, call)))
 			return a
@@ -38,8 +39,21 @@ func (r ruClient) Run(ctx context.Context, call wire.Call) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, wire.NotSent(err)
 	}
-	return ruResult(r.c.Do(ctx, r.command(r.c, call)))
+	return ruResult(r.c.Do(undate(ctx), r.command(r.c, call)))
 }
+
+// undate hides when a context will end. rueidis, if it has nothing else to do,
+// waits for that moment or the answer, and not for what ends the context earlier.
+func undate(ctx context.Context) context.Context {
+	if _, dated := ctx.Deadline(); dated {
+		return undated{ctx}
+	}
+	return ctx
+}
+
+type undated struct{ context.Context }
+
+func (undated) Deadline() (t time.Time, ok bool) { return t, false }
 
 func (r ruClient) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 	if err := ctx.Err(); err != nil {

@@ -28,6 +28,7 @@ type Call struct {
 	Keys   []string
 	Args   []string
 	Full   bool // send the text: the server does not know the digest
+	Loose  bool // it may overtake others, and they it
 }
 
 // A Result is the answer to one of several calls or commands.
@@ -43,8 +44,9 @@ type Result struct {
 // A Client obeys contexts and never sends a script twice, except after a
 // MOVED or ASK, as these had no effect.
 type Client interface {
-	// Run runs one script, after every earlier call of Run with the same
-	// first key, also after one that was abandoned when its context ended.
+	// Run runs one script, unless it is Loose after every earlier call of Run
+	// with the same first key that is not, also after one that was abandoned
+	// when its context ended.
 	Run(ctx context.Context, c Call) (any, error)
 
 	// RunAll runs scripts independently of each other, pipelined where

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/guard"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/open"
 )
@@ -186,13 +188,23 @@ func (o *operator) wants(t *testing.T, word, want string) {
 	}
 }
 
-// onRecords runs f on every store that processes share and that keeps records.
+// onRecords runs f on every store that processes share, but for redlock, which
+// keeps no records.
 func onRecords(t *testing.T, f func(t *testing.T, url string, records driver.Records)) {
-	onStores(t, func(t *testing.T, url string) {
-		if records, ok := openStore(t, url).(driver.Records); ok {
+	all := maps.Clone(stores)
+	delete(all, "redlock")
+	all["zookeeper"] = func(t *testing.T) string { return "zk://" + testserver.SharedZooKeeper(t).Addr + "/once?session=4s" }
+	for name, url := range all {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := url(t)
+			records, ok := openStore(t, url).(driver.Records)
+			if !ok {
+				t.Fatal("it keeps no records")
+			}
 			f(t, url, records)
-		}
-	})
+		})
+	}
 }
 
 // endsWith demands what is left of an operation: one recorded result, that of the
@@ -225,7 +237,7 @@ func TestOnceKilled(t *testing.T) {
 		first := startOperator(t, url, t.Name(), "2s", dir)
 		token1 := first.begun(t, "1")
 		next := startOperator(t, url, t.Name(), "2s", dir)
-		awaitWaiters(t, newLocker(t, url, baton.Config{}), once.LockPrefix+t.Name(), 1)
+		awaitWaiters(t, newLocker(t, url, baton.Config{TTL: 2 * time.Second}), once.LockPrefix+t.Name(), 1)
 		first.signal(t, syscall.SIGKILL)
 		token2 := next.begun(t, "2")
 		next.proceed(t)
@@ -273,6 +285,7 @@ func TestOnceStopped(t *testing.T) {
 // with one receipt for everybody.
 func TestOnceCrowd(t *testing.T) {
 	onRecords(t, func(t *testing.T, url string, _ driver.Records) {
+		url = strings.Replace(url, "session=4s", "session=30s", 1) // the default TTL is half of it
 		dir := t.TempDir()
 		var crowd []*operator
 		for range 3 {

@@ -44,7 +44,7 @@
 // Where the effect takes place, in the same step: in the transaction, the
 // script, or the request that brings it about. It refuses a token that is lower
 // than one that it has seen for the same operation; package guard has that for
-// databases, Redis, files and HTTP. A check in front of the effect leaves a gap
+// databases, Redis, files and HTTP, with guard.Of(attempt.Lease). A check in front of the effect leaves a gap
 // in which the process can be stopped.
 //
 // # What if I cannot change the resource?
@@ -52,7 +52,8 @@
 // In this order: give it the operation's key, if it can refuse the same one
 // twice (a unique column, the Idempotency-Key of an HTTP interface). If it is
 // the database that Baton keeps its locks in, do the work in a transaction with
-// InTx of the store and Attempt.Lease: it commits only while the lease stands.
+// InTx of the store and Attempt.Lease, which commits only while the lease
+// stands, and write the key in the same transaction.
 // If it can be asked, ask it when Attempt.Attempts is more than 1: an earlier
 // attempt began and was not finished, and its effect may be there. Failing that
 // only time is left: Config.Lock.LockDelay keeps the next attempt from

@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 //	start NAME PROGRAM ARG…   start one in the background; what it prints goes to NAME.out and NAME.err
 //	signal NAME SIGNAL        send it a signal: INT, KILL, …
 //	ends NAME CODE            wait for it and demand its exit code, or the signal's name
+//	waiting N KEY             wait until so many stand in the line of a lock
 //	[!] await FILE REGEXP     wait until the file has such a line, or, with !, has none
 //	gone FILE                 wait until the process whose number is in the file is gone
 //	json PATH REGEXP          demand a value in the JSON that the last program printed
@@ -65,7 +66,7 @@ func runScripts(t *testing.T, dir string, setup func(*testscript.Env) error) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits, "start": cmdStart, "signal": cmdSignal, "ends": cmdEnds,
-			"await": cmdAwait, "gone": cmdGone, "json": cmdJSON,
+			"await": cmdAwait, "waiting": cmdWaiting, "gone": cmdGone, "json": cmdJSON,
 			"redis": cmdRedis, "sql": cmdSQL, "freeze": cmdFreeze, "thaw": cmdThaw,
 		},
 	})
@@ -195,6 +196,22 @@ func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		ts.Fatalf("%s has no line that matches %#q:\n%s", args[0], args[1], text)
 	})
+}
+
+// cmdWaiting is for scripts that look at the line: "waiting" is said before the
+// place is taken.
+func cmdWaiting(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: waiting N KEY")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	eventually(ts, func() bool {
+		ts.Check(ts.Exec("baton", "show", "-o", "json", args[1]))
+		var shown struct{ Waiters []any }
+		ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &shown))
+		return len(shown.Waiters) >= want
+	}, func() { ts.Fatalf("no %d wait for %s", want, args[1]) })
 }
 
 func cmdGone(ts *testscript.TestScript, neg bool, args []string) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
@@ -14,6 +15,7 @@ import (
 // of one, however it came, is the end of the whole. All methods are safe for
 // concurrent use.
 type Leases struct {
+	locker *Locker
 	leases []*Lease // in the order of their keys, none twice, at least one
 
 	once sync.Once
@@ -24,8 +26,9 @@ type Leases struct {
 // leases; or it returns an error and holds none. Options apply to all keys. A
 // key that is named twice is locked once.
 //
-// The locks are taken one after the other in the order of the keys' bytes,
-// whatever the order in the list. Calls of LockAll thus never wait for each
+// If all are free, and the store can (driver.Together), they are taken in one
+// act. Otherwise the locks are taken one after the other in the order of the
+// keys' bytes, whatever the order in the list. Calls of LockAll thus never wait for each
 // other in a circle, and wait their turn at every key. Locks that the caller
 // holds already stand outside of that order: whoever calls LockAll, or Lock,
 // while holding others can wait in a circle, and should bound ctx.
@@ -46,7 +49,8 @@ func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...Option) (*L
 
 // TryLockAll is LockAll without waiting for others: if one of the locks is
 // held, or others are in line for it, it returns a *HeldError that names its
-// key. Others may find the keys before it held for as long as that takes.
+// key. Unless the store decides about all in one act, others may find the keys
+// before it held for as long as that takes.
 // Otherwise its errors are TryLock's and LockAll's.
 func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...Option) (*Leases, error) {
 	return l.lockAll(ctx, keys, newAsk(opts), false)
@@ -63,8 +67,11 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 		}
 	}
 	a.part = true
+	if ls, err := l.together(ctx, keys, a); ls != nil || err != nil && (!wait || !pending(err)) {
+		return ls, err
+	}
 	for {
-		ls := &Leases{leases: make([]*Lease, len(keys))}
+		ls := &Leases{locker: l, leases: make([]*Lease, len(keys))}
 		err := l.gather(ctx, ls.leases, keys, a, wait)
 		lost := ls.begin()
 		if err == nil && lost == nil {
@@ -80,6 +87,79 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 		}
 	}
 }
+
+// together makes one attempt for all keys in one act of the store. Without a
+// result it has come to nothing, and they are to be locked one by one.
+func (l *Locker) together(ctx context.Context, keys []string, a ask) (*Leases, error) {
+	if l.many == nil || len(keys) < 2 || len(keys) > driver.MaxTogether {
+		return nil, nil
+	}
+	for _, key := range keys {
+		if l.enclosing(ctx, key) != nil {
+			return nil, nil
+		}
+	}
+	lines, ok := l.tryFront(keys)
+	if !ok {
+		return nil, nil // somebody of this process is there already
+	}
+	asked := bootclock.Coarse()
+	stakes := make([]*stake, len(keys))
+	requests := make([]driver.Request, len(keys))
+	for i, key := range keys {
+		stakes[i] = newStake(l, key, a)
+		requests[i] = driver.Request{Claim: stakes[i].claim, TTL: l.storeTTL()}
+	}
+	call := l.acquiring.within(ctx, asked)
+	grants, err := l.many.AcquireAll(call, requests)
+	call.release()
+
+	ls := &Leases{locker: l, leases: make([]*Lease, len(keys))}
+	good := err == nil
+	for i, s := range stakes {
+		if err == nil && s.answered(asked, grants[i]) {
+			occupied := lines[i]
+			if a.weight != driver.Whole {
+				occupied = nil // those behind may hold together with us
+			}
+			if ls.leases[i] = s.lend(occupied, a.part); ls.leases[i] != nil && occupied != nil {
+				lines[i] = nil // it is the lease's
+			}
+		}
+		good = good && ls.leases[i] != nil
+	}
+	var left []driver.Claim // in the store
+	for i, s := range stakes {
+		if ls.leases[i] == nil {
+			if c, ok := s.quit(); ok && (err == nil || unknown(err)) {
+				left = append(left, c)
+			}
+		}
+		lines[i].leave()
+	}
+	switch {
+	case good && ls.begin() == nil:
+		for _, lease := range ls.leases {
+			l.acquired(ctx, lease, asked)
+		}
+		return ls, nil
+	case err == nil: // the answer was too long under way
+		ls.backOut(left...)
+		return nil, nil
+	}
+	ls.backOut(left...)
+	switch {
+	case errors.Is(err, ErrUnsupported):
+		return nil, nil
+	case errors.Is(err, ErrHeld):
+		return nil, err // it says all itself
+	}
+	return nil, fail("lock", keys[0], blame(ctx, err))
+}
+
+// pending reports that who waits for several locks goes on to take them one by
+// one.
+func pending(err error) bool { return errors.Is(err, ErrHeld) || !final(err) }
 
 // gather takes the locks of keys, first those that ctx holds already, because
 // that takes no time.
@@ -121,9 +201,13 @@ func (ls *Leases) begin() error {
 	return nil
 }
 
-// backOut unlocks what was locked, and returns when it is, or soon.
-func (ls *Leases) backOut() {
+// backOut unlocks what was locked, has the store forget what else is left, and
+// returns when that is done, or soon.
+func (ls *Leases) backOut(left ...driver.Claim) {
 	var wg sync.WaitGroup
+	for _, c := range left {
+		wg.Go(func() { <-ls.locker.abandon(c) })
+	}
 	for _, lease := range ls.leases {
 		if lease != nil {
 			wg.Go(func() { _ = lease.Unlock() })

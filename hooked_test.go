@@ -26,6 +26,7 @@ type hooked struct {
 	onRelease   func(ctx context.Context, c driver.Claim) error
 	onDowngrade func(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error)
 	onMove      func(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error)
+	onAll       func(ctx context.Context, r []driver.Request) ([]driver.Grant, error)
 	onWatch     func(c driver.Claim, wake func(driver.Hint)) (stop func())
 }
 
@@ -84,6 +85,18 @@ func (h *hooked) Move(ctx context.Context, c driver.Claim, id, owner string, ttl
 		return f(ctx, c, id, owner, ttl)
 	}
 	return h.Store.Move(ctx, c, id, owner, ttl)
+}
+
+// AcquireAll is not supported unless a test says what it does: most tests are
+// about single attempts.
+func (h *hooked) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
+	h.mu.Lock()
+	f := h.onAll
+	h.mu.Unlock()
+	if f != nil {
+		return f(ctx, r)
+	}
+	return nil, errors.ErrUnsupported
 }
 
 func (h *hooked) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {

@@ -119,6 +119,25 @@ func (l *Locker) tryEnter(key string) (*line, *HeldError) {
 	return nil, nil
 }
 
+// tryFront makes the caller the front of the lines of all keys, if nobody is at
+// any of them.
+func (l *Locker) tryFront(keys []string) (lines []*line, ok bool) {
+	for _, key := range keys {
+		sh := l.shard(key)
+		sh.Lock()
+		if sh.lines[key] != nil {
+			sh.Unlock()
+			for _, ln := range lines {
+				ln.leave()
+			}
+			return nil, false
+		}
+		lines = append(lines, sh.add(key))
+		sh.Unlock()
+	}
+	return lines, true
+}
+
 // handOver gives s, which may pass, to the caller behind its holder, unless
 // there is none or that one wants something else.
 func (ln *line) handOver(s *stake) bool {

@@ -20,7 +20,8 @@ import (
 // the caller's.
 type Locker struct {
 	store   driver.Locks
-	watcher driver.Watcher // nil if the store has none
+	watcher driver.Watcher  // nil if the store has none
+	many    driver.Together // likewise
 	cfg     Config
 	traits  driver.Traits
 
@@ -43,6 +44,7 @@ func New(store driver.Locks, cfg Config) (*Locker, error) {
 	}
 	l := &Locker{store: store, cfg: cfg, traits: traits, seed: maphash.MakeSeed()}
 	l.watcher, _ = store.(driver.Watcher)
+	l.many, _ = store.(driver.Together)
 	l.acquiring.limit = cfg.TTL * 2 / 5 // half, with the quarter that it may be longer
 	l.releasing.limit = min(max(cfg.TTL/2, 500*time.Millisecond), 2*time.Second)
 	l.renewer.init(l)
@@ -97,21 +99,25 @@ func (l *Locker) lock(ctx context.Context, key string, a ask, wait bool) (*Lease
 		}
 	}
 	var asked time.Time
-	trace := l.cfg.Trace.Acquired
-	if trace != nil {
+	if l.cfg.Trace.Acquired != nil {
 		asked = bootclock.Coarse()
 	}
 	lease, err := l.acquire(ctx, key, a, wait)
 	if err != nil {
 		return nil, err
 	}
-	if trace != nil {
-		trace(key, lease.Token(), bootclock.Coarse().Sub(asked))
+	l.acquired(ctx, lease, asked)
+	return lease, nil
+}
+
+// acquired tells of a lease that was given to whoever asked for it then.
+func (l *Locker) acquired(ctx context.Context, lease *Lease, asked time.Time) {
+	if trace := l.cfg.Trace.Acquired; trace != nil {
+		trace(lease.Key(), lease.Token(), bootclock.Coarse().Sub(asked))
 	}
 	if l.debug(ctx) {
-		l.cfg.Logger.DebugContext(ctx, "lock acquired", l.logLock(key, lease.Token()))
+		l.cfg.Logger.DebugContext(ctx, "lock acquired", l.logLock(lease.Key(), lease.Token()))
 	}
-	return lease, nil
 }
 
 // check refuses bad input before anything was changed.

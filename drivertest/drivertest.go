@@ -228,7 +228,7 @@ func cases() []testCase {
 	var all []testCase
 	seen := map[string]bool{}
 	for _, group := range [][]testCase{
-		exclusionCases, tokenCases, idempotentCases, queueCases, sharedCases, permitCases, downgradeCases, moveCases,
+		exclusionCases, tokenCases, idempotentCases, queueCases, sharedCases, permitCases, downgradeCases, moveCases, togetherCases,
 		batchCases, foreignCases, requestCases, inspectCases, watchCases, memberCases, raceCases,
 	} {
 		for _, c := range group {

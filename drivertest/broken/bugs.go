@@ -73,6 +73,12 @@ const (
 	MovesInSecret   Bug = "shows the owner from before a move"
 	MovesForTheRest Bug = "a move does not prolong"
 
+	// Several at once.
+	TogetherInPart   Bug = "keeps what was free when another key is held"
+	TogetherInTurn   Bug = "grants several one after the other, for all to see"
+	TogetherOnce     Bug = "refuses a repeat for several because they are held"
+	TogetherMisnames Bug = "names the first key when another one is in the way"
+
 	// Batches, keys, requests, contexts.
 	BatchStops       Bug = "one bad key ends the batch"
 	BatchOfHundred   Bug = "answers for the first hundred"
@@ -158,6 +164,11 @@ var CaughtBy = map[Bug]string{
 	MovesOnce:       "a repeated move finds itself",
 	MovesInSecret:   "a move shows its new owner",
 	MovesForTheRest: "a move gives the time that it says",
+
+	TogetherInPart:   "several or none",
+	TogetherInTurn:   "several at once, wanted by many",
+	TogetherOnce:     "a repeated request for several finds itself",
+	TogetherMisnames: "several or none",
 
 	BatchStops:       "one bad key does not spoil a batch",
 	BatchOfHundred:   "a large batch",

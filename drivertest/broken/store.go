@@ -17,6 +17,8 @@ import (
 type Store struct {
 	bug Bug
 
+	together sync.Mutex // held while several are granted
+
 	mu      sync.Mutex
 	keys    map[string]*lock
 	last    int64 // the counter of tokens and tickets
@@ -527,43 +529,6 @@ func (s *Store) Downgrade(ctx context.Context, r driver.Claim, ttl time.Duration
 	}
 	if s.bug != DowngradeAlone {
 		s.advance(l)
-	}
-	return s.answer(l, c), nil
-}
-
-// Move implements driver.Mover.
-func (s *Store) Move(ctx context.Context, r driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
-	if err := errors.Join(driver.CheckMove(r, id, owner, ttl, s.Traits()), ctx.Err()); err != nil {
-		return driver.Grant{}, err
-	}
-	l := s.enter(r.Key)
-	defer s.leave()
-	s.settle(l)
-	c := l.find(id)
-	if c == nil || s.bug == MovesOnce {
-		c = l.find(r.ID)
-	}
-	if c == nil || !c.held && s.bug != MovesWaiters {
-		return driver.Grant{}, driver.ErrLost
-	}
-	switch s.bug {
-	case MovesACopy:
-		twin := *c
-		twin.Weight = 0
-		l.claims = append([]*claim{&twin}, l.claims...)
-	case MovesByRelease:
-		l.remove(c)
-		s.advance(l)
-		l.claims = append([]*claim{c}, l.claims...)
-	case MovesToken:
-		c.token = s.next(l)
-	}
-	c.ID = id
-	if s.bug != MovesInSecret {
-		c.Owner = owner
-	}
-	if s.bug != MovesForTheRest {
-		s.confirm(c, ttl)
 	}
 	return s.answer(l, c), nil
 }

@@ -31,7 +31,7 @@ var traits = driver.Traits{
 }
 
 // Store is a driver.Store, and a driver.Watcher, driver.Inspector,
-// driver.Downgrader, driver.Examiner, driver.Member, driver.LocalLimits and
+// driver.Downgrader, driver.Mover, driver.Together, driver.Examiner, driver.Member, driver.LocalLimits and
 // driver.Records. All methods are safe for concurrent use. None waits, but for a mutex that is held
 // for the length of one operation.
 //
@@ -62,6 +62,7 @@ var (
 	_ driver.Inspector   = (*Store)(nil)
 	_ driver.Downgrader  = (*Store)(nil)
 	_ driver.Mover       = (*Store)(nil)
+	_ driver.Together    = (*Store)(nil)
 	_ driver.Member      = (*Store)(nil)
 	_ driver.Examiner    = (*Store)(nil)
 	_ driver.LocalLimits = (*Store)(nil)

@@ -39,7 +39,7 @@ import (
 )
 
 // Store is a driver.Store, driver.Watcher, driver.Inspector,
-// driver.Downgrader, driver.Examiner, driver.Limits and driver.Records on one
+// driver.Downgrader, driver.Mover, driver.Examiner, driver.Limits and driver.Records on one
 // database. All methods are safe for concurrent use.
 type Store struct {
 	single *sql.DB // for single statements

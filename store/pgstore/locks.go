@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -161,7 +162,11 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	var state int
 	var token int64
 	args := []any{[]byte(c.Key), c.ID, c.Ticket, id, owner, s.hints.node, ttl.Microseconds()}
-	if err := s.row(ctx, moveSQL, args, &state, &token); err != nil {
+	err := s.row(ctx, moveSQL, args, &state, &token)
+	if e, ok := errors.AsType[*SchemaError](err); ok && e.Found == 0 {
+		e.Found = s.schema
+	}
+	if err != nil {
 		return driver.Grant{}, err
 	}
 	if state == isLost {

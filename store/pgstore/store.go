@@ -16,7 +16,7 @@ import (
 )
 
 // Store keeps locks, rate limits and records of operations in PostgreSQL. It
-// implements driver.Store, driver.Watcher, driver.Downgrader, driver.Inspector,
+// implements driver.Store, driver.Watcher, driver.Downgrader, driver.Mover, driver.Inspector,
 // driver.Examiner, driver.Limits and driver.Records.
 // Use New or Open. All methods are safe for concurrent use.
 //

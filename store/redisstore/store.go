@@ -17,7 +17,7 @@ import (
 )
 
 // Store keeps locks, rate limits and records of operations in Redis. It implements
-// driver.Store, driver.Limits, driver.Records, driver.Watcher, driver.Inspector, driver.Downgrader,
+// driver.Store, driver.Limits, driver.Records, driver.Watcher, driver.Inspector, driver.Downgrader, driver.Mover,
 // driver.Examiner, driver.Clock and driver.Member. Use New or Open.
 type Store struct {
 	client   wire.Client

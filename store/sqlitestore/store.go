@@ -42,7 +42,7 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
+// Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader, driver.Mover,
 // driver.Examiner, driver.Limits and driver.Records on one file. All methods are safe for
 // concurrent use, and several Stores may be open on one file in one process.
 //

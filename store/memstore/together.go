@@ -1,0 +1,61 @@
+package memstore
+
+import (
+	"context"
+	"slices"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// AcquireAll implements driver.Together, for locks of any kind.
+func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
+	if err := driver.CheckTogether(r, traits); err != nil {
+		return nil, err
+	}
+	if err := s.check(ctx); err != nil {
+		return nil, err
+	}
+	// The mutexes of all shards, in one order for all.
+	var shards []uint64
+	for _, q := range r {
+		shards = append(shards, s.shardOf(q.Key))
+	}
+	slices.Sort(shards)
+	shards = slices.Compact(shards)
+	for _, i := range shards {
+		s.shards[i].mu.Lock()
+	}
+	var wake wakes
+	defer func() { wake.all() }()
+	defer func() {
+		for _, i := range shards {
+			s.shards[i].mu.Unlock()
+		}
+	}()
+
+	now := s.now()
+	grants := make([]driver.Grant, len(r))
+	var err error
+	done := 0
+	for ; done < len(r) && err == nil; done++ {
+		sh := s.shard(r[done].Key)
+		st := sh.keys[r[done].Key]
+		if st == nil {
+			st = sh.create(r[done].Key, now)
+		}
+		if grants[done], err = st.Acquire(now, r[done]); err == nil && grants[done].Waiting {
+			err = &driver.HeldError{Key: r[done].Key} // its place in line is older than this
+		}
+		wake = append(wake, sh.settle(r[done].Key, st, now)...)
+	}
+	if err == nil {
+		return grants, nil
+	}
+	for _, q := range r[:done-1] { // granted just now, before anybody could look
+		sh := s.shard(q.Key)
+		st := sh.keys[q.Key]
+		_ = st.Release(now, q.Claim)
+		wake = append(wake, sh.settle(q.Key, st, now)...)
+	}
+	return nil, err
+}

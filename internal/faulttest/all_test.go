@@ -27,8 +27,8 @@ func onEveryStore(t *testing.T, ttl time.Duration, f func(t *testing.T, url stri
 }
 
 // A thousand sets of keys, of which most overlap, wanted by many goroutines of
-// several processes in any order: all are served, and nobody meets another at a
-// key.
+// several processes in any order: all are served, and no two believe that they
+// hold a key.
 func TestLockAllCrowd(t *testing.T) {
 	const ttl = 10 * time.Second
 	sets := 1000
@@ -39,7 +39,7 @@ func TestLockAllCrowd(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		var keys [16]string
-		var inside [16]atomic.Int32
+		var inside [16]atomic.Pointer[baton.Leases]
 		var last [16]atomic.Int64
 		for i := range keys {
 			keys[i] = fmt.Sprint(t.Name(), "/", i)
@@ -58,7 +58,7 @@ func TestLockAllCrowd(t *testing.T) {
 				return err
 			}
 			for _, i := range set {
-				if inside[i].Add(1) > 1 {
+				if other := inside[i].Swap(all); other != nil && other.Err() == nil && all.Err() == nil {
 					t.Errorf("%s has two holders", keys[i])
 				}
 				if token := all.Token(keys[i]); last[i].Swap(token) >= token {
@@ -66,9 +66,14 @@ func TestLockAllCrowd(t *testing.T) {
 				}
 			}
 			for _, i := range set {
-				inside[i].Add(-1)
+				inside[i].CompareAndSwap(all, nil)
 			}
-			return all.Unlock()
+			err = all.Unlock()
+			if errors.Is(err, baton.ErrLost) { // servers that choose a leader, a machine that stands still
+				t.Logf("lost: %v", err)
+				return nil
+			}
+			return err
 		}
 		var next atomic.Int64
 		var wg sync.WaitGroup

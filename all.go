@@ -27,11 +27,11 @@ type Leases struct {
 // key that is named twice is locked once.
 //
 // If all are free, and the store can (driver.Together), they are taken in one
-// act. Otherwise the locks are taken one after the other in the order of the
-// keys' bytes, whatever the order in the list. Calls of LockAll thus never wait for each
-// other in a circle, and wait their turn at every key. Locks that the caller
-// holds already stand outside of that order: whoever calls LockAll, or Lock,
-// while holding others can wait in a circle, and should bound ctx.
+// act. Otherwise they are taken one after the other in the order of the keys'
+// bytes, whatever the order in the list. Calls of LockAll thus never wait for
+// each other in a circle, and wait their turn at every key. Locks that the
+// caller holds already stand outside of that order: whoever calls LockAll, or
+// Lock, while holding others can wait in a circle, and should bound ctx.
 //
 // While LockAll waits for a key it holds those before it, renewed, and others
 // wait for them too: the busiest of the keys sets the pace for all. Use few
@@ -50,8 +50,8 @@ func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...Option) (*L
 // TryLockAll is LockAll without waiting for others: if one of the locks is
 // held, or others are in line for it, it returns a *HeldError that names its
 // key. Unless the store decides about all in one act, others may find the keys
-// before it held for as long as that takes.
-// Otherwise its errors are TryLock's and LockAll's.
+// before it held for as long as that takes. Otherwise its errors are TryLock's
+// and LockAll's.
 func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...Option) (*Leases, error) {
 	return l.lockAll(ctx, keys, newAsk(opts), false)
 }

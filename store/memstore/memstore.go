@@ -31,9 +31,10 @@ var traits = driver.Traits{
 }
 
 // Store is a driver.Store, and a driver.Watcher, driver.Inspector,
-// driver.Downgrader, driver.Mover, driver.Together, driver.Examiner, driver.Member, driver.LocalLimits and
-// driver.Records. All methods are safe for concurrent use. None waits, but for a mutex that is held
-// for the length of one operation.
+// driver.Downgrader, driver.Mover, driver.Together, driver.Examiner,
+// driver.Member, driver.LocalLimits and driver.Records. All methods are safe for
+// concurrent use. None waits, but for mutexes that are held for the length of
+// one operation.
 //
 // Tokens follow the wall clock that New found, in microseconds: a store made
 // later, in this process or the next, gives higher ones unless that clock was

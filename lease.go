@@ -36,11 +36,6 @@ func (l *Lease) Key() string { return l.stake.claim.Key }
 // may exceed 2⁵³: in JSON and JavaScript it must be a string.
 func (l *Lease) Token() int64 { return l.token }
 
-// Owner is who the lease says it is: the Config.Owner of the Locker that
-// acquired it, also after it was attached elsewhere. With the token it is what
-// package guard is shown.
-func (l *Lease) Owner() string { return l.stake.claim.Owner }
-
 // Err is nil as long as the lease may be believed in. Otherwise it is a
 // *LostError. It looks at the clock, not only at what has been noticed: a
 // process that was stopped learns from its first call.

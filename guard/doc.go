@@ -21,8 +21,8 @@
 // was saved earlier, not that of an enclosing lock on another key. Tokens of
 // different keys have nothing to do with each other, so a resource is guarded
 // by one key, the same in all programs. A hand-over within the process gives a
-// new lease with a new token; Detach, Attach and nested locks keep theirs.
-// Scripts find it in BATON_TOKEN.
+// new lease with a new token; Detach, Attach and nested locks keep theirs. After
+// LockAll each key has its own: Of(all.Lease(key)). Scripts find it in BATON_TOKEN.
 //
 // # Where is it checked?
 //

@@ -65,8 +65,8 @@ func ExampleOf() {
 	earlier.Unlock()
 	lease, _ := locks.Lock(ctx, "invoice/42")
 	defer lease.Unlock()
-	fmt.Println(guard.Of(lease).Holder, guard.Of(lease).Token > first.Token)
-	// Output: billing true
+	fmt.Println(guard.Of(lease).Token > first.Token)
+	// Output: true
 }
 
 // Where is it checked? In the transaction that writes, first of all.

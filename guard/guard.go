@@ -18,19 +18,20 @@ type Pass struct {
 	Token int64
 
 	// Holder tells two writers apart whose tokens are equal. Those of Baton's
-	// stores never are, except after losses that GUARANTEES.md names. At most
-	// 128 bytes of UTF-8 without control characters; may be empty.
+	// leases never are, except after losses that GUARANTEES.md names: an equal
+	// token is the same grant, and Of leaves Holder empty. A name that is set
+	// has to be that of the grant, and go with it where it goes (Attach). At most
+	// 128 bytes of UTF-8 without control characters.
 	Holder string
 }
 
 // Lease is what a Pass is made of. *baton.Lease is one.
 type Lease interface {
 	Token() int64
-	Owner() string
 }
 
-// Of is the pass of a lease.
-func Of(l Lease) Pass { return Pass{Token: l.Token(), Holder: l.Owner()} }
+// Of is the pass of a lease: its token, and no Holder.
+func Of(l Lease) Pass { return Pass{Token: l.Token()} }
 
 // ErrStale is what errors.Is finds in every *StaleError.
 var ErrStale = errors.New("stale fencing token")

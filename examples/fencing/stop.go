@@ -284,14 +284,16 @@ func holdAndStop(ctx context.Context, o order, say func() error) (v verdicts, er
 		return v, err
 	}
 	lease, err := locks.Lock(ctx, stopKey)
+	for err == nil && lease.Err() != nil { // this machine is very busy
+		_ = lease.Unlock() // it was lost
+		lease, err = locks.Lock(ctx, stopKey)
+	}
 	if err != nil {
 		return v, err
 	}
 	defer lease.Unlock() // it was lost, but nobody has told yet
+	// That was the last look.
 	if err := say(); err != nil {
-		return v, err
-	}
-	if err := lease.Err(); err != nil { // the last look
 		return v, err
 	}
 	if err := stopHere(); err != nil {

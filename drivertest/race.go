@@ -110,6 +110,34 @@ var raceCases = []testCase{
 		},
 	},
 	{
+		name:  "release racing with the first renewal of a grant",
+		why:   "who has just been granted in line is renewed in the background while its work may be done already: the release must find the lock, and leave nothing behind",
+		needs: []need{fifo},
+		run: func(t *test) {
+			for i := range t.rounds(30) {
+				h := t.writer(i%handles, "k").hold()
+				a := t.writer((i+1)%handles, "k").join()
+				h.leave()
+				var wg sync.WaitGroup
+				renewing := make(chan struct{})
+				wg.Go(func() {
+					close(renewing)
+					a.l().Renew(t.ctx, []driver.Claim{a.Claim}, a.ttl) // whatever it finds
+				})
+				<-renewing
+				if i%3 > 0 {
+					time.Sleep(rand.N(time.Millisecond))
+				}
+				err := a.release()
+				wg.Wait()
+				if err != nil {
+					t.Fatalf("round %d: release: %v", i, err)
+				}
+				t.free("k")
+			}
+		},
+	},
+	{
 		name:  "all give up at once",
 		why:   "whatever the order in which places and grants are given up, a free lock remains",
 		needs: []need{fifo},

@@ -28,6 +28,7 @@ const (
 	RefusesRetries    Bug = "takes a retry that finds nothing for lost"
 	CountsTwice       Bug = "counts a repeated reader twice"
 	CleansUpByTicket  Bug = "does not release what has no ticket"
+	LosesWhatItRenews Bug = "does not find what it is renewing"
 
 	// Tokens.
 	ForgetsOnRelease  Bug = "forgets the token on release"
@@ -124,6 +125,7 @@ var CaughtBy = map[Bug]string{
 	RefusesRetries:    "a retry that finds nothing is a first attempt",
 	CountsTwice:       "a repeated acquire of a reader counts once",
 	CleansUpByTicket:  "a lost grant can be released",
+	LosesWhatItRenews: "release racing with the first renewal of a grant",
 
 	ForgetsOnRelease:  "tokens rise through release",
 	ForgetsOnDeletion: "tokens rise through deletion",

@@ -18,6 +18,7 @@ type Store struct {
 	bug Bug
 
 	together sync.Mutex // held while several are granted
+	renewing sync.Map   // IDs, of LosesWhatItRenews
 
 	mu      sync.Mutex
 	keys    map[string]*lock
@@ -404,6 +405,11 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		}
 	}
 	for i, c := range claims {
+		if s.bug == LosesWhatItRenews {
+			s.renewing.Store(c.ID, true)
+			time.Sleep(time.Millisecond) // in fake time: a release comes meanwhile
+			s.renewing.Delete(c.ID)
+		}
 		answers[i] = s.renew(ctx, c, ttl, i)
 		if s.bug == BatchStops && answers[i].State == driver.Lost || s.bug == BatchOfHundred && i == 99 {
 			for j := range answers[i+1:] {
@@ -469,6 +475,9 @@ func (s *Store) Release(ctx context.Context, r driver.Claim) error {
 	}
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if _, ok := s.renewing.Load(r.ID); ok {
+		return driver.ErrLost
 	}
 	l := s.enter(r.Key)
 	defer s.leave()

@@ -68,12 +68,7 @@ func TestLockAllCrowd(t *testing.T) {
 			for _, i := range set {
 				inside[i].CompareAndSwap(all, nil)
 			}
-			err = all.Unlock()
-			if errors.Is(err, baton.ErrLost) { // servers that choose a leader, a machine that stands still
-				t.Logf("lost: %v", err)
-				return nil
-			}
-			return err
+			return all.Unlock() // nothing is lost within a small part of the TTL
 		}
 		var next atomic.Int64
 		var wg sync.WaitGroup

@@ -212,16 +212,23 @@ func (s *Store) remove(w *sweep) {
 	s.dueLocked(w.at)
 }
 
-// removal is the request that removes a claim's name, if it is its name and
-// nobody else has taken it over.
-func (c *claim) removal() *item {
+// release is the request that removes a claim's name, whoever has taken it over
+// and whichever lease it is on: a renewal that is under way may be about to put
+// it on another one.
+func (c *claim) release() *item {
 	it := &item{dir: c.lock.dir, name: c.name, txn: &pb.TxnRequest{Success: ops(remove(c.name))}}
 	if c.rev == 0 {
 		it.txn.Compare = only(hasValue(c.name, c.value))
-		return it
+	} else {
+		it.txn.Compare = only(createRev(c.name, c.rev))
 	}
-	it.txn.Compare = only(createRev(c.name, c.rev))
-	if c.lease != nil && (!c.moving || c.place < 0) {
+	return it
+}
+
+// removal is the same, unless another process has taken the claim over.
+func (c *claim) removal() *item {
+	it := c.release()
+	if c.rev != 0 && c.lease != nil && (!c.moving || c.place < 0) {
 		it.txn.Compare = append(it.txn.Compare, onLease(c.name, c.lease.id))
 	}
 	return it

@@ -45,7 +45,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		return driver.ErrLost
 	}
 	c.leaving = true
-	it := c.removal()
+	it := c.release()
 	s.mu.Unlock()
 
 	err := s.batch.do(ctx, it)

@@ -174,17 +174,15 @@ const handles = 3
 func (c testCase) insist(t *testing.T, h Harness) *recorder {
 	var pauses []string
 	for {
+		free := atWork(len(pauses) > 0)
 		r, pause := c.attempt(t, h)
+		free()
 		if pause == "" || !r.Failed() {
 			return r
 		}
 		if pauses = append(pauses, pause); len(pauses) == attempts {
 			r.Logf("this machine may be too slow: %s", strings.Join(pauses, "; "))
 			return r
-		}
-		if len(pauses) == 1 {
-			alone.Lock()
-			defer alone.Unlock()
 		}
 	}
 }

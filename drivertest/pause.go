@@ -15,14 +15,26 @@ import (
 // every seat was left alone, how long every request took, and how long the
 // machine did nothing at all. When a case fails after a seat may have died that
 // the case did not mean to die, or died sooner than the case could look, the
-// whole case is repeated on a fresh keyspace, one case at a time. In fake time
-// nothing pauses: there, a seat that dies unannounced is a mistake in the case.
+// whole case is repeated on a fresh keyspace, while no other case runs. In fake
+// time nothing pauses: there, a seat that dies unannounced is a mistake in the
+// case.
 
 // attempts is how often a case may fail for a pause before it has failed.
 const attempts = 6
 
-// alone keeps cases that are repeated out of each other's way.
-var alone sync.Mutex
+// alone is held by a case that is repeated, and shared by all that run for the
+// first time.
+var alone sync.RWMutex
+
+// atWork waits until a case may run. It returns what ends that.
+func atWork(repeated bool) (free func()) {
+	if repeated {
+		alone.Lock()
+		return alone.Unlock
+	}
+	alone.RLock()
+	return alone.RUnlock
+}
 
 // lapse is the first time that a seat was left alone for too long, "" if there
 // was none.

@@ -111,13 +111,19 @@ var raceCases = []testCase{
 	},
 	{
 		name:  "release racing with the first renewal of a grant",
-		why:   "who has just been granted in line is renewed in the background while its work may be done already: the release must find the lock, and leave nothing behind",
-		needs: []need{fifo},
+		why:   "who was told of his grant by a hint is renewed in the background while its work may be done already: the release must find the lock, and leave nothing behind",
+		needs: []need{fifo, watcher},
 		run: func(t *test) {
 			for i := range t.rounds(30) {
 				h := t.writer(i%handles, "k").hold()
-				a := t.writer((i+1)%handles, "k").join()
+				a := t.writer((i+1)%handles, "k")
+				hints := a.watch()
+				a.join()
 				h.leave()
+				if _, told := a.awaitHint(hints); !told { // it was renewed already
+					a.leave()
+					continue
+				}
 				var wg sync.WaitGroup
 				renewing := make(chan struct{})
 				wg.Go(func() {

@@ -57,6 +57,10 @@ const doors = `
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy
 	server:             * !store/* !open !drivertest !internal/testserver !internal/faultproxy
 	verify:             *
+	verify/history:
+	verify/check:       verify/history
+	verify/deploy:      * !verify
+	verify/fault:       * !verify
 	examples/*:         *
 `
 

@@ -1,0 +1,130 @@
+// Package history is what the clients of a verification did and saw, and what
+// the resource that they guard received: written line by line while it happens,
+// so that a client that is killed leaves all but its last line, and read when
+// all is over.
+package history
+
+import "time"
+
+// A History is everything that is known of one run. Instants are readings of
+// Now, on one machine.
+type History struct {
+	Holds     []Hold     // in the order of Called
+	Decisions []Decision // in the order of Called
+	Writes    []Write    // in the order in which the resource received them
+	Marks     []Mark     // in the order of At
+}
+
+// An Op names an operation: the client (a process) and the number that it gave
+// to the operation.
+type Op struct {
+	Client int   `json:"client"`
+	Number int64 `json:"op"`
+}
+
+// A Result is what a client was told.
+type Result string
+
+const (
+	Granted Result = "granted"
+	Refused Result = "refused" // held by others; over the limit
+	Failed  Result = "failed"  // an error that says that nothing was done
+	Unknown Result = "unknown" // no answer, or an error that leaves open what was done
+)
+
+// A Mode is what is asked for of a lock.
+type Mode string
+
+const (
+	Exclusive Mode = "exclusive"
+	Shared    Mode = "shared"
+	Permits   Mode = "permits"
+)
+
+// A Hold is one attempt to get a lock and what became of it. An instant of
+// something that did not happen, or that the client did not live to write down,
+// is zero.
+type Hold struct {
+	Op
+	Key    string
+	Mode   Mode
+	Weight int64 // with Permits
+	Of     int64 // with Permits
+	Waits  bool  // whether it waits for others
+
+	Called, Returned int64
+	Result           Result // Unknown if there was no return
+	Error            string
+	Token            int64
+
+	// The lease was believed in from SureFrom to SureTo without a gap: both are
+	// zero if it never was. The belief may have begun earlier and ended later.
+	SureFrom, SureTo int64
+
+	ReleaseCalled, ReleaseReturned int64
+	Released                       Result // Granted: it was there and is gone; empty before the return
+
+	LostAt int64 // when the client saw that the lease was lost
+	Cause  string
+}
+
+// Live reports whether the client wrote down an end of the hold: a release that
+// returned, or its loss.
+func (h *Hold) Live() bool {
+	return h.Result == Granted && h.ReleaseReturned == 0 && h.LostAt == 0
+}
+
+// A Decision is one question to a limiter.
+type Decision struct {
+	Op
+	Key              string
+	N                int64
+	Called, Returned int64
+	Result           Result
+	Error            string
+	Remaining        int64
+}
+
+// A Write is one attempt to change the guarded resource. It exists in two
+// forms: one that checks tokens and one that does not. The second takes all
+// writes; those that are Stale would not have landed in the first.
+type Write struct {
+	Op              // of the hold
+	Key      string `json:"key"`
+	Token    int64  `json:"token"`
+	At       int64  `json:"at"`                 // when the resource received it
+	Accepted bool   `json:"accepted,omitempty"` // by the form that checks
+	Stale    bool   `json:"stale,omitempty"`    // a higher token, or another holder with the same, was there before
+}
+
+// A Mark is a moment of the run.
+type Mark struct {
+	At   int64    `json:"at"`
+	What MarkWhat `json:"mark"`
+	Text string   `json:"text,omitempty"`
+}
+
+// MarkWhat says which moment.
+type MarkWhat string
+
+const (
+	Begins MarkWhat = "begins" // the clients are at work
+	Breaks MarkWhat = "breaks" // a fault sets in
+	Heals  MarkWhat = "heals"  // that fault is over
+	Healed MarkWhat = "healed" // all faults are over: from here on liveness is owed
+	Drains MarkWhat = "drains" // the clients begin nothing new
+	Ends   MarkWhat = "ends"   // all clients are done
+)
+
+// Mark returns the instant of the first mark of a kind, or 0.
+func (h *History) Mark(what MarkWhat) int64 {
+	for _, m := range h.Marks {
+		if m.What == what {
+			return m.At
+		}
+	}
+	return 0
+}
+
+// Duration is the time from one instant to another.
+func Duration(from, to int64) time.Duration { return time.Duration(to - from) }

@@ -285,20 +285,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	if err := errors.Join(driver.CheckClaim(c), driver.CheckTTL(c.Key, ttl, traits)); err != nil {
 		return driver.Grant{}, err
 	}
-	n, err := s.names.of(c.Key)
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	ttl = ttl.Truncate(time.Millisecond)
-	answer, err := s.run(ctx, downgradeScript, n.full(), []string{c.ID, millis(ttl), tokenArg(c)})
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	token := number(answer)
-	if token <= 0 {
-		return driver.Grant{}, driver.ErrLost
-	}
-	return grant(token, ttl), nil
+	return s.change(ctx, downgradeScript, c, ttl)
 }
 
 // Move passes a lock that is held to another ID.
@@ -306,12 +293,17 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
+	return s.change(ctx, moveScript, c, ttl, id, owner)
+}
+
+// change runs a script that changes what c holds and answers its token.
+func (s *Store) change(ctx context.Context, script *wire.Script, c driver.Claim, ttl time.Duration, args ...string) (driver.Grant, error) {
 	n, err := s.names.of(c.Key)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	ttl = ttl.Truncate(time.Millisecond)
-	answer, err := s.run(ctx, moveScript, n.full(), []string{c.ID, id, owner, millis(ttl), tokenArg(c)})
+	answer, err := s.run(ctx, script, n.full(), append([]string{c.ID, millis(ttl), tokenArg(c)}, args...))
 	if err != nil {
 		return driver.Grant{}, err
 	}

@@ -27,25 +27,11 @@ func TestLimitLostAnswer(t *testing.T) {
 		all := openOn(t, testserver.SharedEtcd(t), 2)
 		key := fmt.Sprint("k", happened)
 		k := tap(all[0])
-		lose := func() {
-			next := k.count() + 1
-			k.before = func(n int, r *pb.TxnRequest) error {
-				if n != next {
-					return nil
-				}
-				if happened {
-					if _, err := k.KVClient.Txn(t.Context(), r); err != nil {
-						t.Error(err)
-					}
-				}
-				return io.EOF
-			}
-		}
-		lose()
+		k.lose(t, happened)
 		if d := mustTake(t, all[0], withID(asks(key, five, 2))); !d.OK || d.Repeated != happened || d.Limits[0].Remaining != 3 {
 			t.Errorf("with an ID, happened %v: %+v", happened, d)
 		}
-		lose()
+		k.lose(t, happened)
 		left := int64(3)
 		if happened {
 			left = 1
@@ -56,7 +42,7 @@ func TestLimitLostAnswer(t *testing.T) {
 		if d := mustTake(t, all[1], asks(key, five, 0)); d.Limits[0].Remaining != left {
 			t.Errorf("happened %v: %+v, want %d", happened, d, left)
 		}
-		lose()
+		k.lose(t, happened)
 		if _, err := all[0].Take(t.Context(), asks(key, five, 0)); err != nil {
 			t.Errorf("a look: %v", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -113,6 +114,23 @@ func (k *tapped) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOpt
 }
 
 func (k *tapped) count() int { k.mu.Lock(); defer k.mu.Unlock(); return k.n }
+
+// lose has the answer to the next transaction lost, after it has happened or
+// instead of it.
+func (k *tapped) lose(t *testing.T, happened bool) {
+	next := k.count() + 1
+	k.before = func(n int, r *pb.TxnRequest) error {
+		if n != next {
+			return nil
+		}
+		if happened {
+			if _, err := k.KVClient.Txn(t.Context(), r); err != nil {
+				t.Error(err)
+			}
+		}
+		return io.EOF
+	}
+}
 
 func tap(s *Store) *tapped {
 	k := &tapped{KVClient: s.kv}

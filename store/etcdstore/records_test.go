@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -76,29 +75,15 @@ func TestRecordLostAnswer(t *testing.T) {
 	for _, happened := range []bool{true, false} {
 		s := openOn(t, testserver.SharedEtcd(t), 1)[0]
 		k := tap(s)
-		lose := func() {
-			next := k.count() + 1
-			k.before = func(n int, r *pb.TxnRequest) error {
-				if n != next {
-					return nil
-				}
-				if happened {
-					if _, err := k.KVClient.Txn(t.Context(), r); err != nil {
-						t.Error(err)
-					}
-				}
-				return io.EOF
-			}
-		}
 		a := driver.Attempt{Key: fmt.Sprint("job", happened), Token: 7}
-		lose()
+		k.lose(t, happened)
 		if _, err := s.BeginAttempt(t.Context(), a, time.Hour); !errors.Is(err, driver.ErrUnknown) {
 			t.Errorf("begin, happened %v: %v", happened, err)
 		}
 		if r, err := s.BeginAttempt(t.Context(), a, time.Hour); err != nil || r.Attempts != 1 {
 			t.Errorf("begun again, happened %v: %+v, %v", happened, r, err)
 		}
-		lose()
+		k.lose(t, happened)
 		if _, err := s.FinishAttempt(t.Context(), a, driver.Outcome{Result: []byte("first")}, time.Hour); !errors.Is(err, driver.ErrUnknown) {
 			t.Errorf("finish, happened %v: %v", happened, err)
 		}

@@ -99,9 +99,11 @@ func (l *Log) Acquired(op Op, r Result, token int64, err error) {
 	l.write(line{Event: acquired, At: Now(), Op: op, Result: r, Token: token, Error: text(err)})
 }
 
-// Believes says that a lease was believed in at an instant. For the first of a
-// hold the instant is read after the lease was found valid, for later ones
-// before: so whatever lies between two of them was belief.
+// Believes says that a lease was believed in at an instant: one that was read
+// after the attempt had returned, and before the lease was found valid. A
+// lease that ended is never valid again, so whatever lies between two of them
+// was belief, and however long the client stops between its steps it claims
+// nothing that was not.
 func (l *Log) Believes(op Op, at int64) { l.write(line{Event: believes, At: at, Op: op}) }
 
 // Releases is called right before a release.

@@ -1,0 +1,253 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/batonhq/baton/internal/faultproxy"
+)
+
+// clientFaults break clients, and their wires to the servers.
+var clientFaults = []Fault{
+	{
+		ID: "f01", Name: "contention", Does: "nothing breaks, all want the same",
+		Needs: func(*Scene) string { return "" },
+		Run: func(ctx context.Context, s *Scene) error {
+			pause(ctx, s.TTL)
+			return nil
+		},
+	},
+	{
+		ID: "f02", Name: "kill", Does: "a process that holds locks is killed, and started anew",
+		Needs: others,
+		Run: func(ctx context.Context, s *Scene) error {
+			n, c := s.holder(ctx)
+			defer s.breaks("client %d is killed", n)()
+			if err := c.Signal(syscall.SIGKILL); err != nil {
+				return err
+			}
+			pause(ctx, s.upTo(s.TTL*3/2))
+			return c.Revive()
+		},
+	},
+	{
+		ID: "f03", Name: "short-stop", Does: "a holder's process stops for a third of the TTL",
+		Needs: anybody,
+		Run:   func(ctx context.Context, s *Scene) error { return s.stop(ctx, s.TTL/3) },
+	},
+	{
+		ID: "f04", Name: "long-stop", Does: "a holder's process stops for twice the TTL, and goes on",
+		Needs: anybody,
+		Run:   func(ctx context.Context, s *Scene) error { return s.stop(ctx, s.TTL*2+s.upTo(s.TTL/2)) },
+	},
+	{
+		ID: "f05", Name: "stop-in-section", Does: "a holder stops after it has found its lease valid and before it writes, for twice the TTL",
+		Needs: anybody,
+		Run:   stopInSection,
+	},
+	{
+		ID: "f06", Name: "black-hole", Does: "what a holder and the servers send each other is lost, for twice the TTL",
+		Needs: wires,
+		Run: func(ctx context.Context, s *Scene) error {
+			n, _ := s.holder(ctx)
+			defer s.breaks("client %d sends into the void", n)()
+			defer s.heal(n)
+			for _, p := range s.Proxies(n) {
+				p.Swallow(faultproxy.ToServer)
+				p.Swallow(faultproxy.ToClient)
+			}
+			pause(ctx, s.TTL*2+s.upTo(s.TTL/2))
+			return nil
+		},
+	},
+	{
+		ID: "f07", Name: "reply-cut", Does: "answers are lost after the request has taken effect, and the connection with them",
+		Needs: wires,
+		Run:   cutReplies,
+	},
+	{
+		ID: "f08", Name: "reset-flap", Does: "all connections are reset, five times a second",
+		Needs: wires,
+		Run: func(ctx context.Context, s *Scene) error {
+			defer s.breaks("all connections are reset, again and again")()
+			for end := time.Now().Add(2 * s.TTL); time.Now().Before(end) && ctx.Err() == nil; {
+				for n := range s.Clients {
+					for _, p := range s.Proxies(n) {
+						p.Cut()
+					}
+				}
+				pause(ctx, 100*time.Millisecond+s.upTo(200*time.Millisecond))
+			}
+			return nil
+		},
+	},
+	{
+		ID: "f09", Name: "latency", Does: "every round trip takes 50 to 350 ms, now this and now that",
+		Needs: wires,
+		Run: func(ctx context.Context, s *Scene) error {
+			defer s.breaks("the wires are slow")()
+			for n := range s.Clients {
+				defer s.heal(n)
+			}
+			for end := time.Now().Add(3 * s.TTL); time.Now().Before(end) && ctx.Err() == nil; {
+				for n := range s.Clients {
+					for _, p := range s.Proxies(n) {
+						p.Delay(faultproxy.ToServer, 25*time.Millisecond+s.upTo(150*time.Millisecond))
+						p.Delay(faultproxy.ToClient, 25*time.Millisecond+s.upTo(150*time.Millisecond))
+					}
+				}
+				pause(ctx, 100*time.Millisecond)
+			}
+			return nil
+		},
+	},
+	{
+		ID: "f22", Name: "storm", Does: "some hundred connections are opened that say nothing, and all connections are reset",
+		Needs: wires,
+		Run:   storm,
+	},
+	{
+		ID: "f24", Name: "suspend", Does: "a holder's machine sleeps: its process stops, and its clock jumps by twice the TTL",
+		Needs: anybody,
+		Run: func(ctx context.Context, s *Scene) error {
+			n, c := s.holder(ctx)
+			defer s.breaks("client %d sleeps", n)()
+			err := c.Suspend(2 * s.TTL)
+			return errors.Join(err, frozen(ctx, c, s.TTL/2+s.upTo(s.TTL)))
+		},
+	},
+}
+
+func anybody(s *Scene) string {
+	if len(s.Clients) == 0 {
+		return "client processes"
+	}
+	return ""
+}
+
+func others(s *Scene) string {
+	if len(s.Clients) < 2 {
+		return "several client processes"
+	}
+	return ""
+}
+
+func wires(s *Scene) string {
+	for n := range s.Clients {
+		if s.Proxies == nil || len(s.Proxies(n)) == 0 {
+			return "connections that go through a proxy"
+		}
+	}
+	return anybody(s)
+}
+
+// holder draws one of the clients that hold a lock. If nobody does for a
+// while, it is any.
+func (s *Scene) holder(ctx context.Context) (int, Client) {
+	order := s.Rand.Perm(len(s.Clients))
+	for end := time.Now().Add(2 * s.TTL); ; pause(ctx, 5*time.Millisecond) {
+		for _, n := range order {
+			if s.Clients[n].Holds() {
+				return n, s.Clients[n]
+			}
+		}
+		if time.Now().After(end) || ctx.Err() != nil {
+			return order[0], s.Clients[order[0]]
+		}
+	}
+}
+
+func (s *Scene) heal(client int) {
+	for _, p := range s.Proxies(client) {
+		p.Heal()
+	}
+}
+
+func (s *Scene) stop(ctx context.Context, d time.Duration) error {
+	n, c := s.holder(ctx)
+	defer s.breaks("client %d stops", n)()
+	return frozen(ctx, c, d)
+}
+
+// frozen stops a process for a while.
+func frozen(ctx context.Context, c Client, d time.Duration) error {
+	if err := c.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	pause(ctx, d)
+	return c.Signal(syscall.SIGCONT)
+}
+
+func stopInSection(ctx context.Context, s *Scene) error {
+	n, c := s.holder(ctx)
+	waiting, cancel := context.WithTimeout(ctx, 5*s.TTL)
+	defer cancel()
+	if err := c.StopAtWrite(waiting); err != nil {
+		if waiting.Err() != nil {
+			return nil // it holds nothing and writes nothing: another time
+		}
+		return err
+	}
+	defer s.breaks("client %d has stopped before a write", n)()
+	pause(ctx, s.TTL*2+s.upTo(s.TTL/2))
+	return c.Signal(syscall.SIGCONT)
+}
+
+func cutReplies(ctx context.Context, s *Scene) error {
+	defer s.breaks("answers are lost")()
+	for n := range s.Clients {
+		defer s.heal(n)
+	}
+	for end := time.Now().Add(s.TTL); time.Now().Before(end) && ctx.Err() == nil; {
+		all := s.Proxies(s.Rand.IntN(len(s.Clients)))
+		sprung := all[s.Rand.IntN(len(all))].CutAfterRequest(nil)
+		gap := s.upTo(s.TTL / 20)
+		select {
+		case <-sprung:
+			pause(ctx, gap)
+		case <-time.After(s.TTL / 10): // nobody asks there just now
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// stormy is how many connections a storm opens: more than servers have for
+// clients by default, fewer than would trouble a machine.
+const stormy = 300
+
+func storm(ctx context.Context, s *Scene) error {
+	defer s.breaks("a storm of connections")()
+	var mu sync.Mutex
+	var open []net.Conn
+	defer func() {
+		for _, c := range open {
+			_ = c.Close()
+		}
+	}()
+	var dialers sync.WaitGroup
+	for n := range s.Clients {
+		all := s.Proxies(n)
+		dialers.Go(func() {
+			for i := range stormy / len(s.Clients) {
+				c, err := net.DialTimeout("tcp", all[i%len(all)].Addr, time.Second)
+				if err != nil {
+					continue // so be it: the server has had enough
+				}
+				mu.Lock()
+				open = append(open, c)
+				mu.Unlock()
+			}
+		})
+		for _, p := range all {
+			p.Cut() // whoever has lost its connection wants another one
+		}
+	}
+	dialers.Wait()
+	pause(ctx, s.TTL+s.upTo(s.TTL))
+	return nil
+}

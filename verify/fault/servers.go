@@ -1,0 +1,4 @@
+package fault
+
+// serverFaults break servers, and the wires between them.
+var serverFaults []Fault

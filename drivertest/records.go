@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -33,6 +34,14 @@ type RecordHarness struct {
 	// Kept counts what the store keeps in the keyspace for records. The case
 	// that needs it is not run if it is nil.
 	Kept func(t T, r driver.Records) int
+
+	// Expire ends a record's time, if there is one, as if it had passed. Without
+	// it the random histories have no such step.
+	Expire func(t T, r driver.Records, key string)
+
+	// NoLeft says that the store does not tell how long a record will be kept:
+	// Left is 0.
+	NoLeft bool
 }
 
 // Records runs the contract of driver.Records, one subtest for each case.
@@ -172,7 +181,7 @@ func (t *recordTest) unknown(key string) {
 }
 
 func recordCases() []recordCase {
-	return append(recordLifeCases(), recordEndCases()...)
+	return slices.Concat(recordLifeCases(), recordEndCases(), recordRandomCases())
 }
 
 func recordLifeCases() []recordCase {

@@ -65,6 +65,24 @@ func (s *State) Finish(a driver.Attempt, o driver.Outcome, now int64, keep time.
 	return true, nil
 }
 
+// Find reports whether there is a record, at now: driver.ErrNoRecord says no.
+func (s *State) Find(now int64) (changed bool, err error) {
+	if !s.Exists(now) {
+		return false, driver.ErrNoRecord
+	}
+	return false, nil
+}
+
+// Forget is what driver.Records says, at now. It reports whether the state
+// changed.
+func (s *State) Forget(now int64) (changed bool, err error) {
+	if _, err := s.Find(now); err != nil {
+		return false, err
+	}
+	*s = State{}
+	return true, nil
+}
+
 // until is a whole number of microseconds that is not before the end.
 func until(now int64, keep time.Duration) int64 {
 	return now + int64((keep+time.Microsecond-1)/time.Microsecond)

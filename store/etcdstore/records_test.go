@@ -49,7 +49,8 @@ func recordHarness(addrs ...string) drivertest.RecordHarness {
 				awaitReachable(t, r.(*Store))
 			}
 		},
-		Kept: func(t drivertest.T, r driver.Records) int { return int(countBelow(t, r.(*Store), recordDir)) },
+		Kept:   func(t drivertest.T, r driver.Records) int { return int(countBelow(t, r.(*Store), recordDir)) },
+		NoLeft: true,
 	}
 }
 

@@ -36,12 +36,7 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 	if err := driver.CheckKey(key); err != nil {
 		return driver.Record{}, err
 	}
-	return s.record(ctx, key, func(st *record.State, now int64) (bool, error) {
-		if !st.Exists(now) {
-			return false, driver.ErrNoRecord
-		}
-		return false, nil
-	})
+	return s.record(ctx, key, (*record.State).Find)
 }
 
 // ForgetRecord implements driver.Records.
@@ -49,13 +44,7 @@ func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 	if err := driver.CheckKey(key); err != nil {
 		return err
 	}
-	_, err := s.record(ctx, key, func(st *record.State, now int64) (bool, error) {
-		if !st.Exists(now) {
-			return false, driver.ErrNoRecord
-		}
-		*st = record.State{}
-		return true, nil
-	})
+	_, err := s.record(ctx, key, (*record.State).Forget)
 	return err
 }
 

@@ -14,13 +14,6 @@ import (
 
 var _ driver.Records = (*Store)(nil)
 
-// The column state of baton_record.
-const (
-	recordBegun     = "begun"
-	recordSucceeded = "succeeded"
-	recordFailed    = "failed"
-)
-
 const recordColumns = `state,token,owner,attempts,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',began),` +
 	`IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',finished),0),TIMESTAMPDIFF(MICROSECOND,'1970-01-01',until),result`
 
@@ -36,7 +29,7 @@ func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Du
 		return driver.Record{}, err
 	}
 	// Locks the row, and makes it if it is missing so that two first attempts meet.
-	lock := exec(words("INSERT INTO baton_record (k,state,token,owner,attempts,began,until) VALUES (", literal(a.Key), ",'", recordBegun,
+	lock := exec(words("INSERT INTO baton_record (k,state,token,owner,attempts,began,until) VALUES (", literal(a.Key), ",'", record.Begun,
 		"',0,'',0,'1970-01-01','1970-01-01') ON DUPLICATE KEY UPDATE until=baton_record.until"))
 	return s.changeRecord(ctx, a.Key, lock, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
 }
@@ -174,7 +167,7 @@ func (t *recordTx) scan(row scanner) error {
 	var state string
 	st := &t.state
 	err := row.Scan(&t.now, &state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until, &st.Result)
-	st.Done, st.Failed = state != recordBegun, state == recordFailed
+	st.Done, st.Failed = state != record.Begun, state == record.Failed
 	return err
 }
 
@@ -182,12 +175,9 @@ func (t *recordTx) scan(row scanner) error {
 // trip. unsure says that it may have been committed in spite of the error.
 func (t *recordTx) commit(ctx context.Context, ses *session, key string) (unsure bool, err error) {
 	st := t.state
-	state, finished, result := recordBegun, "NULL", "NULL"
+	state, finished, result := record.Word(st.Done, st.Failed), "NULL", "NULL"
 	if st.Done {
-		state, finished, result = recordSucceeded, stamp(st.Finished), literal(string(st.Result))
-	}
-	if st.Failed {
-		state = recordFailed
+		finished, result = stamp(st.Finished), literal(string(st.Result))
 	}
 	all := []statement{exec(words("UPDATE baton_record SET state='", state, "',token=", integer(st.Token), ",owner=", literal(st.Owner),
 		",attempts=", integer(st.Attempts), ",began=", stamp(st.Began), ",finished=", finished, ",until=", stamp(st.Until),

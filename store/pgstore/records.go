@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/record"
 )
 
 var _ driver.Records = (*Store)(nil)
@@ -17,13 +18,6 @@ const (
 	finishRecordSQL = `SELECT` + recordColumns + `baton_record_finish_1($1::bytea, $2::bigint, $3::text, $4::bytea, $5::bigint)`
 	findRecordSQL   = `SELECT` + recordColumns + `baton_record_find_1($1::bytea)`
 	forgetRecordSQL = `SELECT` + recordColumns + `baton_record_forget_1($1::bytea)`
-)
-
-// The column state of baton_record.
-const (
-	recordBegun     = "begun"
-	recordSucceeded = "succeeded"
-	recordFailed    = "failed"
 )
 
 // BeginAttempt implements driver.Records, in one round trip, by one function on
@@ -44,11 +38,7 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 	if err := driver.CheckFinish(a, o, keep); err != nil {
 		return driver.Record{}, err
 	}
-	state := recordSucceeded
-	if o.Failed {
-		state = recordFailed
-	}
-	return s.record(ctx, a, finishRecordSQL, []byte(a.Key), a.Token, state, o.Result, ceilMicros(keep))
+	return s.record(ctx, a, finishRecordSQL, []byte(a.Key), a.Token, record.Word(true, o.Failed), o.Result, ceilMicros(keep))
 }
 
 // FindRecord implements driver.Records.
@@ -83,7 +73,7 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, sql string, args .
 	if err != nil {
 		return driver.Record{}, err
 	}
-	done := state != nil && *state != recordBegun
+	done := state != nil && *state != record.Begun
 	switch {
 	case how == 0 && a.Token == 0:
 		return driver.Record{}, driver.ErrNoRecord
@@ -93,7 +83,7 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, sql string, args .
 	return driver.Record{
 		Key: a.Key, Token: orZero(token), Owner: orZero(owner), Attempts: orZero(attempts),
 		Done:    done,
-		Outcome: driver.Outcome{Failed: orZero(state) == recordFailed, Result: result},
+		Outcome: driver.Outcome{Failed: orZero(state) == record.Failed, Result: result},
 		Began:   orZero(began), Finished: orZero(finished),
 		Left: max(micros(orZero(rest)), 0),
 	}, nil

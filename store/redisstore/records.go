@@ -7,16 +7,10 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/record"
 )
 
 var _ driver.Records = (*Store)(nil)
-
-// The field state of a record.
-const (
-	recordBegun     = "begun"
-	recordSucceeded = "succeeded"
-	recordFailed    = "failed"
-)
 
 // BeginAttempt implements driver.Records: one script, by the clock of the
 // server. What the server keeps under the name of a record and is none is a
@@ -39,11 +33,7 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 	if err := driver.CheckFinish(a, o, keep); err != nil {
 		return driver.Record{}, err
 	}
-	state := recordSucceeded
-	if o.Failed {
-		state = recordFailed
-	}
-	return s.record(ctx, a, "finish", keep, state, string(o.Result))
+	return s.record(ctx, a, "finish", keep, record.Word(true, o.Failed), string(o.Result))
 }
 
 // FindRecord implements driver.Records. A server that has become a replica still
@@ -79,8 +69,8 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, act string, keep t
 		state := text(v[5])
 		r := driver.Record{
 			Key: a.Key, Token: number(v[2]), Owner: text(v[3]), Attempts: number(v[4]),
-			Done:    state != recordBegun,
-			Outcome: driver.Outcome{Failed: state == recordFailed, Result: []byte(text(v[8]))},
+			Done:    state != record.Begun,
+			Outcome: driver.Outcome{Failed: state == record.Failed, Result: []byte(text(v[8]))},
 			Began:   momentOf(v[6]), Finished: momentOf(v[7]),
 			Left: max(time.Duration(number(v[1]))*time.Millisecond, 0),
 		}
@@ -90,7 +80,7 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, act string, keep t
 	case len(v) == 3 && number(v[0]) == 0:
 		state := text(v[2])
 		return driver.Record{}, &driver.SupersededError{
-			Key: a.Key, Token: a.Token, Last: number(v[1]), Done: state != recordBegun && state != "",
+			Key: a.Key, Token: a.Token, Last: number(v[1]), Done: state != record.Begun && state != "",
 		}
 	case len(v) == 2 && number(v[0]) == 2:
 		return driver.Record{}, &driver.KeyError{Key: a.Key, Reason: fmt.Sprintf(

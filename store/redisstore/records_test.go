@@ -1,13 +1,10 @@
 package redisstore
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"math"
-	mathrand "math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -18,7 +15,6 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
-	"github.com/batonhq/baton/internal/record"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
@@ -110,71 +106,6 @@ func finish(t *testing.T, s *Store, key string, token int64, result string, keep
 		t.Fatalf("attempt %d of %q finishes: %v", token, key, err)
 	}
 	return r
-}
-
-// The script says and leaves behind what package record does, in random
-// histories without expiry.
-func TestRecordsAgainstTheOracle(t *testing.T) {
-	l := newLab(t, 2)
-	random := mathrand.New(mathrand.NewPCG(4, 4))
-	tokens := []int64{1, 2, 9, 10, 11, 99, 100, 1<<53 - 1, 1 << 53, 1<<53 + 1, 1<<62 - 1, 1 << 62, 1<<62 + 1, math.MaxInt64 - 1, math.MaxInt64}
-	for history := range 60 {
-		key := fmt.Sprint("history ", history)
-		var state record.State
-		from := random.IntN(len(tokens))
-		for step := range 25 {
-			s := l.stores[random.IntN(2)]
-			a := attempt(key, tokens[min(max(from+random.IntN(5)-2, 0), len(tokens)-1)])
-			if random.IntN(6) == 0 {
-				from = random.IntN(len(tokens))
-			}
-			a.Owner = strings.Repeat("ö ", random.IntN(3))
-			keep := time.Hour + time.Duration(random.Int64N(int64(driver.MaxRecordKeep-time.Hour)))
-			now := time.Now().UnixMicro()
-			var got driver.Record
-			var err, want error
-			var did string
-			switch random.IntN(8) {
-			case 0:
-				did = "forget"
-				err = s.ForgetRecord(t.Context(), key)
-				if want = driver.ErrNoRecord; state.Exists(now) {
-					state, want = record.State{}, nil
-				}
-			case 1, 2:
-				o := driver.Outcome{Failed: random.IntN(2) == 0, Result: make([]byte, random.IntN(4)*random.IntN(4))}
-				rand.Read(o.Result)
-				did = fmt.Sprintf("finish %d with %+v", a.Token, o)
-				got, err = s.FinishAttempt(t.Context(), a, o, keep)
-				_, want = state.Finish(a, o, now, keep)
-			case 3:
-				did = "find"
-				got, err = s.FindRecord(t.Context(), key)
-				if !state.Exists(now) {
-					want = driver.ErrNoRecord
-				}
-			default:
-				did = fmt.Sprintf("begin %d", a.Token)
-				got, err = s.BeginAttempt(t.Context(), a, keep)
-				_, want = state.Begin(a, now, keep)
-			}
-			if !reflect.DeepEqual(err, want) {
-				t.Fatalf("history %d, step %d: %s: %v, should be %v", history, step, did, err, want)
-			}
-			if err != nil || did == "forget" {
-				continue
-			}
-			should := state.Record(key, now)
-			same := got.Token == should.Token && got.Owner == should.Owner && got.Attempts == should.Attempts &&
-				got.Done == should.Done && got.Failed == should.Failed && bytes.Equal(got.Result, should.Result)
-			for _, d := range []time.Duration{got.Began.Sub(should.Began), got.Finished.Sub(should.Finished), got.Left - should.Left} {
-				same = same && d.Abs() < 5*time.Minute // between the call and the oracle's look at the clock
-			}
-			if !same {
-				t.Fatalf("history %d, step %d: %s:\n%+v, should be\n%+v", history, step, did, got, should)
-			}
-		}
-	}
 }
 
 // A call is one script, and only the first of an attempt writes more than an

@@ -12,13 +12,6 @@ import (
 
 var _ driver.Records = (*Store)(nil)
 
-// The column state of baton_record.
-const (
-	recordBegun     = "begun"
-	recordSucceeded = "succeeded"
-	recordFailed    = "failed"
-)
-
 // BeginAttempt implements driver.Records. Requests of this process that meet
 // share a transaction and one commit, and what was recorded is on the disk
 // before it is answered.
@@ -46,12 +39,7 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 	if err := driver.CheckKey(key); err != nil {
 		return driver.Record{}, err
 	}
-	return s.record(ctx, key, func(st *record.State, now int64) (bool, error) {
-		if !st.Exists(now) {
-			return false, driver.ErrNoRecord
-		}
-		return false, nil
-	})
+	return s.record(ctx, key, (*record.State).Find)
 }
 
 // ForgetRecord implements driver.Records.
@@ -59,13 +47,7 @@ func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 	if err := driver.CheckKey(key); err != nil {
 		return err
 	}
-	_, err := s.record(ctx, key, func(st *record.State, now int64) (bool, error) {
-		if !st.Exists(now) {
-			return false, driver.ErrNoRecord
-		}
-		*st = record.State{}
-		return true, nil
-	})
+	_, err := s.record(ctx, key, (*record.State).Forget)
 	return err
 }
 
@@ -113,17 +95,10 @@ func (t *tx) loadRecord(key string) (st record.State, err error) {
 	if errors.Is(err, sql.ErrNoRows) {
 		return record.State{}, nil
 	}
-	st.Done, st.Failed = state != recordBegun, state == recordFailed
+	st.Done, st.Failed = state != record.Begun, state == record.Failed
 	return st, err
 }
 
 func (t *tx) saveRecord(key string, st record.State) error {
-	state := recordBegun
-	switch {
-	case st.Failed:
-		state = recordFailed
-	case st.Done:
-		state = recordSucceeded
-	}
-	return t.s.exec(stSaveRecord, []byte(key), state, st.Token, st.Owner, st.Attempts, st.Began, st.Finished, st.Until, st.Result)
+	return t.s.exec(stSaveRecord, []byte(key), record.Word(st.Done, st.Failed), st.Token, st.Owner, st.Attempts, st.Began, st.Finished, st.Until, st.Result)
 }

@@ -254,21 +254,25 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 	if err := driver.CheckKey(key); err != nil {
 		return driver.Record{}, err
 	}
-	k, err := s.readRecord(ctx, key)
+	k, _, to, err := s.findRecord(ctx, key)
 	if err != nil {
 		return driver.Record{}, err
-	}
-	if !k.exists {
-		return driver.Record{}, driver.ErrNoRecord
-	}
-	from, to, err := s.recordNow(ctx)
-	if err != nil {
-		return driver.Record{}, err
-	}
-	if !k.Exists(from) {
-		return driver.Record{}, driver.ErrNoRecord
 	}
 	return k.Record(key, to), nil
+}
+
+// findRecord reads a record that exists, and what time it is after that.
+func (s *Store) findRecord(ctx context.Context, key string) (k keptRecord, from, to int64, err error) {
+	if k, err = s.readRecord(ctx, key); err != nil {
+		return k, 0, 0, err
+	}
+	if !k.exists {
+		return k, 0, 0, driver.ErrNoRecord
+	}
+	if from, to, err = s.recordNow(ctx); err == nil && !k.Exists(from) {
+		err = driver.ErrNoRecord
+	}
+	return k, from, to, err
 }
 
 // ForgetRecord implements driver.Records.
@@ -277,19 +281,9 @@ func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 		return err
 	}
 	for {
-		k, err := s.readRecord(ctx, key)
+		k, from, _, err := s.findRecord(ctx, key)
 		if err != nil {
 			return err
-		}
-		if !k.exists {
-			return driver.ErrNoRecord
-		}
-		from, _, err := s.recordNow(ctx)
-		if err != nil {
-			return err
-		}
-		if !k.Exists(from) {
-			return driver.ErrNoRecord
 		}
 		k.State.Until, k.Finished, k.Result = forgotten, from, nil
 		if written, err := s.writeRecord(ctx, key, k, k.State); written || err != nil {

@@ -1,9 +1,9 @@
 package drivertest
 
 import (
+	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -28,26 +28,18 @@ func brokenHarness(bug broken.Bug) Harness {
 // The plain store without a bug passes, so what fails below is the bug.
 func TestWithoutBug(t *testing.T) { Locks(t, brokenHarness("")) }
 
-// Every bug is caught by the case that is there for it.
-func TestBrokenStoresAreCaught(t *testing.T) {
-	byName := map[string]testCase{}
-	for _, c := range cases() {
-		byName[c.name] = c
+// caught sees every bug noticed by the case that is there for it.
+func caught[Case any](t *testing.T, cases []Case, nameOf func(Case) string, bugs map[broken.Bug]string, atLeast int, play func(*testing.T, Case, broken.Bug) *recorder) {
+	if len(bugs) < atLeast {
+		t.Fatalf("there are only %d bugs", len(bugs))
 	}
-	if len(broken.CaughtBy) < 14 {
-		t.Fatalf("there are only %d broken stores", len(broken.CaughtBy))
-	}
-	for bug, name := range broken.CaughtBy {
+	for bug, name := range bugs {
 		t.Run(string(bug), func(t *testing.T) {
-			c, ok := byName[name]
-			if !ok {
+			i := slices.IndexFunc(cases, func(c Case) bool { return nameOf(c) == name })
+			if i < 0 {
 				t.Fatalf("there is no case %q", name)
 			}
-			h := brokenHarness(bug)
-			if missing := c.missing(h, broken.New(bug)); missing != "" {
-				t.Fatalf("the case %q is not run for lack of %s", name, missing)
-			}
-			r := play(t, c, h)
+			r := play(t, cases[i], bug)
 			if !r.failed {
 				t.Fatalf("the case %q does not notice a store that %q", name, bug)
 			}
@@ -56,14 +48,19 @@ func TestBrokenStoresAreCaught(t *testing.T) {
 	}
 }
 
+func TestBrokenStoresAreCaught(t *testing.T) {
+	caught(t, cases(), func(c testCase) string { return c.name }, broken.CaughtBy, 14, func(t *testing.T, c testCase, bug broken.Bug) *recorder {
+		h := brokenHarness(bug)
+		if missing := c.missing(h, broken.New(bug)); missing != "" {
+			t.Fatalf("the case %q is not run for lack of %s", c.name, missing)
+		}
+		return play(t, c, h)
+	})
+}
+
 // play runs one case in fake time and keeps what it reports.
 func play(t *testing.T, c testCase, h Harness) *recorder {
-	var r *recorder
-	synctest.Test(t, func(t *testing.T) {
-		r = newRecorder(t)
-		<-r.run(func() { c.play(r, h) })
-	})
-	return r
+	return recorded(t, true, func(r *recorder) { c.play(r, h) })
 }
 
 // A recorder says where a case failed, ends it there, and cleans up.
@@ -117,28 +114,10 @@ func brokenLimits(bug broken.Bug) LimitHarness {
 // The plain limiter without a bug passes, so what fails below is the bug.
 func TestLimitsWithoutBug(t *testing.T) { Limits(t, brokenLimits("")) }
 
-// Every bug is caught by the case that is there for it.
 func TestBrokenLimitsAreCaught(t *testing.T) {
-	byName := map[string]limitCase{}
-	for _, c := range limitCases() {
-		byName[c.name] = c
-	}
-	if len(broken.LimitsCaughtBy) < 20 {
-		t.Fatalf("there are only %d broken limiters", len(broken.LimitsCaughtBy))
-	}
-	for bug, name := range broken.LimitsCaughtBy {
-		t.Run(string(bug), func(t *testing.T) {
-			c, ok := byName[name]
-			if !ok {
-				t.Fatalf("there is no case %q", name)
-			}
-			r := c.record(t, brokenLimits(bug))
-			if !r.failed {
-				t.Fatalf("the case %q does not notice a limiter that %q", name, bug)
-			}
-			t.Logf("%s: %s", name, strings.Join(r.lines, "\n"))
-		})
-	}
+	caught(t, limitCases(), func(c limitCase) string { return c.name }, broken.LimitsCaughtBy, 20, func(t *testing.T, c limitCase, bug broken.Bug) *recorder {
+		return c.record(t, brokenLimits(bug))
+	})
 }
 
 func brokenRecords(bug broken.Bug) RecordHarness {
@@ -159,26 +138,23 @@ func brokenRecords(bug broken.Bug) RecordHarness {
 // The plain records without a bug pass, so what fails below is the bug.
 func TestRecordsWithoutBug(t *testing.T) { Records(t, brokenRecords("")) }
 
-// Every bug is caught by the case that is there for it.
 func TestBrokenRecordsAreCaught(t *testing.T) {
-	byName := map[string]recordCase{}
-	for _, c := range recordCases() {
-		byName[c.name] = c
-	}
-	if len(broken.RecordsCaughtBy) < 20 {
-		t.Fatalf("there are only %d broken records", len(broken.RecordsCaughtBy))
-	}
-	for bug, name := range broken.RecordsCaughtBy {
+	caught(t, recordCases(), func(c recordCase) string { return c.name }, broken.RecordsCaughtBy, 20, func(t *testing.T, c recordCase, bug broken.Bug) *recorder {
+		return c.record(t, brokenRecords(bug))
+	})
+}
+
+// The random histories notice what no case looks for by name.
+func TestRandomHistoriesNotice(t *testing.T) {
+	for _, bug := range []broken.Bug{
+		broken.FinishesAnyToken, broken.BeginsAnyToken, broken.LastOutcomeWins, broken.FinishesFromNothing, broken.BeginsWhatIsDone,
+		broken.CountsRepeatedBegins, broken.ForgetsFailures, broken.TokensAreDoubles, broken.TokensAreTexts, broken.KeepsFromBegin,
+		broken.ForgetsOnlyOutcomes,
+	} {
 		t.Run(string(bug), func(t *testing.T) {
-			c, ok := byName[name]
-			if !ok {
-				t.Fatalf("there is no case %q", name)
+			if r := recordRandomCases()[0].record(t, brokenRecords(bug)); !r.failed {
+				t.Fatal("not noticed")
 			}
-			r := c.record(t, brokenRecords(bug))
-			if !r.failed {
-				t.Fatalf("the case %q does not notice records that %q", name, bug)
-			}
-			t.Logf("%s: %s", name, strings.Join(r.lines, "\n"))
 		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -79,17 +78,7 @@ func limitCases() []limitCase {
 
 // record runs the case and keeps what it says.
 func (c limitCase) record(t *testing.T, h LimitHarness) *recorder {
-	if h.FakeTime {
-		var r *recorder
-		synctest.Test(t, func(t *testing.T) {
-			r = newRecorder(t)
-			<-r.run(func() { c.play(r, h) })
-		})
-		return r
-	}
-	r := newRecorder(t)
-	<-r.run(func() { c.play(r, h) })
-	return r
+	return recorded(t, h.FakeTime, func(r *recorder) { c.play(r, h) })
 }
 
 func (c limitCase) play(t T, h LimitHarness) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 )
 
 // recorder is the T of a case that runs on a goroutine of its own. It keeps
@@ -42,6 +43,21 @@ func (r *recorder) run(f func()) <-chan struct{} {
 		f()
 	}()
 	return done
+}
+
+// recorded runs f as a case, in a testing/synctest bubble if time is fake, and
+// returns when it and its cleanups are done.
+func recorded(t *testing.T, fakeTime bool, f func(*recorder)) (r *recorder) {
+	run := func(t *testing.T) {
+		r = newRecorder(t)
+		<-r.run(func() { f(r) })
+	}
+	if fakeTime {
+		synctest.Test(t, run)
+	} else {
+		run(t)
+	}
+	return r
 }
 
 func (r *recorder) cleanUp() {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -72,21 +71,11 @@ type recordCase struct {
 
 // record runs the case and keeps what it says.
 func (c recordCase) record(t *testing.T, h RecordHarness) *recorder {
-	var r *recorder
-	run := func(t *testing.T) {
-		r = newRecorder(t)
-		<-r.run(func() {
-			ctx, cancel := context.WithTimeout(r.Context(), 2*time.Minute)
-			r.Cleanup(cancel)
-			c.run(&recordTest{T: r, h: h, ctx: ctx, all: h.Open(r, handles)})
-		})
-	}
-	if h.FakeTime {
-		synctest.Test(t, run)
-	} else {
-		run(t)
-	}
-	return r
+	return recorded(t, h.FakeTime, func(r *recorder) {
+		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Minute)
+		r.Cleanup(cancel)
+		c.run(&recordTest{T: r, h: h, ctx: ctx, all: h.Open(r, handles)})
+	})
 }
 
 // A recordTest is what a case works with.

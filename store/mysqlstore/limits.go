@@ -3,15 +3,12 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"hash/maphash"
 	"maps"
 	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
-
-	sqldriver "database/sql/driver"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/rate"
@@ -455,23 +452,7 @@ func (t *limitTx) commit(ctx context.Context, ses *session, keys []string) (unsu
 		all = append(all, exec(words("INSERT INTO baton_limit_id (k,id,at,wait,ends) VALUES ", ids.String(),
 			" ON DUPLICATE KEY UPDATE at=VALUES(at),wait=VALUES(wait),ends=VALUES(ends)")))
 	}
-	committing := false
-	if ses.multi { // see tx.commit
-		all = append(all, statement{"SELECT 1", func(*sql.Rows) error {
-			committing = true
-			return nil
-		}})
-	} else {
-		if err := ses.run(ctx, all...); err != nil {
-			return false, err
-		}
-		committing, all = true, nil
-	}
-	if err := ses.run(ctx, append(all, exec("COMMIT"), exec(restore))...); err != nil {
-		return committing || number(err) == 0 && !errors.Is(err, sqldriver.ErrBadConn), err
-	}
-	ses.done()
-	return false, nil
+	return ses.commit(ctx, all...)
 }
 
 func saving(rows *list) statement {

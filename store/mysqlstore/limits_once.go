@@ -2,8 +2,6 @@ package mysqlstore
 
 import (
 	"database/sql"
-	sqldriver "database/sql/driver"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -104,8 +102,7 @@ func (s *Store) attemptAlone(b *limitBatch, o *limitOp, rules string) (done, uns
 		}},
 		exec("COMMIT"), exec(restore))
 	if err := ses.run(b.ctx, all...); err != nil {
-		// All was sent at once: an error that is not the server's says nothing.
-		return false, committing || number(err) == 0 && !errors.Is(err, sqldriver.ErrBadConn), err
+		return false, mayBeDone(committing, err), err
 	}
 	ses.done()
 	changed := t.take(o)

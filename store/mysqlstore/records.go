@@ -179,26 +179,9 @@ func (t *recordTx) commit(ctx context.Context, ses *session, key string) (unsure
 	if st.Done {
 		finished, result = stamp(st.Finished), literal(string(st.Result))
 	}
-	all := []statement{exec(words("UPDATE baton_record SET state='", state, "',token=", integer(st.Token), ",owner=", literal(st.Owner),
+	return ses.commit(ctx, exec(words("UPDATE baton_record SET state='", state, "',token=", integer(st.Token), ",owner=", literal(st.Owner),
 		",attempts=", integer(st.Attempts), ",began=", stamp(st.Began), ",finished=", finished, ",until=", stamp(st.Until),
-		",result=", result, " WHERE k=", literal(key)))}
-	committing := false
-	if ses.multi { // see tx.commit
-		all = append(all, statement{"SELECT 1", func(*sql.Rows) error {
-			committing = true
-			return nil
-		}})
-	} else {
-		if err := ses.run(ctx, all...); err != nil {
-			return false, err
-		}
-		committing, all = true, nil
-	}
-	if err := ses.run(ctx, append(all, exec("COMMIT"), exec(restore))...); err != nil {
-		return committing || number(err) == 0 && !errors.Is(err, sqldriver.ErrBadConn), err
-	}
-	ses.done()
-	return false, nil
+		",result=", result, " WHERE k=", literal(key))))
 }
 
 // sweepRecords removes records whose time is over. Who is at one keeps it.

@@ -117,6 +117,37 @@ func (c *session) one(ctx context.Context, st statement) error {
 	return rows.Err()
 }
 
+// commit runs what is left of the transaction and commits it, in one round trip
+// if it can. unsure says that it may have been committed in spite of the error.
+func (c *session) commit(ctx context.Context, all ...statement) (unsure bool, err error) {
+	committing := false
+	if c.multi {
+		// Whoever reads this knows that all before it was done, and that an
+		// error is that of the commit.
+		all = append(all, statement{"SELECT 1", func(*sql.Rows) error {
+			committing = true
+			return nil
+		}})
+	} else {
+		if err := c.run(ctx, all...); err != nil {
+			return false, err
+		}
+		committing, all = true, nil
+	}
+	if err := c.run(ctx, append(all, exec("COMMIT"), exec(restore))...); err != nil {
+		return mayBeDone(committing, err), err
+	}
+	c.done()
+	return false, nil
+}
+
+// mayBeDone reports whether a request that ends with a commit, and failed with
+// err, may have been done all the same: it had come to the commit, or all was
+// sent at once, and then an error that is not the server's says nothing.
+func mayBeDone(committing bool, err error) bool {
+	return committing || number(err) == 0 && !errors.Is(err, sqldriver.ErrBadConn)
+}
+
 // done says that the transaction has ended and the session is as it was.
 func (c *session) done() { c.open = false }
 

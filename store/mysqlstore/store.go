@@ -206,10 +206,22 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 			return g, err
 		}
 	}
+	g, err := s.grant(ctx, r.Key, !r.Retry && r.Ticket == 0, func(t *tx) (driver.Grant, error, error) {
+		return sqlstore.Acquire(t, r, &t.fx)
+	})
+	if g.Waiting {
+		s.watchers.Waits(r.Key, r.ID, g.Ticket)
+	}
+	return g, err
+}
+
+// grant has an act take part in a transaction about key, as do does, and
+// returns what it granted, or refused.
+func (s *Store) grant(ctx context.Context, key string, fresh bool, act func(*tx) (g driver.Grant, refused, failed error)) (driver.Grant, error) {
 	var g driver.Grant
 	var refused error
-	err := s.do(ctx, r.Key, !r.Retry && r.Ticket == 0, func(t *tx) (failed error) {
-		g, refused, failed = sqlstore.Acquire(t, r, &t.fx)
+	err := s.do(ctx, key, fresh, func(t *tx) (failed error) {
+		g, refused, failed = act(t)
 		return failed
 	})
 	if err == nil {
@@ -217,9 +229,6 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 	if err != nil {
 		return driver.Grant{}, err
-	}
-	if g.Waiting {
-		s.watchers.Waits(r.Key, r.ID, g.Ticket)
 	}
 	return g, nil
 }
@@ -267,19 +276,9 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	if err := s.ready(ctx); err != nil {
 		return driver.Grant{}, err
 	}
-	var g driver.Grant
-	var refused error
-	err := s.do(ctx, c.Key, false, func(t *tx) (failed error) {
-		g, refused, failed = sqlstore.Downgrade(t, c, ttl.Microseconds(), &t.fx)
-		return failed
+	return s.grant(ctx, c.Key, false, func(t *tx) (driver.Grant, error, error) {
+		return sqlstore.Downgrade(t, c, ttl.Microseconds(), &t.fx)
 	})
-	if err == nil {
-		err = refused
-	}
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	return g, nil
 }
 
 // Move implements driver.Mover.
@@ -290,19 +289,9 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	if err := s.ready(ctx); err != nil {
 		return driver.Grant{}, err
 	}
-	var g driver.Grant
-	var refused error
-	err := s.do(ctx, c.Key, false, func(t *tx) (failed error) {
-		g, refused, failed = sqlstore.Move(t, c, id, owner, ttl.Microseconds(), &t.fx)
-		return failed
+	return s.grant(ctx, c.Key, false, func(t *tx) (driver.Grant, error, error) {
+		return sqlstore.Move(t, c, id, owner, ttl.Microseconds(), &t.fx)
 	})
-	if err == nil {
-		err = refused
-	}
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	return g, nil
 }
 
 // Watch implements driver.Watcher. Within the process a hint is a call; what

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	sqldriver "database/sql/driver"
-
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
@@ -186,8 +184,7 @@ func (s *Store) attempt(b *batch, key string) (t *tx, unsure bool, err error) {
 			return nil, false, err
 		}
 	}
-	if err := t.commit(); err != nil {
-		unsure = t.sent && (t.committing || number(err) == 0 && !errors.Is(err, sqldriver.ErrBadConn))
+	if unsure, err := t.commit(); err != nil {
 		return nil, unsure, err
 	}
 	s.remember(key, t.row.Busy)

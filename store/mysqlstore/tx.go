@@ -45,9 +45,6 @@ type tx struct {
 	// therefore need not be looked for in the whole queue.
 	fresh bool
 
-	sent       bool // the commit may have been sent, and changes something
-	committing bool // all before it was done
-
 	exact bool // the claims that this process renews are locked, too
 }
 
@@ -321,10 +318,11 @@ func (t *tx) CountWaiting(string) (n int, err error) {
 	return n, err
 }
 
-// commit writes what is left and commits, in one round trip.
-func (t *tx) commit() error {
+// commit writes what is left and commits, in one round trip. unsure says that it
+// may have been committed in spite of the error, and changes something.
+func (t *tx) commit() (unsure bool, err error) {
 	if !t.locked {
-		return nil
+		return false, nil
 	}
 	var all []statement
 	if t.saved {
@@ -338,26 +336,9 @@ func (t *tx) commit() error {
 	for _, w := range t.writes {
 		all = append(all, exec(w))
 	}
-	if t.ses.multi {
-		// Whoever reads this knows that all before it was done, and that an
-		// error is that of the commit.
-		all = append(all, statement{"SELECT 1", func(*sql.Rows) error {
-			t.committing = true
-			return nil
-		}})
-	}
-	if !t.ses.multi {
-		if err := t.ses.run(t.ctx, all...); err != nil {
-			return err
-		}
-		t.committing, all = true, nil
-	}
-	t.sent = t.saved || t.wrote || len(t.writes) > 0
-	if err := t.ses.run(t.ctx, append(all, exec("COMMIT"), exec(restore))...); err != nil {
-		return err
-	}
-	t.ses.done()
-	return nil
+	changes := t.saved || t.wrote || len(t.writes) > 0
+	unsure, err = t.ses.commit(t.ctx, all...)
+	return unsure && changes, err
 }
 
 func (t *tx) keyStatement() string {

@@ -250,19 +250,9 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	if err := driver.CheckTTL(c.Key, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
-	var g driver.Grant
-	var refused error
-	err := s.do(ctx, func(t *tx) (failed error) {
-		g, refused, failed = sqlstore.Downgrade(t, c, ttl.Microseconds(), &t.fx)
-		return failed
+	return s.grant(ctx, func(t *tx) (driver.Grant, error, error) {
+		return sqlstore.Downgrade(t, c, ttl.Microseconds(), &t.fx)
 	})
-	if err == nil {
-		err = refused
-	}
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	return g, nil
 }
 
 // Move implements driver.Mover.
@@ -270,10 +260,18 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
+	return s.grant(ctx, func(t *tx) (driver.Grant, error, error) {
+		return sqlstore.Move(t, c, id, owner, ttl.Microseconds(), &t.fx)
+	})
+}
+
+// grant has an act take part in a transaction and returns what it granted, or
+// refused.
+func (s *Store) grant(ctx context.Context, act func(*tx) (g driver.Grant, refused, failed error)) (driver.Grant, error) {
 	var g driver.Grant
 	var refused error
 	err := s.do(ctx, func(t *tx) (failed error) {
-		g, refused, failed = sqlstore.Move(t, c, id, owner, ttl.Microseconds(), &t.fx)
+		g, refused, failed = act(t)
 		return failed
 	})
 	if err == nil {

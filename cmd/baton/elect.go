@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -173,42 +171,29 @@ func (a *app) observe(ctx context.Context, name string, limit time.Duration, lim
 	if err := driver.CheckKey(name); err != nil {
 		return usage("%w", err)
 	}
-	if limit < 0 || limited && limit == 0 {
-		return usage("--for %v: it is a duration above zero", limit)
-	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT)
-	defer stop()
-	locks, store, err := a.open(ctx, baton.Config{}, outlives)
-	if err != nil {
-		return err
-	}
-	defer shut(store)
-	if limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
-	}
-	failing, first := false, true
-	for term, err := range election.Observe(ctx, locks, name) {
-		switch {
-		case err != nil && (first || errors.Is(err, baton.ErrUnsupported)):
-			return err
-		case err != nil:
-			// A fail-over ends by itself; somebody who observes wants to see
-			// that, too.
-			a.complain("%s; observing on", explain(err))
-			failing = true
-			continue
-		case failing:
-			a.say("the store answers again")
-			failing = false
+	return a.lookOn(ctx, limit, limited, func(ctx context.Context, locks *baton.Locker) error {
+		failing, first := false, true
+		for term, err := range election.Observe(ctx, locks, name) {
+			switch {
+			case err != nil && (first || errors.Is(err, baton.ErrUnsupported)):
+				return err
+			case err != nil:
+				// A fail-over ends by itself; somebody who observes wants to see
+				// that, too.
+				a.complain("%s; observing on", explain(err))
+				failing = true
+				continue
+			case failing:
+				a.say("the store answers again")
+				failing = false
+			}
+			first = false
+			if err := a.printTerm(name, term, asJSON); err != nil {
+				return err
+			}
 		}
-		first = false
-		if err := a.printTerm(name, term, asJSON); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // termView is a change of leader in JSON.

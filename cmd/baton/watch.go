@@ -47,30 +47,38 @@ With -o json each change is one object on one line: time, key, change, and lock 
 		if every < 50*time.Millisecond {
 			return usage("--every %v: it is at least 50ms", every)
 		}
-		if limit < 0 || cmd.Flags().Changed("for") && limit == 0 {
-			return usage("--for %v: it is a duration above zero", limit)
-		}
-		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT)
-		defer stop()
-		locks, store, err := a.open(ctx, baton.Config{}, outlives)
-		if err != nil {
-			return err
-		}
-		defer shut(store)
-		if limit > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, limit)
-			defer cancel()
-		}
-		w := &watcher{app: a, json: asJSON, last: map[string]driver.KeyInfo{}}
-		if !asJSON && term.IsTerminal(int(a.stdout.Fd())) {
-			w.screen = true
-			fmt.Fprint(a.stdout, enterScreen)
-			defer fmt.Fprint(a.stdout, leaveScreen)
-		}
-		return w.run(ctx, locks, args, every)
+		return a.lookOn(ctx, limit, cmd.Flags().Changed("for"), func(ctx context.Context, locks *baton.Locker) error {
+			w := &watcher{app: a, json: asJSON, last: map[string]driver.KeyInfo{}}
+			if !asJSON && term.IsTerminal(int(a.stdout.Fd())) {
+				w.screen = true
+				fmt.Fprint(a.stdout, enterScreen)
+				defer fmt.Fprint(a.stdout, leaveScreen)
+			}
+			return w.run(ctx, locks, args, every)
+		})
 	})
 	return cmd
+}
+
+// lookOn calls look with a context that ends with SIGINT, and after limit if
+// --for was given.
+func (a *app) lookOn(ctx context.Context, limit time.Duration, limited bool, look func(context.Context, *baton.Locker) error) error {
+	if limit < 0 || limited && limit == 0 {
+		return usage("--for %v: it is a duration above zero", limit)
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT)
+	defer stop()
+	locks, store, err := a.open(ctx, baton.Config{}, outlives)
+	if err != nil {
+		return err
+	}
+	defer shut(store)
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	return look(ctx, locks)
 }
 
 // The table is drawn on the terminal's other screen, so that what was there

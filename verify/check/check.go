@@ -1,9 +1,17 @@
 // Package check finds in a history what must never happen. A check is sound: it
 // calls nothing a violation that a correct store could have done, and what a
 // client did not live to see counts for nobody.
+//
+// Whether waiters are granted in the order in which they came is not checked:
+// no client can see when another's place in line was taken. The contract's tests
+// do that with the store alone. What shows from outside is a waiter that is
+// passed over again and again.
 package check
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/batonhq/baton/verify/history"
@@ -33,6 +41,15 @@ type Limit struct {
 	Window time.Duration
 }
 
+// Findings are what a history shows.
+type Findings struct {
+	Violations []Violation `json:"violations,omitempty"` // in the order of From
+	// Undecided is what could not be looked at. A run that has any is invalid:
+	// it has neither passed nor failed.
+	Undecided []Undecided `json:"undecided,omitempty"`
+	Looked    Looked      `json:"looked"`
+}
+
 // A Violation is one thing that must not have happened.
 type Violation struct {
 	Promise Promise      `json:"promise"`
@@ -41,5 +58,130 @@ type Violation struct {
 	Text    string       `json:"text"` // one sentence
 	From    int64        `json:"from"` // when it happened, on the history's clock
 	To      int64        `json:"to"`
-	Ops     []history.Op `json:"ops,omitempty"` // who was part of it
+	Ops     []history.Op `json:"ops,omitempty"` // who was part of it, at most ten
 }
+
+// Undecided is what a check could not say, and why.
+type Undecided struct {
+	Check string `json:"check"`
+	Key   string `json:"key,omitempty"`
+	Text  string `json:"text"`
+}
+
+// Looked says how much was looked at, so that no violations are no violations
+// of something.
+type Looked struct {
+	Attempts int `json:"attempts"` // to get a lock
+	Granted  int `json:"granted"`
+	Sure     int `json:"sure"`   // grants that were certainly believed in for a time
+	Pairs    int `json:"pairs"`  // of beliefs that exclude each other, one after the other
+	Tokens   int `json:"tokens"` // grants that certainly came after one that they exclude
+	Writes   int `json:"writes"` // of exclusive holders
+	Stale    int `json:"stale"`  // of these: what does not check tokens took them all the same
+
+	Parts   int `json:"parts"`   // histories of one key that porcupine found an order for
+	PartOps int `json:"partOps"` // the acquisitions and ends in them
+
+	Waiters int           `json:"waiters"` // that waited when all was whole
+	Idle    time.Duration `json:"idle"`    // the longest that one of them waited while nobody held the lock
+	Refused int           `json:"refused"` // attempts that were refused when all was whole
+	Counted int           `json:"counted"` // keys whose permits were counted in the end
+
+	Admits  int `json:"admits"`  // by a limiter
+	Windows int `json:"windows"` // stretches of time in which they were counted
+
+	// Lag is the most by which a belief outlived the begin of the next that it
+	// excludes, and LapsedLag the same of leases that were not released: less
+	// than zero if all ended before, by that much. Both are zero if there was no
+	// such pair.
+	Lag       time.Duration `json:"lag"`
+	LapsedLag time.Duration `json:"lapsedLag"`
+}
+
+// Run looks at a history, which it does not change, with all checks. It takes at
+// most about two minutes, whatever the history; a few seconds for 200 000 holds.
+func Run(h *history.History, r Rules) Findings {
+	f := Findings{}
+	keys := byKey(h, &f)
+	f.overlap(keys)
+	f.tokens(keys)
+	f.writes(h)
+	slices.SortStableFunc(f.Violations, func(a, b Violation) int { return cmp.Compare(a.From, b.From) })
+	return f
+}
+
+// A locked is a key and the attempts to lock it, in the order of Called.
+type locked struct {
+	key   string
+	holds []*history.Hold
+}
+
+// byKey sorts the holds, and the keys by their names.
+func byKey(h *history.History, f *Findings) []locked {
+	var all []locked
+	at := make(map[string]int)
+	seen := make(map[history.Op]bool, len(h.Holds))
+	for i := range h.Holds {
+		o := &h.Holds[i]
+		f.Looked.Attempts++
+		if o.Result == history.Granted {
+			f.Looked.Granted++
+		}
+		if seen[o.Op] {
+			f.undecided("history", o.Key, "two attempts are both %v", o.Op)
+		}
+		seen[o.Op] = true
+		k, ok := at[o.Key]
+		if !ok {
+			k = len(all)
+			at[o.Key] = k
+			all = append(all, locked{key: o.Key})
+		}
+		all[k].holds = append(all[k].holds, o)
+	}
+	for _, k := range all {
+		slices.SortStableFunc(k.holds, func(a, b *history.Hold) int { return cmp.Compare(a.Called, b.Called) })
+	}
+	slices.SortFunc(all, func(a, b locked) int { return cmp.Compare(a.key, b.key) })
+	return all
+}
+
+// granted returns those of the holds that were granted, in the same order.
+func (k locked) granted() []*history.Hold {
+	var g []*history.Hold
+	for _, o := range k.holds {
+		if o.Result == history.Granted {
+			g = append(g, o)
+		}
+	}
+	return g
+}
+
+// excludes reports whether two holds of one key can never be together. That more
+// than two can be too many is another matter.
+func excludes(a, b *history.Hold) bool {
+	switch {
+	case a.Mode == history.Exclusive || b.Mode == history.Exclusive || a.Mode != b.Mode:
+		return true
+	case a.Mode == history.Permits:
+		return a.Of != b.Of || a.Weight+b.Weight > a.Of
+	}
+	return false
+}
+
+func (f *Findings) violation(v Violation, format string, args ...any) {
+	v.Text = fmt.Sprintf(format, args...)
+	if len(v.Ops) > 10 {
+		v.Ops = v.Ops[:10]
+	}
+	f.Violations = append(f.Violations, v)
+}
+
+func (f *Findings) undecided(check, key, format string, args ...any) {
+	f.Undecided = append(f.Undecided, Undecided{check, key, fmt.Sprintf(format, args...)})
+}
+
+// who names a hold in a sentence.
+func who(o *history.Hold) string { return name(o.Op) }
+
+func name(op history.Op) string { return fmt.Sprintf("client %d (operation %d)", op.Client, op.Number) }

@@ -58,7 +58,8 @@ type Hold struct {
 	Token            int64
 
 	// The lease was believed in from SureFrom to SureTo without a gap: both are
-	// zero if it never was. The belief may have begun earlier and ended later.
+	// zero if it never was seen valid. The belief may have begun earlier and
+	// ended later.
 	SureFrom, SureTo int64
 
 	ReleaseCalled, ReleaseReturned int64
@@ -74,6 +75,13 @@ func (h *Hold) Live() bool {
 	return h.Result == Granted && h.ReleaseReturned == 0 && h.LostAt == 0
 }
 
+// Sure reports whether there is a time at which the lease was certainly believed
+// in.
+func (h *Hold) Sure() bool { return h.SureFrom != 0 }
+
+// Freed reports whether the store had the hold until its release, and not after.
+func (h *Hold) Freed() bool { return h.Released == Granted && h.LostAt == 0 }
+
 // A Decision is one question to a limiter.
 type Decision struct {
 	Op
@@ -87,7 +95,8 @@ type Decision struct {
 
 // A Write is one attempt to change the guarded resource. It exists in two
 // forms: one that checks tokens and one that does not. The second takes all
-// writes; those that are Stale would not have landed in the first.
+// writes; those that are Stale would not have landed in the first. Only holders
+// of exclusive locks write.
 type Write struct {
 	Op              // of the hold
 	Key      string `json:"key"`
@@ -99,9 +108,10 @@ type Write struct {
 
 // A Mark is a moment of the run.
 type Mark struct {
-	At   int64    `json:"at"`
-	What MarkWhat `json:"mark"`
-	Text string   `json:"text,omitempty"`
+	At     int64    `json:"at"`
+	What   MarkWhat `json:"mark"`
+	Text   string   `json:"text,omitempty"`
+	Client int      `json:"client,omitempty"` // with Killed
 }
 
 // MarkWhat says which moment.
@@ -111,9 +121,22 @@ const (
 	Begins MarkWhat = "begins" // the clients are at work
 	Breaks MarkWhat = "breaks" // a fault sets in
 	Heals  MarkWhat = "heals"  // that fault is over
-	Healed MarkWhat = "healed" // all faults are over: from here on liveness is owed
-	Drains MarkWhat = "drains" // the clients begin nothing new
-	Ends   MarkWhat = "ends"   // all clients are done
+	Ends   MarkWhat = "ends"   // all clients are done, or were given up
+
+	// All faults are over: from here on liveness is owed. A run without faults
+	// has it when it begins.
+	Healed MarkWhat = "healed"
+
+	// The clients begin nothing new; who waits, waits on. When all of them are
+	// done, one client counts what is left of every key with permits: it takes
+	// as many as there are, of weight 1, with Waits, believes in all of them at
+	// once, and tries for one more without Waits before it releases them. Only these
+	// attempts are called after this mark.
+	Drains MarkWhat = "drains"
+
+	// A client is killed: the instant before the signal. One that is started
+	// instead of it has another number.
+	Killed MarkWhat = "killed"
 )
 
 // Mark returns the instant of the first mark of a kind, or 0.
@@ -124,6 +147,17 @@ func (h *History) Mark(what MarkWhat) int64 {
 		}
 	}
 	return 0
+}
+
+// Killed returns when which clients were killed.
+func (h *History) Killed() map[int]int64 {
+	killed := make(map[int]int64)
+	for _, m := range h.Marks {
+		if m.What == Killed {
+			killed[m.Client] = m.At
+		}
+	}
+	return killed
 }
 
 // Duration is the time from one instant to another.

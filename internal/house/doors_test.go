@@ -59,6 +59,7 @@ const doors = `
 	verify:             *
 	verify/history:
 	verify/check:       verify/history
+	verify/served:      driver
 	verify/deploy:      * !verify
 	verify/fault:       * !verify
 	examples/*:         *

@@ -1,0 +1,213 @@
+// Package served lends a store that lives in one process to other processes of
+// the machine, over TCP: what is in memory, and stores that are wrong on purpose,
+// can so be verified as servers are, with clients that are killed and stopped and
+// wires that are cut. It is no server for anything else: whoever can connect may
+// do all.
+package served
+
+import (
+	"bufio"
+	"context"
+	"encoding/gob"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// A request is one message from a client.
+type request struct {
+	ID      uint64 // of the answer, or of the watch
+	Do      do
+	Acquire *driver.Request
+	Claim   *driver.Claim
+	Claims  []driver.Claim
+	TTL     time.Duration
+	Key     string // or prefix
+	Take    *driver.TakeRequest
+}
+
+type do string
+
+const (
+	doTraits    do = "traits"
+	doAcquire   do = "acquire"
+	doRenew     do = "renew"
+	doRelease   do = "release"
+	doDowngrade do = "downgrade"
+	doInspect   do = "inspect"
+	doList      do = "list"
+	doBreak     do = "break"
+	doTake      do = "take"
+	doWatch     do = "watch"
+	doUnwatch   do = "unwatch"
+)
+
+// An answer is one message to a client.
+type answer struct {
+	ID       uint64
+	Err      *failure
+	Traits   *traits
+	Grant    *driver.Grant
+	Renewals []renewal
+	Infos    []driver.KeyInfo
+	Holders  int
+	Taken    *driver.Taken
+	Hint     *driver.Hint // of the watch ID
+}
+
+type traits struct {
+	driver.Traits
+	Limits bool // whether the store limits as well
+}
+
+type renewal struct {
+	State driver.State
+	Grant driver.Grant
+	Err   *failure
+}
+
+// A Server lends a store. It is not the one to close the store.
+type Server struct {
+	store   driver.Locks
+	ln      net.Listener
+	serving sync.WaitGroup
+	ctx     context.Context
+	stop    context.CancelFunc
+}
+
+// Serve lends a store until Close, to whoever connects to Addr. What the store
+// implements beside driver.Locks it does for clients, too, as far as it is
+// driver.Watcher, driver.Downgrader, driver.Inspector and driver.Limits.
+func Serve(store driver.Locks) (*Server, error) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{store: store, ln: ln}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.serving.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return // closed
+			}
+			s.serving.Go(func() { s.serve(c) })
+		}
+	})
+	return s, nil
+}
+
+// Addr is where it listens: "127.0.0.1:port".
+func (s *Server) Addr() string { return s.ln.Addr().String() }
+
+// Close ends all connections and returns when none is served any more.
+func (s *Server) Close() {
+	s.stop()
+	_ = s.ln.Close() // nothing is lost with it
+	s.serving.Wait()
+}
+
+// serve answers one client. What it asked for happens also when the connection
+// has ended meanwhile, as in any server.
+func (s *Server) serve(c net.Conn) {
+	end := context.AfterFunc(s.ctx, func() { c.Close() })
+	defer end()
+	defer c.Close()
+	out := &writer{enc: gob.NewEncoder(c)}
+	watches := map[uint64]func(){}
+	defer func() {
+		for _, stop := range watches {
+			stop()
+		}
+	}()
+	in := gob.NewDecoder(bufio.NewReader(c))
+	for {
+		var q request
+		if in.Decode(&q) != nil {
+			return
+		}
+		switch q.Do {
+		case doWatch:
+			if w, ok := s.store.(driver.Watcher); ok && q.Claim != nil {
+				watches[q.ID] = w.Watch(*q.Claim, func(h driver.Hint) {
+					go out.write(answer{ID: q.ID, Hint: &h}) // a wake must not block
+				})
+			}
+		case doUnwatch:
+			if stop := watches[q.ID]; stop != nil {
+				stop()
+				delete(watches, q.ID)
+			}
+		default:
+			out.write(s.call(q)) // in their order: a release comes after what it ends
+		}
+	}
+}
+
+// A writer writes whole answers. One that cannot be written is lost, as its
+// connection is.
+type writer struct {
+	mu  sync.Mutex
+	enc *gob.Encoder
+}
+
+func (w *writer) write(a answer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.enc.Encode(a)
+}
+
+func (s *Server) call(q request) (a answer) {
+	a.ID = q.ID
+	var err error
+	switch {
+	case q.Do == doTraits:
+		_, limits := s.store.(driver.Limits)
+		a.Traits = &traits{s.store.Traits(), limits}
+	case q.Do == doAcquire && q.Acquire != nil:
+		a.Grant, err = pointer(s.store.Acquire(s.ctx, *q.Acquire))
+	case q.Do == doRenew:
+		for _, r := range s.store.Renew(s.ctx, q.Claims, q.TTL) {
+			a.Renewals = append(a.Renewals, renewal{r.State, r.Grant, pack(r.Err)})
+		}
+	case q.Do == doRelease && q.Claim != nil:
+		err = s.store.Release(s.ctx, *q.Claim)
+	default:
+		err = s.extra(q, &a)
+	}
+	a.Err = pack(err)
+	return a
+}
+
+// extra makes the calls that not every store has.
+func (s *Server) extra(q request, a *answer) (err error) {
+	inspector, inspects := s.store.(driver.Inspector)
+	downgrader, downgrades := s.store.(driver.Downgrader)
+	limits, limited := s.store.(driver.Limits)
+	switch {
+	case q.Do == doDowngrade && q.Claim != nil && downgrades:
+		a.Grant, err = pointer(downgrader.Downgrade(s.ctx, *q.Claim, q.TTL))
+	case q.Do == doInspect && inspects:
+		info, err := inspector.Inspect(s.ctx, q.Key)
+		a.Infos = []driver.KeyInfo{info}
+		return err
+	case q.Do == doList && inspects:
+		for info, err := range inspector.List(s.ctx, q.Key) {
+			if err != nil {
+				return err
+			}
+			a.Infos = append(a.Infos, info)
+		}
+	case q.Do == doBreak && inspects:
+		a.Holders, err = inspector.Break(s.ctx, q.Key)
+	case q.Do == doTake && q.Take != nil && limited:
+		a.Taken, err = pointer(limits.Take(s.ctx, *q.Take))
+	default:
+		return errUnsupported
+	}
+	return err
+}
+
+func pointer[T any](v T, err error) (*T, error) { return &v, err }

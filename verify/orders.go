@@ -1,0 +1,66 @@
+package verify
+
+import "time"
+
+// orders are what a client is told when it begins. They hold a URL with its
+// secrets, so they come by its standard input and nothing else.
+type orders struct {
+	URL        string        `json:"url"`
+	Client     int           `json:"client"`
+	Seed       uint64        `json:"seed"`
+	Goroutines int           `json:"goroutines"`
+	TTL        time.Duration `json:"ttl"`
+	Prefix     string        `json:"prefix"`  // of all keys
+	Keys       int           `json:"keys"`    // of locks
+	Permits    []int64       `json:"permits"` // how many each key of permits has
+	Log        string        `json:"log"`     // the file of its history
+	Register   string        `json:"register"`
+	Defect     string        `json:"defect,omitempty"` // planted by tests
+}
+
+// An order is a word to a client that works.
+type order struct {
+	Do  do            `json:"do"`
+	For time.Duration `json:"for,omitempty"`
+}
+
+type do string
+
+const (
+	doBegin   do = "begin"         // work
+	doStop    do = "stop-at-write" // stop at the next write
+	doNotStop do = "do-not-stop"   // or not
+	doSuspend do = "suspend"       // the clock jumps
+	doCalm    do = "calm"          // from now on hold for a moment only
+	doDrain   do = "drain"         // begin nothing new
+	doGiveUp  do = "give-up"       // wait no longer
+	doCount   do = "count"         // what there is of each key with permits
+	doClose   do = "close"         // close the store
+)
+
+// A word is what a client says.
+type word struct {
+	Say  say    `json:"say"`
+	Text string `json:"text,omitempty"`
+}
+
+type say string
+
+const (
+	sayReady    say = "ready"    // the store is open
+	sayFailed   say = "failed"   // it is not, or the client cannot work
+	sayHolds    say = "holds"    // at least one lock
+	sayFree     say = "free"     // holds none any more
+	sayStops    say = "stops"    // right before it stops itself
+	sayGoesOn   say = "goes-on"  // it will not stop
+	sayCalm     say = "calm"     // all that was begun before the calm is over
+	sayDraining say = "draining" // nothing new begins
+	sayDrained  say = "drained"  // all is over
+	sayCounted  say = "counted"
+	sayLeak     say = "leak" // goroutines are left
+	sayClosed   say = "closed"
+)
+
+func lockKey(prefix string, n int) string   { return prefix + "lock/" + itoa(n) }
+func permitKey(prefix string, n int) string { return prefix + "permits/" + itoa(n) }
+func limitKey(prefix string, n int) string  { return prefix + "limit/" + itoa(n) }

@@ -1,0 +1,186 @@
+package verify
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/open"
+	"github.com/batonhq/baton/verify/check"
+	"github.com/batonhq/baton/verify/fault"
+	"github.com/batonhq/baton/verify/history"
+)
+
+// A Report is what Run found.
+type Report struct {
+	Store    string        `json:"store"` // a short name, as in Traits
+	URL      string        `json:"url"`   // without its secrets
+	Local    string        `json:"local,omitempty"`
+	Seed     uint64        `json:"seed"`
+	Clients  int           `json:"clients"`
+	TTL      time.Duration `json:"ttl"` // nanoseconds, as all durations
+	Bound    time.Duration `json:"bound"`
+	For      time.Duration `json:"for"`
+	Began    time.Time     `json:"began"`
+	Platform string        `json:"platform"`
+	Trials   []*Trial      `json:"trials"`
+}
+
+// A Verdict is what became of a trial.
+type Verdict string
+
+const (
+	Held    Verdict = "held"    // nothing was found
+	Broken  Verdict = "broken"  // a promise was
+	Invalid Verdict = "invalid" // it says nothing: see Why
+	Skipped Verdict = "skipped" // the fault cannot be had here: see Why
+)
+
+// A Trial is a run with one fault.
+type Trial struct {
+	Fault   string   `json:"fault"`
+	Name    string   `json:"name"`
+	Does    string   `json:"does"`
+	Verdict Verdict  `json:"verdict"`
+	Why     []string `json:"why,omitempty"` // it is invalid or was skipped
+
+	// Promises says of each promise whether it was kept. Those that nothing was
+	// seen of are not there.
+	Promises   map[check.Promise]bool `json:"promises,omitempty"`
+	Violations []check.Violation      `json:"violations,omitempty"` // in the order of time
+
+	Rounds     int           `json:"rounds"`     // how often the fault set in
+	Killed     int           `json:"killed"`     // clients
+	Keys       int           `json:"keys"`       // of locks; those of permits and limits beside them
+	Goroutines int           `json:"goroutines"` // of all clients
+	Looked     check.Looked  `json:"looked"`
+	Decisions  int           `json:"decisions"` // of limiters
+	Unknown    int           `json:"unknown"`   // attempts with no answer
+	Lost       int           `json:"lost"`      // leases that ended before their release
+	Stall      time.Duration `json:"stall"`     // the longest of the machine, outside of the fault
+	Took       time.Duration `json:"took"`
+	Began      int64         `json:"began"`  // on the history's clock, to which moments refer
+	Repeat     string        `json:"repeat"` // the command
+
+	History *history.History `json:"-"`
+}
+
+func (r *runner) newReport() *Report {
+	return &Report{
+		Store: r.traits.Store, URL: open.Redact(r.cfg.URL), Seed: r.cfg.Seed, Clients: r.cfg.Clients,
+		TTL: r.cfg.TTL, Bound: r.bound, For: r.cfg.For, Began: time.Now().UTC(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
+}
+
+// repeat is the command that does the same again. Of a URL with secrets it has
+// what can be shown.
+func (r *runner) repeat(f fault.Fault) string {
+	words := []string{"baton", "verify", "--store", quote(open.Redact(r.cfg.URL))}
+	words = append(words, "--fault", f.ID, "--seed", strconv.FormatUint(r.cfg.Seed, 10), "--for", r.cfg.For.String(),
+		"--clients", strconv.Itoa(r.cfg.Clients), "--ttl", r.cfg.TTL.String())
+	return strings.Join(words, " ")
+}
+
+// quote makes a word that a shell takes as it is.
+func quote(s string) string {
+	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+,=") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// invalid says why the trial says nothing.
+func (t *Trial) invalid(format string, args ...any) {
+	t.Why = append(t.Why, fmt.Sprintf(format, args...))
+}
+
+// fill writes down what a history shows.
+func (r *Trial) fill(t *trial, h *history.History, found check.Findings) {
+	r.History, r.Looked, r.Violations = h, found.Looked, found.Violations
+	r.Keys, r.Rounds, r.Killed, r.Decisions = t.plan.keys, t.rounds, len(h.Killed()), len(h.Decisions)
+	r.Began, r.Stall = h.Mark(history.Begins), t.stalls.worst(h.Marks)
+	for _, n := range t.plan.goroutines {
+		r.Goroutines += n
+	}
+	for i := range h.Holds {
+		o := &h.Holds[i]
+		if o.Result == history.Unknown {
+			r.Unknown++
+		}
+		if o.LostAt != 0 || o.Result == history.Granted && o.Released == history.Refused {
+			r.Lost++
+		}
+	}
+	if len(r.Why) > 0 { // it came to no orderly end: nobody was owed anything
+		r.Violations = slices.DeleteFunc(r.Violations, func(v check.Violation) bool { return v.Promise == check.Lively })
+	}
+
+	for _, u := range found.Undecided {
+		r.invalid("%s: %s", u.Check, u.Text)
+	}
+	if r.Stall > t.cfg.Stall {
+		r.invalid("the machine stood still for %v, outside of the fault: at most %v is tolerated; run it where less is going on", r.Stall.Round(time.Millisecond), t.cfg.Stall)
+	}
+	if t.fault.ID != quiet && h.Mark(history.Breaks) == 0 {
+		r.invalid("the fault never set in")
+	}
+	if floor := max(5, int(t.cfg.For/time.Second)/2); r.Looked.Granted < floor {
+		r.invalid("only %d locks were granted, of at least %d", r.Looked.Granted, floor)
+	}
+	r.Promises = make(map[check.Promise]bool)
+	r.Promises[check.Exclusive] = true
+	r.Promises[check.Fenced] = true
+	r.Promises[check.Lively] = true
+	if r.Decisions > 0 {
+		r.Promises[check.Bounded] = true
+	}
+	for _, v := range r.Violations {
+		if v.Promise != "" {
+			r.Promises[v.Promise] = false
+		}
+	}
+}
+
+// decide gives the verdict. What is broken is broken also in a run that is
+// invalid: the machine may be slow, but that excuses a late waiter only.
+func (t *Trial) decide() {
+	serious := slices.ContainsFunc(t.Violations, func(v check.Violation) bool { return v.Promise != check.Lively })
+	switch {
+	case serious || len(t.Violations) > 0 && len(t.Why) == 0:
+		t.Verdict = Broken
+	case len(t.Why) > 0:
+		t.Verdict = Invalid
+	default:
+		t.Verdict = Held
+	}
+}
+
+// Verdict is the worst of all trials: Broken, Invalid, Held; Skipped if nothing
+// could be tried.
+func (r *Report) Verdict() Verdict {
+	worst := Skipped
+	order := []Verdict{Skipped, Held, Invalid, Broken}
+	for _, t := range r.Trials {
+		if slices.Index(order, t.Verdict) > slices.Index(order, worst) {
+			worst = t.Verdict
+		}
+	}
+	return worst
+}
+
+// keep writes the history, for whoever wants to look closer.
+func (t *trial) keep(h *history.History) error {
+	if t.cfg.Keep == "" {
+		return nil
+	}
+	b, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(t.path("history.json"), b, 0o600)
+}

@@ -1,0 +1,295 @@
+// Package verify tries to break Baton. It starts processes that lock, read-lock
+// and take permits and limits through the public API and write down what they
+// see, breaks them, the wires between them and the servers, and the servers, and
+// then looks in what was written for what must never happen.
+//
+// No verdict is a proof: what was looked at held in so many operations, and that
+// is all.
+package verify
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/open"
+	"github.com/batonhq/baton/verify/fault"
+)
+
+// Config says what is verified, and how.
+type Config struct {
+	// URL is that of the store. It may be somebody's: its servers are left
+	// alone, and so are all keys but those of the run.
+	URL string
+
+	// Faults are the IDs or names of those that are tried, one after another.
+	// Defaults to all that can be.
+	Faults []string
+
+	// For is how long the clients work under one fault. What comes before and
+	// after takes some seconds more. Defaults to 30s.
+	For time.Duration
+
+	// Seed is where all chance comes from, but for that of time: the system
+	// decides who is faster. Defaults to a random one.
+	Seed uint64
+
+	// Clients is the number of processes: 1 to 64. Defaults to 4 to 8, by the
+	// seed; to 1 for a store that processes do not share.
+	Clients int
+
+	// TTL is that of the locks. Defaults to 2s.
+	TTL time.Duration
+
+	// Bound is how long, beside the TTL, a waiter may wait when nothing is
+	// broken any more. Defaults to what is fit for the store.
+	Bound time.Duration
+
+	// Stall is how late the machine may let a process run, outside of the
+	// fault, before the run counts for nothing. Defaults to 200ms.
+	Stall time.Duration
+
+	// Keep is a folder for all that is written; it is made. Defaults to one that
+	// is removed.
+	Keep string
+
+	defect string // planted by tests
+}
+
+// MaxClients is how many clients there can be.
+const MaxClients = 64
+
+// A ConfigError says what Run cannot do.
+type ConfigError struct{ Field, Reason string }
+
+func (e *ConfigError) Error() string { return e.Field + " " + e.Reason }
+
+// complete fills in the defaults and refuses what cannot be.
+func (c *Config) complete() error {
+	if c.For == 0 {
+		c.For = 30 * time.Second
+	}
+	if c.TTL == 0 {
+		c.TTL = 2 * time.Second
+	}
+	if c.Stall == 0 {
+		c.Stall = 200 * time.Millisecond
+	}
+	if c.Seed == 0 {
+		c.Seed = rand.Uint64N(1_000_000) + 1
+	}
+	switch {
+	case c.For < 0:
+		return &ConfigError{"For", fmt.Sprintf("is %v, negative", c.For)}
+	case c.TTL < 0:
+		return &ConfigError{"TTL", fmt.Sprintf("is %v, negative", c.TTL)}
+	case c.Clients < 0 || c.Clients > MaxClients:
+		return &ConfigError{"Clients", fmt.Sprintf("is %d: 1 to %d are possible", c.Clients, MaxClients)}
+	}
+	return nil
+}
+
+// faults finds what was asked for. No names are all there are.
+func faults(names []string) ([]fault.Fault, error) {
+	all := fault.All()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var found []fault.Fault
+	var known []string
+	for _, f := range all {
+		known = append(known, f.ID+" "+f.Name)
+	}
+next:
+	for _, name := range names {
+		for _, f := range all {
+			if name == f.ID || name == f.Name {
+				found = append(found, f)
+				continue next
+			}
+		}
+		return nil, &ConfigError{"Faults", fmt.Sprintf("has %q: there are %s", name, strings.Join(known, ", "))}
+	}
+	return found, nil
+}
+
+// A Step says what Run does.
+type Step struct {
+	Fault string // its ID
+	N, Of int    // of the faults
+	Doing string
+}
+
+// A runner is one Run.
+type runner struct {
+	cfg      Config
+	dir      string
+	place    *place
+	stage    stage
+	store    driver.Store // the conductor's own
+	traits   driver.Traits
+	bound    time.Duration
+	secrets  []string
+	step     Step
+	show     func(Step)
+	cleanups []func()
+}
+
+func (r *runner) cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+
+func (r *runner) progress(format string, args ...any) {
+	r.step.Doing = fmt.Sprintf(format, args...)
+	r.show(r.step)
+}
+
+// Run tries all faults of the configuration and reports what held. It starts
+// this program anew as its clients: Main has to be the first that it calls.
+// progress may be nil.
+//
+// An error says that there is nothing to report, or, beside a report, that ctx
+// ended early: then the report has the faults that were done with. Whenever Run
+// returns its processes are gone, and its keys, if the store can be reached.
+func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	r := &runner{cfg: cfg, show: progress}
+	if progress == nil {
+		r.show = func(Step) {}
+	}
+	defer func() {
+		for i := len(r.cleanups) - 1; i >= 0; i-- {
+			r.cleanups[i]()
+		}
+	}()
+	all, err := faults(cfg.Faults)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.open(ctx); err != nil {
+		return nil, err
+	}
+	report := r.newReport()
+	for i, f := range all {
+		r.step = Step{Fault: f.ID, N: i + 1, Of: len(all)}
+		began := time.Now()
+		t := r.newTrial(f)
+		if lacks := f.Needs(t.scene()); lacks != "" {
+			t.result.Verdict = Skipped
+			t.result.Why = []string{"it needs " + lacks}
+			report.Trials = append(report.Trials, t.result)
+			continue
+		}
+		err := t.run(ctx)
+		if ctx.Err() != nil {
+			return report, context.Cause(ctx)
+		}
+		if err != nil {
+			t.result.invalid("%v", err)
+		}
+		t.result.Took = time.Since(began)
+		t.result.decide()
+		report.Trials = append(report.Trials, t.result)
+	}
+	return report, nil
+}
+
+// open opens the store and makes the private folder.
+func (r *runner) open(ctx context.Context) error {
+	opening, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	store, err := open.Store(opening, r.cfg.URL)
+	if err != nil {
+		return err
+	}
+	r.store, r.traits = store, store.Traits()
+	r.cleanup(func() { _ = store.Close() })
+	if err := driver.CheckTTL("ttl", r.cfg.TTL, r.traits); err != nil {
+		return &ConfigError{"TTL", fmt.Sprintf("is %v: %s accepts %v to %v", r.cfg.TTL, r.traits.Store, r.traits.MinTTL, r.traits.MaxTTL)}
+	}
+	switch {
+	case !r.traits.Processes && r.cfg.Clients > 1:
+		return &ConfigError{"Clients", fmt.Sprintf("is %d: processes do not share a store of %s", r.cfg.Clients, r.traits.Store)}
+	case !r.traits.Processes:
+		r.cfg.Clients = 1
+	case r.cfg.Clients == 0:
+		r.cfg.Clients = 4 + rand.New(rand.NewPCG(r.cfg.Seed, 0)).IntN(5)
+	}
+	if r.bound = r.cfg.Bound; r.bound == 0 {
+		r.bound = boundOf(r.cfg.URL, r.traits)
+	}
+	r.secrets = secretsOf(r.cfg.URL)
+	if r.place, err = visit(r.cfg.URL, r.cfg.Clients); err != nil {
+		return err
+	}
+	r.cleanup(r.place.close)
+	if r.dir = r.cfg.Keep; r.dir != "" {
+		return os.MkdirAll(r.dir, 0o700)
+	}
+	if r.dir, err = os.MkdirTemp("", "baton-verify-"); err != nil {
+		return err
+	}
+	r.cleanup(func() { _ = os.RemoveAll(r.dir) })
+	return nil
+}
+
+// boundOf is how long a waiter may wait beyond the TTL, with nothing broken: a
+// place in line of a process that died costs 3 s, and the machine is busy. A
+// session of ZooKeeper may outlive its process for longer.
+func boundOf(storeURL string, traits driver.Traits) time.Duration {
+	bound := driver.WaiterTTL + driver.ClaimTTL + 2*time.Second
+	if traits.Sessions {
+		session := 30 * time.Second
+		if _, query, ok := strings.Cut(storeURL, "?"); ok {
+			if values, err := url.ParseQuery(query); err == nil {
+				if d, err := time.ParseDuration(values.Get("session")); err == nil {
+					session = d
+				}
+			}
+		}
+		bound += session
+	}
+	return bound
+}
+
+// secretsOf returns the password in a URL, as it is written and as it is meant.
+// Short ones would be found everywhere.
+func secretsOf(storeURL string) (secrets []string) {
+	_, rest, ok := strings.Cut(storeURL, "://")
+	if !ok {
+		return nil
+	}
+	if end := strings.IndexAny(rest, "/?"); end >= 0 {
+		rest = rest[:end]
+	}
+	credentials, _, ok := cutLast(rest, "@")
+	if !ok {
+		return nil
+	}
+	_, password, _ := strings.Cut(credentials, ":")
+	for _, s := range []string{password, unescape(password)} {
+		if len(s) >= 6 {
+			secrets = append(secrets, s)
+		}
+	}
+	return secrets
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+func unescape(s string) string {
+	if plain, err := url.PathUnescape(s); err == nil {
+		return plain
+	}
+	return s
+}

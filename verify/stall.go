@@ -1,0 +1,82 @@
+package verify
+
+import (
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/verify/history"
+)
+
+// stalls looks whether the machine lets this process run when it wants to.
+type stalls struct {
+	stop chan struct{}
+	done chan struct{}
+	once sync.Once
+	seen []stall
+}
+
+type stall struct {
+	at   int64 // its end
+	late time.Duration
+}
+
+const tick = 5 * time.Millisecond
+
+// notable are stalls that are worth remembering.
+const notable = 20 * time.Millisecond
+
+func (s *stalls) watch() {
+	s.stop, s.done = make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(s.done)
+		last := history.Now()
+		t := time.NewTicker(tick)
+		defer t.Stop()
+		for {
+			select {
+			case <-s.stop:
+				return
+			case <-t.C:
+			}
+			now := history.Now()
+			if late := history.Duration(last, now) - tick; late > notable {
+				s.seen = append(s.seen, stall{now, late})
+			}
+			last = now
+		}
+	}()
+}
+
+func (s *stalls) end() {
+	s.once.Do(func() {
+		close(s.stop)
+		<-s.done
+	})
+}
+
+// worst returns the longest stall that no fault is to blame for.
+func (s *stalls) worst(marks []history.Mark) (worst time.Duration) {
+	for _, x := range s.seen {
+		if !broken(marks, x.at-int64(x.late), x.at) {
+			worst = max(worst, x.late)
+		}
+	}
+	return worst
+}
+
+// broken reports whether a fault was there at some instant between two.
+func broken(marks []history.Mark, from, to int64) bool {
+	since := int64(0) // when the fault set in that is there
+	for _, m := range marks {
+		switch m.What {
+		case history.Breaks:
+			since = m.At
+		case history.Heals:
+			if since != 0 && since <= to && m.At >= from {
+				return true
+			}
+			since = 0
+		}
+	}
+	return since != 0 && since <= to
+}

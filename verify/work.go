@@ -1,0 +1,299 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/verify/check"
+	"github.com/batonhq/baton/verify/history"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// limitRules are the limits of the keys "limit/0" and so on, with what must
+// hold for what they admit.
+var limitRules = []struct {
+	limit ratelimit.Limit
+	holds check.Limit
+}{
+	{ratelimit.SlidingWindow(20, time.Second), check.Limit{Most: 20, Window: time.Second}},
+	{ratelimit.TokenBucket(10, time.Second, 15), check.Limit{Most: 25, Window: time.Second}},
+}
+
+// The mix of operations, in parts of a hundred.
+const (
+	locks   = 60
+	tries   = 15
+	readers = 10
+	permits = 10
+	limits  = 5
+)
+
+// A worker is one goroutine of a client.
+type worker struct {
+	*client
+	rng      *rand.Rand
+	register *registrar // nil until the first write
+	calmSeen bool
+}
+
+func (w *worker) run() {
+	defer w.register.close()
+	for {
+		if !w.calmSeen && w.calm.Load() {
+			w.calmSeen = true
+			w.calmed()
+		}
+		if !w.one() {
+			return
+		}
+		w.pause(w.think())
+	}
+}
+
+// one does one operation, and reports whether there may be another. What the
+// store cannot do is another lock.
+func (w *worker) one() bool {
+	n := w.rng.IntN(locks + tries + readers + permits + limits)
+	key := lockKey(w.Prefix, w.rng.IntN(w.Keys))
+	lock := history.Hold{Key: key, Mode: history.Exclusive, Waits: true}
+	switch {
+	case n < locks:
+	case n < locks+tries:
+		lock.Waits = false
+	case n < locks+tries+readers:
+		if w.traits.Shared {
+			lock.Mode = history.Shared
+		}
+	case n < locks+tries+readers+permits:
+		if w.traits.Permits {
+			i := w.rng.IntN(len(w.Permits))
+			lock.Key, lock.Mode, lock.Of = permitKey(w.Prefix, i), history.Permits, w.Permits[i]
+			lock.Weight = 1 + w.rng.Int64N(lock.Of)
+		}
+	case len(w.limiters) > 0:
+		return w.ask()
+	}
+	return w.hold(lock)
+}
+
+// acquires begins an attempt, unless nothing begins any more.
+func (c *client) acquires(h history.Hold) (op history.Op, ok bool) {
+	c.beginning.RLock()
+	defer c.beginning.RUnlock()
+	if c.drain {
+		return op, false
+	}
+	return c.log.Acquires(h), true
+}
+
+// hold waits for a lock and holds it for a while.
+func (w *worker) hold(h history.Hold) bool {
+	var options []baton.Option
+	switch h.Mode {
+	case history.Shared:
+		options = append(options, baton.Shared())
+	case history.Permits:
+		options = append(options, baton.Permits(int(h.Weight), int(h.Of)))
+	}
+	until := w.howLong() // drawn whatever comes, for the sake of the seed
+	ctx, cancel := w.waiting, context.CancelFunc(func() {})
+	if w.rng.IntN(10) == 0 && !w.calmSeen { // not all are patient
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(w.rng.Int64N(int64(w.TTL))))
+	}
+	defer cancel()
+
+	attempt := w.locks.TryLock
+	if h.Waits {
+		attempt = w.locks.Lock
+	}
+	op, ok := w.acquires(h)
+	if !ok {
+		return false
+	}
+	lease, err := attempt(ctx, h.Key, options...)
+	if err != nil {
+		w.log.Acquired(op, failed(err, h.Waits), 0, err)
+		if !errors.Is(err, baton.ErrHeld) {
+			w.pause(20 * time.Millisecond) // a store that is down is not asked all the time
+		}
+		return true
+	}
+	w.log.Acquired(op, history.Granted, lease.Token(), nil)
+	w.holds(1)
+	defer w.holds(-1)
+	if !w.believe(op, h, lease, until) {
+		_ = lease.Unlock() // says that it was lost
+		return true
+	}
+	w.log.Releases(op)
+	err = lease.Unlock()
+	w.log.Released(op, released(err), err)
+	return true
+}
+
+func released(err error) history.Result {
+	switch {
+	case err == nil:
+		return history.Granted
+	case errors.Is(err, baton.ErrLost):
+		return history.Refused
+	}
+	return history.Unknown
+}
+
+// believe holds a lease for so long, and looks at it, and writes, all the
+// time. It reports whether the lease is still there.
+func (w *worker) believe(op history.Op, h history.Hold, lease *baton.Lease, hold time.Duration) bool {
+	writes := h.Mode == history.Exclusive // tokens of readers pass each other
+	for end := time.Now().Add(hold); ; {
+		// The clock first: the belief lasted at least until then.
+		at := history.Now()
+		if err := lease.Err(); err != nil {
+			w.log.Loses(op, err)
+			return false
+		}
+		w.log.Believes(op, at)
+		if writes {
+			if w.stopNext.CompareAndSwap(true, false) {
+				w.stopHere()
+			}
+			w.write(history.Write{Op: op, Key: h.Key, Token: lease.Token()})
+		}
+		left := time.Until(end)
+		if left <= 0 || w.calm.Load() && hold > brief {
+			return true
+		}
+		w.pause(min(left, 5*time.Millisecond+time.Duration(w.rng.Int64N(int64(15*time.Millisecond)))))
+	}
+}
+
+func (w *worker) write(x history.Write) {
+	if w.register == nil {
+		w.register = &registrar{path: w.Register}
+	}
+	if err := w.register.write(x); err != nil {
+		w.say(sayFailed, "write to the register: "+err.Error())
+	}
+}
+
+func (w *worker) ask() bool {
+	i := w.rng.IntN(len(w.limiters))
+	key, n := limitKey(w.Prefix, i), 1+w.rng.Int64N(3)
+	ctx, cancel := context.WithTimeout(w.waiting, w.TTL)
+	defer cancel()
+	w.beginning.RLock()
+	if w.drain {
+		w.beginning.RUnlock()
+		return false
+	}
+	op := w.log.Asks(key, n)
+	w.beginning.RUnlock()
+	r, err := w.limiters[i].AllowN(ctx, key, n)
+	result := history.Refused
+	switch {
+	case errors.Is(err, baton.ErrUnavailable) && !errors.Is(err, baton.ErrUnknown):
+		result = history.Failed
+	case err != nil:
+		result = history.Unknown
+	case r.OK:
+		result = history.Granted
+	}
+	w.log.Decided(op, result, r.Remaining, err)
+	if err != nil {
+		w.pause(20 * time.Millisecond)
+	}
+	return true
+}
+
+// count takes all that there is of every key with permits, one by one, and
+// then one more.
+func (c *client) count() {
+	defer c.say(sayCounted, "")
+	if !c.traits.Permits {
+		return
+	}
+	for i, of := range c.Permits {
+		h := history.Hold{Key: permitKey(c.Prefix, i), Mode: history.Permits, Weight: 1, Of: of, Waits: true}
+		all := make(map[history.Op]*baton.Lease)
+		look := func() {
+			for op, lease := range all {
+				at := history.Now()
+				if err := lease.Err(); err != nil {
+					c.log.Loses(op, err)
+					delete(all, op)
+				} else {
+					c.log.Believes(op, at)
+				}
+			}
+		}
+		for range of {
+			op := c.log.Acquires(h)
+			lease, err := c.locks.Lock(c.waiting, h.Key, baton.Permits(1, int(of)))
+			if err != nil {
+				c.log.Acquired(op, failed(err, true), 0, err)
+				break
+			}
+			c.log.Acquired(op, history.Granted, lease.Token(), nil)
+			all[op] = lease
+			look()
+		}
+		look()
+		h.Waits = false
+		op := c.log.Acquires(h)
+		lease, err := c.locks.TryLock(c.waiting, h.Key, baton.Permits(1, int(of)))
+		if err != nil {
+			c.log.Acquired(op, failed(err, false), 0, err)
+		} else {
+			c.log.Acquired(op, history.Granted, lease.Token(), nil)
+			all[op] = lease
+		}
+		look()
+		for op, lease := range all {
+			c.log.Releases(op)
+			err := lease.Unlock()
+			c.log.Released(op, released(err), err)
+		}
+	}
+}
+
+// brief is how long a lock is held in the calm.
+const brief = 5 * time.Millisecond
+
+// howLong draws how long a lock is held: mostly for a moment, so that much
+// happens, and sometimes for longer than the TTL.
+func (w *worker) howLong() time.Duration {
+	kind, d := w.rng.IntN(20), w.rng.Float64()
+	switch {
+	case w.calmSeen:
+		return time.Duration(d * float64(brief))
+	case kind < 12:
+		return time.Duration(d * float64(20*time.Millisecond))
+	case kind < 17:
+		return time.Duration(d * float64(w.TTL) / 4)
+	}
+	return time.Duration(d * float64(w.TTL) * 3 / 2)
+}
+
+// think draws how long a goroutine does nothing between two operations.
+func (w *worker) think() time.Duration {
+	kind, d := w.rng.IntN(4), w.rng.Float64()
+	if kind > 0 {
+		return time.Duration(d * float64(5*time.Millisecond))
+	}
+	return time.Duration(d * float64(60*time.Millisecond))
+}
+
+func (w *worker) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-w.waiting.Done():
+	}
+}

@@ -79,6 +79,7 @@ const (
 	TogetherInTurn   Bug = "grants several one after the other, for all to see"
 	TogetherOnce     Bug = "refuses a repeat for several because they are held"
 	TogetherMisnames Bug = "names the first key when another one is in the way"
+	TogetherForgets  Bug = "refuses a repeat for several and keeps what it had"
 
 	// Batches, keys, requests, contexts.
 	BatchStops       Bug = "one bad key ends the batch"
@@ -171,6 +172,7 @@ var CaughtBy = map[Bug]string{
 	TogetherInTurn:   "several at once, wanted by many",
 	TogetherOnce:     "a repeated request for several finds itself",
 	TogetherMisnames: "several or none",
+	TogetherForgets:  "a repeat for several that is refused leaves nothing",
 
 	BatchStops:       "one bad key does not spoil a batch",
 	BatchOfHundred:   "a large batch",

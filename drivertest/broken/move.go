@@ -28,9 +28,9 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 			continue
 		}
 		s.others()
-		for _, granted := range r[:i] {
-			if s.bug != TogetherInPart {
-				_ = s.Release(ctx, granted.Claim)
+		for n, other := range r {
+			if s.bug != TogetherInPart && (n < i || s.bug != TogetherForgets) {
+				_ = s.Release(ctx, other.Claim)
 			}
 		}
 		if held, ok := errors.AsType[*driver.HeldError](err); ok && s.bug == TogetherMisnames {

@@ -51,11 +51,12 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if err == nil {
 		return grants, nil
 	}
-	for _, q := range r[:done-1] { // granted just now, before anybody could look
+	for _, q := range r { // also what an earlier attempt with these IDs has got
 		sh := s.shard(q.Key)
-		st := sh.keys[q.Key]
-		_ = st.Release(now, q.Claim)
-		wake = append(wake, sh.settle(q.Key, st, now)...)
+		if st := sh.keys[q.Key]; st != nil && st.Renew(now, q.Claim, q.TTL).State == driver.Held {
+			_ = st.Release(now, q.Claim)
+			wake = append(wake, sh.settle(q.Key, st, now)...)
+		}
 	}
 	return nil, err
 }

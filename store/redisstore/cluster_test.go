@@ -65,6 +65,32 @@ func TestSlotMoves(t *testing.T) {
 			}
 		}
 	})
+	together := 0
+	load.Go(func() {
+		for ctx.Err() == nil {
+			r := several("passer-by", tagged+"one", tagged+"two", tagged+"three")
+			grants, err := s.AcquireAll(ctx, r)
+			if !passing(err) {
+				t.Errorf("acquire several while the slot moves: %v", err)
+				return
+			}
+			for i, g := range grants {
+				c := r[i].Claim
+				c.Ticket = g.Ticket
+				for {
+					err := s.Release(ctx, c)
+					if err == nil || ctx.Err() != nil {
+						break
+					}
+					if !passing(err) {
+						t.Errorf("release one of several while the slot moves: %v", err)
+						return
+					}
+				}
+			}
+			together += len(grants)
+		}
+	})
 	for range 10 {
 		move(t, at, from, to)
 		agree(t, cluster)
@@ -83,6 +109,9 @@ func TestSlotMoves(t *testing.T) {
 	stop()
 	load.Wait()
 	mustRelease(t, s, holder)
+	if together == 0 {
+		t.Error("several were never acquired")
+	}
 }
 
 // owners finds the server of a slot, and another one. After earlier moves the

@@ -57,6 +57,13 @@
 // that most grants seed their slot's counter, which costs four calls more on
 // the server and no round trip.
 //
+// # Several locks
+//
+// AcquireAll is one script for all locks, and so is LockAll as long as all are
+// free. In Cluster they have to lie on one slot: give their keys a common tag in
+// braces, as in {user1}.cart and {user1}.purse, or the store a prefix with one.
+// Locks of several slots are locked one after the other.
+//
 // # What Redis does not promise
 //
 // Replication is asynchronous. A fail-over may forget a lock that is held, and

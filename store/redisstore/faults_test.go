@@ -319,9 +319,13 @@ func TestRefusalsHaveNoEffect(t *testing.T) {
 		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) {
 			t.Errorf("%s: %v, want driver.ErrUnavailable", what, err)
 		}
-		if l.do("EXISTS", l.key) != "0" {
-			t.Errorf("%s: and yet the lock was taken", what)
-			l.do("DEL", l.key)
+		_, err = s.AcquireAll(t.Context(), several("a", l.key, "another"))
+		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("%s, several: %v, want driver.ErrUnavailable", what, err)
+		}
+		if l.do("EXISTS", l.key, "another") != "0" {
+			t.Errorf("%s: and yet a lock was taken", what)
+			l.do("DEL", l.key, "another")
 		}
 	}
 	c, _ := take(t, s, claimOf(l.key, "a"), time.Minute, false) // the script is known

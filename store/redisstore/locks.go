@@ -130,15 +130,28 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 	case 2:
 		s.busy.add(n.lock)
 		return s.waiting(a), nil
-	case 3:
-		s.busy.add(n.lock)
-		return driver.Grant{}, s.heldError(r.Key, a)
-	case 4:
-		return driver.Grant{}, &driver.CapacityError{Key: r.Key, InUse: capacityOf(text(a[1])), Asked: r.Capacity}
-	case 5:
-		return driver.Grant{}, notLock(r.Key, text(a[1]))
+	}
+	if err := s.refused(n, r, a); err != nil {
+		return driver.Grant{}, err
 	}
 	return driver.Grant{}, strange(enterScript, answer)
+}
+
+// refused reads an answer of refuse.lua, nil if a is none.
+func (s *Store) refused(n lockNames, r driver.Request, a []any) error {
+	if len(a) < 2 {
+		return nil
+	}
+	switch number(a[0]) {
+	case 3:
+		s.busy.add(n.lock)
+		return s.heldError(r.Key, a)
+	case 4:
+		return &driver.CapacityError{Key: r.Key, InUse: capacityOf(text(a[1])), Asked: r.Capacity}
+	case 5:
+		return notLock(r.Key, text(a[1]))
+	}
+	return nil
 }
 
 func strange(script *wire.Script, answer any) error {

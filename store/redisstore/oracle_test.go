@@ -24,14 +24,18 @@ func TestScriptsAgainstTheOracle(t *testing.T) {
 	}
 }
 
-// history plays one random history on a key of its own.
+// history plays one random history on two keys of its own.
 func (l *lab) history(seed uint64) bool {
 	random := rand.New(rand.NewPCG(seed, 15))
-	key := fmt.Sprint("history ", seed)
+	first := fmt.Sprint("history ", seed)
 	if seed%5 == 0 {
-		key += "}{" // names of another form
+		first += "}{" // names of another form
 	}
-	oracle := lockstate.New(key, new(lockstate.Counter))
+	keys := []string{first, first + ", less busy"}
+	oracles := map[string]*lockstate.State{}
+	for _, key := range keys {
+		oracles[key] = lockstate.New(key, new(lockstate.Counter))
+	}
 	ctx := l.Context()
 	begin := time.Now()
 	var steps []string
@@ -52,9 +56,18 @@ func (l *lab) history(seed uint64) bool {
 		if len(actors) > 0 {
 			a = actors[random.IntN(len(actors))]
 		}
+		key := first
+		if a != nil {
+			key = a.Key
+		}
+		oracle := oracles[key]
 		var did, got, want string
-		switch n := random.IntN(20); {
+		switch n := random.IntN(22); {
 		case n < 8 || a == nil:
+			if key = first; random.IntN(4) == 0 {
+				key = keys[1]
+			}
+			oracle = oracles[key]
 			kind := kinds[random.IntN(len(kinds))]
 			a = &actor{claimOf(key, fmt.Sprint("actor ", step))}
 			a.Weight, a.Capacity = kind[0], kind[1]
@@ -103,6 +116,23 @@ func (l *lab) history(seed uint64) bool {
 			if err == nil {
 				a.Weight, a.Ticket = 1, g.Ticket
 			}
+		case n >= 20:
+			var r []driver.Request
+			for _, i := range random.Perm(len(keys)) {
+				kind := kinds[random.IntN(len(kinds))]
+				c := claimOf(keys[i], fmt.Sprint("actor ", step))
+				c.Weight, c.Capacity = kind[0], kind[1]
+				r = append(r, driver.Request{Claim: c, TTL: time.Minute, Retry: random.IntN(4) == 0})
+			}
+			did = fmt.Sprintf("%s acquires %s and %s", r[0].Owner, asked(r[0].Claim), asked(r[1].Claim))
+			grants, err := s.AcquireAll(ctx, r)
+			got, want = outcome(driver.Grant{}, err), outcome(driver.Grant{}, together(oracles, r))
+			if err == nil {
+				for i, g := range grants {
+					r[i].Ticket = g.Ticket
+					actors = append(actors, &actor{r[i].Claim})
+				}
+			}
 		default:
 			if random.IntN(3) > 0 {
 				continue
@@ -110,14 +140,16 @@ func (l *lab) history(seed uint64) bool {
 			n, err := s.Break(ctx, key)
 			did = "break"
 			got, want = fmt.Sprint(n, err), fmt.Sprint(oracle.Break(0), nil)
-			actors = slices.DeleteFunc(actors, func(b *actor) bool { return oracle.Renew(0, b.Claim, time.Minute).State == driver.Lost })
+			actors = slices.DeleteFunc(actors, func(b *actor) bool { return b.Key == key && oracle.Renew(0, b.Claim, time.Minute).State == driver.Lost })
 		}
-		info, err := s.Inspect(ctx, key)
-		if err != nil {
-			l.Errorf("inspect: %v", err)
+		for _, key := range keys {
+			info, err := s.Inspect(ctx, key)
+			if err != nil {
+				l.Errorf("inspect: %v", err)
+			}
+			got += "; " + who(info)
+			want += "; " + who(oracles[key].Inspect(0))
 		}
-		got += "; " + who(info)
-		want += "; " + who(oracle.Inspect(0))
 		steps = append(steps, did)
 		if got != want {
 			l.Errorf("history %d:\n%s\nthe store:  %s\nthe oracle: %s", seed, strings.Join(steps, "\n"), got, want)
@@ -125,6 +157,19 @@ func (l *lab) history(seed uint64) bool {
 		}
 	}
 	return true
+}
+
+// together has the oracles grant all or none.
+func together(oracles map[string]*lockstate.State, r []driver.Request) error {
+	for i, q := range r {
+		if _, err := oracles[q.Key].Acquire(0, q); err != nil {
+			for _, granted := range r[:i] {
+				_ = oracles[granted.Key].Release(0, granted.Claim)
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 func asked(c driver.Claim) string { return want(c) }

@@ -18,7 +18,7 @@ import (
 
 // Store keeps locks, rate limits and records of operations in Redis. It implements
 // driver.Store, driver.Limits, driver.Records, driver.Watcher, driver.Inspector, driver.Downgrader, driver.Mover,
-// driver.Examiner, driver.Clock and driver.Member. Use New or Open.
+// driver.Together, driver.Examiner, driver.Clock and driver.Member. Use New or Open.
 type Store struct {
 	client   wire.Client
 	owned    bool // the client is ours to close
@@ -44,6 +44,7 @@ var (
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Mover      = (*Store)(nil)
+	_ driver.Together   = (*Store)(nil)
 	_ driver.Member     = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 	_ driver.Clock      = (*Store)(nil)

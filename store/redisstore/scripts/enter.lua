@@ -21,13 +21,10 @@ if token then
 end
 
 local state, v = settle(k)
-if state == 'other' then
-	local t = call('TYPE', k.L)
-	return {5, type(t) == 'table' and t.ok or t}
-end
 local left = call('PTTL', k.L)
-if left == -1 then
-	return {5, 'string'}
+local odd = stranger(k, state, left)
+if odd then
+	return odd
 end
 
 local place, ticket
@@ -60,20 +57,8 @@ if fits(state, v, want) and call('EXISTS', k.q) == 0 then
 	end
 	return {1, token}
 end
-if state == 'shared' and want ~= 'x' then
-	local _, _, kind = parse(want)
-	if sub(v, 1, #kind) ~= kind then
-		return {4, v}
-	end
-end
-
-if ARGV[7] ~= 'q' then
-	local info = ''
-	if state == 'shared' then
-		local holder = call('ZRANGE', k.s, -1, -1)[1]
-		info = holder and call('HGET', k.i, holder) or ''
-	end
-	return {3, v or '', left, call('LLEN', k.q), info}
+if ARGV[7] ~= 'q' or differs(state, v, want) then
+	return refusal(k, state, v, want, left)
 end
 
 ticket = now(k)

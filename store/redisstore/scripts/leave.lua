@@ -6,20 +6,9 @@
 
 local k = {L = KEYS[1], T = KEYS[2], H = KEYS[3], q = KEYS[4], w = KEYS[5], s = KEYS[6], i = KEYS[7]}
 local id = ARGV[1]
-local own = 'b1:' .. id .. ':'
 
-local state, v = settle(k)
-local ended = 0
-if state == 'whole' and sub(v, 1, #own) == own then
-	call('DEL', k.L)
-	ended = 1
-elseif state == 'shared' and call('ZSCORE', k.s, id) then
-	local held = call('HGET', k.i, id)
-	call('ZREM', k.s, id)
-	call('HDEL', k.i, id)
-	less(k, v, held and parse(string.match(held, '^[^\t]+')) or 1)
-	ended = 1
-elseif ARGV[2] ~= 'h' then
+local ended = drop(k, id, settle(k)) and 1 or 0
+if ended == 0 and ARGV[2] ~= 'h' then
 	local place = find(k, id, ARGV[3])
 	if place then
 		call('LREM', k.q, 1, place)

@@ -59,6 +59,44 @@ func TestOrder(t *testing.T) {
 	})
 }
 
+// A call about several locks keeps its place among the calls about each of them,
+// and not by its first key.
+func TestOrderOfSeveral(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		about := func(locks ...string) Call { return Call{Keys: []string{"counter"}, Locks: locks} }
+		for _, c := range []struct {
+			abandoned, after Call
+			waits            bool
+		}{
+			{about("a", "b"), Call{Keys: []string{"a"}}, true},
+			{about("a", "b"), Call{Keys: []string{"b"}}, true},
+			{about("a", "b"), about("c", "b"), true},
+			{Call{Keys: []string{"b"}}, about("a", "b"), true},
+			{about("a", "b"), about("c", "d"), false},
+			{about("a", "b"), Call{Keys: []string{"counter"}}, false},
+		} {
+			var o Order
+			end := make(chan struct{})
+			ctx, cancel := context.WithCancel(t.Context())
+			go o.Run(ctx, c.abandoned, func() Result { <-end; return Result{} })
+			synctest.Wait()
+			cancel()
+			synctest.Wait()
+			sent := false
+			go o.Run(t.Context(), c.after, func() Result { sent = true; return Result{} })
+			synctest.Wait()
+			if sent == c.waits {
+				t.Errorf("%v after %v: sent at once is %v", c.after, c.abandoned, sent)
+			}
+			close(end)
+			synctest.Wait()
+			if !sent || len(o.late) != 0 {
+				t.Errorf("%v after %v has ended: sent is %v, %d locks are remembered", c.after, c.abandoned, sent, len(o.late))
+			}
+		}
+	})
+}
+
 // A context that cannot end costs nothing, and one that has ended sends nothing.
 func TestOrderAlone(t *testing.T) {
 	var o Order

@@ -29,6 +29,17 @@ type Call struct {
 	Args   []string
 	Full   bool // send the text: the server does not know the digest
 	Loose  bool // it may overtake others, and they it
+
+	// Locks are the keys by which it keeps its place among others; nil: the
+	// first of Keys.
+	Locks []string
+}
+
+func (c Call) locks() []string {
+	if c.Locks == nil {
+		return c.Keys[:1]
+	}
+	return c.Locks
 }
 
 // A Result is the answer to one of several calls or commands.
@@ -45,8 +56,8 @@ type Result struct {
 // MOVED or ASK, as these had no effect.
 type Client interface {
 	// Run runs one script, unless it is Loose after every earlier call of Run
-	// with the same first key that is not, also after one that was abandoned
-	// when its context ended.
+	// with one of the same Locks that is not, also after one that was
+	// abandoned when its context ended.
 	Run(ctx context.Context, c Call) (any, error)
 
 	// RunAll runs scripts independently of each other, pipelined where

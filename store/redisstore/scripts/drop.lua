@@ -1,0 +1,16 @@
+-- drop ends what id holds, if it holds, which it answers. state and v are what
+-- settle says. Who calls it hands over.
+local function drop(k, id, state, v)
+	local own = 'b1:' .. id .. ':'
+	if state == 'whole' and sub(v, 1, #own) == own then
+		call('DEL', k.L)
+		return true
+	elseif state == 'shared' and call('ZSCORE', k.s, id) then
+		local held = call('HGET', k.i, id)
+		call('ZREM', k.s, id)
+		call('HDEL', k.i, id)
+		less(k, v, held and parse(string.match(held, '^[^\t]+')) or 1)
+		return true
+	end
+end
+

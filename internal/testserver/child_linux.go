@@ -1,6 +1,13 @@
 package testserver
 
-import "syscall"
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
 
 // diesWithParent says that a child ends when its parent does, even if that one
 // is killed.
@@ -20,3 +27,26 @@ func leaveIPC() { _ = syscall.Unshare(syscall.CLONE_NEWIPC) }
 
 // removerAttr keeps Ctrl-C from what has to outlive us.
 func removerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+// childrenOf returns the processes that a process has started.
+func childrenOf(pid int) (children []*os.Process) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is right
+	for _, file := range stats {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended
+		}
+		// The name, in parentheses, may contain anything.
+		_, rest, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ")
+		var state string
+		var parent int
+		if _, err := fmt.Sscan(rest, &state, &parent); err != nil || parent != pid {
+			continue
+		}
+		own, _ := strconv.Atoi(filepath.Base(filepath.Dir(file))) // it matched the pattern
+		if p, err := os.FindProcess(own); err == nil {
+			children = append(children, p)
+		}
+	}
+	return children
+}

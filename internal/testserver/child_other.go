@@ -2,7 +2,10 @@
 
 package testserver
 
-import "syscall"
+import (
+	"os"
+	"syscall"
+)
 
 const diesWithParent = false
 
@@ -11,3 +14,6 @@ func childAttr() *syscall.SysProcAttr { return nil }
 func leaveIPC() {}
 
 func removerAttr() *syscall.SysProcAttr { return nil }
+
+// childrenOf returns nothing: there is no /proc.
+func childrenOf(int) []*os.Process { return nil }

@@ -19,22 +19,32 @@ type Clock struct {
 // not installed, or fails it if BATON_REQUIRE_SERVERS is 1.
 func NewClock(t TB) *Clock {
 	t.Helper()
-	libs, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1") // the pattern is right
-	if len(libs) == 0 {
+	lib := faketime()
+	if lib == "" {
 		missing(t, "libfaketime", "install the package libfaketime")
 		return nil
 	}
 	dir := freshDir(t)
 	// PostgreSQL does not run as root, and has to read it.
-	for _, d := range []string{filepath.Dir(dir), dir} {
-		if err := os.Chmod(d, 0o711); err != nil {
-			t.Fatalf("make a clock: %v", err)
-		}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatalf("make a clock: %v", err)
 	}
-	c := &Clock{t: t, file: filepath.Join(dir, "offset")}
+	return newClock(t, lib, filepath.Join(dir, "offset"))
+}
+
+func newClock(t TB, lib, file string) *Clock {
+	t.Helper()
+	root, err := rootDir()
+	if err == nil {
+		err = os.Chmod(root.path, 0o711) // for PostgreSQL
+	}
+	if err != nil {
+		t.Fatalf("make a clock: %v", err)
+	}
+	c := &Clock{t: t, file: file}
 	c.env = []string{
 		// With another malloc than that of libc it waits for itself.
-		"LD_PRELOAD=" + libs[0] + ":libc.so.6", "FAKETIME_TIMESTAMP_FILE=" + c.file, "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1",
+		"LD_PRELOAD=" + lib + ":libc.so.6", "FAKETIME_TIMESTAMP_FILE=" + c.file, "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1",
 	}
 	c.Set(0)
 	return c
@@ -43,13 +53,17 @@ func NewClock(t TB) *Clock {
 // Set sets the clock of all its servers, at once.
 func (c *Clock) Set(offset time.Duration) {
 	c.t.Helper()
+	if err := c.set(offset); err != nil {
+		c.t.Fatalf("set a clock: %v", err)
+	}
+}
+
+func (c *Clock) set(offset time.Duration) error {
 	next := c.file + ".next"
 	if err := os.WriteFile(next, fmt.Appendf(nil, "%+.6f\n", offset.Seconds()), 0o644); err != nil {
-		c.t.Fatalf("set a clock: %v", err)
+		return err
 	}
-	if err := os.Rename(next, c.file); err != nil {
-		c.t.Fatalf("set a clock: %v", err)
-	}
+	return os.Rename(next, c.file)
 }
 
 // Redis is the function of that name, for a server that has this clock.

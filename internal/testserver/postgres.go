@@ -64,12 +64,56 @@ func (c *counter) next() int64 {
 	return c.n
 }
 
+// Kill ends the server with SIGKILL, and the processes that serve its
+// connections with it: they would go on for a moment otherwise.
+func (s *PostgresServer) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.each(freeze) // so that it starts no more of them
+	s.each((*os.Process).Kill)
+	s.kill()
+}
+
+// Stop freezes the server, and the processes that serve its connections.
+func (s *PostgresServer) Stop() {
+	s.Process.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.each(freeze)
+}
+
+// Cont lets a frozen server go on.
+func (s *PostgresServer) Cont() {
+	s.mu.Lock()
+	s.each(thaw)
+	s.mu.Unlock()
+	s.Process.Cont()
+}
+
+// each sends a signal to the server, if it runs, and to its children. s.mu is
+// held.
+func (s *PostgresServer) each(send func(*os.Process) error) {
+	if s.cmd == nil {
+		return
+	}
+	select {
+	case <-s.done:
+		return // and so will they be
+	default:
+	}
+	all := childrenOf(s.cmd.Process.Pid)
+	_ = send(s.cmd.Process) // both fail only if it has ended already
+	for _, p := range all {
+		_ = send(p)
+	}
+}
+
 // Restart ends the server as Kill does and starts it again: the same port, the
 // same directory, the same arguments.
 func (s *PostgresServer) Restart() {
 	s.t.Helper()
 	s.Kill()
-	// Its children notice that it is gone a little later.
+	// A child that Kill has missed notices that it is gone a little later.
 	for deadline := time.Now().Add(startTimeout); ; time.Sleep(20 * time.Millisecond) {
 		err := s.start()
 		if err == nil {
@@ -240,8 +284,8 @@ func postgres(t TB, env, args []string) *PostgresServer {
 // until the machine has no room for more: then no server starts.
 func (s *PostgresServer) end() {
 	s.mu.Lock()
-	_ = thaw(s.cmd.Process) // both fail only if it has ended already
-	_ = s.cmd.Process.Signal(syscall.SIGQUIT)
+	s.each(thaw)
+	_ = s.cmd.Process.Signal(syscall.SIGQUIT) // fails only if it has ended already
 	done := s.done
 	s.mu.Unlock()
 	select {

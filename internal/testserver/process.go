@@ -49,6 +49,9 @@ func (p *Process) start() error {
 
 	cmd := exec.Command(p.path, p.args...)
 	cmd.Dir, cmd.Env = p.dir, append(os.Environ(), p.env...)
+	if m := p.Machine(); m != nil && m.clock != nil {
+		cmd.Env = append(cmd.Env, m.clock.env...)
+	}
 	cmd.Stdout, cmd.Stderr = log, log
 	if cmd.SysProcAttr = p.attr; p.attr == nil {
 		cmd.SysProcAttr = childAttr()
@@ -181,6 +184,9 @@ func freshDir(t TB) string {
 		t.Fatalf("make a directory for a server: %v", err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // else it goes with the root
+	if s, ok := t.(*Site); ok {
+		s.settle(dir)
+	}
 	return dir
 }
 
@@ -202,7 +208,7 @@ var rootDir = sync.OnceValues(func() (root, error) {
 		return root{}, err
 	}
 	defer r.Close()
-	remover := exec.Command("sh", "-c", `read -r _; rm -rf "$1"`, "sh", path)
+	remover := exec.Command("sh", "-c", `read -r _; umount -l "$1"/* 2>/dev/null; rm -rf "$1"`, "sh", path)
 	remover.Stdin = r
 	remover.SysProcAttr = removerAttr()
 	_ = remover.Start() // without a shell the directory stays

@@ -46,6 +46,9 @@ func require(t TB, binary, install string) string {
 // missing skips the test, or fails it, and says what would mend that.
 func missing(t TB, binary, mend string) {
 	t.Helper()
+	if s, ok := t.(*Site); ok {
+		s.Fatalf("%s is not installed: %s", binary, mend)
+	}
 	if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
 		t.Fatalf("%s is not installed, and BATON_REQUIRE_SERVERS=1: %s", binary, mend)
 	}

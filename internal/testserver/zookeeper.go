@@ -47,6 +47,9 @@ func NeedJar(t TB, file, install string) {
 	if _, err := os.Stat(file); err == nil {
 		return
 	}
+	if s, ok := t.(*Site); ok {
+		s.Fatalf("%s is not there: install the package %s", file, install)
+	}
 	if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
 		t.Fatalf("%s is not there, and BATON_REQUIRE_SERVERS=1: install the package %s", file, install)
 	}

@@ -3,19 +3,25 @@
 package deploy
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
 )
+
+// MaxTTL is the longest TTL that the deployments are made for.
+const MaxTTL = 3 * time.Second
 
 // A Server can be broken as a machine breaks. It starts again with what it has
 // kept on its disk.
 type Server interface {
 	Pid() int
-	Kill()
-	Stop()
-	Cont()
-	Restart()
+	Kill()          // a crash
+	Stop() error    // it hangs: nothing is closed, and nobody answers
+	Cont() error    // it goes on
+	Restart() error // ends it as Kill does, and returns when it serves again
 }
 
 // A Deployment is the servers of one store. Its methods are safe for concurrent
@@ -26,15 +32,101 @@ type Deployment struct {
 
 	// URL is what a client opens, with its own proxies before every server.
 	URL func(client int) string
-	// Proxies are those of one client, in the order of Servers.
+	// Proxies are those of one client, in the order of Servers. There are none
+	// where the client talks to no server.
 	Proxies func(client int) []*faultproxy.Proxy
 
-	// Of these, nil is what the kind does not have.
-	Leader   func() (server int, err error)        // who leads just now
-	Isolate  func(server int, on bool) error       // cut it from the other servers, and back
-	SetClock func(offset time.Duration)            // of all servers, at once
-	Wipe     func(prefix string) error             // an administrator deletes the locks
-	Scripts  func() error                          // forget the scripts that clients have loaded
-	FillDisk func() (free func() error, err error) // until there is no room
-	Keys     func(prefix string) (int, error)      // how much is kept, for leaks
+	// Keys counts what is kept, for leaks.
+	Keys func() (int, error)
+	// Wipe is an administrator who deletes the locks, or everything.
+	Wipe func(everything bool) error
+	// Snapshot keeps what the servers have on their disks. They crash for it, and
+	// once more for restore, which puts it back and may be called once.
+	Snapshot func() (restore func() error, err error)
+
+	// Of these, nil is what the kind does not have, or this machine.
+	Leader   func() (server int, err error)                  // who leads just now
+	Elect    func(on bool) error                             // whether another takes over as soon as the leader is not heard of; nil if always
+	Isolate  func(server int, on bool) error                 // cut it from the other servers, and back
+	Shift    func(server int, by time.Duration) error        // its wall clock jumps
+	FillDisk func(server int) (free func() error, err error) // until there is no room
+	Scripts  func() error                                    // forget the scripts that clients have loaded
+	Deafen   func() error                                    // end whatever wakes those who wait
+	Reshape  func(server int) (back func() error, err error) // move its data to the others, or end its membership
+
+	site *testserver.Site
+}
+
+// Close ends the servers. It may be called again.
+func (d *Deployment) Close() { d.site.Close() }
+
+// A Kind is a store with its servers.
+type Kind struct {
+	Name string // as in "--local NAME"
+	Does string // one line for people
+	// Bound is how long, beside the TTL, a waiter may wait when nothing is broken
+	// any more.
+	Bound time.Duration
+
+	need func(testserver.TB)
+	open func(*builder)
+}
+
+// Kinds are all there are.
+var Kinds = []Kind{
+	{"redis", "a Redis that writes everything to its disk", 2 * time.Second, testserver.NeedRedis, (*builder).redis},
+	{"redis-nopersist", "a Redis that forgets everything when it restarts", 2 * time.Second, testserver.NeedRedis, (*builder).redisForgetful},
+	{"redlock5", "five Redis that know nothing of each other", 3 * time.Second, testserver.NeedRedis, (*builder).redlock},
+	{"mariadb", "a MariaDB", 2 * time.Second, testserver.NeedMariaDB, (*builder).mariadb},
+	{"postgres", "a PostgreSQL", 2 * time.Second, testserver.NeedPostgres, (*builder).postgres},
+	{"zookeeper3", "three ZooKeepers", zkSession + 2*time.Second, testserver.NeedZooKeeper, (*builder).zookeeper},
+	{"etcd", "an etcd", 2 * time.Second, testserver.NeedEtcd, (*builder).etcd},
+	{"etcd3", "three etcds", 3 * time.Second, testserver.NeedEtcd, (*builder).etcd3},
+	{"sqlite", "a file", time.Second, nil, (*builder).sqlite},
+	{"memory", "the memory of one client", time.Second, nil, (*builder).memory},
+}
+
+// Find returns the kind of that name.
+func Find(name string) (Kind, error) {
+	var names []string
+	for _, k := range Kinds {
+		if k.Name == name {
+			return k, nil
+		}
+		names = append(names, k.Name)
+	}
+	return Kind{}, fmt.Errorf("there is no kind of store %q, only %s", name, strings.Join(names, ", "))
+}
+
+// Open starts the servers of a kind, and proxies for so many clients, which
+// count from 0. A server that is not installed is an error that says what to
+// install.
+func Open(kind string, clients int) (*Deployment, error) {
+	k, err := Find(kind)
+	if err != nil {
+		return nil, err
+	}
+	site := new(testserver.Site)
+	d := &Deployment{Kind: kind, site: site, Proxies: func(int) []*faultproxy.Proxy { return nil }}
+	err = site.Try(func() { k.open(&builder{Site: site, clients: clients, Deployment: d}) })
+	if err != nil {
+		site.Close()
+		return nil, fmt.Errorf("start %s: %w", kind, err)
+	}
+	return d, nil
+}
+
+// Start is Open for tests, which are skipped if a server is not installed. What
+// it starts ends with the test.
+func Start(tb testserver.TB, kind string, clients int) *Deployment {
+	tb.Helper()
+	if k, err := Find(kind); err == nil && k.need != nil {
+		k.need(tb)
+	}
+	d, err := Open(kind, clients)
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	tb.Cleanup(d.Close)
+	return d
 }

@@ -1,0 +1,161 @@
+package deploy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// A builder makes one Deployment. Its methods end early, by a panic that the
+// site turns into an error, if something does not start.
+type builder struct {
+	*testserver.Site
+	*Deployment
+	clients int
+}
+
+// process is what the servers of testserver have in common.
+type process interface {
+	Pid() int
+	Kill()
+	Stop()
+	Cont()
+	Restart()
+	Machine() *testserver.Machine
+}
+
+// node is a Server.
+type node struct {
+	process
+	site *testserver.Site
+}
+
+func (n *node) Stop() error    { return n.site.Try(n.process.Stop) }
+func (n *node) Cont() error    { return n.site.Try(n.process.Cont) }
+func (n *node) Restart() error { return n.site.Try(n.process.Restart) }
+
+// serve has the deployment consist of servers, which listen there. url is for a
+// client that finds them, or its proxies of them, at addrs.
+func (b *builder) serve(servers []process, addrs []string, url func(addrs []string) string) {
+	for _, s := range servers {
+		b.Servers = append(b.Servers, &node{s, b.Site})
+	}
+	proxies := make([][]*faultproxy.Proxy, b.clients)
+	for i := range proxies {
+		for _, a := range addrs {
+			proxies[i] = append(proxies[i], faultproxy.New(b.Site, a))
+		}
+		// Where the order of the servers counts, it is by address.
+		slices.SortFunc(proxies[i], func(p, q *faultproxy.Proxy) int { return cmp.Compare(p.Addr, q.Addr) })
+		for j, p := range proxies[i] {
+			p.Retarget(addrs[j])
+		}
+	}
+	b.Proxies = func(client int) []*faultproxy.Proxy { return proxies[client] }
+	b.URL = func(client int) string {
+		var at []string
+		for _, p := range proxies[client] {
+			at = append(at, p.Addr)
+		}
+		return url(at)
+	}
+}
+
+// machine is what a server runs on.
+func (b *builder) machine(server int) *testserver.Machine {
+	return b.Servers[server].(*node).Machine()
+}
+
+// clocks lets the clocks of all servers be set, if this machine can.
+func (b *builder) clocks() {
+	if !b.machine(0).HasClock() {
+		return
+	}
+	var mu sync.Mutex
+	offsets := make([]time.Duration, len(b.Servers))
+	b.Shift = func(server int, by time.Duration) error {
+		mu.Lock()
+		defer mu.Unlock()
+		offsets[server] += by
+		return b.machine(server).SetClock(offsets[server])
+	}
+}
+
+// disks lets the disks of all servers be filled, if this machine can.
+func (b *builder) disks() {
+	if b.machine(0).HasDisk() {
+		b.FillDisk = func(server int) (func() error, error) { return b.machine(server).FillDisk() }
+	}
+}
+
+// snapshots copies the disks of all servers, while they are down.
+func (b *builder) snapshots() {
+	b.Snapshot = func() (restore func() error, err error) {
+		root, err := os.MkdirTemp("", "baton-snapshot-")
+		if err != nil {
+			return nil, err
+		}
+		b.Cleanup(func() { _ = os.RemoveAll(root) })
+		kept := func(i int) string { return filepath.Join(root, fmt.Sprint(i)) }
+		err = b.whileDown(func(i int) error { return copyDir(kept(i), b.machine(i).Dir()) })
+		return func() error {
+			return b.whileDown(func(i int) error { return copyDir(b.machine(i).Dir(), kept(i)) })
+		}, err
+	}
+}
+
+// whileDown kills all servers, calls f for each, and starts them again.
+func (b *builder) whileDown(f func(server int) error) error {
+	for _, s := range b.Servers {
+		s.Kill()
+	}
+	var errs []error
+	for i := range b.Servers {
+		errs = append(errs, f(i))
+	}
+	return errors.Join(append(errs, RestartAll(b.Servers))...)
+}
+
+// RestartAll restarts servers none of which may serve without the others.
+func RestartAll(servers []Server) error {
+	errs := make([]error, len(servers))
+	var wg sync.WaitGroup
+	for i, s := range servers {
+		wg.Go(func() { errs[i] = s.Restart() })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// copyDir makes the directory to contain what from does, and nothing else.
+func copyDir(to, from string) error {
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	if err := emptyDir(to); err != nil { // it may be where a disk is mounted
+		return err
+	}
+	// It keeps owners, too.
+	if out, err := exec.Command("cp", "-a", from+"/.", to).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy %s: %w: %s", from, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+func emptyDir(dir string) error {
+	old, err := os.ReadDir(dir)
+	for _, f := range old {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, f.Name())))
+	}
+	return err
+}

@@ -1,0 +1,78 @@
+package deploy
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/open"
+)
+
+// Two clients of every kind exclude each other, each through proxies of its own.
+func TestKinds(t *testing.T) {
+	for _, k := range Kinds {
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			clients := 2
+			if k.Name == "memory" {
+				clients = 1
+			}
+			d := Start(t, k.Name, clients)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			last := int64(0)
+			for i := range clients {
+				store, err := open.Store(ctx, d.URL(i))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { store.Close() })
+				locks, err := baton.New(store, baton.Config{TTL: MaxTTL})
+				if err != nil {
+					t.Fatal(err)
+				}
+				lease, err := locks.Lock(ctx, "k")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if lease.Token() <= last {
+					t.Errorf("token %d after %d", lease.Token(), last)
+				}
+				last = lease.Token()
+				n, err := d.Keys()
+				if err != nil || n == 0 && k.Name != "memory" {
+					t.Errorf("%d keys, %v, while a lock is held", n, err)
+				}
+				proxies := d.Proxies(i)
+				if len(proxies) != len(d.Servers) {
+					t.Errorf("%d proxies for %d servers", len(proxies), len(d.Servers))
+				}
+				used := false
+				for _, p := range proxies {
+					used = used || p.Conns() > 0
+				}
+				if len(proxies) > 0 && !used {
+					t.Error("no connection goes through the proxies")
+				}
+				if err := lease.Unlock(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func TestOpenSaysWhatIsWrong(t *testing.T) {
+	if _, err := Open("redsi", 1); err == nil || !strings.Contains(err.Error(), `"redsi"`) || !strings.Contains(err.Error(), "redis, ") {
+		t.Errorf("an unknown kind: %v", err)
+	}
+	if _, err := Open("memory", 2); err == nil || !strings.Contains(err.Error(), "one process") {
+		t.Errorf("memory that is shared: %v", err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	if _, err := Open("redis", 1); err == nil || !strings.Contains(err.Error(), "install the package redis-server") {
+		t.Errorf("a server that is not installed: %v", err)
+	}
+}

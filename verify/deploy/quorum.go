@@ -1,0 +1,176 @@
+package deploy
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// zkRoot is below which ZooKeeper's clients put everything.
+const zkRoot = "/verify"
+
+// zkSession is the session of ZooKeeper's clients: a TTL is half of one at most.
+const zkSession = 2 * MaxTTL
+
+func (b *builder) zookeeper() {
+	e := testserver.ZooKeeperEnsemble(b.Site, nil, "tickTime=500")
+	var servers []process
+	for _, n := range e.Nodes {
+		servers = append(servers, n)
+	}
+	b.serve(servers, e.Addrs(), func(a []string) string {
+		return fmt.Sprintf("zk://%s%s?session=%v", strings.Join(a, ","), zkRoot, zkSession)
+	})
+	b.Leader = func() (int, error) {
+		for i, n := range e.Nodes {
+			if mode, err := n.Mode(); err == nil && mode == "leader" {
+				return i, nil
+			}
+		}
+		return 0, errors.New("no ZooKeeper leads")
+	}
+	b.Keys = func() (int, error) {
+		leader, err := b.Leader()
+		if err != nil {
+			return 0, err
+		}
+		text, err := e.Nodes[leader].Ask("srvr")
+		if err != nil {
+			return 0, err
+		}
+		for l := range strings.Lines(text) {
+			if n, ok := strings.CutPrefix(l, "Node count: "); ok {
+				return strconv.Atoi(strings.TrimSpace(n))
+			}
+		}
+		return 0, errors.New("ZooKeeper does not say how many nodes it has")
+	}
+	b.Wipe = func(bool) error {
+		c, events, err := zk.Connect(e.Addrs(), 10*time.Second, zk.WithLogger(quiet{}))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for deadline := time.After(patience); c.State() != zk.StateHasSession; {
+			select {
+			case <-events:
+			case <-deadline:
+				return errors.New("no ZooKeeper answers")
+			}
+		}
+		children, _, err := c.Children(zkRoot)
+		for _, name := range children {
+			err = errors.Join(err, zkDelete(c, zkRoot+"/"+name))
+		}
+		return err
+	}
+	b.clocks()
+	b.disks()
+	b.snapshots()
+}
+
+// zkDelete deletes a node and what is below it, while others make and delete.
+func zkDelete(c *zk.Conn, path string) error {
+	for {
+		children, _, err := c.Children(path)
+		for _, name := range children {
+			if err == nil {
+				err = zkDelete(c, path+"/"+name)
+			}
+		}
+		if err == nil {
+			err = c.Delete(path, -1)
+		}
+		switch {
+		case errors.Is(err, zk.ErrNoNode):
+			return nil
+		case !errors.Is(err, zk.ErrNotEmpty):
+			return err
+		}
+	}
+}
+
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}
+
+func (b *builder) etcd() { b.etcds([]*testserver.EtcdServer{testserver.Etcd(b.Site)}) }
+
+func (b *builder) etcd3() {
+	members := testserver.EtcdThree(b.Site).Members
+	b.etcds(members)
+	b.Leader = func() (int, error) {
+		for i, m := range members {
+			status, err := m.Do("/v3/maintenance/status", nil)
+			if err != nil {
+				continue // it is down
+			}
+			header, _ := status["header"].(map[string]any)
+			if id, _ := status["leader"].(string); id != "" && id == header["member_id"] {
+				return i, nil
+			}
+		}
+		return 0, errors.New("no etcd leads")
+	}
+}
+
+func (b *builder) etcds(members []*testserver.EtcdServer) {
+	var servers []process
+	var addrs []string
+	for _, m := range members {
+		servers, addrs = append(servers, m), append(addrs, m.Addr)
+	}
+	b.serve(servers, addrs, func(a []string) string { return "etcd://" + strings.Join(a, ",") })
+	// do asks the first member that answers.
+	do := func(path string, request map[string]any) (answer map[string]any, err error) {
+		for _, m := range members {
+			if answer, err = m.Do(path, request); err == nil {
+				return answer, nil
+			}
+		}
+		return nil, err
+	}
+	all := func() map[string]any { // from the first byte there can be to no end
+		zero := base64.StdEncoding.EncodeToString([]byte{0})
+		return map[string]any{"key": zero, "range_end": zero}
+	}
+	b.Keys = func() (int, error) {
+		request := all()
+		request["count_only"] = true
+		answer, err := do("/v3/kv/range", request)
+		if err != nil {
+			return 0, err
+		}
+		n, _ := answer["count"].(string)
+		if n == "" { // how it writes 0
+			return 0, nil
+		}
+		return strconv.Atoi(n)
+	}
+	b.Wipe = func(bool) error {
+		_, err := do("/v3/kv/deleterange", all())
+		return err
+	}
+	// Watches of what was compacted end.
+	b.Deafen = func() error {
+		answer, err := do("/v3/kv/range", map[string]any{"key": "AA=="})
+		if err != nil {
+			return err
+		}
+		header, _ := answer["header"].(map[string]any)
+		_, err = do("/v3/kv/compaction", map[string]any{"revision": header["revision"]})
+		if err != nil && strings.Contains(err.Error(), "compacted") {
+			return nil // nothing has changed since
+		}
+		return err
+	}
+	b.disks()
+	b.snapshots()
+}

@@ -1,0 +1,153 @@
+package deploy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+func (b *builder) redis() {
+	b.Clocks = true
+	b.oneRedis(testserver.Redis(b.Site, "--appendonly", "yes", "--appendfsync", "always"))
+	b.disks()
+	b.snapshots()
+}
+
+func (b *builder) redisForgetful() {
+	b.Clocks = true
+	b.oneRedis(testserver.Redis(b.Site))
+}
+
+func (b *builder) oneRedis(s *testserver.RedisServer) {
+	b.serve([]process{s}, []string{s.Addr}, func(a []string) string { return "redis://" + a[0] })
+	b.redisAdmin([]*testserver.RedisServer{s})
+	b.clocks()
+}
+
+// redlock are servers that keep nothing on disk, so that those which were
+// restarted must not vote for a while.
+func (b *builder) redlock() {
+	b.Clocks = true
+	nodes := testserver.RedisNodes(b.Site, 5)
+	var servers []process
+	for _, n := range nodes {
+		servers = append(servers, n)
+	}
+	b.serve(servers, testserver.Addrs(nodes), func(a []string) string {
+		return fmt.Sprintf("redlock://%s?longest-ttl=%v", strings.Join(a, ","), MaxTTL)
+	})
+	b.redisAdmin(nodes)
+	b.clocks()
+	for _, n := range nodes { // until they vote
+		b.await("a server that votes", func() error {
+			up, err := info(n, "server", "uptime_in_seconds")
+			if err != nil {
+				return err
+			}
+			if s, err := strconv.Atoi(up); err != nil || time.Duration(s)*time.Second <= MaxTTL {
+				return fmt.Errorf("it has run for %s s", up)
+			}
+			return nil
+		})
+	}
+}
+
+// await asks until the answer is nil.
+func (b *builder) await(what string, ask func() error) {
+	if err := await(ask); err != nil {
+		b.Fatalf("%s: %v", what, err)
+	}
+}
+
+// patience is how long anything may take that has to happen.
+const patience = time.Minute
+
+func await(ask func() error) error {
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		err := ask()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// info returns one field of the server's INFO.
+func info(s *testserver.RedisServer, section, field string) (string, error) {
+	text, err := s.Do("INFO", section)
+	if err != nil {
+		return "", err
+	}
+	for l := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(l, field+":"); ok {
+			return strings.TrimSpace(value), nil
+		}
+	}
+	return "", fmt.Errorf("INFO %s has no %s", section, field)
+}
+
+// redisAdmin is what an administrator does on each of the servers. Those that
+// do not answer are left out, but for one.
+func (b *builder) redisAdmin(nodes []*testserver.RedisServer) {
+	each := func(f func(*testserver.RedisServer) error) error {
+		var errs []error
+		for _, n := range nodes {
+			if err := f(n); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		if len(errs) == len(nodes) {
+			return errors.Join(errs...)
+		}
+		return nil
+	}
+	b.Scripts = func() error {
+		return each(func(n *testserver.RedisServer) error {
+			_, err := n.Do("SCRIPT", "FLUSH")
+			return err
+		})
+	}
+	b.Deafen = func() error {
+		return each(func(n *testserver.RedisServer) error {
+			_, err := n.Do("CLIENT", "KILL", "TYPE", "pubsub")
+			return err
+		})
+	}
+	b.Keys = func() (total int, err error) {
+		err = each(func(n *testserver.RedisServer) error {
+			answer, err := n.Do("DBSIZE")
+			if err != nil {
+				return err
+			}
+			size, err := strconv.Atoi(answer)
+			total += size
+			return err
+		})
+		return total, err
+	}
+	b.Wipe = func(everything bool) error {
+		return each(func(n *testserver.RedisServer) error {
+			if everything {
+				_, err := n.Do("FLUSHALL")
+				return err
+			}
+			// The keys that have the names of locks; what the store has beside
+			// them stays.
+			all, err := n.Do("KEYS", "*")
+			if err != nil || all == "" {
+				return err
+			}
+			locks := slices.DeleteFunc(strings.Split(all, "\n"), func(k string) bool { return strings.HasPrefix(k, "baton:") })
+			for _, k := range locks { // one by one: in a cluster they are on different slots
+				if _, err := n.Do("DEL", k); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+}

@@ -1,0 +1,112 @@
+package fault
+
+import (
+	"slices"
+	"strings"
+)
+
+// A Verdict is what is claimed of a kind of store under a fault: for each of the
+// promises E, F and L a sign.
+type Verdict struct{ E, F, L Sign }
+
+// A Sign is what is claimed of one promise.
+type Sign byte
+
+const (
+	Holds   Sign = '+' // one violation is a defect
+	Breaks  Sign = '-' // it may break, and that is documented
+	Bounded Sign = 'b' // it is broken for a stated time and no longer
+	NoSuch  Sign = '.' // the kind has nothing that could be broken like this
+)
+
+func (v Verdict) String() string {
+	if v.E == NoSuch {
+		return string(NoSuch)
+	}
+	return string([]byte{byte(v.E), byte(v.F), byte(v.L)})
+}
+
+// expected has a line for each fault, and a column for stores that are alike.
+const expected = `
+	      memory sqlite mariadb,postgres redis redis-nopersist sentinel,cluster redlock5 zookeeper3 etcd3 etcd
+	f01   +++    +++    +++              +++   +++             +++              +++      +++        +++   +++
+	f02   +++    +++    +++              +++   +++             +++              +++      +++        +++   +++
+	f03   +++    +++    +++              +++   +++             +++              +++      +++        +++   +++
+	f04   +++    ++b    +++              +++   +++             +++              +++      +++        +++   +++
+	f05   +++    +++    +++              +++   +++             +++              +++      +++        +++   +++
+	f06   .      .      +++              +++   +++             +++              +++      +++        +++   +++
+	f07   .      .      +++              +++   +++             +++              +++      +++        +++   +++
+	f08   .      .      +++              +++   +++             +++              +++      +++        +++   +++
+	f09   .      .      +++              +++   +++             +++              +++      +++        +++   +++
+	f10   .      .      +++              +++   -++             -++              +++      +++        +++   +++
+	f11   .      .      +++              +++   +++             -++              +++      +++        +++   +++
+	f12   .      .      .                .     .               -++              .        +++        +++   .
+	f13   .      .      .                .     .               -++              .        +++        +++   .
+	f14   .      .      .                .     .               ++b              ++b      ++b        ++b   .
+	f15   +++    +++    -++              -++   -++             -++              +++      +++        +++   +++
+	f16   +++    +++    ++-              ++-   ++-             ++-              +++      +++        +++   +++
+	f17   +++    +++    +++              +++   +++             +++              +++      +++        +++   +++
+	f18   .      ++b    ++b              ++b   .               ++b              +++      ++b        ++b   ++b
+	f19   .      .      .                +++   +++             +++              +++      .          .     .
+	f20   b++    b++    b++              b++   b++             b++              b++      b++        b++   b++
+	f21   +++    +++    +++              +++   +++             +++              +++      +++        +++   +++
+	f22   .      .      +++              +++   +++             +++              +++      +++        +++   +++
+	f23   .      .      .                .     .               +++              .        +++        +++   .
+	f24   +++    +++    +++              +++   +++             +++              +++      +++        +++   +++
+	f25   .      --+    --+              --+   .               --+              b++      --+        --+   --+
+`
+
+// Expect returns what is claimed of a kind of store under a fault. Where ok is
+// false nothing is: one of the two is not known.
+func Expect(kind, fault string) (v Verdict, ok bool) {
+	lines := strings.Split(strings.TrimSpace(expected), "\n")
+	column := slices.IndexFunc(strings.Fields(lines[0]), func(kinds string) bool { return slices.Contains(strings.Split(kinds, ","), kind) })
+	for _, l := range lines[1:] {
+		cells := strings.Fields(l)
+		if cells[0] != fault || column < 0 {
+			continue
+		}
+		c := cells[column+1]
+		if c == string(NoSuch) {
+			return Verdict{NoSuch, NoSuch, NoSuch}, true
+		}
+		return Verdict{Sign(c[0]), Sign(c[1]), Sign(c[2])}, true
+	}
+	return Verdict{}, false
+}
+
+// A Gap is a cell of the table that is claimed, and that this harness does not
+// look at.
+type Gap struct {
+	Fault string
+	Kinds []string // none: all
+	Why   string
+}
+
+// Left are the gaps.
+var Left = []Gap{
+	{"f15", []string{"sqlite", "memory"}, "its time is that of the client's machine"},
+	{"f16", []string{"sqlite", "memory"}, "its time is that of the client's machine"},
+	{"f15", []string{"zookeeper3"}, "Java does not run with a clock that is preloaded; sessions count on one that does not jump"},
+	{"f16", []string{"zookeeper3"}, "Java does not run with a clock that is preloaded; sessions count on one that does not jump"},
+	{"f15", []string{"etcd", "etcd3"}, "a program in Go does not take the time from a library; leases count on a clock that does not jump"},
+	{"f16", []string{"etcd", "etcd3"}, "a program in Go does not take the time from a library; leases count on a clock that does not jump"},
+	{"f17", nil, "a program in Go does not take the time from a library; that no request tells the client's time is a test of its own"},
+	{"f18", []string{"redlock5"}, "its servers keep nothing on a disk"},
+	{"f20", []string{"memory"}, "nobody else gets at it"},
+	{"f21", []string{"memory"}, "those who wait are woken by a channel of the program"},
+	{"f21", []string{"mariadb"}, "those who wait poll"},
+	{"f21", []string{"zookeeper3"}, "what wakes those who wait ends with its connection, which is f08"},
+	{"f23", []string{"etcd3", "zookeeper3"}, "not written yet"},
+	{"f25", []string{"redlock5"}, "its servers keep nothing on a disk"},
+}
+
+// WhyLeft returns why nobody looks at a cell, or "" if somebody does.
+func WhyLeft(kind, fault string) string {
+	for _, g := range Left {
+		if g.Fault == fault && (g.Kinds == nil || slices.Contains(g.Kinds, kind)) {
+			return g.Why
+		}
+	}
+	return ""
+}

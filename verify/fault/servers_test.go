@@ -1,0 +1,241 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/open"
+	"github.com/batonhq/baton/verify/deploy"
+	"github.com/batonhq/baton/verify/history"
+)
+
+// site is a deployment with two clients, which do not talk TCP past a proxy.
+type site struct {
+	*deploy.Deployment
+	stores [2]driver.Store
+	locks  [2]*baton.Locker
+}
+
+const ttl = 2 * time.Second
+
+func newSite(t *testing.T, kind string) *site {
+	t.Helper()
+	s := &site{Deployment: deploy.Start(t, kind, 2)}
+	for i := range s.locks {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		store, err := open.Store(ctx, s.URL(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { store.Close() })
+		if s.locks[i], err = baton.New(store, baton.Config{TTL: ttl}); err != nil {
+			t.Fatal(err)
+		}
+		s.stores[i] = store
+	}
+	return s
+}
+
+// try locks and unlocks a key that nobody else wants, within a time in which
+// anything that works does.
+func (s *site) try(ctx context.Context, client int, key string, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	lease, err := s.locks[client].Lock(ctx, key)
+	if err != nil {
+		return err
+	}
+	return lease.Unlock()
+}
+
+// serves reports an error unless every client gets a lock.
+func (s *site) serves(t *testing.T, key string) {
+	t.Helper()
+	for i := range s.locks {
+		err := errors.New("not tried")
+		for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); {
+			err = s.try(t.Context(), i, key, 20*time.Second)
+		}
+		if err != nil {
+			t.Errorf("client %d after it: %v", i, err)
+		}
+	}
+}
+
+// looks are what is to be seen while a fault is there.
+var looks = map[string]func(t *testing.T, s *site){
+	"f10": func(t *testing.T, s *site) {
+		if len(s.Servers) == 1 {
+			s.isOut(t)
+		}
+	},
+	"f11": func(t *testing.T, s *site) {
+		if len(s.Servers) == 1 {
+			s.isOut(t)
+		}
+	},
+	"f12": func(*testing.T, *site) {},
+	"f14": func(t *testing.T, s *site) { s.noMajority(t) },
+	"f15": func(t *testing.T, s *site) { s.off(t, time.Hour) },
+	"f16": func(t *testing.T, s *site) { s.off(t, 0) }, // f15 was before
+	"f18": func(t *testing.T, s *site) {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+			if err := s.try(t.Context(), 0, "full", time.Second); err != nil {
+				return
+			}
+		}
+		t.Error("there is still room on the disk")
+	},
+	"f19": func(*testing.T, *site) {},
+	"f20": func(*testing.T, *site) {},
+	"f21": func(*testing.T, *site) {},
+	"f25": func(*testing.T, *site) {},
+}
+
+func (s *site) isOut(t *testing.T) {
+	t.Helper()
+	if err := s.try(t.Context(), 0, "out", 300*time.Millisecond); err == nil {
+		t.Error("the server answers")
+	}
+}
+
+func (s *site) noMajority(t *testing.T) {
+	t.Helper()
+	if err := s.try(t.Context(), 0, "minority", 300*time.Millisecond); err == nil {
+		t.Error("a lock was granted without a majority")
+	}
+}
+
+// off reports an error unless some server's clock is off by so much.
+func (s *site) off(t *testing.T, want time.Duration) {
+	t.Helper()
+	near := false
+	var seen []time.Duration
+	for _, p := range s.Proxies(0) {
+		url := s.URL(0)
+		if strings.HasPrefix(url, "redlock:") {
+			url = "redis://" + p.Addr
+		}
+		store, err := open.Store(t.Context(), url)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer store.Close()
+		at, err := store.(driver.Clock).ServerTime(t.Context())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		by := time.Until(at)
+		seen = append(seen, by)
+		near = near || (by-want).Abs() < 5*time.Minute
+	}
+	if !near {
+		t.Errorf("the clocks are off by %v, want one that is by %v", seen, want)
+	}
+}
+
+// Every fault breaks what it says on every kind that it can be had on, and when
+// it is over every client gets locks.
+func TestServerFaults(t *testing.T) {
+	for _, k := range deploy.Kinds {
+		if k.Name == "memory" {
+			continue // of one client, and without a server
+		}
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, k.Name)
+			s.serves(t, "before")
+			for _, f := range serverFaults {
+				var broke, healed int
+				scene := &Scene{
+					Proxies: s.Proxies, Servers: s.Deployment, TTL: ttl, Rand: rand.New(rand.NewPCG(1, 2)),
+					Mark: func(what history.MarkWhat, text string) {
+						if what == history.Breaks {
+							broke++
+							looks[f.ID](t, s)
+						} else {
+							healed++
+						}
+					},
+				}
+				lacks := f.Needs(scene)
+				why := WhyLeft(k.Name, f.ID)
+				switch may := mayRun(k.Name, f.ID); {
+				case lacks == "" && !may:
+					t.Errorf("%s runs, and nothing is claimed", f.ID)
+				case lacks == "" && why != "":
+					t.Errorf("%s runs, but is said to be left: %s", f.ID, why)
+				case lacks != "" && may && why == "":
+					unableTo(t, f, lacks)
+				}
+				if lacks != "" {
+					continue
+				}
+				began := time.Now()
+				if err := f.Run(t.Context(), scene); err != nil {
+					t.Errorf("%s: %v", f.ID, err)
+				}
+				if broke != 1 || healed != 1 {
+					t.Errorf("%s: marked %d times that it breaks, %d times that it heals", f.ID, broke, healed)
+				}
+				s.serves(t, fmt.Sprint("after ", f.ID))
+				t.Logf("%s %s: %v", f.ID, f.Name, time.Since(began).Round(time.Millisecond))
+				if t.Failed() {
+					return
+				}
+			}
+		})
+	}
+}
+
+// unableTo is for a fault that lacks what a machine with all servers has.
+func unableTo(t *testing.T, f Fault, lacks string) {
+	t.Helper()
+	switch f.ID {
+	case "f15", "f16":
+		testserver.NewClock(t)
+	case "f18":
+		if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+			return
+		}
+	}
+	t.Errorf("%s lacks %s", f.ID, lacks)
+}
+
+// When the context ends a fault does, and heals.
+func TestServerFaultsEndWithTheirContext(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "redis")
+	for _, f := range serverFaults {
+		ctx, cancel := context.WithCancel(t.Context())
+		scene := &Scene{
+			Proxies: s.Proxies, Servers: s.Deployment, TTL: time.Hour, Rand: rand.New(rand.NewPCG(1, 2)),
+			Mark: func(history.MarkWhat, string) { cancel() },
+		}
+		if f.ID == "f25" {
+			cancel() // it waits before it breaks
+		}
+		if f.Needs(scene) != "" {
+			cancel()
+			continue
+		}
+		if err := f.Run(ctx, scene); err != nil {
+			t.Errorf("%s: %v", f.ID, err)
+		}
+		s.serves(t, fmt.Sprint("after ", f.ID))
+		cancel()
+	}
+}

@@ -50,6 +50,7 @@ func (b *builder) serve(servers []process, addrs []string, url func(addrs []stri
 	for _, s := range servers {
 		b.Servers = append(b.Servers, &node{s, b.Site})
 	}
+	b.Direct = url(addrs)
 	proxies := make([][]*faultproxy.Proxy, b.clients)
 	for i := range proxies {
 		for _, a := range addrs {

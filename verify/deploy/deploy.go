@@ -32,6 +32,8 @@ type Deployment struct {
 
 	// URL is what a client opens, with its own proxies before every server.
 	URL func(client int) string
+	// Direct is the same past the proxies; "" where nobody else sees the locks.
+	Direct string
 	// Proxies are those of one client, in the order of Servers. There are none
 	// where the client talks to no server.
 	Proxies func(client int) []*faultproxy.Proxy

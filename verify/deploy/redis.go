@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -34,6 +35,8 @@ func (b *builder) oneRedis(s *testserver.RedisServer) {
 func (b *builder) redlock() {
 	b.Clocks = true
 	nodes := testserver.RedisNodes(b.Site, 5)
+	// The order of the servers counts, and is by address: past the proxies, too.
+	slices.SortFunc(nodes, func(m, n *testserver.RedisServer) int { return cmp.Compare(m.Addr, n.Addr) })
 	var servers []process
 	for _, n := range nodes {
 		servers = append(servers, n)

@@ -55,7 +55,8 @@ func (b *builder) mariadb() {
 func (b *builder) sqlite() {
 	m := b.FreshDir()
 	path := filepath.Join(m.Dir(), "locks.db")
-	b.URL = func(int) string { return "sqlite:" + path }
+	b.Direct = "sqlite:" + path
+	b.URL = func(int) string { return b.Direct }
 	b.database("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
 	b.Snapshot = func() (func() error, error) { return sqliteSnapshot(path) }
 	b.Deafen = func() error { return removeSockets(path + "-wake") } // on which clients are woken

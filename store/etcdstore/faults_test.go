@@ -270,3 +270,55 @@ func TestFailures(t *testing.T) {
 		})
 	}
 }
+
+// A lease ends while the answer to an acquire that was put on it is under way.
+func TestLeaseEndsBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	spy := spyOn(s)
+	warm, _ := take(t, s, claimOf("warm", "me"), long, false)
+	mustRelease(t, s, warm)
+	spy.mu.Lock()
+	spy.after = func() { noticed(t, s, seconds(long)) }
+	spy.mu.Unlock()
+	_, err := s.Acquire(t.Context(), driver.Request{Claim: claimOf("k", "me"), TTL: long})
+	if !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("%v, want ErrUnavailable", err)
+	}
+	c, _ := take(t, s, claimOf("k", "me"), long, false)
+	mustRelease(t, s, c)
+}
+
+// A request without an answer comes late, when its repetition was refused
+// because somebody else was there.
+func TestLatePutAfterARefusal(t *testing.T) {
+	t.Parallel()
+	all := openOn(t, testserver.SharedEtcd(t), 2)
+	me, other := all[0], all[1]
+	warm, _ := take(t, me, claimOf("warm", "me"), long, false)
+	mustRelease(t, me, warm)
+	k := tap(me)
+	var late *pb.TxnRequest
+	next := k.count() + 1
+	k.before = func(n int, r *pb.TxnRequest) error {
+		if n == next {
+			late = r
+			return context.DeadlineExceeded
+		}
+		return nil
+	}
+	r := driver.Request{Claim: claimOf("a", "me"), TTL: long}
+	if _, err := me.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+		t.Fatalf("without its answer: %v", err)
+	}
+	theirs, _ := take(t, other, claimOf("a", "other"), long, false)
+	r.Retry = true
+	if _, err := me.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
+		t.Fatalf("again: %v, want it refused", err)
+	}
+	mustRelease(t, other, theirs)
+	if _, err := k.KVClient.Txn(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	awaitNames(t, me, "a", 0, 20*time.Second)
+}

@@ -115,6 +115,27 @@ func awaitHint(t testing.TB, what string, hints <-chan driver.Hint, ok func(driv
 	}
 }
 
+// revoke has the server end a lease of the store.
+func revoke(t testing.TB, s *Store, class int64) {
+	t.Helper()
+	s.mu.Lock()
+	id := s.leases[class].id
+	s.mu.Unlock()
+	if _, err := s.client.Revoke(t.Context(), clientv3.LeaseID(id)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noticed revokes a lease and has the store hear of it.
+func noticed(t testing.TB, s *Store, class int64) {
+	t.Helper()
+	revoke(t, s, class)
+	s.mu.Lock()
+	asking := s.refreshLocked(s.leases[class])
+	s.mu.Unlock()
+	<-asking.done
+}
+
 // synced waits until the store's mirror of key knows the queue.
 func synced(t testing.TB, s *Store, key string) {
 	t.Helper()

@@ -51,28 +51,8 @@ var errAgain = errors.New("the lease or the name has just ended")
 
 // repeated answers for a claim that this process knows.
 func (s *Store) repeated(ctx context.Context, r driver.Request) (g driver.Grant, err error, again bool) {
-	s.mu.Lock()
-	k := s.keys[r.Key]
-	if k == nil || k.claims[r.ID] == nil {
-		s.mu.Unlock()
-		return g, nil, true
-	}
-	c := k.claims[r.ID]
-	under := c.item
-	s.mu.Unlock()
-	if under != nil { // it was asked for, and may be answered yet
-		select {
-		case <-under.done:
-			s.late(c, under)
-		case <-ctx.Done():
-			return g, failure(ctx, ctx.Err()), false
-		}
-	}
-	s.mu.Lock()
-	known := c.rev > 0
-	s.mu.Unlock()
-	if !known {
-		return g, nil, true
+	if stands, err := s.known(ctx, r.Claim); err != nil || !stands {
+		return g, err, err == nil
 	}
 	switch a := s.Renew(ctx, []driver.Claim{r.Claim}, r.TTL)[0]; a.State {
 	case driver.Lost:
@@ -82,6 +62,31 @@ func (s *Store) repeated(ctx context.Context, r driver.Request) (g driver.Grant,
 	default:
 		return a.Grant, nil, false
 	}
+}
+
+// known reports whether this process has made a name for a claim that stands. It
+// waits for the outcome of a request that is under way.
+func (s *Store) known(ctx context.Context, cl driver.Claim) (bool, error) {
+	s.mu.Lock()
+	k := s.keys[cl.Key]
+	if k == nil || k.claims[cl.ID] == nil {
+		s.mu.Unlock()
+		return false, nil
+	}
+	c := k.claims[cl.ID]
+	under := c.item
+	s.mu.Unlock()
+	if under != nil { // it was asked for, and may be answered yet
+		select {
+		case <-under.done:
+			s.late(c, under)
+		case <-ctx.Done():
+			return false, failure(ctx, ctx.Err())
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return c.rev > 0, nil
 }
 
 // An attempt is what the server has answered.
@@ -300,15 +305,13 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 		s.mu.Unlock()
 		return s.inLine(ctx, r, sent, c)
 	}
-	if l := c.lease; c.held && !c.moving && a.queue == nil {
-		// A lease that was not used for a while is being kept alive.
-		if under := l.asking; under != nil && l.end.Sub(sent) < r.TTL/2 {
-			s.mu.Unlock()
-			_ = under.wait(ctx) // without it the grant is a short one
-			s.mu.Lock()
+	if c.held && a.queue == nil {
+		moving := c.moving
+		s.mu.Unlock()
+		if moving { // its lease ended while the answer was under way
+			return s.confirm(ctx, r)
 		}
-		defer s.mu.Unlock()
-		return c.grantLocked(sent, r.TTL), nil
+		return s.granted(ctx, sent, c, r.TTL), nil
 	}
 	own := c.rev
 	s.mu.Unlock()
@@ -321,12 +324,8 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 		}
 		queue = list
 	}
-	for _, e := range queue {
-		if e.lease == 0 {
-			return driver.Grant{}, s.undo(ctx, c, &driver.NotLockError{
-				Key: r.Key, Store: traits.Store, Found: "a name below it without a lease (" + e.name + ")",
-			})
-		}
+	if err := notLock(r.Key, queue); err != nil {
+		return driver.Grant{}, s.undo(ctx, c, err)
 	}
 	if own == 0 && len(queue) == 0 || own == 0 && fits(queue, r.Claim) {
 		return s.acquireBeside(ctx, r, sent, c)
@@ -345,14 +344,27 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 		s.mu.Unlock()
 		return s.confirm(ctx, r)
 	}
-	if h := queue[0]; !h.Exclusive() && !r.Exclusive() && h.Capacity != r.Capacity {
-		return driver.Grant{}, s.undo(ctx, c, &driver.CapacityError{Key: r.Key, InUse: h.Capacity, Asked: r.Capacity})
+	if err := differs(r.Claim, queue); err != nil {
+		return driver.Grant{}, s.undo(ctx, c, err)
 	}
 	if own == 0 || !r.Queue {
 		err := s.heldError(ctx, r.Key, queue)
 		return driver.Grant{}, s.undo(ctx, c, err)
 	}
 	return s.inLine(ctx, r, sent, c)
+}
+
+// granted answers for a claim that found nobody before it.
+func (s *Store) granted(ctx context.Context, sent time.Time, c *claim, ttl time.Duration) driver.Grant {
+	s.mu.Lock()
+	// A lease that was not used for a while is being kept alive.
+	if under := c.lease.asking; under != nil && c.lease.end.Sub(sent) < ttl/2 {
+		s.mu.Unlock()
+		_ = under.wait(ctx) // without it the grant is a short one
+		s.mu.Lock()
+	}
+	defer s.mu.Unlock()
+	return c.grantLocked(sent, ttl)
 }
 
 // inLine answers for a claim that waits.
@@ -383,6 +395,24 @@ func (s *Store) confirm(ctx context.Context, r driver.Request) (driver.Grant, er
 	default:
 		return a.Grant, nil
 	}
+}
+
+// notLock is the error about a name without a lease, if there is one.
+func notLock(key string, queue []contender) error {
+	for _, e := range queue {
+		if e.lease == 0 {
+			return &driver.NotLockError{Key: key, Store: traits.Store, Found: "a name below it without a lease (" + e.name + ")"}
+		}
+	}
+	return nil
+}
+
+// differs is the error of who wants another capacity than is held.
+func differs(c driver.Claim, queue []contender) error {
+	if h := queue[0]; !h.Exclusive() && !c.Exclusive() && h.Capacity != c.Capacity {
+		return &driver.CapacityError{Key: c.Key, InUse: h.Capacity, Asked: c.Capacity}
+	}
+	return nil
 }
 
 // fits reports whether a newcomer would hold at once.
@@ -447,7 +477,7 @@ func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 	err := s.batch.do(ctx, it)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil {
+	if err != nil || !it.resp.Succeeded && !c.doubt.IsZero() { // the put may still come
 		s.sweepLocked(c)
 	} else {
 		s.forgetLocked(c)

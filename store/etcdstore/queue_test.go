@@ -26,6 +26,7 @@ type spy struct {
 	txns   []*pb.TxnRequest
 	alive  int    // how often a lease was kept alive
 	before func() // done before the next transaction is sent
+	after  func() // done before the answer to the next one is seen
 	lose   bool   // the answer to the next one
 }
 
@@ -39,13 +40,16 @@ func spyOn(s *Store) *spy {
 func (p *spy) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
 	p.mu.Lock()
 	p.txns = append(p.txns, r)
-	before, lose := p.before, p.lose
-	p.before, p.lose = nil, false
+	before, after, lose := p.before, p.after, p.lose
+	p.before, p.after, p.lose = nil, nil, false
 	p.mu.Unlock()
 	if before != nil {
 		before()
 	}
 	resp, err := p.KVClient.Txn(ctx, r, opts...)
+	if after != nil {
+		after()
+	}
 	if lose && err == nil {
 		return nil, status.Error(codes.Unavailable, "the answer is lost")
 	}

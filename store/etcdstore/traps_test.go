@@ -33,15 +33,7 @@ func TestRevokedLeaseIsNoticed(t *testing.T) {
 		synced(t, s[1], "k")
 		b, _ := take(t, s[1], claimOf("other", "waiter's"), waiterSeconds*time.Second, false)
 
-		revoke := func(s *Store, class int64) {
-			s.mu.Lock()
-			id := s.leases[class].id
-			s.mu.Unlock()
-			if _, err := s.client.Revoke(t.Context(), clientv3.LeaseID(id)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		revoke(s[1], waiterSeconds)
+		revoke(t, s[1], waiterSeconds)
 		awaitHint(t, "the waiter's name is gone", waiter, func(h driver.Hint) bool { return !h.Granted })
 		mustRelease(t, s[0], h)
 		for what, c := range map[string]driver.Claim{"waiter": a, "holder": b} {

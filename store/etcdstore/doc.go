@@ -45,6 +45,13 @@
 // takes one message for each lease and one read for a hundred locks, and writes
 // nothing.
 //
+// # Several locks
+//
+// AcquireAll is one transaction for all locks, and so is LockAll as long as all
+// are free. They then have the same token. Beside readers who hold already, or
+// names of keys below one of them, it is two. Refused, it has read the queues of
+// all.
+//
 // # Limits
 //
 // What has been taken from a limit, and what is remembered for the ID of a

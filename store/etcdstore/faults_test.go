@@ -298,27 +298,40 @@ func TestLatePutAfterARefusal(t *testing.T) {
 	warm, _ := take(t, me, claimOf("warm", "me"), long, false)
 	mustRelease(t, me, warm)
 	k := tap(me)
-	var late *pb.TxnRequest
-	next := k.count() + 1
-	k.before = func(n int, r *pb.TxnRequest) error {
-		if n == next {
-			late = r
-			return context.DeadlineExceeded
+	for _, together := range []bool{false, true} {
+		r := several("me", "a")
+		if together {
+			r = several("me", "a", "b")
 		}
-		return nil
+		acquire := func() error {
+			if together {
+				_, err := me.AcquireAll(t.Context(), r)
+				return err
+			}
+			_, err := me.Acquire(t.Context(), r[0])
+			return err
+		}
+		var late *pb.TxnRequest
+		next := k.count() + 1
+		k.before = func(n int, r *pb.TxnRequest) error {
+			if n == next {
+				late = r
+				return context.DeadlineExceeded
+			}
+			return nil
+		}
+		if err := acquire(); !errors.Is(err, driver.ErrUnknown) {
+			t.Fatalf("without its answer: %v", err)
+		}
+		theirs, _ := take(t, other, claimOf("a", "other"), long, false)
+		r[0].Retry = true
+		if err := acquire(); !errors.Is(err, driver.ErrHeld) {
+			t.Fatalf("again: %v, want it refused", err)
+		}
+		mustRelease(t, other, theirs)
+		if _, err := k.KVClient.Txn(t.Context(), late); err != nil {
+			t.Fatal(err)
+		}
+		nothingLeft(t, me, "a", "b")
 	}
-	r := driver.Request{Claim: claimOf("a", "me"), TTL: long}
-	if _, err := me.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
-		t.Fatalf("without its answer: %v", err)
-	}
-	theirs, _ := take(t, other, claimOf("a", "other"), long, false)
-	r.Retry = true
-	if _, err := me.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
-		t.Fatalf("again: %v, want it refused", err)
-	}
-	mustRelease(t, other, theirs)
-	if _, err := k.KVClient.Txn(t.Context(), late); err != nil {
-		t.Fatal(err)
-	}
-	awaitNames(t, me, "a", 0, 20*time.Second)
 }

@@ -64,6 +64,16 @@ func nobody(dir string) *pb.Compare {
 	return c
 }
 
+// nobodySince is true if no name that begins with dir was made after rev. With
+// rev 0 it is nobody.
+func nobodySince(dir string, rev int64) *pb.Compare {
+	c := nobody(dir)
+	if rev > 0 {
+		c.Result, c.TargetUnion = pb.Compare_LESS, &pb.Compare_CreateRevision{CreateRevision: rev + 1}
+	}
+	return c
+}
+
 func put(name, value string, lease int64) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{
 		Key: []byte(name), Value: []byte(value), Lease: lease,

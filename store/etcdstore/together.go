@@ -1,0 +1,271 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// AcquireAll implements driver.Together by one transaction, for locks of any
+// kind. What has to stand beside readers or permits that hold already takes a
+// second one. It answers errors.ErrUnsupported where the server's --max-txn-ops
+// (128 by default) or --max-request-bytes are too small for so many.
+func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
+	if err := driver.CheckTogether(r, traits); err != nil {
+		return nil, err
+	}
+	if err := s.ready(ctx); err != nil {
+		return nil, err
+	}
+	a := &joint{store: s, sent: bootclock.Coarse(), parts: make([]part, len(r))}
+	for i, q := range r {
+		a.parts[i].r = q
+	}
+	err := errAgain
+	for n := 0; n < attempts && errors.Is(err, errAgain); n++ {
+		if err = a.confirm(ctx); err == nil {
+			err = a.ask(ctx)
+		}
+	}
+	if errors.Is(err, errAgain) {
+		err = unavailable(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	grants := make([]driver.Grant, len(r))
+	for i, p := range a.parts {
+		grants[i] = p.grant
+	}
+	return grants, nil
+}
+
+// joint is one call of AcquireAll.
+type joint struct {
+	store *Store
+	sent  time.Time
+	parts []part
+}
+
+// A part is one of its locks.
+type part struct {
+	r     driver.Request
+	grant driver.Grant // if it is held
+
+	// Up to this revision nobody has come who is in the way, but names of
+	// others are there. 0: none must be.
+	seen int64
+
+	claim *claim
+	item  *item // what was asked for it
+}
+
+// confirm renews what earlier attempts have got. The others are asked for.
+func (a *joint) confirm(ctx context.Context) error {
+	byTTL := map[time.Duration][]*part{}
+	for i := range a.parts {
+		p := &a.parts[i]
+		p.grant, p.claim, p.item = driver.Grant{}, nil, nil
+		stands, err := a.store.known(ctx, p.r.Claim)
+		if err != nil {
+			return err
+		}
+		if stands {
+			byTTL[p.r.TTL] = append(byTTL[p.r.TTL], p)
+		}
+	}
+	for ttl, parts := range byTTL {
+		var claims []driver.Claim
+		for _, p := range parts {
+			claims = append(claims, p.r.Claim)
+		}
+		for i, answer := range a.store.Renew(ctx, claims, ttl) {
+			switch answer.State {
+			case driver.Held:
+				parts[i].grant = answer.Grant
+			case driver.Waiting: // its place in line is older than this
+				return a.giveUp(ctx, &driver.HeldError{Key: claims[i].Key})
+			case driver.Unknown:
+				return answer.Err
+			}
+		}
+	}
+	return nil
+}
+
+// ask asks for what is not held yet: the names of all, or none.
+func (a *joint) ask(ctx context.Context) error {
+	s := a.store
+	var asked []*part
+	leases := map[int64]*lease{}
+	for i := range a.parts {
+		if p := &a.parts[i]; p.grant.Token == 0 {
+			asked = append(asked, p)
+			leases[seconds(p.r.TTL)] = nil
+		}
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	for class := range leases {
+		var err error
+		if leases[class], err = s.leaseFor(ctx, class); err != nil {
+			return err
+		}
+	}
+	all := &item{txn: &pb.TxnRequest{}, done: make(chan struct{})}
+	s.mu.Lock()
+	for _, p := range asked {
+		s.askLocked(p, a.sent, leases[seconds(p.r.TTL)])
+		all.txn.Compare = append(all.txn.Compare, nobodySince(p.item.dir, p.seen))
+		all.txn.Success = append(all.txn.Success, p.item.txn.Success[0])
+		all.txn.Failure = append(all.txn.Failure, p.item.txn.Failure[1])
+	}
+	s.mu.Unlock()
+
+	answered := make(chan struct{})
+	go func() { // it is too large to go with others
+		defer close(answered)
+		s.batch.sendAlone(all)
+		for i, p := range asked {
+			p.item.part(all, i)
+		}
+	}()
+	var err error
+	select {
+	case <-answered:
+		err = all.err
+	case <-ctx.Done():
+		err = failure(ctx, ctx.Err())
+	}
+	if err != nil {
+		return a.notAsked(ctx, asked, err, leases)
+	}
+	return a.settle(ctx, asked, all)
+}
+
+// askLocked makes up the request for one lock.
+func (s *Store) askLocked(p *part, sent time.Time, l *lease) {
+	k := s.lockLocked(p.r.Key)
+	c := k.claims[p.r.ID]
+	if c == nil {
+		c = s.addLocked(k, p.r.Claim)
+	}
+	c.ttl, c.sent, c.deadline = p.r.TTL, sent, sent.Add(promise(p.r.TTL))
+	s.freshLocked(l, time.Duration(l.seconds)*time.Second*3/4)
+	c.lease, c.moving = l, true
+	c.item = &item{dir: k.dir, name: c.name, done: make(chan struct{}), txn: &pb.TxnRequest{
+		Success: ops(put(c.name, c.value, l.id)),
+		Failure: ops(get(c.name), listing(k.dir)),
+	}}
+	p.claim, p.item = c, c.item
+	s.dueLocked(c.deadline)
+}
+
+// part takes its part of the answer to a request that was made for several.
+func (it *item) part(all *item, i int) {
+	it.rev, it.err = all.rev, all.err
+	if it.err == nil {
+		it.resp = &pb.TxnResponse{Succeeded: all.resp.Succeeded, Responses: all.resp.Responses[i : i+1]}
+	}
+	if it.err == nil && !it.resp.Succeeded { // only the queue was asked for
+		own := &pb.RangeResponse{}
+		for _, kv := range rangeOf(all.resp.Responses[i]).Kvs {
+			if string(kv.Key) == it.name {
+				own.Kvs = append(own.Kvs, kv)
+			}
+		}
+		it.resp.Responses = []*pb.ResponseOp{
+			{Response: &pb.ResponseOp_ResponseRange{ResponseRange: own}},
+			all.resp.Responses[i],
+		}
+	}
+	close(it.done)
+}
+
+// notAsked cleans up behind a request without an answer, or with an error.
+func (a *joint) notAsked(ctx context.Context, asked []*part, err error, leases map[int64]*lease) error {
+	if errors.Is(err, rpctypes.ErrTooManyOps) || errors.Is(err, rpctypes.ErrRequestTooLarge) {
+		err = fmt.Errorf("etcd: the server does not take a request for %d locks (%v): %w", len(asked), err, errors.ErrUnsupported)
+	}
+	var last error
+	for _, p := range asked {
+		last = a.store.notAcquired(ctx, p.claim, p.item, err, leases[seconds(p.r.TTL)])
+	}
+	return last
+}
+
+// settle makes an answer of what the server has said. errAgain says that it has
+// to be confirmed, or asked for again.
+func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
+	s := a.store
+	again := !all.resp.Succeeded
+	var open []*part // there is nothing of ours, but of others
+	s.mu.Lock()
+	for _, p := range asked {
+		c := p.claim
+		c.item = nil
+		stranger := s.answeredLocked(c, p.item)
+		switch {
+		case stranger != nil: // a ghost of ours has the name
+			s.hauntedLocked(c, stranger)
+		case c.ended && c.rev > 0: // meanwhile
+			s.sweepLocked(c)
+			again = true
+		case c.ended:
+			s.forgetLocked(c)
+		case c.rev > 0: // from now on, or since an earlier attempt
+			again = again || c.moving
+		default:
+			open = append(open, p)
+		}
+	}
+	s.mu.Unlock()
+	for _, p := range open {
+		queue := contenders(p.item.dir, p.r.Key, rangeOf(p.item.resp.Responses[1]).Kvs)
+		err := notLock(p.r.Key, queue)
+		if err == nil && !fits(queue, p.r.Claim) {
+			if err = differs(p.r.Claim, queue); err == nil {
+				err = s.heldError(ctx, p.r.Key, queue)
+			}
+		}
+		if err != nil {
+			return a.giveUp(ctx, err)
+		}
+		p.seen = all.rev
+	}
+	if again {
+		return errAgain
+	}
+	for _, p := range asked {
+		p.grant = s.granted(ctx, a.sent, p.claim, p.r.TTL)
+	}
+	return nil
+}
+
+// giveUp ends all claims, also those of earlier attempts, and returns why.
+func (a *joint) giveUp(ctx context.Context, why error) error {
+	s := a.store
+	var work sync.WaitGroup
+	for _, p := range a.parts {
+		s.mu.Lock()
+		var c *claim
+		if k := s.keys[p.r.Key]; k != nil {
+			c = k.claims[p.r.ID]
+		}
+		s.mu.Unlock()
+		if c != nil {
+			work.Go(func() { _ = s.undo(ctx, c, why) })
+		}
+	}
+	work.Wait()
+	return why
+}

@@ -144,10 +144,40 @@ func TestRun(t *testing.T) {
 		hold(1, history.Exclusive, 9, 10, 20), hold(2, history.Exclusive, 8, 30, 40), hold(3, history.Exclusive, 10, 5, 15),
 	}}
 	f := Run(h, Rules{})
-	if got := checks(f); !slices.Equal(got, []string{"overlap", "tokens"}) || !slices.IsSortedFunc(f.Violations, func(a, b Violation) int { return int(a.From - b.From) }) {
+	if got := checks(f); !slices.Equal(got, []string{"linear", "overlap", "tokens"}) || !slices.IsSortedFunc(f.Violations, func(a, b Violation) int { return int(a.From - b.From) }) {
 		t.Errorf("%+v", f.Violations)
 	}
 	if h.Holds[0].Op.Client != 1 || f.Looked.Attempts != 3 || f.Looked.Granted != 3 {
 		t.Errorf("%+v of %+v", f.Looked, h.Holds)
+	}
+}
+
+// A waiter that others overtake again and again is seen where the order is
+// promised, and one that was overtaken by those before it in line is not.
+func TestOvertaken(t *testing.T) {
+	for _, c := range []struct {
+		times int64
+		order bool
+		want  []string
+	}{{maxOvertakes, true, nil}, {maxOvertakes + 1, true, []string{"overtaken"}}, {maxOvertakes + 1, false, nil}} {
+		h := &history.History{Marks: []history.Mark{{At: 1, What: history.Healed}, {At: 3000, What: history.Drains}, {At: 4000, What: history.Ends}}}
+		waits := hold(1, history.Exclusive, 1000, 2900, 2950)
+		waits.Called, waits.Waits = 5, true
+		h.Holds = append(h.Holds, waits)
+		for n := range c.times {
+			o := hold(2, history.Exclusive, n+1, 40+10*n, 45+10*n)
+			o.Number, o.Waits = n, true
+			h.Holds = append(h.Holds, o)
+		}
+		f := Run(h, Rules{TTL: 10, Bound: 10, Order: c.order})
+		var got []string
+		for _, v := range f.Violations {
+			if v.Check != "waiting" { // between the last of them and its own grant
+				got = append(got, v.Check)
+			}
+		}
+		if !slices.Equal(got, c.want) || len(f.Undecided) > 0 {
+			t.Errorf("%+v: found %+v", c, f)
+		}
 	}
 }

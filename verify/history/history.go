@@ -121,7 +121,7 @@ const (
 	Begins MarkWhat = "begins" // the clients are at work
 	Breaks MarkWhat = "breaks" // a fault sets in
 	Heals  MarkWhat = "heals"  // that fault is over
-	Ends   MarkWhat = "ends"   // all clients are done, or were given up
+	Ends   MarkWhat = "ends"   // all clients are done; who is not is given up, and killed after this
 
 	// All faults are over: from here on liveness is owed. A run without faults
 	// has it when it begins.

@@ -99,6 +99,10 @@ func (c *client) open(in *bufio.Reader) error {
 	if err != nil {
 		return fmt.Errorf("read the orders: %w", err)
 	}
+	// What hears signals stays for ever once it is there.
+	heard := make(chan os.Signal, 1)
+	signal.Notify(heard, syscall.SIGCONT)
+	signal.Stop(heard)
 	c.baseline = runtime.NumGoroutine()
 	file, err := os.OpenFile(c.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/verify/check"
-	"github.com/batonhq/baton/verify/fault"
 	"github.com/batonhq/baton/verify/history"
 )
 
@@ -28,8 +28,12 @@ type Report struct {
 	For      time.Duration `json:"for"`
 	Began    time.Time     `json:"began"`
 	Platform string        `json:"platform"`
+	Repeat   string        `json:"repeat"` // the command
 	Trials   []*Trial      `json:"trials"`
 }
+
+// Promises are what a report says something of, in its order.
+var Promises = []check.Promise{check.Exclusive, check.Fenced, check.Lively, check.Bounded}
 
 // A Verdict is what became of a trial.
 type Verdict string
@@ -74,14 +78,15 @@ func (r *runner) newReport() *Report {
 	return &Report{
 		Store: r.traits.Store, URL: open.Redact(r.cfg.URL), Seed: r.cfg.Seed, Clients: r.cfg.Clients,
 		TTL: r.cfg.TTL, Bound: r.bound, For: r.cfg.For, Began: time.Now().UTC(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Repeat: r.repeat(cmp.Or(strings.Join(r.cfg.Faults, ","), "all")),
 	}
 }
 
 // repeat is the command that does the same again. Of a URL with secrets it has
 // what can be shown.
-func (r *runner) repeat(f fault.Fault) string {
+func (r *runner) repeat(faults string) string {
 	words := []string{"baton", "verify", "--store", quote(open.Redact(r.cfg.URL))}
-	words = append(words, "--fault", f.ID, "--seed", strconv.FormatUint(r.cfg.Seed, 10), "--for", r.cfg.For.String(),
+	words = append(words, "--fault", faults, "--seed", strconv.FormatUint(r.cfg.Seed, 10), "--for", r.cfg.For.String(),
 		"--clients", strconv.Itoa(r.cfg.Clients), "--ttl", r.cfg.TTL.String())
 	return strings.Join(words, " ")
 }

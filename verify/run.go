@@ -64,6 +64,9 @@ type Config struct {
 // MaxClients is how many clients there can be.
 const MaxClients = 64
 
+// maxTTL bounds how long a run takes.
+const maxTTL = time.Minute
+
 // A ConfigError says what Run cannot do.
 type ConfigError struct{ Field, Reason string }
 
@@ -88,6 +91,8 @@ func (c *Config) complete() error {
 		return &ConfigError{"For", fmt.Sprintf("is %v, negative", c.For)}
 	case c.TTL < 0:
 		return &ConfigError{"TTL", fmt.Sprintf("is %v, negative", c.TTL)}
+	case c.TTL > maxTTL:
+		return &ConfigError{"TTL", fmt.Sprintf("is %v: a fault lasts for twice of it and more, so it is at most %v", c.TTL, maxTTL)}
 	case c.Clients < 0 || c.Clients > MaxClients:
 		return &ConfigError{"Clients", fmt.Sprintf("is %d: 1 to %d are possible", c.Clients, MaxClients)}
 	}

@@ -74,7 +74,7 @@ func (r *runner) newTrial(f fault.Fault) *trial {
 		t.seats = append(t.seats, &process{trial: t, seat: n})
 		t.plan.goroutines = append(t.plan.goroutines, 1+t.rng.IntN(16))
 	}
-	t.result = &Trial{Fault: f.ID, Name: f.Name, Does: f.Does, Repeat: r.repeat(f)}
+	t.result = &Trial{Fault: f.ID, Name: f.Name, Does: f.Does, Repeat: r.repeat(f.ID)}
 	return t
 }
 

@@ -15,7 +15,7 @@ import (
 // Exit codes. The first block is that of sysexits(3), the second that of
 // timeout(1) and of shells.
 const (
-	exitUnsafe = 1 // baton doctor; no other command ends with it
+	exitUnsafe = 1 // baton doctor and baton verify; no other command ends with it
 
 	exitUsage       = 64
 	exitUnavailable = 69

@@ -3,6 +3,13 @@
 // manual.
 package main
 
-import "os"
+import (
+	"os"
 
-func main() { os.Exit(run(os.Args[1:])) }
+	"github.com/batonhq/baton/verify"
+)
+
+func main() {
+	verify.Main() // in a client of baton verify it does not return
+	os.Exit(run(os.Args[1:]))
+}

@@ -90,6 +90,9 @@ baton limit
 baton doctor
 
 ` + exitTableDoctor + `
+baton verify
+
+` + exitTableVerify + `
 All other commands
 
 ` + exitTable,

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/batonhq/baton/verify"
+	"github.com/batonhq/baton/verify/fault"
+	"github.com/batonhq/baton/verify/history"
+)
+
+// verifying is one run of baton verify.
+type verifying struct {
+	*app
+	cfg    verify.Config
+	faults []string
+}
+
+func (a *app) verifyCommand() *cobra.Command {
+	v := &verifying{app: a}
+	cmd := &cobra.Command{
+		Use:   "verify [flags]",
+		Short: "Try to break a store's promises, with processes that die and wires that are cut",
+		Long: `Starts processes that lock, read-lock and take permits and limits, all wanting the
+same, and writes down what they see. It kills and stops them and cuts their
+connections. Then it looks in what was written for what must never happen:
+
+  E  two that exclude each other believed in their lease at the same instant
+  F  a token did not rise, or what checks tokens took a stale write
+  L  when all was whole again, somebody waited for too long, or something was left
+  B  a limit admitted more than it allows
+
+The store is the one that --store or BATON_STORE names. Its servers are left alone, and so
+are all keys but those of the run, which have a random name and are removed. What breaks
+are the clients, and, where the URL names one address of Redis, MySQL or PostgreSQL,
+their connections, which go through proxies. But the run loads the store as much as a
+crowd does: keep it away from one that others need.
+
+Each fault has a run of its own, with what is drawn from the seed: keys, goroutines, who
+wants what for how long, who is broken and for how long. What the system decides, such
+as who is faster, is not in it; the same command breaks the same things in the same way,
+and finds a rare mishap again sooner or later. A run on a machine that stands still counts
+for nothing, and so does one in which hardly anything happened.
+
+That nothing was found proves nothing. It says that so many operations held.
+
+With -o json: store, url, seed, clients, ttl, bound, for and trials; of each fault its
+verdict (held, broken, invalid or skipped), why (if invalid or skipped), promises, what
+was looked at, violations, and the command that repeats it. Durations are in
+nanoseconds.
+
+` + exitTableVerify,
+		Example: `  baton verify --store redis://db1:6379 --fault kill,reply-cut --for 1m
+  baton verify --store sqlite:/tmp/locks.db --fault f02 --seed 42 --for 10s
+  baton verify -o json --store postgres://db2/locks | jq '.trials[].verdict'`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&v.faults, "fault", nil, "what to break, by number or name, several with commas between them:\n"+faultTable()+"(default: all that can be)")
+	f.DurationVar(&v.cfg.For, "for", 30*time.Second, "how long the clients work under each fault")
+	f.Uint64Var(&v.cfg.Seed, "seed", 0, "draw everything from this number, above 0 (default: a random one)")
+	f.IntVar(&v.cfg.Clients, "clients", 0, "how many processes (default: 4 to 8)")
+	f.DurationVar(&v.cfg.TTL, "ttl", 2*time.Second, "of the locks")
+	f.DurationVar(&v.cfg.Bound, "bound", 0, "how long, beside the TTL, a waiter may wait when all is whole (default: by the store)")
+	f.DurationVar(&v.cfg.Stall, "max-stall", 200*time.Millisecond, "how long this machine may stand still, outside of the fault")
+	f.StringVar(&v.cfg.Keep, "keep", "", "keep all that the clients wrote in this `DIR`")
+	a.queryFlags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("fault", cobra.FixedCompletions(faultNames(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = does(func(ctx context.Context, _ []string) error {
+		asJSON, err := a.json()
+		if err != nil {
+			return err
+		}
+		if err := v.check(cmd); err != nil {
+			return err
+		}
+		return v.run(ctx, asJSON)
+	})
+	return cmd
+}
+
+const exitTableVerify = `Exit codes:
+  0         nothing was found
+  1         a promise was broken
+  64        wrong usage
+  69        the store cannot be reached
+  75        nothing was found, but a run counts for nothing: try again
+  78        wrong configuration: the store's URL
+  125       baton itself failed
+  130       interrupted; the faults that were done with were printed
+`
+
+// faultTable is what the help says of each fault.
+func faultTable() string {
+	var b strings.Builder
+	for _, f := range fault.All() {
+		fmt.Fprintf(&b, "%s %-16s %s\n", f.ID, f.Name, f.Does)
+	}
+	return b.String()
+}
+
+func faultNames() (names []string) {
+	for _, f := range fault.All() {
+		names = append(names, f.ID, f.Name)
+	}
+	return names
+}
+
+func (v *verifying) check(cmd *cobra.Command) error {
+	for _, name := range []string{"for", "ttl", "bound", "max-stall"} {
+		if d, _ := cmd.Flags().GetDuration(name); cmd.Flags().Changed(name) && d <= 0 {
+			return usage("--%s %v: it is a duration above zero", name, d)
+		}
+	}
+	if cmd.Flags().Changed("seed") && v.cfg.Seed == 0 {
+		return usage("--seed 0: it is a number above 0")
+	}
+	if cmd.Flags().Changed("clients") && (v.cfg.Clients < 1 || v.cfg.Clients > verify.MaxClients) {
+		return usage("--clients %d: it is a number from 1 to %d", v.cfg.Clients, verify.MaxClients)
+	}
+	if !slices.Equal(v.faults, []string{"all"}) {
+		v.cfg.Faults = v.faults
+	}
+	return nil
+}
+
+func (v *verifying) run(ctx context.Context, asJSON bool) error {
+	var err error
+	if v.cfg.URL, err = v.url(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	go func() {
+		<-ctx.Done()
+		stop() // another Ctrl-C ends the process, and its clients with it
+	}()
+	shown, done := v.showProgress()
+	report, err := verify.Run(ctx, v.cfg, shown)
+	done()
+	if report != nil && len(report.Trials) > 0 {
+		var failed error
+		if asJSON {
+			failed = printJSON(v.stdout, report, true)
+		} else {
+			failed = verdicts(v.stdout, report)
+		}
+		if failed != nil {
+			return failed
+		}
+	}
+	var wrong *verify.ConfigError
+	switch {
+	case ctx.Err() != nil:
+		return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
+	case errors.As(err, &wrong):
+		flag := map[string]string{"Faults": "--fault", "For": "--for", "TTL": "--ttl", "Clients": "--clients"}[wrong.Field]
+		return usage("%s %s", flag, safe(wrong.Reason))
+	case err != nil:
+		return err
+	}
+	switch report.Verdict() {
+	case verify.Broken:
+		return &exit{code: exitUnsafe}
+	case verify.Invalid, verify.Skipped:
+		return &exit{code: exitNotAcquired}
+	}
+	return nil
+}
+
+// showProgress says on standard error what is going on: on a terminal in a line
+// that changes, elsewhere once for each fault.
+func (v *verifying) showProgress() (show func(verify.Step), done func()) {
+	if v.quiet {
+		return nil, func() {}
+	}
+	if !term.IsTerminal(int(v.stderr.Fd())) {
+		last := 0
+		return func(s verify.Step) {
+			if s.N != last {
+				v.say("%s, %d of %d", s.Fault, s.N, s.Of)
+			}
+			last = s.N
+		}, func() {}
+	}
+	return func(s verify.Step) {
+		columns, _, err := term.GetSize(int(v.stderr.Fd()))
+		if err != nil || columns < 20 {
+			columns = 80
+		}
+		line := fmt.Sprintf("baton: %s, %d of %d: %s", s.Fault, s.N, s.Of, s.Doing)
+		fmt.Fprintf(v.stderr, "\r\x1b[K%s", cut(line, columns-1))
+	}, func() { fmt.Fprint(v.stderr, "\r\x1b[K") }
+}
+
+// verdicts prints a report for people.
+func verdicts(w io.Writer, r *verify.Report) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %d clients, TTL %s, %s each, seed %d\n\n", safe(r.URL), r.Clients, short(r.TTL), short(r.For), r.Seed)
+	rows := [][]string{{"FAULT", "", "VERDICT", "E", "F", "L", "B", "LOCKS", "WRITES", "STALE", "LOST", "LIMITS"}}
+	for _, t := range r.Trials {
+		row := []string{t.Fault, t.Name, string(t.Verdict)}
+		for _, p := range verify.Promises {
+			kept, looked := t.Promises[p]
+			row = append(row, map[[2]bool]string{{true, true}: "held", {false, true}: "BROKEN"}[[2]bool{kept, looked}])
+		}
+		if t.Verdict != verify.Skipped {
+			row = append(row, count(t.Looked.Granted), count(t.Looked.Writes), count(t.Looked.Stale), count(t.Lost), count(t.Decisions))
+		}
+		rows = append(rows, row)
+	}
+	if err := table(&b, rows); err != nil {
+		return err
+	}
+	for _, t := range r.Trials {
+		if len(t.Why)+len(t.Violations) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "\n%s %s: %s\n", t.Fault, t.Name, t.Does)
+		for _, why := range t.Why {
+			fmt.Fprintf(&b, "  %s: %s\n", t.Verdict, indented(why))
+		}
+		for i, x := range t.Violations {
+			if i == mostShown {
+				fmt.Fprintf(&b, "  and %d more (-o json has them all)\n", len(t.Violations)-i)
+				break
+			}
+			fmt.Fprintf(&b, "  %s at %s, %s, %s: %s\n", x.Promise, short(history.Duration(t.Began, x.From)), x.Check, safe(x.Key), indented(x.Text))
+		}
+		if t.Verdict != verify.Skipped {
+			fmt.Fprintf(&b, "  again: %s\n", t.Repeat)
+		}
+	}
+	fmt.Fprintf(&b, "\nSTALE are the writes that a resource without a check of tokens would have taken from a\nholder that was not the last. Again: %s\n", r.Repeat)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// mostShown is how many violations of a fault are printed.
+const mostShown = 20
+
+func count(n int) string { return strconv.Itoa(n) }
+
+// indented makes text of several lines one of a list.
+func indented(s string) string {
+	var lines []string
+	for line := range strings.Lines(strings.TrimSpace(s)) {
+		lines = append(lines, safe(strings.TrimRight(line, "\r\n")))
+	}
+	return strings.Join(lines, "\n      ")
+}

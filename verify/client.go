@@ -21,7 +21,6 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/bootclock"
-	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/verify/history"
 )
@@ -111,7 +110,7 @@ func (c *client) open(in *bufio.Reader) error {
 	c.log = history.NewLog(file, c.Client)
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
-	if c.store, err = open.Store(ctx, c.URL); err != nil {
+	if c.store, err = openStore(ctx, c.URL); err != nil {
 		return err
 	}
 	c.store = plant(c.Defect, c.store)

@@ -6,6 +6,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	plant = spoil
 	Main()
 	os.Exit(m.Run())
 }

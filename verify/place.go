@@ -54,6 +54,7 @@ func visit(url string, clients int) (*place, error) {
 // stands for none.
 var proxied = map[string]string{
 	"redis": "6379", "mysql": "3306", "mariadb": "3306", "postgres": "5432", "postgresql": "5432",
+	"served": "0", // which always has one
 }
 
 // address takes the only address out of a URL. ok is false if there is none, or

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/verify/fault"
 )
 
@@ -208,7 +207,7 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 func (r *runner) open(ctx context.Context) error {
 	opening, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	store, err := open.Store(opening, r.cfg.URL)
+	store, err := openStore(opening, r.cfg.URL)
 	if err != nil {
 		return err
 	}

@@ -60,6 +60,7 @@ const doors = `
 	verify/history:
 	verify/check:       verify/history
 	verify/served:      driver
+	verify/planted:     driver drivertest/broken store/memstore verify/check
 	verify/deploy:      * !verify
 	verify/fault:       * !verify
 	examples/*:         *

@@ -166,6 +166,7 @@ func (s *Server) call(q request) (a answer) {
 	case q.Do == doTraits:
 		_, limits := s.store.(driver.Limits)
 		a.Traits = &traits{s.store.Traits(), limits}
+		a.Traits.Processes = true
 	case q.Do == doAcquire && q.Acquire != nil:
 		a.Grant, err = pointer(s.store.Acquire(s.ctx, *q.Acquire))
 	case q.Do == doRenew:

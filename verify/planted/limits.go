@@ -1,0 +1,62 @@
+package planted
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+func limiting(s driver.Store, take func(context.Context, driver.TakeRequest) (driver.Taken, error)) driver.Store {
+	return self{Store: s, take: take}
+}
+
+func ownLimits(s driver.Store) driver.Store { return limiting(s, memstore.New().Take) }
+
+func takesNothing(s driver.Store) driver.Store {
+	return limiting(s, func(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+		for i := range r.Takes {
+			r.Takes[i].Cost = 0
+		}
+		return s.(driver.Limits).Take(ctx, r)
+	})
+}
+
+// remembersAllowed does not ask again for half a second.
+func remembersAllowed(s driver.Store) driver.Store {
+	type memory struct {
+		taken driver.Taken
+		until time.Time
+	}
+	var mu sync.Mutex
+	known := map[string]memory{}
+	return limiting(s, func(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+		mu.Lock()
+		m, ok := known[r.Takes[0].Key]
+		mu.Unlock()
+		if ok && time.Now().Before(m.until) {
+			return m.taken, nil
+		}
+		d, err := s.(driver.Limits).Take(ctx, r)
+		if err == nil && d.OK {
+			mu.Lock()
+			known[r.Takes[0].Key] = memory{d, time.Now().Add(500 * time.Millisecond)}
+			mu.Unlock()
+		}
+		return d, err
+	})
+}
+
+func limitsFallOpen(s driver.Store) driver.Store {
+	return limiting(s, func(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+		ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		defer cancel()
+		d, err := s.(driver.Limits).Take(ctx, r)
+		if err != nil && silent(err) {
+			return driver.Taken{OK: true, At: time.Now().UnixMicro(), Limits: make([]driver.Decision, len(r.Takes))}, nil
+		}
+		return d, err
+	})
+}

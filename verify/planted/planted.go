@@ -1,0 +1,109 @@
+// Package planted holds defects that lock services and their clients have had,
+// to be verified: a harness that does not find them proves nothing where it finds
+// nothing. No program but its tests imports it.
+package planted
+
+import (
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest/broken"
+	"github.com/batonhq/baton/store/memstore"
+	"github.com/batonhq/baton/verify/check"
+)
+
+// A Defect is one mistake, in the store that is served to all clients or in the
+// way in which each of them asks it.
+type Defect struct {
+	Name   string
+	Fault  string        // the ID of the fault under which it shows
+	Breaks check.Promise // what is seen to break, of all that may
+
+	// Store returns what is served: locks, and limits if it is a driver.Limits.
+	Store func() driver.Locks
+	// Spoil is what each client makes of the store that it has opened. Nil is
+	// nothing.
+	Spoil func(driver.Store) driver.Store
+}
+
+// All are the defects. Their names say what is done.
+var All = []Defect{
+	// The store decides wrongly about locks.
+	store("never expires", "f02", check.Lively, bug(broken.NeverExpires)),
+	store("expires early", "f06", check.Exclusive, bug(broken.ExpiresEarly)),
+	store("renews for show", "f01", check.Exclusive, bug(broken.RenewsForShow)),
+	store("looks whether the lock is free, and then takes it", "f01", check.Exclusive, bug(broken.ChecksThenActs)),
+	store("forgets the token on release", "f01", check.Fenced, bug(broken.ForgetsOnRelease)),
+	store("keeps dead waiters in line", "f02", check.Lively, bug(broken.WaitersNeverDie)),
+	store("hands over by release alone", "f02", check.Lively, bug(broken.WaitsForRelease)),
+	store("one permit too many", "f01", check.Exclusive, bug(broken.OneTooMany)),
+	store("one permit too few", "f01", check.Lively, bug(broken.OneTooFew)),
+	store("evicts what is seldom used", "f01", check.Exclusive, spoilt(evicts)),
+	store("tokens wrap around", "f01", check.Fenced, spoilt(tokensWrap)),
+	store("the counter of tokens is lost", "f01", check.Fenced, spoilt(counterLost)),
+	store("releases by name", "f04", check.Exclusive, spoilt(releasesByName)),
+	store("grants a repeated request anew", "f07", check.Exclusive, spoilt(grantsRetryAnew)),
+	store("says that it renewed before it has", "f01", check.Exclusive, spoilt(renewsLater)),
+	store("readers exclude nobody", "f01", check.Exclusive, spoilt(readersPass)),
+	store("counts holders, not permits", "f01", check.Exclusive, spoilt(countsHolders)),
+	store("a release frees all permits", "f01", check.Exclusive, spoilt(freesAll)),
+	store("its clock goes too fast", "f06", check.Exclusive, spoilt(fastClock)),
+
+	// The client deceives itself about locks.
+	client("takes a failed renewal for a renewal", "f06", check.Exclusive, trustsFailures),
+	client("renews nothing", "f01", check.Exclusive, renewsNothing),
+	client("counts the TTL from an answer that was slow", "f06", check.Exclusive, asksFor(7, 10)),
+	client("takes the TTL for twice as long", "f06", check.Exclusive, asksFor(1, 2)),
+	client("each process counts its tokens", "f01", check.Fenced, ownTokens),
+	client("one token for all", "f01", check.Fenced, oneToken),
+	client("tokens are random", "f01", check.Fenced, randomTokens),
+	client("releases late, by name", "f01", check.Exclusive, releasesLate),
+	client("unlocks twice", "f01", check.Exclusive, unlocksTwice),
+	client("waits for a wake-up that was lost", "f01", check.Lively, neverAsks),
+	client("steals what is held", "f01", check.Exclusive, steals),
+	client("writers ask as readers", "f01", check.Exclusive, writersRead),
+	client("permits are counted by each process", "f01", check.Exclusive, ownPermits),
+	client("falls open when the store is silent", "f06", check.Exclusive, fallsOpen),
+	client("its watchdog outlives the lock", "f01", check.Lively, zombie),
+
+	// Limits.
+	store("asks a limiter, and then takes", "f01", check.Bounded, limitBug(broken.AsksThenTakes)),
+	client("each process limits for itself", "f01", check.Bounded, ownLimits),
+	client("limits take nothing", "f01", check.Bounded, takesNothing),
+	client("remembers for a while that it was allowed", "f01", check.Bounded, remembersAllowed),
+	client("limits fall open when the store is silent", "f06", check.Bounded, limitsFallOpen),
+}
+
+// Find returns the defect of a name.
+func Find(name string) (Defect, bool) {
+	for _, d := range All {
+		if d.Name == name {
+			return d, true
+		}
+	}
+	return Defect{}, false
+}
+
+// Right is a store without a defect.
+func Right() driver.Locks { return memstore.New() }
+
+func store(name, fault string, breaks check.Promise, s func() driver.Locks) Defect {
+	return Defect{Name: name, Fault: fault, Breaks: breaks, Store: s}
+}
+
+func client(name, fault string, breaks check.Promise, spoil func(driver.Store) driver.Store) Defect {
+	return Defect{Name: name, Fault: fault, Breaks: breaks, Store: Right, Spoil: spoil}
+}
+
+func bug(b broken.Bug) func() driver.Locks { return func() driver.Locks { return broken.New(b) } }
+
+func spoilt(spoil func(*memstore.Store) driver.Locks) func() driver.Locks {
+	return func() driver.Locks { return spoil(memstore.New()) }
+}
+
+// limitBug is right about locks.
+func limitBug(b broken.Bug) func() driver.Locks {
+	type both struct {
+		*broken.Store
+		driver.Limits
+	}
+	return func() driver.Locks { return both{broken.New(""), broken.NewLimits(b)} }
+}

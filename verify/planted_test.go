@@ -1,0 +1,101 @@
+package verify
+
+import (
+	"flag"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/verify/check"
+	"github.com/batonhq/baton/verify/planted"
+	"github.com/batonhq/baton/verify/served"
+)
+
+// Runs are long: some defects are tried in every run of the tests, all with -planted.
+var (
+	plantedAll  = flag.Bool("planted", false, "try all planted defects, not only some")
+	plantedOnly = flag.String("planted-only", "", "try the planted defect of this name")
+)
+
+// always are the defects that are tried in every run of the tests.
+var always = []string{"renews for show", "forgets the token on release", "unlocks twice"}
+
+// seeds are how many runs a defect has to show.
+const seeds = 5
+
+func spoil(name string, s driver.Store) driver.Store {
+	if d, ok := planted.Find(name); ok && d.Spoil != nil {
+		return d.Spoil(s)
+	}
+	return s
+}
+
+// lend serves a store to the clients of a run.
+func lend(t *testing.T, s driver.Locks) (url string) {
+	t.Helper()
+	server, err := served.Serve(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return servedScheme + server.Addr()
+}
+
+// The same store without a defect holds under the same faults, so that what is
+// seen below is the defect.
+func TestWithoutDefectHolds(t *testing.T) {
+	t.Parallel()
+	holds(t, quick(lend(t, planted.Right()), "f01", "f02", "f04", "f06", "f07"))
+}
+
+// Every planted defect breaks the promise that it is known to break, within
+// few seeds.
+func TestPlantedDefectsAreFound(t *testing.T) {
+	t.Parallel()
+	if len(planted.All) < 30 {
+		t.Fatalf("there are only %d planted defects", len(planted.All))
+	}
+	for _, d := range planted.All {
+		if *plantedOnly != "" && d.Name != *plantedOnly || *plantedOnly == "" && !*plantedAll && !slices.Contains(always, d.Name) {
+			continue
+		}
+		t.Run(d.Name, func(t *testing.T) {
+			if !*plantedAll {
+				t.Parallel()
+			}
+			for seed := range uint64(seeds) {
+				if found := tryDefect(t, d, seed+1); slices.Contains(found, d.Breaks) {
+					t.Logf("found with seed %d: %v", seed+1, found)
+					return
+				} else {
+					t.Logf("seed %d shows %v, not %s", seed+1, found, d.Breaks)
+				}
+			}
+			t.Errorf("not found with %d seeds", seeds)
+		})
+	}
+}
+
+// tryDefect returns what was seen to break.
+func tryDefect(t *testing.T, d planted.Defect, seed uint64) (found []check.Promise) {
+	cfg := quick(lend(t, d.Store()), d.Fault)
+	cfg.Seed, cfg.defect = seed, d.Name
+	cfg.Bound = 3 * time.Second // nothing but the defect is slow
+	r, err := Run(t.Context(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range r.Trials {
+		for _, v := range x.Violations {
+			if !slices.Contains(found, v.Promise) {
+				found = append(found, v.Promise)
+				t.Logf("%s: %s: %s", v.Promise, v.Check, v.Text)
+			}
+		}
+		if x.Verdict == Invalid {
+			t.Logf("no verdict: %v", x.Why)
+		}
+	}
+	return found
+}

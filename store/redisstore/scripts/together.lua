@@ -17,23 +17,26 @@ end
 
 -- obstacle answers why k cannot be granted, nothing if it can.
 local function obstacle(k)
-	k.token = confirm(k, k.id, k.ms, k.told) -- by an earlier attempt, whose answer was lost
-	if k.token then
-		return
+	k.state, k.v = look(k)
+	if k.state ~= 'free' then
+		k.token = confirm(k, k.id, k.ms, k.told) -- by an earlier attempt, whose answer was lost
+		if k.token then
+			return
+		end
+		k.state, k.v = settle(k)
+		local odd = stranger(k, k.state, call('PTTL', k.L))
+		if odd then
+			return odd
+		end
 	end
-	k.state, k.v = settle(k)
-	local left = call('PTTL', k.L)
-	local odd = stranger(k, k.state, left)
-	if odd then
-		return odd
-	end
-	if (k.state == 'free' or k.state == 'shared') and call('EXISTS', k.q) == 1 then
+	local line = call('EXISTS', k.q) == 1
+	if line and (k.state == 'free' or k.state == 'shared') then
 		hand(k)
 		k.state, k.v = look(k)
-		left = call('PTTL', k.L)
+		line = call('EXISTS', k.q) == 1
 	end
-	if not fits(k.state, k.v, k.want) or call('EXISTS', k.q) == 1 then
-		return refusal(k, k.state, k.v, k.want, left)
+	if line or not fits(k.state, k.v, k.want) then
+		return refusal(k, k.state, k.v, k.want, call('PTTL', k.L))
 	end
 end
 

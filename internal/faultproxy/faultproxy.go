@@ -36,7 +36,9 @@ type Proxy struct {
 	listener net.Listener // nil while refusing
 	conns    map[*conn]struct{}
 	rules    [2]rule
-	changed  chan struct{} // closed and replaced when rules change
+	rewrite  func([]byte) []byte
+	lost     func([]byte) bool // connections of which everything is swallowed
+	changed  chan struct{}     // closed and replaced when rules change
 	traps    []*trap
 	closed   bool
 }
@@ -109,6 +111,12 @@ func (p *Proxy) Delay(dir Direction, d time.Duration) {
 	p.change(func() { p.rules[dir].delay = d })
 }
 
+// Rewrite has f change what goes to the client, for servers that tell where
+// others are. It is given what came at one go, and outlives Heal.
+func (p *Proxy) Rewrite(f func([]byte) []byte) {
+	p.change(func() { p.rewrite = f })
+}
+
 // Hold keeps back everything that goes in the direction, the end of a
 // connection too, and delivers it on Heal: a partition that heals while TCP
 // still tries.
@@ -123,13 +131,20 @@ func (p *Proxy) Swallow(dir Direction) {
 	p.change(func() { p.rules[dir].mode = swallow })
 }
 
-// Heal ends Delay, Hold, Swallow and Refuse, and forgets the traps that were
+// SwallowOf is Swallow, both ways, for connections whose first bytes to the
+// server match: of one of those who share the proxy.
+func (p *Proxy) SwallowOf(match func(first []byte) bool) {
+	p.change(func() { p.lost = match })
+}
+
+// Heal ends Delay, Hold, Swallow, SwallowOf and Refuse, and forgets the traps that were
 // not sprung.
 func (p *Proxy) Heal() {
 	p.t.Helper()
 	var broken []*conn
 	p.change(func() {
 		p.rules = [2]rule{}
+		p.lost = nil
 		p.traps = nil
 		for c := range p.conns {
 			if c.gap {
@@ -281,8 +296,9 @@ type conn struct {
 	once sync.Once
 	done chan struct{} // closed by cut
 
-	gap    bool  // bytes were swallowed; under p.mu
-	lastly *trap // the next answer springs it; under p.mu
+	first  []byte // what came first from the client; under p.mu
+	gap    bool   // bytes were swallowed; under p.mu
+	lastly *trap  // the next answer springs it; under p.mu
 }
 
 func (c *conn) cut() {
@@ -332,6 +348,13 @@ func (c *conn) pump(dir Direction, from, to *net.TCPConn) {
 		}
 	}()
 	for ch := range ahead {
+		if dir == ToServer {
+			c.p.mu.Lock()
+			if c.first == nil {
+				c.first = ch.data
+			}
+			c.p.mu.Unlock()
+		}
 		if !c.gate(dir, ch.at) {
 			continue
 		}
@@ -355,6 +378,9 @@ func (c *conn) gate(dir Direction, at time.Time) bool {
 	for {
 		c.p.mu.Lock()
 		r, changed := c.p.rules[dir], c.p.changed
+		if c.p.lost != nil && c.first != nil && c.p.lost(c.first) {
+			r.mode = swallow
+		}
 		if r.mode == swallow {
 			c.gap = true
 		}
@@ -386,8 +412,11 @@ func (c *conn) gate(dir Direction, at time.Time) bool {
 func (c *conn) deliver(dir Direction, data []byte, to *net.TCPConn) bool {
 	if dir == ToClient {
 		c.p.mu.Lock()
-		tr := c.lastly
+		tr, rewrite := c.lastly, c.p.rewrite
 		c.p.mu.Unlock()
+		if rewrite != nil {
+			data = rewrite(data)
+		}
 		if tr != nil {
 			c.cut()
 			close(tr.sprung)

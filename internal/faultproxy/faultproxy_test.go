@@ -368,3 +368,44 @@ func TestDeadTargetResets(t *testing.T) {
 		t.Errorf("%v, want a reset connection", err)
 	}
 }
+
+func TestRewrite(t *testing.T) {
+	e, p := setUp(t)
+	p.Rewrite(func(data []byte) []byte { return bytes.ReplaceAll(data, []byte("there"), []byte("elsewhere")) })
+	c := dial(t, p)
+	c.send("it is there")
+	c.want("it is elsewhere")
+	p.Heal()
+	c.send("and there")
+	c.want("and elsewhere")
+	if n := e.seen.Load(); n != 2 {
+		t.Errorf("the server has seen %d lines, want 2", n)
+	}
+}
+
+// Of those who come by one proxy some are cut off, with the connections that they
+// have and those that they make.
+func TestSwallowOf(t *testing.T) {
+	e, p := setUp(t)
+	a, b := dial(t, p), dial(t, p)
+	a.send("I am a")
+	a.want("I am a")
+	b.send("I am b")
+	b.want("I am b")
+	p.SwallowOf(func(first []byte) bool { return bytes.Contains(first, []byte("I am a")) })
+	again := dial(t, p)
+	again.send("I am a")
+	a.send("lost")
+	b.send("heard")
+	b.want("heard")
+	a.wantSilence()
+	again.wantSilence()
+	if n := e.seen.Load(); n != 3 {
+		t.Errorf("the server has seen %d lines, want 3", n)
+	}
+	p.Heal()
+	a.wantReset()
+	again.wantReset()
+	b.send("still here")
+	b.want("still here")
+}

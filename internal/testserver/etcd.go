@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -26,7 +27,8 @@ type EtcdServer struct {
 	// Name is that of the member.
 	Name string
 
-	tls *tls.Config // nil: it speaks without
+	peerURL string      // by which the other members reach it
+	tls     *tls.Config // nil: it speaks without
 }
 
 // url is where it serves clients.
@@ -93,7 +95,7 @@ func (s *EtcdServer) serves() error {
 // own, for example "--quota-backend-bytes=16777216".
 func Etcd(t TB, args ...string) *EtcdServer {
 	t.Helper()
-	return etcdMembers(t, 1, nil, args)[0]
+	return etcdMembers(t, 1, nil, nil, args)[0]
 }
 
 // EtcdTLS is Etcd that speaks TLS, to clients that have the same certificate.
@@ -104,7 +106,7 @@ func EtcdTLS(t TB, certFile, keyFile string, args ...string) *EtcdServer {
 		t.Fatalf("start etcd: %v", err)
 	}
 	own := &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true} // it is our child
-	return etcdMembers(t, 1, own, append([]string{
+	return etcdMembers(t, 1, own, nil, append([]string{
 		"--cert-file=" + certFile, "--key-file=" + keyFile, "--trusted-ca-file=" + certFile, "--client-cert-auth",
 	}, args...))[0]
 }
@@ -126,7 +128,56 @@ type EtcdCluster struct {
 // EtcdThree starts a cluster of three members.
 func EtcdThree(t TB, args ...string) *EtcdCluster {
 	t.Helper()
-	return &EtcdCluster{etcdMembers(t, 3, nil, args)}
+	return &EtcdCluster{etcdMembers(t, 3, nil, nil, args)}
+}
+
+// EtcdThreeBehind is EtcdThree whose members reach each other at the address that
+// behind returns for theirs.
+func EtcdThreeBehind(t TB, behind func(addr string) string, args ...string) *EtcdCluster {
+	t.Helper()
+	return &EtcdCluster{etcdMembers(t, 3, nil, behind, args)}
+}
+
+// MemberID returns the number by which a member that may be down is known to
+// this one.
+func (s *EtcdServer) MemberID(of *EtcdServer) (uint64, error) {
+	answer, err := s.Do("/v3/cluster/member/list", nil)
+	if err != nil {
+		return 0, err
+	}
+	list, _ := answer["members"].([]any)
+	for _, m := range list {
+		m, _ := m.(map[string]any)
+		urls, _ := m["peerURLs"].([]any)
+		if id, ok := m["ID"].(string); ok && len(urls) == 1 && urls[0] == of.peerURL {
+			return strconv.ParseUint(id, 10, 64)
+		}
+	}
+	return 0, errors.New("there is no member at " + of.peerURL)
+}
+
+// Expel ends another server's membership, and that server.
+func (s *EtcdServer) Expel(other *EtcdServer) error {
+	id, err := s.MemberID(other)
+	if err == nil {
+		_, err = s.Do("/v3/cluster/member/remove", map[string]any{"ID": strconv.FormatUint(id, 10)})
+	}
+	if err == nil {
+		other.Kill()
+	}
+	return err
+}
+
+// Admit makes a server that was expelled a new member, which begins with nothing.
+func (s *EtcdServer) Admit(other *EtcdServer) error {
+	if err := os.RemoveAll(filepath.Join(other.dir, "data")); err != nil {
+		return err
+	}
+	if _, err := s.Do("/v3/cluster/member/add", map[string]any{"peerURLs": []string{other.peerURL}}); err != nil {
+		return err
+	}
+	other.args = append(other.args, "--initial-cluster-state=existing") // of no account once it has data
+	return other.start()
 }
 
 var sharedEtcdThree shared[*EtcdCluster]
@@ -187,7 +238,7 @@ func NeedEtcd(t TB) {
 // EtcdMembers starts a cluster of n members.
 func EtcdMembers(t TB, n int, args ...string) *EtcdCluster {
 	t.Helper()
-	return &EtcdCluster{etcdMembers(t, n, nil, args)}
+	return &EtcdCluster{etcdMembers(t, n, nil, nil, args)}
 }
 
 // EtcdLearner adds a member to the server's cluster that does not vote.
@@ -200,7 +251,7 @@ func EtcdLearner(t TB, s *EtcdServer) *EtcdServer {
 	}); err != nil {
 		t.Fatalf("add a learner: %v", err)
 	}
-	l := &EtcdServer{Addr: clientAddr, PeerAddr: peerAddr, Name: fmt.Sprintf("m%016x", rand.Uint64())}
+	l := &EtcdServer{Addr: clientAddr, PeerAddr: peerAddr, Name: fmt.Sprintf("m%016x", rand.Uint64()), peerURL: "http://" + peerAddr}
 	l.prepare(t, path, []string{
 		"--initial-cluster=" + s.Name + "=http://" + s.PeerAddr + "," + l.Name + "=http://" + peerAddr,
 		"--initial-cluster-state=existing",
@@ -241,11 +292,11 @@ func etcdBinary(t TB) string {
 
 // etcdMembers starts the members of one cluster, on other ports if somebody
 // else took one meanwhile.
-func etcdMembers(t TB, n int, secure *tls.Config, args []string) []*EtcdServer {
+func etcdMembers(t TB, n int, secure *tls.Config, behind func(addr string) string, args []string) []*EtcdServer {
 	t.Helper()
 	path := etcdBinary(t)
 	for attempt := 1; ; attempt++ {
-		members, err := newEtcdMembers(t, path, n, secure, args)
+		members, err := newEtcdMembers(t, path, n, secure, behind, args)
 		if err == nil {
 			err = startAll(members)
 		}
@@ -264,7 +315,7 @@ func etcdMembers(t TB, n int, secure *tls.Config, args []string) []*EtcdServer {
 	}
 }
 
-func newEtcdMembers(t TB, path string, n int, secure *tls.Config, args []string) ([]*EtcdServer, error) {
+func newEtcdMembers(t TB, path string, n int, secure *tls.Config, behind func(addr string) string, args []string) ([]*EtcdServer, error) {
 	t.Helper()
 	var members []*EtcdServer
 	var cluster []string
@@ -278,8 +329,12 @@ func newEtcdMembers(t TB, path string, n int, secure *tls.Config, args []string)
 			return members, err
 		}
 		m := &EtcdServer{Addr: addr(client), PeerAddr: addr(peer), Name: fmt.Sprintf("m%016x", rand.Uint64()), tls: secure}
+		m.peerURL = "http://" + m.PeerAddr
+		if behind != nil {
+			m.peerURL = "http://" + behind(m.PeerAddr)
+		}
 		members = append(members, m)
-		cluster = append(cluster, m.Name+"=http://"+m.PeerAddr)
+		cluster = append(cluster, m.Name+"="+m.peerURL)
 	}
 	for _, m := range members {
 		m.prepare(t, path, append([]string{
@@ -301,7 +356,7 @@ func (s *EtcdServer) prepare(t TB, path string, args []string) {
 			"--listen-client-urls=" + s.url(),
 			"--advertise-client-urls=" + s.url(),
 			"--listen-peer-urls=http://" + s.PeerAddr,
-			"--initial-advertise-peer-urls=http://" + s.PeerAddr,
+			"--initial-advertise-peer-urls=" + s.peerURL,
 			"--log-level=error",
 			"--unsafe-no-fsync",
 		}, args...),

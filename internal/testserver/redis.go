@@ -116,14 +116,74 @@ type SentinelSet struct {
 	Primary  *RedisServer
 	Replica  *RedisServer
 	Sentinel *RedisServer
+
+	known map[*RedisServer]string // by which address the others know it
+}
+
+// follow has a server be a replica of the one that is known by that address, or
+// of nobody if that is its own or none.
+func (s *SentinelSet) follow(server *RedisServer, primary string) error {
+	host, port, err := net.SplitHostPort(s.known[server])
+	if err != nil {
+		return err
+	}
+	_, err1 := server.Do("CONFIG", "SET", "replica-announce-ip", host)
+	_, err2 := server.Do("CONFIG", "SET", "replica-announce-port", port)
+	if primary != "" && primary != s.known[server] {
+		if host, port, err = net.SplitHostPort(primary); err == nil {
+			_, err = server.Do("REPLICAOF", host, port)
+		}
+	}
+	return errors.Join(err1, err2, err)
+}
+
+// Rejoin has a server that was restarted follow whom the Sentinel calls the
+// primary, as a service manager would. It comes back as a primary itself.
+func (s *SentinelSet) Rejoin(server *RedisServer) error {
+	primary, err := s.PrimaryAddr()
+	if err != nil {
+		return err
+	}
+	return s.follow(server, primary)
+}
+
+// Settled returns the server that the Sentinel calls the primary, and an error
+// unless the other one follows it.
+func (s *SentinelSet) Settled() (primary *RedisServer, err error) {
+	at, err := s.PrimaryAddr()
+	if err != nil {
+		return nil, err
+	}
+	primary, replica := s.Primary, s.Replica
+	if at == s.known[replica] {
+		primary, replica = replica, primary
+	}
+	_, port, _ := net.SplitHostPort(at) // the Sentinel has it from us
+	for _, want := range []string{"role:slave", "master_port:" + port, "master_link_status:up"} {
+		if err := infoSays(replica, "replication", want); err != nil {
+			return primary, err
+		}
+	}
+	return primary, infoSays(primary, "replication", "role:master")
 }
 
 // RedisSentinel starts a SentinelSet whose replica is in sync.
 func RedisSentinel(t TB) *SentinelSet {
 	t.Helper()
-	set := &SentinelSet{Name: "mymaster", Primary: Redis(t)}
-	host, port, _ := net.SplitHostPort(set.Primary.Addr) // it is one of ours
-	set.Replica = Redis(t, "--replicaof", host+" "+port)
+	return RedisSentinelBehind(t, func(addr string) string { return addr })
+}
+
+// RedisSentinelBehind is RedisSentinel whose servers reach the primary and the
+// replica at the address that behind returns for theirs. Clients are told that
+// one, too.
+func RedisSentinelBehind(t TB, behind func(addr string) string) *SentinelSet {
+	t.Helper()
+	set := &SentinelSet{Name: "mymaster", Primary: Redis(t), Replica: Redis(t)}
+	set.known = map[*RedisServer]string{set.Primary: behind(set.Primary.Addr), set.Replica: behind(set.Replica.Addr)}
+	if err := errors.Join(set.follow(set.Primary, ""), set.follow(set.Replica, set.known[set.Primary])); err != nil {
+		t.Fatalf("make a replica: %v", err)
+	}
+	host, port, _ := net.SplitHostPort(set.known[set.Primary]) // it is one of ours
 	poll(t, "the replica in sync", func() error {
 		return infoSays(set.Replica, "replication", "master_link_status:up")
 	})
@@ -153,7 +213,7 @@ sentinel parallel-syncs %[3]s 1
 			t.Fatalf("start sentinel: %v", err)
 		}
 	}
-	_, replicaPort, _ := net.SplitHostPort(set.Replica.Addr)
+	_, replicaPort, _ := net.SplitHostPort(set.known[set.Replica])
 	poll(t, "the sentinel that knows its replica", func() error {
 		known, err := set.Sentinel.Do("SENTINEL", "REPLICAS", set.Name)
 		if err == nil && !hasLine(known, replicaPort) {
@@ -189,7 +249,7 @@ func (s *SentinelSet) AwaitFailover(t TB) {
 		if err != nil {
 			return err
 		}
-		if at != s.Replica.Addr {
+		if at != s.known[s.Replica] {
 			return fmt.Errorf("the primary is still %s", at)
 		}
 		return infoSays(s.Replica, "replication", "role:master")

@@ -124,7 +124,7 @@ func (b *builder) whileDown(f func(server int) error) error {
 	for i := range b.Servers {
 		errs = append(errs, f(i))
 	}
-	return errors.Join(append(errs, RestartAll(b.Servers))...)
+	return errors.Join(append(errs, RestartAll(b.Servers), await(b.Settled))...)
 }
 
 // RestartAll restarts servers none of which may serve without the others.

@@ -46,6 +46,12 @@ type Deployment struct {
 	// once more for restore, which puts it back and may be called once.
 	Snapshot func() (restore func() error, err error)
 
+	// Quorum is true if a majority of the servers decides, and what it has decided
+	// survives the restart of all.
+	Quorum bool
+	// Settled is nil when all servers work together as they did in the beginning.
+	Settled func() error
+
 	// Of these, nil is what the kind does not have, or this machine.
 	Leader   func() (server int, err error)                  // who leads just now
 	Elect    func(on bool) error                             // whether another takes over as soon as the leader is not heard of; nil if always
@@ -78,6 +84,8 @@ type Kind struct {
 var Kinds = []Kind{
 	{"redis", "a Redis that writes everything to its disk", 2 * time.Second, testserver.NeedRedis, (*builder).redis},
 	{"redis-nopersist", "a Redis that forgets everything when it restarts", 2 * time.Second, testserver.NeedRedis, (*builder).redisForgetful},
+	{"sentinel", "a Redis with a replica, and a Sentinel that promotes it", 5 * time.Second, testserver.NeedRedis, (*builder).sentinel},
+	{"cluster", "a Redis Cluster of three primaries", 3 * time.Second, testserver.NeedRedis, (*builder).cluster},
 	{"redlock5", "five Redis that know nothing of each other", 3 * time.Second, testserver.NeedRedis, (*builder).redlock},
 	{"mariadb", "a MariaDB", 2 * time.Second, testserver.NeedMariaDB, (*builder).mariadb},
 	{"postgres", "a PostgreSQL", 2 * time.Second, testserver.NeedPostgres, (*builder).postgres},
@@ -109,7 +117,7 @@ func Open(kind string, clients int) (*Deployment, error) {
 		return nil, err
 	}
 	site := new(testserver.Site)
-	d := &Deployment{Kind: kind, site: site, Proxies: func(int) []*faultproxy.Proxy { return nil }}
+	d := &Deployment{Kind: kind, site: site, Proxies: func(int) []*faultproxy.Proxy { return nil }, Settled: func() error { return nil }}
 	err = site.Try(func() { k.open(&builder{Site: site, clients: clients, Deployment: d}) })
 	if err != nil {
 		site.Close()

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -20,7 +22,35 @@ const zkRoot = "/verify"
 const zkSession = 2 * MaxTTL
 
 func (b *builder) zookeeper() {
-	e := testserver.ZooKeeperEnsemble(b.Site, nil, "tickTime=500")
+	var between [3][3]*faultproxy.Proxy // from, to
+	e := testserver.ZooKeeperEnsemble(b.Site, func(from, to int, addr string) string {
+		between[from][to] = faultproxy.New(b.Site, addr)
+		return between[from][to].Addr
+	}, "tickTime=500")
+	b.Isolate = func(server int, on bool) error {
+		var errs []error
+		for from, row := range between {
+			for to, p := range row {
+				switch {
+				case p == nil || from != server && to != server:
+				case on:
+					p.Swallow(faultproxy.ToServer)
+					p.Swallow(faultproxy.ToClient)
+				default:
+					errs = append(errs, b.Try(p.Heal))
+				}
+			}
+		}
+		return errors.Join(errs...)
+	}
+	b.Settled = func() error {
+		for _, n := range e.Nodes {
+			if _, err := n.Mode(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	var servers []process
 	for _, n := range e.Nodes {
 		servers = append(servers, n)
@@ -28,6 +58,7 @@ func (b *builder) zookeeper() {
 	b.serve(servers, e.Addrs(), func(a []string) string {
 		return fmt.Sprintf("zk://%s%s?session=%v", strings.Join(a, ","), zkRoot, zkSession)
 	})
+	b.Quorum = true
 	b.Leader = func() (int, error) {
 		for i, n := range e.Nodes {
 			if mode, err := n.Mode(); err == nil && mode == "leader" {
@@ -104,8 +135,41 @@ func (quiet) Printf(string, ...any) {}
 func (b *builder) etcd() { b.etcds([]*testserver.EtcdServer{testserver.Etcd(b.Site)}) }
 
 func (b *builder) etcd3() {
-	members := testserver.EtcdThree(b.Site).Members
+	between := map[string]*faultproxy.Proxy{}
+	members := testserver.EtcdThreeBehind(b.Site, func(addr string) string {
+		between[addr] = faultproxy.New(b.Site, addr)
+		return between[addr].Addr
+	}).Members
 	b.etcds(members)
+	b.Isolate = func(server int, on bool) error {
+		var from []byte // what members tell each other when they connect
+		if on {
+			id, err := members[server].MemberID(members[server])
+			if err != nil {
+				return err
+			}
+			from = fmt.Appendf(nil, "X-Server-From: %x\r\n", id)
+		}
+		var errs []error
+		for i, m := range members {
+			p := between[m.PeerAddr]
+			switch {
+			case !on:
+				errs = append(errs, b.Try(p.Heal))
+			case i == server:
+				p.Swallow(faultproxy.ToServer)
+				p.Swallow(faultproxy.ToClient)
+			default:
+				p.SwallowOf(func(first []byte) bool { return bytes.Contains(first, from) })
+			}
+		}
+		return errors.Join(errs...)
+	}
+	b.Reshape = func(server int) (back func() error, err error) {
+		gone, stays := members[server], members[(server+1)%3]
+		return func() error { return stays.Admit(gone) }, stays.Expel(gone)
+	}
+	b.Quorum = true
 	b.Leader = func() (int, error) {
 		for i, m := range members {
 			status, err := m.Do("/v3/maintenance/status", nil)
@@ -122,6 +186,14 @@ func (b *builder) etcd3() {
 }
 
 func (b *builder) etcds(members []*testserver.EtcdServer) {
+	b.Settled = func() error {
+		for _, m := range members { // a read that a majority has to confirm
+			if _, err := m.Do("/v3/kv/range", map[string]any{"key": "AA=="}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	var servers []process
 	var addrs []string
 	for _, m := range members {

@@ -26,7 +26,7 @@ func (b *builder) redisForgetful() {
 
 func (b *builder) oneRedis(s *testserver.RedisServer) {
 	b.serve([]process{s}, []string{s.Addr}, func(a []string) string { return "redis://" + a[0] })
-	b.redisAdmin([]*testserver.RedisServer{s})
+	b.redisAdmin(func() []*testserver.RedisServer { return []*testserver.RedisServer{s} })
 	b.clocks()
 }
 
@@ -44,8 +44,9 @@ func (b *builder) redlock() {
 	b.serve(servers, testserver.Addrs(nodes), func(a []string) string {
 		return fmt.Sprintf("redlock://%s?longest-ttl=%v", strings.Join(a, ","), MaxTTL)
 	})
-	b.redisAdmin(nodes)
+	b.redisAdmin(func() []*testserver.RedisServer { return nodes })
 	b.clocks()
+	b.Quorum = true
 	for _, n := range nodes { // until they vote
 		b.await("a server that votes", func() error {
 			up, err := info(n, "server", "uptime_in_seconds")
@@ -93,10 +94,11 @@ func info(s *testserver.RedisServer, section, field string) (string, error) {
 	return "", fmt.Errorf("INFO %s has no %s", section, field)
 }
 
-// redisAdmin is what an administrator does on each of the servers. Those that
-// do not answer are left out, but for one.
-func (b *builder) redisAdmin(nodes []*testserver.RedisServer) {
+// redisAdmin is what an administrator does on each of the servers that take
+// writes. Those that do not answer are left out, but for one.
+func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 	each := func(f func(*testserver.RedisServer) error) error {
+		nodes := writable()
 		var errs []error
 		for _, n := range nodes {
 			if err := f(n); err != nil {

@@ -85,7 +85,9 @@ type Gap struct {
 
 // Left are the gaps.
 var Left = []Gap{
-	{"f13", []string{"etcd3", "zookeeper3"}, "not written yet"},
+	{"f12", []string{"cluster"}, "its primaries have no replicas: what a promotion does is seen on sentinel"},
+	{"f13", []string{"cluster"}, "its primaries have no replicas: what a promotion does is seen on sentinel"},
+	{"f14", []string{"sentinel", "cluster"}, "there is no majority: each part has one server that decides"},
 	{"f15", []string{"sqlite", "memory"}, "its time is that of the client's machine"},
 	{"f16", []string{"sqlite", "memory"}, "its time is that of the client's machine"},
 	{"f15", []string{"zookeeper3"}, "Java does not run with a clock that is preloaded; sessions count on one that does not jump"},
@@ -93,13 +95,14 @@ var Left = []Gap{
 	{"f15", []string{"etcd", "etcd3"}, "a program in Go does not take the time from a library; leases count on a clock that does not jump"},
 	{"f16", []string{"etcd", "etcd3"}, "a program in Go does not take the time from a library; leases count on a clock that does not jump"},
 	{"f17", nil, "a program in Go does not take the time from a library; that no request tells the client's time is a test of its own"},
-	{"f18", []string{"redlock5"}, "its servers keep nothing on a disk"},
+	{"f18", []string{"redlock5", "sentinel", "cluster"}, "its servers keep nothing on a disk"},
 	{"f20", []string{"memory"}, "nobody else gets at it"},
 	{"f21", []string{"memory"}, "those who wait are woken by a channel of the program"},
 	{"f21", []string{"mariadb"}, "those who wait poll"},
 	{"f21", []string{"zookeeper3"}, "what wakes those who wait ends with its connection, which is f08"},
-	{"f23", []string{"etcd3", "zookeeper3"}, "not written yet"},
-	{"f25", []string{"redlock5"}, "its servers keep nothing on a disk"},
+	{"f23", []string{"sentinel"}, "it has one part"},
+	{"f23", []string{"zookeeper3"}, "its servers are listed in their configuration"},
+	{"f25", []string{"redlock5", "sentinel", "cluster"}, "its servers keep nothing on a disk"},
 }
 
 // WhyLeft returns why nobody looks at a cell, or "" if somebody does.

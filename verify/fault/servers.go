@@ -1,16 +1,18 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/verify/deploy"
 )
 
 // serverFaults break servers, and the wires between them.
-var serverFaults = []Fault{
+var serverFaults = settled([]Fault{
 	{
 		ID: "f10", Name: "server-kill", Does: "a server is killed, and started again",
 		Needs: servers,
@@ -31,6 +33,16 @@ var serverFaults = []Fault{
 		ID: "f12", Name: "leader-kill", Does: "the leader is killed, another takes over, and the old one comes back",
 		Needs: leader,
 		Run:   killLeader,
+	},
+	{
+		ID: "f13", Name: "leader-isolated", Does: "the leader and one client hear nothing of all others, who find a new leader",
+		Needs: func(s *Scene) string {
+			if s.Servers == nil || s.Servers.Isolate == nil {
+				return "servers of ours of which one leads, and whose wires to each other can be cut"
+			}
+			return cmp.Or(others(s), wires(s))
+		},
+		Run: isolateLeader,
 	},
 	{
 		ID: "f14", Name: "majority-lost", Does: "most of the servers stop, or are killed, for twice the TTL",
@@ -80,6 +92,20 @@ var serverFaults = []Fault{
 		},
 	},
 	{
+		ID: "f23", Name: "reshape", Does: "a server's part goes over to the others, and comes back",
+		Needs: able("servers of ours whose parts can go over to others", func(d *deploy.Deployment) bool { return d.Reshape != nil }),
+		Run: func(ctx context.Context, s *Scene) error {
+			n := s.server()
+			defer s.breaks("server %d gives away its part", n)()
+			back, err := s.Servers.Reshape(n)
+			if err != nil {
+				return err
+			}
+			pause(ctx, s.TTL+s.upTo(s.TTL))
+			return back()
+		},
+	},
+	{
 		ID: "f25", Name: "old-snapshot", Does: "the servers come back with what they kept some time ago",
 		Needs: able("servers of ours that keep what they have on a disk", func(d *deploy.Deployment) bool { return d.Snapshot != nil }),
 		Run: func(ctx context.Context, s *Scene) error {
@@ -92,6 +118,17 @@ var serverFaults = []Fault{
 			return restore()
 		},
 	},
+})
+
+// settled has each fault return when the servers work together again.
+func settled(faults []Fault) []Fault {
+	for i, f := range faults {
+		faults[i].Run = func(ctx context.Context, s *Scene) error {
+			err := f.Run(ctx, s)
+			return errors.Join(err, await("the servers that were broken", s.Servers.Settled))
+		}
+	}
+	return faults
 }
 
 // able makes a Needs of what the deployment can do.
@@ -107,7 +144,7 @@ func able(lacks string, can func(*deploy.Deployment) bool) func(*Scene) string {
 var (
 	servers  = able("servers of ours", func(d *deploy.Deployment) bool { return len(d.Servers) > 0 })
 	leader   = able("servers of ours of which one leads", func(d *deploy.Deployment) bool { return d.Leader != nil })
-	majority = able("servers of ours that decide by majority", func(d *deploy.Deployment) bool { return len(d.Servers) >= 3 })
+	majority = able("servers of ours that decide by majority", func(d *deploy.Deployment) bool { return d.Quorum })
 	clocks   = able("servers of ours whose clocks can be set, and libfaketime", func(d *deploy.Deployment) bool { return d.Shift != nil })
 	disks    = able("servers of ours that write to a disk, and the right to mount one that is small", func(d *deploy.Deployment) bool { return d.FillDisk != nil })
 )
@@ -211,6 +248,35 @@ func killLeader(ctx context.Context, s *Scene) (err error) {
 	return errors.Join(err, s.Servers.Servers[n].Restart())
 }
 
+func isolateLeader(ctx context.Context, s *Scene) (err error) {
+	old, err := leads(s.Servers, -1)
+	if err != nil {
+		return err
+	}
+	patient, err := elect(s.Servers)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, patient()) }()
+	alone := s.Rand.IntN(len(s.Clients))
+	defer s.breaks("server %d, which leads, and client %d are isolated", old, alone)()
+	for client := range s.Clients {
+		defer s.heal(client)
+		for server, p := range s.Proxies(client) {
+			if (client == alone) != (server == old) {
+				p.Swallow(faultproxy.ToServer)
+				p.Swallow(faultproxy.ToClient)
+			}
+		}
+	}
+	err = s.Servers.Isolate(old, true)
+	if err == nil {
+		_, err = leads(s.Servers, old)
+	}
+	pause(ctx, s.TTL+s.upTo(s.TTL))
+	return errors.Join(err, s.Servers.Isolate(old, false))
+}
+
 func loseMajority(ctx context.Context, s *Scene) error {
 	all := s.Servers.Servers
 	var lost []deploy.Server
@@ -246,7 +312,7 @@ func loseMajority(ctx context.Context, s *Scene) error {
 // other fault.
 func shift(ctx context.Context, s *Scene, by time.Duration) error {
 	var errs []error
-	if s.Servers.Leader == nil { // of equals
+	if s.Servers.Quorum { // of equals
 		n := s.server()
 		errs = append(errs, s.Servers.Shift(n, by))
 		defer s.breaks("the clock of server %d jumps by %v", n, by)()

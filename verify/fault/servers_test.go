@@ -92,6 +92,7 @@ var looks = map[string]func(t *testing.T, s *site){
 		}
 	},
 	"f12": func(*testing.T, *site) {},
+	"f13": func(*testing.T, *site) {},
 	"f14": func(t *testing.T, s *site) { s.noMajority(t) },
 	"f15": func(t *testing.T, s *site) { s.jumped(t, time.Hour) },
 	"f16": func(t *testing.T, s *site) { s.jumped(t, -time.Hour) },
@@ -106,12 +107,18 @@ var looks = map[string]func(t *testing.T, s *site){
 	"f19": func(*testing.T, *site) {},
 	"f20": func(*testing.T, *site) {},
 	"f21": func(*testing.T, *site) {},
+	"f23": func(*testing.T, *site) {},
 	"f25": func(*testing.T, *site) {},
 }
 
 // afterwards is what is to be seen when the fault is over.
 var afterwards = map[string]func(t *testing.T, s *site){
 	"f12": func(t *testing.T, s *site) {
+		if now, err := s.Leader(); err != nil || now == s.leader {
+			t.Errorf("server %d leads, as before: %v", now, err)
+		}
+	},
+	"f13": func(t *testing.T, s *site) {
 		if now, err := s.Leader(); err != nil || now == s.leader {
 			t.Errorf("server %d leads, as before: %v", now, err)
 		}
@@ -154,12 +161,12 @@ func (s *site) noMajority(t *testing.T) {
 	}
 }
 
-// offsets are how far the servers' clocks are off.
+// offsets are how far the servers' clocks are off, as clients see them.
 func (s *site) offsets(t *testing.T) (offsets []time.Duration) {
 	t.Helper()
 	for _, p := range s.Proxies(0) {
 		url := s.URL(0)
-		if strings.HasPrefix(url, "redlock:") {
+		if s.Quorum {
 			url = "redis://" + p.Addr
 		}
 		store, err := open.Store(t.Context(), url)
@@ -188,8 +195,12 @@ func (s *site) jumped(t *testing.T, want time.Duration) {
 			jumps++
 		}
 	}
-	if jumps != 1 {
-		t.Errorf("the clocks were off by %v and are by %v, want one that has jumped by %v", s.clocks, now, want)
+	wanted := len(now)
+	if s.Quorum {
+		wanted = 1
+	}
+	if jumps != wanted {
+		t.Errorf("the clocks were off by %v and are by %v, want %d that have jumped by %v", s.clocks, now, wanted, want)
 	}
 }
 
@@ -210,7 +221,7 @@ func TestServerFaults(t *testing.T) {
 				for _, f := range serverFaults {
 					var broke, healed int
 					scene := &Scene{
-						Proxies: s.Proxies, Servers: s.Deployment, TTL: s.ttl, Rand: rand.New(rand.NewPCG(1, 2)),
+						Clients: []Client{nil, nil}, Proxies: s.Proxies, Servers: s.Deployment, TTL: s.ttl, Rand: rand.New(rand.NewPCG(1, 2)),
 						Mark: func(what history.MarkWhat, text string) {
 							if what == history.Breaks {
 								broke++
@@ -276,7 +287,7 @@ func TestServerFaultsEndWithTheirContext(t *testing.T) {
 	for _, f := range serverFaults {
 		ctx, cancel := context.WithCancel(t.Context())
 		scene := &Scene{
-			Proxies: s.Proxies, Servers: s.Deployment, TTL: time.Hour, Rand: rand.New(rand.NewPCG(1, 2)),
+			Clients: []Client{nil, nil}, Proxies: s.Proxies, Servers: s.Deployment, TTL: time.Hour, Rand: rand.New(rand.NewPCG(1, 2)),
 			Mark: func(history.MarkWhat, string) { cancel() },
 		}
 		if f.ID == "f25" {

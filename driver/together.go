@@ -12,14 +12,15 @@ const MaxTogether = 64
 type Together interface {
 	// AcquireAll makes one attempt for all requests, which CheckTogether
 	// accepts: it grants all of them, in the order of the grants that it
-	// returns, or none, and then nothing is left of it. Nobody sees some of
-	// them granted and others not, and it overtakes no waiter that is alive.
-	// It is idempotent in the IDs of the claims, as Acquire is.
+	// returns, or none. Nobody sees some of them granted and others not, and
+	// it overtakes no waiter that is alive. It is idempotent in the IDs of the
+	// claims, as Acquire is.
 	//
-	// Errors are Acquire's: a *HeldError names the key that is in the way.
-	// errors.ErrUnsupported says that this store cannot grant these together,
-	// because they are not in one place or not all exclusive; then nothing was
-	// done, and they can be acquired one by one.
+	// Errors are Acquire's: a *HeldError names a key that is in the way. If it
+	// is refused nothing is left of it, nor of an earlier attempt with the
+	// same IDs. errors.ErrUnsupported says that this store cannot grant these
+	// together, because they are too many, not in one place or not all
+	// exclusive; then nothing was done, and they can be acquired one by one.
 	AcquireAll(ctx context.Context, r []Request) ([]Grant, error)
 }
 

@@ -43,12 +43,19 @@ type Limit struct {
 
 // Findings are what a history shows.
 type Findings struct {
-	Violations []Violation `json:"violations,omitempty"` // in the order of From
+	// Violations are in the order of From. A check tells at most a hundred of one
+	// key.
+	Violations []Violation `json:"violations,omitempty"`
 	// Undecided is what could not be looked at. A run that has any is invalid:
 	// it has neither passed nor failed.
 	Undecided []Undecided `json:"undecided,omitempty"`
 	Looked    Looked      `json:"looked"`
+
+	told map[[2]string]int // violations by check and key
 }
+
+// enough is how many violations of one key a check tells.
+const enough = 100
 
 // A Violation is one thing that must not have happened.
 type Violation struct {
@@ -109,7 +116,9 @@ func Run(h *history.History, r Rules) Findings {
 	f.linear(keys, maxPart, patience)
 	f.windows(h, r.Limits)
 	f.lively(h, keys, r)
-	slices.SortStableFunc(f.Violations, func(a, b Violation) int { return cmp.Compare(a.From, b.From) })
+	slices.SortFunc(f.Violations, func(a, b Violation) int {
+		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Check, b.Check), cmp.Compare(a.Text, b.Text))
+	})
 	return f
 }
 
@@ -195,7 +204,13 @@ func (f *Findings) violation(v Violation, format string, args ...any) {
 	if len(v.Ops) > 10 {
 		v.Ops = v.Ops[:10]
 	}
-	f.Violations = append(f.Violations, v)
+	if f.told == nil {
+		f.told = make(map[[2]string]int)
+	}
+	if at := [2]string{v.Check, v.Key}; f.told[at] < enough {
+		f.told[at]++
+		f.Violations = append(f.Violations, v)
+	}
 }
 
 func (f *Findings) undecided(check, key, format string, args ...any) {

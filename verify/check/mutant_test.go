@@ -46,6 +46,10 @@ var mutants = []mutant{
 		a.ReleaseCalled, a.ReleaseReturned, a.Released, a.SureTo = 0, 0, "", b.SureTo
 		return true
 	}},
+	{"a lease is valid after its release", "revived", func(h *history.History, r *rand.Rand) bool {
+		a, _ := next(h, r, func(a, b *history.Hold) bool { return a.Freed() && a.ReleaseReturned < b.Called })
+		return a != nil && set(&a.SureTo, a.ReleaseReturned+1)
+	}},
 	{"a hold is earlier", "overlap", func(h *history.History, r *rand.Rand) bool {
 		a, b := next(h, r, func(a, b *history.Hold) bool { return a.SureTo > a.SureFrom && b.SureTo > b.SureFrom })
 		return a != nil && shift(b, a.SureTo-1-b.SureFrom)

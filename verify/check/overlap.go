@@ -17,6 +17,7 @@ func (f *Findings) overlap(keys []locked) {
 		for _, o := range k.granted() {
 			if o.Sure() {
 				sure = append(sure, o)
+				f.revived(o)
 			}
 		}
 		f.Looked.Sure += len(sure)
@@ -37,11 +38,25 @@ func (f *Findings) overlap(keys []locked) {
 				lastLapsed.add(b)
 			}
 			active = slices.DeleteFunc(active, func(a *history.Hold) bool { return a.SureTo <= b.SureFrom })
-			f.together(k.key, active, b)
-			active = append(active, b)
+			if f.told[[2]string{"overlap", k.key}] < enough { // each may cost as much as there are active
+				f.together(k.key, active, b)
+				active = append(active, b)
+			}
 		}
 	}
 	f.Looked.Lag, f.Looked.LapsedLag = lag.duration(), lapsed.duration()
+}
+
+// revived looks for a lease that was valid after its end: after it was found
+// lost, or its release had returned.
+func (f *Findings) revived(o *history.Hold) {
+	for _, end := range []int64{o.LostAt, o.ReleaseReturned} {
+		if end != 0 && end < o.SureTo {
+			f.violation(Violation{Promise: Exclusive, Check: "revived", Key: o.Key, From: end, To: o.SureTo, Ops: []history.Op{o.Op}},
+				"%s believed in its lease for %v after it had seen its end", who(o), history.Duration(end, o.SureTo))
+			return
+		}
+	}
 }
 
 // together looks at b and at those that were believed in when its belief began.

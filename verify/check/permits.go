@@ -1,23 +1,26 @@
 package check
 
-import "github.com/batonhq/baton/verify/history"
+import (
+	"slices"
+
+	"github.com/batonhq/baton/verify/history"
+)
 
 // permits looks at the count of all permits when all is over (history.Drains): as
 // many as there are can be taken, and not one more.
 func (f *Findings) permits(w *world, keys []locked) {
 	for _, k := range keys {
-		var used bool
+		if !slices.ContainsFunc(k.holds, func(o *history.Hold) bool { return o.Mode == history.Permits }) {
+			continue
+		}
+		counts := k.holds[len(k.holds)-1].Client
 		var before, count []*history.Hold
 		for _, o := range k.holds {
-			used = used || o.Mode == history.Permits
-			if o.Called >= w.drains {
+			if o.Called >= w.drains && o.Client == counts {
 				count = append(count, o)
 			} else {
 				before = append(before, o)
 			}
-		}
-		if !used {
-			continue
 		}
 		if len(count) == 0 {
 			f.undecided("permits", k.key, "nobody counted the permits in the end")

@@ -2,6 +2,6 @@
 
 package check
 
-// The race detector makes each of them several times as slow, and finds nothing
-// in more of them.
-func init() { cleanSeeds = 150 }
+// The race detector makes all of it several times as slow, and finds nothing in
+// more of it.
+func init() { cleanSeeds, bigHolds = 150, 10_000 }

@@ -58,7 +58,6 @@ type sim struct {
 	clients  []*simClient
 	working  int
 	numbers  int
-	asked    int
 	healed   bool
 	draining bool
 }

@@ -138,6 +138,11 @@ func (f *Findings) lively(h *history.History, keys []locked, r Rules) {
 	if r.Order {
 		f.overtaken(w, keys)
 	}
+	// Who waits for ever keeps the run from its end. Then it is broken, and not
+	// undecided.
+	if slices.ContainsFunc(f.Violations, func(v Violation) bool { return v.Promise == Lively }) {
+		f.Undecided = slices.DeleteFunc(f.Undecided, func(u Undecided) bool { return u.Check == "waiting" || u.Check == "permits" })
+	}
 }
 
 // A locked is a key and the attempts to lock it, in the order of Called.

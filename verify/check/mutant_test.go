@@ -133,6 +133,21 @@ var mutants = []mutant{
 		*o = history.Hold{Op: o.Op, Key: o.Key, Mode: o.Mode, Weight: o.Weight, Of: o.Of, Waits: true, Called: o.Called, Result: history.Unknown}
 		return later(h, h.Mark(history.Ends), 3*limit)
 	}},
+	{"waiters give up", "waiting", func(h *history.History, r *rand.Rand) bool {
+		at := some(h, r, func(o *history.Hold) bool {
+			return o.Waits && o.Called > h.Mark(history.Healed) && o.Called < h.Mark(history.Drains)
+		})
+		if len(at) < 2 {
+			return false
+		}
+		key := h.Holds[at[0]].Key
+		for _, i := range at {
+			if o := &h.Holds[i]; o.Key == key {
+				*o = history.Hold{Op: o.Op, Key: key, Mode: o.Mode, Weight: o.Weight, Of: o.Of, Waits: true, Called: o.Called, Returned: h.Mark(history.Ends), Result: history.Unknown}
+			}
+		}
+		return later(h, h.Mark(history.Ends), 3*limit)
+	}},
 	{"all sleep while somebody waits", "waiting", func(h *history.History, r *rand.Rand) bool {
 		var idle []stretch
 		for _, k := range byKey(h, &Findings{}) {

@@ -158,7 +158,8 @@ func simulate(seed uint64, bad defects, clients int, d int64) *history.History {
 		s.after(s.rand.Int64N(d/2), s.kill)
 		s.after(s.rand.Int64N(d/2), func() { s.clients[s.rand.IntN(len(s.clients))].stopped = s.now + s.rand.Int64N(3*simTTL) })
 	}
-	s.after(d/2+3*simTTL, func() { s.healed = true; s.mark(history.Healed, 0) })
+	s.after(d/2, func() { s.healed = true })
+	s.after(d/2+3*simTTL, func() { s.mark(history.Healed, 0) })
 	s.after(d+3*simTTL, func() {
 		s.draining = true
 		s.mark(history.Drains, 0)

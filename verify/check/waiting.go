@@ -116,15 +116,13 @@ func (f *Findings) waiting(w *world, keys []locked) {
 
 // idle returns the stretches in which nobody who lived held the lock, as far as
 // they knew, in order. A lock is held from the return of the attempt on: what is
-// on the way to a client is not there yet.
+// on the way to a client is not there yet, and what was given up is cleaned up
+// within what is allowed.
 func (w *world) idle(k locked) []stretch {
 	var busy []stretch
 	for _, o := range k.holds {
-		switch {
-		case o.Result == history.Granted:
+		if o.Result == history.Granted {
 			busy = append(busy, stretch{o.Returned, w.over(o)})
-		case o.Result == history.Unknown && o.Returned != 0:
-			busy = append(busy, stretch{o.Called, o.Returned})
 		}
 	}
 	slices.SortFunc(busy, func(a, b stretch) int { return cmp.Compare(a.from, b.from) })
@@ -159,35 +157,50 @@ func (f *Findings) unanswered(w *world, k locked) {
 	}
 }
 
-// maxOvertakes is how often a waiter that has its place in line may be passed
-// over by one other process. Those before it in line may hand the lock on inside
-// their process, 32 times, to callers that came later. The rest is for a waiter
-// that was delayed and lost its place.
+// maxOvertakes is how often one other process may be granted what it asked for
+// later while a waiter's process waits for one turn. Who was before it in line may
+// hand the lock on inside its process, 32 times, to callers that came later. The
+// rest is for a process that was delayed and lost its place.
 const maxOvertakes = 100
 
 // overtaken looks for exclusive waiters that are passed over again and again, by
-// attempts that were called when they had waited for TTL + Bound already.
+// attempts that were called when they had waited for TTL + Bound already. A
+// process has one place in line for all who wait in it, and goes to the end of
+// the line after each turn: so it may be passed over once more for each of its own
+// attempts that comes to an end before.
 func (f *Findings) overtaken(w *world, keys []locked) {
 	for _, k := range keys {
+		returns := make(map[int][]int64) // by client
+		for _, o := range k.holds {
+			if o.Returned != 0 {
+				returns[o.Client] = append(returns[o.Client], o.Returned)
+			}
+		}
+		for _, all := range returns {
+			slices.Sort(all)
+		}
 		for _, o := range k.holds {
 			from, to := max(o.Called, w.healed)+w.limit(), w.answered(o)
 			if !o.Waits || o.Mode != history.Exclusive || from >= to {
 				continue
 			}
+			first, _ := slices.BinarySearch(returns[o.Client], o.Called)
+			last, _ := slices.BinarySearch(returns[o.Client], to)
+			turns, times := 1+last-first, make(map[int]int)
 			i, _ := slices.BinarySearchFunc(k.holds, from, func(a *history.Hold, t int64) int { return cmp.Compare(a.Called, t) })
-			times := make(map[int]int)
 			for _, a := range k.holds[i:] {
 				if a.Called >= to {
 					break
 				}
-				if a.Client == o.Client || a.Result != history.Granted || a.Returned >= to {
-					continue
+				if a.Client != o.Client && a.Result == history.Granted && a.Returned < to {
+					times[a.Client]++
 				}
-				if times[a.Client]++; times[a.Client] > maxOvertakes {
-					f.violation(Violation{Promise: Lively, Check: "overtaken", Key: k.key, From: o.Called, To: to, Ops: []history.Op{o.Op, a.Op}},
-						"%s waited for %v while client %d was granted the lock more than %d times that it had asked for later",
-						who(o), history.Duration(o.Called, to), a.Client, maxOvertakes)
-					break
+			}
+			for client, n := range times {
+				if n > maxOvertakes*turns {
+					f.violation(Violation{Promise: Lively, Check: "overtaken", Key: k.key, From: o.Called, To: to, Ops: []history.Op{o.Op}},
+						"%s waited for %v, while client %d was granted the lock %d times that it had asked for later",
+						who(o), history.Duration(o.Called, to), client, n)
 				}
 			}
 		}

@@ -128,10 +128,10 @@ const (
 	Healed MarkWhat = "healed"
 
 	// The clients begin nothing new; who waits, waits on. When all of them are
-	// done, a client that did nothing before counts what is left of every key
-	// with permits: it takes as many as there are, of weight 1, with Waits,
-	// believes in all of them at once, and tries for one more without Waits
-	// before it releases them. It is the last that asks for these keys.
+	// done, one of them counts what is left of every key with permits: it takes
+	// as many as there are, of weight 1, with Waits, believes in all of them at
+	// once, and tries for one more without Waits before it releases them. It is
+	// the last that asks for these keys.
 	Drains MarkWhat = "drains"
 
 	// A client is killed: the instant before the signal. One that is started

@@ -330,15 +330,20 @@ func (t *trial) leaks(ctx context.Context) (found []check.Violation) {
 	from := history.Now()
 	ctx, cancel := within(ctx, t.cfg.TTL+t.bound+2*time.Second)
 	defer cancel()
+	var left []string // by the last look that came to its end
+	looked := false
 	for {
-		var left []string
+		var seen []string
 		var failed error
 		for info, err := range in.List(ctx, t.prefix) {
 			if err != nil {
 				failed = err
 				break
 			}
-			left = append(left, info.Key)
+			seen = append(seen, info.Key)
+		}
+		if failed == nil {
+			left, looked = seen, true
 		}
 		switch {
 		case failed == nil && len(left) == 0:
@@ -346,7 +351,7 @@ func (t *trial) leaks(ctx context.Context) (found []check.Violation) {
 		case ctx.Err() == nil:
 			sleep(ctx, 50*time.Millisecond)
 			continue
-		case len(left) == 0: // the last look was cut short
+		case !looked:
 			t.result.invalid("what is left in the store could not be looked at: %v", failed)
 			return nil
 		}

@@ -68,12 +68,11 @@ func (s *Store) repeated(ctx context.Context, r driver.Request) (g driver.Grant,
 // waits for the outcome of a request that is under way.
 func (s *Store) known(ctx context.Context, cl driver.Claim) (bool, error) {
 	s.mu.Lock()
-	k := s.keys[cl.Key]
-	if k == nil || k.claims[cl.ID] == nil {
+	c := s.claimLocked(cl)
+	if c == nil {
 		s.mu.Unlock()
 		return false, nil
 	}
-	c := k.claims[cl.ID]
 	under := c.item
 	s.mu.Unlock()
 	if under != nil { // it was asked for, and may be answered yet
@@ -516,10 +515,7 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 		return driver.Grant{}, a.Err
 	}
 	s.mu.Lock()
-	var c *claim
-	if k := s.keys[cl.Key]; k != nil {
-		c = k.claims[cl.ID]
-	}
+	c := s.claimLocked(cl)
 	if a.State != driver.Held || c == nil || c.Capacity != driver.Whole {
 		s.mu.Unlock()
 		return driver.Grant{}, driver.ErrLost

@@ -28,6 +28,7 @@ type spy struct {
 	before func() // done before the next transaction is sent
 	after  func() // done before the answer to the next one is seen
 	lose   bool   // the answer to the next one
+	stingy bool   // no leases are granted
 }
 
 // spyOn is to be called before the store is used.
@@ -61,6 +62,16 @@ func (p *spy) LeaseKeepAlive(ctx context.Context, opts ...grpc.CallOption) (grpc
 	p.alive++
 	p.mu.Unlock()
 	return p.LeaseClient.LeaseKeepAlive(ctx, opts...)
+}
+
+func (p *spy) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest, opts ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
+	p.mu.Lock()
+	stingy := p.stingy
+	p.mu.Unlock()
+	if stingy {
+		return nil, status.Error(codes.Unavailable, "no leases today")
+	}
+	return p.LeaseClient.LeaseGrant(ctx, r, opts...)
 }
 
 func (p *spy) reset() {

@@ -18,10 +18,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		return err
 	}
 	s.mu.Lock()
-	var c *claim
-	if k := s.keys[cl.Key]; k != nil {
-		c = k.claims[cl.ID]
-	}
+	c := s.claimLocked(cl)
 	if c == nil {
 		s.mu.Unlock()
 		return s.releaseStranger(ctx, cl)

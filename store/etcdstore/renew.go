@@ -65,10 +65,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 			continue
 		}
 		s.mu.Lock()
-		var c *claim
-		if k := s.keys[cl.Key]; k != nil {
-			c = k.claims[cl.ID]
-		}
+		c := s.claimLocked(cl)
 		switch {
 		case c == nil || c.rev == 0:
 			strange = append(strange, i)

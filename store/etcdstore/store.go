@@ -192,6 +192,14 @@ func (s *Store) lockLocked(key string) *lock {
 	return k
 }
 
+// claimLocked is what this process knows of a claim that stands.
+func (s *Store) claimLocked(cl driver.Claim) *claim {
+	if k := s.keys[cl.Key]; k != nil {
+		return k.claims[cl.ID]
+	}
+	return nil
+}
+
 // addLocked registers a claim, under the first free name of this process.
 func (s *Store) addLocked(k *lock, cl driver.Claim) *claim {
 	c := &claim{Claim: cl, lock: k, value: encode(cl)}

@@ -38,6 +38,9 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if errors.Is(err, errAgain) {
 		err = unavailable(err)
 	}
+	if errors.Is(err, driver.ErrUnavailable) && a.stands() {
+		err = fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -60,8 +63,8 @@ type part struct {
 	r     driver.Request
 	grant driver.Grant // if it is held
 
-	// Up to this revision nobody has come who is in the way, but names of
-	// others are there. 0: none must be.
+	// All names that were there at this revision let it in. 0: nobody has
+	// looked, so that there must be none.
 	seen int64
 
 	claim *claim
@@ -251,16 +254,26 @@ func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
 	return nil
 }
 
+// stands reports whether there are names that were put by this call, or by an
+// earlier attempt.
+func (a *joint) stands() bool {
+	a.store.mu.Lock()
+	defer a.store.mu.Unlock()
+	for _, p := range a.parts {
+		if c := a.store.claimLocked(p.r.Claim); c != nil && c.rev > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // giveUp ends all claims, also those of earlier attempts, and returns why.
 func (a *joint) giveUp(ctx context.Context, why error) error {
 	s := a.store
 	var work sync.WaitGroup
 	for _, p := range a.parts {
 		s.mu.Lock()
-		var c *claim
-		if k := s.keys[p.r.Key]; k != nil {
-			c = k.claims[p.r.ID]
-		}
+		c := s.claimLocked(p.r.Claim)
 		s.mu.Unlock()
 		if c != nil {
 			work.Go(func() { _ = s.undo(ctx, c, why) })

@@ -290,3 +290,32 @@ func TestSeveralOnALeaseThatEnds(t *testing.T) {
 		nothingLeft(t, s, "a", "b")
 	}
 }
+
+// All was done, but it cannot be trusted: the process takes its lease for dead,
+// and gets no other. Whoever is told so has to release it.
+func TestSeveralWithoutALease(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	spy := spyOn(s)
+	for _, c := range takeAll(t, s, several("me", "warm")) {
+		mustRelease(t, s, c)
+	}
+	spy.mu.Lock()
+	spy.after = func() {
+		s.mu.Lock()
+		s.leaseGoneLocked(s.leases[seconds(long)])
+		s.mu.Unlock()
+		spy.mu.Lock()
+		spy.stingy = true
+		spy.mu.Unlock()
+	}
+	spy.mu.Unlock()
+	r := several("me", "a", "b")
+	if _, err := s.AcquireAll(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+		t.Errorf("%v, want ErrUnknown", err)
+	}
+	for _, q := range r {
+		mustRelease(t, s, q.Claim)
+	}
+	nothingLeft(t, s, "a", "b")
+}

@@ -3,6 +3,7 @@ package baton_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -223,6 +224,43 @@ func TestLostAnswerToAcquire(t *testing.T) {
 		mustUnlock(t, mustLock(t, l, "k"))
 		if d := time.Since(began); d > time.Second {
 			t.Errorf("took %v", d)
+		}
+	})
+}
+
+// A store that has ended an attempt says so to the one that repeats it, which
+// goes on under another ID; a new one that it says so to is an error.
+func TestEndedAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{})
+		var ids []string
+		var retries []bool
+		store.onAcquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			ids, retries = append(ids, r.ID), append(retries, r.Retry)
+			switch len(ids) {
+			case 1:
+				return driver.Grant{}, driver.ErrUnknown
+			case 2:
+				return driver.Grant{}, driver.ErrLost
+			}
+			return store.Store.Acquire(ctx, r)
+		}
+		lease := mustLock(t, l, "k")
+		if len(ids) != 3 || ids[0] != ids[1] || ids[1] == ids[2] || !slices.Equal(retries, []bool{false, true, false}) {
+			t.Errorf("asked with the IDs %q, as retries: %v", ids, retries)
+		}
+		time.Sleep(time.Minute) // it is renewed under that ID
+		if err := lease.Err(); err != nil {
+			t.Error(err)
+		}
+		mustUnlock(t, lease)
+
+		store.set(func() {
+			store.onAcquire = func(context.Context, driver.Request) (driver.Grant, error) { return driver.Grant{}, driver.ErrLost }
+		})
+		if _, err := l.Lock(t.Context(), "k"); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("the first of an ID: %v", err)
 		}
 	})
 }

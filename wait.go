@@ -22,6 +22,7 @@ const giveUpWithin = 100 * time.Millisecond
 func (l *Locker) contend(ctx context.Context, s *stake, wait bool) error {
 	var failing time.Time // since when the store has not answered
 	retry := false        // an earlier attempt may have taken effect
+	asked := false        // there was one with this ID
 	for {
 		sent := bootclock.Coarse()
 		call := l.acquiring.within(ctx, sent)
@@ -38,12 +39,19 @@ func (l *Locker) contend(ctx context.Context, s *stake, wait bool) error {
 			again, err := l.await(ctx, s)
 			if err == nil && again {
 				s.rejoin()
+				asked = false
 				continue
 			}
 			return err
 		}
 
-		retry = retry || unknown(err)
+		if asked && errors.Is(err, driver.ErrLost) { // the store has ended that attempt
+			s.quit()
+			s.rejoin()
+			retry, asked = false, false
+			continue
+		}
+		asked, retry = true, retry || unknown(err)
 		if failing.IsZero() {
 			failing = sent
 		}

@@ -111,6 +111,10 @@ type Locks interface {
 	// (Grant.Waiting), or refuses with *HeldError. It never overtakes
 	// waiters that are alive. It is idempotent in the claim's ID.
 	//
+	// After an error that is ErrUnavailable or ErrUnknown, or a context's, the
+	// store may have ended the claim: it then answers a further attempt with
+	// ErrLost, and another ID is to be drawn.
+	//
 	// *CapacityError reports that the key is held with another capacity,
 	// *NotLockError that the store has something under the key that is not
 	// a lock. Both have no effect.

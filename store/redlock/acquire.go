@@ -26,7 +26,9 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	sent := bootclock.Coarse()
 	st := s.claim(r.Key, r.ID, true)
 	defer s.put(st)
-	st.begin(r)
+	if err := st.begin(r); err != nil {
+		return driver.Grant{}, err
+	}
 	if r.Queue {
 		return s.enter(ctx, st, r, sent)
 	}

@@ -23,6 +23,7 @@ const (
 // that none overtakes the one before: what is to come next waits.
 type leg struct {
 	has    has
+	spent  bool // nobody knows when the last release takes effect: not to be asked for again
 	votes  bool
 	flying bool
 	next   *task
@@ -150,18 +151,16 @@ func (s *Store) forget(st *claim) {
 	}
 }
 
-func (st *claim) ended() bool {
+// begin prepares a claim for an attempt. One that was ended cannot be made
+// again under its ID: what was released on the nodes may be released there once
+// more, whenever a request that was not answered takes effect.
+func (st *claim) begin(r driver.Request) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.gone
-}
-
-// begin prepares a claim for an attempt.
-func (st *claim) begin(r driver.Request) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
+	if st.gone {
+		return driver.ErrLost
+	}
 	st.asked = r.Claim
-	st.gone = false
 	if !st.known {
 		st.known = true
 		if r.Retry || r.Ticket != 0 { // another process, or an earlier life of this one, may have asked
@@ -174,6 +173,7 @@ func (st *claim) begin(r driver.Request) {
 		}
 	}
 	st.until = bootclock.Now().Add(r.TTL + time.Minute)
+	return nil
 }
 
 // on is the claim as a node knows it.

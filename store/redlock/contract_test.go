@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"sync"
 	"testing"
@@ -30,12 +31,22 @@ type server struct {
 	age    time.Duration // how long it ran before the test
 	skew   time.Duration // of its clock
 	healed chan struct{}
+
+	lose int // how many answers are lost after the effect
+
+	// IDs that may be released here once more at any time, by the node's store
+	// or by a request that was held up: nobody may rely on them. Nil: not kept.
+	t     drivertest.T
+	doubt map[string]bool
 }
 
 func newServers(t drivertest.T, n int) *servers {
 	s := &servers{t: t}
 	for range n {
-		s.list = append(s.list, &server{store: memstore.New(), age: time.Hour, healed: make(chan struct{})})
+		s.list = append(s.list, &server{
+			store: memstore.New(), age: time.Hour, healed: make(chan struct{}),
+			t: t,
+		})
 	}
 	return s
 }
@@ -61,6 +72,14 @@ func (s *servers) open(n int, opts ...redlock.Option) []driver.Locks {
 		all = append(all, l)
 	}
 	return all
+}
+
+// doubting has the servers keep in mind which IDs nobody may rely on.
+func (s *servers) doubting() *servers {
+	for _, n := range s.list {
+		n.doubt = map[string]bool{}
+	}
+	return s
 }
 
 // restart makes the server forget everything. age is how old it says it is.
@@ -101,7 +120,8 @@ func (s *server) reach(ctx context.Context) (*memstore.Store, func(error) error,
 
 func (s *server) back(ctx context.Context, err error) error {
 	s.mu.Lock()
-	deaf, late := s.deaf, s.late
+	deaf, late := s.deaf || s.lose > 0, s.late
+	s.lose = max(s.lose-1, 0)
 	s.mu.Unlock()
 	if late > 0 {
 		t := time.NewTimer(late)
@@ -123,6 +143,12 @@ type unknown struct{ error }
 func (unknown) Is(target error) bool { return target == driver.ErrUnknown }
 
 func (s *server) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
+	s.mu.Lock()
+	doubt := s.doubt[r.ID]
+	s.mu.Unlock()
+	if doubt {
+		s.t.Errorf("asked for %q by an ID whose release may still come", r.Key)
+	}
 	store, back, err := s.reach(ctx)
 	if err != nil {
 		return g, err
@@ -150,7 +176,15 @@ func (s *server) Renew(ctx context.Context, claims []driver.Claim, ttl time.Dura
 	return all
 }
 
-func (s *server) Release(ctx context.Context, c driver.Claim) error {
+func (s *server) Release(ctx context.Context, c driver.Claim) (err error) {
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.doubt == nil {
+			return
+		}
+		s.doubt[c.ID] = err != nil && (c.Ticket == 0 || !errors.Is(err, driver.ErrLost))
+	}()
 	store, back, err := s.reach(ctx)
 	if err != nil {
 		return err

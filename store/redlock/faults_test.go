@@ -232,6 +232,81 @@ func TestLostAnswersLeaveNothing(t *testing.T) {
 	})
 }
 
+// An attempt that was ended is not made again under its ID: what was released is
+// released once more, whenever that comes, and would take the lock from a holder
+// who believes in it.
+func TestEndedAttemptIsNotRepeated(t *testing.T) {
+	for name, fault := range map[string]func(n *server, on bool){
+		"answers lost": func(n *server, on bool) { n.deaf = on },
+		"cut":          func(n *server, on bool) { n.cut = on },
+		"silent":       func(n *server, on bool) { n.mute = on },
+	} {
+		for _, queue := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", queue ", queue), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newServers(t, 5)
+					l := s.open(1)[0]
+					set := func(on bool) {
+						for _, node := range s.list {
+							node.set(func() { fault(node, on) })
+						}
+					}
+					r := driver.Request{Claim: claimOf("k"), TTL: time.Minute, Queue: queue}
+					stop := l.(driver.Watcher).Watch(r.Claim, func(driver.Hint) {})
+					defer stop()
+					set(true)
+					if _, err := l.Acquire(t.Context(), r); !unreachable(err) {
+						t.Errorf("without an answer: %v", err)
+					}
+					set(false)
+					r.Retry = true
+					if _, err := l.Acquire(t.Context(), r); !errors.Is(err, driver.ErrLost) {
+						t.Fatalf("repeated: %v, want ErrLost", err)
+					}
+					time.Sleep(3 * time.Second) // until they are asked again, and what is owed is paid
+					acquire(t, l, claimOf("k"), time.Minute)
+				})
+			})
+		}
+	}
+}
+
+// Who stands in line on one server has given up what the others were asked for.
+// Where that was not answered its ID is not used again: see server.doubt.
+func TestUnansweredReleaseInLine(t *testing.T) {
+	for lost := range 3 { // answers
+		for i := range 3 { // those who are asked first
+			synctest.Test(t, func(t *testing.T) {
+				s := newServers(t, 5).doubting()
+				locks := s.open(2)
+				first, _ := acquire(t, locks[0], claimOf("k"), time.Minute)
+				time.Sleep(time.Second) // until the others hold, too
+				s.list[i].set(func() { s.list[i].lose, s.list[i].late = lost, 30*time.Millisecond })
+				r := driver.Request{Claim: claimOf("k"), TTL: time.Minute, Queue: true}
+				g, err := locks[1].Acquire(t.Context(), r)
+				if err != nil || !g.Waiting {
+					t.Fatalf("asked for a place: %+v, %v", g, err)
+				}
+				time.Sleep(100 * time.Millisecond)
+				s.list[i].set(func() { s.list[i].late = 0 })
+				if err := locks[0].Release(t.Context(), first); err != nil {
+					t.Error(err)
+				}
+				for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+					r.Ticket = g.Ticket
+					a := renew(t, locks[1], r.Claim, time.Minute)
+					if a.State == driver.Held {
+						return
+					}
+					if a.State != driver.Waiting || time.Now().After(deadline) {
+						t.Fatalf("%d answers of server %d lost: %+v", lost, i, a)
+					}
+				}
+			})
+		}
+	}
+}
+
 // A context that ends while the servers are silent leaves nothing behind once
 // they answer.
 func TestAbandonedAttemptIsCleanedUp(t *testing.T) {
@@ -381,7 +456,7 @@ func unreachable(err error) bool {
 func TestCrowdThroughFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { crowd(t, newServers(t, 5), seed) })
+			synctest.Test(t, func(t *testing.T) { crowd(t, newServers(t, 5).doubting(), seed) })
 		})
 	}
 }

@@ -248,12 +248,6 @@ func (s *Store) pay(n *node) {
 			return
 		}
 		if left := time.Until(until); left > 0 {
-			if st := s.claim(c.Key, c.ID, false); st != nil && !st.ended() {
-				s.put(st)
-				continue // it was asked for again
-			} else if st != nil {
-				s.put(st)
-			}
 			in, err := s.reach(s.detach(), n)
 			if err == nil {
 				err = in.locks.Release(s.detach(), c)

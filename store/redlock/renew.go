@@ -345,7 +345,7 @@ func (s *Store) repair(st *claim, r driver.Request) {
 	for i, n := range s.nodes {
 		st.mu.Lock()
 		l := &st.legs[i]
-		missing := st.held && !st.gone && !l.flying && l.has != lock && !n.down.Load()
+		missing := st.held && !st.gone && !l.flying && !l.spent && l.has != lock && !n.down.Load()
 		if missing { // from here on a release comes after it
 			l.flying = true
 			st.flying++

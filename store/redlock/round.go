@@ -40,6 +40,7 @@ type answer struct {
 var (
 	errSuperseded  = fmt.Errorf("redlock: %w: another request came after it", driver.ErrUnknown)
 	errLeftAlone   = fmt.Errorf("redlock: %w: it did not answer lately", driver.ErrUnavailable)
+	errSpent       = fmt.Errorf("redlock: %w: an earlier release was not answered", driver.ErrUnavailable)
 	errUnsupported = fmt.Errorf("redlock: a server cannot downgrade: %w", errors.ErrUnsupported)
 )
 
@@ -319,11 +320,16 @@ func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool
 	return next, more
 }
 
-// note keeps what an answer says about the leg.
+// note keeps what an answer says about the leg. A release that was not answered
+// is repeated (see owe), and so may one be, by the node's store, that found
+// nothing of a request that was not.
 func (l *leg) note(t task, a answer) {
+	if t.kind == release && a.err != nil && (!errors.Is(a.err, driver.ErrLost) || l.has == maybe) {
+		l.spent = true
+	}
 	switch {
 	case a.err == nil && t.kind == release, errors.Is(a.err, driver.ErrLost):
-		*l = leg{flying: l.flying, next: l.next}
+		*l = leg{flying: l.flying, next: l.next, spent: l.spent}
 	case a.err == nil && a.grant.Waiting:
 		l.has, l.ticket = place, a.grant.Ticket
 	case a.err == nil:
@@ -343,6 +349,15 @@ func (l *leg) note(t task, a answer) {
 
 // perform asks the node.
 func (s *Store) perform(st *claim, i int, t task) (a answer) {
+	st.mu.Lock()
+	l := st.legs[i]
+	st.mu.Unlock()
+	switch {
+	case t.kind == acquire && l.spent:
+		return answer{err: errSpent}
+	case t.kind == release && l.has == nothing:
+		return answer{err: driver.ErrLost}
+	}
 	n := s.nodes[i]
 	ctx := s.detach()
 	began := time.Now()

@@ -325,3 +325,30 @@ func TestRedlockSilence(t *testing.T) {
 		})
 	}
 }
+
+// All answers to an attempt are lost, and the next one succeeds: nothing that
+// cleans up behind the first takes the lock from its holder, however late.
+func TestRedlockAttemptAfterLostAnswers(t *testing.T) {
+	t.Parallel()
+	direct, open := networked["redlock"](t)
+	mine := newLossy(t, open)
+	locks, err := baton.New(mine, baton.Config{TTL: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := mine.lose("acquire", 1, after)
+	lease, err := locks.Lock(t.Context(), t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !lost.happened(t) {
+		t.Error("no answer was lost")
+	}
+	<-time.After(2500 * time.Millisecond) // the stores' clean-up takes two seconds: the fault itself
+	if _, err := newLocker(t, direct, baton.Config{}).TryLock(t.Context(), t.Name()); !errors.Is(err, baton.ErrHeld) {
+		t.Errorf("beside the holder: %v, want ErrHeld", err)
+	}
+	if err := lease.Unlock(); err != nil {
+		t.Error(err)
+	}
+}

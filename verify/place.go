@@ -1,23 +1,31 @@
 package verify
 
 import (
-	"fmt"
 	"net"
 	"strings"
-	"sync"
 
 	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/verify/deploy"
 )
 
 // A place is the store that is verified, as its clients see it: each has a way
 // of its own, so that it can be broken alone.
 type place struct {
-	direct  string // the URL for the conductor
+	direct  string // the URL for the conductor; "" if nobody else sees the locks
 	url     func(client int) string
 	proxies func(client int) []*faultproxy.Proxy
 	servers *deploy.Deployment // nil if they are somebody else's
 	close   func()
+}
+
+// settle makes a place of servers of a kind, which it starts.
+func settle(kind string, clients int) (*place, error) {
+	d, err := deploy.Open(kind, clients)
+	if err != nil {
+		return nil, err
+	}
+	return &place{direct: d.Direct, url: d.URL, proxies: d.Proxies, servers: d, close: d.Close}, nil
 }
 
 // visit makes a place of somebody's store. Where its URL names one address, the
@@ -33,16 +41,16 @@ func visit(url string, clients int) (*place, error) {
 	if !ok {
 		return p, nil
 	}
-	s := new(stage)
-	p.close = s.close
+	site := new(testserver.Site)
+	p.close = site.Close
 	all := make([][]*faultproxy.Proxy, clients)
-	err := s.try(func() {
+	err := site.Try(func() {
 		for n := range all {
-			all[n] = []*faultproxy.Proxy{faultproxy.New(s, address)}
+			all[n] = []*faultproxy.Proxy{faultproxy.New(site, address)}
 		}
 	})
 	if err != nil {
-		s.close()
+		site.Close()
 		return nil, err
 	}
 	p.url = func(n int) string { return before + all[n][0].Addr + after }
@@ -84,47 +92,4 @@ func address(url string) (before, address, after string, ok bool) {
 		address = net.JoinHostPort(strings.Trim(address, "[]"), port)
 	}
 	return before, address, after, true
-}
-
-// A stage owns proxies that fail without ending the program.
-type stage struct {
-	mu       sync.Mutex
-	cleanups []func()
-}
-
-type failure struct{ error }
-
-func (s *stage) Helper() {}
-
-func (s *stage) Cleanup(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cleanups = append(s.cleanups, f)
-}
-
-func (s *stage) Fatalf(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
-func (s *stage) Skipf(format string, args ...any)  { s.Fatalf(format, args...) }
-
-// try calls f and returns what made it fail.
-func (s *stage) try(f func()) (err error) {
-	defer func() {
-		if x := recover(); x != nil {
-			failed, ok := x.(failure)
-			if !ok {
-				panic(x)
-			}
-			err = failed.error
-		}
-	}()
-	f()
-	return nil
-}
-
-func (s *stage) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, f := range s.cleanups {
-		f()
-	}
-	s.cleanups = nil
 }

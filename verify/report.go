@@ -13,6 +13,7 @@ import (
 
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/verify/check"
+	"github.com/batonhq/baton/verify/fault"
 	"github.com/batonhq/baton/verify/history"
 )
 
@@ -41,6 +42,7 @@ type Verdict string
 const (
 	Held    Verdict = "held"    // nothing was found
 	Broken  Verdict = "broken"  // a promise was
+	Excused Verdict = "excused" // a promise was broken that is not made under this fault
 	Invalid Verdict = "invalid" // it says nothing: see Why
 	Skipped Verdict = "skipped" // the fault cannot be had here: see Why
 )
@@ -53,6 +55,9 @@ type Trial struct {
 	Verdict Verdict  `json:"verdict"`
 	Why     []string `json:"why,omitempty"` // it is invalid or was skipped
 
+	// Claim is what is promised of the kind of store under the fault, a sign for
+	// each of E, F and L: "+" holds, "-" may break, "b" may break for a while.
+	Claim string `json:"claim,omitempty"`
 	// Promises says of each promise whether it was kept. Those that nothing was
 	// seen of are not there.
 	Promises   map[check.Promise]bool `json:"promises,omitempty"`
@@ -76,7 +81,7 @@ type Trial struct {
 
 func (r *runner) newReport() *Report {
 	return &Report{
-		Store: r.traits.Store, URL: open.Redact(r.cfg.URL), Seed: r.cfg.Seed, Clients: r.cfg.Clients,
+		Store: r.traits.Store, URL: open.Redact(r.place.url(0)), Local: r.cfg.Local, Seed: r.cfg.Seed, Clients: r.cfg.Clients,
 		TTL: r.cfg.TTL, Bound: r.bound, For: r.cfg.For, Began: time.Now().UTC(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Repeat: r.repeat(cmp.Or(strings.Join(r.cfg.Faults, ","), "all")),
 	}
@@ -86,6 +91,9 @@ func (r *runner) newReport() *Report {
 // what can be shown.
 func (r *runner) repeat(faults string) string {
 	words := []string{"baton", "verify", "--store", quote(open.Redact(r.cfg.URL))}
+	if r.cfg.Local != "" {
+		words[2], words[3] = "--local", quote(r.cfg.Local)
+	}
 	words = append(words, "--fault", faults, "--seed", strconv.FormatUint(r.cfg.Seed, 10), "--for", r.cfg.For.String(),
 		"--clients", strconv.Itoa(r.cfg.Clients), "--ttl", r.cfg.TTL.String())
 	return strings.Join(words, " ")
@@ -151,25 +159,50 @@ func (r *Trial) fill(t *trial, h *history.History, found check.Findings) {
 	}
 }
 
-// decide gives the verdict. What is broken is broken also in a run that is
-// invalid: the machine may be slow, but that excuses a late waiter only.
-func (t *Trial) decide() {
-	serious := slices.ContainsFunc(t.Violations, func(v check.Violation) bool { return v.Promise != check.Lively })
+// skip says why the fault cannot be tried.
+func (t *Trial) skip(kind, lacks string) {
+	t.Verdict = Skipped
+	t.Why = []string{"it needs " + lacks}
+	if why := fault.WhyLeft(kind, t.Fault); why != "" {
+		t.Why = []string{why}
+	}
+}
+
+// decide gives the verdict on a kind of store, if it is one. What is broken is
+// broken also in a run that is invalid: the machine may be slow, but that excuses
+// a late waiter only.
+func (t *Trial) decide(kind string) {
+	claim, _ := fault.Expect(kind, t.Fault)
+	if kind != "" {
+		t.Claim = claim.String()
+	}
+	mayBreak := map[check.Promise]bool{
+		check.Exclusive: claim.E == fault.Breaks || claim.E == fault.Bounded,
+		check.Fenced:    claim.F == fault.Breaks || claim.F == fault.Bounded,
+		check.Lively:    claim.L == fault.Breaks,
+	}
+	broken := func(serious bool) bool {
+		return slices.ContainsFunc(t.Violations, func(v check.Violation) bool {
+			return !mayBreak[v.Promise] && (!serious || v.Promise != check.Lively)
+		})
+	}
 	switch {
-	case serious || len(t.Violations) > 0 && len(t.Why) == 0:
+	case broken(true) || broken(false) && len(t.Why) == 0:
 		t.Verdict = Broken
 	case len(t.Why) > 0:
 		t.Verdict = Invalid
+	case len(t.Violations) > 0:
+		t.Verdict = Excused
 	default:
 		t.Verdict = Held
 	}
 }
 
-// Verdict is the worst of all trials: Broken, Invalid, Held; Skipped if nothing
-// could be tried.
+// Verdict is the worst of all trials: Broken, Invalid, Excused, Held; Skipped if
+// nothing could be tried.
 func (r *Report) Verdict() Verdict {
 	worst := Skipped
-	order := []Verdict{Skipped, Held, Invalid, Broken}
+	order := []Verdict{Skipped, Held, Excused, Invalid, Broken}
 	for _, t := range r.Trials {
 		if slices.Index(order, t.Verdict) > slices.Index(order, worst) {
 			worst = t.Verdict

@@ -8,6 +8,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/verify/deploy"
 	"github.com/batonhq/baton/verify/fault"
 )
 
@@ -25,6 +27,10 @@ type Config struct {
 	// URL is that of the store. It may be somebody's: its servers are left
 	// alone, and so are all keys but those of the run.
 	URL string
+
+	// Local is a kind of store (deploy.Kinds) whose servers are started for the
+	// run, and broken as well. It stands in the place of URL.
+	Local string
 
 	// Faults are the IDs or names of those that are tried, one after another.
 	// Defaults to all that can be.
@@ -69,7 +75,7 @@ const maxTTL = time.Minute
 // A ConfigError says what Run cannot do.
 type ConfigError struct{ Field, Reason string }
 
-func (e *ConfigError) Error() string { return e.Field + " " + e.Reason }
+func (e *ConfigError) Error() string { return "verify: config: " + e.Field + " " + e.Reason }
 
 // complete fills in the defaults and refuses what cannot be.
 func (c *Config) complete() error {
@@ -86,6 +92,8 @@ func (c *Config) complete() error {
 		c.Seed = rand.Uint64N(1_000_000) + 1
 	}
 	switch {
+	case (c.URL == "") == (c.Local == ""):
+		return &ConfigError{"URL", "or Local is to be given, and not both"}
 	case c.For < 0:
 		return &ConfigError{"For", fmt.Sprintf("is %v, negative", c.For)}
 	case c.TTL < 0:
@@ -134,7 +142,6 @@ type runner struct {
 	cfg      Config
 	dir      string
 	place    *place
-	stage    stage
 	store    driver.Store // the conductor's own
 	traits   driver.Traits
 	bound    time.Duration
@@ -184,8 +191,7 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 		began := time.Now()
 		t := r.newTrial(f)
 		if lacks := f.Needs(t.scene()); lacks != "" {
-			t.result.Verdict = Skipped
-			t.result.Why = []string{"it needs " + lacks}
+			t.result.skip(r.cfg.Local, lacks)
 			report.Trials = append(report.Trials, t.result)
 			continue
 		}
@@ -197,49 +203,84 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 			t.result.invalid("%v", err)
 		}
 		t.result.Took = time.Since(began)
-		t.result.decide()
+		t.result.decide(r.cfg.Local)
 		report.Trials = append(report.Trials, t.result)
 	}
 	return report, nil
 }
 
-// open opens the store and makes the private folder.
-func (r *runner) open(ctx context.Context) error {
+// open makes the private folder, starts servers if they are to be ours, and
+// opens the store.
+func (r *runner) open(ctx context.Context) (err error) {
+	if r.dir = r.cfg.Keep; r.dir == "" {
+		if r.dir, err = os.MkdirTemp("", "baton-verify-"); err != nil {
+			return err
+		}
+		r.cleanup(func() { _ = os.RemoveAll(r.dir) })
+	} else if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		return err
+	}
+	wanted := r.cfg.Clients
+	switch {
+	case r.cfg.Local == "memory" && wanted > 1:
+		return oneClient(wanted, r.cfg.Local)
+	case r.cfg.Local == "memory":
+		r.cfg.Clients = 1
+	case wanted == 0:
+		r.cfg.Clients = 4 + rand.New(rand.NewPCG(r.cfg.Seed, 0)).IntN(5)
+	}
+	if r.cfg.Local != "" {
+		err = r.settle()
+	} else {
+		r.bound = r.cfg.Bound
+		r.place, err = visit(r.cfg.URL, r.cfg.Clients)
+	}
+	if err != nil {
+		return err
+	}
+	r.cleanup(r.place.close)
+	r.secrets = secretsOf(r.place.url(0))
+
 	opening, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	store, err := openStore(opening, r.cfg.URL)
+	store, err := openStore(opening, cmp.Or(r.place.direct, r.place.url(0)))
 	if err != nil {
 		return err
 	}
 	r.store, r.traits = store, store.Traits()
 	r.cleanup(func() { _ = store.Close() })
+	if r.bound == 0 {
+		r.bound = boundOf(r.cfg.URL, r.traits)
+	}
 	if err := driver.CheckTTL("ttl", r.cfg.TTL, r.traits); err != nil {
 		return &ConfigError{"TTL", fmt.Sprintf("is %v: %s accepts %v to %v", r.cfg.TTL, r.traits.Store, r.traits.MinTTL, r.traits.MaxTTL)}
 	}
-	switch {
-	case !r.traits.Processes && r.cfg.Clients > 1:
-		return &ConfigError{"Clients", fmt.Sprintf("is %d: processes do not share a store of %s", r.cfg.Clients, r.traits.Store)}
-	case !r.traits.Processes:
-		r.cfg.Clients = 1
-	case r.cfg.Clients == 0:
-		r.cfg.Clients = 4 + rand.New(rand.NewPCG(r.cfg.Seed, 0)).IntN(5)
+	if !r.traits.Processes {
+		if wanted > 1 {
+			return oneClient(wanted, r.traits.Store)
+		}
+		r.cfg.Clients, r.place.direct = 1, ""
 	}
-	if r.bound = r.cfg.Bound; r.bound == 0 {
-		r.bound = boundOf(r.cfg.URL, r.traits)
-	}
-	r.secrets = secretsOf(r.cfg.URL)
-	if r.place, err = visit(r.cfg.URL, r.cfg.Clients); err != nil {
-		return err
-	}
-	r.cleanup(r.place.close)
-	if r.dir = r.cfg.Keep; r.dir != "" {
-		return os.MkdirAll(r.dir, 0o700)
-	}
-	if r.dir, err = os.MkdirTemp("", "baton-verify-"); err != nil {
-		return err
-	}
-	r.cleanup(func() { _ = os.RemoveAll(r.dir) })
 	return nil
+}
+
+func oneClient(wanted int, store string) error {
+	return &ConfigError{"Clients", fmt.Sprintf("is %d: processes do not share a store of %s", wanted, store)}
+}
+
+// settle starts servers.
+func (r *runner) settle() error {
+	kind, err := deploy.Find(r.cfg.Local)
+	if err != nil {
+		return &ConfigError{"Local", "is wrong: " + err.Error()}
+	}
+	if r.cfg.TTL > deploy.MaxTTL {
+		return &ConfigError{"TTL", fmt.Sprintf("is %v: servers of our own are made for %v at most", r.cfg.TTL, deploy.MaxTTL)}
+	}
+	r.bound = cmp.Or(r.cfg.Bound, kind.Bound)
+	r.progress("starting %s", kind.Does)
+	r.place, err = settle(r.cfg.Local, r.cfg.Clients)
+	return err
 }
 
 // boundOf is how long a waiter may wait beyond the TTL, with nothing broken: a

@@ -1,39 +1,151 @@
 package verify
 
 import (
+	"context"
+	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // quick is a run of a few seconds that no busy machine spoils: E, F and B need
 // no fast one, and for L there is time.
 func quick(url string, faults ...string) Config {
 	return Config{
-		URL: url, Faults: faults, For: 4 * time.Second, TTL: time.Second, Seed: 1, Clients: 3,
+		URL: url, Faults: faults, For: 3 * time.Second, TTL: time.Second, Seed: 1, Clients: 3,
 		Bound: 30 * time.Second, Stall: time.Minute,
 	}
+}
+
+func run(t *testing.T, cfg Config) *Report {
+	t.Helper()
+	r, err := Run(t.Context(), cfg, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Trials) != len(cfg.Faults) {
+		t.Fatalf("%d trials of %d faults", len(r.Trials), len(cfg.Faults))
+	}
+	return r
 }
 
 // holds demands that nothing was found and that much was looked at.
 func holds(t *testing.T, cfg Config) {
 	t.Helper()
-	r, err := Run(t.Context(), cfg, func(s Step) { t.Log(s.Fault, s.Doing) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, x := range r.Trials {
-		t.Logf("%+v", x)
+	for _, x := range run(t, cfg).Trials {
+		t.Logf("%s: %d rounds, %+v", x.Fault, x.Rounds, x.Looked)
 		if x.Verdict != Held {
 			t.Errorf("%s: %s %v", x.Fault, x.Verdict, x.Why)
 			for _, v := range x.Violations {
 				t.Errorf("%s: %+v", x.Fault, v)
 			}
 		}
+		l := x.Looked
+		if x.Rounds == 0 || l.Granted == 0 || l.Pairs == 0 || l.Tokens == 0 || l.Writes == 0 || l.Counted != 2 || l.Admits == 0 {
+			t.Errorf("%s: hardly anything was looked at: %+v", x.Fault, l)
+		}
 	}
 }
 
 func TestSQLiteHolds(t *testing.T) {
 	t.Parallel()
-	holds(t, quick("sqlite:"+filepath.Join(t.TempDir(), "locks.db"), "f01", "f02", "f04"))
+	holds(t, quick("sqlite:"+filepath.Join(t.TempDir(), "locks.db"), "f01", "f02", "f04", "f05"))
+}
+
+// What goes through proxies is broken there.
+func TestRedisHolds(t *testing.T) {
+	t.Parallel()
+	server := testserver.Redis(t)
+	holds(t, quick("redis://"+server.Addr, "f01", "f02", "f04", "f07"))
+}
+
+// A store in the memory of one process has one client.
+func TestMemoryHolds(t *testing.T) {
+	t.Parallel()
+	cfg := quick("", "f01", "f03")
+	cfg.Local, cfg.Clients = "memory", 0
+	holds(t, cfg)
+}
+
+// An end of the context ends the run, and nothing is left of it.
+func TestRunEnds(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	cfg := quick("sqlite:"+filepath.Join(t.TempDir(), "locks.db"), "f04")
+	cfg.For = time.Hour
+	r, err := Run(ctx, cfg, func(s Step) {
+		if strings.HasPrefix(s.Doing, "long-stop") {
+			cancel(enough)
+		}
+	})
+	if !errors.Is(err, enough) || r == nil || len(r.Trials) != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		change func(*Config)
+		field  string
+	}{
+		{func(c *Config) { c.Local = "redis" }, "URL"},
+		{func(c *Config) { c.URL = "" }, "URL"},
+		{func(c *Config) { c.URL, c.Local = "", "postgers" }, "Local"},
+		{func(c *Config) { c.Faults = []string{"f02", "f99"} }, "Faults"},
+		{func(c *Config) { c.For = -1 }, "For"},
+		{func(c *Config) { c.TTL = -1 }, "TTL"},
+		{func(c *Config) { c.TTL = time.Hour }, "TTL"},
+		{func(c *Config) { c.Clients = MaxClients + 1 }, "Clients"},
+		{func(c *Config) { c.URL = "memory:" }, "Clients"},
+	} {
+		cfg := quick("sqlite:"+filepath.Join(t.TempDir(), "locks.db"), "f01")
+		c.change(&cfg)
+		_, err := Run(t.Context(), cfg, nil)
+		var wrong *ConfigError
+		if !errors.As(err, &wrong) || wrong.Field != c.field {
+			t.Errorf("%v, want one about %s", err, c.field)
+		}
+	}
+}
+
+func TestAddress(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"redis://h":                         "redis://|h:6379|",
+		"redis://u:p@h:1/2?prefix=x":        "redis://u:p@|h:1|/2?prefix=x",
+		"postgres://[::1]/db":               "postgres://|[::1]:5432|/db",
+		"mysql://u@h?connect-timeout=1s":    "mysql://u@|h:3306|?connect-timeout=1s",
+		"postgres://h1,h2/db":               "",
+		"postgres:///db?host=/run":          "",
+		"postgres://h/db?sslmode=require":   "postgres://|h:5432|/db?sslmode=require",
+		"postgres://h/db?sslmode=verify-ca": "",
+		"mysql://h/db?tls=true":             "",
+		"rediss://h":                        "",
+		"redis+sentinel://h/m":              "",
+		"sqlite:x.db":                       "",
+	} {
+		before, at, after, ok := address(url)
+		if got := before + "|" + at + "|" + after; ok != (want != "") || ok && got != want {
+			t.Errorf("%s: %s, %v", url, got, ok)
+		}
+	}
+}
+
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"redis://user:hunter%2F22@h/1": "hunter%2F22 hunter/22",
+		"redis://user@h":               "",
+		"redis://h":                    "",
+		"sqlite:a:bcdefghi@x":          "",
+	} {
+		if got := strings.Join(secretsOf(url), " "); got != want {
+			t.Errorf("%s: %q", url, got)
+		}
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/verify/check"
 	"github.com/batonhq/baton/verify/fault"
 	"github.com/batonhq/baton/verify/history"
@@ -205,10 +206,8 @@ func (t *trial) breakThings(ctx context.Context) error {
 	for ctx.Err() == nil && (t.rounds == 0 || time.Now().Before(end)) {
 		t.progress("%s: %s", t.fault.Name, t.fault.Does)
 		var err error
-		if failed := t.stage.try(func() { err = t.fault.Run(ctx, scene) }); failed != nil {
-			err = failed
-		}
-		if err != nil {
+		failed := new(testserver.Site).Try(func() { err = t.fault.Run(ctx, scene) }) // as proxies fail
+		if err := errors.Join(err, failed); err != nil {
 			return fmt.Errorf("%s: %w", t.fault.Name, err)
 		}
 		t.rounds++
@@ -323,7 +322,7 @@ func read(h *history.History, file string) error {
 // leaks looks for keys that are left in the store, and removes them.
 func (t *trial) leaks(ctx context.Context) (found []check.Violation) {
 	in, ok := t.store.(driver.Inspector)
-	if !ok || !t.traits.Processes {
+	if !ok || t.place.direct == "" {
 		return nil
 	}
 	t.progress("looking what is left in the store")

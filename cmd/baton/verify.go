@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/batonhq/baton/verify"
+	"github.com/batonhq/baton/verify/deploy"
 	"github.com/batonhq/baton/verify/fault"
 	"github.com/batonhq/baton/verify/history"
 )
@@ -45,7 +46,8 @@ The store is the one that --store or BATON_STORE names. Its servers are left alo
 are all keys but those of the run, which have a random name and are removed. What breaks
 are the clients, and, where the URL names one address of Redis, MySQL or PostgreSQL,
 their connections, which go through proxies. But the run loads the store as much as a
-crowd does: keep it away from one that others need.
+crowd does: keep it away from one that others need. With --local the servers are started
+for the run, if they are installed on this machine, and broken as well.
 
 Each fault has a run of its own, with what is drawn from the seed: keys, goroutines, who
 wants what for how long, who is broken and for how long. What the system decides, such
@@ -56,18 +58,20 @@ for nothing, and so does one in which hardly anything happened.
 That nothing was found proves nothing. It says that so many operations held.
 
 With -o json: store, url, seed, clients, ttl, bound, for and trials; of each fault its
-verdict (held, broken, invalid or skipped), why (if invalid or skipped), promises, what
-was looked at, violations, and the command that repeats it. Durations are in
+verdict (held, broken, excused if what broke is not promised under that fault, invalid or
+skipped), why (if invalid or skipped), promises, what was looked at, violations, and the command that repeats it. Durations are in
 nanoseconds.
 
 ` + exitTableVerify,
 		Example: `  baton verify --store redis://db1:6379 --fault kill,reply-cut --for 1m
   baton verify --store sqlite:/tmp/locks.db --fault f02 --seed 42 --for 10s
+  baton verify --local etcd3 --fault leader-kill
   baton verify -o json --store postgres://db2/locks | jq '.trials[].verdict'`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
+	f.StringVar(&v.cfg.Local, "local", "", "start servers of this `KIND`, and break them as well, instead of --store:\n"+kindTable())
 	f.StringSliceVar(&v.faults, "fault", nil, "what to break, by number or name, several with commas between them:\n"+faultTable()+"(default: all that can be)")
 	f.DurationVar(&v.cfg.For, "for", 30*time.Second, "how long the clients work under each fault")
 	f.Uint64Var(&v.cfg.Seed, "seed", 0, "draw everything from this number, above 0 (default: a random one)")
@@ -77,6 +81,7 @@ nanoseconds.
 	f.DurationVar(&v.cfg.Stall, "max-stall", 200*time.Millisecond, "how long this machine may stand still, outside of the fault")
 	f.StringVar(&v.cfg.Keep, "keep", "", "keep all that the clients wrote in this `DIR`")
 	a.queryFlags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("local", cobra.FixedCompletions(kindNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("fault", cobra.FixedCompletions(faultNames(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = does(func(ctx context.Context, _ []string) error {
 		asJSON, err := a.json()
@@ -92,7 +97,7 @@ nanoseconds.
 }
 
 const exitTableVerify = `Exit codes:
-  0         nothing was found
+  0         nothing was found, or nothing but what is not promised under the fault
   1         a promise was broken
   64        wrong usage
   69        the store cannot be reached
@@ -101,6 +106,22 @@ const exitTableVerify = `Exit codes:
   125       baton itself failed
   130       interrupted; the faults that were done with were printed
 `
+
+// kindTable is what the help says of each kind of store.
+func kindTable() string {
+	var b strings.Builder
+	for _, k := range deploy.Kinds {
+		fmt.Fprintf(&b, "%-16s %s\n", k.Name, k.Does)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func kindNames() (names []string) {
+	for _, k := range deploy.Kinds {
+		names = append(names, k.Name)
+	}
+	return names
+}
 
 // faultTable is what the help says of each fault.
 func faultTable() string {
@@ -130,6 +151,9 @@ func (v *verifying) check(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("clients") && (v.cfg.Clients < 1 || v.cfg.Clients > verify.MaxClients) {
 		return usage("--clients %d: it is a number from 1 to %d", v.cfg.Clients, verify.MaxClients)
 	}
+	if v.cfg.Local != "" && v.storeURL != "" {
+		return usage("--local starts servers of its own: there is no --store then")
+	}
 	if !slices.Equal(v.faults, []string{"all"}) {
 		v.cfg.Faults = v.faults
 	}
@@ -137,9 +161,12 @@ func (v *verifying) check(cmd *cobra.Command) error {
 }
 
 func (v *verifying) run(ctx context.Context, asJSON bool) error {
-	var err error
-	if v.cfg.URL, err = v.url(); err != nil {
-		return err
+	if v.cfg.Local == "" {
+		url, err := v.url()
+		if err != nil {
+			return err
+		}
+		v.cfg.URL = url
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -166,7 +193,7 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 	case ctx.Err() != nil:
 		return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
 	case errors.As(err, &wrong):
-		flag := map[string]string{"Faults": "--fault", "For": "--for", "TTL": "--ttl", "Clients": "--clients"}[wrong.Field]
+		flag := map[string]string{"Local": "--local", "Faults": "--fault", "For": "--for", "TTL": "--ttl", "Clients": "--clients"}[wrong.Field]
 		return usage("%s %s", flag, safe(wrong.Reason))
 	case err != nil:
 		return err

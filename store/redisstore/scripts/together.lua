@@ -1,5 +1,6 @@
--- Acquires several locks, of any kind, or none. It looks at all of them first,
--- and does there only what others may expect of any look, before it takes them.
+-- Acquires several locks, of any kind, or none. First it looks at all, and settles
+-- there what is due, as enter.lua does; then it takes all. If one is in the way
+-- it gives back what an earlier attempt has got.
 --
 -- KEYS  1 T  2 H  then for each lock: lock, queue, waiters, shared, info
 -- ARGV  for each lock: id, owner, want, ttl in ms, and the token that an earlier
@@ -43,7 +44,7 @@ end
 for n, k in ipairs(wanted) do
 	local why = obstacle(k)
 	if why then
-		for _, other in ipairs(wanted) do -- what an earlier attempt has got
+		for _, other in ipairs(wanted) do
 			if drop(other, other.id, settle(other)) then
 				hand(other)
 			end

@@ -86,7 +86,7 @@ type Looked struct {
 	Writes   int `json:"writes"` // of exclusive holders
 	Stale    int `json:"stale"`  // of these: what does not check tokens took them all the same
 
-	Parts   int `json:"parts"`   // histories of one key that porcupine found an order for
+	Parts   int `json:"parts"`   // pieces of the histories of keys that porcupine looked at
 	PartOps int `json:"partOps"` // the acquisitions and ends in them
 
 	Waiters int           `json:"waiters"` // that waited when all was whole

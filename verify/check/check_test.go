@@ -1,9 +1,11 @@
 package check
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/batonhq/baton/verify/history"
 )
@@ -188,5 +190,124 @@ func TestOvertaken(t *testing.T) {
 		if !slices.Equal(slices.Compact(got), c.want) || len(f.Undecided) > 0 {
 			t.Errorf("%+v: found %+v", c, f)
 		}
+	}
+}
+
+// What could not be looked at is said, and is no violation.
+func TestUndecided(t *testing.T) {
+	permit := hold(1, history.Permits, 1, 10, 20)
+	open := history.Hold{Op: history.Op{Client: 7}, Key: "k", Mode: history.Exclusive, Waits: true, Called: 95, Result: history.Unknown}
+	twice := hold(1, history.Exclusive, 1, 10, 20)
+	later := hold(1, history.Exclusive, 2, 30, 40)
+	admit := history.Decision{Key: "l", N: 1, Called: 1, Returned: 2, Result: history.Granted}
+	marks := []history.Mark{{At: 1, What: history.Healed}, {At: 50, What: history.Drains}, {At: 100, What: history.Ends}}
+	gone := append(slices.Clone(marks), history.Mark{At: 99, What: history.Killed, Client: 7})
+	for _, c := range []struct {
+		name string
+		h    history.History
+		want string // the check
+	}{
+		{"no marks", history.History{Holds: []history.Hold{later}}, "waiting"},
+		{"no end", history.History{Holds: []history.Hold{later}, Marks: marks[:2]}, "waiting"},
+		{"nothing is missing", history.History{Holds: []history.Hold{later}, Marks: marks}, ""},
+		{"a waiter is left at the end", history.History{Holds: []history.Hold{later, open}, Marks: marks}, "waiting"},
+		{"a waiter was killed", history.History{Holds: []history.Hold{later, open}, Marks: gone}, ""},
+		{"nobody counted", history.History{Holds: []history.Hold{permit}, Marks: marks}, "permits"},
+		{"two with one name", history.History{Holds: []history.Hold{twice, later}, Marks: marks}, "history"},
+		{"no limit", history.History{Decisions: []history.Decision{admit}}, "windows"},
+	} {
+		if c.name != "two with one name" {
+			for i := range c.h.Holds {
+				c.h.Holds[i].Number = int64(i)
+			}
+		}
+		f := Run(&c.h, Rules{TTL: 10, Bound: 10})
+		var got string
+		for _, u := range f.Undecided {
+			got += u.Check
+		}
+		if got != c.want || len(f.Violations) > 0 {
+			t.Errorf("%s: %+v", c.name, f)
+		}
+	}
+}
+
+// The windows are those in which, one by one, too much is counted.
+func TestWindowsAgainstCounting(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	l := Limit{10, 20 * time.Millisecond}
+	window := int64(l.Window - l.Window/1000 - time.Millisecond)
+	over := 0
+	for range 2000 {
+		h := &history.History{}
+		for n := range 20 {
+			d := history.Decision{Op: history.Op{Number: int64(n)}, Key: "l", N: 1 + r.Int64N(3), Called: 1 + r.Int64N(80*ms), Result: history.Granted}
+			d.Returned = d.Called + r.Int64N(5*ms)
+			h.Decisions = append(h.Decisions, d)
+		}
+		h.Sort()
+		var want []int64 // where the windows begin that do not overlap
+		for _, from := range h.Decisions {
+			sum := int64(0)
+			for _, d := range h.Decisions {
+				if d.Called >= from.Called && d.Returned <= from.Called+window {
+					sum += d.N
+				}
+			}
+			if sum > l.Most && (len(want) == 0 || from.Called >= want[len(want)-1]+window) {
+				want = append(want, from.Called)
+			}
+		}
+		var got []int64
+		for _, v := range Run(h, Rules{Limits: map[string]Limit{"l": l}}).Violations {
+			got = append(got, v.From)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("windows begin at %v, want %v: %+v", got, want, h.Decisions)
+		}
+		over += len(want)
+	}
+	if over < 100 {
+		t.Errorf("only %d windows had too much", over)
+	}
+}
+
+// The sweep finds something where comparing all with all does.
+func TestOverlapAgainstPairs(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	modes := []history.Mode{history.Exclusive, history.Shared, history.Shared, history.Permits, history.Permits}
+	count := make(map[bool]int)
+	for range 5000 {
+		h := &history.History{}
+		for n := range int64(2 + r.IntN(4)) {
+			from := 10 + r.Int64N(30)
+			o := hold(n, modes[r.IntN(len(modes))], n+1, from, from+r.Int64N(6))
+			o.Weight = 1 + r.Int64N(2)
+			o.Of = 3
+			h.Holds = append(h.Holds, o)
+		}
+		want := false
+		for i := range h.Holds {
+			a := &h.Holds[i]
+			sum := int64(0) // right after the begin of a
+			for j := range h.Holds {
+				b := &h.Holds[j]
+				meet := i == j || a.SureFrom < b.SureTo && b.SureFrom < a.SureTo
+				want = want || i != j && meet && excludes(a, b)
+				if a.Mode == history.Permits && b.Mode == history.Permits && meet && b.SureFrom <= a.SureFrom {
+					sum += b.Weight
+				}
+			}
+			want = want || sum > 3
+		}
+		var f Findings
+		f.overlap(byKey(h, &f))
+		if got := len(f.Violations) > 0; got != want {
+			t.Fatalf("found %+v, want some: %v, in %+v", f.Violations, want, h.Holds)
+		}
+		count[want]++
+	}
+	if count[true] < 500 || count[false] < 500 {
+		t.Errorf("%v: of one kind there are too few", count)
 	}
 }

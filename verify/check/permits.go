@@ -31,9 +31,9 @@ func (f *Findings) permits(w *world, keys []locked) {
 }
 
 func (f *Findings) count(w *world, key string, before, count []*history.Hold) {
-	free := int64(0) // from when on there is nothing left of what was before
+	var last, free int64 // from when on nobody has anything of what was before, and the store has not
 	for _, o := range before {
-		free = max(free, w.until(o))
+		last, free = max(last, w.last(o)), max(free, w.until(o))
 	}
 	full, found := false, false
 	for _, o := range count {
@@ -59,7 +59,7 @@ func (f *Findings) count(w *world, key string, before, count []*history.Hold) {
 			full = true
 		case !room:
 		case !o.Waits && o.Result == history.Refused && o.Called > free,
-			o.Waits && free < never && w.answered(o)-max(o.Called, free) > w.limit():
+			o.Waits && last < never && w.answered(o)-max(o.Called, last) > w.limit():
 			v.Promise, found = Lively, true
 			f.violation(v, "%s could not take one of %d permits, of which at most %d were taken: the others are lost", who(o), o.Of, atMost)
 		}

@@ -43,19 +43,24 @@ func (w *world) over(o *history.Hold) int64 {
 	return at
 }
 
-// until returns the last instant at which the store can have something of an
-// attempt.
-func (w *world) until(o *history.Hold) int64 {
-	at := o.Returned
+// last returns when the client was through with an attempt and with what came of
+// it, or never.
+func (w *world) last(o *history.Hold) int64 {
 	switch {
-	case o.Result == history.Refused || o.Result == history.Failed:
-		return at
 	case o.Result == history.Granted && o.Freed():
 		return o.ReleaseReturned
 	case o.Result == history.Granted || o.Returned == 0:
-		if at = w.over(o); at == never {
-			return never
-		}
+		return w.over(o)
+	}
+	return o.Returned
+}
+
+// until returns the last instant at which the store can have something of an
+// attempt.
+func (w *world) until(o *history.Hold) int64 {
+	at := w.last(o)
+	if at == never || o.Result == history.Refused || o.Result == history.Failed || o.Result == history.Granted && o.Freed() {
+		return at
 	}
 	return at + w.limit()
 }

@@ -12,10 +12,9 @@ import (
 	"github.com/batonhq/baton/verify/history"
 )
 
-const (
-	maxPart  = 2000        // operations: two of each hold
-	patience = time.Minute // for all parts
-)
+const maxPart = 2000 // operations: two of each hold
+
+var patience = time.Minute // for all parts of a history
 
 // A span is a hold as a sequential store would see it: granted at some instant
 // from Called to Returned, and ended at some instant from lo to hi. What was not

@@ -3,6 +3,9 @@
 # Flags of the benchmark: make bench BENCH="-h"
 BENCH ?=
 
+# Flags of the verification: make verify VERIFY="-h"
+VERIFY ?=
+
 # All modules, and the one that only holds the linters' versions.
 MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*' -not -path '*/testdata/*'))))
 TESTED  := $(filter-out tools,$(MODULES))
@@ -49,6 +52,10 @@ bench: ## Measure Baton beside its rivals; flags by BENCH="…"
 .PHONY: comparison
 comparison: servers ## Measure all stores side by side and write docs/comparison.md and .html
 	go run -C bench ./comparison
+
+.PHONY: verify
+verify: servers ## Try to break every store for two hours, go on where it ended, and write docs/verification.md
+	go run ./verify/campaign $(VERIFY)
 
 .PHONY: servers
 servers: ## Install the servers and tools that the tests need (Debian, as root)

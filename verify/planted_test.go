@@ -19,7 +19,7 @@ var (
 )
 
 // always are the defects that are tried in every run of the tests.
-var always = []string{"renews for show", "forgets the token on release", "unlocks twice"}
+var always = []string{"renews for show", "forgets the token on release", "unlocks twice", "waits for a wake-up that was lost", "each process limits for itself"}
 
 // seeds are how many runs a defect has to show.
 const seeds = 5

@@ -61,6 +61,7 @@ const doors = `
 	verify/check:       verify/history
 	verify/served:      driver
 	verify/planted:     driver drivertest/broken store/memstore verify/check
+	verify/campaign:    verify verify/check verify/deploy verify/fault
 	verify/deploy:      * !verify
 	verify/fault:       * !verify
 	examples/*:         *

@@ -48,15 +48,3 @@ func remembersAllowed(s driver.Store) driver.Store {
 		return d, err
 	})
 }
-
-func limitsFallOpen(s driver.Store) driver.Store {
-	return limiting(s, func(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
-		ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
-		defer cancel()
-		d, err := s.(driver.Limits).Take(ctx, r)
-		if err != nil && silent(err) {
-			return driver.Taken{OK: true, At: time.Now().UnixMicro(), Limits: make([]driver.Decision, len(r.Takes))}, nil
-		}
-		return d, err
-	})
-}

@@ -32,7 +32,6 @@ var All = []Defect{
 	store("renews for show", "f01", check.Exclusive, bug(broken.RenewsForShow)),
 	store("looks whether the lock is free, and then takes it", "f01", check.Exclusive, bug(broken.ChecksThenActs)),
 	store("forgets the token on release", "f01", check.Fenced, bug(broken.ForgetsOnRelease)),
-	store("keeps dead waiters in line", "f02", check.Lively, bug(broken.WaitersNeverDie)),
 	store("hands over by release alone", "f02", check.Lively, bug(broken.WaitsForRelease)),
 	store("one permit too many", "f01", check.Exclusive, bug(broken.OneTooMany)),
 	store("one permit too few", "f01", check.Lively, bug(broken.OneTooFew)),
@@ -69,7 +68,6 @@ var All = []Defect{
 	client("each process limits for itself", "f01", check.Bounded, ownLimits),
 	client("limits take nothing", "f01", check.Bounded, takesNothing),
 	client("remembers for a while that it was allowed", "f01", check.Bounded, remembersAllowed),
-	client("limits fall open when the store is silent", "f06", check.Bounded, limitsFallOpen),
 }
 
 // Find returns the defect of a name.

@@ -1,0 +1,179 @@
+// Command campaign runs "baton verify" over all stores and faults, keeps what it
+// found in docs/verification.jsonl, and writes docs/verification.md from that. It
+// may be ended at any time, and goes on where it was.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/batonhq/baton/verify"
+	"github.com/batonhq/baton/verify/deploy"
+	"github.com/batonhq/baton/verify/fault"
+)
+
+func main() {
+	verify.Main()
+	log.SetFlags(log.Ltime)
+	c := campaign{}
+	flag.StringVar(&c.results, "results", "docs/verification.jsonl", "where results are kept")
+	flag.StringVar(&c.page, "page", "docs/verification.md", "the page to write")
+	flag.DurationVar(&c.budget, "budget", 2*time.Hour, "begin nothing new after so long")
+	flag.DurationVar(&c.length, "for", 6*time.Second, "how long the clients work under each fault")
+	flag.Uint64Var(&c.seeds, "seeds", 10, "how many runs each cell is to have")
+	flag.IntVar(&c.parallel, "parallel", 1, "how many stores at the same time")
+	kinds := flag.String("kinds", "", "only these, with commas between them")
+	faults := flag.String("faults", "", "only these, with commas between them")
+	render := flag.Bool("render", false, "only write the page")
+	flag.Parse()
+	c.kinds, c.faults = list(*kinds), list(*faults)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if !*render {
+		if err := c.run(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := c.write(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func list(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}
+
+type campaign struct {
+	results, page  string
+	budget, length time.Duration
+	seeds          uint64
+	parallel       int
+	kinds, faults  []string
+
+	mu sync.Mutex // of the file of results
+}
+
+// A job is what one kind of store still lacks for one seed.
+type job struct {
+	kind   string
+	seed   uint64
+	faults []string
+}
+
+// missing lists what is still to be run, the first seed of all stores first, so
+// that whatever the time the table is even. What was invalid is tried again.
+func (c *campaign) missing(known map[place]result) (jobs []job) {
+	for seed := range c.seeds {
+		for _, k := range deploy.Kinds {
+			if c.kinds != nil && !slices.Contains(c.kinds, k.Name) {
+				continue
+			}
+			j := job{kind: k.Name, seed: seed + 1}
+			for _, f := range fault.All() {
+				claim, claimed := fault.Expect(k.Name, f.ID)
+				r, done := known[place{k.Name, f.ID, j.seed}]
+				switch {
+				case c.faults != nil && !slices.Contains(c.faults, f.ID):
+				case !claimed || claim.E == fault.NoSuch || fault.WhyLeft(k.Name, f.ID) != "":
+				case done && r.Verdict != verify.Invalid:
+				default:
+					j.faults = append(j.faults, f.ID)
+				}
+			}
+			if len(j.faults) > 0 {
+				jobs = append(jobs, j)
+			}
+		}
+	}
+	return jobs
+}
+
+func (c *campaign) run(ctx context.Context) error {
+	known, err := load(c.results)
+	if err != nil {
+		return err
+	}
+	jobs := c.missing(known)
+	end := time.Now().Add(c.budget)
+	next := make(chan job)
+	var workers sync.WaitGroup
+	errs := make([]error, c.parallel)
+	for i := range c.parallel {
+		workers.Go(func() {
+			for j := range next {
+				errs[i] = errors.Join(errs[i], c.do(ctx, j, end))
+			}
+		})
+	}
+	for i, j := range jobs {
+		if ctx.Err() != nil || time.Now().After(end) {
+			log.Printf("%d of %d jobs are left for another time", len(jobs)-i, len(jobs))
+			break
+		}
+		log.Printf("job %d of %d: %s, seed %d, %d faults", i+1, len(jobs), j.kind, j.seed, len(j.faults))
+		next <- j
+	}
+	close(next)
+	workers.Wait()
+	return errors.Join(errs...)
+}
+
+// do runs a job fault by fault, so that little is lost when it ends early.
+func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
+	for _, f := range j.faults {
+		if ctx.Err() != nil || time.Now().After(end) {
+			return nil
+		}
+		r, err := verify.Run(ctx, verify.Config{Local: j.kind, Faults: []string{f}, Seed: j.seed, For: c.length}, nil)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s, %s, seed %d: %w", j.kind, f, j.seed, err)
+		}
+		var found []result
+		for _, t := range r.Trials {
+			x := resultOf(j.kind, j.seed, t)
+			found = append(found, x)
+			if t.Verdict != verify.Held {
+				log.Printf("%s %s seed %d: %s %v %v", j.kind, f, j.seed, t.Verdict, x.Broke, x.Why)
+			}
+		}
+		c.mu.Lock()
+		err = keep(c.results, found)
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write tidies the results and writes the page.
+func (c *campaign) write() error {
+	if err := tidy(c.results); err != nil {
+		return err
+	}
+	all, err := load(c.results)
+	if err != nil {
+		return err
+	}
+	text, err := page(all)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(c.page, []byte(text), 0o644)
+}

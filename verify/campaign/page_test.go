@@ -1,0 +1,135 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/batonhq/baton/verify"
+	"github.com/batonhq/baton/verify/check"
+)
+
+// The page is what the results say.
+func TestPageIsFresh(t *testing.T) {
+	t.Parallel()
+	all, err := load("../../docs/verification.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := page(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile("../../docs/verification.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Error("docs/verification.md is stale: go run ./verify/campaign -render")
+	}
+}
+
+// What a claim says must hold, and was seen broken, is not published without an
+// explanation.
+func TestDifferencesAreExplained(t *testing.T) {
+	t.Parallel()
+	all, err := load("../../docs/verification.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := cells(all)
+	for _, c := range table {
+		if wrong := c.wrong(); len(wrong) > 0 && explained[c.kind+" "+c.fault] == "" {
+			t.Errorf("%s, %s: %v broke, which nobody has explained", c.kind, c.fault, wrong)
+		}
+	}
+	for key := range explained {
+		kind, fault, _ := strings.Cut(key, " ")
+		if c := table[[2]string{kind, fault}]; c == nil || len(c.wrong())+len(c.spared()) == 0 {
+			t.Errorf("%q is explained, and there is nothing to explain", key)
+		}
+	}
+}
+
+func TestPageSaysWhatBroke(t *testing.T) {
+	t.Parallel()
+	kept := func(e, f, l bool) map[check.Promise]bool {
+		return map[check.Promise]bool{check.Exclusive: e, check.Fenced: f, check.Lively: l}
+	}
+	all := map[place]result{}
+	for _, r := range []result{
+		{Kind: "redis", Fault: "f01", Seed: 1, Verdict: verify.Held, Kept: kept(true, true, true), Granted: 7},
+		{Kind: "redis", Fault: "f01", Seed: 2, Verdict: verify.Broken, Kept: kept(false, true, true), Granted: 8, Broke: []string{"E overlap: two at once"}},
+		{Kind: "redis", Fault: "f01", Seed: 3, Verdict: verify.Invalid, Granted: 100},
+		{Kind: "redis", Fault: "f15", Seed: 1, Verdict: verify.Broken, Kept: kept(false, true, true)},
+		{Kind: "redis", Fault: "f15", Seed: 2, Verdict: verify.Held, Kept: kept(true, true, true)},
+		{Kind: "postgres", Fault: "f15", Seed: 1, Verdict: verify.Held, Kept: kept(true, true, true)},
+		{Kind: "postgres", Fault: "f18", Seed: 1, Verdict: verify.Skipped, Why: []string{"it needs a disk"}},
+		{Kind: "gone", Fault: "f01", Seed: 1, Verdict: verify.Held},
+	} {
+		all[r.place()] = r
+	}
+	table := cells(all)
+	for place, want := range map[[2]string]string{
+		{"redis", "f01"}:    "**+++ 2, E broke in 1**",
+		{"redis", "f15"}:    "-++ 2, E broke in 1",
+		{"postgres", "f15"}: "-++ 1",
+		{"postgres", "f18"}: "++b not run",
+		{"postgres", "f01"}: "+++ –",
+		{"sqlite", "f19"}:   "·",
+	} {
+		if got := table[place].String(); got != want {
+			t.Errorf("%v: %q, want %q", place, got, want)
+		}
+	}
+	text, err := page(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"- redis, f01: E. Not explained yet.\n  - E overlap: two at once", "- postgres, f15: E.", "f18 on postgres: it needs a disk",
+		" | 4 | 1 | 0 | 15 |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+// Results survive an end in the middle of a line, and are not run again.
+func TestGoesOn(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "results")
+	c := campaign{seeds: 2, kinds: []string{"sqlite"}, faults: []string{"f01", "f02", "f19"}, results: path}
+	done := []result{
+		{Kind: "sqlite", Fault: "f01", Seed: 1, Verdict: verify.Held}, {Kind: "sqlite", Fault: "f02", Seed: 1, Verdict: verify.Invalid},
+		{Kind: "sqlite", Fault: "f01", Seed: 2, Verdict: verify.Held}, {Kind: "sqlite", Fault: "f02", Seed: 2, Verdict: verify.Broken},
+	}
+	if err := keep(path, done); err != nil {
+		t.Fatal(err)
+	}
+	if err := keep(path, done[:1]); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, whole[:len(whole)-10], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	known, err := load(path)
+	if err != nil || len(known) != 4 {
+		t.Fatalf("%v, %v", known, err)
+	}
+	if jobs := c.missing(known); len(jobs) != 1 || jobs[0].seed != 1 || strings.Join(jobs[0].faults, " ") != "f02" {
+		t.Errorf("left to do: %v", jobs)
+	}
+	if err := tidy(path); err != nil {
+		t.Fatal(err)
+	}
+	if known, err = load(path); err != nil || len(known) != 4 {
+		t.Errorf("%v, %v", known, err)
+	}
+}

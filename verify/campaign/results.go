@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/batonhq/baton/verify"
+	"github.com/batonhq/baton/verify/check"
+)
+
+// A result is one trial, as it is kept: one line of JSON.
+type result struct {
+	Kind    string                 `json:"kind"`
+	Fault   string                 `json:"fault"`
+	Seed    uint64                 `json:"seed"`
+	Verdict verify.Verdict         `json:"verdict"`
+	Kept    map[check.Promise]bool `json:"kept,omitempty"`
+	Broke   []string               `json:"broke,omitempty"` // what was seen, each once
+	Why     []string               `json:"why,omitempty"`
+
+	Attempts  int `json:"attempts"`
+	Granted   int `json:"granted"`
+	Writes    int `json:"writes"`
+	Stale     int `json:"stale"`
+	Decisions int `json:"decisions"`
+	Killed    int `json:"killed"`
+}
+
+type place struct {
+	kind, fault string
+	seed        uint64
+}
+
+func (r result) place() place { return place{r.Kind, r.Fault, r.Seed} }
+
+func resultOf(kind string, seed uint64, t *verify.Trial) result {
+	r := result{
+		Kind: kind, Fault: t.Fault, Seed: seed, Verdict: t.Verdict, Kept: t.Promises, Why: t.Why,
+		Attempts: t.Looked.Attempts, Granted: t.Looked.Granted, Writes: t.Looked.Writes, Stale: t.Looked.Stale,
+		Decisions: t.Decisions, Killed: t.Killed,
+	}
+	for _, v := range t.Violations {
+		if what := fmt.Sprintf("%s %s: %s", v.Promise, v.Check, v.Text); len(r.Broke) < 3 {
+			r.Broke = append(r.Broke, what)
+		}
+	}
+	return r
+}
+
+// load reads what earlier runs have kept. A last line that was cut off is
+// passed over.
+func load(path string) (map[place]result, error) {
+	all := make(map[place]result)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	} else if err != nil {
+		return nil, err
+	}
+	lines := bufio.NewScanner(strings.NewReader(string(b)))
+	lines.Buffer(nil, 1<<20)
+	torn := error(nil)
+	for n := 1; lines.Scan(); n++ {
+		if torn != nil {
+			return nil, torn
+		}
+		var r result
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			torn = fmt.Errorf("%s, line %d: %w", path, n, err)
+			continue
+		}
+		all[r.place()] = r
+	}
+	return all, lines.Err()
+}
+
+// keep adds results to the file.
+func keep(path string, all []result) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for _, r := range all {
+		b, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		if _, err := f.Write(append(b, '\n')); err != nil {
+			return err
+		}
+	}
+	return f.Close()
+}
+
+// tidy writes the file anew, each trial once, in order.
+func tidy(path string) error {
+	all, err := load(path)
+	if err != nil {
+		return err
+	}
+	next := path + ".new"
+	if err := os.RemoveAll(next); err != nil {
+		return err
+	}
+	if err := keep(next, sorted(all)); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+func sorted(all map[place]result) []result {
+	list := make([]result, 0, len(all))
+	for _, r := range all {
+		list = append(list, r)
+	}
+	slices.SortFunc(list, func(a, b result) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Fault, b.Fault), cmp.Compare(a.Seed, b.Seed))
+	})
+	return list
+}

@@ -86,7 +86,7 @@ var Kinds = []Kind{
 	{"redis-nopersist", "a Redis that forgets everything when it restarts", 2 * time.Second, testserver.NeedRedis, (*builder).redisForgetful},
 	{"sentinel", "a Redis with a replica, and a Sentinel that promotes it", 5 * time.Second, testserver.NeedRedis, (*builder).sentinel},
 	{"cluster", "a Redis Cluster of three primaries", 3 * time.Second, testserver.NeedRedis, (*builder).cluster},
-	{"redlock5", "five Redis that know nothing of each other", 3 * time.Second, testserver.NeedRedis, (*builder).redlock},
+	{"redlock5", "five Redis that know nothing of each other", MaxTTL + 2*time.Second, testserver.NeedRedis, (*builder).redlock},
 	{"mariadb", "a MariaDB", 2 * time.Second, testserver.NeedMariaDB, (*builder).mariadb},
 	{"postgres", "a PostgreSQL", 2 * time.Second, testserver.NeedPostgres, (*builder).postgres},
 	{"zookeeper3", "three ZooKeepers", zkSession + 2*time.Second, testserver.NeedZooKeeper, (*builder).zookeeper},

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -220,8 +221,9 @@ func TestServerFaults(t *testing.T) {
 				s.serves(t, "before")
 				for _, f := range serverFaults {
 					var broke, healed int
+					counted, calls := count(s.Deployment)
 					scene := &Scene{
-						Clients: []Client{nil, nil}, Proxies: s.Proxies, Servers: s.Deployment, TTL: s.ttl, Rand: rand.New(rand.NewPCG(1, 2)),
+						Clients: []Client{nil, nil}, Proxies: s.Proxies, Servers: counted, TTL: s.ttl, Rand: rand.New(rand.NewPCG(1, 2)),
 						Mark: func(what history.MarkWhat, text string) {
 							if what == history.Breaks {
 								broke++
@@ -249,6 +251,9 @@ func TestServerFaults(t *testing.T) {
 					if err := f.Run(t.Context(), scene); err != nil {
 						t.Errorf("%s: %v", f.ID, err)
 					}
+					if (f.ID == "f19" || f.ID == "f21") && calls.Load() == 0 {
+						t.Errorf("%s: never done", f.ID)
+					}
 					if broke != 1 || healed != 1 {
 						t.Errorf("%s: marked %d times that it breaks, %d times that it heals", f.ID, broke, healed)
 					}
@@ -264,6 +269,24 @@ func TestServerFaults(t *testing.T) {
 			})
 		})
 	}
+}
+
+// count counts what is done again and again.
+func count(d *deploy.Deployment) (*deploy.Deployment, *atomic.Int64) {
+	counted, calls := *d, new(atomic.Int64)
+	if d.Scripts != nil {
+		counted.Scripts = func() error {
+			calls.Add(1)
+			return d.Scripts()
+		}
+	}
+	if d.Deafen != nil {
+		counted.Deafen = func() error {
+			calls.Add(1)
+			return d.Deafen()
+		}
+	}
+	return &counted, calls
 }
 
 // unableTo is for a fault that lacks what a machine with all servers has.

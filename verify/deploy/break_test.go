@@ -1,0 +1,200 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/open"
+)
+
+func newLocker(t *testing.T, url string) *baton.Locker {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	store, err := open.Store(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	locks, err := baton.New(store, baton.Config{TTL: MaxTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return locks
+}
+
+func lock(t *testing.T, locks *baton.Locker, key string) *baton.Lease {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	lease, err := locks.Lock(ctx, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
+// An administrator deletes the locks, and the next one has them at once.
+func TestWipe(t *testing.T) {
+	for _, kind := range []string{"redis", "cluster", "sqlite", "etcd"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			d := Start(t, kind, 2)
+			holder, next := newLocker(t, d.URL(0)), newLocker(t, d.URL(1))
+			for _, everything := range []bool{false, true} {
+				held := lock(t, holder, "k")
+				if err := d.Wipe(everything); err != nil {
+					t.Fatal(err)
+				}
+				lease := lock(t, next, "k")
+				<-held.Done() // it notices, too
+				if err := lease.Unlock(); err != nil && !errors.Is(err, baton.ErrLost) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// What was locked when the snapshot was taken, and is not any more, is locked when
+// that is restored.
+func TestSnapshot(t *testing.T) {
+	for _, kind := range []string{"redis", "sqlite", "postgres"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			d := Start(t, kind, 1)
+			store, err := open.Store(t.Context(), d.URL(0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer store.Close()
+			locks, err := baton.New(store, baton.Config{TTL: time.Hour}) // it outlives the restarts
+			if err != nil {
+				t.Fatal(err)
+			}
+			lease := lock(t, locks, "k")
+			restore, err := d.Snapshot()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := lease.Unlock(); err != nil {
+				t.Fatal(err)
+			}
+			if err := restore(); err != nil {
+				t.Fatal(err)
+			}
+			var info driver.KeyInfo
+			if err := await(func() (err error) {
+				info, err = locks.Inspect(t.Context(), "k")
+				return err
+			}); err != nil || len(info.Holders) != 1 {
+				t.Errorf("after the restore: %+v, %v; want one holder", info, err)
+			}
+		})
+	}
+}
+
+// subscribers are the connections by which a Redis wakes clients.
+func subscribers(t *testing.T, d *Deployment) []string {
+	t.Helper()
+	text, err := d.Servers[0].(*node).process.(interface {
+		Do(...string) (string, error)
+	}).Do("CLIENT", "LIST", "TYPE", "pubsub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for l := range strings.Lines(text) {
+		id, _, _ := strings.Cut(l, " ")
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// The connections by which clients are woken are other ones afterwards.
+func TestDeafen(t *testing.T) {
+	t.Parallel()
+	d := Start(t, "redis", 2)
+	holder, waiter := newLocker(t, d.URL(0)), newLocker(t, d.URL(1))
+	lease := lock(t, holder, "k")
+	got := make(chan *baton.Lease)
+	go func() {
+		l, err := waiter.Lock(t.Context(), "k")
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	var before []string
+	if err := await(func() error {
+		if before = subscribers(t, d); len(before) == 0 {
+			return errors.New("nobody has subscribed")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Deafen(); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range subscribers(t, d) {
+		if slices.Contains(before, id) {
+			t.Errorf("the connection with %s lives on", id)
+		}
+	}
+	if err := lease.Unlock(); err != nil {
+		t.Error(err)
+	}
+	if l := <-got; l != nil {
+		if err := l.Unlock(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The slots of all keys are elsewhere, and come back.
+func TestReshapeOfACluster(t *testing.T) {
+	t.Parallel()
+	d := Start(t, "cluster", 1)
+	locks := newLocker(t, d.URL(0))
+	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
+		lock(t, locks, key)
+	}
+	size := func(server int) string {
+		t.Helper()
+		n, err := d.Servers[server].(*node).process.(interface {
+			Do(...string) (string, error)
+		}).Do("DBSIZE")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for server := range d.Servers {
+		full := size(server)
+		back, err := d.Reshape(server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := size(server); n != "0" || full == "0" {
+			t.Errorf("server %d had %s keys, and has %s when they have moved", server, full, n)
+		}
+		for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
+			if _, err := locks.TryLock(t.Context(), key); !errors.Is(err, baton.ErrHeld) && !errors.Is(err, baton.ErrNested) {
+				t.Errorf("%s, while it is elsewhere: %v", key, err)
+			}
+		}
+		if err := back(); err != nil {
+			t.Fatal(err)
+		}
+		if size(server) == "0" {
+			t.Errorf("server %d has no keys again", server)
+		}
+	}
+}

@@ -1,12 +1,14 @@
 package testserver
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // diesWithParent says that a child ends when its parent does, even if that one
@@ -32,15 +34,7 @@ func removerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: t
 func childrenOf(pid int) (children []*os.Process) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is right
 	for _, file := range stats {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		// The name, in parentheses, may contain anything.
-		_, rest, _ := strings.Cut(string(text[strings.LastIndexByte(string(text), ')')+1:]), " ")
-		var state string
-		var parent int
-		if _, err := fmt.Sscan(rest, &state, &parent); err != nil || parent != pid {
+		if _, parent, ok := readStat(file); !ok || parent != pid {
 			continue
 		}
 		own, _ := strconv.Atoi(filepath.Base(filepath.Dir(file))) // it matched the pattern
@@ -49,4 +43,33 @@ func childrenOf(pid int) (children []*os.Process) {
 		}
 	}
 	return children
+}
+
+// awaitStopped returns when all threads of a process stand still, or have ended.
+// One that waits for its disk may take long.
+func awaitStopped(pid int) {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		moves := false
+		stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // the pattern is right
+		for _, file := range stats {
+			state, _, ok := readStat(file)
+			moves = moves || ok && !strings.ContainsAny(state, "TtZX")
+		}
+		if !moves {
+			return
+		}
+	}
+}
+
+// readStat returns the state and the parent of a process or thread that has not
+// ended.
+func readStat(file string) (state string, parent int, ok bool) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", 0, false
+	}
+	// The name, in parentheses, may contain anything.
+	rest := text[bytes.LastIndexByte(text, ')')+1:]
+	_, err = fmt.Sscan(string(rest), &state, &parent)
+	return state, parent, err == nil
 }

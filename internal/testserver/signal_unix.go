@@ -7,5 +7,14 @@ import (
 	"syscall"
 )
 
-func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
-func thaw(p *os.Process) error   { return p.Signal(syscall.SIGCONT) }
+// freeze returns when the process stands still, which takes a while on a busy
+// machine.
+func freeze(p *os.Process) error {
+	err := p.Signal(syscall.SIGSTOP)
+	if err == nil {
+		awaitStopped(p.Pid)
+	}
+	return err
+}
+
+func thaw(p *os.Process) error { return p.Signal(syscall.SIGCONT) }

@@ -2,7 +2,9 @@ package testserver
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -266,5 +268,25 @@ func TestSkipIsAnnounced(t *testing.T) {
 		if !strings.Contains(string(said), word) {
 			t.Errorf("%q does not name %s", said, word)
 		}
+	}
+}
+
+// A server that was stopped answers nobody, whatever else the machine does.
+func TestStopReturnsWhenTheServerStandsStill(t *testing.T) {
+	t.Parallel()
+	s := Redis(t)
+	for range 20 {
+		s.Stop()
+		c, err := net.Dial("tcp", s.Addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(c, "PING\r\n")
+		c.SetReadDeadline(time.Now().Add(20 * time.Millisecond)) // for what must not come
+		if n, err := c.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("read %d bytes, %v, from a server that stands still", n, err)
+		}
+		s.Cont()
+		c.Close()
 	}
 }

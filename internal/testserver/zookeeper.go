@@ -246,8 +246,9 @@ func (e *Ensemble) AwaitLeader(t TB) int {
 }
 
 // ZooKeeperEnsemble starts an Ensemble. peer, if not nil, returns by which
-// address node from reaches the address of node to; nodes count from 0. Lines
-// are as in ZooKeeper.
+// address node from reaches an address of node to; nodes count from 0. It is
+// asked twice for each: first for that of elections, then for that of a leader's
+// followers. Lines are as in ZooKeeper.
 func ZooKeeperEnsemble(t TB, peer func(from, to int, addr string) string, lines ...string) *Ensemble {
 	t.Helper()
 	path := java(t)
@@ -271,11 +272,12 @@ func ZooKeeperEnsemble(t TB, peer func(from, to int, addr string) string, lines 
 		client, _ := strconv.Atoi(port)
 		own := []string{"initLimit=10", "syncLimit=5"}
 		for j := range e.Nodes {
-			at := addr(quorum[j])
+			votes, at := addr(election[j]), addr(quorum[j])
 			if peer != nil && i != j {
-				at = peer(i, j, at)
+				votes, at = peer(i, j, votes), peer(i, j, at)
 			}
-			own = append(own, fmt.Sprintf("server.%d=%s:%d", j+1, at, election[j]))
+			_, port, _ := net.SplitHostPort(votes) // it is one of ours
+			own = append(own, fmt.Sprintf("server.%d=%s:%s", j+1, at, port))
 		}
 		if err := n.configure(client, slices.Concat(own, lines)); err != nil {
 			t.Fatalf("start zookeeper: %v", err)

@@ -13,16 +13,18 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-func newLocker(t *testing.T, url string) *baton.Locker {
+func newLocker(t *testing.T, url string, ttl time.Duration) *baton.Locker {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	store, err := open.Store(ctx, url)
+	var store driver.Store
+	err := await(func() (err error) { // the machine may have something else to do
+		store, err = open.Store(t.Context(), url)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	locks, err := baton.New(store, baton.Config{TTL: MaxTTL})
+	locks, err := baton.New(store, baton.Config{TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +48,7 @@ func TestWipe(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			d := Start(t, kind, 2)
-			holder, next := newLocker(t, d.URL(0)), newLocker(t, d.URL(1))
+			holder, next := newLocker(t, d.URL(0), MaxTTL), newLocker(t, d.URL(1), MaxTTL)
 			for _, everything := range []bool{false, true} {
 				held := lock(t, holder, "k")
 				if err := d.Wipe(everything); err != nil {
@@ -69,15 +71,7 @@ func TestSnapshot(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			d := Start(t, kind, 1)
-			store, err := open.Store(t.Context(), d.URL(0))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer store.Close()
-			locks, err := baton.New(store, baton.Config{TTL: time.Hour}) // it outlives the restarts
-			if err != nil {
-				t.Fatal(err)
-			}
+			locks := newLocker(t, d.URL(0), time.Hour) // longer than the restarts
 			lease := lock(t, locks, "k")
 			restore, err := d.Snapshot()
 			if err != nil {
@@ -121,7 +115,7 @@ func subscribers(t *testing.T, d *Deployment) []string {
 func TestDeafen(t *testing.T) {
 	t.Parallel()
 	d := Start(t, "redis", 2)
-	holder, waiter := newLocker(t, d.URL(0)), newLocker(t, d.URL(1))
+	holder, waiter := newLocker(t, d.URL(0), MaxTTL), newLocker(t, d.URL(1), MaxTTL)
 	lease := lock(t, holder, "k")
 	got := make(chan *baton.Lease)
 	go func() {
@@ -162,7 +156,7 @@ func TestDeafen(t *testing.T) {
 func TestReshapeOfACluster(t *testing.T) {
 	t.Parallel()
 	d := Start(t, "cluster", 1)
-	locks := newLocker(t, d.URL(0))
+	locks := newLocker(t, d.URL(0), MaxTTL)
 	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
 		lock(t, locks, key)
 	}

@@ -6,9 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/internal/faultproxy"
-	"github.com/batonhq/baton/open"
 )
 
 // Two clients of every kind exclude each other, each through proxies of its own.
@@ -25,15 +23,7 @@ func TestKinds(t *testing.T) {
 			defer cancel()
 			last := int64(0)
 			for i := range clients {
-				store, err := open.Store(ctx, d.URL(i))
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { store.Close() })
-				locks, err := baton.New(store, baton.Config{TTL: MaxTTL})
-				if err != nil {
-					t.Fatal(err)
-				}
+				locks := newLocker(t, d.URL(i), MaxTTL)
 				lease, err := locks.Lock(ctx, "k") // after what the one before sent last, if anything, has expired
 				if err != nil {
 					t.Fatal(err)

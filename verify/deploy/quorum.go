@@ -22,22 +22,26 @@ const zkRoot = "/verify"
 const zkSession = 2 * MaxTTL
 
 func (b *builder) zookeeper() {
-	var between [3][3]*faultproxy.Proxy // from, to
+	var between [3][3][]*faultproxy.Proxy // from, to: for elections, and for followers
 	e := testserver.ZooKeeperEnsemble(b.Site, func(from, to int, addr string) string {
-		between[from][to] = faultproxy.New(b.Site, addr)
-		return between[from][to].Addr
+		p := faultproxy.New(b.Site, addr)
+		between[from][to] = append(between[from][to], p)
+		return p.Addr
 	}, "tickTime=500")
 	b.Isolate = func(server int, on bool) error {
 		var errs []error
 		for from, row := range between {
-			for to, p := range row {
-				switch {
-				case p == nil || from != server && to != server:
-				case on:
+			for to, proxies := range row {
+				if from != server && to != server {
+					continue
+				}
+				for _, p := range proxies {
+					if !on {
+						errs = append(errs, b.Try(p.Heal))
+						continue
+					}
 					p.Swallow(faultproxy.ToServer)
 					p.Swallow(faultproxy.ToClient)
-				default:
-					errs = append(errs, b.Try(p.Heal))
 				}
 			}
 		}

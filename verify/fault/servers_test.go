@@ -32,20 +32,35 @@ type site struct {
 	locks  [2]*baton.Locker
 }
 
+// starting is held while servers start: all at once take longer.
+var starting sync.Mutex
+
+// openStore opens a store on a machine that may have something else to do.
+func openStore(t *testing.T, url string) driver.Store {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		store, err := open.Store(t.Context(), url)
+		if err == nil {
+			return store
+		}
+		if !errors.Is(err, baton.ErrUnavailable) || time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
 func newSite(t *testing.T, kind string) *site {
 	t.Helper()
+	starting.Lock()
+	defer starting.Unlock()
 	s := &site{Deployment: deploy.Start(t, kind, 2), ttl: time.Second}
 	if strings.HasPrefix(kind, "etcd") {
 		s.ttl *= 2 // a server grants no shorter one
 	}
 	for i := range s.locks {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		store, err := open.Store(ctx, s.URL(i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := openStore(t, s.URL(i))
 		t.Cleanup(func() { store.Close() })
+		var err error
 		if s.locks[i], err = baton.New(store, baton.Config{TTL: s.ttl}); err != nil {
 			t.Fatal(err)
 		}
@@ -170,10 +185,7 @@ func (s *site) offsets(t *testing.T) (offsets []time.Duration) {
 		if s.Quorum {
 			url = "redis://" + p.Addr
 		}
-		store, err := open.Store(t.Context(), url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := openStore(t, url)
 		at, err := store.(driver.Clock).ServerTime(t.Context())
 		if err != nil {
 			t.Error(err)

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -26,6 +28,7 @@ type verifying struct {
 	*app
 	cfg    verify.Config
 	faults []string
+	html   string
 }
 
 func (a *app) verifyCommand() *cobra.Command {
@@ -65,7 +68,7 @@ nanoseconds.
 ` + exitTableVerify,
 		Example: `  baton verify --store redis://db1:6379 --fault kill,reply-cut --for 1m
   baton verify --store sqlite:/tmp/locks.db --fault f02 --seed 42 --for 10s
-  baton verify --local etcd3 --fault leader-kill
+  baton verify --local etcd3 --fault leader-kill --html report.html
   baton verify -o json --store postgres://db2/locks | jq '.trials[].verdict'`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -79,6 +82,7 @@ nanoseconds.
 	f.DurationVar(&v.cfg.TTL, "ttl", 2*time.Second, "of the locks")
 	f.DurationVar(&v.cfg.Bound, "bound", 0, "how long, beside the TTL, a waiter may wait when all is whole (default: by the store)")
 	f.DurationVar(&v.cfg.Stall, "max-stall", 200*time.Millisecond, "how long this machine may stand still, outside of the fault")
+	f.StringVar(&v.html, "html", "", "also write a page with timelines to this `FILE`")
 	f.StringVar(&v.cfg.Keep, "keep", "", "keep all that the clients wrote in this `DIR`")
 	a.queryFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("local", cobra.FixedCompletions(kindNames(), cobra.ShellCompDirectiveNoFileComp))
@@ -168,6 +172,11 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 		}
 		v.cfg.URL = url
 	}
+	if v.html != "" { // better now than when all is done
+		if err := writable(v.html); err != nil {
+			return &exit{exitFailed, err}
+		}
+	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	go func() {
@@ -178,11 +187,11 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 	report, err := verify.Run(ctx, v.cfg, shown)
 	done()
 	if report != nil && len(report.Trials) > 0 {
-		var failed error
+		failed := v.page(report)
 		if asJSON {
-			failed = printJSON(v.stdout, report, true)
+			failed = errors.Join(failed, printJSON(v.stdout, report, true))
 		} else {
-			failed = verdicts(v.stdout, report)
+			failed = errors.Join(failed, verdicts(v.stdout, report))
 		}
 		if failed != nil {
 			return failed
@@ -204,6 +213,23 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 	case verify.Invalid, verify.Skipped:
 		return &exit{code: exitNotAcquired}
 	}
+	return nil
+}
+
+// page writes the page, if it is wanted.
+func (v *verifying) page(r *verify.Report) error {
+	if v.html == "" {
+		return nil
+	}
+	var b bytes.Buffer
+	err := r.WriteHTML(&b)
+	if err == nil {
+		err = os.WriteFile(v.html, b.Bytes(), 0o644)
+	}
+	if err != nil {
+		return &exit{exitFailed, fmt.Errorf("--html: %w", err)}
+	}
+	v.say("wrote %s", safe(v.html))
 	return nil
 }
 

@@ -146,9 +146,7 @@ func TestElectionLosesAnswers(t *testing.T) {
 				mine: newLossy(t, open), eyes: newLossy(t, open), seen: map[string]int{},
 				other: newLossy(t, func() (string, []*faultproxy.Proxy) { return direct, nil }),
 			}
-			for _, s := range []*lossy{r.mine, r.eyes} { // connections, and what else is made once
-				free(t, r.locker(t, s), t.Name()+"/warm", time.Now(), ttl)
-			}
+			r.play(t, t.Name()+"/warm", none) // connections, scripts, and what else is made once
 			for nth := 1; r.play(t, fmt.Sprint(t.Name(), "/", nth), nth); nth++ {
 				if nth == 20 {
 					t.Fatal("the steps do not end")

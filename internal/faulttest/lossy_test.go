@@ -80,6 +80,7 @@ func newLossy(t *testing.T, open func() (string, []*faultproxy.Proxy)) *lossy {
 // A loss is a call that loses the answer to one of its requests.
 type loss struct {
 	call string
+	key  string                                                                   // "": any
 	nth  int                                                                      // of its requests to each server
 	cut  func(*faultproxy.Proxy, func(request []byte) bool) (cut <-chan struct{}) // after the effect or before
 
@@ -96,7 +97,12 @@ var (
 // lose has the next such call lose the answer to the nth request that it makes,
 // if it makes so many.
 func (s *lossy) lose(call string, nth int, cut func(*faultproxy.Proxy, func([]byte) bool) <-chan struct{}) *loss {
-	l := &loss{call: call, nth: nth, cut: cut, over: make(chan struct{})}
+	return s.loseOf("", call, nth, cut)
+}
+
+// loseOf is lose for a call about that key.
+func (s *lossy) loseOf(key, call string, nth int, cut func(*faultproxy.Proxy, func([]byte) bool) <-chan struct{}) *loss {
+	l := &loss{call: call, key: key, nth: nth, cut: cut, over: make(chan struct{})}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.next = append(s.next, l)
@@ -114,10 +120,10 @@ func (l *loss) happened(t *testing.T) bool {
 	return l.caught.Load()
 }
 
-func (s *lossy) around(call string, do func() error) {
+func (s *lossy) around(call, key string, do func() error) {
 	s.mu.Lock()
 	var l *loss
-	if i := slices.IndexFunc(s.next, func(l *loss) bool { return l.call == call }); i >= 0 {
+	if i := slices.IndexFunc(s.next, func(l *loss) bool { return l.call == call && (l.key == "" || l.key == key) }); i >= 0 {
 		l = s.next[i]
 		s.next = slices.Delete(s.next, i, i+1)
 	}
@@ -165,22 +171,22 @@ func (s *lossy) wake() {
 }
 
 func (s *lossy) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
-	s.around("acquire", func() error { g, err = s.Store.Acquire(ctx, r); return err })
+	s.around("acquire", r.Key, func() error { g, err = s.Store.Acquire(ctx, r); return err })
 	return g, err
 }
 
 func (s *lossy) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) (all []driver.Renewal) {
-	s.around("renew", func() error { all = s.Store.Renew(ctx, claims, ttl); return all[0].Err })
+	s.around("renew", claims[0].Key, func() error { all = s.Store.Renew(ctx, claims, ttl); return all[0].Err })
 	return all
 }
 
 func (s *lossy) Release(ctx context.Context, c driver.Claim) (err error) {
-	s.around("release", func() error { err = s.Store.Release(ctx, c); return err })
+	s.around("release", c.Key, func() error { err = s.Store.Release(ctx, c); return err })
 	return err
 }
 
 func (s *lossy) Inspect(ctx context.Context, key string) (info driver.KeyInfo, err error) {
-	s.around("inspect", func() error { info, err = s.Inspector.Inspect(ctx, key); return err })
+	s.around("inspect", key, func() error { info, err = s.Inspector.Inspect(ctx, key); return err })
 	return info, err
 }
 

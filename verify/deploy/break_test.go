@@ -72,23 +72,25 @@ func TestSnapshot(t *testing.T) {
 			t.Parallel()
 			d := Start(t, kind, 1)
 			locks := newLocker(t, d.URL(0), time.Hour) // longer than the restarts
-			lease := lock(t, locks, "k")
-			restore, err := d.Snapshot()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := lease.Unlock(); err != nil {
-				t.Fatal(err)
-			}
-			if err := restore(); err != nil {
-				t.Fatal(err)
-			}
-			var info driver.KeyInfo
-			if err := await(func() (err error) {
-				info, err = locks.Inspect(t.Context(), "k")
-				return err
-			}); err != nil || len(info.Holders) != 1 {
-				t.Errorf("after the restore: %+v, %v; want one holder", info, err)
+			for _, key := range []string{"k", "again"} {
+				lease := lock(t, locks, key)
+				restore, err := d.Snapshot()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := lease.Unlock(); err != nil {
+					t.Fatal(err)
+				}
+				if err := restore(); err != nil {
+					t.Fatal(err)
+				}
+				var info driver.KeyInfo
+				if err := await(func() (err error) {
+					info, err = locks.Inspect(t.Context(), key)
+					return err
+				}); err != nil || len(info.Holders) != 1 {
+					t.Errorf("after the restore: %+v, %v; want one holder", info, err)
+				}
 			}
 		})
 	}

@@ -101,13 +101,9 @@ func (b *builder) disks() {
 
 // snapshots copies the disks of all servers, while they are down.
 func (b *builder) snapshots() {
+	root := b.FreshDir().Dir()
+	kept := func(server int) string { return filepath.Join(root, fmt.Sprint(server)) }
 	b.Snapshot = func() (restore func() error, err error) {
-		root, err := os.MkdirTemp("", "baton-snapshot-")
-		if err != nil {
-			return nil, err
-		}
-		b.Cleanup(func() { _ = os.RemoveAll(root) })
-		kept := func(i int) string { return filepath.Join(root, fmt.Sprint(i)) }
 		err = b.whileDown(func(i int) error { return copyDir(kept(i), b.machine(i).Dir()) })
 		return func() error {
 			return b.whileDown(func(i int) error { return copyDir(b.machine(i).Dir(), kept(i)) })

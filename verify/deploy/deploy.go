@@ -43,7 +43,8 @@ type Deployment struct {
 	// Wipe is an administrator who deletes the locks, or everything.
 	Wipe func(everything bool) error
 	// Snapshot keeps what the servers have on their disks. They crash for it, and
-	// once more for restore, which puts it back and may be called once.
+	// once more for restore, which puts it back. There is one: the next takes its
+	// place.
 	Snapshot func() (restore func() error, err error)
 
 	// Quorum is true if a majority of the servers decides, and what it has decided

@@ -79,6 +79,9 @@ func removeSockets(dir string) error {
 // who have it open.
 func sqliteSnapshot(path string) (restore func() error, err error) {
 	old := path + ".old"
+	if err := os.RemoveAll(old); err != nil {
+		return nil, err
+	}
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)&_txlock=immediate")
 	if err != nil {
 		return nil, err

@@ -96,6 +96,12 @@ func (r *runner) repeat(faults string) string {
 	}
 	words = append(words, "--fault", faults, "--seed", strconv.FormatUint(r.cfg.Seed, 10), "--for", r.cfg.For.String(),
 		"--clients", strconv.Itoa(r.cfg.Clients), "--ttl", r.cfg.TTL.String())
+	if r.cfg.Bound != 0 {
+		words = append(words, "--bound", r.cfg.Bound.String())
+	}
+	if r.cfg.Stall != defaultStall {
+		words = append(words, "--max-stall", r.cfg.Stall.String())
+	}
 	return strings.Join(words, " ")
 }
 

@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,8 +60,8 @@ type Config struct {
 	// fault, before the run counts for nothing. Defaults to 200ms.
 	Stall time.Duration
 
-	// Keep is a folder for all that is written; it is made. Defaults to one that
-	// is removed.
+	// Keep is a folder for all that is written; it is made, or has to be empty.
+	// Defaults to one that is removed.
 	Keep string
 
 	defect string // planted by tests
@@ -68,6 +69,8 @@ type Config struct {
 
 // MaxClients is how many clients there can be.
 const MaxClients = 64
+
+const defaultStall = 200 * time.Millisecond
 
 // maxTTL bounds how long a run takes.
 const maxTTL = time.Minute
@@ -86,7 +89,7 @@ func (c *Config) complete() error {
 		c.TTL = 2 * time.Second
 	}
 	if c.Stall == 0 {
-		c.Stall = 200 * time.Millisecond
+		c.Stall = defaultStall
 	}
 	if c.Seed == 0 {
 		c.Seed = rand.Uint64N(1_000_000) + 1
@@ -117,15 +120,14 @@ func faults(names []string) ([]fault.Fault, error) {
 	for _, f := range all {
 		known = append(known, f.ID+" "+f.Name)
 	}
-next:
 	for _, name := range names {
-		for _, f := range all {
-			if name == f.ID || name == f.Name {
-				found = append(found, f)
-				continue next
-			}
+		i := slices.IndexFunc(all, func(f fault.Fault) bool { return name == f.ID || name == f.Name })
+		if i < 0 {
+			return nil, &ConfigError{"Faults", fmt.Sprintf("has %q: there are %s", name, strings.Join(known, ", "))}
 		}
-		return nil, &ConfigError{"Faults", fmt.Sprintf("has %q: there are %s", name, strings.Join(known, ", "))}
+		if !slices.ContainsFunc(found, func(f fault.Fault) bool { return f.ID == all[i].ID }) {
+			found = append(found, all[i])
+		}
 	}
 	return found, nil
 }
@@ -217,7 +219,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 			return err
 		}
 		r.cleanup(func() { _ = os.RemoveAll(r.dir) })
-	} else if err := os.MkdirAll(r.dir, 0o700); err != nil {
+	} else if err := fresh(r.dir); err != nil {
 		return err
 	}
 	wanted := r.cfg.Clients
@@ -262,6 +264,18 @@ func (r *runner) open(ctx context.Context) (err error) {
 		r.cfg.Clients, r.place.direct = 1, ""
 	}
 	return nil
+}
+
+// fresh makes a folder that has nothing in it yet.
+func fresh(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	files, err := os.ReadDir(dir)
+	if err == nil && len(files) > 0 {
+		err = &ConfigError{"Keep", fmt.Sprintf("is %s, which is not empty", dir)}
+	}
+	return err
 }
 
 func oneClient(wanted int, store string) error {

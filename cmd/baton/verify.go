@@ -83,7 +83,7 @@ nanoseconds.
 	f.DurationVar(&v.cfg.Bound, "bound", 0, "how long, beside the TTL, a waiter may wait when all is whole (default: by the store)")
 	f.DurationVar(&v.cfg.Stall, "max-stall", 200*time.Millisecond, "how long this machine may stand still, outside of the fault")
 	f.StringVar(&v.html, "html", "", "also write a page with timelines to this `FILE`")
-	f.StringVar(&v.cfg.Keep, "keep", "", "keep all that the clients wrote in this `DIR`")
+	f.StringVar(&v.cfg.Keep, "keep", "", "keep all that the clients wrote in this `DIR`, which is made, or empty")
 	a.queryFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("local", cobra.FixedCompletions(kindNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("fault", cobra.FixedCompletions(faultNames(), cobra.ShellCompDirectiveNoFileComp))
@@ -202,7 +202,7 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 	case ctx.Err() != nil:
 		return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
 	case errors.As(err, &wrong):
-		flag := map[string]string{"Local": "--local", "Faults": "--fault", "For": "--for", "TTL": "--ttl", "Clients": "--clients"}[wrong.Field]
+		flag := map[string]string{"Local": "--local", "Faults": "--fault", "For": "--for", "TTL": "--ttl", "Clients": "--clients", "Keep": "--keep"}[wrong.Field]
 		return usage("%s %s", flag, safe(wrong.Reason))
 	case err != nil:
 		return err

@@ -194,3 +194,26 @@ func TestReshapeOfACluster(t *testing.T) {
 		}
 	}
 }
+
+// A member goes and comes back as another one, and right after it the next.
+func TestReshapeOfEtcd(t *testing.T) {
+	t.Parallel()
+	d := Start(t, "etcd3", 1)
+	locks := newLocker(t, d.URL(0), MaxTTL)
+	for server := range 2 {
+		back, err := d.Reshape(server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease := lock(t, locks, "k")
+		if err := back(); err != nil {
+			t.Fatal(err)
+		}
+		if err := await(d.Settled); err != nil {
+			t.Error(err)
+		}
+		if err := lease.Unlock(); err != nil && !errors.Is(err, baton.ErrLost) {
+			t.Error(err)
+		}
+	}
+}

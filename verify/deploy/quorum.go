@@ -171,7 +171,10 @@ func (b *builder) etcd3() {
 	}
 	b.Reshape = func(server int) (back func() error, err error) {
 		gone, stays := members[server], members[(server+1)%3]
-		return func() error { return stays.Admit(gone) }, stays.Expel(gone)
+		// It refuses for some seconds, as long as the others have not been in touch
+		// with each other for a while.
+		return func() error { return await(func() error { return stays.Admit(gone) }) },
+			await(func() error { return stays.Expel(gone) })
 	}
 	b.Quorum = true
 	b.Leader = func() (int, error) {

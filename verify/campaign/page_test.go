@@ -103,8 +103,10 @@ func TestGoesOn(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results")
 	c := campaign{seeds: 2, kinds: []string{"sqlite"}, faults: []string{"f01", "f02", "f19"}, results: path}
 	done := []result{
-		{Kind: "sqlite", Fault: "f01", Seed: 1, Verdict: verify.Held}, {Kind: "sqlite", Fault: "f02", Seed: 1, Verdict: verify.Invalid},
-		{Kind: "sqlite", Fault: "f01", Seed: 2, Verdict: verify.Held}, {Kind: "sqlite", Fault: "f02", Seed: 2, Verdict: verify.Broken},
+		{Kind: "sqlite", Fault: "f01", Seed: 1, Verdict: verify.Held},
+		{Kind: "sqlite", Fault: "f02", Seed: 1, Verdict: verify.Invalid},
+		{Kind: "sqlite", Fault: "f01", Seed: 2, Verdict: verify.Held},
+		{Kind: "sqlite", Fault: "f02", Seed: 2, Verdict: verify.Broken},
 	}
 	if err := keep(path, done); err != nil {
 		t.Fatal(err)

@@ -166,7 +166,8 @@ func (r *runner) progress(format string, args ...any) {
 //
 // An error says that there is nothing to report, or, beside a report, that ctx
 // ended early: then the report has the faults that were done with. Whenever Run
-// returns its processes are gone, and its keys, if the store can be reached.
+// returns its processes are gone, and its locks, if the store can be reached; what
+// cannot be removed ends within the TTL.
 func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err

@@ -112,6 +112,7 @@ func (t *trial) run(ctx context.Context) error {
 	t.marks.now(history.Ends, "")
 	writes := t.register.close()
 	if ctx.Err() != nil {
+		t.sweep()
 		return context.Cause(ctx)
 	}
 	if err != nil { // what was seen until then may still show something
@@ -359,13 +360,40 @@ func (t *trial) leaks(ctx context.Context) (found []check.Violation) {
 				Promise: check.Lively, Check: "leaks", Key: key, From: from, To: history.Now(),
 				Text: fmt.Sprintf("the lock is still held or waited for, %v after the last client has ended", history.Duration(from, history.Now()).Round(time.Millisecond)),
 			})
-			clean, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			_, _ = in.Break(clean, key) // it ends by itself, too
-			cancel()
 		}
+		t.sweep()
 		return found
 	}
 }
+
+// sweep removes what is left in the store, as far as that can be done soon. It
+// ends by itself, too.
+func (t *trial) sweep() {
+	in, ok := t.store.(driver.Inspector)
+	if !ok || t.place.direct == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	var left []string
+	for info, err := range in.List(ctx, t.prefix) {
+		if err != nil {
+			return
+		}
+		left = append(left, info.Key)
+	}
+	for _, key := range left {
+		// Whoever waited in line for it died, and would be granted it.
+		for range maxSweeps {
+			if n, err := in.Break(ctx, key); err != nil || n == 0 {
+				break
+			}
+		}
+	}
+}
+
+// maxSweeps bounds how many that died in line are swept away one by one.
+const maxSweeps = MaxClients * 16
 
 // shouts looks at what the clients have said and printed.
 func (t *trial) shouts() (found []check.Violation) {

@@ -339,8 +339,9 @@ func (s *PgBouncerServer) URL(database string) string {
 }
 
 // PgBouncer starts a pooler in front of the server, with at most four
-// connections to each database. Further lines are settings such as
-// "pool_mode = session".
+// connections to each database, which end when they have not been used for a
+// while: many tests with a database each share a server. Further lines are settings
+// such as "pool_mode = session".
 func PgBouncer(t TB, server *PostgresServer, settings ...string) *PgBouncerServer {
 	t.Helper()
 	path := require(t, "pgbouncer", "pgbouncer")
@@ -368,6 +369,7 @@ pool_mode = transaction
 default_pool_size = 4
 max_client_conn = 1000
 server_login_retry = 1
+server_idle_timeout = 2
 %s
 `, host, upstream, port, strings.Join(settings, "\n"))
 		// With auth_type any the user is that of the database's line.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -57,6 +58,7 @@ func TestLockAllCrowd(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			began := time.Now()
 			for _, i := range set {
 				if other := inside[i].Swap(all); other != nil && other.Err() == nil && all.Err() == nil {
 					t.Errorf("%s has two holders", keys[i])
@@ -68,7 +70,14 @@ func TestLockAllCrowd(t *testing.T) {
 			for _, i := range set {
 				inside[i].CompareAndSwap(all, nil)
 			}
-			return all.Unlock() // nothing is lost within a small part of the TTL
+			// Nothing is lost within a small part of the TTL, but where a store has granted
+			// on its own it is one of driver.ClaimTTL, until the first renewal.
+			err = all.Unlock()
+			if took := time.Since(began); errors.Is(err, baton.ErrLost) && took > driver.ClaimTTL/6 {
+				t.Logf("lost, on a machine that took %v to unlock: %v", took, err)
+				return nil
+			}
+			return err
 		}
 		var next atomic.Int64
 		var wg sync.WaitGroup

@@ -11,61 +11,133 @@ import (
 
 // Acquire makes one attempt.
 func Acquire(tx Tx, r driver.Request, fx *Effects) (g driver.Grant, refused, failed error) {
+	a, err := arrive(tx, r, fx)
+	if err != nil {
+		return g, nil, err
+	}
+	if g, refused, err = a.decide(); err != nil {
+		return g, nil, err
+	}
+	return g, refused, a.end()
+}
+
+// An attempt is a request in the turn of its key, after the walk.
+type attempt struct {
+	*turn
+	r     driver.Request
+	ttl   int64
+	mine  bool  // the row's own holder is it
+	found bool  // there is a claim of an earlier attempt:
+	own   Claim // this one
+}
+
+// arrive confirms what an earlier attempt has left, and walks.
+func arrive(tx Tx, r driver.Request, fx *Effects) (*attempt, error) {
 	t, err := begin(tx, r.Key, fx)
 	if err != nil {
-		return g, nil, err
+		return nil, err
 	}
-	ttl := micros(r.TTL)
+	a := &attempt{turn: t, r: r, ttl: micros(r.TTL)}
 	if t.row.ID == r.ID && t.row.HeldAt(t.now) {
-		t.row.Ends = t.now + ttl
+		a.mine = true
+		t.row.Ends = t.now + a.ttl
 		t.claims = t.row.Busy
-		return held(t.row.Token, ttl), nil, t.end()
+		return a, nil
 	}
-
-	own, found, err := t.claim(r.ID, r.Ticket)
-	if err != nil {
-		return g, nil, err
+	if a.own, a.found, err = t.claim(r.ID, r.Ticket); err != nil {
+		return nil, err
 	}
-	if found && own.Ends <= t.now {
-		if dead, err := tx.DeleteDead(t.key, own.Seq); err != nil {
-			return g, nil, err
-		} else if dead {
-			found = false
-		}
-	}
-	if found {
-		own.TTL = ttl
-		own.Ends = t.now + micros(driver.WaiterTTL)
-		if own.Held {
-			own.Ends = t.now + ttl
-		}
-		if err := tx.UpdateClaim(t.key, own); err != nil {
-			return g, nil, err
-		}
-	}
-	if err := t.walk(); err != nil {
-		return g, nil, err
-	}
-
-	switch {
-	case found && own.Held:
-		return held(own.Seq, ttl), nil, t.end()
-	case found:
-		g, isHeld, err := t.place(own.Seq, ttl)
-		if err == nil && !isHeld && !r.Queue {
-			refused, err = t.refusal()
-		}
+	if a.found && a.own.Ends <= t.now {
+		dead, err := tx.DeleteDead(t.key, a.own.Seq)
 		if err != nil {
-			return g, nil, err
+			return nil, err
 		}
-		return g, refused, t.end()
+		a.found = !dead
 	}
+	if a.found {
+		a.own.TTL = a.ttl
+		a.own.Ends = t.now + micros(driver.WaiterTTL)
+		if a.own.Held {
+			a.own.Ends = t.now + a.ttl
+		}
+		if err := tx.UpdateClaim(t.key, a.own); err != nil {
+			return nil, err
+		}
+	}
+	return a, t.walk()
+}
 
-	g, refused, err = t.enter(r, ttl)
-	if err != nil {
-		return g, nil, err
+// succeeds reports whether decide will grant.
+func (a *attempt) succeeds() bool {
+	switch {
+	case a.mine:
+		return true
+	case a.found:
+		_, now := a.granted[a.own.Seq]
+		return now || a.own.Held
 	}
-	return g, refused, t.end()
+	return a.head == 0 && a.fits(a.r.Weight, a.r.Capacity)
+}
+
+// decide grants, or gives a place in line, or refuses.
+func (a *attempt) decide() (g driver.Grant, refused, failed error) {
+	switch {
+	case a.mine:
+		return held(a.row.Token, a.ttl), nil, nil
+	case a.found && a.own.Held:
+		return held(a.own.Seq, a.ttl), nil, nil
+	case a.found:
+		g, isHeld, err := a.place(a.own.Seq, a.ttl)
+		if err == nil && !isHeld && !a.r.Queue {
+			refused, err = a.refusal()
+		}
+		return g, refused, err
+	}
+	return a.enter(a.r, a.ttl)
+}
+
+// AcquireAll makes one attempt for several keys: it grants all or none. at names
+// the transaction of a key, which may be one for all; rows that others may
+// change have to be locked already, in one order for all.
+func AcquireAll(r []driver.Request, at func(key string) (Tx, *Effects)) (g []driver.Grant, refused, failed error) {
+	all := make([]*attempt, 0, len(r))
+	g = make([]driver.Grant, len(r))
+	for _, q := range r {
+		tx, fx := at(q.Key)
+		a, err := arrive(tx, q, fx)
+		if err != nil {
+			return nil, nil, err
+		}
+		if all = append(all, a); a.succeeds() {
+			continue
+		}
+		if _, refused, err = a.decide(); err != nil {
+			return nil, nil, err
+		}
+		break
+	}
+	for i, a := range all {
+		if refused == nil {
+			if g[i], _, failed = a.decide(); failed != nil {
+				return nil, nil, failed
+			}
+		}
+		if failed = a.end(); failed != nil {
+			return nil, nil, failed
+		}
+	}
+	if refused == nil {
+		return g, nil, nil
+	}
+	for _, q := range r {
+		if q.Retry || q.Ticket > 0 { // what an earlier attempt left goes, too
+			tx, fx := at(q.Key)
+			if _, err := Release(tx, q.Claim, fx); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return nil, refused, nil
 }
 
 // enter lets a newcomer in, or into the queue, or refuses.

@@ -3,16 +3,21 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	sqldriver "database/sql/driver"
 	"errors"
 	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/record"
-	"github.com/batonhq/baton/internal/sqlstore"
 )
 
 var _ driver.Records = (*Store)(nil)
+
+// The column state of baton_record.
+const (
+	recordBegun     = "begun"
+	recordSucceeded = "succeeded"
+	recordFailed    = "failed"
+)
 
 const recordColumns = `state,token,owner,attempts,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',began),` +
 	`IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',finished),0),TIMESTAMPDIFF(MICROSECOND,'1970-01-01',until),result`
@@ -29,7 +34,7 @@ func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Du
 		return driver.Record{}, err
 	}
 	// Locks the row, and makes it if it is missing so that two first attempts meet.
-	lock := exec(words("INSERT INTO baton_record (k,state,token,owner,attempts,began,until) VALUES (", literal(a.Key), ",'", record.Begun,
+	lock := exec(words("INSERT INTO baton_record (k,state,token,owner,attempts,began,until) VALUES (", literal(a.Key), ",'", recordBegun,
 		"',0,'',0,'1970-01-01','1970-01-01') ON DUPLICATE KEY UPDATE until=baton_record.until"))
 	return s.changeRecord(ctx, a.Key, lock, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
 }
@@ -55,7 +60,7 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 		return driver.Record{}, err
 	}
 	var r driver.Record
-	err := s.recordCall(ctx, func(ctx context.Context) (unsure bool, err error) {
+	err := s.call(ctx, func(ctx context.Context) (unsure bool, err error) {
 		t := recordTx{}
 		err = t.scan(s.single.QueryRowContext(ctx, words("SELECT ", micros, ",", recordColumns, " FROM baton_record WHERE k=", literal(key))))
 		if errors.Is(err, sql.ErrNoRows) || err == nil && !t.state.Exists(t.now) {
@@ -72,7 +77,7 @@ func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 	if err := driver.CheckKey(key); err != nil {
 		return err
 	}
-	return s.recordCall(ctx, func(ctx context.Context) (unsure bool, err error) {
+	return s.call(ctx, func(ctx context.Context) (unsure bool, err error) {
 		res, err := s.single.ExecContext(ctx, words("DELETE FROM baton_record WHERE k=", literal(key), " AND until>UTC_TIMESTAMP(6)"))
 		if err != nil {
 			return uncertain(err), err
@@ -88,7 +93,7 @@ func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 // row by a statement of its own, before the clock is read.
 func (s *Store) changeRecord(ctx context.Context, key string, lock statement, step func(*record.State, int64) (changed bool, err error)) (driver.Record, error) {
 	var r driver.Record
-	err := s.recordCall(ctx, func(ctx context.Context) (unsure bool, err error) {
+	err := s.call(ctx, func(ctx context.Context) (unsure bool, err error) {
 		ses, err := s.session(ctx)
 		if err != nil {
 			return false, err
@@ -118,45 +123,6 @@ func (s *Store) changeRecord(ctx context.Context, key string, lock statement, st
 	return r, err
 }
 
-// recordCall makes a call, and again if the server undid it or ended the connection
-// before it had done anything. Answers of the contract pass.
-func (s *Store) recordCall(ctx context.Context, call func(context.Context) (unsure bool, err error)) error {
-	if err := s.ready(ctx); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return driver.ErrClosed
-	}
-	s.serving.Add(1)
-	s.mu.Unlock()
-	defer s.serving.Done()
-
-	later, stop := sqlstore.Outlive(ctx, sqlstore.Grace)
-	defer stop()
-	later, cancel := context.WithTimeout(later, patience)
-	defer cancel()
-	defer context.AfterFunc(s.life, cancel)()
-	for try := 1; ; try++ {
-		unsure, err := call(later)
-		if err == nil || errors.Is(err, driver.ErrNoRecord) || errors.Is(err, driver.ErrSuperseded) {
-			return err
-		}
-		// If the server ended the connection, we may have been too slow for it.
-		if !unsure && later.Err() == nil && (undone(err) || errors.Is(err, sqldriver.ErrBadConn) && try < maxTries) {
-			continue
-		}
-		if ctx.Err() != nil {
-			if unsure {
-				return joinUnknown(ctx)
-			}
-			return ctx.Err()
-		}
-		return s.blame(later, err, unsure)
-	}
-}
-
 // A recordTx is a record as it is in a transaction, and its clock.
 type recordTx struct {
 	now   int64
@@ -167,7 +133,7 @@ func (t *recordTx) scan(row scanner) error {
 	var state string
 	st := &t.state
 	err := row.Scan(&t.now, &state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until, &st.Result)
-	st.Done, st.Failed = state != record.Begun, state == record.Failed
+	st.Done, st.Failed = state != recordBegun, state == recordFailed
 	return err
 }
 
@@ -175,9 +141,12 @@ func (t *recordTx) scan(row scanner) error {
 // trip. unsure says that it may have been committed in spite of the error.
 func (t *recordTx) commit(ctx context.Context, ses *session, key string) (unsure bool, err error) {
 	st := t.state
-	state, finished, result := record.Word(st.Done, st.Failed), "NULL", "NULL"
+	state, finished, result := recordBegun, "NULL", "NULL"
 	if st.Done {
-		finished, result = stamp(st.Finished), literal(string(st.Result))
+		state, finished, result = recordSucceeded, stamp(st.Finished), literal(string(st.Result))
+	}
+	if st.Failed {
+		state = recordFailed
 	}
 	return ses.commit(ctx, exec(words("UPDATE baton_record SET state='", state, "',token=", integer(st.Token), ",owner=", literal(st.Owner),
 		",attempts=", integer(st.Attempts), ",began=", stamp(st.Began), ",finished=", finished, ",until=", stamp(st.Until),

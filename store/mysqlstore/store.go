@@ -15,6 +15,13 @@
 // one row, and so does its release. Those who wait hold no connection: one
 // statement of the process asks for all of them.
 //
+// Several locks that are free are granted by one transaction (AcquireAll, which
+// baton.LockAll tries first): all or none, also when the process or the server
+// crashes in the middle, in two round trips however many there are. The rows are
+// locked in the order of the keys, so that those who want the same ones wait for
+// each other in no circle; where the server sees one all the same, because rows
+// are new, the transaction is made again, and nobody hears of it.
+//
 // # What it does not
 //
 //   - A fail-over to a replica that lags loses what it has not received: locks
@@ -38,9 +45,9 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Store is a driver.Store, driver.Watcher, driver.Inspector,
-// driver.Downgrader, driver.Mover, driver.Examiner, driver.Limits and driver.Records on one
-// database. All methods are safe for concurrent use.
+// Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
+// driver.Mover, driver.Together, driver.Examiner, driver.Limits and driver.Records
+// on one database. All methods are safe for concurrent use.
 type Store struct {
 	single *sql.DB // for single statements
 	slow   *sql.DB // for transactions
@@ -77,6 +84,7 @@ var (
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Mover      = (*Store)(nil)
+	_ driver.Together   = (*Store)(nil)
 	_ driver.Clock      = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 )

@@ -108,7 +108,9 @@ func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last str
 	}
 	var second []statement
 	if idle.text != nil {
-		second = append(second, exec(words("DELETE FROM baton_lock WHERE k IN (", idle.String(), ") AND busy=0 AND ", old)))
+		// Without the index a small table is read as a whole, and rows of others are
+		// waited for.
+		second = append(second, exec(words("DELETE l FROM baton_lock l FORCE INDEX (PRIMARY) WHERE k IN (", idle.String(), ") AND busy=0 AND ", old)))
 	}
 	if err := ses.run(ctx, append(second, exec("COMMIT"), exec(restore))...); err != nil {
 		return "", nil, err

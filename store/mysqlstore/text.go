@@ -17,6 +17,8 @@ import (
 const micros = `TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))`
 
 const (
+	storedColumns = `last,busy,token,weight,id,owner,since,ends`
+
 	keyColumns = `last,busy,token,weight,id,owner,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',since),` +
 		`TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends)`
 	claimColumns = `seq,id,owner,weight,cap,held,ttl,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',since),` +
@@ -25,8 +27,8 @@ const (
 
 type scanner interface{ Scan(...any) error }
 
-func scanKey(row scanner, k *sqlstore.Key) error {
-	return row.Scan(&k.Last, &k.Busy, &k.Token, &k.Weight, &k.ID, &k.Owner, &k.Since, &k.Ends)
+func keyFields(k *sqlstore.Key) []any {
+	return []any{&k.Last, &k.Busy, &k.Token, &k.Weight, &k.ID, &k.Owner, &k.Since, &k.Ends}
 }
 
 func claimFields(c *sqlstore.Claim) []any {

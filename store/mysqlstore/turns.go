@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	sqldriver "database/sql/driver"
+
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
@@ -140,6 +142,46 @@ func (s *Store) transact(b *batch, key string) (sqlstore.Effects, error) {
 		if unsure || try == maxTries || !undone(err) {
 			return sqlstore.Effects{}, s.blame(b.ctx, err, unsure)
 		}
+	}
+}
+
+// call makes a transaction that is about no single key, again if the server
+// undid it, or ended the connection before it had done anything. unsure is as in
+// attempt. Answers of the contract pass.
+func (s *Store) call(ctx context.Context, attempt func(context.Context) (unsure bool, err error)) error {
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return driver.ErrClosed
+	}
+	s.serving.Add(1)
+	s.mu.Unlock()
+	defer s.serving.Done()
+
+	later, stop := sqlstore.Outlive(ctx, sqlstore.Grace)
+	defer stop()
+	later, cancel := context.WithTimeout(later, patience)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	for try := 1; ; try++ {
+		unsure, err := attempt(later)
+		if err == nil || errors.Is(err, driver.ErrNoRecord) || errors.Is(err, driver.ErrSuperseded) {
+			return err
+		}
+		// If the server ended the connection, we may have been too slow for it.
+		if !unsure && later.Err() == nil && (undone(err) || errors.Is(err, sqldriver.ErrBadConn) && try < maxTries) {
+			continue
+		}
+		if ctx.Err() != nil {
+			if unsure {
+				return joinUnknown(ctx)
+			}
+			return ctx.Err()
+		}
+		return s.blame(later, err, unsure)
 	}
 }
 

@@ -14,6 +14,12 @@
 // in the same commit. Waiters hold no connection. Tokens rise through release,
 // expiry, sweeping, restart and crash.
 //
+// Several locks that are free are granted by one statement in one transaction
+// (AcquireAll, which baton.LockAll tries first): all or none, also when the process
+// or the server crashes in the middle, in one round trip and one commit however
+// many there are. The rows are locked in the order of the keys, so that those who
+// want the same ones wait for each other in no circle.
+//
 // InTx makes a transaction of the program depend on a lease: it is committed
 // only while nobody else can have the lock.
 //

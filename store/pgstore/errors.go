@@ -20,10 +20,10 @@ type SchemaError struct {
 func (e *SchemaError) Error() string {
 	s := "postgres: Baton's tables are missing in this database and search path"
 	switch {
-	case e.Found >= SchemaVersion:
+	case e.Found >= recordsVersion:
 		s = fmt.Sprintf("postgres: some of Baton's tables and functions, which were of version %d, are missing", e.Found)
 	case e.Found >= enoughVersion:
-		s = fmt.Sprintf("postgres: Baton's tables are of version %d, records of operations and handles of leases need %d", e.Found, SchemaVersion)
+		s = fmt.Sprintf("postgres: Baton's tables are of version %d, records of operations and handles of leases need %d", e.Found, recordsVersion)
 	case e.Found > 0:
 		s = fmt.Sprintf("postgres: Baton's tables are of version %d, this program needs %d", e.Found, SchemaVersion)
 	}

@@ -106,10 +106,12 @@ func judge(f facts) (all []driver.Finding) {
 		say("schema", driver.Unsafe, "baton schema apply", "The version of the tables could not be asked: %v.", f.schemaErr)
 	case f.schemaErr != nil || f.schema == 0:
 		say("schema", driver.Unsafe, "baton schema apply", "Baton's tables are missing, so that no lock can be taken and no limit asked.")
-	case f.schema < SchemaVersion && f.schema >= enoughVersion:
-		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: operations that are to happen once cannot be recorded without %d.", f.schema, SchemaVersion)
-	case f.schema < SchemaVersion:
+	case f.schema < enoughVersion:
 		say("schema", driver.Unsafe, "baton schema apply", "The tables are of version %d, this program needs %d.", f.schema, SchemaVersion)
+	case f.schema < recordsVersion:
+		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: operations that are to happen once cannot be recorded without %d.", f.schema, recordsVersion)
+	case f.schema < SchemaVersion:
+		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: several locks are taken one by one, and not in one act, without %d.", f.schema, SchemaVersion)
 	}
 	if f.standby {
 		all = append(all, standbyFound)

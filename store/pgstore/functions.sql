@@ -572,4 +572,4 @@ BEGIN
 END $$;
 
 -- baton_schema says which version this is. It comes last.
-CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 3 $$;
+CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 4 $$;

@@ -74,10 +74,16 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	case isWaiting:
 		s.hints.watchers.Waits(r.Key, r.ID, a.token)
 		return driver.Grant{Waiting: true, Ticket: a.token, TTL: driver.WaiterTTL, Again: a.again}, nil
-	case isOtherwise:
-		return driver.Grant{}, &driver.CapacityError{Key: r.Key, InUse: a.others, Asked: r.Capacity}
 	}
-	return driver.Grant{}, &driver.HeldError{
+	return driver.Grant{}, a.refusal(r)
+}
+
+// refusal is the error of a request that was answered so.
+func (a answer) refusal(r driver.Request) error {
+	if a.state == isOtherwise {
+		return &driver.CapacityError{Key: r.Key, InUse: a.others, Asked: r.Capacity}
+	}
+	return &driver.HeldError{
 		Key: r.Key, Owner: a.owner, Age: max(0, a.age), Remaining: max(0, a.remaining), Waiting: int(a.others),
 	}
 }

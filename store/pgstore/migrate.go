@@ -11,13 +11,17 @@ import (
 
 // SchemaVersion is the version of the tables and functions that this package
 // needs. Newer ones serve it, too.
-const SchemaVersion = 3
+const SchemaVersion = 4
 
-// enoughVersion has all but what records of operations and Move need.
-const enoughVersion = 2
+// enoughVersion has all but what records of operations and Move need, and
+// recordsVersion all but what AcquireAll needs.
+const (
+	enoughVersion  = 2
+	recordsVersion = 3
+)
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = tables + "\n" + many + "\n" + turn + "\n" + limits + "\n" + machines + "\n" + records + "\n" + move + "\n" + functions
+var Schema = tables + "\n" + many + "\n" + turn + "\n" + limits + "\n" + machines + "\n" + records + "\n" + move + "\n" + together + "\n" + functions
 
 //go:embed schema.sql
 var tables string
@@ -39,6 +43,9 @@ var records string
 
 //go:embed move.sql
 var move string
+
+//go:embed together.sql
+var together string
 
 //go:embed functions.sql
 var functions string // baton_schema, which comes last, is in it

@@ -16,8 +16,9 @@ import (
 )
 
 // Store keeps locks, rate limits and records of operations in PostgreSQL. It
-// implements driver.Store, driver.Watcher, driver.Downgrader, driver.Mover, driver.Inspector,
-// driver.Examiner, driver.Limits and driver.Records.
+// implements driver.Store, driver.Watcher, driver.Downgrader, driver.Mover,
+// driver.Together, driver.Inspector, driver.Examiner, driver.Limits and
+// driver.Records.
 // Use New or Open. All methods are safe for concurrent use.
 //
 // Errors about the tables are *SchemaError.
@@ -42,6 +43,7 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Mover      = (*Store)(nil)
+	_ driver.Together   = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 
 	_ driver.Refusal = (*SchemaError)(nil)
@@ -90,7 +92,8 @@ func Pooler() Option { return func(o *options) { o.pooler = true } }
 // New returns a store that uses a pool that the program made, and which Close
 // leaves open. It asks the server which version of the tables there is, and
 // fails with a *SchemaError if Migrate has to be called first. Tables of version
-// 2 will do: then records of operations fail with that error.
+// 2 will do: then records of operations fail with that error. With those of version
+// 3 several locks are granted one by one.
 //
 // The pool's connections serve all requests, however many wait. One more,
 // which is taken out of the pool, listens.

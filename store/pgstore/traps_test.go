@@ -207,7 +207,26 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 	direct := func(r driver.Request) string {
 		return commit(directAcquireSQL, []byte(r.Key), r.ID, r.Owner, "", r.TTL.Microseconds())
 	}
-	c, d, e, f := writer("k"), writer("k"), writer("k"), writer("d")
+	together := func(all ...driver.Request) string {
+		t.Helper()
+		args := []any{[][]byte{}, []string{}, []string{}, "", []int64{}, []int64{}, []int64{}, []bool{}, []int64{}}
+		for _, r := range all {
+			args[0], args[1], args[2] = append(args[0].([][]byte), []byte(r.Key)), append(args[1].([]string), r.ID), append(args[2].([]string), r.Owner)
+			args[4], args[5] = append(args[4].([]int64), r.Weight), append(args[5].([]int64), r.Capacity)
+			args[6], args[7] = append(args[6].([]int64), r.TTL.Microseconds()), append(args[7].([]bool), r.Retry)
+			args[8] = append(args[8].([]int64), r.Ticket)
+		}
+		return commit(togetherSQL, args...)
+	}
+	place := func(r driver.Request) string {
+		defer stay(t, s)
+		return acquire(queued(r))
+	}
+	retry := func(r driver.Request) driver.Request {
+		r.Retry = true
+		return r
+	}
+	c, d, e, f, g, h := writer("k"), writer("k"), writer("k"), writer("d"), writer("g"), writer("h")
 	for i, step := range []struct{ what, got, want string }{
 		{"a combined grant of a new key", many("m", "-"), "on"},
 		{"a combined release and a grant", many("n", "m"), "on"},
@@ -235,6 +254,13 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 		{"a direct grant", direct(writer("d")), "on"},
 		{"an uncontended grant", acquire(a), "on"},
 		{"an uncontended release", end(a), "off"},
+		{"a grant of several new keys", together(g, h), "on"},
+		{"a repeated grant of several", together(retry(g), retry(h)), "on"},
+		{"a refusal of several", together(writer("g1"), writer("h")), "off"},
+		{"a place in line", place(writer("g")), "off"},
+		{"a release", end(h), "off"},
+		{"a grant", acquire(writer("h")), "on"},
+		{"a refused repeat, which hands over", together(retry(g), retry(h)), "on"},
 	} {
 		if step.got != step.want {
 			t.Errorf("%d, %s: synchronous_commit is %s, want %s", i, step.what, step.got, step.want)

@@ -36,6 +36,8 @@ func TestMain(m *testing.M) {
 		childStuck()
 	case "limit":
 		childLimit()
+	case "together":
+		childTogether()
 	default:
 		panic("unknown child")
 	}

@@ -15,6 +15,10 @@
 // every lock. Tokens rise through release, expiry, sweeping, reboot, and a
 // wall clock that is set back.
 //
+// Several locks that are free are granted by one transaction (AcquireAll, which
+// baton.LockAll tries first): all or none, also when the process is killed in the
+// middle.
+//
 // # What it does not
 //
 //   - Network and FUSE file systems are refused: their file locks do not keep
@@ -42,9 +46,10 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader, driver.Mover,
-// driver.Examiner, driver.Limits and driver.Records on one file. All methods are safe for
-// concurrent use, and several Stores may be open on one file in one process.
+// Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
+// driver.Mover, driver.Together, driver.Examiner, driver.Limits and driver.Records
+// on one file. All methods are safe for concurrent use, and several Stores may be
+// open on one file in one process.
 //
 // Errors about the file are *FileError.
 type Store struct {
@@ -81,6 +86,7 @@ var (
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Mover      = (*Store)(nil)
+	_ driver.Together   = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 	_ driver.Refusal    = (*FileError)(nil)
 )

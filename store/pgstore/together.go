@@ -1,0 +1,64 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/batonhq/baton/driver"
+)
+
+const togetherSQL = `SELECT refused, answers FROM baton_together_1($1::bytea[], $2::text[], $3::text[], $4::text, $5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::bigint[])`
+
+// AcquireAll implements driver.Together, for locks of any kind, by one statement
+// in one transaction: nobody sees half of it, and no crash leaves half of it. It
+// costs one round trip and one commit, however many keys there are. Tables of an
+// older version are answered with errors.ErrUnsupported.
+func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
+	if err := driver.CheckTogether(r, traits); err != nil {
+		return nil, err
+	}
+	if s.schema < SchemaVersion {
+		return nil, fmt.Errorf("postgres: tables of version %d grant locks one by one: run \"baton schema apply\" once, or call pgstore.Migrate: %w", s.schema, errors.ErrUnsupported)
+	}
+	s.sweep.used()
+	// The server comes to the rows in the order of the keys, for all alike.
+	order := make([]int, len(r))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return strings.Compare(r[i].Key, r[j].Key) })
+	n := len(r)
+	keys, ids, owners := make([][]byte, n), make([]string, n), make([]string, n)
+	weights, capacities, ttls := make([]int64, n), make([]int64, n), make([]int64, n)
+	retries, tickets := make([]bool, n), make([]int64, n)
+	for at, i := range order {
+		q := r[i]
+		keys[at], ids[at], owners[at] = []byte(q.Key), q.ID, q.Owner
+		weights[at], capacities[at], ttls[at] = q.Weight, q.Capacity, q.TTL.Microseconds()
+		retries[at], tickets[at] = q.Retry, q.Ticket
+	}
+	var refused int
+	var answers []string
+	args := []any{keys, ids, owners, s.hints.node, weights, capacities, ttls, retries, tickets}
+	if err := s.row(ctx, togetherSQL, args, &refused, &answers); err != nil {
+		return nil, err
+	}
+	if refused > 0 {
+		q := r[order[refused-1]]
+		s.combiner.heat(q.Key).Store(true)
+		return nil, readAnswer(answers[refused-1]).refusal(q)
+	}
+	grants := make([]driver.Grant, n)
+	for at, i := range order {
+		q, a := r[i], readAnswer(answers[at])
+		s.combiner.heat(q.Key).Store(strings.Contains(answers[at], "\n"))
+		if a.granted != "" {
+			s.hints.tell(q.Key, a.granted, q.ID)
+		}
+		grants[i] = driver.Grant{Token: a.token, Ticket: a.token, TTL: q.TTL}
+	}
+	return grants, nil
+}

@@ -1,0 +1,30 @@
+package sqlitestore
+
+import (
+	"context"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+// AcquireAll implements driver.Together, for locks of any kind, in one
+// transaction: nobody sees half of it, and no crash leaves half of it. It costs
+// one commit, however many keys there are.
+func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
+	if err := driver.CheckTogether(r, traits); err != nil {
+		return nil, err
+	}
+	var grants []driver.Grant
+	var refused error
+	err := s.do(ctx, func(t *tx) (failed error) {
+		grants, refused, failed = sqlstore.AcquireAll(r, func(string) (sqlstore.Tx, *sqlstore.Effects) { return t, &t.fx })
+		return failed
+	})
+	if err == nil {
+		err = refused
+	}
+	if err != nil {
+		return nil, err
+	}
+	return grants, nil
+}

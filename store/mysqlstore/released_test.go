@@ -82,7 +82,9 @@ func TestReleasedRowIsNotHeld(t *testing.T) {
 				"slow": func(c driver.Claim) {
 					w, _ := take(t, now, claimOf(c.Key, "waiter"), time.Minute, true)
 					mustRelease(t, now, c)
-					mustRelease(t, now, w)
+					if err := now.Release(t.Context(), w); err != nil && !errors.Is(err, driver.ErrLost) { // a slow machine lost it
+						t.Fatal(err)
+					}
 				},
 			} {
 				c, _ := take(t, now, claimOf(fmt.Sprint(name, i, path), "a"), time.Minute, false)

@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"testing"
@@ -16,6 +17,15 @@ import (
 const none = 1000
 
 const patientTTL = 20 * time.Second // nothing below waits for the end of one
+
+// leftWithin is how long what nobody holds any more may still be seen. A server
+// of Redlock that missed a release is told of it with the next request.
+func leftWithin(s driver.Store) time.Duration {
+	if s.Traits().Store == "redlock" {
+		return patientTTL + 10*time.Second
+	}
+	return patientTTL / 2
+}
 
 func patient(t *testing.T, s driver.Locks) *baton.Locker {
 	t.Helper()
@@ -43,7 +53,7 @@ func losing(t *testing.T, but string, steps []string, round func(t *testing.T, s
 			seen := map[string]int{}
 			for nth, more := 1, true; more; nth++ {
 				more = false
-				for step, l := range round(t, s, direct, fmt.Sprint(t.Name(), "/", nth), nth) {
+				for step, l := range round(t, s, direct, fmt.Sprint(t.Name(), "/", rand.Text(), nth), nth) {
 					if l.happened(t) {
 						more = true
 						seen[step]++
@@ -177,7 +187,7 @@ func TestAttachLosesAnswers(t *testing.T) {
 		if err := got.Unlock(); err != nil {
 			t.Errorf("%d: unlock: %v", nth, err)
 		}
-		awaitLine(t, plain, key, 0, 0, patientTTL/2)
+		awaitLine(t, plain, key, 0, 0, leftWithin(direct))
 		return lost
 	})
 }
@@ -208,7 +218,7 @@ func TestLockAllLosesAnswers(t *testing.T) {
 		nobody := func() {
 			t.Helper()
 			for _, k := range keys {
-				awaitLine(t, plain, k, 0, 0, within)
+				awaitLine(t, plain, k, 0, 0, leftWithin(direct))
 			}
 		}
 		everybody := func(all *baton.Leases, err error) {
@@ -241,8 +251,8 @@ func TestLockAllLosesAnswers(t *testing.T) {
 		if _, err := mine.TryLockAll(t.Context(), keys); !errors.Is(err, baton.ErrHeld) {
 			t.Errorf("%d: one is held: %v", nth, err)
 		}
-		awaitLine(t, plain, keys[0], 0, 0, within)
-		awaitLine(t, plain, keys[1], 0, 0, within)
+		awaitLine(t, plain, keys[0], 0, 0, leftWithin(direct))
+		awaitLine(t, plain, keys[1], 0, 0, leftWithin(direct))
 		if err := held.Unlock(); err != nil {
 			t.Error(err)
 		}

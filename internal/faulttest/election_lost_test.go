@@ -263,7 +263,7 @@ func (r *losingRound) play(t *testing.T, name string, nth int) (lost bool) {
 	count("ending", l)
 	two.leads(t, within)
 	two.stops(t)
-	awaitLine(t, r.plain, name, 0, 0, within)
+	awaitLine(t, r.plain, name, 0, 0, leftWithin(r.mine))
 	terms.await(t, "", 0, within)
 	if all := believedBy(one, two); len(all) < 4 {
 		t.Errorf("%d: %d leaderships: %v", nth, len(all), all)

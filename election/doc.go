@@ -42,6 +42,31 @@
 // That every leader is seen by Observe: it looks twice a second, and one that
 // came and went between two looks is missed. The present one never is.
 //
+// # Which token do I pass?
+//
+// Leadership.Token, that of this very leadership, as a guard.Pass: a leader that
+// was followed by another is refused from then on. See ExampleRun.
+//
+// # Where is it checked?
+//
+// Where what the leader does takes effect, in the same step, by package guard.
+// IsLeader, and the context of lead, are looked at before that step: they spare
+// work in vain and guard nothing.
+//
+// # What if I cannot change the resource?
+//
+// If it is a database that Baton can keep its locks in, commit with InTx of the
+// store, which takes a Leadership. Otherwise see the same question in package
+// guard, and end the program at the first Trace.Late.
+//
+// # What if the process stops here?
+//
+// Before lead is called: it is not called if the leadership is over by then.
+// In lead: another is elected within the TTL; this one's context has ended when
+// it goes on, and IsLeader is false from its first call. After lead has
+// returned and before the leadership is given up: the next one is elected within
+// the TTL, and nothing overlaps.
+//
 // # The value
 //
 // Candidate.Value is what observers learn of the leader, the address at which

@@ -32,7 +32,9 @@
 // No lock with an expiry can promise that nobody acts while another believes
 // it holds the lock: a program may stop for a minute between looking at its
 // lease and writing. That is what the token is for. What each store promises
-// and what it does not is in GUARANTEES.md.
+// and what it does not is in GUARANTEES.md. Which token to pass, where it is
+// checked, what to do about a resource that cannot be changed, and what happens
+// if the process stops: package guard, with examples.
 //
 // # How it works
 //

@@ -44,8 +44,8 @@
 //
 // # Which token do I pass?
 //
-// Leadership.Token, that of this very leadership, as a guard.Pass: a leader that
-// was followed by another is refused from then on. See ExampleRun.
+// That of this very leadership: guard.Of(l). A leader that was followed by
+// another is refused from then on. See the example of Leadership.Token.
 //
 // # Where is it checked?
 //

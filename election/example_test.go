@@ -8,6 +8,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/election"
+	"github.com/batonhq/baton/guard"
 	"github.com/batonhq/baton/store/memstore"
 )
 
@@ -32,6 +33,30 @@ func ExampleRun() {
 	// job 1 true
 	// job 2 true
 	// <nil>
+}
+
+// What the leader writes is checked where it is written: a leader that was
+// stopped, and followed by another, is refused when it goes on.
+func ExampleLeadership_Token() {
+	ctx := context.Background()
+	locks, err := baton.New(memstore.New(), baton.Config{})
+	if err != nil {
+		panic(err)
+	}
+	var gate guard.Gate // of the process through which all write
+	err = election.Run(ctx, locks, "scheduler", func(ctx context.Context, l *election.Leadership) error {
+		return gate.Do(ctx, "plan", guard.Of(l), func() error {
+			fmt.Println("the plan is written")
+			return nil
+		})
+	})
+	fmt.Println(err)
+	earlier := guard.Pass{Token: 1}
+	fmt.Println(errors.Is(gate.Do(ctx, "plan", earlier, func() error { return nil }), guard.ErrStale))
+	// Output:
+	// the plan is written
+	// <nil>
+	// true
 }
 
 // A leader publishes where it is found, and others ask for it.

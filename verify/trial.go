@@ -300,7 +300,10 @@ func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 		}
 	}
 	h.Sort()
-	rules := check.Rules{TTL: t.cfg.TTL, Bound: t.bound, Order: t.traits.FIFO, Limits: make(map[string]check.Limit)}
+	rules := check.Rules{
+		TTL: t.cfg.TTL, Bound: t.bound, Order: t.traits.FIFO, Limits: make(map[string]check.Limit),
+		EqualReaders: t.traits.Store == "redlock",
+	}
 	for i, rule := range limitRules {
 		rules.Limits[limitKey(t.prefix, i)] = rule.holds
 	}

@@ -26,7 +26,8 @@
 // back to a majority before the lock is handed out. Two majorities share a
 // server, so the next grant's token is higher. When the counters of a majority
 // agree, as they do while one program locks and unlocks, that takes no round
-// trip of its own.
+// trip of its own. Two readers that were granted at the same time may have the
+// same token, from different servers.
 //
 // A server that restarts may have forgotten a lock that is held. For the
 // longest TTL that claims may have after its start (LongestTTL) its grants do

@@ -33,6 +33,10 @@ type Rules struct {
 	Bound  time.Duration // after Healed a waiter is granted within TTL + Bound
 	Order  bool          // waiters are granted in the order in which they came
 	Limits map[string]Limit
+
+	// EqualReaders allows readers that were asked for at the same time to have
+	// the same token, as Redlock's may.
+	EqualReaders bool
 }
 
 // A Limit is what holds for a limiter's key: at most Most in any stretch of Window.
@@ -111,7 +115,7 @@ func Run(h *history.History, r Rules) Findings {
 	f := Findings{}
 	keys := byKey(h, &f)
 	f.overlap(keys)
-	f.tokens(keys)
+	f.tokens(keys, r.EqualReaders)
 	f.writes(h)
 	f.linear(keys, maxPart, patience)
 	f.windows(h, r.Limits)

@@ -76,6 +76,28 @@ func TestLag(t *testing.T) {
 	}
 }
 
+// Where readers may have equal tokens, only those may that were asked for at the
+// same time, and no writer may.
+func TestEqualReaders(t *testing.T) {
+	t.Parallel()
+	const s, x = history.Shared, history.Exclusive
+	for _, c := range []struct {
+		name  string
+		holds []history.Hold
+		want  int
+	}{
+		{"at the same time", []history.Hold{hold(1, s, 1, 10, 50), hold(2, s, 1, 10, 40)}, 0},
+		{"one after the other", []history.Hold{hold(1, s, 1, 10, 50), hold(2, s, 1, 30, 40)}, 1},
+		{"a writer", []history.Hold{hold(1, s, 1, 10, 50), hold(2, x, 1, 10, 40)}, 1},
+	} {
+		var f Findings
+		f.tokens(byKey(&history.History{Holds: c.holds}, &f), true)
+		if len(f.Violations) != c.want {
+			t.Errorf("%s: %+v, want %d", c.name, f.Violations, c.want)
+		}
+	}
+}
+
 func TestTokens(t *testing.T) {
 	const x, s, p = history.Exclusive, history.Shared, history.Permits
 	early := hold(2, x, 1, 30, 40)
@@ -94,7 +116,7 @@ func TestTokens(t *testing.T) {
 		{"the same twice", []history.Hold{hold(1, s, 1, 10, 50), hold(2, s, 1, 30, 40)}, "both granted token 1"},
 	} {
 		var f Findings
-		f.tokens(byKey(&history.History{Holds: c.holds}, &f))
+		f.tokens(byKey(&history.History{Holds: c.holds}, &f), false)
 		switch {
 		case c.want == "" && len(f.Violations) > 0:
 			t.Errorf("%s: %+v", c.name, f.Violations)

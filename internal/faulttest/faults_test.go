@@ -85,20 +85,21 @@ func TestKilledHolder(t *testing.T) {
 func TestStoppedHolder(t *testing.T) {
 	const ttl = 2 * time.Second // the shortest that all stores accept
 	onStores(t, func(t *testing.T, url string) {
-		holder := startChild(t, url, t.Name(), ttl)
+		keys := []string{t.Name(), t.Name() + "/more"} // each is as good as one
+		holder := startChild(t, url, strings.Join(keys, ","), ttl)
 		token := number(t, holder.expect(t, "held")[0])
 		locks := newLocker(t, url, baton.Config{})
 		stopped := time.Now()
 		holder.signal(t, syscall.SIGSTOP)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		lease, err := locks.Lock(ctx, t.Name())
+		lease, err := locks.LockAll(ctx, keys)
 		granted := monotonic()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if lease.Token() <= token {
-			t.Errorf("token %d after %d", lease.Token(), token)
+		if next := lease.Token(keys[0]); next <= token {
+			t.Errorf("token %d after %d", next, token)
 		}
 		// Time passing is the fault itself.
 		<-time.After(time.Until(stopped.Add(3 * ttl)))

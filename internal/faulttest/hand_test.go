@@ -37,7 +37,7 @@ func init() {
 //	lock KEY          held TOKEN
 //	detach            handle HANDLE
 //	attach HANDLE     held TOKEN, or: lost
-//	unlock            unlocked
+//	unlock            unlocked, or: lost
 func handMain(url, ttl string) error {
 	ctx := context.Background()
 	d, err := time.ParseDuration(ttl)
@@ -68,7 +68,7 @@ func handMain(url, ttl string) error {
 			answer, err = "unlocked", lease.Unlock()
 		}
 		switch {
-		case verb == "attach" && errors.Is(err, baton.ErrLost):
+		case verb != "lock" && errors.Is(err, baton.ErrLost):
 			answer = "lost"
 		case err != nil:
 			return err
@@ -155,12 +155,12 @@ func free(t *testing.T, locks *baton.Locker, key string, since time.Time, ttl ti
 // A lease goes from process to process with its token, is renewed by the one
 // that has it, and by nobody else. One of the two is killed at each step of the
 // way: the lease stands if the other has it, and is free within the TTL if
-// nobody has. All steps share the time that it takes to see that.
+// nobody has; so it is if the one that has it stops. All steps share the time that it takes to see that.
 func TestLeaseGoesFromProcessToProcess(t *testing.T) {
 	const ttl = 5 * time.Second // whoever detaches and attaches may pause for half of it
 	onStores(t, func(t *testing.T, url string) {
 		locks := newLocker(t, url, baton.Config{TTL: ttl})
-		var hands [7]*hand
+		var hands [8]*hand
 		for i := range hands {
 			hands[i] = startHand(t, url, ttl)
 		}
@@ -198,16 +198,21 @@ func TestLeaseGoesFromProcessToProcess(t *testing.T) {
 		attach(hands[5], "killed when it had attached", detached(hands[0], "killed when it had attached"))
 		hands[5].signal(t, syscall.SIGKILL)
 
+		attach(hands[7], "stopped when it had attached", detached(hands[0], "stopped when it had attached"))
+		hands[7].signal(t, syscall.SIGSTOP)
+
 		hands[6].told(t, "attach "+detached(hands[0], "killed while it attached"))
 		hands[6].signal(t, syscall.SIGKILL)
 		killed := time.Now()
 
-		for _, key := range []string{"killed, and nobody comes", "killed when it had attached", "killed while it attached"} {
+		for _, key := range []string{"killed, and nobody comes", "killed when it had attached", "killed while it attached", "stopped when it had attached"} {
 			if next := free(t, locks, t.Name()+"/"+key, killed, ttl); next <= tokens[key] {
 				t.Errorf("%s: token %d after %d", key, next, tokens[key])
 			}
 		}
 		hands[0].does(t, "attach "+forgotten, "lost")
+		hands[7].signal(t, syscall.SIGCONT)
+		hands[7].does(t, "unlock", "lost")
 
 		// Time passes: who does not renew loses it.
 		<-time.After(time.Until(began.Add(ttl + time.Second)))

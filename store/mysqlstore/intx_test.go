@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -174,5 +175,48 @@ func TestInTxCommitsBeforeTheNextHolder(t *testing.T) {
 		if err := d.plain.QueryRow("SELECT balance FROM account").Scan(&after); err != nil || after != before-1 {
 			t.Errorf("%s: the next holder sees %d after %d, %v", key, after, before, err)
 		}
+	}
+}
+
+// The answer to InTx, or to the commit, is lost. Without the first nothing is
+// committed; the second leaves what was written, once. Neither holds the lock's
+// row any longer than its connection.
+func TestInTxAnswerCut(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	plain := d.open(t)
+	proxy := faultproxy.New(t, d.server.Addr)
+	c := d.config()
+	c.Addr = proxy.Addr
+	db := pool(t, c)
+	d.exec(t, "CREATE TABLE work (what VARCHAR(9)) ENGINE=InnoDB")
+	for want, cut := range []string{"FOR UPDATE", "COMMIT"} {
+		held, _ := take(t, plain, claimOf("cut", "a"), time.Minute, false)
+		tx := begin(t, db, sql.LevelDefault)
+		if _, err := tx.Exec("INSERT INTO work VALUES ('once')"); err != nil {
+			t.Fatal(err)
+		}
+		sprung := proxy.CutAfterRequest(carries(cut))
+		err := plain.InTx(t.Context(), tx, leased{claim: held})
+		if cut == "COMMIT" && err == nil {
+			err = tx.Commit()
+		}
+		if err == nil || errors.Is(err, driver.ErrLost) {
+			t.Errorf("cut after %q: %v, want an error that does not say that the lease is lost", cut, err)
+		}
+		<-sprung
+		if err := tx.Commit(); err == nil {
+			t.Errorf("cut after %q: committed afterwards", cut)
+		}
+		mustRelease(t, plain, held) // whatever the server still does of that transaction
+		next, _ := take(t, plain, claimOf("cut", "b"), time.Minute, true)
+		eventually(t, "the next holder", 10*time.Second, func() bool {
+			return plain.Renew(t.Context(), []driver.Claim{next}, time.Minute)[0].State == driver.Held
+		})
+		var n int
+		if err := d.plain.QueryRow("SELECT COUNT(*) FROM work").Scan(&n); err != nil || n != want {
+			t.Errorf("cut after %q: %d rows were written, %v, want %d", cut, n, err, want)
+		}
+		mustRelease(t, plain, next)
 	}
 }

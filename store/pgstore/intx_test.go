@@ -1,9 +1,11 @@
 package pgstore
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
 )
 
 func begin(t *testing.T, s *Store, level pgx.TxIsoLevel) pgx.Tx {
@@ -220,4 +223,53 @@ func awaitBlocked(t *testing.T, s *Store, n int) {
 			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&blocked)
 		return err == nil && blocked >= n
 	})
+}
+
+// The answer to InTx, or to the commit, is lost. Without the first nothing is
+// committed; the second leaves what was written, once. Neither holds the lock's
+// row any longer than its connection.
+func TestInTxAnswerCut(t *testing.T) {
+	t.Parallel()
+	server, url := database(t)
+	proxy := faultproxy.New(t, server.Addr)
+	plain, s := openAt(t, url), openAt(t, strings.Replace(url, server.Addr, proxy.Addr, 1))
+	exec(t, plain, `CREATE TABLE work (what text)`)
+	done := func() (n int) {
+		t.Helper()
+		if err := plain.pool.QueryRow(t.Context(), `SELECT count(*) FROM work`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for want, cut := range []string{"FOR KEY SHARE", "commit"} {
+		c := hold(t, plain, writer("k"))
+		tx := begin(t, s, pgx.ReadCommitted)
+		if _, err := tx.Exec(t.Context(), `INSERT INTO work VALUES ('once')`); err != nil {
+			t.Fatal(err)
+		}
+		sprung := proxy.CutAfterRequest(func(request []byte) bool { return bytes.Contains(request, []byte(cut)) })
+		err := s.InTx(t.Context(), tx, leased(c))
+		if cut == "commit" && err == nil {
+			err = tx.Commit(t.Context())
+		}
+		if err == nil || errors.Is(err, driver.ErrLost) {
+			t.Errorf("cut after %q: %v, want an error that does not say that the lease is lost", cut, err)
+		}
+		<-sprung
+		if err := tx.Commit(t.Context()); err == nil {
+			t.Errorf("cut after %q: committed afterwards", cut)
+		}
+		mustBe(t, plain, c, driver.Held)
+		release(t, plain, c) // whatever the server still does of that transaction
+		next := writer("k")
+		eventually(t, "the next holder", 10*time.Second, func() bool {
+			g, err := plain.Acquire(t.Context(), next)
+			next.Ticket = g.Ticket
+			return err == nil
+		})
+		if n := done(); n != want {
+			t.Errorf("cut after %q: %d rows were written, want %d", cut, n, want)
+		}
+		release(t, plain, next.Claim)
+	}
 }

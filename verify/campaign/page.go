@@ -41,7 +41,7 @@ func cells(all map[place]result) map[[2]string]*cell {
 		switch r.Verdict {
 		case verify.Skipped:
 			c.skipped = strings.Join(r.Why, "; ")
-		case verify.Held, verify.Broken:
+		case verify.Held, verify.Excused, verify.Broken:
 			c.runs++
 			for p, kept := range r.Kept {
 				if !kept {

@@ -108,7 +108,6 @@ func (b *builder) zookeeper() {
 	}
 	b.clocks()
 	b.disks()
-	b.snapshots()
 }
 
 // zkDelete deletes a node and what is below it, while others make and delete.

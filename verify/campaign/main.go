@@ -171,7 +171,7 @@ func (c *campaign) write() error {
 	if err != nil {
 		return err
 	}
-	text, err := page(all)
+	text, err := page(sorted(all))
 	if err != nil {
 		return err
 	}

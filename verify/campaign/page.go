@@ -24,7 +24,7 @@ type cell struct {
 	skipped     string
 }
 
-func cells(all map[place]result) map[[2]string]*cell {
+func cells(all []result) map[[2]string]*cell {
 	table := make(map[[2]string]*cell)
 	for _, k := range deploy.Kinds {
 		for _, f := range fault.All() {
@@ -33,7 +33,7 @@ func cells(all map[place]result) map[[2]string]*cell {
 			table[[2]string{k.Name, f.ID}] = c
 		}
 	}
-	for _, r := range sorted(all) {
+	for _, r := range all {
 		c := table[[2]string{r.Kind, r.Fault}]
 		if c == nil {
 			continue // of a kind or a fault that is no more
@@ -124,7 +124,7 @@ type remark struct {
 }
 
 // page is docs/verification.md.
-func page(all map[place]result) (string, error) {
+func page(all []result) (string, error) {
 	table := cells(all)
 	var data struct {
 		Kinds         []string
@@ -137,7 +137,7 @@ func page(all map[place]result) (string, error) {
 	for _, k := range deploy.Kinds {
 		data.Kinds = append(data.Kinds, k.Name)
 		t := total{Kind: k.Name, Is: k.Does}
-		for _, r := range sorted(all) {
+		for _, r := range all {
 			switch {
 			case r.Kind != k.Name || r.Verdict == verify.Skipped:
 				continue

@@ -17,7 +17,7 @@ func TestPageIsFresh(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := page(all)
+	want, err := page(sorted(all))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestDifferencesAreExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := cells(all)
+	table := cells(sorted(all))
 	for _, c := range table {
 		if wrong := c.wrong(); len(wrong) > 0 && explained[c.kind+" "+c.fault] == "" {
 			t.Errorf("%s, %s: %v broke, which nobody has explained", c.kind, c.fault, wrong)
@@ -70,7 +70,7 @@ func TestPageSaysWhatBroke(t *testing.T) {
 	} {
 		all[r.place()] = r
 	}
-	table := cells(all)
+	table := cells(sorted(all))
 	for place, want := range map[[2]string]string{
 		{"redis", "f01"}:    "**+++ 2, E broke in 1**",
 		{"redis", "f15"}:    "-++ 2, E broke in 1",
@@ -83,7 +83,7 @@ func TestPageSaysWhatBroke(t *testing.T) {
 			t.Errorf("%v: %q, want %q", place, got, want)
 		}
 	}
-	text, err := page(all)
+	text, err := page(sorted(all))
 	if err != nil {
 		t.Fatal(err)
 	}

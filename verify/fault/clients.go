@@ -57,8 +57,7 @@ var clientFaults = []Fault{
 			defer s.breaks("client %d sends into the void", n)()
 			defer s.heal(n)
 			for _, p := range s.Proxies(n) {
-				p.Swallow(faultproxy.ToServer)
-				p.Swallow(faultproxy.ToClient)
+				silence(p)
 			}
 			pause(ctx, s.TTL*2+s.upTo(s.TTL/2))
 			return nil
@@ -74,14 +73,7 @@ var clientFaults = []Fault{
 		Needs: wires,
 		Run: func(ctx context.Context, s *Scene) error {
 			defer s.breaks("all connections are reset, again and again")()
-			for end := time.Now().Add(2 * s.TTL); time.Now().Before(end) && ctx.Err() == nil; {
-				for n := range s.Clients {
-					for _, p := range s.Proxies(n) {
-						p.Cut()
-					}
-				}
-				pause(ctx, 100*time.Millisecond+s.upTo(200*time.Millisecond))
-			}
+			s.onAllWires(ctx, 2*s.TTL, 200*time.Millisecond, (*faultproxy.Proxy).Cut)
 			return nil
 		},
 	},
@@ -93,15 +85,10 @@ var clientFaults = []Fault{
 			for n := range s.Clients {
 				defer s.heal(n)
 			}
-			for end := time.Now().Add(3 * s.TTL); time.Now().Before(end) && ctx.Err() == nil; {
-				for n := range s.Clients {
-					for _, p := range s.Proxies(n) {
-						p.Delay(faultproxy.ToServer, 25*time.Millisecond+s.upTo(150*time.Millisecond))
-						p.Delay(faultproxy.ToClient, 25*time.Millisecond+s.upTo(150*time.Millisecond))
-					}
-				}
-				pause(ctx, 100*time.Millisecond)
-			}
+			s.onAllWires(ctx, 3*s.TTL, 0, func(p *faultproxy.Proxy) {
+				p.Delay(faultproxy.ToServer, 25*time.Millisecond+s.upTo(150*time.Millisecond))
+				p.Delay(faultproxy.ToClient, 25*time.Millisecond+s.upTo(150*time.Millisecond))
+			})
 			return nil
 		},
 	},
@@ -159,6 +146,29 @@ func (s *Scene) holder(ctx context.Context) (int, Client) {
 			return order[0], s.Clients[order[0]]
 		}
 	}
+}
+
+// onAllWires does something to every proxy of every client, again and again for
+// d, 100 ms and up to so much more apart.
+func (s *Scene) onAllWires(ctx context.Context, d, more time.Duration, do func(*faultproxy.Proxy)) {
+	for end := time.Now().Add(d); time.Now().Before(end) && ctx.Err() == nil; {
+		for n := range s.Clients {
+			for _, p := range s.Proxies(n) {
+				do(p)
+			}
+		}
+		gap := 100 * time.Millisecond
+		if more > 0 {
+			gap += s.upTo(more)
+		}
+		pause(ctx, gap)
+	}
+}
+
+// silence loses all that goes through a proxy.
+func silence(p *faultproxy.Proxy) {
+	p.Swallow(faultproxy.ToServer)
+	p.Swallow(faultproxy.ToClient)
 }
 
 func (s *Scene) heal(client int) {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/verify/deploy"
 )
 
@@ -264,8 +263,7 @@ func isolateLeader(ctx context.Context, s *Scene) (err error) {
 		defer s.heal(client)
 		for server, p := range s.Proxies(client) {
 			if (client == alone) != (server == old) {
-				p.Swallow(faultproxy.ToServer)
-				p.Swallow(faultproxy.ToClient)
+				silence(p)
 			}
 		}
 	}

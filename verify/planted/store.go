@@ -181,23 +181,12 @@ func renewsLater(s *memstore.Store) driver.Locks {
 	}}
 }
 
-// other has some claims be of another key than they say.
+// other is as, of the store itself: hints go by what is asked of it, too.
 func other(s *memstore.Store, of func(driver.Claim) driver.Claim) driver.Locks {
+	c := as(s, of)
 	return wrong{
-		Store: s,
-		acquire: func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-			r.Claim = of(r.Claim)
-			return s.Acquire(ctx, r)
-		},
-		renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
-			changed := make([]driver.Claim, len(claims))
-			for i, c := range claims {
-				changed[i] = of(c)
-			}
-			return s.Renew(ctx, changed, ttl)
-		},
-		release: func(ctx context.Context, c driver.Claim) error { return s.Release(ctx, of(c)) },
-		watch:   func(c driver.Claim, wake func(driver.Hint)) func() { return s.Watch(of(c), wake) },
+		Store: s, acquire: c.acquire, renew: c.renew, release: c.release,
+		watch: func(c driver.Claim, wake func(driver.Hint)) func() { return s.Watch(of(c), wake) },
 	}
 }
 

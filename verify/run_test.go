@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/store/memstore"
 )
 
 // quick is a run of a few seconds that no busy machine spoils: E, F and B need
@@ -147,5 +151,45 @@ func TestSecrets(t *testing.T) {
 		if got := strings.Join(secretsOf(url), " "); got != want {
 			t.Errorf("%s: %q", url, got)
 		}
+	}
+}
+
+// The checks know which leases were handed on inside a process by their tokens.
+func TestTokensOfHandOvers(t *testing.T) {
+	t.Parallel()
+	l, err := baton.New(memstore.New(), baton.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tokens []int64 // in the order of the grants: the lock guards them
+	var workers sync.WaitGroup
+	for range 4 {
+		workers.Go(func() {
+			for range 100 {
+				err := l.Do(t.Context(), "k", func(_ context.Context, lease *baton.Lease) error {
+					tokens = append(tokens, lease.Token())
+					runtime.Gosched()
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	handed, last := 0, int64(0)
+	for _, token := range tokens {
+		switch {
+		case token == last+1 && token%tokensPerGrant != 0:
+			handed++
+		case token <= last || token%tokensPerGrant != 0:
+			t.Fatalf("token %d after %d is neither the store's nor that of a hand-over", token, last)
+		}
+		last = token
+	}
+	if handed == 0 {
+		t.Errorf("nothing was handed on among %d leases", len(tokens))
 	}
 }

@@ -223,6 +223,10 @@ func (t *trial) breakThings(ctx context.Context) error {
 	return nil
 }
 
+// tokensPerGrant is what a Locker multiplies the store's tokens by, so that those
+// of leases that it hands on among its callers fit in between.
+const tokensPerGrant = 64
+
 // quiet is the fault that is none.
 const quiet = "f01"
 
@@ -303,6 +307,7 @@ func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 	rules := check.Rules{
 		TTL: t.cfg.TTL, Bound: t.bound, Order: t.traits.FIFO, Limits: make(map[string]check.Limit),
 		EqualReaders: t.traits.Store == "redlock",
+		PerGrant:     tokensPerGrant,
 	}
 	for i, rule := range limitRules {
 		rules.Limits[limitKey(t.prefix, i)] = rule.holds

@@ -37,6 +37,11 @@ type Rules struct {
 	// EqualReaders allows readers that were asked for at the same time to have
 	// the same token, as Redlock's may.
 	EqualReaders bool
+
+	// PerGrant is by how much the tokens of two of the store's grants differ at
+	// least. A lease with a token between them was handed on inside a process.
+	// Zero if there are none.
+	PerGrant int64
 }
 
 // A Limit is what holds for a limiter's key: at most Most in any stretch of Window.
@@ -115,7 +120,7 @@ func Run(h *history.History, r Rules) Findings {
 	f := Findings{}
 	keys := byKey(h, &f)
 	f.overlap(keys)
-	f.tokens(keys, r.EqualReaders)
+	f.tokens(keys, r)
 	f.writes(h)
 	f.linear(keys, maxPart, patience)
 	f.windows(h, r.Limits)

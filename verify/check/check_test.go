@@ -91,7 +91,7 @@ func TestEqualReaders(t *testing.T) {
 		{"a writer", []history.Hold{hold(1, s, 1, 10, 50), hold(2, x, 1, 10, 40)}, 1},
 	} {
 		var f Findings
-		f.tokens(byKey(&history.History{Holds: c.holds}, &f), true)
+		f.tokens(byKey(&history.History{Holds: c.holds}, &f), Rules{EqualReaders: true})
 		if len(f.Violations) != c.want {
 			t.Errorf("%s: %+v, want %d", c.name, f.Violations, c.want)
 		}
@@ -116,12 +116,38 @@ func TestTokens(t *testing.T) {
 		{"the same twice", []history.Hold{hold(1, s, 1, 10, 50), hold(2, s, 1, 30, 40)}, "both granted token 1"},
 	} {
 		var f Findings
-		f.tokens(byKey(&history.History{Holds: c.holds}, &f), false)
+		f.tokens(byKey(&history.History{Holds: c.holds}, &f), Rules{})
 		switch {
 		case c.want == "" && len(f.Violations) > 0:
 			t.Errorf("%s: %+v", c.name, f.Violations)
 		case c.want != "" && (len(f.Violations) != 1 || !strings.Contains(f.Violations[0].Text, c.want)):
 			t.Errorf("%s: %+v, want %q", c.name, f.Violations, c.want)
+		}
+	}
+}
+
+// A token that falls breaks exclusion, and not fencing, only if the lease was
+// handed on inside the process that the store had granted it to.
+func TestTokensHandedOn(t *testing.T) {
+	t.Parallel()
+	const x = history.Exclusive
+	grant, next := hold(1, x, 640, 10, 20), hold(2, x, 704, 30, 40)
+	same := hold(3, x, 641, 50, 60)
+	same.Client = 1
+	for _, c := range []struct {
+		name  string
+		holds []history.Hold
+		want  Promise
+	}{
+		{"in the process of the grant", []history.Hold{grant, next, same}, Exclusive},
+		{"of a grant that nobody saw", []history.Hold{next, same}, Exclusive},
+		{"in another process", []history.Hold{grant, next, hold(3, x, 641, 50, 60)}, Fenced},
+		{"by the store", []history.Hold{next, hold(3, x, 640, 50, 60)}, Fenced},
+	} {
+		var f Findings
+		f.tokens(byKey(&history.History{Holds: c.holds}, &f), Rules{PerGrant: 64})
+		if len(f.Violations) != 1 || f.Violations[0].Promise != c.want {
+			t.Errorf("%s: %+v, want one of %s", c.name, f.Violations, c.want)
 		}
 	}
 }

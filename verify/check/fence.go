@@ -12,9 +12,15 @@ import (
 // granted before the other was asked for. What was asked for at the same time may
 // have been granted in any order, and readers that hold together may have their
 // tokens in any.
-func (f *Findings) tokens(keys []locked, equalReaders bool) {
+//
+// A process that hands a lease on among its own callers gives them tokens that
+// follow that of the grant. If it no longer has the grant, they are lower than
+// those of the next. Then the process believed in what it had lost: that is the
+// exclusion that is broken, and the store's tokens still rise.
+func (f *Findings) tokens(keys []locked, rules Rules) {
 	for _, k := range keys {
 		granted := k.granted()
+		handed := handOversOf(granted, rules.PerGrant)
 		byReturn := slices.Clone(granted)
 		slices.SortStableFunc(byReturn, func(a, b *history.Hold) int { return cmp.Compare(a.Returned, b.Returned) })
 
@@ -27,7 +33,7 @@ func (f *Findings) tokens(keys []locked, equalReaders bool) {
 					highest[kindOf(a)] = a
 				}
 			}
-			if a := first[b.Token]; a != nil && equalReaders && a.Mode == history.Shared && b.Mode == history.Shared && a.Returned >= b.Called {
+			if a := first[b.Token]; a != nil && rules.EqualReaders && a.Mode == history.Shared && b.Mode == history.Shared && a.Returned >= b.Called {
 				continue // they are compared with nobody that the first is not
 			} else if a != nil {
 				f.violation(Violation{Promise: Fenced, Check: "tokens", Key: k.key, From: a.Returned, To: b.Returned, Ops: []history.Op{a.Op, b.Op}},
@@ -45,12 +51,48 @@ func (f *Findings) tokens(keys []locked, equalReaders bool) {
 				continue
 			}
 			f.Looked.Tokens++
-			if before.Token > b.Token {
-				f.violation(Violation{Promise: Fenced, Check: "tokens", Key: k.key, From: before.Returned, To: b.Returned, Ops: []history.Op{before.Op, b.Op}},
-					"%s was granted token %d, and %s, which asked after that, the lower %d", who(before), before.Token, who(b), b.Token)
+			v := Violation{Promise: Fenced, Check: "tokens", Key: k.key, From: before.Returned, To: b.Returned, Ops: []history.Op{before.Op, b.Op}}
+			switch {
+			case before.Token < b.Token:
+			case handed.on(b):
+				v.Promise = Exclusive
+				f.violation(v, "%s was granted token %d, and the process of %s, which asked after that, handed on a lease that it had lost, with the lower %d",
+					who(before), before.Token, who(b), b.Token)
+			default:
+				f.violation(v, "%s was granted token %d, and %s, which asked after that, the lower %d", who(before), before.Token, who(b), b.Token)
 			}
 		}
 	}
+}
+
+// handOvers says which clients had leases of each of the store's grants.
+type handOvers struct {
+	per     int64
+	clients map[int64]int // the client, or severalClients
+}
+
+const severalClients = -1
+
+func handOversOf(granted []*history.Hold, per int64) handOvers {
+	g := handOvers{per, make(map[int64]int)}
+	if per == 0 {
+		return g
+	}
+	for _, o := range granted {
+		at := o.Token / per
+		if client, known := g.clients[at]; known && client != o.Client {
+			g.clients[at] = severalClients
+		} else {
+			g.clients[at] = o.Client
+		}
+	}
+	return g
+}
+
+// on reports whether a hold got its lease from an earlier one in the same
+// process, and not from the store.
+func (g handOvers) on(o *history.Hold) bool {
+	return g.per != 0 && o.Token%g.per != 0 && g.clients[o.Token/g.per] == o.Client
 }
 
 // A kind is what decides which others a hold excludes.

@@ -54,8 +54,9 @@ comparison: servers ## Measure all stores side by side and write docs/comparison
 	go run -C bench ./comparison
 
 .PHONY: verify
-verify: servers ## Try to break every store for two hours, go on where it ended, and write docs/verification.md
+verify: servers ## Try to break every store for two hours, go on where it ended, and write docs/verification.md and GUARANTEES.md
 	go run ./verify/campaign $(VERIFY)
+	go generate ./internal/guarantees
 
 .PHONY: servers
 servers: ## Install the servers and tools that the tests need (Debian, as root)

@@ -1,6 +1,6 @@
 // Package guarantees writes GUARANTEES.md, the table of what each store
-// promises, from the traits of the stores. A test fails when the page is
-// stale; "go generate" writes it anew.
+// promises, from the traits of the stores and the results of the verification. A
+// test fails when the page is stale; "go generate" writes it anew.
 package guarantees
 
 //go:generate go test -run ^TestPageIsFresh$ -update .
@@ -21,6 +21,7 @@ import (
 	"github.com/batonhq/baton/store/redlock"
 	"github.com/batonhq/baton/store/sqlitestore"
 	"github.com/batonhq/baton/store/zkstore"
+	"github.com/batonhq/baton/verify/results"
 )
 
 // stores lists all there are, in the order of the columns. Traits are
@@ -144,13 +145,13 @@ func span(d time.Duration) string {
 var text string
 
 // page returns the whole of GUARANTEES.md.
-func page() (string, error) {
+func page(all []results.Result) (string, error) {
 	t, err := template.New("guarantees").Parse(text)
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
-	err = t.Execute(&b, map[string]string{"Table": table()})
+	err = t.Execute(&b, map[string]string{"Table": table(), "Seen": seen(all)})
 	return b.String(), err
 }
 

@@ -9,6 +9,9 @@ import (
 	"testing"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/verify"
+	"github.com/batonhq/baton/verify/check"
+	"github.com/batonhq/baton/verify/results"
 )
 
 var update = flag.Bool("update", false, "write GUARANTEES.md")
@@ -16,7 +19,11 @@ var update = flag.Bool("update", false, "write GUARANTEES.md")
 const file = "../../GUARANTEES.md"
 
 func TestPageIsFresh(t *testing.T) {
-	want, err := page()
+	known, err := results.Load("../../docs/verification.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := page(results.Sorted(known))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,6 +38,28 @@ func TestPageIsFresh(t *testing.T) {
 	}
 	if string(got) != want {
 		t.Error("GUARANTEES.md is stale: go generate ./internal/guarantees")
+	}
+}
+
+// What broke and must not is told, and so is what may break and did.
+func TestSeenSaysWhatBroke(t *testing.T) {
+	kept := func(e, l bool) map[check.Promise]bool {
+		return map[check.Promise]bool{check.Exclusive: e, check.Fenced: true, check.Lively: l}
+	}
+	text := seen([]results.Result{
+		{Kind: "redis", Fault: "f01", Seed: 1, Verdict: verify.Held, Kept: kept(true, true), Granted: 7, Writes: 3},
+		{Kind: "redis", Fault: "f01", Seed: 2, Verdict: verify.Broken, Kept: kept(true, false), Granted: 8, Writes: 4},
+		{Kind: "redis", Fault: "f01", Seed: 3, Verdict: verify.Invalid, Kept: kept(false, false), Granted: 100, Writes: 100},
+		{Kind: "redis", Fault: "f15", Seed: 1, Verdict: verify.Excused, Kept: kept(false, true), Granted: 1, Writes: 1},
+		{Kind: "redis", Fault: "f15", Seed: 2, Verdict: verify.Excused, Kept: kept(false, true), Granted: 1, Writes: 1},
+	})
+	for _, want := range []string{
+		"| redis | 4 | 17 | 9 | held in 2 | held in 4 | **broke in 1 of 4** | clock-forward |",
+		"| etcd | 0 | 0 | 0 | – | – | – | – |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
 	}
 }
 

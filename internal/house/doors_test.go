@@ -49,8 +49,8 @@ const doors = `
 	guard:              driver
 	election:           baton driver
 
-	# The guarantees are written from the traits of all stores.
-	internal/guarantees: driver store/*
+	# The guarantees are written from the traits of all stores, and from what was seen.
+	internal/guarantees: driver store/* verify verify/*
 
 	# Whoever puts a program together knows everything but the helpers of tests.
 	open:               * !drivertest !internal/testserver !internal/faultproxy
@@ -61,7 +61,8 @@ const doors = `
 	verify/check:       verify/history
 	verify/served:      driver
 	verify/planted:     driver drivertest/broken store/memstore verify/check
-	verify/campaign:    verify verify/check verify/deploy verify/fault
+	verify/results:     verify verify/check verify/deploy verify/fault
+	verify/campaign:    verify verify/check verify/deploy verify/fault verify/results
 	verify/deploy:      * !verify
 	verify/fault:       * !verify
 	examples/*:         *

@@ -20,6 +20,7 @@ import (
 	"github.com/batonhq/baton/verify"
 	"github.com/batonhq/baton/verify/deploy"
 	"github.com/batonhq/baton/verify/fault"
+	"github.com/batonhq/baton/verify/results"
 )
 
 func main() {
@@ -75,7 +76,7 @@ type job struct {
 
 // missing lists what is still to be run, the first seed of all stores first, so
 // that whatever the time the table is even. What was invalid is tried again.
-func (c *campaign) missing(known map[place]result) (jobs []job) {
+func (c *campaign) missing(known map[results.Place]results.Result) (jobs []job) {
 	for seed := range c.seeds {
 		for _, k := range deploy.Kinds {
 			if c.kinds != nil && !slices.Contains(c.kinds, k.Name) {
@@ -84,7 +85,7 @@ func (c *campaign) missing(known map[place]result) (jobs []job) {
 			j := job{kind: k.Name, seed: seed + 1}
 			for _, f := range fault.All() {
 				claim, claimed := fault.Expect(k.Name, f.ID)
-				r, done := known[place{k.Name, f.ID, j.seed}]
+				r, done := known[results.Place{Kind: k.Name, Fault: f.ID, Seed: j.seed}]
 				switch {
 				case c.faults != nil && !slices.Contains(c.faults, f.ID):
 				case !claimed || claim.E == fault.NoSuch || fault.WhyLeft(k.Name, f.ID) != "":
@@ -102,7 +103,7 @@ func (c *campaign) missing(known map[place]result) (jobs []job) {
 }
 
 func (c *campaign) run(ctx context.Context) error {
-	known, err := load(c.results)
+	known, err := results.Load(c.results)
 	if err != nil {
 		return err
 	}
@@ -148,16 +149,16 @@ func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
 		if err != nil {
 			return fmt.Errorf("%s, %s, seed %d: %w", j.kind, f, j.seed, err)
 		}
-		var found []result
+		var found []results.Result
 		for _, t := range r.Trials {
-			x := resultOf(j.kind, j.seed, t)
+			x := results.Of(j.kind, j.seed, t)
 			found = append(found, x)
 			if t.Verdict != verify.Held {
 				log.Printf("%s %s seed %d: %s %v %v", j.kind, f, j.seed, t.Verdict, x.Broke, x.Why)
 			}
 		}
 		c.mu.Lock()
-		err = keep(c.results, found)
+		err = results.Keep(c.results, found)
 		c.mu.Unlock()
 		if err != nil {
 			return err
@@ -168,14 +169,14 @@ func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
 
 // write tidies the results and writes the page.
 func (c *campaign) write() error {
-	if err := tidy(c.results); err != nil {
+	if err := results.Tidy(c.results); err != nil {
 		return err
 	}
-	all, err := load(c.results)
+	all, err := results.Load(c.results)
 	if err != nil {
 		return err
 	}
-	text, err := page(sorted(all))
+	text, err := page(results.Sorted(all))
 	if err != nil {
 		return err
 	}

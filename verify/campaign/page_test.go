@@ -8,16 +8,17 @@ import (
 
 	"github.com/batonhq/baton/verify"
 	"github.com/batonhq/baton/verify/check"
+	"github.com/batonhq/baton/verify/results"
 )
 
 // The page is what the results say.
 func TestPageIsFresh(t *testing.T) {
 	t.Parallel()
-	all, err := load("../../docs/verification.jsonl")
+	all, err := results.Load("../../docs/verification.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := page(sorted(all))
+	want, err := page(results.Sorted(all))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,19 +35,19 @@ func TestPageIsFresh(t *testing.T) {
 // explanation.
 func TestDifferencesAreExplained(t *testing.T) {
 	t.Parallel()
-	all, err := load("../../docs/verification.jsonl")
+	all, err := results.Load("../../docs/verification.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := cells(sorted(all))
+	table := results.Cells(results.Sorted(all))
 	for _, c := range table {
-		if wrong := c.wrong(); len(wrong) > 0 && explained[c.kind+" "+c.fault] == "" {
-			t.Errorf("%s, %s: %v broke, which nobody has explained", c.kind, c.fault, wrong)
+		if wrong := c.Wrong(); len(wrong) > 0 && explained[c.Kind+" "+c.Fault] == "" {
+			t.Errorf("%s, %s: %v broke, which nobody has explained", c.Kind, c.Fault, wrong)
 		}
 	}
 	for key := range explained {
 		kind, fault, _ := strings.Cut(key, " ")
-		if c := table[[2]string{kind, fault}]; c == nil || len(c.wrong())+len(c.spared()) == 0 {
+		if c := table[[2]string{kind, fault}]; c == nil || len(c.Wrong())+len(c.Spared()) == 0 {
 			t.Errorf("%q is explained, and there is nothing to explain", key)
 		}
 	}
@@ -57,8 +58,8 @@ func TestPageSaysWhatBroke(t *testing.T) {
 	kept := func(e, f, l bool) map[check.Promise]bool {
 		return map[check.Promise]bool{check.Exclusive: e, check.Fenced: f, check.Lively: l}
 	}
-	all := map[place]result{}
-	for _, r := range []result{
+	all := map[results.Place]results.Result{}
+	for _, r := range []results.Result{
 		{Kind: "redis", Fault: "f01", Seed: 1, Verdict: verify.Held, Kept: kept(true, true, true), Granted: 7},
 		{Kind: "redis", Fault: "f01", Seed: 2, Verdict: verify.Broken, Kept: kept(false, true, true), Granted: 8, Broke: []string{"E overlap: two at once"}},
 		{Kind: "redis", Fault: "f01", Seed: 3, Verdict: verify.Invalid, Granted: 100},
@@ -68,9 +69,9 @@ func TestPageSaysWhatBroke(t *testing.T) {
 		{Kind: "postgres", Fault: "f18", Seed: 1, Verdict: verify.Skipped, Why: []string{"it needs a disk"}},
 		{Kind: "gone", Fault: "f01", Seed: 1, Verdict: verify.Held},
 	} {
-		all[r.place()] = r
+		all[r.Place()] = r
 	}
-	table := cells(sorted(all))
+	table := results.Cells(results.Sorted(all))
 	for place, want := range map[[2]string]string{
 		{"redis", "f01"}:    "**+++ 2, E broke in 1**",
 		{"redis", "f15"}:    "-++ 2, E broke in 1",
@@ -83,7 +84,7 @@ func TestPageSaysWhatBroke(t *testing.T) {
 			t.Errorf("%v: %q, want %q", place, got, want)
 		}
 	}
-	text, err := page(sorted(all))
+	text, err := page(results.Sorted(all))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,16 +103,16 @@ func TestGoesOn(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "results")
 	c := campaign{seeds: 2, kinds: []string{"sqlite"}, faults: []string{"f01", "f02", "f19"}, results: path}
-	done := []result{
+	done := []results.Result{
 		{Kind: "sqlite", Fault: "f01", Seed: 1, Verdict: verify.Held},
 		{Kind: "sqlite", Fault: "f02", Seed: 1, Verdict: verify.Invalid},
 		{Kind: "sqlite", Fault: "f01", Seed: 2, Verdict: verify.Held},
 		{Kind: "sqlite", Fault: "f02", Seed: 2, Verdict: verify.Broken},
 	}
-	if err := keep(path, done); err != nil {
+	if err := results.Keep(path, done); err != nil {
 		t.Fatal(err)
 	}
-	if err := keep(path, done[:1]); err != nil {
+	if err := results.Keep(path, done[:1]); err != nil {
 		t.Fatal(err)
 	}
 	whole, err := os.ReadFile(path)
@@ -121,17 +122,17 @@ func TestGoesOn(t *testing.T) {
 	if err := os.WriteFile(path, whole[:len(whole)-10], 0o644); err != nil {
 		t.Fatal(err)
 	}
-	known, err := load(path)
+	known, err := results.Load(path)
 	if err != nil || len(known) != 4 {
 		t.Fatalf("%v, %v", known, err)
 	}
 	if jobs := c.missing(known); len(jobs) != 1 || jobs[0].seed != 1 || strings.Join(jobs[0].faults, " ") != "f02" {
 		t.Errorf("left to do: %v", jobs)
 	}
-	if err := tidy(path); err != nil {
+	if err := results.Tidy(path); err != nil {
 		t.Fatal(err)
 	}
-	if known, err = load(path); err != nil || len(known) != 4 {
+	if known, err = results.Load(path); err != nil || len(known) != 4 {
 		t.Errorf("%v, %v", known, err)
 	}
 }

@@ -1,4 +1,6 @@
-package main
+// Package results keeps what many runs of the verification found, one line of
+// JSON for each, and says of each store and fault what is known.
+package results
 
 import (
 	"bufio"
@@ -15,8 +17,8 @@ import (
 	"github.com/batonhq/baton/verify/check"
 )
 
-// A result is one trial, as it is kept: one line of JSON.
-type result struct {
+// A Result is one trial, as it is kept: one line of JSON.
+type Result struct {
 	Kind    string                 `json:"kind"`
 	Fault   string                 `json:"fault"`
 	Seed    uint64                 `json:"seed"`
@@ -33,15 +35,18 @@ type result struct {
 	Killed    int `json:"killed"`
 }
 
-type place struct {
-	kind, fault string
-	seed        uint64
+// A Place is what a result is of. There is one of each.
+type Place struct {
+	Kind, Fault string
+	Seed        uint64
 }
 
-func (r result) place() place { return place{r.Kind, r.Fault, r.Seed} }
+// Place returns what r is of.
+func (r Result) Place() Place { return Place{r.Kind, r.Fault, r.Seed} }
 
-func resultOf(kind string, seed uint64, t *verify.Trial) result {
-	r := result{
+// Of returns what is kept of a trial.
+func Of(kind string, seed uint64, t *verify.Trial) Result {
+	r := Result{
 		Kind: kind, Fault: t.Fault, Seed: seed, Verdict: t.Verdict, Kept: t.Promises, Why: t.Why,
 		Attempts: t.Looked.Attempts, Granted: t.Looked.Granted, Writes: t.Looked.Writes, Stale: t.Looked.Stale,
 		Decisions: t.Decisions, Killed: t.Killed,
@@ -54,10 +59,10 @@ func resultOf(kind string, seed uint64, t *verify.Trial) result {
 	return r
 }
 
-// load reads what earlier runs have kept. A last line that was cut off is
+// Load reads what earlier runs have kept. A last line that was cut off is
 // passed over.
-func load(path string) (map[place]result, error) {
-	all := make(map[place]result)
+func Load(path string) (map[Place]Result, error) {
+	all := make(map[Place]Result)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return all, nil
@@ -71,18 +76,18 @@ func load(path string) (map[place]result, error) {
 		if torn != nil {
 			return nil, torn
 		}
-		var r result
+		var r Result
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			torn = fmt.Errorf("%s, line %d: %w", path, n, err)
 			continue
 		}
-		all[r.place()] = r
+		all[r.Place()] = r
 	}
 	return all, lines.Err()
 }
 
-// keep adds results to the file.
-func keep(path string, all []result) error {
+// Keep adds results to the file.
+func Keep(path string, all []Result) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
@@ -100,9 +105,9 @@ func keep(path string, all []result) error {
 	return f.Close()
 }
 
-// tidy writes the file anew, each trial once, in order.
-func tidy(path string) error {
-	all, err := load(path)
+// Tidy writes the file anew, each trial once, in order.
+func Tidy(path string) error {
+	all, err := Load(path)
 	if err != nil {
 		return err
 	}
@@ -110,18 +115,19 @@ func tidy(path string) error {
 	if err := os.RemoveAll(next); err != nil {
 		return err
 	}
-	if err := keep(next, sorted(all)); err != nil {
+	if err := Keep(next, Sorted(all)); err != nil {
 		return err
 	}
 	return os.Rename(next, path)
 }
 
-func sorted(all map[place]result) []result {
-	list := make([]result, 0, len(all))
+// Sorted returns them by kind, fault and seed.
+func Sorted(all map[Place]Result) []Result {
+	list := make([]Result, 0, len(all))
 	for _, r := range all {
 		list = append(list, r)
 	}
-	slices.SortFunc(list, func(a, b result) int {
+	slices.SortFunc(list, func(a, b Result) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Fault, b.Fault), cmp.Compare(a.Seed, b.Seed))
 	})
 	return list

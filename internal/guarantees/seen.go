@@ -1,0 +1,80 @@
+package guarantees
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/batonhq/baton/verify"
+	"github.com/batonhq/baton/verify/check"
+	"github.com/batonhq/baton/verify/deploy"
+	"github.com/batonhq/baton/verify/fault"
+	"github.com/batonhq/baton/verify/results"
+)
+
+// owed is how a promise fared where it must hold.
+type owed struct{ runs, broken int }
+
+func (o owed) String() string {
+	switch {
+	case o.runs == 0:
+		return none
+	case o.broken == 0:
+		return fmt.Sprintf("held in %d", o.runs)
+	default:
+		return fmt.Sprintf("**broke in %d of %d**", o.broken, o.runs)
+	}
+}
+
+// seen is a table of what the verification saw: how often each promise held
+// where it must, and where it was seen to break as the sections on the stores
+// say that it may.
+func seen(all []results.Result) string {
+	cells := results.Cells(all)
+	var b strings.Builder
+	b.WriteString("| servers | runs | locks granted | writes checked | exclusive belief | fencing | liveness | exclusive belief broke, as it may, under |\n|---|---|---|---|---|---|---|---|\n")
+	for _, k := range deploy.Kinds {
+		var runs, granted, writes int
+		promises := make(map[check.Promise]owed)
+		var broke []string
+		for _, r := range all {
+			c := cells[[2]string{r.Kind, r.Fault}]
+			if r.Kind != k.Name || c == nil || r.Verdict == verify.Invalid || r.Verdict == verify.Skipped {
+				continue
+			}
+			runs, granted, writes = runs+1, granted+r.Granted, writes+r.Writes
+			for p, sign := range map[check.Promise]fault.Sign{check.Exclusive: c.Claim.E, check.Fenced: c.Claim.F, check.Lively: c.Claim.L} {
+				kept, looked := r.Kept[p]
+				o := promises[p]
+				switch {
+				case !looked:
+				case sign == fault.Holds:
+					o.runs++
+					if !kept {
+						o.broken++
+					}
+				case p == check.Exclusive && !kept && !slices.Contains(broke, faults[r.Fault]):
+					broke = append(broke, faults[r.Fault])
+				}
+				promises[p] = o
+			}
+		}
+		slices.Sort(broke)
+		under := strings.Join(broke, ", ")
+		if under == "" {
+			under = none
+		}
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %s | %s | %s | %s |\n", k.Name, runs, granted, writes,
+			promises[check.Exclusive], promises[check.Fenced], promises[check.Lively], under)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// faults are the names of all, by their IDs.
+var faults = func() map[string]string {
+	names := make(map[string]string)
+	for _, f := range fault.All() {
+		names[f.ID] = f.Name
+	}
+	return names
+}()

@@ -186,6 +186,7 @@ func (t *Trial) decide(kind string) {
 		check.Exclusive: claim.E == fault.Breaks || claim.E == fault.Bounded,
 		check.Fenced:    claim.F == fault.Breaks || claim.F == fault.Bounded,
 		check.Lively:    claim.L == fault.Breaks,
+		check.Bounded:   claim.E == fault.Breaks || claim.E == fault.Bounded, // counts are kept as locks are
 	}
 	broken := func(serious bool) bool {
 		return slices.ContainsFunc(t.Violations, func(v check.Violation) bool {

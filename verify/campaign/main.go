@@ -136,25 +136,42 @@ func (c *campaign) run(ctx context.Context) error {
 // is still less than what waiters are owed beside the TTL.
 const tolerated = time.Second
 
-// do runs a job fault by fault, so that little is lost when it ends early.
-func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
+// runs splits a job: faults that leave the servers alone share a deployment, each
+// of the others has one of its own.
+func (j job) runs() (runs [][]string) {
+	var gentle []string
 	for _, f := range j.faults {
+		if fault.OfServers(f) {
+			runs = append(runs, []string{f})
+		} else {
+			gentle = append(gentle, f)
+		}
+	}
+	if gentle != nil {
+		runs = append(runs, gentle)
+	}
+	return runs
+}
+
+// do runs a job. What is done when it ends early is kept.
+func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
+	for _, faults := range j.runs() {
 		if ctx.Err() != nil || time.Now().After(end) {
 			return nil
 		}
-		r, err := verify.Run(ctx, verify.Config{Local: j.kind, Faults: []string{f}, Seed: j.seed, For: c.length, Stall: tolerated}, nil)
-		if ctx.Err() != nil {
-			return nil
+		r, err := verify.Run(ctx, verify.Config{Local: j.kind, Faults: faults, Seed: j.seed, For: c.length, Stall: tolerated}, nil)
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("%s, %v, seed %d: %w", j.kind, faults, j.seed, err)
 		}
-		if err != nil {
-			return fmt.Errorf("%s, %s, seed %d: %w", j.kind, f, j.seed, err)
+		if r == nil {
+			return nil
 		}
 		var found []results.Result
 		for _, t := range r.Trials {
 			x := results.Of(j.kind, j.seed, t)
 			found = append(found, x)
 			if t.Verdict != verify.Held {
-				log.Printf("%s %s seed %d: %s %v %v", j.kind, f, j.seed, t.Verdict, x.Broke, x.Why)
+				log.Printf("%s %s seed %d: %s %v %v", j.kind, t.Fault, j.seed, t.Verdict, x.Broke, x.Why)
 			}
 		}
 		c.mu.Lock()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -134,5 +135,14 @@ func TestGoesOn(t *testing.T) {
 	}
 	if known, err = results.Load(path); err != nil || len(known) != 4 {
 		t.Errorf("%v, %v", known, err)
+	}
+}
+
+// Servers that were broken serve no other fault.
+func TestRunsOfAJob(t *testing.T) {
+	t.Parallel()
+	j := job{faults: []string{"f01", "f07", "f10", "f15", "f24"}}
+	if got := fmt.Sprint(j.runs()); got != "[[f10] [f15] [f01 f07 f24]]" {
+		t.Error(got)
 	}
 }

@@ -63,6 +63,12 @@ func All() []Fault {
 	return all
 }
 
+// OfServers reports whether a fault is one of the servers', which may be another
+// deployment than before when they are whole again.
+func OfServers(id string) bool {
+	return slices.ContainsFunc(serverFaults, func(f Fault) bool { return f.ID == id })
+}
+
 // pause waits, for a fault that lasts. It returns early if ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)

@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -29,6 +31,38 @@ func TestPageIsFresh(t *testing.T) {
 	}
 	if string(got) != want {
 		t.Error("docs/verification.md is stale: go run ./verify/campaign -render")
+	}
+}
+
+// Each test that the page names as the one that keeps a defect away is there.
+func TestNamedTestsExist(t *testing.T) {
+	t.Parallel()
+	_, found, _ := strings.Cut(pageText, "## What it has found in Baton")
+	found, _, _ = strings.Cut(found, "\n## ")
+	missing := make(map[string]bool)
+	for _, name := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(found, -1) {
+		missing[name[1]] = true
+	}
+	if len(missing) == 0 {
+		t.Fatal("the page names no test")
+	}
+	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for name := range missing {
+			if strings.Contains(string(text), "\nfunc "+name+"(t *testing.T)") {
+				delete(missing, name)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range missing {
+		t.Errorf("there is no %s", name)
 	}
 }
 

@@ -6,6 +6,9 @@ BENCH ?=
 # Flags of the verification: make verify VERIFY="-h"
 VERIFY ?=
 
+# Flags of the search for leaks: make soak SOAK="-h"
+SOAK ?=
+
 # All modules, and the one that only holds the linters' versions.
 MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*' -not -path '*/testdata/*'))))
 TESTED  := $(filter-out tools,$(MODULES))
@@ -57,6 +60,10 @@ comparison: servers ## Measure all stores side by side and write docs/comparison
 verify: servers ## Try to break every store for two hours, go on where it ended, and write docs/verification.md and GUARANTEES.md
 	go run ./verify/campaign $(VERIFY)
 	go generate ./internal/guarantees
+
+.PHONY: soak
+soak: servers ## Put a steady load on every store for half an hour, look for leaks, and write docs/soak.md
+	go run ./verify/soak $(SOAK)
 
 .PHONY: servers
 servers: ## Install the servers and tools that the tests need (Debian, as root)

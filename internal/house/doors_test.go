@@ -63,6 +63,7 @@ const doors = `
 	verify/planted:     driver drivertest/broken store/memstore verify/check
 	verify/results:     verify verify/check verify/deploy verify/fault
 	verify/campaign:    verify verify/check verify/deploy verify/fault verify/results
+	verify/soak:        baton driver once open ratelimit verify/deploy
 	verify/deploy:      * !verify
 	verify/fault:       * !verify
 	examples/*:         *

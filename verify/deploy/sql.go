@@ -152,7 +152,8 @@ func (b *builder) database(driver, dsn string) {
 // have by the same names.
 func (b *builder) sqlAdmin(exec func(statement string) error, count func(query string) (int, error)) {
 	b.Keys = func() (int, error) {
-		return count("SELECT (SELECT COUNT(*) FROM baton_lock) + (SELECT COUNT(*) FROM baton_claim)")
+		return count(`SELECT (SELECT COUNT(*) FROM baton_lock) + (SELECT COUNT(*) FROM baton_claim) + (SELECT COUNT(*) FROM baton_limit)
+			+ (SELECT COUNT(*) FROM baton_limit_id) + (SELECT COUNT(*) FROM baton_record)`)
 	}
 	b.Wipe = func(everything bool) error {
 		tables := []string{"baton_lock", "baton_claim"}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+)
+
+// childEnv says to this program that it is the load, and on which store.
+const childEnv = "BATON_SOAK_URL"
+
+// What the child is told. It answers each with a reading, on one line.
+const (
+	sayRead  = "read"
+	sayStart = "start"
+	sayCalm  = "calm"  // use no new names
+	sayClose = "close" // end the work and close the stores
+)
+
+// plant makes the child leak something at each look, in tests.
+var plant = func(*load) error { return nil }
+
+// childMain does not return if this process is a child.
+func childMain() {
+	url := os.Getenv(childEnv)
+	if url == "" {
+		return
+	}
+	if err := obey(url, os.Args[1], os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// obey opens a store and does what it is told until its input ends. The first
+// answer comes before that.
+func obey(url, rate string, in io.Reader, out io.Writer) error {
+	perSecond, err := strconv.ParseFloat(rate, 64)
+	if err != nil {
+		return err
+	}
+	answers := json.NewEncoder(out)
+	before, err := read()
+	if err != nil {
+		return err
+	}
+	if err := answers.Encode(before); err != nil {
+		return err
+	}
+	l, err := newLoad(url, perSecond)
+	if err != nil {
+		return err
+	}
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		switch lines.Text() {
+		case sayStart:
+			l.start()
+		case sayRead:
+			if err := plant(l); err != nil {
+				return err
+			}
+		case sayCalm:
+			l.calm.Store(true)
+		case sayClose:
+			if err := l.close(); err != nil {
+				return fmt.Errorf("close: %w", err)
+			}
+			// What clients leave behind them ends in a moment.
+			for range 100 {
+				if r, err := read(); err != nil || r.Goroutines <= before.Goroutines && r.Files <= before.Files {
+					break
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		r, err := read()
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		r.Ops, r.Failed, r.Texts = l.ops.Load(), l.failed, l.texts
+		l.mu.Unlock()
+		if err := answers.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A child is a program that puts load on a store.
+type child struct {
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	answers *json.Decoder
+}
+
+// startChild returns what it saw of itself before it opened the store.
+func startChild(ctx context.Context, url string, rate float64) (*child, reading, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, reading{}, err
+	}
+	c := &child{cmd: exec.CommandContext(ctx, self, fmt.Sprint(rate))}
+	c.cmd.Env = append(os.Environ(), childEnv+"="+url)
+	c.cmd.Stderr = os.Stderr
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, reading{}, err
+	}
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		return nil, reading{}, err
+	}
+	c.answers = json.NewDecoder(out)
+	if err := c.cmd.Start(); err != nil {
+		return nil, reading{}, err
+	}
+	before, err := c.answer()
+	if err != nil {
+		return nil, reading{}, errors.Join(err, c.end())
+	}
+	return c, before, nil
+}
+
+// say tells the child something and returns its answer.
+func (c *child) say(word string) (reading, error) {
+	if _, err := io.WriteString(c.in, word+"\n"); err != nil {
+		return reading{}, err
+	}
+	return c.answer()
+}
+
+func (c *child) answer() (r reading, err error) {
+	if err = c.answers.Decode(&r); err != nil {
+		err = fmt.Errorf("the load has ended: %w", err)
+	}
+	return r, err
+}
+
+func (c *child) end() error {
+	_ = c.in.Close() // it ends with its input
+	return c.cmd.Wait()
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// A slack is by how much a series may rise before that counts as growth: by so
+// much, or by such a part, whichever is more. It is for noise, and for what takes
+// longer than the warm-up to reach its size.
+type slack struct {
+	by   float64
+	part float64
+}
+
+// The series that are looked at.
+const (
+	goroutines   = "goroutines"
+	heap         = "heap"          // bytes in use after a collection
+	files        = "files"         // that the program has open, connections included
+	connections  = "connections"   // of the program
+	keys         = "keys"          // or rows, or nodes, whatever they are for
+	serverMemory = "server memory" // bytes of all processes of the servers, what they share counted once
+	serverFiles  = "server files"  // that the servers have open, connections included
+)
+
+// series lists them in the order in which they are shown.
+var series = []string{goroutines, heap, files, connections, keys, serverMemory, serverFiles}
+
+var slacks = map[string]slack{
+	goroutines:   {8, 0.1},
+	heap:         {512 << 10, 0.1},
+	files:        {4, 0.1},
+	connections:  {4, 0.1},
+	keys:         {32, 0.15},
+	serverMemory: {8 << 20, 0.1},
+	serverFiles:  {8, 0.1},
+}
+
+// warmUp is what part of the load is left out at its beginning.
+const warmUp = 0.4
+
+// enough is how many samples are needed for a verdict.
+const enough = 9
+
+// A span is what a series did after the warm-up.
+type span struct {
+	First float64 `json:"first"` // median of the first third
+	Last  float64 `json:"last"`  // median of the last third
+	Most  float64 `json:"most"`
+	// Unjudged says why it is only shown.
+	Unjudged string `json:"unjudged,omitempty"`
+}
+
+// spanOf cuts what follows the warm-up into thirds.
+func spanOf(values []float64) span {
+	values = values[int(float64(len(values))*warmUp):]
+	if len(values) < enough {
+		return span{Unjudged: "there are too few samples"}
+	}
+	third := len(values) / 3
+	return span{First: median(values[:third]), Last: median(values[len(values)-third:]), Most: slices.Max(values)}
+}
+
+func median(values []float64) float64 {
+	v := slices.Sorted(slices.Values(values))
+	if n := len(v); n%2 == 0 {
+		return (v[n/2-1] + v[n/2]) / 2
+	}
+	return v[len(v)/2]
+}
+
+// grew reports whether the series ends higher than noise explains. One value
+// that is far off moves no median, and a series that goes up and down has the
+// same ones in each third, if its period is shorter than one.
+func (s span) grew(name string) bool {
+	k := slacks[name]
+	return s.Unjudged == "" && s.Last > s.First+math.Max(k.by, k.part*s.First)
+}
+
+// keptFor is how long a key that is not used any more may stay.
+func keptFor(kind string) time.Duration {
+	switch kind {
+	case "postgres", "mariadb":
+		return 11 * time.Minute // rows of locks are swept ten minutes after their last use
+	case "sqlite", "zookeeper3":
+		return 90 * time.Second // a minute; ZooKeeper itself removes empty nodes, once a minute
+	}
+	return 20 * time.Second
+}
+
+// fewKeys is how many keys there may be when load and leases have ended, more than
+// there were before: those that the last callers have used.
+const fewKeys = 64
+
+// folders is how many nodes a record leaves in ZooKeeper, for good: its folder is
+// one of 4096. The load has names for as many records.
+const folders = 256
+
+func allowed(kind string) float64 {
+	switch kind {
+	case "zookeeper3":
+		return fewKeys + folders
+	case "cluster":
+		return fewKeys + slots
+	}
+	return fewKeys
+}
+
+// judge says what leaked, if anything did.
+func (r *result) judge() {
+	r.Why = nil
+	for _, name := range series {
+		s, seen := r.Series[name]
+		if !seen {
+			continue
+		}
+		switch {
+		case s.Unjudged != "":
+		case name == serverMemory && r.Kind == "zookeeper3":
+			s.Unjudged = "Java takes memory up to its limit"
+		case name == keys && time.Duration(float64(r.For)*warmUp) < keptFor(r.Kind):
+			s.Unjudged = fmt.Sprintf("what is not used stays for up to %v", keptFor(r.Kind))
+		case s.grew(name):
+			r.Why = append(r.Why, fmt.Sprintf("%s grew from %s to %s", name, show(name, s.First), show(name, s.Last)))
+		}
+		r.Series[name] = s
+	}
+	if most := r.Before.Keys + allowed(r.Kind); r.Calm.Keys > most && r.Drained >= keptFor(r.Kind) {
+		r.Why = append(r.Why, fmt.Sprintf("%.0f keys were left %v after the load, and %.0f were there before", r.Calm.Keys, r.Drained.Round(time.Second), r.Before.Keys))
+	}
+	for _, x := range []struct {
+		name          string
+		before, after float64
+	}{
+		{goroutines, r.Before.Goroutines, r.Closed.Goroutines},
+		{files, r.Before.Files, r.Closed.Files},
+		{connections, r.Before.Connections, r.Closed.Connections},
+	} {
+		if x.after > x.before {
+			r.Why = append(r.Why, fmt.Sprintf("%s: %.0f after all stores were closed, %.0f before they were opened", x.name, x.after, x.before))
+		}
+	}
+	r.Verdict = Flat
+	if len(r.Why) > 0 {
+		r.Verdict = Grew
+	}
+}
+
+// show is a value for people.
+func show(name string, v float64) string {
+	if name == heap || name == serverMemory {
+		return fmt.Sprintf("%.1f MB", v/1e6)
+	}
+	return fmt.Sprintf("%.0f", v)
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+// sound is what half an hour looks like in which nothing leaks: every series is
+// noisy, has values that are far off, and goes up and down.
+func sound(kind string, seed uint64) map[string][]float64 {
+	const n = 360
+	rng := rand.New(rand.NewPCG(seed, 1))
+	level := map[string]float64{
+		goroutines: 40, heap: 2 << 20, files: 30, connections: 12, keys: 3000, serverMemory: 80 << 20, serverFiles: 60,
+	}
+	all := make(map[string][]float64)
+	for _, name := range series {
+		noise := slacks[name].by / 2
+		for i := range n {
+			v := level[name] + noise*(2*rng.Float64()-1) + noise*float64(i%20)/20
+			if rng.IntN(30) == 0 {
+				v *= 3 // a backend more, a collection that comes late
+			}
+			if i < n/3 {
+				v *= float64(i) / (n / 3) // it warms up
+			}
+			all[name] = append(all[name], v)
+		}
+	}
+	return all
+}
+
+// judged is the result of such series, of a store that has given everything back.
+func judged(kind string, values map[string][]float64, change func(*result)) result {
+	r := result{
+		Kind: kind, For: 30 * time.Minute, Drained: 12 * time.Minute, Series: map[string]span{},
+		Before: reading{Goroutines: 1, Files: 9, Keys: 5},
+		Calm:   reading{Goroutines: 40, Files: 30, Connections: 12, Keys: 40},
+		Closed: reading{Goroutines: 1, Files: 9},
+	}
+	for name, v := range values {
+		r.Series[name] = spanOf(v)
+	}
+	if change != nil {
+		change(&r)
+	}
+	r.judge()
+	return r
+}
+
+func TestSoundSeriesAreFlat(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(40) {
+		for _, kind := range names() {
+			if r := judged(kind, sound(kind, seed), nil); r.Verdict != Flat {
+				t.Fatalf("%s, seed %d: %v", kind, seed, r.Why)
+			}
+		}
+	}
+}
+
+// Each series is made to grow by one for a number of operations that a program
+// does within half an hour, in noise, on every kind of store.
+func TestPlantedLeaksAreFlagged(t *testing.T) {
+	t.Parallel()
+	for name, perSample := range map[string]float64{
+		goroutines:   1.0 / 10, // a sample is 150 operations
+		heap:         150 * 50, // bytes for each of them
+		files:        1.0 / 15,
+		connections:  1.0 / 20,
+		keys:         6,
+		serverMemory: 150 * 800,
+		serverFiles:  1.0 / 10,
+	} {
+		for seed := range uint64(10) {
+			for _, kind := range []string{"redis", "postgres", "etcd3"} {
+				values := sound(kind, seed)
+				for i := range values[name] {
+					values[name][i] += perSample * float64(i)
+				}
+				r := judged(kind, values, nil)
+				if r.Verdict != Grew || len(r.Why) != 1 || !strings.HasPrefix(r.Why[0], name+" grew from") {
+					t.Fatalf("%s, %s, seed %d: %s %v", name, kind, seed, r.Verdict, r.Why)
+				}
+			}
+		}
+	}
+}
+
+func TestWhatIsLeftIsFlagged(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(*result){
+		"keys were left":                func(r *result) { r.Calm.Keys = r.Before.Keys + 2*fewKeys },
+		"goroutines: 2 after":           func(r *result) { r.Closed.Goroutines++ },
+		"files: 10 after":               func(r *result) { r.Closed.Files++ },
+		"connections: 1 after all stor": func(r *result) { r.Closed.Connections++ },
+	} {
+		if r := judged("redis", sound("redis", 1), change); r.Verdict != Grew || len(r.Why) != 1 || !strings.Contains(r.Why[0], what) {
+			t.Errorf("%s: %s %v", what, r.Verdict, r.Why)
+		}
+	}
+}
+
+// A run that is too short for a verdict says so instead of one.
+func TestUnjudged(t *testing.T) {
+	t.Parallel()
+	values := map[string][]float64{keys: {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000}, heap: {1, 1 << 30}}
+	r := judged("postgres", values, func(r *result) { r.For = time.Minute })
+	if r.Verdict != Flat || r.Series[keys].Unjudged == "" || r.Series[heap].Unjudged == "" {
+		t.Errorf("%+v", r)
+	}
+	if r := judged("redis", values, nil); r.Verdict != Grew {
+		t.Errorf("%+v", r)
+	}
+	java := map[string][]float64{serverMemory: values[keys]}
+	for i := range java[serverMemory] {
+		java[serverMemory][i] *= 1 << 20
+	}
+	if r := judged("zookeeper3", java, nil); r.Verdict != Flat || r.Series[serverMemory].Unjudged == "" {
+		t.Errorf("%+v", r)
+	}
+	if r := judged("etcd", java, nil); r.Verdict != Grew {
+		t.Errorf("%+v", r)
+	}
+}

@@ -266,3 +266,12 @@ func TestAuthentication(t *testing.T) {
 		}
 	}
 }
+
+// A member closes a connection that has no stream and is pinged, after half a
+// minute, and the client then pings all its connections half as often.
+func TestIdleConnectionsAreNotPinged(t *testing.T) {
+	t.Parallel()
+	if c := clientConfig(Config{}); c.PermitWithoutStream || c.DialKeepAliveTime == 0 {
+		t.Errorf("pings every %v, without a stream: %t", c.DialKeepAliveTime, c.PermitWithoutStream)
+	}
+}

@@ -72,6 +72,7 @@ type Trial struct {
 	Unknown    int           `json:"unknown"`   // attempts with no answer
 	Lost       int           `json:"lost"`      // leases that ended before their release
 	Stall      time.Duration `json:"stall"`     // the longest of the machine, outside of the fault
+	Busy       float64       `json:"busy"`      // the share of the time in which what wanted to run had to wait
 	Took       time.Duration `json:"took"`
 	Began      int64         `json:"began"`  // on the history's clock, to which moments refer
 	Repeat     string        `json:"repeat"` // the command
@@ -123,6 +124,7 @@ func (r *Trial) fill(t *trial, h *history.History, found check.Findings) {
 	r.History, r.Looked, r.Violations = h, found.Looked, found.Violations
 	r.Keys, r.Rounds, r.Killed, r.Decisions = t.plan.keys, t.rounds, len(h.Killed()), len(h.Decisions)
 	r.Began, r.Stall = h.Mark(history.Begins), t.stalls.worst(h.Marks)
+	r.Busy = t.stalls.busy()
 	for _, n := range t.plan.goroutines {
 		r.Goroutines += n
 	}
@@ -163,7 +165,20 @@ func (r *Trial) fill(t *trial, h *history.History, found check.Findings) {
 			r.Promises[v.Promise] = false
 		}
 	}
+	r.excuse()
 }
+
+// excuse takes back that somebody was served too late, if the machine is to
+// blame.
+func (r *Trial) excuse() {
+	if !r.Promises[check.Lively] && r.Busy > overloaded {
+		r.invalid("somebody waited for too long, on a machine that was overloaded: what wanted to run had to wait for %.0f%% of the time", 100*r.Busy)
+	}
+}
+
+// overloaded is how busy a machine is on which nobody is owed anything in time.
+// What holds on it holds all the same.
+const overloaded = 0.5
 
 // skip says why the fault cannot be tried.
 func (t *Trial) skip(kind, lacks string) {

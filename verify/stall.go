@@ -13,6 +13,8 @@ type stalls struct {
 	done chan struct{}
 	once sync.Once
 	seen []stall
+
+	waited, watched time.Duration // how late it was in all, and during which time
 }
 
 type stall struct {
@@ -39,7 +41,9 @@ func (s *stalls) watch() {
 			case <-t.C:
 			}
 			now := history.Now()
-			if late := history.Duration(last, now) - tick; late > notable {
+			late := max(0, history.Duration(last, now)-tick)
+			s.waited, s.watched = s.waited+late, s.watched+history.Duration(last, now)
+			if late > notable {
 				s.seen = append(s.seen, stall{now, late})
 			}
 			last = now
@@ -52,6 +56,14 @@ func (s *stalls) end() {
 		close(s.stop)
 		<-s.done
 	})
+}
+
+// busy is the share of the time in which this process wanted to run and did not.
+func (s *stalls) busy() float64 {
+	if s.watched == 0 {
+		return 0
+	}
+	return float64(s.waited) / float64(s.watched)
 }
 
 // worst returns the longest stall that no fault is to blame for.

@@ -171,7 +171,7 @@ func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
 			x := results.Of(j.kind, j.seed, t)
 			found = append(found, x)
 			if t.Verdict != verify.Held {
-				log.Printf("%s %s seed %d: %s %v %v", j.kind, t.Fault, j.seed, t.Verdict, x.Broke, x.Why)
+				log.Printf("%s %s seed %d: %s %v %v, busy %.2f", j.kind, t.Fault, j.seed, t.Verdict, x.Broke, x.Why, t.Busy)
 			}
 		}
 		c.mu.Lock()

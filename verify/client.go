@@ -59,7 +59,8 @@ type client struct {
 	traits   driver.Traits
 	locks    *baton.Locker
 	limiters []*ratelimit.Limiter
-	baseline int // goroutines before the store was opened
+	running  int             // goroutines before the store was opened
+	opened   map[string]bool // descriptors before that
 
 	begin   chan struct{} // closed when work begins
 	workers sync.WaitGroup
@@ -102,12 +103,12 @@ func (c *client) open(in *bufio.Reader) error {
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, syscall.SIGCONT)
 	signal.Stop(heard)
-	c.baseline = runtime.NumGoroutine()
 	file, err := os.OpenFile(c.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
 	c.log = history.NewLog(file, c.Client)
+	c.running, c.opened = runtime.NumGoroutine(), descriptors()
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
 	if c.store, err = openStore(ctx, c.URL); err != nil {
@@ -235,14 +236,17 @@ func (c *client) close() {
 		c.say(sayFailed, "write the history: "+err.Error())
 	}
 	// This goroutine is one more than there were.
-	left := func() int { return runtime.NumGoroutine() - c.baseline - 1 }
-	for end := time.Now().Add(c.TTL + 5*time.Second); left() > 0 && time.Now().Before(end); {
+	left := func() int { return runtime.NumGoroutine() - c.running - 1 }
+	for end := time.Now().Add(c.TTL + 5*time.Second); (left() > 0 || opened(c.opened) != "") && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond) // the last of them end when the system lets them
 	}
 	if n := left(); n > 0 {
 		var b strings.Builder
 		_ = pprof.Lookup("goroutine").WriteTo(&b, 1) // of a Builder
-		c.say(sayLeak, fmt.Sprintf("%d goroutines are left after Close:\n%s", n, b.String()))
+		c.say(sayRunning, fmt.Sprintf("%d goroutines are left after Close:\n%s", n, b.String()))
+	}
+	if open := opened(c.opened); open != "" {
+		c.say(sayOpen, "descriptors are left after Close: "+open)
 	}
 	c.say(sayClosed, "")
 }

@@ -57,7 +57,8 @@ const (
 	sayDraining say = "draining" // nothing new begins
 	sayDrained  say = "drained"  // all is over
 	sayCounted  say = "counted"
-	sayLeak     say = "leak" // goroutines are left
+	sayRunning  say = "goroutines"  // some are left
+	sayOpen     say = "descriptors" // some are left
 	sayClosed   say = "closed"
 )
 

@@ -19,7 +19,10 @@ var (
 )
 
 // always are the defects that are tried in every run of the tests.
-var always = []string{"renews for show", "forgets the token on release", "unlocks twice", "waits for a wake-up that was lost", "each process limits for itself"}
+var always = []string{
+	"renews for show", "forgets the token on release", "unlocks twice", "waits for a wake-up that was lost", "each process limits for itself",
+	"leaves a descriptor open", "does not close its connection", "forgets a lock of another name",
+}
 
 // seeds are how many runs a defect has to show.
 const seeds = 5
@@ -70,21 +73,32 @@ func TestPlantedDefectsAreFound(t *testing.T) {
 				t.Parallel()
 			}
 			for seed := range uint64(seeds) {
-				if found := tryDefect(t, d, seed+1); slices.Contains(found, d.Breaks) {
+				found := tryDefect(t, d, seed+1)
+				if slices.ContainsFunc(found, func(f finding) bool {
+					return f.Promise == d.Breaks && (d.Check == "" || f.Check == d.Check)
+				}) {
 					t.Logf("found with seed %d: %v", seed+1, found)
 					return
-				} else {
-					t.Logf("seed %d shows %v, not %s", seed+1, found, d.Breaks)
 				}
+				t.Logf("seed %d shows %v, not %s %s", seed+1, found, d.Breaks, d.Check)
 			}
 			t.Errorf("not found with %d seeds", seeds)
 		})
 	}
 }
 
+// A finding is a promise that was broken, and which check saw it.
+type finding struct {
+	check.Promise
+	Check string
+}
+
 // tryDefect returns what was seen to break.
-func tryDefect(t *testing.T, d planted.Defect, seed uint64) (found []check.Promise) {
-	cfg := quick(lend(t, d.Store()), d.Fault)
+func tryDefect(t *testing.T, d planted.Defect, seed uint64) (found []finding) {
+	cfg := quick("", d.Fault)
+	if cfg.Local = d.Local; cfg.Local == "" {
+		cfg.URL = lend(t, d.Store())
+	}
 	cfg.Seed, cfg.defect = seed, d.Name
 	cfg.Bound = 3 * time.Second // nothing but the defect is slow
 	r, err := Run(t.Context(), cfg, nil)
@@ -93,8 +107,8 @@ func tryDefect(t *testing.T, d planted.Defect, seed uint64) (found []check.Promi
 	}
 	for _, x := range r.Trials {
 		for _, v := range x.Violations {
-			if !slices.Contains(found, v.Promise) {
-				found = append(found, v.Promise)
+			if f := (finding{v.Promise, v.Check}); !slices.Contains(found, f) {
+				found = append(found, f)
 				t.Logf("%s: %s: %s", v.Promise, v.Check, v.Text)
 			}
 		}

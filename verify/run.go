@@ -150,6 +150,7 @@ type runner struct {
 	secrets  []string
 	step     Step
 	show     func(Step)
+	told     []string // of the keys that are left on servers of ours
 	cleanups []func()
 }
 

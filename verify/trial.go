@@ -34,6 +34,7 @@ type trial struct {
 	marks    marks
 	stalls   stalls
 	rounds   int
+	leaked   []check.Violation
 	result   *Trial
 }
 
@@ -104,6 +105,9 @@ func (t *trial) run(ctx context.Context) error {
 		return err
 	}
 	err := t.clients(ctx)
+	if err == nil {
+		t.leaked = append(t.leaked, t.connections(ctx)...)
+	}
 	for _, p := range t.seats {
 		if l := p.now(); l != nil {
 			l.end()
@@ -313,7 +317,9 @@ func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 		rules.Limits[limitKey(t.prefix, i)] = rule.holds
 	}
 	findings := check.Run(h, rules)
-	findings.Violations = append(findings.Violations, t.leaks(ctx)...)
+	findings.Violations = append(findings.Violations, t.leaked...)
+	findings.Violations = append(findings.Violations, t.locksLeft(ctx)...)
+	findings.Violations = append(findings.Violations, t.keysLeft(ctx)...)
 	findings.Violations = append(findings.Violations, t.shouts()...)
 	t.result.fill(t, h, findings)
 	return t.keep(h)
@@ -327,81 +333,6 @@ func read(h *history.History, file string) error {
 	defer f.Close()
 	return h.Read(f)
 }
-
-// leaks looks for keys that are left in the store, and removes them.
-func (t *trial) leaks(ctx context.Context) (found []check.Violation) {
-	in, ok := t.store.(driver.Inspector)
-	if !ok || t.place.direct == "" {
-		return nil
-	}
-	t.progress("looking what is left in the store")
-	from := history.Now()
-	ctx, cancel := within(ctx, t.cfg.TTL+t.bound+2*time.Second)
-	defer cancel()
-	var left []string // by the last look that came to its end
-	looked := false
-	for {
-		var seen []string
-		var failed error
-		for info, err := range in.List(ctx, t.prefix) {
-			if err != nil {
-				failed = err
-				break
-			}
-			seen = append(seen, info.Key)
-		}
-		if failed == nil {
-			left, looked = seen, true
-		}
-		switch {
-		case failed == nil && len(left) == 0:
-			return nil
-		case ctx.Err() == nil:
-			sleep(ctx, 50*time.Millisecond)
-			continue
-		case !looked:
-			t.result.invalid("what is left in the store could not be looked at: %v", failed)
-			return nil
-		}
-		for _, key := range left {
-			found = append(found, check.Violation{
-				Promise: check.Lively, Check: "leaks", Key: key, From: from, To: history.Now(),
-				Text: fmt.Sprintf("the lock is still held or waited for, %v after the last client has ended", history.Duration(from, history.Now()).Round(time.Millisecond)),
-			})
-		}
-		t.sweep()
-		return found
-	}
-}
-
-// sweep removes what is left in the store, as far as that can be done soon. It
-// ends by itself, too.
-func (t *trial) sweep() {
-	in, ok := t.store.(driver.Inspector)
-	if !ok || t.place.direct == "" {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	var left []string
-	for info, err := range in.List(ctx, t.prefix) {
-		if err != nil {
-			return
-		}
-		left = append(left, info.Key)
-	}
-	for _, key := range left {
-		// Whoever waited in line for it died, and would be granted it.
-		for range maxSweeps {
-			if n, err := in.Break(ctx, key); err != nil || n == 0 {
-				break
-			}
-		}
-	}
-}
-
-// maxSweeps bounds how many that died in line are swept away one by one.
-const maxSweeps = MaxClients * 16
 
 // shouts looks at what the clients have said and printed.
 func (t *trial) shouts() (found []check.Violation) {
@@ -418,8 +349,8 @@ func (t *trial) shouts() (found []check.Violation) {
 		for _, w := range words {
 			first, _, _ := strings.Cut(w.Text, "\n")
 			switch w.Say {
-			case sayLeak:
-				shout(check.Violation{Promise: check.Lively, Check: "goroutines"}, "client %d: %s (see %s)", l.client, first, filepath.Base(l.log))
+			case sayRunning, sayOpen:
+				shout(check.Violation{Promise: check.Lively, Check: string(w.Say)}, "client %d: %s (see %s)", l.client, first, filepath.Base(l.log))
 				_ = appendFile(l.log, w.Text) // what it says is also in the text
 			case sayFailed:
 				t.result.invalid("client %d: %s", l.client, first)

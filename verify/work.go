@@ -43,7 +43,7 @@ type worker struct {
 }
 
 func (w *worker) run() {
-	defer w.register.close()
+	defer func() { w.register.close() }() // there is none yet
 	for {
 		if !w.calmSeen && w.calm.Load() {
 			w.calmSeen = true

@@ -40,6 +40,12 @@ type Deployment struct {
 
 	// Keys counts what is kept, for leaks.
 	Keys func() (int, error)
+	// Held names what the servers keep of locks, as an administrator sees it:
+	// nothing when all clients have closed and what they did not give back has run
+	// out. What the layout of the store leaves for a while is not among it: rows
+	// that have run out, counters of tokens, lines in which nobody lives, the nodes
+	// that locks stand below.
+	Held func() ([]string, error)
 	// Wipe is an administrator who deletes the locks, or everything.
 	Wipe func(everything bool) error
 	// Snapshot keeps what the servers have on their disks. They crash for it, and

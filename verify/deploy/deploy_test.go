@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -36,11 +37,23 @@ func TestKinds(t *testing.T) {
 				if err != nil || n == 0 && k.Name != "memory" {
 					t.Errorf("%d keys, %v, while a lock is held", n, err)
 				}
+				held, err := d.Held()
+				if err != nil || len(held) == 0 && k.Name != "memory" {
+					t.Errorf("%q, %v, while a lock is held", held, err)
+				}
 				proxies := d.Proxies(i)
 				if len(proxies) != len(d.Servers) {
 					t.Errorf("%d proxies for %d servers", len(proxies), len(d.Servers))
 				}
 				if err := lease.Unlock(); err != nil {
+					t.Error(err)
+				}
+				if err := await(func() error { // what was asked of others may come late
+					if held, err := d.Held(); err != nil || len(held) > 0 {
+						return fmt.Errorf("%q, %v, when nothing is held", held, err)
+					}
+					return nil
+				}); err != nil {
 					t.Error(err)
 				}
 				if len(proxies) == 0 {

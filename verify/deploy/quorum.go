@@ -87,27 +87,57 @@ func (b *builder) zookeeper() {
 		}
 		return 0, errors.New("ZooKeeper does not say how many nodes it has")
 	}
-	b.Wipe = func(bool) error {
-		c, events, err := zk.Connect(e.Addrs(), 10*time.Second, zk.WithLogger(quiet{}))
+	b.Held = func() (all []string, err error) {
+		leader, err := b.Leader() // it has seen all
 		if err != nil {
-			return err
+			return nil, err
 		}
-		defer c.Close()
-		for deadline := time.After(patience); c.State() != zk.StateHasSession; {
-			select {
-			case <-events:
-			case <-deadline:
-				return errors.New("no ZooKeeper answers")
+		err = zkAdmin(e.Addrs()[leader:leader+1], func(c *zk.Conn) error {
+			locks, _, err := c.Children(zkRoot)
+			for _, lock := range locks {
+				names, _, err := c.Children(zkRoot + "/" + lock)
+				if err != nil && !errors.Is(err, zk.ErrNoNode) {
+					return err
+				}
+				for _, name := range names {
+					all = append(all, lock+"/"+name)
+				}
 			}
-		}
-		children, _, err := c.Children(zkRoot)
-		for _, name := range children {
-			err = errors.Join(err, zkDelete(c, zkRoot+"/"+name))
-		}
-		return err
+			if errors.Is(err, zk.ErrNoNode) { // nobody has locked anything
+				return nil
+			}
+			return err
+		})
+		return all, err
+	}
+	b.Wipe = func(bool) error {
+		return zkAdmin(e.Addrs(), func(c *zk.Conn) error {
+			children, _, err := c.Children(zkRoot)
+			for _, name := range children {
+				err = errors.Join(err, zkDelete(c, zkRoot+"/"+name))
+			}
+			return err
+		})
 	}
 	b.clocks()
 	b.disks()
+}
+
+// zkAdmin does something with a connection of its own.
+func zkAdmin(addrs []string, do func(*zk.Conn) error) error {
+	c, events, err := zk.Connect(addrs, 10*time.Second, zk.WithLogger(quiet{}))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for deadline := time.After(patience); c.State() != zk.StateHasSession; {
+		select {
+		case <-events:
+		case <-deadline:
+			return errors.New("no ZooKeeper answers")
+		}
+	}
+	return do(c)
 }
 
 // zkDelete deletes a node and what is below it, while others make and delete.
@@ -231,6 +261,24 @@ func (b *builder) etcds(members []*testserver.EtcdServer) {
 			return 0, nil
 		}
 		return strconv.Atoi(n)
+	}
+	b.Held = func() (keys []string, err error) {
+		request := all()
+		request["keys_only"] = true
+		answer, err := do("/v3/kv/range", request)
+		pairs, _ := answer["kvs"].([]any) // none if there is nothing
+		for _, p := range pairs {
+			pair, _ := p.(map[string]any)
+			name, _ := pair["key"].(string)
+			key, err := base64.StdEncoding.DecodeString(name)
+			if err != nil {
+				return nil, err
+			}
+			if !bytes.ContainsRune(key, '\t') { // which limits have
+				keys = append(keys, string(key))
+			}
+		}
+		return keys, err
 	}
 	b.Wipe = func(bool) error {
 		_, err := do("/v3/kv/deleterange", all())

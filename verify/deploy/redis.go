@@ -134,6 +134,26 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 		})
 		return total, err
 	}
+	b.Held = func() (keys []string, err error) {
+		on := make(map[string]int) // how many servers
+		err = each(func(n *testserver.RedisServer) error {
+			all, err := n.Do("KEYS", "*")
+			for _, k := range lines(all) {
+				on[k]++
+			}
+			return err
+		})
+		need := 1
+		if b.Quorum { // on fewer it bars nobody
+			need = len(b.Servers)/2 + 1
+		}
+		for k, n := range on {
+			if n >= need && (!strings.HasPrefix(k, "baton:") || isOfHolders(k)) {
+				keys = append(keys, k)
+			}
+		}
+		return keys, err
+	}
 	b.Wipe = func(everything bool) error {
 		return each(func(n *testserver.RedisServer) error {
 			if everything {
@@ -143,10 +163,10 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 			// The keys that have the names of locks; what the store has beside
 			// them stays.
 			all, err := n.Do("KEYS", "*")
-			if err != nil || all == "" {
+			if err != nil {
 				return err
 			}
-			locks := slices.DeleteFunc(strings.Split(all, "\n"), func(k string) bool { return strings.HasPrefix(k, "baton:") })
+			locks := slices.DeleteFunc(lines(all), func(k string) bool { return strings.HasPrefix(k, "baton:") })
 			for _, k := range locks { // one by one: in a cluster they are on different slots
 				if _, err := n.Do("DEL", k); err != nil {
 					return err
@@ -155,4 +175,10 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 			return nil
 		})
 	}
+}
+
+// isOfHolders says of a key of the store's own that it is there for those who
+// hold: the others are counters, lines and limits, which run out soon.
+func isOfHolders(key string) bool {
+	return strings.HasPrefix(key, "baton:s:") || strings.HasPrefix(key, "baton:i:")
 }

@@ -7,12 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	_ "github.com/go-sql-driver/mysql" // the administrator's
 	_ "modernc.org/sqlite"             // the administrator's
 
 	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/verify/history"
 )
 
 func (b *builder) postgres() {
@@ -32,6 +34,10 @@ func (b *builder) postgres() {
 		}
 		return strconv.Atoi(answer)
 	})
+	b.Held = func() ([]string, error) {
+		text, err := ask("SELECT convert_from(k, 'UTF8') " + current("clock_timestamp()"))
+		return lines(text), err
+	}
 	b.Deafen = func() error {
 		_, err := ask(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ILIKE 'LISTEN%'`)
 		return err
@@ -45,7 +51,7 @@ func (b *builder) mariadb() {
 	b.Clocks = true
 	s := testserver.MariaDB(b.Site)
 	b.serve([]process{s}, []string{s.Addr}, func(a []string) string { return "mysql://root@" + a[0] + "/baton" })
-	b.database("mysql", "root@tcp("+s.Addr+")/baton?timeout=10s")
+	b.database("mysql", "root@tcp("+s.Addr+")/baton?timeout=10s", "CONVERT(k USING utf8mb4)", func() string { return "UTC_TIMESTAMP(6)" })
 	b.clocks()
 	b.disks()
 	b.snapshots()
@@ -57,7 +63,9 @@ func (b *builder) sqlite() {
 	path := filepath.Join(m.Dir(), "locks.db")
 	b.Direct = "sqlite:" + path
 	b.URL = func(int) string { return b.Direct }
-	b.database("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)")
+	b.database("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)", "CAST(k AS TEXT)", func() string {
+		return strconv.FormatInt(history.Now()/int64(time.Microsecond), 10) // its clock is that of the machine since it started
+	})
 	b.Snapshot = func() (func() error, error) { return sqliteSnapshot(path) }
 	b.Deafen = func() error { return removeSockets(path + "-wake") } // on which clients are woken
 	if m.HasDisk() {
@@ -121,10 +129,12 @@ func (b *builder) memory() {
 	}
 	b.URL = func(int) string { return "memory:" }
 	b.Keys = func() (int, error) { return 0, nil }
+	b.Held = func() ([]string, error) { return nil, nil }
 }
 
-// database is an administrator of what database/sql knows.
-func (b *builder) database(driver, dsn string) {
+// database is an administrator of what database/sql knows. key is how a key is
+// read as text, and now what time it is in statements.
+func (b *builder) database(driver, dsn, key string, now func() string) {
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
 		b.Fatalf("%v", err)
@@ -146,6 +156,35 @@ func (b *builder) database(driver, dsn string) {
 		err = within(func(ctx context.Context) error { return db.QueryRowContext(ctx, query).Scan(&n) })
 		return n, err
 	})
+	b.Held = func() (keys []string, err error) {
+		err = within(func(ctx context.Context) error {
+			rows, err := db.QueryContext(ctx, "SELECT "+key+" "+current(now()))
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+				var k string
+				if err := rows.Scan(&k); err != nil {
+					return err
+				}
+				keys = append(keys, k)
+			}
+			return rows.Err()
+		})
+		return keys, err
+	}
+}
+
+// current is the rest of a statement that reads the keys of what has not run out.
+func current(now string) string {
+	return "FROM (SELECT k FROM baton_lock WHERE id <> '' AND ends > " + now +
+		" UNION ALL SELECT k FROM baton_claim WHERE ends > " + now + ") AS x"
+}
+
+// lines are those of an answer; none if it is empty.
+func lines(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
 }
 
 // sqlAdmin is what an administrator does to the tables, which all databases

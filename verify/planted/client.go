@@ -20,6 +20,7 @@ type self struct {
 	release func(context.Context, driver.Claim) error
 	granted func(driver.Claim, driver.Grant) driver.Grant // what a grant is taken for
 	deaf    bool
+	close   func() error
 	take    func(context.Context, driver.TakeRequest) (driver.Taken, error)
 }
 
@@ -54,6 +55,13 @@ func (s self) Release(ctx context.Context, c driver.Claim) error {
 		return s.release(ctx, c)
 	}
 	return s.Store.Release(ctx, c)
+}
+
+func (s self) Close() error {
+	if s.close != nil {
+		return s.close()
+	}
+	return s.Store.Close()
 }
 
 func (s self) Watch(c driver.Claim, wake func(driver.Hint)) func() {

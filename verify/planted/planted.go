@@ -16,6 +16,8 @@ type Defect struct {
 	Name   string
 	Fault  string        // the ID of the fault under which it shows
 	Breaks check.Promise // what is seen to break, of all that may
+	Check  string        // the check that is there for it, if it is one alone
+	Local  string        // the kind of servers under which it shows, if it is not Store
 
 	// Store returns what is served: locks, and limits if it is a driver.Limits.
 	Store func() driver.Locks
@@ -63,6 +65,13 @@ var All = []Defect{
 	client("falls open when the store is silent", "f06", check.Exclusive, fallsOpen),
 	client("its watchdog outlives the lock", "f01", check.Lively, zombie),
 
+	// Something is left.
+	leak("leaves a goroutine behind", "goroutines", leavesGoroutine),
+	leak("leaves a descriptor open", "descriptors", leavesDescriptor),
+	leak("does not close its connection", "connections", leavesConnection),
+	leak("forgets a lock", "leaks", leaves(aside)),
+	{Name: "forgets a lock of another name", Fault: "f01", Breaks: check.Lively, Check: "keys", Local: "sqlite", Spoil: leaves(elsewhere)},
+
 	// Limits.
 	store("asks a limiter, and then takes", "f01", check.Bounded, limitBug(broken.AsksThenTakes)),
 	client("each process limits for itself", "f01", check.Bounded, ownLimits),
@@ -89,6 +98,10 @@ func store(name, fault string, breaks check.Promise, s func() driver.Locks) Defe
 
 func client(name, fault string, breaks check.Promise, spoil func(driver.Store) driver.Store) Defect {
 	return Defect{Name: name, Fault: fault, Breaks: breaks, Store: Right, Spoil: spoil}
+}
+
+func leak(name, found string, spoil func(driver.Store) driver.Store) Defect {
+	return Defect{Name: name, Fault: "f01", Breaks: check.Lively, Check: found, Store: Right, Spoil: spoil}
 }
 
 func bug(b broken.Bug) func() driver.Locks { return func() driver.Locks { return broken.New(b) } }

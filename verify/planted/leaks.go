@@ -1,0 +1,49 @@
+package planted
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+func leavesGoroutine(s driver.Store) driver.Store {
+	return self{Store: s, close: func() error {
+		go func() { select {} }()
+		return s.Close()
+	}}
+}
+
+func leavesConnection(s driver.Store) driver.Store {
+	return self{Store: s, close: func() error { return nil }}
+}
+
+func leavesDescriptor(s driver.Store) driver.Store {
+	return self{Store: s, close: func() error {
+		_, err := syscall.Open(os.DevNull, syscall.O_RDONLY, 0)
+		return errors.Join(err, s.Close())
+	}}
+}
+
+// leaves locks something else when it is to release for the first time, and
+// forgets it.
+func leaves(name func(key string) string) func(driver.Store) driver.Store {
+	return func(s driver.Store) driver.Store {
+		var once sync.Once
+		return self{Store: s, release: func(ctx context.Context, c driver.Claim) error {
+			once.Do(func() {
+				other := driver.Claim{Key: name(c.Key), ID: driver.NewID(), Weight: driver.Whole, Capacity: driver.Whole}
+				_, _ = s.Acquire(context.Background(), driver.Request{Claim: other, TTL: time.Hour}) // another client may have been faster
+			})
+			return s.Release(ctx, c)
+		}}
+	}
+}
+
+func aside(key string) string { return key + ".aside" }
+
+func elsewhere(string) string { return "elsewhere" }

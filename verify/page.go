@@ -215,16 +215,9 @@ func (l *timeline) bar(o *history.Hold) {
 
 // bands are the times in which something was broken.
 func (l *timeline) bands(marks []history.Mark) {
-	since, text := int64(0), ""
-	for _, m := range marks {
-		switch m.What {
-		case history.Breaks:
-			since, text = m.At, m.Text
-		case history.Heals:
-			if since != 0 && m.At >= l.from && since <= l.to {
-				l.Faults = append(l.Faults, l.band(since, m.At, text))
-			}
-			since = 0
+	for _, e := range episodes(marks) {
+		if e.to >= l.from && e.from <= l.to {
+			l.Faults = append(l.Faults, l.band(e.from, e.to, e.text))
 		}
 	}
 }

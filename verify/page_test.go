@@ -22,7 +22,7 @@ func TestPage(t *testing.T) {
 		Marks: []history.Mark{
 			{At: 1000 * ms, What: history.Begins},
 			{At: 1100 * ms, What: history.Breaks, Text: `client <1> & "stops"`},
-			{At: 1300 * ms, What: history.Heals},
+			{At: 1300 * ms, What: history.Heals, Text: `client <1> & "stops"`},
 			{At: 1500 * ms, What: history.Ends},
 		},
 		Writes: []history.Write{{Op: history.Op{Client: 1, Number: 1}, Key: "k<1>", Token: 7, At: 1260 * ms, Stale: true}},

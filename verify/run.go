@@ -33,8 +33,9 @@ type Config struct {
 	// run, and broken as well. It stands in the place of URL.
 	Local string
 
-	// Faults are the IDs or names of those that are tried, one after another.
-	// Defaults to all that can be.
+	// Faults are the IDs or names of those that are tried, one after another;
+	// those with a plus between them set in together. Defaults to all that can
+	// be.
 	Faults []string
 
 	// For is how long the clients work under one fault. What comes before and
@@ -111,22 +112,17 @@ func (c *Config) complete() error {
 
 // faults finds what was asked for. No names are all there are.
 func faults(names []string) ([]fault.Fault, error) {
-	all := fault.All()
 	if len(names) == 0 {
-		return all, nil
+		return fault.All(), nil
 	}
 	var found []fault.Fault
-	var known []string
-	for _, f := range all {
-		known = append(known, f.ID+" "+f.Name)
-	}
 	for _, name := range names {
-		i := slices.IndexFunc(all, func(f fault.Fault) bool { return name == f.ID || name == f.Name })
-		if i < 0 {
-			return nil, &ConfigError{"Faults", fmt.Sprintf("has %q: there are %s", name, strings.Join(known, ", "))}
+		f, err := fault.Find(name)
+		if err != nil {
+			return nil, &ConfigError{"Faults", "has " + err.Error()}
 		}
-		if !slices.ContainsFunc(found, func(f fault.Fault) bool { return f.ID == all[i].ID }) {
-			found = append(found, all[i])
+		if !slices.ContainsFunc(found, func(g fault.Fault) bool { return g.ID == f.ID }) {
+			found = append(found, f)
 		}
 	}
 	return found, nil

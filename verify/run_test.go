@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/store/memstore"
+	"github.com/batonhq/baton/verify/history"
 )
 
 // quick is a run of a few seconds that no busy machine spoils: E, F and B need
@@ -66,6 +68,33 @@ func TestRedisHolds(t *testing.T) {
 	holds(t, quick("redis://"+server.Addr, "f04", "f07"))
 }
 
+// Several faults set in at the same time, and are over when the clients wind up.
+func TestTogetherHolds(t *testing.T) {
+	t.Parallel()
+	testserver.NeedRedis(t)
+	cfg := quick("", "server-kill+f04+f07")
+	cfg.Local = "redis"
+	x := run(t, cfg).Trials[0]
+	if x.Fault != "f04+f07+f10" || x.Name != "long-stop+reply-cut+server-kill" || x.Claim != "+++" || !strings.Contains(x.Repeat, " --fault f04+f07+f10 ") {
+		t.Errorf("%s %s, %s: %s", x.Fault, x.Name, x.Claim, x.Repeat)
+	}
+	if x.Verdict != Held || x.Rounds == 0 {
+		t.Errorf("%s %v %+v, %d rounds", x.Verdict, x.Why, x.Violations, x.Rounds)
+	}
+	all := episodes(x.History.Marks)
+	if len(all) != 3*x.Rounds {
+		t.Errorf("%d faults in %d rounds", len(all), x.Rounds)
+	}
+	for _, e := range all {
+		if !slices.ContainsFunc(all, func(o episode) bool { return o != e && o.from < e.to && e.from < o.to }) {
+			t.Errorf("nothing else was broken while %s", e.text)
+		}
+		if healed := x.History.Mark(history.Healed); e.to > healed {
+			t.Errorf("%s until after all was healed", e.text)
+		}
+	}
+}
+
 // A store in the memory of one process has one client.
 func TestMemoryHolds(t *testing.T) {
 	t.Parallel()
@@ -101,6 +130,9 @@ func TestBadConfig(t *testing.T) {
 		{func(c *Config) { c.URL = "" }, "URL"},
 		{func(c *Config) { c.URL, c.Local = "", "postgers" }, "Local"},
 		{func(c *Config) { c.Faults = []string{"f02", "f99"} }, "Faults"},
+		{func(c *Config) { c.Faults = []string{"f02+f99"} }, "Faults"},
+		{func(c *Config) { c.Faults = []string{"f02+kill"} }, "Faults"},
+		{func(c *Config) { c.Faults = []string{"f10+f11"} }, "Faults"},
 		{func(c *Config) { c.For = -1 }, "For"},
 		{func(c *Config) { c.TTL = -1 }, "TTL"},
 		{func(c *Config) { c.TTL = time.Hour }, "TTL"},

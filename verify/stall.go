@@ -1,6 +1,8 @@
 package verify
 
 import (
+	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -78,17 +80,27 @@ func (s *stalls) worst(marks []history.Mark) (worst time.Duration) {
 
 // broken reports whether a fault was there at some instant between two.
 func broken(marks []history.Mark, from, to int64) bool {
-	since := int64(0) // when the fault set in that is there
+	return slices.ContainsFunc(episodes(marks), func(e episode) bool { return e.from <= to && e.to >= from })
+}
+
+// An episode is a fault from when it set in until it was over.
+type episode struct {
+	from, to int64
+	text     string
+}
+
+// episodes are those that marks tell of. Several may be there at once; one that
+// was never over has no end.
+func episodes(marks []history.Mark) (all []episode) {
 	for _, m := range marks {
 		switch m.What {
 		case history.Breaks:
-			since = m.At
+			all = append(all, episode{m.At, math.MaxInt64, m.Text})
 		case history.Heals:
-			if since != 0 && since <= to && m.At >= from {
-				return true
+			if i := slices.IndexFunc(all, func(e episode) bool { return e.to == math.MaxInt64 && e.text == m.Text }); i >= 0 {
+				all[i].to = m.At
 			}
-			since = 0
 		}
 	}
-	return since != 0 && since <= to
+	return all
 }

@@ -55,7 +55,9 @@ for the run, if they are installed on this machine, and broken as well.
 Each fault has a run of its own, with what is drawn from the seed: keys, goroutines, who
 wants what for how long, who is broken and for how long. What the system decides, such
 as who is faster, is not in it; the same command breaks the same things in the same way,
-and finds a rare mishap again sooner or later. A run on a machine that stands still counts
+and finds a rare mishap again sooner or later. Faults with a + between them have one run
+and set in together, each at clients of its own; one of them may break servers. What is
+promised then is what is promised under each. A run on a machine that stands still counts
 for nothing, and so does one in which hardly anything happened.
 
 That nothing was found proves nothing. It says that so many operations held.
@@ -69,13 +71,14 @@ nanoseconds.
 		Example: `  baton verify --store redis://db1:6379 --fault kill,reply-cut --for 1m
   baton verify --store sqlite:/tmp/locks.db --fault f02 --seed 42 --for 10s
   baton verify --local etcd3 --fault leader-kill --html report.html
+  baton verify --local postgres --fault long-stop+reply-cut+server-kill
   baton verify -o json --store postgres://db2/locks | jq '.trials[].verdict'`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
 	f.StringVar(&v.cfg.Local, "local", "", "start servers of this `KIND`, and break them as well, instead of --store:\n"+kindTable())
-	f.StringSliceVar(&v.faults, "fault", nil, "what to break, by number or name, several with commas between them:\n"+faultTable()+"(default: all that can be)")
+	f.StringSliceVar(&v.faults, "fault", nil, "what to break, by number or name, several with commas between them, or\nwith + if they are to break at the same time:\n"+faultTable()+"(default: all that can be)")
 	f.DurationVar(&v.cfg.For, "for", 30*time.Second, "how long the clients work under each fault")
 	f.Uint64Var(&v.cfg.Seed, "seed", 0, "draw everything from this number, above 0 (default: a random one)")
 	f.IntVar(&v.cfg.Clients, "clients", 0, "how many processes (default: 4 to 8)")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -133,9 +134,10 @@ func wires(s *Scene) string {
 }
 
 // holder draws one of the clients that hold a lock. If nobody does for a
-// while, it is any.
+// while, it is any. Those that other faults draw at the same time are others.
 func (s *Scene) holder(ctx context.Context) (int, Client) {
 	order := s.Rand.Perm(len(s.Clients))
+	order = slices.DeleteFunc(order, func(n int) bool { return s.parts > 0 && n%s.parts != s.part })
 	for end := time.Now().Add(2 * s.TTL); ; pause(ctx, 5*time.Millisecond) {
 		for _, n := range order {
 			if s.Clients[n].Holds() {

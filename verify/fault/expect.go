@@ -56,9 +56,13 @@ const expected = `
 	f25   .      --+    --+              --+   .               --+              b++      ---        ---   ---
 `
 
-// Expect returns what is claimed of a kind of store under a fault. Where ok is
-// false nothing is: one of the two is not known.
+// Expect returns what is claimed of a kind of store under a fault, or under
+// several, as in Fault.ID. Where ok is false nothing is: one of the two is not
+// known.
 func Expect(kind, fault string) (v Verdict, ok bool) {
+	if all := strings.Split(fault, "+"); len(all) > 1 {
+		return expectAll(kind, all)
+	}
 	lines := strings.Split(strings.TrimSpace(expected), "\n")
 	column := slices.IndexFunc(strings.Fields(lines[0]), func(kinds string) bool { return slices.Contains(strings.Split(kinds, ","), kind) })
 	for _, l := range lines[1:] {
@@ -109,7 +113,7 @@ var Left = []Gap{
 // WhyLeft returns why nobody looks at a cell, or "" if somebody does.
 func WhyLeft(kind, fault string) string {
 	for _, g := range Left {
-		if g.Fault == fault && (g.Kinds == nil || slices.Contains(g.Kinds, kind)) {
+		if slices.Contains(strings.Split(fault, "+"), g.Fault) && (g.Kinds == nil || slices.Contains(g.Kinds, kind)) {
 			return g.Why
 		}
 	}

@@ -41,6 +41,8 @@ type Scene struct {
 	TTL     time.Duration
 	Rand    *rand.Rand // all chance comes from here
 	Mark    func(history.MarkWhat, string)
+
+	part, parts int // of the faults that are there together; 0 parts: there is one
 }
 
 // A Fault is one way to break a scene.

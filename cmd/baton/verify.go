@@ -109,7 +109,7 @@ const exitTableVerify = `Exit codes:
   64        wrong usage
   69        the store cannot be reached
   75        nothing was found, but a run counts for nothing: try again
-  78        wrong configuration: the store's URL
+  78        wrong configuration: the store's URL, or a server for --local is not installed
   125       baton itself failed
   130       interrupted; the faults that were done with were printed
 `
@@ -207,6 +207,8 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 	case errors.As(err, &wrong):
 		flag := map[string]string{"Local": "--local", "Faults": "--fault", "For": "--for", "TTL": "--ttl", "Clients": "--clients", "Keep": "--keep"}[wrong.Field]
 		return usage("%s %s", flag, safe(wrong.Reason))
+	case errors.Is(err, deploy.ErrNotInstalled):
+		return &exit{exitConfig, fmt.Errorf("--local: %w", err)}
 	case err != nil:
 		return err
 	}

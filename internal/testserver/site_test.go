@@ -21,7 +21,7 @@ func newSite(t *testing.T) *Site {
 func TestSiteReportsWhatFailed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	if err := s.Try(func() { require(s, "no-such-server", "its-package") }); err == nil || !strings.Contains(err.Error(), "install the package its-package") {
+	if err := s.Try(func() { require(s, "no-such-server", "its-package") }); !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "no-such-server is not installed: install the package its-package") {
 		t.Errorf("a server that is not installed: %v", err)
 	}
 	if err := s.Try(func() { s.Skipf("no room") }); err == nil || err.Error() != "no room" {

@@ -8,6 +8,7 @@
 package testserver
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -43,11 +44,14 @@ func require(t TB, binary, install string) string {
 	return ""
 }
 
+// ErrNotInstalled is in what Site.Try returns if a server is not there.
+var ErrNotInstalled = errors.New("not installed")
+
 // missing skips the test, or fails it, and says what would mend that.
 func missing(t TB, binary, mend string) {
 	t.Helper()
 	if s, ok := t.(*Site); ok {
-		s.Fatalf("%s is not installed: %s", binary, mend)
+		s.Fatalf("%s is %w: %s", binary, ErrNotInstalled, mend)
 	}
 	if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
 		t.Fatalf("%s is not installed, and BATON_REQUIRE_SERVERS=1: %s", binary, mend)

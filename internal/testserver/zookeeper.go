@@ -48,7 +48,7 @@ func NeedJar(t TB, file, install string) {
 		return
 	}
 	if s, ok := t.(*Site); ok {
-		s.Fatalf("%s is not there: install the package %s", file, install)
+		s.Fatalf("%s is %w: install the package %s", file, ErrNotInstalled, install)
 	}
 	if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
 		t.Fatalf("%s is not there, and BATON_REQUIRE_SERVERS=1: install the package %s", file, install)

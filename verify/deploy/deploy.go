@@ -115,9 +115,12 @@ func Find(name string) (Kind, error) {
 	return Kind{}, fmt.Errorf("there is no kind of store %q, only %s", name, strings.Join(names, ", "))
 }
 
+// ErrNotInstalled says that a server is not on this machine.
+var ErrNotInstalled = testserver.ErrNotInstalled
+
 // Open starts the servers of a kind, and proxies for so many clients, which
-// count from 0. A server that is not installed is an error that says what to
-// install.
+// count from 0. A server that is not installed is an ErrNotInstalled that says
+// what to install.
 func Open(kind string, clients int) (*Deployment, error) {
 	k, err := Find(kind)
 	if err != nil {

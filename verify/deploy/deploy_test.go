@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -83,7 +84,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		t.Errorf("memory that is shared: %v", err)
 	}
 	t.Setenv("PATH", t.TempDir())
-	if _, err := Open("redis", 1); err == nil || !strings.Contains(err.Error(), "install the package redis-server") {
+	if _, err := Open("redis", 1); !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "install the package redis-server") {
 		t.Errorf("a server that is not installed: %v", err)
 	}
 }

@@ -99,6 +99,7 @@ func TestLockAllCrowd(t *testing.T) {
 // A process dies while it holds one key and waits for another: both are free
 // within its TTL.
 func TestKilledHalfWayThroughLockAll(t *testing.T) {
+	t.Parallel()
 	const ttl = 2 * time.Second
 	onEveryStore(t, ttl, func(t *testing.T, url string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)

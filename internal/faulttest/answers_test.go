@@ -41,6 +41,7 @@ func patient(t *testing.T, s driver.Locks) *baton.Locker {
 // the second, until none has so many. A round returns what its steps have lost,
 // and every step must have lost something in one of them. direct loses nothing.
 func losing(t *testing.T, but string, steps []string, round func(t *testing.T, s *lossy, direct driver.Store, key string, nth int) map[string]*loss) {
+	t.Parallel()
 	for name, store := range networked {
 		if name == but { // it does not have this
 			continue

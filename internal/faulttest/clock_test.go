@@ -32,6 +32,7 @@ var clocked = map[string]func(c *testserver.Clock) (url string){
 // set back gives nothing and locks nobody out for longer than a limit lasts, one
 // that is set forward gives what it would have given later.
 func TestServersClockJumps(t *testing.T) {
+	t.Parallel()
 	const span, n = 20 * time.Minute, 5
 	limits := []struct {
 		driver.Limit
@@ -197,6 +198,7 @@ func (w *wiretap) tells(now time.Time) (found []string) {
 // matter if that is wrong: the server's clock is a hundred days ahead of the
 // program's here, and all that is sent is by the server's or by none.
 func TestNoRequestTellsTheCallersTime(t *testing.T) {
+	t.Parallel()
 	const ahead = 100 * 24 * time.Hour
 	for name, start := range clocked {
 		t.Run(name, func(t *testing.T) {

@@ -137,6 +137,7 @@ func awaitLine(t *testing.T, locks *baton.Locker, key string, holders, waiters i
 // second the second, until no step has so many.
 func TestElectionLosesAnswers(t *testing.T) {
 	const ttl = 20 * time.Second // nothing here waits for the end of one
+	t.Parallel()
 	for name, store := range networked {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -306,6 +306,7 @@ func (c *contest) play(t *testing.T, within time.Duration, believe bool) (all []
 // Leaders are killed and stopped: no two believe at one instant, tokens rise, a
 // new leader comes in time and observers see it.
 func TestElection(t *testing.T) {
+	t.Parallel()
 	const ttl = 2 * time.Second // the shortest that all stores accept
 	contest := func(t *testing.T, url string, ttl, within time.Duration) {
 		all := newContest(t, url, ttl).play(t, within, false)

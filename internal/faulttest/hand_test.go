@@ -157,6 +157,7 @@ func free(t *testing.T, locks *baton.Locker, key string, since time.Time, ttl ti
 // way: the lease stands if the other has it, and is free within the TTL if
 // nobody has; so it is if the one that has it stops. All steps share the time that it takes to see that.
 func TestLeaseGoesFromProcessToProcess(t *testing.T) {
+	t.Parallel()
 	const ttl = 5 * time.Second // whoever detaches and attaches may pause for half of it
 	onStores(t, func(t *testing.T, url string) {
 		locks := newLocker(t, url, baton.Config{TTL: ttl})

@@ -191,6 +191,7 @@ func (o *operator) wants(t *testing.T, word, want string) {
 // onRecords runs f on every store that processes share, but for redlock, which
 // keeps no records.
 func onRecords(t *testing.T, f func(t *testing.T, url string, records driver.Records)) {
+	t.Parallel()
 	all := maps.Clone(stores)
 	delete(all, "redlock")
 	all["zookeeper"] = func(t *testing.T) string { return "zk://" + testserver.SharedZooKeeper(t).Addr + "/once?session=4s" }

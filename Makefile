@@ -3,6 +3,9 @@
 # Flags of the benchmark: make bench BENCH="-h"
 BENCH ?=
 
+# Flags of the tests: make test TEST="-parallel 4 -run Contract"
+TEST ?=
+
 # Flags of the verification: make verify VERIFY="-h"
 VERIFY ?=
 
@@ -25,11 +28,15 @@ build: ## Build bin/baton, a static binary
 	CGO_ENABLED=0 go build -trimpath -o bin/baton ./cmd/baton
 
 # One package at a time: each starts servers of its own and is busy with them.
+# Programs with the race detector would sleep for a second before they end, as
+# every test binary is one, and every child of it. What is tested is compiled
+# before, by all processors (go list does not link).
 .PHONY: test
 test: servers lint ## Install what is missing, then lint and run every test on every server, with -race
 	@set -e; for m in $(TESTED); do \
 		echo "== test $$m"; \
-		(cd $$m && go build -race ./... && BATON_REQUIRE_SERVERS=1 go test -race -p 1 -count=1 -timeout 15m ./...); \
+		(cd $$m && go list -race -export -test ./... >/dev/null && BATON_REQUIRE_SERVERS=1 GORACE=atexit_sleep_ms=0 \
+			go test -race -p 1 -ldflags=-w -count=1 -timeout 15m $(TEST) ./...); \
 	done
 
 .PHONY: lint

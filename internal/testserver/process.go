@@ -18,7 +18,7 @@ import (
 
 // startTimeout bounds a server's start: generous, because many start at once
 // on a small machine.
-const startTimeout = 30 * time.Second
+const startTimeout = 90 * time.Second
 
 // Process is one server, which can be killed, frozen and started again. Its
 // methods fail the test that started it, so they are for that test's own

@@ -72,7 +72,8 @@ func (k *lock) waitedForLocked() bool {
 // Guarded by Store.mu.
 type mirror struct {
 	stop   context.CancelFunc
-	idle   time.Time // since when nobody has needed it; zero: somebody does
+	anew   context.CancelFunc // of the watch, which is followed by another
+	idle   time.Time          // since when nobody has needed it; zero: somebody does
 	synced bool
 	rev    int64       // the revision of the listing
 	queue  []contender // in order
@@ -151,6 +152,9 @@ func (s *Store) lingerLocked(k *lock, now time.Time) (at time.Time, ok bool) {
 func (s *Store) follow(ctx context.Context, k *lock, m *mirror) (again bool) {
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
+	s.mu.Lock()
+	m.anew = cancel
+	s.mu.Unlock()
 	events := s.client.Watcher.Watch(watching, k.dir, clientv3.WithRange(afterDir(k.dir)), clientv3.WithCreatedNotify())
 	for resp := range events {
 		switch {

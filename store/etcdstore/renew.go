@@ -117,8 +117,9 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		r := driver.Renewal{State: w.state}
 		switch {
 		case c.ended || w.state == driver.Lost:
-			if w.state == driver.Lost {
+			if w.state == driver.Lost { // if nobody has removed it, what else is wrong?
 				s.forgetLocked(c)
+				s.doubtLocked()
 			}
 			r.State = driver.Lost
 		case w.err != nil || !w.decided:

@@ -27,6 +27,7 @@ type Store struct {
 	process string  // the name of this process in every queue
 	batch   batcher
 	limits  *limiter
+	past    past
 	ctx     context.Context // ends with the store
 	stop    context.CancelFunc
 	work    sync.WaitGroup
@@ -36,6 +37,9 @@ type Store struct {
 	leases map[int64]*lease // by class
 	house  housekeeping
 	closed bool
+
+	doubts   int  // about what is on the leases
+	doubting bool // somebody looks
 }
 
 var (
@@ -97,7 +101,6 @@ func Prefix(p string) Option {
 func New(client *clientv3.Client, opts ...Option) (*Store, error) {
 	s := &Store{
 		client: client,
-		kv:     led{clientv3.RetryKVClient(client)},
 		leaser: clientv3.RetryLeaseClient(client),
 		keys:   map[string]*lock{},
 		leases: map[int64]*lease{},
@@ -110,6 +113,7 @@ func New(client *clientv3.Client, opts ...Option) (*Store, error) {
 			return nil, fmt.Errorf("etcd: %w", err)
 		}
 	}
+	s.kv = led{clientv3.RetryKVClient(client), s}
 	s.batch.store = s
 	// Watches, too, end on a member without a leader.
 	s.ctx, s.stop = context.WithCancel(clientv3.WithRequireLeader(context.Background()))

@@ -203,10 +203,27 @@ func TestLatePutIsRemoved(t *testing.T) {
 	watcher := openOn(t, server, 1)[0]
 	c, _ := take(t, s, claimOf("warm", "me"), long, false)
 	proxy.Hold(faultproxy.ToServer)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r := driver.Request{Claim: claimOf("k", "me"), TTL: long, Queue: true}
-	if _, err := s.Acquire(ctx, r); !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+	unanswered := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(ctx, r)
+		unanswered <- err
+	}()
+	eventually(t, "the request is under way", 20*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		c := s.claimLocked(r.Claim)
+		if c == nil {
+			return false
+		}
+		s.batch.mu.Lock()
+		defer s.batch.mu.Unlock()
+		return c.item.sent
+	})
+	cancel()
+	if err := <-unanswered; !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.Canceled) {
 		t.Fatalf("unanswered: %v, want ErrUnknown and the context's error", err)
 	}
 	if err := s.Release(ctx, r.Claim); err == nil {
@@ -257,6 +274,10 @@ func fill(t *testing.T, s *Store) {
 // would have the same place in line.
 func TestMergedRequests(t *testing.T) {
 	t.Parallel()
+	steady(t, mergedRequests)
+}
+
+func mergedRequests(t testing.TB) {
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
 	warm, _ := take(t, s, claimOf("warm", "me"), long, false)
 	mustRelease(t, s, warm)

@@ -11,20 +11,33 @@ import (
 
 // led has a member without a leader refuse at once, instead of waiting for one,
 // and takes answers of any size: one that is refused for its size has happened.
-type led struct{ pb.KVClient }
+// The store sees all answers.
+type led struct {
+	pb.KVClient
+	store *Store
+}
 
 var anySize = grpc.MaxCallRecvMsgSize(math.MaxInt32)
 
 func (k led) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
-	return k.KVClient.Txn(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
+	at := k.store.past.sight()
+	resp, err := k.KVClient.Txn(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
+	k.store.answered(at, resp.GetHeader(), err)
+	return resp, err
 }
 
 func (k led) Range(ctx context.Context, r *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
-	return k.KVClient.Range(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
+	at := k.store.past.sight()
+	resp, err := k.KVClient.Range(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
+	k.store.answered(at, resp.GetHeader(), err)
+	return resp, err
 }
 
 func (k led) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, opts ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
-	return k.KVClient.DeleteRange(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
+	at := k.store.past.sight()
+	resp, err := k.KVClient.DeleteRange(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
+	k.store.answered(at, resp.GetHeader(), err)
+	return resp, err
 }
 
 // The requests of etcd's API that the store is made of.

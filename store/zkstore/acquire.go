@@ -133,10 +133,10 @@ func uncertain(err error) error {
 
 // create makes the nodes of the claim.
 func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	var random [16]byte
+	var random [8]byte
 	rand.Read(random[:]) // never fails
 	c.Lock()
-	c.guid = "_c_" + hex.EncodeToString(random[:])
+	c.guid = c.s.mark + hex.EncodeToString(random[:])
 	c.ttl = r.TTL
 	c.Unlock()
 

@@ -111,6 +111,14 @@ func ownNodes(children []string, guid string) (nodes []string) {
 	return nodes
 }
 
+// guidOf returns what tells the claim of a node, if it is of this store.
+func (s *Store) guidOf(node string) (guid string, ok bool) {
+	if n := len(s.mark) + 16; len(node) > n && strings.HasPrefix(node, s.mark) {
+		return node[:n], true
+	}
+	return "", false
+}
+
 // remove deletes nodes, all in one request if all are there, and says how many
 // were.
 func (s *Store) remove(ctx context.Context, parent string, nodes []string) (deleted int, err error) {

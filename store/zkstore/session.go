@@ -34,6 +34,7 @@ type Session struct {
 	now   atomic.Pointer[link]
 	stood atomic.Int64 // the session that has its standing watch
 	stand sync.Mutex   // held by who sets it
+	over  atomic.Int64 // a session that the servers will not have any more
 
 	mu       sync.Mutex
 	answered connected    // the last connect answer
@@ -170,16 +171,15 @@ func (s *Session) sure(id int64) time.Duration {
 
 // dial connects, and listens to what the server answers first.
 func (s *Session) dial(network, address string, timeout time.Duration) (net.Conn, error) {
-	dial := s.Dial
-	if dial == nil {
-		dial = net.DialTimeout
+	if id := s.link().id; id != 0 && id == s.over.Load() {
+		return expired(), nil
 	}
 	began := bootclock.Now()
-	c, err := dial(network, address, timeout)
+	c, err := s.connect(network, address, timeout)
 	if err != nil {
 		return nil, err
 	}
-	return &tapped{Conn: c, session: s, began: began}, nil
+	return &tapped{Conn: c, session: s, began: began, hungUp: func() { s.hungUp(network, address) }}, nil
 }
 
 // hosts hands out servers in a random order, the same for as long as it lives.

@@ -2,6 +2,8 @@ package zkstore
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -41,6 +43,7 @@ type Store struct {
 	acl     []zk.ACL
 	owned   bool          // the connection is the store's own
 	asked   time.Duration // the session's time-out that was asked for, if that is known
+	mark    string        // what the names of all nodes of this store begin with
 	maxTTL  time.Duration
 
 	// How long claims stand whose owner is not heard of: one that waits, and
@@ -88,6 +91,9 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 		claims: map[name]*claim{}, hints: map[name][]*hint{}, lines: map[string]*crowd{}, tails: map[string]tail{},
 		nodes: map[string]*nodeWatch{}, lost: map[*ghost]struct{}{},
 	}
+	var random [8]byte
+	rand.Read(random[:]) // never fails
+	s.mark = "_c_" + hex.EncodeToString(random[:])
 	s.batch.store = s
 	if s.acl == nil {
 		s.acl = zk.WorldACL(zk.PermAll)
@@ -159,9 +165,10 @@ func (s *Store) finish() {
 
 // keepAlive tells the server often enough that the session is alive, so that
 // it may be trusted (see Session.commit), and ends the claims of a session that
-// was replaced.
+// was replaced. After a reconnection it has tidied up.
 func (s *Store) keepAlive() {
 	l := s.session.link()
+	epoch := l.epoch
 	for {
 		every := max(l.timeout/8, 10*time.Millisecond)
 		t := time.NewTimer(every)
@@ -174,6 +181,10 @@ func (s *Store) keepAlive() {
 			now := s.session.link()
 			if now.id != l.id {
 				s.loseAll()
+			}
+			if now.up && now.epoch != epoch {
+				epoch = now.epoch
+				go s.tidy(now)
 			}
 			l = now
 			continue
@@ -232,6 +243,21 @@ func (p *parents) forget(path string) {
 	defer p.mu.Unlock()
 	delete(p.young, path)
 	delete(p.old, path)
+}
+
+// all returns the paths that are remembered.
+func (p *parents) all() (paths []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for path := range p.young {
+		paths = append(paths, path)
+	}
+	for path := range p.old {
+		if _, ok := p.young[path]; !ok {
+			paths = append(paths, path)
+		}
+	}
+	return paths
 }
 
 func (p *parents) guess() (existed bool) {

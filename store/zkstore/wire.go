@@ -32,6 +32,7 @@ type tapped struct {
 	began   time.Time
 	head    [20]byte // length, protocol, time-out in ms, session
 	n       int      // how much of it has come
+	hungUp  func()   // called if nothing comes
 
 	mu    sync.Mutex
 	waits bool   // for the watches
@@ -41,6 +42,9 @@ type tapped struct {
 
 func (t *tapped) Read(b []byte) (int, error) {
 	n, err := t.Conn.Read(b)
+	if t.n == 0 && n == 0 && isHungUp(err) {
+		t.hungUp()
+	}
 	if t.n < len(t.head) {
 		t.n += copy(t.head[t.n:], b[:n])
 		if t.n == len(t.head) {

@@ -121,6 +121,7 @@ func (b *builder) zookeeper() {
 	}
 	b.clocks()
 	b.disks()
+	b.snapshots()
 }
 
 // zkAdmin does something with a connection of its own.

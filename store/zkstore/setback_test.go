@@ -1,0 +1,127 @@
+package zkstore
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// A server comes back with an older state. It hangs up on all who have seen more,
+// for ever if nobody else writes. Those who live through it get new sessions:
+// what they held and waited for is lost, and then they get locks again, one at a
+// time.
+func TestServerSetBack(t *testing.T) {
+	t.Parallel()
+	server := testserver.ZooKeeper(t, "tickTime=500")
+	open := func() *Store {
+		return mustOpen(t, Options{Servers: []string{server.Addr}, Root: "/b", Session: 4 * time.Second})
+	}
+	before, after := open(), open()
+	warm := writer("warm")
+	warm.TTL = 2 * time.Second
+	insist(t, before, warm)
+	restore := server.Backup()
+
+	held, waits := writer("k"), writer("k")
+	held.TTL, waits.TTL = 2*time.Second, 2*time.Second
+	insist(t, before, held)
+	lost := watching(t, before, held)
+	insist(t, after, waits)
+	lostToo := watching(t, after, waits)
+	for range 100 { // what the clients have seen is not reached again by itself
+		if _, err := before.conn.Set("/b/k", nil, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := after.conn.Set("/b/k", nil, -1); err != nil {
+		t.Fatal(err)
+	}
+	sessions := map[*Store]int64{before: before.session.link().id, after: after.session.link().id}
+	restore()
+
+	for s, r := range map[*Store]driver.Request{before: held, after: waits} {
+		eventually(t, "its owner hears of the end", func() bool { return renew(t, s, r).State == driver.Lost })
+	}
+	for _, hints := range []<-chan driver.Hint{lost, lostToo} {
+		select {
+		case <-hints:
+		case <-time.After(patience):
+			t.Fatal("nobody was told")
+		}
+	}
+	next, last := writer("k"), writer("k")
+	next.TTL, last.TTL = 2*time.Second, 2*time.Second
+	last.Queue = false
+	if g, _ := insist(t, after, next); g.Waiting {
+		t.Error("it waits for somebody of the past")
+	}
+	keepRenewing(t, after, next)
+	eventually(t, "a refusal", func() bool {
+		g, err := before.Acquire(t.Context(), last)
+		if err == nil {
+			t.Fatalf("two hold: %+v", g)
+		}
+		return errors.Is(err, driver.ErrHeld)
+	})
+	for s, id := range sessions {
+		if now := s.session.link().id; now == id {
+			t.Errorf("the session %x goes on", id)
+		}
+	}
+}
+
+// A server comes back with an older state, in which a session stands that goes
+// on, and holds what was released since. Nobody waits for that.
+func TestNodesThatComeBack(t *testing.T) {
+	t.Parallel()
+	server := testserver.ZooKeeper(t, "maxSessionTimeout=600000")
+	s := mustOpen(t, Options{Servers: []string{server.Addr}, Root: "/b", Session: 10 * time.Minute})
+	back, stays := writer("back"), writer("stays")
+	back.TTL, stays.TTL = 4*time.Minute, 4*time.Minute
+	insist(t, s, back)
+	g, _ := insist(t, s, stays)
+	restore := server.Backup()
+	id := s.session.link().id
+	eventually(t, "a connection", func() bool { return renew(t, s, back).State == driver.Held })
+	release(t, s, back)
+	restore()
+	// The client is let in when the server has written more than it has seen.
+	direct := plain(t, server.Addr)
+	if n := len(lineOf(t, direct, s, "back")); n != 2 {
+		t.Fatalf("%d nodes came back, want 2", n)
+	}
+	var a driver.Renewal
+	eventually(t, "the session goes on", func() bool {
+		if _, err := direct.Create("/n-", nil, zk.FlagSequence, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatal(err)
+		}
+		a = renew(t, s, stays)
+		return a.State != driver.Unknown
+	})
+	if now := s.session.link().id; now != id {
+		t.Fatalf("session %x, want %x", now, id)
+	}
+	if a.State != driver.Held || a.Grant.Token != g.Token {
+		t.Errorf("what was held before the backup: %+v, want it held by %d", a, g.Token)
+	}
+	other := openOn(t, s.root, server.Addr)
+	again := writer("back")
+	again.Queue = false
+	eventually(t, "what was released is free", func() bool {
+		_, err := other.Acquire(t.Context(), again)
+		if err != nil && !errors.Is(err, driver.ErrHeld) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	left := lineOf(t, direct, s, "stays")
+	if len(left) != 2 || !strings.HasPrefix(left[0], s.mark) {
+		t.Errorf("what is held has the nodes %v", left)
+	}
+}

@@ -21,8 +21,10 @@ var limitRules = []struct {
 	limit ratelimit.Limit
 	holds check.Limit
 }{
-	{ratelimit.SlidingWindow(20, time.Second), check.Limit{Most: 20, Window: time.Second}},
-	{ratelimit.TokenBucket(10, time.Second, 15), check.Limit{Most: 25, Window: time.Second}},
+	{ratelimit.SlidingWindow(20, time.Second), check.Limit{Most: 20, Window: time.Second, Late: 100 * time.Millisecond}},
+	{ratelimit.TokenBucket(10, time.Second, 15), check.Limit{
+		Most: 25, Window: time.Second, Bucket: &check.Bucket{Tokens: 10, Period: time.Second, Burst: 15},
+	}},
 }
 
 // The mix of operations, in parts of a hundred.
@@ -204,7 +206,11 @@ func (w *worker) ask() bool {
 	case r.OK:
 		result = history.Granted
 	}
-	w.log.Decided(op, result, r.Remaining, err)
+	at := int64(0)
+	if err == nil {
+		at = r.At.UnixMicro()
+	}
+	w.log.Decided(op, result, r.Remaining, at, err)
 	if err != nil {
 		w.pause(20 * time.Millisecond)
 	}

@@ -34,6 +34,11 @@ type Rules struct {
 	Order  bool          // waiters are granted in the order in which they came
 	Limits map[string]Limit
 
+	// Replay says that limiters decide at the instant that they tell, one after
+	// the other. Where a refusal is read beside a decision that is being written,
+	// the order of these instants is not that of the decisions.
+	Replay bool
+
 	// EqualReaders allows readers that were asked for at the same time to have
 	// the same token, as Redlock's may.
 	EqualReaders bool
@@ -48,6 +53,11 @@ type Rules struct {
 type Limit struct {
 	Most   int64
 	Window time.Duration
+
+	// How it counts, exactly: by a Bucket, or else by the window, out of which
+	// what was taken may come up to Late after its end.
+	Bucket *Bucket
+	Late   time.Duration
 }
 
 // Findings are what a history shows.
@@ -106,6 +116,8 @@ type Looked struct {
 	Admits  int `json:"admits"`  // by a limiter
 	Windows int `json:"windows"` // stretches of time in which they were counted
 
+	Replayed int `json:"replayed"` // decisions, in the order of the store's clock
+
 	// Lag is the most by which a belief outlived the begin of the next that it
 	// excludes, and LapsedLag the same of leases that were not released: less
 	// than zero if all ended before, by that much. Both are zero if there was no
@@ -124,6 +136,9 @@ func Run(h *history.History, r Rules) Findings {
 	f.writes(h)
 	f.linear(keys, maxPart, patience)
 	f.windows(h, r.Limits)
+	if r.Replay {
+		f.counts(h, r.Limits)
+	}
 	f.lively(h, keys, r)
 	slices.SortFunc(f.Violations, func(a, b Violation) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Check, b.Check), cmp.Compare(a.Text, b.Text))

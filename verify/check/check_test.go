@@ -283,7 +283,7 @@ func TestUndecided(t *testing.T) {
 // The windows are those in which, one by one, too much is counted.
 func TestWindowsAgainstCounting(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	l := Limit{10, 20 * time.Millisecond}
+	l := Limit{Most: 10, Window: 20 * time.Millisecond}
 	window := int64(l.Window - l.Window/1000 - time.Millisecond)
 	over := 0
 	for range 2000 {

@@ -18,7 +18,7 @@ const (
 
 var simRules = Rules{
 	TTL: time.Duration(simTTL), Bound: 200 * time.Millisecond,
-	Limits: map[string]Limit{"limit": {5, 100 * time.Millisecond}},
+	Limits: map[string]Limit{"limit": {Most: 5, Window: 100 * time.Millisecond}},
 }
 
 // defects are what a sim can have wrong.

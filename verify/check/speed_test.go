@@ -52,7 +52,7 @@ func TestBig(t *testing.T) {
 	t.Parallel()
 	h := big(bigHolds)
 	from := time.Now()
-	f := Run(h, Rules{TTL: 1000, Bound: 1000, Limits: map[string]Limit{"limit": {1 << 40, time.Second}}})
+	f := Run(h, Rules{TTL: 1000, Bound: 1000, Limits: map[string]Limit{"limit": {Most: 1 << 40, Window: time.Second}}})
 	took := time.Since(from)
 	t.Logf("%d holds and as many decisions took %v: %+v", bigHolds, took, f.Looked)
 	if len(f.Violations) > 0 {
@@ -78,7 +78,7 @@ func TestBigAndBroken(t *testing.T) {
 		o.Token = int64(i*7919) % int64(len(h.Holds))
 	}
 	from := time.Now()
-	f := Run(h, Rules{TTL: 1000, Bound: 1000, Order: true, Limits: map[string]Limit{"limit": {0, time.Second}}})
+	f := Run(h, Rules{TTL: 1000, Bound: 1000, Order: true, Limits: map[string]Limit{"limit": {Most: 0, Window: time.Second}}})
 	t.Logf("%d holds took %v: %d violations, found by %v", len(h.Holds), time.Since(from), len(f.Violations), checks(f))
 	if got := checks(f); !slices.Equal(got, []string{"linear", "overlap", "tokens", "windows", "writes"}) || len(f.Violations) > 8*4*enough {
 		t.Errorf("%d violations, found by %v", len(f.Violations), got)

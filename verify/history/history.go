@@ -90,7 +90,8 @@ type Decision struct {
 	Called, Returned int64
 	Result           Result
 	Error            string
-	Remaining        int64
+	Remaining        int64 // if it was granted or refused
+	At               int64 // when it was decided: microseconds of the store's clock since 1970; 0 if it did not say
 }
 
 // A Write is one attempt to change the guarded resource. It exists in two

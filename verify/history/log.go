@@ -26,6 +26,7 @@ type line struct {
 	Token  int64  `json:"token,omitempty"`
 	N      int64  `json:"n,omitempty"`
 	Left   int64  `json:"left,omitempty"`
+	Stored int64  `json:"stored,omitempty"`
 }
 
 type event string
@@ -122,9 +123,9 @@ func (l *Log) Loses(op Op, cause error) {
 // Asks is called right before a limiter is asked.
 func (l *Log) Asks(key string, n int64) Op { return l.begin(line{Event: asks, Key: key, N: n}) }
 
-// Decided is called after the limiter answered.
-func (l *Log) Decided(op Op, r Result, left int64, err error) {
-	l.write(line{Event: decided, At: Now(), Op: op, Result: r, Left: left, Error: text(err)})
+// Decided is called after the limiter answered: at is Decision.At.
+func (l *Log) Decided(op Op, r Result, left, at int64, err error) {
+	l.write(line{Event: decided, At: Now(), Op: op, Result: r, Left: left, Stored: at, Error: text(err)})
 }
 
 func text(err error) string {
@@ -173,7 +174,7 @@ func (h *History) add(x line, holds, decisions map[Op]int) error {
 			return errors.New("a decision was never asked for")
 		}
 		d := &h.Decisions[i]
-		d.Returned, d.Result, d.Remaining, d.Error = x.At, x.Result, x.Left, x.Error
+		d.Returned, d.Result, d.Remaining, d.At, d.Error = x.At, x.Result, x.Left, x.Stored, x.Error
 		return nil
 	}
 	i, ok := holds[x.Op]

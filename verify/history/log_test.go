@@ -24,7 +24,7 @@ func TestLogAndRead(t *testing.T) {
 	l.Acquired(lost, Granted, 8, nil)
 	l.Loses(lost, errors.New("gone"))
 	q := l.Asks("q", 4)
-	l.Decided(q, Granted, 6, nil)
+	l.Decided(q, Granted, 6, 5, nil)
 	if err := l.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestLogAndRead(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("read %+v, want %+v", got, want)
 	}
-	if d := h.Decisions[0]; d.N != 4 || d.Result != Granted || d.Remaining != 6 || d.Key != "q" {
+	if d := h.Decisions[0]; d.N != 4 || d.Result != Granted || d.Remaining != 6 || d.At != 5 || d.Key != "q" {
 		t.Errorf("read %+v", d)
 	}
 	if o := h.Holds[1]; o.LostAt == 0 || o.Cause != "gone" || o.Live() {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -245,6 +246,47 @@ func TestNothingIsLeft(t *testing.T) {
 	for _, name := range splitLines(l.do("KEYS", "*")) {
 		if !left[name] {
 			t.Errorf("left over: %s", name)
+		}
+	}
+}
+
+// What is kept of readers and permits outlives the lock's key, however they are
+// renewed, and goes soon after it if they die: nobody may ever ask for the key
+// again.
+func TestWhatIsKeptOfSharedHoldersGoes(t *testing.T) {
+	l := newLab(t, 1)
+	s := l.stores[0]
+	n := l.names(l.key)
+	check := func(what string, ttl time.Duration) {
+		t.Helper()
+		for _, key := range []string{n.shared(), n.info()} {
+			lock, err1 := strconv.Atoi(l.do("PTTL", l.key))
+			left, err2 := strconv.Atoi(l.do("PTTL", key))
+			if err1 != nil || err2 != nil || left <= lock || time.Duration(left)*time.Millisecond > ttl+time.Minute {
+				t.Errorf("%s: %s goes in %d ms, the lock in %d", what, key, left, lock)
+			}
+		}
+	}
+	for _, capacity := range []int64{driver.Whole, 3} {
+		c := claimOf(l.key, "long")
+		c.Weight, c.Capacity = 1, capacity
+		long, _ := take(t, s, c, time.Minute, false)
+		check("one holder", time.Minute)
+		c.ID = driver.NewID()
+		short, _ := take(t, s, c, time.Second, false)
+		check("and one that is short", time.Minute)
+		if r := renewOne(t, s, short, 5*time.Minute); r.State != driver.Held {
+			t.Fatalf("%+v", r)
+		}
+		check("renewed for longer", 5*time.Minute)
+		if r := renewOne(t, s, long, time.Minute); r.State != driver.Held {
+			t.Fatalf("%+v", r)
+		}
+		check("the other one", 5*time.Minute)
+		mustRelease(t, s, long)
+		mustRelease(t, s, short)
+		if left := l.do("EXISTS", n.shared(), n.info()); left != "0" {
+			t.Errorf("%s keys are left of holders that are gone", left)
 		}
 	}
 }

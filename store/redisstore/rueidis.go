@@ -96,8 +96,10 @@ func (r ruClient) Subscribe(ctx context.Context, channels []string, ready func()
 	}
 	// A connection of its own: on one that carries commands, a burst of
 	// messages would delay answers.
-	d, cancel := c.Dedicate()
-	defer cancel()
+	d, _ := c.Dedicate()
+	// It is not given back for others: the client would clean it first, and panics
+	// if a server that is busy with a script refuses that.
+	defer d.Close()
 	lost := d.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) { message(m.Message) },
 	})

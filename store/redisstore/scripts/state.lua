@@ -90,6 +90,13 @@ local function whole(k, id, owner, token, ms)
 	call('SET', k.L, 'b1:' .. id .. ':' .. num(token) .. ':' .. owner, 'PX', ms)
 end
 
+-- outlive has what is kept of shared holders last longer than the lock's key,
+-- which is given so many ms, and not for ever: holders may die.
+local function outlive(k, ms)
+	call('PEXPIRE', k.s, num(ms + 60000))
+	call('PEXPIRE', k.i, num(ms + 60000))
+end
+
 -- join adds a shared holder. v is the lock's value, nothing if it is free. It
 -- answers the new value.
 local function join(k, v, want, id, owner, token, ms)
@@ -105,8 +112,7 @@ local function join(k, v, want, id, owner, token, ms)
 	call('SET', k.L, v, 'PX', math.max(left, ms))
 	call('ZADD', k.s, num(micros() + ms * 1000), id)
 	call('HSET', k.i, id, want .. '\t' .. num(token) .. '\t' .. owner)
-	call('EXPIRE', k.s, 90000) -- longer than the longest TTL
-	call('EXPIRE', k.i, 90000)
+	outlive(k, math.max(left, ms))
 	return v
 end
 
@@ -208,6 +214,7 @@ local function confirm(k, id, ms, known)
 		call('ZADD', k.s, num(now + ms * 1000), id)
 		if call('PTTL', k.L) < tonumber(ms) then
 			call('PEXPIRE', k.L, ms)
+			outlive(k, tonumber(ms))
 		end
 		return tonumber(string.match(held, '^[^\t]+\t(%d+)'))
 	end

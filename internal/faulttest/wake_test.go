@@ -1,0 +1,334 @@
+package faulttest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// crowdSize is how many wait for one key. BATON_WAITERS=10000 makes more of it.
+func crowdSize() int {
+	if n, err := strconv.Atoi(os.Getenv("BATON_WAITERS")); err == nil {
+		return n
+	}
+	return 500
+}
+
+// oneByOne runs f on each store while nothing else happens in this process.
+func oneByOne(t *testing.T, f func(t *testing.T, url string)) {
+	for _, name := range slices.Sorted(maps.Keys(stores)) {
+		t.Run(name, func(t *testing.T) { f(t, stores[name](t)) })
+	}
+	t.Run("zookeeper", func(t *testing.T) {
+		f(t, fmt.Sprintf("zk://%s/wake?session=20s", testserver.ZooKeeper(t, "tickTime=1000").Addr))
+	})
+}
+
+// written is how often this process has written to anybody: each request of a
+// client is one, or shares one.
+func written(t *testing.T) int64 {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		t.Skipf("it takes Linux: %v", err)
+	}
+	for l := range strings.Lines(string(b)) {
+		if n, ok := strings.CutPrefix(l, "syscw: "); ok {
+			return number(t, strings.TrimSpace(n))
+		}
+	}
+	t.Skip("the kernel does not count what is written")
+	return 0
+}
+
+// idle is how often this process writes in a second when nothing happens, but for
+// what looks after those who wait.
+func idle(t *testing.T) float64 {
+	t.Helper()
+	const long = 300 * time.Millisecond
+	before, begun := written(t), time.Now()
+	<-time.After(long) // time passing is what is looked at
+	return float64(written(t)-before) / time.Since(begun).Seconds()
+}
+
+// A woke is what one release did.
+type woke struct {
+	waiting int
+	woken   int     // of those who wait
+	writes  float64 // more than are made by then anyway
+	idle    float64 // writes per second while nothing happens
+}
+
+// fewer checks that what happens does not depend on how many wait.
+func fewer(t *testing.T, few, many woke) {
+	t.Helper()
+	t.Logf("%d wait: %d woken, %.0f writes, %.0f/s when idle; %d wait: %d woken, %.0f writes, %.0f/s when idle",
+		few.waiting, few.woken, few.writes, few.idle, many.waiting, many.woken, many.writes, many.idle)
+	if few.woken > 2 || many.woken > 2 {
+		t.Errorf("a release woke %d of %d, and %d of %d", few.woken, few.waiting, many.woken, many.waiting)
+	}
+	if most := max(few.writes, 0) + 60; many.writes > most {
+		t.Errorf("a release took %.0f writes with %d waiters, and %.0f with %d", few.writes, few.waiting, many.writes, many.waiting)
+	}
+	if many.idle > 2*few.idle+300 { // who polls does so once for all
+		t.Errorf("%d waiters write %.0f times a second, and %d waiters %.0f", few.waiting, few.idle, many.waiting, many.idle)
+	}
+}
+
+// A crowd of places in the store's line, as if each were another program's: the
+// release of the lock that they wait for wakes the first and nobody else, and
+// makes as many requests however many wait.
+func TestReleaseWakesOnePlace(t *testing.T) {
+	oneByOne(t, func(t *testing.T, url string) {
+		few, ok := wakePlaces(t, url, 50)
+		if !ok {
+			t.Skip("this machine is too busy to keep 50 places alive")
+		}
+		many, ok := wakePlaces(t, url, crowdSize())
+		if !ok {
+			t.Skipf("this machine is too busy to keep %d places alive", crowdSize())
+		}
+		fewer(t, few, many)
+	})
+}
+
+// places are claims that wait for one key.
+type places struct {
+	store driver.Store
+	ttl   time.Duration
+
+	mu     sync.Mutex
+	claims []driver.Claim
+	woken  map[string]int // hints by ID
+	news   chan string    // IDs that were woken
+}
+
+func (p *places) wake(id string) {
+	p.mu.Lock()
+	p.woken[id]++
+	p.mu.Unlock()
+	select {
+	case p.news <- id:
+	default: // more than one is too many anyway
+	}
+}
+
+// confirm renews all that is in line by now and counts those that wait, and those
+// that hold.
+func (p *places) confirm(ctx context.Context) (waiting, held int) {
+	p.mu.Lock()
+	claims := slices.Clone(p.claims)
+	p.mu.Unlock()
+	// No program has more than one place in a line, so no store is made for a call
+	// with very many.
+	for part := range slices.Chunk(claims, 100) {
+		for _, r := range p.store.Renew(ctx, part, p.ttl) {
+			switch r.State {
+			case driver.Waiting:
+				waiting++
+			case driver.Held:
+				held++
+			}
+		}
+	}
+	return waiting, held
+}
+
+// join takes n places in line. Those that are there are kept alive meanwhile.
+func (p *places) join(t *testing.T, ctx context.Context, key string, n int) {
+	t.Helper()
+	w, ok := p.store.(driver.Watcher)
+	if !ok {
+		t.Fatal("the store gives no hints")
+	}
+	joined, stop := context.WithCancel(ctx)
+	var keeper, joining sync.WaitGroup
+	keeper.Go(func() {
+		for joined.Err() == nil {
+			p.confirm(ctx)
+			select {
+			case <-time.After(driver.RefreshEvery):
+			case <-joined.Done():
+			}
+		}
+	})
+	var left atomic.Int64
+	left.Store(int64(n))
+	for range 32 {
+		joining.Go(func() {
+			for left.Add(-1) >= 0 {
+				c := driver.Claim{Key: key, ID: driver.NewID(), Weight: driver.Whole, Capacity: driver.Whole}
+				t.Cleanup(w.Watch(c, func(driver.Hint) { p.wake(c.ID) }))
+				g, err := p.store.Acquire(ctx, driver.Request{Claim: c, TTL: p.ttl, Queue: true})
+				if err != nil || !g.Waiting {
+					continue // on a busy machine
+				}
+				c.Ticket = g.Ticket
+				p.mu.Lock()
+				p.claims = append(p.claims, c)
+				p.mu.Unlock()
+			}
+		})
+	}
+	joining.Wait()
+	stop()
+	keeper.Wait()
+}
+
+// wakePlaces has n places wait for a lock, releases that, and tells what it did.
+// It reports false if so many do not stay alive.
+func wakePlaces(t *testing.T, url string, n int) (woke, bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	for range 3 {
+		other, p := openStore(t, url), &places{store: openStore(t, url), woken: map[string]int{}, news: make(chan string, 100)}
+		key := t.Name() + "/" + driver.NewID()
+		p.ttl = 10 * time.Second // all stores accept it
+		if most := p.store.Traits().MaxTTL; most > 0 {
+			p.ttl = min(p.ttl, most)
+		}
+		holder := newHolder(t, ctx, other, key)
+		p.join(t, ctx, key, n)
+		waiting, _ := p.confirm(ctx)
+		if waiting < n*9/10 {
+			holder.end()
+			t.Logf("%d of %d places stayed alive", waiting, n)
+			continue
+		}
+		w := woke{waiting: waiting, idle: idle(t)}
+		p.mu.Lock()
+		clear(p.woken)
+		p.mu.Unlock()
+		for len(p.news) > 0 {
+			<-p.news
+		}
+		before, begun := written(t), time.Now()
+		holder.end()
+		if !p.served(ctx) {
+			continue // they have died meanwhile
+		}
+		w.writes = float64(written(t)-before) - w.idle*time.Since(begun).Seconds()
+		_, held := p.confirm(ctx)
+		if held > 1 {
+			t.Errorf("a release served %d", held)
+		}
+		p.mu.Lock()
+		w.woken = len(p.woken)
+		p.mu.Unlock()
+		return w, true
+	}
+	return woke{}, false
+}
+
+// served returns once somebody who was woken holds the lock.
+func (p *places) served(ctx context.Context) bool {
+	end := time.After(5 * time.Second)
+	for {
+		select {
+		case id := <-p.news:
+			p.mu.Lock()
+			i := slices.IndexFunc(p.claims, func(c driver.Claim) bool { return c.ID == id })
+			p.mu.Unlock()
+			if i >= 0 && p.store.Renew(ctx, p.claims[i:i+1], p.ttl)[0].State == driver.Held {
+				return true
+			}
+		case <-end:
+			return false
+		}
+	}
+}
+
+// A holder holds a lock, renewed, until its end.
+type holder struct {
+	lease *baton.Lease
+	t     *testing.T
+}
+
+func newHolder(t *testing.T, ctx context.Context, store driver.Store, key string) *holder {
+	t.Helper()
+	ttl := 10 * time.Second
+	if most := store.Traits().MaxTTL; most > 0 {
+		ttl = min(ttl, most)
+	}
+	locks, err := baton.New(store, baton.Config{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := locks.Lock(ctx, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &holder{lease, t}
+}
+
+func (h *holder) end() {
+	if err := h.lease.Unlock(); err != nil {
+		h.t.Log(err) // lost on a busy machine
+	}
+}
+
+// A crowd of goroutines of one program: the release of the lock that they wait for
+// serves one, makes as many requests however many wait, and so does waiting.
+func TestReleaseWakesOneGoroutine(t *testing.T) {
+	oneByOne(t, func(t *testing.T, url string) {
+		fewer(t, wakeGoroutines(t, url, 50), wakeGoroutines(t, url, crowdSize()))
+	})
+}
+
+func wakeGoroutines(t *testing.T, url string, n int) woke {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	other, store := openStore(t, url), openStore(t, url)
+	ttl := 10 * time.Second
+	if most := store.Traits().MaxTTL; most > 0 {
+		ttl = min(ttl, most)
+	}
+	locks, err := baton.New(store, baton.Config{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := t.Name() + "/" + driver.NewID()
+	holder := newHolder(t, ctx, other, key)
+	served := make(chan *baton.Lease, n)
+	var crowd sync.WaitGroup
+	for range n {
+		crowd.Go(func() {
+			if lease, err := locks.Lock(ctx, key); err == nil {
+				served <- lease
+			}
+		})
+	}
+	awaitWaiters(t, locks, key, 1)
+	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() < n; time.Sleep(time.Millisecond) { // they start without an event
+		if time.Now().After(end) {
+			t.Fatalf("only %d goroutines wait", runtime.NumGoroutine())
+		}
+	}
+	w := woke{waiting: n, idle: idle(t)}
+	before, begun := written(t), time.Now()
+	holder.end()
+	first := <-served
+	w.writes = float64(written(t)-before) - w.idle*time.Since(begun).Seconds()
+	w.woken = 1 + len(served)
+	cancel() // all others give up
+	crowd.Wait()
+	if err := first.Unlock(); err != nil {
+		t.Log(err) // lost on a busy machine
+	}
+	return w
+}

@@ -35,7 +35,7 @@ var slacks = map[string]slack{
 	files:        {4, 0.1},
 	connections:  {4, 0.1},
 	keys:         {32, 0.15},
-	serverMemory: {8 << 20, 0.1},
+	serverMemory: {16 << 20, 0.25}, // it breathes with the rate
 	serverFiles:  {8, 0.1},
 }
 
@@ -50,18 +50,27 @@ type span struct {
 	First float64 `json:"first"` // median of the first third
 	Last  float64 `json:"last"`  // median of the last third
 	Most  float64 `json:"most"`
+	// Pace is by how much more was done in the last third than in the first.
+	Pace float64 `json:"pace"`
 	// Unjudged says why it is only shown.
 	Unjudged string `json:"unjudged,omitempty"`
 }
 
-// spanOf cuts what follows the warm-up into thirds.
-func spanOf(values []float64) span {
-	values = values[int(float64(len(values))*warmUp):]
-	if len(values) < enough {
+// spanOf cuts what follows the warm-up into thirds. ops is what had been done by
+// the time of each sample.
+func spanOf(values, ops []float64) span {
+	begin := int(float64(len(values)) * warmUp)
+	values, ops = values[begin:], ops[begin:]
+	n := len(values)
+	if n < enough {
 		return span{Unjudged: "there are too few samples"}
 	}
-	third := len(values) / 3
-	return span{First: median(values[:third]), Last: median(values[len(values)-third:]), Most: slices.Max(values)}
+	third := n / 3
+	s := span{First: median(values[:third]), Last: median(values[n-third:]), Most: slices.Max(values), Pace: 1}
+	if before := ops[third-1] - ops[0]; before > 0 {
+		s.Pace = (ops[n-1] - ops[n-third]) / before
+	}
+	return s
 }
 
 func median(values []float64) float64 {
@@ -74,10 +83,15 @@ func median(values []float64) float64 {
 
 // grew reports whether the series ends higher than noise explains. One value
 // that is far off moves no median, and a series that goes up and down has the
-// same ones in each third, if its period is shorter than one.
+// same ones in each third, if its period is shorter than one. How many keys there
+// are that will go is as many more as the store, or a machine that is less busy,
+// let be made.
 func (s span) grew(name string) bool {
-	k := slacks[name]
-	return s.Unjudged == "" && s.Last > s.First+math.Max(k.by, k.part*s.First)
+	k, first := slacks[name], s.First
+	if name == keys {
+		first *= math.Max(1, s.Pace)
+	}
+	return s.Unjudged == "" && s.Last > first+math.Max(k.by, k.part*first)
 }
 
 // keptFor is how long a key that is not used any more may stay.

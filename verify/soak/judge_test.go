@@ -41,7 +41,11 @@ func judged(kind string, values map[string][]float64, change func(*result)) resu
 		Closed: reading{Goroutines: 1, Files: 9},
 	}
 	for name, v := range values {
-		r.Series[name] = spanOf(v)
+		ops := make([]float64, len(v))
+		for i := range ops {
+			ops[i] = 150 * float64(i)
+		}
+		r.Series[name] = spanOf(v, ops)
 	}
 	if change != nil {
 		change(&r)
@@ -71,7 +75,7 @@ func TestPlantedLeaksAreFlagged(t *testing.T) {
 		files:        1.0 / 15,
 		connections:  1.0 / 20,
 		keys:         6,
-		serverMemory: 150 * 800,
+		serverMemory: 150 * 2500,
 		serverFiles:  1.0 / 10,
 	} {
 		for seed := range uint64(10) {
@@ -100,6 +104,28 @@ func TestWhatIsLeftIsFlagged(t *testing.T) {
 		if r := judged("redis", sound("redis", 1), change); r.Verdict != Grew || len(r.Why) != 1 || !strings.Contains(r.Why[0], what) {
 			t.Errorf("%s: %s %v", what, r.Verdict, r.Why)
 		}
+	}
+}
+
+// A machine that is less busy after a while lets more keys be made, which go as
+// they did before.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	var values, ops, same []float64
+	done := 0.0
+	for i := range 300 {
+		rate := 100.0
+		if i > 220 {
+			rate = 200
+		}
+		done += rate
+		values, ops, same = append(values, 10*rate), append(ops, done), append(same, float64(100*i))
+	}
+	if s := spanOf(values, ops); s.grew(keys) || s.Pace < 1.9 || s.Last < 1900 {
+		t.Errorf("%+v", s)
+	}
+	if s := spanOf(values, same); !s.grew(keys) {
+		t.Errorf("%+v", s)
 	}
 }
 

@@ -128,7 +128,7 @@ func (s *soak) one(ctx context.Context, kind string) (r result, err error) {
 	if _, err := c.say(sayStart); err != nil {
 		return r, err
 	}
-	samples := map[string][]float64{}
+	samples, ops := map[string][]float64{}, []float64{}
 	compact := compactor(d)
 	tick := time.NewTicker(s.every)
 	defer tick.Stop()
@@ -144,7 +144,7 @@ func (s *soak) one(ctx context.Context, kind string) (r result, err error) {
 		}
 		r.Ops, r.Failed, r.Texts = seen.Ops, seen.Failed, seen.Texts
 		if err := errors.Join(lookAt(d, &seen), compact()); err != nil {
-			if r.Missed++; r.Missed > maxMissed {
+			if r.Missed++; r.Missed > maxMissed+len(ops) {
 				return r, err
 			}
 			continue // the machine is busy
@@ -152,13 +152,14 @@ func (s *soak) one(ctx context.Context, kind string) (r result, err error) {
 		if err := s.note(kind, time.Since(begun), seen); err != nil {
 			return r, err
 		}
+		ops = append(ops, float64(seen.Ops))
 		for _, name := range series {
 			samples[name] = append(samples[name], seen.of(name))
 		}
 	}
 	for name, values := range samples {
 		if has(d, name) {
-			r.Series[name] = spanOf(values)
+			r.Series[name] = spanOf(values, ops)
 		}
 	}
 
@@ -206,7 +207,8 @@ func (s *soak) note(kind string, after time.Duration, seen reading) error {
 	}{kind, after.Seconds(), seen})
 }
 
-// maxMissed is how many looks at the servers may fail.
+// maxMissed is how many looks at the servers may fail, beside one for each that
+// did not.
 const maxMissed = 30
 
 // has reports whether a kind has such a series.

@@ -99,8 +99,10 @@ func keptFor(kind string) time.Duration {
 	switch kind {
 	case "postgres", "mariadb":
 		return 11 * time.Minute // rows of locks are swept ten minutes after their last use
-	case "sqlite", "zookeeper3":
-		return 90 * time.Second // a minute; ZooKeeper itself removes empty nodes, once a minute
+	case "zookeeper3":
+		return 330 * time.Second // records that have expired stay for five minutes
+	case "sqlite":
+		return 90 * time.Second // a minute
 	}
 	return 20 * time.Second
 }
@@ -110,13 +112,14 @@ func keptFor(kind string) time.Duration {
 const fewKeys = 64
 
 // folders is how many nodes a record leaves in ZooKeeper, for good: its folder is
-// one of 4096. The load has names for as many records.
+// one of 4096. The load has names for as many records, and uses each again before
+// what it has left there has gone.
 const folders = 256
 
 func allowed(kind string) float64 {
 	switch kind {
 	case "zookeeper3":
-		return fewKeys + folders
+		return fewKeys + 2*folders
 	case "cluster":
 		return fewKeys + slots
 	}

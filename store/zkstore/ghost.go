@@ -69,8 +69,12 @@ func (s *Store) lay(g *ghost) bool {
 	l := s.session.link()
 	if !l.up {
 		// Nobody answers for so long that the session has ended, and its nodes
-		// with it.
-		return g.pending == nil && bootclock.Now().Sub(g.since) > 2*l.timeout
+		// with it; unless nobody led meanwhile: then its time begins anew.
+		if g.pending != nil || bootclock.Now().Sub(g.since) <= 2*l.timeout {
+			return false
+		}
+		s.untidy.Store(true)
+		return true
 	}
 	nodes := g.nodes
 	if nodes == nil {

@@ -52,6 +52,8 @@ type link struct {
 	up      bool      // requests are answered
 	epoch   int       // raised by every connection
 	since   time.Time // when its connection was begun
+	lost    time.Time // when the one before was lost, while it is not up
+	outages int       // connections that came after a long time without
 	next    chan struct{}
 }
 
@@ -88,11 +90,18 @@ func (s *Session) event(e zk.Event) {
 			s.mu.Unlock()
 			l.id, l.timeout, l.since, l.up = a.id, a.timeout, a.dialled, true
 			l.epoch++
+			if !l.lost.IsZero() && bootclock.Now().Sub(l.lost) >= outage {
+				l.outages++
+			}
+			l.lost = time.Time{}
 		case zk.StateExpired:
 			l.id, l.up = 0, false
 			s.stood.Store(0)
 		case zk.StateDisconnected, zk.StateConnecting:
 			l.up = false
+		}
+		if old.up && !l.up {
+			l.lost = bootclock.Now()
 		}
 		if l.id != old.id || l.up != old.up || l.epoch != old.epoch {
 			l.next = make(chan struct{})

@@ -24,7 +24,7 @@ import (
 //
 // Or the numbers of a new leader are higher, and the session goes on, if the
 // state knows it. It may then have nodes that we had deleted. They would stay for
-// as long as we live, so they are looked for after every reconnection.
+// as long as we live, so they are looked for after an outage.
 
 // hungUp is called when a server ended a connection instead of answering the
 // connect request, which a follower does that lags behind, too, and each one that
@@ -112,10 +112,14 @@ func isHungUp(err error) bool {
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, net.ErrClosed)
 }
 
+// outage is for how long nobody answers, at least, while servers are set back: all
+// of them have to start. A connection that breaks is made anew in less.
+const outage = time.Second
+
 // tidy deletes the nodes of this process that no claim knows, below the parents
-// that it has used. It ends when it is done, or the connection is lost again,
-// after which it is called again.
-func (s *Store) tidy(l *link) {
+// that it has used, one after the other: others may be at it, too. It reports
+// whether it came to its end: it does not if the connection is lost again.
+func (s *Store) tidy(l *link) (done bool) {
 	ctx, cancel := context.WithCancel(s.life)
 	defer cancel()
 	go func() {
@@ -127,7 +131,7 @@ func (s *Store) tidy(l *link) {
 	}()
 	for err := s.sync(ctx); err != nil && !answer(err); err = s.sync(ctx) {
 		if !rest(ctx) {
-			return
+			return false
 		}
 	}
 	type found struct{ parent, node string }
@@ -136,7 +140,7 @@ func (s *Store) tidy(l *link) {
 		names, _, err := s.children(ctx, parent)
 		for err != nil && !answer(err) {
 			if !rest(ctx) {
-				return
+				return false
 			}
 			names, _, err = s.children(ctx, parent)
 		}
@@ -169,6 +173,7 @@ func (s *Store) tidy(l *link) {
 		}
 		s.bury(g)
 	}
+	return true
 }
 
 // rest is the pause before a request is repeated that got no answer.

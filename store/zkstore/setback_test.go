@@ -125,3 +125,41 @@ func TestNodesThatComeBack(t *testing.T) {
 		t.Errorf("what is held has the nodes %v", left)
 	}
 }
+
+// The servers are away for so long that a session should have ended, and then
+// lead anew: its time begins again, and so it goes on. What was released
+// meanwhile stays for nobody.
+func TestReleasedWhileNobodyLed(t *testing.T) {
+	t.Parallel()
+	server := testserver.ZooKeeper(t, "tickTime=500")
+	open := func() *Store {
+		return mustOpen(t, Options{Servers: []string{server.Addr}, Root: "/b", Session: 4 * time.Second})
+	}
+	s := open()
+	left, next := writer("k"), writer("k")
+	left.TTL, next.TTL, next.Queue = 2*time.Second, 2*time.Second, false
+	insist(t, s, left)
+	id := s.session.link().id
+	server.Kill()
+	if err := s.Release(t.Context(), left.Claim); !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrUnknown) {
+		t.Fatalf("released by a server that is away: %v", err)
+	}
+	eventually(t, "it is given up", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.lost) == 0
+	})
+	server.Restart()
+	eventually(t, "a connection", func() bool { return s.session.link().up })
+	if now := s.session.link().id; now != id {
+		t.Fatalf("session %x, want %x", now, id)
+	}
+	other := open()
+	eventually(t, "what was released is free", func() bool {
+		_, err := other.Acquire(t.Context(), next)
+		if err != nil && !errors.Is(err, driver.ErrHeld) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+}

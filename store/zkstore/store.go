@@ -44,6 +44,7 @@ type Store struct {
 	owned   bool          // the connection is the store's own
 	asked   time.Duration // the session's time-out that was asked for, if that is known
 	mark    string        // what the names of all nodes of this store begin with
+	untidy  atomic.Bool   // nodes of no claim may be left
 	maxTTL  time.Duration
 
 	// How long claims stand whose owner is not heard of: one that waits, and
@@ -165,11 +166,18 @@ func (s *Store) finish() {
 
 // keepAlive tells the server often enough that the session is alive, so that
 // it may be trusted (see Session.commit), and ends the claims of a session that
-// was replaced. After a reconnection it has tidied up.
+// was replaced. When there was no connection for a while, or nodes may have been
+// left, it has tidied up.
 func (s *Store) keepAlive() {
 	l := s.session.link()
-	epoch := l.epoch
 	for {
+		if l.up && s.untidy.Swap(false) {
+			go func(l *link) {
+				if !s.tidy(l) {
+					s.untidy.Store(true)
+				}
+			}(l)
+		}
 		every := max(l.timeout/8, 10*time.Millisecond)
 		t := time.NewTimer(every)
 		select {
@@ -182,9 +190,8 @@ func (s *Store) keepAlive() {
 			if now.id != l.id {
 				s.loseAll()
 			}
-			if now.up && now.epoch != epoch {
-				epoch = now.epoch
-				go s.tidy(now)
+			if now.outages != l.outages {
+				s.untidy.Store(true)
 			}
 			l = now
 			continue

@@ -178,6 +178,8 @@ func TestAttachLosesAnswers(t *testing.T) {
 		awaitLine(t, plain, key, 1, 0, patientTTL/2)
 
 		lost["renewing"] = s.lose("renew", nth, after)
+		s.wake()
+		lost["renewing"].happened(t) // another one may still be under way
 		n := s.answered("renew")
 		s.wake()
 		eventually(t, "a renewal is answered", patientTTL/2, func() bool { return s.answered("renew") > n })

@@ -61,7 +61,8 @@ func (s *State) Finish(a driver.Attempt, o driver.Outcome, now int64, keep time.
 		return false, nil
 	}
 	s.Done, s.Failed, s.Result = true, o.Failed, append([]byte(nil), o.Result...)
-	s.Finished, s.Until = now, until(now, keep)
+	// Two who estimate the server's clock may differ by a little.
+	s.Finished, s.Until = max(now, s.Began), until(now, keep)
 	return true, nil
 }
 

@@ -35,3 +35,15 @@ func TestUntil(t *testing.T) {
 		t.Error("a record exists until its end and not longer")
 	}
 }
+
+// Whoever finishes may read an earlier time than whoever began.
+func TestFinishedIsNotBeforeBegan(t *testing.T) {
+	var s State
+	a := driver.Attempt{Key: "k", Token: 1}
+	if _, err := s.Begin(a, 1000, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Finish(a, driver.Outcome{}, 990, time.Second); err != nil || s.Finished != s.Began || s.Until != 990+1_000_000 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}

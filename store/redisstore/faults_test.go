@@ -142,6 +142,7 @@ func TestPushConnectionIsMadeAnew(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Fatal("nobody was told to look again")
 		}
+		l.awaitSubscribed(l.stores[1]) // the hint may have been that of the subscription before
 		mustRelease(t, l.stores[0], holder)
 		w.Ticket = l.awaitGrant(hints).Ticket
 		mustRelease(t, l.stores[1], w)

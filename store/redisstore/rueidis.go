@@ -96,10 +96,12 @@ func (r ruClient) Subscribe(ctx context.Context, channels []string, ready func()
 	}
 	// A connection of its own: on one that carries commands, a burst of
 	// messages would delay answers.
-	d, _ := c.Dedicate()
-	// It is not given back for others: the client would clean it first, and panics
-	// if a server that is busy with a script refuses that.
-	defer d.Close()
+	d, giveBack := c.Dedicate()
+	// While it is whole it is not given back for others: the client would clean it
+	// first, and panics if a server that is busy with a script refuses that. To
+	// close one that is lost takes up to a second, in which nobody would be woken.
+	end := d.Close
+	defer func() { end() }()
 	lost := d.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) { message(m.Message) },
 	})
@@ -109,6 +111,7 @@ func (r ruClient) Subscribe(ctx context.Context, channels []string, ready func()
 	ready()
 	select {
 	case err := <-lost:
+		end = giveBack
 		if err == nil {
 			err = rueidis.ErrClosing
 		}

@@ -50,7 +50,7 @@ func losing(t *testing.T, but string, steps []string, round func(t *testing.T, s
 			t.Parallel()
 			url, open := store(t)
 			s, direct := newLossy(t, open), openStore(t, url)
-			round(t, s, direct, t.Name()+"/warm", none) // connections, scripts, and what else is made once
+			round(t, s, direct, fmt.Sprint(t.Name(), "/", rand.Text(), "warm"), none) // connections, scripts, and what else is made once
 			seen := map[string]int{}
 			for nth, more := 1, true; more; nth++ {
 				more = false

@@ -139,6 +139,15 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 		err = each(func(n *testserver.RedisServer) error {
 			all, err := n.Do("KEYS", "*")
 			for _, k := range lines(all) {
+				if strings.HasPrefix(k, "baton:") {
+					stays, err := staysLong(n, k)
+					if err != nil {
+						return err
+					}
+					if !stays {
+						continue
+					}
+				}
 				on[k]++
 			}
 			return err
@@ -148,7 +157,7 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 			need = len(b.Servers)/2 + 1
 		}
 		for k, n := range on {
-			if n >= need && (!strings.HasPrefix(k, "baton:") || isOfHolders(k)) {
+			if n >= need {
 				keys = append(keys, k)
 			}
 		}
@@ -177,8 +186,18 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 	}
 }
 
-// isOfHolders says of a key of the store's own that it is there for those who
-// hold: the others are counters, lines and limits, which run out soon.
-func isOfHolders(key string) bool {
-	return strings.HasPrefix(key, "baton:s:") || strings.HasPrefix(key, "baton:i:")
+// staysLong says of a key of the store's own that it is there for those who hold,
+// and for longer than the minute by which it outlives the lock's own key. The others
+// are counters, lines and limits, which run out soon.
+func staysLong(n *testserver.RedisServer, key string) (bool, error) {
+	if !strings.HasPrefix(key, "baton:s:") && !strings.HasPrefix(key, "baton:i:") {
+		return false, nil
+	}
+	text, err := n.Do("TTL", key)
+	if err != nil {
+		return false, err
+	}
+	const gone, soon = -2, 300 // seconds
+	ttl, err := strconv.Atoi(strings.TrimSpace(text))
+	return ttl != gone && (ttl < 0 || ttl > soon), err
 }

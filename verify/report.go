@@ -197,15 +197,13 @@ func (t *Trial) decide(kind string) {
 	if kind != "" {
 		t.Claim = claim.String()
 	}
-	mayBreak := map[check.Promise]bool{
-		check.Exclusive: claim.E == fault.Breaks || claim.E == fault.Bounded,
-		check.Fenced:    claim.F == fault.Breaks || claim.F == fault.Bounded,
-		check.Lively:    claim.L == fault.Breaks,
-		check.Bounded:   claim.E == fault.Breaks || claim.E == fault.Bounded, // counts are kept as locks are
+	mayBreak := func(p check.Promise) bool {
+		sign := claim.Of(p)
+		return sign == fault.Breaks || sign == fault.Bounded && p != check.Lively
 	}
 	broken := func(serious bool) bool {
 		return slices.ContainsFunc(t.Violations, func(v check.Violation) bool {
-			return !mayBreak[v.Promise] && (!serious || v.Promise != check.Lively)
+			return !mayBreak(v.Promise) && (!serious || v.Promise != check.Lively)
 		})
 	}
 	switch {

@@ -43,12 +43,12 @@ func seen(all []results.Result) string {
 				continue
 			}
 			runs, granted, writes = runs+1, granted+r.Granted, writes+r.Writes
-			for p, sign := range map[check.Promise]fault.Sign{check.Exclusive: c.Claim.E, check.Fenced: c.Claim.F, check.Lively: c.Claim.L} {
+			for _, p := range []check.Promise{check.Exclusive, check.Fenced, check.Lively} {
 				kept, looked := r.Kept[p]
 				o := promises[p]
 				switch {
 				case !looked:
-				case sign == fault.Holds:
+				case c.Claim.Of(p) == fault.Holds:
 					o.runs++
 					if !kept {
 						o.broken++

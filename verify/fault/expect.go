@@ -3,6 +3,8 @@ package fault
 import (
 	"slices"
 	"strings"
+
+	"github.com/batonhq/baton/verify/check"
 )
 
 // A Verdict is what is claimed of a kind of store under a fault: for each of the
@@ -24,6 +26,20 @@ func (v Verdict) String() string {
 		return string(NoSuch)
 	}
 	return string([]byte{byte(v.E), byte(v.F), byte(v.L)})
+}
+
+// Of returns what is claimed of one promise. A limiter's has no sign of its own: its
+// counts are kept as the locks are, so it has that of E.
+func (v Verdict) Of(p check.Promise) Sign {
+	switch p {
+	case check.Exclusive, check.Bounded:
+		return v.E
+	case check.Fenced:
+		return v.F
+	case check.Lively:
+		return v.L
+	}
+	return 0
 }
 
 // expected has a line for each fault, and a column for stores that are alike.

@@ -76,13 +76,10 @@ func (c *Cell) String() string {
 	return s
 }
 
-// Wrong returns the promises that must hold and did not. A limiter's has no sign
-// of its own: its counts are kept as the locks are, so it has that of E.
+// Wrong returns the promises that must hold and did not.
 func (c *Cell) Wrong() (found []check.Promise) {
-	for p, sign := range map[check.Promise]fault.Sign{
-		check.Exclusive: c.Claim.E, check.Fenced: c.Claim.F, check.Lively: c.Claim.L, check.Bounded: c.Claim.E,
-	} {
-		if sign == fault.Holds && c.Broke[p] > 0 {
+	for _, p := range verify.Promises {
+		if c.Claim.Of(p) == fault.Holds && c.Broke[p] > 0 {
 			found = append(found, p)
 		}
 	}
@@ -90,10 +87,10 @@ func (c *Cell) Wrong() (found []check.Promise) {
 	return found
 }
 
-// Spared returns the promises that may break and were never seen to.
+// Spared returns the promises of a lock that may break and were never seen to.
 func (c *Cell) Spared() (found []check.Promise) {
-	for p, sign := range map[check.Promise]fault.Sign{check.Exclusive: c.Claim.E, check.Fenced: c.Claim.F, check.Lively: c.Claim.L} {
-		if sign == fault.Breaks && c.Runs > 0 && c.Broke[p] == 0 {
+	for _, p := range verify.Promises {
+		if p != check.Bounded && c.Claim.Of(p) == fault.Breaks && c.Runs > 0 && c.Broke[p] == 0 {
 			found = append(found, p)
 		}
 	}

@@ -61,9 +61,10 @@ const doors = `
 	verify/check:       verify/history
 	verify/served:      driver
 	verify/planted:     driver drivertest/broken store/memstore verify/check
-	verify/results:     verify verify/check verify/deploy verify/fault
-	verify/campaign:    verify verify/check verify/deploy verify/fault verify/results
-	verify/soak:        baton driver once open ratelimit verify/deploy
+	verify/lines:
+	verify/results:     verify verify/check verify/deploy verify/fault verify/lines
+	verify/campaign:    verify verify/check verify/deploy verify/fault verify/lines verify/results
+	verify/soak:        baton driver once open ratelimit verify/deploy verify/lines
 	verify/deploy:      * !verify
 	verify/fault:       * !verify
 	examples/*:         *

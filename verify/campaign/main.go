@@ -20,6 +20,7 @@ import (
 	"github.com/batonhq/baton/verify"
 	"github.com/batonhq/baton/verify/deploy"
 	"github.com/batonhq/baton/verify/fault"
+	"github.com/batonhq/baton/verify/lines"
 	"github.com/batonhq/baton/verify/results"
 )
 
@@ -175,7 +176,7 @@ func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
 			}
 		}
 		c.mu.Lock()
-		err = results.Keep(c.results, found)
+		err = lines.Add(c.results, found...)
 		c.mu.Unlock()
 		if err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonhq/baton/verify"
 	"github.com/batonhq/baton/verify/check"
+	"github.com/batonhq/baton/verify/lines"
 	"github.com/batonhq/baton/verify/results"
 )
 
@@ -144,10 +145,10 @@ func TestGoesOn(t *testing.T) {
 		{Kind: "sqlite", Fault: "f01", Seed: 2, Verdict: verify.Held},
 		{Kind: "sqlite", Fault: "f02", Seed: 2, Verdict: verify.Broken},
 	}
-	if err := results.Keep(path, done); err != nil {
+	if err := lines.Add(path, done...); err != nil {
 		t.Fatal(err)
 	}
-	if err := results.Keep(path, done[:1]); err != nil {
+	if err := lines.Add(path, done[0]); err != nil {
 		t.Fatal(err)
 	}
 	whole, err := os.ReadFile(path)

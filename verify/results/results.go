@@ -3,18 +3,13 @@
 package results
 
 import (
-	"bufio"
 	"cmp"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/batonhq/baton/verify"
 	"github.com/batonhq/baton/verify/check"
+	"github.com/batonhq/baton/verify/lines"
 )
 
 // A Result is one trial, as it is kept: one line of JSON.
@@ -59,50 +54,17 @@ func Of(kind string, seed uint64, t *verify.Trial) Result {
 	return r
 }
 
-// Load reads what earlier runs have kept. A last line that was cut off is
-// passed over.
+// Load reads what earlier runs have kept, the last result of each place.
 func Load(path string) (map[Place]Result, error) {
-	all := make(map[Place]Result)
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return all, nil
-	} else if err != nil {
+	list, err := lines.Load[Result](path)
+	if err != nil {
 		return nil, err
 	}
-	lines := bufio.NewScanner(strings.NewReader(string(b)))
-	lines.Buffer(nil, 1<<20)
-	torn := error(nil)
-	for n := 1; lines.Scan(); n++ {
-		if torn != nil {
-			return nil, torn
-		}
-		var r Result
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			torn = fmt.Errorf("%s, line %d: %w", path, n, err)
-			continue
-		}
+	all := make(map[Place]Result)
+	for _, r := range list {
 		all[r.Place()] = r
 	}
-	return all, lines.Err()
-}
-
-// Keep adds results to the file.
-func Keep(path string, all []Result) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for _, r := range all {
-		b, err := json.Marshal(r)
-		if err != nil {
-			return err
-		}
-		if _, err := f.Write(append(b, '\n')); err != nil {
-			return err
-		}
-	}
-	return f.Close()
+	return all, nil
 }
 
 // Tidy writes the file anew, each trial once, in order.
@@ -111,14 +73,7 @@ func Tidy(path string) error {
 	if err != nil {
 		return err
 	}
-	next := path + ".new"
-	if err := os.RemoveAll(next); err != nil {
-		return err
-	}
-	if err := Keep(next, Sorted(all)); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
+	return lines.Replace(path, Sorted(all)...)
 }
 
 // Sorted returns them by kind, fault and seed.

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/verify/deploy"
+	"github.com/batonhq/baton/verify/lines"
 )
 
 func main() {
@@ -76,7 +77,7 @@ func (s *soak) all(ctx context.Context, kinds []string) error {
 			log.Printf("%s: %s %s", kind, r.Verdict, strings.Join(r.Why, "; "))
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			errs[i] = add(s.results, r)
+			errs[i] = lines.Add(s.results, r)
 			if r.Verdict != Flat {
 				errs[i] = errors.Join(errs[i], fmt.Errorf("%s: %s", kind, strings.Join(r.Why, "; ")))
 			}
@@ -200,7 +201,7 @@ func (s *soak) note(kind string, after time.Duration, seen reading) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return add(s.samples, struct {
+	return lines.Add(s.samples, struct {
 		Kind    string  `json:"kind"`
 		Seconds float64 `json:"seconds"`
 		reading

@@ -1,14 +1,9 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"strings"
 	"time"
+
+	"github.com/batonhq/baton/verify/lines"
 )
 
 // A Verdict is what came out for one kind of store.
@@ -39,56 +34,22 @@ type result struct {
 	Closed  reading       `json:"closed"`  // after the stores were closed
 }
 
-// known reads the last result of each kind. A last line that was cut off is
-// passed over.
-func known(path string) ([]result, error) {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
+// known reads the last result of each kind.
+func known(path string) (all []result, err error) {
+	list, err := lines.Load[result](path)
+	if err != nil {
 		return nil, err
 	}
 	last := make(map[string]result)
-	lines := bufio.NewScanner(strings.NewReader(string(b)))
-	lines.Buffer(nil, 1<<20)
-	torn := error(nil)
-	for n := 1; lines.Scan(); n++ {
-		if torn != nil {
-			return nil, torn
-		}
-		var r result
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			torn = fmt.Errorf("%s, line %d: %w", path, n, err)
-			continue
-		}
+	for _, r := range list {
 		last[r.Kind] = r
 	}
-	var all []result
 	for _, kind := range names() {
 		if r, ok := last[kind]; ok {
 			all = append(all, r)
 		}
 	}
-	return all, lines.Err()
-}
-
-// add adds lines of JSON to a file.
-func add[T any](path string, all ...T) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for _, x := range all {
-		b, err := json.Marshal(x)
-		if err != nil {
-			return err
-		}
-		if _, err := f.Write(append(b, '\n')); err != nil {
-			return err
-		}
-	}
-	return f.Close()
+	return all, nil
 }
 
 // tidy writes the file anew, each kind once, in order.
@@ -97,12 +58,5 @@ func tidy(path string) error {
 	if err != nil {
 		return err
 	}
-	next := path + ".new"
-	if err := os.RemoveAll(next); err != nil {
-		return err
-	}
-	if err := add(next, all...); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
+	return lines.Replace(path, all...)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/verify/lines"
 )
 
 // plantEnv names the leak that a child is to have.
@@ -140,7 +141,7 @@ func TestPageIsFresh(t *testing.T) {
 func TestResults(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "results")
-	if err := add(path, result{Kind: "sqlite", Ops: 1}, result{Kind: "redis", Ops: 2}, result{Kind: "sqlite", Ops: 3}, result{Kind: "gone"}); err != nil {
+	if err := lines.Add(path, result{Kind: "sqlite", Ops: 1}, result{Kind: "redis", Ops: 2}, result{Kind: "sqlite", Ops: 3}, result{Kind: "gone"}); err != nil {
 		t.Fatal(err)
 	}
 	whole, err := os.ReadFile(path)

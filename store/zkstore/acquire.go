@@ -113,6 +113,7 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 	}
 	c.nodes, c.token, c.session, c.ttl = nodes, stat.Czxid, l.id, r.TTL
 	c.Unlock()
+	s.parents.learn(c.parent, true)
 	ops := c.checks(nil)
 	_, t, _, err := s.multi(ctx, ops) // to have it committed that they stand
 	if err != nil {

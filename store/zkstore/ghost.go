@@ -68,13 +68,9 @@ func (s *Store) lay(g *ghost) bool {
 	defer cancel()
 	l := s.session.link()
 	if !l.up {
-		// Nobody answers for so long that the session has ended, and its nodes
-		// with it; unless nobody led meanwhile: then its time begins anew.
-		if g.pending != nil || bootclock.Now().Sub(g.since) <= 2*l.timeout {
-			return false
-		}
-		s.untidy.Store(true)
-		return true
+		// However long nobody answers, the session may go on: its time stands still
+		// while nobody leads. Only with the connection it ends for sure.
+		return s.closed.Load() && bootclock.Now().Sub(g.since) > 2*l.timeout
 	}
 	nodes := g.nodes
 	if nodes == nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -128,38 +129,68 @@ func TestNodesThatComeBack(t *testing.T) {
 
 // The servers are away for so long that a session should have ended, and then
 // lead anew: its time begins again, and so it goes on. What was released
-// meanwhile stays for nobody.
+// meanwhile, or asked for just before and given up, stays for nobody.
 func TestReleasedWhileNobodyLed(t *testing.T) {
 	t.Parallel()
-	server := testserver.ZooKeeper(t, "tickTime=500")
-	open := func() *Store {
-		return mustOpen(t, Options{Servers: []string{server.Addr}, Root: "/b", Session: 4 * time.Second})
+	for name, leave := range map[string]func(t *testing.T, s *Store, server *testserver.ZooKeeperServer, proxy *faultproxy.Proxy){
+		"released": func(t *testing.T, s *Store, server *testserver.ZooKeeperServer, proxy *faultproxy.Proxy) {
+			r := writer("k")
+			r.TTL = 2 * time.Second
+			insist(t, s, r)
+			proxy.Refuse()
+			server.Kill()
+			if err := s.Release(t.Context(), r.Claim); !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrUnknown) {
+				t.Fatalf("released by a server that is away: %v", err)
+			}
+		},
+		"without an answer": func(t *testing.T, s *Store, server *testserver.ZooKeeperServer, proxy *faultproxy.Proxy) {
+			r := writer("k") // s has never asked for it
+			r.TTL = 2 * time.Second
+			proxy.Refuse()
+			cut := proxy.CutAfterRequest(creates(s, r.Key))
+			if _, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+				t.Fatalf("acquired without an answer: %v", err)
+			}
+			<-cut
+			server.Kill()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const session = 4 * time.Second
+			server := testserver.ZooKeeper(t, "tickTime=500")
+			proxy := faultproxy.New(t, server.Addr)
+			open := func(addr string) *Store {
+				return mustOpen(t, Options{Servers: []string{addr}, Root: "/b", Session: session})
+			}
+			s, other, r := open(proxy.Addr), open(server.Addr), writer("k")
+			r.TTL = time.Second
+			insist(t, other, r) // the parent is there, and s does not know it
+			release(t, other, r)
+			r.Key = "another" // which it does
+			for range 2 {
+				insist(t, s, r)
+				release(t, s, r)
+			}
+			id := s.session.link().id
+			leave(t, s, server, proxy)
+			<-time.After(driver.WaiterTTL + 2*session + time.Second) // as long as it takes to give up hope
+			server.Restart()
+			proxy.Accept()
+			eventually(t, "a connection", func() bool { return s.session.link().up })
+			if now := s.session.link().id; now != id {
+				t.Fatalf("session %x, want %x", now, id)
+			}
+			next := writer("k")
+			next.TTL, next.Queue = time.Second, false
+			direct := open(server.Addr)
+			eventually(t, "it is free", func() bool {
+				_, err := direct.Acquire(t.Context(), next)
+				if err != nil && !errors.Is(err, driver.ErrHeld) {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+		})
 	}
-	s := open()
-	left, next := writer("k"), writer("k")
-	left.TTL, next.TTL, next.Queue = 2*time.Second, 2*time.Second, false
-	insist(t, s, left)
-	id := s.session.link().id
-	server.Kill()
-	if err := s.Release(t.Context(), left.Claim); !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrUnknown) {
-		t.Fatalf("released by a server that is away: %v", err)
-	}
-	eventually(t, "it is given up", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.lost) == 0
-	})
-	server.Restart()
-	eventually(t, "a connection", func() bool { return s.session.link().up })
-	if now := s.session.link().id; now != id {
-		t.Fatalf("session %x, want %x", now, id)
-	}
-	other := open()
-	eventually(t, "what was released is free", func() bool {
-		_, err := other.Acquire(t.Context(), next)
-		if err != nil && !errors.Is(err, driver.ErrHeld) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
 }

@@ -1,6 +1,6 @@
 // Package faultproxy is a TCP proxy that breaks connections on command, for
-// tests: it delays, holds back, swallows, cuts, refuses, and loses exactly the
-// answer to one request.
+// tests: it delays, slices, holds back, swallows, cuts, refuses, and loses exactly
+// the answer to one request.
 package faultproxy
 
 import (
@@ -46,6 +46,7 @@ type Proxy struct {
 // rule is what happens to the bytes of one direction.
 type rule struct {
 	delay time.Duration
+	slice int // at most so many bytes at one go; 0: as they come
 	mode  mode
 }
 
@@ -111,6 +112,16 @@ func (p *Proxy) Delay(dir Direction, d time.Duration) {
 	p.change(func() { p.rules[dir].delay = d })
 }
 
+// sliceGap lets a receiver read a slice before the next one comes.
+const sliceGap = time.Millisecond
+
+// Slice has what goes in the direction arrive at most n bytes at one go, and a
+// millisecond apart: who reads gets messages in pieces, and soon the beginning
+// of the next with the end of one.
+func (p *Proxy) Slice(dir Direction, n int) {
+	p.change(func() { p.rules[dir].slice = n })
+}
+
 // Rewrite has f change what goes to the client, for servers that tell where
 // others are. It is given what came at one go, and outlives Heal.
 func (p *Proxy) Rewrite(f func([]byte) []byte) {
@@ -137,7 +148,7 @@ func (p *Proxy) SwallowOf(match func(first []byte) bool) {
 	p.change(func() { p.lost = match })
 }
 
-// Heal ends Delay, Hold, Swallow, SwallowOf and Refuse, and forgets the traps that were
+// Heal ends Delay, Slice, Hold, Swallow, SwallowOf and Refuse, and forgets the traps that were
 // not sprung.
 func (p *Proxy) Heal() {
 	p.t.Helper()
@@ -365,7 +376,7 @@ func (c *conn) pump(dir Direction, from, to *net.TCPConn) {
 			_ = to.CloseWrite() // the other way may go on
 			return
 		}
-		if !c.deliver(dir, ch.data, to) {
+		if !c.deliver(dir, ch, to) {
 			c.cut()
 			return
 		}
@@ -409,7 +420,8 @@ func (c *conn) gate(dir Direction, at time.Time) bool {
 
 // deliver writes data, unless a trap wants something else. It reports whether
 // the connection may live on.
-func (c *conn) deliver(dir Direction, data []byte, to *net.TCPConn) bool {
+func (c *conn) deliver(dir Direction, ch chunk, to *net.TCPConn) bool {
+	data := ch.data
 	if dir == ToClient {
 		c.p.mu.Lock()
 		tr, rewrite := c.lastly, c.p.rewrite
@@ -432,6 +444,26 @@ func (c *conn) deliver(dir Direction, data []byte, to *net.TCPConn) bool {
 		c.lastly = tr
 		c.p.mu.Unlock()
 	}
-	_, err := to.Write(data)
-	return err == nil
+	for {
+		c.p.mu.Lock()
+		n := c.p.rules[dir].slice
+		c.p.mu.Unlock()
+		if n == 0 || n > len(data) {
+			n = len(data)
+		}
+		if _, err := to.Write(data[:n]); err != nil {
+			return false
+		}
+		if data = data[n:]; len(data) == 0 {
+			return true
+		}
+		select {
+		case <-time.After(sliceGap):
+		case <-c.done:
+			return false
+		}
+		if !c.gate(dir, ch.at) { // the rest is lost, which Heal knows
+			return true
+		}
+	}
 }

@@ -185,6 +185,63 @@ func TestDelay(t *testing.T) {
 	}
 }
 
+func TestSlice(t *testing.T) {
+	e, p := setUp(t)
+	c := dial(t, p)
+	c.send("whole")
+	c.want("whole")
+	p.Slice(ToServer, 7)
+	p.Slice(ToClient, 3)
+	long := strings.Repeat("0123456789", 20)
+	c.send(long)
+	var pieces int
+	var got []byte
+	for buf := make([]byte, 1000); !bytes.HasSuffix(got, []byte("\n")); pieces++ {
+		c.SetReadDeadline(time.Now().Add(patience))
+		n, err := c.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, buf[:n]...)
+	}
+	if string(got) != long+"\n" {
+		t.Errorf("received %q", got)
+	}
+	if pieces < 3 { // a slow reader finds several at one time
+		t.Errorf("%d bytes came in %d pieces", len(got), pieces)
+	}
+	if n := e.seen.Load(); n != 2 {
+		t.Errorf("the server saw %d lines", n)
+	}
+
+	// What is lost in the middle of a message is lost.
+	half := strings.Repeat("x", 5000)
+	c.send(half)
+	buf := make([]byte, 1)
+	c.SetReadDeadline(time.Now().Add(patience))
+	if _, err := io.ReadFull(c, buf); err != nil {
+		t.Fatal(err)
+	}
+	p.Swallow(ToClient)
+	await(t, "the rest is lost", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for c := range p.conns {
+			if c.gap {
+				return true
+			}
+		}
+		return false
+	})
+	p.Heal()
+	if got, err := c.receive(patience); err == nil {
+		t.Errorf("the whole message came, %d bytes", len(got))
+	}
+	c = dial(t, p)
+	c.send("anew")
+	c.want("anew")
+}
+
 func TestHoldDeliversOnHeal(t *testing.T) {
 	e, p := setUp(t)
 	c := dial(t, p)

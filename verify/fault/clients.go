@@ -79,7 +79,7 @@ var clientFaults = []Fault{
 		},
 	},
 	{
-		ID: "f09", Name: "latency", Does: "every round trip takes 50 to 350 ms, now this and now that",
+		ID: "f09", Name: "latency", Does: "every round trip takes 50 to 350 ms, now this and now that, and messages come in pieces",
 		Needs: wires,
 		Run: func(ctx context.Context, s *Scene) error {
 			defer s.breaks("the wires are slow")()
@@ -89,6 +89,8 @@ var clientFaults = []Fault{
 			s.onAllWires(ctx, 3*s.TTL, 0, func(p *faultproxy.Proxy) {
 				p.Delay(faultproxy.ToServer, 25*time.Millisecond+s.upTo(150*time.Millisecond))
 				p.Delay(faultproxy.ToClient, 25*time.Millisecond+s.upTo(150*time.Millisecond))
+				p.Slice(faultproxy.ToServer, 1+s.Rand.IntN(200))
+				p.Slice(faultproxy.ToClient, 1+s.Rand.IntN(200))
 			})
 			return nil
 		},

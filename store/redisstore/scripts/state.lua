@@ -220,11 +220,35 @@ local function confirm(k, id, ms, known)
 	end
 end
 
+-- queued says whether the queue has this entry. Places stand in the order of
+-- their tickets, so that a long queue need not be read for it. One that is in
+-- disorder, after the counter was lost, is.
+local function queued(k, entry)
+	local first, last = 0, call('LLEN', k.q) - 1
+	local ticket = last > 200 and tonumber(string.match(entry, '^%d+'))
+	while ticket and first <= last do
+		local middle = math.floor((first + last) / 2)
+		local e = call('LINDEX', k.q, middle)
+		if e == entry then
+			return true
+		end
+		local other = tonumber(string.match(e, '^%d+'))
+		if not other then
+			break
+		elseif other < ticket then
+			first = middle + 1
+		else
+			last = middle - 1
+		end
+	end
+	return call('LPOS', k.q, entry)
+end
+
 -- find answers the queue's entry of id and its ticket, nothing if there is none
 -- that is alive. The text of the entry, if the caller can tell it, saves
 -- reading the whole queue.
 local function find(k, id, entry)
-	local found = entry ~= '' and call('LPOS', k.q, entry) and entry
+	local found = entry ~= '' and queued(k, entry) and entry
 	if not found then
 		for _, e in ipairs(call('LRANGE', k.q, 0, -1)) do
 			local _, other = string.match(e, ENTRY)

@@ -25,10 +25,16 @@ type Bucket struct {
 // What nobody knows is between two bounds: a request whose answer was lost may
 // have taken what it wanted at any time since. Where the clock went back nothing
 // can be said, and it is left at what windows finds.
-func (f *Findings) counts(h *history.History, limits map[string]Limit) {
+//
+// A refusal takes nothing, and so nothing is missed if those that are aside are
+// left out.
+func (f *Findings) counts(h *history.History, limits map[string]Limit, aside bool) {
 	all := make(map[string][]*history.Decision)
 	for i := range h.Decisions {
 		d := &h.Decisions[i]
+		if aside && d.Result == history.Refused {
+			continue
+		}
 		all[d.Key] = append(all[d.Key], d)
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {

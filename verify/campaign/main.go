@@ -160,7 +160,17 @@ func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
 		if ctx.Err() != nil || time.Now().After(end) {
 			return nil
 		}
-		r, err := verify.Run(ctx, verify.Config{Local: j.kind, Faults: faults, Seed: j.seed, For: c.length, Stall: tolerated}, nil)
+		// What broke a claim once in a thousand runs does not come again for the asking.
+		dir, err := os.MkdirTemp("", fmt.Sprintf("baton-%s-%d-", j.kind, j.seed))
+		if err != nil {
+			return err
+		}
+		r, err := verify.Run(ctx, verify.Config{Local: j.kind, Faults: faults, Seed: j.seed, For: c.length, Stall: tolerated, Keep: dir}, nil)
+		if r == nil || !slices.ContainsFunc(r.Trials, func(t *verify.Trial) bool { return t.Verdict == verify.Broken }) {
+			err = errors.Join(err, os.RemoveAll(dir))
+		} else {
+			log.Printf("%s seed %d: its histories and logs are in %s", j.kind, j.seed, dir)
+		}
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("%s, %v, seed %d: %w", j.kind, faults, j.seed, err)
 		}

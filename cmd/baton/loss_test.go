@@ -38,6 +38,9 @@ func TestCommandIsStoppedBeforeTheStoreGivesTheLockAway(t *testing.T) {
 	if err := holder.Wait(); holder.ProcessState.ExitCode() != exitLost {
 		t.Errorf("the holder ended with %v, want exit code %d:\n%s", err, exitLost, said.String())
 	}
+	if !strings.Contains(said.String(), "could not be renewed in time") {
+		t.Errorf("it did not say why:\n%s", said.String())
+	}
 	if !strings.Contains(said.String(), "had to be killed") {
 		t.Errorf("the command was stubborn and yet it was not killed:\n%s", said.String())
 	}

@@ -111,8 +111,11 @@ func crowdMain(url, key, dir string) error {
 		})
 	}
 	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
 	fmt.Println("results", strings.Join(results, " "))
-	return errors.Join(errs...)
+	return nil
 }
 
 func appendLine(dir, line string) error {

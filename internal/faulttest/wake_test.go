@@ -133,18 +133,40 @@ func (p *places) confirm(ctx context.Context) (waiting, held int) {
 	claims := slices.Clone(p.claims)
 	p.mu.Unlock()
 	// No program has more than one place in a line, so no store is made for a call
-	// with very many.
-	for part := range slices.Chunk(claims, 100) {
-		for _, r := range p.store.Renew(ctx, part, p.ttl) {
-			switch r.State {
-			case driver.Waiting:
-				waiting++
-			case driver.Held:
-				held++
-			}
-		}
+	// with very many. etcd is asked for the whole line if there is more than one.
+	most := 100
+	if p.store.Traits().Store == "etcd" {
+		most = 1
 	}
-	return waiting, held
+	parts := make(chan []driver.Claim)
+	var asking sync.WaitGroup
+	var count struct {
+		sync.Mutex
+		waiting, held int
+	}
+	for range 16 {
+		asking.Go(func() {
+			for part := range parts {
+				answers := p.store.Renew(ctx, part, p.ttl)
+				count.Lock()
+				for _, r := range answers {
+					switch r.State {
+					case driver.Waiting:
+						count.waiting++
+					case driver.Held:
+						count.held++
+					}
+				}
+				count.Unlock()
+			}
+		})
+	}
+	for part := range slices.Chunk(claims, most) {
+		parts <- part
+	}
+	close(parts)
+	asking.Wait()
+	return count.waiting, count.held
 }
 
 // join takes n places in line. Those that are there are kept alive meanwhile.

@@ -198,6 +198,9 @@ func (s *Store) remove(w *sweep) {
 	default:
 		w.at = time.Time{}
 		s.forgetLocked(c)
+		if !it.resp.Succeeded { // if nobody has removed it, what else has the name?
+			s.doubtLocked()
+		}
 	}
 	if !c.lock.all[c] { // also if its lease has ended
 		h := &s.house

@@ -59,6 +59,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		s.sweepLocked(c) // the put may still come
 	}
 	if !it.resp.Succeeded {
+		s.doubtLocked() // if nobody has removed it, what else has the name?
 		return driver.ErrLost
 	}
 	return nil

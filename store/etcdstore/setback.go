@@ -140,7 +140,7 @@ func (s *Store) doubtLocked() {
 	})
 }
 
-// dropStrays removes the names on a lease of ours that no claim has. It reports
+// dropStrays removes what is on a lease of ours and no claim's. It reports
 // whether there is nothing to be tried again.
 func (s *Store) dropStrays(lease int64) (done bool) {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
@@ -154,11 +154,14 @@ func (s *Store) dropStrays(lease int64) (done bool) {
 		strays[string(name)] = true
 	}
 	// What was put since then is not among them, and what was forgotten since then
-	// has gone, or has another revision when it comes again.
+	// has gone, or has another revision when it comes again. A claim that stands is
+	// renewed, and lost if the name is not its own.
 	s.mu.Lock()
 	for _, k := range s.keys {
 		for c := range k.all {
-			delete(strays, c.name)
+			if c.rev > 0 && !c.ended {
+				delete(strays, c.name)
+			}
 		}
 	}
 	s.mu.Unlock()
@@ -179,11 +182,13 @@ func (s *Store) dropStray(ctx context.Context, name string, lease int64) error {
 	if err != nil || len(resp.Kvs) == 0 || resp.Kvs[0].Lease != lease {
 		return err
 	}
-	rev := resp.Kvs[0].CreateRevision
+	kv := resp.Kvs[0]
 	s.mu.Lock()
 	if k := s.keys[key]; k != nil {
 		for c := range k.all {
-			if c.name == name { // whoever took the name meanwhile sees to it
+			// It may have come back with a name that another claim has now, whose own
+			// was put without an answer, or not at all.
+			if c.name == name && (c.rev == kv.CreateRevision || c.value == string(kv.Value)) {
 				s.mu.Unlock()
 				return nil
 			}
@@ -191,7 +196,7 @@ func (s *Store) dropStray(ctx context.Context, name string, lease int64) error {
 	}
 	s.mu.Unlock()
 	_, err = s.kv.Txn(ctx, &pb.TxnRequest{
-		Compare: only(createRev(name, rev), onLease(name, lease)),
+		Compare: only(createRev(name, kv.CreateRevision), onLease(name, lease)),
 		Success: ops(remove(name)),
 	})
 	return err

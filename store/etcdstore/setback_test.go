@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -115,9 +116,20 @@ func TestNamesThatComeBack(t *testing.T) {
 	s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
 	stays, _ := take(t, s, claimOf("stays", "me"), lasting, false)
 	back, _ := take(t, s, claimOf("back", "me"), lasting, false)
+	asked, _ := take(t, s, claimOf("asked", "me"), lasting, false)
+	again, _ := take(t, s, claimOf("again", "me"), lasting, false)
 	restore := server.Backup()
 
-	insist(t, "a release", func() error { return s.Release(t.Context(), back) })
+	for _, c := range []driver.Claim{back, asked, again} {
+		insist(t, "a release", func() error { return s.Release(t.Context(), c) })
+	}
+	again, _ = take(t, s, claimOf("again", "me once more"), lasting, false)
+	// This one has the name that comes back, and does not know whether it put it.
+	cut := proxy.CutBeforeRequest(func(request []byte) bool { return bytes.Contains(request, []byte("asked/")) })
+	if _, err := s.Acquire(t.Context(), driver.Request{Claim: claimOf("asked", "me once more"), TTL: lasting}); !errors.Is(err, driver.ErrUnknown) {
+		t.Fatalf("an acquire that did not arrive: %v", err)
+	}
+	<-cut
 	keepRenewing(t, s, stays)
 	proxy.Refuse()
 	proxy.Cut()
@@ -133,13 +145,27 @@ func TestNamesThatComeBack(t *testing.T) {
 	}
 	proxy.Accept()
 
-	eventually(t, "what was released is free", time.Minute, func() bool {
-		_, err := other.Acquire(t.Context(), driver.Request{Claim: claimOf("back", "other"), TTL: lasting})
-		if err != nil && !errors.Is(err, driver.ErrHeld) {
-			t.Fatal(err)
-		}
-		return err == nil
+	free := func(key string) {
+		t.Helper()
+		eventually(t, "what was released is free: "+key, time.Minute, func() bool {
+			_, err := other.Acquire(t.Context(), driver.Request{Claim: claimOf(key, "other"), TTL: lasting})
+			if err != nil && !errors.Is(err, driver.ErrHeld) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+	}
+	free("back")
+	free("asked")
+	eventually(t, "all leases were looked at", time.Minute, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return !s.doubting
 	})
+	eventually(t, "what was acquired since is lost", time.Minute, func() bool {
+		return errors.Is(s.Release(t.Context(), again), driver.ErrLost)
+	})
+	free("again")
 	eventually(t, "what is held goes on", time.Minute, func() bool {
 		r := renewOne(t, s, stays, lasting)
 		if r.State == driver.Lost {

@@ -23,7 +23,6 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"
-	"github.com/batonhq/baton/store/redisstore"
 )
 
 // Limiters are seats that decide where others lock, and have nothing to unlock.
@@ -151,16 +150,11 @@ func openRawIncr(e *env, _ int) (*room, error) {
 }
 
 func openRedisLimiter(e *env, limit ratelimit.Limit) (*room, error) {
-	c, err := e.rueidisClient()
+	store, end, err := e.redisStore()
 	if err != nil {
 		return nil, err
 	}
-	store, err := redisstore.New(c)
-	if err != nil {
-		c.Close()
-		return nil, err
-	}
-	return limiterRoom(store, limit, func() { _ = store.Close(); c.Close() })
+	return limiterRoom(store, limit, end)
 }
 
 var memoryLimitRivals = []rival{

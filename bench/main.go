@@ -52,24 +52,37 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		hold     = flags.Duration("renew", time.Minute, "how long leases are held and renewed")
 		leases   = flags.Int("leases", 10_000, "how many leases are renewed")
 		age      = flags.Int("age", 10_000, "how often a key is locked before it counts as an old one")
-		format   = flags.String("o", "table", "`format` of the report on standard output: table, json or html")
+		format   = flags.String("o", "table", "`format` of the report on standard output: table, json, html or markdown")
+		from     = flags.String("from", "", "measure nothing: report what is in this `file`, which -o json has written")
 		profiles = flags.String("cpuprofile", "", "write a CPU profile of each measurement of Baton to `PREFIX`-WORKLOAD-RIVAL-REPETITION.prof; a pair's has its rivals in it, too")
 		dir      = flags.String("dir", "", "`directory` for the SQLite file, on the disk to be measured; servers keep their data in the temporary directory, as TMPDIR names it (default: the temporary directory)")
 	)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	write, ok := map[string]func(io.Writer, *results, method) error{"table": writeText, "json": writeJSON, "html": writeHTML}[*format]
+	write, ok := map[string]func(io.Writer, *results, method) error{"table": writeText, "json": writeJSON, "html": writeHTML, "markdown": writeMarkdown}[*format]
 	workloads, unknown := choose(all, *only)
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case !ok:
-		return fmt.Errorf("-o %s: no such format; there are table, json and html", *format)
+		return fmt.Errorf("-o %s: no such format; there are table, json, html and markdown", *format)
 	case len(unknown) > 0:
 		return fmt.Errorf("-only %s: no such workload; there are %s", strings.Join(unknown, ","), names(all))
 	case *reps < 1 || *leases < 1 || *age < 1 || *each <= 0 || *hold <= 0:
 		return errors.New("-reps, -leases, -age, -time and -renew must be positive")
+	}
+	if *from != "" {
+		f, err := os.Open(*from)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		res, m, err := readJSON(f, all)
+		if err != nil {
+			return fmt.Errorf("-from %s: %w", *from, err)
+		}
+		return write(out, res, m)
 	}
 
 	var program testserver.Program

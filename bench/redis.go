@@ -32,7 +32,7 @@ var redisRivals = []rival{
 	},
 	{
 		name:  "baton",
-		about: "Baton as its documentation says, TTL 15 s: fencing token, queue, renewal, in-process line",
+		about: "Baton on redisstore as its URL opens it, TTL 15 s: fencing token, queue, renewal, in-process line",
 		open:  openBaton,
 	},
 	{
@@ -182,20 +182,33 @@ func openBaton(e *env, _ int) (*room, error) { return openBatonLockers(e, 1) }
 
 func openBatonNoLine(e *env, goroutines int) (*room, error) { return openBatonLockers(e, goroutines) }
 
-func openBatonLockers(e *env, lockers int) (*room, error) {
+// redisStore opens the store as its URL does, or, where commands are counted, on a
+// client that counts them.
+func (e *env) redisStore() (store *redisstore.Store, end func(), err error) {
+	if e.commands == nil {
+		store, err = redisstore.Open(context.Background(), redisstore.Config{Addrs: e.at["redis"]})
+		return store, func() { _ = store.Close() }, err // nothing is held
+	}
 	c, err := e.rueidisClient()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	store, err := redisstore.New(c)
-	if err != nil {
+	if store, err = redisstore.New(c); err != nil {
 		c.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	return batonRoom(store, lockers, baton.Config{TTL: ttl}, func() {
+	return store, func() {
 		_ = store.Close() // nothing is held
 		c.Close()
-	})
+	}, nil
+}
+
+func openBatonLockers(e *env, lockers int) (*room, error) {
+	store, end, err := e.redisStore()
+	if err != nil {
+		return nil, err
+	}
+	return batonRoom(store, lockers, baton.Config{TTL: ttl}, end)
 }
 
 // --- redislock

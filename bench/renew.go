@@ -13,7 +13,6 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/store/redisstore"
 	"github.com/batonhq/baton/store/sqlitestore"
 )
 
@@ -65,19 +64,11 @@ type countedStore struct {
 
 func countedRedis(e *env) (*countedStore, error) {
 	e = e.counted()
-	c, err := e.rueidisClient()
+	store, end, err := e.redisStore()
 	if err != nil {
 		return nil, err
 	}
-	store, err := redisstore.New(c)
-	if err != nil {
-		c.Close()
-		return nil, err
-	}
-	return &countedStore{store, &e.commands.n, func() {
-		_ = store.Close() // nothing is held
-		c.Close()
-	}}, nil
+	return &countedStore{store, &e.commands.n, end}, nil
 }
 
 // commits counts the commits of connections that are opened while it is set.

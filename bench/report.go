@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	plain "text/template"
 	"unicode/utf8"
 )
 
@@ -188,10 +189,15 @@ func writeJSON(w io.Writer, r *results, m method) error {
 	return e.Encode(report)
 }
 
-//go:embed report.html
-var page string
+var (
+	//go:embed report.html
+	page         string
+	pageTemplate = template.Must(template.New("report").Parse(page))
 
-var pageTemplate = template.Must(template.New("report").Parse(page))
+	//go:embed report.md.tmpl
+	markdown         string
+	markdownTemplate = plain.Must(plain.New("report").Parse(markdown))
+)
 
 func writeHTML(w io.Writer, r *results, m method) error {
 	return pageTemplate.Execute(w, struct {
@@ -199,4 +205,40 @@ func writeHTML(w io.Writer, r *results, m method) error {
 		Tables []table
 		Method method
 	}{r.goalTable(), r.tables(), m})
+}
+
+func writeMarkdown(w io.Writer, r *results, m method) error {
+	var tables strings.Builder
+	for _, t := range r.tables() {
+		writeTable(&tables, t)
+	}
+	return markdownTemplate.Execute(w, struct {
+		Goals  table
+		Tables string
+		Method method
+	}{r.goalTable(), strings.TrimRight(tables.String(), "\n") + "\n", m})
+}
+
+// readJSON reads what writeJSON has written, of workloads that there are.
+func readJSON(from io.Reader, workloads []*workload) (*results, method, error) {
+	var report jsonReport
+	if err := json.NewDecoder(from).Decode(&report); err != nil {
+		return nil, method{}, err
+	}
+	res := newResults(workloads)
+	for _, jw := range report.Workloads {
+		if !slices.ContainsFunc(workloads, func(w *workload) bool { return w.name == jw.Name }) {
+			return nil, method{}, fmt.Errorf("there is no workload %q", jw.Name)
+		}
+		for _, jr := range jw.Rivals {
+			for rep, figures := range jr.Repetitions {
+				m := make(metrics)
+				for metric, v := range figures {
+					m[metric] = float64(v)
+				}
+				res.add(jw.Name, jr.Name, rep, m)
+			}
+		}
+	}
+	return res, report.Method, nil
 }

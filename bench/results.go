@@ -75,6 +75,20 @@ func (n number) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v)
 }
 
+func (n *number) UnmarshalJSON(b []byte) error {
+	var text string
+	switch err := json.Unmarshal(b, &text); {
+	case string(b) == "null":
+		*n = number(math.NaN())
+		return nil
+	case err == nil: // not finite
+		v, err := strconv.ParseFloat(text, 64)
+		*n = number(v)
+		return err
+	}
+	return json.Unmarshal(b, (*float64)(n))
+}
+
 // The formats of figures, for people: three digits that count.
 
 func digits(v float64) string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -294,5 +295,40 @@ func TestRequestParser(t *testing.T) {
 		if got != 4 {
 			t.Fatalf("in pieces of %d bytes: %d commands, want 4", size, got)
 		}
+	}
+}
+
+// A report that was kept as JSON says the same as the run did, in any format.
+func TestReportFromJSON(t *testing.T) {
+	t.Parallel()
+	all := allWorkloads()
+	res := newResults(all)
+	for rep := range 3 {
+		res.add("redis-pair", "raw", rep, metrics{"p50": 1000, "p99": math.Inf(1)})
+		res.add("redis-pair", "baton", rep, metrics{"p50": 1100 + 10*float64(rep), "p99": math.NaN()})
+	}
+	m := method{Notes: []string{"a note"}, Lines: []string{"one line"}, Rivals: []methodRival{{"redis raw", "a | b"}}}
+	var kept bytes.Buffer
+	if err := writeJSON(&kept, res, m); err != nil {
+		t.Fatal(err)
+	}
+	again, how, err := readJSON(&kept, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, write := range map[string]func(io.Writer, *results, method) error{"table": writeText, "json": writeJSON, "html": writeHTML, "markdown": writeMarkdown} {
+		var want, got bytes.Buffer
+		if err := errors.Join(write(&want, res, m), write(&got, again, how)); err != nil {
+			t.Fatal(err)
+		}
+		if got.String() != want.String() {
+			t.Errorf("%s:\n%s\nwant\n%s", name, got.String(), want.String())
+		}
+		if name == "markdown" && !strings.Contains(got.String(), "| redis, pair pinned to one CPU, p50 ÷ raw | 1.11 × |") {
+			t.Errorf("no goal in\n%s", got.String())
+		}
+	}
+	if _, _, err := readJSON(strings.NewReader(`{"workloads":[{"name":"nonsense"}]}`), all); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("an unknown workload: %v", err)
 	}
 }

@@ -134,9 +134,9 @@ const checkTimeout = 5 * time.Second
 // New returns a store that uses a client that the caller made, and which Close
 // leaves open. The client's mode (single, Sentinel, Cluster) is the store's.
 //
-// Give it one connection, by PipelineMultiplex: -1 in its options: with several,
-// what comes after an attempt that was abandoned has to wait until that has been
-// answered, lest it overtake it.
+// It may have several connections, so what comes after an attempt that was abandoned
+// waits until that has been answered, lest it overtake it. That costs each request
+// with a context that can end a goroutine, which Open's client spares.
 //
 // It asks the server for its version, role and eviction policy, and fails with
 // *VersionError, *ReplicaError or *EvictionError if locks would not be safe

@@ -11,7 +11,8 @@
 
 local answers, left, now = {}, nil, nil
 do
-	local call, match, format, fmod, min = redis.call, string.match, string.format, math.fmod, math.min
+	-- % is exact for what is here: not negative, and below 2^53.
+	local call, match, format = redis.call, string.match, string.format
 	local t = call('TIME')
 	local second, micro = t[1], t[2]
 	now = second * 1000000 + micro
@@ -39,8 +40,7 @@ do
 				if times then
 					head = '1 ' .. limit
 					cost, limit, part, life = cost + 0, limit + 0, part + 0, life + 0
-					ends = fmod(now - offset, part)
-					ends = now - ends + life - (ends < 0 and part or 0)
+					ends = now - (now - offset) % part + life
 				else
 					kind = 0
 				end
@@ -67,8 +67,8 @@ do
 			end
 			if not odd and length > 0 and used + length <= full then
 				local free = full - used
-				used = used + (times == '1' and length or min(times * length, free - fmod(free, length)))
-				frac = fmod(used, tokens)
+				used = used + (times == '1' and length or math.min(times * length, free - free % length))
+				frac = used % tokens
 				reset = (used - frac) / tokens
 				new = format('3 %.0f', now + reset) .. (frac > 0 and format(' %.0f', frac) or ' 0') .. rate .. ' 0'
 				if frac > 0 then
@@ -100,7 +100,7 @@ do
 			end
 			if not odd and cost > 0 and used + cost <= limit then
 				local free = limit - used
-				local taken = times == '1' and cost or min(times * cost, free - fmod(free, cost))
+				local taken = times == '1' and cost or math.min(times * cost, free - free % cost)
 				if n > 0 and moment >= ends then
 					new = head .. sub(rest, from, last - 1) .. format('%.0f', count + taken)
 				else
@@ -112,8 +112,7 @@ do
 		end
 
 		if new then
-			local over = fmod(reset, 1000)
-			call('SET', KEYS[i], new, 'PX', format('%.0f', (reset - over) / 1000 + (over > 0 and 1 or 0)))
+			call('SET', KEYS[i], new, 'PX', (reset - reset % 1000) / 1000 + 1)
 		end
 		if odd then
 			left = left or {}

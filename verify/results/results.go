@@ -19,7 +19,7 @@ type Result struct {
 	Seed    uint64                 `json:"seed"`
 	Verdict verify.Verdict         `json:"verdict"`
 	Kept    map[check.Promise]bool `json:"kept,omitempty"`
-	Broke   []string               `json:"broke,omitempty"` // what was seen, each once
+	Broke   []string               `json:"broke,omitempty"` // what was seen, of each promise the first two
 	Why     []string               `json:"why,omitempty"`
 
 	Attempts  int `json:"attempts"`
@@ -46,9 +46,10 @@ func Of(kind string, seed uint64, t *verify.Trial) Result {
 		Attempts: t.Looked.Attempts, Granted: t.Looked.Granted, Writes: t.Looked.Writes, Stale: t.Looked.Stale,
 		Decisions: t.Decisions, Killed: t.Killed,
 	}
+	told := make(map[check.Promise]int)
 	for _, v := range t.Violations {
-		if what := fmt.Sprintf("%s %s: %s", v.Promise, v.Check, v.Text); len(r.Broke) < 3 {
-			r.Broke = append(r.Broke, what)
+		if told[v.Promise]++; told[v.Promise] <= 2 {
+			r.Broke = append(r.Broke, fmt.Sprintf("%s %s: %s", v.Promise, v.Check, v.Text))
 		}
 	}
 	return r

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -313,47 +312,6 @@ func TestNoBargingWhenTheKeyIsGone(t *testing.T) {
 	}
 	if r := renewOne(t, l.stores[0], w, time.Minute); r.State != driver.Held {
 		t.Errorf("who was in line is %v, want held", r.State)
-	}
-}
-
-// A long line is searched by ticket, which must find every place, whatever an
-// operator or a lost counter has done to the order.
-func TestPlaceInALongLine(t *testing.T) {
-	l := newLab(t, 1)
-	s, queue := l.stores[0], l.names(l.key).queue()
-	holder, _ := take(t, s, claimOf(l.key, "holder"), time.Minute, false)
-	const n = 301
-	line := make([]driver.Claim, n)
-	for i := range line {
-		line[i], _ = take(t, s, claimOf(l.key, fmt.Sprint("w", i)), time.Minute, true)
-	}
-	// check renews all, which also keeps them alive.
-	check := func(what string, gone ...int) {
-		t.Helper()
-		for i, r := range s.Renew(t.Context(), line, time.Minute) {
-			want := driver.Waiting
-			if slices.Contains(gone, i) {
-				want = driver.Lost
-			}
-			if r.State != want || r.Err != nil {
-				t.Errorf("%s: place %d is %v, %v, want %v", what, i, r.State, r.Err, want)
-			}
-		}
-	}
-	scans := l.calls("lpos") + l.calls("lrange")
-	check("in order")
-	if more := l.calls("lpos") + l.calls("lrange") - scans; more != 0 {
-		t.Errorf("the whole line was read %d times for %d places", more, n)
-	}
-	mustRelease(t, s, line[150])
-	check("one has left", 150)
-	l.do("LMOVE", queue, queue, "RIGHT", "LEFT") // the last is the first
-	check("in disorder", 150)
-	l.do("LSET", queue, "149", "nonsense")
-	check("with nonsense in it", 148, 150)
-	mustRelease(t, s, holder)
-	if r := renewOne(t, s, line[n-1], time.Minute); r.State != driver.Held {
-		t.Errorf("who was moved to the head is %v, want held", r.State)
 	}
 }
 

@@ -75,8 +75,10 @@ func (p *page) remembered(wall int64) (at, wait int64, ok bool) {
 	return p.numbers[0], p.numbers[1], true
 }
 
-// maxKnown bounds the numbers that knowledge keeps.
-const maxKnown = 1 << 20
+const (
+	maxKnown = 1 << 20 // bounds the numbers that knowledge keeps
+	pageCost = 20      // what a page costs by itself, in numbers
+)
 
 // knowledge is what the process has last seen under some names: what a
 // transaction is tried with first.
@@ -87,34 +89,46 @@ type knowledge struct {
 
 func (k *knowledge) get(name string) *page {
 	p := k.pages[name]
-	if p != nil && !p.end.IsZero() && bootclock.Coarse().After(p.end) {
-		k.set(name, nil) // it has gone with its lease
+	if p != nil && p.gone() {
+		k.set(name, nil)
 		return nil
 	}
 	return p
 }
 
+// gone reports whether it has gone with its lease.
+func (p *page) gone() bool { return !p.end.IsZero() && bootclock.Coarse().After(p.end) }
+
+// drop forgets a page.
+func (k *knowledge) drop(name string, p *page) {
+	delete(k.pages, name)
+	k.size -= pageCost + len(p.numbers)
+}
+
 func (k *knowledge) set(name string, p *page) {
-	const self = 20 // what a page costs by itself, in numbers
 	if old := k.pages[name]; old != nil {
-		delete(k.pages, name)
-		k.size -= self + len(old.numbers)
+		k.drop(name, old)
 	}
 	if p == nil || p.rev == 0 || len(p.numbers) == 0 {
 		return
 	}
+	// Two that come along are looked at each time, so that names that nobody uses
+	// again do not gather.
+	looks := 2
 	for other, old := range k.pages {
-		if k.size+self+len(p.numbers) <= maxKnown {
+		full := k.size+pageCost+len(p.numbers) > maxKnown
+		if looks--; looks < 0 && !full {
 			break
 		}
-		delete(k.pages, other)
-		k.size -= self + len(old.numbers)
+		if full || old.gone() {
+			k.drop(other, old)
+		}
 	}
 	if k.pages == nil {
 		k.pages = map[string]*page{}
 	}
 	k.pages[name] = p
-	k.size += self + len(p.numbers)
+	k.size += pageCost + len(p.numbers)
 }
 
 const (

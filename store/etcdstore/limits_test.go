@@ -429,6 +429,12 @@ func TestLimitKnowledge(t *testing.T) {
 	if k.size != 0 {
 		t.Errorf("%d numbers of nothing", k.size)
 	}
+	for i := range 100_000 { // keys that nobody asks for again, whose leases have ended
+		k.set(fmt.Sprint(i), &page{rev: 1, numbers: make(rate.State, 3), end: bootclock.Coarse().Add(-time.Second)})
+	}
+	if len(k.pages) > 100 {
+		t.Errorf("%d pages of the past are kept", len(k.pages))
+	}
 }
 
 // What somebody else wrote there is no state, and is replaced.

@@ -112,7 +112,8 @@ do
 		end
 
 		if new then
-			call('SET', KEYS[i], new, 'PX', (reset - reset % 1000) / 1000 + 1)
+			reset = reset + 999
+			call('SET', KEYS[i], new, 'PX', (reset - reset % 1000) / 1000)
 		end
 		if odd then
 			left = left or {}

@@ -24,6 +24,9 @@ import (
 const childEnv = "BATON_FAULTTEST_CHILD"
 
 func TestMain(m *testing.M) {
+	if file := os.Getenv(beatEnv); file != "" {
+		beat(file)
+	}
 	if url := os.Getenv(limitEnv); url != "" {
 		limitMain(url)
 	}

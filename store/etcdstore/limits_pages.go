@@ -90,7 +90,7 @@ type knowledge struct {
 func (k *knowledge) get(name string) *page {
 	p := k.pages[name]
 	if p != nil && p.gone() {
-		k.set(name, nil)
+		k.drop(name, p)
 		return nil
 	}
 	return p

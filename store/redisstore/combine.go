@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
@@ -27,6 +28,7 @@ type combiner struct {
 	busy    bool         // combining
 	usual   float64      // how many waited lately when a call ended
 	waiting []*operation // only while calls are at their limit
+	wants   int          // how many wait for those
 
 	// Acquires that were sent, and whose callers are gone, by ID.
 	abandoned map[string]*operation
@@ -55,15 +57,24 @@ type operation struct {
 	n       lockNames
 	id      string
 	acquire bool
-	args    [2]string // the lock's value and the ttl in ms; or how the value begins, and ""; or what simple.lua is told
-	keys    [4]string // memory for a call for it alone; or the limit's state
-	limit   *knownLimit
-	cost    int64
+	args    [2]string // the lock's value and the ttl in ms; or how the value begins, and ""
+	keys    [4]string // memory for a call for it alone
+	ask     question  // of a decision
 
-	done   chan struct{} // closed when answer and err are set
+	done   chan struct{} // closed when answer, or each, and err are set
 	sent   bool          // guarded by combiner.mu
+	times  int           // how many want it; guarded by combiner.mu until it is sent
 	answer any
+	each   []driver.Taken // the answers to as many decisions
+	given  atomic.Int32   // how many of them
 	err    error
+}
+
+// question is what is to be decided.
+type question struct {
+	limit *knownLimit
+	key   string
+	cost  int64
 }
 
 // do runs o, alone or with others, and answers what its script did.
@@ -72,18 +83,72 @@ func (c *combiner) do(ctx context.Context, o *operation) (any, error) {
 		return c.one(ctx, o)
 	}
 	c.mu.Lock()
-	if c.calls < c.limit() {
-		c.calls++
+	if c.begins() {
 		c.mu.Unlock()
 		defer c.finished()
 		return c.one(ctx, o)
 	}
-	o.done = make(chan struct{})
-	c.waiting = append(c.waiting, o)
+	c.waits(o)
 	c.mu.Unlock()
+	return c.answer(ctx, o)
+}
 
+// decide is do for decisions. Those who wait for the same one share it.
+func (c *combiner) decide(ctx context.Context, q question) (any, error) {
+	if c.off {
+		return c.one(ctx, &operation{ask: q})
+	}
+	c.mu.Lock()
+	if c.begins() {
+		c.mu.Unlock()
+		defer c.finished()
+		return c.one(ctx, &operation{ask: q})
+	}
+	o := c.alike(q)
+	if o == nil {
+		o = &operation{ask: q}
+		c.waits(o)
+	} else {
+		o.times++
+		c.wants++
+	}
+	c.mu.Unlock()
+	return c.answer(ctx, o)
+}
+
+// begins reports whether a call for one may begin, which then has. c.mu is held.
+func (c *combiner) begins() bool {
+	if c.calls >= c.limit() {
+		return false
+	}
+	c.calls++
+	return true
+}
+
+// waits has o wait for a call. c.mu is held.
+func (c *combiner) waits(o *operation) {
+	o.done, o.times = make(chan struct{}), 1
+	c.waiting = append(c.waiting, o)
+	c.wants++
+}
+
+// alike finds the same decision among those that came last. c.mu is held.
+func (c *combiner) alike(q question) *operation {
+	for i := len(c.waiting) - 1; i >= max(0, len(c.waiting)-maxCombined); i-- {
+		if o := c.waiting[i]; o.ask == q && o.times < maxCombined {
+			return o
+		}
+	}
+	return nil
+}
+
+// answer waits for that of o.
+func (c *combiner) answer(ctx context.Context, o *operation) (any, error) {
 	select {
 	case <-o.done:
+		if o.each != nil {
+			return &o.each[o.given.Add(1)-1], nil
+		}
 		return o.answer, o.err
 	case <-ctx.Done():
 	}
@@ -101,6 +166,10 @@ func (c *combiner) do(ctx context.Context, o *operation) (any, error) {
 			}
 		}
 		return nil, failure(ctx.Err())
+	}
+	c.wants--
+	if o.times--; o.times > 0 { // others want it
+		return nil, ctx.Err()
 	}
 	for i, other := range c.waiting {
 		if other == o {
@@ -174,10 +243,14 @@ func (c *combiner) drain(batch []*operation) {
 func (c *combiner) next() []*operation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := min(len(c.waiting), maxCombined)
-	c.usual += (float64(n) - c.usual) / 16
-	if n >= beginAt && !c.busy {
-		c.busy, c.usual = true, float64(n)
+	n, wants := 0, 0
+	for n < len(c.waiting) && wants+c.waiting[n].times <= maxCombined {
+		wants += c.waiting[n].times
+		n++
+	}
+	c.usual += (float64(wants) - c.usual) / 16
+	if wants >= beginAt && !c.busy {
+		c.busy, c.usual = true, float64(wants)
 	} else if c.usual < endBelow {
 		c.busy = false
 	}
@@ -185,6 +258,7 @@ func (c *combiner) next() []*operation {
 		c.calls--
 		return nil
 	}
+	c.wants -= wants
 	batch := append([]*operation(nil), c.waiting[:n]...)
 	c.waiting = append(c.waiting[:0], c.waiting[n:]...)
 	clear(c.waiting[len(c.waiting):cap(c.waiting)][:n])
@@ -200,7 +274,7 @@ func (c *combiner) combined(batch []*operation) {
 	defer c.answered(batch)
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	if len(batch) == 1 {
+	if len(batch) == 1 && batch[0].times == 1 {
 		answer, err := c.one(ctx, batch[0])
 		batch[0].answer, batch[0].err = answer, notTheirs(err)
 		return

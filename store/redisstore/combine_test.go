@@ -84,7 +84,7 @@ func (l *lab) awaitIn(c *combiner, n int) {
 	eventually(l, fmt.Sprint(n, " operations that wait"), 10*time.Second, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return len(c.waiting) == n
+		return c.wants == n
 	})
 }
 

@@ -49,11 +49,7 @@ func (s *Store) takeSimple(ctx context.Context, r *driver.TakeRequest) (driver.T
 	if err != nil {
 		return driver.Taken{}, err
 	}
-	var b [256]byte
-	o := &operation{limit: limit, cost: t.Cost}
-	o.keys[0] = s.names.beside(t.Key).limit()
-	o.args[0] = string(append(appendInt(append(b[:0], '1'), t.Cost), limit.numbers...))
-	answer, err := s.decisions.do(ctx, o)
+	answer, err := s.decisions.decide(ctx, question{limit, t.Key, t.Cost})
 	if err != nil {
 		return driver.Taken{}, err
 	}
@@ -70,7 +66,14 @@ func (s *Store) takeSimple(ctx context.Context, r *driver.TakeRequest) (driver.T
 	return s.taken(r, simpleScript, answer)
 }
 
+// told is what simple.lua is told of a decision that is made so often.
+func (q *question) told(times int) string {
+	var b [256]byte
+	return string(append(appendInt(strconv.AppendInt(b[:0], int64(times), 10), q.cost), q.limit.numbers...))
+}
+
 func (s *Store) decideOne(ctx context.Context, o *operation) (any, error) {
+	o.keys[0], o.args[0] = s.names.beside(o.ask.key).limit(), o.ask.told(1)
 	return s.runSimple(ctx, o.keys[:1], o.args[:1])
 }
 
@@ -80,25 +83,11 @@ func (s *Store) runSimple(ctx context.Context, keys, args []string) (any, error)
 	return s.runCall(ctx, wire.Call{Script: simpleScript, Keys: keys, Args: args, Loose: true})
 }
 
-// decideSeveral makes decisions in one call. Requests that are the same are told
-// as one that is made several times.
+// decideSeveral makes decisions in one call.
 func (s *Store) decideSeveral(ctx context.Context, batch []*operation) {
-	keys, args := make([]string, 0, len(batch)), make([]string, 0, len(batch))
-	groups := make([][]*operation, 0, len(batch))
-	for _, o := range batch {
-		at := 0
-		for at < len(keys) && (keys[at] != o.keys[0] || args[at] != o.args[0]) {
-			at++
-		}
-		if at == len(keys) {
-			keys, args, groups = append(keys, o.keys[0]), append(args, o.args[0]), append(groups, nil)
-		}
-		groups[at] = append(groups[at], o)
-	}
-	for i, g := range groups {
-		if len(g) > 1 {
-			args[i] = strconv.Itoa(len(g)) + args[i][1:]
-		}
+	keys, args := make([]string, len(batch)), make([]string, len(batch))
+	for i, o := range batch {
+		keys[i], args[i] = s.names.beside(o.ask.key).limit(), o.ask.told(o.times)
 	}
 	answer, err := s.runSimple(ctx, keys, args)
 	answers := list(answer)
@@ -107,42 +96,36 @@ func (s *Store) decideSeveral(ctx context.Context, batch []*operation) {
 	} else if err == nil && len(answers) != len(keys) {
 		err = strange(simpleScript, answer)
 	}
-	for i, g := range groups {
+	for i, o := range batch {
 		if err != nil {
-			for _, o := range g {
-				o.err = notTheirs(err)
-			}
-			continue
+			o.err = notTheirs(err)
+		} else {
+			o.share(answers[i])
 		}
-		share(g, answers[i])
 	}
 }
 
-// share gives each of the requests, which are the same, its part of the answer.
-func share(g []*operation, answer any) {
+// share gives each of those who want a decision their part of the answer.
+func (o *operation) share(answer any) {
 	a := list(answer)
 	now, state, ok := stateAt(text(answer))
 	switch {
 	case ok:
-		q := rate.Request{TakeRequest: driver.TakeRequest{Takes: []driver.Take{{Cost: g[0].cost}}}, Limits: g[0].limit.alone[:]}
+		q := rate.Request{TakeRequest: driver.TakeRequest{Takes: []driver.Take{{Cost: o.ask.cost}}}, Limits: o.ask.limit.alone[:]}
 		states := []rate.State{state}
-		decided := make([]driver.Taken, len(g))
-		for i, o := range g { // nobody keeps what a refusal forgets, but it is forgotten again
-			decided[i], _ = q.Decide(states, now)
-			o.answer = &decided[i]
+		o.each = make([]driver.Taken, o.times)
+		for i := range o.each { // nobody keeps what a refusal forgets, but it is forgotten again
+			o.each[i], _ = q.Decide(states, now)
 		}
-	case len(g) == 1 || a != nil && len(a) <= 2: // one for all
-		for _, o := range g {
-			o.answer = answer
-		}
-	case len(a) == 4*len(g)+1:
-		for i, o := range g {
-			o.answer = append(append(make([]any, 0, 5), a[0]), a[4*i+1:4*i+5]...)
+	case o.times == 1 || a != nil && len(a) <= 2: // one for all
+		o.answer = answer
+	case len(a) == 4*o.times+1:
+		o.each = make([]driver.Taken, o.times)
+		for i := range o.each {
+			o.each[i] = decided(append(append(make([]any, 0, 5), a[0]), a[4*i+1:4*i+5]...))
 		}
 	default:
-		for _, o := range g {
-			o.err = strange(simpleScript, answer)
-		}
+		o.err = strange(simpleScript, answer)
 	}
 }
 

@@ -179,6 +179,15 @@ func TestCombinedDecisionsAndCancelled(t *testing.T) {
 		})
 		l.awaitIn(&s.decisions, i+2)
 	}
+	impatient, giveUp := context.WithCancel(t.Context())
+	wg.Go(func() {
+		if _, err := s.Take(impatient, asking("k", limit, 2)); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("cancelled while others wait for the same: %v, want the context's error alone", err)
+		}
+	})
+	l.awaitIn(&s.decisions, 4)
+	giveUp()
+	l.awaitIn(&s.decisions, 3)
 	open()
 	<-gate.arrived
 	cancel()

@@ -133,6 +133,8 @@ func TestShortCuts(t *testing.T) {
 		}
 	}
 	const rounds, many = 60, 20
+	answered := make(chan struct{})
+	close(answered)
 	for round := range rounds {
 		var names []string
 		var states []rate.State
@@ -169,9 +171,7 @@ func TestShortCuts(t *testing.T) {
 			}
 			q := asking(key, limit, r.Int64N(min(a.Capacity(), 5)+2))
 			names, states, requests, times = append(names, name), append(states, state), append(requests, q), append(times, 1+r.IntN(3)*r.IntN(5))
-			for range times[i] {
-				batch = append(batch, &operation{limit: known, cost: q.Takes[0].Cost, keys: [4]string{name}, args: [2]string{fmt.Sprint("1 ", q.Takes[0].Cost) + known.numbers}})
-			}
+			batch = append(batch, &operation{ask: question{known, key, q.Takes[0].Cost}, times: times[i], done: answered})
 		}
 		s.decideSeveral(t.Context(), batch)
 		for i := range many {
@@ -183,15 +183,14 @@ func TestShortCuts(t *testing.T) {
 			kept := []rate.State{slices.Clone(states[i])}
 			reset, written := time.Duration(0), false
 			for n := range times[i] {
-				o := batch[0]
-				batch = batch[1:]
-				if o.err != nil {
-					t.Fatal(o.err)
+				answer, err := s.decisions.answer(t.Context(), batch[i])
+				if err != nil {
+					t.Fatal(err)
 				}
 				var got driver.Taken
-				if d, ok := o.answer.(*driver.Taken); ok {
+				if d, ok := answer.(*driver.Taken); ok {
 					got = *d
-				} else if got, err = s.taken(&requests[i], simpleScript, o.answer); err != nil {
+				} else if got, err = s.taken(&requests[i], simpleScript, answer); err != nil {
 					t.Fatal(err)
 				}
 				mine := []rate.State{slices.Clone(kept[0])}

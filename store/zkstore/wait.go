@@ -123,7 +123,15 @@ func (w *nodeWatch) hasFired() bool {
 type crowd struct {
 	waiters int
 	gone    map[string]struct{}
+
+	looking sync.Mutex          // one looks for all, and the others wait for that
+	seen    map[string]struct{} // the line, as it was then
+	at      time.Time
 }
+
+// manyWaiters are so many that the line is read once for all of them, and not a
+// node for each.
+const manyWaiters = 16
 
 // A tail is the last of this process's claims in a line.
 type tail struct {
@@ -278,8 +286,8 @@ func (c *claim) wait(l *link, own *nodeWatch, v verdict) {
 	}()
 }
 
-// How long a waiter trusts what it was told before it reads the line again by
-// itself: longer and longer, while that tells nothing new.
+// How long a waiter trusts what it was told before it looks again by itself:
+// longer and longer, while that tells nothing new.
 const (
 	firstPoll = 2 * time.Second
 	lastPoll  = 15 * time.Second
@@ -349,7 +357,7 @@ func (w *waiter) run() {
 		case err != nil:
 			w.rest(nil, l, retryAfter)
 		case w.rest(others, l, poll):
-			stale, poll = true, min(2*poll, lastPoll)
+			stale, poll = !w.stands(watch), min(2*poll, lastPoll)
 		case w.line.gone == nil:
 			stale = true
 		case w.line.frank && others[0].hasFired() && others[0].event.Type == zk.EventNodeDataChanged:
@@ -361,6 +369,50 @@ func (w *waiter) run() {
 
 // retryAfter is the pause after a request that got no answer.
 const retryAfter = 50 * time.Millisecond
+
+// stands reports whether it is certain that the waiter has missed nothing. Who
+// waits for a node to go asks for that one and its own: the line of a crowd is
+// long, and each in it would read it. Who waits for permits has to read it.
+func (w *waiter) stands(watch []string) bool {
+	if w.line.gone == nil {
+		return false
+	}
+	s, names := w.s, [...]string{w.nodes[0], watch[0]}
+	s.mu.Lock()
+	l := s.lines[w.parent]
+	crowded := l.waiters >= manyWaiters
+	s.mu.Unlock()
+	if crowded {
+		seen := l.lately(w)
+		_, mine := seen[names[0]]
+		_, others := seen[names[1]]
+		return mine && others
+	}
+	for _, name := range names {
+		if _, err := s.exists(w.ctx, w.parent+"/"+name); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// lately returns the line as it was read lately, after w got in it: nobody looks
+// sooner than firstPoll after that.
+func (l *crowd) lately(w *waiter) map[string]struct{} {
+	l.looking.Lock()
+	defer l.looking.Unlock()
+	if now := time.Now(); l.seen == nil || now.Sub(l.at) > firstPoll/2 {
+		children, _, err := w.s.children(w.ctx, w.parent)
+		if err != nil {
+			return nil
+		}
+		l.seen, l.at = make(map[string]struct{}, len(children)), now
+		for _, name := range children {
+			l.seen[name] = struct{}{}
+		}
+	}
+	return l.seen
+}
 
 // look reads the line, and sees to it that the own node is watched.
 func (w *waiter) look(l *link) bool {

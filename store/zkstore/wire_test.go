@@ -53,6 +53,93 @@ func (c *noted) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
+// count is how often a kind of request was written.
+func (o *opcodes) count(op int32) (n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, sent := range o.conns {
+		for _, x := range sent {
+			if x == op {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+const (
+	opExists       = 3
+	opGetChildren  = 8
+	opGetChildren2 = 12
+)
+
+// quiet takes what tells of watches out of what goes to a client.
+func quiet(b []byte) []byte {
+	var out []byte
+	for len(b) >= 8 && len(b) >= 4+int(binary.BigEndian.Uint32(b)) {
+		frame := b[:4+binary.BigEndian.Uint32(b)]
+		if int32(binary.BigEndian.Uint32(frame[4:])) != -1 {
+			out = append(out, frame...)
+		}
+		b = b[len(frame):]
+	}
+	return append(out, b...)
+}
+
+// Who waits for long looks now and then whether it has missed something, at two
+// nodes and not at the whole line: ten thousand would read ten thousand names
+// each. A crowd in one process reads it once for all. And who has missed something
+// is served.
+func TestLookingAgain(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	for name, waiters := range map[string]int{"one who waits": 1, "a crowd": 4 * manyWaiters} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := faultproxy.New(t, server.Addr)
+			other := openOn(t, "", server.Addr)
+			wire := new(opcodes)
+			s := dialled(t, wire.dial, other.root, proxy.Addr)
+			r, next := writer("k"), writer("k")
+			hold(t, other, r)
+			keepRenewing(t, other, r)
+			for i := range waiters {
+				w := writer("k")
+				if i == 0 {
+					w = next
+				}
+				if !acquire(t, s, w).Waiting {
+					t.Fatal("two hold")
+				}
+				keepRenewing(t, s, w)
+			}
+			lists := func() int { return wire.count(opGetChildren) + wire.count(opGetChildren2) }
+			listed, asked := lists(), wire.count(opExists)
+			if listed == 0 {
+				t.Fatal("the line was not even read to get in it")
+			}
+			if waiters == 1 {
+				eventually(t, "a look at two nodes", func() bool { return wire.count(opExists) >= asked+2 })
+				if n := lists(); n != listed {
+					t.Errorf("the line was read %d times, want %d", n, listed)
+				}
+			} else {
+				eventually(t, "a look at the line", func() bool { return lists() > listed })
+			}
+
+			proxy.Rewrite(quiet)
+			release(t, other, r)
+			eventually(t, "the first is served, who heard nothing", func() bool { return renew(t, s, next).State == driver.Held })
+			if n := wire.count(opExists) - asked; waiters > 1 && n > waiters/2 {
+				t.Errorf("%d who wait asked for %d nodes", waiters, n)
+			}
+			if n := lists() - listed; n > 10 {
+				t.Errorf("%d who wait read the line %d times", waiters, n)
+			}
+		})
+	}
+}
+
 // The connection is lost again and again beside a waiter and many requests.
 // Before any of them the watches are set again, as they stood when it was lost:
 // the client itself would set them as they stand after the first answers, and

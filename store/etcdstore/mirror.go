@@ -14,44 +14,35 @@ import (
 )
 
 // A watch is somebody who wants to be told of a claim.
-type watch struct {
-	id   string
-	wake func(driver.Hint)
-}
+type watch struct{ wake func(driver.Hint) }
 
 // Watch has wake called when c may have been granted or lost: see
 // driver.Watcher.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
-	w := &watch{c.ID, wake}
+	w := &watch{wake}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.lockLocked(c.Key)
 	if k.watches == nil {
-		k.watches = map[*watch]bool{}
+		k.watches = map[string][]*watch{}
 	}
-	k.watches[w] = true
+	k.watches[c.ID] = append(k.watches[c.ID], w)
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(k.watches, w)
+		left := slices.DeleteFunc(k.watches[c.ID], func(x *watch) bool { return x == w })
+		if k.watches[c.ID] = left; len(left) == 0 {
+			delete(k.watches, c.ID)
+		}
 		s.idleLocked(k)
 	}
 }
 
-func (k *lock) watchedLocked(id string) bool {
-	for w := range k.watches {
-		if w.id == id {
-			return true
-		}
-	}
-	return false
-}
+func (k *lock) watchedLocked(id string) bool { return len(k.watches[id]) > 0 }
 
 func (k *lock) wakeLocked(id string, h driver.Hint) (wake []func()) {
-	for w := range k.watches {
-		if w.id == id {
-			wake = append(wake, func() { w.wake(h) })
-		}
+	for _, w := range k.watches[id] {
+		wake = append(wake, func() { w.wake(h) })
 	}
 	return wake
 }
@@ -113,6 +104,19 @@ func (k *lock) lastLocked(but string) (last contender, ok bool) {
 		}
 	}
 	return last, ok
+}
+
+// beforeLocked returns the contender right before a claim, as far as the mirror
+// knows.
+func (k *lock) beforeLocked(c *claim) (before contender, ok bool) {
+	if k.mirror == nil || !k.mirror.synced {
+		return before, false
+	}
+	i, ok := slices.BinarySearchFunc(k.mirror.queue, contender{rev: c.rev, name: c.name}, byAge)
+	if !ok || i == 0 {
+		return before, false
+	}
+	return k.mirror.queue[i-1], true
 }
 
 // soonLocked reports whether a release of this process is likely to come before

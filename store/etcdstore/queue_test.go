@@ -1,14 +1,19 @@
 package etcdstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -90,6 +95,18 @@ func (p *spy) about(dir string) (txns []*pb.TxnRequest) {
 		}
 	}
 	return txns
+}
+
+// reads returns what was read since the last reset by transactions that name dir.
+func (p *spy) reads(dir string) (reads []*pb.RangeRequest) {
+	for _, txn := range p.about(dir) {
+		for _, o := range txn.Success {
+			if r := o.GetRequestRange(); r != nil {
+				reads = append(reads, r)
+			}
+		}
+	}
+	return reads
 }
 
 // crowded has the first process hold a key and the others wait for it. The last
@@ -290,16 +307,7 @@ func TestConfirmingWaiters(t *testing.T) {
 			c, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
 			waiters = append(waiters, c)
 		}
-		reads := func() (reads []*pb.RangeRequest) {
-			for _, r := range spy.about(s[1].dir("k")) {
-				for _, o := range r.Success {
-					if r := o.GetRequestRange(); r != nil {
-						reads = append(reads, r)
-					}
-				}
-			}
-			return reads
-		}
+		reads := func() []*pb.RangeRequest { return spy.reads(s[1].dir("k")) }
 		states := func(want ...driver.State) {
 			t.Helper()
 			for i, r := range s[1].Renew(t.Context(), waiters[:len(want)], long) {
@@ -335,6 +343,65 @@ func TestConfirmingWaiters(t *testing.T) {
 		}
 		waiters[0], waiters[1] = waiters[1], waiters[0]
 		states(driver.Lost)
+	})
+}
+
+// A waiter whose mirror knows who is right before it asks for that name and its
+// own, however long the queue is; and for the head if that one has gone, or never
+// was.
+func TestConfirmedByWhoIsBefore(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 3)
+		spy := spyOn(s[2])
+		crowd := crowded(t, s)
+		me, before := crowd[2], names(t, s[2], "k").Kvs
+		slices.SortFunc(before, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) })
+		expect := func(want driver.State, reads ...string) {
+			t.Helper()
+			spy.reset()
+			if r := renewOne(t, s[2], me, long); r.State != want {
+				t.Errorf("it is %v (%v), want %v", r.State, r.Err, want)
+			}
+			var got []string
+			for _, r := range spy.reads(s[2].dir("k")) {
+				if r.RangeEnd == nil {
+					got = append(got, string(r.Key))
+				} else {
+					got = append(got, fmt.Sprint("head ", r.Limit))
+				}
+			}
+			if reads != nil && !slices.Equal(got, reads) {
+				t.Errorf("it read %q, want %q", got, reads)
+			}
+		}
+		own, next := string(before[2].Key), string(before[1].Key)
+		expect(driver.Waiting, own, next)
+
+		mustRelease(t, s[1], crowd[1])
+		expect(driver.Waiting) // whether the mirror has heard of it or not
+
+		plant := func() {
+			s[2].mu.Lock()
+			defer s[2].mu.Unlock()
+			m := s[2].keys["k"].mirror
+			gone := contender{Claim: claimOf("k", "gone"), name: s[2].dir("k") + "gone", rev: me.Ticket - 1, lease: 1}
+			m.queue = []contender{gone, {Claim: me, name: own, rev: me.Ticket, lease: 1}}
+		}
+		eventually(t, "the mirror has heard of it", 20*time.Second, func() bool {
+			s[2].mu.Lock()
+			defer s[2].mu.Unlock()
+			return len(s[2].keys["k"].mirror.queue) == 2
+		})
+		plant()
+		expect(driver.Waiting, own, s[2].dir("k")+"gone", own, "head 1")
+		s[2].mu.Lock()
+		s[2].keys["k"].mirror.rev = math.MaxInt64 // it hears of nothing
+		s[2].mu.Unlock()
+		mustRelease(t, s[0], crowd[0])
+		plant()
+		expect(driver.Held)
 	})
 }
 

@@ -25,6 +25,7 @@ type renewal struct {
 	decided bool
 	want    *lease
 	class   int64 // of the lease that it belongs on if it holds
+	passed  bool  // who was before it has gone
 	whole   bool  // the head of the queue was not enough to tell
 }
 
@@ -87,7 +88,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 
 	refreshed := map[*lease]*asking{}
 	pending := work
-	for round := 0; len(pending) > 0 && round < attempts; round++ {
+	for round := 0; len(pending) > 0 && round <= attempts; round++ {
 		s.aim(ctx, pending, sent, ttl, refreshed)
 		s.look(ctx, pending)
 		var rest []*renewal
@@ -178,9 +179,11 @@ func (s *Store) aim(ctx context.Context, work []*renewal, sent time.Time, ttl ti
 func (s *Store) look(ctx context.Context, work []*renewal) {
 	type question struct {
 		w *renewal
-		// Indices of the answers, -1: none. own is the name, or the whole
-		// queue with it; head is the oldest name of the queue.
-		move, own, head int
+		// Indices of the answers, -1: none. own is the name; before is the
+		// one that was made at rev; head is the oldest name of the queue, or
+		// the whole queue, which is the answer about its own name, too.
+		move, own, before, head int
+		rev                     int64
 	}
 	txn := &pb.TxnRequest{}
 	var asked []question
@@ -213,12 +216,13 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 			if q.move >= 0 && !s.movedLocked(q.w, answerOf(resp.Responses[q.move]), resp.Header.Revision) {
 				continue
 			}
-			if q.own >= 0 {
-				var head *pb.RangeResponse
-				if q.head >= 0 {
-					head = rangeOf(resp.Responses[q.head])
+			if q.own >= 0 && s.standsLocked(q.w, rangeOf(resp.Responses[q.own])) {
+				switch {
+				case q.before >= 0:
+					q.w.followsLocked(rangeOf(resp.Responses[q.before]), q.rev)
+				case q.head >= 0:
+					q.w.placeLocked(rangeOf(resp.Responses[q.head]))
 				}
-				s.readLocked(q.w, rangeOf(resp.Responses[q.own]), head)
 			}
 		}
 		txn, asked = &pb.TxnRequest{}, nil
@@ -242,7 +246,12 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 		}
 		s.mu.Lock()
 		c := w.claim
-		q := question{w, -1, -1, -1}
+		q := question{w, -1, -1, -1, -1, 0}
+		var before contender
+		follows := false
+		if !c.held && c.Exclusive() && !w.passed {
+			before, follows = c.lock.beforeLocked(c)
+		}
 		if c.lease != w.want || c.moving {
 			q.move = ask(nested(&pb.TxnRequest{
 				Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
@@ -254,6 +263,8 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 		case c.held && q.move >= 0: // that tells enough
 		case c.held:
 			q.own = ask(get(c.name))
+		case follows: // however long the queue is
+			q.own, q.before, q.rev = ask(get(c.name)), ask(get(before.name)), before.rev
 		case c.Exclusive() && !w.whole && waiting[c.lock.dir] == 1:
 			q.own, q.head = ask(get(c.name)), ask(oldest(c.lock.dir))
 		default: // its name is in the whole queue, which all of them share
@@ -262,7 +273,7 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 				at = ask(listing(c.lock.dir))
 				listings[c.lock.dir] = at
 			}
-			q.own = at
+			q.own, q.head = at, at
 		}
 		s.mu.Unlock()
 		asked = append(asked, q)
@@ -291,8 +302,9 @@ func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool 
 	return false
 }
 
-// readLocked takes what was read of a claim that is where it belongs.
-func (s *Store) readLocked(w *renewal, answer, head *pb.RangeResponse) {
+// standsLocked takes what was read of a claim that is where it belongs. It
+// reports whether that waits, or has come to hold.
+func (s *Store) standsLocked(w *renewal, answer *pb.RangeResponse) bool {
 	c := w.claim
 	var own *mvccpb.KeyValue
 	for _, kv := range answer.Kvs {
@@ -303,23 +315,37 @@ func (s *Store) readLocked(w *renewal, answer, head *pb.RangeResponse) {
 	switch {
 	case own == nil:
 		w.state, w.decided = driver.Lost, true
-		return
 	case own.ModRevision > c.mod && own.Lease != c.lease.id: // somebody has moved it
 		c.mod, c.moving = own.ModRevision, true
-		return
 	case c.held:
 		w.heldLocked()
+	default:
+		return true
+	}
+	return false
+}
+
+// followsLocked takes what was read of who is before an exclusive claim: that
+// waits while the other is there.
+func (w *renewal) followsLocked(answer *pb.RangeResponse, rev int64) {
+	if len(answer.Kvs) > 0 && answer.Kvs[0].CreateRevision == rev {
+		w.state, w.decided = driver.Waiting, true
+	} else {
+		w.passed = true
+	}
+}
+
+// placeLocked takes the beginning of the queue, or all of it: a claim waits unless
+// it is among those who hold.
+func (w *renewal) placeLocked(answer *pb.RangeResponse) {
+	c := w.claim
+	queue := contenders(c.lock.dir, c.Key, answer.Kvs)
+	if len(queue) == 0 {
+		w.whole = true // what is oldest belongs to another key
 		return
 	}
-	queue := contenders(c.lock.dir, c.Key, answer.Kvs)
-	if head != nil { // exclusive: it holds if nobody is before it
-		if queue = contenders(c.lock.dir, c.Key, head.Kvs); len(queue) == 0 {
-			w.whole = true // what is oldest belongs to another key
-			return
-		}
-	}
 	n := holders(queue)
-	if n == 0 || byAge(queue[n-1], contender{rev: c.rev, name: c.name}) < 0 {
+	if byAge(queue[n-1], contender{rev: c.rev, name: c.name}) < 0 {
 		w.state, w.decided = driver.Waiting, true
 		return
 	}

@@ -155,10 +155,10 @@ func (s *Store) ready(ctx context.Context) error {
 // A lock is what this process knows of one key. Guarded by Store.mu.
 type lock struct {
 	key, dir string
-	claims   map[string]*claim // that stand, by ID
-	all      map[*claim]bool   // and those that are to be cleaned up behind
-	places   []*claim          // who has which name of this process; nil: free
-	watches  map[*watch]bool
+	claims   map[string]*claim   // that stand, by ID
+	all      map[*claim]bool     // and those that are to be cleaned up behind
+	places   []*claim            // who has which name of this process; nil: free
+	watches  map[string][]*watch // by ID
 	mirror   *mirror
 }
 

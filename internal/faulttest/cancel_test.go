@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,10 +17,7 @@ import (
 // BATON_RACES=100000 makes more of it.
 func TestWaitersThatGiveUpLoseNoPermit(t *testing.T) {
 	const permits = 3
-	races := int64(400)
-	if n, err := strconv.ParseInt(os.Getenv("BATON_RACES"), 10, 64); err == nil {
-		races = n
-	}
+	races := int64(fromEnv("BATON_RACES", 400))
 	onEveryStore(t, 2*time.Second, func(t *testing.T, url string) {
 		store := openStore(t, url)
 		if !store.Traits().Permits {

@@ -179,13 +179,20 @@ func number(t *testing.T, s string) int64 {
 
 func openStore(t *testing.T, url string) driver.Store {
 	t.Helper()
+	store := mustOpen(t, url)
+	t.Cleanup(func() { store.Close() })
+	return store
+}
+
+// mustOpen opens a store that the test closes itself.
+func mustOpen(t *testing.T, url string) driver.Store {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	store, err := open.Store(ctx, url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { store.Close() })
 	return store
 }
 

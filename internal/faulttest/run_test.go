@@ -65,22 +65,20 @@ func TestRunStopsItsCommandInTime(t *testing.T) {
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { run.Process.Kill(); run.Wait() })
+	t.Cleanup(func() {
+		run.Process.Kill()
+		run.Wait()
+		if t.Failed() {
+			t.Logf("baton run wrote: %s", stderr.String())
+		}
+	})
 
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if info, err := os.Stat(file); err == nil && info.Size() == 8 {
-			break
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("the command did not start: %s", stderr.String())
-		}
-	}
+	eventually(t, "the command has started", 30*time.Second, func() bool {
+		info, err := os.Stat(file)
+		return err == nil && info.Size() == 8
+	})
 	proxy.Swallow(faultproxy.ToServer)
 	proxy.Swallow(faultproxy.ToClient)
 	lease, err := newLocker(t, "redis://"+server.Addr, baton.Config{}).Lock(ctx, t.Name())

@@ -20,11 +20,15 @@ import (
 )
 
 // crowdSize is how many wait for one key. BATON_WAITERS=10000 makes more of it.
-func crowdSize() int {
-	if n, err := strconv.Atoi(os.Getenv("BATON_WAITERS")); err == nil {
+func crowdSize() int { return fromEnv("BATON_WAITERS", 500) }
+
+// fromEnv is how much of a test there is: the number in an environment variable,
+// or the usual one.
+func fromEnv(name string, usual int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
 	}
-	return 500
+	return usual
 }
 
 // oneByOne runs f on each store while nothing else happens in this process.
@@ -133,11 +137,8 @@ func (p *places) confirm(ctx context.Context) (waiting, held int) {
 	claims := slices.Clone(p.claims)
 	p.mu.Unlock()
 	// No program has more than one place in a line, so no store is made for a call
-	// with very many. etcd is asked for the whole line if there is more than one.
-	most := 100
-	if p.store.Traits().Store == "etcd" {
-		most = 1
-	}
+	// with very many.
+	const most = 100
 	parts := make(chan []driver.Claim)
 	var asking sync.WaitGroup
 	var count struct {
@@ -219,10 +220,7 @@ func wakePlaces(t *testing.T, url string, n int) (woke, bool) {
 	for range 3 {
 		other, p := openStore(t, url), &places{store: openStore(t, url), woken: map[string]int{}, news: make(chan string, 100)}
 		key := t.Name() + "/" + driver.NewID()
-		p.ttl = 10 * time.Second // all stores accept it
-		if most := p.store.Traits().MaxTTL; most > 0 {
-			p.ttl = min(p.ttl, most)
-		}
+		p.ttl = within(p.store, 10*time.Second)
 		holder := newHolder(t, ctx, other, key)
 		p.join(t, ctx, key, n)
 		waiting, _ := p.confirm(ctx)
@@ -274,6 +272,14 @@ func (p *places) served(ctx context.Context) bool {
 	}
 }
 
+// within is ttl, or the longest that the store accepts.
+func within(store driver.Store, ttl time.Duration) time.Duration {
+	if most := store.Traits().MaxTTL; most > 0 {
+		ttl = min(ttl, most)
+	}
+	return ttl
+}
+
 // A holder holds a lock, renewed, until its end.
 type holder struct {
 	lease *baton.Lease
@@ -282,11 +288,7 @@ type holder struct {
 
 func newHolder(t *testing.T, ctx context.Context, store driver.Store, key string) *holder {
 	t.Helper()
-	ttl := 10 * time.Second
-	if most := store.Traits().MaxTTL; most > 0 {
-		ttl = min(ttl, most)
-	}
-	locks, err := baton.New(store, baton.Config{TTL: ttl})
+	locks, err := baton.New(store, baton.Config{TTL: within(store, 10*time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,11 +318,7 @@ func wakeGoroutines(t *testing.T, url string, n int) woke {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	other, store := openStore(t, url), openStore(t, url)
-	ttl := 10 * time.Second
-	if most := store.Traits().MaxTTL; most > 0 {
-		ttl = min(ttl, most)
-	}
-	locks, err := baton.New(store, baton.Config{TTL: ttl})
+	locks, err := baton.New(store, baton.Config{TTL: within(store, 10*time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,9 @@ const (
 	empty = "What breaks it is a server that comes back empty while a holder still believes. Probably it took longer " +
 		"than that until the others let it serve again."
 	goroutine = "Once one goroutine of one client was still there seven seconds after Close. Which one is not known: " +
-		"its stack was not kept, as that of a run that breaks something is now. In a hundred more runs on this store, a few " +
-		"of them on an overloaded machine, it did not come again."
+		"its stack was not kept, as that of a run that breaks something is now. In three hundred more runs of this " +
+		"cell, most of them on an overloaded machine, and in eight thousand closings by TestCloseLeavesNoGoroutine, it did not " +
+		"come again."
 )
 
 // explained says of cells why what was seen is not what is claimed.

@@ -265,26 +265,31 @@ func (p *Proxy) accept(l net.Listener) {
 		if err != nil {
 			return // closed by Refuse
 		}
-		p.work.Go(func() { p.serve(client.(*net.TCPConn)) })
+		c := &conn{p: p, client: client.(*net.TCPConn), done: make(chan struct{})}
+		p.mu.Lock()
+		refused, target := p.listener != l, p.target
+		if !refused { // open from now on, whatever the way to the server takes
+			p.conns[c] = struct{}{}
+		}
+		p.mu.Unlock()
+		if refused {
+			reset(c.client)
+			return
+		}
+		p.work.Go(func() { p.serve(c, target) })
 	}
 }
 
-func (p *Proxy) serve(client *net.TCPConn) {
-	p.mu.Lock()
-	target := p.target
-	p.mu.Unlock()
+func (p *Proxy) serve(c *conn, target string) {
+	defer func() {
+		p.mu.Lock()
+		delete(p.conns, c)
+		p.mu.Unlock()
+	}()
 	server, err := net.DialTimeout("tcp", target, 5*time.Second)
-	if err != nil {
-		reset(client)
-		return
-	}
-	c := &conn{p: p, client: client, server: server.(*net.TCPConn), done: make(chan struct{})}
-	p.mu.Lock()
-	p.conns[c] = struct{}{}
-	closed := p.closed
-	p.mu.Unlock()
-	if closed { // after close had cut the others
+	if err != nil || !c.reached(server.(*net.TCPConn)) {
 		c.cut()
+		return
 	}
 
 	var pumps sync.WaitGroup
@@ -292,17 +297,15 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	pumps.Go(func() { c.pump(ToClient, c.server, c.client) })
 	pumps.Wait()
 
-	p.mu.Lock()
-	delete(p.conns, c)
-	p.mu.Unlock()
 	_ = c.client.Close() // both ways have ended, or it was cut
 	_ = c.server.Close()
 }
 
 // conn is one connection through the proxy.
 type conn struct {
-	p              *Proxy
-	client, server *net.TCPConn
+	p      *Proxy
+	client *net.TCPConn
+	server *net.TCPConn // nil until it is reached; set under p.mu
 
 	once sync.Once
 	done chan struct{} // closed by cut
@@ -316,8 +319,28 @@ func (c *conn) cut() {
 	c.once.Do(func() {
 		close(c.done)
 		reset(c.client)
-		reset(c.server)
+		c.p.mu.Lock()
+		server := c.server
+		c.p.mu.Unlock()
+		if server != nil {
+			reset(server)
+		}
 	})
+}
+
+// reached takes the connection to the server. It reports false if c was cut
+// meanwhile.
+func (c *conn) reached(server *net.TCPConn) bool {
+	c.p.mu.Lock()
+	c.server = server
+	c.p.mu.Unlock()
+	select {
+	case <-c.done:
+		reset(server)
+		return false
+	default:
+		return true
+	}
 }
 
 // reset closes with RST in place of FIN.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -349,6 +350,41 @@ func TestRefuse(t *testing.T) {
 	again := dial(t, p)
 	again.send("c")
 	again.want("c")
+}
+
+// Nothing slips through while it is on its way to the server.
+func TestRefuseAndCutLeaveNothing(t *testing.T) {
+	_, p := setUp(t)
+	for round := range 200 {
+		const callers = 8
+		var calling sync.WaitGroup
+		conns := make(chan net.Conn, callers)
+		begun := make(chan struct{}, callers)
+		for range callers {
+			calling.Go(func() {
+				begun <- struct{}{}
+				if c, err := net.Dial("tcp", p.Addr); err == nil {
+					conns <- c
+				}
+			})
+		}
+		for range round % (callers + 1) {
+			<-begun
+		}
+		p.Refuse()
+		p.Cut()
+		calling.Wait()
+		close(conns)
+		for c := range conns {
+			io.WriteString(c, "a\n") // fails if the reset is already here
+			c.SetReadDeadline(time.Now().Add(patience))
+			if n, err := c.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatalf("round %d: a connection lives: %d bytes, %v", round, n, err)
+			}
+			c.Close()
+		}
+		p.Accept()
+	}
 }
 
 func TestCutAfterRequest(t *testing.T) {

@@ -36,7 +36,7 @@ type Proxy struct {
 	listener net.Listener // nil while refusing
 	conns    map[*conn]struct{}
 	rules    [2]rule
-	rewrite  func([]byte) []byte
+	rewrite  [2]func([]byte) []byte
 	lost     func([]byte) bool // connections of which everything is swallowed
 	changed  chan struct{}     // closed and replaced when rules change
 	traps    []*trap
@@ -122,10 +122,10 @@ func (p *Proxy) Slice(dir Direction, n int) {
 	p.change(func() { p.rules[dir].slice = n })
 }
 
-// Rewrite has f change what goes to the client, for servers that tell where
-// others are. It is given what came at one go, and outlives Heal.
-func (p *Proxy) Rewrite(f func([]byte) []byte) {
-	p.change(func() { p.rewrite = f })
+// Rewrite has f change what goes in the direction, for servers that tell where they
+// or others are. It is given what came at one go, and outlives Heal.
+func (p *Proxy) Rewrite(dir Direction, f func([]byte) []byte) {
+	p.change(func() { p.rewrite[dir] = f })
 }
 
 // Hold keeps back everything that goes in the direction, the end of a
@@ -445,16 +445,16 @@ func (c *conn) gate(dir Direction, at time.Time) bool {
 // the connection may live on.
 func (c *conn) deliver(dir Direction, ch chunk, to *net.TCPConn) bool {
 	data := ch.data
+	c.p.mu.Lock()
+	lastly, rewrite := c.lastly, c.p.rewrite[dir]
+	c.p.mu.Unlock()
+	if rewrite != nil {
+		data = rewrite(data)
+	}
 	if dir == ToClient {
-		c.p.mu.Lock()
-		tr, rewrite := c.lastly, c.p.rewrite
-		c.p.mu.Unlock()
-		if rewrite != nil {
-			data = rewrite(data)
-		}
-		if tr != nil {
+		if lastly != nil {
 			c.cut()
-			close(tr.sprung)
+			close(lastly.sprung)
 			return false
 		}
 	} else if tr := c.p.caught(data); tr != nil {

@@ -464,9 +464,13 @@ func TestDeadTargetResets(t *testing.T) {
 
 func TestRewrite(t *testing.T) {
 	e, p := setUp(t)
-	p.Rewrite(func(data []byte) []byte { return bytes.ReplaceAll(data, []byte("there"), []byte("elsewhere")) })
+	replace := func(old, by string) func([]byte) []byte {
+		return func(data []byte) []byte { return bytes.ReplaceAll(data, []byte(old), []byte(by)) }
+	}
+	p.Rewrite(ToClient, replace("there", "elsewhere"))
+	p.Rewrite(ToServer, replace("this", "it"))
 	c := dial(t, p)
-	c.send("it is there")
+	c.send("this is there")
 	c.want("it is elsewhere")
 	p.Heal()
 	c.send("and there")

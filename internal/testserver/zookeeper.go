@@ -247,8 +247,9 @@ func (e *Ensemble) AwaitLeader(t TB) int {
 
 // ZooKeeperEnsemble starts an Ensemble. peer, if not nil, returns by which
 // address node from reaches an address of node to; nodes count from 0. It is
-// asked twice for each: first for that of elections, then for that of a leader's
-// followers. Lines are as in ZooKeeper.
+// asked twice for each, before any of them starts: first for that of elections, then
+// for that of a leader's followers. For elections a node also tells the others its own
+// address, and those with a greater index take that. Lines are as in ZooKeeper.
 func ZooKeeperEnsemble(t TB, peer func(from, to int, addr string) string, lines ...string) *Ensemble {
 	t.Helper()
 	path := java(t)
@@ -265,8 +266,6 @@ func ZooKeeperEnsemble(t TB, peer func(from, to int, addr string) string, lines 
 		}
 		e.Nodes[i] = newZooKeeper(t, path, freshDir(t), client, "org.apache.zookeeper.server.quorum.QuorumPeerMain", lines)
 	}
-	errs := make([]error, len(e.Nodes))
-	var wg sync.WaitGroup
 	for i, n := range e.Nodes {
 		_, port, _ := net.SplitHostPort(n.Addr) // it is one of ours
 		client, _ := strconv.Atoi(port)
@@ -285,6 +284,10 @@ func ZooKeeperEnsemble(t TB, peer func(from, to int, addr string) string, lines 
 		if err := os.WriteFile(filepath.Join(n.dir, "data", "myid"), []byte(strconv.Itoa(i+1)), 0o600); err != nil {
 			t.Fatalf("start zookeeper: %v", err)
 		}
+	}
+	errs := make([]error, len(e.Nodes))
+	var wg sync.WaitGroup
+	for i, n := range e.Nodes {
 		t.Cleanup(n.Kill)
 		wg.Go(func() { errs[i] = n.start() })
 	}

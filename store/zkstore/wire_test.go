@@ -127,7 +127,7 @@ func TestLookingAgain(t *testing.T) {
 				eventually(t, "a look at the line", func() bool { return lists() > listed })
 			}
 
-			proxy.Rewrite(quiet)
+			proxy.Rewrite(faultproxy.ToClient, quiet)
 			release(t, other, r)
 			eventually(t, "the first is served, who heard nothing", func() bool { return renew(t, s, next).State == driver.Held })
 			if n := wire.count(opExists) - asked; waiters > 1 && n > waiters/2 {

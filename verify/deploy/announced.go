@@ -32,7 +32,7 @@ func (b *builder) translate(known []string) {
 			ports[port(addr)] = port(proxies[i].Addr)
 		}
 		for _, p := range proxies {
-			p.Rewrite(func(data []byte) []byte {
+			p.Rewrite(faultproxy.ToClient, func(data []byte) []byte {
 				if !bytes.Contains(data, []byte("127.0.0.1")) && !bytes.Contains(data, []byte("port\r\n")) {
 					return data
 				}

@@ -3,6 +3,7 @@ package deploy
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -23,8 +24,16 @@ const zkSession = 2 * MaxTTL
 
 func (b *builder) zookeeper() {
 	var between [3][3][]*faultproxy.Proxy // from, to: for elections, and for followers
+	var votes [3]string                   // where each is for elections
 	e := testserver.ZooKeeperEnsemble(b.Site, func(from, to int, addr string) string {
 		p := faultproxy.New(b.Site, addr)
+		if len(between[from][to]) == 0 {
+			votes[to] = addr
+			if back := between[to][from]; len(back) > 0 {
+				introduce(p, votes[from], back[0].Addr)
+				introduce(back[0], votes[to], p.Addr)
+			}
+		}
 		between[from][to] = append(between[from][to], p)
 		return p.Addr
 	}, "tickTime=500")
@@ -122,6 +131,17 @@ func (b *builder) zookeeper() {
 	b.clocks()
 	b.disks()
 	b.snapshots()
+}
+
+// introduce has a server that connects through p say that it is elsewhere: the other
+// hangs up, and connects to where it says.
+func introduce(p *faultproxy.Proxy, addr, elsewhere string) {
+	text := func(s string) []byte {
+		return append(binary.BigEndian.AppendUint32(nil, uint32(len(s))), s...)
+	}
+	p.Rewrite(faultproxy.ToServer, func(data []byte) []byte {
+		return bytes.Replace(data, text(addr), text(elsewhere), 1)
+	})
 }
 
 // zkAdmin does something with a connection of its own.

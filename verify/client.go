@@ -235,17 +235,15 @@ func (c *client) close() {
 	if err := c.log.Err(); err != nil {
 		c.say(sayFailed, "write the history: "+err.Error())
 	}
-	// This goroutine is one more than there were.
-	left := func() int { return runtime.NumGoroutine() - c.running - 1 }
-	for end := time.Now().Add(c.TTL + 5*time.Second); (left() > 0 || opened(c.opened) != "") && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond) // the last of them end when the system lets them
-	}
-	if n := left(); n > 0 {
+	end := time.Now().Add(c.TTL + 5*time.Second) // the last of them end when the system lets them
+	if n := lasting(end, func() int {
+		return max(0, runtime.NumGoroutine()-c.running-1) // this goroutine is one more than there were
+	}); n > 0 {
 		var b strings.Builder
 		_ = pprof.Lookup("goroutine").WriteTo(&b, 1) // of a Builder
 		c.say(sayRunning, fmt.Sprintf("%d goroutines are left after Close:\n%s", n, b.String()))
 	}
-	if open := opened(c.opened); open != "" {
+	if open := lasting(end, func() string { return opened(c.opened) }); open != "" {
 		c.say(sayOpen, "descriptors are left after Close: "+open)
 	}
 	c.say(sayClosed, "")

@@ -166,6 +166,17 @@ func descriptors() map[string]bool {
 	return open
 }
 
+// lasting looks again and again until nothing is left, until end. It returns what the
+// last look has seen: what was gone once is gone, and what comes later, as the
+// goroutine of a timer does for a moment, is something else.
+func lasting[T comparable](end time.Time, look func() T) (left T) {
+	var nothing T
+	for left = look(); left != nothing && time.Now().Before(end); left = look() {
+		time.Sleep(10 * time.Millisecond) // nothing tells
+	}
+	return left
+}
+
 // opened are the descriptors that are there now and were not before, in words.
 func opened(before map[string]bool) string {
 	var left []string

@@ -10,10 +10,6 @@ const (
 		"which is longer than they stop here."
 	empty = "What breaks it is a server that comes back empty while a holder still believes. Probably it took longer " +
 		"than that until the others let it serve again."
-	goroutine = "Once one goroutine of one client was still there seven seconds after Close. Which one is not known: " +
-		"its stack was not kept, as that of a run that breaks something is now. In three hundred more runs of this " +
-		"cell, most of them on an overloaded machine, and in eight thousand closings by TestCloseLeavesNoGoroutine, it did not " +
-		"come again."
 )
 
 // explained says of cells why what was seen is not what is claimed.
@@ -22,7 +18,6 @@ var explained = because(map[string][]string{
 	clocked:    {"redis f25", "mariadb f25", "postgres f25", "sqlite f25"},
 	promotion:  {"sentinel f11", "cluster f11"},
 	empty:      {"cluster f10"},
-	goroutine:  {"redlock5 f01"},
 })
 
 // because turns reasons into what they are for.

@@ -128,21 +128,34 @@ func (s *lossy) around(call, key string, do func() error) {
 		s.next = slices.Delete(s.next, i, i+1)
 	}
 	s.mu.Unlock()
+	type catch struct {
+		caught *atomic.Bool
+		cut    <-chan struct{}
+	}
+	var catches []catch
 	if l != nil {
 		for _, p := range s.proxies {
-			n := l.nth
-			l.cut(p, func([]byte) bool {
+			n, caught := l.nth, new(atomic.Bool)
+			cut := l.cut(p, func([]byte) bool {
 				if n--; n == 0 {
 					l.caught.Store(true)
+					caught.Store(true)
 				}
 				return n == 0
 			})
+			catches = append(catches, catch{caught, cut})
 		}
 	}
 	err := do()
 	if l != nil {
 		for _, p := range s.proxies {
 			p.Heal() // a call with fewer requests
+		}
+		// Redlock does not wait for all servers. What they lose is of this call.
+		for _, one := range catches {
+			if one.caught.Load() {
+				<-one.cut
+			}
 		}
 		close(l.over)
 	}

@@ -284,7 +284,15 @@ func (s *Store) raise(ctx context.Context, st *claim, token int64) error {
 		return err
 	}
 	if n := s.reached(token); n < s.quorum {
-		return fmt.Errorf("redlock: %w: only %d of %d servers took note of the token", driver.ErrUnavailable, n, len(s.nodes))
+		err := fmt.Errorf("redlock: %w: only %d of %d servers took note of the token", driver.ErrUnavailable, n, len(s.nodes))
+		var silent set
+		answers := rd.snapshot()
+		for i, a := range answers {
+			if s.nodes[i].seen.Load() < token && (!a.landed || a.err != nil) {
+				silent |= 1 << i
+			}
+		}
+		return s.silence(err, silent, answers)
 	}
 	return nil
 }
@@ -342,18 +350,24 @@ func (s *Store) verdict(key string, answers []answer) error {
 		return held
 	}
 	err := fmt.Errorf("redlock: %w: no majority", driver.ErrUnavailable)
-	if silent != 0 {
-		err = fmt.Errorf("%w; no answer from %s", err, s.names(silent))
-		for _, a := range answers {
-			if a.err != nil && unreachable(a.err) && !errors.Is(a.err, errLeftAlone) {
-				err = fmt.Errorf("%w (%w)", err, a.err)
-				break
-			}
-		}
-	}
+	err = s.silence(err, silent, answers)
 	if young != 0 {
 		err = fmt.Errorf("%w; without a vote: %s, which restarted less than %v ago or cannot be told from another: they vote again when nothing that they may have forgotten can be held",
 			err, s.names(young), s.longest)
+	}
+	return err
+}
+
+// silence adds to an error who did not answer, and why if one knows.
+func (s *Store) silence(err error, silent set, answers []answer) error {
+	if silent == 0 {
+		return err
+	}
+	err = fmt.Errorf("%w; no answer from %s", err, s.names(silent))
+	for _, a := range answers {
+		if a.err != nil && unreachable(a.err) && !errors.Is(a.err, errLeftAlone) {
+			return fmt.Errorf("%w (%w)", err, a.err)
+		}
 	}
 	return err
 }

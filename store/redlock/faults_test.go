@@ -271,6 +271,63 @@ func TestEndedAttemptIsNotRepeated(t *testing.T) {
 	}
 }
 
+// A release that reached nobody is owed, and paid when the servers answer again. Who
+// releases once more after that finds nothing, and must not take it for a loss.
+func TestOwedReleaseIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
+		l := s.open(1)[0]
+		c, _ := acquire(t, l, claimOf("k"), time.Minute)
+		time.Sleep(time.Second) // until the others hold, too
+		cut := func(on bool) {
+			for _, n := range s.list {
+				n.set(func() { n.cut = on })
+			}
+		}
+		cut(true)
+		if err := l.Release(t.Context(), c); !errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("release that reached nobody: %v, want ErrUnknown", err)
+		}
+		cut(false)
+		acquire(t, l, claimOf("other"), time.Minute) // they are heard of again
+		synctest.Wait()
+		if n := s.votes("k"); n != 0 {
+			t.Errorf("%d servers still hold", n)
+		}
+		if err := l.Release(t.Context(), c); !errors.Is(err, driver.ErrLost) {
+			t.Errorf("released once more: %v, want ErrLost", err)
+		}
+	})
+}
+
+// After one lost answer a server is asked by everybody, not by one at a time.
+func TestOneLostAnswerLeavesNobodyAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
+		l := s.open(1)[0]
+		c, _ := acquire(t, l, claimOf("k"), time.Minute)
+		time.Sleep(time.Second) // until the others hold, too
+		for _, n := range s.list {
+			n.set(func() { n.lose = 1 })
+		}
+		if err := l.Release(t.Context(), c); !errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("without an answer: %v", err)
+		}
+		for _, n := range s.list {
+			n.set(func() { n.late = 50 * time.Millisecond })
+		}
+		var both sync.WaitGroup
+		for _, key := range []string{"a", "b"} {
+			both.Go(func() {
+				if _, err := l.Acquire(t.Context(), driver.Request{Claim: claimOf(key), TTL: time.Minute}); err != nil {
+					t.Errorf("%s: %v", key, err)
+				}
+			})
+		}
+		both.Wait()
+	})
+}
+
 // Who stands in line on one server has given up what the others were asked for.
 // Where that was not answered its ID is not used again: see server.doubt.
 func TestUnansweredReleaseInLine(t *testing.T) {

@@ -156,24 +156,24 @@ func (n *node) reached(token int64) {
 	}
 }
 
-// admits reports whether a request should be sent to the node.
+// admits reports whether a request should be sent to the node. One that owes an
+// answer, and no more than that, is not left alone.
 func (n *node) admits() bool {
-	if n.down.Load() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		now := time.Now()
+	down := n.down.Load()
+	if !down && n.flying.Load() < maxFlying {
+		return true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	if down && n.pause > 0 {
 		if now.Before(n.retry) {
 			return false
 		}
 		n.retry = now.Add(max(n.pause, nodeTimeout/4))
 		return true
 	}
-	if n.flying.Load() < maxFlying {
-		return true
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return time.Since(n.answered) < slow
+	return n.flying.Load() < maxFlying || now.Sub(n.answered) < slow
 }
 
 // account takes note of how a request to the node ended, after d.

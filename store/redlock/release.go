@@ -43,7 +43,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := rd.wait(ctx); err != nil {
 		return fmt.Errorf("redlock: %w: %w", driver.ErrUnknown, err)
 	}
-	ended, free, unsure := 0, len(s.nodes)-ask.count(), 0
+	ended, free := 0, len(s.nodes)-ask.count()
 	var silent set
 	var last error
 	for i, a := range rd.snapshot() {
@@ -59,21 +59,17 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 			if a.landed {
 				last = a.err
 			}
-			if !a.landed || errors.Is(a.err, driver.ErrUnknown) {
-				unsure++
-			}
 		}
 	}
 	switch {
 	case free < s.quorum:
-		kind := driver.ErrUnavailable
-		if unsure > 0 || ended > 0 {
-			kind = driver.ErrUnknown
-		}
 		if last == nil {
 			last = errors.New("they did not answer in time")
 		}
-		return fmt.Errorf("redlock: %w: %s: %w", kind, s.names(silent), last)
+		// Even those that were not reached are released when they answer again,
+		// which may be before anybody asks anew: who does must not take that for a
+		// loss.
+		return fmt.Errorf("redlock: %w: %s: %w", driver.ErrUnknown, s.names(silent), last)
 	case held && ended+silent.count() < s.quorum, ended == 0:
 		return driver.ErrLost
 	}

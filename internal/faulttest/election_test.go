@@ -253,6 +253,33 @@ func (c *contest) watchLeaders(t *testing.T) <-chan election.Term {
 	return seen
 }
 
+// stop stops a candidate, but not while it writes: a file is written by one process
+// after the other, and who stands still in the middle keeps all others out until it
+// goes on, which nobody lets it here before there is another leader.
+func (c *contest) stop(t *testing.T, who string) {
+	t.Helper()
+	write := func(within time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		lease, err := c.locks.TryLock(ctx, t.Name()+"/others write")
+		if err != nil {
+			return err
+		}
+		return lease.Unlock()
+	}
+	for range 20 {
+		c.signal(t, who, syscall.SIGSTOP)
+		err := write(c.ttl / 2)
+		if err == nil {
+			return
+		}
+		t.Logf("others do not write while %s stands still: %v", who, err)
+		c.signal(t, who, syscall.SIGCONT)
+		eventually(t, "others write again", 20*time.Second, func() bool { return write(c.ttl/2) == nil })
+	}
+	t.Fatalf("the others never write while %s stands still", who)
+}
+
 // play has the leader killed, and the next one stopped until there is another;
 // it returns what all believed. within is how long the election of the next
 // leader may take after a crash.
@@ -273,7 +300,7 @@ func (c *contest) play(t *testing.T, within time.Duration, believe bool) (all []
 		t.Errorf("the next leader came %v after the crash, want at most %v", d, within)
 	}
 
-	c.signal(t, second.Value, syscall.SIGSTOP)
+	c.stop(t, second.Value)
 	third := c.leaderAfter(t, seen, second.Value)
 	c.signal(t, second.Value, syscall.SIGCONT)
 	if believe {

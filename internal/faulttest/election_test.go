@@ -253,11 +253,16 @@ func (c *contest) watchLeaders(t *testing.T) <-chan election.Term {
 	return seen
 }
 
-// stop stops a candidate, but not while it writes: a file is written by one process
-// after the other, and who stands still in the middle keeps all others out until it
-// goes on, which nobody lets it here before there is another leader.
+// stop stops a candidate, at any moment where a server decides, but not while it
+// writes to a file: that is written by one process after the other, and who stands
+// still in the middle keeps all others out until it goes on, which nobody lets it
+// here before there is another leader.
 func (c *contest) stop(t *testing.T, who string) {
 	t.Helper()
+	if !strings.HasPrefix(c.url, "sqlite:") {
+		c.signal(t, who, syscall.SIGSTOP)
+		return
+	}
 	write := func(within time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()

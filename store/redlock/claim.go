@@ -39,7 +39,8 @@ type claim struct {
 
 	mu     sync.Mutex
 	legs   []leg
-	asked  driver.Claim // as it was asked for last
+	asked  driver.Claim // as it was asked for last, and is where it is missing
+	reads  bool         // it was downgraded, or is being
 	known  bool         // legs tell all that this process did with it
 	gone   bool         // it is to be forgotten: what lands now is released
 	held   bool         // by a majority
@@ -160,7 +161,7 @@ func (st *claim) begin(r driver.Request) error {
 	if st.gone {
 		return driver.ErrLost
 	}
-	st.asked = r.Claim
+	st.askLocked(r.Claim)
 	if !st.known {
 		st.known = true
 		if r.Retry || r.Ticket != 0 { // another process, or an earlier life of this one, may have asked
@@ -174,6 +175,16 @@ func (st *claim) begin(r driver.Request) error {
 	}
 	st.until = bootclock.Now().Add(r.TTL + time.Minute)
 	return nil
+}
+
+// askLocked takes note of how the claim is asked for. A caller that has not heard
+// of a downgrade yet goes on asking as the writer that it was; no node must be
+// asked for that any more, as the others let readers in.
+func (st *claim) askLocked(c driver.Claim) {
+	if st.reads {
+		c.Weight = 1
+	}
+	st.asked = c
 }
 
 // on is the claim as a node knows it.

@@ -41,6 +41,7 @@ type node struct {
 type inner struct {
 	locks  driver.Locks
 	member driver.Member
+	lower  driver.Downgrader
 }
 
 // debt is a claim that has to be released when the node answers again.
@@ -62,15 +63,16 @@ const (
 
 // fit tells whether l can be a node.
 func (s *Store) fit(n *node, l driver.Locks) (*inner, error) {
-	m, ok := l.(driver.Member)
+	m, member := l.(driver.Member)
+	d, lowers := l.(driver.Downgrader)
 	t := l.Traits()
 	switch {
-	case !ok || !t.Fencing || !t.Shared:
-		return nil, &NodeError{n.name, fmt.Errorf("a %s store cannot be one of several: that needs readers, tokens, and driver.Member", t.Store)}
+	case !member || !lowers || !t.Fencing || !t.Shared:
+		return nil, &NodeError{n.name, fmt.Errorf("a %s store cannot be one of several: that needs readers, tokens, driver.Member and driver.Downgrader", t.Store)}
 	case t.MinTTL > minTTL || t.MaxTTL > 0 && t.MaxTTL < s.longest:
 		return nil, &NodeError{n.name, fmt.Errorf("a %s store accepts TTLs from %v to %v, needed are %v to %v", t.Store, t.MinTTL, t.MaxTTL, minTTL, s.longest)}
 	}
-	return &inner{l, m}, nil
+	return &inner{l, m, d}, nil
 }
 
 // reach returns the node, and opens it if nobody has.

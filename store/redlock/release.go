@@ -100,12 +100,13 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	if token == 0 {
 		token = max(-c.Ticket, 0)
 	}
-	waits := st.known && !st.held && token == 0
-	st.asked = c
-	st.mu.Unlock()
-	if waits || ask.count() < s.quorum {
+	if st.known && !st.held && token == 0 || ask.count() < s.quorum {
+		st.mu.Unlock()
 		return driver.Grant{}, driver.ErrLost
 	}
+	st.reads = true
+	st.askLocked(c)
+	st.mu.Unlock()
 	rd := s.round(st, downgrade, driver.Request{TTL: ttl})
 	rd.ask(ask, 0)
 	if err := rd.wait(ctx); err != nil {
@@ -135,14 +136,11 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 		}
 		st.mu.Lock()
 		st.known, st.held, st.token = true, true, token
-		st.asked.Weight = 1
 		st.until = sent.Add(ttl)
 		st.mu.Unlock()
 		return driver.Grant{Token: token, Ticket: -token, TTL: ttl - drift(ttl)}, nil
 	case lost > len(s.nodes)-s.quorum:
 		return driver.Grant{}, driver.ErrLost
-	case errors.Is(last, errors.ErrUnsupported):
-		return driver.Grant{}, last
 	}
 	return driver.Grant{}, fmt.Errorf("redlock: %w: %d of %d servers have downgraded: %w", driver.ErrUnknown, done, len(s.nodes), last)
 }

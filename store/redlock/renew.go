@@ -66,7 +66,7 @@ func (st *claim) renewing(c driver.Claim, ttl time.Duration, out *driver.Renewal
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	j := &renewing{st: st, claim: c, out: out, known: st.known, seq: st.seq, answers: make([]driver.Renewal, len(st.legs))}
-	st.asked = c
+	st.askLocked(c)
 	st.until = bootclock.Now().Add(ttl + time.Minute)
 	j.waits = st.known && !st.held && st.seq >= 0
 	j.led = j.waits && st.called

@@ -38,10 +38,9 @@ type answer struct {
 }
 
 var (
-	errSuperseded  = fmt.Errorf("redlock: %w: another request came after it", driver.ErrUnknown)
-	errLeftAlone   = fmt.Errorf("redlock: %w: it did not answer lately", driver.ErrUnavailable)
-	errSpent       = fmt.Errorf("redlock: %w: an earlier release was not answered", driver.ErrUnavailable)
-	errUnsupported = fmt.Errorf("redlock: a server cannot downgrade: %w", errors.ErrUnsupported)
+	errSuperseded = fmt.Errorf("redlock: %w: another request came after it", driver.ErrUnknown)
+	errLeftAlone  = fmt.Errorf("redlock: %w: it did not answer lately", driver.ErrUnavailable)
+	errSpent      = fmt.Errorf("redlock: %w: an earlier release was not answered", driver.ErrUnavailable)
 )
 
 // round is one question to several nodes. Whoever asks is woken as soon as it
@@ -407,11 +406,7 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	case renew:
 		a = renewed(in.locks.Renew(ctx, []driver.Claim{c}, t.req.TTL)[0])
 	case downgrade:
-		d, ok := in.locks.(driver.Downgrader)
-		if !ok {
-			return answer{err: errUnsupported}
-		}
-		a.grant, a.err = d.Downgrade(ctx, c, t.round.req.TTL)
+		a.grant, a.err = in.lower.Downgrade(ctx, c, t.round.req.TTL)
 	}
 	return a
 }

@@ -120,6 +120,26 @@ var sharedCases = []testCase{
 		},
 	},
 	{
+		name:  "one who gives up does not let a writer pass a reader",
+		why:   "the writer waits for the reader from then on: zkstore took the reader's first renewal for its end",
+		needs: []need{fifo, shared},
+		run: func(t *test) {
+			first := t.writer(0, "k").hold()
+			r, between, w := t.reader(0, "k").join(), t.writer(1, "k").join(), t.writer(0, "k").join()
+			first.leave()
+			between.leave()
+			t.waiting(w)
+			r.awaitHeld(0, w) // it is renewed for the first time
+			t.waiting(w)
+			t.held(r)
+			t.waiting(w)
+			r.leave()
+			w.awaitHeld(0)
+			w.leave()
+			t.free("k")
+		},
+	},
+	{
 		name:  "a writer that gives up lets the readers pass",
 		why:   "nobody releases then: giving up a place must hand over as well",
 		needs: []need{shared, fifo},
@@ -396,6 +416,26 @@ var downgradeCases = []testCase{
 			t.held(w, r)
 			w.leave()
 			w.mustBe(driver.Lost)
+			r.leave()
+			t.free("k")
+		},
+	},
+	{
+		name:  "a renewal of the writer does not undo its downgrade",
+		why:   "one that was sent before may come after it, and redlock asked for the writer again where the lock was missing",
+		needs: []need{downgrader, shared},
+		run: func(t *test) {
+			w := t.writer(0, "k").hold()
+			w.downgrade()
+			w.Weight = driver.Whole
+			w.mustBe(driver.Held)
+			r := t.reader(1, "k").hold()
+			w.mustBe(driver.Held)
+			t.held(r)
+			t.reader(2, "k").hold().leave()
+			w.Weight = 1
+			w.leave()
+			t.writer(1, "k").refused()
 			r.leave()
 			t.free("k")
 		},

@@ -197,8 +197,9 @@ type verdict struct {
 	// they belong to never fits together with it.
 	gone []string
 
-	// frank says that the nearest of them belongs to an exclusive request of
-	// Baton's, and so tells by a change that its owner had the lock.
+	// frank says that the nearest of them, and maybe no other one, belongs to an
+	// exclusive request of Baton's, and so tells by a change that its owner had
+	// the lock.
 	frank bool
 
 	// partial says that there may be others before that one, so that nothing

@@ -360,7 +360,9 @@ func (w *waiter) run() {
 			stale, poll = !w.stands(watch), min(2*poll, lastPoll)
 		case w.line.gone == nil:
 			stale = true
-		case w.line.frank && others[0].hasFired() && others[0].event.Type == zk.EventNodeDataChanged:
+		case w.line.frank && watch[0] == w.line.gone[0] && others[0].hasFired() && others[0].event.Type == zk.EventNodeDataChanged:
+			// Of that node alone a change is a farewell; a reader's changes when it
+			// is renewed.
 			w.line.partial = false
 			s.sawGone(w.parent, w.line.gone...)
 		}

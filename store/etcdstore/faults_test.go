@@ -289,6 +289,81 @@ func TestLeaseEndsBeforeTheAnswer(t *testing.T) {
 	mustRelease(t, s, c)
 }
 
+// The same beside others who hold.
+func TestLeaseEndsBeforeTheAnswerBeside(t *testing.T) {
+	t.Parallel()
+	all := openOn(t, testserver.SharedEtcd(t), 2)
+	s, reader := all[0], claimOf("k", "me")
+	reader.Weight = 1
+	other := reader
+	other.ID, other.Owner = driver.NewID(), "other"
+	spy := spyOn(s)
+	warm, _ := take(t, s, claimOf("warm", "me"), long, false)
+	mustRelease(t, s, warm)
+	first, _ := take(t, all[1], other, long, false)
+	spy.mu.Lock()
+	spy.after = func() { // it is told who is there, and gets in line with the next one
+		spy.mu.Lock()
+		defer spy.mu.Unlock()
+		spy.after = func() { noticed(t, s, seconds(long)) }
+	}
+	spy.mu.Unlock()
+	if _, err := s.Acquire(t.Context(), driver.Request{Claim: reader, TTL: long}); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("%v, want ErrUnavailable", err)
+	}
+	again := reader
+	again.ID = driver.NewID()
+	c, _ := take(t, s, again, long, false)
+	mustRelease(t, s, c)
+	mustRelease(t, all[1], first)
+	nothingLeft(t, s, "k")
+}
+
+// A renewal does not write the writer back that a downgrade has made a reader:
+// neither one beside it, nor the one after a downgrade that got no answer.
+func TestRenewalBesideADowngrade(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
+			t.Parallel()
+			all := openOn(t, testserver.SharedEtcd(t), 2)
+			s := all[0]
+			spy := spyOn(s)
+			c, g := take(t, s, claimOf("k", "me"), long, false)
+			spy.mu.Lock()
+			spy.after = func() { // of the renewal that comes first; the next one downgrades
+				spy.mu.Lock()
+				defer spy.mu.Unlock()
+				if spy.lose = lost; lost {
+					return
+				}
+				spy.after = func() {
+					s.mu.Lock()
+					s.keys["k"].claims[c.ID].moving = true // as if an answer had been lost before
+					s.mu.Unlock()
+					if a := renewOne(t, s, c, long); a.State == driver.Lost {
+						t.Errorf("beside a downgrade: %+v", a)
+					}
+				}
+			}
+			spy.mu.Unlock()
+			_, err := s.Downgrade(t.Context(), c, long)
+			if lost != errors.Is(err, driver.ErrUnknown) || !lost && err != nil {
+				t.Fatalf("downgraded: %v", err)
+			}
+			if a := renewOne(t, s, c, long); a.State != driver.Held || a.Grant.Token != g.Token {
+				t.Errorf("renewed: %+v", a)
+			}
+			reader := claimOf("k", "other")
+			reader.Weight = 1
+			other, _ := take(t, all[1], reader, long, false)
+			mustRelease(t, all[1], other)
+			mustRelease(t, s, c)
+			nothingLeft(t, s, "k")
+		})
+	}
+}
+
 // A request without an answer comes late, when its repetition was refused
 // because somebody else was there.
 func TestLatePutAfterARefusal(t *testing.T) {

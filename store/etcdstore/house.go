@@ -231,7 +231,7 @@ func (c *claim) release() *item {
 // removal is the same, unless another process has taken the claim over.
 func (c *claim) removal() *item {
 	it := c.release()
-	if c.rev != 0 && c.lease != nil && (!c.moving || c.place < 0) {
+	if c.rev != 0 && c.lease != nil && (!c.moving || c.place < 0 || c.taken) {
 		it.txn.Compare = append(it.txn.Compare, onLease(c.name, c.lease.id))
 	}
 	return it

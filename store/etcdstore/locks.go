@@ -450,9 +450,19 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 		s.mu.Unlock()
 		return driver.Grant{}, unavailable(errAgain)
 	}
-	s.mu.Unlock()
 	queue := contenders(c.lock.dir, r.Key, rangeOf(it.resp.Responses[1]).Kvs)
-	if n := holders(queue); n > 0 && queue[n-1].rev >= c.rev {
+	n := holders(queue)
+	granted := n > 0 && queue[n-1].rev >= c.rev
+	if c.ended || granted && c.lease == nil { // its lease has, meanwhile
+		if !c.ended {
+			s.endLocked(c)
+		}
+		s.sweepLocked(c)
+		s.mu.Unlock()
+		return driver.Grant{}, unavailable(errAgain)
+	}
+	s.mu.Unlock()
+	if granted {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		c.held, c.since = true, bootclock.Coarse()
@@ -531,13 +541,17 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 		Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
 		Success: ops(put(c.name, text, c.lease.id)),
 	}}
+	c.changing = true
 	s.mu.Unlock()
 	err := s.batch.do(ctx, it)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	c.changing = false
 	switch {
 	case errors.Is(err, driver.ErrUnknown):
-		c.moving = true // it has to be written again to be sure
+		// It has to be written again to be sure: as a reader, for others may be
+		// beside it.
+		c.value, c.moving = text, true
 		return driver.Grant{}, err
 	case err != nil:
 		return driver.Grant{}, err

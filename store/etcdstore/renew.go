@@ -246,6 +246,11 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 		}
 		s.mu.Lock()
 		c := w.claim
+		if c.changing && (c.lease != w.want || c.moving) {
+			w.err, w.decided = unavailable(errors.New("it is being downgraded")), true
+			s.mu.Unlock()
+			continue
+		}
 		q := question{w, -1, -1, -1, -1, 0}
 		var before contender
 		follows := false
@@ -289,7 +294,8 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool {
 	c := w.claim
 	if answer.Succeeded {
-		c.mod, c.lease, c.moving = rev, w.want, false
+		// An answer may have been overtaken by that of a later move.
+		c.mod, c.lease, c.moving, c.taken = max(c.mod, rev), w.want, false, false
 		w.heldLocked()
 		return true
 	}
@@ -299,6 +305,9 @@ func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool 
 		return false
 	}
 	c.mod, c.moving = kvs[0].ModRevision, true // an earlier move, or that of another process
+	if l := kvs[0].Lease; l != w.want.id && (c.lease == nil || l != c.lease.id) {
+		c.taken = true
+	}
 	return false
 }
 
@@ -316,8 +325,9 @@ func (s *Store) standsLocked(w *renewal, answer *pb.RangeResponse) bool {
 	case own == nil:
 		w.state, w.decided = driver.Lost, true
 	case own.ModRevision > c.mod && own.Lease != c.lease.id: // somebody has moved it
-		c.mod, c.moving = own.ModRevision, true
+		c.mod, c.moving, c.taken = own.ModRevision, true, true
 	case c.held:
+		c.mod = max(c.mod, own.ModRevision)
 		w.heldLocked()
 	default:
 		return true

@@ -173,6 +173,8 @@ type claim struct {
 	rev, mod int64  // create and mod revision; 0: not known to exist
 	lease    *lease // what the name is on
 	moving   bool   // an answer was lost: it may be on another lease
+	changing bool   // a Downgrade is under way: the name is not to be written as it was
+	taken    bool   // it was seen on one that is none of ours: another process has it
 
 	item  *item     // the acquire whose answer is not known
 	doubt time.Time // until when a request whose answer was lost may take effect

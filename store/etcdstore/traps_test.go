@@ -416,6 +416,38 @@ func TestHandedToAnotherProcess(t *testing.T) {
 	}
 }
 
+// The process that had a claim before has a renewal under way when another takes
+// it over, and its second transaction gets no answer. What it does when its time
+// has come is not to touch what the other has.
+func TestTakenOverDuringARenewal(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 2)
+	const ttl = 3 * time.Second
+	c, _ := take(t, s[0], claimOf("k", "first"), ttl, false)
+	if r := renewOne(t, s[1], c, ttl); r.State != driver.Held {
+		t.Fatalf("in the second process: %+v", r)
+	}
+	k := tap(s[0])
+	k.before = func(n int, r *pb.TxnRequest) error {
+		if n == 2 {
+			return context.DeadlineExceeded
+		}
+		return nil
+	}
+	if r := renewOne(t, s[0], c, ttl); r.State != driver.Unknown || k.count() != 2 {
+		t.Fatalf("in the first process: %+v after %d transactions", r, k.count())
+	}
+	end := time.Now().Add(ttl + time.Second)
+	for time.Now().Before(end) {
+		if r := renewOne(t, s[1], c, ttl); r.State != driver.Held {
+			t.Fatalf("in the second process: %+v, %v before the end", r, time.Until(end))
+		}
+		time.Sleep(100 * time.Millisecond) // time passing is what is tested
+	}
+	mustRelease(t, s[1], c)
+	nothingLeft(t, s[1], "k")
+}
+
 // A waiter of a process that died is gone with the short lease, whatever TTL
 // it wants to hold for.
 func TestWaitersAreOnTheShortLease(t *testing.T) {

@@ -249,7 +249,7 @@ func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.
 		}
 	}
 	st.mu.Unlock()
-	if err := s.raise(ctx, st, token); err != nil {
+	if err := s.raise(ctx, st, token, st.holds(sent)); err != nil {
 		return driver.Grant{}, s.fail(st, err)
 	}
 	g := driver.Grant{Token: token, Ticket: -token, TTL: r.TTL - drift(r.TTL)}
@@ -265,30 +265,31 @@ func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.
 	return g, nil
 }
 
-// raise brings the counters of a majority to token. It asks all that are below
-// it, so that they agree on the next one.
-func (s *Store) raise(ctx context.Context, st *claim, token int64) error {
-	if s.reached(token) >= s.quorum {
+// raise brings the counters of a majority to token, of those of among alone: on
+// these the claim stands, so that who comes next is granted there later. Another
+// server may have granted already, and would not be asked for a number again.
+func (s *Store) raise(ctx context.Context, st *claim, token int64, among set) error {
+	if s.reached(token, among) >= s.quorum {
 		return nil
 	}
 	var low set
 	for i, n := range s.nodes {
-		if n.seen.Load() < token && n.admits() {
+		if among.has(i) && n.seen.Load() < token && n.admits() {
 			low |= 1 << i
 		}
 	}
 	rd := s.round(st, raise, driver.Request{})
-	rd.token = token
+	rd.token, rd.among = token, among
 	rd.ask(low, 0)
 	if err := rd.wait(ctx); err != nil {
 		return err
 	}
-	if n := s.reached(token); n < s.quorum {
+	if n := s.reached(token, among); n < s.quorum {
 		err := fmt.Errorf("redlock: %w: only %d of %d servers took note of the token", driver.ErrUnavailable, n, len(s.nodes))
 		var silent set
 		answers := rd.snapshot()
 		for i, a := range answers {
-			if s.nodes[i].seen.Load() < token && (!a.landed || a.err != nil) {
+			if among.has(i) && s.nodes[i].seen.Load() < token && (!a.landed || a.err != nil) {
 				silent |= 1 << i
 			}
 		}

@@ -136,8 +136,8 @@ func (s *Store) forget(st *claim) {
 	sh.mu.Lock()
 	st.mu.Lock()
 	idle := st.idleLocked()
-	if idle {
-		delete(sh.claims, claimName{st.key, st.id})
+	if name := (claimName{st.key, st.id}); idle && sh.claims[name] == st {
+		delete(sh.claims, name)
 	}
 	stops := st.stops
 	if idle {
@@ -200,7 +200,7 @@ func (st *claim) holds(since time.Time) (x set) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for i := range st.legs {
-		if l := &st.legs[i]; l.has == lock && l.votes && !l.sent.Before(since) {
+		if l := &st.legs[i]; l.has == lock && l.votes && !l.spent && !l.sent.Before(since) {
 			x |= 1 << i
 		}
 	}

@@ -91,12 +91,13 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	st.mu.Lock()
 	var ask set
 	for i := range st.legs {
-		l := &st.legs[i]
-		if !st.known || l.has == lock || l.has == maybe || l.flying {
+		// A place in line may have been granted by now. One that has not been is
+		// the writer's: it is given up, and asked for anew.
+		if l := &st.legs[i]; !l.spent && (!st.known || l.has != nothing || l.flying) {
 			ask |= 1 << i
 		}
 	}
-	token := st.token
+	known, token := st.known, st.token
 	if token == 0 {
 		token = max(-c.Ticket, 0)
 	}
@@ -112,17 +113,16 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	if err := rd.wait(ctx); err != nil {
 		return driver.Grant{}, fmt.Errorf("redlock: %w: %w", driver.ErrUnknown, err)
 	}
-	done, lost := 0, len(s.nodes)-ask.count()
+	done, lost := set(0), len(s.nodes)-ask.count()
 	last := errors.New("they did not answer in time")
 	for i, a := range rd.snapshot() {
 		switch {
 		case !ask.has(i):
 		case a.landed && a.err == nil:
-			done++
-			if st.known {
-				continue
+			done |= 1 << i
+			if !known {
+				token = max(token, a.grant.Token)
 			}
-			token = max(token, a.grant.Token)
 		case errors.Is(a.err, driver.ErrLost):
 			lost++
 		case a.landed:
@@ -130,8 +130,12 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 		}
 	}
 	switch {
-	case done >= s.quorum:
-		if err := s.raise(ctx, st, token); err != nil {
+	case done.count() >= s.quorum:
+		among := s.everyone()
+		if !known {
+			among = done
+		}
+		if err := s.raise(ctx, st, token, among); err != nil {
 			return driver.Grant{}, fmt.Errorf("redlock: %w: %w", driver.ErrUnknown, err)
 		}
 		st.mu.Lock()
@@ -142,5 +146,5 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	case lost > len(s.nodes)-s.quorum:
 		return driver.Grant{}, driver.ErrLost
 	}
-	return driver.Grant{}, fmt.Errorf("redlock: %w: %d of %d servers have downgraded: %w", driver.ErrUnknown, done, len(s.nodes), last)
+	return driver.Grant{}, fmt.Errorf("redlock: %w: %d of %d servers have downgraded: %w", driver.ErrUnknown, done.count(), len(s.nodes), last)
 }

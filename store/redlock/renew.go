@@ -141,7 +141,7 @@ func (st *claim) depart(i int, known bool, admits func() bool, ttl time.Duration
 	if l.flying && l.next == nil {
 		l.next = &task{kind: renew, req: driver.Request{TTL: ttl}}
 	}
-	if l.flying || known && l.has == nothing || !admits() {
+	if l.flying || l.spent || known && l.has == nothing || !admits() {
 		return false
 	}
 	l.flying = true
@@ -265,7 +265,8 @@ func (p *polling) decidedLocked() bool {
 func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, sent time.Time) {
 	st := j.st
 	j.mu.Lock()
-	var held, lost int
+	var held set
+	var lost, queued int
 	var top int64
 	waits := -1
 	var last error
@@ -273,16 +274,17 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 		switch {
 		case !j.asked.has(i):
 			st.mu.Lock()
-			if j.known && st.legs[i].has == nothing && !st.legs[i].flying {
+			if l := &st.legs[i]; l.spent || j.known && l.has == nothing && !l.flying {
 				lost++
 			}
 			st.mu.Unlock()
 		case !j.landed.has(i):
 		case a.State == driver.Held:
-			held++
+			held |= 1 << i
 			top = max(top, a.Grant.Token)
 		case a.State == driver.Waiting:
 			waits = i
+			queued++
 		case a.State == driver.Lost:
 			lost++
 		default:
@@ -290,9 +292,15 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 		}
 	}
 	j.mu.Unlock()
-	others := len(s.nodes) - held - lost
+	st.mu.Lock()
+	holds := st.held || j.claim.Ticket < 0
+	st.mu.Unlock()
+	if holds { // a place where it does not hold yet is no answer to whether it does
+		waits, lost = -1, lost+queued
+	}
+	others := len(s.nodes) - held.count() - lost
 	switch {
-	case held >= s.quorum:
+	case held.count() >= s.quorum:
 		st.mu.Lock()
 		token := st.token
 		if token == 0 {
@@ -301,7 +309,7 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 		st.mu.Unlock()
 		if token == 0 { // nobody knows what an earlier answer said
 			token = top
-			if err := s.raise(ctx, st, token); err != nil {
+			if err := s.raise(ctx, st, token, held); err != nil {
 				j.out.Err = err
 				return
 			}
@@ -323,14 +331,14 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 		st.known = true
 		st.mu.Unlock()
 		j.out.State, j.out.Grant = driver.Waiting, s.wait(st, waits, j.answers[waits].Grant)
-	case held+others >= s.quorum:
+	case held.count()+others >= s.quorum:
 		if last == nil {
 			last = errors.New("they did not answer in time")
 		}
 		if errors.Is(last, driver.ErrUnknown) || !unreachable(last) {
-			j.out.Err = fmt.Errorf("redlock: %w: %d of %d servers confirm the lock, and %d did not answer: %w", driver.ErrUnknown, held, len(s.nodes), others, last)
+			j.out.Err = fmt.Errorf("redlock: %w: %d of %d servers confirm the lock, and %d did not answer: %w", driver.ErrUnknown, held.count(), len(s.nodes), others, last)
 		} else {
-			j.out.Err = fmt.Errorf("redlock: %w: %d of %d servers confirm the lock, and %d did not answer: %w", driver.ErrUnavailable, held, len(s.nodes), others, last)
+			j.out.Err = fmt.Errorf("redlock: %w: %d of %d servers confirm the lock, and %d did not answer: %w", driver.ErrUnavailable, held.count(), len(s.nodes), others, last)
 		}
 	default:
 		// What is left on a few nodes is left to expire: the holder believes
@@ -342,10 +350,10 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 // repair asks for a lock that is held by a majority where it is not.
 func (s *Store) repair(st *claim, r driver.Request) {
 	r.Queue = false
-	for i, n := range s.nodes {
+	for i := range s.nodes {
 		st.mu.Lock()
 		l := &st.legs[i]
-		missing := st.held && !st.gone && !l.flying && !l.spent && l.has != lock && !n.down.Load()
+		missing := st.held && !st.gone && !l.flying && !l.spent && l.has != lock
 		if missing { // from here on a release comes after it
 			l.flying = true
 			st.flying++

@@ -51,6 +51,7 @@ type round struct {
 	kind  kind
 	req   driver.Request
 	token int64
+	among set // raise: whose counters matter
 	base  int // grants that were there before
 	seq   int // acquire: the node whose word is needed to wait, or -1
 	began time.Time
@@ -224,15 +225,15 @@ func (r *round) decidedLocked() bool {
 	case acquire:
 		return (yes >= r.s.quorum || yes+r.pending < r.s.quorum && spoke >= r.s.quorum) && (r.seq < 0 || r.answers[r.seq].landed)
 	case raise:
-		return r.s.reached(r.token) >= r.s.quorum
+		return r.s.reached(r.token, r.among) >= r.s.quorum
 	}
 	return false // whoever comes next is to find all nodes free, or open to readers
 }
 
-// reached counts the nodes whose counters are at token at least.
-func (s *Store) reached(token int64) (n int) {
-	for _, node := range s.nodes {
-		if node.seen.Load() >= token {
+// reached counts the nodes of among whose counters are at token at least.
+func (s *Store) reached(token int64, among set) (n int) {
+	for i, node := range s.nodes {
+		if among.has(i) && node.seen.Load() >= token {
 			n++
 		}
 	}
@@ -268,8 +269,11 @@ func (s *Store) send(st *claim, i int, t task) {
 // dispatch has a node asked, whose leg is reserved.
 func (s *Store) dispatch(st *claim, i int, t task) {
 	if !s.nodes[i].admits() {
-		s.landed(st, i, t, answer{err: errLeftAlone})
-		return
+		next, more := s.landed(st, i, t, answer{err: errLeftAlone})
+		if !more {
+			return
+		}
+		t = next // it came meanwhile, and may be sent
 	}
 	s.crew.do(job{s: s, st: st, i: i, t: t})
 }
@@ -296,6 +300,8 @@ func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool
 	case l.next != nil:
 		next, more = *l.next, true
 		l.next = nil
+	case t.kind == downgrade && errors.Is(a.err, driver.ErrLost) && l.has != nothing:
+		next, more = task{kind: release}, true // the writer's place
 	case st.gone && t.kind != release && l.has != nothing:
 		next, more = task{kind: release}, true
 	default:
@@ -327,6 +333,8 @@ func (l *leg) note(t task, a answer) {
 		l.spent = true
 	}
 	switch {
+	case t.kind == downgrade && errors.Is(a.err, driver.ErrLost) && (l.has == place || l.has == maybe):
+		// It holds nothing there, and may stand in line.
 	case a.err == nil && t.kind == release, errors.Is(a.err, driver.ErrLost):
 		*l = leg{flying: l.flying, next: l.next, spent: l.spent}
 	case a.err == nil && a.grant.Waiting:
@@ -395,8 +403,8 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 		sent := bootclock.Coarse()
 		a.grant, a.err = in.locks.Acquire(ctx, req)
 		if a.err == nil && !a.grant.Waiting {
+			n.reached(a.grant.Token) // before what may find that it is another life
 			a.votes = s.votes(ctx, n, in)
-			n.reached(a.grant.Token)
 			st.mu.Lock()
 			st.legs[i].sent = sent
 			st.mu.Unlock()

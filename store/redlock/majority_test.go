@@ -1,0 +1,229 @@
+package redlock_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/redlock"
+)
+
+// stands holds a lock on some servers, as somebody who got no further, or who
+// could not release it there yet.
+func (s *servers) stands(c driver.Claim, on ...int) (leave func(...int)) {
+	s.t.Helper()
+	for _, i := range on {
+		if _, err := s.list[i].store.Acquire(context.Background(), driver.Request{Claim: c, TTL: time.Minute}); err != nil {
+			s.t.Fatalf("server %d: %v", i, err)
+		}
+	}
+	return func(on ...int) {
+		s.t.Helper()
+		for _, i := range on {
+			if err := s.list[i].store.Release(context.Background(), c); err != nil {
+				s.t.Fatalf("server %d: %v", i, err)
+			}
+		}
+	}
+}
+
+func (s *servers) cut(cut bool, which ...int) {
+	for _, i := range which {
+		s.list[i].set(func() { s.list[i].cut = cut })
+	}
+}
+
+// fromLine gets in line for key, has others leave the server of the line, and
+// renews until it holds.
+func fromLine(t *testing.T, l driver.Locks, key string, ttl time.Duration, leave func()) driver.Claim {
+	t.Helper()
+	c := claimOf(key)
+	g, err := l.Acquire(t.Context(), driver.Request{Claim: c, TTL: ttl, Queue: true})
+	if err != nil || !g.Waiting {
+		t.Fatalf("got %+v, %v, want a place in line", g, err)
+	}
+	c.Ticket = g.Ticket
+	leave()
+	for range 100 {
+		r := renew(t, l, c, ttl)
+		switch r.State {
+		case driver.Held:
+			c.Ticket = r.Grant.Ticket
+			time.Sleep(5 * time.Millisecond) // until all servers were asked
+			return c
+		case driver.Waiting:
+			time.Sleep(10 * time.Millisecond)
+		default:
+			t.Fatalf("from the line: %+v", r)
+		}
+	}
+	t.Fatal("not granted")
+	return c
+}
+
+// A server that owes a release gives the lock to others as soon as it answers
+// again. What it says until then does not count.
+func TestOwedServersDoNotConfirm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // the line for "c" is on the third server
+		const ttl = 20 * time.Second
+		s := newServers(t, 5)
+		l := s.open(1)[0]
+		leave := s.stands(claimOf("c"), 0, 2)
+		s.list[2].set(func() { s.list[2].late = 10 * time.Millisecond })
+		time.AfterFunc(5*time.Millisecond, func() { s.cut(true, 1) }) // it has granted, and cannot be told that this was in vain
+		c := fromLine(t, l, "c", ttl, func() {
+			synctest.Wait() // the others have been told
+			s.list[2].set(func() { s.list[2].late = 0 })
+			s.cut(true, 4)
+			leave(0, 2)
+		})
+		if n := s.votes("c"); n != 4 {
+			t.Fatalf("held on %d servers, want 4, one of which owes a release", n)
+		}
+		s.cut(false, 1)
+		s.cut(true, 3)
+		if r := renew(t, l, c, ttl); r.State == driver.Held {
+			t.Errorf("confirmed by two servers and one that owes a release: %+v", r)
+		}
+	})
+}
+
+// gated holds requests back.
+type gated struct {
+	*server
+	acquire, raise <-chan struct{} // nil: let through
+	refuse         bool            // to grant
+}
+
+func (g gated) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if g.refuse {
+		return driver.Grant{}, driver.ErrUnavailable
+	}
+	if g.acquire != nil {
+		<-g.acquire
+	}
+	return g.server.Acquire(ctx, r)
+}
+
+func (g gated) Raise(ctx context.Context, key string, token int64) error {
+	if g.raise != nil {
+		<-g.raise
+	}
+	return g.server.Raise(ctx, key, token)
+}
+
+// The token is written back where it was granted. Another server may have
+// granted somebody else already, and is not asked for a number again.
+func TestTokenIsWrittenWhereItWasGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 3)
+		if err := s.list[0].store.Raise(t.Context(), "k", time.Now().Add(time.Hour).UnixMicro()); err != nil {
+			t.Fatal(err)
+		}
+		open := func(nodes ...driver.Locks) driver.Locks {
+			l, err := redlock.New(nodes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { l.Close() })
+			return l
+		}
+		raise, acquire := make(chan struct{}), make(chan struct{})
+		a := open(s.list[0], gated{server: s.list[1], raise: raise}, s.list[2])
+		b := open(gated{server: s.list[0], refuse: true}, gated{server: s.list[1], acquire: acquire}, s.list[2])
+
+		next := make(chan int64)
+		go func() {
+			g, err := b.Acquire(context.Background(), driver.Request{Claim: claimOf("k"), TTL: time.Minute})
+			if err != nil {
+				t.Error(err)
+			}
+			next <- g.Token
+		}()
+		time.Sleep(10 * time.Millisecond) // it has the third server, and waits for the second
+		time.AfterFunc(100*time.Millisecond, func() { close(raise) })
+		c := claimOf("k")
+		g, err := a.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Ticket = g.Ticket
+		if err := a.Release(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		close(acquire)
+		if token := <-next; token <= g.Token {
+			t.Errorf("token %d after %d", token, g.Token)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+// A lock that was won from the line has places on servers where others still
+// stand. The place is the writer's, and goes when it is downgraded.
+func TestDowngradeGivesUpPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // the line for "c" is on the third server
+		s := newServers(t, 5)
+		l := s.open(1)[0]
+		leave := s.stands(claimOf("c"), 2, 3, 4)
+		c := fromLine(t, l, "c", time.Minute, func() { leave(2) })
+		if _, err := l.(driver.Downgrader).Downgrade(t.Context(), c, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		leave(3, 4)
+		if r := renew(t, l, c, time.Minute); r.State != driver.Held {
+			t.Fatalf("renewed: %+v", r)
+		}
+		synctest.Wait()
+		if n := s.votes("c"); n != 5 {
+			t.Errorf("held on %d servers, want 5", n)
+		}
+		s.admitReaders("c")
+	})
+}
+
+// Its places do not make a lock that is held one that waits, when a server that
+// holds it is late for once.
+func TestPlacesOfAHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // the line for "c" is on the third server
+		s := newServers(t, 5)
+		l := s.open(1)[0]
+		leave := s.stands(claimOf("c"), 2, 3, 4)
+		c := fromLine(t, l, "c", time.Minute, func() { leave(2) })
+		s.cut(true, 0)
+		if r := renew(t, l, c, time.Minute); r.State != driver.Unknown {
+			t.Errorf("with one server away: %+v, want it unknown", r)
+		}
+		s.cut(false, 0)
+		if r := renew(t, l, c, time.Minute); r.State != driver.Held {
+			t.Errorf("with all servers: %+v, want it held", r)
+		}
+	})
+}
+
+// A server that was away is asked again although those that answer are enough.
+func TestServersThatWereAwayComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
+		l := s.open(1)[0]
+		s.cut(true, 4)
+		for range 5 {
+			c, _ := acquire(t, l, claimOf("k"), time.Minute)
+			if err := l.Release(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.cut(false, 4)
+		time.Sleep(5 * time.Second)
+		c, _ := acquire(t, l, claimOf("k"), time.Minute)
+		if r := renew(t, l, c, time.Minute); r.State != driver.Held {
+			t.Fatalf("renewed: %+v", r)
+		}
+		synctest.Wait()
+		if n := s.votes("k"); n != 5 {
+			t.Errorf("held on %d servers, want 5", n)
+		}
+	})
+}

@@ -106,7 +106,11 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 	}
 	c.Lock()
 	c.pending = nil
-	if nodes == nil {
+	switch {
+	case c.state == gone:
+		c.Unlock()
+		return g, false, unavailable(errLate)
+	case nodes == nil:
 		c.state = fresh
 		c.Unlock()
 		return g, false, nil
@@ -144,19 +148,17 @@ func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, err
 	m, err := c.make(ctx, r.Queue)
 	if err != nil {
 		if errors.Is(err, driver.ErrUnknown) {
-			c.Lock()
-			c.state, c.pending = unsure, m.trip.done
-			c.lastLocked(max(r.TTL, driver.WaiterTTL)) // then nobody will ask for it
-			c.Unlock()
+			c.doubt(m.trip.done, r.TTL)
 		}
 		return driver.Grant{}, err
 	}
 	c.Lock()
 	c.nodes, c.token, c.session = m.nodes, m.token, m.trip.link.id
-	if m.alone {
-		c.holdLocked(lasting(r.TTL))
-	}
+	stands := !m.alone || c.holdLocked(lasting(r.TTL))
 	c.Unlock()
+	if !stands {
+		return driver.Grant{}, c.late()
+	}
 	before := c.last(m.born)
 	if m.alone {
 		return c.grant(r.TTL, m.trip.sure), nil
@@ -393,10 +395,7 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 	}
 	watching.Wait()
 	if err != nil && err != zk.ErrNoNode {
-		c.Lock()
-		c.state = unsure
-		c.lastLocked(max(r.TTL, driver.WaiterTTL))
-		c.Unlock()
+		c.doubt(nil, r.TTL)
 		return driver.Grant{}, uncertain(err)
 	}
 	v := judge(all, c.guid)
@@ -406,8 +405,11 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 		return driver.Grant{}, unavailable(errVanished)
 	case v.granted:
 		c.Lock()
-		c.holdLocked(lasting(r.TTL))
+		stands := c.holdLocked(lasting(r.TTL))
 		c.Unlock()
+		if !stands {
+			return driver.Grant{}, c.late()
+		}
 		return c.grant(r.TTL, t.sure), nil
 	}
 	var no error
@@ -417,8 +419,7 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 		no = s.heldError(ctx, c.name.key, c.parent, all, v.at)
 	}
 	if no == nil {
-		c.wait(t.link, own, v)
-		return c.place(), nil
+		return c.wait(t.link, own, v)
 	}
 	c.Lock()
 	c.state = held // whatever: the nodes are known
@@ -442,8 +443,7 @@ func (c *claim) follow(ctx context.Context, t trip, v verdict) (driver.Grant, er
 	case err != nil:
 		own = nil // the waiter sets it, and reads the line
 	}
-	c.wait(t.link, own, v)
-	return c.place(), nil
+	return c.wait(t.link, own, v)
 }
 
 // heldError says who holds, as far as the nodes tell. all is the line, waiters

@@ -2,6 +2,7 @@ package zkstore
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -22,8 +23,9 @@ const (
 // A claim is what this process has in one line. Its nodes live as long as the
 // session, so it is for the store to delete them when the claim ends.
 //
-// Whoever creates or deletes its nodes has taken the turn. mu guards the rest
-// and is taken before Store.mu.
+// Whoever creates its nodes, or finds out whether there are any, has taken the
+// turn, and only who has it ends a claim that is fresh or unsure. mu guards the
+// rest and is taken before Store.mu.
 type claim struct {
 	s        *Store
 	name     name
@@ -134,6 +136,17 @@ func (c *claim) due() {
 		c.Unlock()
 		return
 	}
+	if c.state == fresh || c.state == unsure {
+		select {
+		case c.turn <- struct{}{}:
+			defer c.give()
+		default: // a repeated Acquire is about to make it stand
+			c.armed = bootclock.Coarse().Add(retryAfter)
+			c.timer.Reset(retryAfter)
+			c.Unlock()
+			return
+		}
+	}
 	c.Unlock()
 	c.expire()
 }
@@ -158,13 +171,7 @@ func (c *claim) leaveLocked() *ghost {
 	if c.state == gone {
 		return nil
 	}
-	g := &ghost{parent: c.parent, guid: c.guid, nodes: c.nodes, session: c.session, pending: c.pending, done: make(chan struct{})}
-	if c.reader != "" {
-		g.nodes = append(g.nodes[:len(g.nodes):len(g.nodes)], c.reader)
-	}
-	if c.state == unsure {
-		g.nodes = nil // there may be others
-	}
+	g := c.ghostLocked()
 	if c.state == fresh {
 		g = nil
 	}
@@ -176,6 +183,17 @@ func (c *claim) leaveLocked() *ghost {
 		c.stop()
 	}
 	c.turnedLocked(nil)
+	return g
+}
+
+func (c *claim) ghostLocked() *ghost {
+	g := &ghost{parent: c.parent, guid: c.guid, nodes: c.nodes, session: c.session, pending: c.pending, done: make(chan struct{})}
+	if c.reader != "" {
+		g.nodes = append(g.nodes[:len(g.nodes):len(g.nodes)], c.reader)
+	}
+	if c.state == unsure {
+		g.nodes = nil // there may be others
+	}
 	return g
 }
 
@@ -241,12 +259,45 @@ func (c *claim) turnedLocked(p *parked) {
 	}
 }
 
-// holdLocked makes the claim a holder for d.
-func (c *claim) holdLocked(d time.Duration) {
+// holdLocked makes the claim a holder for d, unless it is gone.
+func (c *claim) holdLocked(d time.Duration) bool {
+	if c.state == gone {
+		return false
+	}
 	c.state = held
 	c.lastLocked(d)
 	c.turnedLocked(nil)
+	return true
 }
+
+// doubt notes that it is not known what a request did that is over when pending
+// is closed.
+func (c *claim) doubt(pending chan struct{}, ttl time.Duration) {
+	c.Lock()
+	c.pending = pending
+	if c.state == gone {
+		g := c.ghostLocked()
+		g.nodes = nil
+		c.Unlock()
+		c.s.bury(g)
+		return
+	}
+	c.state = unsure
+	c.lastLocked(max(ttl, driver.WaiterTTL)) // then nobody will ask for it
+	c.Unlock()
+}
+
+// late deletes what a request made for a claim that is gone by now, since
+// nobody could renew or release it.
+func (c *claim) late() error {
+	c.Lock()
+	g := c.ghostLocked()
+	c.Unlock()
+	c.s.bury(g)
+	return unavailable(errLate)
+}
+
+var errLate = errors.New("the request ended before its answer came")
 
 // grant is what is told of a held claim that was confirmed by a request which
 // was committed on l.

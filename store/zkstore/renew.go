@@ -96,6 +96,8 @@ func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver
 	switch {
 	case st == gone || st == fresh:
 		return lost, holders, waiters
+	case st == unsure: // due ends it, if nobody asks for it again
+		return unknown(unavailable(errors.New("an earlier request has no answer yet"))), holders, waiters
 	case !bootclock.Now().Before(end):
 		if done := c.expire(); done != nil {
 			select { // so that nobody hears of its end before it has come
@@ -104,8 +106,6 @@ func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver
 			}
 		}
 		return lost, holders, waiters
-	case st == unsure:
-		return unknown(unavailable(errors.New("an earlier request has no answer yet"))), holders, waiters
 	}
 	if l := c.s.session.link(); l.id != session {
 		c.lose()

@@ -271,9 +271,13 @@ type waiter struct {
 }
 
 // wait starts the waiter of a claim that stands in line as v says.
-func (c *claim) wait(l *link, own *nodeWatch, v verdict) {
-	ctx, cancel := context.WithCancel(c.s.life)
+func (c *claim) wait(l *link, own *nodeWatch, v verdict) (driver.Grant, error) {
 	c.Lock()
+	if c.state == gone {
+		c.Unlock()
+		return driver.Grant{}, c.late()
+	}
+	ctx, cancel := context.WithCancel(c.s.life)
 	c.state = waiting
 	c.stop = cancel
 	c.lastLocked(c.s.waiterTTL)
@@ -284,6 +288,7 @@ func (c *claim) wait(l *link, own *nodeWatch, v verdict) {
 		defer c.s.leaveCrowd(c.parent)
 		w.run()
 	}()
+	return c.place(), nil
 }
 
 // How long a waiter trusts what it was told before it looks again by itself:

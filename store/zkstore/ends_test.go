@@ -1,0 +1,170 @@
+package zkstore
+
+import (
+	"bytes"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// overdue has the claim's timer fire at its end.
+func overdue(c *claim) {
+	c.Lock()
+	c.end = bootclock.Now().Add(-time.Second)
+	c.Unlock()
+	c.due()
+}
+
+// mustStand is for a grant: it can be renewed and given back, and then nothing
+// is left of it.
+func mustStand(t *testing.T, s *Store, r driver.Request) {
+	t.Helper()
+	if a := renew(t, s, r); a.State != driver.Held {
+		t.Fatalf("what was granted cannot be renewed: %+v", a)
+	}
+	if n := len(lineOf(t, s.conn, s, r.Key)); n != 2 {
+		t.Fatalf("%d nodes of a writer", n)
+	}
+	release(t, s, r)
+	mustEmpty(t, s, r.Key)
+}
+
+func mustEmpty(t *testing.T, s *Store, key string) {
+	t.Helper()
+	eventually(t, "an empty line", func() bool { return len(lineOf(t, s.conn, s, key)) == 0 })
+}
+
+// A claim in doubt is not ended while an Acquire has its turn.
+func TestDoubtEndsInTurn(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, "", testserver.SharedZooKeeper(t).Addr)
+	r := writer("k")
+	c := s.claim(r)
+	c.guid = s.mark + "0123456789abcdef"
+	c.doubt(nil, ttl)
+	if err := c.take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	overdue(c)
+	if a := renew(t, s, r); a.State != driver.Unknown {
+		t.Errorf("renewed: %+v, want driver.Unknown", a)
+	}
+	if c.is() == gone {
+		t.Fatal("it was ended under the hands of who has the turn")
+	}
+	c.give()
+	overdue(c)
+	if c.is() != gone {
+		t.Error("it was not ended")
+	}
+}
+
+// The time of a claim in doubt is over while a repeated Acquire has found its
+// nodes and reads the line.
+func TestDoubtEndsBesideWhatWasFound(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	proxy := faultproxy.New(t, server.Addr)
+	s := openOn(t, "", proxy.Addr)
+	known(t, s, "k")
+	r := writer("k")
+	cut := proxy.CutAfterRequest(creates(s, "k"))
+	if _, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+		t.Fatalf("%v, want driver.ErrUnknown", err)
+	}
+	<-cut
+	c := s.find(r.Claim)
+	var listings atomic.Int32
+	proxy.Rewrite(faultproxy.ToServer, func(request []byte) []byte {
+		if bytes.Contains(request, []byte(s.parent("k")+"\x00")) {
+			if listings.Add(1) == 2 { // the first one found the nodes
+				overdue(c)
+			}
+		}
+		return request
+	})
+	r.Retry = true
+	if g, _ := insist(t, s, r); g.Waiting {
+		t.Fatal("it waits for nobody")
+	}
+	if n := listings.Load(); n < 2 {
+		t.Fatalf("%d listings, want 2", n)
+	}
+	mustStand(t, s, r)
+}
+
+// The same while a repeated Acquire has found nothing and makes nodes.
+func TestDoubtEndsBesideWhatIsMade(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, "", testserver.SharedZooKeeper(t).Addr)
+	known(t, s, "k")
+	r := writer("k")
+	c := s.claim(r)
+	c.guid = s.mark + "0123456789abcdef"
+	c.doubt(nil, ttl)
+	gather(t, s)
+	r.Retry = true
+	answered := make(chan error)
+	go func() {
+		g, err := s.Acquire(t.Context(), r)
+		if g.Waiting {
+			t.Error("it waits for nobody")
+		}
+		answered <- err
+	}()
+	queued(t, s, 1)
+	overdue(c)
+	flush(s)
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	mustStand(t, s, r)
+}
+
+// Whatever ends a claim while its nodes are made, its caller is not told that
+// it stands, and the nodes are deleted.
+func TestMadeTooLate(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	for name, among := range map[string]bool{"alone": false, "in line": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := openOn(t, "", server.Addr)
+			known(t, s, "k")
+			holder := writer("k")
+			if among {
+				hold(t, openOn(t, s.root, server.Addr), holder)
+			}
+			for name, join := range map[string]func(c *claim, r driver.Request) (driver.Grant, error){
+				"create": func(c *claim, r driver.Request) (driver.Grant, error) { return c.create(t.Context(), r) },
+				"queue": func(c *claim, r driver.Request) (driver.Grant, error) {
+					m, err := c.make(t.Context(), true)
+					if err != nil {
+						t.Fatal(err)
+					}
+					c.nodes, c.session = m.nodes, m.trip.link.id
+					return c.queue(t.Context(), r, m.trip, nil)
+				},
+			} {
+				r := writer("k")
+				c := s.claim(r)
+				c.guid = s.mark + "0123456789abcdef"
+				c.expire()
+				if g, err := join(c, r); !errors.Is(err, driver.ErrUnavailable) {
+					t.Errorf("%s: %+v, %v, want driver.ErrUnavailable", name, g, err)
+				}
+				want := 0
+				if among {
+					want = 2
+				}
+				eventually(t, "no nodes", func() bool { return len(lineOf(t, s.conn, s, "k")) == want })
+			}
+		})
+	}
+}

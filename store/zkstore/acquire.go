@@ -163,7 +163,7 @@ func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, err
 	if m.alone {
 		return c.grant(r.TTL, m.trip.sure), nil
 	}
-	if r.Queue && before != nil {
+	if r.Queue {
 		if v, ok := before.precedes(); ok {
 			return c.follow(ctx, m.trip, v)
 		}

@@ -1,6 +1,8 @@
 package zkstore
 
 import (
+	"bytes"
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -8,6 +10,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -128,6 +131,48 @@ func TestNumbersBeginAnew(t *testing.T) {
 	mustWait(t, s, next)
 	release(t, other, holder)
 	awaitHeld(t, s, next, hints)
+}
+
+// A claim whose nodes vanish while it is in doubt gets the next numbers, and is
+// not the one before itself; nor before those who have seen its old nodes.
+func TestNotBehindItself(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	proxy := faultproxy.New(t, server.Addr)
+	s := patient(openOn(t, "", proxy.Addr))
+	other := patient(openOn(t, s.root, server.Addr))
+	known(t, s, "k")
+	holder, r := writer("k"), writer("k")
+	hold(t, other, holder)
+	cut := proxy.CutAfterRequest(func(b []byte) bool { return bytes.Contains(b, []byte(s.parent("k")+"\x00")) }) // the listing
+	if _, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+		t.Fatalf("%v, want driver.ErrUnknown", err)
+	}
+	<-cut
+	c := s.find(r.Claim)
+	old := s.tails[c.parent]
+	if old.claim != c {
+		t.Fatal("it is not the last of its line")
+	}
+	conn := plain(t, server.Addr)
+	for _, n := range c.nodes {
+		if err := conn.Delete(c.parent+"/"+n, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hints := watching(t, s, r)
+	r.Retry = true
+	if g, _ := insist(t, s, r); !g.Waiting {
+		t.Fatal("two hold")
+	}
+	if got := firstNumber(c.nodes); got != old.seq+1 {
+		t.Fatalf("number %d does not follow on %d", got, old.seq)
+	}
+	if _, ok := old.precedes(); ok {
+		t.Error("who follows on the old nodes would wait for the new ones")
+	}
+	release(t, other, holder)
+	awaitHeld(t, s, r, hints)
 }
 
 // A process hands its own lock on with one transaction for each turn, if those

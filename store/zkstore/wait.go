@@ -136,44 +136,50 @@ const manyWaiters = 16
 // A tail is the last of this process's claims in a line.
 type tail struct {
 	*claim
-	born int64 // the czxid of the parent
-	seq  int32 // the last number of its nodes
+	born int64  // the czxid of the parent
+	seq  int32  // the last number of its nodes
+	lock string // the first of them
 }
 
 // last notes that the claim's nodes are new, below a parent that was made then,
-// and returns the claim of this process that stands right before it, if there
-// is one. Every node that is made takes a number, so nobody stands between two
+// and returns the tail of this process that stands right before it, if there is
+// one. Every node that is made takes a number, so nobody stands between two
 // whose numbers follow each other; unless the parent was made anew meanwhile,
 // and the numbers with it.
-func (c *claim) last(born int64) (before *claim) {
+func (c *claim) last(born int64) (before tail) {
 	if born == 0 || c.weight != driver.Whole {
-		return nil
+		return before
 	}
 	first, ok1 := parse(c.nodes[0])
 	second, ok2 := parse(c.nodes[1])
 	if !ok1 || !ok2 || first.seq < 0 || second.seq != first.seq+1 {
-		return nil
+		return before
 	}
 	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.tails[c.parent]
 	if was.born > born || was.born == born && was.seq > second.seq {
-		return nil // the answers did not come in their order
+		return before // the answers did not come in their order
 	}
-	s.tails[c.parent] = tail{c, born, second.seq}
-	if was.claim != nil && was.born == born && was.seq+1 == first.seq {
-		return was.claim
+	s.tails[c.parent] = tail{c, born, second.seq, c.nodes[0]}
+	if was.claim != nil && was.claim != c && was.born == born && was.seq+1 == first.seq {
+		return was
 	}
-	return nil
+	return before
 }
 
-// precedes says what it means for an exclusive claim to stand right behind this
-// one. ok is false if that has to be read.
-func (c *claim) precedes() (v verdict, ok bool) {
+// precedes says what it means for an exclusive claim to stand right behind the
+// tail. ok is false if that has to be read: its claim may have other nodes now,
+// behind those who came later.
+func (t tail) precedes() (v verdict, ok bool) {
+	c := t.claim
+	if c == nil {
+		return v, false
+	}
 	c.Lock()
 	defer c.Unlock()
-	if c.weight != driver.Whole || c.reader != "" || len(c.nodes) != 2 || c.state == gone {
+	if c.weight != driver.Whole || c.reader != "" || len(c.nodes) != 2 || c.nodes[0] != t.lock || c.state == gone {
 		return v, false
 	}
 	return verdict{gone: c.nodes[:1:1], frank: true, partial: c.state != held}, true

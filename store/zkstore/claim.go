@@ -147,16 +147,22 @@ func (c *claim) due() {
 			return
 		}
 	}
+	g := c.leaveLocked() // before anybody can confirm it
 	c.Unlock()
-	c.expire()
+	c.part(g)
 }
 
-// expire ends a claim that nobody has confirmed in time. Its nodes are deleted
-// in the background; the channel is closed when they are.
+// expire ends a claim whatever its end is.
 func (c *claim) expire() <-chan struct{} {
 	c.Lock()
 	g := c.leaveLocked()
 	c.Unlock()
+	return c.part(g)
+}
+
+// part sees to what leaveLocked has left: the nodes are deleted in the
+// background, and the channel is closed when they are.
+func (c *claim) part(g *ghost) <-chan struct{} {
 	c.forget()
 	if g == nil {
 		return nil

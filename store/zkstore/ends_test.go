@@ -3,6 +3,8 @@ package zkstore
 import (
 	"bytes"
 	"errors"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -166,5 +168,35 @@ func TestMadeTooLate(t *testing.T) {
 				eventually(t, "no nodes", func() bool { return len(lineOf(t, s.conn, s, "k")) == want })
 			}
 		})
+	}
+}
+
+// What was confirmed is not ended by whoever saw its old end.
+func TestConfirmedAtItsEnd(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, "", testserver.SharedZooKeeper(t).Addr)
+	l := s.session.link()
+	for name, end := range map[string]func(c *claim){
+		"due":  (*claim).due,
+		"sort": func(c *claim) { c.sort(t.Context(), 0, nil, nil) },
+	} {
+		for range 10_000 {
+			c := s.claim(writer("k"))
+			c.state, c.session = held, l.id
+			c.end = bootclock.Now()
+			c.timer = time.AfterFunc(time.Hour, c.due)
+			var a driver.Renewal
+			var both sync.WaitGroup
+			c.Lock() // both have to wait, and get it in turn
+			both.Go(func() { end(c) })
+			both.Go(func() { a = c.confirmed(trip{link: l, sure: ttl}, ttl) })
+			runtime.Gosched()
+			c.Unlock()
+			both.Wait()
+			if a.State == driver.Held && c.is() == gone {
+				t.Fatalf("%s: it is gone, and was confirmed", name)
+			}
+			c.expire()
+		}
 	}
 }

@@ -90,7 +90,12 @@ func unknown(err error) driver.Renewal { return driver.Renewal{State: driver.Unk
 // sort puts the claim's index where it belongs, or says what is known.
 func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver.Renewal, []int, []int) {
 	c.Lock()
-	st, end, session := c.state, c.end, c.session
+	st, session := c.state, c.session
+	over := (st == waiting || st == held) && !bootclock.Now().Before(c.end)
+	var g *ghost
+	if over {
+		g = c.leaveLocked() // before anybody can confirm it
+	}
 	c.Unlock()
 	lost := driver.Renewal{State: driver.Lost}
 	switch {
@@ -98,8 +103,8 @@ func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver
 		return lost, holders, waiters
 	case st == unsure: // due ends it, if nobody asks for it again
 		return unknown(unavailable(errors.New("an earlier request has no answer yet"))), holders, waiters
-	case !bootclock.Now().Before(end):
-		if done := c.expire(); done != nil {
+	case over:
+		if done := c.part(g); done != nil {
 			select { // so that nobody hears of its end before it has come
 			case <-done:
 			case <-ctx.Done():

@@ -111,7 +111,7 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 		c.Unlock()
 		return g, false, unavailable(errLate)
 	case nodes == nil:
-		c.state = fresh
+		c.state, c.nodes = fresh, nil
 		c.Unlock()
 		return g, false, nil
 	}

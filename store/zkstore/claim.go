@@ -13,7 +13,7 @@ import (
 type state uint8
 
 const (
-	fresh   state = iota // it has no nodes
+	fresh   state = iota // it has no nodes, unless they have just been made
 	unsure               // it may have nodes: a request got no answer
 	waiting              // it has nodes, and others stand before them
 	held
@@ -177,9 +177,9 @@ func (c *claim) leaveLocked() *ghost {
 	if c.state == gone {
 		return nil
 	}
-	g := c.ghostLocked()
-	if c.state == fresh {
-		g = nil
+	var g *ghost
+	if c.state == unsure || len(c.nodes) > 0 {
+		g = c.ghostLocked()
 	}
 	c.state = gone
 	if c.timer != nil {

@@ -200,3 +200,26 @@ func TestConfirmedAtItsEnd(t *testing.T) {
 		}
 	}
 }
+
+// Somebody deletes the first of two nodes before their claim stands in line.
+func TestHalfDeletedWhenMade(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	s := openOn(t, "", server.Addr)
+	known(t, s, "k")
+	r := writer("k")
+	c := s.claim(r)
+	c.guid = s.mark + "0123456789abcdef"
+	m, err := c.make(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.nodes, c.session = m.nodes, m.trip.link.id
+	if err := plain(t, server.Addr).Delete(c.parent+"/"+c.nodes[0], -1); err != nil {
+		t.Fatal(err)
+	}
+	if g, err := c.queue(t.Context(), r, m.trip, nil); !errors.Is(err, driver.ErrUnavailable) {
+		t.Fatalf("%+v, %v, want driver.ErrUnavailable", g, err)
+	}
+	mustEmpty(t, s, "k")
+}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/faultproxy"
@@ -133,6 +135,43 @@ func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	if left := lineOf(t, plain(t, server.Addr), s, "k"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
+}
+
+// A downgrade that got no answer comes through right before the second one: its
+// reader's node is the claim's, and goes with it.
+func TestDowngradeComesThroughLate(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	proxy := faultproxy.New(t, server.Addr)
+	s := openOn(t, "", proxy.Addr)
+	direct := plain(t, server.Addr)
+	r := writer("k")
+	g := hold(t, s, r)
+	c := s.find(r.Claim)
+	write := c.nodes[1]
+	reader := strings.Replace(write, markWrite, markRead, 1)
+	var first sync.Once
+	proxy.Rewrite(faultproxy.ToServer, func(request []byte) []byte {
+		if bytes.Contains(request, []byte(reader)) {
+			first.Do(func() {
+				if _, err := direct.Multi(
+					&zk.DeleteRequest{Path: c.parent + "/" + write, Version: -1},
+					&zk.CreateRequest{Path: c.parent + "/" + reader, Acl: s.acl, Flags: zk.FlagEphemeral},
+				); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		return request
+	})
+	if again, err := s.Downgrade(t.Context(), r.Claim, ttl); err != nil || again.Token != g.Token {
+		t.Errorf("downgrade: %+v, %v, want token %d", again, err, g.Token)
+	}
+	if a := renew(t, s, r); a.State != driver.Held {
+		t.Errorf("renewed: %+v", a)
+	}
+	_ = s.Release(t.Context(), r.Claim)
+	mustEmpty(t, s, "k")
 }
 
 // belief is until when a grant may be believed in.

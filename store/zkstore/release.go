@@ -143,14 +143,23 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 	if err != nil && !answer(err) {
 		return none, err // the next renewal finds out
 	}
+	if err == zk.ErrNoNode {
+		// Somebody deleted them since they were renewed, or an earlier request,
+		// which got no answer, came through: a renewal tells.
+		switch a := s.renew(ctx, []*claim{c}, ttl)[0]; a.State {
+		case driver.Held:
+			return a.Grant, nil
+		case driver.Unknown:
+			return none, a.Err
+		}
+		return none, driver.ErrLost
+	}
 	c.Lock()
 	defer c.Unlock()
 	c.reader = ""
 	switch {
 	case c.state != held:
 		return none, driver.ErrLost
-	case err == zk.ErrNoNode:
-		return none, driver.ErrLost // deleted since it was renewed; the next renewal says so
 	case err != nil:
 		return none, refused("downgrade the lock in", c.parent, err)
 	}

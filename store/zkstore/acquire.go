@@ -406,9 +406,15 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 	case v.granted:
 		c.Lock()
 		stands := c.holdLocked(lasting(r.TTL))
+		// Those behind may have seen others before it, and wait until it holds.
+		tells := stands && c.capacity < driver.Whole && v.at+1 < len(all)
+		c.waited = c.waited || tells
 		c.Unlock()
 		if !stands {
 			return driver.Grant{}, c.late()
+		}
+		if tells {
+			go c.mark(s.life)
 		}
 		return c.grant(r.TTL, t.sure), nil
 	}

@@ -209,6 +209,9 @@ type verdict struct {
 	// If there are none, it waits for permits: until one of these nodes goes
 	// or changes.
 	any []string
+
+	// next says that it is one node, and waits until that says that it holds.
+	next bool
 }
 
 // judge says how the contender with the given id stands.
@@ -247,7 +250,7 @@ func judge(all []*contender, id string) (v verdict) {
 			v.any = append(v.any, e.lock)
 		}
 	} else {
-		v.any = []string{earlier[v.at-1].lock}
+		v.any, v.next = []string{earlier[v.at-1].lock}, true
 	}
 	return v
 }

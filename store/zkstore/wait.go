@@ -16,6 +16,7 @@ import (
 type nodeWatch struct {
 	ready chan struct{} // closed when err is set
 	err   error         // zk.ErrNoNode, or why the node could not be watched
+	holds bool          // the node said so when the watch was set
 
 	look  chan chan struct{} // see barrier
 	fired chan struct{}      // closed when event is set
@@ -54,7 +55,8 @@ func (s *Store) follow(path string, w *nodeWatch) {
 		if err := s.session.standing(c); err != nil {
 			return nil, err
 		}
-		_, _, events, err := c.GetW(path)
+		data, _, events, err := c.GetW(path)
+		w.holds = err == nil && readData(data).marked
 		return events, err
 	})
 	if w.err = err; err != nil {
@@ -307,6 +309,7 @@ const (
 func (w *waiter) run() {
 	s := w.s
 	poll, stale := firstPoll, false
+	var told *nodeWatch // by whose data the line was read again
 	for w.ctx.Err() == nil {
 		l := s.session.link()
 		if l.id != w.session {
@@ -367,6 +370,8 @@ func (w *waiter) run() {
 			stale = w.line.gone == nil // else it is known now
 		case err != nil:
 			w.rest(nil, l, retryAfter)
+		case w.line.next && others[0].holds && others[0] != told:
+			told, stale = others[0], true // the change came before the watch
 		case w.rest(others, l, poll):
 			stale, poll = !w.stands(watch), min(2*poll, lastPoll)
 		case w.line.gone == nil:

@@ -461,13 +461,12 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 		s.mu.Unlock()
 		return driver.Grant{}, unavailable(errAgain)
 	}
-	s.mu.Unlock()
 	if granted {
-		s.mu.Lock()
 		defer s.mu.Unlock()
 		c.held, c.since = true, bootclock.Coarse()
 		return c.grantLocked(sent, r.TTL), nil
 	}
+	s.mu.Unlock()
 	return driver.Grant{}, s.undo(ctx, c, s.heldError(ctx, r.Key, queue))
 }
 

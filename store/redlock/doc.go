@@ -26,8 +26,8 @@
 // back to that majority before the lock is handed out. Two majorities share a
 // server, and there the next grant comes after that, so its token is higher.
 // When the counters of a majority agree, as they do while one program locks and
-// unlocks, that takes no round trip of its own. Two readers that were granted at the same time may have the
-// same token, from different servers.
+// unlocks, that takes no round trip of its own. Two readers that were granted at
+// the same time may have the same token, from different servers.
 //
 // A server that restarts may have forgotten a lock that is held. For the
 // longest TTL that claims may have after its start (LongestTTL) its grants do

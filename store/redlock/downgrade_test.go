@@ -43,13 +43,9 @@ func TestRenewalDuringADowngrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 5)
 		l := s.open(1)[0]
-		for _, node := range s.list[3:] {
-			node.set(func() { node.cut = true })
-		}
+		s.cut(true, 3, 4)
 		c, _ := acquire(t, l, claimOf("k"), time.Minute)
-		for _, node := range s.list[3:] {
-			node.set(func() { node.cut = false })
-		}
+		s.cut(false, 3, 4)
 		time.Sleep(2 * time.Second) // until they are asked again
 		if _, err := l.(driver.Downgrader).Downgrade(t.Context(), c, time.Minute); err != nil {
 			t.Fatal(err)

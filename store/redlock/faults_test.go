@@ -279,16 +279,11 @@ func TestOwedReleaseIsNoLoss(t *testing.T) {
 		l := s.open(1)[0]
 		c, _ := acquire(t, l, claimOf("k"), time.Minute)
 		time.Sleep(time.Second) // until the others hold, too
-		cut := func(on bool) {
-			for _, n := range s.list {
-				n.set(func() { n.cut = on })
-			}
-		}
-		cut(true)
+		s.cut(true, 0, 1, 2, 3, 4)
 		if err := l.Release(t.Context(), c); !errors.Is(err, driver.ErrUnknown) {
 			t.Errorf("release that reached nobody: %v, want ErrUnknown", err)
 		}
-		cut(false)
+		s.cut(false, 0, 1, 2, 3, 4)
 		acquire(t, l, claimOf("other"), time.Minute) // they are heard of again
 		synctest.Wait()
 		if n := s.votes("k"); n != 0 {

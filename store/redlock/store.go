@@ -91,8 +91,8 @@ type Node struct {
 
 // New returns a quorum over nodes that the caller made, and which Close leaves
 // open. Each must implement driver.Member and driver.Downgrader, have readers and
-// tokens, and be a server of its own that fails alone. All programs must name them in the same
-// order.
+// tokens, and be a server of its own that fails alone. All programs must name
+// them in the same order.
 //
 // It asks each for its life, and fails with *CountError, *DuplicateError or
 // *ReplicatedError if locks would not be safe, with *NodeError if a node is none

@@ -42,6 +42,19 @@ func mustEmpty(t *testing.T, s *Store, key string) {
 	eventually(t, "an empty line", func() bool { return len(lineOf(t, s.conn, s, key)) == 0 })
 }
 
+// makeNodes makes a claim and its nodes, and does no more for it.
+func makeNodes(t *testing.T, s *Store, r driver.Request) (*claim, made) {
+	t.Helper()
+	c := s.claim(r)
+	c.guid, c.ttl = s.mark+"0123456789abcdef", r.TTL
+	m, err := c.make(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.nodes, c.session = m.nodes, m.trip.link.id
+	return c, m
+}
+
 // A claim in doubt is not ended while an Acquire has its turn.
 func TestDoubtEndsInTurn(t *testing.T) {
 	t.Parallel()
@@ -208,13 +221,7 @@ func TestHalfDeletedWhenMade(t *testing.T) {
 	s := openOn(t, "", server.Addr)
 	known(t, s, "k")
 	r := writer("k")
-	c := s.claim(r)
-	c.guid = s.mark + "0123456789abcdef"
-	m, err := c.make(t.Context(), true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.nodes, c.session = m.nodes, m.trip.link.id
+	c, m := makeNodes(t, s, r)
 	if err := plain(t, server.Addr).Delete(c.parent+"/"+c.nodes[0], -1); err != nil {
 		t.Fatal(err)
 	}

@@ -15,13 +15,7 @@ func TestPermitsGrantedAtOnceAreMarked(t *testing.T) {
 	other := patient(openOn(t, s.root, server.Addr))
 	first, r, behind := permits("k", 3, 4), permits("k", 2, 4), permits("k", 1, 4)
 	hold(t, other, first)
-	c := s.claim(r)
-	c.guid, c.ttl = s.mark+"0123456789abcdef", ttl
-	m, err := c.make(t.Context(), true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.nodes, c.session = m.nodes, m.trip.link.id
+	c, m := makeNodes(t, s, r)
 	queue(t, other, behind)
 	release(t, other, first)
 	if g, err := c.queue(t.Context(), r, m.trip, nil); err != nil || g.Waiting {
@@ -43,13 +37,7 @@ func TestPermitsMarkedBeforeTheWatch(t *testing.T) {
 	b := s.find(before.Claim)
 	b.mark(t.Context())
 
-	c := s.claim(r)
-	c.guid, c.ttl = s.mark+"0123456789abcdef", ttl
-	m, err := c.make(t.Context(), true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.nodes, c.session = m.nodes, m.trip.link.id
+	c, m := makeNodes(t, s, r)
 	own, err := s.watchNode(t.Context(), c.parent+"/"+c.nodes[0])
 	if err != nil {
 		t.Fatal(err)

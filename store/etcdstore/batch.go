@@ -1,13 +1,16 @@
 package etcdstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/batonhq/baton/driver"
 )
@@ -35,7 +38,9 @@ type item struct {
 	rev  int64 // the store's revision after it
 	err  error // of package driver
 
-	sent bool // guarded by batcher.mu
+	again bool      // it may have been done before: what it finds may be its own doing
+	sent  bool      // guarded by batcher.mu
+	doubt time.Time // of the claim before this one's answer was not waited for; guarded by Store.mu
 }
 
 // answer is the transaction that was done, and what it said.
@@ -198,10 +203,13 @@ func (b *batcher) send(batch []*item) {
 	ctx, cancel := context.WithTimeout(b.store.ctx, requestTime)
 	defer cancel()
 	resp, err := b.store.kv.Txn(ctx, txn)
-	if err = failure(ctx, err); errors.Is(err, driver.ErrUnavailable) {
-		// Nothing was done, perhaps for one item's sake.
+	full := errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace)
+	if err = failure(ctx, err); full || errors.Is(err, driver.ErrUnavailable) {
+		// Nothing was done, perhaps for one item's sake. If the server is full it
+		// may have been: then it still does what needs no space.
 		var work sync.WaitGroup
 		for _, it := range batch {
+			it.again = full
 			work.Go(func() { b.sendAlone(it) })
 		}
 		work.Wait()
@@ -219,7 +227,11 @@ func (b *batcher) sendAlone(it *item) {
 	ctx, cancel := context.WithTimeout(b.store.ctx, requestTime)
 	defer cancel()
 	resp, err := b.store.kv.Txn(ctx, it.txn)
-	if it.err = failure(ctx, err); err == nil {
+	it.err = failure(ctx, err)
+	switch {
+	case it.again && (err != nil || !resp.Succeeded && !it.puts):
+		it.err = fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, cmp.Or(rpctypes.Error(err), rpctypes.ErrNoSpace))
+	case err == nil:
 		it.resp, it.rev = resp, resp.Header.Revision
 	}
 	close(it.done)

@@ -14,9 +14,10 @@ import (
 )
 
 // harmless are the server's errors that come before a request has changed
-// anything.
+// anything. ErrNoSpace is none of them: the server may notice that its quota is
+// used up when it has done what it was asked for.
 var harmless = []error{
-	rpctypes.ErrNoSpace, rpctypes.ErrTooManyRequests, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps,
+	rpctypes.ErrTooManyRequests, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps,
 	rpctypes.ErrDuplicateKey, rpctypes.ErrEmptyKey, rpctypes.ErrKeyNotFound,
 	rpctypes.ErrLeaseNotFound, rpctypes.ErrLeaseTTLTooLarge, rpctypes.ErrNotCapable,
 	rpctypes.ErrNoLeader, rpctypes.ErrNotLeader, rpctypes.ErrCompacted, rpctypes.ErrFutureRev,

@@ -233,7 +233,7 @@ func TestFailures(t *testing.T) {
 		ctx  context.Context
 		want error
 	}{
-		{rpctypes.ErrGRPCNoSpace, t.Context(), driver.ErrUnavailable},
+		{rpctypes.ErrGRPCNoSpace, t.Context(), driver.ErrUnknown},
 		{rpctypes.ErrGRPCRequestTooManyRequests, t.Context(), driver.ErrUnavailable}, // the server's queue is full
 		{rpctypes.ErrGRPCTooManyOps, t.Context(), driver.ErrUnavailable},             // --max-txn-ops
 		{rpctypes.ErrGRPCRequestTooLarge, t.Context(), driver.ErrUnavailable},
@@ -361,52 +361,5 @@ func TestRenewalBesideADowngrade(t *testing.T) {
 			mustRelease(t, s, c)
 			nothingLeft(t, s, "k")
 		})
-	}
-}
-
-// A request without an answer comes late, when its repetition was refused
-// because somebody else was there.
-func TestLatePutAfterARefusal(t *testing.T) {
-	t.Parallel()
-	all := openOn(t, testserver.SharedEtcd(t), 2)
-	me, other := all[0], all[1]
-	warm, _ := take(t, me, claimOf("warm", "me"), long, false)
-	mustRelease(t, me, warm)
-	k := tap(me)
-	for _, together := range []bool{false, true} {
-		r := several("me", "a")
-		if together {
-			r = several("me", "a", "b")
-		}
-		acquire := func() error {
-			if together {
-				_, err := me.AcquireAll(t.Context(), r)
-				return err
-			}
-			_, err := me.Acquire(t.Context(), r[0])
-			return err
-		}
-		var late *pb.TxnRequest
-		next := k.count() + 1
-		k.before = func(n int, r *pb.TxnRequest) error {
-			if n == next {
-				late = r
-				return context.DeadlineExceeded
-			}
-			return nil
-		}
-		if err := acquire(); !errors.Is(err, driver.ErrUnknown) {
-			t.Fatalf("without its answer: %v", err)
-		}
-		theirs, _ := take(t, other, claimOf("a", "other"), long, false)
-		r[0].Retry = true
-		if err := acquire(); !errors.Is(err, driver.ErrHeld) {
-			t.Fatalf("again: %v, want it refused", err)
-		}
-		mustRelease(t, other, theirs)
-		if _, err := k.KVClient.Txn(t.Context(), late); err != nil {
-			t.Fatal(err)
-		}
-		nothingLeft(t, me, "a", "b")
 	}
 }

@@ -93,6 +93,10 @@ func (s *Store) expireLocked(c *claim) (wake []func()) {
 
 // sweepLocked has the name of an ended claim removed.
 func (s *Store) sweepLocked(c *claim) {
+	if c.sweeping {
+		return
+	}
+	c.sweeping = true
 	s.house.later = append(s.house.later, &sweep{claim: c, at: bootclock.Coarse()})
 	s.dueLocked(bootclock.Coarse())
 }
@@ -193,7 +197,7 @@ func (s *Store) remove(w *sweep) {
 	switch {
 	case err != nil:
 		w.at = now.Add(200 * time.Millisecond)
-	case !it.resp.Succeeded && now.Before(c.doubt):
+	case c.uncertain(): // it may come, or come again
 		w.at = now.Add(time.Second)
 	default:
 		w.at = time.Time{}
@@ -203,6 +207,7 @@ func (s *Store) remove(w *sweep) {
 		}
 	}
 	if !c.lock.all[c] { // also if its lease has ended
+		c.sweeping = false
 		h := &s.house
 		for i := range h.later {
 			if h.later[i] == w {
@@ -217,12 +222,20 @@ func (s *Store) remove(w *sweep) {
 
 // release is the request that removes a claim's name, whoever has taken it over
 // and whichever lease it is on: a renewal that is under way may be about to put
-// it on another one.
+// it on another one. What was put late, after the name had been removed, goes
+// too.
 func (c *claim) release() *item {
 	it := &item{dir: c.lock.dir, name: c.name, txn: &pb.TxnRequest{Success: ops(remove(c.name))}}
-	if c.rev == 0 {
-		it.txn.Compare = only(hasValue(c.name, c.value))
-	} else {
+	switch {
+	case c.rev == 0:
+		it.txn.Compare = only(hasValue(c.name, c.asked))
+	case c.uncertain() && c.asked != "":
+		it.txn.Failure = ops(nested(&pb.TxnRequest{
+			Compare: only(hasValue(c.name, c.asked), createdAfter(c.name, c.rev)),
+			Success: ops(remove(c.name)),
+		}))
+		fallthrough
+	default:
 		it.txn.Compare = only(createRev(c.name, c.rev))
 	}
 	return it
@@ -231,7 +244,7 @@ func (c *claim) release() *item {
 // removal is the same, unless another process has taken the claim over.
 func (c *claim) removal() *item {
 	it := c.release()
-	if c.rev != 0 && c.lease != nil && (!c.moving || c.place < 0 || c.taken) {
+	if c.rev != 0 && c.lease != nil && (!c.moving || c.place < 0 || !c.taken.IsZero()) {
 		it.txn.Compare = append(it.txn.Compare, onLease(c.name, c.lease.id))
 	}
 	return it
@@ -249,7 +262,10 @@ func (s *Store) late(c *claim, it *item) {
 	switch {
 	case it.err == nil:
 		s.answeredLocked(c, it)
+		c.doubt = it.doubt
 	case !errors.Is(it.err, driver.ErrUnknown): // certainly not
-		c.doubt = time.Time{}
+		c.doubt = it.doubt
+	default: // it may have been given up on its way
+		c.doubt = bootclock.Coarse().Add(lateEffect)
 	}
 }

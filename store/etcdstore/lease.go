@@ -68,7 +68,7 @@ func (s *Store) refreshLocked(l *lease) *asking {
 	if l.asking != nil {
 		return l.asking
 	}
-	a := &asking{sent: bootclock.Coarse(), done: make(chan struct{})}
+	a := &asking{sent: bootclock.Now(), done: make(chan struct{})}
 	l.asking = a
 	id := l.id
 	go func() {
@@ -110,6 +110,25 @@ func (s *Store) refreshLocked(l *lease) *asking {
 		}
 	}()
 	return a
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// prolong has a lease kept alive by a request that was sent at since or later.
+func (s *Store) prolong(ctx context.Context, l *lease, since time.Time) error {
+	for {
+		s.mu.Lock()
+		a := s.refreshLocked(l)
+		s.mu.Unlock()
+		if err := a.wait(ctx); err != nil || !a.sent.Before(since) {
+			return err
+		}
+	}
 }
 
 // keepAlive prolongs a lease and returns its TTL in seconds. The client's own

@@ -298,7 +298,7 @@ func TestLimitClocks(t *testing.T) {
 			if d := mustTake(t, all[2], asks("b", l, 1)); d.OK || d.At < origin.Add(10*s).UnixMicro() {
 				t.Errorf("ten seconds behind: %+v", d)
 			}
-			elapse(all[2], "b", 10*s)
+			elapse(t, all[2], "b", 10*s)
 			if d := mustTake(t, all[2], asks("b", l, 4)); !d.OK || d.At < origin.Add(15*s).UnixMicro() || d.At > origin.Add(16*s).UnixMicro() {
 				t.Errorf("ten seconds later: %+v", d)
 			}
@@ -306,9 +306,16 @@ func TestLimitClocks(t *testing.T) {
 	}
 }
 
-// elapse has time pass for a process since it heard of a limit.
-func elapse(s *Store, key string, d time.Duration) {
+// elapse has time pass for a process since it heard of a limit. What it heard is
+// kept when all who waited for it have been answered.
+func elapse(t testing.TB, s *Store, key string, d time.Duration) {
+	t.Helper()
 	l := s.limits
+	eventually(t, "nobody asks", 20*time.Second, func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.keys[key] == nil
+	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := *l.known.get(s.stateName(key))

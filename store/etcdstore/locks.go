@@ -206,7 +206,7 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 		}
 	}
 	put := func(o *pb.RequestOp) {
-		c.rev, c.mod, c.doubt = it.rev, it.rev, time.Time{}
+		c.rev, c.mod = it.rev, it.rev
 		on(o.GetRequestPut().Lease)
 	}
 	txn, resp := it.answer()
@@ -238,7 +238,7 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 	if e, _ := contenderOf(c.lock.dir, c.Key, kv); e.ID != c.ID {
 		return kv
 	}
-	c.rev, c.mod, c.doubt = kv.CreateRevision, kv.ModRevision, time.Time{} // of an earlier attempt
+	c.rev, c.mod = kv.CreateRevision, kv.ModRevision // of an earlier attempt
 	on(kv.Lease)
 	return nil
 }
@@ -265,7 +265,7 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error, 
 	if errors.Is(err, driver.ErrUnknown) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		c.doubt = bootclock.Coarse().Add(lateEffect)
+		it.doubt, c.doubt = c.doubt, bootclock.Coarse().Add(lateEffect)
 		if !s.closed {
 			s.work.Go(func() { s.late(c, it) })
 		}
@@ -273,7 +273,7 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error, 
 	}
 	s.mu.Lock()
 	c.item = nil
-	if c.rev == 0 && c.doubt.IsZero() {
+	if c.rev == 0 && !c.uncertain() {
 		s.forgetLocked(c)
 	}
 	var asked []*asking
@@ -473,7 +473,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 // undo gives up a claim that is refused, and returns why.
 func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 	s.mu.Lock()
-	if c.rev == 0 && c.doubt.IsZero() {
+	if c.rev == 0 && !c.uncertain() {
 		s.forgetLocked(c)
 		s.mu.Unlock()
 		return why
@@ -485,7 +485,7 @@ func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 	err := s.batch.do(ctx, it)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil || !it.resp.Succeeded && !c.doubt.IsZero() { // the put may still come
+	if err != nil {
 		s.sweepLocked(c)
 	} else {
 		s.forgetLocked(c)
@@ -497,7 +497,7 @@ func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 func (c *claim) grantLocked(sent time.Time, ttl time.Duration) driver.Grant {
 	c.ttl = ttl
 	d := min(promise(ttl), c.lease.end.Sub(sent))
-	c.deadline = sent.Add(d)
+	c.deadline = latest(sent.Add(d), c.spared)
 	return driver.Grant{Token: c.rev, Ticket: c.rev, TTL: d}
 }
 

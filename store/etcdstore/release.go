@@ -53,11 +53,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		return err
 	}
 	s.endLocked(c)
-	if it.resp.Succeeded || c.doubt.IsZero() {
-		s.forgetLocked(c)
-	} else {
-		s.sweepLocked(c) // the put may still come
-	}
+	s.forgetLocked(c)
 	if !it.resp.Succeeded {
 		s.doubtLocked() // if nobody has removed it, what else has the name?
 		return driver.ErrLost

@@ -149,7 +149,8 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 }
 
 // aim says on which lease each claim belongs, and has it kept alive from now
-// on, unless that was done a moment ago.
+// on, unless that was done a moment ago. A claim that is to be taken back from
+// another process goes on a lease that lasts as long as that one may count on.
 func (s *Store) aim(ctx context.Context, work []*renewal, sent time.Time, ttl time.Duration, refreshed map[*lease]*asking) {
 	for _, w := range work {
 		class, need := int64(waiterSeconds), driver.WaiterTTL
@@ -159,16 +160,21 @@ func (s *Store) aim(ctx context.Context, work []*renewal, sent time.Time, ttl ti
 		}
 		l := s.leases[class]
 		usable := l != nil && l.id != 0 && !l.dead && bootclock.Coarse().Before(l.end)
+		taken := w.claim.taken
 		if usable && refreshed[l] == nil && l.end.Sub(sent) < need {
 			refreshed[l] = s.refreshLocked(l)
 		}
 		s.mu.Unlock()
+		var err error
 		if !usable {
-			var err error
-			if l, err = s.leaseFor(ctx, class); err != nil {
-				w.err, w.decided = err, true
-				continue
-			}
+			l, err = s.leaseFor(ctx, class)
+		}
+		if err == nil && !taken.IsZero() {
+			err = s.prolong(ctx, l, latest(sent, taken))
+		}
+		if err != nil {
+			w.err, w.decided = err, true
+			continue
 		}
 		w.want = l
 	}
@@ -205,6 +211,9 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 					c.moving = true
 					if c.lease == nil { // taken over, perhaps
 						c.lease = q.w.want
+					}
+					if c.place < 0 { // and perhaps not yet
+						c.doubt = bootclock.Coarse().Add(lateEffect)
 					}
 				}
 				if leaseGone(err) && !q.w.want.dead { // the next round has another
@@ -295,7 +304,12 @@ func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool 
 	c := w.claim
 	if answer.Succeeded {
 		// An answer may have been overtaken by that of a later move.
-		c.mod, c.lease, c.moving, c.taken = max(c.mod, rev), w.want, false, false
+		c.mod, c.lease, c.moving = max(c.mod, rev), w.want, false
+		if !c.taken.IsZero() {
+			// The other may have confirmed it until now, and counts on it for a TTL.
+			c.taken, c.spared = time.Time{}, bootclock.Now().Add(time.Duration(w.class)*time.Second)
+			s.refreshLocked(w.want)
+		}
 		w.heldLocked()
 		return true
 	}
@@ -306,7 +320,7 @@ func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool 
 	}
 	c.mod, c.moving = kvs[0].ModRevision, true // an earlier move, or that of another process
 	if l := kvs[0].Lease; l != w.want.id && (c.lease == nil || l != c.lease.id) {
-		c.taken = true
+		c.taken = bootclock.Now()
 	}
 	return false
 }
@@ -325,7 +339,7 @@ func (s *Store) standsLocked(w *renewal, answer *pb.RangeResponse) bool {
 	case own == nil:
 		w.state, w.decided = driver.Lost, true
 	case own.ModRevision > c.mod && own.Lease != c.lease.id: // somebody has moved it
-		c.mod, c.moving, c.taken = own.ModRevision, true, true
+		c.mod, c.moving, c.taken = own.ModRevision, true, bootclock.Now()
 	case c.held:
 		c.mod = max(c.mod, own.ModRevision)
 		w.heldLocked()
@@ -409,7 +423,7 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 			}
 			if c.rev == 0 {
 				c.Claim, c.name, c.value = e.Claim, e.name, e.value
-				c.rev, c.mod, c.lease, c.moving, c.doubt = e.rev, e.mod, nil, true, time.Time{}
+				c.rev, c.mod, c.lease, c.moving = e.rev, e.mod, nil, true
 				c.deadline = bootclock.Coarse().Add(driver.WaiterTTL) // until it is confirmed
 			}
 			if at < holders(queue) && !c.held {

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
 )
 
 // Store keeps locks in etcd. It implements driver.Store, driver.Watcher,
@@ -169,25 +170,32 @@ type claim struct {
 	place int // index in lock.places; -1: another process made the name
 	name  string
 	value string
+	asked string // the value as an acquire puts it: a downgrade has another one
 
-	rev, mod int64  // create and mod revision; 0: not known to exist
-	lease    *lease // what the name is on
-	moving   bool   // an answer was lost: it may be on another lease
-	changing bool   // a Downgrade is under way: the name is not to be written as it was
-	taken    bool   // it was seen on one that is none of ours: another process has it
+	rev, mod int64     // create and mod revision; 0: not known to exist
+	lease    *lease    // what the name is on
+	moving   bool      // an answer was lost: it may be on another lease
+	changing bool      // a Downgrade is under way: the name is not to be written as it was
+	taken    time.Time // when it was seen on one that is none of ours: another process has it
 
 	item  *item     // the acquire whose answer is not known
-	doubt time.Time // until when a request whose answer was lost may take effect
+	doubt time.Time // until when a request whose answer was lost may take effect: see uncertain
 
 	ttl      time.Duration // as asked for
 	held     bool          // it is known to hold, and does so until its end
 	since    time.Time     // when that became known
 	sent     time.Time     // when the last request was sent that was answered with "waiting"
 	deadline time.Time     // it does not stand from then on
+	spared   time.Time     // it is not removed before, as another process may count on it
 	leaving  bool          // a Release is under way
 	busy     int           // calls that are about to prolong it
 	ended    bool
+	sweeping bool // it is in housekeeping.later
 }
+
+// uncertain reports whether a request that got no answer may still take effect.
+// The answer about its repetition does not tell: it may come after that.
+func (c *claim) uncertain() bool { return bootclock.Coarse().Before(c.doubt) }
 
 func (s *Store) lockLocked(key string) *lock {
 	k := s.keys[key]
@@ -209,6 +217,7 @@ func (s *Store) claimLocked(cl driver.Claim) *claim {
 // addLocked registers a claim, under the first free name of this process.
 func (s *Store) addLocked(k *lock, cl driver.Claim) *claim {
 	c := &claim{Claim: cl, lock: k, value: encode(cl)}
+	c.asked = c.value
 	for c.place < len(k.places) && k.places[c.place] != nil {
 		c.place++
 	}
@@ -234,7 +243,8 @@ func (s *Store) endLocked(c *claim) (wake []func()) {
 	return c.lock.wakeLocked(c.ID, driver.Hint{})
 }
 
-// forgetLocked forgets a claim that has certainly nothing on the server.
+// forgetLocked forgets a claim that has nothing on the server, as soon as
+// nothing of it can come there any more.
 func (s *Store) forgetLocked(c *claim) {
 	k := c.lock
 	if !k.all[c] {
@@ -243,6 +253,10 @@ func (s *Store) forgetLocked(c *claim) {
 	c.ended = true
 	if k.claims[c.ID] == c {
 		delete(k.claims, c.ID)
+	}
+	if c.uncertain() {
+		s.sweepLocked(c)
+		return
 	}
 	delete(k.all, c)
 	if c.place >= 0 && k.places[c.place] == c {

@@ -249,8 +249,8 @@ func TestNoSpace(t *testing.T) {
 	c, _ := take(t, s, claimOf("k", "me"), long, false)
 	fill(t, s)
 	_, err := s.Acquire(t.Context(), driver.Request{Claim: claimOf("other", "me"), TTL: long})
-	if !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "space") {
-		t.Errorf("acquire: %v, want ErrUnavailable about space", err)
+	if !errors.Is(err, driver.ErrUnknown) || !strings.Contains(err.Error(), "space") {
+		t.Errorf("acquire: %v, want ErrUnknown about space", err)
 	}
 	if r := renewOne(t, s, c, long); r.State != driver.Held {
 		t.Errorf("renew: %v (%v), want held", r.State, r.Err)

@@ -56,6 +56,12 @@ func modRev(name string, rev int64) *pb.Compare {
 	}
 }
 
+func createdAfter(name string, rev int64) *pb.Compare {
+	c := createRev(name, rev)
+	c.Result = pb.Compare_GREATER
+	return c
+}
+
 func hasValue(name, value string) *pb.Compare {
 	return &pb.Compare{
 		Key: []byte(name), Target: pb.Compare_VALUE, Result: pb.Compare_EQUAL,

@@ -1,0 +1,271 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// Requests that take effect when nobody reckons with them any more, or of which
+// that is not known.
+
+// A request without an answer comes late, when its repetition was refused
+// because somebody else was there.
+func TestLatePutAfterARefusal(t *testing.T) {
+	t.Parallel()
+	all := openOn(t, testserver.SharedEtcd(t), 2)
+	me, other := all[0], all[1]
+	warm, _ := take(t, me, claimOf("warm", "me"), long, false)
+	mustRelease(t, me, warm)
+	k := tap(me)
+	for _, together := range []bool{false, true} {
+		r := several("me", "a")
+		if together {
+			r = several("me", "a", "b")
+		}
+		acquire := func() error {
+			if together {
+				_, err := me.AcquireAll(t.Context(), r)
+				return err
+			}
+			_, err := me.Acquire(t.Context(), r[0])
+			return err
+		}
+		var late *pb.TxnRequest
+		next := k.count() + 1
+		k.before = func(n int, r *pb.TxnRequest) error {
+			if n == next {
+				late = r
+				return context.DeadlineExceeded
+			}
+			return nil
+		}
+		if err := acquire(); !errors.Is(err, driver.ErrUnknown) {
+			t.Fatalf("without its answer: %v", err)
+		}
+		theirs, _ := take(t, other, claimOf("a", "other"), long, false)
+		r[0].Retry = true
+		if err := acquire(); !errors.Is(err, driver.ErrHeld) {
+			t.Fatalf("again: %v, want it refused", err)
+		}
+		mustRelease(t, other, theirs)
+		if _, err := k.KVClient.Txn(t.Context(), late); err != nil {
+			t.Fatal(err)
+		}
+		nothingLeft(t, me, "a", "b")
+	}
+}
+
+// A request without an answer comes late, when its repetition was granted, and
+// the lock released since. The name is on a lease that the process keeps alive.
+func TestLatePutAfterAGrant(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []int{1, 2} {
+		for _, downgraded := range []bool{false, true} {
+			t.Run(fmt.Sprintf("lost=%d,downgraded=%v", lost, downgraded), func(t *testing.T) {
+				t.Parallel()
+				s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+				beside, _ := take(t, s, claimOf("beside", "me"), long, false)
+				k := tap(s)
+				var late []*pb.TxnRequest
+				k.before = func(n int, r *pb.TxnRequest) error {
+					if n > lost {
+						return nil
+					}
+					late = append(late, r)
+					return context.DeadlineExceeded
+				}
+				r := driver.Request{Claim: claimOf("k", "me"), TTL: long}
+				for range lost {
+					if _, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+						t.Fatalf("without its answer: %v", err)
+					}
+					r.Retry = true
+				}
+				g, err := s.Acquire(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Ticket = g.Ticket
+				if downgraded {
+					if _, err := s.Downgrade(t.Context(), r.Claim, long); err != nil {
+						t.Fatal(err)
+					}
+				}
+				mustRelease(t, s, r.Claim)
+				for _, txn := range late {
+					if _, err := k.KVClient.Txn(t.Context(), txn); err != nil {
+						t.Fatal(err)
+					}
+					awaitNames(t, s, "k", 0, lateEffect/2)
+				}
+				nothingLeft(t, s, "k")
+				mustRelease(t, s, beside)
+			})
+		}
+	}
+}
+
+// A server may have done what it was asked for when it says that it is full.
+func TestFullAfterTheEffect(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	held, _ := take(t, s, claimOf("held", "me"), long, false)
+	k := tap(s)
+	k.before = func(n int, r *pb.TxnRequest) error {
+		if len(r.Success) != 1 || !strings.Contains(string(r.Success[0].GetRequestPut().GetValue()), `"me"`) {
+			return nil // neither an acquire nor a downgrade
+		}
+		if _, err := k.KVClient.Txn(t.Context(), r); err != nil {
+			t.Error(err)
+		}
+		return rpctypes.ErrGRPCNoSpace
+	}
+	r := driver.Request{Claim: claimOf("k", "me"), TTL: long}
+	if _, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+		t.Errorf("acquire: %v, want ErrUnknown", err)
+	}
+	mustRelease(t, s, r.Claim)
+	if _, err := s.Downgrade(t.Context(), held, long); !errors.Is(err, driver.ErrUnknown) {
+		t.Errorf("downgrade: %v, want ErrUnknown", err)
+	}
+	reader := claimOf("held", "other")
+	reader.Weight = 1
+	beside, _ := take(t, s, reader, long, false)
+	if a := renewOne(t, s, held, long); a.State != driver.Held {
+		t.Errorf("downgraded, and renewed: %+v", a)
+	}
+	mustRelease(t, s, beside)
+	mustRelease(t, s, held)
+	nothingLeft(t, s, "k", "held")
+}
+
+// The same of several that went together: each is asked for again, and what does
+// not find things as they were cannot tell who has changed them.
+func TestFullAfterTheEffectOfMany(t *testing.T) {
+	t.Parallel()
+	for _, happened := range []bool{false, true} {
+		s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+		held, _ := take(t, s, claimOf("held", "me"), long, false)
+		k := tap(s)
+		k.before = func(n int, r *pb.TxnRequest) error {
+			if n > 1 {
+				return nil
+			}
+			if happened {
+				if _, err := k.KVClient.Txn(t.Context(), r); err != nil {
+					t.Error(err)
+				}
+			}
+			return rpctypes.ErrGRPCNoSpace
+		}
+		c := claimOf("k", "me")
+		s.mu.Lock()
+		release := s.claimLocked(held).release()
+		lease := s.leases[seconds(long)].id
+		s.mu.Unlock()
+		name := s.place(s.dir("k"), 0)
+		acquire := &item{dir: s.dir("k"), name: name, puts: true, txn: &pb.TxnRequest{
+			Compare: only(nobody(s.dir("k"))),
+			Success: ops(put(name, encode(c), lease)),
+			Failure: ops(get(name), listing(s.dir("k"))),
+		}}
+		acquire.done, release.done = make(chan struct{}), make(chan struct{})
+		s.batch.send([]*item{acquire, release})
+		if acquire.err != nil || acquire.resp.Succeeded == happened {
+			t.Errorf("happened=%v: the acquire: %v (%v)", happened, acquire.resp, acquire.err)
+		}
+		if happened != errors.Is(release.err, driver.ErrUnknown) || !happened && release.err != nil {
+			t.Errorf("happened=%v: the release: %v", happened, release.err)
+		}
+		awaitNames(t, s, "held", 0, 0)
+	}
+}
+
+// A renewal of the process before takes a claim back from the one that it was
+// handed to, which is then cut off: that one counts on it for its TTL.
+func TestTakenBackByALateRenewal(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 3)
+	const ttl = 3 * time.Second
+	c, _ := take(t, s[0], claimOf("k", "first"), ttl, false)
+	k := tap(s[0])
+	var end time.Time // until when the second one counts on it
+	k.before = func(n int, r *pb.TxnRequest) error {
+		if n == 1 {
+			<-time.After(time.Second) // the fault itself
+			sent := bootclock.Now()
+			a := renewOne(t, s[1], c, ttl)
+			if a.State != driver.Held {
+				t.Errorf("in the second process: %+v", a)
+			}
+			end = sent.Add(a.Grant.TTL)
+		}
+		return nil
+	}
+	if a := renewOne(t, s[0], c, ttl); a.State != driver.Held || end.IsZero() {
+		t.Fatalf("in the first process: %+v", a)
+	}
+	for len(names(t, s[2], "k").Kvs) > 0 {
+		<-time.After(5 * time.Millisecond) // time passing is what is tested
+	}
+	if left := time.Until(end); left > 0 {
+		t.Errorf("it ended %v too soon", left)
+	}
+	nothingLeft(t, s[0], "k")
+}
+
+// A process that takes a claim over gets no answer, and gives up. What it asked
+// for comes late: its lease goes on, and the claim with it, unless it is removed.
+func TestLateTakeover(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 3)
+	const ttl = 5 * time.Second
+	c, _ := take(t, s[0], claimOf("k", "first"), ttl, false)
+	beside, _ := take(t, s[1], claimOf("beside", "second"), ttl, false)
+	k := tap(s[1])
+	var late *pb.TxnRequest
+	k.before = func(n int, r *pb.TxnRequest) error {
+		if n == 2 { // behind the look at who is there
+			late = r
+			return context.DeadlineExceeded
+		}
+		return nil
+	}
+	if a := renewOne(t, s[1], c, ttl); a.State != driver.Unknown || late == nil {
+		t.Fatalf("without an answer: %+v", a)
+	}
+	eventually(t, "the second process has given up", 20*time.Second, func() bool {
+		if a := renewOne(t, s[1], beside, ttl); a.State != driver.Held {
+			t.Fatalf("the lock beside it: %+v", a)
+		}
+		s[1].mu.Lock()
+		defer s[1].mu.Unlock()
+		now := bootclock.Now()
+		for _, w := range s[1].house.later {
+			if w.busy || !now.Before(w.at) {
+				return false
+			}
+		}
+		return s[1].claimLocked(c) == nil
+	})
+	if _, err := k.KVClient.Txn(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	for begun := time.Now(); len(names(t, s[2], "k").Kvs) > 0; <-time.After(50 * time.Millisecond) {
+		if a := renewOne(t, s[1], beside, ttl); a.State != driver.Held || time.Since(begun) > 20*time.Second {
+			t.Fatalf("%v later it is still there; the lock beside it: %+v", time.Since(begun), a)
+		}
+	}
+	nothingLeft(t, s[1], "k")
+}

@@ -125,6 +125,36 @@ func TestRenewalThatComesAfterAttach(t *testing.T) {
 	}
 }
 
+// The same of an Extend.
+func TestExtendThatComesAfterAttach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, plain{store}, baton.Config{TTL: time.Minute})
+		handle := mustDetach(t, mustLock(t, l, "k"))
+		var late func()
+		store.onRenew = func(_ context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+			late = func() { store.Store.Renew(context.Background(), c, ttl) }
+			return unavailable(len(c))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := newLocker(t, plain{store}, baton.Config{TTL: time.Second}).Extend(ctx, handle); err == nil {
+			t.Error("Extend said that it was renewed")
+		}
+		store.onRenew = nil
+		lease := mustAttach(t, l, handle)
+		late()
+		info, err := store.Inspect(t.Context(), "k")
+		if err != nil || len(info.Holders) != 1 {
+			t.Fatalf("Inspect: %+v, %v", info, err)
+		}
+		if left, in := time.Until(lease.Deadline()), info.Holders[0].Remaining; left > in {
+			t.Errorf("believed in for %v, the store gives the lock away in %v", left, in)
+		}
+		mustUnlock(t, lease)
+	})
+}
+
 // The kind of a lock goes with it.
 func TestAttachKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -19,11 +19,8 @@ type bound struct {
 // within returns the caller's context, ended after limit, or up to a quarter
 // later. It is released when the call is over.
 func (b *bound) within(caller context.Context, now time.Time) *callContext {
-	if c := b.last.Load(); c != nil && now.Before(c.until) && same(c.Context, caller) {
-		if c.users.Add(1) > 1 {
-			return c
-		}
-		c.users.Add(-1) // it was given up meanwhile
+	if c := b.last.Load(); c != nil && now.Before(c.until) && same(c.Context, caller) && c.enter() {
+		return c
 	}
 	c := &callContext{Context: caller, until: now.Add(b.limit / 4), end: time.Now().Add(b.limit + b.limit/4)}
 	c.users.Store(2) // this call, and b.last
@@ -31,6 +28,16 @@ func (b *bound) within(caller context.Context, now time.Time) *callContext {
 		old.release()
 	}
 	return c
+}
+
+// enter makes the caller one of its users, unless the last one has left.
+func (c *callContext) enter() bool {
+	for n := c.users.Load(); n > 0; n = c.users.Load() {
+		if c.users.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+	return false
 }
 
 // same reports whether two contexts are one. Only pointers can be compared

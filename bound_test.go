@@ -47,6 +47,50 @@ func TestUnlockIsBoundedWhateverTheTTL(t *testing.T) {
 	})
 }
 
+// An Unlock that the store did not answer goes on when it has returned: a store
+// that is back has the lock free, however long the TTL.
+func TestUnlockGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, other := newLocker(t, store, baton.Config{TTL: 10 * time.Minute}), newLocker(t, store.Store, baton.Config{})
+		lease := mustLock(t, l, "k")
+		back := time.Now().Add(8 * time.Second)
+		store.onRelease = func(ctx context.Context, c driver.Claim) error {
+			if time.Now().Before(back) {
+				return driver.ErrUnavailable
+			}
+			return store.Store.Release(ctx, c)
+		}
+		if err := lease.Unlock(); !errors.Is(err, baton.ErrUnavailable) || time.Now().After(back) {
+			t.Errorf("Unlock: %v", err)
+		}
+		mustUnlock(t, mustLock(t, other, "k"))
+		if d := time.Since(back); d > 4*time.Second {
+			t.Errorf("it was free %v after the store was back", d)
+		}
+	})
+}
+
+// A process that stood still while it asked has asked once, whatever the time.
+func TestStopDuringAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{})
+		store.onAcquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			if store.acquires.Load() == 1 {
+				time.Sleep(time.Minute)
+				return driver.Grant{}, driver.ErrUnknown
+			}
+			return store.Store.Acquire(ctx, r)
+		}
+		lease, err := l.Lock(t.Context(), "k")
+		if err != nil {
+			t.Fatalf("Lock: %v", err)
+		}
+		mustUnlock(t, lease)
+	})
+}
+
 // An attempt to acquire has its own bound, whatever was released before.
 func TestSlowAcquireAfterARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -74,6 +74,41 @@ func TestDowngradeUnknownThenUnavailable(t *testing.T) {
 	})
 }
 
+// A lease that is lost by a downgrade without an answer is given back when its
+// holder unlocks it, and not before: it may still be at work.
+func TestLostByADowngradeUntilUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, other := newLocker(t, store, baton.Config{}), newLocker(t, store.Store, baton.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		store.onDowngrade = func(context.Context, driver.Claim, time.Duration) (driver.Grant, error) {
+			cancel()
+			return driver.Grant{}, driver.ErrUnknown
+		}
+		lease := mustLock(t, l, "k")
+		if err := lease.Downgrade(ctx); !errors.Is(err, baton.ErrLost) {
+			t.Errorf("Downgrade: %v", err)
+		}
+		select {
+		case <-lease.Done():
+		default:
+			t.Error("its holder has not been told")
+		}
+		time.Sleep(time.Second)
+		if _, err := other.TryLock(t.Context(), "k"); !errors.Is(err, baton.ErrHeld) {
+			t.Errorf("beside a holder at work: %v", err)
+		}
+		if err := lease.Unlock(); !errors.Is(err, baton.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+		next, err := other.TryLock(t.Context(), "k")
+		if err != nil {
+			t.Fatalf("after the Unlock: %v", err)
+		}
+		mustUnlock(t, next)
+	})
+}
+
 // A downgrade that was never sent changes nothing.
 func TestDowngradeWithAnEndedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

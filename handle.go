@@ -101,7 +101,7 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 		if mover != nil {
 			g, err = mover.Move(call, h.claim(), s.claim.ID, s.claim.Owner, l.storeTTL())
 		} else {
-			g, err = l.renewOnce(call, h.claim())
+			g, err = l.renewOnce(call, h.claim(), l.storeTTL())
 		}
 		if err == nil {
 			s.mu.Lock()
@@ -129,8 +129,8 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	return nil, h.failed(ctx, "attach", err)
 }
 
-// Extend renews a lease that was detached, once, for Config.TTL from now, and
-// leaves it detached: for those who come back only now and then, such as the
+// Extend renews a lease that was detached, once, for Config.TTL from now or for
+// the TTL that it was detached with, if that is longer, and leaves it detached: for those who come back only now and then, such as the
 // lines of a script. It returns until when the lease lasts at least. Its errors
 // are Attach's, except that it never uses the handle up.
 func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, err error) {
@@ -138,8 +138,10 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 	if err != nil {
 		return until, err
 	}
+	// Whoever attaches it counts on its TTL, though this comes late.
+	ttl := max(l.storeTTL(), h.shortest())
 	_, err = l.insist(ctx, func(call context.Context, sent time.Time) error {
-		g, err := l.renewOnce(call, h.claim())
+		g, err := l.renewOnce(call, h.claim(), ttl)
 		if err == nil {
 			end := sent.Add(l.trustFor(g.TTL))
 			until = time.Now().Add(end.Sub(bootclock.Now()))
@@ -155,7 +157,8 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 // insist asks the store until it answers, or for as long as Lock would. unsure
 // says that a request that was not answered may have taken effect.
 func (l *Locker) insist(ctx context.Context, ask func(ctx context.Context, sent time.Time) error) (unsure bool, err error) {
-	for began := bootclock.Coarse(); ; {
+	began := bootclock.Coarse()
+	for try := 1; ; try++ {
 		sent := bootclock.Coarse()
 		call := l.acquiring.within(ctx, sent)
 		err := ask(call, sent)
@@ -165,15 +168,15 @@ func (l *Locker) insist(ctx context.Context, ask func(ctx context.Context, sent 
 		}
 		unsure = unsure || unknown(err)
 		past := bootclock.Coarse().Sub(began)
-		if final(err) || past > l.patience() || sleep(ctx, pause(past)) != nil {
+		if final(err) || past > l.patience() && try >= minTries || sleep(ctx, pause(past)) != nil {
 			return unsure, err
 		}
 	}
 }
 
 // renewOnce renews a claim that must hold.
-func (l *Locker) renewOnce(ctx context.Context, c driver.Claim) (driver.Grant, error) {
-	switch r := l.store.Renew(ctx, []driver.Claim{c}, l.storeTTL())[0]; r.State {
+func (l *Locker) renewOnce(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
+	switch r := l.store.Renew(ctx, []driver.Claim{c}, ttl)[0]; r.State {
 	case driver.Held:
 		return r.Grant, nil
 	case driver.Unknown:

@@ -140,8 +140,7 @@ func TestLateConfirmationOfAnEarlierLife(t *testing.T) {
 		store.set(func() {
 			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
 				answers := store.Store.Renew(ctx, c, ttl)
-				<-ctx.Done()
-				time.Sleep(50 * time.Millisecond)
+				time.Sleep(driver.ClaimTTL) // the first one, for longer than the grant lasts
 				return answers
 			}
 			store.onRelease = func(ctx context.Context, _ driver.Claim) error { <-ctx.Done(); return ctx.Err() }
@@ -191,6 +190,30 @@ func TestPushIsTrustedFromTheLastPoll(t *testing.T) {
 			t.Errorf("believed in for %v, the store for %v", left, info.Holders[0].Remaining)
 		}
 		_ = lease.Unlock()
+	})
+}
+
+// A grant that was pushed is a short one: a request that hangs leaves time for
+// another.
+func TestHungRenewalOfAPushedGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, other := newLocker(t, store, baton.Config{}), newLocker(t, store.Store, baton.Config{})
+		first := mustLock(t, other, "k")
+		next := lockSoon(t, l)
+		mustUnlock(t, first)
+		lease := within(t, time.Millisecond, next)
+		store.set(func() {
+			asked := store.renews.Load()
+			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				if store.renews.Load() == asked+1 {
+					return blackHole(ctx, c, ttl)
+				}
+				return store.Store.Renew(ctx, c, ttl)
+			}
+		})
+		time.Sleep(10 * time.Second)
+		mustUnlock(t, lease)
 	})
 }
 

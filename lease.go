@@ -140,8 +140,8 @@ func (l *Lease) Claim() (driver.Claim, error) {
 //
 // Its error is a *LostError if the lease ended first; then somebody else may
 // have held the lock meanwhile. An error that is ErrUnknown or ErrUnavailable
-// says that the store did not confirm: the lock ends by itself within the
-// TTL.
+// says that the store did not confirm: it is asked on in the background, and
+// the lock ends by itself within the TTL.
 func (l *Lease) Unlock() error {
 	t := l.tenant()
 	s := t.stake
@@ -161,10 +161,13 @@ func (l *Lease) Unlock() error {
 	}
 	if t.lost != nil {
 		l.failed = t.lost
-		c, again := s.claim, t.depth == 0 && (t.lost.Cause == Expired || t.lost.Cause == Overheld)
+		var left []driver.Claim
+		if t.depth == 0 {
+			left, s.owed = s.leftLocked(t.lost.Cause), nil
+		}
 		s.mu.Unlock()
 		after()
-		if again { // the store may still have it
+		for _, c := range left {
 			s.locker.giveUp(c)
 		}
 		return l.failed
@@ -201,6 +204,30 @@ func (l *Lease) Unlock() error {
 	return err
 }
 
+// leftLocked is what the store may still have of a stake that was lost, and that
+// its last holder unlocks. Where a LockDelay is to pass behind a loss, it does.
+func (s *stake) leftLocked(cause Cause) []driver.Claim {
+	switch {
+	case s.locker.cfg.LockDelay > 0 && cause != Overheld:
+		return nil
+	case s.owed == nil && (cause == Expired || cause == Overheld):
+		return []driver.Claim{s.claim}
+	}
+	return s.owed
+}
+
+// oweLocked has the store forget what it may have of a lost stake, its claim
+// and others, when the holder unlocks it, or at once if that has done so.
+func (s *stake) oweLocked(t *Lease, claims ...driver.Claim) {
+	if t.depth > 0 {
+		s.owed = append(s.owed, claims...)
+		return
+	}
+	for _, c := range claims {
+		s.locker.abandon(c)
+	}
+}
+
 // release gives the stake back to the store.
 func (l *Lease) release(now time.Time) error {
 	c, ok := l.stake.quit()
@@ -214,6 +241,8 @@ func (l *Lease) release(now time.Time) error {
 		return nil
 	case errors.Is(err, driver.ErrLost):
 		return &LostError{Key: c.Key, Token: l.token, Cause: Gone}
+	case !final(err):
+		lk.abandon(c)
 	}
 	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, lk.storeTTL())
 }
@@ -290,9 +319,8 @@ func (l *Lease) downgraded(sent time.Time, g driver.Grant) error {
 	s.claim.Weight, s.claim.Ticket = 1, g.Ticket
 	err := l.errLocked() // it may have ended meanwhile
 	if s.state != held {
-		c := s.claim
+		s.oweLocked(l.tenant(), s.claim)
 		s.mu.Unlock()
-		s.locker.abandon(c)
 		return err
 	}
 	if trust := sent.Add(s.trustFor(g.TTL)); trust.After(s.trust) {
@@ -329,8 +357,7 @@ func (l *Lease) notDowngraded(err error, unsure bool) error {
 	if unsure { // either kind is to be forgotten
 		reader := s.claim
 		reader.Weight = 1
-		s.locker.abandon(s.claim)
-		s.locker.abandon(reader)
+		s.oweLocked(l.tenant(), s.claim, reader)
 	}
 	return ended
 }

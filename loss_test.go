@@ -64,6 +64,7 @@ func TestSilentStoreEndsTheLeaseInTime(t *testing.T) {
 					t.Errorf("%d attempts to renew", n)
 				}
 				wantLost(t, lease, ctx, baton.Expired)
+				time.Sleep(time.Second) // what is under way ends
 			})
 		})
 	}
@@ -105,6 +106,7 @@ func TestTrustCountsFromTheSending(t *testing.T) {
 		if d := time.Since(sent); d > 9*time.Second {
 			t.Errorf("believed in for %v, the store expires it after 10s", d)
 		}
+		time.Sleep(time.Second) // what is under way ends
 	})
 }
 
@@ -195,6 +197,9 @@ func TestLockDelay(t *testing.T) {
 		<-lease.Done()
 		if d := time.Since(began); d > 5*time.Second {
 			t.Errorf("believed in for %v", d)
+		}
+		if err := lease.Unlock(); !errors.Is(err, baton.ErrLost) {
+			t.Errorf("Unlock: %v", err)
 		}
 		mustUnlock(t, mustLock(t, other, "k"))
 		if d := time.Since(began); d < 35*time.Second || d > 37*time.Second {
@@ -382,6 +387,7 @@ func TestUnlockOutOfReach(t *testing.T) {
 		if again := lease.Unlock(); again == nil || again.Error() != err.Error() {
 			t.Errorf("Unlock again: %v, the first time: %v", again, err)
 		}
+		time.Sleep(time.Minute) // in the background it goes on, for a TTL
 	})
 }
 
@@ -452,6 +458,7 @@ func TestMarginIsKept(t *testing.T) {
 			t.Errorf("with a margin of 4s, a lease of 10s ended after %v", d)
 		}
 		_ = lease.Unlock()
+		time.Sleep(time.Second) // what is under way ends
 
 		// Nor is a short claim, which the store makes on its own, enough.
 		store.set(func() { store.onAcquire, store.onRenew = nil, nil })

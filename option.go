@@ -44,9 +44,9 @@ type Config struct {
 	MaxHold time.Duration
 
 	// LockDelay keeps the lock taken for so long after an abnormal end, a
-	// crash or a loss, on top of TTL. It protects resources that cannot
-	// check tokens from the last writes of a holder that was lost. Defaults
-	// to 0.
+	// crash or a loss, on top of TTL, though the holder unlocks it. It
+	// protects resources that cannot check tokens from the last writes of a
+	// holder that was lost. Defaults to 0.
 	LockDelay time.Duration
 
 	// Logger gets losses as errors, trouble with renewals as warnings, and

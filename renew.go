@@ -190,13 +190,14 @@ func (r *renewer) renew(jobs []renewal) {
 	var until time.Time
 	for i, j := range jobs {
 		claims[i] = j.claim
-		if j.until.After(until) {
+		if i == 0 || j.until.Before(until) {
 			until = j.until
 		}
 	}
-	// A request that hangs is given up early enough to try again.
+	// A request that hangs is given up early enough to try again, for each of
+	// them.
 	sent := bootclock.Now()
-	patience := max(min(until.Sub(sent), l.cfg.TTL/4), 2*minPause)
+	patience := max(min(until.Sub(sent)/2, l.cfg.TTL/4), 2*minPause)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	answers := l.store.Renew(ctx, claims, l.storeTTL())
 	cancel()

@@ -51,13 +51,14 @@ type stake struct {
 
 	// Renewal.
 	inFlight bool
-	kicked   bool          // a hint came while in flight: the answer may be older
-	looked   time.Time     // when the store was last asked
-	frozen   bool          // not to be renewed: it changes its kind
-	shown    bool          // its claim was told to the user: not to be lent again
-	shortest time.Duration // not 0: an earlier holder may renew it for so short a time
-	epoch    int           // raised when it becomes another thing; older answers are void
-	lastErr  error         // the last trouble, to explain a loss
+	kicked   bool           // a hint came while in flight: the answer may be older
+	looked   time.Time      // when the store was last asked
+	frozen   bool           // not to be renewed: it changes its kind
+	shown    bool           // its claim was told to the user: not to be lent again
+	shortest time.Duration  // not 0: an earlier holder may renew it for so short a time
+	epoch    int            // raised when it becomes another thing; older answers are void
+	lastErr  error          // the last trouble, to explain a loss
+	owed     []driver.Claim // what else the store may have of it
 
 	entry // the renewer's
 }

@@ -14,6 +14,13 @@ import (
 // so that a program that ends next leaves none behind.
 const giveUpWithin = 100 * time.Millisecond
 
+// maxReleasePause bounds the pauses of releases that go on in the background,
+// perhaps one for each lock of the process.
+const maxReleasePause = 5 * time.Second
+
+// minTries is how often a store is asked before it is said not to answer.
+const minTries = 2
+
 // contend asks the store for s until it is held. wait says whether to stand
 // in the store's line. After an error nothing is held.
 //
@@ -21,6 +28,7 @@ const giveUpWithin = 100 * time.Millisecond
 // missing costs a poll, one too many costs a request.
 func (l *Locker) contend(ctx context.Context, s *stake, wait bool) error {
 	var failing time.Time // since when the store has not answered
+	tries := 0            // without an answer: this process may have stood still meanwhile
 	retry := false        // an earlier attempt may have taken effect
 	asked := false        // there was one with this ID
 	for {
@@ -29,7 +37,7 @@ func (l *Locker) contend(ctx context.Context, s *stake, wait bool) error {
 		g, err := l.store.Acquire(call, driver.Request{Claim: s.claim, TTL: l.storeTTL(), Queue: wait, Retry: retry})
 		call.release()
 		if err == nil {
-			failing, retry = time.Time{}, false
+			failing, tries, retry = time.Time{}, 0, false
 			if s.answered(sent, g) {
 				return nil
 			}
@@ -55,7 +63,9 @@ func (l *Locker) contend(ctx context.Context, s *stake, wait bool) error {
 		if failing.IsZero() {
 			failing = sent
 		}
-		if past := bootclock.Coarse().Sub(failing); wait && ctx.Err() == nil && !final(err) && past < l.patience() {
+		tries++
+		past := bootclock.Coarse().Sub(failing)
+		if wait && ctx.Err() == nil && !final(err) && (past < l.patience() || tries < minTries) {
 			if sleep(ctx, pause(past)) == nil {
 				continue
 			}
@@ -138,15 +148,17 @@ func (l *Locker) releaseClaim(c driver.Claim, began time.Time, d time.Duration) 
 		if final(err) || past+l.releasing.limit >= d {
 			return blame(context.Background(), err)
 		}
-		time.Sleep(pause(past))
+		time.Sleep(pauseUpTo(past, maxReleasePause))
 	}
 }
 
 // pause is how long to leave a store alone that has not answered for so long:
 // about a quarter of it, so that a short trouble is over soon and a long one
 // is not made worse.
-func pause(failing time.Duration) time.Duration {
-	d := min(max(failing/4, minPause), maxPause)
+func pause(failing time.Duration) time.Duration { return pauseUpTo(failing, maxPause) }
+
+func pauseUpTo(failing, most time.Duration) time.Duration {
+	d := min(max(failing/4, minPause), most)
 	return d/2 + rand.N(d)
 }
 

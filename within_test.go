@@ -3,6 +3,7 @@ package baton
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,6 +62,30 @@ func TestWithin(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A context that nobody uses any more is not given out again.
+func TestWithinAGivenUpOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen bound // by a call that was not run for a while
+		b := bound{limit: 40 * time.Second}
+		one := b.within(t.Context(), time.Now())
+		one.Done() // its timer runs
+		seen.last.Store(one)
+		b.within(context.Background(), time.Now()).release()
+		one.release()
+		for range 100 {
+			var calls sync.WaitGroup
+			for range 4 {
+				calls.Go(func() {
+					if c := seen.last.Load(); c.enter() {
+						t.Errorf("given out when it was given up: %v", c.Err())
+					}
+				})
+			}
+			calls.Wait()
+		}
+	})
 }
 
 // One context serves the calls of one caller for a quarter of the limit, and

@@ -62,7 +62,7 @@ name, led, and if true, value, token (a string), and age and remaining in second
 	f.DurationVar(&e.ttl, "ttl", baton.DefaultTTL, "how long a leader that crashed keeps others from being elected")
 	f.DurationVarP(&e.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
 	f.BoolVar(&e.observe, "observe", false, "print each change of the leader instead")
-	f.DurationVar(&e.limit, "for", 0, "with --observe: end after so long (default: never)")
+	f.DurationVar(&e.limit, "for", 0, "with --observe: end so long after the first look (default: never)")
 	a.queryFlags(cmd)
 	for _, of := range []string{"value", "once", "wait", "ttl", "grace"} {
 		cmd.MarkFlagsMutuallyExclusive("observe", of)
@@ -171,7 +171,7 @@ func (a *app) observe(ctx context.Context, name string, limit time.Duration, lim
 	if err := driver.CheckKey(name); err != nil {
 		return usage("%w", err)
 	}
-	return a.lookOn(ctx, limit, limited, func(ctx context.Context, locks *baton.Locker) error {
+	return a.lookOn(ctx, limit, limited, func(ctx context.Context, locks *baton.Locker, seen func()) error {
 		failing, first := false, true
 		for term, err := range election.Observe(ctx, locks, name) {
 			switch {
@@ -191,6 +191,7 @@ func (a *app) observe(ctx context.Context, name string, limit time.Duration, lim
 			if err := a.printTerm(name, term, asJSON); err != nil {
 				return err
 			}
+			seen()
 		}
 		return nil
 	})

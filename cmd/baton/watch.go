@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -37,7 +38,7 @@ With -o json each change is one object on one line: time, key, change, and lock 
 		ValidArgsFunction: a.completeKey,
 	}
 	cmd.Flags().DurationVar(&every, "every", time.Second, "time between two looks, at least 50ms")
-	cmd.Flags().DurationVar(&limit, "for", 0, "end after so long (default: never)")
+	cmd.Flags().DurationVar(&limit, "for", 0, "end so long after the first look (default: never)")
 	a.queryFlags(cmd)
 	cmd.RunE = does(func(ctx context.Context, args []string) error {
 		asJSON, err := a.json()
@@ -47,22 +48,23 @@ With -o json each change is one object on one line: time, key, change, and lock 
 		if every < 50*time.Millisecond {
 			return usage("--every %v: it is at least 50ms", every)
 		}
-		return a.lookOn(ctx, limit, cmd.Flags().Changed("for"), func(ctx context.Context, locks *baton.Locker) error {
+		return a.lookOn(ctx, limit, cmd.Flags().Changed("for"), func(ctx context.Context, locks *baton.Locker, seen func()) error {
 			w := &watcher{app: a, json: asJSON, last: map[string]driver.KeyInfo{}}
 			if !asJSON && term.IsTerminal(int(a.stdout.Fd())) {
 				w.screen = true
 				fmt.Fprint(a.stdout, enterScreen)
 				defer fmt.Fprint(a.stdout, leaveScreen)
 			}
-			return w.run(ctx, locks, args, every)
+			return w.run(ctx, locks, args, every, seen)
 		})
 	})
 	return cmd
 }
 
-// lookOn calls look with a context that ends with SIGINT, and after limit if
-// --for was given.
-func (a *app) lookOn(ctx context.Context, limit time.Duration, limited bool, look func(context.Context, *baton.Locker) error) error {
+// lookOn calls look with a context that ends with SIGINT and, if --for was
+// given, limit after look has said that it has seen something: what is there is
+// shown however short that is.
+func (a *app) lookOn(ctx context.Context, limit time.Duration, limited bool, look func(ctx context.Context, locks *baton.Locker, seen func()) error) error {
 	if limit < 0 || limited && limit == 0 {
 		return usage("--for %v: it is a duration above zero", limit)
 	}
@@ -73,12 +75,13 @@ func (a *app) lookOn(ctx context.Context, limit time.Duration, limited bool, loo
 		return err
 	}
 	defer shut(store)
-	if limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	seen := func() {}
+	if limited {
+		seen = sync.OnceFunc(func() { time.AfterFunc(limit, end) })
 	}
-	return look(ctx, locks)
+	return look(ctx, locks, seen)
 }
 
 // The table is drawn on the terminal's other screen, so that what was there
@@ -99,7 +102,7 @@ type watcher struct {
 	failed bool // the last look
 }
 
-func (w *watcher) run(ctx context.Context, locks *baton.Locker, args []string, every time.Duration) error {
+func (w *watcher) run(ctx context.Context, locks *baton.Locker, args []string, every time.Duration, seen func()) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for first := true; ; first = false {
@@ -124,6 +127,7 @@ func (w *watcher) run(ctx context.Context, locks *baton.Locker, args []string, e
 			}
 		}
 		w.failed = err != nil
+		seen()
 		select {
 		case <-ctx.Done():
 			return nil

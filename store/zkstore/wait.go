@@ -228,6 +228,16 @@ func (s *Store) sawGone(parent string, names ...string) {
 	}
 }
 
+// sawAgain is told of nodes that were listed: servers that were set back have
+// again what had gone.
+func (s *Store) sawAgain(parent string, names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range names {
+		delete(s.lines[parent].gone, n)
+	}
+}
+
 func (s *Store) sawPathGone(path string) {
 	i := len(path) - 1
 	for path[i] != '/' {
@@ -321,11 +331,14 @@ func (w *waiter) run() {
 			continue
 		}
 		if stale || l != w.link || w.own == nil || w.own.hasFired() {
+			anew := l != w.link || w.line.gone != nil && len(s.left(w.parent, w.line.gone)) == 0
 			if !w.look(l) {
 				w.rest(nil, l, retryAfter)
 				continue
 			}
-			stale = false
+			if stale = false; anew {
+				s.sawAgain(w.parent, w.line.gone)
+			}
 		}
 		switch {
 		case w.line.missing:

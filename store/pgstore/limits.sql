@@ -177,7 +177,9 @@ BEGIN
 			IF look_ THEN
 				look_ := false;
 			ELSIF cardinality(s) = 0 THEN
-				DELETE FROM baton_limit WHERE key = r.k;
+				IF there THEN -- else a row may be there by now, of somebody who was not in the way
+					DELETE FROM baton_limit WHERE key = r.k;
+				END IF;
 				EXIT;
 			ELSIF there THEN
 				UPDATE baton_limit SET state = s, expires = until_ WHERE key = r.k;

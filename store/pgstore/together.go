@@ -44,6 +44,11 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	var answers []string
 	args := []any{keys, ids, owners, s.hints.node, weights, capacities, ttls, retries, tickets}
 	if err := s.row(ctx, togetherSQL, args, &refused, &answers); err != nil {
+		if errors.Is(err, driver.ErrUnknown) {
+			for _, q := range r {
+				s.left.Leave(q.ID)
+			}
+		}
 		return nil, err
 	}
 	if refused > 0 {

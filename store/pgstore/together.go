@@ -52,6 +52,11 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 		return nil, err
 	}
 	if refused > 0 {
+		for at, text := range answers[min(n, len(answers)):] {
+			if text != "" {
+				_ = s.released(r[order[at]].Claim, text) // that it is lost is as it should be
+			}
+		}
 		q := r[order[refused-1]]
 		s.combiner.heat(q.Key).Store(true)
 		return nil, readAnswer(answers[refused-1]).refusal(q)

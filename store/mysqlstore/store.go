@@ -70,11 +70,11 @@ type Store struct {
 	end     context.CancelFunc
 	serving sync.WaitGroup
 	poller  poller
+	left    *sqlstore.Abandoned // attempts to acquire
 
 	mu     sync.Mutex
 	queues map[string][]*op // of the keys with a transaction under way
 	hot    map[string]struct{}
-	left   map[string]*time.Timer // see leave
 	closed bool
 }
 
@@ -100,12 +100,12 @@ type options struct {
 	// row. It is also how long a statement waits for a row.
 	stall int
 
-	repeats []time.Duration // see releaseAgain
+	repeats []time.Duration // see sqlstore.Abandoned
 }
 
 var standard = options{
 	sweepEvery: 10 * time.Second, sweepAge: 10 * time.Minute, stall: 2,
-	repeats: []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second},
+	repeats: sqlstore.Repeats,
 }
 
 // New returns a store on a pool that the caller opened with
@@ -125,7 +125,12 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 	s.life, s.end = context.WithCancel(context.Background())
 	s.quit = make(chan struct{})
 	s.limits.seed = maphash.MakeSeed()
-	s.queues, s.hot, s.left = make(map[string][]*op), make(map[string]struct{}), make(map[string]*time.Timer)
+	s.queues, s.hot = make(map[string][]*op), make(map[string]struct{})
+	s.left = sqlstore.NewAbandoned(s.opts.repeats, func(ctx context.Context, c driver.Claim) error {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		return s.release(ctx, c)
+	})
 	if err := s.begin(ctx); err != nil {
 		s.end()
 		return nil, err
@@ -202,7 +207,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 	g, err := s.acquire(ctx, r)
 	if errors.Is(err, driver.ErrUnknown) {
-		s.leave(r.ID)
+		s.left.Leave(r.ID)
 	}
 	return g, err
 }
@@ -250,9 +255,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		return err
 	}
 	err := s.release(ctx, c)
-	if s.forget(c.ID) {
-		s.releaseAgain(c)
-	}
+	s.left.Released(c)
 	return err
 }
 
@@ -326,6 +329,9 @@ func (s *Store) isClosed() bool {
 
 func joinUnknown(ctx context.Context) error { return errors.Join(driver.ErrUnknown, ctx.Err()) }
 
+// closeWithin is how long Close waits for what is under way.
+const closeWithin = 5 * time.Second
+
 // Close implements driver.Store. Transactions that have begun are waited for,
 // for at most a few seconds. Locks stay until they expire.
 func (s *Store) Close() error {
@@ -353,10 +359,11 @@ func (s *Store) Close() error {
 
 	ended := make(chan struct{})
 	go func() {
+		s.left.Close(closeWithin)
 		s.serving.Wait()
 		close(ended)
 	}()
-	t := time.NewTimer(5 * time.Second)
+	t := time.NewTimer(closeWithin)
 	defer t.Stop()
 	select {
 	case <-ended:

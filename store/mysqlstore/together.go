@@ -30,7 +30,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	})
 	if errors.Is(err, driver.ErrUnknown) {
 		for _, q := range r {
-			s.leave(q.ID)
+			s.left.Leave(q.ID)
 		}
 	}
 	if err == nil {

@@ -177,7 +177,9 @@ BEGIN
 			IF look_ THEN
 				look_ := false;
 			ELSIF cardinality(s) = 0 THEN
-				DELETE FROM baton_limit WHERE key = r.k;
+				IF there THEN -- else a row may be there by now, of somebody who was not in the way
+					DELETE FROM baton_limit WHERE key = r.k;
+				END IF;
 				EXIT;
 			ELSIF there THEN
 				UPDATE baton_limit SET state = s, expires = until_ WHERE key = r.k;
@@ -305,6 +307,9 @@ END $$;
 -- baton_sweep_limits_1 removes what has expired: of IDs, so many, and of keys,
 -- those among so many after the given one. upto is where it ended, NULL at the
 -- end of all keys. It waits for nobody.
+--
+-- clock_ is what an index is asked with. A row that is newer may have been written
+-- after the clock was set back, and is judged by what the clock says then.
 CREATE OR REPLACE FUNCTION baton_sweep_limits_1(_after bytea, _page int, OUT upto bytea, OUT removed int)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -315,7 +320,8 @@ DECLARE
 BEGIN
 	PERFORM baton_begin_1(), set_config('synchronous_commit', 'off', true);
 	WITH old AS (
-		SELECT key, id FROM baton_limit_id WHERE expires <= clock_ ORDER BY expires LIMIT _page FOR UPDATE SKIP LOCKED
+		SELECT key, id FROM baton_limit_id WHERE expires <= clock_ AND expires <= clock_timestamp()
+			ORDER BY expires LIMIT _page FOR UPDATE SKIP LOCKED
 	)
 	DELETE FROM baton_limit_id b USING old WHERE b.key = old.key AND b.id = old.id;
 	GET DIAGNOSTICS removed = ROW_COUNT;
@@ -323,7 +329,8 @@ BEGIN
 		FROM (SELECT key FROM baton_limit WHERE key > _after ORDER BY key LIMIT _page) AS p;
 	IF seen > 0 THEN
 		WITH old AS (
-			SELECT key FROM baton_limit WHERE key > _after AND key <= upto AND expires <= clock_ ORDER BY key FOR UPDATE SKIP LOCKED
+			SELECT key FROM baton_limit WHERE key > _after AND key <= upto AND expires <= clock_ AND expires <= clock_timestamp()
+			ORDER BY key FOR UPDATE SKIP LOCKED
 		)
 		DELETE FROM baton_limit b USING old WHERE b.key = old.key;
 		GET DIAGNOSTICS n = ROW_COUNT;

@@ -310,3 +310,51 @@ func TestCombinedDecisionsSpareCommits(t *testing.T) {
 		t.Errorf("%+v, want none left", d)
 	}
 }
+
+// Decisions that come to nothing find no row, and while they are made somebody else
+// makes one: it is not theirs to remove.
+func TestCombinedDecisionsLeaveARowThatIsNew(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s, other := openAt(t, url), openAt(t, url)
+	// The decision of a bucket waits, that of a window does not.
+	exec(t, s, `ALTER FUNCTION baton_bucket_1 RENAME TO real_bucket`)
+	exec(t, s, `CREATE FUNCTION baton_bucket_1(bigint[], bigint[], bigint, bigint, int, bigint, bigint, bigint, boolean) RETURNS bigint[]
+		LANGUAGE plpgsql AS $$ BEGIN
+			PERFORM pg_advisory_xact_lock(1);
+			RETURN real_bucket($1, $2, $3, $4, $5, $6, $7, $8, $9);
+		END $$`)
+	tx := begin(t, other, pgx.ReadCommitted)
+	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1)`); err != nil {
+		t.Fatal(err)
+	}
+	forget := take(bucket(5), 0, "k")
+	forget.Mode = driver.Forget
+	var all []*operation
+	for _, r := range []driver.TakeRequest{take(bucket(5), 1, "k"), forget} {
+		q, err := s.limits.known.NewRequest(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, &operation{take: q})
+	}
+	conn, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.sendTakes(context.Background(), conn, all) }()
+	awaitBlocked(t, other, 1)
+	if d := mustTake(t, other, take(window(5), 5, "k")); !d.OK {
+		t.Errorf("%+v", d)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil || !all[0].served || !all[1].served {
+		t.Errorf("the decisions: %v", err)
+	}
+	if d := mustTake(t, other, take(window(5), 1, "k")); d.OK {
+		t.Errorf("%+v: what was taken is forgotten", d)
+	}
+}

@@ -35,6 +35,14 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 		return driver.Grant{}, err
 	}
 	s.sweep.used()
+	g, err := s.acquire(ctx, r)
+	if errors.Is(err, driver.ErrUnknown) {
+		s.left.Leave(r.ID)
+	}
+	return g, err
+}
+
+func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	var text string
 	alone := func() error {
 		return s.row(ctx, acquireSQL, []any{
@@ -121,9 +129,26 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		}
 		return s.row(ctx, releaseSQL, []any{[]byte(c.Key), c.ID, c.Ticket}, &text)
 	})
-	if err != nil || text == "" {
+	if err == nil && text != "" {
+		err = s.released(c, text)
+	}
+	s.left.Released(c)
+	return err
+}
+
+// releaseAgain is Release when an attempt of the claim may have come after it.
+func (s *Store) releaseAgain(ctx context.Context, c driver.Claim) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var text string
+	if err := s.askAnyway(ctx, releaseSQL, []any{[]byte(c.Key), c.ID, c.Ticket}, oneRow(&text)); err != nil {
 		return err
 	}
+	return s.released(c, text)
+}
+
+// released reads what baton_release_1 says.
+func (s *Store) released(c driver.Claim, text string) error {
 	state, granted, contended := strings.Cut(text, "\n")
 	s.combiner.heat(c.Key).Store(contended)
 	if granted != "" {

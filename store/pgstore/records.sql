@@ -74,9 +74,12 @@ BEGIN
 		EXIT;
 	END LOOP;
 	IF changed THEN
-		-- A few whose time is over, more than are made. Nobody is waited for.
+		-- A few whose time is over, more than are made. Nobody is waited for. The
+		-- index can be asked with a constant only, and the clock may be set back.
+		now_ := clock_timestamp();
 		DELETE FROM baton_record b WHERE b.ctid = ANY (ARRAY (
-			SELECT o.ctid FROM baton_record o WHERE o.until <= clock_timestamp() ORDER BY o.until LIMIT 4 FOR UPDATE SKIP LOCKED));
+			SELECT o.ctid FROM baton_record o WHERE o.until <= now_ AND o.until <= clock_timestamp()
+				ORDER BY o.until LIMIT 4 FOR UPDATE SKIP LOCKED));
 	END IF;
 	rest := baton_record_rest_1(changed, r.until);
 END $$;

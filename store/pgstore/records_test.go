@@ -283,3 +283,36 @@ func TestMigrationFromVersion2(t *testing.T) {
 		t.Errorf("found %q", found)
 	}
 }
+
+// Whoever begins looks for a few records whose time is over, and reads none of
+// those that stand for that.
+func TestRecordsThatStandAreNotReadByOthers(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s := openAt(t, url)
+	exec(t, s, `INSERT INTO baton_record SELECT ('k' || i)::bytea, 'begun', 1, 'me', 1, clock_timestamp(), NULL,
+		clock_timestamp() + interval '1 hour' * (i > 3)::int, NULL FROM generate_series(1, 20000) AS i`)
+	exec(t, s, `VACUUM ANALYZE baton_record`)
+	for _, key := range []string{"new", "k9"} {
+		tx := begin(t, s, pgx.ReadCommitted)
+		counted := func() (read, removed int64) {
+			const sql = `SELECT seq_tup_read + idx_tup_fetch, n_tup_del FROM pg_stat_xact_user_tables WHERE relname = 'baton_record'`
+			if err := tx.QueryRow(t.Context(), sql).Scan(&read, &removed); err != nil {
+				t.Fatal(err)
+			}
+			return read, removed
+		}
+		read, removed := counted() // it is not of this transaction alone
+		var how int
+		if err := tx.QueryRow(t.Context(), `SELECT how FROM baton_record_begin_1($1, 2, 'me', 3600000000)`, []byte(key)).Scan(&how); err != nil || how != 1 {
+			t.Fatalf("%s: it ended with %d, %v", key, how, err)
+		}
+		readNow, removedNow := counted()
+		if read, removed = readNow-read, removedNow-removed; read > 100 || removed != 3 {
+			t.Errorf("%s: of 20000 rows %d were read and %d removed, want but few, and 3", key, read, removed)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -36,6 +36,7 @@ type Store struct {
 	hints    hints
 	sweep    sweeper
 	limits   limiter
+	left     *sqlstore.Abandoned // attempts to acquire
 }
 
 var (
@@ -78,10 +79,15 @@ type options struct {
 	sweep  time.Duration // how often to look for such rows
 
 	patience time.Duration // how long a request goes on when its context has ended
+
+	repeats []time.Duration // see sqlstore.Abandoned
 }
 
 func defaults() options {
-	return options{poll: 5 * time.Millisecond, idle: 10 * time.Minute, sweep: 20 * time.Second, patience: sqlstore.Grace}
+	return options{
+		poll: 5 * time.Millisecond, idle: 10 * time.Minute, sweep: 20 * time.Second, patience: sqlstore.Grace,
+		repeats: sqlstore.Repeats,
+	}
 }
 
 // Pooler says that a pooler stands between the program and the server, so that
@@ -119,6 +125,7 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, opts []Option
 	s.hints.init(s, o)
 	s.sweep.init(s, o)
 	s.limits.sweep.init()
+	s.left = sqlstore.NewAbandoned(o.repeats, s.releaseAgain)
 	return s, nil
 }
 
@@ -194,6 +201,11 @@ func (s *Store) ask(ctx context.Context, sql string, args []any, read func(pgx.R
 	if s.closed.Load() {
 		return driver.ErrClosed
 	}
+	return s.askAnyway(ctx, sql, args, read)
+}
+
+// askAnyway is ask, and does not mind that the store was closed.
+func (s *Store) askAnyway(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -287,6 +299,7 @@ func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
 	}
+	s.left.Close(time.Second)
 	s.sweep.close()
 	s.limits.sweep.close(s.patience)
 	s.combiner.close()

@@ -44,9 +44,19 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	var answers []string
 	args := []any{keys, ids, owners, s.hints.node, weights, capacities, ttls, retries, tickets}
 	if err := s.row(ctx, togetherSQL, args, &refused, &answers); err != nil {
+		if errors.Is(err, driver.ErrUnknown) {
+			for _, q := range r {
+				s.left.Leave(q.ID)
+			}
+		}
 		return nil, err
 	}
 	if refused > 0 {
+		for at, text := range answers[min(n, len(answers)):] {
+			if text != "" {
+				_ = s.released(r[order[at]].Claim, text) // that it is lost is as it should be
+			}
+		}
 		q := r[order[refused-1]]
 		s.combiner.heat(q.Key).Store(true)
 		return nil, readAnswer(answers[refused-1]).refusal(q)

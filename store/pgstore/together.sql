@@ -1,7 +1,8 @@
 -- baton_together_1 acquires several keys, all or none: it has baton_acquire_1 make
 -- one attempt for each, and undoes them all if one is refused. refused is the
--- number of that request, or 0; answers are those of baton_acquire_1 up to it. The
--- keys come in order.
+-- number of that request, or 0; answers are those of baton_acquire_1 up to it. If
+-- others are granted what an earlier attempt had left, there are two for each request,
+-- and the second ones are those of baton_release_1. The keys come in order.
 --
 -- Rows that are there are locked first, in order, and those that are missing are
 -- made then, in order. Who has made a row thus waits for nobody but others who make
@@ -17,6 +18,7 @@ DECLARE
 	now_  timestamptz;
 	there bytea[];
 	made  int;
+	left_ text[];
 	durable boolean := false;
 BEGIN
 	PERFORM baton_begin_1();
@@ -52,13 +54,16 @@ BEGIN
 			WHEN SQLSTATE 'BT002' THEN
 				NULL; -- all is undone
 		END;
+		left_ := array_fill(''::text, ARRAY[cardinality(_keys)]);
 		FOR i IN 1 .. cardinality(_keys) LOOP
 			IF _retries[i] OR _tickets[i] > 0 THEN -- what an earlier attempt left goes, too
-				IF length(baton_release_1(_keys[i], _ids[i], _tickets[i])) > 2 THEN
-					durable := true; -- others were granted
-				END IF;
+				left_[i] := baton_release_1(_keys[i], _ids[i], _tickets[i]);
+				durable := durable OR length(left_[i]) > 2; -- others were granted
 			END IF;
 		END LOOP;
+		IF durable THEN
+			answers := answers || array_fill(''::text, ARRAY[cardinality(_keys) - refused]) || left_;
+		END IF;
 		PERFORM set_config('synchronous_commit', CASE WHEN durable THEN 'on' ELSE 'off' END, true);
 		RETURN;
 	END LOOP;

@@ -162,6 +162,47 @@ func TestTogetherRefusedRepeat(t *testing.T) {
 	hold(t, other, writer("d"))
 }
 
+// Whoever was waiting for what a refused repeat gives up hears of it, and need not ask.
+func TestTogetherRefusedRepeatTellsTheNext(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s, other := openAt(t, url), openAt(t, url)
+	all := writers("a", "b", "c")
+	claims := holdAll(t, s, all...)
+	granted := map[string]chan driver.Hint{}
+	waiters := map[string]driver.Claim{}
+	for _, key := range []string{"a", "c"} { // before and behind what refuses
+		r, hints := writer(key), make(chan driver.Hint, 1)
+		defer other.Watch(r.Claim, func(h driver.Hint) {
+			if h.Granted {
+				hints <- h
+			}
+		})()
+		eventually(t, "a connection that listens", 20*time.Second, other.hints.listening.Load)
+		granted[key], waiters[key] = hints, join(t, other, r)
+	}
+	stay(t, other)
+	release(t, s, claims[1])
+	hold(t, other, writer("b"))
+	for i := range all {
+		all[i].Retry = true
+	}
+	_, err := s.AcquireAll(t.Context(), all)
+	if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Key != "b" {
+		t.Errorf("%v, want a *driver.HeldError that names b", err)
+	}
+	for key, hints := range granted {
+		select {
+		case h := <-hints:
+			if h.Grant.Token != waiters[key].Ticket {
+				t.Errorf("%q: %+v, want the token %d", key, h, waiters[key].Ticket)
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("nobody tells who waits for %q", key)
+		}
+	}
+}
+
 // Who has a row locked makes another one, as combined requests do, and meets
 // somebody who wants both and waits for the first. That one has made nothing yet.
 func TestTogetherMakesRowsLast(t *testing.T) {

@@ -1,0 +1,112 @@
+package sqlstore
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Abandoned cleans up behind attempts to acquire that were not answered.
+//
+// What a server has been sent it executes, though the caller has left and the
+// connection was closed. Whoever cleans up behind such an attempt does so over
+// another connection and may come first, would find nothing, and what the attempt
+// then leaves would hold the lock for its whole TTL. So the IDs of attempts without
+// an answer are remembered, and their release is repeated. Nothing is released that
+// its caller has not released, and an ID is never used again after that.
+type Abandoned struct {
+	pauses  []time.Duration
+	release func(context.Context, driver.Claim) error
+	ctx     context.Context
+	cancel  context.CancelFunc
+	quit    chan struct{} // closed by Close
+	running sync.WaitGroup
+
+	mu     sync.Mutex
+	left   map[string]*time.Timer
+	closed bool
+}
+
+const (
+	// remembered is how long after the attempt somebody may clean up.
+	remembered = time.Minute
+
+	// maxLeft bounds the work when everything fails at once. The TTL ends
+	// the rest.
+	maxLeft = 1000
+)
+
+// Repeats are the usual pauses before a release is repeated.
+var Repeats = []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second}
+
+// NewAbandoned has release called after each of the pauses, until it finds a claim.
+func NewAbandoned(pauses []time.Duration, release func(context.Context, driver.Claim) error) *Abandoned {
+	a := &Abandoned{pauses: pauses, release: release, quit: make(chan struct{}), left: make(map[string]*time.Timer)}
+	a.ctx, a.cancel = context.WithCancel(context.Background())
+	return a
+}
+
+// Leave remembers an attempt without an answer.
+func (a *Abandoned) Leave(id string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed || len(a.left) >= maxLeft || a.left[id] != nil {
+		return
+	}
+	a.left[id] = time.AfterFunc(remembered, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.left, id)
+	})
+}
+
+// Released is told of each release, however it ended. It has it repeated for a
+// while, in the background, if an attempt of the claim is remembered.
+func (a *Abandoned) Released(c driver.Claim) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	timer := a.left[c.ID]
+	if timer == nil || a.closed {
+		return
+	}
+	timer.Stop()
+	delete(a.left, c.ID)
+	a.running.Go(func() { a.releaseAgain(c) })
+}
+
+func (a *Abandoned) releaseAgain(c driver.Claim) {
+	for _, d := range a.pauses {
+		timer := time.NewTimer(d)
+		closing := false
+		select {
+		case <-timer.C:
+		case <-a.quit:
+			closing = true
+		}
+		timer.Stop()
+		if a.release(a.ctx, c) == nil || closing {
+			return // found, and there is but one
+		}
+	}
+}
+
+// Close has what is still to be repeated repeated at once, for the last time, and
+// waits for that, but not for longer than patience.
+func (a *Abandoned) Close(patience time.Duration) {
+	a.mu.Lock()
+	if !a.closed {
+		a.closed = true
+		close(a.quit)
+		for _, timer := range a.left {
+			timer.Stop()
+		}
+		clear(a.left)
+	}
+	a.mu.Unlock()
+	timer := time.AfterFunc(patience, a.cancel)
+	a.running.Wait()
+	timer.Stop()
+	a.cancel()
+}

@@ -1,0 +1,109 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// openAhead returns a store on a server whose clock is an hour ahead.
+func openAhead(t *testing.T) (*Store, *testserver.Clock) {
+	t.Helper()
+	clock := testserver.NewClock(t)
+	server := clock.Postgres()
+	clock.Set(time.Hour)
+	return openAt(t, server.URL(server.Database(t)), func(o *options) { o.sweep = time.Hour }), clock
+}
+
+// sweepMeets runs a statement that sweeps, and stops it where it comes to the
+// table: it has read the clock by then, and sees no row yet. Meanwhile the clock
+// is set right, and whatever act does in tx is committed.
+func sweepMeets(t *testing.T, s *Store, clock *testserver.Clock, table, sweep string, act func(tx pgx.Tx)) {
+	t.Helper()
+	conn, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(t.Context(), sweep); err != nil { // what is read for the first time is read before the clock
+		t.Fatal(err)
+	}
+	tx := begin(t, s, pgx.ReadCommitted)
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE `+table+` IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(context.Background(), sweep)
+		done <- err
+	}()
+	eventually(t, "the sweep comes to the table", 20*time.Second, func() bool {
+		var waits bool
+		err := s.pool.QueryRow(t.Context(), `SELECT coalesce(wait_event_type = 'Lock', false) FROM pg_stat_activity WHERE pid = $1`,
+			conn.Conn().PgConn().PID()).Scan(&waits)
+		return err == nil && waits
+	})
+	clock.Set(0)
+	act(tx)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("the sweep: %v", err)
+	}
+}
+
+// The clock is set back between the sweep's look at it and its look at the rows.
+// What was taken by the clock that is right is not old by the one that was not.
+func TestLimitSweepMeetsAClockSetBack(t *testing.T) {
+	t.Parallel()
+	s, clock := openAhead(t)
+	l := driver.Limit{Algorithm: driver.SlidingLog, N: 5, Period: 20 * time.Minute}
+	once := withID(take(window(100), 1, "once"))
+	for range l.N {
+		mustTake(t, s, take(l, 1, "k"))
+	}
+	sweepMeets(t, s, clock, "baton_limit", `SELECT baton_sweep_limits_1('', 100)`, func(tx pgx.Tx) {
+		if how := takeIn(t, tx, take(l, 1, "k")); how != wasRefused {
+			t.Errorf("by the clock that is right it ended with %d", how)
+		}
+	})
+	if d := mustTake(t, s, take(l, 1, "k")); d.OK {
+		t.Errorf("%+v: what was taken is forgotten", d)
+	}
+
+	clock.Set(time.Hour)
+	sweepMeets(t, s, clock, "baton_limit_id", `SELECT baton_sweep_limits_1('', 100)`, func(tx pgx.Tx) {
+		once.Keep = time.Minute
+		if how := takeIn(t, tx, once); how != wasAllowed {
+			t.Errorf("with an ID it ended with %d", how)
+		}
+	})
+	if d := mustTake(t, s, once); !d.Repeated {
+		t.Errorf("%+v: the ID is forgotten", d)
+	}
+}
+
+// So it is with the rows of locks: somebody who holds keeps what he holds.
+func TestSweepMeetsAClockSetBack(t *testing.T) {
+	t.Parallel()
+	s, clock := openAhead(t)
+	r := writer("k")
+	sweepMeets(t, s, clock, "baton_lock", `SELECT baton_sweep_1('', 100, 600000000)`, func(tx pgx.Tx) {
+		var text string
+		err := tx.QueryRow(t.Context(), acquireSQL, []byte(r.Key), r.ID, r.Owner, "", r.Weight, r.Capacity, r.TTL.Microseconds(), false, false, int64(0)).Scan(&text)
+		if err != nil || readAnswer(text).state != isHeld {
+			t.Fatalf("%q, %v, want a grant", text, err)
+		}
+	})
+	mustBe(t, s, r.Claim, driver.Held)
+	if _, err := s.Acquire(t.Context(), writer("k")); !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("somebody else: %v, want driver.ErrHeld", err)
+	}
+}

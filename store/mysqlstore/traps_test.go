@@ -264,7 +264,7 @@ func TestClockAfterARowLock(t *testing.T) {
 }
 
 // Trap 4: all statements tell the time by the one function that sessions do
-// not disagree about.
+// not disagree about. One condition compares two others with each other.
 func TestOneClock(t *testing.T) {
 	t.Parallel()
 	other := regexp.MustCompile(`(?i)\b(now|sysdate|current_timestamp|localtime|localtimestamp|curtime|utc_time|unix_timestamp)\s*\(|UTC_TIMESTAMP\((|[^6])\)`)
@@ -282,7 +282,7 @@ func TestOneClock(t *testing.T) {
 			t.Fatal(err)
 		}
 		seen++
-		for _, found := range other.FindAllString(strings.ReplaceAll(string(text), "Now()", ""), -1) {
+		for _, found := range other.FindAllString(strings.NewReplacer("Now()", "", onward, "").Replace(string(text)), -1) {
 			t.Errorf("%s tells the time by %s", f.Name(), found)
 		}
 	}

@@ -296,7 +296,7 @@ func (t *tx) DeleteDead(_ string, seq int64) (bool, error) {
 	in := words(" FROM baton_claim WHERE k=", literal(t.key), " AND seq IN (", list, ")")
 	alive := make(map[int64]sqlstore.Claim)
 	t.wrote = true
-	err := t.ask(exec("DELETE"+in+" AND ends<=UTC_TIMESTAMP(6)"), statement{"SELECT " + claimColumns + in, func(r *sql.Rows) error {
+	err := t.ask(exec("DELETE"+in+" AND ends<=UTC_TIMESTAMP(6) AND "+onward), statement{"SELECT " + claimColumns + in, func(r *sql.Rows) error {
 		var c sqlstore.Claim
 		err := r.Scan(claimFields(&c)...)
 		t.outcome[c.Seq], alive[c.Seq] = false, c

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -82,5 +83,57 @@ func TestClockSetBackWhileTheDeadAreRemoved(t *testing.T) {
 	mustRelease(t, s, reader)
 	if r := renewOne(t, s, writer, time.Minute); r.State != driver.Held {
 		t.Errorf("the writer, when the reader has gone: %+v", r)
+	}
+}
+
+// What is over is removed, but not what was written after it was looked for.
+func TestClockSetBackWhileTheSweepWaits(t *testing.T) {
+	t.Parallel()
+	d, clock := ahead(t)
+	s := d.openWith(t, patient)
+	conn, err := d.plain.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	run := func(text string) {
+		t.Helper()
+		if _, err := conn.ExecContext(t.Context(), text); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+	for _, c := range []struct {
+		table, insert string
+		sweep         func() error
+	}{
+		{
+			"baton_record", "(k,state,token,owner,attempts,began,until) VALUES ('%s','begun',7,'me',1,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL %d MINUTE)",
+			func() error { _, err := s.sweepSomeRecords(context.Background()); return err },
+		},
+		{
+			"baton_limit_id", "(k,id,at,wait,ends) VALUES ('%s','id',0,0,UTC_TIMESTAMP(6)+INTERVAL %d MINUTE)",
+			func() error { return s.sweepIDs(context.Background(), 10) },
+		},
+	} {
+		clock.Set(time.Hour)
+		run("LOCK TABLES " + c.table + " WRITE")
+		swept := make(chan error, 1)
+		go func() { swept <- c.sweep() }()
+		eventually(t, "the sweep waits for the table", 10*time.Second, func() bool {
+			var n int
+			err := d.plain.QueryRow("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB=? AND STATE LIKE 'Waiting for table metadata lock%'", d.name).Scan(&n)
+			return err == nil && n == 1
+		})
+		clock.Set(0)
+		run("INSERT INTO " + c.table + fmt.Sprintf(c.insert, "new", 20))
+		run("INSERT INTO " + c.table + fmt.Sprintf(c.insert, "old", -1))
+		run("UNLOCK TABLES")
+		if err := <-swept; err != nil {
+			t.Errorf("%s: %v", c.table, err)
+		}
+		var left string
+		if err := d.plain.QueryRow("SELECT GROUP_CONCAT(k) FROM " + c.table).Scan(&left); err != nil || left != "new" {
+			t.Errorf("%s: %q is left, %v", c.table, left, err)
+		}
 	}
 }

@@ -349,6 +349,34 @@ func TestLockedRowIsNotLost(t *testing.T) {
 	}
 }
 
+// Trap 7, of the sweep: rows that somebody has locked hold up neither sweep.
+func TestSweepWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, patient)
+	for i := range 10 {
+		d.exec(t, "INSERT INTO baton_record (k,state,token,owner,attempts,began,until) VALUES (?,'begun',7,'me',1,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6))", fmt.Sprint("k", i))
+		d.exec(t, "INSERT INTO baton_limit_id (k,id,at,wait,ends) VALUES (?,'id',0,0,UTC_TIMESTAMP(6))", fmt.Sprint("k", i))
+	}
+	records, ids := lockRow(t, d, "baton_record", "k3"), lockRow(t, d, "baton_limit_id", "k3")
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := s.sweepSomeRecords(ctx); err != nil {
+		t.Errorf("records: %v", err)
+	}
+	if err := s.sweepIDs(ctx, 10); err != nil {
+		t.Errorf("IDs: %v", err)
+	}
+	commit(t, records)
+	commit(t, ids)
+	for _, table := range []string{"baton_record", "baton_limit_id"} {
+		var left string
+		if err := d.plain.QueryRow("SELECT GROUP_CONCAT(k) FROM " + table).Scan(&left); err != nil || left != "k3" {
+			t.Errorf("%s: %q is left, %v", table, left, err)
+		}
+	}
+}
+
 // Trap 8: what SET writes must not depend on the order in which it does.
 func TestSetInAnyOrder(t *testing.T) {
 	t.Parallel()

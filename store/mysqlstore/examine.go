@@ -243,7 +243,7 @@ func judge(v map[string]string) (all []driver.Finding) {
 	})
 	add(on(v["log_bin"]) && v["binlog_format"] == "statement", driver.Finding{
 		Name: "binlog_format", Severity: driver.Unsafe,
-		What: "binlog_format is STATEMENT: the server refuses the transactions of contended locks",
+		What: "binlog_format is STATEMENT: the server refuses the transactions of contended locks, and a replica decides anew, by its own clock, what was granted",
 		Mend: "SET GLOBAL binlog_format = 'ROW' (or 'MIXED'), and in the server's configuration",
 	})
 	add(v["innodb_deadlock_detect"] == "off", driver.Finding{

@@ -21,7 +21,7 @@ const (
 		last=GREATEST(last+1,` + micros + `),
 		since=IF(id=? AND ends>UTC_TIMESTAMP(6),since,UTC_TIMESTAMP(6)),
 		id=?,owner=?,weight=1<<40,ends=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND
-		WHERE k=? AND busy=0 AND (id=? OR ends<=UTC_TIMESTAMP(6))`
+		WHERE k=? AND busy=0 AND (id=? OR ends<=UTC_TIMESTAMP(6) AND ` + onward + `)`
 
 	// For a key that is new. Parameters: key, id, owner, TTL.
 	fastInsert = `INSERT IGNORE INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends) VALUES

@@ -537,7 +537,8 @@ func (s *Store) sweepIDs(ctx context.Context, n int) error {
 	}
 	var second []statement
 	if old.text != nil {
-		second = append(second, exec("DELETE FROM baton_limit_id WHERE (k,id) IN ("+old.String()+")"))
+		// As those of records.
+		second = append(second, exec("DELETE i FROM baton_limit_id i FORCE INDEX (PRIMARY) WHERE (k,id) IN ("+old.String()+") AND ends<=UTC_TIMESTAMP(6)"))
 	}
 	if err := ses.run(ctx, append(second, exec("COMMIT"), exec(restore))...); err != nil {
 		return err

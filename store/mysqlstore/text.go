@@ -13,8 +13,17 @@ import (
 // micros is the server's clock in microseconds since 1970, when the statement
 // began. All statements tell the time by UTC_TIMESTAMP(6): it is the same in
 // all sessions and throughout a statement. One that waits for a row works with
-// a time that is too early, which is on the safe side for expiry.
+// a time that is too early, which is on the safe side for expiry, unless the
+// clock is set back meanwhile: see onward.
 const micros = `TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))`
+
+// onward is false if the clock was set back since the statement began, so that
+// what is over by that time may not be over now. It is for statements that wait
+// for a row and end what it says. SYSDATE is read when it is evaluated, which is
+// once the row is locked. Both are in the session's time zone; where that jumps
+// back, too, nothing is lost but a statement. With the server's option
+// sysdate-is-now it is always true.
+const onward = `SYSDATE(6)>=NOW(6)`
 
 const (
 	storedColumns = `last,busy,token,weight,id,owner,since,ends`

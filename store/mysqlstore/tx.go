@@ -1,6 +1,7 @@
 package mysqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"slices"
@@ -150,8 +151,7 @@ func (t *tx) Claims(_ string, after int64, limit int) ([]sqlstore.Claim, error) 
 		if n := len(t.claims); !t.complete && t.loaded && n > 0 && after > t.claims[n-1].Seq {
 			return t.query(words("seq>", integer(after), " ORDER BY seq LIMIT ", integer(int64(limit)))) // one place deep in the queue
 		}
-		i, _ := slices.BinarySearchFunc(t.claims, after+1, func(c sqlstore.Claim, seq int64) int { return int(min(1, max(-1, c.Seq-seq))) })
-		if rest := t.claims[i:]; t.complete || len(rest) >= limit {
+		if rest := t.claims[t.place(after+1):]; t.complete || len(rest) >= limit {
 			return slices.Clone(rest[:min(limit, len(rest))]), nil
 		}
 		if err := t.more(); err != nil {
@@ -197,10 +197,17 @@ func (t *tx) cached(seq int64) (int, bool) {
 	return i, i >= 0
 }
 
-// InsertClaim implements sqlstore.Tx.
+// place is where in the cache a claim is, or would be.
+func (t *tx) place(seq int64) int {
+	i, _ := slices.BinarySearchFunc(t.claims, seq, func(c sqlstore.Claim, seq int64) int { return cmp.Compare(c.Seq, seq) })
+	return i
+}
+
+// InsertClaim implements sqlstore.Tx. One that is moved comes back to its place
+// before the others, and a walk must find it there.
 func (t *tx) InsertClaim(_ string, c sqlstore.Claim) error {
-	if t.complete {
-		t.claims = append(t.claims, c)
+	if i := t.place(c.Seq); t.complete || i < len(t.claims) {
+		t.claims = slices.Insert(t.claims, i, c)
 	}
 	t.writes = append(t.writes, words("INSERT INTO baton_claim (k,seq,id,owner,weight,cap,held,ttl,since,ends) VALUES (", literal(t.key), ",",
 		integer(c.Seq), ",", literal(c.ID), ",", literal(c.Owner), ",", integer(c.Weight), ",", integer(c.Capacity), ",",
@@ -289,7 +296,7 @@ func (t *tx) DeleteDead(_ string, seq int64) (bool, error) {
 	in := words(" FROM baton_claim WHERE k=", literal(t.key), " AND seq IN (", list, ")")
 	alive := make(map[int64]sqlstore.Claim)
 	t.wrote = true
-	err := t.ask(exec("DELETE"+in+" AND ends<=UTC_TIMESTAMP(6)"), statement{"SELECT " + claimColumns + in, func(r *sql.Rows) error {
+	err := t.ask(exec("DELETE"+in+" AND ends<=UTC_TIMESTAMP(6) AND "+onward), statement{"SELECT " + claimColumns + in, func(r *sql.Rows) error {
 		var c sqlstore.Claim
 		err := r.Scan(claimFields(&c)...)
 		t.outcome[c.Seq], alive[c.Seq] = false, c

@@ -283,6 +283,7 @@ func (s *Store) check() error {
 // reading could not be kept from failing later. It gives up when nobody waits
 // for it any more.
 func (s *Store) begin() error {
+	s.limits.booted = 0
 	for {
 		err := s.exec(stBegin)
 		if !isBusy(err) || !s.waiting() {

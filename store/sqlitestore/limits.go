@@ -17,7 +17,7 @@ var _ driver.Limits = (*Store)(nil)
 type limiter struct {
 	known rate.Known
 
-	booted  int64 // what the file says, 0 if it is not known
+	booted  int64 // what the file says, 0 if the transaction under way has not read it
 	checked int64 // when that was compared with the wall clock, on the store's clock
 
 	changed int // keys, since the last step of the sweep
@@ -113,29 +113,28 @@ func (t *tx) take(r *rate.Request) (d driver.Taken, refused, failed error) {
 // the machine was booted, as it stands in the file for all processes, and what
 // has passed since on the store's clock. If the wall clock was set by more than
 // setBy, whoever sees it corrects the file; the state machines know what to do
-// with a clock that jumps.
+// with a clock that jumps, but not with one that goes to and fro, so every
+// transaction reads what the file says.
 func (t *tx) limitClock() (int64, error) {
 	l := &t.s.limits
-	if l.booted != 0 && t.now >= l.checked && t.now-l.checked < checkEvery {
+	if l.booted == 0 {
+		if err := t.s.stmt[stBooted].QueryRow().Scan(&l.booted); err != nil {
+			return 0, err
+		}
+	}
+	if t.now >= l.checked && t.now-l.checked < checkEvery {
 		return l.booted + t.now, nil
 	}
 	before := t.s.opts.clock()
 	booted := t.s.opts.wall() - before
 	after := t.s.opts.clock()
-	far := func() bool {
-		// If the process was stopped in between, they cannot be compared.
-		return (booted-l.booted > setBy || l.booted-booted > setBy) && after-before < readWithin
-	}
-	if l.booted == 0 || far() {
-		if err := t.s.stmt[stBooted].QueryRow().Scan(&l.booted); err != nil {
-			return 0, err
-		}
-	}
-	l.checked = after
-	if !far() {
+	// If the process was stopped in between, they cannot be compared.
+	if far := booted-l.booted > setBy || l.booted-booted > setBy; !far || after-before >= readWithin {
+		l.checked = after
 		return l.booted + t.now, nil
 	}
-	l.booted = 0 // read again by the next one: this transaction may be undone
+	l.booted = booted
+	l.checked = 0 // compared again by the next one: this transaction may be undone
 	return booted + t.now, t.s.exec(stSetBooted, booted)
 }
 

@@ -187,6 +187,55 @@ func TestLimitsFollowTheWallClock(t *testing.T) {
 			t.Errorf("set by %v, again: %d, want %d", by, a, w.wall.Load())
 		}
 	}
+	w.wall.Add(time.Hour.Microseconds())
+	w.pass(2 * time.Second)
+	undone := errors.New("undone")
+	if err := s.do(t.Context(), func(t *tx) error {
+		_, err := t.limitClock()
+		return errors.Join(err, undone)
+	}); err == nil {
+		t.Error("the transaction that noticed was not undone")
+	}
+	if a, b := at(s), at(other); a != w.wall.Load() || b != a {
+		t.Errorf("set, and that was undone: %d and %d, want %d", a, b, w.wall.Load())
+	}
+}
+
+// The wall clock is set, and one process has not noticed: no time that one of
+// them writes is over for the other, be it of a limit or of a record.
+func TestLimitsOfWhoHasNotSeenTheClockSet(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{time.Hour, -time.Hour} {
+		w := newWorld()
+		s := openNew(t, w.option)
+		other := openAt(t, s.path, w.option)
+		l := bucketOf(5, 20*time.Minute, 5)
+		takeOne(t, other, "k", l, 0)
+		w.pass(1500 * time.Millisecond)
+		takeOne(t, s, "k", l, 0) // has just compared the clocks, the other has not
+		w.wall.Add(by.Microseconds())
+		allowed := 0
+		for range 10 {
+			for _, s := range []*Store{other, s} {
+				if takeOne(t, s, "k", l, 1).OK {
+					allowed++
+				}
+			}
+		}
+		if allowed != 5 {
+			t.Errorf("set by %v: %d were allowed of 5", by, allowed)
+		}
+		for n, at := range [][2]*Store{{other, s}, {s, other}} {
+			begin(t, at[0], int64(2*n+1), 20*time.Minute)
+			finish(t, at[0], int64(2*n+1), "done", 20*time.Minute)
+			if r := begin(t, at[1], int64(2*n+2), 20*time.Minute); !r.Done {
+				t.Errorf("set by %v: what is done begins again: %+v", by, r)
+			}
+			if err := at[0].ForgetRecord(t.Context(), "job"); err != nil {
+				t.Errorf("set by %v: %v", by, err)
+			}
+		}
+	}
 }
 
 // A process that is stopped between its looks at the two clocks does not take

@@ -1,0 +1,139 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// The server's clock is set back while a statement waits: it began at a time at
+// which what is written now would be over.
+
+// ahead is a database on a server whose clock is an hour ahead.
+func ahead(t *testing.T) (*database, *testserver.Clock) {
+	t.Helper()
+	clock := testserver.NewClock(t)
+	clock.Set(time.Hour)
+	return newDatabase(t, clock.MariaDB()), clock
+}
+
+func within(t *testing.T, tx *sql.Tx, text string) {
+	t.Helper()
+	if _, err := tx.Exec(text); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+}
+
+// A holder is being renewed while another asks for the free row of its key.
+func TestClockSetBackWhileAcquireWaits(t *testing.T) {
+	t.Parallel()
+	d, clock := ahead(t)
+	s := d.openWith(t, patient)
+	h, _ := take(t, s, claimOf("k", "h"), time.Minute, false)
+	renewing := lockRow(t, d, "baton_lock", "k")
+	other := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(context.Background(), driver.Request{Claim: claimOf("k", "other"), TTL: time.Minute})
+		other <- err
+	}()
+	awaitBlocked(t, d, 1)
+	clock.Set(0)
+	within(t, renewing, "UPDATE baton_lock SET ends=UTC_TIMESTAMP(6)+INTERVAL 60 SECOND WHERE k='k'")
+	commit(t, renewing)
+	if err := <-other; !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("beside the holder: %v, want it held", err)
+	}
+	if r := renewOne(t, s, h, time.Minute); r.State != driver.Held {
+		t.Errorf("the holder: %+v", r)
+	}
+	mustRelease(t, s, h)
+	take(t, s, claimOf("k", "next"), time.Minute, false)
+}
+
+// A holder that looked dead is being renewed while another takes it away.
+func TestClockSetBackWhileTheDeadAreRemoved(t *testing.T) {
+	t.Parallel()
+	d, clock := ahead(t)
+	s := d.openWith(t, patient)
+	reader := claimOf("k", "reader")
+	reader.Weight = 1
+	reader, _ = take(t, s, reader, time.Minute, false)
+	writer, _ := take(t, s, claimOf("k", "writer"), time.Minute, true)
+	d.exec(t, "UPDATE baton_claim SET ends=UTC_TIMESTAMP(6) WHERE k='k' AND held=1")
+	renewing := begin(t, d.plain, sql.LevelReadCommitted)
+	within(t, renewing, "UPDATE baton_claim SET ttl=ttl+1 WHERE k='k' AND held=1")
+	got := make(chan driver.Renewal, 1)
+	go func() { got <- s.Renew(context.Background(), []driver.Claim{writer}, time.Minute)[0] }()
+	awaitBlocked(t, d, 1)
+	clock.Set(0)
+	within(t, renewing, "UPDATE baton_claim SET ends=UTC_TIMESTAMP(6)+INTERVAL 60 SECOND WHERE k='k' AND held=1")
+	commit(t, renewing)
+	if r := <-got; r.State != driver.Waiting {
+		t.Errorf("the writer: %+v, want it waiting", r)
+	}
+	if r := renewOne(t, s, reader, time.Minute); r.State != driver.Held {
+		t.Errorf("the reader: %+v", r)
+	}
+	mustRelease(t, s, reader)
+	if r := renewOne(t, s, writer, time.Minute); r.State != driver.Held {
+		t.Errorf("the writer, when the reader has gone: %+v", r)
+	}
+}
+
+// What is over is removed, but not what was written after it was looked for.
+func TestClockSetBackWhileTheSweepWaits(t *testing.T) {
+	t.Parallel()
+	d, clock := ahead(t)
+	s := d.openWith(t, patient)
+	conn, err := d.plain.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	run := func(text string) {
+		t.Helper()
+		if _, err := conn.ExecContext(t.Context(), text); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+	}
+	for _, c := range []struct {
+		table, insert string
+		sweep         func() error
+	}{
+		{
+			"baton_record", "(k,state,token,owner,attempts,began,until) VALUES ('%s','begun',7,'me',1,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL %d MINUTE)",
+			func() error { _, err := s.sweepSomeRecords(context.Background()); return err },
+		},
+		{
+			"baton_limit_id", "(k,id,at,wait,ends) VALUES ('%s','id',0,0,UTC_TIMESTAMP(6)+INTERVAL %d MINUTE)",
+			func() error { return s.sweepIDs(context.Background(), 10) },
+		},
+	} {
+		clock.Set(time.Hour)
+		run("LOCK TABLES " + c.table + " WRITE")
+		swept := make(chan error, 1)
+		go func() { swept <- c.sweep() }()
+		eventually(t, "the sweep waits for the table", 10*time.Second, func() bool {
+			var n int
+			err := d.plain.QueryRow("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB=? AND STATE LIKE 'Waiting for table metadata lock%'", d.name).Scan(&n)
+			return err == nil && n == 1
+		})
+		clock.Set(0)
+		run("INSERT INTO " + c.table + fmt.Sprintf(c.insert, "new", 20))
+		run("INSERT INTO " + c.table + fmt.Sprintf(c.insert, "old", -1))
+		run("UNLOCK TABLES")
+		if err := <-swept; err != nil {
+			t.Errorf("%s: %v", c.table, err)
+		}
+		var left string
+		if err := d.plain.QueryRow("SELECT GROUP_CONCAT(k) FROM " + c.table).Scan(&left); err != nil || left != "new" {
+			t.Errorf("%s: %q is left, %v", c.table, left, err)
+		}
+	}
+}

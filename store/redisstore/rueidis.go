@@ -59,11 +59,13 @@ func (r ruClient) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 	if err := ctx.Err(); err != nil {
 		return failAll(len(calls), wire.NotSent(err))
 	}
-	commands := make([]rueidis.Completed, len(calls))
-	for i, call := range calls {
-		commands[i] = r.command(r.c, call)
-	}
-	return ruResults(r.c.DoMulti(ctx, commands...))
+	return wire.WithText(calls, func(calls []wire.Call) []wire.Result {
+		commands := make([]rueidis.Completed, len(calls))
+		for i, call := range calls {
+			commands[i] = r.command(r.c, call)
+		}
+		return ruResults(r.c.DoMulti(ctx, commands...))
+	})
 }
 
 func (r ruClient) Primaries(ctx context.Context, f func(wire.Node) error) error {

@@ -73,11 +73,17 @@ func command(ctx context.Context, call wire.Call) once {
 }
 
 func (a adapter) Run(ctx context.Context, call wire.Call) (any, error) {
-	r := a.order.Run(ctx, call, func() wire.Result {
+	run := func() wire.Result {
 		c := command(ctx, call)
 		a.client.Process(ctx, c)
 		return result(c.Cmd)
-	})
+	}
+	var r wire.Result
+	if call.Loose {
+		r = obey(ctx, 1, func(context.Context) []wire.Result { return []wire.Result{run()} })[0]
+	} else {
+		r = a.order.Run(ctx, call, run)
+	}
 	return r.Value, r.Err
 }
 

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strconv"
 	"strings"
@@ -258,4 +259,87 @@ func TestLimitsWhileTheirSlotMoves(t *testing.T) {
 	if err != nil || taken == 0 || d.Limits[0].Remaining != capacity-taken || d.Limits[1].Remaining != capacity-taken {
 		t.Errorf("%d were taken: %+v, %v", taken, d, err)
 	}
+}
+
+// One claim on each of so many nodes of a fresh Cluster.
+func (l *lab) oneOnEach(s *Store, nodes int) (claims []driver.Claim) {
+	l.Helper()
+	for n := range nodes {
+		key := l.key
+		for i := 0; int(slot(key))*3/slots != n; i++ {
+			key = fmt.Sprint(l.key, i)
+		}
+		c, _ := take(l, s, claimOf(key, "a"), time.Minute, false)
+		claims = append(claims, c)
+	}
+	for i, r := range s.Renew(l.Context(), claims, time.Minute) { // the nodes know the script now
+		if r.State != driver.Held {
+			l.Fatalf("claim %d: %+v", i, r)
+		}
+	}
+	return claims
+}
+
+// A node that hangs costs the leases on the others nothing; not for long, if these
+// do not know the script, as they have become primaries just now.
+func TestRenewalBesideANodeThatHangs(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	cluster := testserver.RedisCluster(t)
+	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}))
+	claims := (&lab{T: t, key: "job"}).oneOnEach(s, 2)
+	renew := func() []driver.Renewal {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		return s.Renew(ctx, claims, time.Minute)
+	}
+	cluster.Nodes[0].Stop()
+	if r := renew(); r[0].State != driver.Unknown || r[1].State != driver.Held {
+		t.Errorf("on the node that hangs %v, on the other one %v, %v, want unknown and held", r[0].State, r[1].State, r[1].Err)
+	}
+	if _, err := cluster.Nodes[1].Do("SCRIPT", "FLUSH"); err != nil {
+		t.Fatal(err)
+	}
+	renew()
+	if r := renew(); r[0].State != driver.Unknown || r[1].State != driver.Held {
+		t.Errorf("on the node that hangs %v, on one that forgot the script %v, %v, want unknown and held", r[0].State, r[1].State, r[1].Err)
+	}
+	cluster.Nodes[0].Cont()
+	eventually(t, "one request for all again", 10*time.Second, func() bool {
+		renew()
+		return !s.client.(ruClient).apart.Load()
+	})
+}
+
+// Slots without a node cost the leases on others nothing.
+func TestRenewalBesideSlotsWithoutANode(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	cluster := testserver.RedisCluster(t)
+	s := mustNew(t, ruDial(t, rueidis.ClientOption{
+		InitAddress: cluster.Addrs(),
+		// As it is done from Redis 8 on. CLUSTER SLOTS goes on to name nodes that are gone.
+		ClusterOption: rueidis.ClusterOption{PreferClusterShards: true},
+	}))
+	claims := (&lab{T: t, key: "job"}).oneOnEach(s, 2)
+	for _, n := range cluster.Nodes {
+		for _, set := range [][]string{{"cluster-require-full-coverage", "no"}, {"cluster-node-timeout", "1000"}} {
+			if _, err := n.Do(append([]string{"CONFIG", "SET"}, set...)...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	cluster.Nodes[0].Kill()
+	eventually(t, "no node for the slots of the one that is gone", 30*time.Second, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		r := s.Renew(ctx, claims, time.Minute)
+		if !errors.Is(r[0].Err, rueidis.ErrNoSlot) {
+			return false
+		}
+		if r[1].State != driver.Held {
+			t.Errorf("on a node that is there: %v, %v, want held", r[1].State, r[1].Err)
+		}
+		return true
+	})
 }

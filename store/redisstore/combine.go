@@ -296,11 +296,13 @@ func (s *Store) single(ctx context.Context, o *operation) (any, error) {
 func (s *Store) several(ctx context.Context, batch []*operation) {
 	keys := append(make([]string, 0, 2+2*len(batch)), s.names.counter, s.names.high)
 	args := make([]string, 0, 2*len(batch))
-	for _, o := range batch {
+	locks := make([]string, len(batch))
+	for i, o := range batch {
+		locks[i] = o.n.lock
 		keys = append(keys, o.n.lock, o.n.queue())
 		args = append(args, o.args[0], o.args[1])
 	}
-	answer, err := s.run(ctx, combinedScript, keys, args)
+	answer, err := s.runCall(ctx, wire.Call{Script: combinedScript, Keys: keys, Args: args, Locks: locks})
 	answers := list(answer)
 	if err == nil && len(answers) != len(batch) {
 		err = strange(combinedScript, answer)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -160,6 +161,36 @@ func TestCombinedAnswers(t *testing.T) {
 	if combined != 1 {
 		t.Errorf("they were sent in %d combined calls, want 1", combined)
 	}
+}
+
+// A combined call keeps its place among the calls about each of its locks: one that
+// was abandoned is not overtaken by what asks for one of them again, and holds up
+// nobody else.
+func TestCombinedCallNamesItsLocks(t *testing.T) {
+	l := newLab(t, 1)
+	s := l.stores[0]
+	mine, _ := take(t, s, claimOf("mine", "a"), time.Minute, false)
+	gate, open := l.jam(s)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := s.Acquire(t.Context(), driver.Request{Claim: claimOf("free", "a"), TTL: time.Minute}); err != nil {
+			t.Errorf("acquire: %v", err)
+		}
+	})
+	l.awaitWaiting(s, 1)
+	wg.Go(func() { mustRelease(t, s, mine) })
+	l.awaitWaiting(s, 2)
+	open()
+	wg.Wait()
+	for len(gate.arrived) > 0 {
+		if c := <-gate.arrived; c.Script == combinedScript {
+			if want := []string{"free", "mine"}; !slices.Equal(c.Locks, want) {
+				t.Errorf("a call about %q says that it is about %q", want, c.Locks)
+			}
+			return
+		}
+	}
+	t.Error("they were not combined")
 }
 
 func isHeldBy(err error, owner string) bool {

@@ -83,19 +83,6 @@ func (s *Store) runAll(ctx context.Context, calls []wire.Call) []wire.Result {
 		return failAll(len(calls), driver.ErrClosed)
 	}
 	results := s.client.RunAll(ctx, calls)
-	var again []wire.Call
-	var at []int
-	for i, r := range results {
-		if r.Err != nil && wire.IsNoScript(r.Err) {
-			calls[i].Full = true
-			again, at = append(again, calls[i]), append(at, i)
-		}
-	}
-	if again != nil {
-		for n, r := range s.client.RunAll(ctx, again) {
-			results[at[n]] = r
-		}
-	}
 	for i := range results {
 		if results[i].Err != nil {
 			results[i].Err = failure(results[i].Err)

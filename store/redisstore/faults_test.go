@@ -259,6 +259,12 @@ func TestReleaseThatOvertakesItsAcquire(t *testing.T) {
 	server := testserver.Redis(t)
 	slow, fast := faultproxy.New(t, server.Addr), mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{server.Addr}}))
 	late := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{slow.Addr}}))
+	// The server knows the scripts, or what comes late would do nothing.
+	warm, _ := take(t, fast, claimOf("job", "warm"), time.Minute, false)
+	if _, err := fast.Acquire(t.Context(), driver.Request{Claim: claimOf("job", "other"), TTL: time.Minute}); !isHeldBy(err, "warm") {
+		t.Fatal(err)
+	}
+	mustRelease(t, fast, warm)
 	for _, queue := range []bool{false, true} {
 		var holder driver.Claim
 		if queue {
@@ -276,6 +282,7 @@ func TestReleaseThatOvertakesItsAcquire(t *testing.T) {
 			t.Fatalf("released before it was acquired: %v", err)
 		}
 		slow.Heal()
+		awaitReachable(t, late) // by then the acquire was executed
 		if queue {
 			mustRelease(t, fast, holder)
 		}

@@ -58,3 +58,48 @@ func TestPlaceInALongLine(t *testing.T) {
 		t.Errorf("who was moved to the head is %v, want held", r.State)
 	}
 }
+
+// Who stands in line twice, as an attempt came late, is granted once.
+func TestTwoPlacesOfOneID(t *testing.T) {
+	l := newLab(t, 1)
+	s := l.stores[0]
+	permits := func(owner string, weight int64) driver.Claim {
+		c := claimOf(l.key, owner)
+		c.Weight, c.Capacity = weight, 4
+		return c
+	}
+	a, _ := take(t, s, permits("a", 2), time.Minute, false)
+	b, _ := take(t, s, permits("b", 2), time.Minute, false)
+	unheard := permits("w", 1)
+	w, _ := take(t, s, unheard, time.Minute, true)
+	late, _ := take(t, s, unheard, time.Minute, true)
+	next, _ := take(t, s, permits("next", 1), time.Minute, true)
+	if n := l.do("LLEN", l.names(l.key).queue()); late.Ticket == w.Ticket || n != "3" {
+		t.Fatalf("in line are %s, want two places of one and one of another", n)
+	}
+	used := func(when, want string) {
+		t.Helper()
+		if v := l.do("GET", l.key); v != "b1:~permits/4:"+want {
+			t.Errorf("%s: %q, want %s in use", when, v, want)
+		}
+	}
+	mustRelease(t, s, a)
+	used("two granted", "4")
+	grants := s.Renew(t.Context(), []driver.Claim{w, next}, time.Minute)
+	for i, r := range grants {
+		if r.State != driver.Held {
+			t.Errorf("claim %d: %+v", i, r)
+		}
+	}
+	if grants[1].Grant.Token <= grants[0].Grant.Token {
+		t.Errorf("tokens %d and %d do not rise", grants[0].Grant.Token, grants[1].Grant.Token)
+	}
+	mustRelease(t, s, w)
+	used("one released", "3")
+	mustRelease(t, s, next)
+	used("two released", "2")
+	mustRelease(t, s, b)
+	if l.do("EXISTS", l.key) != "0" {
+		t.Error("it is not free")
+	}
+}

@@ -78,11 +78,15 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err != nil {
 		return driver.Grant{}, err
 	}
+	if err := s.orphans.recall(ctx, r.ID); err != nil {
+		return driver.Grant{}, err
+	}
 	r.TTL = r.TTL.Truncate(time.Millisecond)
 	if r.Exclusive() && r.Ticket == 0 && !r.Retry && !s.busy.has(n.lock) {
 		v := value(r.ID) + strconv.FormatInt(s.clock.millis(), 10) + ":" + r.Owner
 		answer, err := s.combiner.do(ctx, &operation{n: n, id: r.ID, acquire: true, args: [2]string{v, millis(r.TTL)}})
 		if err != nil {
+			s.orphans.attempted(r.ID, false, err)
 			return driver.Grant{}, err
 		}
 		if token := number(answer); token > 0 {
@@ -115,6 +119,7 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 		r.ID, r.Owner, want(r.Claim), millis(r.TTL), millis(min(r.TTL, driver.ClaimTTL)), s.channel,
 		queue, look, s.place(r.Claim, r.TTL), tokenArg(r.Claim),
 	})
+	s.orphans.attempted(r.ID, r.Retry, err)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -255,6 +260,19 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err != nil {
 		return err
 	}
+	err = s.release(ctx, n, c)
+	s.ended(n, c, err)
+	return err
+}
+
+// ended is told how the release of c was answered.
+func (s *Store) ended(n lockNames, c driver.Claim, err error) {
+	if err != nil && c.Ticket == 0 || s.orphans.known.Load() > 0 {
+		s.orphans.released(c, err, func(ctx context.Context, c driver.Claim) error { return s.leave(ctx, n, c, "") })
+	}
+}
+
+func (s *Store) release(ctx context.Context, n lockNames, c driver.Claim) error {
 	held := ""
 	if knownHeld(c) {
 		held = "h"
@@ -270,15 +288,10 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 			// or downgraded by a request whose answer never came.
 		}
 	}
-	if err = s.combiner.await(ctx, c.ID); err == nil {
-		err = s.leave(ctx, n, c, held)
+	if err := s.combiner.await(ctx, c.ID); err != nil {
+		return err
 	}
-	if err != nil && c.Ticket == 0 {
-		// The attempt that this release is to clean up behind may still be
-		// on its way, on a connection that was lost meanwhile.
-		s.orphans.watch(c, func(ctx context.Context, c driver.Claim) error { return s.leave(ctx, n, c, "") })
-	}
-	return err
+	return s.leave(ctx, n, c, held)
 }
 
 // leave ends any claim. held is "h" if it is known to be held.
@@ -306,7 +319,11 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
-	return s.change(ctx, moveScript, c, ttl, id, owner)
+	g, err := s.change(ctx, moveScript, c, ttl, id, owner)
+	if n, bad := s.names.of(c.Key); err == nil && bad == nil {
+		s.ended(n, c, nil) // the old ID
+	}
+	return g, err
 }
 
 // change runs a script that changes what c holds and answers its token.

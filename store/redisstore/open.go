@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -107,7 +108,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	s, err := newStore(ctx, ruClient{client, nil}, true, born, opts)
+	s, err := newStore(ctx, ruClient{client, nil, new(atomic.Bool)}, true, born, opts)
 	if err != nil {
 		client.Close()
 		return nil, err

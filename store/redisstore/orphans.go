@@ -2,76 +2,187 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/batonhq/baton/driver"
 )
 
-// orphans ends claims again that were released while nobody knew whether they
-// stood. A request whose connection was lost may still be executed, and after
-// the release that was to clean up behind it. What it then leaves would hold the
-// lock for its whole TTL.
+// orphans ends claims again that were released while a request for them may still
+// be on its way: nobody knew whether they stood, or an earlier attempt was never
+// answered. A request whose connection was lost may be executed after the
+// release. What it then leaves would hold the lock for its whole TTL.
 //
-// An ID is never used again after its release, so ending it once more harms
-// nobody.
+// An ID that is used again after its release is not ended any more, see recall.
 type orphans struct {
-	mu     sync.Mutex
-	count  int
-	closed bool
-	stop   context.CancelFunc
-	ctx    context.Context
-	wg     sync.WaitGroup
+	known atomic.Int32 // how many IDs are below: mostly none
+
+	mu      sync.Mutex
+	doubted map[string]bool   // an attempt for this ID was not answered
+	watched map[string]*vigil // by ID, claims that were released
+	closed  bool
+	stop    context.CancelFunc
+	ctx     context.Context
+	wg      sync.WaitGroup
 }
 
-// What the network held back comes soon or not at all: TCP repeats what was lost
-// within a second or so.
-var orphanDelays = []time.Duration{200 * time.Millisecond, 2 * time.Second}
+// vigil is a claim that is ended again and again.
+type vigil struct {
+	turn  chan struct{} // held by who ends it, or looks at what follows
+	over  bool
+	lost  bool          // to end it was not answered: that may come late, too
+	again chan struct{} // it was released once more: begin anew
+}
 
-// maxOrphans bounds the work when everything fails at once. The TTL ends the
-// rest.
+// These pass before and between the looks. What the network held back mostly comes
+// within a second, but TCP doubles its pauses.
+var orphanDelays = []time.Duration{200 * time.Millisecond, 2 * time.Second, 8 * time.Second, 20 * time.Second}
+
+// maxOrphans bounds the work when everything fails at once, and the memory. The
+// TTL ends the rest.
 const maxOrphans = 1000
 
-func (o *orphans) watch(c driver.Claim, end func(context.Context, driver.Claim) error) {
+// attempted notes an attempt that was answered with err: doubt is whether an earlier
+// one was not answered.
+func (o *orphans) attempted(id string, doubt bool, err error) {
+	if doubt || err != nil && errors.Is(err, driver.ErrUnknown) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.doubtLocked(id)
+	}
+}
+
+func (o *orphans) doubtLocked(id string) {
+	if o.doubted == nil {
+		o.doubted = map[string]bool{}
+	}
+	for other := range o.doubted {
+		if len(o.doubted) < maxOrphans {
+			break
+		}
+		delete(o.doubted, other)
+	}
+	o.doubted[id] = true
+	o.countLocked()
+}
+
+func (o *orphans) countLocked() { o.known.Store(int32(len(o.doubted) + len(o.watched))) }
+
+// released has c ended again by end, whose release was answered with err, if it is
+// worth while.
+func (o *orphans) released(c driver.Claim, err error, end func(context.Context, driver.Claim) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed || o.count == maxOrphans {
+	if unsure := err != nil && c.Ticket == 0; !unsure && !o.doubted[c.ID] && o.watched[c.ID] == nil {
+		return
+	}
+	if err == nil || errors.Is(err, driver.ErrLost) {
+		delete(o.doubted, c.ID)
+	}
+	c.Ticket = 0 // what is left may have another
+	o.watchLocked(c, end)
+	o.countLocked()
+}
+
+func (o *orphans) watchLocked(c driver.Claim, end func(context.Context, driver.Claim) error) {
+	if v := o.watched[c.ID]; v != nil {
+		select {
+		case v.again <- struct{}{}:
+		default:
+		}
+		return
+	}
+	if o.closed || len(o.watched) >= maxOrphans {
 		return
 	}
 	if o.ctx == nil {
 		o.ctx, o.stop = context.WithCancel(context.Background())
+		o.watched = map[string]*vigil{}
 	}
-	o.count++
+	v := &vigil{turn: make(chan struct{}, 1), again: make(chan struct{}, 1)}
+	o.watched[c.ID] = v
 	o.wg.Go(func() {
-		defer func() {
-			o.mu.Lock()
-			o.count--
-			o.mu.Unlock()
-		}()
-		for _, d := range orphanDelays {
-			if wait(o.ctx, d) != nil {
+		for i := 0; i < len(orphanDelays); i++ {
+			anew, err := v.wait(o.ctx, orphanDelays[i])
+			if err != nil {
+				break
+			}
+			if anew {
+				i = -1
+			} else if !v.look(o.ctx, c, end) {
 				return
 			}
-			ctx, cancel := context.WithTimeout(o.ctx, checkTimeout)
-			err := end(ctx, c)
-			cancel()
-			if err == nil {
-				return // found, and there is but one
-			}
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.watched[c.ID] == v {
+			delete(o.watched, c.ID)
+			o.countLocked()
 		}
 	})
 }
 
-// wait pauses, at most until ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
+// wait pauses, until ctx ends or it is to begin anew.
+func (v *vigil) wait(ctx context.Context, d time.Duration) (anew bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
+	case <-v.again:
+		return true, nil
 	case <-timer.C:
+		return false, nil
+	}
+}
+
+// look ends the claim, unless it is over. It does not matter whether one was found:
+// several attempts may be late.
+func (v *vigil) look(ctx context.Context, c driver.Claim, end func(context.Context, driver.Claim) error) bool {
+	v.turn <- struct{}{}
+	defer func() { <-v.turn }()
+	if v.over {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	if errors.Is(end(ctx, c), driver.ErrUnknown) {
+		v.lost = true
+	}
+	return true
+}
+
+// recall is asked before id is used, which may have been released before. It
+// answers ErrLost if it must not be.
+func (o *orphans) recall(ctx context.Context, id string) error {
+	if o.known.Load() == 0 {
 		return nil
 	}
+	o.mu.Lock()
+	v := o.watched[id]
+	o.mu.Unlock()
+	if v == nil {
+		return nil
+	}
+	select {
+	case v.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-v.turn }()
+	if v.lost {
+		return driver.ErrLost
+	}
+	v.over = true
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.watched[id] == v {
+		delete(o.watched, id)
+	}
+	o.doubtLocked(id) // what was on its way still may be
+	return nil
 }
 
 func (o *orphans) close() {

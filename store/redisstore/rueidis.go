@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -19,6 +22,10 @@ type ruClient struct {
 	// order is nil if there is one connection for all scripts (to each node):
 	// it executes also what was abandoned in the order in which it came.
 	order *wire.Order
+
+	// apart says that in Cluster a node did not answer the last RunAll, so that
+	// in the next one each call is for itself.
+	apart *atomic.Bool
 }
 
 func (r ruClient) command(c rueidis.Client, call wire.Call) rueidis.Completed {
@@ -59,6 +66,38 @@ func (r ruClient) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 	if err := ctx.Err(); err != nil {
 		return failAll(len(calls), wire.NotSent(err))
 	}
+	if !r.Cluster() {
+		return wire.WithText(calls, func(calls []wire.Call) []wire.Result { return r.multi(ctx, calls) })
+	}
+	results := make([]wire.Result, len(calls))
+	alone := func(wire.Result) bool { return true }
+	if !r.apart.Load() {
+		results = wire.WithText(calls, func(calls []wire.Call) []wire.Result { return r.multi(ctx, calls) })
+		// If there is no node for one slot, nothing is sent to the others either.
+		alone = func(a wire.Result) bool { return errors.Is(a.Err, rueidis.ErrNoSlot) }
+	}
+	var wg sync.WaitGroup
+	for i := range calls {
+		if alone(results[i]) {
+			wg.Go(func() {
+				results[i] = wire.WithText(calls[i:i+1], func(call []wire.Call) []wire.Result {
+					v, err := ruResult(r.c.Do(undate(ctx), r.command(r.c, call[0])))
+					return []wire.Result{{Value: v, Err: err}}
+				})[0]
+			})
+		}
+	}
+	wg.Wait()
+	r.apart.Store(slices.ContainsFunc(results, func(a wire.Result) bool {
+		_, answered := errors.AsType[*wire.ServerError](a.Err)
+		return a.Err != nil && !answered
+	}))
+	return results
+}
+
+// multi costs a fifth of so many single calls, but is answered when the last of all
+// nodes has answered.
+func (r ruClient) multi(ctx context.Context, calls []wire.Call) []wire.Result {
 	commands := make([]rueidis.Completed, len(calls))
 	for i, call := range calls {
 		commands[i] = r.command(r.c, call)

@@ -144,7 +144,7 @@ const checkTimeout = 5 * time.Second
 func New(client rueidis.Client, opts ...Option) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	return newStore(ctx, ruClient{client, &wire.Order{}}, false, newLife(), opts)
+	return newStore(ctx, ruClient{client, &wire.Order{}, new(atomic.Bool)}, false, newLife(), opts)
 }
 
 // Adapt is New for another client. It is for the adapters in this module.

@@ -35,11 +35,17 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	}
 	for i, n := range all {
 		q := r[i]
+		if err := s.orphans.recall(ctx, q.ID); err != nil {
+			return nil, err
+		}
 		call.Locks = append(call.Locks, n.lock)
 		call.Keys = append(call.Keys, n.lock, n.queue(), n.waiters(), n.shared(), n.info())
 		call.Args = append(call.Args, q.ID, q.Owner, want(q.Claim), millis(q.TTL), tokenArg(q.Claim))
 	}
 	answer, err := s.runCall(ctx, call)
+	for i := range r {
+		s.orphans.attempted(r[i].ID, r[i].Retry, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -72,24 +73,65 @@ func command(ctx context.Context, call wire.Call) once {
 }
 
 func (a adapter) Run(ctx context.Context, call wire.Call) (any, error) {
-	r := a.order.Run(ctx, call, func() wire.Result {
+	run := func() wire.Result {
 		c := command(ctx, call)
 		a.client.Process(ctx, c)
 		return result(c.Cmd)
-	})
+	}
+	var r wire.Result
+	if call.Loose {
+		r = obey(ctx, 1, func(context.Context) []wire.Result { return []wire.Result{run()} })[0]
+	} else {
+		r = a.order.Run(ctx, call, run)
+	}
 	return r.Value, r.Err
 }
 
 func (a adapter) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
-	return obey(ctx, len(calls), func(ctx context.Context) []wire.Result {
-		cmds := make([]*redis.Cmd, len(calls))
-		p := a.client.Pipeline()
-		for i, call := range calls {
-			c := command(ctx, call)
-			cmds[i] = c.Cmd
-			p.Process(ctx, c)
-		}
-		return flush(ctx, p, cmds)
+	if a.cluster == nil {
+		return a.pipeline(ctx, calls)
+	}
+	// A pipeline to several nodes is answered when the last of them has
+	// answered, which one that hangs does not.
+	nodes := map[*redis.Client][]int{}
+	for i, call := range calls {
+		master, _ := a.cluster.MasterForKey(ctx, call.Keys[0]) // nil if unknown: the pipeline says why
+		nodes[master] = append(nodes[master], i)
+	}
+	if len(nodes) == 1 {
+		return a.pipeline(ctx, calls)
+	}
+	out := make([]wire.Result, len(calls))
+	var wg sync.WaitGroup
+	for _, at := range nodes {
+		wg.Go(func() {
+			part := make([]wire.Call, len(at))
+			for n, i := range at {
+				part[n] = calls[i]
+			}
+			for n, r := range a.pipeline(ctx, part) {
+				out[at[n]] = r
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// pipeline runs calls in one round trip. Those whose text the server does not know
+// take another, which does not wait for other servers.
+func (a adapter) pipeline(ctx context.Context, calls []wire.Call) []wire.Result {
+	return wire.WithText(calls, func(calls []wire.Call) []wire.Result {
+		return obey(ctx, len(calls), func(ctx context.Context) []wire.Result {
+			cmds := make([]*redis.Cmd, len(calls))
+			p := a.client.Pipeline()
+			for i, call := range calls {
+				c := command(ctx, call)
+				cmds[i] = c.Cmd
+				p.Process(ctx, c)
+			}
+			return flush(ctx, p, cmds)
+		})
 	})
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -190,6 +192,108 @@ func TestContextIsObeyed(t *testing.T) {
 	}
 	if waited := time.Since(start); waited > 30*time.Second {
 		t.Errorf("waited for %v, the context allowed 100 ms", waited)
+	}
+}
+
+// A node of the Cluster that hangs costs the leases of the others nothing, also if
+// these do not know the script: they may have become primaries just now.
+func TestRenewalBesideANodeThatHangs(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	cluster := testserver.RedisCluster(t)
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
+	defer client.Close()
+	s, err := New(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var claims []driver.Claim
+	for _, n := range cluster.Nodes[:2] {
+		c := claim("job")
+		for i := 0; ; i++ {
+			c.Key = fmt.Sprint("job ", i)
+			if m, err := client.MasterForKey(t.Context(), c.Key); err != nil {
+				t.Fatal(err)
+			} else if m.Options().Addr == n.Addr {
+				break
+			}
+		}
+		g, err := s.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Ticket = g.Ticket
+		claims = append(claims, c)
+	}
+	for i, r := range s.Renew(t.Context(), claims, time.Minute) {
+		if r.State != driver.Held {
+			t.Fatalf("claim %d: %+v", i, r)
+		}
+	}
+	cluster.Nodes[0].Stop()
+	for _, flush := range []bool{false, true} {
+		if flush {
+			if _, err := cluster.Nodes[1].Do("SCRIPT", "FLUSH"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		r := s.Renew(ctx, claims, time.Minute)
+		cancel()
+		if r[0].State != driver.Unknown || r[1].State != driver.Held {
+			t.Errorf("flushed is %v: on the node that hangs %v, on the other one %v, %v, want unknown and held", flush, r[0].State, r[1].State, r[1].Err)
+		}
+	}
+}
+
+// stall is a hook that keeps the first script until it is opened.
+type stall struct {
+	kept atomic.Bool
+	open chan struct{}
+}
+
+func (s *stall) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *stall) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s *stall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" && !s.kept.Swap(true) {
+			<-s.open
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// Decisions about a limit do not wait for one that was abandoned.
+func TestDecisionsBesideOneThatHangs(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	client := redis.NewClient(&redis.Options{Addr: testserver.SharedRedis(t).Addr})
+	defer client.Close()
+	s, err := New(client, redisstore.Prefix(rand.Text()+":"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	hook := &stall{open: make(chan struct{})}
+	client.AddHook(hook)
+	defer close(hook.open)
+	ask := func(patience time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		limit := driver.Limit{Algorithm: driver.TokenBucket, N: 1, Period: time.Hour, Burst: 10}
+		_, err := s.Take(ctx, driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: limit, Cost: 1}}})
+		return err
+	}
+	if err := ask(50 * time.Millisecond); !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("over a connection that hangs: %v, want driver.ErrUnknown and the context's error", err)
+	}
+	if err := ask(5 * time.Second); err != nil {
+		t.Errorf("beside it: %v", err)
 	}
 }
 

@@ -10,18 +10,36 @@ local function micros()
 	return tonumber(t[1]) * 1000000 + tonumber(t[2])
 end
 
-local function seed(T, H, n)
+local AGES = 9e12 -- ms
+
+-- seed begins a window at n. If that is ahead of the clock, the expiry of H, in
+-- some 300 years, tells how long ago that was.
+local function seed(T, H, n, ahead)
 	redis.call('SET', T, num(n), 'PX', 140)
-	redis.call('SET', H, num((math.floor(n / 131072) + 1) * 131072))
+	local mark = num((math.floor(n / 131072) + 1) * 131072)
+	if ahead then
+		redis.call('SET', H, mark, 'PX', num(AGES - math.floor(n % 131072 / 1000)))
+	else
+		redis.call('SET', H, mark)
+	end
 	return n
 end
 
 -- reseed begins another window after T has shown n: gone, or used up.
 local function reseed(T, H, n)
+	local t = micros()
 	if n < 1e15 then
 		n = tonumber(redis.call('GET', H) or 0) or 0
+		if n - t > 200000 then
+			-- The clock was set back. The counter goes on as fast as before, or
+			-- those who died in line would live on in it.
+			local left = redis.call('PTTL', H)
+			if left > 0 then
+				n = math.max(n, n - 131072 + (AGES - left) * 1000)
+			end
+		end
 	end
-	return seed(T, H, math.max(n, micros()))
+	return seed(T, H, math.max(n, t), n - t > 200000)
 end
 
 -- tick draws the next number of the counter T: a token or a ticket, and at the
@@ -32,7 +50,7 @@ end
 -- above every number ever drawn from T, so a clock that was set back does no
 -- harm. Every number of a window is below the H written at its seed; a window
 -- ends by T's expiry or by its 2^17th number, and the next one starts at
--- max(H, TIME), or it is ended early by a seed at max(T, TIME).
+-- max(H, TIME) or later, or it is ended early by a seed at max(T, TIME).
 local function tick(T, H)
 	local n = redis.call('INCR', T)
 	if n < 1e15 or n % 131072 == 0 then

@@ -6,13 +6,18 @@ local call = redis.call
 local sub = string.sub
 local ENTRY = '^(%d+)\t([^\t]+)\t([^\t]+)\t(%d+)\t([^\t]+)\t(.*)$'
 
--- now draws a number that is at most 20 ms slow, for deadlines of waiters: they
+-- now draws a number that is at most 20 ms slow, 140 ms while the counter is
+-- ahead of the clock, for deadlines of waiters: they
 -- are reckoned by the counter, because it does not go back with the clock.
 local function now(k)
 	local n = tick(k.T, k.H)
 	local t = micros()
 	if t - n > 20000 then
 		return seed(k.T, k.H, t)
+	elseif n - t > 200000 and call('PTTL', k.T) > 140 then
+		-- The clock was set back, and so was when T expires: it would stand
+		-- still for as long as that.
+		return seed(k.T, k.H, n, true)
 	end
 	return n
 end
@@ -98,7 +103,7 @@ local function outlive(k, ms)
 end
 
 -- join adds a shared holder. v is the lock's value, nothing if it is free. It
--- answers the new value.
+-- answers the new value; nothing if id holds already.
 local function join(k, v, want, id, owner, token, ms)
 	local weight, _, kind = parse(want)
 	local left, sum = 0, 0
@@ -108,9 +113,11 @@ local function join(k, v, want, id, owner, token, ms)
 		-- Left over when a foreign client deleted the lock.
 		call('DEL', k.s, k.i)
 	end
+	if call('ZADD', k.s, 'NX', num(micros() + ms * 1000), id) == 0 then
+		return nil
+	end
 	v = kind .. num(sum + weight)
 	call('SET', k.L, v, 'PX', math.max(left, ms))
-	call('ZADD', k.s, num(micros() + ms * 1000), id)
 	call('HSET', k.i, id, want .. '\t' .. num(token) .. '\t' .. owner)
 	outlive(k, math.max(left, ms))
 	return v
@@ -137,7 +144,8 @@ local function alive(k, stamp, id, time)
 end
 
 -- hand grants those at the head of the queue who are alive and fit, and tells
--- their processes. It skips the dead.
+-- their processes. It skips the dead, and those who hold: an attempt that came
+-- late leaves a second place.
 local function hand(k)
 	if call('EXISTS', k.q) == 0 then
 		return
@@ -165,15 +173,19 @@ local function hand(k)
 		end
 		if lives then
 			token = token or tick(k.T, k.H)
+			local granted = want
 			if want == 'x' then
 				whole(k, id, owner, token, ms)
 				state = 'whole'
 			else
-				v = join(k, v, want, id, owner, token, tonumber(ms))
+				granted = join(k, v, want, id, owner, token, tonumber(ms))
+				v = granted or v
 				state = 'shared'
 			end
-			call('PUBLISH', channel, 'g\t' .. id .. '\t' .. num(token) .. '\t' .. ms)
-			token = nil
+			if granted then
+				call('PUBLISH', channel, 'g\t' .. id .. '\t' .. num(token) .. '\t' .. ms)
+				token = nil
+			end
 			if state == 'whole' then
 				return
 			end

@@ -73,7 +73,7 @@ func (o *Order) abandon(locks []string, done <-chan Result) {
 	go func() {
 		<-done
 		for _, b := range before {
-			if b != nil {
+			if b != nil && b != ended { // one lock may be named twice
 				<-b
 			}
 		}

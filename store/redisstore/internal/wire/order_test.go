@@ -73,6 +73,7 @@ func TestOrderOfSeveral(t *testing.T) {
 			{about("a", "b"), about("c", "b"), true},
 			{Call{Keys: []string{"b"}}, about("a", "b"), true},
 			{about("a", "b"), about("c", "d"), false},
+			{about("a", "b", "a"), about("a", "a"), true},
 			{about("a", "b"), Call{Keys: []string{"counter"}}, false},
 		} {
 			var o Order

@@ -61,7 +61,8 @@ type Client interface {
 	Run(ctx context.Context, c Call) (any, error)
 
 	// RunAll runs scripts independently of each other, pipelined where
-	// they go to the same server.
+	// they go to the same server, and with their text if that does not
+	// know them. A server that does not answer spoils no answer of another.
 	RunAll(ctx context.Context, calls []Call) []Result
 
 	// Primaries calls f for every server that accepts writes, one after
@@ -113,4 +114,24 @@ func (e *ServerError) Code() string {
 func IsNoScript(err error) bool {
 	var e *ServerError
 	return errors.As(err, &e) && e.Code() == "NOSCRIPT"
+}
+
+// WithText runs calls, and with their text those that the server did not know.
+func WithText(calls []Call, run func([]Call) []Result) []Result {
+	results := run(calls)
+	var again []Call
+	var at []int
+	for i, r := range results {
+		if r.Err != nil && IsNoScript(r.Err) {
+			c := calls[i]
+			c.Full = true
+			again, at = append(again, c), append(at, i)
+		}
+	}
+	if again != nil {
+		for n, r := range run(again) {
+			results[at[n]] = r
+		}
+	}
+	return results
 }

@@ -24,7 +24,8 @@ func FailClosed(after time.Duration) Option { return failure{by: ByClosed, after
 // FailLocal decides within this process while the store fails, or takes longer
 // than after for an answer: about a share of each limit, one of so many
 // instances, rounded down. Together they never allow more than the limit, beside
-// what the store had allowed before. Result.By is ByLocal then.
+// what the store allows: what a process has given out of its share counts on when
+// the store fails again. Result.By is ByLocal then.
 func FailLocal(instances int64, after time.Duration) Option {
 	return failure{by: ByLocal, after: after, instances: instances}
 }
@@ -60,6 +61,7 @@ type fallback struct {
 
 	known  rate.Known
 	states map[string]localState
+	until  time.Time // when the last of them is over
 }
 
 type localState struct {
@@ -113,8 +115,8 @@ func (f *fallback) set(failed bool) {
 	defer f.mu.Unlock()
 	if failed {
 		f.probe = time.Now().Add(max(probeEvery, f.after))
-	} else if f.failed {
-		f.states = nil // the store knows better
+	} else if f.states != nil && time.Now().After(f.until) {
+		f.states = nil // nobody sweeps them while the store works
 	}
 	f.failed = failed
 }
@@ -177,7 +179,10 @@ func (f *fallback) decide(r driver.TakeRequest) (driver.Taken, error) {
 	d, _ := q.Decide(states, now.UnixMicro())
 	for i, t := range r.Takes {
 		if len(states[i]) > 0 {
-			f.states[t.Key] = localState{states[i], now.Add(d.Limits[i].Reset)}
+			st := localState{states[i], now.Add(d.Limits[i].Reset)}
+			if f.states[t.Key] = st; st.until.After(f.until) {
+				f.until = st.until
+			}
 		} else {
 			delete(f.states, t.Key)
 		}

@@ -78,6 +78,38 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
+// A store that fails again and again makes nobody's share larger. What a process
+// has given out is forgotten when it has come back.
+func TestShareOutlivesTheStoresRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &moody{Limits: memstore.New()}
+		l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), ratelimit.FailLocal(1, 50*time.Millisecond))
+		local := func() (n int) {
+			store.stall.Store(true)
+			for range 10 {
+				if r := allow(t, l, "k", 1); r.OK {
+					n++
+				}
+			}
+			store.stall.Store(false)
+			time.Sleep(150 * time.Millisecond) // fake time: until the store is asked again
+			if r := allow(t, l, "another", 1); r.By != ratelimit.ByStore {
+				t.Errorf("%+v", r)
+			}
+			return n
+		}
+		first, again := local(), local()
+		time.Sleep(2 * time.Minute) // fake time: the share is whole again
+		allow(t, l, "another", 1)
+		if n := l.LocalStates(); n != 0 {
+			t.Errorf("%d keys are remembered", n)
+		}
+		if later := local(); first != 7 || again != 0 || later != 7 {
+			t.Errorf("%d were allowed without the store, %d when it failed again, %d after two minutes", first, again, later)
+		}
+	})
+}
+
 // A store that fails is an error unless something else was chosen, and what is
 // the caller's fault is always one.
 func TestErrors(t *testing.T) {

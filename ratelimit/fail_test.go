@@ -149,15 +149,41 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// lossy loses the first answer.
+// What was given back and not confirmed is not given back again, out of what
+// others have taken.
+func TestLostAnswerOfCancel(t *testing.T) {
+	t.Parallel()
+	store := &lossy{Limits: memstore.New(), mode: driver.GiveBack}
+	l := limiter(t, store, ratelimit.SlidingWindow(100, 24*time.Hour))
+	r, err := l.Reserve(t.Context(), "k", 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allow(t, l, "k", 40)
+	if err := r.Cancel(t.Context()); !errors.Is(err, ratelimit.ErrUnknown) {
+		t.Errorf("%v", err)
+	}
+	if err := r.Cancel(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if now, err := l.Peek(t.Context(), "k"); err != nil || now.Remaining != 60 {
+		t.Errorf("%+v, %v", now, err)
+	}
+	if err := r.Cancel(t.Context()); !errors.Is(err, ratelimit.ErrSettled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// lossy loses the first answer to a request of a mode.
 type lossy struct {
 	driver.Limits
+	mode driver.TakeMode
 	lost int
 }
 
 func (l *lossy) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
 	t, err := l.Limits.Take(ctx, r)
-	if l.lost == 0 && err == nil {
+	if l.lost == 0 && err == nil && r.Mode == l.mode {
 		l.lost++
 		return driver.Taken{}, driver.ErrUnknown
 	}

@@ -241,7 +241,9 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait bool) (
 // as far as it still counts, and what is missing is taken whether or not it is
 // allowed, as debt of at most one more limit. A cost of 0 is Cancel.
 //
-// It may be repeated after an error. Otherwise a second call answers ErrSettled.
+// It may be repeated after an error; otherwise a second call answers ErrSettled.
+// After ErrUnknown a repetition gives nothing back a second time: what the first
+// one did not give back was consumed.
 func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 	if actual < 0 {
 		return &LimitError{Key: r.Result.Key, Reason: "a cost must not be negative"}
@@ -270,11 +272,12 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 		if q.Takes == nil {
 			return nil
 		}
-		if _, err := r.l.store.Take(ctx, q); err != nil {
-			return wrap("settle", r.Result.Key, err)
+		_, err := r.l.store.Take(ctx, q)
+		// Giving back has no ID: done twice it would give what others have taken.
+		if err == nil || q.Mode == driver.GiveBack && errors.Is(err, ErrUnknown) {
+			maps.Copy(r.costs, settled) // whatever becomes of the other half
 		}
-		maps.Copy(r.costs, settled) // done, whatever becomes of the other half
-		return nil
+		return wrap("settle", r.Result.Key, err)
 	}
 	if err := settle(driver.TakeRequest{Mode: driver.GiveBack, At: r.taken.At, Wait: r.taken.Wait},
 		func(had, cost int64) int64 { return had - cost }); err != nil {

@@ -411,6 +411,54 @@ func TestReservation(t *testing.T) {
 	})
 }
 
+// What has come back to a bucket by itself is not given back once more.
+func TestReservationOfABucket(t *testing.T) {
+	queue := ratelimit.LeakyBucket(1, time.Second, 10*time.Second)
+	for i, limit := range []ratelimit.Limit{ratelimit.TokenBucket(1, time.Second, 10), queue.Ahead(10), queue} {
+		for _, c := range []struct {
+			reserved int64
+			after    time.Duration
+			taken    int64 // by others then
+			left     int64 // when it is cancelled
+			queue    int64 // the same if the others have been promised a later turn
+		}{
+			{10, 10 * time.Second, 10, 0, 0},
+			{10, time.Hour, 10, 0, 0},
+			{10, 4 * time.Second, 0, 10, 10},
+			{10, time.Millisecond, 0, 10, 10},
+			{1, time.Millisecond, 0, 10, 10},
+			{10, 4 * time.Second, 4, 6, 0},
+			{10, 4 * time.Second, 3, 7, 1},
+			{1, time.Millisecond, 9, 1, 0},
+			{3, 0, 7, 3, 0},
+		} {
+			want := c.left
+			if i == 2 {
+				want = c.queue
+			}
+			t.Run(fmt.Sprint(limit, c), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := limiter(t, memstore.New(), limit)
+					reserved, err := l.Reserve(t.Context(), "k", c.reserved)
+					if err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(c.after) // fake time
+					if c.taken > 0 && !allow(t, l, "k", c.taken).OK {
+						t.Error("what has come back is refused")
+					}
+					if err := reserved.Cancel(t.Context()); err != nil {
+						t.Error(err)
+					}
+					if r, err := l.Peek(t.Context(), "k"); err != nil || r.Remaining != want {
+						t.Errorf("%d remain, want %d (%v)", r.Remaining, want, err)
+					}
+				})
+			})
+		}
+	}
+}
+
 func TestLimitsChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, memstore.New(), ratelimit.SlidingWindow(100, time.Minute))

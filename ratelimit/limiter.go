@@ -18,8 +18,9 @@ import (
 //
 // Keys are what baton's locks have: 1 to 512 bytes of UTF-8 without control
 // characters, the name of the limit included. Limiters that share a store share
-// the keys: those of an unnamed limit are the caller's, those of a named one begin
-// with its name and a slash.
+// the keys: those of an unnamed limit are the caller's, those of a named one are
+// its name, a slash, and the caller's in braces, or two slashes and the caller's if
+// there are braces in it.
 type Limiter struct {
 	store driver.Limits
 	plan  atomic.Pointer[plan]
@@ -200,17 +201,18 @@ func (l *Limiter) Forget(ctx context.Context, key string) error {
 }
 
 // key is what the limit is counted under in the store. Several limits of one
-// decision must lie in one slot of a Redis Cluster, so that their keys are tagged.
-func (l Limit) key(key string, several bool) string {
+// decision must lie in one slot of a Redis Cluster, so that their keys are tagged:
+// that of a single one too, which can be joined by others (SetLimits).
+func (l Limit) key(key string) string {
 	switch {
 	case l.all:
 		return l.name
 	case l.name == "":
 		return key
-	case several && !strings.ContainsAny(key, "{}"):
-		return l.name + "/{" + key + "}"
+	case strings.ContainsAny(key, "{}"):
+		return l.name + "//" + key // not that of the key within the braces
 	}
-	return l.name + "/" + key
+	return l.name + "/{" + key + "}"
 }
 
 // request asks all limits for n of a key.
@@ -225,7 +227,7 @@ func (l *Limiter) request(key string, n int64) (limits []Limit, r driver.TakeReq
 		if limit.calendar.unit != 0 && now.IsZero() {
 			now = time.Now()
 		}
-		r.Takes[i] = driver.Take{Key: limit.key(key, len(limits) > 1), Limit: limit.at(now), Cost: limit.cost(n)}
+		r.Takes[i] = driver.Take{Key: limit.key(key), Limit: limit.at(now), Cost: limit.cost(n)}
 	}
 	return limits, r, nil
 }

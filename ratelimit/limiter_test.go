@@ -487,6 +487,36 @@ func TestLimitsChange(t *testing.T) {
 	})
 }
 
+// A limit is the same by its name, whether or not there are others.
+func TestLimitsAreJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, other := ratelimit.FixedWindow(10, 24*time.Hour).Named("one"), ratelimit.FixedWindow(20, 24*time.Hour).Named("other")
+		l := limiter(t, memstore.New(), one)
+		for _, key := range []string{"k", "{k}", "/{k}", "k{"} {
+			for step, c := range []struct {
+				limits []ratelimit.Limit
+				want   string
+			}{
+				{[]ratelimit.Limit{one}, "[7]"},
+				{[]ratelimit.Limit{one, other}, "[4 17]"},
+				{[]ratelimit.Limit{other}, "[14]"},
+				{[]ratelimit.Limit{other, one}, "[11 1]"},
+			} {
+				if err := l.SetLimits(c.limits...); err != nil {
+					t.Fatal(err)
+				}
+				var left []int64
+				for _, x := range allow(t, l, key, 3).Limits() {
+					left = append(left, x.Remaining)
+				}
+				if got := fmt.Sprint(left); got != c.want {
+					t.Errorf("%q, step %d: %s remain, want %s", key, step, got, c.want)
+				}
+			}
+		}
+	})
+}
+
 func TestQueues(t *testing.T) {
 	t.Parallel()
 	l := limiter(t, memstore.New(), ratelimit.TokenBucket(1, time.Second, 1).Named("a"), ratelimit.SlidingLog(1, time.Second).Named("b"))

@@ -300,7 +300,7 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 			h, known := r.held[limit.name] // unless the limits have changed
 			cost := limit.cost(actual)
 			if n := due(h, cost); known && n > 0 {
-				q.Takes = append(q.Takes, driver.Take{Key: limit.key(r.Result.Key, len(limits) > 1), Limit: limit.at(now), Cost: n})
+				q.Takes = append(q.Takes, driver.Take{Key: limit.key(r.Result.Key), Limit: limit.at(now), Cost: n})
 				settled[limit.name] = cost
 			}
 		}

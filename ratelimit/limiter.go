@@ -250,26 +250,32 @@ func result(limits []Limit, r driver.TakeRequest, t driver.Taken, by Source, key
 		Wait: t.Wait, RetryAfter: t.Retry,
 		limits: make([]LimitResult, len(limits)),
 	}
-	tightest := 0
 	for i, x := range t.Limits {
 		rule := r.Takes[i].Limit
 		out.limits[i] = LimitResult{
 			Name: limits[i].name, OK: x.OK, Limit: rule.Capacity(), Remaining: x.Remaining, Period: period(rule, t.At),
 			Wait: x.Wait, RetryAfter: x.Retry, NextAfter: x.Next, ResetAfter: x.Reset,
 		}
-		if tighter(out.limits[i], out.limits[tightest]) {
-			tightest = i
-		}
 		out.ResetAfter = max(out.ResetAfter, x.Reset)
 	}
-	one := out.limits[tightest]
-	out.Name, out.Limit, out.Period, out.Remaining, out.NextAfter = one.Name, one.Limit, one.Period, one.Remaining, one.NextAfter
+	out.tell()
 	return out
+}
+
+// tell tells how the tightest limit stands.
+func (r *Result) tell() {
+	one := &r.limits[0]
+	for i := range r.limits {
+		if x := &r.limits[i]; tighter(x, one) {
+			one = x
+		}
+	}
+	r.Name, r.Limit, r.Period, r.Remaining, r.NextAfter = one.Name, one.Limit, one.Period, one.Remaining, one.NextAfter
 }
 
 // tighter reports whether a says more about why, or how soon, somebody is
 // refused than b.
-func tighter(a, b LimitResult) bool {
+func tighter(a, b *LimitResult) bool {
 	switch {
 	case a.OK != b.OK:
 		return !a.OK

@@ -334,6 +334,28 @@ func TestWaitTooShort(t *testing.T) {
 	}
 }
 
+// A queue gives turns that come after the deadline: nobody waits in vain for one.
+func TestWaitForATurnThatComesTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(t, memstore.New(), ratelimit.LeakyBucket(1, time.Second, time.Minute).Named("queue"), ratelimit.TokenBucket(1, time.Second, 100).Named("bucket"))
+		allow(t, l, "k", 2) // the next turn is in two seconds
+		ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		r, err := l.Wait(ctx, "k")
+		var refused *ratelimit.RefusedError
+		if !errors.As(err, &refused) || time.Since(start) != 0 {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		if r.OK || r.Wait != 0 || r.RetryAfter != 1100*time.Millisecond || r.Name != "queue" || r.Limits()[0].OK || r.Limits()[0].RetryAfter != r.RetryAfter || !r.Limits()[1].OK {
+			t.Errorf("%+v", r)
+		}
+		if r := allow(t, l, "k", 1); !r.OK || r.Wait != 2*time.Second || r.Limits()[1].Remaining != 97 {
+			t.Errorf("it consumed something: %+v", r)
+		}
+	})
+}
+
 // Who stops waiting gives his turn back.
 func TestWaitCancelled(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{

@@ -55,6 +55,10 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Result, error
 				return r, &RefusedError{r}
 			}
 			l.lines.refused(key, r)
+		} else if wait > 0 && tooLate(ctx, wait) { // a queue gives turns whatever the deadline
+			res.abandon(ctx)
+			r = r.late(ctx)
+			return r, &RefusedError{r}
 		}
 		if err := sleep(ctx, wait); err != nil {
 			if r.OK {
@@ -93,6 +97,24 @@ func (l *Limiter) Queues() bool {
 func tooLate(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	return wait == Never || ok && time.Until(deadline) < wait
+}
+
+// late makes a refusal of a turn that comes after the deadline. What remains is as
+// if it had not been given back, which may have failed.
+func (r Result) late(ctx context.Context) Result {
+	deadline, _ := ctx.Deadline()
+	longest := max(time.Until(deadline), 0)
+	r.limits = append([]LimitResult(nil), r.Limits()...)
+	for i := range r.limits {
+		one := &r.limits[i]
+		if one.Wait > longest {
+			one.OK, one.RetryAfter = false, one.Wait-longest
+		}
+		one.Wait = 0
+	}
+	r.OK, r.RetryAfter, r.Wait = false, r.Wait-longest, 0
+	r.tell()
+	return r
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

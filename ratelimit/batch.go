@@ -142,11 +142,11 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 	}
 	l.giveBack(ctx, b)
 	size := max(l.batching.size, n)
-	r, err := l.refill(ctx, b, key, size, now)
-	if err == nil && !r.OK && r.Remaining >= n && size > n {
-		r, err = l.refill(ctx, b, key, min(r.Remaining, size), now)
-		if err == nil && !r.OK && size > n { // others were quicker
-			r, err = l.refill(ctx, b, key, n, now)
+	r, err := l.refill(ctx, b, key, size, n, now)
+	if err == nil && !r.OK && r.By == ByStore && r.Remaining >= n && size > n {
+		r, err = l.refill(ctx, b, key, min(r.Remaining, size), n, now)
+		if err == nil && !r.OK && r.By == ByStore && size > n { // others were quicker
+			r, err = l.refill(ctx, b, key, n, n, now)
 		}
 	}
 	if err != nil {
@@ -166,13 +166,13 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 	return r, nil
 }
 
-// refill takes a batch.
-func (l *Limiter) refill(ctx context.Context, b *batch, key string, size int64, now time.Time) (Result, error) {
+// refill takes a batch for somebody who wants n.
+func (l *Limiter) refill(ctx context.Context, b *batch, key string, size, n int64, now time.Time) (Result, error) {
 	limits, q, err := l.request(key, size)
 	if err != nil {
 		return Result{}, err
 	}
-	t, by, err := l.fall.take(ctx, l.store, q)
+	t, by, err := l.fall.take(ctx, l.store, q, n)
 	if err != nil {
 		return Result{}, wrap("ask about", key, err)
 	}

@@ -161,6 +161,28 @@ func TestBatchesWhileTheStoreFails(t *testing.T) {
 	})
 }
 
+// While the store fails nobody takes batches: each takes from the share what it
+// wants.
+func TestBatchesOfAShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &moody{Limits: memstore.New()}
+		l := limiter(t, store, ratelimit.SlidingWindow(1000, time.Minute), ratelimit.InBatches(50, 50*time.Millisecond, 4, 200), ratelimit.FailLocal(4, 50*time.Millisecond))
+		store.fail(driver.ErrUnavailable)
+		ok := 0
+		for range 248 {
+			if r := allow(t, l, "k", 1); r.OK && r.By == ratelimit.ByLocal {
+				ok++
+			}
+		}
+		if r := allow(t, l, "k", 2); ok != 248 || !r.OK || r.Remaining != 0 {
+			t.Errorf("%d of the share of 250 were allowed, then %+v", ok, r)
+		}
+		if r := allow(t, l, "k", 1); r.OK || r.By != ratelimit.ByLocal || r.Cost != 1 || r.RetryAfter != 61*time.Second {
+			t.Errorf("above the share: %+v", r)
+		}
+	})
+}
+
 func TestBatchesAreChecked(t *testing.T) {
 	t.Parallel()
 	limit := ratelimit.SlidingWindow(100, time.Minute)

@@ -69,14 +69,15 @@ type localState struct {
 	until time.Time
 }
 
-// take asks the store, or decides in its place.
-func (f *fallback) take(ctx context.Context, store driver.Limits, r driver.TakeRequest) (driver.Taken, Source, error) {
+// take asks the store, or decides in its place: then about so much of each limit,
+// if wanted is above zero, for who asks the store for a batch.
+func (f *fallback) take(ctx context.Context, store driver.Limits, r driver.TakeRequest, wanted int64) (driver.Taken, Source, error) {
 	if f.by == ByStore {
 		t, err := store.Take(ctx, r)
 		return t, ByStore, err
 	}
 	if !f.ask() {
-		return f.stand(r)
+		return f.stand(r, wanted)
 	}
 	short, cancel := context.WithTimeout(ctx, f.after)
 	defer cancel()
@@ -89,7 +90,7 @@ func (f *fallback) take(ctx context.Context, store driver.Limits, r driver.TakeR
 		return t, ByStore, err // the caller's own end says nothing about the store
 	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrUnknown), errors.Is(err, context.DeadlineExceeded):
 		f.set(true)
-		return f.stand(r)
+		return f.stand(r, wanted)
 	}
 	return t, ByStore, err
 }
@@ -122,9 +123,9 @@ func (f *fallback) set(failed bool) {
 }
 
 // stand decides in place of the store.
-func (f *fallback) stand(r driver.TakeRequest) (driver.Taken, Source, error) {
+func (f *fallback) stand(r driver.TakeRequest, wanted int64) (driver.Taken, Source, error) {
 	if f.by == ByLocal {
-		t, err := f.decide(r)
+		t, err := f.decide(r, wanted)
 		return t, ByLocal, err
 	}
 	t := driver.Taken{OK: f.by == ByOpen, At: time.Now().UnixMicro(), Limits: make([]driver.Decision, len(r.Takes))}
@@ -138,10 +139,13 @@ func (f *fallback) stand(r driver.TakeRequest) (driver.Taken, Source, error) {
 }
 
 // decide decides about this process's share.
-func (f *fallback) decide(r driver.TakeRequest) (driver.Taken, error) {
+func (f *fallback) decide(r driver.TakeRequest, wanted int64) (driver.Taken, error) {
 	r.Takes = append([]driver.Take(nil), r.Takes...)
 	none := false
 	for i := range r.Takes {
+		if wanted > 0 {
+			r.Takes[i].Cost = wanted
+		}
 		l := &r.Takes[i].Limit
 		if l.Burst > 0 { // a share of the rate is the same number in a longer time
 			l.Period *= time.Duration(f.instances)
@@ -154,7 +158,7 @@ func (f *fallback) decide(r driver.TakeRequest) (driver.Taken, error) {
 	}
 	q, err := f.known.NewRequest(r)
 	if none || err != nil { // the share is nothing, or cannot be counted
-		t, _, err := (&fallback{failure: failure{by: ByClosed, after: f.after}}).stand(r)
+		t, _, err := (&fallback{failure: failure{by: ByClosed, after: f.after}}).stand(r, wanted)
 		return t, err
 	}
 	f.mu.Lock()

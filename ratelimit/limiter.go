@@ -237,7 +237,7 @@ func (l *Limiter) ask(ctx context.Context, key string, n int64) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
-	t, by, err := l.fall.take(ctx, l.store, r)
+	t, by, err := l.fall.take(ctx, l.store, r, 0)
 	if err != nil {
 		return Result{}, wrap("ask about", key, err)
 	}

@@ -273,9 +273,9 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait bool) (
 			r.MaxWait = max(min(r.MaxWait, time.Until(deadline)), 0)
 		}
 	}
-	t, by, err := l.fall.take(ctx, l.store, r)
+	t, by, err := l.fall.take(ctx, l.store, r, 0)
 	if errors.Is(err, ErrUnknown) && ctx.Err() == nil {
-		t, by, err = l.fall.take(ctx, l.store, r)
+		t, by, err = l.fall.take(ctx, l.store, r, 0)
 	}
 	if err != nil {
 		return nil, wrap("reserve", key, err)

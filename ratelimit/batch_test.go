@@ -161,6 +161,46 @@ func TestBatchesWhileTheStoreFails(t *testing.T) {
 	})
 }
 
+// Who is refused is told when what he wants is allowed, not when a batch is.
+func TestBatchesRefuseWhatIsWanted(t *testing.T) {
+	hourly := ratelimit.TokenBucket(1000, time.Hour, 1000)
+	for name, limits := range map[string][]ratelimit.Option{
+		"one limit": {hourly},
+		"two":       {hourly.Named("bucket"), ratelimit.SlidingLog(1050, 24*time.Hour).Named("log")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &moody{Limits: memstore.New()}
+				l := limiter(t, store, append(limits, ratelimit.InBatches(100, 50*time.Millisecond, 1, 100))...)
+				allow(t, l, "k", 1000)
+				for i, c := range []struct {
+					cost  int64
+					retry time.Duration
+					asked int64 // by now
+				}{
+					{1, 3600 * time.Millisecond, 2}, // it is known from the answer about the batch
+					{1, 3600 * time.Millisecond, 2},
+					{5, 18 * time.Second, 4},
+					{5, 18 * time.Second, 4},
+				} {
+					r := allow(t, l, "k", c.cost)
+					if r.OK || r.RetryAfter != c.retry || r.Cost != c.cost || r.Limits()[0].OK || r.Limits()[0].RetryAfter != c.retry ||
+						len(limits) == 2 && (r.Name != "bucket" || !r.Limits()[1].OK || r.Limits()[1].RetryAfter != 0) {
+						t.Errorf("%d: %+v", i, r)
+					}
+					if n := store.asked.Load(); n != c.asked {
+						t.Errorf("%d: the store was asked %d times, want %d", i, n, c.asked)
+					}
+				}
+				time.Sleep(3600 * time.Millisecond) // fake time
+				if r := allow(t, l, "k", 1); !r.OK {
+					t.Errorf("%+v", r)
+				}
+			})
+		})
+	}
+}
+
 // While the store fails nobody takes batches: each takes from the share what it
 // wants.
 func TestBatchesOfAShare(t *testing.T) {

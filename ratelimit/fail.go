@@ -140,7 +140,8 @@ func (f *fallback) stand(r driver.TakeRequest, wanted int64) (driver.Taken, Sour
 
 // decide decides about this process's share.
 func (f *fallback) decide(r driver.TakeRequest, wanted int64) (driver.Taken, error) {
-	r.Takes = append([]driver.Take(nil), r.Takes...)
+	whole := r.Takes
+	r.Takes = append([]driver.Take(nil), whole...)
 	none := false
 	for i := range r.Takes {
 		if wanted > 0 {
@@ -181,6 +182,14 @@ func (f *fallback) decide(r driver.TakeRequest, wanted int64) (driver.Taken, err
 		states[i] = f.states[t.Key].state
 	}
 	d, _ := q.Decide(states, now.UnixMicro())
+	d.Retry = 0
+	for i := range d.Limits {
+		x := &d.Limits[i]
+		if x.Retry == driver.Never && r.Takes[i].Cost <= whole[i].Limit.Capacity() {
+			x.Retry = max(probeEvery, f.after) // it is above the share, and not above the limit
+		}
+		d.Retry = max(d.Retry, x.Retry)
+	}
 	for i, t := range r.Takes {
 		if len(states[i]) > 0 {
 			st := localState{states[i], now.Add(d.Limits[i].Reset)}

@@ -110,6 +110,46 @@ func TestShareOutlivesTheStoresRecovery(t *testing.T) {
 	})
 }
 
+// What is above the share and not above the limit is allowed when the store is back.
+func TestMoreThanAShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &moody{Limits: memstore.New()}
+		window := ratelimit.SlidingWindow(100, time.Minute)
+		one := limiter(t, store, window, ratelimit.FailLocal(3, 50*time.Millisecond))
+		two := limiter(t, store, ratelimit.TokenBucket(3, time.Minute, 300).Named("bucket"), window.Named("window"), ratelimit.FailLocal(3, 50*time.Millisecond))
+		store.fail(driver.ErrUnavailable)
+		for _, c := range []struct {
+			l     *ratelimit.Limiter
+			taken int64 // before
+			cost  int64
+			retry time.Duration
+		}{
+			{one, 1, 34, 100 * time.Millisecond},
+			{one, 1, 100, 100 * time.Millisecond},
+			{one, 1, 101, ratelimit.Never},
+			{two, 1, 50, 100 * time.Millisecond},
+			{two, 32, 100, 32 * time.Minute}, // by the bucket
+			{two, 1, 101, ratelimit.Never},
+		} {
+			allow(t, c.l, "k", c.taken)
+			if r := allow(t, c.l, "k", c.cost); r.OK || r.By != ratelimit.ByLocal || r.RetryAfter != c.retry {
+				t.Errorf("%d: %+v", c.cost, r)
+			}
+			time.Sleep(24 * time.Hour) // fake time
+		}
+		waited := make(chan error)
+		go func() {
+			_, err := one.WaitN(t.Context(), "k", 50)
+			waited <- err
+		}()
+		synctest.Wait()
+		store.err.Store(nil)
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A store that fails is an error unless something else was chosen, and what is
 // the caller's fault is always one.
 func TestErrors(t *testing.T) {

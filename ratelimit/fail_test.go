@@ -110,6 +110,45 @@ func TestShareOutlivesTheStoresRecovery(t *testing.T) {
 	})
 }
 
+// late goes on with what it was asked when the context has ended.
+type late struct{ moody }
+
+func (l *late) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	t, err := l.moody.Take(ctx, r)
+	if ctx.Err() != nil {
+		time.Sleep(250 * time.Millisecond) // fake time
+	}
+	return t, err
+}
+
+// Nobody waits for a store that is known to fail longer than was chosen.
+func TestLateStoreFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &late{moody{Limits: memstore.New()}}
+		l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), ratelimit.FailOpen(50*time.Millisecond))
+		store.stall.Store(true)
+		for i, want := range []time.Duration{300, 50, 50} { // the first finds out
+			start := time.Now()
+			if r := allow(t, l, "k", 1); r.By != ratelimit.ByOpen || time.Since(start) != want*time.Millisecond {
+				t.Errorf("%d: %+v after %v", i, r, time.Since(start))
+			}
+			time.Sleep(100 * time.Millisecond) // fake time: until the store is asked again
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		if _, err := l.Allow(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 10*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		store.stall.Store(false)
+		time.Sleep(100 * time.Millisecond) // fake time
+		if r := allow(t, l, "k", 1); r.By != ratelimit.ByStore || r.Remaining != 6 || store.asked.Load() != 5 {
+			t.Errorf("%+v, asked %d times", r, store.asked.Load())
+		}
+		time.Sleep(time.Second) // fake time: until the store has gone on for long enough
+	})
+}
+
 // What is above the share and not above the limit is allowed when the store is back.
 func TestMoreThanAShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

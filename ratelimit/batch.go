@@ -141,13 +141,17 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 		return r, nil
 	}
 	l.giveBack(ctx, b)
-	size := max(l.batching.size, n)
-	r, err := l.refill(ctx, b, key, size, now)
-	if err == nil && !r.OK && r.Remaining >= n && size > n {
-		r, err = l.refill(ctx, b, key, min(r.Remaining, size), now)
-		if err == nil && !r.OK && size > n { // others were quicker
-			r, err = l.refill(ctx, b, key, n, now)
+	r, err := l.refill(ctx, b, key, max(l.batching.size, n), n, now)
+	more := func() bool { return err == nil && !r.OK && r.By == ByStore && r.Cost > n } // than is wanted was refused
+	if more() {
+		least := r.Cost
+		for _, x := range r.Limits() {
+			least = min(least, x.Remaining)
 		}
+		r, err = l.refill(ctx, b, key, max(least, n), n, now)
+	}
+	if more() { // others were quicker
+		r, err = l.refill(ctx, b, key, n, n, now)
 	}
 	if err != nil {
 		return Result{}, err
@@ -166,13 +170,14 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 	return r, nil
 }
 
-// refill takes a batch.
-func (l *Limiter) refill(ctx context.Context, b *batch, key string, size int64, now time.Time) (Result, error) {
+// refill takes a batch for somebody who wants n. Result.Cost is what it is about:
+// the batch, or n.
+func (l *Limiter) refill(ctx context.Context, b *batch, key string, size, n int64, now time.Time) (Result, error) {
 	limits, q, err := l.request(key, size)
 	if err != nil {
 		return Result{}, err
 	}
-	t, by, err := l.fall.take(ctx, l.store, q)
+	t, by, err := l.fall.take(ctx, l.store, q, n)
 	if err != nil {
 		return Result{}, wrap("ask about", key, err)
 	}
@@ -180,7 +185,34 @@ func (l *Limiter) refill(ctx context.Context, b *batch, key string, size int64, 
 		b.left, b.taken, b.limits, b.request, b.refusal = size, t, limits, q, nil
 		b.until = now.Add(l.batching.hold) // counted from before it was asked for
 	}
+	if !t.OK && by == ByStore && about(t.Limits, n) {
+		size, t.Retry = n, 0
+		for _, d := range t.Limits {
+			t.Retry = max(t.Retry, d.Retry)
+		}
+	}
 	return result(limits, q, t, by, key, size), nil
+}
+
+// about makes the refusal of a batch that of n, if it tells when so many are
+// allowed. That saves a request wherever one is wanted and none is left.
+func about(limits []driver.Decision, n int64) bool {
+	refused := false
+	for _, d := range limits {
+		if d.Remaining < n-1 {
+			return false
+		}
+		refused = refused || d.Remaining < n
+	}
+	for i := range limits {
+		if d := &limits[i]; refused {
+			d.OK, d.Retry = d.Remaining >= n, 0
+			if !d.OK {
+				d.Retry = d.Next
+			}
+		}
+	}
+	return refused
 }
 
 // giveBack returns what is left of a batch whose time is over: before more is

@@ -161,6 +161,68 @@ func TestBatchesWhileTheStoreFails(t *testing.T) {
 	})
 }
 
+// Who is refused is told when what he wants is allowed, not when a batch is.
+func TestBatchesRefuseWhatIsWanted(t *testing.T) {
+	hourly := ratelimit.TokenBucket(1000, time.Hour, 1000)
+	for name, limits := range map[string][]ratelimit.Option{
+		"one limit": {hourly},
+		"two":       {hourly.Named("bucket"), ratelimit.SlidingLog(1050, 24*time.Hour).Named("log")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &moody{Limits: memstore.New()}
+				l := limiter(t, store, append(limits, ratelimit.InBatches(100, 50*time.Millisecond, 1, 100))...)
+				allow(t, l, "k", 1000)
+				for i, c := range []struct {
+					cost  int64
+					retry time.Duration
+					asked int64 // by now
+				}{
+					{1, 3600 * time.Millisecond, 2}, // it is known from the answer about the batch
+					{1, 3600 * time.Millisecond, 2},
+					{5, 18 * time.Second, 4},
+					{5, 18 * time.Second, 4},
+				} {
+					r := allow(t, l, "k", c.cost)
+					if r.OK || r.RetryAfter != c.retry || r.Cost != c.cost || r.Limits()[0].OK || r.Limits()[0].RetryAfter != c.retry ||
+						len(limits) == 2 && (r.Name != "bucket" || !r.Limits()[1].OK || r.Limits()[1].RetryAfter != 0) {
+						t.Errorf("%d: %+v", i, r)
+					}
+					if n := store.asked.Load(); n != c.asked {
+						t.Errorf("%d: the store was asked %d times, want %d", i, n, c.asked)
+					}
+				}
+				time.Sleep(3600 * time.Millisecond) // fake time
+				if r := allow(t, l, "k", 1); !r.OK {
+					t.Errorf("%+v", r)
+				}
+			})
+		})
+	}
+}
+
+// While the store fails nobody takes batches: each takes from the share what it
+// wants.
+func TestBatchesOfAShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &moody{Limits: memstore.New()}
+		l := limiter(t, store, ratelimit.SlidingWindow(1000, time.Minute), ratelimit.InBatches(50, 50*time.Millisecond, 4, 200), ratelimit.FailLocal(4, 50*time.Millisecond))
+		store.fail(driver.ErrUnavailable)
+		ok := 0
+		for range 248 {
+			if r := allow(t, l, "k", 1); r.OK && r.By == ratelimit.ByLocal {
+				ok++
+			}
+		}
+		if r := allow(t, l, "k", 2); ok != 248 || !r.OK || r.Remaining != 0 {
+			t.Errorf("%d of the share of 250 were allowed, then %+v", ok, r)
+		}
+		if r := allow(t, l, "k", 1); r.OK || r.By != ratelimit.ByLocal || r.Cost != 1 || r.RetryAfter != 61*time.Second {
+			t.Errorf("above the share: %+v", r)
+		}
+	})
+}
+
 func TestBatchesAreChecked(t *testing.T) {
 	t.Parallel()
 	limit := ratelimit.SlidingWindow(100, time.Minute)

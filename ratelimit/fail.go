@@ -15,16 +15,21 @@ import (
 
 // FailOpen allows everything while the store fails, or takes longer than after
 // for an answer. Result.By is ByOpen then.
+//
+// The stores on PostgreSQL and MySQL go on for a quarter of a second with what was
+// sent when a context ends: so much longer those wait who have asked when the
+// store falls silent, and nobody who asks after they were answered.
 func FailOpen(after time.Duration) Option { return failure{by: ByOpen, after: after} }
 
 // FailClosed refuses everything while the store fails, or takes longer than after
-// for an answer. Result.By is ByClosed then.
+// for an answer, as FailOpen has it. Result.By is ByClosed then.
 func FailClosed(after time.Duration) Option { return failure{by: ByClosed, after: after} }
 
 // FailLocal decides within this process while the store fails, or takes longer
-// than after for an answer: about a share of each limit, one of so many
-// instances, rounded down. Together they never allow more than the limit, beside
-// what the store had allowed before. Result.By is ByLocal then.
+// than after for an answer, as FailOpen has it: about a share of each limit, one
+// of so many instances, rounded down. Together they never allow more than the
+// limit, beside what the store allows: what a process has given out of its share
+// counts on when the store fails again. Result.By is ByLocal then.
 func FailLocal(instances int64, after time.Duration) Option {
 	return failure{by: ByLocal, after: after, instances: instances}
 }
@@ -60,6 +65,7 @@ type fallback struct {
 
 	known  rate.Known
 	states map[string]localState
+	until  time.Time // when the last of them is over
 }
 
 type localState struct {
@@ -67,18 +73,26 @@ type localState struct {
 	until time.Time
 }
 
-// take asks the store, or decides in its place.
-func (f *fallback) take(ctx context.Context, store driver.Limits, r driver.TakeRequest) (driver.Taken, Source, error) {
+// take asks the store, or decides in its place: then about so much of each limit,
+// if wanted is above zero, for who asks the store for a batch.
+func (f *fallback) take(ctx context.Context, store driver.Limits, r driver.TakeRequest, wanted int64) (driver.Taken, Source, error) {
 	if f.by == ByStore {
 		t, err := store.Take(ctx, r)
 		return t, ByStore, err
 	}
-	if !f.ask() {
-		return f.stand(r)
+	ask, probe := f.ask()
+	if !ask {
+		return f.stand(r, wanted)
 	}
 	short, cancel := context.WithTimeout(ctx, f.after)
 	defer cancel()
-	t, err := store.Take(short, r)
+	var t driver.Taken
+	var err error
+	if probe {
+		t, err = takeBy(short, store, r)
+	} else {
+		t, err = store.Take(short, r)
+	}
 	switch {
 	case err == nil:
 		f.set(false)
@@ -87,25 +101,45 @@ func (f *fallback) take(ctx context.Context, store driver.Limits, r driver.TakeR
 		return t, ByStore, err // the caller's own end says nothing about the store
 	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrUnknown), errors.Is(err, context.DeadlineExceeded):
 		f.set(true)
-		return f.stand(r)
+		return f.stand(r, wanted)
 	}
 	return t, ByStore, err
 }
 
+// takeBy returns when the context ends, although some stores go on with what was
+// sent. That takes a goroutine, which is not worth its cost while the store works.
+func takeBy(ctx context.Context, store driver.Limits, r driver.TakeRequest) (driver.Taken, error) {
+	type answer struct {
+		t   driver.Taken
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		t, err := store.Take(ctx, r)
+		answered <- answer{t, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.t, a.err
+	case <-ctx.Done():
+		return driver.Taken{}, errors.Join(ErrUnknown, ctx.Err())
+	}
+}
+
 // ask reports whether the store is to be asked: always while it works, and by
-// one request now and then while it does not.
-func (f *fallback) ask() bool {
+// one request now and then, a probe, while it does not.
+func (f *fallback) ask() (ask, probe bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.failed {
-		return true
+		return true, false
 	}
 	now := time.Now()
 	if now.Before(f.probe) {
-		return false
+		return false, false
 	}
 	f.probe = now.Add(max(probeEvery, f.after))
-	return true
+	return true, true
 }
 
 func (f *fallback) set(failed bool) {
@@ -113,16 +147,16 @@ func (f *fallback) set(failed bool) {
 	defer f.mu.Unlock()
 	if failed {
 		f.probe = time.Now().Add(max(probeEvery, f.after))
-	} else if f.failed {
-		f.states = nil // the store knows better
+	} else if f.states != nil && time.Now().After(f.until) {
+		f.states = nil // nobody sweeps them while the store works
 	}
 	f.failed = failed
 }
 
 // stand decides in place of the store.
-func (f *fallback) stand(r driver.TakeRequest) (driver.Taken, Source, error) {
+func (f *fallback) stand(r driver.TakeRequest, wanted int64) (driver.Taken, Source, error) {
 	if f.by == ByLocal {
-		t, err := f.decide(r)
+		t, err := f.decide(r, wanted)
 		return t, ByLocal, err
 	}
 	t := driver.Taken{OK: f.by == ByOpen, At: time.Now().UnixMicro(), Limits: make([]driver.Decision, len(r.Takes))}
@@ -136,10 +170,14 @@ func (f *fallback) stand(r driver.TakeRequest) (driver.Taken, Source, error) {
 }
 
 // decide decides about this process's share.
-func (f *fallback) decide(r driver.TakeRequest) (driver.Taken, error) {
-	r.Takes = append([]driver.Take(nil), r.Takes...)
+func (f *fallback) decide(r driver.TakeRequest, wanted int64) (driver.Taken, error) {
+	whole := r.Takes
+	r.Takes = append([]driver.Take(nil), whole...)
 	none := false
 	for i := range r.Takes {
+		if wanted > 0 {
+			r.Takes[i].Cost = wanted
+		}
 		l := &r.Takes[i].Limit
 		if l.Burst > 0 { // a share of the rate is the same number in a longer time
 			l.Period *= time.Duration(f.instances)
@@ -152,7 +190,7 @@ func (f *fallback) decide(r driver.TakeRequest) (driver.Taken, error) {
 	}
 	q, err := f.known.NewRequest(r)
 	if none || err != nil { // the share is nothing, or cannot be counted
-		t, _, err := (&fallback{failure: failure{by: ByClosed, after: f.after}}).stand(r)
+		t, _, err := (&fallback{failure: failure{by: ByClosed, after: f.after}}).stand(r, wanted)
 		return t, err
 	}
 	f.mu.Lock()
@@ -175,9 +213,20 @@ func (f *fallback) decide(r driver.TakeRequest) (driver.Taken, error) {
 		states[i] = f.states[t.Key].state
 	}
 	d, _ := q.Decide(states, now.UnixMicro())
+	d.Retry = 0
+	for i := range d.Limits {
+		x := &d.Limits[i]
+		if x.Retry == driver.Never && r.Takes[i].Cost <= whole[i].Limit.Capacity() {
+			x.Retry = max(probeEvery, f.after) // it is above the share, and not above the limit
+		}
+		d.Retry = max(d.Retry, x.Retry)
+	}
 	for i, t := range r.Takes {
 		if len(states[i]) > 0 {
-			f.states[t.Key] = localState{states[i], now.Add(d.Limits[i].Reset)}
+			st := localState{states[i], now.Add(d.Limits[i].Reset)}
+			if f.states[t.Key] = st; st.until.After(f.until) {
+				f.until = st.until
+			}
 		} else {
 			delete(f.states, t.Key)
 		}

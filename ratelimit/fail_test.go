@@ -78,6 +78,117 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
+// A store that fails again and again makes nobody's share larger. What a process
+// has given out is forgotten when it has come back.
+func TestShareOutlivesTheStoresRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &moody{Limits: memstore.New()}
+		l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), ratelimit.FailLocal(1, 50*time.Millisecond))
+		local := func() (n int) {
+			store.stall.Store(true)
+			for range 10 {
+				if r := allow(t, l, "k", 1); r.OK {
+					n++
+				}
+			}
+			store.stall.Store(false)
+			time.Sleep(150 * time.Millisecond) // fake time: until the store is asked again
+			if r := allow(t, l, "another", 1); r.By != ratelimit.ByStore {
+				t.Errorf("%+v", r)
+			}
+			return n
+		}
+		first, again := local(), local()
+		time.Sleep(2 * time.Minute) // fake time: the share is whole again
+		allow(t, l, "another", 1)
+		if n := l.LocalStates(); n != 0 {
+			t.Errorf("%d keys are remembered", n)
+		}
+		if later := local(); first != 7 || again != 0 || later != 7 {
+			t.Errorf("%d were allowed without the store, %d when it failed again, %d after two minutes", first, again, later)
+		}
+	})
+}
+
+// late goes on with what it was asked when the context has ended.
+type late struct{ moody }
+
+func (l *late) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	t, err := l.moody.Take(ctx, r)
+	if ctx.Err() != nil {
+		time.Sleep(250 * time.Millisecond) // fake time
+	}
+	return t, err
+}
+
+// Nobody waits for a store that is known to fail longer than was chosen.
+func TestLateStoreFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &late{moody{Limits: memstore.New()}}
+		l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), ratelimit.FailOpen(50*time.Millisecond))
+		store.stall.Store(true)
+		for i, want := range []time.Duration{300, 50, 50} { // the first finds out
+			start := time.Now()
+			if r := allow(t, l, "k", 1); r.By != ratelimit.ByOpen || time.Since(start) != want*time.Millisecond {
+				t.Errorf("%d: %+v after %v", i, r, time.Since(start))
+			}
+			time.Sleep(100 * time.Millisecond) // fake time: until the store is asked again
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		if _, err := l.Allow(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 10*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		store.stall.Store(false)
+		time.Sleep(100 * time.Millisecond) // fake time
+		if r := allow(t, l, "k", 1); r.By != ratelimit.ByStore || r.Remaining != 6 || store.asked.Load() != 5 {
+			t.Errorf("%+v, asked %d times", r, store.asked.Load())
+		}
+		time.Sleep(time.Second) // fake time: until the store has gone on for long enough
+	})
+}
+
+// What is above the share and not above the limit is allowed when the store is back.
+func TestMoreThanAShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &moody{Limits: memstore.New()}
+		window := ratelimit.SlidingWindow(100, time.Minute)
+		one := limiter(t, store, window, ratelimit.FailLocal(3, 50*time.Millisecond))
+		two := limiter(t, store, ratelimit.TokenBucket(3, time.Minute, 300).Named("bucket"), window.Named("window"), ratelimit.FailLocal(3, 50*time.Millisecond))
+		store.fail(driver.ErrUnavailable)
+		for _, c := range []struct {
+			l     *ratelimit.Limiter
+			taken int64 // before
+			cost  int64
+			retry time.Duration
+		}{
+			{one, 1, 34, 100 * time.Millisecond},
+			{one, 1, 100, 100 * time.Millisecond},
+			{one, 1, 101, ratelimit.Never},
+			{two, 1, 50, 100 * time.Millisecond},
+			{two, 32, 100, 32 * time.Minute}, // by the bucket
+			{two, 1, 101, ratelimit.Never},
+		} {
+			allow(t, c.l, "k", c.taken)
+			if r := allow(t, c.l, "k", c.cost); r.OK || r.By != ratelimit.ByLocal || r.RetryAfter != c.retry {
+				t.Errorf("%d: %+v", c.cost, r)
+			}
+			time.Sleep(24 * time.Hour) // fake time
+		}
+		waited := make(chan error)
+		go func() {
+			_, err := one.WaitN(t.Context(), "k", 50)
+			waited <- err
+		}()
+		synctest.Wait()
+		store.err.Store(nil)
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A store that fails is an error unless something else was chosen, and what is
 // the caller's fault is always one.
 func TestErrors(t *testing.T) {
@@ -117,15 +228,41 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// lossy loses the first answer.
+// What was given back and not confirmed is not given back again, out of what
+// others have taken.
+func TestLostAnswerOfCancel(t *testing.T) {
+	t.Parallel()
+	store := &lossy{Limits: memstore.New(), mode: driver.GiveBack}
+	l := limiter(t, store, ratelimit.SlidingWindow(100, 24*time.Hour))
+	r, err := l.Reserve(t.Context(), "k", 40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allow(t, l, "k", 40)
+	if err := r.Cancel(t.Context()); !errors.Is(err, ratelimit.ErrUnknown) {
+		t.Errorf("%v", err)
+	}
+	if err := r.Cancel(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if now, err := l.Peek(t.Context(), "k"); err != nil || now.Remaining != 60 {
+		t.Errorf("%+v, %v", now, err)
+	}
+	if err := r.Cancel(t.Context()); !errors.Is(err, ratelimit.ErrSettled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// lossy loses the first answer to a request of a mode.
 type lossy struct {
 	driver.Limits
+	mode driver.TakeMode
 	lost int
 }
 
 func (l *lossy) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
 	t, err := l.Limits.Take(ctx, r)
-	if l.lost == 0 && err == nil {
+	if l.lost == 0 && err == nil && r.Mode == l.mode {
 		l.lost++
 		return driver.Taken{}, driver.ErrUnknown
 	}

@@ -18,8 +18,9 @@ import (
 //
 // Keys are what baton's locks have: 1 to 512 bytes of UTF-8 without control
 // characters, the name of the limit included. Limiters that share a store share
-// the keys: those of an unnamed limit are the caller's, those of a named one begin
-// with its name and a slash.
+// the keys: those of an unnamed limit are the caller's, those of a named one are
+// its name, a slash, and the caller's in braces, or two slashes and the caller's if
+// there are braces in it.
 type Limiter struct {
 	store driver.Limits
 	plan  atomic.Pointer[plan]
@@ -200,17 +201,18 @@ func (l *Limiter) Forget(ctx context.Context, key string) error {
 }
 
 // key is what the limit is counted under in the store. Several limits of one
-// decision must lie in one slot of a Redis Cluster, so that their keys are tagged.
-func (l Limit) key(key string, several bool) string {
+// decision must lie in one slot of a Redis Cluster, so that their keys are tagged:
+// that of a single one too, which can be joined by others (SetLimits).
+func (l Limit) key(key string) string {
 	switch {
 	case l.all:
 		return l.name
 	case l.name == "":
 		return key
-	case several && !strings.ContainsAny(key, "{}"):
-		return l.name + "/{" + key + "}"
+	case strings.ContainsAny(key, "{}"):
+		return l.name + "//" + key // not that of the key within the braces
 	}
-	return l.name + "/" + key
+	return l.name + "/{" + key + "}"
 }
 
 // request asks all limits for n of a key.
@@ -225,7 +227,7 @@ func (l *Limiter) request(key string, n int64) (limits []Limit, r driver.TakeReq
 		if limit.calendar.unit != 0 && now.IsZero() {
 			now = time.Now()
 		}
-		r.Takes[i] = driver.Take{Key: limit.key(key, len(limits) > 1), Limit: limit.at(now), Cost: limit.cost(n)}
+		r.Takes[i] = driver.Take{Key: limit.key(key), Limit: limit.at(now), Cost: limit.cost(n)}
 	}
 	return limits, r, nil
 }
@@ -235,7 +237,7 @@ func (l *Limiter) ask(ctx context.Context, key string, n int64) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
-	t, by, err := l.fall.take(ctx, l.store, r)
+	t, by, err := l.fall.take(ctx, l.store, r, 0)
 	if err != nil {
 		return Result{}, wrap("ask about", key, err)
 	}
@@ -248,26 +250,32 @@ func result(limits []Limit, r driver.TakeRequest, t driver.Taken, by Source, key
 		Wait: t.Wait, RetryAfter: t.Retry,
 		limits: make([]LimitResult, len(limits)),
 	}
-	tightest := 0
 	for i, x := range t.Limits {
 		rule := r.Takes[i].Limit
 		out.limits[i] = LimitResult{
 			Name: limits[i].name, OK: x.OK, Limit: rule.Capacity(), Remaining: x.Remaining, Period: period(rule, t.At),
 			Wait: x.Wait, RetryAfter: x.Retry, NextAfter: x.Next, ResetAfter: x.Reset,
 		}
-		if tighter(out.limits[i], out.limits[tightest]) {
-			tightest = i
-		}
 		out.ResetAfter = max(out.ResetAfter, x.Reset)
 	}
-	one := out.limits[tightest]
-	out.Name, out.Limit, out.Period, out.Remaining, out.NextAfter = one.Name, one.Limit, one.Period, one.Remaining, one.NextAfter
+	out.tell()
 	return out
+}
+
+// tell tells how the tightest limit stands.
+func (r *Result) tell() {
+	one := &r.limits[0]
+	for i := range r.limits {
+		if x := &r.limits[i]; tighter(x, one) {
+			one = x
+		}
+	}
+	r.Name, r.Limit, r.Period, r.Remaining, r.NextAfter = one.Name, one.Limit, one.Period, one.Remaining, one.NextAfter
 }
 
 // tighter reports whether a says more about why, or how soon, somebody is
 // refused than b.
-func tighter(a, b LimitResult) bool {
+func tighter(a, b *LimitResult) bool {
 	switch {
 	case a.OK != b.OK:
 		return !a.OK

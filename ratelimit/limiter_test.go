@@ -334,6 +334,28 @@ func TestWaitTooShort(t *testing.T) {
 	}
 }
 
+// A queue gives turns that come after the deadline: nobody waits in vain for one.
+func TestWaitForATurnThatComesTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(t, memstore.New(), ratelimit.LeakyBucket(1, time.Second, time.Minute).Named("queue"), ratelimit.TokenBucket(1, time.Second, 100).Named("bucket"))
+		allow(t, l, "k", 2) // the next turn is in two seconds
+		ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		r, err := l.Wait(ctx, "k")
+		var refused *ratelimit.RefusedError
+		if !errors.As(err, &refused) || time.Since(start) != 0 {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		if r.OK || r.Wait != 0 || r.RetryAfter != 1100*time.Millisecond || r.Name != "queue" || r.Limits()[0].OK || r.Limits()[0].RetryAfter != r.RetryAfter || !r.Limits()[1].OK {
+			t.Errorf("%+v", r)
+		}
+		if r := allow(t, l, "k", 1); !r.OK || r.Wait != 2*time.Second || r.Limits()[1].Remaining != 97 {
+			t.Errorf("it consumed something: %+v", r)
+		}
+	})
+}
+
 // Who stops waiting gives his turn back.
 func TestWaitCancelled(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
@@ -411,6 +433,54 @@ func TestReservation(t *testing.T) {
 	})
 }
 
+// What has come back to a bucket by itself is not given back once more.
+func TestReservationOfABucket(t *testing.T) {
+	queue := ratelimit.LeakyBucket(1, time.Second, 10*time.Second)
+	for i, limit := range []ratelimit.Limit{ratelimit.TokenBucket(1, time.Second, 10), queue.Ahead(10), queue} {
+		for _, c := range []struct {
+			reserved int64
+			after    time.Duration
+			taken    int64 // by others then
+			left     int64 // when it is cancelled
+			queue    int64 // the same if the others have been promised a later turn
+		}{
+			{10, 10 * time.Second, 10, 0, 0},
+			{10, time.Hour, 10, 0, 0},
+			{10, 4 * time.Second, 0, 10, 10},
+			{10, time.Millisecond, 0, 10, 10},
+			{1, time.Millisecond, 0, 10, 10},
+			{10, 4 * time.Second, 4, 6, 0},
+			{10, 4 * time.Second, 3, 7, 1},
+			{1, time.Millisecond, 9, 1, 0},
+			{3, 0, 7, 3, 0},
+		} {
+			want := c.left
+			if i == 2 {
+				want = c.queue
+			}
+			t.Run(fmt.Sprint(limit, c), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := limiter(t, memstore.New(), limit)
+					reserved, err := l.Reserve(t.Context(), "k", c.reserved)
+					if err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(c.after) // fake time
+					if c.taken > 0 && !allow(t, l, "k", c.taken).OK {
+						t.Error("what has come back is refused")
+					}
+					if err := reserved.Cancel(t.Context()); err != nil {
+						t.Error(err)
+					}
+					if r, err := l.Peek(t.Context(), "k"); err != nil || r.Remaining != want {
+						t.Errorf("%d remain, want %d (%v)", r.Remaining, want, err)
+					}
+				})
+			})
+		}
+	}
+}
+
 func TestLimitsChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, memstore.New(), ratelimit.SlidingWindow(100, time.Minute))
@@ -435,6 +505,36 @@ func TestLimitsChange(t *testing.T) {
 		}
 		if got := l.Limits(); len(got) != 1 || got[0].String() != "sliding-window 200 per 1m0s" {
 			t.Errorf("%v", got)
+		}
+	})
+}
+
+// A limit is the same by its name, whether or not there are others.
+func TestLimitsAreJoined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, other := ratelimit.FixedWindow(10, 24*time.Hour).Named("one"), ratelimit.FixedWindow(20, 24*time.Hour).Named("other")
+		l := limiter(t, memstore.New(), one)
+		for _, key := range []string{"k", "{k}", "/{k}", "k{"} {
+			for step, c := range []struct {
+				limits []ratelimit.Limit
+				want   string
+			}{
+				{[]ratelimit.Limit{one}, "[7]"},
+				{[]ratelimit.Limit{one, other}, "[4 17]"},
+				{[]ratelimit.Limit{other}, "[14]"},
+				{[]ratelimit.Limit{other, one}, "[11 1]"},
+			} {
+				if err := l.SetLimits(c.limits...); err != nil {
+					t.Fatal(err)
+				}
+				var left []int64
+				for _, x := range allow(t, l, key, 3).Limits() {
+					left = append(left, x.Remaining)
+				}
+				if got := fmt.Sprint(left); got != c.want {
+					t.Errorf("%q, step %d: %s remain, want %s", key, step, got, c.want)
+				}
+			}
 		}
 	})
 }

@@ -3,11 +3,11 @@ package ratelimit
 import (
 	"context"
 	"errors"
-	"maps"
 	"sync"
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
 )
 
 // keepIDs is how long the store remembers a request that may be repeated.
@@ -55,6 +55,10 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Result, error
 				return r, &RefusedError{r}
 			}
 			l.lines.refused(key, r)
+		} else if wait > 0 && tooLate(ctx, wait) { // a queue gives turns whatever the deadline
+			res.abandon(ctx)
+			r = r.late(ctx)
+			return r, &RefusedError{r}
 		}
 		if err := sleep(ctx, wait); err != nil {
 			if r.OK {
@@ -93,6 +97,24 @@ func (l *Limiter) Queues() bool {
 func tooLate(ctx context.Context, wait time.Duration) bool {
 	deadline, ok := ctx.Deadline()
 	return wait == Never || ok && time.Until(deadline) < wait
+}
+
+// late makes a refusal of a turn that comes after the deadline. What remains is as
+// if it had not been given back, which may have failed.
+func (r Result) late(ctx context.Context) Result {
+	deadline, _ := ctx.Deadline()
+	longest := max(time.Until(deadline), 0)
+	r.limits = append([]LimitResult(nil), r.Limits()...)
+	for i := range r.limits {
+		one := &r.limits[i]
+		if one.Wait > longest {
+			one.OK, one.RetryAfter = false, one.Wait-longest
+		}
+		one.Wait = 0
+	}
+	r.OK, r.RetryAfter, r.Wait = false, r.Wait-longest, 0
+	r.tell()
+	return r
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -192,8 +214,38 @@ type Reservation struct {
 	taken driver.Taken
 
 	mu      sync.Mutex
-	costs   map[string]int64 // by the name of the limit
+	held    map[string]held // by the name of the limit
 	settled bool
+}
+
+// held is what was taken from one limit.
+type held struct {
+	cost int64
+
+	// Of a bucket that lets some through at once: when it is full again, on
+	// bootclock, and its rate. Any other is a queue that takes nothing back from
+	// before those who came later.
+	full   time.Time
+	n      int64
+	period time.Duration
+}
+
+// left is how much has not come back by itself: what was taken last comes back
+// last. Windows know that of the moment when it was taken. A part of a token counts
+// as one, or who cancels at once would lose one.
+func (h held) left() int64 {
+	if h.n == 0 {
+		return h.cost
+	}
+	us, n, period := max(h.full.Sub(bootclock.Now()), 0).Microseconds(), h.n, h.period.Microseconds()
+	left, ok := share(us, n, period)
+	if !ok {
+		return h.cost
+	}
+	if left*period != us*n { // both may have wrapped: they differ by less than a period
+		left++
+	}
+	return min(left, h.cost)
 }
 
 // Reserve takes n in advance, for something whose cost is known when it is over:
@@ -221,19 +273,24 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait bool) (
 			r.MaxWait = max(min(r.MaxWait, time.Until(deadline)), 0)
 		}
 	}
-	res := &Reservation{l: l, id: r.ID, costs: make(map[string]int64)}
-	for i, limit := range limits {
-		res.costs[limit.name] = r.Takes[i].Cost
-	}
-	t, by, err := l.fall.take(ctx, l.store, r)
+	t, by, err := l.fall.take(ctx, l.store, r, 0)
 	if errors.Is(err, ErrUnknown) && ctx.Err() == nil {
-		t, by, err = l.fall.take(ctx, l.store, r)
+		t, by, err = l.fall.take(ctx, l.store, r, 0)
 	}
 	if err != nil {
 		return nil, wrap("reserve", key, err)
 	}
-	res.taken, res.Result = t, result(limits, r, t, by, key, n)
-	res.settled = !t.OK
+	res := &Reservation{
+		Result: result(limits, r, t, by, key, n),
+		l:      l, id: r.ID, taken: t, held: make(map[string]held), settled: !t.OK,
+	}
+	for i, limit := range limits {
+		h := held{cost: r.Takes[i].Cost}
+		if limit.rule.Algorithm == driver.TokenBucket || limit.rule.Ahead > 0 {
+			h.full, h.n, h.period = bootclock.Coarse().Add(t.Limits[i].Reset), limit.rule.N, limit.rule.Period
+		}
+		res.held[limit.name] = h
+	}
 	return res, nil
 }
 
@@ -241,7 +298,9 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait bool) (
 // as far as it still counts, and what is missing is taken whether or not it is
 // allowed, as debt of at most one more limit. A cost of 0 is Cancel.
 //
-// It may be repeated after an error. Otherwise a second call answers ErrSettled.
+// It may be repeated after an error; otherwise a second call answers ErrSettled.
+// After ErrUnknown a repetition gives nothing back a second time: what the first
+// one did not give back was consumed.
 func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 	if actual < 0 {
 		return &LimitError{Key: r.Result.Key, Reason: "a cost must not be negative"}
@@ -257,31 +316,41 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 	}
 	now := time.Now()
 	limits := r.l.plan.Load().limits
-	settle := func(q driver.TakeRequest, due func(had, cost int64) int64) error {
+	settle := func(q driver.TakeRequest, due func(h held, cost int64) int64) error {
 		settled := make(map[string]int64)
 		for _, limit := range limits {
-			had, known := r.costs[limit.name] // unless the limits have changed
+			h, known := r.held[limit.name] // unless the limits have changed
 			cost := limit.cost(actual)
-			if n := due(had, cost); known && n > 0 {
-				q.Takes = append(q.Takes, driver.Take{Key: limit.key(r.Result.Key, len(limits) > 1), Limit: limit.at(now), Cost: n})
+			if n := due(h, cost); known && n > 0 {
+				q.Takes = append(q.Takes, driver.Take{Key: limit.key(r.Result.Key), Limit: limit.at(now), Cost: n})
 				settled[limit.name] = cost
 			}
 		}
 		if q.Takes == nil {
 			return nil
 		}
-		if _, err := r.l.store.Take(ctx, q); err != nil {
-			return wrap("settle", r.Result.Key, err)
+		_, err := r.l.store.Take(ctx, q)
+		// Giving back has no ID: done twice it would give what others have taken.
+		if err == nil || q.Mode == driver.GiveBack && errors.Is(err, ErrUnknown) {
+			for name, cost := range settled { // whatever becomes of the other half
+				h := r.held[name]
+				h.cost = cost
+				r.held[name] = h
+			}
 		}
-		maps.Copy(r.costs, settled) // done, whatever becomes of the other half
-		return nil
+		return wrap("settle", r.Result.Key, err)
 	}
 	if err := settle(driver.TakeRequest{Mode: driver.GiveBack, At: r.taken.At, Wait: r.taken.Wait},
-		func(had, cost int64) int64 { return had - cost }); err != nil {
+		func(h held, cost int64) int64 {
+			if cost >= h.cost {
+				return 0
+			}
+			return min(h.cost-cost, h.left())
+		}); err != nil {
 		return err
 	}
 	if err := settle(driver.TakeRequest{Mode: driver.TakeAnyway, ID: r.id + "-", Keep: keepIDs},
-		func(had, cost int64) int64 { return cost - had }); err != nil {
+		func(h held, cost int64) int64 { return cost - h.cost }); err != nil {
 		return err
 	}
 	r.settled = true

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
 )
 
 func (a *app) breakCommand() *cobra.Command {
@@ -22,7 +24,8 @@ The holders notice at their next renewal: until then they may go on working. Wha
 the lock protects is safe from them only if it checks fencing tokens. A holder that
 has crashed needs no breaking: its lock ends by itself.
 
-On a terminal it asks first; elsewhere --yes is needed.
+On a terminal it asks first, and again if the holders have changed before the answer;
+elsewhere --yes is needed.
 
 ` + exitTable,
 		Example: `  baton break order:42
@@ -46,16 +49,31 @@ On a terminal it asks first; elsewhere --yes is needed.
 		if err != nil {
 			return err
 		}
-		if len(info.Holders) == 0 {
-			a.say("nobody holds %q: nothing to break", safe(key))
-			return nil
-		}
-		if !yes {
+		in := bufio.NewReader(a.stdin)
+		for {
+			if len(info.Holders) == 0 {
+				a.say("nobody holds %q: nothing to break", safe(key))
+				return nil
+			}
+			if yes {
+				break
+			}
 			a.complain("%s", describe(heldBy(info)))
 			fmt.Fprint(a.stderr, "baton: take it away, while its holder may be at work? [y/N] ")
-			answer, _ := bufio.NewReader(a.stdin).ReadString('\n')
+			answer, _ := in.ReadString('\n')
 			if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 				return &exit{exitNotAcquired, fmt.Errorf("left %q alone", safe(key))}
+			}
+			// The answer may have taken long: it is for those who were asked about.
+			asked := info.Holders
+			if info, err = locks.Inspect(ctx, key); err != nil {
+				return err
+			}
+			if sameHolders(asked, info.Holders) {
+				break
+			}
+			if len(info.Holders) > 0 {
+				a.complain("its holders have changed meanwhile")
 			}
 		}
 		holders, err := locks.Break(ctx, key)
@@ -70,4 +88,21 @@ On a terminal it asks first; elsewhere --yes is needed.
 		return nil
 	})
 	return cmd
+}
+
+// sameHolders reports whether two looks saw the same grants, as far as the store
+// tells. Not every store keeps to an order.
+func sameHolders(before, now []driver.HolderInfo) bool {
+	same := func(a, b driver.HolderInfo) bool {
+		if a.Token != 0 || b.Token != 0 {
+			return a.Token == b.Token
+		}
+		return a.Owner == b.Owner && a.Foreign == b.Foreign
+	}
+	for _, n := range now {
+		if !slices.ContainsFunc(before, func(b driver.HolderInfo) bool { return same(b, n) }) {
+			return false
+		}
+	}
+	return len(before) == len(now)
 }

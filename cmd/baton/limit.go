@@ -177,8 +177,8 @@ Algorithms, for N/PERIOD:
   token-bucket      up to --burst at once, N per PERIOD in the long run
   leaky-bucket      one after the other, evenly: waits for its turn, up to --max-wait
 
-With -o json: ok, key, cost, limit, remaining, the times in seconds, and the same of
-each limit.
+With -o json and no COMMAND: ok, key, cost, limit, remaining, the times in seconds, and
+the same of each limit.
 
 ` + exitTableLimit,
 		Example: `  baton limit --rate 10/1m mail/alice -- ./send-mail.sh
@@ -321,18 +321,19 @@ func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q questio
 	if err != nil {
 		return err
 	}
-	if q.json && !q.command {
+	asJSON := q.json && !q.command // standard output is the command's
+	if asJSON {
 		if err := printJSON(a.stdout, limitJSON(r), false); err != nil {
 			return err
 		}
 	}
 	if r.OK {
-		if !q.json && !q.command {
+		if !asJSON && !q.command {
 			a.tellLimit(r, q)
 		}
 		return nil
 	}
-	if q.json || a.quiet {
+	if asJSON || a.quiet {
 		return &exit{exitNotAcquired, nil}
 	}
 	return &exit{exitNotAcquired, errors.New(describeRefusal(r))}

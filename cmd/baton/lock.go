@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -54,9 +55,18 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 			defer shut(store)
 			sigs, stop := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 			defer stop()
+			// A reader that has gone must not end us before the lock is given back.
+			_, stopPipe := listen(syscall.SIGPIPE)
+			defer stopPipe()
 			lease, err := a.acquire(locks, args[0], owner, k, sigs)
 			if err != nil {
 				return err
+			}
+			select {
+			case s := <-sigs: // it came together with the lock
+				_ = lease.Unlock()
+				return interrupted(s)
+			default:
 			}
 			// What the store counts began before now: the lease's own end and
 			// its margin are the safe side of it.
@@ -65,14 +75,44 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				return a.printHandle(handle, k.ttl, until)
+			written := make(chan error, 1)
+			go func() {
+				if asJSON {
+					written <- a.printHandle(handle, k.ttl, until)
+					return
+				}
+				_, err := fmt.Fprintln(a.stdout, handle)
+				written <- err
+			}()
+			select {
+			case err = <-written:
+				if err != nil {
+					err = fmt.Errorf("the handle could not be written: %w", err)
+				}
+			case s := <-sigs: // the writing may wait for ever
+				err = interrupted(s)
 			}
-			_, err = fmt.Fprintln(a.stdout, handle)
-			return err
+			if err == nil {
+				return nil
+			}
+			return takeBack(ctx, locks, handle, err)
 		})(cmd, args)
 	}
 	return cmd
+}
+
+// takeBack ends a lock whose handle nobody has got, because of why.
+func takeBack(ctx context.Context, locks *baton.Locker, handle string, why error) error {
+	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
+	defer cancel()
+	lease, err := locks.Attach(ctx, handle)
+	if err == nil {
+		err = lease.Unlock()
+	}
+	if err != nil && !errors.Is(err, baton.ErrLost) {
+		return &exit{codeOf(why), fmt.Errorf("%w; and the lock could not be given back, it ends with its --ttl: %s", why, explain(err))}
+	}
+	return why
 }
 
 // outlives refuses stores that forget everything when we end.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,7 +41,7 @@ const exitTableOnce = `Exit codes:
   124       --max-hold was reached and the command stopped (137 if it had to be killed)
   125       baton itself failed
   126, 127  the command cannot be executed, is not found
-  128+n     signal n came while waiting
+  128+n     signal n came while waiting, or while nobody read what the command had left
 `
 
 func (a *app) onceCommand() *cobra.Command {
@@ -217,7 +218,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 		err  error
 	}
 	done := make(chan result, 1)
-	ran := false
+	var rec *recorder // if it ran
 	go func() {
 		text, err := ops.Do(ctx, key, func(ctx context.Context, at once.Attempt) ([]byte, error) {
 			select {
@@ -226,19 +227,33 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}
-			ran = true
-			return a.attempt(at, path, command, o, owner, sigs)
+			var err error
+			if rec, err = record(a.stdout, a.stderr); err != nil {
+				return nil, err
+			}
+			return a.attempt(at, rec, path, command, o, owner, sigs)
 		})
 		done <- result{text, err}
 		close(w.turn)
 	}()
 	why := w.wait(ctx)
 	r := <-done
+	// Only now: who reads the output may be slow, and others wait for the outcome.
+	var given os.Signal
+	if rec != nil {
+		given = rec.passOn(sigs)
+		if rec.open && given == nil {
+			a.say("somebody whom the command has left behind still has its output: that was not recorded any more")
+		}
+	}
 	switch unrecorded, ok := errors.AsType[*once.UnrecordedError](r.err); {
 	case ok:
 		return a.notRecorded(key, unrecorded)
-	case ran:
-		return a.ended(key, r.text, r.err)
+	case given != nil && codeOf(r.err) != exitLost:
+		n, _ := given.(syscall.Signal)
+		return &exit{exitSignal + int(n), nil} // whoever does not read would not read that
+	case rec != nil:
+		return a.ended(key, rec, r.text, r.err)
 	case why != nil && r.err != nil && !errors.Is(r.err, once.ErrFinal):
 		return why
 	}
@@ -312,22 +327,17 @@ func (w *waitForTurn) underWay(what, advice string) error {
 // output from ending.
 const afterOutput = time.Second
 
-// attempt runs the command and returns its transcript.
-func (a *app) attempt(at once.Attempt, path string, command []string, o *onceFlags, owner string, sigs chan os.Signal) ([]byte, error) {
+// attempt runs the command and returns its transcript. After the command it prints
+// nothing: a pipe may be full.
+func (a *app) attempt(at once.Attempt, rec *recorder, path string, command []string, o *onceFlags, owner string, sigs chan os.Signal) ([]byte, error) {
 	if at.Attempts > 1 {
 		a.say("attempt %d at %q: the one before began and was not finished", at.Attempts, safe(at.Key))
-	}
-	rec, err := record(a.stdout, a.stderr)
-	if err != nil {
-		return nil, err
 	}
 	end := a.hold(at.Lease, &o.running, supervise.Command{
 		Path: path, Args: command, Stdin: a.stdin, Stdout: rec.stdout, Stderr: rec.stderr,
 		Env: environment(at.Key, at.Token, owner, "BATON_ATTEMPT="+strconv.FormatInt(at.Attempts, 10)),
 	}, sigs)
-	if rec.stop(afterOutput) {
-		a.say("somebody whom the command has left behind still has its output: that is not recorded from now on")
-	}
+	rec.stop(afterOutput)
 	switch {
 	case end.lost != nil:
 		return nil, &exit{exitLost, nil} // said already
@@ -335,9 +345,6 @@ func (a *app) attempt(at once.Attempt, path string, command []string, o *onceFla
 		return nil, &exit{end.code, end.err}
 	}
 	rec.text.exit = end.code
-	if n := rec.text.omitted; n > 0 && (end.code == 0 || o.isFinal(end.code)) {
-		a.say("the output is too long to be kept: its last %d bytes were not recorded", n)
-	}
 	switch text := rec.text.encode(); {
 	case end.code == 0:
 		return text, nil
@@ -348,9 +355,12 @@ func (a *app) attempt(at once.Attempt, path string, command []string, o *onceFla
 }
 
 // ended tells how the command ended that has just run.
-func (a *app) ended(key string, text []byte, err error) error {
+func (a *app) ended(key string, rec *recorder, text []byte, err error) error {
 	if final, ok := errors.AsType[*once.FinalError](err); ok {
 		text, err = []byte(final.Text), nil
+	}
+	if n := rec.text.omitted; n > 0 && err == nil {
+		a.say("the output is too long to be kept: its last %d bytes were not recorded", n)
 	}
 	if err != nil {
 		if own, ok := errors.AsType[*exit](err); ok && own.err == nil {

@@ -248,6 +248,49 @@ func TestTerminalBreakAsks(t *testing.T) {
 	term.shows(`took "k" from 1 holder`)
 }
 
+// A yes is for the holder that was shown.
+func TestTerminalBreakAsksAgainAboutTheNextHolder(t *testing.T) {
+	t.Parallel()
+	term := newTerminal(t)
+	term.typed("export BATON_STORE=sqlite:$HOME/x.db\n")
+	baton := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("baton", append([]string{"-b", "sqlite:" + term.file("x.db")}, args...)...)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	first := baton("lock", "--ttl", "10m", "k")
+	term.typed("baton break k\n")
+	term.shows(`\[y/N\] `)
+	baton("unlock", first)
+	second := baton("lock", "--ttl", "10m", "k")
+	term.typed("y\n")
+	term.shows(`its holders have changed meanwhile[^\n]*\n[^\n]*lock "k" is held by[^\n]*\n[^\n]*\[y/N\] `)
+	baton("renew", "--ttl", "10m", second)
+	term.typed("n\necho code=$?\n")
+	term.shows(`left "k" alone`)
+	term.shows(`code=75`)
+
+	// Nor is there anybody to take it from, if that one has ended.
+	term.typed("baton break k\n")
+	term.shows(`\[y/N\] `)
+	baton("unlock", second)
+	term.typed("y\necho code=$?\n")
+	term.shows(`nobody holds "k": nothing to break`)
+	term.shows(`code=0`)
+
+	// Who has renewed is the same holder still.
+	third := baton("lock", "--ttl", "10m", "k")
+	term.typed("baton break k\n")
+	term.shows(`\[y/N\] `)
+	baton("renew", "--ttl", "1h", third)
+	term.typed("y\n")
+	term.shows(`took "k" from 1 holder`)
+}
+
 func TestTerminalWatch(t *testing.T) {
 	t.Parallel()
 	term := newTerminal(t)

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -105,11 +107,13 @@ func (t *transcript) replay(stdout, stderr io.Writer) error {
 	return nil
 }
 
-// A recorder passes the output of a command on and keeps it.
+// A recorder keeps the output of a command and passes it on.
 type recorder struct {
 	stdout, stderr *os.File // what the command is given
 	ends           []*os.File
-	pumps          sync.WaitGroup
+	relays         []*relay
+	readers        sync.WaitGroup
+	passing        sync.WaitGroup
 
 	mu   sync.Mutex
 	text transcript
@@ -132,20 +136,18 @@ func record(stdout, stderr io.Writer) (*recorder, error) {
 		} else {
 			r.stderr = given
 		}
-		r.ends = append(r.ends, end)
-		r.pumps.Go(func() { r.pump(stream+1, end, to) })
+		on := newRelay(to)
+		r.ends, r.relays = append(r.ends, end), append(r.relays, on)
+		r.readers.Go(func() { r.read(stream+1, end, on) })
+		r.passing.Go(on.run)
 	}
 	return r, nil
 }
 
-func (r *recorder) pump(stream int, from *os.File, to io.Writer) {
-	heard := true
+func (r *recorder) read(stream int, from *os.File, on *relay) {
 	take := func(data []byte) {
 		r.keep(stream, data)
-		if heard {
-			_, err := to.Write(data)
-			heard = err == nil
-		}
+		on.put(data)
 	}
 	buf := make([]byte, 32<<10)
 	for {
@@ -153,10 +155,11 @@ func (r *recorder) pump(stream int, from *os.File, to io.Writer) {
 		take(buf[:n])
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			r.mu.Lock()
-			r.open = true
-			r.mu.Unlock()
-			drain(from, take)
+			if drain(from, take) {
+				r.mu.Lock()
+				r.open = true
+				r.mu.Unlock()
+			}
 			return
 		case err != nil:
 			return
@@ -164,22 +167,111 @@ func (r *recorder) pump(stream int, from *os.File, to io.Writer) {
 	}
 }
 
-// drain takes what is in a pipe already.
-func drain(from *os.File, take func([]byte)) {
+// mostInPipe is as much as pipes hold.
+const mostInPipe = 1 << 20
+
+// drain takes what is in a pipe already, and reports whether somebody could still
+// write to it: that a read was late does not say so.
+func drain(from *os.File, take func([]byte)) (open bool) {
 	conn, err := from.SyscallConn()
 	if err == nil {
 		err = from.SetReadDeadline(time.Time{})
 	}
 	if err != nil {
-		return
+		return true
 	}
-	buf := make([]byte, 1<<20) // as large as pipes are
+	buf := make([]byte, mostInPipe)
 	n := 0
-	_ = conn.Read(func(fd uintptr) bool {
-		n, _ = unix.Read(int(fd), buf)
-		return true // whatever it says: there may be nothing
-	})
-	take(buf[:max(n, 0)])
+	for n < len(buf) {
+		var m int
+		err = os.ErrClosed // if it is not asked at all
+		_ = conn.Read(func(fd uintptr) bool {
+			m, err = unix.Read(int(fd), buf[n:])
+			return true // whatever it says: there may be nothing
+		})
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || m <= 0 {
+			break
+		}
+		n += m
+	}
+	take(buf[:n])
+	return n == len(buf) || err != nil
+}
+
+// A relay passes one stream on, to a reader who may be slow.
+type relay struct {
+	to io.Writer
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	unread  []byte // in part, perhaps, being written
+	room    int    // put waits while there is more than that
+	ended   bool   // nothing is put any more
+	deaf    bool   // nobody reads any more
+}
+
+func newRelay(to io.Writer) *relay {
+	r := &relay{to: to}
+	r.changed = sync.NewCond(&r.mu)
+	return r
+}
+
+func (r *relay) put(data []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.unread) > r.room && !r.deaf {
+		r.changed.Wait()
+	}
+	if !r.deaf {
+		r.unread = append(r.unread, data...)
+		r.changed.Broadcast()
+	}
+}
+
+// allow says how much may be unread from now on.
+func (r *relay) allow(room int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.room = room
+	r.changed.Broadcast()
+}
+
+// end says that nothing more is put.
+func (r *relay) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	r.changed.Broadcast()
+}
+
+// behind reports whether something is still to be passed on.
+func (r *relay) behind() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.unread) > 0 && !r.deaf
+}
+
+func (r *relay) run() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for !r.deaf {
+		for len(r.unread) == 0 {
+			if r.ended {
+				return
+			}
+			r.changed.Wait()
+		}
+		data := r.unread
+		r.mu.Unlock()
+		_, err := r.to.Write(data)
+		r.mu.Lock()
+		r.unread = r.unread[:copy(r.unread, r.unread[len(data):])]
+		r.deaf = err != nil
+		r.changed.Broadcast()
+	}
 }
 
 func (r *recorder) keep(stream int, data []byte) {
@@ -212,21 +304,51 @@ func (r *recorder) keep(stream int, data []byte) {
 	r.size += head + len(kept)
 }
 
-// stop ends the recording when the command has ended. Somebody whom it has left
-// behind may have its output still, for ever: that is waited for a little.
-// It reports whether there was such a one.
+// stop ends the recording when the command has ended. It does not wait for those
+// who read what is passed on; see passOn. Somebody whom the command has left
+// behind may have its output still, for ever: that is waited for a little. It
+// reports whether there was such a one.
 func (r *recorder) stop(patience time.Duration) (left bool) {
 	for _, given := range []*os.File{r.stdout, r.stderr} {
 		if given != nil {
 			given.Close()
 		}
 	}
+	allow := func(room int) {
+		for _, on := range r.relays {
+			on.allow(room)
+		}
+	}
+	allow(mostInPipe)
+	over := time.AfterFunc(patience, func() { allow(math.MaxInt) })
+	defer over.Stop()
 	for _, end := range r.ends {
 		_ = end.SetReadDeadline(time.Now().Add(patience))
 	}
-	r.pumps.Wait()
-	for _, end := range r.ends {
+	r.readers.Wait()
+	for i, end := range r.ends {
 		end.Close()
+		r.relays[i].end()
 	}
 	return r.open
+}
+
+// passOn waits, after stop, until everything is passed on that somebody reads. It
+// gives up at a signal that asks to end, and returns it.
+func (r *recorder) passOn(sigs <-chan os.Signal) os.Signal {
+	passed := make(chan struct{})
+	go func() {
+		defer close(passed)
+		r.passing.Wait()
+	}()
+	for {
+		select {
+		case <-passed:
+			return nil
+		case s := <-sigs:
+			if ends(s) && slices.ContainsFunc(r.relays, (*relay).behind) {
+				return s
+			}
+		}
+	}
 }

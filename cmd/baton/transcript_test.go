@@ -49,6 +49,7 @@ func TestRecorder(t *testing.T) {
 	if r.stop(time.Minute) {
 		t.Error("somebody was left behind")
 	}
+	r.passOn(nil)
 	if want := []piece{{1, []byte("out")}, {2, []byte("err")}}; !reflect.DeepEqual(r.text.pieces, want) || stderr.String() != "err" {
 		t.Errorf("recorded %v, passed on %q", r.text.pieces, stderr.String())
 	}
@@ -82,5 +83,25 @@ func TestRecorderNeverKeepsTooMuch(t *testing.T) {
 		if n := len(got.output(1)) + len(got.output(2)) + int(got.omitted); n != total {
 			t.Errorf("in steps of %d: %d of %d bytes are accounted for", step, n, total)
 		}
+	}
+}
+
+// Whoever left the output before the last of it was read has not stayed behind.
+func TestRecorderIsLate(t *testing.T) {
+	t.Parallel()
+	arrived, release := make(chan struct{}, 10), make(chan struct{})
+	r, err := record(writer(func(p []byte) (int, error) { arrived <- struct{}{}; <-release; return len(p), nil }), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(r.stdout, "one")
+	<-arrived
+	fmt.Fprint(r.stdout, "two")
+	close(release)
+	if r.stop(0) {
+		t.Error("somebody was left behind")
+	}
+	if got := r.text.output(1); string(got) != "onetwo" {
+		t.Errorf("recorded %q", got)
 	}
 }

@@ -53,8 +53,9 @@ If the lease is lost (the store is out of reach, somebody broke the lock), the
 command is stopped: its whole process group gets TERM, and KILL after the grace.
 All of that ends before the store can give an expired lock to somebody else.
 Processes that the command leaves in its group when it ends are stopped too,
-before the lock is given back. On Linux the command also dies if baton itself
-is killed; what the command has started does not then.
+before the lock is given back; while one is there that cannot be stopped (it runs
+as another user, as with sudo), the lock is kept. On Linux the command also dies
+if baton itself is killed; what the command has started does not then.
 
 ` + exitTableRun,
 		Example: `  baton run nightly-report -- ./report.sh
@@ -172,8 +173,11 @@ func (a *app) under(lease *baton.Lease, path string, command []string, owner str
 // config leaves time to stop the command before the store can give an expired
 // lock away.
 func (r *running) config(owner string) baton.Config {
-	return baton.Config{TTL: r.ttl, Margin: r.ttl/10 + r.grace, Owner: owner}
+	return baton.Config{TTL: r.ttl, Margin: r.margin(), Owner: owner}
 }
+
+// margin is how long the store keeps the lock after the lease has ended.
+func (r *running) margin() time.Duration { return r.ttl/10 + r.grace }
 
 // listenForCommand subscribes to the signals that are passed on to a command.
 func listenForCommand() (sigs chan os.Signal, stop func()) {
@@ -206,7 +210,7 @@ type ending struct {
 }
 
 // hold runs the command while the lease lasts. When it returns, nothing of
-// the command's group runs any more.
+// the command's group runs any more, or the store has let the lock go.
 func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, sigs chan os.Signal) ending {
 	if err := lease.Err(); err != nil {
 		a.complain("%s; the command was not started", explain(err))
@@ -232,7 +236,12 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	for {
 		select {
 		case <-child.Done():
-			a.stopRest(child, r.grace)
+			if a.stopRest(child, r.grace).Left {
+				a.keep(lease, r, child, trust)
+				if err := lease.Err(); err != nil {
+					return ending{lost: err, last: true}
+				}
+			}
 			return ending{code: child.Code()}
 		case <-lease.Done():
 			// A process that was suspended learns late, perhaps too late
@@ -241,11 +250,20 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 			err := lease.Err()
 			a.complain("%s; the command was stopped", explain(err))
 			a.stopped(outcome)
+			if outcome.Left {
+				a.keep(lease, r, child, trust)
+			}
 			return ending{lost: err, last: told || outcome.Left}
 		case <-maxHold:
 			outcome := child.Stop(r.grace)
 			a.say("the lock was held for %v: the command was stopped", r.maxHold)
 			a.stopped(outcome)
+			if outcome.Left {
+				a.keep(lease, r, child, trust)
+				if err := lease.Err(); err != nil {
+					return ending{lost: err, last: true}
+				}
+			}
 			if outcome.Killed {
 				return ending{code: exitKilled, late: true}
 			}
@@ -262,16 +280,46 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 }
 
 // stopRest ends what the command left in its group.
-func (a *app) stopRest(child *supervise.Child, grace time.Duration) {
+func (a *app) stopRest(child *supervise.Child, grace time.Duration) (outcome supervise.Outcome) {
 	if !child.Gone() {
-		outcome := child.Stop(grace)
+		outcome = child.Stop(grace)
 		a.say("the command left processes behind: they were stopped")
 		a.stopped(outcome)
+	}
+	return outcome
+}
+
+// keep waits for what Stop could not end. An Unlock before that would start the
+// next holder beside it; and of a lease that was lost, Unlock would have the store
+// forget the claim before its TTL is over.
+func (a *app) keep(lease *baton.Lease, r *running, child *supervise.Child, trust *trust) {
+	if lease.Err() == nil {
+		a.complain("the lock is kept until it has ended")
+	}
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	lost := lease.Done()
+	var expired <-chan time.Time
+	for !child.Gone() {
+		select {
+		case <-look.C:
+		case <-trust.timer.C:
+			trust.look(lease)
+		case <-lost:
+			lost = nil
+			timer := time.NewTimer(trust.until.Add(r.margin()).Sub(bootclock.Now()))
+			defer timer.Stop()
+			expired = timer.C
+		case <-expired:
+			return
+		}
 	}
 }
 
 func (a *app) stopped(o supervise.Outcome) {
 	switch {
+	case o.Denied:
+		a.complain("it is still there: baton may not signal it, it runs as another user")
 	case o.Left:
 		a.complain("it was killed but is still there: something in the kernel holds it up")
 	case o.Killed:

@@ -148,14 +148,16 @@ func (c *Child) signal(sig syscall.Signal) { _ = unix.Kill(-c.pid, sig) }
 type Outcome struct {
 	Killed bool // somebody had to be killed
 	Left   bool // somebody still ran when Stop gave up, out of the reach of signals
+	Denied bool // of those who are left, there are some whom this process may not signal
 }
 
 // afterKill is how long Stop waits for the kernel to end what was killed.
 const afterKill = 2 * time.Second
 
 // Stop ends the group: TERM, and KILL for those who are still there after the
-// grace. It returns when nothing of the group is left. Without grace it only
-// kills; a suspended command then never gets to run again.
+// grace. It returns when nothing of the group is left, or when that cannot be
+// had: see Outcome. Without grace it only kills; a suspended command then never
+// gets to run again.
 func (c *Child) Stop(grace time.Duration) Outcome {
 	if c.Gone() {
 		return Outcome{}
@@ -168,7 +170,11 @@ func (c *Child) Stop(grace time.Duration) Outcome {
 		}
 	}
 	c.signal(unix.SIGKILL)
-	return Outcome{Killed: true, Left: !c.awaitGone(afterKill)}
+	if c.awaitGone(afterKill) {
+		return Outcome{Killed: true}
+	}
+	// The first kill may have reached others of the group.
+	return Outcome{Killed: true, Left: true, Denied: errors.Is(unix.Kill(-c.pid, unix.SIGKILL), unix.EPERM)}
 }
 
 // Gone reports whether nothing of the group is left.

@@ -80,6 +80,11 @@ func helper() {
 		child := exec.Command(self(), "stubborn", args[1])
 		check(child.Start())
 		check(child.Wait())
+	case "regroup": // the same, with that one in a group of its own, as timeout does
+		child := exec.Command(self(), "stubborn", args[1])
+		child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		check(child.Start())
+		check(child.Wait())
 	case "say": // the arguments, by turns to standard output and to standard error; the first is the exit code
 		code, err := strconv.Atoi(args[1])
 		check(err)

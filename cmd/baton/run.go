@@ -53,9 +53,11 @@ If the lease is lost (the store is out of reach, somebody broke the lock), the
 command is stopped: its whole process group gets TERM, and KILL after the grace.
 All of that ends before the store can give an expired lock to somebody else.
 Processes that the command leaves in its group when it ends are stopped too,
-before the lock is given back; while one is there that cannot be stopped (it runs
-as another user, as with sudo), the lock is kept. On Linux the command also dies
-if baton itself is killed; what the command has started does not then.
+before the lock is given back; on Linux so are those in other groups of the session,
+as "timeout" makes them, but not daemons (elsewhere use "timeout --foreground"). While
+one is there that cannot be stopped, because it runs as another user as under sudo,
+the lock is kept. On Linux the command also dies if baton itself is killed; what the
+command has started does not then.
 
 ` + exitTableRun,
 		Example: `  baton run nightly-report -- ./report.sh
@@ -210,7 +212,7 @@ type ending struct {
 }
 
 // hold runs the command while the lease lasts. When it returns, nothing of
-// the command's group runs any more, or the store has let the lock go.
+// the command runs any more, or the store has let the lock go.
 func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, sigs chan os.Signal) ending {
 	if err := lease.Err(); err != nil {
 		a.complain("%s; the command was not started", explain(err))
@@ -279,7 +281,7 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	}
 }
 
-// stopRest ends what the command left in its group.
+// stopRest ends what the command left behind.
 func (a *app) stopRest(child *supervise.Child, grace time.Duration) (outcome supervise.Outcome) {
 	if !child.Gone() {
 		outcome = child.Stop(grace)

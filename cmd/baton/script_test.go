@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 //	waiting N KEY             wait until so many stand in the line of a lock
 //	[!] await FILE REGEXP     wait until the file has such a line, or, with !, has none
 //	gone FILE                 wait until the process whose number is in the file is gone
+//	[!] runs FILE             demand that it runs now, or, with !, that it does not
 //	json PATH REGEXP          demand a value in the JSON that the last program printed
 //
 // The store is a SQLite file of the script's own.
@@ -66,7 +67,7 @@ func runScripts(t *testing.T, dir string, setup func(*testscript.Env) error) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits, "start": cmdStart, "signal": cmdSignal, "ends": cmdEnds,
-			"await": cmdAwait, "waiting": cmdWaiting, "gone": cmdGone, "json": cmdJSON,
+			"await": cmdAwait, "waiting": cmdWaiting, "gone": cmdGone, "runs": cmdRuns, "json": cmdJSON,
 			"redis": cmdRedis, "sql": cmdSQL, "freeze": cmdFreeze, "thaw": cmdThaw,
 		},
 	})
@@ -221,6 +222,17 @@ func cmdGone(ts *testscript.TestScript, neg bool, args []string) {
 	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(args[0])))
 	ts.Check(err)
 	eventually(ts, func() bool { return !runs(pid) }, func() { ts.Fatalf("process %d still runs", pid) })
+}
+
+func cmdRuns(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: [!] runs FILE")
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(args[0])))
+	ts.Check(err)
+	if runs(pid) == neg {
+		ts.Fatalf("process %d runs: %v", pid, neg)
+	}
 }
 
 // runs reports whether a process exists and is not merely waiting to be

@@ -135,13 +135,22 @@ func orphaned() bool {
 
 // parentOf reads the parent of a process where /proc shows it.
 func parentOf(pid int) (int, error) {
+	p, err := look(pid)
+	return p.parent, err
+}
+
+// seen is what /proc shows of a process.
+type seen struct {
+	state                  string
+	parent, group, session int
+}
+
+func look(pid int) (p seen, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, err
+		return p, err
 	}
-	var state string
-	var parent int
 	// The name before these fields is in parentheses and may contain anything.
-	_, err = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &parent)
-	return parent, err
+	_, err = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &p.state, &p.parent, &p.group, &p.session)
+	return p, err
 }

@@ -47,7 +47,7 @@ const exitTableRun = `Exit codes:
   69        the store cannot be reached
   75        lock not acquired (-E changes it, --skip-ok makes it 0)
   78        wrong configuration: store URL, or something the store cannot do
-  79        lease lost, the command was stopped
+  79        lease lost: the command was stopped, or had ended by itself when that was seen
   124       --max-hold was reached and the command stopped (137 if it had to be killed)
   125       baton itself failed
   126, 127  the command cannot be executed, is not found

@@ -4,7 +4,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -100,17 +99,4 @@ func copyProgram(t *testing.T, name, to string, mode os.FileMode) {
 	if err := os.Chmod(to, mode); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func pidIn(t *testing.T, file string) int {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pid
 }

@@ -329,7 +329,7 @@ func (a *app) attempt(at once.Attempt, path string, command []string, o *onceFla
 		a.say("somebody whom the command has left behind still has its output: that is not recorded from now on")
 	}
 	switch {
-	case end.lost != nil:
+	case end.lost != nil && !end.own: // otherwise the store knows whether somebody has followed
 		return nil, &exit{exitLost, nil} // said already
 	case end.err != nil:
 		return nil, &exit{end.code, end.err}

@@ -150,16 +150,32 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return err
 	}
 	code := a.hold(lease, r, a.under(lease, path, command, owner), sigs)
-	if err := lease.Unlock(); err != nil && code.lost == nil {
-		a.complain("%s", explain(err))
-	}
-	if code.lost != nil {
+	if a.release(lease, &code); code.lost != nil {
 		return &exit{exitLost, nil}
 	}
 	if code.err != nil || code.code != 0 {
 		return &exit{code.code, code.err}
 	}
 	return nil
+}
+
+// release unlocks what a command has run under. That the lease was lost before may
+// turn out only now.
+func (a *app) release(lease *baton.Lease, end *ending) {
+	err := lease.Unlock()
+	switch {
+	case err == nil || end.lost != nil:
+	case errors.Is(err, baton.ErrLost) && end.own:
+		a.outlived(err, end.code)
+		end.lost = err
+	default:
+		a.complain("%s", explain(err))
+	}
+}
+
+// outlived tells of a command that nobody stopped although the lease was lost.
+func (a *app) outlived(lost error, code int) {
+	a.complain("%s; the command ended by itself, with %d, perhaps without the lock", explain(lost), code)
 }
 
 // under is the command as it is run under a lock.
@@ -206,7 +222,8 @@ func (r *running) skipped(a *app, err error) error {
 type ending struct {
 	code int
 	err  error // why it could not be started
-	lost error // the lease was lost and the command stopped
+	lost error // the lease was lost
+	own  bool  // the command was not stopped: code is its own, also if the lease was lost
 	last bool  // and is not to be started again: a signal asked it to end, or something of it is left
 	late bool  // --max-hold was reached and the command stopped
 }
@@ -238,16 +255,13 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	for {
 		select {
 		case <-child.Done():
-			if a.stopRest(child, r.grace).Left {
-				a.keep(lease, r, child, trust)
-				if err := lease.Err(); err != nil {
-					return ending{lost: err, last: true}
-				}
-			}
-			return ending{code: child.Code()}
+			return a.done(lease, r, child, trust)
 		case <-lease.Done():
-			// A process that was suspended learns late, perhaps too late
-			// for any grace. Nothing is printed before: a pipe may be full.
+			if child.Ended() { // a process that was suspended learns of both at once
+				return a.done(lease, r, child, trust)
+			}
+			// It learns late, perhaps too late for any grace. Nothing is printed
+			// before: a pipe may be full.
 			outcome := child.Stop(trust.rest(r.grace))
 			err := lease.Err()
 			a.complain("%s; the command was stopped", explain(err))
@@ -279,6 +293,23 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 			trust.look(lease)
 		}
 	}
+}
+
+// done is the end of a command that was not stopped. Whether it ended before the
+// lease cannot be told if both are there to be seen: it counts as lost then.
+func (a *app) done(lease *baton.Lease, r *running, child *supervise.Child, trust *trust) ending {
+	end := ending{code: child.Code(), own: true}
+	grace := r.grace
+	if end.lost = lease.Err(); end.lost != nil {
+		grace = trust.rest(grace)
+	}
+	if a.stopRest(child, grace).Left {
+		a.keep(lease, r, child, trust)
+	}
+	if end.lost = lease.Err(); end.lost != nil {
+		a.outlived(end.lost, end.code)
+	}
+	return end
 }
 
 // stopRest ends what the command left behind.

@@ -242,8 +242,12 @@ func runs(pid int) bool {
 		return false
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil { // no /proc, or collected meanwhile
+		return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+	}
 	_, fields, _ := strings.Cut(string(stat), ") ")
-	return err != nil || !strings.HasPrefix(fields, "Z")
+	threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // the first may end before others
+	return !strings.HasPrefix(fields, "Z") || len(threads) > 1
 }
 
 func eventually(ts *testscript.TestScript, happened func() bool, late func()) {

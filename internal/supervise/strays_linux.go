@@ -45,9 +45,17 @@ func straysNow() (groups []int) {
 			continue
 		}
 		p, err := look(pid)
-		if err == nil && p.parent == self && p.state != "Z" && p.session == session && !slices.Contains(groups, p.group) {
+		if err == nil && p.parent == self && p.session == session && !slices.Contains(groups, p.group) && !hasEnded(pid) {
 			groups = append(groups, p.group)
 		}
 	}
 	return groups
+}
+
+// hasEnded reports whether a child waits to be collected, or has been. The state in
+// /proc is that of the first thread only.
+func hasEnded(pid int) bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return errors.Is(err, unix.ECHILD) || err == nil && info.Signo != 0
 }

@@ -119,6 +119,20 @@ func (c *Child) run(cmd Command, started chan<- error) {
 // still run.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
+// Ended reports whether the command has ended, and if so waits until Done is
+// closed. A process that was suspended itself may know of other things earlier.
+func (c *Child) Ended() bool {
+	select {
+	case <-c.done:
+	default:
+		if !hasEnded(c.pid) {
+			return false
+		}
+		<-c.done
+	}
+	return true
+}
+
 // Code is what a shell would report: the exit code, or 128 and the number of
 // the signal that ended the command. It is valid when Done is closed.
 func (c *Child) Code() int {

@@ -216,6 +216,21 @@ func TestTerminalSuspendedTooLong(t *testing.T) {
 	term.shows(`code=79`)
 }
 
+// In a container the parent, which is outside, has the number 0 and continues
+// nobody: Ctrl-Z does not suspend.
+func TestTerminalInAContainer(t *testing.T) {
+	t.Parallel()
+	const unshare = "unshare --user --map-root-user --pid --fork --mount-proc "
+	if out, err := exec.Command("sh", "-c", unshare+"true").CombinedOutput(); err != nil {
+		t.Skipf("no user namespaces here: %v: %s", err, out)
+	}
+	term := newTerminal(t)
+	term.typed(unshare + "baton run k -- sh -c 'echo ready$((1+1)); exec helper line'\n")
+	term.shows(`ready2`)
+	term.typed(ctrlZ + "hello\n")
+	term.shows(`read "hello`)
+}
+
 func TestTerminalProgress(t *testing.T) {
 	t.Parallel()
 	term := newTerminal(t)

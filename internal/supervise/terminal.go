@@ -121,6 +121,9 @@ func orphaned() bool {
 		return true
 	}
 	for parent := unix.Getppid(); ; {
+		if parent == 0 { // outside our pid namespace; to the calls below 0 means ourselves
+			return true
+		}
 		if s, err := unix.Getsid(parent); err != nil || s != session {
 			return true
 		}

@@ -15,7 +15,7 @@ import (
 
 // helper is the program that scripts run under locks.
 func helper() {
-	args := append(os.Args[1:], "", "")
+	args := append(os.Args[1:], "", "", "")
 	switch args[0] {
 	case "exit": // with a code
 		code, err := strconv.Atoi(args[1])
@@ -42,6 +42,16 @@ func helper() {
 		text, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		check(err)
 		fmt.Printf("read %q\n", text)
+	case "tty": // read from the terminal, when a file comes
+		writePid(args[2])
+		until(args[1])
+		if args[3] == "deaf" {
+			signal.Ignore(syscall.SIGHUP, syscall.SIGTERM)
+		}
+		tty, err := os.Open("/dev/tty")
+		check(err)
+		_, err = tty.Read(make([]byte, 1))
+		check(err)
 	case "hold": // until a signal or a file comes
 		writePid(args[1])
 		until(args[2])
@@ -88,7 +98,7 @@ func helper() {
 	case "say": // the arguments, by turns to standard output and to standard error; the first is the exit code
 		code, err := strconv.Atoi(args[1])
 		check(err)
-		for i, text := range args[2 : len(args)-2] {
+		for i, text := range args[2 : len(args)-3] {
 			fmt.Fprintln([]*os.File{os.Stdout, os.Stderr}[i%2], text)
 		}
 		os.Exit(code)

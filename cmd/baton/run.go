@@ -228,6 +228,8 @@ type ending struct {
 	late bool  // --max-hold was reached and the command stopped
 }
 
+const wantsTerminal = "the command wants the terminal, which is no longer ours: it was hung up"
+
 // hold runs the command while the lease lasts. When it returns, nothing of
 // the command runs any more, or the store has let the lock go.
 func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, sigs chan os.Signal) ending {
@@ -252,9 +254,18 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	trust := newTrust(lease)
 	defer trust.timer.Stop()
 	told := false // to end, by a signal
+	hungUp := child.HungUp()
 	for {
 		select {
+		case <-hungUp:
+			hungUp = nil
+			a.complain(wantsTerminal)
 		case <-child.Done():
+			select {
+			case <-hungUp:
+				a.complain(wantsTerminal)
+			default:
+			}
 			return a.done(lease, r, child, trust)
 		case <-lease.Done():
 			if child.Ended() { // a process that was suspended learns of both at once

@@ -216,6 +216,33 @@ func TestTerminalSuspendedTooLong(t *testing.T) {
 	term.shows(`code=79`)
 }
 
+// A baton whose shell has ended cannot give its command the terminal: one that asks
+// for it is ended, rather than stopped and continued for ever.
+func TestTerminalOrphaned(t *testing.T) {
+	t.Parallel()
+	term := newTerminal(t)
+	for _, c := range []struct{ key, deaf string }{{"k", ""}, {"l", "deaf"}} {
+		term.typed(fmt.Sprintf("( { baton run --ttl 60s %[1]s -- helper tty go pid-%[1]s %[2]s 2>said-%[1]s; echo ended $? > code-%[1]s; } & ); echo back$((1+1))\n", c.key, c.deaf))
+		term.shows(`back2`)
+		awaitText(t, term.file("pid-"+c.key), "")
+		pid := pidIn(t, term.file("pid-"+c.key))
+		t.Cleanup(func() {
+			if t.Failed() {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		})
+	}
+	if err := os.WriteFile(term.file("go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for key, code := range map[string]string{"k": "129", "l": "137"} {
+		awaitText(t, term.file("code-"+key), "ended "+code+"\n")
+		awaitText(t, term.file("said-"+key), "the command wants the terminal")
+	}
+	term.typed("baton run -n k -- helper exit 0; echo code=$?\n")
+	term.shows(`code=0`)
+}
+
 // In a container the parent, which is outside, has the number 0 and continues
 // nobody: Ctrl-Z does not suspend.
 func TestTerminalInAContainer(t *testing.T) {

@@ -47,6 +47,8 @@ type Child struct {
 	pid       int // also the number of the group
 	mayResume func() bool
 	terminal  *terminal
+	hungUp    chan struct{}
+	refused   int  // how often the terminal was
 	crowded   bool // there were children before: whose orphans strays are, nobody knows
 	done      chan struct{}
 	status    unix.WaitStatus // after done
@@ -55,7 +57,7 @@ type Child struct {
 // Start starts the command. The error is that of fork or exec; the command
 // did not run then.
 func Start(c Command) (*Child, error) {
-	child := &Child{mayResume: c.MayResume, done: make(chan struct{})}
+	child := &Child{mayResume: c.MayResume, done: make(chan struct{}), hungUp: make(chan struct{})}
 	if child.mayResume == nil {
 		child.mayResume = func() bool { return true }
 	}
@@ -118,6 +120,10 @@ func (c *Child) run(cmd Command, started chan<- error) {
 // Done is closed when the command has ended. Processes that it started may
 // still run.
 func (c *Child) Done() <-chan struct{} { return c.done }
+
+// HungUp is closed when the command was told to end because it wants a terminal
+// that nobody can give it.
+func (c *Child) HungUp() <-chan struct{} { return c.hungUp }
 
 // Ended reports whether the command has ended, and if so waits until Done is
 // closed. A process that was suspended itself may know of other things earlier.

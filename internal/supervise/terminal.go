@@ -28,6 +28,8 @@ import (
 //     the shell gets its prompt back. Meanwhile nobody renews the lease.
 //   - When the shell continues us, MayResume decides whether the command goes
 //     on.
+//   - If no shell watches us any more, a command that wants the terminal is
+//     ended: see hangUp.
 type terminal struct {
 	file *os.File
 }
@@ -104,13 +106,35 @@ func (c *Child) suspended(by syscall.Signal) {
 		return
 	}
 	t.takeBack(c.pid)
-	if orphaned() {
+	switch {
+	case !orphaned():
+	case by == unix.SIGTTIN || by == unix.SIGTTOU:
+		c.hangUp()
+		return
+	default:
 		c.Signal(unix.SIGCONT) // nobody would ever continue us: the kernel refuses such stops too
 		return
 	}
 	// The whole group, as the terminal would: a script that waits for us is
 	// suspended as well. SIGCONT comes back through Child.Signal.
 	_ = unix.Kill(0, unix.SIGSTOP)
+}
+
+// hangUp ends a command that asks for the terminal while no shell will ever give
+// it: continued, it would only ask again. The kernel hangs up on orphaned groups
+// likewise; ours is not one in its eyes, because we are in the session.
+func (c *Child) hangUp() {
+	c.refused++
+	switch c.refused {
+	case 1:
+		close(c.hungUp)
+		c.signal(unix.SIGHUP)
+	case 2: // it ignores that, under nohup for example
+		c.signal(unix.SIGTERM)
+	default:
+		c.signal(unix.SIGKILL)
+	}
+	c.Signal(unix.SIGCONT)
 }
 
 // orphaned reports whether no shell watches our process group: none of those

@@ -39,7 +39,8 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run a command while holding a lock",
 		Long: `Waits for the lock, runs the command, and gives the lock back when the command
 has ended. There is no shell in between; standard input is passed on, and so are
-the signals INT, TERM, HUP, QUIT, USR1, USR2 and WINCH.
+the signals INT, TERM, HUP, QUIT, USR1, USR2 and WINCH. On a terminal, Ctrl-C ends
+the command and the script around baton, as it would without baton.
 
 The command finds in its environment
 
@@ -253,7 +254,8 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	}
 	trust := newTrust(lease)
 	defer trust.timer.Stop()
-	told := false // to end, by a signal
+	told := false        // to end, by a signal
+	var passed os.Signal // the last of those that end
 	hungUp := child.HungUp()
 	for {
 		select {
@@ -266,7 +268,11 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 				a.complain(wantsTerminal)
 			default:
 			}
-			return a.done(lease, r, child, trust)
+			end := a.done(lease, r, child, trust)
+			if sig, terminal := child.KilledBy(); end.lost == nil && (terminal || sig == passed) {
+				a.death = death{sig: sig, unheard: sig != passed}
+			}
+			return end
 		case <-lease.Done():
 			if child.Ended() { // a process that was suspended learns of both at once
 				return a.done(lease, r, child, trust)
@@ -296,7 +302,9 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 			}
 			return ending{code: exitMaxHold, late: true}
 		case s := <-sigs:
-			told = told || ends(s)
+			if ends(s) {
+				told, passed = true, s
+			}
 			child.Signal(s)
 		case s := <-moreSigs:
 			child.Signal(s)

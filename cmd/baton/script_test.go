@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,7 +30,8 @@ func TestMain(m *testing.M) {
 //	exits CODE PROGRAM ARG…   run a program and demand its exit code
 //	start NAME PROGRAM ARG…   start one in the background; what it prints goes to NAME.out and NAME.err
 //	signal NAME SIGNAL        send it a signal: INT, KILL, …
-//	ends NAME CODE            wait for it and demand its exit code, or the signal's name
+//	ends NAME CODE            wait for it and demand its exit code, or the signal's name;
+//	                          CODE|CODE is either
 //	waiting N KEY             wait until so many stand in the line of a lock
 //	[!] await FILE REGEXP     wait until the file has such a line, or, with !, has none
 //	gone FILE                 wait until the process whose number is in the file is gone
@@ -172,7 +174,7 @@ func cmdEnds(ts *testscript.TestScript, neg bool, args []string) {
 	if status.Signaled() {
 		got = status.Signal().String()
 	}
-	if got != args[1] {
+	if !slices.Contains(strings.Split(args[1], "|"), got) {
 		ts.Fatalf("%s ended with %s, want %s\n%s", args[0], got, args[1], printed(ts, args[0]))
 	}
 }

@@ -52,6 +52,7 @@ type Child struct {
 	crowded   bool // there were children before: whose orphans strays are, nobody knows
 	done      chan struct{}
 	status    unix.WaitStatus // after done
+	atTheEnd  bool            // likewise: it had the terminal
 }
 
 // Start starts the command. The error is that of fork or exec; the command
@@ -109,7 +110,7 @@ func (c *Child) run(cmd Command, started chan<- error) {
 		case status.Stopped():
 			c.suspended(status.StopSignal())
 		default:
-			c.status = status
+			c.status, c.atTheEnd = status, terminal.foreground(c.pid)
 			terminal.takeBack(c.pid)
 			close(c.done)
 			whom = -c.pid
@@ -146,6 +147,16 @@ func (c *Child) Code() int {
 		return 128 + int(c.status.Signal())
 	}
 	return c.status.ExitStatus()
+}
+
+// KilledBy is the signal that ended the command, or 0, and whether it had the
+// terminal then, so that the signal may be a key that was typed, of which nobody
+// above us knows. It is valid when Done is closed.
+func (c *Child) KilledBy() (sig syscall.Signal, terminal bool) {
+	if !c.status.Signaled() {
+		return 0, false
+	}
+	return c.status.Signal(), c.atTheEnd
 }
 
 // Signal passes a signal that this process received on to the group. SIGCONT

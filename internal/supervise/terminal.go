@@ -48,6 +48,14 @@ func (t *terminal) close() {
 	}
 }
 
+// Foreground reports whether this process is in the foreground job of a terminal,
+// which gets the signals of its keys.
+func Foreground() bool {
+	t := openTerminal()
+	defer t.close()
+	return t.foreground(unix.Getpgrp())
+}
+
 // foreground reports whether group is the one that may read the terminal.
 func (t *terminal) foreground(group int) bool {
 	if t == nil {

@@ -121,13 +121,11 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 		}
 		a.say("elected with token %d", lease.Token())
 		end := a.hold(lease, &e.running, a.under(lease, path, command, owner), sigs)
-		if err := lease.Unlock(); err != nil && end.lost == nil {
-			a.complain("%s", explain(err))
-		}
-		switch {
-		case end.lost == nil && (end.err != nil || end.code != 0):
+		a.release(lease, &end)
+		switch own := end.own || end.lost == nil; {
+		case own && (end.err != nil || end.code != 0):
 			return &exit{end.code, end.err}
-		case end.lost == nil:
+		case own:
 			return nil
 		case e.once || end.last:
 			return &exit{exitLost, nil}

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/supervise"
 	"github.com/batonhq/baton/open"
 )
 
@@ -47,7 +50,7 @@ const exitTableRun = `Exit codes:
   69        the store cannot be reached
   75        lock not acquired (-E changes it, --skip-ok makes it 0)
   78        wrong configuration: store URL, or something the store cannot do
-  79        lease lost, the command was stopped
+  79        lease lost: the command was stopped, or had ended by itself when that was seen
   124       --max-hold was reached and the command stopped (137 if it had to be killed)
   125       baton itself failed
   126, 127  the command cannot be executed, is not found
@@ -91,7 +94,47 @@ func usage(format string, args ...any) error {
 // interrupted says that a signal ended the waiting.
 func interrupted(sig os.Signal) error {
 	n, _ := sig.(syscall.Signal)
-	return &exit{exitSignal + int(n), fmt.Errorf("%v while waiting: gave up the place in line", sig)}
+	return &exit{exitSignal + int(n), &interruption{n}}
+}
+
+type interruption struct{ sig syscall.Signal }
+
+func (i *interruption) Error() string {
+	return fmt.Sprintf("%v while waiting: gave up the place in line", i.sig)
+}
+
+// death is a signal of the terminal's keys that the shell above us must learn of,
+// or a script goes on after Ctrl-C. The zero death is none.
+type death struct {
+	sig syscall.Signal
+	// The command alone was in the foreground: those in our group, such as the
+	// shell that runs the script, have not got the signal.
+	unheard bool
+}
+
+// die is the last act. A shell that has got INT itself goes on all the same unless
+// whom it waits for has died of it: an exit code says that it was dealt with.
+func (d death) die() {
+	if d.sig != syscall.SIGINT && !(d.sig == syscall.SIGQUIT && d.unheard) {
+		return
+	}
+	// Process 1 cannot kill itself.
+	if signal.Ignored(d.sig) || os.Getpid() == 1 || !supervise.Foreground() {
+		return
+	}
+	whom := os.Getpid()
+	if d.unheard {
+		whom = 0
+	}
+	if d.sig == syscall.SIGQUIT { // no shell asks how we died of it, and a core of ours is of no use
+		signal.Ignore(d.sig)
+		_ = syscall.Kill(whom, d.sig)
+		return
+	}
+	signal.Reset(d.sig)
+	if syscall.Kill(whom, d.sig) == nil {
+		<-time.After(time.Second) // it comes before
+	}
 }
 
 // codeOf finds the exit code of an error.

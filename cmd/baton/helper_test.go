@@ -15,7 +15,7 @@ import (
 
 // helper is the program that scripts run under locks.
 func helper() {
-	args := append(os.Args[1:], "", "")
+	args := append(os.Args[1:], "", "", "")
 	switch args[0] {
 	case "exit": // with a code
 		code, err := strconv.Atoi(args[1])
@@ -42,11 +42,26 @@ func helper() {
 		text, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		check(err)
 		fmt.Printf("read %q\n", text)
+	case "tty": // read from the terminal, when a file comes
+		writePid(args[2])
+		until(args[1])
+		if args[3] == "deaf" {
+			signal.Ignore(syscall.SIGHUP, syscall.SIGTERM)
+		}
+		tty, err := os.Open("/dev/tty")
+		check(err)
+		_, err = tty.Read(make([]byte, 1))
+		check(err)
 	case "hold": // until a signal or a file comes
 		writePid(args[1])
 		until(args[2])
 	case "stubborn": // the same, but only KILL helps
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+		writePid(args[1])
+		until(args[2])
+	case "rooted": // the same, as root through its file's set-user-ID bit
+		check(syscall.Setuid(0))
+		signal.Ignore(syscall.SIGTERM)
 		writePid(args[1])
 		until(args[2])
 	case "trap": // write down all signals, end with 42 at TERM
@@ -75,10 +90,15 @@ func helper() {
 		child := exec.Command(self(), "stubborn", args[1])
 		check(child.Start())
 		check(child.Wait())
+	case "regroup": // the same, with that one in a group of its own, as timeout does
+		child := exec.Command(self(), "stubborn", args[1])
+		child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		check(child.Start())
+		check(child.Wait())
 	case "say": // the arguments, by turns to standard output and to standard error; the first is the exit code
 		code, err := strconv.Atoi(args[1])
 		check(err)
-		for i, text := range args[2 : len(args)-2] {
+		for i, text := range args[2 : len(args)-3] {
 			fmt.Fprintln([]*os.File{os.Stdout, os.Stderr}[i%2], text)
 		}
 		os.Exit(code)

@@ -71,6 +71,19 @@ func beats(t *testing.T, file string) (times []time.Duration) {
 	return times
 }
 
+func pidIn(t *testing.T, file string) int {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
 // start starts a program that is killed at the end of the test.
 func start(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
@@ -136,15 +149,7 @@ func TestLossWithoutAReader(t *testing.T) {
 	if err := holder.Wait(); holder.ProcessState.ExitCode() != exitLost {
 		t.Errorf("the holder ended with %v, want exit code %d", err, exitLost)
 	}
-	text, err := os.ReadFile(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.Atoi(string(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if runs(n) {
+	if n := pidIn(t, pid); runs(n) {
 		t.Errorf("process %d, which the command had started, still runs", n)
 	}
 }

@@ -339,7 +339,7 @@ func (a *app) attempt(at once.Attempt, rec *recorder, path string, command []str
 	}, sigs)
 	rec.stop(afterOutput)
 	switch {
-	case end.lost != nil:
+	case end.lost != nil && !end.own: // otherwise the store knows whether somebody has followed
 		return nil, &exit{exitLost, nil} // said already
 	case end.err != nil:
 		return nil, &exit{end.code, end.err}

@@ -28,6 +28,8 @@ type app struct {
 	output   string
 	quiet    bool
 	verbose  bool
+
+	death death
 }
 
 // run is the whole program. It returns the exit code.
@@ -50,6 +52,10 @@ func run(args []string) int {
 			a.complain("see: %s --help", cmd.CommandPath())
 		}
 	}
+	if i, ok := errors.AsType[*interruption](err); ok {
+		a.death = death{sig: i.sig}
+	}
+	a.death.die()
 	return code
 }
 

@@ -39,7 +39,8 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run a command while holding a lock",
 		Long: `Waits for the lock, runs the command, and gives the lock back when the command
 has ended. There is no shell in between; standard input is passed on, and so are
-the signals INT, TERM, HUP, QUIT, USR1, USR2 and WINCH.
+the signals INT, TERM, HUP, QUIT, USR1, USR2 and WINCH. On a terminal, Ctrl-C ends
+the command and the script around baton, as it would without baton.
 
 The command finds in its environment
 
@@ -53,8 +54,11 @@ If the lease is lost (the store is out of reach, somebody broke the lock), the
 command is stopped: its whole process group gets TERM, and KILL after the grace.
 All of that ends before the store can give an expired lock to somebody else.
 Processes that the command leaves in its group when it ends are stopped too,
-before the lock is given back. On Linux the command also dies if baton itself
-is killed; what the command has started does not then.
+before the lock is given back; on Linux so are those in other groups of the session,
+as "timeout" makes them, but not daemons (elsewhere use "timeout --foreground"). While
+one is there that cannot be stopped, because it runs as another user as under sudo,
+the lock is kept. On Linux the command also dies if baton itself is killed; what the
+command has started does not then.
 
 ` + exitTableRun,
 		Example: `  baton run nightly-report -- ./report.sh
@@ -147,16 +151,32 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return err
 	}
 	code := a.hold(lease, r, a.under(lease, path, command, owner), sigs)
-	if err := lease.Unlock(); err != nil && code.lost == nil {
-		a.complain("%s", explain(err))
-	}
-	if code.lost != nil {
+	if a.release(lease, &code); code.lost != nil {
 		return &exit{exitLost, nil}
 	}
 	if code.err != nil || code.code != 0 {
 		return &exit{code.code, code.err}
 	}
 	return nil
+}
+
+// release unlocks what a command has run under. That the lease was lost before may
+// turn out only now.
+func (a *app) release(lease *baton.Lease, end *ending) {
+	err := lease.Unlock()
+	switch {
+	case err == nil || end.lost != nil:
+	case errors.Is(err, baton.ErrLost) && end.own:
+		a.outlived(err, end.code)
+		end.lost = err
+	default:
+		a.complain("%s", explain(err))
+	}
+}
+
+// outlived tells of a command that nobody stopped although the lease was lost.
+func (a *app) outlived(lost error, code int) {
+	a.complain("%s; the command ended by itself, with %d, perhaps without the lock", explain(lost), code)
 }
 
 // under is the command as it is run under a lock.
@@ -172,8 +192,11 @@ func (a *app) under(lease *baton.Lease, path string, command []string, owner str
 // config leaves time to stop the command before the store can give an expired
 // lock away.
 func (r *running) config(owner string) baton.Config {
-	return baton.Config{TTL: r.ttl, Margin: r.ttl/10 + r.grace, Owner: owner}
+	return baton.Config{TTL: r.ttl, Margin: r.margin(), Owner: owner}
 }
+
+// margin is how long the store keeps the lock after the lease has ended.
+func (r *running) margin() time.Duration { return r.ttl/10 + r.grace }
 
 // listenForCommand subscribes to the signals that are passed on to a command.
 func listenForCommand() (sigs chan os.Signal, stop func()) {
@@ -200,13 +223,16 @@ func (r *running) skipped(a *app, err error) error {
 type ending struct {
 	code int
 	err  error // why it could not be started
-	lost error // the lease was lost and the command stopped
+	lost error // the lease was lost
+	own  bool  // the command was not stopped: code is its own, also if the lease was lost
 	last bool  // and is not to be started again: a signal asked it to end, or something of it is left
 	late bool  // --max-hold was reached and the command stopped
 }
 
+const wantsTerminal = "the command wants the terminal, which is no longer ours: it was hung up"
+
 // hold runs the command while the lease lasts. When it returns, nothing of
-// the command's group runs any more.
+// the command runs any more, or the store has let the lock go.
 func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, sigs chan os.Signal) ending {
 	if err := lease.Err(); err != nil {
 		a.complain("%s; the command was not started", explain(err))
@@ -228,30 +254,57 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	}
 	trust := newTrust(lease)
 	defer trust.timer.Stop()
-	told := false // to end, by a signal
+	told := false        // to end, by a signal
+	var passed os.Signal // the last of those that end
+	hungUp := child.HungUp()
 	for {
 		select {
+		case <-hungUp:
+			hungUp = nil
+			a.complain(wantsTerminal)
 		case <-child.Done():
-			a.stopRest(child, r.grace)
-			return ending{code: child.Code()}
+			select {
+			case <-hungUp:
+				a.complain(wantsTerminal)
+			default:
+			}
+			end := a.done(lease, r, child, trust)
+			if sig, terminal := child.KilledBy(); end.lost == nil && (terminal || sig == passed) {
+				a.death = death{sig: sig, unheard: sig != passed}
+			}
+			return end
 		case <-lease.Done():
-			// A process that was suspended learns late, perhaps too late
-			// for any grace. Nothing is printed before: a pipe may be full.
+			if child.Ended() { // a process that was suspended learns of both at once
+				return a.done(lease, r, child, trust)
+			}
+			// It learns late, perhaps too late for any grace. Nothing is printed
+			// before: a pipe may be full.
 			outcome := child.Stop(trust.rest(r.grace))
 			err := lease.Err()
 			a.complain("%s; the command was stopped", explain(err))
 			a.stopped(outcome)
+			if outcome.Left {
+				a.keep(lease, r, child, trust)
+			}
 			return ending{lost: err, last: told || outcome.Left}
 		case <-maxHold:
 			outcome := child.Stop(r.grace)
 			a.say("the lock was held for %v: the command was stopped", r.maxHold)
 			a.stopped(outcome)
+			if outcome.Left {
+				a.keep(lease, r, child, trust)
+				if err := lease.Err(); err != nil {
+					return ending{lost: err, last: true}
+				}
+			}
 			if outcome.Killed {
 				return ending{code: exitKilled, late: true}
 			}
 			return ending{code: exitMaxHold, late: true}
 		case s := <-sigs:
-			told = told || ends(s)
+			if ends(s) {
+				told, passed = true, s
+			}
 			child.Signal(s)
 		case s := <-moreSigs:
 			child.Signal(s)
@@ -261,17 +314,64 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	}
 }
 
-// stopRest ends what the command left in its group.
-func (a *app) stopRest(child *supervise.Child, grace time.Duration) {
+// done is the end of a command that was not stopped. Whether it ended before the
+// lease cannot be told if both are there to be seen: it counts as lost then.
+func (a *app) done(lease *baton.Lease, r *running, child *supervise.Child, trust *trust) ending {
+	end := ending{code: child.Code(), own: true}
+	grace := r.grace
+	if end.lost = lease.Err(); end.lost != nil {
+		grace = trust.rest(grace)
+	}
+	if a.stopRest(child, grace).Left {
+		a.keep(lease, r, child, trust)
+	}
+	if end.lost = lease.Err(); end.lost != nil {
+		a.outlived(end.lost, end.code)
+	}
+	return end
+}
+
+// stopRest ends what the command left behind.
+func (a *app) stopRest(child *supervise.Child, grace time.Duration) (outcome supervise.Outcome) {
 	if !child.Gone() {
-		outcome := child.Stop(grace)
+		outcome = child.Stop(grace)
 		a.say("the command left processes behind: they were stopped")
 		a.stopped(outcome)
+	}
+	return outcome
+}
+
+// keep waits for what Stop could not end. An Unlock before that would start the
+// next holder beside it; and of a lease that was lost, Unlock would have the store
+// forget the claim before its TTL is over.
+func (a *app) keep(lease *baton.Lease, r *running, child *supervise.Child, trust *trust) {
+	if lease.Err() == nil {
+		a.complain("the lock is kept until it has ended")
+	}
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	lost := lease.Done()
+	var expired <-chan time.Time
+	for !child.Gone() {
+		select {
+		case <-look.C:
+		case <-trust.timer.C:
+			trust.look(lease)
+		case <-lost:
+			lost = nil
+			timer := time.NewTimer(trust.until.Add(r.margin()).Sub(bootclock.Now()))
+			defer timer.Stop()
+			expired = timer.C
+		case <-expired:
+			return
+		}
 	}
 }
 
 func (a *app) stopped(o supervise.Outcome) {
 	switch {
+	case o.Denied:
+		a.complain("it is still there: baton may not signal it, it runs as another user")
 	case o.Left:
 		a.complain("it was killed but is still there: something in the kernel holds it up")
 	case o.Killed:

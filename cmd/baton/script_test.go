@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,10 +30,12 @@ func TestMain(m *testing.M) {
 //	exits CODE PROGRAM ARG…   run a program and demand its exit code
 //	start NAME PROGRAM ARG…   start one in the background; what it prints goes to NAME.out and NAME.err
 //	signal NAME SIGNAL        send it a signal: INT, KILL, …
-//	ends NAME CODE            wait for it and demand its exit code, or the signal's name
+//	ends NAME CODE            wait for it and demand its exit code, or the signal's name;
+//	                          CODE|CODE is either
 //	waiting N KEY             wait until so many stand in the line of a lock
 //	[!] await FILE REGEXP     wait until the file has such a line, or, with !, has none
 //	gone FILE                 wait until the process whose number is in the file is gone
+//	[!] runs FILE             demand that it runs now, or, with !, that it does not
 //	json PATH REGEXP          demand a value in the JSON that the last program printed
 //
 // The store is a SQLite file of the script's own.
@@ -66,7 +69,7 @@ func runScripts(t *testing.T, dir string, setup func(*testscript.Env) error) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits, "start": cmdStart, "signal": cmdSignal, "ends": cmdEnds,
-			"await": cmdAwait, "waiting": cmdWaiting, "gone": cmdGone, "json": cmdJSON,
+			"await": cmdAwait, "waiting": cmdWaiting, "gone": cmdGone, "runs": cmdRuns, "json": cmdJSON,
 			"redis": cmdRedis, "sql": cmdSQL, "freeze": cmdFreeze, "thaw": cmdThaw,
 		},
 	})
@@ -171,7 +174,7 @@ func cmdEnds(ts *testscript.TestScript, neg bool, args []string) {
 	if status.Signaled() {
 		got = status.Signal().String()
 	}
-	if got != args[1] {
+	if !slices.Contains(strings.Split(args[1], "|"), got) {
 		ts.Fatalf("%s ended with %s, want %s\n%s", args[0], got, args[1], printed(ts, args[0]))
 	}
 }
@@ -223,6 +226,17 @@ func cmdGone(ts *testscript.TestScript, neg bool, args []string) {
 	eventually(ts, func() bool { return !runs(pid) }, func() { ts.Fatalf("process %d still runs", pid) })
 }
 
+func cmdRuns(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: [!] runs FILE")
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile(args[0])))
+	ts.Check(err)
+	if runs(pid) == neg {
+		ts.Fatalf("process %d runs: %v", pid, neg)
+	}
+}
+
 // runs reports whether a process exists and is not merely waiting to be
 // collected.
 func runs(pid int) bool {
@@ -230,8 +244,12 @@ func runs(pid int) bool {
 		return false
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil { // no /proc, or collected meanwhile
+		return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+	}
 	_, fields, _ := strings.Cut(string(stat), ") ")
-	return err != nil || !strings.HasPrefix(fields, "Z")
+	threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // the first may end before others
+	return !strings.HasPrefix(fields, "Z") || len(threads) > 1
 }
 
 func eventually(ts *testscript.TestScript, happened func() bool, late func()) {

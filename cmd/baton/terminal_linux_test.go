@@ -110,6 +110,7 @@ func (term *terminal) typed(keys string) {
 const (
 	ctrlC = "\x03"
 	ctrlZ = "\x1a"
+	ctrlB = "\x1c" // with a backslash: QUIT
 )
 
 // shows waits until something appears that was not awaited before.
@@ -214,6 +215,117 @@ func TestTerminalSuspendedTooLong(t *testing.T) {
 	term.shows(`the command was stopped`)
 	term.typed("echo code=$?\n")
 	term.shows(`code=79`)
+}
+
+// A script ends when Ctrl-C ends the command under a lock, or the waiting for one.
+func TestTerminalInterruptsScripts(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, line string
+		typed      func(*terminal)
+	}{
+		{"command", "baton run k -- helper hold pid", func(term *terminal) {
+			awaitText(t, term.file("pid"), "")
+			term.foreground("pid")
+		}},
+		{"command without the terminal", "baton run k -- helper hold pid > out", func(term *terminal) {
+			awaitText(t, term.file("pid"), "")
+		}},
+		{"nested", "baton run k -- baton elect l -- helper hold pid", func(term *terminal) {
+			awaitText(t, term.file("pid"), "")
+			term.foreground("pid")
+		}},
+		{"once", "baton once k -- helper hold pid", func(term *terminal) {
+			awaitText(t, term.file("pid"), "")
+		}},
+		{"waiting", "baton run held -- helper exit 0", func(term *terminal) {
+			term.shows(`waiting for "held"`)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			term := newTerminal(t)
+			if err := os.WriteFile(term.file("s"), []byte(c.line+"\necho next\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			term.typed("baton lock held > handle; echo locked=$?\n")
+			term.shows(`locked=0`)
+			term.typed("bash s\n")
+			c.typed(term)
+			term.typed(ctrlC)
+			term.typed("echo code=$?\n")
+			term.shows(`code=130`)
+			term.mu.Lock()
+			defer term.mu.Unlock()
+			if shown := term.shown.String(); strings.Contains(shown, "next\r\n") {
+				t.Errorf("the script went on:\n%s", shown)
+			}
+		})
+	}
+}
+
+// The others of the job get QUIT, too; bash goes on after it.
+func TestTerminalQuits(t *testing.T) {
+	t.Parallel()
+	term := newTerminal(t)
+	const script = `ulimit -c 0
+helper trap log &
+baton run k -- sh -c 'printf %s $$ > new; mv new pid; exec sleep 1000'
+echo code=$?
+kill $!
+`
+	if err := os.WriteFile(term.file("s"), []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	term.typed("bash s\n")
+	awaitText(t, term.file("log"), "ready")
+	awaitText(t, term.file("pid"), "")
+	term.foreground("pid")
+	term.typed(ctrlB)
+	term.shows(`code=131`)
+	awaitText(t, term.file("log"), "quit")
+}
+
+// A baton whose shell has ended cannot give its command the terminal: one that asks
+// for it is ended, rather than stopped and continued for ever.
+func TestTerminalOrphaned(t *testing.T) {
+	t.Parallel()
+	term := newTerminal(t)
+	for _, c := range []struct{ key, deaf string }{{"k", ""}, {"l", "deaf"}} {
+		term.typed(fmt.Sprintf("( { baton run --ttl 60s %[1]s -- helper tty go pid-%[1]s %[2]s 2>said-%[1]s; echo ended $? > code-%[1]s; } & ); echo back$((1+1))\n", c.key, c.deaf))
+		term.shows(`back2`)
+		awaitText(t, term.file("pid-"+c.key), "")
+		pid := pidIn(t, term.file("pid-"+c.key))
+		t.Cleanup(func() {
+			if t.Failed() {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		})
+	}
+	if err := os.WriteFile(term.file("go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for key, code := range map[string]string{"k": "129", "l": "137"} {
+		awaitText(t, term.file("code-"+key), "ended "+code+"\n")
+		awaitText(t, term.file("said-"+key), "the command wants the terminal")
+	}
+	term.typed("baton run -n k -- helper exit 0; echo code=$?\n")
+	term.shows(`code=0`)
+}
+
+// In a container the parent, which is outside, has the number 0 and continues
+// nobody: Ctrl-Z does not suspend.
+func TestTerminalInAContainer(t *testing.T) {
+	t.Parallel()
+	const unshare = "unshare --user --map-root-user --pid --fork --mount-proc "
+	if out, err := exec.Command("sh", "-c", unshare+"true").CombinedOutput(); err != nil {
+		t.Skipf("no user namespaces here: %v: %s", err, out)
+	}
+	term := newTerminal(t)
+	term.typed(unshare + "baton run k -- sh -c 'echo ready$((1+1)); exec helper line'\n")
+	term.shows(`ready2`)
+	term.typed(ctrlZ + "hello\n")
+	term.shows(`read "hello`)
 }
 
 func TestTerminalProgress(t *testing.T) {

@@ -28,6 +28,8 @@ import (
 //     the shell gets its prompt back. Meanwhile nobody renews the lease.
 //   - When the shell continues us, MayResume decides whether the command goes
 //     on.
+//   - If no shell watches us any more, a command that wants the terminal is
+//     ended: see hangUp.
 type terminal struct {
 	file *os.File
 }
@@ -44,6 +46,14 @@ func (t *terminal) close() {
 	if t != nil {
 		t.file.Close()
 	}
+}
+
+// Foreground reports whether this process is in the foreground job of a terminal,
+// which gets the signals of its keys.
+func Foreground() bool {
+	t := openTerminal()
+	defer t.close()
+	return t.foreground(unix.Getpgrp())
 }
 
 // foreground reports whether group is the one that may read the terminal.
@@ -104,13 +114,35 @@ func (c *Child) suspended(by syscall.Signal) {
 		return
 	}
 	t.takeBack(c.pid)
-	if orphaned() {
+	switch {
+	case !orphaned():
+	case by == unix.SIGTTIN || by == unix.SIGTTOU:
+		c.hangUp()
+		return
+	default:
 		c.Signal(unix.SIGCONT) // nobody would ever continue us: the kernel refuses such stops too
 		return
 	}
 	// The whole group, as the terminal would: a script that waits for us is
 	// suspended as well. SIGCONT comes back through Child.Signal.
 	_ = unix.Kill(0, unix.SIGSTOP)
+}
+
+// hangUp ends a command that asks for the terminal while no shell will ever give
+// it: continued, it would only ask again. The kernel hangs up on orphaned groups
+// likewise; ours is not one in its eyes, because we are in the session.
+func (c *Child) hangUp() {
+	c.refused++
+	switch c.refused {
+	case 1:
+		close(c.hungUp)
+		c.signal(unix.SIGHUP)
+	case 2: // it ignores that, under nohup for example
+		c.signal(unix.SIGTERM)
+	default:
+		c.signal(unix.SIGKILL)
+	}
+	c.Signal(unix.SIGCONT)
 }
 
 // orphaned reports whether no shell watches our process group: none of those
@@ -121,6 +153,9 @@ func orphaned() bool {
 		return true
 	}
 	for parent := unix.Getppid(); ; {
+		if parent == 0 { // outside our pid namespace; to the calls below 0 means ourselves
+			return true
+		}
 		if s, err := unix.Getsid(parent); err != nil || s != session {
 			return true
 		}
@@ -135,13 +170,22 @@ func orphaned() bool {
 
 // parentOf reads the parent of a process where /proc shows it.
 func parentOf(pid int) (int, error) {
+	p, err := look(pid)
+	return p.parent, err
+}
+
+// seen is what /proc shows of a process.
+type seen struct {
+	state                  string
+	parent, group, session int
+}
+
+func look(pid int) (p seen, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, err
+		return p, err
 	}
-	var state string
-	var parent int
 	// The name before these fields is in parentheses and may contain anything.
-	_, err = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &parent)
-	return parent, err
+	_, err = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &p.state, &p.parent, &p.group, &p.session)
+	return p, err
 }

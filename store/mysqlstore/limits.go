@@ -496,7 +496,8 @@ func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, e
 		})...)
 		var second []statement
 		if old.text != nil {
-			second = append(second, exec(words("DELETE FROM baton_limit WHERE k IN (", old.String(), ") AND ends<=UTC_TIMESTAMP(6)")))
+			// It may wait for a row, where the others that sweep have locked theirs.
+			second = append(second, exec(words("DELETE l FROM baton_limit l FORCE INDEX (PRIMARY) WHERE k IN (", old.String(), ") AND ends<=UTC_TIMESTAMP(6) AND ", onward)))
 		}
 		if err == nil {
 			err = ses.run(ctx, append(second, exec("COMMIT"), exec(restore))...)

@@ -130,9 +130,10 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 }
 
 // Extend renews a lease that was detached, once, for Config.TTL from now or for
-// the TTL that it was detached with, if that is longer, and leaves it detached: for those who come back only now and then, such as the
-// lines of a script. It returns until when the lease lasts at least. Its errors
-// are Attach's, except that it never uses the handle up.
+// the TTL that it was detached with, if that is longer, and leaves it detached:
+// for those who come back only now and then, such as the lines of a script. It
+// returns until when the lease lasts at least. Its errors are Attach's, except
+// that it never uses the handle up.
 func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, err error) {
 	h, err := l.handleOf(handle)
 	if err != nil {

@@ -42,6 +42,15 @@ func (c *losing) next(n int, s *wire.Script) {
 	c.again, c.lose = n, s
 }
 
+// loseAcquire acquires, and the request is kept instead of being sent.
+func (c *losing) loseAcquire(t testing.TB, s *Store, r driver.Request, script *wire.Script) {
+	t.Helper()
+	c.next(1, script)
+	if _, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+		t.Fatalf("lost: %v", err)
+	}
+}
+
 // lossy has the store's client lose calls.
 func (l *lab) lossy(s *Store) *losing {
 	c := &losing{Client: s.client, lost: make(chan wire.Call, 100)}
@@ -113,15 +122,9 @@ func TestLateAttemptAfterTheFirstWasFound(t *testing.T) {
 	s := l.stores[0]
 	net := l.lossy(s)
 	r := driver.Request{Claim: claimOf(l.key, "a"), TTL: time.Minute}
-	net.next(1, acquireScript)
-	if _, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
-		t.Fatalf("lost: %v", err)
-	}
+	net.loseAcquire(t, s, r, acquireScript)
 	r.Retry = true
-	net.next(1, enterScript)
-	if _, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
-		t.Fatalf("lost: %v", err)
-	}
+	net.loseAcquire(t, s, r, enterScript)
 	l.late(net)
 	mustRelease(t, s, r.Claim)
 	l.late(net)
@@ -135,10 +138,7 @@ func TestIDThatIsUsedAgain(t *testing.T) {
 	s := l.stores[0]
 	net := l.lossy(s)
 	r := driver.Request{Claim: claimOf(l.key, "a"), TTL: time.Minute}
-	net.next(1, acquireScript)
-	if _, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
-		t.Fatalf("lost: %v", err)
-	}
+	net.loseAcquire(t, s, r, acquireScript)
 	<-net.lost
 	r.Retry = true
 	for range 2 {

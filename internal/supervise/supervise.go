@@ -79,22 +79,29 @@ func (c *Child) run(cmd Command, started chan<- error) {
 	adoptOrphans()
 	terminal := openTerminal()
 	c.crowded = len(strays()) > 0 // of a script that became us by exec
+	attr := dieWithParent(&syscall.SysProcAttr{Setpgid: true})
+	if terminal.interactive(cmd.Stdin, cmd.Stdout) {
+		// Before it runs: a key that answers its first words is for it.
+		attr.Foreground, attr.Ctty = true, int(terminal.file.Fd())
+	}
 	process, err := os.StartProcess(cmd.Path, cmd.Args, &os.ProcAttr{
 		Env:   cmd.Env,
 		Files: []*os.File{cmd.Stdin, cmd.Stdout, cmd.Stderr},
-		Sys:   dieWithParent(&syscall.SysProcAttr{Setpgid: true}),
+		Sys:   attr,
 	})
+	if attr.Foreground {
+		terminal.inBackground()
+	}
 	if err != nil {
+		if attr.Foreground {
+			terminal.give(unix.Getpgrp())
+		}
 		terminal.close()
 		started <- err
 		return
 	}
 	c.pid, c.terminal = process.Pid, terminal
 	process.Release() // the status is collected below, with stops, which os.Process does not show
-	if terminal.interactive(cmd.Stdin, cmd.Stdout) {
-		terminal.give(c.pid)
-		c.signal(unix.SIGCONT) // in case it was quicker and was stopped for reading
-	}
 	started <- nil
 
 	// Everybody, because process 1 of a container must collect all orphans;

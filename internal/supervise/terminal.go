@@ -76,12 +76,14 @@ func (t *terminal) give(group int) {
 	if t == nil {
 		return
 	}
-	// From now on we are in the background, where changing the terminal, or
-	// writing to it after "stty tostop", would suspend us. The command was
-	// started before and does not inherit this.
-	signal.Ignore(unix.SIGTTOU)
+	t.inBackground()
 	_ = unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, group)
 }
+
+// inBackground prepares us for not having the terminal: changing it, or writing to
+// it after "stty tostop", would suspend us. The command was started before and does
+// not inherit this.
+func (*terminal) inBackground() { signal.Ignore(unix.SIGTTOU) }
 
 func (t *terminal) giveIfForeground(group int) {
 	if t.foreground(unix.Getpgrp()) {
@@ -162,30 +164,23 @@ func orphaned() bool {
 		if g, err := unix.Getpgid(parent); err != nil || g != unix.Getpgrp() {
 			return err != nil
 		}
-		if parent, err = parentOf(parent); err != nil {
+		p, err := look(parent)
+		if parent = p.parent; err != nil {
 			return false
 		}
 	}
 }
 
-// parentOf reads the parent of a process where /proc shows it.
-func parentOf(pid int) (int, error) {
-	p, err := look(pid)
-	return p.parent, err
-}
-
 // seen is what /proc shows of a process.
-type seen struct {
-	state                  string
-	parent, group, session int
-}
+type seen struct{ parent, group, session int }
 
 func look(pid int) (p seen, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return p, err
 	}
+	var state string
 	// The name before these fields is in parentheses and may contain anything.
-	_, err = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &p.state, &p.parent, &p.group, &p.session)
+	_, err = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &p.parent, &p.group, &p.session)
 	return p, err
 }

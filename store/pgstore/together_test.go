@@ -58,7 +58,10 @@ func TestTogetherIsOneStatement(t *testing.T) {
 	t.Parallel()
 	server, url := database(t)
 	proxy := faultproxy.New(t, server.Addr)
-	one := func(c *pgxpool.Config) { c.MaxConns = 1 } // each prepares its statements
+	one := func(c *pgxpool.Config) {
+		c.MaxConns = 1                                                                       // each prepares its statements
+		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // after a second without use
+	}
 	s := openOn(t, newPool(t, strings.Replace(url, server.Addr, proxy.Addr, 1), one), func(o *options) { o.sweep = time.Hour })
 	other := openAt(t, url)
 	var keys []string

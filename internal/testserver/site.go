@@ -133,9 +133,10 @@ func (p *Process) Machine() *Machine {
 	return nil
 }
 
-// faketime returns the path of libfaketime, or "" if it is not installed.
+// faketime returns the path of libfaketime, or "" if it is not installed: of the
+// variant in which no thread reads the offset while another one is setting it up.
 func faketime() string {
-	libs, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1") // the pattern is right
+	libs, _ := filepath.Glob("/usr/lib/*/faketime/libfaketimeMT.so.1") // the pattern is right
 	if len(libs) == 0 {
 		return ""
 	}

@@ -88,7 +88,7 @@ func (s *Store) attemptAlone(b *limitBatch, o *limitOp, rules string) (done, uns
 	all := append(ses.beginning(),
 		making([]string{key}), // locks it, so that the clock is read then
 		exec(words(strings.Replace(rules, "{row}", row, 1), " INTO @baton_s,@baton_e,@baton_c,@baton_w,@baton_x,@baton_y")),
-		exec(words("UPDATE baton_limit SET state=@baton_x,ends=UTC_TIMESTAMP(6)+INTERVAL @baton_y MICROSECOND WHERE @baton_w=1 AND k=", literal(key))),
+		exec(words("UPDATE baton_limit SET state=@baton_x,ends=TIMESTAMP'1970-01-01 00:00:00'+INTERVAL @baton_c+@baton_y MICROSECOND WHERE @baton_w=1 AND k=", literal(key))),
 		statement{"SELECT @baton_s,@baton_e,@baton_c,@baton_w=1", func(r *sql.Rows) error {
 			var state string
 			var row limitRow

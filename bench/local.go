@@ -120,7 +120,7 @@ var sqliteRivals = []rival{
 	},
 	{
 		name:  "baton",
-		about: "Baton on sqlitestore, TTL 15 s",
+		about: "Baton on sqlitestore, TTL 15 s; what it granted is on the disk, what it released need not be: a reboot ends all locks",
 		open: func(e *env, _ int) (*room, error) {
 			return batonRoom(e.sqlite, 1, baton.Config{TTL: ttl}, func() {})
 		},

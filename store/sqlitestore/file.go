@@ -284,6 +284,9 @@ func (s *Store) check() error {
 // for it any more.
 func (s *Store) begin() error {
 	s.limits.booted = 0
+	if err := s.sync(true); err != nil {
+		return err
+	}
 	for {
 		err := s.exec(stBegin)
 		if !isBusy(err) || !s.waiting() {
@@ -291,6 +294,26 @@ func (s *Store) begin() error {
 		}
 		time.Sleep(busyPause)
 	}
+}
+
+// sync says whether the next commit waits until it is on the disk. It need not
+// where nothing but a release would be lost: the kernel has it, so that it stands
+// whatever process ends; if the kernel itself ends, all locks do. The next commit that
+// waits takes it along. It is called between transactions.
+func (s *Store) sync(wait bool) error {
+	if wait != s.lazy {
+		return nil
+	}
+	level := "NORMAL"
+	if wait {
+		level = "FULL"
+	}
+	// SQLite acts when it reads this one, so it cannot be prepared.
+	_, err := s.conn.ExecContext(context.Background(), "PRAGMA synchronous = "+level)
+	if err == nil {
+		s.lazy = !wait
+	}
+	return err
 }
 
 func (s *Store) rollback() {

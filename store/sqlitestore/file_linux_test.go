@@ -56,12 +56,58 @@ func TestOpenMakesPrivateFiles(t *testing.T) {
 	}
 }
 
-// Every commit reaches the disk before it is answered.
+// Every commit reaches the disk before it is answered, but one that releases a lock
+// and does nothing else.
 func TestCommitsAreDurable(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
+	const full, normal = 2, 1
+	level := func(lazy, alone bool) (level int) {
+		t.Helper()
+		look := func(*tx) error {
+			return s.conn.QueryRowContext(context.Background(), "PRAGMA synchronous").Scan(&level)
+		}
+		o := &op{lazy: lazy, run: look}
+		if alone {
+			o.fast = func(t *tx) (bool, error) { return true, look(t) }
+		}
+		if err := s.ask(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		return level
+	}
+	for range 2 {
+		if got := level(false, false); got != full {
+			t.Errorf("a transaction has the level %d", got)
+		}
+		if got := level(true, true); got != normal {
+			t.Errorf("a release that is alone has the level %d", got)
+		}
+		if got := level(false, true); got != full {
+			t.Errorf("an acquire that is alone has the level %d", got)
+		}
+		if got := level(true, true); got != normal {
+			t.Errorf("the next release has the level %d", got)
+		}
+	}
+	h := writer(t, s, "k")
+	h.hold(time.Minute)
+	if s.lazy { // not looked at by anybody until the next request
+		t.Error("an acquire did not wait for the disk")
+	}
+	h.release()
+	if !s.lazy {
+		t.Error("a release waited for the disk")
+	}
+	h = writer(t, s, "k")
+	h.hold(time.Minute)
+	writer(t, s, "k").join(time.Minute)
+	h.release()
+	if s.lazy {
+		t.Error("a release that grants the next did not wait for the disk")
+	}
 	if err := s.do(t.Context(), func(*tx) error {
-		for pragma, want := range map[string]string{"synchronous": "2", "journal_mode": "wal", "busy_timeout": "0"} {
+		for pragma, want := range map[string]string{"journal_mode": "wal", "busy_timeout": "0"} {
 			var got string
 			if err := s.conn.QueryRowContext(context.Background(), "PRAGMA "+pragma).Scan(&got); err != nil {
 				return err

@@ -20,6 +20,9 @@ type op struct {
 	// changes nothing and reports false.
 	fast func(*tx) (done bool, err error)
 
+	// lazy says that a reboot may undo what fast did: see Store.sync.
+	lazy bool
+
 	// run acts within the transaction. It may be run again after the
 	// transaction was undone, so it sets results rather than adding to them.
 	// Its error undoes the transaction.
@@ -208,7 +211,7 @@ func (s *Store) alone() (o *op, err error) {
 	if o = s.takeAlone(); o == nil {
 		return nil, nil
 	}
-	if s.check() == nil {
+	if s.check() == nil && s.sync(!o.lazy) == nil {
 		// Time may pass until SQLite has locked the file. It shortens what is
 		// granted, and ends nobody's lock.
 		s.tx.now = s.opts.clock()

@@ -10,9 +10,9 @@
 //
 // Everything that package driver asks for, between processes of one machine
 // and one kernel, first come, first served. What was granted is on the disk
-// before it is answered and stands through the crash of any process. Expiry
-// follows a clock that counts suspension and cannot be set; a reboot ends
-// every lock. Tokens rise through release, expiry, sweeping, reboot, and a
+// before it is answered, and what was released stands as well through the crash
+// of any process. Expiry follows a clock that counts suspension and cannot be set; a
+// reboot ends every lock. Tokens rise through release, expiry, sweeping, reboot, and a
 // wall clock that is set back.
 //
 // Several locks that are free are granted by one transaction (AcquireAll, which
@@ -62,6 +62,7 @@ type Store struct {
 	conn *sql.Conn
 	stmt [numStatements]*sql.Stmt
 	tx   tx
+	lazy bool // commits do not wait for the disk: see sync
 
 	readers *sql.DB // opened when first needed by database/sql
 
@@ -225,14 +226,15 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 }
 
 // Release implements driver.Locks. An exclusive lock that nobody waits for
-// costs one statement that changes one row; else the next are granted in the
-// same commit.
+// costs one statement that changes one row, and does not wait for the disk; else
+// the next are granted in the same commit.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := driver.CheckClaim(c); err != nil {
 		return err
 	}
 	var refused error
 	err := s.ask(ctx, &op{
+		lazy: true,
 		fast: func(t *tx) (bool, error) {
 			refused = nil // by a run that was undone
 			return t.fastRelease(c)

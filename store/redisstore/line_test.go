@@ -3,6 +3,7 @@ package redisstore
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,5 +102,51 @@ func TestTwoPlacesOfOneID(t *testing.T) {
 	mustRelease(t, s, b)
 	if l.do("EXISTS", l.key) != "0" {
 		t.Error("it is not free")
+	}
+}
+
+// A request of one who waits, or asks again, comes late: he has been granted the
+// lock since, for a long time, and it takes none of that. Whoever knows that he holds
+// may ask for less.
+func TestLateRequestsShortenNothing(t *testing.T) {
+	for name, weight := range map[string]int64{"exclusive": driver.Whole, "reader": 1} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, 1)
+			s := l.stores[0]
+			holder, _ := take(t, s, claimOf(l.key, "holder"), time.Minute, false)
+			c := claimOf(l.key, "w")
+			c.Weight = weight
+			place, _ := take(t, s, c, time.Minute, true)
+			mustRelease(t, s, holder)
+			held := renewOne(t, s, place, time.Hour)
+			if held.State != driver.Held {
+				t.Fatalf("%+v, want held", held)
+			}
+			left := func(what string, least, most time.Duration) {
+				t.Helper()
+				if d := time.Duration(number(l.do("PTTL", l.key))) * time.Millisecond; d < least || d > most {
+					t.Errorf("%s: held for another %v, want %v to %v", what, d, least, most)
+				}
+				if weight == 1 {
+					ends := number(l.do("ZSCORE", l.names(l.key).shared(), c.ID))
+					now := strings.Fields(l.do("TIME"))
+					if d := time.Duration(ends-number(now[0])*1_000_000-number(now[1])) * time.Microsecond; d < least || d > most {
+						t.Errorf("%s: the reader for another %v, want %v to %v", what, d, least, most)
+					}
+				}
+			}
+			renewOne(t, s, place, time.Second)
+			left("a poll", 59*time.Minute, time.Hour)
+			again := driver.Request{Claim: c, TTL: time.Second, Retry: true}
+			if _, err := s.Acquire(t.Context(), again); err != nil {
+				t.Error(err)
+			}
+			left("an attempt", 59*time.Minute, time.Hour)
+			if weight == driver.Whole { // other readers may need the rest
+				c.Ticket = held.Grant.Ticket
+				renewOne(t, s, c, time.Minute)
+				left("a holder that asks for less", 50*time.Second, time.Minute)
+			}
+		})
 	}
 }

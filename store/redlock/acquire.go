@@ -218,7 +218,7 @@ func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time
 		held := st.legs[i].has == lock
 		st.mu.Unlock()
 		if held {
-			s.send(st, i, task{kind: renew, req: driver.Request{TTL: max(driver.ClaimTTL, minTTL)}})
+			s.send(st, i, task{kind: renew, req: driver.Request{TTL: max(driver.ClaimTTL, minTTL)}, clips: true})
 		}
 	}
 	g := driver.Grant{Waiting: true, TTL: driver.WaiterTTL, Again: 10*time.Millisecond + rand.N(20*time.Millisecond)}
@@ -257,6 +257,10 @@ func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.
 		return driver.Grant{}, s.fail(st, fmt.Errorf("redlock: %w: a majority took longer than the TTL to grant", driver.ErrUnavailable))
 	}
 	st.mu.Lock()
+	if st.holdsLocked(sent).count() < s.quorum { // what clips was sent meanwhile
+		st.mu.Unlock()
+		return driver.Grant{}, s.fail(st, fmt.Errorf("redlock: %w: a majority did not last", driver.ErrUnavailable))
+	}
 	defer st.mu.Unlock()
 	st.held, st.token, st.ticket, st.seq = true, token, 0, -1
 	st.head, st.called, st.hurry = time.Time{}, false, 0

@@ -23,7 +23,7 @@ const (
 // that none overtakes the one before: what is to come next waits.
 type leg struct {
 	has    has
-	spent  bool // nobody knows when the last release takes effect: not to be asked for again
+	spent  bool // nobody knows when a release, or what clips, takes effect: not to be asked for again
 	votes  bool
 	flying bool
 	next   *task
@@ -196,15 +196,42 @@ func (st *claim) onLocked(i int) driver.Claim {
 
 // holds counts the nodes whose grants count and were asked for at that time or
 // later.
-func (st *claim) holds(since time.Time) (x set) {
+func (st *claim) holds(since time.Time) set {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	return st.holdsLocked(since)
+}
+
+func (st *claim) holdsLocked(since time.Time) (x set) {
 	for i := range st.legs {
 		if l := &st.legs[i]; l.has == lock && l.votes && !l.spent && !l.sent.Before(since) {
 			x |= 1 << i
 		}
 	}
 	return x
+}
+
+// spent reports whether too few nodes are left that could vote for the claim.
+func (s *Store) spent(st *claim) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	left := 0
+	for i := range st.legs {
+		if !st.legs[i].spent {
+			left++
+		}
+	}
+	return left < s.quorum
+}
+
+// clipLocked prepares a leg for a request that leaves a lock little time, which
+// then counts for nobody. It reports whether that may be sent: not if the lock is
+// held.
+func (st *claim) clipLocked(i int) bool {
+	if !st.held {
+		st.legs[i].sent = time.Time{}
+	}
+	return !st.held
 }
 
 // end has all nodes forget the claim, but for those of keep, in the background.

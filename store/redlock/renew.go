@@ -81,7 +81,7 @@ func (s *Store) poll(ctx context.Context, jobs []*renewing, ttl time.Duration) {
 		var call [2][]*renewing
 		admits := sync.OnceValue(n.admits) // it may let one request through to see, so there must be one
 		for _, j := range jobs {
-			if j.led || !j.st.depart(i, j.known, admits, j.ttl(ttl)) {
+			if j.led || !j.st.depart(i, j.known, admits, task{kind: renew, req: driver.Request{TTL: j.ttl(ttl)}, clips: j.waits}) {
 				continue
 			}
 			j.asked |= 1 << i
@@ -134,14 +134,15 @@ func (j *renewing) ttl(ttl time.Duration) time.Duration {
 // depart reserves a leg for a request. After what is under way there already it
 // is renewed all the same, and nobody waits for that. Where the claim is known to
 // have nothing there is no question.
-func (st *claim) depart(i int, known bool, admits func() bool, ttl time.Duration) bool {
+func (st *claim) depart(i int, known bool, admits func() bool, later task) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	l := &st.legs[i]
 	if l.flying && l.next == nil {
-		l.next = &task{kind: renew, req: driver.Request{TTL: ttl}}
+		l.next = new(task)
+		*l.next = later
 	}
-	if l.flying || l.spent || known && l.has == nothing || !admits() {
+	if l.flying || l.spent || known && l.has == nothing || !admits() || later.clips && !st.clipLocked(i) {
 		return false
 	}
 	l.flying = true
@@ -193,7 +194,7 @@ func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 		j.answers[i] = a
 		j.landed |= 1 << i
 		j.mu.Unlock()
-		t, more := s.landed(j.st, i, task{kind: renew}, renewed(a))
+		t, more := s.landed(j.st, i, task{kind: renew, clips: j.waits}, renewed(a))
 		if a.State == driver.Held && !j.waits {
 			j.st.mu.Lock()
 			j.st.legs[i].sent = sent
@@ -398,7 +399,7 @@ func (s *Store) advance(ctx context.Context, j *renewing, r driver.Request) {
 	st.called = false
 	stuck := !st.head.IsZero() && sent.Sub(st.head) > st.yield
 	st.mu.Unlock()
-	if stuck {
+	if stuck || s.spent(st) {
 		// Another head may have the votes that are missing here, and miss
 		// those that are here.
 		s.end(st, 0)

@@ -27,6 +27,7 @@ type task struct {
 	kind  kind
 	queue bool           // acquire: with a place in line
 	req   driver.Request // acquire, renew: if there is no round
+	clips bool           // renew: it leaves a lock less time than an acquire gives
 }
 
 // answer is what came of a task.
@@ -38,9 +39,10 @@ type answer struct {
 }
 
 var (
-	errSuperseded = fmt.Errorf("redlock: %w: another request came after it", driver.ErrUnknown)
-	errLeftAlone  = fmt.Errorf("redlock: %w: it did not answer lately", driver.ErrUnavailable)
-	errSpent      = fmt.Errorf("redlock: %w: an earlier release was not answered", driver.ErrUnavailable)
+	errSuperseded    = fmt.Errorf("redlock: %w: another request came after it", driver.ErrUnknown)
+	errHeldMeanwhile = fmt.Errorf("redlock: %w: the lock was granted meanwhile", driver.ErrUnavailable) // nothing was sent
+	errLeftAlone     = fmt.Errorf("redlock: %w: it did not answer lately", driver.ErrUnavailable)
+	errSpent         = fmt.Errorf("redlock: %w: an earlier request was not answered", driver.ErrUnavailable)
 )
 
 // round is one question to several nodes. Whoever asks is woken as soon as it
@@ -327,9 +329,12 @@ func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool
 
 // note keeps what an answer says about the leg. A release that was not answered
 // is repeated (see owe), and so may one be, by the node's store, that found
-// nothing of a request that was not.
+// nothing of a request that was not. A request that leaves a lock little time, and
+// was not answered, may do so to a lock that is granted meanwhile.
 func (l *leg) note(t task, a answer) {
-	if t.kind == release && a.err != nil && (!errors.Is(a.err, driver.ErrLost) || l.has == maybe) {
+	switch {
+	case t.kind == release && a.err != nil && (!errors.Is(a.err, driver.ErrLost) || l.has == maybe),
+		t.clips && l.has == lock && a.err != nil && unreachable(a.err) && !errors.Is(a.err, driver.ErrUnavailable):
 		l.spent = true
 	}
 	switch {
@@ -358,8 +363,11 @@ func (l *leg) note(t task, a answer) {
 func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	st.mu.Lock()
 	l := st.legs[i]
+	superseded := t.clips && !st.clipLocked(i)
 	st.mu.Unlock()
 	switch {
+	case superseded:
+		return answer{err: errHeldMeanwhile}
 	case t.kind == acquire && l.spent:
 		return answer{err: errSpent}
 	case t.kind == release && l.has == nothing:

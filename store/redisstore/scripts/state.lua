@@ -194,9 +194,12 @@ local function hand(k)
 end
 
 -- confirm prolongs what id holds and answers its token, nothing if it does not
--- hold. known is the token that the caller was told, if it was.
+-- hold. known is the token that the caller was told, if it was: then it has so
+-- many ms from now. Who was not told waits, or asks again, and a request of his
+-- that comes late must not take time off what he has been granted since.
 local function confirm(k, id, ms, known)
 	local state, v = look(k)
+	local told = known
 	if state == 'whole' then
 		local own = 'b1:' .. id .. ':'
 		if sub(v, 1, #own) ~= own then
@@ -209,12 +212,15 @@ local function confirm(k, id, ms, known)
 		if since and #since >= 16 then
 			known = tonumber(since)
 		end
+		local left = told and 0 or call('PTTL', k.L)
 		if known then
-			call('PEXPIRE', k.L, ms)
+			if left < tonumber(ms) then
+				call('PEXPIRE', k.L, ms)
+			end
 			return known
 		end
 		local token = tick(k.T, k.H)
-		whole(k, id, owner or '', token, ms)
+		whole(k, id, owner or '', token, math.max(left, tonumber(ms)))
 		return token
 	elseif state == 'shared' then
 		local held = call('HGET', k.i, id)
@@ -223,7 +229,7 @@ local function confirm(k, id, ms, known)
 		if not deadline or tonumber(deadline) <= now then
 			return nil
 		end
-		call('ZADD', k.s, num(now + ms * 1000), id)
+		call('ZADD', k.s, num(math.max(told and 0 or tonumber(deadline), now + ms * 1000)), id)
 		if call('PTTL', k.L) < tonumber(ms) then
 			call('PEXPIRE', k.L, ms)
 			outlive(k, tonumber(ms))

@@ -1,0 +1,77 @@
+package redlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// What a server holds for one who is the head of the line, and no more, is held for
+// a little while. A request for that which was not answered may come late, and take
+// its time off a lock that has been granted since: so that server is not counted.
+func TestUnansweredPollOfTheHead(t *testing.T) {
+	for _, unanswered := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServers(t, 3)
+			l := s.open(1)[0]
+			r := driver.Request{Claim: claimOf("k"), TTL: time.Minute, Queue: true}
+			leave := s.stands(claimOf("k"), 0, 1, 2)
+			g, err := l.Acquire(t.Context(), r)
+			if err != nil || !g.Waiting {
+				t.Fatalf("got %+v, %v, want a place in line", g, err)
+			}
+			r.Ticket = g.Ticket
+			line := s.lineOf(r.Claim)
+			leave(line)
+			if a := renew(t, l, r.Claim, time.Minute); a.State != driver.Waiting {
+				t.Fatalf("the head: %+v", a)
+			}
+			synctest.Wait()
+			others := []int{(line + 1) % 3, (line + 2) % 3}
+			if unanswered {
+				s.list[line].set(func() { s.list[line].lose = 1 })
+			}
+			renew(t, l, r.Claim, time.Minute)
+			synctest.Wait()
+
+			s.cut(true, others[0])
+			leave(others[1])
+			state := driver.Waiting
+			for end := time.Now().Add(2 * time.Second); time.Now().Before(end) && state == driver.Waiting; time.Sleep(10 * time.Millisecond) {
+				state = renew(t, l, r.Claim, time.Minute).State
+			}
+			if held := state == driver.Held; held == unanswered {
+				t.Errorf("unanswered %v: %v by two servers of three", unanswered, state)
+			}
+			if !unanswered {
+				return
+			}
+			// Under another name it is asked for anew.
+			next := claimOf("k")
+			s.cut(false, others[0])
+			leave(others[0])
+			if err := l.Release(t.Context(), r.Claim); err != nil && !errors.Is(err, driver.ErrLost) {
+				t.Errorf("release: %v", err)
+			}
+			time.Sleep(3 * time.Second)
+			acquire(t, l, next, time.Minute)
+		})
+	}
+}
+
+// lineOf is the server on which c waits.
+func (s *servers) lineOf(c driver.Claim) int {
+	s.t.Helper()
+	for i, n := range s.list {
+		a := n.store.Renew(context.Background(), []driver.Claim{{Key: c.Key, ID: c.ID, Owner: c.Owner, Weight: c.Weight, Capacity: c.Capacity}}, time.Minute)
+		if a[0].State == driver.Waiting {
+			return i
+		}
+	}
+	s.t.Fatalf("%q waits nowhere", c.Key)
+	return 0
+}

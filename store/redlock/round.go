@@ -40,7 +40,8 @@ type answer struct {
 
 var (
 	errSuperseded    = fmt.Errorf("redlock: %w: another request came after it", driver.ErrUnknown)
-	errHeldMeanwhile = fmt.Errorf("redlock: %w: the lock was granted meanwhile", driver.ErrUnavailable) // nothing was sent
+	errHeldMeanwhile = fmt.Errorf("redlock: %w: the lock was granted meanwhile", driver.ErrUnavailable)   // nothing was sent
+	errEnded         = fmt.Errorf("redlock: %w: the claim was given up meanwhile", driver.ErrUnavailable) // likewise
 	errLeftAlone     = fmt.Errorf("redlock: %w: it did not answer lately", driver.ErrUnavailable)
 	errSpent         = fmt.Errorf("redlock: %w: an earlier request was not answered", driver.ErrUnavailable)
 )
@@ -363,11 +364,13 @@ func (l *leg) note(t task, a answer) {
 func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	st.mu.Lock()
 	l := st.legs[i]
-	superseded := t.clips && !st.clipLocked(i)
+	superseded, ended := t.clips && !st.clipLocked(i), t.kind == acquire && st.gone
 	st.mu.Unlock()
 	switch {
 	case superseded:
 		return answer{err: errHeldMeanwhile}
+	case ended: // and nobody would release it but us, a moment later
+		return answer{err: errEnded}
 	case t.kind == acquire && l.spent:
 		return answer{err: errSpent}
 	case t.kind == release && l.has == nothing:

@@ -75,3 +75,28 @@ func (s *servers) lineOf(c driver.Claim) int {
 	s.t.Fatalf("%q waits nowhere", c.Key)
 	return 0
 }
+
+// Those who would be asked next, if the first take long, are not asked for a claim
+// that has been given up.
+func TestSpareServersOfWhoHasGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
+		l := s.open(1)[0]
+		for _, n := range s.list[1:] { // the first answers, so that others are soon asked for those who do not
+			n.set(func() { n.late = 20 * time.Millisecond })
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Microsecond)
+		defer cancel()
+		if _, err := l.Acquire(ctx, driver.Request{Claim: claimOf("k"), TTL: time.Minute}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("acquire: %v", err)
+		}
+		time.Sleep(5 * time.Millisecond) // they are asked after one
+		if n := s.votes("k"); n > 3 {
+			t.Errorf("%d servers have been asked, want 3", n)
+		}
+		time.Sleep(time.Second)
+		if n := s.votes("k"); n != 0 {
+			t.Errorf("it is left on %d servers", n)
+		}
+	})
+}

@@ -81,7 +81,7 @@ func (s *Store) poll(ctx context.Context, jobs []*renewing, ttl time.Duration) {
 		var call [2][]*renewing
 		admits := sync.OnceValue(n.admits) // it may let one request through to see, so there must be one
 		for _, j := range jobs {
-			if j.led || !j.st.depart(i, j.known, admits, task{kind: renew, req: driver.Request{TTL: j.ttl(ttl)}, clips: j.waits}) {
+			if j.led || !j.st.depart(i, j.known, admits, j.task(ttl)) {
 				continue
 			}
 			j.asked |= 1 << i
@@ -129,6 +129,11 @@ func (j *renewing) ttl(ttl time.Duration) time.Duration {
 		return max(min(ttl, driver.ClaimTTL), minTTL)
 	}
 	return ttl
+}
+
+// task is the request to one node that this is.
+func (j *renewing) task(ttl time.Duration) task {
+	return task{kind: renew, req: driver.Request{TTL: j.ttl(ttl)}, clips: j.waits}
 }
 
 // depart reserves a leg for a request. After what is under way there already it
@@ -194,7 +199,7 @@ func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 		j.answers[i] = a
 		j.landed |= 1 << i
 		j.mu.Unlock()
-		t, more := s.landed(j.st, i, task{kind: renew, clips: j.waits}, renewed(a))
+		t, more := s.landed(j.st, i, j.task(ttl), renewed(a))
 		if a.State == driver.Held && !j.waits {
 			j.st.mu.Lock()
 			j.st.legs[i].sent = sent

@@ -202,7 +202,10 @@ type TakeRequest struct {
 // Never is the Decision.Retry of a cost above the capacity.
 const Never time.Duration = math.MaxInt64
 
-// Taken is a decision.
+// Taken is a decision. Those that take something are in the order of At. One that
+// takes nothing has seen all that was answered before it was asked for, and nothing
+// that was decided after At; of what was decided before At and not answered yet it
+// may have missed the last.
 type Taken struct {
 	OK       bool
 	Repeated bool          // it was made earlier, for the same ID

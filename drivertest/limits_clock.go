@@ -3,6 +3,8 @@ package drivertest
 import (
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -63,6 +65,11 @@ func clockCases() []limitCase {
 					last = d.At
 				}
 			},
+		},
+		{
+			name: "a look is of one moment",
+			why:  "what a look tells, and when that was, must fit what others take meanwhile: it has seen all that was answered before, and nothing that was decided later",
+			run:  lookOfOneMoment,
 		},
 		{
 			name:  "a clock that jumps",
@@ -157,5 +164,73 @@ func clockCases() []limitCase {
 				}
 			},
 		},
+	}
+}
+
+// lookOfOneMoment has some take while others look, or ask for what they cannot
+// have.
+func lookOfOneMoment(t *limitTest) {
+	const capacity, takers, each = 100_000, 6, 30
+	limit := fixedWindow(capacity, 100_000*time.Hour)
+	ask := func(l driver.Limits, cost int64) (taken, at int64, err error) {
+		d, err := l.Take(t.ctx, driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: limit, Cost: cost}}})
+		if err != nil {
+			return 0, 0, err
+		}
+		return capacity - d.Limits[0].Remaining, d.At, nil
+	}
+	if _, _, err := ask(t.all[0], 1); err != nil {
+		t.Fatalf("%v", err)
+	}
+	type look struct{ answered, begun, taken, at int64 } // the first two: how many were, before it and after it
+	var (
+		begun, answered atomic.Int64
+		working         atomic.Int64
+		mu              sync.Mutex
+		when            = map[int64]int64{} // by how many had been taken then
+		looks           []look
+	)
+	begun.Store(1)
+	answered.Store(1)
+	working.Store(takers)
+	t.crowd(2*takers, func(i int, l driver.Limits) (bool, error) {
+		if i < takers {
+			defer working.Add(-1)
+			for range each {
+				begun.Add(1)
+				taken, at, err := ask(l, 1)
+				if err != nil {
+					return false, err
+				}
+				answered.Add(1)
+				mu.Lock()
+				when[taken] = at
+				mu.Unlock()
+			}
+			return true, nil
+		}
+		for n := 0; working.Load() > 0; n++ {
+			k := look{answered: answered.Load()}
+			var err error
+			if k.taken, k.at, err = ask(l, int64(n%2*capacity)); err != nil {
+				return false, err
+			}
+			k.begun = begun.Load()
+			mu.Lock()
+			looks = append(looks, k)
+			mu.Unlock()
+		}
+		return true, nil
+	})
+	for _, k := range looks {
+		if k.taken < k.answered || k.taken > k.begun {
+			t.Errorf("a look saw that %d had been taken, when at least %d and at most %d were", k.taken, k.answered, k.begun)
+		}
+		if at := when[k.taken]; k.at < at {
+			t.Errorf("a look tells of a moment %d µs before that of the last decision that it has seen", at-k.at)
+		}
+	}
+	if len(looks) == 0 {
+		t.Errorf("nobody looked while others took")
 	}
 }

@@ -312,7 +312,6 @@ func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 		TTL: t.cfg.TTL, Bound: t.bound, Order: t.traits.FIFO, Limits: make(map[string]check.Limit),
 		EqualReaders: t.traits.Store == "redlock",
 		PerGrant:     tokensPerGrant,
-		Aside:        t.traits.Store == "etcd",
 	}
 	for i, rule := range limitRules {
 		rules.Limits[limitKey(t.prefix, i)] = rule.holds

@@ -25,6 +25,8 @@ const (
 	MintsWhenClockIsSetBack Bug = "gives everything again when the clock is set back"
 	LocksOutByClock         Bug = "waits until a clock that was set back has caught up"
 	CallersClock            Bug = "goes by the clock of the caller"
+	LooksTooEarly           Bug = "dates a look before what it has seen"
+	LooksTooLate            Bug = "looks at what was there before the last decision"
 	ForgetsOnChange         Bug = "begins anew when the limit is changed"
 	KeepsForEver            Bug = "never removes what has expired"
 	RefundsAnyWindow        Bug = "refunds whatever window it was taken in"
@@ -55,6 +57,8 @@ var LimitsCaughtBy = map[Bug]string{
 	MintsWhenClockIsSetBack: "a clock that jumps",
 	LocksOutByClock:         "a clock that jumps",
 	CallersClock:            "one clock for all",
+	LooksTooEarly:           "a look is of one moment",
+	LooksTooLate:            "a look is of one moment",
 	ForgetsOnChange:         "changed limits keep what was taken",
 	KeepsForEver:            "what has expired is removed",
 	RefundsAnyWindow:        "a refund finds its window",
@@ -145,7 +149,7 @@ func (s *Limits) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, 
 	if r.ID != "" && (d.OK || s.bug == RemembersRefusals) && s.bug != ChargesRepeats {
 		s.ids[id] = remembered{d, time.Now().Add(r.Keep(r.TakeRequest.Keep))}
 	}
-	s.misreport(&d)
+	s.misreport(&d, t.Takes[0].Cost == 0)
 	return d, nil
 }
 
@@ -250,7 +254,7 @@ func (s *Limits) store(r *rate.Request, states []rate.State, d driver.Taken) {
 	}
 }
 
-func (s *Limits) misreport(d *driver.Taken) {
+func (s *Limits) misreport(d *driver.Taken, look bool) {
 	for i := range d.Limits {
 		x := &d.Limits[i]
 		switch {
@@ -258,6 +262,10 @@ func (s *Limits) misreport(d *driver.Taken) {
 			x.Retry -= time.Microsecond
 		case s.bug == ShowsOneLess:
 			x.Remaining = max(x.Remaining-1, 0)
+		case s.bug == LooksTooEarly && look:
+			d.At--
+		case s.bug == LooksTooLate && look && x.Reset > 0:
+			x.Remaining++
 		case s.bug == FiniteNever && x.Retry == driver.Never:
 			x.Retry = time.Second
 		}

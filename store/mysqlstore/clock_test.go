@@ -141,11 +141,7 @@ func TestClockSetBackWhileTheSweepWaits(t *testing.T) {
 		run("LOCK TABLES " + c.table + " WRITE")
 		swept := make(chan error, 1)
 		go func() { swept <- c.sweep() }()
-		eventually(t, "the sweep waits for the table", 10*time.Second, func() bool {
-			var n int
-			err := d.plain.QueryRow("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB=? AND STATE LIKE 'Waiting for table metadata lock%'", d.name).Scan(&n)
-			return err == nil && n == 1
-		})
+		awaitTable(t, d)
 		clock.Set(0)
 		run("INSERT INTO " + c.table + fmt.Sprintf(c.insert, "new", 20))
 		run("INSERT INTO " + c.table + fmt.Sprintf(c.insert, "old", -1))
@@ -157,5 +153,56 @@ func TestClockSetBackWhileTheSweepWaits(t *testing.T) {
 		if err := d.plain.QueryRow("SELECT GROUP_CONCAT(k) FROM " + c.table).Scan(&left); err != nil || left != "new" {
 			t.Errorf("%s: %q is left, %v", c.table, left, err)
 		}
+	}
+}
+
+// awaitTable waits until a statement waits for a table that is locked.
+func awaitTable(t *testing.T, d *database) {
+	t.Helper()
+	eventually(t, "a statement waits for the table", 10*time.Second, func() bool {
+		var n int
+		err := d.plain.QueryRow("SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB=? AND STATE LIKE 'Waiting for table metadata lock%'", d.name).Scan(&n)
+		return err == nil && n == 1
+	})
+}
+
+// A look has begun before something is taken, and sees it: it tells of a moment
+// after that.
+func TestLooksAreDatedByWhatTheySee(t *testing.T) {
+	t.Parallel()
+	testserver.NeedMariaDB(t)
+	d := shared(t)
+	s := d.openWith(t, patient)
+	limit := bucketOf(1, time.Hour, 10)
+	takeOne(t, s, "k", limit, 1)
+	conn, err := d.plain.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(t.Context(), "LOCK TABLES baton_limit WRITE"); err != nil {
+		t.Fatal(err)
+	}
+	looked := make(chan driver.Taken, 1)
+	go func() {
+		d, err := s.Take(context.Background(), takeOf("k", limit, 0))
+		if err != nil {
+			t.Error(err)
+		}
+		looked <- d
+	}()
+	awaitTable(t, d)
+	var at int64
+	if err := conn.QueryRowContext(t.Context(), "SELECT "+micros).Scan(&at); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(t.Context(), "DELETE FROM baton_limit"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.ExecContext(t.Context(), "UNLOCK TABLES"); err != nil {
+		t.Fatal(err)
+	}
+	if l := <-looked; l.Limits[0].Remaining != 10 || l.At < at {
+		t.Errorf("%+v, %d µs after what it has seen", l, l.At-at)
 	}
 }

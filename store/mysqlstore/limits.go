@@ -267,9 +267,11 @@ func (s *Store) decide(b *limitBatch) {
 // by what is committed, and returns the others.
 func (s *Store) decideQuietly(b *limitBatch) ([]*limitOp, error) {
 	t := &limitTx{rows: make(map[string]limitRow, len(b.keys))}
-	// One statement reads the clock, and then what is committed.
-	rows, err := s.single.QueryContext(b.ctx, words("SELECT c.clock,IFNULL(l.k,''),IFNULL(l.state,''),IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',l.ends),0)",
-		" FROM (SELECT ", micros, " AS clock) c LEFT JOIN baton_limit l ON l.k IN (", literals(b.keys), ")"))
+	// One statement reads what is committed, and then the clock: a decision that
+	// it sees was made before. One that is being committed meanwhile may have been
+	// made before, too, and is not seen.
+	rows, err := s.single.QueryContext(b.ctx, words("SELECT ", afterwards, ",IFNULL(l.k,''),IFNULL(l.state,''),IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',l.ends),0)",
+		" FROM (SELECT 1) one LEFT JOIN baton_limit l ON l.k IN (", literals(b.keys), ")"))
 	if err != nil {
 		return b.ops, err
 	}

@@ -25,6 +25,11 @@ const micros = `TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))`
 // sysdate-is-now it is always true.
 const onward = `SYSDATE(6)>=NOW(6)`
 
+// afterwards is micros not when the statement began but when a row was read and
+// this is evaluated for it. See onward about SYSDATE: where the session's time zone
+// jumps meanwhile this is wrong by as much, once.
+const afterwards = micros + `+TIMESTAMPDIFF(MICROSECOND,NOW(6),SYSDATE(6))`
+
 const (
 	storedColumns = `last,busy,token,weight,id,owner,since,ends`
 

@@ -34,11 +34,6 @@ type Rules struct {
 	Order  bool          // waiters are granted in the order in which they came
 	Limits map[string]Limit
 
-	// Aside says that limiters read what they refuse beside a decision that is
-	// being written, so that the instants that they tell of refusals do not stand
-	// in the order of their decisions.
-	Aside bool
-
 	// EqualReaders allows readers that were asked for at the same time to have
 	// the same token, as Redlock's may.
 	EqualReaders bool
@@ -136,7 +131,7 @@ func Run(h *history.History, r Rules) Findings {
 	f.writes(h)
 	f.linear(keys, maxPart, patience)
 	f.windows(h, r.Limits)
-	f.counts(h, r.Limits, r.Aside)
+	f.counts(h, r.Limits)
 	f.lively(h, keys, r)
 	slices.SortFunc(f.Violations, func(a, b Violation) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Check, b.Check), cmp.Compare(a.Text, b.Text))

@@ -22,19 +22,15 @@ type Bucket struct {
 // has to be searched: what was decided in the same microsecond is in the order of
 // what was left.
 //
-// What nobody knows is between two bounds: a request whose answer was lost may
-// have taken what it wanted at any time since. Where the clock went back nothing
-// can be said, and it is left at what windows finds.
-//
-// A refusal takes nothing, and so nothing is missed if those that are aside are
-// left out.
-func (f *Findings) counts(h *history.History, limits map[string]Limit, aside bool) {
+// What nobody knows is between two bounds. A request whose answer was lost may
+// have taken what it wanted at any time since. And a refusal, which changes
+// nothing, may have been read beside a decision that had been made, but was
+// neither committed nor answered. Where the clock went back nothing can be said,
+// and it is left at what windows finds.
+func (f *Findings) counts(h *history.History, limits map[string]Limit) {
 	all := make(map[string][]*history.Decision)
 	for i := range h.Decisions {
 		d := &h.Decisions[i]
-		if aside && d.Result == history.Refused {
-			continue
-		}
 		all[d.Key] = append(all[d.Key], d)
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
@@ -66,16 +62,22 @@ func (f *Findings) replay(key string, l Limit, all []*history.Decision) {
 	slices.SortStableFunc(lost, func(a, b *history.Decision) int { return cmp.Compare(a.Called, b.Called) })
 	var room interface {
 		at(d *history.Decision) (least, most int64) // what there was room for, if no lost request had taken anything
-		is(d *history.Decision)                     // what it was then
+		is(d *history.Decision, unseen int64)       // what it was then, if so much had been taken besides at most
 	}
 	if l.Bucket != nil {
 		room = &bucket{Bucket: *l.Bucket}
 	} else {
 		room = &window{Limit: l}
 	}
+	open := answers{}
 	for _, d := range known {
 		f.Looked.Replayed++
 		least, most := room.at(d)
+		unseen := int64(0)
+		if d.Result == history.Refused {
+			unseen = open.at(d.Called)
+		}
+		most += unseen
 		for _, u := range lost {
 			if u.Called <= d.Returned {
 				least -= u.N
@@ -101,8 +103,36 @@ func (f *Findings) replay(key string, l Limit, all []*history.Decision) {
 			v.Promise = Lively
 			f.violation(v, "%s was told that there was room for %d, when it was for %d at least: the others are lost", name(d.Op), left, least)
 		}
-		room.is(d)
+		room.is(d, unseen)
+		if d.Result == history.Granted {
+			open.add(d)
+		}
 	}
+}
+
+// answers are those to what was allowed, in the order of the store's clock.
+type answers struct {
+	allowed []*history.Decision
+	last    []int64 // when the last of all up to here had its answer
+}
+
+func (a *answers) add(d *history.Decision) {
+	last := d.Returned
+	if n := len(a.last); n > 0 {
+		last = max(last, a.last[n-1])
+	}
+	a.allowed, a.last = append(a.allowed, d), append(a.last, last)
+}
+
+// at is how much had been allowed to those who had no answer at an instant of the
+// history.
+func (a *answers) at(instant int64) (n int64) {
+	for i := len(a.last) - 1; i >= 0 && a.last[i] >= instant; i-- {
+		if d := a.allowed[i]; d.Returned >= instant {
+			n += d.N
+		}
+	}
+	return n
 }
 
 // wentBack reports whether something was decided before what had been answered
@@ -149,11 +179,11 @@ func (b *bucket) at(d *history.Decision) (least, most int64) {
 	return max(b.low-rounded*b.Tokens, 0) / b.share(), min(b.high+rounded*b.Tokens, full) / b.share()
 }
 
-func (b *bucket) is(d *history.Decision) {
+func (b *bucket) is(d *history.Decision, unseen int64) {
 	if d.Result == history.Granted {
 		b.low, b.high = b.low-d.N*b.share(), b.high-d.N*b.share()
 	}
-	from, to := d.Remaining*b.share(), (d.Remaining+1)*b.share()
+	from, to := max(d.Remaining-unseen, 0)*b.share(), (d.Remaining+1)*b.share()
 	if b.high < from || b.low > to { // it is another than was thought
 		b.low, b.high = from, to
 	}
@@ -183,7 +213,7 @@ func (w *window) at(d *history.Decision) (least, most int64) {
 	return max(least, 0), max(most, 0)
 }
 
-func (w *window) is(d *history.Decision) {
+func (w *window) is(d *history.Decision, _ int64) {
 	if d.Result == history.Granted {
 		w.taken = append(w.taken, d)
 	}

@@ -3,6 +3,8 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/sqlstore"
@@ -13,10 +15,19 @@ import (
 // stands in the row. SET is evaluated from left to right, or, in one mode of
 // MariaDB, all at once: no item reads what another one writes to its left.
 const (
-	// Only a holder that still stands keeps its token: the counter's rise is
-	// then of no account. The answer's last insert ID is the token.
-	// Parameters: id, id, id, owner, TTL in microseconds, key, id.
+	// The answer's last insert ID is the token. Parameters: id, owner, TTL in
+	// microseconds, key.
 	fastAcquire = `UPDATE baton_lock SET
+		token=LAST_INSERT_ID(GREATEST(last+1,` + micros + `)),
+		last=GREATEST(last+1,` + micros + `),
+		since=UTC_TIMESTAMP(6),
+		id=?,owner=?,weight=1<<40,ends=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND
+		WHERE k=? AND busy=0 AND ends<=UTC_TIMESTAMP(6) AND ` + onward
+
+	// For an attempt that is repeated: only a holder that still stands keeps its
+	// token, and the counter's rise is then of no account. Parameters: id, id, id,
+	// owner, TTL, key, id.
+	fastRepeat = `UPDATE baton_lock SET
 		token=LAST_INSERT_ID(IF(id=? AND ends>UTC_TIMESTAMP(6),token,GREATEST(last+1,` + micros + `))),
 		last=GREATEST(last+1,` + micros + `),
 		since=IF(id=? AND ends>UTC_TIMESTAMP(6),since,UTC_TIMESTAMP(6)),
@@ -29,19 +40,26 @@ const (
 
 	// The end alone says that nobody holds, whatever the clock does. The texts
 	// stay: a row that keeps its size is changed in place. Parameters: key, id.
-	fastRelease = `UPDATE baton_lock SET ends='1970-01-01'
+	fastRelease = `UPDATE baton_lock SET ends=TIMESTAMP'1970-01-01 00:00:00'
 		WHERE k=? AND id=? AND busy=0 AND ends>UTC_TIMESTAMP(6)`
 )
 
-// fast are the statements above, prepared on every connection that runs them.
-type fast struct{ acquire, insert, release *sql.Stmt }
+// The statements above by number.
+const (
+	toAcquire = iota
+	toRepeat
+	toInsert
+	toRelease
+)
+
+var fastTexts = [...]string{fastAcquire, fastRepeat, fastInsert, fastRelease}
+
+// fast are the statements of a pool that somebody else has opened.
+type fast [len(fastTexts)]*sql.Stmt
 
 func (f *fast) prepare(ctx context.Context, db *sql.DB) (err error) {
-	for _, p := range []struct {
-		st   **sql.Stmt
-		text string
-	}{{&f.acquire, fastAcquire}, {&f.insert, fastInsert}, {&f.release, fastRelease}} {
-		if *p.st, err = db.PrepareContext(ctx, p.text); err != nil {
+	for i, text := range fastTexts {
+		if f[i], err = db.PrepareContext(ctx, text); err != nil {
 			f.close()
 			return err
 		}
@@ -50,7 +68,7 @@ func (f *fast) prepare(ctx context.Context, db *sql.DB) (err error) {
 }
 
 func (f *fast) close() {
-	for _, st := range []*sql.Stmt{f.acquire, f.insert, f.release} {
+	for _, st := range f {
 		if st != nil {
 			st.Close()
 		}
@@ -61,9 +79,13 @@ func (f *fast) close() {
 // false, and nothing has changed.
 func (s *Store) fastAcquire(ctx context.Context, r driver.Request) (g driver.Grant, ok bool, err error) {
 	ttl := r.TTL.Microseconds()
-	res, err := s.once(ctx, s.fast.acquire, r.ID, r.ID, r.ID, r.Owner, ttl, r.Key, r.ID)
+	st, args := toAcquire, []any{r.ID, r.Owner, ttl, r.Key}
+	if r.Retry || r.Ticket != 0 {
+		st, args = toRepeat, []any{r.ID, r.ID, r.ID, r.Owner, ttl, r.Key, r.ID}
+	}
+	res, err := s.once(ctx, st, args...)
 	if err == nil && !changed(res) {
-		res, err = s.once(ctx, s.fast.insert, r.Key, r.ID, r.Owner, ttl)
+		res, err = s.once(ctx, toInsert, r.Key, r.ID, r.Owner, ttl)
 		if err == nil && changed(res) {
 			s.inserted.Add(1)
 		}
@@ -77,23 +99,34 @@ func (s *Store) fastAcquire(ctx context.Context, r driver.Request) (g driver.Gra
 
 // fastRelease ends the exclusive lock if nobody waits for it.
 func (s *Store) fastRelease(ctx context.Context, c driver.Claim) (ok bool, err error) {
-	res, err := s.once(ctx, s.fast.release, c.Key, c.ID)
+	res, err := s.once(ctx, toRelease, c.Key, c.ID)
 	return err == nil && changed(res), err
 }
 
-// once executes a statement, again if the server undid it.
-func (s *Store) once(ctx context.Context, st *sql.Stmt, args ...any) (sql.Result, error) {
+// once executes a statement of the fast path, again if the server undid it, or was
+// not reached.
+func (s *Store) once(ctx context.Context, st int, args ...any) (sql.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	later, stop := sqlstore.Outlive(ctx, sqlstore.Grace)
-	defer stop()
-	for try := 1; ; try++ {
-		res, err := st.ExecContext(later, args...)
-		if err == nil {
-			return res, nil
+	do := func() (sql.Result, bool, error) { return execOn(ctx, s.single, st, args) }
+	if !s.own {
+		later, stop := sqlstore.Outlive(ctx, sqlstore.Grace)
+		defer stop()
+		do = func() (sql.Result, bool, error) {
+			res, err := s.fast[st].ExecContext(later, args...)
+			return res, true, err
 		}
-		if n := number(err); n != erDeadlock || try == maxTries {
+	}
+	for try := 1; ; try++ {
+		res, sent, err := do()
+		switch {
+		case err == nil:
+			return res, nil
+		case !sent && ctx.Err() != nil: // no connection was free until then
+			return nil, ctx.Err()
+		}
+		if again := number(err) == erDeadlock || errors.Is(err, sqldriver.ErrBadConn); !again || try == maxTries {
 			return nil, s.failed(ctx, err)
 		}
 	}

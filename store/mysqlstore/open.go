@@ -97,7 +97,7 @@ func (c Config) pool(size int, multi bool, stall int) (*sql.DB, error) {
 		"sql_mode":                 "'STRICT_ALL_TABLES'",
 		"innodb_lock_wait_timeout": strconv.Itoa(stall),
 	}
-	connector, err := mysql.NewConnector(m)
+	connector, err := newConnector(m)
 	if err != nil {
 		return nil, fmt.Errorf("mysql: %w: %w", driver.ErrUnavailable, err)
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/sqlstore"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -145,4 +147,39 @@ func TestStoppedInTheMiddle(t *testing.T) {
 		}
 		return err == nil
 	})
+}
+
+// Contexts end while an answer is on its way, just before it and just after it. No
+// connection is worse for it, and what was done is known or can be undone.
+func TestContextsThatEndInTheMidst(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, func(c *Config, _ *options) { c.Connections = 2 })
+	h, _ := take(t, s, claimOf("k", "first"), time.Minute, false)
+	mustRelease(t, s, h)
+	began := time.Now()
+	outcomes := make(map[string]int)
+	for i := 0; time.Since(began) < sqlstore.Grace+time.Second; i++ { // what is late comes in this time
+		c := claimOf("k", fmt.Sprint("h", i))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.Int64N(int64(2*time.Millisecond))))
+		_, err := s.Acquire(ctx, driver.Request{Claim: c, TTL: time.Minute})
+		cancel()
+		switch {
+		case err == nil:
+			outcomes["held"]++
+		case errors.Is(err, driver.ErrUnknown):
+			outcomes["unknown"]++
+		case errors.Is(err, context.DeadlineExceeded):
+			outcomes["too late"]++
+		default:
+			t.Fatalf("acquire %d: %v", i, err)
+		}
+		if e := s.Release(t.Context(), c); e != nil && (err == nil || !errors.Is(e, driver.ErrLost)) {
+			t.Fatalf("release %d: %v, after %v", i, e, err)
+		}
+	}
+	t.Logf("%v", outcomes)
+	if outcomes["held"] == 0 || outcomes["unknown"]+outcomes["too late"] == 0 {
+		t.Errorf("contexts ended always or never: %v", outcomes)
+	}
 }

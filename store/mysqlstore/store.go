@@ -166,6 +166,9 @@ func (s *Store) begin(ctx context.Context) error {
 	if s.older, err = checkSchema(ctx, s.single); err != nil {
 		return err
 	}
+	if s.own {
+		return nil
+	}
 	if err := s.fast.prepare(ctx, s.single); err != nil {
 		return opening(ctx, err)
 	}

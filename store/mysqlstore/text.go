@@ -15,7 +15,7 @@ import (
 // all sessions and throughout a statement. One that waits for a row works with
 // a time that is too early, which is on the safe side for expiry, unless the
 // clock is set back meanwhile: see onward.
-const micros = `TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))`
+const micros = `TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',UTC_TIMESTAMP(6))`
 
 // onward is false if the clock was set back since the statement began, so that
 // what is over by that time may not be over now. It is for statements that wait
@@ -26,9 +26,12 @@ const micros = `TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))`
 const onward = `SYSDATE(6)>=NOW(6)`
 
 // afterwards is micros not when the statement began but when a row was read and
-// this is evaluated for it. See onward about SYSDATE: where the session's time zone
-// jumps meanwhile this is wrong by as much, once.
-const afterwards = micros + `+TIMESTAMPDIFF(MICROSECOND,NOW(6),SYSDATE(6))`
+// this is evaluated for it.
+const afterwards = micros + "+" + elapsed
+
+// elapsed is how long a statement has run. See onward about SYSDATE: where the
+// session's time zone jumps meanwhile it is wrong by as much, once.
+const elapsed = `TIMESTAMPDIFF(MICROSECOND,NOW(6),SYSDATE(6))`
 
 const (
 	storedColumns = `last,busy,token,weight,id,owner,since,ends`

@@ -1,0 +1,115 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"net"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+// The statements of the fast path run on the client library's connections
+// themselves, which the pool only keeps: with a context that ends the library has a
+// goroutine of the connection woken for every statement, and again when it is done.
+
+// A connector makes connections for a pool.
+type connector struct{ sqldriver.Connector }
+
+// dialed is the key under which a context has where to put what was dialed.
+type dialed struct{}
+
+func newConnector(m *mysql.Config) (*connector, error) {
+	var d net.Dialer
+	m.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		nc, err := d.DialContext(ctx, network, addr)
+		if at, ok := ctx.Value(dialed{}).(*net.Conn); ok && err == nil {
+			*at = nc
+		}
+		return nc, err
+	}
+	c, err := mysql.NewConnector(m)
+	if err != nil {
+		return nil, err
+	}
+	return &connector{c}, nil
+}
+
+// Connect implements driver.Connector.
+func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	var nc net.Conn
+	got, err := c.Connector.Connect(context.WithValue(ctx, dialed{}, &nc))
+	if err != nil {
+		return nil, err
+	}
+	return &conn{libraryConn: got.(libraryConn), net: nc}, nil
+}
+
+// libraryConn is what a connection of the client library can do.
+type libraryConn interface {
+	sqldriver.Conn
+	sqldriver.ConnBeginTx
+	sqldriver.ConnPrepareContext
+	sqldriver.ExecerContext
+	sqldriver.QueryerContext
+	sqldriver.NamedValueChecker
+	sqldriver.Pinger
+	sqldriver.SessionResetter
+	sqldriver.Validator
+}
+
+// conn is one of them. One goroutine uses it at a time.
+type conn struct {
+	libraryConn
+	net   net.Conn
+	fast  [len(fastTexts)]sqldriver.StmtExecContext // prepared when they are needed
+	spoil bool                                      // it must not be used again
+}
+
+// IsValid implements driver.Validator.
+func (c *conn) IsValid() bool { return !c.spoil && c.libraryConn.IsValid() }
+
+// exec executes a statement of the fast path. If ctx ends, the answer is waited
+// for a little longer: see sqlstore.Outlive.
+func (c *conn) exec(ctx context.Context, st int, args []sqldriver.NamedValue) (res sqldriver.Result, err error) {
+	if c.fast[st] == nil {
+		p, err := c.PrepareContext(ctx, fastTexts[st])
+		if err != nil {
+			return nil, err
+		}
+		c.fast[st] = p.(sqldriver.StmtExecContext)
+	}
+	stop := func() bool { return true }
+	if ctx.Done() != nil {
+		stop = context.AfterFunc(ctx, func() {
+			time.AfterFunc(sqlstore.Grace, func() { _ = c.net.SetDeadline(time.Unix(1, 0)) }) // it may be closed
+		})
+	}
+	res, err = c.fast[st].ExecContext(context.Background(), args)
+	if !stop() {
+		c.spoil = true
+	}
+	return res, err
+}
+
+// execOn executes a statement of the fast path on some connection of a pool that
+// was made with a connector. sent says that the statement may have been sent.
+func execOn(ctx context.Context, db *sql.DB, st int, args []any) (res sqldriver.Result, sent bool, err error) {
+	got, err := db.Conn(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	named := make([]sqldriver.NamedValue, len(args))
+	for i, a := range args {
+		named[i] = sqldriver.NamedValue{Ordinal: i + 1, Value: a}
+	}
+	err = got.Raw(func(c any) error {
+		res, err = c.(*conn).exec(ctx, st, named)
+		return err
+	})
+	_ = got.Close() // it only goes back to the pool
+	return res, true, err
+}

@@ -30,8 +30,9 @@ type item struct {
 	puts bool // it may create the name
 	txn  *pb.TxnRequest
 
-	wrapped bool // the failure of txn is one that asks for more
-	patient bool // it is in no hurry: let it go with others if there are any soon
+	wrapped bool      // the failure of txn is one that asks for more
+	patient bool      // it is in no hurry: let it go with others if there are any soon
+	queued  time.Time // since when
 
 	done chan struct{} // closed when the rest is set
 	resp *pb.TxnResponse
@@ -54,19 +55,20 @@ func (it *item) answer() (*pb.TxnRequest, *pb.TxnResponse) {
 // batcher sends items to the server: at once while nothing is under way, and
 // otherwise those that have gathered meanwhile in one transaction.
 type batcher struct {
-	store *Store
+	store    *Store
+	patience time.Duration
 
 	mu     sync.Mutex
 	queue  []*item
 	flying int
-	armed  bool // somebody looks whether patience is at an end
-	ended  bool // it is, for all in the queue
+	armed  bool           // somebody looks whether patience is at an end
+	idle   []chan []*item // of those who have sent and wait for more
 }
 
 // do has the item done and waits for it. After an error that is ErrUnknown it
 // may still happen: item.done tells when that is over.
 func (b *batcher) do(ctx context.Context, it *item) error {
-	it.done = make(chan struct{})
+	it.done, it.queued = make(chan struct{}), time.Now()
 	b.mu.Lock()
 	b.queue = append(b.queue, it)
 	b.launchLocked()
@@ -103,31 +105,42 @@ func (b *batcher) launchLocked() {
 	}
 	if batch := b.takeLocked(); len(batch) > 0 {
 		b.flying++
-		go b.fly(batch)
+		if n := len(b.idle); n > 0 {
+			b.idle[n-1] <- batch
+			b.idle = b.idle[:n-1]
+		} else {
+			go b.fly(batch)
+		}
 	}
 }
 
 // waitLocked reports whether nothing in the queue is in a hurry. It sees to
 // that what is there goes in a while.
 func (b *batcher) waitLocked() bool {
-	if b.ended || slices.ContainsFunc(b.queue, func(it *item) bool { return !it.patient }) {
+	if len(b.queue) == 0 || slices.ContainsFunc(b.queue, func(it *item) bool { return !it.patient }) {
 		return false
 	}
-	if len(b.queue) > 0 && !b.armed {
+	left := b.patience - time.Since(b.queue[0].queued)
+	if left <= 0 {
+		return false
+	}
+	if !b.armed {
 		b.armed = true
-		time.AfterFunc(patience, func() {
+		time.AfterFunc(left, func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.armed, b.ended = false, true
+			b.armed = false
 			b.launchLocked()
 		})
 	}
 	return true
 }
 
-// fly sends batches until nothing is left to send.
+// fly sends batches, and waits for more when there are none: a new goroutine would
+// have its stack grown and copied again for every request.
 func (b *batcher) fly(batch []*item) {
-	for {
+	next := make(chan []*item, 1)
+	for batch != nil {
 		// Whoever is stuck gives its place to another, once.
 		counted := true
 		stuck := time.AfterFunc(stuckAfter, func() {
@@ -143,18 +156,38 @@ func (b *batcher) fly(batch []*item) {
 		stuck.Stop()
 
 		b.mu.Lock()
-		if !counted { // another flies in its place
-			b.mu.Unlock()
-			return
-		}
-		counted = false
-		if batch = b.takeLocked(); len(batch) == 0 {
+		if counted {
+			counted = false
+			if batch = b.takeLocked(); len(batch) > 0 {
+				b.mu.Unlock()
+				continue
+			}
 			b.flying--
+		}
+		if len(b.idle) == maxFlying {
 			b.mu.Unlock()
 			return
 		}
+		b.idle = append(b.idle, next)
 		b.mu.Unlock()
+		batch = b.more(next)
 	}
+}
+
+// more waits for a batch, until the store is closed.
+func (b *batcher) more(next chan []*item) []*item {
+	select {
+	case batch := <-next:
+		return batch
+	case <-b.store.ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i := slices.Index(b.idle, next); i >= 0 {
+		b.idle = slices.Delete(b.idle, i, i+1)
+		return nil
+	}
+	return <-next // just now
 }
 
 // takeLocked takes what may go together: one put for each key, since two would
@@ -164,7 +197,6 @@ func (b *batcher) takeLocked() []*item {
 	if b.waitLocked() {
 		return nil
 	}
-	b.ended = false
 	if len(b.queue) == 0 {
 		return nil
 	}

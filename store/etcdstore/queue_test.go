@@ -255,12 +255,12 @@ func TestPlacesGoWithOthers(t *testing.T) {
 			Success: ops(put(prefixOf(t)+name, "x", 0)),
 		}}
 	}
-	hold := func(on bool) { // as if the time had not come
+	wait := func(d time.Duration) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.armed = on
+		b.patience, b.armed = d, false
 	}
-	hold(true)
+	wait(time.Hour)
 	patient := []*item{itemOf("a", true), itemOf("b", true)}
 	var work sync.WaitGroup
 	do := func(it *item) {
@@ -286,11 +286,42 @@ func TestPlacesGoWithOthers(t *testing.T) {
 	}
 	// When nothing comes they go by themselves, even two that may not go
 	// together.
-	hold(false)
+	wait(patience)
 	for range 2 {
 		work.Go(func() { do(itemOf("d", true)) })
 	}
 	work.Wait()
+}
+
+// Each place in line has its own patience: that of one which has gone with others
+// does not send the next one alone.
+func TestPatienceIsOfEachPlace(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	b := &s.batch
+	b.mu.Lock()
+	b.patience = 500 * time.Millisecond
+	b.mu.Unlock()
+	do := func(name string, patient bool) {
+		it := &item{dir: name, name: prefixOf(t) + name, patient: patient, txn: &pb.TxnRequest{Success: ops(put(prefixOf(t)+name, "x", 0))}}
+		if err := b.do(t.Context(), it); err != nil {
+			t.Error(err)
+		}
+	}
+	var work sync.WaitGroup
+	work.Go(func() { do("first", true) })
+	eventually(t, "it is in the queue", 20*time.Second, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.queue) == 1
+	})
+	do("urgent", false)
+	work.Wait()
+	began := time.Now()
+	do("second", true)
+	if took := time.Since(began); took < 500*time.Millisecond {
+		t.Errorf("it went alone after %v", took)
+	}
 }
 
 // A waiter is confirmed by its name and the head of the queue. Several of one

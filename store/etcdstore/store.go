@@ -115,7 +115,7 @@ func New(client *clientv3.Client, opts ...Option) (*Store, error) {
 		}
 	}
 	s.kv = led{clientv3.RetryKVClient(client), s}
-	s.batch.store = s
+	s.batch.store, s.batch.patience = s, patience
 	// Watches, too, end on a member without a leader.
 	s.ctx, s.stop = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	return s, nil

@@ -51,7 +51,7 @@
 //
 // MySQL and MariaDB know password-file, password-env, connect-timeout, and
 //
-//	connections=24        how many connections there may be at a time
+//	connections=36        how many connections there may be at a time
 //	tls=true              speak TLS, as do the parameters ca, cert, key, server-name and insecure
 //
 // PostgreSQL knows

@@ -48,7 +48,7 @@ Redlock knows them, too, for all its servers, and
 Parameters of MySQL and MariaDB:
 
   password-file, password-env, connect-timeout=5s
-  connections=24          how many there may be at a time
+  connections=36          how many there may be at a time
   tls=true                speak TLS; ca, cert, key, server-name, insecure as above
 
 Parameters of PostgreSQL:

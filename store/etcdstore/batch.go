@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/workers"
 )
 
 const (
@@ -56,13 +57,13 @@ func (it *item) answer() (*pb.TxnRequest, *pb.TxnResponse) {
 // otherwise those that have gathered meanwhile in one transaction.
 type batcher struct {
 	store    *Store
+	workers  *workers.Pool
 	patience time.Duration
 
 	mu     sync.Mutex
 	queue  []*item
 	flying int
-	armed  bool           // somebody looks whether patience is at an end
-	idle   []chan []*item // of those who have sent and wait for more
+	armed  bool // somebody looks whether patience is at an end
 }
 
 // do has the item done and waits for it. After an error that is ErrUnknown it
@@ -105,12 +106,7 @@ func (b *batcher) launchLocked() {
 	}
 	if batch := b.takeLocked(); len(batch) > 0 {
 		b.flying++
-		if n := len(b.idle); n > 0 {
-			b.idle[n-1] <- batch
-			b.idle = b.idle[:n-1]
-		} else {
-			go b.fly(batch)
-		}
+		b.workers.Go(func() { b.fly(batch) })
 	}
 }
 
@@ -136,11 +132,9 @@ func (b *batcher) waitLocked() bool {
 	return true
 }
 
-// fly sends batches, and waits for more when there are none: a new goroutine would
-// have its stack grown and copied again for every request.
+// fly sends batches until nothing is left to send.
 func (b *batcher) fly(batch []*item) {
-	next := make(chan []*item, 1)
-	for batch != nil {
+	for {
 		// Whoever is stuck gives its place to another, once.
 		counted := true
 		stuck := time.AfterFunc(stuckAfter, func() {
@@ -156,38 +150,18 @@ func (b *batcher) fly(batch []*item) {
 		stuck.Stop()
 
 		b.mu.Lock()
-		if counted {
-			counted = false
-			if batch = b.takeLocked(); len(batch) > 0 {
-				b.mu.Unlock()
-				continue
-			}
-			b.flying--
-		}
-		if len(b.idle) == maxFlying {
+		if !counted { // another flies in its place
 			b.mu.Unlock()
 			return
 		}
-		b.idle = append(b.idle, next)
+		counted = false
+		if batch = b.takeLocked(); len(batch) == 0 {
+			b.flying--
+			b.mu.Unlock()
+			return
+		}
 		b.mu.Unlock()
-		batch = b.more(next)
 	}
-}
-
-// more waits for a batch, until the store is closed.
-func (b *batcher) more(next chan []*item) []*item {
-	select {
-	case batch := <-next:
-		return batch
-	case <-b.store.ctx.Done():
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if i := slices.Index(b.idle, next); i >= 0 {
-		b.idle = slices.Delete(b.idle, i, i+1)
-		return nil
-	}
-	return <-next // just now
 }
 
 // takeLocked takes what may go together: one put for each key, since two would

@@ -13,6 +13,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/workers"
 )
 
 // Store keeps locks in etcd. It implements driver.Store, driver.Watcher,
@@ -115,9 +116,9 @@ func New(client *clientv3.Client, opts ...Option) (*Store, error) {
 		}
 	}
 	s.kv = led{clientv3.RetryKVClient(client), s}
-	s.batch.store, s.batch.patience = s, patience
 	// Watches, too, end on a member without a leader.
 	s.ctx, s.stop = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
+	s.batch.store, s.batch.workers, s.batch.patience = s, workers.New(s.ctx, maxFlying), patience
 	return s, nil
 }
 

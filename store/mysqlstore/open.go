@@ -28,12 +28,13 @@ type Config struct {
 	ConnectTimeout time.Duration
 
 	// Connections bounds how many there are at a time, at least 2. They are
-	// shared by all requests, however many wait. Defaults to 24.
+	// shared by all requests, however many wait, and made when they are needed:
+	// the more commit at the same time, the less each costs the disk. Defaults to 36.
 	Connections int
 }
 
 const (
-	defaultConnections = 24
+	defaultConnections = 36
 
 	// idleFor is how long a connection may be unused: less than the shortest
 	// wait_timeout that anybody sets.
@@ -54,7 +55,7 @@ func open(ctx context.Context, c Config, opts options) (*Store, error) {
 	if n == 0 {
 		n = defaultConnections
 	}
-	slow := max(1, n/4)
+	slow := max(1, n/6, min(2, n/2)) // for transactions
 	s := &Store{own: true, multi: true, remote: c.TLS == nil && elsewhere(c.Addr), opts: opts}
 	var err error
 	if s.single, err = c.pool(max(1, n-slow), false, opts.stall); err != nil {

@@ -23,8 +23,9 @@ const (
 // An item is a transaction that may be made part of a greater one.
 type item struct {
 	parent  string
-	creates bool // nodes below parent
-	patient bool // let it go with others if there are any soon
+	creates bool      // nodes below parent
+	patient bool      // let it go with others if there are any soon
+	queued  time.Time // since when
 	ops     []any
 	bytes   int
 
@@ -45,13 +46,13 @@ type item struct {
 // are asked for again, each alone: what an item is told is never the doing of
 // another one.
 type batcher struct {
-	store *Store
+	store    *Store
+	patience time.Duration
 
 	mu     sync.Mutex
 	queue  []*item
 	flying int
-	armed  bool // a timer ends the patience of all in the queue
-	ended  bool // it did
+	armed  bool // somebody looks whether patience is at an end
 }
 
 // multi is Store.multi for operations that may be joined with others'.
@@ -62,7 +63,7 @@ func (b *batcher) multi(ctx context.Context, it *item) (r []zk.MultiResponse, t 
 	if !b.store.session.link().up {
 		return nil, t, -1, unavailable(errNoSession)
 	}
-	it.bytes, it.done = size(it.ops), make(chan struct{})
+	it.bytes, it.done, it.queued = size(it.ops), make(chan struct{}), time.Now()
 	b.mu.Lock()
 	b.queue = append(b.queue, it)
 	b.launchLocked()
@@ -102,7 +103,7 @@ func (b *batcher) launchLocked() {
 	}
 	if batch := b.takeLocked(); batch != nil {
 		b.flying++
-		go b.fly(batch)
+		b.store.workers.Go(func() { b.fly(batch) })
 	}
 }
 
@@ -121,15 +122,19 @@ func (b *batcher) fly(batch []*item) {
 // waitLocked reports whether all in the queue are patient. It sees to it
 // that what is there goes in a while.
 func (b *batcher) waitLocked() bool {
-	if b.ended || slices.ContainsFunc(b.queue, func(it *item) bool { return !it.patient }) {
+	if len(b.queue) == 0 || slices.ContainsFunc(b.queue, func(it *item) bool { return !it.patient }) {
 		return false
 	}
-	if len(b.queue) > 0 && !b.armed {
+	left := b.patience - time.Since(b.queue[0].queued)
+	if left <= 0 {
+		return false
+	}
+	if !b.armed {
 		b.armed = true
-		time.AfterFunc(unhurried, func() {
+		time.AfterFunc(left, func() {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			b.armed, b.ended = false, true
+			b.armed = false
 			b.launchLocked()
 		})
 	}
@@ -142,7 +147,6 @@ func (b *batcher) takeLocked() (batch []*item) {
 	if b.waitLocked() {
 		return nil
 	}
-	b.ended = false
 	if len(b.queue) == 1 {
 		batch, b.queue = b.queue, nil
 		batch[0].sent = true

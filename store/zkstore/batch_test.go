@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -342,5 +343,33 @@ func TestBatchesAreBounded(t *testing.T) {
 		if got := len(b.takeLocked()); got != want {
 			t.Errorf("%d in a batch, want %d", got, want)
 		}
+	}
+}
+
+// Each patient item has its own patience: that of one which has gone with others
+// does not send the next one alone.
+func TestPatienceIsOfEachItem(t *testing.T) {
+	t.Parallel()
+	s := patient(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
+	known(t, s, "k")
+	const patience = 500 * time.Millisecond
+	s.batch.mu.Lock()
+	s.batch.patience = patience
+	s.batch.mu.Unlock()
+	do := func(patient bool) {
+		it := &item{parent: s.parent("k"), patient: patient, ops: []any{&zk.CheckVersionRequest{Path: s.parent("k"), Version: -1}}}
+		if _, _, _, err := s.batch.multi(t.Context(), it); err != nil {
+			t.Error(err)
+		}
+	}
+	var work sync.WaitGroup
+	work.Go(func() { do(true) })
+	queued(t, s, 1)
+	do(false)
+	work.Wait()
+	began := time.Now()
+	do(true)
+	if took := time.Since(began); took < patience {
+		t.Errorf("it went alone after %v", took)
 	}
 }

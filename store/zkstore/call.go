@@ -45,10 +45,10 @@ func send[T any](ctx context.Context, s *Store, write bool, do func(*zk.Conn) (T
 	t.done, t.sent = done, bootclock.Now()
 	var got T
 	var failed error
-	go func() {
+	s.workers.Go(func() {
 		got, failed = do(s.conn)
 		close(done)
-	}()
+	})
 	select {
 	case <-done:
 	case <-ctx.Done():

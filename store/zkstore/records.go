@@ -258,7 +258,8 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 	if err != nil {
 		return driver.Record{}, err
 	}
-	return k.Record(key, to), nil
+	// It was made by somebody's later bound, which may be later than ours.
+	return k.Record(key, max(to, k.Began, k.Finished)), nil
 }
 
 // findRecord reads a record that exists, and what time it is after that.

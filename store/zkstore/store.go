@@ -14,6 +14,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/workers"
 )
 
 // DefaultSession is the session time-out that Open asks for. Half of it is the
@@ -52,6 +53,7 @@ type Store struct {
 	waiterTTL, claimTTL time.Duration
 
 	closed  atomic.Bool
+	workers *workers.Pool
 	life    context.Context // ends when nothing is left to be done after Close
 	end     context.CancelFunc
 	parents parents
@@ -95,7 +97,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	var random [8]byte
 	rand.Read(random[:]) // never fails
 	s.mark = "_c_" + hex.EncodeToString(random[:])
-	s.batch.store = s
+	s.batch.store, s.batch.patience = s, unhurried
 	if s.acl == nil {
 		s.acl = zk.WorldACL(zk.PermAll)
 	}
@@ -105,6 +107,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	}
 	s.maxTTL = l.timeout / 2
 	s.life, s.end = context.WithCancel(context.Background())
+	s.workers = workers.New(s.life, maxFlying)
 	go s.keepAlive()
 	return s, nil
 }

@@ -1,0 +1,67 @@
+// Package workers keeps goroutines for those who often need one for a moment. A new
+// one begins with a small stack, which on the way through a client library is
+// grown and copied several times; one that has done such work before is spared that.
+package workers
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// A Pool runs functions on goroutines of their own and keeps some of those that
+// are done. Its methods may be called by several goroutines at the same time.
+type Pool struct {
+	ctx  context.Context
+	keep int
+
+	mu   sync.Mutex
+	idle []chan func()
+}
+
+// New returns a Pool that keeps so many goroutines, until ctx ends.
+func New(ctx context.Context, keep int) *Pool { return &Pool{ctx: ctx, keep: keep} }
+
+// Go runs f on another goroutine, at once, whether ctx has ended or not. It does
+// not wait for f.
+func (p *Pool) Go(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.idle); n > 0 {
+		p.idle[n-1] <- f // has room for one
+		p.idle = p.idle[:n-1]
+		return
+	}
+	go p.work(f)
+}
+
+func (p *Pool) work(f func()) {
+	next := make(chan func(), 1)
+	for f != nil {
+		f()
+		f = p.more(next)
+	}
+}
+
+// more waits for something to do, and returns nil if there will be nothing.
+func (p *Pool) more(next chan func()) func() {
+	p.mu.Lock()
+	if len(p.idle) == p.keep {
+		p.mu.Unlock()
+		return nil
+	}
+	p.idle = append(p.idle, next)
+	p.mu.Unlock()
+	select {
+	case f := <-next:
+		return f
+	case <-p.ctx.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.Index(p.idle, next); i >= 0 {
+		p.idle = slices.Delete(p.idle, i, i+1)
+		return nil
+	}
+	return <-next // it came just now
+}

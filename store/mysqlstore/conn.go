@@ -69,6 +69,13 @@ type conn struct {
 	spoil bool                                      // it must not be used again
 }
 
+// Close implements driver.Conn. The library fails where it cannot take its leave of
+// the server any more, which is nothing to whoever closes.
+func (c *conn) Close() error {
+	_ = c.libraryConn.Close()
+	return nil
+}
+
 // IsValid implements driver.Validator.
 func (c *conn) IsValid() bool { return !c.spoil && c.libraryConn.IsValid() }
 

@@ -262,3 +262,16 @@ func TestUsersTransactionHoldsARow(t *testing.T) {
 		take(t, s, claimOf(key, "c"), time.Minute, false)
 	}
 }
+
+// Whoever closes a store need not hear that its connections were gone already.
+func TestCloseWithoutConnections(t *testing.T) {
+	t.Parallel()
+	s, proxy := proxied(t, shared(t))
+	h, _ := take(t, s, claimOf("k", "h"), time.Minute, false)
+	mustRelease(t, s, h)
+	proxy.Cut()
+	eventually(t, "the connections are gone", 10*time.Second, func() bool { return proxy.Conns() == 0 })
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

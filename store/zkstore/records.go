@@ -86,6 +86,13 @@ func (c *recordClock) set(said int64, sent time.Time) {
 	c.said, c.sent, c.got = said, sent, bootclock.Now()
 }
 
+// forget has the server asked again.
+func (c *recordClock) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent = time.Time{}
+}
+
 // recordNow is what time it is on the server, between two bounds. It writes to
 // ask, as only who writes is told.
 func (s *Store) recordNow(ctx context.Context) (from, to int64, err error) {
@@ -108,6 +115,19 @@ func (s *Store) recordNow(ctx context.Context) (from, to int64, err error) {
 			}
 			return 0, 0, refused("write", s.recordsRoot(), err)
 		}
+	}
+}
+
+// recordNowOf is recordNow when it is known whether a record exists. All processes
+// agree about that: one that finds its end between the bounds asks again, for a
+// millisecond and a round trip.
+func (s *Store) recordNowOf(ctx context.Context, st record.State) (from, to int64, err error) {
+	for {
+		from, to, err = s.recordNow(ctx)
+		if err != nil || st.Exists(from) == st.Exists(to) {
+			return from, to, err
+		}
+		s.recordClock.forget()
 	}
 }
 
@@ -197,7 +217,7 @@ func (s *Store) changeRecord(ctx context.Context, key string, change func(*recor
 		if err != nil {
 			return driver.Record{}, err
 		}
-		from, to, err := s.recordNow(ctx)
+		from, to, err := s.recordNowOf(ctx, k.State)
 		if err != nil {
 			return driver.Record{}, err
 		}
@@ -205,7 +225,6 @@ func (s *Store) changeRecord(ctx context.Context, key string, change func(*recor
 		if !st.Exists(from) {
 			st = record.State{}
 		}
-		st.Until = max(st.Until, to+1) // it exists, which change looks at by the later bound
 		changed, err := change(&st, to)
 		if err != nil {
 			return driver.Record{}, err
@@ -270,7 +289,7 @@ func (s *Store) findRecord(ctx context.Context, key string) (k keptRecord, from,
 	if !k.exists {
 		return k, 0, 0, driver.ErrNoRecord
 	}
-	if from, to, err = s.recordNow(ctx); err == nil && !k.Exists(from) {
+	if from, to, err = s.recordNowOf(ctx, k.State); err == nil && !k.Exists(from) {
 		err = driver.ErrNoRecord
 	}
 	return k, from, to, err

@@ -18,6 +18,12 @@ func Outlive(ctx context.Context, grace time.Duration) (later context.Context, s
 		return ctx, func() {}
 	}
 	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	unwatch := context.AfterFunc(ctx, func() { time.AfterFunc(grace, cancel) })
+	unwatch := AfterGrace(ctx, grace, cancel)
 	return later, func() { unwatch(); cancel() }
+}
+
+// AfterGrace has f called that much later than ctx ends, on a goroutine of its own.
+// stop reports whether it will not be.
+func AfterGrace(ctx context.Context, grace time.Duration, f func()) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { time.AfterFunc(grace, f) })
 }

@@ -89,12 +89,7 @@ func (c *conn) exec(ctx context.Context, st int, args []sqldriver.NamedValue) (r
 		}
 		c.fast[st] = p.(sqldriver.StmtExecContext)
 	}
-	stop := func() bool { return true }
-	if ctx.Done() != nil {
-		stop = context.AfterFunc(ctx, func() {
-			time.AfterFunc(sqlstore.Grace, func() { _ = c.net.SetDeadline(time.Unix(1, 0)) }) // it may be closed
-		})
-	}
+	stop := sqlstore.AfterGrace(ctx, sqlstore.Grace, func() { _ = c.net.SetDeadline(time.Unix(1, 0)) }) // it may be closed
 	res, err = c.fast[st].ExecContext(context.Background(), args)
 	if !stop() {
 		c.spoil = true

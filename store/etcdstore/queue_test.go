@@ -244,24 +244,36 @@ func TestRepeatedBeforeSomebodyKnown(t *testing.T) {
 	})
 }
 
+// putOf is an item that puts a name.
+func putOf(t *testing.T, name string, patient bool) *item {
+	return &item{dir: name, name: prefixOf(t) + name, patient: patient, txn: &pb.TxnRequest{
+		Success: ops(put(prefixOf(t)+name, "x", 0)),
+	}}
+}
+
+// queued waits until so many items are in the queue.
+func queued(t *testing.T, b *batcher, n int) {
+	t.Helper()
+	eventually(t, "it is in the queue", 20*time.Second, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.queue) == n
+	})
+}
+
 // Places in line are in no hurry, and go with what comes next: together they
 // are one transaction.
 func TestPlacesGoWithOthers(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
 	b := &s.batch
-	itemOf := func(name string, patient bool) *item {
-		return &item{dir: name, name: prefixOf(t) + name, patient: patient, txn: &pb.TxnRequest{
-			Success: ops(put(prefixOf(t)+name, "x", 0)),
-		}}
-	}
 	wait := func(d time.Duration) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.patience, b.armed = d, false
 	}
 	wait(time.Hour)
-	patient := []*item{itemOf("a", true), itemOf("b", true)}
+	patient := []*item{putOf(t, "a", true), putOf(t, "b", true)}
 	var work sync.WaitGroup
 	do := func(it *item) {
 		if err := b.do(t.Context(), it); err != nil {
@@ -270,13 +282,9 @@ func TestPlacesGoWithOthers(t *testing.T) {
 	}
 	for i, it := range patient {
 		work.Go(func() { do(it) })
-		eventually(t, "it is in the queue", 20*time.Second, func() bool {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return len(b.queue) == i+1
-		})
+		queued(t, b, i+1)
 	}
-	urgent := itemOf("c", false)
+	urgent := putOf(t, "c", false)
 	do(urgent)
 	work.Wait()
 	for _, it := range patient {
@@ -288,7 +296,7 @@ func TestPlacesGoWithOthers(t *testing.T) {
 	// together.
 	wait(patience)
 	for range 2 {
-		work.Go(func() { do(itemOf("d", true)) })
+		work.Go(func() { do(putOf(t, "d", true)) })
 	}
 	work.Wait()
 }
@@ -303,18 +311,13 @@ func TestPatienceIsOfEachPlace(t *testing.T) {
 	b.patience = 500 * time.Millisecond
 	b.mu.Unlock()
 	do := func(name string, patient bool) {
-		it := &item{dir: name, name: prefixOf(t) + name, patient: patient, txn: &pb.TxnRequest{Success: ops(put(prefixOf(t)+name, "x", 0))}}
-		if err := b.do(t.Context(), it); err != nil {
+		if err := b.do(t.Context(), putOf(t, name, patient)); err != nil {
 			t.Error(err)
 		}
 	}
 	var work sync.WaitGroup
 	work.Go(func() { do("first", true) })
-	eventually(t, "it is in the queue", 20*time.Second, func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.queue) == 1
-	})
+	queued(t, b, 1)
 	do("urgent", false)
 	work.Wait()
 	began := time.Now()

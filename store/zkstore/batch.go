@@ -53,6 +53,10 @@ type batcher struct {
 	queue  []*item
 	flying int
 	armed  bool // somebody looks whether patience is at an end
+
+	// Below these parents patient items are creating nodes, one at a time: who
+	// learns his place before the next one does need not read the line.
+	creating map[string]struct{}
 }
 
 // multi is Store.multi for operations that may be joined with others'.
@@ -112,10 +116,19 @@ func (b *batcher) fly(batch []*item) {
 	for batch != nil {
 		b.send(batch)
 		b.mu.Lock()
+		b.answeredLocked(batch)
 		if batch = b.takeLocked(); batch == nil {
 			b.flying--
 		}
 		b.mu.Unlock()
+	}
+}
+
+func (b *batcher) answeredLocked(batch []*item) {
+	for _, it := range batch {
+		if it.patient && it.creates {
+			delete(b.creating, it.parent)
+		}
 	}
 }
 
@@ -142,12 +155,13 @@ func (b *batcher) waitLocked() bool {
 }
 
 // takeLocked takes what may go together. Only one may create nodes below a
-// parent: two would get the same token.
+// parent: two would get the same token. What is left for that goes when the one
+// before it has been answered.
 func (b *batcher) takeLocked() (batch []*item) {
 	if b.waitLocked() {
 		return nil
 	}
-	if len(b.queue) == 1 {
+	if len(b.queue) == 1 && !b.queue[0].patient {
 		batch, b.queue = b.queue, nil
 		batch[0].sent = true
 		return batch
@@ -161,6 +175,9 @@ func (b *batcher) takeLocked() (batch []*item) {
 			break
 		}
 		_, twice := created[it.parent]
+		if it.patient && !twice {
+			_, twice = b.creating[it.parent]
+		}
 		if len(batch) > 0 && bytes+it.bytes > maxBytes || twice && it.creates {
 			rest = append(rest, it)
 			continue
@@ -170,6 +187,9 @@ func (b *batcher) takeLocked() (batch []*item) {
 				created = make(map[string]struct{})
 			}
 			created[it.parent] = struct{}{}
+			if it.patient {
+				b.creating[it.parent] = struct{}{}
+			}
 		}
 		bytes += it.bytes
 		it.sent = true

@@ -346,6 +346,35 @@ func TestBatchesAreBounded(t *testing.T) {
 	}
 }
 
+// Below one parent patient items create nodes one after the other, so that each
+// finds the one before it known; nothing else waits for that.
+func TestPatientOnesCreateOneByOne(t *testing.T) {
+	t.Parallel()
+	b := batcher{creating: make(map[string]struct{})}
+	add := func(parent string, patient, creates bool) *item {
+		it := &item{parent: parent, patient: patient, creates: creates}
+		b.queue = append(b.queue, it)
+		return it
+	}
+	take := func(want ...*item) {
+		t.Helper()
+		if got := b.takeLocked(); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%v go, want %v", got, want)
+		}
+	}
+	first, second, third := add("a", true, true), add("a", true, true), add("a", true, true)
+	take(first)
+	take()
+	other, hurried, gone := add("b", true, true), add("a", false, true), add("a", false, false)
+	take(other, hurried, gone)
+	b.answeredLocked([]*item{first})
+	take(second)
+	b.answeredLocked([]*item{other, hurried, gone})
+	take()
+	b.answeredLocked([]*item{second})
+	take(third)
+}
+
 // Each patient item has its own patience: that of one which has gone with others
 // does not send the next one alone.
 func TestPatienceIsOfEachItem(t *testing.T) {

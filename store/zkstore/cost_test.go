@@ -2,6 +2,7 @@ package zkstore
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,6 +105,31 @@ func TestCost(t *testing.T) {
 			}), c.requests, 2)
 		})
 	}
+	t.Run("a crowd that comes at once", func(t *testing.T) {
+		s := open(t, "/"+driver.NewID())
+		hold(t, s, writer("k"))
+		if g := acquire(t, s, writer("k")); !g.Waiting {
+			t.Fatalf("%+v, want a place in line", g)
+		}
+		const crowd = 32 * 50
+		got := counted(t, server, func() {
+			var joining sync.WaitGroup
+			for range 32 {
+				joining.Go(func() {
+					for range crowd / 32 {
+						if g, err := s.Acquire(t.Context(), writer("k")); err != nil || !g.Waiting {
+							t.Errorf("%+v, %v, want a place in line", g, err)
+						}
+					}
+				})
+			}
+			joining.Wait()
+		})
+		// One creates, one watches, and hardly anybody reads the line.
+		if most := int64(2*crowd + crowd/10); got.Requests > most {
+			t.Errorf("%d places took %d requests, want %d at most", crowd, got.Requests, most)
+		}
+	})
 	t.Run("three hundred renewed", func(t *testing.T) {
 		s := open(t, "/"+driver.NewID())
 		var claims []driver.Claim

@@ -97,7 +97,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	var random [8]byte
 	rand.Read(random[:]) // never fails
 	s.mark = "_c_" + hex.EncodeToString(random[:])
-	s.batch.store, s.batch.patience = s, unhurried
+	s.batch.store, s.batch.patience, s.batch.creating = s, unhurried, make(map[string]struct{})
 	if s.acl == nil {
 		s.acl = zk.WorldACL(zk.PermAll)
 	}

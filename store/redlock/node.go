@@ -193,7 +193,7 @@ func (s *Store) account(n *node, err error, d time.Duration) {
 		n.paying = n.paying || pay
 		n.mu.Unlock()
 		if pay {
-			s.crew.do(job{f: func() { s.pay(n) }})
+			s.workers.Go(func() { s.pay(n) })
 		}
 		return
 	}

@@ -107,7 +107,7 @@ func (s *Store) poll(ctx context.Context, jobs []*renewing, ttl time.Duration) {
 			if js == nil {
 				continue
 			}
-			s.crew.do(job{f: func() { s.ask(p, i, js, js[0].ttl(ttl)) }})
+			s.workers.Go(func() { s.ask(p, i, js, js[0].ttl(ttl)) })
 		}
 	}
 	select {
@@ -206,7 +206,7 @@ func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 			j.st.mu.Unlock()
 		}
 		if more {
-			s.crew.do(job{s: s, st: j.st, i: i, t: t})
+			s.workers.Go(func() { s.serve(j.st, i, t) })
 		}
 	}
 	n.flying.Add(-1)

@@ -102,7 +102,7 @@ func (r *round) send(x, queue set) {
 		if x.has(i) {
 			t := task{round: r, kind: r.kind, queue: queue.has(i)}
 			if r.kind == raise {
-				r.s.crew.do(job{s: r.s, st: r.st, i: i, t: t})
+				r.s.workers.Go(func() { r.s.serve(r.st, i, t) })
 			} else {
 				r.s.send(r.st, i, t)
 			}
@@ -278,7 +278,7 @@ func (s *Store) dispatch(st *claim, i int, t task) {
 		}
 		t = next // it came meanwhile, and may be sent
 	}
-	s.crew.do(job{s: s, st: st, i: i, t: t})
+	s.workers.Go(func() { s.serve(st, i, t) })
 }
 
 // serve does a task, and what has come up for the same leg meanwhile.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/workers"
 )
 
 // Store is a quorum. It implements driver.Store, driver.Watcher,
@@ -26,7 +27,7 @@ type Store struct {
 	owned     bool // the nodes are ours to close
 	claims    [32]shard
 	busy      busyKeys
-	crew      crew
+	workers   *workers.Pool // do the requests to nodes
 	fills     filler
 	root      context.Context // of what runs on when its caller has gone
 	stop      context.CancelFunc
@@ -63,6 +64,9 @@ const (
 	openTimeout = 5 * time.Second
 
 	maxNodes = 31
+
+	// How many goroutines are kept for requests to nodes.
+	maxIdle = 64
 )
 
 // An Option changes how New and Open make a store.
@@ -154,6 +158,7 @@ func newStore(n int, opts []Option) (*Store, error) {
 		return nil, fmt.Errorf("redlock: the longest TTL, %v, is below the shortest that is accepted, %v", s.longest, minTTL)
 	}
 	s.root, s.stop = context.WithCancel(context.Background())
+	s.workers = workers.New(s.root, maxIdle)
 	for i := range n {
 		node := &node{index: i, opening: make(chan struct{}, 1)}
 		node.rtt.Store(int64(50 * time.Millisecond)) // until it is known
@@ -269,7 +274,6 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.stop()
-	s.crew.close()
 	if !s.owned {
 		return nil
 	}

@@ -49,7 +49,7 @@ func lend(t *testing.T, s driver.Locks) (url string) {
 // seen below is the defect.
 func TestWithoutDefectHolds(t *testing.T) {
 	t.Parallel()
-	for _, fault := range []string{"f02", "f06", "f07"} {
+	for _, fault := range []string{"f01", "f02", "f04", "f06", "f07"} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
 			holds(t, quick(lend(t, planted.Right()), fault))
@@ -58,7 +58,8 @@ func TestWithoutDefectHolds(t *testing.T) {
 }
 
 // Every planted defect breaks the promise that it is known to break, within
-// few seeds.
+// few seeds. Some need luck: a holder that is cut off must be one whom others
+// wait for. So each seed works longer than the one before, and has more chances.
 func TestPlantedDefectsAreFound(t *testing.T) {
 	t.Parallel()
 	if len(planted.All) < 30 {
@@ -69,9 +70,7 @@ func TestPlantedDefectsAreFound(t *testing.T) {
 			continue
 		}
 		t.Run(d.Name, func(t *testing.T) {
-			if !*plantedAll {
-				t.Parallel()
-			}
+			t.Parallel()
 			for seed := range uint64(seeds) {
 				found := tryDefect(t, d, seed+1)
 				if slices.ContainsFunc(found, func(f finding) bool {
@@ -100,6 +99,7 @@ func tryDefect(t *testing.T, d planted.Defect, seed uint64) (found []finding) {
 		cfg.URL = lend(t, d.Store())
 	}
 	cfg.Seed, cfg.defect = seed, d.Name
+	cfg.For = time.Duration(seed) * 4 * time.Second
 	cfg.Bound = 3 * time.Second // nothing but the defect is slow
 	r, err := Run(t.Context(), cfg, nil)
 	if err != nil {

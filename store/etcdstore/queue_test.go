@@ -252,7 +252,7 @@ func putOf(t *testing.T, name string, patient bool) *item {
 }
 
 // queued waits until so many items are in the queue.
-func queued(t *testing.T, b *batcher, n int) {
+func queued(t testing.TB, b *batcher, n int) {
 	t.Helper()
 	eventually(t, "it is in the queue", 20*time.Second, func() bool {
 		b.mu.Lock()
@@ -524,11 +524,7 @@ func TestPlaceGoesWithARelease(t *testing.T) {
 			}
 			got <- g
 		}()
-		eventually(t, "it is in the queue", 20*time.Second, func() bool {
-			me.batch.mu.Lock()
-			defer me.batch.mu.Unlock()
-			return len(me.batch.queue) == 1
-		})
+		queued(t, &me.batch, 1)
 		mustRelease(t, me, crowd[0])
 		if g := <-got; !g.Waiting || g.Ticket <= crowd[2].Ticket {
 			t.Errorf("%+v, want a place behind %d", g, crowd[2].Ticket)

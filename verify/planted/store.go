@@ -10,7 +10,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// A wrong is a right store of which some calls are other ones.
+// A wrong is a right store of which some calls are other ones. It tells no holder
+// that he lost the lock: who takes what is not his tells nobody.
 type wrong struct {
 	*memstore.Store
 	acquire func(context.Context, driver.Request) (driver.Grant, error)
@@ -44,7 +45,11 @@ func (w wrong) Watch(c driver.Claim, wake func(driver.Hint)) func() {
 	if w.watch != nil {
 		return w.watch(c, wake)
 	}
-	return w.Store.Watch(c, wake)
+	return w.Store.Watch(c, func(h driver.Hint) {
+		if h.Granted {
+			wake(h)
+		}
+	})
 }
 
 // breaks frees what is held under a key, whoever holds it, as a delete does that

@@ -91,6 +91,13 @@ func usage(format string, args ...any) error {
 	return &exit{exitUsage, fmt.Errorf(format, args...)}
 }
 
+// stoppedBy is the end by a signal while others read. It says nothing: whoever
+// does not read would not read that.
+func stoppedBy(s os.Signal) error {
+	n, _ := s.(syscall.Signal)
+	return &exit{exitSignal + int(n), nil}
+}
+
 // interrupted says that a signal ended the waiting.
 func interrupted(sig os.Signal) error {
 	n, _ := sig.(syscall.Signal)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -250,14 +249,13 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	case ok:
 		return a.notRecorded(key, unrecorded)
 	case given != nil && codeOf(r.err) != exitLost:
-		n, _ := given.(syscall.Signal)
-		return &exit{exitSignal + int(n), nil} // whoever does not read would not read that
+		return stoppedBy(given)
 	case rec != nil:
 		return a.ended(key, rec, r.text, r.err)
 	case why != nil && r.err != nil && !errors.Is(r.err, once.ErrFinal):
 		return why
 	}
-	return a.replay(key, r.text, r.err, o)
+	return a.replay(key, r.text, r.err, o, sigs)
 }
 
 // waitForTurn is the time before the command runs, or is known to have run.
@@ -387,8 +385,23 @@ func (a *app) notRecorded(key string, e *once.UnrecordedError) error {
 	return &exit{code, fmt.Errorf("the command has ended, but its outcome was not recorded: %w; %s", e.Err, advice)}
 }
 
-// replay repeats what the command left when it ran.
-func (a *app) replay(key string, text []byte, err error, o *onceFlags) error {
+// untilSignal waits for done, or for a signal that asks to end.
+func untilSignal(done <-chan error, sigs <-chan os.Signal) (given os.Signal, err error) {
+	for {
+		select {
+		case err := <-done:
+			return nil, err
+		case s := <-sigs:
+			if ends(s) {
+				return s, nil
+			}
+		}
+	}
+}
+
+// replay repeats what the command left when it ran. A signal ends that: who
+// reads it may be slow.
+func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-chan os.Signal) error {
 	final, failed := errors.AsType[*once.FinalError](err)
 	if failed {
 		text = []byte(final.Text)
@@ -406,7 +419,13 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags) error {
 		a.say("%q is done; its output is shown by: baton once --show %s", safe(key), shellWord(key))
 	} else {
 		a.say("%q is done: replaying its output", safe(key))
-		if err := t.replay(a.stdout, a.stderr); err != nil {
+		replayed := make(chan error, 1)
+		go func() { replayed <- t.replay(a.stdout, a.stderr) }()
+		given, err := untilSignal(replayed, sigs)
+		if given != nil {
+			return stoppedBy(given)
+		}
+		if err != nil {
 			return fmt.Errorf("replaying the output: %w", err)
 		}
 		if t.omitted > 0 {

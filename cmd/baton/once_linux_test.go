@@ -56,3 +56,35 @@ func TestOnceRecordsBeforeItsOutputIsRead(t *testing.T) {
 		})
 	}
 }
+
+// Whoever replays to somebody who does not read can be stopped.
+func TestOnceReplayStops(t *testing.T) {
+	t.Parallel()
+	store := "sqlite:" + filepath.Join(t.TempDir(), "x.db")
+	if err := exec.Command("baton", "-b", store, "once", "k", "--", "helper", "much", "150000").Run(); err != nil {
+		t.Fatal(err)
+	}
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
+			read, write, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { read.Close() })
+			again := exec.Command("baton", "-b", store, "once", "k", "--", "helper", "much", "150000")
+			again.Stdout = write
+			start(t, again)
+			write.Close()
+			if _, err := read.Read(make([]byte, 1)); err != nil { // it has begun, and cannot end
+				t.Fatal(err)
+			}
+			if err := again.Process.Signal(signal); err != nil {
+				t.Fatal(err)
+			}
+			if code := awaitEnd(t, again); code != 128+int(signal) {
+				t.Errorf("exit code %d, want %d", code, 128+int(signal))
+			}
+		})
+	}
+}

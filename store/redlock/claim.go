@@ -29,7 +29,7 @@ type leg struct {
 	next   *task
 	ticket int64
 	token  int64
-	sent   time.Time // of the request that the node last confirmed a lock to, for the whole TTL
+	sent   time.Time // of the request that the node last confirmed a lock to, for the whole TTL; zero once less than that may be true
 }
 
 // claim is one claim on all nodes: what this process needs to know of it

@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,6 +47,11 @@ func fromLine(t *testing.T, l driver.Locks, key string, ttl time.Duration, leave
 	}
 	c.Ticket = g.Ticket
 	leave()
+	return renewUntilHeld(t, l, c, ttl)
+}
+
+func renewUntilHeld(t *testing.T, l driver.Locks, c driver.Claim, ttl time.Duration) driver.Claim {
+	t.Helper()
 	for range 100 {
 		r := renew(t, l, c, ttl)
 		switch r.State {
@@ -93,8 +99,8 @@ func TestOwedServersDoNotConfirm(t *testing.T) {
 // gated holds requests back.
 type gated struct {
 	*server
-	acquire, raise <-chan struct{} // nil: let through
-	refuse         bool            // to grant
+	acquire, raise, release <-chan struct{} // nil: let through
+	refuse                  bool            // to grant
 }
 
 func (g gated) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -112,6 +118,52 @@ func (g gated) Raise(ctx context.Context, key string, token int64) error {
 		<-g.raise
 	}
 	return g.server.Raise(ctx, key, token)
+}
+
+func (g gated) Release(ctx context.Context, c driver.Claim) error {
+	if g.release != nil {
+		<-g.release
+	}
+	return g.server.Release(ctx, c)
+}
+
+// Where a lock is being given up it is held no more, although the server has not
+// been reached yet, and although no time has passed since it granted.
+func TestLockThatIsBeingGivenUpDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // the line for "c" is on the third server
+		s := newServers(t, 5)
+		release := make(chan struct{})
+		free := sync.OnceFunc(func() { close(release) })
+		l, err := redlock.New([]driver.Locks{
+			gated{server: s.list[0], release: release},
+			gated{server: s.list[1], release: release},
+			s.list[2], s.list[3], s.list[4],
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		defer free()
+		leave := s.stands(claimOf("c"), 2, 3, 4)
+		c := claimOf("c")
+		g, err := l.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute, Queue: true})
+		if err != nil || !g.Waiting {
+			t.Fatalf("got %+v, %v, want a place in line", g, err)
+		}
+		c.Ticket = g.Ticket
+		leave(2)
+		if r := renew(t, l, c, time.Minute); r.State != driver.Waiting {
+			t.Fatalf("%+v: two servers of three are about to forget it", r)
+		}
+		free()
+		c = renewUntilHeld(t, l, c, time.Minute)
+		if n := s.votes("c"); n != 5 {
+			t.Errorf("held on %d servers, by the claim or by who stood there, want 5", n)
+		}
+		if r := renew(t, l, c, time.Minute); r.State != driver.Held {
+			t.Errorf("renewed: %+v", r)
+		}
+	})
 }
 
 // The token is written back where it was granted. Another server may have

@@ -195,16 +195,15 @@ func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 			n.reached(a.Grant.Token)
 		}
 		j := js[k]
-		j.mu.Lock()
+		told := renewed(a)
+		if a.State == driver.Held && !j.waits {
+			told.sent = sent
+		}
+		t, more := s.landed(j.st, i, j.task(ttl), told)
+		j.mu.Lock() // after that: whoever renews next is to find the leg at rest
 		j.answers[i] = a
 		j.landed |= 1 << i
 		j.mu.Unlock()
-		t, more := s.landed(j.st, i, j.task(ttl), renewed(a))
-		if a.State == driver.Held && !j.waits {
-			j.st.mu.Lock()
-			j.st.legs[i].sent = sent
-			j.st.mu.Unlock()
-		}
 		if more {
 			s.workers.Go(func() { s.serve(j.st, i, t) })
 		}

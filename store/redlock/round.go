@@ -36,6 +36,7 @@ type answer struct {
 	err    error
 	grant  driver.Grant
 	votes  bool
+	sent   time.Time // of a request that was granted for the whole TTL, when it was sent
 }
 
 var (
@@ -254,6 +255,7 @@ func (r *round) snapshot() []answer {
 func (s *Store) send(st *claim, i int, t task) {
 	st.mu.Lock()
 	l := &st.legs[i]
+	l.leaves(t)
 	if l.flying {
 		old := l.next
 		l.next = &t
@@ -311,6 +313,9 @@ func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool
 		l.flying = false
 		st.flying--
 	}
+	if more {
+		l.leaves(next)
+	}
 	idle := st.idleLocked()
 	st.mu.Unlock()
 	if owes && unreachable(a.err) {
@@ -349,6 +354,9 @@ func (l *leg) note(t task, a answer) {
 		if t.kind == acquire {
 			l.votes = a.votes
 		}
+		if !a.sent.IsZero() {
+			l.sent = a.sent
+		}
 		l.has, l.ticket, l.token = lock, a.grant.Ticket, max(l.token, a.grant.Token)
 	case errors.Is(a.err, driver.ErrUnavailable): // no effect
 	case unreachable(a.err):
@@ -357,6 +365,14 @@ func (l *leg) note(t task, a answer) {
 		}
 	case t.kind == acquire: // refused
 		l.has = nothing
+	}
+}
+
+// leaves has a lock count for nobody from when a release of it may be under way.
+// The clock cannot tell that it was asked for before, if both come within a tick.
+func (l *leg) leaves(t task) {
+	if t.kind == release {
+		l.sent = time.Time{}
 	}
 }
 
@@ -416,9 +432,7 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 		if a.err == nil && !a.grant.Waiting {
 			n.reached(a.grant.Token) // before what may find that it is another life
 			a.votes = s.votes(ctx, n, in)
-			st.mu.Lock()
-			st.legs[i].sent = sent
-			st.mu.Unlock()
+			a.sent = sent
 		}
 	case release:
 		a.err = in.locks.Release(ctx, c)

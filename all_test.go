@@ -449,6 +449,7 @@ func TestLockAllMaxHold(t *testing.T) {
 		if err := all.Unlock(); !errors.Is(err, baton.ErrLost) {
 			t.Errorf("Unlock: %v", err)
 		}
+		synctest.Wait() // whoever noticed the ends has told all
 		wantFree(t, store, abc, l, other)
 	})
 }

@@ -224,6 +224,7 @@ func TestDowngradeGivesUpPlaces(t *testing.T) {
 		if _, err := l.(driver.Downgrader).Downgrade(t.Context(), c, time.Minute); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait() // the places are gone, too
 		leave(3, 4)
 		if r := renew(t, l, c, time.Minute); r.State != driver.Held {
 			t.Fatalf("renewed: %+v", r)

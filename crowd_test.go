@@ -104,6 +104,9 @@ func TestParkedWaiters(t *testing.T) {
 	if a, r, h := store.acquires.Load(), store.releases.Load(), store.hints.Load(); a > keys || r != keys || h > 2*keys {
 		t.Errorf("%d releases: %d releases, %d acquires and %d hints of the store", keys, r, a, h)
 	}
+	for _, l := range first {
+		awaitRenewed(t, l)
+	}
 	cancel() // all others give up at the same time
 	wg.Wait()
 	for _, l := range first {
@@ -138,6 +141,18 @@ func awaitQueue(t *testing.T, locks *baton.Locker, key string) {
 		if len(info.Waiters) > 1 || time.Now().After(end) {
 			t.Fatalf("%s: %d places in line, want one for the process", key, len(info.Waiters))
 		}
+	}
+}
+
+// awaitRenewed waits until a lease that the store granted on its own lasts for
+// longer than such a grant does.
+func awaitRenewed(t *testing.T, l *baton.Lease) {
+	t.Helper()
+	for time.Until(l.Deadline()) < driver.ClaimTTL {
+		if err := l.Err(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond) // nobody is told of a renewal
 	}
 }
 

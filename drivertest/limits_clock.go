@@ -179,7 +179,8 @@ func lookOfOneMoment(t *limitTest) {
 		}
 		return capacity - d.Limits[0].Remaining, d.At, nil
 	}
-	if _, _, err := ask(t.all[0], 1); err != nil {
+	first, at, err := ask(t.all[0], 1)
+	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	type look struct{ answered, begun, taken, at int64 } // the first two: how many were, before it and after it
@@ -187,8 +188,10 @@ func lookOfOneMoment(t *limitTest) {
 		begun, answered atomic.Int64
 		working         atomic.Int64
 		mu              sync.Mutex
-		when            = map[int64]int64{} // by how many had been taken then
+		when            = map[int64]int64{first: at} // by how many had been taken then
 		looks           []look
+		looked          = make(chan struct{})
+		sawOne          = sync.OnceFunc(func() { close(looked) })
 	)
 	begun.Store(1)
 	answered.Store(1)
@@ -196,7 +199,10 @@ func lookOfOneMoment(t *limitTest) {
 	t.crowd(2*takers, func(i int, l driver.Limits) (bool, error) {
 		if i < takers {
 			defer working.Add(-1)
-			for range each {
+			for n := range each {
+				if n == each/2 {
+					<-looked // or all is taken before anybody has looked
+				}
 				begun.Add(1)
 				taken, at, err := ask(l, 1)
 				if err != nil {
@@ -209,6 +215,7 @@ func lookOfOneMoment(t *limitTest) {
 			}
 			return true, nil
 		}
+		defer sawOne() // also if it fails
 		for n := 0; working.Load() > 0; n++ {
 			k := look{answered: answered.Load()}
 			var err error
@@ -219,6 +226,7 @@ func lookOfOneMoment(t *limitTest) {
 			mu.Lock()
 			looks = append(looks, k)
 			mu.Unlock()
+			sawOne()
 		}
 		return true, nil
 	})

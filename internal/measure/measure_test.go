@@ -34,6 +34,7 @@ func TestRunMeasuresAll(t *testing.T) {
 	p := planOf(Target{"one", one}, Target{"two", two})
 	p.Progress = func(s Step) { steps = append(steps, s) }
 	p.Repetitions = 1
+	p.most = 300 * time.Millisecond // so that all goroutines have a turn, on a busy machine, too
 	r, err := Run(t.Context(), p)
 	if err != nil || !r.Complete || len(r.Cells) != 12 || len(r.Failed) != 0 {
 		t.Fatalf("%d cells, complete %v, failed %v, error %v", len(r.Cells), r.Complete, r.Failed, err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"database/sql"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,9 +27,7 @@ func late(t *testing.T, dir, command, ttl string, between func()) (holders []*ex
 		holder.Stderr = said[i]
 		start(t, holder)
 		awaitText(t, file(i, "pid"), "")
-		if err := holder.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		stopAside(t, dir, holder.Process)
 		holders = append(holders, holder)
 	}
 	between()
@@ -51,6 +50,32 @@ func late(t *testing.T, dir, command, ttl string, between func()) (holders []*ex
 		_ = holder.Wait() // with a code that the caller looks at
 	}
 	return holders, said
+}
+
+// stopAside stops a baton where it is in nobody's way: in the midst of a write it
+// would keep all others from the file.
+func stopAside(t *testing.T, dir string, baton *os.Process) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "x.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	poll(t, func() error {
+		if err := baton.Signal(syscall.SIGSTOP); err != nil {
+			return err
+		}
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.ExecContext(t.Context(), "PRAGMA busy_timeout = 500; BEGIN IMMEDIATE; ROLLBACK")
+		if err != nil {
+			_ = baton.Signal(syscall.SIGCONT) // it goes on for a moment
+		}
+		return err
+	})
 }
 
 func lateStore(dir string) string { return "sqlite:" + filepath.Join(dir, "x.db") }

@@ -52,8 +52,8 @@ func late(t *testing.T, dir, command, ttl string, between func()) (holders []*ex
 	return holders, said
 }
 
-// stopAside stops a baton where it is in nobody's way: in the midst of a write it
-// would keep all others from the file.
+// stopAside stops a baton while nobody else can write to the store: in the midst of
+// a write it would keep all others from the file.
 func stopAside(t *testing.T, dir string, baton *os.Process) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "x.db"))
@@ -61,21 +61,20 @@ func stopAside(t *testing.T, dir string, baton *os.Process) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	poll(t, func() error {
-		if err := baton.Signal(syscall.SIGSTOP); err != nil {
-			return err
-		}
-		conn, err := db.Conn(t.Context())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		_, err = conn.ExecContext(t.Context(), "PRAGMA busy_timeout = 500; BEGIN IMMEDIATE; ROLLBACK")
-		if err != nil {
-			_ = baton.Signal(syscall.SIGCONT) // it goes on for a moment
-		}
-		return err
-	})
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(t.Context(), "PRAGMA busy_timeout = 10000; BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	if err := baton.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(baton.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		t.Fatalf("the baton is not stopped: %v, %#x", err, status)
+	}
+	if _, err := db.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func lateStore(dir string) string { return "sqlite:" + filepath.Join(dir, "x.db") }

@@ -56,13 +56,13 @@ func late(t *testing.T, dir, command, ttl string, between func()) (holders []*ex
 // a write it would keep all others from the file.
 func stopAside(t *testing.T, dir string, baton *os.Process) {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "x.db"))
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "x.db")+"?_txlock=immediate&_busy_timeout=10000")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(t.Context(), "PRAGMA busy_timeout = 10000; BEGIN IMMEDIATE"); err != nil {
+	alone, err := db.Begin()
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := baton.Signal(syscall.SIGSTOP); err != nil {
@@ -72,7 +72,7 @@ func stopAside(t *testing.T, dir string, baton *os.Process) {
 	if _, err := syscall.Wait4(baton.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
 		t.Fatalf("the baton is not stopped: %v, %#x", err, status)
 	}
-	if _, err := db.ExecContext(t.Context(), "ROLLBACK"); err != nil {
+	if err := alone.Rollback(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -155,7 +155,7 @@ func (p *places) wake(id string) {
 }
 
 // confirm renews all that is in line by now and counts those that wait, and those
-// that hold.
+// that hold. Those that are lost are forgotten, as a program would.
 func (p *places) confirm(ctx context.Context) (waiting, held int) {
 	p.mu.Lock()
 	claims := slices.Clone(p.claims)
@@ -168,18 +168,22 @@ func (p *places) confirm(ctx context.Context) (waiting, held int) {
 	var count struct {
 		sync.Mutex
 		waiting, held int
+		lost          map[string]bool
 	}
+	count.lost = map[string]bool{}
 	for range 16 {
 		asking.Go(func() {
 			for part := range parts {
 				answers := p.store.Renew(ctx, part, p.ttl)
 				count.Lock()
-				for _, r := range answers {
+				for i, r := range answers {
 					switch r.State {
 					case driver.Waiting:
 						count.waiting++
 					case driver.Held:
 						count.held++
+					case driver.Lost:
+						count.lost[part[i].ID] = true
 					}
 				}
 				count.Unlock()
@@ -191,6 +195,9 @@ func (p *places) confirm(ctx context.Context) (waiting, held int) {
 	}
 	close(parts)
 	asking.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.claims = slices.DeleteFunc(p.claims, func(c driver.Claim) bool { return count.lost[c.ID] })
 	return count.waiting, count.held
 }
 

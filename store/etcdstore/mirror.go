@@ -66,8 +66,8 @@ type mirror struct {
 	anew   context.CancelFunc // of the watch, which is followed by another
 	idle   time.Time          // since when nobody has needed it; zero: somebody does
 	synced bool
-	rev    int64       // the revision of the listing
-	queue  []contender // in order
+	rev    int64 // the revision of the listing
+	line   line
 }
 
 // mirrorLocked opens the mirror of a lock.
@@ -95,15 +95,7 @@ func (k *lock) lastLocked(but string) (last contender, ok bool) {
 	if k.mirror == nil || !k.mirror.synced {
 		return last, false
 	}
-	for _, e := range k.mirror.queue {
-		if e.lease == 0 {
-			return last, false
-		}
-		if e.name != but {
-			last, ok = e, true
-		}
-	}
-	return last, ok
+	return k.mirror.line.last(but)
 }
 
 // beforeLocked returns the contender right before a claim, as far as the mirror
@@ -112,18 +104,14 @@ func (k *lock) beforeLocked(c *claim) (before contender, ok bool) {
 	if k.mirror == nil || !k.mirror.synced {
 		return before, false
 	}
-	i, ok := slices.BinarySearchFunc(k.mirror.queue, contender{rev: c.rev, name: c.name}, byAge)
-	if !ok || i == 0 {
-		return before, false
-	}
-	return k.mirror.queue[i-1], true
+	return k.mirror.line.before(c.rev, c.name)
 }
 
 // soonLocked reports whether a release of this process is likely to come before
 // anybody is kept out for want of one more in line: its claim is the next to
 // hold, and another stands behind that.
 func (k *lock) soonLocked() bool {
-	q := k.mirror.queue
+	q := k.mirror.line.queue
 	return len(q) > 2 && !q[1].foreign && k.claims[q[1].ID] != nil
 }
 
@@ -196,40 +184,23 @@ func (m *mirror) apply(k *lock, e *clientv3.Event) (gone contender, ok bool) {
 	if e.Kv.ModRevision <= m.rev { // the listing knows
 		return gone, false
 	}
-	name := string(e.Kv.Key)
-	i := slices.IndexFunc(m.queue, func(c contender) bool { return c.name == name })
-	if i >= 0 {
-		gone = m.queue[i]
-	}
 	if e.Type == mvccpb.Event_DELETE {
-		if i >= 0 {
-			m.queue = slices.Delete(m.queue, i, i+1)
-		}
-		return gone, i >= 0
+		return m.line.remove(string(e.Kv.Key))
 	}
 	c, ok := contenderOf(k.dir, k.key, e.Kv)
-	switch {
-	case !ok:
-	case i >= 0 && gone.rev == c.rev: // its value or its lease has changed
-		m.queue[i] = c
-	default:
-		if i >= 0 {
-			m.queue = slices.Delete(m.queue, i, i+1)
-		}
-		at, _ := slices.BinarySearchFunc(m.queue, c, byAge)
-		m.queue = slices.Insert(m.queue, at, c)
+	if !ok {
+		return gone, false
 	}
-	return gone, i >= 0 && gone.rev != c.rev
+	return m.line.put(c)
 }
 
 // listed takes what is there now.
 func (s *Store) listed(k *lock, m *mirror, rev int64, queue []contender) {
 	var wake []func()
 	s.mu.Lock()
-	m.synced, m.rev, m.queue = true, rev, queue
+	m.synced, m.rev, m.line = true, rev, newLine(queue)
 	for _, c := range k.claims {
-		there := func(e contender) bool { return e.name == c.name && e.rev == c.rev }
-		if c.rev > 0 && c.rev <= rev && !c.leaving && !slices.ContainsFunc(queue, there) {
+		if c.rev > 0 && c.rev <= rev && !c.leaving && m.line.revs[c.name] != c.rev {
 			wake = append(wake, s.endLocked(c)...)
 			s.forgetLocked(c)
 		}
@@ -265,7 +236,7 @@ func (s *Store) changed(k *lock, m *mirror, events []*clientv3.Event) {
 // grantedLocked finds those of this process who have come to hold.
 func (s *Store) grantedLocked(k *lock, m *mirror) (wake []func()) {
 	now := bootclock.Coarse()
-	for _, e := range m.queue[:holders(m.queue)] {
+	for _, e := range m.line.queue[:holders(m.line.queue)] {
 		c := k.claims[e.ID]
 		if c == nil || e.foreign || c.held || c.name != e.name || c.rev != 0 && c.rev != e.rev {
 			continue

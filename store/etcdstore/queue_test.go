@@ -171,7 +171,7 @@ func TestMirrorBehindTheTimes(t *testing.T) {
 		plant := func(e contender) {
 			me.mu.Lock()
 			defer me.mu.Unlock()
-			me.keys["k"].mirror.queue = []contender{e}
+			me.keys["k"].mirror.line = newLine([]contender{e})
 		}
 		gone := contender{Claim: claimOf("k", "gone"), name: me.dir("k") + "gone", rev: crowd[0].Ticket, lease: 1}
 		plant(gone)
@@ -421,12 +421,12 @@ func TestConfirmedByWhoIsBefore(t *testing.T) {
 			defer s[2].mu.Unlock()
 			m := s[2].keys["k"].mirror
 			gone := contender{Claim: claimOf("k", "gone"), name: s[2].dir("k") + "gone", rev: me.Ticket - 1, lease: 1}
-			m.queue = []contender{gone, {Claim: me, name: own, rev: me.Ticket, lease: 1}}
+			m.line = newLine([]contender{gone, {Claim: me, name: own, rev: me.Ticket, lease: 1}})
 		}
 		eventually(t, "the mirror has heard of it", 20*time.Second, func() bool {
 			s[2].mu.Lock()
 			defer s[2].mu.Unlock()
-			return len(s[2].keys["k"].mirror.queue) == 2
+			return len(s[2].keys["k"].mirror.line.queue) == 2
 		})
 		plant()
 		expect(driver.Waiting, own, s[2].dir("k")+"gone", own, "head 1")
@@ -535,7 +535,7 @@ func TestPlaceGoesWithARelease(t *testing.T) {
 		me.mu.Lock()
 		defer me.mu.Unlock()
 		k := me.keys["k"]
-		k.mirror.queue[1].ID = driver.NewID()
+		k.mirror.line.queue[1].ID = driver.NewID()
 		if k.soonLocked() {
 			t.Error("it counts on a release of another process")
 		}

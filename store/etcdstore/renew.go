@@ -202,6 +202,7 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 		if err != nil {
 			err = failure(ctx, err)
 		}
+		queues := map[int][]contender{}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, q := range asked {
@@ -230,7 +231,13 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 				case q.before >= 0:
 					q.w.followsLocked(rangeOf(resp.Responses[q.before]), q.rev)
 				case q.head >= 0:
-					q.w.placeLocked(rangeOf(resp.Responses[q.head]))
+					queue, ok := queues[q.head]
+					if !ok {
+						k := q.w.claim.lock
+						queue = contenders(k.dir, k.key, rangeOf(resp.Responses[q.head]).Kvs)
+						queues[q.head] = queue
+					}
+					q.w.placeLocked(queue)
 				}
 			}
 		}
@@ -331,7 +338,7 @@ func (s *Store) standsLocked(w *renewal, answer *pb.RangeResponse) bool {
 	c := w.claim
 	var own *mvccpb.KeyValue
 	for _, kv := range answer.Kvs {
-		if string(kv.Key) == c.name && kv.CreateRevision == c.rev {
+		if kv.CreateRevision == c.rev && string(kv.Key) == c.name {
 			own = kv
 		}
 	}
@@ -361,9 +368,8 @@ func (w *renewal) followsLocked(answer *pb.RangeResponse, rev int64) {
 
 // placeLocked takes the beginning of the queue, or all of it: a claim waits unless
 // it is among those who hold.
-func (w *renewal) placeLocked(answer *pb.RangeResponse) {
+func (w *renewal) placeLocked(queue []contender) {
 	c := w.claim
-	queue := contenders(c.lock.dir, c.Key, answer.Kvs)
 	if len(queue) == 0 {
 		w.whole = true // what is oldest belongs to another key
 		return
@@ -393,8 +399,13 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 		part := strange[:min(len(strange), maxReads)]
 		strange = strange[len(part):]
 		txn := &pb.TxnRequest{}
+		listings := map[string]int{}
 		for _, i := range part {
-			txn.Success = append(txn.Success, listing(s.dir(claims[i].Key)))
+			key := claims[i].Key
+			if _, ok := listings[key]; !ok {
+				listings[key] = len(txn.Success)
+				txn.Success = append(txn.Success, listing(s.dir(key)))
+			}
 		}
 		resp, err := s.kv.Txn(ctx, txn)
 		if err != nil {
@@ -404,10 +415,13 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 			}
 			continue
 		}
-		for n, i := range part {
+		queues := map[string][]contender{}
+		for key, at := range listings {
+			queues[key] = contenders(s.dir(key), key, rangeOf(resp.Responses[at]).Kvs)
+		}
+		for _, i := range part {
 			cl := claims[i]
-			dir := s.dir(cl.Key)
-			queue := contenders(dir, cl.Key, rangeOf(resp.Responses[n]).Kvs)
+			queue := queues[cl.Key]
 			at := find(queue, cl.ID)
 			if at < 0 || s.dying(cl, queue[at].name) {
 				answers[i].State = driver.Lost

@@ -62,6 +62,7 @@ const (
 type trap struct {
 	match   func([]byte) bool
 	forward bool // the request reaches the server
+	healed  bool // it is not to be set again; under Proxy.mu
 	sprung  chan struct{}
 }
 
@@ -158,6 +159,9 @@ func (p *Proxy) Heal() {
 		p.lost = nil
 		p.traps = nil
 		for c := range p.conns {
+			if c.lastly != nil {
+				c.lastly.healed = true
+			}
 			if c.gap {
 				broken = append(broken, c)
 			}
@@ -226,7 +230,8 @@ func (p *Proxy) listen(l net.Listener) {
 //
 // A request is what the client wrote at one go, for which match is true; a nil
 // match takes any. If earlier requests are still unanswered on the same
-// connection, it is the first answer to any of them that counts.
+// connection, it is the first answer to any of them that counts. If the
+// connection ends before any answer comes, the next request is taken.
 func (p *Proxy) CutAfterRequest(match func(request []byte) bool) <-chan struct{} {
 	return p.arm(match, true)
 }
@@ -246,13 +251,21 @@ func (p *Proxy) arm(match func([]byte) bool, forward bool) <-chan struct{} {
 	return tr.sprung
 }
 
-// caught returns and disarms the trap that request falls into, if any.
-func (p *Proxy) caught(request []byte) *trap {
+// caught returns and disarms the trap that request falls into, if any. A
+// connection that the next answer ends anyway falls into no other.
+func (c *conn) caught(request []byte) *trap {
+	p := c.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if c.lastly != nil {
+		return nil
+	}
 	for i, tr := range p.traps {
 		if tr.match == nil || tr.match(request) {
 			p.traps = append(p.traps[:i:i], p.traps[i+1:]...)
+			if tr.forward {
+				c.lastly = tr
+			}
 			return tr
 		}
 	}
@@ -284,6 +297,9 @@ func (p *Proxy) serve(c *conn, target string) {
 	defer func() {
 		p.mu.Lock()
 		delete(p.conns, c)
+		if tr := c.lastly; tr != nil && !tr.healed {
+			p.traps = append([]*trap{tr}, p.traps...)
+		}
 		p.mu.Unlock()
 	}()
 	server, err := net.DialTimeout("tcp", target, 5*time.Second)
@@ -446,26 +462,26 @@ func (c *conn) gate(dir Direction, at time.Time) bool {
 func (c *conn) deliver(dir Direction, ch chunk, to *net.TCPConn) bool {
 	data := ch.data
 	c.p.mu.Lock()
-	lastly, rewrite := c.lastly, c.p.rewrite[dir]
+	rewrite := c.p.rewrite[dir]
+	var lastly *trap
+	if dir == ToClient {
+		lastly, c.lastly = c.lastly, nil
+	}
 	c.p.mu.Unlock()
 	if rewrite != nil {
 		data = rewrite(data)
 	}
-	if dir == ToClient {
-		if lastly != nil {
-			c.cut()
-			close(lastly.sprung)
-			return false
-		}
-	} else if tr := c.p.caught(data); tr != nil {
-		if !tr.forward {
+	if lastly != nil {
+		c.cut()
+		close(lastly.sprung)
+		return false
+	}
+	if dir == ToServer {
+		if tr := c.caught(data); tr != nil && !tr.forward {
 			c.cut()
 			close(tr.sprung)
 			return false
 		}
-		c.p.mu.Lock()
-		c.lastly = tr
-		c.p.mu.Unlock()
 	}
 	for {
 		c.p.mu.Lock()

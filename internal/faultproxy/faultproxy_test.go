@@ -419,6 +419,39 @@ func TestCutBeforeRequest(t *testing.T) {
 	}
 }
 
+// A connection that ends by itself before the answer does not use the trap up,
+// and one that has been cut does not fall into the next.
+func TestTrapOutlivesTheConnection(t *testing.T) {
+	e, p := setUp(t)
+	p.Delay(ToClient, time.Hour)
+	sprung := p.CutAfterRequest(nil)
+	c := dial(t, p)
+	c.send("goes away")
+	await(t, "the request at the server", func() bool { return e.seen.Load() == 1 })
+	reset(c.Conn.(*net.TCPConn))
+	await(t, "the end of the connection", func() bool { return p.Conns() == 0 })
+	p.Delay(ToClient, 0)
+	for range 50 {
+		c := dial(t, p)
+		chatter := make(chan struct{})
+		go func() {
+			defer close(chatter)
+			for {
+				if _, err := io.WriteString(c, "more\n"); err != nil {
+					return
+				}
+			}
+		}()
+		select {
+		case <-sprung:
+		case <-time.After(patience):
+			t.Fatal("the trap is lost")
+		}
+		sprung = p.CutAfterRequest(nil)
+		<-chatter
+	}
+}
+
 func TestHealForgetsTraps(t *testing.T) {
 	_, p := setUp(t)
 	p.CutAfterRequest(nil)

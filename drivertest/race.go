@@ -124,22 +124,23 @@ var raceCases = []testCase{
 					a.leave()
 					continue
 				}
-				var wg sync.WaitGroup
-				renewing := make(chan struct{})
-				wg.Go(func() {
-					close(renewing)
-					a.l().Renew(t.ctx, []driver.Claim{a.Claim}, a.ttl) // whatever it finds
-				})
-				<-renewing
-				if i%3 > 0 {
-					time.Sleep(rand.N(time.Millisecond))
-				}
-				err := a.release()
-				wg.Wait()
-				if err != nil {
+				if err := a.releaseRenewed(i%3 > 0); err != nil {
 					t.Fatalf("round %d: release: %v", i, err)
 				}
 				t.free("k")
+			}
+		},
+	},
+	{
+		name: "release racing with a renewal",
+		why:  "the watchdog renews while the work ends: a lock that stands until its release was not lost, and its owner must not be told so",
+		run: func(t *test) {
+			for i := range t.rounds(40) {
+				a := t.writer(i%handles, fmt.Sprint("k", i)).hold()
+				if err := a.releaseRenewed(i%2 > 0); err != nil {
+					t.Fatalf("round %d: release: %v", i, err)
+				}
+				a.mustBe(driver.Lost)
 			}
 		},
 	},
@@ -228,6 +229,23 @@ var raceCases = []testCase{
 			t.permits(0, "k", 4, 4).hold()
 		},
 	},
+}
+
+// releaseRenewed releases while the claim is renewed, or soon after that began.
+func (s *seat) releaseRenewed(soon bool) error {
+	var wg sync.WaitGroup
+	renewing := make(chan struct{})
+	wg.Go(func() {
+		close(renewing)
+		s.l().Renew(s.t.ctx, []driver.Claim{s.Claim}, s.ttl) // whatever it finds
+	})
+	<-renewing
+	if soon {
+		time.Sleep(rand.N(time.Millisecond))
+	}
+	err := s.release()
+	wg.Wait()
+	return err
 }
 
 // rounds is how often to run a race: as often as real servers allow for, or

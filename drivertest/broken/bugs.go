@@ -29,6 +29,7 @@ const (
 	CountsTwice       Bug = "counts a repeated reader twice"
 	CleansUpByTicket  Bug = "does not release what has no ticket"
 	LosesWhatItRenews Bug = "does not find what it is renewing"
+	EndsWhatItRenews  Bug = "a renewal ends what is to be released, and the release does not find it"
 
 	// Tokens.
 	ForgetsOnRelease  Bug = "forgets the token on release"
@@ -127,6 +128,7 @@ var CaughtBy = map[Bug]string{
 	CountsTwice:       "a repeated acquire of a reader counts once",
 	CleansUpByTicket:  "a lost grant can be released",
 	LosesWhatItRenews: "release racing with the first renewal of a grant",
+	EndsWhatItRenews:  "release racing with a renewal",
 
 	ForgetsOnRelease:  "tokens rise through release",
 	ForgetsOnDeletion: "tokens rise through deletion",

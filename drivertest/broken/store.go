@@ -19,6 +19,7 @@ type Store struct {
 
 	together sync.Mutex // held while several are granted
 	renewing sync.Map   // IDs, of LosesWhatItRenews
+	ending   sync.Map   // IDs, of EndsWhatItRenews
 
 	mu      sync.Mutex
 	keys    map[string]*lock
@@ -410,6 +411,9 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 			time.Sleep(time.Millisecond) // in fake time: a release comes meanwhile
 			s.renewing.Delete(c.ID)
 		}
+		if s.bug == EndsWhatItRenews {
+			time.Sleep(time.Millisecond)
+		}
 		answers[i] = s.renew(ctx, c, ttl, i)
 		if s.bug == BatchStops && answers[i].State == driver.Lost || s.bug == BatchOfHundred && i == 99 {
 			for j := range answers[i+1:] {
@@ -434,6 +438,10 @@ func (s *Store) renew(ctx context.Context, r driver.Claim, ttl time.Duration, nu
 		s.advance(l)
 	}
 	c := l.find(r.ID)
+	if _, ending := s.ending.Load(r.ID); ending && c != nil {
+		l.remove(c)
+		c = nil
+	}
 	switch {
 	case c == nil && s.bug == RenewsForAnyone && len(l.claims) > 0:
 		c = l.claims[0]
@@ -478,6 +486,10 @@ func (s *Store) Release(ctx context.Context, r driver.Claim) error {
 	}
 	if _, ok := s.renewing.Load(r.ID); ok {
 		return driver.ErrLost
+	}
+	if s.bug == EndsWhatItRenews {
+		s.ending.Store(r.ID, true)
+		time.Sleep(2 * time.Millisecond) // in fake time: a renewal comes meanwhile
 	}
 	l := s.enter(r.Key)
 	defer s.leave()

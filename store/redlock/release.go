@@ -35,11 +35,24 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 			ask |= 1 << i
 		}
 	}
-	st.mu.Unlock()
-
 	rd := s.round(st, release, driver.Request{})
 	rd.landed = len(s.nodes) - ask.count() // they have nothing
-	rd.ask(ask, 0)
+	rd.expect(ask, 0)
+	// At once: a renewal that landed between that and this would have the lock
+	// released by nobody's request, and ours would find it lost.
+	t := task{round: rd, kind: release}
+	turns := make([]turn, len(s.nodes))
+	for i := range s.nodes {
+		if ask.has(i) {
+			turns[i] = st.reserveLocked(i, t)
+		}
+	}
+	st.mu.Unlock()
+	for i := range s.nodes {
+		if ask.has(i) {
+			s.start(st, i, t, turns[i])
+		}
+	}
 	if err := rd.wait(ctx); err != nil {
 		return fmt.Errorf("redlock: %w: %w", driver.ErrUnknown, err)
 	}

@@ -86,7 +86,14 @@ func (r *round) ask(x, queue set) { r.askFirst(x, queue, 0) }
 // askFirst is ask, and those of spare are asked if the others do not give a
 // majority, or not soon.
 func (r *round) askFirst(x, queue, spare set) {
+	r.expect(x, spare)
+	r.send(x, queue)
+}
+
+// expect prepares for the answers of x.
+func (r *round) expect(x, spare set) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.asked, r.spare, r.pending = x, spare, x.count()
 	if r.pending < r.s.quorum && r.kind == acquire && r.base == 0 || r.pending == 0 {
 		r.armLocked() // the timer is not left to the landing of a majority
@@ -94,8 +101,6 @@ func (r *round) askFirst(x, queue, spare set) {
 	if r.pending == 0 {
 		r.wakeLocked()
 	}
-	r.mu.Unlock()
-	r.send(x, queue)
 }
 
 func (r *round) send(x, queue set) {
@@ -254,21 +259,38 @@ func (r *round) snapshot() []answer {
 // send has a node asked, after what is under way there for the same claim.
 func (s *Store) send(st *claim, i int, t task) {
 	st.mu.Lock()
+	turn := st.reserveLocked(i, t)
+	st.mu.Unlock()
+	s.start(st, i, t, turn)
+}
+
+// turn is when a task is done that was reserved on a leg.
+type turn struct {
+	now      bool  // nothing else is under way there
+	replaces *task // which was to come next
+}
+
+// reserveLocked has t come next on a leg, for the caller to start it.
+func (st *claim) reserveLocked(i int, t task) turn {
 	l := &st.legs[i]
 	l.leaves(t)
 	if l.flying {
 		old := l.next
 		l.next = &t
-		st.mu.Unlock()
-		if old != nil && old.round != nil {
-			old.round.land(i, answer{err: errSuperseded})
-		}
-		return
+		return turn{replaces: old}
 	}
 	l.flying = true
 	st.flying++
-	st.mu.Unlock()
-	s.dispatch(st, i, t)
+	return turn{now: true}
+}
+
+func (s *Store) start(st *claim, i int, t task, at turn) {
+	switch {
+	case at.now:
+		s.dispatch(st, i, t)
+	case at.replaces != nil && at.replaces.round != nil:
+		at.replaces.round.land(i, answer{err: errSuperseded})
+	}
 }
 
 // dispatch has a node asked, whose leg is reserved.

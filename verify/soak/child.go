@@ -86,7 +86,7 @@ func obey(url, rate string, in io.Reader, out io.Writer) error {
 			return err
 		}
 		l.mu.Lock()
-		r.Ops, r.Failed, r.Texts = l.ops.Load(), l.failed, l.texts
+		r.Ops, r.Failed, r.Lost, r.Texts = l.ops.Load(), l.failed, l.lost, l.texts
 		l.mu.Unlock()
 		if err := answers.Encode(r); err != nil {
 			return err

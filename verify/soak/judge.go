@@ -126,7 +126,7 @@ func allowed(kind string) float64 {
 	return fewKeys
 }
 
-// judge says what leaked, if anything did.
+// judge says what leaked, if anything did, and what was lost.
 func (r *result) judge() {
 	r.Why = nil
 	for _, name := range series {
@@ -163,6 +163,10 @@ func (r *result) judge() {
 	r.Verdict = Flat
 	if len(r.Why) > 0 {
 		r.Verdict = Grew
+	}
+	if lost := r.Closed.Lost; lost > 0 {
+		r.Verdict = Lost
+		r.Why = append(r.Why, fmt.Sprintf("%d times a lease was lost, or a lock held twice, and nothing was made to fail", lost))
 	}
 }
 

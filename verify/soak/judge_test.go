@@ -1,10 +1,14 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/batonhq/baton"
 )
 
 // sound is what half an hour looks like in which nothing leaks: every series is
@@ -103,6 +107,38 @@ func TestWhatIsLeftIsFlagged(t *testing.T) {
 	} {
 		if r := judged("redis", sound("redis", 1), change); r.Verdict != Grew || len(r.Why) != 1 || !strings.Contains(r.Why[0], what) {
 			t.Errorf("%s: %s %v", what, r.Verdict, r.Why)
+		}
+	}
+}
+
+// A lease that is lost is no small thing because nothing grew, and no growth hides it.
+func TestLostLeasesAreFlagged(t *testing.T) {
+	t.Parallel()
+	lost := func(r *result) { r.Closed.Lost = 1 }
+	if r := judged("redis", sound("redis", 1), lost); r.Verdict != Lost || len(r.Why) != 1 || !strings.HasPrefix(r.Why[0], "1 times a lease was lost") {
+		t.Errorf("%s %v", r.Verdict, r.Why)
+	}
+	both := func(r *result) { lost(r); r.Closed.Files++ }
+	if r := judged("redis", sound("redis", 1), both); r.Verdict != Lost || len(r.Why) != 2 {
+		t.Errorf("%s %v", r.Verdict, r.Why)
+	}
+}
+
+// What was lost is told however much failed before, and when.
+func TestNotes(t *testing.T) {
+	t.Parallel()
+	l := &load{begun: time.Now().Add(-time.Minute)}
+	for range 2 * maxTexts {
+		l.note(baton.ErrUnavailable)
+	}
+	l.note(fmt.Errorf("unlock: %w", &baton.LostError{Key: "k", Cause: baton.Gone}))
+	l.note(errors.Join(fmt.Errorf("g: %w", errTwice), nil))
+	if l.failed != 2*maxTexts+2 || l.lost != 2 || len(l.texts) != maxTexts+2 {
+		t.Errorf("%d failed, %d lost: %q", l.failed, l.lost, l.texts)
+	}
+	for i, want := range map[int]string{0: "after 1m0s: ", maxTexts: "after 1m0s: unlock: ", maxTexts + 1: "after 1m0s: g: held twice"} {
+		if i >= len(l.texts) || !strings.HasPrefix(l.texts[i], want) {
+			t.Errorf("%q, want %q", l.texts, want)
 		}
 	}
 }

@@ -43,9 +43,14 @@ type load struct {
 	ops   atomic.Int64
 
 	mu     sync.Mutex
+	begun  time.Time
 	failed int64
-	texts  []string // of the first that failed
+	lost   int64    // of these, leases that were lost, or locks held twice
+	texts  []string // of the first that failed, and of those that lost
 }
+
+// errTwice is what must never be.
+var errTwice = errors.New("held twice")
 
 // newLoad opens the store twice, as two programs would. One that is in memory
 // is seen by one alone.
@@ -98,6 +103,9 @@ func (l *load) close() error {
 }
 
 func (l *load) start() {
+	l.mu.Lock()
+	l.begun = time.Now()
+	l.mu.Unlock()
 	for w := range workers {
 		l.work.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(w), 1))
@@ -124,12 +132,26 @@ func (l *load) each(period time.Duration, f func(context.Context) error) {
 		cancel()
 		l.ops.Add(1)
 		if err != nil && l.ctx.Err() == nil {
-			l.mu.Lock()
-			if l.failed++; len(l.texts) < 3 {
-				l.texts = append(l.texts, err.Error())
-			}
-			l.mu.Unlock()
+			l.note(err)
 		}
+	}
+}
+
+// maxTexts is how many failures are kept of either sort: the first say most.
+const maxTexts = 3
+
+// note keeps what failed, and when.
+func (l *load) note(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seen := l.failed - l.lost
+	if errors.Is(err, baton.ErrLost) || errors.Is(err, errTwice) {
+		seen = l.lost
+		l.lost++
+	}
+	l.failed++
+	if seen < maxTexts {
+		l.texts = append(l.texts, fmt.Sprintf("after %v: %v", time.Since(l.begun).Round(time.Second), err))
 	}
 }
 
@@ -213,7 +235,7 @@ func (l *load) giveUp(ctx context.Context, after time.Duration) error {
 	short, cancel := context.WithTimeout(ctx, after)
 	defer cancel()
 	if second, err := l.lockers[1].Lock(short, key); err == nil {
-		return errors.Join(fmt.Errorf("%s: held twice", key), second.Unlock(), lease.Unlock())
+		return errors.Join(fmt.Errorf("%s: %w", key, errTwice), second.Unlock(), lease.Unlock())
 	} else if !errors.Is(err, context.DeadlineExceeded) {
 		return errors.Join(err, lease.Unlock())
 	}

@@ -143,7 +143,7 @@ func (s *soak) one(ctx context.Context, kind string) (r result, err error) {
 		if err != nil {
 			return r, err
 		}
-		r.Ops, r.Failed, r.Texts = seen.Ops, seen.Failed, seen.Texts
+		r.Ops, r.Failed = seen.Ops, seen.Failed
 		if err := errors.Join(lookAt(d, &seen), compact()); err != nil {
 			if r.Missed++; r.Missed > maxMissed+len(ops) {
 				return r, err
@@ -190,6 +190,7 @@ func (s *soak) one(ctx context.Context, kind string) (r result, err error) {
 	if r.Closed, err = c.say(sayClose); err != nil {
 		return r, err
 	}
+	r.Texts = r.Closed.Texts
 	r.judge()
 	return r, nil
 }

@@ -26,7 +26,7 @@ func page(all []result) (string, error) {
 	var data struct {
 		Series []string
 		Rows   []row
-		Grew   []result
+		Wrong  []result
 		Failed []result
 		Notes  []string
 	}
@@ -62,7 +62,7 @@ func page(all []result) (string, error) {
 		}
 		if r.Verdict != Flat {
 			x.Verdict = "**" + x.Verdict + "**"
-			data.Grew = append(data.Grew, r)
+			data.Wrong = append(data.Wrong, r)
 		}
 		if r.Failed > 0 {
 			data.Failed = append(data.Failed, r)

@@ -13,18 +13,19 @@ type Verdict string
 const (
 	Flat Verdict = "flat"
 	Grew Verdict = "grew"
+	Lost Verdict = "lost" // a lease, though nothing failed; or two held one lock
 )
 
 // A result is one kind of store, as it is kept: one line of JSON.
 type result struct {
 	Kind    string          `json:"kind"`
 	Verdict Verdict         `json:"verdict"`
-	Why     []string        `json:"why,omitempty"` // what grew
+	Why     []string        `json:"why,omitempty"` // what grew, or was lost
 	For     time.Duration   `json:"for"`
 	Rate    float64         `json:"rate"` // operations per second
 	Ops     int64           `json:"ops"`
 	Failed  int64           `json:"failed"`           // operations
-	Texts   []string        `json:"texts,omitempty"`  // of the first of them
+	Texts   []string        `json:"texts,omitempty"`  // of the first of them, and of those that lost
 	Missed  int             `json:"missed,omitempty"` // looks at the servers that failed
 	Series  map[string]span `json:"series"`
 

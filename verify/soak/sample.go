@@ -18,6 +18,7 @@ type reading struct {
 
 	Ops    int64    `json:"ops,omitempty"`
 	Failed int64    `json:"failed,omitempty"`
+	Lost   int64    `json:"lost,omitempty"`
 	Texts  []string `json:"texts,omitempty"`
 
 	Keys         float64 `json:"keys"`

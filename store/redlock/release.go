@@ -41,7 +41,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	// At once: a renewal that landed between that and this would have the lock
 	// released by nobody's request, and ours would find it lost.
 	t := task{round: rd, kind: release}
-	turns := make([]turn, len(s.nodes))
+	var turns [maxNodes]turn
 	for i := range s.nodes {
 		if ask.has(i) {
 			turns[i] = st.reserveLocked(i, t)

@@ -68,7 +68,7 @@ func (m *member) Restart() {
 }
 
 func (b *builder) sentinel() {
-	b.Clocks = true
+	b.Clocks = b.shifts
 	// What the servers send each other goes through proxies, too: one before each
 	// that has data.
 	between := map[string]*faultproxy.Proxy{}
@@ -139,7 +139,7 @@ func (b *builder) sentinel() {
 // cluster has primaries without replicas, since what a fail-over does is seen
 // with Sentinel.
 func (b *builder) cluster() {
-	b.Clocks = true
+	b.Clocks = b.shifts
 	c := testserver.RedisCluster(b.Site)
 	var servers []process
 	for _, n := range c.Nodes {

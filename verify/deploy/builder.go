@@ -22,6 +22,7 @@ type builder struct {
 	*testserver.Site
 	*Deployment
 	clients int
+	shifts  bool // clocks are to be settable
 }
 
 // process is what the servers of testserver have in common.

@@ -121,14 +121,21 @@ var ErrNotInstalled = testserver.ErrNotInstalled
 // Open starts the servers of a kind, and proxies for so many clients, which
 // count from 0. A server that is not installed is an ErrNotInstalled that says
 // what to install.
-func Open(kind string, clients int) (*Deployment, error) {
+func Open(kind string, clients int) (*Deployment, error) { return start(kind, clients, true) }
+
+// OpenPlain is Open with clocks that cannot be set. What lets them be is a library
+// in the servers that allocates memory whenever they look at the time, which is not
+// safe in a handler of signals: a PostgreSQL that had it was seen to abort.
+func OpenPlain(kind string, clients int) (*Deployment, error) { return start(kind, clients, false) }
+
+func start(kind string, clients int, shifts bool) (*Deployment, error) {
 	k, err := Find(kind)
 	if err != nil {
 		return nil, err
 	}
 	site := new(testserver.Site)
 	d := &Deployment{Kind: kind, site: site, Proxies: func(int) []*faultproxy.Proxy { return nil }, Settled: func() error { return nil }}
-	err = site.Try(func() { k.open(&builder{Site: site, clients: clients, Deployment: d}) })
+	err = site.Try(func() { k.open(&builder{Site: site, clients: clients, shifts: shifts, Deployment: d}) })
 	if err != nil {
 		site.Close()
 		return nil, fmt.Errorf("start %s: %w", kind, err)

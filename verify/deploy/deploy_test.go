@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // Two clients of every kind exclude each other, each through proxies of its own.
@@ -73,6 +75,29 @@ func TestKinds(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Nothing is loaded into plain servers.
+func TestPlainServers(t *testing.T) {
+	testserver.NeedRedis(t)
+	for _, plain := range []bool{false, true} {
+		open := Open
+		if plain {
+			open = OpenPlain
+		}
+		d, err := open("redis", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", d.Servers[0].Pid()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if loads := strings.Contains(string(maps), "faketime"); loads != (d.Shift != nil) || plain && loads {
+			t.Errorf("plain %v: clocks can be set %v, a library is loaded %v", plain, d.Shift != nil, loads)
+		}
 	}
 }
 

@@ -13,14 +13,14 @@ import (
 )
 
 func (b *builder) redis() {
-	b.Clocks = true
+	b.Clocks = b.shifts
 	b.oneRedis(testserver.Redis(b.Site, "--appendonly", "yes", "--appendfsync", "always"))
 	b.disks()
 	b.snapshots()
 }
 
 func (b *builder) redisForgetful() {
-	b.Clocks = true
+	b.Clocks = b.shifts
 	b.oneRedis(testserver.Redis(b.Site))
 }
 
@@ -33,7 +33,7 @@ func (b *builder) oneRedis(s *testserver.RedisServer) {
 // redlock are servers that keep nothing on disk, so that those which were
 // restarted must not vote for a while.
 func (b *builder) redlock() {
-	b.Clocks = true
+	b.Clocks = b.shifts
 	nodes := testserver.RedisNodes(b.Site, 5)
 	// The order of the servers counts, and is by address: past the proxies, too.
 	slices.SortFunc(nodes, func(m, n *testserver.RedisServer) int { return cmp.Compare(m.Addr, n.Addr) })

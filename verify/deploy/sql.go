@@ -18,7 +18,7 @@ import (
 )
 
 func (b *builder) postgres() {
-	b.Clocks = true
+	b.Clocks = b.shifts
 	s := testserver.Postgres(b.Site, "-c", "fsync=on")
 	b.serve([]process{s}, []string{s.Addr}, func(a []string) string {
 		return "postgres://postgres@" + a[0] + "/postgres?sslmode=disable"
@@ -48,7 +48,7 @@ func (b *builder) postgres() {
 }
 
 func (b *builder) mariadb() {
-	b.Clocks = true
+	b.Clocks = b.shifts
 	s := testserver.MariaDB(b.Site)
 	b.serve([]process{s}, []string{s.Addr}, func(a []string) string { return "mysql://root@" + a[0] + "/baton" })
 	b.database("mysql", "root@tcp("+s.Addr+")/baton?timeout=10s", "CONVERT(k USING utf8mb4)", func() string { return "UTC_TIMESTAMP(6)" })

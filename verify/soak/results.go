@@ -26,7 +26,6 @@ type result struct {
 	Ops     int64           `json:"ops"`
 	Failed  int64           `json:"failed"`           // operations
 	Texts   []string        `json:"texts,omitempty"`  // of the first of them, and of those that lost
-	Remark  string          `json:"remark,omitempty"` // of who has looked into them
 	Missed  int             `json:"missed,omitempty"` // looks at the servers that failed
 	Series  map[string]span `json:"series"`
 

@@ -39,7 +39,7 @@ const busyPause = time.Millisecond
 // machine's, in microseconds.
 const checkEvery = 1_000_000
 
-func open(path string, o options) (s *Store, err error) {
+func open(ctx context.Context, path string, o options) (s *Store, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func open(path string, o options) (s *Store, err error) {
 		return nil, bad(ErrReadOnly, err)
 	}
 	s.mail = newMailbox(s, beside, mode)
-	if err := s.connect(); err != nil {
+	if err := s.connect(ctx); err != nil {
 		s.shut()
 		if problem := problemOf(err); problem != nil {
 			err = bad(problem, err)
@@ -136,7 +136,7 @@ func (s *Store) dsn(readOnly bool) string {
 	return (&url.URL{Scheme: "file", Path: s.path, RawQuery: q}).String()
 }
 
-func (s *Store) connect() error {
+func (s *Store) connect(opening context.Context) error {
 	// Locks that a foreign close of the file does not drop, if it is not too
 	// late to have them.
 	sqlite.OFDLocking(true)
@@ -157,11 +157,14 @@ func (s *Store) connect() error {
 		return err
 	}
 	defer s.turn.leave()
+	if opening.Err() != nil { // nobody waits any more, and the file may be meant to be gone
+		return gaveUp(opening, s.path)
+	}
 	ctx := context.Background()
-	if s.conn, err = persist(func() (*sql.Conn, error) { return s.db.Conn(ctx) }); err != nil {
+	if s.conn, err = persist(opening, s, func() (*sql.Conn, error) { return s.db.Conn(ctx) }); err != nil {
 		return err
 	}
-	mode, err := persist(func() (mode string, err error) {
+	mode, err := persist(opening, s, func() (mode string, err error) {
 		err = s.conn.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode)
 		return mode, err
 	})
@@ -182,7 +185,7 @@ func (s *Store) connect() error {
 	if _, err := s.conn.ExecContext(ctx, "PRAGMA journal_size_limit = 8388608"); err != nil {
 		return err
 	}
-	if err := s.migrate(ctx); err != nil {
+	if err := s.migrate(opening); err != nil {
 		return err
 	}
 	s.tx.s = s
@@ -196,18 +199,22 @@ func (s *Store) connect() error {
 	return err
 }
 
-// persist repeats f while others keep the file busy.
-func persist[T any](f func() (T, error)) (T, error) {
+// persist repeats f while others keep the file busy and somebody waits.
+func persist[T any](opening context.Context, s *Store, f func() (T, error)) (T, error) {
 	for {
 		v, err := f()
 		if !isBusy(err) {
 			return v, err
 		}
+		if opening.Err() != nil {
+			return v, gaveUp(opening, s.path)
+		}
 	}
 }
 
 // migrate makes the tables and, after a reboot, empties them.
-func (s *Store) migrate(ctx context.Context) error {
+func (s *Store) migrate(opening context.Context) error {
+	ctx := context.Background()
 	boot, err := s.opts.boot()
 	if err != nil {
 		return err
@@ -217,7 +224,7 @@ func (s *Store) migrate(ctx context.Context) error {
 			_, err = s.conn.ExecContext(ctx, query, args...)
 		}
 	}
-	if _, err := persist(func() (sql.Result, error) { return s.conn.ExecContext(ctx, "BEGIN IMMEDIATE") }); err != nil {
+	if _, err := persist(opening, s, func() (sql.Result, error) { return s.conn.ExecContext(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
 	defer s.conn.ExecContext(ctx, "ROLLBACK") // does nothing after the commit

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -205,15 +206,60 @@ func TestOpenWhereNothingCanBeWritten(t *testing.T) {
 func TestOpenObeysItsContext(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
+	over := make(chan struct{})
+	var used atomic.Bool
+	given := func(o *options) {
+		o.over = func() { close(over) }
+		boot := o.boot
+		o.boot = func() (string, error) {
+			used.Store(true)
+			return boot()
+		}
+	}
 	if err := s.turn.enter(); err != nil {
 		t.Fatal(err)
 	}
-	defer s.turn.leave()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := Open(ctx, s.path); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := Open(ctx, s.path, given); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("open: %v, want the deadline", err)
 	}
+	s.turn.leave()
+	<-over
+	if used.Load() {
+		t.Error("an opening that was given up went on to use the database when its turn came")
+	}
+}
+
+// A program that ignores the turnstile keeps the file to itself: an opening
+// that nobody waits for does not ask for ever.
+func TestOpenGivesUpOnABusyFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec("CREATE TABLE other (x)"); err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer foreign.Rollback()
+	if _, err := foreign.Exec("INSERT INTO other VALUES (1)"); err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err = Open(ctx, path, func(o *options) { o.over = func() { close(over) } })
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("open: %v, want the deadline", err)
+	}
+	<-over // while the file is still busy
 }
 
 // The file is removed, or another is put in its place: whoever comes later

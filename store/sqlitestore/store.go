@@ -104,6 +104,7 @@ type options struct {
 	sweepGap int           // commits between two steps of the sweep
 	deaf     bool          // no sockets
 	poll     time.Duration // how often to look for hints that were lost
+	over     func()        // an opening has ended, whether somebody waits for it or not
 }
 
 func defaults() options {
@@ -117,6 +118,7 @@ func defaults() options {
 		sweepAge: time.Minute,
 		sweepGap: 64,
 		poll:     50 * time.Millisecond,
+		over:     func() {},
 	}
 }
 
@@ -126,7 +128,8 @@ type Option func(*options)
 
 // Open opens the locks in the file at path. A missing file is made, readable
 // by its owner alone, as are missing directories above it. The context bounds
-// Open only.
+// Open only; an Open that gave up while another process had its turn to write
+// does not touch the database when its own turn comes.
 //
 // A *FileError wraps ErrNotDatabase, ErrDirectory, ErrReadOnly, ErrFull,
 // ErrIO, ErrCorrupt, ErrEncoding, ErrNetworkFS, ErrTimeNamespace, ErrNewerSchema or
@@ -142,22 +145,29 @@ func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
 	}
 	// Another process may be stopped while it has its turn, so this may
 	// last.
-	done := make(chan result, 1)
+	done := make(chan result)
 	go func() {
-		s, err := open(path, o)
-		done <- result{s, err}
+		defer o.over()
+		s, err := open(ctx, path, o)
+		select {
+		case done <- result{s, err}:
+		case <-ctx.Done():
+			if s != nil {
+				s.Close()
+			}
+		}
 	}()
 	select {
 	case r := <-done:
 		return r.s, r.err
 	case <-ctx.Done():
-		go func() {
-			if r := <-done; r.s != nil {
-				r.s.Close()
-			}
-		}()
-		return nil, fmt.Errorf("sqlite store %s: opening: %w", path, context.Cause(ctx))
+		return nil, gaveUp(ctx, path)
 	}
+}
+
+// gaveUp is the error of an opening that took too long.
+func gaveUp(ctx context.Context, path string) error {
+	return fmt.Errorf("sqlite store %s: opening: %w", path, context.Cause(ctx))
 }
 
 var traits = driver.Traits{

@@ -1,6 +1,6 @@
 // Package faultproxy is a TCP proxy that breaks connections on command, for
-// tests: it delays, slices, holds back, swallows, cuts, refuses, and loses exactly
-// the answer to one request.
+// tests: it delays, slices, holds back, swallows, forgets, cuts, refuses, and loses
+// exactly the answer to one request.
 package faultproxy
 
 import (
@@ -149,8 +149,19 @@ func (p *Proxy) SwallowOf(match func(first []byte) bool) {
 	p.change(func() { p.lost = match })
 }
 
-// Heal ends Delay, Slice, Hold, Swallow, SwallowOf and Refuse, and forgets the traps that were
-// not sprung.
+// HalfOpen has all connections that are open now fall silent, both ways and
+// without an end, as a NAT or a load balancer leaves them that has forgotten its
+// flows. Connections that are opened later work. Heal cuts the silent ones.
+func (p *Proxy) HalfOpen() {
+	p.change(func() {
+		for c := range p.conns {
+			c.silent = true
+		}
+	})
+}
+
+// Heal ends Delay, Slice, Hold, Swallow, SwallowOf, HalfOpen and Refuse, and forgets
+// the traps that were not sprung.
 func (p *Proxy) Heal() {
 	p.t.Helper()
 	var broken []*conn
@@ -162,7 +173,7 @@ func (p *Proxy) Heal() {
 			if c.lastly != nil {
 				c.lastly.healed = true
 			}
-			if c.gap {
+			if c.gap || c.silent {
 				broken = append(broken, c)
 			}
 		}
@@ -328,6 +339,7 @@ type conn struct {
 
 	first  []byte // what came first from the client; under p.mu
 	gap    bool   // bytes were swallowed; under p.mu
+	silent bool   // everything is swallowed; under p.mu
 	lastly *trap  // the next answer springs it; under p.mu
 }
 
@@ -428,7 +440,7 @@ func (c *conn) gate(dir Direction, at time.Time) bool {
 	for {
 		c.p.mu.Lock()
 		r, changed := c.p.rules[dir], c.p.changed
-		if c.p.lost != nil && c.first != nil && c.p.lost(c.first) {
+		if c.silent || c.p.lost != nil && c.first != nil && c.p.lost(c.first) {
 			r.mode = swallow
 		}
 		if r.mode == swallow {

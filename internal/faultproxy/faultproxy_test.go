@@ -539,3 +539,28 @@ func TestSwallowOf(t *testing.T) {
 	b.send("still here")
 	b.want("still here")
 }
+
+func TestHalfOpen(t *testing.T) {
+	e, p := setUp(t)
+	c, idle := dial(t, p), dial(t, p)
+	for _, each := range []*client{c, idle} {
+		each.send("a")
+		each.want("a")
+	}
+	p.HalfOpen()
+	late := dial(t, p)
+	c.send("lost")
+	late.send("b")
+	late.want("b")
+	c.wantSilence()
+	c.Conn.(*net.TCPConn).CloseWrite() // the server does not hear of that either
+	c.wantSilence()
+	if n := e.seen.Load(); n != 3 || len(e.ends) != 0 {
+		t.Errorf("the server has seen %d lines and %d ends, want 3 and none", n, len(e.ends))
+	}
+	p.Heal()
+	c.wantReset()
+	idle.wantReset() // it would be as silent as the other
+	late.send("still here")
+	late.want("still here")
+}

@@ -15,8 +15,9 @@ type Member interface {
 	Raise(ctx context.Context, key string, token int64) error
 
 	// Life tells which server has given the answers so far, and since when
-	// it has kept what it granted. It asks the server only if that may have
-	// changed, so that it may be called after every grant.
+	// it has kept what it granted. It is called after every grant, so it asks
+	// the server only if that may have changed since. Where a store cannot
+	// know whether its server has restarted, that is always.
 	Life(ctx context.Context) (Life, error)
 }
 

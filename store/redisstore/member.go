@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -31,9 +32,14 @@ func (s *Store) Raise(ctx context.Context, key string, token int64) error {
 
 // life is what was last known of the server's present life.
 type life struct {
-	// connections counts the connections that were made, as far as we hear
-	// of it. Whatever was answered on a connection, the server that gave the
-	// answer is as old as that connection or older.
+	// counted says that every connection is counted: the client is Open's. A
+	// client that the caller made connects again without a word, so there what
+	// is known holds for nobody who comes later.
+	counted bool
+
+	// connections counts the connections that were made. Whatever was answered
+	// on a connection, the server that gave the answer is as old as that
+	// connection or older.
 	connections atomic.Uint64
 
 	known atomic.Pointer[knownLife]
@@ -46,11 +52,16 @@ type knownLife struct {
 	asked       time.Time // when it was asked
 }
 
-func newLife() *life { return &life{turn: make(chan struct{}, 1)} }
+func newLife(counted bool) *life { return &life{counted: counted, turn: make(chan struct{}, 1)} }
 
-// current is what is known, if it still serves.
-func (l *life) current() *knownLife {
-	if k := l.known.Load(); k != nil && k.connections == l.connections.Load() && time.Since(k.asked) < lifeFor {
+// current is what is known, if it serves whoever came at the time given: the
+// server that answered before that is the one that is known.
+func (l *life) current(came time.Time) *knownLife {
+	k := l.known.Load()
+	switch {
+	case k == nil:
+	case k.asked.After(came),
+		l.counted && k.connections == l.connections.Load() && time.Since(k.asked) < lifeFor:
 		return k
 	}
 	return nil
@@ -63,15 +74,16 @@ const lifeFor = 10 * time.Second
 // Life implements driver.Member, on a single server; not in Cluster or through
 // Sentinel, where a lock's server may be replaced by one that knows less.
 //
-// A restart is noticed by the connections that were made since. A client that
-// the caller brought does not tell of its connections; there the one that
-// brings hints stands for all. FLUSHALL is not noticed.
+// With Open's client a restart is noticed by the connections that were made
+// since, and the server is asked again then. A client that the caller brought
+// does not tell of its connections, so each call asks the server, which costs a
+// round trip; those who call at the same time share one. FLUSHALL is not noticed.
 func (s *Store) Life(ctx context.Context) (driver.Life, error) {
 	if s.client.Cluster() || s.client.FollowsPrimary() {
 		return driver.Life{}, fmt.Errorf("redis: neither Cluster nor Sentinel is one server: %w", errors.ErrUnsupported)
 	}
-	s.pushes.start()
-	k := s.life.current()
+	came := time.Now()
+	k := s.life.current(came)
 	if k == nil {
 		select {
 		case s.life.turn <- struct{}{}:
@@ -79,7 +91,7 @@ func (s *Store) Life(ctx context.Context) (driver.Life, error) {
 		case <-ctx.Done():
 			return driver.Life{}, ctx.Err()
 		}
-		if k = s.life.current(); k == nil {
+		if k = s.life.current(came); k == nil {
 			var err error
 			if k, err = s.askLife(ctx); err != nil {
 				return driver.Life{}, err
@@ -94,7 +106,7 @@ func (s *Store) Life(ctx context.Context) (driver.Life, error) {
 
 func (s *Store) askLife(ctx context.Context) (*knownLife, error) {
 	k := &knownLife{connections: s.life.connections.Load(), asked: time.Now()}
-	info, err := s.ownInfo(ctx)
+	info, err := s.ownInfo(ctx, "server", "replication")
 	if err != nil {
 		return nil, err
 	}
@@ -109,12 +121,20 @@ func (s *Store) askLife(ctx context.Context) (*knownLife, error) {
 	return k, nil
 }
 
-// ownInfo reads INFO of the only server.
-func (s *Store) ownInfo(ctx context.Context) (info map[string]string, err error) {
-	err = s.eachPrimary(ctx, func(n wire.Node) error {
-		info, err = serverInfo(ctx, n)
-		if err != nil {
-			return failure(err)
+// ownInfo reads sections of INFO of the only server, all of them on one
+// connection. The whole of INFO would be much work for a server.
+func (s *Store) ownInfo(ctx context.Context, sections ...string) (map[string]string, error) {
+	info := map[string]string{}
+	err := s.eachPrimary(ctx, func(n wire.Node) error {
+		commands := make([][]string, len(sections))
+		for i, section := range sections {
+			commands[i] = []string{"INFO", section}
+		}
+		for _, r := range n.DoAll(ctx, commands) {
+			if e, said := errors.AsType[*wire.ServerError](r.Err); r.Err != nil && (!said || harmless[e.Code()]) {
+				return failure(r.Err) // and what it only does not show is missing
+			}
+			maps.Copy(info, lines(text(r.Value)))
 		}
 		return nil
 	})

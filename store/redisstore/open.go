@@ -75,7 +75,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	// overtake it, and with several must wait for it.
 	option.PipelineMultiplex = -1
 	option.Dialer = net.Dialer{Timeout: checkTimeout, KeepAlive: time.Second}
-	born := newLife()
+	born := newLife(true)
 	unix := option.ForceSingleClient && strings.HasPrefix(cfg.Addrs[0], "/")
 	option.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (conn net.Conn, err error) {
 		switch {

@@ -151,7 +151,6 @@ func (s *Store) subscribe(ctx context.Context) {
 		s.client.Subscribe(ctx, []string{s.channel, s.everyone},
 			func() {
 				pause = minPause
-				s.life.connections.Add(1)
 				s.pushes.wakeAll()
 			},
 			s.receive)

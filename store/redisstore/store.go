@@ -136,7 +136,9 @@ const checkTimeout = 5 * time.Second
 //
 // It may have several connections, so what comes after an attempt that was abandoned
 // waits until that has been answered, lest it overtake it. That costs each request
-// with a context that can end a goroutine, which Open's client spares.
+// with a context that can end a goroutine, which Open's client spares. Nor does it
+// tell when it connects anew, so that as a server of a Redlock it is asked after
+// each grant whether it has restarted: a round trip more.
 //
 // It asks the server for its version, role and eviction policy, and fails with
 // *VersionError, *ReplicaError or *EvictionError if locks would not be safe
@@ -144,12 +146,12 @@ const checkTimeout = 5 * time.Second
 func New(client rueidis.Client, opts ...Option) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	return newStore(ctx, ruClient{client, &wire.Order{}, new(atomic.Bool)}, false, newLife(), opts)
+	return newStore(ctx, ruClient{client, &wire.Order{}, new(atomic.Bool)}, false, newLife(false), opts)
 }
 
 // Adapt is New for another client. It is for the adapters in this module.
 func Adapt(ctx context.Context, client wire.Client, opts ...Option) (*Store, error) {
-	return newStore(ctx, client, false, newLife(), opts)
+	return newStore(ctx, client, false, newLife(false), opts)
 }
 
 func newStore(ctx context.Context, client wire.Client, owned bool, l *life, opts []Option) (*Store, error) {

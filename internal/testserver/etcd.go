@@ -358,8 +358,10 @@ func (s *EtcdServer) prepare(t TB, path string, args []string) {
 			"--listen-peer-urls=http://" + s.PeerAddr,
 			"--initial-advertise-peer-urls=" + s.peerURL,
 			"--log-level=error",
-			"--unsafe-no-fsync",
 		}, args...),
+	}
+	if !stalls(t) {
+		s.args = append(s.args, "--unsafe-no-fsync")
 	}
 }
 

@@ -32,9 +32,10 @@ type Process struct {
 	attr  *syscall.SysProcAttr // nil for that of childAttr
 	ready func(pid int) error  // asked again and again until it returns nil
 
-	mu   sync.Mutex
-	cmd  *exec.Cmd
-	done chan struct{} // closed when cmd was reaped
+	mu      sync.Mutex
+	staller *staller // nil unless the disk can be stalled
+	cmd     *exec.Cmd
+	done    chan struct{} // closed when cmd was reaped
 }
 
 // start starts the process and waits until it is ready.
@@ -56,7 +57,17 @@ func (p *Process) start() error {
 	if cmd.SysProcAttr = p.attr; p.attr == nil {
 		cmd.SysProcAttr = childAttr()
 	}
-	if err := startOnLastingThread(cmd); err != nil {
+	run := startOnLastingThread
+	if p.staller == nil && stalls(p.t) {
+		if p.staller, err = newStaller(); err != nil {
+			return err
+		}
+		p.t.Cleanup(p.staller.close) // after Kill
+	}
+	if p.staller != nil {
+		run = p.staller.start
+	}
+	if err := run(cmd); err != nil {
 		return err
 	}
 	done := make(chan struct{})

@@ -20,6 +20,10 @@ type Site struct {
 	// installed. Java does not work with it, and Go pays no heed to it.
 	Clocks bool
 
+	// Stalls has servers have disks that can be stalled: see Process.StallDisk.
+	// Without Linux and seccomp such a server does not start.
+	Stalls bool
+
 	mu       sync.Mutex
 	machines map[string]*Machine // by the directory of the server
 }

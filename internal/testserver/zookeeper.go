@@ -108,7 +108,10 @@ func newZooKeeper(t TB, java, dir string, port int, main string, lines []string)
 	s := &ZooKeeperServer{Addr: addr(port)}
 	args := []string{
 		"-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.jmx.log4j.disable=true",
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.forceSync=no",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+	}
+	if !stalls(t) {
+		args = append(args, "-Dzookeeper.forceSync=no")
 	}
 	for _, l := range lines {
 		if strings.HasPrefix(l, "-") {

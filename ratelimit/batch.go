@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -11,9 +12,10 @@ import (
 
 // InBatches is for keys so busy that asking the store each time costs too much:
 // the Limiter takes size at a time and hands that out within this process, each
-// batch for so long at most; what is left then is given back when the key is next
-// asked for. After a refusal it does not ask again before something can have come
-// back, or hold has passed.
+// batch for so long at most; what is left then is given back, within another hold,
+// whether or not the key is asked for again. What a process that ends, or a store
+// that fails then, keeps from being given back was consumed. After a refusal the
+// Limiter does not ask again before something can have come back, or hold has passed.
 //
 // What is allowed within any stretch of time is then at most what the limit says
 // of it and processes·size, if there are so many that share the key: of each no
@@ -22,7 +24,8 @@ import (
 //
 // Allow and AllowN take from batches; Result.By is ByBatch where the store was not
 // asked, and Remaining is then what is left as far as this process knows. Limits
-// that count PerCall, and LeakyBuckets, cannot be batched.
+// that count PerCall or ForAll, and LeakyBuckets, cannot be batched: each key has
+// a batch of its own, so that a limit for all keys would have no bound.
 func InBatches(size int64, hold time.Duration, processes, overshoot int64) Option {
 	return batching{size: size, hold: hold, processes: processes, overshoot: overshoot}
 }
@@ -49,6 +52,8 @@ func (b *batching) check(limits []Limit) error {
 		switch {
 		case l.calls:
 			return refuse("cannot be taken from %v, which counts each call", l)
+		case l.all:
+			return refuse("cannot be taken from %v, which counts all keys: each key would have a batch of its own", l)
 		case l.rule.Algorithm == driver.LeakyBucket:
 			return refuse("cannot be taken from %v, where each has a turn of its own", l)
 		case b.size > l.rule.Capacity():
@@ -60,8 +65,9 @@ func (b *batching) check(limits []Limit) error {
 
 // batches are what this process has taken in advance.
 type batches struct {
-	mu   sync.Mutex
-	keys map[string]*batch
+	mu       sync.Mutex
+	keys     map[string]*batch
+	sweeping bool // a sweep is due, or under way
 }
 
 type batch struct {
@@ -96,27 +102,96 @@ func (bs *batches) enter(ctx context.Context, key string) (*batch, error) {
 		return b, nil
 	case <-ctx.Done():
 		bs.mu.Lock()
+		defer bs.mu.Unlock()
 		b.users--
-		bs.mu.Unlock()
 		return nil, context.Cause(ctx)
 	}
 }
 
-// leave lets the next one in, and forgets a few batches of which nothing is left.
-func (bs *batches) leave(b *batch) {
+// leaveBatch lets the next one in, and sees to it that the batch is swept.
+func (l *Limiter) leaveBatch(b *batch) {
 	b.turn <- struct{}{}
+	bs := &l.batches
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	b.users--
-	looked := 0
-	for key, other := range bs.keys {
-		if other.users == 0 && time.Now().After(other.until) && other.left == 0 {
+	if !bs.sweeping {
+		bs.sweeping = true
+		time.AfterFunc(l.batching.hold, l.sweepBatches)
+	}
+}
+
+const (
+	sweepers    = 8           // so many batches are given back at once
+	sweepWithin = time.Second // how long the store has for each
+)
+
+// sweepBatches gives back what is left of the batches whose time is over, and forgets
+// them, so that a key that is asked for once holds nothing for longer. If the store
+// fails, the rest was consumed: nobody collects keys while it does.
+func (l *Limiter) sweepBatches() {
+	bs := &l.batches
+	now := time.Now()
+	bs.mu.Lock()
+	var over []string
+	for key, b := range bs.keys {
+		switch {
+		case b.users > 0 || now.Before(b.until):
+		case b.left == 0:
 			delete(bs.keys, key)
-		}
-		if looked++; looked == 3 {
-			return
+		default:
+			over = append(over, key)
 		}
 	}
+	bs.mu.Unlock()
+	var next atomic.Int64
+	var failed atomic.Bool
+	var wg sync.WaitGroup
+	for range min(sweepers, len(over)) {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; int(i) < len(over); i = next.Add(1) - 1 {
+				if err := l.sweepBatch(over[i], failed.Load()); err != nil {
+					failed.Store(true)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	if bs.sweeping = len(bs.keys) > 0; bs.sweeping {
+		time.AfterFunc(l.batching.hold, l.sweepBatches)
+	}
+}
+
+// sweepBatch gives back and forgets one batch, unless somebody uses it by now. Who asks for
+// its key meanwhile waits: he might be refused for what is being given back.
+func (l *Limiter) sweepBatch(key string, failed bool) error {
+	bs := &l.batches
+	bs.mu.Lock()
+	b := bs.keys[key]
+	if b == nil || b.users > 0 || time.Now().Before(b.until) {
+		bs.mu.Unlock()
+		return nil
+	}
+	b.users++
+	<-b.turn // who has no user is nobody's
+	bs.mu.Unlock()
+	var err error
+	if failed {
+		b.left = 0
+	} else {
+		ctx, cancel := context.WithTimeout(context.Background(), sweepWithin)
+		err = l.giveBack(ctx, b)
+		cancel()
+	}
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	if b.users--; b.users == 0 {
+		delete(bs.keys, key)
+	}
+	b.turn <- struct{}{}
+	return err
 }
 
 // allow takes n from the key's batch, or a new batch.
@@ -128,7 +203,7 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 	if err != nil {
 		return Result{}, wrap("ask about", key, err)
 	}
-	defer l.batches.leave(b)
+	defer l.leaveBatch(b)
 	now := time.Now()
 	switch fresh := now.Before(b.until); {
 	case fresh && b.left >= n:
@@ -140,7 +215,7 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 		r.RetryAfter = max(r.RetryAfter-now.Sub(b.asked), time.Microsecond)
 		return r, nil
 	}
-	l.giveBack(ctx, b)
+	_ = l.giveBack(ctx, b) // what cannot be given back was consumed
 	r, err := l.refill(ctx, b, key, max(l.batching.size, n), n, now)
 	more := func() bool { return err == nil && !r.OK && r.By == ByStore && r.Cost > n } // than is wanted was refused
 	if more() {
@@ -217,10 +292,10 @@ func about(limits []driver.Decision, n int64) bool {
 
 // giveBack returns what is left of a batch whose time is over: before more is
 // asked for, or that might be refused for it.
-func (l *Limiter) giveBack(ctx context.Context, b *batch) {
+func (l *Limiter) giveBack(ctx context.Context, b *batch) error {
 	left := b.left
 	if b.left = 0; left == 0 {
-		return
+		return nil
 	}
 	q := driver.TakeRequest{Mode: driver.GiveBack, At: b.taken.At, Wait: b.taken.Wait, Takes: append([]driver.Take(nil), b.request.Takes...)}
 	for i := range q.Takes {
@@ -231,7 +306,8 @@ func (l *Limiter) giveBack(ctx context.Context, b *batch) {
 		ctx, cancel = context.WithTimeout(ctx, l.fall.after)
 		defer cancel()
 	}
-	_, _ = l.store.Take(ctx, q) // what cannot be given back was consumed
+	_, err := l.store.Take(ctx, q)
+	return err
 }
 
 // result is a yes without the store.

@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -87,8 +88,8 @@ func TestBatchesGiveBack(t *testing.T) {
 			t.Errorf("what a batch leaves: %+v", r)
 		}
 		time.Sleep(2 * time.Second)
-		if r := allow(t, a, "k", 1); !r.OK || r.Remaining != 17 {
-			t.Errorf("after a has given 18 back: %+v", r)
+		if r := allow(t, a, "k", 1); !r.OK || r.Remaining != 26 {
+			t.Errorf("after a has given 18 back, and b 19: %+v", r)
 		}
 		used := 4
 		for range 100 {
@@ -159,6 +160,86 @@ func TestBatchesWhileTheStoreFails(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 	})
+}
+
+// A key that is asked for once keeps nothing: what is left of its batch comes back when
+// the batch is over, and nothing is remembered of it.
+func TestBatchesAreSwept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys, hold = 2000, 50 * time.Millisecond
+		store := memstore.New()
+		limit := ratelimit.FixedWindow(30, 24*time.Hour)
+		l := limiter(t, store, limit, ratelimit.InBatches(20, hold, 1, 20))
+		other := limiter(t, store, limit)
+		for round := range 4 {
+			for i := range keys {
+				allow(t, l, fmt.Sprint(round, " ", i), 1)
+			}
+			time.Sleep(2 * hold)
+			synctest.Wait()
+			if n := l.Batches(); n != 0 {
+				t.Fatalf("round %d: the batches of %d keys are still held", round, n)
+			}
+			for i := range keys {
+				if r := allow(t, other, fmt.Sprint(round, " ", i), 29); !r.OK {
+					t.Fatalf("round %d: one of 30 was used, and %d remain", round, r.Remaining)
+				}
+			}
+		}
+	})
+}
+
+// While the store fails nobody collects the keys that cannot be given back, and a
+// store that works again is not held up by them.
+func TestBatchesAreSweptWhileTheStoreFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys, hold = 500, 50 * time.Millisecond
+		store := &moody{Limits: memstore.New()}
+		l := limiter(t, store, ratelimit.FixedWindow(30, 24*time.Hour), ratelimit.InBatches(20, hold, 1, 20))
+		for i := range keys {
+			allow(t, l, fmt.Sprint(i), 1)
+		}
+		store.stall.Store(true)
+		time.Sleep(2*hold + time.Second) // fake time: those that were on their way end after a second
+		synctest.Wait()
+		if n := l.Batches(); n != 0 {
+			t.Errorf("%d keys are held of a store that fails", n)
+		}
+		if n := store.asked.Load() - keys; n > 8 {
+			t.Errorf("a store that is silent was asked to take %d batches back", n)
+		}
+	})
+}
+
+// Who asks for a key while its batch is given back is not refused for what is on its way.
+func TestBatchesAreSweptBeforeTheNextIsTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const hold = 50 * time.Millisecond
+		store := &slowBack{Limits: memstore.New(), takes: 40 * time.Millisecond}
+		l := limiter(t, store, ratelimit.FixedWindow(20, 24*time.Hour), ratelimit.InBatches(20, hold, 1, 20))
+		allow(t, l, "k", 1)
+		time.Sleep(2*hold + 10*time.Millisecond) // fake time: it is being given back
+		if r := allow(t, l, "k", 1); !r.OK || r.Remaining != 18 {
+			t.Errorf("%+v", r)
+		}
+		if l.Batches() != 1 {
+			t.Errorf("the batch that is in use is forgotten")
+		}
+		time.Sleep(time.Second) // fake time
+	})
+}
+
+// slowBack is slow to take back.
+type slowBack struct {
+	driver.Limits
+	takes time.Duration
+}
+
+func (s *slowBack) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	if r.Mode == driver.GiveBack {
+		time.Sleep(s.takes) // fake time
+	}
+	return s.Limits.Take(ctx, r)
 }
 
 // Who is refused is told when what he wants is allowed, not when a batch is.
@@ -232,6 +313,7 @@ func TestBatchesAreChecked(t *testing.T) {
 		"above the bound":   {limit, ratelimit.InBatches(10, time.Second, 11, 100)},
 		"above the limit":   {limit, ratelimit.InBatches(101, time.Second, 1, 200)},
 		"of calls":          {limit.PerCall(), ratelimit.InBatches(10, time.Second, 1, 100)},
+		"of all keys":       {limit.Named("all").ForAll(), ratelimit.InBatches(10, time.Second, 1, 100)},
 		"of a leaky bucket": {ratelimit.LeakyBucket(100, time.Minute, time.Minute), ratelimit.InBatches(10, time.Second, 1, 100)},
 	} {
 		var bad *ratelimit.LimitError

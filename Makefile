@@ -3,7 +3,7 @@
 # Flags of the benchmark: make bench BENCH="-h"
 BENCH ?=
 
-# Flags of the tests: make test TEST="-parallel 4 -run Contract"
+# Flags and packages of the tests: make test TEST="-run Contract ./store/..."
 TEST ?=
 
 # Flags of the verification: make verify VERIFY="-h"
@@ -21,23 +21,19 @@ tool = go tool -modfile=$(CURDIR)/tools/go.mod
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build bin/baton, a static binary
 	CGO_ENABLED=0 go build -trimpath -o bin/baton ./cmd/baton
 
-# One package at a time: each starts servers of its own and is busy with them.
-# Programs with the race detector would sleep for a second before they end, as
-# every test binary is one, and every child of it. What is tested is compiled
-# before, by all processors (go list does not link).
 .PHONY: test
-test: servers lint ## Install what is missing, then lint and run every test on every server, with -race
-	@set -e; for m in $(TESTED); do \
-		echo "== test $$m"; \
-		(cd $$m && go list -race -export -test ./... >/dev/null && BATON_REQUIRE_SERVERS=1 GORACE=atexit_sleep_ms=0 \
-			go test -race -p 1 -ldflags=-w -count=1 -timeout 15m $(TEST) ./...); \
-	done
+test: servers ## Install what is missing, then lint and run every test on every server
+	@go run ./internal/testrun -lint $(TEST)
+
+.PHONY: test-inventory
+test-inventory: ## List what the last make test ran on which store; with BEFORE=FILE what that has lost since
+	@go run ./internal/testrun -inventory $(if $(BEFORE),-before $(BEFORE))
 
 .PHONY: lint
 lint: ## Check the format and run go vet and staticcheck on all modules

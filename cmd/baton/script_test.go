@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,6 +22,11 @@ import (
 func TestMain(m *testing.M) {
 	// Programs with the race detector sleep for a second before they end.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
+	// Under nohup HUP is ignored, and every child would inherit that. What is caught here
+	// is as usual in the children; those that are baton or helper begin here, too.
+	if name := filepath.Base(os.Args[0]); name != "baton" && name != "helper" && signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	testscript.Main(m, map[string]func(){"baton": main, "helper": helper})
 }
 

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A result is how one test, or one of its subtests, ended.
+type result struct {
+	Package string  `json:"package"`
+	Test    string  `json:"test"`
+	Status  string  `json:"status"` // pass, fail or skip
+	Seconds float64 `json:"seconds"`
+}
+
+// An outcome is how a unit ended.
+type outcome struct {
+	unit    unit
+	took    time.Duration
+	err     error // nil if all tests passed
+	results []result
+	log     string // the file with all that was printed
+	told    string // what the tests that failed printed, or the end of it all
+}
+
+// build compiles a test program, and returns what the compiler said if it cannot.
+func build(ctx context.Context, top string, u unit, to string) error {
+	args := []string{"test", "-c", "-ldflags=-w", "-o", to}
+	if u.race {
+		args = append(args, "-race")
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, u.argument())...)
+	cmd.Dir = filepath.Join(top, u.module)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// test runs the program of a unit.
+func (r *runner) test(ctx context.Context, u unit, program string) (o outcome) {
+	o = outcome{unit: u, log: filepath.Join(r.out, fileName(u.label())+".log")}
+	began := time.Now()
+	defer func() { o.took = time.Since(began) }()
+	args := []string{
+		"-test.v=test2json", "-test.paniconexit0",
+		fmt.Sprintf("-test.timeout=%v", r.timeout), fmt.Sprintf("-test.parallel=%d", r.parallel),
+	}
+	if r.short {
+		args = append(args, "-test.short")
+	}
+	if run := u.only; run != "" || r.run != "" {
+		args = append(args, "-test.run="+run+r.run) // with -run nothing is in parts
+	}
+	if u.skip != "" {
+		args = append(args, "-test.skip="+u.skip)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Dir = u.dir
+	// Programs with the race detector would sleep for a second before they end, as every
+	// test program does, and every child of it.
+	cmd.Env = append(os.Environ(), "PWD="+u.dir, "BATON_REQUIRE_SERVERS=1", "GORACE=atexit_sleep_ms=0")
+	o.results, o.told, o.err = r.watch(ctx, cmd, u, o.log)
+	if o.err == nil {
+		for _, result := range o.results {
+			if result.Status == "fail" {
+				o.err = errors.New("a test failed, but its program ended with 0")
+			}
+		}
+	}
+	return o
+}
+
+// event is what "go tool test2json" prints.
+type event struct {
+	Action, Test, Output string
+	Elapsed              float64
+}
+
+// watch runs a test program and reads what it prints.
+func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, u unit, logFile string) (results []result, told string, err error) {
+	log, err := os.Create(logFile)
+	if err != nil {
+		return nil, "", err
+	}
+	defer log.Close()
+	printed, writer, err := os.Pipe()
+	if err != nil {
+		return nil, "", err
+	}
+	converter := exec.Command(r.test2json, "-t")
+	converter.Stdin = printed
+	events, err := converter.StdoutPipe()
+	if err == nil {
+		err = converter.Start()
+	}
+	printed.Close()
+	if err != nil {
+		writer.Close()
+		return nil, "", err
+	}
+	cmd.Stdout, cmd.Stderr = writer, writer
+	err = cmd.Start()
+	writer.Close() // what the program's own children keep open is cut below
+	if err != nil {
+		_ = converter.Wait() // it has nothing to read
+		return nil, "", err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGQUIT) })
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- cmd.Wait()
+		// A child that outlives its test, and has its output, keeps the converter reading.
+		time.AfterFunc(3*time.Second, func() { _ = converter.Process.Kill() })
+	}()
+
+	output := make(map[string]*strings.Builder) // of each test, the ones that passed left out
+	var failed []string
+	var last tail
+	for in := bufio.NewReader(events); ; {
+		line, readErr := in.ReadBytes('\n')
+		var e event
+		if json.Unmarshal(line, &e) == nil {
+			switch e.Action {
+			case "output":
+				_, _ = io.WriteString(log, e.Output) // the verdict does not depend on the log
+				last.add(e.Output)
+				if output[e.Test] == nil {
+					output[e.Test] = new(strings.Builder)
+				}
+				output[e.Test].WriteString(e.Output)
+			case "pass", "skip", "fail":
+				if e.Test == "" {
+					break
+				}
+				results = append(results, result{u.name, e.Test, e.Action, e.Elapsed})
+				if e.Action == "fail" {
+					failed = append(failed, e.Test)
+				} else {
+					delete(output, e.Test)
+				}
+			}
+		}
+		if readErr != nil {
+			break
+		}
+	}
+	_ = converter.Wait() // what it had read is here
+	err = <-ended
+	if err == nil {
+		return results, "", nil
+	}
+	if ctx.Err() != nil {
+		return results, "", context.Cause(ctx)
+	}
+	var b strings.Builder
+	for _, name := range failed {
+		b.WriteString(output[name].String())
+	}
+	if len(failed) == 0 {
+		b.WriteString(last.String()) // a panic, or a time-out, with the test that was running in it
+	}
+	return results, b.String(), err
+}
+
+// tail keeps the last part of what is printed.
+type tail struct{ bytes.Buffer }
+
+const tailBytes = 16 << 10
+
+func (t *tail) add(s string) {
+	t.WriteString(s)
+	if over := t.Len() - tailBytes; over > tailBytes {
+		t.Next(over)
+	}
+}
+
+// fileName is a label without what a file's name should not have.
+func fileName(label string) string {
+	if label == "." {
+		return "baton"
+	}
+	return strings.NewReplacer("/", "-", " ", "-", "(", "", ")", "").Replace(label)
+}

@@ -107,3 +107,43 @@ func TestSweepMeetsAClockSetBack(t *testing.T) {
 		t.Errorf("somebody else: %v, want driver.ErrHeld", err)
 	}
 }
+
+// LockAll makes a row, and while it waits for somebody who makes the same one the
+// clock is set back. The readers that are granted then are seen by writers.
+func TestTogetherMeetsAClockSetBack(t *testing.T) {
+	t.Parallel()
+	s, clock := openAhead(t)
+	all := writers("a", "b")
+	for i := range all {
+		all[i].Weight = 1
+	}
+	tx := begin(t, s, pgx.ReadCommitted)
+	if _, err := tx.Exec(t.Context(), `INSERT INTO baton_lock (k, last, first, busy, id, token, weight, owner, node, since, ends)
+		VALUES ('b', 0, 0, false, '', 0, 1, '', '', now(), now())`); err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		grants []driver.Grant
+		err    error
+	}
+	got := make(chan answer, 1)
+	go func() {
+		grants, err := s.AcquireAll(context.Background(), all)
+		got <- answer{grants, err}
+	}()
+	awaitBlocked(t, s, 1)
+	clock.Set(0)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a := <-got
+	if a.err != nil {
+		t.Fatal(a.err)
+	}
+	for i, r := range all {
+		mustRefuse(t, s, r.Key)
+		mustBe(t, s, with(r, a.grants[i]), driver.Held)
+		release(t, s, with(r, a.grants[i]))
+		hold(t, s, writer(r.Key))
+	}
+}

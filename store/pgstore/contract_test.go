@@ -55,6 +55,7 @@ func TestContract(t *testing.T) {
 			}
 		},
 		Delete: func(t drivertest.T, key string, l driver.Locks) { remove(t, l.(*Store), key) },
+		Depend: depend,
 	})
 }
 
@@ -79,6 +80,7 @@ func TestContractPgBouncer(t *testing.T) {
 			return locks
 		},
 		Delete: func(t drivertest.T, key string, l driver.Locks) { remove(t, l.(*Store), key) },
+		Depend: depend,
 	})
 }
 
@@ -145,6 +147,26 @@ func openOn(t drivertest.T, pool *pgxpool.Pool, opts ...Option) *Store {
 		}
 	})
 	return s
+}
+
+// depend begins a transaction that depends on the lease.
+func depend(t drivertest.T, l driver.Locks, lease driver.Leased) (end func() error, err error) {
+	t.Helper()
+	s := l.(*Store)
+	conn, err := pgx.ConnectConfig(context.Background(), s.pool.Config().ConnConfig)
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	tx, err := conn.Begin(context.Background())
+	if err != nil {
+		t.Fatalf("begin: %v", err)
+	}
+	if err := s.InTx(context.Background(), tx, lease); err != nil {
+		_ = tx.Rollback(context.Background())
+		return nil, err
+	}
+	return func() error { return tx.Commit(context.Background()) }, nil
 }
 
 func remove(t drivertest.T, s *Store, key string) {

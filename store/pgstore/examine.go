@@ -110,8 +110,8 @@ func judge(f facts) (all []driver.Finding) {
 		say("schema", driver.Unsafe, "baton schema apply", "The tables are of version %d, this program needs %d.", f.schema, SchemaVersion)
 	case f.schema < recordsVersion:
 		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: operations that are to happen once cannot be recorded without %d.", f.schema, recordsVersion)
-	case f.schema < SchemaVersion:
-		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: several locks are taken one by one, and not in one act, without %d.", f.schema, SchemaVersion)
+	case f.schema < soundVersion:
+		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: several locks are taken one by one, and not in one act, and no lock is downgraded, without %d.", f.schema, soundVersion)
 	}
 	if f.standby {
 		all = append(all, standbyFound)

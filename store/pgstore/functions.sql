@@ -454,7 +454,9 @@ BEGIN
 	END LOOP;
 END $$;
 
--- baton_downgrade_1 makes a writer a reader. state is 0 if it holds nothing.
+-- baton_downgrade_1 makes a writer a reader. state is 0 if it holds nothing. A
+-- transaction that depends on the lease comes to its end first: until then no
+-- reader is granted.
 CREATE OR REPLACE FUNCTION baton_downgrade_1(
 	_k bytea, _id text, _ticket bigint, _ttl bigint, OUT state int, OUT token bigint, OUT granted text
 ) LANGUAGE plpgsql AS $$
@@ -467,7 +469,7 @@ DECLARE
 BEGIN
 	PERFORM baton_begin_1();
 	state := 0; token := 0; granted := '';
-	SELECT * INTO r FROM baton_lock WHERE k = _k FOR NO KEY UPDATE;
+	SELECT * INTO r FROM baton_lock WHERE k = _k FOR UPDATE;
 	IF NOT FOUND THEN
 		RETURN;
 	END IF;
@@ -477,7 +479,8 @@ BEGIN
 		token := r.token;
 	ELSE
 		own := baton_own_1(_k, _id, _ticket, r.first);
-		IF own.seq IS NULL OR NOT own.held OR own.ends <= clock_timestamp() OR own.capacity <> 1099511627776 THEN
+		SELECT * INTO own FROM baton_claim WHERE k = _k AND seq = own.seq FOR UPDATE;
+		IF NOT FOUND OR NOT own.held OR own.ends <= clock_timestamp() OR own.capacity <> 1099511627776 THEN
 			RETURN;
 		END IF;
 		UPDATE baton_claim SET weight = 1, ttl = _ttl, ends = clock_timestamp() + ttl_ WHERE k = _k AND seq = own.seq;
@@ -575,4 +578,4 @@ BEGIN
 END $$;
 
 -- baton_schema says which version this is. It comes last.
-CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 4 $$;
+CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;

@@ -160,12 +160,17 @@ func (s *Store) released(c driver.Claim, text string) error {
 	return nil
 }
 
-// Downgrade implements driver.Downgrader.
+// Downgrade implements driver.Downgrader. A transaction that depends on the lease by
+// InTx comes to its end first. Tables of an older version are answered with
+// errors.ErrUnsupported, because they would let readers in before that.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
 	if err := driver.CheckClaim(c); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := driver.CheckTTL(c.Key, ttl, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	if err := s.has(soundVersion, "Downgrade"); err != nil {
 		return driver.Grant{}, err
 	}
 	var state int

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -11,13 +12,16 @@ import (
 
 // SchemaVersion is the version of the tables and functions that this package
 // needs. Newer ones serve it, too.
-const SchemaVersion = 4
+const SchemaVersion = 5
 
-// enoughVersion has all but what records of operations and Move need, and
-// recordsVersion all but what AcquireAll needs.
+// enoughVersion has all but what records of operations and Move need.
+// recordsVersion has all but AcquireAll, and a Downgrade that waits for
+// transactions which depend on the lease. Version 4 has an AcquireAll that a clock
+// which is set back leads to claims nobody sees.
 const (
 	enoughVersion  = 2
 	recordsVersion = 3
+	soundVersion   = 5
 )
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
@@ -50,8 +54,19 @@ var together string
 //go:embed functions.sql
 var functions string // baton_schema, which comes last, is in it
 
-// Migrate makes the tables and functions in the first schema of the search
-// path, unless they are there. Several programs may do so at the same time.
+// has answers with errors.ErrUnsupported if the tables are older than what was
+// asked for needs.
+func (s *Store) has(version int, what string) error {
+	if s.schema >= version {
+		return nil
+	}
+	return fmt.Errorf("postgres: %s needs tables of version %d, and these are of version %d: run \"baton schema apply\" once, or call pgstore.Migrate, and start the program again: %w",
+		what, version, s.schema, errors.ErrUnsupported)
+}
+
+// Migrate makes the tables and functions. Older ones that the search path leads to
+// are brought up to date where they are; where there are none, they are made in the
+// first schema of the search path. Several programs may do so at the same time.
 // Old programs go on working meanwhile and afterwards.
 func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	if v, err := schemaVersion(ctx, pool); err == nil && v >= SchemaVersion {
@@ -66,11 +81,12 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(x'6261746f6e'::bigint)`, pgx.QueryExecModeExec); err != nil {
 			return err
 		}
-		var there bool
-		if err := tx.QueryRow(ctx, `SELECT to_regproc('baton_schema') IS NOT NULL`, pgx.QueryExecModeExec).Scan(&there); err != nil {
+		var where *string // the schema
+		if err := tx.QueryRow(ctx, `SELECT (SELECT nspname FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace WHERE p.oid = to_regproc('baton_schema'))`,
+			pgx.QueryExecModeExec).Scan(&where); err != nil {
 			return err
 		}
-		if there {
+		if where != nil {
 			// Somebody else may have been faster.
 			v, err := schemaVersion(ctx, tx)
 			if err != nil {
@@ -78,6 +94,11 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 			}
 			if v >= SchemaVersion {
 				return nil
+			}
+			// CREATE TABLE IF NOT EXISTS looks into the first schema of the path alone. A
+			// second set of tables there would be a second holder of every lock.
+			if _, err := tx.Exec(ctx, `SET LOCAL search_path = `+quoted(*where), pgx.QueryExecModeExec); err != nil {
+				return err
 			}
 		}
 		_, err := tx.Conn().PgConn().Exec(ctx, Schema).ReadAll()

@@ -1,12 +1,14 @@
--- The tables and functions of Baton, version 4. Those of locks come first.
+-- The tables and functions of Baton, version 5. Those of locks come first.
 --
 -- baton_lock has one row for each key: the counter, and the holder if nobody
 -- was in its way. baton_claim has those who wait, those who were granted out
 -- of the queue, and those who hold together with others. The view baton_locks
 -- shows both to people.
 --
--- Everything here may be run again. Functions are never changed: a new
--- version of Baton brings new names, and old programs go on with the old ones.
+-- Everything here may be run again. A function keeps what it is asked and what it
+-- answers: a new version of Baton brings new names, and old programs go on with
+-- the old ones. A defect is mended under the old name, for old programs, too, and
+-- raises the version.
 
 CREATE TABLE IF NOT EXISTS baton_lock (
 	k      bytea PRIMARY KEY,

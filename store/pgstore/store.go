@@ -98,8 +98,9 @@ func Pooler() Option { return func(o *options) { o.pooler = true } }
 // New returns a store that uses a pool that the program made, and which Close
 // leaves open. It asks the server which version of the tables there is, and
 // fails with a *SchemaError if Migrate has to be called first. Tables of version
-// 2 will do: then records of operations fail with that error. With those of version
-// 3 several locks are granted one by one.
+// 2 will do: then records of operations fail with that error. Before version 5
+// several locks are granted one by one, and Downgrade is answered with
+// errors.ErrUnsupported.
 //
 // The pool's connections serve all requests, however many wait. One more,
 // which is taken out of the pool, listens.

@@ -3,7 +3,6 @@ package pgstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -20,8 +19,8 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if err := driver.CheckTogether(r, traits); err != nil {
 		return nil, err
 	}
-	if s.schema < SchemaVersion {
-		return nil, fmt.Errorf("postgres: tables of version %d grant locks one by one: run \"baton schema apply\" once, or call pgstore.Migrate: %w", s.schema, errors.ErrUnsupported)
+	if err := s.has(soundVersion, "granting several locks at once"); err != nil {
+		return nil, err
 	}
 	s.sweep.used()
 	// The server comes to the rows in the order of the keys, for all alike.

@@ -16,6 +16,7 @@ CREATE OR REPLACE FUNCTION baton_together_1(
 #variable_conflict use_column
 DECLARE
 	now_  timestamptz;
+	first_ bigint;
 	there bytea[];
 	made  int;
 	left_ text[];
@@ -29,8 +30,11 @@ BEGIN
 				FROM (SELECT k FROM baton_lock WHERE k = ANY (_keys) ORDER BY k FOR NO KEY UPDATE) AS l;
 			IF cardinality(there) < cardinality(_keys) THEN
 				now_ := clock_timestamp();
+				first_ := extract(epoch FROM now_) * 1000000;
+				-- The clock may be set back while this waits for somebody who makes the same
+				-- row. last keeps the tickets that are drawn then from falling below first.
 				INSERT INTO baton_lock (k, last, first, busy, id, token, weight, owner, node, since, ends)
-					SELECT k, 0, (extract(epoch FROM now_) * 1000000)::bigint, false, '', 0, 1099511627776, '', '', now_, now_
+					SELECT k, first_ - 1, first_, false, '', 0, 1099511627776, '', '', now_, now_
 					FROM unnest(_keys) AS u (k)
 					WHERE k <> ALL (there) AND NOT EXISTS (SELECT FROM baton_lock AS l WHERE l.k = u.k) ORDER BY k
 					ON CONFLICT (k) DO NOTHING;

@@ -72,6 +72,11 @@ type Harness struct {
 	// Put puts something under key that is not a lock, and that Acquire
 	// must refuse with a *driver.NotLockError.
 	Put func(t T, key string, l driver.Locks)
+
+	// Depend begins a transaction of a user's own and makes it depend on the
+	// lease by the store's InTx. end commits it. If err is not nil the
+	// transaction was rolled back, and err is what InTx said.
+	Depend func(t T, l driver.Locks, lease driver.Leased) (end func() error, err error)
 }
 
 // Locks runs the contract of driver.Locks, and of the optional interfaces
@@ -226,7 +231,7 @@ func cases() []testCase {
 	var all []testCase
 	seen := map[string]bool{}
 	for _, group := range [][]testCase{
-		exclusionCases, tokenCases, idempotentCases, queueCases, sharedCases, permitCases, downgradeCases, moveCases, togetherCases,
+		exclusionCases, tokenCases, idempotentCases, queueCases, sharedCases, permitCases, downgradeCases, moveCases, togetherCases, dependenceCases,
 		batchCases, foreignCases, requestCases, inspectCases, watchCases, memberCases, raceCases,
 	} {
 		for _, c := range group {

@@ -81,6 +81,17 @@ func harness(open func(t drivertest.T, d *database) *Store) drivertest.Harness {
 			d.exec(t, "DELETE FROM baton_claim WHERE k=?", key)
 			d.exec(t, "DELETE FROM baton_lock WHERE k=?", key)
 		},
+		Depend: func(t drivertest.T, l driver.Locks, lease driver.Leased) (end func() error, err error) {
+			tx, err := databases.of(l).plain.BeginTx(context.Background(), nil)
+			if err != nil {
+				t.Fatalf("begin: %v", err)
+			}
+			if err := l.(*Store).InTx(context.Background(), tx, lease); err != nil {
+				_ = tx.Rollback()
+				return nil, err
+			}
+			return tx.Commit, nil
+		},
 	}
 }
 

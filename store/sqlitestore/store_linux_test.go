@@ -2,6 +2,7 @@ package sqlitestore
 
 import (
 	"context"
+	"database/sql"
 	"path/filepath"
 	"testing"
 
@@ -71,7 +72,27 @@ func TestContract(t *testing.T) {
 				}
 			}
 		},
+		Depend: depend,
 	})
+}
+
+// depend begins a transaction that depends on the lease.
+func depend(t drivertest.T, l driver.Locks, lease driver.Leased) (end func() error, err error) {
+	s := l.(*Store)
+	db, err := sql.Open("sqlite", "file:"+s.path)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	t.Cleanup(func() { db.Close() })
+	tx, err := db.BeginTx(context.Background(), nil)
+	if err != nil {
+		t.Fatalf("begin: %v", err)
+	}
+	if err := s.InTx(context.Background(), tx, lease); err != nil {
+		_ = tx.Rollback()
+		return nil, err
+	}
+	return tx.Commit, nil
 }
 
 // Without sockets the poll stands in for the hints.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,8 +14,16 @@ import (
 
 // Without any of these a store that fails is an error of the caller's.
 
-// FailOpen allows everything while the store fails, or takes longer than after
-// for an answer. Result.By is ByOpen then.
+// FailOpen allows what the store does not decide: a request that the store could not be
+// asked about, or did not answer within after, although the caller would have waited.
+// Result.By is ByOpen then: count it, for nothing else tells that a limit does not limit.
+//
+// One slow answer opens nothing else. After five requests in a row without an answer
+// their keys are decided about without asking, and after five of three keys or more
+// all are, but for one request every 100 ms, or every after if that is longer, which asks
+// whether the store is back. The first answer ends that. How long the callers
+// themselves wait does not matter: what they ask for is waited for after they have gone,
+// up to after, to learn how the store is.
 //
 // The stores on PostgreSQL and MySQL go on for a quarter of a second with what was
 // sent when a context ends: so much longer those wait who have asked when the
@@ -52,16 +61,24 @@ func (f failure) option(c *config) {
 	c.failure = f
 }
 
-// probeEvery is how often a store that failed is asked again.
-const probeEvery = 100 * time.Millisecond
+const (
+	probeEvery = 100 * time.Millisecond // how often a store that fails is asked again
+
+	// So many requests in a row without an answer tell that the store fails for their
+	// keys, and if they are of so many keys, that it fails for all. One key may be slow by
+	// itself, as that of a long log is, and its callers must not open the others.
+	failsInARow = 5
+	failsOfKeys = 3
+)
 
 // fallback stands in for a store that fails.
 type fallback struct {
 	failure
 
-	mu     sync.Mutex
-	failed bool
-	probe  time.Time // when the store may be asked next
+	mu    sync.Mutex
+	row   int       // so many requests in a row had no answer
+	keys  []string  // theirs: up to failsOfKeys
+	probe time.Time // when the store may be asked next
 
 	known  rate.Known
 	states map[string]localState
@@ -80,58 +97,77 @@ func (f *fallback) take(ctx context.Context, store driver.Limits, r driver.TakeR
 		t, err := store.Take(ctx, r)
 		return t, ByStore, err
 	}
-	ask, probe := f.ask()
+	if err := ctx.Err(); err != nil {
+		return driver.Taken{}, ByStore, err
+	}
+	ask, probe := f.ask(r.Takes[0].Key)
 	if !ask {
 		return f.stand(r, wanted)
 	}
-	short, cancel := context.WithTimeout(ctx, f.after)
-	defer cancel()
 	var t driver.Taken
 	var err error
-	if probe {
-		t, err = takeBy(short, store, r)
+	if deadline, ok := ctx.Deadline(); probe || ok && time.Until(deadline) < f.after {
+		t, err = f.takeBy(ctx, store, r)
 	} else {
+		short, cancel := context.WithTimeout(ctx, f.after)
+		defer cancel()
+		sent := time.Now()
 		t, err = store.Take(short, r)
+		if ctx.Err() == nil || time.Since(sent) >= f.after { // a caller who left sooner says nothing about the store
+			f.judge(r, err)
+		}
 	}
-	switch {
-	case err == nil:
-		f.set(false)
-		return t, ByStore, nil
-	case ctx.Err() != nil:
-		return t, ByStore, err // the caller's own end says nothing about the store
-	case errors.Is(err, ErrUnavailable), errors.Is(err, ErrUnknown), errors.Is(err, context.DeadlineExceeded):
-		f.set(true)
+	if err != nil && fails(err) && ctx.Err() == nil {
 		return f.stand(r, wanted)
 	}
 	return t, ByStore, err
 }
 
-// takeBy returns when the context ends, although some stores go on with what was
-// sent. That takes a goroutine, which is not worth its cost while the store works.
-func takeBy(ctx context.Context, store driver.Limits, r driver.TakeRequest) (driver.Taken, error) {
+// fails reports whether the error says that the store does not answer.
+func fails(err error) bool {
+	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// takeBy returns when the context ends, or when the store's time is over, although some stores go
+// on with what was sent: whoever leaves sooner leaves the request behind, which tells
+// how the store is. That takes a goroutine, which is not worth its cost while
+// the store works and the caller can wait.
+func (f *fallback) takeBy(ctx context.Context, store driver.Limits, r driver.TakeRequest) (driver.Taken, error) {
 	type answer struct {
 		t   driver.Taken
 		err error
 	}
+	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.after)
 	answered := make(chan answer, 1)
 	go func() {
-		t, err := store.Take(ctx, r)
+		t, err := store.Take(whole, r)
 		answered <- answer{t, err}
 	}()
-	select {
-	case a := <-answered:
-		return a.t, a.err
-	case <-ctx.Done():
-		return driver.Taken{}, errors.Join(ErrUnknown, ctx.Err())
+	settle := func(gone <-chan struct{}) (a answer, settled bool) {
+		select {
+		case a = <-answered:
+		case <-whole.Done():
+			a.err = errors.Join(ErrUnknown, whole.Err())
+		case <-gone:
+			return answer{err: errors.Join(ErrUnknown, ctx.Err())}, false
+		}
+		cancel()
+		f.judge(r, a.err)
+		return a, true
 	}
+	a, settled := settle(ctx.Done())
+	if !settled {
+		go settle(nil)
+	}
+	return a.t, a.err
 }
 
-// ask reports whether the store is to be asked: always while it works, and by
+// ask reports whether the store is to be asked about a key: always while it works, and by
 // one request now and then, a probe, while it does not.
-func (f *fallback) ask() (ask, probe bool) {
+func (f *fallback) ask(key string) (ask, probe bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.failed {
+	if f.row < failsInARow || len(f.keys) < failsOfKeys && !slices.Contains(f.keys, key) {
 		return true, false
 	}
 	now := time.Now()
@@ -142,15 +178,26 @@ func (f *fallback) ask() (ask, probe bool) {
 	return true, true
 }
 
-func (f *fallback) set(failed bool) {
+// judge notes whether the store has answered.
+func (f *fallback) judge(r driver.TakeRequest, err error) {
+	failed := err != nil
+	if failed && !fails(err) {
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if failed {
-		f.probe = time.Now().Add(max(probeEvery, f.after))
-	} else if f.states != nil && time.Now().After(f.until) {
-		f.states = nil // nobody sweeps them while the store works
+	if !failed {
+		f.row, f.keys = 0, nil
+		if f.states != nil && time.Now().After(f.until) {
+			f.states = nil // nobody sweeps them while the store works
+		}
+		return
 	}
-	f.failed = failed
+	f.row++
+	if key := r.Takes[0].Key; len(f.keys) < failsOfKeys && !slices.Contains(f.keys, key) {
+		f.keys = append(f.keys, key)
+	}
+	f.probe = time.Now().Add(max(probeEvery, f.after))
 }
 
 // stand decides in place of the store.

@@ -3,6 +3,8 @@ package ratelimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -41,12 +43,12 @@ func TestStoreFails(t *testing.T) {
 		name   string
 		option ratelimit.Option
 		by     ratelimit.Source
-		ok     []bool // of four requests, after one that the store allowed
+		ok     int // of eight requests, after one that the store allowed
 	}{
-		{"open", ratelimit.FailOpen(after), ratelimit.ByOpen, []bool{true, true, true, true}},
-		{"closed", ratelimit.FailClosed(after), ratelimit.ByClosed, []bool{false, false, false, false}},
-		{"local", ratelimit.FailLocal(3, after), ratelimit.ByLocal, []bool{true, true, false, false}},
-		{"a share of nothing", ratelimit.FailLocal(9, after), ratelimit.ByLocal, []bool{false, false, false, false}},
+		{"open", ratelimit.FailOpen(after), ratelimit.ByOpen, 8},
+		{"closed", ratelimit.FailClosed(after), ratelimit.ByClosed, 0},
+		{"local", ratelimit.FailLocal(3, after), ratelimit.ByLocal, 2},
+		{"a share of nothing", ratelimit.FailLocal(9, after), ratelimit.ByLocal, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -57,15 +59,15 @@ func TestStoreFails(t *testing.T) {
 				}
 				store.stall.Store(true)
 				start := time.Now()
-				for i, ok := range c.ok {
-					if r := allow(t, l, "k", 1); r.OK != ok || r.By != c.by || !r.OK && r.RetryAfter <= 0 {
+				for i := range 8 {
+					if r := allow(t, l, "k", 1); r.OK != (i < c.ok) || r.By != c.by || !r.OK && r.RetryAfter <= 0 {
 						t.Errorf("number %d: %+v", i, r)
 					}
 				}
-				if took := time.Since(start); took != after {
-					t.Errorf("four requests took %v: only the first has to wait for a store that is silent", took)
+				if took := time.Since(start); took != 5*after {
+					t.Errorf("eight requests took %v: only the first five have to wait for a store that is silent", took)
 				}
-				if n := store.asked.Load(); n != 2 {
+				if n := store.asked.Load(); n != 6 {
 					t.Errorf("the store was asked %d times", n)
 				}
 				store.stall.Store(false)
@@ -127,7 +129,7 @@ func TestLateStoreFails(t *testing.T) {
 		store := &late{moody{Limits: memstore.New()}}
 		l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), ratelimit.FailOpen(50*time.Millisecond))
 		store.stall.Store(true)
-		for i, want := range []time.Duration{300, 50, 50} { // the first finds out
+		for i, want := range []time.Duration{300, 300, 300, 300, 300, 50, 50} { // the first five find out
 			start := time.Now()
 			if r := allow(t, l, "k", 1); r.By != ratelimit.ByOpen || time.Since(start) != want*time.Millisecond {
 				t.Errorf("%d: %+v after %v", i, r, time.Since(start))
@@ -141,13 +143,132 @@ func TestLateStoreFails(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		store.stall.Store(false)
-		time.Sleep(100 * time.Millisecond) // fake time
-		if r := allow(t, l, "k", 1); r.By != ratelimit.ByStore || r.Remaining != 6 || store.asked.Load() != 5 {
+		time.Sleep(150 * time.Millisecond) // fake time: the request that was left behind ends, and the store may be asked again
+		if r := allow(t, l, "k", 1); r.By != ratelimit.ByStore || r.Remaining != 6 || store.asked.Load() != 9 {
 			t.Errorf("%+v, asked %d times", r, store.asked.Load())
 		}
 		time.Sleep(time.Second) // fake time: until the store has gone on for long enough
 	})
 }
+
+// slowKey is a store that does not answer about one key.
+type slowKey struct {
+	moody
+	key string
+}
+
+func (s *slowKey) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	if r.Takes[0].Key == s.key {
+		<-ctx.Done()
+		return driver.Taken{}, errors.Join(driver.ErrUnknown, ctx.Err())
+	}
+	return s.moody.Take(ctx, r)
+}
+
+// A key that is slow by itself opens no other, however often it is asked for, and however seldom
+// the other is.
+func TestOneSlowKeyOpensNoOther(t *testing.T) {
+	for every, requests := range map[time.Duration]int{time.Millisecond: 2000, 700 * time.Millisecond: 30} {
+		t.Run(every.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &slowKey{moody{Limits: memstore.New()}, "slow"}
+				l := limiter(t, store, ratelimit.FixedWindow(1, time.Hour), ratelimit.FailOpen(50*time.Millisecond))
+				allow(t, l, "exhausted", 1)
+				over := make(chan struct{})
+				var wg sync.WaitGroup
+				for range 24 {
+					wg.Go(func() {
+						for {
+							select {
+							case <-over:
+								return
+							default:
+							}
+							if r := allow(t, l, "slow", 1); r.By != ratelimit.ByOpen {
+								t.Errorf("%+v", r)
+							}
+							time.Sleep(time.Millisecond) // fake time
+						}
+					})
+				}
+				for range requests {
+					time.Sleep(every) // fake time
+					if r := allow(t, l, "exhausted", 1); r.OK || r.By != ratelimit.ByStore {
+						t.Errorf("another key's slow answers allow what is used up: %+v", r)
+						break
+					}
+				}
+				close(over)
+				wg.Wait()
+			})
+		})
+	}
+}
+
+// A store that is silent about many keys fails for all of them.
+func TestASilentStoreFailsForAllKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const after = 50 * time.Millisecond
+		store := &moody{Limits: memstore.New()}
+		l := limiter(t, store, ratelimit.FixedWindow(1, time.Hour), ratelimit.FailClosed(after))
+		store.stall.Store(true)
+		for i := range 5 {
+			allow(t, l, fmt.Sprint(i), 1)
+		}
+		start := time.Now()
+		if r := allow(t, l, "another", 1); r.By != ratelimit.ByClosed || time.Since(start) != 0 || store.asked.Load() != 5 {
+			t.Errorf("%+v after %v, the store was asked %d times", r, time.Since(start), store.asked.Load())
+		}
+	})
+}
+
+// A policy takes effect although no caller waits as long as the store may take, and who leaves
+// sooner is no sign that the store fails.
+func TestCallersLessPatientThanThePolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const after = time.Second
+		store := &moody{Limits: memstore.New()}
+		l := limiter(t, store, ratelimit.FixedWindow(100, time.Hour), ratelimit.FailOpen(after))
+		ask := func() (ratelimit.Result, error) {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			return l.Allow(ctx, "k")
+		}
+		store.stall.Store(true)
+		start := time.Now()
+		var r ratelimit.Result
+		for n := 0; r.By != ratelimit.ByOpen; n++ {
+			var err error
+			if r, err = ask(); err != nil && !errors.Is(err, context.DeadlineExceeded) || n > 20 {
+				t.Fatalf("number %d: %+v, %v", n, r, err)
+			}
+		}
+		if took := time.Since(start); took < after || took > after+failing*100*time.Millisecond {
+			t.Errorf("it took effect after %v", took)
+		}
+		store.stall.Store(false)
+		time.Sleep(2 * after) // fake time: the probes that were left behind end
+		if r, err := ask(); err != nil || r.By != ratelimit.ByStore {
+			t.Errorf("the store is back: %+v, %v", r, err)
+		}
+		for range 20 {
+			ctx, cancel := context.WithCancel(t.Context())
+			store.stall.Store(true)
+			time.AfterFunc(time.Millisecond, cancel)
+			if _, err := l.Allow(ctx, "k"); !errors.Is(err, context.Canceled) {
+				t.Fatalf("%v", err)
+			}
+			store.stall.Store(false)
+		}
+		store.stall.Store(true)
+		start = time.Now()
+		if r := allow(t, l, "k", 1); r.By != ratelimit.ByOpen || time.Since(start) != after {
+			t.Errorf("callers who left at once count as a store that fails: %+v after %v", r, time.Since(start))
+		}
+	})
+}
+
+const failing = 6 // requests of 100 ms until five in a row were not answered
 
 // What is above the share and not above the limit is allowed when the store is back.
 func TestMoreThanAShare(t *testing.T) {

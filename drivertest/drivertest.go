@@ -19,6 +19,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -47,6 +48,10 @@ type Harness struct {
 	// process of its own would have it. It closes them by t.Cleanup. Up to
 	// sixteen cases run at the same time.
 	Open func(t T, n int) []driver.Locks
+
+	// OpenOwn does the same on a server that nobody else uses, for the few
+	// cases that call Restart. If it is nil, Open is used for those, too.
+	OpenOwn func(t T, n int) []driver.Locks
 
 	// FakeTime runs each case in a testing/synctest bubble. The store must
 	// then live within the process, without real network or files.
@@ -216,7 +221,11 @@ func (c testCase) play(r *recorder, h Harness) {
 		}
 		r.paused, r.slow = t.pauses()
 	}()
-	t.locks = h.Open(r, handles)
+	open := h.Open
+	if h.OpenOwn != nil && slices.ContainsFunc(c.needs, func(n need) bool { return n.name == restart.name }) {
+		open = h.OpenOwn
+	}
+	t.locks = open(r, handles)
 	t.traits = t.locks[0].Traits()
 	t.slack = 3 * time.Second
 	if h.FakeTime {

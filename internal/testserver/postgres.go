@@ -323,7 +323,11 @@ var sharedPostgres shared[*PostgresServer]
 // together, for tests that make a database of their own and let it live.
 func SharedPostgres(t TB) *PostgresServer {
 	t.Helper()
-	return sharedPostgres.get(t, func(t TB) *PostgresServer { return Postgres(t) })
+	return sharedPostgres.get(t, func(t TB) *PostgresServer {
+		// The server looks after one database after the other: with hundreds of them it
+		// would start ten processes a second for that.
+		return Postgres(t, "-c", "max_connections=500", "-c", "autovacuum_naptime=10min")
+	})
 }
 
 // PgBouncerServer is a PgBouncer that pools transactions in front of a

@@ -16,12 +16,31 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// TestContractSingle is for one member.
+// TestContractSingle is for one member, which most cases share.
 func TestContractSingle(t *testing.T) {
 	testserver.NeedEtcd(t)
 	t.Parallel()
-	server := testserver.SharedEtcd(t)
-	drivertest.Locks(t, sharedHarness(server.Addr))
+	h := sharedHarness(testserver.SharedEtcd(t).Addr)
+	var mu sync.Mutex
+	owns := map[driver.Locks]*testserver.EtcdServer{}
+	h.OpenOwn = func(t drivertest.T, n int) []driver.Locks {
+		own := testserver.Etcd(tb{t})
+		locks := sharedHarness(own.Addr).Open(t, n)
+		mu.Lock()
+		owns[locks[0]] = own
+		mu.Unlock()
+		return locks
+	}
+	h.Restart = func(t drivertest.T, locks []driver.Locks) {
+		mu.Lock()
+		own := owns[locks[0]]
+		mu.Unlock()
+		own.Restart()
+		for _, l := range locks {
+			awaitReachable(t, l.(*Store))
+		}
+	}
+	drivertest.Locks(t, h)
 }
 
 // TestContractThree is for a cluster of three members, each handle connected
@@ -31,37 +50,6 @@ func TestContractThree(t *testing.T) {
 	t.Parallel()
 	cluster := testserver.SharedEtcdThree(t)
 	drivertest.Locks(t, sharedHarness(cluster.Addrs()...))
-}
-
-// TestContractRestart gives each case a server of its own, to be killed.
-func TestContractRestart(t *testing.T) {
-	testserver.NeedEtcd(t)
-	t.Parallel()
-	var mu sync.Mutex
-	servers := map[driver.Locks]*testserver.EtcdServer{}
-	h := drivertest.Harness{
-		Open: func(t drivertest.T, n int) []driver.Locks {
-			server := testserver.Etcd(tb{t})
-			locks := make([]driver.Locks, n)
-			mu.Lock()
-			defer mu.Unlock()
-			for i := range locks {
-				locks[i] = mustNew(t, dial(t, server.Addr))
-				servers[locks[i]] = server
-			}
-			return locks
-		},
-		Restart: func(t drivertest.T, locks []driver.Locks) {
-			mu.Lock()
-			server := servers[locks[0]]
-			mu.Unlock()
-			server.Restart()
-			for _, l := range locks {
-				awaitReachable(t, l.(*Store))
-			}
-		},
-	}
-	drivertest.Locks(t, h)
 }
 
 // sharedHarness is for servers that all cases use together, each with a

@@ -42,29 +42,26 @@ func hardPool(t drivertest.T, d *database) *Store {
 	return d.wrap(t, c)
 }
 
-// harness gives each case a database of its own, and a server of its own if it
-// restarts it.
+// harness gives each case a database of its own.
 func harness(open func(t drivertest.T, d *database) *Store) drivertest.Harness {
+	openAt := func(t drivertest.T, n int, server *testserver.MariaDBServer) []driver.Locks {
+		d := newDatabase(t, server)
+		locks := make([]driver.Locks, n)
+		for i := range locks {
+			locks[i] = open(t, d)
+			databases.put(locks[i], d)
+		}
+		return locks
+	}
 	return drivertest.Harness{
 		Open: func(t drivertest.T, n int) []driver.Locks {
-			server := testserver.SharedMariaDB(tb{t})
-			if own := strings.Contains(t.Name(), "restart") || strings.Contains(t.Name(), "durable_store"); own {
-				server = testserver.MariaDB(tb{t})
-			}
-			d := newDatabase(t, server)
-			locks := make([]driver.Locks, n)
-			for i := range locks {
-				locks[i] = open(t, d)
-				databases.put(locks[i], d)
-			}
-			return locks
+			return openAt(t, n, testserver.SharedMariaDB(tb{t}))
+		},
+		OpenOwn: func(t drivertest.T, n int) []driver.Locks {
+			return openAt(t, n, testserver.MariaDB(tb{t}))
 		},
 		Restart: func(t drivertest.T, locks []driver.Locks) {
-			server := databases.of(locks[0]).server
-			if server == testserver.SharedMariaDB(tb{t}) {
-				t.Fatalf("others use this server, too: the harness must give the case one of its own")
-			}
-			server.Restart()
+			databases.of(locks[0]).server.Restart()
 			for _, l := range locks {
 				awaitReachable(t, l.(*Store))
 			}

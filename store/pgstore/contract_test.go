@@ -14,40 +14,51 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// TestContract gives each case a server of its own, so that it may do to it
-// what it likes.
+// TestContract is for connections of the store's own and for pools of the
+// caller's. Each case has a database of its own.
 func TestContract(t *testing.T) {
 	testserver.NeedPostgres(t)
 	t.Parallel()
-	var servers sync.Map // of each store
-	serverOf := func(l driver.Locks) *testserver.PostgresServer {
-		s, _ := servers.Load(l)
-		return s.(*testserver.PostgresServer)
+	type place struct {
+		server   *testserver.PostgresServer
+		database string
+	}
+	var places sync.Map // of each store
+	placeOf := func(l driver.Locks) place {
+		p, _ := places.Load(l)
+		return p.(place)
+	}
+	openIn := func(t drivertest.T, n int, server *testserver.PostgresServer) []driver.Locks {
+		p := place{server, server.Database(tb{t})}
+		locks := make([]driver.Locks, n)
+		for i := range locks {
+			open := openAt
+			if i%2 == 0 {
+				open = openDirect
+			}
+			s := open(t, server.URL(p.database))
+			places.Store(s, p)
+			locks[i] = s
+		}
+		return locks
 	}
 	drivertest.Locks(t, drivertest.Harness{
 		Open: func(t drivertest.T, n int) []driver.Locks {
-			server := testserver.Postgres(tb{t})
-			locks := make([]driver.Locks, n)
-			for i := range locks {
-				open := openAt
-				if i%2 == 0 {
-					open = openDirect
-				}
-				s := open(t, server.URL("postgres"))
-				servers.Store(s, server)
-				locks[i] = s
-			}
-			return locks
+			return openIn(t, n, testserver.SharedPostgres(tb{t}))
+		},
+		OpenOwn: func(t drivertest.T, n int) []driver.Locks {
+			return openIn(t, n, testserver.Postgres(tb{t}))
 		},
 		Restart: func(t drivertest.T, locks []driver.Locks) {
-			serverOf(locks[0]).Restart()
+			placeOf(locks[0]).server.Restart()
 			for _, l := range locks {
 				awaitReachable(t, l.(*Store))
 			}
 		},
 		Reconnect: func(t drivertest.T, locks []driver.Locks) {
-			if _, err := serverOf(locks[0]).Query("postgres", `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-				WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`); err != nil {
+			p := placeOf(locks[0])
+			if _, err := p.server.Query(p.database, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+				WHERE backend_type = 'client backend' AND datname = current_database() AND pid <> pg_backend_pid()`); err != nil {
 				t.Fatalf("cut the connections: %v", err)
 			}
 			for _, l := range locks {

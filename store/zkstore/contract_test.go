@@ -3,8 +3,6 @@ package zkstore
 import (
 	"context"
 	"crypto/rand"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,70 +15,60 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// restarting are the cases that restart their server, which then has to be
-// their own.
-var restarting = []string{
-	"tokens rise through restart", "a durable store remembers its grants", "waiting works after a restart",
-}
-
 func TestContractSingle(t *testing.T) {
 	testserver.NeedZooKeeper(t)
 	t.Parallel()
 	shared := testserver.SharedZooKeeper(t)
-	drivertest.Locks(t, harness(func(t drivertest.T, i int) string {
-		return shared.Addr
-	}))
+	var mu sync.Mutex
+	owns := map[driver.Locks]*testserver.ZooKeeperServer{}
+	h, openAt := harness(func(int) string { return shared.Addr })
+	h.OpenOwn = func(t drivertest.T, n int) []driver.Locks {
+		own := testserver.ZooKeeper(tb{t})
+		locks := openAt(t, n, func(int) string { return own.Addr })
+		mu.Lock()
+		owns[locks[0]] = own
+		mu.Unlock()
+		return locks
+	}
+	h.Restart = func(t drivertest.T, locks []driver.Locks) {
+		mu.Lock()
+		own := owns[locks[0]]
+		mu.Unlock()
+		again := newConnections(locks)
+		own.Restart()
+		again(t)
+	}
+	drivertest.Locks(t, h)
 }
 
 func TestContractEnsemble(t *testing.T) {
 	testserver.NeedZooKeeper(t)
 	t.Parallel()
 	ensemble := testserver.SharedZooKeeperEnsemble(t)
-	h := harness(func(t drivertest.T, i int) string { return ensemble.Nodes[i%3].Addr })
-	h.Restart = nil // others are at it
+	h, _ := harness(func(i int) string { return ensemble.Nodes[i%3].Addr })
 	drivertest.Locks(t, h)
 }
 
-// harness gives each handle a connection through a proxy of its own.
-func harness(addr func(t drivertest.T, i int) string) drivertest.Harness {
+// harness gives each handle a connection through a proxy of its own, to the
+// server at addr of the handle's number. openAt opens handles elsewhere.
+func harness(addr func(i int) string) (h drivertest.Harness, openAt func(t drivertest.T, n int, addr func(i int) string) []driver.Locks) {
 	var mu sync.Mutex
 	proxies := map[driver.Locks]*faultproxy.Proxy{}
-	servers := map[driver.Locks]*testserver.ZooKeeperServer{}
-	return drivertest.Harness{
-		Open: func(t drivertest.T, n int) []driver.Locks {
-			var own *testserver.ZooKeeperServer
-			if name := strings.ReplaceAll(t.Name(), "_", " "); slices.ContainsFunc(restarting, func(c string) bool { return strings.HasSuffix(name, c) }) {
-				own = testserver.ZooKeeper(tb{t})
-			}
-			root := "/" + rand.Text()
-			locks := make([]driver.Locks, n)
-			for i := range locks {
-				var at string
-				if own != nil {
-					at = own.Addr
-				} else {
-					at = addr(t, i)
-				}
-				p := faultproxy.New(tb{t}, at)
-				s := mustOpen(t, Options{Servers: []string{p.Addr}, Root: root})
-				locks[i] = s
-				mu.Lock()
-				proxies[s], servers[s] = p, own
-				mu.Unlock()
-			}
-			return locks
-		},
-		Restart: func(t drivertest.T, locks []driver.Locks) {
+	openAt = func(t drivertest.T, n int, addr func(i int) string) []driver.Locks {
+		root := "/" + rand.Text()
+		locks := make([]driver.Locks, n)
+		for i := range locks {
+			p := faultproxy.New(tb{t}, addr(i))
+			s := mustOpen(t, Options{Servers: []string{p.Addr}, Root: root})
+			locks[i] = s
 			mu.Lock()
-			server := servers[locks[0]]
+			proxies[s] = p
 			mu.Unlock()
-			if server == nil {
-				t.Fatalf("this case is not listed among those that restart their server")
-			}
-			again := newConnections(locks)
-			server.Restart()
-			again(t)
-		},
+		}
+		return locks
+	}
+	return drivertest.Harness{
+		Open: func(t drivertest.T, n int) []driver.Locks { return openAt(t, n, addr) },
 		Reconnect: func(t drivertest.T, locks []driver.Locks) {
 			again := newConnections(locks)
 			for _, l := range locks {
@@ -104,7 +92,7 @@ func harness(addr func(t drivertest.T, i int) string) drivertest.Harness {
 				t.Fatalf("put: %v", err)
 			}
 		},
-	}
+	}, openAt
 }
 
 // newConnections returns what waits until all handles have connected anew.

@@ -16,5 +16,6 @@
 //
 // Without a policy of the limiter's, a call that the store cannot decide about is
 // answered with Unavailable. With ratelimit.FailOpen it passes; what
-// FailClosed or FailLocal refuses is Unavailable, too, with a RetryInfo.
+// FailClosed or FailLocal refuses is Unavailable, too, with a RetryInfo. OnFallback is told of
+// every such call; the handler finds the decision by ResultOf.
 package grpclimit

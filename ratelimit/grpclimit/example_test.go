@@ -14,16 +14,26 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// Each API key has a quota for each method, and who has none shares that of his
-// address. In front stands a proxy in 10.0.0.0/8. Health checks are free.
+// Each user has a quota for each method, and a caller who is nobody that we know shares that of his
+// address. The user is known because authentication stands in front and has put him into the
+// call's context; a name that a caller just says would be no limit. The proxy
+// is in 10.0.3.0/28, and nothing else is. Health checks are free.
 func ExampleNew() {
+	type userKey struct{}
+	user := func(ctx context.Context, _ string) string {
+		name, _ := ctx.Value(userKey{}).(string)
+		return name
+	}
 	limiter, err := ratelimit.New(memstore.New(), ratelimit.SlidingWindow(100, time.Minute).Named("api"), ratelimit.FailOpen(50*time.Millisecond))
 	if err != nil {
 		panic(err)
 	}
 	limit, err := grpclimit.New(limiter,
-		grpclimit.By(grpclimit.Join(grpclimit.Method(), grpclimit.SecretMetadata("x-api-key"))),
-		grpclimit.TrustXForwardedFor(netip.MustParsePrefix("10.0.0.0/8")),
+		grpclimit.By(grpclimit.Join(grpclimit.Method(), grpclimit.Func("user", user))),
+		grpclimit.TrustXForwardedFor(netip.MustParsePrefix("10.0.3.0/28")),
+		grpclimit.OnFallback(func(_ context.Context, _ string, r ratelimit.Result) {
+			fmt.Println("not limited by the store:", r.By)
+		}),
 		grpclimit.Skip(func(_ context.Context, method string) bool { return strings.HasPrefix(method, "/grpc.health.") }))
 	if err != nil {
 		panic(err)

@@ -42,8 +42,10 @@ func Skip(f func(ctx context.Context, fullMethod string) bool) Option {
 // whatever the handler returns.
 func PerMessage() Option { return func(i *Interceptor) { i.messages = true } }
 
-// Networks says how many bits of a caller's address count: 32 of IPv4 and 64 of
-// IPv6, if nothing else is said.
+// Networks says how many bits of a caller's address count: 32 of IPv4 and 64
+// of IPv6, if nothing else is said. A customer's site often has 56 or 48 bits of IPv6: its owner
+// has 256 or 65,536 networks of 64, each with a budget of its own. Networks(32, 48) gives him
+// one, and everybody else in the 48 bits shares it.
 func Networks(ipv4, ipv6 int) Option {
 	return func(i *Interceptor) { i.addresses.V4, i.addresses.V6 = ipv4, ipv6 }
 }
@@ -51,7 +53,8 @@ func Networks(ipv4, ipv6 int) Option {
 // TrustXForwardedFor believes x-forwarded-for where proxies in these networks wrote
 // it. They must append to it, or replace it, and never pass it on unchanged. It
 // is read from the end, past trusted proxies. If a proxy's entry is no
-// address, the caller is the connection's peer.
+// address, the caller is the connection's peer. Name the proxies' own addresses and nothing wider:
+// every host in these networks can say that it is whoever it likes.
 func TrustXForwardedFor(proxies ...netip.Prefix) Option {
 	return func(i *Interceptor) { i.trust(front.XForwardedFor, proxies) }
 }
@@ -91,6 +94,19 @@ func OnError(f func(ctx context.Context, fullMethod string, err error) error) Op
 	return func(i *Interceptor) { i.failed = f }
 }
 
+// OnFallback is told of each call that the store did not decide about, because it failed or was
+// too slow: Result.By says what did, and Result.OK whether the call passes. That is what to count
+// and to be woken by, because a limiter with FailOpen limits nothing meanwhile. It is called before
+// the call is answered, by many calls at once.
+func OnFallback(f func(ctx context.Context, fullMethod string, r ratelimit.Result)) Option {
+	return func(i *Interceptor) { i.fallback = f }
+}
+
+// ResultOf is the decision that let a call pass, from the context that the handler gets. There is
+// none if the call was not counted (Skip, Cost), passed by OnError, or is a stream
+// that is counted message by message.
+func ResultOf(ctx context.Context) (ratelimit.Result, bool) { return front.ResultOf(ctx) }
+
 // An Interceptor limits the calls of servers. It is safe for concurrent use.
 type Interceptor struct {
 	ask       front.Ask
@@ -101,6 +117,7 @@ type Interceptor struct {
 	addresses front.Addresses
 	refused   func(context.Context, string, ratelimit.Result) error
 	failed    func(context.Context, string, error) error
+	fallback  func(context.Context, string, ratelimit.Result)
 	err       error
 }
 
@@ -127,8 +144,12 @@ func New(limiter *ratelimit.Limiter, opts ...Option) (*Interceptor, error) {
 func (i *Interceptor) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if i.skip == nil || !i.skip(ctx, info.FullMethod) {
 		trailer := func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) } // fails only outside of a server
-		if err := i.admit(ctx, info.FullMethod, req, trailer); err != nil {
+		r, err := i.admit(ctx, info.FullMethod, req, trailer)
+		if err != nil {
 			return nil, err
+		}
+		if r != nil {
+			ctx = front.WithResult(ctx, *r)
 		}
 	}
 	return handler(ctx, req)
@@ -146,12 +167,24 @@ func (i *Interceptor) Stream(srv any, s grpc.ServerStream, info *grpc.StreamServ
 		}
 		return err
 	default:
-		if err := i.admit(s.Context(), info.FullMethod, nil, s.SetTrailer); err != nil {
+		r, err := i.admit(s.Context(), info.FullMethod, nil, s.SetTrailer)
+		if err != nil {
 			return err
+		}
+		if r != nil {
+			s = admitted{s, front.WithResult(s.Context(), *r)}
 		}
 	}
 	return handler(srv, s)
 }
+
+// admitted is a stream whose context holds the decision.
+type admitted struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (a admitted) Context() context.Context { return a.ctx }
 
 // stream counts what it receives.
 type stream struct {
@@ -168,19 +201,19 @@ func (s *stream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	err := s.i.admit(s.Context(), s.method, m, s.SetTrailer)
+	_, err := s.i.admit(s.Context(), s.method, m, s.SetTrailer)
 	if err != nil {
 		s.refused.Store(&err)
 	}
 	return err
 }
 
-// admit is nil if the call may go on.
-func (i *Interceptor) admit(ctx context.Context, method string, message any, trailer func(metadata.MD)) error {
+// admit returns no error if the call may go on, and the decision, if there was one.
+func (i *Interceptor) admit(ctx context.Context, method string, message any, trailer func(metadata.MD)) (*ratelimit.Result, error) {
 	cost := int64(1)
 	if i.cost != nil {
 		if cost = i.cost(ctx, method, message); cost < 1 {
-			return nil
+			return nil, nil
 		}
 	}
 	c := call{ctx: ctx, method: method, client: func() string { return i.client(ctx) }}
@@ -189,19 +222,22 @@ func (i *Interceptor) admit(ctx context.Context, method string, message any, tra
 		key = c.client()
 	}
 	a, err := i.ask.Do(ctx, front.Join(key), cost)
-	switch {
-	case err != nil:
-		return i.failed(ctx, method, err)
-	case a.OK:
-		return nil
+	if err != nil {
+		return nil, i.failed(ctx, method, err)
+	}
+	if a.By.Fallback() && i.fallback != nil {
+		i.fallback(ctx, method, a.Result)
+	}
+	if a.OK {
+		return &a.Result, nil
 	}
 	if i.refused == nil {
 		err = refuse(a)
 	} else if err = i.refused(ctx, method, a.Result); err == nil {
-		return nil
+		return &a.Result, nil
 	}
 	trailer(metadata.Pairs("grpc-retry-pushback-ms", pushback(a.Result)))
-	return err
+	return nil, err
 }
 
 // client is what the address of a caller is counted under.

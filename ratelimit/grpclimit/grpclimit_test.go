@@ -44,10 +44,28 @@ type service struct {
 	pb.UnimplementedTestServiceServer
 	calls, messages atomic.Int64
 	careless        bool // hides errors of a stream
+
+	mu      sync.Mutex
+	results []string // what the handlers found in their contexts
 }
 
-func (s *service) EmptyCall(context.Context, *pb.Empty) (*pb.Empty, error) {
+func (s *service) look(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := grpclimit.ResultOf(ctx); ok {
+		s.results = append(s.results, fmt.Sprint(r.By, " ", r.OK, " ", r.Remaining))
+	}
+}
+
+func (s *service) found() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.results
+}
+
+func (s *service) EmptyCall(ctx context.Context, _ *pb.Empty) (*pb.Empty, error) {
 	s.calls.Add(1)
+	s.look(ctx)
 	return new(pb.Empty), nil
 }
 
@@ -68,6 +86,7 @@ func (s *service) FullDuplexCall(stream pb.TestService_FullDuplexCallServer) err
 
 func (s *service) StreamingOutputCall(_ *pb.StreamingOutputCallRequest, stream pb.TestService_StreamingOutputCallServer) error {
 	s.calls.Add(1)
+	s.look(stream.Context())
 	return stream.Send(new(pb.StreamingOutputCallResponse))
 }
 
@@ -443,6 +462,49 @@ func TestStoreFails(t *testing.T) {
 		_, err := client.EmptyCall(t.Context(), new(pb.Empty), grpc.Trailer(&trailer))
 		if r := read(err, trailer); fmt.Sprint(r) != fmt.Sprint(c.want) || err != nil && strings.Contains(err.Error(), "redis.internal") {
 			t.Errorf("%s: %+v, %v", c.name, r, err)
+		}
+	}
+}
+
+// An interceptor that limits nothing while the store fails is seen: by a callback, and by the handler.
+func TestFallbackIsSeen(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		store  driver.Limits
+		policy ratelimit.Option
+		seen   string
+		found  []string // by a handler and by one of a stream
+	}{
+		{memstore.New(), ratelimit.FailOpen(time.Minute), "", []string{"store true 4", "store true 3"}},
+		{broken{}, ratelimit.FailOpen(time.Minute), "/grpc.testing.TestService/EmptyCall open true;/grpc.testing.TestService/StreamingOutputCall open true;", []string{"open true 0", "open true 0"}},
+		{broken{}, ratelimit.FailClosed(time.Minute), "/grpc.testing.TestService/EmptyCall closed false;/grpc.testing.TestService/StreamingOutputCall closed false;", nil},
+	} {
+		var mu sync.Mutex
+		var seen string
+		s := new(service)
+		client := start(t, s, limiter(t, c.store, ratelimit.TokenBucket(1, time.Hour, 5), c.policy), grpclimit.OnFallback(func(_ context.Context, method string, r ratelimit.Result) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen += fmt.Sprint(method, " ", r.By, " ", r.OK, ";")
+		}))
+		_, err := client.EmptyCall(t.Context(), new(pb.Empty))
+		if (err == nil) != (c.found != nil) {
+			t.Error(err)
+		}
+		out, err := client.StreamingOutputCall(t.Context(), new(pb.StreamingOutputCallRequest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Recv(); (err == nil) != (c.found != nil) {
+			t.Error(err)
+		}
+		mu.Lock()
+		if seen != c.seen {
+			t.Errorf("the callback saw %q, want %q", seen, c.seen)
+		}
+		mu.Unlock()
+		if found := s.found(); !slices.Equal(found, c.found) {
+			t.Errorf("the handlers found %q, want %q", found, c.found)
 		}
 	}
 }

@@ -30,7 +30,8 @@ func Client() Key { return Key{func(c call) string { return c.client() }} }
 
 // Metadata is the first value of a key of the call's metadata: "tenant=acme". It is
 // missing if that is empty. Values of authorization and cookie are kept
-// secret.
+// secret. All spellings of one authorization are one: the case of its scheme and the space
+// around it do not count.
 func Metadata(name string) Key { return fromMetadata(name, front.Part) }
 
 // SecretMetadata is like Metadata for a value that is nobody's business, such as an
@@ -40,10 +41,7 @@ func SecretMetadata(name string) Key { return fromMetadata(name, front.Secret) }
 
 func fromMetadata(name string, part func(name, value string) string) Key {
 	name = strings.ToLower(name)
-	switch name {
-	case "authorization", "proxy-authorization", "cookie":
-		part = front.Secret
-	}
+	part = front.Careful(name, part)
 	return Key{func(c call) string {
 		values := metadata.ValueFromIncomingContext(c.ctx, name)
 		if len(values) == 0 || values[0] == "" {

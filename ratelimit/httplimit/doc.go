@@ -27,6 +27,8 @@
 // is answered with 503. With ratelimit.FailOpen it passes, with FailClosed it is
 // answered with 503, and with FailLocal, too, if the share of this process
 // is used up. Whatever the store did not say, no field of RateLimit says.
+// OnFallback is told of every such request: nothing else shows that a limiter with FailOpen
+// limits nothing. The handler finds the decision by ResultOf.
 //
 // # What is not done
 //

@@ -37,16 +37,24 @@ func Example() {
 	// 429 "per-day";q=2;w=86400
 }
 
-// Each API key has a quota for each route, and who has none shares that of his
-// address. In front stands a load balancer in 10.0.0.0/8.
+// Each user has a quota for each route, and a client who is nobody that we know shares that of
+// his address. The user is known because authentication stands in front and has put him into the
+// request's context; a name that a client just says would be no limit. The load
+// balancer is in 10.0.3.0/28, and nothing else is.
 func ExampleNew() {
+	type userKey struct{}
+	user := func(r *http.Request) string {
+		name, _ := r.Context().Value(userKey{}).(string)
+		return name
+	}
 	limiter, err := ratelimit.New(memstore.New(), ratelimit.SlidingWindow(100, time.Minute).Named("api"), ratelimit.FailOpen(50*time.Millisecond))
 	if err != nil {
 		panic(err)
 	}
 	limit, err := httplimit.New(limiter,
-		httplimit.By(httplimit.Join(httplimit.Route(), httplimit.SecretHeader("X-Api-Key"))),
-		httplimit.TrustXForwardedFor(netip.MustParsePrefix("10.0.0.0/8")),
+		httplimit.By(httplimit.Join(httplimit.Route(), httplimit.Func("user", user))),
+		httplimit.TrustXForwardedFor(netip.MustParsePrefix("10.0.3.0/28")),
+		httplimit.OnFallback(func(_ *http.Request, r ratelimit.Result) { fmt.Println("not limited by the store:", r.By) }),
 		httplimit.Skip(httplimit.Preflight),
 		httplimit.Headers(httplimit.Draft, httplimit.XRateLimit))
 	if err != nil {

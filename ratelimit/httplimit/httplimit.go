@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -34,7 +35,9 @@ func Preflight(r *http.Request) bool {
 }
 
 // Networks says how many bits of a client's address count: 32 of IPv4 and 64
-// of IPv6, if nothing else is said.
+// of IPv6, if nothing else is said. A customer's site often has 56 or 48 bits of IPv6: its owner
+// has 256 or 65,536 networks of 64, each with a budget of its own. Networks(32, 48) gives him
+// one, and everybody else in the 48 bits shares it.
 func Networks(ipv4, ipv6 int) Option {
 	return func(l *limit) { l.addresses.V4, l.addresses.V6 = ipv4, ipv6 }
 }
@@ -42,7 +45,8 @@ func Networks(ipv4, ipv6 int) Option {
 // TrustXForwardedFor believes X-Forwarded-For where proxies in these networks wrote it.
 // They must append to it, or replace it, and never pass it on unchanged. It is read
 // from the end, past trusted proxies. If a proxy's entry is no address, the
-// client is the connection's peer.
+// client is the connection's peer. Name the proxies' own addresses and nothing wider: every host in
+// these networks can say that it is whoever it likes.
 func TrustXForwardedFor(proxies ...netip.Prefix) Option {
 	return func(l *limit) { l.trust(front.XForwardedFor, proxies) }
 }
@@ -93,6 +97,19 @@ func OnError(f func(w http.ResponseWriter, r *http.Request, next http.Handler, e
 	return func(l *limit) { l.failed = f }
 }
 
+// OnFallback is told of each request that the store did not decide about, because it failed or
+// was too slow: Result.By says what did, and Result.OK whether the request passes. That is what to
+// count and to be woken by, because a limiter with FailOpen limits nothing meanwhile. It is
+// called before the request is answered, by many requests at once.
+func OnFallback(f func(*http.Request, ratelimit.Result)) Option {
+	return func(l *limit) { l.fallback = f }
+}
+
+// ResultOf is the decision that let a request pass, from the context of the request that the
+// handler gets. There is none if the request was not counted (Skip, Cost), or passed by OnError.
+// With several middlewares around one another it is the decision of the innermost.
+func ResultOf(ctx context.Context) (ratelimit.Result, bool) { return front.ResultOf(ctx) }
+
 type limit struct {
 	ask       front.Ask
 	key       Key
@@ -102,6 +119,7 @@ type limit struct {
 	fields    Fields
 	refused   func(http.ResponseWriter, *http.Request, ratelimit.Result)
 	failed    func(http.ResponseWriter, *http.Request, http.Handler, error)
+	fallback  func(*http.Request, ratelimit.Result)
 	err       error
 }
 
@@ -151,9 +169,12 @@ func (l *limit) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 		l.failed(w, r, next, err)
 		return
 	}
+	if a.By.Fallback() && l.fallback != nil {
+		l.fallback(r, a.Result)
+	}
 	l.fields.set(w.Header(), a, time.Now())
 	if a.OK {
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(w, r.WithContext(front.WithResult(r.Context(), a.Result)))
 		return
 	}
 	if s := retryAfter(a.Result); s != "" {

@@ -516,6 +516,40 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
+// A limiter that limits nothing while the store fails is seen: by a callback, and by the handler.
+func TestFallbackIsSeen(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		store  driver.Limits
+		option []ratelimit.Option
+		seen   string // by the callback
+		found  string // by the handler
+	}{
+		{"store", memstore.New(), nil, "", "store true 1"},
+		{"open", broken{}, []ratelimit.Option{ratelimit.FailOpen(time.Minute)}, "/x open true", "open true 0"},
+		{"closed", broken{}, []ratelimit.Option{ratelimit.FailClosed(time.Minute)}, "/x closed false", ""},
+		{"local", broken{}, []ratelimit.Option{ratelimit.FailLocal(1, time.Minute)}, "/x local true", "local true 1"},
+		{"error", broken{}, nil, "", "none"},
+	} {
+		l := limiter(t, c.store, append(c.option, ratelimit.TokenBucket(1, time.Hour, 2))...)
+		var seen, found string
+		h := middleware(t, l,
+			httplimit.OnFallback(func(r *http.Request, res ratelimit.Result) { seen += fmt.Sprint(r.URL.Path, " ", res.By, " ", res.OK) }),
+			httplimit.OnError(func(w http.ResponseWriter, r *http.Request, next http.Handler, _ error) { next.ServeHTTP(w, r) }),
+		)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			found = "none"
+			if res, ok := httplimit.ResultOf(r.Context()); ok {
+				found = fmt.Sprint(res.By, " ", res.OK, " ", res.Remaining)
+			}
+		}))
+		ask(t.Context(), h, "/x")
+		if seen != c.seen || found != c.found {
+			t.Errorf("%s: the callback saw %q, the handler %q; want %q, %q", c.name, seen, found, c.seen, c.found)
+		}
+	}
+}
+
 func TestOwnAnswers(t *testing.T) {
 	t.Parallel()
 	refused := httplimit.OnRefused(func(w http.ResponseWriter, _ *http.Request, r ratelimit.Result) {

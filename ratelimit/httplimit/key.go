@@ -23,7 +23,8 @@ func Client() Key {
 }
 
 // Header is the first value of a header: "x-tenant=acme". It is missing if that is
-// empty. Authorization, Proxy-Authorization and Cookie are kept secret.
+// empty. Authorization, Proxy-Authorization and Cookie are kept secret. All spellings of one
+// Authorization are one: the case of its scheme and the space around it do not count.
 func Header(name string) Key { return header(name, front.Part) }
 
 // SecretHeader is like Header for a value that is nobody's business, such as
@@ -34,10 +35,7 @@ func SecretHeader(name string) Key { return header(name, front.Secret) }
 func header(name string, part func(name, value string) string) Key {
 	name = textproto.CanonicalMIMEHeaderKey(name)
 	lower := strings.ToLower(name)
-	switch lower {
-	case "authorization", "proxy-authorization", "cookie":
-		part = front.Secret
-	}
+	part = front.Careful(lower, part)
 	return Key{func(r *http.Request, _ func() string) string {
 		value := r.Header.Get(name)
 		if name == "Host" {

@@ -95,6 +95,19 @@ func giveBack(ctx context.Context, r *ratelimit.Reservation) {
 	_ = r.Cancel(ctx) // what cannot be given back was consumed
 }
 
+type resultKey struct{}
+
+// WithResult gives the handler the decision that let its request pass.
+func WithResult(ctx context.Context, r ratelimit.Result) context.Context {
+	return context.WithValue(ctx, resultKey{}, r)
+}
+
+// ResultOf is what WithResult gave.
+func ResultOf(ctx context.Context) (ratelimit.Result, bool) {
+	r, ok := ctx.Value(resultKey{}).(ratelimit.Result)
+	return r, ok
+}
+
 // Name is what callers are told that a limit is called.
 func Name(limit string) string {
 	if limit == "" {

@@ -29,6 +29,40 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// One token is one key, however it is spelled, and another is another.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	owner := map[string]string{}
+	for _, same := range [][]string{
+		{"Bearer hunter2", "bearer hunter2", "BEARER hunter2", "Bearer  hunter2", "Bearer\thunter2", " Bearer hunter2 "},
+		{"Bearer Hunter2"},
+		{"Basic YTpi", "basic YTpi", "BASIC   YTpi"},
+		{"Basic YTo=", "Basic YTp=", "Basic YTo"}, // a: and bits of no byte
+		{`Digest username="a", realm="b"`, `digest  username="a",  realm="b"`},
+		{"Bearer YTo="},
+		{"hunter2", " hunter2\t"},
+		{"Hunter2"},
+		{"Bearer"},
+		{"bearer"},
+	} {
+		for _, header := range []string{"authorization", "proxy-authorization"} {
+			key := Careful(header, Part)(header, same[0])
+			if strings.Contains(key, "unter2") || owner[key] != "" {
+				t.Errorf("%q has the key %q, as %q has", same[0], key, owner[key])
+			}
+			owner[key] = same[0]
+			for _, spelling := range same {
+				if got := Careful(header, Part)(header, spelling); got != key {
+					t.Errorf("%q and %q are counted apart", same[0], spelling)
+				}
+			}
+		}
+	}
+	if Careful("x-tenant", Part)("x-tenant", "Bearer a") != "x-tenant=Bearer a" {
+		t.Error("what is no Authorization is changed")
+	}
+}
+
 // No value gives a key that a store refuses, one that lies elsewhere than its
 // neighbours in a Redis Cluster, or that of another value.
 func FuzzPart(f *testing.F) {

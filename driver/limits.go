@@ -74,7 +74,7 @@ const (
 
 	// LeakyBucket is a queue for at most Burst that leaves at N per Period,
 	// evenly: Decision.Wait says when it is a request's turn. The first Ahead of
-	// those in the queue need not wait.
+	// those in the queue need not wait. See TakeRequest.TurnWithin.
 	LeakyBucket
 
 	endAlgorithms
@@ -179,6 +179,12 @@ type TakeRequest struct {
 	// allows a cost whose turn is at most that far ahead. Other algorithms do
 	// not know it. Decision.Wait says when the turn is.
 	MaxWait time.Duration
+
+	// TurnWithin makes a LeakyBucket refuse a turn that is further ahead, and take
+	// nothing: Decision.Retry says when there will be one that is near enough. With
+	// 0 it gives any turn that its queue has. Parts of a microsecond do not count, so
+	// that with a nanosecond only a turn that has come is near enough.
+	TurnWithin time.Duration
 
 	// ID makes TakeIfAllowed and TakeAnyway idempotent: a request that was
 	// allowed is not taken again under the same ID and first key for Keep, but
@@ -289,6 +295,8 @@ func CheckTake(r TakeRequest) error {
 		return &LimitError{first, fmt.Sprintf("mode %d is none", r.Mode)}
 	case r.MaxWait < 0:
 		return &LimitError{first, fmt.Sprintf("a wait of %v: it must not be negative", r.MaxWait)}
+	case r.TurnWithin < 0:
+		return &LimitError{first, fmt.Sprintf("a turn within %v: it must not be negative", r.TurnWithin)}
 	case r.Now < 0 || r.At < 0 || r.Wait < 0:
 		return &LimitError{first, "a time that is negative"}
 	case r.Now > latest || r.At > latest:

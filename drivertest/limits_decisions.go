@@ -210,6 +210,7 @@ func decisionCases() []limitCase {
 					"ID not kept":      with(func(r *driver.TakeRequest) { r.ID = "a" }),
 					"ID for a refund":  with(func(r *driver.TakeRequest) { r.Mode, r.At, r.ID, r.Keep = driver.GiveBack, 1, "a", time.Second }),
 					"negative wait":    with(func(r *driver.TakeRequest) { r.MaxWait = -1 }),
+					"turn before now":  with(func(r *driver.TakeRequest) { r.TurnWithin = -1 }),
 					"refund of when":   with(func(r *driver.TakeRequest) { r.Mode = driver.GiveBack }),
 				} {
 					_, err := t.all[0].Take(t.ctx, r)

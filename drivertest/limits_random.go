@@ -93,6 +93,9 @@ func (t *limitTest) random(r *rand.Rand, algorithm func(*rand.Rand) driver.Algor
 			if r.IntN(3) == 0 {
 				q.MaxWait = time.Duration(r.Int64N(3_000_000)) * time.Microsecond
 			}
+			if r.IntN(3) == 0 {
+				q.TurnWithin = time.Duration(r.Int64N(3_000_000)) * time.Microsecond
+			}
 		}
 		mine := make([]rate.State, len(which))
 		for j, i := range which {

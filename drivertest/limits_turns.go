@@ -168,5 +168,58 @@ func turnCases() []limitCase {
 				}
 			},
 		},
+		{
+			name:  "a turn that is too late takes nothing",
+			why:   "callers who cannot wait for long are served as fast as the queue is, however many of them are refused; what they are refused must not be a turn of others",
+			timed: true,
+			run: func(t *limitTest) {
+				queue, window := t.key("queue"), t.key("window")
+				ask := func(now, within time.Duration) driver.Taken {
+					return t.take(driver.TakeRequest{
+						Takes: []driver.Take{{Key: queue, Limit: leakyBucket(10, s, 50, 0), Cost: 1}, {Key: window, Limit: fixedWindow(1000, time.Minute), Cost: 1}},
+						Now:   origin + now.Microseconds(), TurnWithin: within,
+					})
+				}
+				served := int64(0)
+				for now := time.Duration(0); now < 2*s; now += 20 * ms {
+					for range 3 { // each 20 ms, for one turn in 100 ms
+						if d := ask(now, 100*ms); d.OK {
+							served++
+						} else if d.Wait != 0 || d.Retry <= 0 || d.Retry > 100*ms || d.Limits[0].OK || !d.Limits[1].OK {
+							t.Errorf("at %v: %+v", now, d)
+						}
+					}
+				}
+				// One at once, one that comes within 100 ms, and one for each tenth of a second that has passed.
+				if left := t.look(window, fixedWindow(1000, time.Minute), origin+2_000_000).Remaining; served != 21 || left != 1000-served {
+					t.Errorf("%d turns were given in 2 s at 10/s, want 21; %d of 1000 remain", served, left)
+				}
+				// The last turn is at 2.0 s.
+				if d := ask(1990*ms, 109*ms); d.OK || d.Retry != ms {
+					t.Errorf("a turn that is a millisecond too late: %+v", d)
+				}
+				if d := ask(1990*ms, 110*ms); !d.OK || d.Wait != 110*ms {
+					t.Errorf("the last turn that is not too late: %+v", d)
+				}
+				if d := ask(2190*ms, 1); d.OK || d.Retry != 10*ms {
+					t.Errorf("no time to wait: %+v", d)
+				}
+				if d := ask(2200*ms, 1); !d.OK || d.Wait != 0 {
+					t.Errorf("no time to wait, and no need to: %+v", d)
+				}
+				if d := ask(2200*ms, 0); !d.OK || d.Wait != 100*ms {
+					t.Errorf("however late: %+v", d)
+				}
+				for range 48 {
+					ask(2200*ms, 0)
+				}
+				if d := ask(2200*ms, 4*s); d.OK || d.Retry != s {
+					t.Errorf("a queue that is full, and too long: %+v", d)
+				}
+				if d := ask(2200*ms, time.Minute); d.OK || d.Retry != 100*ms {
+					t.Errorf("a queue that is full: %+v", d)
+				}
+			},
+		},
 	}
 }

@@ -334,7 +334,7 @@ func TestWaitTooShort(t *testing.T) {
 	}
 }
 
-// A queue gives turns that come after the deadline: nobody waits in vain for one.
+// A turn that comes after the deadline is refused by the store: nobody waits in vain for one.
 func TestWaitForATurnThatComesTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, memstore.New(), ratelimit.LeakyBucket(1, time.Second, time.Minute).Named("queue"), ratelimit.TokenBucket(1, time.Second, 100).Named("bucket"))

@@ -44,7 +44,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Result, error
 		defer l.lines.leave(key)
 	}
 	for {
-		res, err := l.reserve(ctx, key, n, true)
+		res, err := l.reserve(ctx, key, n, true, 0)
 		if err != nil {
 			return Result{}, err
 		}
@@ -55,7 +55,7 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Result, error
 				return r, &RefusedError{r}
 			}
 			l.lines.refused(key, r)
-		} else if wait > 0 && tooLate(ctx, wait) { // a queue gives turns whatever the deadline
+		} else if wait > 0 && tooLate(ctx, wait) { // by less than the answer took
 			res.abandon(ctx)
 			r = r.late(ctx)
 			return r, &RefusedError{r}
@@ -258,20 +258,34 @@ func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 	if n < 1 {
 		return nil, &LimitError{Key: key, Reason: "a cost must be positive"}
 	}
-	return l.reserve(ctx, key, n, false)
+	return l.reserve(ctx, key, n, false, 0)
 }
 
-func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait bool) (*Reservation, error) {
+// ReserveWithin is Reserve for those who would not wait for longer than longest
+// for the turn that a LeakyBucket gives: a later one is refused by the store and
+// takes nothing. Result.RetryAfter then says when there will be one that is near
+// enough. It does not wait: see Result.Wait.
+func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int64, longest time.Duration) (*Reservation, error) {
+	if n < 1 {
+		return nil, &LimitError{Key: key, Reason: "a cost must be positive"}
+	}
+	return l.reserve(ctx, key, n, false, max(longest, 1))
+}
+
+// reserve takes n for a turn that is at most within ahead, if that is not 0. With
+// wait it takes turns of token buckets, too, and none after the context's deadline.
+func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait bool, within time.Duration) (*Reservation, error) {
 	limits, r, err := l.request(key, n)
 	if err != nil {
 		return nil, err
 	}
-	r.ID, r.Keep = driver.NewID(), keepIDs
+	r.ID, r.Keep, r.TurnWithin = driver.NewID(), keepIDs, within
 	if wait {
 		r.MaxWait = longestTurn
 		if deadline, ok := ctx.Deadline(); ok {
 			r.MaxWait = max(min(r.MaxWait, time.Until(deadline)), 0)
 		}
+		r.TurnWithin = max(r.MaxWait, 1)
 	}
 	t, by, err := l.fall.take(ctx, l.store, r, 0)
 	if errors.Is(err, ErrUnknown) && ctx.Err() == nil {

@@ -31,6 +31,7 @@ const (
 	KeepsForEver            Bug = "never removes what has expired"
 	RefundsAnyWindow        Bug = "refunds whatever window it was taken in"
 	GivesTurnsTwice         Bug = "gives a turn to two"
+	GivesLateTurns          Bug = "gives a turn that is too late"
 	ChargesRepeats          Bug = "takes a repeated request again"
 	RemembersRefusals       Bug = "answers a repeat of what it refused"
 	SharesIDs               Bug = "finds an ID under any key"
@@ -63,6 +64,7 @@ var LimitsCaughtBy = map[Bug]string{
 	KeepsForEver:            "what has expired is removed",
 	RefundsAnyWindow:        "a refund finds its window",
 	GivesTurnsTwice:         "turns of a token bucket",
+	GivesLateTurns:          "a turn that is too late takes nothing",
 	ChargesRepeats:          "a repeated request is taken once",
 	RemembersRefusals:       "a refusal is not remembered",
 	SharesIDs:               "an ID belongs to its key",
@@ -155,6 +157,9 @@ func (s *Limits) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, 
 
 func (s *Limits) misread(t driver.TakeRequest) driver.TakeRequest {
 	t.Takes = slices.Clone(t.Takes)
+	if s.bug == GivesLateTurns {
+		t.TurnWithin = 0
+	}
 	if s.bug == TakesBadLimits {
 		t.Takes = slices.DeleteFunc(t.Takes, func(t driver.Take) bool { return t.Cost < 0 })
 	}

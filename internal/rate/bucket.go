@@ -175,12 +175,17 @@ func (b *Bucket) Ask(s State, now, cost, ahead int64) Answer {
 	u := b.used(s, now)
 	then := b.plus(u, b.of(cost))
 	over := b.minus(then, b.of(b.Burst)).ceil()
+	if b.Queue {
+		wait := max(b.minus(u, b.of(b.Ahead)).ceil(), 0)
+		if over <= 0 && wait <= ahead {
+			return Answer{OK: true, Wait: wait}
+		}
+		return Answer{Retry: max(over, wait-ahead)}
+	}
 	switch {
-	case b.Queue && over <= 0:
-		return Answer{OK: true, Wait: max(b.minus(u, b.of(b.Ahead)).ceil(), 0)}
 	case over <= 0:
 		return Answer{OK: true}
-	case !b.Queue && over <= ahead && !then.more(b.of(b.Most)):
+	case over <= ahead && !then.more(b.of(b.Most)):
 		return Answer{OK: true, Wait: over}
 	}
 	return Answer{Retry: over}

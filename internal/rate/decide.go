@@ -90,6 +90,25 @@ func newRequest(r driver.TakeRequest, of func(driver.Limit) (Algorithm, error)) 
 	return q, nil
 }
 
+// AnyTurn is further ahead than every turn.
+const AnyTurn = exact - 1
+
+// ahead is how far ahead a turn may be that a limit gives, in microseconds.
+func (r *Request) ahead(l Algorithm) int64 {
+	if b, ok := l.(*Bucket); ok && b.Queue {
+		return r.Within()
+	}
+	return r.MaxWait.Microseconds()
+}
+
+// Within is TurnWithin in microseconds, or AnyTurn.
+func (r *Request) Within() int64 {
+	if r.Mode != driver.TakeIfAllowed || r.TurnWithin == 0 {
+		return AnyTurn
+	}
+	return min(r.TurnWithin.Microseconds(), AnyTurn)
+}
+
 // Keep is how long the store has to keep a state that is fresh after that
 // time, and what it remembers for an ID.
 func (r *Request) Keep(reset time.Duration) time.Duration {
@@ -168,12 +187,12 @@ func (r *Request) Decide(states []State, now int64) (d driver.Taken, changed boo
 		switch {
 		case r.Mode > driver.TakeAnyway || cost == 0:
 		case r.Mode == driver.TakeAnyway:
-			a = l.Ask(states[i], now, min(cost, l.Capacity()), 0)
+			a = l.Ask(states[i], now, min(cost, l.Capacity()), r.ahead(l))
 			a, changed = Answer{OK: true, Wait: max(a.Wait, a.Retry)}, true // its turn is later
 		case cost > l.Capacity():
 			a = Answer{Retry: -1}
 		default:
-			a, changed = l.Ask(states[i], now, cost, r.MaxWait.Microseconds()), true
+			a, changed = l.Ask(states[i], now, cost, r.ahead(l)), true
 		}
 		x := &d.Limits[i]
 		if x.OK, x.Wait, x.Retry = a.OK, micros(a.Wait), micros(a.Retry); a.Retry < 0 {

@@ -71,6 +71,9 @@ func decide(limits []Algorithm, states []State, now, cost int64) driver.Taken {
 	return d
 }
 
+// anyTurn is how far ahead a turn may be of which nothing else is said.
+func anyTurn(a Algorithm) int64 { return (&Request{}).ahead(a) }
+
 func settle(a Algorithm, s State, now int64) State {
 	s, _ = a.Settle(s, now)
 	return s
@@ -94,7 +97,9 @@ func TestPromises(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
 		var s State
 		now := int64(1_800_000_000_000_000) + r.Int64N(1000)
-		at := func(moment, cost int64) bool { return a.Ask(settle(a, slices.Clone(s), moment), moment, cost, 0).OK }
+		at := func(moment, cost int64) bool {
+			return a.Ask(settle(a, slices.Clone(s), moment), moment, cost, anyTurn(a)).OK
+		}
 		left := func(moment int64) int64 { return a.Status(settle(a, slices.Clone(s), moment), moment).Remaining }
 		for range n {
 			now += pause(r)
@@ -102,7 +107,7 @@ func TestPromises(t *testing.T) {
 			before := slices.Clone(s)
 			cost := 1 + r.Int64N(a.Capacity())
 			st := a.Status(s, now)
-			answer := a.Ask(s, now, cost, 0)
+			answer := a.Ask(s, now, cost, anyTurn(a))
 			if !slices.Equal(s, before) {
 				t.Fatalf("asking made %v of %v", s, before)
 			}

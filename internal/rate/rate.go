@@ -50,7 +50,7 @@ type Algorithm interface {
 	Status(s State, now int64) Status
 
 	// Ask says whether cost, from 1 to the capacity, is allowed, if its turn
-	// may be up to ahead µs from now. Only a token bucket lets wait for it.
+	// may be up to ahead µs from now. Windows and estimates have no turns.
 	Ask(s State, now, cost, ahead int64) Answer
 
 	// Take consumes a cost that Ask allowed.

@@ -66,7 +66,7 @@ type limitBatch struct {
 // are locked.
 //
 // A Store from Open takes one round trip for a request to one bucket or fixed
-// window, without ID and MaxWait, and two for others: one locks and reads the
+// window, without ID, MaxWait and TurnWithin, and two for others: one locks and reads the
 // rows, one writes them and commits. All requests of this process that wait
 // meanwhile are decided together in the next two, so that under load there is a
 // small part of a round trip for each. Who looks, or asks a key that refused

@@ -21,7 +21,7 @@ func (s *Store) alone(ops []*limitOp) (rules string, ok bool) {
 		return "", false
 	}
 	r := ops[0].r
-	if len(r.Takes) != 1 || r.Mode != driver.TakeIfAllowed || r.ID != "" || r.MaxWait != 0 {
+	if len(r.Takes) != 1 || r.Mode != driver.TakeIfAllowed || r.ID != "" || r.MaxWait != 0 || r.TurnWithin != 0 {
 		return "", false
 	}
 	t := r.Takes[0]

@@ -31,6 +31,10 @@ const (
 	deadlock        = "40P01"
 )
 
+// turnsVersion is the first version of the functions that know TurnWithin. Older
+// ones would take the turn all the same.
+const turnsVersion = 5
+
 // How a decision ended, as the functions say.
 const (
 	wasRefused = iota
@@ -66,6 +70,10 @@ func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, e
 	q, err := s.limits.known.NewRequest(r)
 	if err != nil {
 		return driver.Taken{}, err
+	}
+	if r.TurnWithin > 0 && s.schema < turnsVersion {
+		return driver.Taken{}, fmt.Errorf("postgres: to refuse turns that are too late needs tables of version %d, and these are of version %d: run \"baton schema apply\" once, or call pgstore.Migrate, and start the program again: %w",
+			turnsVersion, s.schema, errors.ErrUnsupported)
 	}
 	looks := true
 	for _, t := range q.Takes {
@@ -140,7 +148,7 @@ func (s *Store) sendTakes(ctx context.Context, conn *pgxpool.Conn, all []*operat
 		if o.looks {
 			look = 1
 		}
-		numbers = append(appendNumbers(numbers, q.Limits[0]),
+		numbers = append(appendNumbers(numbers, q, q.Limits[0]),
 			q.Takes[0].Cost, int64(q.Mode), q.MaxWait.Microseconds(), takenAt(q), q.Wait.Microseconds(), q.Now, look)
 	}
 	var a []int64
@@ -175,7 +183,7 @@ func brief(a rate.Algorithm) bool {
 func takeArgs(q *rate.Request, looks bool) (sql string, args []any) {
 	numbers := make([]int64, 0, wide*len(q.Takes))
 	for _, l := range q.Limits {
-		numbers = appendNumbers(numbers, l)
+		numbers = appendNumbers(numbers, q, l)
 	}
 	if single(q) {
 		t := q.Takes[0]
@@ -197,12 +205,15 @@ const (
 )
 
 // appendNumbers appends what the functions want to know of a limit.
-func appendNumbers(numbers []int64, a rate.Algorithm) []int64 {
+func appendNumbers(numbers []int64, q *rate.Request, a rate.Algorithm) []int64 {
 	var n [wide]int64
 	copy(n[:], a.Numbers())
 	if b, ok := a.(*rate.Bucket); ok {
-		q, r := b.Period/b.Tokens, b.Period%b.Tokens
-		copy(n[7:], []int64{q, r, b.Burst*q + b.Burst*r/b.Tokens, b.Burst * r % b.Tokens})
+		if within := q.Within(); b.Queue && within < rate.AnyTurn {
+			n[4] = 2 + within
+		}
+		each, rest := b.Period/b.Tokens, b.Period%b.Tokens
+		copy(n[7:], []int64{each, rest, b.Burst*each + b.Burst*rest/b.Tokens, b.Burst * rest % b.Tokens})
 	}
 	return append(numbers, n[:]...)
 }

@@ -266,8 +266,9 @@ BEGIN
 		2, period, number, limit_, before, count_];
 END $$;
 
--- The numbers are 3, tokens, period, burst, whether it is a queue, ahead, most,
--- and q, r, full and its fraction. A length of time is microseconds and a fraction
+-- The numbers are 3, tokens, period, burst, how it waits, ahead, most, and q, r,
+-- full and its fraction. It waits as a token bucket with 0, as a queue with 1, and
+-- with 2 and more as a queue whose turns may be so much less 2 ahead. A length of time is microseconds and a fraction
 -- whose denominator is the tokens, t: n tokens take n * q + n * r / t of the first
 -- and n * r % t of the other. The burst takes full.
 CREATE OR REPLACE FUNCTION baton_bucket_1(
@@ -323,9 +324,12 @@ BEGIN
 			ELSE
 				over := -1; -- it is refused
 			END IF;
-		ELSIF _n[5] = 1 THEN
+		ELSIF _n[5] >= 1 THEN
 			n := _n[6];
 			wait_ := greatest(u - n * q - n * r / t + (f > n * r % t)::int, 0);
+			IF _n[5] >= 2 AND wait_ > _n[5] - 2 AND _mode = 0 THEN
+				over := -1; wait_ := 0;
+			END IF;
 		END IF;
 	END IF;
 	-- Act.
@@ -355,7 +359,7 @@ BEGIN
 		x := n * q + n * r / t; y := n * r % t;
 		-- Whoever asks next takes the place behind what is left. If something
 		-- that was taken later waits for its turn, that would be a turn of others.
-		IF _n[5] = 1 THEN
+		IF _n[5] >= 1 THEN
 			over := _n[6];
 		ELSE
 			over := _n[4]; n := greatest(n - over, 0);

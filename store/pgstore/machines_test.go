@@ -31,7 +31,7 @@ func ask(t *testing.T, s *Store, all []question) (answers [][]int64) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		numbers, states = append(numbers, array(appendNumbers(nil, l))), append(states, array(q.state))
+		numbers, states = append(numbers, array(appendNumbers(nil, &rate.Request{TakeRequest: r}, l))), append(states, array(q.state))
 		nows, costs, modes = append(nows, r.Now), append(costs, r.Takes[0].Cost), append(modes, int32(r.Mode))
 		aheads, ats, waits = append(aheads, r.MaxWait.Microseconds()), append(ats, r.At), append(waits, r.Wait.Microseconds())
 	}
@@ -150,6 +150,7 @@ func walk(t *testing.T, r *rand.Rand, steps int, large bool) (all []question) {
 			q.Mode = driver.Forget
 		case n < 10:
 			q.MaxWait = time.Duration(r.Int64N(2*scale)) * time.Microsecond % (1 << 62)
+			q.TurnWithin = time.Duration(r.Int64N(2*scale)) * time.Microsecond % (1 << 62)
 		}
 		want, next := right(t, q, state)
 		all = append(all, question{q, state, want})

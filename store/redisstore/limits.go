@@ -28,7 +28,7 @@ func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, e
 	if err := driver.CheckTake(r); err != nil {
 		return driver.Taken{}, err
 	}
-	if len(r.Takes) == 1 && r.Mode == driver.TakeIfAllowed && r.MaxWait == 0 && r.Now == 0 && r.ID == "" {
+	if len(r.Takes) == 1 && r.Mode == driver.TakeIfAllowed && r.MaxWait == 0 && r.TurnWithin == 0 && r.Now == 0 && r.ID == "" {
 		return s.takeSimple(ctx, &r)
 	}
 	c, err := s.limitCall(&r)
@@ -158,7 +158,7 @@ func (s *Store) limitCall(r *driver.TakeRequest) (c wire.Call, err error) {
 	}
 	var b [256]byte
 	a := b[:0]
-	for _, n := range []int64{int64(r.Mode), r.MaxWait.Microseconds(), r.At, r.Wait.Microseconds(), keep, r.Now} {
+	for _, n := range []int64{int64(r.Mode), r.MaxWait.Microseconds(), r.At, r.Wait.Microseconds(), keep, r.Now, (&rate.Request{TakeRequest: *r}).Within()} {
 		a = appendInt(a, n)
 	}
 	c.Keys = make([]string, 0, len(r.Takes)+1)

@@ -157,7 +157,7 @@ func TestShortCuts(t *testing.T) {
 				cost := 1 + r.Int64N(min(writes.Capacity(), 5))
 				if r.IntN(8) == 0 {
 					state = writes.Charge(state, at, cost)
-				} else if writes.Ask(state, at, cost, 0).OK {
+				} else if writes.Ask(state, at, cost, rate.AnyTurn).OK {
 					state = writes.Take(state, at, cost)
 				}
 			}

@@ -21,8 +21,8 @@ type Answer struct {
 	// Waited is how long ago it was made, because the turn had to be waited for.
 	Waited time.Duration
 
-	// Late says that the limits allowed it, but for a turn that is too far
-	// ahead. It was given back, and what Result says remains is no longer true.
+	// Late says that a limit had room, but refused it because its turn would have
+	// been too far ahead: what Result says remains does not tell why.
 	Late bool
 }
 
@@ -33,22 +33,26 @@ func (a Ask) Do(ctx context.Context, key string, n int64) (Answer, error) {
 		r, err := a.Limiter.AllowN(ctx, key, n)
 		return answer(r), err
 	}
-	reserved, err := a.Limiter.Reserve(ctx, key, n)
+	longest, bounded := a.longest(ctx)
+	var reserved *ratelimit.Reservation
+	var err error
+	if bounded {
+		reserved, err = a.Limiter.ReserveWithin(ctx, key, n, longest)
+	} else {
+		reserved, err = a.Limiter.Reserve(ctx, key, n)
+	}
 	if err != nil {
 		return Answer{}, err
 	}
 	r := reserved.Result
 	if !r.OK || r.Wait <= 0 {
-		return answer(r), nil
+		a := answer(r)
+		for _, l := range a.Limits {
+			a.Late = a.Late || bounded && !l.OK && l.RetryAfter != ratelimit.Never && l.Remaining >= n
+		}
+		return a, nil
 	}
-	longest := r.Wait
-	if a.MaxWait >= 0 {
-		longest = min(longest, a.MaxWait)
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		longest = min(longest, max(time.Until(deadline), 0))
-	}
-	if r.Wait > longest {
+	if longest, bounded := a.longest(ctx); bounded && r.Wait > longest { // by less than the answer took
 		giveBack(ctx, reserved)
 		return late(r, longest), nil
 	}
@@ -65,6 +69,17 @@ func (a Ask) Do(ctx context.Context, key string, n int64) (Answer, error) {
 		giveBack(ctx, reserved)
 		return Answer{}, context.Cause(ctx)
 	}
+}
+
+// longest is how long a turn may be waited for, if there is a bound.
+func (a Ask) longest(ctx context.Context) (d time.Duration, bounded bool) {
+	d, bounded = a.MaxWait, a.MaxWait >= 0
+	if deadline, ok := ctx.Deadline(); ok {
+		if left := max(time.Until(deadline), 0); !bounded || left < d {
+			d, bounded = left, true
+		}
+	}
+	return d, bounded
 }
 
 func answer(r ratelimit.Result) Answer { return Answer{Result: r, Limits: r.Limits()} }

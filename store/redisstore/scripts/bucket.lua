@@ -121,12 +121,15 @@ function bucket.ask(q, s, now, cost, ahead)
 	local us, frac = out(s, now)
 	local a, b = plus(q, us, frac, of(q[2], q[3], cost))
 	local over = ceil(minus(q, a, b, of(q[2], q[3], q[4])))
-	if over <= 0 then
-		if q[5] == 1 then
-			return true, max(ceil(minus(q, us, frac, of(q[2], q[3], q[6]))), 0)
+	if q[5] == 1 then
+		local wait = max(ceil(minus(q, us, frac, of(q[2], q[3], q[6]))), 0)
+		if over <= 0 and wait <= ahead then
+			return true, wait
 		end
+		return false, max(over, wait - ahead)
+	elseif over <= 0 then
 		return true, 0
-	elseif q[5] == 0 and over <= ahead and not longer(a, b, of(q[2], q[3], q[7])) then
+	elseif over <= ahead and not longer(a, b, of(q[2], q[3], q[7])) then
 		return true, over
 	end
 	return false, over

@@ -56,7 +56,7 @@ local function keep(name, text, s, ms)
 	end
 end
 
-local function decide(names, id, all, now, told, mode, ahead, at, wait, kept)
+local function decide(names, id, all, now, told, mode, ahead, within, at, wait, kept)
 	for _, q in ipairs(all) do
 		if q[1] == 1 and q[6] ~= 0 and (now < q[6] or now >= q[9]) then
 			return {now}
@@ -81,16 +81,17 @@ local function decide(names, id, all, now, told, mode, ahead, at, wait, kept)
 	local answer, ok, changed, converted = {now}, true, false, false
 	for i, q in ipairs(all) do
 		local us, c, yes
+		local most = q[1] == 3 and q[5] == 1 and within or ahead
 		s[i], c = q.does.settle(q, s[i], now)
 		if first or mode > ANYWAY or q.cost == 0 then
 			us = 0
 		elseif mode == ANYWAY then
-			yes, us = q.does.ask(q, s[i], now, min(q.cost, q.capacity), 0)
+			yes, us = q.does.ask(q, s[i], now, min(q.cost, q.capacity), most)
 			changed = true
 		elseif q.cost > q.capacity then
 			us, ok = -EXACT, false
 		else
-			yes, us = q.does.ask(q, s[i], now, q.cost, ahead)
+			yes, us = q.does.ask(q, s[i], now, q.cost, most)
 			changed = true
 			if not yes then
 				us, ok = -1 - us, false

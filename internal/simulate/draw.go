@@ -93,9 +93,9 @@ func Draw(w io.Writer, title string, events []Event, lines []Line) error {
 			if v.OK {
 				c[b].ok += e.Cost
 			} else {
-				c[b].no += e.Cost
+				c[b].no = sum(c[b].no, e.Cost)
 			}
-			highest = max(highest, c[b].ok+c[b].no)
+			highest = max(highest, sum(c[b].ok, c[b].no))
 		}
 	}
 	for n, line := range lines {
@@ -103,7 +103,7 @@ func Draw(w io.Writer, title string, events []Event, lines []Line) error {
 		r := row{Y: top + n*rowHeight, Title: line.Title, Figure: fmt.Sprintf("%d allowed, %d refused", o.Allowed, o.Refused)}
 		r.Most, r.Over = fmt.Sprintf("at most %d in %v", o.Most, o.Window), o.Most > o.Limit.N
 		for b, c := range all[n] {
-			if c.ok+c.no == 0 {
+			if c.ok == 0 && c.no == 0 {
 				continue
 			}
 			ok, no := barHeight*float64(c.ok)/float64(highest), barHeight*float64(c.no)/float64(highest)

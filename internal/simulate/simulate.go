@@ -4,6 +4,8 @@ package simulate
 
 import (
 	"cmp"
+	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -30,7 +32,7 @@ type Outcome struct {
 	Limit    driver.Limit
 	Verdicts []Verdict
 
-	Allowed, Refused int64 // what they cost
+	Allowed, Refused int64 // what they cost; of Refused math.MaxInt64 is that or more
 	FirstRefused     int   // the number of the first request that was refused, -1 if none was
 
 	// Most is the most that one key was allowed, at its turn, within any
@@ -65,11 +67,14 @@ func Run(limit driver.Limit, events []Event, window time.Duration) (Outcome, err
 		states[e.Key] = s[0]
 		out.Verdicts[i] = Verdict{d.OK, d.Wait, d.Retry}
 		if !d.OK {
-			out.Refused += e.Cost
+			out.Refused = sum(out.Refused, e.Cost)
 			if out.FirstRefused < 0 {
 				out.FirstRefused = i
 			}
 			continue
+		}
+		if out.Allowed > math.MaxInt64-e.Cost { // Most and the picture add up parts of it
+			return out, fmt.Errorf("%v allows a total of more than %d, which cannot be counted", limit.Algorithm, int64(math.MaxInt64))
 		}
 		out.Allowed += e.Cost
 		out.LongestWait = max(out.LongestWait, d.Wait)
@@ -82,6 +87,14 @@ func Run(limit driver.Limit, events []Event, window time.Duration) (Outcome, err
 		}
 	}
 	return out, nil
+}
+
+// sum is a sum of costs, or the largest number if it is larger.
+func sum(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 type turn struct {

@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,34 @@ func TestRun(t *testing.T) {
 	}
 	if _, err := Run(driver.Limit{}, events, time.Minute); err == nil {
 		t.Error("a limit that is none")
+	}
+}
+
+// Costs that add up to more than a number holds are said to be so many, and draw no bar below
+// its axis; what is allowed is either counted or refused to be.
+func TestCostsBeyondNumbers(t *testing.T) {
+	t.Parallel()
+	var events []Event
+	for range 3 {
+		events = append(events, Event{At: Origin, Cost: 9e18})
+	}
+	limit := driver.Limit{Algorithm: driver.FixedWindow, N: 1 << 50, Period: time.Second}
+	o, err := Run(limit, events, time.Minute)
+	if err != nil || o.Refused != math.MaxInt64 || o.Allowed != 0 {
+		t.Errorf("%d refused, %d allowed, %v", o.Refused, o.Allowed, err)
+	}
+	var b bytes.Buffer
+	if err := Draw(&b, "", append(events, Event{At: Origin.Add(time.Minute), Cost: 1}), []Line{{"log", Outcome{
+		Limit: limit, Verdicts: append(o.Verdicts, Verdict{OK: true}),
+	}}}); err != nil || strings.Contains(b.String(), `="-`) || !strings.Contains(b.String(), `height="40"`) {
+		t.Errorf("%v\n%s", err, b.String())
+	}
+	events = nil
+	for i := range 1 << 14 {
+		events = append(events, Event{At: Origin.Add(time.Duration(i) * time.Second), Cost: 1 << 50})
+	}
+	if o, err := Run(limit, events, time.Hour); err == nil {
+		t.Errorf("%d were allowed in all, at most %d in an hour", o.Allowed, o.Most)
 	}
 }
 

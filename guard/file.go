@@ -24,7 +24,8 @@ import (
 // once. Do not remove these files as long as anybody may still write.
 //
 // It guards against writers that use it, by the same path: not through another
-// link to the file, and a symbolic link is replaced, not followed. On a network
+// link to the file, and a symbolic link is replaced, not followed; one in place of
+// the lock file is an error. On a network
 // file system it is as good as the locks there: NFS 4 and Linux clients of NFS
 // 3 with a lock service pass them on to the server, and lose them after an
 // outage without telling; SMB and FUSE may keep them on this machine only.
@@ -37,7 +38,8 @@ func WriteFile(ctx context.Context, path string, data []byte, perm fs.FileMode, 
 	if err := p.check(); err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(path+".fence.lock", os.O_RDWR|os.O_CREATE, 0o666)
+	// Whoever may write the directory may put a link there: it leads nowhere.
+	lock, err := os.OpenFile(path+".fence.lock", os.O_RDWR|os.O_CREATE|noFollow, 0o666)
 	if err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}

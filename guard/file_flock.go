@@ -8,6 +8,8 @@ import (
 	"syscall"
 )
 
+const noFollow = syscall.O_NOFOLLOW
+
 func tryFlock(f *os.File) (bool, error) {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -7,4 +7,6 @@ import (
 	"os"
 )
 
+const noFollow = 0
+
 func tryFlock(*os.File) (bool, error) { return false, errors.ErrUnsupported }

@@ -291,3 +291,22 @@ func TestWriteFileWaitsForAnotherProcess(t *testing.T) {
 		t.Errorf("after its death: %v", err)
 	}
 }
+
+// Somebody who may write the directory puts a link where the lock file is expected:
+// no file is made where it leads, and none is written without the lock.
+func TestWriteFileFollowsNoLinkToALock(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path, elsewhere := filepath.Join(dir, "f"), filepath.Join(dir, "nologin")
+	if err := os.Symlink(elsewhere, path+".fence.lock"); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeToken(t.Context(), path, guard.Pass{Token: 1}); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("write: %v, want it to refuse the link", err)
+	}
+	for _, name := range []string{elsewhere, path, path + ".fence"} {
+		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s was made, %v", name, err)
+		}
+	}
+}

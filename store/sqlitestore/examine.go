@@ -112,7 +112,7 @@ func (s *Store) judgeFile(say saying) {
 			"the write-ahead log has grown to %d MiB, because a reader has kept it from being cut: everything reads longer", wal.Size()>>20)
 	}
 	if s.mail.cannotBind() {
-		say("sockets", driver.Slow, "let this user make sockets in "+s.mail.dir+", and keep the file on a file system that has them",
+		say("sockets", driver.Slow, "let this user make sockets in "+s.mail.dir.Name()+", and keep the file on a file system that has them",
 			"no socket can be made beside the file: processes that wait look every %v instead of being told", pollDeaf)
 	}
 }

@@ -3,6 +3,7 @@ package sqlitestore
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -48,6 +49,9 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 	bad := func(problem, err error) error { return &FileError{Path: path, Problem: problem, Err: err} }
 
 	dir := filepath.Dir(path)
+	if err := checkLinks(path); err != nil {
+		return nil, bad(ErrForeign, err)
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, bad(ErrDirectory, err)
 	}
@@ -83,19 +87,16 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 	}
 
 	// Who may use the database may use what stands beside it.
-	beside, mode := path+"-wake", s.file.Mode().Perm()
-	if err := os.Mkdir(beside, 0o700); err == nil {
-		giveTo(beside, s.file)
-		os.Chmod(beside, mode|(mode&0o444)>>2)
-	} else if !errors.Is(err, os.ErrExist) {
-		return nil, bad(ErrReadOnly, err)
+	s.foreign = foreignDir(path, s.file)
+	if err := s.asOwner(s.openBeside); err != nil {
+		s.closeBeside()
+		if _, ok := errors.AsType[*FileError](err); !ok {
+			err = bad(ErrReadOnly, err)
+		}
+		return nil, err
 	}
-	if err := s.turn.open(beside, mode, s.file); err != nil {
-		s.turn.close()
-		return nil, bad(ErrReadOnly, err)
-	}
-	s.mail = newMailbox(s, beside, mode)
-	if err := s.connect(ctx); err != nil {
+	s.mail = newMailbox(s)
+	if err := s.asOwner(func() error { return s.connect(ctx) }); err != nil {
 		s.shut()
 		if problem := problemOf(err); problem != nil {
 			err = bad(problem, err)
@@ -104,6 +105,20 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 	}
 	go s.serve()
 	return s, nil
+}
+
+func (s *Store) openBeside() (err error) {
+	if s.beside, err = openBeside(s.path, s.file); err == nil {
+		err = s.turn.open(s.beside, s.file)
+	}
+	return err
+}
+
+func (s *Store) closeBeside() {
+	s.turn.close()
+	if s.beside != nil {
+		s.beside.Close()
+	}
 }
 
 // create makes the file before SQLite would, which would let everybody read
@@ -146,9 +161,7 @@ func (s *Store) connect(opening context.Context) error {
 		return err
 	}
 	s.db.SetMaxOpenConns(1)
-	if s.readers, err = sql.Open("sqlite", s.dsn(true)); err != nil {
-		return err
-	}
+	s.readers = sql.OpenDB(readOnly{s})
 	s.readers.SetMaxOpenConns(2)
 
 	// In turn, because changing the journal mode and making tables want the
@@ -159,6 +172,9 @@ func (s *Store) connect(opening context.Context) error {
 	defer s.turn.leave()
 	if opening.Err() != nil { // nobody waits any more, and the file may be meant to be gone
 		return gaveUp(opening, s.path)
+	}
+	if err := checkLog(s.path, s.file); err != nil {
+		return err
 	}
 	ctx := context.Background()
 	if s.conn, err = persist(opening, s, func() (*sql.Conn, error) { return s.db.Conn(ctx) }); err != nil {
@@ -197,6 +213,26 @@ func (s *Store) connect(opening context.Context) error {
 	// From now on we wait by ourselves, where we see that a caller leaves.
 	_, err = s.conn.ExecContext(ctx, "PRAGMA busy_timeout = 0")
 	return err
+}
+
+// A readOnly opens the connections that only read.
+type readOnly struct{ s *Store }
+
+func (r readOnly) Driver() sqldriver.Driver { return r.s.db.Driver() }
+
+func (r readOnly) Connect(ctx context.Context) (conn sqldriver.Conn, err error) {
+	err = r.s.asOwner(func() error {
+		if conn, err = r.Driver().Open(r.s.dsn(true)); err != nil || !r.s.foreign {
+			return err
+		}
+		// SQLite opens the log when it first reads.
+		_, err := conn.(sqldriver.ExecerContext).ExecContext(ctx, "SELECT count(*) FROM sqlite_schema", nil)
+		if err != nil {
+			conn.Close()
+		}
+		return err
+	})
+	return conn, err
 }
 
 // persist repeats f while others keep the file busy and somebody waits.
@@ -350,6 +386,6 @@ func (s *Store) shut() error {
 	if s.db != nil {
 		errs = append(errs, s.db.Close())
 	}
-	s.turn.close()
+	s.closeBeside()
 	return errors.Join(errs...)
 }

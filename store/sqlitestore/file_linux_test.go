@@ -444,13 +444,13 @@ func TestStaleSockets(t *testing.T) {
 	a, b := all[0].(*Store), all[1].(*Store)
 	writer(t, a, "k").hold(time.Minute)
 	writer(t, a, "k").join(time.Minute)
-	live := filepath.Join(a.mail.dir, a.mail.address(true))
-	stale := filepath.Join(a.mail.dir, "gone.sock")
+	live := filepath.Join(a.mail.dir.Name(), a.mail.address(true))
+	stale := filepath.Join(a.mail.dir.Name(), "gone.sock")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: socketPath(a.mail.folder, "gone.sock")}); err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: socketPath(a.mail.dir, "gone.sock")}); err != nil {
 		t.Fatal(err)
 	}
 	unix.Close(fd)

@@ -41,8 +41,45 @@ func remoteFS(dir string) (string, error) {
 // and polling has to do.
 func socketPath(dir *os.File, name string) string { return filepath.Join(dir.Name(), name) }
 
-// sendTo sends a datagram to a socket in dir, or fails at once.
-func sendTo(dir *os.File, name string, text []byte) error {
+// openSearch opens a directory to look things up in it.
+const openSearch = unix.O_RDONLY
+
+// reach names the socket called name in dir.
+func reach(dir *os.File, name string) (at string, done func(), err error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return "", nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return "", nil, unix.ENOTSOCK
+	}
+	return socketPath(dir, name), func() {}, nil
+}
+
+// lend opens the new socket called name in dir to those who may write the
+// database. Nothing keeps hold of a socket here, so in a directory of somebody
+// else's it is not done, and polling has to do.
+func lend(dir *os.File, name string, db os.FileInfo) error {
+	info, err := dir.Stat()
+	if err != nil {
+		return err
+	}
+	if int(sysOf(info).Uid) != os.Geteuid() {
+		return unix.EPERM
+	}
+	if os.Geteuid() == 0 {
+		if err := unix.Fchownat(int(dir.Fd()), name, int(sysOf(db).Uid), int(sysOf(db).Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return err
+		}
+	}
+	return unix.Fchmodat(int(dir.Fd()), name, uint32(db.Mode().Perm()&0o666), unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// asOwner calls f. A thread cannot lay down its rights here.
+func (s *Store) asOwner(f func() error) error { return f() }
+
+// sendTo sends a datagram to the socket at a path, or fails at once.
+func sendTo(at string, text []byte) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
 	if err != nil {
 		return err
@@ -52,5 +89,5 @@ func sendTo(dir *os.File, name string, text []byte) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return err
 	}
-	return unix.Sendto(fd, text, 0, &unix.SockaddrUnix{Name: socketPath(dir, name)})
+	return unix.Sendto(fd, text, 0, &unix.SockaddrUnix{Name: at})
 }

@@ -3,6 +3,7 @@ package sqlitestore
 import (
 	"bytes"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -81,12 +82,88 @@ func socketPath(dir *os.File, name string) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + name
 }
 
-// sendTo sends a datagram to a socket in dir, or fails at once.
-func sendTo(dir *os.File, name string, text []byte) error {
+// openSearch opens a directory to look things up in it.
+const openSearch = unix.O_PATH
+
+// reach names the socket called name in dir, and not one elsewhere to which a link
+// of that name leads, until done is called.
+func reach(dir *os.File, name string) (at string, done func(), err error) {
+	fd, _, err := pin(dir, name)
+	if err != nil {
+		return "", nil, err
+	}
+	return pinned(fd), func() { unix.Close(fd) }, nil
+}
+
+// pin keeps hold of the socket called name in dir.
+func pin(dir *os.File, name string) (fd int, st unix.Stat_t, err error) {
+	if fd, err = unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
+		return fd, st, err
+	}
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		err = unix.ENOTSOCK
+	}
+	if err != nil {
+		unix.Close(fd)
+	}
+	return fd, st, err
+}
+
+func pinned(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// lend opens the new socket called name in dir to those who may write the
+// database.
+func lend(dir *os.File, name string, db os.FileInfo) error {
+	fd, st, err := pin(dir, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	owner := sysOf(db)
+	if st.Nlink != 1 || int(st.Uid) != os.Geteuid() && st.Uid != owner.Uid {
+		return unix.EPERM // another has been put in its place
+	}
+	if os.Geteuid() == 0 {
+		unix.Fchownat(fd, "", int(owner.Uid), int(owner.Gid), unix.AT_EMPTY_PATH)
+	}
+	return unix.Chmod(pinned(fd), uint32(db.Mode().Perm()&0o666))
+}
+
+// asOwner calls f with the rights of the owner of the database, and no others,
+// where root works in a directory of somebody else's: nothing that is put there, at
+// whatever moment, makes root do what its owner could not. Only the way there is open
+// to root still: the owner may be in a container whose root is behind a door. f does
+// all of it on the goroutine that calls it.
+func (s *Store) asOwner(f func() error) error {
+	if !s.foreign {
+		return f()
+	}
+	owner := sysOf(s.file)
+	runtime.LockOSThread()
+	unix.Setfsgid(int(owner.Gid))
+	unix.Setfsuid(int(owner.Uid)) // which takes the rights to files away
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var rights [2]unix.CapUserData
+	if unix.Capget(&head, &rights[0]) == nil {
+		rights[0].Effective |= rights[0].Permitted & (1 << unix.CAP_DAC_READ_SEARCH)
+		unix.Capset(&head, &rights[0])
+	}
+	defer func() {
+		unix.Setfsuid(os.Geteuid())
+		unix.Setfsgid(os.Getegid())
+		if uid, err := unix.SetfsuidRetUid(-1); err == nil && uid == os.Geteuid() {
+			runtime.UnlockOSThread() // or else the thread ends with its goroutine
+		}
+	}()
+	return f()
+}
+
+// sendTo sends a datagram to the socket at a path, or fails at once.
+func sendTo(at string, text []byte) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	return unix.Sendto(fd, text, unix.MSG_NOSIGNAL, &unix.SockaddrUnix{Name: socketPath(dir, name)})
+	return unix.Sendto(fd, text, unix.MSG_NOSIGNAL, &unix.SockaddrUnix{Name: at})
 }

@@ -17,6 +17,15 @@ func remoteFS(string) (string, error)        { return "", ErrPlatform }
 func flock(*os.File) error                   { return errors.ErrUnsupported }
 func funlock(*os.File)                       {}
 func socketPath(_ *os.File, _ string) string { return "" }
-func giveTo(string, os.FileInfo)             {}
 
-func sendTo(*os.File, string, []byte) error { return errors.ErrUnsupported }
+func checkLinks(string) error                                  { return ErrPlatform }
+func foreignDir(string, os.FileInfo) bool                      { return false }
+func openBeside(string, os.FileInfo) (*os.File, error)         { return nil, ErrPlatform }
+func openLock(*os.File, string, os.FileInfo) (*os.File, error) { return nil, ErrPlatform }
+func checkLog(string, os.FileInfo) error                       { return ErrPlatform }
+func removeFrom(*os.File, string)                              {}
+func lend(*os.File, string, os.FileInfo) error                 { return ErrPlatform }
+func (s *Store) asOwner(f func() error) error                  { return f() }
+
+func reach(*os.File, string) (string, func(), error) { return "", nil, ErrPlatform }
+func sendTo(string, []byte) error                    { return ErrPlatform }

@@ -4,7 +4,6 @@ package sqlitestore
 
 import (
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,11 +18,3 @@ func flock(f *os.File) error {
 }
 
 func funlock(f *os.File) { unix.Flock(int(f.Fd()), unix.LOCK_UN) }
-
-// giveTo makes a file that root created in somebody's directory theirs, as
-// SQLite does with its own.
-func giveTo(path string, owner os.FileInfo) {
-	if st, ok := owner.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
-		os.Lchown(path, int(st.Uid), int(st.Gid))
-	}
-}

@@ -27,12 +27,10 @@ const pollDeaf = 2 * time.Millisecond
 // sockets cannot be made. Nothing runs while nobody watches.
 type mailbox struct {
 	s    *Store
-	dir  string
+	dir  *os.File
 	name string
-	mode os.FileMode
 
 	mu       sync.Mutex
-	folder   *os.File // of dir, for short socket names
 	conn     *net.UnixConn
 	deaf     bool // no socket can be made
 	closed   bool
@@ -50,8 +48,8 @@ type letter struct {
 	TTL   int64  `json:"ttl,omitempty"`   // microseconds
 }
 
-func newMailbox(s *Store, dir string, mode os.FileMode) *mailbox {
-	m := &mailbox{s: s, dir: dir, name: driver.NewID() + ".sock", mode: mode, deaf: s.opts.deaf}
+func newMailbox(s *Store) *mailbox {
+	m := &mailbox{s: s, dir: s.beside, name: driver.NewID() + ".sock", deaf: s.opts.deaf}
 	s.watchers.Changed = m.changed
 	return m
 }
@@ -61,7 +59,7 @@ func (m *mailbox) address(needed bool) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.conn == nil && needed && !m.deaf && !m.closed {
-		if err := m.bind(); err != nil {
+		if err := m.s.asOwner(m.bind); err != nil {
 			m.deaf = true
 		}
 		m.adjust()
@@ -72,33 +70,25 @@ func (m *mailbox) address(needed bool) string {
 	return m.name
 }
 
-func (m *mailbox) bind() (err error) {
-	if err := m.enter(); err != nil {
-		return err
-	}
+func (m *mailbox) bind() error {
 	m.tidy()
-	at := &net.UnixAddr{Net: "unixgram", Name: socketPath(m.folder, m.name)}
-	if m.conn, err = net.ListenUnixgram("unixgram", at); err != nil {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: socketPath(m.dir, m.name)})
+	if err != nil {
 		return err
 	}
 	// Who may write the database may send hints about it.
-	path := filepath.Join(m.dir, m.name)
-	os.Chmod(path, m.mode)
-	giveTo(path, m.s.file)
-	return nil
-}
-
-// enter opens the directory.
-func (m *mailbox) enter() (err error) {
-	if m.folder == nil {
-		m.folder, err = os.Open(m.dir)
+	if err := lend(m.dir, m.name, m.s.file); err != nil {
+		removeFrom(m.dir, m.name)
+		conn.Close()
+		return err
 	}
-	return err
+	m.conn = conn
+	return nil
 }
 
 // tidy removes the sockets of processes that are gone.
 func (m *mailbox) tidy() {
-	entries, err := m.folder.ReadDir(-1)
+	entries, err := m.dir.ReadDir(-1)
 	if err != nil {
 		return
 	}
@@ -106,11 +96,16 @@ func (m *mailbox) tidy() {
 		if e.Type()&fs.ModeSocket == 0 || !strings.HasSuffix(e.Name(), ".sock") {
 			continue
 		}
-		c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: socketPath(m.folder, e.Name())})
+		at, done, err := reach(m.dir, e.Name())
+		if err != nil {
+			continue
+		}
+		c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: at})
+		done()
 		if err == nil {
 			c.Close()
 		} else if errors.Is(err, syscall.ECONNREFUSED) {
-			os.Remove(filepath.Join(m.dir, e.Name()))
+			removeFrom(m.dir, e.Name())
 		}
 	}
 }
@@ -201,16 +196,20 @@ func (m *mailbox) send(to string, l letter) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed || m.enter() != nil {
+	if m.closed {
 		return
 	}
 	text, err := json.Marshal(l)
 	if err != nil {
 		return
 	}
-	err = sendTo(m.folder, to, text)
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		os.Remove(filepath.Join(m.dir, to)) // its process is gone
+	at, done, err := reach(m.dir, to)
+	if err != nil {
+		return
+	}
+	defer done()
+	if err := sendTo(at, text); errors.Is(err, syscall.ECONNREFUSED) {
+		removeFrom(m.dir, to) // its process is gone
 	}
 }
 
@@ -221,11 +220,7 @@ func (m *mailbox) close() {
 	m.adjust()
 	if m.conn != nil {
 		m.conn.Close()
-		os.Remove(filepath.Join(m.dir, m.name))
-	}
-	if m.folder != nil {
-		m.folder.Close()
-		m.folder = nil
+		removeFrom(m.dir, m.name)
 	}
 }
 

@@ -57,6 +57,9 @@ type Store struct {
 	file os.FileInfo
 	opts options
 
+	beside  *os.File // the directory FILE-wake
+	foreign bool     // root works in a directory of somebody else's: see asOwner
+
 	turn turnstile
 	db   *sql.DB // one connection, the writer
 	conn *sql.Conn
@@ -132,8 +135,8 @@ type Option func(*options)
 // does not touch the database when its own turn comes.
 //
 // A *FileError wraps ErrNotDatabase, ErrDirectory, ErrReadOnly, ErrFull,
-// ErrIO, ErrCorrupt, ErrEncoding, ErrNetworkFS, ErrTimeNamespace, ErrNewerSchema or
-// ErrPlatform.
+// ErrIO, ErrCorrupt, ErrEncoding, ErrNetworkFS, ErrTimeNamespace, ErrNewerSchema,
+// ErrForeign or ErrPlatform.
 func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
 	o := defaults()
 	for _, opt := range opts {

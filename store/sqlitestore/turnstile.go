@@ -16,20 +16,11 @@ type turnstile struct {
 	gate, turn *os.File
 }
 
-func (t *turnstile) open(dir string, mode os.FileMode, owner os.FileInfo) (err error) {
-	for _, f := range []struct {
-		name string
-		file **os.File
-	}{{"gate", &t.gate}, {"turn", &t.turn}} {
-		path := dir + "/" + f.name
-		if *f.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, mode); err == nil {
-			(*f.file).Chmod(mode) // whatever the umask is
-			giveTo(path, owner)
-		} else if *f.file, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
-			return err
-		}
+func (t *turnstile) open(dir *os.File, db os.FileInfo) (err error) {
+	if t.gate, err = openLock(dir, "gate", db); err == nil {
+		t.turn, err = openLock(dir, "turn", db)
 	}
-	return nil
+	return err
 }
 
 func (t *turnstile) enter() error {

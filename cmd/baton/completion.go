@@ -18,7 +18,8 @@ func (a *app) completionCommand(root *cobra.Command) *cobra.Command {
 		Use:   "completion SHELL",
 		Short: "Print completions for bash, zsh, fish or powershell",
 		Long: `Prints a script that teaches the shell to complete the commands, the flags, and
-the names of locks that are held at the moment.`,
+the names of locks that are held at the moment. Names that would have to be quoted are
+not proposed.`,
 		Example: `  source <(baton completion bash)
   baton completion zsh > "${fpath[1]}/_baton"
   baton completion fish > ~/.config/fish/completions/baton.fish
@@ -79,8 +80,10 @@ func (a *app) completeBelow(prefix string, args []string, typed string) ([]strin
 		if err != nil || len(keys) == completeAtMost {
 			break
 		}
-		if safe(info.Key) == info.Key { // a shell could not type the others
-			keys = append(keys, cobra.CompletionWithDesc(strings.TrimPrefix(info.Key, prefix), describeShort(info)))
+		// What has to be quoted is not proposed: shells insert the common beginning of
+		// several names as it is, and run what stands in it at the next press of the key.
+		if key := strings.TrimPrefix(info.Key, prefix); shellWord(key) == key {
+			keys = append(keys, cobra.CompletionWithDesc(key, describeShort(info)))
 		}
 	}
 	return keys, directive

@@ -184,6 +184,7 @@ func TestWhoseTimeWasUp(t *testing.T) {
 			t.Errorf("Lock: %v", err)
 		}
 		mustUnlock(t, lease)
+		time.Sleep(5 * time.Second) // what is under way ends
 	})
 }
 

@@ -105,8 +105,7 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 		}
 		if err == nil {
 			s.mu.Lock()
-			s.grantedLocked(sent, g, false)
-			s.confirming = false
+			s.holdLocked(bootclock.Coarse(), g, sent.Add(s.trustFor(g.TTL)), l.renewAt(sent, s.ttlFor(g.TTL)))
 			s.token, s.lent = h.Token/tokensPerGrant, h.Token%tokensPerGrant
 			s.mu.Unlock()
 		}

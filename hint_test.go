@@ -128,8 +128,9 @@ func TestEarlyHint(t *testing.T) {
 	}
 }
 
-// A waiter's grant ended before it was confirmed, and it took a new place.
-// The late answer to the old confirmation says "held", of the old claim.
+// A waiter's grant was broken before it knew that it was confirmed, and it took
+// a new place. The late answer to the old confirmation says "held", of the old
+// claim.
 func TestLateConfirmationOfAnEarlierLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -137,20 +138,36 @@ func TestLateConfirmationOfAnEarlierLife(t *testing.T) {
 		other := newLocker(t, store.Store, baton.Config{})
 		first := mustLock(t, other, "k")
 		next := lockSoon(t, l)
+		asked := store.renews.Load()
 		store.set(func() {
 			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				late := store.renews.Load() == asked+1
 				answers := store.Store.Renew(ctx, c, ttl)
-				time.Sleep(driver.ClaimTTL) // the first one, for longer than the grant lasts
+				if late {
+					time.Sleep(1800 * time.Millisecond)
+				}
 				return answers
 			}
 			store.onRelease = func(ctx context.Context, _ driver.Claim) error { <-ctx.Done(); return ctx.Err() }
 		})
 		mustUnlock(t, first) // pushed; LockDelay asks for a confirmation
-		time.Sleep(2 * time.Second)
+		time.Sleep(500 * time.Millisecond)
+		if _, err := other.Break(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		third := mustLock(t, other, "k")
+		time.Sleep(time.Second)
 		store.set(func() { store.onRenew = nil })
 		if n := store.acquires.Load(); n != 2 {
 			t.Fatalf("%d attempts, want a second place by now", n)
 		}
+		time.Sleep(time.Second) // the late answer comes
+		select {
+		case lease := <-next:
+			t.Errorf("believes in token %d beside %d", lease.Token(), third.Token())
+		default:
+		}
+		mustUnlock(t, third)
 		lease := within(t, time.Minute, next)
 		time.Sleep(20 * time.Second)
 		if err := lease.Err(); err != nil {
@@ -173,7 +190,7 @@ func TestPushIsTrustedFromTheLastPoll(t *testing.T) {
 		}
 		store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
 			answers := store.Store.Renew(ctx, c, ttl)
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(300 * time.Millisecond)
 			return answers
 		}
 		l, other := newLocker(t, store, baton.Config{}), newLocker(t, store.Store, baton.Config{})
@@ -181,15 +198,21 @@ func TestPushIsTrustedFromTheLastPoll(t *testing.T) {
 		next := lockSoon(t, l)
 		time.Sleep(driver.RefreshEvery + 50*time.Millisecond)
 		mustUnlock(t, first)
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond)
 		store.set(func() { store.onRenew = blackHole })
+		asked := store.renews.Load()
 		(<-pushes)()
 		lease := within(t, time.Millisecond, next)
+		synctest.Wait()
+		if n := store.renews.Load(); n != asked+1 {
+			t.Errorf("renewed %d times at once, want once", n-asked)
+		}
 		info, _ := store.Inspect(t.Context(), "k")
 		if left := time.Until(lease.Deadline()); left <= 0 || left > info.Holders[0].Remaining-driver.ClaimTTL/10 {
 			t.Errorf("believed in for %v, the store for %v", left, info.Holders[0].Remaining)
 		}
 		_ = lease.Unlock()
+		time.Sleep(2 * time.Second) // what is under way ends
 	})
 }
 

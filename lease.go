@@ -305,7 +305,7 @@ func (l *Lease) freeze() (c driver.Claim, end time.Time, err error) {
 	default:
 		// Renewals that are under way ask about the old kind; their answers
 		// mean nothing once the kind has changed.
-		s.frozen, s.inFlight = true, false
+		s.frozen, s.inFlight = true, 0
 		s.epoch++
 		return s.claim, s.trust, nil
 	}

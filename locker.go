@@ -26,6 +26,7 @@ type Locker struct {
 	traits  driver.Traits
 
 	renewer renewer
+	latency latency
 	lines   [64]lineShard
 	callers sync.Pool
 	seed    maphash.Seed

@@ -3,6 +3,7 @@ package baton
 import (
 	"container/heap"
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -19,6 +20,20 @@ const (
 
 	// maxSleep bounds how late a machine's waking up is noticed.
 	maxSleep = time.Second
+
+	// pollAgain is how soon a waiter asks again beside a request that was not
+	// answered. The request is not given up: a store that is far away answers
+	// all, and a position in its queue, or a grant of its own, lives as long as
+	// the requests arrive one after the other in time.
+	pollAgain = 700 * time.Millisecond
+
+	// pollPatience is when such a request is given up. An answer that took
+	// longer would be about a position that is gone, or that a later request
+	// has confirmed.
+	pollPatience = driver.WaiterTTL + driver.ClaimTTL
+
+	// maxInFlight bounds the requests about one claim at a time.
+	maxInFlight = 5
 )
 
 // A renewer keeps all stakes of a Locker alive and ends those that it could
@@ -146,10 +161,11 @@ func (r *renewer) run() {
 
 // renewal is one claim of a request that renews.
 type renewal struct {
-	stake *stake
-	epoch int
-	claim driver.Claim
-	until time.Time // an answer after that is of no use
+	stake    *stake
+	epoch    int
+	claim    driver.Claim
+	state    stakeState    // when it was asked for
+	patience time.Duration // for the answer
 }
 
 // tick looks at a stake that is due, and says if it is to be renewed.
@@ -158,7 +174,8 @@ func (s *stake) tick(now time.Time) (renewal, bool) {
 	defer func() { after() }()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	j := renewal{stake: s, epoch: s.epoch, claim: s.claim}
+	j := renewal{stake: s, epoch: s.epoch, claim: s.claim, state: s.state}
+	next := now.Add(pollAgain)
 	switch s.state {
 	case held:
 		end, cause := s.endLocked()
@@ -166,20 +183,26 @@ func (s *stake) tick(now time.Time) (renewal, bool) {
 			after = s.loseLocked(cause)
 			return j, false
 		}
-		s.locker.renewer.schedule(s, end)
-		if s.inFlight || s.frozen {
-			return j, false
+		// A request that hangs is given up early enough to try again, unless
+		// that is how slow the store is: then it is asked again meanwhile.
+		left := s.trust.Sub(now)
+		again := max(min(left/2, s.locker.cfg.TTL/4), 2*minPause)
+		j.patience = max(again, min(2*s.locker.latency.last(), left*7/8))
+		next = end
+		if at := now.Add(again); j.patience > again && at.Before(end) {
+			next = at
 		}
-		j.until = s.trust
-	case waiting:
-		if s.inFlight {
-			return j, false
-		}
-		j.until = now.Add(driver.WaiterTTL)
+	case waiting, asking:
+		j.patience = pollPatience
 	default:
 		return j, false
 	}
-	s.inFlight, s.looked = true, now
+	s.locker.renewer.schedule(s, next)
+	if s.frozen || s.inFlight >= maxInFlight {
+		return j, false
+	}
+	s.inFlight++
+	s.looked = now
 	return j, true
 }
 
@@ -187,27 +210,23 @@ func (s *stake) tick(now time.Time) (renewal, bool) {
 func (r *renewer) renew(jobs []renewal) {
 	l := r.locker
 	claims := make([]driver.Claim, len(jobs))
-	var until time.Time
+	patience := jobs[0].patience
 	for i, j := range jobs {
 		claims[i] = j.claim
-		if i == 0 || j.until.Before(until) {
-			until = j.until
-		}
+		patience = min(patience, j.patience)
 	}
-	// A request that hangs is given up early enough to try again, for each of
-	// them.
 	sent := bootclock.Now()
-	patience := max(min(until.Sub(sent)/2, l.cfg.TTL/4), 2*minPause)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	answers := l.store.Renew(ctx, claims, l.storeTTL())
 	cancel()
+	l.latency.saw(bootclock.Now().Sub(sent))
 
 	failed := 0
 	for i, j := range jobs {
 		if answers[i].State == driver.Unknown {
 			failed++
 		}
-		j.stake.renewed(sent, j.epoch, answers[i])
+		j.stake.renewed(sent, j, answers[i])
 	}
 	if f := l.cfg.Trace.Renewed; f != nil {
 		f(len(jobs), failed, bootclock.Now().Sub(sent))
@@ -227,37 +246,42 @@ func firstError(answers []driver.Renewal) error {
 }
 
 // renewed takes the store's answer about s.
-func (s *stake) renewed(sent time.Time, epoch int, r driver.Renewal) {
+func (s *stake) renewed(sent time.Time, j renewal, r driver.Renewal) {
 	after := func() {}
 	defer func() { after() }()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.epoch != epoch {
+	if s.epoch != j.epoch {
 		return // about another life
 	}
-	s.inFlight = false
+	s.inFlight--
 	rn := &s.locker.renewer
 	now := bootclock.Now()
 
-	if r.State == driver.Unknown {
+	trust := sent.Add(s.trustFor(r.Grant.TTL))
+	switch least := s.trustFor(s.locker.storeTTL()) / 4; {
+	case r.State == driver.Unknown:
 		s.lastErr = blame(context.Background(), r.Err)
-		s.retryLocked(now)
+		s.retryLocked(sent, now)
+		return
+	case s.state == waiting && r.State == driver.Held && trust.Sub(now) < least:
+		s.lastErr = fmt.Errorf("%w: its answer took %v, too long for a lease of %v", ErrUnavailable, now.Sub(sent).Round(time.Millisecond), s.locker.cfg.TTL)
+		s.retryLocked(sent, now)
 		return
 	}
-	s.failing, s.lastErr = time.Time{}, nil
+	s.failing, s.tries, s.lastErr = time.Time{}, 0, nil
 	switch s.state {
 	case waiting:
-		switch r.State {
-		case driver.Held:
-			s.grantedLocked(sent, r.Grant, false)
-			if !s.confirming {
-				s.settleLocked(outcome{granted: true})
-			}
-		case driver.Waiting:
+		switch {
+		case r.State == driver.Held:
+			s.holdLocked(now, r.Grant, trust, s.locker.renewAt(sent, s.ttlFor(r.Grant.TTL)))
+		case r.State == driver.Waiting:
 			s.since, s.claim.Ticket = sent, r.Grant.Ticket
-			rn.schedule(s, rn.batch(now.Add(again(r.Grant)), again(r.Grant)/10))
+			s.pollLocked(r.Grant)
 			s.kickedLocked()
-		case driver.Lost:
+		case j.state == asking: // it may have overtaken the request for the position
+			rn.advance(s, now)
+		default:
 			after = s.loseLocked(Gone)
 		}
 	case held:
@@ -266,16 +290,16 @@ func (s *stake) renewed(sent time.Time, epoch int, r driver.Renewal) {
 			return
 		}
 		if r.State != driver.Held {
-			after = s.loseLocked(Gone)
-			return
+			if j.state == held {
+				after = s.loseLocked(Gone)
+			} else if r.State == driver.Lost { // by the position that it was
+				s.kickLocked()
+			}
+			return // the answer "waiting" is older than the grant
 		}
 		s.claim.Ticket = r.Grant.Ticket
-		if trust := sent.Add(s.trustFor(r.Grant.TTL)); trust.After(s.trust) {
+		if trust.After(s.trust) {
 			s.trust = trust
-		}
-		if s.confirming {
-			s.confirming = false
-			s.settleLocked(outcome{granted: true})
 		}
 		due := s.locker.renewAt(sent, s.ttlFor(r.Grant.TTL))
 		if end, _ := s.endLocked(); end.Before(due) {
@@ -287,7 +311,7 @@ func (s *stake) renewed(sent time.Time, epoch int, r driver.Renewal) {
 }
 
 // retryLocked plans another try after the store could not answer.
-func (s *stake) retryLocked(now time.Time) {
+func (s *stake) retryLocked(sent, now time.Time) {
 	l := s.locker
 	switch s.state {
 	case held:
@@ -298,9 +322,10 @@ func (s *stake) retryLocked(now time.Time) {
 		l.renewer.schedule(s, end)
 	case waiting:
 		if s.failing.IsZero() {
-			s.failing = now
+			s.failing = sent
 		}
-		if now.Sub(s.failing) > l.patience() {
+		s.tries++
+		if now.Sub(s.failing) > l.patience() && s.tries >= minTries {
 			s.settleLocked(outcome{err: s.lastErr})
 			return
 		}

@@ -34,7 +34,7 @@ type stake struct {
 	state     stakeState
 	lost      *LostError // why it is gone
 	start     time.Time  // when the answer came that it is held
-	token     int64      // the store's, of this grant
+	token     int64      // the store's, of this grant; a push with a lower one is of an earlier
 	lent      int64      // how many leases were lent from it
 	trust     time.Time  // held: nobody believes in it from then on
 	tenure    *Lease     // held: who has it now, nil while it changes hands
@@ -44,19 +44,19 @@ type stake struct {
 	// While waiting. since is when the last request that the store answered
 	// with "waiting" for this place was sent: a grant that the store then
 	// makes on its own is not older.
-	since      time.Time
-	failing    time.Time    // since when the store has not answered
-	early      driver.Grant // pushed before the answer that it belongs behind
-	confirming bool         // held, but to be renewed before it is lent
+	since   time.Time
+	failing time.Time    // since when the store has not answered
+	tries   int          // without an answer: this process may have stood still meanwhile
+	early   driver.Grant // pushed before the answer that it belongs behind
 
 	// Renewal.
-	inFlight bool
+	inFlight int            // requests
 	kicked   bool           // a hint came while in flight: the answer may be older
 	looked   time.Time      // when the store was last asked
 	frozen   bool           // not to be renewed: it changes its kind
 	shown    bool           // its claim was told to the user: not to be lent again
 	shortest time.Duration  // not 0: an earlier holder may renew it for so short a time
-	epoch    int            // raised when it becomes another thing; older answers are void
+	epoch    int            // raised when its ID or its kind changes; older answers are void
 	lastErr  error          // the last trouble, to explain a loss
 	owed     []driver.Claim // what else the store may have of it
 
@@ -88,55 +88,77 @@ func (s *stake) watch() {
 // answered takes the store's answer to Acquire, sent at the time given. It
 // reports whether the stake is settled: held, and fit to be lent.
 func (s *stake) answered(sent time.Time, g driver.Grant) (settled bool) {
+	now := bootclock.Coarse()
+	s.locker.latency.saw(now.Sub(sent))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.claim.Ticket, s.looked = g.Ticket, sent
+	s.claim.Ticket = g.Ticket
+	s.state, s.since, s.looked = waiting, sent, sent
 	switch early := s.early; {
 	case !g.Waiting:
-		s.grantedLocked(sent, g, false)
+		if trust := sent.Add(s.trustFor(g.TTL)); trust.Sub(now) >= s.trustFor(s.locker.storeTTL())/2 {
+			s.holdLocked(now, g, trust, s.locker.renewAt(sent, s.ttlFor(g.TTL)))
+			break
+		}
+		// The answer was so long under way that the grant is to be confirmed.
+		s.token = g.Token
+		s.locker.renewer.schedule(s, now)
 	case early.Token >= g.Ticket && early.Token > 0:
-		s.grantedLocked(sent, early, true)
+		s.pushedLocked(now, early)
 	default:
-		s.state, s.since = waiting, sent
-		s.locker.renewer.schedule(s, bootclock.Coarse().Add(again(g)))
+		s.pollLocked(g)
 	}
 	s.early = driver.Grant{}
 	s.kickedLocked()
-	settled = s.state == held && !s.confirming
+	settled = s.state == held
 	if !settled {
 		s.outcome = make(chan outcome, 1)
 	}
 	return settled
 }
 
-// grantedLocked makes the stake held. The grant may be trusted from the time
-// given. pushed says that the store made it on its own, for a short claim.
+// pushedLocked takes a grant that the store made on its own, for a short claim,
+// which may be trusted from s.since on.
 //
-// Such a claim is confirmed before it is lent if little of it is left, if more
-// time than usual is wanted to stop working, or if a crash is to leave the
-// lock taken for LockDelay. Any other grant is if its answer was so long under
-// way that half of the trust is gone.
-func (s *stake) grantedLocked(from time.Time, g driver.Grant, pushed bool) {
+// It is relied on if so much of it is left that it can be renewed in time, and
+// renewed at once if there is no time to lose. Otherwise it is a hint: the store
+// is asked, and says "held", however late; nobody believes in it until then.
+// That is so, too, if more time than usual is wanted to stop working, or if a
+// crash is to leave the lock taken for LockDelay.
+func (s *stake) pushedLocked(now time.Time, g driver.Grant) {
 	l := s.locker
-	now := bootclock.Coarse()
-	s.state, s.start, s.failing = held, now, time.Time{}
+	trust := s.since.Add(g.TTL - defaultMargin(g.TTL))
+	left, twice := trust.Sub(now), 2*l.latency.last()
+	if left < max(g.TTL/3, twice) || l.cfg.LockDelay > 0 || l.cfg.Margin > defaultMargin(l.cfg.TTL) {
+		s.token = g.Token
+		l.renewer.schedule(s, now)
+		return
+	}
+	due := now
+	if left/3 > twice {
+		due = now.Add(left / 3) // a short section is over before that
+	}
+	s.holdLocked(now, g, trust, due)
+}
+
+// holdLocked makes the stake held, to be believed in until trust and renewed
+// when due.
+func (s *stake) holdLocked(now time.Time, g driver.Grant, trust, due time.Time) {
+	s.state, s.start, s.trust = held, now, trust
+	s.failing, s.tries = time.Time{}, 0
 	s.token, s.lent = g.Token, 0
 	s.claim.Ticket = g.Ticket
-	var due time.Time
-	if pushed {
-		s.trust = from.Add(g.TTL - defaultMargin(g.TTL))
-		left := s.trust.Sub(now)
-		s.confirming = left < g.TTL/3 || l.cfg.LockDelay > 0 || l.cfg.Margin > defaultMargin(l.cfg.TTL)
-		due = now.Add(left / 3) // a short section is over before that
-	} else {
-		s.trust = from.Add(s.trustFor(g.TTL))
-		s.confirming = s.trust.Sub(now) < s.trustFor(l.storeTTL())/2
-		due = l.renewAt(from, s.ttlFor(g.TTL))
-	}
-	if s.confirming {
-		due = now
-	}
-	l.renewer.schedule(s, due)
+	s.locker.renewer.schedule(s, due)
+	s.settleLocked(outcome{granted: true})
+}
+
+// pollLocked plans when the position in the queue is confirmed next, after an
+// answer that says when the store wants that. It counts from the last request,
+// not from its answer, which may have been long under way.
+func (s *stake) pollLocked(g driver.Grant) {
+	rn, every := &s.locker.renewer, again(g)
+	due := s.looked.Add(max(every, min(s.locker.latency.last(), pollAgain)))
+	rn.schedule(s, rn.batch(due, every/10))
 }
 
 // ttlFor is how much of a ttl that the store has granted counts. Where a stake
@@ -166,18 +188,12 @@ func (s *stake) hint(h driver.Hint) {
 		}
 	case waiting:
 		// A grant below the ticket belongs to an earlier life in the queue.
-		if !h.Granted || h.Grant.Token < s.claim.Ticket {
+		if !h.Granted || h.Grant.Token < max(s.claim.Ticket, s.token) {
 			s.kickLocked()
 			return
 		}
-		// A poll that is under way was about the place in line. Its answer
-		// may be older than the grant, and it must not be waited for.
-		s.epoch++
-		s.inFlight, s.kicked = false, false
-		s.grantedLocked(s.since, h.Grant, true)
-		if !s.confirming {
-			s.settleLocked(outcome{granted: true})
-		}
+		s.kicked = false
+		s.pushedLocked(bootclock.Coarse(), h.Grant)
 	case held:
 		if !h.Granted { // the news is that it may be lost
 			s.kickLocked()
@@ -187,7 +203,7 @@ func (s *stake) hint(h driver.Hint) {
 
 // kickLocked has the store asked at once, unless it was just now.
 func (s *stake) kickLocked() {
-	if s.inFlight {
+	if s.inFlight > 0 {
 		s.kicked = true
 		return
 	}
@@ -216,8 +232,9 @@ func (s *stake) rejoin() {
 	s.mu.Lock()
 	s.claim.ID, s.claim.Ticket = driver.NewID(), 0
 	s.state, s.lost = asking, nil
-	s.early, s.failing, s.lastErr = driver.Grant{}, time.Time{}, nil
-	s.confirming, s.kicked, s.inFlight = false, false, false
+	s.early, s.lastErr, s.token = driver.Grant{}, nil, 0
+	s.failing, s.tries = time.Time{}, 0
+	s.kicked, s.inFlight = false, 0
 	s.epoch++
 	s.mu.Unlock()
 	s.watch()

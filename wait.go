@@ -33,6 +33,10 @@ func (l *Locker) contend(ctx context.Context, s *stake, wait bool) error {
 	asked := false        // there was one with this ID
 	for {
 		sent := bootclock.Coarse()
+		if wait && l.latency.last() > pollAgain {
+			// Its first confirmation cannot wait for the answer.
+			l.renewer.schedule(s, sent.Add(pollAgain))
+		}
 		call := l.acquiring.within(ctx, sent)
 		g, err := l.store.Acquire(call, driver.Request{Claim: s.claim, TTL: l.storeTTL(), Queue: wait, Retry: retry})
 		call.release()
@@ -105,7 +109,7 @@ func (l *Locker) await(ctx context.Context, s *stake) (again bool, err error) {
 func (s *stake) settled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state == held && !s.confirming
+	return s.state == held
 }
 
 // giveUp has the store forget a claim, and returns when it has, or soon.

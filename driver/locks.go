@@ -126,6 +126,9 @@ type Locks interface {
 	// confirmed for the full ttl and answered as held. A key that fails
 	// does not delay or spoil the answers of the others. A claim that no
 	// longer stands is answered as lost and never brought back to life.
+	//
+	// Where the store is far away, several calls are under way at once about
+	// the same claim, with Tickets of different age, and arrive in any order.
 	Renew(ctx context.Context, claims []Claim, ttl time.Duration) []Renewal
 
 	// Release ends the claim, held or waiting, and lets the store grant

@@ -1,0 +1,314 @@
+package baton_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+// far is a memory store that is so far away: requests, answers and hints take
+// the time each way.
+type far struct {
+	*memstore.Store
+	way time.Duration
+}
+
+// roundTrip asks the store, unless ctx ends before the request arrives.
+func (f far) roundTrip(ctx context.Context, ask func()) error {
+	arrive := time.NewTimer(f.way)
+	defer arrive.Stop()
+	select {
+	case <-arrive.C:
+	case <-ctx.Done():
+		// It arrives all the same: it was sent.
+		time.AfterFunc(f.way, ask)
+		return errors.Join(driver.ErrUnknown, ctx.Err())
+	}
+	ask()
+	if !sleepFor(ctx, f.way) {
+		return errors.Join(driver.ErrUnknown, ctx.Err())
+	}
+	return nil
+}
+
+func (f far) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	var g driver.Grant
+	var refused error
+	if err := f.roundTrip(ctx, func() { g, refused = f.Store.Acquire(context.Background(), r) }); err != nil {
+		return driver.Grant{}, err
+	}
+	return g, refused
+}
+
+func (f far) Renew(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+	var answers []driver.Renewal
+	if err := f.roundTrip(ctx, func() { answers = f.Store.Renew(context.Background(), c, ttl) }); err != nil {
+		failed := make([]driver.Renewal, len(c))
+		for i := range failed {
+			failed[i].Err = err
+		}
+		return failed
+	}
+	return answers
+}
+
+func (f far) Release(ctx context.Context, c driver.Claim) error {
+	var refused error
+	if err := f.roundTrip(ctx, func() { refused = f.Store.Release(context.Background(), c) }); err != nil {
+		return err
+	}
+	return refused
+}
+
+func (f far) AcquireAll(context.Context, []driver.Request) ([]driver.Grant, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (f far) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	return f.Store.Watch(c, func(h driver.Hint) { time.AfterFunc(f.way, func() { wake(h) }) })
+}
+
+// contender takes k again and again, holds it for so long, and notes what
+// happened.
+type contender struct {
+	locks   *baton.Locker
+	hold    time.Duration
+	granted int
+	lost    int
+	longest time.Duration // that it waited
+}
+
+func (c *contender) run(t *testing.T, ctx context.Context, exclusive *sync.Mutex) {
+	for ctx.Err() == nil {
+		asked := time.Now()
+		bound, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+		lease, err := c.locks.Lock(bound, "k")
+		cancel()
+		if err != nil {
+			t.Errorf("Lock: %v", err)
+			return
+		}
+		c.longest = max(c.longest, time.Since(asked))
+		c.granted++
+		if !exclusive.TryLock() {
+			t.Error("two believe in the lock at once")
+			return
+		}
+		select {
+		case <-time.After(c.hold):
+		case <-lease.Done():
+		}
+		if lease.Err() != nil {
+			c.lost++
+		}
+		exclusive.Unlock()
+		if err := lease.Unlock(); err != nil && !errors.Is(err, baton.ErrLost) {
+			t.Errorf("Unlock: %v", err)
+		}
+	}
+}
+
+// contend lets all of them take turns for two minutes.
+func contend(t *testing.T, all ...*contender) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	var exclusive sync.Mutex
+	var wg sync.WaitGroup
+	for _, c := range all {
+		wg.Go(func() { c.run(t, ctx, &exclusive) })
+	}
+	wg.Wait()
+	time.Sleep(20 * time.Second) // what is under way ends
+}
+
+// A program far from the store, and one beside it that wants the lock all the
+// time: both are served in turn, and no lease is lost.
+func TestFarFromTheStore(t *testing.T) {
+	for _, way := range []time.Duration{10, 100, 150, 200, 300, 400, 500, 600, 800, 1000} {
+		for _, hold := range []time.Duration{100, 3000} {
+			way, hold := way*time.Millisecond, hold*time.Millisecond
+			t.Run(fmt.Sprint(way, " each way, held for ", hold), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := memstore.New()
+					distant := &contender{locks: newLocker(t, far{store, way}, baton.Config{}), hold: hold}
+					near := &contender{locks: newLocker(t, store, baton.Config{}), hold: hold}
+					contend(t, distant, near)
+					distant.want(t, "the distant one", 2*hold+8*way+time.Second)
+					near.want(t, "the near one", 2*hold+8*way+time.Second)
+				})
+			})
+		}
+	}
+}
+
+// want asserts that no lease was lost and no wait was longer.
+func (c *contender) want(t *testing.T, name string, longest time.Duration) {
+	t.Helper()
+	if c.granted < 10 || c.lost > 0 || c.longest > longest {
+		t.Errorf("%s was granted %d leases, lost %d, and waited for up to %v; want it to wait for %v at most", name, c.granted, c.lost, c.longest, longest)
+	}
+}
+
+// A store that is so busy that every request takes 0.4s is slow for all.
+func TestSlowForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		var all []*contender
+		for range 8 {
+			all = append(all, &contender{locks: newLocker(t, far{store, 200 * time.Millisecond}, baton.Config{}), hold: time.Second})
+		}
+		contend(t, all...)
+		for i, c := range all {
+			c.want(t, fmt.Sprint("contender ", i), 8*(c.hold+800*time.Millisecond))
+		}
+	})
+}
+
+// The answer that confirms a grant of the store's own comes when nobody could
+// have believed in the grant any more: it is a grant all the same, and the
+// position is not taken a second time.
+func TestLateConfirmationIsAGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, other := newLocker(t, store, baton.Config{LockDelay: time.Second}), newLocker(t, store.Store, baton.Config{})
+		first := mustLock(t, other, "k")
+		next := lockSoon(t, l)
+		store.set(func() {
+			store.onRenew = func(_ context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				answers := store.Store.Renew(context.Background(), c, ttl)
+				time.Sleep(2 * time.Second)
+				return answers
+			}
+		})
+		mustUnlock(t, first)
+		lease := within(t, 2500*time.Millisecond, next)
+		if n := store.acquires.Load(); n != 1 {
+			t.Errorf("%d positions were taken", n)
+		}
+		time.Sleep(20 * time.Second)
+		if err := lease.Err(); err != nil {
+			t.Error(err)
+		}
+		mustUnlock(t, lease)
+		time.Sleep(5 * time.Second) // what is under way ends
+	})
+}
+
+// The store says "held" whenever it is asked, but so late that nobody can
+// believe in it: Lock does not hold the lock for ever without saying so.
+func TestConfirmationsThatAreAlwaysTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, other := newLocker(t, store, baton.Config{TTL: 2 * time.Second}), newLocker(t, store.Store, baton.Config{})
+		first := mustLock(t, other, "k")
+		failed := make(chan error, 1)
+		go func() { _, err := l.Lock(t.Context(), "k"); failed <- err }()
+		synctest.Wait()
+		store.set(func() {
+			store.onRenew = func(_ context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				answers := store.Store.Renew(context.Background(), c, ttl)
+				time.Sleep(2500 * time.Millisecond)
+				return answers
+			}
+			store.onWatch = func(driver.Claim, func(driver.Hint)) func() { return func() {} }
+		})
+		time.Sleep(1200 * time.Millisecond) // a push would have to be trusted from long ago
+		mustUnlock(t, first)
+		select {
+		case err := <-failed:
+			if !errors.Is(err, baton.ErrUnavailable) {
+				t.Errorf("Lock: %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("Lock goes on for ever")
+		}
+		time.Sleep(5 * time.Second) // what is under way ends
+		if info, _ := store.Inspect(t.Context(), "k"); len(info.Holders)+len(info.Waiters) > 0 {
+			t.Errorf("left behind: %+v", info)
+		}
+	})
+}
+
+// A waiter asks about its position, the store grants and pushes, and then answers
+// "lost", about the position. That ends no lease: the store is asked about the
+// grant.
+func TestLostPositionBesideAHeldGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, other := newLocker(t, store, baton.Config{}), newLocker(t, store.Store, baton.Config{})
+		first := mustLock(t, other, "k")
+		next := lockSoon(t, l)
+		store.set(func() {
+			asked := store.renews.Load()
+			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				if store.renews.Load() == asked+1 {
+					time.Sleep(200 * time.Millisecond)
+					return []driver.Renewal{{State: driver.Lost}}
+				}
+				return store.Store.Renew(ctx, c, ttl)
+			}
+		})
+		time.Sleep(driver.RefreshEvery + 50*time.Millisecond) // it is under way
+		mustUnlock(t, first)
+		lease := within(t, time.Millisecond, next)
+		asked := store.renews.Load()
+		time.Sleep(160 * time.Millisecond)
+		if err := lease.Err(); err != nil || store.renews.Load() != asked+1 {
+			t.Errorf("%v, and the store was asked %d times", err, store.renews.Load()-asked)
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+// A waiter far from the store confirms its position before it knows that it has
+// one. That such a request overtakes the one for the position costs nothing.
+func TestConfirmationThatOvertakesTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, other := newLocker(t, store, baton.Config{}), newLocker(t, store.Store, baton.Config{})
+		store.onAcquire = func(_ context.Context, r driver.Request) (driver.Grant, error) {
+			time.Sleep(time.Second)
+			return store.Store.Acquire(context.Background(), r)
+		}
+		mustUnlock(t, mustLock(t, l, "k")) // from now on it is known to be slow
+		first := mustLock(t, other, "k")
+		asked := store.acquires.Load()
+		store.set(func() {
+			store.onRenew = func(_ context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				answers := store.Store.Renew(context.Background(), c, ttl)
+				time.Sleep(600 * time.Millisecond)
+				return answers
+			}
+		})
+		next := lockSoon(t, l)
+		time.Sleep(10 * time.Second)
+		if n := store.acquires.Load(); n != asked+1 {
+			t.Errorf("the lock was asked for %d times", n-asked)
+		}
+		mustUnlock(t, first)
+		mustUnlock(t, within(t, 2*time.Second, next))
+		time.Sleep(5 * time.Second) // what is under way ends
+	})
+}
+
+// A lease whose TTL is three round trips.
+func TestFarWithAShortTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLocker(t, far{memstore.New(), time.Second}, baton.Config{TTL: 6 * time.Second})
+		lease := mustLock(t, l, "k")
+		time.Sleep(time.Minute)
+		if err := lease.Err(); err != nil {
+			t.Error(err)
+		}
+		mustUnlock(t, lease)
+		time.Sleep(10 * time.Second) // what is under way ends
+	})
+}

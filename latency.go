@@ -1,0 +1,29 @@
+package baton
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// latency is how long the store has lately taken to answer: the longest time
+// of the last requests, which fades with each that was faster. A store that
+// answers quickly costs it one look.
+type latency struct{ lately atomic.Int64 }
+
+// notSlow is what no plan depends on.
+const notSlow = 50 * time.Millisecond
+
+// saw notes how long a request took, whether or not it was answered.
+func (l *latency) saw(took time.Duration) {
+	old := time.Duration(l.lately.Load())
+	if took < notSlow && old == 0 {
+		return
+	}
+	if took = max(took, old*3/4); took < notSlow {
+		took = 0
+	}
+	l.lately.CompareAndSwap(int64(old), int64(took)) // else another has just noted its own
+}
+
+// last is 0 for a store that is not slow.
+func (l *latency) last() time.Duration { return time.Duration(l.lately.Load()) }

@@ -72,8 +72,8 @@ type Attempt struct {
 	// Token is positive. Nobody else has the same for this key.
 	Token int64
 
-	// Owner is shown to people and never compared: at most 128 bytes of
-	// printable UTF-8. FinishAttempt ignores it.
+	// Owner is shown to people and never compared by the store, which keeps it
+	// byte by byte: at most 128 bytes of printable UTF-8. FinishAttempt ignores it.
 	Owner string
 }
 

@@ -219,6 +219,30 @@ func recordLifeCases() []recordCase {
 			},
 		},
 		{
+			name: "owners are kept byte by byte",
+			why:  "package once writes behind the owner what the operation was asked for, and compares it later",
+			run: func(t *recordTest) {
+				for i, owner := range []string{
+					"", "  ", "host:7 request:Ab-_Zz0123456789abcdef", " it's \"quoted\" \\ % $1 ", strings.Repeat("x", 127) + " ", strings.Repeat("ö", 64), "𝄞 A\u030a \u00c5 a",
+				} {
+					a := driver.Attempt{Key: fmt.Sprint("job ", i), Token: 5, Owner: owner}
+					want := driver.Record{Key: a.Key, Token: 5, Owner: owner, Attempts: 1}
+					for _, h := range []driver.Records{t.all[i%len(t.all)], t.all[0]} { // and again
+						r, err := h.BeginAttempt(t.ctx, a, keepLong)
+						if err != nil {
+							t.Fatalf("by %q: %v", owner, err)
+						}
+						t.same(fmt.Sprintf("by %q", owner), r, want)
+					}
+					t.stands(a.Key, want)
+					want.Done, want.Outcome = true, success("done")
+					t.same("finish", t.finish(i, a.Key, 5, success("done")), want) // its owner is ignored
+					t.same("a later attempt", t.begin(0, a.Key, 6), want)
+					t.stands(a.Key, want)
+				}
+			},
+		},
+		{
 			name: "a higher token supersedes",
 			why:  "the one before has lost its lock, maybe without knowing: what it does now must not count",
 			run: func(t *recordTest) {

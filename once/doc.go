@@ -69,8 +69,14 @@
 // and goes on: the function's context has ended, and the result is recorded if
 // no other attempt has begun, else refused.
 //
+// # What if the same key comes with another request?
+//
+// Without Fingerprint its caller gets the result that is recorded for the key.
+// With it, an *OtherRequestError.
+//
 // # What it costs
 //
 // An operation that is done costs one request. The first run costs five: that
-// one, the lock, the note that an attempt begins, the result, and the release.
+// one, the lock, the note that an attempt begins, the result, and the release;
+// with a Fingerprint six.
 package once

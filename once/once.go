@@ -96,17 +96,27 @@ type Attempt struct {
 // Errors: *UnrecordedError, *FinalError and fn's own say that fn has run, or
 // ran before. After all others it did not run: those of baton.Locker.Lock,
 // ErrNested if fn asks for its own operation, a *baton.LostError if the lease
-// ended before fn began, and *baton.KeyError for keys longer than MaxKey. After
-// any error it is right to call Do again.
-func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error)) ([]byte, error) {
+// ended before fn began, *OtherRequestError if the key belongs to another request
+// (Fingerprint), and *baton.KeyError for keys longer than MaxKey. After any error
+// but the last two it is right to call Do again.
+func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), opts ...Option) ([]byte, error) {
 	if err := check(key); err != nil {
 		return nil, err
+	}
+	var with options
+	for _, opt := range opts {
+		opt(&with)
 	}
 	if ctx.Err() != nil {
 		return nil, fail("do", key, ended(ctx))
 	}
 	rec, err := r.look(ctx, key)
+	if err == nil {
+		rec, err = with.match(rec)
+	}
 	switch {
+	case errors.Is(err, ErrOtherRequest):
+		return nil, err
 	case err == nil && rec.Done:
 		return outcome(rec)
 	case ctx.Err() != nil:
@@ -125,7 +135,7 @@ func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, At
 	// recorded, and the lock ends by itself.
 	defer func() { _ = lease.Unlock() }()
 	work := lease.Context(ctx)
-	rec, err = r.begin(work, key, lease)
+	rec, err = r.begin(work, key, lease, with)
 	switch {
 	case err != nil:
 		return nil, err
@@ -166,13 +176,26 @@ func (r *Runner) look(ctx context.Context, key string) (driver.Record, error) {
 }
 
 // begin notes the attempt while its lease stands.
-func (r *Runner) begin(work context.Context, key string, lease *baton.Lease) (rec driver.Record, err error) {
-	a := driver.Attempt{Key: key, Token: lease.Token(), Owner: r.owner}
-	err = r.insist(work, func(ctx context.Context) error {
+func (r *Runner) begin(work context.Context, key string, lease *baton.Lease, with options) (rec driver.Record, err error) {
+	a := driver.Attempt{Key: key, Token: lease.Token(), Owner: mark(r.owner, with.fingerprint)}
+	err = r.insist(work, func(ctx context.Context) (err error) {
+		if with.fingerprint != "" { // one that was not finished is not to be replaced by another request
+			if rec, err = r.records.FindRecord(ctx, key); err == nil {
+				_, err = with.match(rec)
+			}
+			if err != nil && !errors.Is(err, driver.ErrNoRecord) {
+				return err
+			}
+		}
 		rec, err = r.records.BeginAttempt(ctx, a, r.remember)
 		return err
 	})
+	if err == nil {
+		rec, err = with.match(rec)
+	}
 	switch {
+	case errors.Is(err, ErrOtherRequest):
+		return rec, err
 	case err == nil && rec.Done:
 		return rec, nil
 	case work.Err() != nil: // the lease's end or the caller's
@@ -206,6 +229,7 @@ func (r *Runner) finish(ctx context.Context, key string, token int64, o driver.O
 	}
 	if errors.Is(err, driver.ErrSuperseded) {
 		if rec, err := r.look(ctx, key); err == nil {
+			rec.Owner, _ = unmark(rec.Owner)
 			unrecorded.Instead = &rec
 		}
 	}
@@ -259,6 +283,7 @@ func (r *Runner) Find(ctx context.Context, key string) (driver.Record, error) {
 	if err != nil {
 		return driver.Record{}, fail("find", key, err)
 	}
+	rec.Owner, _ = unmark(rec.Owner)
 	return rec, nil
 }
 

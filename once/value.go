@@ -9,7 +9,7 @@ import (
 // Do is Runner.Do for results of any type, which are recorded as JSON: every
 // caller gets what JSON makes of them, the first one too. A type that JSON does
 // not know is refused before fn runs.
-func Do[T any](ctx context.Context, r *Runner, key string, fn func(context.Context, Attempt) (T, error)) (T, error) {
+func Do[T any](ctx context.Context, r *Runner, key string, fn func(context.Context, Attempt) (T, error), opts ...Option) (T, error) {
 	var value T
 	text, err := r.Do(ctx, key, func(ctx context.Context, a Attempt) ([]byte, error) {
 		if _, err := json.Marshal(value); err != nil {
@@ -24,7 +24,7 @@ func Do[T any](ctx context.Context, r *Runner, key string, fn func(context.Conte
 			return nil, fmt.Errorf("once: %q has run and its result cannot be recorded: %w", key, err)
 		}
 		return text, nil
-	})
+	}, opts...)
 	if err != nil {
 		return value, err
 	}

@@ -22,6 +22,7 @@ const (
 	CountsRepeatedBegins  Bug = "counts a repeated begin"
 	ForgetsFailures       Bug = "takes a failure for a success"
 	CutsResults           Bug = "cuts a result at a NUL"
+	TrimsRecordOwners     Bug = "trims the owner of an attempt"
 	ReadsThenFinishes     Bug = "reads, and then finishes"
 	ReadsThenBegins       Bug = "reads, and then begins"
 	TokensAreDoubles      Bug = "compares tokens as floating point"
@@ -47,6 +48,7 @@ var RecordsCaughtBy = map[Bug]string{
 	CountsRepeatedBegins:  "repeated calls",
 	ForgetsFailures:       "a final failure",
 	CutsResults:           "results are bytes",
+	TrimsRecordOwners:     "owners are kept byte by byte",
 	ReadsThenFinishes:     "one attempt finishes twice at once",
 	ReadsThenBegins:       "many attempts race",
 	TokensAreDoubles:      "large tokens",
@@ -91,6 +93,9 @@ func (s *Records) Kept() int {
 func (s *Records) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
 	if err := driver.CheckBegin(a, keep); err != nil && s.bug != RecordsBadAttempts {
 		return driver.Record{}, err
+	}
+	if s.bug == TrimsRecordOwners {
+		a.Owner = strings.TrimSpace(a.Owner)
 	}
 	return s.act(ctx, a.Key, s.bug == ReadsThenBegins, func(st *record.State, now int64) (bool, error) {
 		switch {

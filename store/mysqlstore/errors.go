@@ -20,6 +20,8 @@ const (
 	erNoColumn    = 1054
 	erLockTimeout = 1205
 	erDeadlock    = 1213
+
+	erInTransaction = 1568
 )
 
 // harmless are the errors by which a server refuses a statement, or undoes it,
@@ -53,6 +55,7 @@ var harmless = map[uint16]bool{
 	1366: true, // wrong value for a column
 	1406: true, // value too long
 	1461: true, // too many prepared statements
+	1568: true, // a transaction was open before ours began
 	1665: true, // not with this binlog_format
 	1698: true, // access denied, no password
 	1792: true, // the transaction is read-only

@@ -34,10 +34,12 @@ func (r *refusal) Unwrap() error { return r.err }
 // Finding implements driver.Refusal.
 func (r *refusal) Finding() (driver.Finding, bool) { return r.finding, true }
 
+func isMariaDB(version string) bool { return strings.Contains(strings.ToLower(version), "mariadb") }
+
 func versionProblem(version string) (driver.Finding, bool) {
 	oldest, name := oldestMySQL, "MySQL"
 	number := version
-	if i := strings.Index(strings.ToLower(version), "mariadb"); i >= 0 {
+	if isMariaDB(version) {
 		oldest, name = oldestMariaDB, "MariaDB"
 		number = strings.TrimPrefix(number, "5.5.5-") // for clients that are afraid of two digits
 	}

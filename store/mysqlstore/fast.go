@@ -35,8 +35,8 @@ const (
 		WHERE k=? AND busy=0 AND (id=? OR ends<=UTC_TIMESTAMP(6) AND ` + onward + `)`
 
 	// For a key that is new. Parameters: key, id, owner, TTL.
-	fastInsert = `INSERT IGNORE INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends) VALUES
-		(?,` + micros + `,0,LAST_INSERT_ID(` + micros + `),1<<40,?,?,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND)`
+	fastInsert = `INSERT IGNORE INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends)
+		SELECT ?,` + micros + `,0,LAST_INSERT_ID(` + micros + `),1<<40,?,?,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE 1=1`
 
 	// The end alone says that nobody holds, whatever the clock does. The texts
 	// stay: a row that keeps its size is changed in place. Parameters: key, id.
@@ -57,9 +57,10 @@ var fastTexts = [...]string{fastAcquire, fastRepeat, fastInsert, fastRelease}
 // fast are the statements of a pool that somebody else has opened.
 type fast [len(fastTexts)]*sql.Stmt
 
-func (f *fast) prepare(ctx context.Context, db *sql.DB) (err error) {
+// prepare makes the statements do nothing where guard, a condition, is not true.
+func (f *fast) prepare(ctx context.Context, db *sql.DB, guard string) (err error) {
 	for i, text := range fastTexts {
-		if f[i], err = db.PrepareContext(ctx, text); err != nil {
+		if f[i], err = db.PrepareContext(ctx, text+" AND "+guard); err != nil {
 			f.close()
 			return err
 		}

@@ -56,7 +56,7 @@ func TestAnswerCutAfterTheEffect(t *testing.T) {
 
 	// The slow path: what was sent with the commit.
 	b := claimOf("k", "b")
-	cut = proxy.CutAfterRequest(carries(";COMMIT;"))
+	cut = proxy.CutAfterRequest(carries(";COMMIT "))
 	if _, err := ask(b, false); !errors.Is(err, driver.ErrUnknown) {
 		t.Fatalf("join: %v, want ErrUnknown", err)
 	}
@@ -80,7 +80,7 @@ func TestAnswerCutAfterTheEffect(t *testing.T) {
 	}
 
 	// A release that hands over, and one that does not.
-	cut = proxy.CutAfterRequest(carries(";COMMIT;"))
+	cut = proxy.CutAfterRequest(carries(";COMMIT "))
 	if err := s.Release(t.Context(), a); !errors.Is(err, driver.ErrUnknown) {
 		t.Errorf("release: %v, want ErrUnknown", err)
 	}

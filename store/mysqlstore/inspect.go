@@ -60,7 +60,9 @@ func (s *Store) infos(ctx context.Context, where string, limit int) (infos []dri
 	if err := s.ready(ctx); err != nil {
 		return nil, "", err
 	}
-	infos, last, err = s.readInfos(ctx, where, limit)
+	for try := 1; try == 1 || undone(err) && try <= maxTries; try++ {
+		infos, last, err = s.readInfos(ctx, where, limit)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, "", ctx.Err()
@@ -121,7 +123,7 @@ func (s *Store) readInfos(ctx context.Context, where string, limit int) (infos [
 			},
 		})
 	}
-	if err := ses.run(ctx, append(second, exec("COMMIT"), exec(restore))...); err != nil {
+	if err := ses.run(ctx, append(second, exec(toCommit), exec(restore))...); err != nil {
 		return nil, "", err
 	}
 	ses.done()

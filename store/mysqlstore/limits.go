@@ -270,7 +270,7 @@ func (s *Store) decideQuietly(b *limitBatch) ([]*limitOp, error) {
 	// One statement reads what is committed, and then the clock: a decision that
 	// it sees was made before. One that is being committed meanwhile may have been
 	// made before, too, and is not seen.
-	rows, err := s.single.QueryContext(b.ctx, words("SELECT ", afterwards, ",IFNULL(l.k,''),IFNULL(l.state,''),IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',l.ends),0)",
+	rows, err := s.single.QueryContext(b.ctx, words("SELECT ", s.guard, ",", afterwards, ",IFNULL(l.k,''),IFNULL(l.state,''),IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',l.ends),0)",
 		" FROM (SELECT 1) one LEFT JOIN baton_limit l ON l.k IN (", literals(b.keys), ")"))
 	if err != nil {
 		return b.ops, err
@@ -279,8 +279,9 @@ func (s *Store) decideQuietly(b *limitBatch) ([]*limitOp, error) {
 	for rows.Next() {
 		var key, state string
 		var ends int64
-		if err := rows.Scan(&t.clock, &key, &state, &ends); err != nil {
-			return b.ops, err
+		var committed bool
+		if err := rows.Scan(&committed, &t.clock, &key, &state, &ends); err != nil || !committed {
+			return b.ops, err // a transaction may see what was long ago
 		}
 		t.rows[key] = limitRow{state: rate.Parse(state), ends: ends}
 	}
@@ -502,7 +503,7 @@ func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, e
 			second = append(second, exec(words("DELETE l FROM baton_limit l FORCE INDEX (PRIMARY) WHERE k IN (", old.String(), ") AND ends<=UTC_TIMESTAMP(6) AND ", onward)))
 		}
 		if err == nil {
-			err = ses.run(ctx, append(second, exec("COMMIT"), exec(restore))...)
+			err = ses.run(ctx, append(second, exec(toCommit), exec(restore))...)
 		}
 		if err == nil {
 			ses.done()
@@ -543,7 +544,7 @@ func (s *Store) sweepIDs(ctx context.Context, n int) error {
 		// As those of records.
 		second = append(second, exec("DELETE i FROM baton_limit_id i FORCE INDEX (PRIMARY) WHERE (k,id) IN ("+old.String()+") AND ends<=UTC_TIMESTAMP(6)"))
 	}
-	if err := ses.run(ctx, append(second, exec("COMMIT"), exec(restore))...); err != nil {
+	if err := ses.run(ctx, append(second, exec(toCommit), exec(restore))...); err != nil {
 		return err
 	}
 	ses.done()

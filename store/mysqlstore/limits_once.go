@@ -100,7 +100,7 @@ func (s *Store) attemptAlone(b *limitBatch, o *limitOp, rules string) (done, uns
 			committing = wrote
 			return nil
 		}},
-		exec("COMMIT"), exec(restore))
+		exec(toCommit), exec(restore))
 	if err := ses.run(b.ctx, all...); err != nil {
 		return false, mayBeDone(committing, err), err
 	}

@@ -424,7 +424,7 @@ func TestLimitsFaults(t *testing.T) {
 	takeOne(t, s, "k", l, 1)
 	left := func() int64 { return takeOne(t, d.open(t), "k", l, 0).Limits[0].Remaining }
 
-	cut := proxy.CutAfterRequest(carries(";COMMIT;"))
+	cut := proxy.CutAfterRequest(carries(";COMMIT "))
 	r := takeOf("k", l, 1)
 	r.ID, r.Keep = driver.NewID(), time.Hour
 	if _, err := s.Take(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
@@ -455,7 +455,7 @@ func TestLimitsFaults(t *testing.T) {
 
 	// One round trip, with the commit in it.
 	cut = proxy.CutAfterRequest(func(request []byte) bool {
-		return bytes.Contains(request, []byte("START TRANSACTION")) && bytes.Contains(request, []byte(";COMMIT;"))
+		return bytes.Contains(request, []byte("START TRANSACTION")) && bytes.Contains(request, []byte(";COMMIT "))
 	})
 	if _, err := s.Take(t.Context(), takeOf("k", l, 1)); !errors.Is(err, driver.ErrUnknown) {
 		t.Errorf("with the commit: %v, want ErrUnknown", err)

@@ -95,6 +95,7 @@ func (c Config) pool(size int, multi bool, stall int) (*sql.DB, error) {
 	// Set on every connection that is made, whatever the server's defaults.
 	m.Params = map[string]string{
 		"autocommit":               "1",
+		"completion_type":          "0",
 		"sql_mode":                 "'STRICT_ALL_TABLES'",
 		"innodb_lock_wait_timeout": strconv.Itoa(stall),
 	}

@@ -3,7 +3,6 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -51,7 +50,7 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 	return s.changeRecord(ctx, a.Key, lock, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
 }
 
-// FindRecord implements driver.Records, by one statement that locks nothing. InnoDB
+// FindRecord implements driver.Records, in a transaction that locks nothing. InnoDB
 // may show what is being committed a moment before it is on the disk: a crash of the
 // server in that moment takes back an outcome that others may have been answered,
 // but not yet who recorded it.
@@ -62,8 +61,11 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 	var r driver.Record
 	err := s.call(ctx, func(ctx context.Context) (unsure bool, err error) {
 		t := recordTx{}
-		err = t.scan(s.single.QueryRowContext(ctx, words("SELECT ", micros, ",", recordColumns, " FROM baton_record WHERE k=", literal(key))))
-		if errors.Is(err, sql.ErrNoRows) || err == nil && !t.state.Exists(t.now) {
+		_, err = s.inOne(ctx, statement{
+			words("SELECT ", micros, ",", recordColumns, " FROM baton_record WHERE k=", literal(key)),
+			func(rows *sql.Rows) error { return t.scan(rows) },
+		})
+		if err == nil && !t.state.Exists(t.now) {
 			return false, driver.ErrNoRecord
 		}
 		r = t.state.Record(key, t.now)
@@ -72,21 +74,31 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 	return r, err
 }
 
-// ForgetRecord implements driver.Records, by one statement.
+// ForgetRecord implements driver.Records.
 func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 	if err := driver.CheckKey(key); err != nil {
 		return err
 	}
 	return s.call(ctx, func(ctx context.Context) (unsure bool, err error) {
-		res, err := s.single.ExecContext(ctx, words("DELETE FROM baton_record WHERE k=", literal(key), " AND until>UTC_TIMESTAMP(6)"))
-		if err != nil {
-			return uncertain(err), err
+		n := 0
+		unsure, err = s.inOne(ctx, exec(words("DELETE FROM baton_record WHERE k=", literal(key), " AND until>UTC_TIMESTAMP(6)")),
+			statement{"SELECT ROW_COUNT()", func(rows *sql.Rows) error { return rows.Scan(&n) }})
+		if err == nil && n == 0 {
+			err = driver.ErrNoRecord
 		}
-		if !changed(res) {
-			return false, driver.ErrNoRecord
-		}
-		return false, nil
+		return unsure, err
 	})
+}
+
+// inOne runs statements in a transaction of their own, on a Store from Open in one
+// round trip. unsure says that it may have been committed in spite of the error.
+func (s *Store) inOne(ctx context.Context, all ...statement) (unsure bool, err error) {
+	ses, err := s.session(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer ses.close() // which undoes what was not committed
+	return ses.commit(ctx, append(ses.beginning(), all...)...)
 }
 
 // changeRecord runs one step of the state machine in a transaction that locks the
@@ -187,7 +199,7 @@ func (s *Store) sweepSomeRecords(ctx context.Context) (n int, err error) {
 	// index, and this condition, a small table is read as a whole, and rows of others
 	// are waited for.
 	remove := exec("DELETE r FROM baton_record r FORCE INDEX (PRIMARY) WHERE k IN (" + old.String() + ") AND until<=UTC_TIMESTAMP(6)")
-	if err := ses.run(ctx, remove, exec("COMMIT"), exec(restore)); err != nil {
+	if err := ses.run(ctx, remove, exec(toCommit), exec(restore)); err != nil {
 		return 0, err
 	}
 	ses.done()

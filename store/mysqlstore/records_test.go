@@ -150,7 +150,7 @@ func TestRecordAnswerCut(t *testing.T) {
 	if _, err := plain.FindRecord(t.Context(), "k"); !errors.Is(err, driver.ErrNoRecord) {
 		t.Errorf("not begun: %v", err)
 	}
-	cut("begin", ";COMMIT;", driver.ErrUnknown, begin)
+	cut("begin", ";COMMIT ", driver.ErrUnknown, begin)
 	if r := beginRecord(t, plain, "k", 7); r.Done || r.Attempts != 1 {
 		t.Errorf("begun again: %+v", r)
 	}
@@ -158,7 +158,7 @@ func TestRecordAnswerCut(t *testing.T) {
 	if r, err := plain.FindRecord(t.Context(), "k"); err != nil || r.Done {
 		t.Errorf("not finished: %+v, %v", r, err)
 	}
-	cut("finish", ";COMMIT;", driver.ErrUnknown, finish)
+	cut("finish", ";COMMIT ", driver.ErrUnknown, finish)
 	if r := finishRecord(t, plain, "k", 7, "second"); string(r.Result) != "first" || r.Attempts != 1 {
 		t.Errorf("finished again: %+v", r)
 	}

@@ -148,7 +148,7 @@ func (r *renewal) together(ctx context.Context) error {
 		second = append(second, exec(words("UPDATE baton_lock FORCE INDEX (PRIMARY) SET ends=UTC_TIMESTAMP(6)+INTERVAL ", us, " MICROSECOND WHERE k IN (",
 			locks.String(), ")")))
 	}
-	second = append(second, exec("COMMIT"), exec(restore))
+	second = append(second, exec(toCommit), exec(restore))
 	if len(r.waiting) > 0 {
 		second = append(second, r.heads())
 	}

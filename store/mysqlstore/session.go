@@ -24,6 +24,7 @@ type session struct {
 	conn  *sql.Conn
 	multi bool // several statements in one round trip
 	open  bool // there may be a transaction
+	left  bool // somebody else has left one open
 	stall string
 }
 
@@ -50,12 +51,25 @@ func (c *session) beginning() []statement {
 	}
 }
 
+// Whatever completion_type says, they begin no other transaction and leave the
+// connection open.
+const (
+	toCommit   = "COMMIT AND NO CHAIN NO RELEASE"
+	toRollBack = "ROLLBACK AND NO CHAIN NO RELEASE"
+)
+
 // restore gives the session back as it was found.
 const restore = "SET SESSION wait_timeout=@baton_wait,SESSION innodb_lock_wait_timeout=@baton_rows"
 
 // run runs the statements, in one round trip if it can. The first that fails
 // is the last that runs.
 func (c *session) run(ctx context.Context, all ...statement) error {
+	err := c.runAll(ctx, all)
+	c.left = c.left || number(err) == erInTransaction
+	return err
+}
+
+func (c *session) runAll(ctx context.Context, all []statement) error {
 	c.open = true
 	if !c.multi {
 		for _, st := range all {
@@ -134,7 +148,7 @@ func (c *session) commit(ctx context.Context, all ...statement) (unsure bool, er
 		}
 		committing, all = true, nil
 	}
-	if err := c.run(ctx, append(all, exec("COMMIT"), exec(restore))...); err != nil {
+	if err := c.run(ctx, append(all, exec(toCommit), exec(restore))...); err != nil {
 		return mayBeDone(committing, err), err
 	}
 	c.done()
@@ -151,16 +165,23 @@ func mayBeDone(committing bool, err error) bool {
 // done says that the transaction has ended and the session is as it was.
 func (c *session) done() { c.open = false }
 
-// close gives the connection back. A transaction that may be open is undone,
-// and a connection of which that is not certain is closed.
+// close gives the connection back. A transaction that may be open is undone. A
+// connection of which that is not certain is closed, and so is one on which the
+// program has left a transaction open: nobody can commit that any more, and others
+// would take what they do on it for done.
 func (c *session) close() {
-	if c.open {
+	if c.left {
+		c.drop()
+	} else if c.open {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackWithin)
-		err := c.run(ctx, exec("ROLLBACK"), exec(restore))
+		err := c.run(ctx, exec(toRollBack), exec(restore))
 		cancel()
 		if err != nil {
-			c.conn.Raw(func(any) error { return sqldriver.ErrBadConn }) // closes it
+			c.drop()
 		}
 	}
 	c.conn.Close()
 }
+
+// drop has the pool close the connection.
+func (c *session) drop() { _ = c.conn.Raw(func(any) error { return sqldriver.ErrBadConn }) }

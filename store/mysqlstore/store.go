@@ -56,6 +56,7 @@ type Store struct {
 	schema string  // the name of the database
 	remote bool    // on another machine, without TLS
 	older  bool    // there was no table of records
+	guard  string  // a condition: what a statement alone does is committed
 
 	fast     fast
 	opts     options
@@ -110,13 +111,22 @@ var standard = options{
 
 // New returns a store on a pool that the caller opened with
 // github.com/go-sql-driver/mysql, and closes after the Store. Its tables must
-// exist: see Migrate; without that of records only those fail, with ErrSchema. A contended lock costs more round trips than on a Store
-// from Open, because the pool may not take several statements at once.
+// exist: see Migrate; without that of records only those fail, with ErrSchema. A
+// contended lock costs more round trips than on a Store from Open, because the pool
+// may not take several statements at once.
+//
+// The program must give connections back to the pool as it got them. One that comes
+// with autocommit off is used for nothing that would not be committed. One that comes
+// in a transaction is closed, and what was done in that transaction is undone, on
+// MariaDB always, on MySQL, which does not say that there is one, when the next
+// transaction of the store begins on it: until then a lock that is granted on it can
+// be lost with the connection.
 //
 // The context bounds New only. An error wraps driver.ErrUnavailable if the
 // server cannot be reached, ErrVersion if it is too old, ErrSchema if the
-// tables are missing or not those of this version, and ErrAutocommit if the
-// pool's sessions begin transactions by themselves.
+// tables are missing or not those of this version, ErrAutocommit if the
+// pool's sessions begin transactions by themselves, and ErrCompletion if they do so
+// with each commit.
 func New(ctx context.Context, db *sql.DB) (*Store, error) {
 	return build(ctx, &Store{single: db, slow: db, opts: standard})
 }
@@ -142,15 +152,37 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 	return s, nil
 }
 
-// ErrAutocommit says that the sessions of a pool do not commit by themselves.
-var ErrAutocommit = errors.New("autocommit is off: remove autocommit=0 from the DSN")
+var (
+	// ErrAutocommit says that the sessions of a pool do not commit by themselves.
+	ErrAutocommit = errors.New("autocommit is off: remove autocommit=0 from the DSN")
+
+	// ErrCompletion says that with each transaction that a session of a pool ends
+	// another one begins, or the session ends.
+	ErrCompletion = errors.New("completion_type is not NO_CHAIN, so that a commit leaves a transaction open or ends the session: add completion_type=0 to the DSN")
+)
+
+// A program may leave a connection of its pool behind with autocommit off, or in a
+// transaction. What a statement does there is never committed. A condition costs no
+// round trip. MySQL does not say whether there is a transaction.
+const (
+	guardMariaDB = "@@autocommit=1 AND @@in_transaction=0"
+	guardMySQL   = "@@autocommit=1 AND @@completion_type='NO_CHAIN'"
+)
 
 func (s *Store) begin(ctx context.Context) error {
 	var autocommit bool
-	var version string
+	var completion, version string
 	var schema sql.NullString
-	if err := s.single.QueryRowContext(ctx, "SELECT @@autocommit, VERSION(), DATABASE()").Scan(&autocommit, &version, &schema); err != nil {
+	if err := s.single.QueryRowContext(ctx, "SELECT @@autocommit, @@completion_type, VERSION(), DATABASE()").Scan(&autocommit, &completion, &version, &schema); err != nil {
 		return opening(ctx, err)
+	}
+	switch {
+	case s.own: // nobody else uses the connections
+		s.guard = "1=1"
+	case isMariaDB(version):
+		s.guard = guardMariaDB
+	default:
+		s.guard = guardMySQL
 	}
 	f, old := versionProblem(version)
 	switch {
@@ -158,6 +190,8 @@ func (s *Store) begin(ctx context.Context) error {
 		return &refusal{f, ErrVersion}
 	case !autocommit:
 		return fmt.Errorf("mysql: %w", ErrAutocommit)
+	case completion != "NO_CHAIN":
+		return fmt.Errorf("mysql: %w", ErrCompletion)
 	case schema.String == "":
 		return errors.New("mysql: no database is selected: name it in the DSN")
 	}
@@ -169,7 +203,7 @@ func (s *Store) begin(ctx context.Context) error {
 	if s.own {
 		return nil
 	}
-	if err := s.fast.prepare(ctx, s.single); err != nil {
+	if err := s.fast.prepare(ctx, s.single, s.guard); err != nil {
 		return opening(ctx, err)
 	}
 	return nil

@@ -112,7 +112,7 @@ func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last str
 		// waited for.
 		second = append(second, exec(words("DELETE l FROM baton_lock l FORCE INDEX (PRIMARY) WHERE k IN (", idle.String(), ") AND busy=0 AND ", old)))
 	}
-	if err := ses.run(ctx, append(second, exec("COMMIT"), exec(restore))...); err != nil {
+	if err := ses.run(ctx, append(second, exec(toCommit), exec(restore))...); err != nil {
 		return "", nil, err
 	}
 	ses.done()

@@ -153,7 +153,7 @@ func (m *manyTx) lock() (refused, failed error) {
 		for _, t := range m.all {
 			t.row, t.stored = sqlstore.Key{Weight: driver.Whole}, false
 		}
-		again := append([]statement{exec("ROLLBACK")}, m.ses.beginning()[1:]...)
+		again := append([]statement{exec(toRollBack)}, m.ses.beginning()[1:]...)
 		if err := m.ses.run(m.ctx, append(again, rows, clock)...); err != nil {
 			return nil, err
 		}

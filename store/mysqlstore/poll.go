@@ -120,16 +120,13 @@ func (s *Store) refront(fronts map[string]*front, now time.Time) {
 
 // pollOnce asks for places. What fails is asked again: it is only a hint.
 func (s *Store) pollOnce(fronts []*front) {
-	list := ""
+	var asked pairs
 	for _, f := range fronts {
-		if list != "" {
-			list += ","
-		}
-		list += words("(", literal(f.Key), ",", integer(f.Seq), ")")
+		asked.add(f.Key, f.Seq)
 	}
 	ctx, cancel := context.WithTimeout(s.life, time.Second)
 	defer cancel()
-	rows, err := s.single.QueryContext(ctx, "SELECT k,id,seq,ttl FROM baton_claim WHERE (k,seq) IN ("+list+") AND held=1 AND ends>UTC_TIMESTAMP(6)")
+	rows, err := s.single.QueryContext(ctx, "SELECT k,id,seq,ttl FROM baton_claim WHERE "+asked.are()+" AND held=1 AND ends>UTC_TIMESTAMP(6)")
 	if err != nil {
 		return
 	}

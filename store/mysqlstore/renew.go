@@ -86,19 +86,19 @@ func (r *renewal) together(ctx context.Context) error {
 
 	type id struct{ key, id string }
 	asked := make(map[id]bool, len(r.places))
-	var seqs, keys list
+	var seqs, claims pairs
+	var keys, locks list
 	for _, p := range r.places {
 		asked[id{p.Key, p.ID}] = true
 		if p.Seq > 0 {
-			seqs.add("(", literal(p.Key), ",", integer(p.Seq), ")")
+			seqs.add(p.Key, p.Seq)
 		}
 		keys.add(literal(p.Key))
 	}
-	var claims, locks list
 	first := ses.beginning()
-	if seqs.text != nil {
+	if seqs.any() {
 		first = append(first, statement{
-			words("SELECT k,id,seq,held FROM baton_claim FORCE INDEX (PRIMARY) WHERE (k,seq) IN (", seqs.String(), ") AND ends>UTC_TIMESTAMP(6) ",
+			words("SELECT k,id,seq,held FROM baton_claim FORCE INDEX (PRIMARY) WHERE ", seqs.are(), " AND ends>UTC_TIMESTAMP(6) ",
 				"AND EXISTS (SELECT 1 FROM baton_lock l WHERE l.k=baton_claim.k AND l.busy=1) FOR UPDATE SKIP LOCKED"),
 			func(rows *sql.Rows) error {
 				var p sqlstore.Place
@@ -106,7 +106,7 @@ func (r *renewal) together(ctx context.Context) error {
 				if err := rows.Scan(&p.Key, &p.ID, &p.Seq, &held); err != nil || !asked[id{p.Key, p.ID}] {
 					return err
 				}
-				claims.add("(", literal(p.Key), ",", integer(p.Seq), ")")
+				claims.add(p.Key, p.Seq)
 				if held {
 					r.b.Held(p.ID, p.Key, p.Seq)
 					return nil
@@ -140,9 +140,9 @@ func (r *renewal) together(ctx context.Context) error {
 	// that they read is right.
 	var second []statement
 	us := integer(r.ttl.Microseconds())
-	if claims.text != nil {
+	if claims.any() {
 		second = append(second, exec(words("UPDATE baton_claim FORCE INDEX (PRIMARY) SET ends=UTC_TIMESTAMP(6)+INTERVAL IF(held=1,", us, ",",
-			integer(driver.WaiterTTL.Microseconds()), ") MICROSECOND,ttl=", us, " WHERE (k,seq) IN (", claims.String(), ")")))
+			integer(driver.WaiterTTL.Microseconds()), ") MICROSECOND,ttl=", us, " WHERE ", claims.are())))
 	}
 	if locks.text != nil {
 		second = append(second, exec(words("UPDATE baton_lock FORCE INDEX (PRIMARY) SET ends=UTC_TIMESTAMP(6)+INTERVAL ", us, " MICROSECOND WHERE k IN (",
@@ -272,3 +272,29 @@ func (l *list) add(parts ...string) {
 }
 
 func (l *list) String() string { return string(l.text) }
+
+// pairs are rows of baton_claim.
+type pairs struct {
+	all list
+	one string // the condition of the first
+	n   int
+}
+
+func (p *pairs) add(key string, seq int64) {
+	k, n := literal(key), integer(seq)
+	p.all.add("(", k, ",", n, ")")
+	if p.n++; p.n == 1 {
+		p.one = words("k=", k, " AND seq=", n)
+	}
+}
+
+func (p *pairs) any() bool { return p.n > 0 }
+
+// are is the condition. Of a list of one, an UPDATE of MariaDB reads the whole
+// table, and waits for each of its rows.
+func (p *pairs) are() string {
+	if p.n == 1 {
+		return p.one
+	}
+	return words("(k,seq) IN (", p.all.String(), ")")
+}

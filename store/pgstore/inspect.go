@@ -14,19 +14,20 @@ import (
 const listPage = 100
 
 // infoSQL shows keys in one state of the database. Times are microseconds
-// from now, in which sqlstore.Info reckons.
+// from now, in which sqlstore.Info reckons. OFFSET has the claims looked for key by
+// key: a plan that joins the tables may read all claims.
 const infoSQL = `WITH t AS MATERIALIZED (SELECT clock_timestamp() AS now),
 	page AS MATERIALIZED (
 		SELECT l.* FROM baton_lock l
-		WHERE l.k >= $1::bytea AND ($2::bytea IS NULL OR l.k > $2) AND ($3::bytea IS NULL OR l.k < $3) ORDER BY l.k LIMIT $4::int
+		WHERE l.k >= $1::bytea AND l.k > $2::bytea AND l.k < $3::bytea ORDER BY l.k LIMIT $4::int
 	)
 	SELECT k, 0, id, owner, weight, 1099511627776, true, token,
 		(extract(epoch FROM since - now) * 1000000)::bigint, (extract(epoch FROM ends - now) * 1000000)::bigint
 	FROM page, t
 	UNION ALL
-	SELECT k, seq, c.id, c.owner, c.weight, c.capacity, c.held, c.seq,
+	SELECT c.k, c.seq, c.id, c.owner, c.weight, c.capacity, c.held, c.seq,
 		(extract(epoch FROM c.since - now) * 1000000)::bigint, (extract(epoch FROM c.ends - now) * 1000000)::bigint
-	FROM t, page JOIN baton_claim c USING (k) WHERE c.seq >= page.first
+	FROM t, page, LATERAL (SELECT * FROM baton_claim b WHERE b.k = page.k AND b.seq >= page.first OFFSET 0) AS c
 	ORDER BY 1, 2`
 
 // Inspect implements driver.Inspector.
@@ -35,7 +36,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 		return driver.KeyInfo{}, err
 	}
 	// Nothing is between a key and the same with a zero byte behind it.
-	infos, _, err := s.infos(ctx, []byte(key), nil, []byte(key+"\x00"), 1)
+	infos, _, err := s.infos(ctx, []byte(key), []byte{}, []byte(key+"\x00"), 1)
 	if err != nil {
 		return driver.KeyInfo{}, err
 	}
@@ -48,11 +49,11 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 // List implements driver.Inspector.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
 	return sqlstore.List(func(after string) (infos []driver.KeyInfo, last string, err error) {
-		var above []byte
-		if after != "" {
-			above = []byte(after)
+		end := sqlstore.PrefixEnd(prefix)
+		if end == nil {
+			end = []byte{0xff} // no UTF-8 is above
 		}
-		return s.infos(ctx, []byte(prefix), above, sqlstore.PrefixEnd(prefix), listPage)
+		return s.infos(ctx, []byte(prefix), []byte(after), end, listPage)
 	})
 }
 

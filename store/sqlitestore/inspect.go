@@ -15,6 +15,16 @@ import (
 // does not keep the log from being cut.
 const listPage = 64
 
+const (
+	// ?1 the prefix, ?2 after which key, ?3 the end of the prefix, ?4 how many.
+	listSQL = `SELECT k, ` + keyColumns + ` FROM baton_lock
+		WHERE k >= ?1 AND k > ?2 AND (?3 IS NULL OR k < ?3) ORDER BY k LIMIT ?4`
+
+	// ?1 the rows as JSON.
+	grantedSQL = `SELECT c.k, c.id, c.seq, c.ttl FROM json_each(?1) AS j CROSS JOIN baton_claim AS c
+		WHERE c.k = CAST(j.value ->> 2 AS BLOB) AND c.seq = j.value ->> 1 AND c.id = j.value ->> 0 AND c.held`
+)
+
 // Inspect implements driver.Inspector.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
 	if err := driver.CheckKey(key); err != nil {
@@ -37,8 +47,6 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 
 // List implements driver.Inspector.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
-	const query = `SELECT k, ` + keyColumns + ` FROM baton_lock
-		WHERE k >= ?1 AND k > ?2 AND (?3 IS NULL OR k < ?3) ORDER BY k LIMIT ?4`
 	return sqlstore.List(func(after string) (infos []driver.KeyInfo, last string, err error) {
 		err = s.read(ctx, func(tx *sql.Tx) error {
 			infos, last = nil, ""
@@ -47,7 +55,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 				sqlstore.Key
 			}
 			var page []row
-			rows, err := tx.QueryContext(ctx, query, []byte(prefix), []byte(after), sqlstore.PrefixEnd(prefix), listPage)
+			rows, err := tx.QueryContext(ctx, listSQL, []byte(prefix), []byte(after), sqlstore.PrefixEnd(prefix), listPage)
 			if err != nil {
 				return err
 			}
@@ -145,12 +153,10 @@ func (s *Store) read(ctx context.Context, f func(*sql.Tx) error) error {
 
 // granted returns which of the places hold by now.
 func (s *Store) granted(ctx context.Context, conn *sql.Conn, places []sqlstore.Place) (all []sqlstore.Granted, err error) {
-	const query = `SELECT c.k, c.id, c.seq, c.ttl FROM json_each(?1) AS j CROSS JOIN baton_claim AS c
-		WHERE c.k = CAST(j.value ->> 2 AS BLOB) AND c.seq = j.value ->> 1 AND c.id = j.value ->> 0 AND c.held`
 	if len(places) == 0 {
 		return nil, nil
 	}
-	rows, err := conn.QueryContext(ctx, query, sqlstore.JSON(places))
+	rows, err := conn.QueryContext(ctx, grantedSQL, sqlstore.JSON(places))
 	if err != nil {
 		return nil, err
 	}

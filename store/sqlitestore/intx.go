@@ -18,6 +18,10 @@ import (
 // locks.
 var ErrOtherDatabase = errors.New("the transaction is on another database than the locks: open the file of the locks as its main database")
 
+// ?1 key, ?2 ID, ?3 now, ?4 ticket.
+const inTxSQL = `SELECT EXISTS (SELECT 1 FROM main.baton_lock WHERE k = ?1 AND id = ?2 AND ends > ?3)
+	OR EXISTS (SELECT 1 FROM main.baton_claim WHERE k = ?1 AND seq = ?4 AND id = ?2 AND held AND ends > ?3)`
+
 // inTxWithin bounds how long InTx waits for other writers of the file.
 const inTxWithin = 5 * time.Second
 
@@ -91,9 +95,7 @@ func (s *Store) inTx(ctx context.Context, tx *sql.Tx, c driver.Claim) (stands bo
 		return false, &FileError{Path: s.path, Problem: ErrOtherMachine}
 	}
 	// The clock is read when nobody else can write any more.
-	err = tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM main.baton_lock WHERE k = ?1 AND id = ?2 AND ends > ?3)
-		OR EXISTS (SELECT 1 FROM main.baton_claim WHERE k = ?1 AND seq = ?4 AND id = ?2 AND held AND ends > ?3)`,
-		[]byte(c.Key), c.ID, s.opts.clock(), c.Ticket).Scan(&stands)
+	err = tx.QueryRowContext(ctx, inTxSQL, []byte(c.Key), c.ID, s.opts.clock(), c.Ticket).Scan(&stands)
 	return stands, err
 }
 

@@ -82,6 +82,7 @@ func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, e
 	if err := s.ready(ctx); err != nil {
 		return driver.Taken{}, err
 	}
+	s.sweepEarly(t.Takes[0].Key)
 	o := &limitOp{r: r, done: make(chan error, 1)}
 	look, refused := looks(r), s.limits.place(r)
 	o.quiet = r.ID == "" && r.Mode <= driver.TakeAnyway && (look || refused.Load())

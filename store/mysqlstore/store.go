@@ -37,6 +37,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,6 +65,8 @@ type Store struct {
 	limits   limiter
 	inserted atomic.Int64 // rows of new keys, since the last sweep
 	used     atomic.Bool  // since the last sweep
+	early    atomic.Bool  // the first request has a sweep begin at once
+	kick     chan string  // from which key
 	recorded atomic.Bool  // records were made by this process
 
 	quit    chan struct{} // closed by Close
@@ -101,11 +104,16 @@ type options struct {
 	// row. It is also how long a statement waits for a row.
 	stall int
 
+	// early says that the first request of a store is followed by a sweep at once,
+	// as it must now and then be for programs that run for a moment.
+	early func() bool
+
 	repeats []time.Duration // see sqlstore.Abandoned
 }
 
 var standard = options{
 	sweepEvery: 10 * time.Second, sweepAge: 10 * time.Minute, stall: 2,
+	early:   func() bool { return rand.IntN(16) == 0 },
 	repeats: sqlstore.Repeats,
 }
 
@@ -133,7 +141,8 @@ func New(ctx context.Context, db *sql.DB) (*Store, error) {
 
 func build(ctx context.Context, s *Store) (*Store, error) {
 	s.life, s.end = context.WithCancel(context.Background())
-	s.quit = make(chan struct{})
+	s.quit, s.kick = make(chan struct{}), make(chan string, 1)
+	s.early.Store(s.opts.early())
 	s.limits.seed = maphash.MakeSeed()
 	s.queues, s.hot = make(map[string][]*op), make(map[string]struct{})
 	s.left = sqlstore.NewAbandoned(s.opts.repeats, func(ctx context.Context, c driver.Claim) error {
@@ -242,6 +251,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err := s.ready(ctx); err != nil {
 		return driver.Grant{}, err
 	}
+	s.sweepEarly(r.Key)
 	g, err := s.acquire(ctx, r)
 	if errors.Is(err, driver.ErrUnknown) {
 		s.left.Leave(r.ID)

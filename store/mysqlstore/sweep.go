@@ -28,17 +28,36 @@ func (s *Store) sweep() {
 		case <-s.quit:
 			t.Stop()
 			return
+		case from := <-s.kick:
+			after, afterLimit = from, from
 		case <-t.C:
 		}
 		if s.used.Swap(false) {
 			// What fails is tried again.
-			after, _ = s.sweepStep(s.life, after, sweepPage+2*int(s.inserted.Swap(0)))
-			afterLimit, _ = s.sweepLimits(s.life, afterLimit, sweepPage+2*int(s.limits.changed.Swap(0)))
+			after, _ = around(s.life, after, sweepPage+2*int(s.inserted.Swap(0)), s.sweepStep)
+			afterLimit, _ = around(s.life, afterLimit, sweepPage+2*int(s.limits.changed.Swap(0)), s.sweepLimits)
 			if s.recorded.Load() {
 				s.sweepRecords(s.life)
 			}
 		}
 	}
+}
+
+// sweepEarly has a sweep begin at the first key that a program uses: many of them
+// that run for a moment come to all keys.
+func (s *Store) sweepEarly(key string) {
+	if s.early.Load() && s.early.Swap(false) {
+		s.kick <- key
+	}
+}
+
+// around makes a step, and if that came to the end, another one from the beginning.
+func around(ctx context.Context, after string, n int, step func(context.Context, string, int) (string, error)) (string, error) {
+	last, err := step(ctx, after, n)
+	if err == nil && last == "" && after != "" {
+		last, err = step(ctx, "", n)
+	}
+	return last, err
 }
 
 // sweepStep looks at n keys from there on and returns where it ended, "" if

@@ -22,6 +22,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if err := driver.CheckTogether(r, traits); err != nil {
 		return nil, err
 	}
+	s.sweepEarly(r[0].Key)
 	var grants []driver.Grant
 	var refused error
 	err := s.call(ctx, func(ctx context.Context) (unsure bool, err error) {

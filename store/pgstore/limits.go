@@ -268,7 +268,7 @@ func (w *limitSweeper) run(s *Store, changes int64) {
 	size := min(sweepLooks*changes, maxSweep)
 	for more := true; more; {
 		ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
-		upto, removed := []byte{}, int64(0)
+		from, upto, removed := w.after, []byte{}, int64(0)
 		err := s.row(ctx, sweepLimitsSQL, []any{w.after, int32(size)}, &upto, &removed)
 		cancel()
 		if err != nil {
@@ -276,7 +276,8 @@ func (w *limitSweeper) run(s *Store, changes int64) {
 		} else if w.after = upto; upto == nil {
 			w.after = []byte{}
 		}
-		more = err == nil && removed > size/2
+		// After the last page comes the first: this may be a program that decides once.
+		more = err == nil && (removed > size/2 || upto == nil && len(from) > 0)
 	}
 	w.mu.Lock()
 	w.busy = false

@@ -34,7 +34,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err := driver.CheckRequest(r, traits); err != nil {
 		return driver.Grant{}, err
 	}
-	s.sweep.used()
+	s.sweep.used(r.Key)
 	g, err := s.acquire(ctx, r)
 	if errors.Is(err, driver.ErrUnknown) {
 		s.left.Leave(r.ID)

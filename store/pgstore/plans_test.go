@@ -236,6 +236,9 @@ func doEverything(t *testing.T, s, other *Store) {
 		c.Ticket = 0
 		return c
 	}
+	alive := func(key string) { // however slow the machine is
+		exec(t, other, `UPDATE baton_claim SET ends = clock_timestamp() + interval '1 hour' WHERE k = $1`, []byte(name+key))
+	}
 	expire := func(key string) {
 		exec(t, other, `UPDATE baton_claim SET ends = clock_timestamp() WHERE k = $1`, []byte(name+key))
 		exec(t, other, `UPDATE baton_lock SET ends = clock_timestamp() WHERE k = $1`, []byte(name+key))
@@ -257,11 +260,15 @@ func doEverything(t *testing.T, s, other *Store) {
 	mustBe(t, s, unknown(a), driver.Waiting)
 	mustRefuse(t, s, h.Key)
 	s.hints.pollOnce()
+	alive("k")
 	release(t, s, h)
+	alive("k")
 	mustBe(t, s, a, driver.Held)
 	s.hints.pollOnce()
 	stop()
+	alive("k")
 	release(t, s, unknown(a))
+	alive("k")
 	mustBe(t, s, b, driver.Held)
 	release(t, s, b)
 	h = hold(t, s, writer(name+"k"))
@@ -279,6 +286,7 @@ func doEverything(t *testing.T, s, other *Store) {
 		t.Errorf("renewed: %+v", r)
 	}
 	a = join(t, s, writer(name+"k"))
+	alive("k")
 	exec(t, other, `UPDATE baton_lock SET ends = clock_timestamp() WHERE k = $1`, []byte(h.Key))
 	mustBe(t, s, a, driver.Held)
 	release(t, s, a)
@@ -315,7 +323,9 @@ func doEverything(t *testing.T, s, other *Store) {
 	}
 	queue := hold(t, s, writer(name+"down"))
 	out := join(t, s, writer(name+"down"))
+	alive("down")
 	release(t, s, queue)
+	alive("down")
 	mustBe(t, s, out, driver.Held)
 	for _, c := range []driver.Claim{out, hold(t, s, writer(name+"down too"))} {
 		if _, err := s.Downgrade(ctx, c, time.Minute); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -77,6 +78,7 @@ type options struct {
 	poll   time.Duration // how often to look for grants where nobody can listen
 	idle   time.Duration // how long a key is unused before its row is removed
 	sweep  time.Duration // how often to look for such rows
+	early  bool          // the first time at once
 
 	patience time.Duration // how long a request goes on when its context has ended
 
@@ -86,7 +88,7 @@ type options struct {
 func defaults() options {
 	return options{
 		poll: 5 * time.Millisecond, idle: 10 * time.Minute, sweep: 20 * time.Second, patience: sqlstore.Grace,
-		repeats: sqlstore.Repeats,
+		repeats: sqlstore.Repeats, early: rand.IntN(16) == 0,
 	}
 }
 
@@ -301,7 +303,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.left.Close(time.Second)
-	s.sweep.close()
+	s.sweep.close(s.patience)
 	s.limits.sweep.close(s.patience)
 	s.combiner.close()
 	s.limits.combiner.close()

@@ -14,57 +14,77 @@ type sweeper struct {
 	store    *Store
 	idle     time.Duration
 	every    time.Duration
+	early    bool         // at once, too: one of many programs that run for a moment
 	requests atomic.Int64 // since the last page
 
 	started atomic.Bool
+	quit    chan struct{}
 	ctx     context.Context
 	cancel  context.CancelFunc
 	done    chan struct{}
 }
 
 func (w *sweeper) init(s *Store, o options) {
-	w.store, w.idle, w.every = s, o.idle, o.sweep
+	w.store, w.idle, w.every, w.early = s, o.idle, o.sweep, o.early
+	w.quit = make(chan struct{})
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.done = make(chan struct{})
 }
 
-// used notes that a key may have been made.
-func (w *sweeper) used() {
+// used notes that a key may have been made. The sweep begins at the first one, so
+// that many programs which run for a moment come to all keys.
+func (w *sweeper) used(key string) {
 	w.requests.Add(1)
 	if !w.started.Load() && !w.started.Swap(true) {
-		go w.run()
+		go w.run([]byte(key))
 	}
 }
 
-func (w *sweeper) close() {
-	w.cancel()
+// close waits a moment for a page that is under way.
+func (w *sweeper) close(patience time.Duration) {
+	close(w.quit)
+	defer time.AfterFunc(patience, w.cancel).Stop()
 	if w.started.Swap(true) {
 		<-w.done
 	}
+	w.cancel()
 }
 
-func (w *sweeper) run() {
+func (w *sweeper) run(after []byte) {
 	defer close(w.done)
-	pause := w.every / 20 // programs that run for a moment sweep, too
-	for after := []byte{}; ; {
+	if w.early {
+		after, _ = w.around(after)
+	}
+	pause := w.every / 20
+	for {
 		select {
-		case <-w.ctx.Done():
+		case <-w.quit:
 			return
 		case <-time.After(pause/2 + rand.N(pause)):
 		}
 		pause = w.every
-		requests := w.requests.Swap(0)
-		if requests == 0 && len(after) == 0 {
+		if w.requests.Load() == 0 && len(after) == 0 {
 			continue // nothing new since the last round
 		}
-		upto, removed, err := w.page(after, int(min(1000+2*requests, 20_000)))
-		if err != nil {
-			continue
-		}
+		upto, removed := w.around(after)
 		if after = upto; removed > 0 && len(after) > 0 {
 			pause = w.every / 20
 		}
 	}
+}
+
+// around sweeps one page, and if that is the last one, the first. What fails is tried
+// again.
+func (w *sweeper) around(after []byte) (upto []byte, removed int) {
+	n := int(min(1000+2*w.requests.Swap(0), 20_000))
+	upto, removed, err := w.page(after, n)
+	if err == nil && len(upto) == 0 && len(after) > 0 {
+		upto, removed, err = w.page(nil, n)
+	}
+	if err != nil {
+		return after, 0
+	}
+	return upto, removed
 }
 
 // page sweeps one page and returns where it ended, or nothing at the end of
@@ -75,7 +95,7 @@ func (w *sweeper) page(after []byte, n int) (upto []byte, removed int, err error
 	defer cancel()
 	var keys [][]byte
 	var granted []string
-	err = w.store.row(ctx, sql, []any{after, int32(n), w.idle.Microseconds()}, &upto, &removed, &keys, &granted)
+	err = w.store.row(ctx, sql, []any{append([]byte{}, after...), int32(n), w.idle.Microseconds()}, &upto, &removed, &keys, &granted)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -22,7 +22,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if err := s.has(soundVersion, "granting several locks at once"); err != nil {
 		return nil, err
 	}
-	s.sweep.used()
+	s.sweep.used(r[0].Key)
 	// The server comes to the rows in the order of the keys, for all alike.
 	order := make([]int, len(r))
 	for i := range order {

@@ -44,7 +44,7 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
 	}
-	s = &Store{path: path, opts: o, served: make(chan struct{}), sweeper: sweeper{after: []byte{}}}
+	s = &Store{path: path, opts: o, served: make(chan struct{}), sweeper: sweeper{commits: max(0, o.sweepGap-o.early)}, limits: limiter{changed: max(0, limitSweepGap-o.early)}}
 	s.work.L = &s.mu
 	bad := func(problem, err error) error { return &FileError{Path: path, Problem: problem, Err: err} }
 

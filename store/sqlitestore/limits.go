@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"slices"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/rate"
@@ -92,6 +91,9 @@ func (t *tx) take(r *rate.Request) (d driver.Taken, refused, failed error) {
 		return d, refused, nil
 	}
 	t.s.limits.changed += len(r.Takes)
+	if t.s.limits.after == nil {
+		t.s.limits.after = []byte(r.Takes[0].Key) // as sweeper does
+	}
 	for i, x := range r.Takes {
 		k := []byte(x.Key)
 		if len(states[i]) == 0 {
@@ -152,22 +154,15 @@ func (s *Store) sweepLimits() error {
 	if err != nil {
 		return err
 	}
-	from := slices.Clone(l.after)
-	if from == nil {
-		from = []byte{}
-	}
-	var upTo []byte
-	var n, old int
-	if err := s.stmt[stSweepLimitPage].QueryRow(from, page, now).Scan(&upTo, &n, &old); err != nil {
-		return err
-	}
-	if l.after = upTo; n < page {
-		l.after = nil // round again
-	}
-	if old > 0 {
-		if err := s.exec(stSweepLimit, from, upTo, now); err != nil {
-			return err
+	err = inPages(&l.after, page, func(from []byte, n int) (upTo []byte, seen int, err error) {
+		var old int
+		if err = s.stmt[stSweepLimitPage].QueryRow(from, n, now).Scan(&upTo, &seen, &old); err == nil && old > 0 {
+			err = s.exec(stSweepLimit, from, upTo, now)
 		}
+		return upTo, seen, err
+	})
+	if err != nil {
+		return err
 	}
 	return s.exec(stSweepLimitID, now, page)
 }

@@ -38,6 +38,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
@@ -105,6 +106,7 @@ type options struct {
 	around   func(path string) surroundings
 	sweepAge time.Duration
 	sweepGap int           // commits between two steps of the sweep
+	early    int           // commits, or limits that are changed, until the first one
 	deaf     bool          // no sockets
 	poll     time.Duration // how often to look for hints that were lost
 	over     func()        // an opening has ended, whether somebody waits for it or not
@@ -120,6 +122,7 @@ func defaults() options {
 		around:   lookAround,
 		sweepAge: time.Minute,
 		sweepGap: 64,
+		early:    1 + rand.IntN(16), // so that programs which run for a moment do their share
 		poll:     50 * time.Millisecond,
 		over:     func() {},
 	}
@@ -197,11 +200,13 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	var g driver.Grant
 	var refused error
 	o := &op{run: func(t *tx) (failed error) {
+		s.sweeper.startAt(r.Key)
 		g, refused, failed = sqlstore.Acquire(t, r, &t.fx)
 		return failed
 	}}
 	if r.Exclusive() {
 		o.fast = func(t *tx) (done bool, err error) {
+			s.sweeper.startAt(r.Key)
 			g, done, err = t.fastAcquire(r)
 			refused = nil // by a run that was undone
 			return done, err

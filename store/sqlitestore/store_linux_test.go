@@ -22,7 +22,7 @@ type tester interface {
 
 func openAt(t tester, path string, opts ...Option) *Store {
 	t.Helper()
-	s, err := Open(context.Background(), path, opts...)
+	s, err := Open(context.Background(), path, append([]Option{func(o *options) { o.early = 1 << 20 }}, opts...)...) // what tests count must not be chance
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -349,6 +350,49 @@ func TestSweep(t *testing.T) {
 	}
 	if r := stays.renew(time.Hour); r.State != driver.Held {
 		t.Errorf("a lock that is held was swept: %v", r.State)
+	}
+}
+
+// Commands that run for a moment each sweep what commands before them have left,
+// wherever in the order of the keys that is.
+func TestCommandsSweep(t *testing.T) {
+	t.Parallel()
+	w := newWorld()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	const commands = 180
+	early := make(map[int]bool)
+	for i := range commands {
+		s, err := Open(t.Context(), path, w.option, func(o *options) { early[o.early] = true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := fmt.Sprintf("once/%03d", i)
+		p := writer(t, s, key)
+		p.hold(time.Second)
+		if i%2 == 0 {
+			p.release()
+		}
+		r := driver.TakeRequest{
+			Takes: []driver.Take{{Key: key, Limit: driver.Limit{Algorithm: driver.TokenBucket, N: 1, Period: time.Second, Burst: 1}, Cost: 1}},
+			ID:    driver.NewID(), Keep: time.Second,
+		}
+		if _, err := s.Take(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if i == commands-1 {
+			for _, table := range []string{"baton_lock", "baton_limit", "baton_limit_id"} {
+				if n := rows(t, s, "SELECT count(*) FROM "+table); n > commands/2 {
+					t.Errorf("%s has %d rows, of %d that are over", table, n, commands-1)
+				}
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.pass(2 * time.Minute)
+	}
+	if len(early) < 4 {
+		t.Errorf("the first sweeps come after %v commits: that is no chance", early)
 	}
 }
 

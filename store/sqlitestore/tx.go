@@ -207,11 +207,19 @@ func scanClaim(row scanner, c *sqlstore.Claim) error {
 }
 
 // sweeper walks through all keys, a page every few commits, so that a program
-// with ever new keys leaves a small file, and nobody pays for a long pause.
+// with ever new keys leaves a small file, and nobody pays for a long pause. It
+// begins at the first key that the program uses, so that many programs which run for
+// a moment come to all keys.
 type sweeper struct {
 	commits  int
 	requests int
-	after    []byte
+	after    []byte // nil before the first request
+}
+
+func (w *sweeper) startAt(key string) {
+	if w.after == nil {
+		w.after = []byte(key)
+	}
 }
 
 func (w *sweeper) count(requests int) {
@@ -233,14 +241,34 @@ func (s *Store) sweep(requests int) error {
 
 	s.tx.now = s.opts.clock()
 	old := s.tx.now - s.opts.sweepAge.Microseconds()
-	var upTo []byte
-	var n, busy, idle int
-	if err := s.stmt[stSweepPage].QueryRow(w.after, page, old).Scan(&upTo, &n, &busy, &idle); err != nil {
-		return err
+	w.startAt("")
+	return inPages(&w.after, page, func(from []byte, n int) ([]byte, int, error) { return s.sweepPage(from, n, old) })
+}
+
+// inPages has n rows swept from where the last ones ended, round from the last key
+// to the first. sweep returns where it ended, and how many rows there were.
+func inPages(after *[]byte, n int, sweep func(from []byte, n int) (upTo []byte, seen int, err error)) error {
+	for {
+		from := *after
+		upTo, seen, err := sweep(from, n)
+		if err != nil {
+			return err
+		}
+		if *after = upTo; seen == n {
+			return nil
+		}
+		*after = []byte{} // round again
+		if n -= seen; len(from) == 0 {
+			return nil
+		}
 	}
-	from := w.after
-	if w.after = upTo; n < page {
-		w.after = []byte{} // round again
+}
+
+// sweepPage removes rows that nobody has used since old, of n keys after from.
+func (s *Store) sweepPage(from []byte, n int, old int64) (upTo []byte, seen int, err error) {
+	var busy, idle int
+	if err := s.stmt[stSweepPage].QueryRow(from, n, old).Scan(&upTo, &seen, &busy, &idle); err != nil {
+		return nil, 0, err
 	}
 	if busy > 0 {
 		// Where nothing but dead claims is left, the key is freed.
@@ -252,19 +280,18 @@ func (s *Store) sweep(requests int) error {
 			return err
 		}, from, upTo, old)
 		if err != nil {
-			return err
+			return nil, 0, err
 		}
 		for _, key := range keys {
 			if err := sqlstore.Serve(&s.tx, key, &s.tx.fx); err != nil {
-				return err
+				return nil, 0, err
 			}
 		}
 	}
-	if busy+idle == 0 {
-		return nil
+	if busy+idle > 0 {
+		if err = s.exec(stSweepFloor, from, upTo, old); err == nil {
+			err = s.exec(stSweep, from, upTo, old)
+		}
 	}
-	if err := s.exec(stSweepFloor, from, upTo, old); err != nil {
-		return err
-	}
-	return s.exec(stSweep, from, upTo, old)
+	return upTo, seen, err
 }

@@ -24,11 +24,12 @@ func TestContract(t *testing.T) {
 }
 
 // TestContractOnPool runs on a pool that somebody else has opened, with
-// settings that make it hard.
+// settings that make it hard, on a server that has some, too.
 func TestContractOnPool(t *testing.T) {
 	testserver.NeedMariaDB(t)
 	t.Parallel()
-	drivertest.Locks(t, harness(hardPool))
+	server := testserver.MariaDB(t, snapshots)
+	drivertest.Locks(t, harnessOn(func(drivertest.T) *testserver.MariaDBServer { return server }, hardPool, snapshots))
 }
 
 func hardPool(t drivertest.T, d *database) *Store {
@@ -44,6 +45,12 @@ func hardPool(t drivertest.T, d *database) *Store {
 
 // harness gives each case a database of its own.
 func harness(open func(t drivertest.T, d *database) *Store) drivertest.Harness {
+	return harnessOn(func(t drivertest.T) *testserver.MariaDBServer { return testserver.SharedMariaDB(tb{t}) }, open)
+}
+
+// harnessOn is harness on a server other than the one that the tests share. args are
+// those with which it was started.
+func harnessOn(common func(drivertest.T) *testserver.MariaDBServer, open func(t drivertest.T, d *database) *Store, args ...string) drivertest.Harness {
 	openAt := func(t drivertest.T, n int, server *testserver.MariaDBServer) []driver.Locks {
 		d := newDatabase(t, server)
 		locks := make([]driver.Locks, n)
@@ -54,11 +61,9 @@ func harness(open func(t drivertest.T, d *database) *Store) drivertest.Harness {
 		return locks
 	}
 	return drivertest.Harness{
-		Open: func(t drivertest.T, n int) []driver.Locks {
-			return openAt(t, n, testserver.SharedMariaDB(tb{t}))
-		},
+		Open: func(t drivertest.T, n int) []driver.Locks { return openAt(t, n, common(t)) },
 		OpenOwn: func(t drivertest.T, n int) []driver.Locks {
-			return openAt(t, n, testserver.MariaDB(tb{t}))
+			return openAt(t, n, testserver.MariaDB(tb{t}, args...))
 		},
 		Restart: func(t drivertest.T, locks []driver.Locks) {
 			databases.of(locks[0]).server.Restart()
@@ -97,6 +102,8 @@ type database struct {
 	server *testserver.MariaDBServer
 	name   string
 	plain  *sql.DB
+
+	snapshots bool // see TestSnapshotIsolation
 }
 
 func newDatabase(t drivertest.T, server *testserver.MariaDBServer) *database {

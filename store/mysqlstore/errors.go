@@ -14,6 +14,7 @@ import (
 
 // Numbers of the server's errors.
 const (
+	erChanged     = 1020
 	erDuplicate   = 1062
 	erNoRight     = 1142
 	erNoTable     = 1146
@@ -28,7 +29,7 @@ const (
 // before it had any effect. Others, such as a connection that was killed or a
 // commit that failed, may come after it.
 var harmless = map[uint16]bool{
-	1020: true, // the row has changed since it was read
+	1020: true, // the row has changed since the transaction's snapshot
 	1021: true, // disk full
 	1040: true, // too many connections
 	1041: true, // out of memory

@@ -127,7 +127,7 @@ func (s *Store) once(ctx context.Context, st int, args ...any) (sql.Result, erro
 		case !sent && ctx.Err() != nil: // no connection was free until then
 			return nil, ctx.Err()
 		}
-		if again := number(err) == erDeadlock || errors.Is(err, sqldriver.ErrBadConn); !again || try == maxTries {
+		if again := undone(err) || errors.Is(err, sqldriver.ErrBadConn); !again || try == maxTries {
 			return nil, s.failed(ctx, err)
 		}
 	}

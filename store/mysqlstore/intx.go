@@ -20,9 +20,16 @@ import (
 // TTL: the lease is not renewed, and cannot be released, while its row is locked,
 // and others cannot get in line for the key.
 //
-// The transaction must be one on the server of the Store, of any isolation;
-// the tables need not be in its default database. tx is for one goroutine at
-// a time, as always.
+// The transaction must be one on the server of the Store; the tables need not be in
+// its default database. It may be of any isolation. In REPEATABLE READ and
+// SERIALIZABLE call InTx before the transaction reads anything: on a MariaDB with
+// innodb_snapshot_isolation, which is on by default since 11.6.2, a lease that was
+// renewed or has ended after the first read fails with error 1020, which says
+// neither that it stands nor that it is lost. Without that setting InTx sees the
+// lease as it is, whatever the transaction saw before. A transaction
+// that goes back to a savepoint which is older than the call is not bound any more:
+// call InTx outside of savepoints, or again. tx is for one goroutine at a time, as
+// always.
 //
 // An error that wraps driver.ErrLost, or is the lease's own, says that the
 // lease has ended: roll back. After any other error it is not known: roll
@@ -35,8 +42,8 @@ func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	// Locking reads see what is committed, whatever the transaction saw
-	// before. A holder's rows exist, so no gap between rows is locked.
+	// Locking reads see what is committed, whatever the transaction saw before, or
+	// refuse to. A holder's rows exist, so no gap between rows is locked.
 	for _, q := range []struct {
 		text string
 		args []any
@@ -52,6 +59,8 @@ func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error
 		case errors.Is(err, sql.ErrNoRows), err == nil:
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case number(err) == erChanged:
+			return fmt.Errorf("mysql: lock %q: %w: the transaction has read before the lease was renewed or ended (innodb_snapshot_isolation): roll it back, and call InTx first: %w", c.Key, driver.ErrUnavailable, err)
 		default:
 			return failure(err, false)
 		}

@@ -32,9 +32,10 @@ func stormFor(t *testing.T) time.Duration {
 // give up and renew on few keys, while rows are swept away under them. No
 // deadlock or timeout of the server comes to the surface, and nobody holds
 // beside another.
-func TestNoDeadlockSurfaces(t *testing.T) {
+func TestNoDeadlockSurfaces(t *testing.T) { noDeadlockSurfaces(t, shared(t)) }
+
+func noDeadlockSurfaces(t *testing.T, d *database) {
 	t.Parallel()
-	d := shared(t)
 	ctx, cancel := context.WithTimeout(t.Context(), stormFor(t)+time.Minute)
 	defer cancel()
 	const keys, clients = 6, 64

@@ -256,9 +256,10 @@ func TestTogetherMeetsAFirstRequest(t *testing.T) {
 // order, or wait for one of them, and renew many at once, while rows are swept
 // away under them. No deadlock or timeout of the server comes to the surface,
 // nobody holds beside another, and nobody has a part of what he asked for.
-func TestTogetherNoDeadlockSurfaces(t *testing.T) {
+func TestTogetherNoDeadlockSurfaces(t *testing.T) { togetherNoDeadlockSurfaces(t, shared(t)) }
+
+func togetherNoDeadlockSurfaces(t *testing.T, d *database) {
 	t.Parallel()
-	d := shared(t)
 	ctx, cancel := context.WithTimeout(t.Context(), stormFor(t)+2*time.Minute)
 	defer cancel()
 	const keys, clients = 24, 64

@@ -187,11 +187,15 @@ func (s *Store) call(ctx context.Context, attempt func(context.Context) (unsure 
 
 // undone reports whether the server undid a transaction for a reason that may
 // be gone when it is made again: it would have closed a circle of waiting, or
-// somebody else inserted the key's row first, or the connection was in a
+// somebody else inserted the key's row first, or a row has changed since it was
+// read without a lock (innodb_snapshot_isolation), or the connection was in a
 // transaction, and is closed by now.
 func undone(err error) bool {
-	n := number(err)
-	return n == erDeadlock || n == erDuplicate || n == erInTransaction
+	switch number(err) {
+	case erDeadlock, erDuplicate, erChanged, erInTransaction:
+		return true
+	}
+	return false
 }
 
 // blame makes the error of a request. The context is the transaction's own.

@@ -31,6 +31,10 @@ const (
 // that the program is stopped. In REPEATABLE READ and SERIALIZABLE call InTx
 // first: a lease that was renewed after the transaction's first statement
 // fails with a serialization error (40001), as other rows do.
+//
+// Going back to a savepoint that is older than the call undoes it, and so does a
+// nested pgx.Tx that is rolled back: then others are granted the lock while the
+// transaction goes on. Call InTx outside of savepoints, or again.
 func (s *Store) InTx(ctx context.Context, tx pgx.Tx, lease driver.Leased) error {
 	return inTx(lease, func(query string, args ...any) error {
 		return tx.QueryRow(ctx, query, append([]any{pgx.QueryExecModeExec}, args...)...).Scan(new(int))

@@ -37,7 +37,8 @@ const inTxWithin = 5 * time.Second
 // to let a transaction write whose reads are out of date. While it lasts no
 // lock in the file is granted, renewed or released, so keep it shorter than a
 // third of the shortest TTL. Other writers are waited for, for at most five
-// seconds. tx is for one goroutine at a time, as always.
+// seconds. Call it outside of savepoints: one that is rolled back to undoes the
+// check. tx is for one goroutine at a time, as always.
 //
 // An error that wraps driver.ErrLost, or is the lease's own, says that the
 // lease has ended: roll back. After any other error it is not known: roll

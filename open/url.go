@@ -41,17 +41,18 @@ type param struct {
 	raw         string // the value as written
 }
 
-// secret reports whether the parameter's value must never be shown. Names of
-// files and environment variables are hidden with the rest: it costs little.
-func (p param) secret() bool {
-	name := strings.ToLower(p.name)
-	for _, word := range []string{"pass", "pw", "secret", "token"} {
-		if strings.Contains(name, word) {
-			return true
-		}
-	}
-	return false
+// harmless are the parameters whose values may be shown. What is not listed may
+// be a secret, misspelt or meant for another program. Users, names of files with secrets
+// and of environment variables are not listed: to hide them costs little.
+var harmless = map[string]bool{
+	"acl": true, "allow-eviction": true, "allow-replicas": true, "application_name": true, "ca": true, "cert": true,
+	"connect-timeout": true, "connections": true, "db": true, "durable": true, "host": true, "insecure": true,
+	"longest-ttl": true, "migrate": true, "pooler": true, "prefix": true, "schema": true, "server-name": true,
+	"session": true, "sslcert": true, "sslmode": true, "sslrootcert": true, "tls": true,
 }
+
+// secret reports whether the parameter's value must never be shown.
+func (p param) secret() bool { return !harmless[p.name] }
 
 // split separates the scheme, in lower case, from the rest of a URL. ok is
 // false if there is none.
@@ -270,7 +271,7 @@ func opaque(scheme string) bool { return scheme == "memory" || scheme == "sqlite
 const hidden = "***"
 
 // Redact returns the URL of a store without user names, passwords and the
-// values of parameters that could be secrets. Of a URL that cannot be taken
+// values of parameters that are not known to be harmless. Of a URL that cannot be taken
 // apart for sure it leaves the scheme, if even that.
 func Redact(url string) string {
 	if a, err := parse(url); err == nil && (a.slashes || known(a.scheme)) {

@@ -214,7 +214,7 @@ func (b *benching) add(name, url string, store driver.Store) {
 func writable(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
-		return fmt.Errorf("--html: %w", err)
+		return fmt.Errorf("--html: %w", ofPage(err))
 	}
 	return f.Close()
 }
@@ -279,7 +279,7 @@ func (b *benching) print(r *measure.Result, took time.Duration) error {
 			err = os.WriteFile(b.html, text.Bytes(), 0o644)
 		}
 		if err != nil {
-			return &exit{exitFailed, fmt.Errorf("--html: %w", err)}
+			return &exit{exitFailed, fmt.Errorf("--html: %w", ofPage(err))}
 		}
 		path, _ := filepath.Abs(b.html) // only for show
 		b.say("wrote %s", safe(path))

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -87,8 +89,34 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
+// usage says what is wrong with the arguments. A store's URL in the wrong place is
+// still a secret: of every argument that is one, its secrets are left out.
 func usage(format string, args ...any) error {
+	for i, arg := range args {
+		if text, ok := arg.(string); ok {
+			args[i] = redactURL(text)
+		}
+	}
 	return &exit{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// urlStart is how URLs begin.
+var urlStart = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://`)
+
+// redactURL redacts the URL in a text that ends with it, if there is one.
+func redactURL(text string) string {
+	if at := urlStart.FindStringIndex(text); at != nil {
+		return text[:at[0]] + open.Redact(text[at[0]:])
+	}
+	return text
+}
+
+// ofPage is an error about the file that a flag names, or a URL that stands there.
+func ofPage(err error) error {
+	if of, ok := errors.AsType[*fs.PathError](err); ok {
+		return &fs.PathError{Op: of.Op, Path: redactURL(of.Path), Err: of.Err}
+	}
+	return err
 }
 
 // stoppedBy is the end by a signal while others read. It says nothing: whoever

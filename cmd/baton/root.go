@@ -155,8 +155,12 @@ func (a *app) say(format string, args ...any) {
 }
 
 func (a *app) complain(format string, args ...any) {
-	fmt.Fprintf(a.stderr, "baton: "+format+"\n", args...)
+	text := credentials.ReplaceAllString(fmt.Sprintf(format, args...), "${1}***@")
+	fmt.Fprintf(a.stderr, "baton: %s\n", text)
 }
+
+// credentials are what stands before the hosts of a URL.
+var credentials = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)\S*@`)
 
 func (a *app) logger() *slog.Logger {
 	if !a.verbose {
@@ -261,11 +265,17 @@ func misspelt(cmd *cobra.Command, err error) error {
 	} else if strings.Contains(text, "did you mean") {
 		text += "?"
 	}
-	// A URL in the wrong place is still a secret.
-	return errors.New(urls.ReplaceAllStringFunc(text, open.Redact))
+	// A URL in the wrong place is still a secret, up to the end of its argument.
+	return errors.New(urls.ReplaceAllStringFunc(text, func(word string) string {
+		if quoted, ok := strings.CutPrefix(word, `"`); ok {
+			return `"` + redactURL(strings.TrimSuffix(quoted, `"`)) + `"`
+		}
+		return redactURL(word)
+	}))
 }
 
-var urls = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"]*`)
+// urls are words with a URL, and what is quoted and has one.
+var urls = regexp.MustCompile(`"(?:[^"\\]|\\.)*://(?:[^"\\]|\\.)*"|\S+://\S*`)
 
 // explain writes an error for people: what happened and what to do now.
 func explain(err error) string {

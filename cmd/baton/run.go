@@ -428,9 +428,11 @@ func environment(key string, token int64, owner string, more ...string) []string
 // find looks the command up, before any lock is taken.
 func find(command string) (path string, err error) {
 	path, err = exec.LookPath(command)
-	switch {
-	case err == nil:
+	if err == nil {
 		return path, nil
+	}
+	command = redactURL(command) // the store's, perhaps
+	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
 		return "", &exit{exitNotFound, fmt.Errorf("command not found: %s", safe(command))}
 	case errors.Is(err, exec.ErrDot):

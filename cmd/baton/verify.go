@@ -232,7 +232,7 @@ func (v *verifying) page(r *verify.Report) error {
 		err = os.WriteFile(v.html, b.Bytes(), 0o644)
 	}
 	if err != nil {
-		return &exit{exitFailed, fmt.Errorf("--html: %w", err)}
+		return &exit{exitFailed, fmt.Errorf("--html: %w", ofPage(err))}
 	}
 	v.say("wrote %s", safe(v.html))
 	return nil

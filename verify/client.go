@@ -58,9 +58,9 @@ type client struct {
 	store    driver.Store
 	traits   driver.Traits
 	locks    *baton.Locker
-	limiters []*ratelimit.Limiter
-	running  int             // goroutines before the store was opened
-	opened   map[string]bool // descriptors before that
+	limiters []*ratelimit.Limiter // of limitRules
+	running  int                  // goroutines before the store was opened
+	opened   map[string]bool      // descriptors before that
 
 	begin   chan struct{} // closed when work begins
 	workers sync.WaitGroup
@@ -111,7 +111,12 @@ func (c *client) open(in *bufio.Reader) error {
 	c.running, c.opened = runtime.NumGoroutine(), descriptors()
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
-	if c.store, err = openStore(ctx, c.URL); err != nil {
+	if c.Own {
+		c.store, err = openOwn(ctx, c.URL, c.GoRedis)
+	} else {
+		c.store, err = openStore(ctx, c.URL)
+	}
+	if err != nil {
 		return err
 	}
 	c.store = plant(c.Defect, c.store)
@@ -125,12 +130,8 @@ func (c *client) open(in *bufio.Reader) error {
 		return err
 	}
 	if limits, ok := c.store.(driver.Limits); ok {
-		for _, rule := range limitRules {
-			l, err := ratelimit.New(limits, rule.limit)
-			if err != nil {
-				return err
-			}
-			c.limiters = append(c.limiters, l)
+		if err := c.openLimits(limits); err != nil {
+			return err
 		}
 	}
 	c.waiting, c.giveUp = context.WithCancel(context.Background())
@@ -176,6 +177,8 @@ func (c *client) obey(in *bufio.Reader) {
 			c.giveUp()
 		case doCount:
 			go c.count()
+		case doWeigh:
+			go c.weigh()
 		case doClose:
 			go c.close()
 		}
@@ -189,6 +192,8 @@ func (c *client) work() {
 		w := &worker{client: c, rng: rng}
 		c.workers.Go(w.run)
 	}
+	keeper := &worker{client: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(c.Client)<<16|1<<14)), keeps: true}
+	c.workers.Go(keeper.keep)
 	c.workers.Wait()
 	c.say(sayDrained, "")
 }

@@ -122,6 +122,42 @@ func (t *trial) keysLeft(ctx context.Context) []check.Violation {
 	return leak("keys", from, left, "the servers still have it, %v after the last client has ended")
 }
 
+// countRows counts what is there before the clients begin.
+func (t *trial) countRows() (err error) {
+	if t.place.servers != nil {
+		t.rows, err = t.place.servers.Keys()
+	}
+	return err
+}
+
+// What the layout of a store may leave of a key for a while, and of a run.
+const (
+	rowsOfKey = 8
+	rowsOfRun = 100
+)
+
+// rowsLeft looks whether more than what a store leaves of each key stays on servers of
+// ours: a row for each request, say. It looks before the clients close.
+func (t *trial) rowsLeft(ctx context.Context) []check.Violation {
+	if t.place.servers == nil {
+		return nil
+	}
+	keys := t.plan.keys + len(t.plan.permits) + len(limitRules) + len(t.seats)
+	most := keys*rowsOfKey + rowsOfRun
+	from := history.Now()
+	left, err := t.gone(ctx, func(context.Context) ([]string, error) {
+		n, err := t.place.servers.Keys()
+		if n -= t.rows; n <= most || err != nil {
+			return nil, err
+		}
+		return []string{fmt.Sprintf("%d rows of %d keys", n, keys)}, nil
+	})
+	if err != nil {
+		t.result.invalid("the rows on the servers could not be counted: %v", err)
+	}
+	return leak("rows", from, left, fmt.Sprintf("more than the %d that may be there", most)+" stay behind, for %v")
+}
+
 // sweep removes what is left in the store, as far as that can be done soon. It
 // ends by itself, too.
 func (t *trial) sweep() {

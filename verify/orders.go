@@ -16,6 +16,11 @@ type orders struct {
 	Log        string        `json:"log"`     // the file of its history
 	Register   string        `json:"register"`
 	Defect     string        `json:"defect,omitempty"` // planted by tests
+
+	// Own is for a client that has its connection already, with GoRedis one of that
+	// library; where the kind of store can be had like this.
+	Own     bool `json:"own,omitempty"`
+	GoRedis bool `json:"goRedis,omitempty"`
 }
 
 // An order is a word to a client that works.
@@ -35,6 +40,7 @@ const (
 	doDrain   do = "drain"         // begin nothing new
 	doGiveUp  do = "give-up"       // wait no longer
 	doCount   do = "count"         // what there is of each key with permits
+	doWeigh   do = "weigh"         // what stays behind of keys in the memory of the process
 	doClose   do = "close"         // close the store
 )
 
@@ -57,11 +63,14 @@ const (
 	sayDraining say = "draining" // nothing new begins
 	sayDrained  say = "drained"  // all is over
 	sayCounted  say = "counted"
+	sayGrows    say = "memory" // keys stay behind in it
+	sayWeighed  say = "weighed"
 	sayRunning  say = "goroutines"  // some are left
 	sayOpen     say = "descriptors" // some are left
 	sayClosed   say = "closed"
 )
 
-func lockKey(prefix string, n int) string   { return prefix + "lock/" + itoa(n) }
-func permitKey(prefix string, n int) string { return prefix + "permits/" + itoa(n) }
-func limitKey(prefix string, n int) string  { return prefix + "limit/" + itoa(n) }
+func lockKey(prefix string, n int) string     { return prefix + "lock/" + itoa(n) }
+func ownKey(prefix string, client int) string { return prefix + "own/" + itoa(client) }
+func permitKey(prefix string, n int) string   { return prefix + "permits/" + itoa(n) }
+func limitKey(prefix string, n int) string    { return prefix + "limit/" + itoa(n) }

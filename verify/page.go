@@ -215,9 +215,9 @@ func (l *timeline) bar(o *history.Hold) {
 
 // bands are the times in which something was broken.
 func (l *timeline) bands(marks []history.Mark) {
-	for _, e := range episodes(marks) {
-		if e.to >= l.from && e.from <= l.to {
-			l.Faults = append(l.Faults, l.band(e.from, e.to, e.text))
+	for _, e := range history.Episodes(marks) {
+		if e.To >= l.from && e.From <= l.to {
+			l.Faults = append(l.Faults, l.band(e.From, e.To, e.Text))
 		}
 	}
 }

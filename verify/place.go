@@ -20,8 +20,8 @@ type place struct {
 }
 
 // settle makes a place of servers of a kind, which it starts.
-func settle(kind string, clients int) (*place, error) {
-	d, err := deploy.Open(kind, clients)
+func settle(kind string, o deploy.Options) (*place, error) {
+	d, err := deploy.Open(kind, o)
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func tryDefect(t *testing.T, d planted.Defect, seed uint64) (found []finding) {
 	if cfg.Local = d.Local; cfg.Local == "" {
 		cfg.URL = lend(t, d.Store())
 	}
-	cfg.Seed, cfg.defect = seed, d.Name
+	cfg.Seed, cfg.defect, cfg.keys = seed, d.Name, d.Keys
 	cfg.For = time.Duration(seed) * 4 * time.Second
 	cfg.Bound = 3 * time.Second // nothing but the defect is slow
 	r, err := Run(t.Context(), cfg, nil)

@@ -50,7 +50,8 @@ type Config struct {
 	// seed; to 1 for a store that processes do not share.
 	Clients int
 
-	// TTL is that of the locks. Defaults to 2s.
+	// TTL is that of the locks. Defaults to 2s, or more if a fault is only of use with
+	// a longer one.
 	TTL time.Duration
 
 	// Bound is how long, beside the TTL, a waiter may wait when nothing is
@@ -66,10 +67,17 @@ type Config struct {
 	Keep string
 
 	defect string // planted by tests
+	keys   int    // of locks; drawn if it is 0
 }
 
 // MaxClients is how many clients there can be.
 const MaxClients = 64
+
+// roundTrips are how many it takes at most until a waiter has what is free: a hint, a
+// confirmation, and as much again for who has gone.
+const roundTrips = 5
+
+const defaultTTL = 2 * time.Second
 
 const defaultStall = 200 * time.Millisecond
 
@@ -85,9 +93,6 @@ func (e *ConfigError) Error() string { return "verify: config: " + e.Field + " "
 func (c *Config) complete() error {
 	if c.For == 0 {
 		c.For = 30 * time.Second
-	}
-	if c.TTL == 0 {
-		c.TTL = 2 * time.Second
 	}
 	if c.Stall == 0 {
 		c.Stall = defaultStall
@@ -139,6 +144,8 @@ type Step struct {
 type runner struct {
 	cfg      Config
 	dir      string
+	asked    time.Duration // for a TTL; cfg has that of the trial
+	options  deploy.Options
 	place    *place
 	store    driver.Store // the conductor's own
 	traits   driver.Traits
@@ -169,7 +176,7 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	r := &runner{cfg: cfg, show: progress}
+	r := &runner{cfg: cfg, asked: cfg.TTL, show: progress}
 	if progress == nil {
 		r.show = func(Step) {}
 	}
@@ -182,12 +189,14 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 	if err != nil {
 		return nil, err
 	}
+	r.prepare(all)
 	if err := r.open(ctx); err != nil {
 		return nil, err
 	}
-	report := r.newReport()
+	report, bound := r.newReport(), r.bound
 	for i, f := range all {
 		r.step = Step{Fault: f.ID, N: i + 1, Of: len(all)}
+		r.cfg.TTL, r.bound = ttlOf(r.asked, f), bound+roundTrips*f.RoundTrip
 		began := time.Now()
 		t := r.newTrial(f)
 		if lacks := f.Needs(t.scene()); lacks != "" {
@@ -207,6 +216,20 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 		report.Trials = append(report.Trials, t.result)
 	}
 	return report, nil
+}
+
+// prepare has the servers started for what all faults need.
+func (r *runner) prepare(all []fault.Fault) {
+	for _, f := range all {
+		r.options.Clocks, r.options.Disks = r.options.Clocks || f.Clocks, r.options.Disks || f.Disks
+		r.options.TTL = max(r.options.TTL, ttlOf(r.asked, f))
+	}
+	r.cfg.TTL = r.options.TTL
+}
+
+// ttlOf is the TTL under a fault, if so much was asked for.
+func ttlOf(asked time.Duration, f fault.Fault) time.Duration {
+	return cmp.Or(asked, max(defaultTTL, f.TTL))
 }
 
 // open makes the private folder, starts servers if they are to be ours, and
@@ -286,12 +309,13 @@ func (r *runner) settle() error {
 	if err != nil {
 		return &ConfigError{"Local", "is wrong: " + err.Error()}
 	}
-	if r.cfg.TTL > deploy.MaxTTL {
-		return &ConfigError{"TTL", fmt.Sprintf("is %v: servers of our own are made for %v at most", r.cfg.TTL, deploy.MaxTTL)}
+	if r.cfg.TTL > deploy.LongestTTL {
+		return &ConfigError{"TTL", fmt.Sprintf("is %v: servers of our own are made for %v at most", r.cfg.TTL, deploy.LongestTTL)}
 	}
-	r.bound = cmp.Or(r.cfg.Bound, kind.Bound)
+	r.bound = cmp.Or(r.cfg.Bound, kind.Bound(r.cfg.TTL))
 	r.progress("starting %s", kind.Does)
-	r.place, err = settle(r.cfg.Local, r.cfg.Clients)
+	r.options.Clients = r.cfg.Clients
+	r.place, err = settle(r.cfg.Local, r.options)
 	return err
 }
 

@@ -81,16 +81,16 @@ func TestTogetherHolds(t *testing.T) {
 	if x.Verdict != Held || x.Rounds == 0 {
 		t.Errorf("%s %v %+v, %d rounds", x.Verdict, x.Why, x.Violations, x.Rounds)
 	}
-	all := episodes(x.History.Marks)
+	all := history.Episodes(x.History.Marks)
 	if len(all) != 3*x.Rounds {
 		t.Errorf("%d faults in %d rounds", len(all), x.Rounds)
 	}
 	for _, e := range all {
-		if !slices.ContainsFunc(all, func(o episode) bool { return o != e && o.from < e.to && e.from < o.to }) {
-			t.Errorf("nothing else was broken while %s", e.text)
+		if !slices.ContainsFunc(all, func(o history.Episode) bool { return o != e && o.From < e.To && e.From < o.To }) {
+			t.Errorf("nothing else was broken while %s", e.Text)
 		}
-		if healed := x.History.Mark(history.Healed); e.to > healed {
-			t.Errorf("%s until after all was healed", e.text)
+		if healed := x.History.Mark(history.Healed); e.To > healed {
+			t.Errorf("%s until after all was healed", e.Text)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +15,14 @@ type stalls struct {
 	once sync.Once
 	seen []stall
 
-	waited, watched time.Duration // how late it was in all, and during which time
+	moments []moment // one after another
+}
+
+// A moment is a short part of the time that was watched.
+type moment struct {
+	to     int64         // its end; it began with that of the one before
+	long   time.Duration // how long it was
+	waited time.Duration // for how much of it this process wanted to run and did not
 }
 
 type stall struct {
@@ -25,6 +31,9 @@ type stall struct {
 }
 
 const tick = 5 * time.Millisecond
+
+// aMoment is how long a moment is at least.
+const aMoment = 100 * time.Millisecond
 
 // notable are stalls that are worth remembering.
 const notable = 20 * time.Millisecond
@@ -44,7 +53,7 @@ func (s *stalls) watch() {
 			}
 			now := history.Now()
 			late := max(0, history.Duration(last, now)-tick)
-			s.waited, s.watched = s.waited+late, s.watched+history.Duration(last, now)
+			s.see(now, history.Duration(last, now), late)
 			if late > notable {
 				s.seen = append(s.seen, stall{now, late})
 			}
@@ -60,12 +69,29 @@ func (s *stalls) end() {
 	})
 }
 
-// busy is the share of the time in which this process wanted to run and did not.
-func (s *stalls) busy() float64 {
-	if s.watched == 0 {
+func (s *stalls) see(now int64, long, late time.Duration) {
+	n := len(s.moments) - 1
+	if n < 0 || s.moments[n].long >= aMoment {
+		s.moments = append(s.moments, moment{})
+		n++
+	}
+	m := &s.moments[n]
+	m.to, m.long, m.waited = now, m.long+long, m.waited+late
+}
+
+// busy is the share of the time between two instants in which this process wanted to
+// run and did not; 0 if nobody watched.
+func (s *stalls) busy(from, to int64) float64 {
+	var waited, long time.Duration
+	for _, m := range s.moments {
+		if m.to > from && m.to-int64(m.long) < to {
+			waited, long = waited+m.waited, long+m.long
+		}
+	}
+	if long == 0 {
 		return 0
 	}
-	return float64(s.waited) / float64(s.watched)
+	return float64(waited) / float64(long)
 }
 
 // worst returns the longest stall that no fault is to blame for.
@@ -80,27 +106,5 @@ func (s *stalls) worst(marks []history.Mark) (worst time.Duration) {
 
 // broken reports whether a fault was there at some instant between two.
 func broken(marks []history.Mark, from, to int64) bool {
-	return slices.ContainsFunc(episodes(marks), func(e episode) bool { return e.from <= to && e.to >= from })
-}
-
-// An episode is a fault from when it set in until it was over.
-type episode struct {
-	from, to int64
-	text     string
-}
-
-// episodes are those that marks tell of. Several may be there at once; one that
-// was never over has no end.
-func episodes(marks []history.Mark) (all []episode) {
-	for _, m := range marks {
-		switch m.What {
-		case history.Breaks:
-			all = append(all, episode{m.At, math.MaxInt64, m.Text})
-		case history.Heals:
-			if i := slices.IndexFunc(all, func(e episode) bool { return e.to == math.MaxInt64 && e.text == m.Text }); i >= 0 {
-				all[i].to = m.At
-			}
-		}
-	}
-	return all
+	return slices.ContainsFunc(history.Episodes(marks), func(e history.Episode) bool { return e.From <= to && e.To >= from })
 }

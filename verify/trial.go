@@ -34,6 +34,7 @@ type trial struct {
 	marks    marks
 	stalls   stalls
 	rounds   int
+	rows     int // that the servers had before
 	leaked   []check.Violation
 	result   *Trial
 }
@@ -68,7 +69,9 @@ func (r *runner) newTrial(f fault.Fault) *trial {
 	t.dir = filepath.Join(r.dir, f.ID)
 	// Another run may use the same seed on the same store: its keys are others.
 	t.prefix = fmt.Sprintf("baton-verify/%s-%d/%s/", driver.NewID()[:6], r.cfg.Seed, f.ID)
-	t.plan.keys = []int{1, 4, 64}[t.rng.IntN(3)]
+	if t.plan.keys = []int{1, 4, 64}[t.rng.IntN(3)]; r.cfg.keys != 0 {
+		t.plan.keys = r.cfg.keys
+	}
 	for range 2 {
 		t.plan.permits = append(t.plan.permits, 2+t.rng.Int64N(6))
 	}
@@ -92,6 +95,7 @@ func (t *trial) orders(seat int) orders {
 	return orders{
 		URL: t.place.url(seat), Seed: t.cfg.Seed, Goroutines: t.plan.goroutines[seat], TTL: t.cfg.TTL,
 		Prefix: t.prefix, Keys: t.plan.keys, Permits: t.plan.permits, Register: t.socket, Defect: t.cfg.defect,
+		Own: t.fault.Callers && seat%3 > 0, GoRedis: seat%3 == 2,
 	}
 }
 
@@ -104,7 +108,10 @@ func (t *trial) run(ctx context.Context) error {
 	if err := t.listen(); err != nil {
 		return err
 	}
-	err := t.clients(ctx)
+	err := t.countRows()
+	if err == nil {
+		err = t.clients(ctx)
+	}
 	if err == nil {
 		t.leaked = append(t.leaked, t.connections(ctx)...)
 	}
@@ -192,7 +199,6 @@ func (t *trial) clients(ctx context.Context) error {
 	if err := t.breakThings(ctx); err != nil {
 		return err
 	}
-	t.stalls.end()
 	return t.wind(ctx)
 }
 
@@ -201,7 +207,7 @@ func (t *trial) clients(ctx context.Context) error {
 func (t *trial) breakThings(ctx context.Context) error {
 	began := time.Now()
 	end := began.Add(t.cfg.For)
-	calm := t.fault.ID == quiet
+	calm := t.fault.ID == quiet || t.fault.Owed
 	if calm { // liveness is owed from the beginning
 		t.marks.now(history.Healed, "")
 	}
@@ -264,6 +270,12 @@ func (t *trial) wind(ctx context.Context) error {
 	if late == nil {
 		late = t.count(ctx, patience)
 	}
+	if late == nil {
+		t.leaked = append(t.leaked, t.rowsLeft(ctx)...)
+	}
+	if late == nil && t.fault.ID == quiet { // it is the same under all
+		late = t.weigh(ctx)
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -294,6 +306,17 @@ func (t *trial) count(ctx context.Context, patience time.Duration) error {
 	return first.await(counting, sayCounted, 1)
 }
 
+// weigh has one client look what stays in its memory.
+func (t *trial) weigh(ctx context.Context) error {
+	first := t.seats[0].now()
+	if err := first.order(order{Do: doWeigh}); err != nil {
+		return err
+	}
+	weighing, cancel := within(ctx, bytesRounds*bytesPatient)
+	defer cancel()
+	return first.await(weighing, sayWeighed, 1)
+}
+
 // judge reads what was written and looks for what must not have happened.
 func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 	t.progress("checking")
@@ -312,9 +335,14 @@ func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 		TTL: t.cfg.TTL, Bound: t.bound, Order: t.traits.FIFO, Limits: make(map[string]check.Limit),
 		EqualReaders: t.traits.Store == "redlock",
 		PerGrant:     tokensPerGrant,
+		Explains:     2*t.cfg.TTL + t.bound,
+		Keeps:        fault.Keeps(t.cfg.Local, t.fault.ID),
 	}
-	for i, rule := range limitRules {
-		rules.Limits[limitKey(t.prefix, i)] = rule.holds
+	for i := range h.Decisions {
+		key := h.Decisions[i].Key
+		if l, ok := limitOf(t.prefix, key); ok {
+			rules.Limits[key] = l
+		}
 	}
 	findings := check.Run(h, rules)
 	findings.Violations = append(findings.Violations, t.leaked...)
@@ -349,7 +377,7 @@ func (t *trial) shouts() (found []check.Violation) {
 		for _, w := range words {
 			first, _, _ := strings.Cut(w.Text, "\n")
 			switch w.Say {
-			case sayRunning, sayOpen:
+			case sayRunning, sayOpen, sayGrows:
 				shout(check.Violation{Promise: check.Lively, Check: string(w.Say)}, "client %d: %s (see %s)", l.client, first, filepath.Base(l.log))
 				_ = appendFile(l.log, w.Text) // what it says is also in the text
 			case sayFailed:

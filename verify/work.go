@@ -8,24 +8,10 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
-	"github.com/batonhq/baton/ratelimit"
-	"github.com/batonhq/baton/verify/check"
 	"github.com/batonhq/baton/verify/history"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
-
-// limitRules are the limits of the keys "limit/0" and so on, with what must
-// hold for what they admit.
-var limitRules = []struct {
-	limit ratelimit.Limit
-	holds check.Limit
-}{
-	{ratelimit.SlidingWindow(20, time.Second), check.Limit{Most: 20, Window: time.Second, Late: 100 * time.Millisecond}},
-	{ratelimit.TokenBucket(10, time.Second, 15), check.Limit{
-		Most: 25, Window: time.Second, Bucket: &check.Bucket{Tokens: 10, Period: time.Second, Burst: 15},
-	}},
-}
 
 // The mix of operations, in parts of a hundred.
 const (
@@ -42,6 +28,7 @@ type worker struct {
 	rng      *rand.Rand
 	register *registrar // nil until the first write
 	calmSeen bool
+	keeps    bool // it holds what it has for long
 }
 
 func (w *worker) run() {
@@ -55,6 +42,17 @@ func (w *worker) run() {
 			return
 		}
 		w.pause(w.think())
+	}
+}
+
+// keep holds a lock that nobody else wants for some TTLs, again and again: what takes
+// longer than a hold of the others shows there.
+func (w *worker) keep() {
+	defer func() { w.register.close() }() // there is none yet
+	lock := history.Hold{Key: ownKey(w.Prefix, w.Client), Mode: history.Exclusive, Waits: true}
+	for w.hold(lock) {
+		w.calmSeen = w.calm.Load()
+		w.pause(10*brief + w.think())
 	}
 }
 
@@ -106,7 +104,13 @@ func (w *worker) hold(h history.Hold) bool {
 	until := w.howLong() // drawn whatever comes, for the sake of the seed
 	ctx, cancel := w.waiting, context.CancelFunc(func() {})
 	if w.rng.IntN(10) == 0 && !w.calmSeen { // not all are patient
-		ctx, cancel = context.WithTimeout(ctx, time.Duration(w.rng.Int64N(int64(w.TTL))))
+		patience := time.Duration(w.rng.Int64N(int64(w.TTL)))
+		if w.rng.IntN(2) == 0 {
+			ctx, cancel = context.WithTimeout(ctx, patience)
+		} else { // who hangs up has not said when
+			ctx, cancel = context.WithCancel(ctx)
+			defer time.AfterFunc(patience, cancel).Stop()
+		}
 	}
 	defer cancel()
 
@@ -171,7 +175,11 @@ func (w *worker) believe(op history.Op, h history.Hold, lease *baton.Lease, hold
 		if left <= 0 || w.calm.Load() && hold > brief {
 			return true
 		}
-		w.pause(min(left, 5*time.Millisecond+time.Duration(w.rng.Int64N(int64(15*time.Millisecond)))))
+		gap := 5*time.Millisecond + time.Duration(w.rng.Int64N(int64(15*time.Millisecond)))
+		if w.keeps {
+			gap *= 4
+		}
+		w.pause(min(left, gap))
 	}
 }
 
@@ -182,39 +190,6 @@ func (w *worker) write(x history.Write) {
 	if err := w.register.write(x); err != nil {
 		w.say(sayFailed, "write to the register: "+err.Error())
 	}
-}
-
-func (w *worker) ask() bool {
-	i := w.rng.IntN(len(w.limiters))
-	key, n := limitKey(w.Prefix, i), 1+w.rng.Int64N(3)
-	ctx, cancel := context.WithTimeout(w.waiting, w.TTL)
-	defer cancel()
-	w.beginning.RLock()
-	if w.drain {
-		w.beginning.RUnlock()
-		return false
-	}
-	op := w.log.Asks(key, n)
-	w.beginning.RUnlock()
-	r, err := w.limiters[i].AllowN(ctx, key, n)
-	result := history.Refused
-	switch {
-	case errors.Is(err, baton.ErrUnavailable) && !errors.Is(err, baton.ErrUnknown):
-		result = history.Failed
-	case err != nil:
-		result = history.Unknown
-	case r.OK:
-		result = history.Granted
-	}
-	at := int64(0)
-	if err == nil {
-		at = r.At.UnixMicro()
-	}
-	w.log.Decided(op, result, r.Remaining, at, err)
-	if err != nil {
-		w.pause(20 * time.Millisecond)
-	}
-	return true
 }
 
 // count takes all that there is of every key with permits, one by one, and
@@ -278,6 +253,8 @@ func (w *worker) howLong() time.Duration {
 	switch {
 	case w.calmSeen:
 		return time.Duration(d * float64(brief))
+	case w.keeps:
+		return time.Duration((2 + 4*d) * float64(w.TTL))
 	case kind < 12:
 		return time.Duration(d * float64(20*time.Millisecond))
 	case kind < 17:

@@ -42,7 +42,8 @@ connections. Then it looks in what was written for what must never happen:
 
   E  two that exclude each other believed in their lease at the same instant
   F  a token did not rise, or what checks tokens took a stale write
-  L  when all was whole again, somebody waited for too long, or something was left
+  L  when all was whole again, somebody waited for too long, or something was left;
+     a lease was lost, and no fault explains it; a limit served too little
   B  a limit admitted more than it allows
 
 The store is the one that --store or BATON_STORE names. Its servers are left alone, and so
@@ -82,7 +83,7 @@ nanoseconds.
 	f.DurationVar(&v.cfg.For, "for", 30*time.Second, "how long the clients work under each fault")
 	f.Uint64Var(&v.cfg.Seed, "seed", 0, "draw everything from this number, above 0 (default: a random one)")
 	f.IntVar(&v.cfg.Clients, "clients", 0, "how many processes (default: 4 to 8)")
-	f.DurationVar(&v.cfg.TTL, "ttl", 2*time.Second, "of the locks")
+	f.DurationVar(&v.cfg.TTL, "ttl", 0, "of the locks (default: 2s, or more if a fault is of no use with so little)")
 	f.DurationVar(&v.cfg.Bound, "bound", 0, "how long, beside the TTL, a waiter may wait when all is whole (default: by the store)")
 	f.DurationVar(&v.cfg.Stall, "max-stall", 200*time.Millisecond, "how long this machine may stand still, outside of the fault")
 	f.StringVar(&v.html, "html", "", "also write a page with timelines to this `FILE`")

@@ -63,7 +63,7 @@ const doors = `
 	verify/planted:     driver drivertest/broken store/memstore verify/check
 	verify/lines:
 	verify/results:     verify verify/check verify/deploy verify/fault verify/lines
-	verify/campaign:    verify verify/check verify/deploy verify/fault verify/lines verify/results
+	verify/campaign:    store/redisstore store/redisstore/goredis verify verify/check verify/deploy verify/fault verify/lines verify/results
 	verify/soak:        baton driver once open ratelimit verify/deploy verify/lines
 	verify/deploy:      * !verify
 	verify/fault:       * !verify

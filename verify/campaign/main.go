@@ -17,6 +17,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/batonhq/baton/store/redisstore"
+	"github.com/batonhq/baton/store/redisstore/goredis"
 	"github.com/batonhq/baton/verify"
 	"github.com/batonhq/baton/verify/deploy"
 	"github.com/batonhq/baton/verify/fault"
@@ -25,6 +29,10 @@ import (
 )
 
 func main() {
+	verify.GoRedis = func(addr string) (wrap func(...redisstore.Option) (*redisstore.Store, error), end func() error) {
+		c := redis.NewClient(&redis.Options{Addr: addr})
+		return func(o ...redisstore.Option) (*redisstore.Store, error) { return goredis.New(c, o...) }, c.Close
+	}
 	verify.Main()
 	log.SetFlags(log.Ltime)
 	c := campaign{}
@@ -138,14 +146,14 @@ func (c *campaign) run(ctx context.Context) error {
 const tolerated = time.Second
 
 // runs splits a job: faults that leave the servers alone share a deployment, each
-// of the others has one of its own.
+// of the others has one of its own, and so has one that wants a longer TTL.
 func (j job) runs() (runs [][]string) {
 	var gentle []string
-	for _, f := range j.faults {
-		if fault.OfServers(f) {
-			runs = append(runs, []string{f})
+	for _, id := range j.faults {
+		if f, err := fault.Find(id); err != nil || fault.OfServers(id) || f.TTL > 0 {
+			runs = append(runs, []string{id})
 		} else {
-			gentle = append(gentle, f)
+			gentle = append(gentle, id)
 		}
 	}
 	if gentle != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	_ "embed"
+	"fmt"
 	"slices"
 	"strings"
 	"text/template"
@@ -20,6 +21,7 @@ var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
 type row struct {
 	ID, Name, Does string
+	Kept           string // whose leases are
 	Cells          []string
 }
 
@@ -69,7 +71,7 @@ func page(all []results.Result) (string, error) {
 		data.Totals = append(data.Totals, t)
 	}
 	for _, f := range fault.All() {
-		r := row{ID: f.ID, Name: f.Name, Does: f.Does}
+		r := row{ID: f.ID, Name: f.Name, Does: f.Does, Kept: kept(f)}
 		for _, k := range deploy.Kinds {
 			c := table[[2]string{k.Name, f.ID}]
 			r.Cells = append(r.Cells, c.String())
@@ -93,6 +95,32 @@ func page(all []results.Result) (string, error) {
 	var b strings.Builder
 	err := pageTemplate.Execute(&b, data)
 	return b.String(), err
+}
+
+// kept says who loses no lease by a fault.
+func kept(f fault.Fault) string {
+	says := "It costs nobody a lease"
+	if f.TTL > 0 {
+		says = fmt.Sprintf("With a TTL of %v it costs nobody a lease", f.TTL)
+	}
+	var kinds []string
+	all := true
+	for _, k := range deploy.Kinds {
+		switch claim, ok := fault.Expect(k.Name, f.ID); {
+		case !ok || claim.E == fault.NoSuch || fault.WhyLeft(k.Name, f.ID) != "":
+		case fault.Keeps(k.Name, f.ID):
+			kinds = append(kinds, k.Name)
+		default:
+			all = false
+		}
+	}
+	switch {
+	case kinds == nil:
+		return ""
+	case all:
+		return says + "."
+	}
+	return says + " on " + strings.Join(kinds, ", ") + "."
 }
 
 func words(all []check.Promise) string {

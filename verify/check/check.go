@@ -42,6 +42,11 @@ type Rules struct {
 	// least. A lease with a token between them was handed on inside a process.
 	// Zero if there are none.
 	PerGrant int64
+
+	// Explains is how long after its end a fault explains that a lease was lost. Zero
+	// looks for no lost leases. With Keeps, what is broken explains none.
+	Explains time.Duration
+	Keeps    bool
 }
 
 // A Limit is what holds for a limiter's key: at most Most in any stretch of Window.
@@ -49,10 +54,14 @@ type Limit struct {
 	Most   int64
 	Window time.Duration
 
-	// How it counts, exactly: by a Bucket, or else by the window, out of which
-	// what was taken may come up to Late after its end.
+	// How it counts, exactly: by a Bucket, or by the window, out of which what was
+	// taken may come up to Late after its end. With neither it is not looked at.
 	Bucket *Bucket
 	Late   time.Duration
+
+	// Every is how often a turn comes, where requests wait for theirs or hang up.
+	// Of such a limit it is looked how much was served.
+	Every time.Duration
 }
 
 // Findings are what a history shows.
@@ -113,6 +122,11 @@ type Looked struct {
 
 	Replayed int `json:"replayed"` // decisions, in the order of the store's clock
 
+	Lost   int     `json:"lost"`   // leases that ended before their release
+	Shares int     `json:"shares"` // stretches in which more was asked of a limit than there was
+	Share  float64 `json:"share"`  // the least of it that was served in one of them
+	Passed int     `json:"passed"` // the most turns of one other process that a waiter stood by, for each of its own process
+
 	// Lag is the most by which a belief outlived the begin of the next that it
 	// excludes, and LapsedLag the same of leases that were not released: less
 	// than zero if all ended before, by that much. Both are zero if there was no
@@ -132,6 +146,7 @@ func Run(h *history.History, r Rules) Findings {
 	f.linear(keys, maxPart, patience)
 	f.windows(h, r.Limits)
 	f.counts(h, r.Limits)
+	f.lost(h, keys, r)
 	f.lively(h, keys, r)
 	slices.SortFunc(f.Violations, func(a, b Violation) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Check, b.Check), cmp.Compare(a.Text, b.Text))
@@ -151,6 +166,7 @@ func (f *Findings) lively(h *history.History, keys []locked, r Rules) {
 	}
 	f.waiting(w, keys)
 	f.refused(w, keys)
+	f.served(w, h)
 	f.permits(w, keys)
 	if r.Order {
 		f.overtaken(w, keys)

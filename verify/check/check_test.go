@@ -207,28 +207,37 @@ func TestRun(t *testing.T) {
 func TestOvertaken(t *testing.T) {
 	for _, c := range []struct {
 		times, own int64
+		handed     bool // inside the other process
 		order      bool
 		want       []string
 	}{
-		{maxOvertakes, 0, true, nil},
-		{maxOvertakes + 1, 0, true, []string{"overtaken"}},
-		{maxOvertakes + 1, 0, false, nil},
-		{maxOvertakes + 2, 1, true, nil},
-		{2*maxOvertakes + 2, 1, true, []string{"overtaken"}},
+		{maxOvertakes, 0, true, true, nil},
+		{maxOvertakes + 1, 0, true, true, []string{"overtaken"}},
+		{maxOvertakes + 1, 0, true, false, nil},
+		{maxOvertakes + 2, 1, true, true, nil},
+		{2*maxOvertakes + 2, 1, true, true, []string{"overtaken"}},
+		{maxTurns, 0, false, true, nil},
+		{maxTurns + 1, 0, false, true, []string{"overtaken"}},
+		{maxTurns + 1, 0, false, false, nil},
+		{maxTurns + 2, 1, false, true, nil},
+		{2*maxTurns + 2, 1, false, true, []string{"overtaken"}},
 	} {
 		h := &history.History{Marks: []history.Mark{{At: 1, What: history.Healed}, {At: 3000, What: history.Drains}, {At: 4000, What: history.Ends}}}
-		waits := hold(1, history.Exclusive, 1000, 2900, 2950)
+		waits := hold(1, history.Exclusive, 64000, 2900, 2950)
 		waits.Called, waits.Waits, waits.Number = 5, true, 1000
 		h.Holds = append(h.Holds, waits)
 		for n := range c.times {
-			o := hold(2, history.Exclusive, n+1, 40+10*n, 45+10*n)
+			o := hold(2, history.Exclusive, 64*(n+1), 40+10*n, 45+10*n)
+			if c.handed {
+				o.Token = 64*(n/40+1) + n%40
+			}
 			o.Number, o.Waits = n, true
 			if n < c.own {
 				o.Client = 1 // the waiter's own process had a turn
 			}
 			h.Holds = append(h.Holds, o)
 		}
-		f := Run(h, Rules{TTL: 10, Bound: 10, Order: c.order})
+		f := Run(h, Rules{TTL: 10, Bound: 10, Order: c.order, PerGrant: 64})
 		var got []string
 		for _, v := range f.Violations {
 			if v.Check != "waiting" { // between the last of them and its own grant

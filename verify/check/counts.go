@@ -34,7 +34,7 @@ func (f *Findings) counts(h *history.History, limits map[string]Limit) {
 		all[d.Key] = append(all[d.Key], d)
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		if l, ok := limits[key]; ok {
+		if l, ok := limits[key]; ok && (l.Bucket != nil || l.Late > 0) {
 			f.replay(key, l, all[key])
 		}
 	}

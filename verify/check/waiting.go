@@ -162,56 +162,6 @@ func (f *Findings) unanswered(w *world, k locked) {
 	}
 }
 
-// maxOvertakes is how often one other process may be granted what it asked for
-// later while a waiter's process waits for one turn. Who was before it in line may
-// hand the lock on inside its process, 32 times, to callers that came later. The
-// rest is for a process that was delayed and lost its place.
-const maxOvertakes = 100
-
-// overtaken looks for exclusive waiters that are passed over again and again, by
-// attempts that were called when they had waited for TTL + Bound already. A
-// process has one place in line for all who wait in it, and goes to the end of
-// the line after each turn: so it may be passed over once more for each of its own
-// attempts that comes to an end before.
-func (f *Findings) overtaken(w *world, keys []locked) {
-	for _, k := range keys {
-		returns := make(map[int][]int64) // by client
-		for _, o := range k.holds {
-			if o.Returned != 0 {
-				returns[o.Client] = append(returns[o.Client], o.Returned)
-			}
-		}
-		for _, all := range returns {
-			slices.Sort(all)
-		}
-		for _, o := range k.holds {
-			from, to := max(o.Called, w.healed)+w.limit(), w.answered(o)
-			if !o.Waits || o.Mode != history.Exclusive || from >= to {
-				continue
-			}
-			first, _ := slices.BinarySearch(returns[o.Client], o.Called)
-			last, _ := slices.BinarySearch(returns[o.Client], to)
-			turns, times := 1+last-first, make(map[int]int)
-			i, _ := slices.BinarySearchFunc(k.holds, from, func(a *history.Hold, t int64) int { return cmp.Compare(a.Called, t) })
-			for _, a := range k.holds[i:] {
-				if a.Called >= to {
-					break
-				}
-				if a.Client != o.Client && a.Result == history.Granted && a.Returned < to {
-					times[a.Client]++
-				}
-			}
-			for client, n := range times {
-				if n > maxOvertakes*turns {
-					f.violation(Violation{Promise: Lively, Check: "overtaken", Key: k.key, From: o.Called, To: to, Ops: []history.Op{o.Op}},
-						"%s waited for %v, while client %d was granted the lock %d times that it had asked for later",
-						who(o), history.Duration(o.Called, to), client, n)
-				}
-			}
-		}
-	}
-}
-
 // refused looks for attempts that were refused when nothing that the history
 // knows of can have been in their way: no holder, no waiter, no attempt at the
 // same time, and nothing that one which was given up or killed may have left.

@@ -25,7 +25,7 @@ var told = regexp.MustCompile(`(127\.0\.0\.1(?::| |\r\n:|\r\n\$5\r\n)|port\r\n(?
 // translate has the proxies of each client tell the addresses of that client's
 // proxies. known are those that servers tell, in the order of the servers.
 func (b *builder) translate(known []string) {
-	for client := range b.clients {
+	for client := range b.Options.Clients {
 		ports := make(map[string]string)
 		proxies := b.Proxies(client)
 		for i, addr := range known {
@@ -68,7 +68,7 @@ func (m *member) Restart() {
 }
 
 func (b *builder) sentinel() {
-	b.Clocks = b.shifts
+	b.Site.Clocks = b.Options.Clocks
 	// What the servers send each other goes through proxies, too: one before each
 	// that has data.
 	between := map[string]*faultproxy.Proxy{}
@@ -139,7 +139,7 @@ func (b *builder) sentinel() {
 // cluster has primaries without replicas, since what a fail-over does is seen
 // with Sentinel.
 func (b *builder) cluster() {
-	b.Clocks = b.shifts
+	b.Site.Clocks = b.Options.Clocks
 	c := testserver.RedisCluster(b.Site)
 	var servers []process
 	for _, n := range c.Nodes {

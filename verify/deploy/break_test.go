@@ -3,6 +3,7 @@ package deploy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/open"
 )
 
@@ -215,5 +217,86 @@ func TestReshapeOfEtcd(t *testing.T) {
 		if err := lease.Unlock(); err != nil && !errors.Is(err, baton.ErrLost) {
 			t.Error(err)
 		}
+	}
+}
+
+// Who has lost the right to channels is thrown out of them, and comes back with it.
+func TestMute(t *testing.T) {
+	t.Parallel()
+	d := Start(t, "redis", 2)
+	holder, waiter := newLocker(t, d.URL(0), MaxTTL), newLocker(t, d.URL(1), MaxTTL)
+	lease := lock(t, holder, "k")
+	got := make(chan *baton.Lease)
+	go func() {
+		l, err := waiter.Lock(t.Context(), "k")
+		if err != nil {
+			t.Error(err)
+		}
+		got <- l
+	}()
+	listen := func(some bool) {
+		t.Helper()
+		if err := await(func() error {
+			if all := subscribers(t, d); len(all) > 0 != some {
+				return fmt.Errorf("%d listen", len(all))
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listen(true)
+	restore, err := d.Mute()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen(false)
+	if err := restore(); err != nil {
+		t.Fatal(err)
+	}
+	listen(true)
+	if err := lease.Unlock(); err != nil {
+		t.Error(err)
+	}
+	if l := <-got; l != nil {
+		if err := l.Unlock(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// While the disk of one member stalls the others go on, and then it does.
+func TestStall(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	testserver.Stalling(t)
+	d, err := Open("etcd3", Options{Clients: 1, Disks: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	if d.Stall == nil {
+		t.Fatal("the disks cannot be stalled")
+	}
+	resume, err := d.Stall(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locks := newLocker(t, d.Direct, MaxTTL)
+	if err := await(func() error { // of three servers two answer, sooner or later
+		lease, err := locks.Lock(t.Context(), "k")
+		if err != nil {
+			return err
+		}
+		return lease.Unlock()
+	}); err != nil {
+		t.Error(err)
+	}
+	d.Servers[0].(*node).process.(interface{ AwaitStalled() }).AwaitStalled()
+	if err := resume(); err != nil {
+		t.Fatal(err)
+	}
+	if err := await(d.Settled); err != nil {
+		t.Error(err)
 	}
 }

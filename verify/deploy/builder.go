@@ -21,8 +21,7 @@ import (
 type builder struct {
 	*testserver.Site
 	*Deployment
-	clients int
-	shifts  bool // clocks are to be settable
+	Options
 }
 
 // process is what the servers of testserver have in common.
@@ -52,7 +51,7 @@ func (b *builder) serve(servers []process, addrs []string, url func(addrs []stri
 		b.Servers = append(b.Servers, &node{s, b.Site})
 	}
 	b.Direct = url(addrs)
-	proxies := make([][]*faultproxy.Proxy, b.clients)
+	proxies := make([][]*faultproxy.Proxy, b.Options.Clients)
 	for i := range proxies {
 		for _, a := range addrs {
 			proxies[i] = append(proxies[i], faultproxy.New(b.Site, a))
@@ -97,6 +96,21 @@ func (b *builder) clocks() {
 func (b *builder) disks() {
 	if b.machine(0).HasDisk() {
 		b.FillDisk = func(server int) (func() error, error) { return b.machine(server).FillDisk() }
+	}
+}
+
+// stalls lets the disks of all servers be stalled, if they were started for that.
+func (b *builder) stalls() {
+	if !b.Site.Stalls {
+		return
+	}
+	type stalling interface {
+		StallDisk()
+		ResumeDisk()
+	}
+	b.Stall = func(server int) (resume func() error, err error) {
+		s := b.Servers[server].(*node).process.(stalling)
+		return func() error { return b.Try(s.ResumeDisk) }, b.Try(s.StallDisk)
 	}
 }
 

@@ -11,8 +11,12 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// MaxTTL is the longest TTL that the deployments are made for.
-const MaxTTL = 3 * time.Second
+// MaxTTL is the longest TTL that a deployment is made for if nobody asks for more,
+// and LongestTTL the longest that can be asked for.
+const (
+	MaxTTL     = 3 * time.Second
+	LongestTTL = 15 * time.Second
+)
 
 // A Server can be broken as a machine breaks. It starts again with what it has
 // kept on its disk.
@@ -60,14 +64,16 @@ type Deployment struct {
 	Settled func() error
 
 	// Of these, nil is what the kind does not have, or this machine.
-	Leader   func() (server int, err error)                  // who leads just now
-	Elect    func(on bool) error                             // whether another takes over as soon as the leader is not heard of; nil if always
-	Isolate  func(server int, on bool) error                 // cut it from the other servers, and back
-	Shift    func(server int, by time.Duration) error        // its wall clock jumps
-	FillDisk func(server int) (free func() error, err error) // until there is no room
-	Scripts  func() error                                    // forget the scripts that clients have loaded
-	Deafen   func() error                                    // end whatever wakes those who wait
-	Reshape  func(server int) (back func() error, err error) // move its data to the others, or end its membership
+	Leader   func() (server int, err error)                    // who leads just now
+	Elect    func(on bool) error                               // whether another takes over as soon as the leader is not heard of; nil if always
+	Isolate  func(server int, on bool) error                   // cut it from the other servers, and back
+	Shift    func(server int, by time.Duration) error          // its wall clock jumps
+	Stall    func(server int) (resume func() error, err error) // what it writes does not reach its disk, and it waits for that
+	Mute     func() (restore func() error, err error)          // nobody may use what wakes those who wait
+	FillDisk func(server int) (free func() error, err error)   // until there is no room
+	Scripts  func() error                                      // forget the scripts that clients have loaded
+	Deafen   func() error                                      // end whatever wakes those who wait
+	Reshape  func(server int) (back func() error, err error)   // move its data to the others, or end its membership
 
 	site *testserver.Site
 }
@@ -79,28 +85,34 @@ func (d *Deployment) Close() { d.site.Close() }
 type Kind struct {
 	Name string // as in "--local NAME"
 	Does string // one line for people
-	// Bound is how long, beside the TTL, a waiter may wait when nothing is broken
-	// any more.
-	Bound time.Duration
+
+	// How long, beside the TTL, a waiter may wait when nothing is broken any more: so
+	// long, and so many of the longest TTLs there can be.
+	bound time.Duration
+	ttls  time.Duration
 
 	need func(testserver.TB)
 	open func(*builder)
 }
 
+// Bound is how long, beside its TTL, a waiter may wait in a deployment for so long
+// TTLs when nothing is broken any more.
+func (k Kind) Bound(ttl time.Duration) time.Duration { return k.bound + k.ttls*max(ttl, MaxTTL) }
+
 // Kinds are all there are.
 var Kinds = []Kind{
-	{"redis", "a Redis that writes everything to its disk", 2 * time.Second, testserver.NeedRedis, (*builder).redis},
-	{"redis-nopersist", "a Redis that forgets everything when it restarts", 2 * time.Second, testserver.NeedRedis, (*builder).redisForgetful},
-	{"sentinel", "a Redis with a replica, and a Sentinel that promotes it", 5 * time.Second, testserver.NeedRedis, (*builder).sentinel},
-	{"cluster", "a Redis Cluster of three primaries", 3 * time.Second, testserver.NeedRedis, (*builder).cluster},
-	{"redlock5", "five Redis that know nothing of each other", MaxTTL + 2*time.Second, testserver.NeedRedis, (*builder).redlock},
-	{"mariadb", "a MariaDB", 2 * time.Second, testserver.NeedMariaDB, (*builder).mariadb},
-	{"postgres", "a PostgreSQL", 2 * time.Second, testserver.NeedPostgres, (*builder).postgres},
-	{"zookeeper3", "three ZooKeepers", zkSession + 2*time.Second, testserver.NeedZooKeeper, (*builder).zookeeper},
-	{"etcd", "an etcd", 2 * time.Second, testserver.NeedEtcd, (*builder).etcd},
-	{"etcd3", "three etcds", 3 * time.Second, testserver.NeedEtcd, (*builder).etcd3},
-	{"sqlite", "a file", time.Second, nil, (*builder).sqlite},
-	{"memory", "the memory of one client", time.Second, nil, (*builder).memory},
+	{"redis", "a Redis that writes everything to its disk", 2 * time.Second, 0, testserver.NeedRedis, (*builder).redis},
+	{"redis-nopersist", "a Redis that forgets everything when it restarts", 2 * time.Second, 0, testserver.NeedRedis, (*builder).redisForgetful},
+	{"sentinel", "a Redis with a replica, and a Sentinel that promotes it", 5 * time.Second, 0, testserver.NeedRedis, (*builder).sentinel},
+	{"cluster", "a Redis Cluster of three primaries", 3 * time.Second, 0, testserver.NeedRedis, (*builder).cluster},
+	{"redlock5", "five Redis that know nothing of each other", 2 * time.Second, 1, testserver.NeedRedis, (*builder).redlock},
+	{"mariadb", "a MariaDB", 2 * time.Second, 0, testserver.NeedMariaDB, (*builder).mariadb},
+	{"postgres", "a PostgreSQL", 2 * time.Second, 0, testserver.NeedPostgres, (*builder).postgres},
+	{"zookeeper3", "three ZooKeepers", 2 * time.Second, sessionTTLs, testserver.NeedZooKeeper, (*builder).zookeeper},
+	{"etcd", "an etcd", 2 * time.Second, 0, testserver.NeedEtcd, (*builder).etcd},
+	{"etcd3", "three etcds", 3 * time.Second, 0, testserver.NeedEtcd, (*builder).etcd3},
+	{"sqlite", "a file", time.Second, 0, nil, (*builder).sqlite},
+	{"memory", "the memory of one client", time.Second, 0, nil, (*builder).memory},
 }
 
 // Find returns the kind of that name.
@@ -118,24 +130,36 @@ func Find(name string) (Kind, error) {
 // ErrNotInstalled says that a server is not on this machine.
 var ErrNotInstalled = testserver.ErrNotInstalled
 
-// Open starts the servers of a kind, and proxies for so many clients, which
-// count from 0. A server that is not installed is an ErrNotInstalled that says
-// what to install.
-func Open(kind string, clients int) (*Deployment, error) { return start(kind, clients, true) }
+// Options say what a deployment is for.
+type Options struct {
+	Clients int // which count from 0; each has proxies of its own
 
-// OpenPlain is Open with clocks that cannot be set. What lets them be is a library
-// in the servers that allocates memory whenever they look at the time, which is not
-// safe in a handler of signals: a PostgreSQL that had it was seen to abort.
-func OpenPlain(kind string, clients int) (*Deployment, error) { return start(kind, clients, false) }
+	// TTL is the longest that anybody asks for. Defaults to MaxTTL, and is not less.
+	TTL time.Duration
 
-func start(kind string, clients int, shifts bool) (*Deployment, error) {
+	// Clocks is for clocks that can be set. What lets them be is a library in the
+	// servers that allocates memory whenever they look at the time, which is not
+	// safe in a handler of signals: a PostgreSQL that had it was seen to abort.
+	Clocks bool
+
+	// Disks is for disks that can be stalled. What lets them be has the servers ask
+	// before each fsync, and then does not write.
+	Disks bool
+}
+
+// Open starts the servers of a kind, and proxies for its clients. A server that is
+// not installed is an ErrNotInstalled that says what to install.
+func Open(kind string, o Options) (*Deployment, error) {
 	k, err := Find(kind)
 	if err != nil {
 		return nil, err
 	}
-	site := new(testserver.Site)
+	if o.TTL = max(o.TTL, MaxTTL); o.TTL > LongestTTL {
+		return nil, fmt.Errorf("start %s: a TTL of %v is more than %v", kind, o.TTL, LongestTTL)
+	}
+	site := &testserver.Site{Stalls: o.Disks && k.Name != "sqlite" && k.Name != "memory"}
 	d := &Deployment{Kind: kind, site: site, Proxies: func(int) []*faultproxy.Proxy { return nil }, Settled: func() error { return nil }}
-	err = site.Try(func() { k.open(&builder{Site: site, clients: clients, shifts: shifts, Deployment: d}) })
+	err = site.Try(func() { k.open(&builder{Site: site, Options: o, Deployment: d}) })
 	if err != nil {
 		site.Close()
 		return nil, fmt.Errorf("start %s: %w", kind, err)
@@ -150,7 +174,7 @@ func Start(tb testserver.TB, kind string, clients int) *Deployment {
 	if k, err := Find(kind); err == nil && k.need != nil {
 		k.need(tb)
 	}
-	d, err := Open(kind, clients)
+	d, err := Open(kind, Options{Clients: clients, Clocks: true})
 	if err != nil {
 		tb.Fatalf("%v", err)
 	}

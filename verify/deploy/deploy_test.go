@@ -81,12 +81,8 @@ func TestKinds(t *testing.T) {
 // Nothing is loaded into plain servers.
 func TestPlainServers(t *testing.T) {
 	testserver.NeedRedis(t)
-	for _, plain := range []bool{false, true} {
-		open := Open
-		if plain {
-			open = OpenPlain
-		}
-		d, err := open("redis", 1)
+	for _, clocks := range []bool{true, false} {
+		d, err := Open("redis", Options{Clients: 1, Clocks: clocks})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,21 +91,21 @@ func TestPlainServers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if loads := strings.Contains(string(maps), "faketime"); loads != (d.Shift != nil) || plain && loads {
-			t.Errorf("plain %v: clocks can be set %v, a library is loaded %v", plain, d.Shift != nil, loads)
+		if loads := strings.Contains(string(maps), "faketime"); loads != (d.Shift != nil) || !clocks && loads {
+			t.Errorf("asked for clocks %v: they can be set %v, a library is loaded %v", clocks, d.Shift != nil, loads)
 		}
 	}
 }
 
 func TestOpenSaysWhatIsWrong(t *testing.T) {
-	if _, err := Open("redsi", 1); err == nil || !strings.Contains(err.Error(), `"redsi"`) || !strings.Contains(err.Error(), "redis, ") {
+	if _, err := Open("redsi", Options{Clients: 1}); err == nil || !strings.Contains(err.Error(), `"redsi"`) || !strings.Contains(err.Error(), "redis, ") {
 		t.Errorf("an unknown kind: %v", err)
 	}
-	if _, err := Open("memory", 2); err == nil || !strings.Contains(err.Error(), "one process") {
+	if _, err := Open("memory", Options{Clients: 2}); err == nil || !strings.Contains(err.Error(), "one process") {
 		t.Errorf("memory that is shared: %v", err)
 	}
 	t.Setenv("PATH", t.TempDir())
-	if _, err := Open("redis", 1); !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "install the package redis-server") {
+	if _, err := Open("redis", Options{Clients: 1}); !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "install the package redis-server") {
 		t.Errorf("a server that is not installed: %v", err)
 	}
 }

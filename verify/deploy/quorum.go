@@ -19,8 +19,9 @@ import (
 // zkRoot is below which ZooKeeper's clients put everything.
 const zkRoot = "/verify"
 
-// zkSession is the session of ZooKeeper's clients: a TTL is half of one at most.
-const zkSession = 2 * MaxTTL
+// sessionTTLs is how many of the longest TTLs a session of ZooKeeper's clients lasts:
+// a TTL is half of one at most.
+const sessionTTLs = 2
 
 func (b *builder) zookeeper() {
 	var between [3][3][]*faultproxy.Proxy // from, to: for elections, and for followers
@@ -36,7 +37,7 @@ func (b *builder) zookeeper() {
 		}
 		between[from][to] = append(between[from][to], p)
 		return p.Addr
-	}, "tickTime=500")
+	}, "tickTime=500", fmt.Sprintf("maxSessionTimeout=%d", (sessionTTLs*b.Options.TTL).Milliseconds()))
 	b.Isolate = func(server int, on bool) error {
 		var errs []error
 		for from, row := range between {
@@ -69,7 +70,7 @@ func (b *builder) zookeeper() {
 		servers = append(servers, n)
 	}
 	b.serve(servers, e.Addrs(), func(a []string) string {
-		return fmt.Sprintf("zk://%s%s?session=%v", strings.Join(a, ","), zkRoot, zkSession)
+		return fmt.Sprintf("zk://%s%s?session=%v", strings.Join(a, ","), zkRoot, sessionTTLs*b.Options.TTL)
 	})
 	b.Quorum = true
 	b.Leader = func() (int, error) {
@@ -130,6 +131,7 @@ func (b *builder) zookeeper() {
 	}
 	b.clocks()
 	b.disks()
+	b.stalls()
 	b.snapshots()
 }
 
@@ -319,5 +321,6 @@ func (b *builder) etcds(members []*testserver.EtcdServer) {
 		return err
 	}
 	b.disks()
+	b.stalls()
 	b.snapshots()
 }

@@ -13,14 +13,14 @@ import (
 )
 
 func (b *builder) redis() {
-	b.Clocks = b.shifts
+	b.Site.Clocks = b.Options.Clocks
 	b.oneRedis(testserver.Redis(b.Site, "--appendonly", "yes", "--appendfsync", "always"))
 	b.disks()
 	b.snapshots()
 }
 
 func (b *builder) redisForgetful() {
-	b.Clocks = b.shifts
+	b.Site.Clocks = b.Options.Clocks
 	b.oneRedis(testserver.Redis(b.Site))
 }
 
@@ -33,7 +33,7 @@ func (b *builder) oneRedis(s *testserver.RedisServer) {
 // redlock are servers that keep nothing on disk, so that those which were
 // restarted must not vote for a while.
 func (b *builder) redlock() {
-	b.Clocks = b.shifts
+	b.Site.Clocks = b.Options.Clocks
 	nodes := testserver.RedisNodes(b.Site, 5)
 	// The order of the servers counts, and is by address: past the proxies, too.
 	slices.SortFunc(nodes, func(m, n *testserver.RedisServer) int { return cmp.Compare(m.Addr, n.Addr) })
@@ -42,7 +42,7 @@ func (b *builder) redlock() {
 		servers = append(servers, n)
 	}
 	b.serve(servers, testserver.Addrs(nodes), func(a []string) string {
-		return fmt.Sprintf("redlock://%s?longest-ttl=%v", strings.Join(a, ","), MaxTTL)
+		return fmt.Sprintf("redlock://%s?longest-ttl=%v", strings.Join(a, ","), b.Options.TTL)
 	})
 	b.redisAdmin(func() []*testserver.RedisServer { return nodes })
 	b.clocks()
@@ -53,7 +53,7 @@ func (b *builder) redlock() {
 			if err != nil {
 				return err
 			}
-			if s, err := strconv.Atoi(up); err != nil || time.Duration(s)*time.Second <= MaxTTL {
+			if s, err := strconv.Atoi(up); err != nil || time.Duration(s)*time.Second <= b.Options.TTL {
 				return fmt.Errorf("it has run for %s s", up)
 			}
 			return nil
@@ -121,6 +121,15 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 			_, err := n.Do("CLIENT", "KILL", "TYPE", "pubsub")
 			return err
 		})
+	}
+	b.Mute = func() (restore func() error, err error) {
+		rule := func(channels string) error {
+			return each(func(n *testserver.RedisServer) error {
+				_, err := n.Do("ACL", "SETUSER", "default", channels)
+				return err
+			})
+		}
+		return func() error { return rule("allchannels") }, rule("resetchannels")
 	}
 	b.Keys = func() (total int, err error) {
 		err = each(func(n *testserver.RedisServer) error {

@@ -18,7 +18,7 @@ import (
 )
 
 func (b *builder) postgres() {
-	b.Clocks = b.shifts
+	b.Site.Clocks = b.Options.Clocks
 	s := testserver.Postgres(b.Site, "-c", "fsync=on")
 	b.serve([]process{s}, []string{s.Addr}, func(a []string) string {
 		return "postgres://postgres@" + a[0] + "/postgres?sslmode=disable"
@@ -48,7 +48,7 @@ func (b *builder) postgres() {
 }
 
 func (b *builder) mariadb() {
-	b.Clocks = b.shifts
+	b.Site.Clocks = b.Options.Clocks
 	s := testserver.MariaDB(b.Site)
 	b.serve([]process{s}, []string{s.Addr}, func(a []string) string { return "mysql://root@" + a[0] + "/baton" })
 	b.database("mysql", "root@tcp("+s.Addr+")/baton?timeout=10s", "CONVERT(k USING utf8mb4)", func() string { return "UTC_TIMESTAMP(6)" })
@@ -124,8 +124,8 @@ func sqliteSnapshot(path string) (restore func() error, err error) {
 
 // memory is for one client: no other process sees its locks.
 func (b *builder) memory() {
-	if b.clients != 1 {
-		b.Fatalf("locks in memory are seen by one process alone, and this is to have %d clients: ask for one, with as many goroutines as you like", b.clients)
+	if b.Options.Clients != 1 {
+		b.Fatalf("locks in memory are seen by one process alone, and this is to have %d clients: ask for one, with as many goroutines as you like", b.Options.Clients)
 	}
 	b.URL = func(int) string { return "memory:" }
 	b.Keys = func() (int, error) { return 0, nil }

@@ -1,6 +1,7 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -96,6 +97,40 @@ var clientFaults = []Fault{
 		},
 	},
 	{
+		ID: "f26", Name: "half-open", Does: "the connections of a holder fall silent for ever, and new ones work, as when a NAT forgets",
+		Needs: wires, TTL: patientTTL,
+		Run: func(ctx context.Context, s *Scene) error {
+			n, _ := s.holder(ctx)
+			defer s.breaks("the connections of client %d fall silent", n)()
+			defer s.heal(n)
+			for _, p := range s.Proxies(n) {
+				p.HalfOpen()
+			}
+			pause(ctx, s.TTL*2+s.upTo(s.TTL/2))
+			return nil
+		},
+	},
+	{
+		ID: "f27", Name: "far", Does: "half of the clients are 300, 600 and then 1000 ms away from the servers, each way",
+		Needs: func(s *Scene) string { return cmp.Or(others(s), wires(s)) }, TTL: patientTTL, Owed: true, RoundTrip: 2 * time.Second,
+		Run: far,
+	},
+	{
+		ID: "f28", Name: "slow-server", Does: "the servers take 0.4 s for each request, of all clients at once",
+		Needs: wires, Owed: true, RoundTrip: 400 * time.Millisecond,
+		Run: func(ctx context.Context, s *Scene) error {
+			defer s.breaks("the servers are slow")()
+			for n := range s.Clients {
+				defer s.heal(n)
+				for _, p := range s.Proxies(n) {
+					p.Delay(faultproxy.ToClient, 400*time.Millisecond)
+				}
+			}
+			pause(ctx, 4*s.TTL)
+			return nil
+		},
+	},
+	{
 		ID: "f22", Name: "storm", Does: "some hundred connections are opened that say nothing, and all connections are reset",
 		Needs: wires,
 		Run:   storm,
@@ -110,6 +145,31 @@ var clientFaults = []Fault{
 			return errors.Join(err, frozen(ctx, c, s.TTL/2+s.upTo(s.TTL)))
 		},
 	},
+}
+
+// patientTTL is that of faults which a lease outlives if a client notices in time that
+// it is not answered: after two seconds, and one for a new connection.
+const patientTTL = 6 * time.Second
+
+func far(ctx context.Context, s *Scene) error {
+	all := s.Rand.Perm(len(s.Clients))
+	away := all[:(len(all)+1)/2]
+	for _, d := range []time.Duration{300, 600, 1000} {
+		d *= time.Millisecond
+		heals := s.breaks("clients %v are %v away", away, d)
+		for _, n := range away {
+			for _, p := range s.Proxies(n) {
+				p.Delay(faultproxy.ToServer, d)
+				p.Delay(faultproxy.ToClient, d)
+			}
+		}
+		pause(ctx, s.TTL*3/2)
+		for _, n := range away {
+			s.heal(n)
+		}
+		heals()
+	}
+	return nil
 }
 
 func anybody(s *Scene) string {

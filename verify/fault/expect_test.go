@@ -2,6 +2,7 @@ package fault
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/batonhq/baton/verify/deploy"
@@ -12,7 +13,7 @@ import (
 func TestEveryCellIsExpected(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
-	for n := 1; n <= 25; n++ {
+	for n := 1; n <= 33; n++ {
 		known[fmt.Sprintf("f%02d", n)] = true
 	}
 	for _, f := range All() {
@@ -38,6 +39,20 @@ func TestEveryCellIsExpected(t *testing.T) {
 				if s != Holds && s != Breaks && s != Bounded && s != NoSuch {
 					t.Errorf("%s under %s: %q is no sign", k.Name, f.ID, s)
 				}
+			}
+		}
+	}
+	for f, want := range map[string]bool{"f01": true, "f02": false, "f26": false, "f33": true, "f27+f33": true, "f02+f33": false} {
+		if Keeps("etcd3", f) != want {
+			t.Errorf("etcd3 keeps all leases under %s: %v, want %v", f, !want, want)
+		}
+	}
+	for l := range strings.Lines(strings.TrimSpace(kept)) {
+		for i, w := range strings.Fields(l) {
+			_, errFault := Find(w)
+			_, errKind := deploy.Find(w)
+			if i == 0 && errFault != nil || i > 0 && errKind != nil {
+				t.Errorf("%q is claimed to keep leases: %v, %v", w, errFault, errKind)
 			}
 		}
 	}

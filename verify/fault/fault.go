@@ -52,6 +52,20 @@ type Fault struct {
 	Does string // one line for people
 	// Needs reports what the scene lacks for it, or "".
 	Needs func(*Scene) string
+	// TTL is the shortest with which what is claimed holds; 0 is any.
+	TTL time.Duration
+	// Owed has liveness owed all the time, and not when all is over alone: nothing is
+	// down, it is far away or slow.
+	Owed bool
+	// RoundTrip is the longest that a request takes meanwhile, if that is long: what
+	// waiters are owed takes several.
+	RoundTrip time.Duration
+	// What the servers have to be started for: clocks that can be set, disks that can
+	// be stalled.
+	Clocks, Disks bool
+	// Callers has some of the clients use a connection of their own, as programs do
+	// that have one already.
+	Callers bool
 	// Run breaks and heals once, with a mark for each: when it returns, also
 	// with an error, all is whole again. It returns soon after ctx ends. A run
 	// calls it again and again.

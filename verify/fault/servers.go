@@ -50,13 +50,13 @@ var serverFaults = settled([]Fault{
 	},
 	{
 		ID: "f15", Name: "clock-forward", Does: "the servers' clocks jump forward by an hour; of several that are equals, one does",
-		Needs: clocks,
-		Run:   func(ctx context.Context, s *Scene) error { return shift(ctx, s, time.Hour) },
+		Needs: clocks, Clocks: true,
+		Run: func(ctx context.Context, s *Scene) error { return shift(ctx, s, time.Hour) },
 	},
 	{
 		ID: "f16", Name: "clock-back", Does: "the servers' clocks jump back by an hour; of several that are equals, one does",
-		Needs: clocks,
-		Run:   func(ctx context.Context, s *Scene) error { return shift(ctx, s, -time.Hour) },
+		Needs: clocks, Clocks: true,
+		Run: func(ctx context.Context, s *Scene) error { return shift(ctx, s, -time.Hour) },
 	},
 	{
 		ID: "f18", Name: "disk-full", Does: "the servers' disks have no room for twice the TTL",
@@ -115,6 +115,76 @@ var serverFaults = settled([]Fault{
 			pause(ctx, s.TTL+s.upTo(s.TTL))
 			defer s.breaks("the servers are set back")()
 			return restore()
+		},
+	},
+	{
+		ID: "f29", Name: "clock-step", Does: "the servers' clocks jump by 1.6 s or by half of the TTL, forward or back; of several that are equals, one does",
+		Needs: clocks, Clocks: true,
+		Run: func(ctx context.Context, s *Scene) error {
+			step := []time.Duration{1600 * time.Millisecond, s.TTL / 2}[s.Rand.IntN(2)]
+			if s.Rand.IntN(2) == 0 {
+				step = -step
+			}
+			return shift(ctx, s, step)
+		},
+	},
+	{
+		ID: "f30", Name: "no-push-rights", Does: "nobody has the right to what wakes those who wait",
+		Needs: able("servers of ours that give the right to wake those who wait", func(d *deploy.Deployment) bool { return d.Mute != nil }), Owed: true, Callers: true,
+		Run: func(ctx context.Context, s *Scene) error {
+			restore, err := s.Servers.Mute()
+			defer s.breaks("nobody may be woken")()
+			pause(ctx, 3*s.TTL)
+			return errors.Join(err, restore())
+		},
+	},
+	{
+		ID: "f31", Name: "restart-all", Does: "all servers are killed, and started again, while some clients have connections of their own",
+		Needs: servers, TTL: patientTTL, Callers: true,
+		Run: func(ctx context.Context, s *Scene) error {
+			for _, x := range s.Servers.Servers {
+				x.Kill()
+			}
+			defer s.breaks("all servers are killed")()
+			pause(ctx, s.upTo(s.TTL*2/3))
+			return deploy.RestartAll(s.Servers.Servers)
+		},
+	},
+	{
+		ID: "f32", Name: "disk-stall", Does: "what one server writes does not come to its disk, for which it waits, while it goes on answering",
+		Needs: able("servers of ours that decide by majority and write to disks that can be stalled", func(d *deploy.Deployment) bool { return d.Quorum && d.Stall != nil }),
+		Disks: true, TTL: patientTTL,
+		Run: func(ctx context.Context, s *Scene) error {
+			n := s.server()
+			resume, err := s.Servers.Stall(n)
+			if err != nil {
+				return err
+			}
+			defer s.breaks("the disk of server %d stalls", n)()
+			pause(ctx, s.TTL*2+s.upTo(s.TTL/2))
+			return resume()
+		},
+	},
+	{
+		ID: "f33", Name: "hung-member", Does: "a server that does not lead stops for twice the TTL, and its connections stay",
+		Needs: majority, TTL: patientTTL,
+		Run: func(ctx context.Context, s *Scene) error {
+			n, old := s.server(), -1
+			if s.Servers.Leader != nil {
+				var err error
+				if old, err = leads(s.Servers, -1); err != nil {
+					return err
+				}
+			}
+			if n == old {
+				n = (n + 1) % len(s.Servers.Servers)
+			}
+			if err := s.Servers.Servers[n].Stop(); err != nil {
+				return err
+			}
+			defer s.breaks("server %d hangs", n)()
+			pause(ctx, s.TTL*2+s.upTo(s.TTL/2))
+			return s.Servers.Servers[n].Cont()
 		},
 	},
 })

@@ -4,7 +4,11 @@
 // all is over.
 package history
 
-import "time"
+import (
+	"math"
+	"slices"
+	"time"
+)
 
 // A History is everything that is known of one run. Instants are readings of
 // Now, on one machine.
@@ -87,6 +91,9 @@ type Decision struct {
 	Op
 	Key              string
 	N                int64
+	Waits            bool          // whether it waits for its turn: Returned is then the turn's
+	Patience         time.Duration // with Waits: the longest that it accepts; 0 if it does not say
+	Hung             bool          // it hung up while it waited: Result is Unknown
 	Called, Returned int64
 	Result           Result
 	Error            string
@@ -159,6 +166,28 @@ func (h *History) Killed() map[int]int64 {
 		}
 	}
 	return killed
+}
+
+// An Episode is a fault from when it set in until it was over.
+type Episode struct {
+	From, To int64
+	Text     string
+}
+
+// Episodes are those that marks tell of, in the order of From. Several may be there
+// at the same time; one that was never over has no end.
+func Episodes(marks []Mark) (all []Episode) {
+	for _, m := range marks {
+		switch m.What {
+		case Breaks:
+			all = append(all, Episode{m.At, math.MaxInt64, m.Text})
+		case Heals:
+			if i := slices.IndexFunc(all, func(e Episode) bool { return e.To == math.MaxInt64 && e.Text == m.Text }); i >= 0 {
+				all[i].To = m.At
+			}
+		}
+	}
+	return all
 }
 
 // Duration is the time from one instant to another.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 )
 
 // A line is one event as it is written. Which fields it has depends on Event.
@@ -27,6 +28,9 @@ type line struct {
 	N      int64  `json:"n,omitempty"`
 	Left   int64  `json:"left,omitempty"`
 	Stored int64  `json:"stored,omitempty"`
+
+	Patience time.Duration `json:"patience,omitempty"`
+	Hung     bool          `json:"hung,omitempty"`
 }
 
 type event string
@@ -120,12 +124,19 @@ func (l *Log) Loses(op Op, cause error) {
 	l.write(line{Event: loses, At: Now(), Op: op, Error: text(cause)})
 }
 
-// Asks is called right before a limiter is asked.
-func (l *Log) Asks(key string, n int64) Op { return l.begin(line{Event: asks, Key: key, N: n}) }
+// Asks is called right before a limiter is asked: d says for what.
+func (l *Log) Asks(d Decision) Op {
+	return l.begin(line{Event: asks, Key: d.Key, N: d.N, Waits: d.Waits, Patience: d.Patience})
+}
 
 // Decided is called after the limiter answered: at is Decision.At.
 func (l *Log) Decided(op Op, r Result, left, at int64, err error) {
 	l.write(line{Event: decided, At: Now(), Op: op, Result: r, Left: left, Stored: at, Error: text(err)})
+}
+
+// HungUp is called in the place of Decided if nobody waited for the answer.
+func (l *Log) HungUp(op Op) {
+	l.write(line{Event: decided, At: Now(), Op: op, Result: Unknown, Hung: true})
 }
 
 func text(err error) string {
@@ -166,7 +177,9 @@ func (h *History) add(x line, holds, decisions map[Op]int) error {
 		return nil
 	case asks:
 		decisions[x.Op] = len(h.Decisions)
-		h.Decisions = append(h.Decisions, Decision{Op: x.Op, Key: x.Key, N: x.N, Called: x.At, Result: Unknown})
+		h.Decisions = append(h.Decisions, Decision{
+			Op: x.Op, Key: x.Key, N: x.N, Waits: x.Waits, Patience: x.Patience, Called: x.At, Result: Unknown,
+		})
 		return nil
 	case decided:
 		i, ok := decisions[x.Op]
@@ -174,7 +187,7 @@ func (h *History) add(x line, holds, decisions map[Op]int) error {
 			return errors.New("a decision was never asked for")
 		}
 		d := &h.Decisions[i]
-		d.Returned, d.Result, d.Remaining, d.At, d.Error = x.At, x.Result, x.Left, x.Stored, x.Error
+		d.Returned, d.Result, d.Remaining, d.At, d.Error, d.Hung = x.At, x.Result, x.Left, x.Stored, x.Error, x.Hung
 		return nil
 	}
 	i, ok := holds[x.Op]

@@ -23,7 +23,7 @@ func TestLogAndRead(t *testing.T) {
 	lost := l.Acquires(Hold{Key: "k", Mode: Exclusive})
 	l.Acquired(lost, Granted, 8, nil)
 	l.Loses(lost, errors.New("gone"))
-	q := l.Asks("q", 4)
+	q := l.Asks(Decision{Key: "q", N: 4, Waits: true, Patience: 5})
 	l.Decided(q, Granted, 6, 5, nil)
 	if err := l.Err(); err != nil {
 		t.Fatal(err)

@@ -309,3 +309,16 @@ func zombie(s driver.Store) driver.Store {
 		return nil
 	}}
 }
+
+// renewsTooLate leaves every third claim alone until its time is over.
+func renewsTooLate(s driver.Store) driver.Store {
+	return self{Store: s, deaf: true, renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+		all := s.Renew(ctx, claims, ttl)
+		for i, c := range claims {
+			if c.ID[0]%3 == 0 && all[i].State == driver.Held {
+				all[i] = driver.Renewal{State: driver.Unknown, Err: driver.ErrUnavailable}
+			}
+		}
+		return all
+	}}
+}

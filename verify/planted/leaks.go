@@ -47,3 +47,23 @@ func leaves(name func(key string) string) func(driver.Store) driver.Store {
 func aside(key string) string { return key + ".aside" }
 
 func elsewhere(string) string { return "elsewhere" }
+
+// remembersKeys keeps something of every key that it is asked for.
+func remembersKeys(s driver.Store) driver.Store {
+	var known sync.Map
+	return self{Store: s, acquire: func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		if _, old := known.Load(r.Key); !old {
+			known.Store(r.Key, make([]byte, 500))
+		}
+		return s.Acquire(ctx, r)
+	}}
+}
+
+// leavesRows has a limit remember each request, for an hour.
+func leavesRows(s driver.Store) driver.Store {
+	return self{Store: s, acquire: func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+		seen := driver.Take{Key: driver.NewID(), Limit: driver.Limit{Algorithm: driver.FixedWindow, N: 1, Period: time.Hour}, Cost: 1}
+		_, _ = s.(driver.Limits).Take(ctx, driver.TakeRequest{Takes: []driver.Take{seen}}) // the caller may have gone
+		return s.Acquire(ctx, r)
+	}}
+}

@@ -18,6 +18,7 @@ type Defect struct {
 	Breaks check.Promise // what is seen to break, of all that may
 	Check  string        // the check that is there for it, if it is one alone
 	Local  string        // the kind of servers under which it shows, if it is not Store
+	Keys   int           // of locks, if it does not show whatever there are
 
 	// Store returns what is served: locks, and limits if it is a driver.Limits.
 	Store func() driver.Locks
@@ -47,6 +48,7 @@ var All = []Defect{
 	store("counts holders, not permits", "f01", check.Exclusive, spoilt(countsHolders)),
 	store("a release frees all permits", "f01", check.Exclusive, spoilt(freesAll)),
 	store("its clock goes too fast", "f06", check.Exclusive, spoilt(fastClock)),
+	{Name: "grants the last in line", Fault: "f01", Breaks: check.Lively, Check: "overtaken", Keys: 1, Store: bug(broken.LastInFirstOut)},
 
 	// The client deceives itself about locks.
 	client("takes a failed renewal for a renewal", "f06", check.Exclusive, trustsFailures),
@@ -65,12 +67,16 @@ var All = []Defect{
 	client("falls open when the store is silent", "f06", check.Exclusive, fallsOpen),
 	client("its watchdog outlives the lock", "f01", check.Lively, zombie),
 
+	{Name: "renews too late", Fault: "f01", Breaks: check.Lively, Check: "lost", Store: Right, Spoil: renewsTooLate},
+
 	// Something is left.
 	leak("leaves a goroutine behind", "goroutines", leavesGoroutine),
 	leak("leaves a descriptor open", "descriptors", leavesDescriptor),
 	leak("does not close its connection", "connections", leavesConnection),
 	leak("forgets a lock", "leaks", leaves(aside)),
+	leak("remembers every key", "memory", remembersKeys),
 	{Name: "forgets a lock of another name", Fault: "f01", Breaks: check.Lively, Check: "keys", Local: "sqlite", Spoil: leaves(elsewhere)},
+	{Name: "leaves a row for each request", Fault: "f01", Breaks: check.Lively, Check: "rows", Local: "sqlite", Spoil: leavesRows},
 
 	// Limits.
 	store("asks a limiter, and then takes", "f01", check.Bounded, limitBug(broken.AsksThenTakes)),

@@ -92,7 +92,7 @@ func (s *soak) all(ctx context.Context, kinds []string) error {
 // at the same time one may be too slow: it is tried again.
 func begin(ctx context.Context, kind string, rate float64) (*deploy.Deployment, *child, reading, error) {
 	for attempt := 1; ; attempt++ {
-		d, err := deploy.OpenPlain(kind, 1)
+		d, err := deploy.Open(kind, deploy.Options{Clients: 1})
 		if err == nil {
 			var c *child
 			var before, idle reading

@@ -1,0 +1,90 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A key that nobody uses any more costs a process nothing.
+const (
+	mostBytes    = 256 // that stay behind of each key
+	bytesKeys    = 400 // in a round
+	bytesRounds  = 5
+	bytesAskers  = 8
+	bytesPatient = 10 * time.Second // for the answer to one request
+)
+
+// weigh uses fresh keys, each once, round after round, and looks whether they stay in
+// the memory of this process. What grows in one round and not in the next is not of
+// the keys.
+func (c *client) weigh() {
+	defer c.say(sayWeighed, "")
+	before, grown := int64(0), int64(0)
+	for round := range bytesRounds {
+		if err := c.useKeys(round); err != nil {
+			return // of a store that does not answer nothing is known
+		}
+		after := heap()
+		if round > 0 { // the first fills pools and buffers
+			grown = (after - before) / bytesKeys
+			if grown <= mostBytes {
+				return
+			}
+		}
+		before = after
+	}
+	c.say(sayGrows, fmt.Sprintf("of each key %d bytes stay behind in the memory of the process, round after round", grown))
+}
+
+// useKeys locks and unlocks keys, and asks their limits.
+func (c *client) useKeys(round int) error {
+	var next atomic.Int64
+	var askers sync.WaitGroup
+	var failed atomic.Pointer[error]
+	for range bytesAskers {
+		askers.Go(func() {
+			for n := next.Add(1); n <= bytesKeys && failed.Load() == nil; n = next.Add(1) {
+				if err := c.useKey(fmt.Sprintf("%sbytes/%d/%d", c.Prefix, round, n)); err != nil {
+					failed.Store(&err)
+				}
+			}
+		})
+	}
+	askers.Wait()
+	if err := failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (c *client) useKey(key string) error {
+	ctx, cancel := context.WithTimeout(c.waiting, bytesPatient)
+	defer cancel()
+	lease, err := c.locks.Lock(ctx, key)
+	if err != nil {
+		return err
+	}
+	if err := lease.Unlock(); err != nil {
+		return err
+	}
+	for _, l := range c.limiters {
+		if _, err := l.Allow(ctx, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// heap returns how many bytes are in use.
+func heap() int64 {
+	var m runtime.MemStats
+	for range 2 { // what finalizers let go is swept by the second
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

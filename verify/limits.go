@@ -1,0 +1,96 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/verify/check"
+	"github.com/batonhq/baton/verify/history"
+)
+
+// limitRules are the limits of the keys "limit/0" and so on, with what must
+// hold for what they admit.
+var limitRules = []struct {
+	limit ratelimit.Limit
+	holds check.Limit
+}{
+	{limit: ratelimit.SlidingWindow(20, time.Second), holds: check.Limit{Most: 20, Window: time.Second, Late: 100 * time.Millisecond}},
+	{limit: ratelimit.TokenBucket(10, time.Second, 15), holds: check.Limit{
+		Most: 25, Window: time.Second, Bucket: &check.Bucket{Tokens: 10, Period: time.Second, Burst: 15},
+	}},
+}
+
+// limitOf is what holds of a limit's key.
+func limitOf(prefix, key string) (check.Limit, bool) {
+	for i, rule := range limitRules {
+		if key == limitKey(prefix, i) {
+			return rule.holds, true
+		}
+	}
+	return check.Limit{}, false
+}
+
+// openLimits makes the limiters of a client.
+func (c *client) openLimits(limits driver.Limits) error {
+	for _, rule := range limitRules {
+		l, err := ratelimit.New(limits, rule.limit)
+		if err != nil {
+			return err
+		}
+		c.limiters = append(c.limiters, l)
+	}
+	return nil
+}
+
+// asks begins a question to a limiter, unless nothing begins any more.
+func (c *client) asks(d history.Decision) (op history.Op, ok bool) {
+	c.beginning.RLock()
+	defer c.beginning.RUnlock()
+	if c.drain {
+		return op, false
+	}
+	return c.log.Asks(d), true
+}
+
+// ask asks a limit between two locks.
+func (w *worker) ask() bool {
+	i := w.rng.IntN(len(w.limiters))
+	return w.allow(w.limiters[i], limitKey(w.Prefix, i), 1+w.rng.Int64N(3))
+}
+
+func (w *worker) allow(l *ratelimit.Limiter, key string, n int64) bool {
+	ctx, cancel := context.WithTimeout(w.waiting, w.TTL)
+	defer cancel()
+	op, ok := w.asks(history.Decision{Key: key, N: n})
+	if !ok {
+		return false
+	}
+	r, err := l.AllowN(ctx, key, n)
+	w.decided(op, r, err)
+	return true
+}
+
+func (w *worker) decided(op history.Op, r ratelimit.Result, err error) {
+	result, at := history.Refused, int64(0)
+	switch {
+	case errors.Is(err, baton.ErrUnavailable) && !errors.Is(err, baton.ErrUnknown):
+		result = history.Failed
+	case errors.Is(err, ratelimit.ErrRefused):
+		err = nil
+	case err != nil:
+		result = history.Unknown
+	case r.OK:
+		result = history.Granted
+	}
+	if err == nil {
+		at = r.At.UnixMicro()
+	}
+	w.log.Decided(op, result, r.Remaining, at, err)
+	if err != nil {
+		w.pause(20 * time.Millisecond)
+	}
+}

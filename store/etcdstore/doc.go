@@ -43,7 +43,23 @@
 // share, and knows of its grant by the event that made it. Going in line behind
 // others of the process waits up to 4 ms for a transaction to go with. Renewing
 // takes one message for each lease and one read for a hundred locks, and writes
-// nothing.
+// nothing. The messages go by one stream that stays open, for which a user logs in
+// once.
+//
+// # A member that hangs
+//
+// A member whose disk or process hangs keeps its connections. When it has not
+// answered a renewal within a twelfth of the TTL, the next endpoint is asked, too,
+// by a connection of its own. So a lease survives as long as most members work and
+// the endpoints name one of those. A request to acquire or to release is not sent
+// twice: one that went to such a member fails after 5 s at the latest, with
+// driver.ErrUnknown, and the one after it goes to another.
+//
+// What a member says of a lease counts only if an answer of the majority bears it
+// out, as one that leads no longer may not know that. Releases before 3.4.31, and
+// of 3.5 before 3.5.13, end all leases when a leader's disk goes on that had hung
+// (etcd's issue 15247): no client can help that, and "baton doctor" calls them
+// unsafe.
 //
 // # Several locks
 //

@@ -191,7 +191,12 @@ func judgeVersion(at, v string) (f driver.Finding, ok bool) {
 	case minor == 305 && patch < 3:
 		f.Severity = driver.Unsafe
 		f.What = "member" + at + " is version " + v + ", which can lose or mix up data when it is killed"
-		f.Mend = "upgrade to 3.5.3 or later"
+		f.Mend = "upgrade to the latest 3.5, or to a later release"
+	case minor == 304 && patch < 31, minor == 305 && patch < 13:
+		// https://github.com/etcd-io/etcd/issues/15247; 3.6 never had it.
+		f.Severity = driver.Unsafe
+		f.What = "member" + at + " is version " + v + ", which can end all leases, and so give locks away that are held, when its disk has hung"
+		f.Mend = "upgrade to 3.5.13 or later, or to 3.4.31 or later"
 	case minor < 305:
 		f.What = "member" + at + " is version " + v + ", which gets no corrections any more"
 	default:

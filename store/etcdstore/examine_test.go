@@ -168,8 +168,8 @@ func TestExamineAGoneServer(t *testing.T) {
 func TestExamineVersions(t *testing.T) {
 	t.Parallel()
 	for v, want := range map[string]driver.Severity{
-		"3.3.27": driver.Unsafe, "3.4.23": driver.Note, "3.5.2": driver.Unsafe, "3.5.0-rc.1": driver.Unsafe,
-		"3.5.3": 255, "3.6.16": 255, "3.7.3": 255, "4.0.0": 255, "": 255, "unknown": 255,
+		"3.3.27": driver.Unsafe, "3.4.23": driver.Unsafe, "3.4.30": driver.Unsafe, "3.4.31": driver.Note, "3.5.2": driver.Unsafe, "3.5.0-rc.1": driver.Unsafe,
+		"3.5.3": driver.Unsafe, "3.5.12": driver.Unsafe, "3.5.13": 255, "3.6.16": 255, "3.7.3": 255, "4.0.0": 255, "": 255, "unknown": 255,
 	} {
 		f, ok := judgeVersion("", v)
 		if ok != (want != 255) || ok && f.Severity != want {

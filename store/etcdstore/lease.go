@@ -6,8 +6,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/bootclock"
@@ -31,14 +29,24 @@ type lease struct {
 	dead    bool // the server said so
 
 	asking *asking // the request under way, if any
+	told   *asking // the last answer, if it is not borne out yet: see bear
 }
 
 // asking is a request to grant a lease or to keep it alive, which all who want
 // the same wait for.
 type asking struct {
 	sent time.Time
+	no   int           // how many there had been
 	done chan struct{} // closed when err is set
 	err  error
+
+	// Of a lease that was prolonged, when done is closed.
+	end  time.Time // until then, if it is borne out
+	term uint64    // of the member that said so
+	by   *stream
+
+	borne bool   // an answer has come to something that was sent after this was
+	low   uint64 // the lowest term of those; guarded by Store.mu, as borne is
 }
 
 // leaseFor returns the lease of the class, granted and, as far as this process
@@ -69,6 +77,7 @@ func (s *Store) refreshLocked(l *lease) *asking {
 		return l.asking
 	}
 	a := &asking{sent: bootclock.Now(), done: make(chan struct{})}
+	a.no = s.past.ask() // after sent
 	l.asking = a
 	id := l.id
 	go func() {
@@ -77,13 +86,17 @@ func (s *Store) refreshLocked(l *lease) *asking {
 		ctx, cancel := context.WithTimeout(s.ctx, min(requestTime, time.Duration(l.seconds)*time.Second/2))
 		defer cancel()
 		granted := int64(0)
+		var header *pb.ResponseHeader
 		if id == 0 {
 			var resp *pb.LeaseGrantResponse
 			if resp, a.err = s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: l.seconds}); a.err == nil {
 				id, granted = resp.ID, resp.TTL
 			}
 		} else {
-			granted, a.err = s.keepAlive(ctx, id)
+			var resp *pb.LeaseKeepAliveResponse
+			if resp, a.err = s.keepAlive(ctx, id, l.seconds, a); a.err == nil {
+				granted, header = resp.TTL, resp.GetHeader()
+			}
 		}
 		gone := leaseGone(a.err)
 		if gone {
@@ -97,11 +110,13 @@ func (s *Store) refreshLocked(l *lease) *asking {
 		switch {
 		case gone:
 			wake = s.leaseGoneLocked(l)
+		case a.err == nil && l.id == 0: // a majority has agreed
+			a.end = a.sent.Add(time.Duration(granted) * time.Second)
+			l.id, l.end = id, a.end
 		case a.err == nil:
-			l.id = id
-			if end := a.sent.Add(time.Duration(granted) * time.Second); end.After(l.end) {
-				l.end = end
-			}
+			a.end, a.term = a.sent.Add(time.Duration(granted)*time.Second), header.GetRaftTerm()
+			l.told = a
+			l.believeLocked()
 		}
 		s.mu.Unlock()
 		close(a.done)
@@ -120,38 +135,15 @@ func latest(a, b time.Time) time.Time {
 }
 
 // prolong has a lease kept alive by a request that was sent at since or later.
-func (s *Store) prolong(ctx context.Context, l *lease, since time.Time) error {
+func (s *Store) prolong(ctx context.Context, l *lease, since time.Time) (*asking, error) {
 	for {
 		s.mu.Lock()
 		a := s.refreshLocked(l)
 		s.mu.Unlock()
 		if err := a.wait(ctx); err != nil || !a.sent.Before(since) {
-			return err
+			return a, err
 		}
 	}
-}
-
-// keepAlive prolongs a lease and returns its TTL in seconds. The client's own
-// KeepAliveOnce asks again and again, and its KeepAlive counts from when the
-// answer came.
-func (s *Store) keepAlive(ctx context.Context, id int64) (ttl int64, err error) {
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
-	defer cancel()
-	stream, err := s.leaser.LeaseKeepAlive(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: id}); err != nil {
-		return 0, err
-	}
-	resp, err := stream.Recv()
-	if err != nil {
-		return 0, err
-	}
-	if resp.TTL <= 0 {
-		return 0, rpctypes.ErrLeaseNotFound
-	}
-	return resp.TTL, nil
 }
 
 // wait waits for the answer.

@@ -63,10 +63,21 @@ func (p *spy) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption
 }
 
 func (p *spy) LeaseKeepAlive(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse], error) {
-	p.mu.Lock()
-	p.alive++
-	p.mu.Unlock()
-	return p.LeaseClient.LeaseKeepAlive(ctx, opts...)
+	st, err := p.LeaseClient.LeaseKeepAlive(ctx, opts...)
+	return spiedStream{st, p}, err
+}
+
+// spiedStream counts the requests that go by it.
+type spiedStream struct {
+	grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]
+	spy *spy
+}
+
+func (s spiedStream) Send(r *pb.LeaseKeepAliveRequest) error {
+	s.spy.mu.Lock()
+	s.spy.alive++
+	s.spy.mu.Unlock()
+	return s.BidiStreamingClient.Send(r)
 }
 
 func (p *spy) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest, opts ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {

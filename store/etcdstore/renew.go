@@ -90,7 +90,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	pending := work
 	for round := 0; len(pending) > 0 && round <= attempts; round++ {
 		s.aim(ctx, pending, sent, ttl, refreshed)
-		s.look(ctx, pending)
+		s.look(ctx, pending, ttl)
 		var rest []*renewal
 		for _, w := range pending {
 			if !w.decided {
@@ -100,7 +100,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		pending = rest
 	}
 	for l, a := range refreshed {
-		err := a.wait(ctx)
+		err := s.trusted(ctx, l, a)
 		if err == nil {
 			continue
 		}
@@ -170,7 +170,10 @@ func (s *Store) aim(ctx context.Context, work []*renewal, sent time.Time, ttl ti
 			l, err = s.leaseFor(ctx, class)
 		}
 		if err == nil && !taken.IsZero() {
-			err = s.prolong(ctx, l, latest(sent, taken))
+			var a *asking
+			if a, err = s.prolong(ctx, l, latest(sent, taken)); err == nil {
+				refreshed[l] = a
+			}
 		}
 		if err != nil {
 			w.err, w.decided = err, true
@@ -182,7 +185,7 @@ func (s *Store) aim(ctx context.Context, work []*renewal, sent time.Time, ttl ti
 
 // look asks for the state of each claim, and puts those on another lease that
 // belong there. Claims that need another look are not decided.
-func (s *Store) look(ctx context.Context, work []*renewal) {
+func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 	type question struct {
 		w *renewal
 		// Indices of the answers, -1: none. own is the name; before is the
@@ -194,11 +197,12 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 	txn := &pb.TxnRequest{}
 	var asked []question
 	listings := map[string]int{}
+	after := ttl / tries
 	flush := func() {
 		if len(asked) == 0 {
 			return
 		}
-		resp, err := s.kv.Txn(ctx, txn)
+		resp, err := s.elsewhere(ctx, after, txn)
 		if err != nil {
 			err = failure(ctx, err)
 		}
@@ -253,6 +257,7 @@ func (s *Store) look(ctx context.Context, work []*renewal) {
 	for _, w := range work {
 		if !w.claim.held {
 			waiting[w.claim.lock.dir]++
+			after = min(after, driver.WaiterTTL/4)
 		}
 	}
 	s.mu.Unlock()
@@ -407,7 +412,7 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 				txn.Success = append(txn.Success, listing(s.dir(key)))
 			}
 		}
-		resp, err := s.kv.Txn(ctx, txn)
+		resp, err := s.elsewhere(ctx, driver.WaiterTTL/4, txn)
 		if err != nil {
 			err = readFailure(ctx, err)
 			for _, i := range part {

@@ -27,18 +27,28 @@ type past struct {
 	rev     int64 // the highest revision
 	cluster uint64
 	life    int // raised whenever the servers were set back
+	asks    int // requests to keep a lease alive
 }
 
 // A sight is what was known when a request was sent.
 type sight struct {
 	rev  int64
 	life int
+	asks int
 }
 
 func (p *past) sight() sight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return sight{p.rev, p.life}
+	return sight{p.rev, p.life, p.asks}
+}
+
+// ask counts one more request to keep a lease alive.
+func (p *past) ask() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asks++
+	return p.asks
 }
 
 // learn takes the answer to a request that was sent at that sight, and reports
@@ -61,6 +71,9 @@ func (p *past) learn(at sight, h *pb.ResponseHeader) (back bool) {
 
 // answered looks at what came of a request.
 func (s *Store) answered(at sight, h *pb.ResponseHeader, err error) {
+	if err == nil {
+		s.bear(at.asks, h.GetRaftTerm())
+	}
 	switch {
 	case err == nil && s.past.learn(at, h):
 		s.setBack(h.Revision)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -30,6 +31,8 @@ type Store struct {
 	batch   batcher
 	limits  *limiter
 	past    past
+	alive   keeper
+	spares  atomic.Uint32   // connections of their own that were made
 	ctx     context.Context // ends with the store
 	stop    context.CancelFunc
 	work    sync.WaitGroup

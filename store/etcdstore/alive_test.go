@@ -1,0 +1,358 @@
+package etcdstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// shortened has the lease of a class end earlier in the eyes of the store, so that
+// the next renewal has it kept alive.
+func shortened(s *Store, class int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.leases[class]
+	l.end = l.end.Add(-time.Duration(class) * time.Second / 2)
+}
+
+// logins returns how often somebody has logged in to a server.
+func logins(t *testing.T, server *testserver.EtcdServer) int {
+	t.Helper()
+	resp, err := http.Get("http://" + server.Addr + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^grpc_server_started_total\{grpc_method="Authenticate".*\} (\d+)$`).FindSubmatch(text)
+	if m == nil {
+		t.Fatal("the server does not count logins")
+	}
+	n, _ := strconv.Atoi(string(m[1])) // digits
+	return n
+}
+
+// A user logs in once for all requests to keep leases alive.
+func TestKeepingAliveLogsInOnce(t *testing.T) {
+	t.Parallel()
+	server := testserver.Etcd(t)
+	enableAuth(t, server)
+	s, err := Open(t.Context(), Config{Endpoints: []string{server.Addr}, Username: "app", Password: "canary-app"}, Prefix("app"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c, _ := take(t, s, claimOf("k", "me"), long, false)
+	before := logins(t, server)
+	for range 8 {
+		shortened(s, seconds(long))
+		if r := renewOne(t, s, c, long); r.State != driver.Held || r.Grant.TTL < long-2*time.Second {
+			t.Fatalf("%+v", r)
+		}
+	}
+	// A machine that is busy may have a request answered so late that another stream
+	// is opened.
+	if n := logins(t, server) - before; n > 3 {
+		t.Errorf("%d logins for 8 renewals", n)
+	}
+}
+
+// deposed is a member that led at a lower term and does not know that it no longer
+// does: it says that it prolongs leases. before runs before each answer.
+type deposed struct {
+	pb.LeaseClient
+	s      *Store
+	before func()
+
+	mu      sync.Mutex
+	answers int
+}
+
+type deposedStream struct {
+	grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]
+	ctx   context.Context
+	asked chan int64
+	of    *deposed
+}
+
+func (d *deposed) LeaseKeepAlive(ctx context.Context, _ ...grpc.CallOption) (grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse], error) {
+	return deposedStream{nil, ctx, make(chan int64, 10), d}, nil
+}
+
+func (d deposedStream) Send(r *pb.LeaseKeepAliveRequest) error { d.asked <- r.ID; return nil }
+
+func (d deposedStream) Recv() (*pb.LeaseKeepAliveResponse, error) {
+	select {
+	case id := <-d.asked:
+		d.of.before()
+		d.of.mu.Lock()
+		defer d.of.mu.Unlock()
+		d.of.answers++
+		return &pb.LeaseKeepAliveResponse{Header: &pb.ResponseHeader{RaftTerm: 1}, ID: id, TTL: seconds(long)}, nil
+	case <-d.ctx.Done():
+		return nil, d.ctx.Err()
+	}
+}
+
+// A leader that was deposed while it waited for its disk says that it prolongs a
+// lease, of which its successor hears nothing. That is believed neither if it comes
+// before the answer of the others, nor after; and another member is asked.
+func TestDeposedLeaderProlongsNothing(t *testing.T) {
+	t.Parallel()
+	for _, first := range []bool{true, false} {
+		for _, others := range []bool{true, false} {
+			t.Run(fmt.Sprintf("first=%v,others=%v", first, others), func(t *testing.T) {
+				t.Parallel()
+				s := openOn(t, testserver.SharedEtcd(t), 1)[0] // at a term of 2 or more
+				c, _ := take(t, s, claimOf("k", "me"), long, false)
+				spy := spyOn(s)
+				told, read := make(chan bool), make(chan bool)
+				var once, again sync.Once
+				d := &deposed{LeaseClient: s.leaser, s: s, before: func() {}}
+				if first {
+					spy.before = func() { <-told }
+				} else {
+					spy.after = func() { once.Do(func() { close(read) }) }
+					d.before = func() { again.Do(func() { <-read }) }
+				}
+				s.leaser = d
+				if !others {
+					s.client.SetEndpoints() // for connections that are made from now on
+				}
+				shortened(s, seconds(long))
+				s.mu.Lock()
+				l := s.leases[seconds(long)]
+				end := l.end
+				s.mu.Unlock()
+				done := make(chan driver.Renewal)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				go func() { done <- s.Renew(ctx, []driver.Claim{c}, long)[0] }()
+				if first {
+					eventually(t, "an answer", 10*time.Second, func() bool {
+						s.mu.Lock()
+						defer s.mu.Unlock()
+						return l.told != nil
+					})
+					close(told)
+				}
+				r := <-done
+				d.mu.Lock()
+				if d.answers == 0 {
+					t.Error("not concluded: the deposed leader was not asked")
+				}
+				d.mu.Unlock()
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if !others {
+					if r.State != driver.Unknown || l.end != end {
+						t.Errorf("%+v, and the lease ends %v later", r, l.end.Sub(end))
+					}
+					return
+				}
+				if r.State != driver.Held || r.Grant.TTL < long-2*time.Second {
+					t.Errorf("with others who answer: %+v", r)
+				}
+				if !l.end.After(end) {
+					t.Errorf("the lease ends %v later", l.end.Sub(end))
+				}
+			})
+		}
+	}
+}
+
+// What was said of a lease is borne out by answers to later requests alone, of a
+// term that is no higher.
+func TestWhatBearsOut(t *testing.T) {
+	t.Parallel()
+	type read struct {
+		asks int
+		term uint64
+	}
+	for _, test := range []struct {
+		what        string
+		early, late []read // before and after it was said, by one at term 5
+		want        bool
+	}{
+		{"nothing", nil, nil, false},
+		{"a later read of that term", nil, []read{{7, 5}}, true},
+		{"an earlier read of that term", nil, []read{{6, 5}}, false},
+		{"a later read of a higher term", nil, []read{{7, 6}}, false},
+		{"a later read of a lower term", nil, []read{{7, 4}}, true},
+		{"of that term, and a higher one after that", []read{{7, 5}}, []read{{8, 6}}, true},
+		{"of a higher term, and that one, which was on its way for longer", []read{{8, 6}}, []read{{7, 5}}, true},
+		{"a higher one, known before", []read{{7, 6}}, nil, false},
+		{"an earlier one of that term, and a later one of a higher", []read{{6, 5}}, []read{{7, 6}}, false},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			begin := bootclock.Now()
+			a := &asking{no: 7, term: 5, end: begin.Add(time.Hour)}
+			l := &lease{end: begin, asking: a}
+			s := &Store{leases: map[int64]*lease{1: l}}
+			for _, r := range test.early {
+				s.bear(r.asks, r.term)
+			}
+			if l.end != begin {
+				t.Error("it is believed before it is said")
+			}
+			l.asking, l.told = nil, a
+			l.believeLocked()
+			for _, r := range test.late {
+				s.bear(r.asks, r.term)
+			}
+			if got := l.end == a.end; got != test.want {
+				t.Errorf("borne out: %v, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// keepsAll has clients that renew as a Locker does, each with a lock, and fails if
+// one of them loses it within that time after the fault.
+func keepsAll(t *testing.T, cluster *testserver.EtcdCluster, ttl, within time.Duration, fault func()) {
+	const clients = 6
+	type holder struct {
+		s     *Store
+		c     driver.Claim
+		sent  time.Time
+		until time.Time
+	}
+	var all []*holder
+	for i := range clients {
+		s := mustNew(t, dial(t, cluster.Addrs()...), Prefix(prefixOf(t)))
+		sent := bootclock.Now()
+		c, g := take(t, s, claimOf(fmt.Sprintf("k%d", i), "me"), ttl, false)
+		all = append(all, &holder{s, c, sent, sent.Add(g.TTL)})
+	}
+	fault()
+	end := bootclock.Now().Add(within)
+	var work sync.WaitGroup
+	for _, h := range all {
+		work.Go(func() {
+			due := h.sent.Add(ttl / 3)
+			for due.Before(end) {
+				<-time.After(due.Sub(bootclock.Now()))
+				sent := bootclock.Now()
+				if !sent.Before(h.until) {
+					t.Errorf("%s was lost", h.c.Key)
+					return
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), min(h.until.Sub(sent)/2, ttl/4))
+				r := h.s.Renew(ctx, []driver.Claim{h.c}, ttl)[0]
+				cancel()
+				switch r.State {
+				case driver.Held:
+					h.until, due = sent.Add(r.Grant.TTL), sent.Add(ttl/3)
+				case driver.Lost:
+					t.Errorf("%s is said to be lost", h.c.Key)
+					return
+				default:
+					due = bootclock.Now().Add(min(h.until.Sub(sent)/8, ttl/12))
+				}
+			}
+		})
+	}
+	work.Wait()
+}
+
+// A member whose disk hangs, or that hangs itself, keeps its connections, and the
+// first answers pings for ever. Nobody loses a lease by it.
+func TestMemberThatHangs(t *testing.T) {
+	t.Parallel()
+	const ttl, within = 6 * time.Second, 15 * time.Second
+	t.Run("disk", func(t *testing.T) {
+		t.Parallel()
+		cluster := testserver.EtcdThree(testserver.Stalling(t))
+		keepsAll(t, cluster, ttl, within, func() {
+			leader := cluster.Leader(t)
+			leader.StallDisk()
+			// It hangs as soon as it has something to write.
+			writer := mustNew(t, dial(t, leader.Addr), Prefix(prefixOf(t)))
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() {
+				_, err := writer.Acquire(ctx, driver.Request{Claim: claimOf("written", "me"), TTL: ttl})
+				done <- err
+			}()
+			leader.AwaitStalled()
+			cancel()
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, driver.ErrUnavailable) {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("process", func(t *testing.T) {
+		t.Parallel()
+		cluster := testserver.EtcdThree(t)
+		keepsAll(t, cluster, ttl, within, func() {
+			m := cluster.Members[0]
+			m.Stop()
+			t.Cleanup(m.Cont)
+		})
+	})
+}
+
+// hanging is a member that takes requests and does what they ask for when nobody
+// waits for its answer any more.
+type hanging struct {
+	pb.KVClient
+	late sync.WaitGroup
+}
+
+func (h *hanging) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	<-ctx.Done()
+	h.late.Go(func() { _, _ = h.KVClient.Txn(context.WithoutCancel(ctx), r, opts...) })
+	return nil, ctx.Err()
+}
+
+// A renewal that goes to a member that hangs is asked of another one, also if it
+// puts the name on another lease, and that is done once more when the member goes
+// on.
+func TestRenewalAsksElsewhere(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		holder, _ := take(t, s[0], claimOf("k", "holder"), long, false)
+		waiter, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
+		h := &hanging{KVClient: s[1].kv}
+		ask := func(want driver.State) {
+			t.Helper()
+			working := s[1].kv
+			s[1].kv = h
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			r := s[1].Renew(ctx, []driver.Claim{waiter}, 4*driver.WaiterTTL)[0]
+			s[1].kv = working
+			if r.State != want {
+				t.Errorf("%+v, want %v", r, want)
+			}
+			h.late.Wait()
+		}
+		ask(driver.Waiting)
+		mustRelease(t, s[0], holder)
+		ask(driver.Held)
+		if r := renewOne(t, s[1], waiter, 4*driver.WaiterTTL); r.State != driver.Held || r.Grant.Token != waiter.Ticket {
+			t.Errorf("afterwards: %+v", r)
+		}
+		mustRelease(t, s[1], waiter)
+		awaitNames(t, s[1], "k", 0, 5*time.Second)
+	})
+}

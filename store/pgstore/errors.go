@@ -45,6 +45,26 @@ func (e *SchemaError) Finding() (driver.Finding, bool) {
 	}, true
 }
 
+// SearchPathError says that a connection leads to another schema than it must:
+// whoever is granted a lock in one and whoever is in the other hold it both.
+type SearchPathError struct {
+	Want  string // the schema of Config.Schema, or of the tables that the store found
+	Found string // that to which a connection leads
+}
+
+func (e *SearchPathError) Error() string {
+	return fmt.Sprintf("postgres: a connection leads to the schema %q, not to %q: give all connections one search path (ALTER ROLE … SET search_path); a pooler may ignore the one that a program asks for", e.Found, e.Want)
+}
+
+// Finding implements driver.Refusal.
+func (e *SearchPathError) Finding() (driver.Finding, bool) {
+	return driver.Finding{
+		Name: "search-path", Severity: driver.Unsafe,
+		What: fmt.Sprintf("Connections lead to different tables, in the schemas %q and %q: one lock has two holders.", e.Want, e.Found),
+		Mend: "ALTER ROLE … SET search_path",
+	}, true
+}
+
 // StandbyError refuses a server that is a standby: it grants nothing, and what
 // it shows is old.
 type StandbyError struct{}

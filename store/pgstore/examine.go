@@ -19,6 +19,10 @@ var (
 // oldest is the first major version that has all that the statements need.
 const oldest = 12
 
+// longTransaction is after which time a transaction with an old snapshot has made a
+// lock that is used all the time several times as slow.
+const longTransaction = 20 * time.Second
+
 // facts is what Examine asks the server.
 type facts struct {
 	version                             int // 150018 is 15.18
@@ -32,7 +36,7 @@ type facts struct {
 	recordUnlogged, recordDenied        bool
 	connections, maxConnections         int
 	idleHolders                         int           // sessions that are idle in a transaction and have locked rows of ours
-	oldestTransaction                   time.Duration // of all sessions of the database
+	oldestTransaction                   time.Duration // of all of the database that keep old rows from being cleaned up
 	schema                              int
 	schemaErr                           error
 	host                                string
@@ -62,7 +66,7 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 		WHERE a.state LIKE 'idle in transaction%' AND a.state_change < clock_timestamp() - interval '1 second'
 		AND l.relation = ANY (ours) AND l.mode IN ('RowShareLock', 'RowExclusiveLock'))::int,
 	coalesce((SELECT extract(epoch FROM max(clock_timestamp() - xact_start)) FROM pg_stat_activity
-		WHERE datname = current_database() AND pid <> pg_backend_pid()), 0)::float8
+		WHERE datname = current_database() AND pid <> pg_backend_pid() AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)), 0)::float8
 	FROM (SELECT array_remove(ARRAY[to_regclass('baton_lock')::oid, to_regclass('baton_claim')::oid], NULL) AS ours,
 		array_remove(ARRAY[to_regclass('baton_limit')::oid, to_regclass('baton_limit_id')::oid], NULL) AS limits,
 		to_regclass('baton_record')::oid AS record) AS o`
@@ -70,20 +74,27 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 // Examine implements driver.Examiner. Other users' sessions are seen only by
 // members of pg_read_all_stats.
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
-	var f facts
+	f, err := s.facts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return judge(f), nil
+}
+
+func (s *Store) facts(ctx context.Context) (f facts, err error) {
 	var oldestSeconds float64
-	err := s.row(ctx, factsSQL, nil, &f.version, &f.standby, &f.readOnly, &f.fsync, &f.fullPages, &f.commit,
+	err = s.row(ctx, factsSQL, nil, &f.version, &f.standby, &f.readOnly, &f.fsync, &f.fullPages, &f.commit,
 		&f.isolation, &f.syncNames, &f.replicas, &f.syncReplicas, &f.idleTimeout, &f.autovacuum, &f.unvacuumed,
 		&f.unlogged, &f.recordUnlogged, &f.recordDenied, &f.denied, &f.connections, &f.maxConnections, &f.idleHolders, &oldestSeconds)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	f.oldestTransaction = time.Duration(oldestSeconds * float64(time.Second))
 	f.schema, f.schemaErr = schemaVersion(ctx, s.pool)
 	config := s.pool.Config()
 	f.host, f.encrypted = config.ConnConfig.Host, config.ConnConfig.TLSConfig != nil
 	f.pooled, f.poolSize = s.pooled, config.MaxConns
-	return judge(f), nil
+	return f, nil
 }
 
 // ServerTime implements driver.Clock.
@@ -161,8 +172,9 @@ func judge(f facts) (all []driver.Finding) {
 	case f.unvacuumed != "":
 		say("autovacuum", driver.Slow, "ALTER TABLE … RESET (autovacuum_enabled)", "%s is not cleaned up (autovacuum_enabled): it grows, and slows down.", f.unvacuumed)
 	}
-	if f.oldestTransaction > 10*time.Minute {
-		say("long-transaction", driver.Slow, "end it, or limit it by idle_in_transaction_session_timeout", "A transaction has been open for %v: old rows cannot be cleaned up while it lasts.", f.oldestTransaction.Round(time.Second))
+	if f.oldestTransaction > longTransaction {
+		say("long-transaction", driver.Slow, "end it, or limit it by idle_in_transaction_session_timeout; where dumps and reports last, keep the locks in a database of their own",
+			"A transaction, such as a dump, has been open for %v: what is written meanwhile cannot be cleaned up, and locks that are used much become slower and slower while it lasts.", f.oldestTransaction.Round(time.Second))
 	}
 	if f.pooled {
 		say("pooler", driver.Slow, "connect to the server directly, if it can take the connections", "A pooler is between the program and the server: statements are not prepared, and waiters poll.")

@@ -214,7 +214,7 @@ func TestJudge(t *testing.T) {
 		"schema":               func(f *facts) { f.schema = SchemaVersion - 1 },
 		"asynchronous-standby": func(f *facts) { f.replicas = 1 },
 		"synchronous-commit":   func(f *facts) { f.syncNames, f.commit = "*", "local" },
-		"long-transaction":     func(f *facts) { f.oldestTransaction = time.Hour },
+		"long-transaction":     func(f *facts) { f.oldestTransaction = 21 * time.Second },
 		"idle-timeout":         func(f *facts) { f.idleTimeout = "0" },
 		"plaintext":            func(f *facts) { f.host = "db1" },
 	} {

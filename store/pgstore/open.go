@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -43,7 +44,8 @@ type Config struct {
 	NoMigrate bool
 
 	// Schema is where the tables are. Defaults to the search path of the
-	// user.
+	// user. A pooler that does not pass it on is refused with a
+	// *SearchPathError.
 	Schema string
 }
 
@@ -91,6 +93,9 @@ func connect(ctx context.Context, c Config) (*pgxpool.Pool, error) {
 			return pool, nil
 		}
 		pool.Close()
+		if e, ok := errors.AsType[*SearchPathError](err); ok {
+			return nil, e
+		}
 		e, ok := errors.AsType[*pgconn.PgError](err)
 		if plain || !ok || !strings.Contains(e.Message, "unsupported startup parameter") {
 			return nil, failure(ctx, notSent{err})
@@ -149,6 +154,7 @@ func (c Config) pool(plain bool) (*pgxpool.Config, error) {
 		cc.RuntimeParams["idle_in_transaction_session_timeout"] = "10s"
 		if c.Schema != "" {
 			cc.RuntimeParams["search_path"] = quoted(c.Schema)
+			config.AfterConnect = c.leads
 		}
 	} else if c.Schema != "" {
 		return nil, errors.New("postgres: a pooler stands before the server and does not let the schema be chosen: set the search path of the user or database instead")
@@ -159,6 +165,17 @@ func (c Config) pool(plain bool) (*pgxpool.Config, error) {
 	}
 	config.MaxConnIdleTime = 5 * time.Minute
 	return config, nil
+}
+
+// leads reports whether a new connection leads to the schema. That there is none of
+// that name is found later.
+func (c Config) leads(ctx context.Context, conn *pgx.Conn) error {
+	var found *string
+	err := conn.QueryRow(ctx, `SELECT current_schema()`, pgx.QueryExecModeExec).Scan(&found)
+	if err == nil && found != nil && *found != c.Schema {
+		err = &SearchPathError{Want: c.Schema, Found: *found}
+	}
+	return err
 }
 
 func quoted(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

@@ -25,10 +25,11 @@ import (
 // Errors about the tables are *SchemaError.
 type Store struct {
 	pool   *pgxpool.Pool
-	owned  bool // the pool is ours to close
-	pooled bool // there is a pooler between us and the server
-	direct bool // plans use indexes in statements outside functions, too
-	schema int  // the version of the tables when the store was made
+	owned  bool   // the pool is ours to close
+	pooled bool   // there is a pooler between us and the server
+	direct bool   // plans use indexes in statements outside functions, too
+	schema int    // the version of the tables when the store was made
+	home   string // the schema of the tables
 	wrap   atomic.Bool
 	closed atomic.Bool
 
@@ -50,6 +51,7 @@ var (
 
 	_ driver.Refusal = (*SchemaError)(nil)
 	_ driver.Refusal = (*StandbyError)(nil)
+	_ driver.Refusal = (*SearchPathError)(nil)
 	_ driver.Refusal = (*EncodingError)(nil)
 )
 
@@ -107,6 +109,11 @@ func Pooler() Option { return func(o *options) { o.pooler = true } }
 // The pool's connections serve all requests, however many wait. One more,
 // which is taken out of the pool, listens.
 //
+// All connections have to lead to the same tables. Each is asked once, unless a
+// pooler is in between; one that leads to others is closed, and the request fails
+// with a *SearchPathError that wraps driver.ErrUnavailable. A program that changes
+// search_path on a connection has to change it back.
+//
 // A lock that nobody else wants costs the server less if its connections have
 // enable_seqscan off and plan_cache_mode force_generic_plan, as those of Open
 // have.
@@ -159,7 +166,46 @@ func (s *Store) probe(ctx context.Context, o options) error {
 	if err == nil && s.schema < enoughVersion {
 		err = &SchemaError{Found: s.schema}
 	}
+	if err == nil {
+		s.home, err = homeOf(ctx, conn)
+		err = failure(ctx, err)
+	}
 	return err
+}
+
+// homeOf is the schema of the tables to which a connection leads.
+func homeOf(ctx context.Context, db querier) (home string, err error) {
+	err = db.QueryRow(ctx, `SELECT coalesce((SELECT nspname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass('baton_lock')), '')`,
+		pgx.QueryExecModeExec).Scan(&home)
+	return home, err
+}
+
+// askedWhere is where a connection notes to which schema it leads.
+const askedWhere = "github.com/batonhq/baton/store/pgstore: schema"
+
+// leads returns an error if the connection leads to other tables than the store's.
+// Each is asked once.
+func (s *Store) leads(ctx context.Context, conn *pgx.Conn) error {
+	if s.pooled { // it is not the server's
+		return nil
+	}
+	noted := conn.PgConn().CustomData()
+	home, asked := noted[askedWhere].(string)
+	if !asked {
+		var err error
+		if home, err = homeOf(ctx, conn); err != nil {
+			return notSent{err}
+		}
+		if home == "" { // there are no tables, as the statement will say
+			return nil
+		}
+		noted[askedWhere] = home
+	}
+	if home == s.home {
+		return nil
+	}
+	_ = conn.Close(ctx)
+	return notSent{&SearchPathError{Want: s.home, Found: home}}
 }
 
 // schemaVersion asks for the version of the tables, 0 if there are none.
@@ -223,7 +269,10 @@ func (s *Store) askAnyway(ctx context.Context, sql string, args []any, read func
 func (s *Store) askWith(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, read func(pgx.Rows) error) error {
 	later, stop := sqlstore.Outlive(ctx, s.patience)
 	defer stop()
-	err := s.askOn(later, conn, sql, args, read)
+	err := s.leads(later, conn.Conn())
+	if err == nil {
+		err = s.askOn(later, conn, sql, args, read)
+	}
 	if conn.Conn().IsClosed() {
 		conn.Hijack() // or it keeps its place in the pool until the server sees the end
 	} else {

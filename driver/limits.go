@@ -140,9 +140,11 @@ const MaxTakes = 16
 // A Take is what a request asks one limit for.
 type Take struct {
 	// Key names what is counted, as CheckKey accepts it. Limits and locks do
-	// not meet: one key can be both. What was counted under another limit
-	// counts on under this one as far as both count alike: windows and the log;
-	// buckets; estimates.
+	// not meet: one key can be both. What was taken under another limit counts
+	// under this one, too, whatever the number, the period and the algorithm,
+	// until it comes back there; and it is kept as it is, whoever looks, is
+	// refused or takes. Only a bucket that is asked at another rate comes back at
+	// the rate at which it was asked for something last.
 	Key string
 
 	Limit Limit
@@ -226,8 +228,8 @@ type Taken struct {
 type Decision struct {
 	OK        bool
 	Remaining int64         // the largest cost that is allowed at once
-	Wait      time.Duration // if OK: until it is the request's turn
-	Retry     time.Duration // if not: after which the same cost is allowed if nothing else is taken; Never if it is above the capacity
+	Wait      time.Duration // if OK: until it is the request's turn; of TakeAnyway: until what exceeds the capacity has come back
+	Retry     time.Duration // if not: after which the same cost is allowed if nothing else is taken, or later if something was taken under other algorithms; Never if it is above the capacity
 	Next      time.Duration // until Remaining grows; 0 if it is the capacity
 	Reset     time.Duration // until everything has come back
 }

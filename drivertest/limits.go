@@ -70,7 +70,7 @@ type limitCase struct {
 
 func limitCases() []limitCase {
 	var all []limitCase
-	for _, group := range [][]limitCase{timelineCases(), decisionCases(), turnCases(), clockCases(), repeatCases(), randomCases()} {
+	for _, group := range [][]limitCase{timelineCases(), decisionCases(), keptCases(), turnCases(), clockCases(), repeatCases(), randomCases()} {
 		all = append(all, group...)
 	}
 	return all

@@ -257,9 +257,9 @@ func (f *fallback) decide(r driver.TakeRequest, wanted int64) (driver.Taken, err
 	}
 	states := make([]rate.State, len(r.Takes))
 	for i, t := range r.Takes {
-		states[i] = f.states[t.Key].state
+		states[i] = slices.Clone(f.states[t.Key].state) // a decision spoils it
 	}
-	d, _ := q.Decide(states, now.UnixMicro())
+	d, changed := q.Decide(states, now.UnixMicro())
 	d.Retry = 0
 	for i := range d.Limits {
 		x := &d.Limits[i]
@@ -267,6 +267,9 @@ func (f *fallback) decide(r driver.TakeRequest, wanted int64) (driver.Taken, err
 			x.Retry = max(probeEvery, f.after) // it is above the share, and not above the limit
 		}
 		d.Retry = max(d.Retry, x.Retry)
+	}
+	if !changed {
+		return d, nil
 	}
 	for i, t := range r.Takes {
 		if len(states[i]) > 0 {

@@ -111,7 +111,8 @@ func (l Limit) Named(name string) Limit {
 	return l
 }
 
-// ForAll makes the limit count all keys of the Limiter together, under its name.
+// ForAll makes the limit count all keys of the Limiter together, under its name,
+// which is no caller's key.
 func (l Limit) ForAll() Limit {
 	l.all = true
 	return l

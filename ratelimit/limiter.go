@@ -20,7 +20,8 @@ import (
 // characters, the name of the limit included. Limiters that share a store share
 // the keys: those of an unnamed limit are the caller's, those of a named one are
 // its name, a slash, and the caller's in braces, or two slashes and the caller's if
-// there are braces in it.
+// there are braces in it. What a limit counts ForAll is under a star, a slash and its
+// name; a caller's key that begins so has one more slash there.
 type Limiter struct {
 	store driver.Limits
 	plan  atomic.Pointer[plan]
@@ -143,7 +144,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, er
 	if p.calls {
 		cost = 1
 	}
-	d, at, err := p.quick.Take(key, cost)
+	d, at, err := p.quick.Take(unnamed(key), cost)
 	if err != nil {
 		return r, wrap("ask about", key, err)
 	}
@@ -168,7 +169,7 @@ func (l *Limiter) Allowed(ctx context.Context, key string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, wrap("ask about", key, err)
 	}
-	d, _, err := p.quick.Take(key, 1)
+	d, _, err := p.quick.Take(unnamed(key), 1)
 	if err != nil {
 		return false, wrap("ask about", key, err)
 	}
@@ -206,13 +207,25 @@ func (l *Limiter) Forget(ctx context.Context, key string) error {
 func (l Limit) key(key string) string {
 	switch {
 	case l.all:
-		return l.name
+		return forAll + l.name
 	case l.name == "":
-		return key
+		return unnamed(key)
 	case strings.ContainsAny(key, "{}"):
 		return l.name + "//" + key // not that of the key within the braces
 	}
 	return l.name + "/{" + key + "}"
+}
+
+// forAll begins the keys that limits count ForAll. No name has a star or a slash.
+const forAll = "*/"
+
+// unnamed is the key of a limit without a name: the caller's, unless that could be
+// what a limit counts ForAll.
+func unnamed(key string) string {
+	if rest, ok := strings.CutPrefix(key, forAll); ok {
+		return forAll + "/" + rest
+	}
+	return key
 }
 
 // request asks all limits for n of a key.

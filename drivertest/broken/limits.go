@@ -27,6 +27,10 @@ const (
 	CallersClock            Bug = "goes by the clock of the caller"
 	LooksTooEarly           Bug = "dates a look before what it has seen"
 	LooksTooLate            Bug = "looks at what was there before the last decision"
+	TruncatesToLimit        Bug = "cuts what was taken to the limit that looks"
+	ForgetsOtherKinds       Bug = "knows only its own kind of limit"
+	ForgetsPromises         Bug = "forgets promised turns when the limit is changed"
+	HidesDebt               Bug = "does not tell how long debt lasts"
 	ForgetsOnChange         Bug = "begins anew when the limit is changed"
 	KeepsForEver            Bug = "never removes what has expired"
 	RefundsAnyWindow        Bug = "refunds whatever window it was taken in"
@@ -60,6 +64,10 @@ var LimitsCaughtBy = map[Bug]string{
 	CallersClock:            "one clock for all",
 	LooksTooEarly:           "a look is of one moment",
 	LooksTooLate:            "a look is of one moment",
+	TruncatesToLimit:        "other limits give nothing back",
+	ForgetsOtherKinds:       "one key, several kinds of limits",
+	ForgetsPromises:         "a lowered rate keeps promised turns",
+	HidesDebt:               "what is taken anyway tells how long its debt lasts",
 	ForgetsOnChange:         "changed limits keep what was taken",
 	KeepsForEver:            "what has expired is removed",
 	RefundsAnyWindow:        "a refund finds its window",
@@ -151,6 +159,9 @@ func (s *Limits) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, 
 	if r.ID != "" && (d.OK || s.bug == RemembersRefusals) && s.bug != ChargesRepeats {
 		s.ids[id] = remembered{d, time.Now().Add(r.Keep(r.TakeRequest.Keep))}
 	}
+	if s.bug == HidesDebt && t.Mode == driver.TakeAnyway {
+		d.Wait, d.Limits[0].Wait = 0, 0
+	}
 	s.misreport(&d, t.Takes[0].Cost == 0)
 	return d, nil
 }
@@ -212,6 +223,15 @@ func (s *Limits) load(r *rate.Request, now int64) []rate.State {
 		if s.bug == ForgetsOnChange && st.limit != t.Limit || s.bug == MintsWhenClockIsSetBack && ahead {
 			states[i] = nil
 		}
+		changed := len(st.state) > 0 && st.limit != t.Limit
+		switch {
+		case s.bug == ForgetsOtherKinds && changed && st.limit.Algorithm != t.Limit.Algorithm:
+			states[i] = nil
+		case s.bug == TruncatesToLimit && changed && len(st.state) == 4:
+			states[i][3] = min(states[i][3], t.Limit.N)
+		case s.bug == ForgetsPromises && changed && len(st.state) == 6 && t.Limit.Burst > 0:
+			states[i][1] = min(states[i][1], now+t.Limit.Burst*t.Limit.Period.Microseconds()/t.Limit.N)
+		}
 	}
 	return states
 }
@@ -238,7 +258,7 @@ func (s *Limits) spoil(r *rate.Request, states []rate.State, d driver.Taken, now
 
 func (s *Limits) keeps(d driver.Taken, changed bool) bool {
 	switch s.bug {
-	case LooksAddKeys, CountsRefused, TakesUpToRefusal:
+	case LooksAddKeys, CountsRefused, TakesUpToRefusal, TruncatesToLimit:
 		return true
 	case LocksOutByClock:
 		return changed && d.OK

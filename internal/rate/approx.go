@@ -8,6 +8,9 @@ import "math/bits"
 // refuse what a true sliding window allows. Its state is
 //
 //	kind, period, number of the window, limit, count in the window before, count
+//
+// of which the limit is one that is at least half of either count. Limits of another
+// period keep another state.
 type Approx struct {
 	Limit, Period int64
 	Grain         int64 // µs: what it rounds time to, so that its products are exact
@@ -38,19 +41,15 @@ func (a *Approx) Capacity() int64 { return a.Limit }
 
 func (a *Approx) index(now int64) int64 { return (now - floorMod(now, a.Period)) / a.Period }
 
+// Owns is as Algorithm says.
+func (a *Approx) Owns(s State) bool { return s[0] == kindApprox && len(s) == 6 && s[1] == a.Period }
+
 // Settle is as Algorithm says.
 func (a *Approx) Settle(s State, now int64) (_ State, converted bool) {
-	if len(s) != 6 || s[0] != kindApprox || s[1] < 1 || s[3] < 1 || s[4] < 0 || s[5] < 0 {
+	if len(s) != 6 || s[0] != kindApprox || s[1] != a.Period || s[3] < 1 || s[4] < 0 || s[5] < 0 {
 		return s[:0], false
 	}
 	at := a.index(now)
-	if s[1] != a.Period { // windows of another length: what still counts is as of now
-		old := Approx{Limit: s[3], Period: s[1], Grain: 1}
-		if s, _ = old.Settle(s, now); len(s) == 0 {
-			return s, false
-		}
-		s[1], s[2], s[4], s[5], converted = a.Period, at, 0, min(s[4]+s[5], 2*s[3]), true
-	}
 	switch on := at - s[2]; {
 	case on >= 2 || on == 1 && s[5] == 0:
 		return s[:0], false
@@ -58,9 +57,6 @@ func (a *Approx) Settle(s State, now int64) (_ State, converted bool) {
 		s[2], s[4], s[5] = at, s[5], 0
 	case on < -1:
 		s[2], s[4], s[5], converted = at, 0, min(s[4]+s[5], 2*s[3]), true
-	}
-	if s[3] != a.Limit {
-		s[3], s[4], s[5], converted = a.Limit, min(s[4], a.Limit), min(s[5], a.Limit), true
 	}
 	return s, converted
 }
@@ -75,10 +71,20 @@ func (a *Approx) parts(s State, now int64) (before, count, passed, length int64)
 	return s[4], s[5], max(now-s[2]*a.Period, 0) / a.Grain, length
 }
 
+// free is how much of the limit the window before has left, below 0 if nothing. No product is
+// more than the limit times the length: counts of other limits can be large.
+func (a *Approx) free(before, passed, length int64) int64 {
+	rest, all := length-passed, a.Limit*length
+	if before > 0 && rest > all/before {
+		return -1
+	}
+	return (all - before*rest) / length
+}
+
 // Status is as Algorithm says.
 func (a *Approx) Status(s State, now int64) Status {
 	before, count, passed, length := a.parts(s, now)
-	st := Status{Remaining: max((a.Limit*length-before*(length-passed))/length-count, 0)}
+	st := Status{Remaining: max(a.free(before, passed, length)-count, 0)}
 	begin := now - passed*a.Grain
 	if len(s) > 0 {
 		begin = s[2] * a.Period
@@ -98,7 +104,7 @@ func (a *Approx) Status(s State, now int64) Status {
 // Ask is as Algorithm says.
 func (a *Approx) Ask(s State, now, cost, _ int64) Answer {
 	before, count, passed, length := a.parts(s, now)
-	if before*(length-passed)+(count+cost)*length <= a.Limit*length {
+	if count+cost <= a.free(before, passed, length) {
 		return Answer{OK: true}
 	}
 	return Answer{Retry: a.retry(s, now, cost)}
@@ -124,7 +130,20 @@ func (a *Approx) Take(s State, now, cost int64) State {
 		s = append(s, kindApprox, a.Period, a.index(now), a.Limit, 0, 0)
 	}
 	s[5] += cost
+	if max(s[4], s[5]) <= 2*a.Limit {
+		s[3] = a.Limit
+	} else {
+		s[3] = max(s[3], a.Limit)
+	}
 	return s
+}
+
+// Debt is as Algorithm says.
+func (a *Approx) Debt(s State, now int64) int64 {
+	if len(s) == 0 || a.Ask(s, now, 0, 0).OK {
+		return 0
+	}
+	return a.retry(s, now, 0)
 }
 
 // Charge is as Algorithm says.

@@ -7,9 +7,12 @@ import "math/bits"
 // that 3 per second are 3 per second. Its state is the moment at which the
 // bucket is full, or the queue empty:
 //
-//	kind, microsecond, fraction of it, tokens, period, tokens beyond the burst
+//	kind, microsecond, fraction of it, tokens, period, the most tokens
 //
-// of which the last are debt, or promised to those who wait for their turn.
+// of which the last is how many can be out: the burst, or if it is more, what was
+// out when something was taken last. What is beyond the burst is debt, or promised
+// to those who wait for their turn. Programs of older versions write only what is
+// beyond.
 //
 // As a token bucket it allows Burst at once and then tokens at the rate. As a
 // leaky bucket (Queue) it is a queue that is served at the rate and holds Burst:
@@ -33,11 +36,16 @@ func NewBucket(tokens, period, burst int64) (*Bucket, error) {
 	}
 	d := gcd(tokens, period)
 	b := &Bucket{Tokens: tokens / d, Period: period / d, Burst: burst}
-	b.Most = min((exact-1)/b.Tokens, (exact-latest-1)/(b.Period/b.Tokens+1))
+	b.Most = mostTokens(b.Tokens, b.Period)
 	if burst > b.Most/2 { // twice the burst is what a full debt comes to
 		return nil, refuse("a burst of %d at %d per %d µs cannot be counted exactly: choose a rounder rate or a smaller burst", burst, tokens, period)
 	}
 	return b, nil
+}
+
+// mostTokens is how many tokens of a rate take a time that is counted exactly.
+func mostTokens(tokens, period int64) int64 {
+	return min((exact-1)/tokens, (exact-latest-1)/(period/tokens+1))
 }
 
 // NewQueue returns a leaky bucket that lets tokens out every period, evenly,
@@ -115,6 +123,9 @@ func (b *Bucket) used(s State, now int64) span {
 // Capacity is the burst.
 func (b *Bucket) Capacity() int64 { return b.Burst }
 
+// Owns is as Algorithm says.
+func (b *Bucket) Owns(s State) bool { return s[0] == kindBucket }
+
 // Settle is as Algorithm says.
 func (b *Bucket) Settle(s State, now int64) (_ State, converted bool) {
 	if len(s) != 6 || s[0] != kindBucket || s[3] < 1 || s[4] < 1 || s[2] < 0 || s[2] >= s[3] || s[5] < 0 {
@@ -124,24 +135,27 @@ func (b *Bucket) Settle(s State, now int64) (_ State, converted bool) {
 	if u.us < 0 || u == (span{}) {
 		return s[:0], false
 	}
-	beyond := min(s[5], b.Most-b.Burst)
+	old, most := b, min(b.Burst+s[5], b.Most)
 	if s[3] != b.Tokens || s[4] != b.Period {
-		old := Bucket{Tokens: s[3], Period: s[4]}
-		u, beyond, converted = b.of(old.whole(u, b.Burst)), 0, true
+		old = &Bucket{Tokens: s[3], Period: s[4]}
+		most = min(b.Burst+s[5], mostTokens(s[3], s[4]))
 	}
-	if most := b.of(b.Burst + beyond); u.more(most) { // another burst, or a clock that was ahead
-		u, converted = most, true
+	if longest := old.of(most); u.more(longest) { // a clock that was ahead
+		u, converted = longest, true
+	}
+	if old != b {
+		u = b.of(min(old.whole(u, most), b.Most))
 	}
 	return b.set(s, now, u), converted
 }
 
 // set makes a state of what was used, which is not nothing.
 func (b *Bucket) set(s State, now int64, u span) State {
-	beyond := int64(0)
+	most := b.Burst
 	if full := b.of(b.Burst); u.more(full) {
-		beyond = b.whole(b.minus(u, full), b.Most)
+		most += b.whole(b.minus(u, full), b.Most-b.Burst)
 	}
-	return append(s[:0], kindBucket, now+u.us, u.frac, b.Tokens, b.Period, beyond)
+	return append(s[:0], kindBucket, now+u.us, u.frac, b.Tokens, b.Period, most)
 }
 
 // whole is how many tokens it takes to be as long as x, at most most.
@@ -189,6 +203,11 @@ func (b *Bucket) Ask(s State, now, cost, ahead int64) Answer {
 		return Answer{OK: true, Wait: over}
 	}
 	return Answer{Retry: over}
+}
+
+// Debt is as Algorithm says.
+func (b *Bucket) Debt(s State, now int64) int64 {
+	return max(b.minus(b.used(s, now), b.of(b.Burst)).ceil(), 0)
 }
 
 // Take is as Algorithm says.
@@ -241,9 +260,9 @@ func (b *Bucket) Numbers() []int64 {
 
 // Full is when the bucket of a state is full: a microsecond and so many parts of
 // it, of which Tokens make one. ok is false unless the state is one of the same
-// rate and nothing of it is promised or owed beyond the burst.
-func (b *Bucket) Full(s State) (us, parts int64, ok bool) {
-	if len(s) != 6 || s[0] != kindBucket || s[3] != b.Tokens || s[4] != b.Period || s[5] != 0 {
+// rate, and by the present nothing of it is promised or owed beyond the burst.
+func (b *Bucket) Full(s State, now int64) (us, parts int64, ok bool) {
+	if len(s) != 6 || s[0] != kindBucket || s[3] != b.Tokens || s[4] != b.Period || s[2] >= s[3] || b.used(s, now).more(b.of(b.Burst)) {
 		return 0, 0, false
 	}
 	return s[1], s[2], true
@@ -251,7 +270,7 @@ func (b *Bucket) Full(s State) (us, parts int64, ok bool) {
 
 // FullAt is the state of a bucket that is full then.
 func (b *Bucket) FullAt(us, parts int64) State {
-	return State{kindBucket, us, parts, b.Tokens, b.Period, 0}
+	return State{kindBucket, us, parts, b.Tokens, b.Period, b.Burst}
 }
 
 // Time is how long n tokens take: µs, and a fraction of one more with the

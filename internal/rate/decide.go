@@ -162,8 +162,9 @@ func (r *Request) Answer(store string, clock int64, states []State, past *Past) 
 func (r *Request) Repeated(states []State, now, at, wait int64) driver.Taken {
 	d := driver.Taken{OK: true, Repeated: true, At: at, Wait: max(micros(at+wait-now), 0), Limits: make([]driver.Decision, len(r.Limits))}
 	for i, l := range r.Limits {
-		s, _ := l.Settle(states[i], now)
-		st := l.Status(s, now)
+		m := split(l, states[i], now)
+		m.own, _ = l.Settle(m.own, now)
+		st := m.status(l, now)
 		d.Limits[i] = driver.Decision{OK: true, Wait: d.Wait, Remaining: st.Remaining, Next: micros(st.Next), Reset: micros(st.Reset)}
 	}
 	return d
@@ -173,26 +174,34 @@ func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecon
 
 // Decide does what the request asks for, and reports whether the states have to
 // be kept, of which there is one for each of its limits: whoever is refused, or
-// only looks, changes nothing unless the limits or the clock did. The states need
-// not be settled and are changed in place. What is remembered for the request's
-// ID is the store's to look for, before.
+// only looks, changes nothing unless the clock did. The states need not be settled.
+// They are changed in place, and spoiled if they need not be kept. What is
+// remembered for the request's ID is the store's to look for, before.
 func (r *Request) Decide(states []State, now int64) (d driver.Taken, changed bool) {
 	d = driver.Taken{OK: true, At: now, Limits: make([]driver.Decision, len(r.Limits))}
 	converted := false
+	var space [2]mixed
+	all := space[:0]
 	for i, l := range r.Limits {
+		m := split(l, states[i], now)
 		var c bool
-		states[i], c = l.Settle(states[i], now)
+		m.own, c = l.Settle(m.own, now)
+		all = append(all, m)
 		converted = converted || c
 		cost, a := r.Takes[i].Cost, Answer{OK: true}
 		switch {
 		case r.Mode > driver.TakeAnyway || cost == 0:
 		case r.Mode == driver.TakeAnyway:
-			a = l.Ask(states[i], now, min(cost, l.Capacity()), r.ahead(l))
+			a = m.ask(l, now, min(cost, l.Capacity()), r.ahead(l))
+			if m.n > 0 {
+				alone := l.Ask(m.own, now, min(cost, l.Capacity()), r.ahead(l))
+				a.Wait = max(a.Wait, alone.Wait, alone.Retry)
+			}
 			a, changed = Answer{OK: true, Wait: max(a.Wait, a.Retry)}, true // its turn is later
 		case cost > l.Capacity():
 			a = Answer{Retry: -1}
 		default:
-			a, changed = l.Ask(states[i], now, cost, r.ahead(l)), true
+			a, changed = m.ask(l, now, cost, r.ahead(l)), true
 		}
 		x := &d.Limits[i]
 		if x.OK, x.Wait, x.Retry = a.OK, micros(a.Wait), micros(a.Retry); a.Retry < 0 {
@@ -205,25 +214,29 @@ func (r *Request) Decide(states []State, now int64) (d driver.Taken, changed boo
 		changed, d.Wait = false, 0
 	}
 	for i, l := range r.Limits {
-		s, cost := states[i], r.Takes[i].Cost
+		m, cost := &all[i], r.Takes[i].Cost
+		x := &d.Limits[i]
 		switch {
 		case r.Mode == driver.Forget:
-			changed = changed || len(s) > 0
-			s = s[:0]
+			changed = changed || len(m.own) > 0 || m.others != nil
+			*m = mixed{own: m.own[:0]}
 		case cost == 0 || !d.OK:
 		case r.Mode == driver.TakeIfAllowed:
-			s = l.Take(s, now, cost)
+			m.own = l.Take(m.own, now, cost)
 		case r.Mode == driver.TakeAnyway:
-			s = l.Charge(s, now, cost)
+			m.own = l.Charge(m.own, now, cost)
+			if cost > l.Capacity() {
+				x.Wait = max(x.Wait, micros(l.Debt(m.own, now)))
+				d.Wait = max(d.Wait, x.Wait)
+			}
 		case r.Mode == driver.GiveBack:
-			if len(s) > 0 {
-				s, changed = l.Give(s, now, cost, r.At, r.Wait.Microseconds()), true
+			if len(m.own) > 0 {
+				m.own, changed = l.Give(m.own, now, cost, r.At, r.Wait.Microseconds()), true
 			}
 		}
-		states[i] = s
-		st := l.Status(s, now)
-		x := &d.Limits[i]
+		st := m.status(l, now)
 		x.Remaining, x.Next, x.Reset = st.Remaining, micros(st.Next), micros(st.Reset)
+		states[i] = m.join()
 	}
 	return d, changed || converted
 }

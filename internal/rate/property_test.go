@@ -67,8 +67,22 @@ func decide(limits []Algorithm, states []State, now, cost int64) driver.Taken {
 	for range limits {
 		r.Takes = append(r.Takes, driver.Take{Cost: cost})
 	}
-	d, _ := r.Decide(states, now)
+	work := make([]State, len(states))
+	for i, s := range states {
+		work[i] = slices.Clone(s)
+	}
+	d, changed := r.Decide(work, now)
+	if changed {
+		copy(states, work)
+	}
 	return d
+}
+
+// look tells how a state of any kind stands.
+func look(a Algorithm, s State, now int64) Status {
+	m := split(a, slices.Clone(s), now)
+	m.own, _ = a.Settle(m.own, now)
+	return m.status(a, now)
 }
 
 // anyTurn is how far ahead a turn may be of which nothing else is said.
@@ -167,15 +181,114 @@ func (h history) most(length int64) (n int) {
 // No more is ever allowed in any window than the algorithm's bound.
 func TestBounds(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
-		if excess := beyond(r, a, a, n); excess != "" {
+		if excess := beyond(r, a, a, n, nil); excess != "" {
 			t.Error(excess)
 		}
 	})
 }
 
+// Nor is it when other limits, of any kind, are asked about the same key: they
+// take from it, look at it, and are refused.
+func TestOthersGiveNothing(t *testing.T) {
+	var names []string
+	for name := range kinds {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
+		if r.IntN(4) > 0 { // it takes longer
+			return
+		}
+		var others []Algorithm
+		for len(others) < 4 {
+			other, err := kinds[names[r.IntN(len(names))]](r)
+			if b, ok := other.(*Bucket); ok && err == nil {
+				if own, ok := a.(*Bucket); ok { // a bucket is refilled at the rate of who takes
+					b.Tokens, b.Period, b.Most = own.Tokens, own.Period, own.Most
+				}
+			}
+			if err == nil {
+				others = append(others, other)
+			}
+		}
+		disturb := func(s State, now int64) State {
+			for range r.IntN(4) {
+				other := others[r.IntN(len(others))]
+				cost := r.Int64N(other.Capacity() + 2)
+				before, all := slices.Clone(s), []State{s}
+				d := decide([]Algorithm{other}, all, now, cost)
+				if (!d.OK || cost == 0) && !slices.Equal(before, all[0]) {
+					t.Fatalf("%+v was asked for %d, answered %+v, and made %v of %v", other, cost, d, all[0], before)
+				}
+				if before := look(a, before, now).Remaining; look(a, all[0], now).Remaining > before {
+					t.Fatalf("%+v was asked for %d and answered %+v: then %v has more left than %d", other, cost, d, all[0], before)
+				}
+				s = all[0]
+			}
+			return s
+		}
+		if excess := beyond(r, a, a, n, disturb); excess != "" {
+			t.Error(excess)
+		}
+	})
+}
+
+// What was taken under one kind of limit counts under all, and is kept apart.
+func TestKindsKeepTheirOwn(t *testing.T) {
+	window, err := NewFixed(10, 1000, 0)
+	must(t, err)
+	bucket, err := NewBucket(1, 10, 10)
+	must(t, err)
+	estimate, err := NewApprox(10, 100)
+	must(t, err)
+	other, err := NewApprox(10, 200)
+	must(t, err)
+	limits := []Algorithm{window, bucket, estimate, other}
+	all := []State{nil}
+	for i, a := range limits {
+		if d := decide([]Algorithm{a}, all, 0, int64(i+1)); !d.OK {
+			t.Fatalf("%d: %+v", i, d)
+		}
+	}
+	for now, want := range map[int64][4]int64{
+		0:   {0, 0, 0, 0},
+		10:  {1, 1, 1, 1}, // one token has come back
+		20:  {2, 2, 2, 2},
+		200: {5, 5, 5, 5}, // the estimate in windows of 100 is over
+		400: {9, 9, 9, 9}, // and that of 200
+		999: {9, 9, 9, 9},
+	} {
+		for i, a := range limits {
+			if st := look(a, all[0], now); st.Remaining != want[i] {
+				t.Errorf("limit %d at %d: %+v of %v, want %d", i, now, st, all[0], want[i])
+			}
+		}
+	}
+	if d := decide([]Algorithm{bucket}, all, 400, 9); !d.OK {
+		t.Errorf("%+v", d)
+	}
+	if d := decide([]Algorithm{bucket}, all, 400, 1); d.OK || d.Retry != micros(10) || d.Limits[0].Reset != micros(600) {
+		t.Errorf("%+v", d)
+	}
+	if d := decide([]Algorithm{window}, all, 1000, 10); !d.OK || len(all[0].parts()) != 1 {
+		t.Errorf("%+v, %v", d, all[0])
+	}
+	if m := split(bucket, State{9, 9}, 0); m.join() != nil || m.n != 0 {
+		t.Errorf("what nobody wrote is kept: %+v", m)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // beyond has n random requests decided by one algorithm, and says where more
-// was allowed than the bound of another.
-func beyond(r *rand.Rand, decides, a Algorithm, n int) (excess string) {
+// was allowed than the bound of another. What disturb makes of the state between
+// them is no business of that bound.
+func beyond(r *rand.Rand, decides, a Algorithm, n int, disturb func(State, int64) State) (excess string) {
 	var s State
 	var h history
 	now := int64(0)
@@ -191,7 +304,9 @@ func beyond(r *rand.Rand, decides, a Algorithm, n int) (excess string) {
 				h = append(h, now)
 			}
 		}
-		s = all[0]
+		if s = all[0]; disturb != nil {
+			s = disturb(s, now)
+		}
 	}
 	bound := func(length, want int64) {
 		if got := h.most(length); int64(got) > want {
@@ -284,7 +399,7 @@ func TestBoundsFindDefects(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if excess := beyond(r, defects[name].plant(a), a, at); excess != "" {
+				if excess := beyond(r, defects[name].plant(a), a, at, nil); excess != "" {
 					t.Logf("%s: found after %d steps: %s", defects[name].what, (i+1)*at, excess)
 					return
 				}
@@ -422,12 +537,14 @@ func TestAnyStateSettles(t *testing.T) {
 			all := []State{s}
 			d := decide([]Algorithm{a}, all, now, r.Int64N(a.Capacity()+2))
 			s = all[0]
-			st := a.Status(s, now)
+			st := look(a, s, now)
 			if st.Remaining < 0 || st.Remaining > a.Capacity() || st.Reset < 0 || !d.OK && d.Retry < 1 {
 				t.Fatalf("%s became %v, %+v, %+v", before, s, d, st)
 			}
-			if len(s) > 0 && s[0] == kindApprox && max(s[4], s[5]) > 2*s[3] {
-				t.Fatalf("%s became %v: that counts more than twice the limit", before, s)
+			for _, part := range s.parts() {
+				if part[0] == kindApprox && max(part[4], part[5]) > 2*part[3] {
+					t.Fatalf("%s became %v: that counts more than twice the limit", before, s)
+				}
 			}
 		}
 	})

@@ -26,6 +26,7 @@ const (
 	kindWindow = iota + 1
 	kindApprox
 	kindBucket
+	kindSeveral
 )
 
 // An Algorithm is one of this package's, with its limits. Its methods expect a
@@ -35,15 +36,20 @@ type Algorithm interface {
 	// Capacity is the largest cost that is ever allowed.
 	Capacity() int64
 
-	// Settle brings a state to the present: it forgets what has expired and
-	// converts what other limits have left, of which whatever was consumed
-	// stays so, up to the capacity. To a clock that went back the state is
-	// as the last moment that it saw left it, until the clock has caught up;
-	// but one that went back by more than it takes to become fresh is
-	// believed. A state that this algorithm did not write is fresh.
+	// Owns reports whether a state is of this way to count, whatever its numbers:
+	// one that is not is nothing that Settle can use. See several.go.
+	Owns(s State) bool
+
+	// Settle brings a state to the present: it forgets what has expired, and
+	// says what other limits have left in the terms of this one. Whatever was
+	// consumed stays so, also beyond the capacity. To a clock that went back the
+	// state is as the last moment that it saw left it, until the clock has caught
+	// up; but one that went back by more than it takes to become fresh is
+	// believed. A state that this algorithm does not own is fresh.
 	//
-	// It reports whether it did more than to forget: then the state must be
-	// kept, or whoever is refused would see it converted anew each time.
+	// It reports whether such a clock is believed: then the state must be kept,
+	// or whoever is refused would see it so anew each time. Otherwise it need
+	// not be, unless something is taken.
 	Settle(s State, now int64) (State, bool)
 
 	// Status describes the state.
@@ -64,6 +70,9 @@ type Algorithm interface {
 	// it, as far as it still counts and nobody was promised what follows it,
 	// and never more than was taken.
 	Give(s State, now, cost, at, wait int64) State
+
+	// Debt is how many µs it takes until no more is consumed than the capacity.
+	Debt(s State, now int64) int64
 
 	// Numbers are the parameters, for those who decide in another language.
 	Numbers() []int64

@@ -1,5 +1,7 @@
 package rate
 
+import "slices"
+
 // Window allows Limit within a window. What is taken at a moment counts until
 // the moment that until names: that is all in which the fixed window, the
 // sliding window and the log differ.
@@ -16,9 +18,11 @@ package rate
 //
 // Its state is
 //
-//	kind, limit, moment, how many, moment, how many, …
+//	kind, longest life, moment, how many, moment, how many, …
 //
-// which count until then, the earliest first.
+// which count until then, the earliest first. The second number is lifeMark and the
+// longest life of the limits under which something was taken that counts. Programs
+// of older versions write their limit instead.
 type Window struct {
 	Limit  int64
 	Part   int64 // µs; the boundaries are Offset and all its multiples before and after
@@ -94,6 +98,9 @@ func NewLog(limit, period int64) (*Window, error) {
 
 func floorMod(a, b int64) int64 { return (a%b + b) % b }
 
+// lifeMark is added to the life in a state. A limit is less.
+const lifeMark = exact / 4
+
 // entries is where the moments begin in a state.
 const entries = 2
 
@@ -110,8 +117,15 @@ func (w *Window) until(now int64) (end, life int64) {
 	return now - floorMod(now-w.Offset, w.Part) + w.Life, w.Life
 }
 
+// Mark is the second number of a state of which everything was taken under limits
+// of the same life.
+func (w *Window) Mark() int64 { return lifeMark + w.Life }
+
 // Capacity is the limit.
 func (w *Window) Capacity() int64 { return w.Limit }
+
+// Owns is as Algorithm says.
+func (w *Window) Owns(s State) bool { return s[0] == kindWindow }
 
 // Settle is as Algorithm says.
 func (w *Window) Settle(s State, now int64) (_ State, converted bool) {
@@ -126,9 +140,14 @@ func (w *Window) Settle(s State, now int64) (_ State, converted bool) {
 		return s[:0], false
 	}
 	s = drop(s, first)
-	// What counts for longer than anything that is taken now by as much as a
-	// window was taken under another limit, or by a clock that was ahead.
-	if end, life := w.until(now); s[len(s)-2] > end+life {
+	// What counts for longer than anything that is taken now was taken by a clock
+	// that was ahead.
+	end, life := w.until(now)
+	longest := max(life, s[1]-lifeMark)
+	if s[len(s)-2] > end+longest {
+		if longest > life {
+			end = now + longest
+		}
 		n := int64(0)
 		last := len(s)
 		for last > entries && s[last-2] >= end {
@@ -136,10 +155,6 @@ func (w *Window) Settle(s State, now int64) (_ State, converted bool) {
 			n += s[last+1]
 		}
 		s, converted = append(s[:last], end, n), true
-	}
-	if s[1] != w.Limit { // what has been consumed longest goes first
-		s, converted = forget(s, max(w.used(s)-w.Limit, 0)), true
-		s[1] = w.Limit
 	}
 	return s, converted
 }
@@ -150,19 +165,6 @@ func drop(s State, first int) State {
 		return s
 	}
 	return append(s[:entries], s[first:]...)
-}
-
-// forget removes the n that end first, of more than n.
-func forget(s State, n int64) State {
-	first := entries
-	for n > 0 {
-		cut := min(n, s[first+1])
-		n -= cut
-		if s[first+1] -= cut; s[first+1] == 0 {
-			first += 2
-		}
-	}
-	return drop(s, first)
 }
 
 func (w *Window) used(s State) (n int64) {
@@ -203,15 +205,43 @@ func (w *Window) Ask(s State, now, cost, _ int64) Answer {
 
 // Take is as Algorithm says.
 func (w *Window) Take(s State, now, cost int64) State {
-	end, _ := w.until(now)
-	if n := len(s); n > entries && s[n-2] >= end { // a clock that went back writes what it wrote last
+	end, life := w.until(now)
+	n := len(s)
+	if n == 0 {
+		return append(s, kindWindow, lifeMark+life, end, cost)
+	}
+	last := s[n-2]
+	if last <= end {
+		s[1] = lifeMark + life
+		if last == end {
+			s[n-1] += cost
+			return s
+		}
+		return append(s, end, cost)
+	}
+	if s[1]-lifeMark <= life { // a clock that went back writes what it wrote last
+		s[1] = lifeMark + life
 		s[n-1] += cost
 		return s
 	}
-	if len(s) == 0 {
-		s = append(s, kindWindow, w.Limit)
+	// Others count for longer.
+	i := entries
+	for s[i] < end {
+		i += 2
 	}
-	return append(s, end, cost)
+	if s[i] == end {
+		s[i+1] += cost
+		return s
+	}
+	return slices.Insert(s, i, end, cost)
+}
+
+// Debt is as Algorithm says.
+func (w *Window) Debt(s State, now int64) int64 {
+	if over := w.used(s) - w.Limit; over > 0 {
+		return w.back(s, now, over)
+	}
+	return 0
 }
 
 // Charge is as Algorithm says.

@@ -4,7 +4,6 @@ import (
 	"hash/maphash"
 	"math"
 	"math/bits"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -176,9 +175,9 @@ func (b *bucketLimit) enter(hash uint64, key string) (e *bucket, at int64) {
 	b.s.takeOut(sh, hash, key)    // of another limit
 	at = b.s.now().Microseconds() // after that: nobody has seen a later time on the key
 	us, parts := at, int64(0)
-	if state, _ := b.rate.Settle(slices.Clone(sh.state(key, b.s.now())), at); len(state) > 0 {
+	if state := sh.state(key, micros(at)); len(state) > 0 {
 		var ok bool
-		if us, parts, ok = b.rate.Full(state); !ok {
+		if us, parts, ok = b.rate.Full(state, at); !ok {
 			return nil, 0
 		}
 	}

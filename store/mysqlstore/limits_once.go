@@ -51,7 +51,7 @@ func (s *Store) alone(ops []*limitOp) (rules string, ok bool) {
 func bucketRules(b *rate.Bucket, cost int64, now, keep string) string {
 	us, frac := b.Time(cost)
 	most, mostFrac := b.Time(b.Burst)
-	tail := fmt.Sprintf(" %d %d 0", b.Tokens, b.Period)
+	tail := fmt.Sprintf(" %d %d %d", b.Tokens, b.Period, b.Burst)
 	return fmt.Sprintf(`SELECT s,e,c,fit=1 AND (t-n<%[1]d OR t-n=%[1]d AND f<=%[2]d) AS w,CONCAT('3 ',t,' ',f,'%[3]s') AS x,GREATEST(t+(f>0)-n,%[4]s) AS y
 	FROM (SELECT s,e,c,n,fit,t0+%[5]d+(f0+%[6]d>=%[7]d) AS t,(f0+%[6]d)%%%[7]d AS f
 	FROM (SELECT s,e,c,n,fit AND f1<%[7]d AS fit,IF(t1>n OR t1=n AND f1>0,t1,n) AS t0,IF(t1>n OR t1=n AND f1>0,f1,0) AS f0
@@ -64,13 +64,13 @@ func bucketRules(b *rate.Bucket, cost int64, now, keep string) string {
 
 // fixedRules are Settle, Ask and Take of a rate.Window that is fixed.
 func fixedRules(w *rate.Window, cost int64, now, keep string) string {
-	return fmt.Sprintf(`SELECT s,e,c,fit=1 AND u<=%[1]d AS w,CONCAT('1 %[1]d ',t,' ',u) AS x,GREATEST(t-n,%[2]s) AS y
+	return fmt.Sprintf(`SELECT s,e,c,fit=1 AND u<=%[1]d AS w,CONCAT('1 %[8]d ',t,' ',u) AS x,GREATEST(t-n,%[2]s) AS y
 	FROM (SELECT s,e,c,n,t,fit AND (t1<=n OR t1=t) AS fit,IF(t1>n,u1,0)+%[3]d AS u
 	FROM (SELECT s,e,c,n,fresh OR ours AS fit,n-((n-%[4]d)%%%[5]d+%[5]d)%%%[5]d+%[6]d AS t,
 		IF(ours,CAST(SUBSTRING_INDEX(SUBSTRING_INDEX(s,' ',3),' ',-1) AS SIGNED),0) AS t1,IF(ours,CAST(SUBSTRING_INDEX(s,' ',-1) AS SIGNED),0) AS u1
-	FROM (SELECT s,e,c,%[7]s AS n,e<=c AS fresh,e>c AND s REGEXP '^1 %[1]d [0-9]{1,16} [0-9]{1,16}$' AS ours
+	FROM (SELECT s,e,c,%[7]s AS n,e<=c AS fresh,e>c AND s REGEXP '^1 %[8]d [0-9]{1,16} [0-9]{1,16}$' AS ours
 	FROM {row}) a) b) d`,
-		w.Limit, keep, cost, w.Offset, w.Part, w.Life, now)
+		w.Limit, keep, cost, w.Offset, w.Part, w.Life, now, w.Mark())
 }
 
 // attemptAlone makes the decision about one request in one round trip. done is

@@ -1,10 +1,11 @@
 -- The tables and functions of rate limits, which came with version 2.
 --
 -- baton_limit has one row for each key of which something was taken. state is
--- what package rate says of it: 1 is a window (limit, and pairs of a moment
--- and what counts until then), 2 an estimate (period, number of the window,
--- limit, count before, count), 3 a bucket (moment at which it is full, fraction,
--- tokens, period, tokens beyond the burst), all in microseconds since 1970. After
+-- what package rate says of it: 1 is a window (2^51 and the longest life, and pairs
+-- of a moment and what counts until then), 2 an estimate (period, number of the
+-- window, limit, count before, count), 3 a bucket (moment at which it is full,
+-- fraction, tokens, period, the most tokens), 4 several of these, each with how many
+-- numbers it has before it, all in microseconds since 1970. After
 -- expires it is as if the row were not there. The view baton_limits shows keys as
 -- text.
 --
@@ -30,7 +31,7 @@ CREATE TABLE IF NOT EXISTS baton_limit_id (
 CREATE INDEX IF NOT EXISTS baton_limit_id_expires ON baton_limit_id (expires);
 
 CREATE OR REPLACE VIEW baton_limits AS
-	SELECT convert_from(key, 'UTF8') AS key, CASE state[1] WHEN 1 THEN 'window' WHEN 2 THEN 'estimate' WHEN 3 THEN 'bucket' END AS kind,
+	SELECT convert_from(key, 'UTF8') AS key, CASE state[1] WHEN 1 THEN 'window' WHEN 2 THEN 'estimate' WHEN 3 THEN 'bucket' WHEN 4 THEN 'several' END AS kind,
 		state, expires, expires - clock_timestamp() AS remaining
 	FROM baton_limit WHERE expires > clock_timestamp();
 
@@ -38,7 +39,8 @@ CREATE OR REPLACE VIEW baton_limits AS
 --
 --	how it ended, when, the state that was there …
 --
--- from which the caller reckons everything else. It ended with 0 refused, 1
+-- or a shorter one that says the same, from which the caller reckons everything
+-- else. It ended with 0 refused, 1
 -- allowed, 2 repeated, or 3 if the clock is outside the windows of a calendar.
 -- _look says that nothing will change, as far as the caller can guess: then
 -- nothing is locked to see whether that is so.
@@ -75,7 +77,12 @@ BEGIN
 		IF NOT there OR until_ <= clock_ OR baton_sane_1(s) IS NOT TRUE THEN
 			s := '{}';
 		END IF;
-		IF _n[1] = 3 THEN
+		IF s[1] <> _n[1] OR s[1] = 2 AND s[2] <> _n[3] THEN -- of other limits
+			IF _n[1] = 1 AND _n[6] <> 0 AND (now_ < _n[6] OR now_ >= _n[9]) THEN
+				RETURN ARRAY[3, now_];
+			END IF;
+			a := baton_mixed_1(_n, s, now_, _cost, _mode, _ahead, _at, _wait, true);
+		ELSIF _n[1] = 3 THEN
 			a := baton_bucket_1(_n, s, now_, _cost, _mode, _ahead, _at, _wait, true);
 		ELSIF _n[1] = 2 THEN
 			a := baton_estimate_1(_n, s, now_, _cost, _mode, _ahead, _at, _wait, true);
@@ -100,6 +107,9 @@ BEGIN
 			EXIT WHEN FOUND; -- or somebody was faster
 		END IF;
 	END LOOP;
+	IF _n[1] = 1 AND _mode = 0 AND cardinality(s) > 40 AND s[1] = 1 AND s[cardinality(s) - 1] <= baton_until_1(_n, now_) THEN
+		s := baton_brief_1(s, now_, _cost, _n[2]);
+	END IF;
 	RETURN ARRAY[a[1], now_] || s;
 END $$;
 
@@ -153,13 +163,15 @@ BEGIN
 			FOREACH i IN ARRAY r.places LOOP
 				n := _numbers[18 * i - 17:18 * i];
 				now_ := CASE n[17] WHEN 0 THEN extract(epoch FROM clock_) * 1000000 ELSE n[17] END;
-				IF n[1] = 3 THEN
+				IF n[1] = 1 AND n[6] <> 0 AND (now_ < n[6] OR now_ >= n[9]) THEN
+					part := part || ARRAY[i, 0, 3, now_];
+					CONTINUE;
+				ELSIF s[1] <> n[1] OR s[1] = 2 AND s[2] <> n[3] THEN -- of other limits
+					a := baton_mixed_1(n, s, now_, n[12], n[13]::int, n[14], n[15], n[16], true);
+				ELSIF n[1] = 3 THEN
 					a := baton_bucket_1(n, s, now_, n[12], n[13]::int, n[14], n[15], n[16], true);
 				ELSIF n[1] = 2 THEN
 					a := baton_estimate_1(n, s, now_, n[12], n[13]::int, n[14], n[15], n[16], true);
-				ELSIF n[6] <> 0 AND (now_ < n[6] OR now_ >= n[9]) THEN
-					part := part || ARRAY[i, 0, 3, now_];
-					CONTINUE;
 				ELSE
 					a := baton_window_1(n, s, now_, n[12], n[13]::int, n[14], n[15], n[16], true);
 				END IF;
@@ -262,7 +274,9 @@ BEGIN
 			FOR i IN 1 .. size LOOP
 				l := before[i];
 				n := _numbers[11 * i - 10:11 * i];
-				IF n[1] = 3 THEN
+				IF l.state[1] <> n[1] OR l.state[1] = 2 AND l.state[2] <> n[3] THEN -- of other limits
+					a := baton_mixed_1(n, l.state, now_, _costs[i], _mode, _ahead, _at, _wait, do_);
+				ELSIF n[1] = 3 THEN
 					a := baton_bucket_1(n, l.state, now_, _costs[i], _mode, _ahead, _at, _wait, do_);
 				ELSIF n[1] = 2 THEN
 					a := baton_estimate_1(n, l.state, now_, _costs[i], _mode, _ahead, _at, _wait, do_);
@@ -284,7 +298,13 @@ BEGIN
 	END LOOP;
 	FOR i IN 1 .. size LOOP
 		l := before[i];
+		IF _numbers[11 * i - 10] = 1 AND _mode = 0 AND cardinality(l.state) > 40 AND l.state[1] = 1 AND ok < 2
+			AND l.state[cardinality(l.state) - 1] <= baton_until_1(_numbers[11 * i - 10:11 * i], now_)
+		THEN
+			l.state := baton_brief_1(l.state, now_, _costs[i], _numbers[11 * i - 9]);
+		END IF;
 		answer := answer || cardinality(l.state)::bigint || l.state;
+		l := before[i];
 		IF changed THEN
 			l := after[i];
 		END IF;

@@ -31,10 +31,12 @@ CREATE OR REPLACE FUNCTION baton_window_1(
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
 	end_  CONSTANT bigint := baton_until_1(_n, _now);
+	life_ CONSTANT bigint := CASE WHEN _n[6] = 0 THEN _n[4] ELSE end_ - CASE end_ WHEN _n[7] THEN _n[6] WHEN _n[8] THEN _n[7] ELSE _n[8] END END;
+	mark  CONSTANT bigint := 2251799813685248 + life_;
 	size  int := cardinality(s);
 	first int;
 	n     bigint;
-	cut   bigint;
+	x     bigint;
 	used  bigint := 0;
 	cost_ bigint; -- NULL takes nothing
 	wait_ bigint := 0;
@@ -54,15 +56,16 @@ BEGIN
 		s := '{}'; size := 0;
 	END IF;
 	IF size > 0 THEN
-		IF s[size - 1] > end_ THEN
-			n := end_ + CASE WHEN _n[6] = 0 THEN _n[4] ELSE end_ - CASE end_ WHEN _n[7] THEN _n[6] WHEN _n[8] THEN _n[7] ELSE _n[8] END END;
-			IF s[size - 1] > n THEN
+		IF s[size - 1] > end_ + life_ THEN
+			x := greatest(life_, s[2] - 2251799813685248); -- the longest life
+			IF s[size - 1] > end_ + x THEN -- a clock that was ahead
+				x := CASE WHEN x > life_ THEN _now + x ELSE end_ END;
 				n := 0;
-				WHILE size > 2 AND s[size - 1] >= end_ LOOP
+				WHILE size > 2 AND s[size - 1] >= x LOOP
 					n := n + s[size];
 					size := size - 2;
 				END LOOP;
-				s := s[1:size] || ARRAY[end_, n];
+				s := s[1:size] || ARRAY[x, n];
 				size := size + 2;
 				changed := 1;
 			END IF;
@@ -73,22 +76,6 @@ BEGIN
 			FOR i IN 4 .. size BY 2 LOOP
 				used := used + s[i];
 			END LOOP;
-		END IF;
-		IF s[2] <> _n[2] THEN
-			n := greatest(used - _n[2], 0);
-			used := used - n;
-			first := 3;
-			WHILE n > 0 LOOP
-				cut := least(n, s[first + 1]);
-				n := n - cut;
-				s[first + 1] := s[first + 1] - cut;
-				IF s[first + 1] = 0 THEN
-					first := first + 2;
-				END IF;
-			END LOOP;
-			s := ARRAY[1, _n[2]] || s[first:size];
-			size := size - first + 3;
-			changed := 1;
 		END IF;
 	END IF;
 	-- Ask, and act.
@@ -116,15 +103,38 @@ BEGIN
 				changed := 1;
 			END IF;
 			IF cost_ > 0 THEN
-				IF size = 0 THEN
-					RETURN ARRAY[1, 1, end_ - _now, wait_, 1, _n[2], end_, cost_];
-				END IF;
 				used := used + cost_;
-				IF s[size - 1] >= end_ THEN
-					s[size] := s[size] + cost_;
-				ELSE
+				IF size = 0 THEN
+					s := ARRAY[1, mark, end_, cost_];
+					size := 4;
+				ELSIF s[size - 1] < end_ THEN
+					s[2] := mark;
 					s := s || ARRAY[end_, cost_];
 					size := size + 2;
+				ELSIF s[size - 1] = end_ OR s[2] <= mark THEN
+					s[2] := mark;
+					s[size] := s[size] + cost_;
+				ELSE -- others count for longer
+					first := 3;
+					WHILE s[first] < end_ LOOP
+						first := first + 2;
+					END LOOP;
+					IF s[first] = end_ THEN
+						s[first + 1] := s[first + 1] + cost_;
+					ELSE
+						s := s[1:first - 1] || ARRAY[end_, cost_] || s[first:size];
+						size := size + 2;
+					END IF;
+				END IF;
+				IF _mode = 1 AND _cost > _n[2] THEN
+					n := used - _n[2];
+					FOR i IN 3 .. size BY 2 LOOP
+						EXIT WHEN n <= 0;
+						n := n - s[i + 1];
+						IF n <= 0 THEN
+							wait_ := greatest(wait_, s[i] - _now);
+						END IF;
+					END LOOP;
 				END IF;
 			END IF;
 		ELSIF size = 0 THEN
@@ -165,6 +175,7 @@ DECLARE
 	at_    CONSTANT bigint := (_now - (_now % _n[3] + _n[3]) % _n[3]) / _n[3];
 	there  boolean;
 	number bigint;
+	most   bigint; -- a limit that is at least half of either count
 	before bigint;
 	count_ bigint;
 	on_    bigint;
@@ -175,35 +186,23 @@ DECLARE
 	changed int := 0;
 BEGIN
 	-- Settle.
-	there := cardinality(s) = 6 AND s[1] = 2 AND s[2] >= 1 AND s[4] >= 1 AND s[5] >= 0 AND s[6] >= 0;
+	there := cardinality(s) = 6 AND s[1] = 2 AND s[2] = period AND s[4] >= 1 AND s[5] >= 0 AND s[6] >= 0;
 	IF there THEN
-		number := s[3]; before := s[5]; count_ := s[6];
-		IF s[2] <> period THEN -- windows of another length: what still counts is as of now
-			on_ := (_now - (_now % s[2] + s[2]) % s[2]) / s[2] - number;
-			IF on_ >= 2 OR on_ = 1 AND count_ = 0 THEN
-				there := false;
-			ELSE
-				count_ := least(count_ + CASE on_ WHEN 1 THEN 0 ELSE before END, 2 * s[4]);
-				number := at_; before := 0; changed := 1;
-			END IF;
-		END IF;
+		number := s[3]; most := s[4]; before := s[5]; count_ := s[6];
 		on_ := at_ - number;
 		IF on_ >= 2 OR on_ = 1 AND count_ = 0 THEN
 			there := false;
 		ELSIF on_ = 1 THEN
 			before := count_; count_ := 0;
 		ELSIF on_ < -1 THEN
-			count_ := least(before + count_, 2 * s[4]); before := 0; changed := 1;
+			count_ := least(before + count_, 2 * most); before := 0; changed := 1;
 		END IF;
 		IF on_ > 0 OR on_ < -1 THEN
 			number := at_;
 		END IF;
-		IF there AND s[4] <> limit_ THEN
-			before := least(before, limit_); count_ := least(count_, limit_); changed := 1;
-		END IF;
 	END IF;
-	IF NOT there THEN
-		number := at_; before := 0; count_ := 0; changed := 0;
+	IF there IS NOT TRUE THEN
+		there := false; number := at_; most := limit_; before := 0; count_ := 0; changed := 0;
 	END IF;
 	-- Ask.
 	cost_ := _cost;
@@ -211,7 +210,10 @@ BEGIN
 		passed := greatest(_now - number * period, 0) / _n[4];
 		length_ := period / _n[4];
 		cost_ := least(_cost, limit_ + 1 - _mode);
-		IF before * (length_ - passed) + (count_ + cost_) * length_ > limit_ * length_ THEN
+		-- No product is more than the limit times the length.
+		IF before > 0 AND length_ - passed > limit_ * length_ / before
+			OR count_ + cost_ > (limit_ * length_ - before * (length_ - passed)) / length_
+		THEN
 			IF _mode = 0 THEN
 				_do := false;
 			ELSE -- when it would be allowed
@@ -240,8 +242,29 @@ BEGIN
 		IF _mode <= 1 THEN
 			IF _cost > 0 THEN
 				changed := 1;
-				count_ := count_ + cost_;
-				there := there OR cost_ > 0;
+				IF cost_ > 0 THEN
+					there := true;
+					count_ := count_ + cost_;
+					most := CASE WHEN greatest(before, count_) <= 2 * limit_ THEN limit_ ELSE greatest(most, limit_) END;
+				END IF;
+				IF _mode = 1 AND _cost > limit_ THEN
+					passed := greatest(_now - number * period, 0) / _n[4];
+					length_ := period / _n[4];
+					IF before > 0 AND length_ - passed > limit_ * length_ / before
+						OR count_ > (limit_ * length_ - before * (length_ - passed)) / length_
+					THEN
+						on_ := number * period - _now;
+						IF count_ > limit_ THEN
+							on_ := on_ + period; passed := count_; length_ := limit_ * length_;
+						ELSE
+							passed := before; length_ := (limit_ - count_) * length_;
+						END IF;
+						IF passed > 0 THEN
+							on_ := on_ + greatest(period / _n[4] - length_ / passed, 0) * _n[4];
+						END IF;
+						wait_ := greatest(wait_, on_);
+					END IF;
+				END IF;
 			END IF;
 		ELSIF NOT there THEN
 			NULL;
@@ -263,7 +286,7 @@ BEGIN
 	END IF;
 	RETURN ARRAY[CASE WHEN cost_ < 0 THEN 0 ELSE 1 END, changed,
 		CASE WHEN count_ > 0 THEN (number + 2) * period - _now WHEN before > 0 THEN (number + 1) * period - _now ELSE 0 END, wait_,
-		2, period, number, limit_, before, count_];
+		2, period, number, most, before, count_];
 END $$;
 
 -- The numbers are 3, tokens, period, burst, how it waits, ahead, most, and q, r,
@@ -294,16 +317,19 @@ BEGIN
 		AND (s[2] > _now OR s[3] > 0)
 	THEN
 		u := s[2] - _now; f := s[3];
-		IF u >= _n[10] OR s[4] <> t OR s[5] <> _n[3] THEN
-			n := _n[4] + least(s[6], _n[7] - _n[4]);
-			IF s[4] <> t OR s[5] <> _n[3] THEN
-				n := least(_n[4], div(u::numeric * s[4] + f + s[5] - 1, s[5]));
-				u := n * q + n * r / t; f := n * r % t;
-				n := _n[4];
+		IF s[4] <> t OR s[5] <> _n[3] THEN -- another rate
+			n := least(_n[4] + s[6], 9007199254740991 / s[4], 5007199254740991 / (s[5] / s[4] + 1));
+			x := n * (s[5] / s[4]) + n * (s[5] % s[4]) / s[4]; y := n * (s[5] % s[4]) % s[4];
+			IF (u, f) > (x, y) THEN -- a clock that was ahead
+				u := x; f := y;
 				changed := 1;
 			END IF;
+			n := least(div(u::numeric * s[4] + f + s[5] - 1, s[5]), n, _n[7]);
+			u := n * q + n * r / t; f := n * r % t;
+		ELSIF u >= _n[10] THEN
+			n := least(_n[4] + s[6], _n[7]);
 			x := n * q + n * r / t; y := n * r % t;
-			IF (u, f) > (x, y) THEN -- another burst, or a clock that was ahead
+			IF (u, f) > (x, y) THEN
 				u := x; f := y;
 				changed := 1;
 			END IF;
@@ -349,6 +375,9 @@ BEGIN
 		ELSIF (mx, my) > (u, f) THEN
 			u := mx; f := my;
 		END IF;
+		IF _cost > _n[4] AND (u, f) > (_n[10], _n[11]) THEN
+			wait_ := greatest(wait_, u - _n[10] + (f > _n[11])::int);
+		END IF;
 	ELSIF u = 0 AND f = 0 THEN
 		NULL;
 	ELSIF _mode = 3 THEN
@@ -378,9 +407,170 @@ BEGIN
 	IF u = 0 AND f = 0 THEN
 		RETURN ARRAY[CASE WHEN over = -1 THEN 0 ELSE 1 END, changed, 0, wait_];
 	END IF;
-	n := 0; -- beyond the burst
+	n := _n[4]; -- the most tokens
 	IF u > _n[10] OR u = _n[10] AND f > _n[11] THEN
-		n := least(_n[7], div((u - _n[10])::numeric * t + f - _n[11] + _n[3] - 1, _n[3]));
+		n := n + least(_n[7] - n, div((u - _n[10])::numeric * t + f - _n[11] + _n[3] - 1, _n[3]));
 	END IF;
 	RETURN ARRAY[CASE WHEN over = -1 THEN 0 ELSE 1 END, changed, u + (f > 0)::int, wait_, 3, _now + u, f, t, _n[3], n];
+END $$;
+
+-- baton_consumed_1 is how much of a state has not come back, under whatever limit
+-- it was taken, and in how many microseconds all has.
+CREATE OR REPLACE FUNCTION baton_consumed_1(s bigint[], _now bigint, OUT n bigint, OUT back bigint) LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	n := 0; back := 0;
+	IF s[1] = 1 AND s[2] >= 1 AND cardinality(s) > 2 AND cardinality(s) % 2 = 0 THEN
+		FOR i IN 3 .. cardinality(s) BY 2 LOOP
+			IF s[i] > _now THEN
+				n := least(n + s[i + 1], 1125899906842624);
+				back := greatest(back, s[i] - _now);
+			END IF;
+		END LOOP;
+	ELSIF cardinality(s) <> 6 OR s[2] < 1 THEN
+		NULL;
+	ELSIF s[1] = 2 AND s[4] >= 1 AND s[3] < 9007199254740992 / s[2] - 2 THEN
+		n := least(s[6] + CASE WHEN (s[3] + 1) * s[2] <= _now THEN 0 ELSE s[5] END, 1125899906842624);
+		back := (s[3] + CASE WHEN s[6] > 0 THEN 2 ELSE 1 END) * s[2] - _now;
+	ELSIF s[1] = 3 AND s[4] >= 1 AND s[5] >= 1 AND s[3] < s[4] AND s[2] >= _now THEN
+		n := least(div((s[2] - _now)::numeric * s[4] + s[3] + s[5] - 1, s[5]),
+			1125899906842624, 9007199254740991 / s[4], 5007199254740991 / (s[5] / s[4] + 1));
+		back := s[2] - _now + (s[3] > 0)::int;
+	END IF;
+	IF n = 0 OR back <= 0 THEN
+		n := 0; back := 0;
+	END IF;
+END $$;
+
+-- baton_mixed_1 is a machine for a key of which something was taken under limits of
+-- another kind: the state is that of the other kind, or 4, and for each kind how many
+-- numbers its state has, and the state. What was taken under the others counts
+-- until it has come back there.
+CREATE OR REPLACE FUNCTION baton_mixed_1(
+	_n bigint[], s bigint[], _now bigint, _cost bigint, _mode int, _ahead bigint, _at bigint, _wait bigint, _do boolean
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+	capacity CONSTANT bigint := CASE _n[1] WHEN 3 THEN _n[4] ELSE _n[2] END;
+	size   CONSTANT int := cardinality(s);
+	from_  int := 1;
+	to_    int := size;
+	part   bigint[];
+	own    bigint[] := '{}';
+	there  boolean := false;
+	before bigint[] := '{}'; -- the others, with their lengths
+	after  bigint[] := '{}';
+	lone   bigint[];
+	others int := 0;
+	more   bigint;
+	till   bigint;
+	n      bigint := 0;
+	back_  bigint := 0;
+	refused boolean := false;
+	wait_  bigint := 0;
+	cost_  bigint := _cost;
+	a      bigint[];
+BEGIN
+	IF s[1] = 4 THEN
+		from_ := 3; to_ := 2 + least(s[2], 2147480000);
+	END IF;
+	WHILE from_ <= to_ AND to_ <= size LOOP
+		part := s[from_:to_];
+		IF NOT there AND part[1] = _n[1] AND (part[1] <> 2 OR cardinality(part) = 6 AND part[2] = _n[3]) THEN
+			there := true;
+			IF baton_sane_1(part) THEN
+				own := part;
+			END IF;
+		ELSE
+			SELECT c.n, c.back INTO more, till FROM baton_consumed_1(part, _now) AS c;
+			IF more > 0 THEN
+				others := others + 1; lone := part;
+				n := least(n + more, 1125899906842624); back_ := greatest(back_, till);
+				IF there THEN
+					after := after || cardinality(part)::bigint || part;
+				ELSE
+					before := before || cardinality(part)::bigint || part;
+				END IF;
+			END IF;
+		END IF;
+		EXIT WHEN s[1] <> 4 OR to_ >= size;
+		from_ := to_ + 2; to_ := to_ + 1 + least(s[to_ + 1], 1000000000);
+	END LOOP;
+	IF _mode = 3 AND _do THEN
+		RETURN ARRAY[1, (there OR others > 0)::int, 0, 0];
+	END IF;
+	IF _mode <= 1 AND _cost > 0 AND n > 0 AND (_mode = 1 OR _cost <= capacity) THEN
+		cost_ := least(_cost, capacity);
+		IF cost_ + n <= capacity THEN
+			a := baton_machine_1(_n, own, _now, cost_ + n, _mode, _ahead, _at, _wait, false);
+			refused := a[1] = 0; wait_ := a[4];
+		ELSIF _mode = 0 THEN
+			refused := true;
+		ELSE
+			a := baton_machine_1(_n, own, _now, cost_, _mode, _ahead, _at, _wait, false);
+			wait_ := greatest(back_, a[4]);
+		END IF;
+	END IF;
+	a := baton_machine_1(_n, own, _now, _cost, _mode, _ahead, _at, _wait, _do AND NOT refused);
+	own := a[5:];
+	IF refused THEN
+		a[1] := 0; a[4] := 0;
+	ELSIF a[1] = 1 THEN
+		a[4] := greatest(wait_, a[4]);
+	END IF;
+	a[3] := greatest(a[3], back_);
+	IF others = 0 THEN
+		RETURN a[1:4] || own;
+	ELSIF cardinality(own) = 0 THEN
+		RETURN a[1:4] || CASE others WHEN 1 THEN lone ELSE 4::bigint || before || after END;
+	END IF;
+	RETURN a[1:4] || 4::bigint || before || cardinality(own)::bigint || own || after;
+END $$;
+
+CREATE OR REPLACE FUNCTION baton_machine_1(
+	_n bigint[], s bigint[], _now bigint, _cost bigint, _mode int, _ahead bigint, _at bigint, _wait bigint, _do boolean
+) RETURNS bigint[] LANGUAGE sql AS $$
+	SELECT CASE _n[1]
+		WHEN 1 THEN baton_window_1(_n, s, _now, _cost, _mode, _ahead, _at, _wait, _do)
+		WHEN 2 THEN baton_estimate_1(_n, s, _now, _cost, _mode, _ahead, _at, _wait, _do)
+		ELSE baton_bucket_1(_n, s, _now, _cost, _mode, _ahead, _at, _wait, _do) END
+$$;
+
+-- baton_brief_1 is a shorter state of a window that says the same about a request
+-- that takes something if it is allowed: when something comes back, when enough for
+-- the request has, and when all has.
+CREATE OR REPLACE FUNCTION baton_brief_1(s bigint[], _now bigint, _cost bigint, _limit bigint) RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+	size CONSTANT int := cardinality(s);
+	i      int := 3;
+	used   bigint;
+	first  bigint;
+	enough bigint;
+	sum    bigint := 0;
+	since  bigint := 0;
+	brief  bigint[] := s[1:2];
+BEGIN
+	WHILE i <= size AND s[i] <= _now LOOP
+		i := i + 2;
+	END LOOP;
+	IF i > size THEN
+		RETURN '{}';
+	END IF;
+	used := (SELECT sum(s[j]) FROM generate_series(i + 1, size, 2) AS j);
+	first := greatest(used - _limit, 0) + 1;
+	enough := used + _cost - _limit;
+	IF enough > used THEN
+		enough := 0;
+	END IF;
+	WHILE i <= size LOOP
+		sum := sum + s[i + 1]; since := since + s[i + 1];
+		IF sum >= first AND sum - s[i + 1] < first OR sum >= enough AND sum - s[i + 1] < enough THEN
+			brief := brief || ARRAY[s[i], since];
+			since := 0;
+			EXIT WHEN sum >= first AND sum >= enough;
+		END IF;
+		i := i + 2;
+	END LOOP;
+	IF since > 0 OR sum < used THEN
+		brief := brief || ARRAY[s[size - 1], since + used - sum];
+	END IF;
+	RETURN brief;
 END $$;

@@ -35,9 +35,10 @@ func ask(t *testing.T, s *Store, all []question) (answers [][]int64) {
 		nows, costs, modes = append(nows, r.Now), append(costs, r.Takes[0].Cost), append(modes, int32(r.Mode))
 		aheads, ats, waits = append(aheads, r.MaxWait.Microseconds()), append(ats, r.At), append(waits, r.Wait.Microseconds())
 	}
-	rows, err := s.pool.Query(t.Context(), `SELECT CASE n[1]
-			WHEN 1 THEN baton_window_1(n, s, now_, cost, mode, ahead, at, wait, true)
-			WHEN 2 THEN baton_estimate_1(n, s, now_, cost, mode, ahead, at, wait, true)
+	rows, err := s.pool.Query(t.Context(), `SELECT CASE
+			WHEN s[1] <> n[1] OR s[1] = 2 AND s[2] <> n[3] THEN baton_mixed_1(n, s, now_, cost, mode, ahead, at, wait, true)
+			WHEN n[1] = 1 THEN baton_window_1(n, s, now_, cost, mode, ahead, at, wait, true)
+			WHEN n[1] = 2 THEN baton_estimate_1(n, s, now_, cost, mode, ahead, at, wait, true)
 			ELSE baton_bucket_1(n, s, now_, cost, mode, ahead, at, wait, true) END
 		FROM (SELECT n::bigint[] AS n, CASE WHEN baton_sane_1(s::bigint[]) THEN s::bigint[] ELSE '{}' END AS s, now_, cost, mode, ahead, at, wait, i
 			FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::int[], $6::bigint[], $7::bigint[], $8::bigint[])

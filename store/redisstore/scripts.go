@@ -26,15 +26,15 @@ var (
 	inspectScript   = script("inspect", "clock", "state")
 	breakScript     = script("break", "clock", "state")
 	raiseScript     = script("raise", "clock")
-	simpleScript    = script("simple_rest", "simple", "rate", "window", "approx", "bucket", "decide")
+	simpleScript    = script("simple_rest", "simple", "rate", "window", "approx", "bucket", "several", "decide")
 	recordScript    = script("record")
-	limitScript     = script("limit", "rate", "window", "approx", "bucket", "decide")
+	limitScript     = script("limit", "rate", "window", "approx", "bucket", "several", "decide")
 
 	// The same for limits that are all windows, estimates or buckets: Lua makes
 	// the functions anew at every call.
-	windowScript = script("limit", "rate", "window", "decide")
-	approxScript = script("limit", "rate", "approx", "decide")
-	bucketScript = script("limit", "rate", "bucket", "decide")
+	windowScript = script("limit", "rate", "window", "several", "decide")
+	approxScript = script("limit", "rate", "approx", "several", "decide")
+	bucketScript = script("limit", "rate", "bucket", "several", "decide")
 )
 
 // script joins a script with the parts that it shares with others.

@@ -7,8 +7,11 @@ local function index(period, now)
 	return div(now, period)
 end
 
-local function turn(period, s, now) -- to the present window
-	local at = index(period, now)
+function approx.settle(q, s, now)
+	if #s ~= 6 or s[1] ~= 2 or s[2] ~= q[3] or s[4] < 1 then
+		return {}, false
+	end
+	local at = index(q[3], now)
 	local on = at - s[3]
 	if on >= 2 or on == 1 and s[6] == 0 then
 		return {}, false
@@ -21,27 +24,14 @@ local function turn(period, s, now) -- to the present window
 	return s, false
 end
 
-function approx.settle(q, s, now)
-	if #s ~= 6 or s[1] ~= 2 or s[2] < 1 or s[4] < 1 then
-		return {}, false
+-- free is what the window before has left of the limit, below 0 if nothing. No
+-- product is more than the limit times the length.
+local function free(q, before, passed, length)
+	local rest, all = length - passed, q[2] * length
+	if before > 0 and rest > div(all, before) then
+		return -1
 	end
-	local converted = false
-	if s[2] ~= q[3] then
-		s = turn(s[2], s, now)
-		if #s == 0 then
-			return s, false
-		end
-		s[2], s[3], s[5], s[6], converted = q[3], index(q[3], now), 0, min(s[5] + s[6], 2 * s[4]), true
-	end
-	local turned
-	s, turned = turn(q[3], s, now)
-	if #s == 0 then
-		return s, false
-	end
-	if s[4] ~= q[2] then
-		s[4], s[5], s[6], turned = q[2], min(s[5], q[2]), min(s[6], q[2]), true
-	end
-	return s, converted or turned
+	return div(all - before * rest, length)
 end
 
 -- parts answers the counts before and now, how much has passed, and the length.
@@ -72,7 +62,7 @@ function approx.status(q, s, now)
 		return q[2], 0, 0
 	end
 	local before, count, passed, length = parts(q, s, now)
-	local remaining = max(div(q[2] * length - before * (length - passed), length) - count, 0)
+	local remaining = max(free(q, before, passed, length) - count, 0)
 	local begin, reset, next = s[3] * q[3], 0, 0
 	if count > 0 then
 		reset = begin + 2 * q[3] - now
@@ -87,17 +77,29 @@ end
 
 function approx.ask(q, s, now, cost)
 	local before, count, passed, length = parts(q, s, now)
-	if before * (length - passed) + (count + cost) * length <= q[2] * length then
+	if count + cost <= free(q, before, passed, length) then
 		return true, 0
 	end
 	return false, retry(q, s, now, cost)
 end
 
+function approx.debt(q, s, now)
+	if #s == 0 or approx.ask(q, s, now, 0) then
+		return 0
+	end
+	return retry(q, s, now, 0)
+end
+
 function approx.take(q, s, now, cost)
 	if #s == 0 then
-		return {2, q[3], index(q[3], now), q[2], 0, cost}
+		s = {2, q[3], index(q[3], now), q[2], 0, 0}
 	end
 	s[6] = s[6] + cost
+	if max(s[5], s[6]) <= 2 * q[2] then
+		s[4] = q[2]
+	else
+		s[4] = max(s[4], q[2])
+	end
 	return s
 end
 

@@ -4,13 +4,6 @@
 local bucket = {}
 kinds[3] = bucket
 
-local function of(tokens, period, n)
-	local r = fmod(period, tokens)
-	local x = n * r
-	local frac = fmod(x, tokens)
-	return n * ((period - r) / tokens) + (x - frac) / tokens, frac
-end
-
 local function plus(q, us, frac, more, fraction)
 	us, frac = us + more, frac + fraction
 	if frac >= q[2] then
@@ -27,32 +20,11 @@ local function minus(q, us, frac, less, fraction)
 	return us, frac
 end
 
-local function longer(us, frac, than, fraction)
-	return us > than or us == than and frac > fraction
-end
-
 local function ceil(us, frac)
 	if frac > 0 then
 		return us + 1
 	end
 	return us
-end
-
--- whole is how many tokens it takes to be as long as a span, at most most. The
--- guess is off by two at worst.
-local function whole(tokens, period, us, frac, most)
-	local n = min(floor((us * tokens + frac) / period), most)
-	for _ = 1, 4 do
-		if n > 0 and not longer(us, frac, of(tokens, period, n - 1)) then
-			n = n - 1
-		end
-	end
-	for _ = 1, 4 do
-		if n < most and longer(us, frac, of(tokens, period, n)) then
-			n = n + 1
-		end
-	end
-	return n
 end
 
 -- fit is how many whole tokens a span is long, at most most.
@@ -66,13 +38,13 @@ local function fit(q, us, frac, most)
 end
 
 local function set(q, now, us, frac)
-	local beyond = 0
+	local most = q[4]
 	local full, fraction = of(q[2], q[3], q[4])
 	if longer(us, frac, full, fraction) then
 		local a, b = minus(q, us, frac, full, fraction)
-		beyond = whole(q[2], q[3], a, b, q[7])
+		most = most + whole(q[2], q[3], a, b, q[7] - q[4])
 	end
-	return {3, now + us, frac, q[2], q[3], beyond}
+	return {3, now + us, frac, q[2], q[3], most}
 end
 
 local function out(s, now)
@@ -90,14 +62,18 @@ function bucket.settle(q, s, now)
 	if us < 0 or us == 0 and frac == 0 then
 		return {}, false
 	end
-	local beyond, converted = min(s[6], q[7] - q[4]), false
-	if s[4] ~= q[2] or s[5] ~= q[3] then
-		us, frac = of(q[2], q[3], whole(s[4], s[5], us, frac, q[4]))
-		beyond, converted = 0, true
+	local t, p, most, converted = q[2], q[3], q[7], false
+	if s[4] ~= t or s[5] ~= p then
+		t, p = s[4], s[5]
+		most = mosttokens(t, p)
 	end
-	local most, fraction = of(q[2], q[3], q[4] + beyond)
-	if longer(us, frac, most, fraction) then
-		us, frac, converted = most, fraction, true
+	most = min(q[4] + s[6], most)
+	local longest, fraction = of(t, p, most)
+	if longer(us, frac, longest, fraction) then
+		us, frac, converted = longest, fraction, true
+	end
+	if t ~= q[2] or p ~= q[3] then
+		us, frac = of(q[2], q[3], min(whole(t, p, us, frac, most), q[7]))
 	end
 	return set(q, now, us, frac), converted
 end
@@ -133,6 +109,11 @@ function bucket.ask(q, s, now, cost, ahead)
 		return true, over
 	end
 	return false, over
+end
+
+function bucket.debt(q, s, now)
+	local us, frac = out(s, now)
+	return max(ceil(minus(q, us, frac, of(q[2], q[3], q[4]))), 0)
 end
 
 function bucket.take(q, s, now, cost)

@@ -53,7 +53,20 @@ local function keep(name, text, s, ms)
 		end
 	elseif new ~= text then
 		call('SET', name, new, 'PX', format('%.0f', ms))
+	else -- nobody may have said for how long
+		call('PEXPIRE', name, format('%.0f', ms))
 	end
+end
+
+-- ask is a machine's, where others have consumed some of the capacity.
+local function ask(q, s, now, cost, ahead, others, back)
+	if others == 0 then
+		return q.does.ask(q, s, now, cost, ahead)
+	elseif cost + others <= q.capacity then
+		return q.does.ask(q, s, now, cost + others, ahead)
+	end
+	local _, us = q.does.ask(q, s, now, cost, ahead)
+	return false, max(back, us)
 end
 
 local function decide(names, id, all, now, told, mode, ahead, within, at, wait, kept)
@@ -79,19 +92,25 @@ local function decide(names, id, all, now, told, mode, ahead, within, at, wait, 
 		end
 	end
 	local answer, ok, changed, converted = {now}, true, false, false
+	local others, theirs, back = {}, {}, {}
 	for i, q in ipairs(all) do
 		local us, c, yes
+		s[i], others[i], theirs[i], back[i] = split(q, s[i], now)
 		local most = q[1] == 3 and q[5] == 1 and within or ahead
 		s[i], c = q.does.settle(q, s[i], now)
 		if first or mode > ANYWAY or q.cost == 0 then
 			us = 0
 		elseif mode == ANYWAY then
-			yes, us = q.does.ask(q, s[i], now, min(q.cost, q.capacity), most)
+			yes, us = ask(q, s[i], now, min(q.cost, q.capacity), most, theirs[i], back[i])
+			if theirs[i] > 0 then
+				local _, alone = q.does.ask(q, s[i], now, min(q.cost, q.capacity), most)
+				us = max(us, alone)
+			end
 			changed = true
 		elseif q.cost > q.capacity then
 			us, ok = -EXACT, false
 		else
-			yes, us = q.does.ask(q, s[i], now, q.cost, most)
+			yes, us = ask(q, s[i], now, q.cost, most, theirs[i], back[i])
 			changed = true
 			if not yes then
 				us, ok = -1 - us, false
@@ -107,21 +126,28 @@ local function decide(names, id, all, now, told, mode, ahead, within, at, wait, 
 		if first then
 			x = s[i] -- as it is; nothing is kept
 		elseif mode == FORGET then
-			changed = changed or #x > 0
-			x = {}
+			changed = changed or #x > 0 or others[i] ~= nil
+			x, others[i], theirs[i] = {}, nil, 0
 		elseif q.cost == 0 or not ok then
 			x = s[i]
 		elseif mode == IF_ALLOWED then
 			x = q.does.take(q, x, now, q.cost)
 		elseif mode == ANYWAY then
 			x = q.does.charge(q, x, now, q.cost)
+			if q.cost > q.capacity then
+				answer[4 * i - 2] = max(answer[4 * i - 2], q.does.debt(q, x, now))
+			end
 		elseif #x > 0 then
 			x = q.does.give(q, x, now, q.cost, at, wait)
 			changed = true
 		end
-		s[i] = x
 		local a = 4 * i - 2
-		answer[a + 1], answer[a + 2], answer[a + 3] = q.does.status(q, x, now)
+		local remaining, next, reset = q.does.status(q, x, now)
+		if theirs[i] > 0 then
+			remaining, next, reset = max(remaining - theirs[i], 0), max(next, back[i]), max(reset, back[i])
+		end
+		answer[a + 1], answer[a + 2], answer[a + 3] = remaining, next, reset
+		s[i] = join(x, others[i])
 		longest = max(longest, answer[a])
 	end
 	if first then

@@ -6,6 +6,8 @@ local call, fmod, floor, min, max = redis.call, math.fmod, math.floor, math.min,
 local gmatch, find, format, concat = string.gmatch, string.find, string.format, table.concat
 
 local EXACT = 9007199254740992 -- 2^53
+local MARK = 2251799813685248 -- 2^51, as rate.lifeMark
+local LATEST = 4000000000000000
 
 -- div rounds towards zero.
 local function div(a, b)
@@ -35,6 +37,40 @@ local function numbers(text)
 		list[n] = v
 	end
 	return list
+end
+
+-- A length of time is two numbers: µs, and a fraction with the denominator tokens.
+-- of is how long n tokens take.
+local function of(tokens, period, n)
+	local r = fmod(period, tokens)
+	local x = n * r
+	local frac = fmod(x, tokens)
+	return n * ((period - r) / tokens) + (x - frac) / tokens, frac
+end
+
+local function longer(us, frac, than, fraction)
+	return us > than or us == than and frac > fraction
+end
+
+-- whole is how many tokens it takes to be as long as a span, at most most. The
+-- guess is off by two at worst.
+local function whole(tokens, period, us, frac, most)
+	local n = min(floor((us * tokens + frac) / period), most)
+	for _ = 1, 4 do
+		if n > 0 and not longer(us, frac, of(tokens, period, n - 1)) then
+			n = n - 1
+		end
+	end
+	for _ = 1, 4 do
+		if n < most and longer(us, frac, of(tokens, period, n)) then
+			n = n + 1
+		end
+	end
+	return n
+end
+
+local function mosttokens(tokens, period)
+	return min(div(EXACT - 1, tokens), div(EXACT - LATEST - 1, div(period, tokens) + 1))
 end
 
 local kinds = {} -- by the first number of their states

@@ -6,7 +6,8 @@
 -- ARGV  for each request how often it is made, its cost, and the numbers of the
 --       algorithm
 -- Answers for each request, or for the only one just that, a text: when, in
--- seconds and µs, and the state that was there, from which the rest follows. Or
+-- seconds and µs, and the state that was there, or a shorter one that says the
+-- same about the request, from which the rest follows. Or
 -- what decide does: at, and then for each time µs, remaining, next and reset.
 
 local answers, left, now = {}, nil, nil
@@ -18,7 +19,7 @@ do
 	now = second * 1000000 + micro
 	-- What is told of a request; of the next one it is mostly the same.
 	local told, kind, times
-	local rate, tokens, full, length
+	local rate, tokens, full, length, most
 	local cost, limit, life, ends, head
 	for i = 1, #KEYS do
 		local arg, text = ARGV[i], redis.pcall('GET', KEYS[i])
@@ -29,7 +30,7 @@ do
 			if times then
 				-- Time is counted in what makes all of it whole: a µs is as
 				-- long as the rate has tokens, and each token is a period long.
-				tokens, full, length = tokens + 0, burst * period, cost * period
+				tokens, full, length, most = tokens + 0, burst * period, cost * period, ' ' .. burst
 				if full >= 4503599627370496 then -- 2^52
 					kind = 0
 				end
@@ -38,7 +39,7 @@ do
 				local part, offset
 				times, cost, limit, part, life, offset = match(arg, '^(%d+) (%d+) 1 (%d+) (%d+) (%d+) (%d+) 0 ')
 				if times then
-					head = '1 ' .. limit
+					head = format('1 %.0f', 2251799813685248 + life) -- as rate.lifeMark
 					cost, limit, part, life = cost + 0, limit + 0, part + 0, life + 0
 					ends = now - (now - offset) % part + life
 				else
@@ -55,7 +56,7 @@ do
 			odd = false
 			if text then
 				local of
-				used, frac, of = match(text, '^3 (%d+) (%d+)( %d+ %d+) 0$')
+				used, frac, of = match(text, '^3 (%d+) (%d+)( %d+ %d+) %d+$')
 				odd = of ~= rate or frac + 0 >= tokens
 				if not odd then
 					used = (used - now) * tokens + frac
@@ -70,7 +71,7 @@ do
 				used = used + (times == '1' and length or math.min(times * length, free - free % length))
 				frac = used % tokens
 				reset = (used - frac) / tokens
-				new = format('3 %.0f', now + reset) .. (frac > 0 and format(' %.0f', frac) or ' 0') .. rate .. ' 0'
+				new = format('3 %.0f', now + reset) .. (frac > 0 and format(' %.0f', frac) or ' 0') .. rate .. most
 				if frac > 0 then
 					reset = reset + 1
 				end
@@ -96,11 +97,12 @@ do
 						odd = odd or count == 0
 					end
 				end
-				odd = odd or to ~= #rest or used > limit or n > 0 and moment > ends + life
+				odd = odd or to ~= #rest or n > 0 and moment > ends + life
 			end
+			local latest, taken = moment, 0
 			if not odd and cost > 0 and used + cost <= limit then
 				local free = limit - used
-				local taken = times == '1' and cost or math.min(times * cost, free - free % cost)
+				taken = times == '1' and cost or math.min(times * cost, free - free % cost)
 				if n > 0 and moment >= ends then
 					new = head .. sub(rest, from, last - 1) .. format('%.0f', count + taken)
 				else
@@ -108,6 +110,28 @@ do
 					moment = ends
 				end
 				reset = moment - now
+			end
+			if not odd and n > 16 then
+				-- Of a long state only this is told: when something comes back, when
+				-- enough for the first who is refused has, and when all has.
+				local first, enough, sum, since = used >= limit and used - limit + 1 or 1, used + taken + cost - limit, 0, 0
+				if enough > used then
+					enough = 0 -- that is of what is taken now
+				end
+				local brief = head
+				for m, c in string.gmatch(sub(rest, from), '(%d+) (%d+)') do
+					sum, since = sum + c, since + c
+					if sum >= first and sum - c < first or sum >= enough and sum - c < enough then
+						brief, since = brief .. format(' %s %.0f', m, since), 0
+						if sum >= first and sum >= enough then
+							break
+						end
+					end
+				end
+				if since > 0 or sum < used then
+					brief = brief .. format(' %.0f %.0f', latest, since + used - sum)
+				end
+				text = brief
 			end
 		end
 

@@ -61,7 +61,11 @@ function window.settle(q, s, now)
 	s = drop(s, first)
 	n = #s
 	local at, life = ends(q, now)
-	if s[n - 1] > at + life then
+	local longest = max(life, s[2] - MARK)
+	if s[n - 1] > at + longest then
+		if longest > life then
+			at = now + longest
+		end
 		local sum = 0
 		while n > 2 and s[n - 1] >= at do
 			sum = sum + s[n]
@@ -69,23 +73,6 @@ function window.settle(q, s, now)
 			n = n - 2
 		end
 		s[n + 1], s[n + 2] = at, sum
-		converted = true
-	end
-	if s[2] ~= q[2] then
-		local over = used(s) - q[2]
-		first = 3
-		while over > 0 and first < #s do
-			local cut = min(over, s[first + 1])
-			over = over - cut
-			s[first + 1] = s[first + 1] - cut
-			if s[first + 1] == 0 then
-				first = first + 2
-			end
-		end
-		s = drop(s, first)
-		if #s > 0 then
-			s[2] = q[2]
-		end
 		converted = true
 	end
 	return s, converted
@@ -107,15 +94,39 @@ function window.ask(q, s, now, cost)
 	return true, 0
 end
 
+function window.debt(q, s, now)
+	local over = used(s) - q[2]
+	return over > 0 and back(s, now, over) or 0
+end
+
 function window.take(q, s, now, cost)
-	local at, n = ends(q, now), #s
-	if n > 2 and s[n - 1] >= at then
+	local at, life = ends(q, now)
+	local n = #s
+	if n == 0 then
+		return {1, MARK + life, at, cost}
+	elseif s[n - 1] <= at then
+		s[2] = MARK + life
+		if s[n - 1] == at then
+			s[n] = s[n] + cost
+		else
+			s[n + 1], s[n + 2] = at, cost
+		end
+		return s
+	elseif s[2] - MARK <= life then
+		s[2] = MARK + life
 		s[n] = s[n] + cost
 		return s
-	elseif n == 0 then
-		return {1, q[2], at, cost}
 	end
-	s[n + 1], s[n + 2] = at, cost
+	local i = 3
+	while s[i] < at do
+		i = i + 2
+	end
+	if s[i] == at then
+		s[i + 1] = s[i + 1] + cost
+	else
+		table.insert(s, i, cost)
+		table.insert(s, i, at)
+	end
 	return s
 end
 

@@ -28,7 +28,9 @@
 //	prefix=TEXT           is put before every key
 //	password-file=PATH    the password is what the file contains
 //	password-env=NAME     the password is in this environment variable
-//	connect-timeout=5s    for connecting to a server
+//	connect-timeout=5s    how long opening the store may take; a connection that is
+//	                      made later is given up after a second without an answer,
+//	                      or more where answers take long
 //	allow-eviction=true   accept a server that may evict locks when its memory is full
 //	ca=FILE               verifies the server (instead of the system's authorities)
 //	cert=FILE key=FILE    the client's own certificate

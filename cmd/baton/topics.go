@@ -33,7 +33,9 @@ Parameters of Redis, after "?" and separated by "&":
 
   prefix=TEXT             put before every key
   password-file, password-env, sentinel-user, sentinel-password-file, sentinel-password-env
-  connect-timeout=5s      for connecting to a server
+  connect-timeout=5s      how long opening the store may take; a connection that is made
+                          later is given up after a second without an answer, or more
+                          where answers take long
   allow-eviction=true     accept a server that may evict locks when its memory is full
   ca=FILE cert=FILE key=FILE server-name=NAME    for TLS
   insecure=true           do not verify the server's certificate: never in production

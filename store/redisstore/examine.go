@@ -16,7 +16,8 @@ import (
 )
 
 // Examine implements driver.Examiner. It asks every primary, and the Sentinels
-// if Open was told of them. What a server does not let us ask is a finding,
+// if Open was told of them, and looks at a caller's client as far as that tells of
+// itself. What a server does not let us ask is a finding,
 // too.
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	var g gathered
@@ -29,6 +30,9 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 		return nil
 	})
 	all := g.merged()
+	if f, ok := judgeSilence(s.client.Silence()); ok && !s.owned {
+		all = append(all, f)
+	}
 	if c := s.config; c != nil {
 		if c.Master != "" && err == nil {
 			all = append(all, judgeSentinels(s.askSentinels(ctx))...)

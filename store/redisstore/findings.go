@@ -8,12 +8,15 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
 // Where a server begins to be worth a word.
 const (
 	nearlyFull = 0.9
 	longFork   = 100 * time.Millisecond
+	// silenceForLong is what a lease of fifteen seconds survives whenever it begins.
+	silenceForLong = 5 * time.Second
 	// smallPushBuffer is what a burst of pushes to one process may need: some
 	// thousand locks that are released at once.
 	smallPushBuffer = 1 << 20
@@ -59,6 +62,26 @@ var plainText = driver.Finding{
 	Name: "tls", Severity: driver.Note,
 	What: "the connection is not encrypted: whoever is on the way can read the password and take or break locks",
 	Mend: "set up TLS on the server (tls-port, tls-cert-file, tls-key-file), then write rediss:// in the URL",
+}
+
+// judgeSilence says what a caller's client does to leases when a connection falls
+// silent. ok is false if there is nothing to say.
+func judgeSilence(d time.Duration) (f driver.Finding, ok bool) {
+	f = driver.Finding{Name: "silent-connections", Severity: driver.Unsafe, Mend: "give the client a ReadTimeout of 2 s and a DialTimeout of 1 s"}
+	const cost = "after a NAT or a load balancer has forgotten its connections leases are not renewed for as long, and shorter ones are lost"
+	switch {
+	case d == 0:
+		f.Severity = driver.Note
+		f.What = "the program's rueidis client does not tell how long it waits on a connection on which nothing comes back, by default 11 s: " + cost
+		f.Mend = "make it with ClientOption.ConnWriteTimeout 2 s and Dialer.Timeout 1 s, or have redisstore.Open make one"
+	case d == wire.Endless:
+		f.What = "the program's client waits for ever on a connection on which nothing comes back: " + cost
+	case d > silenceForLong:
+		f.What = fmt.Sprintf("the program's client waits %v on a connection on which nothing comes back: %s", d, cost)
+	default:
+		return f, false
+	}
+	return f, true
 }
 
 // judge says what is wrong with one server.

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -42,9 +41,16 @@ type Config struct {
 }
 
 // Open connects to Redis and returns a store that closes its connections by
-// itself. Besides the errors of New it fails with driver.ErrUnavailable if
+// itself. A connection on which no answer comes for two seconds is given up and
+// another one is made, which is given one second; more where answers usually take
+// long. So leases of ten seconds and more survive that a NAT or a load balancer
+// forgets its connections. Besides the errors of New it fails with driver.ErrUnavailable if
 // there is no connection; ctx bounds how long it tries.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
+	return open(ctx, cfg, newLinks(cfg), opts)
+}
+
+func open(ctx context.Context, cfg Config, links *links, opts []Option) (*Store, error) {
 	switch {
 	case len(cfg.Addrs) == 0:
 		return nil, errors.New("redis: no address")
@@ -74,21 +80,10 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	// sent: what cleans up after a request that was abandoned must not
 	// overtake it, and with several must wait for it.
 	option.PipelineMultiplex = -1
-	option.Dialer = net.Dialer{Timeout: checkTimeout, KeepAlive: time.Second}
-	born := newLife(true)
-	unix := option.ForceSingleClient && strings.HasPrefix(cfg.Addrs[0], "/")
-	option.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (conn net.Conn, err error) {
-		switch {
-		case unix:
-			conn, err = d.DialContext(ctx, "unix", addr)
-		case t != nil:
-			conn, err = (&tls.Dialer{NetDialer: d, Config: t}).DialContext(ctx, "tcp", addr)
-		default:
-			conn, err = d.DialContext(ctx, "tcp", addr)
-		}
-		born.connections.Add(1) // before anything is asked on it
-		return conn, err
-	}
+	option.DialCtxFn = links.connect
+	// links know better how long to wait. It pings a connection that has been idle
+	// for KeepAlive.
+	option.Dialer = net.Dialer{Timeout: time.Minute, KeepAlive: time.Second}
 	if cfg.Master != "" {
 		option.Sentinel = rueidis.SentinelOption{
 			MasterSet: cfg.Master,
@@ -108,7 +103,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	s, err := newStore(ctx, ruClient{client, nil, new(atomic.Bool)}, true, born, opts)
+	s, err := newStore(ctx, ruClient{c: client, links: links, apart: new(atomic.Bool)}, true, links.born, opts)
 	if err != nil {
 		client.Close()
 		return nil, err

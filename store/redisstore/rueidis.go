@@ -19,8 +19,11 @@ import (
 type ruClient struct {
 	c rueidis.Client
 
-	// order is nil if there is one connection for all scripts (to each node):
-	// it executes also what was abandoned in the order in which it came.
+	// links are those of Open's client, which has one connection for all scripts
+	// (to each node): it executes also what was abandoned in the order in which
+	// it came. A client of the caller's may have several, so that every call
+	// runs on a goroutine of its own, by order.
+	links *links
 	order *wire.Order
 
 	// apart says that in Cluster a node did not answer the last RunAll, so that
@@ -36,17 +39,17 @@ func (r ruClient) command(c rueidis.Client, call wire.Call) rueidis.Completed {
 }
 
 func (r ruClient) Run(ctx context.Context, call wire.Call) (any, error) {
-	if r.order != nil && !call.Loose {
-		a := r.order.Run(ctx, call, func() (a wire.Result) {
-			a.Value, a.Err = ruResult(r.c.Do(context.WithoutCancel(ctx), r.command(r.c, call)))
-			return a
-		})
-		return a.Value, a.Err
+	run := func(ctx context.Context) (a wire.Result) {
+		a.Value, a.Err = ruResult(r.c.Do(ctx, r.command(r.c, call)))
+		return a
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, wire.NotSent(err)
+	var a wire.Result
+	if r.links != nil {
+		a = r.links.lanes.of(call).run(ctx, call, run)
+	} else {
+		a = r.order.Run(ctx, call, func() wire.Result { return run(context.WithoutCancel(ctx)) })
 	}
-	return ruResult(r.c.Do(undate(ctx), r.command(r.c, call)))
+	return a.Value, a.Err
 }
 
 // undate hides when a context will end. rueidis, if it has nothing else to do,
@@ -80,29 +83,34 @@ func (r ruClient) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 	for i := range calls {
 		if alone(results[i]) {
 			wg.Go(func() {
-				results[i] = wire.WithText(calls[i:i+1], func(call []wire.Call) []wire.Result {
-					v, err := ruResult(r.c.Do(undate(ctx), r.command(r.c, call[0])))
-					return []wire.Result{{Value: v, Err: err}}
-				})[0]
+				results[i] = wire.WithText(calls[i:i+1], func(call []wire.Call) []wire.Result { return r.multi(ctx, call) })[0]
 			})
 		}
 	}
 	wg.Wait()
-	r.apart.Store(slices.ContainsFunc(results, func(a wire.Result) bool {
-		_, answered := errors.AsType[*wire.ServerError](a.Err)
-		return a.Err != nil && !answered
-	}))
+	r.apart.Store(slices.ContainsFunc(results, func(a wire.Result) bool { return !answered(a.Err) }))
 	return results
 }
 
+// partly is how long after the end of its context a call to several nodes may take
+// to say which of them have answered.
+const partly = 50 * time.Millisecond
+
 // multi costs a fifth of so many single calls, but is answered when the last of all
-// nodes has answered.
+// nodes has answered, or its context ends. On a single server what it sends outlives
+// ctx: others may wait for the connection that it makes.
 func (r ruClient) multi(ctx context.Context, calls []wire.Call) []wire.Result {
-	commands := make([]rueidis.Completed, len(calls))
-	for i, call := range calls {
-		commands[i] = r.command(r.c, call)
+	grace, lasting := partly, undate
+	if !r.Cluster() {
+		grace, lasting = 0, context.WithoutCancel
 	}
-	return ruResults(r.c.DoMulti(ctx, commands...))
+	return wire.Obey(ctx, grace, len(calls), func(ctx context.Context) []wire.Result {
+		commands := make([]rueidis.Completed, len(calls))
+		for i, call := range calls {
+			commands[i] = r.command(r.c, call)
+		}
+		return ruResults(r.c.DoMulti(lasting(ctx), commands...))
+	})
 }
 
 func (r ruClient) Primaries(ctx context.Context, f func(wire.Node) error) error {
@@ -162,12 +170,19 @@ func (r ruClient) Subscribe(ctx context.Context, channels []string, ready func()
 
 func (r ruClient) Cluster() bool        { return r.c.Mode() == rueidis.ClientModeCluster }
 func (r ruClient) FollowsPrimary() bool { return r.c.Mode() != rueidis.ClientModeStandalone }
-func (r ruClient) Close()               { r.c.Close() }
+func (r ruClient) Silence() time.Duration {
+	if r.links != nil {
+		return answerPatience
+	}
+	return 0 // it does not tell
+}
+func (r ruClient) Close() { r.c.Close() }
 
 type ruNode struct{ c rueidis.Client }
 
 func (n ruNode) Do(ctx context.Context, args ...string) (any, error) {
-	return ruResult(n.c.Do(ctx, n.c.B().Arbitrary(args...).Build()))
+	a := n.DoAll(ctx, [][]string{args})[0]
+	return a.Value, a.Err
 }
 
 func (n ruNode) DoAll(ctx context.Context, commands [][]string) []wire.Result {
@@ -175,7 +190,9 @@ func (n ruNode) DoAll(ctx context.Context, commands [][]string) []wire.Result {
 	for i, args := range commands {
 		built[i] = n.c.B().Arbitrary(args...).Build()
 	}
-	return ruResults(n.c.DoMulti(ctx, built...))
+	return wire.Obey(ctx, 0, len(commands), func(ctx context.Context) []wire.Result {
+		return ruResults(n.c.DoMulti(context.WithoutCancel(ctx), built...))
+	})
 }
 
 func ruResults(rs []rueidis.RedisResult) []wire.Result {
@@ -202,6 +219,15 @@ func ruError(err error) error {
 		return wire.NotSent(err)
 	}
 	return err
+}
+
+// answered reports whether err is none, or what a server answered.
+func answered(err error) bool {
+	if err == nil {
+		return true
+	}
+	_, said := errors.AsType[*wire.ServerError](err)
+	return said
 }
 
 // isDial reports whether no connection came about.

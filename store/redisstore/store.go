@@ -140,13 +140,19 @@ const checkTimeout = 5 * time.Second
 // tell when it connects anew, so that as a server of a Redlock it is asked after
 // each grant whether it has restarted: a round trip more.
 //
+// rueidis waits for eleven seconds on a connection on which nothing comes back, for
+// a NAT or a load balancer has forgotten it, before it makes another one, and for
+// five on one that it makes. Meanwhile no lease is renewed. Set
+// ClientOption.ConnWriteTimeout to two seconds and Dialer.Timeout to one. Contexts
+// are obeyed all the same.
+//
 // It asks the server for its version, role and eviction policy, and fails with
 // *VersionError, *ReplicaError or *EvictionError if locks would not be safe
 // there, with driver.ErrUnavailable if it does not answer within five seconds.
 func New(client rueidis.Client, opts ...Option) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	return newStore(ctx, ruClient{client, &wire.Order{}, new(atomic.Bool)}, false, newLife(false), opts)
+	return newStore(ctx, ruClient{c: client, order: &wire.Order{}, apart: new(atomic.Bool)}, false, newLife(false), opts)
 }
 
 // Adapt is New for another client. It is for the adapters in this module.

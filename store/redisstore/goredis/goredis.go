@@ -25,6 +25,10 @@ import (
 // are never sent again after a network error, whatever MaxRetries says, as the
 // first one may have taken effect; and contexts are obeyed without
 // ContextTimeoutEnabled.
+//
+// ReadTimeout is how long a connection that has fallen silent is waited for, and
+// DialTimeout one that does not come about: two seconds and one leave a lease time
+// to be renewed. Examine warns of a ReadTimeout of more than five seconds, or none.
 func New(client redis.UniversalClient, opts ...redisstore.Option) (*redisstore.Store, error) {
 	a := adapter{client: client, order: &wire.Order{}}
 	switch c := client.(type) {
@@ -73,17 +77,11 @@ func command(ctx context.Context, call wire.Call) once {
 }
 
 func (a adapter) Run(ctx context.Context, call wire.Call) (any, error) {
-	run := func() wire.Result {
+	r := a.order.Run(ctx, call, func() wire.Result {
 		c := command(ctx, call)
 		a.client.Process(ctx, c)
 		return result(c.Cmd)
-	}
-	var r wire.Result
-	if call.Loose {
-		r = obey(ctx, 1, func(context.Context) []wire.Result { return []wire.Result{run()} })[0]
-	} else {
-		r = a.order.Run(ctx, call, run)
-	}
+	})
 	return r.Value, r.Err
 }
 
@@ -122,7 +120,7 @@ func (a adapter) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 // take another, which does not wait for other servers.
 func (a adapter) pipeline(ctx context.Context, calls []wire.Call) []wire.Result {
 	return wire.WithText(calls, func(calls []wire.Call) []wire.Result {
-		return obey(ctx, len(calls), func(ctx context.Context) []wire.Result {
+		return wire.Obey(ctx, 0, len(calls), func(ctx context.Context) []wire.Result {
 			cmds := make([]*redis.Cmd, len(calls))
 			p := a.client.Pipeline()
 			for i, call := range calls {
@@ -209,7 +207,20 @@ func (a adapter) Subscribe(ctx context.Context, channels []string, ready func(),
 
 func (a adapter) Cluster() bool        { return a.cluster != nil }
 func (a adapter) FollowsPrimary() bool { return a.follows }
-func (a adapter) Close()               { a.client.Close() }
+func (a adapter) Silence() time.Duration {
+	var t time.Duration
+	switch c := a.client.(type) {
+	case *redis.Client:
+		t = c.Options().ReadTimeout
+	case *redis.ClusterClient:
+		t = c.Options().ReadTimeout
+	}
+	if t <= 0 { // its own words for that, once the client has been made
+		return wire.Endless
+	}
+	return t
+}
+func (a adapter) Close() { a.client.Close() }
 
 type node struct{ c redis.UniversalClient }
 
@@ -219,7 +230,7 @@ func (n node) Do(ctx context.Context, args ...string) (any, error) {
 }
 
 func (n node) DoAll(ctx context.Context, commands [][]string) []wire.Result {
-	return obey(ctx, len(commands), func(ctx context.Context) []wire.Result {
+	return wire.Obey(ctx, 0, len(commands), func(ctx context.Context) []wire.Result {
 		cmds := make([]*redis.Cmd, len(commands))
 		p := n.c.Pipeline()
 		for i, args := range commands {
@@ -232,32 +243,6 @@ func (n node) DoAll(ctx context.Context, commands [][]string) []wire.Result {
 		}
 		return flush(ctx, p, cmds)
 	})
-}
-
-// obey runs f and stops waiting for it when ctx ends: go-redis itself waits
-// for its own timeouts. What f does goes on, and ends by these.
-func obey(ctx context.Context, n int, f func(context.Context) []wire.Result) []wire.Result {
-	fail := func(err error) []wire.Result {
-		out := make([]wire.Result, n)
-		for i := range out {
-			out[i].Err = err
-		}
-		return out
-	}
-	if err := ctx.Err(); err != nil {
-		return fail(wire.NotSent(err))
-	}
-	if ctx.Done() == nil {
-		return f(ctx)
-	}
-	done := make(chan []wire.Result, 1)
-	go func() { done <- f(ctx) }()
-	select {
-	case out := <-done:
-		return out
-	case <-ctx.Done():
-		return fail(ctx.Err())
-	}
 }
 
 func result(c *redis.Cmd) wire.Result {

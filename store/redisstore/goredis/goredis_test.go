@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -308,4 +309,32 @@ func TestOtherClientsAreRefused(t *testing.T) {
 
 func claim(key string) driver.Claim {
 	return driver.Claim{Key: key, ID: driver.NewID(), Owner: "test", Weight: driver.Whole, Capacity: driver.Whole}
+}
+
+// A client that waits too long on a connection that has fallen silent is found.
+func TestExamineTimeouts(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.SharedRedis(t)
+	for name, c := range map[string]struct {
+		timeout time.Duration
+		found   bool
+	}{"two seconds": {2 * time.Second, false}, "ten": {10 * time.Second, true}, "none": {-1, true}} {
+		client := redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: c.timeout})
+		t.Cleanup(func() { client.Close() })
+		s, err := New(client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := s.Examine(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := slices.ContainsFunc(all, func(f driver.Finding) bool {
+			return f.Name == "silent-connections" && f.Severity == driver.Unsafe
+		})
+		if found != c.found {
+			t.Errorf("%s: found %v, want %v", name, found, c.found)
+		}
+	}
 }

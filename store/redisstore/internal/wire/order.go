@@ -3,6 +3,8 @@ package wire
 import (
 	"context"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // An Order keeps the calls of a client with several connections in order where
@@ -11,21 +13,43 @@ import (
 // another connection, and what is to clean up would find nothing yet. The zero
 // Order is ready for use.
 type Order struct {
-	mu   sync.Mutex
-	late map[string]chan struct{} // by lock, calls that were abandoned; closed when they ended
+	// Slots bounds by its capacity how many calls run at a time, those that were
+	// abandoned included. Nil means any number.
+	Slots chan struct{}
+
+	mu    sync.Mutex
+	late  map[string]chan struct{} // by lock, calls that were abandoned; closed when they ended
+	known atomic.Int32             // len(late)
 }
+
+// Late reports whether a call that was abandoned may be under way.
+func (o *Order) Late() bool { return o.known.Load() > 0 }
 
 // Run runs f for the call c and stops waiting for it when ctx ends. f is then
 // not disturbed: whether it goes on and how long is for f to say.
 func (o *Order) Run(ctx context.Context, c Call, f func() Result) Result {
-	if err := o.await(ctx, c.locks()); err != nil {
-		return Result{Err: NotSent(err)}
-	}
-	if ctx.Done() == nil {
-		return f()
+	if !c.Loose {
+		if err := o.await(ctx, c.locks()); err != nil {
+			return Result{Err: NotSent(err)}
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return Result{Err: NotSent(err)}
+	}
+	if o.Slots != nil {
+		select {
+		case o.Slots <- struct{}{}:
+		case <-ctx.Done():
+			return Result{Err: NotSent(ctx.Err())}
+		}
+		run := f
+		f = func() Result {
+			defer func() { <-o.Slots }()
+			return run()
+		}
+	}
+	if ctx.Done() == nil {
+		return f()
 	}
 	done := make(chan Result, 1)
 	go func() { done <- f() }()
@@ -33,9 +57,47 @@ func (o *Order) Run(ctx context.Context, c Call, f func() Result) Result {
 	case r := <-done:
 		return r
 	case <-ctx.Done():
-		o.abandon(c.locks(), done)
+		if !c.Loose {
+			o.abandon(c.locks(), done)
+		}
 		return Result{Err: ctx.Err()}
 	}
+}
+
+// Obey runs f, which answers n calls, and stops waiting for it when ctx ends, or
+// grace later, for the answers that f has by then. What f does goes on, and ends by
+// the client's own timeouts.
+func Obey(ctx context.Context, grace time.Duration, n int, f func(context.Context) []Result) []Result {
+	fail := func(err error) []Result {
+		out := make([]Result, n)
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	if err := ctx.Err(); err != nil {
+		return fail(NotSent(err))
+	}
+	if ctx.Done() == nil {
+		return f(ctx)
+	}
+	done := make(chan []Result, 1)
+	go func() { done <- f(ctx) }()
+	select {
+	case out := <-done:
+		return out
+	case <-ctx.Done():
+	}
+	if grace > 0 {
+		last := time.NewTimer(grace)
+		defer last.Stop()
+		select {
+		case out := <-done:
+			return out
+		case <-last.C:
+		}
+	}
+	return fail(ctx.Err())
 }
 
 // await returns when no abandoned call with one of these locks is under way.
@@ -69,6 +131,7 @@ func (o *Order) abandon(locks []string, done <-chan Result) {
 	for i, lock := range locks {
 		before[i], o.late[lock] = o.late[lock], ended
 	}
+	o.known.Store(int32(len(o.late)))
 	o.mu.Unlock()
 	go func() {
 		<-done
@@ -83,6 +146,7 @@ func (o *Order) abandon(locks []string, done <-chan Result) {
 				delete(o.late, lock)
 			}
 		}
+		o.known.Store(int32(len(o.late)))
 		o.mu.Unlock()
 		close(ended)
 	}()

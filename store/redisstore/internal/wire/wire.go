@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // A Script is Lua that runs on the server.
@@ -82,9 +83,17 @@ type Client interface {
 	// itself, so that a replica is only a passing state.
 	FollowsPrimary() bool
 
+	// Silence is how long the client waits on a connection on which nothing
+	// comes back, before it makes another one: 0 if that is not known, and
+	// Endless if it does so for ever.
+	Silence() time.Duration
+
 	// Close closes what is behind the client.
 	Close()
 }
+
+// Endless is a Silence that no client ends.
+const Endless time.Duration = -1
 
 // Node runs plain commands on one server.
 type Node interface {

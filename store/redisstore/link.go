@@ -1,0 +1,194 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// links makes the connections of Open's client and gives up those that fall
+// silent. A NAT, a load balancer or a virtual IP that has forgotten a connection
+// tells nobody; a new connection works. rueidis waits eleven seconds by itself, in
+// which most leases are lost.
+//
+// How long is too long depends on how far away the server is. That is learned from
+// the answers; and whenever a connection was given up in vain the next one is given
+// twice the time.
+type links struct {
+	unix   bool // addresses are paths of sockets
+	dialer net.Dialer
+	born   *life
+	lanes  *lanes
+
+	first  time.Duration // the patience with a server that has never answered
+	dial   time.Duration // with a connection that has not answered yet, at least
+	answer time.Duration // with one that has, at least
+
+	met    atomic.Bool  // some server has answered
+	rtt    atomic.Int64 // how long an answer takes, rather too much
+	failed atomic.Int32 // how many connections in a row did not answer
+}
+
+const (
+	dialPatience   = time.Second
+	answerPatience = 2 * time.Second
+
+	// mostDial and mostAnswer bound what patience grows to.
+	mostDial   = checkTimeout
+	mostAnswer = 10 * time.Second
+)
+
+func newLinks(cfg Config) *links {
+	n := max(len(cfg.Addrs), 1)
+	return &links{
+		unix:   n == 1 && strings.HasPrefix(strings.Join(cfg.Addrs, ""), "/"),
+		dialer: net.Dialer{KeepAlive: time.Second},
+		born:   newLife(true),
+		lanes:  newLanes(cfg.Cluster),
+		first:  max(checkTimeout/time.Duration(n), dialPatience), // a dead Sentinel leaves time for the next
+		dial:   dialPatience,
+		answer: answerPatience,
+	}
+}
+
+// patience is how long an answer is waited for.
+func (ls *links) patience(spoke bool) time.Duration {
+	least, most := ls.dial, mostDial
+	switch {
+	case !ls.met.Load():
+		return ls.first
+	case spoke:
+		least, most = ls.answer, mostAnswer
+	}
+	d := max(least, 4*time.Duration(ls.rtt.Load()))
+	return max(least, min(d<<min(ls.failed.Load(), 4), most))
+}
+
+// connect is rueidis's DialCtxFn.
+func (ls *links) connect(ctx context.Context, addr string, _ *net.Dialer, t *tls.Config) (net.Conn, error) {
+	ls.lanes.trouble() // who comes while this takes long need not wait for it
+	patience := ls.patience(false)
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var conn net.Conn
+	var err error
+	switch {
+	case ls.unix:
+		conn, err = ls.dialer.DialContext(limited, "unix", addr)
+	case t != nil:
+		conn, err = (&tls.Dialer{NetDialer: &ls.dialer, Config: t}).DialContext(limited, "tcp", addr)
+	default:
+		conn, err = ls.dialer.DialContext(limited, "tcp", addr)
+	}
+	ls.born.connections.Add(1) // before anything is asked on it
+	if err != nil {
+		if limited.Err() != nil && ctx.Err() == nil {
+			ls.failed.Add(1)
+			err = fmt.Errorf("no connection within %v", patience)
+		}
+		if !isDial(err) {
+			err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
+		}
+		return nil, err
+	}
+	l := &link{Conn: conn, of: ls}
+	l.timer = time.AfterFunc(time.Hour, l.look)
+	l.timer.Stop()
+	return l, nil
+}
+
+// answered takes note that an answer took d.
+func (ls *links) answered(d time.Duration) {
+	if usual := time.Duration(ls.rtt.Load()); d > usual {
+		ls.rtt.Store(int64(d))
+	} else if d != usual {
+		ls.rtt.Store(int64(usual - max((usual-d)/16, 1)))
+	}
+	if ls.failed.Load() != 0 {
+		ls.failed.Store(0)
+	}
+	if !ls.met.Load() {
+		ls.met.Store(true)
+	}
+}
+
+// link is one connection. It is closed when nothing comes back for too long after
+// something was written.
+type link struct {
+	net.Conn
+	of     *links
+	timer  *time.Timer  // runs look
+	armed  atomic.Bool  // the timer runs
+	since  atomic.Int64 // when what has no answer yet was written, see clock; 0: all has
+	spoke  atomic.Bool
+	silent atomic.Int64 // the patience after which it was given up
+}
+
+var linksBegan = time.Now()
+
+// now is the time in a form that fits an atomic, never 0.
+func now() int64 { return int64(time.Since(linksBegan)) + 1 }
+
+func (l *link) Write(b []byte) (int, error) {
+	l.since.CompareAndSwap(0, now())
+	if l.armed.CompareAndSwap(false, true) {
+		l.timer.Reset(l.of.patience(l.spoke.Load()))
+	}
+	return l.Conn.Write(b)
+}
+
+func (l *link) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	if n > 0 {
+		if since := l.since.Swap(0); since != 0 {
+			l.of.answered(time.Duration(now() - since))
+		}
+		if !l.spoke.Load() {
+			l.spoke.Store(true)
+			l.timer.Stop() // it had the patience of a beginning
+			l.armed.Store(false)
+		}
+	}
+	if err != nil {
+		l.of.lanes.trouble()
+		if d := time.Duration(l.silent.Load()); d != 0 {
+			err = fmt.Errorf("no answer within %v, so the connection was given up", d)
+			if !l.spoke.Load() { // the client has only introduced itself
+				err = &net.OpError{Op: "dial", Net: "tcp", Addr: l.RemoteAddr(), Err: err}
+			}
+		}
+	}
+	return n, err
+}
+
+func (l *link) Close() error {
+	l.of.lanes.trouble() // before the client connects anew
+	l.since.Store(0)
+	l.timer.Stop()
+	return l.Conn.Close()
+}
+
+// look is run by the timer, now and then while there is something to do, and
+// closes the connection if it has been silent for too long.
+func (l *link) look() {
+	l.armed.Store(false) // before we look at since: who writes later arms it
+	since := l.since.Load()
+	if since == 0 {
+		return
+	}
+	patience := l.of.patience(l.spoke.Load())
+	left := patience - time.Duration(now()-since)
+	if left > 0 {
+		if l.armed.CompareAndSwap(false, true) {
+			l.timer.Reset(left)
+		}
+		return
+	}
+	l.silent.Store(int64(patience))
+	l.of.failed.Add(1)
+	l.Close()
+}

@@ -1,0 +1,206 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// behind opens a store whose connections go through a proxy.
+func behind(t *testing.T, tune ...func(*links)) (*Store, *faultproxy.Proxy) {
+	t.Helper()
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.SharedRedis(t)
+	proxy := faultproxy.New(t, server.Addr)
+	cfg := Config{Addrs: []string{proxy.Addr}}
+	links := newLinks(cfg)
+	for _, f := range tune {
+		f(links)
+	}
+	s, err := open(t.Context(), cfg, links, []Option{Prefix(driver.NewID() + ":")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, proxy
+}
+
+// patient never gives up a connection.
+func patient(l *links) { l.dial, l.answer = time.Hour, time.Hour }
+
+// renewSoon renews as a renewer does, with a patience of its own for each attempt,
+// and returns after how long a renewal was answered.
+func renewSoon(t *testing.T, s *Store, c driver.Claim, patience, within time.Duration) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		r := s.Renew(ctx, []driver.Claim{c}, time.Minute)[0]
+		cancel()
+		took := time.Since(began)
+		if r.State == driver.Held {
+			return took
+		}
+		if took > within {
+			t.Fatalf("not renewed within %v: %+v", took, r)
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// A NAT forgets the connections: nothing comes back on them, and new ones work. A
+// lease of fifteen seconds has to be renewed in the ten that are left of it when its
+// renewal begins.
+func TestHalfOpenConnections(t *testing.T) {
+	s, proxy := behind(t)
+	s.pushes.start()
+	c, _ := take(t, s, claimOf("k", "a"), time.Minute, false)
+	for _, busy := range []bool{false, true} {
+		if busy { // and requests that nobody waits for any more go on coming
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			for i := range 8 {
+				wg.Go(func() {
+					for n := 0; ctx.Err() == nil; n++ {
+						call, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+						s.Acquire(call, driver.Request{Claim: claimOf(fmt.Sprintf("other/%d/%d", i, n), "a"), TTL: time.Second})
+						cancel()
+					}
+				})
+			}
+			defer wg.Wait()
+			defer cancel()
+		}
+		proxy.HalfOpen()
+		if took := renewSoon(t, s, c, time.Second, 20*time.Second); took > 8*time.Second {
+			t.Errorf("with requests %v: renewed after %v", busy, took)
+		}
+	}
+}
+
+// Somebody's call connects, to a server that accepts and does not answer. Nobody
+// gives that up, and nobody else has to wait for it.
+func TestContextsWhileConnecting(t *testing.T) {
+	s, proxy := behind(t, patient)
+	c, _ := take(t, s, claimOf("k", "a"), time.Minute, false)
+	proxy.Swallow(faultproxy.ToServer)
+	proxy.Cut()
+	undated, give := context.WithCancel(t.Context())
+	defer give()
+	connecting := make(chan error, 1)
+	go func() {
+		var err error
+		for undated.Err() == nil { // the first ones find that the connection is lost
+			_, err = s.Acquire(undated, driver.Request{Claim: claimOf("other", "a"), TTL: time.Minute})
+		}
+		connecting <- err
+	}()
+	eventually(t, "somebody connects", 20*time.Second, func() bool { return proxy.Conns() > 0 })
+
+	calls := map[string]func(context.Context) error{
+		"acquire": func(ctx context.Context) error {
+			_, err := s.Acquire(ctx, driver.Request{Claim: claimOf("free", "a"), TTL: time.Minute})
+			return err
+		},
+		"queue": func(ctx context.Context) error {
+			_, err := s.Acquire(ctx, driver.Request{Claim: claimOf("k", "b"), TTL: time.Minute, Queue: true})
+			return err
+		},
+		"renew":   func(ctx context.Context) error { return s.Renew(ctx, []driver.Claim{c}, time.Minute)[0].Err },
+		"release": func(ctx context.Context) error { return s.Release(ctx, claimOf("other", "z")) },
+		"inspect": func(ctx context.Context) error { _, err := s.Inspect(ctx, "k"); return err },
+		"take": func(ctx context.Context) error {
+			_, err := s.Take(ctx, asking("limit", tokens(1, time.Hour, 100), 1))
+			return err
+		},
+		"life": func(ctx context.Context) error { _, err := s.Life(ctx); return err },
+	}
+	for name, call := range calls {
+		ended := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			ended <- call(ctx)
+		}()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Errorf("%s succeeded without a server", name)
+			}
+		case <-time.After(5 * time.Second): // rueidis itself takes ten
+			t.Errorf("%s waits for another's connection after its context has ended", name)
+		}
+	}
+	give()
+	if err := <-connecting; err == nil {
+		t.Error("it was granted without a server")
+	}
+	proxy.Heal()
+	renewSoon(t, s, c, time.Second, 20*time.Second)
+}
+
+// A connection hangs, and more requests are abandoned on it than the client has
+// places for.
+func TestAbandonedRequestsLeaveRoom(t *testing.T) {
+	s, proxy := behind(t, patient)
+	take(t, s, claimOf("k", "a"), time.Minute, false)
+	proxy.Swallow(faultproxy.ToClient)
+	brief := func(n int, d time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		_, err := s.Acquire(ctx, driver.Request{Claim: claimOf(fmt.Sprint("k", n), "a"), TTL: time.Minute, Retry: n > 0})
+		return err
+	}
+	all := make(chan error, 1)
+	go func() {
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				for n := range 40 {
+					if err := brief(1+i*1000+n, 10*time.Millisecond); err == nil {
+						t.Errorf("request %d of %d was answered", n, i)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		all <- brief(1<<20, 10*time.Millisecond)
+	}()
+	select {
+	case err := <-all:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the last one ended with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("requests wait although their contexts have ended")
+	}
+	proxy.Heal()
+	eventually(t, "a grant after that", 20*time.Second, func() bool { return brief(1<<21, time.Second) == nil })
+}
+
+// The way to the server becomes so long that an answer takes longer than the client
+// has patience for. It has to learn that.
+func TestServerBecomesFar(t *testing.T) {
+	s, proxy := behind(t)
+	c, _ := take(t, s, claimOf("k", "a"), time.Minute, false)
+	for _, dir := range []faultproxy.Direction{faultproxy.ToServer, faultproxy.ToClient} {
+		proxy.Delay(dir, 1100*time.Millisecond)
+	}
+	renewSoon(t, s, c, 5*time.Second, 30*time.Second)
+	links := s.client.(ruClient).links
+	for range 2 { // and then it stays
+		made := links.born.connections.Load()
+		renewSoon(t, s, c, 5*time.Second, 30*time.Second)
+		if again := links.born.connections.Load(); again != made {
+			t.Errorf("%d connections were made although answers come", again-made)
+		}
+	}
+}

@@ -111,6 +111,7 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 	if r.Queue {
 		queue = "q"
 		s.pushes.start()
+		s.pushes.waits(r.ID, true) // from before it is asked: a hint may be missed meanwhile
 	}
 	if r.Retry || r.Ticket != 0 {
 		look = "r"
@@ -131,6 +132,9 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 	case 1:
 		s.busy.remove(n.lock)
 		s.clock.observe(number(a[1]))
+		if r.Queue {
+			s.pushes.waits(r.ID, false)
+		}
 		return grant(number(a[1]), r.TTL), nil
 	case 2:
 		s.busy.add(n.lock)

@@ -30,8 +30,9 @@ type watcherShard struct {
 }
 
 type watcher struct {
-	wake  func(driver.Hint)
-	alone [1]*watcher // itself: what byID has for an ID that one watches
+	wake    func(driver.Hint)
+	waiting atomic.Bool // its claim has asked for a position, and is not known to be granted
+	alone   [1]*watcher // itself: what byID has for an ID that one watches
 }
 
 // shard is where the watchers of an ID are. IDs are random.
@@ -44,8 +45,9 @@ func (p *pushes) shard(id string) *watcherShard {
 }
 
 // Watch calls wake when the server has granted c from the queue, when c was
-// broken, and, as messages may have been missed, each time the connection
-// that brings them was made anew.
+// broken, and while c waits, as messages may have been missed, each time the
+// connection that brings them was made anew. Holders are not asked to look then:
+// there may be very many, and what they missed they find at their next renewal.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	s.pushes.start()
 	return s.pushes.add(c.ID, wake)
@@ -123,12 +125,25 @@ func (p *pushes) deliver(id string, h driver.Hint) {
 	all := sh.byID[id]
 	sh.mu.Unlock()
 	for _, w := range all {
+		if h.Granted {
+			w.waiting.Store(false)
+		}
 		w.wake(h)
 	}
 }
 
-// wakeAll tells everybody to look again.
-func (p *pushes) wakeAll() {
+// waits notes whether a claim waits for a grant.
+func (p *pushes) waits(id string, waiting bool) {
+	sh := p.shard(id)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	for _, w := range sh.byID[id] {
+		w.waiting.Store(waiting)
+	}
+}
+
+// wakeWaiters tells those who wait to look again.
+func (p *pushes) wakeWaiters() {
 	var all []*watcher
 	for i := range p.watchers {
 		sh := &p.watchers[i]
@@ -139,7 +154,9 @@ func (p *pushes) wakeAll() {
 		sh.mu.Unlock()
 	}
 	for _, w := range all {
-		w.wake(driver.Hint{})
+		if w.waiting.Load() {
+			w.wake(driver.Hint{})
+		}
 	}
 }
 
@@ -151,7 +168,7 @@ func (s *Store) subscribe(ctx context.Context) {
 		s.client.Subscribe(ctx, []string{s.channel, s.everyone},
 			func() {
 				pause = minPause
-				s.pushes.wakeAll()
+				s.pushes.wakeWaiters()
 			},
 			s.receive)
 		select {

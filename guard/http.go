@@ -43,6 +43,9 @@ func FromHeader(h http.Header) (p Pass, ok bool, err error) {
 	if p.Token, err = strconv.ParseInt(tokens[0], 10, 64); err != nil {
 		return p, true, &PassError{fmt.Sprintf("%s is not a number of 64 bits", TokenHeader)}
 	}
+	if strconv.FormatInt(p.Token, 10) != tokens[0] { // nobody writes tokens so, and others may read it as another number
+		return Pass{}, true, &PassError{fmt.Sprintf("%s has a sign or zeros before its digits", TokenHeader)}
+	}
 	if len(holders) == 1 {
 		if p.Holder, err = url.PathUnescape(holders[0]); err != nil {
 			return p, true, &PassError{fmt.Sprintf("%s has a percent sign that stands for nothing", HolderHeader)}

@@ -191,6 +191,8 @@ func TestHTTPAnswers(t *testing.T) {
 		{what: "the same holder", path: "/seen", token: []string{"9007199254740993"}, holders: []string{"a"}, status: 200},
 		{what: "no number", path: "/new", token: []string{"x"}, status: 400, body: "number"},
 		{what: "too high", path: "/new", token: []string{"9223372036854775808"}, status: 400, body: "number"},
+		{what: "a sign", path: "/new", token: []string{"+5"}, status: 400, body: "sign"},
+		{what: "zeros", path: "/new", token: []string{"005"}, status: 400, body: "zeros"},
 		{what: "zero", path: "/new", token: []string{"0"}, status: 400, body: "positive"},
 		{what: "two tokens", path: "/new", token: []string{"1", "2"}, status: 400, body: "times"},
 		{what: "two holders", path: "/new", token: []string{"9"}, holders: []string{"a", "b"}, status: 400, body: "times"},

@@ -3,15 +3,24 @@ package main
 import (
 	"bytes"
 	"context"
+	"database/sql"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/sqlitestore"
 )
 
 // commands are all that can be run, by their paths without "baton".
@@ -96,6 +105,169 @@ func TestMisplacedURLsKeepTheirSecrets(t *testing.T) {
 					try("--"+f.Name+"="+url(), "k")
 				}
 			})
+		})
+	}
+}
+
+// obeyed finds in a text what a terminal would obey or not show as it is, or says "".
+func obeyed(text string) string {
+	for i, r := range text {
+		if r != '\n' && !unicode.IsPrint(r) || r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd") {
+			return fmt.Sprintf("%U at byte %d", r, i)
+		}
+	}
+	return ""
+}
+
+// The checker finds what is planted.
+func TestObeyed(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{"\x1b[31m", "a\r", "a\tb", "\x07", "\x7f", "\u009b31m", "\x9b31m", "a\u202eb", "\u2066", "\u200b", "\u2028", "\xff"} {
+		if obeyed("good\n"+bad) == "" {
+			t.Errorf("%q passes", bad)
+		}
+	}
+	if bad := obeyed("good \\x1b \"äöü\" 界 🔒\n\ufffd"); bad != "" {
+		t.Errorf("%s", bad)
+	}
+}
+
+// What others write into the store to harm who looks at it.
+const (
+	hostileText = "\x1b]0;title\x07\x1b[2J\u009b31m\x9b32m\r\nbaton: forged\n\u202etxt.exe\u2066 `touch hit` $(touch hit) '\";touch hit;\x7f\u200b\u2028"
+	hostileKey  = "k\u202e\u2066'`touch${IFS}hit`$(touch${IFS}hit)\";touch hit;\\\u200b\ufeff\u2028" // that Baton accepts
+)
+
+// hostile makes a store in which all that others write is hostile. The keys are
+// held, waited for and recorded.
+func hostile(t *testing.T) (url string, keys []string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	store, err := sqlitestore.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := hostileKey + strings.Repeat("\u202e界", (driver.MaxKey-len(hostileKey))/6)
+	keys = []string{hostileKey, long, "plain"}
+	take := func(key string, queue bool) {
+		t.Helper()
+		claim := driver.Claim{Key: key, ID: driver.NewID(), Owner: "x", Weight: driver.Whole, Capacity: driver.Whole}
+		_, err := store.Acquire(t.Context(), driver.Request{Claim: claim, TTL: time.Hour, Queue: queue})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range append([]string{"replaced"}, keys...) {
+		take(key, false)
+		take(key, true)
+		at := driver.Attempt{Key: key, Token: 1, Owner: "x"}
+		if _, err := store.BeginAttempt(t.Context(), at, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.FinishAttempt(t.Context(), at, driver.Outcome{Result: []byte(hostileText)}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// Another program writes what Baton would not.
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for _, q := range []string{
+		"UPDATE baton_lock SET owner = ?", "UPDATE baton_claim SET owner = ?", "UPDATE baton_record SET owner = ?",
+		"UPDATE baton_lock SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
+		"UPDATE baton_claim SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
+		"UPDATE baton_record SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
+	} {
+		if _, err := db.Exec(q, hostileText); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return "sqlite:" + path, keys
+}
+
+// Every command is run on a store in which every key, owner and value is hostile, and
+// every byte that it prints is looked at. A command without a row here is an error.
+// What a command under a lock prints, and what once replays of it, is the command's own.
+func TestNothingHostileIsPrinted(t *testing.T) {
+	t.Parallel()
+	const key = "KEY" // stands for each of the keys
+	wait := []string{"--wait", "50ms"}
+	type lines [][]string
+	rows := map[string]lines{
+		"":               {{}},
+		"run":            {{"-n", key, "--", "true"}, {"-v", "-w", "50ms", key, "--", "true"}, {"-w", "50ms", "--permits", "1/2", key, "--", "true"}, {"free", "--", hostileText}, {"-v", "free" + hostileKey, "--", "true"}, {hostileText, "--", "true"}},
+		"lock":           {{"-n", key}, {"-w", "50ms", key}, {"-o", "json", "-n", key}, {hostileText}},
+		"renew":          {{hostileText}, {"BH1.x"}},
+		"unlock":         {{hostileText}, {"BH1.x"}},
+		"ls":             {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}},
+		"show":           {{key}, {"-o", "json", key}, {hostileText}, {"-o", "json", hostileText}, {"a", hostileText}, {"-o", hostileText, "a"}},
+		"break":          {{key}, {"--yes", hostileText}, {"--yes", key}},
+		"watch":          {{"--for", "100ms"}, {"--for", "100ms", "-o", "json"}, {"--for", "100ms", key}},
+		"elect":          {append(wait, key, "--", "true"), {"--observe", "--for", "100ms", key}, {"--observe", "--for", "100ms", "-o", "json", key}, {"--value", hostileText, "free", "--", "true"}},
+		"once":           {{"--no-replay", key, "--", "true"}, {"--show", key}, {"--show", "-o", "json", key}, {"--show", hostileText}, {"--forget", key}, {"--final", hostileText, "x", "--", "true"}, {hostileText, "--", "true"}},
+		"limit":          {{"--rate", "1/1h", key}, {"--rate", "1/1h", "-n", "2", key}, {"--rate", "1/1h", "--peek", key}, {"--rate", "1/1h", "-o", "json", key}, {"--rate", hostileText, key}, {"-a", hostileText, "--rate", "1/s", key}, {"--rate", "1/1h", "--forget", key}},
+		"limit simulate": {{"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
+		"doctor":         {{}, {"-o", "json"}, {hostileText}},
+		"bench":          {{hostileText}, {"--html", "none/" + hostileText}},
+		"verify":         {{"--store", hostileText}, {"--local", hostileText}, {"--fault", hostileText, "--local", "memory"}},
+		"schema":         {{}, {hostileText}},
+		"schema print":   {{}, {hostileText}},
+		"schema apply":   {{}, {hostileText}},
+		"completion":     {{hostileText}, {"bash"}},
+		"help":           {{hostileText}, {"stores"}},
+		"version":        {{}, {hostileText}, {"-o", "json"}},
+	}
+	for path := range commands() {
+		if _, ok := rows[path]; !ok {
+			t.Errorf("baton %s: what does it print of a hostile store? Add a row to this table", path)
+		}
+	}
+	for path, invocations := range rows {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			for _, args := range invocations {
+				url, keys := hostile(t)
+				for _, k := range keys {
+					all := strings.Fields(path)
+					asJSON, ofKey := false, false
+					for _, arg := range args {
+						asJSON = asJSON || arg == "json"
+						if ofKey = ofKey || arg == key; arg == key {
+							arg = k
+						}
+						all = append(all, arg)
+					}
+					stdout, stderr, code := invoke(t, url, all...)
+					for name, text := range map[string]string{"stdout": stdout, "stderr": stderr} {
+						if path == "completion" && code == 0 {
+							continue // a program for a shell, of which nothing is from the store
+						}
+						if bad := obeyed(text); bad != "" {
+							t.Errorf("baton %q: %s of %s: %q", all, bad, name, text)
+						}
+						if name == "stderr" && strings.Contains(text, "\nbaton: forged") {
+							t.Errorf("baton %q: a forged line on %s: %q", all, name, text)
+						}
+					}
+					if asJSON && stdout != "" {
+						for d := json.NewDecoder(strings.NewReader(stdout)); d.More(); {
+							var v any
+							if err := d.Decode(&v); err != nil {
+								t.Errorf("baton %q: %v: %s", all, err, stdout)
+								break
+							}
+						}
+					}
+					if !ofKey {
+						break
+					}
+				}
+			}
 		})
 	}
 }

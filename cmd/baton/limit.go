@@ -306,7 +306,7 @@ func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q questio
 		case wait := <-turns:
 			if wait > longSilence {
 				patience.Stop()
-				a.say("waiting for %s: the turn comes in %s", shellWord(q.key), short(wait))
+				a.say("waiting for %s: the turn comes in %s", shellWord(q.key), shortUp(wait))
 			}
 		case s := <-sigs:
 			cancel()
@@ -391,7 +391,7 @@ func (a *app) tellLimit(r ratelimit.Result, q question) {
 	}
 	text := fmt.Sprintf("%s: %d of %d remain", verb, r.Remaining, r.Limit)
 	if r.ResetAfter > 0 {
-		text += ", all again in " + short(r.ResetAfter)
+		text += ", all again in " + shortUp(r.ResetAfter)
 	}
 	if r.By.Fallback() {
 		text = "allowed: the store cannot be reached"
@@ -411,7 +411,7 @@ func describeRefusal(r ratelimit.Result) string {
 	if r.RetryAfter == ratelimit.Never {
 		return text + "; that will never be allowed: ask for less, or raise the limit"
 	}
-	return text + "; allowed in " + short(r.RetryAfter) + ", or wait with --wait"
+	return text + "; allowed in " + shortUp(r.RetryAfter) + ", or wait with --wait"
 }
 
 type limitAnswer struct {
@@ -433,12 +433,12 @@ func limitJSON(r ratelimit.Result) limitAnswer {
 	at := r.At.UTC()
 	out := limitAnswer{
 		OK: r.OK, Key: r.Key, Name: r.Name, Cost: r.Cost, Limit: r.Limit, Remaining: r.Remaining,
-		RetryAfter: retrySeconds(r.RetryAfter), NextAfter: seconds(r.NextAfter), ResetAfter: seconds(r.ResetAfter), By: r.By.String(), At: &at,
+		RetryAfter: retrySeconds(r.RetryAfter), NextAfter: secondsUp(r.NextAfter), ResetAfter: secondsUp(r.ResetAfter), By: r.By.String(), At: &at,
 	}
 	for _, l := range r.Limits() {
 		out.Limits = append(out.Limits, limitAnswer{
 			OK: l.OK, Name: l.Name, Limit: l.Limit, Remaining: l.Remaining,
-			RetryAfter: retrySeconds(l.RetryAfter), NextAfter: seconds(l.NextAfter), ResetAfter: seconds(l.ResetAfter),
+			RetryAfter: retrySeconds(l.RetryAfter), NextAfter: secondsUp(l.NextAfter), ResetAfter: secondsUp(l.ResetAfter),
 		})
 	}
 	return out
@@ -448,7 +448,7 @@ func retrySeconds(d time.Duration) *float64 {
 	if d == ratelimit.Never {
 		return nil
 	}
-	s := seconds(d)
+	s := secondsUp(d)
 	return &s
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -48,16 +50,21 @@ func shellWord(s string) string {
 }
 
 // short writes a duration for people.
-func short(d time.Duration) string {
+func short(d time.Duration) string { return shortened(d, time.Duration.Round) }
+
+// shortUp is short of a time after which something is allowed: who comes then is not early.
+func shortUp(d time.Duration) string { return shortened(d, roundUp) }
+
+func shortened(d time.Duration, round func(d, to time.Duration) time.Duration) string {
 	switch {
 	case d < 0:
 		return "?"
 	case d < time.Second:
-		return d.Round(time.Millisecond).String()
+		return round(d, time.Millisecond).String()
 	case d < time.Minute:
-		return d.Round(100 * time.Millisecond).String()
+		return round(d, 100*time.Millisecond).String()
 	}
-	text := d.Round(time.Second).String()
+	text := round(d, time.Second).String()
 	if strings.HasSuffix(text, "m0s") {
 		text = strings.TrimSuffix(text, "0s")
 	}
@@ -72,14 +79,43 @@ func seconds(d time.Duration) float64 {
 	return float64(d.Round(time.Millisecond)) / float64(time.Second)
 }
 
-// printJSON writes one JSON value and a line feed.
+// secondsUp is seconds of a time after which something is allowed.
+func secondsUp(d time.Duration) float64 { return seconds(roundUp(d, time.Millisecond)) }
+
+// roundUp rounds to the next multiple.
+func roundUp(d, to time.Duration) time.Duration {
+	down := d.Truncate(to)
+	if down < d {
+		return down + to
+	}
+	return down
+}
+
+// printJSON writes one JSON value and a line feed. What a terminal would obey, or not
+// show as it is, is escaped: in JSON it stands in strings alone.
 func printJSON(w io.Writer, v any, indent bool) error {
-	enc := json.NewEncoder(w)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if indent {
 		enc.SetIndent("", "  ")
 	}
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	var clean []byte
+	for _, r := range b.String() {
+		switch high, low := utf16.EncodeRune(r); {
+		case r == '\n' || unicode.IsPrint(r):
+			clean = utf8.AppendRune(clean, r)
+		case high != utf8.RuneError:
+			clean = fmt.Appendf(clean, `\u%04x\u%04x`, high, low)
+		default:
+			clean = fmt.Appendf(clean, `\u%04x`, r)
+		}
+	}
+	_, err := w.Write(clean)
+	return err
 }
 
 // table writes rows in columns, the first row being the head. Columns are

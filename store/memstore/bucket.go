@@ -79,6 +79,9 @@ func (b *bucketLimit) Take(key string, cost int64) (d driver.PreparedDecision, a
 	}
 	hash := maphash.String(s.seed, key)
 	at = s.now().Microseconds() // before the bucket is in the cache: others want it too
+	if at-s.swept.Load() >= tickEvery {
+		s.tick(at)
+	}
 	e := s.limits[hash%numShards].buckets.Load().find(hash, key)
 	if e == nil || e.limit != b {
 		if e, at = b.enter(hash, key); e == nil {
@@ -248,6 +251,22 @@ func (t *buckets) insert(hash uint64, e *bucket) {
 // of those that are busy now will come again, and to forget them costs more.
 const lingers = 1_000_000
 
+// idle reports whether a bucket has been full for so long that it is forgotten.
+func (b *bucketLimit) idle(full, at int64) bool { return full <= (at-b.s.base-lingers)*b.tokens }
+
+// live is how many of a table are not idle.
+func (t *buckets) live(at int64) (n int) {
+	for i := range t.slots {
+		if e := t.slots[i].Load(); e != nil && e != removed && !e.limit.idle(e.full.Load(), at) {
+			n++
+		}
+	}
+	return n
+}
+
+// smallest is the size of the smallest table.
+const smallest = 8
+
 // rebuild makes a table without those that have long been full, as good as
 // fresh, with room for half as many more.
 func (s *Store) rebuild(old *buckets, at int64) *buckets {
@@ -259,13 +278,13 @@ func (s *Store) rebuild(old *buckets, at int64) *buckets {
 				continue
 			}
 			full := e.full.Load()
-			if full <= (at-s.base-lingers)*e.limit.tokens && e.full.CompareAndSwap(full, gone) {
+			if e.limit.idle(full, at) && e.full.CompareAndSwap(full, gone) {
 				continue
 			}
 			live = append(live, e)
 		}
 	}
-	size := 8
+	size := smallest
 	for size*3 < (len(live)+1)*5 { // at most three fifths
 		size *= 2
 	}

@@ -51,7 +51,8 @@ func (s *Store) take(r *rate.Request) (driver.Taken, error) {
 	if s.closed.Load() {
 		return driver.Taken{}, driver.ErrClosed
 	}
-	d, changed, err := s.decide(r)
+	d, clock, changed, err := s.decide(r)
+	s.tick(clock.Microseconds())
 	if changed {
 		k := uint64(len(r.Takes))
 		if n := s.changes.Add(k); n/sweepEvery != (n-k)/sweepEvery {
@@ -61,13 +62,13 @@ func (s *Store) take(r *rate.Request) (driver.Taken, error) {
 	return d, err
 }
 
-func (s *Store) decide(r *rate.Request) (d driver.Taken, changed bool, err error) {
+func (s *Store) decide(r *rate.Request) (d driver.Taken, clock time.Duration, changed bool, err error) {
 	defer s.lockLimits(r)()
 	for _, t := range r.Takes {
 		hash := maphash.String(s.seed, t.Key)
 		s.takeOut(&s.limits[hash%numShards], hash, t.Key)
 	}
-	clock := s.now() // nobody has seen a later time on these keys
+	clock = s.now() // nobody has seen a later time on these keys
 	states := make([]rate.State, len(r.Takes))
 	for i, t := range r.Takes {
 		sh := &s.limits[s.shardOf(t.Key)]
@@ -80,7 +81,7 @@ func (s *Store) decide(r *rate.Request) (d driver.Taken, changed bool, err error
 		past = &rate.Past{At: m.at, Wait: m.wait}
 	}
 	if d, changed, err = r.Answer(traits.Store, clock.Microseconds(), states, past); !changed {
-		return d, false, err
+		return d, clock, false, err
 	}
 	for i, t := range r.Takes {
 		sh := &s.limits[s.shardOf(t.Key)]
@@ -96,7 +97,7 @@ func (s *Store) decide(r *rate.Request) (d driver.Taken, changed bool, err error
 		}
 		home.ids[id] = remembered{d.At, d.Wait.Microseconds(), clock + r.Keep(r.TakeRequest.Keep)}
 	}
-	return d, true, nil
+	return d, clock, true, nil
 }
 
 // state is what is known of a key, other than in the table of buckets.
@@ -151,12 +152,16 @@ const (
 func (sh *limitShard) sweep(clock time.Duration) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	sh.sweepLocked(clock, sweepLooks)
+}
+
+func (sh *limitShard) sweepLocked(clock time.Duration, looks int) {
 	n := 0
 	for key, st := range sh.states {
 		if st.until <= clock {
 			delete(sh.states, key)
 		}
-		if n++; n == sweepLooks {
+		if n++; n == looks {
 			break
 		}
 	}
@@ -165,8 +170,30 @@ func (sh *limitShard) sweep(clock time.Duration) {
 		if m.until <= clock {
 			delete(sh.ids, id)
 		}
-		if n++; n == sweepLooks {
+		if n++; n == looks {
 			break
 		}
+	}
+}
+
+const (
+	tickEvery = 100_000 // µs
+	tickLooks = 10_000
+)
+
+// tick sweeps one shard after the other, some of it each tenth of a second, whatever
+// it is that is asked: refusals and buckets change nothing that counts as a change,
+// and without them whoever went away would be remembered.
+func (s *Store) tick(at int64) {
+	last := s.swept.Load()
+	if at-last < tickEvery || !s.swept.CompareAndSwap(last, at) {
+		return
+	}
+	sh := &s.limits[s.sweeps.Add(1)%numShards]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	sh.sweepLocked(micros(at), tickLooks)
+	if t := sh.buckets.Load(); t != nil && len(t.slots) > smallest && t.live(at) < len(t.slots)/4 {
+		sh.buckets.Store(s.rebuild(t, at))
 	}
 }

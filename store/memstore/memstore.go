@@ -53,6 +53,11 @@ type Store struct {
 
 	known   rate.Known
 	changes atomic.Uint64 // of limits
+
+	_      [64]byte // what is read at every decision is not beside what is written at every one
+	swept  atomic.Int64
+	_      [56]byte
+	sweeps atomic.Uint64
 }
 
 const numShards = 64

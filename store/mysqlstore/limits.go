@@ -521,10 +521,23 @@ func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, e
 	return after, s.sweepIDs(ctx, ids)
 }
 
+// sweepIDs removes IDs whose time is over, at most n: some in each transaction,
+// because what a statement may name is bounded by max_allowed_packet.
 func (s *Store) sweepIDs(ctx context.Context, n int) error {
+	for n > 0 {
+		page := min(n, sweepList)
+		n -= page
+		if removed, err := s.sweepSomeIDs(ctx, page); err != nil || removed < page {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) sweepSomeIDs(ctx context.Context, n int) (found int, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer ses.close()
 	var old list
@@ -533,12 +546,13 @@ func (s *Store) sweepIDs(ctx context.Context, n int) error {
 		func(r *sql.Rows) error {
 			var id limitID
 			err := r.Scan(&id.key, &id.id)
+			found++
 			old.add(words("(", literal(id.key), ",", literal(id.id), ")"))
 			return err
 		},
 	})...)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var second []statement
 	if old.text != nil {
@@ -546,8 +560,8 @@ func (s *Store) sweepIDs(ctx context.Context, n int) error {
 		second = append(second, exec("DELETE i FROM baton_limit_id i FORCE INDEX (PRIMARY) WHERE (k,id) IN ("+old.String()+") AND ends<=UTC_TIMESTAMP(6)"))
 	}
 	if err := ses.run(ctx, append(second, exec(toCommit), exec(restore))...); err != nil {
-		return err
+		return 0, err
 	}
 	ses.done()
-	return nil
+	return found, nil
 }

@@ -1,0 +1,35 @@
+package mysqlstore
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// However many IDs are over, of however long keys, they are removed by statements that
+// a server takes which does not take long ones.
+func TestLimitIDsAreSweptInPieces(t *testing.T) {
+	testserver.NeedMariaDB(t)
+	t.Parallel()
+	d := newDatabase(t, testserver.MariaDB(t, "--max-allowed-packet=1M"))
+	s := d.open(t)
+	left := func() (n int) {
+		if err := d.plain.QueryRow("SELECT COUNT(*) FROM baton_limit_id").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	digits := "(SELECT 0 d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
+	d.exec(t, "INSERT INTO baton_limit_id (k,id,at,wait,ends) SELECT CONCAT('"+strings.Repeat("k", 500)+"',a.d,b.d,c.d,e.d),'id',1,0,'2020-01-01' FROM "+
+		digits+" a,"+digits+" b,"+digits+" c,"+digits+" e")
+	if n := left(); n != 10_000 {
+		t.Fatalf("%d IDs were made", n)
+	}
+	if _, err := s.sweepLimits(t.Context(), "", 9_900); err != nil {
+		t.Fatalf("sweep: %v", err)
+	}
+	if n := left(); n != 100 {
+		t.Errorf("%d of 10 000 IDs are left, want the 100 that were not asked for", n)
+	}
+}

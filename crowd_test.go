@@ -197,11 +197,13 @@ func TestGivingUpLosesNoPermit(t *testing.T) {
 					cancel()
 				}()
 				lease, err := lockers[g%2].Lock(ctx, "k", baton.Permits(1+g%permits, permits))
+				began := time.Now()
 				<-ctx.Done()
 				switch {
 				case err == nil:
 					granted.Add(1)
-					if err := lease.Unlock(); err != nil {
+					// A machine that stands still for a good part of a claim loses it.
+					if err := lease.Unlock(); err != nil && !(errors.Is(err, baton.ErrLost) && time.Since(began) > driver.ClaimTTL/6) {
 						t.Error(err)
 					}
 				case errors.Is(err, context.Canceled):

@@ -2,6 +2,7 @@ package baton
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -32,12 +33,58 @@ type line struct {
 	waiting atomic.Int32          // changed under the shard's mutex, as is what follows
 
 	first, last *caller
+
+	outage atomic.Pointer[outage] // of the store, to the front; nil if it answers
+}
+
+// outage is how long the store has not answered those who fronted a line, one
+// after the other. It is waited out once for all of them.
+type outage struct {
+	since time.Time // zero: it answers
+	tries int       // without an answer: this process may have stood still meanwhile
+	err   error     // the store's last one
+}
+
+// failed notes a request of a line's front, if it is one, that was not answered.
+func (o *outage) failed(front *line, sent time.Time, err error) {
+	if o.since.IsZero() {
+		o.since = sent
+	}
+	o.tries++
+	o.err = err
+	if front != nil {
+		known := *o
+		front.outage.Store(&known)
+	}
+}
+
+// answered notes that the store answers the front. A nil line is nobody's.
+func (ln *line) answered() {
+	if ln != nil && ln.outage.Load() != nil {
+		ln.outage.Store(nil)
+	}
+}
+
+// of is the outage as one has met it who stood in the line.
+func (o outage) of(c *caller) outage {
+	if c.came.After(o.since) {
+		o.since = c.came
+	}
+	return o
+}
+
+// over reports that a store that failed for so long is not waited for any
+// longer.
+func (o outage) over(now time.Time, patience time.Duration) bool {
+	return now.Sub(o.since) >= patience && o.tries >= minTries
 }
 
 // caller is a goroutine that stands in a line.
 type caller struct {
 	ask        ask
+	came       time.Time   // if the store did not answer the front then
 	turn       chan *stake // cap 1: a stake to take over, or nil to become the front
+	failed     error       // not nil: the turn is none, the store is out of reach
 	prev, next *caller
 	queued     bool
 }
@@ -75,7 +122,10 @@ func (l *Locker) enter(ctx context.Context, key string, a ask) (*line, *stake, e
 	if c == nil {
 		c = &caller{turn: make(chan *stake, 1)}
 	}
-	c.ask = a
+	c.ask, c.came, c.failed = a, time.Time{}, nil
+	if ln.outage.Load() != nil {
+		c.came = bootclock.Coarse()
+	}
 	ln.push(c)
 	sh.Unlock()
 
@@ -84,7 +134,11 @@ func (l *Locker) enter(ctx context.Context, key string, a ask) (*line, *stake, e
 	}
 	select {
 	case s := <-c.turn:
+		err := c.failed
 		l.callers.Put(c)
+		if err != nil {
+			return nil, nil, err
+		}
 		return ln, s, nil
 	case <-ctx.Done():
 	}
@@ -96,7 +150,9 @@ func (l *Locker) enter(ctx context.Context, key string, a ask) (*line, *stake, e
 	sh.Unlock()
 	if !queued {
 		// The turn came at the same time. It must not be lost.
-		l.passOn(ln, <-c.turn)
+		if s := <-c.turn; c.failed == nil {
+			l.passOn(ln, s)
+		}
 	}
 	l.callers.Put(c)
 	return nil, nil, fail("lock", key, ended(ctx))
@@ -167,10 +223,39 @@ func (ln *line) leave() {
 	ln.holder.Store(nil)
 	if c := ln.first; c != nil {
 		ln.remove(c)
+		if o := ln.outage.Load(); o != nil {
+			own := o.of(c)
+			ln.outage.Store(&own)
+		}
 		c.turn <- nil
 		return
 	}
 	delete(sh.lines, ln.key)
+}
+
+// failBehind ends the waiting of those who have stood behind the front for as
+// long as it has waited for a store that is out of reach.
+func (l *Locker) failBehind(ln *line) {
+	if ln == nil {
+		return
+	}
+	o, now := ln.outage.Load(), bootclock.Coarse()
+	if o == nil {
+		return
+	}
+	sh := ln.shard
+	sh.Lock()
+	defer sh.Unlock()
+	for c := ln.first; c != nil; {
+		next := c.next
+		if own := o.of(c); own.over(now, l.patience()) {
+			ln.remove(c)
+			c.failed = fail("lock", ln.key, fmt.Errorf("store %s has been out of reach for %v, also for those before in the queue of this process: %w; try again when it answers (baton doctor tells)",
+				l.traits.Store, now.Sub(own.since).Round(time.Second), own.err))
+			c.turn <- nil
+		}
+		c = next
+	}
 }
 
 func (ln *line) push(c *caller) {

@@ -57,7 +57,8 @@ func New(store driver.Locks, cfg Config) (*Locker, error) {
 
 // Lock waits for its turn and returns a lease on key. ctx bounds the wait,
 // not the hold: a lease lives on after ctx has ended. While the store is out
-// of reach Lock goes on trying for about Config.TTL, at least 5s.
+// of reach Lock goes on trying for about Config.TTL, at least 5s, however many
+// goroutines want the key.
 //
 // Errors: the context's, if it ended first; ErrNested; *CapacityError,
 // *NotLockError, *KeyError; ErrUnsupported for a kind of lock that the store
@@ -164,7 +165,8 @@ func (l *Locker) acquire(ctx context.Context, key string, a ask, wait bool) (*Le
 	}
 	for {
 		s := newStake(l, key, a)
-		if err := l.contend(ctx, s, wait); err != nil {
+		if err := l.contend(ctx, s, ln, wait); err != nil {
+			l.failBehind(ln)
 			ln.leave()
 			return nil, err
 		}

@@ -269,7 +269,10 @@ func (s *stake) renewed(sent time.Time, j renewal, r driver.Renewal) {
 		s.retryLocked(sent, now)
 		return
 	}
-	s.failing, s.tries, s.lastErr = time.Time{}, 0, nil
+	if s.lastErr = nil; s.outage != nil {
+		s.outage = nil
+		s.front.answered()
+	}
 	switch s.state {
 	case waiting:
 		switch {
@@ -321,15 +324,15 @@ func (s *stake) retryLocked(sent, now time.Time) {
 		}
 		l.renewer.schedule(s, end)
 	case waiting:
-		if s.failing.IsZero() {
-			s.failing = sent
+		if s.outage == nil {
+			s.outage = new(outage)
 		}
-		s.tries++
-		if now.Sub(s.failing) > l.patience() && s.tries >= minTries {
+		s.outage.failed(s.front, sent, s.lastErr)
+		if s.outage.over(now, l.patience()) {
 			s.settleLocked(outcome{err: s.lastErr})
 			return
 		}
-		l.renewer.schedule(s, now.Add(pause(now.Sub(s.failing))))
+		l.renewer.schedule(s, now.Add(pause(now.Sub(s.outage.since))))
 	}
 }
 

@@ -44,10 +44,10 @@ type stake struct {
 	// While waiting. since is when the last request that the store answered
 	// with "waiting" for this place was sent: a grant that the store then
 	// makes on its own is not older.
-	since   time.Time
-	failing time.Time    // since when the store has not answered
-	tries   int          // without an answer: this process may have stood still meanwhile
-	early   driver.Grant // pushed before the answer that it belongs behind
+	since  time.Time
+	front  *line        // that it is asked for from the front of, if any
+	outage *outage      // of the store, if there is one
+	early  driver.Grant // pushed before the answer that it belongs behind
 
 	// Renewal.
 	inFlight int            // requests
@@ -145,7 +145,7 @@ func (s *stake) pushedLocked(now time.Time, g driver.Grant) {
 // when due.
 func (s *stake) holdLocked(now time.Time, g driver.Grant, trust, due time.Time) {
 	s.state, s.start, s.trust = held, now, trust
-	s.failing, s.tries = time.Time{}, 0
+	s.outage = nil
 	s.token, s.lent = g.Token, 0
 	s.claim.Ticket = g.Ticket
 	s.locker.renewer.schedule(s, due)
@@ -233,7 +233,7 @@ func (s *stake) rejoin() {
 	s.claim.ID, s.claim.Ticket = driver.NewID(), 0
 	s.state, s.lost = asking, nil
 	s.early, s.lastErr, s.token = driver.Grant{}, nil, 0
-	s.failing, s.tries = time.Time{}, 0
+	s.outage = nil
 	s.kicked, s.inFlight = false, 0
 	s.epoch++
 	s.mu.Unlock()

@@ -22,15 +22,21 @@ const maxReleasePause = 5 * time.Second
 const minTries = 2
 
 // contend asks the store for s until it is held. wait says whether to stand
-// in the store's line. After an error nothing is held.
+// in the store's line, and ln which line the caller fronts, if any: it keeps
+// since when the store has not answered. After an error nothing is held.
 //
 // Hints and the renewer's polling both end in s.outcome: a hint that is
 // missing costs a poll, one too many costs a request.
-func (l *Locker) contend(ctx context.Context, s *stake, wait bool) error {
-	var failing time.Time // since when the store has not answered
-	tries := 0            // without an answer: this process may have stood still meanwhile
-	retry := false        // an earlier attempt may have taken effect
-	asked := false        // there was one with this ID
+func (l *Locker) contend(ctx context.Context, s *stake, ln *line, wait bool) error {
+	var out outage
+	if ln != nil {
+		if known := ln.outage.Load(); known != nil {
+			out = *known
+		}
+		s.front = ln
+	}
+	retry := false // an earlier attempt may have taken effect
+	asked := false // there was one with this ID
 	for {
 		sent := bootclock.Coarse()
 		if wait && l.latency.last() > pollAgain {
@@ -41,7 +47,9 @@ func (l *Locker) contend(ctx context.Context, s *stake, wait bool) error {
 		g, err := l.store.Acquire(call, driver.Request{Claim: s.claim, TTL: l.storeTTL(), Queue: wait, Retry: retry})
 		call.release()
 		if err == nil {
-			failing, tries, retry = time.Time{}, 0, false
+			retry = false
+			out = outage{}
+			ln.answered()
 			if s.answered(sent, g) {
 				return nil
 			}
@@ -64,13 +72,11 @@ func (l *Locker) contend(ctx context.Context, s *stake, wait bool) error {
 			continue
 		}
 		asked, retry = true, retry || unknown(err)
-		if failing.IsZero() {
-			failing = sent
-		}
-		tries++
-		past := bootclock.Coarse().Sub(failing)
-		if wait && ctx.Err() == nil && !final(err) && (past < l.patience() || tries < minTries) {
-			if sleep(ctx, pause(past)) == nil {
+		if final(err) {
+			ln.answered()
+		} else if ctx.Err() == nil {
+			out.failed(ln, sent, blame(context.Background(), err))
+			if now := bootclock.Coarse(); wait && !out.over(now, l.patience()) && sleep(ctx, pause(now.Sub(out.since))) == nil {
 				continue
 			}
 		}

@@ -1,0 +1,99 @@
+package baton_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+)
+
+// A store that is out of reach is waited for once, not once for each goroutine
+// that wants the key.
+func TestOutageIsWaitedOutOnce(t *testing.T) {
+	refuses := func(context.Context, driver.Request) (driver.Grant, error) {
+		return driver.Grant{}, driver.ErrUnavailable
+	}
+	hangs := func(ctx context.Context, _ driver.Request) (driver.Grant, error) {
+		<-ctx.Done()
+		return driver.Grant{}, ctx.Err()
+	}
+	for name, acquire := range map[string]func(context.Context, driver.Request) (driver.Grant, error){"refuses": refuses, "hangs": hangs, "stops to answer a waiter": nil} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newHooked()
+				l := newLocker(t, store, baton.Config{})
+				store.onAcquire = acquire
+				if acquire == nil {
+					mustLock(t, newLocker(t, store.Store, baton.Config{TTL: time.Hour}), "k")
+					store.onRenew = blackHole
+				}
+				began := time.Now()
+				var wg sync.WaitGroup
+				lock := func(after time.Duration, ctx context.Context) {
+					wg.Go(func() {
+						time.Sleep(after)
+						_, err := l.Lock(ctx, "k")
+						took := time.Since(began) - after
+						if ctx.Err() != nil {
+							return
+						}
+						if !errors.Is(err, baton.ErrUnavailable) && !errors.Is(err, baton.ErrUnknown) || isContextError(err) || !strings.Contains(err.Error(), `"k"`) {
+							t.Errorf("one who came after %v: %v", after, err)
+						}
+						if took < 10*time.Second || took > 30*time.Second {
+							t.Errorf("one who came after %v was told after %v", after, took)
+						}
+					})
+				}
+				impatient, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				lock(0, impatient) // the first front
+				synctest.Wait()
+				for range 40 {
+					lock(0, t.Context())
+				}
+				lock(9*time.Second, t.Context()) // has a time of its own
+				wg.Wait()
+				time.Sleep(20 * time.Second) // what is under way ends
+				if lines, stakes := l.Leftovers(); lines+stakes > 0 {
+					t.Errorf("%d lines and %d stakes are left", lines, stakes)
+				}
+			})
+		})
+	}
+}
+
+// Those behind are not told of an outage that is over.
+func TestOutageThatIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{})
+		store.onAcquire = func(context.Context, driver.Request) (driver.Grant, error) {
+			return driver.Grant{}, driver.ErrUnavailable
+		}
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				lease := mustLock(t, l, "k")
+				time.Sleep(3 * time.Second) // the last one waits for longer than an outage
+				mustUnlock(t, lease)
+			})
+		}
+		time.Sleep(10 * time.Second)
+		store.set(func() { store.onAcquire = nil })
+		time.Sleep(6 * time.Second) // two of them have been served
+		store.set(func() {
+			store.onAcquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+				store.set(func() { store.onAcquire = nil })
+				return driver.Grant{}, driver.ErrUnavailable // one request fails
+			}
+		})
+		wg.Wait()
+	})
+}

@@ -1,10 +1,13 @@
 package mysqlstore
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/go-sql-driver/mysql"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/testserver"
@@ -101,5 +104,24 @@ func TestInTxAndSavepoints(t *testing.T) {
 	}
 	if err := tx.Commit(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A transaction of the store that the server undid for a reason which may be gone is
+// made again, and nobody hears of it.
+func TestTransactionsThatWereUndoneAreMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := shared(t).open(t)
+	for _, reason := range []uint16{erDeadlock, erDuplicate, erChanged, erInTransaction} {
+		made := 0
+		err := s.call(t.Context(), func(context.Context) (unsure bool, err error) {
+			if made++; made == 1 {
+				err = &mysql.MySQLError{Number: reason}
+			}
+			return false, err
+		})
+		if err != nil || made != 2 {
+			t.Errorf("error %d: made %d times, %v, want twice", reason, made, err)
+		}
 	}
 }

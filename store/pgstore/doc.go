@@ -48,10 +48,10 @@
 //   - Old versions of rows can be cleaned up. While a transaction with an old
 //     snapshot is open in the same database (pg_dump, a long report, one that is
 //     idle), each use of a lock or limit leaves a version that all later ones read
-//     past: a lock that was taken and released 3700 times a second was down to 600
-//     after 30 seconds of a dump, and falling. It recovers afterwards. Where dumps
-//     last, keep the locks in a database of their own. Examine names a transaction
-//     that has been open for 20 seconds.
+//     past: one lock that is taken and released all the time is several times as slow
+//     after half a minute of a dump. It recovers afterwards. Where dumps last, keep
+//     the locks in a database of their own. Examine names a transaction that has been
+//     open for 20 seconds.
 //   - After a fail-over to a standby that was not synchronous the locks of the
 //     last moments are gone while their holders believe in them, as with every
 //     other row.

@@ -37,6 +37,7 @@ type facts struct {
 	connections, maxConnections         int
 	idleHolders                         int           // sessions that are idle in a transaction and have locked rows of ours
 	oldestTransaction                   time.Duration // of all of the database that keep old rows from being cleaned up
+	homes                               []string      // schemas of the search path that have our tables
 	schema                              int
 	schemaErr                           error
 	host                                string
@@ -66,7 +67,9 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 		WHERE a.state LIKE 'idle in transaction%' AND a.state_change < clock_timestamp() - interval '1 second'
 		AND l.relation = ANY (ours) AND l.mode IN ('RowShareLock', 'RowExclusiveLock'))::int,
 	coalesce((SELECT extract(epoch FROM max(clock_timestamp() - xact_start)) FROM pg_stat_activity
-		WHERE datname = current_database() AND pid <> pg_backend_pid() AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)), 0)::float8
+		WHERE datname = current_database() AND pid <> pg_backend_pid() AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)), 0)::float8,
+	ARRAY (SELECT nspname::text FROM unnest(current_schemas(false)) WITH ORDINALITY AS p (nspname, i)
+		WHERE EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE relname = 'baton_lock' AND n.nspname = p.nspname) ORDER BY i)
 	FROM (SELECT array_remove(ARRAY[to_regclass('baton_lock')::oid, to_regclass('baton_claim')::oid], NULL) AS ours,
 		array_remove(ARRAY[to_regclass('baton_limit')::oid, to_regclass('baton_limit_id')::oid], NULL) AS limits,
 		to_regclass('baton_record')::oid AS record) AS o`
@@ -85,7 +88,7 @@ func (s *Store) facts(ctx context.Context) (f facts, err error) {
 	var oldestSeconds float64
 	err = s.row(ctx, factsSQL, nil, &f.version, &f.standby, &f.readOnly, &f.fsync, &f.fullPages, &f.commit,
 		&f.isolation, &f.syncNames, &f.replicas, &f.syncReplicas, &f.idleTimeout, &f.autovacuum, &f.unvacuumed,
-		&f.unlogged, &f.recordUnlogged, &f.recordDenied, &f.denied, &f.connections, &f.maxConnections, &f.idleHolders, &oldestSeconds)
+		&f.unlogged, &f.recordUnlogged, &f.recordDenied, &f.denied, &f.connections, &f.maxConnections, &f.idleHolders, &oldestSeconds, &f.homes)
 	if err != nil {
 		return f, err
 	}
@@ -123,6 +126,10 @@ func judge(f facts) (all []driver.Finding) {
 		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: operations that are to happen once cannot be recorded without %d.", f.schema, recordsVersion)
 	case f.schema < soundVersion:
 		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: several locks are taken one by one, and not in one act, and no lock is downgraded, without %d.", f.schema, soundVersion)
+	}
+	if len(f.homes) > 1 {
+		say("search-path", driver.Unsafe, "find out which programs use which, then have all use one search path, and drop the other tables while nobody holds a lock",
+			"There are %d sets of tables in the search path, in the schemas %s: this program uses the first, and one whose path leads to another is granted the same locks.", len(f.homes), strings.Join(f.homes, ", "))
 	}
 	if f.standby {
 		all = append(all, standbyFound)

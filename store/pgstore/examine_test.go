@@ -46,6 +46,12 @@ func TestExamine(t *testing.T) {
 			exec(t, s, `DROP FUNCTION baton_schema()`)
 			return s
 		},
+		"search-path": func(t *testing.T, _ *testserver.PostgresServer, url string) *Store {
+			s := openAt(t, url)
+			exec(t, s, `CREATE SCHEMA other`)
+			exec(t, s, `CREATE TABLE other.baton_lock (k bytea)`)
+			return openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["search_path"] = "public, other" }))
+		},
 		"unlogged": func(t *testing.T, _ *testserver.PostgresServer, url string) *Store {
 			s := openAt(t, url)
 			exec(t, s, `ALTER TABLE baton_claim SET UNLOGGED`)
@@ -210,6 +216,7 @@ func TestJudge(t *testing.T) {
 		t.Errorf("a sound server: %+v", all)
 	}
 	for want, change := range map[string]func(*facts){
+		"search-path":          func(f *facts) { f.homes = []string{"a", "b"} },
 		"server-version":       func(f *facts) { f.version = 110022 },
 		"schema":               func(f *facts) { f.schema = SchemaVersion - 1 },
 		"asynchronous-standby": func(f *facts) { f.replicas = 1 },

@@ -49,14 +49,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if _, err := CheckRoot(o.Root); err != nil {
 		return nil, fmt.Errorf("zkstore: root %q: %w", o.Root, err)
 	}
-	session := new(Session)
+	servers := new(hosts)
+	session := &Session{leaving: servers.left}
 	if o.TLS != nil {
 		session.Dial = func(network, address string, timeout time.Duration) (net.Conn, error) {
 			return tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, o.TLS)
 		}
 	}
 	conn, _, err := zk.Connect(slices.Clone(o.Servers), o.Session, session.Option(),
-		zk.WithHostProvider(new(hosts)), zk.WithLogger(silent), zk.WithLogInfo(false))
+		zk.WithHostProvider(servers), zk.WithLogger(silent), zk.WithLogInfo(false))
 	if err != nil {
 		return nil, fmt.Errorf("zkstore: %w", err)
 	}

@@ -46,6 +46,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		}
 		ours, at = append(ours, c), append(at, i)
 	}
+	s.session.within(ttl)
 	for i, a := range s.renew(ctx, ours, ttl) {
 		answers[at[i]] = a
 	}

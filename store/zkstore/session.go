@@ -36,6 +36,9 @@ type Session struct {
 	stand sync.Mutex   // held by who sets it
 	over  atomic.Int64 // a session that the servers will not have any more
 
+	tapped  atomic.Pointer[tapped] // the latest connection
+	leaving func()                 // nil, or called before a server is left that is silent
+
 	mu       sync.Mutex
 	answered connected    // the last connect answer
 	marks    [8]time.Time // when some of the answered requests were sent, the newest at newest
@@ -188,7 +191,9 @@ func (s *Session) dial(network, address string, timeout time.Duration) (net.Conn
 	if err != nil {
 		return nil, err
 	}
-	return &tapped{Conn: c, session: s, began: began, hungUp: func() { s.hungUp(network, address) }}, nil
+	t := &tapped{Conn: c, session: s, began: began, hungUp: func() { s.hungUp(network, address) }}
+	s.tapped.Store(t)
+	return t, nil
 }
 
 // hosts hands out servers in a random order, the same for as long as it lives.
@@ -199,7 +204,8 @@ type hosts struct {
 	mu      sync.Mutex
 	servers []string
 	at      int
-	tried   int // since the last success
+	tried   int  // since the last success
+	leave   bool // the server that was connected
 }
 
 func (h *hosts) Init(servers []string) error {
@@ -216,12 +222,20 @@ func (h *hosts) Len() int { return len(h.servers) }
 func (h *hosts) Next() (server string, pause bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.tried > 0 {
+	if h.tried > 0 || h.leave {
 		h.at = (h.at + 1) % len(h.servers)
 	}
+	h.leave = false
 	pause = h.tried > 0 && h.tried%len(h.servers) == 0
 	h.tried++
 	return h.servers[h.at], pause
+}
+
+// left has the next server tried first, as the last one is silent.
+func (h *hosts) left() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.leave = true
 }
 
 func (h *hosts) Connected() {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -38,10 +39,18 @@ type tapped struct {
 	waits bool   // for the watches
 	kept  []byte // what came before them
 	late  *time.Timer
+
+	asking  sync.Mutex
+	timeout atomic.Int64 // the session's, in ns; 0 before the connect answer
+	asked   time.Time    // when something was first written since the server was last heard of; zero: nothing
+	silent  *time.Timer  // nil before the first request
 }
 
 func (t *tapped) Read(b []byte) (int, error) {
 	n, err := t.Conn.Read(b)
+	if n > 0 {
+		t.heard()
+	}
 	if t.n == 0 && n == 0 && isHungUp(err) {
 		t.hungUp()
 	}
@@ -58,13 +67,11 @@ func (t *tapped) Read(b []byte) (int, error) {
 func (t *tapped) answered() {
 	s := t.session
 	id := int64(binary.BigEndian.Uint64(t.head[12:]))
+	timeout := time.Duration(binary.BigEndian.Uint32(t.head[8:])) * time.Millisecond
 	s.mu.Lock()
-	s.answered = connected{
-		id:      id,
-		timeout: time.Duration(binary.BigEndian.Uint32(t.head[8:])) * time.Millisecond,
-		dialled: t.began,
-	}
+	s.answered = connected{id: id, timeout: timeout, dialled: t.began}
 	s.mu.Unlock()
+	t.timeout.Store(int64(timeout))
 	t.mu.Lock()
 	t.waits = id != 0 && id == s.stood.Load()
 	t.mu.Unlock()
@@ -74,6 +81,7 @@ func (t *tapped) answered() {
 func (t *tapped) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.asks()
 	if !t.waits || len(b) < 12 {
 		return t.Conn.Write(b)
 	}
@@ -113,6 +121,76 @@ func (t *tapped) SetReadDeadline(at time.Time) error {
 		at = latest
 	}
 	return t.Conn.SetReadDeadline(at)
+}
+
+// A server that hangs keeps its connections, and the client stays for two thirds of
+// the session's time-out, or until the next ping is due: longer than any TTL lasts.
+// The session outlives a move to another server, so a server that is silent is left
+// much earlier.
+
+// leastSilence is what is never taken for silence: a server may be busy.
+const leastSilence = 500 * time.Millisecond
+
+// silence is how long a server may say nothing at all while it is asked something,
+// in a session of that time-out: a quarter of the longest TTL.
+func silence(timeout time.Duration) time.Duration { return max(timeout/8, leastSilence) }
+
+// asks notes that something is written, and has the server left if it is not heard
+// of. The answer to the connect request has a limit of its own.
+func (t *tapped) asks() {
+	t.asking.Lock()
+	defer t.asking.Unlock()
+	if limit := silence(time.Duration(t.timeout.Load())); t.timeout.Load() != 0 && t.asked.IsZero() {
+		t.asked = time.Now()
+		if t.silent == nil {
+			t.silent = time.AfterFunc(limit, func() { t.leave(limit) })
+		} else {
+			t.silent.Reset(limit)
+		}
+	}
+}
+
+func (t *tapped) heard() {
+	t.asking.Lock()
+	defer t.asking.Unlock()
+	t.asked = time.Time{}
+	if t.silent != nil {
+		t.silent.Stop()
+	}
+}
+
+// leave closes the connection if the server has been silent for that long.
+func (t *tapped) leave(limit time.Duration) {
+	t.asking.Lock()
+	asked, now := t.asked, time.Now()
+	if !asked.IsZero() && now.Sub(asked) >= 2*limit {
+		// Then this process has stood still, and an answer may be there already.
+		t.asked = now
+		t.silent.Reset(limit)
+	}
+	t.asking.Unlock()
+	if asked.IsZero() || now.Sub(asked) < limit || now.Sub(asked) >= 2*limit {
+		return
+	}
+	if t.session.leaving != nil {
+		t.session.leaving()
+	}
+	t.Close()
+}
+
+func (t *tapped) Close() error {
+	t.heard()
+	return t.Conn.Close()
+}
+
+// within has the server left if it is silent for a quarter of a TTL, counted from
+// something that is asked now: leases may be shorter than they can be.
+func (s *Session) within(ttl time.Duration) {
+	t := s.tapped.Load()
+	l := s.link()
+	if limit := max(ttl/4, leastSilence); t != nil && l.up && limit < silence(l.timeout) {
+		time.AfterFunc(limit+limit/10, func() { t.leave(limit) })
+	}
 }
 
 // neverMade is a path that nobody uses. It is watched for as long as a session

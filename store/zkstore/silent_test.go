@@ -1,0 +1,122 @@
+package zkstore
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// A server that hangs keeps its connections. Its clients leave it, with their
+// sessions, before their leases are over.
+func TestServerThatHangs(t *testing.T) {
+	t.Parallel()
+	const session, ttl = 8 * time.Second, 4 * time.Second
+	e := testserver.ZooKeeperEnsemble(t, nil)
+	leader := e.Nodes[e.AwaitLeader(t)].Addr
+	root := "/" + rand.Text()
+	type holder struct {
+		s     *Store
+		r     driver.Request
+		sent  time.Time
+		until time.Time
+	}
+	var all []*holder
+	clients := map[string]int{} // of each follower
+	most := ""
+	for len(all) < 6 || clients[most] < 2 {
+		s := mustOpen(t, Options{Servers: e.Addrs(), Root: root, Session: session})
+		if at := s.conn.Server(); at != leader {
+			if clients[at]++; clients[at] > clients[most] {
+				most = at
+			}
+		}
+		h := &holder{s: s, r: writer(fmt.Sprint(len(all))), sent: bootclock.Now()}
+		h.r.TTL = ttl
+		h.until = h.sent.Add(hold(t, s, h.r).TTL)
+		all = append(all, h)
+	}
+	for _, n := range e.Nodes {
+		if n.Addr == most {
+			n.Stop()
+			t.Cleanup(n.Cont)
+		}
+	}
+	end := bootclock.Now().Add(3 * ttl)
+	var work sync.WaitGroup
+	for _, h := range all {
+		work.Go(func() {
+			due := h.sent.Add(ttl / 3)
+			for due.Before(end) {
+				<-time.After(due.Sub(bootclock.Now()))
+				sent := bootclock.Now()
+				if !sent.Before(h.until) {
+					t.Errorf("lock %s was lost", h.r.Key)
+					return
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), min(h.until.Sub(sent)/2, ttl/4))
+				r := h.s.Renew(ctx, []driver.Claim{h.r.Claim}, ttl)[0]
+				cancel()
+				switch r.State {
+				case driver.Held:
+					h.until, due = sent.Add(r.Grant.TTL), sent.Add(ttl/3)
+				case driver.Lost:
+					t.Errorf("lock %s is said to be lost", h.r.Key)
+					return
+				default:
+					due = bootclock.Now().Add(ttl / 20)
+				}
+			}
+		})
+	}
+	work.Wait()
+}
+
+// A server that is silent for a while, but for less than is asked for, is not left,
+// nor is one that nobody asks anything.
+func TestSlowServerIsNotLeft(t *testing.T) {
+	t.Parallel()
+	proxy := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr)
+	s := openOn(t, "", proxy.Addr)
+	epoch := s.session.link().epoch
+	r := writer("k")
+	hold(t, s, r)
+	proxy.Delay(faultproxy.ToClient, leastSilence/2)
+	for range 4 {
+		if a := s.Renew(t.Context(), []driver.Claim{r.Claim}, minTTL)[0]; a.State == driver.Unknown {
+			t.Fatalf("%+v", a)
+		}
+	}
+	if l := s.session.link(); l.epoch != epoch || !l.up {
+		t.Errorf("after %d connections there are %d", epoch, l.epoch)
+	}
+}
+
+// A process that has stood still does not leave a server whose answer is there.
+func TestOwnSilenceIsNotTheServers(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, "", testserver.SharedZooKeeper(t).Addr)
+	if _, err := s.exists(t.Context(), s.root); err != nil && !answer(err) {
+		t.Fatal(err)
+	}
+	epoch := s.session.link().epoch
+	c := s.session.tapped.Load()
+	limit := silence(s.session.link().timeout)
+	c.asking.Lock()
+	c.asked = time.Now().Add(-time.Hour)
+	c.asking.Unlock()
+	c.leave(limit)
+	if _, err := s.exists(t.Context(), s.root); err != nil && !answer(err) {
+		t.Fatal(err)
+	}
+	if l := s.session.link(); l.epoch != epoch || !l.up {
+		t.Errorf("after %d connections there are %d", epoch, l.epoch)
+	}
+}

@@ -22,7 +22,10 @@
 // the key refused.
 //
 // A key may contain slashes: "a" and "a/b" are different locks. But "etcdctl
-// lock a" takes those who want "a/b" for its own.
+// lock a" takes those who want "a/b" for its own. And the server reads the names of
+// all keys below "a" together with those of "a": acquiring it beside 20 000 locks
+// "a/…" takes about 100 ms. Their names cannot be told from those of contenders for
+// "a" before they are read, as others may contend by any name.
 //
 // # Time
 //

@@ -17,7 +17,7 @@ import (
 // Acquire implements driver.Locks. Without others in line it is one request;
 // else one more, that reads the line, and one that sets a watch.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := driver.CheckRequest(r, s.Traits()); err != nil {
+	if err := driver.CheckRequest(r, s.accepted()); err != nil {
 		return driver.Grant{}, err
 	}
 	if s.closed.Load() {

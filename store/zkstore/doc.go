@@ -28,9 +28,23 @@
 //     release it, so a handle of a detached lease is good in the same store
 //     only.
 //
+// A server that says nothing while it is asked something is left, for another one if
+// there are several, long before the client would: after an eighth of the session's
+// time-out, or a quarter of the TTL that leases are renewed with, but not before
+// half a second. The session goes on there.
+//
 // Nothing is ever trusted for longer than the session is known to live by what
 // was committed: a server that was cut off from the others goes on answering
-// reads.
+// reads. How long that is rests on sessions that last two ticks at least, as
+// servers grant them unless minSessionTimeout was set lower: a follower tells the
+// leader only at each half tick of whom it has heard.
+//
+// # Data of others
+//
+// The node of a key has no data. Data that are there when this process first needs
+// the node are left alone, and the key is refused. Then it is known to be a lock's,
+// like the latest few thousand, and an acquisition empties it without reading it: it
+// writes to the node to hear how many stand in line.
 //
 // # Records
 //

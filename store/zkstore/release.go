@@ -97,7 +97,7 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 	if err := driver.CheckClaim(cl); err != nil {
 		return none, err
 	}
-	if err := driver.CheckTTL(cl.Key, ttl, s.Traits()); err != nil {
+	if err := driver.CheckTTL(cl.Key, ttl, s.accepted()); err != nil {
 		return none, err
 	}
 	if s.closed.Load() {

@@ -23,7 +23,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	answers := make([]driver.Renewal, len(claims))
 	var ours []*claim
 	var at []int
-	traits := s.Traits()
+	traits := s.accepted()
 	for i, cl := range claims {
 		err := driver.CheckClaim(cl)
 		if err == nil {

@@ -128,8 +128,20 @@ func (s *Session) await(ctx context.Context) (*link, error) {
 }
 
 // Traits implements driver.Locks. The longest TTL is half of the session's
-// time-out, as the server granted it when the store was made.
+// time-out, as the servers have granted it last: another server, or one that was
+// set up anew, may grant less than the one before. TTLs that were accepted before
+// still are, but what is granted lasts no longer than that.
 func (s *Store) Traits() driver.Traits {
+	t := s.accepted()
+	if s.session != nil { // it is a store that was made by New
+		t.MaxTTL = s.session.link().timeout / 2
+	}
+	return t
+}
+
+// accepted are the traits by which requests are judged: those of the beginning, as a
+// TTL does not change while a program lives.
+func (s *Store) accepted() driver.Traits {
 	longest := s.maxTTL
 	if longest == 0 {
 		longest = DefaultSession / 2

@@ -15,6 +15,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -332,6 +333,54 @@ func TestTheServerDecidesTheSession(t *testing.T) {
 		if got := s.Traits().MaxTTL; got != want {
 			t.Errorf("a session of %v: the longest TTL is %v, want %v", asked, got, want)
 		}
+	}
+}
+
+// A server with ticks of a second grants a session of 20 s at most, and doctor says
+// what that means.
+func TestShortTicks(t *testing.T) {
+	t.Parallel()
+	server := testserver.ZooKeeper(t, "tickTime=1000")
+	s := mustOpen(t, Options{Servers: []string{server.Addr}})
+	if got := s.Traits().MaxTTL; got != 10*time.Second {
+		t.Errorf("the longest TTL is %v, want 10s", got)
+	}
+	r := writer("k")
+	r.TTL = 10*time.Second + time.Millisecond
+	var refused *driver.RequestError
+	if _, err := s.Acquire(t.Context(), r); !errors.As(err, &refused) {
+		t.Errorf("for longer: %v", err)
+	}
+	r.TTL = 10 * time.Second
+	if g := hold(t, s, r); g.TTL <= 0 || g.TTL > r.TTL {
+		t.Errorf("granted for %v", g.TTL)
+	}
+	found, err := s.Examine(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := map[string]string{}
+	for _, f := range found {
+		said[f.Name] = f.What
+	}
+	if !strings.Contains(said["session-timeout"], "no TTL can be longer than 10s") || !strings.Contains(said["session-bounds"], "20s granted") {
+		t.Errorf("found %v", found)
+	}
+
+	// A session that follows on a server that grants less.
+	proxy := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr)
+	moved := mustOpen(t, Options{Servers: []string{proxy.Addr}})
+	if got := moved.Traits().MaxTTL; got != 15*time.Second {
+		t.Errorf("before: %v", got)
+	}
+	proxy.Retarget(server.Addr)
+	proxy.Cut()
+	eventually(t, "another session", func() bool { return moved.Traits().MaxTTL == 10*time.Second })
+	r = writer("moved")
+	r.TTL = 15 * time.Second // as it was asked for from the beginning
+	g, _ := insist(t, moved, r)
+	if g.TTL <= 0 || g.TTL > 10*time.Second {
+		t.Errorf("granted for %v in a session of 20s", g.TTL)
 	}
 }
 

@@ -25,6 +25,8 @@
 // have been counted; a Reservation and Wait are not counted twice, because they
 // carry an ID.
 //
+// Wait keeps the order of one process. Between processes there is none.
+//
 // # Which algorithm
 //
 // SlidingWindow, unless there is a reason: never more than n in any stretch of

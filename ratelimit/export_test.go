@@ -1,5 +1,7 @@
 package ratelimit
 
+import "fmt"
+
 // LocalStates is how many keys FailLocal remembers.
 func (l *Limiter) LocalStates() int {
 	l.fall.mu.Lock()
@@ -12,4 +14,39 @@ func (l *Limiter) Batches() int {
 	l.batches.mu.Lock()
 	defer l.batches.mu.Unlock()
 	return len(l.batches.keys)
+}
+
+// LocalQueues is how many local queues there are.
+func (l *Limiter) LocalQueues() int {
+	l.queues.mu.Lock()
+	defer l.queues.mu.Unlock()
+	return len(l.queues.all)
+}
+
+// Unbalanced tells of a local queue in which there is not one turn, or one request under way, of
+// the right cost for each of those who were promised one; "" if there is none.
+func (l *Limiter) Unbalanced() string {
+	l.queues.mu.Lock()
+	defer l.queues.mu.Unlock()
+	for name, q := range l.queues.all {
+		more := map[int64]int{}
+		for e := q.promised.Front(); e != nil; e = e.Next() {
+			more[e.Value.(*waiter).n]++
+		}
+		for n, surplus := range q.surplus {
+			more[n] += surplus
+		}
+		for _, a := range q.asks {
+			more[a.n]--
+		}
+		for _, t := range q.turns {
+			more[t.n]--
+		}
+		for n, x := range more {
+			if x != 0 {
+				return fmt.Sprintf("%q: %d more are promised %d than there are turns", name, x, n)
+			}
+		}
+	}
+	return ""
 }

@@ -23,10 +23,10 @@ import (
 // there are braces in it. What a limit counts ForAll is under a star, a slash and its
 // name; a caller's key that begins so has one more slash there.
 type Limiter struct {
-	store driver.Limits
-	plan  atomic.Pointer[plan]
-	fall  fallback
-	lines lines
+	store  driver.Limits
+	plan   atomic.Pointer[plan]
+	fall   fallback
+	queues queues
 
 	batching *batching // nil: each is asked for
 	batches  batches
@@ -108,6 +108,12 @@ func (l *Limiter) SetLimits(limits ...Limit) error {
 		p.calls = limits[0].calls
 	}
 	l.plan.Store(p)
+	l.queues.mu.Lock()
+	defer l.queues.mu.Unlock()
+	for _, q := range l.queues.all { // those who wait ask anew
+		q.standing, q.pause = nil, time.Time{}
+		q.advance()
+	}
 	return nil
 }
 

@@ -13,74 +13,132 @@ import (
 // keepIDs is how long the store remembers a request that may be repeated.
 const keepIDs = time.Minute
 
-// longestTurn is how far ahead Wait takes turns if its context has no deadline.
-const longestTurn = 24 * time.Hour
-
-// Wait waits until one is allowed, and takes it. If the context's deadline comes
-// first it fails at once, with a *RefusedError, and has consumed nothing; if
-// the context ends while it waits, what it took is given back as far as nobody
-// was promised what follows.
+// Wait waits until one is allowed, and takes it. If it is known that this is after
+// the context's deadline it fails at once, with a *RefusedError, and has consumed nothing; if
+// the context ends while it waits, it fails with the context's error.
 //
-// Under TokenBucket and LeakyBucket whoever waits has a turn of his own in the
-// store: first come, first served, whatever the processes. Under windows the
-// waiters of one process stand in line and the first of them asks again when
-// told to; between processes the order is not kept.
+// The goroutines of this process that wait for a key stand in a local queue, first come, first
+// served. Turns under TokenBucket and LeakyBucket are taken from the store at most 100 ms
+// before they come, and the turn of a waiter who goes away is the next one's; if there is none
+// it is given back. So those who hang up keep a limit from others for no longer than that.
+// Between processes, and between those who wait and those who ask without waiting, the order is not
+// kept. Whoever cannot be served before his deadline only because of those before him in the
+// queue, who may go away, is told when it has passed.
+//
+// If the store cannot be asked, that is an error for the waiter for whom it was asked.
 func (l *Limiter) Wait(ctx context.Context, key string) (Result, error) { return l.WaitN(ctx, key, 1) }
 
 // WaitN waits for n at once.
 func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Result, error) {
-	if n < 1 {
-		return Result{}, &LimitError{Key: key, Reason: "a cost must be positive"}
+	return l.wait(&waiter{key: key, n: n, ctx: ctx})
+}
+
+// WaitWithin is WaitN for a turn in the queues of LeakyBuckets alone, as a server wants it: what another
+// limit refuses is refused at once, and so is what would wait for longer than longest or
+// than the context's deadline, those before it in the local queue included, or does not fit into
+// the queue that the LeakyBucket describes. If longest is below 0 that is the only bound.
+//
+// Where several processes wait for one key each knows its own local queue. Who was let in and is
+// overtaken by others is refused when longest, or the longest wait of the queue, has passed.
+func (l *Limiter) WaitWithin(ctx context.Context, key string, n int64, longest time.Duration) (Result, error) {
+	w := &waiter{key: key, n: n, ctx: ctx, turning: true}
+	now := time.Now()
+	if longest >= 0 {
+		w.until = now.Add(min(longest, longestTurn))
+	} else {
+		w.until = now.Add(l.longest(n) + lookAhead)
 	}
-	if !l.turns() {
-		refused, err := l.lines.enter(ctx, key)
-		switch {
-		case err != nil:
-			return Result{}, wrap("wait for", key, err)
-		case refused != nil:
-			refused.Cost = n
-			return *refused, &RefusedError{*refused}
+	return l.wait(w)
+}
+
+// longest is how long n can wait for its turn: in the shortest queue.
+func (l *Limiter) longest(n int64) time.Duration {
+	d := longestTurn
+	for _, limit := range l.plan.Load().limits {
+		if limit.rule.Algorithm == driver.LeakyBucket {
+			s := standing{limit: limit}
+			d = min(d, s.span(max(limit.rule.Burst-limit.cost(n), 0)))
 		}
-		defer l.lines.leave(key)
 	}
-	for {
-		res, err := l.reserve(ctx, key, n, true, 0)
+	return d
+}
+
+func (l *Limiter) wait(w *waiter) (Result, error) {
+	if w.n < 1 {
+		return Result{}, &LimitError{Key: w.key, Reason: "a cost must be positive"}
+	}
+	if err := driver.CheckKey(w.key); err != nil {
+		return Result{}, err
+	}
+	if deadline, ok := w.ctx.Deadline(); ok && (w.until.IsZero() || deadline.Before(w.until)) {
+		w.until = deadline
+	}
+	w.done = make(chan outcome, 1)
+	mu, name := &l.queues.mu, l.queueOf(w.key)
+	mu.Lock()
+	q := l.queues.all[name]
+	if q == nil || l.never(w.n) { // nobody waits: what can be had at once is
+		mu.Unlock()
+		sent := time.Now()
+		res, err := l.reserve(w.ctx, w.key, w.n, 0, 1)
 		if err != nil {
 			return Result{}, err
 		}
 		r := res.Result
-		wait := r.Wait
-		if !r.OK {
-			if wait = r.RetryAfter; tooLate(ctx, wait) {
-				return r, &RefusedError{r}
-			}
-			l.lines.refused(key, r)
-		} else if wait > 0 && tooLate(ctx, wait) { // by less than the answer took
-			res.abandon(ctx)
-			r = r.late(ctx)
-			return r, &RefusedError{r}
-		}
-		if err := sleep(ctx, wait); err != nil {
-			if r.OK {
-				res.abandon(ctx)
-			}
-			return Result{}, wrap("wait for", key, err)
-		}
 		if r.OK {
-			r.Wait = 0
 			return r, nil
 		}
-	}
-}
-
-// turns reports whether every limit gives turns.
-func (l *Limiter) turns() bool {
-	for _, limit := range l.plan.Load().limits {
-		if limit.rule.Algorithm != driver.TokenBucket && limit.rule.Algorithm != driver.LeakyBucket {
-			return false
+		if r.RetryAfter == Never || w.turning && refusedByOther(res) {
+			return r, &RefusedError{r}
+		}
+		mu.Lock()
+		if q = l.queues.all[name]; q == nil {
+			q = &queue{l: l, name: name}
+			if l.queues.all == nil {
+				l.queues.all = make(map[string]*queue)
+			}
+			l.queues.all[name] = q
+			q.know(res, w.n, 0, sent)
 		}
 	}
-	return true
+	r, no := q.enter(w)
+	mu.Unlock()
+	if no {
+		return r, &RefusedError{r}
+	}
+	var over <-chan time.Time
+	if w.turning {
+		timer := time.NewTimer(time.Until(w.until))
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case o := <-w.done:
+		return o.r, o.err
+	case <-over:
+	case <-w.ctx.Done():
+	}
+	return q.leave(w)
+}
+
+// queueOf is where those wait who want the key: all together, "", if nothing is counted by it.
+func (l *Limiter) queueOf(key string) string {
+	for _, limit := range l.plan.Load().limits {
+		if !limit.all {
+			return key
+		}
+	}
+	return ""
+}
+
+// never reports whether n is more than a limit ever allows.
+func (l *Limiter) never(n int64) bool {
+	for _, limit := range l.plan.Load().limits {
+		if limit.cost(n) > limit.rule.Capacity() {
+			return true
+		}
+	}
+	return false
 }
 
 // Queues reports whether a limit is a LeakyBucket, so that Result.Wait has to be
@@ -94,124 +152,15 @@ func (l *Limiter) Queues() bool {
 	return false
 }
 
-func tooLate(ctx context.Context, wait time.Duration) bool {
-	deadline, ok := ctx.Deadline()
-	return wait == Never || ok && time.Until(deadline) < wait
-}
-
-// late makes a refusal of a turn that comes after the deadline. What remains is as
-// if it had not been given back, which may have failed.
-func (r Result) late(ctx context.Context) Result {
-	deadline, _ := ctx.Deadline()
-	longest := max(time.Until(deadline), 0)
-	r.limits = append([]LimitResult(nil), r.Limits()...)
-	for i := range r.limits {
-		one := &r.limits[i]
-		if one.Wait > longest {
-			one.OK, one.RetryAfter = false, one.Wait-longest
-		}
-		one.Wait = 0
-	}
-	r.OK, r.RetryAfter, r.Wait = false, r.Wait-longest, 0
-	r.tell()
-	return r
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// lines let the waiters of one process pass one by one.
-type lines struct {
-	mu  sync.Mutex
-	all map[string]*line
-}
-
-type line struct {
-	turn    chan struct{} // holds a token while nobody is at the front; those who wait for it are served in order
-	members int
-
-	// What the front was told, and until when it stands: nobody behind it is
-	// let in sooner.
-	told  Result
-	until time.Time
-}
-
-// enter waits for the front, unless the context's deadline comes before even
-// those can be let in who are there.
-func (ls *lines) enter(ctx context.Context, key string) (*Result, error) {
-	ls.mu.Lock()
-	if ls.all == nil {
-		ls.all = make(map[string]*line)
-	}
-	ln := ls.all[key]
-	if ln == nil {
-		ln = &line{turn: make(chan struct{}, 1)}
-		ln.turn <- struct{}{}
-		ls.all[key] = ln
-	}
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(ln.until) {
-		r := ln.told
-		r.RetryAfter = time.Until(ln.until)
-		ls.mu.Unlock()
-		return &r, nil
-	}
-	ln.members++
-	ls.mu.Unlock()
-	select {
-	case <-ln.turn:
-		return nil, nil
-	case <-ctx.Done():
-		ls.drop(key, ln)
-		return nil, context.Cause(ctx)
-	}
-}
-
-// leave lets the next one to the front.
-func (ls *lines) leave(key string) {
-	ls.mu.Lock()
-	ln := ls.all[key]
-	ln.until = time.Time{}
-	ls.mu.Unlock()
-	ls.drop(key, ln)
-	ln.turn <- struct{}{}
-}
-
-func (ls *lines) drop(key string, ln *line) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if ln.members--; ln.members == 0 {
-		delete(ls.all, key)
-	}
-}
-
-// refused notes what the front was told.
-func (ls *lines) refused(key string, r Result) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if ln := ls.all[key]; ln != nil && r.RetryAfter != Never {
-		ln.told, ln.until = r, time.Now().Add(r.RetryAfter)
-	}
-}
-
 // A Reservation is what Reserve took, until it is settled.
 type Reservation struct {
 	// Result is the decision: not OK if nothing was reserved.
 	Result Result
 
-	l     *Limiter
-	id    string
-	taken driver.Taken
+	l      *Limiter
+	id     string
+	limits []Limit
+	taken  driver.Taken
 
 	mu      sync.Mutex
 	held    map[string]held // by the name of the limit
@@ -258,7 +207,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 	if n < 1 {
 		return nil, &LimitError{Key: key, Reason: "a cost must be positive"}
 	}
-	return l.reserve(ctx, key, n, false, 0)
+	return l.reserve(ctx, key, n, 0, 0)
 }
 
 // ReserveWithin is Reserve for those who would not wait for longer than longest
@@ -269,24 +218,17 @@ func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int64, longes
 	if n < 1 {
 		return nil, &LimitError{Key: key, Reason: "a cost must be positive"}
 	}
-	return l.reserve(ctx, key, n, false, max(longest, 1))
+	return l.reserve(ctx, key, n, 0, max(longest, 1))
 }
 
-// reserve takes n for a turn that is at most within ahead, if that is not 0. With
-// wait it takes turns of token buckets, too, and none after the context's deadline.
-func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait bool, within time.Duration) (*Reservation, error) {
+// reserve takes n: of token buckets for a turn that is at most wait ahead, of queues for one that
+// is at most within ahead, or if that is 0 for any.
+func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within time.Duration) (*Reservation, error) {
 	limits, r, err := l.request(key, n)
 	if err != nil {
 		return nil, err
 	}
-	r.ID, r.Keep, r.TurnWithin = driver.NewID(), keepIDs, within
-	if wait {
-		r.MaxWait = longestTurn
-		if deadline, ok := ctx.Deadline(); ok {
-			r.MaxWait = max(min(r.MaxWait, time.Until(deadline)), 0)
-		}
-		r.TurnWithin = max(r.MaxWait, 1)
-	}
+	r.ID, r.Keep, r.MaxWait, r.TurnWithin = driver.NewID(), keepIDs, wait, within
 	t, by, err := l.fall.take(ctx, l.store, r, 0)
 	if errors.Is(err, ErrUnknown) && ctx.Err() == nil {
 		t, by, err = l.fall.take(ctx, l.store, r, 0)
@@ -296,7 +238,7 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait bool, w
 	}
 	res := &Reservation{
 		Result: result(limits, r, t, by, key, n),
-		l:      l, id: r.ID, taken: t, held: make(map[string]held), settled: !t.OK,
+		l:      l, id: r.ID, limits: limits, taken: t, held: make(map[string]held), settled: !t.OK,
 	}
 	for i, limit := range limits {
 		h := held{cost: r.Takes[i].Cost}
@@ -373,11 +315,3 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 
 // Cancel gives back all that was reserved.
 func (r *Reservation) Cancel(ctx context.Context) error { return r.Commit(ctx, 0) }
-
-// abandon gives back a turn that nobody waits for any more, although the
-// context has ended.
-func (r *Reservation) abandon(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	_ = r.Cancel(ctx) // what cannot be given back was consumed
-}

@@ -74,7 +74,7 @@ func Run(limit driver.Limit, events []Event, window time.Duration) (Outcome, err
 			continue
 		}
 		if out.Allowed > math.MaxInt64-e.Cost { // Most and the picture add up parts of it
-			return out, fmt.Errorf("%v allows a total of more than %d, which cannot be counted", limit.Algorithm, int64(math.MaxInt64))
+			return out, &driver.LimitError{Reason: fmt.Sprintf("it allows more than %d in all, which cannot be counted", int64(math.MaxInt64))}
 		}
 		out.Allowed += e.Cost
 		out.LongestWait = max(out.LongestWait, d.Wait)

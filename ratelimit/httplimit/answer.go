@@ -57,7 +57,7 @@ func (f Fields) set(h http.Header, a front.Answer, now time.Time) {
 	if a.Late || f&^Draft == 0 {
 		return
 	}
-	reset := max(tightest(a).ResetAfter-a.Waited, 0)
+	reset := tightest(a).ResetAfter
 	set := func(prefix, reset string) {
 		h.Set(prefix+"Limit", strconv.FormatInt(a.Limit, 10))
 		h.Set(prefix+"Remaining", strconv.FormatInt(a.Remaining, 10))
@@ -108,7 +108,7 @@ func standing(a front.Answer) string {
 	for i, l := range a.Limits {
 		b = appendItem(b, i, front.Name(l.Name))
 		b = appendParameter(b, "r", max(l.Remaining, 0))
-		if next := l.NextAfter - a.Waited; next > 0 && (a.OK || !l.OK) {
+		if next := l.NextAfter; next > 0 && (a.OK || !l.OK) {
 			b = appendParameter(b, "t", front.Up(next, time.Second))
 		}
 	}

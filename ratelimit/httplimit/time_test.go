@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -224,7 +226,7 @@ func TestTurns(t *testing.T) {
 		defer cancel()
 		start = time.Now()
 		fields(t, ask(ctx, h, "/"), 429, map[string]string{"RateLimit-Policy": `"default";q=3;w=30`, "Retry-After": "1"})
-		// Who goes away while he waits gives his turn back.
+		// Who goes away while he waits has taken nothing yet.
 		gone, leave := context.WithCancel(t.Context())
 		done := make(chan int)
 		go func() { done <- ask(gone, h, "/").StatusCode }()
@@ -233,13 +235,58 @@ func TestTurns(t *testing.T) {
 		if status := <-done; status != 503 {
 			t.Errorf("status %d for who is gone", status)
 		}
-		if time.Since(start) != 0 || store.back != 1 {
+		if time.Since(start) != 0 || store.back != 0 {
 			t.Errorf("after %v, %d turns were given back", time.Since(start), store.back)
 		}
 		if resp := ask(t.Context(), h, "/"); resp.StatusCode != 200 || time.Since(start) != 10*time.Second {
 			t.Errorf("the next: %d after %v", resp.StatusCode, time.Since(start))
 		}
 	})
+}
+
+// Clients who hang up while they wait cost the others nothing: a queue serves as fast as it is,
+// and when they have gone nobody waits for their turns.
+func TestClientsWhoHangUp(t *testing.T) {
+	for _, longest := range []time.Duration{10 * time.Second, time.Second} {
+		t.Run(longest.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := limiter(t, memstore.New(), ratelimit.LeakyBucket(10, time.Second, longest))
+				h := middleware(t, l)(ok)
+				var served, refused atomic.Int64
+				var wg sync.WaitGroup
+				end := time.Now().Add(time.Minute)
+				for i := range 40 {
+					wg.Go(func() {
+						random := rand.New(rand.NewPCG(1, uint64(i)))
+						for time.Now().Before(end) {
+							ctx, cancel := context.WithCancel(t.Context())
+							stop := time.AfterFunc(500*time.Millisecond, cancel)
+							switch resp := ask(ctx, h, "/"); resp.StatusCode {
+							case 200:
+								served.Add(1)
+							case 429:
+								refused.Add(1)
+							}
+							stop.Stop()
+							cancel()
+							time.Sleep(time.Duration(10+random.IntN(50)) * time.Millisecond) // fake time: until he comes again
+						}
+					})
+				}
+				wg.Wait()
+				if n := served.Load(); n < 590 || n > 605 {
+					t.Errorf("%d were served in a minute at 10/s", n)
+				}
+				if (refused.Load() > 0) != (longest == time.Second) {
+					t.Errorf("%d were refused by a queue of %v", refused.Load(), longest)
+				}
+				start := time.Now()
+				if resp := ask(t.Context(), h, "/"); resp.StatusCode != 200 || time.Since(start) > 200*time.Millisecond {
+					t.Errorf("%d after %v, when all have gone", resp.StatusCode, time.Since(start))
+				}
+			})
+		})
+	}
 }
 
 // backCounter counts what is given back.

@@ -11,8 +11,18 @@ import (
 )
 
 // DefaultTTL is how long a lease outlives a holder that crashed, unless
-// Config says otherwise.
+// Config says otherwise or the store does not accept it.
 const DefaultTTL = 15 * time.Second
+
+// DefaultTTLOf is DefaultTTL, or what a store with the traits accepts that is
+// nearest to it.
+func DefaultTTLOf(traits driver.Traits) time.Duration {
+	ttl := max(DefaultTTL, traits.MinTTL)
+	if traits.MaxTTL > 0 {
+		ttl = min(ttl, traits.MaxTTL)
+	}
+	return ttl
+}
 
 // MaxPermits is the greatest number of permits that a key can have.
 const MaxPermits = 1_000_000
@@ -21,7 +31,9 @@ const MaxPermits = 1_000_000
 type Config struct {
 	// TTL is how long a lock stays taken in the store after its holder
 	// crashed or lost the store. While the holder lives the lease is
-	// renewed every third of it. Defaults to 15s.
+	// renewed every third of it. One that the store does not accept is an error.
+	// Defaults to 15s, or to what the store accepts that is nearest to it, less
+	// LockDelay.
 	TTL time.Duration
 
 	// Margin is how long before the store could give the lock away a lease
@@ -67,7 +79,10 @@ func (e *ConfigError) Error() string { return "baton: config: " + e.Field + " " 
 // complete fills in the defaults and refuses what cannot be honoured.
 func (c *Config) complete(traits driver.Traits) error {
 	if c.TTL == 0 {
-		c.TTL = DefaultTTL
+		c.TTL = DefaultTTLOf(traits)
+		if traits.MaxTTL > 0 && c.LockDelay > 0 { // what is kept with the store is the sum
+			c.TTL = max(min(c.TTL, traits.MaxTTL-c.LockDelay), traits.MinTTL, 1)
+		}
 	}
 	if c.Margin == 0 {
 		c.Margin = defaultMargin(c.TTL)

@@ -48,7 +48,7 @@ func New(store driver.Locks, cfg Config) (*Runner, error) {
 	}
 	ttl := cfg.Lock.TTL
 	if ttl == 0 {
-		ttl = baton.DefaultTTL
+		ttl = baton.DefaultTTLOf(store.Traits())
 	}
 	return &Runner{
 		records: records, locks: locks, owner: cfg.Lock.Owner, keep: cfg.Keep, remember: cfg.Remember,

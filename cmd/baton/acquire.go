@@ -24,6 +24,7 @@ type asking struct {
 	shared  bool
 	permits string
 	ttl     time.Duration
+	ownTTL  bool // it was given
 
 	options []baton.Option // after check
 	waits   bool           // likewise: wait was given
@@ -35,7 +36,7 @@ func (k *asking) flags(cmd *cobra.Command) {
 	f.BoolVarP(&k.try, "try", "n", false, "do not wait at all")
 	f.BoolVarP(&k.shared, "shared", "s", false, "take the read lock: readers hold together, writers alone")
 	f.StringVar(&k.permits, "permits", "", "take `N/OF` permits: 2/10 is two of ten")
-	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long the lock outlives a holder that crashed")
+	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long the lock outlives a holder that crashed; the default is shortened to what the store accepts")
 	cmd.MarkFlagsMutuallyExclusive("wait", "try")
 	cmd.MarkFlagsMutuallyExclusive("shared", "permits")
 }
@@ -48,6 +49,7 @@ func (k *asking) check(cmd *cobra.Command, key string) error {
 	if k.waits = cmd.Flags().Changed("wait"); k.waits && k.wait <= 0 {
 		return usage("--wait %v: it is a duration above zero; not to wait at all is -n", k.wait)
 	}
+	k.ownTTL = cmd.Flags().Changed("ttl")
 	if k.ttl <= 0 {
 		return usage("--ttl %v: it is a duration above zero", k.ttl)
 	}
@@ -67,8 +69,12 @@ func (k *asking) check(cmd *cobra.Command, key string) error {
 	return nil
 }
 
-// checkTTL refuses a TTL that the store cannot keep.
+// checkTTL refuses a TTL that the store cannot keep. One that nobody asked for is
+// fitted to the store.
 func (k *asking) checkTTL(traits driver.Traits) error {
+	if !k.ownTTL {
+		k.ttl = baton.DefaultTTLOf(traits)
+	}
 	if k.ttl < traits.MinTTL || traits.MaxTTL > 0 && k.ttl > traits.MaxTTL {
 		return usage("--ttl %v: store %s accepts %v to %v", k.ttl, traits.Store, traits.MinTTL, traits.MaxTTL)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/measure"
 	"github.com/batonhq/baton/open"
@@ -141,10 +142,22 @@ func (a *app) examine(ctx context.Context) (*diagnosis, error) {
 	if d.partial != nil && len(d.findings) == 0 {
 		return nil, &exit{exitUnavailable, d.partial}
 	}
+	d.judgeTTL(traits)
 	d.compareClocks(asking, store)
 	d.measure(ctx, store)
 	slices.SortStableFunc(d.findings, func(x, y driver.Finding) int { return cmp.Compare(y.Severity, x.Severity) })
 	return d, nil
+}
+
+// judgeTTL says what becomes of a TTL that nobody asks for.
+func (d *diagnosis) judgeTTL(traits driver.Traits) {
+	if ttl := baton.DefaultTTLOf(traits); ttl != baton.DefaultTTL {
+		d.findings = append(d.findings, driver.Finding{
+			Name: "default-ttl", Severity: driver.Note,
+			What: fmt.Sprintf("the default TTL of %v is not within %v and %v, which the store accepts: without --ttl it is %v", baton.DefaultTTL, traits.MinTTL, traits.MaxTTL, ttl),
+			Mend: "give --ttl, or have the store accept longer TTLs",
+		})
+	}
 }
 
 // compareClocks takes the answer to be from the middle of the round trip.

@@ -104,7 +104,7 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 	if owner == "" {
 		owner = ownerName(os.Getpid())
 	}
-	locks, store, err := a.open(ctx, e.config(owner), e.checkTTL, func(t driver.Traits) error { return checkValue(name, owner, t) })
+	locks, store, err := a.openWith(ctx, func() baton.Config { return e.config(owner) }, e.checkTTL, func(t driver.Traits) error { return checkValue(name, owner, t) })
 	if err != nil {
 		return err
 	}

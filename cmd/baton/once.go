@@ -166,8 +166,8 @@ func parseCodes(text string) (func(int) bool, error) {
 // openOnce opens a store with records. waiting is told when the lock has to be
 // waited for.
 func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, waiting func(), check func(driver.Traits) error) (ops *once.Runner, locks *baton.Locker, store driver.Store, err error) {
-	cfg := o.config(owner)
-	locks, store, err = a.open(ctx, cfg, check)
+	var cfg baton.Config
+	locks, store, err = a.openWith(ctx, func() baton.Config { cfg = o.config(owner); return cfg }, check, o.checkTTL)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -37,6 +37,7 @@ the lock, so stop what it protected.
 		if err != nil {
 			return err
 		}
+		k.ownTTL = cmd.Flags().Changed("ttl")
 		if k.ttl <= 0 {
 			return usage("--ttl %v: it is a duration above zero", k.ttl)
 		}
@@ -69,7 +70,7 @@ func (a *app) withHandle(ctx context.Context, args []string, k *asking, f func(c
 	if _, _, err := baton.ReadHandle(handle); err != nil {
 		return badHandle(err)
 	}
-	locks, store, err := a.open(ctx, baton.Config{TTL: k.ttl}, k.checkTTL, outlives, movable)
+	locks, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{TTL: k.ttl} }, k.checkTTL, outlives, movable)
 	if err != nil {
 		return err
 	}

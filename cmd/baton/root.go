@@ -189,6 +189,11 @@ const openTimeout = 10 * time.Second
 
 // open opens the store and makes a Locker, unless one of the checks objects.
 func (a *app) open(ctx context.Context, cfg baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
+	return a.openWith(ctx, func() baton.Config { return cfg }, checks...)
+}
+
+// openWith is open with a Config that is asked for when the checks have passed.
+func (a *app) openWith(ctx context.Context, config func() baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
 	url, err := a.url()
 	if err != nil {
 		return nil, nil, err
@@ -208,6 +213,7 @@ func (a *app) open(ctx context.Context, cfg baton.Config, checks ...func(driver.
 			return nil, nil, err
 		}
 	}
+	cfg := config()
 	cfg.Logger = a.logger()
 	cfg.Logger.Debug("store opened", "url", open.Redact(url))
 	locks, err = baton.New(store, cfg)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/supervise"
 )
@@ -24,6 +25,7 @@ type running struct {
 	asking
 	maxHold  time.Duration
 	grace    time.Duration
+	ownGrace bool // it was given
 	conflict int
 	skipOK   bool
 }
@@ -112,9 +114,13 @@ func (r *running) check(cmd *cobra.Command, key string) error {
 	}
 	switch {
 	case !cmd.Flags().Changed("grace"):
-		r.grace = min(standardGrace, r.ttl/3)
-	case r.grace < 0 || r.grace > r.ttl/3:
-		return usage("--grace %v: it is at most a third of --ttl %v, so that the command has ended before somebody else can get the lock; a longer --ttl allows more", r.grace, r.ttl)
+		r.grace = standardGrace
+	case r.grace < 0:
+		return usage("--grace %v: it is not negative", r.grace)
+	}
+	r.ownGrace = cmd.Flags().Changed("grace")
+	if err := r.fitGrace(); err != nil {
+		return err
 	}
 	if r.maxHold < 0 || cmd.Flags().Changed("max-hold") && r.maxHold == 0 {
 		return usage("--max-hold %v: it is a duration above zero", r.maxHold)
@@ -132,7 +138,7 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return err
 	}
 	owner := ownerName(os.Getpid())
-	locks, store, err := a.open(ctx, r.config(owner), r.checkTTL)
+	locks, store, err := a.openWith(ctx, func() baton.Config { return r.config(owner) }, r.checkTTL)
 	if err != nil {
 		return err
 	}
@@ -177,6 +183,24 @@ func (a *app) release(lease *baton.Lease, end *ending) {
 // outlived tells of a command that nobody stopped although the lease was lost.
 func (a *app) outlived(lost error, code int) {
 	a.complain("%s; the command ended by itself, with %d, perhaps without the lock", explain(lost), code)
+}
+
+// checkTTL is that of asking, after which the grace is fitted to the TTL.
+func (r *running) checkTTL(traits driver.Traits) error {
+	if err := r.asking.checkTTL(traits); err != nil {
+		return err
+	}
+	return r.fitGrace()
+}
+
+// fitGrace shortens the grace to a third of the TTL, or refuses one that was given
+// and is longer.
+func (r *running) fitGrace() error {
+	if r.ownGrace && r.grace > r.ttl/3 {
+		return usage("--grace %v: it is at most a third of --ttl %v, so that the command has ended before somebody else can get the lock; a longer --ttl allows more", r.grace, r.ttl)
+	}
+	r.grace = min(r.grace, r.ttl/3)
+	return nil
 }
 
 // under is the command as it is run under a lock.

@@ -17,3 +17,13 @@ func TestZooKeeperScripts(t *testing.T) {
 		return nil
 	})
 }
+
+// A ZooKeeper whose sessions are too short for the default TTL.
+func TestZooKeeperQuickScripts(t *testing.T) {
+	t.Parallel()
+	server := testserver.ZooKeeper(t, "tickTime=1000")
+	runScripts(t, "testdata/zookeeper-quick", func(env *testscript.Env) error {
+		env.Setenv("BATON_STORE", "zk://"+server.Addr+"/scripts")
+		return nil
+	})
+}

@@ -261,7 +261,7 @@ type field struct {
 
 func newField(t Target) *field {
 	traits := t.Store.Traits()
-	ttl := max(baton.DefaultTTL, traits.MinTTL)
+	ttl := baton.DefaultTTLOf(traits)
 	if traits.MaxTTL > 0 {
 		ttl = min(ttl, traits.MaxTTL)
 	}

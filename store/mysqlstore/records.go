@@ -32,6 +32,7 @@ func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Du
 	if err := driver.CheckBegin(a, keep); err != nil {
 		return driver.Record{}, err
 	}
+	s.sweepEarly(a.Key)
 	// Locks the row, and makes it if it is missing so that two first attempts meet.
 	lock := exec(words("INSERT INTO baton_record (k,state,token,owner,attempts,began,until) VALUES (", literal(a.Key), ",'", recordBegun,
 		"',0,'',0,'1970-01-01','1970-01-01') ON DUPLICATE KEY UPDATE until=baton_record.until"))

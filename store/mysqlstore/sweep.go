@@ -24,19 +24,20 @@ func (s *Store) sweep() {
 	after, afterLimit := "", ""
 	for {
 		t := time.NewTimer(s.opts.sweepEvery/2 + rand.N(s.opts.sweepEvery))
+		early := false
 		select {
 		case <-s.quit:
 			t.Stop()
 			return
 		case from := <-s.kick:
-			after, afterLimit = from, from
+			after, afterLimit, early = from, from, true
 		case <-t.C:
 		}
 		if s.used.Swap(false) {
 			// What fails is tried again.
 			after, _ = around(s.life, after, sweepPage+2*int(s.inserted.Swap(0)), s.sweepStep)
 			afterLimit, _ = around(s.life, afterLimit, sweepPage+2*int(s.limits.changed.Swap(0)), s.sweepLimits)
-			if s.recorded.Load() {
+			if early || s.recorded.Load() {
 				s.sweepRecords(s.life)
 			}
 		}

@@ -169,6 +169,7 @@ func (s *Store) probe(ctx context.Context, o options) error {
 	if err == nil {
 		s.home, err = homeOf(ctx, conn)
 		err = failure(ctx, err)
+		conn.Conn().PgConn().CustomData()[askedWhere] = s.home
 	}
 	return err
 }

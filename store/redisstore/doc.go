@@ -43,7 +43,8 @@
 // It is PUBLISH in Cluster, too: SPUBLISH exists only since Redis 7, and a
 // script may use it only for channels on its own slot, so that a process
 // would have to read thousands of them. A message may be lost; a waiter that
-// refreshes its place finds its grant.
+// refreshes its place finds its grant. A user without the rights to publish or to
+// subscribe waits all the same: it asks every 10 to 50 ms, which Examine says.
 //
 // Nobody overtakes the queue, but classic clients do not know it: while Baton
 // waits for a key, they find it free only when the queue is empty.

@@ -30,6 +30,17 @@ var harmless = map[string]bool{
 	"UNKILLABLE":  true,
 }
 
+// PermissionError says that the server does not let its user do what a lock or a
+// limit needs. Nothing was changed, and to ask again does not help.
+type PermissionError struct {
+	Text string // what the server answered
+}
+
+func (e *PermissionError) Error() string {
+	return fmt.Sprintf("redis does not let this user do that (%s): give it the keys ~PREFIX*, the channels &PREFIXbaton:* "+
+		"and the commands that scripts need (ACL SETUSER NAME ~PREFIX* &PREFIXbaton:* +@all -@admin), with the prefix of the URL, if any", e.Text)
+}
+
 // failure says by which error of package driver a request failed.
 func failure(err error) error {
 	if errors.Is(err, wire.ErrNotSent) {
@@ -38,8 +49,13 @@ func failure(err error) error {
 		}
 		return unavailable(err)
 	}
-	if e, ok := errors.AsType[*wire.ServerError](err); ok && harmless[e.Code()] {
-		return unavailable(err)
+	if e, ok := errors.AsType[*wire.ServerError](err); ok {
+		switch {
+		case harmless[e.Code()]:
+			return unavailable(err)
+		case e.Code() == "NOPERM": // seen before a command or script begins
+			return &PermissionError{e.Text}
+		}
 	}
 	return fmt.Errorf("redis: %w: %w", driver.ErrUnknown, err)
 }

@@ -3,6 +3,7 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -22,7 +23,7 @@ import (
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	var g gathered
 	err := s.eachPrimary(ctx, func(n wire.Node) error {
-		f, err := ask(ctx, n, s.client.Cluster())
+		f, err := ask(ctx, n, s.client.Cluster(), s.channel)
 		if err != nil {
 			return failure(err)
 		}
@@ -30,6 +31,11 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 		return nil
 	})
 	all := g.merged()
+	if err == nil {
+		if f, ok := s.examineSubscription(ctx); ok {
+			all = append(all, f)
+		}
+	}
 	if f, ok := judgeSilence(s.client.Silence()); ok && !s.owned {
 		all = append(all, f)
 	}
@@ -42,6 +48,18 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 		}
 	}
 	return all, err
+}
+
+// examineSubscription tries to read channels as those who wait do. ok is false if
+// there is nothing to say.
+func (s *Store) examineSubscription(ctx context.Context) (f driver.Finding, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	err := s.client.Subscribe(ctx, []string{s.channel, s.everyone}, cancel, func(string) {})
+	if e, said := errors.AsType[*wire.ServerError](err); said && denied(err) {
+		return s.noChannels("SUBSCRIBE", e.Text), true
+	}
+	return f, false
 }
 
 // ServerTime implements driver.Clock. With several primaries it is the time of
@@ -74,6 +92,7 @@ type facts struct {
 	open    bool              // who connects needs no password
 	cluster map[string]string // CLUSTER INFO; nil without a Cluster
 	alone   bool              // a primary of a Cluster without a replica
+	silent  string            // why it publishes nothing for us
 }
 
 type slowCommand struct {
@@ -89,20 +108,21 @@ var settings = []string{
 }
 
 // ask puts all questions to one server. Only answers that do not come are
-// errors.
-func ask(ctx context.Context, n wire.Node, cluster bool) (facts, error) {
+// errors. channel is one that we may publish to, where an empty message says nothing.
+func ask(ctx context.Context, n wire.Node, cluster bool, channel string) (facts, error) {
 	var f facts
 	var err error
 	if f.info, err = serverInfo(ctx, n); err != nil {
 		return f, err
 	}
-	commands := [][]string{{"TIME"}, {"SLOWLOG", "GET", "64"}, {"ACL", "GETUSER", "default"}}
+	commands := [][]string{{"TIME"}, {"SLOWLOG", "GET", "64"}, {"ACL", "GETUSER", "default"}, {"PUBLISH", channel, ""}}
 	for _, name := range settings {
 		commands = append(commands, []string{"CONFIG", "GET", name})
 	}
 	if cluster {
 		commands = append(commands, []string{"CLUSTER", "INFO"}, []string{"CLUSTER", "NODES"})
 	}
+	const publish = 3
 	answers := n.DoAll(ctx, commands)
 	for i, r := range answers {
 		if r.Err != nil {
@@ -110,6 +130,9 @@ func ask(ctx context.Context, n wire.Node, cluster bool) (facts, error) {
 				return f, r.Err
 			}
 			answers[i].Value = nil // the server says no: it stays unknown
+			if i == publish {
+				f.silent = r.Err.Error()
+			}
 		}
 	}
 	if t := list(answers[0].Value); len(t) == 2 {
@@ -118,7 +141,7 @@ func ask(ctx context.Context, n wire.Node, cluster bool) (facts, error) {
 	user := fields(answers[2].Value)
 	f.open = slices.Contains(strings.Fields(user["flags"]), "nopass") && slices.Contains(strings.Fields(user["flags"]), "on")
 	for i := range settings {
-		for name, value := range fields(answers[3+i].Value) {
+		for name, value := range fields(answers[4+i].Value) {
 			if f.config == nil {
 				f.config = map[string]string{}
 			}
@@ -126,7 +149,7 @@ func ask(ctx context.Context, n wire.Node, cluster bool) (facts, error) {
 		}
 	}
 	if cluster {
-		rest := answers[3+len(settings):]
+		rest := answers[4+len(settings):]
 		f.cluster = lines(text(rest[0].Value))
 		f.address, f.alone = self(text(rest[1].Value))
 	}

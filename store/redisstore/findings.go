@@ -64,6 +64,14 @@ var plainText = driver.Finding{
 	Mend: "set up TLS on the server (tls-port, tls-cert-file, tls-key-file), then write rediss:// in the URL",
 }
 
+func (s *Store) noChannels(command, answer string) driver.Finding {
+	return driver.Finding{
+		Name: "channels", Severity: driver.Slow,
+		What: fmt.Sprintf("the server does not let this user %s (%s): those who wait are not told of their turn and ask for it up to a hundred times a second", command, answer),
+		Mend: "ACL SETUSER NAME +publish +subscribe &" + s.names.own + "*, as Redis 7 gives a new user no channels",
+	}
+}
+
 // judgeSilence says what a caller's client does to leases when a connection falls
 // silent. ok is false if there is nothing to say.
 func judgeSilence(d time.Duration) (f driver.Finding, ok bool) {
@@ -107,6 +115,9 @@ func (s *Store) judge(f facts) []driver.Finding {
 		}
 		say("hidden", driver.Note, "let the user that examines run INFO, CONFIG GET, SLOWLOG GET and ACL GETUSER (ACL SETUSER NAME +info +config|get +slowlog|get +acl|getuser), or look at these settings yourself",
 			"the server does not let this user run %s: eviction, persistence or replication may be unsafe without a word here", hidden)
+	}
+	if f.silent != "" {
+		all = append(all, s.noChannels("PUBLISH", f.silent))
 	}
 	judgeMemory(f, say)
 	judgePersistence(f, say)

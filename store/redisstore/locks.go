@@ -181,9 +181,9 @@ func (s *Store) waiting(a []any) driver.Grant {
 		return g
 	}
 	g.Ticket = number(a[1])
-	if number(a[2]) == 1 {
-		// Whoever holds will not hand over. Those who have just come look
-		// often, the others less so.
+	if number(a[2]) == 1 || s.pushes.deaf() {
+		// Whoever holds will not hand over, or we shall not hear of it. Those who
+		// have just come look often, the others less so.
 		waited := time.Duration(s.clock.millis()-g.Ticket/1000) * time.Millisecond
 		g.Again = min(max(waited/8, 10*time.Millisecond), 50*time.Millisecond)
 	}

@@ -17,6 +17,8 @@ type pushes struct {
 
 	watchers [16]watcherShard // every attempt watches: one mutex would be in the way
 	started  atomic.Bool      // spares start the mutex
+	refused  atomic.Bool      // the server does not let us read the channels
+	missed   atomic.Int32     // grants that were found and not brought, since the last that was
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // not nil once started
@@ -132,6 +134,13 @@ func (p *pushes) deliver(id string, h driver.Hint) {
 	}
 }
 
+// deafAfter is how many grants in a row must be missed before none is expected.
+const deafAfter = 3
+
+// deaf reports whether grants are not brought: this user, or those of other programs,
+// may have no rights to the channels. Then those who wait have to look often.
+func (p *pushes) deaf() bool { return p.refused.Load() || p.missed.Load() >= deafAfter }
+
 // waits notes whether a claim waits for a grant.
 func (p *pushes) waits(id string, waiting bool) {
 	sh := p.shard(id)
@@ -165,23 +174,33 @@ func (p *pushes) wakeWaiters() {
 func (s *Store) subscribe(ctx context.Context) {
 	pause := minPause
 	for ctx.Err() == nil {
-		s.client.Subscribe(ctx, []string{s.channel, s.everyone},
+		err := s.client.Subscribe(ctx, []string{s.channel, s.everyone},
 			func() {
 				pause = minPause
+				s.pushes.refused.Store(false)
 				s.pushes.wakeWaiters()
 			},
 			s.receive)
+		if refused := denied(err); refused {
+			s.pushes.refused.Store(true)
+			pause = refusedPause
+		} else if pause == refusedPause {
+			pause = minPause
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause/2 + rand.N(pause/2)): // not all processes at once
 		}
-		pause = min(2*pause, maxPause)
+		pause = min(2*pause, max(pause, maxPause))
 	}
 }
 
 const (
 	minPause = 20 * time.Millisecond
 	maxPause = 2 * time.Second
+
+	// refusedPause passes before we ask again for rights that we did not have.
+	refusedPause = 20 * time.Second
 )
 
 // receive reads a message: "g", ID, token and ms of a grant, or "l" and the ID
@@ -190,6 +209,7 @@ func (s *Store) receive(message string) {
 	parts := strings.Split(message, "\t")
 	switch {
 	case len(parts) == 4 && parts[0] == "g":
+		s.pushes.missed.Store(0)
 		token, ms := number(parts[2]), number(parts[3])
 		if token > 0 && ms > 0 {
 			s.pushes.deliver(parts[1], driver.Hint{Granted: true, Grant: grant(token, time.Duration(ms)*time.Millisecond)})

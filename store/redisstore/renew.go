@@ -70,6 +70,7 @@ func (s *Store) renew(ctx context.Context, claims []driver.Claim, ask []int, sim
 				out[at] = s.refreshed(answers[n], ttl)
 				if !knownHeld(claims[at]) && out[at].State == driver.Held {
 					s.pushes.waits(claims[at].ID, false)
+					s.pushes.missed.Add(1)
 				}
 			case number(answers[n]) == 1:
 				out[at] = driver.Renewal{State: driver.Held, Grant: grant(-claims[at].Ticket, ttl)}

@@ -192,7 +192,7 @@ func (a adapter) Subscribe(ctx context.Context, channels []string, ready func(),
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return err
+			return translate(err)
 		}
 		switch m := m.(type) {
 		case *redis.Subscription:

@@ -17,13 +17,13 @@ end
 local holders = 0
 if state == 'whole' then
 	holders = 1
-	call('PUBLISH', ARGV[1], 'l\t' .. string.match(v, '^b1:([^:]*)'))
+	redis.pcall('PUBLISH', ARGV[1], 'l\t' .. string.match(v, '^b1:([^:]*)'))
 elseif state == 'foreign' then
 	holders = 1
 elseif state == 'shared' then
 	for _, id in ipairs(call('ZRANGE', k.s, 0, -1)) do
 		holders = holders + 1
-		call('PUBLISH', ARGV[1], 'l\t' .. id)
+		redis.pcall('PUBLISH', ARGV[1], 'l\t' .. id)
 	end
 	call('DEL', k.s, k.i)
 end

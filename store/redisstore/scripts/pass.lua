@@ -1,6 +1,7 @@
 -- pass hands an exclusive lock that its holder gives up to e, the entry that
 -- was popped off the queue's head, if that is an exclusive waiter that has
 -- joined lately. It answers 1; or -1, with e back in its place: not that simple.
+-- A grant stands although its user may not publish it: the waiter finds it.
 local function pass(lock, T, queue, e)
 	local stamp, id, ms, channel, owner = string.match(e, '^(%d+)\t([^\t]+)\tx\t(%d+)\t([^\t]+)\t(.*)$')
 	if stamp then
@@ -9,7 +10,7 @@ local function pass(lock, T, queue, e)
 			if tonumber(stamp) + WAITER > n then
 				local token = string.format('%.0f', n)
 				redis.call('SET', lock, 'b1:' .. id .. ':' .. token .. ':' .. owner, 'PX', ms)
-				redis.call('PUBLISH', channel, 'g\t' .. id .. '\t' .. token .. '\t' .. ms)
+				redis.pcall('PUBLISH', channel, 'g\t' .. id .. '\t' .. token .. '\t' .. ms)
 				return 1
 			end
 		else

@@ -183,7 +183,7 @@ local function hand(k)
 				state = 'shared'
 			end
 			if granted then
-				call('PUBLISH', channel, 'g\t' .. id .. '\t' .. num(token) .. '\t' .. ms)
+				redis.pcall('PUBLISH', channel, 'g\t' .. id .. '\t' .. num(token) .. '\t' .. ms)
 				token = nil
 			end
 			if state == 'whole' then

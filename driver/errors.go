@@ -3,7 +3,10 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 var (
@@ -43,7 +46,7 @@ func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 func (e *HeldError) Error() string {
 	s := fmt.Sprintf("lock %q is held", e.Key)
 	if e.Owner != "" {
-		s += " by " + e.Owner
+		s += " by " + quoted(e.Owner)
 	} else if e.Foreign {
 		s += " by a program that is not Baton"
 	}
@@ -57,6 +60,38 @@ func (e *HeldError) Error() string {
 		s += fmt.Sprintf(", %d waiting", e.Waiting)
 	}
 	return s
+}
+
+// Printable returns text with all that cannot be seen escaped as in a Go string,
+// line ends and marks that change the direction of writing included: for text
+// that others wrote, before it reaches a terminal or a log.
+func Printable(text string) string {
+	if !strings.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) }) {
+		return text
+	}
+	var b strings.Builder
+	for len(text) > 0 {
+		r, n := utf8.DecodeRuneInString(text)
+		if r == utf8.RuneError || !strconv.IsPrint(r) {
+			q := strconv.Quote(text[:n])
+			b.WriteString(q[1 : len(q)-1])
+		} else {
+			b.WriteString(text[:n])
+		}
+		text = text[n:]
+	}
+	return b.String()
+}
+
+// quoted returns a name as it is if it cannot be taken for anything else, else in
+// quotes.
+func quoted(name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool {
+		return r == utf8.RuneError || r == '"' || r == ',' || r == ' ' || !strconv.IsPrint(r)
+	}) {
+		return strconv.Quote(name)
+	}
+	return name
 }
 
 func roundAge(d time.Duration) time.Duration {
@@ -94,7 +129,7 @@ type NotLockError struct {
 }
 
 func (e *NotLockError) Error() string {
-	return fmt.Sprintf("%s key %q holds %s, which is not a lock: choose another key or a prefix, or remove it", e.Store, e.Key, e.Found)
+	return fmt.Sprintf("%s key %q holds %s, which is not a lock: choose another key or a prefix, or remove it", e.Store, e.Key, Printable(e.Found))
 }
 
 // KeyError refuses a key before anything was sent.
@@ -108,7 +143,7 @@ func (e *KeyError) Error() string {
 	if len(k) > 40 {
 		k = k[:40] + "…"
 	}
-	return fmt.Sprintf("bad key %q: %s", k, e.Reason)
+	return fmt.Sprintf("bad key %q: %s", k, Printable(e.Reason))
 }
 
 // RequestError refuses a request before anything was sent.

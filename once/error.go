@@ -65,7 +65,7 @@ func (e *FinalError) Is(target error) bool { return target == ErrFinal }
 func (e *FinalError) Unwrap() error { return e.err }
 
 func (e *FinalError) Error() string {
-	return fmt.Sprintf("once: operation %q has failed for good: %s", e.Key, e.Text)
+	return fmt.Sprintf("once: operation %q has failed for good: %s", e.Key, driver.Printable(e.Text))
 }
 
 // UnrecordedError says that the function has run and come to an end, and that

@@ -123,3 +123,24 @@ func TestFingerprintOfAnOldVersion(t *testing.T) {
 		}
 	}
 }
+
+// The text of a final error was written by another program, perhaps.
+func TestFinalErrorEscapesWhatWasRecorded(t *testing.T) {
+	store := memstore.New()
+	a := driver.Attempt{Key: "k", Token: 1}
+	if _, err := store.BeginAttempt(t.Context(), a, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	text := "no\x1b[2J\u009b\u202e\nlevel=ERROR"
+	if _, err := store.FinishAttempt(t.Context(), a, driver.Outcome{Failed: true, Result: []byte(text)}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	_, err := newRunner(t, store, once.Config{}).Do(t.Context(), "k", never(t))
+	var final *once.FinalError
+	if !errors.As(err, &final) || final.Text != text {
+		t.Fatal(err)
+	}
+	if s := err.Error(); strings.ContainsAny(s, "\x1b\u009b\u202e\n") || !strings.Contains(s, `no\x1b[2J`) {
+		t.Errorf("shown as %q", s)
+	}
+}

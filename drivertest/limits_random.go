@@ -19,7 +19,7 @@ func randomCases() (all []limitCase) {
 			why:   "whatever is asked in whatever order, every store says the same, to the microsecond",
 			timed: true,
 			run: func(t *limitTest) {
-				t.random(rand.New(rand.NewPCG(1, uint64(a))), func(*rand.Rand) driver.Algorithm { return a })
+				t.random(rand.New(rand.NewPCG(1, uint64(a))), func(r *rand.Rand) driver.Limit { return randomLimit(r, a) }, 2_000_000)
 			},
 		})
 	}
@@ -28,15 +28,30 @@ func randomCases() (all []limitCase) {
 		why:   "one decision can be about limits of all kinds, and a key can be asked for another limit than before",
 		timed: true,
 		run: func(t *limitTest) {
-			t.random(rand.New(rand.NewPCG(1, 99)), func(r *rand.Rand) driver.Algorithm {
-				return driver.Algorithm(1 + r.IntN(int(driver.LeakyBucket)))
-			})
+			t.random(rand.New(rand.NewPCG(1, 99)), func(r *rand.Rand) driver.Limit {
+				return randomLimit(r, driver.Algorithm(1+r.IntN(int(driver.LeakyBucket))))
+			}, 2_000_000)
+		},
+	}, limitCase{
+		name:  "random requests, long logs",
+		why:   "a store that does not send all that it remembers must not say anything else because of that",
+		timed: true,
+		run: func(t *limitTest) {
+			t.random(rand.New(rand.NewPCG(1, 98)), func(r *rand.Rand) driver.Limit {
+				l := randomLimit(r, []driver.Algorithm{driver.SlidingLog, driver.SlidingWindow}[r.IntN(2)])
+				l.N = 30 + r.Int64N(100)
+				if l.Algorithm == driver.SlidingWindow {
+					l.Parts, l.Period = 200, time.Duration(200*(1+r.Int64N(10_000)))*time.Microsecond
+				}
+				return l
+			}, 20_000)
 		},
 	})
 }
 
 // random makes requests and compares the answers with those of package rate.
-func (t *limitTest) random(r *rand.Rand, algorithm func(*rand.Rand) driver.Algorithm) {
+// pace is the longest time between two of them, in microseconds.
+func (t *limitTest) random(r *rand.Rand, limit func(*rand.Rand) driver.Limit, pace int64) {
 	const keys = 4
 	steps := cmp.Or(t.h.Steps, 300)
 	limits := make([]driver.Limit, keys)
@@ -49,13 +64,13 @@ func (t *limitTest) random(r *rand.Rand, algorithm func(*rand.Rand) driver.Algor
 	}
 	var taken []past
 	for i := range limits {
-		limits[i] = randomLimit(r, algorithm(r))
+		limits[i] = limit(r)
 	}
 	for n := range steps {
 		if r.IntN(40) == 0 {
 			i := r.IntN(keys)
 			before := limits[i]
-			if limits[i] = randomLimit(r, algorithm(r)); r.IntN(2) == 0 {
+			if limits[i] = limit(r); r.IntN(2) == 0 {
 				limits[i].N = before.N // only the period, perhaps
 			}
 		}
@@ -65,7 +80,7 @@ func (t *limitTest) random(r *rand.Rand, algorithm func(*rand.Rand) driver.Algor
 		case 1:
 			now -= time.Hour.Microseconds()
 		default:
-			now += []int64{0, r.Int64N(5), r.Int64N(5000), r.Int64N(2_000_000)}[r.IntN(4)]
+			now += []int64{0, r.Int64N(5), r.Int64N(5000), r.Int64N(pace)}[r.IntN(4)]
 		}
 		q := driver.TakeRequest{Now: now}
 		var which []int

@@ -5,6 +5,9 @@
 -- KEYS  for each request the limit's state
 -- ARGV  for each request how often it is made, its cost, and the numbers of the
 --       algorithm
+-- A window's state with many moments begins with one more, 0, with what counts in
+-- all: so it need not be read as a whole. Whoever does takes that for over.
+--
 -- Answers for each request, or for the only one just that, a text: when, in
 -- seconds and µs, and the state that was there, or a shorter one that says the
 -- same about the request, from which the rest follows. Or
@@ -84,7 +87,27 @@ do
 			if text then
 				rest = sub(text, #head + 1)
 				odd = sub(text, 1, #head) ~= head
-				for a, m, b, c in string.gmatch(rest, '() (%d+) ()(%d+)') do
+				local find, _, e, sum, m, c = string.find, nil, nil, nil, nil, nil
+				_, e, sum = find(rest, '^ 0 (%d+)')
+				to = sum and #rest or 0
+				if sum and not odd then -- a long one: this counts until 0, and is the sum of all
+					used, from = sum + 0, e + 1
+					while from <= to and n == 0 and not odd do
+						_, e, m, c = find(rest, '^ (%d+) (%d+)', from)
+						if not e then
+							odd = true
+						elseif m + 0 > now then
+							n = 17 -- or less
+						else
+							used, from = used - c, e + 1
+						end
+					end
+					if n > 0 then
+						_, _, moment, last, count = find(rest, ' (%d+) ()(%d+)$', math.max(from, to - 40))
+						moment, count = moment + 0, count + 0
+					end
+				end
+				for a, m, b, c in string.gmatch(sum and '' or rest, '() (%d+) ()(%d+)') do
 					odd = odd or a ~= to + 1
 					to, last = b + #c - 1, b
 					m = m + 0
@@ -103,6 +126,7 @@ do
 			if not odd and cost > 0 and used + cost <= limit then
 				local free = limit - used
 				taken = times == '1' and cost or math.min(times * cost, free - free % cost)
+				local head = n > 16 and head .. format(' 0 %.0f', used + taken) or head
 				if n > 0 and moment >= ends then
 					new = head .. sub(rest, from, last - 1) .. format('%.0f', count + taken)
 				else

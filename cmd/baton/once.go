@@ -23,6 +23,7 @@ type onceFlags struct {
 	keep     time.Duration
 	final    string
 	noReplay bool
+	anyCmd   bool
 	show     bool
 	forget   bool
 
@@ -31,7 +32,7 @@ type onceFlags struct {
 
 const exitTableOnce = `Exit codes:
   the command's own, now or when it ran, or 128+n if signal n ended it
-  64        wrong usage
+  64        wrong usage; the key belongs to another command (see --any-command)
   69        the store cannot be reached, or not any more: the outcome may not be recorded
   75        it is under way elsewhere, and waiting was not wanted or took too long
   78        wrong configuration: store URL, or a store without records
@@ -55,6 +56,13 @@ that come meanwhile wait for it.
 A command that fails is not recorded: its exit code is passed on, and the next
 call runs it again. --final makes exit codes outcomes that are recorded, too.
 
+The same KEY with another command, or other arguments, is an error (64): nothing runs,
+and nothing is replayed. Where command lines differ though they mean the same, such as
+by the name of a machine, all who use the key say --any-command.
+
+While the command runs its lock is once/KEY: that is the name for baton show, watch and
+break.
+
 It may run more than once, though only one outcome is ever recorded: if it, or this
 machine, crashes half-way, the next call runs it again. The command finds in its
 environment
@@ -68,7 +76,10 @@ environment
 
 There is no shell in between; standard input and signals are passed on, as by baton
 run, and if the lease is lost the command is stopped. Its output is not a terminal, even
-if baton's is. At most 256 KiB of it are kept, the beginning.
+if baton's is. At most 256 KiB of it are kept, the beginning; who gets a replay that lacks
+the rest is told, with -q, too. It is kept in clear, and --forget does not wipe it from the
+disk: a SQLite file, its log and backups may hold it for longer. A command should print no
+secret.
 
 With --show, -o json prints: key, state (none, begun, done, failed), attempts, token (a
 string), owner, began and finished (times), left (seconds), exit, stdout, stderr,
@@ -85,6 +96,7 @@ omitted (bytes). Unknown values are left out.
 	f.DurationVar(&o.keep, "keep", 24*time.Hour, "how long the outcome is kept")
 	f.StringVar(&o.final, "final", "", "record these exit codes, too: `CODE,…`, or all (1 to 125)")
 	f.BoolVar(&o.noReplay, "no-replay", false, "do not replay the output of a command that ran before")
+	f.BoolVar(&o.anyCmd, "any-command", false, "do not compare the command line with that of earlier calls")
 	f.BoolVar(&o.show, "show", false, "show what is recorded")
 	f.BoolVar(&o.forget, "forget", false, "forget what is recorded")
 	f.DurationVarP(&o.wait, "wait", "w", 0, "wait at most so long for others who run it (default: for ever)")
@@ -218,6 +230,10 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	}
 	done := make(chan result, 1)
 	var rec *recorder // if it ran
+	var opts []once.Option
+	if !o.anyCmd {
+		opts = append(opts, once.Fingerprint(command...))
+	}
 	go func() {
 		text, err := ops.Do(ctx, key, func(ctx context.Context, at once.Attempt) ([]byte, error) {
 			select {
@@ -231,7 +247,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 				return nil, err
 			}
 			return a.attempt(at, rec, path, command, o, owner, sigs)
-		})
+		}, opts...)
 		done <- result{text, err}
 		close(w.turn)
 	}()
@@ -248,6 +264,8 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	switch unrecorded, ok := errors.AsType[*once.UnrecordedError](r.err); {
 	case ok:
 		return a.notRecorded(key, unrecorded)
+	case errors.Is(r.err, once.ErrOtherRequest):
+		return otherCommand(key, r.err)
 	case given != nil && codeOf(r.err) != exitLost:
 		return stoppedBy(given)
 	case rec != nil:
@@ -385,6 +403,17 @@ func (a *app) notRecorded(key string, e *once.UnrecordedError) error {
 	return &exit{code, fmt.Errorf("the command has ended, but its outcome was not recorded: %w; %s", e.Err, advice)}
 }
 
+// otherCommand tells that the key was used for something else.
+func otherCommand(key string, err error) error {
+	text := "was begun, and not finished,"
+	if other, ok := errors.AsType[*once.OtherRequestError](err); ok && other.Record.Done {
+		text = "is done"
+	}
+	word := shellWord(key)
+	return &exit{exitUsage, fmt.Errorf("%q %s with another command, so this one did not run: use another key, or look with baton once --show %s; "+
+		"--any-command takes both for the same, baton once --forget %s makes it happen anew", safe(key), text, word, word)}
+}
+
 // untilSignal waits for done, or for a signal that asks to end.
 func untilSignal(done <-chan error, sigs <-chan os.Signal) (given os.Signal, err error) {
 	for {
@@ -428,8 +457,8 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-ch
 		if err != nil {
 			return fmt.Errorf("replaying the output: %w", err)
 		}
-		if t.omitted > 0 {
-			a.say("the last %d bytes of the output were not recorded", t.omitted)
+		if t.omitted > 0 { // also if quiet: what was replayed is not what the command printed
+			a.complain("the last %d bytes of the output were not recorded", t.omitted)
 		}
 	}
 	if t.exit != 0 {

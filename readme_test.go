@@ -27,9 +27,21 @@ func blocks(t *testing.T, language string) (found []string) {
 func TestReadmeGoCompiles(t *testing.T) {
 	t.Parallel()
 	found := blocks(t, "go")
-	if len(found) != 5 {
-		t.Fatalf("README.md has %d Go blocks, want 5", len(found))
+	if len(found) != 6 {
+		t.Fatalf("README.md has %d Go blocks, want 6", len(found))
 	}
+	imports, found := found[0], found[1:]
+	first := `package readme
+
+` + imports + `
+type document struct{}
+
+func post(context.Context, document, int64) error { return nil }
+
+func first(ctx context.Context, invoice document) error {
+` + found[0] + `
+}
+`
 	src := `package readme
 
 import (
@@ -44,15 +56,7 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-type document struct{}
-
 func serve(context.Context, int64) error { return nil }
-
-func post(context.Context, document, int64) error { return nil }
-
-func first(ctx context.Context, invoice document) error {
-` + found[0] + `
-}
 
 func second(ctx context.Context, locks *baton.Locker) error {
 ` + found[1] + `
@@ -86,8 +90,10 @@ func fifth(ctx context.Context, locks *baton.Locker) error {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.WriteFile(filepath.Join(dir, "readme.go"), []byte(src), 0o644); err != nil {
-		t.Fatal(err)
+	for name, text := range map[string]string{"first.go": first, "readme.go": src} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if out, err := exec.Command("go", "vet", "./"+dir).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -352,4 +353,107 @@ func TestPgx(t *testing.T) {
 	}
 	t.Cleanup(pool.Close)
 	conform(t, pgxMarks{pool})
+}
+
+// documented are the SQL blocks of the page about fencing.
+func documented(t *testing.T) (blocks []string) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/fencing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, part := range strings.Split(string(page), "```") {
+		if body, ok := strings.CutPrefix(part, "sql\n"); ok && i%2 == 1 {
+			blocks = append(blocks, body)
+		}
+	}
+	if len(blocks) != 2 {
+		t.Fatalf("docs/fencing.md has %d blocks of SQL, want 2", len(blocks))
+	}
+	return blocks
+}
+
+// Programs in other languages, which raise marks by the SQL of the page, and guard
+// refuse each other's stale tokens.
+func raiseByHand(t *testing.T, s guard.SQL, db *sql.DB, byHand func(tx *sql.Tx, resource []byte, token int64, holder string) (admitted bool, err error)) {
+	t.Helper()
+	if err := s.Migrate(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		hand  bool
+		token int64
+		who   string
+		want  bool
+	}{
+		{true, 5, "", true},
+		{true, 5, "", true},
+		{true, 4, "", false},
+		{false, 4, "", false},
+		{false, 5, "", true},
+		{false, 7, "a", true},
+		{true, 7, "b", false},
+		{true, 6, "", false},
+		{true, 7, "a", true},
+		{true, 1<<53 + 1, "b", true},
+		{false, 1 << 53, "", false},
+		{true, 1 << 53, "b", false},
+	} {
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		admitted := false
+		if step.hand {
+			admitted, err = byHand(tx, []byte("account/7"), step.token, step.who)
+		} else if err = s.Raise(t.Context(), tx, "account/7", guard.Pass{Token: step.token, Holder: step.who}); errors.Is(err, guard.ErrStale) {
+			err = nil
+		} else {
+			admitted = err == nil
+		}
+		if err != nil || admitted != step.want {
+			t.Errorf("step %d: token %d was admitted: %v, %v", i, step.token, admitted, err)
+		}
+		if admitted {
+			err = tx.Commit()
+		} else {
+			err = tx.Rollback()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func upsertByHand(text string) func(tx *sql.Tx, resource []byte, token int64, holder string) (bool, error) {
+	return func(tx *sql.Tx, resource []byte, token int64, holder string) (bool, error) {
+		err := tx.QueryRow(text, resource, token, holder).Scan(&token)
+		if errors.Is(err, sql.ErrNoRows) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+}
+
+func TestSQLiteByHand(t *testing.T) {
+	t.Parallel()
+	raiseByHand(t, guard.SQLite, sqliteDB(t), upsertByHand(strings.ReplaceAll(documented(t)[0], "$", "?")))
+}
+
+func TestPostgresByHand(t *testing.T) {
+	t.Parallel()
+	raiseByHand(t, guard.Postgres, openDB(t, "pgx", postgresURL(t)), upsertByHand(documented(t)[0]))
+}
+
+func TestMySQLByHand(t *testing.T) {
+	t.Parallel()
+	upsert, look, _ := strings.Cut(documented(t)[1], ";")
+	raiseByHand(t, guard.MySQL, mysqlDB(t), func(tx *sql.Tx, resource []byte, token int64, holder string) (bool, error) {
+		if _, err := tx.Exec(upsert, resource, token, holder); err != nil {
+			return false, err
+		}
+		var last guard.Pass
+		err := tx.QueryRow(look, resource).Scan(&last.Token, &last.Holder)
+		return err == nil && last == guard.Pass{Token: token, Holder: holder}, err
+	})
 }

@@ -45,7 +45,8 @@
 // script, or the request that brings it about. It refuses a token that is lower
 // than one that it has seen for the same operation; package guard has that for
 // databases, Redis, files and HTTP, with guard.Of(attempt.Lease). A check in front of the effect leaves a gap
-// in which the process can be stopped.
+// in which the process can be stopped. Where a unique column has the operation's key,
+// no guard is needed beside it: it would keep a row for every operation for ever.
 //
 // # What if I cannot change the resource?
 //

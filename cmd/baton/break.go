@@ -20,8 +20,9 @@ func (a *app) breakCommand() *cobra.Command {
 		Use:   "break [flags] KEY",
 		Short: "Take a lock away from its holders",
 		Long: `Takes the lock from whoever holds it, so that the next in line gets it at once.
-The holders notice at their next renewal: until then they may go on working. What
-the lock protects is safe from them only if it checks fencing tokens. A holder that
+The holders notice usually at once, at their next renewal at the latest: until then they
+may go on working. What the lock protects is safe from them only if it checks fencing
+tokens. A holder that
 has crashed needs no breaking: its lock ends by itself.
 
 On a terminal it asks first, and again if the holders have changed before the answer;

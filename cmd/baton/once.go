@@ -87,7 +87,8 @@ omitted (bytes). Unknown values are left out.
 
 ` + exitTableOnce,
 		Example: `  baton once migrate/2026-07 -- ./migrate.sh             by whichever machine is first
-  baton once --keep 48h report/$(date +%F) -- ./report.sh
+  baton once --no-replay --keep 48h report/$(date +%F) -- ./report.sh   from cron, on many
+                                     machines: once a day (in a crontab "%" is written "\%")
   baton once --final 3,4 redeem/4711 -- ./redeem.sh 4711   3 and 4 are final: coupon spent, expired
   baton once --show migrate/2026-07
   baton once --forget migrate/2026-07                    so that it can happen anew`,

@@ -52,6 +52,10 @@ The command finds in its environment
   BATON_OWNER   who others see as the holder
   BATON_HELD    true
 
+and the rest of baton's own: BATON_STORE, too, with a password that stands in it. A
+command that is not to see it is run by "env -u BATON_STORE COMMAND", or the URL has
+password-file=. What --store says is not passed on.
+
 If the lease is lost (the store is out of reach, somebody broke the lock), the
 command is stopped: its whole process group gets TERM, and KILL after the grace.
 All of that ends before the store can give an expired lock to somebody else.
@@ -64,7 +68,9 @@ command has started does not then.
 
 ` + exitTableRun,
 		Example: `  baton run nightly-report -- ./report.sh
-  baton run -n --skip-ok nightly-report -- ./report.sh      from cron, on many machines
+  baton run -n --skip-ok nightly-report -- ./report.sh      unless it is running: nobody keeps it
+                                                            from running again afterwards;
+                                                            once a night is: baton once
   baton run -w 30s deploy/web -- ansible-playbook web.yml
   baton run --permits 1/4 transcode -- ffmpeg …             at most four at a time
   baton run k -- sh -c 'curl -H "X-Token: $BATON_TOKEN" …'`,

@@ -21,6 +21,10 @@ shown as free; the exit code is 0 all the same.
 With -o json: key, holders and waiters, each with owner and mode; holders with
 token (a string), age and remaining (seconds). Unknown values are left out.
 
+The lock of "baton once KEY" is once/KEY. On Redis the token of a lock that was free when
+it was taken is not kept, and shown as "-"; that of one which the queue handed over is
+shown. On Redlock none is.
+
 ` + exitTable,
 		Example: `  baton show order:42
   baton show -o json order:42 | jq -r '.holders[0].owner'`,

@@ -77,7 +77,8 @@ func (i *Interceptor) trust(form front.Form, proxies []netip.Prefix) {
 
 // MaxWait bounds how long a call waits for its turn under a LeakyBucket: if it would
 // be longer, it is refused. With 0 none waits. Without it the bound is that of the
-// LeakyBucket. A call whose deadline comes sooner is refused at once.
+// LeakyBucket. A call whose deadline comes sooner is refused at once. The calls of this
+// process wait in one local queue for each key: see ratelimit.Limiter.WaitWithin.
 func MaxWait(d time.Duration) Option { return func(i *Interceptor) { i.ask.MaxWait = max(d, 0) } }
 
 // OnRefused says with which error calls are refused, in place of ResourceExhausted

@@ -69,7 +69,8 @@ func (l *limit) trust(form front.Form, proxies []netip.Prefix) {
 
 // MaxWait bounds how long a request waits for its turn under a LeakyBucket: if it
 // would be longer, it is refused. With 0 none waits. Without it the bound is
-// that of the LeakyBucket. A request whose context ends sooner is refused at once.
+// that of the LeakyBucket. A request whose context ends sooner is refused at once. The requests of
+// this process wait in one local queue for each key: see ratelimit.Limiter.WaitWithin.
 func MaxWait(d time.Duration) Option { return func(l *limit) { l.ask.MaxWait = max(d, 0) } }
 
 // Headers says which fields tell how a client stands: Draft if nothing else is

@@ -71,7 +71,10 @@ func (c *client) useKey(key string) error {
 	if err := lease.Unlock(); err != nil {
 		return err
 	}
-	for _, l := range c.limiters {
+	if len(c.limiters) == 0 {
+		return nil
+	}
+	for _, l := range append(c.limiters[:plainLimits:plainLimits], c.batches) {
 		if _, err := l.Allow(ctx, key); err != nil {
 			return err
 		}

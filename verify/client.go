@@ -58,9 +58,11 @@ type client struct {
 	store    driver.Store
 	traits   driver.Traits
 	locks    *baton.Locker
-	limiters []*ratelimit.Limiter // of limitRules
-	running  int                  // goroutines before the store was opened
-	opened   map[string]bool      // descriptors before that
+	limiters []*ratelimit.Limiter   // of limitRules
+	looks    [][]*ratelimit.Limiter // of the same keys
+	batches  *ratelimit.Limiter
+	running  int             // goroutines before the store was opened
+	opened   map[string]bool // descriptors before that
 
 	begin   chan struct{} // closed when work begins
 	workers sync.WaitGroup
@@ -194,6 +196,7 @@ func (c *client) work() {
 	}
 	keeper := &worker{client: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(c.Client)<<16|1<<14)), keeps: true}
 	c.workers.Go(keeper.keep)
+	c.call()
 	c.workers.Wait()
 	c.say(sayDrained, "")
 }

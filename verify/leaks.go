@@ -142,7 +142,7 @@ func (t *trial) rowsLeft(ctx context.Context) []check.Violation {
 	if t.place.servers == nil {
 		return nil
 	}
-	keys := t.plan.keys + len(t.plan.permits) + len(limitRules) + len(t.seats)
+	keys := t.plan.keys + len(t.plan.permits) + len(limitRules) + batchKeys + len(t.seats)
 	most := keys*rowsOfKey + rowsOfRun
 	from := history.Now()
 	left, err := t.gone(ctx, func(context.Context) ([]string, error) {

@@ -3,6 +3,7 @@ package verify
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/batonhq/baton"
@@ -13,23 +14,52 @@ import (
 )
 
 // limitRules are the limits of the keys "limit/0" and so on, with what must
-// hold for what they admit.
+// hold for what they admit. Callers wait for the last.
 var limitRules = []struct {
 	limit ratelimit.Limit
 	holds check.Limit
+	looks []ratelimit.Limit // other limits that look at the same key, and are refused there
 }{
 	{limit: ratelimit.SlidingWindow(20, time.Second), holds: check.Limit{Most: 20, Window: time.Second, Late: 100 * time.Millisecond}},
 	{limit: ratelimit.TokenBucket(10, time.Second, 15), holds: check.Limit{
 		Most: 25, Window: time.Second, Bucket: &check.Bucket{Tokens: 10, Period: time.Second, Burst: 15},
 	}},
+	{
+		limit: ratelimit.SlidingWindow(20, time.Second), holds: check.Limit{Most: 20, Window: time.Second, Late: 100 * time.Millisecond},
+		looks: []ratelimit.Limit{ratelimit.SlidingWindow(4, time.Second), ratelimit.TokenBucket(4, time.Second, 4)},
+	},
+	{
+		limit: ratelimit.TokenBucket(10, time.Second, 15), holds: check.Limit{
+			Most: 25, Window: time.Second, Bucket: &check.Bucket{Tokens: 10, Period: time.Second, Burst: 15},
+		},
+		looks: []ratelimit.Limit{ratelimit.TokenBucket(10, time.Second, 3), ratelimit.SlidingWindow(4, time.Second)},
+	},
+	{limit: ratelimit.LeakyBucket(10, time.Second, time.Second), holds: check.Limit{Most: 11, Window: time.Second, Every: 100 * time.Millisecond}},
 }
 
-// limitOf is what holds of a limit's key.
-func limitOf(prefix, key string) (check.Limit, bool) {
+const (
+	plainLimits  = 2 // the first, which workers ask between their locks
+	withDeadline = 4 // the limit of which turns are wanted by a deadline
+)
+
+// Of limits in batches there are many keys, of which each client takes three at once.
+const (
+	batchKeys = 50
+	batchSize = 3
+	batchHold = 200 * time.Millisecond
+)
+
+var batchLimit = ratelimit.TokenBucket(10, time.Second, 10)
+
+// limitOf is what holds of a limit's key, of a run in which so many processes ask.
+func limitOf(prefix, key string, processes int) (check.Limit, bool) {
 	for i, rule := range limitRules {
 		if key == limitKey(prefix, i) {
 			return rule.holds, true
 		}
+	}
+	if strings.HasPrefix(key, batchKey(prefix, "")) {
+		return check.Limit{Most: 20 + int64(processes)*batchSize, Window: time.Second}, true
 	}
 	return check.Limit{}, false
 }
@@ -41,9 +71,19 @@ func (c *client) openLimits(limits driver.Limits) error {
 		if err != nil {
 			return err
 		}
-		c.limiters = append(c.limiters, l)
+		var looks []*ratelimit.Limiter
+		for _, other := range rule.looks {
+			o, err := ratelimit.New(limits, other)
+			if err != nil {
+				return err
+			}
+			looks = append(looks, o)
+		}
+		c.limiters, c.looks = append(c.limiters, l), append(c.looks, looks)
 	}
-	return nil
+	var err error
+	c.batches, err = ratelimit.New(limits, batchLimit, ratelimit.InBatches(batchSize, batchHold, 2*MaxClients, 2*MaxClients*batchSize))
+	return err
 }
 
 // asks begins a question to a limiter, unless nothing begins any more.
@@ -56,9 +96,9 @@ func (c *client) asks(d history.Decision) (op history.Op, ok bool) {
 	return c.log.Asks(d), true
 }
 
-// ask asks a limit between two locks.
+// ask asks one of the first limits between two locks.
 func (w *worker) ask() bool {
-	i := w.rng.IntN(len(w.limiters))
+	i := w.rng.IntN(plainLimits)
 	return w.allow(w.limiters[i], limitKey(w.Prefix, i), 1+w.rng.Int64N(3))
 }
 

@@ -73,4 +73,5 @@ const (
 func lockKey(prefix string, n int) string     { return prefix + "lock/" + itoa(n) }
 func ownKey(prefix string, client int) string { return prefix + "own/" + itoa(client) }
 func permitKey(prefix string, n int) string   { return prefix + "permits/" + itoa(n) }
+func batchKey(prefix, n string) string        { return prefix + "batch/" + n }
 func limitKey(prefix string, n int) string    { return prefix + "limit/" + itoa(n) }

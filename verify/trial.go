@@ -338,9 +338,10 @@ func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 		Explains:     2*t.cfg.TTL + t.bound,
 		Keeps:        fault.Keeps(t.cfg.Local, t.fault.ID),
 	}
+	processes := len(t.seats) + len(h.Killed())
 	for i := range h.Decisions {
 		key := h.Decisions[i].Key
-		if l, ok := limitOf(t.prefix, key); ok {
+		if l, ok := limitOf(t.prefix, key, processes); ok {
 			rules.Limits[key] = l
 		}
 	}

@@ -48,3 +48,33 @@ func remembersAllowed(s driver.Store) driver.Store {
 		return d, err
 	})
 }
+
+// givesTurnsAnyway has a turn kept for those whom it refuses because it comes too late.
+func givesTurnsAnyway(s driver.Store) driver.Store {
+	return limiting(s, func(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+		longest := r.TurnWithin
+		r.TurnWithin = 0
+		t, err := s.(driver.Limits).Take(ctx, r)
+		if err == nil && t.OK && longest > 0 && t.Wait > longest {
+			t.OK, t.Retry, t.Wait = false, t.Wait-longest, 0
+			for i := range t.Limits {
+				t.Limits[i].OK = false
+			}
+		}
+		return t, err
+	})
+}
+
+// looksGiveBack has what is only looked at hold no more than the lower limit of who looks.
+func looksGiveBack(s driver.Store) driver.Store {
+	return limiting(s, func(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+		limits := s.(driver.Limits)
+		t, err := limits.Take(ctx, r)
+		if err == nil && r.Takes[0].Cost == 0 {
+			back := driver.TakeRequest{Mode: driver.GiveBack, At: t.At, Takes: append([]driver.Take(nil), r.Takes...)}
+			back.Takes[0].Cost = 3
+			_, _ = limits.Take(ctx, back) // or not, if nothing was taken
+		}
+		return t, err
+	})
+}

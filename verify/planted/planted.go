@@ -83,6 +83,8 @@ var All = []Defect{
 	client("each process limits for itself", "f01", check.Bounded, ownLimits),
 	client("limits take nothing", "f01", check.Bounded, takesNothing),
 	client("remembers for a while that it was allowed", "f01", check.Bounded, remembersAllowed),
+	client("a look gives back what was taken", "f01", check.Bounded, looksGiveBack),
+	leak("gives turns to those whom it refuses", "share", givesTurnsAnyway),
 }
 
 // Find returns the defect of a name.

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"flag"
 	"slices"
 	"testing"
@@ -98,7 +99,8 @@ func tryDefect(t *testing.T, d planted.Defect, seed uint64) (found []finding) {
 	if cfg.Local = d.Local; cfg.Local == "" {
 		cfg.URL = lend(t, d.Store())
 	}
-	cfg.Seed, cfg.defect, cfg.keys = seed, d.Name, d.Keys
+	cfg.Seed, cfg.defect, cfg.keys, cfg.keeps = seed, d.Name, d.Keys, d.Keeps
+	cfg.TTL = cmp.Or(d.TTL, cfg.TTL)
 	cfg.For = time.Duration(seed) * 4 * time.Second
 	cfg.Bound = 3 * time.Second // nothing but the defect is slow
 	r, err := Run(t.Context(), cfg, nil)

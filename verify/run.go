@@ -68,6 +68,7 @@ type Config struct {
 
 	defect string // planted by tests
 	keys   int    // of locks; drawn if it is 0
+	keeps  bool   // no lease is lost under the fault
 }
 
 // MaxClients is how many clients there can be.

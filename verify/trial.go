@@ -273,7 +273,8 @@ func (t *trial) wind(ctx context.Context) error {
 	if late == nil {
 		t.leaked = append(t.leaked, t.rowsLeft(ctx)...)
 	}
-	if late == nil && t.fault.ID == quiet { // it is the same under all
+	// It is the same under all faults. What a store in memory keeps is there, too.
+	if late == nil && t.fault.ID == quiet && t.traits.Processes {
 		late = t.weigh(ctx)
 	}
 	if ctx.Err() != nil {
@@ -336,7 +337,7 @@ func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 		EqualReaders: t.traits.Store == "redlock",
 		PerGrant:     tokensPerGrant,
 		Explains:     2*t.cfg.TTL + t.bound,
-		Keeps:        fault.Keeps(t.cfg.Local, t.fault.ID),
+		Keeps:        t.cfg.keeps || fault.Keeps(t.cfg.Local, t.fault.ID),
 	}
 	processes := len(t.seats) + len(h.Killed())
 	for i := range h.Decisions {

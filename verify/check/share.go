@@ -16,8 +16,8 @@ import (
 // its turn, is at least half of what came; the other half is for turns that were
 // promised to those who then hung up, or whose answer was lost.
 //
-// It looks at times without faults alone, and at no stretch below two seconds or
-// ten turns.
+// It looks at times without faults alone, since answers that are slow come to those who
+// have hung up, and at no stretch below two seconds or ten turns.
 func (f *Findings) served(w *world, h *history.History) {
 	all := make(map[string][]*history.Decision)
 	for i := range h.Decisions {
@@ -26,11 +26,11 @@ func (f *Findings) served(w *world, h *history.History) {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		f.share(w, key, w.Limits[key], all[key])
+		f.share(w, key, w.Limits[key], history.Episodes(h.Marks), all[key])
 	}
 }
 
-func (f *Findings) share(w *world, key string, l Limit, all []*history.Decision) {
+func (f *Findings) share(w *world, key string, l Limit, episodes []history.Episode, all []*history.Decision) {
 	var refused, served []*history.Decision
 	var unknown []*history.Decision
 	for _, d := range all {
@@ -60,6 +60,10 @@ func (f *Findings) share(w *world, key string, l Limit, all []*history.Decision)
 			return
 		}
 		last := refused[j]
+		if slices.ContainsFunc(episodes, func(e history.Episode) bool { return e.From <= last.Returned && e.To >= first.Called-int64(w.TTL) }) {
+			i++
+			continue
+		}
 		came := (last.Called - first.Called) / int64(l.Every)
 		got := before(last.Returned+int64(last.Patience)+1) - before(first.Called)
 		f.Looked.Shares++

@@ -322,3 +322,32 @@ func renewsTooLate(s driver.Store) driver.Store {
 		return all
 	}}
 }
+
+// hasty takes no answer that takes longer than one from nearby.
+func hasty(s driver.Store) driver.Store {
+	return self{Store: s, renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+		ctx, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
+		defer cancel()
+		return s.Renew(ctx, claims, ttl)
+	}}
+}
+
+// asksOnce renews nothing any more when a renewal had no answer.
+func asksOnce(s driver.Store) driver.Store {
+	var silent atomic.Bool
+	return self{Store: s, renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+		all := make([]driver.Renewal, len(claims))
+		if !silent.Load() {
+			ctx, cancel := context.WithTimeout(ctx, ttl/8)
+			defer cancel()
+			all = s.Renew(ctx, claims, ttl)
+		}
+		for i := range all {
+			if all[i].State == driver.Unknown {
+				silent.Store(true)
+				all[i].Err = errors.Join(all[i].Err, driver.ErrUnavailable)
+			}
+		}
+		return all
+	}}
+}

@@ -4,6 +4,8 @@
 package planted
 
 import (
+	"time"
+
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest/broken"
 	"github.com/batonhq/baton/store/memstore"
@@ -19,6 +21,9 @@ type Defect struct {
 	Check  string        // the check that is there for it, if it is one alone
 	Local  string        // the kind of servers under which it shows, if it is not Store
 	Keys   int           // of locks, if it does not show whatever there are
+
+	TTL   time.Duration // if it shows with no other
+	Keeps bool          // a right store loses no lease under the fault
 
 	// Store returns what is served: locks, and limits if it is a driver.Limits.
 	Store func() driver.Locks
@@ -68,6 +73,15 @@ var All = []Defect{
 	client("its watchdog outlives the lock", "f01", check.Lively, zombie),
 
 	{Name: "renews too late", Fault: "f01", Breaks: check.Lively, Check: "lost", Store: Right, Spoil: renewsTooLate},
+
+	// What is far, slow, hung or forgotten.
+	{Name: "asks a connection for ever that is dead", Fault: "f26", Breaks: check.Lively, Check: "lost", Keeps: true, Store: Right},
+	{Name: "gives up what takes long, and is far away", Fault: "f27", Breaks: check.Lively, Check: "lost", Keeps: true, Store: Right, Spoil: hasty},
+	{Name: "gives up what takes long, of a server that is slow", Fault: "f28", Breaks: check.Lively, Check: "lost", Keeps: true, Store: Right, Spoil: hasty},
+	{Name: "counts on a clock that steps", Fault: "f29", Breaks: check.Exclusive, Local: "redis"},
+	{Name: "waits for a wake-up that nobody may send", Fault: "f30", Breaks: check.Lively, Local: "redis", Spoil: neverAsks},
+	{Name: "forgets everything when all restart", Fault: "f31", Breaks: check.Exclusive, Local: "redis-nopersist"},
+	{Name: "does not ask a second time", Fault: "f33", Breaks: check.Lively, Check: "lost", Local: "etcd3", TTL: 6 * time.Second, Keeps: true, Spoil: asksOnce},
 
 	// Something is left.
 	leak("leaves a goroutine behind", "goroutines", leavesGoroutine),

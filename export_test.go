@@ -14,6 +14,13 @@ func (l *Locker) Leftovers() (lines, stakes int) {
 	return lines, len(l.renewer.heap)
 }
 
+// Contexts counts those that a lease keeps.
+func Contexts(l *Lease) int {
+	l.stake.mu.Lock()
+	defer l.stake.mu.Unlock()
+	return len(l.tenant().contexts)
+}
+
 // LoseUntold ends a lease's stake and stops before it tells anybody: what
 // whoever notices the end of a lease may do for as long as the system likes.
 func LoseUntold(l *Lease) (tell func()) {

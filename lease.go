@@ -87,29 +87,42 @@ func (l *Lease) Done() <-chan struct{} {
 // lease was lost, context.Cause returns the *LostError. Its Err looks at the
 // clock, as Lease.Err does. Locks that are asked for with it know that they
 // are nested.
+//
+// The lease keeps a context until parent ends or the lease does. Those of parents
+// that never end, such as context.Background(), cost it nothing: one serves them
+// all.
 func (l *Lease) Context(parent context.Context) context.Context {
 	t := l.tenant()
 	c := &leaseContext{lease: t}
-	c.Context, c.cancel = context.WithCancelCause(parent)
 	c.outer, _ = parent.Value(nestKey{}).(*leaseContext)
 
 	t.stake.mu.Lock()
 	defer t.stake.mu.Unlock()
-	if err := l.errLocked(); err != nil {
+	err := l.errLocked()
+	if err == nil && t.contexts == nil {
+		t.contexts = make(contexts)
+	}
+	if err == nil && parent.Done() == nil {
+		shared := t.contexts[nil]
+		if shared == nil {
+			shared = &leaseContext{}
+			shared.Context, shared.cancel = context.WithCancelCause(context.Background())
+			t.contexts[nil] = shared
+		}
+		c.Context, c.cancel = &endless{shared.Context, parent}, shared.cancel
+		return c
+	}
+	c.Context, c.cancel = context.WithCancelCause(parent)
+	if err != nil {
 		c.cancel(contextCause(err))
 		return c
 	}
-	if t.contexts == nil {
-		t.contexts = make(contexts)
-	}
-	t.contexts[c] = struct{}{}
-	if parent.Done() != nil { // a lease may outlive many contexts
-		c.forget = context.AfterFunc(c.Context, func() {
-			t.stake.mu.Lock()
-			delete(t.contexts, c)
-			t.stake.mu.Unlock()
-		})
-	}
+	t.contexts[c] = c
+	c.forget = context.AfterFunc(c.Context, func() { // a lease may outlive many contexts
+		t.stake.mu.Lock()
+		delete(t.contexts, c)
+		t.stake.mu.Unlock()
+	})
 	return c
 }
 

@@ -19,12 +19,27 @@ type leaseContext struct {
 	forget func() bool // keeps the end of the context from being noted by the lease
 }
 
-// contexts are those of one lease.
-type contexts map[*leaseContext]struct{}
+// contexts are those of one lease, each under itself, and under nil the one that
+// all share whose parents never end.
+type contexts map[*leaseContext]*leaseContext
+
+// endless has the values of a parent that never ends, and ends with the lease. The
+// lease's own context comes first: by its values others find what ends.
+type endless struct {
+	context.Context
+	parent context.Context
+}
+
+func (e *endless) Value(key any) any {
+	if v := e.Context.Value(key); v != nil {
+		return v
+	}
+	return e.parent.Value(key)
+}
 
 // end ends them all. cause is nil when the lease was unlocked.
 func (cs contexts) end(cause error) {
-	for c := range cs {
+	for _, c := range cs {
 		if c.forget != nil {
 			c.forget()
 		}

@@ -20,7 +20,7 @@ func (c *client) call() {
 	if len(c.limiters) == 0 || (c.Client-1)%100 >= callers {
 		return
 	}
-	for n, ask := range []func(*worker) bool{(*worker).waitWithDeadline, (*worker).mix} {
+	for n, ask := range []func(*worker) bool{(*worker).waitWithDeadline, (*worker).waitAndHangUp, (*worker).mix} {
 		w := &worker{client: c, rng: rand.New(rand.NewPCG(c.Seed, uint64(c.Client)<<16|uint64(1<<15+n)))}
 		c.workers.Go(func() {
 			for ask(w) {
@@ -36,6 +36,19 @@ func (w *worker) waitWithDeadline() bool {
 	ctx, cancel := context.WithTimeout(w.waiting, patience)
 	defer cancel()
 	return w.wait(ctx, withDeadline, patience)
+}
+
+// waitAndHangUp waits for a turn without saying for how long, and hangs up soon.
+// Every second time it asks whether there is one at once.
+func (w *worker) waitAndHangUp() bool {
+	patience := time.Duration(w.rng.Int64N(int64(250 * time.Millisecond)))
+	if w.rng.IntN(2) == 0 {
+		return w.allow(w.limiters[hangingUp], limitKey(w.Prefix, hangingUp), 1)
+	}
+	ctx, cancel := context.WithCancel(w.waiting)
+	defer cancel()
+	defer time.AfterFunc(patience, cancel).Stop()
+	return w.wait(ctx, hangingUp, 0)
 }
 
 func (w *worker) wait(ctx context.Context, limit int, patience time.Duration) bool {

@@ -14,7 +14,7 @@ import (
 )
 
 // limitRules are the limits of the keys "limit/0" and so on, with what must
-// hold for what they admit. Callers wait for the last.
+// hold for what they admit. Callers wait for the last two.
 var limitRules = []struct {
 	limit ratelimit.Limit
 	holds check.Limit
@@ -35,11 +35,13 @@ var limitRules = []struct {
 		looks: []ratelimit.Limit{ratelimit.TokenBucket(10, time.Second, 3), ratelimit.SlidingWindow(4, time.Second)},
 	},
 	{limit: ratelimit.LeakyBucket(10, time.Second, time.Second), holds: check.Limit{Most: 11, Window: time.Second, Every: 100 * time.Millisecond}},
+	{limit: ratelimit.TokenBucket(10, time.Second, 3), holds: check.Limit{Most: 13, Window: time.Second, Every: 100 * time.Millisecond}},
 }
 
 const (
 	plainLimits  = 2 // the first, which workers ask between their locks
 	withDeadline = 4 // the limit of which turns are wanted by a deadline
+	hangingUp    = 5 // the limit whose waiters hang up
 )
 
 // Of limits in batches there are many keys, of which each client takes three at once.

@@ -39,7 +39,8 @@ var (
 
 // Errors that a store's contract defines.
 type (
-	// HeldError refuses a TryLock and says who holds the lock.
+	// HeldError refuses a TryLock and says who holds the lock. It is part of the
+	// error of a Lock whose time was up, where the holder is known.
 	HeldError = driver.HeldError
 
 	// CapacityError refuses a lock whose key is in use with another number

@@ -2,6 +2,7 @@ package baton
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"sync"
@@ -155,7 +156,13 @@ func (l *Locker) enter(ctx context.Context, key string, a ask) (*line, *stake, e
 		}
 	}
 	l.callers.Put(c)
-	return nil, nil, fail("lock", key, ended(ctx))
+	err := ended(ctx)
+	if s := ln.holder.Load(); s != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if held := s.heldError(ln); held != nil {
+			err = fmt.Errorf("%w: %w", err, held)
+		}
+	}
+	return nil, nil, fail("lock", key, err)
 }
 
 // tryEnter becomes the front if nobody is. Otherwise it refuses if this

@@ -60,7 +60,8 @@ func New(store driver.Locks, cfg Config) (*Locker, error) {
 // of reach Lock goes on trying for about Config.TTL, at least 5s, however many
 // goroutines want the key.
 //
-// Errors: the context's, if it ended first; ErrNested; *CapacityError,
+// Errors: the context's, if it ended first, and if its time was up together with
+// a *HeldError where it is known who holds the lock; ErrNested; *CapacityError,
 // *NotLockError, *KeyError; ErrUnsupported for a kind of lock that the store
 // does not have; ErrUnavailable or ErrUnknown for a store that stayed out of
 // reach. After any error no lock is held; what a lost answer may have left in
@@ -87,7 +88,11 @@ func (l *Locker) Do(ctx context.Context, key string, f func(context.Context, *Le
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, lease.Unlock()) }() // also when f panics
+	defer func() { // also when f panics
+		if unlocked := lease.Unlock(); !errors.Is(err, unlocked) { // else f returned that it was lost
+			err = errors.Join(err, unlocked)
+		}
+	}()
 	return f(lease.Context(ctx), lease)
 }
 

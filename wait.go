@@ -3,6 +3,7 @@ package baton
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -103,12 +104,39 @@ func (l *Locker) await(ctx context.Context, s *stake) (again bool, err error) {
 		if s.settled() {
 			return false, nil // the grant came first
 		}
-		err = ended(ctx)
+		err = l.timedOut(ctx, s.claim.Key)
 	}
 	if c, ok := s.quit(); ok {
 		l.giveUp(c)
 	}
 	return false, fail("lock", s.claim.Key, err)
+}
+
+// timedOut says why ctx has ended, and if its time was up who holds the lock, if
+// the store says so at once.
+func (l *Locker) timedOut(ctx context.Context, key string) error {
+	err := ended(ctx)
+	in, ok := l.store.(driver.Inspector)
+	if !ok || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	call, cancel := context.WithTimeout(context.Background(), giveUpWithin)
+	defer cancel()
+	answer := make(chan driver.KeyInfo, 1)
+	go func() {
+		if info, err := in.Inspect(call, key); err == nil {
+			answer <- info
+		}
+	}()
+	select {
+	case info := <-answer:
+		if len(info.Holders) > 0 {
+			h := info.Holders[0]
+			return fmt.Errorf("%w: %w", err, &HeldError{Key: key, Owner: h.Owner, Age: max(0, h.Age), Remaining: h.Remaining, Waiting: len(info.Waiters), Foreign: h.Foreign})
+		}
+	case <-call.Done():
+	}
+	return err
 }
 
 // settled reports whether s may be lent.

@@ -197,7 +197,8 @@ type TakeRequest struct {
 
 	// At and Wait are the Taken.At and Taken.Wait of what GiveBack returns. Who
 	// has been promised a later turn keeps it: a bucket takes back only what
-	// stands in front of no such promise.
+	// stands in front of no such promise, all of it or nothing. A part of it
+	// would be a second turn beside somebody else's.
 	At   int64
 	Wait time.Duration
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,6 +64,9 @@ type limiter struct {
 // that they had, and a fail-over those that were not replicated. So much may
 // then be taken once more. The locks do not share this.
 //
+// Tables of a version before 5 are answered with errors.ErrUnsupported if a
+// LeakyBucket is asked for a turn within a time.
+//
 // Requests to one limit, without an ID, that would have to wait for a connection
 // are decided together, in order, up to 64 in one statement. Those to a log of
 // more than a hundred, or to so many sub-windows, are not.
@@ -71,9 +75,10 @@ func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, e
 	if err != nil {
 		return driver.Taken{}, err
 	}
-	if r.TurnWithin > 0 && s.schema < turnsVersion {
-		return driver.Taken{}, fmt.Errorf("postgres: to refuse turns that are too late needs tables of version %d, and these are of version %d: run \"baton schema apply\" once, or call pgstore.Migrate, and start the program again: %w",
-			turnsVersion, s.schema, errors.ErrUnsupported)
+	if r.TurnWithin > 0 && slices.ContainsFunc(r.Takes, func(t driver.Take) bool { return t.Limit.Algorithm == driver.LeakyBucket }) {
+		if err := s.has(turnsVersion, "refusing turns that are too late"); err != nil {
+			return driver.Taken{}, err
+		}
 	}
 	looks := true
 	for _, t := range q.Takes {

@@ -35,7 +35,12 @@ const (
 		WHERE k=? AND busy=0 AND (id=? OR ends<=UTC_TIMESTAMP(6) AND ` + onward + `)`
 
 	// For a key that is new. Parameters: key, id, owner, TTL.
-	fastInsert = `INSERT IGNORE INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends)
+	fastInsert = `INSERT IGNORE INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends) VALUES
+		(?,` + micros + `,0,LAST_INSERT_ID(` + micros + `),1<<40,?,?,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND)`
+
+	// The same with a condition, which VALUES has none of, at a third more of the
+	// server's time.
+	fastInsertIf = `INSERT IGNORE INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends)
 		SELECT ?,` + micros + `,0,LAST_INSERT_ID(` + micros + `),1<<40,?,?,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE 1=1`
 
 	// The end alone says that nobody holds, whatever the clock does. The texts
@@ -60,6 +65,9 @@ type fast [len(fastTexts)]*sql.Stmt
 // prepare makes the statements do nothing where guard, a condition, is not true.
 func (f *fast) prepare(ctx context.Context, db *sql.DB, guard string) (err error) {
 	for i, text := range fastTexts {
+		if i == toInsert {
+			text = fastInsertIf
+		}
 		if f[i], err = db.PrepareContext(ctx, text+" AND "+guard); err != nil {
 			f.close()
 			return err

@@ -75,6 +75,12 @@
 // Without Fingerprint its caller gets the result that is recorded for the key.
 // With it, an *OtherRequestError.
 //
+// # Who sees what is recorded?
+//
+// Whoever may read the store: results are kept in clear. Forget, and the end of Keep,
+// remove them from what the store answers, not from its disk: a SQLite file, a
+// server's log or a backup may hold them for longer.
+//
 // # What it costs
 //
 // An operation that is done costs one request. The first run costs five: that

@@ -377,15 +377,19 @@ func (s *Store) shut() error {
 			st.Close()
 		}
 	}
-	if s.readers != nil {
-		errs = append(errs, s.readers.Close())
-	}
-	if s.conn != nil {
-		errs = append(errs, s.conn.Close())
-	}
-	if s.db != nil {
-		errs = append(errs, s.db.Close())
-	}
+	errs = append(errs, s.asOwner(func() error { // the last to close removes the log
+		var errs []error
+		if s.readers != nil {
+			errs = append(errs, s.readers.Close())
+		}
+		if s.conn != nil {
+			errs = append(errs, s.conn.Close())
+		}
+		if s.db != nil {
+			errs = append(errs, s.db.Close())
+		}
+		return errors.Join(errs...)
+	}))
 	s.closeBeside()
 	return errors.Join(errs...)
 }

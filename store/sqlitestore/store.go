@@ -31,6 +31,11 @@
 //     log from being removed under it. The store asks the SQLite library for
 //     locks that survive this; that works only if nothing in the process used
 //     the library before. Copy the file with VACUUM INTO or another process.
+//   - Root may work on a database of somebody else's (sudo, a job of the system): in
+//     a directory that is not root's it does so, on Linux, with the rights of the
+//     database's owner, and anywhere it refuses what that owner may not have made
+//     there (ErrForeign). Elsewhere SQLite opens its own files by their names, as root:
+//     there root should keep to directories that only root may write.
 package sqlitestore
 
 import (

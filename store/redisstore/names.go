@@ -70,6 +70,9 @@ func newNames(prefix string, cluster bool) (*names, error) {
 			return nil, &driver.KeyError{Key: prefix, Reason: "as a prefix: " + strings.TrimPrefix(err.Error(), "bad key ")}
 		}
 	}
+	if strings.Contains(prefix, "baton:") {
+		return nil, &driver.KeyError{Key: prefix, Reason: "as a prefix on Redis it may not contain baton:, where programs with another prefix, or none, keep what belongs to their locks"}
+	}
 	if strings.Contains(prefix, "{") {
 		if tag(prefix) == "" {
 			return nil, &driver.KeyError{Key: prefix, Reason: "as a prefix it may contain a brace only as a complete hash tag, like {app}:"}
@@ -83,18 +86,33 @@ func newNames(prefix string, cluster bool) (*names, error) {
 }
 
 // of returns the keys of one lock, or refuses a key that would be taken for
-// one of our own.
+// one of our own, or of those of a program with another prefix.
 func (n *names) of(key string) (lockNames, error) {
-	if strings.HasPrefix(key, "baton:") && len(key) > 6 && strings.IndexByte("THqwsirdo", key[6]) >= 0 && (len(key) == 7 || key[7] == ':') {
-		return lockNames{}, &driver.KeyError{Key: key, Reason: "on Redis, names that begin with baton: and one of T H q: w: s: i: r: d: o: are the store's own"}
-	}
 	l := n.beside(key)
+	if reserved(l.lock) {
+		return lockNames{}, &driver.KeyError{Key: key, Reason: "on Redis, names with baton: and one of T H q: w: s: i: r: d: o: are the store's own"}
+	}
 	l.counter, l.high = n.counter, n.high
 	if l.counter == "" {
 		slotTag := tagOf(slot(l.lock))
 		l.counter, l.high = n.own+"T:{"+slotTag+"}", n.own+"H:{"+slotTag+"}"
 	}
 	return l, nil
+}
+
+// reserved reports whether a name may be, with some prefix, that of what belongs to
+// a lock.
+func reserved(name string) bool {
+	for {
+		_, after, found := strings.Cut(name, "baton:")
+		if !found {
+			return false
+		}
+		if after != "" && strings.IndexByte("THqwsirdo", after[0]) >= 0 && (len(after) == 1 || after[1] == ':') {
+			return true
+		}
+		name = after
+	}
 }
 
 // beside returns the names of what belongs to a key. A limit or a record may have any, as

@@ -78,7 +78,12 @@ type options struct {
 // Prefix puts p before the name of every key that the store uses. Defaults to
 // none, so that a lock's name on the server is its key. A prefix may contain
 // braces only as a complete hash tag: "{app}:" puts all locks on one slot of a
-// Cluster.
+// Cluster. It may not contain "baton:".
+//
+// All programs that share a lock must name it with one prefix. Prefix "app:" with
+// key "k" and no prefix with key "app:k" are one lock, and exclude each other; but
+// counter and queue lie below the prefix, so tokens do not rise from the one to the
+// other, and those who wait with the one prefix are overtaken by the other's.
 func Prefix(p string) Option { return func(o *options) { o.prefix = p } }
 
 // AllowEviction accepts a server that may evict keys when its memory is full.

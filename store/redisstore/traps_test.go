@@ -449,10 +449,24 @@ func TestSideKeysOfKeysWithBraces(t *testing.T) {
 			}
 		}
 	}
-	for _, key := range []string{"baton:T", "baton:H", "baton:T:{1}", "baton:q:{a}", "baton:w:", "baton:s:{a}:b", "baton:i", "baton:r:{a}", "baton:d:x:{a}", "baton:o:{a}"} {
+	for _, key := range []string{"app:baton:T", "a baton:deploy, baton:q:{x}", "baton:T", "baton:H", "baton:T:{1}", "baton:q:{a}", "baton:w:", "baton:s:{a}:b", "baton:i", "baton:r:{a}", "baton:d:x:{a}", "baton:o:{a}"} {
 		ns, _ := newNames("", false)
 		if _, err := ns.of(key); err == nil {
 			t.Errorf("key %q is accepted, and may be one of the store's own", key)
+		}
+	}
+	// Two programs, one of them with a prefix: what is a lock of the one must not be
+	// the other's counter.
+	ns, err := newNames("b", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := ns.of("aton:T"); err == nil {
+		t.Errorf("with a prefix %q is accepted as the name of a lock", n.lock)
+	}
+	for _, prefix := range []string{"baton:", "app:baton:", "mybaton:", "baton:q:"} {
+		if _, err := newNames(prefix, false); !errors.As(err, new(*driver.KeyError)) {
+			t.Errorf("prefix %q: %v, want a KeyError: others keep their own there", prefix, err)
 		}
 	}
 	for _, prefix := range []string{"{", "{}x", "a{b"} {

@@ -152,7 +152,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 		return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q is held by the baton run (%s) that started this: it would wait for itself", safe(key), safe(held.Owner))}
 	}
 
-	announced := a.announce(waiting, locks, key, owner, held)
+	announced := a.announce(waiting, locks, key, owner, held, err)
 	lease, err = locks.Lock(waiting, key, k.options...)
 	announced()
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil {

@@ -328,7 +328,7 @@ func (w *waitForTurn) wait(ctx context.Context) (why error) {
 				return stop(&exit{exitNotAcquired, fmt.Errorf("%q is run by the baton once (%s) that started this: it would wait for itself", safe(w.key), safe(held.Owner))})
 			}
 			announced()
-			announced = w.a.announce(ctx, w.locks, once.LockPrefix+w.key, w.owner, held)
+			announced = w.a.announce(ctx, w.locks, once.LockPrefix+w.key, w.owner, held, nil)
 		}
 	}
 }

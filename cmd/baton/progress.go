@@ -2,19 +2,25 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"golang.org/x/term"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/store/redlock"
 )
 
 // announce says that a lock is waited for, and who holds it: on a terminal in
 // a line that is kept up to date until the returned function is called,
-// elsewhere once.
-func (a *app) announce(ctx context.Context, locks *baton.Locker, key, owner string, held *baton.HeldError) (done func()) {
+// elsewhere once. err is what the first try ended with.
+func (a *app) announce(ctx context.Context, locks *baton.Locker, key, owner string, held *baton.HeldError, err error) (done func()) {
 	if a.quiet {
+		return func() {}
+	}
+	if young, ok := errors.AsType[*redlock.YoungError](err); ok {
+		a.say("%s", safe(young.Error()))
 		return func() {}
 	}
 	if held == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -331,7 +332,7 @@ func (s *Store) verdict(key string, answers []answer) error {
 		return err
 	}
 	held := &driver.HeldError{Key: key}
-	var refused, silent, young set
+	var refused, failed, pending, young, twins set
 	for i, a := range answers {
 		e, ok := errors.AsType[*driver.HeldError](a.err)
 		switch {
@@ -344,23 +345,64 @@ func (s *Store) verdict(key string, answers []answer) error {
 		case a.err == nil && a.landed && a.grant.Waiting:
 			refused |= 1 << i
 		case a.err == nil && a.landed:
-			if !a.votes {
+			switch {
+			case a.votes:
+			case s.nodes[i].twin.Load() != nil:
+				twins |= 1 << i
+			default:
 				young |= 1 << i
 			}
+		case a.landed:
+			failed |= 1 << i
 		default:
-			silent |= 1 << i
+			pending |= 1 << i
 		}
 	}
-	if silent.count()+young.count() <= len(s.nodes)-s.quorum && refused != 0 {
+	missing := failed | pending | young | twins
+	if missing.count() <= len(s.nodes)-s.quorum && refused != 0 {
 		return held
 	}
 	err := fmt.Errorf("redlock: %w: no majority", driver.ErrUnavailable)
-	err = s.silence(err, silent, answers)
 	if young != 0 {
-		err = fmt.Errorf("%w; without a vote: %s, which restarted less than %v ago or cannot be told from another: they vote again when nothing that they may have forgotten can be held",
-			err, s.names(young), s.longest)
+		err = s.tooYoung(young, pending, s.quorum-(len(s.nodes)-missing.count()))
 	}
-	return err
+	if twins != 0 {
+		err = fmt.Errorf("%w; without a vote: %s, which cannot be told from another", err, s.names(twins))
+	}
+	if young == 0 {
+		failed |= pending // else nobody waited for them
+	}
+	return s.silence(err, failed, answers)
+}
+
+// tooYoung is the error of an attempt whose majority lacks so many votes, while some
+// servers do not vote yet. Those that were not waited for are judged by what was last
+// heard of them.
+func (s *Store) tooYoung(young, pending set, lack int) error {
+	e := &YoungError{Longest: s.longest}
+	var left []time.Duration
+	for i, n := range s.nodes {
+		ripe := n.ripe.Load()
+		votes := ripe == nil || time.Until(*ripe) <= 0
+		switch {
+		case young.has(i):
+			e.Nodes = append(e.Nodes, n.name)
+			if !votes {
+				left = append(left, time.Until(*ripe))
+			}
+		case !pending.has(i):
+		case votes:
+			lack--
+		default:
+			left = append(left, time.Until(*ripe))
+		}
+	}
+	slices.Sort(e.Nodes)
+	slices.Sort(left)
+	if lack = max(lack, 1); lack <= len(left) {
+		e.Left = left[lack-1]
+	}
+	return e
 }
 
 // silence adds to an error who did not answer, and why if one knows.

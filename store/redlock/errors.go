@@ -3,6 +3,8 @@ package redlock
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/batonhq/baton/driver"
 )
@@ -78,6 +80,32 @@ func (e *ReplicatedError) Finding() (driver.Finding, bool) {
 		Mend: "REPLICAOF NO ONE on each of its replicas: the other servers are what a quorum has instead of them",
 	}, true
 }
+
+// YoungError says that no lock can be granted yet: so many servers started lately
+// that those which vote are no majority. All its servers answer. It is a
+// driver.ErrUnavailable.
+type YoungError struct {
+	// Nodes answer, and may have forgotten a lock that is held.
+	Nodes []string
+
+	// Left is how long until a majority votes, if none of them starts again. It is
+	// 0 if that takes other servers, which do not answer.
+	Left time.Duration
+
+	// Longest is the longest TTL, for which a server does not vote (LongestTTL).
+	Longest time.Duration
+}
+
+func (e *YoungError) Error() string {
+	when := "a majority also takes servers that do not answer"
+	if e.Left > 0 {
+		when = fmt.Sprintf("a majority votes in %v", max(e.Left.Round(time.Second), time.Second))
+	}
+	return fmt.Sprintf("redlock: %v: no majority votes yet: %s restarted less than %v ago and may have forgotten a lock that is held, so what is granted there does not count; "+
+		"%s; a longest-ttl below %v, the same in all programs, shortens that", driver.ErrUnavailable, strings.Join(e.Nodes, ", "), e.Longest, when, e.Longest)
+}
+
+func (e *YoungError) Unwrap() error { return driver.ErrUnavailable }
 
 // NodeError says which server an error is about.
 type NodeError struct {

@@ -22,8 +22,9 @@ type node struct {
 	seen   atomic.Int64 // the highest token that its counter is known to have reached
 	rtt    atomic.Int64 // how long a request usually takes
 	life   atomic.Pointer[string]
-	twin   atomic.Pointer[node] // another name of the same server, which votes in its place
-	flying atomic.Int32         // requests
+	ripe   atomic.Pointer[time.Time] // when it votes, if it does not yet
+	twin   atomic.Pointer[node]      // another name of the same server, which votes in its place
+	flying atomic.Int32              // requests
 
 	// A node that does not answer is left alone for a while, so that not
 	// everybody waits for it.
@@ -54,11 +55,10 @@ const (
 	firstPause = 20 * time.Millisecond
 	lastPause  = time.Second
 
-	slow       = 200 * time.Millisecond // a failure that took so long is enough
-	maxFailed  = 3
-	maxFlying  = 256
-	maxDebts   = 1000
-	votesAgain = "they vote again when nothing that they may have forgotten can be held"
+	slow      = 200 * time.Millisecond // a failure that took so long is enough
+	maxFailed = 3
+	maxFlying = 256
+	maxDebts  = 1000
 )
 
 // fit tells whether l can be a node.
@@ -108,6 +108,7 @@ func (s *Store) reach(ctx context.Context, n *node) (*inner, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+	s.ripens(n, life)
 	n.inner.Store(in)
 	return in, nil
 }
@@ -122,7 +123,19 @@ func (s *Store) votes(ctx context.Context, n *node, in *inner) bool {
 	if id := n.life.Load(); id == nil || *id != l.Server {
 		s.learn(n, l)
 	}
-	return n.twin.Load() == nil && (s.durable || l.Age >= s.longest+drift(s.longest))
+	return s.ripens(n, l) && n.twin.Load() == nil
+}
+
+// ripens reports whether a server remembers all that can still be held, and takes note
+// of when it will.
+func (s *Store) ripens(n *node, l driver.Life) bool {
+	left := s.longest + drift(s.longest) - l.Age
+	if s.durable || left <= 0 {
+		return true
+	}
+	at := time.Now().Add(left)
+	n.ripe.Store(&at)
+	return false
 }
 
 // learn takes note that a node lives another life than before.

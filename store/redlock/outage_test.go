@@ -1,7 +1,10 @@
 package redlock_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -127,4 +130,76 @@ func TestAllServersRestartUnderAHolder(t *testing.T) {
 			t.Errorf("through %s nobody asked in time", client)
 		}
 	}
+}
+
+// Servers that all answer, and do not vote yet: the error says how long that lasts,
+// why, and what shortens it, and calls nobody silent.
+func TestYoungServersSayWhenTheyVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 5)
+		l := s.open(1, redlock.LongestTTL(40*time.Second))[0]
+		acquireErr := func() *redlock.YoungError {
+			t.Helper()
+			_, err := l.Acquire(t.Context(), driver.Request{Claim: claimOf("k"), TTL: 10 * time.Second})
+			young, ok := errors.AsType[*redlock.YoungError](err)
+			if !ok || !errors.Is(err, driver.ErrUnavailable) {
+				t.Fatalf("young servers: %v, want a YoungError that is ErrUnavailable", err)
+			}
+			if strings.Contains(err.Error(), "no answer") {
+				t.Errorf("all servers answer: %v", err)
+			}
+			return young
+		}
+		near := func(got, want time.Duration) {
+			t.Helper()
+			if got < want || got > want+2*time.Second {
+				t.Errorf("a majority votes in %v, want about %v", got, want)
+			}
+		}
+		for i, node := range s.list {
+			node.restart(time.Duration(i) * 5 * time.Second) // 0, 5, 10, 15, 20 s old
+		}
+		e := acquireErr()
+		if e.Longest != 40*time.Second || len(e.Nodes) < 3 {
+			t.Errorf("%+v", e)
+		}
+		for _, want := range []string{"longest-ttl", "40s", e.Nodes[0]} {
+			if !strings.Contains(e.Error(), want) {
+				t.Errorf("it does not say %q: %v", want, e)
+			}
+		}
+		time.Sleep(25 * time.Second) // the oldest two vote now
+		synctest.Wait()
+		e = acquireErr()
+		near(e.Left, 5*time.Second)
+		time.Sleep(e.Left)
+		acquire(t, l, claimOf("k"), 10*time.Second)
+	})
+}
+
+// A minority of young servers stops nobody, whichever are asked first.
+func TestYoungMinority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, n := range []int{3, 5} {
+			s := newServers(t, n)
+			l := s.open(1)[0]
+			for i := range s.list {
+				for j := range i + 1 {
+					for k, node := range s.list {
+						if k == i || n == 5 && k == j {
+							node.restart(0)
+						} else {
+							node.restart(time.Hour)
+						}
+					}
+					for _, queue := range []bool{false, true} {
+						c := claimOf(driver.NewID())
+						if _, err := l.Acquire(t.Context(), driver.Request{Claim: c, TTL: 10 * time.Second, Queue: queue}); err != nil {
+							t.Errorf("%d servers, %d and %d are young, queue %v: %v", n, i, j, queue, err)
+						}
+					}
+				}
+			}
+		}
+	})
 }

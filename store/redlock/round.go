@@ -220,9 +220,12 @@ func (r *round) armLocked() {
 
 // decidedLocked reports whether the answers that are missing do not matter.
 func (r *round) decidedLocked() bool {
-	yes, spoke := r.base, r.base
+	yes, spoke, more := r.base, r.base, 0
 	for i := range r.answers {
 		a := &r.answers[i]
+		if a.landed && a.err == nil && !a.grant.Waiting && !a.votes {
+			more = r.spare.count() // one that does not vote yet says nothing about the others
+		}
 		if a.landed && a.err == nil && (r.kind != acquire || !a.grant.Waiting && a.votes) {
 			yes++
 		}
@@ -232,7 +235,7 @@ func (r *round) decidedLocked() bool {
 	}
 	switch r.kind {
 	case acquire:
-		return (yes >= r.s.quorum || yes+r.pending < r.s.quorum && spoke >= r.s.quorum) && (r.seq < 0 || r.answers[r.seq].landed)
+		return (yes >= r.s.quorum || yes+r.pending+more < r.s.quorum && spoke >= r.s.quorum) && (r.seq < 0 || r.answers[r.seq].landed)
 	case raise:
 		return r.s.reached(r.token, r.among) >= r.s.quorum
 	}

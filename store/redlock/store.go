@@ -236,6 +236,7 @@ func (s *Store) introduce(ctx context.Context, n *node) error {
 		return &NodeError{n.name, err}
 	}
 	s.learn(n, l)
+	s.ripens(n, l)
 	if l.Replicas > 0 && !s.replicas {
 		return &ReplicatedError{n.name, l.Replicas}
 	}

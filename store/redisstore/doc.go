@@ -27,7 +27,10 @@
 // It is gone as soon as it has no effect any more.
 //
 // since is the server's time of the grant: 13 digits are milliseconds, only
-// to be shown; 16 digits are microseconds and the fencing token. Nothing is
+// to be shown; 16 digits are microseconds and the fencing token. So Inspect and
+// baton show know the token of readers, of permits, and of an exclusive lock that
+// was waited for or was lately contended, but not of an exclusive lock that was free:
+// there it is known to its holder alone, and shown as 0 or "-". Nothing is
 // left of a lock that was released but T, for 140 ms, and H, which all locks
 // (in Cluster: all of a slot) share.
 //

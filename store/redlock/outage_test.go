@@ -21,12 +21,9 @@ import (
 // clients are the ways in which a program can reach its servers.
 var clients = map[string]func(t *testing.T, addr string) driver.Locks{
 	"open": func(t *testing.T, addr string) driver.Locks {
-		s, err := redisstore.Open(t.Context(), redisstore.Config{Addrs: []string{addr}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { s.Close() })
-		return s
+		return opened(t, func() (*redisstore.Store, error) {
+			return redisstore.Open(t.Context(), redisstore.Config{Addrs: []string{addr}})
+		})
 	},
 	"rueidis": func(t *testing.T, addr string) driver.Locks {
 		c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
@@ -34,23 +31,28 @@ var clients = map[string]func(t *testing.T, addr string) driver.Locks{
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
-		s, err := redisstore.New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { s.Close() })
-		return s
+		return opened(t, func() (*redisstore.Store, error) { return redisstore.New(c) })
 	},
 	"go-redis": func(t *testing.T, addr string) driver.Locks {
 		c := redis.NewClient(&redis.Options{Addr: addr})
 		t.Cleanup(func() { c.Close() })
-		s, err := goredis.New(c)
-		if err != nil {
+		return opened(t, func() (*redisstore.Store, error) { return goredis.New(c) })
+	},
+}
+
+// opened opens a store, again if a busy machine took too long to answer.
+func opened(t *testing.T, open func() (*redisstore.Store, error)) *redisstore.Store {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		s, err := open()
+		if err == nil {
+			t.Cleanup(func() { s.Close() })
+			return s
+		}
+		if !errors.Is(err, driver.ErrUnavailable) || time.Now().After(deadline) {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { s.Close() })
-		return s
-	},
+	}
 }
 
 // All servers stop and come back empty while a lock is held. Those that go on with

@@ -260,7 +260,7 @@ func (c *client) close() {
 // failed says what an error of Lock or TryLock leaves open.
 func failed(err error, waits bool) history.Result {
 	switch {
-	case errors.Is(err, baton.ErrHeld):
+	case !waits && errors.Is(err, baton.ErrHeld): // a Lock whose time was up says so, too
 		return history.Refused
 	case !waits && errors.Is(err, baton.ErrUnavailable) && !errors.Is(err, baton.ErrUnknown):
 		return history.Failed

@@ -136,6 +136,31 @@ const (
 	rowsOfRun = 100
 )
 
+// A store remembers for a minute each request for a turn that is waited for, so that it
+// can be repeated.
+const rowsOfWait = time.Minute + 10*time.Second
+
+// waits counts those that it may remember.
+func (t *trial) waits() (n int, err error) {
+	files, err := filepath.Glob(t.path("client-*.history"))
+	if err != nil {
+		return 0, err
+	}
+	var h history.History
+	for _, file := range files {
+		if err := read(&h, file); err != nil {
+			return 0, err
+		}
+	}
+	since := history.Now() - int64(rowsOfWait)
+	for i := range h.Decisions {
+		if d := &h.Decisions[i]; d.Waits && d.Called >= since {
+			n++
+		}
+	}
+	return n, nil
+}
+
 // rowsLeft looks whether more than what a store leaves of each key stays on servers of
 // ours: a row for each request, say. It looks before the clients close.
 func (t *trial) rowsLeft(ctx context.Context) []check.Violation {
@@ -143,7 +168,11 @@ func (t *trial) rowsLeft(ctx context.Context) []check.Violation {
 		return nil
 	}
 	keys := t.plan.keys + len(t.plan.permits) + len(limitRules) + batchKeys + len(t.seats)
-	most := keys*rowsOfKey + rowsOfRun
+	waits, err := t.waits()
+	if err != nil {
+		t.result.invalid("the waits for limits could not be counted: %v", err)
+	}
+	most := keys*rowsOfKey + rowsOfRun + waits
 	from := history.Now()
 	left, err := t.gone(ctx, func(context.Context) ([]string, error) {
 		n, err := t.place.servers.Keys()

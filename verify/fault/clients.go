@@ -112,12 +112,12 @@ var clientFaults = []Fault{
 	},
 	{
 		ID: "f27", Name: "far", Does: "half of the clients are 300, 600 and then 1000 ms away from the servers, each way",
-		Needs: func(s *Scene) string { return cmp.Or(others(s), wires(s)) }, TTL: patientTTL, Owed: true, RoundTrip: 2 * time.Second,
+		Needs: func(s *Scene) string { return cmp.Or(others(s), wires(s)) }, TTL: farTTL, Owed: true, RoundTrip: 2 * time.Second,
 		Run: far,
 	},
 	{
 		ID: "f28", Name: "slow-server", Does: "the servers take 0.4 s for each request, of all clients at once",
-		Needs: wires, Owed: true, RoundTrip: 400 * time.Millisecond,
+		Needs: wires, TTL: patientTTL, Owed: true, RoundTrip: 400 * time.Millisecond,
 		Run: func(ctx context.Context, s *Scene) error {
 			defer s.breaks("the servers are slow")()
 			for n := range s.Clients {
@@ -126,7 +126,7 @@ var clientFaults = []Fault{
 					p.Delay(faultproxy.ToClient, 400*time.Millisecond)
 				}
 			}
-			pause(ctx, 4*s.TTL)
+			pause(ctx, 2*s.TTL)
 			return nil
 		},
 	},
@@ -151,6 +151,10 @@ var clientFaults = []Fault{
 // it is not answered: after two seconds, and one for a new connection.
 const patientTTL = 6 * time.Second
 
+// farTTL is that of clients which are two seconds away, there and back. Some stores
+// renew a lease in several round trips.
+const farTTL = 10 * time.Second
+
 func far(ctx context.Context, s *Scene) error {
 	all := s.Rand.Perm(len(s.Clients))
 	away := all[:(len(all)+1)/2]
@@ -163,7 +167,7 @@ func far(ctx context.Context, s *Scene) error {
 				p.Delay(faultproxy.ToClient, d)
 			}
 		}
-		pause(ctx, s.TTL*3/2)
+		pause(ctx, s.TTL)
 		for _, n := range away {
 			s.heal(n)
 		}

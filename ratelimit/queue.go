@@ -15,6 +15,10 @@ const (
 	// hangs up can keep no more than that from others.
 	lookAhead = 100 * time.Millisecond
 
+	// askAhead is how long before it comes a turn is asked for. What lies between the two is room for
+	// processes that are far from the store and cannot ask in the moment when there is a turn.
+	askAhead = lookAhead / 2
+
 	abreast   = 64               // so many requests for one key are under way at once
 	askWithin = 10 * time.Second // how long the store has for each, whoever goes away meanwhile
 )
@@ -105,7 +109,7 @@ func (q *queue) when(n int64, now time.Time) (at time.Time, known bool) {
 		cost := s.limit.cost(n)
 		switch {
 		case s.bucket():
-			at = later(at, s.turn(cost, 0, now).Add(-lookAhead))
+			at = later(at, s.turn(cost, 0, now).Add(-askAhead))
 		case s.left >= cost:
 		case len(q.asks) > 0:
 			return at, false
@@ -535,9 +539,9 @@ func (q *queue) know(res *Reservation, n int64, ahead time.Duration, sent time.T
 			pause := sent.Add(x.RetryAfter)
 			switch {
 			case s.queue():
-				pause = pause.Add(ahead - lookAhead)
+				pause = pause.Add(ahead - askAhead)
 			case s.bucket():
-				pause = pause.Add(-lookAhead)
+				pause = pause.Add(-askAhead)
 			}
 			q.pause = later(q.pause, pause)
 		}

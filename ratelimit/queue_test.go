@@ -175,6 +175,27 @@ func TestWaitingForAStoreThatIsFar(t *testing.T) {
 		if n := crowd(t, l, time.Minute, 40, 20*time.Second, false, one); n < 560 || n > 650 {
 			t.Errorf("%d were served in a minute at 10/s", n)
 		}
+		time.Sleep(time.Minute) // fake time: what was taken comes back
+	})
+}
+
+// A process that is far from the store gets its part beside one that is near, of a limit that gives
+// turns much faster than it can ask for one.
+func TestFarBesideNear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		var n [2]int
+		var wg sync.WaitGroup
+		for i, way := range []time.Duration{500 * time.Microsecond, 300 * time.Millisecond} {
+			wg.Go(func() {
+				n[i] = crowd(t, limiter(t, &far{store, way}, ratelimit.TokenBucket(100, time.Second, 1)), 10*time.Second, 20, 500*time.Millisecond, false, one)
+			})
+		}
+		wg.Wait()
+		if sum := n[0] + n[1]; sum < 950 || sum > 1060 || n[1] < 50 {
+			t.Errorf("%v were served in 10 s at 100/s", n)
+		}
+		time.Sleep(time.Minute) // fake time: what was taken comes back
 	})
 }
 
@@ -231,12 +252,12 @@ func TestATurnIsPassedOn(t *testing.T) {
 					}()
 					synctest.Wait()
 				}
-				time.Sleep(59950 * time.Millisecond) // fake time: the turn of the first is taken
+				time.Sleep(59960 * time.Millisecond) // fake time: the turn of the first is taken
 				if n := store.asked.Load(); n != 2 {
 					t.Errorf("%d turns are taken, want that of Allow and one that comes soon", n)
 				}
 				leave[0]()
-				if got := <-served; got != "0 false 59.95s" {
+				if got := <-served; got != "0 false 59.96s" {
 					t.Error(got)
 				}
 				if got := <-served; got != "1 true 1m0s" {
@@ -245,7 +266,7 @@ func TestATurnIsPassedOn(t *testing.T) {
 				if n := store.back.Load(); n != 0 {
 					t.Errorf("%d were given back although there is somebody who waits", n)
 				}
-				time.Sleep(59950 * time.Millisecond) // fake time
+				time.Sleep(59960 * time.Millisecond) // fake time
 				leave[2]()
 				<-served
 				synctest.Wait()
@@ -255,6 +276,33 @@ func TestATurnIsPassedOn(t *testing.T) {
 				time.Sleep(50 * time.Millisecond) // fake time: of that turn
 				if r := allow(t, l, "k", 1); !r.OK || r.Wait != 0 {
 					t.Errorf("the last turn was given back, and: %+v", r)
+				}
+			})
+		})
+	}
+}
+
+// Who comes while the last turn goes back gets that one: nothing is promised before it has come back.
+func TestComingWhileATurnGoesBack(t *testing.T) {
+	for _, every := range []time.Duration{50 * time.Millisecond, time.Minute} {
+		t.Run(every.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := limiter(t, &slowBack{Limits: memstore.New(), takes: 30 * time.Millisecond}, ratelimit.TokenBucket(1, every, 1))
+				start := time.Now()
+				allow(t, l, "k", 1)
+				ctx, leave := context.WithCancel(t.Context())
+				gone := make(chan error, 1)
+				go func() {
+					_, err := l.Wait(ctx, "k")
+					gone <- err
+				}()
+				time.Sleep(every - 40*time.Millisecond) // fake time: the turn is taken
+				leave()
+				if err := <-gone; !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+				if _, err := l.Wait(t.Context(), "k"); err != nil || time.Since(start) != every {
+					t.Errorf("%v after %v", err, time.Since(start))
 				}
 			})
 		})
@@ -295,147 +343,6 @@ func TestTurnsOfDifferentCosts(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
-}
-
-// slowOnce is a store that does not answer before it is told to, and loses an answer.
-type slowOnce struct {
-	driver.Limits
-	hold chan struct{} // nil: it answers
-	mu   sync.Mutex
-	lose int // so many answers of those that take
-}
-
-func (s *slowOnce) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
-	t, err := s.Limits.Take(ctx, r)
-	if s.hold != nil && r.MaxWait > 0 {
-		select {
-		case <-s.hold:
-		case <-ctx.Done():
-			return driver.Taken{}, errors.Join(driver.ErrUnknown, ctx.Err())
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lose > 0 && r.MaxWait > 0 && t.OK {
-		s.lose--
-		return driver.Taken{}, driver.ErrUnknown
-	}
-	return t, err
-}
-
-// Who goes away while his turn is asked for leaves at once, and the answer is the next one's.
-func TestGoingAwayWhileTheStoreIsAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &slowOnce{Limits: memstore.New(), hold: make(chan struct{})}
-		l := limiter(t, store, ratelimit.TokenBucket(1, time.Minute, 1))
-		allow(t, l, "k", 1)
-		ctx, leave := context.WithCancel(t.Context())
-		gone, served := make(chan error, 1), make(chan error, 1)
-		go func() {
-			_, err := l.Wait(ctx, "k")
-			gone <- err
-		}()
-		synctest.Wait()
-		start := time.Now()
-		time.Sleep(59950 * time.Millisecond) // fake time: it is being asked for
-		leave()
-		if err := <-gone; !errors.Is(err, context.Canceled) || time.Since(start) != 59950*time.Millisecond {
-			t.Errorf("%v after %v", err, time.Since(start))
-		}
-		go func() {
-			_, err := l.Wait(t.Context(), "k")
-			served <- err
-		}()
-		synctest.Wait()
-		time.Sleep(time.Second) // fake time
-		close(store.hold)
-		if err := <-served; err != nil || time.Since(start) > 61100*time.Millisecond {
-			t.Errorf("%v after %v", err, time.Since(start))
-		}
-		synctest.Wait()
-		if l.LocalQueues() != 0 {
-			t.Error("the queue is left")
-		}
-	})
-}
-
-// A store that never answers is an error, and holds nobody who goes away.
-func TestWaitingForAStoreThatIsSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &slowOnce{Limits: memstore.New(), hold: make(chan struct{})}
-		l := limiter(t, store, ratelimit.TokenBucket(1, time.Second, 1))
-		allow(t, l, "k", 1)
-		start := time.Now()
-		if _, err := l.Wait(t.Context(), "k"); !errors.Is(err, ratelimit.ErrUnknown) || errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 10*time.Second+900*time.Millisecond {
-			t.Errorf("%v after %v", err, time.Since(start))
-		}
-	})
-}
-
-// A turn whose answer was lost is asked for once more, and taken once. One that is lost twice is an
-// error for one of those who wait, and the others go on.
-func TestLostAnswersOfTurns(t *testing.T) {
-	for lose, failed := range map[int]int{1: 0, 2: 1} {
-		t.Run(fmt.Sprint(lose), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := &slowOnce{Limits: memstore.New(), lose: lose}
-				l := limiter(t, store, ratelimit.TokenBucket(1, time.Second, 1))
-				allow(t, l, "k", 1)
-				start := time.Now()
-				var errs atomic.Int64
-				var wg sync.WaitGroup
-				for range 5 {
-					wg.Go(func() {
-						if _, err := l.Wait(t.Context(), "k"); errors.Is(err, ratelimit.ErrUnknown) {
-							errs.Add(1)
-						} else if err != nil {
-							t.Error(err)
-						}
-					})
-				}
-				wg.Wait()
-				// With two answers lost there was a turn that nobody knows of.
-				if int(errs.Load()) != failed || time.Since(start) != 5*time.Second {
-					t.Errorf("%d of 5 failed, after %v", errs.Load(), time.Since(start))
-				}
-			})
-		})
-	}
-}
-
-// A store that fails is an error for all who wait, unless something else was chosen.
-func TestWaitingWhileTheStoreFails(t *testing.T) {
-	for _, open := range []bool{false, true} {
-		t.Run(fmt.Sprint(open), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := &moody{Limits: memstore.New()}
-				opts := []ratelimit.Option{ratelimit.TokenBucket(1, time.Minute, 1)}
-				if open {
-					opts = append(opts, ratelimit.FailOpen(50*time.Millisecond))
-				}
-				l := limiter(t, store, opts...)
-				allow(t, l, "k", 1)
-				var ok, failed atomic.Int64
-				var wg sync.WaitGroup
-				for range 100 {
-					wg.Go(func() {
-						r, err := l.Wait(t.Context(), "k")
-						if err == nil && r.By == ratelimit.ByOpen {
-							ok.Add(1)
-						} else if errors.Is(err, driver.ErrUnavailable) {
-							failed.Add(1)
-						}
-					})
-				}
-				synctest.Wait()
-				store.fail(driver.ErrUnavailable)
-				wg.Wait()
-				if open && ok.Load() != 100 || !open && failed.Load() != 100 || l.LocalQueues() != 0 {
-					t.Errorf("of 100, %d were let in and %d got the error", ok.Load(), failed.Load())
-				}
-			})
-		})
-	}
 }
 
 // A limit that is raised lets in those who wait.

@@ -164,7 +164,8 @@ func TestRecordAnswerCut(t *testing.T) {
 	}
 	cut("find", "FROM baton_record", driver.ErrUnavailable, find)
 	cut("forget", "DELETE FROM baton_record", driver.ErrUnknown, func() error { return s.ForgetRecord(t.Context(), "k") })
-	if err := plain.ForgetRecord(t.Context(), "k"); !errors.Is(err, driver.ErrNoRecord) {
+	// The server may have seen the cut before it came to the commit.
+	if err := plain.ForgetRecord(t.Context(), "k"); err != nil && !errors.Is(err, driver.ErrNoRecord) {
 		t.Errorf("forgotten again: %v", err)
 	}
 

@@ -135,10 +135,17 @@ func (b *Bucket) Settle(s State, now int64) (_ State, converted bool) {
 	if u.us < 0 || u == (span{}) {
 		return s[:0], false
 	}
-	old, most := b, min(b.Burst+s[5], b.Most)
+	// A state that says less than the burst is of a smaller burst, or of a version
+	// that kept only what was taken beyond it.
+	old, most := b, s[5]
+	if most < b.Burst {
+		most += b.Burst
+	}
 	if s[3] != b.Tokens || s[4] != b.Period {
 		old = &Bucket{Tokens: s[3], Period: s[4]}
-		most = min(b.Burst+s[5], mostTokens(s[3], s[4]))
+		most = min(most, mostTokens(s[3], s[4]))
+	} else {
+		most = min(most, b.Most)
 	}
 	if longest := old.of(most); u.more(longest) { // a clock that was ahead
 		u, converted = longest, true

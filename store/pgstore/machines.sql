@@ -317,8 +317,11 @@ BEGIN
 		AND (s[2] > _now OR s[3] > 0)
 	THEN
 		u := s[2] - _now; f := s[3];
+		-- A state that says less than the burst is of a smaller burst, or of a version
+		-- that kept only what was taken beyond it.
+		n := s[6] + CASE WHEN s[6] < _n[4] THEN _n[4] ELSE 0 END;
 		IF s[4] <> t OR s[5] <> _n[3] THEN -- another rate
-			n := least(_n[4] + s[6], 9007199254740991 / s[4], 5007199254740991 / (s[5] / s[4] + 1));
+			n := least(n, 9007199254740991 / s[4], 5007199254740991 / (s[5] / s[4] + 1));
 			x := n * (s[5] / s[4]) + n * (s[5] % s[4]) / s[4]; y := n * (s[5] % s[4]) % s[4];
 			IF (u, f) > (x, y) THEN -- a clock that was ahead
 				u := x; f := y;
@@ -327,7 +330,7 @@ BEGIN
 			n := least(div(u::numeric * s[4] + f + s[5] - 1, s[5]), n, _n[7]);
 			u := n * q + n * r / t; f := n * r % t;
 		ELSIF u >= _n[10] THEN
-			n := least(_n[4] + s[6], _n[7]);
+			n := least(n, _n[7]);
 			x := n * q + n * r / t; y := n * r % t;
 			IF (u, f) > (x, y) THEN
 				u := x; f := y;

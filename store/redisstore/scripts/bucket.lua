@@ -67,7 +67,9 @@ function bucket.settle(q, s, now)
 		t, p = s[4], s[5]
 		most = mosttokens(t, p)
 	end
-	most = min(q[4] + s[6], most)
+	-- A state that says less than the burst is of a smaller burst, or of a version
+	-- that kept only what was taken beyond it.
+	most = min(s[6] < q[4] and s[6] + q[4] or s[6], most)
 	local longest, fraction = of(t, p, most)
 	if longer(us, frac, longest, fraction) then
 		us, frac, converted = longest, fraction, true

@@ -26,12 +26,12 @@ import (
 
 func main() {
 	r := runner{top: "."}
-	flag.IntVar(&r.lanes, "lanes", runtime.NumCPU()+1, "how many test programs run at once")
-	flag.IntVar(&r.parallel, "parallel", 4*runtime.NumCPU(), "how many parallel tests of one program run at once")
+	flag.IntVar(&r.lanes, "lanes", runtime.NumCPU(), "how many test programs run at once")
+	flag.IntVar(&r.parallel, "parallel", 2*runtime.NumCPU(), "how many parallel tests of one program run at once")
 	flag.StringVar(&r.run, "run", "", "only the tests that match this regular expression, as in go test")
 	flag.BoolVar(&r.short, "short", false, "shorter tests, as in go test")
 	flag.DurationVar(&r.timeout, "timeout", 15*time.Minute, "how long one test program may take")
-	flag.BoolVar(&r.lint, "lint", false, "run make lint beside the tests")
+	flag.BoolVar(&r.lint, "lint", false, "run make lint first")
 	flag.StringVar(&r.out, "out", ".test", "the folder for the output of all tests and for their results")
 	inventory := flag.Bool("inventory", false, "run nothing; list which tests and contract cases the last run had, and on which stores")
 	before := flag.String("before", "", "with -inventory: list what an earlier results.jsonl has and the last run has not, and the other way round")

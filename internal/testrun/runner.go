@@ -105,6 +105,9 @@ func (r *runner) outcomes(ctx context.Context, programs string, units []unit) <-
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(ready)
+		if r.lint { // which keeps all processors busy
+			ended <- r.makeLint(ctx)
+		}
 		done := make(map[string]built) // by package: its parts share a program
 		for i, u := range units {
 			if ctx.Err() != nil {
@@ -131,24 +134,23 @@ func (r *runner) outcomes(ctx context.Context, programs string, units []unit) <-
 			}
 		})
 	}
-	if r.lint {
-		wg.Go(func() {
-			began := time.Now()
-			cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "lint")
-			cmd.Dir = r.top
-			out, err := cmd.CombinedOutput()
-			o := outcome{unit: unit{name: "lint"}, took: time.Since(began), err: err}
-			if err != nil {
-				o.told = string(out)
-			}
-			ended <- o
-		})
-	}
 	go func() {
 		wg.Wait()
 		close(ended)
 	}()
 	return ended
+}
+
+func (r *runner) makeLint(ctx context.Context) outcome {
+	began := time.Now()
+	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", "lint")
+	cmd.Dir = r.top
+	out, err := cmd.CombinedOutput()
+	o := outcome{unit: unit{name: "lint"}, took: time.Since(began), err: err}
+	if err != nil {
+		o.told = string(out)
+	}
+	return o
 }
 
 // told prints how a unit ended.

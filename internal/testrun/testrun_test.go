@@ -56,7 +56,7 @@ func TestAllRunAndFailuresAreTold(t *testing.T) {
 	top := tree(t, map[string]string{
 		"go.mod":          "module planted\n\ngo 1.26\n",
 		"good/x_test.go":  testFile("func TestGood(t *testing.T) { t.Log(\"said by one that passed\") }"),
-		"bad/x_test.go":   testFile("func TestBad(t *testing.T) {\n\tt.Run(\"of two\", func(t *testing.T) { t.Error(\"said by one that failed\") })\n\tt.Run(\"fine\", func(t *testing.T) {})\n}"),
+		"bad/x_test.go":   testFile("func TestBad(t *testing.T) {\n\tt.Run(\"of two\", func(t *testing.T) { t.Error(\"said by one that failed\")\n\t\tfor range 1000 {\n\t\t\tt.Log(\"said often\")\n\t\t}\n\t\tt.Error(\"said last\")\n\t})\n\tt.Run(\"fine\", func(t *testing.T) {})\n}"),
 		"panic/x_test.go": testFile("func TestPanic(t *testing.T) { panic(\"said in a panic\") }"),
 		"exit/x_test.go":  testFile("func TestMain(m *testing.M) { m.Run(); os.Exit(3) }\n\nfunc TestFine(t *testing.T) {}", "os"),
 		"build/x_test.go": testFile("func TestBuild(t *testing.T) { undefined() }"),
@@ -71,7 +71,7 @@ func TestAllRunAndFailuresAreTold(t *testing.T) {
 	}
 	for _, want := range []string{
 		"ok   good ", "FAIL bad ", "FAIL panic ", "FAIL exit ", "FAIL build ", "ok   skip ", "FAIL more ", "7 of 7",
-		"said by one that failed", "said in a panic", "undefined: undefined", "said in another module",
+		"said by one that failed", "lines more in the log", "said last", "said in a panic", "undefined: undefined", "said in another module",
 		"skipped:\n  skip TestSkip\n",
 		"BATON_REQUIRE_SERVERS=1 go test -count=1 -race -run '^TestBad$/^of_two$' ./bad\n",
 		"BATON_REQUIRE_SERVERS=1 go test -C more -count=1 -race -run '^TestMore$' .\n",
@@ -81,6 +81,9 @@ func TestAllRunAndFailuresAreTold(t *testing.T) {
 		if !strings.Contains(printed, want) {
 			t.Errorf("it did not print %q", want)
 		}
+	}
+	if n := strings.Count(printed, "said often"); n > maxLines {
+		t.Errorf("it printed %d lines of a test that printed a thousand", n)
 	}
 	for _, not := range []string{"said by one that passed", "none"} {
 		if strings.Contains(printed, not) {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -167,12 +168,25 @@ func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, u unit, logFile strin
 	}
 	var b strings.Builder
 	for _, name := range failed {
-		b.WriteString(output[name].String())
+		b.WriteString(ends(output[name].String()))
 	}
 	if len(failed) == 0 {
 		b.WriteString(last.String()) // a panic, or a time-out, with the test that was running in it
 	}
 	return results, b.String(), err
+}
+
+// maxLines is how much of what a failed test has printed is shown; all of it is in the log.
+const maxLines = 60
+
+// ends leaves out the middle of a long text.
+func ends(text string) string {
+	lines := strings.SplitAfter(text, "\n")
+	if over := len(lines) - maxLines; over > 0 {
+		left := fmt.Sprintf("    … %d lines more in the log …\n", over)
+		lines = slices.Concat(lines[:maxLines/2], []string{left}, lines[len(lines)-maxLines/2:])
+	}
+	return strings.Join(lines, "")
 }
 
 // tail keeps the last part of what is printed.

@@ -32,6 +32,7 @@ func TestBusyServer(t *testing.T) {
 		default:
 		}
 	})()
+	s.pushes.waits(c.ID, true) // as if it had a position: a new connection for hints wakes it
 	for range 10 {
 		_, err := s.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute, Queue: true})
 		if !errors.Is(err, driver.ErrUnavailable) {

@@ -28,6 +28,29 @@ func brokenHarness(bug broken.Bug) Harness {
 // The plain store without a bug passes, so what fails below is the bug.
 func TestWithoutBug(t *testing.T) { Locks(t, brokenHarness("")) }
 
+// Cases that are chosen by name are run, and a name that no case has is not
+// passed over.
+func TestChosen(t *testing.T) {
+	name := func(c testCase) string { return c.name }
+	for _, test := range []struct {
+		names []string
+		want  int // -1: an error
+	}{
+		{nil, len(cases())},
+		{[]string{"exclusion", "a hand-over is hinted"}, 2},
+		{[]string{"exclusion", "renamed"}, -1},
+		{[]string{"exclusion", "exclusion"}, -1},
+	} {
+		some, err := chosen(cases(), name, test.names)
+		if got := len(some); err == nil && got != test.want || (err != nil) != (test.want < 0) {
+			t.Errorf("%q: %d cases, %v, want %d", test.names, got, err, test.want)
+		}
+		if test.names != nil && err == nil && !slices.ContainsFunc(some, func(c testCase) bool { return c.name == test.names[0] }) {
+			t.Errorf("%q: other cases", test.names)
+		}
+	}
+}
+
 // caught sees every bug noticed by the case that is there for it.
 func caught[Case any](t *testing.T, cases []Case, nameOf func(Case) string, bugs map[broken.Bug]string, atLeast int, play func(*testing.T, Case, broken.Bug) *recorder) {
 	if len(bugs) < atLeast {

@@ -33,6 +33,9 @@ type LimitHarness struct {
 	// Steps is how many random requests are compared with what is right, for
 	// each algorithm. It defaults to 300.
 	Steps int
+
+	// Only is that of Harness.
+	Only []string
 }
 
 // Limits runs the contract of driver.Limits, one subtest for each case.
@@ -47,9 +50,13 @@ func Timelines(t *testing.T, h LimitHarness) {
 }
 
 func runLimits(t *testing.T, h LimitHarness, cases []limitCase) {
+	cases, err := chosen(cases, func(c limitCase) string { return c.name }, h.Only)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range cases {
 		if c.kept && h.Kept == nil {
-			t.Logf("not asked: %s (no LimitHarness.Kept)", c.name)
+			notAsked(t, h.Only, "the limits", []string{c.name + " (no LimitHarness.Kept)"})
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -41,16 +41,23 @@ type RecordHarness struct {
 	// NoLeft says that the store does not tell how long a record will be kept:
 	// Left is 0.
 	NoLeft bool
+
+	// Only is that of Harness.
+	Only []string
 }
 
 // Records runs the contract of driver.Records, one subtest for each case.
 func Records(t *testing.T, h RecordHarness) {
-	for _, c := range recordCases() {
+	cases, err := chosen(recordCases(), func(c recordCase) string { return c.name }, h.Only)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
 		switch {
 		case c.kept && h.Kept == nil:
-			t.Logf("not asked: %s (no RecordHarness.Kept)", c.name)
+			notAsked(t, h.Only, "the records", []string{c.name + " (no RecordHarness.Kept)"})
 		case c.restart && h.Restart == nil:
-			t.Logf("not asked: %s (no RecordHarness.Restart)", c.name)
+			notAsked(t, h.Only, "the records", []string{c.name + " (no RecordHarness.Restart)"})
 		default:
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()

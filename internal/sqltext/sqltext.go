@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"io/fs"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -72,4 +73,30 @@ func Missing(texts []Text, statements []string) (missing []Text) {
 		}
 	}
 	return missing
+}
+
+// Unmeant holds statements that do what none should against the exceptions from
+// that rule: parts of statements, and why they are excepted. It returns the
+// statements of which no exception is a part, and the exceptions that are part of
+// no statement, which have to go.
+func Unmeant(statements []string, exceptions map[string]string) (unmeant, unused []string) {
+	used := make(map[string]bool)
+	for _, s := range statements {
+		meant := false
+		for part := range exceptions {
+			if strings.Contains(s, part) {
+				meant, used[part] = true, true
+			}
+		}
+		if !meant {
+			unmeant = append(unmeant, s)
+		}
+	}
+	for part := range exceptions {
+		if !used[part] {
+			unused = append(unused, part)
+		}
+	}
+	slices.Sort(unused)
+	return unmeant, unused
 }

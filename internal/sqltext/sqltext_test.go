@@ -18,3 +18,14 @@ func TestInGo(t *testing.T) {
 		t.Errorf("missing: %q, want %q", missing, want[1:])
 	}
 }
+
+func TestUnmeant(t *testing.T) {
+	exceptions := map[string]string{"FROM a": "small", "FROM b": "small", "WHERE x": "rare"}
+	unmeant, unused := Unmeant([]string{"SELECT 1 FROM a WHERE x", "SELECT 1 FROM c", "SELECT 2 FROM a"}, exceptions)
+	if want := []string{"SELECT 1 FROM c"}; !slices.Equal(unmeant, want) {
+		t.Errorf("unmeant: %q, want %q", unmeant, want)
+	}
+	if want := []string{"FROM b"}; !slices.Equal(unused, want) {
+		t.Errorf("unused: %q, want %q", unused, want)
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -227,49 +228,15 @@ func TestWhatBearsOut(t *testing.T) {
 // keepsAll has clients that renew as a Locker does, each with a lock, and fails if
 // one of them loses it within that time after the fault.
 func keepsAll(t *testing.T, cluster *testserver.EtcdCluster, ttl, within time.Duration, fault func()) {
-	const clients = 6
-	type holder struct {
-		s     *Store
-		c     driver.Claim
-		sent  time.Time
-		until time.Time
-	}
-	var all []*holder
-	for i := range clients {
+	var all []drivertest.Holder
+	for i := range 6 {
 		s := mustNew(t, dial(t, cluster.Addrs()...), Prefix(prefixOf(t)))
 		sent := bootclock.Now()
 		c, g := take(t, s, claimOf(fmt.Sprintf("k%d", i), "me"), ttl, false)
-		all = append(all, &holder{s, c, sent, sent.Add(g.TTL)})
+		all = append(all, drivertest.Holder{Locks: s, Claim: c, Sent: sent, Until: sent.Add(g.TTL)})
 	}
 	fault()
-	end := bootclock.Now().Add(within)
-	var work sync.WaitGroup
-	for _, h := range all {
-		work.Go(func() {
-			due := h.sent.Add(ttl / 3)
-			for due.Before(end) {
-				<-time.After(due.Sub(bootclock.Now()))
-				sent := bootclock.Now()
-				if !sent.Before(h.until) {
-					t.Errorf("%s was lost", h.c.Key)
-					return
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), min(h.until.Sub(sent)/2, ttl/4))
-				r := h.s.Renew(ctx, []driver.Claim{h.c}, ttl)[0]
-				cancel()
-				switch r.State {
-				case driver.Held:
-					h.until, due = sent.Add(r.Grant.TTL), sent.Add(ttl/3)
-				case driver.Lost:
-					t.Errorf("%s is said to be lost", h.c.Key)
-					return
-				default:
-					due = bootclock.Now().Add(min(h.until.Sub(sent)/8, ttl/12))
-				}
-			}
-		})
-	}
-	work.Wait()
+	drivertest.KeepAll(t, all, ttl, within)
 }
 
 // A member whose disk hangs, or that hangs itself, keeps its connections, and the

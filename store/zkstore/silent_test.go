@@ -1,14 +1,13 @@
 package zkstore
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
@@ -22,13 +21,7 @@ func TestServerThatHangs(t *testing.T) {
 	e := testserver.ZooKeeperEnsemble(t, nil)
 	leader := e.Nodes[e.AwaitLeader(t)].Addr
 	root := "/" + rand.Text()
-	type holder struct {
-		s     *Store
-		r     driver.Request
-		sent  time.Time
-		until time.Time
-	}
-	var all []*holder
+	var all []drivertest.Holder
 	clients := map[string]int{} // of each follower
 	most := ""
 	for len(all) < 6 || clients[most] < 2 {
@@ -38,10 +31,9 @@ func TestServerThatHangs(t *testing.T) {
 				most = at
 			}
 		}
-		h := &holder{s: s, r: writer(fmt.Sprint(len(all))), sent: bootclock.Now()}
-		h.r.TTL = ttl
-		h.until = h.sent.Add(hold(t, s, h.r).TTL)
-		all = append(all, h)
+		r, sent := writer(fmt.Sprint(len(all))), bootclock.Now()
+		r.TTL = ttl
+		all = append(all, drivertest.Holder{Locks: s, Claim: r.Claim, Sent: sent, Until: sent.Add(hold(t, s, r).TTL)})
 	}
 	for _, n := range e.Nodes {
 		if n.Addr == most {
@@ -49,34 +41,7 @@ func TestServerThatHangs(t *testing.T) {
 			t.Cleanup(n.Cont)
 		}
 	}
-	end := bootclock.Now().Add(3 * ttl)
-	var work sync.WaitGroup
-	for _, h := range all {
-		work.Go(func() {
-			due := h.sent.Add(ttl / 3)
-			for due.Before(end) {
-				<-time.After(due.Sub(bootclock.Now()))
-				sent := bootclock.Now()
-				if !sent.Before(h.until) {
-					t.Errorf("lock %s was lost", h.r.Key)
-					return
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), min(h.until.Sub(sent)/2, ttl/4))
-				r := h.s.Renew(ctx, []driver.Claim{h.r.Claim}, ttl)[0]
-				cancel()
-				switch r.State {
-				case driver.Held:
-					h.until, due = sent.Add(r.Grant.TTL), sent.Add(ttl/3)
-				case driver.Lost:
-					t.Errorf("lock %s is said to be lost", h.r.Key)
-					return
-				default:
-					due = bootclock.Now().Add(ttl / 20)
-				}
-			}
-		})
-	}
-	work.Wait()
+	drivertest.KeepAll(t, all, ttl, 3*ttl)
 }
 
 // A server that is silent for a while, but for less than is asked for, is not left,

@@ -23,16 +23,17 @@ import (
 // because somebody else was there.
 func TestLatePutAfterARefusal(t *testing.T) {
 	t.Parallel()
-	all := openOn(t, testserver.SharedEtcd(t), 2)
-	me, other := all[0], all[1]
-	warm, _ := take(t, me, claimOf("warm", "me"), long, false)
-	mustRelease(t, me, warm)
-	k := tap(me)
 	for _, together := range []bool{false, true} {
-		r := several("me", "a")
+		all := openOn(t, testserver.SharedEtcd(t), 2)
+		me, other := all[0], all[1]
+		warm, _ := take(t, me, claimOf("warm", "me"), long, false)
+		mustRelease(t, me, warm)
+		k := tap(me)
+		keys := []string{"alone"}
 		if together {
-			r = several("me", "a", "b")
+			keys = []string{"a", "b"}
 		}
+		r := several("me", keys...)
 		acquire := func() error {
 			if together {
 				_, err := me.AcquireAll(t.Context(), r)
@@ -53,7 +54,7 @@ func TestLatePutAfterARefusal(t *testing.T) {
 		if err := acquire(); !errors.Is(err, driver.ErrUnknown) {
 			t.Fatalf("without its answer: %v", err)
 		}
-		theirs, _ := take(t, other, claimOf("a", "other"), long, false)
+		theirs, _ := take(t, other, claimOf(keys[0], "other"), long, false)
 		r[0].Retry = true
 		if err := acquire(); !errors.Is(err, driver.ErrHeld) {
 			t.Fatalf("again: %v, want it refused", err)
@@ -62,7 +63,8 @@ func TestLatePutAfterARefusal(t *testing.T) {
 		if _, err := k.KVClient.Txn(t.Context(), late); err != nil {
 			t.Fatal(err)
 		}
-		nothingLeft(t, me, "a", "b")
+		// Both wait for what may come late at the same time.
+		defer nothingLeft(t, me, keys...)
 	}
 }
 
@@ -72,10 +74,10 @@ func TestLatePutAfterAGrant(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []int{1, 2} {
 		for _, downgraded := range []bool{false, true} {
-			t.Run(fmt.Sprintf("lost=%d,downgraded=%v", lost, downgraded), func(t *testing.T) {
-				t.Parallel()
-				s := openOn(t, testserver.SharedEtcd(t), 1)[0]
-				beside, _ := take(t, s, claimOf("beside", "me"), long, false)
+			s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+			key := fmt.Sprintf("lost=%d,downgraded=%v", lost, downgraded)
+			beside, _ := take(t, s, claimOf("beside "+key, "me"), long, false)
+			t.Run(key, func(t *testing.T) {
 				k := tap(s)
 				var late []*pb.TxnRequest
 				k.before = func(n int, r *pb.TxnRequest) error {
@@ -85,7 +87,7 @@ func TestLatePutAfterAGrant(t *testing.T) {
 					late = append(late, r)
 					return context.DeadlineExceeded
 				}
-				r := driver.Request{Claim: claimOf("k", "me"), TTL: long}
+				r := driver.Request{Claim: claimOf(key, "me"), TTL: long}
 				for range lost {
 					if _, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
 						t.Fatalf("without its answer: %v", err)
@@ -107,11 +109,14 @@ func TestLatePutAfterAGrant(t *testing.T) {
 					if _, err := k.KVClient.Txn(t.Context(), txn); err != nil {
 						t.Fatal(err)
 					}
-					awaitNames(t, s, "k", 0, lateEffect/2)
+					awaitNames(t, s, key, 0, lateEffect/2)
 				}
-				nothingLeft(t, s, "k")
-				mustRelease(t, s, beside)
 			})
+			// All of them wait for what may come late at the same time.
+			defer func() {
+				nothingLeft(t, s, key)
+				mustRelease(t, s, beside)
+			}()
 		}
 	}
 }

@@ -190,14 +190,18 @@ func TestSeveralBesideAStranger(t *testing.T) {
 // knows only the ID removes it.
 func TestSeveralWhoseAnswerIsCut(t *testing.T) {
 	t.Parallel()
-	proxy := faultproxy.New(t, testserver.SharedEtcd(t).Addr)
-	s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
 	for i := range 4 {
+		proxy := faultproxy.New(t, testserver.SharedEtcd(t).Addr)
+		s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+		var keys []string
+		for _, name := range []string{"a", "b", "c"} {
+			keys = append(keys, fmt.Sprint(name, i))
+		}
 		for _, c := range takeAll(t, s, several("me", "warm")) {
 			mustRelease(t, s, c)
 		}
-		r := several("me", "a", "b", "c")
-		sprung := proxy.CutAfterRequest(func(request []byte) bool { return strings.Contains(string(request), prefixOf(t)+"/b") })
+		r := several("me", keys...)
+		sprung := proxy.CutAfterRequest(func(request []byte) bool { return strings.Contains(string(request), prefixOf(t)+"/"+keys[1]) })
 		_, err := s.AcquireAll(t.Context(), r)
 		<-sprung
 		if !errors.Is(err, driver.ErrUnknown) {
@@ -225,7 +229,8 @@ func TestSeveralWhoseAnswerIsCut(t *testing.T) {
 				t.Errorf("release: %v", err)
 			}
 		}
-		nothingLeft(t, s, "a", "b", "c")
+		// All of them wait for what may come late at the same time.
+		defer nothingLeft(t, s, keys...)
 	}
 }
 

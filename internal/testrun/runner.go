@@ -147,6 +147,9 @@ func (r *runner) makeLint(ctx context.Context) outcome {
 	cmd.Dir = r.top
 	out, err := cmd.CombinedOutput()
 	o := outcome{unit: unit{name: "lint"}, took: time.Since(began), err: err}
+	if s := cmd.ProcessState; s != nil {
+		o.busy = s.UserTime() + s.SystemTime()
+	}
 	if err != nil {
 		o.told = string(out)
 	}
@@ -159,7 +162,7 @@ func told(w io.Writer, o outcome, n, total int) {
 	if o.err != nil {
 		verdict = "FAIL"
 	}
-	fmt.Fprintf(w, "%s %-44s %6.1fs  %d of %d\n", verdict, o.unit.label(), o.took.Seconds(), n, total)
+	fmt.Fprintf(w, "%s %-44s %6.1fs, %6.1fs busy  %d of %d\n", verdict, o.unit.label(), o.took.Seconds(), o.busy.Seconds(), n, total)
 	if o.err != nil {
 		fmt.Fprintf(w, "%s\n%v\n", strings.TrimRight(o.told, "\n"), o.err)
 	}

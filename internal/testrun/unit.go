@@ -29,7 +29,8 @@ type result struct {
 type outcome struct {
 	unit    unit
 	took    time.Duration
-	err     error // nil if all tests passed
+	busy    time.Duration // of processors, with all servers and clients that it waited for
+	err     error         // nil if all tests passed
 	results []result
 	log     string // the file with all that was printed
 	told    string // what the tests that failed printed, or the end of it all
@@ -73,6 +74,9 @@ func (r *runner) test(ctx context.Context, u unit, program string) (o outcome) {
 	// test program does, and every child of it.
 	cmd.Env = append(os.Environ(), "PWD="+u.dir, "BATON_REQUIRE_SERVERS=1", "GORACE=atexit_sleep_ms=0")
 	o.results, o.told, o.err = r.watch(ctx, cmd, u, o.log)
+	if s := cmd.ProcessState; s != nil {
+		o.busy = s.UserTime() + s.SystemTime()
+	}
 	if o.err == nil {
 		for _, result := range o.results {
 			if result.Status == "fail" {

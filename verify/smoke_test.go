@@ -27,7 +27,11 @@ func TestSmoke(t *testing.T) {
 			if k.Name == "memory" {
 				cfg.Clients = 1
 			}
-			for _, f := range []string{"f04", "f06", "f07", "f10"} {
+			faults := []string{"f04", "f06", "f07", "f10"}
+			if k.Name == "redis-nopersist" || k.Name == "etcd" { // as redis and etcd3
+				faults = []string{"f10"}
+			}
+			for _, f := range faults {
 				if claim, ok := fault.Expect(k.Name, f); ok && claim.E != fault.NoSuch && fault.WhyLeft(k.Name, f) == "" {
 					cfg.Faults = append(cfg.Faults, f)
 				}

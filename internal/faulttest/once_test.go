@@ -194,7 +194,6 @@ func (o *operator) wants(t *testing.T, word, want string) {
 // onRecords runs f on every store that processes share, but for redlock, which
 // keeps no records.
 func onRecords(t *testing.T, f func(t *testing.T, url string, records driver.Records)) {
-	t.Parallel()
 	all := maps.Clone(stores)
 	delete(all, "redlock")
 	all["zookeeper"] = func(t *testing.T) string { return "zk://" + testserver.SharedZooKeeper(t).Addr + "/once?session=4s" }
@@ -236,6 +235,7 @@ func endsWith(t *testing.T, records driver.Records, dir string, tokens ...string
 // A process is killed between its effect and the record of it: the next one, which
 // waits already, runs again and knows. Those who come later do not.
 func TestOnceKilled(t *testing.T) {
+	t.Parallel()
 	onRecords(t, func(t *testing.T, url string, records driver.Records) {
 		dir := t.TempDir()
 		first := startOperator(t, url, t.Name(), "2s", dir)
@@ -255,9 +255,11 @@ func TestOnceKilled(t *testing.T) {
 // A process is stopped there for longer than its lock lasts, and goes on when the
 // next one is done, or still runs: it cannot record, nor write where it is guarded.
 func TestOnceStopped(t *testing.T) {
+	t.Parallel()
 	onRecords(t, func(t *testing.T, url string, records driver.Records) {
 		for _, done := range []bool{true, false} {
 			t.Run(fmt.Sprint("next done ", done), func(t *testing.T) {
+				t.Parallel()
 				dir := t.TempDir()
 				first := startOperator(t, url, t.Name(), "2s", dir)
 				token1 := first.begun(t, "1")
@@ -288,6 +290,7 @@ func TestOnceStopped(t *testing.T) {
 // The same orders are redeemed by many goroutines of many processes: once each,
 // with one receipt for everybody.
 func TestOnceCrowd(t *testing.T) {
+	t.Parallel()
 	onRecords(t, func(t *testing.T, url string, _ driver.Records) {
 		url = strings.Replace(url, "session=4s", "session=30s", 1) // the default TTL is half of it
 		dir := t.TempDir()

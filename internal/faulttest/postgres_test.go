@@ -1,7 +1,6 @@
 package faulttest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,9 +71,10 @@ func TestPostgresSilence(t *testing.T) {
 	}
 }
 
-// While processes hand a lock to each other, the server dies and comes back,
-// stands still, falls silent for one of them, or loses their connections: no
-// two hold at once, tokens rise, and everybody is served.
+// While processes hand a lock to each other, the server stands still for all of them,
+// or what some of them ask comes late, all at once: no two hold at once, tokens rise, and
+// everybody is served. What else may happen to them, package verify tries in each run of
+// the tests: the server is killed, falls silent for one, or its answers are lost.
 func TestPostgresFaultsInTraffic(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
@@ -85,31 +85,12 @@ func TestPostgresFaultsInTraffic(t *testing.T) {
 		cut := strings.Replace(url, server.Addr, proxy.Addr, 1)
 		return proxy, []string{url, url, cut, cut}
 	}
-	t.Run("killed and restarted", func(t *testing.T) {
-		t.Parallel()
-		server := testserver.Postgres(t)
-		url := server.URL("postgres")
-		crowdOn(t, ttl, []string{url, url, url, url}, func() {
-			server.Restart()
-			server.Restart()
-		})
-	})
 	t.Run("stands still", func(t *testing.T) {
 		t.Parallel()
 		proxy, urls := through(t)
 		crowdOn(t, ttl, urls[2:], func() { // as seen by everybody
 			proxy.Hold(faultproxy.ToServer)
 			proxy.Hold(faultproxy.ToClient)
-			<-time.After(2 * ttl) // time passing is the fault itself
-			proxy.Heal()
-		})
-	})
-	t.Run("black hole", func(t *testing.T) {
-		t.Parallel()
-		proxy, urls := through(t)
-		crowdOn(t, ttl, urls, func() {
-			proxy.Swallow(faultproxy.ToServer)
-			proxy.Swallow(faultproxy.ToClient)
 			<-time.After(2 * ttl) // time passing is the fault itself
 			proxy.Heal()
 		})
@@ -121,18 +102,6 @@ func TestPostgresFaultsInTraffic(t *testing.T) {
 			proxy.Hold(faultproxy.ToServer) // and delivered late, all at once
 			<-time.After(2 * ttl)           // time passing is the fault itself
 			proxy.Heal()
-		})
-	})
-	t.Run("cut", func(t *testing.T) {
-		t.Parallel()
-		proxy, urls := through(t)
-		crowdOn(t, ttl, urls, func() {
-			ours := func(request []byte) bool { return bytes.Contains(request, []byte(t.Name())) } // the key
-			for range 10 {
-				<-proxy.CutAfterRequest(ours)
-				<-proxy.CutBeforeRequest(ours)
-				proxy.Cut()
-			}
 		})
 	})
 }

@@ -27,12 +27,13 @@ type rule struct {
 	pattern string
 	norace  bool // nothing in it races that is not raced elsewhere
 	split   bool // its parallel tests and the others are two programs, side by side
+	waits   bool // its parallel tests wait more than they work: twice as many run at once
 }
 
 var rules = []rule{
 	// Real processes, which are children of their test program, and stores that are raced
 	// by their own tests: the detector would take half of all the time that tests have.
-	{pattern: "internal/faulttest", norace: true, split: true},
+	{pattern: "internal/faulttest", norace: true, split: true, waits: true},
 	{pattern: "verify", norace: true},
 	{pattern: "cmd/baton", norace: true},
 	{pattern: "store/etcdstore", split: true},
@@ -78,6 +79,7 @@ type unit struct {
 	only   string // regular expression of the tests of this part; "" for all
 	skip   string // regular expression of the tests that are none of it
 	race   bool
+	waits  bool
 	place  int // in the order of starting
 }
 
@@ -186,7 +188,7 @@ func plan(ctx context.Context, top string, patterns []string, splits bool) ([]un
 func unitsOf(u unit, files []string, splits bool) ([]unit, error) {
 	u.place = slices.IndexFunc(rules, func(r rule) bool { return r.matches(u.name) })
 	r := rules[u.place]
-	u.race = !r.norace
+	u.race, u.waits = !r.norace, r.waits
 	if !r.split || !splits {
 		return []unit{u}, nil
 	}

@@ -134,6 +134,17 @@ func Example() {
 	}
 }
 
+// Tests that wait more than they work are more at once.
+func TestThoseThatWait(t *testing.T) {
+	t.Parallel()
+	says := testFile("func TestSays(t *testing.T) { t.Error(\"parallel:\", flag.Lookup(\"test.parallel\").Value) }", "flag")
+	top := tree(t, map[string]string{"go.mod": "module planted\n\ngo 1.26\n", "internal/faulttest/x_test.go": says, "other/x_test.go": says})
+	printed, _ := run(t, top, runner{})
+	if strings.Count(printed, "parallel: 4\n") != 1 || strings.Count(printed, "parallel: 2\n") != 1 {
+		t.Error(printed)
+	}
+}
+
 // A program that leaves a child behind, which keeps its output open, has ended
 // all the same; one that hangs is ended, and what it was at is told.
 func TestProgramsThatDoNotEnd(t *testing.T) {

@@ -481,6 +481,38 @@ func TestGrantedWhileConfirmed(t *testing.T) {
 	})
 }
 
+// Two renewals of a claim are under way when it comes to hold. The one that began as a
+// waiter's does not put it back on the waiters' lease, which would end before those
+// who were told "held" by the other stop believing in it.
+func TestWaitersRenewalMovesNothingBack(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
+		c, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
+		s[1].mu.Lock()
+		w := &renewal{claim: s[1].keys["k"].claims[c.ID], class: seconds(long)}
+		s[1].mu.Unlock()
+		work := []*renewal{w}
+		s[1].aim(t.Context(), work, bootclock.Coarse(), long, map[*lease]*asking{})
+		mustRelease(t, s[0], h)
+		if r := renewOne(t, s[1], c, long); r.State != driver.Held {
+			t.Fatalf("the other renewal: %+v", r)
+		}
+		s[1].look(t.Context(), work, long)
+		kvs := names(t, s[0], "k").Kvs
+		s[1].mu.Lock()
+		defer s[1].mu.Unlock()
+		if l := s[1].leases[seconds(long)]; l == nil || len(kvs) != 1 || kvs[0].Lease != l.id {
+			t.Errorf("the name is not on the lease for the whole TTL: %v", kvs)
+		}
+		if w.decided && w.state != driver.Held {
+			t.Errorf("it is decided to be %v: %v", w.state, w.err)
+		}
+	})
+}
+
 // A lease that was refreshed a moment ago is not refreshed for the next call,
 // unless it ends before what that one is to be promised.
 func TestLeaseRefreshedOnce(t *testing.T) {

@@ -267,6 +267,13 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 		}
 		s.mu.Lock()
 		c := w.claim
+		if c.held && w.want.seconds != w.class {
+			// Another renewal has found meanwhile that it holds. On the waiters' lease
+			// it would end before those who were told so stop believing in it: the next
+			// round aims anew.
+			s.mu.Unlock()
+			continue
+		}
 		if c.changing && (c.lease != w.want || c.moving) {
 			w.err, w.decided = unavailable(errors.New("it is being downgraded")), true
 			s.mu.Unlock()
@@ -330,10 +337,19 @@ func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool 
 		w.state, w.decided = driver.Lost, true
 		return false
 	}
-	c.mod, c.moving = kvs[0].ModRevision, true // an earlier move, or that of another process
-	if l := kvs[0].Lease; l != w.want.id && (c.lease == nil || l != c.lease.id) {
+	if kvs[0].ModRevision < c.mod {
+		return false // the answer to a later move has overtaken this one
+	}
+	c.mod = kvs[0].ModRevision
+	switch l := kvs[0].Lease; {
+	case l == w.want.id && c.taken.IsZero(): // another renewal was faster
+		c.lease, c.moving = w.want, false
+		w.heldLocked()
+		return true
+	case l != w.want.id && (c.lease == nil || l != c.lease.id):
 		c.taken = bootclock.Now()
 	}
+	c.moving = true // by an earlier move, or by another process
 	return false
 }
 

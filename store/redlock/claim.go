@@ -58,6 +58,8 @@ type claim struct {
 	wakes  []*wake
 	stops  []func() // of what watches on the nodes
 	watch  set
+
+	flight, next *flight // the renewal that is under way, and what comes after it
 }
 
 type wake struct{ f func(driver.Hint) }

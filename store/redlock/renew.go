@@ -12,25 +12,20 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// Renew asks every node about its claims, with one call for those that hold and
-// one for those that wait. A majority must confirm a lock; where it was lost or
-// never granted it is asked for again, so that it is held by all that answer. A
-// lock that is held by fewer than a majority is lost: others may have had it
-// since.
-func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
-	out := make([]driver.Renewal, len(claims))
+// mayRenew is why a claim cannot be renewed.
+func (s *Store) mayRenew(ctx context.Context, c driver.Claim, ttl time.Duration) error {
+	if err := errors.Join(driver.CheckClaim(c), driver.CheckTTL(c.Key, ttl, s.Traits())); err != nil {
+		return err
+	}
+	return s.check(ctx)
+}
+
+// renew asks about claims about which nothing else is under way.
+func (s *Store) renew(ctx context.Context, all []passenger, ttl time.Duration) {
 	sent := bootclock.Coarse()
 	var jobs []*renewing
-	for i, c := range claims {
-		if err := errors.Join(driver.CheckClaim(c), driver.CheckTTL(c.Key, ttl, s.Traits())); err != nil {
-			out[i].Err = err
-		} else if err := s.check(ctx); err != nil {
-			out[i].Err = err
-		} else {
-			st := s.claim(c.Key, c.ID, true)
-			defer s.put(st)
-			jobs = append(jobs, st.renewing(c, ttl, &out[i]))
-		}
+	for _, p := range all {
+		jobs = append(jobs, p.st.renewing(p.claim, ttl, p.out))
 	}
 	s.poll(ctx, jobs, ttl)
 	var next sync.WaitGroup
@@ -43,7 +38,6 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		next.Go(func() { s.advance(ctx, j, r) })
 	}
 	next.Wait()
-	return out
 }
 
 // renewing is a claim that is being renewed.
@@ -298,13 +292,15 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 	}
 	j.mu.Unlock()
 	st.mu.Lock()
-	holds := st.held || j.claim.Ticket < 0
+	holds, gone := st.held || j.claim.Ticket < 0, st.gone
 	st.mu.Unlock()
 	if holds { // a place where it does not hold yet is no answer to whether it does
 		waits, lost = -1, lost+queued
 	}
 	others := len(s.nodes) - held.count() - lost
 	switch {
+	case gone: // released meanwhile, so that it counts for nobody
+		j.out.State = driver.Lost
 	case held.count() >= s.quorum:
 		st.mu.Lock()
 		token := st.token

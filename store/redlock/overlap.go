@@ -1,0 +1,152 @@
+package redlock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// One request about a claim is under way on a node at a time, so that none overtakes
+// the one before. Where the nodes are far away several calls of Renew are under way
+// about one claim. Those that come while one is under way share the next: that is
+// sent when all of them have come, so that its answer is one to each of them.
+
+// errGivenUp is of the others.
+var errGivenUp = fmt.Errorf("redlock: %w: it was to be renewed together with another request, which was given up", driver.ErrUnknown)
+
+// flight is a renewal of one claim.
+type flight struct {
+	claim driver.Claim
+	ttl   time.Duration
+	done  chan struct{} // closed when out is set
+	out   driver.Renewal
+}
+
+// board has a caller renew a claim now, or when before has ended, if it is not nil;
+// or, if joins is set, wait for f, which another one renews.
+func (st *claim) board(c driver.Claim, ttl time.Duration) (f, before *flight, joins bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	switch f = st.next; {
+	case st.flight == nil:
+		st.flight = &flight{claim: c, ttl: ttl, done: make(chan struct{})}
+		return st.flight, nil, false
+	case f == nil:
+		st.next = &flight{claim: c, ttl: ttl, done: make(chan struct{})}
+		return st.next, st.flight, false
+	}
+	return f, nil, true
+}
+
+// serves reports whether the answer is one to such a request, too.
+func (f *flight) serves(c driver.Claim, ttl time.Duration) bool {
+	return f.ttl == ttl && f.claim.Weight == c.Weight && f.claim.Capacity == c.Capacity
+}
+
+// landed lets the next one begin.
+func (f *flight) landed(st *claim, out driver.Renewal) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if f.out = out; st.flight == f {
+		st.flight, st.next = st.next, nil
+	} else {
+		st.next = nil // it was given up before it began
+	}
+	close(f.done)
+}
+
+// passenger is a claim of a call of Renew.
+type passenger struct {
+	st     *claim
+	claim  driver.Claim
+	out    *driver.Renewal
+	flight *flight
+	before *flight
+}
+
+// Renew asks every node about its claims, with one call for those that hold and
+// one for those that wait. A majority must confirm a lock; where it was lost or
+// never granted it is asked for again, so that it is held by all that answer. A
+// lock that is held by fewer than a majority is lost: others may have had it
+// since.
+func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	out := make([]driver.Renewal, len(claims))
+	var now, later, others []passenger
+	for i, c := range claims {
+		if err := s.mayRenew(ctx, c, ttl); err != nil {
+			out[i].Err = err
+			continue
+		}
+		p := passenger{st: s.claim(c.Key, c.ID, true), claim: c, out: &out[i]}
+		defer s.put(p.st)
+		var joins bool
+		p.flight, p.before, joins = p.st.board(c, ttl)
+		switch {
+		case joins:
+			others = append(others, p)
+		case p.before != nil:
+			later = append(later, p)
+		default:
+			now = append(now, p)
+		}
+	}
+	var waiting sync.WaitGroup
+	if later != nil {
+		waiting.Go(func() { s.renewLater(ctx, later, ttl) })
+	}
+	if others != nil {
+		waiting.Go(func() { s.join(ctx, others, ttl) })
+	}
+	s.renewNow(ctx, now, ttl)
+	waiting.Wait()
+	return out
+}
+
+// renewNow renews claims whose turn has come.
+func (s *Store) renewNow(ctx context.Context, all []passenger, ttl time.Duration) {
+	s.renew(ctx, all, ttl)
+	for _, p := range all {
+		p.flight.landed(p.st, *p.out)
+	}
+}
+
+// renewLater renews claims when what is under way about them has ended.
+func (s *Store) renewLater(ctx context.Context, all []passenger, ttl time.Duration) {
+	var ready []passenger
+	for _, p := range all {
+		select {
+		case <-p.before.done:
+			ready = append(ready, p)
+		case <-ctx.Done():
+			p.out.Err = ctx.Err()
+			p.flight.landed(p.st, driver.Renewal{Err: errGivenUp})
+		}
+	}
+	s.renewNow(ctx, ready, ttl)
+}
+
+// join waits for claims that others renew, and renews those of which they want
+// something else.
+func (s *Store) join(ctx context.Context, all []passenger, ttl time.Duration) {
+	var apart []passenger
+	var claims []driver.Claim
+	for _, p := range all {
+		select {
+		case <-p.flight.done:
+			if *p.out = p.flight.out; !p.flight.serves(p.claim, ttl) {
+				apart, claims = append(apart, p), append(claims, p.claim)
+			}
+		case <-ctx.Done():
+			p.out.Err = ctx.Err()
+		}
+	}
+	if apart == nil {
+		return
+	}
+	for i, r := range s.Renew(ctx, claims, ttl) {
+		*apart[i].out = r
+	}
+}

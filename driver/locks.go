@@ -85,7 +85,8 @@ type Grant struct {
 	// multiplies it by 64), and higher than that of every earlier grant of the
 	// key. It is 0 while Waiting. It stays the same
 	// for the life of the grant, except that a repeated Acquire whose first
-	// answer was lost may be answered with a higher one.
+	// answer was lost, or a Renew without a Ticket, may be answered with a
+	// higher one.
 	Token int64
 
 	// Ticket identifies the place or the grant for later calls. A grant

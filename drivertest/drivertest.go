@@ -277,7 +277,7 @@ func cases() []testCase {
 	seen := map[string]bool{}
 	for _, group := range [][]testCase{
 		exclusionCases, tokenCases, idempotentCases, queueCases, sharedCases, permitCases, downgradeCases, moveCases, togetherCases, dependenceCases,
-		batchCases, foreignCases, requestCases, inspectCases, watchCases, memberCases, raceCases,
+		overlapCases, batchCases, foreignCases, requestCases, inspectCases, watchCases, memberCases, raceCases,
 	} {
 		for _, c := range group {
 			if seen[c.name] {

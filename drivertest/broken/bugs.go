@@ -30,6 +30,9 @@ const (
 	CleansUpByTicket  Bug = "does not release what has no ticket"
 	LosesWhatItRenews Bug = "does not find what it is renewing"
 	EndsWhatItRenews  Bug = "a renewal ends what is to be released, and the release does not find it"
+	RenewsOneAtATime  Bug = "does not find what another renewal is at"
+	RenewsFromMemory  Bug = "a renewal writes back what it has read"
+	RenewsByTicket    Bug = "finds what was granted by its last ticket alone"
 
 	// Tokens.
 	ForgetsOnRelease  Bug = "forgets the token on release"
@@ -135,6 +138,9 @@ var CaughtBy = map[Bug]string{
 	RepeatsLower:      "a repeated acquire finds its grant",
 	BreakKeepsToken:   "break takes the lock away",
 	TokenPerRenewal:   "tokens rise through release",
+	RenewsOneAtATime:  "overlapping renewals of a lock that is held",
+	RenewsFromMemory:  "overlapping renewals of a place",
+	RenewsByTicket:    "overlapping renewals of a place",
 
 	Barges:            "nobody barges in after a release",
 	BargesAfterExpiry: "nobody barges in after an expiry",

@@ -37,6 +37,7 @@ type lock struct {
 type claim struct {
 	driver.Claim
 	held          bool
+	renewed       bool // since it holds
 	ticket, token int64
 	ttl           time.Duration
 	since, end    time.Time
@@ -417,6 +418,14 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		answers[i] = s.renew(ctx, c, ttl, i)
 		if s.bug == BatchStops && answers[i].State == driver.Lost || s.bug == BatchOfHundred && i == 99 {
 			for j := range answers[i+1:] {
+		if s.bug == RenewsOneAtATime {
+			if _, other := s.renewing.LoadOrStore(c.ID, true); other {
+				answers[i].State = driver.Lost
+				continue
+			}
+			time.Sleep(time.Millisecond) // in fake time: others come meanwhile
+			s.renewing.Delete(c.ID)
+		}
 				answers[i+1+j] = driver.Renewal{Err: driver.ErrUnavailable}
 			}
 			break
@@ -441,6 +450,17 @@ func (s *Store) renew(ctx context.Context, r driver.Claim, ttl time.Duration, nu
 	if _, ending := s.ending.Load(r.ID); ending && c != nil {
 		l.remove(c)
 		c = nil
+	if c != nil && !c.held && s.bug == RenewsFromMemory {
+		s.mu.Unlock()
+		time.Sleep(time.Millisecond) // in fake time: it is granted meanwhile
+		s.mu.Lock()
+		if c = l.find(r.ID); c != nil {
+			c.held = false
+		}
+	}
+	if c != nil && c.held && r.Ticket != 0 && r.Ticket != c.ticket && s.bug == RenewsByTicket && c.renewed {
+		c = nil
+	}
 	}
 	switch {
 	case c == nil && s.bug == RenewsForAnyone && len(l.claims) > 0:
@@ -470,6 +490,7 @@ func (s *Store) renew(ctx context.Context, r driver.Claim, ttl time.Duration, nu
 	if s.bug == RenewsForShow {
 		g.TTL = ttl
 	}
+	c.renewed = true
 	return driver.Renewal{State: driver.Held, Grant: g}
 }
 

@@ -22,6 +22,13 @@ func brokenHarness(bug broken.Bug) Harness {
 			return locks
 		},
 		Delete: func(_ T, key string, l driver.Locks) { l.(*broken.Store).Delete(key) },
+		Depend: func(_ T, l driver.Locks, lease driver.Leased) (end func() error, err error) {
+			c, err := lease.Claim()
+			if err != nil {
+				return nil, err
+			}
+			return l.(*broken.Store).Depend(c)
+		},
 	}
 }
 

@@ -69,6 +69,12 @@ const (
 	DowngradeAlone    Bug = "a downgrade hands over to nobody"
 	DowngradesWaiters Bug = "downgrades what waits"
 
+	// Transactions that depend on a lease.
+	ReleasesTooSoon   Bug = "a release does not wait for a transaction"
+	BreaksTooSoon     Bug = "a break does not wait for a transaction"
+	DowngradesTooSoon Bug = "a downgrade does not wait for a transaction"
+	DependsOnTheDead  Bug = "a transaction depends on what has expired"
+
 	// Moves.
 	MovesACopy      Bug = "leaves the lock under the ID that it is moved from"
 	MovesByRelease  Bug = "moves by release and acquire"
@@ -132,15 +138,15 @@ var CaughtBy = map[Bug]string{
 	CleansUpByTicket:  "a lost grant can be released",
 	LosesWhatItRenews: "release racing with the first renewal of a grant",
 	EndsWhatItRenews:  "release racing with a renewal",
+	RenewsOneAtATime:  "overlapping renewals of a lock that is held",
+	RenewsFromMemory:  "overlapping renewals of a place",
+	RenewsByTicket:    "overlapping renewals of a place",
 
 	ForgetsOnRelease:  "tokens rise through release",
 	ForgetsOnDeletion: "tokens rise through deletion",
 	RepeatsLower:      "a repeated acquire finds its grant",
 	BreakKeepsToken:   "break takes the lock away",
 	TokenPerRenewal:   "tokens rise through release",
-	RenewsOneAtATime:  "overlapping renewals of a lock that is held",
-	RenewsFromMemory:  "overlapping renewals of a place",
-	RenewsByTicket:    "overlapping renewals of a place",
 
 	Barges:            "nobody barges in after a release",
 	BargesAfterExpiry: "nobody barges in after an expiry",
@@ -167,6 +173,11 @@ var CaughtBy = map[Bug]string{
 	DowngradeToken:    "downgrade lets readers in",
 	DowngradeAlone:    "a downgrade is hinted",
 	DowngradesWaiters: "only a holder is downgraded",
+
+	ReleasesTooSoon:   "nobody comes in while a transaction depends on a lease",
+	BreaksTooSoon:     "nobody comes in while a transaction depends on a lease",
+	DowngradesTooSoon: "nobody comes in while a transaction depends on a lease",
+	DependsOnTheDead:  "no transaction depends on a lease that has ended",
 
 	MovesACopy:      "a lock has one taker",
 	MovesByRelease:  "a move lets nobody in",

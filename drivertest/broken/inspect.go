@@ -83,8 +83,11 @@ func (s *Store) Break(ctx context.Context, key string) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	l := s.enter(key)
+	l, err := s.enterTo(ctx, BreaksTooSoon, key, "")
 	defer s.leave()
+	if err != nil {
+		return 0, err
+	}
 	holders, waiters := l.split()
 	l.broken = slices.Clone(holders)
 	l.claims = slices.Clone(waiters)

@@ -41,6 +41,7 @@ type claim struct {
 	ticket, token int64
 	ttl           time.Duration
 	since, end    time.Time
+	transaction   chan struct{} // that depends on it, closed at its end; nil: there is none
 }
 
 type watch struct {
@@ -191,6 +192,8 @@ func (s *Store) expire(l *lock) {
 	l.claims = slices.DeleteFunc(l.claims, func(c *claim) bool {
 		switch {
 		case c.held && s.bug == NeverExpires, !c.held && s.bug == WaitersNeverDie, c.held && c.Shared() && shared:
+			return false
+		case c.transaction != nil:
 			return false
 		case s.bug == RenewsTheDead && c.held: // it is gone when another one asks
 			return false
@@ -415,9 +418,6 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		if s.bug == EndsWhatItRenews {
 			time.Sleep(time.Millisecond)
 		}
-		answers[i] = s.renew(ctx, c, ttl, i)
-		if s.bug == BatchStops && answers[i].State == driver.Lost || s.bug == BatchOfHundred && i == 99 {
-			for j := range answers[i+1:] {
 		if s.bug == RenewsOneAtATime {
 			if _, other := s.renewing.LoadOrStore(c.ID, true); other {
 				answers[i].State = driver.Lost
@@ -426,6 +426,9 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 			time.Sleep(time.Millisecond) // in fake time: others come meanwhile
 			s.renewing.Delete(c.ID)
 		}
+		answers[i] = s.renew(ctx, c, ttl, i)
+		if s.bug == BatchStops && answers[i].State == driver.Lost || s.bug == BatchOfHundred && i == 99 {
+			for j := range answers[i+1:] {
 				answers[i+1+j] = driver.Renewal{Err: driver.ErrUnavailable}
 			}
 			break
@@ -447,9 +450,6 @@ func (s *Store) renew(ctx context.Context, r driver.Claim, ttl time.Duration, nu
 		s.advance(l)
 	}
 	c := l.find(r.ID)
-	if _, ending := s.ending.Load(r.ID); ending && c != nil {
-		l.remove(c)
-		c = nil
 	if c != nil && !c.held && s.bug == RenewsFromMemory {
 		s.mu.Unlock()
 		time.Sleep(time.Millisecond) // in fake time: it is granted meanwhile
@@ -461,6 +461,9 @@ func (s *Store) renew(ctx context.Context, r driver.Claim, ttl time.Duration, nu
 	if c != nil && c.held && r.Ticket != 0 && r.Ticket != c.ticket && s.bug == RenewsByTicket && c.renewed {
 		c = nil
 	}
+	if _, ending := s.ending.Load(r.ID); ending && c != nil {
+		l.remove(c)
+		c = nil
 	}
 	switch {
 	case c == nil && s.bug == RenewsForAnyone && len(l.claims) > 0:
@@ -487,10 +490,10 @@ func (s *Store) renew(ctx context.Context, r driver.Claim, ttl time.Duration, nu
 	if !c.held {
 		return driver.Renewal{State: driver.Waiting, Grant: g}
 	}
+	c.renewed = true
 	if s.bug == RenewsForShow {
 		g.TTL = ttl
 	}
-	c.renewed = true
 	return driver.Renewal{State: driver.Held, Grant: g}
 }
 
@@ -512,8 +515,11 @@ func (s *Store) Release(ctx context.Context, r driver.Claim) error {
 		s.ending.Store(r.ID, true)
 		time.Sleep(2 * time.Millisecond) // in fake time: a renewal comes meanwhile
 	}
-	l := s.enter(r.Key)
+	l, err := s.enterTo(ctx, ReleasesTooSoon, r.Key, r.ID)
 	defer s.leave()
+	if err != nil {
+		return err
+	}
 	c := l.find(r.ID)
 	switch {
 	case c == nil && s.bug == ReleasesForAnyone && len(l.claims) > 0:
@@ -552,8 +558,11 @@ func (s *Store) Downgrade(ctx context.Context, r driver.Claim, ttl time.Duration
 	if err := errors.Join(driver.CheckClaim(r), driver.CheckTTL(r.Key, ttl, s.Traits()), ctx.Err()); err != nil {
 		return driver.Grant{}, err
 	}
-	l := s.enter(r.Key)
+	l, err := s.enterTo(ctx, DowngradesTooSoon, r.Key, r.ID)
 	defer s.leave()
+	if err != nil {
+		return driver.Grant{}, err
+	}
 	s.settle(l)
 	c := l.find(r.ID)
 	if c == nil || c.Capacity != driver.Whole || !c.held && s.bug != DowngradesWaiters {

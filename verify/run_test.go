@@ -65,7 +65,7 @@ func TestSQLiteHolds(t *testing.T) {
 func TestRedisHolds(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
-	holds(t, quick("redis://"+server.Addr, "f04", "f07"))
+	holds(t, quick("redis://"+server.Addr, "f07"))
 }
 
 // Several faults set in at the same time, and are over when the clients wind up.

@@ -26,7 +26,7 @@ import (
 
 func main() {
 	r := runner{top: "."}
-	flag.IntVar(&r.lanes, "lanes", runtime.NumCPU(), "how many test programs run at once")
+	flag.IntVar(&r.lanes, "lanes", runtime.NumCPU(), "how many test programs run at once, beside one that only waits")
 	flag.IntVar(&r.parallel, "parallel", 2*runtime.NumCPU(), "how many parallel tests of one program run at once")
 	flag.StringVar(&r.run, "run", "", "only the tests that match this regular expression, as in go test")
 	flag.BoolVar(&r.short, "short", false, "shorter tests, as in go test")

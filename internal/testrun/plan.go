@@ -27,7 +27,7 @@ type rule struct {
 	pattern string
 	norace  bool // nothing in it races that is not raced elsewhere
 	split   bool // its parallel tests and the others are two programs, side by side
-	waits   bool // its parallel tests wait more than they work: twice as many run at once
+	waits   bool // its tests leave the processors to others nearly all the time: they run beside the lanes
 }
 
 var rules = []rule{
@@ -49,7 +49,7 @@ var rules = []rule{
 	{pattern: "guard"},
 	{pattern: "open"},
 	{pattern: "verify/deploy", norace: true},
-	{pattern: "verify/soak", norace: true},
+	{pattern: "verify/soak", norace: true, waits: true},
 	{pattern: "internal/testserver", norace: true},
 	// What draws, writes pages or reads the tree.
 	{pattern: "verify/...", norace: true},
@@ -58,7 +58,9 @@ var rules = []rule{
 	{pattern: "internal/house", norace: true},
 	{pattern: "internal/simulate", norace: true},
 	{pattern: "internal/testrun", norace: true},
-	{pattern: "examples/...", norace: true},
+	{pattern: "examples/fencing", norace: true},
+	{pattern: "examples/...", norace: true, waits: true},
+	{pattern: "internal/rate"},
 	{pattern: "..."},
 }
 

@@ -93,9 +93,34 @@ func (r *runner) all(ctx context.Context, w io.Writer) error {
 }
 
 // outcomes builds the units in their order, one ahead of those that run, and sends
-// each when it has ended.
+// each when it has ended. Those that wait have a lane of their own.
 func (r *runner) outcomes(ctx context.Context, programs string, units []unit) <-chan outcome {
 	ended := make(chan outcome)
+	var wg sync.WaitGroup
+	var work, wait []unit
+	for _, u := range units {
+		if u.waits {
+			wait = append(wait, u)
+		} else {
+			work = append(work, u)
+		}
+	}
+	wg.Go(func() {
+		if r.lint { // which keeps all processors busy
+			ended <- r.makeLint(ctx)
+		}
+		wg.Go(func() { r.lane(ctx, programs, wait, 1, ended) })
+		r.lane(ctx, programs, work, r.lanes, ended)
+	})
+	go func() {
+		wg.Wait()
+		close(ended)
+	}()
+	return ended
+}
+
+// lane runs units, so many at once.
+func (r *runner) lane(ctx context.Context, programs string, units []unit, wide int, ended chan<- outcome) {
 	type built struct {
 		unit    unit
 		program string
@@ -105,25 +130,25 @@ func (r *runner) outcomes(ctx context.Context, programs string, units []unit) <-
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(ready)
-		if r.lint { // which keeps all processors busy
-			ended <- r.makeLint(ctx)
-		}
 		done := make(map[string]built) // by package: its parts share a program
-		for i, u := range units {
+		for _, u := range units {
 			if ctx.Err() != nil {
 				return
 			}
 			b, ok := done[u.name]
 			if !ok {
-				b.program = filepath.Join(programs, fmt.Sprintf("%s-%d.test", fileName(u.name), i))
-				b.err = build(ctx, r.top, u, b.program)
+				var dir string // of its own: names of files are not those of packages
+				if dir, b.err = os.MkdirTemp(programs, ""); b.err == nil {
+					b.program = filepath.Join(dir, fileName(u.name)+".test")
+					b.err = build(ctx, r.top, u, b.program)
+				}
 				done[u.name] = b
 			}
 			b.unit = u
 			ready <- b
 		}
 	})
-	for range r.lanes {
+	for range wide {
 		wg.Go(func() {
 			for b := range ready {
 				if b.err != nil {
@@ -134,11 +159,7 @@ func (r *runner) outcomes(ctx context.Context, programs string, units []unit) <-
 			}
 		})
 	}
-	go func() {
-		wg.Wait()
-		close(ended)
-	}()
-	return ended
+	wg.Wait()
 }
 
 func (r *runner) makeLint(ctx context.Context) outcome {

@@ -134,14 +134,31 @@ func Example() {
 	}
 }
 
-// Tests that wait more than they work are more at once.
+// Those that wait take no lane from those that work: two of these, on the only lane,
+// end while the first still runs.
 func TestThoseThatWait(t *testing.T) {
 	t.Parallel()
-	says := testFile("func TestSays(t *testing.T) { t.Error(\"parallel:\", flag.Lookup(\"test.parallel\").Value) }", "flag")
-	top := tree(t, map[string]string{"go.mod": "module planted\n\ngo 1.26\n", "internal/faulttest/x_test.go": says, "other/x_test.go": says})
-	printed, _ := run(t, top, runner{})
-	if strings.Count(printed, "parallel: 4\n") != 1 || strings.Count(printed, "parallel: 2\n") != 1 {
-		t.Error(printed)
+	top := tree(t, map[string]string{
+		"go.mod": "module planted\n\ngo 1.26\n",
+		"internal/faulttest/x_test.go": testFile(`func TestWaits(t *testing.T) {
+	for end := time.Now().Add(50 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat("../../second/done"); err == nil {
+			return
+		}
+	}
+	t.Error("nobody else has run")
+}`, "os", "time"),
+		"first/x_test.go": testFile("func TestFirst(t *testing.T) {}"),
+		"second/x_test.go": testFile(`func TestSecond(t *testing.T) {
+	if err := os.WriteFile("done", nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+}`, "os"),
+	})
+	r := runner{top: top, out: filepath.Join(top, ".test"), lanes: 1, parallel: 1, timeout: time.Minute}
+	var b strings.Builder
+	if err := r.all(t.Context(), &b); err != nil {
+		t.Errorf("%v\n%s", err, b.String())
 	}
 }
 

@@ -55,13 +55,9 @@ func (r *runner) test(ctx context.Context, u unit, program string) (o outcome) {
 	o = outcome{unit: u, log: filepath.Join(r.out, fileName(u.label())+".log")}
 	began := time.Now()
 	defer func() { o.took = time.Since(began) }()
-	parallel := r.parallel
-	if u.waits {
-		parallel *= 2
-	}
 	args := []string{
 		"-test.v=test2json", "-test.paniconexit0",
-		fmt.Sprintf("-test.timeout=%v", r.timeout), fmt.Sprintf("-test.parallel=%d", parallel),
+		fmt.Sprintf("-test.timeout=%v", r.timeout), fmt.Sprintf("-test.parallel=%d", r.parallel),
 	}
 	if r.short {
 		args = append(args, "-test.short")

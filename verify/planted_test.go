@@ -56,6 +56,15 @@ func TestWithoutDefectHolds(t *testing.T) {
 			holds(t, quick(lend(t, planted.Right()), fault))
 		})
 	}
+	if !*plantedAll {
+		return
+	}
+	t.Run("f27", func(t *testing.T) { // costs nobody a lease that is long enough
+		t.Parallel()
+		cfg := quick(lend(t, planted.Right()), "f27")
+		cfg.TTL, cfg.keeps = 10*time.Second, true
+		holds(t, cfg)
+	})
 }
 
 // Every planted defect breaks the promise that it is known to break, within

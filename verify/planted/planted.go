@@ -76,7 +76,7 @@ var All = []Defect{
 
 	// What is far, slow, hung or forgotten.
 	{Name: "asks a connection for ever that is dead", Fault: "f26", Breaks: check.Lively, Check: "lost", Keeps: true, Store: Right},
-	{Name: "gives up what takes long, and is far away", Fault: "f27", Breaks: check.Lively, Check: "lost", Keeps: true, Store: Right, Spoil: hasty},
+	{Name: "gives up what takes long, and is far away", Fault: "f27", Breaks: check.Lively, Check: "lost", TTL: 10 * time.Second, Keeps: true, Store: Right, Spoil: hasty},
 	{Name: "gives up what takes long, of a server that is slow", Fault: "f28", Breaks: check.Lively, Check: "lost", Keeps: true, Store: Right, Spoil: hasty},
 	{Name: "counts on a clock that steps", Fault: "f29", Breaks: check.Exclusive, Local: "redis"},
 	{Name: "waits for a wake-up that nobody may send", Fault: "f30", Breaks: check.Lively, Local: "redis", Spoil: neverAsks},

@@ -183,11 +183,12 @@ func (s *stake) tick(now time.Time) (renewal, bool) {
 			after = s.loseLocked(cause)
 			return j, false
 		}
-		// A request that hangs is given up early enough to try again, unless
-		// that is how slow the store is: then it is asked again meanwhile.
+		// A request that is not answered is asked again beside it, not given up:
+		// the store may have become slow or far away since the last one, and then
+		// each that is given up costs a new connection, too.
 		left := s.trust.Sub(now)
 		again := max(min(left/2, s.locker.cfg.TTL/4), 2*minPause)
-		j.patience = max(again, min(2*s.locker.latency.last(), left*7/8))
+		j.patience = max(again, left*7/8)
 		next = end
 		if at := now.Add(again); j.patience > again && at.Before(end) {
 			next = at

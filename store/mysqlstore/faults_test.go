@@ -100,6 +100,47 @@ func TestAnswerCutAfterTheEffect(t *testing.T) {
 	take(t, elsewhere, claimOf("free", "g"), time.Minute, false)
 }
 
+// A release lasts while its commit is on the way. Who confirms a place meanwhile
+// counts on a grant that lives for ClaimTTL from then on.
+func TestGrantOfSlowReleaseLivesLongEnough(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	far, proxy := proxied(t, d)
+	near := d.open(t)
+	a, _ := take(t, far, claimOf("k", "a"), time.Minute, false)
+	b, _ := take(t, near, claimOf("k", "b"), time.Minute, true)
+
+	underWay, goOn := make(chan struct{}), make(chan struct{})
+	proxy.Rewrite(faultproxy.ToServer, func(request []byte) []byte {
+		if carries("COMMIT ")(request) {
+			close(underWay)
+			<-goOn
+		}
+		return request
+	})
+	released := make(chan error, 1)
+	go func() { released <- far.Release(t.Context(), a) }()
+	<-underWay
+	time.Sleep(driver.ClaimTTL / 3) // how far it is away
+	sent := time.Now()
+	r := renewOne(t, near, b, time.Minute)
+	close(goOn)
+	if r.State != driver.Waiting {
+		t.Fatalf("while the release is under way: %+v, want a confirmed place", r)
+	}
+	if err := <-released; err != nil {
+		t.Fatal(err)
+	}
+	var held bool
+	var left int64
+	if err := d.plain.QueryRow("SELECT held,TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),ends) FROM baton_claim").Scan(&held, &left); err != nil || !held {
+		t.Fatalf("held %v, %v", held, err)
+	}
+	if end := time.Now().Add(time.Duration(left) * time.Microsecond); end.Before(sent.Add(driver.ClaimTTL)) {
+		t.Errorf("the grant ends %v after the place was confirmed, want %v at least", end.Sub(sent), driver.ClaimTTL)
+	}
+}
+
 // Nothing comes back any more, and no connection breaks.
 func TestBlackHole(t *testing.T) {
 	t.Parallel()

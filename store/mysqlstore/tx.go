@@ -211,8 +211,19 @@ func (t *tx) InsertClaim(_ string, c sqlstore.Claim) error {
 	}
 	t.writes = append(t.writes, words("INSERT INTO baton_claim (k,seq,id,owner,weight,cap,held,ttl,since,ends) VALUES (", literal(t.key), ",",
 		integer(c.Seq), ",", literal(c.ID), ",", literal(c.Owner), ",", integer(c.Weight), ",", integer(c.Capacity), ",",
-		bit(c.Held), ",", integer(c.TTL), ",", stamp(c.Since), ",", stamp(c.Ends), ")"))
+		bit(c.Held), ",", integer(c.TTL), ",", stamp(c.Since), ",", t.end(c.Ends), ")"))
 	return nil
+}
+
+// end is when a claim ends, counted from when that is written. A transaction of a
+// client that is far away lasts, and until it writes the row of one who waits, others
+// confirm that place: who was told so counts on a grant that lives for ClaimTTL from
+// then on.
+func (t *tx) end(ends int64) string {
+	if left := ends - t.now; left > 0 {
+		return words("UTC_TIMESTAMP(6)+INTERVAL ", integer(left), " MICROSECOND")
+	}
+	return stamp(ends)
 }
 
 // lockClaims locks the rows of places, so that no renewal is under way, and
@@ -246,7 +257,7 @@ func (t *tx) UpdateClaim(_ string, c sqlstore.Claim) error {
 	if i, ok := t.cached(c.Seq); ok {
 		t.claims[i] = c
 	}
-	held, ends := bit(c.Held), stamp(c.Ends)
+	held, ends := bit(c.Held), t.end(c.Ends)
 	end := ends
 	if !t.exact {
 		end = words("IF(held=", held, ",GREATEST(ends,", ends, "),", ends, ")")

@@ -154,11 +154,12 @@ func (s *stake) holdLocked(now time.Time, g driver.Grant, trust, due time.Time) 
 
 // pollLocked plans when the position in the queue is confirmed next, after an
 // answer that says when the store wants that. It counts from the last request,
-// not from its answer, which may have been long under way.
+// not from its answer, which may have been long under way. The slower the store,
+// the more positions share a request: connections to it are few.
 func (s *stake) pollLocked(g driver.Grant) {
-	rn, every := &s.locker.renewer, again(g)
-	due := s.looked.Add(max(every, min(s.locker.latency.last(), pollAgain)))
-	rn.schedule(s, rn.batch(due, every/10))
+	rn, every, slow := &s.locker.renewer, again(g), s.locker.latency.last()
+	due := s.looked.Add(max(every, min(slow, pollAgain)))
+	rn.schedule(s, rn.batch(due, max(every/10, min(slow, every))))
 }
 
 // ttlFor is how much of a ttl that the store has granted counts. Where a stake

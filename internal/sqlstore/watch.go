@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/batonhq/baton/driver"
@@ -85,6 +86,52 @@ func (w *Watchers) Waits(key, id string, seq int64) {
 			w.changed()
 		}
 	}
+}
+
+// Renew has renew confirm claims, those that are known to wait apart from the
+// others and at the same time, and notes what it found. Who waits asks often: where
+// requests take long and connections are few, a lease must not stand behind that.
+func (w *Watchers) Renew(claims []driver.Claim, renew func(claims []driver.Claim, waiting bool) []driver.Renewal) []driver.Renewal {
+	var of [2][]driver.Claim // those that may hold, those that wait
+	var at [2][]int
+	for i, wait := range w.waits(claims) {
+		of[wait], at[wait] = append(of[wait], claims[i]), append(at[wait], i)
+	}
+	answers := make([]driver.Renewal, len(claims))
+	part := func(wait int) {
+		for n, a := range renew(of[wait], wait == 1) {
+			answers[at[wait][n]] = a
+		}
+	}
+	switch {
+	case len(of[1]) == 0:
+		part(0)
+	case len(of[0]) == 0:
+		part(1)
+	default:
+		var other sync.WaitGroup
+		other.Go(func() { part(1) })
+		part(0)
+		other.Wait()
+	}
+	w.Answered(claims, answers)
+	return answers
+}
+
+// waits says of each claim whether it is known to wait, 1, or not, 0.
+func (w *Watchers) waits(claims []driver.Claim) []int {
+	all := make([]int, len(claims))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting == 0 {
+		return all
+	}
+	for i, c := range claims {
+		if slices.ContainsFunc(w.byID[c.ID], func(x *watch) bool { return x.key == c.Key && x.seq != 0 }) {
+			all[i] = 1
+		}
+	}
+	return all
 }
 
 // Answered notes what a batch found.

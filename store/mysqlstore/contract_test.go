@@ -204,7 +204,7 @@ func (d *database) killConnections(t drivertest.T) {
 func awaitReachable(t drivertest.T, s *Store) {
 	t.Helper()
 	eventually(t, "the server answers", 30*time.Second, func() bool {
-		for _, db := range []*sql.DB{s.single, s.slow} {
+		for _, db := range []*sql.DB{s.single, s.slow, s.apart} {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			err := db.PingContext(ctx)
 			cancel()

@@ -27,9 +27,11 @@ type Config struct {
 	// ConnectTimeout bounds each attempt to connect. Defaults to 5 s.
 	ConnectTimeout time.Duration
 
-	// Connections bounds how many there are at a time, at least 2. They are
+	// Connections bounds how many there are at a time, at least 3. They are
 	// shared by all requests, however many wait, and made when they are needed:
-	// the more commit at the same time, the less each costs the disk. Defaults to 36.
+	// the more commit at the same time, the less each costs the disk. A quarter of
+	// them, at most 4, renews what is held and serves nothing else, so that a lease is
+	// kept also if all others are taken. Defaults to 36.
 	Connections int
 }
 
@@ -56,12 +58,16 @@ func open(ctx context.Context, c Config, opts options) (*Store, error) {
 		n = defaultConnections
 	}
 	slow := max(1, n/6, min(2, n/2)) // for transactions
+	apart := max(1, min(4, n/4))     // for the renewal of what is held
 	s := &Store{own: true, multi: true, remote: c.TLS == nil && elsewhere(c.Addr), opts: opts}
 	var err error
-	if s.single, err = c.pool(max(1, n-slow), false, opts.stall); err != nil {
+	if s.single, err = c.pool(max(1, n-slow-apart), false, opts.stall); err != nil {
 		return nil, err
 	}
 	if s.slow, err = c.pool(slow, true, opts.stall); err != nil {
+		return nil, err
+	}
+	if s.apart, err = c.pool(apart, true, opts.stall); err != nil {
 		return nil, err
 	}
 	opened, err := build(ctx, s)
@@ -75,6 +81,7 @@ func open(ctx context.Context, c Config, opts options) (*Store, error) {
 	if err != nil {
 		s.single.Close()
 		s.slow.Close()
+		s.apart.Close()
 		return nil, err
 	}
 	if opened.older {

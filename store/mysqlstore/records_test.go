@@ -91,7 +91,7 @@ func TestRecordsOnPool(t *testing.T) {
 		s := hardPool(t, d)
 		o := standard
 		o.stall = 60
-		patient, err := build(t.Context(), &Store{single: s.single, slow: s.slow, opts: o})
+		patient, err := build(t.Context(), &Store{single: s.single, slow: s.slow, apart: s.apart, opts: o})
 		if err != nil {
 			t.Fatalf("%v", err)
 		}

@@ -17,19 +17,31 @@ const (
 	minAlone = 250 * time.Millisecond
 )
 
-// Renew implements driver.Locks: in two round trips for every 500 claims. Rows
+// Renew implements driver.Locks: in two round trips for every 500 claims, and for
+// those that are not known to wait on connections that serve nothing else. Rows
 // that somebody else has locked are skipped and looked at alone, as are those
 // of keys where somebody may have to be served.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
-	answers := make([]driver.Renewal, 0, len(claims))
-	for part := range chunks(claims, func(c driver.Claim) string { return c.Key }) {
-		answers = append(answers, s.renewPart(ctx, part, ttl)...)
-	}
-	s.watchers.Answered(claims, answers)
-	return answers
+	return s.watchers.Renew(claims, func(claims []driver.Claim, waiting bool) []driver.Renewal {
+		if waiting {
+			return s.confirm.Do(ctx, claims, ttl)
+		}
+		return s.renewal.Do(ctx, claims, ttl)
+	})
 }
 
-func (s *Store) renewPart(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+// renewWith is one request of those that renew, or a few.
+func (s *Store) renewWith(pool *sql.DB) func(context.Context, []driver.Claim, time.Duration) []driver.Renewal {
+	return func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+		answers := make([]driver.Renewal, 0, len(claims))
+		for part := range chunks(claims, func(c driver.Claim) string { return c.Key }) {
+			answers = append(answers, s.renewPart(ctx, pool, part, ttl)...)
+		}
+		return answers
+	}
+}
+
+func (s *Store) renewPart(ctx context.Context, pool *sql.DB, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	b := sqlstore.NewBatch(claims, ttl, traits)
 	if !b.Legal() {
 		return b.Done()
@@ -37,7 +49,7 @@ func (s *Store) renewPart(ctx context.Context, claims []driver.Claim, ttl time.D
 	if err := s.ready(ctx); err != nil {
 		return b.Failed(driver.Renewal{Err: err})
 	}
-	r := &renewal{s: s, b: b, places: b.Left(), ttl: ttl, look: make(map[string]bool), waiting: make(map[string]sqlstore.Place)}
+	r := &renewal{s: s, pool: pool, b: b, places: b.Left(), ttl: ttl, look: make(map[string]bool), waiting: make(map[string]sqlstore.Place)}
 	var err error
 	for range maxTries {
 		b.Reset()
@@ -66,6 +78,7 @@ func (s *Store) renewPart(ctx context.Context, claims []driver.Claim, ttl time.D
 // renewal is one part of a batch under way.
 type renewal struct {
 	s      *Store
+	pool   *sql.DB
 	b      *sqlstore.Batch
 	places []sqlstore.Place
 	ttl    time.Duration
@@ -78,7 +91,7 @@ type renewal struct {
 // first: a claim never becomes a lock, but is granted meanwhile. Rows are only
 // locked without waiting, so that no circle can form.
 func (r *renewal) together(ctx context.Context) error {
-	ses, err := r.s.session(ctx)
+	ses, err := r.s.sessionOf(ctx, r.pool)
 	if err != nil {
 		return err
 	}

@@ -32,8 +32,10 @@ type session struct {
 const rollbackWithin = time.Second
 
 // session takes a connection. Its context's error has no effect.
-func (s *Store) session(ctx context.Context) (*session, error) {
-	conn, err := s.slow.Conn(ctx)
+func (s *Store) session(ctx context.Context) (*session, error) { return s.sessionOf(ctx, s.slow) }
+
+func (s *Store) sessionOf(ctx context.Context, pool *sql.DB) (*session, error) {
+	conn, err := pool.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -52,8 +52,9 @@ import (
 type Store struct {
 	single *sql.DB // for single statements
 	slow   *sql.DB // for transactions
+	apart  *sql.DB // for the renewal of what is held
 	multi  bool    // slow takes several statements at once
-	own    bool    // both were opened here
+	own    bool    // all were opened here
 	schema string  // the name of the database
 	remote bool    // on another machine, without TLS
 	older  bool    // there was no table of records
@@ -62,6 +63,8 @@ type Store struct {
 	fast     fast
 	opts     options
 	watchers sqlstore.Watchers
+	renewal  sqlstore.Renewals // of what is held
+	confirm  sqlstore.Renewals // of places in line
 	limits   limiter
 	inserted atomic.Int64 // rows of new keys, since the last sweep
 	used     atomic.Bool  // since the last sweep
@@ -69,6 +72,7 @@ type Store struct {
 	kick     chan string  // from which key
 	recorded atomic.Bool  // records were made by this process
 
+	warm    sync.Once
 	quit    chan struct{} // closed by Close
 	life    context.Context
 	end     context.CancelFunc
@@ -136,7 +140,7 @@ var standard = options{
 // pool's sessions begin transactions by themselves, and ErrCompletion if they do so
 // with each commit.
 func New(ctx context.Context, db *sql.DB) (*Store, error) {
-	return build(ctx, &Store{single: db, slow: db, opts: standard})
+	return build(ctx, &Store{single: db, slow: db, apart: db, opts: standard})
 }
 
 func build(ctx context.Context, s *Store) (*Store, error) {
@@ -150,6 +154,8 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 		defer cancel()
 		return s.release(ctx, c)
 	})
+	s.renewal.Most, s.renewal.Send = most(s.apart), s.renewWith(s.apart)
+	s.confirm.Most, s.confirm.Send = max(1, most(s.slow)/2), s.renewWith(s.slow)
 	if err := s.begin(ctx); err != nil {
 		s.end()
 		return nil, err
@@ -159,6 +165,16 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 	s.serving.Go(s.poll)
 	s.serving.Go(s.sweep)
 	return s, nil
+}
+
+// most is how many requests that renew there are at a time on a pool: no more than
+// it has connections, and few enough to share them.
+func most(pool *sql.DB) int {
+	const few = 4
+	if n := pool.Stats().MaxOpenConnections; n > 0 {
+		return min(n, few)
+	}
+	return few
 }
 
 var (
@@ -356,6 +372,11 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 // other processes do is found by polling, every millisecond while the lock
 // goes from hand to hand, and ever more rarely while nothing happens.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	s.warm.Do(func() {
+		// A grant may have to be renewed within a second, and a connection takes
+		// several round trips.
+		go func() { _ = s.apart.PingContext(s.life) }()
+	})
 	return s.watchers.Watch(c, wake)
 }
 
@@ -421,5 +442,5 @@ func (s *Store) Close() error {
 	if !s.own {
 		return nil
 	}
-	return errors.Join(s.single.Close(), s.slow.Close())
+	return errors.Join(s.single.Close(), s.slow.Close(), s.apart.Close())
 }

@@ -83,6 +83,7 @@ func (h *hints) start() {
 		return
 	}
 	h.running.Go(h.pollAll)
+	h.running.Go(func() { h.store.warm(h.ctx) })
 	if h.node != "" {
 		h.running.Go(h.listenAlways)
 	}

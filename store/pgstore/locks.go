@@ -141,7 +141,7 @@ func (s *Store) releaseAgain(ctx context.Context, c driver.Claim) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var text string
-	if err := s.askAnyway(ctx, releaseSQL, []any{[]byte(c.Key), c.ID, c.Ticket}, oneRow(&text)); err != nil {
+	if err := s.askAnyway(ctx, s.pool, releaseSQL, []any{[]byte(c.Key), c.ID, c.Ticket}, oneRow(&text)); err != nil {
 		return err
 	}
 	return s.released(c, text)

@@ -159,7 +159,7 @@ func (c Config) pool(plain bool) (*pgxpool.Config, error) {
 	} else if c.Schema != "" {
 		return nil, errors.New("postgres: a pooler stands before the server and does not let the schema be chosen: set the search path of the user or database instead")
 	}
-	config.MaxConns = 4
+	config.MaxConns = 4 // and renewingConns
 	if c.Conns > 0 {
 		config.MaxConns = int32(c.Conns)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/sqlstore"
@@ -22,22 +23,32 @@ const (
 )
 
 // Renew implements driver.Locks. All that hold are confirmed by one statement
-// in one round trip. Those who wait cost one more, in which holders that died
-// are noticed; and each claim that somebody was writing to at that moment, one
-// of its own.
+// in one round trip, on connections that serve nothing else. Those who wait cost
+// two, in the second of which holders that died are noticed; and each claim that
+// somebody was writing to at that moment, one of its own.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
-	b := sqlstore.NewBatch(claims, ttl, traits)
-	if b.Legal() {
-		if err := s.renew(ctx, b, ttl); err != nil {
-			return b.Failed(driver.Renewal{Err: err})
+	return s.hints.watchers.Renew(claims, func(claims []driver.Claim, waiting bool) []driver.Renewal {
+		if waiting {
+			return s.confirm.Do(ctx, claims, ttl)
 		}
-	}
-	answers := b.Done()
-	s.hints.watchers.Answered(claims, answers)
-	return answers
+		return s.renewal.Do(ctx, claims, ttl)
+	})
 }
 
-func (s *Store) renew(ctx context.Context, b *sqlstore.Batch, ttl time.Duration) error {
+// renewWith is one request of those that renew.
+func (s *Store) renewWith(pool *pgxpool.Pool) func(context.Context, []driver.Claim, time.Duration) []driver.Renewal {
+	return func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+		b := sqlstore.NewBatch(claims, ttl, traits)
+		if b.Legal() {
+			if err := s.renew(ctx, pool, b, ttl); err != nil {
+				return b.Failed(driver.Renewal{Err: err})
+			}
+		}
+		return b.Done()
+	}
+}
+
+func (s *Store) renew(ctx context.Context, pool *pgxpool.Pool, b *sqlstore.Batch, ttl time.Duration) error {
 	us := ttl.Microseconds()
 	var waiting []sqlstore.Place
 	answer := func(p sqlstore.Place, state int, token int64) {
@@ -55,7 +66,7 @@ func (s *Store) renew(ctx context.Context, b *sqlstore.Batch, ttl time.Duration)
 	var places, states []int32
 	var tokens []int64
 	keys, ids, seqs := columns(left)
-	if err := s.row(ctx, renewSQL, []any{keys, ids, seqs, us}, &places, &states, &tokens); err != nil {
+	if err := s.askOf(ctx, pool, renewSQL, []any{keys, ids, seqs, us}, oneRow(&places, &states, &tokens)); err != nil {
 		return err
 	}
 	for n, i := range places {
@@ -67,7 +78,7 @@ func (s *Store) renew(ctx context.Context, b *sqlstore.Batch, ttl time.Duration)
 		// another ticket.
 		keys, ids, _ := columns(left)
 		var there []int64
-		err := s.ask(ctx, existSQL, []any{keys, ids}, func(rows pgx.Rows) (err error) {
+		err := s.askOf(ctx, pool, existSQL, []any{keys, ids}, func(rows pgx.Rows) (err error) {
 			there, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 			return err
 		})
@@ -78,7 +89,7 @@ func (s *Store) renew(ctx context.Context, b *sqlstore.Batch, ttl time.Duration)
 			p := left[i-1]
 			var state int
 			var token int64
-			if err := s.row(ctx, findSQL, []any{[]byte(p.Key), p.ID, p.Seq, us}, &state, &token); err != nil {
+			if err := s.askOf(ctx, pool, findSQL, []any{[]byte(p.Key), p.ID, p.Seq, us}, oneRow(&state, &token)); err != nil {
 				b.Unknown(p.ID, p.Key, err)
 				continue
 			}
@@ -114,6 +125,12 @@ func (s *Store) look(ctx context.Context, b *sqlstore.Batch, waiting []sqlstore.
 		s.hints.tell(string(key), granted[i], "")
 	}
 	return nil
+}
+
+// warm makes a connection for renewals and prepares their statement, which takes
+// several round trips: a grant may have to be renewed within a second.
+func (s *Store) warm(ctx context.Context) {
+	_ = s.askOf(ctx, s.renewing, renewSQL, []any{[][]byte{}, []string{}, []int64{}, int64(0)}, func(rows pgx.Rows) error { return rows.Err() })
 }
 
 func columns(places []sqlstore.Place) (keys [][]byte, ids []string, seqs []int64) {

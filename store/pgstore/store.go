@@ -30,6 +30,11 @@ type Store struct {
 	direct bool   // plans use indexes in statements outside functions, too
 	schema int    // the version of the tables when the store was made
 	home   string // the schema of the tables
+
+	renewing *pgxpool.Pool // what is held is renewed on its connections only
+	renewal  sqlstore.Renewals
+	confirm  sqlstore.Renewals // of places in line
+
 	wrap   atomic.Bool
 	closed atomic.Bool
 
@@ -72,6 +77,10 @@ var traits = driver.Traits{
 // Traits implements driver.Locks.
 func (s *Store) Traits() driver.Traits { return traits }
 
+// renewingConns is how many connections renew what is held: one, and another one in
+// case that it falls silent.
+const renewingConns = 2
+
 // An Option changes how New and Open make a store.
 type Option func(*options)
 
@@ -106,8 +115,10 @@ func Pooler() Option { return func(o *options) { o.pooler = true } }
 // several locks are granted one by one, and Downgrade is answered with
 // errors.ErrUnsupported.
 //
-// The pool's connections serve all requests, however many wait. One more,
-// which is taken out of the pool, listens.
+// The pool's connections serve all requests, however many wait, but one: what is
+// held is renewed by up to two more, which the store makes as the pool would when it
+// first needs them, and closes. So a lease is kept also if the pool is exhausted. One
+// more, which is taken out of the pool, listens.
 //
 // All connections have to lead to the same tables. Each is asked once, unless a
 // pooler is in between; one that leads to others is closed, and the request fails
@@ -130,6 +141,14 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, opts []Option
 	if err := s.probe(ctx, o); err != nil {
 		return nil, err
 	}
+	apart := pool.Config()
+	apart.MinConns, apart.MinIdleConns, apart.MaxConns = 0, 0, renewingConns
+	var err error
+	if s.renewing, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), apart); err != nil {
+		return nil, fmt.Errorf("postgres: %w", withoutConfig(err))
+	}
+	s.renewal.Most, s.renewal.Send = renewingConns, s.renewWith(s.renewing)
+	s.confirm.Most, s.confirm.Send = max(1, int(pool.Config().MaxConns)/2), s.renewWith(pool)
 	s.combiner.init(s, s.combiner.sendLocks)
 	s.limits.combiner.init(s, s.sendTakes)
 	s.hints.init(s, o)
@@ -248,18 +267,23 @@ func oneRow(dest ...any) func(pgx.Rows) error {
 // ask runs a statement and has read read its rows. What read set may be used
 // only if the result is nil.
 func (s *Store) ask(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
+	return s.askOf(ctx, s.pool, sql, args, read)
+}
+
+// askOf is ask on a connection of one of the pools.
+func (s *Store) askOf(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, read func(pgx.Rows) error) error {
 	if s.closed.Load() {
 		return driver.ErrClosed
 	}
-	return s.askAnyway(ctx, sql, args, read)
+	return s.askAnyway(ctx, pool, sql, args, read)
 }
 
-// askAnyway is ask, and does not mind that the store was closed.
-func (s *Store) askAnyway(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
+// askAnyway is askOf, and does not mind that the store was closed.
+func (s *Store) askAnyway(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, read func(pgx.Rows) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return failure(ctx, notSent{err})
 	}
@@ -358,13 +382,13 @@ func (s *Store) Close() error {
 	s.combiner.close()
 	s.limits.combiner.close()
 	s.hints.close()
-	if !s.owned {
-		return nil
-	}
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		s.pool.Close()
+		s.renewing.Close()
+		if s.owned {
+			s.pool.Close()
+		}
 	}()
 	select {
 	case <-closed:

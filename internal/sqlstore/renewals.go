@@ -1,0 +1,116 @@
+package sqlstore
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Renewals sends renewals in few requests at a time. Those that come when as many
+// are under way wait, and share the next one: a store that has become slow is then
+// asked more rarely, and no lease stands in a queue behind others.
+type Renewals struct {
+	// Most is how many requests there may be at a time.
+	Most int
+
+	// Send makes a request, in which a claim may stand twice. The context ends when
+	// everybody has left who waits for the answer.
+	Send func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal
+
+	mu      sync.Mutex
+	busy    int
+	waiting []*renewing
+}
+
+// renewing is one call. What it needs is set before it waits, the answers before done
+// is closed, and with is guarded by Renewals.mu.
+type renewing struct {
+	claims  []driver.Claim
+	ttl     time.Duration
+	with    *together // once it was taken
+	answers []driver.Renewal
+	done    chan struct{}
+}
+
+// together is the calls that share a request.
+type together struct {
+	left   int // that still wait for it
+	cancel context.CancelFunc
+}
+
+// Do has claims renewed and returns at once when ctx ends.
+func (r *Renewals) Do(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+	r.mu.Lock()
+	if r.busy < r.Most {
+		r.busy++
+		r.mu.Unlock()
+		defer r.next()
+		return r.Send(ctx, claims, ttl)
+	}
+	c := &renewing{claims: claims, ttl: ttl, done: make(chan struct{})}
+	r.waiting = append(r.waiting, c)
+	r.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.answers
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := ctx.Err()
+	if c.with == nil {
+		r.waiting = slices.DeleteFunc(r.waiting, func(other *renewing) bool { return other == c })
+	} else if c.with.left--; c.with.left == 0 {
+		c.with.cancel()
+	}
+	answers := make([]driver.Renewal, len(claims))
+	for i := range answers {
+		answers[i].Err = err
+	}
+	return answers
+}
+
+// next sends what has come meanwhile, or makes room.
+func (r *Renewals) next() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.waiting) == 0 {
+		r.busy--
+		return
+	}
+	ttl := r.waiting[0].ttl
+	var calls []*renewing
+	r.waiting = slices.DeleteFunc(r.waiting, func(c *renewing) bool {
+		same := c.ttl == ttl
+		if same {
+			calls = append(calls, c)
+		}
+		return same
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	with := &together{left: len(calls), cancel: cancel}
+	for _, c := range calls {
+		c.with = with
+	}
+	go func() {
+		defer r.next()
+		defer cancel()
+		r.send(ctx, calls, ttl)
+	}()
+}
+
+func (r *Renewals) send(ctx context.Context, calls []*renewing, ttl time.Duration) {
+	var claims []driver.Claim
+	for _, c := range calls {
+		claims = append(claims, c.claims...)
+	}
+	answers := r.Send(ctx, claims, ttl)
+	for _, c := range calls {
+		n := len(c.claims)
+		c.answers, answers = answers[:n:n], answers[n:]
+		close(c.done)
+	}
+}

@@ -44,9 +44,11 @@ type Rules struct {
 	PerGrant int64
 
 	// Explains is how long after its end a fault explains that a lease was lost. Zero
-	// looks for no lost leases. With Keeps, what is broken explains none.
+	// looks for no lost leases. With Keeps, what is broken explains none, but of
+	// leases that were no older than Young when it broke.
 	Explains time.Duration
 	Keeps    bool
+	Young    time.Duration
 }
 
 // A Limit is what holds for a limiter's key: at most Most in any stretch of Window.

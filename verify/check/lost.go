@@ -10,7 +10,9 @@ import (
 // lost looks for leases that ended before their release, when no fault explains it:
 // none was there, or was over for less than Rules.Explains, at the time, or the
 // fault is one that costs nobody a lease. Who holds a lock goes on holding it while
-// the store can be asked; how late it was renewed is no excuse.
+// the store can be asked; how late it was renewed is no excuse. It may be one for a
+// lease that was younger than Rules.Young when the fault began: what was handed over
+// lives for a moment only until it is renewed, and that may take longer now.
 func (f *Findings) lost(h *history.History, keys []locked, r Rules) {
 	if r.Explains == 0 {
 		return
@@ -26,7 +28,10 @@ func (f *Findings) lost(h *history.History, keys []locked, r Rules) {
 				continue
 			}
 			f.Looked.Lost++
-			explained := !r.Keeps && slices.ContainsFunc(episodes, func(e history.Episode) bool {
+			explained := slices.ContainsFunc(episodes, func(e history.Episode) bool {
+				if r.Keeps {
+					return o.Returned <= e.From && e.From <= at && history.Duration(o.Returned, e.From) <= r.Young
+				}
 				return e.From <= at && (e.To >= at || history.Duration(e.To, at) <= r.Explains)
 			})
 			if explained {

@@ -35,6 +35,9 @@ func TestLost(t *testing.T) {
 		{"long after a fault", lost, 5, 49, Rules{Explains: 10}, "no fault explains it"},
 		{"before a fault", lost, 61, 70, Rules{Explains: 10}, "no fault explains it"},
 		{"during a fault that costs no lease", lost, 5, 70, Rules{Explains: 10, Keeps: true}, "costs nobody a lease"},
+		{"while it was young", lost, lost.Returned + 10, 70, Rules{Explains: 10, Keeps: true, Young: 10}, ""},
+		{"when it was older", lost, lost.Returned + 10, 70, Rules{Explains: 10, Keeps: true, Young: 9}, "costs nobody a lease"},
+		{"young, but born under the fault", lost, lost.Returned - 1, 70, Rules{Explains: 10, Keeps: true, Young: 10}, "costs nobody a lease"},
 	} {
 		h := &history.History{Holds: []history.Hold{c.hold}}
 		if c.from != 0 {

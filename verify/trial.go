@@ -338,7 +338,7 @@ func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 		PerGrant:     tokensPerGrant,
 		Explains:     2*t.cfg.TTL + t.bound,
 		Keeps:        t.cfg.keeps || fault.Keeps(t.cfg.Local, t.fault.ID),
-		Young:        min(t.fault.RoundTrip, driver.ClaimTTL),
+		Young:        driver.ClaimTTL,
 	}
 	processes := len(t.seats) + len(h.Killed())
 	for i := range h.Decisions {

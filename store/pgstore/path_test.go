@@ -72,6 +72,7 @@ func TestPoolWithTwoSearchPaths(t *testing.T) {
 	})
 	s := openOn(t, pool)
 	c := hold(t, s, writer("k"))
+	mustBe(t, s, c, driver.Held) // on a connection of its own, which is made now
 	astray.Store(true)
 	busy, err := pool.Acquire(t.Context())
 	if err != nil {

@@ -1,6 +1,7 @@
 package faulttest
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"strings"
@@ -120,6 +121,10 @@ func (l *loss) happened(t *testing.T) bool {
 	return l.caught.Load()
 }
 
+// cancelRequest begins what a client of PostgreSQL sends over a connection of its own
+// when it gives another one up. The server never answers it.
+var cancelRequest = []byte("\x00\x00\x00\x10\x04\xd2\x16\x2e")
+
 func (s *lossy) around(call, key string, do func() error) {
 	s.mu.Lock()
 	var l *loss
@@ -136,7 +141,10 @@ func (s *lossy) around(call, key string, do func() error) {
 	if l != nil {
 		for _, p := range s.proxies {
 			n, caught := l.nth, new(atomic.Bool)
-			cut := l.cut(p, func([]byte) bool {
+			cut := l.cut(p, func(request []byte) bool {
+				if bytes.HasPrefix(request, cancelRequest) {
+					return false
+				}
 				if n--; n == 0 {
 					l.caught.Store(true)
 					caught.Store(true)

@@ -195,9 +195,9 @@ func TestPostgresTenThousandWaiters(t *testing.T) {
 	for i := range keys {
 		awaitWaiters(t, elsewhere, fmt.Sprint("k", i), 1)
 	}
-	n, err := server.Query("postgres", `SELECT count(*) <= 5 FROM pg_stat_activity WHERE application_name = 'crowd'`)
+	n, err := server.Query("postgres", `SELECT count(*) <= 7 FROM pg_stat_activity WHERE application_name = 'crowd'`)
 	if err != nil || n != "t" {
-		t.Errorf("more than five connections: %q, %v", n, err)
+		t.Errorf("more than four for requests, two for renewals, and one that listens: %q, %v", n, err)
 	}
 	for _, lease := range held {
 		if err := lease.Unlock(); err != nil {

@@ -29,7 +29,7 @@ func firstThrough(t *testing.T, d *database, change func(*options)) (*Store, *fa
 	db := pool(t, c)
 	opts := standard
 	change(&opts)
-	s, err := build(t.Context(), &Store{single: db, slow: db, opts: opts})
+	s, err := build(t.Context(), &Store{single: db, slow: db, apart: db, opts: opts})
 	if err != nil {
 		t.Fatal(err)
 	}

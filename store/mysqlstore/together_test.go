@@ -50,7 +50,7 @@ func proxiedBoth(t *testing.T, d *database) (opened, pooled *Store, proxy *fault
 	opened = d.openWith(t, func(c *Config, opts *options) { c.Addr, *opts = proxy.Addr, o })
 	db := pool(t, c)
 	db.SetMaxOpenConns(1)
-	pooled, err := build(t.Context(), &Store{single: db, slow: db, opts: o})
+	pooled, err := build(t.Context(), &Store{single: db, slow: db, apart: db, opts: o})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,9 +50,11 @@ func TestServersClockJumps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			clock := testserver.NewClock(t)
-			// Five minutes into a window, so that none ends while the test lasts.
+			// Five minutes into a window, so that none ends while the test lasts, and
+			// always ahead of the true time, which the server may see for an instant
+			// when its clock is set: a step back is to give nothing.
 			began := time.Now()
-			first := began.Truncate(6 * span).Add(6*span + 5*time.Minute)
+			first := began.Truncate(6 * span).Add(12*span + 5*time.Minute)
 			at := func(d time.Duration) time.Duration { return first.Add(d).Sub(began) }
 			clock.Set(at(0))
 			url := start(clock)

@@ -28,16 +28,24 @@ var clocked = map[string]func(c *testserver.Clock) (url string){
 	},
 }
 
+// lasting is a limit of jumpN in a jumpSpan, and how long it takes from full to fresh.
+type lasting struct {
+	driver.Limit
+	lasts time.Duration
+}
+
+const (
+	jumpSpan = 20 * time.Minute
+	jumpN    = 5
+)
+
 // The clock of the server jumps by an hour while limits are asked. One that is
 // set back gives nothing and locks nobody out for longer than a limit lasts, one
 // that is set forward gives what it would have given later.
 func TestServersClockJumps(t *testing.T) {
 	t.Parallel()
-	const span, n = 20 * time.Minute, 5
-	limits := []struct {
-		driver.Limit
-		lasts time.Duration // from full to fresh
-	}{
+	const span, n = jumpSpan, jumpN
+	limits := []lasting{
 		{driver.Limit{Algorithm: driver.FixedWindow, N: n, Period: span}, span},
 		{driver.Limit{Algorithm: driver.SlidingWindow, N: n, Period: span, Parts: 10}, span + span/10},
 		{driver.Limit{Algorithm: driver.SlidingWindow, N: n, Period: span, Parts: 10, Classic: true}, span},
@@ -49,71 +57,92 @@ func TestServersClockJumps(t *testing.T) {
 	for name, start := range clocked {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			clock := testserver.NewClock(t)
-			// Five minutes into a window, so that none ends while the test lasts, and
-			// always ahead of the true time, which the server may see for an instant
-			// when its clock is set: a step back is to give nothing.
-			began := time.Now()
-			first := began.Truncate(6 * span).Add(12*span + 5*time.Minute)
-			at := func(d time.Duration) time.Duration { return first.Add(d).Sub(began) }
-			clock.Set(at(0))
-			url := start(clock)
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer cancel()
-			store, err := open.Limits(ctx, url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { store.Close() })
-
-			// askUntil asks until the server's clock was seen to be what it is set to
-			// meanwhile, and a little longer. It counts who was allowed.
-			askUntil := func(i int, to time.Duration) (yes int, err error) {
-				want := first.Add(to).UnixMicro()
-				for seen := 0; seen < 3; {
-					d, err := store.Take(ctx, driver.TakeRequest{Takes: []driver.Take{{Key: fmt.Sprint("k", i), Limit: limits[i].Limit, Cost: 1}}})
-					if err != nil {
-						return yes, err
-					}
-					if d.OK {
-						yes++
-					} else if d.Retry > limits[i].lasts {
-						return yes, fmt.Errorf("told to come back in %v, which is longer than it lasts", d.Retry)
-					}
-					if d.At >= want && d.At < want+(5*time.Minute).Microseconds() {
-						seen++
-					}
+			for try := 1; ; try++ {
+				wrong, again := jumps(t, start, limits)
+				if len(wrong) > 0 && again && name == "redis" && try < 3 {
+					t.Logf("once more: %v", wrong)
+					continue
 				}
-				return yes, nil
-			}
-			for step, s := range []struct {
-				to   time.Duration
-				want int
-			}{{0, n}, {-time.Hour, 0}, {time.Hour, n}, {0, 0}, {45 * time.Minute, n}, {-15 * time.Minute, 0}} {
-				var wg sync.WaitGroup
-				var mu sync.Mutex
-				total, errs := make([]int, len(limits)), make([]error, len(limits))
-				for i := range limits {
-					for range 3 {
-						wg.Go(func() {
-							yes, err := askUntil(i, s.to)
-							mu.Lock()
-							defer mu.Unlock()
-							total[i] += yes
-							errs[i] = errors.Join(errs[i], err)
-						})
-					}
+				for _, w := range wrong {
+					t.Error(w)
 				}
-				clock.Set(at(s.to))
-				wg.Wait()
-				for i, l := range limits {
-					if errs[i] != nil || total[i] != s.want {
-						t.Errorf("step %d, to %v, %v (classic: %v): %d allowed, want %d; %v", step, s.to, l.Algorithm, l.Classic, total[i], s.want, errs[i])
-					}
-				}
+				return
 			}
 		})
 	}
+}
+
+// jumps sets the clock of a new server forward and back, and tells what it saw that
+// must not be. again is set if that may be the server's: Redis reads its clock once for
+// several requests, and in the instant of a step back it can expire what was written
+// with the new time. It does so about once in fifty steps.
+func jumps(t *testing.T, start func(*testserver.Clock) string, limits []lasting) (wrong []string, again bool) {
+	again = true
+	clock := testserver.NewClock(t)
+	// Five minutes into a window, so that none ends while the test lasts, and
+	// always ahead of the true time, which the server may see for an instant
+	// when its clock is set: a step back is to give nothing.
+	began := time.Now()
+	first := began.Truncate(6 * jumpSpan).Add(12*jumpSpan + 5*time.Minute)
+	at := func(d time.Duration) time.Duration { return first.Add(d).Sub(began) }
+	clock.Set(at(0))
+	url := start(clock)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	store, err := open.Limits(ctx, url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+
+	// askUntil asks until the server's clock was seen to be what it is set to
+	// meanwhile, and a little longer. It counts who was allowed.
+	askUntil := func(i int, to time.Duration) (yes int, err error) {
+		want := first.Add(to).UnixMicro()
+		for seen := 0; seen < 3; {
+			d, err := store.Take(ctx, driver.TakeRequest{Takes: []driver.Take{{Key: fmt.Sprint("k", i), Limit: limits[i].Limit, Cost: 1}}})
+			if err != nil {
+				return yes, err
+			}
+			if d.OK {
+				yes++
+			} else if d.Retry > limits[i].lasts {
+				return yes, fmt.Errorf("told to come back in %v, which is longer than it lasts", d.Retry)
+			}
+			if d.At >= want && d.At < want+(5*time.Minute).Microseconds() {
+				seen++
+			}
+		}
+		return yes, nil
+	}
+	for step, s := range []struct {
+		to   time.Duration
+		want int
+	}{{0, jumpN}, {-time.Hour, 0}, {time.Hour, jumpN}, {0, 0}, {45 * time.Minute, jumpN}, {-15 * time.Minute, 0}} {
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		total, errs := make([]int, len(limits)), make([]error, len(limits))
+		for i := range limits {
+			for range 3 {
+				wg.Go(func() {
+					yes, err := askUntil(i, s.to)
+					mu.Lock()
+					defer mu.Unlock()
+					total[i] += yes
+					errs[i] = errors.Join(errs[i], err)
+				})
+			}
+		}
+		clock.Set(at(s.to))
+		wg.Wait()
+		for i, l := range limits {
+			if errs[i] != nil || total[i] != s.want {
+				wrong = append(wrong, fmt.Sprintf("step %d, to %v, %v (classic: %v): %d allowed, want %d; %v", step, s.to, l.Algorithm, l.Classic, total[i], s.want, errs[i]))
+				again = again && errs[i] == nil && s.want == 0
+			}
+		}
+	}
+	return wrong, again
 }
 
 // A wiretap forwards connections and keeps what was sent to the server.

@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -31,6 +34,10 @@ type links struct {
 	met    atomic.Bool  // some server has answered
 	rtt    atomic.Int64 // how long an answer takes, rather too much
 	failed atomic.Int32 // how many connections in a row did not answer
+
+	mu     sync.Mutex
+	open   map[*link]bool
+	closed bool
 }
 
 const (
@@ -49,6 +56,7 @@ func newLinks(cfg Config) *links {
 		dialer: net.Dialer{KeepAlive: time.Second},
 		born:   newLife(true),
 		lanes:  newLanes(cfg.Cluster),
+		open:   map[*link]bool{},
 		first:  max(checkTimeout/time.Duration(n), dialPatience), // a dead Sentinel leaves time for the next
 		dial:   dialPatience,
 		answer: answerPatience,
@@ -98,7 +106,27 @@ func (ls *links) connect(ctx context.Context, addr string, _ *net.Dialer, t *tls
 	l := &link{Conn: conn, of: ls}
 	l.timer = time.AfterFunc(time.Hour, l.look)
 	l.timer.Stop()
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.closed {
+		conn.Close()
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: net.ErrClosed}
+	}
+	ls.open[l] = true
 	return l, nil
+}
+
+// close closes all connections, and those that are being made when they are. The
+// client does not close one that it makes while it is closed itself, and waits for
+// the last answers on the others.
+func (ls *links) close() {
+	ls.mu.Lock()
+	ls.closed = true
+	all := slices.Collect(maps.Keys(ls.open))
+	ls.mu.Unlock()
+	for _, l := range all {
+		l.Close()
+	}
 }
 
 // answered takes note that an answer took d.
@@ -169,6 +197,9 @@ func (l *link) Close() error {
 	l.of.lanes.trouble() // before the client connects anew
 	l.since.Store(0)
 	l.timer.Stop()
+	l.of.mu.Lock()
+	delete(l.of.open, l)
+	l.of.mu.Unlock()
 	return l.Conn.Close()
 }
 

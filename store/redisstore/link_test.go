@@ -204,3 +204,41 @@ func TestServerBecomesFar(t *testing.T) {
 		}
 	}
 }
+
+// A store is closed while it connects. It does not wait for that for long, and no
+// connection stays.
+func TestCloseLeavesNoConnection(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		t.Run(fmt.Sprint("hangs=", hangs), func(t *testing.T) {
+			s, proxy := behind(t, patient)
+			take(t, s, claimOf("k", "a"), time.Minute, false)
+			if hangs {
+				s.pushes.start() // which connects, too
+				eventually(t, "a subscription", 20*time.Second, func() bool { return proxy.Conns() == 2 })
+				proxy.Swallow(faultproxy.ToClient)
+			} else {
+				proxy.Delay(faultproxy.ToClient, 200*time.Millisecond)
+			}
+			proxy.Cut()
+			for range 3 { // the first ones find that the connection is lost
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+				if _, err := s.Inspect(ctx, "k"); err == nil {
+					t.Error("it was answered")
+				}
+				cancel()
+			}
+			closed := make(chan error, 1)
+			go func() { closed <- s.Close() }()
+			select {
+			case err := <-closed:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(8 * time.Second): // rueidis itself takes ten, or for ever
+				t.Error("Close waits for answers that do not come")
+			}
+			proxy.Heal()
+			eventually(t, "the end of all connections", 5*time.Second, func() bool { return proxy.Conns() == 0 })
+		})
+	}
+}

@@ -106,9 +106,10 @@ func open(ctx context.Context, cfg Config, links *links, opts []Option) (*Store,
 	s, err := newStore(ctx, ruClient{c: client, links: links, apart: new(atomic.Bool)}, true, links.born, opts)
 	if err != nil {
 		client.Close()
+		links.close()
 		return nil, err
 	}
-	s.config = &cfg
+	s.config, s.links = &cfg, links
 	return s, nil
 }
 

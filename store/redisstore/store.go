@@ -36,6 +36,7 @@ type Store struct {
 	decisions combiner // those that simple.lua makes
 	closed    atomic.Bool
 	config    *Config // how Open connected; nil with a client of the caller's
+	links     *links  // likewise
 }
 
 var (
@@ -258,10 +259,18 @@ func olderThan(version string, major, minor int) bool {
 }
 
 // Close ends the store. Locks that are held stay until they expire. The client
-// is closed only if Open made it. Further calls fail with driver.ErrClosed.
+// is closed only if Open made it: then what is under way has a second to be
+// answered. Further calls fail with driver.ErrClosed.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
+	}
+	if s.links != nil {
+		last := time.AfterFunc(time.Second, s.links.close)
+		defer func() {
+			last.Stop()
+			s.links.close()
+		}()
 	}
 	s.pushes.close()
 	s.orphans.close()

@@ -18,9 +18,9 @@ import (
 // tells nobody; a new connection works. rueidis waits eleven seconds by itself, in
 // which most leases are lost.
 //
-// How long is too long depends on how far away the server is. That is learned from
-// the answers; and whenever a connection was given up in vain the next one is given
-// twice the time.
+// How long is too long depends on how far away the servers are. That is learned from
+// the answers; and a server that does not even answer when it is connected to gets
+// more and more time for that.
 type links struct {
 	unix   bool // addresses are paths of sockets
 	dialer net.Dialer
@@ -31,13 +31,19 @@ type links struct {
 	dial   time.Duration // with a connection that has not answered yet, at least
 	answer time.Duration // with one that has, at least
 
-	met    atomic.Bool  // some server has answered
-	rtt    atomic.Int64 // how long an answer takes, rather too much
-	failed atomic.Int32 // how many connections in a row did not answer
+	met atomic.Bool  // some server has answered
+	rtt atomic.Int64 // how long an answer takes, rather too much
 
 	mu     sync.Mutex
+	peers  map[string]*peer // by address
 	open   map[*link]bool
 	closed bool
+}
+
+// peer is a server. That one falls silent, such as a primary whose host is gone, must
+// not have us wait longer for the Sentinel that knows the next one.
+type peer struct {
+	failed atomic.Int32 // how many connections in a row never answered
 }
 
 const (
@@ -56,6 +62,7 @@ func newLinks(cfg Config) *links {
 		dialer: net.Dialer{KeepAlive: time.Second},
 		born:   newLife(true),
 		lanes:  newLanes(cfg.Cluster),
+		peers:  map[string]*peer{},
 		open:   map[*link]bool{},
 		first:  max(checkTimeout/time.Duration(n), dialPatience), // a dead Sentinel leaves time for the next
 		dial:   dialPatience,
@@ -63,23 +70,37 @@ func newLinks(cfg Config) *links {
 	}
 }
 
-// patience is how long an answer is waited for.
-func (ls *links) patience(spoke bool) time.Duration {
-	least, most := ls.dial, mostDial
+// patience is how long an answer of a server is waited for, on a connection on which
+// it spoke before or not.
+func (ls *links) patience(p *peer, spoke bool) time.Duration {
+	far := 4 * time.Duration(ls.rtt.Load())
 	switch {
 	case !ls.met.Load():
 		return ls.first
 	case spoke:
-		least, most = ls.answer, mostAnswer
+		return max(ls.answer, min(far, mostAnswer))
 	}
-	d := max(least, 4*time.Duration(ls.rtt.Load()))
-	return max(least, min(d<<min(ls.failed.Load(), 4), most))
+	// Whoever follows a primary is kept from the next one by each try with the one
+	// that is gone, so that the time doubles only every other time.
+	return max(ls.dial, min(max(ls.dial, far)<<min(p.failed.Load()/2, 4), mostDial))
+}
+
+func (ls *links) peer(addr string) *peer {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	p := ls.peers[addr]
+	if p == nil {
+		p = &peer{}
+		ls.peers[addr] = p
+	}
+	return p
 }
 
 // connect is rueidis's DialCtxFn.
 func (ls *links) connect(ctx context.Context, addr string, _ *net.Dialer, t *tls.Config) (net.Conn, error) {
 	ls.lanes.trouble() // who comes while this takes long need not wait for it
-	patience := ls.patience(false)
+	p := ls.peer(addr)
+	patience := ls.patience(p, false)
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var conn net.Conn
@@ -95,7 +116,7 @@ func (ls *links) connect(ctx context.Context, addr string, _ *net.Dialer, t *tls
 	ls.born.connections.Add(1) // before anything is asked on it
 	if err != nil {
 		if limited.Err() != nil && ctx.Err() == nil {
-			ls.failed.Add(1)
+			p.failed.Add(1)
 			err = fmt.Errorf("no connection within %v", patience)
 		}
 		if !isDial(err) {
@@ -103,7 +124,7 @@ func (ls *links) connect(ctx context.Context, addr string, _ *net.Dialer, t *tls
 		}
 		return nil, err
 	}
-	l := &link{Conn: conn, of: ls}
+	l := &link{Conn: conn, of: ls, peer: p}
 	l.timer = time.AfterFunc(time.Hour, l.look)
 	l.timer.Stop()
 	ls.mu.Lock()
@@ -136,9 +157,6 @@ func (ls *links) answered(d time.Duration) {
 	} else if d != usual {
 		ls.rtt.Store(int64(usual - max((usual-d)/16, 1)))
 	}
-	if ls.failed.Load() != 0 {
-		ls.failed.Store(0)
-	}
 	if !ls.met.Load() {
 		ls.met.Store(true)
 	}
@@ -149,6 +167,7 @@ func (ls *links) answered(d time.Duration) {
 type link struct {
 	net.Conn
 	of     *links
+	peer   *peer
 	timer  *time.Timer  // runs look
 	armed  atomic.Bool  // the timer runs
 	since  atomic.Int64 // when what has no answer yet was written, see clock; 0: all has
@@ -164,7 +183,7 @@ func now() int64 { return int64(time.Since(linksBegan)) + 1 }
 func (l *link) Write(b []byte) (int, error) {
 	l.since.CompareAndSwap(0, now())
 	if l.armed.CompareAndSwap(false, true) {
-		l.timer.Reset(l.of.patience(l.spoke.Load()))
+		l.timer.Reset(l.of.patience(l.peer, l.spoke.Load()))
 	}
 	return l.Conn.Write(b)
 }
@@ -177,6 +196,7 @@ func (l *link) Read(b []byte) (int, error) {
 		}
 		if !l.spoke.Load() {
 			l.spoke.Store(true)
+			l.peer.failed.Store(0)
 			l.timer.Stop() // it had the patience of a beginning
 			l.armed.Store(false)
 		}
@@ -211,7 +231,7 @@ func (l *link) look() {
 	if since == 0 {
 		return
 	}
-	patience := l.of.patience(l.spoke.Load())
+	patience := l.of.patience(l.peer, l.spoke.Load())
 	left := patience - time.Duration(now()-since)
 	if left > 0 {
 		if l.armed.CompareAndSwap(false, true) {
@@ -220,6 +240,8 @@ func (l *link) look() {
 		return
 	}
 	l.silent.Store(int64(patience))
-	l.of.failed.Add(1)
+	if !l.spoke.Load() {
+		l.peer.failed.Add(1)
+	}
 	l.Close()
 }

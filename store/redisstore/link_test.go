@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -240,5 +241,85 @@ func TestCloseLeavesNoConnection(t *testing.T) {
 			proxy.Heal()
 			eventually(t, "the end of all connections", 5*time.Second, func() bool { return proxy.Conns() == 0 })
 		})
+	}
+}
+
+// One server never answers, such as a primary whose host is gone. Another one that
+// falls silent, such as a Sentinel, is given up as soon as ever, and then gets no more
+// time for a new connection than the first time.
+func TestSilentServerCostsOthersNoTime(t *testing.T) {
+	t.Parallel()
+	serve := func(answer bool) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var conns []net.Conn
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				conns = append(conns, c)
+				if answer { // once
+					b := make([]byte, 1)
+					if _, err := c.Read(b); err == nil {
+						_, _ = c.Write(b)
+					}
+				}
+			}
+		}()
+		t.Cleanup(func() {
+			l.Close()
+			<-done
+			for _, c := range conns {
+				c.Close()
+			}
+		})
+		return l.Addr().String()
+	}
+	sentinel, primary := serve(true), serve(false)
+	links := newLinks(Config{Addrs: []string{sentinel}})
+	links.dial, links.answer = 50*time.Millisecond, 500*time.Millisecond
+	ask := func(c net.Conn) error {
+		b := make([]byte, 1)
+		if _, err := c.Write(b); err != nil {
+			return err
+		}
+		_, err := c.Read(b)
+		return err
+	}
+	connect := func(addr string) net.Conn {
+		c, err := links.connect(t.Context(), addr, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := connect(sentinel)
+	if err := ask(c); err != nil {
+		t.Fatal(err)
+	}
+	links.rtt.Store(0) // a busy machine may have been slow
+	for range 5 {
+		if err := ask(connect(primary)); !isDial(err) {
+			t.Errorf("a connection that never answered: %v", err)
+		}
+	}
+	if d := links.patience(links.peer(primary), false); d <= links.dial {
+		t.Errorf("the next connection to it is given %v", d)
+	}
+	began := time.Now()
+	if err := ask(c); err == nil || isDial(err) {
+		t.Errorf("a connection that fell silent: %v", err)
+	}
+	if took := time.Since(began); took > 4*links.answer {
+		t.Errorf("it was given up after %v, not %v", took, links.answer)
+	}
+	if d := links.patience(links.peer(sentinel), false); d != links.dial {
+		t.Errorf("the next connection to that is given %v, not %v", d, links.dial)
 	}
 }

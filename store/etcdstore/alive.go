@@ -258,14 +258,18 @@ var errVoid = errors.New("the lease was prolonged by a member that leads no long
 func (s *Store) bear(asks int, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.leases {
-		for _, a := range []*asking{l.asking, l.told} {
-			if a != nil && asks >= a.no && (!a.borne || term < a.low) {
-				a.borne, a.low = true, term
-			}
-		}
-		l.believeLocked()
+	for l := range s.leasesLocked() {
+		l.bearLocked(asks, term)
 	}
+}
+
+func (l *lease) bearLocked(asks int, term uint64) {
+	for _, a := range []*asking{l.asking, l.told} {
+		if a != nil && asks >= a.no && (!a.borne || term < a.low) {
+			a.borne, a.low = true, term
+		}
+	}
+	l.believeLocked()
 }
 
 // believeLocked trusts what was said of the lease, once it is borne out.

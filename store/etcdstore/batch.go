@@ -30,6 +30,7 @@ type item struct {
 	name string
 	puts bool // it may create the name
 	txn  *pb.TxnRequest
+	on   []*lease // what it may put the name on
 
 	wrapped bool      // the failure of txn is one that asks for more
 	patient bool      // it is in no hurry: let it go with others if there are any soon

@@ -266,6 +266,15 @@ func (s *Store) late(c *claim, it *item) {
 	case !errors.Is(it.err, driver.ErrUnknown): // certainly not
 		c.doubt = it.doubt
 	default: // it may have been given up on its way
-		c.doubt = bootclock.Coarse().Add(lateEffect)
+		c.doubtLocked(it)
+	}
+}
+
+// doubtLocked notes that what was asked for the claim may happen yet. In a while
+// nobody looks for it any more, and then what it names has ended.
+func (c *claim) doubtLocked(it *item) {
+	c.doubt = bootclock.Coarse().Add(lateEffect)
+	for _, l := range it.on {
+		l.doubted = true
 	}
 }

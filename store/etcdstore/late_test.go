@@ -274,3 +274,127 @@ func TestLateTakeover(t *testing.T) {
 	}
 	nothingLeft(t, s[1], "k")
 }
+
+// A member that hung does after a long time what nobody waits for any more, nor looks
+// for. The process has gone on using its lease, and holds other locks on it.
+func TestPutThatComesVeryLate(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	for _, how := range []string{"alone", "beside a reader", "together"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			all := openOn(t, testserver.SharedEtcd(t), 2)
+			s := all[0]
+			beside, _ := take(t, s, claimOf("beside", "me"), ttl, false)
+			s.mu.Lock()
+			lease := s.leases[seconds(ttl)].id
+			s.mu.Unlock()
+			r := several("me", "k")
+			r[0].TTL = ttl
+			var reader driver.Claim
+			if how == "beside a reader" {
+				r[0].Weight = 1
+				c := claimOf("k", "reader")
+				c.Weight = 1
+				reader, _ = take(t, all[1], c, long, false)
+			}
+			k := tap(s)
+			var late *pb.TxnRequest
+			k.before = func(n int, r *pb.TxnRequest) error {
+				if how == "beside a reader" && r.Success[0].GetRequestTxn() == nil {
+					return nil // it finds the reader
+				}
+				if late == nil {
+					late = r
+					return context.DeadlineExceeded
+				}
+				return nil
+			}
+			var err error
+			if how == "together" {
+				_, err = s.AcquireAll(t.Context(), r)
+			} else {
+				_, err = s.Acquire(t.Context(), r[0])
+			}
+			if !errors.Is(err, driver.ErrUnknown) || late == nil {
+				t.Fatalf("without its answer: %v", err)
+			}
+			k.before = nil
+			if err := s.Release(t.Context(), r[0].Claim); !errors.Is(err, driver.ErrLost) {
+				t.Fatalf("released: %v", err)
+			}
+			eventually(t, "the end of the lease", 30*time.Second, func() bool {
+				if a := renewOne(t, s, beside, ttl); a.State != driver.Held || a.Grant.Token != beside.Ticket {
+					t.Fatalf("the lock beside it: %+v", a)
+				}
+				<-time.After(ttl / 20) // as often as it makes sense
+				left, err := s.leaser.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: lease})
+				return err == nil && left.TTL < 0
+			})
+			if reader.Key != "" {
+				mustRelease(t, all[1], reader)
+			}
+			if _, err := k.KVClient.Txn(t.Context(), late); !leaseGone(err) {
+				t.Errorf("what came late: %v", err)
+			}
+			if a := renewOne(t, s, beside, ttl); a.State != driver.Held {
+				t.Errorf("the lock beside it: %+v", a)
+			}
+			mustRelease(t, s, beside)
+			nothingLeft(t, s, "k", "beside")
+		})
+	}
+}
+
+// Two renewals of a claim are under way when its lease gets a successor. The one that
+// began before that does not put the name back on the old one, which nobody keeps alive
+// any more.
+func TestRenewalMovesNothingBackFromTheSuccessor(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	for _, queue := range []bool{false, true} {
+		t.Run(fmt.Sprint("waits=", queue), func(t *testing.T) {
+			t.Parallel()
+			steady(t, func(t testing.TB) {
+				s := openOn(t, testserver.SharedEtcd(t), 2)
+				class, want := seconds(long), driver.Held
+				if queue {
+					class, want = waiterSeconds, driver.Waiting
+					take(t, s[1], claimOf("k", "holder"), long, false)
+				}
+				c, _ := take(t, s[0], claimOf("k", "me"), long, queue)
+				s[0].mu.Lock()
+				w := &renewal{claim: s[0].keys["k"].claims[c.ID], class: seconds(long)}
+				s[0].mu.Unlock()
+				work := []*renewal{w}
+				s[0].aim(t.Context(), work, bootclock.Coarse(), long, map[*lease]*asking{})
+
+				s[0].mu.Lock()
+				old := s[0].leases[class]
+				old.doubted = true
+				s[0].refreshLocked(old)
+				s[0].mu.Unlock()
+				eventually(t, "a successor", 20*time.Second, func() bool {
+					s[0].mu.Lock()
+					defer s[0].mu.Unlock()
+					return s[0].leases[class] != old
+				})
+				if r := renewOne(t, s[0], c, long); r.State != want {
+					t.Fatalf("the other renewal: %+v", r)
+				}
+				s[0].look(t.Context(), work, long)
+				var on int64
+				for _, kv := range names(t, s[1], "k").Kvs {
+					if kv.CreateRevision == c.Ticket {
+						on = kv.Lease
+					}
+				}
+				s[0].mu.Lock()
+				defer s[0].mu.Unlock()
+				if l := s[0].leases[class]; l == nil || on != l.id {
+					t.Errorf("the name is not on the successor, but on %x (the old one is %x)", on, old.id)
+				}
+			})
+		})
+	}
+}

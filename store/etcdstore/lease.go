@@ -3,6 +3,8 @@ package etcdstore
 import (
 	"context"
 	"fmt"
+	"iter"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -28,8 +30,29 @@ type lease struct {
 	end     time.Time
 	dead    bool // the server said so
 
+	// doubted says that a request which is to put something on it was not answered.
+	// next is the lease that is to take its place then: see followLocked.
+	doubted bool
+	next    *lease
+
 	asking *asking // the request under way, if any
 	told   *asking // the last answer, if it is not borne out yet: see bear
+}
+
+// leasesLocked are those that the process has, and those that it had before them.
+func (s *Store) leasesLocked() iter.Seq[*lease] {
+	return func(yield func(*lease) bool) {
+		for _, l := range s.leases {
+			if !yield(l) {
+				return
+			}
+		}
+		for _, l := range s.former {
+			if !yield(l) {
+				return
+			}
+		}
+	}
 }
 
 // asking is a request to grant a lease or to keep it alive, which all who want
@@ -73,6 +96,7 @@ func (s *Store) leaseFor(ctx context.Context, class int64) (*lease, error) {
 
 // refreshLocked asks the server to grant l or to keep it alive.
 func (s *Store) refreshLocked(l *lease) *asking {
+	s.followLocked(l)
 	if l.asking != nil {
 		return l.asking
 	}
@@ -125,6 +149,34 @@ func (s *Store) refreshLocked(l *lease) *asking {
 		}
 	}()
 	return a
+}
+
+// followLocked has another lease take the place of one that is doubted. A member
+// that hangs may do after hours what it was asked for, when nobody looks for that
+// any more; what it then puts on a lease that is kept alive stays and holds the
+// lock. On one that has ended it can put nothing. The claims move to the new lease
+// when they are renewed, and the old one is kept alive no more.
+func (s *Store) followLocked(l *lease) {
+	if !l.doubted || l.next != nil || l.id == 0 || s.closed {
+		return
+	}
+	next := &lease{seconds: l.seconds}
+	l.next = next
+	a := s.refreshLocked(next)
+	s.work.Go(func() {
+		<-a.done
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		switch {
+		case a.err != nil:
+			l.next = nil // when it is kept alive the next time
+		case s.leases[l.seconds] == l:
+			s.leases[l.seconds] = next
+			now := bootclock.Coarse()
+			s.former = slices.DeleteFunc(s.former, func(l *lease) bool { return l.dead || !now.Before(l.end) })
+			s.former = append(s.former, l)
+		}
+	})
 }
 
 func latest(a, b time.Time) time.Time {

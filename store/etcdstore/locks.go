@@ -117,7 +117,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	}
 	c.lease, c.moving = second, true
 	first, id, secondID := r.Queue && r.Exclusive(), l.id, second.id
-	it := &item{dir: k.dir, name: c.name, puts: true, txn: &pb.TxnRequest{
+	it := &item{dir: k.dir, name: c.name, puts: true, on: []*lease{l, second}, txn: &pb.TxnRequest{
 		Compare: only(nobody(k.dir)),
 		Success: ops(put(c.name, c.value, id)),
 		Failure: ops(get(c.name), listing(k.dir)),
@@ -151,7 +151,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	s.mu.Unlock()
 
 	if err := s.batch.do(ctx, it); err != nil {
-		return a, s.notAcquired(ctx, c, it, err, l, second)
+		return a, s.notAcquired(ctx, c, it, err)
 	}
 	s.mu.Lock()
 	c.item = nil
@@ -261,7 +261,7 @@ func (s *Store) hauntedLocked(c *claim, kv *mvccpb.KeyValue) {
 }
 
 // notAcquired cleans up behind an acquire without an answer, or with an error.
-func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error, leases ...*lease) error {
+func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error) error {
 	if errors.Is(err, driver.ErrUnknown) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -278,7 +278,7 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error, 
 	}
 	var asked []*asking
 	if leaseGone(err) { // which of them?
-		for _, l := range leases {
+		for _, l := range it.on {
 			if !l.dead {
 				asked = append(asked, s.refreshLocked(l))
 			}
@@ -427,7 +427,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 		return driver.Grant{}, s.undo(ctx, c, err)
 	}
 	s.mu.Lock()
-	it := &item{dir: c.lock.dir, name: c.name, puts: true, txn: &pb.TxnRequest{
+	it := &item{dir: c.lock.dir, name: c.name, puts: true, on: []*lease{l}, txn: &pb.TxnRequest{
 		Success: ops(nested(&pb.TxnRequest{
 			Compare: only(createRev(c.name, 0)),
 			Success: ops(put(c.name, c.value, l.id)),
@@ -437,7 +437,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 	c.lease, c.moving, c.item = l, true, it
 	s.mu.Unlock()
 	if err := s.batch.do(ctx, it); err != nil {
-		if err = s.notAcquired(ctx, c, it, err, l); errors.Is(err, errAgain) {
+		if err = s.notAcquired(ctx, c, it, err); errors.Is(err, errAgain) {
 			err = unavailable(err)
 		}
 		return driver.Grant{}, err

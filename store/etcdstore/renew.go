@@ -274,6 +274,12 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 			s.mu.Unlock()
 			continue
 		}
+		if s.leases[w.want.seconds] != w.want {
+			// It has got a successor meanwhile, where another renewal may have put the
+			// name already. It ends sooner than those believe who were told so.
+			s.mu.Unlock()
+			continue
+		}
 		if c.changing && (c.lease != w.want || c.moving) {
 			w.err, w.decided = unavailable(errors.New("it is being downgraded")), true
 			s.mu.Unlock()

@@ -125,7 +125,7 @@ func (s *Store) doubtLocked() {
 			s.mu.Lock()
 			doubts := s.doubts
 			var leases []int64
-			for _, l := range s.leases {
+			for l := range s.leasesLocked() {
 				if l.id != 0 && !l.dead {
 					leases = append(leases, l.id)
 				}

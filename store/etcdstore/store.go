@@ -40,6 +40,7 @@ type Store struct {
 	mu     sync.Mutex
 	keys   map[string]*lock
 	leases map[int64]*lease // by class
+	former []*lease         // whose place another has taken, and that have not ended
 	house  housekeeping
 	closed bool
 

@@ -150,7 +150,7 @@ func (a *joint) ask(ctx context.Context) error {
 		err = failure(ctx, ctx.Err())
 	}
 	if err != nil {
-		return a.notAsked(ctx, asked, err, leases)
+		return a.notAsked(ctx, asked, err)
 	}
 	return a.settle(ctx, asked, all)
 }
@@ -165,7 +165,7 @@ func (s *Store) askLocked(p *part, sent time.Time, l *lease) {
 	c.ttl, c.sent, c.deadline = p.r.TTL, sent, sent.Add(promise(p.r.TTL))
 	s.freshLocked(l, time.Duration(l.seconds)*time.Second*3/4)
 	c.lease, c.moving = l, true
-	c.item = &item{dir: k.dir, name: c.name, done: make(chan struct{}), txn: &pb.TxnRequest{
+	c.item = &item{dir: k.dir, name: c.name, on: []*lease{l}, done: make(chan struct{}), txn: &pb.TxnRequest{
 		Success: ops(put(c.name, c.value, l.id)),
 		Failure: ops(get(c.name), listing(k.dir)),
 	}}
@@ -195,13 +195,13 @@ func (it *item) part(all *item, i int) {
 }
 
 // notAsked cleans up behind a request without an answer, or with an error.
-func (a *joint) notAsked(ctx context.Context, asked []*part, err error, leases map[int64]*lease) error {
+func (a *joint) notAsked(ctx context.Context, asked []*part, err error) error {
 	if errors.Is(err, rpctypes.ErrTooManyOps) || errors.Is(err, rpctypes.ErrRequestTooLarge) {
 		err = fmt.Errorf("etcd: the server does not take a request for %d locks (%v): %w", len(asked), err, errors.ErrUnsupported)
 	}
 	var last error
 	for _, p := range asked {
-		last = a.store.notAcquired(ctx, p.claim, p.item, err, leases[seconds(p.r.TTL)])
+		last = a.store.notAcquired(ctx, p.claim, p.item, err)
 	}
 	return last
 }

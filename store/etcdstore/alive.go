@@ -22,6 +22,10 @@ import (
 // that has not answered after one of them is not waited for alone.
 const tries = 12
 
+// patienceFor is how long a member alone is waited for, when it is about a claim or
+// lease of that TTL.
+func patienceFor(ttl time.Duration) time.Duration { return ttl / tries }
+
 // keeper has the stream. Guarded by its own lock.
 type keeper struct {
 	mu        sync.Mutex
@@ -192,7 +196,7 @@ func (s *Store) keepAlive(ctx context.Context, id int64, class int64, a *asking)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	left := 2 + len(s.client.Endpoints()) // requests that may be sent because one has failed
-	after := time.Duration(class) * time.Second / tries
+	after := s.answers.patient(patienceFor(time.Duration(class) * time.Second))
 	answers := make(chan told)
 	var no []*stream
 	under := 0
@@ -308,7 +312,7 @@ func (s *Store) trusted(ctx context.Context, l *lease, a *asking) error {
 			return nil
 		}
 		if !borne {
-			if _, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(s.dir("?")), CountOnly: true}); err != nil {
+			if _, err := s.read(ctx, patienceFor(time.Duration(l.seconds)*time.Second), &pb.RangeRequest{Key: []byte(s.dir("?")), CountOnly: true}); err != nil {
 				return readFailure(ctx, err)
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -280,12 +281,18 @@ func TestMemberThatHangs(t *testing.T) {
 // waits for its answer any more.
 type hanging struct {
 	pb.KVClient
-	late sync.WaitGroup
+	late  sync.WaitGroup
+	until chan struct{} // nil: at once then
 }
 
 func (h *hanging) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
 	<-ctx.Done()
-	h.late.Go(func() { _, _ = h.KVClient.Txn(context.WithoutCancel(ctx), r, opts...) })
+	h.late.Go(func() {
+		if h.until != nil {
+			<-h.until
+		}
+		_, _ = h.KVClient.Txn(context.WithoutCancel(ctx), r, opts...)
+	})
 	return nil, ctx.Err()
 }
 
@@ -321,5 +328,166 @@ func TestRenewalAsksElsewhere(t *testing.T) {
 		}
 		mustRelease(t, s[1], waiter)
 		awaitNames(t, s[1], "k", 0, 5*time.Second)
+	})
+}
+
+// An acquire and a release that go to a member that hangs are asked of another one.
+// When the member goes on at last it does all that it was asked for once more, and
+// nothing of that stays.
+func TestAcquireAndReleaseAskElsewhere(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	for _, how := range []string{"alone", "in line", "beside", "together"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			steady(t, func(t testing.TB) { askElsewhere(t, how) })
+		})
+	}
+}
+
+func askElsewhere(t testing.TB, how string) {
+	const ttl = 6 * time.Second
+	s := openOn(t, testserver.SharedEtcd(t), 2)
+	r := several("me", "k")
+	r[0].TTL = ttl
+	var before driver.Claim
+	switch how {
+	case "in line":
+		before, _ = take(t, s[0], claimOf("k", "other"), long, false)
+		r[0].Queue = true
+	case "beside":
+		c := claimOf("k", "other")
+		c.Weight, r[0].Weight = 1, 1
+		before, _ = take(t, s[0], c, long, false)
+	}
+	hung := &hanging{KVClient: s[1].kv, until: make(chan struct{})}
+	s[1].kv = hung
+	// Nobody else would be asked before they end.
+	soon := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), requestTime-time.Second/2)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	var g driver.Grant
+	var err error
+	if how == "together" {
+		var all []driver.Grant
+		if all, err = s[1].AcquireAll(soon(), r); err == nil {
+			g = all[0]
+		}
+	} else {
+		g, err = s[1].Acquire(soon(), r[0])
+	}
+	if err != nil || g.Waiting != r[0].Queue {
+		t.Fatalf("acquire: %+v, %v", g, err)
+	}
+	c := r[0].Claim
+	c.Ticket = g.Ticket
+	if err := s[1].Release(soon(), c); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	if before.Key != "" {
+		mustRelease(t, s[0], before)
+	}
+	close(hung.until)
+	nothingLeft(t, s[1], "k")
+	awaitNames(t, s[1], "k", 0, 5*time.Second) // nor has it come again since
+}
+
+// Where every answer takes long, others are asked only until that is known.
+func TestFarMembersAreAskedOnce(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedEtcd(t)
+	steady(t, func(t testing.TB) {
+		const ttl = 12 * time.Second
+		proxy := faultproxy.New(t, server.Addr)
+		s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+		proxy.Delay(faultproxy.ToClient, patienceFor(ttl)*3/2)
+		pair := func(key string) uint32 {
+			made := s.spares.Load()
+			c, _ := take(t, s, claimOf(key, "me"), ttl, false)
+			mustRelease(t, s, c)
+			return s.spares.Load() - made
+		}
+		if n := pair("k1"); n == 0 {
+			t.Error("not concluded: nobody else was asked")
+		}
+		if n := pair("k2"); n != 0 {
+			t.Errorf("%d others were asked although answers come", n)
+		}
+	})
+}
+
+// A decision about limits would not know its own doing from that of others, so no
+// second member is asked, however long the first one takes, and also not for its sake.
+func TestLimitsAreAskedForOnce(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	k := tap(s)
+	k.before = func(int, *pb.TxnRequest) error {
+		<-time.After(alonePatience * 3 / 2)
+		return nil
+	}
+	if d, err := s.Take(t.Context(), asks("k", fifty, 1)); err != nil || !d.OK {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if n := s.spares.Load(); n != 0 {
+		t.Errorf("%d others were asked", n)
+	}
+	b := &batcher{queue: []*item{{name: "limit", once: true}, {name: "lock"}, {name: "another limit", once: true}}}
+	for i, want := range []int{2, 1} {
+		if batch := b.takeLocked(); len(batch) != want {
+			t.Errorf("batch %d has %d items, want %d", i, len(batch), want)
+		}
+	}
+}
+
+// One of three members hangs. Every lock is acquired and released all the same, and
+// the caller knows it.
+func TestAcquireBesideAMemberThatHangs(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		cluster := testserver.EtcdThree(t)
+		leader := cluster.Leader(t)
+		s := mustNew(t, dial(t, cluster.Addrs()...), Prefix(prefixOf(t)))
+		pair := func(n int) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), requestTime-time.Second/2)
+			defer cancel()
+			c := claimOf(fmt.Sprint("k", n), "me")
+			g, err := s.Acquire(ctx, driver.Request{Claim: c, TTL: 6 * time.Second})
+			if err != nil {
+				t.Fatalf("acquire %d: %v", n, err)
+			}
+			c.Ticket = g.Ticket
+			ctx, cancel = context.WithTimeout(t.Context(), requestTime-time.Second/2)
+			defer cancel()
+			err = s.Release(ctx, c)
+			if errors.Is(err, driver.ErrUnknown) { // as a Locker does
+				if err = s.Release(ctx, c); errors.Is(err, driver.ErrLost) {
+					err = nil
+				}
+			}
+			if err != nil {
+				t.Fatalf("release %d: %v", n, err)
+			}
+		}
+		for n := range 6 {
+			pair(n) // the client connects to all
+		}
+		for _, m := range cluster.Members {
+			if m != leader {
+				m.Stop()
+				t.Cleanup(m.Cont)
+				break
+			}
+		}
+		for n := range 12 {
+			pair(n)
+		}
+		if s.spares.Load() == 0 {
+			t.Error("not concluded: nobody else was asked")
+		}
 	})
 }

@@ -1,7 +1,6 @@
 package etcdstore
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +21,9 @@ const (
 	stuckAfter  = 300 * time.Millisecond // one that takes longer does not keep others back
 	requestTime = 5 * time.Second        // when it is given up: a server that is alive answers before
 	patience    = 4 * time.Millisecond   // how long an item that is in no hurry waits for others
+
+	// alonePatience is patienceFor what has no TTL.
+	alonePatience = requestTime / 5
 )
 
 // An item is one conditional transaction about one name.
@@ -29,8 +31,10 @@ type item struct {
 	dir  string // of the key
 	name string
 	puts bool // it may create the name
+	once bool // a decision about limits: twice is not once, so only one member is asked
 	txn  *pb.TxnRequest
-	on   []*lease // what it may put the name on
+	on   []*lease      // what it may put the name on
+	ttl  time.Duration // of the claim; 0: not known
 
 	wrapped bool      // the failure of txn is one that asks for more
 	patient bool      // it is in no hurry: let it go with others if there are any soon
@@ -42,6 +46,7 @@ type item struct {
 	err  error // of package driver
 
 	again bool      // it may have been done before: what it finds may be its own doing
+	twice bool      // several members were asked: it may be done once more
 	sent  bool      // guarded by batcher.mu
 	doubt time.Time // of the claim before this one's answer was not waited for; guarded by Store.mu
 }
@@ -167,7 +172,8 @@ func (b *batcher) fly(batch []*item) {
 
 // takeLocked takes what may go together: one put for each key, since two would
 // share their revision and with it their place in line, and one item for each
-// name, as the server wants it. The order of the items of one key stays.
+// name, as the server wants it; and what is to be asked for once alone, or nothing
+// of that. The order of the items of one key stays.
 func (b *batcher) takeLocked() []*item {
 	if b.waitLocked() {
 		return nil
@@ -184,7 +190,7 @@ func (b *batcher) takeLocked() []*item {
 	var batch, rest []*item
 	puts, names, blocked := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, it := range b.queue {
-		if len(batch) == maxBatch || names[it.name] || blocked[it.name] || it.puts && puts[it.dir] {
+		if len(batch) == maxBatch || it.once != b.queue[0].once || names[it.name] || blocked[it.name] || it.puts && puts[it.dir] {
 			rest = append(rest, it)
 			blocked[it.name] = true
 			continue
@@ -209,37 +215,69 @@ func (b *batcher) send(batch []*item) {
 	}
 	ctx, cancel := context.WithTimeout(b.store.ctx, requestTime)
 	defer cancel()
-	resp, err := b.store.kv.Txn(ctx, txn)
+	after := batch[0].patience()
+	for _, it := range batch {
+		after = min(after, it.patience())
+	}
+	resp, twice, err := b.store.txn(ctx, after, txn)
 	full := errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace)
 	if err = failure(ctx, err); full || errors.Is(err, driver.ErrUnavailable) {
 		// Nothing was done, perhaps for one item's sake. If the server is full it
 		// may have been: then it still does what needs no space.
 		var work sync.WaitGroup
 		for _, it := range batch {
-			it.again = full
+			it.again, it.twice = full || twice, twice
 			work.Go(func() { b.sendAlone(it) })
 		}
 		work.Wait()
 		return
 	}
 	for i, it := range batch {
-		if it.err = err; err == nil {
-			it.resp, it.rev = answerOf(resp.Responses[i]), resp.Header.Revision
+		it.again, it.twice = twice, twice
+		var own *pb.TxnResponse
+		if err == nil {
+			own = answerOf(resp.Responses[i])
 		}
-		close(it.done)
+		it.answered(own, resp.GetHeader().GetRevision(), err)
 	}
 }
 
 func (b *batcher) sendAlone(it *item) {
 	ctx, cancel := context.WithTimeout(b.store.ctx, requestTime)
 	defer cancel()
-	resp, err := b.store.kv.Txn(ctx, it.txn)
-	it.err = failure(ctx, err)
+	resp, twice, err := b.store.txn(ctx, it.patience(), it.txn)
+	it.again, it.twice = it.again || twice, it.twice || twice
+	if err != nil && it.again {
+		err = fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, rpctypes.Error(err))
+	} else {
+		err = failure(ctx, err)
+	}
+	it.answered(resp, resp.GetHeader().GetRevision(), err)
+}
+
+// errTwice says that a request finds things not as they should be, perhaps because
+// it has changed them itself.
+var errTwice = errors.New("it was asked for twice, and the first time may have had the effect")
+
+// answered sets the outcome.
+func (it *item) answered(resp *pb.TxnResponse, rev int64, err error) {
 	switch {
-	case it.again && (err != nil || !resp.Succeeded && !it.puts):
-		it.err = fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, cmp.Or(rpctypes.Error(err), rpctypes.ErrNoSpace))
-	case err == nil:
-		it.resp, it.rev = resp, resp.Header.Revision
+	case err != nil:
+		it.err = err
+	case it.again && !resp.Succeeded && !it.puts:
+		it.err = fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, errTwice)
+	default:
+		it.resp, it.rev = resp, rev
 	}
 	close(it.done)
+}
+
+func (it *item) patience() time.Duration {
+	switch {
+	case it.once:
+		return 2 * requestTime // it is given up before
+	case it.ttl == 0:
+		return alonePatience
+	}
+	return patienceFor(it.ttl)
 }

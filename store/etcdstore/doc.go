@@ -52,11 +52,16 @@
 // # A member that hangs
 //
 // A member whose disk or process hangs keeps its connections. When it has not
-// answered a renewal within a twelfth of the TTL, the next endpoint is asked, too,
-// by a connection of its own. So a lease survives as long as most members work and
-// the endpoints name one of those. A request to acquire or to release is not sent
-// twice: one that went to such a member fails after 5 s at the latest, with
-// driver.ErrUnknown, and the one after it goes to another.
+// answered within a twelfth of the TTL, the next endpoint is asked, too, by a
+// connection of its own. So locks are acquired, renewed and released as long as most
+// members work and the endpoints name one of those. Limits and records are not asked
+// for twice: a request that went to such a member fails after 5 s at the latest, and
+// the one after it goes to another.
+//
+// What such a member was asked for it may do when it goes on, after hours perhaps.
+// A name that it then puts is removed within the first ten seconds. The process also
+// gives up the lease for another one, so that after about four thirds of the TTL there
+// is none left that the name could be put on.
 //
 // What a member says of a lease counts only if an answer of the majority bears it
 // out, as one that leads no longer may not know that. Releases before 3.4.31, and

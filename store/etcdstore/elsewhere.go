@@ -3,26 +3,31 @@ package etcdstore
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// elsewhere has a transaction done that does no harm if it is done twice, because
+// elsewhere has a member asked for what does no harm if it is done twice, because
 // it reads only, or writes on conditions that it ends itself. If no answer has come
 // after a while, the next endpoint is asked, too, by a connection of its own, and so
 // on: a member whose disk or process hangs keeps its connections, and costs no more
-// than that while.
-func (s *Store) elsewhere(ctx context.Context, after time.Duration, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+// than that while. Where answers usually take longer, it is up to twice as long.
+//
+// twice reports that others were asked. Then what is answered may have been done
+// before by another, and may be done once more, however late.
+func elsewhere[T any](ctx context.Context, s *Store, after time.Duration, ask func(context.Context, pb.KVClient, pb.LeaseClient) (T, error)) (resp T, twice bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	first, giveUp := context.WithCancel(ctx)
 	defer giveUp()
+	after = s.answers.patient(after)
 
 	var mu sync.Mutex
 	var begun, over bool
 	type answer struct {
-		resp *pb.TxnResponse
+		resp T
 		err  error
 	}
 	others := make(chan answer, 1) // the first answer of another
@@ -41,7 +46,7 @@ func (s *Store) elsewhere(ctx context.Context, after time.Duration, r *pb.TxnReq
 				return
 			}
 			defer conn.Close()
-			resp, err := led{pb.NewKVClient(conn), s}.Txn(ctx, r)
+			resp, err := ask(ctx, led{pb.NewKVClient(conn), s}, pb.NewLeaseClient(conn))
 			if err != nil && passing(err) {
 				return // the next one is asked soon
 			}
@@ -55,14 +60,18 @@ func (s *Store) elsewhere(ctx context.Context, after time.Duration, r *pb.TxnReq
 	mu.Lock()
 	next = time.AfterFunc(after, another)
 	mu.Unlock()
-	resp, err := s.kv.Txn(first, r)
+	sent := time.Now()
+	resp, err = ask(first, s.kv, s.leaser)
+	if err == nil {
+		s.answers.took(time.Since(sent))
+	}
 	mu.Lock()
 	defer mu.Unlock()
 	wait := begun && err != nil && passing(err)
 	if !wait {
 		over = true
 		next.Stop()
-		return resp, err
+		return resp, begun, err
 	}
 	mu.Unlock()
 	select {
@@ -73,5 +82,32 @@ func (s *Store) elsewhere(ctx context.Context, after time.Duration, r *pb.TxnReq
 	mu.Lock()
 	over = true
 	next.Stop()
+	return resp, true, err
+}
+
+// txn is elsewhere for a transaction.
+func (s *Store) txn(ctx context.Context, after time.Duration, r *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
+	return elsewhere(ctx, s, after, func(ctx context.Context, kv pb.KVClient, _ pb.LeaseClient) (*pb.TxnResponse, error) {
+		return kv.Txn(ctx, r)
+	})
+}
+
+// read is elsewhere for a range.
+func (s *Store) read(ctx context.Context, after time.Duration, r *pb.RangeRequest) (*pb.RangeResponse, error) {
+	resp, _, err := elsewhere(ctx, s, after, func(ctx context.Context, kv pb.KVClient, _ pb.LeaseClient) (*pb.RangeResponse, error) {
+		return kv.Range(ctx, r)
+	})
 	return resp, err
 }
+
+// pace is the longest time that an answer has lately taken, which fades with each
+// that was faster.
+type pace struct{ longest atomic.Int64 }
+
+// patient is for how long a member alone is waited for, up to twice as long as after
+// where answers take longer than that.
+func (p *pace) patient(after time.Duration) time.Duration {
+	return max(after, min(2*time.Duration(p.longest.Load()), 2*after))
+}
+
+func (p *pace) took(d time.Duration) { p.longest.Store(max(int64(d), p.longest.Load()*3/4)) }

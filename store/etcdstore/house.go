@@ -194,15 +194,16 @@ func (s *Store) remove(w *sweep) {
 	defer s.mu.Unlock()
 	now := bootclock.Coarse()
 	w.busy = false
+	twice := errors.Is(err, errTwice) // it is not there, and that is enough
 	switch {
-	case err != nil:
+	case err != nil && !twice:
 		w.at = now.Add(200 * time.Millisecond)
 	case c.uncertain(): // it may come, or come again
 		w.at = now.Add(time.Second)
 	default:
 		w.at = time.Time{}
 		s.forgetLocked(c)
-		if !it.resp.Succeeded { // if nobody has removed it, what else has the name?
+		if !twice && !it.resp.Succeeded { // if nobody has removed it, what else has the name?
 			s.doubtLocked()
 		}
 	}
@@ -225,7 +226,7 @@ func (s *Store) remove(w *sweep) {
 // it on another one. What was put late, after the name had been removed, goes
 // too.
 func (c *claim) release() *item {
-	it := &item{dir: c.lock.dir, name: c.name, txn: &pb.TxnRequest{Success: ops(remove(c.name))}}
+	it := &item{dir: c.lock.dir, name: c.name, ttl: c.ttl, txn: &pb.TxnRequest{Success: ops(remove(c.name))}}
 	switch {
 	case c.rev == 0:
 		it.txn.Compare = only(hasValue(c.name, c.asked))
@@ -261,8 +262,8 @@ func (s *Store) late(c *claim, it *item) {
 	c.item = nil
 	switch {
 	case it.err == nil:
-		s.answeredLocked(c, it)
 		c.doubt = it.doubt
+		s.answeredLocked(c, it)
 	case !errors.Is(it.err, driver.ErrUnknown): // certainly not
 		c.doubt = it.doubt
 	default: // it may have been given up on its way

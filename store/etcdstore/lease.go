@@ -113,7 +113,7 @@ func (s *Store) refreshLocked(l *lease) *asking {
 		var header *pb.ResponseHeader
 		if id == 0 {
 			var resp *pb.LeaseGrantResponse
-			if resp, a.err = s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: l.seconds}); a.err == nil {
+			if resp, a.err = s.grant(ctx, l.seconds); a.err == nil {
 				id, granted = resp.ID, resp.TTL
 			}
 		} else {
@@ -149,6 +149,16 @@ func (s *Store) refreshLocked(l *lease) *asking {
 		}
 	}()
 	return a
+}
+
+// grant has a new lease granted. If it is asked for twice, the other one ends by
+// itself.
+func (s *Store) grant(ctx context.Context, class int64) (*pb.LeaseGrantResponse, error) {
+	after := patienceFor(time.Duration(class) * time.Second)
+	resp, _, err := elsewhere(ctx, s, after, func(ctx context.Context, _ pb.KVClient, leaser pb.LeaseClient) (*pb.LeaseGrantResponse, error) {
+		return leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: class})
+	})
+	return resp, err
 }
 
 // followLocked has another lease take the place of one that is doubted. A member

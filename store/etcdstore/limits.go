@@ -408,7 +408,7 @@ func (s *Store) transaction(f *flight, a *proposal) (it *item, size int, err err
 			txn.Success = append(txn.Success, put(name, text, p.lease))
 		}
 	}
-	return &item{name: s.stateName(f.keys[0]), txn: txn}, size, nil
+	return &item{name: s.stateName(f.keys[0]), once: true, txn: txn}, size, nil
 }
 
 // commit has a transaction done, together with others that are under way to

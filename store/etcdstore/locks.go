@@ -117,7 +117,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	}
 	c.lease, c.moving = second, true
 	first, id, secondID := r.Queue && r.Exclusive(), l.id, second.id
-	it := &item{dir: k.dir, name: c.name, puts: true, on: []*lease{l, second}, txn: &pb.TxnRequest{
+	it := &item{dir: k.dir, name: c.name, puts: true, on: []*lease{l, second}, ttl: r.TTL, txn: &pb.TxnRequest{
 		Compare: only(nobody(k.dir)),
 		Success: ops(put(c.name, c.value, id)),
 		Failure: ops(get(c.name), listing(k.dir)),
@@ -196,6 +196,9 @@ func (s *Store) freshLocked(l *lease, d time.Duration) {
 // answeredLocked takes the answer to an acquire. It returns what has the
 // claim's name in its stead, if anything.
 func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
+	if it.twice {
+		c.doubtLocked(it)
+	}
 	classes := []*lease{s.leases[seconds(c.ttl)], s.leases[waiterSeconds]}
 	on := func(id int64) {
 		c.lease, c.moving = nil, true
@@ -427,7 +430,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 		return driver.Grant{}, s.undo(ctx, c, err)
 	}
 	s.mu.Lock()
-	it := &item{dir: c.lock.dir, name: c.name, puts: true, on: []*lease{l}, txn: &pb.TxnRequest{
+	it := &item{dir: c.lock.dir, name: c.name, puts: true, on: []*lease{l}, ttl: r.TTL, txn: &pb.TxnRequest{
 		Success: ops(nested(&pb.TxnRequest{
 			Compare: only(createRev(c.name, 0)),
 			Success: ops(put(c.name, c.value, l.id)),
@@ -510,7 +513,7 @@ func (c *claim) waitingLocked(sent time.Time) driver.Grant {
 
 // list reads the queue of a key.
 func (s *Store) list(ctx context.Context, k *lock) ([]contender, error) {
-	resp, err := s.kv.Range(ctx, rangeRequest(k.dir))
+	resp, err := s.read(ctx, alonePatience, rangeRequest(k.dir))
 	if err != nil {
 		return nil, readFailure(ctx, err)
 	}
@@ -536,7 +539,7 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 	reader := c.Claim
 	reader.Weight = 1
 	text := encode(reader)
-	it := &item{dir: c.lock.dir, name: c.name, txn: &pb.TxnRequest{
+	it := &item{dir: c.lock.dir, name: c.name, ttl: ttl, txn: &pb.TxnRequest{
 		Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
 		Success: ops(put(c.name, text, c.lease.id)),
 	}}

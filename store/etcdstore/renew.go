@@ -197,12 +197,12 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 	txn := &pb.TxnRequest{}
 	var asked []question
 	listings := map[string]int{}
-	after := ttl / tries
+	after := patienceFor(ttl)
 	flush := func() {
 		if len(asked) == 0 {
 			return
 		}
-		resp, err := s.elsewhere(ctx, after, txn)
+		resp, _, err := s.txn(ctx, after, txn)
 		if err != nil {
 			err = failure(ctx, err)
 		}
@@ -434,7 +434,7 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 				txn.Success = append(txn.Success, listing(s.dir(key)))
 			}
 		}
-		resp, err := s.elsewhere(ctx, driver.WaiterTTL/4, txn)
+		resp, _, err := s.txn(ctx, driver.WaiterTTL/4, txn)
 		if err != nil {
 			err = readFailure(ctx, err)
 			for _, i := range part {

@@ -32,7 +32,8 @@ type Store struct {
 	limits  *limiter
 	past    past
 	alive   keeper
-	spares  atomic.Uint32   // connections of their own that were made
+	spares  atomic.Uint32 // connections of their own that were made
+	answers pace
 	ctx     context.Context // ends with the store
 	stop    context.CancelFunc
 	work    sync.WaitGroup

@@ -124,9 +124,10 @@ func (a *joint) ask(ctx context.Context) error {
 			return err
 		}
 	}
-	all := &item{txn: &pb.TxnRequest{}, done: make(chan struct{})}
+	all := &item{txn: &pb.TxnRequest{}, puts: true, ttl: asked[0].r.TTL, done: make(chan struct{})}
 	s.mu.Lock()
 	for _, p := range asked {
+		all.ttl = min(all.ttl, p.r.TTL)
 		s.askLocked(p, a.sent, leases[seconds(p.r.TTL)])
 		all.txn.Compare = append(all.txn.Compare, nobodySince(p.item.dir, p.seen))
 		all.txn.Success = append(all.txn.Success, p.item.txn.Success[0])
@@ -175,7 +176,7 @@ func (s *Store) askLocked(p *part, sent time.Time, l *lease) {
 
 // part takes its part of the answer to a request that was made for several.
 func (it *item) part(all *item, i int) {
-	it.rev, it.err = all.rev, all.err
+	it.rev, it.err, it.twice = all.rev, all.err, all.twice
 	if it.err == nil {
 		it.resp = &pb.TxnResponse{Succeeded: all.resp.Succeeded, Responses: all.resp.Responses[i : i+1]}
 	}

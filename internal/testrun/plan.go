@@ -33,7 +33,7 @@ type rule struct {
 var rules = []rule{
 	// Real processes, which are children of their test program, and stores that are raced
 	// by their own tests: the detector would take half of all the time that tests have.
-	{pattern: "internal/faulttest", norace: true, split: true, waits: true},
+	{pattern: "internal/faulttest", norace: true, split: true},
 	{pattern: "verify", norace: true},
 	{pattern: "cmd/baton", norace: true},
 	{pattern: "store/etcdstore", split: true},

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/bootclock"
 )
 
 // Leases are the leases of LockAll, one for each key, held together: the end
@@ -83,7 +82,7 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 		}
 		// What came first did not last until the last came.
 		if ctx.Err() != nil {
-			return nil, fail("lock", keys[0], ended(ctx))
+			return nil, fail("lock", keys[0], whyEnded(ctx))
 		}
 	}
 }
@@ -99,48 +98,49 @@ func (l *Locker) together(ctx context.Context, keys []string, a ask) (*Leases, e
 			return nil, nil
 		}
 	}
-	lines, ok := l.tryFront(keys)
+	queues, ok := l.tryFront(keys)
 	if !ok {
-		return nil, nil // somebody of this process is there already
+		return nil, nil // others of this process are there already
 	}
-	asked := bootclock.Coarse()
-	stakes := make([]*stake, len(keys))
+	seen := make([]observed, len(keys))
+	keepers := make([]*keeper, len(keys))
 	requests := make([]driver.Request, len(keys))
+	sent := l.clock.coarse()
 	for i, key := range keys {
-		stakes[i] = newStake(l, key, a)
-		requests[i] = driver.Request{Claim: stakes[i].claim, TTL: l.storeTTL()}
+		seen[i] = l.observe(ctx, key)
+		keepers[i] = l.newKeeper(key, a, nil)
+		requests[i] = keepers[i].request(sent, false)
 	}
-	call := l.acquiring.within(ctx, asked)
+	call := l.acquiring.within(ctx, l.clock.at(sent))
 	grants, err := l.many.AcquireAll(call, requests)
 	call.release()
 
 	ls := &Leases{locker: l, leases: make([]*Lease, len(keys))}
 	good := err == nil
-	for i, s := range stakes {
-		if err == nil && s.answered(asked, grants[i]) {
-			occupied := lines[i]
-			if a.weight != driver.Whole {
-				occupied = nil // those behind may hold together with us
-			}
-			if ls.leases[i] = s.lend(occupied, a.part); ls.leases[i] != nil && occupied != nil {
-				lines[i] = nil // it is the lease's
+	for i, k := range keepers {
+		if err != nil {
+			k.requestFailed(sent, err, false)
+		} else if k.answered(sent, grants[i]) {
+			occupied := queues[i].occupiedBy(a)
+			if ls.leases[i] = k.issue(occupied, a.part); ls.leases[i] != nil && occupied != nil {
+				queues[i] = nil // it is the lease's
 			}
 		}
 		good = good && ls.leases[i] != nil
 	}
 	var left []driver.Claim // in the store
-	for i, s := range stakes {
+	for i, k := range keepers {
 		if ls.leases[i] == nil {
-			if c, ok := s.quit(); ok && (err == nil || unknown(err)) {
+			if c, known := k.quit(); known {
 				left = append(left, c)
 			}
 		}
-		lines[i].leave()
+		queues[i].leave()
 	}
 	switch {
 	case good && ls.begin() == nil:
-		for _, lease := range ls.leases {
-			l.acquired(ctx, lease, asked)
+		for i, lease := range ls.leases {
+			seen[i].acquired(lease)
 		}
 		return ls, nil
 	case err == nil: // the answer was too long under way
@@ -188,7 +188,7 @@ func (l *Locker) gather(ctx context.Context, leases []*Lease, keys []string, a a
 // begin starts the clock of MaxHold. It returns the error of a lease that has
 // ended, if there is one.
 func (ls *Leases) begin() error {
-	now := bootclock.Coarse()
+	now := ls.locker.clock.coarse()
 	for _, lease := range ls.leases {
 		if lease == nil { // it was not reached
 			continue
@@ -215,12 +215,7 @@ func (ls *Leases) backOut(left ...driver.Claim) {
 	}
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
-	t := time.NewTimer(giveUpWithin)
-	defer t.Stop()
-	select {
-	case <-done:
-	case <-t.C:
-	}
+	soon(done)
 }
 
 // Keys are the names of the locks, in the order of their bytes, none twice.

@@ -122,9 +122,9 @@ func fail(verb, key string, err error) error {
 	return fmt.Errorf("baton: %s %q: %w", verb, key, err)
 }
 
-// ended says why ctx has ended. errors.Is finds the context's error and its
+// whyEnded says why ctx has ended. errors.Is finds the context's error and its
 // cause.
-func ended(ctx context.Context) error {
+func whyEnded(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
 		return cause
@@ -138,7 +138,7 @@ func ended(ctx context.Context) error {
 func blame(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return ended(ctx)
+		return whyEnded(ctx)
 	case isContext(err):
 		return fmt.Errorf("%w: no answer in time (%v)", ErrUnknown, err)
 	}

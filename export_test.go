@@ -1,31 +1,32 @@
 package baton
 
-// Leftovers counts what an idle Locker must not have: lines, and stakes that
-// the renewer knows.
-func (l *Locker) Leftovers() (lines, stakes int) {
-	for i := range l.lines {
-		sh := &l.lines[i]
+// Leftovers counts what an idle Locker must not have: local queues, and
+// acquisitions that the renewer knows.
+func (l *Locker) Leftovers() (queues, acquisitions int) {
+	for i := range l.queues {
+		sh := &l.queues[i]
 		sh.Lock()
-		lines += len(sh.lines)
+		queues += len(sh.queues)
 		sh.Unlock()
 	}
 	l.renewer.mu.Lock()
 	defer l.renewer.mu.Unlock()
-	return lines, len(l.renewer.heap)
+	return queues, len(l.renewer.heap)
 }
 
 // Contexts counts those that a lease keeps.
 func Contexts(l *Lease) int {
-	l.stake.mu.Lock()
-	defer l.stake.mu.Unlock()
-	return len(l.tenant().contexts)
+	l.keeper.mu.Lock()
+	defer l.keeper.mu.Unlock()
+	return len(l.root().contexts)
 }
 
-// LoseUntold ends a lease's stake and stops before it tells anybody: what
-// whoever notices the end of a lease may do for as long as the system likes.
+// LoseUntold ends a lease and stops before it tells anybody: what whoever
+// notices the end of a lease may do for as long as the system likes.
 func LoseUntold(l *Lease) (tell func()) {
-	s := l.stake
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.loseLocked(Expired)
+	k := l.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	after := k.apply(k.acq.lose(Expired))
+	return after.perform
 }

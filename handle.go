@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/bootclock"
 )
 
 const handlePrefix = "baton1."
@@ -44,27 +43,24 @@ type handle struct {
 // locks to the process that took them; a *LostError if the lease has ended;
 // ErrCountedOn, and no effect, if nested leases count on it.
 func (l *Lease) Detach() (handle string, err error) {
-	if traits := l.stake.locker.traits; traits.Sessions {
+	k := l.keeper
+	if traits := k.locker.traits; traits.Sessions {
 		return "", fail("detach", l.Key(), fmt.Errorf("store %s ties a lock to the process that took it: %w", traits.Store, ErrUnsupported))
 	}
 	if err := l.Err(); err != nil {
 		return "", err
 	}
-	t := l.tenant()
-	s := t.stake
-	s.mu.Lock()
-	if err := l.errLocked(); err != nil {
-		s.mu.Unlock()
+	k.mu.Lock()
+	if err := l.ended(); err != nil {
+		k.mu.Unlock()
 		return "", err
 	}
-	if t.depth > 1 || l != t || s.frozen {
-		s.mu.Unlock()
+	if l.outer != nil || !k.acq.detachable() {
+		k.mu.Unlock()
 		return "", fail("detach", l.Key(), ErrCountedOn)
 	}
-	h := s.handleLocked(t.token)
-	after := s.loseLocked(Detached)
-	s.mu.Unlock()
-	after()
+	h := handleOf(&k.acq).encode()
+	k.commit(k.acq.lose(Detached))
 	return h, nil
 }
 
@@ -84,48 +80,40 @@ func (l *Lease) Detach() (handle string, err error) {
 // up: attach it again, and if that is a *LostError, the lock ends by itself
 // within the TTL.
 func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
-	h, err := l.handleOf(handle)
+	h, err := l.readHandle(handle)
 	if err != nil {
 		return nil, err
 	}
-	s := &stake{locker: l, shortest: h.shortest()}
-	s.claim = h.claim()
-	s.index = -1
+	c, ttlCap := h.claim(), h.shortest()
 	mover, _ := l.store.(driver.Mover)
 	if mover != nil {
-		s.claim.ID, s.claim.Owner, s.shortest = driver.NewID(), l.cfg.Owner, 0
+		c.ID, c.Owner, c.Ticket, ttlCap = driver.NewID(), l.cfg.Owner, 0, 0
 	}
-	s.watch()
-	unsure, err := l.insist(ctx, func(call context.Context, sent time.Time) error {
+	k := l.keep(acquisition{claim: c, ttlCap: ttlCap}, nil)
+	unsure, err := l.insist(ctx, func(call context.Context, sent moment) error {
 		g, err := driver.Grant{}, error(nil)
 		if mover != nil {
-			g, err = mover.Move(call, h.claim(), s.claim.ID, s.claim.Owner, l.storeTTL())
+			g, err = mover.Move(call, h.claim(), c.ID, c.Owner, l.terms.storeTTL())
 		} else {
-			g, err = l.renewOnce(call, h.claim(), l.storeTTL())
+			g, err = l.renewOnce(call, h.claim(), l.terms.storeTTL())
 		}
 		if err == nil {
-			s.mu.Lock()
-			s.holdLocked(bootclock.Coarse(), g, sent.Add(s.trustFor(g.TTL)), l.renewAt(sent, s.ttlFor(g.TTL)))
-			s.token, s.lent = h.Token/tokensPerGrant, h.Token%tokensPerGrant
-			s.mu.Unlock()
+			k.mu.Lock()
+			k.commit(k.acq.attached(l.clock.coarse(), sent, g, h.Token))
 		}
 		return err
 	})
-	switch {
-	case err == nil:
-		if lease := s.lend(nil, false); lease != nil {
-			return lease, nil
-		}
-		return nil, s.lostError()
-	case mover != nil && unsure:
-		if c, ok := s.quit(); ok {
-			c.Ticket = 0 // the request may still be on its way
-			l.giveUp(c)
-		}
-	default:
-		s.quit()
+	if err != nil {
+		k.mu.Lock()
+		k.acq.retry = mover != nil && unsure // the lock may have gone over to the new ID
+		k.commit(0)
+		l.giveUp(k)
+		return nil, h.failed(ctx, "attach", err)
 	}
-	return nil, h.failed(ctx, "attach", err)
+	if lease := k.issue(nil, false); lease != nil {
+		return lease, nil
+	}
+	return nil, k.lostError()
 }
 
 // Extend renews a lease that was detached, once, for Config.TTL from now or for
@@ -134,17 +122,17 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 // returns until when the lease lasts at least. Its errors are Attach's, except
 // that it never uses the handle up.
 func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, err error) {
-	h, err := l.handleOf(handle)
+	h, err := l.readHandle(handle)
 	if err != nil {
 		return until, err
 	}
 	// Whoever attaches it counts on its TTL, though this comes late.
-	ttl := max(l.storeTTL(), h.shortest())
-	_, err = l.insist(ctx, func(call context.Context, sent time.Time) error {
+	ttl := max(l.terms.storeTTL(), h.shortest())
+	_, err = l.insist(ctx, func(call context.Context, sent moment) error {
 		g, err := l.renewOnce(call, h.claim(), ttl)
 		if err == nil {
-			end := sent.Add(l.trustFor(g.TTL))
-			until = time.Now().Add(end.Sub(bootclock.Now()))
+			end := sent.add(l.terms.trustFor(g.TTL))
+			until = time.Now().Add(end.sub(l.clock.now()))
 		}
 		return err
 	})
@@ -156,19 +144,19 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 
 // insist asks the store until it answers, or for as long as Lock would. unsure
 // says that a request that was not answered may have taken effect.
-func (l *Locker) insist(ctx context.Context, ask func(ctx context.Context, sent time.Time) error) (unsure bool, err error) {
-	began := bootclock.Coarse()
+func (l *Locker) insist(ctx context.Context, ask func(ctx context.Context, sent moment) error) (unsure bool, err error) {
+	began := l.clock.coarse()
 	for try := 1; ; try++ {
-		sent := bootclock.Coarse()
-		call := l.acquiring.within(ctx, sent)
+		sent := l.clock.coarse()
+		call := l.acquiring.within(ctx, l.clock.at(sent))
 		err := ask(call, sent)
 		call.release()
 		if err == nil {
 			return false, nil
 		}
 		unsure = unsure || unknown(err)
-		past := bootclock.Coarse().Sub(began)
-		if final(err) || past > l.patience() && try >= minTries || sleep(ctx, pause(past)) != nil {
+		past := l.clock.coarse().sub(began)
+		if final(err) || past > l.terms.patience() && try >= minTries || sleep(ctx, l.terms.pause(past)) != nil {
 			return unsure, err
 		}
 	}
@@ -200,22 +188,26 @@ func (h handle) failed(ctx context.Context, verb string, err error) error {
 	return fail(verb, h.Key, blame(ctx, err))
 }
 
-// handleLocked makes the handle of a stake whose tenant has the token.
-func (s *stake) handleLocked(token int64) string {
-	c := s.claim
-	raw, err := json.Marshal(handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, c.Ticket, token, s.ttlFor(s.locker.storeTTL()).Milliseconds()})
+// handleOf makes the handle of a lock that is held.
+func handleOf(a *acquisition) handle {
+	c := a.claim
+	return handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, c.Ticket, a.leaseToken(), a.capped(a.terms.storeTTL()).Milliseconds()}
+}
+
+func (h handle) encode() string {
+	raw, err := json.Marshal(h)
 	if err != nil {
 		panic(err) // strings and numbers always marshal
 	}
 	return handlePrefix + base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// handleOf reads a handle that this store could have.
-func (l *Locker) handleOf(text string) (h handle, err error) {
+// readHandle reads a handle that this store could have.
+func (l *Locker) readHandle(text string) (h handle, err error) {
 	if h, err = parseHandle(text); err != nil {
 		return h, err
 	}
-	if driver.CheckRequest(driver.Request{Claim: h.claim(), TTL: l.storeTTL()}, l.traits) != nil {
+	if driver.CheckRequest(driver.Request{Claim: h.claim(), TTL: l.terms.storeTTL()}, l.traits) != nil {
 		return h, fmt.Errorf("baton: attach: %w of a lock in store %s", ErrHandle, l.traits.Store)
 	}
 	return h, nil

@@ -7,29 +7,25 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/bootclock"
 )
 
 // A Lease is a lock that is held. It is renewed in the background until it is
 // unlocked or lost. All methods are safe for concurrent use.
 type Lease struct {
-	stake *stake
-	token int64
-	since time.Time
-	outer *Lease // of a nested lease: the one that it counts on
+	keeper *keeper
+	token  int64
+	since  moment
+	outer  *Lease // of a nested lease: the one that it counts on
 
-	// Guarded by stake.mu.
-	limit    time.Time  // the end of MaxHold; zero: none
-	depth    int        // an outer lease: how many Unlocks it takes
-	unlocked bool       // by its holder
-	failed   error      // what Unlock had to say
-	lost     *LostError // why it ended before that
+	// Guarded by keeper.mu.
+	unlocked bool  // by its holder
+	failed   error // what Unlock had to say
 	done     chan struct{}
 	contexts contexts
 }
 
 // Key is the name of the lock.
-func (l *Lease) Key() string { return l.stake.claim.Key }
+func (l *Lease) Key() string { return l.keeper.key() }
 
 // Token is the fencing token: positive, and higher than that of every earlier
 // lease on the key. It never changes. Pass it to what the lock protects. It
@@ -40,43 +36,41 @@ func (l *Lease) Token() int64 { return l.token }
 // *LostError. It looks at the clock, not only at what has been noticed: a
 // process that was stopped learns from its first call.
 func (l *Lease) Err() error {
-	now := bootclock.Now()
-	s := l.stake
-	s.mu.Lock()
-	after := func() {}
-	if s.state == held && s.tenure == l.tenant() {
-		if end, cause := s.endLocked(); !now.Before(end) {
-			after = s.loseLocked(cause)
-		}
+	k := l.keeper
+	now := k.locker.clock.now()
+	k.mu.Lock()
+	var e effects
+	if k.lease == l.root() {
+		e = k.acq.look(now)
 	}
-	err := l.errLocked()
-	s.mu.Unlock()
-	after()
+	err := l.ended()
+	k.commit(e)
 	return err
 }
 
 // Deadline is when the lease ends unless it is renewed before. Of a lease that
 // has ended it is not later than now.
 func (l *Lease) Deadline() time.Time {
-	s := l.stake
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l.errLocked() != nil {
+	k := l.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if l.ended() != nil {
 		return time.Now()
 	}
-	end, _ := s.endLocked()
-	return time.Now().Add(end.Sub(bootclock.Now()))
+	end, _ := k.acq.believedUntil()
+	return time.Now().Add(end.sub(k.locker.clock.now()))
 }
 
 // Done is closed when the lease ends: lost, detached, or unlocked. Those of
 // nested leases and their outer one end together, with the last Unlock.
 func (l *Lease) Done() <-chan struct{} {
-	t := l.tenant()
-	t.stake.mu.Lock()
-	defer t.stake.mu.Unlock()
+	t := l.root()
+	k := l.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if t.done == nil {
 		t.done = make(chan struct{})
-		if t.overLocked() {
+		if t.over() {
 			close(t.done)
 		}
 	}
@@ -92,13 +86,13 @@ func (l *Lease) Done() <-chan struct{} {
 // that never end, such as context.Background(), cost it nothing: one serves them
 // all.
 func (l *Lease) Context(parent context.Context) context.Context {
-	t := l.tenant()
+	t := l.root()
 	c := &leaseContext{lease: t}
 	c.outer, _ = parent.Value(nestKey{}).(*leaseContext)
 
-	t.stake.mu.Lock()
-	defer t.stake.mu.Unlock()
-	err := l.errLocked()
+	t.keeper.mu.Lock()
+	defer t.keeper.mu.Unlock()
+	err := l.ended()
 	if err == nil && t.contexts == nil {
 		t.contexts = make(contexts)
 	}
@@ -119,9 +113,9 @@ func (l *Lease) Context(parent context.Context) context.Context {
 	}
 	t.contexts[c] = c
 	c.forget = context.AfterFunc(c.Context, func() { // a lease may outlive many contexts
-		t.stake.mu.Lock()
+		t.keeper.mu.Lock()
 		delete(t.contexts, c)
-		t.stake.mu.Unlock()
+		t.keeper.mu.Unlock()
 	})
 	return c
 }
@@ -136,14 +130,14 @@ func (l *Lease) Claim() (driver.Claim, error) {
 	if err := l.Err(); err != nil {
 		return driver.Claim{}, err
 	}
-	s := l.stake
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := l.errLocked(); err != nil {
+	k := l.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := l.ended(); err != nil {
 		return driver.Claim{}, err
 	}
-	s.shown = true
-	return s.claim, nil
+	k.acq.pin()
+	return k.acq.claim, nil
 }
 
 // Unlock releases the lock, or hands it to the next in line of this process.
@@ -156,99 +150,70 @@ func (l *Lease) Claim() (driver.Claim, error) {
 // says that the store did not confirm: it is asked on in the background, and
 // the lock ends by itself within the TTL.
 func (l *Lease) Unlock() error {
-	t := l.tenant()
-	s := t.stake
-	now := bootclock.Coarse()
-	s.mu.Lock()
+	k := l.keeper
+	lk := k.locker
+	now := lk.clock.coarse()
+	k.mu.Lock()
 	if l.unlocked {
-		defer s.mu.Unlock()
+		defer k.mu.Unlock()
 		return l.failed
 	}
 	l.unlocked = true
-	t.depth--
-	after := func() {}
-	if t.lost == nil {
-		if end, cause := s.endLocked(); !now.Before(end) {
-			after = s.loseLocked(cause)
-		}
-	}
-	if t.lost != nil {
-		l.failed = t.lost
-		var left []driver.Claim
-		if t.depth == 0 {
-			left, s.owed = s.leftLocked(t.lost.Cause), nil
-		}
-		s.mu.Unlock()
-		after()
-		for _, c := range left {
-			s.locker.giveUp(c)
-		}
-		return l.failed
-	}
-	if t.depth > 0 {
-		s.mu.Unlock()
+	e := k.acq.unlock(now)
+	switch {
+	case k.acq.lost != nil:
+		return l.unlockLost(e)
+	case e&endLease == 0: // others count on it
+		k.mu.Unlock()
 		return nil
 	}
-	ln := s.line
-	s.tenure, s.line = nil, nil
-	local := ln != nil && s.mayPassLocked(now)
-	open := t.closeLocked(nil)
-	s.mu.Unlock()
+	q, open := k.queue, k.lease.close()
+	k.queue, k.lease = nil, nil
+	k.mu.Unlock()
 	open.end(nil)
 
-	lk := s.locker
-	local = local && ln.handOver(s)
+	local := e&mayHandOver != 0 && q.handOver(k)
 	var err error
 	if !local {
-		err = l.release(now)
-		ln.leave()
+		err = l.giveBack(now)
+		q.leave()
 	}
-	if f := lk.cfg.Trace.Released; f != nil {
-		f(l.Key(), l.token, now.Sub(t.since), local)
-	}
-	if lk.debug(context.Background()) {
-		lk.cfg.Logger.Debug("lock released", lk.logLock(l.Key(), l.token), "local", local, "error", err)
-	}
+	lk.released(l, now, local, err)
 	if err != nil {
-		s.mu.Lock()
+		k.mu.Lock()
 		l.failed = err
-		s.mu.Unlock()
+		k.mu.Unlock()
 	}
 	return err
 }
 
-// leftLocked is what the store may still have of a stake that was lost, and that
-// its last holder unlocks. Where a LockDelay is to pass behind a loss, it does.
-func (s *stake) leftLocked(cause Cause) []driver.Claim {
-	switch {
-	case s.locker.cfg.LockDelay > 0 && cause != Overheld:
-		return nil
-	case s.owed == nil && (cause == Expired || cause == Overheld):
-		return []driver.Claim{s.claim}
+// unlockLost is the end of an Unlock, with its effects, of a lease that was lost
+// before. The keeper's mutex is locked.
+func (l *Lease) unlockLost(e effects) error {
+	k := l.keeper
+	l.failed = k.acq.lost
+	var left []driver.Claim
+	if e&releaseClaim != 0 {
+		left = append(left, k.acq.claim)
 	}
-	return s.owed
+	if e&releasePending != 0 {
+		left = append(left, k.takePending()...)
+	}
+	k.commit(e &^ (releaseClaim | releasePending))
+	for _, c := range left {
+		k.locker.forget(c)
+	}
+	return l.failed
 }
 
-// oweLocked has the store forget what it may have of a lost stake, its claim
-// and others, when the holder unlocks it, or at once if that has done so.
-func (s *stake) oweLocked(t *Lease, claims ...driver.Claim) {
-	if t.depth > 0 {
-		s.owed = append(s.owed, claims...)
-		return
+// giveBack releases the lock in the store.
+func (l *Lease) giveBack(now moment) error {
+	c, known := l.keeper.quit()
+	if !known {
+		return l.keeper.lostError()
 	}
-	for _, c := range claims {
-		s.locker.abandon(c)
-	}
-}
-
-// release gives the stake back to the store.
-func (l *Lease) release(now time.Time) error {
-	c, ok := l.stake.quit()
-	if !ok {
-		return l.stake.lostError()
-	}
-	lk := l.stake.locker
-	err := lk.releaseClaim(c, now, min(max(lk.cfg.TTL, time.Second), 5*time.Second))
+	lk := l.keeper.locker
+	err := lk.release(c, now, min(max(lk.cfg.TTL, time.Second), 5*time.Second))
 	switch {
 	case err == nil:
 		return nil
@@ -257,158 +222,53 @@ func (l *Lease) release(now time.Time) error {
 	case !final(err):
 		lk.abandon(c)
 	}
-	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, lk.storeTTL())
+	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, lk.terms.storeTTL())
 }
 
-// Downgrade turns the exclusive lock into a read lock without a gap: nobody
-// else writes in between. The token stays. ctx bounds the call.
-//
-// Errors: ErrUnsupported if the store cannot, a *LostError if the lease has
-// ended, ErrCountedOn and no effect if nested locks count on the lease. If ctx
-// ended or the store failed before it was sure what had happened, the lease
-// is lost with ErrUnknown, because nobody can tell what it is.
-func (l *Lease) Downgrade(ctx context.Context) error {
-	s := l.stake
-	lk := s.locker
-	d, ok := lk.store.(driver.Downgrader)
-	if !ok || !lk.traits.Shared {
-		return fmt.Errorf("baton: store %s has no read locks to downgrade to: %w", lk.traits.Store, ErrUnsupported)
+// limitFrom begins the time that the lease may be held. That of a nested lease
+// began with its outer one.
+func (l *Lease) limitFrom(now moment) {
+	k := l.keeper
+	k.mu.Lock()
+	if k.lease == l && k.acq.leased {
+		k.acq.startLimit(now)
 	}
-	if err := l.Err(); err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		return fail("downgrade", l.Key(), ended(ctx))
-	}
-	c, end, err := l.freeze()
-	if err != nil {
-		return err
-	}
-	unsure := false // an earlier attempt may have taken effect
-	for {
-		sent := bootclock.Coarse()
-		call, cancel := context.WithTimeout(ctx, min(end.Sub(sent), lk.cfg.TTL/4))
-		g, err := d.Downgrade(call, c, lk.storeTTL())
-		cancel()
-		if err == nil {
-			return l.downgraded(sent, g)
-		}
-		unsure = unsure || unknown(err)
-		if !final(err) && ctx.Err() == nil && bootclock.Now().Before(end) && sleep(ctx, minPause) == nil {
-			continue
-		}
-		return l.notDowngraded(blame(ctx, err), unsure)
-	}
+	k.commit(0)
 }
 
-// freeze keeps the stake from being renewed, handed on, or nested in while it
-// changes its kind.
-func (l *Lease) freeze() (c driver.Claim, end time.Time, err error) {
-	s := l.stake
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := l.errLocked(); err != nil {
-		return c, end, err
-	}
-	switch {
-	case s.frozen || l.tenant().depth > 1:
-		err = ErrCountedOn
-	case !s.claim.Exclusive():
-		err = errors.New("it is not the exclusive lock")
-	default:
-		// Renewals that are under way ask about the old kind; their answers
-		// mean nothing once the kind has changed.
-		s.frozen, s.inFlight = true, 0
-		s.epoch++
-		return s.claim, s.trust, nil
-	}
-	return c, end, fail("downgrade", s.claim.Key, err)
-}
-
-func (l *Lease) downgraded(sent time.Time, g driver.Grant) error {
-	s := l.stake
-	s.mu.Lock()
-	s.frozen = false
-	s.claim.Weight, s.claim.Ticket = 1, g.Ticket
-	err := l.errLocked() // it may have ended meanwhile
-	if s.state != held {
-		s.oweLocked(l.tenant(), s.claim)
-		s.mu.Unlock()
-		return err
-	}
-	if trust := sent.Add(s.trustFor(g.TTL)); trust.After(s.trust) {
-		s.trust = trust
-	}
-	s.locker.renewer.advance(s, s.locker.renewAt(sent, s.ttlFor(g.TTL)))
-	ln := s.line
-	s.line = nil // those behind may hold together with us
-	s.mu.Unlock()
-	ln.leave()
-	return err
-}
-
-func (l *Lease) notDowngraded(err error, unsure bool) error {
-	s := l.stake
-	after := func() {}
-	defer func() { after() }()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.frozen = false
-	ended := l.errLocked()
-	switch {
-	case ended == nil && errors.Is(err, driver.ErrLost):
-		after = s.loseLocked(Gone)
-		return s.lost
-	case ended == nil && !unsure:
-		s.locker.renewer.schedule(s, bootclock.Coarse())
-		return fail("downgrade", s.claim.Key, err)
-	case ended == nil:
-		after = s.loseLocked(Gone)
-		s.lost.Err = fmt.Errorf("%w: %w", ErrUnknown, err)
-		ended = s.lost
-	}
-	if unsure { // either kind is to be forgotten
-		reader := s.claim
-		reader.Weight = 1
-		s.oweLocked(l.tenant(), s.claim, reader)
-	}
-	return ended
-}
-
-// tenant is the lease that the stake was lent to, of which a nested lease is
-// a part.
-func (l *Lease) tenant() *Lease {
+// root is the lease that was issued, of which a nested lease is a part.
+func (l *Lease) root() *Lease {
 	if l.outer != nil {
 		return l.outer
 	}
 	return l
 }
 
-// errLocked says why the lease is not valid, as far as was noticed.
-func (l *Lease) errLocked() error {
-	t := l.tenant()
-	switch {
-	case t.lost != nil:
-		return t.lost
+// The rest is called with the keeper's mutex locked.
+
+// ended says why the lease is not valid, as far as was noticed.
+func (l *Lease) ended() error {
+	switch k := l.keeper; {
+	case k.lease == l.root() && k.acq.lost != nil:
+		return k.acq.lost
 	case l.unlocked:
 		return &LostError{Key: l.Key(), Token: l.token, Cause: Released}
 	}
 	return nil
 }
 
-// overLocked reports whether an outer lease has ended, for itself and for
-// those that are nested in it.
-func (t *Lease) overLocked() bool { return t.lost != nil || t.depth == 0 }
+// over reports whether a root lease has ended, for itself and for those that are
+// nested in it.
+func (t *Lease) over() bool { return t.keeper.lease != t || t.keeper.acq.lost != nil }
 
-// closeLocked ends what hangs on the lease, except for its contexts, which
-// the caller ends after unlocking. lost is nil when it was unlocked.
-func (l *Lease) closeLocked(lost *LostError) contexts {
-	l.lost = lost
-	if l.done != nil {
-		close(l.done)
+// close ends what hangs on a root lease, except for its contexts, which the
+// caller ends after unlocking the mutex.
+func (t *Lease) close() contexts {
+	if t.done != nil {
+		close(t.done)
 	}
-	open := l.contexts
-	l.contexts = nil
+	open := t.contexts
+	t.contexts = nil
 	return open
 }
 

@@ -9,10 +9,8 @@ import (
 	"iter"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/bootclock"
 )
 
 // A Locker gives out leases on the locks of one store. All methods are safe
@@ -25,14 +23,14 @@ type Locker struct {
 	cfg     Config
 	traits  driver.Traits
 
+	terms   *terms
+	clock   clock
 	renewer renewer
 	latency latency
-	lines   [64]lineShard
+	queues  [64]queueShard
 	callers sync.Pool
 	seed    maphash.Seed
 
-	// How long one attempt may take. A grant that needs more than half of the
-	// TTL to arrive would have to be confirmed anyway.
 	acquiring, releasing bound
 }
 
@@ -43,14 +41,13 @@ func New(store driver.Locks, cfg Config) (*Locker, error) {
 	if err := cfg.complete(traits); err != nil {
 		return nil, err
 	}
-	l := &Locker{store: store, cfg: cfg, traits: traits, seed: maphash.MakeSeed()}
+	l := &Locker{store: store, cfg: cfg, traits: traits, terms: newTerms(cfg), clock: newClock(), seed: maphash.MakeSeed()}
 	l.watcher, _ = store.(driver.Watcher)
 	l.many, _ = store.(driver.Together)
-	l.acquiring.limit = cfg.TTL * 2 / 5 // half, with the quarter that it may be longer
-	l.releasing.limit = min(max(cfg.TTL/2, 500*time.Millisecond), 2*time.Second)
-	l.renewer.init(l)
-	for i := range l.lines {
-		l.lines[i].lines = make(map[string]*line)
+	l.acquiring.limit, l.releasing.limit = l.terms.acquiring(), l.terms.releasing()
+	l.renewer.clock, l.renewer.send = l.clock, l.renew
+	for i := range l.queues {
+		l.queues[i].queues = make(map[string]*waitQueue)
 	}
 	return l, nil
 }
@@ -71,7 +68,7 @@ func (l *Locker) Lock(ctx context.Context, key string, opts ...Option) (*Lease, 
 }
 
 // TryLock makes one attempt and does not wait for others: it returns a
-// *HeldError at once if the lock is held or others are in line for it.
+// *HeldError at once if the lock is held or others wait for it.
 // Otherwise its errors are Lock's; it does not go on trying if the store is
 // out of reach, and does not wait for an answer for more than about half of
 // Config.TTL.
@@ -94,99 +91,6 @@ func (l *Locker) Do(ctx context.Context, key string, f func(context.Context, *Le
 		}
 	}()
 	return f(lease.Context(ctx), lease)
-}
-
-func (l *Locker) lock(ctx context.Context, key string, a ask, wait bool) (*Lease, error) {
-	if err := l.check(ctx, key, a); err != nil {
-		return nil, err
-	}
-	if outer := l.enclosing(ctx, key); outer != nil {
-		if lease, err := outer.nest(a); lease != nil || err != nil {
-			return lease, err
-		}
-	}
-	var asked time.Time
-	if l.cfg.Trace.Acquired != nil {
-		asked = bootclock.Coarse()
-	}
-	lease, err := l.acquire(ctx, key, a, wait)
-	if err != nil {
-		return nil, err
-	}
-	l.acquired(ctx, lease, asked)
-	return lease, nil
-}
-
-// acquired tells of a lease that was given to whoever asked for it then.
-func (l *Locker) acquired(ctx context.Context, lease *Lease, asked time.Time) {
-	if trace := l.cfg.Trace.Acquired; trace != nil {
-		trace(lease.Key(), lease.Token(), bootclock.Coarse().Sub(asked))
-	}
-	if l.debug(ctx) {
-		l.cfg.Logger.DebugContext(ctx, "lock acquired", l.logLock(lease.Key(), lease.Token()))
-	}
-}
-
-// check refuses bad input before anything was changed.
-func (l *Locker) check(ctx context.Context, key string, a ask) error {
-	if a.err != nil {
-		return a.err
-	}
-	if err := driver.CheckKey(key); err != nil {
-		return err
-	}
-	if a.capacity == driver.Whole && a.weight == 1 && !l.traits.Shared {
-		return fmt.Errorf("baton: store %s has no read locks: %w", l.traits.Store, ErrUnsupported)
-	}
-	if a.capacity != driver.Whole && !l.traits.Permits {
-		return fmt.Errorf("baton: store %s has no permits: %w", l.traits.Store, ErrUnsupported)
-	}
-	if ctx.Err() != nil {
-		return fail("lock", key, ended(ctx))
-	}
-	return nil
-}
-
-// acquire passes the in-process line and asks the store.
-func (l *Locker) acquire(ctx context.Context, key string, a ask, wait bool) (*Lease, error) {
-	var ln *line // not nil: this goroutine is the line's front
-	var given *stake
-	if wait {
-		var err error
-		if ln, given, err = l.enter(ctx, key, a); err != nil {
-			return nil, err
-		}
-	} else {
-		var held *HeldError
-		if ln, held = l.tryEnter(key); held != nil {
-			return nil, held
-		}
-	}
-	if given != nil {
-		if lease := given.lend(ln, a.part); lease != nil {
-			return lease, nil
-		}
-		// It was lost on the way here; we are the front all the same.
-	}
-	for {
-		s := newStake(l, key, a)
-		if err := l.contend(ctx, s, ln, wait); err != nil {
-			l.failBehind(ln)
-			ln.leave()
-			return nil, err
-		}
-		occupied := ln
-		if a.weight != driver.Whole {
-			occupied = nil // those behind may hold together with us
-		}
-		if lease := s.lend(occupied, a.part); lease != nil {
-			if occupied == nil {
-				ln.leave()
-			}
-			return lease, nil
-		}
-		// This process did not run for so long that the grant was lost.
-	}
 }
 
 // Inspect shows who holds key and who waits for it. The token shown is that of
@@ -269,21 +173,6 @@ func (l *Locker) inspector() (driver.Inspector, error) {
 
 // ownerOf is who is shown as the holder of what a asks for.
 func (l *Locker) ownerOf(a ask) string { return cmp.Or(a.owner, l.cfg.Owner) }
-
-// storeTTL is how long the store is to keep a claim that is not renewed.
-func (l *Locker) storeTTL() time.Duration { return l.cfg.TTL + l.cfg.LockDelay }
-
-// trustFor is how long a grant of ttl by the store may be believed in. A
-// claim that is shorter than asked for leaves half of it at the least, so that
-// there is time to renew it.
-func (l *Locker) trustFor(ttl time.Duration) time.Duration {
-	ttl -= min(max(ttl-l.cfg.TTL, 0), l.cfg.LockDelay)
-	return ttl - min(l.cfg.Margin, ttl/2)
-}
-
-// patience is how long a store may be out of reach before waiting for a lock
-// is given up: long enough for a fail-over.
-func (l *Locker) patience() time.Duration { return max(l.cfg.TTL, 5*time.Second) }
 
 func (l *Locker) debug(ctx context.Context) bool {
 	return l.cfg.Logger.Enabled(ctx, slog.LevelDebug)

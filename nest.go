@@ -2,8 +2,6 @@ package baton
 
 import (
 	"context"
-	"errors"
-	"fmt"
 )
 
 type nestKey struct{}
@@ -63,9 +61,9 @@ func (c *leaseContext) Err() error {
 func (c *leaseContext) look() {
 	_ = c.lease.Err() // notices it
 	t := c.lease
-	t.stake.mu.Lock()
-	over, cause := t.overLocked(), t.errLocked()
-	t.stake.mu.Unlock()
+	t.keeper.mu.Lock()
+	over, cause := t.over(), t.ended()
+	t.keeper.mu.Unlock()
 	if over { // whoever noticed may not have come to end the contexts
 		c.cancel(contextCause(cause))
 	}
@@ -82,7 +80,7 @@ func (c *leaseContext) Value(key any) any {
 func (l *Locker) enclosing(ctx context.Context, key string) *Lease {
 	c, _ := ctx.Value(nestKey{}).(*leaseContext)
 	for ; c != nil; c = c.outer {
-		if c.lease.stake.locker == l && c.lease.Key() == key {
+		if c.lease.keeper.locker == l && c.lease.Key() == key {
 			return c.lease
 		}
 	}
@@ -93,21 +91,14 @@ func (l *Locker) enclosing(ctx context.Context, key string) *Lease {
 // results are nil if the lease has ended.
 func (t *Lease) nest(a ask) (*Lease, error) {
 	_ = t.Err() // ends it if its time is up
-	s := t.stake
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t.overLocked() {
+	k := t.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if t.over() {
 		return nil, nil
 	}
-	if !a.reentrant {
-		return nil, fail("lock", s.claim.Key, ErrNested)
+	if err := k.acq.nest(a); err != nil {
+		return nil, fail("lock", k.key(), err)
 	}
-	if s.frozen {
-		return nil, fail("lock", s.claim.Key, errors.New("the lease that it would be nested in is being downgraded"))
-	}
-	if !s.claim.Exclusive() && (a.weight != s.claim.Weight || a.capacity != s.claim.Capacity) {
-		return nil, fail("lock", s.claim.Key, fmt.Errorf("%w, but not what is asked for now: a lock cannot be widened while it is held", ErrNested))
-	}
-	t.depth++
-	return &Lease{stake: s, token: t.token, since: t.since, outer: t}, nil
+	return &Lease{keeper: k, token: t.token, since: t.since, outer: t}, nil
 }

@@ -1,6 +1,9 @@
 package baton
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Trace is told what happens to the locks of a Locker. Any function may be
 // nil. They are called from the goroutines that do the work, several at a time,
@@ -25,4 +28,57 @@ type Trace struct {
 	// Released is called when a lease was unlocked, with the time it was
 	// held. local says that the next in line of this process got it.
 	Released func(key string, token int64, held time.Duration, local bool)
+}
+
+// observed is one call for a lock, as the Trace and the Logger see it.
+type observed struct {
+	locker *Locker
+	ctx    context.Context
+	key    string
+	began  moment // zero if the Trace does not want to know
+}
+
+func (l *Locker) observe(ctx context.Context, key string) observed {
+	o := observed{locker: l, ctx: ctx, key: key}
+	if l.cfg.Trace.Acquired != nil {
+		o.began = l.clock.coarse()
+	}
+	return o
+}
+
+// waiting tells that the call has to wait.
+func (o *observed) waiting(local bool) {
+	if f := o.locker.cfg.Trace.Waiting; f != nil {
+		f(o.key, local)
+	}
+}
+
+// acquired tells of the lease that was given.
+func (o *observed) acquired(lease *Lease) {
+	l := o.locker
+	if f := l.cfg.Trace.Acquired; f != nil {
+		f(o.key, lease.Token(), l.clock.coarse().sub(o.began))
+	}
+	if l.debug(o.ctx) {
+		l.cfg.Logger.DebugContext(o.ctx, "lock acquired", l.logLock(o.key, lease.Token()))
+	}
+}
+
+// released tells of an Unlock that was not one of a lost lease. local says that
+// the next of the local queue got the lock.
+func (l *Locker) released(lease *Lease, now moment, local bool, err error) {
+	if f := l.cfg.Trace.Released; f != nil {
+		f(lease.Key(), lease.token, now.sub(lease.since), local)
+	}
+	if l.debug(context.Background()) {
+		l.cfg.Logger.Debug("lock released", l.logLock(lease.Key(), lease.token), "local", local, "error", err)
+	}
+}
+
+// reportLoss tells of a lease that ended without an Unlock.
+func (l *Locker) reportLoss(lost *LostError) {
+	if f := l.cfg.Trace.Lost; f != nil {
+		f(lost)
+	}
+	l.cfg.Logger.Error("lock lost", l.logLock(lost.Key, lost.Token), "cause", lost.Cause.String(), "error", lost.Err)
 }

@@ -1,0 +1,615 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// phase is how far an acquisition has come. The diagram is in doc.go.
+type phase uint8
+
+const (
+	requesting  phase = iota // Acquire is under way; nothing is known
+	queued                   // a position in the store's queue, or a grant that cannot be believed in yet
+	held                     // the lock
+	downgrading              // held, while the store turns the exclusive lock into a read lock
+	ended                    // released, given up, or lost: final, except that a waiter may begin again
+)
+
+// An acquisition is a process's way through one key under one ID: a request, a
+// position in the store's queue, the lock, the end. It is a pure machine. An
+// event is a method that takes the moment and what is new, and returns the
+// effects that the caller, its keeper, is to perform. It has no mutex and no
+// clock, and it asks nobody.
+//
+// After every event, wake says when due is to be called. slow, which some events
+// take, is how long the store has lately taken to answer, if it is slow.
+type acquisition struct {
+	terms *terms
+	claim driver.Claim
+	phase phase
+	wake  moment // zero: never
+
+	// Requesting.
+	requested bool         // there was an attempt with this ID
+	retry     bool         // and it may have taken effect
+	early     driver.Grant // pushed before the answer to the request that it belongs to
+	outage    outage       // of the store, also while queued
+
+	// Queued: when the last request was sent that the store answered with
+	// "waiting" for this position. A grant that the store then makes on its own
+	// is not older.
+	confirmed moment
+
+	// Questions to the store whether the claim stands.
+	inFlight int
+	hinted   bool   // a hint came while one was in flight, whose answer may be older
+	asked    moment // when the store was last asked
+	round    int    // raised when the ID or the kind changes; answers to questions of earlier rounds are void
+	lastErr  error  // the last trouble, to explain a loss
+
+	// Held.
+	token    int64 // the store's, of this grant; a push with a lower one is of an earlier
+	issued   int64 // how many leases were issued
+	granted  moment
+	deadline moment        // nobody believes in the grant from then on
+	ttlCap   time.Duration // not 0: an earlier holder may renew it for so short a time
+	leased   bool          // somebody has a lease; not while it changes hands
+	refs     int           // how many Unlocks the lease takes
+	limit    moment        // the end of Config.MaxHold; zero: none
+	pinned   bool          // its claim was told to the user: no other lease is issued
+
+	// Ended.
+	lost    *LostError     // not nil: why, though nobody unlocked or gave up
+	pending []driver.Claim // what the store is to forget when the holder unlocks
+}
+
+// effects are what follows from an event: a set. What they are about is in the
+// acquisition.
+type effects uint16
+
+const (
+	grantWaiter    effects = 1 << iota // a lease can be issued to the goroutine that waits
+	requeueWaiter                      // what it waited for is lost: restart, and request again
+	failWaiter                         // it gets lastErr: the store is out of reach
+	retryRequest                       // the request is to be repeated after a pause
+	askStore                           // about the claim, by the question that came with it
+	noteOutage                         // the local queue is to know outage, or that there is none
+	endLease                           // close what hangs on the lease
+	leaveQueue                         // the next of the local queue becomes its front
+	mayHandOver                        // the lock, to the next of the local queue
+	stopWatching                       // for hints
+	reportLoss                         // to the Trace and the Logger
+	releaseClaim                       // the store is to forget claim
+	releasePending                     // the store is to forget those in pending
+)
+
+// A question asks the store if a claim stands.
+type question struct {
+	claim    driver.Claim
+	phase    phase // when it was asked
+	round    int
+	patience time.Duration // for the answer
+}
+
+// request begins an attempt to acquire, and says what to send. wait asks for a
+// position in the store's queue.
+func (a *acquisition) request(now moment, wait bool, slow time.Duration) driver.Request {
+	if wait && slow > pollAgain {
+		// Its first confirmation cannot wait for the answer.
+		a.wake = now.add(pollAgain)
+	}
+	return driver.Request{Claim: a.claim, TTL: a.terms.storeTTL(), Queue: wait, Retry: a.retry}
+}
+
+// requestFailed takes the store's error for a request. patient says that
+// its caller still wants the lock.
+func (a *acquisition) requestFailed(now, sent moment, err error, patient bool) effects {
+	if a.requested && errors.Is(err, driver.ErrLost) {
+		return a.end() | requeueWaiter // the store has ended that attempt
+	}
+	a.requested, a.retry = true, a.retry || unknown(err)
+	switch {
+	case final(err):
+		return a.storeAnswers()
+	case !patient:
+		return 0
+	}
+	a.outage.failed(sent, err)
+	if a.outage.over(now, a.terms.patience()) {
+		return noteOutage
+	}
+	return noteOutage | retryRequest
+}
+
+// answered takes the store's answer to a request.
+func (a *acquisition) answered(now, sent moment, g driver.Grant, slow time.Duration) effects {
+	e := a.storeAnswers()
+	early := a.early
+	a.early, a.retry = driver.Grant{}, false
+	a.phase, a.claim.Ticket = queued, g.Ticket
+	a.confirmed, a.asked = sent, sent
+	switch {
+	case !g.Waiting:
+		deadline := sent.add(a.trustFor(g.TTL))
+		if deadline.sub(now) < a.trustFor(a.terms.storeTTL())/2 {
+			// The answer took so long that the grant is to be confirmed.
+			a.token, a.wake = g.Token, now
+			break
+		}
+		e |= a.hold(now, g, deadline, a.terms.renewAt(sent, a.capped(g.TTL)))
+	case early.Token >= g.Ticket && early.Token > 0:
+		e |= a.pushed(now, early, slow)
+	default:
+		a.pollNext(g, slow)
+	}
+	a.lookAfterHint()
+	return e
+}
+
+// hint takes the store's "look again", which may carry a grant that it has made
+// on its own.
+func (a *acquisition) hint(now moment, h driver.Hint, slow time.Duration) effects {
+	switch a.phase {
+	case requesting:
+		if !h.Granted {
+			a.hinted = true
+		} else if h.Grant.Token > a.early.Token {
+			a.early = h.Grant
+		}
+	case queued:
+		// A grant below the ticket belongs to an earlier position.
+		if !h.Granted || h.Grant.Token < max(a.claim.Ticket, a.token) {
+			a.lookSoon()
+			return 0
+		}
+		a.hinted = false
+		return a.pushed(now, h.Grant, slow)
+	case held, downgrading:
+		if !h.Granted { // the news is that it may be lost
+			a.lookSoon()
+		}
+	}
+	return 0
+}
+
+// pushed takes a grant that the store made on its own, for a short claim,
+// which may be believed in as if it had been asked for when the position was
+// last confirmed.
+//
+// It is relied on if so much of it is left that it can be renewed in time, and
+// renewed at once if there is no time to lose. Otherwise it is a hint: the store
+// is asked, and says "held", however late; nobody believes in it until then.
+func (a *acquisition) pushed(now moment, g driver.Grant, slow time.Duration) effects {
+	deadline := a.confirmed.add(g.TTL - defaultMargin(g.TTL))
+	left := deadline.sub(now)
+	if left < max(g.TTL/3, 2*slow) || !a.terms.shortClaims() {
+		a.token, a.wake = g.Token, now
+		return 0
+	}
+	renewAt := now
+	if left/3 > 2*slow {
+		renewAt = now.add(left / 3) // a short section is over before that
+	}
+	return a.hold(now, g, deadline, renewAt)
+}
+
+// hold begins to believe in a grant.
+func (a *acquisition) hold(now moment, g driver.Grant, deadline, renewAt moment) effects {
+	a.phase, a.claim.Ticket = held, g.Ticket
+	a.token, a.issued = g.Token, 0
+	a.granted, a.deadline, a.wake = now, deadline, renewAt
+	return a.storeAnswers() | grantWaiter
+}
+
+// attached takes the answer that a lease which another process had detached,
+// with the token given, is now held here.
+func (a *acquisition) attached(now, sent moment, g driver.Grant, token int64) effects {
+	e := a.hold(now, g, sent.add(a.trustFor(g.TTL)), a.terms.renewAt(sent, a.capped(g.TTL)))
+	a.token, a.issued = token/tokensPerGrant, token%tokensPerGrant
+	return e
+}
+
+// due is called when wake has come. With askStore the question is to be put to
+// the store.
+func (a *acquisition) due(now moment) (question, effects) {
+	if a.wake == 0 || now < a.wake {
+		return question{}, 0 // something else has happened meanwhile
+	}
+	a.wake = 0
+	q := question{claim: a.claim, phase: a.phase, round: a.round, patience: pollPatience}
+	next := now.add(pollAgain)
+	switch a.phase {
+	case held, downgrading:
+		end, cause := a.believedUntil()
+		if now >= end {
+			return q, a.lose(cause)
+		}
+		// A request that is not answered is asked again beside it, not given up:
+		// the store may have become slow or far away since the last one, and then
+		// each that is given up costs a new connection, too.
+		left := a.deadline.sub(now)
+		again := max(min(left/2, a.terms.ttl/4), 2*minPause)
+		q.patience = max(again, left*7/8)
+		next = end
+		if q.patience > again {
+			next = min(end, now.add(again))
+		}
+	case ended:
+		return q, 0
+	}
+	a.wake = next
+	if a.phase == downgrading || a.inFlight >= maxInFlight {
+		return q, 0
+	}
+	a.inFlight++
+	a.asked = now
+	return q, askStore
+}
+
+// renewed takes the store's answer to a question, sent at the moment given.
+func (a *acquisition) renewed(now, sent moment, q question, r driver.Renewal, slow time.Duration) effects {
+	if a.round != q.round {
+		return 0
+	}
+	a.inFlight--
+	if a.phase == ended {
+		return 0
+	}
+	deadline := sent.add(a.trustFor(r.Grant.TTL))
+	switch least := a.trustFor(a.terms.storeTTL()) / 4; {
+	case r.State == driver.Unknown:
+		return a.unanswered(now, sent, blame(context.Background(), r.Err))
+	case a.phase == queued && r.State == driver.Held && deadline.sub(now) < least:
+		return a.unanswered(now, sent, fmt.Errorf("%w: its answer took %v, too long for a lease of %v", ErrUnavailable, now.sub(sent).Round(time.Millisecond), a.terms.ttl))
+	}
+	a.lastErr = nil
+	switch a.phase {
+	case queued:
+		return a.storeAnswers() | a.renewedQueued(now, sent, q, r, slow)
+	case held:
+		return a.renewedHeld(now, sent, q, r)
+	}
+	return 0
+}
+
+func (a *acquisition) renewedQueued(now, sent moment, q question, r driver.Renewal, slow time.Duration) effects {
+	switch {
+	case r.State == driver.Held:
+		return a.hold(now, r.Grant, sent.add(a.trustFor(r.Grant.TTL)), a.terms.renewAt(sent, a.capped(r.Grant.TTL)))
+	case r.State == driver.Waiting:
+		a.confirmed, a.claim.Ticket = sent, r.Grant.Ticket
+		a.pollNext(r.Grant, slow)
+		a.lookAfterHint()
+	case q.phase == requesting: // it may have overtaken the request for the position
+		a.wakeBy(now)
+	default:
+		return a.lose(Gone)
+	}
+	return 0
+}
+
+func (a *acquisition) renewedHeld(now, sent moment, q question, r driver.Renewal) effects {
+	if end, cause := a.believedUntil(); now >= end {
+		return a.lose(cause)
+	}
+	switch {
+	case r.State == driver.Held:
+		a.claim.Ticket = r.Grant.Ticket
+		a.deadline = max(a.deadline, sent.add(a.trustFor(r.Grant.TTL)))
+		end, _ := a.believedUntil()
+		a.wake = min(end, a.terms.renewAt(sent, a.capped(r.Grant.TTL)))
+		a.lookAfterHint()
+	case q.phase == held:
+		return a.lose(Gone)
+	case r.State == driver.Lost: // it says so of the position that the grant was made from
+		a.lookSoon()
+	} // "waiting" is older than the grant
+	return 0
+}
+
+// unanswered plans another question after the store could not answer one.
+func (a *acquisition) unanswered(now, sent moment, err error) effects {
+	a.lastErr = err
+	switch a.phase {
+	case held:
+		end, _ := a.believedUntil()
+		again := min(max(end.sub(now)/8, minPause), maxPause)
+		a.wake = min(end, now.add(again))
+	case queued:
+		a.outage.failed(sent, err)
+		if a.outage.over(now, a.terms.patience()) {
+			return noteOutage | failWaiter
+		}
+		a.wake = now.add(a.terms.pause(now.sub(a.outage.since)))
+		return noteOutage
+	}
+	return 0
+}
+
+// issue makes a lease of the grant, for the one goroutine that may have it. The
+// time of a part of a LockAll begins later, with startLimit. If leased is false
+// afterwards, the grant has been lost.
+func (a *acquisition) issue(now moment, part bool) effects {
+	if a.phase != held || now >= a.deadline {
+		return a.lose(Expired) // nothing, if it was lost before
+	}
+	a.leased, a.refs, a.limit = true, 1, 0
+	a.issued++
+	if !part {
+		a.startLimit(now)
+	}
+	return 0
+}
+
+// leaseToken is the token of the last lease that was issued.
+func (a *acquisition) leaseToken() int64 { return a.token*tokensPerGrant + max(0, a.issued-1) }
+
+// startLimit begins the time that the lease may be held.
+func (a *acquisition) startLimit(now moment) {
+	if a.terms.maxHold > 0 {
+		a.limit = now.add(a.terms.maxHold)
+		a.wakeBy(a.limit)
+	}
+}
+
+// look ends the lease if its time is up, whether or not that was noticed before.
+func (a *acquisition) look(now moment) effects {
+	if !a.leased {
+		return 0
+	}
+	if end, cause := a.believedUntil(); now >= end {
+		return a.lose(cause)
+	}
+	return 0
+}
+
+// nest answers a lock on the same key that is asked for within the lease.
+func (a *acquisition) nest(wanted ask) error {
+	switch {
+	case !wanted.reentrant:
+		return ErrNested
+	case a.phase == downgrading:
+		return errors.New("the lease that it would be nested in is being downgraded")
+	case !a.claim.Exclusive() && (wanted.weight != a.claim.Weight || wanted.capacity != a.claim.Capacity):
+		return fmt.Errorf("%w, but not what is asked for now: a lock cannot be widened while it is held", ErrNested)
+	}
+	a.refs++
+	return nil
+}
+
+// detachable reports whether nobody counts on the lease but its one holder.
+func (a *acquisition) detachable() bool { return a.phase == held && a.refs == 1 }
+
+// pin keeps the claim from being anybody else's after this lease.
+func (a *acquisition) pin() { a.pinned = true }
+
+// unlock takes one of the Unlocks of a lease. The last one of a lease that was
+// not lost ends it: the lock is then to be handed over or released.
+func (a *acquisition) unlock(now moment) effects {
+	a.refs--
+	e := a.look(now)
+	switch {
+	case a.refs > 0:
+	case a.lost != nil:
+		e |= a.leftBehind()
+	default:
+		a.leased = false
+		e = endLease
+		if a.fitToHandOver(now) {
+			e |= mayHandOver
+		}
+	}
+	return e
+}
+
+// fitToHandOver reports whether the lock may go to another goroutine of this
+// process. Only the exclusive lock may: readers and permits leave the local
+// queue at once. What happens to the grant after that is for its receiver to
+// find out.
+func (a *acquisition) fitToHandOver(now moment) bool {
+	return a.phase == held && !a.pinned && a.claim.Exclusive() &&
+		a.issued < maxHandOvers && now.sub(a.granted) < maxLocalTime &&
+		a.deadline.sub(now) > min(a.terms.ttl, driver.ClaimTTL)/4
+}
+
+// leftBehind has the store forget what it may still have of a lease that was
+// lost. Where a LockDelay is to pass after a loss, it does.
+func (a *acquisition) leftBehind() effects {
+	cause := a.lost.Cause
+	switch {
+	case a.terms.lockDelay > 0 && cause != Overheld:
+		a.pending = nil
+	case a.pending == nil && (cause == Expired || cause == Overheld):
+		return releaseClaim
+	}
+	return releasePending
+}
+
+// downgrade begins to make the exclusive lock a read lock. Questions that are
+// under way are about the kind that it was: their answers mean nothing any more.
+func (a *acquisition) downgrade() error {
+	switch {
+	case a.phase == downgrading || a.refs > 1:
+		return ErrCountedOn
+	case !a.claim.Exclusive():
+		return errors.New("it is not the exclusive lock")
+	}
+	a.phase = downgrading
+	a.newRound()
+	return nil
+}
+
+// downgraded takes the store's answer, which may come after the end.
+func (a *acquisition) downgraded(sent moment, g driver.Grant) effects {
+	a.claim.Weight, a.claim.Ticket = 1, g.Ticket
+	if a.phase != downgrading {
+		return a.owe(a.claim)
+	}
+	a.phase = held
+	a.deadline = max(a.deadline, sent.add(a.trustFor(g.TTL)))
+	a.wakeBy(a.terms.renewAt(sent, a.capped(g.TTL)))
+	return leaveQueue // those behind may hold together with this one
+}
+
+// downgradeFailed takes the store's error. unsure says that the downgrade may
+// have taken effect: then nobody can tell what the lease is.
+func (a *acquisition) downgradeFailed(now moment, err error, unsure bool) (e effects) {
+	valid := a.lost == nil && a.refs > 0
+	if a.phase == downgrading {
+		a.phase = held
+	}
+	switch {
+	case valid && errors.Is(err, driver.ErrLost):
+		return a.lose(Gone)
+	case valid && !unsure:
+		a.wake = now
+	case valid:
+		e = a.lose(Gone)
+		a.lost.Err = fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
+	if unsure {
+		reader := a.claim
+		reader.Weight = 1
+		e |= a.owe(a.claim, reader)
+	}
+	return e
+}
+
+// owe has the store forget claims when the holder of a lost lease unlocks it, or
+// at once if that has happened.
+func (a *acquisition) owe(claims ...driver.Claim) effects {
+	a.pending = append(a.pending, claims...)
+	if a.refs > 0 {
+		return 0
+	}
+	return releasePending
+}
+
+// quit ends an acquisition that nobody waits for or holds any more. The store is
+// to forget what it may have of it.
+func (a *acquisition) quit() effects {
+	if a.phase == ended {
+		return 0
+	}
+	known := a.phase != requesting || a.retry
+	e := a.end()
+	if known {
+		e |= releaseClaim
+	}
+	return e
+}
+
+// lose ends an acquisition whose lease, or whose position, has ended by itself.
+func (a *acquisition) lose(cause Cause) effects {
+	if a.phase == ended {
+		return 0
+	}
+	a.lost = &LostError{Key: a.claim.Key, Token: a.leaseToken(), Cause: cause}
+	if cause == Expired {
+		a.lost.Err = a.lastErr
+	}
+	e := a.end() | requeueWaiter
+	switch {
+	case !a.leased && cause == Expired:
+		// There was no lease of it, so that nobody need wait for its end.
+		return e | releaseClaim
+	case !a.leased:
+		return e
+	}
+	a.leased = false
+	if cause != Detached {
+		e |= reportLoss
+	}
+	return e | endLease | leaveQueue
+}
+
+func (a *acquisition) end() effects {
+	a.phase, a.wake = ended, 0
+	return stopWatching
+}
+
+// restart makes the acquisition of a waiter that has lost its position a new
+// one. With the new ID, what is still under way for the old one is nothing of
+// its own.
+func (a *acquisition) restart(id string) {
+	a.claim.ID, a.claim.Ticket = id, 0
+	a.phase, a.lost = requesting, nil
+	a.requested, a.retry, a.early = false, false, driver.Grant{}
+	a.lastErr, a.token = nil, 0
+	a.hinted = false
+	a.newRound()
+}
+
+func (a *acquisition) newRound() {
+	a.round++
+	a.inFlight = 0
+}
+
+// storeAnswers ends an outage.
+func (a *acquisition) storeAnswers() effects {
+	if a.outage.tries == 0 {
+		return 0
+	}
+	a.outage = outage{}
+	return noteOutage
+}
+
+// wakeBy has due called at the moment given, or before.
+func (a *acquisition) wakeBy(m moment) {
+	if a.wake == 0 || m < a.wake {
+		a.wake = m
+	}
+}
+
+// lookSoon has the store asked at once, unless it was just now.
+func (a *acquisition) lookSoon() {
+	if a.inFlight > 0 {
+		a.hinted = true
+		return
+	}
+	a.wakeBy(a.asked.add(minPause))
+}
+
+// lookAfterHint makes good for a hint that came while an answer was under way.
+func (a *acquisition) lookAfterHint() {
+	if a.hinted {
+		a.hinted = false
+		a.lookSoon()
+	}
+}
+
+// pollNext plans when the position in the store's queue is confirmed next. That
+// counts from the last question, not from its answer, which may have been long
+// under way. The slower the store, the more positions share a request:
+// connections to it are few.
+func (a *acquisition) pollNext(g driver.Grant, slow time.Duration) {
+	every := pollEvery(g)
+	a.wake = a.asked.add(max(every, min(slow, pollAgain))).floor(max(every/10, min(slow, every)))
+}
+
+// believedUntil is when the belief in the grant ends, and why.
+func (a *acquisition) believedUntil() (moment, Cause) {
+	if a.leased && a.limit > 0 && a.limit < a.deadline {
+		return a.limit, Overheld
+	}
+	return a.deadline, Expired
+}
+
+// capped is how much of a ttl that the store has granted counts. Where the lock
+// was taken over under the ID that it had, a renewal by the holder before may be
+// late, and set the end that it was meant to.
+func (a *acquisition) capped(ttl time.Duration) time.Duration {
+	if a.ttlCap > 0 {
+		return min(ttl, a.ttlCap)
+	}
+	return ttl
+}
+
+func (a *acquisition) trustFor(ttl time.Duration) time.Duration {
+	return a.terms.trustFor(a.capped(ttl))
+}

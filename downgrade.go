@@ -1,0 +1,85 @@
+package baton
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Downgrade turns the exclusive lock into a read lock without a gap: nobody
+// else writes in between. The token stays. ctx bounds the call.
+//
+// Errors: ErrUnsupported if the store cannot, a *LostError if the lease has
+// ended, ErrCountedOn and no effect if nested locks count on the lease. If ctx
+// ended or the store failed before it was sure what had happened, the lease
+// is lost with ErrUnknown, because nobody can tell what it is.
+func (l *Lease) Downgrade(ctx context.Context) error {
+	k := l.keeper
+	lk := k.locker
+	d, ok := lk.store.(driver.Downgrader)
+	if !ok || !lk.traits.Shared {
+		return fmt.Errorf("baton: store %s has no read locks to downgrade to: %w", lk.traits.Store, ErrUnsupported)
+	}
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fail("downgrade", l.Key(), whyEnded(ctx))
+	}
+	c, end, err := l.beginDowngrade()
+	if err != nil {
+		return err
+	}
+	unsure := false // an earlier attempt may have taken effect
+	for {
+		sent := lk.clock.coarse()
+		call, cancel := context.WithTimeout(ctx, min(end.sub(sent), lk.cfg.TTL/4))
+		g, err := d.Downgrade(call, c, lk.terms.storeTTL())
+		cancel()
+		if err == nil {
+			return l.downgraded(sent, g)
+		}
+		unsure = unsure || unknown(err)
+		if !final(err) && ctx.Err() == nil && lk.clock.now() < end && sleep(ctx, minPause) == nil {
+			continue
+		}
+		return l.downgradeFailed(blame(ctx, err), unsure)
+	}
+}
+
+// beginDowngrade keeps the lock from being renewed, handed over, or nested in
+// while it changes its kind.
+func (l *Lease) beginDowngrade() (c driver.Claim, end moment, err error) {
+	k := l.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := l.ended(); err != nil {
+		return c, end, err
+	}
+	if err := k.acq.downgrade(); err != nil {
+		return c, end, fail("downgrade", k.key(), err)
+	}
+	return k.acq.claim, k.acq.deadline, nil
+}
+
+func (l *Lease) downgraded(sent moment, g driver.Grant) error {
+	k := l.keeper
+	k.mu.Lock()
+	e := k.acq.downgraded(sent, g)
+	err := l.ended() // meanwhile
+	k.commit(e)
+	return err
+}
+
+func (l *Lease) downgradeFailed(failed error, unsure bool) error {
+	k := l.keeper
+	k.mu.Lock()
+	e := k.acq.downgradeFailed(k.locker.clock.coarse(), failed, unsure)
+	err := l.ended()
+	k.commit(e)
+	if err == nil {
+		return fail("downgrade", k.key(), failed)
+	}
+	return err
+}

@@ -1,0 +1,308 @@
+package baton
+
+import (
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// A keeper is the shell of an acquisition: its mutex, the goroutine that waits
+// for it, the lease that was made of it. It tells the acquisition of every event
+// and commits what follows.
+//
+// The events come from the goroutine that waits or holds, from the renewer, and
+// from the store's hints. Mutexes are taken in the order local queue's shard,
+// keeper, renewer, and none is held during a call to the store or to the user.
+type keeper struct {
+	locker *Locker
+
+	mu        sync.Mutex
+	acq       acquisition
+	timer     timer        // the renewer's
+	armed     moment       // when the timer is set to
+	waiter    chan outcome // cap 1; nil before there is a waiter
+	lease     *Lease       // the last one issued, until its last Unlock
+	queue     *waitQueue   // the local queue whose front waits for it or holds it, if any
+	stopWatch func()
+	first     Lease // memory for the first lease
+}
+
+// outcome is what became of a position in the store's queue.
+type outcome struct {
+	granted bool
+	err     error // final; neither: the position is lost, request again
+}
+
+// newKeeper makes the acquisition of a lock that the front of q wants. q is nil if
+// nobody is behind the caller.
+func (l *Locker) newKeeper(key string, a ask, q *waitQueue) *keeper {
+	c := driver.Claim{Key: key, ID: driver.NewID(), Owner: l.ownerOf(a), Weight: a.weight, Capacity: a.capacity}
+	return l.keep(acquisition{claim: c}, q)
+}
+
+func (l *Locker) keep(a acquisition, q *waitQueue) *keeper {
+	a.terms = l.terms
+	k := &keeper{locker: l, acq: a, queue: q}
+	k.timer.owner = k
+	if q != nil {
+		if known := q.outage.Load(); known != nil {
+			k.acq.outage = *known
+		}
+	}
+	k.watch()
+	return k
+}
+
+// watch begins to listen to the store's hints. Until the lock is requested only
+// hint knows of the keeper, which does not look at stopWatch.
+func (k *keeper) watch() {
+	if w := k.locker.watcher; w != nil {
+		k.stopWatch = w.Watch(k.acq.claim, k.hint)
+	}
+}
+
+// commit performs the effects of an event and unlocks mu, which the caller has
+// locked for the event.
+func (k *keeper) commit(e effects) {
+	if e == 0 {
+		k.setTimer()
+		k.mu.Unlock()
+		return
+	}
+	after := k.apply(e)
+	k.mu.Unlock()
+	after.perform()
+}
+
+func (k *keeper) setTimer() {
+	if k.armed != k.acq.wake {
+		k.armed = k.acq.wake
+		k.locker.renewer.set(&k.timer, k.armed)
+	}
+}
+
+// aftermath is what is left of effects to be performed without the mutex.
+type aftermath struct {
+	do     effects
+	locker *Locker
+	claim  driver.Claim
+	claims []driver.Claim
+	lost   *LostError
+	open   contexts
+	queue  *waitQueue
+	stop   func()
+}
+
+// apply performs what is done with the mutex held.
+func (k *keeper) apply(e effects) aftermath {
+	k.setTimer()
+	after := aftermath{do: e, locker: k.locker, claim: k.acq.claim, lost: k.acq.lost}
+	switch {
+	case e&grantWaiter != 0:
+		k.settle(outcome{granted: true})
+	case e&failWaiter != 0:
+		k.settle(outcome{err: k.acq.lastErr})
+	case e&requeueWaiter != 0:
+		k.settle(outcome{})
+	}
+	if e&noteOutage != 0 {
+		k.queue.note(k.acq.outage)
+	}
+	if e&endLease != 0 {
+		after.open = k.lease.close()
+	}
+	if e&leaveQueue != 0 {
+		after.queue, k.queue = k.queue, nil
+	}
+	if e&stopWatching != 0 {
+		after.stop, k.stopWatch = k.stopWatch, nil
+	}
+	if e&releasePending != 0 {
+		after.claims = k.takePending()
+	}
+	return after
+}
+
+func (a *aftermath) perform() {
+	a.open.end(a.lost)
+	a.queue.leave()
+	if a.stop != nil {
+		a.stop()
+	}
+	if a.do&releaseClaim != 0 {
+		a.locker.abandon(a.claim)
+	}
+	for _, c := range a.claims {
+		a.locker.abandon(c)
+	}
+	if a.do&reportLoss != 0 {
+		go a.locker.reportLoss(a.lost) // the user's code must not delay the losses of others
+	}
+}
+
+func (k *keeper) settle(o outcome) {
+	select {
+	case k.waiter <- o:
+	default: // nobody waits any more
+	}
+}
+
+func (k *keeper) takePending() []driver.Claim {
+	claims := k.acq.pending
+	k.acq.pending = nil
+	return claims
+}
+
+// The events. Those of a lease are where it is unlocked, downgraded, detached.
+
+// request begins an attempt.
+func (k *keeper) request(sent moment, wait bool) driver.Request {
+	slow := k.locker.latency.last()
+	k.mu.Lock()
+	r := k.acq.request(sent, wait, slow)
+	k.commit(0)
+	return r
+}
+
+// answered takes the store's answer to a request. It reports whether a lease can
+// be issued; else the caller waits.
+func (k *keeper) answered(sent moment, g driver.Grant) (granted bool) {
+	l := k.locker
+	now := l.clock.coarse()
+	l.latency.saw(now.sub(sent))
+	slow := l.latency.last()
+	k.mu.Lock()
+	e := k.acq.answered(now, sent, g, slow)
+	granted = e&grantWaiter != 0
+	if !granted {
+		k.waiter = make(chan outcome, 1)
+	}
+	k.commit(e &^ grantWaiter) // the waiter is the caller
+	return granted
+}
+
+// requestFailed takes the store's error. What follows is for the caller: restart,
+// retryRequest after a pause, or nothing more.
+func (k *keeper) requestFailed(sent moment, err error, patient bool) effects {
+	now := k.locker.clock.coarse()
+	k.mu.Lock()
+	e := k.acq.requestFailed(now, sent, err, patient)
+	k.commit(e)
+	return e
+}
+
+func (k *keeper) restart() {
+	k.mu.Lock()
+	k.acq.restart(driver.NewID())
+	k.commit(0)
+	k.watch()
+}
+
+// hint is called by the store, from any goroutine.
+func (k *keeper) hint(h driver.Hint) {
+	now, slow := k.locker.clock.coarse(), k.locker.latency.last()
+	k.mu.Lock()
+	k.commit(k.acq.hint(now, h, slow))
+}
+
+// due is called by the renewer. ok says that the question is to be put.
+func (k *keeper) due(now moment) (r renewal, ok bool) {
+	k.mu.Lock()
+	k.armed = 0 // the timer has run out
+	q, e := k.acq.due(now)
+	k.commit(e)
+	return renewal{k, q}, e&askStore != 0
+}
+
+// renewed takes the store's answer to a question.
+func (k *keeper) renewed(sent moment, q question, r driver.Renewal) {
+	l := k.locker
+	k.mu.Lock()
+	k.commit(k.acq.renewed(l.clock.now(), sent, q, r, l.latency.last()))
+}
+
+// issue makes a lease for the one goroutine that was granted it. q is the local
+// queue that it goes on to be the front of, if any. The result is nil if the
+// grant has been lost.
+func (k *keeper) issue(q *waitQueue, part bool) *Lease {
+	now := k.locker.clock.coarse()
+	k.mu.Lock()
+	e := k.acq.issue(now, part)
+	if !k.acq.leased {
+		k.commit(e)
+		return nil
+	}
+	t := &k.first
+	if k.first.keeper != nil {
+		t = new(Lease)
+	} else if q != nil {
+		q.holder.Store(k)
+	}
+	*t = Lease{keeper: k, since: now, token: k.acq.leaseToken()}
+	k.lease, k.queue = t, q
+	k.commit(e)
+	return t
+}
+
+// fitToHandOver reports whether the lock may go to another goroutine.
+func (k *keeper) fitToHandOver() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.acq.fitToHandOver(k.locker.clock.coarse())
+}
+
+// settled reports whether a lease may be issued.
+func (k *keeper) settled() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.acq.phase == held
+}
+
+// quit ends what nobody waits for or holds any more. It returns the claim that
+// the store is to forget, if there is one.
+func (k *keeper) quit() (c driver.Claim, known bool) {
+	k.mu.Lock()
+	e := k.acq.quit()
+	c = k.acq.claim
+	k.commit(e &^ releaseClaim)
+	return c, e&releaseClaim != 0
+}
+
+// lostError says why the acquisition ended by itself.
+func (k *keeper) lostError() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.acq.lost == nil {
+		return nil
+	}
+	return k.acq.lost
+}
+
+// pause is how long to leave the store alone before the next attempt.
+func (k *keeper) pause() time.Duration {
+	now := k.locker.clock.coarse()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.acq.terms.pause(now.sub(k.acq.outage.since))
+}
+
+// key is the name of the lock, and owner who the store shows. They are set before
+// anybody else knows the keeper, and never change.
+func (k *keeper) key() string   { return k.acq.claim.Key }
+func (k *keeper) owner() string { return k.acq.claim.Owner }
+
+// heldError describes the holder that is the front of q to one who tries. It is
+// nil if it holds no more, or not this.
+func (k *keeper) heldError(q *waitQueue) *HeldError {
+	now := k.locker.clock.coarse()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.acq.leased || k.queue != q {
+		return nil
+	}
+	return &HeldError{
+		Key: q.key, Owner: k.owner(), Waiting: int(q.waiting.Load()),
+		Age: now.sub(k.lease.since), Remaining: k.acq.deadline.sub(now),
+	}
+}

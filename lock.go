@@ -1,0 +1,181 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// A Lock call, from the top to the bottom: check, enclosing, front, obtain, await,
+// issue. What happens meanwhile is for the acquisition.
+
+func (l *Locker) lock(ctx context.Context, key string, a ask, wait bool) (*Lease, error) {
+	if err := l.check(ctx, key, a); err != nil {
+		return nil, err
+	}
+	if outer := l.enclosing(ctx, key); outer != nil {
+		if lease, err := outer.nest(a); lease != nil || err != nil {
+			return lease, err
+		}
+	}
+	o := l.observe(ctx, key)
+	lease, err := l.acquire(ctx, key, a, wait, &o)
+	if err != nil {
+		return nil, err
+	}
+	o.acquired(lease)
+	return lease, nil
+}
+
+// check refuses bad input before anything was changed.
+func (l *Locker) check(ctx context.Context, key string, a ask) error {
+	if a.err != nil {
+		return a.err
+	}
+	if err := driver.CheckKey(key); err != nil {
+		return err
+	}
+	if a.capacity == driver.Whole && a.weight == 1 && !l.traits.Shared {
+		return fmt.Errorf("baton: store %s has no read locks: %w", l.traits.Store, ErrUnsupported)
+	}
+	if a.capacity != driver.Whole && !l.traits.Permits {
+		return fmt.Errorf("baton: store %s has no permits: %w", l.traits.Store, ErrUnsupported)
+	}
+	if ctx.Err() != nil {
+		return fail("lock", key, whyEnded(ctx))
+	}
+	return nil
+}
+
+// acquire passes the local queue and asks the store.
+func (l *Locker) acquire(ctx context.Context, key string, a ask, wait bool, o *observed) (*Lease, error) {
+	q, k, err := l.front(ctx, key, a, wait, o)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if k == nil {
+			k = l.newKeeper(key, a, q)
+			if err := l.obtain(ctx, k, wait, o); err != nil {
+				l.failBehind(q)
+				q.leave()
+				return nil, err
+			}
+		}
+		if lease := k.issue(q.occupiedBy(a), a.part); lease != nil {
+			if a.weight != driver.Whole {
+				q.leave() // those behind may hold together with this one
+			}
+			return lease, nil
+		}
+		k = nil // lost on the way here, or because this process did not run
+	}
+}
+
+// front waits until the caller is the front of the local queue, and returns the
+// lock that the front before it has handed over, if any. Who does not wait is in
+// no queue, nil, where others are.
+func (l *Locker) front(ctx context.Context, key string, a ask, wait bool, o *observed) (*waitQueue, *keeper, error) {
+	if wait {
+		return l.enter(ctx, key, a, o)
+	}
+	q, held := l.tryEnter(key)
+	if held != nil {
+		return nil, nil, held
+	}
+	return q, nil, nil
+}
+
+// obtain requests the lock from the store until it is held. After an error
+// nothing is held.
+func (l *Locker) obtain(ctx context.Context, k *keeper, wait bool, o *observed) error {
+	for {
+		sent := l.clock.coarse()
+		g, err := l.request(ctx, k, sent, wait)
+		if err == nil {
+			if k.answered(sent, g) {
+				return nil
+			}
+			if g.Waiting {
+				o.waiting(false)
+			}
+			again, err := l.await(ctx, k)
+			if !again {
+				return err
+			}
+			k.restart()
+			continue
+		}
+		next := k.requestFailed(sent, blame(context.Background(), err), ctx.Err() == nil)
+		switch {
+		case next&requeueWaiter != 0:
+			k.restart()
+			continue
+		case next&retryRequest != 0 && wait && sleep(ctx, k.pause()) == nil:
+			continue
+		}
+		l.giveUp(k)
+		if errors.Is(err, ErrHeld) {
+			return err // it says all itself
+		}
+		return fail("lock", k.key(), blame(ctx, err))
+	}
+}
+
+// request makes one attempt.
+func (l *Locker) request(ctx context.Context, k *keeper, sent moment, wait bool) (driver.Grant, error) {
+	call := l.acquiring.within(ctx, l.clock.at(sent))
+	defer call.release()
+	return l.store.Acquire(call, k.request(sent, wait))
+}
+
+// await waits until the lock is held. again says that the position in the store's
+// queue was lost.
+//
+// Hints and the renewer's questions both end in k.waiter: a hint that is missing
+// costs a question more, and one too many, too.
+func (l *Locker) await(ctx context.Context, k *keeper) (again bool, err error) {
+	select {
+	case o := <-k.waiter:
+		if o.granted || o.err == nil {
+			return !o.granted, nil
+		}
+		err = o.err
+	case <-ctx.Done():
+		if k.settled() {
+			return false, nil // the grant came first
+		}
+		err = l.timedOut(ctx, k.key())
+	}
+	l.giveUp(k)
+	return false, fail("lock", k.key(), err)
+}
+
+// timedOut says why ctx has ended, and if its time was up who holds the lock, if
+// the store says so at once.
+func (l *Locker) timedOut(ctx context.Context, key string) error {
+	err := whyEnded(ctx)
+	in, ok := l.store.(driver.Inspector)
+	if !ok || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return err
+	}
+	call, cancel := context.WithTimeout(context.Background(), giveUpWithin)
+	defer cancel()
+	answer := make(chan driver.KeyInfo, 1)
+	go func() {
+		if info, err := in.Inspect(call, key); err == nil {
+			answer <- info
+		}
+	}()
+	select {
+	case info := <-answer:
+		if len(info.Holders) > 0 {
+			h := info.Holders[0]
+			return fmt.Errorf("%w: %w", err, &HeldError{Key: key, Owner: h.Owner, Age: max(0, h.Age), Remaining: h.Remaining, Waiting: len(info.Waiters), Foreign: h.Foreign})
+		}
+	case <-call.Done():
+	}
+	return err
+}

@@ -1,0 +1,169 @@
+package baton
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// maxSleep bounds how late a machine's waking up is noticed.
+const maxSleep = time.Second
+
+// A renewer calls those whose timers have run out, in the order of their times,
+// and sends what they then want to ask the store in batches. It never waits for
+// the store, so that a request that hangs delays nobody's loss; between its runs
+// it is a timer and no goroutine.
+type renewer struct {
+	clock clock
+	send  func([]renewal) // called on a goroutine of its own
+
+	mu      sync.Mutex
+	heap    timerHeap
+	running bool
+	wakeup  *time.Timer
+	armed   bool
+	wakeAt  moment // when wakeup fires, if armed
+}
+
+// A timer is set for one owner. What is in it is guarded by the renewer's mutex,
+// but for the owner, which never changes.
+type timer struct {
+	owner interface {
+		due(now moment) (r renewal, ok bool)
+	}
+	at    moment
+	place int // in the heap, counted from 1; 0: it is not set
+}
+
+// set has t's owner called at a moment, whatever was planned before; at zero, not
+// at all.
+func (r *renewer) set(t *timer, at moment) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case at == 0:
+		if t.place > 0 {
+			heap.Remove(&r.heap, t.place-1)
+		}
+		return
+	case t.place > 0:
+		t.at = at
+		heap.Fix(&r.heap, t.place-1)
+	default:
+		t.at = at
+		heap.Push(&r.heap, t)
+	}
+	// A wakeup that is too early is left alone: it costs one look.
+	if !r.running && (!r.armed || at < r.wakeAt) {
+		r.arm(at, r.clock.coarse())
+	}
+}
+
+func (r *renewer) arm(at, now moment) {
+	pause := min(max(at.sub(now), 0), maxSleep)
+	r.armed, r.wakeAt = true, now.add(pause)
+	if r.wakeup == nil {
+		r.wakeup = time.AfterFunc(pause, r.run)
+	} else {
+		r.wakeup.Reset(pause)
+	}
+}
+
+// run is called by wakeup.
+func (r *renewer) run() {
+	r.mu.Lock()
+	if r.running { // the one that runs looks again before it ends
+		r.mu.Unlock()
+		return
+	}
+	r.running = true
+	for {
+		now := r.clock.now()
+		var due []*timer
+		for len(r.heap) > 0 && now >= r.heap[0].at {
+			due = append(due, heap.Pop(&r.heap).(*timer))
+		}
+		if len(due) == 0 {
+			r.running, r.armed = false, false
+			if len(r.heap) > 0 {
+				r.arm(r.heap[0].at, now)
+			}
+			r.mu.Unlock()
+			return
+		}
+		r.mu.Unlock()
+		var batch []renewal
+		for _, t := range due {
+			if j, ok := t.owner.due(now); ok {
+				batch = append(batch, j)
+			}
+		}
+		if len(batch) > 0 {
+			go r.send(batch)
+		}
+		r.mu.Lock()
+	}
+}
+
+// timerHeap orders timers by their times.
+type timerHeap []*timer
+
+func (h timerHeap) Len() int           { return len(h) }
+func (h timerHeap) Less(i, j int) bool { return h[i].at < h[j].at }
+func (h timerHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].place, h[j].place = i+1, j+1 }
+func (h *timerHeap) Push(x any)        { t := x.(*timer); *h = append(*h, t); t.place = len(*h) }
+func (h *timerHeap) Pop() any {
+	old := *h
+	t := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	t.place = 0
+	return t
+}
+
+// renewal is a question to the store, and who asks it.
+type renewal struct {
+	keeper *keeper
+	question
+}
+
+// renew puts a batch of questions to the store, once.
+func (l *Locker) renew(batch []renewal) {
+	claims := make([]driver.Claim, len(batch))
+	patience := batch[0].patience
+	for i, r := range batch {
+		claims[i] = r.claim
+		patience = min(patience, r.patience)
+	}
+	sent := l.clock.now()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	answers := l.store.Renew(ctx, claims, l.terms.storeTTL())
+	cancel()
+	l.latency.saw(l.clock.now().sub(sent))
+
+	failed := 0
+	for i, r := range batch {
+		if answers[i].State == driver.Unknown {
+			failed++
+		}
+		r.keeper.renewed(sent, r.question, answers[i])
+	}
+	if f := l.cfg.Trace.Renewed; f != nil {
+		f(len(batch), failed, l.clock.now().sub(sent))
+	}
+	if failed > 0 {
+		l.cfg.Logger.Warn("locks could not be renewed, will try again", "store", l.traits.Store, "failed", failed, "of", len(batch), "error", firstError(answers))
+	}
+}
+
+func firstError(answers []driver.Renewal) error {
+	for _, a := range answers {
+		if a.Err != nil {
+			return a.Err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// A waitQueue is a local queue: the goroutines of this process that want one
+// key, first come, first served. Its front is the one that deals with the store:
+// it requests, waits in the store's queue, or holds the exclusive lock. There is
+// a queue for as long as it has a front.
+type waitQueue struct {
+	shard *queueShard
+	key   string
+
+	holder  atomic.Pointer[keeper] // the last one that the front held exclusively, if any
+	waiting atomic.Int32           // changed under the shard's mutex, as is what follows
+
+	first, last *caller
+
+	outage atomic.Pointer[outage] // of the store, to the front; nil if it answers
+}
+
+// caller is a goroutine behind the front.
+type caller struct {
+	ask        ask
+	came       moment       // if the store did not answer the front then
+	turn       chan *keeper // cap 1: a lock that is held, to take over, or nil to become the front
+	failed     error        // not nil: the turn is none, the store is out of reach
+	prev, next *caller
+	queued     bool
+}
+
+type queueShard struct {
+	sync.Mutex
+	queues map[string]*waitQueue
+	_      [48]byte // shards do not share a cache line
+}
+
+// add makes the queue of key. The caller, who has locked the shard, is its
+// front.
+func (sh *queueShard) add(key string) *waitQueue {
+	q := &waitQueue{shard: sh, key: key}
+	sh.queues[key] = q
+	return q
+}
+
+func (l *Locker) shard(key string) *queueShard {
+	return &l.queues[maphash.String(l.seed, key)%uint64(len(l.queues))]
+}
+
+// enter joins the queue of key and returns when the caller is its front, with the
+// lock that the front before it handed over, if any.
+func (l *Locker) enter(ctx context.Context, key string, a ask, o *observed) (*waitQueue, *keeper, error) {
+	sh := l.shard(key)
+	sh.Lock()
+	q := sh.queues[key]
+	if q == nil {
+		q = sh.add(key)
+		sh.Unlock()
+		return q, nil, nil
+	}
+	c, _ := l.callers.Get().(*caller)
+	if c == nil {
+		c = &caller{turn: make(chan *keeper, 1)}
+	}
+	c.ask, c.came, c.failed = a, 0, nil
+	if q.outage.Load() != nil {
+		c.came = l.clock.coarse()
+	}
+	q.push(c)
+	sh.Unlock()
+
+	o.waiting(true)
+	select {
+	case k := <-c.turn:
+		err := c.failed
+		l.callers.Put(c)
+		if err != nil {
+			return nil, nil, err
+		}
+		return q, k, nil
+	case <-ctx.Done():
+	}
+	sh.Lock()
+	queued := c.queued
+	if queued {
+		q.remove(c)
+	}
+	sh.Unlock()
+	if !queued {
+		// The turn came at the same time. It must not be lost.
+		if k := <-c.turn; c.failed == nil {
+			l.passOn(q, k)
+		}
+	}
+	l.callers.Put(c)
+	err := whyEnded(ctx)
+	if k := q.holder.Load(); k != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if held := k.heldError(q); held != nil {
+			err = fmt.Errorf("%w: %w", err, held)
+		}
+	}
+	return nil, nil, fail("lock", key, err)
+}
+
+// tryEnter becomes the front if there is none. Otherwise it refuses if this
+// process is known to hold the lock exclusively; if not, the store must decide,
+// and the caller is in no queue (nil, nil).
+func (l *Locker) tryEnter(key string) (*waitQueue, *HeldError) {
+	sh := l.shard(key)
+	sh.Lock()
+	defer sh.Unlock()
+	q := sh.queues[key]
+	if q == nil {
+		return sh.add(key), nil
+	}
+	if k := q.holder.Load(); k != nil {
+		return nil, k.heldError(q)
+	}
+	return nil, nil
+}
+
+// tryFront makes the caller the front of the queues of all keys, if none of them
+// has one.
+func (l *Locker) tryFront(keys []string) (queues []*waitQueue, ok bool) {
+	for _, key := range keys {
+		sh := l.shard(key)
+		sh.Lock()
+		if sh.queues[key] != nil {
+			sh.Unlock()
+			for _, q := range queues {
+				q.leave()
+			}
+			return nil, false
+		}
+		queues = append(queues, sh.add(key))
+		sh.Unlock()
+	}
+	return queues, true
+}
+
+// occupiedBy is the queue that a lease on what a asks for keeps the front of. Those
+// behind a read lock or permits may hold together with it.
+func (q *waitQueue) occupiedBy(a ask) *waitQueue {
+	if a.weight != driver.Whole {
+		return nil
+	}
+	return q
+}
+
+// handOver gives k, which is fit for it, to the caller behind its holder, unless
+// there is none or that one wants something else.
+func (q *waitQueue) handOver(k *keeper) bool {
+	if q == nil || q.waiting.Load() == 0 {
+		return false // one who comes now is let to the front by leave
+	}
+	q.shard.Lock()
+	defer q.shard.Unlock()
+	c := q.first
+	if c == nil || c.ask.weight != driver.Whole || k.locker.ownerOf(c.ask) != k.owner() {
+		return false
+	}
+	q.remove(c)
+	c.turn <- k
+	return true
+}
+
+// passOn gives k, which its receiver did not use, to the next, or back to the
+// store. k is nil if the turn came without a lock.
+func (l *Locker) passOn(q *waitQueue, k *keeper) {
+	if k != nil {
+		if k.fitToHandOver() && q.handOver(k) {
+			return
+		}
+		l.giveUp(k)
+	}
+	q.leave()
+}
+
+// leave makes the next caller the front, or ends the queue. Who is in no queue
+// leaves nil.
+func (q *waitQueue) leave() {
+	if q == nil {
+		return
+	}
+	sh := q.shard
+	sh.Lock()
+	defer sh.Unlock()
+	q.holder.Store(nil)
+	if c := q.first; c != nil {
+		q.remove(c)
+		if o := q.outage.Load(); o != nil {
+			seen := o.asSeenBy(c.came)
+			q.outage.Store(&seen)
+		}
+		c.turn <- nil
+		return
+	}
+	delete(sh.queues, q.key)
+}
+
+// note keeps what the front knows of an outage.
+func (q *waitQueue) note(o outage) {
+	switch {
+	case q == nil:
+	case o.tries == 0:
+		q.outage.Store(nil)
+	default:
+		q.outage.Store(&o)
+	}
+}
+
+// failBehind ends the waiting of those who have been behind the front for as long
+// as it has waited for a store that is out of reach.
+func (l *Locker) failBehind(q *waitQueue) {
+	if q == nil {
+		return
+	}
+	o, now := q.outage.Load(), l.clock.coarse()
+	if o == nil {
+		return
+	}
+	sh := q.shard
+	sh.Lock()
+	defer sh.Unlock()
+	for c := q.first; c != nil; {
+		next := c.next
+		if seen := o.asSeenBy(c.came); seen.over(now, l.terms.patience()) {
+			q.remove(c)
+			c.failed = fail("lock", q.key, fmt.Errorf("store %s has been out of reach for %v, also for those before in the queue of this process: %w; try again when it answers (baton doctor tells)",
+				l.traits.Store, now.sub(seen.since).Round(time.Second), seen.err))
+			c.turn <- nil
+		}
+		c = next
+	}
+}
+
+func (q *waitQueue) push(c *caller) {
+	c.queued, c.prev, c.next = true, q.last, nil
+	if q.last != nil {
+		q.last.next = c
+	} else {
+		q.first = c
+	}
+	q.last = c
+	q.waiting.Add(1)
+}
+
+func (q *waitQueue) remove(c *caller) {
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		q.first = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	} else {
+		q.last = c.prev
+	}
+	c.queued, c.prev, c.next = false, nil, nil
+	q.waiting.Add(-1)
+}

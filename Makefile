@@ -35,6 +35,10 @@ test: servers ## Install what is missing, then lint and run every test on every 
 test-inventory: ## List what the last make test ran on which store; with BEFORE=FILE what that has lost since
 	@go run ./internal/testrun -inventory $(if $(BEFORE),-before $(BEFORE))
 
+.PHONY: mutate
+mutate: ## Take the rules of the lock's core out one by one, and see that its tests notice
+	go test -run '^TestMutations$$' -mutate -count=1 -timeout 15m -v .
+
 .PHONY: lint
 lint: ## Check the format and run go vet and staticcheck on all modules
 	@echo "== gofumpt"; \

@@ -88,16 +88,7 @@ const (
 	releasePending                     // the store is to forget those in pending
 )
 
-// A question asks the store if a claim stands.
-type question struct {
-	claim    driver.Claim
-	phase    phase // when it was asked
-	round    int
-	patience time.Duration // for the answer
-}
-
-// request begins an attempt to acquire, and says what to send. wait asks for a
-// position in the store's queue.
+// request begins an attempt, and says what to send. wait asks for a position.
 func (a *acquisition) request(now moment, wait bool, slow time.Duration) driver.Request {
 	if wait && slow > pollAgain {
 		// Its first confirmation cannot wait for the answer.
@@ -106,8 +97,7 @@ func (a *acquisition) request(now moment, wait bool, slow time.Duration) driver.
 	return driver.Request{Claim: a.claim, TTL: a.terms.storeTTL(), Queue: wait, Retry: a.retry}
 }
 
-// requestFailed takes the store's error for a request. patient says that
-// its caller still wants the lock.
+// requestFailed takes the store's error. patient: its caller still wants the lock.
 func (a *acquisition) requestFailed(now, sent moment, err error, patient bool) effects {
 	if a.requested && errors.Is(err, driver.ErrLost) {
 		return a.end() | requeueWaiter // the store has ended that attempt
@@ -118,9 +108,7 @@ func (a *acquisition) requestFailed(now, sent moment, err error, patient bool) e
 		return a.storeAnswers()
 	case !patient:
 		return 0
-	}
-	a.outage.failed(sent, err)
-	if a.outage.over(now, a.terms.patience()) {
+	case a.outage.failed(sent, err).over(now, a.terms.patience()):
 		return noteOutage
 	}
 	return noteOutage | retryRequest
@@ -321,8 +309,7 @@ func (a *acquisition) unanswered(now, sent moment, err error) effects {
 		again := min(max(end.sub(now)/8, minPause), maxPause)
 		a.wake = min(end, now.add(again))
 	case queued:
-		a.outage.failed(sent, err)
-		if a.outage.over(now, a.terms.patience()) {
+		if a.outage.failed(sent, err).over(now, a.terms.patience()) {
 			return noteOutage | failWaiter
 		}
 		a.wake = now.add(a.terms.pause(now.sub(a.outage.since)))
@@ -575,7 +562,7 @@ func (a *acquisition) lookSoon() {
 	a.wakeBy(a.asked.add(minPause))
 }
 
-// lookAfterHint makes good for a hint that came while an answer was under way.
+// lookAfterHint makes good for a hint that came while an answer was in flight.
 func (a *acquisition) lookAfterHint() {
 	if a.hinted {
 		a.hinted = false

@@ -89,7 +89,7 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	if mover != nil {
 		c.ID, c.Owner, c.Ticket, ttlCap = driver.NewID(), l.cfg.Owner, 0, 0
 	}
-	k := l.keep(acquisition{claim: c, ttlCap: ttlCap}, nil)
+	k := l.keep(c, ttlCap, nil)
 	unsure, err := l.insist(ctx, func(call context.Context, sent moment) error {
 		g, err := driver.Grant{}, error(nil)
 		if mover != nil {

@@ -38,12 +38,12 @@ type outcome struct {
 // nobody is behind the caller.
 func (l *Locker) newKeeper(key string, a ask, q *waitQueue) *keeper {
 	c := driver.Claim{Key: key, ID: driver.NewID(), Owner: l.ownerOf(a), Weight: a.weight, Capacity: a.capacity}
-	return l.keep(acquisition{claim: c}, q)
+	return l.keep(c, 0, q)
 }
 
-func (l *Locker) keep(a acquisition, q *waitQueue) *keeper {
-	a.terms = l.terms
-	k := &keeper{locker: l, acq: a, queue: q}
+func (l *Locker) keep(c driver.Claim, ttlCap time.Duration, q *waitQueue) *keeper {
+	k := &keeper{locker: l, queue: q}
+	k.acq.terms, k.acq.claim, k.acq.ttlCap = l.terms, c, ttlCap
 	k.timer.owner = k
 	if q != nil {
 		if known := q.outage.Load(); known != nil {
@@ -86,18 +86,17 @@ func (k *keeper) setTimer() {
 type aftermath struct {
 	do     effects
 	locker *Locker
-	claim  driver.Claim
-	claims []driver.Claim
 	lost   *LostError
 	open   contexts
 	queue  *waitQueue
 	stop   func()
+	claims []driver.Claim // the store is to forget them
 }
 
 // apply performs what is done with the mutex held.
 func (k *keeper) apply(e effects) aftermath {
 	k.setTimer()
-	after := aftermath{do: e, locker: k.locker, claim: k.acq.claim, lost: k.acq.lost}
+	after := aftermath{do: e, locker: k.locker, lost: k.acq.lost}
 	switch {
 	case e&grantWaiter != 0:
 		k.settle(outcome{granted: true})
@@ -118,9 +117,7 @@ func (k *keeper) apply(e effects) aftermath {
 	if e&stopWatching != 0 {
 		after.stop, k.stopWatch = k.stopWatch, nil
 	}
-	if e&releasePending != 0 {
-		after.claims = k.takePending()
-	}
+	after.claims = k.toForget(e)
 	return after
 }
 
@@ -129,9 +126,6 @@ func (a *aftermath) perform() {
 	a.queue.leave()
 	if a.stop != nil {
 		a.stop()
-	}
-	if a.do&releaseClaim != 0 {
-		a.locker.abandon(a.claim)
 	}
 	for _, c := range a.claims {
 		a.locker.abandon(c)
@@ -148,9 +142,14 @@ func (k *keeper) settle(o outcome) {
 	}
 }
 
-func (k *keeper) takePending() []driver.Claim {
-	claims := k.acq.pending
-	k.acq.pending = nil
+// toForget takes the claims that the store is to forget.
+func (k *keeper) toForget(e effects) (claims []driver.Claim) {
+	if e&releasePending != 0 {
+		claims, k.acq.pending = k.acq.pending, nil
+	}
+	if e&releaseClaim != 0 {
+		claims = append(claims, k.acq.claim)
+	}
 	return claims
 }
 

@@ -192,13 +192,7 @@ func (l *Lease) Unlock() error {
 func (l *Lease) unlockLost(e effects) error {
 	k := l.keeper
 	l.failed = k.acq.lost
-	var left []driver.Claim
-	if e&releaseClaim != 0 {
-		left = append(left, k.acq.claim)
-	}
-	if e&releasePending != 0 {
-		left = append(left, k.takePending()...)
-	}
+	left := k.toForget(e)
 	k.commit(e &^ (releaseClaim | releasePending))
 	for _, c := range left {
 		k.locker.forget(c)

@@ -124,6 +124,14 @@ func (h *timerHeap) Pop() any {
 	return t
 }
 
+// A question asks the store if a claim stands.
+type question struct {
+	claim    driver.Claim
+	phase    phase // when it was asked
+	round    int
+	patience time.Duration // for the answer
+}
+
 // renewal is a question to the store, and who asks it.
 type renewal struct {
 	keeper *keeper

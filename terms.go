@@ -154,12 +154,13 @@ type outage struct {
 }
 
 // failed notes a request that was not answered.
-func (o *outage) failed(sent moment, err error) {
+func (o *outage) failed(sent moment, err error) outage {
 	if o.tries == 0 {
 		o.since = sent
 	}
 	o.tries++
 	o.err = err
+	return *o
 }
 
 // asSeenBy is the outage as one has met it who came to the queue when it was

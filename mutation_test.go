@@ -1,0 +1,151 @@
+package baton
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var mutate = flag.Bool("mutate", false, "take the rules of the acquisition out one by one, and see that its tests notice")
+
+// A mutation takes one rule out of a file: the text from becomes the text to.
+type mutation struct {
+	rule, file, from, to string
+}
+
+const machineFile = "acquisition.go"
+
+var mutations = []mutation{
+	{"an early push is for this position only if it is not below the ticket", machineFile,
+		"early.Token >= g.Ticket && early.Token > 0", "early.Token > 0"},
+	{"an early push is kept", machineFile,
+		"a.early = h.Grant\n", "_ = a.early\n"},
+	{"a push below the ticket is of an earlier position", machineFile,
+		"h.Grant.Token < max(a.claim.Ticket, a.token)", "false"},
+	{"a push is trusted from the last confirmation of the position", machineFile,
+		"deadline := a.confirmed.add(g.TTL", "deadline := now.add(g.TTL"},
+	{"a push that cannot be renewed in time is a hint", machineFile,
+		"if left < max(g.TTL/3, 2*slow) || !a.terms.shortClaims() {", "if false {"},
+	{"a push from a slow store is renewed at once", machineFile,
+		"if left/3 > 2*slow {", "if true {"},
+	{"a position is dated by the request", machineFile,
+		"a.confirmed, a.claim.Ticket = sent, r.Grant.Ticket", "a.confirmed, a.claim.Ticket = now, r.Grant.Ticket"},
+	{"a grant is trusted from its request", machineFile,
+		"deadline := sent.add(a.trustFor(g.TTL))\n", "deadline := now.add(a.trustFor(g.TTL))\n"},
+	{"a renewal is trusted from its request", machineFile,
+		"a.deadline = max(a.deadline, sent.add(a.trustFor(r.Grant.TTL)))", "a.deadline = max(a.deadline, now.add(a.trustFor(r.Grant.TTL)))"},
+	{"a grant that was long under way is confirmed first", machineFile,
+		"if deadline.sub(now) < a.trustFor(a.terms.storeTTL())/2 {", "if false {"},
+	{"a confirmation that comes too late is no lease", machineFile,
+		"r.State == driver.Held && deadline.sub(now) < least", "r.State == driver.Held && least < 0"},
+	{"answers to questions of earlier rounds are void", machineFile,
+		"if a.round != q.round {", "if false {"},
+	{"an acquisition that begins again begins a round", machineFile,
+		"a.hinted = false\n\ta.newRound()", "a.hinted = false"},
+	{"a downgrade begins a round", machineFile,
+		"a.phase = downgrading\n\ta.newRound()", "a.phase = downgrading"},
+	{"an answer after the end revives nothing", machineFile,
+		"if end, cause := a.believedUntil(); now >= end {\n\t\treturn a.lose(cause)\n\t}\n\tswitch {", "switch {"},
+	{"what is due at its end ends, though a request hangs", machineFile,
+		"if now >= end {\n\t\t\treturn q, a.lose(cause)\n\t\t}", "_ = cause"},
+	{"a question that is not answered is put again, beside it", machineFile,
+		"next = min(end, now.add(again))", "next = end"},
+	{"a question is planned beside the one that is asked", machineFile,
+		"\ta.wake = next\n", "\t_ = next\n"},
+	{"an answer that a hint overtook is asked for again", machineFile,
+		"a.hinted = false\n\t\ta.lookSoon()", "a.hinted = false"},
+	{"a renewal that was not answered is tried again before the end", machineFile,
+		"a.wake = min(end, now.add(again))", "a.wake, _ = end, again"},
+	{"that a position was lost says nothing of the grant made from it", machineFile,
+		"case q.phase == held:\n\t\treturn a.lose(Gone)", "case q.phase == held, r.State == driver.Lost:\n\t\treturn a.lose(Gone)"},
+	{"a confirmation may overtake its request", machineFile,
+		"case q.phase == requesting: //", "case false: //"},
+	{"issue looks at the clock", machineFile,
+		"if a.phase != held || now >= a.deadline {", "if a.phase != held {"},
+	{"a grant that nobody used in time is given back", machineFile,
+		"case !a.leased && cause == Expired:", "case false:"},
+	{"an attempt that may have taken effect is given back", machineFile,
+		"known := a.phase != requesting || a.retry", "known := a.phase != requesting"},
+	{"an attempt that the store has ended gets another ID", machineFile,
+		"if a.requested && errors.Is(err, driver.ErrLost) {", "if false {"},
+	{"what has ended is not woken", machineFile,
+		"a.phase, a.wake = ended, 0", "a.phase = ended"},
+	{"the ticket of a grant is repeated", machineFile,
+		"a.phase, a.claim.Ticket = held, g.Ticket", "a.phase = held"},
+	{"a claim that was told is not handed over", machineFile,
+		"a.phase == held && !a.pinned &&", "a.phase == held &&"},
+	{"the local queue does not keep a lock for ever", machineFile,
+		" && now.sub(a.granted) < maxLocalTime", ""},
+	{"an answer ends an outage", machineFile,
+		"a.outage = outage{}\n\treturn noteOutage", "return noteOutage"},
+	{"the margin is not believed in", "terms.go",
+		"return ttl - min(t.margin, ttl/2)", "return ttl"},
+	{"the LockDelay is not believed in", "terms.go",
+		"ttl -= min(max(ttl-t.ttl, 0), t.lockDelay)", "ttl += 0"},
+}
+
+// TestMutationsApply keeps the table true to the code.
+func TestMutationsApply(t *testing.T) {
+	t.Parallel()
+	for _, m := range mutations {
+		text, err := os.ReadFile(m.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), m.from); n != 1 {
+			t.Errorf("%s: %q is %d times in %s", m.rule, m.from, n, m.file)
+		}
+	}
+}
+
+// TestMutations compiles the package without one of its rules, for each of them,
+// and runs the tests of the machine, which must fail: make mutate.
+func TestMutations(t *testing.T) {
+	if !*mutate {
+		t.Skip("make mutate runs it: it compiles the package once for each rule")
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutations {
+		t.Run(m.rule, func(t *testing.T) {
+			text, err := os.ReadFile(m.file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			mutant, overlay, binary := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "mutant.test")
+			replaced, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(here, m.file): mutant}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for file, data := range map[string][]byte{mutant: []byte(strings.Replace(string(text), m.from, m.to, 1)), overlay: replaced} {
+				if err := os.WriteFile(file, data, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", binary, ".").CombinedOutput(); err != nil {
+				t.Fatalf("without the rule the package does not compile: %v\n%s", err, out)
+			}
+			var caught []string
+			for _, test := range []string{"TestTransitions", "TestModel"} {
+				out, err := exec.CommandContext(t.Context(), binary, "-test.run", "^"+test+"$", "-test.timeout", "1m").CombinedOutput()
+				if err != nil {
+					caught = append(caught, test)
+				}
+				if testing.Verbose() {
+					t.Logf("%s: %.300s", test, out)
+				}
+			}
+			if caught == nil {
+				t.Error("nothing notices that the rule is missing")
+			}
+			t.Log("noticed by", strings.Join(caught, ", "))
+		})
+	}
+}

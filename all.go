@@ -228,7 +228,7 @@ func (ls *Leases) Keys() []string {
 }
 
 // Lease is the lease on one of the keys, nil if key is none of them. What can
-// be done with a single lease can be done with it: Claim, for "InTx" of the
+// be done with a single lease can be done with it: Pin, for "InTx" of the
 // SQL stores, Downgrade, Detach. Unlock it and the whole has ended, though the
 // other keys are held on until Unlock of the whole.
 func (ls *Leases) Lease(key string) *Lease {

@@ -39,21 +39,21 @@ func TestHandOverThatTookTooLong(t *testing.T) {
 	})
 }
 
-// What a lease showed of itself is nobody else's later: the next goroutine is
+// What a lease is pinned to is nobody else's later: the next goroutine is
 // granted by the store, with a claim of its own.
 func TestClaimIsNotHandedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocker(t, memstore.New(), baton.Config{})
 		lease := mustLock(t, l, "k")
-		shown, err := lease.Claim()
+		shown, err := lease.Pin()
 		if err != nil || shown.Key != "k" || shown.ID == "" {
-			t.Fatalf("Claim: key %q, %v", shown.Key, err)
+			t.Fatalf("Pin: key %q, %v", shown.Key, err)
 		}
 		var _ driver.Leased = lease
 		next := lockSoon(t, l)
 		mustUnlock(t, lease)
 		second := within(t, 10*time.Second, next)
-		own, err := second.Claim()
+		own, err := second.Pin()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,6 +62,29 @@ func TestClaimIsNotHandedOn(t *testing.T) {
 		}
 		if second.Token() <= lease.Token() {
 			t.Errorf("token %d after %d", second.Token(), lease.Token())
+		}
+		if _, err := lease.Pin(); !errors.Is(err, baton.ErrLost) {
+			t.Errorf("Pin after Unlock: %v, want ErrLost", err)
+		}
+		mustUnlock(t, second)
+	})
+}
+
+// To look at a claim changes nothing: the lock is handed over all the same, and
+// the next lease has that claim.
+func TestClaimIsAGetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLocker(t, memstore.New(), baton.Config{})
+		lease := mustLock(t, l, "k")
+		shown, err := lease.Claim()
+		if err != nil || shown.Key != "k" || shown.ID == "" {
+			t.Fatalf("Claim: key %q, %v", shown.Key, err)
+		}
+		next := lockSoon(t, l)
+		mustUnlock(t, lease)
+		second := within(t, time.Millisecond, next)
+		if own, err := second.Claim(); err != nil || own.ID != shown.ID {
+			t.Errorf("the lock was not handed over: %v", err)
 		}
 		if _, err := lease.Claim(); !errors.Is(err, baton.ErrLost) {
 			t.Errorf("Claim after Unlock: %v, want ErrLost", err)

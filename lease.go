@@ -120,13 +120,19 @@ func (l *Lease) Context(parent context.Context) context.Context {
 	return c
 }
 
-// Claim is what the store knows the lease by, for what the store itself can
-// do with it: "InTx" of the SQL stores, which lets a transaction commit only
-// while the lease stands. The ID in it is a secret: whoever has it can end the
-// lease. From now on the lease is not handed on inside this process, so that
-// no later lease is known to the store by the same claim. The error is a
-// *LostError if the lease has ended.
-func (l *Lease) Claim() (driver.Claim, error) {
+// Claim is what the store knows the lease by. The ID in it is a secret: whoever
+// has it can end the lease. After the Unlock the same claim may be that of the
+// next lease of this process: see Pin. The error is a *LostError if the lease
+// has ended.
+func (l *Lease) Claim() (driver.Claim, error) { return l.claim(false) }
+
+// Pin is Claim for those who use the claim beside the lease, such as "InTx" of
+// the SQL stores, which lets a transaction commit only while the lease stands.
+// From now on the lease is not handed over inside this process, so that no later
+// lease is known to the store by the same claim.
+func (l *Lease) Pin() (driver.Claim, error) { return l.claim(true) }
+
+func (l *Lease) claim(pin bool) (driver.Claim, error) {
 	if err := l.Err(); err != nil {
 		return driver.Claim{}, err
 	}
@@ -136,7 +142,9 @@ func (l *Lease) Claim() (driver.Claim, error) {
 	if err := l.ended(); err != nil {
 		return driver.Claim{}, err
 	}
-	k.acq.pin()
+	if pin {
+		k.acq.pin()
+	}
 	return k.acq.claim, nil
 }
 

@@ -224,8 +224,9 @@ type Mover interface {
 // Leased is a lease, to a store that checks it inside a transaction of the
 // user. *baton.Lease is one.
 type Leased interface {
-	// Claim is what the store knows the lease by, or why it has ended.
-	Claim() (Claim, error)
+	// Pin is what the store knows the lease by, and no other lease after it; or
+	// the error says why the lease has ended.
+	Pin() (Claim, error)
 }
 
 // Traits is what a store promises beyond the contract.

@@ -23,7 +23,7 @@ func brokenHarness(bug broken.Bug) Harness {
 		},
 		Delete: func(_ T, key string, l driver.Locks) { l.(*broken.Store).Delete(key) },
 		Depend: func(_ T, l driver.Locks, lease driver.Leased) (end func() error, err error) {
-			c, err := lease.Claim()
+			c, err := lease.Pin()
 			if err != nil {
 				return nil, err
 			}

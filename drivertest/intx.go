@@ -13,7 +13,7 @@ var dependence = power("Harness.Depend", func(h Harness) bool { return h.Depend 
 // claimed is a lease, as package baton has them.
 type claimed driver.Claim
 
-func (c claimed) Claim() (driver.Claim, error) { return driver.Claim(c), nil }
+func (c claimed) Pin() (driver.Claim, error) { return driver.Claim(c), nil }
 
 // depend begins a transaction that depends on what s holds.
 func (s *seat) depend() (end func() error) {

@@ -113,10 +113,10 @@ func (c *Candidate) campaign(ctx context.Context) (*baton.Lease, error) {
 	for pause := maxPause / 16; ; pause = min(2*pause, maxPause) {
 		lease, err := c.Locks.Lock(ctx, c.Name, baton.Owner(c.Value))
 		if err == nil {
-			// A lease that has told its claim is not handed on inside this
-			// process. The store shall know each leadership by a token of
-			// its own, or observers would not.
-			_, _ = lease.Claim() // if it was lost meanwhile, serve finds out
+			// Observers tell leaderships apart by the store's token, so each
+			// shall have one of its own: it is not handed over inside this
+			// process.
+			_, _ = lease.Pin() // if it was lost meanwhile, serve finds out
 			return lease, nil
 		}
 		if ctx.Err() != nil || !errors.Is(err, baton.ErrUnavailable) && !errors.Is(err, baton.ErrUnknown) {
@@ -284,6 +284,6 @@ func (l *Leadership) Deadline() time.Time { return l.lease.Deadline() }
 // nothing. It does not block.
 func (l *Leadership) Resign() { l.resign(ErrResigned) }
 
-// Claim lets the SQL stores' InTx commit a transaction only while the
-// leadership stands. See baton.Lease.Claim.
-func (l *Leadership) Claim() (driver.Claim, error) { return l.lease.Claim() }
+// Pin lets the SQL stores' InTx commit a transaction only while the leadership
+// stands. See baton.Lease.Pin.
+func (l *Leadership) Pin() (driver.Claim, error) { return l.lease.Pin() }

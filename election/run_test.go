@@ -517,7 +517,7 @@ func TestClaim(t *testing.T) {
 		locks := newLocker(t, memstore.New(), baton.Config{})
 		err := election.Run(t.Context(), locks, "e", func(_ context.Context, l *election.Leadership) error {
 			var leased driver.Leased = l
-			if c, err := leased.Claim(); err != nil || c.Key != "e" {
+			if c, err := leased.Pin(); err != nil || c.Key != "e" {
 				t.Errorf("claim of %q, %v", c.Key, err)
 			}
 			return nil

@@ -18,7 +18,7 @@ type leased struct {
 	err   error
 }
 
-func (l leased) Claim() (driver.Claim, error) { return l.claim, l.err }
+func (l leased) Pin() (driver.Claim, error) { return l.claim, l.err }
 
 func shared(t *testing.T) *database {
 	t.Helper()

@@ -97,7 +97,7 @@ func exec(t *testing.T, s *Store, sql string, args ...any) {
 // leased is a lease that stands, as far as the program knows.
 type leased driver.Claim
 
-func (l leased) Claim() (driver.Claim, error) { return driver.Claim(l), nil }
+func (l leased) Pin() (driver.Claim, error) { return driver.Claim(l), nil }
 
 func with(r driver.Request, g driver.Grant) driver.Claim {
 	r.Claim.Ticket = g.Ticket

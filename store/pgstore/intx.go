@@ -50,7 +50,7 @@ func (s *Store) InSQLTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) er
 }
 
 func inTx(lease driver.Leased, one func(query string, args ...any) error) error {
-	c, err := lease.Claim()
+	c, err := lease.Pin()
 	if err != nil {
 		return err
 	}

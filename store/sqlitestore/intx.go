@@ -44,7 +44,7 @@ const inTxWithin = 5 * time.Second
 // lease has ended: roll back. After any other error it is not known: roll
 // back, too.
 func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error {
-	c, err := lease.Claim()
+	c, err := lease.Pin()
 	if err != nil {
 		return err
 	}

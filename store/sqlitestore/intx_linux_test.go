@@ -18,7 +18,7 @@ type leased struct {
 	err   error
 }
 
-func (l leased) Claim() (driver.Claim, error) { return l.claim, l.err }
+func (l leased) Pin() (driver.Claim, error) { return l.claim, l.err }
 
 // program opens a file as a program does that keeps its own tables in it.
 func program(t *testing.T, path string) *sql.DB {

@@ -66,8 +66,15 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 		}
 	}
 	a.part = true
-	if ls, err := l.together(ctx, keys, a); ls != nil || err != nil && (!wait || !pending(err)) {
-		return ls, err
+	switch ls, err := l.together(ctx, keys, a); {
+	case ls != nil:
+		return ls, nil
+	case err != nil && (!wait || !pending(err)):
+		for _, key := range keys {
+			o := l.observe(ctx, key)
+			o.failed(err)
+		}
+		return nil, err
 	}
 	for {
 		ls := &Leases{locker: l, leases: make([]*Lease, len(keys))}

@@ -23,6 +23,7 @@ func (l *Locker) lock(ctx context.Context, key string, a ask, wait bool) (*Lease
 	o := l.observe(ctx, key)
 	lease, err := l.acquire(ctx, key, a, wait, &o)
 	if err != nil {
+		o.failed(err)
 		return nil, err
 	}
 	o.acquired(lease)

@@ -10,12 +10,19 @@ import (
 // with no lock of this package held. They should return soon and must not
 // panic: somebody's turn would be lost.
 type Trace struct {
-	// Waiting is called when a Lock has to wait: behind others of this
-	// process (local) or in the store's line.
+	// Waiting is called when a Lock has to wait, once: first behind others of
+	// this process (local) or at once in the store's queue. Exactly one of
+	// Acquired and Failed follows.
 	Waiting func(key string, local bool)
 
-	// Acquired is called when a lease was given, with the time it took.
+	// Acquired is called when a lease was given, with the time it took. A nested
+	// lease is none of its own.
 	Acquired func(key string, token int64, waited time.Duration)
+
+	// Failed is called when the lock was asked for and not given. A call that was
+	// refused before it asked for anything, such as one with a bad key, is not
+	// told.
+	Failed func(key string, err error)
 
 	// Renewed is called for every request that renews leases or confirms
 	// places in line, with how many it carried, how many of them the store
@@ -30,12 +37,14 @@ type Trace struct {
 	Released func(key string, token int64, held time.Duration, local bool)
 }
 
-// observed is one call for a lock, as the Trace and the Logger see it.
+// observed is one call for a lock, as the Trace and the Logger see it: it waits,
+// once or not at all, and is then acquired or failed.
 type observed struct {
 	locker *Locker
 	ctx    context.Context
 	key    string
 	began  moment // zero if the Trace does not want to know
+	waits  bool
 }
 
 func (l *Locker) observe(ctx context.Context, key string) observed {
@@ -48,8 +57,16 @@ func (l *Locker) observe(ctx context.Context, key string) observed {
 
 // waiting tells that the call has to wait.
 func (o *observed) waiting(local bool) {
-	if f := o.locker.cfg.Trace.Waiting; f != nil {
+	if f := o.locker.cfg.Trace.Waiting; f != nil && !o.waits {
+		o.waits = true
 		f(o.key, local)
+	}
+}
+
+// failed tells that there is no lease.
+func (o *observed) failed(err error) {
+	if f := o.locker.cfg.Trace.Failed; f != nil {
+		f(o.key, err)
 	}
 }
 

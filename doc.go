@@ -38,10 +38,49 @@
 //
 // # How it works
 //
-// Goroutines of one process that want the same key stand in one line and take
-// one place in the store. An unlocked lease goes to the next of them without
-// a word to the store, up to 32 times or for a quarter of a second, with a
-// higher token each time. All leases of a Locker are renewed in batches, by a
-// timer that stops when nothing is held or waited for, so that a Locker needs
-// no Close.
+// Goroutines of one process that want the same key form one local queue, and only
+// its front deals with the store: however many they are, the store has one waiter.
+// An unlocked lock is handed over to the next of them without a word to the store,
+// up to 32 times or for a quarter of a second, with a higher token each time. All
+// leases of a Locker are renewed in batches, by a timer that stops when nothing
+// is held or waited for, so that a Locker needs no Close.
+//
+// # A Lock call
+//
+// What the front does is one acquisition. It is in one of these phases:
+//
+//	 Lock
+//	  │   behind others of this process: wait for the turn
+//	  ▼
+//	local queue ───── the turn comes with the lock (hand-over) ───────┐
+//	  │ the turn comes alone, or at once                              │
+//	  ▼                                                               │
+//	requesting ◀─┐ no answer: request again after a pause             │
+//	  │  │  │  ▲ └──┐                                                 │
+//	  │  │  └──┼────┘                                                 │
+//	  │  │     └── position lost: again, with a new ID ───────┐        │
+//	  │  └─ "waiting" ──▶ queued ◀─┐ "waiting", or no answer: │        │
+//	  │                    │ │ │   │ ask again              │        │
+//	  │                    │ │ └───┘                        │        │
+//	  │                    │ └──────────────────────────────┘        │
+//	  │ "held"             │ pushed in time, or "held" when asked     │
+//	  ▼                    ▼                                          ▼
+//	held ◀── renewed every third of the TTL ──────────────────────▶ Lease
+//	  │
+//	  │ Unlock: hand over, or release · not renewed in time · lost in the store
+//	  ▼
+//	ended
+//
+// A request that is answered "held" so late that there is no time to renew the
+// lease, and a grant that the store pushes so late, do not make it held: it is then
+// queued, and the store is asked at once. A lease is believed in from when the
+// request for it, or the last request that confirmed the position, was sent.
+//
+// A call ends without a lease when its context does, when the store refuses, or
+// when the store has not answered for Config.TTL, at least 5s. What the store may
+// then still have is released in the background.
+//
+// The source has the same order: lock.go is the way down this picture, acquisition.go
+// has a method for each arrow, keeper.go performs what follows from them,
+// renewer.go is the timer, waitqueue.go the local queue, release.go the way out.
 package baton

@@ -47,40 +47,48 @@
 //
 // # A Lock call
 //
-// What the front does is one acquisition. It is in one of these phases:
+// What the front does is one acquisition. Its phases are requesting, queued, held
+// and ended:
 //
 //	 Lock
-//	  │   behind others of this process: wait for the turn
-//	  ▼
-//	local queue ───── the turn comes with the lock (hand-over) ───────┐
-//	  │ the turn comes alone, or at once                              │
-//	  ▼                                                               │
-//	requesting ◀─┐ no answer: request again after a pause             │
-//	  │  │  │  ▲ └──┐                                                 │
-//	  │  │  └──┼────┘                                                 │
-//	  │  │     └── position lost: again, with a new ID ───────┐        │
-//	  │  └─ "waiting" ──▶ queued ◀─┐ "waiting", or no answer: │        │
-//	  │                    │ │ │   │ ask again              │        │
-//	  │                    │ │ └───┘                        │        │
-//	  │                    │ └──────────────────────────────┘        │
-//	  │ "held"             │ pushed in time, or "held" when asked     │
-//	  ▼                    ▼                                          ▼
-//	held ◀── renewed every third of the TTL ──────────────────────▶ Lease
 //	  │
-//	  │ Unlock: hand over, or release · not renewed in time · lost in the store
-//	  ▼
-//	ended
+//	  ▼                          the lock comes with the turn
+//	local queue ─────────────────────────────────────────────────┐
+//	  │ the turn comes alone                                     │
+//	  ▼                                                          │
+//	requesting ───┐                                              │
+//	  │  ▲  ▲     │ no answer: again after a pause               │
+//	  │  │  └─────┘                                              │
+//	  │  │                                                       │
+//	  │  └──────────────────────────────┐                        │
+//	  │                                 │ the position is lost:  │
+//	  ├── "waiting" ────────▶ queued ───┘ again, with a new ID   │
+//	  │                        │ │ ▲                             │
+//	  │                        │ └─┘ "waiting", or no answer:    │
+//	  │ "held"                 │     asked again                 │
+//	  │                        │                                 │
+//	  │                        │ the store pushes the lock,      │
+//	  ▼                        ▼ or says "held" when asked       │
+//	held ◀───────────────────────────────────────────────────────┘
+//	  │ ▲
+//	  ├─┘ renewed every third of the TTL
+//	  │
+//	  ├── Unlock while others of this process wait ──▶ the next one's turn
+//	  ├── Unlock ──▶ ended: the lock is released in the store
+//	  └── not renewed in time, or gone from the store ──▶ ended: the lease is lost
 //
-// A request that is answered "held" so late that there is no time to renew the
-// lease, and a grant that the store pushes so late, do not make it held: it is then
-// queued, and the store is asked at once. A lease is believed in from when the
-// request for it, or the last request that confirmed the position, was sent.
+// A lease is believed in from when the request for it was sent; one that the store
+// pushes, from when the request that last confirmed the position was sent. If too
+// little of it is left when the answer or the push comes, the acquisition is still
+// queued, and asks the store at once. Downgrade has a phase of its own,
+// downgrading: held, but neither renewed nor handed over until the store has
+// answered.
 //
 // A call ends without a lease when its context does, when the store refuses, or
 // when the store has not answered for Config.TTL, at least 5s. What the store may
 // then still have is released in the background.
 //
-// The source has the same order: lock.go is the way down this picture, acquisition.go
-// has a method for each arrow, keeper.go performs what follows from them,
+// In the source lock.go is the way down this picture and acquisition.go has a
+// method for each of its arrows. keeper.go performs what follows from them,
 // renewer.go is the timer, waitqueue.go the local queue, release.go the way out.
 package baton

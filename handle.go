@@ -105,9 +105,11 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	})
 	if err != nil {
 		k.mu.Lock()
-		k.acq.retry = mover != nil && unsure // the lock may have gone over to the new ID
-		k.commit(0)
-		l.giveUp(k)
+		e := k.acq.attachFailed(mover != nil && unsure)
+		k.commit(e &^ releaseClaim)
+		if e&releaseClaim != 0 {
+			l.forget(c)
+		}
 		return nil, h.failed(ctx, "attach", err)
 	}
 	if lease := k.issue(nil, false); lease != nil {

@@ -17,7 +17,7 @@ type mutation struct {
 	rule, file, from, to string
 }
 
-const machineFile = "acquisition.go"
+const machineFile, heldFile = "acquisition.go", "acquisition_held.go"
 
 var mutations = []mutation{
 	{"an early push is for this position only if it is not below the ticket", machineFile,
@@ -46,7 +46,7 @@ var mutations = []mutation{
 		"if a.round != q.round {", "if false {"},
 	{"an acquisition that begins again begins a round", machineFile,
 		"a.hinted = false\n\ta.newRound()", "a.hinted = false"},
-	{"a downgrade begins a round", machineFile,
+	{"a downgrade begins a round", heldFile,
 		"a.phase = downgrading\n\ta.newRound()", "a.phase = downgrading"},
 	{"an answer after the end revives nothing", machineFile,
 		"if end, cause := a.believedUntil(); now >= end {\n\t\treturn a.lose(cause)\n\t}\n\tswitch {", "switch {"},
@@ -64,21 +64,21 @@ var mutations = []mutation{
 		"case q.phase == held:\n\t\treturn a.lose(Gone)", "case q.phase == held, r.State == driver.Lost:\n\t\treturn a.lose(Gone)"},
 	{"a confirmation may overtake its request", machineFile,
 		"case q.phase == requesting: //", "case false: //"},
-	{"issue looks at the clock", machineFile,
+	{"issue looks at the clock", heldFile,
 		"if a.phase != held || now >= a.deadline {", "if a.phase != held {"},
 	{"a grant that nobody used in time is given back", machineFile,
 		"case !a.leased && cause == Expired:", "case false:"},
 	{"an attempt that may have taken effect is given back", machineFile,
 		"known := a.phase != requesting || a.retry", "known := a.phase != requesting"},
 	{"an attempt that the store has ended gets another ID", machineFile,
-		"if a.requested && errors.Is(err, driver.ErrLost) {", "if false {"},
+		"if a.requested && errors.Is(err, driver.ErrLost) {", "if false && errors.Is(err, driver.ErrLost) {"},
 	{"what has ended is not woken", machineFile,
 		"a.phase, a.wake = ended, 0", "a.phase = ended"},
 	{"the ticket of a grant is repeated", machineFile,
 		"a.phase, a.claim.Ticket = held, g.Ticket", "a.phase = held"},
-	{"a claim that was told is not handed over", machineFile,
+	{"a claim that was told is not handed over", heldFile,
 		"a.phase == held && !a.pinned &&", "a.phase == held &&"},
-	{"the local queue does not keep a lock for ever", machineFile,
+	{"the local queue does not keep a lock for ever", heldFile,
 		" && now.sub(a.granted) < maxLocalTime", ""},
 	{"an answer ends an outage", machineFile,
 		"a.outage = outage{}\n\treturn noteOutage", "return noteOutage"},

@@ -1,8 +1,10 @@
 package baton
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +89,23 @@ func (m *machine) isDowngrading() *machine {
 }
 
 func (m *machine) with(change func(*machine)) *machine { change(m); return m }
+
+// TestMachineIsPure reads the source: the machine knows what it was told and
+// nothing else.
+func TestMachineIsPure(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{machineFile, heldFile} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, foreign := range []string{"\"sync", "bootclock", "time.Now", "rand.", "Locker", "keeper)", "go func", "chan ", "driver.Locks", "<-"} {
+			if bytes.Contains(text, []byte(foreign)) {
+				t.Errorf("%s has %q", file, foreign)
+			}
+		}
+	}
+}
 
 // A row is one transition: in a state something happens, and what follows is
 // these effects, this phase, and that the machine wakes then (0: never).
@@ -250,7 +269,9 @@ func queuedRows() []row {
 	_, early := ahead.with(func(m *machine) { m.request(at(-700*ms), true, 800*ms) }).isAsked(0)
 	ahead.isQueued()
 	failing, second := asked(400*ms, func(m *machine) { m.unanswered(at(400*ms), at(400*ms), driver.ErrUnavailable) })
+	unanswered := with().with(func(m *machine) { m.unanswered(at(50*ms), at(0), driver.ErrUnavailable) })
 	return []row{
+		{"queued: a push ends an outage, for those behind, too", unanswered, hint(100*ms, push), noteOutage | grantWaiter, held, 100*ms + 1250*ms/3, nil},
 		{"queued: a hint", with(), hint(100*ms, look), 0, queued, 5 * ms, nil},
 		{"queued: a hint while an answer is under way", busy, hint(200*ms, look), 0, queued, 800 * ms, nil},
 		renewal("queued: the answer may be older than a hint", 420*ms, sayWaiting, 0, queued, 405*ms, nil, func(m *machine) { m.hint(at(410*ms), look, 0) }),

@@ -47,7 +47,7 @@ func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...Option) (*L
 }
 
 // TryLockAll is LockAll without waiting for others: if one of the locks is
-// held, or others are in line for it, it returns a *HeldError that names its
+// held, or others wait for it, it returns a *HeldError that names its
 // key. Unless the store decides about all in one act, others may find the keys
 // before it held for as long as that takes. Otherwise its errors are TryLock's
 // and LockAll's.

@@ -148,7 +148,7 @@ func (l *Lease) claim(pin bool) (driver.Claim, error) {
 	return k.acq.claim, nil
 }
 
-// Unlock releases the lock, or hands it to the next in line of this process.
+// Unlock releases the lock, or hands it over to the next of this process.
 // It needs no context: if the store does not answer it goes on trying for the
 // TTL, at least 1s and at most about 5s. Called again it does nothing and says
 // the same again, or nil while the first call is under way.

@@ -144,7 +144,7 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyIn
 	}
 }
 
-// Break takes the lock from whoever holds it and lets the next in line have
+// Break takes the lock from whoever holds it and lets the next waiter have
 // it. It reports how many holders there were. The next token is higher than
 // theirs; their contexts end as soon as they notice, at their next renewal at
 // the latest: until then they may act. Meant for people. Its errors are those

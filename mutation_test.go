@@ -41,7 +41,7 @@ var mutations = []mutation{
 	{"a grant that was long under way is confirmed first", machineFile,
 		"if deadline.sub(now) < a.trustFor(a.terms.storeTTL())/2 {", "if false {"},
 	{"a confirmation that comes too late is no lease", machineFile,
-		"r.State == driver.Held && deadline.sub(now) < least", "r.State == driver.Held && least < 0"},
+		"r.State == driver.Held && deadline.sub(now) < least", "r.State == driver.Held && deadline.sub(now) < least-time.Hour"},
 	{"answers to questions of earlier rounds are void", machineFile,
 		"if a.round != q.round {", "if false {"},
 	{"an acquisition that begins again begins a round", machineFile,

@@ -25,7 +25,7 @@ type Trace struct {
 	Failed func(key string, err error)
 
 	// Renewed is called for every request that renews leases or confirms
-	// places in line, with how many it carried, how many of them the store
+	// positions in the queue, with how many it carried, how many of them the store
 	// could not answer, and how long it took.
 	Renewed func(claims, failed int, took time.Duration)
 
@@ -33,7 +33,7 @@ type Trace struct {
 	Lost func(*LostError)
 
 	// Released is called when a lease was unlocked, with the time it was
-	// held. local says that the next in line of this process got it.
+	// held. local says that the next of this process got it.
 	Released func(key string, token int64, held time.Duration, local bool)
 }
 

@@ -63,7 +63,7 @@ func (a *acquisition) look(now moment) effects {
 }
 
 // nest answers a lock on the same key that is asked for within the lease.
-func (a *acquisition) nest(wanted ask) error {
+func (a *acquisition) nest(wanted *ask) error {
 	switch {
 	case !wanted.reentrant:
 		return ErrNested

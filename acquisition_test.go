@@ -365,7 +365,7 @@ func leaseRows() []row {
 	}
 	nest := func(a ask, wanted error) func(*machine) effects {
 		return func(m *machine) effects {
-			if err := m.nest(a); !errors.Is(err, wanted) || (err != nil) != (wanted != nil) {
+			if err := m.nest(&a); !errors.Is(err, wanted) || (err != nil) != (wanted != nil) {
 				panic(fmt.Sprint("nest: ", err))
 			}
 			return 0
@@ -377,7 +377,7 @@ func leaseRows() []row {
 	writer := ask{weight: driver.Whole, capacity: driver.Whole, reentrant: true}
 	reader := ask{weight: 1, capacity: driver.Whole, reentrant: true}
 	isReader := func(m *machine) { m.claim.Weight = 1 }
-	nested := func() *machine { return newMachine().isLeased().with(func(m *machine) { _ = m.nest(writer) }) }
+	nested := func() *machine { return newMachine().isLeased().with(func(m *machine) { _ = m.nest(&writer) }) }
 	return []row{
 		{"issued", newMachine().isGranted(), issue(10 * ms), 0, held, 1000 * ms, func(m *machine) error { return want("token", m.leaseToken(), 7*64) }},
 		{"issued again: the next token", newMachine().isLeased().with(func(m *machine) { m.unlock(at(20 * ms)) }), issue(20 * ms), 0, held, 1000 * ms, func(m *machine) error { return want("token", m.leaseToken(), 7*64+1) }},
@@ -439,7 +439,7 @@ func downgradeRows() []row {
 		{"downgrading: not renewed", newMachine().isDowngrading(), func(m *machine) effects { _, e := m.due(at(1000 * ms)); return e }, 0, downgrading, 1750 * ms, nil},
 		{"downgrading: due at the end", newMachine().isDowngrading(), func(m *machine) effects { m.wake = at(2700 * ms); _, e := m.due(m.wake); return e }, ending | reportLoss, ended, never, nil},
 		{"downgrading: nothing can be nested", newMachine().isDowngrading(), func(m *machine) effects {
-			if m.nest(ask{weight: 1, capacity: driver.Whole, reentrant: true}) == nil {
+			if m.nest(&ask{weight: 1, capacity: driver.Whole, reentrant: true}) == nil {
 				panic("nested in a lease that changes")
 			}
 			return 0

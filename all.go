@@ -61,24 +61,24 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 		return nil, &KeyError{Reason: "the list of keys is empty"}
 	}
 	for _, key := range keys {
-		if err := l.check(ctx, key, a); err != nil {
+		if err := l.check(ctx, key, &a); err != nil {
 			return nil, err
 		}
 	}
 	a.part = true
-	switch ls, err := l.together(ctx, keys, a); {
+	switch ls, err := l.together(ctx, keys, &a); {
 	case ls != nil:
 		return ls, nil
 	case err != nil && (!wait || !pending(err)):
 		for _, key := range keys {
-			o := l.observe(ctx, key)
+			o := observed{locker: l, ctx: ctx, key: key}
 			o.failed(err)
 		}
 		return nil, err
 	}
 	for {
 		ls := &Leases{locker: l, leases: make([]*Lease, len(keys))}
-		err := l.gather(ctx, ls.leases, keys, a, wait)
+		err := l.gather(ctx, ls.leases, keys, &a, wait)
 		lost := ls.begin()
 		if err == nil && lost == nil {
 			return ls, nil
@@ -96,7 +96,7 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 
 // together makes one attempt for all keys in one act of the store. Without a
 // result it has come to nothing, and they are to be locked one by one.
-func (l *Locker) together(ctx context.Context, keys []string, a ask) (*Leases, error) {
+func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, error) {
 	if l.many == nil || len(keys) < 2 || len(keys) > driver.MaxTogether {
 		return nil, nil
 	}
@@ -114,7 +114,8 @@ func (l *Locker) together(ctx context.Context, keys []string, a ask) (*Leases, e
 	requests := make([]driver.Request, len(keys))
 	sent := l.clock.coarse()
 	for i, key := range keys {
-		seen[i] = l.observe(ctx, key)
+		seen[i] = observed{locker: l, ctx: ctx, key: key}
+		seen[i].asked()
 		keepers[i] = l.newKeeper(key, a, nil)
 		requests[i] = keepers[i].request(sent, false)
 	}
@@ -170,7 +171,7 @@ func pending(err error) bool { return errors.Is(err, ErrHeld) || !final(err) }
 
 // gather takes the locks of keys, first those that ctx holds already, because
 // that takes no time.
-func (l *Locker) gather(ctx context.Context, leases []*Lease, keys []string, a ask, wait bool) (err error) {
+func (l *Locker) gather(ctx context.Context, leases []*Lease, keys []string, a *ask, wait bool) (err error) {
 	for i, key := range keys {
 		if outer := l.enclosing(ctx, key); outer != nil {
 			if leases[i], err = outer.nest(a); err != nil {

@@ -36,7 +36,7 @@ type outcome struct {
 
 // newKeeper makes the acquisition of a lock that the front of q wants. q is nil if
 // nobody is behind the caller.
-func (l *Locker) newKeeper(key string, a ask, q *waitQueue) *keeper {
+func (l *Locker) newKeeper(key string, a *ask, q *waitQueue) *keeper {
 	c := driver.Claim{Key: key, ID: driver.NewID(), Owner: l.ownerOf(a), Weight: a.weight, Capacity: a.capacity}
 	return l.keep(c, 0, q)
 }

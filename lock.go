@@ -8,10 +8,10 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A Lock call, from the top to the bottom: check, enclosing, front, obtain, await,
+// A Lock call, from the top to the bottom: check, enclosing, enter, obtain, await,
 // issue. What happens meanwhile is for the acquisition.
 
-func (l *Locker) lock(ctx context.Context, key string, a ask, wait bool) (*Lease, error) {
+func (l *Locker) lock(ctx context.Context, key string, a *ask, wait bool) (*Lease, error) {
 	if err := l.check(ctx, key, a); err != nil {
 		return nil, err
 	}
@@ -20,7 +20,8 @@ func (l *Locker) lock(ctx context.Context, key string, a ask, wait bool) (*Lease
 			return lease, err
 		}
 	}
-	o := l.observe(ctx, key)
+	o := observed{locker: l, ctx: ctx, key: key}
+	o.asked()
 	lease, err := l.acquire(ctx, key, a, wait, &o)
 	if err != nil {
 		o.failed(err)
@@ -31,7 +32,7 @@ func (l *Locker) lock(ctx context.Context, key string, a ask, wait bool) (*Lease
 }
 
 // check refuses bad input before anything was changed.
-func (l *Locker) check(ctx context.Context, key string, a ask) error {
+func (l *Locker) check(ctx context.Context, key string, a *ask) error {
 	if a.err != nil {
 		return a.err
 	}
@@ -51,10 +52,19 @@ func (l *Locker) check(ctx context.Context, key string, a ask) error {
 }
 
 // acquire passes the local queue and asks the store.
-func (l *Locker) acquire(ctx context.Context, key string, a ask, wait bool, o *observed) (*Lease, error) {
-	q, k, err := l.front(ctx, key, a, wait, o)
-	if err != nil {
-		return nil, err
+func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *observed) (*Lease, error) {
+	var q *waitQueue // whose front the caller is; nil if it did not want to wait for that
+	var k *keeper    // that the front before it has handed over, if any
+	if wait {
+		var err error
+		if q, k, err = l.enter(ctx, key, a, o); err != nil {
+			return nil, err
+		}
+	} else {
+		var held *HeldError
+		if q, held = l.tryEnter(key); held != nil {
+			return nil, held
+		}
 	}
 	for {
 		if k == nil {
@@ -73,20 +83,6 @@ func (l *Locker) acquire(ctx context.Context, key string, a ask, wait bool, o *o
 		}
 		k = nil // lost on the way here, or because this process did not run
 	}
-}
-
-// front waits until the caller is the front of the local queue, and returns the
-// lock that the front before it has handed over, if any. Who does not wait is in
-// no queue, nil, where others are.
-func (l *Locker) front(ctx context.Context, key string, a ask, wait bool, o *observed) (*waitQueue, *keeper, error) {
-	if wait {
-		return l.enter(ctx, key, a, o)
-	}
-	q, held := l.tryEnter(key)
-	if held != nil {
-		return nil, nil, held
-	}
-	return q, nil, nil
 }
 
 // obtain requests the lock from the store until it is held. After an error

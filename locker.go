@@ -64,7 +64,8 @@ func New(store driver.Locks, cfg Config) (*Locker, error) {
 // reach. After any error no lock is held; what a lost answer may have left in
 // the store is released in the background, or ends by itself within the TTL.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...Option) (*Lease, error) {
-	return l.lock(ctx, key, newAsk(opts), true)
+	a := newAsk(opts)
+	return l.lock(ctx, key, &a, true)
 }
 
 // TryLock makes one attempt and does not wait for others: it returns a
@@ -73,7 +74,8 @@ func (l *Locker) Lock(ctx context.Context, key string, opts ...Option) (*Lease, 
 // out of reach, and does not wait for an answer for more than about half of
 // Config.TTL.
 func (l *Locker) TryLock(ctx context.Context, key string, opts ...Option) (*Lease, error) {
-	return l.lock(ctx, key, newAsk(opts), false)
+	a := newAsk(opts)
+	return l.lock(ctx, key, &a, false)
 }
 
 // Do runs f while holding the lock, with a context that ends when the lease
@@ -172,7 +174,7 @@ func (l *Locker) inspector() (driver.Inspector, error) {
 }
 
 // ownerOf is who is shown as the holder of what a asks for.
-func (l *Locker) ownerOf(a ask) string { return cmp.Or(a.owner, l.cfg.Owner) }
+func (l *Locker) ownerOf(a *ask) string { return cmp.Or(a.owner, l.cfg.Owner) }
 
 func (l *Locker) debug(ctx context.Context) bool {
 	return l.cfg.Logger.Enabled(ctx, slog.LevelDebug)

@@ -89,7 +89,7 @@ func (l *Locker) enclosing(ctx context.Context, key string) *Lease {
 
 // nest answers a lock on the key of a lease whose context asks for it. Both
 // results are nil if the lease has ended.
-func (t *Lease) nest(a ask) (*Lease, error) {
+func (t *Lease) nest(a *ask) (*Lease, error) {
 	_ = t.Err() // ends it if its time is up
 	k := t.keeper
 	k.mu.Lock()

@@ -47,12 +47,11 @@ type observed struct {
 	waits  bool
 }
 
-func (l *Locker) observe(ctx context.Context, key string) observed {
-	o := observed{locker: l, ctx: ctx, key: key}
-	if l.cfg.Trace.Acquired != nil {
-		o.began = l.clock.coarse()
+// asked begins to count the time.
+func (o *observed) asked() {
+	if o.locker.cfg.Trace.Acquired != nil {
+		o.began = o.locker.clock.coarse()
 	}
-	return o
 }
 
 // waiting tells that the call has to wait.
@@ -74,10 +73,10 @@ func (o *observed) failed(err error) {
 func (o *observed) acquired(lease *Lease) {
 	l := o.locker
 	if f := l.cfg.Trace.Acquired; f != nil {
-		f(o.key, lease.Token(), l.clock.coarse().sub(o.began))
+		f(lease.Key(), lease.token, l.clock.coarse().sub(o.began))
 	}
 	if l.debug(o.ctx) {
-		l.cfg.Logger.DebugContext(o.ctx, "lock acquired", l.logLock(o.key, lease.Token()))
+		l.cfg.Logger.DebugContext(o.ctx, "lock acquired", l.logLock(lease.Key(), lease.token))
 	}
 }
 

@@ -58,7 +58,7 @@ func (l *Locker) shard(key string) *queueShard {
 
 // enter joins the queue of key and returns when the caller is its front, with the
 // lock that the front before it handed over, if any.
-func (l *Locker) enter(ctx context.Context, key string, a ask, o *observed) (*waitQueue, *keeper, error) {
+func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*waitQueue, *keeper, error) {
 	sh := l.shard(key)
 	sh.Lock()
 	q := sh.queues[key]
@@ -71,7 +71,7 @@ func (l *Locker) enter(ctx context.Context, key string, a ask, o *observed) (*wa
 	if c == nil {
 		c = &caller{turn: make(chan *keeper, 1)}
 	}
-	c.ask, c.came, c.failed = a, 0, nil
+	c.ask, c.came, c.failed = *a, 0, nil
 	if q.outage.Load() != nil {
 		c.came = l.clock.coarse()
 	}
@@ -149,7 +149,7 @@ func (l *Locker) tryFront(keys []string) (queues []*waitQueue, ok bool) {
 
 // occupiedBy is the queue that a lease on what a asks for keeps the front of. Those
 // behind a read lock or permits may hold together with it.
-func (q *waitQueue) occupiedBy(a ask) *waitQueue {
+func (q *waitQueue) occupiedBy(a *ask) *waitQueue {
 	if a.weight != driver.Whole {
 		return nil
 	}
@@ -165,7 +165,7 @@ func (q *waitQueue) handOver(k *keeper) bool {
 	q.shard.Lock()
 	defer q.shard.Unlock()
 	c := q.first
-	if c == nil || c.ask.weight != driver.Whole || k.locker.ownerOf(c.ask) != k.owner() {
+	if c == nil || c.ask.weight != driver.Whole || k.locker.ownerOf(&c.ask) != k.owner() {
 		return false
 	}
 	q.remove(c)

@@ -119,9 +119,10 @@ func newWorld(seed uint64) *world {
 func (w *world) n(n int) int                        { return w.rng.IntN(n) }
 func (w *world) chance(percent int) bool            { return w.n(100) < percent }
 func (w *world) upTo(d time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(d) + 1)) }
-func (w *world) storeTime() time.Duration           { return 30*365*24*time.Hour + time.Duration(w.now) }
-func (w *world) after(d time.Duration, do func())   { w.when(w.now.add(d), do) }
-func (w *world) fail(format string, args ...any)    { w.err = fmt.Errorf(format, args...) }
+
+func (w *world) storeTime() time.Duration         { return 30*365*24*time.Hour + time.Duration(w.now) }
+func (w *world) after(d time.Duration, do func()) { w.when(w.now.add(d), do) }
+func (w *world) fail(format string, args ...any)  { w.err = fmt.Errorf(format, args...) }
 
 func (w *world) when(at moment, do func()) {
 	w.count++

@@ -89,7 +89,6 @@ type process struct {
 	still   moment // it does not run until then
 	armed   moment // when due is called
 	waits   bool   // for the acquisition's outcome
-	busy    bool   // it has asked for the lock, and is not done with it
 	section int    // how many it has still to do
 	life    int    // raised by a crash: what was under way is for nobody
 }

@@ -31,6 +31,15 @@ func elsewhere[T any](ctx context.Context, s *Store, after time.Duration, ask fu
 		err  error
 	}
 	others := make(chan answer, 1) // the first answer of another
+	none := make(chan struct{})    // closed when every endpoint has failed
+	failed := 0
+	fails := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if failed++; failed == len(s.client.Endpoints()) {
+			close(none)
+		}
+	}
 	var next *time.Timer
 	another := func() {
 		mu.Lock()
@@ -43,11 +52,13 @@ func elsewhere[T any](ctx context.Context, s *Store, after time.Duration, ask fu
 		go func() {
 			conn, err := s.spare()
 			if err != nil {
+				fails()
 				return
 			}
 			defer conn.Close()
 			resp, err := ask(ctx, led{pb.NewKVClient(conn), s}, pb.NewLeaseClient(conn))
 			if err != nil && passing(err) {
+				fails()
 				return // the next one is asked soon
 			}
 			select {
@@ -77,6 +88,7 @@ func elsewhere[T any](ctx context.Context, s *Store, after time.Duration, ask fu
 	select {
 	case a := <-others:
 		resp, err = a.resp, a.err
+	case <-none:
 	case <-ctx.Done():
 	}
 	mu.Lock()

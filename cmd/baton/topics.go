@@ -60,7 +60,7 @@ Parameters of PostgreSQL:
   host=/DIRECTORY         of a unix socket
   schema=NAME             where the tables are
   migrate=false           do not make the tables if they are missing
-  connections=4           at most so many, and one that listens
+  connections=4           at most so many, one that listens, two that renew
   pooler=true             a pooler such as PgBouncer is in between (usually noticed)
   application_name=TEXT   what the server shows
 

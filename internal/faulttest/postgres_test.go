@@ -158,8 +158,8 @@ func TestPostgresCrash(t *testing.T) {
 	}
 }
 
-// Ten thousand goroutines wait for a hundred locks on four connections and the
-// one that listens, and all are served.
+// Ten thousand goroutines wait for a hundred locks on four connections, two that
+// renew and one that listens, and all are served.
 func TestPostgresTenThousandWaiters(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t)

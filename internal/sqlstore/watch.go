@@ -1,8 +1,10 @@
 package sqlstore
 
 import (
+	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/batonhq/baton/driver"
 )
@@ -88,10 +90,11 @@ func (w *Watchers) Waits(key, id string, seq int64) {
 	}
 }
 
-// Renew has renew confirm claims, those that are known to wait apart from the
-// others and at the same time, and notes what it found. Who waits asks often: where
+// Renew has claims confirmed, those that are known to wait by waiting and the others
+// by held, at the same time, and notes what that found. Who waits asks often: where
 // requests take long and connections are few, a lease must not stand behind that.
-func (w *Watchers) Renew(claims []driver.Claim, renew func(claims []driver.Claim, waiting bool) []driver.Renewal) []driver.Renewal {
+func (w *Watchers) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration, held, waiting *Renewals) []driver.Renewal {
+	by := [2]*Renewals{held, waiting}
 	var of [2][]driver.Claim // those that may hold, those that wait
 	var at [2][]int
 	for i, wait := range w.waits(claims) {
@@ -99,7 +102,7 @@ func (w *Watchers) Renew(claims []driver.Claim, renew func(claims []driver.Claim
 	}
 	answers := make([]driver.Renewal, len(claims))
 	part := func(wait int) {
-		for n, a := range renew(of[wait], wait == 1) {
+		for n, a := range by[wait].Do(ctx, of[wait], ttl) {
 			answers[at[wait][n]] = a
 		}
 	}

@@ -27,7 +27,7 @@ type Config struct {
 	// ConnectTimeout bounds each attempt to connect. Defaults to 5 s.
 	ConnectTimeout time.Duration
 
-	// Connections bounds how many there are at a time, at least 3. They are
+	// Connections bounds how many there are at a time; fewer than 3 count as 3. They are
 	// shared by all requests, however many wait, and made when they are needed:
 	// the more commit at the same time, the less each costs the disk. A quarter of
 	// them, at most 4, renews what is held and serves nothing else, so that a lease is

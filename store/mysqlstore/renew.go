@@ -22,12 +22,7 @@ const (
 // that somebody else has locked are skipped and looked at alone, as are those
 // of keys where somebody may have to be served.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
-	return s.watchers.Renew(claims, func(claims []driver.Claim, waiting bool) []driver.Renewal {
-		if waiting {
-			return s.confirm.Do(ctx, claims, ttl)
-		}
-		return s.renewal.Do(ctx, claims, ttl)
-	})
+	return s.watchers.Renew(ctx, claims, ttl, &s.renewal, &s.confirm)
 }
 
 // renewWith is one request of those that renew, or a few.

@@ -36,7 +36,8 @@ type Config struct {
 	Application string
 
 	// Conns is the highest number of connections, besides the one that
-	// listens. Defaults to 4. However many wait, they hold none.
+	// listens and up to two that renew what is held. Defaults to 4. However many
+	// wait, they hold none.
 	Conns int
 
 	// NoMigrate refuses a database without the tables, with a *SchemaError.

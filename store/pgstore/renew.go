@@ -27,12 +27,7 @@ const (
 // two, in the second of which holders that died are noticed; and each claim that
 // somebody was writing to at that moment, one of its own.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
-	return s.hints.watchers.Renew(claims, func(claims []driver.Claim, waiting bool) []driver.Renewal {
-		if waiting {
-			return s.confirm.Do(ctx, claims, ttl)
-		}
-		return s.renewal.Do(ctx, claims, ttl)
-	})
+	return s.hints.watchers.Renew(ctx, claims, ttl, &s.renewal, &s.confirm)
 }
 
 // renewWith is one request of those that renew.

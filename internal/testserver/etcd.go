@@ -348,9 +348,11 @@ func newEtcdMembers(t TB, path string, n int, secure *tls.Config, behind func(ad
 func (s *EtcdServer) prepare(t TB, path string, args []string) {
 	t.Helper()
 	dir := freshDir(t)
+	durable := stalls(t) // else there is nothing to stall
 	s.Process = Process{
 		t: t, path: path, dir: dir, ready: func(int) error { return s.serves() },
-		args: append([]string{
+		args: append([]string{ // the caller's come last, and win
+			"--unsafe-no-fsync=" + strconv.FormatBool(!durable),
 			"--name=" + s.Name,
 			"--data-dir=" + filepath.Join(dir, "data"),
 			"--listen-client-urls=" + s.url(),
@@ -359,9 +361,6 @@ func (s *EtcdServer) prepare(t TB, path string, args []string) {
 			"--initial-advertise-peer-urls=" + s.peerURL,
 			"--log-level=error",
 		}, args...),
-	}
-	if !stalls(t) {
-		s.args = append(s.args, "--unsafe-no-fsync")
 	}
 }
 

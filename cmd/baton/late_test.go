@@ -89,8 +89,8 @@ func TestEndAndLossAreSeenTogether(t *testing.T) {
 		next         []string
 		code         int
 	}{
-		{"run", "2s", follow, exitLost},
-		{"elect", "2s", follow, 0},
+		{"run", "5s", follow, exitLost},
+		{"elect", "5s", follow, 0},
 		{"run", "1m", []string{"break", "--yes", "KEY"}, exitLost}, // the store says it
 	} {
 		t.Run(c.command+" "+c.next[0], func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestEndAndLossAreSeenTogether(t *testing.T) {
 func TestSuccessOfAnExpiredAttemptIsRecorded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	holders, said := late(t, dir, "once", "2s", func() {
+	holders, said := late(t, dir, "once", "5s", func() {
 		poll(t, func() error {
 			out, err := exec.Command("baton", "-b", lateStore(dir), "ls", "-o", "json", "once/").Output()
 			if err == nil && strings.TrimSpace(string(out)) != "[]" {

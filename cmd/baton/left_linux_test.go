@@ -25,7 +25,7 @@ func TestLockIsKeptWithWhatCannotBeStopped(t *testing.T) {
 		run   []string
 		code  int
 	}{
-		{"max-hold", []string{"--max-hold", "200ms"}, []string{"./helper", "rooted", "pid"}, exitKilled},
+		{"max-hold", []string{"--max-hold", "2s"}, []string{"./helper", "rooted", "pid"}, exitKilled},
 		{"left behind", nil, []string{"sh", "-c", "./helper rooted pid & until test -e pid; do :; done; exit 3"}, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -138,6 +138,13 @@ func (s *Store) takeAlone(ctx context.Context, q *rate.Request, looks bool) (ans
 		if err == nil || tries == 1 || !isCode(err, deadlock) && !isCode(err, notSerializable) {
 			return answer, err
 		}
+		// Or it is in our way: who waits for what we had locked is woken before we
+		// lock it again.
+		select {
+		case <-time.After(10*time.Millisecond + rand.N(20*time.Millisecond)):
+		case <-ctx.Done():
+			return nil, err
+		}
 	}
 }
 

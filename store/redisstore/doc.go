@@ -55,7 +55,8 @@
 // # Speed
 //
 // Acquiring and releasing a free exclusive lock is one script each, and so is a
-// decision about limits. When many goroutines wait for the server, their scripts
+// decision about limits. On a single server, Open's client runs them on the caller's
+// goroutine, by a connection of its own, while nobody else calls. When many goroutines wait for the server, their scripts
 // are combined into few calls, and the same request of several is made in one
 // step; not in Cluster, where a call has one slot. There most slots are cold, too, so
 // that most grants seed their slot's counter, which costs four calls more on

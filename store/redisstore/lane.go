@@ -90,7 +90,7 @@ func (l *lane) run(ctx context.Context, call wire.Call, f func(context.Context) 
 
 // begins reports whether a call may run on its caller's goroutine, which then counts.
 func (l *lane) begins() bool {
-	if l.troubles.Load() == l.over.Load() && !l.order.Late() {
+	if l.calm() {
 		if l.flying.Add(1) <= l.most {
 			return true
 		}
@@ -98,6 +98,10 @@ func (l *lane) begins() bool {
 	}
 	return false
 }
+
+// calm reports whether nothing is known that may make a call hang, and no call that
+// was abandoned may be under way.
+func (l *lane) calm() bool { return l.troubles.Load() == l.over.Load() && !l.order.Late() }
 
 // settle notes that so many troubles are over.
 func (l *lane) settle(troubles uint64) {

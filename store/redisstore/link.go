@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -98,6 +99,15 @@ func (ls *links) peer(addr string) *peer {
 
 // connect is rueidis's DialCtxFn.
 func (ls *links) connect(ctx context.Context, addr string, _ *net.Dialer, t *tls.Config) (net.Conn, error) {
+	l, err := ls.dialed(ctx, addr, t, false)
+	if err != nil {
+		return nil, err // not a nil *link
+	}
+	return l, nil
+}
+
+// dialed is a new connection, perhaps one that carries one call at a time.
+func (ls *links) dialed(ctx context.Context, addr string, t *tls.Config, alone bool) (*link, error) {
 	ls.lanes.trouble() // who comes while this takes long need not wait for it
 	p := ls.peer(addr)
 	patience := ls.patience(p, false)
@@ -125,6 +135,9 @@ func (ls *links) connect(ctx context.Context, addr string, _ *net.Dialer, t *tls
 		return nil, err
 	}
 	l := &link{Conn: conn, of: ls, peer: p}
+	if alone {
+		l.aside = newAside(conn)
+	}
 	l.timer = time.AfterFunc(time.Hour, l.look)
 	l.timer.Stop()
 	ls.mu.Lock()
@@ -146,7 +159,7 @@ func (ls *links) close() {
 	all := slices.Collect(maps.Keys(ls.open))
 	ls.mu.Unlock()
 	for _, l := range all {
-		l.Close()
+		l.end()
 	}
 }
 
@@ -173,6 +186,8 @@ type link struct {
 	since  atomic.Int64 // when what has no answer yet was written, see clock; 0: all has
 	spoke  atomic.Bool
 	silent atomic.Int64 // the patience after which it was given up
+
+	*aside // nil but for direct's
 }
 
 var linksBegan = time.Now()
@@ -213,13 +228,27 @@ func (l *link) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Close closes the connection; one that its caller has left, when that was answered.
 func (l *link) Close() error {
 	l.of.lanes.trouble() // before the client connects anew
+	if l.aside != nil && l.left.Load() && l.since.Load() != 0 {
+		if l.draining.CompareAndSwap(false, true) { // rueidis closes more than once
+			go l.drain()
+		}
+		return nil
+	}
+	return l.end()
+}
+
+func (l *link) end() error {
 	l.since.Store(0)
 	l.timer.Stop()
 	l.of.mu.Lock()
 	delete(l.of.open, l)
 	l.of.mu.Unlock()
+	if l.aside != nil {
+		l.once.Do(func() { close(l.ended) })
+	}
 	return l.Conn.Close()
 }
 
@@ -243,5 +272,60 @@ func (l *link) look() {
 	if !l.spoke.Load() {
 		l.peer.failed.Add(1)
 	}
-	l.Close()
+	l.of.lanes.trouble()
+	_ = l.end()
+}
+
+// aside is what a connection has beside that carries one call at a time, whose caller
+// may leave it.
+type aside struct {
+	left, draining atomic.Bool
+
+	ended chan struct{} // closed when the call that was left was answered, or can be no more
+	once  sync.Once
+
+	raw  syscall.RawConn // nil: the connection does not show it
+	peek func(fd uintptr)
+	bad  bool // set by peek
+}
+
+func newAside(conn net.Conn) *aside {
+	a := &aside{ended: make(chan struct{})}
+	encrypted := false
+	if t, ok := conn.(*tls.Conn); ok {
+		conn, encrypted = t.NetConn(), true
+	}
+	if c, ok := conn.(syscall.Conn); ok {
+		a.raw, _ = c.SyscallConn()
+	}
+	a.peek = func(fd uintptr) { a.bad = !quietSocket(fd, encrypted) }
+	return a
+}
+
+// stands reports whether the other side has not closed the connection, as far as is
+// known here. While nobody waits for an answer nobody reads from it.
+func (l *link) stands() bool {
+	return l.raw == nil || l.raw.Control(l.peek) == nil && !l.bad
+}
+
+// leave has the call under way fail.
+func (l *link) leave() {
+	l.left.Store(true)
+	_ = l.Conn.SetReadDeadline(time.Unix(1, 0))
+}
+
+// drain waits for the answer to a call that was left, or for the end of the
+// connection's patience.
+func (l *link) drain() {
+	_ = l.Conn.SetReadDeadline(time.Time{})
+	_, _ = l.Conn.Read(make([]byte, 1)) // then it was done
+	_ = l.end()
+}
+
+// SetDeadline leaves the end of a call to those who wait for it, and to look.
+func (l *link) SetDeadline(t time.Time) error {
+	if l.aside != nil {
+		return nil
+	}
+	return l.Conn.SetDeadline(t)
 }

@@ -44,7 +44,8 @@ type Config struct {
 // itself. A connection on which no answer comes for two seconds is given up and
 // another one is made, which is given one second; more where answers usually take
 // long. So leases of ten seconds and more survive that a NAT or a load balancer
-// forgets its connections. Besides the errors of New it fails with driver.ErrUnavailable if
+// forgets its connections. A single server has two connections of each store: one for
+// who calls while nobody else does, and one for all else. Besides the errors of New it fails with driver.ErrUnavailable if
 // there is no connection; ctx bounds how long it tries.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	return open(ctx, cfg, newLinks(cfg), opts)
@@ -97,15 +98,22 @@ func open(ctx context.Context, cfg Config, links *links, opts []Option) (*Store,
 		}
 	}
 
+	var second *direct
+	if option.ForceSingleClient {
+		second = newDirect(links, option)
+		// What is lost while calls go by the second connection is noticed at once.
+		option.AlwaysPipelining = true
+	}
 	client, err := connect(ctx, option)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	s, err := newStore(ctx, ruClient{c: client, links: links, apart: new(atomic.Bool)}, true, links.born, opts)
+	c := ruClient{c: client, links: links, direct: second, apart: new(atomic.Bool)}
+	s, err := newStore(ctx, c, true, links.born, opts)
 	if err != nil {
-		client.Close()
+		c.Close()
 		links.close()
 		return nil, err
 	}

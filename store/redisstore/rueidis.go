@@ -23,8 +23,9 @@ type ruClient struct {
 	// (to each node): it executes also what was abandoned in the order in which
 	// it came. A client of the caller's may have several, so that every call
 	// runs on a goroutine of its own, by order.
-	links *links
-	order *wire.Order
+	links  *links
+	direct *direct // nil: none
+	order  *wire.Order
 
 	// apart says that in Cluster a node did not answer the last RunAll, so that
 	// in the next one each call is for itself.
@@ -39,15 +40,25 @@ func (r ruClient) command(c rueidis.Client, call wire.Call) rueidis.Completed {
 }
 
 func (r ruClient) Run(ctx context.Context, call wire.Call) (any, error) {
-	run := func(ctx context.Context) (a wire.Result) {
-		a.Value, a.Err = ruResult(r.c.Do(ctx, r.command(r.c, call)))
-		return a
+	on := func(c rueidis.Client) func(context.Context) wire.Result {
+		return func(ctx context.Context) (a wire.Result) {
+			a.Value, a.Err = ruResult(c.Do(ctx, r.command(c, call)))
+			return a
+		}
+	}
+	if d := r.direct; d != nil {
+		if l := d.begins(ctx); l != nil {
+			a := d.run(ctx, call, l, on(d.client))
+			return a.Value, a.Err
+		}
+		d.shared.Add(1)
+		defer d.shared.Add(-1)
 	}
 	var a wire.Result
 	if r.links != nil {
-		a = r.links.lanes.of(call).run(ctx, call, run)
+		a = r.links.lanes.of(call).run(ctx, call, on(r.c))
 	} else {
-		a = r.order.Run(ctx, call, func() wire.Result { return run(context.WithoutCancel(ctx)) })
+		a = r.order.Run(ctx, call, func() wire.Result { return on(r.c)(context.WithoutCancel(ctx)) })
 	}
 	return a.Value, a.Err
 }
@@ -176,7 +187,13 @@ func (r ruClient) Silence() time.Duration {
 	}
 	return 0 // it does not tell
 }
-func (r ruClient) Close() { r.c.Close() }
+
+func (r ruClient) Close() {
+	r.c.Close()
+	if r.direct != nil {
+		r.direct.end()
+	}
+}
 
 type ruNode struct{ c rueidis.Client }
 

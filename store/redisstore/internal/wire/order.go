@@ -57,9 +57,12 @@ func (o *Order) Run(ctx context.Context, c Call, f func() Result) Result {
 	case r := <-done:
 		return r
 	case <-ctx.Done():
-		if !c.Loose {
-			o.abandon(c.locks(), done)
-		}
+		ended := make(chan struct{})
+		go func() {
+			<-done
+			close(ended)
+		}()
+		o.Abandon(c, ended)
 		return Result{Err: ctx.Err()}
 	}
 }
@@ -120,8 +123,12 @@ func (o *Order) await(ctx context.Context, locks []string) error {
 	}
 }
 
-// abandon notes a call until it has ended.
-func (o *Order) abandon(locks []string, done <-chan Result) {
+// Abandon notes a call that was abandoned, until done is closed: then it has ended.
+func (o *Order) Abandon(c Call, done <-chan struct{}) {
+	if c.Loose {
+		return
+	}
+	locks := c.locks()
 	ended := make(chan struct{})
 	before := make([]chan struct{}, len(locks)) // sent at the same time as this one, and abandoned first
 	o.mu.Lock()

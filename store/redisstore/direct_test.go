@@ -1,0 +1,326 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// directly has calls go by the direct connection, and returns it.
+func directly(t testing.TB, s *Store) *direct {
+	t.Helper()
+	d := s.client.(ruClient).direct
+	c, _ := take(t, s, claimOf("k", "a"), time.Minute, false) // so the server knows the scripts
+	mustRelease(t, s, c)
+	eventually(t, "a call by the direct connection", 20*time.Second, func() bool {
+		before := d.used.Load()
+		if _, err := s.Inspect(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		return d.line.Load() != nil && before != 0 && d.used.Load() != before
+	})
+	return d
+}
+
+func TestContractDirect(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	h := singleHarness(func(t drivertest.T, addr string) *Store {
+		s, err := Open(t.Context(), Config{Addrs: []string{addr}})
+		if err != nil {
+			t.Fatalf("open: %v", err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s
+	})
+	drivertest.Locks(t, h)
+}
+
+// A crowd goes by the shared connection; who calls alone after it does not.
+func TestDirectAfterACrowd(t *testing.T) {
+	s, _ := behind(t)
+	d := directly(t, s)
+	var crowd sync.WaitGroup
+	for i := range 16 {
+		crowd.Go(func() {
+			for range 20 {
+				c, _ := take(t, s, claimOf(fmt.Sprint("crowd/", i), "a"), time.Minute, false)
+				mustRelease(t, s, c)
+			}
+		})
+	}
+	crowd.Wait()
+	if d.met.Load() == 0 {
+		t.Fatal("the calls of 16 goroutines never met")
+	}
+	directly(t, s)
+}
+
+// A caller leaves while the server does not answer. It is let go at once, and what
+// comes after its call does not overtake it on the other connection.
+func TestDirectCallThatIsLeft(t *testing.T) {
+	s, proxy := behind(t, patient)
+	for round := range 20 {
+		d := directly(t, s)
+		key := fmt.Sprint("job/", round)
+		proxy.Hold(faultproxy.ToServer)
+		c := claimOf(key, "a")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		began := time.Now()
+		_, err := s.Acquire(ctx, driver.Request{Claim: c, TTL: time.Minute})
+		took := time.Since(began)
+		cancel()
+		if !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("a call that was left: %v", err)
+		}
+		if took > 5*time.Second {
+			t.Errorf("a call that was left took %v", took)
+		}
+		if d.begins(t.Context()) != nil {
+			t.Fatal("the next call would be made on the other connection")
+		}
+		released := make(chan error, 1)
+		go func() { released <- s.Release(t.Context(), c) }()
+		select {
+		case err := <-released:
+			t.Fatalf("a release was answered by a server that hears nothing: %v", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+		proxy.Heal()
+		if err := <-released; err != nil {
+			t.Fatalf("the release found no claim: it overtook the acquire: %v", err)
+		}
+		if state, err := s.Inspect(t.Context(), key); err != nil || len(state.Holders) > 0 {
+			t.Fatalf("after the release: %+v, %v", state, err)
+		}
+	}
+}
+
+// One that was abandoned on the shared connection is not overtaken either.
+func TestDirectOvertakesNobody(t *testing.T) {
+	s, proxy := behind(t, patient)
+	for round := range 20 {
+		d := directly(t, s)
+		d.met.Store(now() + int64(time.Hour)) // so it goes by the shared one
+		key := fmt.Sprint("job/", round)
+		proxy.Hold(faultproxy.ToServer)
+		c := claimOf(key, "a")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		_, err := s.Acquire(ctx, driver.Request{Claim: c, TTL: time.Minute})
+		cancel()
+		if !errors.Is(err, driver.ErrUnknown) {
+			t.Fatalf("an abandoned call: %v", err)
+		}
+		d.met.Store(0)
+		released := make(chan error, 1)
+		go func() { released <- s.Release(t.Context(), c) }()
+		<-time.After(20 * time.Millisecond)
+		proxy.Heal()
+		if err := <-released; err != nil {
+			t.Fatalf("the release found no claim: it overtook the acquire: %v", err)
+		}
+	}
+}
+
+// Both connections are cut while nobody calls. Who calls next is served, as one who
+// has one connection would be.
+func TestConnectionsCutWhileIdle(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	server := testserver.Redis(t)
+	s, err := Open(t.Context(), Config{Addrs: []string{server.Addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	for range 20 {
+		d := directly(t, s)
+		noticed := func() bool {
+			links := s.client.(ruClient).links
+			links.mu.Lock()
+			defer links.mu.Unlock()
+			for l := range links.open {
+				if l.aside == nil || l.stands() {
+					return false
+				}
+			}
+			return now()-d.used.Load() > rest
+		}
+		if _, err := server.Do("CLIENT", "KILL", "TYPE", "normal"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it is noticed that both are cut", 5*time.Second, noticed)
+		eventually(t, "the shared one is made anew", 5*time.Second, func() bool {
+			_, err := s.ownInfo(t.Context(), "server")
+			return err == nil
+		})
+		c, _ := take(t, s, claimOf("job", "a"), time.Minute, false)
+		mustRelease(t, s, c)
+	}
+}
+
+// The direct connection is silent after it was idle, as where a NAT has forgotten it:
+// that costs no call.
+func TestDirectForgottenWhileIdle(t *testing.T) {
+	s, proxy := behind(t)
+	d := directly(t, s)
+	proxy.HalfOpen()
+	d.used.Store(now() - 2*idle)
+	d.met.Store(0)
+	calls := s.client.(ruClient).links.lanes.all[0]
+	before := d.line.Load()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		_, err := s.Acquire(ctx, driver.Request{Claim: claimOf("k", "a"), TTL: time.Minute})
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	if before.left.Load() || calls.order.Late() {
+		t.Error("a call went by a connection that nobody had asked")
+	}
+}
+
+// The store is closed while a call waits for an answer that never comes.
+func TestCloseWithADirectCall(t *testing.T) {
+	s, proxy := behind(t, patient)
+	d := directly(t, s)
+	proxy.Swallow(faultproxy.ToClient)
+	called := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(context.Background(), driver.Request{Claim: claimOf("job", "a"), TTL: time.Minute})
+		called <- err
+	}()
+	eventually(t, "the call", 5*time.Second, d.turn.Load)
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	for what, ended := range map[string]<-chan error{"Close": closed, "the call": called} {
+		select {
+		case <-ended:
+		case <-time.After(8 * time.Second):
+			t.Fatalf("%s waits for an answer that does not come", what)
+		}
+	}
+	eventually(t, "the end of all connections", 5*time.Second, func() bool { return proxy.Conns() == 0 })
+}
+
+// Nobody reads from the direct connection while it is idle, so it is looked at.
+func TestStands(t *testing.T) {
+	t.Parallel()
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	for name, tt := range map[string]struct {
+		do   func(net.Conn)
+		want bool
+	}{
+		"nothing happens": {func(net.Conn) {}, true},
+		"it is closed":    {func(c net.Conn) { c.Close() }, false},
+		"it is reset":     {func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); c.Close() }, false},
+		"something comes": {func(c net.Conn) { _, _ = c.Write([]byte("-ERR\r\n")) }, false},
+	} {
+		links := newLinks(Config{Addrs: []string{server.Addr().String()}})
+		l, err := links.dialed(t.Context(), server.Addr().String(), nil, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := server.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !l.stands() {
+			t.Errorf("%s: it does not stand before", name)
+		}
+		tt.do(other)
+		if tt.want {
+			<-time.After(20 * time.Millisecond)
+			if !l.stands() {
+				t.Errorf("%s: it does not stand", name)
+			}
+		} else {
+			eventually(t, name, 5*time.Second, func() bool { return !l.stands() })
+		}
+		l.Close()
+		other.Close()
+	}
+}
+
+// With TLS, a password and another database it is no different.
+func TestDirectEncrypted(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	web := httptest.NewUnstartedServer(nil) // has a certificate for 127.0.0.1
+	web.StartTLS()
+	defer web.Close()
+	own := web.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := func(name, kind string, der []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	addr := testserver.FreeAddr(t)
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := file("cert", "CERTIFICATE", own.Certificate[0])
+	server := testserver.Redis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-ca-cert-file", cert,
+		"--tls-key-file", file("key", "PRIVATE KEY", key), "--tls-auth-clients", "no")
+	if _, err := server.Do("CONFIG", "SET", "requirepass", "secret"); err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(web.Certificate())
+	cfg := Config{Addrs: []string{addr}, Password: "secret", DB: 3, TLS: &tls.Config{RootCAs: roots}}
+	links := newLinks(cfg)
+	patient(links)
+	s, err := open(t.Context(), cfg, links, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for range 5 {
+		d := directly(t, s)
+		server.Stop()
+		c := claimOf("job", "a")
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		_, err := s.Acquire(ctx, driver.Request{Claim: c, TTL: time.Minute})
+		cancel()
+		if !errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("a call that was left: %v", err)
+		}
+		if d.begins(t.Context()) != nil {
+			t.Fatal("the next call would be made on the other connection")
+		}
+		server.Cont()
+		mustRelease(t, s, c)
+	}
+}

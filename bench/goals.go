@@ -66,6 +66,9 @@ func lowestByHighest(values []float64) float64 { return slices.Min(values) / sli
 
 var goals = []goal{
 	{"redis, pair pinned to one CPU, p50 ÷ raw", true, 1.25, 1.15, ratioOf("redis-pair", "baton", "raw", "p50"), times},
+	{"redis, pair not pinned, p50 ÷ bsm/redislock", true, 1, 1, ratioOf("redis-pair-free", "baton", "redislock", "p50"), times},
+	{"redis, pair not pinned after a crowd, p50 ÷ bsm/redislock", true, 1, 1, ratioOf("redis-pair-after", "baton", "redislock", "p50"), times},
+	{"redis, pair not pinned, p50 ÷ raw", true, 1.5, 1.05, ratioOf("redis-pair-free", "baton", "raw", "p50"), times},
 	{"redis, 64 goroutines on 64 keys, pairs/s ÷ raw", false, 0.70, 0.95, ratioOf("redis-keys64", "baton", "raw", "rate"), times},
 	{"redis, 64 goroutines on one key, hand-offs/s ÷ raw-blpop", false, 10, 13, ratioOf("redis-c64", "baton", "raw-blpop", "handoffs"), times},
 	{"redis, 256 goroutines on one key, hand-offs/s ÷ raw-blpop", false, 10, 13, ratioOf("redis-c256", "baton", "raw-blpop", "handoffs"), times},

@@ -256,17 +256,27 @@ var decisionColumns = []column{
 	{"cpu", "client CPU/decision", span, false},
 }
 
+var oneDecisionColumns = []column{{"p50", "p50", span, true}, {"p99", "p99", span, false}, {"rate", "decisions/s", rate, false}}
+
 var localDecisionColumns = []column{
 	{"p50", "p50", span, true},
 	{"rate", "decisions/s", rate, false},
 }
 
+// freeLimitOf is for one caller with a context that can end.
+func freeLimitOf(system string, names ...string) *workload {
+	return &workload{
+		name: system + "-free", title: systems[system].name + ": a rate limit, one goroutine, not pinned",
+		system: system, base: names[0], names: names, columns: oneDecisionColumns, measure: measurePair(Pairing{Batch: 1}),
+	}
+}
+
 // limitWorkloads are about rate limits.
 func limitWorkloads() []*workload {
-	all := []*workload{{
+	all := []*workload{freeLimitOf("limit-redis", "raw", "baton", "baton-sliding", "redis_rate"), {
 		name: "limit-redis-one", title: "Redis: a rate limit, one goroutine, client and server pinned to one CPU",
 		system: "limit-redis", base: "raw", names: []string{"raw", "baton", "baton-sliding", "redis_rate", "ulule", "throttled"},
-		columns: []column{{"p50", "p50", span, true}, {"p99", "p99", span, false}, {"rate", "decisions/s", rate, false}}, measure: measurePairPinned,
+		columns: oneDecisionColumns, measure: measurePairPinned,
 	}}
 	for _, keys := range []int{1, 10_000} {
 		of := "one key"

@@ -146,6 +146,7 @@ func likewise(system, locks string, start func(testserver.TB, *env) error) func(
 
 func sqlLimitWorkloads() (all []*workload) {
 	for _, of := range []struct{ system, name string }{{"limit-pg", "PostgreSQL"}, {"limit-mariadb", "MariaDB"}} {
+		all = append(all, freeLimitOf(of.system, "naive", "baton", "baton-sliding"))
 		for _, keys := range []int{1, 10_000} {
 			title := fmt.Sprintf("%s: a rate limit, 64 goroutines, %d keys", of.name, keys)
 			if keys == 1 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os/exec"
@@ -16,6 +17,7 @@ type Pairing struct {
 	Batch int           // pairs of which one time is taken; with one the quantiles are exact
 	Fresh bool          // a new key for each pair
 	Age   int           // how often the key was locked before
+	Crowd int           // goroutines that locked keys of their own at the same time before
 }
 
 // interleave lets one goroutine lock and unlock a key for each rival, in
@@ -28,9 +30,11 @@ func interleave(ctx context.Context, e *env, rivals []rival, p Pairing) (map[str
 		times []int64 // ns, of batches
 		spent time.Duration
 	}
+	ctx, cancel := context.WithCancel(ctx) // as the contexts of most callers, it can end
+	defer cancel()
 	var runners []*runner
 	for _, rv := range rivals {
-		room, err := rv.open(e, 1)
+		room, err := rv.open(e, max(1, p.Crowd))
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", rv.name, err)
 		}
@@ -40,6 +44,9 @@ func interleave(ctx context.Context, e *env, rivals []rival, p Pairing) (map[str
 			if err := rv.prepare(e, r.key); err != nil {
 				return nil, fmt.Errorf("%s: %w", rv.name, err)
 			}
+		}
+		if err := crowd(ctx, e, rv.name, room, p.Crowd); err != nil {
+			return nil, fmt.Errorf("%s: %w", rv.name, err)
 		}
 		runners = append(runners, r)
 	}
@@ -92,14 +99,39 @@ func interleave(ctx context.Context, e *env, rivals []rival, p Pairing) (map[str
 	return all, nil
 }
 
+// crowd has n goroutines lock and unlock keys of their own for a while.
+func crowd(ctx context.Context, e *env, rival string, room *room, n int) error {
+	failed := make(chan error, n)
+	for i := range n {
+		seat, key := room.seat(i), e.key("crowd", rival)
+		go func() {
+			var err error
+			for end := time.Now().Add(200 * time.Millisecond); err == nil && time.Now().Before(end); {
+				var held unlocker
+				if held, err = seat.Lock(ctx, key); err == nil {
+					err = held.Unlock()
+				}
+			}
+			failed <- err
+		}()
+	}
+	var first error
+	for range n {
+		first = cmp.Or(first, <-failed)
+	}
+	return first
+}
+
 // measurePair interleaves in this process.
-func measurePair(batch int) func(context.Context, *bench, *workload, []rival) (map[string]metrics, error) {
+func measurePair(p Pairing) func(context.Context, *bench, *workload, []rival) (map[string]metrics, error) {
 	return func(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
 		stop, err := b.profile(w, rivals[len(rivals)-1].name)
 		if err != nil {
 			return nil, err
 		}
-		all, err := interleave(ctx, b.env, rivals, Pairing{Each: b.time, Batch: batch})
+		p := p
+		p.Each = b.time
+		all, err := interleave(ctx, b.env, rivals, p)
 		stop()
 		for _, r := range rivals {
 			b.progress(w, r.name, all[r.name])

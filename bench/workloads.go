@@ -86,6 +86,21 @@ func pairOf(system string, names ...string) *workload {
 	}
 }
 
+// freePairsOf are two: client and server may be on CPUs of their own, without and
+// with a crowd before, after which some clients are slower.
+func freePairsOf(system string, names ...string) []*workload {
+	of := func(suffix, title string, crowd int) *workload {
+		return &workload{
+			name: system + suffix, title: systems[system].name + ": lock and unlock, one goroutine" + title,
+			system: system, names: names, base: names[0], columns: pairColumns, measure: measurePair(Pairing{Batch: 1, Crowd: crowd}),
+		}
+	}
+	return []*workload{
+		of("-pair-free", ", not pinned", 0),
+		of("-pair-after", ", not pinned, after a crowd of 64", 64),
+	}
+}
+
 func keysOf(system string, names ...string) *workload {
 	return &workload{
 		name: system + "-keys64", title: systems[system].name + ": 64 goroutines, each its own key",
@@ -120,18 +135,18 @@ func redisWorkloads() []*workload {
 			columns: trafficColumns, measure: oneByOne(measureContended(n, true)),
 		}
 	}
-	return []*workload{
+	return append(freePairsOf("redis", "raw", "baton", "redislock", "rueidislock", "redsync"),
 		pairOf("redis", "raw", "baton", "redislock", "rueidislock", "redsync"),
 		keysOf("redis", "raw", "baton", "rueidislock", "redislock", "redsync"),
 		contended("redis", 8, "raw-blpop", "baton", "baton-noline"),
 		contended("redis", 64, "raw-blpop", "baton", "baton-noline", "redislock", "rueidislock"),
 		contended("redis", 256, "raw-blpop", "baton", "baton-noline", "redislock", "rueidislock"),
-		{
+		&workload{
 			name: "redis-c64-pin", title: "Redis: one key, one process, 64 goroutines, client and server pinned to one CPU",
 			system: "redis", base: "raw-blpop", names: []string{"raw-blpop", "baton", "baton-noline"},
 			columns: remoteColumns, measure: oneByOne(measureProcesses(1, 64, true)),
 		},
-		{
+		&workload{
 			name: "redis-procs", title: "Redis: one key, 4 processes × 16 goroutines",
 			system: "redis", base: "raw-blpop", names: []string{"raw-blpop", "baton", "baton-noline", "rueidislock"},
 			columns: []column{
@@ -146,7 +161,7 @@ func redisWorkloads() []*workload {
 			measure: oneByOne(measureProcesses(4, 16, false)),
 		},
 		cmds(8), cmds(64), cmds(256),
-	}
+	)
 }
 
 // localWorkloads are those of the stores without a server.
@@ -159,14 +174,14 @@ func localWorkloads() []*workload {
 		{
 			name: "sqlite-pair", title: "SQLite: lock and unlock, one goroutine",
 			system: "sqlite", base: "raw", names: []string{"raw", "polled-table", "baton"},
-			columns: pairColumns, measure: measurePair(1),
+			columns: pairColumns, measure: measurePair(Pairing{Batch: 1}),
 		},
 		local(keysOf("sqlite", "raw", "baton"), localKeysColumns),
 		local(contended("sqlite", 64, "polled-table", "baton", "baton-noline"), localColumns),
 		{
 			name: "memory-pair", title: "Memory: lock and unlock, one goroutine",
 			system: "memory", base: "fifo-channel", names: []string{"fifo-channel", "token-channel", "baton"},
-			columns: pairColumns, measure: measurePair(100),
+			columns: pairColumns, measure: measurePair(Pairing{Batch: 100}),
 		},
 		local(contended("memory", 64, "fifo-channel", "baton"), localColumns),
 	}
@@ -180,7 +195,7 @@ func databaseWorkloads(system, native string) []*workload {
 		w.columns, w.slow = databaseColumns, slow
 		return w
 	}
-	return []*workload{
+	return append(freePairsOf(system, "raw", "baton", native),
 		pairOf(system, "raw", "baton", native),
 		keysOf(system, "raw", "baton", native),
 		one(8, false, native, "baton", "baton-noline"),
@@ -188,14 +203,14 @@ func databaseWorkloads(system, native string) []*workload {
 		one(256, true, native, "baton", "baton-noline", "polled-table"),
 		costOf(system, 1, "raw", "baton"),
 		costOf(system, 64, native, "baton", "baton-noline", "polled-table"),
-	}
+	)
 }
 
 func zookeeperWorkloads() []*workload {
 	fresh := pairOf("zk", "raw", "baton", "zk-lock")
 	fresh.name, fresh.title = "zk-newkey", "ZooKeeper: lock and unlock, one goroutine, a new key each time, client and server pinned to one CPU"
 	fresh.measure = measureFreshPinned
-	return []*workload{
+	return append(freePairsOf("zk", "raw", "baton", "zk-lock"),
 		pairOf("zk", "raw", "baton", "zk-lock"),
 		fresh,
 		keysOf("zk", "raw", "baton", "zk-lock"),
@@ -204,14 +219,14 @@ func zookeeperWorkloads() []*workload {
 		contended("zk", 256, "zk-lock", "baton", "baton-noline"),
 		costOf("zk", 1, "raw", "baton", "zk-lock"),
 		costOf("zk", 64, "zk-lock", "baton", "baton-noline"),
-	}
+	)
 }
 
 func etcdWorkloads() []*workload {
 	aged := pairOf("etcd", "raw", "baton")
 	aged.name, aged.title = "etcd-aged", "etcd: lock and unlock, one goroutine, an old key, client and server pinned to one CPU"
 	aged.once, aged.measure = true, measureAgedPinned
-	return []*workload{
+	return append(freePairsOf("etcd", "raw", "baton", "mutex"),
 		pairOf("etcd", "raw", "baton", "mutex"),
 		aged,
 		keysOf("etcd", "raw", "baton", "mutex"),
@@ -220,17 +235,17 @@ func etcdWorkloads() []*workload {
 		contended("etcd", 256, "mutex", "baton", "baton-noline"),
 		costOf("etcd", 1, "raw", "baton", "mutex"),
 		costOf("etcd", 64, "mutex", "baton", "baton-noline"),
-	}
+	)
 }
 
 func redlockWorkloads() []*workload {
-	return []*workload{
+	return append(freePairsOf("redlock", "raw", "baton", "redsync"),
 		pairOf("redlock", "raw", "baton", "redsync"),
 		keysOf("redlock", "raw", "baton", "redsync"),
 		contended("redlock", 8, "redsync", "redsync-1ms", "baton", "baton-noline"),
 		contended("redlock", 64, "redsync", "redsync-1ms", "baton", "baton-noline"),
 		contended("redlock", 256, "redsync", "baton", "baton-noline"),
-	}
+	)
 }
 
 // choose returns the workloads whose names match one of the patterns, which

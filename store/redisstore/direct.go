@@ -25,23 +25,31 @@ import (
 // Two connections must not let what comes later overtake what was abandoned. The
 // calls abandoned here are in the lane's Order until they are answered. While one that
 // was abandoned on the shared connection may be under way, nobody calls here.
+//
+// An address may be that of several servers, each of which serves some connections. So
+// the server of a new connection must be that of the shared one.
 type direct struct {
 	lane   *lane
+	links  *links
 	option rueidis.ClientOption
+	beside rueidis.Client // has the shared connection
 
 	turn   atomic.Bool          // somebody uses it
 	line   atomic.Pointer[link] // the connection, if it answered when it was last used
 	dialed atomic.Pointer[link] // the last one made
 
-	shared atomic.Int32 // calls under way on the shared connection
-	met    atomic.Int64 // when two calls last met; as the next two, see now
-	used   atomic.Int64 // when it last answered
-	tried  atomic.Int64 // when it was last tried in vain
+	shared atomic.Int32  // calls under way on the shared connection
+	met    atomic.Int64  // when two calls last met; as the next two, see now
+	used   atomic.Int64  // when it last answered
+	again  atomic.Int64  // before that it is not made anew
+	joined atomic.Uint64 // links.shared when both connections had one server
 
 	open   context.Context // ends when it is closed
 	close  context.CancelFunc
 	mu     sync.Mutex
 	client rueidis.Client // nil until it is needed
+	same   *link          // the last one that had the server of the shared connection
+	pause  int64          // until the next attempt; doubles with each that is vain
 }
 
 const (
@@ -57,12 +65,14 @@ const (
 	// before it is used, while the call that finds it so goes by the shared one.
 	idle = int64(time.Second)
 
-	// tryAgain passes between vain attempts to connect.
+	// tryAgain passes before it is made anew, and up to seldom if that is in vain: a
+	// server may have no room for it, or the password may have changed.
 	tryAgain = int64(time.Second)
+	seldom   = int64(time.Minute)
 )
 
 func newDirect(links *links, option rueidis.ClientOption) *direct {
-	d := &direct{lane: links.lanes.all[0], option: option}
+	d := &direct{lane: links.lanes.all[0], links: links, option: option, pause: tryAgain}
 	d.open, d.close = context.WithCancel(context.Background())
 	d.option.DialCtxFn = func(_ context.Context, addr string, _ *net.Dialer, t *tls.Config) (net.Conn, error) {
 		l, err := links.dialed(d.open, addr, t, true)
@@ -89,7 +99,7 @@ func (d *direct) begins(ctx context.Context) *link {
 		return nil
 	case t-d.met.Load() < quiet || !d.lane.calm():
 		return nil
-	case l == nil || t-d.used.Load() > idle:
+	case l == nil || t-d.used.Load() > idle || d.joined.Load() != d.links.shared.Load():
 		d.ask(t)
 		return nil
 	case !d.turn.CompareAndSwap(false, true):
@@ -111,44 +121,56 @@ func (d *direct) run(ctx context.Context, call wire.Call, l *link, f func(contex
 	stays := context.AfterFunc(ctx, l.leave)
 	a := f(context.Background())
 	left := !stays()
-	switch whole := answered(a.Err); {
+	whole := answered(a.Err)
+	switch {
 	case whole && !left:
+		l.whole()
 		d.used.Store(now())
 	case whole: // leave may run yet, and fail somebody else's call
-		d.line.Store(nil)
+		d.lost()
 		_ = l.end()
 	case left:
-		d.line.Store(nil)
+		d.lost()
 		a.Err = ctx.Err()
 		d.lane.order.Abandon(call, l.ended)
 	default:
-		d.line.Store(nil)
+		d.lost()
 	}
 	d.turn.Store(false)
 	return a
 }
 
+func (d *direct) lost() {
+	d.line.Store(nil)
+	d.again.Store(now() + tryAgain)
+}
+
 // ask connects, or asks whether the connection still stands, for the calls to come.
 func (d *direct) ask(t int64) {
-	if tried := d.tried.Load(); tried != 0 && t-tried < tryAgain || !d.turn.CompareAndSwap(false, true) {
+	if t < d.again.Load() || !d.turn.CompareAndSwap(false, true) {
 		return
 	}
 	go func() {
 		defer d.turn.Store(false)
 		d.line.Store(nil)
-		if d.answers() {
-			d.line.Store(d.dialed.Load())
-			d.used.Store(now())
-			d.tried.Store(0)
-		} else {
-			d.tried.Store(now())
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !d.answers() {
+			d.again.Store(now() + d.pause)
+			d.pause = min(2*d.pause, seldom)
+			return
 		}
+		d.pause = tryAgain
+		l := d.dialed.Load()
+		l.whole()
+		d.used.Store(now())
+		d.line.Store(l)
 	}()
 }
 
+// answers reports whether the connection is one to the server of the shared one, and
+// connects if there is none. d.mu is held.
 func (d *direct) answers() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	if d.open.Err() != nil {
 		return false
 	}
@@ -159,12 +181,38 @@ func (d *direct) answers() bool {
 		}
 		d.client = c
 	}
-	for range 2 { // the first one may only find that the connection is lost
-		if err := d.client.Do(context.Background(), d.client.B().Ping().Build()).Error(); answered(ruError(err)) {
-			return true
+	for range 3 { // the first one may only find that the connection is lost
+		shared, l := d.links.shared.Load(), d.dialed.Load()
+		if l == d.same && shared == d.joined.Load() {
+			if pong, err := d.client.Do(context.Background(), d.client.B().Ping().Build()).ToString(); err == nil && pong == "PONG" && d.dialed.Load() == l {
+				return true
+			}
+			continue // it is made anew
 		}
+		id := serverID(context.Background(), d.client)
+		if id == "" {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(d.open, checkTimeout)
+		other := serverID(ctx, d.beside)
+		cancel()
+		if id != other {
+			return false
+		}
+		d.same = d.dialed.Load()
+		d.joined.Store(shared)
+		return true
 	}
 	return false
+}
+
+// serverID is what a server calls itself in this life, "" if it does not tell.
+func serverID(ctx context.Context, c rueidis.Client) string {
+	info, err := c.Do(ctx, c.B().Info().Section("server").Build()).ToString()
+	if err != nil {
+		return ""
+	}
+	return lines(info)["run_id"]
 }
 
 // end closes the connection. Who uses it then is answered first, or left by links.

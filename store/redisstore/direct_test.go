@@ -29,6 +29,7 @@ func directly(t testing.TB, s *Store) *direct {
 	mustRelease(t, s, c)
 	eventually(t, "a call by the direct connection", 20*time.Second, func() bool {
 		before := d.used.Load()
+		d.again.Store(0)
 		if _, err := s.Inspect(t.Context(), "k"); err != nil {
 			t.Fatal(err)
 		}
@@ -140,10 +141,22 @@ func TestDirectOvertakesNobody(t *testing.T) {
 // Both connections are cut while nobody calls. Who calls next is served, as one who
 // has one connection would be.
 func TestConnectionsCutWhileIdle(t *testing.T) {
-	testserver.NeedRedis(t)
 	t.Parallel()
-	server := testserver.Redis(t)
-	s, err := Open(t.Context(), Config{Addrs: []string{server.Addr}})
+	t.Run("plain", func(t *testing.T) {
+		t.Parallel()
+		testserver.NeedRedis(t)
+		server := testserver.Redis(t)
+		cutWhileIdle(t, server, Config{Addrs: []string{server.Addr}})
+	})
+	t.Run("encrypted", func(t *testing.T) { // where the end is announced by something to be read
+		t.Parallel()
+		server, cfg := encrypted(t)
+		cutWhileIdle(t, server, cfg)
+	})
+}
+
+func cutWhileIdle(t *testing.T, server *testserver.RedisServer, cfg Config) {
+	s, err := Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,13 +279,13 @@ func TestStands(t *testing.T) {
 	}
 }
 
-// With TLS, a password and another database it is no different.
-func TestDirectEncrypted(t *testing.T) {
+// encrypted starts a server with TLS.
+func encrypted(t *testing.T) (*testserver.RedisServer, Config) {
+	t.Helper()
 	testserver.NeedRedis(t)
-	t.Parallel()
 	web := httptest.NewUnstartedServer(nil) // has a certificate for 127.0.0.1
 	web.StartTLS()
-	defer web.Close()
+	t.Cleanup(web.Close)
 	own := web.TLS.Certificates[0]
 	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
 	if err != nil {
@@ -294,12 +307,19 @@ func TestDirectEncrypted(t *testing.T) {
 	cert := file("cert", "CERTIFICATE", own.Certificate[0])
 	server := testserver.Redis(t, "--tls-port", port, "--tls-cert-file", cert, "--tls-ca-cert-file", cert,
 		"--tls-key-file", file("key", "PRIVATE KEY", key), "--tls-auth-clients", "no")
+	roots := x509.NewCertPool()
+	roots.AddCert(web.Certificate())
+	return server, Config{Addrs: []string{addr}, TLS: &tls.Config{RootCAs: roots}}
+}
+
+// With TLS, a password and another database it is no different.
+func TestDirectEncrypted(t *testing.T) {
+	t.Parallel()
+	server, cfg := encrypted(t)
 	if _, err := server.Do("CONFIG", "SET", "requirepass", "secret"); err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(web.Certificate())
-	cfg := Config{Addrs: []string{addr}, Password: "secret", DB: 3, TLS: &tls.Config{RootCAs: roots}}
+	cfg.Password, cfg.DB = "secret", 3
 	links := newLinks(cfg)
 	patient(links)
 	s, err := open(t.Context(), cfg, links, nil)
@@ -323,4 +343,114 @@ func TestDirectEncrypted(t *testing.T) {
 		server.Cont()
 		mustRelease(t, s, c)
 	}
+}
+
+// A caller leaves while its request is written to a connection that takes no more. That
+// was no request, so nobody waits for its answer.
+func TestLeaveWhileWriting(t *testing.T) {
+	t.Parallel()
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	links := newLinks(Config{Addrs: []string{server.Addr().String()}})
+	l, err := links.dialed(t.Context(), server.Addr().String(), nil, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := l.Write(make([]byte, 64<<20))
+		l.Close() // as rueidis does
+		ended <- err
+	}()
+	eventually(t, "it is being written", 5*time.Second, func() bool { return l.since.Load() != 0 })
+	l.leave()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("64 MB were written to nobody")
+		}
+	case <-time.After(time.Second):
+		t.Fatal("who leaves waits until all is written")
+	}
+	<-l.ended
+}
+
+// The beginning of an answer comes, and no more. The connection is given up as one on
+// which nothing comes is.
+func TestPartOfAnAnswer(t *testing.T) {
+	s, proxy := behind(t)
+	d := directly(t, s)
+	proxy.Rewrite(faultproxy.ToClient, func(b []byte) []byte { return b[:2] })
+	began := time.Now()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.Acquire(context.Background(), driver.Request{Claim: claimOf("job", "a"), TTL: time.Minute})
+		ended <- err
+	}()
+	eventually(t, "the call", 5*time.Second, func() bool { return d.turn.Load() })
+	select {
+	case err := <-ended:
+		if took := time.Since(began); !errors.Is(err, driver.ErrUnknown) || took < answerPatience {
+			t.Errorf("after %v: %v", took, err)
+		}
+	case <-time.After(4 * answerPatience):
+		t.Fatal("a call waits for ever for the rest of its answer")
+	}
+}
+
+// Where callers leave sooner than the server answers, connections are not made anew
+// for each of them.
+func TestDirectIsNotMadeAnewTooOften(t *testing.T) {
+	s, proxy := behind(t)
+	directly(t, s)
+	made := s.life.connections.Load()
+	proxy.Delay(faultproxy.ToServer, 8*time.Millisecond)
+	began := time.Now()
+	for time.Since(began) < 2500*time.Millisecond {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+		_, _ = s.Inspect(ctx, "k") // may be answered
+		cancel()
+	}
+	if n := s.life.connections.Load() - made; n > uint64(time.Since(began)/time.Second)+1 {
+		t.Errorf("%d connections in %v", n, time.Since(began))
+	}
+}
+
+// Two servers have one address, and the one with the shared connection goes on serving
+// it. Nothing goes to the other.
+func TestDirectStaysOnTheServer(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	a, b := testserver.Redis(t), testserver.Redis(t)
+	proxy := faultproxy.New(t, a.Addr)
+	s, err := Open(t.Context(), Config{Addrs: []string{proxy.Addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	d := s.client.(ruClient).direct
+	proxy.Retarget(b.Addr)
+	eventually(t, "a connection to the other", 20*time.Second, func() bool {
+		if _, err := s.Inspect(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		return d.again.Load() > now()
+	})
+	c, _ := take(t, s, claimOf("job", "a"), time.Minute, false)
+	if reply, err := b.Do("DBSIZE"); err != nil || reply != "0" {
+		t.Errorf("the other one has %s keys, %v", reply, err)
+	}
+	if r := renewOne(t, s, c, time.Minute); r.State != driver.Held {
+		t.Errorf("%+v", r)
+	}
+	proxy.Cut() // now the shared one goes there, too
+	eventually(t, "both are on the other", 20*time.Second, func() bool {
+		d.again.Store(0)
+		_, err := s.Inspect(t.Context(), "k")
+		return err == nil && d.line.Load() != nil
+	})
 }

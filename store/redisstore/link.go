@@ -32,6 +32,8 @@ type links struct {
 	dial   time.Duration // with a connection that has not answered yet, at least
 	answer time.Duration // with one that has, at least
 
+	shared atomic.Uint64 // connections made, without direct's
+
 	met atomic.Bool  // some server has answered
 	rtt atomic.Int64 // how long an answer takes, rather too much
 
@@ -124,9 +126,14 @@ func (ls *links) dialed(ctx context.Context, addr string, t *tls.Config, alone b
 		conn, err = ls.dialer.DialContext(limited, "tcp", addr)
 	}
 	ls.born.connections.Add(1) // before anything is asked on it
+	if !alone {
+		ls.shared.Add(1)
+	}
 	if err != nil {
 		if limited.Err() != nil && ctx.Err() == nil {
-			p.failed.Add(1)
+			if !alone { // it is no reason to wait longer for those that are needed
+				p.failed.Add(1)
+			}
 			err = fmt.Errorf("no connection within %v", patience)
 		}
 		if !isDial(err) {
@@ -200,13 +207,18 @@ func (l *link) Write(b []byte) (int, error) {
 	if l.armed.CompareAndSwap(false, true) {
 		l.timer.Reset(l.of.patience(l.peer, l.spoke.Load()))
 	}
-	return l.Conn.Write(b)
+	n, err := l.Conn.Write(b)
+	if err != nil && l.aside != nil {
+		l.cut.Store(true)
+	}
+	return n, err
 }
 
 func (l *link) Read(b []byte) (int, error) {
 	n, err := l.Conn.Read(b)
 	if n > 0 {
-		if since := l.since.Swap(0); since != 0 {
+		since := l.since.Swap(0)
+		if since != 0 {
 			l.of.answered(time.Duration(now() - since))
 		}
 		if !l.spoke.Load() {
@@ -214,6 +226,12 @@ func (l *link) Read(b []byte) (int, error) {
 			l.peer.failed.Store(0)
 			l.timer.Stop() // it had the patience of a beginning
 			l.armed.Store(false)
+		}
+		if l.aside != nil && since != 0 { // this may be the beginning of the answer, see whole
+			l.since.Store(now())
+			if l.armed.CompareAndSwap(false, true) {
+				l.timer.Reset(l.of.patience(l.peer, true))
+			}
 		}
 	}
 	if err != nil {
@@ -231,7 +249,7 @@ func (l *link) Read(b []byte) (int, error) {
 // Close closes the connection; one that its caller has left, when that was answered.
 func (l *link) Close() error {
 	l.of.lanes.trouble() // before the client connects anew
-	if l.aside != nil && l.left.Load() && l.since.Load() != 0 {
+	if l.aside != nil && l.left.Load() && l.since.Load() != 0 && !l.cut.Load() {
 		if l.draining.CompareAndSwap(false, true) { // rueidis closes more than once
 			go l.drain()
 		}
@@ -269,7 +287,7 @@ func (l *link) look() {
 		return
 	}
 	l.silent.Store(int64(patience))
-	if !l.spoke.Load() {
+	if !l.spoke.Load() && l.aside == nil {
 		l.peer.failed.Add(1)
 	}
 	l.of.lanes.trouble()
@@ -280,6 +298,7 @@ func (l *link) look() {
 // may leave it.
 type aside struct {
 	left, draining atomic.Bool
+	cut            atomic.Bool // the request was not written whole, so that it is none
 
 	ended chan struct{} // closed when the call that was left was answered, or can be no more
 	once  sync.Once
@@ -291,28 +310,31 @@ type aside struct {
 
 func newAside(conn net.Conn) *aside {
 	a := &aside{ended: make(chan struct{})}
-	encrypted := false
 	if t, ok := conn.(*tls.Conn); ok {
-		conn, encrypted = t.NetConn(), true
+		conn = t.NetConn()
 	}
 	if c, ok := conn.(syscall.Conn); ok {
 		a.raw, _ = c.SyscallConn()
 	}
-	a.peek = func(fd uintptr) { a.bad = !quietSocket(fd, encrypted) }
+	a.peek = func(fd uintptr) { a.bad = !quietSocket(fd) }
 	return a
 }
 
 // stands reports whether the other side has not closed the connection, as far as is
-// known here. While nobody waits for an answer nobody reads from it.
+// known here. While nobody waits for an answer nobody reads from it. With TLS its end
+// is announced by something to be read.
 func (l *link) stands() bool {
 	return l.raw == nil || l.raw.Control(l.peek) == nil && !l.bad
 }
 
-// leave has the call under way fail.
+// leave has the call under way fail, whether it is written or waits for its answer.
 func (l *link) leave() {
 	l.left.Store(true)
-	_ = l.Conn.SetReadDeadline(time.Unix(1, 0))
+	_ = l.Conn.SetDeadline(time.Unix(1, 0))
 }
+
+// whole notes that the answer is there, not only its beginning.
+func (l *link) whole() { l.since.Store(0) }
 
 // drain waits for the answer to a call that was left, or for the end of the
 // connection's patience.

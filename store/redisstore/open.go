@@ -110,6 +110,9 @@ func open(ctx context.Context, cfg Config, links *links, opts []Option) (*Store,
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
+	if second != nil {
+		second.beside = client
+	}
 	c := ruClient{c: client, links: links, direct: second, apart: new(atomic.Bool)}
 	s, err := newStore(ctx, c, true, links.born, opts)
 	if err != nil {

@@ -116,6 +116,10 @@ func (r ruClient) multi(ctx context.Context, calls []wire.Call) []wire.Result {
 		grace, lasting = 0, context.WithoutCancel
 	}
 	return wire.Obey(ctx, grace, len(calls), func(ctx context.Context) []wire.Result {
+		if r.direct != nil {
+			r.direct.shared.Add(1)
+			defer r.direct.shared.Add(-1)
+		}
 		commands := make([]rueidis.Completed, len(calls))
 		for i, call := range calls {
 			commands[i] = r.command(r.c, call)

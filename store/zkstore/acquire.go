@@ -220,7 +220,7 @@ func (c *claim) make(ctx context.Context, queue bool) (m made, err error) {
 		var results []zk.MultiResponse
 		var failed int
 		if existed && touch {
-			results, m.trip, failed, err = s.batch.multi(ctx, &item{parent: c.parent, creates: true, patient: patient, ops: ops})
+			results, m.trip, failed, err = s.join(ctx, &item{parent: c.parent, creates: true, patient: patient, ops: ops})
 		} else {
 			results, m.trip, failed, err = s.multi(ctx, ops)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -11,38 +12,21 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
 // gather lets nothing leave the batcher until flush.
-func gather(t *testing.T, s *Store) {
-	t.Helper()
-	eventually(t, "nothing is under way", func() bool {
-		s.batch.mu.Lock()
-		defer s.batch.mu.Unlock()
-		if s.batch.flying > 0 {
-			return false // it would take more along
-		}
-		s.batch.flying = maxFlying
-		return true
-	})
-}
+func gather(s *Store) { s.batch.Pause() }
 
-func flush(s *Store) {
-	s.batch.mu.Lock()
-	defer s.batch.mu.Unlock()
-	s.batch.flying -= maxFlying
-	s.batch.launchLocked()
-}
+func flush(s *Store) { s.batch.Pause()() }
 
 // queued waits until that many stand in the batcher's queue.
 func queued(t *testing.T, s *Store, n int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d in the queue", n), func() bool {
-		s.batch.mu.Lock()
-		defer s.batch.mu.Unlock()
-		return len(s.batch.queue) == n
+		return s.batch.Waiting() == n
 	})
 }
 
@@ -60,7 +44,7 @@ func known(t *testing.T, s *Store, keys ...string) {
 func together(t *testing.T, s *Store, requests []driver.Request) []driver.Grant {
 	t.Helper()
 	grants, errs := make([]driver.Grant, len(requests)), make([]error, len(requests))
-	gather(t, s)
+	gather(s)
 	var work sync.WaitGroup
 	for i, r := range requests {
 		work.Go(func() { grants[i], errs[i] = s.Acquire(t.Context(), r) })
@@ -101,7 +85,7 @@ func TestOneTransactionForMany(t *testing.T) {
 		}
 	}
 	got := counted(t, server, func() {
-		gather(t, s)
+		gather(s)
 		var work sync.WaitGroup
 		for _, r := range requests {
 			work.Go(func() {
@@ -147,7 +131,7 @@ func TestTokensOfThoseWhoGather(t *testing.T) {
 
 	first, second := writer("k"), writer("k")
 	before := hold(t, s, first)
-	gather(t, s)
+	gather(s)
 	var work sync.WaitGroup
 	var g driver.Grant
 	work.Go(func() {
@@ -196,7 +180,7 @@ func TestRefusedAmongMany(t *testing.T) {
 			}
 		}
 	}
-	gather(t, s)
+	gather(s)
 	var work sync.WaitGroup
 	for i, r := range requests {
 		work.Go(func() {
@@ -225,13 +209,13 @@ func TestRefusedByOneWhoLeft(t *testing.T) {
 	hold(t, s, r)
 	nodes := lineOf(t, s.conn, s, "k")
 	one := func() *item {
-		return &item{parent: s.parent("k"), done: make(chan struct{}), sent: true, ops: []any{
+		return &item{Item: batch.NewItem(), parent: s.parent("k"), ops: []any{
 			&zk.DeleteRequest{Path: s.parent("k") + "/" + nodes[0], Version: -1},
 		}}
 	}
 	left, stays := one(), one()
-	left.left = true
-	s.batch.send([]*item{left, stays})
+	left.left.Store(true)
+	s.sendItems([]*item{left, stays})
 	if stays.err != nil {
 		t.Errorf("deleted: %v", stays.err)
 	}
@@ -247,7 +231,7 @@ func TestLeftWhatGathers(t *testing.T) {
 	server := testserver.SharedZooKeeper(t)
 	s := patient(openOn(t, "", server.Addr))
 	known(t, s, "a", "b", "gone")
-	gather(t, s)
+	gather(s)
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error)
 	go func() {
@@ -269,14 +253,14 @@ func TestLeftWhatGathers(t *testing.T) {
 		t.Fatal(err)
 	}
 	create := func(key string) *item {
-		return &item{parent: s.parent(key), creates: true, done: make(chan struct{}), sent: true, ops: []any{
+		return &item{Item: batch.NewItem(), parent: s.parent(key), creates: true, ops: []any{
 			&zk.CreateRequest{Path: s.parent(key) + "/x", Acl: s.acl, Flags: zk.FlagEphemeral},
 		}}
 	}
 	left, gone, stays := create("a"), create("gone"), create("b")
-	left.left = true
-	s.batch.send([]*item{left, gone, stays})
-	<-left.done
+	left.left.Store(true)
+	s.sendItems([]*item{left, gone, stays})
+	<-left.Done()
 	if gone.err != zk.ErrNoNode || stays.err != nil {
 		t.Errorf("%v and %v", gone.err, stays.err)
 	}
@@ -293,7 +277,7 @@ func TestAnswerToManyLost(t *testing.T) {
 	s := patient(openOn(t, "", proxy.Addr))
 	keys, requests := keysAndWriters(10)
 	known(t, s, keys...)
-	gather(t, s)
+	gather(s)
 	errs := make([]error, len(requests))
 	var work sync.WaitGroup
 	for i, r := range requests {
@@ -319,60 +303,23 @@ func TestAnswerToManyLost(t *testing.T) {
 	}
 }
 
-// What is taken together stays within what a server takes, and what is over
-// comes next.
-func TestBatchesAreBounded(t *testing.T) {
-	t.Parallel()
-	var b batcher
-	add := func(parent string, bytes int, creates bool) *item {
-		it := &item{parent: parent, creates: creates, bytes: bytes}
-		b.queue = append(b.queue, it)
-		return it
-	}
-	big, small, twice := add("a", 2*maxBytes, true), add("b", 10, true), add("b", 10, true)
-	gone := add("b", 10, false)
-	for i, want := range [][]*item{{big}, {small, gone}, {twice}, nil} {
-		if got := b.takeLocked(); fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("batch %d: %v, want %v", i, got, want)
-		}
-	}
-	for range maxItems + 1 {
-		add("c", 10, false)
-	}
-	for _, want := range []int{maxItems, 1, 0} {
-		if got := len(b.takeLocked()); got != want {
-			t.Errorf("%d in a batch, want %d", got, want)
-		}
-	}
-}
-
 // Below one parent patient items create nodes one after the other, so that each
-// finds the one before it known; nothing else waits for that.
-func TestPatientOnesCreateOneByOne(t *testing.T) {
+// finds the one before it known. Nothing else waits for that.
+func TestWhatTravelsTogether(t *testing.T) {
 	t.Parallel()
-	b := batcher{creating: make(map[string]struct{})}
-	add := func(parent string, patient, creates bool) *item {
-		it := &item{parent: parent, patient: patient, creates: creates}
-		b.queue = append(b.queue, it)
-		return it
-	}
-	take := func(want ...*item) {
-		t.Helper()
-		if got := b.takeLocked(); fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%v go, want %v", got, want)
+	for _, tt := range []struct {
+		it   *item
+		want []batch.Key
+	}{
+		{&item{parent: "a", creates: true}, []batch.Key{{Name: "a", Rule: batch.Once}}},
+		{&item{parent: "a", creates: true, patient: true}, []batch.Key{{Name: "a", Rule: batch.Once | batch.Serial}}},
+		{&item{parent: "a"}, nil},
+		{&item{parent: "a", patient: true}, nil},
+	} {
+		if got := tt.it.travels(); !slices.Equal(got, tt.want) {
+			t.Errorf("creates %v, patient %v: %v, want %v", tt.it.creates, tt.it.patient, got, tt.want)
 		}
 	}
-	first, second, third := add("a", true, true), add("a", true, true), add("a", true, true)
-	take(first)
-	take()
-	other, hurried, gone := add("b", true, true), add("a", false, true), add("a", false, false)
-	take(other, hurried, gone)
-	b.answeredLocked([]*item{first})
-	take(second)
-	b.answeredLocked([]*item{other, hurried, gone})
-	take()
-	b.answeredLocked([]*item{second})
-	take(third)
 }
 
 // Each patient item has its own patience: that of one which has gone with others
@@ -382,12 +329,10 @@ func TestPatienceIsOfEachItem(t *testing.T) {
 	s := patient(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
 	known(t, s, "k")
 	const patience = 500 * time.Millisecond
-	s.batch.mu.Lock()
-	s.batch.patience = patience
-	s.batch.mu.Unlock()
+	s.batch = s.newBatcher(patience)
 	do := func(patient bool) {
 		it := &item{parent: s.parent("k"), patient: patient, ops: []any{&zk.CheckVersionRequest{Path: s.parent("k"), Version: -1}}}
-		if _, _, _, err := s.batch.multi(t.Context(), it); err != nil {
+		if _, _, _, err := s.join(t.Context(), it); err != nil {
 			t.Error(err)
 		}
 	}

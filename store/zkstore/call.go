@@ -17,8 +17,8 @@ import (
 type trip struct {
 	link *link
 	sent time.Time
-	done chan struct{} // closed when the client has let go of the request
-	sure time.Duration // see Session.commit
+	done <-chan struct{} // closed when the client has let go of the request
+	sure time.Duration   // see Session.commit
 }
 
 // send makes one request of the client, which knows no contexts, on a

@@ -48,7 +48,7 @@ type claim struct {
 	reader  string   // what the second may have become, if a downgrade got no answer
 	token   int64
 	session int64
-	pending chan struct{} // the request that got no answer; closed when the client lets go of it
+	pending <-chan struct{} // the request that got no answer; closed when the client lets go of it
 
 	park    *parked            // what the waiter waits for, nil while it works
 	changed chan struct{}      // closed when that changes, nil if nobody wants to know
@@ -278,7 +278,7 @@ func (c *claim) holdLocked(d time.Duration) bool {
 
 // doubt notes that it is not known what a request did that is over when pending
 // is closed.
-func (c *claim) doubt(pending chan struct{}, ttl time.Duration) {
+func (c *claim) doubt(pending <-chan struct{}, ttl time.Duration) {
 	c.Lock()
 	c.pending = pending
 	if c.state == gone {

@@ -123,7 +123,7 @@ func TestDoubtEndsBesideWhatIsMade(t *testing.T) {
 	c := s.claim(r)
 	c.guid = s.mark + "0123456789abcdef"
 	c.doubt(nil, ttl)
-	gather(t, s)
+	gather(s)
 	r.Retry = true
 	answered := make(chan error)
 	go func() {

@@ -18,7 +18,7 @@ type ghost struct {
 	guid    string
 	nodes   []string // nil: they have to be searched for
 	session int64
-	pending chan struct{} // closed when a request that may still make nodes is over
+	pending <-chan struct{} // closed when a request that may still make nodes is over
 	since   time.Time
 	done    chan struct{} // closed when nothing is left
 }
@@ -131,7 +131,7 @@ func (s *Store) removeAfter(ctx context.Context, parent string, nodes []string, 
 		for _, n := range nodes {
 			ops = append(ops, &zk.DeleteRequest{Path: parent + "/" + n, Version: -1})
 		}
-		_, _, _, err := s.batch.multi(ctx, &item{parent: parent, ops: ops})
+		_, _, _, err := s.join(ctx, &item{parent: parent, ops: ops})
 		if err == nil {
 			s.sawGone(parent, nodes...)
 			return len(nodes), nil

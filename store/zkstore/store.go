@@ -13,6 +13,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/workers"
 )
@@ -57,7 +58,7 @@ type Store struct {
 	life    context.Context // ends when nothing is left to be done after Close
 	end     context.CancelFunc
 	parents parents
-	batch   batcher
+	batch   *batch.Batcher[*item]
 	clock   serverClock
 	plain   atomic.Bool // the servers know no containers
 
@@ -97,7 +98,6 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	var random [8]byte
 	rand.Read(random[:]) // never fails
 	s.mark = "_c_" + hex.EncodeToString(random[:])
-	s.batch.store, s.batch.patience, s.batch.creating = s, unhurried, make(map[string]struct{})
 	if s.acl == nil {
 		s.acl = zk.WorldACL(zk.PermAll)
 	}
@@ -108,6 +108,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	s.maxTTL = l.timeout / 2
 	s.life, s.end = context.WithCancel(context.Background())
 	s.workers = workers.New(s.life, maxFlying)
+	s.batch = s.newBatcher(unhurried)
 	go s.keepAlive()
 	return s, nil
 }

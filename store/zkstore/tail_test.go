@@ -187,7 +187,7 @@ func TestReleaseTakesTheNextAlong(t *testing.T) {
 	queue(t, s, next)
 	mustWait(t, s, next) // its watches are set
 	got := counted(t, server, func() {
-		gather(t, s)
+		gather(s)
 		joined := make(chan error)
 		go func() {
 			g, err := s.Acquire(t.Context(), late)

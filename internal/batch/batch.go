@@ -1,0 +1,338 @@
+// Package batch sends requests to a store: at once while few are under way, and
+// otherwise those that have gathered meanwhile, together. To a server or a disk one
+// request more in a send mostly costs a small part of a send more.
+//
+// Whoever asked may leave when its context ends. What was not sent then never is. What
+// was sent goes on without it: sends belong to all who are in them, so no caller's
+// context ends them.
+package batch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// A Rule says how requests that have a key in common may travel. A key may have
+// several.
+type Rule uint8
+
+const (
+	// Once keeps two of them from sharing a send.
+	Once Rule = 1 << iota
+
+	// Serial keeps two of them from being in different sends that are under way at
+	// the same time.
+	Serial
+
+	// Order has none of them sent before one that came earlier.
+	Order
+)
+
+// A Key is what requests may have in common.
+type Key struct {
+	Name string
+	Rule Rule
+}
+
+// A Request is a pointer to a struct that embeds Item. It has room for the answer,
+// which is there when the item is done.
+type Request interface{ item() *Item }
+
+// An Item is what a Batcher knows of a request. NewItem makes one. A request is sent
+// once, by one Batcher.
+type Item struct {
+	queued   time.Time
+	keys     []Key
+	size     int
+	sent     bool // guarded by Batcher.mu
+	finished atomic.Bool
+	done     chan struct{}
+}
+
+// NewItem returns the Item of a new request.
+func NewItem() Item { return Item{done: make(chan struct{})} }
+
+func (i *Item) item() *Item { return i }
+
+// Done is closed when the request has its answer, or was not sent and never will be.
+func (i *Item) Done() <-chan struct{} { return i.done }
+
+// Finish says that the request has its answer. A Config's Send may call it before it
+// returns, when others in the send wait longer. Further calls do nothing.
+func (i *Item) Finish() {
+	if i.finished.CompareAndSwap(false, true) {
+		close(i.done)
+	}
+}
+
+// A Config says what is sent, and how. Send, Max and InFlight are needed.
+type Config[R Request] struct {
+	// Send has requests done, and sets their answers before it returns.
+	Send func([]R)
+
+	Max      int // requests in one send
+	InFlight int // sends at the same time
+
+	// Go runs a function on a goroutine of its own. Defaults to a new one.
+	Go func(func())
+
+	// Stuck is how long a send may keep others back. After that another one may
+	// take its place. Defaults to any time.
+	Stuck time.Duration
+
+	// Keys are what a request may have in common with others. Defaults to nothing.
+	Keys func(R) []Key
+
+	// Kind tells requests apart that never share a send. Defaults to one kind.
+	Kind func(R) int
+
+	// Size is that of a request, and MaxSize what those in one send may have
+	// together, if they are several. Defaults to any size.
+	Size    func(R) int
+	MaxSize int
+
+	// Patient are requests that are in no hurry: while there are no others they
+	// wait for company, but no longer than Linger. Defaults to none.
+	Patient func(R) bool
+	Linger  time.Duration
+}
+
+// A Batcher sends requests. Its methods may be called by several goroutines at the
+// same time. It has nothing to be closed: when nothing is under way it has no
+// goroutine.
+type Batcher[R Request] struct {
+	config Config[R]
+
+	mu     sync.Mutex
+	queue  []R
+	flying int
+	held   map[string]int // Serial keys, and in how many sends they are
+	armed  bool           // somebody looks whether Linger is over
+	paused bool
+}
+
+// New returns a Batcher.
+func New[R Request](c Config[R]) *Batcher[R] {
+	if c.Go == nil {
+		c.Go = func(f func()) { go f() }
+	}
+	return &Batcher[R]{config: c, held: map[string]int{}}
+}
+
+// Do has r done and waits for its answer. If ctx ends first, the error is that of ctx
+// if r was not sent, and never will be; if it was sent, it is driver.ErrUnknown, too,
+// and r.Done tells when its answer is there.
+func (b *Batcher[R]) Do(ctx context.Context, r R) error {
+	it := r.item()
+	if err := ctx.Err(); err != nil {
+		it.Finish()
+		return err
+	}
+	it.queued = time.Now()
+	if b.config.Keys != nil {
+		it.keys = b.config.Keys(r)
+	}
+	if b.config.Size != nil {
+		it.size = b.config.Size(r)
+	}
+	b.mu.Lock()
+	b.queue = append(b.queue, r)
+	b.launchLocked()
+	b.mu.Unlock()
+	select {
+	case <-it.done:
+		return nil
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-it.done: // just now
+		return nil
+	default:
+	}
+	if it.sent {
+		return fmt.Errorf("%w: %w", driver.ErrUnknown, ctx.Err())
+	}
+	b.queue = slices.DeleteFunc(b.queue, func(o R) bool { return o.item() == it })
+	it.Finish()
+	b.launchLocked() // it may have kept others back
+	return ctx.Err()
+}
+
+// Waiting is how many requests have not been sent.
+func (b *Batcher[R]) Waiting() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.queue)
+}
+
+// Pause has nothing more sent until resume is called, so that a test can say what goes
+// together. What is under way goes on.
+func (b *Batcher[R]) Pause() (resume func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.paused = true
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.paused = false
+		b.launchLocked()
+	}
+}
+
+func (b *Batcher[R]) launchLocked() {
+	for b.flying < b.config.InFlight {
+		batch := b.takeLocked()
+		if batch == nil {
+			return
+		}
+		b.flying++
+		b.config.Go(func() { b.fly(batch) })
+	}
+}
+
+// fly sends until nothing is left to send.
+func (b *Batcher[R]) fly(batch []R) {
+	counted := true // among the flying; the timer of a send may be late, and count in the next
+	for batch != nil {
+		var stuck *time.Timer
+		if b.config.Stuck > 0 {
+			stuck = time.AfterFunc(b.config.Stuck, func() {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if counted {
+					counted = false
+					b.flying--
+					b.launchLocked()
+				}
+			})
+		}
+		b.config.Send(batch)
+		if stuck != nil {
+			stuck.Stop()
+		}
+		for _, r := range batch {
+			r.item().Finish()
+		}
+		b.mu.Lock()
+		b.freeLocked(batch)
+		if !counted { // another one flies in its place
+			batch = nil
+			b.launchLocked() // what its keys kept back
+		} else if batch = b.takeLocked(); batch == nil {
+			counted = false
+			b.flying--
+		}
+		b.mu.Unlock()
+	}
+}
+
+// freeLocked gives back the keys of a send that has ended.
+func (b *Batcher[R]) freeLocked(batch []R) {
+	for _, r := range batch {
+		for _, k := range r.item().keys {
+			if k.Rule&Serial != 0 {
+				if b.held[k.Name]--; b.held[k.Name] == 0 {
+					delete(b.held, k.Name)
+				}
+			}
+		}
+	}
+}
+
+// takeLocked takes what goes in the next send; nil if nothing does now.
+func (b *Batcher[R]) takeLocked() []R {
+	if b.paused || len(b.queue) == 0 || b.lingersLocked() {
+		return nil
+	}
+	t := taking[R]{alone: len(b.queue) == 1}
+	rest := b.queue[:0:0]
+	for i, r := range b.queue {
+		if len(t.batch) == b.config.Max {
+			rest = append(rest, b.queue[i:]...)
+			break
+		}
+		if !t.add(b, r) {
+			rest = append(rest, r)
+		}
+	}
+	b.queue = rest
+	for _, r := range t.batch {
+		it := r.item()
+		it.sent = true
+		for _, k := range it.keys {
+			if k.Rule&Serial != 0 {
+				b.held[k.Name]++
+			}
+		}
+	}
+	return t.batch
+}
+
+// taking is a send that is made up.
+type taking[R Request] struct {
+	alone   bool // there is one request, whose keys nobody looks for
+	batch   []R
+	size    int
+	keys    map[string]bool // of those in it
+	blocked map[string]bool // of those that have to wait, and may not be overtaken
+}
+
+// add adds r, unless it has to wait.
+func (t *taking[R]) add(b *Batcher[R], r R) bool {
+	it, c := r.item(), &b.config
+	waits := len(t.batch) > 0 && (c.Kind != nil && c.Kind(r) != c.Kind(t.batch[0]) || c.MaxSize > 0 && t.size+it.size > c.MaxSize)
+	for _, k := range it.keys {
+		waits = waits || k.Rule&Order != 0 && t.blocked[k.Name] || k.Rule&Once != 0 && t.keys[k.Name] || k.Rule&Serial != 0 && b.held[k.Name] > 0
+	}
+	for _, k := range it.keys {
+		switch {
+		case t.alone:
+		case !waits:
+			note(&t.keys, k.Name)
+		case k.Rule&Order != 0:
+			note(&t.blocked, k.Name)
+		}
+	}
+	if !waits {
+		t.batch = append(t.batch, r)
+		t.size += it.size
+	}
+	return !waits
+}
+
+func note(names *map[string]bool, name string) {
+	if *names == nil {
+		*names = map[string]bool{}
+	}
+	(*names)[name] = true
+}
+
+// lingersLocked reports whether all that wait are patient, and has those go in a
+// while.
+func (b *Batcher[R]) lingersLocked() bool {
+	if b.config.Patient == nil || slices.ContainsFunc(b.queue, func(r R) bool { return !b.config.Patient(r) }) {
+		return false
+	}
+	left := b.config.Linger - time.Since(b.queue[0].item().queued)
+	if left <= 0 {
+		return false
+	}
+	if !b.armed {
+		b.armed = true
+		time.AfterFunc(left, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.armed = false
+			b.launchLocked()
+		})
+	}
+	return true
+}

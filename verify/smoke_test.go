@@ -36,22 +36,12 @@ func TestSmoke(t *testing.T) {
 					cfg.Faults = append(cfg.Faults, f)
 				}
 			}
-			// A machine that was too busy proves nothing: what is invalid is run again.
-			for attempt := 1; len(cfg.Faults) > 0; attempt++ {
-				trials := run(t, cfg).Trials
-				cfg.Faults = nil
-				for _, x := range trials {
-					t.Logf("%s: %s, %+v", x.Fault, x.Verdict, x.Looked)
-					if x.Verdict == Invalid && attempt < 3 {
-						cfg.Faults = append(cfg.Faults, x.Fault)
-						t.Logf("%s: again, because %v", x.Fault, x.Why)
-						continue
-					}
-					if x.Verdict != Held && x.Verdict != Excused {
-						t.Errorf("%s: %s %v", x.Fault, x.Verdict, x.Why)
-						for _, v := range x.Violations {
-							t.Errorf("%s: %+v", x.Fault, v)
-						}
+			for _, x := range proves(t, cfg) {
+				t.Logf("%s: %s, %+v", x.Fault, x.Verdict, x.Looked)
+				if x.Verdict != Held && x.Verdict != Excused {
+					t.Errorf("%s: %s %v", x.Fault, x.Verdict, x.Why)
+					for _, v := range x.Violations {
+						t.Errorf("%s: %+v", x.Fault, v)
 					}
 				}
 			}

@@ -319,8 +319,8 @@ func TestGo(t *testing.T) {
 	}
 }
 
-// Many ask at once, some leave. Each is answered once, never two with one key at the
-// same time, and in order.
+// Many ask at once, some leave. Each is answered once, and never two with one key at
+// the same time.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	const keys, callers, each = 5, 40, 200

@@ -51,18 +51,17 @@ func (o *Order) Run(ctx context.Context, c Call, f func() Result) Result {
 	if ctx.Done() == nil {
 		return f()
 	}
-	done := make(chan Result, 1)
-	go func() { done <- f() }()
+	var r Result
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r = f()
+	}()
 	select {
-	case r := <-done:
+	case <-done:
 		return r
 	case <-ctx.Done():
-		ended := make(chan struct{})
-		go func() {
-			<-done
-			close(ended)
-		}()
-		o.Abandon(c, ended)
+		o.Abandon(c, done)
 		return Result{Err: ctx.Err()}
 	}
 }

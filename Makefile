@@ -29,7 +29,7 @@ build: ## Build bin/baton, a static binary
 
 .PHONY: test
 test: servers ## Install what is missing, then lint and run every test on every server
-	@go run ./internal/testrun -lint $(TEST)
+	@go run ./internal/testrun -lint -again 100 $(TEST)
 
 .PHONY: test-inventory
 test-inventory: ## List what the last make test ran on which store; with BEFORE=FILE what that has lost since

@@ -21,17 +21,17 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
-	"time"
 )
 
 func main() {
 	r := runner{top: "."}
 	flag.IntVar(&r.lanes, "lanes", runtime.NumCPU(), "how many test programs run at once, beside one that only waits")
-	flag.IntVar(&r.parallel, "parallel", 2*runtime.NumCPU(), "how many parallel tests of one program run at once")
+	flag.IntVar(&r.parallel, "parallel", 0, "how many parallel tests of one program run at once; 0 is two for each processor, or one on a slow machine")
 	flag.StringVar(&r.run, "run", "", "only the tests that match this regular expression, as in go test")
 	flag.BoolVar(&r.short, "short", false, "shorter tests, as in go test")
-	flag.DurationVar(&r.timeout, "timeout", 15*time.Minute, "how long one test program may take")
+	flag.DurationVar(&r.timeout, "timeout", 0, "how long one test program may take; 0 is 15 minutes, or 30 on a slow machine")
 	flag.BoolVar(&r.lint, "lint", false, "run make lint first")
+	flag.IntVar(&r.again, "again", 0, "how many tests, at most, that failed beside others are run once more, alone; those that pass then are listed, and are no failure")
 	flag.StringVar(&r.out, "out", ".test", "the folder for the output of all tests and for their results")
 	inventory := flag.Bool("inventory", false, "run nothing; list which tests and contract cases the last run had, and on which stores")
 	before := flag.String("before", "", "with -inventory: list what an earlier results.jsonl has and the last run has not, and the other way round")

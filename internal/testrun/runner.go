@@ -23,6 +23,7 @@ var errFailed = errors.New("a test failed")
 // runner holds what the flags say.
 type runner struct {
 	lanes, parallel int
+	again           int // how many failed tests are repeated alone, at most
 	run             string
 	short, lint     bool
 	timeout         time.Duration
@@ -36,8 +37,8 @@ func (r *runner) results() string { return filepath.Join(r.out, "results.jsonl")
 
 // all runs what the flags ask for.
 func (r *runner) all(ctx context.Context, w io.Writer) error {
-	if r.lanes < 1 || r.parallel < 1 {
-		return errors.New("-lanes and -parallel are at least 1")
+	if r.lanes < 1 || r.parallel < 0 || r.timeout < 0 || r.again < 0 {
+		return errors.New("-lanes is at least 1, -parallel, -timeout and -again are at least 0")
 	}
 	if _, err := regexp.Compile(r.run); err != nil {
 		return fmt.Errorf("-run: %w", err)
@@ -73,6 +74,7 @@ func (r *runner) all(ctx context.Context, w io.Writer) error {
 	}
 	r.test2json = strings.TrimSpace(string(tool))
 
+	r.setPace(ctx, w)
 	began := time.Now()
 	var outcomes []outcome
 	total := len(units)
@@ -83,6 +85,7 @@ func (r *runner) all(ctx context.Context, w io.Writer) error {
 		outcomes = append(outcomes, o)
 		told(w, o, len(outcomes), total)
 	}
+	r.repeatAlone(ctx, w, outcomes)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -154,7 +157,7 @@ func (r *runner) lane(ctx context.Context, programs string, units []unit, wide i
 				if b.err != nil {
 					ended <- outcome{unit: b.unit, err: errors.New("it does not build"), told: b.err.Error()}
 				} else {
-					ended <- r.test(ctx, b.unit, b.program)
+					ended <- r.test(ctx, b.unit, b.program, fileName(b.unit.label()))
 				}
 			}
 		})
@@ -212,11 +215,9 @@ func (r *runner) keep(outcomes []outcome) error {
 // many tests there were.
 func summary(w io.Writer, outcomes []outcome, took time.Duration) error {
 	count := make(map[string]int)
-	var skipped, failed []string
+	var skipped, alone, failed []string
 	for _, o := range outcomes {
-		var failures []string
 		inner := parents(o.results)
-		broken := parents(slices.DeleteFunc(slices.Clone(o.results), func(r result) bool { return r.Status != "fail" }))
 		for _, result := range o.results {
 			name := result.Package + " " + result.Test
 			if !inner[name] {
@@ -225,13 +226,14 @@ func summary(w io.Writer, outcomes []outcome, took time.Duration) error {
 			switch {
 			case result.Status == "skip":
 				skipped = append(skipped, name)
-			case result.Status == "fail" && !broken[name]: // else a subtest of it says more
-				failures = append(failures, result.Test)
+			case result.Alone && !inner[name]:
+				alone = append(alone, name)
 			}
 		}
 		if o.err == nil {
 			continue
 		}
+		failures := leafFailures(o)
 		if len(failures) == 0 {
 			count["fail"]++
 			failed = append(failed, again(o.unit, ""))
@@ -242,6 +244,9 @@ func summary(w io.Writer, outcomes []outcome, took time.Duration) error {
 	}
 	if len(skipped) > 0 {
 		fmt.Fprintf(w, "\nskipped:\n  %s\n", strings.Join(skipped, "\n  "))
+	}
+	if len(alone) > 0 {
+		fmt.Fprintf(w, "\nfailed beside others, and passed alone:\n  %s\n", strings.Join(alone, "\n  "))
 	}
 	fmt.Fprintf(w, "\ntook %v\n", took.Round(time.Second))
 	if len(failed) > 0 {
@@ -269,11 +274,7 @@ func again(u unit, test string) string {
 		b.WriteString(" -race")
 	}
 	if test != "" {
-		parts := strings.Split(test, "/")
-		for i, p := range parts {
-			parts[i] = "^" + regexp.QuoteMeta(p) + "$"
-		}
-		b.WriteString(" -run '" + strings.ReplaceAll(strings.Join(parts, "/"), "'", `'\''`) + "'")
+		b.WriteString(" -run '" + strings.ReplaceAll(exactly(test), "'", `'\''`) + "'")
 	}
 	b.WriteString(" " + u.argument())
 	return b.String()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -323,5 +324,134 @@ func TestInventory(t *testing.T) {
 	b.Reset()
 	if err := printInventory(&b, write(before...), write(before...)); err != nil {
 		t.Errorf("of the same run: %v\n%s", err, b.String())
+	}
+}
+
+// A test that fails beside others and passes alone is no failure, and is told. No
+// second run excuses a data race, a panic, an exit, or a test that fails again.
+func TestOnceMoreAlone(t *testing.T) {
+	t.Parallel()
+	first := `
+// first is true in the first run of the test program.
+func first(t *testing.T) bool {
+	f, err := os.OpenFile("ran-"+strings.ReplaceAll(t.Name(), "/", "-"), os.O_CREATE|os.O_EXCL, 0o666)
+	if err == nil {
+		f.Close()
+	}
+	return err == nil
+}
+`
+	files := map[string]string{
+		"go.mod": "module planted\n\ngo 1.26\n",
+		"late/x_test.go": testFile(first+`
+func TestLate(t *testing.T) {
+	t.Run("a case", func(t *testing.T) {
+		if first(t) {
+			t.Error("too late")
+		}
+	})
+	t.Run("fine", func(t *testing.T) {})
+	t.Run("beside", func(t *testing.T) {
+		if first(t) {
+			t.Error("too late as well")
+		}
+	})
+}
+
+func TestFine(t *testing.T) {}
+`, "os", "strings"),
+		"above/x_test.go": testFile(first+`
+func TestAbove(t *testing.T) {
+	t.Run("below", func(t *testing.T) {
+		if first(t) {
+			t.Error("too late")
+		}
+	})
+	t.Error("wrong each time")
+}
+`, "os", "strings"),
+		"race/x_test.go": testFile(first+`
+func TestRace(t *testing.T) {
+	if !first(t) {
+		return
+	}
+	n, done := 0, make(chan bool)
+	go func() { n++; close(done) }()
+	n++
+	<-done
+}
+`, "os", "strings"),
+		"panic/x_test.go": testFile(first+`
+func TestPanic(t *testing.T) {
+	if first(t) {
+		panic("once")
+	}
+}
+`, "os", "strings"),
+		"exit/x_test.go": testFile(first+`
+func TestExit(t *testing.T) {
+	if first(t) {
+		os.Exit(1)
+	}
+}
+`, "os", "strings"),
+		"wrong/x_test.go": testFile(`
+func TestWrong(t *testing.T) { t.Error("wrong each time") }
+`),
+	}
+	printed, err := run(t, tree(t, files), runner{again: 10})
+	if !errors.Is(err, errFailed) {
+		t.Errorf("the run ended with %v, want errFailed", err)
+	}
+	for _, want := range []string{
+		"once more, alone: 4 tests that failed beside others\n",
+		"ok   late (TestLate/a_case)", "ok   late (TestLate/beside)", "FAIL above (TestAbove/below)", "FAIL wrong (TestWrong)",
+		"failed beside others, and passed alone:\n  late TestLate/a_case\n  late TestLate/beside\n\n",
+		"'^TestAbove$/^below$' ./above\n", "'^TestRace$' ./race\n", "-race ./panic\n", "-race ./exit\n", "'^TestWrong$' ./wrong\n",
+		"\n4 passed, 5 failed, 0 skipped\n",
+	} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("it did not print %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(printed)
+	}
+
+	files = map[string]string{"go.mod": files["go.mod"], "late/x_test.go": files["late/x_test.go"]}
+	top := tree(t, files)
+	if printed, err := run(t, top, runner{again: 1}); !errors.Is(err, errFailed) || !strings.Contains(printed, "2 tests failed: too many") {
+		t.Errorf("more failures than are repeated: %v\n%s", err, printed)
+	}
+	top = tree(t, files)
+	if printed, err := run(t, top, runner{again: 2}); err != nil {
+		t.Errorf("all passed alone: %v\n%s", err, printed)
+	}
+	all, err := readResults(filepath.Join(top, ".test", "results.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := slices.DeleteFunc(all, func(r result) bool { return !r.Alone || r.Status != "pass" })
+	if len(alone) != 3 { // with the test above the two
+		t.Errorf("the results have %v", alone)
+	}
+}
+
+// What the flags leave open is set, and what they say is kept.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	takes := startOfProgram(t.Context())
+	if takes <= 0 || takes > 10*time.Second {
+		t.Errorf("a program takes %v", takes)
+	}
+	var open runner
+	open.setPace(t.Context(), io.Discard)
+	if open.parallel < 1 || open.timeout < time.Minute {
+		t.Errorf("nothing was chosen: %d at once, %v", open.parallel, open.timeout)
+	}
+	set := runner{parallel: 7, timeout: time.Second}
+	set.setPace(t.Context(), io.Discard)
+	if set.parallel != 7 || set.timeout != time.Second {
+		t.Errorf("flags were not kept: %d at once, %v", set.parallel, set.timeout)
 	}
 }

@@ -23,6 +23,7 @@ type result struct {
 	Test    string  `json:"test"`
 	Status  string  `json:"status"` // pass, fail or skip
 	Seconds float64 `json:"seconds"`
+	Alone   bool    `json:"alone,omitempty"` // it failed beside others, and passed when it was repeated alone
 }
 
 // An outcome is how a unit ended.
@@ -32,7 +33,8 @@ type outcome struct {
 	busy    time.Duration // of processors, with all servers and clients that it waited for
 	err     error         // nil if all tests passed
 	results []result
-	log     string // the file with all that was printed
+	program string
+	final   bool   // it failed in a way that no load explains: it is not repeated
 	told    string // what the tests that failed printed, or the end of it all
 }
 
@@ -50,9 +52,9 @@ func build(ctx context.Context, top string, u unit, to string) error {
 	return nil
 }
 
-// test runs the program of a unit.
-func (r *runner) test(ctx context.Context, u unit, program string) (o outcome) {
-	o = outcome{unit: u, log: filepath.Join(r.out, fileName(u.label())+".log")}
+// test runs the program of a unit, and keeps what it prints in a log of that name.
+func (r *runner) test(ctx context.Context, u unit, program, log string) (o outcome) {
+	o = outcome{unit: u, program: program}
 	began := time.Now()
 	defer func() { o.took = time.Since(began) }()
 	args := []string{
@@ -73,7 +75,7 @@ func (r *runner) test(ctx context.Context, u unit, program string) (o outcome) {
 	// Programs with the race detector would sleep for a second before they end, as every
 	// test program does, and every child of it.
 	cmd.Env = append(os.Environ(), "PWD="+u.dir, "BATON_REQUIRE_SERVERS=1", "GORACE=atexit_sleep_ms=0")
-	o.results, o.told, o.err = r.watch(ctx, cmd, u, o.log)
+	o.err = r.watch(ctx, cmd, filepath.Join(r.out, log+".log"), &o)
 	if s := cmd.ProcessState; s != nil {
 		o.busy = s.UserTime() + s.SystemTime()
 	}
@@ -94,15 +96,15 @@ type event struct {
 }
 
 // watch runs a test program and reads what it prints.
-func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, u unit, logFile string) (results []result, told string, err error) {
+func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, logFile string, o *outcome) error {
 	log, err := os.Create(logFile)
 	if err != nil {
-		return nil, "", err
+		return err
 	}
 	defer log.Close()
 	printed, writer, err := os.Pipe()
 	if err != nil {
-		return nil, "", err
+		return err
 	}
 	converter := exec.Command(r.test2json, "-t")
 	converter.Stdin = printed
@@ -113,14 +115,14 @@ func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, u unit, logFile strin
 	printed.Close()
 	if err != nil {
 		writer.Close()
-		return nil, "", err
+		return err
 	}
 	cmd.Stdout, cmd.Stderr = writer, writer
 	err = cmd.Start()
 	writer.Close() // what the program's own children keep open is cut below
 	if err != nil {
 		_ = converter.Wait() // it has nothing to read
-		return nil, "", err
+		return err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGQUIT) })
 	defer stop()
@@ -133,13 +135,18 @@ func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, u unit, logFile strin
 
 	output := make(map[string]*strings.Builder) // of each test, the ones that passed left out
 	var failed []string
+	var begun int
+	var raced bool
 	var last tail
 	for in := bufio.NewReader(events); ; {
 		line, readErr := in.ReadBytes('\n')
 		var e event
 		if json.Unmarshal(line, &e) == nil {
 			switch e.Action {
+			case "run":
+				begun++
 			case "output":
+				raced = raced || strings.HasPrefix(e.Output, "WARNING: DATA RACE")
 				_, _ = io.WriteString(log, e.Output) // the verdict does not depend on the log
 				last.add(e.Output)
 				if output[e.Test] == nil {
@@ -150,7 +157,7 @@ func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, u unit, logFile strin
 				if e.Test == "" {
 					break
 				}
-				results = append(results, result{u.name, e.Test, e.Action, e.Elapsed})
+				o.results = append(o.results, result{Package: o.unit.name, Test: e.Test, Status: e.Action, Seconds: e.Elapsed})
 				if e.Action == "fail" {
 					failed = append(failed, e.Test)
 				} else {
@@ -165,11 +172,12 @@ func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, u unit, logFile strin
 	_ = converter.Wait() // what it had read is here
 	err = <-ended
 	if err == nil {
-		return results, "", nil
+		return nil
 	}
 	if ctx.Err() != nil {
-		return results, "", context.Cause(ctx)
+		return context.Cause(ctx)
 	}
+	o.final = raced || begun > len(o.results) || cmd.ProcessState.ExitCode() != 1 // which is that of tests that failed
 	var b strings.Builder
 	for _, name := range failed {
 		b.WriteString(ends(output[name].String()))
@@ -177,7 +185,8 @@ func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, u unit, logFile strin
 	if len(failed) == 0 {
 		b.WriteString(last.String()) // a panic, or a time-out, with the test that was running in it
 	}
-	return results, b.String(), err
+	o.told = b.String()
+	return err
 }
 
 // maxLines is how much of what a failed test has printed is shown; all of it is in the log.

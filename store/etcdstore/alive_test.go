@@ -434,11 +434,15 @@ func TestLimitsAreAskedForOnce(t *testing.T) {
 	if n := s.spares.Load(); n != 0 {
 		t.Errorf("%d others were asked", n)
 	}
-	b := &batcher{queue: []*item{{name: "limit", once: true}, {name: "lock"}, {name: "another limit", once: true}}}
-	for i, want := range []int{2, 1} {
-		if batch := b.takeLocked(); len(batch) != want {
-			t.Errorf("batch %d has %d items, want %d", i, len(batch), want)
-		}
+	var work sync.WaitGroup
+	limit, lock, another := putOf(t, "limit", false), putOf(t, "lock", false), putOf(t, "another limit", false)
+	limit.once, another.once = true, true
+	resume := s.batch.Pause()
+	gather(t, s.batch, &work, limit, lock, another)
+	resume()
+	work.Wait()
+	if limit.rev != another.rev || limit.rev == lock.rev {
+		t.Errorf("revisions %d and %d of the limits, want one, and %d of the lock, want another", limit.rev, another.rev, lock.rev)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/workers"
+	"github.com/batonhq/baton/internal/batch"
 )
 
 const (
@@ -20,7 +19,7 @@ const (
 	maxFlying   = 2                      // transactions under way, so that one is written while one is made up
 	stuckAfter  = 300 * time.Millisecond // one that takes longer does not keep others back
 	requestTime = 5 * time.Second        // when it is given up: a server that is alive answers before
-	patience    = 4 * time.Millisecond   // how long an item that is in no hurry waits for others
+	unhurried   = 4 * time.Millisecond   // how long an item that is in no hurry waits for others
 
 	// alonePatience is patienceFor what has no TTL.
 	alonePatience = requestTime / 5
@@ -28,6 +27,7 @@ const (
 
 // An item is one conditional transaction about one name.
 type item struct {
+	batch.Item
 	dir  string // of the key
 	name string
 	puts bool // it may create the name
@@ -35,19 +35,17 @@ type item struct {
 	txn  *pb.TxnRequest
 	on   []*lease      // what it may put the name on
 	ttl  time.Duration // of the claim; 0: not known
+	keys [2]batch.Key  // room for what travels returns
 
-	wrapped bool      // the failure of txn is one that asks for more
-	patient bool      // it is in no hurry: let it go with others if there are any soon
-	queued  time.Time // since when
+	wrapped bool // the failure of txn is one that asks for more
+	patient bool // it is in no hurry: let it go with others if there are any soon
 
-	done chan struct{} // closed when the rest is set
 	resp *pb.TxnResponse
 	rev  int64 // the store's revision after it
 	err  error // of package driver
 
 	again bool      // it may have been done before: what it finds may be its own doing
 	twice bool      // several members were asked: it may be done once more
-	sent  bool      // guarded by batcher.mu
 	doubt time.Time // of the claim before this one's answer was not waited for; guarded by Store.mu
 }
 
@@ -59,180 +57,81 @@ func (it *item) answer() (*pb.TxnRequest, *pb.TxnResponse) {
 	return it.txn, it.resp
 }
 
-// batcher sends items to the server: at once while nothing is under way, and
-// otherwise those that have gathered meanwhile in one transaction.
-type batcher struct {
-	store    *Store
-	workers  *workers.Pool
-	patience time.Duration
-
-	mu     sync.Mutex
-	queue  []*item
-	flying int
-	armed  bool // somebody looks whether patience is at an end
+// newBatcher joins the transactions of items.
+func (s *Store) newBatcher(patience time.Duration) *batch.Batcher[*item] {
+	return batch.New(batch.Config[*item]{
+		Send: s.sendItems, Go: s.workers.Go,
+		Max: maxBatch, InFlight: maxFlying, Stuck: stuckAfter,
+		Keys:    (*item).travels,
+		Kind:    (*item).kind,
+		Patient: func(it *item) bool { return it.patient }, Linger: patience,
+	})
 }
 
-// do has the item done and waits for it. After an error that is ErrUnknown it
-// may still happen: item.done tells when that is over.
-func (b *batcher) do(ctx context.Context, it *item) error {
-	it.done, it.queued = make(chan struct{}), time.Now()
-	b.mu.Lock()
-	b.queue = append(b.queue, it)
-	b.launchLocked()
-	b.mu.Unlock()
-	select {
-	case <-it.done:
-		return it.err
-	case <-ctx.Done():
+// travels keeps apart what the server refuses in one transaction, two items about one
+// name, and two puts for one key: they would share their revision, and with it their
+// place in line.
+func (it *item) travels() []batch.Key {
+	it.keys[0] = batch.Key{Name: it.name, Rule: batch.Once | batch.Order}
+	if !it.puts {
+		return it.keys[:1]
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !it.sent {
-		for i, q := range b.queue {
-			if q == it {
-				b.queue = append(b.queue[:i:i], b.queue[i+1:]...)
-				break
-			}
-		}
-		it.err = ctx.Err()
-		close(it.done)
-		return it.err
-	}
-	select {
-	case <-it.done: // just now
-		return it.err
-	default:
-		return failure(ctx, ctx.Err())
-	}
+	it.keys[1] = batch.Key{Name: it.dir, Rule: batch.Once}
+	return it.keys[:]
 }
 
-func (b *batcher) launchLocked() {
-	if b.flying >= maxFlying {
+// kind keeps what only one member may be asked for from what others are asked for, too.
+func (it *item) kind() int {
+	if it.once {
+		return 1
+	}
+	return 0
+}
+
+// do has the item done and waits for it. After an error that is ErrUnknown it may
+// still happen: it.Done tells when that is over.
+func (s *Store) do(ctx context.Context, it *item) error {
+	err := s.batch.Do(ctx, it)
+	switch {
+	case errors.Is(err, driver.ErrUnknown):
+		return fmt.Errorf("etcd: %w", err)
+	case err != nil:
+		return err
+	}
+	return it.err
+}
+
+// sendItems makes one transaction, in which each item is a nested one that succeeds or
+// fails by itself.
+func (s *Store) sendItems(all []*item) {
+	if len(all) == 1 {
+		s.sendAlone(all[0])
 		return
 	}
-	if batch := b.takeLocked(); len(batch) > 0 {
-		b.flying++
-		b.workers.Go(func() { b.fly(batch) })
-	}
-}
-
-// waitLocked reports whether nothing in the queue is in a hurry. It sees to
-// that what is there goes in a while.
-func (b *batcher) waitLocked() bool {
-	if len(b.queue) == 0 || slices.ContainsFunc(b.queue, func(it *item) bool { return !it.patient }) {
-		return false
-	}
-	left := b.patience - time.Since(b.queue[0].queued)
-	if left <= 0 {
-		return false
-	}
-	if !b.armed {
-		b.armed = true
-		time.AfterFunc(left, func() {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.armed = false
-			b.launchLocked()
-		})
-	}
-	return true
-}
-
-// fly sends batches until nothing is left to send.
-func (b *batcher) fly(batch []*item) {
-	for {
-		// Whoever is stuck gives its place to another, once.
-		counted := true
-		stuck := time.AfterFunc(stuckAfter, func() {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			if counted {
-				counted = false
-				b.flying--
-				b.launchLocked()
-			}
-		})
-		b.send(batch)
-		stuck.Stop()
-
-		b.mu.Lock()
-		if !counted { // another flies in its place
-			b.mu.Unlock()
-			return
-		}
-		counted = false
-		if batch = b.takeLocked(); len(batch) == 0 {
-			b.flying--
-			b.mu.Unlock()
-			return
-		}
-		b.mu.Unlock()
-	}
-}
-
-// takeLocked takes what may go together: one put for each key, since two would
-// share their revision and with it their place in line, and one item for each
-// name, as the server wants it; and what is to be asked for once alone, or nothing
-// of that. The order of the items of one key stays.
-func (b *batcher) takeLocked() []*item {
-	if b.waitLocked() {
-		return nil
-	}
-	if len(b.queue) == 0 {
-		return nil
-	}
-	if len(b.queue) == 1 {
-		it := b.queue[0]
-		b.queue = nil
-		it.sent = true
-		return []*item{it}
-	}
-	var batch, rest []*item
-	puts, names, blocked := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	for _, it := range b.queue {
-		if len(batch) == maxBatch || it.once != b.queue[0].once || names[it.name] || blocked[it.name] || it.puts && puts[it.dir] {
-			rest = append(rest, it)
-			blocked[it.name] = true
-			continue
-		}
-		names[it.name] = true
-		puts[it.dir] = puts[it.dir] || it.puts
-		it.sent = true
-		batch = append(batch, it)
-	}
-	b.queue = rest
-	return batch
-}
-
-func (b *batcher) send(batch []*item) {
-	if len(batch) == 1 {
-		b.sendAlone(batch[0])
-		return
-	}
-	txn := &pb.TxnRequest{Success: make([]*pb.RequestOp, len(batch))}
-	for i, it := range batch {
+	txn := &pb.TxnRequest{Success: make([]*pb.RequestOp, len(all))}
+	for i, it := range all {
 		txn.Success[i] = nested(it.txn)
 	}
-	ctx, cancel := context.WithTimeout(b.store.ctx, requestTime)
+	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
-	after := batch[0].patience()
-	for _, it := range batch {
+	after := all[0].patience()
+	for _, it := range all {
 		after = min(after, it.patience())
 	}
-	resp, twice, err := b.store.txn(ctx, after, txn)
+	resp, twice, err := s.txn(ctx, after, txn)
 	full := errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace)
 	if err = failure(ctx, err); full || errors.Is(err, driver.ErrUnavailable) {
 		// Nothing was done, perhaps for one item's sake. If the server is full it
 		// may have been: then it still does what needs no space.
 		var work sync.WaitGroup
-		for _, it := range batch {
+		for _, it := range all {
 			it.again, it.twice = full || twice, twice
-			work.Go(func() { b.sendAlone(it) })
+			work.Go(func() { s.sendAlone(it) })
 		}
 		work.Wait()
 		return
 	}
-	for i, it := range batch {
+	for i, it := range all {
 		it.again, it.twice = twice, twice
 		var own *pb.TxnResponse
 		if err == nil {
@@ -242,10 +141,10 @@ func (b *batcher) send(batch []*item) {
 	}
 }
 
-func (b *batcher) sendAlone(it *item) {
-	ctx, cancel := context.WithTimeout(b.store.ctx, requestTime)
+func (s *Store) sendAlone(it *item) {
+	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
-	resp, twice, err := b.store.txn(ctx, it.patience(), it.txn)
+	resp, twice, err := s.txn(ctx, it.patience(), it.txn)
 	it.again, it.twice = it.again || twice, it.twice || twice
 	if err != nil && it.again {
 		err = fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, rpctypes.Error(err))
@@ -269,7 +168,7 @@ func (it *item) answered(resp *pb.TxnResponse, rev int64, err error) {
 	default:
 		it.resp, it.rev = resp, rev
 	}
-	close(it.done)
+	it.Finish()
 }
 
 func (it *item) patience() time.Duration {

@@ -8,6 +8,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
@@ -184,11 +185,11 @@ func (s *Store) remove(w *sweep) {
 	defer cancel()
 	if under != nil { // what is removed now could be put after that
 		select {
-		case <-under.done:
+		case <-under.Done():
 		case <-ctx.Done():
 		}
 	}
-	err := s.batch.do(ctx, it)
+	err := s.do(ctx, it)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,7 +227,7 @@ func (s *Store) remove(w *sweep) {
 // it on another one. What was put late, after the name had been removed, goes
 // too.
 func (c *claim) release() *item {
-	it := &item{dir: c.lock.dir, name: c.name, ttl: c.ttl, txn: &pb.TxnRequest{Success: ops(remove(c.name))}}
+	it := &item{Item: batch.NewItem(), dir: c.lock.dir, name: c.name, ttl: c.ttl, txn: &pb.TxnRequest{Success: ops(remove(c.name))}}
 	switch {
 	case c.rev == 0:
 		it.txn.Compare = only(hasValue(c.name, c.asked))
@@ -253,7 +254,7 @@ func (c *claim) removal() *item {
 
 // late waits for the outcome of an acquire that its caller did not wait for.
 func (s *Store) late(c *claim, it *item) {
-	<-it.done
+	<-it.Done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.item != it {
@@ -261,10 +262,10 @@ func (s *Store) late(c *claim, it *item) {
 	}
 	c.item = nil
 	switch {
-	case it.err == nil:
+	case it.resp != nil:
 		c.doubt = it.doubt
 		s.answeredLocked(c, it)
-	case !errors.Is(it.err, driver.ErrUnknown): // certainly not
+	case !errors.Is(it.err, driver.ErrUnknown): // certainly not, or it was not sent
 		c.doubt = it.doubt
 	default: // it may have been given up on its way
 		c.doubtLocked(it)

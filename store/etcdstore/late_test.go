@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -180,13 +182,12 @@ func TestFullAfterTheEffectOfMany(t *testing.T) {
 		lease := s.leases[seconds(long)].id
 		s.mu.Unlock()
 		name := s.place(s.dir("k"), 0)
-		acquire := &item{dir: s.dir("k"), name: name, puts: true, txn: &pb.TxnRequest{
+		acquire := &item{Item: batch.NewItem(), dir: s.dir("k"), name: name, puts: true, txn: &pb.TxnRequest{
 			Compare: only(nobody(s.dir("k"))),
 			Success: ops(put(name, encode(c), lease)),
 			Failure: ops(get(name), listing(s.dir("k"))),
 		}}
-		acquire.done, release.done = make(chan struct{}), make(chan struct{})
-		s.batch.send([]*item{acquire, release})
+		s.sendItems([]*item{acquire, release})
 		if acquire.err != nil || acquire.resp.Succeeded == happened {
 			t.Errorf("happened=%v: the acquire: %v (%v)", happened, acquire.resp, acquire.err)
 		}
@@ -396,5 +397,36 @@ func TestRenewalMovesNothingBackFromTheSuccessor(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What was not sent is not taken for answered by those who waited for its outcome.
+func TestOutcomeOfWhatWasNotSent(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	cl := claimOf("k", "me")
+	it := putOf(t, "k", false)
+	s.mu.Lock()
+	c := s.addLocked(s.lockLocked(cl.Key), cl)
+	c.item = it
+	s.mu.Unlock()
+	resume := s.batch.Pause()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var work sync.WaitGroup
+	work.Go(func() { s.late(c, it) }) // as a release does that began meanwhile
+	work.Go(func() {
+		queued(t, s.batch, 1)
+		cancel()
+	})
+	if err := s.do(ctx, it); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
+		t.Errorf("it was not sent: %v, want the context's error alone", err)
+	}
+	work.Wait()
+	resume()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.item != nil || c.rev != 0 || c.uncertain() {
+		t.Errorf("the claim counts on it: %+v", c)
 	}
 }

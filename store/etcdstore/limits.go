@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/rate"
 )
@@ -95,7 +96,7 @@ func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, e
 	if err := s.ready(ctx); err != nil {
 		return driver.Taken{}, err
 	}
-	c := &taking{r: r, done: make(chan struct{})}
+	c := &taking{r: r}
 	if r.ID != "" {
 		c.id = s.memoryName(r.Takes[0].Key, r.ID)
 	}
@@ -408,17 +409,16 @@ func (s *Store) transaction(f *flight, a *proposal) (it *item, size int, err err
 			txn.Success = append(txn.Success, put(name, text, p.lease))
 		}
 	}
-	return &item{name: s.stateName(f.keys[0]), once: true, txn: txn}, size, nil
+	return &item{Item: batch.NewItem(), name: s.stateName(f.keys[0]), once: true, txn: txn}, size, nil
 }
 
 // commit has a transaction done, together with others that are under way to
 // the server unless it is big.
 func (s *Store) commit(it *item, size int) error {
 	if size < bigTxn {
-		return s.batch.do(s.ctx, it)
+		return s.do(s.ctx, it)
 	}
-	it.done = make(chan struct{})
-	s.batch.sendAlone(it)
+	s.sendAlone(it)
 	return it.err
 }
 

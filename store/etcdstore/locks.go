@@ -10,6 +10,7 @@ import (
 	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
@@ -77,7 +78,7 @@ func (s *Store) known(ctx context.Context, cl driver.Claim) (bool, error) {
 	s.mu.Unlock()
 	if under != nil { // it was asked for, and may be answered yet
 		select {
-		case <-under.done:
+		case <-under.Done():
 			s.late(c, under)
 		case <-ctx.Done():
 			return false, failure(ctx, ctx.Err())
@@ -117,7 +118,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	}
 	c.lease, c.moving = second, true
 	first, id, secondID := r.Queue && r.Exclusive(), l.id, second.id
-	it := &item{dir: k.dir, name: c.name, puts: true, on: []*lease{l, second}, ttl: r.TTL, txn: &pb.TxnRequest{
+	it := &item{Item: batch.NewItem(), dir: k.dir, name: c.name, puts: true, on: []*lease{l, second}, ttl: r.TTL, txn: &pb.TxnRequest{
 		Compare: only(nobody(k.dir)),
 		Success: ops(put(c.name, c.value, id)),
 		Failure: ops(get(c.name), listing(k.dir)),
@@ -150,7 +151,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	s.dueLocked(c.deadline)
 	s.mu.Unlock()
 
-	if err := s.batch.do(ctx, it); err != nil {
+	if err := s.do(ctx, it); err != nil {
 		return a, s.notAcquired(ctx, c, it, err)
 	}
 	s.mu.Lock()
@@ -430,7 +431,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 		return driver.Grant{}, s.undo(ctx, c, err)
 	}
 	s.mu.Lock()
-	it := &item{dir: c.lock.dir, name: c.name, puts: true, on: []*lease{l}, ttl: r.TTL, txn: &pb.TxnRequest{
+	it := &item{Item: batch.NewItem(), dir: c.lock.dir, name: c.name, puts: true, on: []*lease{l}, ttl: r.TTL, txn: &pb.TxnRequest{
 		Success: ops(nested(&pb.TxnRequest{
 			Compare: only(createRev(c.name, 0)),
 			Success: ops(put(c.name, c.value, l.id)),
@@ -439,7 +440,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 	}}
 	c.lease, c.moving, c.item = l, true, it
 	s.mu.Unlock()
-	if err := s.batch.do(ctx, it); err != nil {
+	if err := s.do(ctx, it); err != nil {
 		if err = s.notAcquired(ctx, c, it, err); errors.Is(err, errAgain) {
 			err = unavailable(err)
 		}
@@ -485,7 +486,7 @@ func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 	s.endLocked(c)
 	it := c.removal()
 	s.mu.Unlock()
-	err := s.batch.do(ctx, it)
+	err := s.do(ctx, it)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -539,13 +540,13 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 	reader := c.Claim
 	reader.Weight = 1
 	text := encode(reader)
-	it := &item{dir: c.lock.dir, name: c.name, ttl: ttl, txn: &pb.TxnRequest{
+	it := &item{Item: batch.NewItem(), dir: c.lock.dir, name: c.name, ttl: ttl, txn: &pb.TxnRequest{
 		Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
 		Success: ops(put(c.name, text, c.lease.id)),
 	}}
 	c.changing = true
 	s.mu.Unlock()
-	err := s.batch.do(ctx, it)
+	err := s.do(ctx, it)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.changing = false

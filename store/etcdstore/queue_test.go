@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -257,19 +258,28 @@ func TestRepeatedBeforeSomebodyKnown(t *testing.T) {
 
 // putOf is an item that puts a name.
 func putOf(t *testing.T, name string, patient bool) *item {
-	return &item{dir: name, name: prefixOf(t) + name, patient: patient, txn: &pb.TxnRequest{
+	return &item{Item: batch.NewItem(), dir: name, name: prefixOf(t) + name, patient: patient, txn: &pb.TxnRequest{
 		Success: ops(put(prefixOf(t)+name, "x", 0)),
 	}}
 }
 
 // queued waits until so many items are in the queue.
-func queued(t testing.TB, b *batcher, n int) {
+func queued(t testing.TB, b *batch.Batcher[*item], n int) {
 	t.Helper()
-	eventually(t, "it is in the queue", 20*time.Second, func() bool {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return len(b.queue) == n
-	})
+	eventually(t, "it is in the queue", 20*time.Second, func() bool { return b.Waiting() == n })
+}
+
+// gather has items done by b, each on a goroutine of its own, in this order.
+func gather(t testing.TB, b *batch.Batcher[*item], work *sync.WaitGroup, all ...*item) {
+	t.Helper()
+	for i, it := range all {
+		work.Go(func() {
+			if err := errors.Join(b.Do(t.Context(), it), it.err); err != nil {
+				t.Error(err)
+			}
+		})
+		queued(t, b, i+1)
+	}
 }
 
 // Places in line are in no hurry, and go with what comes next: together they
@@ -277,26 +287,14 @@ func queued(t testing.TB, b *batcher, n int) {
 func TestPlacesGoWithOthers(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
-	b := &s.batch
-	wait := func(d time.Duration) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.patience, b.armed = d, false
-	}
-	wait(time.Hour)
+	b := s.newBatcher(time.Hour)
 	patient := []*item{putOf(t, "a", true), putOf(t, "b", true)}
 	var work sync.WaitGroup
-	do := func(it *item) {
-		if err := b.do(t.Context(), it); err != nil {
-			t.Error(err)
-		}
-	}
-	for i, it := range patient {
-		work.Go(func() { do(it) })
-		queued(t, b, i+1)
-	}
+	gather(t, b, &work, patient...)
 	urgent := putOf(t, "c", false)
-	do(urgent)
+	if err := b.Do(t.Context(), urgent); err != nil {
+		t.Error(err)
+	}
 	work.Wait()
 	for _, it := range patient {
 		if it.rev != urgent.rev {
@@ -305,9 +303,12 @@ func TestPlacesGoWithOthers(t *testing.T) {
 	}
 	// When nothing comes they go by themselves, even two that may not go
 	// together.
-	wait(patience)
 	for range 2 {
-		work.Go(func() { do(putOf(t, "d", true)) })
+		work.Go(func() {
+			if err := s.do(t.Context(), putOf(t, "d", true)); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 	work.Wait()
 }
@@ -317,18 +318,14 @@ func TestPlacesGoWithOthers(t *testing.T) {
 func TestPatienceIsOfEachPlace(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
-	b := &s.batch
-	b.mu.Lock()
-	b.patience = 500 * time.Millisecond
-	b.mu.Unlock()
+	b := s.newBatcher(500 * time.Millisecond)
 	do := func(name string, patient bool) {
-		if err := b.do(t.Context(), putOf(t, name, patient)); err != nil {
+		if err := b.Do(t.Context(), putOf(t, name, patient)); err != nil {
 			t.Error(err)
 		}
 	}
 	var work sync.WaitGroup
-	work.Go(func() { do("first", true) })
-	queued(t, b, 1)
+	gather(t, b, &work, putOf(t, "first", true))
 	do("urgent", false)
 	work.Wait()
 	began := time.Now()
@@ -554,9 +551,7 @@ func TestPlaceGoesWithARelease(t *testing.T) {
 		me := s[0]
 		spy := spyOn(me)
 		crowd := crowded(t, []*Store{me, me, me})
-		me.batch.mu.Lock()
-		me.batch.armed = true // as if the time to wait for others did not end
-		me.batch.mu.Unlock()
+		resume := me.batch.Pause()
 		spy.reset()
 		got := make(chan driver.Grant, 1)
 		c := claimOf("k", "me")
@@ -567,8 +562,17 @@ func TestPlaceGoesWithARelease(t *testing.T) {
 			}
 			got <- g
 		}()
-		queued(t, &me.batch, 1)
-		mustRelease(t, me, crowd[0])
+		queued(t, me.batch, 1)
+		me.mu.Lock()
+		if !me.claimLocked(c).item.patient {
+			t.Error("it would not wait for others")
+		}
+		me.mu.Unlock()
+		var work sync.WaitGroup
+		work.Go(func() { mustRelease(t, me, crowd[0]) })
+		queued(t, me.batch, 2)
+		resume()
+		work.Wait()
 		if g := <-got; !g.Waiting || g.Ticket <= crowd[2].Ticket {
 			t.Errorf("%+v, want a place behind %d", g, crowd[2].Ticket)
 		}

@@ -6,6 +6,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
@@ -26,7 +27,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	if under := c.item; under != nil { // a put that comes after the removal would stay
 		s.mu.Unlock()
 		select {
-		case <-under.done:
+		case <-under.Done():
 			s.late(c, under)
 		case <-ctx.Done():
 			return failure(ctx, ctx.Err())
@@ -45,7 +46,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	it := c.release()
 	s.mu.Unlock()
 
-	err := s.batch.do(ctx, it)
+	err := s.do(ctx, it)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -73,11 +74,11 @@ func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
 	if i < 0 || s.dying(cl, queue[i].name) {
 		return driver.ErrLost
 	}
-	it := &item{dir: k.dir, name: queue[i].name, txn: &pb.TxnRequest{
+	it := &item{Item: batch.NewItem(), dir: k.dir, name: queue[i].name, txn: &pb.TxnRequest{
 		Compare: only(createRev(queue[i].name, queue[i].rev)),
 		Success: ops(remove(queue[i].name)),
 	}}
-	if err := s.batch.do(ctx, it); err != nil {
+	if err := s.do(ctx, it); err != nil {
 		return err
 	}
 	if !it.resp.Succeeded {

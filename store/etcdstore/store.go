@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/workers"
 )
@@ -28,7 +29,8 @@ type Store struct {
 	config  *Config // what Open was told
 	prefix  string  // empty, or with a slash at its end
 	process string  // the name of this process in every queue
-	batch   batcher
+	workers *workers.Pool
+	batch   *batch.Batcher[*item]
 	limits  *limiter
 	past    past
 	alive   keeper
@@ -123,7 +125,8 @@ func New(client *clientv3.Client, opts ...Option) (*Store, error) {
 	s.kv = led{clientv3.RetryKVClient(client), s}
 	// Watches, too, end on a member without a leader.
 	s.ctx, s.stop = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
-	s.batch.store, s.batch.workers, s.batch.patience = s, workers.New(s.ctx, maxFlying), patience
+	s.workers = workers.New(s.ctx, maxFlying)
+	s.batch = s.newBatcher(unhurried)
 	return s, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
@@ -124,7 +125,7 @@ func (a *joint) ask(ctx context.Context) error {
 			return err
 		}
 	}
-	all := &item{txn: &pb.TxnRequest{}, puts: true, ttl: asked[0].r.TTL, done: make(chan struct{})}
+	all := &item{Item: batch.NewItem(), txn: &pb.TxnRequest{}, puts: true, ttl: asked[0].r.TTL}
 	s.mu.Lock()
 	for _, p := range asked {
 		all.ttl = min(all.ttl, p.r.TTL)
@@ -138,7 +139,7 @@ func (a *joint) ask(ctx context.Context) error {
 	answered := make(chan struct{})
 	go func() { // it is too large to go with others
 		defer close(answered)
-		s.batch.sendAlone(all)
+		s.sendAlone(all)
 		for i, p := range asked {
 			p.item.part(all, i)
 		}
@@ -166,7 +167,7 @@ func (s *Store) askLocked(p *part, sent time.Time, l *lease) {
 	c.ttl, c.sent, c.deadline = p.r.TTL, sent, sent.Add(promise(p.r.TTL))
 	s.freshLocked(l, time.Duration(l.seconds)*time.Second*3/4)
 	c.lease, c.moving = l, true
-	c.item = &item{dir: k.dir, name: c.name, on: []*lease{l}, done: make(chan struct{}), txn: &pb.TxnRequest{
+	c.item = &item{Item: batch.NewItem(), dir: k.dir, name: c.name, on: []*lease{l}, txn: &pb.TxnRequest{
 		Success: ops(put(c.name, c.value, l.id)),
 		Failure: ops(get(c.name), listing(k.dir)),
 	}}
@@ -192,7 +193,7 @@ func (it *item) part(all *item, i int) {
 			all.resp.Responses[i],
 		}
 	}
-	close(it.done)
+	it.Finish()
 }
 
 // notAsked cleans up behind a request without an answer, or with an error.

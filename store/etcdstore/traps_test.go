@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -202,6 +203,13 @@ func TestLatePutIsRemoved(t *testing.T) {
 	s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
 	watcher := openOn(t, server, 1)[0]
 	c, _ := take(t, s, claimOf("warm", "me"), long, false)
+	underWay := make(chan struct{})
+	tap(s).before = func(n int, _ *pb.TxnRequest) error {
+		if n == 1 {
+			close(underWay)
+		}
+		return nil
+	}
 	proxy.Hold(faultproxy.ToServer)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -211,17 +219,7 @@ func TestLatePutIsRemoved(t *testing.T) {
 		_, err := s.Acquire(ctx, r)
 		unanswered <- err
 	}()
-	eventually(t, "the request is under way", 20*time.Second, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		c := s.claimLocked(r.Claim)
-		if c == nil {
-			return false
-		}
-		s.batch.mu.Lock()
-		defer s.batch.mu.Unlock()
-		return c.item.sent
-	})
+	<-underWay
 	cancel()
 	if err := <-unanswered; !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.Canceled) {
 		t.Fatalf("unanswered: %v, want ErrUnknown and the context's error", err)
@@ -327,7 +325,7 @@ func TestMergedWithABadOne(t *testing.T) {
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
 	var items []*item
 	for i := range 10 {
-		it := &item{dir: fmt.Sprint("d", i), name: prefixOf(t) + fmt.Sprint(i), done: make(chan struct{}), txn: &pb.TxnRequest{
+		it := &item{Item: batch.NewItem(), dir: fmt.Sprint("d", i), name: prefixOf(t) + fmt.Sprint(i), txn: &pb.TxnRequest{
 			Success: ops(put(prefixOf(t)+fmt.Sprint(i), "x", 0)),
 		}}
 		if i == 5 {
@@ -335,7 +333,7 @@ func TestMergedWithABadOne(t *testing.T) {
 		}
 		items = append(items, it)
 	}
-	s.batch.send(items)
+	s.sendItems(items)
 	for i, it := range items {
 		if bad := i == 5; bad != (it.err != nil) || bad && !leaseGone(it.err) {
 			t.Errorf("number %d: %v", i, it.err)

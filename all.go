@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // Leases are the leases of LockAll, one for each key, held together: the end
@@ -97,7 +98,7 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 // together makes one attempt for all keys in one act of the store. Without a
 // result it has come to nothing, and they are to be locked one by one.
 func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, error) {
-	if l.many == nil || len(keys) < 2 || len(keys) > driver.MaxTogether {
+	if l.many == nil || len(keys) < 2 || len(keys) > check.MaxTogether {
 		return nil, nil
 	}
 	for _, key := range keys {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 const handlePrefix = "baton1."
@@ -209,7 +210,7 @@ func (l *Locker) readHandle(text string) (h handle, err error) {
 	if h, err = parseHandle(text); err != nil {
 		return h, err
 	}
-	if driver.CheckRequest(driver.Request{Claim: h.claim(), TTL: l.terms.storeTTL()}, l.traits) != nil {
+	if check.Request(driver.Request{Claim: h.claim(), TTL: l.terms.storeTTL()}, l.traits) != nil {
 		return h, fmt.Errorf("baton: attach: %w of a lock in store %s", ErrHandle, l.traits.Store)
 	}
 	return h, nil
@@ -225,7 +226,7 @@ func parseHandle(text string) (h handle, err error) {
 	if err == nil {
 		err = json.Unmarshal(raw, &h)
 	}
-	if err != nil || h.Token <= 0 || h.TTL < 0 || driver.CheckClaim(h.claim()) != nil {
+	if err != nil || h.Token <= 0 || h.TTL < 0 || check.Claim(h.claim()) != nil {
 		return h, fmt.Errorf("baton: attach: %w: it is damaged", ErrHandle)
 	}
 	return h, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // A Lock call, from the top to the bottom: check, enclosing, enter, obtain, await,
@@ -36,7 +37,7 @@ func (l *Locker) check(ctx context.Context, key string, a *ask) error {
 	if a.err != nil {
 		return a.err
 	}
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return err
 	}
 	if a.capacity == driver.Whole && a.weight == 1 && !l.traits.Shared {

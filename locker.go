@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // A Locker gives out leases on the locks of one store. All methods are safe
@@ -102,7 +103,7 @@ func (l *Locker) Do(ctx context.Context, key string, f func(context.Context, *Le
 // Errors: ErrUnsupported if the store cannot tell, *KeyError, the context's,
 // ErrUnavailable.
 func (l *Locker) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
 	}
 	in, err := l.inspector()
@@ -152,7 +153,7 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyIn
 // the latest: until then they may act. Meant for people. Its errors are those
 // of Inspect, and ErrUnknown.
 func (l *Locker) Break(ctx context.Context, key string) (holders int, err error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return 0, err
 	}
 	in, err := l.inspector()

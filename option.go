@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // DefaultTTL is how long a lease outlives a holder that crashed, unless
@@ -111,7 +112,7 @@ func (c *Config) complete(traits driver.Traits) error {
 	// What the store will check of every request is checked once, now.
 	sample := driver.Claim{Key: "k", ID: "i", Owner: c.Owner, Weight: driver.Whole, Capacity: driver.Whole}
 	for _, ttl := range []time.Duration{c.TTL, c.TTL + c.LockDelay} {
-		if err := driver.CheckRequest(driver.Request{Claim: sample, TTL: ttl}, traits); err != nil {
+		if err := check.Request(driver.Request{Claim: sample, TTL: ttl}, traits); err != nil {
 			var bad *driver.RequestError
 			if errors.As(err, &bad) {
 				return &ConfigError{map[string]string{"ttl": "TTL", "owner": "Owner"}[bad.Field], bad.Reason}

@@ -20,7 +20,7 @@ import (
 	uber "go.uber.org/ratelimit"
 	xrate "golang.org/x/time/rate"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"
 )
@@ -51,7 +51,7 @@ type nothing struct{}
 func (nothing) Unlock() error { return nil }
 
 // limiterRoom has one limiter for all goroutines.
-func limiterRoom(store driver.Limits, limit ratelimit.Limit, end func()) (*room, error) {
+func limiterRoom(store limits.Store, limit ratelimit.Limit, end func()) (*room, error) {
 	l, err := ratelimit.New(store, limit)
 	if err != nil {
 		return nil, err

@@ -7,15 +7,6 @@ import (
 	"time"
 )
 
-const (
-	// MaxResult is the longest result of an operation, in bytes.
-	MaxResult = 256 << 10
-
-	// MinRecordKeep and MaxRecordKeep bound how long a record is kept.
-	MinRecordKeep = time.Second
-	MaxRecordKeep = 10 * 365 * 24 * time.Hour
-)
-
 var (
 	// ErrNoRecord says that nothing is known of an operation: it never began,
 	// or its record was kept for as long as it was to be, or forgotten.
@@ -124,37 +115,4 @@ func (e *SupersededError) Error() string {
 		return s + fmt.Sprintf("came too late: the one with token %d has finished", e.Last)
 	}
 	return s + fmt.Sprintf("is superseded by the one with token %d", e.Last)
-}
-
-// CheckBegin returns the error that BeginAttempt must give before it does anything:
-// *KeyError, *RequestError, or nil.
-func CheckBegin(a Attempt, keep time.Duration) error {
-	if err := checkAttempt(a, keep); err != nil {
-		return err
-	}
-	return checkOwner(a.Key, a.Owner)
-}
-
-// CheckFinish is CheckBegin for FinishAttempt.
-func CheckFinish(a Attempt, o Outcome, keep time.Duration) error {
-	if err := checkAttempt(a, keep); err != nil {
-		return err
-	}
-	if n := len(o.Result); n > MaxResult {
-		return &RequestError{a.Key, "result", fmt.Sprintf("it has %d bytes, at most %d can be kept: keep it elsewhere and record where", n, MaxResult)}
-	}
-	return nil
-}
-
-func checkAttempt(a Attempt, keep time.Duration) error {
-	if err := CheckKey(a.Key); err != nil {
-		return err
-	}
-	switch {
-	case a.Token <= 0:
-		return &RequestError{a.Key, "token", fmt.Sprintf("%d is not positive", a.Token)}
-	case keep < MinRecordKeep || keep > MaxRecordKeep:
-		return &RequestError{a.Key, "keep", fmt.Sprintf("%v is not within %v and %v", keep, MinRecordKeep, MaxRecordKeep)}
-	}
-	return nil
 }

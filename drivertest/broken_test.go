@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest/broken"
 )
 
@@ -127,9 +128,9 @@ func TestRecorder(t *testing.T) {
 func brokenLimits(bug broken.Bug) LimitHarness {
 	return LimitHarness{
 		FakeTime: true,
-		Open: func(_ T, n int) []driver.Limits {
+		Open: func(_ T, n int) []limits.Store {
 			s := broken.NewLimits(bug)
-			all := make([]driver.Limits, n)
+			all := make([]limits.Store, n)
 			for i := range all {
 				if all[i] = s; bug == broken.CountsApart {
 					all[i] = broken.NewLimits(bug)
@@ -137,7 +138,7 @@ func brokenLimits(bug broken.Bug) LimitHarness {
 			}
 			return all
 		},
-		Kept: func(_ T, l driver.Limits) int { return l.(*broken.Limits).Kept() },
+		Kept: func(_ T, l limits.Store) int { return l.(*broken.Limits).Kept() },
 	}
 }
 

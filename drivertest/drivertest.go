@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/quorum"
 )
 
 // T is the part of *testing.T that a harness and the cases use. Fatalf ends
@@ -167,7 +168,7 @@ var (
 	watcher    = method[driver.Watcher]("Watch")
 	inspector  = method[driver.Inspector]("Inspect")
 	downgrader = method[driver.Downgrader]("Downgrade")
-	member     = method[driver.Member]("Raise and Life")
+	member     = method[quorum.Member]("Raise and Life")
 	restart    = power("Harness.Restart", func(h Harness) bool { return h.Restart != nil })
 	reconnect  = power("Harness.Reconnect", func(h Harness) bool { return h.Reconnect != nil })
 	deletion   = power("Harness.Delete", func(h Harness) bool { return h.Delete != nil })

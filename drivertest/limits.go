@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // LimitHarness tells how to test the limits of one store.
@@ -16,7 +16,7 @@ type LimitHarness struct {
 	// Open returns n handles on one fresh and empty keyspace, each as a
 	// process of its own would have it. It closes them by t.Cleanup. Several
 	// cases run at the same time.
-	Open func(t T, n int) []driver.Limits
+	Open func(t T, n int) []limits.Store
 
 	// FakeTime runs each case in a testing/synctest bubble. The store must
 	// then live within the process, without real network or files.
@@ -28,7 +28,7 @@ type LimitHarness struct {
 
 	// Kept counts what the store keeps in the keyspace for limits: states, and
 	// what it remembers for IDs. The case that needs it is not run if it is nil.
-	Kept func(t T, l driver.Limits) int
+	Kept func(t T, l limits.Store) int
 
 	// Steps is how many random requests are compared with what is right, for
 	// each algorithm. It defaults to 300.
@@ -38,7 +38,7 @@ type LimitHarness struct {
 	Only []string
 }
 
-// Limits runs the contract of driver.Limits, one subtest for each case.
+// Limits runs the contract of limits.Store, one subtest for each case.
 func Limits(t *testing.T, h LimitHarness) {
 	runLimits(t, h, limitCases())
 }
@@ -99,8 +99,8 @@ type limitTest struct {
 	T
 	h   LimitHarness
 	ctx context.Context
-	all []driver.Limits // handles of several processes
-	n   int             // of requests
+	all []limits.Store // handles of several processes
+	n   int            // of requests
 }
 
 // key is a key that can be asked for together with others.
@@ -112,13 +112,13 @@ func (t *limitTest) key(name string) string {
 }
 
 // next is the handle of the process whose turn it is.
-func (t *limitTest) next() driver.Limits {
+func (t *limitTest) next() limits.Store {
 	t.n++
 	return t.all[t.n%len(t.all)]
 }
 
 // take makes a request that must be answered, each by the next process.
-func (t *limitTest) take(r driver.TakeRequest) driver.Taken {
+func (t *limitTest) take(r limits.Request) limits.Taken {
 	d, err := t.next().Take(t.ctx, r)
 	if err != nil {
 		t.Fatalf("%+v: %v", r, err)
@@ -130,18 +130,18 @@ func (t *limitTest) take(r driver.TakeRequest) driver.Taken {
 }
 
 // one asks a single limit.
-func (t *limitTest) one(key string, l driver.Limit, cost int64) driver.Taken {
-	return t.take(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}})
+func (t *limitTest) one(key string, l limits.Limit, cost int64) limits.Taken {
+	return t.take(limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}})
 }
 
 // look asks how a limit stands.
-func (t *limitTest) look(key string, l driver.Limit, now int64) driver.Decision {
-	return t.take(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l}}, Now: now}).Limits[0]
+func (t *limitTest) look(key string, l limits.Limit, now int64) limits.Decision {
+	return t.take(limits.Request{Takes: []limits.Take{{Key: key, Limit: l}}, Now: now}).Limits[0]
 }
 
 // crowd runs f on many goroutines, on all handles in turn, and adds up how
 // often it was true.
-func (t *limitTest) crowd(n int, f func(i int, l driver.Limits) (bool, error)) int {
+func (t *limitTest) crowd(n int, f func(i int, l limits.Store) (bool, error)) int {
 	var wg sync.WaitGroup
 	var yes atomic.Int64
 	for i := range n {
@@ -160,32 +160,32 @@ func (t *limitTest) crowd(n int, f func(i int, l driver.Limits) (bool, error)) i
 }
 
 // Limits that cases use. None comes back while a case lasts unless it says so.
-func fixedWindow(n int64, period time.Duration) driver.Limit {
-	return driver.Limit{Algorithm: driver.FixedWindow, N: n, Period: period}
+func fixedWindow(n int64, period time.Duration) limits.Limit {
+	return limits.Limit{Algorithm: limits.FixedWindow, N: n, Period: period}
 }
 
-func slidingWindow(n int64, period time.Duration, parts int64, classic bool) driver.Limit {
-	return driver.Limit{Algorithm: driver.SlidingWindow, N: n, Period: period, Parts: parts, Classic: classic}
+func slidingWindow(n int64, period time.Duration, parts int64, classic bool) limits.Limit {
+	return limits.Limit{Algorithm: limits.SlidingWindow, N: n, Period: period, Parts: parts, Classic: classic}
 }
 
-func slidingLog(n int64, period time.Duration) driver.Limit {
-	return driver.Limit{Algorithm: driver.SlidingLog, N: n, Period: period}
+func slidingLog(n int64, period time.Duration) limits.Limit {
+	return limits.Limit{Algorithm: limits.SlidingLog, N: n, Period: period}
 }
 
-func estimated(n int64, period time.Duration) driver.Limit {
-	return driver.Limit{Algorithm: driver.EstimatedWindow, N: n, Period: period}
+func estimated(n int64, period time.Duration) limits.Limit {
+	return limits.Limit{Algorithm: limits.EstimatedWindow, N: n, Period: period}
 }
 
-func tokenBucket(n int64, period time.Duration, burst int64) driver.Limit {
-	return driver.Limit{Algorithm: driver.TokenBucket, N: n, Period: period, Burst: burst}
+func tokenBucket(n int64, period time.Duration, burst int64) limits.Limit {
+	return limits.Limit{Algorithm: limits.TokenBucket, N: n, Period: period, Burst: burst}
 }
 
-func leakyBucket(n int64, period time.Duration, size, ahead int64) driver.Limit {
-	return driver.Limit{Algorithm: driver.LeakyBucket, N: n, Period: period, Burst: size, Ahead: ahead}
+func leakyBucket(n int64, period time.Duration, size, ahead int64) limits.Limit {
+	return limits.Limit{Algorithm: limits.LeakyBucket, N: n, Period: period, Burst: size, Ahead: ahead}
 }
 
 // each algorithm, 5 of each, none of which comes back soon.
-var fiveOfEach = []driver.Limit{
+var fiveOfEach = []limits.Limit{
 	fixedWindow(5, 100_000*time.Hour), slidingWindow(5, 1000*time.Hour, 10, false), slidingWindow(5, 1000*time.Hour, 10, true),
 	slidingLog(5, 1000*time.Hour), estimated(5, 100_000*time.Hour), tokenBucket(1, 1000*time.Hour, 5), leakyBucket(1, 1000*time.Hour, 5, 0),
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // pass lets real time pass, or fake time in a bubble.
@@ -27,7 +28,7 @@ func clockCases() []limitCase {
 			name: "retry is neither early nor late",
 			why:  "who comes back when told to must be let in, by the clock that decides",
 			run: func(t *limitTest) {
-				for i, l := range []driver.Limit{
+				for i, l := range []limits.Limit{
 					fixedWindow(2, 400*time.Millisecond), slidingWindow(2, 400*time.Millisecond, 4, false),
 					slidingLog(2, 400*time.Millisecond), estimated(2, 400*time.Millisecond), tokenBucket(2, 400*time.Millisecond, 2),
 				} {
@@ -55,7 +56,7 @@ func clockCases() []limitCase {
 			run: func(t *limitTest) {
 				var last int64
 				for i := range 9 {
-					d, err := t.all[i%len(t.all)].Take(t.ctx, driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: fiveOfEach[0]}}})
+					d, err := t.all[i%len(t.all)].Take(t.ctx, limits.Request{Takes: []limits.Take{{Key: "k", Limit: fiveOfEach[0]}}})
 					if err != nil {
 						t.Fatalf("%v", err)
 					}
@@ -76,13 +77,13 @@ func clockCases() []limitCase {
 			why:   "a clock that is set back must not give anything twice, nor lock anybody out for longer than the limit lasts; one that is set forward gives at most what it would have given later",
 			timed: true,
 			run: func(t *limitTest) {
-				for i, l := range []driver.Limit{
+				for i, l := range []limits.Limit{
 					fixedWindow(4, time.Minute), slidingWindow(4, time.Minute, 6, false), slidingWindow(4, time.Minute, 6, true),
 					slidingLog(4, time.Minute), estimated(4, time.Minute), tokenBucket(4, time.Minute, 4), leakyBucket(4, time.Minute, 4, 0),
 				} {
 					key := fmt.Sprint("k", i)
-					ask := func(cost int64, at time.Duration) driver.Taken {
-						return t.take(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}, Now: origin + at.Microseconds()})
+					ask := func(cost int64, at time.Duration) limits.Taken {
+						return t.take(limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}, Now: origin + at.Microseconds()})
 					}
 					ask(4, 10*time.Second)
 					if d := ask(1, 5*time.Second); d.OK || d.Retry > 2*time.Minute {
@@ -110,9 +111,9 @@ func clockCases() []limitCase {
 			timed: true,
 			run: func(t *limitTest) {
 				hour := time.Hour.Microseconds()
-				l := driver.Limit{Algorithm: driver.FixedWindow, N: 5, Windows: [4]int64{origin, origin + 24*hour, origin + 47*hour, origin + 71*hour}}
-				ask := func(at int64) (driver.Taken, error) {
-					return t.next().Take(t.ctx, driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: l, Cost: 5}}, Now: at})
+				l := limits.Limit{Algorithm: limits.FixedWindow, N: 5, Windows: [4]int64{origin, origin + 24*hour, origin + 47*hour, origin + 71*hour}}
+				ask := func(at int64) (limits.Taken, error) {
+					return t.next().Take(t.ctx, limits.Request{Takes: []limits.Take{{Key: "k", Limit: l, Cost: 5}}, Now: at})
 				}
 				for _, s := range []struct {
 					at    int64
@@ -130,7 +131,7 @@ func clockCases() []limitCase {
 					}
 				}
 				for at, ahead := range map[int64]time.Duration{origin - 1: -24*time.Hour - time.Microsecond, origin + 71*hour: 24 * time.Hour} {
-					var clock *driver.ClockError
+					var clock *limits.ClockError
 					if d, err := ask(at); !errors.As(err, &clock) || clock.Ahead != ahead {
 						t.Errorf("at %d, which is in none of the windows: %+v, %v", at-origin, d, err)
 					}
@@ -142,13 +143,13 @@ func clockCases() []limitCase {
 			why:  "callers come and go, and a limiter that remembers each of them fills the store",
 			kept: true,
 			run: func(t *limitTest) {
-				short := []driver.Limit{
+				short := []limits.Limit{
 					fixedWindow(5, 100*time.Millisecond), slidingWindow(5, 100*time.Millisecond, 4, false), slidingLog(5, 100*time.Millisecond),
 					estimated(5, 100*time.Millisecond), tokenBucket(5, 100*time.Millisecond, 5), leakyBucket(5, 100*time.Millisecond, 5, 0),
 				}
 				for i := range 60 {
-					t.take(driver.TakeRequest{
-						Takes: []driver.Take{{Key: fmt.Sprint("k", i), Limit: short[i%len(short)], Cost: 3}},
+					t.take(limits.Request{
+						Takes: []limits.Take{{Key: fmt.Sprint("k", i), Limit: short[i%len(short)], Cost: 3}},
 						ID:    driver.NewID(), Keep: 100 * time.Millisecond,
 					})
 				}
@@ -172,8 +173,8 @@ func clockCases() []limitCase {
 func lookOfOneMoment(t *limitTest) {
 	const capacity, takers, each = 100_000, 6, 30
 	limit := fixedWindow(capacity, 100_000*time.Hour)
-	ask := func(l driver.Limits, cost int64) (taken, at int64, err error) {
-		d, err := l.Take(t.ctx, driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: limit, Cost: cost}}})
+	ask := func(l limits.Store, cost int64) (taken, at int64, err error) {
+		d, err := l.Take(t.ctx, limits.Request{Takes: []limits.Take{{Key: "k", Limit: limit, Cost: cost}}})
 		if err != nil {
 			return 0, 0, err
 		}
@@ -196,7 +197,7 @@ func lookOfOneMoment(t *limitTest) {
 	begun.Store(1)
 	answered.Store(1)
 	working.Store(takers)
-	t.crowd(2*takers, func(i int, l driver.Limits) (bool, error) {
+	t.crowd(2*takers, func(i int, l limits.Store) (bool, error) {
 		if i < takers {
 			defer working.Add(-1)
 			for n := range each {

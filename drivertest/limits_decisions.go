@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 func decisionCases() []limitCase {
@@ -33,7 +34,7 @@ func decisionCases() []limitCase {
 					{time.Second, 1, 2, 0, 59 * time.Second, "[1]"},
 					{1200 * time.Millisecond, 1, 3, 0, 58800 * time.Millisecond, "[1]"},
 				} {
-					d := t.take(driver.TakeRequest{Now: origin + s.at.Microseconds(), Takes: []driver.Take{
+					d := t.take(limits.Request{Now: origin + s.at.Microseconds(), Takes: []limits.Take{
 						{Key: a, Limit: tokenBucket(5, time.Second, 5), Cost: s.cost},
 						{Key: b, Limit: fixedWindow(8, time.Minute), Cost: s.cost},
 					}})
@@ -54,16 +55,16 @@ func decisionCases() []limitCase {
 			name: "sixteen limits, each with its cost",
 			why:  "requests and bytes, per user and in all, are one decision",
 			run: func(t *limitTest) {
-				ask := func(more int64) driver.Taken {
-					var r driver.TakeRequest
-					for i := range driver.MaxTakes {
+				ask := func(more int64) limits.Taken {
+					var r limits.Request
+					for i := range limits.MaxTakes {
 						l := fiveOfEach[i%len(fiveOfEach)]
-						r.Takes = append(r.Takes, driver.Take{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: int64(i % 5)})
+						r.Takes = append(r.Takes, limits.Take{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: int64(i % 5)})
 					}
-					r.Takes[driver.MaxTakes-1].Cost += more
+					r.Takes[limits.MaxTakes-1].Cost += more
 					return t.take(r)
 				}
-				if d := ask(6); d.OK || d.Retry != driver.Never {
+				if d := ask(6); d.OK || d.Retry != limits.Never {
 					t.Errorf("the last asks for more than there can be: %+v", d)
 				}
 				d := ask(0)
@@ -83,9 +84,9 @@ func decisionCases() []limitCase {
 			run: func(t *limitTest) {
 				for i, l := range fiveOfEach {
 					key := fmt.Sprint("k", i)
-					ok := t.crowd(60, func(i int, h driver.Limits) (bool, error) {
+					ok := t.crowd(60, func(i int, h limits.Store) (bool, error) {
 						cost := int64(i % 2) // every other one only looks
-						d, err := h.Take(t.ctx, driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}})
+						d, err := h.Take(t.ctx, limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}})
 						return d.OK && cost > 0, err
 					})
 					if left := t.look(key, l, 0).Remaining; ok != 5 || left != 0 {
@@ -98,14 +99,14 @@ func decisionCases() []limitCase {
 			name: "opposite orders",
 			why:  "requests that name the same limits in another order must neither wait for each other for ever nor fail",
 			run: func(t *limitTest) {
-				a := driver.Take{Key: t.key("a"), Limit: fixedWindow(20, 100_000*time.Hour), Cost: 1}
-				b := driver.Take{Key: t.key("b"), Limit: slidingLog(20, 1000*time.Hour), Cost: 1}
-				ok := t.crowd(60, func(i int, h driver.Limits) (bool, error) {
-					both := []driver.Take{a, b}
+				a := limits.Take{Key: t.key("a"), Limit: fixedWindow(20, 100_000*time.Hour), Cost: 1}
+				b := limits.Take{Key: t.key("b"), Limit: slidingLog(20, 1000*time.Hour), Cost: 1}
+				ok := t.crowd(60, func(i int, h limits.Store) (bool, error) {
+					both := []limits.Take{a, b}
 					if i/handles%2 == 0 {
-						both = []driver.Take{b, a}
+						both = []limits.Take{b, a}
 					}
-					d, err := h.Take(t.ctx, driver.TakeRequest{Takes: both})
+					d, err := h.Take(t.ctx, limits.Request{Takes: both})
 					return d.OK, err
 				})
 				if ok != 20 {
@@ -166,55 +167,55 @@ func decisionCases() []limitCase {
 			why:  "what cannot be decided is refused before anything was changed",
 			run: func(t *limitTest) {
 				l := fiveOfEach[0]
-				good := driver.Take{Key: t.key("good"), Limit: l, Cost: 1}
-				bad := func(change func(*driver.Take)) driver.TakeRequest {
-					b := driver.Take{Key: t.key("bad"), Limit: l, Cost: 1}
+				good := limits.Take{Key: t.key("good"), Limit: l, Cost: 1}
+				bad := func(change func(*limits.Take)) limits.Request {
+					b := limits.Take{Key: t.key("bad"), Limit: l, Cost: 1}
 					change(&b)
-					return driver.TakeRequest{Takes: []driver.Take{good, b}}
+					return limits.Request{Takes: []limits.Take{good, b}}
 				}
-				with := func(change func(*driver.TakeRequest)) driver.TakeRequest {
-					r := driver.TakeRequest{Takes: []driver.Take{good}}
+				with := func(change func(*limits.Request)) limits.Request {
+					r := limits.Request{Takes: []limits.Take{good}}
 					change(&r)
 					return r
 				}
-				for name, r := range map[string]driver.TakeRequest{
+				for name, r := range map[string]limits.Request{
 					"no limit":         {},
-					"too many":         {Takes: make([]driver.Take, driver.MaxTakes+1)},
-					"empty key":        bad(func(b *driver.Take) { b.Key = "" }),
-					"key with a NUL":   bad(func(b *driver.Take) { b.Key = "a\x00" }),
-					"twice":            bad(func(b *driver.Take) { b.Key = good.Key }),
-					"negative cost":    bad(func(b *driver.Take) { b.Cost = -1 }),
-					"no algorithm":     bad(func(b *driver.Take) { b.Limit = driver.Limit{N: 1, Period: 1} }),
-					"no limit at all":  bad(func(b *driver.Take) { b.Limit = fixedWindow(0, time.Second) }),
-					"no period":        bad(func(b *driver.Take) { b.Limit = fixedWindow(1, 0) }),
-					"too precise":      bad(func(b *driver.Take) { b.Limit = fixedWindow(1, 1500) }),
-					"too much":         bad(func(b *driver.Take) { b.Limit = fixedWindow(math.MaxInt64, time.Second) }),
-					"burst of nothing": bad(func(b *driver.Take) { b.Limit = tokenBucket(1, time.Second, 0) }),
-					"uneven parts":     bad(func(b *driver.Take) { b.Limit = slidingWindow(1, time.Second, 7, false) }),
-					"a negative limit": bad(func(b *driver.Take) { b.Limit = fixedWindow(-1, time.Second) }),
-					"negative period":  bad(func(b *driver.Take) { b.Limit = tokenBucket(1, -time.Second, 1) }),
-					"endless period":   bad(func(b *driver.Take) { b.Limit = slidingWindow(1, math.MaxInt64/1000*1000, 1, false) }),
-					"negative burst":   bad(func(b *driver.Take) { b.Limit = leakyBucket(1, time.Second, -1, 0) }),
-					"endless burst":    bad(func(b *driver.Take) { b.Limit = tokenBucket(1, time.Hour, math.MaxInt64) }),
-					"all ahead":        bad(func(b *driver.Take) { b.Limit = leakyBucket(1, time.Second, 5, 6) }),
-					"no parts":         bad(func(b *driver.Take) { b.Limit = slidingWindow(1, time.Second, 0, false) }),
-					"a log too long":   bad(func(b *driver.Take) { b.Limit = slidingLog(1_000_000, time.Second) }),
-					"estimated too":    bad(func(b *driver.Take) { b.Limit = estimated(1<<50, time.Hour+time.Microsecond) }),
-					"unknown":          bad(func(b *driver.Take) { b.Limit.Algorithm = 99 }),
-					"what it has not":  bad(func(b *driver.Take) { b.Limit.Burst = 5 }),
-					"Now is in 2100":   with(func(r *driver.TakeRequest) { r.Now = 4_100_000_000_000_000 }),
-					"refund of 2100":   with(func(r *driver.TakeRequest) { r.Mode, r.At = driver.GiveBack, 4_100_000_000_000_000 }),
-					"ID kept too long": with(func(r *driver.TakeRequest) { r.ID, r.Keep = "a", driver.MaxKeep+1 }),
-					"mode":             with(func(r *driver.TakeRequest) { r.Mode = 99 }),
-					"bad ID":           with(func(r *driver.TakeRequest) { r.ID, r.Keep = "a b", time.Second }),
-					"ID not kept":      with(func(r *driver.TakeRequest) { r.ID = "a" }),
-					"ID for a refund":  with(func(r *driver.TakeRequest) { r.Mode, r.At, r.ID, r.Keep = driver.GiveBack, 1, "a", time.Second }),
-					"negative wait":    with(func(r *driver.TakeRequest) { r.MaxWait = -1 }),
-					"turn before now":  with(func(r *driver.TakeRequest) { r.TurnWithin = -1 }),
-					"refund of when":   with(func(r *driver.TakeRequest) { r.Mode = driver.GiveBack }),
+					"too many":         {Takes: make([]limits.Take, limits.MaxTakes+1)},
+					"empty key":        bad(func(b *limits.Take) { b.Key = "" }),
+					"key with a NUL":   bad(func(b *limits.Take) { b.Key = "a\x00" }),
+					"twice":            bad(func(b *limits.Take) { b.Key = good.Key }),
+					"negative cost":    bad(func(b *limits.Take) { b.Cost = -1 }),
+					"no algorithm":     bad(func(b *limits.Take) { b.Limit = limits.Limit{N: 1, Period: 1} }),
+					"no limit at all":  bad(func(b *limits.Take) { b.Limit = fixedWindow(0, time.Second) }),
+					"no period":        bad(func(b *limits.Take) { b.Limit = fixedWindow(1, 0) }),
+					"too precise":      bad(func(b *limits.Take) { b.Limit = fixedWindow(1, 1500) }),
+					"too much":         bad(func(b *limits.Take) { b.Limit = fixedWindow(math.MaxInt64, time.Second) }),
+					"burst of nothing": bad(func(b *limits.Take) { b.Limit = tokenBucket(1, time.Second, 0) }),
+					"uneven parts":     bad(func(b *limits.Take) { b.Limit = slidingWindow(1, time.Second, 7, false) }),
+					"a negative limit": bad(func(b *limits.Take) { b.Limit = fixedWindow(-1, time.Second) }),
+					"negative period":  bad(func(b *limits.Take) { b.Limit = tokenBucket(1, -time.Second, 1) }),
+					"endless period":   bad(func(b *limits.Take) { b.Limit = slidingWindow(1, math.MaxInt64/1000*1000, 1, false) }),
+					"negative burst":   bad(func(b *limits.Take) { b.Limit = leakyBucket(1, time.Second, -1, 0) }),
+					"endless burst":    bad(func(b *limits.Take) { b.Limit = tokenBucket(1, time.Hour, math.MaxInt64) }),
+					"all ahead":        bad(func(b *limits.Take) { b.Limit = leakyBucket(1, time.Second, 5, 6) }),
+					"no parts":         bad(func(b *limits.Take) { b.Limit = slidingWindow(1, time.Second, 0, false) }),
+					"a log too long":   bad(func(b *limits.Take) { b.Limit = slidingLog(1_000_000, time.Second) }),
+					"estimated too":    bad(func(b *limits.Take) { b.Limit = estimated(1<<50, time.Hour+time.Microsecond) }),
+					"unknown":          bad(func(b *limits.Take) { b.Limit.Algorithm = 99 }),
+					"what it has not":  bad(func(b *limits.Take) { b.Limit.Burst = 5 }),
+					"Now is in 2100":   with(func(r *limits.Request) { r.Now = 4_100_000_000_000_000 }),
+					"refund of 2100":   with(func(r *limits.Request) { r.Mode, r.At = limits.GiveBack, 4_100_000_000_000_000 }),
+					"ID kept too long": with(func(r *limits.Request) { r.ID, r.Keep = "a", limits.MaxKeep+1 }),
+					"mode":             with(func(r *limits.Request) { r.Mode = 99 }),
+					"bad ID":           with(func(r *limits.Request) { r.ID, r.Keep = "a b", time.Second }),
+					"ID not kept":      with(func(r *limits.Request) { r.ID = "a" }),
+					"ID for a refund":  with(func(r *limits.Request) { r.Mode, r.At, r.ID, r.Keep = limits.GiveBack, 1, "a", time.Second }),
+					"negative wait":    with(func(r *limits.Request) { r.MaxWait = -1 }),
+					"turn before now":  with(func(r *limits.Request) { r.TurnWithin = -1 }),
+					"refund of when":   with(func(r *limits.Request) { r.Mode = limits.GiveBack }),
 				} {
 					_, err := t.all[0].Take(t.ctx, r)
-					var l *driver.LimitError
+					var l *limits.Error
 					var k *driver.KeyError
 					var q *driver.RequestError
 					if !errors.As(err, &l) && !errors.As(err, &k) && !errors.As(err, &q) {
@@ -235,7 +236,7 @@ func decisionCases() []limitCase {
 					n      int64
 					period time.Duration
 				}{{10, time.Second}, {100, time.Minute}, {1000, time.Hour}, {1_000_000, time.Hour}} {
-					for j, l := range []driver.Limit{
+					for j, l := range []limits.Limit{
 						fixedWindow(rate.n, rate.period), slidingWindow(rate.n, rate.period, 10, false), slidingWindow(rate.n, rate.period, 60, true),
 						slidingLog(min(rate.n, 10_000), rate.period), estimated(rate.n, rate.period),
 						tokenBucket(rate.n, rate.period, rate.n), leakyBucket(rate.n, rate.period, rate.n, 0),
@@ -243,7 +244,7 @@ func decisionCases() []limitCase {
 						if l.Parts == 60 && rate.period == time.Second {
 							l.Parts = 10 // 60 do not divide it
 						}
-						r := driver.TakeRequest{Takes: []driver.Take{{Key: fmt.Sprint("k", i, "-", j), Limit: l, Cost: 1}}, Now: origin}
+						r := limits.Request{Takes: []limits.Take{{Key: fmt.Sprint("k", i, "-", j), Limit: l, Cost: 1}}, Now: origin}
 						if d := t.take(r); !d.OK || d.Limits[0].Remaining != l.Capacity()-1 {
 							t.Errorf("%+v: %+v", l, d)
 						}
@@ -256,26 +257,26 @@ func decisionCases() []limitCase {
 			why:   "a sum that overflows allows what must be refused, or locks out for ever",
 			timed: true,
 			run: func(t *limitTest) {
-				other := driver.Take{Key: t.key("other"), Limit: fiveOfEach[0], Cost: 1}
+				other := limits.Take{Key: t.key("other"), Limit: fiveOfEach[0], Cost: 1}
 				for i, l := range fiveOfEach {
-					ask := func(mode driver.TakeMode, cost int64, more ...driver.Take) driver.TakeRequest {
-						r := driver.TakeRequest{Takes: []driver.Take{{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: cost}}, Mode: mode, Now: origin}
+					ask := func(mode limits.Mode, cost int64, more ...limits.Take) limits.Request {
+						r := limits.Request{Takes: []limits.Take{{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: cost}}, Mode: mode, Now: origin}
 						r.Takes = append(r.Takes, more...)
 						return r
 					}
-					t.take(ask(driver.TakeIfAllowed, 2))
-					r := ask(driver.TakeIfAllowed, math.MaxInt64, other)
+					t.take(ask(limits.TakeIfAllowed, 2))
+					r := ask(limits.TakeIfAllowed, math.MaxInt64, other)
 					r.MaxWait = math.MaxInt64
-					if d := t.take(r); d.OK || d.Retry != driver.Never || d.Limits[0].Remaining != 3 || d.Limits[1].Remaining != 5 {
+					if d := t.take(r); d.OK || d.Retry != limits.Never || d.Limits[0].Remaining != 3 || d.Limits[1].Remaining != 5 {
 						t.Errorf("%v: %+v", l.Algorithm, d)
 					}
 					for range 2 {
 						// Twice the capacity has to come back, of a window until it is over.
-						if d := t.take(ask(driver.TakeAnyway, math.MaxInt64)); !d.OK || d.Limits[0].Remaining != 0 || d.Limits[0].Reset > 200_000*time.Hour {
+						if d := t.take(ask(limits.TakeAnyway, math.MaxInt64)); !d.OK || d.Limits[0].Remaining != 0 || d.Limits[0].Reset > 200_000*time.Hour {
 							t.Errorf("%v, anyway: %+v", l.Algorithm, d)
 						}
 					}
-					r = ask(driver.GiveBack, math.MaxInt64)
+					r = ask(limits.GiveBack, math.MaxInt64)
 					r.At = origin
 					if x := t.take(r).Limits[0]; x.Remaining > 5 || x.Reset < 0 {
 						t.Errorf("%v, given back: %+v", l.Algorithm, x)
@@ -289,7 +290,7 @@ func decisionCases() []limitCase {
 			run: func(t *limitTest) {
 				ctx, cancel := context.WithCancel(t.ctx)
 				cancel()
-				if _, err := t.all[0].Take(ctx, driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: fiveOfEach[0], Cost: 1}}}); !errors.Is(err, context.Canceled) {
+				if _, err := t.all[0].Take(ctx, limits.Request{Takes: []limits.Take{{Key: "k", Limit: fiveOfEach[0], Cost: 1}}}); !errors.Is(err, context.Canceled) {
 					t.Errorf("error %v", err)
 				}
 				if left := t.look("k", fiveOfEach[0], 0).Remaining; left != 5 {
@@ -320,7 +321,7 @@ func decisionCases() []limitCase {
 			why:   "a limit that is raised gives the difference, one that is lowered below what was taken gives nothing, and neither a second helping",
 			timed: true,
 			run: func(t *limitTest) {
-				for i, c := range []struct{ before, higher, lower driver.Limit }{
+				for i, c := range []struct{ before, higher, lower limits.Limit }{
 					{tokenBucket(100, time.Minute, 100), tokenBucket(200, time.Minute, 200), tokenBucket(20, time.Minute, 20)},
 					{leakyBucket(100, time.Minute, 100, 0), leakyBucket(200, time.Minute, 200, 0), leakyBucket(20, time.Minute, 20, 0)},
 					{slidingWindow(100, time.Minute, 6, false), slidingWindow(200, time.Minute, 6, false), slidingWindow(20, time.Minute, 6, false)},
@@ -331,14 +332,14 @@ func decisionCases() []limitCase {
 					{estimated(100, time.Minute), estimated(200, time.Minute), estimated(20, 30*time.Second)},
 				} {
 					for j, to := range []struct {
-						limit driver.Limit
+						limit limits.Limit
 						left  int64
 					}{{c.higher, 140}, {c.lower, 0}} {
 						key := fmt.Sprint("k", i, "-", j)
 						for _, cost := range []int64{40, 20} {
-							t.take(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: c.before, Cost: cost}}, Now: origin})
+							t.take(limits.Request{Takes: []limits.Take{{Key: key, Limit: c.before, Cost: cost}}, Now: origin})
 						}
-						d := t.take(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: to.limit, Cost: 1}}, Now: origin}).Limits[0]
+						d := t.take(limits.Request{Takes: []limits.Take{{Key: key, Limit: to.limit, Cost: 1}}, Now: origin}).Limits[0]
 						if want := max(to.left-1, 0); d.Remaining != want || d.OK != (to.left > 0) || d.Reset > 3*time.Minute {
 							t.Errorf("60 of %+v became %+v of %+v", c.before, d, to.limit)
 						}
@@ -350,14 +351,14 @@ func decisionCases() []limitCase {
 			name: "forget",
 			why:  "an operator can give a caller a fresh start",
 			run: func(t *limitTest) {
-				var r driver.TakeRequest
+				var r limits.Request
 				for i, l := range fiveOfEach {
-					r.Takes = append(r.Takes, driver.Take{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: 3})
+					r.Takes = append(r.Takes, limits.Take{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: 3})
 				}
 				t.take(r)
-				r.Mode = driver.Forget
+				r.Mode = limits.Forget
 				forgotten := slices.Clone(r.Takes[1:])
-				d := t.take(driver.TakeRequest{Takes: forgotten, Mode: driver.Forget})
+				d := t.take(limits.Request{Takes: forgotten, Mode: limits.Forget})
 				if !d.OK {
 					t.Errorf("%+v", d)
 				}

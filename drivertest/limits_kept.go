@@ -4,15 +4,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // keptCases are about what was consumed: other limits on the key, looks and refusals
 // leave it as it is.
 func keptCases() []limitCase {
 	const ms, s = time.Millisecond, time.Second
-	request := func(key string, l driver.Limit, cost int64) driver.TakeRequest {
-		return driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}, Now: origin}
+	request := func(key string, l limits.Limit, cost int64) limits.Request {
+		return limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}, Now: origin}
 	}
 	return []limitCase{
 		{
@@ -20,7 +20,7 @@ func keptCases() []limitCase {
 			why:   "a look, or a refusal, by a limit of another number, period or kind (a monitor, a command, the other half of a deployment) must not make room",
 			timed: true,
 			run: func(t *limitTest) {
-				for i, c := range []struct{ limit, lower, shorter driver.Limit }{
+				for i, c := range []struct{ limit, lower, shorter limits.Limit }{
 					{fixedWindow(100, time.Hour), fixedWindow(20, time.Hour), fixedWindow(20, s)},
 					{slidingWindow(100, time.Hour, 60, false), slidingWindow(20, time.Hour, 60, false), slidingWindow(20, s, 10, true)},
 					{slidingWindow(100, time.Hour, 60, true), slidingWindow(20, time.Hour, 60, true), slidingLog(20, s)},
@@ -35,7 +35,7 @@ func keptCases() []limitCase {
 						if t.take(request(key, c.limit, 25)).OK {
 							allowed += 25
 						}
-						for _, other := range []driver.Limit{c.lower, c.shorter, fixedWindow(20, s), estimated(20, s), tokenBucket(20, s, 20)} {
+						for _, other := range []limits.Limit{c.lower, c.shorter, fixedWindow(20, s), estimated(20, s), tokenBucket(20, s, 20)} {
 							for _, cost := range []int64{0, 20} {
 								if d := t.take(request(key, other, cost)); d.Limits[0].Remaining != 0 || d.OK != (cost == 0) {
 									t.Errorf("%v of 100 was taken: %d under %+v is answered with %+v", allowed, cost, other, d)
@@ -54,9 +54,9 @@ func keptCases() []limitCase {
 			why:   "another way to count is no fresh start, and loses nothing of what was taken under the first",
 			timed: true,
 			run: func(t *limitTest) {
-				limits := []driver.Limit{fixedWindow(10, time.Hour), tokenBucket(10, 10*time.Hour, 10), estimated(10, time.Hour), estimated(10, 2*time.Hour), leakyBucket(10, 10*time.Hour, 10, 0)}
-				for i, first := range limits {
-					for j, second := range limits {
+				all := []limits.Limit{fixedWindow(10, time.Hour), tokenBucket(10, 10*time.Hour, 10), estimated(10, time.Hour), estimated(10, 2*time.Hour), leakyBucket(10, 10*time.Hour, 10, 0)}
+				for i, first := range all {
+					for j, second := range all {
 						if i == j {
 							continue
 						}
@@ -68,7 +68,7 @@ func keptCases() []limitCase {
 						if d := t.take(request(key, second, 6)); !d.OK || d.Limits[0].Remaining != 0 {
 							t.Errorf("4 of 10 under %+v, and 6 under %+v: %+v", first, second, d)
 						}
-						for _, l := range limits {
+						for _, l := range all {
 							if d := t.take(request(key, l, 1)); d.OK || d.Limits[0].Remaining != 0 || d.Retry <= 0 || d.Limits[0].Reset < time.Hour {
 								t.Errorf("10 of 10 under %+v and %+v, and 1 under %+v: %+v", first, second, l, d)
 							}
@@ -78,7 +78,7 @@ func keptCases() []limitCase {
 							t.Errorf("%+v and %+v, twenty hours later: %+v", first, second, x)
 						}
 						r := request(key, second, 0)
-						r.Mode = driver.Forget
+						r.Mode = limits.Forget
 						t.take(r)
 						if x := t.look(key, first, origin); x.Remaining != 10 {
 							t.Errorf("%+v and %+v, forgotten: %+v", first, second, x)
@@ -92,17 +92,17 @@ func keptCases() []limitCase {
 			why:   "those who wait for a turn that they were promised are let in then, and whoever comes later comes after them",
 			timed: true,
 			run: func(t *limitTest) {
-				for i, c := range []struct{ before, after driver.Limit }{
+				for i, c := range []struct{ before, after limits.Limit }{
 					{tokenBucket(10, s, 1), tokenBucket(9, s, 1)},
 					{tokenBucket(10, s, 3), tokenBucket(10, s, 1)},
 					{leakyBucket(10, s, 200, 0), leakyBucket(9, s, 200, 0)},
 				} {
-					ask := func(l driver.Limit) driver.Taken {
+					ask := func(l limits.Limit) limits.Taken {
 						r := request(fmt.Sprint("k", i), l, 1)
 						r.MaxWait = time.Hour
 						return t.take(r)
 					}
-					var last driver.Taken
+					var last limits.Taken
 					for range 40 {
 						last = ask(c.before)
 					}
@@ -118,7 +118,7 @@ func keptCases() []limitCase {
 			timed: true,
 			run: func(t *limitTest) {
 				for i, c := range []struct {
-					limit driver.Limit
+					limit limits.Limit
 					wait  time.Duration
 				}{
 					{fixedWindow(10, time.Minute), time.Minute},
@@ -130,7 +130,7 @@ func keptCases() []limitCase {
 				} {
 					key := fmt.Sprint("k", i)
 					r := request(key, c.limit, 15)
-					r.Mode = driver.TakeAnyway
+					r.Mode = limits.TakeAnyway
 					if d := t.take(r); !d.OK || d.Wait != c.wait || d.Limits[0].Wait != c.wait {
 						t.Errorf("15 of %+v: %+v, want a wait of %v", c.limit, d, c.wait)
 					}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 func repeatCases() []limitCase {
@@ -14,8 +15,8 @@ func repeatCases() []limitCase {
 			why:  "a caller that got no answer asks again, and must not pay twice",
 			run: func(t *limitTest) {
 				for i, l := range fiveOfEach {
-					r := driver.TakeRequest{
-						Takes: []driver.Take{{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: 2}, {Key: t.key(fmt.Sprint("l", i)), Limit: fiveOfEach[0], Cost: 1}},
+					r := limits.Request{
+						Takes: []limits.Take{{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: 2}, {Key: t.key(fmt.Sprint("l", i)), Limit: fiveOfEach[0], Cost: 1}},
 						ID:    driver.NewID(), Keep: time.Hour,
 					}
 					first := t.take(r)
@@ -45,8 +46,8 @@ func repeatCases() []limitCase {
 			timed: true,
 			run: func(t *limitTest) {
 				l := leakyBucket(1, time.Second, 5, 0)
-				ask := func(id string, at time.Duration) driver.Taken {
-					return t.take(driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: l, Cost: 1}}, Now: origin + at.Microseconds(), ID: id, Keep: time.Minute})
+				ask := func(id string, at time.Duration) limits.Taken {
+					return t.take(limits.Request{Takes: []limits.Take{{Key: "k", Limit: l, Cost: 1}}, Now: origin + at.Microseconds(), ID: id, Keep: time.Minute})
 				}
 				a, b, c := driver.NewID(), driver.NewID(), driver.NewID()
 				ask(a, 0)
@@ -71,9 +72,9 @@ func repeatCases() []limitCase {
 			run: func(t *limitTest) {
 				for i, l := range fiveOfEach {
 					id := driver.NewID()
-					fresh := t.crowd(12, func(_ int, h driver.Limits) (bool, error) {
-						d, err := h.Take(t.ctx, driver.TakeRequest{
-							Takes: []driver.Take{{Key: fmt.Sprint("k", i), Limit: l, Cost: 2}}, ID: id, Keep: time.Hour,
+					fresh := t.crowd(12, func(_ int, h limits.Store) (bool, error) {
+						d, err := h.Take(t.ctx, limits.Request{
+							Takes: []limits.Take{{Key: fmt.Sprint("k", i), Limit: l, Cost: 2}}, ID: id, Keep: time.Hour,
 						})
 						if err == nil && !d.OK {
 							err = fmt.Errorf("refused: %+v", d)
@@ -92,8 +93,8 @@ func repeatCases() []limitCase {
 			timed: true,
 			run: func(t *limitTest) {
 				l := tokenBucket(1, time.Second, 1)
-				ask := func(id string, at time.Duration) driver.Taken {
-					return t.take(driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: l, Cost: 1}}, Now: origin + at.Microseconds(), ID: id, Keep: time.Minute})
+				ask := func(id string, at time.Duration) limits.Taken {
+					return t.take(limits.Request{Takes: []limits.Take{{Key: "k", Limit: l, Cost: 1}}, Now: origin + at.Microseconds(), ID: id, Keep: time.Minute})
 				}
 				ask(driver.NewID(), 0)
 				id := driver.NewID()
@@ -114,7 +115,7 @@ func repeatCases() []limitCase {
 			run: func(t *limitTest) {
 				id := driver.NewID()
 				for i := range 3 {
-					d := t.take(driver.TakeRequest{Takes: []driver.Take{{Key: fmt.Sprint("k", i), Limit: fiveOfEach[0], Cost: 2}}, ID: id, Keep: time.Hour})
+					d := t.take(limits.Request{Takes: []limits.Take{{Key: fmt.Sprint("k", i), Limit: fiveOfEach[0], Cost: 2}}, ID: id, Keep: time.Hour})
 					if !d.OK || d.Repeated || d.Limits[0].Remaining != 3 {
 						t.Errorf("%+v", d)
 					}
@@ -127,7 +128,7 @@ func repeatCases() []limitCase {
 			timed: true,
 			run: func(t *limitTest) {
 				l := tokenBucket(1, time.Second, 10)
-				r := driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: l, Cost: 12}}, Mode: driver.TakeAnyway, Now: origin, ID: driver.NewID(), Keep: time.Minute}
+				r := limits.Request{Takes: []limits.Take{{Key: "k", Limit: l, Cost: 12}}, Mode: limits.TakeAnyway, Now: origin, ID: driver.NewID(), Keep: time.Minute}
 				first := t.take(r)
 				if d := t.take(r); !d.OK || !d.Repeated || d.Limits[0].Reset != first.Limits[0].Reset || d.Limits[0].Reset != 12*time.Second {
 					t.Errorf("%+v, at first %+v", d, first)
@@ -138,7 +139,7 @@ func repeatCases() []limitCase {
 			name: "an ID is forgotten in time",
 			why:  "a store that remembers every request for ever fills up; one that forgets too early charges twice",
 			run: func(t *limitTest) {
-				r := driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: fiveOfEach[0], Cost: 1}}, ID: driver.NewID(), Keep: 2 * time.Second}
+				r := limits.Request{Takes: []limits.Take{{Key: "k", Limit: fiveOfEach[0], Cost: 1}}, ID: driver.NewID(), Keep: 2 * time.Second}
 				sent := time.Now()
 				t.take(r)
 				if d := t.take(r); !d.Repeated && time.Since(sent) < 2*time.Second {

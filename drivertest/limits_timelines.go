@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // origin is the moment at which the timelines begin, in microseconds since 1970:
@@ -30,7 +30,7 @@ type limitStep struct {
 type timeline struct {
 	name  string
 	why   string
-	limit driver.Limit
+	limit limits.Limit
 	steps []limitStep
 }
 
@@ -42,10 +42,10 @@ func timelineCases() (all []limitCase) {
 			timed: true,
 			run: func(t *limitTest) {
 				for i, s := range line.steps {
-					var d driver.Taken
+					var d limits.Taken
 					for n := range s.times {
-						d = t.take(driver.TakeRequest{
-							Takes: []driver.Take{{Key: "k", Limit: line.limit, Cost: s.cost}},
+						d = t.take(limits.Request{
+							Takes: []limits.Take{{Key: "k", Limit: line.limit, Cost: s.cost}},
 							Now:   origin + s.at.Microseconds(),
 						})
 						if d.OK != s.ok {
@@ -162,7 +162,7 @@ func timelines() []timeline {
 			{s, 3, 1, true, 1, 0, 0, 1800 * ms},
 			{s, 5, 1, false, 1, 0, 800 * ms, 1800 * ms},
 			{s, 1, 1, true, 0, 0, 0, 2 * s},
-			{s, 11, 1, false, 0, 0, driver.Never, 2 * s},
+			{s, 11, 1, false, 0, 0, limits.Never, 2 * s},
 			{3200 * ms, 0, 1, true, 10, 0, 0, 0},
 			{3200 * ms, 10, 1, true, 0, 0, 0, 2 * s},
 		}},

@@ -4,20 +4,20 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 func turnCases() []limitCase {
 	const ms, s = time.Millisecond, time.Second
-	one := func(t *limitTest, mode driver.TakeMode, l driver.Limit, cost int64, now time.Duration, more func(*driver.TakeRequest)) driver.Taken {
-		r := driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: l, Cost: cost}}, Mode: mode, Now: origin + now.Microseconds()}
+	one := func(t *limitTest, mode limits.Mode, l limits.Limit, cost int64, now time.Duration, more func(*limits.Request)) limits.Taken {
+		r := limits.Request{Takes: []limits.Take{{Key: "k", Limit: l, Cost: cost}}, Mode: mode, Now: origin + now.Microseconds()}
 		if more != nil {
 			more(&r)
 		}
 		return t.take(r)
 	}
-	back := func(d driver.Taken) func(*driver.TakeRequest) {
-		return func(r *driver.TakeRequest) { r.At, r.Wait = d.At, d.Wait }
+	back := func(d limits.Taken) func(*limits.Request) {
+		return func(r *limits.Request) { r.At, r.Wait = d.At, d.Wait }
 	}
 	return []limitCase{
 		{
@@ -26,21 +26,21 @@ func turnCases() []limitCase {
 			timed: true,
 			run: func(t *limitTest) {
 				l := tokenBucket(10, s, 10)
-				one(t, driver.TakeIfAllowed, l, 10, 0, nil)
+				one(t, limits.TakeIfAllowed, l, 10, 0, nil)
 				if x := t.look("k", l, origin+200_000); x.Remaining != 2 {
 					t.Fatalf("%+v", x)
 				}
-				debt := one(t, driver.TakeAnyway, l, 6, 200*ms, nil)
+				debt := one(t, limits.TakeAnyway, l, 6, 200*ms, nil)
 				if x := debt.Limits[0]; !debt.OK || x.Remaining != 0 || x.Reset != 1400*ms || debt.Wait != 400*ms {
 					t.Errorf("in debt: %+v", debt)
 				}
-				if d := one(t, driver.TakeIfAllowed, l, 1, 200*ms, nil); d.OK || d.Retry != 500*ms {
+				if d := one(t, limits.TakeIfAllowed, l, 1, 200*ms, nil); d.OK || d.Retry != 500*ms {
 					t.Errorf("in debt: %+v", d)
 				}
-				if d := one(t, driver.GiveBack, l, 6, 200*ms, back(debt)); d.Limits[0].Remaining != 2 {
+				if d := one(t, limits.GiveBack, l, 6, 200*ms, back(debt)); d.Limits[0].Remaining != 2 {
 					t.Errorf("given back: %+v", d)
 				}
-				if d := one(t, driver.GiveBack, l, 100, 200*ms, back(debt)); d.Limits[0].Remaining != 10 || d.Limits[0].Reset != 0 {
+				if d := one(t, limits.GiveBack, l, 100, 200*ms, back(debt)); d.Limits[0].Remaining != 10 || d.Limits[0].Reset != 0 {
 					t.Errorf("too much given back: %+v", d)
 				}
 			},
@@ -50,11 +50,11 @@ func turnCases() []limitCase {
 			why:   "one mistake must not lock a caller out for ever",
 			timed: true,
 			run: func(t *limitTest) {
-				for i, l := range []driver.Limit{
+				for i, l := range []limits.Limit{
 					fixedWindow(5, time.Minute), slidingWindow(5, time.Minute, 6, false), slidingLog(5, time.Minute),
 					estimated(5, time.Minute), tokenBucket(5, time.Minute, 5), leakyBucket(5, time.Minute, 5, 0),
 				} {
-					r := driver.TakeRequest{Takes: []driver.Take{{Key: fmt.Sprint("k", i), Limit: l, Cost: 1_000_000}}, Mode: driver.TakeAnyway, Now: origin}
+					r := limits.Request{Takes: []limits.Take{{Key: fmt.Sprint("k", i), Limit: l, Cost: 1_000_000}}, Mode: limits.TakeAnyway, Now: origin}
 					t.take(r)
 					d := t.take(r)
 					if x := d.Limits[0]; !d.OK || x.Remaining != 0 || x.Next <= 0 || x.Reset > 2*time.Minute {
@@ -69,23 +69,23 @@ func turnCases() []limitCase {
 			timed: true,
 			run: func(t *limitTest) {
 				l := tokenBucket(1000, time.Minute, 1000)
-				reserve := func() driver.Taken {
-					one(t, driver.Forget, l, 0, 0, nil)
-					d := one(t, driver.TakeIfAllowed, l, 800, 0, nil)
+				reserve := func() limits.Taken {
+					one(t, limits.Forget, l, 0, 0, nil)
+					d := one(t, limits.TakeIfAllowed, l, 800, 0, nil)
 					if x := t.look("k", l, origin+6_000_000); x.Remaining != 300 {
 						t.Errorf("reserved: %+v", x)
 					}
 					return d
 				}
 				d := reserve()
-				if x := one(t, driver.GiveBack, l, 500, 6*s, back(d)).Limits[0]; x.Remaining != 800 || x.Reset != 12*s {
+				if x := one(t, limits.GiveBack, l, 500, 6*s, back(d)).Limits[0]; x.Remaining != 800 || x.Reset != 12*s {
 					t.Errorf("it cost less: %+v", x)
 				}
 				reserve()
-				if x := one(t, driver.TakeAnyway, l, 300, 6*s, nil).Limits[0]; x.Remaining != 0 {
+				if x := one(t, limits.TakeAnyway, l, 300, 6*s, nil).Limits[0]; x.Remaining != 0 {
 					t.Errorf("it cost all: %+v", x)
 				}
-				if d := one(t, driver.TakeIfAllowed, l, 1, 6*s, nil); d.OK || d.Retry != 60*ms {
+				if d := one(t, limits.TakeIfAllowed, l, 1, 6*s, nil); d.OK || d.Retry != 60*ms {
 					t.Errorf("it cost all: %+v", d)
 				}
 			},
@@ -95,24 +95,24 @@ func turnCases() []limitCase {
 			why:   "what was taken in a window that is over must not make room in this one",
 			timed: true,
 			run: func(t *limitTest) {
-				for i, l := range []driver.Limit{fixedWindow(5, time.Minute), slidingWindow(5, time.Minute, 6, false), slidingLog(5, time.Minute), estimated(5, time.Minute)} {
+				for i, l := range []limits.Limit{fixedWindow(5, time.Minute), slidingWindow(5, time.Minute, 6, false), slidingLog(5, time.Minute), estimated(5, time.Minute)} {
 					key := fmt.Sprint("k", i)
-					ask := func(mode driver.TakeMode, cost int64, now, at time.Duration) driver.Decision {
-						r := driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}, Mode: mode, Now: origin + now.Microseconds()}
-						if mode == driver.GiveBack {
+					ask := func(mode limits.Mode, cost int64, now, at time.Duration) limits.Decision {
+						r := limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}, Mode: mode, Now: origin + now.Microseconds()}
+						if mode == limits.GiveBack {
 							r.At = origin + at.Microseconds()
 						}
 						return t.take(r).Limits[0]
 					}
-					ask(driver.TakeIfAllowed, 4, 10*s, 0)
-					ask(driver.TakeIfAllowed, 2, 130*s, 0)
-					if x := ask(driver.GiveBack, 2, 130*s, 10*s); x.Remaining != 3 {
+					ask(limits.TakeIfAllowed, 4, 10*s, 0)
+					ask(limits.TakeIfAllowed, 2, 130*s, 0)
+					if x := ask(limits.GiveBack, 2, 130*s, 10*s); x.Remaining != 3 {
 						t.Errorf("%v, of a window that is over: %+v", l.Algorithm, x)
 					}
-					if x := ask(driver.GiveBack, 1, 140*s, 130*s); x.Remaining != 4 {
+					if x := ask(limits.GiveBack, 1, 140*s, 130*s); x.Remaining != 4 {
 						t.Errorf("%v, of this window: %+v", l.Algorithm, x)
 					}
-					if x := ask(driver.GiveBack, 100, 140*s, 130*s); x.Remaining != 5 || x.Reset != 0 {
+					if x := ask(limits.GiveBack, 100, 140*s, 130*s); x.Remaining != 5 || x.Reset != 0 {
 						t.Errorf("%v, more than was taken: %+v", l.Algorithm, x)
 					}
 				}
@@ -124,10 +124,10 @@ func turnCases() []limitCase {
 			timed: true,
 			run: func(t *limitTest) {
 				l := tokenBucket(1, s, 1)
-				wait := func(most time.Duration) driver.Taken {
-					return one(t, driver.TakeIfAllowed, l, 1, 0, func(r *driver.TakeRequest) { r.MaxWait = most })
+				wait := func(most time.Duration) limits.Taken {
+					return one(t, limits.TakeIfAllowed, l, 1, 0, func(r *limits.Request) { r.MaxWait = most })
 				}
-				var turns []driver.Taken
+				var turns []limits.Taken
 				for i := range 4 {
 					d := wait(10 * s)
 					if !d.OK || d.Wait != time.Duration(i)*s || d.Limits[0].Wait != d.Wait || d.Limits[0].Remaining != 0 {
@@ -139,10 +139,10 @@ func turnCases() []limitCase {
 					t.Errorf("a turn that is too late: %+v", d)
 				}
 				next := func() time.Duration { return wait(0).Retry }
-				if d := one(t, driver.GiveBack, l, 1, 0, back(turns[1])); !d.OK || next() != 4*s {
+				if d := one(t, limits.GiveBack, l, 1, 0, back(turns[1])); !d.OK || next() != 4*s {
 					t.Errorf("a turn in the middle was given to somebody behind it: the next is in %v", next())
 				}
-				if d := one(t, driver.GiveBack, l, 1, 0, back(turns[3])); !d.OK || next() != 3*s {
+				if d := one(t, limits.GiveBack, l, 1, 0, back(turns[3])); !d.OK || next() != 3*s {
 					t.Errorf("the last turn did not come back: the next is in %v", next())
 				}
 			},
@@ -153,17 +153,17 @@ func turnCases() []limitCase {
 			timed: true,
 			run: func(t *limitTest) {
 				l := leakyBucket(1, s, 4, 0)
-				var turns []driver.Taken
+				var turns []limits.Taken
 				for range 4 {
-					turns = append(turns, one(t, driver.TakeIfAllowed, l, 1, 0, nil))
+					turns = append(turns, one(t, limits.TakeIfAllowed, l, 1, 0, nil))
 				}
-				if d := one(t, driver.GiveBack, l, 1, 0, back(turns[1])); d.Limits[0].Remaining != 0 {
+				if d := one(t, limits.GiveBack, l, 1, 0, back(turns[1])); d.Limits[0].Remaining != 0 {
 					t.Errorf("a place in the middle was given away: %+v", d)
 				}
-				if d := one(t, driver.GiveBack, l, 1, 0, back(turns[3])); d.Limits[0].Remaining != 1 {
+				if d := one(t, limits.GiveBack, l, 1, 0, back(turns[3])); d.Limits[0].Remaining != 1 {
 					t.Errorf("the last place did not come back: %+v", d)
 				}
-				if d := one(t, driver.TakeIfAllowed, l, 1, 0, nil); !d.OK || d.Wait != 3*s {
+				if d := one(t, limits.TakeIfAllowed, l, 1, 0, nil); !d.OK || d.Wait != 3*s {
 					t.Errorf("the last place, again: %+v", d)
 				}
 			},
@@ -174,9 +174,9 @@ func turnCases() []limitCase {
 			timed: true,
 			run: func(t *limitTest) {
 				queue, window := t.key("queue"), t.key("window")
-				ask := func(now, within time.Duration) driver.Taken {
-					return t.take(driver.TakeRequest{
-						Takes: []driver.Take{{Key: queue, Limit: leakyBucket(10, s, 50, 0), Cost: 1}, {Key: window, Limit: fixedWindow(1000, time.Minute), Cost: 1}},
+				ask := func(now, within time.Duration) limits.Taken {
+					return t.take(limits.Request{
+						Takes: []limits.Take{{Key: queue, Limit: leakyBucket(10, s, 50, 0), Cost: 1}, {Key: window, Limit: fixedWindow(1000, time.Minute), Cost: 1}},
 						Now:   origin + now.Microseconds(), TurnWithin: within,
 					})
 				}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/quorum"
 )
 
 // What a quorum needs of each of its servers.
@@ -52,7 +53,7 @@ var memberCases = []testCase{
 		why:   "a server that has forgotten what it granted must not be counted before all that has expired",
 		needs: []need{member, restart},
 		run: func(t *test) {
-			before := make([]driver.Life, handles)
+			before := make([]quorum.Life, handles)
 			for i := range before {
 				before[i] = t.life(i)
 			}
@@ -74,17 +75,17 @@ var memberCases = []testCase{
 
 func (t *test) raise(process int, key string, token int64) {
 	t.Helper()
-	err := t.locks[process].(driver.Member).Raise(t.ctx, key, token)
+	err := t.locks[process].(quorum.Member).Raise(t.ctx, key, token)
 	if err != nil && !t.lost(err) {
 		t.Fatalf("raise to %d: %v", token, err)
 	}
 }
 
-func (t *test) life(process int) driver.Life {
+func (t *test) life(process int) quorum.Life {
 	t.Helper()
-	l, err := t.locks[process].(driver.Member).Life(t.ctx)
+	l, err := t.locks[process].(quorum.Member).Life(t.ctx)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return driver.Life{Server: "not one server"}
+		return quorum.Life{Server: "not one server"}
 	}
 	if err != nil {
 		t.Fatalf("life: %v", err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // RecordHarness tells how to test the records of one store.
@@ -216,7 +217,7 @@ func recordLifeCases() []recordCase {
 			run: func(t *recordTest) {
 				for i, result := range []string{
 					"", "\x00", "a\x00b", "\xff\xfe not UTF-8", "it's \"quoted\" \\ and % ? $1", "null", "ß € 𝄞", "trailing \n ",
-					strings.Repeat("\x00\xff", driver.MaxResult/2),
+					strings.Repeat("\x00\xff", check.MaxResult/2),
 				} {
 					key := fmt.Sprint("job ", i)
 					t.begin(i, key, 5)

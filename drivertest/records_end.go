@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // keptFor asserts that the record is there until sent + keep, and soon after that
@@ -78,7 +79,7 @@ func recordEndCases() []recordCase {
 				var job string
 				for i, done := 0, false; !done; i++ { // again if we were too slow
 					job = fmt.Sprint("job ", i)
-					if _, err := t.all[0].BeginAttempt(t.ctx, attempt(job, 1), driver.MinRecordKeep); err != nil {
+					if _, err := t.all[0].BeginAttempt(t.ctx, attempt(job, 1), check.MinRecordKeep); err != nil {
 						t.Fatalf("begin: %v", err)
 					}
 					_, err := t.all[0].FinishAttempt(t.ctx, attempt(job, 1), success("x"), keepLong)
@@ -88,10 +89,10 @@ func recordEndCases() []recordCase {
 				}
 				// Another record shows when the first time is over.
 				sent := time.Now()
-				if _, err := t.all[0].BeginAttempt(t.ctx, attempt("other", 1), driver.MinRecordKeep); err != nil {
+				if _, err := t.all[0].BeginAttempt(t.ctx, attempt("other", 1), check.MinRecordKeep); err != nil {
 					t.Fatalf("begin: %v", err)
 				}
-				t.keptFor("other", sent, driver.MinRecordKeep)
+				t.keptFor("other", sent, check.MinRecordKeep)
 				t.stands(job, driver.Record{Key: job, Token: 1, Owner: "owner of 1", Attempts: 1, Done: true, Outcome: success("x")})
 			},
 		},
@@ -102,7 +103,7 @@ func recordEndCases() []recordCase {
 			run: func(t *recordTest) {
 				const n = 20
 				for i := range n {
-					if _, err := t.all[0].BeginAttempt(t.ctx, attempt(fmt.Sprint("old ", i), 1), driver.MinRecordKeep); err != nil {
+					if _, err := t.all[0].BeginAttempt(t.ctx, attempt(fmt.Sprint("old ", i), 1), check.MinRecordKeep); err != nil {
 						t.Fatalf("begin: %v", err)
 					}
 				}
@@ -174,17 +175,17 @@ func recordEndCases() []recordCase {
 						t.Errorf("%s: %v, want a *driver.KeyError", name, outcome(err))
 					}
 				}
-				long := make([]byte, driver.MaxResult+1)
+				long := make([]byte, check.MaxResult+1)
 				for name, err := range map[string]error{
 					"no token":              second(t.all[0].BeginAttempt(t.ctx, attempt("bad", 0), keepLong)),
 					"negative token":        second(t.all[0].BeginAttempt(t.ctx, attempt("bad", -1), keepLong)),
 					"not kept":              second(t.all[0].BeginAttempt(t.ctx, attempt("bad", 1), 0)),
-					"kept too short":        second(t.all[0].BeginAttempt(t.ctx, attempt("bad", 1), driver.MinRecordKeep-1)),
-					"kept too long":         second(t.all[0].BeginAttempt(t.ctx, attempt("bad", 1), driver.MaxRecordKeep+1)),
+					"kept too short":        second(t.all[0].BeginAttempt(t.ctx, attempt("bad", 1), check.MinRecordKeep-1)),
+					"kept too long":         second(t.all[0].BeginAttempt(t.ctx, attempt("bad", 1), check.MaxRecordKeep+1)),
 					"owner":                 second(t.all[0].BeginAttempt(t.ctx, driver.Attempt{Key: "bad", Token: 1, Owner: "a\n"}, keepLong)),
 					"finish, no token":      second(t.all[0].FinishAttempt(t.ctx, attempt("bad", 0), success(""), keepLong)),
 					"finish, not kept":      second(t.all[0].FinishAttempt(t.ctx, attempt("bad", 1), success(""), 0)),
-					"finish, kept too long": second(t.all[0].FinishAttempt(t.ctx, attempt("bad", 1), success(""), driver.MaxRecordKeep+1)),
+					"finish, kept too long": second(t.all[0].FinishAttempt(t.ctx, attempt("bad", 1), success(""), check.MaxRecordKeep+1)),
 					"result too long":       second(t.all[0].FinishAttempt(t.ctx, attempt("bad", 1), driver.Outcome{Result: long}, keepLong)),
 				} {
 					if _, ok := errors.AsType[*driver.RequestError](err); !ok {
@@ -193,10 +194,10 @@ func recordEndCases() []recordCase {
 				}
 				t.unknown("bad")
 				// What is just legal is accepted.
-				if _, err := t.all[0].BeginAttempt(t.ctx, attempt("good", 1), driver.MaxRecordKeep); err != nil {
+				if _, err := t.all[0].BeginAttempt(t.ctx, attempt("good", 1), check.MaxRecordKeep); err != nil {
 					t.Errorf("kept for as long as can be: %v", err)
 				}
-				if _, err := t.all[0].FinishAttempt(t.ctx, attempt("good", 1), driver.Outcome{Result: long[1:]}, driver.MaxRecordKeep); err != nil {
+				if _, err := t.all[0].FinishAttempt(t.ctx, attempt("good", 1), driver.Outcome{Result: long[1:]}, check.MaxRecordKeep); err != nil {
 					t.Errorf("as long as can be, kept for as long as can be: %v", err)
 				}
 			},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/record"
 )
 
@@ -50,7 +51,7 @@ func (h *recordHistory) step(step int) {
 		h.from = random.IntN(len(tokens))
 	}
 	a.Owner = strings.Repeat("ö ", random.IntN(3))
-	keep := time.Hour + time.Duration(random.Int64N(int64(driver.MaxRecordKeep-time.Hour)))
+	keep := time.Hour + time.Duration(random.Int64N(int64(check.MaxRecordKeep-time.Hour)))
 	now := time.Now().UnixMicro()
 	var got driver.Record
 	var err, want error

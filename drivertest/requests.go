@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // oddKeys are all legal, all different, and each has been taken for another
@@ -19,8 +20,8 @@ var oddKeys = []string{
 	"a:b", "a,b", "a|b", "a;b", "a*", "a?", "[a]", "a\\b", "\\x00", "#", "a&b=c+d",
 	`a"b`, "a'b", "a''b", "a`b", "'; DROP TABLE lock; --", "$1", "?1", "NULL", "null", "0", "00", "1e2",
 	"🔒", "日本語", "\u200b", "a\u00a0", "\ufeffa", "\ufffd",
-	strings.Repeat("k", driver.MaxKey), strings.Repeat("k", driver.MaxKey-1) + "l", strings.Repeat("k", driver.MaxKey-1),
-	strings.Repeat("é", driver.MaxKey/2), strings.Repeat("{", driver.MaxKey-1) + "}",
+	strings.Repeat("k", check.MaxKey), strings.Repeat("k", check.MaxKey-1) + "l", strings.Repeat("k", check.MaxKey-1),
+	strings.Repeat("é", check.MaxKey/2), strings.Repeat("{", check.MaxKey-1) + "}",
 }
 
 var illegalKeys = map[string]string{
@@ -32,9 +33,9 @@ var illegalKeys = map[string]string{
 	"no UTF-8":            "a\xffb",
 	"half a character":    "a\xc3",
 	"a surrogate":         "\xed\xa0\x80",
-	"one byte too long":   strings.Repeat("k", driver.MaxKey+1),
+	"one byte too long":   strings.Repeat("k", check.MaxKey+1),
 	"much too long":       strings.Repeat("k", 1<<16),
-	"too long in letters": strings.Repeat("é", driver.MaxKey/2) + "k",
+	"too long in letters": strings.Repeat("é", check.MaxKey/2) + "k",
 }
 
 var requestCases = []testCase{
@@ -204,7 +205,7 @@ var requestCases = []testCase{
 				"weight:negative":    func(r *driver.Request) { r.Weight, r.Capacity = -1, 3 },
 				"weight:more":        func(r *driver.Request) { r.Weight, r.Capacity = 4, 3 },
 				"weight:no capacity": func(r *driver.Request) { r.Weight, r.Capacity = 1, 0 },
-				"weight:huge":        func(r *driver.Request) { r.Weight, r.Capacity = 1, driver.MaxPermits+1 },
+				"weight:huge":        func(r *driver.Request) { r.Weight, r.Capacity = 1, check.MaxPermits+1 },
 				"weight:beyond":      func(r *driver.Request) { r.Weight, r.Capacity = 1, driver.Whole+1 },
 				"weight:two readers": func(r *driver.Request) { r.Weight, r.Capacity = 2, driver.Whole },
 			}
@@ -293,7 +294,7 @@ var requestCases = []testCase{
 				try("the longest TTL", t.writer(0, "k").lasting(t.traits.MaxTTL))
 			}
 			if t.traits.Permits {
-				try("all permits", t.permits(0, "k", driver.MaxPermits, driver.MaxPermits))
+				try("all permits", t.permits(0, "k", check.MaxPermits, check.MaxPermits))
 				try("one of one", t.permits(0, "k", 1, 1))
 			}
 			s = t.writer(0, "k").lasting(max(t.traits.MinTTL, 1))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 var together = method[driver.Together]("AcquireAll")
@@ -311,7 +312,7 @@ var togetherCases = []testCase{
 			twice, queued, bad := t.writer(0, tagged+"a").request(false, false), t.writer(0, tagged+"b").request(true, false), t.writer(0, tagged+"b").request(false, false)
 			bad.TTL = 0
 			many := []driver.Request{}
-			for i := range driver.MaxTogether + 1 {
+			for i := range check.MaxTogether + 1 {
 				many = append(many, t.writer(0, fmt.Sprint(tagged, "many ", i)).request(false, false))
 			}
 			m := t.locks[0].(driver.Together)

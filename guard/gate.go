@@ -34,7 +34,7 @@ type visit struct {
 // a write waits for those with lower tokens, for as long as ctx lasts. Its
 // error is a *StaleError, that of the Marks, ctx's, or write's.
 func (g *Gate) Do(ctx context.Context, resource string, p Pass, write func() error) error {
-	if err := check(resource, p); err != nil {
+	if err := legal(resource, p); err != nil {
 		return err
 	}
 	// Whoever looks for lower ones after its own Raise sees this one, or this

@@ -8,7 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // A Pass is what a writer shows to a guard. Only passes of leases on one key
@@ -81,8 +81,8 @@ func (p Pass) check() error {
 	return nil
 }
 
-func check(resource string, p Pass) error {
-	if err := driver.CheckKey(resource); err != nil {
+func legal(resource string, p Pass) error {
+	if err := check.Key(resource); err != nil {
 		return fmt.Errorf("guard: name of a resource: %w", err)
 	}
 	return p.check()
@@ -117,7 +117,7 @@ type Memory struct {
 
 // Raise implements Marks. It does not fail but by refusing.
 func (m *Memory) Raise(_ context.Context, resource string, p Pass) error {
-	if err := check(resource, p); err != nil {
+	if err := legal(resource, p); err != nil {
 		return err
 	}
 	m.mu.Lock()

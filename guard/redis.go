@@ -73,7 +73,7 @@ func (r Redis) Do(ctx context.Context, key string, p Pass, command string, args 
 }
 
 func (r Redis) run(ctx context.Context, key string, p Pass, command []string) (any, error) {
-	if err := check(key, p); err != nil {
+	if err := legal(key, p); err != nil {
 		return nil, err
 	}
 	mark, err := RedisMark(key)

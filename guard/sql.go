@@ -110,7 +110,7 @@ const (
 // After any other error, too, the transaction must be rolled back. tx is for
 // one goroutine at a time, as always.
 func (s SQL) Raise(ctx context.Context, tx *sql.Tx, resource string, p Pass) error {
-	if err := check(resource, p); err != nil {
+	if err := legal(resource, p); err != nil {
 		return err
 	}
 	query := func(ctx context.Context, text string, args ...any) *sql.Row {
@@ -134,7 +134,7 @@ func RaisePgx[R Row](ctx context.Context, tx interface {
 	QueryRow(ctx context.Context, sql string, args ...any) R
 }, resource string, p Pass,
 ) error {
-	if err := check(resource, p); err != nil {
+	if err := legal(resource, p); err != nil {
 		return err
 	}
 	return raise(ctx, tx.QueryRow, postgresRaise, postgresLast, resource, p)

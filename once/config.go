@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // Config says how a Runner runs. The zero Config is ready to use. Programs that
@@ -37,8 +37,8 @@ func (c *Config) complete() error {
 	c.Keep = cmp.Or(c.Keep, defaultKeep)
 	c.Remember = cmp.Or(c.Remember, max(defaultRemember, c.Keep))
 	for field, d := range map[string]time.Duration{"Keep": c.Keep, "Remember": c.Remember} {
-		if d < driver.MinRecordKeep || d > driver.MaxRecordKeep {
-			return &baton.ConfigError{Field: field, Reason: fmt.Sprintf("is %v; it is between %v and %v", d, driver.MinRecordKeep, driver.MaxRecordKeep)}
+		if d < check.MinRecordKeep || d > check.MaxRecordKeep {
+			return &baton.ConfigError{Field: field, Reason: fmt.Sprintf("is %v; it is between %v and %v", d, check.MinRecordKeep, check.MaxRecordKeep)}
 		}
 	}
 	if c.Lock.Owner == "" {

@@ -52,7 +52,7 @@ func isFinal(err error) bool {
 // FinalError is a final error that was recorded.
 type FinalError struct {
 	Key  string
-	Text string // of the error; its first driver.MaxResult bytes
+	Text string // of the error; its first check.MaxResult bytes
 
 	err error // for the caller whose function returned it
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // LockPrefix and the key of an operation are the name of its lock, by which
@@ -15,7 +16,7 @@ import (
 const LockPrefix = "once/"
 
 // MaxKey is the length of the longest key of an operation, in bytes.
-const MaxKey = driver.MaxKey - len(LockPrefix)
+const MaxKey = check.MaxKey - len(LockPrefix)
 
 // A Runner runs operations that are to succeed once. All methods are safe for
 // concurrent use. It holds nothing that needs to be closed; the store is the
@@ -82,7 +83,7 @@ type Attempt struct {
 // know whether fn ran has it set a variable.
 //
 // If fn returns nil as its error its result is recorded, at most
-// driver.MaxResult bytes. An error that Final has marked is recorded, too, and
+// check.MaxResult bytes. An error that Final has marked is recorded, too, and
 // comes back as a *FinalError. After any other error, or a panic, nothing is
 // recorded, Do returns the error as it is (joined with that of the lease if it
 // was lost), and the next caller runs its function, perhaps one that is waiting
@@ -100,7 +101,7 @@ type Attempt struct {
 // (Fingerprint), and *baton.KeyError for keys longer than MaxKey. After any error
 // but the last two it is right to call Do again.
 func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), opts ...Option) ([]byte, error) {
-	if err := check(key); err != nil {
+	if err := legal(key); err != nil {
 		return nil, err
 	}
 	var with options
@@ -152,14 +153,14 @@ func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, At
 			return nil, err
 		}
 		o = driver.Outcome{Failed: true, Result: []byte(err.Error())}
-		o.Result = o.Result[:min(len(o.Result), driver.MaxResult)]
+		o.Result = o.Result[:min(len(o.Result), check.MaxResult)]
 	}
 	return r.finish(ctx, key, lease.Token(), o, err)
 }
 
-// check refuses a key whose lock would have no legal name.
-func check(key string) error {
-	if err := driver.CheckKey(key); err != nil {
+// legal refuses a key whose lock would have no legal name.
+func legal(key string) error {
+	if err := check.Key(key); err != nil {
 		return err
 	}
 	if len(key) > MaxKey {
@@ -210,7 +211,7 @@ func (r *Runner) begin(work context.Context, key string, lease *baton.Lease, wit
 func (r *Runner) finish(ctx context.Context, key string, token int64, o driver.Outcome, failure error) ([]byte, error) {
 	ctx = context.WithoutCancel(ctx)
 	a := driver.Attempt{Key: key, Token: token}
-	err := driver.CheckFinish(a, o, r.keep)
+	err := check.Finish(a, o, r.keep)
 	if err == nil {
 		err = r.insist(ctx, func(ctx context.Context) error {
 			_, err := r.records.FinishAttempt(ctx, a, o, r.keep)
@@ -276,7 +277,7 @@ func outcome(rec driver.Record) ([]byte, error) {
 // error is ErrNoRecord if nothing is known, otherwise a *baton.KeyError, the
 // context's, or the store's.
 func (r *Runner) Find(ctx context.Context, key string) (driver.Record, error) {
-	if err := check(key); err != nil {
+	if err := legal(key); err != nil {
 		return driver.Record{}, err
 	}
 	rec, err := r.records.FindRecord(ctx, key)
@@ -291,7 +292,7 @@ func (r *Runner) Find(ctx context.Context, key string) (driver.Record, error) {
 // attempt that is under way goes on and cannot be recorded any more. Errors are
 // Find's, and baton.ErrUnknown: calling it again is right then.
 func (r *Runner) Forget(ctx context.Context, key string) error {
-	if err := check(key); err != nil {
+	if err := legal(key); err != nil {
 		return err
 	}
 	if err := r.records.ForgetRecord(ctx, key); err != nil {

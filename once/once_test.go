@@ -14,6 +14,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/store/memstore"
 )
@@ -198,7 +199,7 @@ func TestFinalErrors(t *testing.T) {
 		}
 
 		// A text of any length.
-		long := strings.Repeat("x", driver.MaxResult+1)
+		long := strings.Repeat("x", check.MaxResult+1)
 		_, err = r.Do(t.Context(), "long", func(context.Context, once.Attempt) ([]byte, error) { return nil, once.Final(errors.New(long)) })
 		if last, ok := errors.AsType[*once.FinalError](err); !ok || last.Text != long[1:] {
 			t.Errorf("a long error is not kept in part: %.100v", err)
@@ -280,13 +281,13 @@ func TestForget(t *testing.T) {
 func TestTooLongAResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRunner(t, memstore.New(), once.Config{})
-		_, err := r.Do(t.Context(), "k", func(context.Context, once.Attempt) ([]byte, error) { return make([]byte, driver.MaxResult+1), nil })
+		_, err := r.Do(t.Context(), "k", func(context.Context, once.Attempt) ([]byte, error) { return make([]byte, check.MaxResult+1), nil })
 		lost, ok := errors.AsType[*once.UnrecordedError](err)
-		if !ok || len(lost.Result) != driver.MaxResult+1 || !errors.As(err, new(*driver.RequestError)) {
+		if !ok || len(lost.Result) != check.MaxResult+1 || !errors.As(err, new(*driver.RequestError)) {
 			t.Errorf("error %v", err)
 		}
-		expect(t, r, "k", string(make([]byte, driver.MaxResult)), func(context.Context, once.Attempt) ([]byte, error) {
-			return make([]byte, driver.MaxResult), nil
+		expect(t, r, "k", string(make([]byte, check.MaxResult)), func(context.Context, once.Attempt) ([]byte, error) {
+			return make([]byte, check.MaxResult), nil
 		})
 	})
 }
@@ -369,7 +370,7 @@ func TestNew(t *testing.T) {
 	}
 	for field, cfg := range map[string]once.Config{
 		"Keep":     {Keep: time.Millisecond},
-		"Remember": {Remember: driver.MaxRecordKeep + 1},
+		"Remember": {Remember: check.MaxRecordKeep + 1},
 		"TTL":      {Lock: baton.Config{TTL: time.Microsecond}},
 	} {
 		_, err := once.New(memstore.New(), cfg)

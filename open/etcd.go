@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/store/etcdstore"
 )
 
@@ -33,8 +34,8 @@ func (a *address) etcd() (*etcdTarget, error) {
 	if len(t.endpoints) == 0 {
 		t.endpoints = []string{"localhost:2379"}
 	}
-	if t.prefix != "" && driver.CheckKey(t.prefix) != nil {
-		return nil, fmt.Errorf("what follows the hosts is no beginning of a key: it is longer than %d bytes, or has control characters", driver.MaxKey)
+	if t.prefix != "" && check.Key(t.prefix) != nil {
+		return nil, fmt.Errorf("what follows the hosts is no beginning of a key: it is longer than %d bytes, or has control characters", check.MaxKey)
 	}
 	p := &params{given: a.params}
 	if password, ok := p.password("password"); ok {

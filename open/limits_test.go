@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/open"
 )
@@ -17,7 +17,7 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	r := driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: driver.Limit{Algorithm: driver.FixedWindow, N: 1, Period: time.Hour}, Cost: 1}}}
+	r := limits.Request{Takes: []limits.Take{{Key: "k", Limit: limits.Limit{Algorithm: limits.FixedWindow, N: 1, Period: time.Hour}, Cost: 1}}}
 	if d, err := store.Take(t.Context(), r); err != nil || !d.OK {
 		t.Errorf("%+v, %v", d, err)
 	}

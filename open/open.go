@@ -90,6 +90,7 @@ import (
 	"strings"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/suggest"
 )
 
@@ -175,7 +176,7 @@ func Store(ctx context.Context, url string) (driver.Store, error) {
 // LimitStore is a store that has rate limits beside locks.
 type LimitStore interface {
 	driver.Store
-	driver.Limits
+	limits.Store
 }
 
 // Limits is Store for programs that need rate limits: a *URLError that wraps

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/store/redisstore"
 	"github.com/batonhq/baton/store/redlock"
 )
@@ -110,8 +111,8 @@ func (a *address) redis() (*redisTarget, error) {
 
 	t.prefix = p.text("prefix")
 	if t.prefix != "" {
-		if err := driver.CheckKey(t.prefix); err != nil {
-			p.fail("parameter prefix is no beginning of a key: it is longer than %d bytes, or has control characters", driver.MaxKey)
+		if err := check.Key(t.prefix); err != nil {
+			p.fail("parameter prefix is no beginning of a key: it is longer than %d bytes, or has control characters", check.MaxKey)
 		}
 	}
 	if password, ok := p.password("password"); ok {

@@ -7,7 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // InBatches is for keys so busy that asking the store each time costs too much:
@@ -38,7 +39,7 @@ type batching struct {
 func (b batching) option(c *config) { c.batching = &b }
 
 // check refuses what cannot keep its bound.
-func (b *batching) check(limits []Limit) error {
+func (b *batching) check(all []Limit) error {
 	refuse := func(format string, args ...any) error {
 		return &LimitError{Reason: "batches " + fmt.Sprintf(format, args...)}
 	}
@@ -48,13 +49,13 @@ func (b *batching) check(limits []Limit) error {
 	if b.processes > b.overshoot/b.size {
 		return refuse("of %d in %d processes let up to %d·%d more through than the limit: that is above %d", b.size, b.processes, b.processes, b.size, b.overshoot)
 	}
-	for _, l := range limits {
+	for _, l := range all {
 		switch {
 		case l.calls:
 			return refuse("cannot be taken from %v, which counts each call", l)
 		case l.all:
 			return refuse("cannot be taken from %v, which counts all keys: each key would have a batch of its own", l)
-		case l.rule.Algorithm == driver.LeakyBucket:
+		case l.rule.Algorithm == limits.LeakyBucket:
 			return refuse("cannot be taken from %v, where each has a turn of its own", l)
 		case b.size > l.rule.Capacity():
 			return refuse("of %d are more than %v ever allows", b.size, l)
@@ -75,9 +76,9 @@ type batch struct {
 	users int
 
 	left    int64
-	taken   driver.Taken
+	taken   limits.Taken
 	limits  []Limit
-	request driver.TakeRequest
+	request limits.Request
 	until   time.Time // of the batch, or of the refusal
 	refusal *Result   // what the store said last, if it was no
 	asked   time.Time // when
@@ -196,7 +197,7 @@ func (l *Limiter) sweepBatch(key string, failed bool) error {
 
 // allow takes n from the key's batch, or a new batch.
 func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return Result{}, err
 	}
 	b, err := l.batches.enter(ctx, key)
@@ -248,7 +249,7 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 // refill takes a batch for somebody who wants n. Result.Cost is what it is about:
 // the batch, or n.
 func (l *Limiter) refill(ctx context.Context, b *batch, key string, size, n int64, now time.Time) (Result, error) {
-	limits, q, err := l.request(key, size)
+	all, q, err := l.request(key, size)
 	if err != nil {
 		return Result{}, err
 	}
@@ -257,7 +258,7 @@ func (l *Limiter) refill(ctx context.Context, b *batch, key string, size, n int6
 		return Result{}, wrap("ask about", key, err)
 	}
 	if t.OK && by == ByStore {
-		b.left, b.taken, b.limits, b.request, b.refusal = size, t, limits, q, nil
+		b.left, b.taken, b.limits, b.request, b.refusal = size, t, all, q, nil
 		b.until = now.Add(l.batching.hold) // counted from before it was asked for
 	}
 	if !t.OK && by == ByStore && about(t.Limits, n) {
@@ -266,21 +267,21 @@ func (l *Limiter) refill(ctx context.Context, b *batch, key string, size, n int6
 			t.Retry = max(t.Retry, d.Retry)
 		}
 	}
-	return result(limits, q, t, by, key, size), nil
+	return result(all, q, t, by, key, size), nil
 }
 
 // about makes the refusal of a batch that of n, if it tells when so many are
 // allowed. That saves a request wherever one is wanted and none is left.
-func about(limits []driver.Decision, n int64) bool {
+func about(all []limits.Decision, n int64) bool {
 	refused := false
-	for _, d := range limits {
+	for _, d := range all {
 		if d.Remaining < n-1 {
 			return false
 		}
 		refused = refused || d.Remaining < n
 	}
-	for i := range limits {
-		if d := &limits[i]; refused {
+	for i := range all {
+		if d := &all[i]; refused {
 			d.OK, d.Retry = d.Remaining >= n, 0
 			if !d.OK {
 				d.Retry = d.Next
@@ -297,7 +298,7 @@ func (l *Limiter) giveBack(ctx context.Context, b *batch) error {
 	if b.left = 0; left == 0 {
 		return nil
 	}
-	q := driver.TakeRequest{Mode: driver.GiveBack, At: b.taken.At, Wait: b.taken.Wait, Takes: append([]driver.Take(nil), b.request.Takes...)}
+	q := limits.Request{Mode: limits.GiveBack, At: b.taken.At, Wait: b.taken.Wait, Takes: append([]limits.Take(nil), b.request.Takes...)}
 	for i := range q.Takes {
 		q.Takes[i].Cost = left
 	}

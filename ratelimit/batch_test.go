@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"
 )
@@ -23,7 +24,7 @@ func TestBatches(t *testing.T) {
 	} {
 		t.Run(limit.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &moody{Limits: memstore.New()}
+				store := &moody{Store: memstore.New()}
 				const processes, size = 3, 20
 				var mu sync.Mutex
 				var allowed []time.Time
@@ -109,7 +110,7 @@ func TestBatchesGiveBack(t *testing.T) {
 // A batch is taken by one, and the others wait for it within their contexts.
 func TestBatchesWaitForOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &moody{Limits: memstore.New()}
+		store := &moody{Store: memstore.New()}
 		store.stall.Store(true)
 		l := limiter(t, store, ratelimit.SlidingWindow(100, time.Minute), ratelimit.InBatches(50, time.Second, 1, 50))
 		first, endFirst := context.WithTimeout(t.Context(), time.Second)
@@ -147,7 +148,7 @@ func TestBatchesWaitForOne(t *testing.T) {
 func TestBatchesWhileTheStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const after = 50 * time.Millisecond
-		store := &moody{Limits: memstore.New()}
+		store := &moody{Store: memstore.New()}
 		l := limiter(t, store, ratelimit.SlidingWindow(100, time.Minute), ratelimit.InBatches(50, time.Second, 1, 50), ratelimit.FailOpen(after))
 		allow(t, l, "k", 1)
 		time.Sleep(2 * time.Second)
@@ -194,7 +195,7 @@ func TestBatchesAreSwept(t *testing.T) {
 func TestBatchesAreSweptWhileTheStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys, hold = 500, 50 * time.Millisecond
-		store := &moody{Limits: memstore.New()}
+		store := &moody{Store: memstore.New()}
 		l := limiter(t, store, ratelimit.FixedWindow(30, 24*time.Hour), ratelimit.InBatches(20, hold, 1, 20))
 		for i := range keys {
 			allow(t, l, fmt.Sprint(i), 1)
@@ -215,7 +216,7 @@ func TestBatchesAreSweptWhileTheStoreFails(t *testing.T) {
 func TestBatchesAreSweptBeforeTheNextIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hold = 50 * time.Millisecond
-		store := &slowBack{Limits: memstore.New(), takes: 40 * time.Millisecond}
+		store := &slowBack{Store: memstore.New(), takes: 40 * time.Millisecond}
 		l := limiter(t, store, ratelimit.FixedWindow(20, 24*time.Hour), ratelimit.InBatches(20, hold, 1, 20))
 		allow(t, l, "k", 1)
 		time.Sleep(2*hold + 10*time.Millisecond) // fake time: it is being given back
@@ -231,15 +232,15 @@ func TestBatchesAreSweptBeforeTheNextIsTaken(t *testing.T) {
 
 // slowBack is slow to take back.
 type slowBack struct {
-	driver.Limits
+	limits.Store
 	takes time.Duration
 }
 
-func (s *slowBack) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
-	if r.Mode == driver.GiveBack {
+func (s *slowBack) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
+	if r.Mode == limits.GiveBack {
 		time.Sleep(s.takes) // fake time
 	}
-	return s.Limits.Take(ctx, r)
+	return s.Store.Take(ctx, r)
 }
 
 // Who is refused is told when what he wants is allowed, not when a batch is.
@@ -251,7 +252,7 @@ func TestBatchesRefuseWhatIsWanted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &moody{Limits: memstore.New()}
+				store := &moody{Store: memstore.New()}
 				l := limiter(t, store, append(limits, ratelimit.InBatches(100, 50*time.Millisecond, 1, 100))...)
 				allow(t, l, "k", 1000)
 				for i, c := range []struct {
@@ -286,7 +287,7 @@ func TestBatchesRefuseWhatIsWanted(t *testing.T) {
 // wants.
 func TestBatchesOfAShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &moody{Limits: memstore.New()}
+		store := &moody{Store: memstore.New()}
 		l := limiter(t, store, ratelimit.SlidingWindow(1000, time.Minute), ratelimit.InBatches(50, 50*time.Millisecond, 4, 200), ratelimit.FailLocal(4, 50*time.Millisecond))
 		store.fail(driver.ErrUnavailable)
 		ok := 0

@@ -3,7 +3,7 @@ package ratelimit
 import (
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // calendar tells windows that a person would name.
@@ -38,7 +38,7 @@ func perUnit(n int64, u unit, place *time.Location) Limit {
 	if place == nil {
 		place = time.UTC
 	}
-	return Limit{rule: driver.Limit{Algorithm: driver.FixedWindow, N: n}, calendar: calendar{u, place}}
+	return Limit{rule: limits.Limit{Algorithm: limits.FixedWindow, N: n}, calendar: calendar{u, place}}
 }
 
 // begin is when the window begins that is so many after that of now.

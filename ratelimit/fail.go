@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
 
@@ -92,19 +92,19 @@ type localState struct {
 
 // take asks the store, or decides in its place: then about so much of each limit,
 // if wanted is above zero, for who asks the store for a batch.
-func (f *fallback) take(ctx context.Context, store driver.Limits, r driver.TakeRequest, wanted int64) (driver.Taken, Source, error) {
+func (f *fallback) take(ctx context.Context, store limits.Store, r limits.Request, wanted int64) (limits.Taken, Source, error) {
 	if f.by == ByStore {
 		t, err := store.Take(ctx, r)
 		return t, ByStore, err
 	}
 	if err := ctx.Err(); err != nil {
-		return driver.Taken{}, ByStore, err
+		return limits.Taken{}, ByStore, err
 	}
 	ask, probe := f.ask(r.Takes[0].Key)
 	if !ask {
 		return f.stand(r, wanted)
 	}
-	var t driver.Taken
+	var t limits.Taken
 	var err error
 	if deadline, ok := ctx.Deadline(); probe || ok && time.Until(deadline) < f.after {
 		t, err = f.takeBy(ctx, store, r)
@@ -132,9 +132,9 @@ func fails(err error) bool {
 // on with what was sent: whoever leaves sooner leaves the request behind, which tells
 // how the store is. That takes a goroutine, which is not worth its cost while
 // the store works and the caller can wait.
-func (f *fallback) takeBy(ctx context.Context, store driver.Limits, r driver.TakeRequest) (driver.Taken, error) {
+func (f *fallback) takeBy(ctx context.Context, store limits.Store, r limits.Request) (limits.Taken, error) {
 	type answer struct {
-		t   driver.Taken
+		t   limits.Taken
 		err error
 	}
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.after)
@@ -179,7 +179,7 @@ func (f *fallback) ask(key string) (ask, probe bool) {
 }
 
 // judge notes whether the store has answered.
-func (f *fallback) judge(r driver.TakeRequest, err error) {
+func (f *fallback) judge(r limits.Request, err error) {
 	failed := err != nil
 	if failed && !fails(err) {
 		return
@@ -201,25 +201,25 @@ func (f *fallback) judge(r driver.TakeRequest, err error) {
 }
 
 // stand decides in place of the store.
-func (f *fallback) stand(r driver.TakeRequest, wanted int64) (driver.Taken, Source, error) {
+func (f *fallback) stand(r limits.Request, wanted int64) (limits.Taken, Source, error) {
 	if f.by == ByLocal {
 		t, err := f.decide(r, wanted)
 		return t, ByLocal, err
 	}
-	t := driver.Taken{OK: f.by == ByOpen, At: time.Now().UnixMicro(), Limits: make([]driver.Decision, len(r.Takes))}
+	t := limits.Taken{OK: f.by == ByOpen, At: time.Now().UnixMicro(), Limits: make([]limits.Decision, len(r.Takes))}
 	if !t.OK {
 		t.Retry = max(probeEvery, f.after)
 	}
 	for i := range t.Limits {
-		t.Limits[i] = driver.Decision{OK: t.OK, Retry: t.Retry}
+		t.Limits[i] = limits.Decision{OK: t.OK, Retry: t.Retry}
 	}
 	return t, f.by, nil
 }
 
 // decide decides about this process's share.
-func (f *fallback) decide(r driver.TakeRequest, wanted int64) (driver.Taken, error) {
+func (f *fallback) decide(r limits.Request, wanted int64) (limits.Taken, error) {
 	whole := r.Takes
-	r.Takes = append([]driver.Take(nil), whole...)
+	r.Takes = append([]limits.Take(nil), whole...)
 	none := false
 	for i := range r.Takes {
 		if wanted > 0 {
@@ -251,7 +251,7 @@ func (f *fallback) decide(r driver.TakeRequest, wanted int64) (driver.Taken, err
 		if now.After(st.until) {
 			delete(f.states, key)
 		}
-		if looked++; looked == 3*driver.MaxTakes {
+		if looked++; looked == 3*limits.MaxTakes {
 			break
 		}
 	}
@@ -263,7 +263,7 @@ func (f *fallback) decide(r driver.TakeRequest, wanted int64) (driver.Taken, err
 	d.Retry = 0
 	for i := range d.Limits {
 		x := &d.Limits[i]
-		if x.Retry == driver.Never && r.Takes[i].Cost <= whole[i].Limit.Capacity() {
+		if x.Retry == limits.Never && r.Takes[i].Cost <= whole[i].Limit.Capacity() {
 			x.Retry = max(probeEvery, f.after) // it is above the share, and not above the limit
 		}
 		d.Retry = max(d.Retry, x.Retry)

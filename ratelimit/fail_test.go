@@ -11,28 +11,29 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"
 )
 
 // moody is a store that fails when told to, and counts who asks.
 type moody struct {
-	driver.Limits
+	limits.Store
 	err   atomic.Pointer[error]
 	stall atomic.Bool
 	asked atomic.Int64
 }
 
-func (m *moody) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+func (m *moody) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	m.asked.Add(1)
 	if m.stall.Load() {
 		<-ctx.Done()
-		return driver.Taken{}, errors.Join(driver.ErrUnknown, ctx.Err())
+		return limits.Taken{}, errors.Join(driver.ErrUnknown, ctx.Err())
 	}
 	if err := m.err.Load(); err != nil {
-		return driver.Taken{}, *err
+		return limits.Taken{}, *err
 	}
-	return m.Limits.Take(ctx, r)
+	return m.Store.Take(ctx, r)
 }
 
 func (m *moody) fail(err error) { m.err.Store(&err) }
@@ -52,7 +53,7 @@ func TestStoreFails(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &moody{Limits: memstore.New()}
+				store := &moody{Store: memstore.New()}
 				l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), c.option)
 				if r := allow(t, l, "k", 1); r.By != ratelimit.ByStore || !r.OK {
 					t.Errorf("%+v", r)
@@ -84,7 +85,7 @@ func TestStoreFails(t *testing.T) {
 // has given out is forgotten when it has come back.
 func TestShareOutlivesTheStoresRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &moody{Limits: memstore.New()}
+		store := &moody{Store: memstore.New()}
 		l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), ratelimit.FailLocal(1, 50*time.Millisecond))
 		local := func() (n int) {
 			store.stall.Store(true)
@@ -115,7 +116,7 @@ func TestShareOutlivesTheStoresRecovery(t *testing.T) {
 // late goes on with what it was asked when the context has ended.
 type late struct{ moody }
 
-func (l *late) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+func (l *late) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	t, err := l.moody.Take(ctx, r)
 	if ctx.Err() != nil {
 		time.Sleep(250 * time.Millisecond) // fake time
@@ -126,7 +127,7 @@ func (l *late) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, er
 // Nobody waits for a store that is known to fail longer than was chosen.
 func TestLateStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &late{moody{Limits: memstore.New()}}
+		store := &late{moody{Store: memstore.New()}}
 		l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), ratelimit.FailOpen(50*time.Millisecond))
 		store.stall.Store(true)
 		for i, want := range []time.Duration{300, 300, 300, 300, 300, 50, 50} { // the first five find out
@@ -157,10 +158,10 @@ type slowKey struct {
 	key string
 }
 
-func (s *slowKey) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+func (s *slowKey) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	if r.Takes[0].Key == s.key {
 		<-ctx.Done()
-		return driver.Taken{}, errors.Join(driver.ErrUnknown, ctx.Err())
+		return limits.Taken{}, errors.Join(driver.ErrUnknown, ctx.Err())
 	}
 	return s.moody.Take(ctx, r)
 }
@@ -171,7 +172,7 @@ func TestOneSlowKeyOpensNoOther(t *testing.T) {
 	for every, requests := range map[time.Duration]int{time.Millisecond: 2000, 700 * time.Millisecond: 30} {
 		t.Run(every.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &slowKey{moody{Limits: memstore.New()}, "slow"}
+				store := &slowKey{moody{Store: memstore.New()}, "slow"}
 				l := limiter(t, store, ratelimit.FixedWindow(1, time.Hour), ratelimit.FailOpen(50*time.Millisecond))
 				allow(t, l, "exhausted", 1)
 				over := make(chan struct{})
@@ -209,7 +210,7 @@ func TestOneSlowKeyOpensNoOther(t *testing.T) {
 func TestASilentStoreFailsForAllKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const after = 50 * time.Millisecond
-		store := &moody{Limits: memstore.New()}
+		store := &moody{Store: memstore.New()}
 		l := limiter(t, store, ratelimit.FixedWindow(1, time.Hour), ratelimit.FailClosed(after))
 		store.stall.Store(true)
 		for i := range 5 {
@@ -227,7 +228,7 @@ func TestASilentStoreFailsForAllKeys(t *testing.T) {
 func TestCallersLessPatientThanThePolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const after = time.Second
-		store := &moody{Limits: memstore.New()}
+		store := &moody{Store: memstore.New()}
 		l := limiter(t, store, ratelimit.FixedWindow(100, time.Hour), ratelimit.FailOpen(after))
 		ask := func() (ratelimit.Result, error) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -273,7 +274,7 @@ const failing = 6 // requests of 100 ms until five in a row were not answered
 // What is above the share and not above the limit is allowed when the store is back.
 func TestMoreThanAShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &moody{Limits: memstore.New()}
+		store := &moody{Store: memstore.New()}
 		window := ratelimit.SlidingWindow(100, time.Minute)
 		one := limiter(t, store, window, ratelimit.FailLocal(3, 50*time.Millisecond))
 		two := limiter(t, store, ratelimit.TokenBucket(3, time.Minute, 300).Named("bucket"), window.Named("window"), ratelimit.FailLocal(3, 50*time.Millisecond))
@@ -314,14 +315,14 @@ func TestMoreThanAShare(t *testing.T) {
 // the caller's fault is always one.
 func TestErrors(t *testing.T) {
 	t.Parallel()
-	store := &moody{Limits: memstore.New()}
+	store := &moody{Store: memstore.New()}
 	plain := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute))
 	open := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), ratelimit.FailOpen(time.Minute))
 	store.fail(driver.ErrUnavailable)
 	if _, err := plain.Allow(t.Context(), "k"); !errors.Is(err, ratelimit.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
-	store.fail(&driver.ClockError{Store: "moody", Ahead: time.Hour})
+	store.fail(&limits.ClockError{Store: "moody", Ahead: time.Hour})
 	var clock *ratelimit.ClockError
 	if _, err := open.Allow(t.Context(), "k"); !errors.As(err, &clock) {
 		t.Errorf("%v", err)
@@ -338,7 +339,7 @@ func TestErrors(t *testing.T) {
 func TestLostAnswer(t *testing.T) {
 	t.Parallel()
 	inner := memstore.New()
-	store := &lossy{Limits: inner}
+	store := &lossy{Store: inner}
 	l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute))
 	r, err := l.Reserve(t.Context(), "k", 2)
 	if err != nil || !r.Result.OK || r.Result.Remaining != 5 {
@@ -353,7 +354,7 @@ func TestLostAnswer(t *testing.T) {
 // others have taken.
 func TestLostAnswerOfCancel(t *testing.T) {
 	t.Parallel()
-	store := &lossy{Limits: memstore.New(), mode: driver.GiveBack}
+	store := &lossy{Store: memstore.New(), mode: limits.GiveBack}
 	l := limiter(t, store, ratelimit.SlidingWindow(100, 24*time.Hour))
 	r, err := l.Reserve(t.Context(), "k", 40)
 	if err != nil {
@@ -376,16 +377,16 @@ func TestLostAnswerOfCancel(t *testing.T) {
 
 // lossy loses the first answer to a request of a mode.
 type lossy struct {
-	driver.Limits
-	mode driver.TakeMode
+	limits.Store
+	mode limits.Mode
 	lost int
 }
 
-func (l *lossy) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
-	t, err := l.Limits.Take(ctx, r)
+func (l *lossy) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
+	t, err := l.Store.Take(ctx, r)
 	if l.lost == 0 && err == nil && r.Mode == l.mode {
 		l.lost++
-		return driver.Taken{}, driver.ErrUnknown
+		return limits.Taken{}, driver.ErrUnknown
 	}
 	return t, err
 }

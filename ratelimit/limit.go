@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
 
@@ -12,7 +12,7 @@ import (
 // Its methods return changed copies. A Limit that cannot be kept exactly is
 // refused by New.
 type Limit struct {
-	rule     driver.Limit
+	rule     limits.Limit
 	name     string
 	calendar calendar
 	all      bool
@@ -24,7 +24,7 @@ type Limit struct {
 // the period since 1 January 1970, 0:00 UTC. Around a boundary up to 2·n are
 // allowed within less than a period.
 func FixedWindow(n int64, period time.Duration) Limit {
-	return Limit{rule: driver.Limit{Algorithm: driver.FixedWindow, N: n, Period: period}}
+	return Limit{rule: limits.Limit{Algorithm: limits.FixedWindow, N: n, Period: period}}
 }
 
 // SlidingWindow allows n within any stretch of time that is a period long, by
@@ -39,27 +39,27 @@ func SlidingWindow(n int64, period time.Duration) Limit {
 	for parts > 1 && period.Microseconds()%parts != 0 {
 		parts--
 	}
-	return Limit{rule: driver.Limit{Algorithm: driver.SlidingWindow, N: n, Period: period, Parts: parts}}
+	return Limit{rule: limits.Limit{Algorithm: limits.SlidingWindow, N: n, Period: period, Parts: parts}}
 }
 
 // SlidingLog allows n within any stretch of time that is a period long, to the
 // microsecond. It remembers each request, so n is at most 10 000.
 func SlidingLog(n int64, period time.Duration) Limit {
-	return Limit{rule: driver.Limit{Algorithm: driver.SlidingLog, N: n, Period: period}}
+	return Limit{rule: limits.Limit{Algorithm: limits.SlidingLog, N: n, Period: period}}
 }
 
 // EstimatedWindow estimates a sliding window from two counters, as if what came
 // in the last fixed window had come evenly. It allows less than 2·n within
 // any stretch that is a period long, and may refuse what SlidingWindow allows.
 func EstimatedWindow(n int64, period time.Duration) Limit {
-	return Limit{rule: driver.Limit{Algorithm: driver.EstimatedWindow, N: n, Period: period}}
+	return Limit{rule: limits.Limit{Algorithm: limits.EstimatedWindow, N: n, Period: period}}
 }
 
 // TokenBucket holds up to burst tokens and is refilled with n per period, evenly
 // (GCRA). It allows at most burst + n·t/period within any time t; for no more than
 // n in any period, choose a burst and an n that add up to that.
 func TokenBucket(n int64, period time.Duration, burst int64) Limit {
-	return Limit{rule: driver.Limit{Algorithm: driver.TokenBucket, N: n, Period: period, Burst: burst}}
+	return Limit{rule: limits.Limit{Algorithm: limits.TokenBucket, N: n, Period: period, Burst: burst}}
 }
 
 // LeakyBucket lets n per period through, evenly. Whoever asks sooner is queued if
@@ -67,10 +67,10 @@ func TokenBucket(n int64, period time.Duration, burst int64) Limit {
 // least one; else he is refused. Result.Wait says how long his turn is away:
 // Limiter.Wait waits for it, and whoever calls Allow has to do so by himself.
 func LeakyBucket(n int64, period, longest time.Duration) Limit {
-	l := Limit{rule: driver.Limit{Algorithm: driver.LeakyBucket, N: n, Period: period}}
+	l := Limit{rule: limits.Limit{Algorithm: limits.LeakyBucket, N: n, Period: period}}
 	size, ok := share(longest.Microseconds(), n, period.Microseconds())
 	if !ok {
-		l.err = &driver.LimitError{Reason: fmt.Sprintf("%d per %v with waits of %v cannot be counted", n, period, longest)}
+		l.err = &limits.Error{Reason: fmt.Sprintf("%d per %v with waits of %v cannot be counted", n, period, longest)}
 	}
 	l.rule.Burst = max(size, 1)
 	return l
@@ -131,13 +131,13 @@ func (l Limit) check(now time.Time) error {
 		return l.err
 	}
 	if len(l.name) > 40 {
-		return &driver.LimitError{Reason: fmt.Sprintf("the name %q is too long: at most 40 bytes", l.name)}
+		return &limits.Error{Reason: fmt.Sprintf("the name %q is too long: at most 40 bytes", l.name)}
 	}
 	for i := range len(l.name) {
 		switch c := l.name[i]; {
 		case 'A' <= c && c <= 'Z', 'a' <= c && c <= 'z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
 		default:
-			return &driver.LimitError{Reason: fmt.Sprintf("the name %q has a character other than A-Z a-z 0-9 - _ and dots", l.name)}
+			return &limits.Error{Reason: fmt.Sprintf("the name %q has a character other than A-Z a-z 0-9 - _ and dots", l.name)}
 		}
 	}
 	_, err := rate.Of(l.at(now))
@@ -145,7 +145,7 @@ func (l Limit) check(now time.Time) error {
 }
 
 // at is the rule at a moment.
-func (l Limit) at(now time.Time) driver.Limit {
+func (l Limit) at(now time.Time) limits.Limit {
 	if l.calendar.unit == 0 {
 		return l.rule
 	}

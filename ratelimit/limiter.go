@@ -9,7 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/local"
 )
 
 // A Limiter decides about keys under its limits. All methods are safe for
@@ -23,7 +25,7 @@ import (
 // there are braces in it. What a limit counts ForAll is under a star, a slash and its
 // name; a caller's key that begins so has one more slash there.
 type Limiter struct {
-	store  driver.Limits
+	store  limits.Store
 	plan   atomic.Pointer[plan]
 	fall   fallback
 	queues queues
@@ -37,7 +39,7 @@ type plan struct {
 	limits []Limit
 
 	// quick is a quicker way to the only limit, if the store has one.
-	quick    driver.PreparedLimit
+	quick    local.Prepared
 	capacity int64
 	period   time.Duration
 	calls    bool
@@ -57,7 +59,7 @@ func (l Limit) option(c *config) { c.limits = append(c.limits, l) }
 
 // New makes a Limiter of at least one Limit. It refuses limits that cannot be
 // kept exactly, with a *LimitError, and never talks to the store.
-func New(store driver.Limits, opts ...Option) (*Limiter, error) {
+func New(store limits.Store, opts ...Option) (*Limiter, error) {
 	var c config
 	for _, o := range opts {
 		o.option(&c)
@@ -76,18 +78,18 @@ func New(store driver.Limits, opts ...Option) (*Limiter, error) {
 // raised gives the difference, one that is lowered below what was taken gives
 // nothing until enough has come back. Limits are the same as before if they have
 // the same name.
-func (l *Limiter) SetLimits(limits ...Limit) error {
-	if n := len(limits); n < 1 || n > driver.MaxTakes {
-		return &LimitError{Reason: fmt.Sprintf("%d limits: a Limiter has 1 to %d", n, driver.MaxTakes)}
+func (l *Limiter) SetLimits(all ...Limit) error {
+	if n := len(all); n < 1 || n > limits.MaxTakes {
+		return &LimitError{Reason: fmt.Sprintf("%d limits: a Limiter has 1 to %d", n, limits.MaxTakes)}
 	}
 	now := time.Now()
-	names := make(map[string]bool, len(limits))
-	for _, limit := range limits {
+	names := make(map[string]bool, len(all))
+	for _, limit := range all {
 		if err := limit.check(now); err != nil {
 			return err
 		}
 		switch {
-		case limit.name == "" && len(limits) > 1:
+		case limit.name == "" && len(all) > 1:
 			return &LimitError{Reason: fmt.Sprintf("%v has no name: each of several limits needs one (Named)", limit)}
 		case limit.name == "" && limit.all:
 			return &LimitError{Reason: fmt.Sprintf("%v counts all keys together and needs a name to count them under (Named)", limit)}
@@ -97,15 +99,15 @@ func (l *Limiter) SetLimits(limits ...Limit) error {
 		names[limit.name] = true
 	}
 	if l.batching != nil {
-		if err := l.batching.check(limits); err != nil {
+		if err := l.batching.check(all); err != nil {
 			return err
 		}
 	}
-	p := &plan{limits: append([]Limit(nil), limits...)}
-	if store, ok := l.store.(driver.LocalLimits); ok && len(limits) == 1 && limits[0].name == "" && limits[0].calendar.unit == 0 {
-		rule := limits[0].rule
+	p := &plan{limits: append([]Limit(nil), all...)}
+	if store, ok := l.store.(local.Limits); ok && len(all) == 1 && all[0].name == "" && all[0].calendar.unit == 0 {
+		rule := all[0].rule
 		p.quick, p.capacity, p.period = store.Prepare(rule), rule.Capacity(), period(rule, 0)
-		p.calls = limits[0].calls
+		p.calls = all[0].calls
 	}
 	l.plan.Store(p)
 	l.queues.mu.Lock()
@@ -189,14 +191,14 @@ func (l *Limiter) Peek(ctx context.Context, key string) (Result, error) {
 
 // Forget makes a key fresh. Limits that count ForAll are left alone.
 func (l *Limiter) Forget(ctx context.Context, key string) error {
-	limits, r, err := l.request(key, 0)
+	all, r, err := l.request(key, 0)
 	if err != nil {
 		return err
 	}
-	r.Mode = driver.Forget
+	r.Mode = limits.Forget
 	r.Takes = r.Takes[:0]
-	for i, t := range r.Takes[:len(limits)] {
-		if !limits[i].all {
+	for i, t := range r.Takes[:len(all)] {
+		if !all[i].all {
 			r.Takes = append(r.Takes, t)
 		}
 	}
@@ -235,24 +237,24 @@ func unnamed(key string) string {
 }
 
 // request asks all limits for n of a key.
-func (l *Limiter) request(key string, n int64) (limits []Limit, r driver.TakeRequest, err error) {
-	if err := driver.CheckKey(key); err != nil {
+func (l *Limiter) request(key string, n int64) (all []Limit, r limits.Request, err error) {
+	if err := check.Key(key); err != nil {
 		return nil, r, err
 	}
-	limits = l.plan.Load().limits
-	r.Takes = make([]driver.Take, len(limits))
+	all = l.plan.Load().limits
+	r.Takes = make([]limits.Take, len(all))
 	var now time.Time
-	for i, limit := range limits {
+	for i, limit := range all {
 		if limit.calendar.unit != 0 && now.IsZero() {
 			now = time.Now()
 		}
-		r.Takes[i] = driver.Take{Key: limit.key(key), Limit: limit.at(now), Cost: limit.cost(n)}
+		r.Takes[i] = limits.Take{Key: limit.key(key), Limit: limit.at(now), Cost: limit.cost(n)}
 	}
-	return limits, r, nil
+	return all, r, nil
 }
 
 func (l *Limiter) ask(ctx context.Context, key string, n int64) (Result, error) {
-	limits, r, err := l.request(key, n)
+	all, r, err := l.request(key, n)
 	if err != nil {
 		return Result{}, err
 	}
@@ -260,19 +262,19 @@ func (l *Limiter) ask(ctx context.Context, key string, n int64) (Result, error) 
 	if err != nil {
 		return Result{}, wrap("ask about", key, err)
 	}
-	return result(limits, r, t, by, key, n), nil
+	return result(all, r, t, by, key, n), nil
 }
 
-func result(limits []Limit, r driver.TakeRequest, t driver.Taken, by Source, key string, n int64) Result {
+func result(all []Limit, r limits.Request, t limits.Taken, by Source, key string, n int64) Result {
 	out := Result{
 		OK: t.OK, Key: key, Cost: n, By: by, At: time.UnixMicro(t.At),
 		Wait: t.Wait, RetryAfter: t.Retry,
-		limits: make([]LimitResult, len(limits)),
+		limits: make([]LimitResult, len(all)),
 	}
 	for i, x := range t.Limits {
 		rule := r.Takes[i].Limit
 		out.limits[i] = LimitResult{
-			Name: limits[i].name, OK: x.OK, Limit: rule.Capacity(), Remaining: x.Remaining, Period: period(rule, t.At),
+			Name: all[i].name, OK: x.OK, Limit: rule.Capacity(), Remaining: x.Remaining, Period: period(rule, t.At),
 			Wait: x.Wait, RetryAfter: x.Retry, NextAfter: x.Next, ResetAfter: x.Reset,
 		}
 		out.ResetAfter = max(out.ResetAfter, x.Reset)
@@ -305,7 +307,7 @@ func tighter(a, b *LimitResult) bool {
 }
 
 // period is the length of the window, or the time to fill a bucket.
-func period(l driver.Limit, at int64) time.Duration {
+func period(l limits.Limit, at int64) time.Duration {
 	switch {
 	case l.Windows[0] != 0:
 		for i := 1; i < len(l.Windows); i++ {

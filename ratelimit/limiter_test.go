@@ -13,11 +13,12 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"
 )
 
-func limiter(t *testing.T, store driver.Limits, opts ...ratelimit.Option) *ratelimit.Limiter {
+func limiter(t *testing.T, store limits.Store, opts ...ratelimit.Option) *ratelimit.Limiter {
 	t.Helper()
 	l, err := ratelimit.New(store, opts...)
 	if err != nil {
@@ -199,9 +200,9 @@ func TestAllowed(t *testing.T) {
 		for _, far := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, far), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					open := func() driver.Limits {
+					open := func() limits.Store {
 						if far {
-							return struct{ driver.Limits }{memstore.New()} // prepares nothing
+							return struct{ limits.Store }{memstore.New()} // prepares nothing
 						}
 						return memstore.New()
 					}

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 const (
@@ -294,7 +294,7 @@ func (q *queue) present(t turn, now time.Time) Result {
 	for i := range r.limits {
 		x := &r.limits[i]
 		x.Wait, x.NextAfter, x.ResetAfter = 0, max(x.NextAfter-age, 0), max(x.ResetAfter-age, 0)
-		if limit := t.res.limits[i]; limit.rule.Algorithm == driver.LeakyBucket {
+		if limit := t.res.limits[i]; limit.rule.Algorithm == limits.LeakyBucket {
 			for e := q.waiting.Front(); e != nil && x.Remaining > 0; e = e.Next() {
 				x.Remaining = max(x.Remaining-limit.cost(e.Value.(*waiter).n), 0)
 			}
@@ -513,7 +513,7 @@ func (q *queue) refuse(res *Reservation) {
 // who waits for a queue.
 func refusedByOther(res *Reservation) bool {
 	for i, x := range res.Result.Limits() {
-		if !x.OK && (res.limits[i].rule.Algorithm != driver.LeakyBucket || x.RetryAfter == Never) {
+		if !x.OK && (res.limits[i].rule.Algorithm != limits.LeakyBucket || x.RetryAfter == Never) {
 			return true
 		}
 	}

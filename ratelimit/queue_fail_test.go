@@ -11,32 +11,33 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"
 )
 
 // slowOnce is a store that does not answer before it is told to, and loses an answer.
 type slowOnce struct {
-	driver.Limits
+	limits.Store
 	hold chan struct{} // nil: it answers
 	mu   sync.Mutex
 	lose int // so many answers of those that take
 }
 
-func (s *slowOnce) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
-	t, err := s.Limits.Take(ctx, r)
+func (s *slowOnce) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
+	t, err := s.Store.Take(ctx, r)
 	if s.hold != nil && r.MaxWait > 0 {
 		select {
 		case <-s.hold:
 		case <-ctx.Done():
-			return driver.Taken{}, errors.Join(driver.ErrUnknown, ctx.Err())
+			return limits.Taken{}, errors.Join(driver.ErrUnknown, ctx.Err())
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lose > 0 && r.MaxWait > 0 && t.OK {
 		s.lose--
-		return driver.Taken{}, driver.ErrUnknown
+		return limits.Taken{}, driver.ErrUnknown
 	}
 	return t, err
 }
@@ -44,7 +45,7 @@ func (s *slowOnce) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken
 // Who goes away while his turn is asked for leaves at once, and the answer is the next one's.
 func TestGoingAwayWhileTheStoreIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowOnce{Limits: memstore.New(), hold: make(chan struct{})}
+		store := &slowOnce{Store: memstore.New(), hold: make(chan struct{})}
 		l := limiter(t, store, ratelimit.TokenBucket(1, time.Minute, 1))
 		allow(t, l, "k", 1)
 		ctx, leave := context.WithCancel(t.Context())
@@ -80,7 +81,7 @@ func TestGoingAwayWhileTheStoreIsAsked(t *testing.T) {
 // A store that never answers is an error, and holds nobody who goes away.
 func TestWaitingForAStoreThatIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowOnce{Limits: memstore.New(), hold: make(chan struct{})}
+		store := &slowOnce{Store: memstore.New(), hold: make(chan struct{})}
 		l := limiter(t, store, ratelimit.TokenBucket(1, time.Second, 1))
 		allow(t, l, "k", 1)
 		start := time.Now()
@@ -96,7 +97,7 @@ func TestLostAnswersOfTurns(t *testing.T) {
 	for lose, failed := range map[int]int{1: 0, 2: 1} {
 		t.Run(fmt.Sprint(lose), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &slowOnce{Limits: memstore.New(), lose: lose}
+				store := &slowOnce{Store: memstore.New(), lose: lose}
 				l := limiter(t, store, ratelimit.TokenBucket(1, time.Second, 1))
 				allow(t, l, "k", 1)
 				start := time.Now()
@@ -126,7 +127,7 @@ func TestWaitingWhileTheStoreFails(t *testing.T) {
 	for _, open := range []bool{false, true} {
 		t.Run(fmt.Sprint(open), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &moody{Limits: memstore.New()}
+				store := &moody{Store: memstore.New()}
 				opts := []ratelimit.Option{ratelimit.TokenBucket(1, time.Minute, 1)}
 				if open {
 					opts = append(opts, ratelimit.FailOpen(50*time.Millisecond))

@@ -12,21 +12,21 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"
 )
 
 // counting counts what is asked of a store, by mode and answer.
 type counting struct {
-	driver.Limits
+	limits.Store
 	asked, refused, back atomic.Int64
 }
 
-func (c *counting) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
-	t, err := c.Limits.Take(ctx, r)
+func (c *counting) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
+	t, err := c.Store.Take(ctx, r)
 	switch {
-	case r.Mode == driver.GiveBack:
+	case r.Mode == limits.GiveBack:
 		c.back.Add(1)
 	case err == nil && t.OK:
 		c.asked.Add(1)
@@ -82,13 +82,13 @@ func each(i int) string { return fmt.Sprint("k", i) }
 // Whoever hangs up before his turn keeps a limit from others for hardly longer than a turn.
 func TestHangingUpLocksNobodyOut(t *testing.T) {
 	all := ratelimit.TokenBucket(10, time.Second, 1).Named("all").ForAll()
-	for name, limits := range map[string][]ratelimit.Option{
+	for name, opts := range map[string][]ratelimit.Option{
 		"for all":     {all},
 		"and for one": {all, ratelimit.FixedWindow(1000, time.Second).Named("one")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := limiter(t, memstore.New(), limits...)
+				l := limiter(t, memstore.New(), opts...)
 				crowd(t, l, 4*time.Second, 200, 50*time.Millisecond, false, each)
 				if r := allow(t, l, "another", 1); !r.OK {
 					if r.RetryAfter > 200*time.Millisecond {
@@ -120,7 +120,7 @@ func TestImpatientWaitersAreServed(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(limit, deadline), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					store := &counting{Limits: memstore.New()}
+					store := &counting{Store: memstore.New()}
 					l := limiter(t, store, limit)
 					if n := crowd(t, l, time.Minute, 40, 500*time.Millisecond, deadline, key); n < 590 || n > 605 {
 						t.Errorf("%d were served in a minute at 10/s", n)
@@ -149,7 +149,7 @@ func TestTwoProcessesWait(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(10, time.Second, 1), ratelimit.LeakyBucket(10, time.Second, time.Minute), ratelimit.SlidingLog(10, time.Second)} {
 		t.Run(limit.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &counting{Limits: memstore.New()}
+				store := &counting{Store: memstore.New()}
 				var n [2]int
 				var wg sync.WaitGroup
 				for i := range n {
@@ -201,13 +201,13 @@ func TestFarBesideNear(t *testing.T) {
 
 // far is a store to which every way takes so long.
 type far struct {
-	driver.Limits
+	limits.Store
 	way time.Duration
 }
 
-func (f *far) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+func (f *far) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	time.Sleep(f.way) // fake time
-	t, err := f.Limits.Take(ctx, r)
+	t, err := f.Store.Take(ctx, r)
 	time.Sleep(f.way) // fake time
 	return t, err
 }
@@ -237,7 +237,7 @@ func TestATurnIsPassedOn(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(1, time.Minute, 1), ratelimit.LeakyBucket(1, time.Minute, time.Hour)} {
 		t.Run(limit.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				store := &counting{Limits: memstore.New()}
+				store := &counting{Store: memstore.New()}
 				l := limiter(t, store, limit)
 				start := time.Now()
 				allow(t, l, "k", 1)
@@ -287,7 +287,7 @@ func TestComingWhileATurnGoesBack(t *testing.T) {
 	for _, every := range []time.Duration{50 * time.Millisecond, time.Minute} {
 		t.Run(every.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := limiter(t, &slowBack{Limits: memstore.New(), takes: 30 * time.Millisecond}, ratelimit.TokenBucket(1, every, 1))
+				l := limiter(t, &slowBack{Store: memstore.New(), takes: 30 * time.Millisecond}, ratelimit.TokenBucket(1, every, 1))
 				start := time.Now()
 				allow(t, l, "k", 1)
 				ctx, leave := context.WithCancel(t.Context())
@@ -424,18 +424,18 @@ func TestQueuesAtRandom(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 1))
-			limits := [][]ratelimit.Option{
+			opts := [][]ratelimit.Option{
 				{ratelimit.TokenBucket(20, time.Second, 5)},
 				{ratelimit.LeakyBucket(20, time.Second, 5*time.Second)},
 				{ratelimit.LeakyBucket(20, time.Second, 5*time.Second).Ahead(5)},
 				{ratelimit.TokenBucket(20, time.Second, 5).Named("a"), ratelimit.SlidingLog(15, time.Second).Named("b")},
 				{ratelimit.SlidingLog(20, time.Second)},
 			}[seed%5]
-			store := driver.Limits(memstore.New())
+			store := limits.Store(memstore.New())
 			if seed%2 == 1 {
 				store = &far{store, time.Duration(random.IntN(60)) * time.Millisecond}
 			}
-			l := limiter(t, store, limits...)
+			l := limiter(t, store, opts...)
 			type let struct {
 				number int
 				n      int64

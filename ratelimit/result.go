@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // Never is the RetryAfter of a cost that no waiting helps.
-const Never = driver.Never
+const Never = limits.Never
 
 // A Result is a decision, and how the key stands after it. Waits are rounded up
 // to microseconds; none is early.
@@ -92,10 +93,10 @@ type (
 	// KeyError refuses a key.
 	KeyError = driver.KeyError
 	// LimitError refuses a limit or a cost.
-	LimitError = driver.LimitError
+	LimitError = limits.Error
 	// ClockError says that the clocks of this machine and of the store are too
 	// far apart for windows of a calendar.
-	ClockError = driver.ClockError
+	ClockError = limits.ClockError
 )
 
 var (

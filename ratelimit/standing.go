@@ -3,7 +3,7 @@ package ratelimit
 import (
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // standing is how one limit stands.
@@ -15,10 +15,10 @@ type standing struct {
 }
 
 func (s *standing) bucket() bool {
-	return s.limit.rule.Algorithm == driver.TokenBucket || s.queue()
+	return s.limit.rule.Algorithm == limits.TokenBucket || s.queue()
 }
 
-func (s *standing) queue() bool { return s.limit.rule.Algorithm == driver.LeakyBucket }
+func (s *standing) queue() bool { return s.limit.rule.Algorithm == limits.LeakyBucket }
 
 // span is how long a bucket takes for so much.
 func (s *standing) span(cost int64) time.Duration {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
@@ -55,7 +57,7 @@ func (l *Limiter) WaitWithin(ctx context.Context, key string, n int64, longest t
 func (l *Limiter) longest(n int64) time.Duration {
 	d := longestTurn
 	for _, limit := range l.plan.Load().limits {
-		if limit.rule.Algorithm == driver.LeakyBucket {
+		if limit.rule.Algorithm == limits.LeakyBucket {
 			s := standing{limit: limit}
 			d = min(d, s.span(max(limit.rule.Burst-limit.cost(n), 0)))
 		}
@@ -67,7 +69,7 @@ func (l *Limiter) wait(w *waiter) (Result, error) {
 	if w.n < 1 {
 		return Result{}, &LimitError{Key: w.key, Reason: "a cost must be positive"}
 	}
-	if err := driver.CheckKey(w.key); err != nil {
+	if err := check.Key(w.key); err != nil {
 		return Result{}, err
 	}
 	if deadline, ok := w.ctx.Deadline(); ok && (w.until.IsZero() || deadline.Before(w.until)) {
@@ -145,7 +147,7 @@ func (l *Limiter) never(n int64) bool {
 // waited for.
 func (l *Limiter) Queues() bool {
 	for _, limit := range l.plan.Load().limits {
-		if limit.rule.Algorithm == driver.LeakyBucket {
+		if limit.rule.Algorithm == limits.LeakyBucket {
 			return true
 		}
 	}
@@ -160,7 +162,7 @@ type Reservation struct {
 	l      *Limiter
 	id     string
 	limits []Limit
-	taken  driver.Taken
+	taken  limits.Taken
 
 	mu      sync.Mutex
 	held    map[string]held // by the name of the limit
@@ -224,7 +226,7 @@ func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int64, longes
 // reserve takes n: of token buckets for a turn that is at most wait ahead, of queues for one that
 // is at most within ahead, or if that is 0 for any.
 func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within time.Duration) (*Reservation, error) {
-	limits, r, err := l.request(key, n)
+	all, r, err := l.request(key, n)
 	if err != nil {
 		return nil, err
 	}
@@ -237,12 +239,12 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within
 		return nil, wrap("reserve", key, err)
 	}
 	res := &Reservation{
-		Result: result(limits, r, t, by, key, n),
-		l:      l, id: r.ID, limits: limits, taken: t, held: make(map[string]held), settled: !t.OK,
+		Result: result(all, r, t, by, key, n),
+		l:      l, id: r.ID, limits: all, taken: t, held: make(map[string]held), settled: !t.OK,
 	}
-	for i, limit := range limits {
+	for i, limit := range all {
 		h := held{cost: r.Takes[i].Cost}
-		if limit.rule.Algorithm == driver.TokenBucket || limit.rule.Ahead > 0 {
+		if limit.rule.Algorithm == limits.TokenBucket || limit.rule.Ahead > 0 {
 			h.full, h.n, h.period = bootclock.Coarse().Add(t.Limits[i].Reset), limit.rule.N, limit.rule.Period
 		}
 		res.held[limit.name] = h
@@ -271,14 +273,14 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 		return nil
 	}
 	now := time.Now()
-	limits := r.l.plan.Load().limits
-	settle := func(q driver.TakeRequest, due func(h held, cost int64) int64) error {
+	all := r.l.plan.Load().limits
+	settle := func(q limits.Request, due func(h held, cost int64) int64) error {
 		settled := make(map[string]int64)
-		for _, limit := range limits {
+		for _, limit := range all {
 			h, known := r.held[limit.name] // unless the limits have changed
 			cost := limit.cost(actual)
 			if n := due(h, cost); known && n > 0 {
-				q.Takes = append(q.Takes, driver.Take{Key: limit.key(r.Result.Key), Limit: limit.at(now), Cost: n})
+				q.Takes = append(q.Takes, limits.Take{Key: limit.key(r.Result.Key), Limit: limit.at(now), Cost: n})
 				settled[limit.name] = cost
 			}
 		}
@@ -287,7 +289,7 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 		}
 		_, err := r.l.store.Take(ctx, q)
 		// Giving back has no ID: done twice it would give what others have taken.
-		if err == nil || q.Mode == driver.GiveBack && errors.Is(err, ErrUnknown) {
+		if err == nil || q.Mode == limits.GiveBack && errors.Is(err, ErrUnknown) {
 			for name, cost := range settled { // whatever becomes of the other half
 				h := r.held[name]
 				h.cost = cost
@@ -296,7 +298,7 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 		}
 		return wrap("settle", r.Result.Key, err)
 	}
-	if err := settle(driver.TakeRequest{Mode: driver.GiveBack, At: r.taken.At, Wait: r.taken.Wait},
+	if err := settle(limits.Request{Mode: limits.GiveBack, At: r.taken.At, Wait: r.taken.Wait},
 		func(h held, cost int64) int64 {
 			if cost >= h.cost {
 				return 0
@@ -305,7 +307,7 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 		}); err != nil {
 		return err
 	}
-	if err := settle(driver.TakeRequest{Mode: driver.TakeAnyway, ID: r.id + "-", Keep: keepIDs},
+	if err := settle(limits.Request{Mode: limits.TakeAnyway, ID: r.id + "-", Keep: keepIDs},
 		func(h held, cost int64) int64 { return cost - h.cost }); err != nil {
 		return err
 	}

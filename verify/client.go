@@ -20,6 +20,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/verify/history"
@@ -131,7 +132,7 @@ func (c *client) open(in *bufio.Reader) error {
 	if err != nil {
 		return err
 	}
-	if limits, ok := c.store.(driver.Limits); ok {
+	if limits, ok := c.store.(limits.Store); ok {
 		if err := c.openLimits(limits); err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/verify/check"
 	"github.com/batonhq/baton/verify/history"
@@ -67,7 +67,7 @@ func limitOf(prefix, key string, processes int) (check.Limit, bool) {
 }
 
 // openLimits makes the limiters of a client.
-func (c *client) openLimits(limits driver.Limits) error {
+func (c *client) openLimits(limits limits.Store) error {
 	for _, rule := range limitRules {
 		l, err := ratelimit.New(limits, rule.limit)
 		if err != nil {

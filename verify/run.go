@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/verify/deploy"
 	"github.com/batonhq/baton/verify/fault"
 )
@@ -276,7 +277,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if r.bound == 0 {
 		r.bound = boundOf(r.cfg.URL, r.traits)
 	}
-	if err := driver.CheckTTL("ttl", r.cfg.TTL, r.traits); err != nil {
+	if err := check.TTL("ttl", r.cfg.TTL, r.traits); err != nil {
 		return &ConfigError{"TTL", fmt.Sprintf("is %v: %s accepts %v to %v", r.cfg.TTL, r.traits.Store, r.traits.MinTTL, r.traits.MaxTTL)}
 	}
 	if !r.traits.Processes {

@@ -15,11 +15,11 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 // The mix of operations, in parts of a hundred.
 const (
-	locks   = 60
-	tries   = 15
-	readers = 10
-	permits = 10
-	limits  = 5
+	ofLocks   = 60
+	ofTries   = 15
+	ofReaders = 10
+	ofPermits = 10
+	ofLimits  = 5
 )
 
 // A worker is one goroutine of a client.
@@ -59,18 +59,18 @@ func (w *worker) keep() {
 // one does one operation, and reports whether there may be another. What the
 // store cannot do is another lock.
 func (w *worker) one() bool {
-	n := w.rng.IntN(locks + tries + readers + permits + limits)
+	n := w.rng.IntN(ofLocks + ofTries + ofReaders + ofPermits + ofLimits)
 	key := lockKey(w.Prefix, w.rng.IntN(w.Keys))
 	lock := history.Hold{Key: key, Mode: history.Exclusive, Waits: true}
 	switch {
-	case n < locks:
-	case n < locks+tries:
+	case n < ofLocks:
+	case n < ofLocks+ofTries:
 		lock.Waits = false
-	case n < locks+tries+readers:
+	case n < ofLocks+ofTries+ofReaders:
 		if w.traits.Shared {
 			lock.Mode = history.Shared
 		}
-	case n < locks+tries+readers+permits:
+	case n < ofLocks+ofTries+ofReaders+ofPermits:
 		if w.traits.Permits {
 			i := w.rng.IntN(len(w.Permits))
 			lock.Key, lock.Mode, lock.Of = permitKey(w.Prefix, i), history.Permits, w.Permits[i]

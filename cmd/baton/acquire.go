@@ -15,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // asking are the flags of commands that acquire a lock.
@@ -43,7 +44,7 @@ func (k *asking) flags(cmd *cobra.Command) {
 
 // check refuses flags that make no sense, before anything is opened.
 func (k *asking) check(cmd *cobra.Command, key string) error {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return usage("%w", err)
 	}
 	if k.waits = cmd.Flags().Changed("wait"); k.waits && k.wait <= 0 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/election"
 )
 
@@ -153,7 +154,7 @@ func (a *app) stand(locks *baton.Locker, name, owner string, e *electing, sigs <
 // checkValue refuses what the store cannot show to observers.
 func checkValue(name, value string, t driver.Traits) error {
 	claim := driver.Claim{Key: name, ID: "-", Owner: value, Weight: driver.Whole, Capacity: driver.Whole}
-	err := driver.CheckRequest(driver.Request{Claim: claim, TTL: max(time.Minute, t.MinTTL)}, t)
+	err := check.Request(driver.Request{Claim: claim, TTL: max(time.Minute, t.MinTTL)}, t)
 	if bad, ok := errors.AsType[*driver.RequestError](err); ok && bad.Field == "owner" {
 		return usage("--value: %s", bad.Reason)
 	}
@@ -166,7 +167,7 @@ func (a *app) observe(ctx context.Context, name string, limit time.Duration, lim
 	if err != nil {
 		return err
 	}
-	if err := driver.CheckKey(name); err != nil {
+	if err := check.Key(name); err != nil {
 		return usage("%w", err)
 	}
 	return a.lookOn(ctx, limit, limited, func(ctx context.Context, locks *baton.Locker, seen func()) error {

@@ -19,10 +19,10 @@ func helper() {
 	switch args[0] {
 	case "exit": // with a code
 		code, err := strconv.Atoi(args[1])
-		check(err)
+		failOn(err)
 		os.Exit(code)
 	case "kill": // itself, with a signal
-		check(syscall.Kill(os.Getpid(), signals[args[1]]))
+		failOn(syscall.Kill(os.Getpid(), signals[args[1]]))
 		<-time.After(time.Hour)
 	case "env": // the variables of baton
 		for _, e := range os.Environ() {
@@ -33,14 +33,14 @@ func helper() {
 	case "args": // of this process and of its parent
 		fmt.Printf("%q\n", os.Args)
 		parent, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", os.Getppid()))
-		check(err)
+		failOn(err)
 		fmt.Printf("%q\n", parent)
 	case "cat":
 		_, err := io.Copy(os.Stdout, os.Stdin)
-		check(err)
+		failOn(err)
 	case "line": // the first of the input
 		text, err := bufio.NewReader(os.Stdin).ReadString('\n')
-		check(err)
+		failOn(err)
 		fmt.Printf("read %q\n", text)
 	case "tty": // read from the terminal, when a file comes
 		writePid(args[2])
@@ -49,9 +49,9 @@ func helper() {
 			signal.Ignore(syscall.SIGHUP, syscall.SIGTERM)
 		}
 		tty, err := os.Open("/dev/tty")
-		check(err)
+		failOn(err)
 		_, err = tty.Read(make([]byte, 1))
-		check(err)
+		failOn(err)
 	case "hold": // until a signal or a file comes
 		writePid(args[1])
 		until(args[2])
@@ -60,7 +60,7 @@ func helper() {
 		writePid(args[1])
 		until(args[2])
 	case "rooted": // the same, as root through its file's set-user-ID bit
-		check(syscall.Setuid(0))
+		failOn(syscall.Setuid(0))
 		signal.Ignore(syscall.SIGTERM)
 		writePid(args[1])
 		until(args[2])
@@ -70,7 +70,7 @@ func helper() {
 			signal.Notify(ch, s)
 		}
 		file, err := os.Create(args[1])
-		check(err)
+		failOn(err)
 		fmt.Fprintln(file, "ready")
 		for s := range ch {
 			if s == syscall.SIGURG {
@@ -83,42 +83,42 @@ func helper() {
 		}
 	case "leave": // somebody stubborn behind, and end with 3
 		child := exec.Command(self(), "stubborn", args[1])
-		check(child.Start())
+		failOn(child.Start())
 		until(args[1])
 		os.Exit(3)
 	case "wait-for": // somebody stubborn, for ever
 		child := exec.Command(self(), "stubborn", args[1])
-		check(child.Start())
-		check(child.Wait())
+		failOn(child.Start())
+		failOn(child.Wait())
 	case "regroup": // the same, with that one in a group of its own, as timeout does
 		child := exec.Command(self(), "stubborn", args[1])
 		child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		check(child.Start())
-		check(child.Wait())
+		failOn(child.Start())
+		failOn(child.Wait())
 	case "say": // the arguments, by turns to standard output and to standard error; the first is the exit code
 		code, err := strconv.Atoi(args[1])
-		check(err)
+		failOn(err)
 		for i, text := range args[2 : len(args)-3] {
 			fmt.Fprintln([]*os.File{os.Stdout, os.Stderr}[i%2], text)
 		}
 		os.Exit(code)
 	case "much": // output: so many bytes, and a word to standard error
 		n, err := strconv.Atoi(args[1])
-		check(err)
+		failOn(err)
 		_, err = os.Stdout.WriteString(strings.Repeat("x", n))
-		check(err)
+		failOn(err)
 		fmt.Fprintln(os.Stderr, "and done")
 	case "background": // somebody who keeps the output open and is in another group
 		child := exec.Command(self(), "hold", args[1], args[2])
 		child.Stdout, child.Stderr = os.Stdout, os.Stderr
 		child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		check(child.Start())
+		failOn(child.Start())
 		until(args[1])
 		fmt.Println("started")
 	case "beat": // write down the time as often as possible; only KILL helps
 		signal.Ignore(syscall.SIGTERM)
 		file, err := os.Create(args[1])
-		check(err)
+		failOn(err)
 		for range time.Tick(time.Millisecond) {
 			fmt.Fprintln(file, time.Now().UnixNano())
 		}
@@ -133,8 +133,8 @@ func writePid(file string) {
 	if file == "" {
 		return
 	}
-	check(os.WriteFile(file+".new", []byte(strconv.Itoa(os.Getpid())), 0o600))
-	check(os.Rename(file+".new", file))
+	failOn(os.WriteFile(file+".new", []byte(strconv.Itoa(os.Getpid())), 0o600))
+	failOn(os.Rename(file+".new", file))
 }
 
 // until waits for a file to be there.
@@ -150,7 +150,7 @@ func until(file string) {
 	}
 }
 
-func check(err error) {
+func failOn(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "helper:", err)
 		os.Exit(98)
@@ -160,6 +160,6 @@ func check(err error) {
 // self is this program, under the name that makes it a helper.
 func self() string {
 	path, err := os.Executable()
-	check(err)
+	failOn(err)
 	return path
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/store/sqlitestore"
 )
 
@@ -147,7 +148,7 @@ func hostile(t *testing.T) (url string, keys []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	long := hostileKey + strings.Repeat("\u202e界", (driver.MaxKey-len(hostileKey))/6)
+	long := hostileKey + strings.Repeat("\u202e界", (check.MaxKey-len(hostileKey))/6)
 	keys = []string{hostileKey, long, "plain"}
 	take := func(key string, queue bool) {
 		t.Helper()

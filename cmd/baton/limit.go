@@ -13,7 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit"
 )
@@ -56,7 +57,7 @@ func (k *limiting) named(cmd *cobra.Command) {
 }
 
 func algorithms() (names []string) {
-	for a := driver.FixedWindow; a <= driver.LeakyBucket; a++ {
+	for a := limits.FixedWindow; a <= limits.LeakyBucket; a++ {
 		names = append(names, a.String())
 	}
 	return names
@@ -92,12 +93,12 @@ func parseRate(text string) (rate, error) {
 
 // limits makes what the flags say.
 func (k *limiting) limits(cmd *cobra.Command) ([]ratelimit.Option, error) {
-	a, ok := driver.ParseAlgorithm(k.algorithm)
+	a, ok := limits.ParseAlgorithm(k.algorithm)
 	if !ok {
 		return nil, usage("--algorithm %s: it is one of %s", safe(k.algorithm), strings.Join(algorithms(), ", "))
 	}
-	for flag, only := range map[string]driver.Algorithm{
-		"burst": driver.TokenBucket, "parts": driver.SlidingWindow, "classic": driver.SlidingWindow, "max-wait": driver.LeakyBucket,
+	for flag, only := range map[string]limits.Algorithm{
+		"burst": limits.TokenBucket, "parts": limits.SlidingWindow, "classic": limits.SlidingWindow, "max-wait": limits.LeakyBucket,
 	} {
 		if cmd.Flags().Changed(flag) && a != only {
 			return nil, usage("--%s is for --algorithm %v alone", flag, only)
@@ -121,17 +122,17 @@ func (k *limiting) limits(cmd *cobra.Command) ([]ratelimit.Option, error) {
 	return all, nil
 }
 
-func (k *limiting) limit(a driver.Algorithm, r rate) ratelimit.Limit {
+func (k *limiting) limit(a limits.Algorithm, r rate) ratelimit.Limit {
 	switch a {
-	case driver.FixedWindow:
+	case limits.FixedWindow:
 		return ratelimit.FixedWindow(r.n, r.period)
-	case driver.SlidingLog:
+	case limits.SlidingLog:
 		return ratelimit.SlidingLog(r.n, r.period)
-	case driver.EstimatedWindow:
+	case limits.EstimatedWindow:
 		return ratelimit.EstimatedWindow(r.n, r.period)
-	case driver.TokenBucket:
+	case limits.TokenBucket:
 		return ratelimit.TokenBucket(r.n, r.period, or(k.burst, r.n))
-	case driver.LeakyBucket:
+	case limits.LeakyBucket:
 		return ratelimit.LeakyBucket(r.n, r.period, or(k.maxWait, r.period))
 	}
 	l := ratelimit.SlidingWindow(r.n, r.period)
@@ -218,7 +219,7 @@ the same of each limit.
 			if err != nil {
 				return err
 			}
-			if err := driver.CheckKey(args[0]); err != nil {
+			if err := check.Key(args[0]); err != nil {
 				return usage("%w", err)
 			}
 			if cost < 1 {

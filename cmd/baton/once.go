@@ -13,6 +13,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/supervise"
 	"github.com/batonhq/baton/once"
 )
@@ -147,8 +148,8 @@ func (o *onceFlags) check(cmd *cobra.Command, key string) error {
 	if err := o.running.check(cmd, key); err != nil {
 		return err
 	}
-	if o.keep < driver.MinRecordKeep || o.keep > driver.MaxRecordKeep {
-		return usage("--keep %v: it is between %v and ten years", o.keep, driver.MinRecordKeep)
+	if o.keep < check.MinRecordKeep || o.keep > check.MaxRecordKeep {
+		return usage("--keep %v: it is between %v and ten years", o.keep, check.MinRecordKeep)
 	}
 	var err error
 	o.isFinal, err = parseCodes(o.final)

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/simulate"
 )
 
@@ -113,7 +113,7 @@ func (k *limiting) contenders(r rate) []simulate.Line {
 	if k.parts == 0 && r.period <= 10*time.Second {
 		parts = 10
 	}
-	line := func(title string, l driver.Limit) simulate.Line {
+	line := func(title string, l limits.Limit) simulate.Line {
 		l.N, l.Period = r.n, r.period
 		return simulate.Line{Title: title, Outcome: simulate.Outcome{Limit: l}}
 	}
@@ -125,13 +125,13 @@ func (k *limiting) contenders(r rate) []simulate.Line {
 		queue = max(size.Int64(), 1)
 	}
 	return []simulate.Line{
-		line("fixed-window", driver.Limit{Algorithm: driver.FixedWindow}),
-		line("sliding-window", driver.Limit{Algorithm: driver.SlidingWindow, Parts: parts}),
-		line("sliding-window, classic", driver.Limit{Algorithm: driver.SlidingWindow, Parts: parts, Classic: true}),
-		line("sliding-log", driver.Limit{Algorithm: driver.SlidingLog}),
-		line("estimated-window", driver.Limit{Algorithm: driver.EstimatedWindow}),
-		line(fmt.Sprintf("token-bucket, burst %d", burst), driver.Limit{Algorithm: driver.TokenBucket, Burst: burst}),
-		line(fmt.Sprintf("leaky-bucket, queue %d", queue), driver.Limit{Algorithm: driver.LeakyBucket, Burst: queue}),
+		line("fixed-window", limits.Limit{Algorithm: limits.FixedWindow}),
+		line("sliding-window", limits.Limit{Algorithm: limits.SlidingWindow, Parts: parts}),
+		line("sliding-window, classic", limits.Limit{Algorithm: limits.SlidingWindow, Parts: parts, Classic: true}),
+		line("sliding-log", limits.Limit{Algorithm: limits.SlidingLog}),
+		line("estimated-window", limits.Limit{Algorithm: limits.EstimatedWindow}),
+		line(fmt.Sprintf("token-bucket, burst %d", burst), limits.Limit{Algorithm: limits.TokenBucket, Burst: burst}),
+		line(fmt.Sprintf("leaky-bucket, queue %d", queue), limits.Limit{Algorithm: limits.LeakyBucket, Burst: queue}),
 	}
 }
 
@@ -140,7 +140,7 @@ func (a *app) simulate(k *limiting, r rate, events []simulate.Event, svg string,
 	for _, line := range k.contenders(r) {
 		var err error
 		line.Outcome, err = simulate.Run(line.Outcome.Limit, events, r.period)
-		if bad := (*driver.LimitError)(nil); errors.As(err, &bad) {
+		if bad := (*limits.Error)(nil); errors.As(err, &bad) {
 			a.say("%s is left out: %s", line.Title, bad.Reason)
 			continue
 		} else if err != nil {
@@ -168,7 +168,7 @@ func (a *app) simulate(k *limiting, r rate, events []simulate.Event, svg string,
 		if o.FirstRefused >= 0 {
 			v := o.Verdicts[o.FirstRefused]
 			retry := "never allowed"
-			if v.Retry != driver.Never {
+			if v.Retry != limits.Never {
 				retry = "retry after " + v.Retry.String()
 			}
 			first = fmt.Sprintf("number %d, %s", o.FirstRefused+1, retry)

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // A transcript is what a command has left: its exit code and its output, each
@@ -287,7 +287,7 @@ func (r *recorder) keep(stream int, data []byte) {
 		head = mostPieceHead
 	}
 	// What comes after a gap is left out, too.
-	room := max(0, driver.MaxResult-r.size-head)
+	room := max(0, check.MaxResult-r.size-head)
 	if t.omitted > 0 {
 		room = 0
 	}

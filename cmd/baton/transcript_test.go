@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 func TestTranscriptComesBack(t *testing.T) {
@@ -63,7 +63,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 // and is the beginning.
 func TestRecorderNeverKeepsTooMuch(t *testing.T) {
 	t.Parallel()
-	for _, step := range []int{1, 2, 7, 1000, 100_000, driver.MaxResult} {
+	for _, step := range []int{1, 2, 7, 1000, 100_000, check.MaxResult} {
 		r := &recorder{size: mostHead}
 		r.text.exit = 255
 		line := []byte(strings.Repeat("x", step))
@@ -73,7 +73,7 @@ func TestRecorderNeverKeepsTooMuch(t *testing.T) {
 			total += step
 		}
 		text := r.text.encode()
-		if len(text) > driver.MaxResult || step < 1000 && len(text) < driver.MaxResult/3 {
+		if len(text) > check.MaxResult || step < 1000 && len(text) < check.MaxResult/3 {
 			t.Errorf("in steps of %d: %d bytes are recorded", step, len(text))
 		}
 		got, err := decodeTranscript(text)

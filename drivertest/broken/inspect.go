@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // Inspect implements driver.Inspector.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -77,7 +78,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 
 // Break implements driver.Inspector.
 func (s *Store) Break(ctx context.Context, key string) (int, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return 0, err
 	}
 	if err := ctx.Err(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
 
@@ -86,7 +86,7 @@ var LimitsCaughtBy = map[Bug]string{
 	CountsApart:             "timeline: boundary, fixed window",
 }
 
-// Limits is a driver.Limits with one bug.
+// Limits is a limits.Store with one bug.
 type Limits struct {
 	bug Bug
 
@@ -98,12 +98,12 @@ type Limits struct {
 
 type limitState struct {
 	state rate.State
-	limit driver.Limit
+	limit limits.Limit
 	until time.Time
 }
 
 type remembered struct {
-	taken driver.Taken
+	taken limits.Taken
 	until time.Time
 }
 
@@ -119,21 +119,21 @@ func (s *Limits) Kept() int {
 	return len(s.states) + len(s.ids)
 }
 
-// Take implements driver.Limits, but for the bug.
-func (s *Limits) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, error) {
+// Take implements limits.Store, but for the bug.
+func (s *Limits) Take(ctx context.Context, t limits.Request) (limits.Taken, error) {
 	r, err := rate.NewRequest(s.misread(t))
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	if err := ctx.Err(); err != nil && s.bug != TakesAfterEnd {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sweep()
 	now := s.now(r)
 	if ahead, outside := r.Outside(now); outside {
-		return driver.Taken{}, &driver.ClockError{Store: "broken", Ahead: ahead}
+		return limits.Taken{}, &limits.ClockError{Store: "broken", Ahead: ahead}
 	}
 	states := s.load(r, now)
 	id := r.Takes[0].Key + " " + r.ID
@@ -157,22 +157,22 @@ func (s *Limits) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, 
 		s.store(r, states, d)
 	}
 	if r.ID != "" && (d.OK || s.bug == RemembersRefusals) && s.bug != ChargesRepeats {
-		s.ids[id] = remembered{d, time.Now().Add(r.Keep(r.TakeRequest.Keep))}
+		s.ids[id] = remembered{d, time.Now().Add(r.Keep(r.Request.Keep))}
 	}
-	if s.bug == HidesDebt && t.Mode == driver.TakeAnyway {
+	if s.bug == HidesDebt && t.Mode == limits.TakeAnyway {
 		d.Wait, d.Limits[0].Wait = 0, 0
 	}
 	s.misreport(&d, t.Takes[0].Cost == 0)
 	return d, nil
 }
 
-func (s *Limits) misread(t driver.TakeRequest) driver.TakeRequest {
+func (s *Limits) misread(t limits.Request) limits.Request {
 	t.Takes = slices.Clone(t.Takes)
 	if s.bug == GivesLateTurns {
 		t.TurnWithin = 0
 	}
 	if s.bug == TakesBadLimits {
-		t.Takes = slices.DeleteFunc(t.Takes, func(t driver.Take) bool { return t.Cost < 0 })
+		t.Takes = slices.DeleteFunc(t.Takes, func(t limits.Take) bool { return t.Cost < 0 })
 	}
 	for i := range t.Takes {
 		x := &t.Takes[i]
@@ -181,7 +181,7 @@ func (s *Limits) misread(t driver.TakeRequest) driver.TakeRequest {
 			x.Key = strings.ToLower(x.Key)
 		case s.bug == IgnoresCosts:
 			x.Cost = t.Takes[0].Cost
-		case s.bug == LooksConsume && t.Mode == driver.TakeIfAllowed:
+		case s.bug == LooksConsume && t.Mode == limits.TakeIfAllowed:
 			x.Cost = max(x.Cost, 1)
 		case s.bug == EveryDayIsADay && x.Limit.Windows[0] != 0:
 			for j := range x.Limit.Windows {
@@ -237,7 +237,7 @@ func (s *Limits) load(r *rate.Request, now int64) []rate.State {
 }
 
 // spoil does to the states what a decision must not do.
-func (s *Limits) spoil(r *rate.Request, states []rate.State, d driver.Taken, now int64) {
+func (s *Limits) spoil(r *rate.Request, states []rate.State, d limits.Taken, now int64) {
 	for i, l := range r.Limits {
 		cost := r.Takes[i].Cost
 		switch {
@@ -248,15 +248,15 @@ func (s *Limits) spoil(r *rate.Request, states []rate.State, d driver.Taken, now
 				return
 			}
 			states[i] = l.Take(states[i], now, cost)
-		case s.bug == RefundsAnyWindow && r.Mode == driver.GiveBack && len(states[i]) == 4:
+		case s.bug == RefundsAnyWindow && r.Mode == limits.GiveBack && len(states[i]) == 4:
 			states[i][3] -= min(cost, states[i][3]-1)
-		case s.bug == GivesTurnsTwice && r.Mode == driver.GiveBack && len(states[i]) == 6:
+		case s.bug == GivesTurnsTwice && r.Mode == limits.GiveBack && len(states[i]) == 6:
 			states[i][1] -= cost * states[i][4] / states[i][3]
 		}
 	}
 }
 
-func (s *Limits) keeps(d driver.Taken, changed bool) bool {
+func (s *Limits) keeps(d limits.Taken, changed bool) bool {
 	switch s.bug {
 	case LooksAddKeys, CountsRefused, TakesUpToRefusal, TruncatesToLimit:
 		return true
@@ -266,8 +266,8 @@ func (s *Limits) keeps(d driver.Taken, changed bool) bool {
 	return changed
 }
 
-func (s *Limits) store(r *rate.Request, states []rate.State, d driver.Taken) {
-	if s.bug == ForgetsTooMuch && r.Mode == driver.Forget {
+func (s *Limits) store(r *rate.Request, states []rate.State, d limits.Taken) {
+	if s.bug == ForgetsTooMuch && r.Mode == limits.Forget {
 		clear(s.states)
 	}
 	for i, t := range r.Takes {
@@ -279,7 +279,7 @@ func (s *Limits) store(r *rate.Request, states []rate.State, d driver.Taken) {
 	}
 }
 
-func (s *Limits) misreport(d *driver.Taken, look bool) {
+func (s *Limits) misreport(d *limits.Taken, look bool) {
 	for i := range d.Limits {
 		x := &d.Limits[i]
 		switch {
@@ -291,7 +291,7 @@ func (s *Limits) misreport(d *driver.Taken, look bool) {
 			d.At--
 		case s.bug == LooksTooLate && look && x.Reset > 0:
 			x.Remaining++
-		case s.bug == FiniteNever && x.Retry == driver.Never:
+		case s.bug == FiniteNever && x.Retry == limits.Never:
 			x.Retry = time.Second
 		}
 	}

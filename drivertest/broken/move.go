@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // AcquireAll implements driver.Together.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
-	if err := errors.Join(driver.CheckTogether(r, s.Traits()), ctx.Err()); err != nil {
+	if err := errors.Join(check.Together(r, s.Traits()), ctx.Err()); err != nil {
 		return nil, err
 	}
 	if s.bug != TogetherInTurn {
@@ -50,7 +51,7 @@ func (s *Store) others() {
 
 // Move implements driver.Mover.
 func (s *Store) Move(ctx context.Context, r driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
-	if err := errors.Join(driver.CheckMove(r, id, owner, ttl, s.Traits()), ctx.Err()); err != nil {
+	if err := errors.Join(check.Move(r, id, owner, ttl, s.Traits()), ctx.Err()); err != nil {
 		return driver.Grant{}, err
 	}
 	l := s.enter(r.Key)

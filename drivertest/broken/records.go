@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/record"
 )
 
@@ -91,7 +92,7 @@ func (s *Records) Kept() int {
 
 // BeginAttempt implements driver.Records, but for the bug.
 func (s *Records) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckBegin(a, keep); err != nil && s.bug != RecordsBadAttempts {
+	if err := check.Begin(a, keep); err != nil && s.bug != RecordsBadAttempts {
 		return driver.Record{}, err
 	}
 	if s.bug == TrimsRecordOwners {
@@ -119,7 +120,7 @@ func (s *Records) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.
 
 // FinishAttempt implements driver.Records, but for the bug.
 func (s *Records) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckFinish(a, o, keep); err != nil && s.bug != RecordsBadAttempts {
+	if err := check.Finish(a, o, keep); err != nil && s.bug != RecordsBadAttempts {
 		return driver.Record{}, err
 	}
 	if s.bug == ForgetsFailures {
@@ -151,7 +152,7 @@ func (s *Records) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.
 
 // FindRecord implements driver.Records, but for the bug.
 func (s *Records) FindRecord(ctx context.Context, key string) (driver.Record, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.Record{}, err
 	}
 	return s.act(ctx, key, false, func(st *record.State, now int64) (bool, error) {
@@ -164,7 +165,7 @@ func (s *Records) FindRecord(ctx context.Context, key string) (driver.Record, er
 
 // ForgetRecord implements driver.Records, but for the bug.
 func (s *Records) ForgetRecord(ctx context.Context, key string) error {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return err
 	}
 	_, err := s.act(ctx, key, false, func(st *record.State, now int64) (bool, error) {

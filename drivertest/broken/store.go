@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/quorum"
 )
 
 // Store is a slow and plain store in memory, with one bug. Without a bug it
@@ -62,7 +64,7 @@ func (s *Store) Traits() driver.Traits {
 	}
 }
 
-// Raise implements driver.Member.
+// Raise implements quorum.Member.
 func (s *Store) Raise(_ context.Context, _ string, token int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,11 +78,11 @@ func (s *Store) Raise(_ context.Context, _ string, token int64) error {
 	return nil
 }
 
-// Life implements driver.Member.
-func (s *Store) Life(context.Context) (driver.Life, error) {
+// Life implements quorum.Member.
+func (s *Store) Life(context.Context) (quorum.Life, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := driver.Life{Server: "the only one"}
+	l := quorum.Life{Server: "the only one"}
 	if s.bug == LivesTwice {
 		l.Server = driver.NewID()
 	}
@@ -375,7 +377,7 @@ func (s *Store) check(ctx context.Context, r driver.Request) error {
 	if s.bug == LacksInSilence && r.Shared() {
 		r.Weight = driver.Whole
 	}
-	err := driver.CheckRequest(r, s.Traits())
+	err := check.Request(r, s.Traits())
 	if _, ok := errors.AsType[*driver.KeyError](err); err != nil && !(ok && s.bug == TakesAnyKey) {
 		return err
 	}
@@ -402,7 +404,7 @@ func (s *Store) heldError(key string, l *lock) error {
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	answers := make([]driver.Renewal, len(claims))
 	for _, c := range claims {
-		if err := driver.CheckClaim(c); err != nil && s.bug == BatchRefused {
+		if err := check.Claim(c); err != nil && s.bug == BatchRefused {
 			for i := range answers {
 				answers[i].Err = err
 			}
@@ -441,7 +443,7 @@ func (s *Store) renew(ctx context.Context, r driver.Claim, ttl time.Duration, nu
 	if s.bug == RoundsTTL {
 		ttl = max(ttl, time.Millisecond)
 	}
-	if err := errors.Join(driver.CheckClaim(r), driver.CheckTTL(r.Key, ttl, s.Traits()), ctx.Err()); err != nil {
+	if err := errors.Join(check.Claim(r), check.TTL(r.Key, ttl, s.Traits()), ctx.Err()); err != nil {
 		return driver.Renewal{Err: err}
 	}
 	l := s.enter(r.Key)
@@ -499,7 +501,7 @@ func (s *Store) renew(ctx context.Context, r driver.Claim, ttl time.Duration, nu
 
 // Release implements driver.Locks.
 func (s *Store) Release(ctx context.Context, r driver.Claim) error {
-	if err := driver.CheckClaim(r); err != nil {
+	if err := check.Claim(r); err != nil {
 		return err
 	}
 	if ctx.Err() != nil && s.bug == ReleasesForShow {
@@ -555,7 +557,7 @@ func (s *Store) Release(ctx context.Context, r driver.Claim) error {
 
 // Downgrade implements driver.Downgrader.
 func (s *Store) Downgrade(ctx context.Context, r driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	if err := errors.Join(driver.CheckClaim(r), driver.CheckTTL(r.Key, ttl, s.Traits()), ctx.Err()); err != nil {
+	if err := errors.Join(check.Claim(r), check.TTL(r.Key, ttl, s.Traits()), ctx.Err()); err != nil {
 		return driver.Grant{}, err
 	}
 	l, err := s.enterTo(ctx, DowngradesTooSoon, r.Key, r.ID)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/open"
 )
@@ -30,7 +31,7 @@ var clocked = map[string]func(c *testserver.Clock) (url string){
 
 // lasting is a limit of jumpN in a jumpSpan, and how long it takes from full to fresh.
 type lasting struct {
-	driver.Limit
+	limits.Limit
 	lasts time.Duration
 }
 
@@ -45,20 +46,20 @@ const (
 func TestServersClockJumps(t *testing.T) {
 	t.Parallel()
 	const span, n = jumpSpan, jumpN
-	limits := []lasting{
-		{driver.Limit{Algorithm: driver.FixedWindow, N: n, Period: span}, span},
-		{driver.Limit{Algorithm: driver.SlidingWindow, N: n, Period: span, Parts: 10}, span + span/10},
-		{driver.Limit{Algorithm: driver.SlidingWindow, N: n, Period: span, Parts: 10, Classic: true}, span},
-		{driver.Limit{Algorithm: driver.SlidingLog, N: n, Period: span}, span},
-		{driver.Limit{Algorithm: driver.EstimatedWindow, N: n, Period: span}, 2 * span},
-		{driver.Limit{Algorithm: driver.TokenBucket, N: n, Period: span, Burst: n}, span},
-		{driver.Limit{Algorithm: driver.LeakyBucket, N: n, Period: span, Burst: n}, span},
+	all := []lasting{
+		{limits.Limit{Algorithm: limits.FixedWindow, N: n, Period: span}, span},
+		{limits.Limit{Algorithm: limits.SlidingWindow, N: n, Period: span, Parts: 10}, span + span/10},
+		{limits.Limit{Algorithm: limits.SlidingWindow, N: n, Period: span, Parts: 10, Classic: true}, span},
+		{limits.Limit{Algorithm: limits.SlidingLog, N: n, Period: span}, span},
+		{limits.Limit{Algorithm: limits.EstimatedWindow, N: n, Period: span}, 2 * span},
+		{limits.Limit{Algorithm: limits.TokenBucket, N: n, Period: span, Burst: n}, span},
+		{limits.Limit{Algorithm: limits.LeakyBucket, N: n, Period: span, Burst: n}, span},
 	}
 	for name, start := range clocked {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for try := 1; ; try++ {
-				wrong, again := jumps(t, start, limits)
+				wrong, again := jumps(t, start, all)
 				if len(wrong) > 0 && again && name == "redis" && try < 3 {
 					t.Logf("once more: %v", wrong)
 					continue
@@ -76,7 +77,7 @@ func TestServersClockJumps(t *testing.T) {
 // must not be. again is set if that may be the server's: Redis reads its clock once for
 // several requests, and in the instant of a step back it can expire what was written
 // with the new time. It does so about once in fifty steps.
-func jumps(t *testing.T, start func(*testserver.Clock) string, limits []lasting) (wrong []string, again bool) {
+func jumps(t *testing.T, start func(*testserver.Clock) string, all []lasting) (wrong []string, again bool) {
 	again = true
 	clock := testserver.NewClock(t)
 	// Five minutes into a window, so that none ends while the test lasts, and
@@ -100,13 +101,13 @@ func jumps(t *testing.T, start func(*testserver.Clock) string, limits []lasting)
 	askUntil := func(i int, to time.Duration) (yes int, err error) {
 		want := first.Add(to).UnixMicro()
 		for seen := 0; seen < 3; {
-			d, err := store.Take(ctx, driver.TakeRequest{Takes: []driver.Take{{Key: fmt.Sprint("k", i), Limit: limits[i].Limit, Cost: 1}}})
+			d, err := store.Take(ctx, limits.Request{Takes: []limits.Take{{Key: fmt.Sprint("k", i), Limit: all[i].Limit, Cost: 1}}})
 			if err != nil {
 				return yes, err
 			}
 			if d.OK {
 				yes++
-			} else if d.Retry > limits[i].lasts {
+			} else if d.Retry > all[i].lasts {
 				return yes, fmt.Errorf("told to come back in %v, which is longer than it lasts", d.Retry)
 			}
 			if d.At >= want && d.At < want+(5*time.Minute).Microseconds() {
@@ -121,8 +122,8 @@ func jumps(t *testing.T, start func(*testserver.Clock) string, limits []lasting)
 	}{{0, jumpN}, {-time.Hour, 0}, {time.Hour, jumpN}, {0, 0}, {45 * time.Minute, jumpN}, {-15 * time.Minute, 0}} {
 		var wg sync.WaitGroup
 		var mu sync.Mutex
-		total, errs := make([]int, len(limits)), make([]error, len(limits))
-		for i := range limits {
+		total, errs := make([]int, len(all)), make([]error, len(all))
+		for i := range all {
 			for range 3 {
 				wg.Go(func() {
 					yes, err := askUntil(i, s.to)
@@ -135,7 +136,7 @@ func jumps(t *testing.T, start func(*testserver.Clock) string, limits []lasting)
 		}
 		clock.Set(at(s.to))
 		wg.Wait()
-		for i, l := range limits {
+		for i, l := range all {
 			if errs[i] != nil || total[i] != s.want {
 				wrong = append(wrong, fmt.Sprintf("step %d, to %v, %v (classic: %v): %d allowed, want %d; %v", step, s.to, l.Algorithm, l.Classic, total[i], s.want, errs[i]))
 				again = again && errs[i] == nil && s.want == 0
@@ -244,7 +245,7 @@ func TestNoRequestTellsTheCallersTime(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { store.Close() })
-			take := func(r driver.TakeRequest) driver.Taken {
+			take := func(r limits.Request) limits.Taken {
 				t.Helper()
 				d, err := store.Take(t.Context(), r)
 				if err != nil {
@@ -253,9 +254,9 @@ func TestNoRequestTellsTheCallersTime(t *testing.T) {
 				return d
 			}
 			for i, l := range fiftyOfEach {
-				for _, mode := range []driver.TakeMode{driver.TakeIfAllowed, driver.TakeIfAllowed, driver.TakeAnyway} {
+				for _, mode := range []limits.Mode{limits.TakeIfAllowed, limits.TakeIfAllowed, limits.TakeAnyway} {
 					for _, id := range []string{"", driver.NewID()} {
-						r := driver.TakeRequest{Takes: []driver.Take{{Key: fmt.Sprint("{k}", i), Limit: l, Cost: 30}, {Key: "{k}all", Limit: l}}, Mode: mode, ID: id}
+						r := limits.Request{Takes: []limits.Take{{Key: fmt.Sprint("{k}", i), Limit: l, Cost: 30}, {Key: "{k}all", Limit: l}}, Mode: mode, ID: id}
 						if r.Takes = r.Takes[:1+i%2]; id != "" {
 							r.Keep, r.MaxWait = time.Hour, time.Minute
 						}
@@ -288,7 +289,7 @@ func TestNoRequestTellsTheCallersTime(t *testing.T) {
 				t.Errorf("the caller's time was sent: %q", found)
 			}
 			// Whoever tells it is found out.
-			r := driver.TakeRequest{Takes: []driver.Take{{Key: "told", Limit: fiftyOfEach[0], Cost: 1}}, Now: time.Now().UnixMicro()}
+			r := limits.Request{Takes: []limits.Take{{Key: "told", Limit: fiftyOfEach[0], Cost: 1}}, Now: time.Now().UnixMicro()}
 			take(r)
 			if tap.tells(time.Now()) == nil {
 				t.Error("a request with Now was sent, and nobody has seen it")

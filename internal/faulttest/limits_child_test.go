@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit"
 )
@@ -51,12 +51,12 @@ func limitMain(url string) {
 
 // TakeAnswer is what Take returns.
 type TakeAnswer struct {
-	Taken driver.Taken
-	Clock *driver.ClockError // the one error that the contract looks into
+	Taken limits.Taken
+	Clock *limits.ClockError // the one error that the contract looks into
 }
 
 // Take makes one request.
-func (a *Asker) Take(r driver.TakeRequest, out *TakeAnswer) error {
+func (a *Asker) Take(r limits.Request, out *TakeAnswer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var err error
@@ -68,7 +68,7 @@ func (a *Asker) Take(r driver.TakeRequest, out *TakeAnswer) error {
 
 // A Crowd is many who ask at once: one for each ID, or Callers without.
 type Crowd struct {
-	Request driver.TakeRequest
+	Request limits.Request
 	Callers int
 	IDs     []string
 	Looks   bool // each looks before he asks
@@ -87,7 +87,7 @@ func (a *Asker) Ask(c Crowd, out *CrowdAnswer) error {
 	ask := func(i int) error {
 		r := c.Request
 		if c.Looks {
-			r.Takes = append([]driver.Take(nil), r.Takes...)
+			r.Takes = append([]limits.Take(nil), r.Takes...)
 			for i := range r.Takes {
 				r.Takes[i].Cost = 0
 			}
@@ -158,7 +158,7 @@ func together(n int, f func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-// asker is a process with an Asker. It is a driver.Limits, too.
+// asker is a process with an Asker. It is a limits.Store, too.
 type asker struct {
 	*rpc.Client
 	cmd     *exec.Cmd
@@ -207,7 +207,7 @@ func startAskers(t testing.TB, n int, url string) []*asker {
 	for i := range all {
 		all[i] = startAsker(t, url)
 	}
-	look := driver.TakeRequest{Takes: []driver.Take{{Key: "hello", Limit: fiftyOfEach[0]}}}
+	look := limits.Request{Takes: []limits.Take{{Key: "hello", Limit: fiftyOfEach[0]}}}
 	for _, a := range all {
 		if _, err := a.Take(t.Context(), look); err != nil {
 			t.Fatal(err)
@@ -216,17 +216,17 @@ func startAskers(t testing.TB, n int, url string) []*asker {
 	return all
 }
 
-// Take implements driver.Limits. What is under way goes on if ctx ends.
-func (a *asker) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+// Take implements limits.Store. What is under way goes on if ctx ends.
+func (a *asker) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	var answer TakeAnswer
 	call := a.Go("Asker.Take", r, &answer, make(chan *rpc.Call, 1))
 	select {
 	case <-call.Done:
 	case <-ctx.Done():
-		return driver.Taken{}, ctx.Err()
+		return limits.Taken{}, ctx.Err()
 	}
 	if call.Error == nil && answer.Clock != nil {
-		return driver.Taken{}, answer.Clock
+		return limits.Taken{}, answer.Clock
 	}
 	return answer.Taken, call.Error
 }

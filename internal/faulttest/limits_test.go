@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -25,14 +26,14 @@ func init() {
 }
 
 // Each is fifty, none of which comes back while a test lasts.
-var fiftyOfEach = []driver.Limit{
-	{Algorithm: driver.FixedWindow, N: 50, Period: 100_000 * time.Hour},
-	{Algorithm: driver.SlidingWindow, N: 50, Period: 1000 * time.Hour, Parts: 10},
-	{Algorithm: driver.SlidingWindow, N: 50, Period: 1000 * time.Hour, Parts: 10, Classic: true},
-	{Algorithm: driver.SlidingLog, N: 50, Period: 1000 * time.Hour},
-	{Algorithm: driver.EstimatedWindow, N: 50, Period: 100_000 * time.Hour},
-	{Algorithm: driver.TokenBucket, N: 1, Period: 1000 * time.Hour, Burst: 50},
-	{Algorithm: driver.LeakyBucket, N: 1, Period: 1000 * time.Hour, Burst: 50},
+var fiftyOfEach = []limits.Limit{
+	{Algorithm: limits.FixedWindow, N: 50, Period: 100_000 * time.Hour},
+	{Algorithm: limits.SlidingWindow, N: 50, Period: 1000 * time.Hour, Parts: 10},
+	{Algorithm: limits.SlidingWindow, N: 50, Period: 1000 * time.Hour, Parts: 10, Classic: true},
+	{Algorithm: limits.SlidingLog, N: 50, Period: 1000 * time.Hour},
+	{Algorithm: limits.EstimatedWindow, N: 50, Period: 100_000 * time.Hour},
+	{Algorithm: limits.TokenBucket, N: 1, Period: 1000 * time.Hour, Burst: 50},
+	{Algorithm: limits.LeakyBucket, N: 1, Period: 1000 * time.Hour, Burst: 50},
 }
 
 const (
@@ -66,7 +67,7 @@ func TestLimitsOfProcesses(t *testing.T) {
 				var mu sync.Mutex
 				n := 0
 				drivertest.Timelines(t, drivertest.LimitHarness{
-					Open: func(drivertest.T, int) (handles []driver.Limits) {
+					Open: func(drivertest.T, int) (handles []limits.Store) {
 						mu.Lock()
 						defer mu.Unlock()
 						n++
@@ -85,16 +86,16 @@ func TestLimitsOfProcesses(t *testing.T) {
 
 // apart puts a prefix before the keys of a case.
 type apart struct {
-	driver.Limits
+	limits.Store
 	prefix string
 }
 
-func (a *apart) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+func (a *apart) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	r.Takes = slices.Clone(r.Takes)
 	for i := range r.Takes {
 		r.Takes[i].Key = a.prefix + r.Takes[i].Key
 	}
-	return a.Limits.Take(ctx, r)
+	return a.Store.Take(ctx, r)
 }
 
 // ask has all processes ask at once, each about its own crowd.
@@ -114,7 +115,7 @@ func ask(t *testing.T, all []*asker, crowd func(i int) Crowd) []CrowdAnswer {
 }
 
 // left is what remains of the limits of a request.
-func left(t *testing.T, a *asker, r driver.TakeRequest) (all []int64) {
+func left(t *testing.T, a *asker, r limits.Request) (all []int64) {
 	t.Helper()
 	r.Takes = slices.Clone(r.Takes)
 	for i := range r.Takes {
@@ -130,8 +131,8 @@ func left(t *testing.T, a *asker, r driver.TakeRequest) (all []int64) {
 	return all
 }
 
-func exactlyFifty(t *testing.T, all []*asker, l driver.Limit) {
-	r := driver.TakeRequest{Takes: []driver.Take{{Key: t.Name(), Limit: l, Cost: 1}}}
+func exactlyFifty(t *testing.T, all []*asker, l limits.Limit) {
+	r := limits.Request{Takes: []limits.Take{{Key: t.Name(), Limit: l, Cost: 1}}}
 	yes := 0
 	for _, a := range ask(t, all, func(int) Crowd { return Crowd{Request: r, Callers: callers, Looks: true} }) {
 		yes += len(a.Yes)
@@ -146,7 +147,7 @@ func exactlyFifty(t *testing.T, all []*asker, l driver.Limit) {
 func severalLimits(t *testing.T, all []*asker) {
 	tight, wide, wider := fiftyOfEach[0], fiftyOfEach[3], fiftyOfEach[5]
 	wide.N, wider.Burst = 60, 170
-	takes := []driver.Take{
+	takes := []limits.Take{
 		{Key: "{" + t.Name() + "}tight", Limit: tight, Cost: 1},
 		{Key: "{" + t.Name() + "}wide", Limit: wide, Cost: 1},
 		{Key: "{" + t.Name() + "}wider", Limit: wider, Cost: 3},
@@ -154,11 +155,11 @@ func severalLimits(t *testing.T, all []*asker) {
 	yes := 0
 	for _, a := range ask(t, all, func(i int) Crowd {
 		turned := append(slices.Clone(takes[i%3:]), takes[:i%3]...)
-		return Crowd{Request: driver.TakeRequest{Takes: turned}, Callers: callers}
+		return Crowd{Request: limits.Request{Takes: turned}, Callers: callers}
 	}) {
 		yes += len(a.Yes)
 	}
-	if rest := left(t, all[0], driver.TakeRequest{Takes: takes}); yes != 50 || !slices.Equal(rest, []int64{0, 10, 20}) {
+	if rest := left(t, all[0], limits.Request{Takes: takes}); yes != 50 || !slices.Equal(rest, []int64{0, 10, 20}) {
 		t.Errorf("%d of 50 were allowed, %v remain, want 0, 10 and 20", yes, rest)
 	}
 }
@@ -179,7 +180,7 @@ func everyRequestTwice(t *testing.T, all []*asker) {
 		next := (i + 1) % len(all)
 		return slices.Concat(ids[i*callers:(i+1)*callers], ids[next*callers:(next+1)*callers])
 	}
-	r := driver.TakeRequest{Takes: []driver.Take{
+	r := limits.Request{Takes: []limits.Take{
 		{Key: "{" + t.Name() + "}a", Limit: fiftyOfEach[1], Cost: 1},
 		{Key: "{" + t.Name() + "}b", Limit: fiftyOfEach[6], Cost: 1},
 	}}
@@ -214,7 +215,7 @@ func inBatches(t *testing.T, all []*asker) {
 		})
 	}
 	wg.Wait()
-	r := driver.TakeRequest{Takes: []driver.Take{{Key: t.Name(), Limit: fiftyOfEach[0]}}}
+	r := limits.Request{Takes: []limits.Take{{Key: t.Name(), Limit: fiftyOfEach[0]}}}
 	if sum := yes[0] + yes[1] + yes[2] + yes[3]; sum != 50 || left(t, all[0], r)[0] != 0 {
 		t.Errorf("%v were allowed, which makes %d of 50; %v remain", yes, sum, left(t, all[0], r))
 	}
@@ -225,7 +226,7 @@ func inBatches(t *testing.T, all []*asker) {
 // did not hear of.
 func killedInTheMiddle(t *testing.T, url string, all []*asker) {
 	victim := startAskers(t, 1, url)[0]
-	r := driver.TakeRequest{Takes: []driver.Take{{Key: t.Name(), Limit: fiftyOfEach[5], Cost: 1}}}
+	r := limits.Request{Takes: []limits.Take{{Key: t.Name(), Limit: fiftyOfEach[5], Cost: 1}}}
 	theirs := newIDs(callers)
 	dying, dead := victim.Go("Asker.Ask", Crowd{Request: r, IDs: theirs, Reports: true}, new(CrowdAnswer), nil), make(chan struct{})
 	go func() {

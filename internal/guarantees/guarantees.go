@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/store/etcdstore"
 	"github.com/batonhq/baton/store/memstore"
 	"github.com/batonhq/baton/store/mysqlstore"
@@ -85,7 +86,7 @@ var promises = []promise{
 	{"Permits (n of N)", trait(func(t driver.Traits) bool { return t.Permits })},
 	{"The next in line is woken, not polling", ability[driver.Watcher]},
 	{"Holders and queue can be shown, locks broken", ability[driver.Inspector]},
-	{"Rate limits", ability[driver.Limits]},
+	{"Rate limits", ability[limits.Store]},
 	{"Records of operations that happen once", ability[driver.Records]},
 	{"Shortest and longest TTL", func(l driver.Locks) string {
 		t := l.Traits()

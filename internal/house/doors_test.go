@@ -26,31 +26,32 @@ const module = "github.com/batonhq/baton"
 //
 // A new arrow is a decision: argue for it in the change that adds it here.
 const doors = `
-	# The contract stands on nothing.
+	# The contract stands on nothing. What is legal is told apart, and limits are a contract of their own.
 	driver:
+	driver/check:       driver
+	driver/limits:      driver driver/check
 
 	# What everybody may lean on knows no store and nothing above itself.
-	internal/*:         driver internal/* !internal/testserver !internal/faultproxy
+	internal/*:         driver driver/* internal/* !internal/testserver !internal/faultproxy
 	internal/faultproxy: internal/testserver
 	internal/measure:   baton driver
-	drivertest:         driver internal/* !internal/testserver !internal/faultproxy
-	drivertest/broken:  driver internal/lockstate internal/rate internal/record store/memstore
+	drivertest:         driver driver/* internal/* !internal/testserver !internal/faultproxy
+	drivertest/broken:  driver driver/* internal/lockstate internal/quorum internal/rate internal/record store/memstore
 
 	# Stores know the contract, not each other and not who calls them.
-	store/*:            driver internal/* !internal/testserver !internal/faultproxy
-	store/remotestore:  driver internal/* server/api !internal/testserver !internal/faultproxy
-	store/redisstore/*: driver store/redisstore store/redisstore/internal/wire internal/* !internal/testserver !internal/faultproxy
+	store/*:            driver driver/* internal/* !internal/testserver !internal/faultproxy
+	store/redisstore/*: driver driver/* store/redisstore store/redisstore/internal/wire internal/* !internal/testserver !internal/faultproxy
 
 	# The front doors know the contract and no store.
-	baton:              driver internal/bootclock internal/keys
-	ratelimit:          driver internal/bootclock internal/keys internal/rate
+	baton:              driver driver/check internal/bootclock
+	ratelimit:          driver driver/* internal/bootclock internal/local internal/rate
 	ratelimit/*:        ratelimit ratelimit/internal/front
-	once:               baton driver
-	guard:              driver
+	once:               baton driver driver/check
+	guard:              driver driver/check
 	election:           baton driver
 
 	# The guarantees are written from the traits of all stores, and from what was seen.
-	internal/guarantees: driver store/* verify verify/*
+	internal/guarantees: driver driver/* store/* verify verify/*
 
 	# Whoever puts a program together knows everything but the helpers of tests.
 	open:               * !drivertest !internal/testserver !internal/faultproxy
@@ -59,12 +60,12 @@ const doors = `
 	verify:             *
 	verify/history:
 	verify/check:       verify/history
-	verify/served:      driver
-	verify/planted:     driver drivertest/broken store/memstore verify/check
+	verify/served:      driver driver/limits
+	verify/planted:     driver driver/* drivertest/broken store/memstore verify/check
 	verify/lines:
 	verify/results:     verify verify/check verify/deploy verify/fault verify/lines
 	verify/campaign:    store/redisstore store/redisstore/goredis verify verify/check verify/deploy verify/fault verify/lines verify/results
-	verify/soak:        baton driver once open ratelimit verify/deploy verify/lines
+	verify/soak:        baton driver driver/limits once open ratelimit verify/deploy verify/lines
 	verify/deploy:      * !verify
 	verify/fault:       * !verify
 	examples/*:         *

@@ -44,7 +44,7 @@ func (c *Counter) next(now time.Duration) int64 {
 func (c *Counter) Raise(token int64) { c.last = max(c.last, token) }
 
 // State is the state of one key. Use New. The moments that its methods take,
-// since 1970, must never go back. Requests must be legal (driver.CheckRequest).
+// since 1970, must never go back. Requests must be legal (check.Request).
 type State struct {
 	key    string
 	tokens *Counter

@@ -3,11 +3,11 @@ package rate
 import (
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
-// Of is the algorithm that a limit names, or a *driver.LimitError.
-func Of(l driver.Limit) (Algorithm, error) {
+// Of is the algorithm that a limit names, or a *limits.Error.
+func Of(l limits.Limit) (Algorithm, error) {
 	if l.Period%time.Microsecond != 0 {
 		return nil, refuse("a period of %v: times are whole microseconds", l.Period)
 	}
@@ -19,20 +19,20 @@ func Of(l driver.Limit) (Algorithm, error) {
 	}
 	period := l.Period.Microseconds()
 	switch l.Algorithm {
-	case driver.FixedWindow:
+	case limits.FixedWindow:
 		if l.Windows != [4]int64{} {
 			return ok(NewCalendar(l.N, l.Windows))
 		}
 		return ok(NewFixed(l.N, period, l.Offset.Microseconds()))
-	case driver.SlidingWindow:
+	case limits.SlidingWindow:
 		return ok(NewSliding(l.N, period, l.Parts, !l.Classic))
-	case driver.SlidingLog:
+	case limits.SlidingLog:
 		return ok(NewLog(l.N, period))
-	case driver.EstimatedWindow:
+	case limits.EstimatedWindow:
 		return ok(NewApprox(l.N, period))
-	case driver.TokenBucket:
+	case limits.TokenBucket:
 		return ok(NewBucket(l.N, period, l.Burst))
-	case driver.LeakyBucket:
+	case limits.LeakyBucket:
 		return ok(NewQueue(l.N, period, l.Burst, l.Ahead))
 	}
 	return nil, refuse("%v is not known", l.Algorithm)
@@ -47,36 +47,36 @@ func ok[A Algorithm](a A, err error) (Algorithm, error) {
 }
 
 // strange is what a limit says that its algorithm does not know.
-func strange(l driver.Limit) string {
-	bucket := l.Algorithm == driver.TokenBucket || l.Algorithm == driver.LeakyBucket
+func strange(l limits.Limit) string {
+	bucket := l.Algorithm == limits.TokenBucket || l.Algorithm == limits.LeakyBucket
 	switch {
 	case l.Burst != 0 && !bucket:
 		return "burst"
-	case l.Ahead != 0 && l.Algorithm != driver.LeakyBucket:
+	case l.Ahead != 0 && l.Algorithm != limits.LeakyBucket:
 		return "part that need not wait"
-	case l.Parts != 0 && l.Algorithm != driver.SlidingWindow:
+	case l.Parts != 0 && l.Algorithm != limits.SlidingWindow:
 		return "sub-windows"
-	case l.Classic && l.Algorithm != driver.SlidingWindow:
+	case l.Classic && l.Algorithm != limits.SlidingWindow:
 		return "classic form"
-	case l.Offset != 0 && l.Algorithm != driver.FixedWindow:
+	case l.Offset != 0 && l.Algorithm != limits.FixedWindow:
 		return "offset"
-	case l.Windows != [4]int64{} && (l.Algorithm != driver.FixedWindow || l.Period != 0):
+	case l.Windows != [4]int64{} && (l.Algorithm != limits.FixedWindow || l.Period != 0):
 		return "windows of a calendar beside a period"
 	}
 	return ""
 }
 
-// Request is a driver.TakeRequest with the algorithms of its limits.
+// Request is a limits.Request with the algorithms of its limits.
 type Request struct {
-	driver.TakeRequest
+	limits.Request
 	Limits []Algorithm
 }
 
 // NewRequest checks a request. Known does so faster for those that come often.
-func NewRequest(r driver.TakeRequest) (*Request, error) { return newRequest(r, Of) }
+func NewRequest(r limits.Request) (*Request, error) { return newRequest(r, Of) }
 
-func newRequest(r driver.TakeRequest, of func(driver.Limit) (Algorithm, error)) (*Request, error) {
-	if err := driver.CheckTake(r); err != nil {
+func newRequest(r limits.Request, of func(limits.Limit) (Algorithm, error)) (*Request, error) {
+	if err := limits.Check(r); err != nil {
 		return nil, err
 	}
 	q := &Request{r, make([]Algorithm, len(r.Takes))}
@@ -103,7 +103,7 @@ func (r *Request) ahead(l Algorithm) int64 {
 
 // Within is TurnWithin in microseconds, or AnyTurn.
 func (r *Request) Within() int64 {
-	if r.Mode != driver.TakeIfAllowed || r.TurnWithin == 0 {
+	if r.Mode != limits.TakeIfAllowed || r.TurnWithin == 0 {
 		return AnyTurn
 	}
 	return min(r.TurnWithin.Microseconds(), AnyTurn)
@@ -113,7 +113,7 @@ func (r *Request) Within() int64 {
 // time, and what it remembers for an ID.
 func (r *Request) Keep(reset time.Duration) time.Duration {
 	if r.Now != 0 {
-		return max(reset, driver.ReplayTTL)
+		return max(reset, limits.ReplayTTL)
 	}
 	return reset
 }
@@ -140,14 +140,14 @@ type Past struct{ At, Wait int64 }
 // Answer is what a store has to answer to the request by its clock, of the states
 // of its keys and what it remembers for its ID, nil if nothing. It reports
 // whether the states have to be kept, as Decide does. The only error is a
-// *driver.ClockError.
-func (r *Request) Answer(store string, clock int64, states []State, past *Past) (d driver.Taken, changed bool, err error) {
+// *limits.ClockError.
+func (r *Request) Answer(store string, clock int64, states []State, past *Past) (d limits.Taken, changed bool, err error) {
 	now := r.Now
 	if now == 0 {
 		now = clock
 	}
 	if ahead, outside := r.Outside(now); outside {
-		return d, false, &driver.ClockError{Store: store, Ahead: ahead}
+		return d, false, &limits.ClockError{Store: store, Ahead: ahead}
 	}
 	if past != nil {
 		return r.Repeated(states, now, past.At, past.Wait), false, nil
@@ -159,13 +159,13 @@ func (r *Request) Answer(store string, clock int64, states []State, past *Past) 
 // Repeated is the answer to a request that was allowed at a moment, for a turn
 // that was so far from it: how things stand now, and how long it has still to
 // wait. It spoils the states.
-func (r *Request) Repeated(states []State, now, at, wait int64) driver.Taken {
-	d := driver.Taken{OK: true, Repeated: true, At: at, Wait: max(micros(at+wait-now), 0), Limits: make([]driver.Decision, len(r.Limits))}
+func (r *Request) Repeated(states []State, now, at, wait int64) limits.Taken {
+	d := limits.Taken{OK: true, Repeated: true, At: at, Wait: max(micros(at+wait-now), 0), Limits: make([]limits.Decision, len(r.Limits))}
 	for i, l := range r.Limits {
 		m := split(l, states[i], now)
 		m.own, _ = l.Settle(m.own, now)
 		st := m.status(l, now)
-		d.Limits[i] = driver.Decision{OK: true, Wait: d.Wait, Remaining: st.Remaining, Next: micros(st.Next), Reset: micros(st.Reset)}
+		d.Limits[i] = limits.Decision{OK: true, Wait: d.Wait, Remaining: st.Remaining, Next: micros(st.Next), Reset: micros(st.Reset)}
 	}
 	return d
 }
@@ -177,8 +177,8 @@ func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecon
 // only looks, changes nothing unless the clock did. The states need not be settled.
 // They are changed in place, and spoiled if they need not be kept. What is
 // remembered for the request's ID is the store's to look for, before.
-func (r *Request) Decide(states []State, now int64) (d driver.Taken, changed bool) {
-	d = driver.Taken{OK: true, At: now, Limits: make([]driver.Decision, len(r.Limits))}
+func (r *Request) Decide(states []State, now int64) (d limits.Taken, changed bool) {
+	d = limits.Taken{OK: true, At: now, Limits: make([]limits.Decision, len(r.Limits))}
 	converted := false
 	var space [2]mixed
 	all := space[:0]
@@ -190,8 +190,8 @@ func (r *Request) Decide(states []State, now int64) (d driver.Taken, changed boo
 		converted = converted || c
 		cost, a := r.Takes[i].Cost, Answer{OK: true}
 		switch {
-		case r.Mode > driver.TakeAnyway || cost == 0:
-		case r.Mode == driver.TakeAnyway:
+		case r.Mode > limits.TakeAnyway || cost == 0:
+		case r.Mode == limits.TakeAnyway:
 			a = m.ask(l, now, min(cost, l.Capacity()), r.ahead(l))
 			if m.n > 0 {
 				alone := l.Ask(m.own, now, min(cost, l.Capacity()), r.ahead(l))
@@ -205,7 +205,7 @@ func (r *Request) Decide(states []State, now int64) (d driver.Taken, changed boo
 		}
 		x := &d.Limits[i]
 		if x.OK, x.Wait, x.Retry = a.OK, micros(a.Wait), micros(a.Retry); a.Retry < 0 {
-			x.Retry = driver.Never
+			x.Retry = limits.Never
 		}
 		d.OK = d.OK && x.OK
 		d.Wait, d.Retry = max(d.Wait, x.Wait), max(d.Retry, x.Retry)
@@ -217,19 +217,19 @@ func (r *Request) Decide(states []State, now int64) (d driver.Taken, changed boo
 		m, cost := &all[i], r.Takes[i].Cost
 		x := &d.Limits[i]
 		switch {
-		case r.Mode == driver.Forget:
+		case r.Mode == limits.Forget:
 			changed = changed || len(m.own) > 0 || m.others != nil
 			*m = mixed{own: m.own[:0]}
 		case cost == 0 || !d.OK:
-		case r.Mode == driver.TakeIfAllowed:
+		case r.Mode == limits.TakeIfAllowed:
 			m.own = l.Take(m.own, now, cost)
-		case r.Mode == driver.TakeAnyway:
+		case r.Mode == limits.TakeAnyway:
 			m.own = l.Charge(m.own, now, cost)
 			if cost > l.Capacity() {
 				x.Wait = max(x.Wait, micros(l.Debt(m.own, now)))
 				d.Wait = max(d.Wait, x.Wait)
 			}
-		case r.Mode == driver.GiveBack:
+		case r.Mode == limits.GiveBack:
 			if len(m.own) > 0 {
 				m.own, changed = l.Give(m.own, now, cost, r.At, r.Wait.Microseconds()), true
 			}

@@ -4,14 +4,14 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // Known makes requests, and remembers what Of has made of limits. The zero
 // value is ready. Its methods are safe for concurrent use.
 type Known struct {
 	mu   sync.RWMutex
-	made map[driver.Limit]Algorithm
+	made map[limits.Limit]Algorithm
 }
 
 // mostKnown bounds the memory of a program that makes up ever new limits.
@@ -19,7 +19,7 @@ const mostKnown = 1000
 
 // NewRequest is the function of that name. The request does not share the
 // list of takes with the caller, who may leave while it is under way.
-func (k *Known) NewRequest(r driver.TakeRequest) (*Request, error) {
+func (k *Known) NewRequest(r limits.Request) (*Request, error) {
 	q, err := newRequest(r, k.of)
 	if err != nil {
 		return nil, err
@@ -28,7 +28,7 @@ func (k *Known) NewRequest(r driver.TakeRequest) (*Request, error) {
 	return q, nil
 }
 
-func (k *Known) of(l driver.Limit) (Algorithm, error) {
+func (k *Known) of(l limits.Limit) (Algorithm, error) {
 	k.mu.RLock()
 	a := k.made[l]
 	k.mu.RUnlock()
@@ -42,7 +42,7 @@ func (k *Known) of(l driver.Limit) (Algorithm, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.made == nil || len(k.made) >= mostKnown {
-		k.made = make(map[driver.Limit]Algorithm)
+		k.made = make(map[limits.Limit]Algorithm)
 	}
 	k.made[l] = a
 	return a, nil

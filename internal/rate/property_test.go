@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 const sec = 1_000_000 // µs
@@ -62,10 +62,10 @@ func each(t *testing.T, f func(t *testing.T, r *rand.Rand, a Algorithm, n int)) 
 }
 
 // decide asks all limits for the same cost.
-func decide(limits []Algorithm, states []State, now, cost int64) driver.Taken {
-	r := &Request{Limits: limits}
-	for range limits {
-		r.Takes = append(r.Takes, driver.Take{Cost: cost})
+func decide(all []Algorithm, states []State, now, cost int64) limits.Taken {
+	r := &Request{Limits: all}
+	for range all {
+		r.Takes = append(r.Takes, limits.Take{Cost: cost})
 	}
 	work := make([]State, len(states))
 	for i, s := range states {
@@ -243,9 +243,9 @@ func TestKindsKeepTheirOwn(t *testing.T) {
 	must(t, err)
 	other, err := NewApprox(10, 200)
 	must(t, err)
-	limits := []Algorithm{window, bucket, estimate, other}
+	kinds := []Algorithm{window, bucket, estimate, other}
 	all := []State{nil}
-	for i, a := range limits {
+	for i, a := range kinds {
 		if d := decide([]Algorithm{a}, all, 0, int64(i+1)); !d.OK {
 			t.Fatalf("%d: %+v", i, d)
 		}
@@ -258,7 +258,7 @@ func TestKindsKeepTheirOwn(t *testing.T) {
 		400: {9, 9, 9, 9}, // and that of 200
 		999: {9, 9, 9, 9},
 	} {
-		for i, a := range limits {
+		for i, a := range kinds {
 			if st := look(a, all[0], now); st.Remaining != want[i] {
 				t.Errorf("limit %d at %d: %+v of %v, want %d", i, now, st, all[0], want[i])
 			}
@@ -561,7 +561,7 @@ func TestLimitsAreRefused(t *testing.T) {
 	} {
 		if err == nil {
 			t.Error("accepted")
-		} else if _, ok := err.(*driver.LimitError); !ok {
+		} else if _, ok := err.(*limits.Error); !ok {
 			t.Errorf("%T: %v", err, err)
 		}
 	}

@@ -15,7 +15,7 @@ package rate
 import (
 	"fmt"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // State is what an algorithm remembers of one key. The first number tells which
@@ -99,7 +99,7 @@ const exact = 1 << 53
 const latest = 4e15
 
 func refuse(format string, args ...any) error {
-	return &driver.LimitError{Reason: fmt.Sprintf(format, args...)}
+	return &limits.Error{Reason: fmt.Sprintf(format, args...)}
 }
 
 // checkWindow refuses windows of limit per period.

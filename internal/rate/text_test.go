@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 func TestText(t *testing.T) {
@@ -37,20 +37,20 @@ func TestGarbageDoesNotPanic(t *testing.T) {
 		}
 		return r.Int64N(1 << (1 + r.IntN(53)))
 	}
-	var limits []Algorithm
-	for _, l := range []driver.Limit{
-		{Algorithm: driver.FixedWindow, N: 5, Period: 1e9},
-		{Algorithm: driver.SlidingWindow, N: 5, Period: 1e9, Parts: 10},
-		{Algorithm: driver.SlidingLog, N: 5, Period: 1e9},
-		{Algorithm: driver.EstimatedWindow, N: 5, Period: 1e9},
-		{Algorithm: driver.TokenBucket, N: 7, Period: 1e9, Burst: 5},
-		{Algorithm: driver.LeakyBucket, N: 7, Period: 1e9, Burst: 5, Ahead: 2},
+	var all []Algorithm
+	for _, l := range []limits.Limit{
+		{Algorithm: limits.FixedWindow, N: 5, Period: 1e9},
+		{Algorithm: limits.SlidingWindow, N: 5, Period: 1e9, Parts: 10},
+		{Algorithm: limits.SlidingLog, N: 5, Period: 1e9},
+		{Algorithm: limits.EstimatedWindow, N: 5, Period: 1e9},
+		{Algorithm: limits.TokenBucket, N: 7, Period: 1e9, Burst: 5},
+		{Algorithm: limits.LeakyBucket, N: 7, Period: 1e9, Burst: 5, Ahead: 2},
 	} {
 		a, err := Of(l)
 		if err != nil {
 			t.Fatal(err)
 		}
-		limits = append(limits, a)
+		all = append(all, a)
 	}
 	for range 30_000 {
 		s := State{1 + r.Int64N(3)}
@@ -58,7 +58,7 @@ func TestGarbageDoesNotPanic(t *testing.T) {
 			s = append(s, number())
 		}
 		text := s.Text()
-		for _, l := range limits {
+		for _, l := range all {
 			now := 1e15 + r.Int64N(1e9)
 			was, _ := l.Settle(Parse(text), now)
 			l.Status(was, now)
@@ -86,9 +86,9 @@ func TestWholeAtTheEdge(t *testing.T) {
 func TestKnown(t *testing.T) {
 	t.Parallel()
 	var k Known
-	takes := []driver.Take{{Key: "k", Limit: driver.Limit{Algorithm: driver.TokenBucket, N: 1, Period: 1e9, Burst: 5}, Cost: 1}}
-	a, err1 := k.NewRequest(driver.TakeRequest{Takes: takes})
-	b, err2 := k.NewRequest(driver.TakeRequest{Takes: takes})
+	takes := []limits.Take{{Key: "k", Limit: limits.Limit{Algorithm: limits.TokenBucket, N: 1, Period: 1e9, Burst: 5}, Cost: 1}}
+	a, err1 := k.NewRequest(limits.Request{Takes: takes})
+	b, err2 := k.NewRequest(limits.Request{Takes: takes})
 	if err1 != nil || err2 != nil || a.Limits[0] != b.Limits[0] {
 		t.Errorf("%v, %v: the same limit is made twice", err1, err2)
 	}
@@ -97,15 +97,15 @@ func TestKnown(t *testing.T) {
 		t.Error("the request shares the caller's list")
 	}
 	takes[0].Limit.N = 0
-	if _, err := k.NewRequest(driver.TakeRequest{Takes: takes}); err == nil {
+	if _, err := k.NewRequest(limits.Request{Takes: takes}); err == nil {
 		t.Error("a limit of 0 is not refused")
 	}
-	if _, err := k.NewRequest(driver.TakeRequest{}); err == nil {
+	if _, err := k.NewRequest(limits.Request{}); err == nil {
 		t.Error("a request without takes is not refused")
 	}
 	for n := range int64(mostKnown + 10) {
 		takes[0].Limit.N = n + 1
-		if _, err := k.NewRequest(driver.TakeRequest{Takes: takes}); err != nil {
+		if _, err := k.NewRequest(limits.Request{Takes: takes}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // Turns that were promised keep the rate, whoever gives his back before it
@@ -101,36 +101,36 @@ func TestTurnsGivenBack(t *testing.T) {
 
 // What a request does to states that it must not change.
 func TestRequestsThatChangeNothing(t *testing.T) {
-	limit := driver.Limit{Algorithm: driver.SlidingWindow, N: 5, Period: time.Minute, Parts: 60}
-	run := func(mode driver.TakeMode, cost int64, states []State) (driver.Taken, bool) {
+	limit := limits.Limit{Algorithm: limits.SlidingWindow, N: 5, Period: time.Minute, Parts: 60}
+	run := func(mode limits.Mode, cost int64, states []State) (limits.Taken, bool) {
 		t.Helper()
-		r, err := NewRequest(driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: limit, Cost: cost}}, Mode: mode, At: 1})
+		r, err := NewRequest(limits.Request{Takes: []limits.Take{{Key: "k", Limit: limit, Cost: cost}}, Mode: mode, At: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r.Decide(states, 1)
 	}
 	states := []State{nil}
-	if d, changed := run(driver.TakeIfAllowed, 0, states); changed || !d.OK || d.Limits[0].Remaining != 5 || len(states[0]) != 0 {
+	if d, changed := run(limits.TakeIfAllowed, 0, states); changed || !d.OK || d.Limits[0].Remaining != 5 || len(states[0]) != 0 {
 		t.Errorf("a look: %+v, %v, %v", d, changed, states)
 	}
-	if d, changed := run(driver.TakeIfAllowed, 6, states); changed || d.OK || d.Retry != driver.Never {
+	if d, changed := run(limits.TakeIfAllowed, 6, states); changed || d.OK || d.Retry != limits.Never {
 		t.Errorf("above the capacity: %+v, %v", d, changed)
 	}
-	if d, changed := run(driver.TakeIfAllowed, 4, states); !changed || !d.OK || d.Limits[0].Remaining != 1 {
+	if d, changed := run(limits.TakeIfAllowed, 4, states); !changed || !d.OK || d.Limits[0].Remaining != 1 {
 		t.Errorf("allowed: %+v, %v", d, changed)
 	}
 	before := slices.Clone(states[0])
-	if d, changed := run(driver.TakeIfAllowed, 2, states); changed || d.OK || !slices.Equal(states[0], before) {
+	if d, changed := run(limits.TakeIfAllowed, 2, states); changed || d.OK || !slices.Equal(states[0], before) {
 		t.Errorf("refused: %+v, %v, %v", d, changed, states)
 	}
-	if d, changed := run(driver.TakeAnyway, 3, states); !changed || !d.OK || d.Wait == 0 || d.Limits[0].Remaining != 0 {
+	if d, changed := run(limits.TakeAnyway, 3, states); !changed || !d.OK || d.Wait == 0 || d.Limits[0].Remaining != 0 {
 		t.Errorf("anyway: %+v, %v, %v", d, changed, states)
 	}
-	if d, changed := run(driver.GiveBack, 3, states); !changed || d.Limits[0].Remaining != 1 {
+	if d, changed := run(limits.GiveBack, 3, states); !changed || d.Limits[0].Remaining != 1 {
 		t.Errorf("given back: %+v, %v, %v", d, changed, states)
 	}
-	if d, changed := run(driver.Forget, 0, states); !changed || d.Limits[0].Remaining != 5 || len(states[0]) != 0 {
+	if d, changed := run(limits.Forget, 0, states); !changed || d.Limits[0].Remaining != 5 || len(states[0]) != 0 {
 		t.Errorf("forgotten: %+v, %v, %v", d, changed, states)
 	}
 }
@@ -138,28 +138,28 @@ func TestRequestsThatChangeNothing(t *testing.T) {
 // A limit says nothing that its algorithm does not know.
 func TestLimitsAreUnderstood(t *testing.T) {
 	const minute = time.Minute
-	for _, l := range []driver.Limit{
-		{Algorithm: driver.FixedWindow, N: 5, Period: minute, Offset: time.Hour},
-		{Algorithm: driver.FixedWindow, N: 5, Windows: [4]int64{1, 2, 3, 4}},
-		{Algorithm: driver.SlidingWindow, N: 5, Period: minute, Parts: 60},
-		{Algorithm: driver.SlidingWindow, N: 5, Period: minute, Parts: 60, Classic: true},
-		{Algorithm: driver.SlidingLog, N: 5, Period: minute},
-		{Algorithm: driver.EstimatedWindow, N: 5, Period: minute},
-		{Algorithm: driver.TokenBucket, N: 5, Period: minute, Burst: 5},
-		{Algorithm: driver.LeakyBucket, N: 5, Period: minute, Burst: 5, Ahead: 2},
+	for _, l := range []limits.Limit{
+		{Algorithm: limits.FixedWindow, N: 5, Period: minute, Offset: time.Hour},
+		{Algorithm: limits.FixedWindow, N: 5, Windows: [4]int64{1, 2, 3, 4}},
+		{Algorithm: limits.SlidingWindow, N: 5, Period: minute, Parts: 60},
+		{Algorithm: limits.SlidingWindow, N: 5, Period: minute, Parts: 60, Classic: true},
+		{Algorithm: limits.SlidingLog, N: 5, Period: minute},
+		{Algorithm: limits.EstimatedWindow, N: 5, Period: minute},
+		{Algorithm: limits.TokenBucket, N: 5, Period: minute, Burst: 5},
+		{Algorithm: limits.LeakyBucket, N: 5, Period: minute, Burst: 5, Ahead: 2},
 	} {
 		if a, err := Of(l); err != nil || a.Capacity() != l.Capacity() {
 			t.Errorf("%+v: %v, %v", l, a, err)
 		}
-		for name, wrong := range map[string]driver.Limit{
+		for name, wrong := range map[string]limits.Limit{
 			"algorithm": {Algorithm: l.Algorithm + 99, N: l.N, Period: minute},
-			"burst":     {Algorithm: driver.FixedWindow, N: 5, Period: minute, Burst: 5},
-			"ahead":     {Algorithm: driver.TokenBucket, N: 5, Period: minute, Burst: 5, Ahead: 1},
-			"parts":     {Algorithm: driver.SlidingLog, N: 5, Period: minute, Parts: 6},
-			"classic":   {Algorithm: driver.SlidingLog, N: 5, Period: minute, Classic: true},
-			"offset":    {Algorithm: driver.SlidingLog, N: 5, Period: minute, Offset: 6},
-			"windows":   {Algorithm: driver.FixedWindow, N: 5, Period: minute, Windows: [4]int64{1, 2, 3, 4}},
-			"fraction":  {Algorithm: driver.SlidingLog, N: 5, Period: minute + 1},
+			"burst":     {Algorithm: limits.FixedWindow, N: 5, Period: minute, Burst: 5},
+			"ahead":     {Algorithm: limits.TokenBucket, N: 5, Period: minute, Burst: 5, Ahead: 1},
+			"parts":     {Algorithm: limits.SlidingLog, N: 5, Period: minute, Parts: 6},
+			"classic":   {Algorithm: limits.SlidingLog, N: 5, Period: minute, Classic: true},
+			"offset":    {Algorithm: limits.SlidingLog, N: 5, Period: minute, Offset: 6},
+			"windows":   {Algorithm: limits.FixedWindow, N: 5, Period: minute, Windows: [4]int64{1, 2, 3, 4}},
+			"fraction":  {Algorithm: limits.SlidingLog, N: 5, Period: minute + 1},
 		} {
 			if a, err := Of(wrong); err == nil || a != nil {
 				t.Errorf("%s: %+v is accepted", name, wrong)

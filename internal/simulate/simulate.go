@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
 
@@ -29,7 +29,7 @@ type Verdict struct {
 
 // Outcome is what became of all under one limit.
 type Outcome struct {
-	Limit    driver.Limit
+	Limit    limits.Limit
 	Verdicts []Verdict
 
 	Allowed, Refused int64 // what they cost; of Refused math.MaxInt64 is that or more
@@ -51,14 +51,14 @@ func Sort(events []Event) {
 
 // Run replays events, which are in the order of time. Each key is counted by
 // itself. window is the stretch of time in which the outcome counts.
-func Run(limit driver.Limit, events []Event, window time.Duration) (Outcome, error) {
+func Run(limit limits.Limit, events []Event, window time.Duration) (Outcome, error) {
 	out := Outcome{Limit: limit, Verdicts: make([]Verdict, len(events)), FirstRefused: -1, Window: window}
 	var known rate.Known
 	states := make(map[string]rate.State)
 	turns := make(map[string][]turn)
 	for i, e := range events {
 		now := e.At.UnixMicro()
-		r, err := known.NewRequest(driver.TakeRequest{Takes: []driver.Take{{Key: cmp.Or(e.Key, "-"), Limit: limit, Cost: e.Cost}}, Now: now})
+		r, err := known.NewRequest(limits.Request{Takes: []limits.Take{{Key: cmp.Or(e.Key, "-"), Limit: limit, Cost: e.Cost}}, Now: now})
 		if err != nil {
 			return out, err
 		}
@@ -74,7 +74,7 @@ func Run(limit driver.Limit, events []Event, window time.Duration) (Outcome, err
 			continue
 		}
 		if out.Allowed > math.MaxInt64-e.Cost { // Most and the picture add up parts of it
-			return out, &driver.LimitError{Reason: fmt.Sprintf("it allows more than %d in all, which cannot be counted", int64(math.MaxInt64))}
+			return out, &limits.Error{Reason: fmt.Sprintf("it allows more than %d in all, which cannot be counted", int64(math.MaxInt64))}
 		}
 		out.Allowed += e.Cost
 		out.LongestWait = max(out.LongestWait, d.Wait)

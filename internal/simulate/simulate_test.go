@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 func boundary(t *testing.T) []Event {
@@ -31,15 +31,15 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	events := boundary(t)
 	for _, c := range []struct {
-		limit                  driver.Limit
+		limit                  limits.Limit
 		allowed, most          int64
 		firstRefused           int
 		longest, retryOfFourty time.Duration
 	}{
-		{driver.Limit{Algorithm: driver.FixedWindow, N: 100, Period: time.Minute}, 120, 120, -1, 0, 0},
-		{driver.Limit{Algorithm: driver.SlidingLog, N: 100, Period: time.Minute}, 100, 100, 100, 0, 40 * time.Second},
-		{driver.Limit{Algorithm: driver.TokenBucket, N: 100, Period: time.Minute, Burst: 20}, 40, 40, 20, 0, 600 * time.Millisecond},
-		{driver.Limit{Algorithm: driver.LeakyBucket, N: 1, Period: time.Second, Burst: 10}, 20, 20, 10, 9 * time.Second, time.Second},
+		{limits.Limit{Algorithm: limits.FixedWindow, N: 100, Period: time.Minute}, 120, 120, -1, 0, 0},
+		{limits.Limit{Algorithm: limits.SlidingLog, N: 100, Period: time.Minute}, 100, 100, 100, 0, 40 * time.Second},
+		{limits.Limit{Algorithm: limits.TokenBucket, N: 100, Period: time.Minute, Burst: 20}, 40, 40, 20, 0, 600 * time.Millisecond},
+		{limits.Limit{Algorithm: limits.LeakyBucket, N: 1, Period: time.Second, Burst: 10}, 20, 20, 10, 9 * time.Second, time.Second},
 	} {
 		o, err := Run(c.limit, events, time.Minute)
 		if err != nil {
@@ -50,7 +50,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("%v: %+v, the hundredth %+v; want %+v", c.limit.Algorithm, o.Allowed, o.Verdicts[100], c)
 		}
 	}
-	if _, err := Run(driver.Limit{}, events, time.Minute); err == nil {
+	if _, err := Run(limits.Limit{}, events, time.Minute); err == nil {
 		t.Error("a limit that is none")
 	}
 }
@@ -63,7 +63,7 @@ func TestCostsBeyondNumbers(t *testing.T) {
 	for range 3 {
 		events = append(events, Event{At: Origin, Cost: 9e18})
 	}
-	limit := driver.Limit{Algorithm: driver.FixedWindow, N: 1 << 50, Period: time.Second}
+	limit := limits.Limit{Algorithm: limits.FixedWindow, N: 1 << 50, Period: time.Second}
 	o, err := Run(limit, events, time.Minute)
 	if err != nil || o.Refused != math.MaxInt64 || o.Allowed != 0 {
 		t.Errorf("%d refused, %d allowed, %v", o.Refused, o.Allowed, err)
@@ -89,7 +89,7 @@ func TestKeysApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := Run(driver.Limit{Algorithm: driver.FixedWindow, N: 1, Period: time.Minute}, events, time.Minute)
+	o, err := Run(limits.Limit{Algorithm: limits.FixedWindow, N: 1, Period: time.Minute}, events, time.Minute)
 	if err != nil || o.Allowed != 2 || o.Most != 1 || o.FirstRefused != 2 {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -141,7 +141,7 @@ func TestRead(t *testing.T) {
 func TestDraw(t *testing.T) {
 	t.Parallel()
 	events := boundary(t)
-	o, err := Run(driver.Limit{Algorithm: driver.SlidingLog, N: 100, Period: time.Minute}, events, time.Minute)
+	o, err := Run(limits.Limit{Algorithm: limits.SlidingLog, N: 100, Period: time.Minute}, events, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

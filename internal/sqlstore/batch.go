@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // Batch assembles the answers of one Renew. A dialect confirms claims and
@@ -23,9 +24,9 @@ type Batch struct {
 func NewBatch(claims []driver.Claim, ttl time.Duration, t driver.Traits) *Batch {
 	b := &Batch{claims: claims, ttl: ttl, answers: make([]driver.Renewal, len(claims)), index: make(map[string][]int, len(claims))}
 	for i, c := range claims {
-		err := driver.CheckClaim(c)
+		err := check.Claim(c)
 		if err == nil {
-			err = driver.CheckTTL(c.Key, ttl, t)
+			err = check.TTL(c.Key, ttl, t)
 		}
 		if err != nil {
 			if b.illegal == nil {

@@ -25,12 +25,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/grpclimit"
 	"github.com/batonhq/baton/store/memstore"
 )
 
-func limiter(t *testing.T, store driver.Limits, opts ...ratelimit.Option) *ratelimit.Limiter {
+func limiter(t *testing.T, store limits.Store, opts ...ratelimit.Option) *ratelimit.Limiter {
 	t.Helper()
 	l, err := ratelimit.New(store, opts...)
 	if err != nil {
@@ -315,13 +316,13 @@ func TestMany(t *testing.T) {
 
 // recorder remembers the key that was asked about last.
 type recorder struct {
-	driver.Limits
+	limits.Store
 	last atomic.Value
 }
 
-func (r *recorder) Take(ctx context.Context, q driver.TakeRequest) (driver.Taken, error) {
+func (r *recorder) Take(ctx context.Context, q limits.Request) (limits.Taken, error) {
 	r.last.Store(q.Takes[0].Key)
-	return r.Limits.Take(ctx, q)
+	return r.Store.Take(ctx, q)
 }
 
 func (r *recorder) key() string {
@@ -360,7 +361,7 @@ func TestKeys(t *testing.T) {
 		{"secret", []grpclimit.Option{grpclimit.By(grpclimit.SecretMetadata("key"))}, []string{"key", "hunter2"}, "key=#"},
 		{"authorization", []grpclimit.Option{grpclimit.By(grpclimit.Metadata("Authorization"))}, []string{"authorization", "Bearer hunter2"}, "authorization=#"},
 	} {
-		store := &recorder{Limits: memstore.New()}
+		store := &recorder{Store: memstore.New()}
 		client := start(t, new(service), limiter(t, store, ratelimit.FixedWindow(9, ages)), c.opts...)
 		if _, err := client.EmptyCall(metadata.AppendToOutgoingContext(t.Context(), c.metadata...), new(pb.Empty)); err != nil {
 			t.Errorf("%s: %v", c.name, err)
@@ -377,7 +378,7 @@ func TestUnixSocket(t *testing.T) {
 		"unknown":   {grpclimit.TrustXForwardedFor(netip.MustParsePrefix("10.0.0.0/8"))},
 		"192.0.2.1": {grpclimit.TrustXForwardedFor(), grpclimit.TrustSocket()},
 	} {
-		store := &recorder{Limits: memstore.New()}
+		store := &recorder{Store: memstore.New()}
 		c := startOn(t, "unix", filepath.Join(t.TempDir(), "s"), "", new(service), limiter(t, store, ratelimit.FixedWindow(9, ages)), opts...)
 		if _, err := c.EmptyCall(metadata.AppendToOutgoingContext(t.Context(), "x-forwarded-for", "198.51.100.1, 192.0.2.1"), new(pb.Empty)); err != nil {
 			t.Error(err)
@@ -424,8 +425,8 @@ func TestSkipAndCost(t *testing.T) {
 // broken is a store out of reach.
 type broken struct{}
 
-func (broken) Take(context.Context, driver.TakeRequest) (driver.Taken, error) {
-	return driver.Taken{}, fmt.Errorf("dial redis.internal: %w", driver.ErrUnavailable)
+func (broken) Take(context.Context, limits.Request) (limits.Taken, error) {
+	return limits.Taken{}, fmt.Errorf("dial redis.internal: %w", driver.ErrUnavailable)
 }
 
 func TestStoreFails(t *testing.T) {
@@ -470,7 +471,7 @@ func TestStoreFails(t *testing.T) {
 func TestFallbackIsSeen(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		store  driver.Limits
+		store  limits.Store
 		policy ratelimit.Option
 		seen   string
 		found  []string // by a handler and by one of a stream

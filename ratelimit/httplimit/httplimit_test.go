@@ -21,12 +21,13 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/httplimit"
 	"github.com/batonhq/baton/store/memstore"
 )
 
-func limiter(t *testing.T, store driver.Limits, opts ...ratelimit.Option) *ratelimit.Limiter {
+func limiter(t *testing.T, store limits.Store, opts ...ratelimit.Option) *ratelimit.Limiter {
 	t.Helper()
 	l, err := ratelimit.New(store, opts...)
 	if err != nil {
@@ -268,7 +269,7 @@ func TestKeys(t *testing.T) {
 		{"what is missing", httplimit.Join(httplimit.Route(), tenant), "/any/", nil, "GET /any/|127.0.0.1"},
 		{"long together", httplimit.Join(tenant, tenant, tenant, tenant), "/", []string{"X-Tenant", strings.Repeat("a", 90)}, ""},
 	} {
-		store := &recorder{Limits: memstore.New()}
+		store := &recorder{Store: memstore.New()}
 		l := limiter(t, store, ratelimit.FixedWindow(1, 10_000*time.Hour))
 		limit := middleware(t, l, httplimit.By(c.key))
 		mux := http.NewServeMux()
@@ -290,13 +291,13 @@ func TestKeys(t *testing.T) {
 
 // recorder remembers the key that was asked about last.
 type recorder struct {
-	driver.Limits
+	limits.Store
 	last atomic.Value
 }
 
-func (r *recorder) Take(ctx context.Context, q driver.TakeRequest) (driver.Taken, error) {
+func (r *recorder) Take(ctx context.Context, q limits.Request) (limits.Taken, error) {
 	r.last.Store(q.Takes[0].Key)
-	return r.Limits.Take(ctx, q)
+	return r.Store.Take(ctx, q)
 }
 
 func (r *recorder) key() string {
@@ -308,7 +309,7 @@ func (r *recorder) key() string {
 func TestMethods(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()
-	store := &recorder{Limits: memstore.New()}
+	store := &recorder{Store: memstore.New()}
 	limit := middleware(t, limiter(t, store, ratelimit.FixedWindow(100, time.Hour)), httplimit.By(httplimit.RouteIn(mux)))
 	mux.Handle("/any", ok)
 	mux.Handle("GET /items/{id}", ok)
@@ -336,7 +337,7 @@ func TestSecrets(t *testing.T) {
 	for name, key := range map[string]httplimit.Key{
 		"X-Api-Key": httplimit.SecretHeader("X-Api-Key"), "Authorization": httplimit.Header("authorization"), "Cookie": httplimit.Header("COOKIE"),
 	} {
-		store := &recorder{Limits: broken{}}
+		store := &recorder{Store: broken{}}
 		var failure error
 		limit := middleware(t, limiter(t, store, ratelimit.FixedWindow(1, time.Hour)), httplimit.By(key),
 			httplimit.OnError(func(_ http.ResponseWriter, _ *http.Request, _ http.Handler, err error) { failure = err }))
@@ -352,8 +353,8 @@ func TestSecrets(t *testing.T) {
 // broken is a store out of reach.
 type broken struct{}
 
-func (broken) Take(context.Context, driver.TakeRequest) (driver.Taken, error) {
-	return driver.Taken{}, fmt.Errorf("dial redis.internal: %w", driver.ErrUnavailable)
+func (broken) Take(context.Context, limits.Request) (limits.Taken, error) {
+	return limits.Taken{}, fmt.Errorf("dial redis.internal: %w", driver.ErrUnavailable)
 }
 
 func TestBehindProxies(t *testing.T) {
@@ -370,7 +371,7 @@ func TestBehindProxies(t *testing.T) {
 		{"not a proxy", httplimit.TrustXForwardedFor(netip.MustParsePrefix("10.0.0.0/8")), []string{"X-Forwarded-For", "198.51.100.1"}, "127.0.0.1"},
 		{"two lines", httplimit.TrustXForwardedFor(local), []string{"X-Forwarded-For", "198.51.100.1", "X-Forwarded-For", "192.0.2.1"}, "192.0.2.1"},
 	} {
-		store := &recorder{Limits: memstore.New()}
+		store := &recorder{Store: memstore.New()}
 		s := serve(t, middleware(t, limiter(t, store, ratelimit.FixedWindow(9, time.Hour)), c.option)(ok))
 		get(t, s, "/", c.headers...)
 		if got := store.key(); got != c.want {
@@ -389,7 +390,7 @@ func TestUnixSocket(t *testing.T) {
 		{[]httplimit.Option{httplimit.TrustXForwardedFor(netip.MustParsePrefix("10.0.0.0/8"))}, "unknown"},
 		{[]httplimit.Option{httplimit.TrustXForwardedFor(), httplimit.TrustSocket()}, "192.0.2.1"},
 	} {
-		store := &recorder{Limits: memstore.New()}
+		store := &recorder{Store: memstore.New()}
 		listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 		if err != nil {
 			t.Skip("no Unix sockets here: ", err)
@@ -521,7 +522,7 @@ func TestFallbackIsSeen(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
-		store  driver.Limits
+		store  limits.Store
 		option []ratelimit.Option
 		seen   string // by the callback
 		found  string // by the handler

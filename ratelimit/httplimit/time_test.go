@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/httplimit"
 	"github.com/batonhq/baton/store/memstore"
@@ -206,7 +206,7 @@ func TestRetryAfter(t *testing.T) {
 // Under a LeakyBucket a request waits for its turn, and is told what is true then.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &backCounter{Limits: memstore.New()}
+		store := &backCounter{Store: memstore.New()}
 		l := limiter(t, store, ratelimit.LeakyBucket(1, 10*time.Second, 30*time.Second))
 		h := middleware(t, l, httplimit.Headers(httplimit.Draft, httplimit.Legacy))(ok)
 		start := time.Now()
@@ -291,15 +291,15 @@ func TestClientsWhoHangUp(t *testing.T) {
 
 // backCounter counts what is given back.
 type backCounter struct {
-	driver.Limits
+	limits.Store
 	back int
 }
 
-func (b *backCounter) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
-	if r.Mode == driver.GiveBack {
+func (b *backCounter) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
+	if r.Mode == limits.GiveBack {
 		b.back++
 	}
-	return b.Limits.Take(ctx, r)
+	return b.Store.Take(ctx, r)
 }
 
 func TestMaxWait(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // pageSize is how many names List reads at once.
@@ -19,7 +20,7 @@ const pageSize = 500
 // Inspect shows one key: see driver.Inspector. etcd does not keep when a name
 // was put, so ages are not known.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
 	}
 	if err := s.ready(ctx); err != nil {
@@ -152,7 +153,7 @@ func after(prefix string) []byte {
 
 // Break takes the lock from all its holders: see driver.Inspector.
 func (s *Store) Break(ctx context.Context, key string) (int, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return 0, err
 	}
 	if err := s.ready(ctx); err != nil {

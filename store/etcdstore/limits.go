@@ -12,12 +12,13 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/rate"
 )
 
-var _ driver.Limits = (*Store)(nil)
+var _ limits.Store = (*Store)(nil)
 
 const (
 	maxNames = 100    // that one transaction is about: the server allows 128 operations
@@ -61,14 +62,14 @@ type taking struct {
 	left   bool    // guarded by limiter.mu: nobody waits for the answer any more
 
 	// Of the present attempt, by its flight.
-	decided driver.Taken
+	decided limits.Taken
 	refused error
 	writes  bool
 
 	doubt bool // an attempt that wrote had no answer
 
 	done chan struct{} // closed when the rest is set
-	d    driver.Taken
+	d    limits.Taken
 	err  error
 }
 
@@ -81,20 +82,20 @@ type flight struct {
 	known map[string]*page // what the server held, by name, as far as that is known
 }
 
-// Take implements driver.Limits. The clock is that of the machine that calls,
+// Take implements limits.Store. The clock is that of the machine that calls,
 // as the package says. A decision is one transaction if this process was the
 // last that changed the limits' states, and one more for each time that another
 // has.
 //
 // A transaction whose answer was lost is asked for by the request's ID, once.
 // Without an ID the error is driver.ErrUnknown.
-func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, error) {
+func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error) {
 	r, err := s.limits.requests.NewRequest(t)
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	if err := s.ready(ctx); err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	c := &taking{r: r}
 	if r.ID != "" {
@@ -122,7 +123,7 @@ func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, e
 }
 
 // leave is for a call whose context has ended.
-func (s *Store) leave(ctx context.Context, c *taking) (driver.Taken, error) {
+func (s *Store) leave(ctx context.Context, c *taking) (limits.Taken, error) {
 	l := s.limits
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,17 +142,17 @@ func (s *Store) leave(ctx context.Context, c *taking) (driver.Taken, error) {
 			s.startLocked(t.Key)
 			l.idleLocked(t.Key)
 		}
-		return driver.Taken{}, ctx.Err()
+		return limits.Taken{}, ctx.Err()
 	}
 	if looks(c.r) {
-		return driver.Taken{}, ctx.Err()
+		return limits.Taken{}, ctx.Err()
 	}
-	return driver.Taken{}, failure(ctx, ctx.Err())
+	return limits.Taken{}, failure(ctx, ctx.Err())
 }
 
 // looks reports whether a request changes nothing, whatever it finds.
 func looks(r *rate.Request) bool {
-	return r.Mode <= driver.TakeAnyway && !slices.ContainsFunc(r.Takes, func(t driver.Take) bool { return t.Cost > 0 })
+	return r.Mode <= limits.TakeAnyway && !slices.ContainsFunc(r.Takes, func(t limits.Take) bool { return t.Cost > 0 })
 }
 
 // startLocked begins a flight with those who wait for a key, if they can go.
@@ -172,13 +173,13 @@ func (l *limiter) gatherLocked(f *flight, keys ...string) {
 	for len(keys) > 0 {
 		k := l.keys[keys[0]]
 		keys = keys[1:]
-		for k != nil && len(k.line) > 0 && f.names < maxNames-driver.MaxTakes && len(f.calls) < maxCalls {
+		for k != nil && len(k.line) > 0 && f.names < maxNames-limits.MaxTakes && len(f.calls) < maxCalls {
 			c := k.line[0]
-			free := func(t driver.Take) bool {
+			free := func(t limits.Take) bool {
 				k := l.keys[t.Key]
 				return k.line[0] == c && (k.flight == nil || k.flight == f)
 			}
-			if slices.ContainsFunc(c.r.Takes, func(t driver.Take) bool { return !free(t) }) {
+			if slices.ContainsFunc(c.r.Takes, func(t limits.Take) bool { return !free(t) }) {
 				break
 			}
 			c.flight = f
@@ -226,7 +227,7 @@ func (s *Store) fly(f *flight) {
 				}
 				f.known[name] = p
 			}
-			f.answer(func(c *taking) (bool, driver.Taken, error) { return true, c.decided, c.refused })
+			f.answer(func(c *taking) (bool, limits.Taken, error) { return true, c.decided, c.refused })
 		case err == nil: // somebody was faster: the answer says what there is now
 			f.read(it)
 		case errors.Is(err, rpctypes.ErrLeaseNotFound) && leaseless < 2:
@@ -235,12 +236,12 @@ func (s *Store) fly(f *flight) {
 		case errors.Is(err, driver.ErrUnknown) && !lost:
 			// Whoever has an ID hears of what happened.
 			lost = true
-			f.answer(func(c *taking) (bool, driver.Taken, error) {
+			f.answer(func(c *taking) (bool, limits.Taken, error) {
 				c.doubt = c.writes
-				return c.doubt && c.id == "", driver.Taken{}, err
+				return c.doubt && c.id == "", limits.Taken{}, err
 			})
 		default:
-			f.answer(func(c *taking) (bool, driver.Taken, error) { return true, driver.Taken{}, s.failed(c, err) })
+			f.answer(func(c *taking) (bool, limits.Taken, error) { return true, limits.Taken{}, s.failed(c, err) })
 		}
 	}
 	l.mu.Lock()
@@ -270,7 +271,7 @@ func (s *Store) failed(c *taking, err error) error {
 }
 
 // answer answers the calls that f says is true of.
-func (f *flight) answer(with func(*taking) (bool, driver.Taken, error)) {
+func (f *flight) answer(with func(*taking) (bool, limits.Taken, error)) {
 	f.calls = slices.DeleteFunc(f.calls, func(c *taking) bool {
 		done, d, err := with(c)
 		if done {
@@ -333,7 +334,7 @@ func (f *flight) decide(s *Store) *proposal {
 
 func (f *flight) decideOne(s *Store, a *proposal, c *taking, wall int64) {
 	r := c.r
-	c.decided, c.refused, c.writes = driver.Taken{}, nil, false
+	c.decided, c.refused, c.writes = limits.Taken{}, nil, false
 	pages := make([]*page, len(r.Takes))
 	states := make([]rate.State, len(r.Takes))
 	now := wall
@@ -360,7 +361,7 @@ func (f *flight) decideOne(s *Store, a *proposal, c *taking, wall int64) {
 		}
 	}
 	if ahead, outside := r.Outside(now); outside {
-		c.refused = &driver.ClockError{Store: traits.Store, Ahead: ahead}
+		c.refused = &limits.ClockError{Store: traits.Store, Ahead: ahead}
 		return
 	}
 	d, changed := r.Decide(states, now)
@@ -381,7 +382,7 @@ func (f *flight) decideOne(s *Store, a *proposal, c *taking, wall int64) {
 		}
 	}
 	if memory != nil && d.OK {
-		keep := r.Keep(r.TakeRequest.Keep)
+		keep := r.Keep(r.Request.Keep)
 		memory.write(a.boot, keep, rate.State{d.At, d.Wait.Microseconds(), wall + keep.Microseconds()})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -66,7 +67,7 @@ func TestLimitLostAnswerOfMany(t *testing.T) {
 		}
 		return nil
 	}
-	requests := []driver.TakeRequest{
+	requests := []limits.Request{
 		asks("k", five, 1), withID(asks("k", five, 1)), asks("k", five, 1), asks("k", five, 0), asks("k", five, 6), withID(asks("k", five, 1)),
 	}
 	var work sync.WaitGroup
@@ -117,7 +118,7 @@ func TestLimitLateTransaction(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	forget := asks("k", five, 0)
-	forget.Mode = driver.Forget
+	forget.Mode = limits.Forget
 	mustTake(t, all[1], forget)
 	resp, err := k.KVClient.Txn(t.Context(), late)
 	if err != nil || resp.Succeeded {
@@ -154,7 +155,7 @@ func TestLimitGivenUp(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		r := asks(key, five, 1)
 		for _, other := range others {
-			r.Takes = append(r.Takes, driver.Take{Key: other, Limit: five, Cost: 1})
+			r.Takes = append(r.Takes, limits.Take{Key: other, Limit: five, Cost: 1})
 		}
 		work.Go(func() {
 			_, err := s.Take(ctx, r)
@@ -170,7 +171,7 @@ func TestLimitGivenUp(t *testing.T) {
 	// This one waits for k, and others wait for it, although l is free.
 	inLine := give("l", nil, "k")
 	eventually(t, "it stands in line", 20*time.Second, func() bool { return lined(s, "k") == 1 })
-	behind := make(chan driver.Taken)
+	behind := make(chan limits.Taken)
 	work.Go(func() { behind <- mustTake(t, s, asks("l", five, 1)) })
 	eventually(t, "another stands behind it", 20*time.Second, func() bool { return lined(s, "l") == 2 })
 	inLine()
@@ -232,7 +233,7 @@ func TestLimitLeaderKilled(t *testing.T) {
 	for range 2 {
 		all = append(all, mustNew(t, dial(t, cluster.Addrs()...), Prefix(prefixOf(t))))
 	}
-	lots := driver.Limit{Algorithm: driver.TokenBucket, N: 1, Period: 1000 * time.Hour, Burst: 400}
+	lots := limits.Limit{Algorithm: limits.TokenBucket, N: 1, Period: 1000 * time.Hour, Burst: 400}
 	const callers, each = 16, 30 // of which 400 are allowed
 	var ok, answers, unknown atomic.Int64
 	halfway := make(chan struct{})
@@ -329,21 +330,21 @@ func (c *failingLeases) LeaseGrant(context.Context, *pb.LeaseGrantRequest, ...gr
 func TestLimitLargeStates(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
-	l := driver.Limit{Algorithm: driver.SlidingLog, N: rate.MaxLog, Period: 24 * time.Hour}
+	l := limits.Limit{Algorithm: limits.SlidingLog, N: rate.MaxLog, Period: 24 * time.Hour}
 	state := rate.State{0, 1, l.N}
 	end := time.Now().Add(time.Hour).UnixMicro()
 	for i := range l.N - 10 {
 		state = append(state, end+i, 1)
 	}
-	var all driver.TakeRequest
-	for i := range driver.MaxTakes {
+	var all limits.Request
+	for i := range limits.MaxTakes {
 		key := fmt.Sprint("k", i)
 		if _, err := s.client.Put(t.Context(), s.stateName(key), state.Text()); err != nil {
 			t.Fatal(err)
 		}
-		all.Takes = append(all.Takes, driver.Take{Key: key, Limit: l, Cost: 1})
+		all.Takes = append(all.Takes, limits.Take{Key: key, Limit: l, Cost: 1})
 	}
-	for _, n := range []int{driver.MaxTakes, 9} { // more than the client sends, and than the server takes
+	for _, n := range []int{limits.MaxTakes, 9} { // more than the client sends, and than the server takes
 		r := all
 		r.Takes = r.Takes[:n]
 		if d, err := s.Take(t.Context(), r); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) {
@@ -351,20 +352,20 @@ func TestLimitLargeStates(t *testing.T) {
 		}
 	}
 	// An answer may be of any size.
-	r := driver.TakeRequest{}
+	r := limits.Request{}
 	for i := range 4 {
 		key := fmt.Sprint("garbage", i)
 		if _, err := s.client.Put(t.Context(), s.stateName(key), strings.Repeat("x", 1_400_000)); err != nil {
 			t.Fatal(err)
 		}
-		r.Takes = append(r.Takes, driver.Take{Key: key, Limit: five, Cost: 1})
+		r.Takes = append(r.Takes, limits.Take{Key: key, Limit: five, Cost: 1})
 	}
 	if d := mustTake(t, s, r); !d.OK || d.Limits[3].Remaining != 4 {
 		t.Errorf("%+v", d)
 	}
 
 	var work sync.WaitGroup
-	for i := range driver.MaxTakes {
+	for i := range limits.MaxTakes {
 		work.Go(func() {
 			if d := mustTake(t, s, asks(fmt.Sprint("k", i), l, 1)); d.Limits[0].Remaining != 9 {
 				t.Errorf("%+v", d)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/rate"
@@ -23,15 +24,15 @@ import (
 
 func limitHarness(addrs ...string) drivertest.LimitHarness {
 	return drivertest.LimitHarness{
-		Open: func(t drivertest.T, n int) []driver.Limits {
+		Open: func(t drivertest.T, n int) []limits.Store {
 			prefix := rand.Text()
-			all := make([]driver.Limits, n)
+			all := make([]limits.Store, n)
 			for i := range all {
 				all[i] = mustNew(t, dial(t, addrs...), Prefix(prefix))
 			}
 			return all
 		},
-		Kept: func(t drivertest.T, l driver.Limits) int { return int(kept(t, l.(*Store))) },
+		Kept: func(t drivertest.T, l limits.Store) int { return int(kept(t, l.(*Store))) },
 	}
 }
 
@@ -69,20 +70,20 @@ func TestLimitsThree(t *testing.T) {
 }
 
 var (
-	five  = driver.Limit{Algorithm: driver.FixedWindow, N: 5, Period: 100_000 * time.Hour}
-	fifty = driver.Limit{Algorithm: driver.SlidingWindow, N: 50, Period: 1000 * time.Hour, Parts: 10}
+	five  = limits.Limit{Algorithm: limits.FixedWindow, N: 5, Period: 100_000 * time.Hour}
+	fifty = limits.Limit{Algorithm: limits.SlidingWindow, N: 50, Period: 1000 * time.Hour, Parts: 10}
 )
 
-func asks(key string, l driver.Limit, cost int64) driver.TakeRequest {
-	return driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}}
+func asks(key string, l limits.Limit, cost int64) limits.Request {
+	return limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}}
 }
 
-func withID(r driver.TakeRequest) driver.TakeRequest {
+func withID(r limits.Request) limits.Request {
 	r.ID, r.Keep = driver.NewID(), time.Hour
 	return r
 }
 
-func mustTake(t testing.TB, s *Store, r driver.TakeRequest) driver.Taken {
+func mustTake(t testing.TB, s *Store, r limits.Request) limits.Taken {
 	t.Helper()
 	d, err := s.Take(t.Context(), r)
 	if err != nil {
@@ -188,7 +189,7 @@ func TestLimitRoundTrips(t *testing.T) {
 	cost("refused", 1, func() { mustTake(t, all[0], asks("k", fifty, 51)) })
 	cost("two keys", 1, func() {
 		r := asks("k", fifty, 1)
-		r.Takes = append(r.Takes, driver.Take{Key: "l", Limit: five, Cost: 1})
+		r.Takes = append(r.Takes, limits.Take{Key: "l", Limit: five, Cost: 1})
 		mustTake(t, all[0], r)
 	})
 	mustTake(t, all[1], asks("k", fifty, 1))
@@ -241,7 +242,7 @@ func TestLimitOthersGiveBack(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	back := asks("k", five, 5)
-	back.Mode, back.At = driver.GiveBack, first.At
+	back.Mode, back.At = limits.GiveBack, first.At
 	mustTake(t, all[1], back)
 	if d := mustTake(t, all[0], asks("k", five, 1)); !d.OK {
 		t.Errorf("%+v", d)
@@ -254,11 +255,11 @@ func TestLimitClocks(t *testing.T) {
 	t.Parallel()
 	const s = time.Hour
 	origin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	limits := map[string]driver.Limit{
-		"bucket": {Algorithm: driver.TokenBucket, N: 1, Period: s, Burst: 4},
-		"log":    {Algorithm: driver.SlidingLog, N: 4, Period: 4 * s},
-		"window": {Algorithm: driver.SlidingWindow, N: 4, Period: 4 * s, Parts: 4},
-		"fixed":  {Algorithm: driver.FixedWindow, N: 4, Period: 4 * s},
+	limits := map[string]limits.Limit{
+		"bucket": {Algorithm: limits.TokenBucket, N: 1, Period: s, Burst: 4},
+		"log":    {Algorithm: limits.SlidingLog, N: 4, Period: 4 * s},
+		"window": {Algorithm: limits.SlidingWindow, N: 4, Period: 4 * s, Parts: 4},
+		"fixed":  {Algorithm: limits.FixedWindow, N: 4, Period: 4 * s},
 	}
 	for name, l := range limits {
 		t.Run(name, func(t *testing.T) {
@@ -329,7 +330,7 @@ func TestLimitClockSetBack(t *testing.T) {
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	s.limits.wall = func() int64 { return now.UnixMicro() }
-	l := driver.Limit{Algorithm: driver.TokenBucket, N: 4, Period: time.Minute, Burst: 4}
+	l := limits.Limit{Algorithm: limits.TokenBucket, N: 4, Period: time.Minute, Burst: 4}
 	first := mustTake(t, s, asks("k", l, 4))
 	for _, back := range []time.Duration{5 * time.Second, 5 * time.Minute, 24 * time.Hour} {
 		now = now.Add(-back)
@@ -343,7 +344,7 @@ func TestLimitClockSetBack(t *testing.T) {
 func TestLimitLeases(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
-	bucket := driver.Limit{Algorithm: driver.TokenBucket, N: 1, Period: time.Minute, Burst: 10}
+	bucket := limits.Limit{Algorithm: limits.TokenBucket, N: 1, Period: time.Minute, Burst: 10}
 	for i := range 30 {
 		mustTake(t, s, withID(asks(fmt.Sprint("k", i), bucket, 5)))
 	}

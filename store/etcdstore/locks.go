@@ -10,6 +10,7 @@ import (
 	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 )
@@ -24,7 +25,7 @@ const attempts = 4
 // lease for the TTL. Otherwise it goes in line, on the lease for waiters, and
 // reads who is before it.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := driver.CheckRequest(r, traits); err != nil {
+	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := s.ready(ctx); err != nil {

@@ -10,6 +10,7 @@ import (
 	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // dir is the beginning of the names of all contenders for a key.
@@ -23,7 +24,7 @@ func afterDir(dir string) string { return dir[:len(dir)-1] + "0" }
 func (s *Store) keyOf(name string) (key string, ok bool) {
 	rest, ok := strings.CutPrefix(name, s.prefix)
 	slash := strings.LastIndexByte(rest, '/')
-	if !ok || slash < 1 || driver.CheckKey(rest[:slash]) != nil {
+	if !ok || slash < 1 || check.Key(rest[:slash]) != nil {
 		return "", false
 	}
 	return rest[:slash], true

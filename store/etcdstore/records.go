@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/record"
 )
 
@@ -35,7 +36,7 @@ type keptRecord struct {
 // requests, and three more for each time that somebody else was faster. Times
 // are of the machine that calls, and to be shown to people only.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckBegin(a, keep); err != nil {
+	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err
 	}
 	return s.changeRecord(ctx, a.Key, keep, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
@@ -43,7 +44,7 @@ func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Du
 
 // FinishAttempt implements driver.Records, by as many requests as BeginAttempt.
 func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckFinish(a, o, keep); err != nil {
+	if err := check.Finish(a, o, keep); err != nil {
 		return driver.Record{}, err
 	}
 	return s.changeRecord(ctx, a.Key, keep, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
@@ -132,7 +133,7 @@ func (s *Store) dropLease(id int64) {
 
 // FindRecord implements driver.Records by one request.
 func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.Record{}, err
 	}
 	k, err := s.readRecord(ctx, key)
@@ -147,7 +148,7 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 
 // ForgetRecord implements driver.Records by one request.
 func (s *Store) ForgetRecord(ctx context.Context, key string) error {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return err
 	}
 	if err := s.ready(ctx); err != nil {

@@ -6,13 +6,14 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
 // Release ends a claim: see driver.Locks.
 func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
-	if err := driver.CheckClaim(cl); err != nil {
+	if err := check.Claim(cl); err != nil {
 		return err
 	}
 	if err := s.ready(ctx); err != nil {

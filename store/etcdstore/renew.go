@@ -9,6 +9,7 @@ import (
 	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
@@ -54,9 +55,9 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	}
 	var wake []func()
 	for i, cl := range claims {
-		err := driver.CheckClaim(cl)
+		err := check.Claim(cl)
 		if err == nil {
-			err = driver.CheckTTL(cl.Key, ttl, traits)
+			err = check.TTL(cl.Key, ttl, traits)
 		}
 		if err == nil {
 			err = early

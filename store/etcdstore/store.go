@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/workers"
@@ -20,7 +21,7 @@ import (
 
 // Store keeps locks in etcd. It implements driver.Store, driver.Watcher,
 // driver.Inspector, driver.Downgrader, driver.Together, driver.Examiner,
-// driver.Limits and driver.Records. Use New or Open.
+// limits.Store and driver.Records. Use New or Open.
 type Store struct {
 	client  *clientv3.Client
 	kv      pb.KVClient
@@ -91,7 +92,7 @@ func Prefix(p string) Option {
 			s.prefix = ""
 			return nil
 		}
-		if err := driver.CheckKey(p); err != nil {
+		if err := check.Key(p); err != nil {
 			return fmt.Errorf("prefix: %w", err)
 		}
 		s.prefix = p + "/"

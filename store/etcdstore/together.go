@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 )
@@ -20,7 +21,7 @@ import (
 // second one. It answers errors.ErrUnsupported where the server's --max-txn-ops
 // (128 by default) or --max-request-bytes are too small for so many.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
-	if err := driver.CheckTogether(r, traits); err != nil {
+	if err := check.Together(r, traits); err != nil {
 		return nil, err
 	}
 	if err := s.ready(ctx); err != nil {

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -65,7 +66,7 @@ func TestSeveralAreOneTransaction(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 2)
 	var keys []string
-	for i := range driver.MaxTogether {
+	for i := range check.MaxTogether {
 		keys = append(keys, fmt.Sprint("k", i))
 	}
 	for range 2 { // the first time it has no leases

@@ -8,7 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/local"
 	"github.com/batonhq/baton/internal/rate"
 )
 
@@ -22,7 +24,7 @@ import (
 // them in a microsecond, and one token takes period of them.
 type bucketLimit struct {
 	s      *Store
-	rule   driver.Limit
+	rule   limits.Limit
 	rate   *rate.Bucket
 	burst  int64
 	tokens int64
@@ -58,8 +60,8 @@ var removed = new(bucket)
 // maxTokens bounds how fine a unit is, so that a century of them can be counted.
 const maxTokens = 2500
 
-// Prepare implements driver.LocalLimits for token buckets.
-func (s *Store) Prepare(l driver.Limit) driver.PreparedLimit {
+// Prepare implements local.Limits for token buckets.
+func (s *Store) Prepare(l limits.Limit) local.Prepared {
 	a, err := rate.Of(l)
 	b, ok := a.(*rate.Bucket)
 	if err != nil || !ok || b.Queue || b.Tokens > maxTokens || b.Burst > math.MaxInt64/4/b.Period {
@@ -71,8 +73,8 @@ func (s *Store) Prepare(l driver.Limit) driver.PreparedLimit {
 	}
 }
 
-// Take implements driver.PreparedLimit.
-func (b *bucketLimit) Take(key string, cost int64) (d driver.PreparedDecision, at int64, err error) {
+// Take implements local.Prepared.
+func (b *bucketLimit) Take(key string, cost int64) (d local.Decision, at int64, err error) {
 	s := b.s
 	if cost <= 0 || cost > b.burst || s.closed.Load() {
 		return b.slow(key, cost)
@@ -118,9 +120,9 @@ func (b *bucketLimit) used(full, at int64) int64 {
 
 // describe says how a bucket stands of which so much is used, which after a
 // decision is never nothing.
-func (b *bucketLimit) describe(used int64, retry time.Duration) driver.PreparedDecision {
+func (b *bucketLimit) describe(used int64, retry time.Duration) local.Decision {
 	left := b.byPeriod.of(b.full - used)
-	return driver.PreparedDecision{
+	return local.Decision{
 		Remaining: left, Retry: retry, Reset: b.micros(used),
 		Next: b.micros(used + (left+1)*b.period - b.full),
 	}
@@ -149,8 +151,8 @@ func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecon
 
 // slow is what is not quick: bad requests, buckets in debt, and those that were
 // taken out of the table while somebody looked at them.
-func (b *bucketLimit) slow(key string, cost int64) (d driver.PreparedDecision, at int64, err error) {
-	r, err := b.s.known.NewRequest(driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: b.rule, Cost: cost}}})
+func (b *bucketLimit) slow(key string, cost int64) (d local.Decision, at int64, err error) {
+	r, err := b.s.known.NewRequest(limits.Request{Takes: []limits.Take{{Key: key, Limit: b.rule, Cost: cost}}})
 	if err != nil {
 		return d, 0, err
 	}
@@ -159,14 +161,14 @@ func (b *bucketLimit) slow(key string, cost int64) (d driver.PreparedDecision, a
 		return d, 0, err
 	}
 	l := t.Limits[0]
-	return driver.PreparedDecision{Remaining: l.Remaining, Retry: l.Retry, Next: l.Next, Reset: l.Reset}, t.At, nil
+	return local.Decision{Remaining: l.Remaining, Retry: l.Retry, Next: l.Next, Reset: l.Reset}, t.At, nil
 }
 
 // enter finds the key's bucket, or makes one of what is known of the key, and
 // tells what time it is. It returns nil if that is not a bucket that is one
 // number, or if the key is none.
 func (b *bucketLimit) enter(hash uint64, key string) (e *bucket, at int64) {
-	if driver.CheckKey(key) != nil {
+	if check.Key(key) != nil {
 		return nil, 0
 	}
 	sh := &b.s.limits[hash%numShards]

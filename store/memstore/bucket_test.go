@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/local"
 	"github.com/batonhq/baton/store/memstore"
 )
 
-func prepare(t testing.TB, s *memstore.Store, l driver.Limit) driver.PreparedLimit {
+func prepare(t testing.TB, s *memstore.Store, l limits.Limit) local.Prepared {
 	t.Helper()
 	p := s.Prepare(l)
 	if p == nil {
@@ -24,8 +26,8 @@ func prepare(t testing.TB, s *memstore.Store, l driver.Limit) driver.PreparedLim
 	return p
 }
 
-func bucketOf(n int64, period time.Duration, burst int64) driver.Limit {
-	return driver.Limit{Algorithm: driver.TokenBucket, N: n, Period: period, Burst: burst}
+func bucketOf(n int64, period time.Duration, burst int64) limits.Limit {
+	return limits.Limit{Algorithm: limits.TokenBucket, N: n, Period: period, Burst: burst}
 }
 
 // The quick way says what the other one says, and the two can be mixed.
@@ -34,35 +36,35 @@ func TestPreparedSaysTheSame(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, seed))
 			quick, plain := memstore.New(), memstore.New()
-			limits := make([]driver.Limit, 2)
-			for i := range limits {
-				limits[i] = bucketOf(1+r.Int64N(30), time.Duration(1+r.Int64N(2_000_000))*time.Microsecond, 1+r.Int64N(20))
+			all := make([]limits.Limit, 2)
+			for i := range all {
+				all[i] = bucketOf(1+r.Int64N(30), time.Duration(1+r.Int64N(2_000_000))*time.Microsecond, 1+r.Int64N(20))
 			}
 			for step := range 500 {
 				time.Sleep([]time.Duration{0, time.Duration(r.IntN(5)), time.Duration(r.IntN(2000)) * time.Microsecond, time.Duration(r.IntN(900)) * time.Millisecond}[r.IntN(4)])
-				l := limits[r.IntN(len(limits))]
+				l := all[r.IntN(len(all))]
 				key := fmt.Sprint("k", r.IntN(3))
-				q := driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: r.Int64N(l.Burst + 2)}}}
+				q := limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: r.Int64N(l.Burst + 2)}}}
 				switch r.IntN(8) {
 				case 0:
 					q.MaxWait = time.Second
 				case 1:
-					q.Mode = driver.TakeAnyway
+					q.Mode = limits.TakeAnyway
 				case 2:
-					q.Mode, q.At = driver.GiveBack, time.Now().UnixMicro()
+					q.Mode, q.At = limits.GiveBack, time.Now().UnixMicro()
 				}
 				want, err := plain.Take(t.Context(), q)
 				if err != nil {
 					t.Fatal(err)
 				}
-				var got driver.Decision
+				var got limits.Decision
 				at := int64(0)
-				if q.Mode == driver.TakeIfAllowed && q.MaxWait == 0 && r.IntN(4) > 0 {
-					var p driver.PreparedDecision
+				if q.Mode == limits.TakeIfAllowed && q.MaxWait == 0 && r.IntN(4) > 0 {
+					var p local.Decision
 					p, at, err = prepare(t, quick, l).Take(key, q.Takes[0].Cost)
-					got = driver.Decision{OK: p.Retry == 0, Remaining: p.Remaining, Retry: p.Retry, Next: p.Next, Reset: p.Reset}
+					got = limits.Decision{OK: p.Retry == 0, Remaining: p.Remaining, Retry: p.Retry, Next: p.Next, Reset: p.Reset}
 				} else {
-					var d driver.Taken
+					var d limits.Taken
 					d, err = quick.Take(t.Context(), q)
 					got, at = d.Limits[0], d.At
 				}
@@ -110,12 +112,12 @@ func TestPreparedIsExact(t *testing.T) {
 		wg.Go(func() {
 			p, o := prepare(t, s, limit), prepare(t, s, other)
 			for i := range 4000 {
-				var d driver.PreparedDecision
+				var d local.Decision
 				var err error
 				switch {
 				case i%50 == 7:
-					var all driver.Taken
-					all, err = s.Take(t.Context(), driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: limit, Cost: 1}, {Key: fmt.Sprint("l", g), Limit: limit, Cost: 1}}})
+					var all limits.Taken
+					all, err = s.Take(t.Context(), limits.Request{Takes: []limits.Take{{Key: "k", Limit: limit, Cost: 1}, {Key: fmt.Sprint("l", g), Limit: limit, Cost: 1}}})
 					d.Retry = all.Retry
 				case i%50 == 23:
 					d, _, err = o.Take("k", 1)
@@ -214,14 +216,14 @@ func TestPreparedRefuses(t *testing.T) {
 			t.Errorf("%s is accepted", name)
 		}
 	}
-	if d, _, err := p.Take("k", 6); d.Retry != driver.Never || err != nil {
+	if d, _, err := p.Take("k", 6); d.Retry != limits.Never || err != nil {
 		t.Errorf("%+v, %v", d, err)
 	}
 	s.Close()
 	if _, _, err := p.Take("k", 1); err != driver.ErrClosed {
 		t.Errorf("closed: %v", err)
 	}
-	for _, l := range []driver.Limit{{}, bucketOf(9973, time.Second, 5), {Algorithm: driver.SlidingLog, N: 1, Period: 1000}} {
+	for _, l := range []limits.Limit{{}, bucketOf(9973, time.Second, 5), {Algorithm: limits.SlidingLog, N: 1, Period: 1000}} {
 		if s.Prepare(l) != nil {
 			t.Errorf("%+v is prepared", l)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
 
@@ -35,21 +36,21 @@ type remembered struct {
 	until    time.Duration
 }
 
-// Take implements driver.Limits.
-func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, error) {
+// Take implements limits.Store.
+func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error) {
 	r, err := s.known.NewRequest(t)
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	if err := s.check(ctx); err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	return s.take(r)
 }
 
-func (s *Store) take(r *rate.Request) (driver.Taken, error) {
+func (s *Store) take(r *rate.Request) (limits.Taken, error) {
 	if s.closed.Load() {
-		return driver.Taken{}, driver.ErrClosed
+		return limits.Taken{}, driver.ErrClosed
 	}
 	d, clock, changed, err := s.decide(r)
 	s.tick(clock.Microseconds())
@@ -62,7 +63,7 @@ func (s *Store) take(r *rate.Request) (driver.Taken, error) {
 	return d, err
 }
 
-func (s *Store) decide(r *rate.Request) (d driver.Taken, clock time.Duration, changed bool, err error) {
+func (s *Store) decide(r *rate.Request) (d limits.Taken, clock time.Duration, changed bool, err error) {
 	defer s.lockLimits(r)()
 	for _, t := range r.Takes {
 		hash := maphash.String(s.seed, t.Key)
@@ -95,7 +96,7 @@ func (s *Store) decide(r *rate.Request) (d driver.Taken, clock time.Duration, ch
 		if home.ids == nil {
 			home.ids = make(map[limitID]remembered)
 		}
-		home.ids[id] = remembered{d.At, d.Wait.Microseconds(), clock + r.Keep(r.TakeRequest.Keep)}
+		home.ids[id] = remembered{d.At, d.Wait.Microseconds(), clock + r.Keep(r.Request.Keep)}
 	}
 	return d, clock, true, nil
 }

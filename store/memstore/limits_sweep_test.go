@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/store/memstore"
 )
 
@@ -14,9 +14,9 @@ import (
 // bucket.
 func TestForgetsWhileNothingChanges(t *testing.T) {
 	const keys = 5000
-	window := driver.Limit{Algorithm: driver.FixedWindow, N: 5, Period: time.Second}
-	bucket := driver.Limit{Algorithm: driver.TokenBucket, N: 5, Period: time.Second, Burst: 5}
-	hour := driver.Limit{Algorithm: driver.FixedWindow, N: 1, Period: 1000 * time.Hour}
+	window := limits.Limit{Algorithm: limits.FixedWindow, N: 5, Period: time.Second}
+	bucket := limits.Limit{Algorithm: limits.TokenBucket, N: 5, Period: time.Second, Burst: 5}
+	hour := limits.Limit{Algorithm: limits.FixedWindow, N: 1, Period: 1000 * time.Hour}
 	for name, ask := range map[string]func(t *testing.T, s *memstore.Store){
 		"refusals": func(t *testing.T, s *memstore.Store) {
 			if d, err := s.Take(t.Context(), one("busy", hour, 1)); err != nil || d.OK {
@@ -61,6 +61,6 @@ func TestForgetsWhileNothingChanges(t *testing.T) {
 	}
 }
 
-func one(key string, l driver.Limit, cost int64) driver.TakeRequest {
-	return driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}}
+func one(key string, l limits.Limit, cost int64) limits.Request {
+	return limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}}
 }

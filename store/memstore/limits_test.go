@@ -3,7 +3,7 @@ package memstore_test
 import (
 	"testing"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/store/memstore"
 )
@@ -12,15 +12,15 @@ func limitHarness(fake bool, steps int) drivertest.LimitHarness {
 	return drivertest.LimitHarness{
 		FakeTime: fake,
 		Steps:    steps,
-		Open: func(_ drivertest.T, n int) []driver.Limits {
+		Open: func(_ drivertest.T, n int) []limits.Store {
 			s := memstore.New()
-			all := make([]driver.Limits, n)
+			all := make([]limits.Store, n)
 			for i := range all {
 				all[i] = s
 			}
 			return all
 		},
-		Kept: func(_ drivertest.T, l driver.Limits) int { return l.(*memstore.Store).Limits() },
+		Kept: func(_ drivertest.T, l limits.Store) int { return l.(*memstore.Store).Limits() },
 	}
 }
 

@@ -16,7 +16,10 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/local"
 	"github.com/batonhq/baton/internal/lockstate"
+	"github.com/batonhq/baton/internal/quorum"
 	"github.com/batonhq/baton/internal/rate"
 )
 
@@ -32,7 +35,7 @@ var traits = driver.Traits{
 
 // Store is a driver.Store, and a driver.Watcher, driver.Inspector,
 // driver.Downgrader, driver.Mover, driver.Together, driver.Examiner,
-// driver.Member, driver.LocalLimits and driver.Records. All methods are safe for
+// quorum.Member, local.Limits and driver.Records. All methods are safe for
 // concurrent use. None waits, but for mutexes that are held for the length of
 // one operation.
 //
@@ -63,16 +66,16 @@ type Store struct {
 const numShards = 64
 
 var (
-	_ driver.Store       = (*Store)(nil)
-	_ driver.Watcher     = (*Store)(nil)
-	_ driver.Inspector   = (*Store)(nil)
-	_ driver.Downgrader  = (*Store)(nil)
-	_ driver.Mover       = (*Store)(nil)
-	_ driver.Together    = (*Store)(nil)
-	_ driver.Member      = (*Store)(nil)
-	_ driver.Examiner    = (*Store)(nil)
-	_ driver.LocalLimits = (*Store)(nil)
-	_ driver.Records     = (*Store)(nil)
+	_ driver.Store      = (*Store)(nil)
+	_ driver.Watcher    = (*Store)(nil)
+	_ driver.Inspector  = (*Store)(nil)
+	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Mover      = (*Store)(nil)
+	_ driver.Together   = (*Store)(nil)
+	_ quorum.Member     = (*Store)(nil)
+	_ driver.Examiner   = (*Store)(nil)
+	_ local.Limits      = (*Store)(nil)
+	_ driver.Records    = (*Store)(nil)
 )
 
 // New returns an empty store.
@@ -132,7 +135,7 @@ func (s *Store) shardOf(key string) uint64 {
 
 // Acquire implements driver.Locks.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := driver.CheckRequest(r, traits); err != nil {
+	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := s.check(ctx); err != nil {
@@ -162,9 +165,9 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 }
 
 func (s *Store) renew(ctx context.Context, c driver.Claim, ttl time.Duration) (a driver.Renewal) {
-	a.Err = driver.CheckClaim(c)
+	a.Err = check.Claim(c)
 	if a.Err == nil {
-		a.Err = driver.CheckTTL(c.Key, ttl, traits)
+		a.Err = check.TTL(c.Key, ttl, traits)
 	}
 	if a.Err == nil {
 		a.Err = s.check(ctx)
@@ -179,7 +182,7 @@ func (s *Store) renew(ctx context.Context, c driver.Claim, ttl time.Duration) (a
 
 // Release implements driver.Locks.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
-	if err := driver.CheckClaim(c); err != nil {
+	if err := check.Claim(c); err != nil {
 		return err
 	}
 	if err := s.check(ctx); err != nil {
@@ -192,10 +195,10 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 
 // Downgrade implements driver.Downgrader.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	if err := driver.CheckClaim(c); err != nil {
+	if err := check.Claim(c); err != nil {
 		return driver.Grant{}, err
 	}
-	if err := driver.CheckTTL(c.Key, ttl, traits); err != nil {
+	if err := check.TTL(c.Key, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := s.check(ctx); err != nil {
@@ -208,7 +211,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 
 // Move implements driver.Mover.
 func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
-	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
+	if err := check.Move(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := s.check(ctx); err != nil {
@@ -219,7 +222,7 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	return g, err
 }
 
-// Raise implements driver.Member.
+// Raise implements quorum.Member.
 func (s *Store) Raise(ctx context.Context, key string, token int64) error {
 	if err := s.checkKey(ctx, key); err != nil {
 		return err
@@ -231,12 +234,12 @@ func (s *Store) Raise(ctx context.Context, key string, token int64) error {
 	return nil
 }
 
-// Life implements driver.Member.
-func (s *Store) Life(ctx context.Context) (driver.Life, error) {
+// Life implements quorum.Member.
+func (s *Store) Life(ctx context.Context) (quorum.Life, error) {
 	if err := s.check(ctx); err != nil {
-		return driver.Life{}, err
+		return quorum.Life{}, err
 	}
-	return driver.Life{Server: s.life, Age: time.Since(s.opened)}, nil
+	return quorum.Life{Server: s.life, Age: time.Since(s.opened)}, nil
 }
 
 // Break implements driver.Inspector.
@@ -259,7 +262,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 }
 
 func (s *Store) checkKey(ctx context.Context, key string) error {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return err
 	}
 	return s.check(ctx)

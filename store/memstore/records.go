@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/record"
 )
 
@@ -17,7 +18,7 @@ type records struct {
 
 // BeginAttempt implements driver.Records.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckBegin(a, keep); err != nil {
+	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err
 	}
 	return s.record(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
@@ -25,7 +26,7 @@ func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Du
 
 // FinishAttempt implements driver.Records.
 func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckFinish(a, o, keep); err != nil {
+	if err := check.Finish(a, o, keep); err != nil {
 		return driver.Record{}, err
 	}
 	return s.record(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
@@ -33,7 +34,7 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 
 // FindRecord implements driver.Records.
 func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.Record{}, err
 	}
 	return s.record(ctx, key, (*record.State).Find)
@@ -41,7 +42,7 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 
 // ForgetRecord implements driver.Records.
 func (s *Store) ForgetRecord(ctx context.Context, key string) error {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return err
 	}
 	_, err := s.record(ctx, key, (*record.State).Forget)

@@ -5,11 +5,12 @@ import (
 	"slices"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // AcquireAll implements driver.Together, for locks of any kind.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
-	if err := driver.CheckTogether(r, traits); err != nil {
+	if err := check.Together(r, traits); err != nil {
 		return nil, err
 	}
 	if err := s.check(ctx); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -183,7 +184,7 @@ func TestLooksAreDatedByWhatTheySee(t *testing.T) {
 	if _, err := conn.ExecContext(t.Context(), "LOCK TABLES baton_limit WRITE"); err != nil {
 		t.Fatal(err)
 	}
-	looked := make(chan driver.Taken, 1)
+	looked := make(chan limits.Taken, 1)
 	go func() {
 		d, err := s.Take(context.Background(), takeOf("k", limit, 0))
 		if err != nil {

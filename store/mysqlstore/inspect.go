@@ -6,6 +6,7 @@ import (
 	"iter"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -14,7 +15,7 @@ const listPage = 100
 
 // Inspect implements driver.Inspector.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
 	}
 	infos, _, err := s.infos(ctx, "k="+literal(key), 1)
@@ -38,7 +39,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 // Break implements driver.Inspector. Holders of this process that watch are
 // woken; others learn of it by their next renewal.
 func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return 0, err
 	}
 	if err := s.ready(ctx); err != nil {

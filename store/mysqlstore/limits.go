@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-var _ driver.Limits = (*Store)(nil)
+var _ limits.Store = (*Store)(nil)
 
 const (
 	// limitWorkers bounds how many transactions about limits a process has at
@@ -47,7 +48,7 @@ type limitOp struct {
 	r     *rate.Request
 	quiet bool // it may well change nothing
 
-	d     driver.Taken
+	d     limits.Taken
 	err   error // that is about this request alone
 	done  chan error
 	batch *limitBatch // once it was taken
@@ -62,7 +63,7 @@ type limitBatch struct {
 	cancel context.CancelFunc
 }
 
-// Take implements driver.Limits. The clock is the server's, read when the rows
+// Take implements limits.Store. The clock is the server's, read when the rows
 // are locked.
 //
 // A Store from Open takes one round trip for a request to one bucket or fixed
@@ -74,23 +75,23 @@ type limitBatch struct {
 // given it is one for each statement, ten as a rule.
 //
 // What was taken is durable before it is answered, as locks are.
-func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, error) {
+func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error) {
 	r, err := s.limits.known.NewRequest(t)
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	if err := s.ready(ctx); err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	s.sweepEarly(t.Takes[0].Key)
 	o := &limitOp{r: r, done: make(chan error, 1)}
 	look, refused := looks(r), s.limits.place(r)
-	o.quiet = r.ID == "" && r.Mode <= driver.TakeAnyway && (look || refused.Load())
+	o.quiet = r.ID == "" && r.Mode <= limits.TakeAnyway && (look || refused.Load())
 	if err := s.askLimit(ctx, o); err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	if o.err != nil {
-		return driver.Taken{}, o.err
+		return limits.Taken{}, o.err
 	}
 	if !look && refused.Load() == o.d.OK {
 		refused.Store(!o.d.OK)
@@ -99,7 +100,7 @@ func (s *Store) Take(ctx context.Context, t driver.TakeRequest) (driver.Taken, e
 }
 
 func looks(r *rate.Request) bool {
-	return !slices.ContainsFunc(r.Takes, func(t driver.Take) bool { return t.Cost > 0 })
+	return !slices.ContainsFunc(r.Takes, func(t limits.Take) bool { return t.Cost > 0 })
 }
 
 func (l *limiter) place(r *rate.Request) *atomic.Bool {
@@ -193,12 +194,12 @@ func (s *Store) takeLimits(last *limitBatch) *limitBatch {
 	mine, blocked := make(map[string]bool), make(map[string]bool)
 	rest := l.queue[:0:0]
 	for i, o := range l.queue {
-		if len(b.ops) == maxBatch || len(mine)+driver.MaxTakes > limitKeys {
+		if len(b.ops) == maxBatch || len(mine)+limits.MaxTakes > limitKeys {
 			rest = append(rest, l.queue[i:]...)
 			break
 		}
 		keys := mine
-		if slices.ContainsFunc(o.r.Takes, func(t driver.Take) bool { return l.busy[t.Key] || blocked[t.Key] }) {
+		if slices.ContainsFunc(o.r.Takes, func(t limits.Take) bool { return l.busy[t.Key] || blocked[t.Key] }) {
 			keys, rest = blocked, append(rest, o)
 		} else {
 			b.ops, o.batch = append(b.ops, o), b
@@ -412,7 +413,7 @@ func (t *limitTx) take(o *limitOp) (changed bool) {
 	}
 	t.dirty += len(r.Takes)
 	if r.ID != "" && o.d.OK {
-		t.ids[id] = limitMemory{o.d.At, o.d.Wait.Microseconds(), t.clock + r.Keep(r.TakeRequest.Keep).Microseconds() + 1, true}
+		t.ids[id] = limitMemory{o.d.At, o.d.Wait.Microseconds(), t.clock + r.Keep(r.Request.Keep).Microseconds() + 1, true}
 	}
 	return true
 }

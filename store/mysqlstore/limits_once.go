@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
 
@@ -21,7 +21,7 @@ func (s *Store) alone(ops []*limitOp) (rules string, ok bool) {
 		return "", false
 	}
 	r := ops[0].r
-	if len(r.Takes) != 1 || r.Mode != driver.TakeIfAllowed || r.ID != "" || r.MaxWait != 0 || r.TurnWithin != 0 {
+	if len(r.Takes) != 1 || r.Mode != limits.TakeIfAllowed || r.ID != "" || r.MaxWait != 0 || r.TurnWithin != 0 {
 		return "", false
 	}
 	t := r.Takes[0]
@@ -30,13 +30,13 @@ func (s *Store) alone(ops []*limitOp) (rules string, ok bool) {
 	}
 	now, keep := "c", "0"
 	if r.Now != 0 {
-		now, keep = integer(r.Now), integer(driver.ReplayTTL.Microseconds())
+		now, keep = integer(r.Now), integer(limits.ReplayTTL.Microseconds())
 	}
 	switch l := r.Limits[0].(type) {
 	case *rate.Bucket:
 		return bucketRules(l, t.Cost, now, keep), true
 	case *rate.Window:
-		if t.Limit.Algorithm == driver.FixedWindow && l.Windows[0] == 0 {
+		if t.Limit.Algorithm == limits.FixedWindow && l.Windows[0] == 0 {
 			return fixedRules(l, t.Cost, now, keep), true
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -13,10 +13,10 @@ func TestLimitEndsByTheClockOfItsDecision(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, testserver.MariaDB(t))
 	s := d.open(t)
-	for key, l := range map[string]driver.Limit{
+	for key, l := range map[string]limits.Limit{
 		"bucket": bucketOf(1, time.Second, 10),
-		"fixed":  {Algorithm: driver.FixedWindow, N: 10, Period: time.Hour},
-		"log":    {Algorithm: driver.SlidingLog, N: 10, Period: time.Hour},
+		"fixed":  {Algorithm: limits.FixedWindow, N: 10, Period: time.Hour},
+		"log":    {Algorithm: limits.SlidingLog, N: 10, Period: time.Hour},
 	} {
 		a := takeOne(t, s, key, l, 1)
 		var ends int64

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/rate"
@@ -37,7 +38,7 @@ func limitHarness(all *testing.T, open func(t drivertest.T, d *database) *Store)
 		return shared(all)
 	}
 	return drivertest.LimitHarness{
-		Open: func(t drivertest.T, n int) []driver.Limits {
+		Open: func(t drivertest.T, n int) []limits.Store {
 			d := get()
 			t.Cleanup(func() { // after the stores were closed
 				if _, err := d.plain.Exec("DELETE FROM baton_limit"); err != nil {
@@ -50,7 +51,7 @@ func limitHarness(all *testing.T, open func(t drivertest.T, d *database) *Store)
 				defer mu.Unlock()
 				free = append(free, d)
 			})
-			handles := make([]driver.Limits, n)
+			handles := make([]limits.Store, n)
 			for i := range handles {
 				s := open(t, d)
 				databases.put(s, d)
@@ -58,7 +59,7 @@ func limitHarness(all *testing.T, open func(t drivertest.T, d *database) *Store)
 			}
 			return handles
 		},
-		Kept: func(t drivertest.T, l driver.Limits) (n int) {
+		Kept: func(t drivertest.T, l limits.Store) (n int) {
 			d := databases.of(l.(*Store))
 			if err := d.plain.QueryRow("SELECT (SELECT COUNT(*) FROM baton_limit)+(SELECT COUNT(*) FROM baton_limit_id)").Scan(&n); err != nil {
 				t.Fatalf("count: %v", err)
@@ -85,15 +86,15 @@ func TestLimitsOnPool(t *testing.T) {
 	drivertest.Limits(t, h)
 }
 
-func bucketOf(n int64, per time.Duration, burst int64) driver.Limit {
-	return driver.Limit{Algorithm: driver.TokenBucket, N: n, Period: per, Burst: burst}
+func bucketOf(n int64, per time.Duration, burst int64) limits.Limit {
+	return limits.Limit{Algorithm: limits.TokenBucket, N: n, Period: per, Burst: burst}
 }
 
-func takeOf(key string, l driver.Limit, cost int64) driver.TakeRequest {
-	return driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}}
+func takeOf(key string, l limits.Limit, cost int64) limits.Request {
+	return limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}}
 }
 
-func takeOne(t *testing.T, s *Store, key string, l driver.Limit, cost int64) driver.Taken {
+func takeOne(t *testing.T, s *Store, key string, l limits.Limit, cost int64) limits.Taken {
 	t.Helper()
 	d, err := s.Take(t.Context(), takeOf(key, l, cost))
 	if err != nil {
@@ -110,10 +111,10 @@ func TestLimitOneKey(t *testing.T) {
 	for range 4 {
 		stores = append(stores, d.openWith(t, patient))
 	}
-	for _, l := range []driver.Limit{
+	for _, l := range []limits.Limit{
 		bucketOf(1, 1000*time.Hour, 150),
-		{Algorithm: driver.SlidingLog, N: 150, Period: 1000 * time.Hour},
-		{Algorithm: driver.FixedWindow, N: 150, Period: 100_000 * time.Hour},
+		{Algorithm: limits.SlidingLog, N: 150, Period: 1000 * time.Hour},
+		{Algorithm: limits.FixedWindow, N: 150, Period: 100_000 * time.Hour},
 	} {
 		var yes atomic.Int64
 		var wg sync.WaitGroup
@@ -149,7 +150,7 @@ func TestLimitsManyKeys(t *testing.T) {
 	}
 	end := time.Now().Add(stormFor(t))
 	const keys, burst = 8, 10_000_000
-	l := driver.Limit{Algorithm: driver.FixedWindow, N: burst, Period: 100_000 * time.Hour}
+	l := limits.Limit{Algorithm: limits.FixedWindow, N: burst, Period: 100_000 * time.Hour}
 	var taken [keys]atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 36 {
@@ -157,28 +158,28 @@ func TestLimitsManyKeys(t *testing.T) {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(i), 5))
 			for n := 0; n == 0 || time.Now().Before(end) && !t.Failed(); n++ {
-				r := driver.TakeRequest{}
+				r := limits.Request{}
 				which := random.Perm(keys)[:1+random.IntN(4)]
 				for _, at := range which {
-					r.Takes = append(r.Takes, driver.Take{Key: fmt.Sprint("key", at), Limit: l, Cost: 1})
+					r.Takes = append(r.Takes, limits.Take{Key: fmt.Sprint("key", at), Limit: l, Cost: 1})
 				}
 				switch random.IntN(4) {
 				case 0:
 					r.ID, r.Keep = driver.NewID(), time.Millisecond
 				case 1: // what comes and goes
-					r.Mode = driver.Forget
+					r.Mode = limits.Forget
 					for j := range r.Takes {
 						r.Takes[j].Key = strings.Replace(r.Takes[j].Key, "key", "kez", 1)
 					}
 				case 2:
-					r.Takes = append(r.Takes, driver.Take{Key: fmt.Sprint("kez", random.IntN(keys)), Limit: bucketOf(1, time.Millisecond, 100), Cost: 1})
+					r.Takes = append(r.Takes, limits.Take{Key: fmt.Sprint("kez", random.IntN(keys)), Limit: bucketOf(1, time.Millisecond, 100), Cost: 1})
 				}
 				d, err := s.Take(t.Context(), r)
 				if err != nil {
 					t.Errorf("%v", err)
 					return
 				}
-				if d.OK && r.Mode == driver.TakeIfAllowed {
+				if d.OK && r.Mode == limits.TakeIfAllowed {
 					for _, at := range which {
 						taken[at].Add(1)
 					}
@@ -303,7 +304,7 @@ func TestLimitsReadTheClockLate(t *testing.T) {
 	l := bucketOf(1, 300*time.Millisecond, 1)
 	takeOne(t, s, "k", l, 1)
 	blocker := lockRow(t, d, "baton_limit", "k")
-	done := make(chan driver.Taken, 1)
+	done := make(chan limits.Taken, 1)
 	go func() { done <- takeOne(t, s, "k", l, 1) }()
 	awaitBlocked(t, d, 1)
 	var before int64
@@ -361,7 +362,7 @@ func TestLimitsThatLockNothing(t *testing.T) {
 		takeOne(t, s, "k", l, 0)
 	}
 	commit(t, blocker)
-	if _, err := s.Take(t.Context(), driver.TakeRequest{Takes: takeOf("k", l, 0).Takes, Mode: driver.Forget}); err != nil {
+	if _, err := s.Take(t.Context(), limits.Request{Takes: takeOf("k", l, 0).Takes, Mode: limits.Forget}); err != nil {
 		t.Fatal(err)
 	}
 	if d := takeOne(t, s, "k", l, 5); !d.OK {
@@ -396,10 +397,10 @@ func TestLimitsLongLogs(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
 	s := d.openWith(t, patient)
-	l := driver.Limit{Algorithm: driver.SlidingLog, N: 10_000, Period: time.Hour}
-	var takes []driver.Take
-	for i := range driver.MaxTakes {
-		takes = append(takes, driver.Take{Key: fmt.Sprint("k", i), Limit: l, Cost: 1})
+	l := limits.Limit{Algorithm: limits.SlidingLog, N: 10_000, Period: time.Hour}
+	var takes []limits.Take
+	for i := range limits.MaxTakes {
+		takes = append(takes, limits.Take{Key: fmt.Sprint("k", i), Limit: l, Cost: 1})
 		text := strings.Builder{}
 		text.WriteString("1 10000")
 		for j := range 9_990 {
@@ -408,7 +409,7 @@ func TestLimitsLongLogs(t *testing.T) {
 		d.exec(t, "INSERT INTO baton_limit VALUES (?,?,'2090-01-01')", fmt.Sprint("k", i), text.String())
 	}
 	for n := range 3 {
-		got, err := s.Take(t.Context(), driver.TakeRequest{Takes: takes, Now: 3_000_000_000_000_000 - 1_800_000_000})
+		got, err := s.Take(t.Context(), limits.Request{Takes: takes, Now: 3_000_000_000_000_000 - 1_800_000_000})
 		if err != nil || !got.OK || got.Limits[15].Remaining != int64(9-n) {
 			t.Fatalf("%v %+v", err, got)
 		}
@@ -553,12 +554,12 @@ func TestLimitsLargeNumbers(t *testing.T) {
 	number := func(most int64) int64 { return 1 + random.Int64N(1+random.Int64N(most)) }
 	asked, allowed := 0, 0
 	for n := 0; asked < 60 && n < 100_000; n++ {
-		l := driver.Limit{Algorithm: driver.TokenBucket, N: number(1 << 50), Period: time.Duration(number(1e12)) * time.Microsecond, Burst: number(1 << 40)}
+		l := limits.Limit{Algorithm: limits.TokenBucket, N: number(1 << 50), Period: time.Duration(number(1e12)) * time.Microsecond, Burst: number(1 << 40)}
 		switch n % 3 {
 		case 1:
-			l.Algorithm, l.Ahead = driver.LeakyBucket, random.Int64N(l.Burst)
+			l.Algorithm, l.Ahead = limits.LeakyBucket, random.Int64N(l.Burst)
 		case 2:
-			l = driver.Limit{Algorithm: driver.FixedWindow, N: l.N, Period: l.Period, Offset: -time.Duration(number(1e15)) * time.Microsecond}
+			l = limits.Limit{Algorithm: limits.FixedWindow, N: l.N, Period: l.Period, Offset: -time.Duration(number(1e15)) * time.Microsecond}
 		}
 		if _, err := rate.Of(l); err != nil {
 			continue

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/sqltext"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -287,8 +288,8 @@ func doEverything(t *testing.T, d *database, s *Store) {
 		t.Error(err)
 	}
 
-	bucket, window := bucketOf(1, time.Hour, 5), driver.Limit{Algorithm: driver.SlidingWindow, N: 5, Period: time.Hour, Parts: 10}
-	for _, l := range []driver.Limit{bucket, window, {Algorithm: driver.FixedWindow, N: 5, Period: time.Hour}} {
+	bucket, window := bucketOf(1, time.Hour, 5), limits.Limit{Algorithm: limits.SlidingWindow, N: 5, Period: time.Hour, Parts: 10}
+	for _, l := range []limits.Limit{bucket, window, {Algorithm: limits.FixedWindow, N: 5, Period: time.Hour}} {
 		key := fmt.Sprint(name, l.Algorithm)
 		for _, cost := range []int64{0, 1, 5, 5} {
 			r := takeOf(key, l, cost)
@@ -296,14 +297,14 @@ func doEverything(t *testing.T, d *database, s *Store) {
 				t.Error(err)
 			}
 			r.ID, r.Keep = driver.NewID(), time.Minute
-			r.Takes = append(r.Takes, driver.Take{Key: key + " too", Limit: l, Cost: min(cost, 1)})
+			r.Takes = append(r.Takes, limits.Take{Key: key + " too", Limit: l, Cost: min(cost, 1)})
 			if _, err := s.Take(ctx, r); err != nil {
 				t.Error(err)
 			}
 		}
 	}
 	forget := takeOf(fmt.Sprint(name, window.Algorithm), window, 0)
-	forget.Mode = driver.Forget
+	forget.Mode = limits.Forget
 	if _, err := s.Take(ctx, forget); err != nil {
 		t.Error(err)
 	}

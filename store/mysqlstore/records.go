@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/record"
 )
 
@@ -29,7 +30,7 @@ const recordColumns = `state,token,owner,attempts,TIMESTAMPDIFF(MICROSECOND,'197
 //
 // A database without the table of records is answered with ErrSchema.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckBegin(a, keep); err != nil {
+	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err
 	}
 	s.sweepEarly(a.Key)
@@ -41,7 +42,7 @@ func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Du
 
 // FinishAttempt implements driver.Records, at the cost of BeginAttempt.
 func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckFinish(a, o, keep); err != nil {
+	if err := check.Finish(a, o, keep); err != nil {
 		return driver.Record{}, err
 	}
 	lock := statement{
@@ -56,7 +57,7 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 // server in that moment takes back an outcome that others may have been answered,
 // but not yet who recorded it.
 func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.Record{}, err
 	}
 	var r driver.Record
@@ -77,7 +78,7 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 
 // ForgetRecord implements driver.Records.
 func (s *Store) ForgetRecord(ctx context.Context, key string) error {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return err
 	}
 	return s.call(ctx, func(ctx context.Context) (unsure bool, err error) {

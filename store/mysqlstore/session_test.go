@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/sqlstore"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -21,7 +22,7 @@ func lockAll(t *testing.T, s *Store, prefix string) {
 	for i := range 600 { // more than one statement names, with keys as long as can be
 		key := fmt.Sprintf("%s-%03d-", prefix, i)
 		if i%10 == 0 {
-			key += strings.Repeat("x", driver.MaxKey-len(key))
+			key += strings.Repeat("x", check.MaxKey-len(key))
 		}
 		c, _ := take(t, s, claimOf(key, "o"), 10*time.Minute, false)
 		held = append(held, c)

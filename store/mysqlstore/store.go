@@ -43,11 +43,12 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
 // Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Mover, driver.Together, driver.Examiner, driver.Limits and driver.Records
+// driver.Mover, driver.Together, driver.Examiner, limits.Store and driver.Records
 // on one database. All methods are safe for concurrent use.
 type Store struct {
 	single *sql.DB // for single statements
@@ -261,7 +262,7 @@ func (s *Store) Traits() driver.Traits { return traits }
 
 // Acquire implements driver.Locks.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := driver.CheckRequest(r, traits); err != nil {
+	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := s.ready(ctx); err != nil {
@@ -311,7 +312,7 @@ func (s *Store) grant(ctx context.Context, key string, fresh bool, act func(*tx)
 
 // Release implements driver.Locks.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
-	if err := driver.CheckClaim(c); err != nil {
+	if err := check.Claim(c); err != nil {
 		return err
 	}
 	if err := s.ready(ctx); err != nil {
@@ -341,10 +342,10 @@ func (s *Store) release(ctx context.Context, c driver.Claim) error {
 
 // Downgrade implements driver.Downgrader.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	if err := driver.CheckClaim(c); err != nil {
+	if err := check.Claim(c); err != nil {
 		return driver.Grant{}, err
 	}
-	if err := driver.CheckTTL(c.Key, ttl, traits); err != nil {
+	if err := check.TTL(c.Key, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := s.ready(ctx); err != nil {
@@ -357,7 +358,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 
 // Move implements driver.Mover.
 func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
-	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
+	if err := check.Move(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := s.ready(ctx); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -19,7 +20,7 @@ import (
 // and one more if somebody was at one of the rows at that moment. On a pool that New
 // was given it is one for each statement, eight to ten as a rule.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
-	if err := driver.CheckTogether(r, traits); err != nil {
+	if err := check.Together(r, traits); err != nil {
 		return nil, err
 	}
 	s.sweepEarly(r[0].Key)

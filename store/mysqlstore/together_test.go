@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
@@ -94,8 +95,8 @@ func TestTogetherRoundTrips(t *testing.T) {
 		"New":  {pooled, 8, 10, 8}, // one row is there, the others are new
 	} {
 		var keys []string
-		for i := range driver.MaxTogether {
-			keys = append(keys, fmt.Sprint(name, i*37%driver.MaxTogether))
+		for i := range check.MaxTogether {
+			keys = append(keys, fmt.Sprint(name, i*37%check.MaxTogether))
 		}
 		last := name + "9" // in the order of bytes
 		blocker, _ := take(t, plain, claimOf(last, "blocker"), time.Minute, false)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -64,7 +65,7 @@ func sweepMeets(t *testing.T, s *Store, clock *testserver.Clock, table, sweep st
 func TestLimitSweepMeetsAClockSetBack(t *testing.T) {
 	t.Parallel()
 	s, clock := openAhead(t)
-	l := driver.Limit{Algorithm: driver.SlidingLog, N: 5, Period: 20 * time.Minute}
+	l := limits.Limit{Algorithm: limits.SlidingLog, N: 5, Period: 20 * time.Minute}
 	once := withID(take(window(100), 1, "once"))
 	for range l.N {
 		mustTake(t, s, take(l, 1, "k"))

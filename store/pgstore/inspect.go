@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -32,7 +33,7 @@ const infoSQL = `WITH t AS MATERIALIZED (SELECT clock_timestamp() AS now),
 
 // Inspect implements driver.Inspector.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
 	}
 	// Nothing is between a key and the same with a zero byte behind it.

@@ -14,10 +14,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
 
-var _ driver.Limits = (*Store)(nil)
+var _ limits.Store = (*Store)(nil)
 
 const (
 	takeSQL        = `SELECT baton_take_1($1::bytea, $2::bigint[], $3::bigint, $4::int, $5::bigint, $6::bigint, $7::bigint, $8::bigint, $9::boolean)`
@@ -55,7 +56,7 @@ type limiter struct {
 	refused [1024]atomic.Bool
 }
 
-// Take implements driver.Limits, in one round trip, by one function on the
+// Take implements limits.Store, in one round trip, by one function on the
 // server, which locks the rows of the keys in order. Who is refused, or only
 // looks, changes nothing and does not wait for the disk.
 //
@@ -70,14 +71,14 @@ type limiter struct {
 // Requests to one limit, without an ID, that would have to wait for a connection
 // are decided together, in order, up to 64 in one statement. Those to a log of
 // more than a hundred, or to so many sub-windows, are not.
-func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	q, err := s.limits.known.NewRequest(r)
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
-	if r.TurnWithin > 0 && slices.ContainsFunc(r.Takes, func(t driver.Take) bool { return t.Limit.Algorithm == driver.LeakyBucket }) {
+	if r.TurnWithin > 0 && slices.ContainsFunc(r.Takes, func(t limits.Take) bool { return t.Limit.Algorithm == limits.LeakyBucket }) {
 		if err := s.has(turnsVersion, "refusing turns that are too late"); err != nil {
-			return driver.Taken{}, err
+			return limits.Taken{}, err
 		}
 	}
 	looks := true
@@ -85,7 +86,7 @@ func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, e
 		looks = looks && t.Cost == 0
 	}
 	refused := &s.limits.refused[maphash.String(s.combiner.seed, r.Takes[0].Key)%uint64(len(s.limits.refused))]
-	looks = (looks || refused.Load()) && r.Mode <= driver.TakeAnyway && r.ID == ""
+	looks = (looks || refused.Load()) && r.Mode <= limits.TakeAnyway && r.ID == ""
 	o := &operation{take: q, looks: looks}
 	alone := func() (err error) {
 		o.answer, err = s.takeAlone(ctx, q, looks)
@@ -97,13 +98,13 @@ func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, e
 		err = alone()
 	}
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	a := o.answer
 	how, now := a[0], a[1]
 	if how == wasOutside {
 		ahead, _ := q.Outside(now)
-		return driver.Taken{}, &driver.ClockError{Store: traits.Store, Ahead: ahead}
+		return limits.Taken{}, &limits.ClockError{Store: traits.Store, Ahead: ahead}
 	}
 	states := make([]rate.State, len(r.Takes))
 	if single(q) {
@@ -207,7 +208,7 @@ func takeArgs(q *rate.Request, looks bool) (sql string, args []any) {
 	}
 	return takeAllSQL, []any{
 		keys, numbers, costs, int32(q.Mode), q.MaxWait.Microseconds(), takenAt(q), q.Wait.Microseconds(), q.Now,
-		q.ID, q.TakeRequest.Keep.Microseconds(), looks,
+		q.ID, q.Request.Keep.Microseconds(), looks,
 	}
 }
 
@@ -257,7 +258,7 @@ func (w *limitSweeper) init() {
 }
 
 // changed notes that a request has written to some keys.
-func (w *limitSweeper) changed(s *Store, takes []driver.Take) {
+func (w *limitSweeper) changed(s *Store, takes []limits.Take) {
 	if w.changes.Add(int64(len(takes))) < sweepEvery {
 		return
 	}

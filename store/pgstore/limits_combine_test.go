@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -59,21 +60,21 @@ func inLimitLine(t *testing.T, s *Store, n int) {
 func TestCombinedDecisions(t *testing.T) {
 	t.Parallel()
 	s, plain, _ := oneConnection(t)
-	calendar := driver.Limit{Algorithm: driver.FixedWindow, N: 5, Windows: [4]int64{1, 2, 3, 4}}
+	calendar := limits.Limit{Algorithm: limits.FixedWindow, N: 5, Windows: [4]int64{1, 2, 3, 4}}
 	forget := take(bucket(7), 0, "forgotten")
-	forget.Mode = driver.Forget
+	forget.Mode = limits.Forget
 	mustTake(t, s, take(bucket(7), 7, "forgotten"))
 	back := take(window(9), 2, "back")
-	back.Mode, back.At = driver.GiveBack, mustTake(t, s, take(window(9), 5, "back")).At
+	back.Mode, back.At = limits.GiveBack, mustTake(t, s, take(window(9), 5, "back")).At
 	owes := take(bucket(4), 6, "owes")
-	owes.Mode = driver.TakeAnyway
+	owes.Mode = limits.TakeAnyway
 	mustTake(t, s, take(bucket(4), 4, "refuses"))
 	mustTake(t, s, take(bucket(4), 1, "refuses")) // so that it is only looked at from now on
 
 	free := jamLimits(t, s, plain)
 	var wg sync.WaitGroup
 	n := 0
-	start := func(r driver.TakeRequest, ok bool, remaining int64) {
+	start := func(r limits.Request, ok bool, remaining int64) {
 		t.Helper()
 		wg.Go(func() {
 			if d, err := s.Take(context.Background(), r); err != nil || d.OK != ok || d.Limits[0].Remaining != remaining {
@@ -97,7 +98,7 @@ func TestCombinedDecisions(t *testing.T) {
 	start(owes, true, 0)
 	start(take(bucket(7), 1, "hot"), true, 0)
 	wg.Go(func() {
-		if _, err := s.Take(context.Background(), take(calendar, 1, "calendar")); !errors.As(err, new(*driver.ClockError)) {
+		if _, err := s.Take(context.Background(), take(calendar, 1, "calendar")); !errors.As(err, new(*limits.ClockError)) {
 			t.Errorf("outside of the calendar: %v", err)
 		}
 	})
@@ -329,9 +330,9 @@ func TestCombinedDecisionsLeaveARowThatIsNew(t *testing.T) {
 		t.Fatal(err)
 	}
 	forget := take(bucket(5), 0, "k")
-	forget.Mode = driver.Forget
+	forget.Mode = limits.Forget
 	var all []*operation
-	for _, r := range []driver.TakeRequest{take(bucket(5), 1, "k"), forget} {
+	for _, r := range []limits.Request{take(bucket(5), 1, "k"), forget} {
 		q, err := s.limits.known.NewRequest(r)
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/faultproxy"
 )
 
@@ -31,7 +32,7 @@ func TestLimitFaults(t *testing.T) {
 			t.Errorf("%+v, want %d left", d, want)
 		}
 	}
-	for i, r := range []driver.TakeRequest{take(window(10), 1, "key-that-is-cut"), withID(take(window(10), 1, "key-that-is-cut")), take(window(10), 1, "key-that-is-cut", "b")} {
+	for i, r := range []limits.Request{take(window(10), 1, "key-that-is-cut"), withID(take(window(10), 1, "key-that-is-cut")), take(window(10), 1, "key-that-is-cut", "b")} {
 		sprung := proxy.CutAfterRequest(func(request []byte) bool { return bytes.Contains(request, []byte("key-that-is-cut")) })
 		if _, err := s.Take(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
 			t.Errorf("cut: %v, want driver.ErrUnknown", err)
@@ -50,7 +51,7 @@ func TestLimitFaults(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT FROM baton_limit WHERE key = 'key-that-is-cut' FOR UPDATE`); err != nil {
 		t.Fatal(err)
 	}
-	for name, r := range map[string]driver.TakeRequest{"one": take(window(10), 1, "key-that-is-cut"), "two": take(window(10), 1, "key-that-is-cut", "b")} {
+	for name, r := range map[string]limits.Request{"one": take(window(10), 1, "key-that-is-cut"), "two": take(window(10), 1, "key-that-is-cut", "b")} {
 		if _, err := s.Take(t.Context(), r); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) {
 			t.Errorf("%s, a row that is locked for longer than lock_timeout: %v", name, err)
 		}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
 
@@ -15,7 +15,7 @@ func TestLimitLongLogsStayWhereTheyAre(t *testing.T) {
 	_, url := database(t)
 	s := openAt(t, url)
 	const n = 5000
-	limit := driver.Limit{Algorithm: driver.SlidingLog, N: n, Period: time.Hour}
+	limit := limits.Limit{Algorithm: limits.SlidingLog, N: n, Period: time.Hour}
 	soon := time.Now().Add(time.Minute).UnixMicro()
 	state := []int64{1, 1<<51 + limit.Period.Microseconds()}
 	for i := range int64(n - 1) {
@@ -26,11 +26,11 @@ func TestLimitLongLogsStayWhereTheyAre(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	take := driver.Take{Key: "one", Limit: limit, Cost: 1}
-	other := driver.Take{Key: "other", Limit: driver.Limit{Algorithm: driver.FixedWindow, N: 100, Period: time.Hour}, Cost: 1}
-	for name, r := range map[string]driver.TakeRequest{
-		"one limit":  {Takes: []driver.Take{take}},
-		"two limits": {Takes: []driver.Take{{Key: "both", Limit: limit, Cost: 1}, other}},
+	take := limits.Take{Key: "one", Limit: limit, Cost: 1}
+	other := limits.Take{Key: "other", Limit: limits.Limit{Algorithm: limits.FixedWindow, N: 100, Period: time.Hour}, Cost: 1}
+	for name, r := range map[string]limits.Request{
+		"one limit":  {Takes: []limits.Take{take}},
+		"two limits": {Takes: []limits.Take{{Key: "both", Limit: limit, Cost: 1}, other}},
 	} {
 		for i := range 3 {
 			q, err := rate.NewRequest(r)
@@ -44,7 +44,7 @@ func TestLimitLongLogsStayWhereTheyAre(t *testing.T) {
 		}
 	}
 	take.Cost = 3
-	d, err := s.Take(t.Context(), driver.TakeRequest{Takes: []driver.Take{take}})
+	d, err := s.Take(t.Context(), limits.Request{Takes: []limits.Take{take}})
 	if retry := time.Duration(soon+2000-d.At) * time.Microsecond; err != nil || d.OK || d.Retry != retry || d.Limits[0].Next != retry-2*time.Millisecond {
 		t.Errorf("three more: %+v, %v, want a retry after %v", d, err, retry)
 	}
@@ -55,10 +55,10 @@ func TestLimitTurnsNeedNewTables(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
-	queue := driver.Limit{Algorithm: driver.LeakyBucket, N: 1, Period: time.Hour, Burst: 5}
-	bucket := driver.Limit{Algorithm: driver.TokenBucket, N: 1, Period: time.Hour, Burst: 5}
-	ask := func(l driver.Limit, within time.Duration) (driver.Taken, error) {
-		return s.Take(t.Context(), driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: l, Cost: 1}}, TurnWithin: within})
+	queue := limits.Limit{Algorithm: limits.LeakyBucket, N: 1, Period: time.Hour, Burst: 5}
+	bucket := limits.Limit{Algorithm: limits.TokenBucket, N: 1, Period: time.Hour, Burst: 5}
+	ask := func(l limits.Limit, within time.Duration) (limits.Taken, error) {
+		return s.Take(t.Context(), limits.Request{Takes: []limits.Take{{Key: "k", Limit: l, Cost: 1}}, TurnWithin: within})
 	}
 	s.schema = turnsVersion - 1
 	if d, err := ask(queue, time.Second); !errors.Is(err, errors.ErrUnsupported) {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -21,15 +22,15 @@ import (
 func limitHarness(steps int, url func(t drivertest.T) string, open func(drivertest.T, string, ...Option) *Store) drivertest.LimitHarness {
 	return drivertest.LimitHarness{
 		Steps: steps,
-		Open: func(t drivertest.T, n int) []driver.Limits {
+		Open: func(t drivertest.T, n int) []limits.Store {
 			u := url(t)
-			all := make([]driver.Limits, n)
+			all := make([]limits.Store, n)
 			for i := range all {
 				all[i] = open(t, u)
 			}
 			return all
 		},
-		Kept: func(t drivertest.T, l driver.Limits) int { return kept(t, l.(*Store)) },
+		Kept: func(t drivertest.T, l limits.Store) int { return kept(t, l.(*Store)) },
 	}
 }
 
@@ -59,27 +60,27 @@ func TestLimitsPgBouncer(t *testing.T) {
 }
 
 // Limits of which nothing comes back while a test lasts.
-func window(n int64) driver.Limit {
-	return driver.Limit{Algorithm: driver.FixedWindow, N: n, Period: 100_000 * time.Hour}
+func window(n int64) limits.Limit {
+	return limits.Limit{Algorithm: limits.FixedWindow, N: n, Period: 100_000 * time.Hour}
 }
 
-func bucket(n int64) driver.Limit {
-	return driver.Limit{Algorithm: driver.TokenBucket, N: 1, Period: 1000 * time.Hour, Burst: n}
+func bucket(n int64) limits.Limit {
+	return limits.Limit{Algorithm: limits.TokenBucket, N: 1, Period: 1000 * time.Hour, Burst: n}
 }
 
-func take(l driver.Limit, cost int64, keys ...string) (r driver.TakeRequest) {
+func take(l limits.Limit, cost int64, keys ...string) (r limits.Request) {
 	for _, key := range keys {
-		r.Takes = append(r.Takes, driver.Take{Key: key, Limit: l, Cost: cost})
+		r.Takes = append(r.Takes, limits.Take{Key: key, Limit: l, Cost: cost})
 	}
 	return r
 }
 
-func withID(r driver.TakeRequest) driver.TakeRequest {
+func withID(r limits.Request) limits.Request {
 	r.ID, r.Keep = driver.NewID(), time.Hour
 	return r
 }
 
-func mustTake(t *testing.T, s *Store, r driver.TakeRequest) driver.Taken {
+func mustTake(t *testing.T, s *Store, r limits.Request) limits.Taken {
 	t.Helper()
 	d, err := s.Take(t.Context(), r)
 	if err != nil {
@@ -89,8 +90,8 @@ func mustTake(t *testing.T, s *Store, r driver.TakeRequest) driver.Taken {
 }
 
 // shapes are the requests that are served in different ways.
-func shapes(l driver.Limit, cost int64) map[string]driver.TakeRequest {
-	return map[string]driver.TakeRequest{
+func shapes(l limits.Limit, cost int64) map[string]limits.Request {
+	return map[string]limits.Request{
 		"one":         take(l, cost, "k"),
 		"two":         take(l, cost, "a", "k"),
 		"with an ID":  withID(take(l, cost, "k")),
@@ -113,7 +114,7 @@ func TestFirstRequestsMeet(t *testing.T) {
 				if first != wasAllowed {
 					t.Fatalf("the first ended with %d", first)
 				}
-				got := make(chan driver.Taken, 1)
+				got := make(chan limits.Taken, 1)
 				go func() {
 					d, err := s.Take(context.Background(), r)
 					if err != nil {
@@ -142,7 +143,7 @@ func TestFirstRequestsMeet(t *testing.T) {
 }
 
 // takeIn makes a request in a transaction of its own and says how it ended.
-func takeIn(t *testing.T, tx pgx.Tx, r driver.TakeRequest) int64 {
+func takeIn(t *testing.T, tx pgx.Tx, r limits.Request) int64 {
 	t.Helper()
 	var s Store
 	q, err := s.limits.known.NewRequest(r)
@@ -168,9 +169,9 @@ func TestLimitForgottenMeanwhile(t *testing.T) {
 			mustTake(t, s, take(window(5), 3, "k"))
 			tx := begin(t, s, pgx.ReadCommitted)
 			forget := take(window(5), 0, "k")
-			forget.Mode = driver.Forget
+			forget.Mode = limits.Forget
 			takeIn(t, tx, forget)
-			got := make(chan driver.Taken, 1)
+			got := make(chan limits.Taken, 1)
 			go func() {
 				d, err := s.Take(context.Background(), r)
 				if err != nil {
@@ -207,7 +208,7 @@ func TestLimitTimeIsReadAfterTheWait(t *testing.T) {
 				if _, err := tx.Exec(t.Context(), blocker); err != nil {
 					t.Fatal(err)
 				}
-				got := make(chan driver.Taken, 1)
+				got := make(chan limits.Taken, 1)
 				go func() {
 					d, err := s.Take(context.Background(), r)
 					if err != nil {
@@ -243,7 +244,7 @@ func TestLimitsInEverySession(t *testing.T) {
 		{"timezone": "America/St_Johns", "enable_indexscan": "off", "plan_cache_mode": "force_custom_plan", "jit_above_cost": "0"},
 	} {
 		s := openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams = settings }))
-		for name, r := range shapes(driver.Limit{Algorithm: driver.TokenBucket, N: 7, Period: time.Hour, Burst: 50}, 3) {
+		for name, r := range shapes(limits.Limit{Algorithm: limits.TokenBucket, N: 7, Period: time.Hour, Burst: 50}, 3) {
 			for j := range r.Takes {
 				r.Takes[j].Key += fmt.Sprint(i, name)
 			}
@@ -279,8 +280,8 @@ func TestLimitsNoDeadlockSurfaces(t *testing.T) {
 		open := []func(*pgxpool.Config){func(*pgxpool.Config) {}, likeOpen}[i%2]
 		stores = append(stores, openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = conns; open(c) })))
 	}
-	limits := []driver.Limit{window(500), bucket(500), {Algorithm: driver.SlidingLog, N: 500, Period: 1000 * time.Hour}}
-	short := driver.Limit{Algorithm: driver.TokenBucket, N: 1000, Period: time.Second, Burst: 10}
+	all := []limits.Limit{window(500), bucket(500), {Algorithm: limits.SlidingLog, N: 500, Period: 1000 * time.Hour}}
+	short := limits.Limit{Algorithm: limits.TokenBucket, N: 1000, Period: time.Second, Burst: 10}
 	var taken [3]atomic.Int64 // of limits
 	var made atomic.Int64
 	end := time.Now().Add(lasts)
@@ -289,7 +290,7 @@ func TestLimitsNoDeadlockSurfaces(t *testing.T) {
 		wg.Go(func() {
 			for i := c; i == c || time.Now().Before(end); i++ {
 				n := i % 3
-				r := take(limits[n], 1, fmt.Sprint("hot", n))
+				r := take(all[n], 1, fmt.Sprint("hot", n))
 				more := take(short, 1, fmt.Sprint("short", i%5), fmt.Sprint("other", i%7), fmt.Sprint("a", i%3)).Takes
 				switch i % 8 {
 				case 1, 2:
@@ -300,13 +301,13 @@ func TestLimitsNoDeadlockSurfaces(t *testing.T) {
 					r = withID(r)
 				case 5:
 					r = take(short, 0, more[0].Key, more[1].Key)
-					r.Mode = driver.Forget
+					r.Mode = limits.Forget
 				case 6:
 					r = take(short, 5, more[i%3].Key)
 				}
 				d, err := stores[c%4].Take(context.Background(), r)
 				if err == nil && r.ID != "" && d.OK {
-					var again driver.Taken
+					var again limits.Taken
 					if again, err = stores[(c+1)%4].Take(context.Background(), r); err == nil && !again.Repeated {
 						err = fmt.Errorf("taken twice: %+v, %+v", d, again)
 					}
@@ -326,9 +327,9 @@ func TestLimitsNoDeadlockSurfaces(t *testing.T) {
 	}
 	wg.Wait()
 	for n := range taken {
-		left := mustTake(t, stores[0], take(limits[n], 0, fmt.Sprint("hot", n))).Limits[0].Remaining
+		left := mustTake(t, stores[0], take(all[n], 0, fmt.Sprint("hot", n))).Limits[0].Remaining
 		if got := taken[n].Load(); got+left != 500 {
-			t.Errorf("%v: %d of 500 were allowed, and %d remain", limits[n].Algorithm, got, left)
+			t.Errorf("%v: %d of 500 were allowed, and %d remain", all[n].Algorithm, got, left)
 		}
 	}
 	if n, err := server.Query("postgres", `SELECT sum(deadlocks) FROM pg_stat_database WHERE datname = '`+stores[0].pool.Config().ConnConfig.Database+`'`); err != nil || n != "0" {
@@ -348,7 +349,7 @@ func TestFreshKeysAreTakenOnce(t *testing.T) {
 		for c := range 64 {
 			wg.Go(func() {
 				n := c % 4
-				r := take([]driver.Limit{window(3), bucket(3)}[n%2], 1, fmt.Sprint(round, "-", n))
+				r := take([]limits.Limit{window(3), bucket(3)}[n%2], 1, fmt.Sprint(round, "-", n))
 				if c%16 > 7 {
 					r = withID(r)
 				}
@@ -376,13 +377,13 @@ func TestLimitRowsWithGarbage(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openDirect(t, url)
-	five := []driver.Limit{
+	five := []limits.Limit{
 		window(5), bucket(5),
-		{Algorithm: driver.SlidingWindow, N: 5, Period: 1000 * time.Hour, Parts: 10},
-		{Algorithm: driver.SlidingLog, N: 5, Period: 1000 * time.Hour},
-		{Algorithm: driver.EstimatedWindow, N: 5, Period: 100_000 * time.Hour},
-		{Algorithm: driver.LeakyBucket, N: 1, Period: time.Hour, Burst: 5},
-		{Algorithm: driver.TokenBucket, N: 7, Period: time.Hour, Burst: 5},
+		{Algorithm: limits.SlidingWindow, N: 5, Period: 1000 * time.Hour, Parts: 10},
+		{Algorithm: limits.SlidingLog, N: 5, Period: 1000 * time.Hour},
+		{Algorithm: limits.EstimatedWindow, N: 5, Period: 100_000 * time.Hour},
+		{Algorithm: limits.LeakyBucket, N: 1, Period: time.Hour, Burst: 5},
+		{Algorithm: limits.TokenBucket, N: 7, Period: time.Hour, Burst: 5},
 	}
 	for _, garbage := range []string{
 		`{}`, `{NULL}`, `{1}`, `{1,5,NULL,NULL}`, `{{1,5},{1900000000000000,5}}`, `[0:3]={1,5,1900000000000000,5}`, `{9,9,9,9,9,9}`,
@@ -392,7 +393,7 @@ func TestLimitRowsWithGarbage(t *testing.T) {
 		`{3,1900000000000000,0,1,3600000000000,NULL}`, `{{3,1900000000000000,0,1,3600000000000,0}}`, `{3,1900000000000000,-1,1,3600000000000,0}`,
 	} {
 		for i, l := range five {
-			for _, r := range []driver.TakeRequest{take(l, 2, "k"), take(l, 0, "k"), take(l, 2, "a", "k"), take(l, 0, "k", "a")} {
+			for _, r := range []limits.Request{take(l, 2, "k"), take(l, 0, "k"), take(l, 2, "a", "k"), take(l, 0, "k", "a")} {
 				exec(t, s, `DELETE FROM baton_limit WHERE key = 'a'`)
 				exec(t, s, `INSERT INTO baton_limit VALUES ('k', $1::text::bigint[], 'infinity')
 					ON CONFLICT (key) DO UPDATE SET state = excluded.state, expires = excluded.expires`, garbage)
@@ -423,7 +424,7 @@ func TestLimitSweep(t *testing.T) {
 	until := func(n int) {
 		t.Helper()
 		eventually(t, "the sweep", 30*time.Second, func() bool {
-			mustTake(t, s, take(driver.Limit{Algorithm: driver.TokenBucket, N: 100_000, Period: time.Second, Burst: 100}, 1, "busy"))
+			mustTake(t, s, take(limits.Limit{Algorithm: limits.TokenBucket, N: 100_000, Period: time.Second, Burst: 100}, 1, "busy"))
 			return kept(t, s) <= n
 		})
 	}
@@ -443,7 +444,7 @@ func TestLimitRowsStayWhereTheyAre(t *testing.T) {
 	_, url := database(t)
 	s := openDirect(t, url)
 	for i := range 600 {
-		l := []driver.Limit{window(1000), {Algorithm: driver.TokenBucket, N: 1, Period: time.Hour, Burst: 1000}}[i%2]
+		l := []limits.Limit{window(1000), {Algorithm: limits.TokenBucket, N: 1, Period: time.Hour, Burst: 1000}}[i%2]
 		mustTake(t, s, take(l, 1, fmt.Sprint("k", i%2)))
 	}
 	eventually(t, "the statistics", 20*time.Second, func() bool {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -31,7 +32,7 @@ const (
 // Acquire implements driver.Locks, in one round trip; in two on finding that
 // others want the key, too, when that was not known.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := driver.CheckRequest(r, traits); err != nil {
+	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	s.sweep.used(r.Key)
@@ -119,7 +120,7 @@ func readAnswer(text string) (a answer) {
 // Release implements driver.Locks, in one round trip, or two like Acquire. If
 // somebody waits, the next are granted in the same commit.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
-	if err := driver.CheckClaim(c); err != nil {
+	if err := check.Claim(c); err != nil {
 		return err
 	}
 	var text string
@@ -164,10 +165,10 @@ func (s *Store) released(c driver.Claim, text string) error {
 // InTx comes to its end first. Tables of an older version are answered with
 // errors.ErrUnsupported, because they would let readers in before that.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	if err := driver.CheckClaim(c); err != nil {
+	if err := check.Claim(c); err != nil {
 		return driver.Grant{}, err
 	}
-	if err := driver.CheckTTL(c.Key, ttl, traits); err != nil {
+	if err := check.TTL(c.Key, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := s.has(soundVersion, "Downgrade"); err != nil {
@@ -192,7 +193,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 // Move implements driver.Mover. A transaction that depends on the lease by InTx
 // comes to its end first.
 func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
-	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
+	if err := check.Move(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	var state int
@@ -214,7 +215,7 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 // Break implements driver.Inspector. A transaction that depends on a lease by
 // InTx comes to its end first: until then nobody is granted.
 func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return 0, err
 	}
 	var broken, granted string

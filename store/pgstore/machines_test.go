@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
 
 // A question to a machine, and what package rate says.
 type question struct {
-	request driver.TakeRequest
+	request limits.Request
 	state   rate.State
 	want    []int64 // as the functions answer
 }
@@ -31,7 +31,7 @@ func ask(t *testing.T, s *Store, all []question) (answers [][]int64) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		numbers, states = append(numbers, array(appendNumbers(nil, &rate.Request{TakeRequest: r}, l))), append(states, array(q.state))
+		numbers, states = append(numbers, array(appendNumbers(nil, &rate.Request{Request: r}, l))), append(states, array(q.state))
 		nows, costs, modes = append(nows, r.Now), append(costs, r.Takes[0].Cost), append(modes, int32(r.Mode))
 		aheads, ats, waits = append(aheads, r.MaxWait.Microseconds()), append(ats, r.At), append(waits, r.Wait.Microseconds())
 	}
@@ -66,7 +66,7 @@ func array(s []int64) string {
 }
 
 // right is what package rate says of a request to one limit.
-func right(t *testing.T, r driver.TakeRequest, s rate.State) (answer []int64, next rate.State) {
+func right(t *testing.T, r limits.Request, s rate.State) (answer []int64, next rate.State) {
 	t.Helper()
 	q, err := rate.NewRequest(r)
 	if err != nil {
@@ -138,24 +138,24 @@ func walk(t *testing.T, r *rand.Rand, steps int, large bool) (all []question) {
 		if r.IntN(2) == 0 {
 			most = most/8 + 1
 		}
-		q := driver.TakeRequest{Now: now, Takes: []driver.Take{{Key: "k", Limit: l, Cost: r.Int64N(most + 1)}}}
+		q := limits.Request{Now: now, Takes: []limits.Take{{Key: "k", Limit: l, Cost: r.Int64N(most + 1)}}}
 		switch n := r.IntN(20); {
 		case n == 0 && at > 0:
-			q.Mode, q.At, q.Wait = driver.GiveBack, at, time.Duration(wait)*time.Microsecond
+			q.Mode, q.At, q.Wait = limits.GiveBack, at, time.Duration(wait)*time.Microsecond
 		case n < 3:
-			q.Mode = driver.TakeAnyway
+			q.Mode = limits.TakeAnyway
 			if r.IntN(10) == 0 {
 				q.Takes[0].Cost = 1<<63 - 1
 			}
 		case n == 3 && r.IntN(4) == 0:
-			q.Mode = driver.Forget
+			q.Mode = limits.Forget
 		case n < 10:
 			q.MaxWait = time.Duration(r.Int64N(2*scale)) * time.Microsecond % (1 << 62)
 			q.TurnWithin = time.Duration(r.Int64N(2*scale)) * time.Microsecond % (1 << 62)
 		}
 		want, next := right(t, q, state)
 		all = append(all, question{q, state, want})
-		if want[0] == 1 && q.Mode <= driver.TakeAnyway && r.IntN(3) > 0 {
+		if want[0] == 1 && q.Mode <= limits.TakeAnyway && r.IntN(3) > 0 {
 			at, wait = now, want[3]
 		}
 		state = next
@@ -164,26 +164,26 @@ func walk(t *testing.T, r *rand.Rand, steps int, large bool) (all []question) {
 }
 
 // someLimit is a limit that is legal.
-func someLimit(r *rand.Rand, large bool) driver.Limit {
+func someLimit(r *rand.Rand, large bool) limits.Limit {
 	for {
 		n, period := 1+r.Int64N(20), 1+r.Int64N(2_000_000)
 		if large {
 			n, period = 1+r.Int64N(int64(1)<<(1+r.IntN(51))), (1+r.Int64N(1000))*[]int64{1, 1000, 1_000_000, 3_600_000_000, 86_400_000_000}[r.IntN(5)]
 		}
-		l := driver.Limit{Algorithm: driver.Algorithm(1 + r.IntN(int(driver.LeakyBucket))), N: n, Period: time.Duration(period) * time.Microsecond}
+		l := limits.Limit{Algorithm: limits.Algorithm(1 + r.IntN(int(limits.LeakyBucket))), N: n, Period: time.Duration(period) * time.Microsecond}
 		switch l.Algorithm {
-		case driver.FixedWindow:
+		case limits.FixedWindow:
 			if l.Offset = time.Duration(r.Int64N(2*period)-period) * time.Microsecond; r.IntN(3) == 0 {
 				l.Offset, l.Period = 0, 0
 				for i := range l.Windows {
 					l.Windows[i] = 1_800_000_000_000_000 + period*int64(i*i+2*i)
 				}
 			}
-		case driver.SlidingWindow:
+		case limits.SlidingWindow:
 			l.Parts, l.Classic = 1+r.Int64N(12), r.IntN(2) == 0
 			l.Period *= time.Duration(l.Parts)
-		case driver.TokenBucket, driver.LeakyBucket:
-			if l.Burst = 1 + r.Int64N(2*n); l.Algorithm == driver.LeakyBucket {
+		case limits.TokenBucket, limits.LeakyBucket:
+			if l.Burst = 1 + r.Int64N(2*n); l.Algorithm == limits.LeakyBucket {
 				l.Ahead = r.Int64N(l.Burst + 1)
 			}
 		}
@@ -208,7 +208,7 @@ func TestMachinesMeetGarbage(t *testing.T) {
 		for i := range state {
 			state[i] = []int64{0, 1, 2, 3, -1, r.Int64N(100), now + r.Int64N(10_000_000), now - r.Int64N(1_000_000), l.N, l.Period.Microseconds()}[r.IntN(10)]
 		}
-		q := driver.TakeRequest{Now: now, Takes: []driver.Take{{Key: "k", Limit: l, Cost: r.Int64N(l.Capacity() + 1)}}, Mode: driver.TakeMode(r.IntN(2))}
+		q := limits.Request{Now: now, Takes: []limits.Take{{Key: "k", Limit: l, Cost: r.Int64N(l.Capacity() + 1)}}, Mode: limits.Mode(r.IntN(2))}
 		if l.Windows != [4]int64{} {
 			continue
 		}

@@ -25,7 +25,7 @@ const (
 )
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = tables + "\n" + many + "\n" + turn + "\n" + limits + "\n" + machines + "\n" + records + "\n" + move + "\n" + together + "\n" + functions
+var Schema = tables + "\n" + many + "\n" + turn + "\n" + limitsSQL + "\n" + machines + "\n" + records + "\n" + move + "\n" + together + "\n" + functions
 
 //go:embed schema.sql
 var tables string
@@ -37,7 +37,7 @@ var many string
 var turn string
 
 //go:embed limits.sql
-var limits string
+var limitsSQL string
 
 //go:embed machines.sql
 var machines string

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/sqltext"
 )
 
@@ -368,13 +369,13 @@ func doEverything(t *testing.T, s, other *Store) {
 	})
 
 	// Limits and records.
-	for _, l := range []driver.Limit{window(5), bucket(5), {Algorithm: driver.SlidingLog, N: 5, Period: time.Hour}} {
+	for _, l := range []limits.Limit{window(5), bucket(5), {Algorithm: limits.SlidingLog, N: 5, Period: time.Hour}} {
 		key := fmt.Sprint(name, l.Algorithm, l.Parts)
 		for _, cost := range []int64{0, 1, 1, 5, 5} {
 			q := take(l, cost, key)
 			mustTake(t, s, q)
 			mustTake(t, s, withID(q))
-			q.Takes = append(q.Takes, driver.Take{Key: key + " too", Limit: l, Cost: min(cost, 1)})
+			q.Takes = append(q.Takes, limits.Take{Key: key + " too", Limit: l, Cost: min(cost, 1)})
 			mustTake(t, s, q)
 		}
 		var all []*operation
@@ -392,9 +393,9 @@ func doEverything(t *testing.T, s, other *Store) {
 		}
 		for range 2 {
 			q := take(l, 0, key)
-			q.Mode = driver.Forget
+			q.Mode = limits.Forget
 			mustTake(t, s, q)
-			q.Takes = append(q.Takes, driver.Take{Key: key + " too", Limit: l})
+			q.Takes = append(q.Takes, limits.Take{Key: key + " too", Limit: l})
 			mustTake(t, s, q)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/record"
 )
 
@@ -27,7 +28,7 @@ const (
 //
 // A database whose tables are older than records is answered with a *SchemaError.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckBegin(a, keep); err != nil {
+	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err
 	}
 	return s.record(ctx, a, beginRecordSQL, []byte(a.Key), a.Token, a.Owner, ceilMicros(keep))
@@ -35,7 +36,7 @@ func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Du
 
 // FinishAttempt implements driver.Records.
 func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckFinish(a, o, keep); err != nil {
+	if err := check.Finish(a, o, keep); err != nil {
 		return driver.Record{}, err
 	}
 	return s.record(ctx, a, finishRecordSQL, []byte(a.Key), a.Token, record.Word(true, o.Failed), o.Result, ceilMicros(keep))
@@ -43,7 +44,7 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 
 // FindRecord implements driver.Records.
 func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.Record{}, err
 	}
 	return s.record(ctx, driver.Attempt{Key: key}, findRecordSQL, []byte(key))
@@ -51,7 +52,7 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 
 // ForgetRecord implements driver.Records.
 func (s *Store) ForgetRecord(ctx context.Context, key string) error {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return err
 	}
 	_, err := s.record(ctx, driver.Attempt{Key: key}, forgetRecordSQL, []byte(key))

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
@@ -210,11 +211,11 @@ func TestRecordsNoDeadlockSurfaces(t *testing.T) {
 				case 0:
 					err = s.ForgetRecord(t.Context(), key)
 				case 1:
-					_, err = s.FinishAttempt(t.Context(), attempt(key, token), driver.Outcome{}, driver.MinRecordKeep)
+					_, err = s.FinishAttempt(t.Context(), attempt(key, token), driver.Outcome{}, check.MinRecordKeep)
 				case 2:
 					_, err = s.pool.Exec(t.Context(), `UPDATE baton_record SET until = clock_timestamp() WHERE key = $1`, []byte(key))
 				default:
-					_, err = s.BeginAttempt(t.Context(), attempt(key, token), driver.MinRecordKeep)
+					_, err = s.BeginAttempt(t.Context(), attempt(key, token), check.MinRecordKeep)
 				}
 				if err != nil && !errors.Is(err, driver.ErrSuperseded) && !errors.Is(err, driver.ErrNoRecord) {
 					t.Errorf("%q: %v", key, err)

@@ -18,7 +18,7 @@ import (
 
 // Store keeps locks, rate limits and records of operations in PostgreSQL. It
 // implements driver.Store, driver.Watcher, driver.Downgrader, driver.Mover,
-// driver.Together, driver.Inspector, driver.Examiner, driver.Limits and
+// driver.Together, driver.Inspector, driver.Examiner, limits.Store and
 // driver.Records.
 // Use New or Open. All methods are safe for concurrent use.
 //

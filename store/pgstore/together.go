@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 const togetherSQL = `SELECT refused, answers FROM baton_together_1($1::bytea[], $2::text[], $3::text[], $4::text, $5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::bigint[])`
@@ -16,7 +17,7 @@ const togetherSQL = `SELECT refused, answers FROM baton_together_1($1::bytea[], 
 // costs one round trip and one commit, however many keys there are. Tables of an
 // older version are answered with errors.ErrUnsupported.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
-	if err := driver.CheckTogether(r, traits); err != nil {
+	if err := check.Together(r, traits); err != nil {
 		return nil, err
 	}
 	if err := s.has(soundVersion, "granting several locks at once"); err != nil {

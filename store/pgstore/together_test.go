@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/faultproxy"
 )
 
@@ -65,8 +66,8 @@ func TestTogetherIsOneStatement(t *testing.T) {
 	s := openOn(t, newPool(t, strings.Replace(url, server.Addr, proxy.Addr, 1), one), func(o *options) { o.sweep = time.Hour })
 	other := openAt(t, url)
 	var keys []string
-	for i := range driver.MaxTogether {
-		keys = append(keys, fmt.Sprint("k", i*37%driver.MaxTogether))
+	for i := range check.MaxTogether {
+		keys = append(keys, fmt.Sprint("k", i*37%check.MaxTogether))
 	}
 	holdAll(t, s, writers("prepared", "by now")...)
 	before := rowsOf(t, other)

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -190,11 +191,11 @@ func TestLimitsOnSeveralSlots(t *testing.T) {
 	dial := func() rueidis.Client { return ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}) }
 	s := mustNew(t, dial(), Prefix("several:"))
 	r := asking("a", windows(5, 100_000*time.Hour), 1)
-	r.Takes = append(r.Takes, driver.Take{Key: "b", Limit: windows(5, 100_000*time.Hour), Cost: 1})
+	r.Takes = append(r.Takes, limits.Take{Key: "b", Limit: windows(5, 100_000*time.Hour), Cost: 1})
 	_, err := s.Take(t.Context(), r)
-	e, ok := errors.AsType[*driver.LimitError](err)
+	e, ok := errors.AsType[*limits.Error](err)
 	if !ok || e.Key != "a" || !strings.Contains(err.Error(), `"b"`) || !strings.Contains(err.Error(), "{user1}") {
-		t.Errorf("on two slots: %v, want a *driver.LimitError that names both keys and says what to do", err)
+		t.Errorf("on two slots: %v, want a *limits.Error that names both keys and says what to do", err)
 	}
 	for i, tagged := range [][2]string{{"{x}a", "{x}b"}, {"a{x}", "{x}{b}"}} {
 		r.Takes[0].Key, r.Takes[1].Key = tagged[0], tagged[1]
@@ -221,7 +222,7 @@ func TestLimitsWhileTheirSlotMoves(t *testing.T) {
 	from, to := owners(t, cluster, at)
 	const capacity = 1_000_000
 	r := asking(tagged+"a", windows(capacity, 100_000*time.Hour), 1)
-	r.Takes = append(r.Takes, driver.Take{Key: tagged + "b", Limit: windows(capacity, 99_000*time.Hour), Cost: 1})
+	r.Takes = append(r.Takes, limits.Take{Key: tagged + "b", Limit: windows(capacity, 99_000*time.Hour), Cost: 1})
 	ctx, stop := context.WithCancel(t.Context())
 	var load sync.WaitGroup
 	defer load.Wait()

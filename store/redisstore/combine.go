@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -65,7 +66,7 @@ type operation struct {
 	sent   bool          // guarded by combiner.mu
 	times  int           // how many want it; guarded by combiner.mu until it is sent
 	answer any
-	each   []driver.Taken // the answers to as many decisions
+	each   []limits.Taken // the answers to as many decisions
 	given  atomic.Int32   // how many of them
 	err    error
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -28,7 +29,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 }
 
 func (s *Store) checked(key string) (lockNames, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return lockNames{}, err
 	}
 	return s.names.of(key)

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
@@ -17,48 +17,48 @@ import (
 // exact is the end of the integers that scripts can reckon with.
 const exact = 1 << 53
 
-// Take implements driver.Limits: one script, by the clock of the server. In
+// Take implements limits.Store: one script, by the clock of the server. In
 // Cluster, limits of one request must lie on one slot, which a common {tag} in
-// their keys does; otherwise it is a *driver.LimitError.
+// their keys does; otherwise it is a *limits.Error.
 //
 // FLUSHALL makes all limits fresh, and a fail-over those of which the new primary
 // has not heard. What the server keeps under the name of a limit and is no
-// string is a *driver.LimitError, too.
-func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
-	if err := driver.CheckTake(r); err != nil {
-		return driver.Taken{}, err
+// string is a *limits.Error, too.
+func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
+	if err := limits.Check(r); err != nil {
+		return limits.Taken{}, err
 	}
-	if len(r.Takes) == 1 && r.Mode == driver.TakeIfAllowed && r.MaxWait == 0 && r.TurnWithin == 0 && r.Now == 0 && r.ID == "" {
+	if len(r.Takes) == 1 && r.Mode == limits.TakeIfAllowed && r.MaxWait == 0 && r.TurnWithin == 0 && r.Now == 0 && r.ID == "" {
 		return s.takeSimple(ctx, &r)
 	}
 	c, err := s.limitCall(&r)
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	answer, err := s.run(ctx, c.Script, c.Keys, c.Args)
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	return s.taken(&r, c.Script, answer)
 }
 
 // takeSimple is Take for a request that asks one limit, and nothing else.
-func (s *Store) takeSimple(ctx context.Context, r *driver.TakeRequest) (driver.Taken, error) {
+func (s *Store) takeSimple(ctx context.Context, r *limits.Request) (limits.Taken, error) {
 	t := &r.Takes[0]
 	limit, err := s.limits.of(t.Limit)
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	answer, err := s.decisions.decide(ctx, question{limit, t.Key, t.Cost})
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	switch answer := answer.(type) {
-	case *driver.Taken:
+	case *limits.Taken:
 		return *answer, nil
 	case string:
 		if now, state, ok := stateAt(answer); ok {
-			q := rate.Request{TakeRequest: *r, Limits: limit.alone[:]}
+			q := rate.Request{Request: *r, Limits: limit.alone[:]}
 			d, _ := q.Decide([]rate.State{state}, now)
 			return d, nil
 		}
@@ -111,16 +111,16 @@ func (o *operation) share(answer any) {
 	now, state, ok := stateAt(text(answer))
 	switch {
 	case ok:
-		q := rate.Request{TakeRequest: driver.TakeRequest{Takes: []driver.Take{{Cost: o.ask.cost}}}, Limits: o.ask.limit.alone[:]}
+		q := rate.Request{Request: limits.Request{Takes: []limits.Take{{Cost: o.ask.cost}}}, Limits: o.ask.limit.alone[:]}
 		states := []rate.State{state}
-		o.each = make([]driver.Taken, o.times)
+		o.each = make([]limits.Taken, o.times)
 		for i := range o.each { // nobody keeps what a refusal forgets, but it is forgotten again
 			o.each[i], _ = q.Decide(states, now)
 		}
 	case o.times == 1 || a != nil && len(a) <= 2: // one for all
 		o.answer = answer
 	case len(a) == 4*o.times+1:
-		o.each = make([]driver.Taken, o.times)
+		o.each = make([]limits.Taken, o.times)
 		for i := range o.each {
 			o.each[i] = decided(append(append(make([]any, 0, 5), a[0]), a[4*i+1:4*i+5]...))
 		}
@@ -150,7 +150,7 @@ func stateAt(text string) (now int64, s rate.State, ok bool) {
 }
 
 // limitCall makes what the script limit is told of a request.
-func (s *Store) limitCall(r *driver.TakeRequest) (c wire.Call, err error) {
+func (s *Store) limitCall(r *limits.Request) (c wire.Call, err error) {
 	first := r.Takes[0].Key
 	keep := int64(0)
 	if r.ID != "" {
@@ -158,7 +158,7 @@ func (s *Store) limitCall(r *driver.TakeRequest) (c wire.Call, err error) {
 	}
 	var b [256]byte
 	a := b[:0]
-	for _, n := range []int64{int64(r.Mode), r.MaxWait.Microseconds(), r.At, r.Wait.Microseconds(), keep, r.Now, (&rate.Request{TakeRequest: *r}).Within()} {
+	for _, n := range []int64{int64(r.Mode), r.MaxWait.Microseconds(), r.At, r.Wait.Microseconds(), keep, r.Now, (&rate.Request{Request: *r}).Within()} {
 		a = appendInt(a, n)
 	}
 	c.Keys = make([]string, 0, len(r.Takes)+1)
@@ -178,7 +178,7 @@ func (s *Store) limitCall(r *driver.TakeRequest) (c wire.Call, err error) {
 		if i == 0 {
 			home = n
 		} else if s.names.cluster && !s.names.fixed && slot(n.lock) != slot(home.lock) {
-			return c, &driver.LimitError{Key: first, Reason: fmt.Sprintf(
+			return c, &limits.Error{Key: first, Reason: fmt.Sprintf(
 				"in Redis Cluster it lies on another slot than %q, which the same request asks for: give both keys a common tag in braces, as in {user1}.requests and {user1}.bytes", t.Key)}
 		}
 		c.Keys = append(c.Keys, n.limit())
@@ -199,7 +199,7 @@ func appendInt(b []byte, n int64) []byte {
 func ceilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 // taken reads the answer to one request.
-func (s *Store) taken(r *driver.TakeRequest, script *wire.Script, answer any) (driver.Taken, error) {
+func (s *Store) taken(r *limits.Request, script *wire.Script, answer any) (limits.Taken, error) {
 	a := list(answer)
 	switch n := 4 * len(r.Takes); len(a) {
 	case n + 1:
@@ -212,31 +212,31 @@ func (s *Store) taken(r *driver.TakeRequest, script *wire.Script, answer any) (d
 		}
 		return d, nil
 	case 1:
-		if ahead, outside := (&rate.Request{TakeRequest: *r}).Outside(number(a[0])); outside {
-			return driver.Taken{}, &driver.ClockError{Store: traits.Store, Ahead: ahead}
+		if ahead, outside := (&rate.Request{Request: *r}).Outside(number(a[0])); outside {
+			return limits.Taken{}, &limits.ClockError{Store: traits.Store, Ahead: ahead}
 		}
 	case 2:
 		if i := int(number(a[0])); i > 0 && i <= len(r.Takes) {
-			return driver.Taken{}, &driver.LimitError{Key: r.Takes[i-1].Key, Reason: fmt.Sprintf(
+			return limits.Taken{}, &limits.Error{Key: r.Takes[i-1].Key, Reason: fmt.Sprintf(
 				"redis has a %s under the name %q: remove it, or choose another key", text(a[1]), s.names.beside(r.Takes[i-1].Key).limit())}
 		} else if i > 0 { // an ID is not shown
-			return driver.Taken{}, &driver.LimitError{Key: r.Takes[0].Key, Reason: fmt.Sprintf(
+			return limits.Taken{}, &limits.Error{Key: r.Takes[0].Key, Reason: fmt.Sprintf(
 				"redis has a %s under the name of the request's ID, which begins with %q: remove it", text(a[1]), s.names.own+"d:")}
 		}
 	}
-	return driver.Taken{}, strange(script, answer)
+	return limits.Taken{}, strange(script, answer)
 }
 
 // decided reads what is said of each limit.
-func decided(a []any) driver.Taken {
-	d := driver.Taken{OK: true, At: number(a[0]), Limits: make([]driver.Decision, len(a)/4)}
+func decided(a []any) limits.Taken {
+	d := limits.Taken{OK: true, At: number(a[0]), Limits: make([]limits.Decision, len(a)/4)}
 	for i := range d.Limits {
 		x, b := &d.Limits[i], a[4*i+1:]
 		switch us := number(b[0]); {
 		case us >= 0:
 			x.OK, x.Wait = true, time.Duration(us)*time.Microsecond
 		case us == -exact:
-			x.Retry = driver.Never
+			x.Retry = limits.Never
 		default:
 			x.Retry = time.Duration(-1-us) * time.Microsecond
 		}
@@ -260,7 +260,7 @@ type knownLimits struct {
 }
 
 type knownLimit struct {
-	limit   driver.Limit
+	limit   limits.Limit
 	alone   [1]rate.Algorithm // as a rate.Request wants it
 	numbers string            // each after a space
 }
@@ -270,15 +270,15 @@ var limitSeed = maphash.MakeSeed()
 // script is the script limit with what this one needs.
 func (k *knownLimit) script() *wire.Script {
 	switch k.limit.Algorithm {
-	case driver.EstimatedWindow:
+	case limits.EstimatedWindow:
 		return approxScript
-	case driver.TokenBucket, driver.LeakyBucket:
+	case limits.TokenBucket, limits.LeakyBucket:
 		return bucketScript
 	}
 	return windowScript
 }
 
-func (k *knownLimits) of(l driver.Limit) (*knownLimit, error) {
+func (k *knownLimits) of(l limits.Limit) (*knownLimit, error) {
 	place := &k.places[maphash.Comparable(limitSeed, l)%uint64(len(k.places))]
 	if known := place.Load(); known != nil && known.limit == l {
 		return known, nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -44,20 +45,20 @@ func (l *lab) jamDecisions(s *Store) (g *gated, open func()) {
 func TestCombinedDecisions(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
-	hot, queue := tokens(1, 1000*time.Hour, 7), driver.Limit{Algorithm: driver.LeakyBucket, N: 1, Period: time.Hour, Burst: 4}
+	hot, queue := tokens(1, 1000*time.Hour, 7), limits.Limit{Algorithm: limits.LeakyBucket, N: 1, Period: time.Hour, Burst: 4}
 	l.taken(s, asking("hot", hot, 1))
 	l.do("RPUSH", l.limit("list"), "x")
 	odd := asking("odd", hot, 3)
-	odd.Mode = driver.TakeAnyway
+	odd.Mode = limits.TakeAnyway
 	for range 3 {
 		l.taken(s, odd) // two tokens of debt
 	}
-	calendar := driver.Limit{Algorithm: driver.FixedWindow, N: 5, Windows: [4]int64{1e12, 2e12, 3e12, 4e12}}
+	calendar := limits.Limit{Algorithm: limits.FixedWindow, N: 5, Windows: [4]int64{1e12, 2e12, 3e12, 4e12}}
 
 	gate, open := l.jamDecisions(s)
 	var wg sync.WaitGroup
 	var waiting int
-	start := func(r driver.TakeRequest, answered func(driver.Taken, error)) {
+	start := func(r limits.Request, answered func(limits.Taken, error)) {
 		t.Helper()
 		wg.Go(func() { answered(s.Take(t.Context(), r)) })
 		waiting++
@@ -67,7 +68,7 @@ func TestCombinedDecisions(t *testing.T) {
 	// same, but for those on one key.
 	var mu sync.Mutex
 	left := map[string]bool{}
-	note := func(d driver.Taken, err error) {
+	note := func(d limits.Taken, err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
@@ -81,7 +82,7 @@ func TestCombinedDecisions(t *testing.T) {
 	}
 	waits := map[time.Duration]bool{}
 	for range 5 {
-		start(asking("queue", queue, 1), func(d driver.Taken, err error) {
+		start(asking("queue", queue, 1), func(d limits.Taken, err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil || d.OK != d.Limits[0].OK {
@@ -93,33 +94,33 @@ func TestCombinedDecisions(t *testing.T) {
 		})
 	}
 	for range 2 {
-		start(asking("list", hot, 1), func(_ driver.Taken, err error) {
-			if e, ok := errors.AsType[*driver.LimitError](err); !ok || e.Key != "list" || !strings.Contains(err.Error(), l.limit("list")) {
+		start(asking("list", hot, 1), func(_ limits.Taken, err error) {
+			if e, ok := errors.AsType[*limits.Error](err); !ok || e.Key != "list" || !strings.Contains(err.Error(), l.limit("list")) {
 				t.Errorf("another type: %v", err)
 			}
 		})
-		start(asking("odd", hot, 1), func(d driver.Taken, err error) {
+		start(asking("odd", hot, 1), func(d limits.Taken, err error) {
 			if err != nil || d.OK || d.Limits[0].Remaining != 0 || d.Retry < 2999*time.Hour-time.Minute {
 				t.Errorf("in debt: %+v, %v", d, err)
 			}
 		})
-		start(asking("calendar", calendar, 1), func(_ driver.Taken, err error) {
-			if _, ok := errors.AsType[*driver.ClockError](err); !ok {
+		start(asking("calendar", calendar, 1), func(_ limits.Taken, err error) {
+			if _, ok := errors.AsType[*limits.ClockError](err); !ok {
 				t.Errorf("outside of the calendar: %v", err)
 			}
 		})
-		start(asking("look", hot, 0), func(d driver.Taken, err error) {
+		start(asking("look", hot, 0), func(d limits.Taken, err error) {
 			if err != nil || !d.OK || d.Limits[0].Remaining != 7 {
 				t.Errorf("a look: %+v, %v", d, err)
 			}
 		})
-		start(asking("too much", hot, 8), func(d driver.Taken, err error) {
-			if err != nil || d.OK || d.Retry != driver.Never {
+		start(asking("too much", hot, 8), func(d limits.Taken, err error) {
+			if err != nil || d.OK || d.Retry != limits.Never {
 				t.Errorf("more than there can be: %+v, %v", d, err)
 			}
 		})
 	}
-	start(asking("alone", driver.Limit{Algorithm: driver.EstimatedWindow, N: 5, Period: time.Hour}, 2), func(d driver.Taken, err error) {
+	start(asking("alone", limits.Limit{Algorithm: limits.EstimatedWindow, N: 5, Period: time.Hour}, 2), func(d limits.Taken, err error) {
 		if err != nil || !d.OK || d.Limits[0].Remaining != 3 {
 			t.Errorf("an estimate: %+v, %v", d, err)
 		}

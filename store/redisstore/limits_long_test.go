@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // A log that is full is decided about where it is: the answer is short, and once
@@ -15,7 +15,7 @@ func TestLongLogsStayWhereTheyAre(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
 	const n = 5000
-	limit := driver.Limit{Algorithm: driver.SlidingLog, N: n, Period: time.Hour}
+	limit := limits.Limit{Algorithm: limits.SlidingLog, N: n, Period: time.Hour}
 	soon := time.Now().Add(time.Minute).UnixMicro()
 	var log strings.Builder
 	fmt.Fprintf(&log, "1 %d", lifeMark+limit.Period.Microseconds())

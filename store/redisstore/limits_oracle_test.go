@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
 
@@ -22,23 +22,23 @@ func TestLimitsWithLargeNumbers(t *testing.T) {
 	large := func(most int64) int64 { // of any magnitude
 		return 1 + r.Int64N(max(most>>r.IntN(50), 1))
 	}
-	draw := func() (driver.Limit, rate.Algorithm) {
+	draw := func() (limits.Limit, rate.Algorithm) {
 		for {
-			limit := driver.Limit{Algorithm: driver.Algorithm(1 + r.IntN(int(driver.LeakyBucket))), N: large(1 << 51), Period: time.Duration(large(4e15)) * time.Microsecond}
+			limit := limits.Limit{Algorithm: limits.Algorithm(1 + r.IntN(int(limits.LeakyBucket))), N: large(1 << 51), Period: time.Duration(large(4e15)) * time.Microsecond}
 			switch limit.Algorithm {
-			case driver.FixedWindow:
+			case limits.FixedWindow:
 				limit.Offset = time.Duration(r.Int64N(8e15)-4e15) * time.Microsecond
-			case driver.SlidingWindow:
+			case limits.SlidingWindow:
 				limit.Parts = large(1000)
 				limit.Period -= limit.Period % time.Duration(limit.Parts*1000)
-			case driver.SlidingLog:
+			case limits.SlidingLog:
 				limit.N = large(200)
-			case driver.EstimatedWindow:
+			case limits.EstimatedWindow:
 				limit.Period -= limit.Period % time.Duration(1000*large(1_000_000))
-			case driver.LeakyBucket:
+			case limits.LeakyBucket:
 				limit.Burst = large(1 << 51)
 				limit.Ahead = large(limit.Burst) - 1
-			case driver.TokenBucket:
+			case limits.TokenBucket:
 				limit.Burst = large(1 << 51)
 			}
 			if a, err := rate.Of(limit); err == nil {
@@ -51,7 +51,7 @@ func TestLimitsWithLargeNumbers(t *testing.T) {
 		var state rate.State
 		now := 1_500_000_000_000_000 + r.Int64N(2e15)
 		limit, a := draw()
-		var last driver.Taken
+		var last limits.Taken
 		for step := range 20 {
 			if step == 12 { // what another limit left
 				limit, a = draw()
@@ -60,10 +60,10 @@ func TestLimitsWithLargeNumbers(t *testing.T) {
 			q.Now = now
 			switch r.IntN(5) {
 			case 0:
-				q.Mode = driver.TakeAnyway
+				q.Mode = limits.TakeAnyway
 			case 1:
 				if last.At > 0 {
-					q.Mode, q.At, q.Wait = driver.GiveBack, last.At, last.Wait
+					q.Mode, q.At, q.Wait = limits.GiveBack, last.At, last.Wait
 				}
 			case 2:
 				q.MaxWait = time.Duration(large(4e15)) * time.Microsecond
@@ -103,9 +103,9 @@ func TestShortCuts(t *testing.T) {
 	server := strings.Fields(l.do("TIME"))
 	now := number(server[0])*1_000_000 + number(server[1])
 	wide := func(most int64) int64 { return 1 + r.Int64N(max(most>>r.IntN(40), 1)) }
-	draw := func() (driver.Limit, rate.Algorithm) {
+	draw := func() (limits.Limit, rate.Algorithm) {
 		for {
-			limit := driver.Limit{Algorithm: driver.Algorithm(1 + r.IntN(int(driver.LeakyBucket))), N: 1 + r.Int64N(20), Period: time.Duration(wide(1e13)) * time.Microsecond}
+			limit := limits.Limit{Algorithm: limits.Algorithm(1 + r.IntN(int(limits.LeakyBucket))), N: 1 + r.Int64N(20), Period: time.Duration(wide(1e13)) * time.Microsecond}
 			switch r.IntN(4) {
 			case 0:
 				limit.N = wide(1e9)
@@ -113,20 +113,20 @@ func TestShortCuts(t *testing.T) {
 				limit.N = 1 + r.Int64N(200) // and a long state
 			}
 			switch limit.Algorithm {
-			case driver.FixedWindow:
+			case limits.FixedWindow:
 				limit.Offset = time.Duration(r.Int64N(2e9)-1e9) * time.Microsecond
 				if r.IntN(4) == 0 {
 					limit.Offset, limit.Period, limit.Windows = 0, 0, [4]int64{now - 2e9, now - 1e9, now + 1e9, now + 2e9}
 				}
-			case driver.SlidingWindow:
+			case limits.SlidingWindow:
 				limit.Parts, limit.Classic = wide(60), r.IntN(2) == 0
 				limit.Period -= limit.Period % time.Duration(limit.Parts*1000)
-			case driver.TokenBucket, driver.LeakyBucket:
+			case limits.TokenBucket, limits.LeakyBucket:
 				limit.Burst = 1 + r.Int64N(20)
 				if r.IntN(4) == 0 {
 					limit.Burst = wide(1e9)
 				}
-				if limit.Algorithm == driver.LeakyBucket {
+				if limit.Algorithm == limits.LeakyBucket {
 					limit.Ahead = r.Int64N(limit.Burst + 1)
 				}
 			}
@@ -142,7 +142,7 @@ func TestShortCuts(t *testing.T) {
 	for round := range rounds {
 		var names []string
 		var states []rate.State
-		var requests []driver.TakeRequest
+		var requests []limits.Request
 		var times []int
 		var batch []*operation
 		for i := range many {
@@ -199,8 +199,8 @@ func TestShortCuts(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				var got driver.Taken
-				if d, ok := answer.(*driver.Taken); ok {
+				var got limits.Taken
+				if d, ok := answer.(*limits.Taken); ok {
 					got = *d
 				} else if got, err = s.taken(&requests[i], simpleScript, answer); err != nil {
 					t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
@@ -57,15 +57,15 @@ func TestLimitsMiniredis(t *testing.T) {
 // of its own.
 func limitHarness(dial func(t drivertest.T) rueidis.Client) drivertest.LimitHarness {
 	return drivertest.LimitHarness{
-		Open: func(t drivertest.T, n int) []driver.Limits {
+		Open: func(t drivertest.T, n int) []limits.Store {
 			prefix := rand.Text() + ":"
-			limits := make([]driver.Limits, n)
+			limits := make([]limits.Store, n)
 			for i := range limits {
 				limits[i] = mustNew(t, dial(t), Prefix(prefix))
 			}
 			return limits
 		},
-		Kept: func(t drivertest.T, l driver.Limits) (kept int) {
+		Kept: func(t drivertest.T, l limits.Store) (kept int) {
 			s := l.(*Store)
 			err := s.eachPrimary(t.Context(), func(n wire.Node) error {
 				return scan(t.Context(), n, escapeGlob(s.names.own)+"[rd]:*", "string", func(names []string) error {

@@ -16,26 +16,27 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-func tokens(n int64, period time.Duration, burst int64) driver.Limit {
-	return driver.Limit{Algorithm: driver.TokenBucket, N: n, Period: period, Burst: burst}
+func tokens(n int64, period time.Duration, burst int64) limits.Limit {
+	return limits.Limit{Algorithm: limits.TokenBucket, N: n, Period: period, Burst: burst}
 }
 
-func windows(n int64, period time.Duration) driver.Limit {
-	return driver.Limit{Algorithm: driver.FixedWindow, N: n, Period: period}
+func windows(n int64, period time.Duration) limits.Limit {
+	return limits.Limit{Algorithm: limits.FixedWindow, N: n, Period: period}
 }
 
 // asking makes a request that asks one limit.
-func asking(key string, l driver.Limit, cost int64) driver.TakeRequest {
-	return driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}}
+func asking(key string, l limits.Limit, cost int64) limits.Request {
+	return limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}}
 }
 
 // taken makes a request that must be answered.
-func (l *lab) taken(s *Store, r driver.TakeRequest) driver.Taken {
+func (l *lab) taken(s *Store, r limits.Request) limits.Taken {
 	l.Helper()
 	d, err := s.Take(l.Context(), r)
 	if err != nil {
@@ -56,18 +57,18 @@ func TestDecisionIsOneScript(t *testing.T) {
 	with := asking("a", windows(100, time.Hour), 1)
 	with.Keep = time.Hour
 	two := asking("a", windows(100, time.Hour), 1)
-	two.Takes = append(two.Takes, driver.Take{Key: "b", Limit: full, Cost: 0})
+	two.Takes = append(two.Takes, limits.Take{Key: "b", Limit: full, Cost: 0})
 	for name, c := range map[string]struct {
-		ask func() driver.TakeRequest
+		ask func() limits.Request
 		get int
 		set int
 	}{
-		"one limit":  {func() driver.TakeRequest { return asking("a", windows(100, time.Hour), 1) }, 1, 1},
-		"a bucket":   {func() driver.TakeRequest { return asking("bucket", tokens(100, time.Hour, 100), 1) }, 1, 1},
-		"refused":    {func() driver.TakeRequest { return asking("full", full, 1) }, 1, 0},
-		"a look":     {func() driver.TakeRequest { return asking("a", windows(100, time.Hour), 0) }, 1, 0},
-		"two limits": {func() driver.TakeRequest { return two }, 2, 1},
-		"with an ID": {func() driver.TakeRequest { with.ID = driver.NewID(); return with }, 2, 2},
+		"one limit":  {func() limits.Request { return asking("a", windows(100, time.Hour), 1) }, 1, 1},
+		"a bucket":   {func() limits.Request { return asking("bucket", tokens(100, time.Hour, 100), 1) }, 1, 1},
+		"refused":    {func() limits.Request { return asking("full", full, 1) }, 1, 0},
+		"a look":     {func() limits.Request { return asking("a", windows(100, time.Hour), 0) }, 1, 0},
+		"two limits": {func() limits.Request { return two }, 2, 1},
+		"with an ID": {func() limits.Request { with.ID = driver.NewID(); return with }, 2, 2},
 	} {
 		l.taken(s, c.ask()) // the first call of a script sends its text
 		l.do("CONFIG", "RESETSTAT")
@@ -98,7 +99,7 @@ func TestLimitsExpire(t *testing.T) {
 		t.Errorf("a burst that is back in 2 s is kept for another %d ms", ms)
 	}
 	r := asking("burst", tokens(5, time.Second, 10), 0)
-	r.Mode = driver.Forget
+	r.Mode = limits.Forget
 	l.taken(s, r)
 	if l.do("EXISTS", l.limit("burst")) != "0" {
 		t.Error("what was forgotten is kept")
@@ -116,7 +117,7 @@ func TestLimitsExpire(t *testing.T) {
 	l.taken(s, r)
 	n := s.names.beside("replayed")
 	for _, name := range []string{n.limit(), n.id(r.ID)} {
-		if ms, all := left(name), driver.ReplayTTL.Milliseconds(); ms > all || ms < all-time.Since(sent).Milliseconds()-100 {
+		if ms, all := left(name), limits.ReplayTTL.Milliseconds(); ms > all || ms < all-time.Since(sent).Milliseconds()-100 {
 			t.Errorf("%s of a replay is kept for another %d ms", name, ms)
 		}
 	}
@@ -161,12 +162,12 @@ func TestForeignStates(t *testing.T) {
 	s := l.stores[0]
 	now := time.Now().UnixMicro()
 	soon, far := now+time.Hour.Microseconds(), int64(1)<<62
-	for _, limit := range []driver.Limit{
+	for _, limit := range []limits.Limit{
 		windows(5, 24*time.Hour),
-		{Algorithm: driver.SlidingLog, N: 5, Period: time.Hour},
-		{Algorithm: driver.EstimatedWindow, N: 5, Period: time.Hour},
+		{Algorithm: limits.SlidingLog, N: 5, Period: time.Hour},
+		{Algorithm: limits.EstimatedWindow, N: 5, Period: time.Hour},
 		tokens(1, time.Hour, 5),
-		{Algorithm: driver.LeakyBucket, N: 1, Period: time.Hour, Burst: 5},
+		{Algorithm: limits.LeakyBucket, N: 1, Period: time.Hour, Burst: 5},
 	} {
 		for i, text := range []string{
 			"", " ", "x", "1", "1 5", "1 5 3", "2 1 1 1 1", "3 1 2 3 4", "99 1 2 3 4 5", "b1:lock", "-1 -2", "1.5 2", "0x10 5 1 1", "1e3 5 1 1",
@@ -197,7 +198,7 @@ func TestForeignStates(t *testing.T) {
 		} {
 			key := fmt.Sprint("odd", i)
 			l.do("SET", l.limit(key), text)
-			for _, mode := range []driver.TakeMode{driver.TakeIfAllowed, driver.TakeAnyway, driver.GiveBack, driver.TakeIfAllowed} {
+			for _, mode := range []limits.Mode{limits.TakeIfAllowed, limits.TakeAnyway, limits.GiveBack, limits.TakeIfAllowed} {
 				r := asking(key, limit, 2)
 				r.Mode, r.At = mode, now
 				if x := l.taken(s, r).Limits[0]; x.Remaining < 0 || x.Remaining > 5 {
@@ -208,7 +209,7 @@ func TestForeignStates(t *testing.T) {
 				t.Errorf("%v, with %q found: it is kept for ever", limit.Algorithm, text)
 			}
 			r := asking(key, limit, 0)
-			r.Mode = driver.Forget
+			r.Mode = limits.Forget
 			l.taken(s, r)
 			if d := l.taken(s, asking(key, limit, 5)); !d.OK {
 				t.Errorf("%v, after %q was forgotten: %+v", limit.Algorithm, text, d)
@@ -220,7 +221,7 @@ func TestForeignStates(t *testing.T) {
 		"list": {"RPUSH", "x"}, "hash": {"HSET", "x", "y"}, "set": {"SADD", "x"}, "zset": {"ZADD", "1", "x"}, "stream": {"XADD", "*", "x", "y"},
 	} {
 		r := asking("other "+kind, windows(5, time.Hour), 1)
-		r.Takes = append(r.Takes, driver.Take{Key: kind, Limit: windows(5, time.Hour), Cost: 1})
+		r.Takes = append(r.Takes, limits.Take{Key: kind, Limit: windows(5, time.Hour), Cost: 1})
 		r.ID, r.Keep = driver.NewID(), time.Hour
 		for _, at := range []struct{ name, shown, key string }{
 			{l.limit(kind), strconv.Quote(l.limit(kind)), kind},
@@ -228,7 +229,7 @@ func TestForeignStates(t *testing.T) {
 		} {
 			l.do(append([]string{put[0], at.name}, put[1:]...)...)
 			_, err := s.Take(t.Context(), r)
-			e, ok := errors.AsType[*driver.LimitError](err)
+			e, ok := errors.AsType[*limits.Error](err)
 			if !ok || e.Key != at.key || !strings.Contains(err.Error(), kind) || !strings.Contains(err.Error(), at.shown) || strings.Contains(err.Error(), r.ID) {
 				t.Errorf("a %s as %s: %v, want an error that names all three, and no ID", kind, at.name, err)
 			}
@@ -350,8 +351,8 @@ func TestLimitsLostAnswer(t *testing.T) {
 	r.ID, r.Keep = driver.NewID(), time.Hour
 	warm := r // the first call of a script sends its text
 	warm.ID = driver.NewID()
-	warm.Takes = []driver.Take{{Key: "warm", Limit: limit, Cost: 1}}
-	for _, r := range []driver.TakeRequest{warm, asking("warm", limit, 1)} {
+	warm.Takes = []limits.Take{{Key: "warm", Limit: limit, Cost: 1}}
+	for _, r := range []limits.Request{warm, asking("warm", limit, 1)} {
 		if _, err := s.Take(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -391,7 +392,7 @@ func TestLimitsRefusedByTheServer(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
 	r := asking("a", tokens(1, time.Hour, 5), 1)
-	r.Takes = append(r.Takes, driver.Take{Key: "b", Limit: windows(5, 100_000*time.Hour), Cost: 1})
+	r.Takes = append(r.Takes, limits.Take{Key: "b", Limit: windows(5, 100_000*time.Hour), Cost: 1})
 	l.taken(s, r)
 	refused := func(what string) {
 		t.Helper()

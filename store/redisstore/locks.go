@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -71,7 +72,7 @@ func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(),
 
 // Acquire is one attempt. A free lock costs one command.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := driver.CheckRequest(r, traits); err != nil {
+	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	n, err := s.names.of(r.Key)
@@ -257,7 +258,7 @@ func capacityOf(value string) int64 {
 // costs one command, unless it is lost, or somebody must be granted who is no
 // exclusive waiter that joined lately.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
-	if err := driver.CheckClaim(c); err != nil {
+	if err := check.Claim(c); err != nil {
 		return err
 	}
 	n, err := s.names.of(c.Key)
@@ -312,7 +313,7 @@ func (s *Store) leave(ctx context.Context, n lockNames, c driver.Claim, held str
 
 // Downgrade turns a writer into a reader without a gap.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	if err := errors.Join(driver.CheckClaim(c), driver.CheckTTL(c.Key, ttl, traits)); err != nil {
+	if err := errors.Join(check.Claim(c), check.TTL(c.Key, ttl, traits)); err != nil {
 		return driver.Grant{}, err
 	}
 	return s.change(ctx, downgradeScript, c, ttl)
@@ -320,7 +321,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 
 // Move passes a lock that is held to another ID.
 func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
-	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
+	if err := check.Move(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	g, err := s.change(ctx, moveScript, c, ttl, id, owner)

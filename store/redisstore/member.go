@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/quorum"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -17,7 +17,7 @@ import (
 // floating point.
 const maxToken = 1 << 53
 
-// Raise implements driver.Member.
+// Raise implements quorum.Member.
 func (s *Store) Raise(ctx context.Context, key string, token int64) error {
 	n, err := s.checked(key)
 	if err != nil {
@@ -47,7 +47,7 @@ type life struct {
 }
 
 type knownLife struct {
-	driver.Life
+	quorum.Life
 	connections uint64    // when the server was asked
 	asked       time.Time // when it was asked
 }
@@ -71,16 +71,16 @@ func (l *life) current(came time.Time) *knownLife {
 // by the connections that it ends.
 const lifeFor = 10 * time.Second
 
-// Life implements driver.Member, on a single server; not in Cluster or through
+// Life implements quorum.Member, on a single server; not in Cluster or through
 // Sentinel, where a lock's server may be replaced by one that knows less.
 //
 // With Open's client a restart is noticed by the connections that were made
 // since, and the server is asked again then. A client that the caller brought
 // does not tell of its connections, so each call asks the server, which costs a
 // round trip; those who call at the same time share one. FLUSHALL is not noticed.
-func (s *Store) Life(ctx context.Context) (driver.Life, error) {
+func (s *Store) Life(ctx context.Context) (quorum.Life, error) {
 	if s.client.Cluster() || s.client.FollowsPrimary() {
-		return driver.Life{}, fmt.Errorf("redis: neither Cluster nor Sentinel is one server: %w", errors.ErrUnsupported)
+		return quorum.Life{}, fmt.Errorf("redis: neither Cluster nor Sentinel is one server: %w", errors.ErrUnsupported)
 	}
 	came := time.Now()
 	k := s.life.current(came)
@@ -89,12 +89,12 @@ func (s *Store) Life(ctx context.Context) (driver.Life, error) {
 		case s.life.turn <- struct{}{}:
 			defer func() { <-s.life.turn }()
 		case <-ctx.Done():
-			return driver.Life{}, ctx.Err()
+			return quorum.Life{}, ctx.Err()
 		}
 		if k = s.life.current(came); k == nil {
 			var err error
 			if k, err = s.askLife(ctx); err != nil {
-				return driver.Life{}, err
+				return quorum.Life{}, err
 			}
 			s.life.known.Store(k)
 		}

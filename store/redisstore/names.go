@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // names finds what a lock is called on the server.
@@ -66,7 +67,7 @@ func (n lockNames) full() []string {
 func newNames(prefix string, cluster bool) (*names, error) {
 	n := &names{prefix: prefix, own: prefix + "baton:", cluster: cluster}
 	if prefix != "" {
-		if err := driver.CheckKey(prefix); err != nil {
+		if err := check.Key(prefix); err != nil {
 			return nil, &driver.KeyError{Key: prefix, Reason: "as a prefix: " + strings.TrimPrefix(err.Error(), "bad key ")}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/record"
 )
 
@@ -22,7 +23,7 @@ var _ driver.Records = (*Store)(nil)
 // forgotten cannot finish, and does not hold up attempts with lower tokens any
 // more.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckBegin(a, keep); err != nil {
+	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err
 	}
 	return s.record(ctx, a, "begin", keep, a.Owner, "")
@@ -30,7 +31,7 @@ func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Du
 
 // FinishAttempt implements driver.Records.
 func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckFinish(a, o, keep); err != nil {
+	if err := check.Finish(a, o, keep); err != nil {
 		return driver.Record{}, err
 	}
 	return s.record(ctx, a, "finish", keep, record.Word(true, o.Failed), string(o.Result))
@@ -39,7 +40,7 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 // FindRecord implements driver.Records. A server that has become a replica still
 // answers, with what it last heard.
 func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.Record{}, err
 	}
 	return s.record(ctx, driver.Attempt{Key: key}, "find", 0, "", "")
@@ -47,7 +48,7 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 
 // ForgetRecord implements driver.Records.
 func (s *Store) ForgetRecord(ctx context.Context, key string) error {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return err
 	}
 	_, err := s.record(ctx, driver.Attempt{Key: key}, "forget", 0, "", "")

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
@@ -134,14 +135,14 @@ func TestRecordLayout(t *testing.T) {
 	s := l.stores[0]
 	const name = "baton:o:{job}"
 	sent := time.Now()
-	begin(t, s, "job", 1<<62+1, driver.MaxRecordKeep)
+	begin(t, s, "job", 1<<62+1, check.MaxRecordKeep)
 	left := func(keep time.Duration) {
 		t.Helper()
 		if ms := number(l.do("PTTL", name)); ms > keep.Milliseconds() || ms < (keep-time.Since(sent)).Milliseconds()-1 {
 			t.Errorf("it lives for another %d ms of %v", ms, keep)
 		}
 	}
-	left(driver.MaxRecordKeep)
+	left(check.MaxRecordKeep)
 	if got := l.do("HMGET", name, "token", "owner", "attempts", "state", "finished", "result"); !strings.HasPrefix(got, "4611686018427387905\nme\n1\nbegun") {
 		t.Errorf("while it runs: %q", got)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -30,7 +31,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	out := make([]driver.Renewal, len(claims))
 	ask := make([]int, 0, len(claims))
 	for i, c := range claims {
-		if err := errors.Join(driver.CheckClaim(c), driver.CheckTTL(c.Key, ttl, traits)); err != nil {
+		if err := errors.Join(check.Claim(c), check.TTL(c.Key, ttl, traits)); err != nil {
 			out[i].Err = err
 		} else if _, err := s.names.of(c.Key); err != nil {
 			out[i].Err = err

@@ -13,12 +13,14 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/quorum"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
 // Store keeps locks, rate limits and records of operations in Redis. It implements
-// driver.Store, driver.Limits, driver.Records, driver.Watcher, driver.Inspector, driver.Downgrader, driver.Mover,
-// driver.Together, driver.Examiner, driver.Clock and driver.Member. Use New or Open.
+// driver.Store, limits.Store, driver.Records, driver.Watcher, driver.Inspector, driver.Downgrader, driver.Mover,
+// driver.Together, driver.Examiner, driver.Clock and quorum.Member. Use New or Open.
 type Store struct {
 	client   wire.Client
 	owned    bool // the client is ours to close
@@ -46,10 +48,10 @@ var (
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Mover      = (*Store)(nil)
 	_ driver.Together   = (*Store)(nil)
-	_ driver.Member     = (*Store)(nil)
+	_ quorum.Member     = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 	_ driver.Clock      = (*Store)(nil)
-	_ driver.Limits     = (*Store)(nil)
+	_ limits.Store      = (*Store)(nil)
 )
 
 var traits = driver.Traits{

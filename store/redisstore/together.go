@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -14,7 +15,7 @@ import (
 // Cluster they must lie on one slot, which a common {tag} in their keys or in
 // the prefix brings about; otherwise it answers errors.ErrUnsupported.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
-	if err := driver.CheckTogether(r, traits); err != nil {
+	if err := check.Together(r, traits); err != nil {
 		return nil, err
 	}
 	all := make([]lockNames, len(r))

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -90,7 +91,7 @@ func TestSeveralBesideClassicLocks(t *testing.T) {
 func TestSeveralAreOneCommand(t *testing.T) {
 	l := newLab(t, 2)
 	var keys []string
-	for i := range driver.MaxTogether {
+	for i := range check.MaxTogether {
 		keys = append(keys, fmt.Sprint("job ", i))
 	}
 	for _, flush := range []bool{true, false} {

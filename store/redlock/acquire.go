@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
@@ -18,7 +19,7 @@ import (
 // majority, all at the same time, and mostly no more; it returns when they have
 // granted.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := driver.CheckRequest(r, s.Traits()); err != nil {
+	if err := check.Request(r, s.Traits()); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := s.check(ctx); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/quorum"
 	"github.com/batonhq/baton/store/memstore"
 	"github.com/batonhq/baton/store/redlock"
 )
@@ -210,7 +211,7 @@ func (s *server) Raise(ctx context.Context, key string, token int64) error {
 }
 
 // Life is quick, as a store asks the server only after a restart.
-func (s *server) Life(ctx context.Context) (l driver.Life, err error) {
+func (s *server) Life(ctx context.Context) (l quorum.Life, err error) {
 	store, _, err := s.reach(ctx)
 	if err != nil {
 		return l, err

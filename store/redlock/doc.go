@@ -2,7 +2,7 @@
 // algorithm that Redis's documentation calls Redlock, with what its critics
 // missed: a fencing token, and servers that restarted do not vote.
 //
-// It is a quorum over any stores that implement driver.Member. The usual ones
+// It is a quorum over any stores that implement quorum.Member. The usual ones
 // are five Redis servers without replicas; the URL redlock://h1,h2,h3,h4,h5
 // makes those. As each server holds the plain lock of package redisstore, Baton
 // and other Redlock clients (redsync, node-redlock, redlock-php) exclude each

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/quorum"
 )
 
 const (
@@ -50,7 +51,7 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 type testimony struct {
 	err    error // why not everything could be asked
 	silent bool  // it does not answer
-	life   driver.Life
+	life   quorum.Life
 	found  []driver.Finding
 
 	clock  bool

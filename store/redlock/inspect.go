@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // everywhere calls f for every node at the same time. It fails unless a
@@ -73,7 +74,7 @@ func (s *Store) everywhere(ctx context.Context, f func(ctx context.Context, i in
 // not tell IDs, so claims of one owner and kind are told apart by their number
 // alone. What a minority alone has granted is not shown.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
 	}
 	views := make([]driver.KeyInfo, len(s.nodes))

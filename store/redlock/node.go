@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/quorum"
 )
 
 // node is one of the servers.
@@ -41,7 +42,7 @@ type node struct {
 // inner is what a node is, once it is open.
 type inner struct {
 	locks  driver.Locks
-	member driver.Member
+	member quorum.Member
 	lower  driver.Downgrader
 }
 
@@ -63,12 +64,12 @@ const (
 
 // fit tells whether l can be a node.
 func (s *Store) fit(n *node, l driver.Locks) (*inner, error) {
-	m, member := l.(driver.Member)
+	m, member := l.(quorum.Member)
 	d, lowers := l.(driver.Downgrader)
 	t := l.Traits()
 	switch {
 	case !member || !lowers || !t.Fencing || !t.Shared:
-		return nil, &NodeError{n.name, fmt.Errorf("a %s store cannot be one of several: that needs readers, tokens, driver.Member and driver.Downgrader", t.Store)}
+		return nil, &NodeError{n.name, fmt.Errorf("a %s store cannot be one of several: that needs readers, tokens, quorum.Member and driver.Downgrader", t.Store)}
 	case t.MinTTL > minTTL || t.MaxTTL > 0 && t.MaxTTL < s.longest:
 		return nil, &NodeError{n.name, fmt.Errorf("a %s store accepts TTLs from %v to %v, needed are %v to %v", t.Store, t.MinTTL, t.MaxTTL, minTTL, s.longest)}
 	}
@@ -128,7 +129,7 @@ func (s *Store) votes(ctx context.Context, n *node, in *inner) bool {
 
 // ripens reports whether a server remembers all that can still be held, and takes note
 // of when it will.
-func (s *Store) ripens(n *node, l driver.Life) bool {
+func (s *Store) ripens(n *node, l quorum.Life) bool {
 	left := s.longest + drift(s.longest) - l.Age
 	if s.durable || left <= 0 {
 		return true
@@ -139,7 +140,7 @@ func (s *Store) ripens(n *node, l driver.Life) bool {
 }
 
 // learn takes note that a node lives another life than before.
-func (s *Store) learn(n *node, l driver.Life) {
+func (s *Store) learn(n *node, l quorum.Life) {
 	s.learnedMu.Lock()
 	defer s.learnedMu.Unlock()
 	n.seen.Store(0)

@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
 // Release ends the claim on every node. It waits for all that usually answer,
 // and for a majority at least; what did not answer is released when it does.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
-	if err := driver.CheckClaim(c); err != nil {
+	if err := check.Claim(c); err != nil {
 		return err
 	}
 	if err := s.check(ctx); err != nil {
@@ -92,7 +93,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 // Downgrade turns a writer into a reader without a gap: every node does, and a
 // majority must.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	if err := errors.Join(driver.CheckClaim(c), driver.CheckTTL(c.Key, ttl, s.Traits())); err != nil {
+	if err := errors.Join(check.Claim(c), check.TTL(c.Key, ttl, s.Traits())); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := s.check(ctx); err != nil {

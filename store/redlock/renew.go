@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
 // mayRenew is why a claim cannot be renewed.
 func (s *Store) mayRenew(ctx context.Context, c driver.Claim, ttl time.Duration) error {
-	if err := errors.Join(driver.CheckClaim(c), driver.CheckTTL(c.Key, ttl, s.Traits())); err != nil {
+	if err := errors.Join(check.Claim(c), check.TTL(c.Key, ttl, s.Traits())); err != nil {
 		return err
 	}
 	return s.check(ctx)

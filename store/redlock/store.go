@@ -94,7 +94,7 @@ type Node struct {
 }
 
 // New returns a quorum over nodes that the caller made, and which Close leaves
-// open. Each must implement driver.Member and driver.Downgrader, have readers and
+// open. Each must implement quorum.Member and driver.Downgrader, have readers and
 // tokens, and be a server of its own that fails alone. All programs must name
 // them in the same order.
 //

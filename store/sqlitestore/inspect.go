@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -27,7 +28,7 @@ const (
 
 // Inspect implements driver.Inspector.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
 	}
 	info := driver.KeyInfo{Key: key}
@@ -90,7 +91,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 
 // Break implements driver.Inspector. The holders that watch are woken.
 func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return 0, err
 	}
 	n := 0

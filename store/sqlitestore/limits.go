@@ -5,11 +5,11 @@ import (
 	"database/sql"
 	"errors"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
 
-var _ driver.Limits = (*Store)(nil)
+var _ limits.Store = (*Store)(nil)
 
 // limiter is what a Store needs for rate limits. All but known belongs to the
 // goroutine that serves the queue.
@@ -33,7 +33,7 @@ const (
 	limitSweepGap = 64
 )
 
-// Take implements driver.Limits. Requests of this process that meet share a
+// Take implements limits.Store. Requests of this process that meet share a
 // transaction, and one commit. What was taken is on the disk before it is
 // answered; who is refused, or only looks, does not wait for the disk.
 //
@@ -41,12 +41,12 @@ const (
 // that is set by more than a second. What was taken before a reboot counts after
 // it: nobody can take twice, and if the wall clock comes back with an earlier
 // time, nobody waits for longer than the limit lasts.
-func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	q, err := s.limits.known.NewRequest(r)
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
-	var d driver.Taken
+	var d limits.Taken
 	var refused error
 	err = s.do(ctx, func(t *tx) (failed error) {
 		d, refused, failed = t.take(q)
@@ -56,12 +56,12 @@ func (s *Store) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, e
 		err = refused
 	}
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	return d, nil
 }
 
-func (t *tx) take(r *rate.Request) (d driver.Taken, refused, failed error) {
+func (t *tx) take(r *rate.Request) (d limits.Taken, refused, failed error) {
 	clock, err := t.limitClock()
 	if err != nil {
 		return d, nil, err
@@ -106,7 +106,7 @@ func (t *tx) take(r *rate.Request) (d driver.Taken, refused, failed error) {
 		}
 	}
 	if r.ID != "" && d.OK {
-		err = t.s.exec(stSaveLimitID, first, r.ID, d.At, d.Wait.Microseconds(), clock+r.Keep(r.TakeRequest.Keep).Microseconds()+1)
+		err = t.s.exec(stSaveLimitID, first, r.ID, d.At, d.Wait.Microseconds(), clock+r.Keep(r.Request.Keep).Microseconds()+1)
 	}
 	return d, nil, err
 }

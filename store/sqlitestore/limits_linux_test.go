@@ -15,20 +15,21 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
 )
 
 func TestLimits(t *testing.T) {
 	drivertest.Limits(t, drivertest.LimitHarness{
-		Open: func(t drivertest.T, n int) []driver.Limits {
+		Open: func(t drivertest.T, n int) []limits.Store {
 			path := filepath.Join(t.TempDir(), "limits.db")
-			all := make([]driver.Limits, n)
+			all := make([]limits.Store, n)
 			for i := range all {
 				all[i] = openAt(t, path)
 			}
 			return all
 		},
-		Kept: func(t drivertest.T, l driver.Limits) (n int) {
+		Kept: func(t drivertest.T, l limits.Store) (n int) {
 			err := l.(*Store).readers.QueryRow("SELECT (SELECT count(*) FROM baton_limit) + (SELECT count(*) FROM baton_limit_id)").Scan(&n)
 			if err != nil {
 				t.Errorf("count: %v", err)
@@ -38,13 +39,13 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-func bucketOf(n int64, per time.Duration, burst int64) driver.Limit {
-	return driver.Limit{Algorithm: driver.TokenBucket, N: n, Period: per, Burst: burst}
+func bucketOf(n int64, per time.Duration, burst int64) limits.Limit {
+	return limits.Limit{Algorithm: limits.TokenBucket, N: n, Period: per, Burst: burst}
 }
 
-func takeOne(t *testing.T, s *Store, key string, l driver.Limit, cost int64) driver.Taken {
+func takeOne(t *testing.T, s *Store, key string, l limits.Limit, cost int64) limits.Taken {
 	t.Helper()
-	d, err := s.Take(t.Context(), driver.TakeRequest{Takes: []driver.Take{{Key: key, Limit: l, Cost: cost}}})
+	d, err := s.Take(t.Context(), limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}})
 	if err != nil {
 		t.Fatalf("take %d of %q: %v", cost, key, err)
 	}
@@ -60,7 +61,7 @@ func childLimit() {
 	for range 50 {
 		wg.Go(func() {
 			for range 3 {
-				d, err := s.Take(context.Background(), driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: bucketOf(1, 1000*time.Hour, 50), Cost: 1}}})
+				d, err := s.Take(context.Background(), limits.Request{Takes: []limits.Take{{Key: "k", Limit: bucketOf(1, 1000*time.Hour, 50), Cost: 1}}})
 				if err != nil {
 					panic(err)
 				}
@@ -131,10 +132,10 @@ func TestLimitsThroughReboot(t *testing.T) {
 // A reboot with a wall clock that is far behind locks nobody out for long.
 func TestLimitsThroughRebootInThePast(t *testing.T) {
 	t.Parallel()
-	for _, l := range []driver.Limit{
+	for _, l := range []limits.Limit{
 		bucketOf(10, 10*time.Second, 10),
-		{Algorithm: driver.SlidingLog, N: 10, Period: 10 * time.Second},
-		{Algorithm: driver.FixedWindow, N: 10, Period: 10 * time.Second},
+		{Algorithm: limits.SlidingLog, N: 10, Period: 10 * time.Second},
+		{Algorithm: limits.FixedWindow, N: 10, Period: 10 * time.Second},
 	} {
 		w := newWorld()
 		s := openNew(t, w.option)
@@ -347,10 +348,10 @@ func TestLimitsThatWriteNothing(t *testing.T) {
 		})
 	})
 	<-blocked
-	past := driver.Limit{Algorithm: driver.FixedWindow, N: 1, Windows: [4]int64{1, 2, 3, 4}}
+	past := limits.Limit{Algorithm: limits.FixedWindow, N: 1, Windows: [4]int64{1, 2, 3, 4}}
 	wg.Go(func() {
-		_, err := s.Take(t.Context(), driver.TakeRequest{Takes: []driver.Take{{Key: "past", Limit: past, Cost: 1}}})
-		if clock, ok := errors.AsType[*driver.ClockError](err); !ok || clock.Ahead < 24*time.Hour {
+		_, err := s.Take(t.Context(), limits.Request{Takes: []limits.Take{{Key: "past", Limit: past, Cost: 1}}})
+		if clock, ok := errors.AsType[*limits.ClockError](err); !ok || clock.Ahead < 24*time.Hour {
 			t.Errorf("%v", err)
 		}
 	})
@@ -388,7 +389,7 @@ func TestLimitsLeavingTheQueue(t *testing.T) {
 	left := make(chan error, 1)
 	l := bucketOf(1, time.Hour, 5)
 	go func() {
-		_, err := s.Take(ctx, driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: l, Cost: 5}}})
+		_, err := s.Take(ctx, limits.Request{Takes: []limits.Take{{Key: "k", Limit: l, Cost: 5}}})
 		left <- err
 	}()
 	await(t, time.Now().Add(10*time.Second), "the request waits", s.waiting)
@@ -412,8 +413,8 @@ func TestLimitsSweep(t *testing.T) {
 	w := newWorld()
 	s := openNew(t, w.option)
 	for i := range 1000 {
-		d, err := s.Take(t.Context(), driver.TakeRequest{
-			Takes: []driver.Take{{Key: "k", Limit: bucketOf(1000, time.Second, 1000), Cost: 1}, {Key: fmt.Sprint("once/", i), Limit: bucketOf(1, time.Second, 1), Cost: 1}},
+		d, err := s.Take(t.Context(), limits.Request{
+			Takes: []limits.Take{{Key: "k", Limit: bucketOf(1000, time.Second, 1000), Cost: 1}, {Key: fmt.Sprint("once/", i), Limit: bucketOf(1, time.Second, 1), Cost: 1}},
 			ID:    driver.NewID(), Keep: 10 * time.Second,
 		})
 		if err != nil || !d.OK {

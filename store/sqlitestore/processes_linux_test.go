@@ -375,9 +375,9 @@ func (c *crew) stop() []holding {
 	return whole
 }
 
-// check finds holdings that overlap, tokens out of order, and waiters who
+// judge finds holdings that overlap, tokens out of order, and waiters who
 // were overtaken.
-func check(t *testing.T, all []holding) {
+func judge(t *testing.T, all []holding) {
 	t.Helper()
 	keys := map[string][]holding{}
 	for _, h := range all {
@@ -430,7 +430,7 @@ func TestProcesses(t *testing.T) {
 	}
 	await(t, deadline, "the processes make progress after the kills", func() bool { return c.grants() >= goal })
 	all := c.stop()
-	check(t, all)
+	judge(t, all)
 	waited := 0
 	for _, h := range all {
 		if h.Told != 0 {
@@ -454,7 +454,7 @@ func TestProcessesAreServedEvenly(t *testing.T) {
 	deadline := time.Now().Add(60 * time.Second)
 	await(t, deadline, "grants", func() bool { return c.grants() >= 400 })
 	all := c.stop()
-	check(t, all)
+	judge(t, all)
 	// From when all are there until the first is asked to end.
 	first, last := make([]int64, 8), make([]int64, 8)
 	for _, h := range all {

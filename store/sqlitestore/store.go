@@ -49,11 +49,12 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
 // Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Mover, driver.Together, driver.Examiner, driver.Limits and driver.Records
+// driver.Mover, driver.Together, driver.Examiner, limits.Store and driver.Records
 // on one file. All methods are safe for concurrent use, and several Stores may be
 // open on one file in one process.
 //
@@ -199,7 +200,7 @@ func (s *Store) Traits() driver.Traits { return traits }
 // Acquire implements driver.Locks. An exclusive lock that is free costs one
 // statement that changes one row.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := driver.CheckRequest(r, traits); err != nil {
+	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	var g driver.Grant
@@ -252,7 +253,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 // costs one statement that changes one row, and does not wait for the disk; else
 // the next are granted in the same commit.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
-	if err := driver.CheckClaim(c); err != nil {
+	if err := check.Claim(c); err != nil {
 		return err
 	}
 	var refused error
@@ -275,10 +276,10 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 
 // Downgrade implements driver.Downgrader.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	if err := driver.CheckClaim(c); err != nil {
+	if err := check.Claim(c); err != nil {
 		return driver.Grant{}, err
 	}
-	if err := driver.CheckTTL(c.Key, ttl, traits); err != nil {
+	if err := check.TTL(c.Key, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	return s.grant(ctx, func(t *tx) (driver.Grant, error, error) {
@@ -288,7 +289,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 
 // Move implements driver.Mover.
 func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
-	if err := driver.CheckMove(c, id, owner, ttl, traits); err != nil {
+	if err := check.Move(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err
 	}
 	return s.grant(ctx, func(t *tx) (driver.Grant, error, error) {

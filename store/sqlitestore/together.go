@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -11,7 +12,7 @@ import (
 // transaction: nobody sees half of it, and no crash leaves half of it. It costs
 // one commit, however many keys there are.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
-	if err := driver.CheckTogether(r, traits); err != nil {
+	if err := check.Together(r, traits); err != nil {
 		return nil, err
 	}
 	var grants []driver.Grant

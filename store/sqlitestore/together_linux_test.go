@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -54,7 +55,7 @@ func TestTogetherIsOneCommit(t *testing.T) {
 		return n
 	}
 	var keys []string
-	for i := range driver.MaxTogether {
+	for i := range check.MaxTogether {
 		keys = append(keys, fmt.Sprint("k", i))
 	}
 	blocker := writer(t, s, "k40")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // The traps of the SQL stores that SQLite could fall into, each as the
@@ -372,8 +373,8 @@ func TestCommandsSweep(t *testing.T) {
 		if i%2 == 0 {
 			p.release()
 		}
-		r := driver.TakeRequest{
-			Takes: []driver.Take{{Key: key, Limit: driver.Limit{Algorithm: driver.TokenBucket, N: 1, Period: time.Second, Burst: 1}, Cost: 1}},
+		r := limits.Request{
+			Takes: []limits.Take{{Key: key, Limit: limits.Limit{Algorithm: limits.TokenBucket, N: 1, Period: time.Second, Burst: 1}, Cost: 1}},
 			ID:    driver.NewID(), Keep: time.Second,
 		}
 		if _, err := s.Take(t.Context(), r); err != nil {

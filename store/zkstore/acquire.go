@@ -12,12 +12,13 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // Acquire implements driver.Locks. Without others in line it is one request;
 // else one more, that reads the line, and one that sets a watch.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := driver.CheckRequest(r, s.accepted()); err != nil {
+	if err := check.Request(r, s.accepted()); err != nil {
 		return driver.Grant{}, err
 	}
 	if s.closed.Load() {

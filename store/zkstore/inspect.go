@@ -10,6 +10,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // abreast is how many questions are asked at the same time.
@@ -27,7 +28,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 
 // beginLooking checks the key, and has the server catch up.
 func (s *Store) beginLooking(ctx context.Context, key string) error {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return err
 	}
 	if s.closed.Load() {

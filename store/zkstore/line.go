@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // The line of a key is the list of its node's children. What a request asks
@@ -96,7 +97,7 @@ func parse(name string) (c child, ok bool) {
 	c.weight, err1 = strconv.ParseInt(weight, 10, 64)
 	c.capacity, err2 = strconv.ParseInt(capacity, 10, 64)
 	c.seq, ok = number(seq)
-	return c, ok && err1 == nil && err2 == nil && c.weight > 0 && c.weight <= c.capacity && c.capacity <= driver.MaxPermits
+	return c, ok && err1 == nil && err2 == nil && c.weight > 0 && c.weight <= c.capacity && c.capacity <= check.MaxPermits
 }
 
 // number reads what a server appends: ten places, or more for a long negative

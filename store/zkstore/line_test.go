@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 func TestNames(t *testing.T) {
@@ -112,7 +113,7 @@ func FuzzEscape(f *testing.F) {
 		if back, ok := unescape(key); ok && escape(back) != key {
 			t.Errorf("%q is taken for the name of %q, which is %q", key, back, escape(back))
 		}
-		if driver.CheckKey(key) != nil {
+		if check.Key(key) != nil {
 			return
 		}
 		name := escape(key)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 // A key is one node below the root. What ZooKeeper cannot carry in a name is
@@ -71,7 +71,7 @@ func unescape(name string) (key string, ok bool) {
 		}
 		key = string(b)
 	}
-	return key, driver.CheckKey(key) == nil && escape(key) == name
+	return key, check.Key(key) == nil && escape(key) == name
 }
 
 // CheckRoot returns the path of a root in its plain form, or why it is none:

@@ -11,6 +11,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/record"
 )
@@ -190,7 +191,7 @@ func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err e
 // BeginAttempt implements driver.Records. It takes three requests, and one more
 // each few seconds to ask for the time.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckBegin(a, keep); err != nil {
+	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err
 	}
 	r, err := s.changeRecord(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
@@ -202,7 +203,7 @@ func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Du
 
 // FinishAttempt implements driver.Records.
 func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
-	if err := driver.CheckFinish(a, o, keep); err != nil {
+	if err := check.Finish(a, o, keep); err != nil {
 		return driver.Record{}, err
 	}
 	return s.changeRecord(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
@@ -270,7 +271,7 @@ func (s *Store) writeRecord(ctx context.Context, key string, k keptRecord, st re
 
 // FindRecord implements driver.Records.
 func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return driver.Record{}, err
 	}
 	k, _, to, err := s.findRecord(ctx, key)
@@ -297,7 +298,7 @@ func (s *Store) findRecord(ctx context.Context, key string) (k keptRecord, from,
 
 // ForgetRecord implements driver.Records.
 func (s *Store) ForgetRecord(ctx context.Context, key string) error {
-	if err := driver.CheckKey(key); err != nil {
+	if err := check.Key(key); err != nil {
 		return err
 	}
 	for {

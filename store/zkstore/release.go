@@ -8,13 +8,14 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
 // Release implements driver.Locks. After an error other than context errors
 // the store goes on trying in the background.
 func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
-	if err := driver.CheckClaim(cl); err != nil {
+	if err := check.Claim(cl); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -94,10 +95,10 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 // readers for the second, which is replaced.
 func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duration) (driver.Grant, error) {
 	var none driver.Grant
-	if err := driver.CheckClaim(cl); err != nil {
+	if err := check.Claim(cl); err != nil {
 		return none, err
 	}
-	if err := driver.CheckTTL(cl.Key, ttl, s.accepted()); err != nil {
+	if err := check.TTL(cl.Key, ttl, s.accepted()); err != nil {
 		return none, err
 	}
 	if s.closed.Load() {

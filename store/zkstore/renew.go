@@ -9,6 +9,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
@@ -25,9 +26,9 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	var at []int
 	traits := s.accepted()
 	for i, cl := range claims {
-		err := driver.CheckClaim(cl)
+		err := check.Claim(cl)
 		if err == nil {
-			err = driver.CheckTTL(cl.Key, ttl, traits)
+			err = check.TTL(cl.Key, ttl, traits)
 		}
 		if err == nil && s.closed.Load() {
 			err = driver.ErrClosed

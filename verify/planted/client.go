@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // A self is a store as a client that is wrong uses it. It hides what the store
-// can do beside driver.Locks, driver.Watcher, driver.Inspector and driver.Limits.
+// can do beside driver.Locks, driver.Watcher, driver.Inspector and limits.Store.
 type self struct {
 	driver.Store
 	acquire func(context.Context, driver.Request) (driver.Grant, error)
@@ -21,7 +22,7 @@ type self struct {
 	granted func(driver.Claim, driver.Grant) driver.Grant // what a grant is taken for
 	deaf    bool
 	close   func() error
-	take    func(context.Context, driver.TakeRequest) (driver.Taken, error)
+	take    func(context.Context, limits.Request) (limits.Taken, error)
 }
 
 func (s self) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
@@ -77,11 +78,11 @@ func (s self) Watch(c driver.Claim, wake func(driver.Hint)) func() {
 	})
 }
 
-func (s self) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+func (s self) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	if s.take != nil {
 		return s.take(ctx, r)
 	}
-	return s.Store.(driver.Limits).Take(ctx, r)
+	return s.Store.(limits.Store).Take(ctx, r)
 }
 
 func breakKey(ctx context.Context, s driver.Store, key string) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 func leavesGoroutine(s driver.Store) driver.Store {
@@ -62,8 +63,8 @@ func remembersKeys(s driver.Store) driver.Store {
 // leavesRows has a limit remember each request, for an hour.
 func leavesRows(s driver.Store) driver.Store {
 	return self{Store: s, acquire: func(ctx context.Context, r driver.Request) (driver.Grant, error) {
-		seen := driver.Take{Key: driver.NewID(), Limit: driver.Limit{Algorithm: driver.FixedWindow, N: 1, Period: time.Hour}, Cost: 1}
-		_, _ = s.(driver.Limits).Take(ctx, driver.TakeRequest{Takes: []driver.Take{seen}}) // the caller may have gone
+		seen := limits.Take{Key: driver.NewID(), Limit: limits.Limit{Algorithm: limits.FixedWindow, N: 1, Period: time.Hour}, Cost: 1}
+		_, _ = s.(limits.Store).Take(ctx, limits.Request{Takes: []limits.Take{seen}}) // the caller may have gone
 		return s.Acquire(ctx, r)
 	}}
 }

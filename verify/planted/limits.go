@@ -6,40 +6,41 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/store/memstore"
 )
 
-func limiting(s driver.Store, take func(context.Context, driver.TakeRequest) (driver.Taken, error)) driver.Store {
+func limiting(s driver.Store, take func(context.Context, limits.Request) (limits.Taken, error)) driver.Store {
 	return self{Store: s, take: take}
 }
 
 func ownLimits(s driver.Store) driver.Store { return limiting(s, memstore.New().Take) }
 
 func takesNothing(s driver.Store) driver.Store {
-	return limiting(s, func(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	return limiting(s, func(ctx context.Context, r limits.Request) (limits.Taken, error) {
 		for i := range r.Takes {
 			r.Takes[i].Cost = 0
 		}
-		return s.(driver.Limits).Take(ctx, r)
+		return s.(limits.Store).Take(ctx, r)
 	})
 }
 
 // remembersAllowed does not ask again for half a second.
 func remembersAllowed(s driver.Store) driver.Store {
 	type memory struct {
-		taken driver.Taken
+		taken limits.Taken
 		until time.Time
 	}
 	var mu sync.Mutex
 	known := map[string]memory{}
-	return limiting(s, func(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	return limiting(s, func(ctx context.Context, r limits.Request) (limits.Taken, error) {
 		mu.Lock()
 		m, ok := known[r.Takes[0].Key]
 		mu.Unlock()
 		if ok && time.Now().Before(m.until) {
 			return m.taken, nil
 		}
-		d, err := s.(driver.Limits).Take(ctx, r)
+		d, err := s.(limits.Store).Take(ctx, r)
 		if err == nil && d.OK {
 			mu.Lock()
 			known[r.Takes[0].Key] = memory{d, time.Now().Add(500 * time.Millisecond)}
@@ -51,10 +52,10 @@ func remembersAllowed(s driver.Store) driver.Store {
 
 // givesTurnsAnyway has a turn kept for those whom it refuses because it comes too late.
 func givesTurnsAnyway(s driver.Store) driver.Store {
-	return limiting(s, func(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+	return limiting(s, func(ctx context.Context, r limits.Request) (limits.Taken, error) {
 		longest := r.TurnWithin
 		r.TurnWithin = 0
-		t, err := s.(driver.Limits).Take(ctx, r)
+		t, err := s.(limits.Store).Take(ctx, r)
 		if err == nil && t.OK && longest > 0 && t.Wait > longest {
 			t.OK, t.Retry, t.Wait = false, t.Wait-longest, 0
 			for i := range t.Limits {
@@ -67,13 +68,13 @@ func givesTurnsAnyway(s driver.Store) driver.Store {
 
 // looksGiveBack has what is only looked at hold no more than the lower limit of who looks.
 func looksGiveBack(s driver.Store) driver.Store {
-	return limiting(s, func(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
-		limits := s.(driver.Limits)
-		t, err := limits.Take(ctx, r)
+	return limiting(s, func(ctx context.Context, r limits.Request) (limits.Taken, error) {
+		store := s.(limits.Store)
+		t, err := store.Take(ctx, r)
 		if err == nil && r.Takes[0].Cost == 0 {
-			back := driver.TakeRequest{Mode: driver.GiveBack, At: t.At, Takes: append([]driver.Take(nil), r.Takes...)}
+			back := limits.Request{Mode: limits.GiveBack, At: t.At, Takes: append([]limits.Take(nil), r.Takes...)}
 			back.Takes[0].Cost = 3
-			_, _ = limits.Take(ctx, back) // or not, if nothing was taken
+			_, _ = store.Take(ctx, back) // or not, if nothing was taken
 		}
 		return t, err
 	})

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest/broken"
 	"github.com/batonhq/baton/store/memstore"
 	"github.com/batonhq/baton/verify/check"
@@ -25,7 +26,7 @@ type Defect struct {
 	TTL   time.Duration // if it shows with no other
 	Keeps bool          // a right store loses no lease under the fault
 
-	// Store returns what is served: locks, and limits if it is a driver.Limits.
+	// Store returns what is served: locks, and limits if it is a limits.Store.
 	Store func() driver.Locks
 	// Spoil is what each client makes of the store that it has opened. Nil is
 	// nothing.
@@ -134,9 +135,10 @@ func spoilt(spoil func(*memstore.Store) driver.Locks) func() driver.Locks {
 
 // limitBug is right about locks.
 func limitBug(b broken.Bug) func() driver.Locks {
+	type rates = limits.Store
 	type both struct {
 		*broken.Store
-		driver.Limits
+		rates
 	}
 	return func() driver.Locks { return both{broken.New(""), broken.NewLimits(b)} }
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // A Store is a store that another process serves.
@@ -33,10 +34,10 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
-	_ driver.Limits     = limited{}
+	_ limits.Store      = limited{}
 )
 
-// Dial connects to a Server. The store is a driver.Limits if the one that is
+// Dial connects to a Server. The store is a limits.Store if the one that is
 // served is. A connection that breaks is made anew by the next call.
 func Dial(ctx context.Context, addr string) (driver.Store, error) {
 	s := &Store{addr: addr}
@@ -273,14 +274,14 @@ func (s *Store) Break(ctx context.Context, key string) (holders int, err error) 
 	return a.Holders, err
 }
 
-// Take implements driver.Limits.
-func (s limited) Take(ctx context.Context, r driver.TakeRequest) (driver.Taken, error) {
+// Take implements limits.Store.
+func (s limited) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	a, err := s.call(ctx, request{Do: doTake, Take: &r})
 	if err == nil && a.Taken == nil {
 		err = errNoAnswer
 	}
 	if err != nil {
-		return driver.Taken{}, err
+		return limits.Taken{}, err
 	}
 	return *a.Taken, nil
 }

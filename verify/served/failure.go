@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 var errUnsupported = errors.ErrUnsupported
@@ -25,8 +26,8 @@ type failure struct {
 	NotLock  *driver.NotLockError
 	Key      *driver.KeyError
 	Request  *driver.RequestError
-	Limit    *driver.LimitError
-	Clock    *driver.ClockError
+	Limit    *limits.Error
+	Clock    *limits.ClockError
 }
 
 func pack(err error) *failure {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/drivertest/broken"
 	"github.com/batonhq/baton/internal/faultproxy"
@@ -46,11 +47,11 @@ func TestLocks(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	drivertest.Limits(t, drivertest.LimitHarness{Steps: 100, Open: func(t drivertest.T, n int) []driver.Limits {
+	drivertest.Limits(t, drivertest.LimitHarness{Steps: 100, Open: func(t drivertest.T, n int) []limits.Store {
 		addr := serve(t, memstore.New()).Addr()
-		all := make([]driver.Limits, n)
+		all := make([]limits.Store, n)
 		for i := range all {
-			all[i] = dial(t, addr).(driver.Limits)
+			all[i] = dial(t, addr).(limits.Store)
 		}
 		return all
 	}})
@@ -59,7 +60,7 @@ func TestLimits(t *testing.T) {
 // A store without limits is none from afar.
 func TestWithoutLimits(t *testing.T) {
 	t.Parallel()
-	if _, ok := dial(t, serve(t, broken.New("")).Addr()).(driver.Limits); ok {
+	if _, ok := dial(t, serve(t, broken.New("")).Addr()).(limits.Store); ok {
 		t.Error("a store that cannot limit says that it can")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // A request is one message from a client.
@@ -25,7 +26,7 @@ type request struct {
 	Claims  []driver.Claim
 	TTL     time.Duration
 	Key     string // or prefix
-	Take    *driver.TakeRequest
+	Take    *limits.Request
 }
 
 type do string
@@ -53,7 +54,7 @@ type answer struct {
 	Renewals []renewal
 	Infos    []driver.KeyInfo
 	Holders  int
-	Taken    *driver.Taken
+	Taken    *limits.Taken
 	Hint     *driver.Hint // of the watch ID
 }
 
@@ -79,7 +80,7 @@ type Server struct {
 
 // Serve lends a store until Close, to whoever connects to Addr. What the store
 // implements beside driver.Locks it does for clients, too, as far as it is
-// driver.Watcher, driver.Downgrader, driver.Inspector and driver.Limits.
+// driver.Watcher, driver.Downgrader, driver.Inspector and limits.Store.
 func Serve(store driver.Locks) (*Server, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -164,7 +165,7 @@ func (s *Server) call(q request) (a answer) {
 	var err error
 	switch {
 	case q.Do == doTraits:
-		_, limits := s.store.(driver.Limits)
+		_, limits := s.store.(limits.Store)
 		a.Traits = &traits{s.store.Traits(), limits}
 		a.Traits.Processes = true
 	case q.Do == doAcquire && q.Acquire != nil:
@@ -186,7 +187,7 @@ func (s *Server) call(q request) (a answer) {
 func (s *Server) extra(q request, a *answer) (err error) {
 	inspector, inspects := s.store.(driver.Inspector)
 	downgrader, downgrades := s.store.(driver.Downgrader)
-	limits, limited := s.store.(driver.Limits)
+	limits, limited := s.store.(limits.Store)
 	switch {
 	case q.Do == doDowngrade && q.Claim != nil && downgrades:
 		a.Grant, err = pointer(downgrader.Downgrade(s.ctx, *q.Claim, q.TTL))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit"
@@ -77,7 +78,7 @@ func newLoad(url string, rate float64) (*load, error) {
 		l.lockers = append(l.lockers, locks)
 	}
 	var err error
-	if limits, ok := l.stores[0].(driver.Limits); ok {
+	if limits, ok := l.stores[0].(limits.Store); ok {
 		if l.limiter, err = ratelimit.New(limits, ratelimit.TokenBucket(2, time.Second, 3)); err != nil {
 			return nil, errors.Join(err, l.close())
 		}

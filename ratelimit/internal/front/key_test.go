@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 func TestKeys(t *testing.T) {
@@ -71,7 +71,7 @@ func FuzzPart(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
 		key := Part("name", a)
-		if err := driver.CheckKey(strings.Repeat("n", 40) + "/{" + Join(key, key, key) + "}"); err != nil {
+		if err := check.Key(strings.Repeat("n", 40) + "/{" + Join(key, key, key) + "}"); err != nil {
 			t.Error(err)
 		}
 		if strings.ContainsAny(key, "{}|") {

@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
@@ -129,24 +130,24 @@ func contract(t *testing.T, dial dialer, only []string) {
 	})
 }
 
-func TestLimitsSingle(t *testing.T) { limits(t, single(t), nil) }
+func TestLimitsSingle(t *testing.T) { limitCases(t, single(t), nil) }
 func TestLimitsSentinel(t *testing.T) {
-	limits(t, sentinel(t), []string{"all or nothing", "a repeated request is taken once"})
+	limitCases(t, sentinel(t), []string{"all or nothing", "a repeated request is taken once"})
 }
 
 func TestLimitsCluster(t *testing.T) {
-	limits(t, cluster(t), []string{
+	limitCases(t, cluster(t), []string{
 		"all or nothing", "sixteen limits, each with its cost", "exactly the capacity", "opposite orders",
 		"odd keys are different limits", "locks and limits do not meet", "bad requests", "forget",
 		"a repeated request is taken once", "an ID belongs to its key", "one key, several kinds of limits",
 	})
 }
 
-func limits(t *testing.T, dial dialer, only []string) {
+func limitCases(t *testing.T, dial dialer, only []string) {
 	drivertest.Limits(t, drivertest.LimitHarness{
 		Only:     only,
 		SameSlot: func(key string) string { return "{same}" + key },
-		Open: func(t drivertest.T, n int) (limits []driver.Limits) {
+		Open: func(t drivertest.T, n int) (limits []limits.Store) {
 			for _, s := range dial.open(t, n) {
 				limits = append(limits, s)
 			}
@@ -334,8 +335,8 @@ func TestDecisionsBesideOneThatHangs(t *testing.T) {
 	ask := func(patience time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		limit := driver.Limit{Algorithm: driver.TokenBucket, N: 1, Period: time.Hour, Burst: 10}
-		_, err := s.Take(ctx, driver.TakeRequest{Takes: []driver.Take{{Key: "k", Limit: limit, Cost: 1}}})
+		limit := limits.Limit{Algorithm: limits.TokenBucket, N: 1, Period: time.Hour, Burst: 10}
+		_, err := s.Take(ctx, limits.Request{Takes: []limits.Take{{Key: "k", Limit: limit, Cost: 1}}})
 		return err
 	}
 	if err := ask(50 * time.Millisecond); !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {

@@ -1,4 +1,4 @@
-package driver_test
+package check_test
 
 import (
 	"errors"
@@ -9,9 +9,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
-func TestCheckKey(t *testing.T) {
+func TestKey(t *testing.T) {
 	for key, legal := range map[string]bool{
 		"":                             false,
 		"k":                            true,
@@ -32,21 +33,21 @@ func TestCheckKey(t *testing.T) {
 		strings.Repeat("é", 257):       false,
 		strings.Repeat("k", 511) + "é": false,
 	} {
-		err := driver.CheckKey(key)
+		err := check.Key(key)
 		if _, ok := errors.AsType[*driver.KeyError](err); ok == legal || (err == nil) != legal {
-			t.Errorf("CheckKey(%.20q, %d bytes) = %v, want legal = %v", key, len(key), err, legal)
+			t.Errorf("Key(%.20q, %d bytes) = %v, want legal = %v", key, len(key), err, legal)
 		}
 	}
 }
 
-func FuzzCheckKey(f *testing.F) {
+func FuzzKey(f *testing.F) {
 	for _, key := range []string{"", "k", "a\x00", "é", "\xff", "\u0085"} {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {
-		legal := len(key) >= 1 && len(key) <= driver.MaxKey && utf8.ValidString(key) && strings.IndexFunc(key, unicode.IsControl) < 0
-		if err := driver.CheckKey(key); (err == nil) != legal {
-			t.Errorf("CheckKey(%q) = %v, want legal = %v", key, err, legal)
+		legal := len(key) >= 1 && len(key) <= check.MaxKey && utf8.ValidString(key) && strings.IndexFunc(key, unicode.IsControl) < 0
+		if err := check.Key(key); (err == nil) != legal {
+			t.Errorf("Key(%q) = %v, want legal = %v", key, err, legal)
 		}
 	})
 }
@@ -58,7 +59,7 @@ func TestNewIDsAreLegalAndDiffer(t *testing.T) {
 		if len(id) != 22 {
 			t.Fatalf("ID %q has %d characters", id, len(id))
 		}
-		if err := driver.CheckClaim(driver.Claim{Key: "k", ID: id}); err != nil {
+		if err := check.Claim(driver.Claim{Key: "k", ID: id}); err != nil {
 			t.Fatal(err)
 		}
 		if seen[id] {
@@ -68,7 +69,7 @@ func TestNewIDsAreLegalAndDiffer(t *testing.T) {
 	}
 }
 
-func TestCheckRequest(t *testing.T) {
+func TestRequest(t *testing.T) {
 	all := driver.Traits{Store: "test", Shared: true, Permits: true, MinTTL: 10 * time.Millisecond, MaxTTL: time.Hour}
 	few := driver.Traits{Store: "test"}
 	const whole = driver.Whole
@@ -104,7 +105,7 @@ func TestCheckRequest(t *testing.T) {
 		if c.change != nil {
 			c.change(&r)
 		}
-		err := driver.CheckRequest(r, c.traits)
+		err := check.Request(r, c.traits)
 		e, isRequest := errors.AsType[*driver.RequestError](err)
 		switch {
 		case c.field != "" && (!isRequest || e.Field != c.field || strings.Contains(err.Error(), "secret")):

@@ -1,14 +1,17 @@
-package driver
+// Package quorum is what redlock needs of a store beyond the contract for locks.
+package quorum
 
 import (
 	"context"
 	"time"
+
+	"github.com/batonhq/baton/driver"
 )
 
 // Member is implemented by stores that can be one of several independent
 // servers of which a majority grants (package redlock).
 type Member interface {
-	Locks
+	driver.Locks
 
 	// Raise makes every later grant of key carry a token above token, and
 	// lowers nothing. It neither needs nor changes a claim.

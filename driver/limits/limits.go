@@ -1,49 +1,29 @@
-package driver
+// Package limits is what the author of a store writes so that it keeps rate limits: the
+// contract between the limiter of package ratelimit and one kind of server.
+//
+// Package drivertest holds this contract as tests.
+package limits
 
 import (
 	"context"
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
-// Limits decides about rates. All methods are safe for concurrent use and obey
+// Store decides about rates. All methods are safe for concurrent use and obey
 // their context. Errors are those of this package, context errors, or wrap one
-// of ErrUnavailable and ErrUnknown.
-type Limits interface {
+// of driver.ErrUnavailable and driver.ErrUnknown.
+type Store interface {
 	// Take makes one decision about all that r asks for, by the clock of the
 	// store, as one atomic act: it takes from every limit or from none.
 	//
-	// A *KeyError or a *LimitError refuses the request before anything was
+	// A *driver.KeyError or an *Error refuses the request before anything was
 	// sent. A refusal by a limit is no error: Taken.OK is false.
-	Take(ctx context.Context, r TakeRequest) (Taken, error)
-}
-
-// LocalLimits is implemented by stores that decide within this process, so
-// quickly that it is worth while to prepare a limit once.
-type LocalLimits interface {
-	Limits
-
-	// Prepare returns a quicker way to take from one limit, or nil if there is
-	// none. Both ways can be mixed.
-	Prepare(l Limit) PreparedLimit
-}
-
-// PreparedLimit is a limit of a LocalLimits. All methods are safe for concurrent
-// use.
-type PreparedLimit interface {
-	// Take is Limits.Take with TakeIfAllowed, one key, and nothing else. It
-	// returns when the decision was made, in microseconds since 1970.
-	Take(key string, cost int64) (d PreparedDecision, at int64, err error)
-}
-
-// PreparedDecision is what a Decision says of a limit that nobody waits for. It
-// is small enough to be returned in registers.
-type PreparedDecision struct {
-	Remaining int64
-	Retry     time.Duration // 0 if it is allowed
-	Next      time.Duration
-	Reset     time.Duration
+	Take(ctx context.Context, r Request) (Taken, error)
 }
 
 // Algorithm is a way to count.
@@ -74,7 +54,7 @@ const (
 
 	// LeakyBucket is a queue for at most Burst that leaves at N per Period,
 	// evenly: Decision.Wait says when it is a request's turn. The first Ahead of
-	// those in the queue need not wait. See TakeRequest.TurnWithin.
+	// those in the queue need not wait. See Request.TurnWithin.
 	LeakyBucket
 
 	endAlgorithms
@@ -139,7 +119,7 @@ const MaxTakes = 16
 
 // A Take is what a request asks one limit for.
 type Take struct {
-	// Key names what is counted, as CheckKey accepts it. Limits and locks do
+	// Key names what is counted, as check.Key accepts it. Limits and locks do
 	// not meet: one key can be both. What was taken under another limit counts
 	// under this one, too, whatever the number, the period and the algorithm,
 	// until it comes back there; and it is kept as it is, whoever looks, is
@@ -153,18 +133,18 @@ type Take struct {
 	Cost int64
 }
 
-// TakeMode says what a request does.
-type TakeMode uint8
+// Mode says what a request does.
+type Mode uint8
 
 const (
 	// TakeIfAllowed takes the costs if all limits allow it, else nothing.
-	TakeIfAllowed TakeMode = iota
+	TakeIfAllowed Mode = iota
 
 	// TakeAnyway takes the costs whether or not they are allowed. What
 	// exceeds a capacity is debt, of at most one more capacity.
 	TakeAnyway
 
-	// GiveBack returns what was taken at TakeRequest.At, as far as it still
+	// GiveBack returns what was taken at Request.At, as far as it still
 	// counts. Nothing ever gets above its capacity.
 	GiveBack
 
@@ -172,10 +152,10 @@ const (
 	Forget
 )
 
-// A TakeRequest asks for one decision.
-type TakeRequest struct {
+// A Request asks for one decision.
+type Request struct {
 	Takes []Take // 1 to MaxTakes, each with another key
-	Mode  TakeMode
+	Mode  Mode
 
 	// MaxWait lets a TokenBucket promise tokens that are not there yet: it
 	// allows a cost whose turn is at most that far ahead. Other algorithms do
@@ -190,7 +170,7 @@ type TakeRequest struct {
 
 	// ID makes TakeIfAllowed and TakeAnyway idempotent: a request that was
 	// allowed is not taken again under the same ID and first key for Keep, but
-	// answered as it was, with Repeated. It is drawn anew (NewID) for each
+	// answered as it was, with Repeated. It is drawn anew (driver.NewID) for each
 	// request, not for each attempt. Without it nothing is remembered.
 	ID   string
 	Keep time.Duration
@@ -235,13 +215,13 @@ type Decision struct {
 	Reset     time.Duration // until everything has come back
 }
 
-// LimitError refuses a limit, or a request to one, before anything was sent.
-type LimitError struct {
+// An Error refuses a limit, or a request to one, before anything was sent.
+type Error struct {
 	Key    string // "" if it is about the limit itself
 	Reason string
 }
 
-func (e *LimitError) Error() string {
+func (e *Error) Error() string {
 	if e.Key == "" {
 		return "bad limit: " + e.Reason
 	}
@@ -273,45 +253,45 @@ const latest = 4_000_000_000_000_000
 // MaxKeep is the longest that a decision is remembered for its ID.
 const MaxKeep = 24 * time.Hour
 
-// CheckTake returns the error that Take must give for r before it does
+// Check returns the error that Take must give for r before it does
 // anything, except for what only the limits themselves can tell.
-func CheckTake(r TakeRequest) error {
+func Check(r Request) error {
 	if n := len(r.Takes); n < 1 || n > MaxTakes {
-		return &LimitError{"", fmt.Sprintf("%d limits in one request: there can be 1 to %d", n, MaxTakes)}
+		return &Error{"", fmt.Sprintf("%d limits in one request: there can be 1 to %d", n, MaxTakes)}
 	}
 	first := r.Takes[0].Key
 	for i, t := range r.Takes {
-		if err := CheckKey(t.Key); err != nil {
+		if err := check.Key(t.Key); err != nil {
 			return err
 		}
 		for _, other := range r.Takes[:i] {
 			if other.Key == t.Key {
-				return &LimitError{t.Key, "it is asked twice: each limit of a request needs a key of its own"}
+				return &Error{t.Key, "it is asked twice: each limit of a request needs a key of its own"}
 			}
 		}
 		if t.Cost < 0 {
-			return &LimitError{t.Key, fmt.Sprintf("a cost of %d: it must not be negative", t.Cost)}
+			return &Error{t.Key, fmt.Sprintf("a cost of %d: it must not be negative", t.Cost)}
 		}
 	}
 	switch {
 	case r.Mode > Forget:
-		return &LimitError{first, fmt.Sprintf("mode %d is none", r.Mode)}
+		return &Error{first, fmt.Sprintf("mode %d is none", r.Mode)}
 	case r.MaxWait < 0:
-		return &LimitError{first, fmt.Sprintf("a wait of %v: it must not be negative", r.MaxWait)}
+		return &Error{first, fmt.Sprintf("a wait of %v: it must not be negative", r.MaxWait)}
 	case r.TurnWithin < 0:
-		return &LimitError{first, fmt.Sprintf("a turn within %v: it must not be negative", r.TurnWithin)}
+		return &Error{first, fmt.Sprintf("a turn within %v: it must not be negative", r.TurnWithin)}
 	case r.Now < 0 || r.At < 0 || r.Wait < 0:
-		return &LimitError{first, "a time that is negative"}
+		return &Error{first, "a time that is negative"}
 	case r.Now > latest || r.At > latest:
-		return &LimitError{first, "a time after 2096"}
+		return &Error{first, "a time after 2096"}
 	case r.Mode == GiveBack && r.At == 0:
-		return &LimitError{first, "GiveBack needs to know when it was taken"}
+		return &Error{first, "GiveBack needs to know when it was taken"}
 	case r.ID == "":
 		return nil
 	case r.Mode > TakeAnyway:
-		return &LimitError{first, "only what is taken has an ID"}
+		return &Error{first, "only what is taken has an ID"}
 	case r.Keep <= 0 || r.Keep > MaxKeep:
-		return &LimitError{first, fmt.Sprintf("its ID is to be kept for %v: that must be positive and at most %v", r.Keep, MaxKeep)}
+		return &Error{first, fmt.Sprintf("its ID is to be kept for %v: that must be positive and at most %v", r.Keep, MaxKeep)}
 	}
-	return CheckClaim(Claim{Key: first, ID: r.ID})
+	return check.Claim(driver.Claim{Key: first, ID: r.ID})
 }

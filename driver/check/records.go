@@ -1,0 +1,50 @@
+package check
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+const (
+	// MaxResult is the longest result of an operation, in bytes.
+	MaxResult = 256 << 10
+
+	// MinRecordKeep and MaxRecordKeep bound how long a record is kept.
+	MinRecordKeep = time.Second
+	MaxRecordKeep = 10 * 365 * 24 * time.Hour
+)
+
+// Begin returns the error that BeginAttempt must give before it does anything:
+// *driver.KeyError, *driver.RequestError, or nil.
+func Begin(a driver.Attempt, keep time.Duration) error {
+	if err := checkAttempt(a, keep); err != nil {
+		return err
+	}
+	return checkOwner(a.Key, a.Owner)
+}
+
+// Finish is Begin for FinishAttempt.
+func Finish(a driver.Attempt, o driver.Outcome, keep time.Duration) error {
+	if err := checkAttempt(a, keep); err != nil {
+		return err
+	}
+	if n := len(o.Result); n > MaxResult {
+		return bad(a.Key, "result", fmt.Sprintf("it has %d bytes, at most %d can be kept: keep it elsewhere and record where", n, MaxResult))
+	}
+	return nil
+}
+
+func checkAttempt(a driver.Attempt, keep time.Duration) error {
+	if err := Key(a.Key); err != nil {
+		return err
+	}
+	switch {
+	case a.Token <= 0:
+		return bad(a.Key, "token", fmt.Sprintf("%d is not positive", a.Token))
+	case keep < MinRecordKeep || keep > MaxRecordKeep:
+		return bad(a.Key, "keep", fmt.Sprintf("%v is not within %v and %v", keep, MinRecordKeep, MaxRecordKeep))
+	}
+	return nil
+}

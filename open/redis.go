@@ -151,12 +151,12 @@ func openRedis(ctx context.Context, a *address) (driver.Store, error) {
 }
 
 // open connects.
-func (t *redisTarget) open(ctx context.Context) (driver.Store, error) {
+func (t *redisTarget) open(ctx context.Context) (*redisstore.Store, error) {
 	options := []redisstore.Option{redisstore.Prefix(t.prefix)}
 	if t.allowEviction {
 		options = append(options, redisstore.AllowEviction())
 	}
-	store, err := redisstore.Open(ctx, redisstore.Config{
+	return redisstore.Open(ctx, redisstore.Config{
 		Addrs:            t.addresses,
 		Master:           t.master,
 		Cluster:          t.kind == redisCluster,
@@ -167,10 +167,6 @@ func (t *redisTarget) open(ctx context.Context) (driver.Store, error) {
 		SentinelPassword: t.sentinelPassword,
 		TLS:              t.tls,
 	}, options...)
-	if err != nil {
-		return nil, err
-	}
-	return store, nil
 }
 
 // refuse tells errors about what the URL names from those of a server that

@@ -22,6 +22,15 @@ func (p *params) redlock() []redlock.Option {
 	return options
 }
 
+// openMember connects to one of several servers.
+func (t *redisTarget) openMember(ctx context.Context) (redlock.OpenMember, error) {
+	store, err := t.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return store, nil
+}
+
 // openRedlock opens a quorum over the Redis servers that the URL names.
 func openRedlock(ctx context.Context, a *address) (driver.Store, error) {
 	t, err := a.redis()
@@ -38,7 +47,7 @@ func openRedlock(ctx context.Context, a *address) (driver.Store, error) {
 		}
 		one := *t
 		one.addresses = []string{at}
-		nodes = append(nodes, redlock.Node{Name: at, Open: one.open})
+		nodes = append(nodes, redlock.Node{Name: at, Open: one.openMember})
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.connectTimeout)
 	defer cancel()

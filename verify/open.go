@@ -41,7 +41,7 @@ func openOwn(ctx context.Context, url string, goRedis bool) (driver.Store, error
 		return openStore(ctx, url)
 	}
 	own := &owned{}
-	var nodes []driver.Locks
+	var nodes []redlock.Member
 	for addr := range strings.SplitSeq(hosts, ",") {
 		s, err := own.connect(addr, goRedis)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 // servers of which a majority grants (package redlock).
 type Member interface {
 	driver.Locks
+	driver.Downgrader
 
 	// Raise makes every later grant of key carry a token above token, and
 	// lowers nothing. It neither needs nor changes a claim.

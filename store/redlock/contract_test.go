@@ -52,8 +52,8 @@ func newServers(t drivertest.T, n int) *servers {
 	return s
 }
 
-func (s *servers) locks() []driver.Locks {
-	var all []driver.Locks
+func (s *servers) members() []redlock.Member {
+	var all []redlock.Member
 	for _, n := range s.list {
 		all = append(all, n)
 	}
@@ -65,7 +65,7 @@ func (s *servers) open(n int, opts ...redlock.Option) []driver.Locks {
 	s.t.Helper()
 	var all []driver.Locks
 	for range n {
-		l, err := redlock.New(s.locks(), opts...)
+		l, err := redlock.New(s.members(), opts...)
 		if err != nil {
 			s.t.Fatalf("new: %v", err)
 		}

@@ -63,7 +63,7 @@ type testimony struct {
 func (s *Store) question(ctx context.Context, n *node) (t testimony) {
 	in, err := s.reach(ctx, n)
 	if err == nil {
-		if t.life, err = in.member.Life(ctx); err != nil {
+		if t.life, err = in.Life(ctx); err != nil {
 			err = &NodeError{n.name, err}
 		}
 	}
@@ -80,10 +80,10 @@ func (s *Store) question(ctx context.Context, n *node) (t testimony) {
 	if id := n.life.Load(); id == nil || *id != t.life.Server {
 		s.learn(n, t.life)
 	}
-	if e, ok := in.locks.(driver.Examiner); ok {
+	if e, ok := in.Member.(driver.Examiner); ok {
 		t.found, err = e.Examine(ctx)
 	}
-	if c, ok := in.locks.(driver.Clock); ok && err == nil {
+	if c, ok := in.Member.(driver.Clock); ok && err == nil {
 		start := time.Now()
 		var at time.Time
 		at, err = c.ServerTime(ctx)

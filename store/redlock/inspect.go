@@ -38,7 +38,7 @@ func (s *Store) everywhere(ctx context.Context, f func(ctx context.Context, i in
 				errs[i] = err
 				return
 			}
-			inspector, can := in.locks.(driver.Inspector)
+			inspector, can := in.Member.(driver.Inspector)
 			if !can {
 				errs[i] = fmt.Errorf("redlock: %s cannot show its locks: %w", n.name, errors.ErrUnsupported)
 				return

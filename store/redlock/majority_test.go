@@ -134,7 +134,7 @@ func TestLockThatIsBeingGivenUpDoesNotCount(t *testing.T) {
 		s := newServers(t, 5)
 		release := make(chan struct{})
 		free := sync.OnceFunc(func() { close(release) })
-		l, err := redlock.New([]driver.Locks{
+		l, err := redlock.New([]redlock.Member{
 			gated{server: s.list[0], release: release},
 			gated{server: s.list[1], release: release},
 			s.list[2], s.list[3], s.list[4],
@@ -174,7 +174,7 @@ func TestTokenIsWrittenWhereItWasGranted(t *testing.T) {
 		if err := s.list[0].store.Raise(t.Context(), "k", time.Now().Add(time.Hour).UnixMicro()); err != nil {
 			t.Fatal(err)
 		}
-		open := func(nodes ...driver.Locks) driver.Locks {
+		open := func(nodes ...redlock.Member) driver.Locks {
 			l, err := redlock.New(nodes)
 			if err != nil {
 				t.Fatal(err)

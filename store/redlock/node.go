@@ -16,8 +16,8 @@ import (
 type node struct {
 	index   int
 	name    string
-	open    func(context.Context) (driver.Store, error) // nil if it was given to us open
-	opening chan struct{}                               // held by who opens it
+	open    func(context.Context) (OpenMember, error) // nil if it was given to us open
+	opening chan struct{}                             // held by who opens it
 	inner   atomic.Pointer[inner]
 
 	seen   atomic.Int64 // the highest token that its counter is known to have reached
@@ -41,9 +41,7 @@ type node struct {
 
 // inner is what a node is, once it is open.
 type inner struct {
-	locks  driver.Locks
-	member quorum.Member
-	lower  driver.Downgrader
+	Member
 }
 
 // debt is a claim that has to be released when the node answers again.
@@ -62,18 +60,16 @@ const (
 	maxDebts  = 1000
 )
 
-// fit tells whether l can be a node.
-func (s *Store) fit(n *node, l driver.Locks) (*inner, error) {
-	m, member := l.(quorum.Member)
-	d, lowers := l.(driver.Downgrader)
-	t := l.Traits()
+// fit tells whether m can be a node.
+func (s *Store) fit(n *node, m Member) (*inner, error) {
+	t := m.Traits()
 	switch {
-	case !member || !lowers || !t.Fencing || !t.Shared:
-		return nil, &NodeError{n.name, fmt.Errorf("a %s store cannot be one of several: that needs readers, tokens, quorum.Member and driver.Downgrader", t.Store)}
+	case !t.Fencing || !t.Shared:
+		return nil, &NodeError{n.name, fmt.Errorf("a %s store cannot be one of several: that needs readers and tokens", t.Store)}
 	case t.MinTTL > minTTL || t.MaxTTL > 0 && t.MaxTTL < s.longest:
 		return nil, &NodeError{n.name, fmt.Errorf("a %s store accepts TTLs from %v to %v, needed are %v to %v", t.Store, t.MinTTL, t.MaxTTL, minTTL, s.longest)}
 	}
-	return &inner{l, m, d}, nil
+	return &inner{m}, nil
 }
 
 // reach returns the node, and opens it if nobody has.
@@ -99,7 +95,7 @@ func (s *Store) reach(ctx context.Context, n *node) (*inner, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	// One that could not be reached before is judged as the others were.
-	life, err := in.member.Life(ctx)
+	life, err := in.Life(ctx)
 	switch {
 	case err != nil:
 		err = &NodeError{n.name, err}
@@ -117,7 +113,7 @@ func (s *Store) reach(ctx context.Context, n *node) (*inner, error) {
 // votes reports whether a grant that the node has just made counts: it is a
 // server of its own, and remembers all that can still be held.
 func (s *Store) votes(ctx context.Context, n *node, in *inner) bool {
-	l, err := in.member.Life(ctx)
+	l, err := in.Life(ctx)
 	if err != nil {
 		return false
 	}
@@ -266,7 +262,7 @@ func (s *Store) pay(n *node) {
 		if left := time.Until(until); left > 0 {
 			in, err := s.reach(s.detach(), n)
 			if err == nil {
-				err = in.locks.Release(s.detach(), c)
+				err = in.Release(s.detach(), c)
 			}
 			if err != nil && unreachable(err) {
 				n.mu.Lock()

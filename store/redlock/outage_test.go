@@ -19,13 +19,13 @@ import (
 )
 
 // clients are the ways in which a program can reach its servers.
-var clients = map[string]func(t *testing.T, addr string) driver.Locks{
-	"open": func(t *testing.T, addr string) driver.Locks {
+var clients = map[string]func(t *testing.T, addr string) redlock.Member{
+	"open": func(t *testing.T, addr string) redlock.Member {
 		return opened(t, func() (*redisstore.Store, error) {
 			return redisstore.Open(t.Context(), redisstore.Config{Addrs: []string{addr}})
 		})
 	},
-	"rueidis": func(t *testing.T, addr string) driver.Locks {
+	"rueidis": func(t *testing.T, addr string) redlock.Member {
 		c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
 		if err != nil {
 			t.Fatal(err)
@@ -33,7 +33,7 @@ var clients = map[string]func(t *testing.T, addr string) driver.Locks{
 		t.Cleanup(c.Close)
 		return opened(t, func() (*redisstore.Store, error) { return redisstore.New(c) })
 	},
-	"go-redis": func(t *testing.T, addr string) driver.Locks {
+	"go-redis": func(t *testing.T, addr string) redlock.Member {
 		c := redis.NewClient(&redis.Options{Addr: addr})
 		t.Cleanup(func() { c.Close() })
 		return opened(t, func() (*redisstore.Store, error) { return goredis.New(c) })
@@ -70,7 +70,7 @@ func TestAllServersRestartUnderAHolder(t *testing.T) {
 		servers, addrs = append(servers, s), append(addrs, s.Addr)
 	}
 	quorum := func(client string) *redlock.Store {
-		var nodes []driver.Locks
+		var nodes []redlock.Member
 		for _, addr := range addrs {
 			nodes = append(nodes, clients[client](t, addr))
 		}

@@ -25,7 +25,7 @@ func overRedis(t drivertest.T, addrs []string, prefix string, opts ...redlock.Op
 	t.Helper()
 	var nodes []redlock.Node
 	for _, addr := range addrs {
-		nodes = append(nodes, redlock.Node{Name: addr, Open: func(ctx context.Context) (driver.Store, error) {
+		nodes = append(nodes, redlock.Node{Name: addr, Open: func(ctx context.Context) (redlock.OpenMember, error) {
 			s, err := redisstore.Open(ctx, redisstore.Config{Addrs: []string{addr}}, redisstore.Prefix(prefix))
 			if err != nil {
 				return nil, err

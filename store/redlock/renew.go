@@ -179,7 +179,7 @@ func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 	var answers []driver.Renewal
 	in, err := s.reach(ctx, n)
 	if err == nil {
-		answers = in.locks.Renew(ctx, claims, ttl)
+		answers = in.Renew(ctx, claims, ttl)
 	}
 	for k := range js {
 		a := driver.Renewal{Err: err}

@@ -433,7 +433,7 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 		return answer{err: err}
 	}
 	if t.kind == raise {
-		a.err = in.member.Raise(ctx, st.key, t.round.token)
+		a.err = in.Raise(ctx, st.key, t.round.token)
 		if a.err == nil {
 			n.reached(t.round.token)
 		}
@@ -453,18 +453,18 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 		req.Claim = c
 		req.Queue, req.Retry = t.queue, unsure
 		sent := bootclock.Coarse()
-		a.grant, a.err = in.locks.Acquire(ctx, req)
+		a.grant, a.err = in.Acquire(ctx, req)
 		if a.err == nil && !a.grant.Waiting {
 			n.reached(a.grant.Token) // before what may find that it is another life
 			a.votes = s.votes(ctx, n, in)
 			a.sent = sent
 		}
 	case release:
-		a.err = in.locks.Release(ctx, c)
+		a.err = in.Release(ctx, c)
 	case renew:
-		a = renewed(in.locks.Renew(ctx, []driver.Claim{c}, t.req.TTL)[0])
+		a = renewed(in.Renew(ctx, []driver.Claim{c}, t.req.TTL)[0])
 	case downgrade:
-		a.grant, a.err = in.lower.Downgrade(ctx, c, t.round.req.TTL)
+		a.grant, a.err = in.Downgrade(ctx, c, t.round.req.TTL)
 	}
 	return a
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/quorum"
 	"github.com/batonhq/baton/internal/workers"
 )
 
@@ -87,30 +88,44 @@ func Durable() Option { return func(s *Store) { s.durable = true } }
 // promoted, it may not know a lock that is held.
 func AllowReplicas() Option { return func(s *Store) { s.replicas = true } }
 
+// A Member is one of the stores that grant by majority. It keeps locks with readers
+// and tokens on a server of its own that fails alone, and tells when that server
+// started (Life) and makes its tokens rise (Raise). *redisstore.Store on a single
+// server is one.
+type Member = quorum.Member
+
+// A Life is the time of a server from a start to its end.
+type Life = quorum.Life
+
 // A Node is a server for Open.
 type Node struct {
-	Name string                                          // for errors: "db1:6379"
-	Open func(ctx context.Context) (driver.Store, error) // connects
+	Name string                                        // for errors: "db1:6379"
+	Open func(ctx context.Context) (OpenMember, error) // connects
 }
 
-// New returns a quorum over nodes that the caller made, and which Close leaves
-// open. Each must implement quorum.Member and driver.Downgrader, have readers and
-// tokens, and be a server of its own that fails alone. All programs must name
+// An OpenMember is a Member that was opened, to be closed with the quorum.
+type OpenMember interface {
+	Member
+	Close() error
+}
+
+// New returns a quorum over members that the caller made, and which Close leaves
+// open. Each must be a server of its own that fails alone. All programs must name
 // them in the same order.
 //
 // It asks each for its life, and fails with *CountError, *DuplicateError or
-// *ReplicatedError if locks would not be safe, with *NodeError if a node is none
-// or refuses itself, and with driver.ErrUnavailable if fewer than a majority
+// *ReplicatedError if locks would not be safe, with *NodeError if a member has no
+// readers or tokens, or refuses itself, and with driver.ErrUnavailable if fewer than a majority
 // answer within five seconds.
-func New(nodes []driver.Locks, opts ...Option) (*Store, error) {
-	s, err := newStore(len(nodes), opts)
+func New(members []Member, opts ...Option) (*Store, error) {
+	s, err := newStore(len(members), opts)
 	if err != nil {
 		return nil, err
 	}
-	for i, l := range nodes {
+	for i, m := range members {
 		n := s.nodes[i]
 		n.name = fmt.Sprintf("node %d", i+1)
-		in, err := s.fit(n, l)
+		in, err := s.fit(n, m)
 		if err != nil {
 			s.stop()
 			return nil, err
@@ -231,7 +246,7 @@ func (s *Store) introduce(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	l, err := in.member.Life(ctx)
+	l, err := in.Life(ctx)
 	if err != nil {
 		return &NodeError{n.name, err}
 	}
@@ -283,7 +298,7 @@ func (s *Store) Close() error {
 		go func() {
 			n.opening <- struct{}{} // nobody opens it any more
 			if in := n.inner.Load(); in != nil {
-				if c, ok := in.locks.(driver.Store); ok {
+				if c, ok := in.Member.(OpenMember); ok {
 					closed <- c.Close()
 					return
 				}

@@ -13,7 +13,7 @@ import (
 
 func TestRefusesBadSets(t *testing.T) {
 	t.Parallel()
-	var m []driver.Locks
+	var m []redlock.Member
 	for range 4 {
 		m = append(m, memstore.New())
 	}
@@ -22,10 +22,10 @@ func TestRefusesBadSets(t *testing.T) {
 			t.Errorf("%d nodes: %v", n, err)
 		}
 	}
-	if _, err := redlock.New([]driver.Locks{m[0], m[1], m[0]}, redlock.Durable()); !is[*redlock.DuplicateError](err) {
+	if _, err := redlock.New([]redlock.Member{m[0], m[1], m[0]}, redlock.Durable()); !is[*redlock.DuplicateError](err) {
 		t.Errorf("one server twice: %v", err)
 	}
-	if _, err := redlock.New([]driver.Locks{m[0], m[1], noMember{m[2]}}); err == nil || !strings.Contains(err.Error(), "node 3") {
+	if _, err := redlock.New([]redlock.Member{m[0], m[1], tokenless{m[2]}}); err == nil || !strings.Contains(err.Error(), "node 3") {
 		t.Errorf("a node that cannot be one: %v", err)
 	}
 	l, err := redlock.New(m[:3], redlock.Durable(), redlock.LongestTTL(time.Second))
@@ -43,6 +43,13 @@ func TestRefusesBadSets(t *testing.T) {
 	}
 }
 
-type noMember struct{ driver.Locks }
+// tokenless grants without tokens.
+type tokenless struct{ redlock.Member }
+
+func (m tokenless) Traits() driver.Traits {
+	t := m.Member.Traits()
+	t.Fencing = false
+	return t
+}
 
 func is[E error](err error) bool { _, ok := errors.AsType[E](err); return ok }

@@ -45,7 +45,7 @@ func (s *Store) watch(st *claim, i int) {
 	if in == nil {
 		return
 	}
-	w, ok := in.locks.(driver.Watcher)
+	w, ok := in.Member.(driver.Watcher)
 	if !ok {
 		return
 	}

@@ -17,7 +17,7 @@ import (
 func (l *Lease) Downgrade(ctx context.Context) error {
 	k := l.keeper
 	lk := k.locker
-	d, ok := lk.store.(driver.Downgrader)
+	d, ok := driver.As[driver.Downgrader](lk.store)
 	if !ok || !lk.traits.Shared {
 		return fmt.Errorf("baton: store %s has no read locks to downgrade to: %w", lk.traits.Store, ErrUnsupported)
 	}

@@ -86,7 +86,7 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 		return nil, err
 	}
 	c, ttlCap := h.claim(), h.shortest()
-	mover, _ := l.store.(driver.Mover)
+	mover, _ := driver.As[driver.Mover](l.store)
 	if mover != nil {
 		c.ID, c.Owner, c.Ticket, ttlCap = driver.NewID(), l.cfg.Owner, 0, 0
 	}

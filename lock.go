@@ -155,7 +155,7 @@ func (l *Locker) await(ctx context.Context, k *keeper) (again bool, err error) {
 // the store says so at once.
 func (l *Locker) timedOut(ctx context.Context, key string) error {
 	err := whyEnded(ctx)
-	in, ok := l.store.(driver.Inspector)
+	in, ok := driver.As[driver.Inspector](l.store)
 	if !ok || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return err
 	}

@@ -43,8 +43,8 @@ func New(store driver.Locks, cfg Config) (*Locker, error) {
 		return nil, err
 	}
 	l := &Locker{store: store, cfg: cfg, traits: traits, terms: newTerms(cfg), clock: newClock(), seed: maphash.MakeSeed()}
-	l.watcher, _ = store.(driver.Watcher)
-	l.many, _ = store.(driver.Together)
+	l.watcher, _ = driver.As[driver.Watcher](store)
+	l.many, _ = driver.As[driver.Together](store)
 	l.acquiring.limit, l.releasing.limit = l.terms.acquiring(), l.terms.releasing()
 	l.renewer.clock, l.renewer.send = l.clock, l.renew
 	for i := range l.queues {
@@ -167,7 +167,7 @@ func (l *Locker) Break(ctx context.Context, key string) (holders int, err error)
 }
 
 func (l *Locker) inspector() (driver.Inspector, error) {
-	in, ok := l.store.(driver.Inspector)
+	in, ok := driver.As[driver.Inspector](l.store)
 	if !ok {
 		return nil, fmt.Errorf("baton: store %s cannot show its locks: %w", l.traits.Store, ErrUnsupported)
 	}

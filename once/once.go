@@ -36,7 +36,7 @@ type Runner struct {
 // (driver.Records) with an error that wraps errors.ErrUnsupported. It never
 // talks to the store.
 func New(store driver.Locks, cfg Config) (*Runner, error) {
-	records, ok := store.(driver.Records)
+	records, ok := driver.As[driver.Records](store)
 	if !ok {
 		return nil, fmt.Errorf("once: store %s keeps no records: %w", store.Traits().Store, errors.ErrUnsupported)
 	}

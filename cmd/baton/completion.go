@@ -71,7 +71,7 @@ func (a *app) completeBelow(prefix string, args []string, typed string) ([]strin
 		return nil, directive
 	}
 	defer shut(store)
-	in, ok := store.(driver.Inspector)
+	in, ok := driver.As[driver.Inspector](store)
 	if !ok {
 		return nil, directive
 	}

@@ -136,7 +136,7 @@ func (a *app) examine(ctx context.Context) (*diagnosis, error) {
 
 	asking, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
-	if e, ok := store.(driver.Examiner); ok {
+	if e, ok := driver.As[driver.Examiner](store); ok {
 		d.findings, d.partial = e.Examine(asking)
 	}
 	if d.partial != nil && len(d.findings) == 0 {
@@ -162,7 +162,7 @@ func (d *diagnosis) judgeTTL(traits driver.Traits) {
 
 // compareClocks takes the answer to be from the middle of the round trip.
 func (d *diagnosis) compareClocks(ctx context.Context, store driver.Store) {
-	c, ok := store.(driver.Clock)
+	c, ok := driver.As[driver.Clock](store)
 	if !ok {
 		return
 	}

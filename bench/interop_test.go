@@ -83,7 +83,7 @@ func eachClassic(t *testing.T, f func(t *testing.T, ctx context.Context, c class
 				t.Fatal(err)
 			}
 			defer ru.Close()
-			store, err := redisstore.New(ru)
+			store, err := redisstore.New(ru, redisstore.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -186,14 +186,14 @@ func openBatonNoLine(e *env, goroutines int) (*room, error) { return openBatonLo
 // client that counts them.
 func (e *env) redisStore() (store *redisstore.Store, end func(), err error) {
 	if e.commands == nil {
-		store, err = redisstore.Open(context.Background(), redisstore.Config{Addrs: e.at["redis"]})
+		store, err = redisstore.Open(context.Background(), redisstore.Server{Addrs: e.at["redis"]}, redisstore.Config{})
 		return store, func() { _ = store.Close() }, err // nothing is held
 	}
 	c, err := e.rueidisClient()
 	if err != nil {
 		return nil, nil, err
 	}
-	if store, err = redisstore.New(c); err != nil {
+	if store, err = redisstore.New(c, redisstore.Config{}); err != nil {
 		c.Close()
 		return nil, nil, err
 	}

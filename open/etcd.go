@@ -62,10 +62,10 @@ func openEtcd(ctx context.Context, a *address) (driver.Store, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.connectTimeout)
 	defer cancel()
-	return etcdstore.Open(ctx, etcdstore.Config{
+	return etcdstore.Open(ctx, etcdstore.Server{
 		Endpoints: t.endpoints,
 		Username:  t.user,
 		Password:  t.password,
 		TLS:       t.tls,
-	}, etcdstore.Prefix(t.prefix))
+	}, etcdstore.Config{Prefix: t.prefix})
 }

@@ -15,8 +15,8 @@ import (
 var tlsParameters = []string{"ca", "cert", "key", "server-name", "insecure"}
 
 // mysql reads the URL of a MySQL or MariaDB database.
-func (a *address) mysql() (mysqlstore.Config, error) {
-	c := mysqlstore.Config{Addr: "localhost:3306", User: a.user, Password: a.password, Database: a.path}
+func (a *address) mysql() (mysqlstore.Server, error) {
+	c := mysqlstore.Server{Addr: "localhost:3306", User: a.user, Password: a.password, Database: a.path}
 	switch {
 	case !a.slashes:
 		return c, fmt.Errorf(`"//" is missing after "%s:"`, a.scheme)

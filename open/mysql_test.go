@@ -13,11 +13,11 @@ import (
 	"github.com/batonhq/baton/store/mysqlstore"
 )
 
-func readMySQL(t *testing.T, url string) (mysqlstore.Config, error) {
+func readMySQL(t *testing.T, url string) (mysqlstore.Server, error) {
 	t.Helper()
 	a, err := parse(url)
 	if err != nil {
-		return mysqlstore.Config{}, err
+		return mysqlstore.Server{}, err
 	}
 	return a.mysql()
 }

@@ -15,7 +15,7 @@ import (
 
 // postgresTarget is what a PostgreSQL URL says.
 type postgresTarget struct {
-	pgstore.Config
+	pgstore.Server
 	pooler         bool
 	connectTimeout time.Duration
 }
@@ -27,7 +27,7 @@ func (a *address) postgres() (*postgresTarget, error) {
 	if !a.slashes {
 		return nil, fmt.Errorf(`"//" is missing after "%s:"`, a.scheme)
 	}
-	t := &postgresTarget{Config: pgstore.Config{User: a.user, Password: a.password, Database: a.path}}
+	t := &postgresTarget{Server: pgstore.Server{User: a.user, Password: a.password, Database: a.path}}
 	const port = "5432"
 	for _, h := range a.hosts {
 		t.Addrs = append(t.Addrs, h.address(port))
@@ -93,11 +93,7 @@ func openPostgres(ctx context.Context, a *address) (driver.Store, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.connectTimeout)
 	defer cancel()
-	var options []pgstore.Option
-	if t.pooler {
-		options = append(options, pgstore.Pooler())
-	}
-	store, err := pgstore.Open(ctx, t.Config, options...)
+	store, err := pgstore.Open(ctx, t.Server, pgstore.Config{Pooler: t.pooler})
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ type redisTarget struct {
 	connectTimeout time.Duration
 	allowEviction  bool
 
-	quorum []redlock.Option // of a quorum
+	quorum redlock.Config // of a quorum
 
 	master                         string // Sentinel's name of the primary
 	sentinelUser, sentinelPassword string
@@ -152,11 +152,7 @@ func openRedis(ctx context.Context, a *address) (driver.Store, error) {
 
 // open connects.
 func (t *redisTarget) open(ctx context.Context) (*redisstore.Store, error) {
-	options := []redisstore.Option{redisstore.Prefix(t.prefix)}
-	if t.allowEviction {
-		options = append(options, redisstore.AllowEviction())
-	}
-	return redisstore.Open(ctx, redisstore.Config{
+	return redisstore.Open(ctx, redisstore.Server{
 		Addrs:            t.addresses,
 		Master:           t.master,
 		Cluster:          t.kind == redisCluster,
@@ -166,7 +162,7 @@ func (t *redisTarget) open(ctx context.Context) (*redisstore.Store, error) {
 		SentinelUsername: t.sentinelUser,
 		SentinelPassword: t.sentinelPassword,
 		TLS:              t.tls,
-	}, options...)
+	}, redisstore.Config{Prefix: t.prefix, AllowEviction: t.allowEviction})
 }
 
 // refuse tells errors about what the URL names from those of a server that

@@ -11,15 +11,12 @@ import (
 )
 
 // redlock reads the parameters that a quorum has beside those of its servers.
-func (p *params) redlock() []redlock.Option {
-	options := []redlock.Option{redlock.LongestTTL(p.duration("longest-ttl", redlock.DefaultLongestTTL))}
-	if p.flag("durable") {
-		options = append(options, redlock.Durable())
+func (p *params) redlock() redlock.Config {
+	return redlock.Config{
+		LongestTTL:    p.duration("longest-ttl", redlock.DefaultLongestTTL),
+		Durable:       p.flag("durable"),
+		AllowReplicas: p.flag("allow-replicas"),
 	}
-	if p.flag("allow-replicas") {
-		options = append(options, redlock.AllowReplicas())
-	}
-	return options
 }
 
 // openMember connects to one of several servers.
@@ -51,7 +48,7 @@ func openRedlock(ctx context.Context, a *address) (driver.Store, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.connectTimeout)
 	defer cancel()
-	store, err := redlock.Open(ctx, nodes, t.quorum...)
+	store, err := redlock.Open(ctx, nodes, t.quorum)
 	switch {
 	case err == nil:
 		return store, nil

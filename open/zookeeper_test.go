@@ -8,33 +8,42 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/store/zkstore"
 )
 
-func readZooKeeper(t *testing.T, url string) (zkstore.Options, time.Duration, error) {
+// zooKeeper is what a URL says.
+type zooKeeper struct {
+	zkstore.Server
+	zkstore.Config
+}
+
+func readZooKeeper(t *testing.T, url string) (zooKeeper, time.Duration, error) {
 	t.Helper()
 	a, err := parse(url)
 	if err != nil {
-		return zkstore.Options{}, 0, err
+		return zooKeeper{}, 0, err
 	}
-	return a.zooKeeper()
+	at, cfg, patience, err := a.zooKeeper()
+	return zooKeeper{at, cfg}, patience, err
 }
 
 func TestZooKeeperURLs(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "password")
 	write(t, file, "from file\n")
-	for url, want := range map[string]zkstore.Options{
-		"zk://":                                  {Servers: []string{"localhost:2181"}, Root: "/"},
-		"zk://h":                                 {Servers: []string{"h:2181"}, Root: "/"},
-		"ZK://h1,h2:2182,[::1]/":                 {Servers: []string{"h1:2181", "h2:2182", "[::1]:2181"}, Root: "/"},
-		"zk://h/a/b%20c/":                        {Servers: []string{"h:2181"}, Root: "/a/b c"},
-		"zk://u:p%2Fq@h/a":                       {Servers: []string{"h:2181"}, Root: "/a", User: "u", Password: "p/q"},
-		"zk://u@h?password-file=" + file:         {Servers: []string{"h:2181"}, Root: "/", User: "u", Password: "from file"},
-		"zk://u:p@h?acl=world&session=4s":        {Servers: []string{"h:2181"}, Root: "/", User: "u", Password: "p", World: true, Session: 4 * time.Second},
-		"zk://u:p@h?acl=user&connect-timeout=1s": {Servers: []string{"h:2181"}, Root: "/", User: "u", Password: "p"},
+	for url, want := range map[string]zooKeeper{
+		"zk://":                                  {zkstore.Server{Addrs: []string{"localhost:2181"}}, zkstore.Config{Root: "/"}},
+		"zk://h":                                 {zkstore.Server{Addrs: []string{"h:2181"}}, zkstore.Config{Root: "/"}},
+		"ZK://h1,h2:2182,[::1]/":                 {zkstore.Server{Addrs: []string{"h1:2181", "h2:2182", "[::1]:2181"}}, zkstore.Config{Root: "/"}},
+		"zk://h/a/b%20c/":                        {zkstore.Server{Addrs: []string{"h:2181"}}, zkstore.Config{Root: "/a/b c"}},
+		"zk://u:p%2Fq@h/a":                       {zkstore.Server{Addrs: []string{"h:2181"}, User: "u", Password: "p/q"}, zkstore.Config{Root: "/a"}},
+		"zk://u@h?password-file=" + file:         {zkstore.Server{Addrs: []string{"h:2181"}, User: "u", Password: "from file"}, zkstore.Config{Root: "/"}},
+		"zk://u:p@h?acl=world&session=4s":        {zkstore.Server{Addrs: []string{"h:2181"}, User: "u", Password: "p", Session: 4 * time.Second}, zkstore.Config{Root: "/", ACL: zk.WorldACL(zk.PermAll)}},
+		"zk://u:p@h?acl=user&connect-timeout=1s": {zkstore.Server{Addrs: []string{"h:2181"}, User: "u", Password: "p"}, zkstore.Config{Root: "/"}},
 	} {
 		if want.Session == 0 {
 			want.Session = zkstore.DefaultSession

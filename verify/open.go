@@ -29,7 +29,7 @@ func openStore(ctx context.Context, url string) (driver.Store, error) {
 
 // GoRedis makes a client of that library for one server. A program that sets it, before
 // it calls Main, has some clients of some faults use one; others use rueidis.
-var GoRedis func(addr string) (wrap func(...redisstore.Option) (*redisstore.Store, error), close func() error)
+var GoRedis func(addr string) (wrap func(redisstore.Config) (*redisstore.Store, error), close func() error)
 
 // openOwn opens a store of one Redis, or a Redlock of several, over clients of the
 // caller's own: their time-outs and connections are not the store's. All else is opened
@@ -60,7 +60,7 @@ func openOwn(ctx context.Context, url string, goRedis bool) (driver.Store, error
 	if err != nil {
 		return nil, errors.Join(err, own.close())
 	}
-	s, err := redlock.New(nodes, redlock.LongestTTL(longest))
+	s, err := redlock.New(nodes, redlock.Config{LongestTTL: longest})
 	if err != nil {
 		return nil, errors.Join(err, own.close())
 	}
@@ -74,7 +74,7 @@ func (o *owned) connect(addr string, goRedis bool) (*redisstore.Store, error) {
 	if goRedis && GoRedis != nil {
 		wrap, end := GoRedis(addr)
 		o.closes = append(o.closes, end)
-		s, err := wrap()
+		s, err := wrap(redisstore.Config{})
 		if err == nil {
 			o.closes = append(o.closes, s.Close)
 		}
@@ -85,7 +85,7 @@ func (o *owned) connect(addr string, goRedis bool) (*redisstore.Store, error) {
 		return nil, err
 	}
 	o.closes = append(o.closes, func() error { c.Close(); return nil })
-	s, err := redisstore.New(c)
+	s, err := redisstore.New(c, redisstore.Config{})
 	if err == nil {
 		o.closes = append(o.closes, s.Close)
 	}

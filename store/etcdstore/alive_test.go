@@ -56,7 +56,7 @@ func TestKeepingAliveLogsInOnce(t *testing.T) {
 	t.Parallel()
 	server := testserver.Etcd(t)
 	enableAuth(t, server)
-	s, err := Open(t.Context(), Config{Endpoints: []string{server.Addr}, Username: "app", Password: "canary-app"}, Prefix("app"))
+	s, err := Open(t.Context(), Server{Endpoints: []string{server.Addr}, Username: "app", Password: "canary-app"}, Config{Prefix: "app"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestWhatBearsOut(t *testing.T) {
 func keepsAll(t *testing.T, cluster *testserver.EtcdCluster, ttl, within time.Duration, fault func()) {
 	var all []drivertest.Holder
 	for i := range 6 {
-		s := mustNew(t, dial(t, cluster.Addrs()...), Prefix(prefixOf(t)))
+		s := mustNew(t, dial(t, cluster.Addrs()...), Config{Prefix: prefixOf(t)})
 		sent := bootclock.Now()
 		c, g := take(t, s, claimOf(fmt.Sprintf("k%d", i), "me"), ttl, false)
 		all = append(all, drivertest.Holder{Locks: s, Claim: c, Sent: sent, Until: sent.Add(g.TTL)})
@@ -252,7 +252,7 @@ func TestMemberThatHangs(t *testing.T) {
 			leader := cluster.Leader(t)
 			leader.StallDisk()
 			// It hangs as soon as it has something to write.
-			writer := mustNew(t, dial(t, leader.Addr), Prefix(prefixOf(t)))
+			writer := mustNew(t, dial(t, leader.Addr), Config{Prefix: prefixOf(t)})
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
 			go func() {
@@ -401,7 +401,7 @@ func TestFarMembersAreAskedOnce(t *testing.T) {
 	steady(t, func(t testing.TB) {
 		const ttl = 12 * time.Second
 		proxy := faultproxy.New(t, server.Addr)
-		s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+		s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
 		proxy.Delay(faultproxy.ToClient, patienceFor(ttl)*3/2)
 		pair := func(key string) uint32 {
 			made := s.spares.Load()
@@ -454,7 +454,7 @@ func TestAcquireBesideAMemberThatHangs(t *testing.T) {
 	steady(t, func(t testing.TB) {
 		cluster := testserver.EtcdThree(t)
 		leader := cluster.Leader(t)
-		s := mustNew(t, dial(t, cluster.Addrs()...), Prefix(prefixOf(t)))
+		s := mustNew(t, dial(t, cluster.Addrs()...), Config{Prefix: prefixOf(t)})
 		pair := func(n int) {
 			t.Helper()
 			ctx, cancel := context.WithTimeout(t.Context(), requestTime-time.Second/2)

@@ -69,7 +69,7 @@ func sharedHarness(addrs ...string) drivertest.Harness {
 					p := faultproxy.New(tb{t}, addr)
 					own, at = append(own, p), append(at, p.Addr)
 				}
-				s := mustNew(t, dial(t, at...), Prefix(prefix))
+				s := mustNew(t, dial(t, at...), Config{Prefix: prefix})
 				locks[i] = s
 				mu.Lock()
 				proxies[s] = own
@@ -112,7 +112,7 @@ func (t tb) Skipf(format string, args ...any) { t.Fatalf(format, args...) }
 
 func dial(t drivertest.T, addrs ...string) *clientv3.Client {
 	t.Helper()
-	cfg := clientConfig(Config{Endpoints: addrs})
+	cfg := clientConfig(Server{Endpoints: addrs})
 	cfg.Logger = zap.NewNop()
 	c, err := clientv3.New(cfg)
 	if err != nil {
@@ -122,9 +122,9 @@ func dial(t drivertest.T, addrs ...string) *clientv3.Client {
 	return c
 }
 
-func mustNew(t drivertest.T, c *clientv3.Client, opts ...Option) *Store {
+func mustNew(t drivertest.T, c *clientv3.Client, cfg ...Config) *Store {
 	t.Helper()
-	s, err := New(c, opts...)
+	s, err := New(c, append(cfg, Config{})[0])
 	if err != nil {
 		t.Fatalf("new store: %v", err)
 	}

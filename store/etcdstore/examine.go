@@ -75,7 +75,7 @@ func (s *Store) examine(ctx context.Context, many int64) ([]driver.Finding, erro
 			Mend: "etcdctl user add root, then etcdctl auth enable, and a role that may read and write " + strconv.Quote(s.prefix) + " alone",
 		}}, nil
 	})
-	if c := s.config; c != nil && c.TLS == nil && !onlyHere(c.Endpoints) {
+	if c := s.server; c != nil && c.TLS == nil && !onlyHere(c.Endpoints) {
 		all = append(all, driver.Finding{
 			Name: "tls", Severity: driver.Note,
 			What: "the connections are not encrypted: whoever is on the way can read the password and take or break locks",

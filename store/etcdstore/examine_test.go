@@ -44,7 +44,7 @@ func mustFind(t *testing.T, all map[string]driver.Finding, name string, severity
 
 func TestExamineASoundCluster(t *testing.T) {
 	t.Parallel()
-	s := mustNew(t, dial(t, testserver.SharedEtcdThree(t).Addrs()...), Prefix(prefixOf(t)))
+	s := mustNew(t, dial(t, testserver.SharedEtcdThree(t).Addrs()...), Config{Prefix: prefixOf(t)})
 	for name, f := range found(t, s) {
 		if f.Severity != driver.Note && name != "round-trip" { // which the machine decides
 			t.Errorf("in a sound cluster: %+v", f)
@@ -222,11 +222,11 @@ func TestAuthentication(t *testing.T) {
 	server := testserver.Etcd(t)
 	enableAuth(t, server)
 	ctx := t.Context()
-	for what, cfg := range map[string]Config{
+	for what, cfg := range map[string]Server{
 		"no password":    {Endpoints: []string{server.Addr}},
 		"wrong password": {Endpoints: []string{server.Addr}, Username: "app", Password: "canary-wrong"},
 	} {
-		s, err := Open(ctx, cfg, Prefix("app"))
+		s, err := Open(ctx, cfg, Config{Prefix: "app"})
 		if err == nil {
 			s.Close()
 		}
@@ -234,11 +234,11 @@ func TestAuthentication(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	cfg := Config{Endpoints: []string{server.Addr}, Username: "app", Password: "canary-app"}
-	if s, err := Open(ctx, cfg, Prefix("other")); err == nil || !strings.Contains(err.Error(), "permission denied") {
+	cfg := Server{Endpoints: []string{server.Addr}, Username: "app", Password: "canary-app"}
+	if s, err := Open(ctx, cfg, Config{Prefix: "other"}); err == nil || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("below another prefix: %v, %v", s, err)
 	}
-	s, err := Open(ctx, cfg, Prefix("app"))
+	s, err := Open(ctx, cfg, Config{Prefix: "app"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func TestAuthentication(t *testing.T) {
 // minute, and the client then pings all its connections half as often.
 func TestIdleConnectionsAreNotPinged(t *testing.T) {
 	t.Parallel()
-	if c := clientConfig(Config{}); c.PermitWithoutStream || c.DialKeepAliveTime == 0 {
+	if c := clientConfig(Server{}); c.PermitWithoutStream || c.DialKeepAliveTime == 0 {
 		t.Errorf("pings every %v, without a stream: %t", c.DialKeepAliveTime, c.PermitWithoutStream)
 	}
 }

@@ -26,7 +26,7 @@ func TestLeaseExpires(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedEtcd(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+	s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
 	other := openOn(t, server, 1)[0]
 	c := claimOf("k", "me")
 	hints := hintsOf(t, s, c)
@@ -135,7 +135,7 @@ func TestReconnectListsAnew(t *testing.T) {
 		server := testserver.SharedEtcd(t)
 		proxy := faultproxy.New(t, server.Addr)
 		holder := openOn(t, server, 1)[0]
-		waiter := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+		waiter := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
 		h, _ := take(t, holder, claimOf("k", "holder"), long, false)
 		a := claimOf("k", "waiter")
 		hints := hintsOf(t, waiter, a)
@@ -157,7 +157,7 @@ func TestReconnectListsAnew(t *testing.T) {
 func TestMemberWithoutLeader(t *testing.T) {
 	t.Parallel()
 	cluster := testserver.EtcdThree(t)
-	s := mustNew(t, dial(t, cluster.Members[2].Addr), Prefix(prefixOf(t)))
+	s := mustNew(t, dial(t, cluster.Members[2].Addr), Config{Prefix: prefixOf(t)})
 	c := claimOf("k", "me")
 	hintsOf(t, s, c)
 	c, _ = take(t, s, c, long, false)
@@ -186,7 +186,7 @@ func TestAuthenticationSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	server := testserver.Etcd(t, "--auth-token-ttl=1")
 	enableAuth(t, server)
-	s, err := Open(t.Context(), Config{Endpoints: []string{server.Addr}, Username: "app", Password: "canary-app"}, Prefix("app"))
+	s, err := Open(t.Context(), Server{Endpoints: []string{server.Addr}, Username: "app", Password: "canary-app"}, Config{Prefix: "app"})
 	if err != nil {
 		t.Fatal(err)
 	}

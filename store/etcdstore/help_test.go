@@ -31,7 +31,7 @@ func openOn(t testing.TB, server *testserver.EtcdServer, n int) []*Store {
 	t.Helper()
 	var all []*Store
 	for range n {
-		all = append(all, mustNew(t, dial(t, server.Addr), Prefix(prefixOf(t))))
+		all = append(all, mustNew(t, dial(t, server.Addr), Config{Prefix: prefixOf(t)}))
 	}
 	return all
 }

@@ -231,7 +231,7 @@ func TestLimitLeaderKilled(t *testing.T) {
 	cluster := testserver.EtcdThree(t)
 	var all []*Store
 	for range 2 {
-		all = append(all, mustNew(t, dial(t, cluster.Addrs()...), Prefix(prefixOf(t))))
+		all = append(all, mustNew(t, dial(t, cluster.Addrs()...), Config{Prefix: prefixOf(t)}))
 	}
 	lots := limits.Limit{Algorithm: limits.TokenBucket, N: 1, Period: 1000 * time.Hour, Burst: 400}
 	const callers, each = 16, 30 // of which 400 are allowed

@@ -28,7 +28,7 @@ func limitHarness(addrs ...string) drivertest.LimitHarness {
 			prefix := rand.Text()
 			all := make([]limits.Store, n)
 			for i := range all {
-				all[i] = mustNew(t, dial(t, addrs...), Prefix(prefix))
+				all[i] = mustNew(t, dial(t, addrs...), Config{Prefix: prefix})
 			}
 			return all
 		},

@@ -16,8 +16,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Config says where etcd is, for Open.
-type Config struct {
+// Server says where etcd is, for Open.
+type Server struct {
 	// Endpoints are host:port pairs of some members, better of all.
 	Endpoints []string
 
@@ -32,20 +32,20 @@ type Config struct {
 // Open connects to etcd and returns a store that closes its connections by
 // itself. It fails with driver.ErrUnavailable if no member answers; ctx bounds
 // how long it tries.
-func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
-	if len(cfg.Endpoints) == 0 {
+func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
+	if len(at.Endpoints) == 0 {
 		return nil, errors.New("etcd: no endpoint")
 	}
-	client, err := connect(ctx, cfg)
+	client, err := connect(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	s, err := New(client, opts...)
+	s, err := New(client, cfg)
 	if err != nil {
 		client.Close()
 		return nil, err
 	}
-	s.owned, s.config = true, &cfg
+	s.owned, s.server = true, &at
 	// Whoever may not read the locks, or has mistyped where they are, hears
 	// of it now.
 	if _, err := s.list(ctx, &lock{key: "?", dir: s.dir("?")}); err != nil {
@@ -57,14 +57,14 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 
 // connect makes a client. It logs in, if at all, before it returns, which the
 // client bounds by its own time-out only.
-func connect(ctx context.Context, cfg Config) (*clientv3.Client, error) {
+func connect(ctx context.Context, at Server) (*clientv3.Client, error) {
 	type made struct {
 		client *clientv3.Client
 		err    error
 	}
 	done := make(chan made, 1)
 	go func() {
-		c, err := clientv3.New(clientConfig(cfg))
+		c, err := clientv3.New(clientConfig(at))
 		done <- made{c, err}
 	}()
 	select {
@@ -103,12 +103,12 @@ func verifying(c *tls.Config) *tls.Config {
 	return c
 }
 
-func clientConfig(cfg Config) clientv3.Config {
+func clientConfig(at Server) clientv3.Config {
 	return clientv3.Config{
-		Endpoints: cfg.Endpoints,
-		Username:  cfg.Username,
-		Password:  cfg.Password,
-		TLS:       verifying(cfg.TLS),
+		Endpoints: at.Endpoints,
+		Username:  at.Username,
+		Password:  at.Password,
+		TLS:       verifying(at.TLS),
 
 		DialTimeout: 5 * time.Second,
 		// The shortest that gRPC allows. Where the system can, a connection

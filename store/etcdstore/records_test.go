@@ -33,7 +33,7 @@ func recordHarness(addrs ...string) drivertest.RecordHarness {
 			}
 			all := make([]driver.Records, n)
 			for i := range all {
-				all[i] = mustNew(t, dial(t, at...), Prefix(prefix))
+				all[i] = mustNew(t, dial(t, at...), Config{Prefix: prefix})
 				mu.Lock()
 				restarted[all[i]] = own
 				mu.Unlock()

@@ -113,7 +113,7 @@ func TestNamesThatComeBack(t *testing.T) {
 	t.Parallel()
 	server := testserver.Etcd(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+	s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
 	stays, _ := take(t, s, claimOf("stays", "me"), lasting, false)
 	back, _ := take(t, s, claimOf("back", "me"), lasting, false)
 	asked, _ := take(t, s, claimOf("asked", "me"), lasting, false)

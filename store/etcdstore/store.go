@@ -27,7 +27,7 @@ type Store struct {
 	kv      pb.KVClient
 	leaser  pb.LeaseClient
 	owned   bool    // the client is ours to close
-	config  *Config // what Open was told
+	server  *Server // what Open was told
 	prefix  string  // empty, or with a slash at its end
 	process string  // the name of this process in every queue
 	workers *workers.Pool
@@ -79,36 +79,22 @@ var traits = driver.Traits{
 // Traits says what the store promises.
 func (s *Store) Traits() driver.Traits { return traits }
 
-// An Option changes how New and Open make a store.
-type Option func(*Store) error
-
-// Prefix puts p and a slash before the name of every lock. Defaults to none,
-// so that a lock's name on the server is its key. A slash at the end of p
-// changes nothing.
-func Prefix(p string) Option {
-	return func(s *Store) error {
-		p = strings.TrimSuffix(p, "/")
-		if p == "" {
-			s.prefix = ""
-			return nil
-		}
-		if err := check.Key(p); err != nil {
-			return fmt.Errorf("prefix: %w", err)
-		}
-		s.prefix = p + "/"
-		return nil
-	}
+// Config says how a store works. The zero value is fine.
+type Config struct {
+	// Prefix and a slash stand before the name of every lock. Defaults to none, so
+	// that a lock's name on the server is its key. A slash at its end changes nothing.
+	Prefix string
 }
 
 // New returns a store that uses a client that the caller made, and which Close
 // leaves open. It does not talk to the server. A namespace that was put around
-// parts of the client is not seen: use Prefix.
+// parts of the client is not seen: use Config.Prefix.
 //
 // The client should detect connections that have fallen silent
 // (clientv3.Config.DialKeepAliveTime and DialKeepAliveTimeout), and come back
 // soon after a long outage (grpc.WithConnectParams with a short MaxDelay; by
 // itself gRPC pauses up to two minutes).
-func New(client *clientv3.Client, opts ...Option) (*Store, error) {
+func New(client *clientv3.Client, cfg Config) (*Store, error) {
 	s := &Store{
 		client: client,
 		leaser: clientv3.RetryLeaseClient(client),
@@ -118,10 +104,11 @@ func New(client *clientv3.Client, opts ...Option) (*Store, error) {
 		// Others know us by it; nobody trusts it.
 		process: fmt.Sprintf("%016x", rand.Uint64()),
 	}
-	for _, set := range opts {
-		if err := set(s); err != nil {
-			return nil, fmt.Errorf("etcd: %w", err)
+	if s.prefix = strings.TrimSuffix(cfg.Prefix, "/"); s.prefix != "" {
+		if err := check.Key(s.prefix); err != nil {
+			return nil, fmt.Errorf("etcd: prefix: %w", err)
 		}
+		s.prefix += "/"
 	}
 	s.kv = led{clientv3.RetryKVClient(client), s}
 	// Watches, too, end on a member without a leader.

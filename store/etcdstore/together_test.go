@@ -193,7 +193,7 @@ func TestSeveralWhoseAnswerIsCut(t *testing.T) {
 	t.Parallel()
 	for i := range 4 {
 		proxy := faultproxy.New(t, testserver.SharedEtcd(t).Addr)
-		s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+		s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
 		var keys []string
 		for _, name := range []string{"a", "b", "c"} {
 			keys = append(keys, fmt.Sprint(name, i))
@@ -241,7 +241,7 @@ func TestSeveralThatComeLate(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedEtcd(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+	s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
 	watcher := openOn(t, server, 1)[0]
 	warm, _ := take(t, s, claimOf("warm", "me"), long, false)
 	proxy.Hold(faultproxy.ToServer)

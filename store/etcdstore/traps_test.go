@@ -102,7 +102,7 @@ func TestCompactionUnderAWaiter(t *testing.T) {
 	server := testserver.Etcd(t)
 	proxy := faultproxy.New(t, server.Addr)
 	holder := openOn(t, server, 1)[0]
-	waiter := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+	waiter := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
 	h, _ := take(t, holder, claimOf("k", "holder"), long, false)
 	a := claimOf("k", "waiter")
 	hints := hintsOf(t, waiter, a)
@@ -156,7 +156,7 @@ func TestCompactionUnderAWaiter(t *testing.T) {
 func TestAnswerCutAfterTheEffect(t *testing.T) {
 	t.Parallel()
 	proxy := faultproxy.New(t, testserver.SharedEtcd(t).Addr)
-	s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+	s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
 	txn := func(request []byte) bool { return strings.Contains(string(request), prefixOf(t)+"/k") }
 	for i, queue := range []bool{false, true, false, true} {
 		c, _ := take(t, s, claimOf("warm", "me"), long, false)
@@ -200,7 +200,7 @@ func TestLatePutIsRemoved(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedEtcd(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := mustNew(t, dial(t, proxy.Addr), Prefix(prefixOf(t)))
+	s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
 	watcher := openOn(t, server, 1)[0]
 	c, _ := take(t, s, claimOf("warm", "me"), long, false)
 	underWay := make(chan struct{})

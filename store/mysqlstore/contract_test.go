@@ -143,12 +143,12 @@ func (d *database) config() *mysql.Config {
 // open makes a store with connections of its own.
 func (d *database) open(t drivertest.T) *Store {
 	t.Helper()
-	return d.openWith(t, func(*Config, *options) {})
+	return d.openWith(t, func(*Server, *options) {})
 }
 
-func (d *database) openWith(t drivertest.T, change func(*Config, *options)) *Store {
+func (d *database) openWith(t drivertest.T, change func(*Server, *options)) *Store {
 	t.Helper()
-	c, opts := Config{Addr: d.server.Addr, Database: d.name, User: "root", Connections: 6}, standard
+	c, opts := Server{Addr: d.server.Addr, Database: d.name, User: "root", Connections: 6}, standard
 	change(&c, &opts)
 	s, err := open(t.Context(), c, opts)
 	if err != nil {

@@ -29,7 +29,7 @@ func TestCommandsSweep(t *testing.T) {
 		return n
 	}
 	for _, early := range []bool{false, true} {
-		s := d.openWith(t, func(_ *Config, o *options) { o.early, o.sweepEvery = func() bool { return early }, time.Hour })
+		s := d.openWith(t, func(_ *Server, o *options) { o.early, o.sweepEvery = func() bool { return early }, time.Hour })
 		c, _ := take(t, s, claimOf("key150", "command"), time.Minute, false)
 		mustRelease(t, s, c)
 		if err := s.Close(); err != nil {

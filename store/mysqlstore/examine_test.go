@@ -70,7 +70,7 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 	for _, table := range tables {
 		d.exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+d.name+"."+table+" TO poor@'%'")
 	}
-	poor := d.openWith(t, func(c *Config, _ *options) { c.User = "poor" })
+	poor := d.openWith(t, func(c *Server, _ *options) { c.User = "poor" })
 	expect(t, poor, "all rights that are needed", "innodb_doublewrite")
 	d.exec(t, "REVOKE DELETE ON "+d.name+".baton_limit FROM poor@'%'")
 	d.exec(t, "REVOKE INSERT ON "+d.name+".baton_lock FROM poor@'%'")
@@ -125,7 +125,7 @@ func TestRefusals(t *testing.T) {
 	t.Parallel()
 	server := testserver.MariaDB(t, "--version=10.5.12-MariaDB-old")
 	d := &database{server: server, name: "baton"}
-	_, err := Open(t.Context(), Config{Addr: server.Addr, Database: "baton", User: "root"})
+	_, err := Open(t.Context(), Server{Addr: server.Addr, Database: "baton", User: "root"})
 	refused, ok := errors.AsType[driver.Refusal](err)
 	if !ok || !errors.Is(err, ErrVersion) {
 		t.Fatalf("an old server: %v, want a refusal", err)
@@ -137,7 +137,7 @@ func TestRefusals(t *testing.T) {
 	d = shared(t)
 	d.wrap(t, d.config())
 	d.exec(t, "ALTER TABLE baton_claim MODIFY id VARCHAR(64) NOT NULL")
-	for _, err := range []error{Migrate(t.Context(), d.plain), second(New(t.Context(), d.plain)), second(Open(t.Context(), Config{Addr: d.server.Addr, Database: d.name, User: "root"}))} {
+	for _, err := range []error{Migrate(t.Context(), d.plain), second(New(t.Context(), d.plain)), second(Open(t.Context(), Server{Addr: d.server.Addr, Database: d.name, User: "root"}))} {
 		if !errors.Is(err, ErrSchema) || !strings.Contains(fmt.Sprint(err), "baton_claim.id") {
 			t.Errorf("a wrong column: %v", err)
 		}

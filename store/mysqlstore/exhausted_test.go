@@ -12,7 +12,7 @@ import (
 func TestExhaustedPoolRenews(t *testing.T) {
 	t.Parallel()
 	for _, connections := range []int{3, 8} {
-		s := shared(t).openWith(t, func(c *Config, _ *options) { c.Connections = connections })
+		s := shared(t).openWith(t, func(c *Server, _ *options) { c.Connections = connections })
 		lease, _ := take(t, s, claimOf("k", "a"), time.Minute, false)
 		for _, pool := range []*sql.DB{s.single, s.slow} {
 			for range pool.Stats().MaxOpenConnections {

@@ -19,7 +19,7 @@ import (
 func proxied(t *testing.T, d *database) (*Store, *faultproxy.Proxy) {
 	t.Helper()
 	proxy := faultproxy.New(t, d.server.Addr)
-	return d.openWith(t, func(c *Config, _ *options) { c.Addr = proxy.Addr }), proxy
+	return d.openWith(t, func(c *Server, _ *options) { c.Addr = proxy.Addr }), proxy
 }
 
 func carries(what string) func([]byte) bool {
@@ -280,7 +280,7 @@ func insist(ctx context.Context, s *Store, key string) (c driver.Claim, token in
 func TestUsersTransactionHoldsARow(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
-	for i, s := range []*Store{d.openWith(t, func(_ *Config, o *options) { o.stall = 1 }), d.open(t)} {
+	for i, s := range []*Store{d.openWith(t, func(_ *Server, o *options) { o.stall = 1 }), d.open(t)} {
 		key := fmt.Sprint("k", i)
 		c, _ := take(t, s, claimOf(key, "a"), time.Minute, false)
 		mustRelease(t, s, c)

@@ -73,7 +73,7 @@ func TestLimits(t *testing.T) {
 	t.Parallel()
 	testserver.NeedMariaDB(t)
 	drivertest.Limits(t, limitHarness(t, func(t drivertest.T, d *database) *Store {
-		return d.openWith(t, func(_ *Config, o *options) { o.sweepEvery = time.Second })
+		return d.openWith(t, func(_ *Server, o *options) { o.sweepEvery = time.Second })
 	}))
 }
 
@@ -249,7 +249,7 @@ func TestLimitsThatWaitShareATransaction(t *testing.T) {
 func TestLimitsWaitForAStoppedProcess(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
-	s := d.openWith(t, func(_ *Config, o *options) { o.stall = 1 })
+	s := d.openWith(t, func(_ *Server, o *options) { o.stall = 1 })
 	l := bucketOf(1, 1000*time.Hour, 100)
 	takeOne(t, s, "k", l, 1)
 	blocker := lockRow(t, d, "baton_limit", "k")

@@ -16,8 +16,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Config says where the database is. Addr and Database are needed.
-type Config struct {
+// Server says where the database is. Addr and Database are needed.
+type Server struct {
 	Addr     string // host:port
 	Database string
 	User     string
@@ -47,9 +47,9 @@ const (
 // the tables if they are missing. If only that of records is and cannot be made,
 // as by a user who may not, only records fail, with ErrSchema. The context bounds
 // Open only. The errors are those of New.
-func Open(ctx context.Context, c Config) (*Store, error) { return open(ctx, c, standard) }
+func Open(ctx context.Context, c Server) (*Store, error) { return open(ctx, c, standard) }
 
-func open(ctx context.Context, c Config, opts options) (*Store, error) {
+func open(ctx context.Context, c Server, opts options) (*Store, error) {
 	if c.Addr == "" || c.Database == "" {
 		return nil, errors.New("mysql: the address or the name of the database is missing")
 	}
@@ -90,7 +90,7 @@ func open(ctx context.Context, c Config, opts options) (*Store, error) {
 	return opened, nil
 }
 
-func (c Config) pool(size int, multi bool, stall int) (*sql.DB, error) {
+func (c Server) pool(size int, multi bool, stall int) (*sql.DB, error) {
 	m := mysql.NewConfig()
 	m.Net, m.Addr, m.DBName, m.User, m.Passwd, m.TLS = "tcp", c.Addr, c.Database, c.User, c.Password, c.TLS
 	if m.Timeout = c.ConnectTimeout; m.Timeout == 0 {

@@ -79,7 +79,7 @@ func TestRecords(t *testing.T) {
 	t.Parallel()
 	testserver.NeedMariaDB(t)
 	drivertest.Records(t, recordHarness(t, func(t drivertest.T, d *database) *Store {
-		return d.openWith(t, func(_ *Config, o *options) { o.sweepEvery, o.stall = time.Second, 60 })
+		return d.openWith(t, func(_ *Server, o *options) { o.sweepEvery, o.stall = time.Second, 60 })
 	}))
 }
 
@@ -219,7 +219,7 @@ func TestRecordsNoDeadlockSurfaces(t *testing.T) {
 func TestRecordTimeIsReadAfterTheWait(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
-	s := d.openWith(t, func(c *Config, o *options) { c.Connections, o.stall = 12, 60 })
+	s := d.openWith(t, func(c *Server, o *options) { c.Connections, o.stall = 12, 60 })
 	beginRecord(t, s, "finish", 7)
 	beginRecord(t, s, "begin", 7)
 	tx, err := d.plain.BeginTx(t.Context(), nil)
@@ -262,7 +262,7 @@ func TestRecordsInAnOldDatabase(t *testing.T) {
 	user := "u" + strings.ToLower(rand.Text()[:10])
 	d.exec(t, "CREATE USER "+user)
 	d.exec(t, "GRANT SELECT,INSERT,UPDATE,DELETE ON "+d.name+".* TO "+user)
-	s := d.openWith(t, func(c *Config, _ *options) { c.User = user })
+	s := d.openWith(t, func(c *Server, _ *options) { c.User = user })
 	c, _ := take(t, s, claimOf("k", "a"), time.Minute, false)
 	takeOne(t, s, "k", bucketOf(1, time.Hour, 5), 1)
 	_, errBegin := s.BeginAttempt(t.Context(), attempt("k", 1), time.Hour)

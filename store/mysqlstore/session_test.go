@@ -155,7 +155,7 @@ func TestStoppedInTheMiddle(t *testing.T) {
 func TestContextsThatEndInTheMidst(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
-	s := d.openWith(t, func(c *Config, _ *options) { c.Connections = 2 })
+	s := d.openWith(t, func(c *Server, _ *options) { c.Connections = 2 })
 	h, _ := take(t, s, claimOf("k", "first"), time.Minute, false)
 	mustRelease(t, s, h)
 	began := time.Now()

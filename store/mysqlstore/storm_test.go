@@ -41,7 +41,7 @@ func noDeadlockSurfaces(t *testing.T, d *database) {
 	const keys, clients = 6, 64
 	var stores []*Store
 	for range 4 {
-		stores = append(stores, d.openWith(t, func(c *Config, o *options) { c.Connections, o.sweepAge, o.stall = 12, time.Microsecond, 60 }))
+		stores = append(stores, d.openWith(t, func(c *Server, o *options) { c.Connections, o.sweepAge, o.stall = 12, time.Microsecond, 60 }))
 	}
 	var inside [keys]atomic.Int64
 	var served, given atomic.Int64
@@ -144,7 +144,7 @@ func stormOnce(ctx context.Context, s *Store, c *driver.Claim, random *rand.Rand
 func TestTenThousandWaitersOnFourConnections(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
-	s := d.openWith(t, func(c *Config, _ *options) { c.Connections = 4 })
+	s := d.openWith(t, func(c *Server, _ *options) { c.Connections = 4 })
 	const waiters, keys = 10_000, 20
 	holders := make([]driver.Claim, keys)
 	for i := range holders {

@@ -48,7 +48,7 @@ func proxiedBoth(t *testing.T, d *database) (opened, pooled *Store, proxy *fault
 	proxy = faultproxy.New(t, d.server.Addr)
 	c, o := d.config(), standard
 	c.Addr, o.sweepEvery, o.repeats = proxy.Addr, time.Hour, nil // nothing else is to pass
-	opened = d.openWith(t, func(c *Config, opts *options) { c.Addr, *opts = proxy.Addr, o })
+	opened = d.openWith(t, func(c *Server, opts *options) { c.Addr, *opts = proxy.Addr, o })
 	db := pool(t, c)
 	db.SetMaxOpenConns(1)
 	pooled, err := build(t.Context(), &Store{single: db, slow: db, apart: db, opts: o})
@@ -266,7 +266,7 @@ func togetherNoDeadlockSurfaces(t *testing.T, d *database) {
 	const keys, clients = 24, 64
 	var stores []*Store
 	for range 4 {
-		stores = append(stores, d.openWith(t, func(c *Config, o *options) { c.Connections, o.sweepAge, o.stall = 12, time.Microsecond, 60 }))
+		stores = append(stores, d.openWith(t, func(c *Server, o *options) { c.Connections, o.sweepAge, o.stall = 12, time.Microsecond, 60 }))
 	}
 	var inside [keys]atomic.Int64
 	var several, refused, single atomic.Int64

@@ -18,10 +18,10 @@ import (
 // The traps of the SQL stores, each as the interleaving that was feared.
 
 // sweeps makes rows old at once.
-func sweeps(_ *Config, o *options) { o.sweepAge = time.Microsecond }
+func sweeps(_ *Server, o *options) { o.sweepAge = time.Microsecond }
 
 // patient waits for a row for as long as a slow machine needs.
-func patient(_ *Config, o *options) { o.stall = 60 }
+func patient(_ *Server, o *options) { o.stall = 60 }
 
 // lockRow locks the row of key as a transaction of somebody else would.
 func lockRow(t *testing.T, d *database, table, key string) *sql.Tx {

@@ -36,7 +36,7 @@ type behind struct {
 	wrote atomic.Pointer[func([]byte)]
 }
 
-func firstThrough(t *testing.T, change func(*pgxpool.Config), opts ...Option) *behind {
+func firstThrough(t *testing.T, change func(*pgxpool.Config), opts ...option) *behind {
 	t.Helper()
 	server, url := database(t)
 	b := &behind{proxy: faultproxy.New(t, server.Addr), other: openAt(t, url)}
@@ -57,7 +57,7 @@ func firstThrough(t *testing.T, change func(*pgxpool.Config), opts ...Option) *b
 			}}, err
 		}
 	})
-	b.Store = openOn(t, pool, append([]Option{func(o *options) { o.patience, o.sweep = time.Millisecond, time.Hour }}, opts...)...)
+	b.Store = openOn(t, pool, append([]option{func(o *options) { o.patience, o.sweep = time.Millisecond, time.Hour }}, opts...)...)
 	// Statements are prepared, and keys known.
 	for _, c := range append(holdAll(t, b.Store, writers("k", "l")...), hold(t, b.Store, writer("m"))) {
 		release(t, b.Store, c)

@@ -121,13 +121,16 @@ func newPool(t drivertest.T, url string, change ...func(*pgxpool.Config)) *pgxpo
 
 // openAt returns a store with a pool of its own on tables that are made if
 // they are missing.
-func openAt(t drivertest.T, url string, opts ...Option) *Store {
+// An option is what a test changes.
+type option = func(*options)
+
+func openAt(t drivertest.T, url string, opts ...option) *Store {
 	t.Helper()
 	return openOn(t, newPool(t, url), opts...)
 }
 
 // openDirect is openAt with connections like those of Open.
-func openDirect(t drivertest.T, url string, opts ...Option) *Store {
+func openDirect(t drivertest.T, url string, opts ...option) *Store {
 	t.Helper()
 	s := openOn(t, newPool(t, url, likeOpen), opts...)
 	if !s.direct {
@@ -141,14 +144,14 @@ func likeOpen(c *pgxpool.Config) {
 	c.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 }
 
-func openOn(t drivertest.T, pool *pgxpool.Pool, opts ...Option) *Store {
+func openOn(t drivertest.T, pool *pgxpool.Pool, opts ...option) *Store {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if err := Migrate(ctx, pool); err != nil {
 		t.Fatalf("migrate: %v", err)
 	}
-	s, err := New(ctx, pool, append([]Option{func(o *options) { o.early = false }}, opts...)...) // what tests count must not be chance
+	s, err := newStore(ctx, pool, false, append([]option{func(o *options) { o.early = false }}, opts...)...) // what tests count must not be chance
 	if err != nil {
 		t.Fatalf("new: %v", err)
 	}

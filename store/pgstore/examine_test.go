@@ -162,7 +162,7 @@ func TestStandby(t *testing.T) {
 	if _, err := s.Acquire(t.Context(), writer("k")); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "standby") {
 		t.Errorf("acquire on a standby: %v", err)
 	}
-	_, err := New(t.Context(), s.pool)
+	_, err := New(t.Context(), s.pool, Config{})
 	if !errors.As(err, new(*StandbyError)) {
 		t.Errorf("New on a standby: %v", err)
 	}
@@ -171,7 +171,7 @@ func TestStandby(t *testing.T) {
 	} else if f, ok := refusal.Finding(); !ok || f.Name != "standby" {
 		t.Errorf("%+v", f)
 	}
-	if _, err := Open(t.Context(), Config{Addrs: []string{server.Addr}, User: "postgres", Database: "template1"}); !errors.As(err, new(*StandbyError)) {
+	if _, err := Open(t.Context(), Server{Addrs: []string{server.Addr}, User: "postgres", Database: "template1"}, Config{}); !errors.As(err, new(*StandbyError)) {
 		t.Errorf("Open on a standby without tables: %v", err)
 	}
 }
@@ -181,7 +181,7 @@ func TestOpenFindsThePrimary(t *testing.T) {
 	t.Parallel()
 	standby, primary := testserver.Postgres(t), testserver.Postgres(t)
 	standby.Demote()
-	s, err := Open(t.Context(), Config{Addrs: []string{standby.Addr, primary.Addr}, User: "postgres", Database: "postgres"})
+	s, err := Open(t.Context(), Server{Addrs: []string{standby.Addr, primary.Addr}, User: "postgres", Database: "postgres"}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func TestEncoding(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool := newPool(t, server.URL("latin1"))
-	if _, err := New(t.Context(), pool); !errors.As(err, new(*EncodingError)) {
+	if _, err := New(t.Context(), pool, Config{}); !errors.As(err, new(*EncodingError)) {
 		t.Errorf("%v, want an *EncodingError", err)
 	}
 }

@@ -16,7 +16,7 @@ func TestExhaustedPoolRenews(t *testing.T) {
 	if err := Migrate(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(t.Context(), pool)
+	s, err := New(t.Context(), pool, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ func TestRowLockedByHand(t *testing.T) {
 	t.Parallel()
 	server, url := database(t)
 	_, name, _ := strings.Cut(strings.TrimSuffix(url, "?sslmode=disable"), server.Addr+"/")
-	s, err := Open(t.Context(), Config{Addrs: []string{server.Addr}, User: "postgres", Database: name})
+	s, err := Open(t.Context(), Server{Addrs: []string{server.Addr}, User: "postgres", Database: name}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-func limitHarness(steps int, url func(t drivertest.T) string, open func(drivertest.T, string, ...Option) *Store) drivertest.LimitHarness {
+func limitHarness(steps int, url func(t drivertest.T) string, open func(drivertest.T, string, ...option) *Store) drivertest.LimitHarness {
 	return drivertest.LimitHarness{
 		Steps: steps,
 		Open: func(t drivertest.T, n int) []limits.Store {
@@ -494,7 +494,7 @@ func TestMigrationFromVersion1(t *testing.T) {
 		t.Errorf("without the tables: %v", err)
 	}
 	pool := newPool(t, url)
-	_, err = New(t.Context(), pool)
+	_, err = New(t.Context(), pool, Config{})
 	if e, ok := errors.AsType[*SchemaError](err); !ok || e.Found != 1 || !strings.Contains(err.Error(), "baton schema apply") {
 		t.Errorf("version 1: %v", err)
 	}

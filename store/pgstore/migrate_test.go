@@ -48,7 +48,7 @@ func TestUnsoundFunctionsAreNotUsed(t *testing.T) {
 	owner := openAt(t, url)
 	exec(t, owner, `CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 4'`)
 	pool := newPool(t, url)
-	s, err := New(t.Context(), pool)
+	s, err := New(t.Context(), pool, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

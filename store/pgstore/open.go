@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Config says how Open connects.
-type Config struct {
+// Server says where PostgreSQL is and how Open connects.
+type Server struct {
 	// Addrs are host:port, or the directory of a unix socket and its port, as
 	// in "/run/postgresql:5432". Of several the first that is a primary is
 	// used.
@@ -56,12 +56,12 @@ type Config struct {
 // Tables that are missing are made. If that fails, as for a user who may not, it
 // goes on with tables of an older version that are enough for locks.
 // driver.ErrUnavailable says that the server could not be reached.
-func Open(ctx context.Context, c Config, opts ...Option) (*Store, error) {
-	pool, err := connect(ctx, c)
+func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
+	pool, err := connect(ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	if !c.NoMigrate {
+	if !at.NoMigrate {
 		if err := Migrate(ctx, pool); err != nil {
 			if v, older := schemaVersion(ctx, pool); older != nil || v < enoughVersion {
 				pool.Close()
@@ -69,7 +69,7 @@ func Open(ctx context.Context, c Config, opts ...Option) (*Store, error) {
 			}
 		}
 	}
-	s, err := newStore(ctx, pool, true, opts)
+	s, err := newStore(ctx, pool, true, cfg.options)
 	if err != nil {
 		pool.Close()
 		return nil, err
@@ -79,9 +79,9 @@ func Open(ctx context.Context, c Config, opts ...Option) (*Store, error) {
 
 // connect makes a pool and one connection. A pooler does not take the settings
 // that a server does: then it goes without.
-func connect(ctx context.Context, c Config) (*pgxpool.Pool, error) {
+func connect(ctx context.Context, at Server) (*pgxpool.Pool, error) {
 	for plain := false; ; plain = true {
-		config, err := c.pool(plain)
+		config, err := at.pool(plain)
 		if err != nil {
 			return nil, err
 		}
@@ -108,9 +108,9 @@ func connect(ctx context.Context, c Config) (*pgxpool.Pool, error) {
 // has locked by hand, and keeps a connection busy meanwhile.
 const lockTimeout = "2s"
 
-func (c Config) pool(plain bool) (*pgxpool.Config, error) {
+func (at Server) pool(plain bool) (*pgxpool.Config, error) {
 	var hosts, ports []string
-	for _, addr := range c.Addrs {
+	for _, addr := range at.Addrs {
 		i := strings.LastIndexByte(addr, ':')
 		if i < 0 {
 			return nil, fmt.Errorf("postgres: address %q has no port", addr)
@@ -121,13 +121,13 @@ func (c Config) pool(plain bool) (*pgxpool.Config, error) {
 	for _, setting := range [][2]string{
 		{"host", strings.Join(hosts, ",")},
 		{"port", strings.Join(ports, ",")},
-		{"user", c.User},
-		{"password", c.Password},
-		{"dbname", c.Database},
-		{"sslmode", c.SSLMode},
-		{"sslrootcert", c.SSLRootCert},
-		{"sslcert", c.SSLCert},
-		{"sslkey", c.SSLKey},
+		{"user", at.User},
+		{"password", at.Password},
+		{"dbname", at.Database},
+		{"sslmode", at.SSLMode},
+		{"sslrootcert", at.SSLRootCert},
+		{"sslcert", at.SSLCert},
+		{"sslkey", at.SSLKey},
 	} {
 		if setting[1] != "" {
 			fmt.Fprintf(&dsn, "%s='%s' ", setting[0], escape.Replace(setting[1]))
@@ -141,7 +141,7 @@ func (c Config) pool(plain bool) (*pgxpool.Config, error) {
 		return nil, fmt.Errorf("postgres: %w", withoutConfig(err))
 	}
 	cc := config.ConnConfig
-	application := c.Application
+	application := at.Application
 	if application == "" {
 		application = "baton"
 	}
@@ -153,16 +153,16 @@ func (c Config) pool(plain bool) (*pgxpool.Config, error) {
 		cc.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 		cc.RuntimeParams["lock_timeout"] = lockTimeout
 		cc.RuntimeParams["idle_in_transaction_session_timeout"] = "10s"
-		if c.Schema != "" {
-			cc.RuntimeParams["search_path"] = quoted(c.Schema)
-			config.AfterConnect = c.leads
+		if at.Schema != "" {
+			cc.RuntimeParams["search_path"] = quoted(at.Schema)
+			config.AfterConnect = at.leads
 		}
-	} else if c.Schema != "" {
+	} else if at.Schema != "" {
 		return nil, errors.New("postgres: a pooler stands before the server and does not let the schema be chosen: set the search path of the user or database instead")
 	}
 	config.MaxConns = 4 // and renewingConns
-	if c.Conns > 0 {
-		config.MaxConns = int32(c.Conns)
+	if at.Conns > 0 {
+		config.MaxConns = int32(at.Conns)
 	}
 	config.MaxConnIdleTime = 5 * time.Minute
 	return config, nil
@@ -170,11 +170,11 @@ func (c Config) pool(plain bool) (*pgxpool.Config, error) {
 
 // leads reports whether a new connection leads to the schema. That there is none of
 // that name is found later.
-func (c Config) leads(ctx context.Context, conn *pgx.Conn) error {
+func (at Server) leads(ctx context.Context, conn *pgx.Conn) error {
 	var found *string
 	err := conn.QueryRow(ctx, `SELECT current_schema()`, pgx.QueryExecModeExec).Scan(&found)
-	if err == nil && found != nil && *found != c.Schema {
-		err = &SearchPathError{Want: c.Schema, Found: *found}
+	if err == nil && found != nil && *found != at.Schema {
+		err = &SearchPathError{Want: at.Schema, Found: *found}
 	}
 	return err
 }

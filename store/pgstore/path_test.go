@@ -25,8 +25,8 @@ func TestSchemaBehindAPooler(t *testing.T) {
 	if _, err := plain.Exec(t.Context(), `CREATE SCHEMA "its own"`); err != nil {
 		t.Fatal(err)
 	}
-	config := Config{Addrs: []string{server.Addr}, User: "postgres", Database: name, SSLMode: "disable", Schema: "its own"}
-	s, err := Open(t.Context(), config)
+	config := Server{Addrs: []string{server.Addr}, User: "postgres", Database: name, SSLMode: "disable", Schema: "its own"}
+	s, err := Open(t.Context(), config, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestSchemaBehindAPooler(t *testing.T) {
 	bouncer := testserver.PgBouncer(t, server, "ignore_startup_parameters = search_path, default_transaction_isolation, enable_seqscan, "+
 		"plan_cache_mode, lock_timeout, idle_in_transaction_session_timeout, extra_float_digits")
 	config.Addrs = []string{bouncer.Addr}
-	other, err := Open(t.Context(), config)
+	other, err := Open(t.Context(), config, Config{})
 	if e, ok := errors.AsType[*SearchPathError](err); !ok || e.Want != "its own" || e.Found != "public" || errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("behind a pooler: %v, want a *SearchPathError", err)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-func recordHarness(url func(t drivertest.T) string, open func(drivertest.T, string, ...Option) *Store) drivertest.RecordHarness {
+func recordHarness(url func(t drivertest.T) string, open func(drivertest.T, string, ...option) *Store) drivertest.RecordHarness {
 	return drivertest.RecordHarness{
 		Open: func(t drivertest.T, n int) []driver.Records {
 			u := url(t)
@@ -242,7 +242,7 @@ func TestMigrationFromVersion2(t *testing.T) {
 
 	database := url[strings.LastIndexByte(url, '/')+1:]
 	database, _, _ = strings.Cut(database, "?")
-	s, err := Open(t.Context(), Config{Addrs: []string{server.Addr}, User: "worker", Database: database, SSLMode: "disable"})
+	s, err := Open(t.Context(), Server{Addrs: []string{server.Addr}, User: "worker", Database: database, SSLMode: "disable"}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,9 +81,17 @@ func (s *Store) Traits() driver.Traits { return traits }
 // case that it falls silent.
 const renewingConns = 2
 
-// An Option changes how New and Open make a store.
-type Option func(*options)
+// Config says how a store works. The zero value is fine.
+type Config struct {
+	// Pooler says that a pooler stands between the program and the server, so that
+	// nothing can be prepared and nobody can listen. Defaults to finding out: the
+	// process that answers is then not the one that was connected to.
+	Pooler bool
+}
 
+func (c Config) options(o *options) { o.pooler = c.Pooler }
+
+// options are what tests change as well.
 type options struct {
 	pooler bool
 	poll   time.Duration // how often to look for grants where nobody can listen
@@ -102,11 +110,6 @@ func defaults() options {
 		repeats: sqlstore.Repeats, early: rand.IntN(16) == 0,
 	}
 }
-
-// Pooler says that a pooler stands between the program and the server, so that
-// nothing can be prepared and nobody can listen. Without it the store finds
-// out: the process that answers is then not the one that was connected to.
-func Pooler() Option { return func(o *options) { o.pooler = true } }
 
 // New returns a store that uses a pool that the program made, and which Close
 // leaves open. It asks the server which version of the tables there is, and
@@ -128,13 +131,13 @@ func Pooler() Option { return func(o *options) { o.pooler = true } }
 // A lock that nobody else wants costs the server less if its connections have
 // enable_seqscan off and plan_cache_mode force_generic_plan, as those of Open
 // have.
-func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Store, error) {
-	return newStore(ctx, pool, false, opts)
+func New(ctx context.Context, pool *pgxpool.Pool, cfg Config) (*Store, error) {
+	return newStore(ctx, pool, false, cfg.options)
 }
 
-func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, opts []Option) (*Store, error) {
+func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, change ...func(*options)) (*Store, error) {
 	o := defaults()
-	for _, set := range opts {
+	for _, set := range change {
 		set(&o)
 	}
 	s := &Store{pool: pool, owned: owned, patience: o.patience}

@@ -318,7 +318,7 @@ func TestTogetherInAnOldDatabase(t *testing.T) {
 		SELECT oid::regprocedure INTO f FROM pg_proc WHERE proname = 'baton_together_1'; EXECUTE 'DROP FUNCTION ' || f; END $$`)
 	exec(t, owner, `CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 3'`)
 	pool := newPool(t, url)
-	s, err := New(t.Context(), pool)
+	s, err := New(t.Context(), pool, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func TestPoolerIsNoticed(t *testing.T) {
 	// Open offers settings that a pooler refuses, and goes without.
 	ctx := t.Context()
 	_, name, _ := strings.Cut(strings.TrimSuffix(url, "?sslmode=disable"), server.Addr+"/")
-	opened, err := Open(ctx, Config{Addrs: []string{bouncer.Addr}, User: "postgres", Database: name})
+	opened, err := Open(ctx, Server{Addrs: []string{bouncer.Addr}, User: "postgres", Database: name}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -189,7 +189,7 @@ func TestLimitsOnSeveralSlots(t *testing.T) {
 	t.Parallel()
 	cluster := testserver.SharedRedisCluster(t)
 	dial := func() rueidis.Client { return ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}) }
-	s := mustNew(t, dial(), Prefix("several:"))
+	s := mustNew(t, dial(), Config{Prefix: "several:"})
 	r := asking("a", windows(5, 100_000*time.Hour), 1)
 	r.Takes = append(r.Takes, limits.Take{Key: "b", Limit: windows(5, 100_000*time.Hour), Cost: 1})
 	_, err := s.Take(t.Context(), r)
@@ -204,7 +204,7 @@ func TestLimitsOnSeveralSlots(t *testing.T) {
 			t.Errorf("%d, with a common tag: %+v, %v", i, d, err)
 		}
 	}
-	s = mustNew(t, dial(), Prefix("{several}:"))
+	s = mustNew(t, dial(), Config{Prefix: "{several}:"})
 	r.Takes[0].Key, r.Takes[1].Key = "a", "b"
 	if d, err := s.Take(t.Context(), r); err != nil || !d.OK {
 		t.Errorf("with a tag in the prefix: %+v, %v", d, err)

@@ -129,7 +129,7 @@ func sharedHarness(dial func(t drivertest.T) rueidis.Client) drivertest.Harness 
 			prefix := rand.Text() + ":"
 			locks := make([]driver.Locks, n)
 			for i := range locks {
-				locks[i] = mustNew(t, dial(t), Prefix(prefix))
+				locks[i] = mustNew(t, dial(t), Config{Prefix: prefix})
 			}
 			return locks
 		},
@@ -197,8 +197,8 @@ func ruDial(t drivertest.T, o rueidis.ClientOption) rueidis.Client {
 	return c
 }
 
-func mustNew(t drivertest.T, c rueidis.Client, opts ...Option) *Store {
-	s, err := New(c, opts...)
+func mustNew(t drivertest.T, c rueidis.Client, cfg ...Config) *Store {
+	s, err := New(c, append(cfg, Config{})[0])
 	if err != nil {
 		t.Fatalf("new store: %v", err)
 	}

@@ -42,7 +42,7 @@ func TestContractDirect(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	h := singleHarness(func(t drivertest.T, addr string) *Store {
-		s, err := Open(t.Context(), Config{Addrs: []string{addr}})
+		s, err := Open(t.Context(), Server{Addrs: []string{addr}}, Config{})
 		if err != nil {
 			t.Fatalf("open: %v", err)
 		}
@@ -146,7 +146,7 @@ func TestConnectionsCutWhileIdle(t *testing.T) {
 		t.Parallel()
 		testserver.NeedRedis(t)
 		server := testserver.Redis(t)
-		cutWhileIdle(t, server, Config{Addrs: []string{server.Addr}})
+		cutWhileIdle(t, server, Server{Addrs: []string{server.Addr}})
 	})
 	t.Run("encrypted", func(t *testing.T) { // where the end is announced by something to be read
 		t.Parallel()
@@ -155,8 +155,8 @@ func TestConnectionsCutWhileIdle(t *testing.T) {
 	})
 }
 
-func cutWhileIdle(t *testing.T, server *testserver.RedisServer, cfg Config) {
-	s, err := Open(t.Context(), cfg)
+func cutWhileIdle(t *testing.T, server *testserver.RedisServer, cfg Server) {
+	s, err := Open(t.Context(), cfg, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestStands(t *testing.T) {
 		"it is reset":     {func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); c.Close() }, false},
 		"something comes": {func(c net.Conn) { _, _ = c.Write([]byte("-ERR\r\n")) }, false},
 	} {
-		links := newLinks(Config{Addrs: []string{server.Addr().String()}})
+		links := newLinks(Server{Addrs: []string{server.Addr().String()}})
 		l, err := links.dialed(t.Context(), server.Addr().String(), nil, true)
 		if err != nil {
 			t.Fatal(err)
@@ -280,7 +280,7 @@ func TestStands(t *testing.T) {
 }
 
 // encrypted starts a server with TLS.
-func encrypted(t *testing.T) (*testserver.RedisServer, Config) {
+func encrypted(t *testing.T) (*testserver.RedisServer, Server) {
 	t.Helper()
 	testserver.NeedRedis(t)
 	web := httptest.NewUnstartedServer(nil) // has a certificate for 127.0.0.1
@@ -309,7 +309,7 @@ func encrypted(t *testing.T) (*testserver.RedisServer, Config) {
 		"--tls-key-file", file("key", "PRIVATE KEY", key), "--tls-auth-clients", "no")
 	roots := x509.NewCertPool()
 	roots.AddCert(web.Certificate())
-	return server, Config{Addrs: []string{addr}, TLS: &tls.Config{RootCAs: roots}}
+	return server, Server{Addrs: []string{addr}, TLS: &tls.Config{RootCAs: roots}}
 }
 
 // With TLS, a password and another database it is no different.
@@ -322,7 +322,7 @@ func TestDirectEncrypted(t *testing.T) {
 	cfg.Password, cfg.DB = "secret", 3
 	links := newLinks(cfg)
 	patient(links)
-	s, err := open(t.Context(), cfg, links, nil)
+	s, err := open(t.Context(), cfg, links, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestLeaveWhileWriting(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	links := newLinks(Config{Addrs: []string{server.Addr().String()}})
+	links := newLinks(Server{Addrs: []string{server.Addr().String()}})
 	l, err := links.dialed(t.Context(), server.Addr().String(), nil, true)
 	if err != nil {
 		t.Fatal(err)
@@ -427,7 +427,7 @@ func TestDirectStaysOnTheServer(t *testing.T) {
 	t.Parallel()
 	a, b := testserver.Redis(t), testserver.Redis(t)
 	proxy := faultproxy.New(t, a.Addr)
-	s, err := Open(t.Context(), Config{Addrs: []string{proxy.Addr}})
+	s, err := Open(t.Context(), Server{Addrs: []string{proxy.Addr}}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

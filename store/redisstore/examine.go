@@ -39,7 +39,7 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	if f, ok := judgeSilence(s.client.Silence()); ok && !s.owned {
 		all = append(all, f)
 	}
-	if c := s.config; c != nil {
+	if c := s.server; c != nil {
 		if c.Master != "" && err == nil {
 			all = append(all, judgeSentinels(s.askSentinels(ctx))...)
 		}
@@ -293,15 +293,15 @@ func (s *Store) askSentinels(ctx context.Context) []sentinelFacts {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	var all []sentinelFacts
-	for _, address := range s.config.Addrs {
+	for _, address := range s.server.Addrs {
 		f := sentinelFacts{address: address}
 		client, err := connect(ctx, rueidis.ClientOption{
-			InitAddress: []string{address}, Username: s.config.SentinelUsername, Password: s.config.SentinelPassword,
-			TLSConfig: s.config.TLS, ForceSingleClient: true, DisableCache: true, DisableRetry: true,
+			InitAddress: []string{address}, Username: s.server.SentinelUsername, Password: s.server.SentinelPassword,
+			TLSConfig: s.server.TLS, ForceSingleClient: true, DisableCache: true, DisableRetry: true,
 			Dialer: net.Dialer{Timeout: checkTimeout},
 		})
 		if err == nil {
-			answer, err := ruNode{client}.Do(ctx, "SENTINEL", "MASTER", s.config.Master)
+			answer, err := ruNode{client}.Do(ctx, "SENTINEL", "MASTER", s.server.Master)
 			if err == nil {
 				f.master = fields(answer)
 			}

@@ -26,9 +26,9 @@ var soundly = []string{
 
 var noted = []string{"appendfsync", "fork"}
 
-func openOn(t *testing.T, addr string, opts ...Option) *Store {
+func openOn(t *testing.T, addr string, cfg ...Config) *Store {
 	t.Helper()
-	s, err := Open(t.Context(), Config{Addrs: []string{addr}, Password: "secret"}, opts...)
+	s, err := Open(t.Context(), Server{Addrs: []string{addr}, Password: "secret"}, append(cfg, Config{})[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 		{"appendfsync", driver.Unsafe, set("appendfsync", "no")},
 		{"maxclients", driver.Unsafe, func(t *testing.T, s *Store) {
 			for range 4 {
-				other := openOn(t, s.config.Addrs[0])
+				other := openOn(t, s.server.Addrs[0])
 				command(t, other, "PING")
 			}
 			command(t, s, "CONFIG", "SET", "maxclients", "5")
@@ -155,7 +155,7 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			server := testserver.Redis(t)
-			plain, err := Open(t.Context(), Config{Addrs: []string{server.Addr}})
+			plain, err := Open(t.Context(), Server{Addrs: []string{server.Addr}}, Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -163,7 +163,7 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 			for i := 0; i+1 < len(soundly); i += 2 {
 				command(t, plain, "CONFIG", "SET", soundly[i], soundly[i+1])
 			}
-			s := openOn(t, server.Addr, AllowEviction())
+			s := openOn(t, server.Addr, Config{AllowEviction: true})
 			command(t, s, "SLOWLOG", "RESET")
 			c.plant(t, s)
 			found := examine(t, s)
@@ -204,7 +204,7 @@ func TestExamineReplication(t *testing.T) {
 	}
 
 	// A replica is refused, and says what it is.
-	_, err := Open(t.Context(), Config{Addrs: []string{second.Addr}})
+	_, err := Open(t.Context(), Server{Addrs: []string{second.Addr}}, Config{})
 	refused, ok := errors.AsType[driver.Refusal](err)
 	if !ok {
 		t.Fatalf("a replica is not refused: %v", err)
@@ -218,7 +218,7 @@ func TestExamineCluster(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.RedisCluster(t)
-	s, err := Open(t.Context(), Config{Addrs: cluster.Addrs(), Cluster: true})
+	s, err := Open(t.Context(), Server{Addrs: cluster.Addrs(), Cluster: true}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestExamineSentinel(t *testing.T) {
 	t.Parallel()
 	set := testserver.RedisSentinel(t)
 	nobody := testserver.FreeAddr(t)
-	s, err := Open(t.Context(), Config{Addrs: []string{set.Sentinel.Addr, nobody}, Master: set.Name})
+	s, err := Open(t.Context(), Server{Addrs: []string{set.Sentinel.Addr, nobody}, Master: set.Name}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -224,7 +224,7 @@ func TestCancelledBeforeTheDeadline(t *testing.T) {
 				s = mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{proxy.Addr}}))
 			} else {
 				var err error
-				if s, err = Open(t.Context(), Config{Addrs: []string{proxy.Addr}}); err != nil {
+				if s, err = Open(t.Context(), Server{Addrs: []string{proxy.Addr}}, Config{}); err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { _ = s.Close() })
@@ -392,31 +392,31 @@ func TestUnsafeServersAreRefused(t *testing.T) {
 		return ruDial(t, rueidis.ClientOption{InitAddress: []string{l.server.Addr}, ForceSingleClient: true})
 	}
 	l.do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
-	_, err := New(client())
+	_, err := New(client(), Config{})
 	if e, ok := errors.AsType[*EvictionError](err); !ok || e.Policy != "volatile-lru" || !strings.Contains(err.Error(), "noeviction") {
 		t.Errorf("on a server that evicts: %v, want an *EvictionError that says what to set", err)
 	}
-	if _, err := New(client(), AllowEviction()); err != nil {
+	if _, err := New(client(), Config{AllowEviction: true}); err != nil {
 		t.Errorf("with AllowEviction: %v", err)
 	}
 	l.do("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 	// Who may not read INFO is not kept out.
 	l.do("ACL", "SETUSER", "worker", "on", ">canary", "~*", "&*", "+@all", "-info", "-config")
-	s, err := Open(t.Context(), Config{Addrs: []string{l.server.Addr}, Username: "worker", Password: "canary"})
+	s, err := Open(t.Context(), Server{Addrs: []string{l.server.Addr}, Username: "worker", Password: "canary"}, Config{})
 	if err != nil {
 		t.Fatalf("without the right to INFO: %v", err)
 	}
 	defer s.Close()
 	take(t, s, claimOf(l.key, "a"), time.Minute, false)
 
-	_, err = Open(t.Context(), Config{Addrs: []string{l.server.Addr}, Username: "worker", Password: "wrong-canary"})
+	_, err = Open(t.Context(), Server{Addrs: []string{l.server.Addr}, Username: "worker", Password: "wrong-canary"}, Config{})
 	if !errors.Is(err, driver.ErrUnavailable) || strings.Contains(err.Error(), "canary") {
 		t.Errorf("with a wrong password: %v, want driver.ErrUnavailable without the password", err)
 	}
 
 	l.do("REPLICAOF", "127.0.0.1", "1")
-	_, err = New(client())
+	_, err = New(client(), Config{})
 	if e, ok := errors.AsType[*ReplicaError](err); !ok || e.Primary != "127.0.0.1:1" {
 		t.Errorf("on a replica: %v, want a *ReplicaError with its primary", err)
 	}
@@ -434,28 +434,28 @@ func TestVersions(t *testing.T) {
 func TestOpen(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
-	for name, cfg := range map[string]Config{
+	for name, cfg := range map[string]Server{
 		"no address":         {},
 		"Cluster and master": {Addrs: []string{"a:1"}, Cluster: true, Master: "m"},
 		"Cluster with DB":    {Addrs: []string{"a:1"}, Cluster: true, DB: 1},
 		"two servers":        {Addrs: []string{"a:1", "b:1"}},
 	} {
-		if _, err := Open(t.Context(), cfg); err == nil {
+		if _, err := Open(t.Context(), cfg, Config{}); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	if _, err := Open(t.Context(), Config{Addrs: []string{testserver.FreeAddr(t)}}); !errors.Is(err, driver.ErrUnavailable) {
+	if _, err := Open(t.Context(), Server{Addrs: []string{testserver.FreeAddr(t)}}, Config{}); !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("where nobody listens: %v, want driver.ErrUnavailable", err)
 	}
 
 	set := testserver.RedisSentinel(t)
 	cluster := testserver.SharedRedisCluster(t)
-	for name, cfg := range map[string]Config{
+	for name, cfg := range map[string]Server{
 		"single":   {Addrs: []string{set.Primary.Addr}, DB: 3},
 		"Sentinel": {Addrs: []string{set.Sentinel.Addr}, Master: set.Name},
 		"Cluster":  {Addrs: cluster.Addrs(), Cluster: true},
 	} {
-		s, err := Open(t.Context(), cfg, Prefix("open:"))
+		s, err := Open(t.Context(), cfg, Config{Prefix: "open:"})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

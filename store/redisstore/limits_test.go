@@ -61,7 +61,7 @@ func limitHarness(dial func(t drivertest.T) rueidis.Client) drivertest.LimitHarn
 			prefix := rand.Text() + ":"
 			limits := make([]limits.Store, n)
 			for i := range limits {
-				limits[i] = mustNew(t, dial(t), Prefix(prefix))
+				limits[i] = mustNew(t, dial(t), Config{Prefix: prefix})
 			}
 			return limits
 		},

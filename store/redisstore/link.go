@@ -58,13 +58,13 @@ const (
 	mostAnswer = 10 * time.Second
 )
 
-func newLinks(cfg Config) *links {
-	n := max(len(cfg.Addrs), 1)
+func newLinks(at Server) *links {
+	n := max(len(at.Addrs), 1)
 	return &links{
-		unix:   n == 1 && strings.HasPrefix(strings.Join(cfg.Addrs, ""), "/"),
+		unix:   n == 1 && strings.HasPrefix(strings.Join(at.Addrs, ""), "/"),
 		dialer: net.Dialer{KeepAlive: time.Second},
 		born:   newLife(true),
-		lanes:  newLanes(cfg.Cluster),
+		lanes:  newLanes(at.Cluster),
 		peers:  map[string]*peer{},
 		open:   map[*link]bool{},
 		first:  max(checkTimeout/time.Duration(n), dialPatience), // a dead Sentinel leaves time for the next

@@ -21,12 +21,12 @@ func behind(t *testing.T, tune ...func(*links)) (*Store, *faultproxy.Proxy) {
 	t.Parallel()
 	server := testserver.SharedRedis(t)
 	proxy := faultproxy.New(t, server.Addr)
-	cfg := Config{Addrs: []string{proxy.Addr}}
+	cfg := Server{Addrs: []string{proxy.Addr}}
 	links := newLinks(cfg)
 	for _, f := range tune {
 		f(links)
 	}
-	s, err := open(t.Context(), cfg, links, []Option{Prefix(driver.NewID() + ":")})
+	s, err := open(t.Context(), cfg, links, Config{Prefix: driver.NewID() + ":"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestSilentServerCostsOthersNoTime(t *testing.T) {
 		return l.Addr().String()
 	}
 	sentinel, primary := serve(true), serve(false)
-	links := newLinks(Config{Addrs: []string{sentinel}})
+	links := newLinks(Server{Addrs: []string{sentinel}})
 	links.dial, links.answer = 50*time.Millisecond, 500*time.Millisecond
 	ask := func(c net.Conn) error {
 		b := make([]byte, 1)

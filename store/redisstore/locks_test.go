@@ -19,7 +19,7 @@ const compareAndDelete = `if redis.call('GET', KEYS[1]) == ARGV[1] then return r
 // A classic Redis lock, written by hand, on the same key: it excludes Baton
 // and is excluded, both ways, by all kinds of locks.
 func TestClassicLocksAndBatonExcludeEachOther(t *testing.T) {
-	l := newLab(t, 1, Prefix("app:"))
+	l := newLab(t, 1, Config{Prefix: "app:"})
 	s := l.stores[0]
 	name := "app:" + l.key
 	for _, weight := range []int64{driver.Whole, 1} {
@@ -145,8 +145,8 @@ func TestList(t *testing.T) {
 		"Cluster": ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}),
 	} {
 		prefix := "li*st[a]?" + driver.NewID() + ":"
-		s := mustNew(t, client, Prefix(prefix))
-		other := mustNew(t, client, Prefix("li-other-sta?"+driver.NewID()+":"))
+		s := mustNew(t, client, Config{Prefix: prefix})
+		other := mustNew(t, client, Config{Prefix: "li-other-sta?" + driver.NewID() + ":"})
 		take(t, other, claimOf("a/x", "other"), time.Minute, false)
 		want := []string{}
 		for i := range 50 {

@@ -13,7 +13,7 @@ func TestLifeIsNoLongerThanItIs(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	server := testserver.Redis(t)
-	s, err := Open(t.Context(), Config{Addrs: []string{server.Addr}})
+	s, err := Open(t.Context(), Server{Addrs: []string{server.Addr}}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

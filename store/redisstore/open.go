@@ -11,8 +11,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Config says where Redis is, for Open.
-type Config struct {
+// Server says where Redis is, for Open.
+type Server struct {
 	// Addrs are host:port pairs: of the server, of the Sentinels, or of
 	// some nodes of the Cluster. A single server may be named by the
 	// absolute path of its unix socket.
@@ -47,29 +47,29 @@ type Config struct {
 // forgets its connections. A single server has two connections of each store: one for
 // who calls while nobody else does, and one for all else. Besides the errors of New it fails with driver.ErrUnavailable if
 // there is no connection; ctx bounds how long it tries.
-func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
-	return open(ctx, cfg, newLinks(cfg), opts)
+func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
+	return open(ctx, at, newLinks(at), cfg)
 }
 
-func open(ctx context.Context, cfg Config, links *links, opts []Option) (*Store, error) {
+func open(ctx context.Context, at Server, links *links, cfg Config) (*Store, error) {
 	switch {
-	case len(cfg.Addrs) == 0:
+	case len(at.Addrs) == 0:
 		return nil, errors.New("redis: no address")
-	case cfg.Cluster && cfg.Master != "":
+	case at.Cluster && at.Master != "":
 		return nil, errors.New("redis: both Cluster and a Sentinel's master: choose one")
-	case cfg.Cluster && cfg.DB != 0:
+	case at.Cluster && at.DB != 0:
 		return nil, errors.New("redis: Cluster has no database but 0")
-	case !cfg.Cluster && cfg.Master == "" && len(cfg.Addrs) > 1:
+	case !at.Cluster && at.Master == "" && len(at.Addrs) > 1:
 		return nil, errors.New("redis: several addresses are for Sentinel or Cluster: say which")
 	}
 	option := rueidis.ClientOption{
-		InitAddress:       cfg.Addrs,
-		SelectDB:          cfg.DB,
-		Username:          cfg.Username,
-		Password:          cfg.Password,
-		TLSConfig:         cfg.TLS,
+		InitAddress:       at.Addrs,
+		SelectDB:          at.DB,
+		Username:          at.Username,
+		Password:          at.Password,
+		TLSConfig:         at.TLS,
 		ClientName:        "baton",
-		ForceSingleClient: !cfg.Cluster && cfg.Master == "",
+		ForceSingleClient: !at.Cluster && at.Master == "",
 
 		DisableCache: true, // nothing is ever cached
 		// Locks are small. The defaults are half a megabyte for each
@@ -85,12 +85,12 @@ func open(ctx context.Context, cfg Config, links *links, opts []Option) (*Store,
 	// links know better how long to wait. It pings a connection that has been idle
 	// for KeepAlive.
 	option.Dialer = net.Dialer{Timeout: time.Minute, KeepAlive: time.Second}
-	if cfg.Master != "" {
+	if at.Master != "" {
 		option.Sentinel = rueidis.SentinelOption{
-			MasterSet: cfg.Master,
-			Username:  cfg.SentinelUsername,
-			Password:  cfg.SentinelPassword,
-			TLSConfig: cfg.TLS,
+			MasterSet: at.Master,
+			Username:  at.SentinelUsername,
+			Password:  at.SentinelPassword,
+			TLSConfig: at.TLS,
 			Dialer:    option.Dialer,
 			// A missed +switch-master would bind us to the old primary
 			// for ever.
@@ -114,13 +114,13 @@ func open(ctx context.Context, cfg Config, links *links, opts []Option) (*Store,
 		second.beside = client
 	}
 	c := ruClient{c: client, links: links, direct: second, apart: new(atomic.Bool)}
-	s, err := newStore(ctx, c, true, links.born, opts)
+	s, err := newStore(ctx, c, true, links.born, cfg)
 	if err != nil {
 		c.Close()
 		links.close()
 		return nil, err
 	}
-	s.config, s.links = &cfg, links
+	s.server, s.links = &at, links
 	return s, nil
 }
 

@@ -67,7 +67,7 @@ func recordHarness(dial func(t drivertest.T) rueidis.Client) drivertest.RecordHa
 			prefix := rand.Text() + ":"
 			all := make([]driver.Records, n)
 			for i := range all {
-				all[i] = mustNew(t, dial(t), Prefix(prefix))
+				all[i] = mustNew(t, dial(t), Config{Prefix: prefix})
 			}
 			return all
 		},

@@ -18,7 +18,7 @@ func rights(t *testing.T, rules ...string) func() *Store {
 	t.Parallel()
 	server := testserver.Redis(t, append([]string{"--user", "default", "on", "nopass"}, rules...)...)
 	return func() *Store {
-		s, err := Open(t.Context(), Config{Addrs: []string{server.Addr}}, Prefix("app:"))
+		s, err := Open(t.Context(), Server{Addrs: []string{server.Addr}}, Config{Prefix: "app:"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,7 @@ type Store struct {
 
 	decisions combiner // those that simple.lua makes
 	closed    atomic.Bool
-	config    *Config // how Open connected; nil with a client of the caller's
+	server    *Server // what Open connected to; nil with a client of the caller's
 	links     *links  // likewise
 }
 
@@ -70,28 +70,24 @@ var traits = driver.Traits{
 // Traits says what the store promises.
 func (s *Store) Traits() driver.Traits { return traits }
 
-// An Option changes how New, Open and the adapters make a store.
-type Option func(*options)
+// Config says how a store works. The zero value is fine.
+type Config struct {
+	// Prefix stands before the name of every key that the store uses. Defaults to
+	// none, so that a lock's name on the server is its key. A prefix may contain
+	// braces only as a complete hash tag: "{app}:" puts all locks on one slot of a
+	// Cluster. It may not contain "baton:".
+	//
+	// All programs that share a lock must name it with one prefix. Prefix "app:" with
+	// key "k" and no prefix with key "app:k" are one lock, and exclude each other; but
+	// counter and queue lie below the prefix, so tokens do not rise from the one to the
+	// other, and those who wait with the one prefix are overtaken by the other's.
+	Prefix string
 
-type options struct {
-	prefix        string
-	allowEviction bool
+	// AllowEviction accepts a server that may evict keys when its memory is full.
+	// A lock that is evicted is given away while its holder believes in it. Defaults
+	// to refusing such a server, with an *EvictionError.
+	AllowEviction bool
 }
-
-// Prefix puts p before the name of every key that the store uses. Defaults to
-// none, so that a lock's name on the server is its key. A prefix may contain
-// braces only as a complete hash tag: "{app}:" puts all locks on one slot of a
-// Cluster. It may not contain "baton:".
-//
-// All programs that share a lock must name it with one prefix. Prefix "app:" with
-// key "k" and no prefix with key "app:k" are one lock, and exclude each other; but
-// counter and queue lie below the prefix, so tokens do not rise from the one to the
-// other, and those who wait with the one prefix are overtaken by the other's.
-func Prefix(p string) Option { return func(o *options) { o.prefix = p } }
-
-// AllowEviction accepts a server that may evict keys when its memory is full.
-// A lock that is evicted is given away while its holder believes in it.
-func AllowEviction() Option { return func(o *options) { o.allowEviction = true } }
 
 // EvictionError refuses a server that would throw away locks when its memory
 // is full.
@@ -157,23 +153,19 @@ const checkTimeout = 5 * time.Second
 // It asks the server for its version, role and eviction policy, and fails with
 // *VersionError, *ReplicaError or *EvictionError if locks would not be safe
 // there, with driver.ErrUnavailable if it does not answer within five seconds.
-func New(client rueidis.Client, opts ...Option) (*Store, error) {
+func New(client rueidis.Client, cfg Config) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	return newStore(ctx, ruClient{c: client, order: &wire.Order{}, apart: new(atomic.Bool)}, false, newLife(false), opts)
+	return newStore(ctx, ruClient{c: client, order: &wire.Order{}, apart: new(atomic.Bool)}, false, newLife(false), cfg)
 }
 
 // Adapt is New for another client. It is for the adapters in this module.
-func Adapt(ctx context.Context, client wire.Client, opts ...Option) (*Store, error) {
-	return newStore(ctx, client, false, newLife(false), opts)
+func Adapt(ctx context.Context, client wire.Client, cfg Config) (*Store, error) {
+	return newStore(ctx, client, false, newLife(false), cfg)
 }
 
-func newStore(ctx context.Context, client wire.Client, owned bool, l *life, opts []Option) (*Store, error) {
-	var o options
-	for _, set := range opts {
-		set(&o)
-	}
-	n, err := newNames(o.prefix, client.Cluster())
+func newStore(ctx context.Context, client wire.Client, owned bool, l *life, cfg Config) (*Store, error) {
+	n, err := newNames(cfg.Prefix, client.Cluster())
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +181,7 @@ func newStore(ctx context.Context, client wire.Client, owned bool, l *life, opts
 	s.combiner.off, s.combiner.one, s.combiner.many = n.cluster, s.single, s.several
 	s.decisions.off, s.decisions.one, s.decisions.many = n.cluster, s.decideOne, s.decideSeveral
 	s.clock.start()
-	err = client.Primaries(ctx, func(n wire.Node) error { return s.check(ctx, n, o) })
+	err = client.Primaries(ctx, func(n wire.Node) error { return s.check(ctx, n, cfg) })
 	switch err.(type) {
 	case nil:
 		return s, nil
@@ -200,7 +192,7 @@ func newStore(ctx context.Context, client wire.Client, owned bool, l *life, opts
 }
 
 // check looks whether locks are safe on a server.
-func (s *Store) check(ctx context.Context, n wire.Node, o options) error {
+func (s *Store) check(ctx context.Context, n wire.Node, cfg Config) error {
 	if _, err := n.Do(ctx, "PING"); err != nil {
 		return err
 	}
@@ -225,7 +217,7 @@ func (s *Store) check(ctx context.Context, n wire.Node, o options) error {
 		}
 		return e
 	}
-	if p := info["maxmemory_policy"]; p != "" && p != "noeviction" && !o.allowEviction {
+	if p := info["maxmemory_policy"]; p != "" && p != "noeviction" && !cfg.AllowEviction {
 		return &EvictionError{p}
 	}
 	return nil

@@ -217,7 +217,7 @@ func TestSeveralInCluster(t *testing.T) {
 		{prefix + ":", []string{"{x}a", "{}x", "b"}, false},
 		{"{" + prefix + "}:", []string{"a", "b", "{x}c", "d}"}, true},
 	} {
-		s := mustNew(t, dial(), Prefix(c.prefix))
+		s := mustNew(t, dial(), Config{Prefix: c.prefix})
 		r := several("a", c.keys...)
 		if !c.can {
 			if _, err := s.AcquireAll(t.Context(), r); !errors.Is(err, errors.ErrUnsupported) || errors.Is(err, driver.ErrUnknown) {

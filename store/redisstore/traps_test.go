@@ -27,13 +27,13 @@ type lab struct {
 	key    string
 }
 
-func newLab(t *testing.T, stores int, opts ...Option) *lab {
+func newLab(t *testing.T, stores int, cfg ...Config) *lab {
 	t.Helper()
 	t.Parallel()
 	testserver.NeedRedis(t)
 	l := &lab{T: t, server: testserver.Redis(t), key: "job"}
 	for range stores {
-		l.stores = append(l.stores, mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{l.server.Addr}}), opts...))
+		l.stores = append(l.stores, mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{l.server.Addr}}), append(cfg, Config{})[0]))
 	}
 	return l
 }

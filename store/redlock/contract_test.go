@@ -61,11 +61,11 @@ func (s *servers) members() []redlock.Member {
 }
 
 // open makes handles, as that many processes would have.
-func (s *servers) open(n int, opts ...redlock.Option) []driver.Locks {
+func (s *servers) open(n int, cfg ...redlock.Config) []driver.Locks {
 	s.t.Helper()
 	var all []driver.Locks
 	for range n {
-		l, err := redlock.New(s.members(), opts...)
+		l, err := redlock.New(s.members(), append(cfg, redlock.Config{})[0])
 		if err != nil {
 			s.t.Fatalf("new: %v", err)
 		}

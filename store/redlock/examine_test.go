@@ -86,7 +86,7 @@ func TestExamineTheSet(t *testing.T) {
 		for i, node := range s.list {
 			node.skew = time.Duration(i) * 100 * time.Millisecond // as clocks are
 		}
-		l := s.open(1, redlock.LongestTTL(10*time.Second))[0].(*redlock.Store)
+		l := s.open(1, redlock.Config{LongestTTL: 10 * time.Second})[0].(*redlock.Store)
 		if found, err := examined(t, l); err != nil || len(found) != 0 {
 			t.Errorf("nothing is wrong, found %v, %v", names(found), err)
 		}
@@ -155,10 +155,10 @@ func TestExamineRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	open := func(opts ...redlock.Option) *redlock.Store {
-		return overRedis(t, testserver.Addrs(servers), "", opts...)
+	open := func(cfg ...redlock.Config) *redlock.Store {
+		return overRedis(t, testserver.Addrs(servers), "", cfg...)
 	}
-	l := open(redlock.Durable(), redlock.AllowReplicas())
+	l := open(redlock.Config{Durable: true, AllowReplicas: true})
 	found, err := examined(t, l)
 	if got := names(found); err != nil || !slices.Equal(got, []string{"auth"}) {
 		t.Errorf("as they should be: found %v, %v", got, err)
@@ -176,7 +176,7 @@ func TestExamineRedis(t *testing.T) {
 	wants(t, found, "durable", driver.Unsafe, "keeps nothing on disk", servers[1].Addr)
 
 	// Nobody says so: those that restart do not vote.
-	found, _ = examined(t, open(redlock.LongestTTL(10*time.Minute)))
+	found, _ = examined(t, open(redlock.Config{LongestTTL: 10 * time.Minute}))
 	wants(t, found, "node-young", driver.Slow, servers[0].Addr, servers[1].Addr, servers[2].Addr, "0 of 3 servers vote")
 	for _, name := range []string{"durable", "persistence", "appendfsync"} {
 		if f, ok := found[name]; ok {
@@ -191,7 +191,7 @@ func TestExamineRedis(t *testing.T) {
 	do(2, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 
 	testserver.RedisReplica(t, servers[0])
-	found, _ = examined(t, open(redlock.AllowReplicas(), redlock.Durable()))
+	found, _ = examined(t, open(redlock.Config{AllowReplicas: true, Durable: true}))
 	wants(t, found, "node-replicas", driver.Unsafe, servers[0].Addr+" has replicas (1)")
 
 	// It answers nothing, and keeps its connections.

@@ -522,7 +522,7 @@ func crowd(t *testing.T, s *servers, seed uint64) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
-	stores := s.open(processes, redlock.LongestTTL(5*time.Second))
+	stores := s.open(processes, redlock.Config{LongestTTL: 5 * time.Second})
 	for p, store := range stores {
 		locks, err := baton.New(store, baton.Config{TTL: ttl})
 		if err != nil {

@@ -138,7 +138,7 @@ func TestLockThatIsBeingGivenUpDoesNotCount(t *testing.T) {
 			gated{server: s.list[0], release: release},
 			gated{server: s.list[1], release: release},
 			s.list[2], s.list[3], s.list[4],
-		})
+		}, redlock.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestTokenIsWrittenWhereItWasGranted(t *testing.T) {
 			t.Fatal(err)
 		}
 		open := func(nodes ...redlock.Member) driver.Locks {
-			l, err := redlock.New(nodes)
+			l, err := redlock.New(nodes, redlock.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}

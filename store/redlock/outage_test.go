@@ -22,7 +22,7 @@ import (
 var clients = map[string]func(t *testing.T, addr string) redlock.Member{
 	"open": func(t *testing.T, addr string) redlock.Member {
 		return opened(t, func() (*redisstore.Store, error) {
-			return redisstore.Open(t.Context(), redisstore.Config{Addrs: []string{addr}})
+			return redisstore.Open(t.Context(), redisstore.Server{Addrs: []string{addr}}, redisstore.Config{})
 		})
 	},
 	"rueidis": func(t *testing.T, addr string) redlock.Member {
@@ -31,12 +31,12 @@ var clients = map[string]func(t *testing.T, addr string) redlock.Member{
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
-		return opened(t, func() (*redisstore.Store, error) { return redisstore.New(c) })
+		return opened(t, func() (*redisstore.Store, error) { return redisstore.New(c, redisstore.Config{}) })
 	},
 	"go-redis": func(t *testing.T, addr string) redlock.Member {
 		c := redis.NewClient(&redis.Options{Addr: addr})
 		t.Cleanup(func() { c.Close() })
-		return opened(t, func() (*redisstore.Store, error) { return goredis.New(c) })
+		return opened(t, func() (*redisstore.Store, error) { return goredis.New(c, redisstore.Config{}) })
 	},
 }
 
@@ -74,7 +74,7 @@ func TestAllServersRestartUnderAHolder(t *testing.T) {
 		for _, addr := range addrs {
 			nodes = append(nodes, clients[client](t, addr))
 		}
-		s, err := redlock.New(nodes, redlock.LongestTTL(ttl))
+		s, err := redlock.New(nodes, redlock.Config{LongestTTL: ttl})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestAllServersRestartUnderAHolder(t *testing.T) {
 func TestYoungServersSayWhenTheyVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 5)
-		l := s.open(1, redlock.LongestTTL(40*time.Second))[0]
+		l := s.open(1, redlock.Config{LongestTTL: 40 * time.Second})[0]
 		acquireErr := func() *redlock.YoungError {
 			t.Helper()
 			_, err := l.Acquire(t.Context(), driver.Request{Claim: claimOf("k"), TTL: 10 * time.Second})

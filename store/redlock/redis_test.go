@@ -20,23 +20,20 @@ type tb struct{ drivertest.T }
 func (t tb) Skipf(format string, args ...any) { t.Fatalf(format, args...) }
 
 // overRedis opens a quorum of Redis servers, which vote although they have just
-// been started unless opts say otherwise.
-func overRedis(t drivertest.T, addrs []string, prefix string, opts ...redlock.Option) *redlock.Store {
+// been started unless cfg says otherwise.
+func overRedis(t drivertest.T, addrs []string, prefix string, cfg ...redlock.Config) *redlock.Store {
 	t.Helper()
 	var nodes []redlock.Node
 	for _, addr := range addrs {
 		nodes = append(nodes, redlock.Node{Name: addr, Open: func(ctx context.Context) (redlock.OpenMember, error) {
-			s, err := redisstore.Open(ctx, redisstore.Config{Addrs: []string{addr}}, redisstore.Prefix(prefix))
+			s, err := redisstore.Open(ctx, redisstore.Server{Addrs: []string{addr}}, redisstore.Config{Prefix: prefix})
 			if err != nil {
 				return nil, err
 			}
 			return s, nil
 		}})
 	}
-	if opts == nil {
-		opts = []redlock.Option{redlock.Durable()}
-	}
-	s, err := redlock.Open(t.Context(), nodes, opts...)
+	s, err := redlock.Open(t.Context(), nodes, append(cfg, redlock.Config{Durable: true})[0])
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}

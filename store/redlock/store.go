@@ -52,8 +52,8 @@ var (
 
 const (
 	// DefaultLongestTTL is the longest TTL that a claim may have, and how
-	// long a server that restarted does not vote, unless LongestTTL says
-	// otherwise.
+	// long a server that restarted does not vote, unless Config.LongestTTL
+	// says otherwise.
 	DefaultLongestTTL = time.Minute
 
 	minTTL = 100 * time.Millisecond
@@ -70,23 +70,24 @@ const (
 	maxIdle = 64
 )
 
-// An Option changes how New and Open make a store.
-type Option func(*Store)
+// Config says how a quorum works. The zero value is fine.
+type Config struct {
+	// LongestTTL bounds the TTL of claims. A server that restarted may have
+	// forgotten claims of that length, so for so long it does not vote. All
+	// programs that share the servers must agree on it, and other Redlock clients
+	// must not ask for more. Defaults to DefaultLongestTTL.
+	LongestTTL time.Duration
 
-// LongestTTL bounds the TTL of claims. A server that restarted may have
-// forgotten claims of that length, so for so long it does not vote. All
-// programs that share the servers must agree on it, and other Redlock clients
-// must not ask for more. Defaults to DefaultLongestTTL.
-func LongestTTL(d time.Duration) Option { return func(s *Store) { s.longest = d } }
+	// Durable says that the servers forget nothing when they restart, so that they
+	// vote at once. For Redis that is appendonly yes with appendfsync always, and
+	// nothing less. Defaults to servers that forget.
+	Durable bool
 
-// Durable says that the servers forget nothing when they restart, so that they
-// vote at once. For Redis that is appendonly yes with appendfsync always, and
-// nothing less.
-func Durable() Option { return func(s *Store) { s.durable = true } }
-
-// AllowReplicas accepts servers that have replicas. If one of those is ever
-// promoted, it may not know a lock that is held.
-func AllowReplicas() Option { return func(s *Store) { s.replicas = true } }
+	// AllowReplicas accepts servers that have replicas. If one of those is ever
+	// promoted, it may not know a lock that is held. Defaults to refusing them, with
+	// a *ReplicatedError.
+	AllowReplicas bool
+}
 
 // A Member is one of the stores that grant by majority. It keeps locks with readers
 // and tokens on a server of its own that fails alone, and tells when that server
@@ -117,8 +118,8 @@ type OpenMember interface {
 // *ReplicatedError if locks would not be safe, with *NodeError if a member has no
 // readers or tokens, or refuses itself, and with driver.ErrUnavailable if fewer than a majority
 // answer within five seconds.
-func New(members []Member, opts ...Option) (*Store, error) {
-	s, err := newStore(len(members), opts)
+func New(members []Member, cfg Config) (*Store, error) {
+	s, err := newStore(len(members), cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -143,8 +144,8 @@ func New(members []Member, opts ...Option) (*Store, error) {
 
 // Open is New for nodes that it connects to, and that Close closes. Those that
 // cannot be reached, fewer than half, are connected to when they can.
-func Open(ctx context.Context, nodes []Node, opts ...Option) (*Store, error) {
-	s, err := newStore(len(nodes), opts)
+func Open(ctx context.Context, nodes []Node, cfg Config) (*Store, error) {
+	s, err := newStore(len(nodes), cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -161,13 +162,13 @@ func Open(ctx context.Context, nodes []Node, opts ...Option) (*Store, error) {
 	return s, nil
 }
 
-func newStore(n int, opts []Option) (*Store, error) {
+func newStore(n int, cfg Config) (*Store, error) {
 	if n < 3 || n%2 == 0 || n > maxNodes {
 		return nil, &CountError{n}
 	}
-	s := &Store{quorum: n/2 + 1, longest: DefaultLongestTTL}
-	for _, set := range opts {
-		set(s)
+	s := &Store{quorum: n/2 + 1, longest: cfg.LongestTTL, durable: cfg.Durable, replicas: cfg.AllowReplicas}
+	if s.longest == 0 {
+		s.longest = DefaultLongestTTL
 	}
 	if s.longest < minTTL {
 		return nil, fmt.Errorf("redlock: the longest TTL, %v, is below the shortest that is accepted, %v", s.longest, minTTL)

@@ -18,17 +18,17 @@ func TestRefusesBadSets(t *testing.T) {
 		m = append(m, memstore.New())
 	}
 	for _, n := range []int{0, 1, 2, 4} {
-		if _, err := redlock.New(m[:n]); !is[*redlock.CountError](err) {
+		if _, err := redlock.New(m[:n], redlock.Config{}); !is[*redlock.CountError](err) {
 			t.Errorf("%d nodes: %v", n, err)
 		}
 	}
-	if _, err := redlock.New([]redlock.Member{m[0], m[1], m[0]}, redlock.Durable()); !is[*redlock.DuplicateError](err) {
+	if _, err := redlock.New([]redlock.Member{m[0], m[1], m[0]}, redlock.Config{Durable: true}); !is[*redlock.DuplicateError](err) {
 		t.Errorf("one server twice: %v", err)
 	}
-	if _, err := redlock.New([]redlock.Member{m[0], m[1], tokenless{m[2]}}); err == nil || !strings.Contains(err.Error(), "node 3") {
+	if _, err := redlock.New([]redlock.Member{m[0], m[1], tokenless{m[2]}}, redlock.Config{}); err == nil || !strings.Contains(err.Error(), "node 3") {
 		t.Errorf("a node that cannot be one: %v", err)
 	}
-	l, err := redlock.New(m[:3], redlock.Durable(), redlock.LongestTTL(time.Second))
+	l, err := redlock.New(m[:3], redlock.Config{Durable: true, LongestTTL: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

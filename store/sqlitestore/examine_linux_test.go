@@ -14,7 +14,7 @@ import (
 // wellPlaced is a place where nothing is wrong.
 func wellPlaced(string) surroundings { return surroundings{free: 1 << 40, links: 1} }
 
-func at(a surroundings) Option {
+func at(a surroundings) option {
 	return func(o *options) { o.around = func(string) surroundings { return a } }
 }
 
@@ -69,7 +69,7 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		severity driver.Severity
-		opt      Option
+		opt      option
 		plant    func(*testing.T, *Store)
 	}{
 		{"tmpfs", driver.Unsafe, at(surroundings{fs: "tmpfs", free: -1}), nil},
@@ -104,7 +104,7 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			opts := []Option{func(o *options) { o.around = wellPlaced }}
+			opts := []option{func(o *options) { o.around = wellPlaced }}
 			if c.opt != nil {
 				opts = append(opts, c.opt)
 			}
@@ -131,11 +131,11 @@ func chmod(t *testing.T, path string, mode os.FileMode) {
 // What Open refuses as unsafe says so.
 func TestRefusalsAreFindings(t *testing.T) {
 	t.Parallel()
-	for name, opt := range map[string]Option{
+	for name, opt := range map[string]option{
 		"network-filesystem": func(o *options) { o.remote = func(string) (string, error) { return "nfs", nil } },
 		"time-namespace":     func(o *options) { o.shifted = func() bool { return true } },
 	} {
-		_, err := Open(t.Context(), filepath.Join(t.TempDir(), "locks.db"), opt)
+		_, err := openWith(t.Context(), filepath.Join(t.TempDir(), "locks.db"), opt)
 		refused, ok := errors.AsType[driver.Refusal](err)
 		if !ok {
 			t.Errorf("%s: %v is no refusal", name, err)

@@ -21,9 +21,9 @@ import (
 )
 
 // refused opens a file that must be refused with the given error.
-func refused(t *testing.T, path string, want error, opts ...Option) {
+func refused(t *testing.T, path string, want error, opts ...option) {
 	t.Helper()
-	s, err := Open(t.Context(), path, opts...)
+	s, err := openWith(t.Context(), path, opts...)
 	if err == nil {
 		s.Close()
 	}
@@ -221,7 +221,7 @@ func TestOpenObeysItsContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := Open(ctx, s.path, given); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := openWith(ctx, s.path, given); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("open: %v, want the deadline", err)
 	}
 	s.turn.leave()
@@ -255,7 +255,7 @@ func TestOpenGivesUpOnABusyFile(t *testing.T) {
 	over := make(chan struct{})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	_, err = Open(ctx, path, func(o *options) { o.over = func() { close(over) } })
+	_, err = openWith(ctx, path, func(o *options) { o.over = func() { close(over) } })
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("open: %v, want the deadline", err)
 	}

@@ -134,10 +134,6 @@ func defaults() options {
 	}
 }
 
-// An Option changes how Open works. There is none yet that programs need; the
-// type keeps the door open.
-type Option func(*options)
-
 // Open opens the locks in the file at path. A missing file is made, readable
 // by its owner alone, as are missing directories above it. The context bounds
 // Open only; an Open that gave up while another process had its turn to write
@@ -146,10 +142,13 @@ type Option func(*options)
 // A *FileError wraps ErrNotDatabase, ErrDirectory, ErrReadOnly, ErrFull,
 // ErrIO, ErrCorrupt, ErrEncoding, ErrNetworkFS, ErrTimeNamespace, ErrNewerSchema,
 // ErrForeign or ErrPlatform.
-func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
+func Open(ctx context.Context, path string) (*Store, error) { return openWith(ctx, path) }
+
+// openWith is Open with what tests change.
+func openWith(ctx context.Context, path string, change ...func(*options)) (*Store, error) {
 	o := defaults()
-	for _, opt := range opts {
-		opt(&o)
+	for _, set := range change {
+		set(&o)
 	}
 	type result struct {
 		s   *Store

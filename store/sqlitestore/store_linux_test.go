@@ -20,9 +20,12 @@ type tester interface {
 	TempDir() string
 }
 
-func openAt(t tester, path string, opts ...Option) *Store {
+// An option is what a test changes.
+type option = func(*options)
+
+func openAt(t tester, path string, opts ...option) *Store {
 	t.Helper()
-	s, err := Open(context.Background(), path, append([]Option{func(o *options) { o.early = 1 << 20 }}, opts...)...) // what tests count must not be chance
+	s, err := openWith(context.Background(), path, append([]option{func(o *options) { o.early = 1 << 20 }}, opts...)...) // what tests count must not be chance
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
@@ -34,12 +37,12 @@ func openAt(t tester, path string, opts ...Option) *Store {
 	return s
 }
 
-func openNew(t tester, opts ...Option) *Store {
+func openNew(t tester, opts ...option) *Store {
 	t.Helper()
 	return openAt(t, filepath.Join(t.TempDir(), "locks.db"), opts...)
 }
 
-func handles(t tester, n int, opts ...Option) []driver.Locks {
+func handles(t tester, n int, opts ...option) []driver.Locks {
 	path := filepath.Join(t.TempDir(), "locks.db")
 	all := make([]driver.Locks, n)
 	for i := range all {

@@ -363,7 +363,7 @@ func TestCommandsSweep(t *testing.T) {
 	const commands = 180
 	early := make(map[int]bool)
 	for i := range commands {
-		s, err := Open(t.Context(), path, w.option, func(o *options) { early[o.early] = true })
+		s, err := openWith(t.Context(), path, w.option, func(o *options) { early[o.early] = true })
 		if err != nil {
 			t.Fatal(err)
 		}

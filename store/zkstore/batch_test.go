@@ -69,7 +69,7 @@ func keysAndWriters(n int) (keys []string, requests []driver.Request) {
 func TestOneTransactionForMany(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "maxSessionTimeout=1200000")
-	s := patient(mustOpen(t, Options{Servers: []string{server.Addr}, Root: "/" + driver.NewID()}))
+	s := patient(mustOpen(t, Server{Addrs: []string{server.Addr}}, Config{Root: "/" + driver.NewID()}))
 	keys, requests := keysAndWriters(20)
 	known(t, s, keys...)
 	var grants []driver.Grant

@@ -59,7 +59,7 @@ func harness(addr func(i int) string) (h drivertest.Harness, openAt func(t drive
 		locks := make([]driver.Locks, n)
 		for i := range locks {
 			p := faultproxy.New(tb{t}, addr(i))
-			s := mustOpen(t, Options{Servers: []string{p.Addr}, Root: root})
+			s := mustOpen(t, Server{Addrs: []string{p.Addr}}, Config{Root: root})
 			locks[i] = s
 			mu.Lock()
 			proxies[s] = p
@@ -140,11 +140,11 @@ func deleteAll(t drivertest.T, c *zk.Conn, path string) {
 	t.Fatalf("%s cannot be deleted", path)
 }
 
-func mustOpen(t drivertest.T, o Options) *Store {
+func mustOpen(t drivertest.T, at Server, cfg ...Config) *Store {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	s, err := Open(ctx, o)
+	s, err := Open(ctx, at, append(cfg, Config{})[0])
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}

@@ -18,7 +18,7 @@ func TestCost(t *testing.T) {
 	const rounds, others = 50, 10
 	server := testserver.ZooKeeper(t, "maxSessionTimeout=1200000")
 	open := func(t *testing.T, root string) *Store {
-		return patient(mustOpen(t, Options{Servers: []string{server.Addr}, Root: root, Session: 20 * time.Minute}))
+		return patient(mustOpen(t, Server{Addrs: []string{server.Addr}, Session: 20 * time.Minute}, Config{Root: root}))
 	}
 	writer := func(key string) driver.Request {
 		r := writer(key)

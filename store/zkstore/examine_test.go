@@ -37,7 +37,7 @@ func TestExamineFindsNothingInASoundEnsemble(t *testing.T) {
 	t.Parallel()
 	testserver.NeedZooKeeper(t)
 	e := testserver.ZooKeeperEnsemble(t, nil, "-Dzookeeper.forceSync=yes")
-	s := mustOpen(t, Options{Servers: e.Addrs(), Root: "/sound", User: "joe", Password: "secret"})
+	s := mustOpen(t, Server{Addrs: e.Addrs(), User: "joe", Password: "secret"}, Config{Root: "/sound"})
 	hold(t, s, writer("k"))
 	if got := names(t, s); got != nil {
 		t.Errorf("found %v", got)
@@ -50,7 +50,8 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		lines []string
-		o     Options
+		at    Server
+		cfg   Config
 		held  bool // take a lock first
 		want  []string
 		not   []string
@@ -59,12 +60,12 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 			name: "by default", held: true, want: []string{"acl-open", "standalone", "force-sync"},
 			not: []string{"session-timeout", "session-bounds", "session-long", "root-missing", "tick", "min-session", "max-connections", "commands", "version"},
 		},
-		{name: "a missing root", o: Options{Root: "/missing"}, want: []string{"root-missing"}},
-		{name: "a short session", o: Options{Session: 4 * time.Second}, want: []string{"session-timeout"}, not: []string{"session-bounds"}},
-		{name: "a session out of bounds", o: Options{Session: time.Hour}, want: []string{"session-bounds"}, not: []string{"session-long"}},
+		{name: "a missing root", cfg: Config{Root: "/missing"}, want: []string{"root-missing"}},
+		{name: "a short session", at: Server{Session: 4 * time.Second}, want: []string{"session-timeout"}, not: []string{"session-bounds"}},
+		{name: "a session out of bounds", at: Server{Session: time.Hour}, want: []string{"session-bounds"}, not: []string{"session-long"}},
 		{
 			name: "bounds of a server", lines: []string{"minSessionTimeout=1000", "maxSessionTimeout=120000", "maxClientCnxns=60"},
-			o: Options{Session: time.Minute}, want: []string{"session-long", "min-session", "max-connections"}, not: []string{"tick"},
+			at: Server{Session: time.Minute}, want: []string{"session-long", "min-session", "max-connections"}, not: []string{"tick"},
 		},
 		{
 			name: "a long tick, synced", lines: []string{"tickTime=10000", "-Dzookeeper.forceSync=yes"}, held: true,
@@ -79,11 +80,11 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 			} else {
 				server = testserver.ZooKeeper(t, c.lines...)
 			}
-			c.o.Servers = []string{server.Addr}
-			if c.o.Root == "" && c.held {
-				c.o.Root = "/" + driver.NewID()
+			c.at.Addrs = []string{server.Addr}
+			if c.cfg.Root == "" && c.held {
+				c.cfg.Root = "/" + driver.NewID()
 			}
-			s := mustOpen(t, c.o)
+			s := mustOpen(t, c.at, c.cfg)
 			if c.held {
 				hold(t, s, writer("k"))
 			}

@@ -211,8 +211,8 @@ func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "tickTime=500")
 	proxy := faultproxy.New(t, server.Addr)
-	s := mustOpen(t, Options{Servers: []string{proxy.Addr}, Session: 2 * time.Second})
-	other := patient(mustOpen(t, Options{Servers: []string{server.Addr}}))
+	s := mustOpen(t, Server{Addrs: []string{proxy.Addr}, Session: 2 * time.Second})
+	other := patient(mustOpen(t, Server{Addrs: []string{server.Addr}}))
 	r := writer("k")
 	r.TTL = time.Second
 	var b belief
@@ -301,10 +301,10 @@ func TestPartitionedFollower(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	other := patient(mustOpen(t, Options{Servers: []string{e.Nodes[third].Addr}, Session: 20 * tick, Root: "/p"}))
+	other := patient(mustOpen(t, Server{Addrs: []string{e.Nodes[third].Addr}, Session: 20 * tick}, Config{Root: "/p"}))
 	for _, ticks := range []time.Duration{2, 4, 10} {
 		p := &pair{name: (ticks * tick).String()}
-		p.s = mustOpen(t, Options{Servers: []string{e.Nodes[follower].Addr}, Session: ticks * tick, Root: "/p"})
+		p.s = mustOpen(t, Server{Addrs: []string{e.Nodes[follower].Addr}, Session: ticks * tick}, Config{Root: "/p"})
 		p.r = writer(p.name)
 		p.r.TTL = ticks * tick / 2
 		g, sent := insist(t, p.s, p.r)
@@ -341,8 +341,8 @@ func TestLeaderKilled(t *testing.T) {
 	testserver.NeedZooKeeper(t)
 	e := testserver.ZooKeeperEnsemble(t, nil, "tickTime=500")
 	leader := e.AwaitLeader(t)
-	s := mustOpen(t, Options{Servers: e.Addrs(), Session: 10 * time.Second, Root: "/l"})
-	other := mustOpen(t, Options{Servers: []string{e.Nodes[leader].Addr, e.Nodes[(leader+1)%3].Addr}, Session: 10 * time.Second, Root: "/l"})
+	s := mustOpen(t, Server{Addrs: e.Addrs(), Session: 10 * time.Second}, Config{Root: "/l"})
+	other := mustOpen(t, Server{Addrs: []string{e.Nodes[leader].Addr, e.Nodes[(leader+1)%3].Addr}, Session: 10 * time.Second}, Config{Root: "/l"})
 	r := writer("k")
 	r.TTL = 5 * time.Second
 	g, _ := insist(t, s, r)

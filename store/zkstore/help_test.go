@@ -25,7 +25,7 @@ func openOn(t *testing.T, root string, addrs ...string) *Store {
 	if root == "" {
 		root = "/" + rand.Text()
 	}
-	return mustOpen(t, Options{Servers: addrs, Root: root})
+	return mustOpen(t, Server{Addrs: addrs}, Config{Root: root})
 }
 
 // patient lets what waits in the store stand although the test is slow to

@@ -75,7 +75,7 @@ func contend(addr, key, kind, dir, sections string) error {
 	if sections == "hold" {
 		session = 4 * time.Second // the test waits for its end
 	}
-	store, err := zkstore.Open(ctx, zkstore.Options{Servers: []string{addr}, Session: session})
+	store, err := zkstore.Open(ctx, zkstore.Server{Addrs: []string{addr}, Session: session}, zkstore.Config{})
 	if err != nil {
 		return err
 	}

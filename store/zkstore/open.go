@@ -14,13 +14,10 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Options says what Open connects to.
-type Options struct {
-	// Servers are host:port each; more than one for an ensemble.
-	Servers []string
-
-	// Root is the path below which each key is one node. Defaults to "/".
-	Root string
+// Server says where ZooKeeper is, for Open.
+type Server struct {
+	// Addrs are host:port each; more than one for an ensemble.
+	Addrs []string
 
 	// Session is the session's time-out to ask for. The server may grant
 	// another one: 2 to 20 of its ticks, unless it is told otherwise. Half of
@@ -28,10 +25,9 @@ type Options struct {
 	// locks for all of it. Defaults to DefaultSession.
 	Session time.Duration
 
-	// User and Password are those of ZooKeeper's digest scheme. With a User,
-	// nodes are made for that user alone, unless World is set.
+	// User and Password are those of ZooKeeper's digest scheme. With a User and
+	// without a Config.ACL, nodes are made for that user alone.
 	User, Password string
-	World          bool
 
 	// TLS, if not nil, is spoken to the servers.
 	TLS *tls.Config
@@ -39,32 +35,31 @@ type Options struct {
 
 // Open connects to ZooKeeper and returns a store that owns the connection. It
 // waits until the session stands, or ctx ends.
-func Open(ctx context.Context, o Options) (*Store, error) {
-	if len(o.Servers) == 0 {
+func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
+	if len(at.Addrs) == 0 {
 		return nil, errors.New("zkstore: no servers")
 	}
-	if o.Session == 0 {
-		o.Session = DefaultSession
+	if at.Session == 0 {
+		at.Session = DefaultSession
 	}
-	if _, err := CheckRoot(o.Root); err != nil {
-		return nil, fmt.Errorf("zkstore: root %q: %w", o.Root, err)
+	if _, err := CheckRoot(cfg.Root); err != nil {
+		return nil, fmt.Errorf("zkstore: root %q: %w", cfg.Root, err)
 	}
 	servers := new(hosts)
 	session := &Session{leaving: servers.left}
-	if o.TLS != nil {
+	if at.TLS != nil {
 		session.Dial = func(network, address string, timeout time.Duration) (net.Conn, error) {
-			return tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, o.TLS)
+			return tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, at.TLS)
 		}
 	}
-	conn, _, err := zk.Connect(slices.Clone(o.Servers), o.Session, session.Option(),
+	conn, _, err := zk.Connect(slices.Clone(at.Addrs), at.Session, session.Option(),
 		zk.WithHostProvider(servers), zk.WithLogger(silent), zk.WithLogInfo(false))
 	if err != nil {
 		return nil, fmt.Errorf("zkstore: %w", err)
 	}
-	cfg := Config{Root: o.Root}
-	if o.User != "" {
-		err = authenticate(ctx, session, conn, o.User+":"+o.Password)
-		if !o.World {
+	if at.User != "" {
+		err = authenticate(ctx, session, conn, at.User+":"+at.Password)
+		if cfg.ACL == nil {
 			cfg.ACL = zk.AuthACL(zk.PermAll)
 		}
 	}
@@ -76,7 +71,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		conn.Close()
 		return nil, err
 	}
-	s.owned, s.asked = true, o.Session
+	s.owned, s.asked = true, at.Session
 	return s, nil
 }
 

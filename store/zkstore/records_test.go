@@ -36,7 +36,7 @@ func recordHarness(addr func(i int) string) drivertest.RecordHarness {
 				if own != nil {
 					at = own.Addr
 				}
-				s := mustOpen(t, Options{Servers: []string{at}, Root: root})
+				s := mustOpen(t, Server{Addrs: []string{at}}, Config{Root: root})
 				if strings.HasSuffix(t.Name(), "removed") {
 					s.deadFor = 100 * time.Millisecond
 				}

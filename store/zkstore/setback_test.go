@@ -21,7 +21,7 @@ func TestServerSetBack(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "tickTime=500")
 	open := func() *Store {
-		return mustOpen(t, Options{Servers: []string{server.Addr}, Root: "/b", Session: 4 * time.Second})
+		return mustOpen(t, Server{Addrs: []string{server.Addr}, Session: 4 * time.Second}, Config{Root: "/b"})
 	}
 	before, after := open(), open()
 	warm := writer("warm")
@@ -82,7 +82,7 @@ func TestServerSetBack(t *testing.T) {
 func TestNodesThatComeBack(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "maxSessionTimeout=600000")
-	s := mustOpen(t, Options{Servers: []string{server.Addr}, Root: "/b", Session: 10 * time.Minute})
+	s := mustOpen(t, Server{Addrs: []string{server.Addr}, Session: 10 * time.Minute}, Config{Root: "/b"})
 	back, stays := writer("back"), writer("stays")
 	back.TTL, stays.TTL = 4*time.Minute, 4*time.Minute
 	insist(t, s, back)
@@ -161,7 +161,7 @@ func TestReleasedWhileNobodyLed(t *testing.T) {
 			server := testserver.ZooKeeper(t, "tickTime=500")
 			proxy := faultproxy.New(t, server.Addr)
 			open := func(addr string) *Store {
-				return mustOpen(t, Options{Servers: []string{addr}, Root: "/b", Session: session})
+				return mustOpen(t, Server{Addrs: []string{addr}, Session: session}, Config{Root: "/b"})
 			}
 			s, other, r := open(proxy.Addr), open(server.Addr), writer("k")
 			r.TTL = time.Second
@@ -203,7 +203,7 @@ func TestWaitingForNodesThatComeBack(t *testing.T) {
 	proxy := faultproxy.New(t, server.Addr)
 	root := "/" + driver.NewID()
 	open := func(addr string) *Store {
-		return patient(mustOpen(t, Options{Servers: []string{addr}, Root: root, Session: 20 * time.Minute}))
+		return patient(mustOpen(t, Server{Addrs: []string{addr}, Session: 20 * time.Minute}, Config{Root: root}))
 	}
 	other, s := open(server.Addr), open(proxy.Addr)
 	first, behind := writer("k"), permits("k", 2, 4)

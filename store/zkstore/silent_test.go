@@ -25,7 +25,7 @@ func TestServerThatHangs(t *testing.T) {
 	clients := map[string]int{} // of each follower
 	most := ""
 	for len(all) < 6 || clients[most] < 2 {
-		s := mustOpen(t, Options{Servers: e.Addrs(), Root: root, Session: session})
+		s := mustOpen(t, Server{Addrs: e.Addrs(), Session: session}, Config{Root: root})
 		if at := s.conn.Server(); at != leader {
 			if clients[at]++; clients[at] > clients[most] {
 				most = at

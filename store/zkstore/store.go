@@ -24,7 +24,7 @@ const DefaultSession = 30 * time.Second
 
 const minTTL = 100 * time.Millisecond
 
-// Config is what New needs to know. The zero value is fine.
+// Config says how a store works. The zero value is fine.
 type Config struct {
 	// Root is the path below which each key is one node. It is made when it
 	// is first needed. Defaults to "/".

@@ -180,7 +180,7 @@ func TestNotBehindItself(t *testing.T) {
 func TestReleaseTakesTheNextAlong(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "maxSessionTimeout=1200000")
-	s := patient(mustOpen(t, Options{Servers: []string{server.Addr}, Root: "/" + driver.NewID(), Session: 20 * time.Minute}))
+	s := patient(mustOpen(t, Server{Addrs: []string{server.Addr}, Session: 20 * time.Minute}, Config{Root: "/" + driver.NewID()}))
 	holder, next, late := writer("k"), writer("k"), writer("k")
 	hold(t, s, holder)
 	hints := watching(t, s, next)

@@ -46,7 +46,7 @@ func TestTLS(t *testing.T) {
 	}()
 	roots := x509.NewCertPool()
 	roots.AddCert(web.Certificate())
-	s := mustOpen(t, Options{Servers: []string{front.Addr().String()}, Root: "/tls", TLS: &tls.Config{RootCAs: roots}})
+	s := mustOpen(t, Server{Addrs: []string{front.Addr().String()}, TLS: &tls.Config{RootCAs: roots}}, Config{Root: "/tls"})
 	r := writer("k")
 	hold(t, s, r)
 	release(t, s, r)

@@ -222,8 +222,8 @@ func TestAccessLists(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
 	root := "/" + driver.NewID()
-	joe := Options{Servers: []string{server.Addr}, Root: root, User: "joe", Password: "s3cret:word"}
-	s, same := mustOpen(t, joe), mustOpen(t, joe)
+	joe, below := Server{Addrs: []string{server.Addr}, User: "joe", Password: "s3cret:word"}, Config{Root: root}
+	s, same := mustOpen(t, joe, below), mustOpen(t, joe, below)
 	r := writer("k")
 	hold(t, s, r)
 	next := writer("k")
@@ -257,7 +257,7 @@ func TestAccessLists(t *testing.T) {
 func TestUserAfterReconnect(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t)
-	s := mustOpen(t, Options{Servers: []string{server.Addr}, Root: "/joes", User: "joe", Password: "secret"})
+	s := mustOpen(t, Server{Addrs: []string{server.Addr}, User: "joe", Password: "secret"}, Config{Root: "/joes"})
 	r := writer("k")
 	hold(t, s, r)
 	server.Restart()
@@ -329,7 +329,7 @@ func TestTheServerDecidesTheSession(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t) // ticks of 2 s: 4 s to 40 s
 	for asked, want := range map[time.Duration]time.Duration{time.Second: 2 * time.Second, time.Hour: 20 * time.Second} {
-		s := mustOpen(t, Options{Servers: []string{server.Addr}, Session: asked})
+		s := mustOpen(t, Server{Addrs: []string{server.Addr}, Session: asked})
 		if got := s.Traits().MaxTTL; got != want {
 			t.Errorf("a session of %v: the longest TTL is %v, want %v", asked, got, want)
 		}
@@ -341,7 +341,7 @@ func TestTheServerDecidesTheSession(t *testing.T) {
 func TestShortTicks(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "tickTime=1000")
-	s := mustOpen(t, Options{Servers: []string{server.Addr}})
+	s := mustOpen(t, Server{Addrs: []string{server.Addr}})
 	if got := s.Traits().MaxTTL; got != 10*time.Second {
 		t.Errorf("the longest TTL is %v, want 10s", got)
 	}
@@ -369,7 +369,7 @@ func TestShortTicks(t *testing.T) {
 
 	// A session that follows on a server that grants less.
 	proxy := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr)
-	moved := mustOpen(t, Options{Servers: []string{proxy.Addr}})
+	moved := mustOpen(t, Server{Addrs: []string{proxy.Addr}})
 	if got := moved.Traits().MaxTTL; got != 15*time.Second {
 		t.Errorf("before: %v", got)
 	}

@@ -29,9 +29,9 @@ import (
 )
 
 func main() {
-	verify.GoRedis = func(addr string) (wrap func(...redisstore.Option) (*redisstore.Store, error), end func() error) {
+	verify.GoRedis = func(addr string) (wrap func(redisstore.Config) (*redisstore.Store, error), end func() error) {
 		c := redis.NewClient(&redis.Options{Addr: addr})
-		return func(o ...redisstore.Option) (*redisstore.Store, error) { return goredis.New(c, o...) }, c.Close
+		return func(cfg redisstore.Config) (*redisstore.Store, error) { return goredis.New(c, cfg) }, c.Close
 	}
 	verify.Main()
 	log.SetFlags(log.Ltime)

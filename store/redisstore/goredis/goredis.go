@@ -29,7 +29,7 @@ import (
 // ReadTimeout is how long a connection that has fallen silent is waited for, and
 // DialTimeout one that does not come about: two seconds and one leave a lease time
 // to be renewed. Examine warns of a ReadTimeout of more than five seconds, or none.
-func New(client redis.UniversalClient, opts ...redisstore.Option) (*redisstore.Store, error) {
+func New(client redis.UniversalClient, cfg redisstore.Config) (*redisstore.Store, error) {
 	a := adapter{client: client, order: &wire.Order{}}
 	switch c := client.(type) {
 	case *redis.Client:
@@ -42,7 +42,7 @@ func New(client redis.UniversalClient, opts ...redisstore.Option) (*redisstore.S
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return redisstore.Adapt(ctx, a, opts...)
+	return redisstore.Adapt(ctx, a, cfg)
 }
 
 // adapter is a wire.Client.

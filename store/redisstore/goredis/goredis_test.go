@@ -65,7 +65,7 @@ func (dial dialer) open(t drivertest.T, n int) []*redisstore.Store {
 	for i := range stores {
 		client := dial()
 		t.Cleanup(func() { client.Close() })
-		s, err := New(client, redisstore.Prefix(prefix))
+		s, err := New(client, redisstore.Config{Prefix: prefix})
 		if err != nil {
 			t.Fatalf("new store: %v", err)
 		}
@@ -190,7 +190,7 @@ func TestScriptsAreNotSentAgain(t *testing.T) {
 	proxy := faultproxy.New(t, server.Addr)
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr, MaxRetries: 3})
 	defer client.Close()
-	s, err := New(client)
+	s, err := New(client, redisstore.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestContextIsObeyed(t *testing.T) {
 	proxy := faultproxy.New(t, testserver.SharedRedis(t).Addr)
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr, ReadTimeout: time.Minute})
 	defer client.Close()
-	s, err := New(client, redisstore.Prefix(rand.Text()+":"))
+	s, err := New(client, redisstore.Config{Prefix: rand.Text() + ":"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestRenewalBesideANodeThatHangs(t *testing.T) {
 	cluster := testserver.RedisCluster(t)
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs()})
 	defer client.Close()
-	s, err := New(client)
+	s, err := New(client, redisstore.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +324,7 @@ func TestDecisionsBesideOneThatHangs(t *testing.T) {
 	t.Parallel()
 	client := redis.NewClient(&redis.Options{Addr: testserver.SharedRedis(t).Addr})
 	defer client.Close()
-	s, err := New(client, redisstore.Prefix(rand.Text()+":"))
+	s, err := New(client, redisstore.Config{Prefix: rand.Text() + ":"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +351,7 @@ func TestOtherClientsAreRefused(t *testing.T) {
 	t.Parallel()
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
 	defer ring.Close()
-	if _, err := New(ring); err == nil {
+	if _, err := New(ring, redisstore.Config{}); err == nil {
 		t.Error("a ring was accepted, which loses locks when a shard is away")
 	}
 }
@@ -371,7 +371,7 @@ func TestExamineTimeouts(t *testing.T) {
 	}{"two seconds": {2 * time.Second, false}, "ten": {10 * time.Second, true}, "none": {-1, true}} {
 		client := redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: c.timeout})
 		t.Cleanup(func() { client.Close() })
-		s, err := New(client)
+		s, err := New(client, redisstore.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -74,7 +74,8 @@ type taking struct {
 }
 
 // A flight is a transaction about some calls, repeated until it has met the
-// states that it was decided on.
+// states that it was decided on. It is not a send of a batch.Batcher because between
+// two attempts callers may leave, as nothing was done, and others come along.
 type flight struct {
 	calls []*taking
 	names int              // that it is about, at most

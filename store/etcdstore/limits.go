@@ -98,7 +98,7 @@ func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error
 	if err := s.ready(ctx); err != nil {
 		return limits.Taken{}, err
 	}
-	c := &taking{r: r}
+	c := &taking{r: r, done: make(chan struct{})}
 	if r.ID != "" {
 		c.id = s.memoryName(r.Takes[0].Key, r.ID)
 	}

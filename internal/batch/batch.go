@@ -3,13 +3,14 @@
 // request more in a send mostly costs a small part of a send more.
 //
 // Whoever asked may leave when its context ends. What was not sent then never is. What
-// was sent goes on without it: sends belong to all who are in them, so no caller's
-// context ends them.
+// was sent goes on without it: a send belongs to all who are in it, so no caller's
+// context ends it. Where callers have a grace, a send that all of them have left ends.
 package batch
 
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -50,7 +51,9 @@ type Item struct {
 	queued   time.Time
 	keys     []Key
 	size     int
-	sent     bool // guarded by Batcher.mu
+	flight   *flight // what it was sent with; guarded by Batcher.mu
+	left     bool    // its caller has left after that; guarded by Batcher.mu
+	closed   bool    // it was not sent because of Close; set before done is closed
 	finished atomic.Bool
 	done     chan struct{}
 }
@@ -71,16 +74,43 @@ func (i *Item) Finish() {
 	}
 }
 
+// A flight is one send.
+type flight struct {
+	items  []*Item
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// abandoned reports whether nobody waits for it any more. Batcher.mu is held.
+func (f *flight) abandoned() bool {
+	return !slices.ContainsFunc(f.items, func(it *Item) bool { return !it.left && !it.finished.Load() })
+}
+
 // A Config says what is sent, and how. Send, Max and InFlight are needed.
 type Config[R Request] struct {
 	// Send has requests done, and sets their answers before it returns.
-	Send func([]R)
+	Send func(context.Context, []R)
 
 	Max      int // requests in one send
 	InFlight int // sends at the same time
 
 	// Go runs a function on a goroutine of its own. Defaults to a new one.
 	Go func(func())
+
+	// Context ends all sends when it ends. Defaults to one that never does.
+	Context context.Context
+
+	// Timeout is how long the context of one send lasts. Defaults to any time.
+	Timeout time.Duration
+
+	// Grace is how long a caller whose context has ended still waits for the answer
+	// to what was sent. When the last one leaves a send after that, the context of
+	// the send ends. By default callers leave at once and the context does not end.
+	Grace time.Duration
+
+	// Yield lets others run between two sends: those who were just answered mostly
+	// ask again, and go with the next send.
+	Yield bool
 
 	// Stuck is how long a send may keep others back. After that another one may
 	// take its place. Defaults to any time.
@@ -97,6 +127,10 @@ type Config[R Request] struct {
 	Size    func(R) int
 	MaxSize int
 
+	// MaxKeys is how many different keys those in one send may have, if they are
+	// several. Defaults to any number.
+	MaxKeys int
+
 	// Patient are requests that are in no hurry: while there are no others they
 	// wait for company, but no longer than Linger. Defaults to none.
 	Patient func(R) bool
@@ -104,8 +138,7 @@ type Config[R Request] struct {
 }
 
 // A Batcher sends requests. Its methods may be called by several goroutines at the
-// same time. It has nothing to be closed: when nothing is under way it has no
-// goroutine.
+// same time. It need not be closed: when nothing is under way it has no goroutine.
 type Batcher[R Request] struct {
 	config Config[R]
 
@@ -115,6 +148,7 @@ type Batcher[R Request] struct {
 	held   map[string]int // Serial keys, and in how many sends they are
 	armed  bool           // somebody looks whether Linger is over
 	paused bool
+	closed bool
 }
 
 // New returns a Batcher.
@@ -122,12 +156,16 @@ func New[R Request](c Config[R]) *Batcher[R] {
 	if c.Go == nil {
 		c.Go = func(f func()) { go f() }
 	}
+	if c.Context == nil {
+		c.Context = context.Background()
+	}
 	return &Batcher[R]{config: c, held: map[string]int{}}
 }
 
 // Do has r done and waits for its answer. If ctx ends first, the error is that of ctx
 // if r was not sent, and never will be; if it was sent, it is driver.ErrUnknown, too,
-// and r.Done tells when its answer is there.
+// and r.Done tells when its answer is there. If r was not sent because of Close, the
+// error is driver.ErrClosed.
 func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 	it := r.item()
 	if err := ctx.Err(); err != nil {
@@ -142,28 +180,86 @@ func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 		it.size = b.config.Size(r)
 	}
 	b.mu.Lock()
-	b.queue = append(b.queue, r)
-	b.launchLocked()
+	if b.closed {
+		it.close()
+	} else {
+		b.queue = append(b.queue, r)
+		b.launchLocked()
+	}
 	b.mu.Unlock()
 	select {
 	case <-it.done:
-		return nil
+		return it.outcome()
 	case <-ctx.Done():
 	}
+	if b.withdraw(it) {
+		return ctx.Err()
+	}
+	if b.config.Grace > 0 {
+		timer := time.NewTimer(b.config.Grace)
+		defer timer.Stop()
+		select {
+		case <-it.done:
+		case <-timer.C:
+		}
+	}
+	if b.leave(it) {
+		return fmt.Errorf("%w: %w", driver.ErrUnknown, ctx.Err())
+	}
+	return it.outcome()
+}
+
+// close says that the item will not be sent.
+func (i *Item) close() {
+	i.closed = true
+	i.Finish()
+}
+
+// outcome is the error of an item that is done.
+func (i *Item) outcome() error {
+	if i.closed {
+		return driver.ErrClosed
+	}
+	return nil
+}
+
+// withdraw takes an item out of the queue and reports whether it was there.
+func (b *Batcher[R]) withdraw(it *Item) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	select {
-	case <-it.done: // just now
-		return nil
-	default:
-	}
-	if it.sent {
-		return fmt.Errorf("%w: %w", driver.ErrUnknown, ctx.Err())
+	if it.flight != nil {
+		return false
 	}
 	b.queue = slices.DeleteFunc(b.queue, func(o R) bool { return o.item() == it })
 	it.Finish()
 	b.launchLocked() // it may have kept others back
-	return ctx.Err()
+	return true
+}
+
+// leave has nobody wait for an item that was sent. It reports false if that is done.
+func (b *Batcher[R]) leave(it *Item) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if it.finished.Load() { // just now
+		return false
+	}
+	it.left = true
+	if b.config.Grace > 0 && it.flight.abandoned() {
+		it.flight.cancel()
+	}
+	return true
+}
+
+// Close has nothing more sent: Do returns driver.ErrClosed for what waits, and for what
+// comes. What is under way goes on, and Go is not called any more.
+func (b *Batcher[R]) Close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	for _, r := range b.queue {
+		r.item().close()
+	}
+	b.queue = nil
 }
 
 // Waiting is how many requests have not been sent.
@@ -189,19 +285,19 @@ func (b *Batcher[R]) Pause() (resume func()) {
 
 func (b *Batcher[R]) launchLocked() {
 	for b.flying < b.config.InFlight {
-		batch := b.takeLocked()
-		if batch == nil {
+		batch, f := b.takeLocked()
+		if f == nil {
 			return
 		}
 		b.flying++
-		b.config.Go(func() { b.fly(batch) })
+		b.config.Go(func() { b.fly(batch, f) })
 	}
 }
 
 // fly sends until nothing is left to send.
-func (b *Batcher[R]) fly(batch []R) {
+func (b *Batcher[R]) fly(batch []R, f *flight) {
 	counted := true // among the flying; the timer of a send may be late, and count in the next
-	for batch != nil {
+	for f != nil {
 		var stuck *time.Timer
 		if b.config.Stuck > 0 {
 			stuck = time.AfterFunc(b.config.Stuck, func() {
@@ -214,30 +310,36 @@ func (b *Batcher[R]) fly(batch []R) {
 				}
 			})
 		}
-		b.config.Send(batch)
+		b.config.Send(f.ctx, batch)
+		f.cancel()
 		if stuck != nil {
 			stuck.Stop()
 		}
-		for _, r := range batch {
-			r.item().Finish()
+		for _, it := range f.items {
+			it.Finish()
+		}
+		if b.config.Yield {
+			for range 3 {
+				runtime.Gosched()
+			}
 		}
 		b.mu.Lock()
-		b.freeLocked(batch)
+		b.freeLocked(f)
 		if !counted { // another one flies in its place
-			batch = nil
-			b.launchLocked() // what its keys kept back
-		} else if batch = b.takeLocked(); batch == nil {
+			f = nil
+		} else if batch, f = b.takeLocked(); f == nil {
 			counted = false
 			b.flying--
 		}
+		b.launchLocked() // what its keys kept back may be more than one send
 		b.mu.Unlock()
 	}
 }
 
 // freeLocked gives back the keys of a send that has ended.
-func (b *Batcher[R]) freeLocked(batch []R) {
-	for _, r := range batch {
-		for _, k := range r.item().keys {
+func (b *Batcher[R]) freeLocked(f *flight) {
+	for _, it := range f.items {
+		for _, k := range it.keys {
 			if k.Rule&Serial != 0 {
 				if b.held[k.Name]--; b.held[k.Name] == 0 {
 					delete(b.held, k.Name)
@@ -245,12 +347,13 @@ func (b *Batcher[R]) freeLocked(batch []R) {
 			}
 		}
 	}
+	f.items = nil // whoever keeps one of them does not keep the others
 }
 
 // takeLocked takes what goes in the next send; nil if nothing does now.
-func (b *Batcher[R]) takeLocked() []R {
+func (b *Batcher[R]) takeLocked() ([]R, *flight) {
 	if b.paused || len(b.queue) == 0 || b.lingersLocked() {
-		return nil
+		return nil, nil
 	}
 	t := taking[R]{alone: len(b.queue) == 1}
 	rest := b.queue[:0:0]
@@ -264,16 +367,25 @@ func (b *Batcher[R]) takeLocked() []R {
 		}
 	}
 	b.queue = rest
-	for _, r := range t.batch {
+	if len(t.batch) == 0 {
+		return nil, nil
+	}
+	f := &flight{items: make([]*Item, len(t.batch))}
+	if b.config.Timeout > 0 {
+		f.ctx, f.cancel = context.WithTimeout(b.config.Context, b.config.Timeout)
+	} else {
+		f.ctx, f.cancel = context.WithCancel(b.config.Context)
+	}
+	for i, r := range t.batch {
 		it := r.item()
-		it.sent = true
+		f.items[i], it.flight = it, f
 		for _, k := range it.keys {
 			if k.Rule&Serial != 0 {
 				b.held[k.Name]++
 			}
 		}
 	}
-	return t.batch
+	return t.batch, f
 }
 
 // taking is a send that is made up.
@@ -288,7 +400,8 @@ type taking[R Request] struct {
 // add adds r, unless it has to wait.
 func (t *taking[R]) add(b *Batcher[R], r R) bool {
 	it, c := r.item(), &b.config
-	waits := len(t.batch) > 0 && (c.Kind != nil && c.Kind(r) != c.Kind(t.batch[0]) || c.MaxSize > 0 && t.size+it.size > c.MaxSize)
+	waits := len(t.batch) > 0 && (c.Kind != nil && c.Kind(r) != c.Kind(t.batch[0]) || c.MaxSize > 0 && t.size+it.size > c.MaxSize ||
+		c.MaxKeys > 0 && t.moreKeys(it) > c.MaxKeys)
 	for _, k := range it.keys {
 		waits = waits || k.Rule&Order != 0 && t.blocked[k.Name] || k.Rule&Once != 0 && t.keys[k.Name] || k.Rule&Serial != 0 && b.held[k.Name] > 0
 	}
@@ -306,6 +419,17 @@ func (t *taking[R]) add(b *Batcher[R], r R) bool {
 		t.size += it.size
 	}
 	return !waits
+}
+
+// moreKeys is how many different keys there are with those of the item.
+func (t *taking[R]) moreKeys(it *Item) int {
+	n := len(t.keys)
+	for _, k := range it.keys {
+		if !t.keys[k.Name] {
+			n++
+		}
+	}
+	return n
 }
 
 func note(names *map[string]bool, name string) {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,9 +33,10 @@ func ask(name string, keys ...Key) *request {
 // a lab records what is sent. A send lasts until it is let go on.
 type lab struct {
 	*Batcher[*request]
-	mu    sync.Mutex
-	sends []string
-	gates []chan struct{}
+	mu       sync.Mutex
+	sends    []string
+	contexts []context.Context
+	gates    []chan struct{}
 }
 
 func newLab(c Config[*request]) *lab {
@@ -42,7 +45,7 @@ func newLab(c Config[*request]) *lab {
 	c.Kind = func(r *request) int { return r.kind }
 	c.Size = func(r *request) int { return r.length }
 	c.Patient = func(r *request) bool { return r.patient }
-	c.Send = func(all []*request) {
+	c.Send = func(ctx context.Context, all []*request) {
 		names := make([]string, len(all))
 		for i, r := range all {
 			names[i] = r.name
@@ -50,6 +53,7 @@ func newLab(c Config[*request]) *lab {
 		gate := make(chan struct{})
 		l.mu.Lock()
 		l.sends = append(l.sends, strings.Join(names, "+"))
+		l.contexts = append(l.contexts, ctx)
 		l.gates = append(l.gates, gate)
 		l.mu.Unlock()
 		<-gate
@@ -69,6 +73,32 @@ func (l *lab) begin(t *testing.T, all ...*request) {
 		}()
 		synctest.Wait()
 	}
+}
+
+// call has one request asked for, whose caller leaves when that is called. outcome
+// tells what Do returned, and reports whether it did.
+func (l *lab) call(t *testing.T, r *request) (leave context.CancelFunc, outcome func() (err error, returned bool)) {
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- l.Do(ctx, r) }()
+	synctest.Wait()
+	return cancel, func() (error, bool) {
+		synctest.Wait()
+		select {
+		case err := <-result:
+			return err, true
+		default:
+			return nil, false
+		}
+	}
+}
+
+// context is the error of a send's context.
+func (l *lab) context(i int) error {
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.contexts[i].Err()
 }
 
 // end ends a send.
@@ -112,6 +142,12 @@ func (l *lab) endAll() {
 }
 
 func TestRules(t *testing.T) {
+	many := func(first, n int) (keys []Key) {
+		for i := range n {
+			keys = append(keys, Key{fmt.Sprint("k", first+i), Serial})
+		}
+		return keys
+	}
 	once, serial, apart := Key{"k", Once}, Key{"k", Serial}, Key{"k", Once | Serial}
 	of := func(kind, length int, name string, keys ...Key) *request {
 		r := ask(name, keys...)
@@ -158,10 +194,15 @@ func TestRules(t *testing.T) {
 			[]string{"a+c", "b", "d"},
 			[]string{"a+c", "b", "d"},
 		},
+		"numbers of keys": {
+			[]*request{ask("a", many(0, 3)...), ask("b", many(3, 3)...), ask("c", many(0, 3)...), ask("d", many(6, 9)...)},
+			[]string{"a+c", "b", "d"},
+			[]string{"a+c", "b", "d"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := newLab(Config[*request]{Max: 4, InFlight: 3, MaxSize: 100})
+				l := newLab(Config[*request]{Max: 4, InFlight: 3, MaxSize: 100, MaxKeys: 5})
 				resume := l.Pause()
 				for _, r := range tt.all { // anew, as channels belong to the bubble
 					l.begin(t, &request{Item: NewItem(), name: r.name, shared: r.shared, kind: r.kind, length: r.length})
@@ -205,67 +246,48 @@ func TestGathers(t *testing.T) {
 	})
 }
 
-func TestLeaving(t *testing.T) {
+// What a send has kept back goes at once when it ends, in several sends if it is too
+// much for one.
+func TestSeveralSendsAfterOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(Config[*request]{Max: 10, InFlight: 1})
-		leave := func(r *request) (func() error, context.CancelFunc) {
-			ctx, cancel := context.WithCancel(t.Context())
-			var err error
-			go func() { err = l.Do(ctx, r) }()
-			synctest.Wait()
-			return func() error {
-				synctest.Wait()
-				return err
-			}, cancel
-		}
-		over, cancel := context.WithCancel(t.Context())
-		cancel()
-		late := ask("late")
-		if err := l.Do(over, late); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
-			t.Errorf("a context that had ended: %v", err)
-		}
-		<-late.Done()
-
-		sent, behind := ask("sent", Key{"k", Once | Serial}), ask("behind", Key{"k", Once | Serial})
-		whenSent, leaveSent := leave(sent)
-		whenBehind, leaveBehind := leave(behind)
-		l.begin(t, ask("next", Key{"k", Once | Serial}))
-		leaveSent()
-		if err := whenSent(); !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.Canceled) {
-			t.Errorf("who leaves what was sent: %v", err)
-		}
-		select {
-		case <-sent.Done():
-			t.Error("it is done before it was answered")
-		default:
-		}
-		leaveBehind()
-		if err := whenBehind(); !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
-			t.Errorf("who leaves what was not sent: %v", err)
-		}
-		<-behind.Done()
+		l := newLab(Config[*request]{Max: 2, InFlight: 2})
+		k, m := Key{"k", Serial}, Key{"m", Serial}
+		l.begin(t, ask("both", k, m), ask("a", k), ask("b", k), ask("c", m), ask("d", m))
+		l.want(t, "both")
 		l.end(0)
-		<-sent.Done()
-		l.want(t, "sent", "next")
+		l.mu.Lock()
+		slices.Sort(l.sends)
+		l.mu.Unlock()
+		l.want(t, "a+b", "both", "c+d")
 		l.endAll()
 	})
 }
 
-// One that another one kept back goes when that one leaves.
-func TestLeavingMakesRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLab(Config[*request]{Max: 10, InFlight: 2})
-		k, other := Key{"k", Serial}, Key{"l", Order}
-		l.begin(t, ask("first", k))
-		ctx, cancel := context.WithCancel(t.Context())
-		go l.Do(ctx, ask("both", k, other))
-		synctest.Wait()
-		l.begin(t, ask("second", other))
-		l.want(t, "first")
-		cancel()
-		l.want(t, "first", "second")
-		l.endAll()
-	})
+// Those who were answered and ask again go together.
+func TestYield(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const callers, each = 8, 50
+	sends := 0
+	b := New(Config[*request]{Max: callers, InFlight: 1, Yield: true, Send: func(context.Context, []*request) { sends++ }})
+	resume := b.Pause()
+	var work sync.WaitGroup
+	for range callers {
+		work.Go(func() {
+			for range each {
+				if err := b.Do(t.Context(), ask("a")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for b.Waiting() < callers {
+		runtime.Gosched()
+	}
+	resume()
+	work.Wait()
+	if sends > 2*each {
+		t.Errorf("%d sends for %d callers who ask %d times", sends, callers, each)
+	}
 }
 
 // A send that is stuck gives its place away once, and keeps its keys.
@@ -313,24 +335,35 @@ func TestPatience(t *testing.T) {
 // The goroutines are those of Go.
 func TestGo(t *testing.T) {
 	n := 0
-	b := New(Config[*request]{Send: func([]*request) {}, Max: 1, InFlight: 1, Go: func(f func()) { n++; go f() }})
+	b := New(Config[*request]{Send: func(context.Context, []*request) {}, Max: 1, InFlight: 1, Go: func(f func()) { n++; go f() }})
 	if err := b.Do(t.Context(), ask("a")); err != nil || n != 1 {
 		t.Errorf("%v, Go was called %d times", err, n)
 	}
 }
 
 // Many ask at once, some leave. Each is answered once, and never two with one key at
-// the same time.
+// the same time. With a grace, sends that all have left end, and one in the middle is
+// told that all is closed.
 func TestStorm(t *testing.T) {
-	t.Parallel()
+	for _, grace := range []time.Duration{0, time.Millisecond / 4} {
+		t.Run(grace.String(), func(t *testing.T) {
+			t.Parallel()
+			storm(t, grace)
+		})
+	}
+}
+
+func storm(t *testing.T, grace time.Duration) {
 	const keys, callers, each = 5, 40, 200
 	var mu sync.Mutex
 	var served [keys][]int // numbers, in the order of sending
 	var flying [keys]int
+	var abandoned, closed atomic.Int64
+	var flights sync.WaitGroup
 	b := New(Config[*storming]{
-		Max: 8, InFlight: 3, Stuck: time.Millisecond,
+		Max: 8, InFlight: 3, Stuck: time.Millisecond, Grace: grace, Yield: grace > 0, Go: flights.Go,
 		Keys: func(r *storming) []Key { return []Key{{fmt.Sprint(r.key), Once | Serial | Order}} },
-		Send: func(all []*storming) {
+		Send: func(ctx context.Context, all []*storming) {
 			mu.Lock()
 			for _, r := range all {
 				served[r.key] = append(served[r.key], r.no)
@@ -340,7 +373,11 @@ func TestStorm(t *testing.T) {
 			}
 			mu.Unlock()
 			if rand.N(20) == 0 {
-				time.Sleep(2 * time.Millisecond) // as a slow server: long enough to be stuck
+				select { // as a slow server: long enough to be stuck
+				case <-time.After(2 * time.Millisecond):
+				case <-ctx.Done():
+					abandoned.Add(1)
+				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -361,8 +398,13 @@ func TestStorm(t *testing.T) {
 				}
 				err := b.Do(ctx, r)
 				cancel()
-				if err != nil && !errors.Is(err, context.Canceled) {
+				if errors.Is(err, driver.ErrClosed) {
+					closed.Add(1)
+				} else if err != nil && !errors.Is(err, context.Canceled) {
 					t.Error(err)
+				}
+				if grace > 0 && i == 0 && n == each*3/4 {
+					b.Close()
 				}
 				<-r.Done()
 				unsent := err != nil && !errors.Is(err, driver.ErrUnknown)
@@ -373,6 +415,11 @@ func TestStorm(t *testing.T) {
 		})
 	}
 	work.Wait()
+	flights.Wait()
+	if n := abandoned.Load(); grace == 0 && n > 0 {
+		t.Errorf("%d sends were abandoned", n)
+	}
+	t.Logf("%d sends were abandoned, %d requests came to a closed batcher", abandoned.Load(), closed.Load())
 	for k := range served {
 		mu.Lock()
 		all := slices.Clone(served[k])

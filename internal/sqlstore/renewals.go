@@ -12,6 +12,9 @@ import (
 // Renewals sends renewals in few requests at a time. Those that come when as many
 // are under way wait, and share the next one: a store that has become slow is then
 // asked more rarely, and no lease stands in a queue behind others.
+//
+// It is not a batch.Batcher because the first requests run on their callers'
+// goroutines: handing them over to others takes a large part of the time of a renewal.
 type Renewals struct {
 	// Most is how many requests there may be at a time.
 	Most int

@@ -103,7 +103,7 @@ func (s *Store) do(ctx context.Context, it *item) error {
 
 // sendItems makes one transaction, in which each item is a nested one that succeeds or
 // fails by itself.
-func (s *Store) sendItems(all []*item) {
+func (s *Store) sendItems(_ context.Context, all []*item) {
 	if len(all) == 1 {
 		s.sendAlone(all[0])
 		return

@@ -187,7 +187,7 @@ func TestFullAfterTheEffectOfMany(t *testing.T) {
 			Success: ops(put(name, encode(c), lease)),
 			Failure: ops(get(name), listing(s.dir("k"))),
 		}}
-		s.sendItems([]*item{acquire, release})
+		s.sendItems(t.Context(), []*item{acquire, release})
 		if acquire.err != nil || acquire.resp.Succeeded == happened {
 			t.Errorf("happened=%v: the acquire: %v (%v)", happened, acquire.resp, acquire.err)
 		}

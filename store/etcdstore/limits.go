@@ -74,7 +74,8 @@ type taking struct {
 }
 
 // A flight is a transaction about some calls, repeated until it has met the
-// states that it was decided on.
+// states that it was decided on. It is not a send of a batch.Batcher because between
+// two attempts callers may leave, as nothing was done, and others come along.
 type flight struct {
 	calls []*taking
 	names int              // that it is about, at most
@@ -97,7 +98,7 @@ func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error
 	if err := s.ready(ctx); err != nil {
 		return limits.Taken{}, err
 	}
-	c := &taking{r: r}
+	c := &taking{r: r, done: make(chan struct{})}
 	if r.ID != "" {
 		c.id = s.memoryName(r.Takes[0].Key, r.ID)
 	}

@@ -333,7 +333,7 @@ func TestMergedWithABadOne(t *testing.T) {
 		}
 		items = append(items, it)
 	}
-	s.sendItems(items)
+	s.sendItems(t.Context(), items)
 	for i, it := range items {
 		if bad := i == 5; bad != (it.err != nil) || bad && !leaseGone(it.err) {
 			t.Errorf("number %d: %v", i, it.err)

@@ -3,8 +3,10 @@ package mysqlstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -120,33 +122,61 @@ func TestCloseCleansUpBehindAnAbandonedAcquire(t *testing.T) {
 	}
 }
 
-// The last who waits for a batch leaves when it was taken and its transaction
-// has not begun.
+// The last who waits for a transaction leaves before it has begun: no connection is
+// free. It is given up, and so is the key's line.
 func TestLeavingBeforeTheTransactionBegins(t *testing.T) {
 	t.Parallel()
-	s := shared(t).open(t)
-	s.mu.Lock()
-	s.queues["k"] = []*op{} // as if somebody served it
-	s.mu.Unlock()
+	s := shared(t).openWith(t, patient)
+	s.slow.SetMaxOpenConns(1)
+	conn, err := s.slow.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	before := s.slow.Stats().WaitCount
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
-	go func() { left <- s.do(ctx, "k", false, func(*tx) error { return nil }) }()
-	var b *batch
-	eventually(t, "the request is in the queue", time.Minute, func() bool {
-		s.mu.Lock()
-		n := len(s.queues["k"])
-		s.mu.Unlock()
-		if n > 0 {
-			b = s.take("k")
-		}
-		return n > 0
-	})
+	go func() {
+		left <- s.do(ctx, "k", false, func(*tx) error {
+			t.Error("the transaction went on for nobody")
+			return nil
+		})
+	}()
+	eventually(t, "the transaction waits for a connection", time.Minute, func() bool { return s.slow.Stats().WaitCount > before })
 	cancel()
 	if err := <-left; !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v, want ErrUnknown and the context's error", err)
 	}
-	if b.ctx.Err() == nil {
-		t.Error("the transaction would go on for nobody")
+	eventually(t, "the transaction is given up", patience/2, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.lines) == 0
+	})
+}
+
+// Lines are there as long as somebody uses them.
+func TestLinesComeAndGo(t *testing.T) {
+	t.Parallel()
+	s := shared(t).openWith(t, patient)
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			for n := range 20 {
+				ctx, cancel := context.WithCancel(t.Context())
+				if n%4 == 0 {
+					cancel()
+				}
+				err := s.do(ctx, fmt.Sprint("k", i%3), false, func(*tx) error { return nil })
+				if cancel(); err != nil && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			}
+		})
 	}
-	s.take("k") // ends the serving
+	wg.Wait()
+	eventually(t, "no line is left", time.Minute, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.lines) == 0
+	})
 }

@@ -4,14 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"hash/maphash"
-	"maps"
-	"runtime"
 	"slices"
 	"sync/atomic"
-	"time"
 
-	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/rate"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
@@ -37,30 +34,36 @@ type limiter struct {
 	refused [1024]atomic.Bool
 	seed    maphash.Seed
 
-	// Guarded by Store.mu.
-	queue   []*limitOp
-	busy    map[string]bool // keys that a worker decides about
-	workers int
+	batch *batch.Batcher[*limitOp]
 }
 
 // A limitOp is a request that waits for a decision.
 type limitOp struct {
+	batch.Item
 	r     *rate.Request
 	quiet bool // it may well change nothing
 
-	d     limits.Taken
-	err   error // that is about this request alone
-	done  chan error
-	batch *limitBatch // once it was taken
+	d   limits.Taken
+	err error
 }
 
-// A limitBatch is what one transaction decides, in order.
-type limitBatch struct {
-	ops    []*limitOp
-	keys   []string // all, sorted
-	left   int      // how many still wait for it
-	ctx    context.Context
-	cancel context.CancelFunc
+// newLimitBatcher has requests decided together. Two transactions of this process are
+// never about one key, and nobody is overtaken by somebody who asks for one of his
+// keys.
+func (s *Store) newLimitBatcher() *batch.Batcher[*limitOp] {
+	return batch.New(batch.Config[*limitOp]{
+		Send: s.decide, Go: s.serving.Go,
+		Max: maxBatch, InFlight: limitWorkers, Yield: true,
+		Context: s.life, Timeout: patience, Grace: sqlstore.Grace, // see sqlstore.Outlive
+		Keys: func(o *limitOp) []batch.Key {
+			keys := make([]batch.Key, len(o.r.Takes))
+			for i, t := range o.r.Takes {
+				keys[i] = batch.Key{Name: t.Key, Rule: batch.Serial | batch.Order}
+			}
+			return keys
+		},
+		MaxKeys: limitKeys,
+	})
 }
 
 // Take implements limits.Store. The clock is the server's, read when the rows
@@ -84,10 +87,10 @@ func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error
 		return limits.Taken{}, err
 	}
 	s.sweepEarly(t.Takes[0].Key)
-	o := &limitOp{r: r, done: make(chan error, 1)}
+	o := &limitOp{Item: batch.NewItem(), r: r}
 	look, refused := looks(r), s.limits.place(r)
 	o.quiet = r.ID == "" && r.Mode <= limits.TakeAnyway && (look || refused.Load())
-	if err := s.askLimit(ctx, o); err != nil {
+	if err := s.limits.batch.Do(ctx, o); err != nil {
 		return limits.Taken{}, err
 	}
 	if o.err != nil {
@@ -107,175 +110,66 @@ func (l *limiter) place(r *rate.Request) *atomic.Bool {
 	return &l.refused[maphash.String(l.seed, r.Takes[0].Key)%uint64(len(l.refused))]
 }
 
-// askLimit returns once o is decided.
-func (s *Store) askLimit(ctx context.Context, o *limitOp) error {
-	l := &s.limits
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return driver.ErrClosed
-	}
-	l.queue = append(l.queue, o)
-	s.moreLimits()
-	s.mu.Unlock()
-
-	select {
-	case err := <-o.done:
-		return err
-	case <-ctx.Done():
-	}
-	s.mu.Lock()
-	if o.batch == nil {
-		defer s.mu.Unlock()
-		if i := slices.Index(l.queue, o); i >= 0 {
-			l.queue = slices.Delete(l.queue, i, i+1)
-			return ctx.Err()
-		}
-		return driver.ErrClosed
-	}
-	s.mu.Unlock()
-	timer := time.NewTimer(sqlstore.Grace) // see sqlstore.Outlive
-	defer timer.Stop()
-	select {
-	case err := <-o.done:
-		return err
-	case <-timer.C:
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if o.batch.left--; o.batch.left == 0 {
-		o.batch.cancel()
-	}
-	return joinUnknown(ctx)
-}
-
-// moreLimits starts a worker if there can be one more. It is called with s.mu
-// locked.
-func (s *Store) moreLimits() {
-	if l := &s.limits; len(l.queue) > 0 && l.workers < limitWorkers {
-		l.workers++
-		s.serving.Add(1)
-		go s.serveLimits()
-	}
-}
-
-// serveLimits decides until nobody asks for what others do not decide about.
-func (s *Store) serveLimits() {
-	defer s.serving.Done()
-	var last *limitBatch
-	for {
-		b := s.takeLimits(last)
-		if b == nil {
-			return
-		}
-		s.decide(b)
-		b.cancel()
-		// Those who were answered come again now, as a rule, and share the next.
-		for range 3 {
-			runtime.Gosched()
-		}
-		last = b
-	}
-}
-
-// takeLimits takes the next batch out of the queue. From here on it may take
-// effect. Two transactions of this process are never about one key, and nobody
-// is overtaken by somebody who asks for one of his keys.
-func (s *Store) takeLimits(last *limitBatch) *limitBatch {
-	l := &s.limits
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if last != nil {
-		for _, key := range last.keys {
-			delete(l.busy, key)
-		}
-	}
-	b := new(limitBatch)
-	mine, blocked := make(map[string]bool), make(map[string]bool)
-	rest := l.queue[:0:0]
-	for i, o := range l.queue {
-		if len(b.ops) == maxBatch || len(mine)+limits.MaxTakes > limitKeys {
-			rest = append(rest, l.queue[i:]...)
-			break
-		}
-		keys := mine
-		if slices.ContainsFunc(o.r.Takes, func(t limits.Take) bool { return l.busy[t.Key] || blocked[t.Key] }) {
-			keys, rest = blocked, append(rest, o)
-		} else {
-			b.ops, o.batch = append(b.ops, o), b
-		}
-		for _, t := range o.r.Takes {
-			keys[t.Key] = true
-		}
-	}
-	if len(b.ops) == 0 {
-		l.workers--
-		return nil
-	}
-	l.queue = rest
-	if l.busy == nil {
-		l.busy = make(map[string]bool)
-	}
-	maps.Copy(l.busy, mine)
-	b.keys, b.left = slices.Sorted(maps.Keys(mine)), len(b.ops)
-	b.ctx, b.cancel = context.WithTimeout(s.life, patience)
-	if len(rest) > 0 {
-		s.moreLimits()
-	}
-	return b
-}
-
-// decide answers a batch.
-func (s *Store) decide(b *limitBatch) {
-	ops := b.ops
+// decide answers ops in one transaction, in order, or without one.
+func (s *Store) decide(ctx context.Context, ops []*limitOp) {
+	keys := keysOf(ops)
 	if !slices.ContainsFunc(ops, func(o *limitOp) bool { return !o.quiet }) {
 		var err error
-		if ops, err = s.decideQuietly(b); err != nil {
-			for _, o := range ops {
-				o.done <- s.blame(b.ctx, err, false)
-			}
+		if ops, err = s.decideQuietly(ctx, keys, ops); err != nil {
+			fail(ops, s.blame(ctx, err, false))
 			return
 		}
 	}
 	rules, alone := s.alone(ops)
 	for len(ops) > 0 {
-		var t *limitTx
 		var unsure bool
 		var err error
 		if alone {
-			if alone, unsure, err = s.attemptAlone(b, ops[0], rules); err == nil {
-				if alone {
-					return
-				}
-				continue
+			var done bool
+			if done, unsure, err = s.attemptAlone(ctx, ops[0], rules); done {
+				return
 			}
-			alone = true
-		} else if t, unsure, err = s.attemptLimits(b, ops); err == nil {
-			s.limits.changed.Add(int64(t.dirty))
+			alone = err != nil
+		} else if unsure, err = s.attemptLimits(ctx, keys, ops); err == nil {
 			return
 		}
 		// The server undid it, or kept it waiting too long: nothing was done.
-		if n := number(err); unsure || !(undone(err) || n == erLockTimeout) || b.ctx.Err() != nil {
-			err = s.blame(b.ctx, err, unsure)
-			for _, o := range ops {
-				o.done <- err
-			}
+		if n := number(err); err != nil && (unsure || !(undone(err) || n == erLockTimeout) || ctx.Err() != nil) {
+			fail(ops, s.blame(ctx, err, unsure))
 			return
 		}
 	}
 }
 
-// decideQuietly answers those of a batch who change nothing, without a lock,
-// by what is committed, and returns the others.
-func (s *Store) decideQuietly(b *limitBatch) ([]*limitOp, error) {
-	t := &limitTx{rows: make(map[string]limitRow, len(b.keys))}
+// keysOf lists the keys of requests, sorted.
+func keysOf(ops []*limitOp) []string {
+	var keys []string
+	for _, o := range ops {
+		for _, t := range o.r.Takes {
+			keys = append(keys, t.Key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func fail(ops []*limitOp, err error) {
+	for _, o := range ops {
+		o.err = err
+	}
+}
+
+// decideQuietly answers those of ops who change nothing, without a lock, by what
+// is committed, and returns the others.
+func (s *Store) decideQuietly(ctx context.Context, keys []string, ops []*limitOp) ([]*limitOp, error) {
+	t := &limitTx{rows: make(map[string]limitRow, len(keys))}
 	// One statement reads what is committed, and then the clock: a decision that
 	// it sees was made before. One that is being committed meanwhile may have been
 	// made before, too, and is not seen.
-	rows, err := s.single.QueryContext(b.ctx, words("SELECT ", s.guard, ",", afterwards, ",IFNULL(l.k,''),IFNULL(l.state,''),IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',l.ends),0)",
-		" FROM (SELECT 1) one LEFT JOIN baton_limit l ON l.k IN (", literals(b.keys), ")"))
+	rows, err := s.single.QueryContext(ctx, words("SELECT ", s.guard, ",", afterwards, ",IFNULL(l.k,''),IFNULL(l.state,''),IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',l.ends),0)",
+		" FROM (SELECT 1) one LEFT JOIN baton_limit l ON l.k IN (", literals(keys), ")"))
 	if err != nil {
-		return b.ops, err
+		return ops, err
 	}
 	defer rows.Close()
 	for rows.Next() {
@@ -283,48 +177,44 @@ func (s *Store) decideQuietly(b *limitBatch) ([]*limitOp, error) {
 		var ends int64
 		var committed bool
 		if err := rows.Scan(&committed, &t.clock, &key, &state, &ends); err != nil || !committed {
-			return b.ops, err // a transaction may see what was long ago
+			return ops, err // a transaction may see what was long ago
 		}
 		t.rows[key] = limitRow{state: rate.Parse(state), ends: ends}
 	}
 	if err := rows.Err(); err != nil {
-		return b.ops, err
+		return ops, err
 	}
-	var rest []*limitOp
-	for _, o := range b.ops {
-		// Whoever comes after one who changes something comes after him in the
-		// transaction, too.
-		if len(rest) > 0 || t.take(o) {
-			rest = append(rest, o)
-			continue
+	// Whoever comes after one who changes something comes after him in the
+	// transaction, too.
+	for i, o := range ops {
+		if t.take(o) {
+			return ops[i:], nil
 		}
-		o.done <- nil
+		o.Finish()
 	}
-	return rest, nil
+	return nil, nil
 }
 
-// attemptLimits decides about ops in one transaction, and answers them unless
-// it fails. unsure says that it may have been committed in spite of the error.
-func (s *Store) attemptLimits(b *limitBatch, ops []*limitOp) (t *limitTx, unsure bool, err error) {
-	ses, err := s.session(b.ctx)
+// attemptLimits decides about ops in one transaction. unsure says that it may have
+// been committed in spite of the error.
+func (s *Store) attemptLimits(ctx context.Context, keys []string, ops []*limitOp) (unsure bool, err error) {
+	ses, err := s.session(ctx)
 	if err != nil {
-		return nil, false, err
+		return false, err
 	}
 	defer ses.close()
-	t = &limitTx{rows: make(map[string]limitRow, len(b.keys)), ids: make(map[limitID]limitMemory)}
-	if err := ses.run(b.ctx, append(ses.beginning(), t.reading(b.keys, ops)...)...); err != nil {
-		return nil, false, err
+	t := &limitTx{rows: make(map[string]limitRow, len(keys)), ids: make(map[limitID]limitMemory)}
+	if err := ses.run(ctx, append(ses.beginning(), t.reading(keys, ops)...)...); err != nil {
+		return false, err
 	}
 	for _, o := range ops {
 		t.take(o)
 	}
-	if unsure, err := t.commit(b.ctx, ses, b.keys); err != nil {
-		return nil, unsure, err
+	if unsure, err := t.commit(ctx, ses, keys); err != nil {
+		return unsure, err
 	}
-	for _, o := range ops {
-		o.done <- nil
-	}
-	return t, false, nil
+	s.limits.changed.Add(int64(t.dirty))
+	return false, nil
 }
 
 // A limitTx is the rows of one transaction as they are with what it changed.

@@ -1,6 +1,7 @@
 package mysqlstore
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"slices"
@@ -75,8 +76,8 @@ func fixedRules(w *rate.Window, cost int64, now, keep string) string {
 
 // attemptAlone makes the decision about one request in one round trip. done is
 // false if it must be made in two. unsure is as in attemptLimits.
-func (s *Store) attemptAlone(b *limitBatch, o *limitOp, rules string) (done, unsure bool, err error) {
-	ses, err := s.session(b.ctx)
+func (s *Store) attemptAlone(ctx context.Context, o *limitOp, rules string) (done, unsure bool, err error) {
+	ses, err := s.session(ctx)
 	if err != nil {
 		return false, false, err
 	}
@@ -101,7 +102,7 @@ func (s *Store) attemptAlone(b *limitBatch, o *limitOp, rules string) (done, uns
 			return nil
 		}},
 		exec(toCommit), exec(restore))
-	if err := ses.run(b.ctx, all...); err != nil {
+	if err := ses.run(ctx, all...); err != nil {
 		return false, mayBeDone(committing, err), err
 	}
 	ses.done()
@@ -112,7 +113,6 @@ func (s *Store) attemptAlone(b *limitBatch, o *limitOp, rules string) (done, uns
 	if wrote {
 		s.limits.changed.Add(1)
 	}
-	o.done <- nil
 	return true, false, nil
 }
 

@@ -228,11 +228,7 @@ func TestLimitsThatWaitShareATransaction(t *testing.T) {
 		wg.Go(func() { takeOne(t, s, "k", l, 1) })
 	}
 	// One worker is busy with the key, so that no other takes them.
-	eventually(t, "all wait", 10*time.Second, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.limits.queue) == 31
-	})
+	eventually(t, "all wait", 10*time.Second, func() bool { return s.limits.batch.Waiting() == 31 })
 	cancel()
 	if err := <-left; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
 		t.Errorf("who left: %v", err)
@@ -522,11 +518,7 @@ func TestLimitsClose(t *testing.T) {
 	go ask(first)
 	awaitBlocked(t, d, 1)
 	go ask(second)
-	eventually(t, "the second waits", 10*time.Second, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.limits.queue) == 1
-	})
+	eventually(t, "the second waits", 10*time.Second, func() bool { return s.limits.batch.Waiting() == 1 })
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
 	if err := <-second; !errors.Is(err, driver.ErrClosed) {

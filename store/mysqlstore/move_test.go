@@ -42,7 +42,7 @@ func TestWhoIsMovedIsStillTheFirst(t *testing.T) {
 			eventually(t, fmt.Sprintf("%d requests share the next transaction", n), 10*time.Second, func() bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				return len(s.queues[key]) == n
+				return s.lines[key].Waiting() == n
 			})
 		}
 		do("the transaction under way", func(*tx) error {

@@ -82,7 +82,7 @@ type Store struct {
 	left    *sqlstore.Abandoned // attempts to acquire
 
 	mu     sync.Mutex
-	queues map[string][]*op // of the keys with a transaction under way
+	lines  map[string]*line // of keys with a transaction under way, or about to be
 	hot    map[string]struct{}
 	closed bool
 }
@@ -149,7 +149,8 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 	s.quit, s.kick = make(chan struct{}), make(chan string, 1)
 	s.early.Store(s.opts.early())
 	s.limits.seed = maphash.MakeSeed()
-	s.queues, s.hot = make(map[string][]*op), make(map[string]struct{})
+	s.limits.batch = s.newLimitBatcher()
+	s.lines, s.hot = make(map[string]*line), make(map[string]struct{})
 	s.left = sqlstore.NewAbandoned(s.opts.repeats, func(ctx context.Context, c driver.Claim) error {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -410,20 +411,11 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	var idle []*op
-	for key, queue := range s.queues {
-		idle = append(idle, queue...)
-		s.queues[key] = nil
+	s.limits.batch.Close()
+	for _, l := range s.lines {
+		l.Close()
 	}
-	idleLimits := s.limits.queue
-	s.limits.queue = nil
 	s.mu.Unlock()
-	for _, o := range idle {
-		o.done <- driver.ErrClosed
-	}
-	for _, o := range idleLimits {
-		o.done <- driver.ErrClosed
-	}
 	close(s.quit)
 
 	ended := make(chan struct{})

@@ -3,13 +3,13 @@ package mysqlstore
 import (
 	"context"
 	"errors"
-	"runtime"
-	"slices"
+	"sync/atomic"
 	"time"
 
 	sqldriver "database/sql/driver"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -28,119 +28,91 @@ const (
 // in this process share one, and one commit, and never wait for each other in
 // the server.
 type op struct {
+	batch.Item
 	// run acts within the transaction. It may be run again after the
 	// transaction was undone, so it sets results rather than adding to them.
 	run   func(*tx) error
-	fresh bool       // see tx.fresh
-	done  chan error // of capacity one
-	batch *batch     // once it was taken
+	fresh bool // see tx.fresh
+	err   error
 }
 
-// A batch is the ops of one transaction.
-type batch struct {
-	ops    []*op
-	left   int // how many still wait for it
-	ctx    context.Context
-	cancel context.CancelFunc
+// A line is the requests about one key that are under way or wait. Each key has its
+// own, so that nobody looks through those who wait for other keys.
+type line struct {
+	*batch.Batcher[*op]
+	users atomic.Int32 // callers, and the goroutine that sends; it leaves 0 and returns there with Store.mu held
 }
 
 // do makes run take part in a transaction about key and returns once that is
 // durable. What run sets may be read only if the result is nil.
 func (s *Store) do(ctx context.Context, key string, fresh bool, run func(*tx) error) error {
-	if err := ctx.Err(); err != nil {
+	l, err := s.enter(key)
+	if err != nil {
 		return err
 	}
-	o := &op{run: run, fresh: fresh, done: make(chan error, 1)}
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return driver.ErrClosed
-	}
-	queue, serving := s.queues[key]
-	s.queues[key] = append(queue, o)
-	if !serving {
-		s.serving.Add(1)
-		go s.serve(key)
-	}
-	s.mu.Unlock()
-
-	select {
-	case err := <-o.done:
+	defer s.exit(key, l)
+	o := &op{Item: batch.NewItem(), run: run, fresh: fresh}
+	if err := l.Do(ctx, o); err != nil {
 		return err
-	case <-ctx.Done():
 	}
-	s.mu.Lock()
-	if o.batch == nil {
-		s.queues[key] = slices.DeleteFunc(s.queues[key], func(x *op) bool { return x == o })
-		s.mu.Unlock()
-		return ctx.Err()
-	}
-	s.mu.Unlock()
-	timer := time.NewTimer(sqlstore.Grace) // see sqlstore.Outlive
-	defer timer.Stop()
-	select {
-	case err := <-o.done:
-		return err
-	case <-timer.C:
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if o.batch.left--; o.batch.left == 0 {
-		o.batch.cancel()
-	}
-	return errors.Join(driver.ErrUnknown, ctx.Err())
+	return o.err
 }
 
-// serve makes transactions about key until nobody asks for one.
-func (s *Store) serve(key string) {
-	defer s.serving.Done()
-	for {
-		b := s.take(key)
-		if b == nil {
+// enter returns the line of a key. It stays until exit is called as often.
+func (s *Store) enter(key string) (*line, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, driver.ErrClosed
+	}
+	l := s.lines[key]
+	if l == nil {
+		l = s.newLine(key)
+		s.lines[key] = l
+	}
+	l.users.Add(1)
+	return l, nil
+}
+
+func (s *Store) exit(key string, l *line) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.users.Add(-1) == 0 {
+		delete(s.lines, key)
+	}
+}
+
+func (s *Store) newLine(key string) *line {
+	l := new(line)
+	l.Batcher = batch.New(batch.Config[*op]{
+		Send: func(ctx context.Context, ops []*op) { s.transact(ctx, key, ops) },
+		Go: func(send func()) {
+			l.users.Add(1) // beside the caller because of whom it sends
+			s.serving.Go(func() {
+				defer s.exit(key, l)
+				send()
+			})
+		},
+		Max: maxBatch, InFlight: 1, Yield: true,
+		Context: s.life, Timeout: patience, Grace: sqlstore.Grace, // see sqlstore.Outlive
+	})
+	return l
+}
+
+// transact makes one transaction about key, again if the server undid it.
+func (s *Store) transact(ctx context.Context, key string, ops []*op) {
+	for try := 1; ; try++ {
+		t, unsure, err := s.attempt(ctx, key, ops)
+		if err == nil {
+			s.tell(t.fx)
 			return
 		}
-		fx, err := s.transact(b, key)
-		b.cancel()
-		s.tell(fx)
-		for _, o := range b.ops {
-			o.done <- err
-		}
-		// Those who were woken come now, as a rule, and share the next one.
-		for range 3 {
-			runtime.Gosched()
-		}
-	}
-}
-
-// take takes the next batch out of the queue. From here on it may take effect.
-// Without one, the serving has ended.
-func (s *Store) take(key string) *batch {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	queue := s.queues[key]
-	if len(queue) == 0 {
-		delete(s.queues, key)
-		return nil
-	}
-	n := min(len(queue), maxBatch)
-	b := &batch{ops: slices.Clone(queue[:n]), left: n}
-	b.ctx, b.cancel = context.WithTimeout(s.life, patience)
-	s.queues[key] = slices.Clone(queue[n:])
-	for _, o := range b.ops {
-		o.batch = b
-	}
-	return b
-}
-
-// transact makes one transaction, again if the server undid it.
-func (s *Store) transact(b *batch, key string) (sqlstore.Effects, error) {
-	for try := 1; ; try++ {
-		t, unsure, err := s.attempt(b, key)
-		if err == nil {
-			return t.fx, nil
-		}
 		if unsure || try == maxTries || !undone(err) {
-			return sqlstore.Effects{}, s.blame(b.ctx, err, unsure)
+			err = s.blame(ctx, err, unsure)
+			for _, o := range ops {
+				o.err = err
+			}
+			return
 		}
 	}
 }
@@ -218,14 +190,14 @@ var errSlow = errors.New("mysql: the server has not answered in time")
 
 // attempt makes the transaction once. unsure says that it may have been
 // committed in spite of the error.
-func (s *Store) attempt(b *batch, key string) (t *tx, unsure bool, err error) {
-	ses, err := s.session(b.ctx)
+func (s *Store) attempt(ctx context.Context, key string, ops []*op) (t *tx, unsure bool, err error) {
+	ses, err := s.session(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	defer ses.close()
-	t = &tx{ctx: b.ctx, ses: ses, key: key}
-	for _, o := range b.ops {
+	t = &tx{ctx: ctx, ses: ses, key: key}
+	for _, o := range ops {
 		t.fresh = o.fresh
 		if err := o.run(t); err != nil {
 			return nil, false, err

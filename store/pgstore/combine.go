@@ -26,6 +26,10 @@ const manySQL = `SELECT baton_many_1($1::bytea[], $2::text[], $3::bytea[], $4::t
 // Of locks only exclusive claims are combined, of keys that nobody else wants,
 // and the statement waits for nobody. What a statement does not answer is asked
 // for alone.
+//
+// It is not a batch.Batcher because each call goes alone, on its caller's goroutine,
+// while there are connections, and because who waits is taken only when there is a
+// connection: until then callers may leave, and nothing was sent.
 type combiner struct {
 	store *Store
 	limit int // so many statements at a time

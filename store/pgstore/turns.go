@@ -17,7 +17,8 @@ const turnSQL = `SELECT baton_turn_1($1::bytea, $2::text[], $3::bigint[], $4::te
 // is in demand. One statement for it is under way at a time: alone, each would
 // wait for the others on the key's row. What comes meanwhile goes with the
 // next: as a rule that is the release of the one who was just granted and the
-// new place in line of the one who released.
+// new place in line of the one who released. It is not a batch.Batcher because who is
+// taken too late withdraws and goes alone, and for the second reason of combiner.
 func (c *combiner) turn(ctx context.Context, o *operation, alone func() error) error {
 	if o.ttl > 0 && !o.queue || o.ttl == 0 && o.claim.Ticket == 0 {
 		return alone()

@@ -19,6 +19,9 @@ import (
 // more than its own script.
 //
 // Not in Cluster, where the keys of a call lie on one slot.
+//
+// It is not a batch.Batcher because calls for one run on their callers' goroutines, how
+// many are under way follows how many waited lately, and equal decisions are one.
 type combiner struct {
 	off  bool // each goes alone
 	one  func(context.Context, *operation) (any, error)

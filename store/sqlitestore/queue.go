@@ -15,6 +15,9 @@ const maxBatch = 64
 
 // An op is a request that waits for the writer. Requests that meet there are
 // made in one transaction and pay for one commit.
+//
+// Their queue is not a batch.Batcher because who waits is taken only when the process
+// has its turn at the file: until then callers may leave, and nothing was done.
 type op struct {
 	// fast, if not nil, is one statement that does what run would do, or
 	// changes nothing and reports false.

@@ -86,7 +86,7 @@ func (s *Store) join(ctx context.Context, it *item) (r []zk.MultiResponse, t tri
 // sendItems makes one transaction, which is done as a whole or not at all. If one item
 // is refused, all are asked for again, each alone: what an item is told is never the
 // doing of another one.
-func (s *Store) sendItems(all []*item) {
+func (s *Store) sendItems(_ context.Context, all []*item) {
 	ops := all[0].ops
 	if len(all) > 1 {
 		ops = nil

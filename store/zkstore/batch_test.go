@@ -215,7 +215,7 @@ func TestRefusedByOneWhoLeft(t *testing.T) {
 	}
 	left, stays := one(), one()
 	left.left.Store(true)
-	s.sendItems([]*item{left, stays})
+	s.sendItems(t.Context(), []*item{left, stays})
 	if stays.err != nil {
 		t.Errorf("deleted: %v", stays.err)
 	}
@@ -259,7 +259,7 @@ func TestLeftWhatGathers(t *testing.T) {
 	}
 	left, gone, stays := create("a"), create("gone"), create("b")
 	left.left.Store(true)
-	s.sendItems([]*item{left, gone, stays})
+	s.sendItems(t.Context(), []*item{left, gone, stays})
 	<-left.Done()
 	if gone.err != zk.ErrNoNode || stays.err != nil {
 		t.Errorf("%v and %v", gone.err, stays.err)

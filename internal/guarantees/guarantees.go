@@ -146,7 +146,7 @@ func span(d time.Duration) string {
 var text string
 
 // page returns the whole of GUARANTEES.md.
-func page(all []results.Result) (string, error) {
+func page(all results.Sums) (string, error) {
 	t, err := template.New("guarantees").Parse(text)
 	if err != nil {
 		return "", err

@@ -114,20 +114,36 @@ func TestReadmeFirstCommandRuns(t *testing.T) {
 	}
 }
 
+// Every link from a page to a file of the repository leads somewhere.
 func TestReadmeLinksLead(t *testing.T) {
-	raw, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	links := 0
-	for _, part := range strings.Split(string(raw), "](")[1:] {
-		target, _, _ := strings.Cut(part, ")")
-		links++
-		if _, err := os.Stat(target); err != nil {
-			t.Errorf("README.md points to %s: %v", target, err)
+	t.Parallel()
+	pages := []string{"README.md"}
+	for _, pattern := range []string{"C*.md", "GUARANTEES.md", "docs/*.md", "docs/adr/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || found == nil {
+			t.Fatal(pattern, err)
 		}
+		pages = append(pages, found...)
 	}
-	if links == 0 {
-		t.Error("README.md has no links")
+	for _, page := range pages {
+		raw, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		links := 0
+		for _, part := range strings.Split(string(raw), "](")[1:] {
+			target, _, _ := strings.Cut(part, ")")
+			target, _, _ = strings.Cut(target, "#")
+			if target == "" || strings.Contains(target, "://") {
+				continue
+			}
+			links++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), target)); err != nil {
+				t.Errorf("%s points to %s: %v", page, target, err)
+			}
+		}
+		if links == 0 && page == "README.md" {
+			t.Error("README.md has no links")
+		}
 	}
 }

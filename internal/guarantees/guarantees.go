@@ -84,7 +84,7 @@ var promises = []promise{
 	{"Read locks", trait(func(t driver.Traits) bool { return t.Shared })},
 	{"… downgrade from a write lock without a gap", ability[driver.Downgrader]},
 	{"Permits (n of N)", trait(func(t driver.Traits) bool { return t.Permits })},
-	{"The next in line is woken, not polling", ability[driver.Watcher]},
+	{"The next waiter is woken, not polling", ability[driver.Watcher]},
 	{"Holders and queue can be shown, locks broken", ability[driver.Inspector]},
 	{"Rate limits", ability[limits.Store]},
 	{"Records of operations that happen once", ability[driver.Records]},
@@ -146,7 +146,7 @@ func span(d time.Duration) string {
 var text string
 
 // page returns the whole of GUARANTEES.md.
-func page(all []results.Result) (string, error) {
+func page(all results.Sums) (string, error) {
 	t, err := template.New("guarantees").Parse(text)
 	if err != nil {
 		return "", err

@@ -23,7 +23,7 @@ func TestPageIsFresh(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := page(results.Sorted(known))
+	want, err := page(known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,13 +46,15 @@ func TestSeenSaysWhatBroke(t *testing.T) {
 	kept := func(e, l bool) map[check.Promise]bool {
 		return map[check.Promise]bool{check.Exclusive: e, check.Fenced: true, check.Lively: l}
 	}
-	text := seen([]results.Result{
-		{Kind: "redis", Fault: "f01", Seed: 1, Verdict: verify.Held, Kept: kept(true, true), Granted: 7, Writes: 3},
-		{Kind: "redis", Fault: "f01", Seed: 2, Verdict: verify.Broken, Kept: kept(true, false), Granted: 8, Writes: 4},
-		{Kind: "redis", Fault: "f01", Seed: 3, Verdict: verify.Invalid, Kept: kept(false, false), Granted: 100, Writes: 100},
-		{Kind: "redis", Fault: "f15", Seed: 1, Verdict: verify.Excused, Kept: kept(false, true), Granted: 1, Writes: 1},
-		{Kind: "redis", Fault: "f15", Seed: 2, Verdict: verify.Excused, Kept: kept(false, true), Granted: 1, Writes: 1},
-	})
+	all := make(results.Sums)
+	all.Add([]results.Result{
+		{Kind: "redis", Fault: "f01", Seed: 1, Verdict: verify.Held, Kept: kept(true, true), Counts: results.Counts{Granted: 7, Writes: 3}},
+		{Kind: "redis", Fault: "f01", Seed: 2, Verdict: verify.Broken, Kept: kept(true, false), Counts: results.Counts{Granted: 8, Writes: 4}},
+		{Kind: "redis", Fault: "f01", Seed: 3, Verdict: verify.Invalid, Kept: kept(false, false), Counts: results.Counts{Granted: 100, Writes: 100}},
+		{Kind: "redis", Fault: "f15", Seed: 1, Verdict: verify.Excused, Kept: kept(false, true), Counts: results.Counts{Granted: 1, Writes: 1}},
+		{Kind: "redis", Fault: "f15", Seed: 2, Verdict: verify.Excused, Kept: kept(false, true), Counts: results.Counts{Granted: 1, Writes: 1}},
+	}...)
+	text := seen(all)
 	for _, want := range []string{
 		"| redis | 4 | 17 | 9 | held in 2 | held in 4 | **broke in 1 of 4** | clock-forward |",
 		"| etcd | 0 | 0 | 0 | – | – | – | – |",

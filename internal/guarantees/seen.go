@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/batonhq/baton/verify"
 	"github.com/batonhq/baton/verify/check"
 	"github.com/batonhq/baton/verify/deploy"
 	"github.com/batonhq/baton/verify/fault"
@@ -29,7 +28,7 @@ func (o owed) String() string {
 // seen is a table of what the verification saw: how often each promise held
 // where it must, and where it was seen to break as the sections on the stores
 // say that it may.
-func seen(all []results.Result) string {
+func seen(all results.Sums) string {
 	cells := results.Cells(all)
 	var b strings.Builder
 	b.WriteString("| servers | runs | locks granted | writes checked | exclusive belief | fencing | liveness | exclusive belief broke, as it may, under |\n|---|---|---|---|---|---|---|---|\n")
@@ -37,24 +36,17 @@ func seen(all []results.Result) string {
 		var runs, granted, writes int
 		promises := make(map[check.Promise]owed)
 		var broke []string
-		for _, r := range all {
-			c := cells[[2]string{r.Kind, r.Fault}]
-			if r.Kind != k.Name || c == nil || r.Verdict == verify.Invalid || r.Verdict == verify.Skipped {
-				continue
-			}
-			runs, granted, writes = runs+1, granted+r.Granted, writes+r.Writes
+		for _, f := range fault.All() {
+			c := cells[[2]string{k.Name, f.ID}]
+			runs, granted, writes = runs+c.Runs(), granted+c.Granted, writes+c.Writes
 			for _, p := range []check.Promise{check.Exclusive, check.Fenced, check.Lively} {
-				kept, looked := r.Kept[p]
 				o := promises[p]
 				switch {
-				case !looked:
 				case c.Claim.Of(p) == fault.Holds:
-					o.runs++
-					if !kept {
-						o.broken++
-					}
-				case p == check.Exclusive && !kept && !slices.Contains(broke, faults[r.Fault]):
-					broke = append(broke, faults[r.Fault])
+					o.runs += c.Looked[p]
+					o.broken += c.BrokeIn(p)
+				case p == check.Exclusive && c.BrokeIn(p) > 0:
+					broke = append(broke, f.Name)
 				}
 				promises[p] = o
 			}
@@ -69,12 +61,3 @@ func seen(all []results.Result) string {
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
-
-// faults are the names of all, by their IDs.
-var faults = func() map[string]string {
-	names := make(map[string]string)
-	for _, f := range fault.All() {
-		names[f.ID] = f.Name
-	}
-	return names
-}()

@@ -1,6 +1,8 @@
-// Command campaign runs "baton verify" over all stores and faults, keeps what it
-// found in docs/verification.jsonl, and writes docs/verification.md from that. It
-// may be ended at any time, and goes on where it was.
+// Command campaign runs "baton verify" over all stores and faults. It adds each run
+// to a record that git ignores, .verify/verification.jsonl. At its end it adds the
+// record to the sums in docs/verification.jsonl, one line for each store and fault,
+// and writes docs/verification.md from those. It may be ended at any time, and goes
+// on where it was.
 package main
 
 import (
@@ -9,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"log"
+	"maps"
 	"os"
 	"os/signal"
 	"slices"
@@ -36,7 +39,8 @@ func main() {
 	verify.Main()
 	log.SetFlags(log.Ltime)
 	c := campaign{}
-	flag.StringVar(&c.results, "results", "docs/verification.jsonl", "where results are kept")
+	flag.StringVar(&c.results, "results", "docs/verification.jsonl", "where the sums of all runs are kept")
+	flag.StringVar(&c.record, "record", ".verify/verification.jsonl", "where each run is kept")
 	flag.StringVar(&c.page, "page", "docs/verification.md", "the page to write")
 	flag.DurationVar(&c.budget, "budget", 2*time.Hour, "begin nothing new after so long")
 	flag.DurationVar(&c.length, "for", 6*time.Second, "how long the clients work under each fault")
@@ -44,11 +48,17 @@ func main() {
 	flag.IntVar(&c.parallel, "parallel", 1, "how many stores at the same time")
 	kinds := flag.String("kinds", "", "only these, with commas between them")
 	faults := flag.String("faults", "", "only these, with commas between them")
+	anew := flag.Bool("anew", false, "forget what is known of -kinds under -faults, and run it again")
 	render := flag.Bool("render", false, "only write the page")
 	flag.Parse()
 	c.kinds, c.faults = list(*kinds), list(*faults)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if *anew {
+		if err := c.forget(); err != nil {
+			log.Fatal(err)
+		}
+	}
 	if !*render {
 		if err := c.run(ctx); err != nil {
 			log.Fatal(err)
@@ -68,12 +78,14 @@ func list(s string) []string {
 
 type campaign struct {
 	results, page  string
+	record         string
 	budget, length time.Duration
 	seeds          uint64
 	parallel       int
 	kinds, faults  []string
+	commit         string // of the code that runs
 
-	mu sync.Mutex // of the file of results
+	mu sync.Mutex // of the record
 }
 
 // A job is what one kind of store still lacks for one seed.
@@ -85,20 +97,16 @@ type job struct {
 
 // missing lists what is still to be run, the first seed of all stores first, so
 // that whatever the time the table is even. What was invalid is tried again.
-func (c *campaign) missing(known map[results.Place]results.Result) (jobs []job) {
+func (c *campaign) missing(known results.Sums) (jobs []job) {
 	for seed := range c.seeds {
 		for _, k := range deploy.Kinds {
-			if c.kinds != nil && !slices.Contains(c.kinds, k.Name) {
-				continue
-			}
 			j := job{kind: k.Name, seed: seed + 1}
 			for _, f := range fault.All() {
 				claim, claimed := fault.Expect(k.Name, f.ID)
-				r, done := known[results.Place{Kind: k.Name, Fault: f.ID, Seed: j.seed}]
 				switch {
-				case c.faults != nil && !slices.Contains(c.faults, f.ID):
+				case !c.wants(k.Name, f.ID):
 				case !claimed || claim.E == fault.NoSuch || fault.WhyLeft(k.Name, f.ID) != "":
-				case done && r.Verdict != verify.Invalid:
+				case known.Done(k.Name, f.ID, j.seed):
 				default:
 					j.faults = append(j.faults, f.ID)
 				}
@@ -111,12 +119,51 @@ func (c *campaign) missing(known map[results.Place]results.Result) (jobs []job) 
 	return jobs
 }
 
+// wants reports whether a kind is to be run under a fault.
+func (c *campaign) wants(kind, fault string) bool {
+	return (c.kinds == nil || slices.Contains(c.kinds, kind)) && (c.faults == nil || slices.Contains(c.faults, fault))
+}
+
+// known is what the sums and the record say together. A line of the record that
+// was cut off is removed from it.
+func (c *campaign) known() (results.Sums, error) {
+	sums, err := results.Load(c.results)
+	if err != nil {
+		return nil, err
+	}
+	runs, err := lines.Load[results.Result](c.record)
+	if err != nil {
+		return nil, err
+	}
+	sums.Add(runs...)
+	return sums, lines.Replace(c.record, runs...)
+}
+
+// forget removes from the sums and the record what is to be run again.
+func (c *campaign) forget() error {
+	sums, err := results.Load(c.results)
+	if err != nil {
+		return err
+	}
+	runs, err := lines.Load[results.Result](c.record)
+	if err != nil {
+		return err
+	}
+	maps.DeleteFunc(sums, func(_ [2]string, s *results.Sum) bool { return c.wants(s.Kind, s.Fault) })
+	runs = slices.DeleteFunc(runs, func(r results.Result) bool { return c.wants(r.Kind, r.Fault) })
+	if err := lines.Replace(c.record, runs...); err != nil { // first: the sums are what it adds to
+		return err
+	}
+	return sums.Save(c.results)
+}
+
 func (c *campaign) run(ctx context.Context) error {
-	known, err := results.Load(c.results)
+	known, err := c.known()
 	if err != nil {
 		return err
 	}
 	jobs := c.missing(known)
+	c.commit = lines.Commit()
 	end := time.Now().Add(c.budget)
 	next := make(chan job)
 	var workers sync.WaitGroup
@@ -187,14 +234,14 @@ func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
 		}
 		var found []results.Result
 		for _, t := range r.Trials {
-			x := results.Of(j.kind, j.seed, t)
+			x := results.Of(j.kind, j.seed, c.commit, t)
 			found = append(found, x)
 			if t.Verdict != verify.Held {
 				log.Printf("%s %s seed %d: %s %v %v, busy %.2f", j.kind, t.Fault, j.seed, t.Verdict, x.Broke, x.Why, t.Busy)
 			}
 		}
 		c.mu.Lock()
-		err = lines.Add(c.results, found...)
+		err = lines.Add(c.record, found...)
 		c.mu.Unlock()
 		if err != nil {
 			return err
@@ -203,16 +250,16 @@ func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
 	return nil
 }
 
-// write tidies the results and writes the page.
+// write adds the record to the sums, and writes the page.
 func (c *campaign) write() error {
-	if err := results.Tidy(c.results); err != nil {
-		return err
-	}
-	all, err := results.Load(c.results)
+	all, err := c.known()
 	if err != nil {
 		return err
 	}
-	text, err := page(results.Sorted(all))
+	if err := all.Save(c.results); err != nil {
+		return err
+	}
+	text, err := page(all)
 	if err != nil {
 		return err
 	}

@@ -3,11 +3,9 @@ package main
 import (
 	_ "embed"
 	"fmt"
-	"slices"
 	"strings"
 	"text/template"
 
-	"github.com/batonhq/baton/verify"
 	"github.com/batonhq/baton/verify/check"
 	"github.com/batonhq/baton/verify/deploy"
 	"github.com/batonhq/baton/verify/fault"
@@ -37,7 +35,7 @@ type remark struct {
 }
 
 // page is docs/verification.md.
-func page(all []results.Result) (string, error) {
+func page(all results.Sums) (string, error) {
 	table := results.Cells(all)
 	var data struct {
 		Kinds         []string
@@ -50,23 +48,17 @@ func page(all []results.Result) (string, error) {
 	for _, k := range deploy.Kinds {
 		data.Kinds = append(data.Kinds, k.Name)
 		t := total{Kind: k.Name, Is: k.Does}
-		for _, r := range all {
-			switch {
-			case r.Kind != k.Name || r.Verdict == verify.Skipped:
-				continue
-			case r.Verdict == verify.Invalid:
-				t.Invalid++
-				continue
-			case len(table[[2]string{r.Kind, r.Fault}].WrongIn(r)) > 0:
-				t.Breaches++
-			}
-			t.Runs++
-			t.Attempts += r.Attempts
-			t.Granted += r.Granted
-			t.Writes += r.Writes
-			t.Stale += r.Stale
-			t.Decisions += r.Decisions
-			t.Killed += r.Killed
+		for _, f := range fault.All() {
+			c := table[[2]string{k.Name, f.ID}]
+			t.Runs += c.Runs()
+			t.Invalid += len(c.Invalid)
+			t.Breaches += c.Breaches(c.Claim)
+			t.Attempts += c.Attempts
+			t.Granted += c.Granted
+			t.Writes += c.Writes
+			t.Stale += c.Stale
+			t.Decisions += c.Decisions
+			t.Killed += c.Killed
 		}
 		data.Totals = append(data.Totals, t)
 	}
@@ -77,16 +69,15 @@ func page(all []results.Result) (string, error) {
 			r.Cells = append(r.Cells, c.String())
 			note := remark{Kind: k.Name, Fault: f.ID, Why: explained[k.Name+" "+f.ID]}
 			if wrong := c.Wrong(); len(wrong) > 0 {
-				note.Promises, note.Texts = words(wrong), slices.Compact(slices.Sorted(slices.Values(c.Texts)))
-				note.Texts = note.Texts[:min(3, len(note.Texts))]
+				note.Promises, note.Texts = words(wrong), c.Texts
 				data.Wrong = append(data.Wrong, note)
 			}
 			if spared := c.Spared(); len(spared) > 0 {
 				note.Promises = words(spared)
 				data.Spared = append(data.Spared, note)
 			}
-			if c.Runs == 0 && c.Skipped != "" && c.Claimed && c.Claim.E != fault.NoSuch && fault.WhyLeft(c.Kind, c.Fault) == "" {
-				data.Skipped = append(data.Skipped, remark{Kind: k.Name, Fault: f.ID, Why: c.Skipped})
+			if c.Runs() == 0 && c.Why != "" && c.Claimed && c.Claim.E != fault.NoSuch && fault.WhyLeft(c.Kind, c.Fault) == "" {
+				data.Skipped = append(data.Skipped, remark{Kind: k.Name, Fault: f.ID, Why: c.Why})
 			}
 		}
 		data.Rows = append(data.Rows, r)

@@ -22,7 +22,7 @@ func TestPageIsFresh(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := page(results.Sorted(all))
+	want, err := page(all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestDifferencesAreExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := results.Cells(results.Sorted(all))
+	table := results.Cells(all)
 	for _, c := range table {
 		if wrong := c.Wrong(); len(wrong) > 0 && explained[c.Kind+" "+c.Fault] == "" {
 			t.Errorf("%s, %s: %v broke, which nobody has explained", c.Kind, c.Fault, wrong)
@@ -94,20 +94,18 @@ func TestPageSaysWhatBroke(t *testing.T) {
 	kept := func(e, f, l bool) map[check.Promise]bool {
 		return map[check.Promise]bool{check.Exclusive: e, check.Fenced: f, check.Lively: l}
 	}
-	all := map[results.Place]results.Result{}
-	for _, r := range []results.Result{
-		{Kind: "redis", Fault: "f01", Seed: 1, Verdict: verify.Held, Kept: kept(true, true, true), Granted: 7},
-		{Kind: "redis", Fault: "f01", Seed: 2, Verdict: verify.Broken, Kept: kept(false, true, true), Granted: 8, Broke: []string{"E overlap: two at once"}},
-		{Kind: "redis", Fault: "f01", Seed: 3, Verdict: verify.Invalid, Granted: 100},
+	all := make(results.Sums)
+	all.Add([]results.Result{
+		{Kind: "redis", Fault: "f01", Seed: 1, Verdict: verify.Held, Kept: kept(true, true, true), Counts: results.Counts{Granted: 7}},
+		{Kind: "redis", Fault: "f01", Seed: 2, Verdict: verify.Broken, Kept: kept(false, true, true), Counts: results.Counts{Granted: 8}, Broke: []string{"E overlap: two at once"}},
+		{Kind: "redis", Fault: "f01", Seed: 3, Verdict: verify.Invalid, Counts: results.Counts{Granted: 100}},
 		{Kind: "redis", Fault: "f15", Seed: 1, Verdict: verify.Broken, Kept: kept(false, true, true)},
 		{Kind: "redis", Fault: "f15", Seed: 2, Verdict: verify.Held, Kept: kept(true, true, true)},
 		{Kind: "postgres", Fault: "f15", Seed: 1, Verdict: verify.Held, Kept: kept(true, true, true)},
 		{Kind: "postgres", Fault: "f18", Seed: 1, Verdict: verify.Skipped, Why: []string{"it needs a disk"}},
 		{Kind: "gone", Fault: "f01", Seed: 1, Verdict: verify.Held},
-	} {
-		all[r.Place()] = r
-	}
-	table := results.Cells(results.Sorted(all))
+	}...)
+	table := results.Cells(all)
 	for place, want := range map[[2]string]string{
 		{"redis", "f01"}:    "**+++ 2, E broke in 1**",
 		{"redis", "f15"}:    "-++ 2, E broke in 1",
@@ -120,7 +118,7 @@ func TestPageSaysWhatBroke(t *testing.T) {
 			t.Errorf("%v: %q, want %q", place, got, want)
 		}
 	}
-	text, err := page(results.Sorted(all))
+	text, err := page(all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,42 +132,99 @@ func TestPageSaysWhatBroke(t *testing.T) {
 	}
 }
 
-// Results survive an end in the middle of a line, and are not run again.
+// The record survives an end in the middle of a line, is added to the sums as
+// often as somebody likes, and what is done is not run again.
 func TestGoesOn(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "results")
-	c := campaign{seeds: 2, kinds: []string{"sqlite"}, faults: []string{"f01", "f02", "f19"}, results: path}
+	dir := t.TempDir()
+	c := campaign{
+		seeds: 2, kinds: []string{"sqlite"}, faults: []string{"f01", "f02", "f19"},
+		results: filepath.Join(dir, "sums"), record: filepath.Join(dir, "new", "record"), page: filepath.Join(dir, "page"),
+	}
+	jobs := func() string {
+		t.Helper()
+		known, err := c.known()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(c.missing(known))
+	}
 	done := []results.Result{
-		{Kind: "sqlite", Fault: "f01", Seed: 1, Verdict: verify.Held},
+		{Kind: "sqlite", Fault: "f01", Seed: 1, Verdict: verify.Held, Counts: results.Counts{Granted: 7}},
 		{Kind: "sqlite", Fault: "f02", Seed: 1, Verdict: verify.Invalid},
-		{Kind: "sqlite", Fault: "f01", Seed: 2, Verdict: verify.Held},
+		{Kind: "sqlite", Fault: "f01", Seed: 2, Verdict: verify.Held, Counts: results.Counts{Granted: 8}, Commit: "abc"},
 		{Kind: "sqlite", Fault: "f02", Seed: 2, Verdict: verify.Broken},
 	}
-	if err := lines.Add(path, done...); err != nil {
+	if err := lines.Add(c.record, done...); err != nil {
 		t.Fatal(err)
 	}
-	if err := lines.Add(path, done[0]); err != nil {
-		t.Fatal(err)
-	}
-	whole, err := os.ReadFile(path)
+	whole, err := os.ReadFile(c.record)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, whole[:len(whole)-10], 0o644); err != nil {
+	if err := os.WriteFile(c.record, append(whole, whole[:20]...), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	known, err := results.Load(path)
-	if err != nil || len(known) != 4 {
-		t.Fatalf("%v, %v", known, err)
+	const left = "[{sqlite 1 [f02]}]"
+	if got := jobs(); got != left {
+		t.Errorf("left to do: %v, want %v", got, left)
 	}
-	if jobs := c.missing(known); len(jobs) != 1 || jobs[0].seed != 1 || strings.Join(jobs[0].faults, " ") != "f02" {
-		t.Errorf("left to do: %v", jobs)
+	var first []byte
+	for i := range 2 {
+		if err := c.write(); err != nil {
+			t.Fatal(err)
+		}
+		sums, err := os.ReadFile(c.results)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			first = sums
+		} else if string(sums) != string(first) {
+			t.Errorf("added again, the record changes the sums:\n%s%s", first, sums)
+		}
 	}
-	if err := results.Tidy(path); err != nil {
+
+	// Another machine has the sums and no record.
+	c.record += "-of-another"
+	if got := jobs(); got != left {
+		t.Errorf("left to do elsewhere: %v, want %v", got, left)
+	}
+	if err := lines.Add(c.record, results.Result{Kind: "sqlite", Fault: "f02", Seed: 1, Verdict: verify.Held}); err != nil {
 		t.Fatal(err)
 	}
-	if known, err = results.Load(path); err != nil || len(known) != 4 {
-		t.Errorf("%v, %v", known, err)
+	if got := jobs(); got != "[]" {
+		t.Errorf("left to do after all: %v", got)
+	}
+	known, err := c.known()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f01, f02 := known[[2]string{"sqlite", "f01"}], known[[2]string{"sqlite", "f02"}]
+	if len(f01.Seeds) != 2 || f01.Granted != 15 || f01.Commit != "abc" || len(f02.Seeds) != 2 || len(f02.Invalid) != 0 {
+		t.Errorf("%+v, %+v", f01, f02)
+	}
+
+	c.faults = []string{"f01"}
+	if err := c.forget(); err != nil {
+		t.Fatal(err)
+	}
+	c.faults = nil
+	known, err = c.known()
+	if err != nil || len(known) != 1 || known.Done("sqlite", "f01", 1) || !known.Done("sqlite", "f02", 1) {
+		t.Errorf("after f01 was forgotten: %v, %v", known, err)
+	}
+}
+
+// A file of single runs is not taken for sums.
+func TestRunsAreNoSums(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "sums")
+	if err := lines.Add(path, results.Result{Kind: "sqlite", Fault: "f01", Seed: 1, Verdict: verify.Held}); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := results.Load(path); err == nil {
+		t.Errorf("loaded %v", all)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -38,8 +39,11 @@ func Load[T any](path string) (all []T, err error) {
 	return all, lines.Err()
 }
 
-// Add adds values to the file.
+// Add adds values to the file. It makes the file, and its folder, if there is none.
 func Add[T any](path string, all ...T) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return err

@@ -1,7 +1,7 @@
 // Command soak looks for leaks: it puts a steady, modest load on every kind of
 // store for a while, with names that come and go, and watches whether anything
-// grows. It keeps the last result of each kind in docs/soak.jsonl and writes
-// docs/soak.md from that. It takes Linux.
+// grows. It keeps the last result of each kind in docs/soak.jsonl, one line for
+// each, and writes docs/soak.md from that. It takes Linux.
 package main
 
 import (
@@ -124,7 +124,7 @@ func (s *soak) one(ctx context.Context, kind string) (r result, err error) {
 	}
 	defer d.Close()
 	defer func() { err = errors.Join(err, c.end()) }()
-	r = result{Kind: kind, For: s.length, Rate: s.rate, Series: map[string]span{}, Before: before}
+	r = result{Kind: kind, Commit: lines.Commit(), For: s.length, Rate: s.rate, Series: map[string]span{}, Before: before}
 
 	if _, err := c.say(sayStart); err != nil {
 		return r, err

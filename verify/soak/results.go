@@ -19,6 +19,7 @@ const (
 // A result is one kind of store, as it is kept: one line of JSON.
 type result struct {
 	Kind    string          `json:"kind"`
+	Commit  string          `json:"commit,omitempty"` // of the code that ran
 	Verdict Verdict         `json:"verdict"`
 	Why     []string        `json:"why,omitempty"` // what grew, or was lost
 	For     time.Duration   `json:"for"`

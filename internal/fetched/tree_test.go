@@ -47,7 +47,7 @@ func readTree(ctx context.Context, top string) (tree, error) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && p != top && left(d.Name()):
+		case d.IsDir() && p != top && (left(d.Name()) || d.Name() == "testdata"):
 			return fs.SkipDir
 		case d.Name() != "go.mod":
 			return nil
@@ -80,7 +80,7 @@ func readTree(ctx context.Context, top string) (tree, error) {
 
 // left reports whether a folder of that name is in no version of a module.
 func left(name string) bool {
-	return strings.HasPrefix(name, ".") || name == "vendor" || name == "bin" || name == "testdata"
+	return strings.HasPrefix(name, ".") || name == "vendor" || name == "bin"
 }
 
 // module returns the module with that path.
@@ -105,7 +105,6 @@ func (t tree) files(ctx context.Context, m module, version string) (fs.FS, error
 	if m.folder != "." {
 		tag += ":" + m.folder
 	}
-	// From a folder, git would leave out what is not below it.
 	text, err := exec.CommandContext(ctx, "git", "-C", t.top, "archive", "--format=zip", tag).Output()
 	if err != nil {
 		return nil, fmt.Errorf("git archive %s: %w", tag, err)
@@ -153,7 +152,7 @@ func publish(folder string, v requirement, files fs.FS) error {
 		}
 		if d.IsDir() {
 			_, err := fs.Stat(files, path.Join(name, "go.mod"))
-			if name != "." && (err == nil || left(d.Name()) && d.Name() != "testdata") {
+			if name != "." && (err == nil || left(d.Name())) {
 				return fs.SkipDir
 			}
 			return nil

@@ -16,16 +16,16 @@ SOAK ?=
 MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*' -not -path '*/testdata/*'))))
 TESTED  := $(filter-out tools,$(MODULES))
 
-# Linters are run at the versions of tools/go.mod, from wherever the module is.
-tool = go tool -modfile=$(CURDIR)/tools/go.mod
+# The linters of tools/go.mod, which go.work makes known in every module.
+tool = go tool
 
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/baton, a static binary
-	CGO_ENABLED=0 go build -trimpath -o bin/baton ./cmd/baton
+build: ## Build bin/baton, a static binary, as who installs it gets it
+	GOWORK=off CGO_ENABLED=0 go build -trimpath -o bin/baton ./cmd/baton
 
 .PHONY: test
 test: servers ## Install what is missing, then lint and run every test on every server

@@ -2,10 +2,8 @@ module github.com/batonhq/baton/adapters/gocron
 
 go 1.26.0
 
-replace github.com/batonhq/baton => ../../
-
 require (
-	github.com/batonhq/baton v0.0.0-00010101000000-000000000000
+	github.com/batonhq/baton v0.1.0
 	github.com/go-co-op/gocron/v2 v2.21.2
 	github.com/jonboulle/clockwork v0.5.0
 )

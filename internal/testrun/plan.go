@@ -53,6 +53,7 @@ var rules = []rule{
 	{pattern: "internal/testserver", norace: true},
 	// What draws, writes pages or reads the tree.
 	{pattern: "verify/...", norace: true},
+	{pattern: "internal/fetched", norace: true},
 	{pattern: "internal/measure/...", norace: true},
 	{pattern: "internal/guarantees", norace: true},
 	{pattern: "internal/house", norace: true},

@@ -65,13 +65,13 @@ comparison: servers ## Measure all stores side by side and write docs/comparison
 
 .PHONY: verify
 verify: servers ## Try to break every store for two hours, go on where it ended, and write docs/verification.md and GUARANTEES.md
-	go test ./verify -run Planted -planted -count=1 -timeout 20m # what finds nothing must have found these
-	go run ./verify/campaign $(VERIFY)
+	go test ./internal/verify -run Planted -planted -count=1 -timeout 20m # what finds nothing must have found these
+	go run ./internal/verify/campaign $(VERIFY)
 	go generate ./internal/guarantees
 
 .PHONY: soak
 soak: servers ## Put a steady load on every store for half an hour, look for leaks, and write docs/soak.md
-	go run ./verify/soak $(SOAK)
+	go run ./internal/verify/soak $(SOAK)
 
 .PHONY: servers
 servers: ## Install the servers and tools that the tests need (Debian, as root)

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/drivertest/broken"
+	"github.com/batonhq/baton/internal/broken"
 	"github.com/batonhq/baton/store/memstore"
 )
 

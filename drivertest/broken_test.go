@@ -8,7 +8,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/drivertest/broken"
+	"github.com/batonhq/baton/internal/broken"
 )
 
 func brokenHarness(bug broken.Bug) Harness {

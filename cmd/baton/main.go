@@ -6,7 +6,7 @@ package main
 import (
 	"os"
 
-	"github.com/batonhq/baton/verify"
+	"github.com/batonhq/baton/internal/verify"
 )
 
 func main() {

@@ -17,10 +17,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/batonhq/baton/verify"
-	"github.com/batonhq/baton/verify/deploy"
-	"github.com/batonhq/baton/verify/fault"
-	"github.com/batonhq/baton/verify/history"
+	"github.com/batonhq/baton/internal/verify"
+	"github.com/batonhq/baton/internal/verify/deploy"
+	"github.com/batonhq/baton/internal/verify/fault"
+	"github.com/batonhq/baton/internal/verify/history"
 )
 
 // verifying is one run of baton verify.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/verify/results"
 	"github.com/batonhq/baton/store/etcdstore"
 	"github.com/batonhq/baton/store/memstore"
 	"github.com/batonhq/baton/store/mysqlstore"
@@ -22,7 +23,6 @@ import (
 	"github.com/batonhq/baton/store/redlock"
 	"github.com/batonhq/baton/store/sqlitestore"
 	"github.com/batonhq/baton/store/zkstore"
-	"github.com/batonhq/baton/verify/results"
 )
 
 // stores lists all there are, in the order of the columns. Traits are

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/verify"
-	"github.com/batonhq/baton/verify/check"
-	"github.com/batonhq/baton/verify/results"
+	"github.com/batonhq/baton/internal/verify"
+	"github.com/batonhq/baton/internal/verify/check"
+	"github.com/batonhq/baton/internal/verify/results"
 )
 
 var update = flag.Bool("update", false, "write GUARANTEES.md")

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/batonhq/baton/verify/check"
-	"github.com/batonhq/baton/verify/deploy"
-	"github.com/batonhq/baton/verify/fault"
-	"github.com/batonhq/baton/verify/results"
+	"github.com/batonhq/baton/internal/verify/check"
+	"github.com/batonhq/baton/internal/verify/deploy"
+	"github.com/batonhq/baton/internal/verify/fault"
+	"github.com/batonhq/baton/internal/verify/results"
 )
 
 // owed is how a promise fared where it must hold.

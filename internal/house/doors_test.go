@@ -32,15 +32,15 @@ const doors = `
 	driver/limits:      driver driver/check
 
 	# What everybody may lean on knows no store and nothing above itself.
-	internal/*:         driver driver/* internal/* !internal/testserver !internal/faultproxy
+	internal/*:         driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken
 	internal/faultproxy: internal/testserver
 	internal/measure:   baton driver
-	drivertest:         driver driver/* internal/* !internal/testserver !internal/faultproxy
-	drivertest/broken:  driver driver/* internal/lockstate internal/quorum internal/rate internal/record store/memstore
+	drivertest:         driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken
+	internal/broken:    driver driver/* internal/lockstate internal/quorum internal/rate internal/record store/memstore
 
 	# Stores know the contract, not each other and not who calls them.
-	store/*:            driver driver/* internal/* !internal/testserver !internal/faultproxy
-	store/redisstore/*: driver driver/* store/redisstore store/redisstore/internal/wire internal/* !internal/testserver !internal/faultproxy
+	store/*:            driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken
+	store/redisstore/*: driver driver/* store/redisstore store/redisstore/internal/wire internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken
 
 	# The front doors know the contract and no store.
 	baton:              driver driver/check internal/bootclock
@@ -51,23 +51,23 @@ const doors = `
 	election:           baton driver
 
 	# The guarantees are written from the traits of all stores, and from what was seen.
-	internal/guarantees: driver driver/* store/* verify verify/*
+	internal/guarantees: driver driver/* store/* internal/verify internal/verify/*
 
 	# Whoever puts a program together knows everything but the helpers of tests.
 	open:               * !drivertest !internal/testserver !internal/faultproxy
-	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy
+	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken
 	server:             * !store/* !open !drivertest !internal/testserver !internal/faultproxy
-	verify:             *
-	verify/history:
-	verify/check:       verify/history
-	verify/served:      driver driver/limits
-	verify/planted:     driver driver/* drivertest/broken store/memstore verify/check
-	verify/lines:
-	verify/results:     verify verify/check verify/deploy verify/fault verify/lines
-	verify/campaign:    store/redisstore store/redisstore/goredis verify verify/check verify/deploy verify/fault verify/lines verify/results
-	verify/soak:        baton driver driver/limits once open ratelimit verify/deploy verify/lines
-	verify/deploy:      * !verify
-	verify/fault:       * !verify
+	internal/verify:             *
+	internal/verify/history:
+	internal/verify/check:       internal/verify/history
+	internal/verify/served:      driver driver/limits
+	internal/verify/planted:     driver driver/* internal/broken store/memstore internal/verify/check
+	internal/verify/lines:
+	internal/verify/results:     internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines
+	internal/verify/campaign:    store/redisstore store/redisstore/goredis internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines internal/verify/results
+	internal/verify/soak:        baton driver driver/limits once open ratelimit internal/verify/deploy internal/verify/lines
+	internal/verify/deploy:      * !internal/verify
+	internal/verify/fault:       * !internal/verify
 	examples/*:         *
 `
 

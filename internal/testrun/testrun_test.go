@@ -141,9 +141,9 @@ func TestThoseThatWait(t *testing.T) {
 	t.Parallel()
 	top := tree(t, map[string]string{
 		"go.mod": "module planted\n\ngo 1.26\n",
-		"verify/soak/x_test.go": testFile(`func TestWaits(t *testing.T) {
+		"internal/verify/soak/x_test.go": testFile(`func TestWaits(t *testing.T) {
 	for end := time.Now().Add(50 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat("../../second/done"); err == nil {
+		if _, err := os.Stat("../../../second/done"); err == nil {
 			return
 		}
 	}

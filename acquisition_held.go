@@ -76,6 +76,16 @@ func (a *acquisition) nest(wanted *ask) error {
 	return nil
 }
 
+// extend asks whether the lock is still held, beside what is asked in the background.
+// ok is false while nobody can tell.
+func (a *acquisition) extend() (q question, ok bool) {
+	if a.phase != held {
+		return question{}, false
+	}
+	a.inFlight++
+	return question{claim: a.claim, phase: a.phase, round: a.round}, true
+}
+
 // detachable reports whether nobody counts on the lease but its one holder.
 func (a *acquisition) detachable() bool { return a.phase == held && a.refs == 1 }
 

@@ -132,6 +132,42 @@ func (l *Lease) Claim() (driver.Claim, error) { return l.claim(false) }
 // lease is known to the store by the same claim.
 func (l *Lease) Pin() (driver.Claim, error) { return l.claim(true) }
 
+// Extend renews the lease now, and waits for the store's answer. No lease needs it to
+// last: it is for a holder who wants the whole TTL before a step that must not be cut
+// short. It returns until when the lease lasts at least, which Config.MaxHold may
+// bound.
+//
+// A *LostError says that the lease has ended. After all other errors, the context's
+// and those that wrap ErrUnavailable or ErrUnknown, it is as it was.
+func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
+	k := l.keeper
+	lk := k.locker
+	_, err = lk.insist(ctx, func(call context.Context, sent moment) error {
+		if err := l.Err(); err != nil {
+			return err
+		}
+		k.mu.Lock()
+		q, ok := k.acq.extend()
+		k.commit(0)
+		if !ok {
+			return fmt.Errorf("%w: a downgrade is under way", ErrUnavailable)
+		}
+		r := lk.store.Renew(call, []driver.Claim{q.claim}, lk.terms.storeTTL())[0]
+		k.renewed(sent, q, r)
+		if r.State == driver.Unknown {
+			return r.Err
+		}
+		return l.Err()
+	})
+	if lost := l.Err(); lost != nil {
+		return time.Time{}, lost
+	}
+	if err != nil {
+		return time.Time{}, fail("extend", l.Key(), blame(ctx, err))
+	}
+	return l.Deadline(), nil
+}
+
 func (l *Lease) claim(pin bool) (driver.Claim, error) {
 	if err := l.Err(); err != nil {
 		return driver.Claim{}, err

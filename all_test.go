@@ -38,8 +38,8 @@ func wantFree(t *testing.T, store driver.Inspector, keys []string, lockers ...*b
 		}
 	}
 	for i, l := range lockers {
-		if lines, stakes := l.Leftovers(); lines+stakes > 0 {
-			t.Errorf("locker %d has %d lines and %d stakes left", i, lines, stakes)
+		if queues, acquisitions := l.Leftovers(); queues+acquisitions > 0 {
+			t.Errorf("locker %d has %d local queues and %d acquisitions left", i, queues, acquisitions)
 		}
 	}
 }

@@ -346,8 +346,8 @@ func TestExtend(t *testing.T) {
 			}
 			time.Sleep(40 * time.Second)
 		}
-		if lines, stakes := b.Leftovers(); lines+stakes > 0 {
-			t.Errorf("%d lines and %d stakes are left of what is not held", lines, stakes)
+		if queues, acquisitions := b.Leftovers(); queues+acquisitions > 0 {
+			t.Errorf("%d local queues and %d acquisitions are left of what is not held", queues, acquisitions)
 		}
 		lease := mustAttach(t, a, handle)
 		if _, err := b.Extend(t.Context(), handle); !errors.Is(err, baton.ErrLost) {

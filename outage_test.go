@@ -61,8 +61,8 @@ func TestOutageIsWaitedOutOnce(t *testing.T) {
 				lock(9*time.Second, t.Context()) // has a time of its own
 				wg.Wait()
 				time.Sleep(20 * time.Second) // what is under way ends
-				if lines, stakes := l.Leftovers(); lines+stakes > 0 {
-					t.Errorf("%d lines and %d stakes are left", lines, stakes)
+				if queues, acquisitions := l.Leftovers(); queues+acquisitions > 0 {
+					t.Errorf("%d local queues and %d acquisitions are left", queues, acquisitions)
 				}
 			})
 		})

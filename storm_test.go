@@ -141,8 +141,8 @@ func (s *storm) run() {
 		}
 	}
 	for i, l := range s.lockers {
-		if lines, stakes := l.Leftovers(); lines+stakes > 0 {
-			s.t.Errorf("process %d has %d lines and %d stakes left", i, lines, stakes)
+		if queues, acquisitions := l.Leftovers(); queues+acquisitions > 0 {
+			s.t.Errorf("process %d has %d local queues and %d acquisitions left", i, queues, acquisitions)
 		}
 	}
 	if s.granted < 30 {

@@ -14,20 +14,10 @@ import (
 
 const glossary = "docs/glossary.md"
 
-// renaming lists the folders whose code still has a word of the glossary's column
-// "never", with what is below them. They are to become fewer.
-var renaming = map[string][]string{
-	"combiner": {"store/pgstore", "store/redisstore"},
-	"ghost":    {"store/etcdstore", "store/zkstore"},
-	"haunted":  {"store/etcdstore"},
-	"stake":    {"."}, // tests of the root package
-	"vigil":    {"store/redisstore"},
-}
-
 // TestWords finds words that the glossary forbids.
 func TestWords(t *testing.T) {
 	t.Parallel()
-	problems, err := checkWords(os.DirFS("../.."), renaming)
+	problems, err := checkWords(os.DirFS("../.."))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +42,6 @@ func TestWordsCatch(t *testing.T) {
 		{"a decision", "docs/adr/0001-x.md", "The tenure.", ""},
 		{"the glossary", glossary, "", ""},
 		{"code", "store/x/x.go", "package x\n\nfunc newTenure() {}\n", "store/x/x.go:3 says \"tenure\""},
-		{"code that is being renamed", "store/old/a/x.go", "package x\n\nfunc newTenure() {}\n", ""},
 		{"a comment", "x.sql", "-- its tenure\n", "x.sql:1"},
 		{"a phrase in code", "x.go", "package x // in line\n", ""},
 	} {
@@ -62,7 +51,7 @@ func TestWordsCatch(t *testing.T) {
 			if c.file != glossary {
 				files[c.file] = &fstest.MapFile{Data: []byte(c.text)}
 			}
-			problems, err := checkWords(files, map[string][]string{"tenure": {"store/old"}})
+			problems, err := checkWords(files)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +64,7 @@ func TestWordsCatch(t *testing.T) {
 }
 
 // checkWords looks for words in pages and in code, and for phrases in pages.
-func checkWords(repo fs.FS, renaming map[string][]string) (problems []string, err error) {
+func checkWords(repo fs.FS) (problems []string, err error) {
 	raw, err := fs.ReadFile(repo, glossary)
 	if err != nil {
 		return nil, err
@@ -103,7 +92,7 @@ func checkWords(repo fs.FS, renaming map[string][]string) (problems []string, er
 		lower := strings.ToLower(text)
 		for word, instead := range never {
 			first, _, phrase := strings.Cut(word, " ")
-			if code && (phrase || isIn(name, renaming[word])) || !strings.Contains(lower, first) {
+			if code && phrase || !strings.Contains(lower, first) {
 				continue
 			}
 			said := regexp.MustCompile(`(?i)\b` + strings.ReplaceAll(word, " ", `\s+`) + `s?\b`)
@@ -138,12 +127,4 @@ func forbidden(text string) map[string]string {
 		}
 	}
 	return never
-}
-
-// isIn reports whether a file is in or below one of the folders; "." is the root
-// package.
-func isIn(name string, folders []string) bool {
-	return slices.ContainsFunc(folders, func(folder string) bool {
-		return folder == path.Dir(name) || strings.HasPrefix(name, folder+"/")
-	})
 }

@@ -252,7 +252,9 @@ func (c *claim) removal() *item {
 	return it
 }
 
-// late waits for the outcome of an acquire that its caller did not wait for.
+// late waits for the outcome of an acquire that its caller did not wait for. That is
+// known in the end, or no longer of effect after lateEffect: nothing is repeated blindly
+// as sqlstore.Abandoned does.
 func (s *Store) late(c *claim, it *item) {
 	<-it.Done()
 	s.mu.Lock()

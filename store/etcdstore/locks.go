@@ -16,7 +16,7 @@ import (
 )
 
 // attempts bounds how often a request is sent anew after it certainly had no
-// effect: because a lease had ended, or a name was taken by a ghost.
+// effect: because a lease had ended, or a name was taken by a leftover.
 const attempts = 4
 
 // Acquire makes one attempt: see driver.Locks.
@@ -159,8 +159,8 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	c.item = nil
 	stranger := s.answeredLocked(c, it)
 	switch {
-	case stranger != nil: // a ghost of ours has the name
-		s.hauntedLocked(c, stranger)
+	case stranger != nil: // a leftover of ours has the name
+		s.occupiedLocked(c, stranger)
 		s.mu.Unlock()
 		return a, errAgain
 	case c.ended: // its lease, meanwhile
@@ -248,21 +248,21 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 	return nil
 }
 
-// hauntedLocked gives up a name that something of ours has which was believed
+// occupiedLocked gives up a name that something of ours has which was believed
 // to be gone, and has that removed.
-func (s *Store) hauntedLocked(c *claim, kv *mvccpb.KeyValue) {
+func (s *Store) occupiedLocked(c *claim, kv *mvccpb.KeyValue) {
 	k := c.lock
-	ghost := &claim{
+	leftover := &claim{
 		lock: k, place: c.place, name: c.name, value: string(kv.Value), ended: true,
 		rev: kv.CreateRevision, mod: kv.ModRevision, moving: true,
 	}
-	k.all[ghost] = true
+	k.all[leftover] = true
 	if c.place >= 0 && c.place < len(k.places) {
-		k.places[c.place] = ghost
+		k.places[c.place] = leftover
 	}
 	s.forgetLocked(c)
 	s.keys[k.key] = k
-	s.sweepLocked(ghost)
+	s.sweepLocked(leftover)
 }
 
 // notAcquired cleans up behind an acquire without an answer, or with an error.
@@ -451,7 +451,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 	c.item = nil
 	stranger := s.answeredLocked(c, it)
 	if stranger != nil {
-		s.hauntedLocked(c, stranger)
+		s.occupiedLocked(c, stranger)
 		s.mu.Unlock()
 		return driver.Grant{}, unavailable(errAgain)
 	}

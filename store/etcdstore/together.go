@@ -221,8 +221,8 @@ func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
 		c.item = nil
 		stranger := s.answeredLocked(c, p.item)
 		switch {
-		case stranger != nil: // a ghost of ours has the name
-			s.hauntedLocked(c, stranger)
+		case stranger != nil: // a leftover of ours has the name
+			s.occupiedLocked(c, stranger)
 		case c.ended && c.rev > 0: // meanwhile
 			s.sweepLocked(c)
 			again = true

@@ -3,12 +3,12 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"hash/maphash"
 	"slices"
 	"sync/atomic"
 
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/batch"
+	"github.com/batonhq/baton/internal/contended"
 	"github.com/batonhq/baton/internal/rate"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
@@ -30,9 +30,8 @@ type limiter struct {
 	changed atomic.Int64 // keys, since the last sweep
 
 	// refused says which keys refused what they were asked for last: then it is
-	// read first, without a lock, whether they still do. Keys may share a place.
-	refused [1024]atomic.Bool
-	seed    maphash.Seed
+	// read first, without a lock, whether they still do.
+	refused contended.Keys
 
 	batch *batch.Batcher[*limitOp]
 }
@@ -88,26 +87,22 @@ func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error
 	}
 	s.sweepEarly(t.Takes[0].Key)
 	o := &limitOp{Item: batch.NewItem(), r: r}
-	look, refused := looks(r), s.limits.place(r)
-	o.quiet = r.ID == "" && r.Mode <= limits.TakeAnyway && (look || refused.Load())
+	look, first := looks(r), t.Takes[0].Key
+	o.quiet = r.ID == "" && r.Mode <= limits.TakeAnyway && (look || s.limits.refused.Has(first))
 	if err := s.limits.batch.Do(ctx, o); err != nil {
 		return limits.Taken{}, err
 	}
 	if o.err != nil {
 		return limits.Taken{}, o.err
 	}
-	if !look && refused.Load() == o.d.OK {
-		refused.Store(!o.d.OK)
+	if !look {
+		s.limits.refused.Set(first, !o.d.OK)
 	}
 	return o.d, nil
 }
 
 func looks(r *rate.Request) bool {
 	return !slices.ContainsFunc(r.Takes, func(t limits.Take) bool { return t.Cost > 0 })
-}
-
-func (l *limiter) place(r *rate.Request) *atomic.Bool {
-	return &l.refused[maphash.String(l.seed, r.Takes[0].Key)%uint64(len(l.refused))]
 }
 
 // decide answers ops in one transaction, in order, or without one.

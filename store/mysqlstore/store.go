@@ -36,7 +36,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -44,6 +43,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/contended"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -80,10 +80,10 @@ type Store struct {
 	serving sync.WaitGroup
 	poller  poller
 	left    *sqlstore.Abandoned // attempts to acquire
+	hot     contended.Keys      // which the single statements cannot serve
 
 	mu     sync.Mutex
 	lines  map[string]*line // of keys with a transaction under way, or about to be
-	hot    map[string]struct{}
 	closed bool
 }
 
@@ -148,9 +148,8 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 	s.life, s.end = context.WithCancel(context.Background())
 	s.quit, s.kick = make(chan struct{}), make(chan string, 1)
 	s.early.Store(s.opts.early())
-	s.limits.seed = maphash.MakeSeed()
 	s.limits.batch = s.newLimitBatcher()
-	s.lines, s.hot = make(map[string]*line), make(map[string]struct{})
+	s.lines = make(map[string]*line)
 	s.left = sqlstore.NewAbandoned(s.opts.repeats, func(ctx context.Context, c driver.Claim) error {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -278,7 +277,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 }
 
 func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if r.Exclusive() && !s.isHot(r.Key) {
+	if r.Exclusive() && !s.hot.Has(r.Key) {
 		g, ok, err := s.fastAcquire(ctx, r)
 		if ok || err != nil {
 			return g, err
@@ -325,7 +324,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 }
 
 func (s *Store) release(ctx context.Context, c driver.Claim) error {
-	if !s.isHot(c.Key) {
+	if !s.hot.Has(c.Key) {
 		if ok, err := s.fastRelease(ctx, c); ok || err != nil {
 			return err
 		}

@@ -61,7 +61,7 @@ func (s *Store) attemptAll(ctx context.Context, r []driver.Request) (grants []dr
 		return nil, nil, unsure, err
 	}
 	for _, t := range m.all {
-		s.remember(t.key, t.row.Busy)
+		s.hot.Set(t.key, t.row.Busy)
 		s.tell(t.fx)
 		if t.saved && !t.stored {
 			s.inserted.Add(1)

@@ -206,33 +206,8 @@ func (s *Store) attempt(ctx context.Context, key string, ops []*op) (t *tx, unsu
 	if unsure, err := t.commit(); err != nil {
 		return nil, unsure, err
 	}
-	s.remember(key, t.row.Busy)
+	s.hot.Set(key, t.row.Busy)
 	return t, false, nil
-}
-
-// maxHot bounds the memory of contended keys.
-const maxHot = 4096
-
-// remember notes whether the fast path can be of use for the key.
-func (s *Store) remember(key string, busy bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch _, is := s.hot[key]; {
-	case is && !busy:
-		delete(s.hot, key)
-	case !is && busy:
-		if len(s.hot) >= maxHot {
-			clear(s.hot) // costs each key one attempt
-		}
-		s.hot[key] = struct{}{}
-	}
-}
-
-func (s *Store) isHot(key string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, is := s.hot[key]
-	return is
 }
 
 // tell wakes those of this process that a commit concerns. The others poll.

@@ -56,7 +56,7 @@ func (s *Store) releaseDirectly(ctx context.Context, c driver.Claim) (done bool,
 }
 
 func (s *Store) mayAskDirectly(key string) bool {
-	return s.direct && !s.wrap.Load() && !s.combiner.heat(key).Load()
+	return s.direct && !s.wrap.Load() && !s.batcher.hot.Has(key)
 }
 
 // rowOrNone reads a row if there is one.

@@ -65,7 +65,7 @@ func TestDirect(t *testing.T) {
 	}
 	mustBe(t, s, next, driver.Lost)
 
-	s.combiner.heat("k").Store(true)
+	s.batcher.hot.Set("k", true)
 	token, err = s.acquireDirectly(t.Context(), writer("k"))
 	mustAsk(token > 0, err)
 }

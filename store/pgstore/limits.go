@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/contended"
 	"github.com/batonhq/baton/internal/rate"
 )
 
@@ -47,13 +47,13 @@ const (
 
 // limiter is what the store needs for rate limits.
 type limiter struct {
-	known    rate.Known
-	sweep    limitSweeper
-	combiner combiner
+	known   rate.Known
+	sweep   limitSweeper
+	batcher batcher
 
 	// refused says which keys refused what they were asked for last: then
-	// nothing is locked to see whether they still do. Keys may share a place.
-	refused [1024]atomic.Bool
+	// nothing is locked to see whether they still do.
+	refused contended.Keys
 }
 
 // Take implements limits.Store, in one round trip, by one function on the
@@ -85,15 +85,14 @@ func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error
 	for _, t := range q.Takes {
 		looks = looks && t.Cost == 0
 	}
-	refused := &s.limits.refused[maphash.String(s.combiner.seed, r.Takes[0].Key)%uint64(len(s.limits.refused))]
-	looks = (looks || refused.Load()) && r.Mode <= limits.TakeAnyway && r.ID == ""
+	looks = (looks || s.limits.refused.Has(r.Takes[0].Key)) && r.Mode <= limits.TakeAnyway && r.ID == ""
 	o := &operation{take: q, looks: looks}
 	alone := func() (err error) {
 		o.answer, err = s.takeAlone(ctx, q, looks)
 		return err
 	}
 	if single(q) && brief(q.Limits[0]) {
-		err = s.limits.combiner.share(ctx, o, alone)
+		err = s.limits.batcher.share(ctx, o, alone)
 	} else {
 		err = alone()
 	}
@@ -121,9 +120,7 @@ func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error
 	if d.OK != (how == wasAllowed) {
 		return d, fmt.Errorf("postgres: the server and this program do not decide alike about limit %q: %w", r.Takes[0].Key, driver.ErrUnknown)
 	}
-	if refused.Load() == d.OK {
-		refused.Store(!d.OK)
-	}
+	s.limits.refused.Set(r.Takes[0].Key, !d.OK)
 	if changed {
 		s.limits.sweep.changed(s, r.Takes)
 	}

@@ -48,7 +48,7 @@ func jamLimits(t *testing.T, s, plain *Store) (free func()) {
 func inLimitLine(t *testing.T, s *Store, n int) {
 	t.Helper()
 	eventually(t, fmt.Sprint(n, " in line"), 20*time.Second, func() bool {
-		c := &s.limits.combiner
+		c := &s.limits.batcher
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.waiting.all) == n

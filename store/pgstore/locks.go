@@ -53,7 +53,7 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	var err error
 	if r.Exclusive() && !r.Retry && r.Ticket == 0 {
 		o := &operation{claim: r.Claim, ttl: r.TTL, queue: r.Queue}
-		err = s.combiner.do(ctx, o, func() error {
+		err = s.batcher.do(ctx, o, func() error {
 			if token, err := s.acquireDirectly(ctx, r); err != nil || token > 0 {
 				o.grant, o.served = driver.Grant{Token: token, Ticket: token, TTL: r.TTL}, err == nil
 				return err
@@ -72,7 +72,7 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	s.combiner.heat(r.Key).Store(strings.Contains(text, "\n")) // somebody else is there
+	s.batcher.hot.Set(r.Key, strings.Contains(text, "\n")) // somebody else is there
 	a := readAnswer(text)
 	if a.granted != "" {
 		s.hints.tell(r.Key, a.granted, r.ID)
@@ -124,7 +124,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		return err
 	}
 	var text string
-	err := s.combiner.do(ctx, &operation{claim: c}, func() error {
+	err := s.batcher.do(ctx, &operation{claim: c}, func() error {
 		if done, err := s.releaseDirectly(ctx, c); err != nil || done {
 			return err
 		}
@@ -151,7 +151,7 @@ func (s *Store) releaseAgain(ctx context.Context, c driver.Claim) error {
 // released reads what baton_release_1 says.
 func (s *Store) released(c driver.Claim, text string) error {
 	state, granted, contended := strings.Cut(text, "\n")
-	s.combiner.heat(c.Key).Store(contended)
+	s.batcher.hot.Set(c.Key, contended)
 	if granted != "" {
 		s.hints.tell(c.Key, granted, "")
 	}

@@ -359,11 +359,11 @@ func doEverything(t *testing.T, s, other *Store) {
 				all = append(all, &operation{claim: hold(t, other, writer(name+"m3"))})
 			}
 		}
-		return s.combiner.sendLocks(ctx, conn, all)
+		return s.batcher.sendLocks(ctx, conn, all)
 	})
 	held, place := hold(t, s, writer(name+"turn")), join(t, s, writer(name+"turn"))
 	onConn(t, s, func(conn *pgxpool.Conn) error {
-		return s.combiner.sendTurn(ctx, conn, held.Key, []*operation{
+		return s.batcher.sendTurn(ctx, conn, held.Key, []*operation{
 			{claim: held}, {claim: place}, {claim: unknown(place)}, {claim: writer(held.Key).Claim, ttl: time.Minute, queue: true},
 		})
 	})

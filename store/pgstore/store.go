@@ -39,7 +39,7 @@ type Store struct {
 	closed atomic.Bool
 
 	patience time.Duration
-	combiner combiner
+	batcher  batcher
 	hints    hints
 	sweep    sweeper
 	limits   limiter
@@ -152,8 +152,8 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, change ...fun
 	}
 	s.renewal.Most, s.renewal.Send = renewingConns, s.renewWith(s.renewing)
 	s.confirm.Most, s.confirm.Send = max(1, int(pool.Config().MaxConns)/2), s.renewWith(pool)
-	s.combiner.init(s, s.combiner.sendLocks)
-	s.limits.combiner.init(s, s.sendTakes)
+	s.batcher.init(s, s.batcher.sendLocks)
+	s.limits.batcher.init(s, s.sendTakes)
 	s.hints.init(s, o)
 	s.sweep.init(s, o)
 	s.limits.sweep.init()
@@ -382,8 +382,8 @@ func (s *Store) Close() error {
 	s.left.Close(time.Second)
 	s.sweep.close(s.patience)
 	s.limits.sweep.close(s.patience)
-	s.combiner.close()
-	s.limits.combiner.close()
+	s.batcher.close()
+	s.limits.batcher.close()
 	s.hints.close()
 	closed := make(chan struct{})
 	go func() {

@@ -58,13 +58,13 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 			}
 		}
 		q := r[order[refused-1]]
-		s.combiner.heat(q.Key).Store(true)
+		s.batcher.hot.Set(q.Key, true)
 		return nil, readAnswer(answers[refused-1]).refusal(q)
 	}
 	grants := make([]driver.Grant, n)
 	for at, i := range order {
 		q, a := r[i], readAnswer(answers[at])
-		s.combiner.heat(q.Key).Store(strings.Contains(answers[at], "\n"))
+		s.batcher.hot.Set(q.Key, strings.Contains(answers[at], "\n"))
 		if a.granted != "" {
 			s.hints.tell(q.Key, a.granted, q.ID)
 		}

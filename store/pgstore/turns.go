@@ -18,8 +18,8 @@ const turnSQL = `SELECT baton_turn_1($1::bytea, $2::text[], $3::bigint[], $4::te
 // wait for the others on the key's row. What comes meanwhile goes with the
 // next: as a rule that is the release of the one who was just granted and the
 // new place in line of the one who released. It is not a batch.Batcher because who is
-// taken too late withdraws and goes alone, and for the second reason of combiner.
-func (c *combiner) turn(ctx context.Context, o *operation, alone func() error) error {
+// taken too late withdraws and goes alone, and for the second reason of batcher.
+func (c *batcher) turn(ctx context.Context, o *operation, alone func() error) error {
 	if o.ttl > 0 && !o.queue || o.ttl == 0 && o.claim.Ticket == 0 {
 		return alone()
 	}
@@ -61,7 +61,7 @@ func (c *combiner) turn(ctx context.Context, o *operation, alone func() error) e
 }
 
 // withdraw takes o out of its queue and reports whether it was there.
-func (c *combiner) withdraw(o *operation) bool {
+func (c *batcher) withdraw(o *operation) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(o.in.all)
@@ -70,7 +70,7 @@ func (c *combiner) withdraw(o *operation) bool {
 }
 
 // serveTurns sends what waits for a key until nothing does.
-func (c *combiner) serveTurns(key string, q *queue) {
+func (c *batcher) serveTurns(key string, q *queue) {
 	for {
 		// Those whom the last answer has woken come now, as a rule.
 		for range 3 {
@@ -91,7 +91,7 @@ func (c *combiner) serveTurns(key string, q *queue) {
 
 // sendTurn has the operations on one key done by one statement and notes which
 // it served.
-func (c *combiner) sendTurn(ctx context.Context, conn *pgxpool.Conn, key string, all []*operation) error {
+func (c *batcher) sendTurn(ctx context.Context, conn *pgxpool.Conn, key string, all []*operation) error {
 	var ends, places []*operation
 	endIDs, tickets := make([]string, 0, len(all)), make([]int64, 0, len(all))
 	ids, owners, ttls := make([]string, 0, len(all)), make([]string, 0, len(all)), make([]int64, 0, len(all))
@@ -113,7 +113,7 @@ func (c *combiner) sendTurn(ctx context.Context, conn *pgxpool.Conn, key string,
 	ended, granted, _ := strings.Cut(rest, "\n")
 	n := strings.Fields(numbers) // busy, first ticket, ticket of the head, when it is to ask again
 	first, head, again := number(n[1]), number(n[2]), number(n[3])
-	c.heat(key).Store(n[0] == "t")
+	c.hot.Set(key, n[0] == "t")
 	for i, o := range places {
 		o.served = true
 		o.grant = driver.Grant{Waiting: true, Ticket: first + int64(i), TTL: driver.WaiterTTL}

@@ -27,7 +27,7 @@ func sendTurn(t *testing.T, s *Store, key string, all ...*operation) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.combiner.sendTurn(t.Context(), conn, key, all); err != nil {
+	if err := s.batcher.sendTurn(t.Context(), conn, key, all); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -96,7 +96,7 @@ func TestTurn(t *testing.T) {
 		sendTurn(t, s, "k", again)
 		mustServe(t, false, again)
 	}
-	if s.combiner.heat("k").Load() {
+	if s.batcher.hot.Has("k") {
 		t.Error("the key counts as in demand although nobody is left")
 	}
 }
@@ -300,11 +300,11 @@ func TestTurnTraffic(t *testing.T) {
 // stalled is a store where a statement for the key is under way for ever.
 func stalled(t *testing.T, s *Store, key string) *queue {
 	t.Helper()
-	s.combiner.heat(key).Store(true)
+	s.batcher.hot.Set(key, true)
 	q := new(queue)
-	s.combiner.mu.Lock()
-	defer s.combiner.mu.Unlock()
-	s.combiner.turns[key] = q
+	s.batcher.mu.Lock()
+	defer s.batcher.mu.Unlock()
+	s.batcher.turns[key] = q
 	return q
 }
 
@@ -342,8 +342,8 @@ func TestTurnCallerLeavesTheLine(t *testing.T) {
 	}()
 	go func() { errs <- s.Release(ctx, c) }()
 	eventually(t, "two in line", 20*time.Second, func() bool {
-		s.combiner.mu.Lock()
-		defer s.combiner.mu.Unlock()
+		s.batcher.mu.Lock()
+		defer s.batcher.mu.Unlock()
 		return len(q.all) == 2
 	})
 	cancel()
@@ -366,8 +366,8 @@ func TestTurnClose(t *testing.T) {
 	errs := make(chan error, 1)
 	go func() { errs <- s.Release(t.Context(), c) }()
 	eventually(t, "one in line", 20*time.Second, func() bool {
-		s.combiner.mu.Lock()
-		defer s.combiner.mu.Unlock()
+		s.batcher.mu.Lock()
+		defer s.batcher.mu.Unlock()
 		return len(q.all) == 1
 	})
 	if err := s.Close(); err != nil {

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -83,9 +81,9 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 		return driver.Grant{}, err
 	}
 	r.TTL = r.TTL.Truncate(time.Millisecond)
-	if r.Exclusive() && r.Ticket == 0 && !r.Retry && !s.busy.has(n.lock) {
+	if r.Exclusive() && r.Ticket == 0 && !r.Retry && !s.busy.Has(n.lock) {
 		v := value(r.ID) + strconv.FormatInt(s.clock.millis(), 10) + ":" + r.Owner
-		answer, err := s.combiner.do(ctx, &operation{n: n, id: r.ID, acquire: true, args: [2]string{v, millis(r.TTL)}})
+		answer, err := s.batcher.do(ctx, &operation{n: n, id: r.ID, acquire: true, args: [2]string{v, millis(r.TTL)}})
 		if err != nil {
 			s.orphans.attempted(r.ID, false, err)
 			return driver.Grant{}, err
@@ -94,7 +92,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 			s.clock.observe(token)
 			return grant(token, r.TTL), nil
 		}
-		s.busy.add(n.lock)
+		s.busy.Set(n.lock, true)
 	}
 	return s.enter(ctx, n, r)
 }
@@ -104,7 +102,7 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 	if r.Retry && r.Ticket == 0 {
 		// If the first attempt came after this one, it might be granted
 		// when we have just been told that we are not.
-		if err := s.combiner.await(ctx, r.ID); err != nil {
+		if err := s.batcher.await(ctx, r.ID); err != nil {
 			return driver.Grant{}, err
 		}
 	}
@@ -131,14 +129,14 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 	}
 	switch number(a[0]) {
 	case 1:
-		s.busy.remove(n.lock)
+		s.busy.Set(n.lock, false)
 		s.clock.observe(number(a[1]))
 		if r.Queue {
 			s.pushes.waits(r.ID, false)
 		}
 		return grant(number(a[1]), r.TTL), nil
 	case 2:
-		s.busy.add(n.lock)
+		s.busy.Set(n.lock, true)
 		return s.waiting(a), nil
 	}
 	if err := s.refused(n, r, a); err != nil {
@@ -154,7 +152,7 @@ func (s *Store) refused(n lockNames, r driver.Request, a []any) error {
 	}
 	switch number(a[0]) {
 	case 3:
-		s.busy.add(n.lock)
+		s.busy.Set(n.lock, true)
 		return s.heldError(r.Key, a)
 	case 4:
 		return &driver.CapacityError{Key: r.Key, InUse: capacityOf(text(a[1])), Asked: r.Capacity}
@@ -282,7 +280,7 @@ func (s *Store) release(ctx context.Context, n lockNames, c driver.Claim) error 
 	if knownHeld(c) {
 		held = "h"
 		if c.Exclusive() {
-			answer, err := s.combiner.do(ctx, &operation{n: n, id: c.ID, args: [2]string{value(c.ID)}})
+			answer, err := s.batcher.do(ctx, &operation{n: n, id: c.ID, args: [2]string{value(c.ID)}})
 			if err != nil {
 				return err
 			}
@@ -293,7 +291,7 @@ func (s *Store) release(ctx context.Context, n lockNames, c driver.Claim) error 
 			// or downgraded by a request whose answer never came.
 		}
 	}
-	if err := s.combiner.await(ctx, c.ID); err != nil {
+	if err := s.batcher.await(ctx, c.ID); err != nil {
 		return err
 	}
 	return s.leave(ctx, n, c, held)
@@ -348,20 +346,3 @@ func (s *Store) change(ctx context.Context, script *wire.Script, c driver.Claim,
 	}
 	return grant(token, ttl), nil
 }
-
-// busyKeys remembers which locks were lately found held, so that the next
-// attempt spares the script that would be refused. Locks that fall on the same
-// place share it, which costs a little speed and nothing else.
-type busyKeys struct {
-	marks [1024]atomic.Bool
-}
-
-var busySeed = maphash.MakeSeed()
-
-func (b *busyKeys) mark(name string) *atomic.Bool {
-	return &b.marks[maphash.String(busySeed, name)%uint64(len(b.marks))]
-}
-
-func (b *busyKeys) has(name string) bool { return b.mark(name).Load() }
-func (b *busyKeys) add(name string)      { b.mark(name).Store(true) }
-func (b *busyKeys) remove(name string)   { b.mark(name).Store(false) }

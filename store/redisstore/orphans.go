@@ -16,20 +16,23 @@ import (
 // release. What it then leaves would hold the lock for its whole TTL.
 //
 // An ID that is used again after its release is not ended any more, see recall.
+//
+// It is not sqlstore.Abandoned because here several attempts for one ID may be late, so
+// that one which was found does not end the looks, and because an ID may be used again.
 type orphans struct {
 	known atomic.Int32 // how many IDs are below: mostly none
 
 	mu      sync.Mutex
-	doubted map[string]bool   // an attempt for this ID was not answered
-	watched map[string]*vigil // by ID, claims that were released
+	doubted map[string]bool     // an attempt for this ID was not answered
+	watched map[string]*cleanup // by ID, claims that were released
 	closed  bool
 	stop    context.CancelFunc
 	ctx     context.Context
 	wg      sync.WaitGroup
 }
 
-// vigil is a claim that is ended again and again.
-type vigil struct {
+// cleanup is a claim that is ended again and again.
+type cleanup struct {
 	turn  chan struct{} // held by who ends it, or looks at what follows
 	over  bool
 	lost  bool          // to end it was not answered: that may come late, too
@@ -99,9 +102,9 @@ func (o *orphans) watchLocked(c driver.Claim, end func(context.Context, driver.C
 	}
 	if o.ctx == nil {
 		o.ctx, o.stop = context.WithCancel(context.Background())
-		o.watched = map[string]*vigil{}
+		o.watched = map[string]*cleanup{}
 	}
-	v := &vigil{turn: make(chan struct{}, 1), again: make(chan struct{}, 1)}
+	v := &cleanup{turn: make(chan struct{}, 1), again: make(chan struct{}, 1)}
 	o.watched[c.ID] = v
 	o.wg.Go(func() {
 		for i := 0; i < len(orphanDelays); i++ {
@@ -125,7 +128,7 @@ func (o *orphans) watchLocked(c driver.Claim, end func(context.Context, driver.C
 }
 
 // wait pauses, until ctx ends or it is to begin anew.
-func (v *vigil) wait(ctx context.Context, d time.Duration) (anew bool, err error) {
+func (v *cleanup) wait(ctx context.Context, d time.Duration) (anew bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -140,7 +143,7 @@ func (v *vigil) wait(ctx context.Context, d time.Duration) (anew bool, err error
 
 // look ends the claim, unless it is over. It does not matter whether one was found:
 // several attempts may be late.
-func (v *vigil) look(ctx context.Context, c driver.Claim, end func(context.Context, driver.Claim) error) bool {
+func (v *cleanup) look(ctx context.Context, c driver.Claim, end func(context.Context, driver.Claim) error) bool {
 	v.turn <- struct{}{}
 	defer func() { <-v.turn }()
 	if v.over {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/contended"
 	"github.com/batonhq/baton/internal/quorum"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
@@ -28,14 +29,14 @@ type Store struct {
 	channel  string // of this process
 	everyone string // of all processes
 	clock    serverClock
-	busy     busyKeys
+	busy     contended.Keys // lately found held: the attempt that would be refused is spared
 	pushes   pushes
 	orphans  orphans
 	life     *life
-	combiner combiner
+	batcher  batcher
 	limits   knownLimits
 
-	decisions combiner // those that simple.lua makes
+	decisions batcher // those that simple.lua makes
 	closed    atomic.Bool
 	server    *Server // what Open connected to; nil with a client of the caller's
 	links     *links  // likewise
@@ -178,7 +179,7 @@ func newStore(ctx context.Context, client wire.Client, owned bool, l *life, cfg 
 		everyone: n.own + "everyone",
 	}
 	s.pushes.open = s.subscribe
-	s.combiner.off, s.combiner.one, s.combiner.many = n.cluster, s.single, s.several
+	s.batcher.off, s.batcher.one, s.batcher.many = n.cluster, s.single, s.several
 	s.decisions.off, s.decisions.one, s.decisions.many = n.cluster, s.decideOne, s.decideSeveral
 	s.clock.start()
 	err = client.Primaries(ctx, func(n wire.Node) error { return s.check(ctx, n, cfg) })

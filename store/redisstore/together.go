@@ -64,7 +64,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	}
 	grants := make([]driver.Grant, len(r))
 	for i := range grants {
-		s.busy.remove(all[i].lock)
+		s.busy.Set(all[i].lock, false)
 		s.clock.observe(number(a[1+i]))
 		grants[i] = grant(number(a[1+i]), r[i].TTL.Truncate(time.Millisecond))
 	}

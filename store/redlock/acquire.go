@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"math/rand/v2"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -86,7 +84,7 @@ func (s *Store) fail(st *claim, err error) error {
 
 // enter asks for the lock, or for a place in line on one node.
 func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
-	busy := s.busy.has(r.Key)
+	busy := s.busy.Has(r.Key)
 	for tried := set(0); ; {
 		seq := s.sequencer(r.Key, tried)
 		if seq < 0 {
@@ -124,12 +122,12 @@ func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent tim
 		case a.grant.Waiting:
 			if !busy {
 				s.end(st, 1<<seq)
-				s.busy.add(r.Key)
+				s.busy.Set(r.Key, true)
 			}
 			return s.wait(st, seq, a.grant), nil
 		}
 		if busy {
-			s.busy.remove(r.Key) // nobody was there
+			s.busy.Set(r.Key, false) // nobody was there
 		}
 		return s.lead(ctx, st, r, sent, seq)
 	}
@@ -419,15 +417,3 @@ func (s *Store) silence(err error, silent set, answers []answer) error {
 	}
 	return err
 }
-
-// busyKeys remembers which locks were lately found held, so that the next one
-// who wants to wait asks for its place alone.
-type busyKeys struct{ marks [1024]atomic.Bool }
-
-func (b *busyKeys) mark(key string) *atomic.Bool {
-	return &b.marks[maphash.String(shardSeed, key)%uint64(len(b.marks))]
-}
-
-func (b *busyKeys) has(key string) bool { return b.mark(key).Load() }
-func (b *busyKeys) add(key string)      { b.mark(key).Store(true) }
-func (b *busyKeys) remove(key string)   { b.mark(key).Store(false) }

@@ -44,7 +44,8 @@ type inner struct {
 	Member
 }
 
-// debt is a claim that has to be released when the node answers again.
+// debt is a claim that has to be released when the node answers again. It is repeated
+// when that is, not after pauses as sqlstore.Abandoned does.
 type debt struct {
 	claim driver.Claim
 	until time.Time

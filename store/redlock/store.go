@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/contended"
 	"github.com/batonhq/baton/internal/quorum"
 	"github.com/batonhq/baton/internal/workers"
 )
@@ -27,8 +28,8 @@ type Store struct {
 	replicas  bool
 	owned     bool // the nodes are ours to close
 	claims    [32]shard
-	busy      busyKeys
-	workers   *workers.Pool // do the requests to nodes
+	busy      contended.Keys // lately found held
+	workers   *workers.Pool  // do the requests to nodes
 	fills     filler
 	root      context.Context // of what runs on when its caller has gone
 	stop      context.CancelFunc

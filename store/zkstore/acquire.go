@@ -434,7 +434,7 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 	c.Unlock()
 	c.forget()
 	if _, err := s.remove(ctx, c.parent, g.nodes); err != nil {
-		s.bury(g)
+		s.removeLeftover(g)
 	}
 	return driver.Grant{}, no
 }

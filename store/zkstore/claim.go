@@ -162,24 +162,24 @@ func (c *claim) expire() <-chan struct{} {
 
 // part sees to what leaveLocked has left: the nodes are deleted in the
 // background, and the channel is closed when they are.
-func (c *claim) part(g *ghost) <-chan struct{} {
+func (c *claim) part(g *leftover) <-chan struct{} {
 	c.forget()
 	if g == nil {
 		return nil
 	}
 	c.s.tell(c.name, driver.Hint{})
-	return c.s.bury(g)
+	return c.s.removeLeftover(g)
 }
 
 // leaveLocked makes the claim gone, and returns what may be left of it on the
 // server.
-func (c *claim) leaveLocked() *ghost {
+func (c *claim) leaveLocked() *leftover {
 	if c.state == gone {
 		return nil
 	}
-	var g *ghost
+	var g *leftover
 	if c.state == unsure || len(c.nodes) > 0 {
-		g = c.ghostLocked()
+		g = c.leftoverLocked()
 	}
 	c.state = gone
 	if c.timer != nil {
@@ -192,8 +192,8 @@ func (c *claim) leaveLocked() *ghost {
 	return g
 }
 
-func (c *claim) ghostLocked() *ghost {
-	g := &ghost{parent: c.parent, guid: c.guid, nodes: c.nodes, session: c.session, pending: c.pending, done: make(chan struct{})}
+func (c *claim) leftoverLocked() *leftover {
+	g := &leftover{parent: c.parent, guid: c.guid, nodes: c.nodes, session: c.session, pending: c.pending, done: make(chan struct{})}
 	if c.reader != "" {
 		g.nodes = append(g.nodes[:len(g.nodes):len(g.nodes)], c.reader)
 	}
@@ -232,7 +232,7 @@ func (c *claim) lose() {
 	}
 	c.s.tell(c.name, driver.Hint{})
 	if g != nil {
-		c.s.bury(g) // one of two nodes may be left
+		c.s.removeLeftover(g) // one of two nodes may be left
 	}
 }
 
@@ -282,10 +282,10 @@ func (c *claim) doubt(pending <-chan struct{}, ttl time.Duration) {
 	c.Lock()
 	c.pending = pending
 	if c.state == gone {
-		g := c.ghostLocked()
+		g := c.leftoverLocked()
 		g.nodes = nil
 		c.Unlock()
-		c.s.bury(g)
+		c.s.removeLeftover(g)
 		return
 	}
 	c.state = unsure
@@ -297,9 +297,9 @@ func (c *claim) doubt(pending <-chan struct{}, ttl time.Duration) {
 // nobody could renew or release it.
 func (c *claim) late() error {
 	c.Lock()
-	g := c.ghostLocked()
+	g := c.leftoverLocked()
 	c.Unlock()
-	c.s.bury(g)
+	c.s.removeLeftover(g)
 	return unavailable(errLate)
 }
 

@@ -26,7 +26,7 @@ func creates(s *Store, key string) func(request []byte) bool {
 // The answer is lost after the nodes were made, twenty times: whoever asks
 // again finds them, whoever gives up leaves none behind, and so does whoever
 // is never heard of again.
-func TestAnswersLostLeaveNoGhosts(t *testing.T) {
+func TestLostAnswersLeaveNothing(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
 	proxy := faultproxy.New(t, server.Addr)

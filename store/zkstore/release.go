@@ -79,7 +79,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	}
 	switch {
 	case err != nil:
-		s.bury(g)
+		s.removeLeftover(g)
 		if err := refused("delete nodes below", g.parent, err); err != nil && answer(err) {
 			return err
 		}

@@ -94,7 +94,7 @@ func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver
 	c.Lock()
 	st, session := c.state, c.session
 	over := (st == waiting || st == held) && !bootclock.Now().Before(c.end)
-	var g *ghost
+	var g *leftover
 	if over {
 		g = c.leaveLocked() // before anybody can confirm it
 	}

@@ -167,11 +167,11 @@ func (s *Store) tidy(l *link) (done bool) {
 		c.Unlock()
 	}
 	for guid, nodes := range byGUID {
-		g := &ghost{parent: nodes[0].parent, guid: guid, session: l.id, done: make(chan struct{})}
+		g := &leftover{parent: nodes[0].parent, guid: guid, session: l.id, done: make(chan struct{})}
 		for _, n := range nodes {
 			g.nodes = append(g.nodes, n.node)
 		}
-		s.bury(g)
+		s.removeLeftover(g)
 	}
 	return true
 }

@@ -69,10 +69,10 @@ type Store struct {
 	mu     sync.Mutex
 	claims map[name]*claim
 	hints  map[name][]*hint
-	lines  map[string]*crowd     // by parent, where claims of ours wait
-	tails  map[string]tail       // by parent
-	nodes  map[string]*nodeWatch // by path
-	lost   map[*ghost]struct{}   // nodes to be deleted
+	lines  map[string]*crowd      // by parent, where claims of ours wait
+	tails  map[string]tail        // by parent
+	nodes  map[string]*nodeWatch  // by path
+	lost   map[*leftover]struct{} // nodes to be deleted
 }
 
 // name is what tells claims apart.
@@ -93,7 +93,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 		conn: conn, session: session, root: root, acl: cfg.ACL,
 		waiterTTL: driver.WaiterTTL, claimTTL: driver.ClaimTTL, deadFor: deadFor,
 		claims: map[name]*claim{}, hints: map[name][]*hint{}, lines: map[string]*crowd{}, tails: map[string]tail{},
-		nodes: map[string]*nodeWatch{}, lost: map[*ghost]struct{}{},
+		nodes: map[string]*nodeWatch{}, lost: map[*leftover]struct{}{},
 	}
 	var random [8]byte
 	rand.Read(random[:]) // never fails

@@ -3,22 +3,21 @@ package pgstore
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/contended"
 	"github.com/batonhq/baton/internal/rate"
 )
 
 const manySQL = `SELECT baton_many_1($1::bytea[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::bigint[], $7::text)`
 
-// combiner sends the acquires and releases of many goroutines in few
+// batcher sends the acquires and releases of many goroutines in few
 // statements when there are more of them than connections; another one does so
 // with decisions about limits. A statement and a commit for one cost the server
 // several times what they cost for each more.
@@ -30,7 +29,7 @@ const manySQL = `SELECT baton_many_1($1::bytea[], $2::text[], $3::bytea[], $4::t
 // It is not a batch.Batcher because each call goes alone, on its caller's goroutine,
 // while there are connections, and because who waits is taken only when there is a
 // connection: until then callers may leave, and nothing was sent.
-type combiner struct {
+type batcher struct {
 	store *Store
 	limit int // so many statements at a time
 
@@ -46,10 +45,7 @@ type combiner struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	// hot says which keys others wanted, too, when they were used last. Keys
-	// may share a place.
-	seed maphash.Seed
-	hot  [1024]atomic.Bool
+	hot contended.Keys
 }
 
 // maxCombined bounds how long a statement holds up the others.
@@ -65,7 +61,7 @@ type operation struct {
 	take  *rate.Request // a decision
 	looks bool          // it changes nothing, as far as one can guess
 
-	in     *queue        // guarded, as batch is, by combiner.mu
+	in     *queue        // guarded, as batch is, by batcher.mu
 	batch  *batch        // that it was sent with
 	done   chan struct{} // closed when the rest is set
 	served bool
@@ -74,7 +70,7 @@ type operation struct {
 	err    error
 }
 
-// queue is operations that wait to be sent; guarded by combiner.mu.
+// queue is operations that wait to be sent; guarded by batcher.mu.
 type queue struct{ all []*operation }
 
 func (q *queue) add(o *operation) {
@@ -100,17 +96,17 @@ func (q *queue) remove(o *operation) {
 // batch is operations that are sent together.
 type batch struct {
 	all    []*operation
-	left   int // whose callers have left; guarded by combiner.mu
+	left   int // whose callers have left; guarded by batcher.mu
 	cancel context.CancelFunc
 }
 
-func (c *combiner) init(s *Store, send func(context.Context, *pgxpool.Conn, []*operation) error) {
-	c.store, c.limit, c.send, c.seed = s, int(s.pool.Config().MaxConns), send, maphash.MakeSeed()
+func (c *batcher) init(s *Store, send func(context.Context, *pgxpool.Conn, []*operation) error) {
+	c.store, c.limit, c.send = s, int(s.pool.Config().MaxConns), send
 	c.turns = make(map[string]*queue)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 }
 
-func (c *combiner) close() {
+func (c *batcher) close() {
 	c.mu.Lock()
 	c.closed = true
 	c.refuse(&c.waiting)
@@ -122,7 +118,7 @@ func (c *combiner) close() {
 	c.running.Wait()
 }
 
-func (c *combiner) refuse(q *queue) {
+func (c *batcher) refuse(q *queue) {
 	for _, o := range q.all {
 		o.err = driver.ErrClosed
 		close(o.done)
@@ -130,16 +126,12 @@ func (c *combiner) refuse(q *queue) {
 	q.all = nil
 }
 
-func (c *combiner) heat(key string) *atomic.Bool {
-	return &c.hot[maphash.String(c.seed, key)%uint64(len(c.hot))]
-}
-
 // do has o served with others, or asks for it alone.
-func (c *combiner) do(ctx context.Context, o *operation, alone func() error) error {
+func (c *batcher) do(ctx context.Context, o *operation, alone func() error) error {
 	switch {
 	case ctx.Err() != nil:
 		return alone()
-	case c.heat(o.claim.Key).Load():
+	case c.hot.Has(o.claim.Key):
 		return c.turn(ctx, o, alone)
 	}
 	return c.share(ctx, o, alone)
@@ -147,7 +139,7 @@ func (c *combiner) do(ctx context.Context, o *operation, alone func() error) err
 
 // share has o served with others if no more statements may be under way. If one
 // may, or if that did not serve it, it is asked for alone.
-func (c *combiner) share(ctx context.Context, o *operation, alone func() error) error {
+func (c *batcher) share(ctx context.Context, o *operation, alone func() error) error {
 	c.mu.Lock()
 	if c.calls < c.limit || c.closed || ctx.Err() != nil {
 		c.calls++
@@ -168,14 +160,14 @@ func (c *combiner) share(ctx context.Context, o *operation, alone func() error) 
 		return o.err
 	}
 	if o.take == nil {
-		c.heat(o.claim.Key).Store(true)
+		c.hot.Set(o.claim.Key, true)
 	}
 	return alone()
 }
 
 // leave ends the wait for o when its caller's context has ended. The error is
 // nil if o is done after all.
-func (c *combiner) leave(ctx context.Context, o *operation) error {
+func (c *batcher) leave(ctx context.Context, o *operation) error {
 	c.mu.Lock()
 	b := o.batch
 	if b == nil {
@@ -200,7 +192,7 @@ func (c *combiner) leave(ctx context.Context, o *operation) error {
 }
 
 // finished makes room for those who waited meanwhile.
-func (c *combiner) finished() {
+func (c *batcher) finished() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.waiting.all) == 0 || c.closed {
@@ -215,7 +207,7 @@ func (c *combiner) finished() {
 
 // serve has those who wait served together. They may leave until there is a
 // connection, and nothing was sent then.
-func (c *combiner) serve(q *queue, send func(context.Context, *pgxpool.Conn, []*operation) error) {
+func (c *batcher) serve(q *queue, send func(context.Context, *pgxpool.Conn, []*operation) error) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	conn, err := c.store.pool.Acquire(ctx)
@@ -245,7 +237,7 @@ func (b *batch) answer(err error) {
 
 // sendLocks has the operations done by one statement and notes which it served. An
 // error that is harmless is nil: each is asked for alone then.
-func (c *combiner) sendLocks(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
+func (c *batcher) sendLocks(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
 	var ends, grants []*operation
 	var endKeys, keys [][]byte
 	var endIDs, ids, owners []string

@@ -12,7 +12,7 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// combiner sends what many goroutines ask for in few script calls when the server
+// batcher sends what many goroutines ask for in few script calls when the server
 // is what they wait for. Running a script costs the server more than what most
 // of them do, so that several in one call double what it can serve. Whoever comes
 // while few calls are under way goes alone: a call for one in a batch would cost
@@ -22,7 +22,7 @@ import (
 //
 // It is not a batch.Batcher because calls for one run on their callers' goroutines, how
 // many are under way follows how many waited lately, and equal decisions are one.
-type combiner struct {
+type batcher struct {
 	off  bool // each goes alone
 	one  func(context.Context, *operation) (any, error)
 	many func(context.Context, []*operation) // two or more; sets their answers and errors
@@ -66,8 +66,8 @@ type operation struct {
 	ask     question  // of a decision
 
 	done   chan struct{} // closed when answer, or each, and err are set
-	sent   bool          // guarded by combiner.mu
-	times  int           // how many want it; guarded by combiner.mu until it is sent
+	sent   bool          // guarded by batcher.mu
+	times  int           // how many want it; guarded by batcher.mu until it is sent
 	answer any
 	each   []limits.Taken // the answers to as many decisions
 	given  atomic.Int32   // how many of them
@@ -82,7 +82,7 @@ type question struct {
 }
 
 // do runs o, alone or with others, and answers what its script did.
-func (c *combiner) do(ctx context.Context, o *operation) (any, error) {
+func (c *batcher) do(ctx context.Context, o *operation) (any, error) {
 	if c.off {
 		return c.one(ctx, o)
 	}
@@ -98,7 +98,7 @@ func (c *combiner) do(ctx context.Context, o *operation) (any, error) {
 }
 
 // decide is do for decisions. Those who wait for the same one share it.
-func (c *combiner) decide(ctx context.Context, q question) (any, error) {
+func (c *batcher) decide(ctx context.Context, q question) (any, error) {
 	if c.off {
 		return c.one(ctx, &operation{ask: q})
 	}
@@ -121,7 +121,7 @@ func (c *combiner) decide(ctx context.Context, q question) (any, error) {
 }
 
 // begins reports whether a call for one may begin, which then has. c.mu is held.
-func (c *combiner) begins() bool {
+func (c *batcher) begins() bool {
 	if c.calls >= c.limit() {
 		return false
 	}
@@ -130,14 +130,14 @@ func (c *combiner) begins() bool {
 }
 
 // waits has o wait for a call. c.mu is held.
-func (c *combiner) waits(o *operation) {
+func (c *batcher) waits(o *operation) {
 	o.done, o.times = make(chan struct{}), 1
 	c.waiting = append(c.waiting, o)
 	c.wants++
 }
 
 // alike finds the same decision among those that came last. c.mu is held.
-func (c *combiner) alike(q question) *operation {
+func (c *batcher) alike(q question) *operation {
 	for i := len(c.waiting) - 1; i >= max(0, len(c.waiting)-maxCombined); i-- {
 		if o := c.waiting[i]; o.ask == q && o.times < maxCombined {
 			return o
@@ -147,7 +147,7 @@ func (c *combiner) alike(q question) *operation {
 }
 
 // answer waits for that of o.
-func (c *combiner) answer(ctx context.Context, o *operation) (any, error) {
+func (c *batcher) answer(ctx context.Context, o *operation) (any, error) {
 	select {
 	case <-o.done:
 		if o.each != nil {
@@ -186,7 +186,7 @@ func (c *combiner) answer(ctx context.Context, o *operation) (any, error) {
 
 // await returns when an acquire with this ID that was abandoned has ended: what
 // comes after it must not overtake it.
-func (c *combiner) await(ctx context.Context, id string) error {
+func (c *batcher) await(ctx context.Context, id string) error {
 	c.mu.Lock()
 	o := c.abandoned[id]
 	c.mu.Unlock()
@@ -204,7 +204,7 @@ func (c *combiner) await(ctx context.Context, id string) error {
 // answered tells callers that their operations have ended. Whoever is woken
 // soon wants the mutex, so it is not held meanwhile; a caller that goes away
 // before its operation has ended has noted it as abandoned by the time we look.
-func (c *combiner) answered(batch []*operation) {
+func (c *batcher) answered(batch []*operation) {
 	for _, o := range batch {
 		close(o.done)
 	}
@@ -221,7 +221,7 @@ func (c *combiner) answered(batch []*operation) {
 }
 
 // limit is how many calls may be under way. c.mu is held.
-func (c *combiner) limit() int {
+func (c *batcher) limit() int {
 	if c.busy {
 		return busyCalls
 	}
@@ -229,14 +229,14 @@ func (c *combiner) limit() int {
 }
 
 // finished passes the turn of a call that has ended to those who wait.
-func (c *combiner) finished() {
+func (c *batcher) finished() {
 	if batch := c.next(); batch != nil {
 		go c.drain(batch)
 	}
 }
 
 // drain runs batches for as long as there are any.
-func (c *combiner) drain(batch []*operation) {
+func (c *batcher) drain(batch []*operation) {
 	for ; batch != nil; batch = c.next() {
 		c.combined(batch)
 		runtime.Gosched() // those who were answered often have the next to ask
@@ -244,7 +244,7 @@ func (c *combiner) drain(batch []*operation) {
 }
 
 // next takes the operations of the next call, or gives the turn back.
-func (c *combiner) next() []*operation {
+func (c *batcher) next() []*operation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n, wants := 0, 0
@@ -274,7 +274,7 @@ func (c *combiner) next() []*operation {
 
 // combined runs a batch. Its call belongs to several callers, so no context of
 // theirs ends it.
-func (c *combiner) combined(batch []*operation) {
+func (c *batcher) combined(batch []*operation) {
 	defer c.answered(batch)
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()

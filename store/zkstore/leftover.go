@@ -10,10 +10,11 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A ghost is what may be left of a claim that has ended: nodes that nobody
+// A leftover is what may be left of a claim that has ended: nodes that nobody
 // wants any more, and that would keep everybody behind them waiting for as
-// long as the session lives.
-type ghost struct {
+// long as the session lives. It ends by what only ZooKeeper has: the answer that the
+// client still waits for, or the end of the session. So it is no sqlstore.Abandoned.
+type leftover struct {
 	parent  string
 	guid    string
 	nodes   []string // nil: they have to be searched for
@@ -23,14 +24,14 @@ type ghost struct {
 	done    chan struct{} // closed when nothing is left
 }
 
-// bury deletes what is left, in the background, for as long as it takes.
-func (s *Store) bury(g *ghost) <-chan struct{} {
+// removeLeftover deletes what is left, in the background, for as long as it takes.
+func (s *Store) removeLeftover(g *leftover) <-chan struct{} {
 	g.since = bootclock.Now()
 	s.mu.Lock()
 	s.lost[g] = struct{}{}
 	s.mu.Unlock()
 	go func() {
-		for pause := 20 * time.Millisecond; !s.lay(g); pause = min(2*pause, time.Second) {
+		for pause := 20 * time.Millisecond; !s.tryLeftover(g); pause = min(2*pause, time.Second) {
 			t := time.NewTimer(pause)
 			select {
 			case <-s.session.link().next:
@@ -53,8 +54,8 @@ func (s *Store) bury(g *ghost) <-chan struct{} {
 	return g.done
 }
 
-// lay tries once, and reports whether nothing is left.
-func (s *Store) lay(g *ghost) bool {
+// tryLeftover tries once, and reports whether nothing is left.
+func (s *Store) tryLeftover(g *leftover) bool {
 	if g.pending != nil {
 		// Until the client has let go of it, it may yet be sent: even in the
 		// next session.

@@ -77,10 +77,10 @@ func (l *lab) jam(s *Store) (g *gated, open func()) {
 
 func (l *lab) awaitWaiting(s *Store, n int) {
 	l.Helper()
-	l.awaitIn(&s.combiner, n)
+	l.awaitIn(&s.batcher, n)
 }
 
-func (l *lab) awaitIn(c *combiner, n int) {
+func (l *lab) awaitIn(c *batcher, n int) {
 	l.Helper()
 	eventually(l, fmt.Sprint(n, " operations that wait"), 10*time.Second, func() bool {
 		c.mu.Lock()
@@ -246,9 +246,9 @@ func TestCombinedAndCancelled(t *testing.T) {
 			t.Errorf("%s is still held", c.Key)
 		}
 	}
-	s.combiner.mu.Lock()
-	defer s.combiner.mu.Unlock()
-	if len(s.combiner.abandoned) != 0 {
+	s.batcher.mu.Lock()
+	defer s.batcher.mu.Unlock()
+	if len(s.batcher.abandoned) != 0 {
 		t.Error("an operation that has ended is still remembered")
 	}
 	if l.do("EXISTS", "early") != "0" {

@@ -26,7 +26,7 @@ func send(t *testing.T, s *Store, all ...*operation) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.combiner.sendLocks(t.Context(), conn, all); err != nil {
+	if err := s.batcher.sendLocks(t.Context(), conn, all); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -155,9 +155,9 @@ func inLine(t *testing.T, s, plain *Store, ctx context.Context, n int) (all []dr
 			errs[i] <- err
 		}()
 		eventually(t, "a place in line", 20*time.Second, func() bool {
-			s.combiner.mu.Lock()
-			defer s.combiner.mu.Unlock()
-			return s.combiner.calls == 1 && len(s.combiner.waiting.all) == i
+			s.batcher.mu.Lock()
+			defer s.batcher.mu.Unlock()
+			return s.batcher.calls == 1 && len(s.batcher.waiting.all) == i
 		})
 	}
 	return all, errs, func() {

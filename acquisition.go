@@ -236,8 +236,10 @@ func (a *acquisition) renewed(now, sent moment, q question, r driver.Renewal, sl
 	if a.round != q.round {
 		return 0
 	}
-	a.inFlight--
-	if a.phase == ended {
+	if !q.beside {
+		a.inFlight--
+	}
+	if a.phase == ended || q.beside && r.State == driver.Unknown {
 		return 0
 	}
 	deadline := sent.add(a.trustFor(r.Grant.TTL))

@@ -82,8 +82,7 @@ func (a *acquisition) extend() (q question, ok bool) {
 	if a.phase != held {
 		return question{}, false
 	}
-	a.inFlight++
-	return question{claim: a.claim, phase: a.phase, round: a.round}, true
+	return question{claim: a.claim, phase: a.phase, round: a.round, beside: true}, true
 }
 
 // detachable reports whether nobody counts on the lease but its one holder.

@@ -135,3 +135,79 @@ func TestExtendMeetsAHandOver(t *testing.T) {
 		mustUnlock(t, second)
 	})
 }
+
+// Calls that the caller's own context ends, however many, and calls that the store does
+// not answer put off no renewal.
+func TestExtendDoesNotDisturbTheBackground(t *testing.T) {
+	for _, every := range []time.Duration{100 * time.Millisecond, 2 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			locks := newLocker(t, memstore.New(), baton.Config{TTL: 10 * time.Second})
+			lease := mustLock(t, locks, "k")
+			over, cancel := context.WithCancel(t.Context())
+			cancel()
+			for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(every) {
+				if _, err := lease.Extend(over); !errors.Is(err, context.Canceled) {
+					t.Fatalf("every %v: %v, want the context's error", every, err)
+				}
+				if left := time.Until(lease.Deadline()); left < 3*time.Second {
+					t.Fatalf("every %v: only %v are left", every, left)
+				}
+			}
+			mustUnlock(t, lease)
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		store := newHooked()
+		store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+			if at := time.Since(began); at < 200*time.Millisecond || at > 4*time.Second && at < 6*time.Second {
+				<-ctx.Done()
+				all := make([]driver.Renewal, len(c))
+				for i := range all {
+					all[i].Err = driver.ErrUnknown
+				}
+				return all
+			}
+			return store.Store.Renew(ctx, c, ttl)
+		}
+		lease := mustLock(t, newLocker(t, store, baton.Config{TTL: 10 * time.Second}), "k")
+		time.Sleep(100 * time.Millisecond)
+		for range 5 {
+			go lease.Extend(context.Background())
+		}
+		time.Sleep(20 * time.Second)
+		mustUnlock(t, lease)
+		time.Sleep(time.Minute) // until the calls have ended
+	})
+}
+
+// An answer about the exclusive lock says nothing of the read lock that it was made
+// meanwhile: the store is asked again.
+func TestExtendMeetsADowngrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		lease := mustLock(t, newLocker(t, store, baton.Config{TTL: 10 * time.Second}), "k")
+		time.Sleep(2 * time.Second)
+		first := true
+		store.set(func() {
+			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				if !first {
+					return store.Store.Renew(ctx, c, ttl)
+				}
+				first = false
+				if err := lease.Downgrade(t.Context()); err != nil {
+					t.Error(err)
+				}
+				return []driver.Renewal{{State: driver.Lost}}
+			}
+		})
+		before := store.renews.Load()
+		if until, err := lease.Extend(t.Context()); err != nil || time.Until(until) < 8*time.Second {
+			t.Errorf("%v, %v", time.Until(until), err)
+		}
+		if n := store.renews.Load() - before; n != 2 {
+			t.Errorf("the store was asked %d times, want twice", n)
+		}
+		mustUnlock(t, lease)
+	})
+}

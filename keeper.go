@@ -214,11 +214,14 @@ func (k *keeper) due(now moment) (r renewal, ok bool) {
 	return renewal{k, q}, e&askStore != 0
 }
 
-// renewed takes the store's answer to a question.
-func (k *keeper) renewed(sent moment, q question, r driver.Renewal) {
+// renewed takes the store's answer to a question. It does not count if the ID or the
+// kind of the lock has changed since.
+func (k *keeper) renewed(sent moment, q question, r driver.Renewal) (counts bool) {
 	l := k.locker
 	k.mu.Lock()
+	counts = k.acq.round == q.round
 	k.commit(k.acq.renewed(l.clock.now(), sent, q, r, l.latency.last()))
+	return counts
 }
 
 // issue makes a lease for the one goroutine that was granted it. q is the local

@@ -142,6 +142,9 @@ func (l *Lease) Pin() (driver.Claim, error) { return l.claim(true) }
 func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 	k := l.keeper
 	lk := k.locker
+	if err := ctx.Err(); err != nil {
+		return until, fail("extend", l.Key(), err)
+	}
 	_, err = lk.insist(ctx, func(call context.Context, sent moment) error {
 		if err := l.Err(); err != nil {
 			return err
@@ -153,9 +156,11 @@ func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 			return fmt.Errorf("%w: a downgrade is under way", ErrUnavailable)
 		}
 		r := lk.store.Renew(call, []driver.Claim{q.claim}, lk.terms.storeTTL())[0]
-		k.renewed(sent, q, r)
-		if r.State == driver.Unknown {
+		switch counts := k.renewed(sent, q, r); {
+		case r.State == driver.Unknown:
 			return r.Err
+		case !counts: // it is about the kind that the lock had before
+			return fmt.Errorf("%w: a downgrade came between", ErrUnavailable)
 		}
 		return l.Err()
 	})

@@ -129,6 +129,7 @@ type question struct {
 	claim    driver.Claim
 	phase    phase // when it was asked
 	round    int
+	beside   bool          // the holder asks: what is asked in the background does not depend on it
 	patience time.Duration // for the answer
 }
 

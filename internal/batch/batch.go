@@ -35,7 +35,7 @@ const (
 	Order
 )
 
-// A Key is what requests may have in common.
+// A Key is what requests may have in common. All that have it have it with one Rule.
 type Key struct {
 	Name string
 	Rule Rule
@@ -184,7 +184,9 @@ func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 		it.close()
 	} else {
 		b.queue = append(b.queue, r)
-		b.launchLocked()
+		if b.config.Patient != nil || !b.keptLocked(it) {
+			b.launchLocked()
+		}
 	}
 	b.mu.Unlock()
 	select {
@@ -232,8 +234,15 @@ func (b *Batcher[R]) withdraw(it *Item) bool {
 	}
 	b.queue = slices.DeleteFunc(b.queue, func(o R) bool { return o.item() == it })
 	it.Finish()
-	b.launchLocked() // it may have kept others back
+	if !b.keptLocked(it) {
+		b.launchLocked() // it may have kept others back
+	}
 	return true
+}
+
+// keptLocked reports whether each key of an item is held by a send.
+func (b *Batcher[R]) keptLocked(it *Item) bool {
+	return len(it.keys) > 0 && !slices.ContainsFunc(it.keys, func(k Key) bool { return k.Rule&Serial == 0 || b.held[k.Name] == 0 })
 }
 
 // leave has nobody wait for an item that was sent. It reports false if that is done.

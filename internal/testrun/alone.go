@@ -13,12 +13,20 @@ import (
 // maxConfirmed is after how many tests that fail alone, too, no more are repeated.
 const maxConfirmed = 5
 
-// leafFailures returns the tests of a unit that failed, without those that a subtest
-// says more about.
+// leafFailures returns the tests of a unit that failed. A test with subtests is left out
+// if it may have failed for their sake alone; if it said something itself, they are.
 func leafFailures(o outcome) (names []string) {
-	broken := parents(slices.DeleteFunc(slices.Clone(o.results), func(r result) bool { return r.Status != "fail" }))
-	for _, r := range o.results {
-		if r.Status == "fail" && !broken[r.Package+" "+r.Test] {
+	failed := slices.DeleteFunc(slices.Clone(o.results), func(r result) bool { return r.Status != "fail" })
+	broken := parents(failed)
+	var whole []string
+	for _, r := range failed {
+		if r.spoke && broken[r.Package+" "+r.Test] {
+			whole = append(whole, r.Test+"/")
+		}
+	}
+	for _, r := range failed {
+		within := slices.ContainsFunc(whole, func(above string) bool { return strings.HasPrefix(r.Test, above) })
+		if !within && (r.spoke || !broken[r.Package+" "+r.Test]) {
 			names = append(names, r.Test)
 		}
 	}
@@ -71,7 +79,7 @@ func (r *runner) repeatAlone(ctx context.Context, w io.Writer, outcomes []outcom
 func (r *runner) repeatOne(ctx context.Context, u unit, program, test string, n int) outcome {
 	u.part, u.only, u.skip = test, exactly(test), ""
 	quiet := *r
-	quiet.parallel = 1
+	quiet.parallel, quiet.run = 1, ""
 	o := quiet.test(ctx, u, program, fmt.Sprintf("again-%d-%s", n, fileName(u.name)))
 	ran := slices.ContainsFunc(o.results, func(r result) bool { return r.Test == test && r.Status == "pass" })
 	if o.err == nil && !ran {
@@ -89,11 +97,12 @@ func exactly(test string) string {
 	return strings.Join(parts, "/")
 }
 
-// passedAlone marks a test as passed, and each test above it that has no other failure.
+// passedAlone marks a test as passed with all below it, and each test above it that has
+// no other failure.
 func (o *outcome) passedAlone(test string) {
 	mark := func(name string) {
 		for i := range o.results {
-			if r := &o.results[i]; r.Test == name && r.Status == "fail" {
+			if r := &o.results[i]; r.Status == "fail" && (r.Test == name || strings.HasPrefix(r.Test, name+"/")) {
 				r.Status, r.Alone = "pass", true
 			}
 		}

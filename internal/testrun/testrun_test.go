@@ -395,6 +395,20 @@ func TestExit(t *testing.T) {
 	}
 }
 `, "os", "strings"),
+		"left/x_test.go": testFile(first+`
+func TestLeft(t *testing.T) {
+	var left []string
+	t.Run("a case", func(t *testing.T) {
+		if first(t) {
+			t.Error("too late")
+		}
+	})
+	t.Run("dirty", func(t *testing.T) { left = append(left, "a lock") })
+	if len(left) > 0 {
+		t.Errorf("left behind each time: %v", left)
+	}
+}
+`, "os", "strings"),
 		"wrong/x_test.go": testFile(`
 func TestWrong(t *testing.T) { t.Error("wrong each time") }
 `),
@@ -404,11 +418,11 @@ func TestWrong(t *testing.T) { t.Error("wrong each time") }
 		t.Errorf("the run ended with %v, want errFailed", err)
 	}
 	for _, want := range []string{
-		"once more, alone: 4 tests that failed beside others\n",
-		"ok   late (TestLate/a_case)", "ok   late (TestLate/beside)", "FAIL above (TestAbove/below)", "FAIL wrong (TestWrong)",
+		"once more, alone: 5 tests that failed beside others\n",
+		"ok   late (TestLate/a_case)", "ok   late (TestLate/beside)", "FAIL above (TestAbove)", "FAIL left (TestLeft)", "FAIL wrong (TestWrong)",
 		"failed beside others, and passed alone:\n  late TestLate/a_case\n  late TestLate/beside\n\n",
-		"'^TestAbove$/^below$' ./above\n", "'^TestRace$' ./race\n", "-race ./panic\n", "-race ./exit\n", "'^TestWrong$' ./wrong\n",
-		"\n4 passed, 5 failed, 0 skipped\n",
+		"'^TestAbove$' ./above\n", "'^TestRace$' ./race\n", "-race ./panic\n", "-race ./exit\n", "'^TestWrong$' ./wrong\n",
+		"\n5 passed, 6 failed, 0 skipped\n",
 	} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("it did not print %q", want)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,6 +25,7 @@ type result struct {
 	Status  string  `json:"status"` // pass, fail or skip
 	Seconds float64 `json:"seconds"`
 	Alone   bool    `json:"alone,omitempty"` // it failed beside others, and passed when it was repeated alone
+	spoke   bool    // it printed something itself, apart from its subtests
 }
 
 // An outcome is how a unit ended.
@@ -82,12 +84,15 @@ func (r *runner) test(ctx context.Context, u unit, program, log string) (o outco
 	if o.err == nil {
 		for _, result := range o.results {
 			if result.Status == "fail" {
-				o.err = errors.New("a test failed, but its program ended with 0")
+				o.err, o.final = errors.New("a test failed, but its program ended with 0"), true
 			}
 		}
 	}
 	return o
 }
+
+// said matches what a test prints by its Log, Error and Fatal.
+var said = regexp.MustCompile(`^\s+\S+\.go:\d+: `)
 
 // event is what "go tool test2json" prints.
 type event struct {
@@ -134,6 +139,7 @@ func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, logFile string, o *ou
 	}()
 
 	output := make(map[string]*strings.Builder) // of each test, the ones that passed left out
+	spoke := make(map[string]bool)
 	var failed []string
 	var begun int
 	var raced bool
@@ -153,11 +159,12 @@ func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, logFile string, o *ou
 					output[e.Test] = new(strings.Builder)
 				}
 				output[e.Test].WriteString(e.Output)
+				spoke[e.Test] = spoke[e.Test] || said.MatchString(e.Output)
 			case "pass", "skip", "fail":
 				if e.Test == "" {
 					break
 				}
-				o.results = append(o.results, result{Package: o.unit.name, Test: e.Test, Status: e.Action, Seconds: e.Elapsed})
+				o.results = append(o.results, result{Package: o.unit.name, Test: e.Test, Status: e.Action, Seconds: e.Elapsed, spoke: spoke[e.Test]})
 				if e.Action == "fail" {
 					failed = append(failed, e.Test)
 				} else {
@@ -169,7 +176,7 @@ func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, logFile string, o *ou
 			break
 		}
 	}
-	_ = converter.Wait() // what it had read is here
+	cut := converter.Wait() != nil // what it had read is here, and perhaps not all
 	err = <-ended
 	if err == nil {
 		return nil
@@ -177,7 +184,7 @@ func (r *runner) watch(ctx context.Context, cmd *exec.Cmd, logFile string, o *ou
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	o.final = raced || begun > len(o.results) || cmd.ProcessState.ExitCode() != 1 // which is that of tests that failed
+	o.final = cut || raced || begun > len(o.results) || cmd.ProcessState.ExitCode() != 1 // which is that of tests that failed
 	var b strings.Builder
 	for _, name := range failed {
 		b.WriteString(ends(output[name].String()))

@@ -72,7 +72,7 @@
 //	  │ ▲
 //	  ├─┘ renewed every third of the TTL
 //	  │
-//	  ├── Unlock while others of this process wait ──▶ the next becomes the front, with the lock
+//	  ├── Unlock while others of this process wait ──▶ handed over to the next of them
 //	  ├── Unlock ──▶ ended: the lock is released in the store
 //	  └── not renewed in time, or gone from the store ──▶ ended: the lease is lost
 //

@@ -83,8 +83,8 @@ func (l *Lease) Done() <-chan struct{} {
 // lease.
 //
 // The lease keeps each context until parent or the lease ends. Contexts of parents
-// that never end, such as context.Background(), use no memory of the lease: they
-// all share one.
+// that never end, such as context.Background(), cost the lease nothing: they all
+// share one.
 func (l *Lease) Context(parent context.Context) context.Context {
 	t := l.root()
 	c := &leaseContext{lease: t}
@@ -189,7 +189,7 @@ func (l *Lease) claim(pin bool) (driver.Claim, error) {
 // TTL, at least 1s and at most about 5s. A second call does nothing and returns the
 // same error, or nil while the first call is under way.
 //
-// Its error is a *LostError if the lease ended first; another process may have held
+// Its error is a *LostError if the lease ended first; another holder may have had
 // the lock since. An error that is ErrUnknown or ErrUnavailable says that the store
 // did not answer: the Locker continues to ask in the background, and the lock
 // expires within the TTL.

@@ -71,8 +71,8 @@ func (l *Locker) Lock(ctx context.Context, key string, opts ...Option) (*Lease, 
 
 // TryLock makes one attempt and does not wait for other holders: it returns a
 // *HeldError at once if the lock is held or has waiters. Its other errors are
-// Lock's. It does not repeat an attempt that the store did not answer, and waits
-// for an answer for at most about half of Config.TTL.
+// Lock's. It does not try again if the store is out of reach, and waits for an
+// answer for at most about half of Config.TTL.
 func (l *Locker) TryLock(ctx context.Context, key string, opts ...Option) (*Lease, error) {
 	a := newAsk(opts)
 	return l.lock(ctx, key, &a, false)

@@ -44,7 +44,7 @@
 // redlock has those of Redis and
 //
 //	longest-ttl=1m        no lock may have a longer TTL; a server that restarted
-//	                      does not vote for so long, as it may have forgotten one
+//	                      does not vote for that time, as it may have forgotten one
 //	durable=true          the servers forget nothing (appendfsync always): they vote at once
 //	allow-replicas=true   accept servers that have replicas
 //
@@ -63,7 +63,7 @@
 //	host=/DIRECTORY       of a unix socket
 //	schema=NAME           where the tables are (instead of the search path)
 //	migrate=false         do not make the tables if they are missing
-//	connections=4         at most so many, one that listens, two that renew
+//	connections=4         at most this many: one listens, two renew
 //	pooler=true           a pooler such as PgBouncer is in between (usually noticed)
 //	application_name=TEXT what the server shows
 //
@@ -71,7 +71,7 @@
 // parameters, and
 //
 //	session=30s           the session's time-out; half of it is the longest TTL
-//	acl=world             with a user name: make nodes for anybody, not for that user alone
+//	acl=world             with a user name: make nodes for all users, not for that one alone
 //
 // etcd has password-file, password-env, connect-timeout, and the parameters of TLS.
 //

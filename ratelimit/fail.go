@@ -29,7 +29,7 @@ import (
 //
 // The stores on PostgreSQL and MySQL wait a quarter of a second longer for a
 // request whose context ends: calls that are under way when the store falls silent
-// take that much longer, later ones do not.
+// take that much longer, calls made after those have returned do not.
 func FailOpen(after time.Duration) Option { return failure{by: ByOpen, after: after} }
 
 // FailClosed refuses everything while the store fails, or takes longer than after

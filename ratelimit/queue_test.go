@@ -68,7 +68,7 @@ func crowd(t *testing.T, l *ratelimit.Limiter, length time.Duration, callers int
 					t.Errorf("%v", err)
 					return
 				}
-				time.Sleep(time.Duration(1+random.IntN(10)) * time.Millisecond) // fake time: until he comes again
+				time.Sleep(time.Duration(1+random.IntN(10)) * time.Millisecond) // fake time: until it comes again
 			}
 		})
 	}

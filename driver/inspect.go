@@ -7,7 +7,7 @@ import (
 )
 
 // Inspector is implemented by stores that can show their locks to people and revoke
-// them. With nothing that it returns can a program act as a holder.
+// them. No program can act as a holder with what it returns.
 type Inspector interface {
 	// Inspect shows one key. A key without holders and waiters is not an error: its
 	// KeyInfo has neither.

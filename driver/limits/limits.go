@@ -172,7 +172,7 @@ type Request struct {
 
 	// ID makes TakeIfAllowed and TakeAnyway idempotent: for Keep, the store does
 	// not take again for an allowed request with the same ID and first key, but
-	// repeats its answer, with Repeated. The caller draws a new ID (driver.NewID)
+	// answers as before, with Repeated. The caller draws a new ID (driver.NewID)
 	// for each request, not for each attempt. Without an ID the store remembers
 	// nothing.
 	ID   string
@@ -181,7 +181,7 @@ type Request struct {
 	// At and Wait are the Taken.At and Taken.Wait of what GiveBack returns. A
 	// request that was promised a later turn keeps it: a bucket takes back only
 	// what stands in front of no such promise, all of it or nothing. A part of it
-	// would be a second turn at the same moment as another request's.
+	// would be a second turn beside another request's.
 	At   int64
 	Wait time.Duration
 

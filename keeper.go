@@ -34,8 +34,8 @@ type outcome struct {
 	err     error // final; without grant and error the position is lost: request again
 }
 
-// newKeeper makes the acquisition of a lock that the front of q wants. q is nil if
-// the caller is the front of no queue.
+// newKeeper makes the acquisition of a lock that the front of q wants. q may be
+// nil: then no local queue learns of an outage.
 func (l *Locker) newKeeper(key string, a *ask, q *waitQueue) *keeper {
 	c := driver.Claim{Key: key, ID: driver.NewID(), Owner: l.ownerOf(a), Weight: a.weight, Capacity: a.capacity}
 	return l.keep(c, 0, q)

@@ -26,7 +26,7 @@ type Runner struct {
 	owner          string
 	keep, remember time.Duration
 
-	call     time.Duration // how long the first request to the store may take
+	call     time.Duration // how long the first try of a request may take
 	patience time.Duration // for how long a request is repeated if there is no answer
 }
 
@@ -98,7 +98,7 @@ type Attempt struct {
 // fn asks for its own operation, a *baton.LostError if the lease ended before fn
 // began, *OtherRequestError if the key belongs to another request (Fingerprint),
 // and *baton.KeyError for keys longer than MaxKey. After any error but the last two
-// the caller should call Do again.
+// the caller may call Do again.
 func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), opts ...Option) ([]byte, error) {
 	if err := legal(key); err != nil {
 		return nil, err

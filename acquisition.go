@@ -9,25 +9,25 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// phase is how far an acquisition has come. The diagram is in doc.go.
+// phase is the state of an acquisition. The diagram is in doc.go.
 type phase uint8
 
 const (
 	requesting  phase = iota // Acquire is under way; nothing is known
-	queued                   // a position in the store's queue, or a grant that cannot be believed in yet
+	queued                   // a position in the queue, or a grant that cannot be believed in yet
 	held                     // the lock
 	downgrading              // held, while the store turns the exclusive lock into a read lock
-	ended                    // released, given up, or lost: final, except that a waiter may begin again
+	ended                    // released, given up, or lost: final, except that a waiter may restart it
 )
 
 // An acquisition is a process's way through one key under one ID: a request, a
-// position in the store's queue, the lock, the end. It is a pure machine. An
-// event is a method that takes the moment and what is new, and returns the
-// effects that the caller, its keeper, is to perform. It has no mutex and no
-// clock, and it asks nobody.
+// position in the store's queue, the lock, the end. It is a pure machine. An event
+// is a method that takes the moment and what is new, and returns the effects that
+// the caller, its keeper, performs. It has no mutex and no clock, and calls no
+// store.
 //
-// After every event, wake says when due is to be called. slow, which some events
-// take, is how long the store has lately taken to answer, if it is slow.
+// After every event, wake says when to call due. The argument slow of some events
+// is how long the store has lately taken to answer, if it is slow.
 type acquisition struct {
 	terms *terms
 	claim driver.Claim
@@ -36,68 +36,69 @@ type acquisition struct {
 
 	// Requesting.
 	requested bool         // there was an attempt with this ID
-	retry     bool         // and it may have taken effect
-	early     driver.Grant // pushed before the answer to the request that it belongs to
-	outage    outage       // of the store, also while queued
+	retry     bool         // an attempt may have taken effect
+	early     driver.Grant // pushed before the answer to the request that led to it
+	outage    outage       // of the store; kept while queued, too
 
-	// Queued: when the last request was sent that the store answered with
-	// "waiting" for this position. A grant that the store then makes on its own
-	// is not older.
+	// Queued: when the last request was sent that the store answered with "waiting"
+	// for this position. A grant that the store then makes on its own is not older
+	// than that.
 	confirmed moment
 
 	// Questions to the store whether the claim stands.
 	inFlight int
-	hinted   bool   // a hint came while one was in flight, whose answer may be older
+	hinted   bool   // a hint came while a question was in flight; the answer may be older than the hint
 	asked    moment // when the store was last asked
-	round    int    // raised when the ID or the kind changes; answers to questions of earlier rounds are void
-	lastErr  error  // the last trouble, to explain a loss
+	round    int    // rises when the ID or the kind changes; answers to earlier rounds are ignored
+	lastErr  error  // the last error, to explain a loss
 
 	// Held.
-	token    int64 // the store's, of this grant; a push with a lower one is of an earlier
+	token    int64 // the store's, of this grant; a push with a lower one is of an earlier grant
 	issued   int64 // how many leases were issued
 	granted  moment
-	deadline moment        // nobody believes in the grant from then on
-	ttlCap   time.Duration // not 0: an earlier holder may renew it for so short a time
-	leased   bool          // somebody has a lease; not while it changes hands
-	refs     int           // how many Unlocks the lease takes
+	deadline moment        // the process does not believe in the grant from then on
+	ttlCap   time.Duration // if not 0, a late renewal by an earlier holder may set a TTL this short
+	leased   bool          // a goroutine has the lease; false during a hand-over
+	refs     int           // how many Unlocks end the lease
 	limit    moment        // the end of Config.MaxHold; zero: none
-	pinned   bool          // its claim was told to the user: no other lease is issued
+	pinned   bool          // the user knows its claim: no other lease is issued
 
 	// Ended.
-	lost    *LostError     // not nil: why, though nobody unlocked or gave up
-	pending []driver.Claim // what the store is to forget when the holder unlocks
+	lost    *LostError     // if not nil, why it ended without an unlock or giving up
+	pending []driver.Claim // claims that the store is to forget when the holder unlocks
 }
 
-// effects are what follows from an event: a set. What they are about is in the
+// effects are a set of what follows from an event. Their details are in the
 // acquisition.
 type effects uint16
 
 const (
 	grantWaiter    effects = 1 << iota // a lease can be issued to the goroutine that waits
-	requeueWaiter                      // what it waited for is lost: restart, and request again
-	failWaiter                         // it gets lastErr: the store is out of reach
-	retryRequest                       // the request is to be repeated after a pause
-	askStore                           // about the claim, by the question that came with it
-	noteOutage                         // the local queue is to know outage, or that there is none
-	endLease                           // close what hangs on the lease
-	leaveQueue                         // the next of the local queue becomes its front
-	mayHandOver                        // the lock, to the next of the local queue
+	requeueWaiter                      // its position or grant is lost: restart, and request again
+	failWaiter                         // the waiter gets lastErr: the store is out of reach
+	retryRequest                       // repeat the request after a pause
+	askStore                           // put the question that came with it to the store
+	noteOutage                         // tell the local queue about outage, or that there is none
+	endLease                           // end the lease's contexts and close its done channel
+	leaveQueue                         // the next goroutine of the local queue becomes its front
+	mayHandOver                        // the lock may go to the next goroutine of the local queue
 	stopWatching                       // for hints
 	reportLoss                         // to the Trace and the Logger
-	releaseClaim                       // the store is to forget claim
-	releasePending                     // the store is to forget those in pending
+	releaseClaim                       // make the store forget claim
+	releasePending                     // make the store forget the claims in pending
 )
 
-// request begins an attempt, and says what to send. wait asks for a position.
+// request begins an attempt and returns what to send. wait asks for a position.
 func (a *acquisition) request(now moment, wait bool, slow time.Duration) driver.Request {
 	if wait && slow > pollAgain {
-		// Its first confirmation cannot wait for the answer.
+		// The first renewal of the position cannot wait for the answer.
 		a.wake = now.add(pollAgain)
 	}
 	return driver.Request{Claim: a.claim, TTL: a.terms.storeTTL(), Queue: wait, Retry: a.retry}
 }
 
-// requestFailed takes the store's error. patient: its caller still wants the lock.
+// requestFailed takes the store's error. patient says that the caller still wants
+// the lock.
 func (a *acquisition) requestFailed(now, sent moment, err error, patient bool) effects {
 	if a.requested && errors.Is(err, driver.ErrLost) {
 		return a.end() | requeueWaiter // the store has ended that attempt
@@ -125,7 +126,7 @@ func (a *acquisition) answered(now, sent moment, g driver.Grant, slow time.Durat
 	case !g.Waiting:
 		deadline := sent.add(a.trustFor(g.TTL))
 		if deadline.sub(now) < a.trustFor(a.terms.storeTTL())/2 {
-			// The answer took so long that the grant is to be confirmed.
+			// The answer took so long that the grant must be renewed before use.
 			a.token, a.wake = g.Token, now
 			break
 		}
@@ -139,8 +140,8 @@ func (a *acquisition) answered(now, sent moment, g driver.Grant, slow time.Durat
 	return e
 }
 
-// hint takes the store's "look again", which may carry a grant that it has made
-// on its own.
+// hint takes the store's "look again", which may carry a grant that the store has
+// made on its own.
 func (a *acquisition) hint(now moment, h driver.Hint, slow time.Duration) effects {
 	switch a.phase {
 	case requesting:
@@ -158,20 +159,20 @@ func (a *acquisition) hint(now moment, h driver.Hint, slow time.Duration) effect
 		a.hinted = false
 		return a.pushed(now, h.Grant, slow)
 	case held, downgrading:
-		if !h.Granted { // the news is that it may be lost
+		if !h.Granted { // it says that the lock may be lost
 			a.lookSoon()
 		}
 	}
 	return 0
 }
 
-// pushed takes a grant that the store made on its own, for a short claim,
-// which may be believed in as if it had been asked for when the position was
-// last confirmed.
+// pushed takes a short grant that the store made on its own. Trust in it counts
+// from when the last request was sent that renewed the position.
 //
-// It is relied on if so much of it is left that it can be renewed in time, and
-// renewed at once if there is no time to lose. Otherwise it is a hint: the store
-// is asked, and says "held", however late; nobody believes in it until then.
+// If enough of the grant is left to renew it in time, the acquisition holds the
+// lock; it renews at once if there is no time to lose. Otherwise the grant is only
+// a hint: the acquisition asks the store, which says "held", however late; until
+// then the process does not believe in the grant.
 func (a *acquisition) pushed(now moment, g driver.Grant, slow time.Duration) effects {
 	deadline := a.confirmed.add(g.TTL - defaultMargin(g.TTL))
 	left := deadline.sub(now)
@@ -181,7 +182,7 @@ func (a *acquisition) pushed(now moment, g driver.Grant, slow time.Duration) eff
 	}
 	renewAt := now
 	if left/3 > 2*slow {
-		renewAt = now.add(left / 3) // a short section is over before that
+		renewAt = now.add(left / 3) // a short critical section ends before that
 	}
 	return a.hold(now, g, deadline, renewAt)
 }
@@ -194,11 +195,11 @@ func (a *acquisition) hold(now moment, g driver.Grant, deadline, renewAt moment)
 	return a.storeAnswers() | grantWaiter
 }
 
-// due is called when wake has come. With askStore the question is to be put to
+// due is called when wake has come. With askStore the caller puts the question to
 // the store.
 func (a *acquisition) due(now moment) (question, effects) {
 	if a.wake == 0 || now < a.wake {
-		return question{}, 0 // something else has happened meanwhile
+		return question{}, 0 // another event has changed wake
 	}
 	a.wake = 0
 	q := question{claim: a.claim, phase: a.phase, round: a.round, patience: pollPatience}
@@ -209,9 +210,9 @@ func (a *acquisition) due(now moment) (question, effects) {
 		if now >= end {
 			return q, a.lose(cause)
 		}
-		// A request that is not answered is asked again beside it, not given up:
-		// the store may have become slow or far away since the last one, and then
-		// each that is given up costs a new connection, too.
+		// A request without an answer is not given up; another one is sent beside
+		// it. The store may have become slow or far away since its last answer, and
+		// every request that is given up then costs a new connection, too.
 		left := a.deadline.sub(now)
 		again := max(min(left/2, a.terms.ttl/4), 2*minPause)
 		q.patience = max(again, left*7/8)
@@ -231,7 +232,7 @@ func (a *acquisition) due(now moment) (question, effects) {
 	return q, askStore
 }
 
-// renewed takes the store's answer to a question, sent at the moment given.
+// renewed takes the store's answer to a question that was sent at the moment sent.
 func (a *acquisition) renewed(now, sent moment, q question, r driver.Renewal, slow time.Duration) effects {
 	if a.round != q.round {
 		return 0
@@ -267,7 +268,7 @@ func (a *acquisition) renewedQueued(now, sent moment, q question, r driver.Renew
 		a.confirmed, a.claim.Ticket = sent, r.Grant.Ticket
 		a.pollNext(r.Grant, slow)
 		a.lookAfterHint()
-	case q.phase == requesting: // it may have overtaken the request for the position
+	case q.phase == requesting: // the question may have overtaken the request for the position
 		a.wakeBy(now)
 	default:
 		return a.lose(Gone)
@@ -288,9 +289,9 @@ func (a *acquisition) renewedHeld(now, sent moment, q question, r driver.Renewal
 		a.lookAfterHint()
 	case q.phase == held:
 		return a.lose(Gone)
-	case r.State == driver.Lost: // it says so of the position that the grant was made from
+	case r.State == driver.Lost: // the answer is about the position that led to the grant
 		a.lookSoon()
-	} // "waiting" is older than the grant
+	} // "waiting" was true before the grant
 	return 0
 }
 
@@ -312,8 +313,8 @@ func (a *acquisition) unanswered(now, sent moment, err error) effects {
 	return 0
 }
 
-// quit ends an acquisition that nobody waits for or holds any more. The store is
-// to forget what it may have of it.
+// quit ends an acquisition that is neither waited for nor held any more. With
+// releaseClaim the store may still know it and is to forget it.
 func (a *acquisition) quit() effects {
 	if a.phase == ended {
 		return 0
@@ -326,7 +327,7 @@ func (a *acquisition) quit() effects {
 	return e
 }
 
-// lose ends an acquisition whose lease, or whose position, has ended by itself.
+// lose ends an acquisition whose lease or position ended without an unlock.
 func (a *acquisition) lose(cause Cause) effects {
 	if a.phase == ended {
 		return 0
@@ -338,7 +339,7 @@ func (a *acquisition) lose(cause Cause) effects {
 	e := a.end() | requeueWaiter
 	switch {
 	case !a.leased && cause == Expired:
-		// There was no lease of it, so that nobody need wait for its end.
+		// No lease was issued for it, so that no holder's end has to be awaited.
 		return e | releaseClaim
 	case !a.leased:
 		return e
@@ -355,9 +356,9 @@ func (a *acquisition) end() effects {
 	return stopWatching
 }
 
-// restart makes the acquisition of a waiter that has lost its position a new
-// one. With the new ID, what is still under way for the old one is nothing of
-// its own.
+// restart turns the acquisition of a waiter that has lost its position into a new
+// one. The new ID separates it from requests for the old one that are still under
+// way.
 func (a *acquisition) restart(id string) {
 	a.claim.ID, a.claim.Ticket = id, 0
 	a.phase, a.lost = requesting, nil
@@ -381,14 +382,15 @@ func (a *acquisition) storeAnswers() effects {
 	return noteOutage
 }
 
-// wakeBy has due called at the moment given, or before.
+// wakeBy plans a call of due at the moment given, or before.
 func (a *acquisition) wakeBy(m moment) {
 	if a.wake == 0 || m < a.wake {
 		a.wake = m
 	}
 }
 
-// lookSoon has the store asked at once, unless it was just now.
+// lookSoon plans a question to the store: now, or minPause after the last one. If
+// one is in flight, it only notes the hint.
 func (a *acquisition) lookSoon() {
 	if a.inFlight > 0 {
 		a.hinted = true
@@ -397,7 +399,7 @@ func (a *acquisition) lookSoon() {
 	a.wakeBy(a.asked.add(minPause))
 }
 
-// lookAfterHint makes good for a hint that came while an answer was in flight.
+// lookAfterHint handles a hint that came while an answer was in flight.
 func (a *acquisition) lookAfterHint() {
 	if a.hinted {
 		a.hinted = false
@@ -405,16 +407,16 @@ func (a *acquisition) lookAfterHint() {
 	}
 }
 
-// pollNext plans when the position in the store's queue is confirmed next. That
-// counts from the last question, not from its answer, which may have been long
-// under way. The slower the store, the more positions share a request:
-// connections to it are few.
+// pollNext plans the next renewal of the position in the store's queue. The time
+// counts from when the last question was sent, because its answer may have been
+// long under way. The slower the store, the more positions share a request: the
+// process has few connections to it.
 func (a *acquisition) pollNext(g driver.Grant, slow time.Duration) {
 	every := pollEvery(g)
 	a.wake = a.asked.add(max(every, min(slow, pollAgain))).floor(max(every/10, min(slow, every)))
 }
 
-// believedUntil is when the belief in the grant ends, and why.
+// believedUntil is when the process stops believing in the grant, and why.
 func (a *acquisition) believedUntil() (moment, Cause) {
 	if a.leased && a.limit > 0 && a.limit < a.deadline {
 		return a.limit, Overheld
@@ -422,9 +424,9 @@ func (a *acquisition) believedUntil() (moment, Cause) {
 	return a.deadline, Expired
 }
 
-// capped is how much of a ttl that the store has granted counts. Where the lock
-// was taken over under the ID that it had, a renewal by the holder before may be
-// late, and set the end that it was meant to.
+// capped is how much of a granted ttl counts. If the lock was attached under the ID
+// that it had, a late renewal by the earlier holder may still set the end that the
+// earlier holder asked for.
 func (a *acquisition) capped(ttl time.Duration) time.Duration {
 	if a.ttlCap > 0 {
 		return min(ttl, a.ttlCap)

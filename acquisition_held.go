@@ -7,27 +7,27 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// The events of an acquisition whose lock somebody has: leases, nested locks,
-// unlocks, hand-overs, downgrades, and what comes from another process.
+// The events of an acquisition that is held: leases, nested locks, unlocks,
+// hand-overs, downgrades, and what comes from another process.
 
-// attached takes the answer that a lease which another process had detached,
-// with the token given, is now held here.
+// attached takes the answer that this process now holds a lease that another
+// process had detached with the given token.
 func (a *acquisition) attached(now, sent moment, g driver.Grant, token int64) effects {
 	e := a.hold(now, g, sent.add(a.trustFor(g.TTL)), a.terms.renewAt(sent, a.capped(g.TTL)))
 	a.token, a.issued = token/tokensPerGrant, token%tokensPerGrant
 	return e
 }
 
-// attachFailed says that it is not. unsure says that it may have been moved to
-// this ID all the same.
+// attachFailed takes the failure of an Attach. unsure says that the store may have
+// moved the claim to this ID all the same.
 func (a *acquisition) attachFailed(unsure bool) effects {
 	a.retry = unsure
 	return a.quit()
 }
 
-// issue makes a lease of the grant, for the one goroutine that may have it. The
-// time of a part of a LockAll begins later, with startLimit. If leased is false
-// afterwards, the grant has been lost.
+// issue makes a lease of the grant, for one goroutine. For a part of a LockAll
+// MaxHold starts later, with startLimit. If leased is false afterwards, the grant
+// has been lost.
 func (a *acquisition) issue(now moment, part bool) effects {
 	if a.phase != held || now >= a.deadline {
 		return a.lose(Expired) // nothing, if it was lost before
@@ -40,10 +40,10 @@ func (a *acquisition) issue(now moment, part bool) effects {
 	return 0
 }
 
-// leaseToken is the token of the last lease that was issued.
+// leaseToken is the token of the last issued lease.
 func (a *acquisition) leaseToken() int64 { return a.token*tokensPerGrant + max(0, a.issued-1) }
 
-// startLimit begins the time that the lease may be held.
+// startLimit starts the time of MaxHold.
 func (a *acquisition) startLimit(now moment) {
 	if a.terms.maxHold > 0 {
 		a.limit = now.add(a.terms.maxHold)
@@ -51,7 +51,7 @@ func (a *acquisition) startLimit(now moment) {
 	}
 }
 
-// look ends the lease if its time is up, whether or not that was noticed before.
+// look ends the lease if its time is up, even if that was not noticed before.
 func (a *acquisition) look(now moment) effects {
 	if !a.leased {
 		return 0
@@ -62,7 +62,7 @@ func (a *acquisition) look(now moment) effects {
 	return 0
 }
 
-// nest answers a lock on the same key that is asked for within the lease.
+// nest answers a request for the same key from within the lease.
 func (a *acquisition) nest(wanted *ask) error {
 	switch {
 	case !wanted.reentrant:
@@ -76,8 +76,8 @@ func (a *acquisition) nest(wanted *ask) error {
 	return nil
 }
 
-// extend asks whether the lock is still held, beside what is asked in the background.
-// ok is false while nobody can tell.
+// extend returns a question whether the lock is still held, beside those of the
+// background. ok is false if the acquisition is not held, or is being downgraded.
 func (a *acquisition) extend() (q question, ok bool) {
 	if a.phase != held {
 		return question{}, false
@@ -85,14 +85,14 @@ func (a *acquisition) extend() (q question, ok bool) {
 	return question{claim: a.claim, phase: a.phase, round: a.round, beside: true}, true
 }
 
-// detachable reports whether nobody counts on the lease but its one holder.
+// detachable reports whether the lease has one holder and no nested leases.
 func (a *acquisition) detachable() bool { return a.phase == held && a.refs == 1 }
 
-// pin keeps the claim from being anybody else's after this lease.
+// pin keeps every later lease from having this claim.
 func (a *acquisition) pin() { a.pinned = true }
 
-// unlock takes one of the Unlocks of a lease. The last one of a lease that was
-// not lost ends it: the lock is then to be handed over or released.
+// unlock counts one Unlock of a lease. The last one ends the lease if it was not
+// lost: the lock is then handed over or released.
 func (a *acquisition) unlock(now moment) effects {
 	a.refs--
 	e := a.look(now)
@@ -111,17 +111,17 @@ func (a *acquisition) unlock(now moment) effects {
 }
 
 // fitToHandOver reports whether the lock may go to another goroutine of this
-// process. Only the exclusive lock may: readers and permits leave the local
-// queue at once. What happens to the grant after that is for its receiver to
-// find out.
+// process. Only the exclusive lock may: readers and permits leave the local queue
+// at once. If the grant is lost after that, the goroutine that receives it finds
+// out.
 func (a *acquisition) fitToHandOver(now moment) bool {
 	return a.phase == held && !a.pinned && a.claim.Exclusive() &&
 		a.issued < maxHandOvers && now.sub(a.granted) < maxLocalTime &&
 		a.deadline.sub(now) > min(a.terms.ttl, driver.ClaimTTL)/4
 }
 
-// leftBehind has the store forget what it may still have of a lease that was
-// lost. Where a LockDelay is to pass after a loss, it does.
+// leftBehind makes the store forget what it may still have of a lost lease, unless
+// a LockDelay must pass after the loss.
 func (a *acquisition) leftBehind() effects {
 	cause := a.lost.Cause
 	switch {
@@ -133,8 +133,8 @@ func (a *acquisition) leftBehind() effects {
 	return releasePending
 }
 
-// downgrade begins to make the exclusive lock a read lock. Questions that are
-// under way are about the kind that it was: their answers mean nothing any more.
+// downgrade begins to turn the exclusive lock into a read lock. Questions under way
+// are about the exclusive lock, and their answers are ignored.
 func (a *acquisition) downgrade() error {
 	switch {
 	case a.phase == downgrading || a.refs > 1:
@@ -147,7 +147,7 @@ func (a *acquisition) downgrade() error {
 	return nil
 }
 
-// downgraded takes the store's answer, which may come after the end.
+// downgraded takes the store's answer, which may come after the lease has ended.
 func (a *acquisition) downgraded(sent moment, g driver.Grant) effects {
 	a.claim.Weight, a.claim.Ticket = 1, g.Ticket
 	if a.phase != downgrading {
@@ -156,11 +156,11 @@ func (a *acquisition) downgraded(sent moment, g driver.Grant) effects {
 	a.phase = held
 	a.deadline = max(a.deadline, sent.add(a.trustFor(g.TTL)))
 	a.wakeBy(a.terms.renewAt(sent, a.capped(g.TTL)))
-	return leaveQueue // those behind may hold together with this one
+	return leaveQueue // callers behind may hold together with this one
 }
 
-// downgradeFailed takes the store's error. unsure says that the downgrade may
-// have taken effect: then nobody can tell what the lease is.
+// downgradeFailed takes the store's error. unsure says that the downgrade may have
+// taken effect: the kind of the lock is then unknown, and the lease is lost.
 func (a *acquisition) downgradeFailed(now moment, err error, unsure bool) (e effects) {
 	valid := a.lost == nil && a.refs > 0
 	if a.phase == downgrading {
@@ -183,8 +183,8 @@ func (a *acquisition) downgradeFailed(now moment, err error, unsure bool) (e eff
 	return e
 }
 
-// owe has the store forget claims when the holder of a lost lease unlocks it, or
-// at once if that has happened.
+// owe makes the store forget claims when the holder of a lost lease unlocks it, or
+// at once if it has.
 func (a *acquisition) owe(claims ...driver.Claim) effects {
 	a.pending = append(a.pending, claims...)
 	if a.refs > 0 {

@@ -23,8 +23,8 @@ type machine struct {
 	slow time.Duration
 }
 
-// newMachine has a TTL of 3s, of which 2.7s are believed in, renewed at ticks of
-// 1s, and pauses that are not random.
+// newMachine has a TTL of 3s, of which 2.7s are trusted, renewals at ticks of 1s,
+// and pauses that are not random.
 func newMachine(change ...func(*terms)) *machine {
 	t := &terms{ttl: 3000 * ms, margin: 300 * ms, jitter: func(d time.Duration) time.Duration { return d / 2 }}
 	for _, f := range change {
@@ -37,7 +37,7 @@ func withLockDelay(t *terms) { t.lockDelay = 1000 * ms }
 func withMargin(t *terms)    { t.margin = 310 * ms }
 func withMaxHold(t *terms)   { t.maxHold = 2000 * ms }
 
-// What the store says.
+// The store's answers.
 var (
 	grant    = driver.Grant{Token: 7, Ticket: 7, TTL: 3000 * ms}
 	position = driver.Grant{Waiting: true, Ticket: 5, TTL: driver.WaiterTTL}
@@ -50,7 +50,7 @@ var (
 	saysNot    = driver.Renewal{Err: driver.ErrUnavailable}
 )
 
-// The states that the events below come in. What was sent was sent at 0.
+// The states before the events below. Requests were sent at 0.
 
 func (m *machine) isQueued() *machine {
 	m.answered(at(10*ms), at(0), position, m.slow)
@@ -90,8 +90,7 @@ func (m *machine) isDowngrading() *machine {
 
 func (m *machine) with(change func(*machine)) *machine { change(m); return m }
 
-// TestMachineIsPure reads the source: the machine knows what it was told and
-// nothing else.
+// TestMachineIsPure reads the source: the machine may use only what it is told.
 func TestMachineIsPure(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{machineFile, heldFile} {
@@ -107,8 +106,8 @@ func TestMachineIsPure(t *testing.T) {
 	}
 }
 
-// A row is one transition: in a state something happens, and what follows is
-// these effects, this phase, and that the machine wakes then (0: never).
+// A row is one transition: an event in a state, with the expected effects, the
+// phase after it, and the moment to wake (0: never).
 type row struct {
 	name  string
 	m     *machine
@@ -324,7 +323,7 @@ func heldRows() []row {
 		m, q := newMachine().isQueued().isAsked(400 * ms)
 		m.hint(at(410*ms), push, 0)
 		m.issue(at(410*ms), false)
-		m.inFlight-- // another, whose answer came
+		m.inFlight-- // another question, which was answered
 		return row{name, m, func(m *machine) effects { m.inFlight++; return m.renewed(at(450*ms), at(400*ms), q, r, 0) }, 0, held, wake, nil}
 	}
 	pushedAt := 410*ms + 940*ms/3

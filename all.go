@@ -11,12 +11,12 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// Leases are the leases of LockAll, one for each key, held together: the end
-// of one, however it came, is the end of the whole. All methods are safe for
+// Leases are the leases of LockAll, one for each key, held together: when one of
+// them ends, for whatever reason, the whole has ended. All methods are safe for
 // concurrent use.
 type Leases struct {
 	locker *Locker
-	leases []*Lease // in the order of their keys, none twice, at least one
+	leases []*Lease // sorted by key, each key once, at least one
 
 	once sync.Once
 	done <-chan struct{}
@@ -26,32 +26,30 @@ type Leases struct {
 // leases; or it returns an error and holds none. Options apply to all keys. A
 // key that is named twice is locked once.
 //
-// If all are free, and the store can (driver.Together), they are taken in one
-// act. Otherwise they are taken one after the other in the order of the keys'
-// bytes, whatever the order in the list. Calls of LockAll thus never wait for
-// each other in a circle, and wait their turn at every key. Locks that the
-// caller holds already stand outside of that order: whoever calls LockAll, or
-// Lock, while holding others can wait in a circle, and should bound ctx.
+// If all locks are free and the store is a driver.Together, the store grants them
+// in one act. Otherwise LockAll takes them one after the other, sorted by the bytes
+// of their keys, and waits in the queue of each key. Calls of LockAll therefore
+// never wait for each other in a circle. Locks that the caller holds already are
+// not part of that order: a caller that holds locks and calls Lock or LockAll for
+// others can wait in a circle, and should bound ctx.
 //
-// While LockAll waits for a key it holds those before it, renewed, and others
-// wait for them too: the busiest of the keys sets the pace for all. Use few
-// keys, and bound ctx. If one of them is lost meanwhile all are given back and
-// LockAll begins anew. Config.MaxHold counts from its return.
+// While LockAll waits for a key it holds and renews the keys before it, and other
+// processes wait for those too: the busiest key determines how fast all are taken.
+// Use few keys, and bound ctx. If it loses one of them meanwhile, LockAll releases
+// all and starts again. Config.MaxHold counts from its return.
 //
-// Errors: Lock's, about the key that they name; a *KeyError if there are no
-// keys. ErrNested, if ctx holds one of the keys already, comes before anything
-// is waited for. After an error what was locked is given back before LockAll
-// returns, or soon after if the store does not answer, or ends by itself
-// within the TTL.
+// Errors: Lock's, about the key that they name; a *KeyError if there are no keys.
+// ErrNested, if ctx holds one of the keys already, comes before LockAll waits for
+// anything. After an error LockAll has released what it locked, or releases it soon
+// after if the store does not answer, or it expires within the TTL.
 func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...Option) (*Leases, error) {
 	return l.lockAll(ctx, keys, newAsk(opts), true)
 }
 
-// TryLockAll is LockAll without waiting for others: if one of the locks is
-// held, or others wait for it, it returns a *HeldError that names its
-// key. Unless the store decides about all in one act, others may find the keys
-// before it held for as long as that takes. Otherwise its errors are TryLock's
-// and LockAll's.
+// TryLockAll is LockAll without waiting for other holders: if one of the locks is
+// held or has waiters, it returns a *HeldError that names its key. Unless the store
+// decides about all keys in one act, other processes may meanwhile find the keys
+// before that one held. Its other errors are TryLock's and LockAll's.
 func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...Option) (*Leases, error) {
 	return l.lockAll(ctx, keys, newAsk(opts), false)
 }
@@ -88,15 +86,15 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 		if lost == nil || err != nil && (ctx.Err() != nil || !isContext(err)) {
 			return nil, err
 		}
-		// What came first did not last until the last came.
+		// The first locks were lost before the last one was granted.
 		if ctx.Err() != nil {
 			return nil, fail("lock", keys[0], whyEnded(ctx))
 		}
 	}
 }
 
-// together makes one attempt for all keys in one act of the store. Without a
-// result it has come to nothing, and they are to be locked one by one.
+// together makes one attempt for all keys in one act of the store. If both results
+// are nil the caller takes the locks one by one.
 func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, error) {
 	if l.many == nil || len(keys) < 2 || len(keys) > check.MaxTogether {
 		return nil, nil
@@ -108,7 +106,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 	}
 	queues, ok := l.tryFront(keys)
 	if !ok {
-		return nil, nil // others of this process are there already
+		return nil, nil // other goroutines of this process want one of the keys
 	}
 	seen := make([]observed, len(keys))
 	keepers := make([]*keeper, len(keys))
@@ -132,7 +130,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 		} else if k.answered(sent, grants[i]) {
 			occupied := queues[i].occupiedBy(a)
 			if ls.leases[i] = k.issue(occupied, a.part); ls.leases[i] != nil && occupied != nil {
-				queues[i] = nil // it is the lease's
+				queues[i] = nil // the lease occupies it
 			}
 		}
 		good = good && ls.leases[i] != nil
@@ -152,7 +150,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 			seen[i].acquired(lease)
 		}
 		return ls, nil
-	case err == nil: // the answer was too long under way
+	case err == nil: // the answer took too long
 		ls.backOut(left...)
 		return nil, nil
 	}
@@ -161,17 +159,17 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 	case errors.Is(err, ErrUnsupported):
 		return nil, nil
 	case errors.Is(err, ErrHeld):
-		return nil, err // it says all itself
+		return nil, err // a *HeldError names the key itself
 	}
 	return nil, fail("lock", keys[0], blame(ctx, err))
 }
 
-// pending reports that who waits for several locks goes on to take them one by
-// one.
+// pending reports whether a caller that waits for several locks continues by taking
+// them one by one.
 func pending(err error) bool { return errors.Is(err, ErrHeld) || !final(err) }
 
-// gather takes the locks of keys, first those that ctx holds already, because
-// that takes no time.
+// gather takes the locks of keys, and first those that ctx holds already, because
+// they take no time.
 func (l *Locker) gather(ctx context.Context, leases []*Lease, keys []string, a *ask, wait bool) (err error) {
 	for i, key := range keys {
 		if outer := l.enclosing(ctx, key); outer != nil {
@@ -180,7 +178,7 @@ func (l *Locker) gather(ctx context.Context, leases []*Lease, keys []string, a *
 			}
 		}
 	}
-	// Waiting for a key ends when one that came before is lost.
+	// The wait for a key ends when a lock before it is lost.
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	for i, key := range keys {
@@ -194,12 +192,12 @@ func (l *Locker) gather(ctx context.Context, leases []*Lease, keys []string, a *
 	return nil
 }
 
-// begin starts the clock of MaxHold. It returns the error of a lease that has
-// ended, if there is one.
+// begin starts the time of MaxHold. It returns the error of a lease that has ended,
+// if there is one.
 func (ls *Leases) begin() error {
 	now := ls.locker.clock.coarse()
 	for _, lease := range ls.leases {
-		if lease == nil { // it was not reached
+		if lease == nil { // it was not acquired
 			continue
 		}
 		if err := lease.Err(); err != nil {
@@ -210,8 +208,8 @@ func (ls *Leases) begin() error {
 	return nil
 }
 
-// backOut unlocks what was locked, has the store forget what else is left, and
-// returns when that is done, or soon.
+// backOut unlocks what was locked, makes the store forget the claims in left, and
+// returns when that is done, or after giveUpWithin.
 func (ls *Leases) backOut(left ...driver.Claim) {
 	var wg sync.WaitGroup
 	for _, c := range left {
@@ -227,7 +225,7 @@ func (ls *Leases) backOut(left ...driver.Claim) {
 	soon(done)
 }
 
-// Keys are the names of the locks, in the order of their bytes, none twice.
+// Keys are the names of the locks, sorted by their bytes, each once.
 func (ls *Leases) Keys() []string {
 	keys := make([]string, len(ls.leases))
 	for i, lease := range ls.leases {
@@ -236,10 +234,9 @@ func (ls *Leases) Keys() []string {
 	return keys
 }
 
-// Lease is the lease on one of the keys, nil if key is none of them. What can
-// be done with a single lease can be done with it: Pin, for "InTx" of the
-// SQL stores, Downgrade, Detach. Unlock it and the whole has ended, though the
-// other keys are held on until Unlock of the whole.
+// Lease is the lease on one of the keys, nil if key is none of them. It can do what
+// any lease can: Pin, for "InTx" of the SQL stores, Downgrade, Detach. After its
+// Unlock the whole has ended, though the other keys stay held until Leases.Unlock.
 func (ls *Leases) Lease(key string) *Lease {
 	for _, lease := range ls.leases {
 		if lease.Key() == key {
@@ -249,8 +246,8 @@ func (ls *Leases) Lease(key string) *Lease {
 	return nil
 }
 
-// Token is the fencing token of one of the keys: see Lease.Token. It is 0,
-// which is no token, if key is none of them.
+// Token is the fencing token of one of the keys: see Lease.Token. It is 0, which is
+// no token, if key is none of them.
 func (ls *Leases) Token(key string) int64 {
 	if lease := ls.Lease(key); lease != nil {
 		return lease.Token()
@@ -258,9 +255,9 @@ func (ls *Leases) Token(key string) int64 {
 	return 0
 }
 
-// Err is nil as long as all the leases may be believed in. Otherwise it is the
-// *LostError of one that ended, before that of one that was unlocked. It
-// looks at the clock, as Lease.Err does.
+// Err is nil as long as the process may believe in all the leases. Otherwise it is
+// the *LostError of one that has ended; one that was lost comes before one that was
+// unlocked. It looks at the clock, as Lease.Err does.
 func (ls *Leases) Err() (err error) {
 	for _, lease := range ls.leases {
 		if e := lease.Err(); e != nil && (err == nil || contextCause(err) == nil) {
@@ -287,11 +284,11 @@ func (ls *Leases) Done() <-chan struct{} {
 	return ls.done
 }
 
-// Context returns a copy of parent that ends when the first of the leases
-// does. If that was lost, context.Cause returns its *LostError, which names
-// the key. Locks that are asked for with it know that they are nested in all
-// the keys. The other keys are held, and renewed, until Unlock, so that nobody
-// else comes to them while their holder stops.
+// Context returns a copy of parent that ends when the first of the leases does. If
+// that lease was lost, context.Cause returns its *LostError, which names the key. A
+// Lock call with this context knows that it is nested in all the keys. The other
+// keys stay held and renewed until Unlock, so that no other process gets them
+// before their holder has stopped.
 func (ls *Leases) Context(parent context.Context) context.Context {
 	for _, lease := range ls.leases {
 		parent = lease.Context(parent)
@@ -299,11 +296,11 @@ func (ls *Leases) Context(parent context.Context) context.Context {
 	return parent
 }
 
-// Unlock releases all the locks, at the same time, as Lease.Unlock does each:
-// it takes no longer than that. Its error joins theirs, of which each names its
-// key. Call it also after a loss: it releases the others.
+// Unlock releases all the locks at the same time, each as Lease.Unlock does, and
+// takes no longer than one. Its error joins theirs, each of which names its key.
+// Call it also after a loss: it releases the other locks.
 func (ls *Leases) Unlock() error {
-	_ = ls.Err() // a loss is noticed as one, before its context ends for another reason
+	_ = ls.Err() // notice a loss before its context ends for another reason
 	errs := make([]error, len(ls.leases))
 	var wg sync.WaitGroup
 	for i, lease := range ls.leases {

@@ -28,8 +28,8 @@ func mustLockAll(t testing.TB, l *baton.Locker, keys ...string) *baton.Leases {
 	return all
 }
 
-// wantFree fails unless nobody holds the keys or waits for them, and the
-// lockers have nothing left of them.
+// wantFree fails unless the keys have no holder and no waiter, and the lockers have
+// nothing left of them.
 func wantFree(t *testing.T, store driver.Inspector, keys []string, lockers ...*baton.Locker) {
 	t.Helper()
 	for _, key := range keys {
@@ -141,7 +141,7 @@ func TestLockAllNested(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		l, other := newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})
-		there := mustLock(t, other, "a") // whoever waits for it waits for ever
+		there := mustLock(t, other, "a") // a caller that waits for it waits for ever
 		b := mustLock(t, l, "b")
 		ctx := b.Context(t.Context())
 		if _, err := l.LockAll(ctx, abc); !errors.Is(err, baton.ErrNested) || !strings.Contains(err.Error(), `"b"`) {
@@ -213,7 +213,7 @@ func TestLockAllKinds(t *testing.T) {
 	})
 }
 
-// TryLockAll names the key in the way and leaves nothing, whichever it is.
+// TryLockAll names the key in the way and leaves nothing, whichever key it is.
 func TestTryLockAllRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -232,12 +232,12 @@ func TestTryLockAllRefused(t *testing.T) {
 	})
 }
 
-// Whoever gives up while waiting, for whichever key, leaves nothing behind.
+// A caller that gives up while it waits, for whichever key, leaves nothing behind.
 func TestLockAllCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		l, other := newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})
-		for _, from := range []*baton.Locker{l, other} { // in the process's line, in the store's
+		for _, from := range []*baton.Locker{l, other} { // in the local queue, in the store's
 			for i, key := range abc {
 				there := mustLock(t, from, key)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -260,9 +260,9 @@ func TestLockAllCancelled(t *testing.T) {
 	})
 }
 
-// At each step the answer is lost, or the request, or the context ends while
-// the answer is under way. LockAll goes on if it can; what it leaves is gone
-// at once.
+// At each step the answer is lost, or the request, or the context ends while the
+// answer is under way. LockAll continues if it can; what it leaves is released at
+// once.
 func TestLockAllLostAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for step := range int64(len(abc)) {
@@ -310,8 +310,8 @@ func TestLockAllLostAnswers(t *testing.T) {
 	})
 }
 
-// A key is lost while a later one is waited for: the whole begins anew, and
-// what is returned is valid in all its parts.
+// A key is lost while LockAll waits for a later one: it starts again, and all the
+// leases that it returns are valid.
 func TestLockAllLosesAKeyWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -342,8 +342,7 @@ func TestLockAllLosesAKeyWhileItWaits(t *testing.T) {
 	})
 }
 
-// The loss of one key is the loss of the whole. The others are held until
-// Unlock.
+// The loss of one key ends the whole. The other keys stay held until Unlock.
 func TestLockAllLosesAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -377,7 +376,7 @@ func TestLockAllLosesAKey(t *testing.T) {
 	})
 }
 
-// The machine sleeps: the contexts know before anything else has run.
+// The machine is suspended: the contexts have ended before anything else has run.
 func TestLockAllLooksAtTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -449,13 +448,13 @@ func TestLockAllMaxHold(t *testing.T) {
 		if err := all.Unlock(); !errors.Is(err, baton.ErrLost) {
 			t.Errorf("Unlock: %v", err)
 		}
-		synctest.Wait() // whoever noticed the ends has told all
+		synctest.Wait() // the ends have been reported
 		wantFree(t, store, abc, l, other)
 	})
 }
 
-// The store does not answer any more: Unlock of many is over as soon as that of
-// one, and says what is wrong with each.
+// The store stops answering: the Unlock of many takes as long as that of one, and
+// names the error of each.
 func TestLockAllUnlockIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -481,11 +480,11 @@ func TestLockAllUnlockIsBounded(t *testing.T) {
 				t.Errorf("Unlock does not name %s", key)
 			}
 		}
-		time.Sleep(time.Minute) // in the background it goes on, for a TTL
+		time.Sleep(time.Minute) // the release continues in the background, for a TTL
 	})
 }
 
-// The store does not answer: who gives up does not wait for it.
+// The store does not answer: a caller that gives up does not wait for it.
 func TestLockAllBackOutIsShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -514,8 +513,8 @@ func TestLockAllBackOutIsShort(t *testing.T) {
 	})
 }
 
-// Many goroutines of several processes want overlapping sets, in any order:
-// all finish, and nobody is ever with another at one key.
+// Many goroutines of several processes want overlapping sets, in any order: all
+// finish, and no two ever hold one key together.
 func TestLockAllCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()

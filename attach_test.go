@@ -34,7 +34,7 @@ func mustAttach(t testing.TB, l *baton.Locker, handle string) *baton.Lease {
 	return lease
 }
 
-// Many attach the same handle at once: one of them has the lease.
+// Many processes attach the same handle at once: one of them gets the lease.
 func TestHandleHasOneTaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -74,12 +74,12 @@ func TestHandleHasOneTaker(t *testing.T) {
 	})
 }
 
-// plain hides what a store can do beside the least.
+// plain hides the optional abilities of a store.
 type plain struct{ driver.Locks }
 
-// A renewal of the process before, with its short TTL, comes after a process
-// with a long one has taken the lease up. The store must not give the lock away
-// while the new one believes in it.
+// A renewal of the earlier process, with its short TTL, arrives after a process
+// with a long TTL has attached the lease. The store must not grant the lock to
+// another while the new process believes in it.
 func TestRenewalThatComesAfterAttach(t *testing.T) {
 	for _, moves := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestRenewalThatComesAfterAttach(t *testing.T) {
 					return unavailable(len(c))
 				}
 			})
-			time.Sleep(1100 * time.Millisecond) // a renewal is on its way
+			time.Sleep(1100 * time.Millisecond) // a renewal is under way
 			handle := mustDetach(t, first)
 			lease := mustAttach(t, newLocker(t, after, baton.Config{TTL: time.Minute}), handle)
 			close(late)
@@ -125,7 +125,7 @@ func TestRenewalThatComesAfterAttach(t *testing.T) {
 	}
 }
 
-// The same of an Extend.
+// The same with an Extend.
 func TestExtendThatComesAfterAttach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -155,7 +155,7 @@ func TestExtendThatComesAfterAttach(t *testing.T) {
 	})
 }
 
-// The kind of a lock goes with it.
+// The kind of a lock stays.
 func TestAttachKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -185,8 +185,8 @@ func TestAttachKinds(t *testing.T) {
 	})
 }
 
-// The token stays, also that of a lease that was handed on inside the process,
-// and the next grant's is higher.
+// The token stays, also that of a lease that was handed over inside the process,
+// and the next grant has a higher one.
 func TestAttachKeepsTheToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -200,7 +200,7 @@ func TestAttachKeepsTheToken(t *testing.T) {
 		if lease.Token()%64 != 5 {
 			t.Fatalf("token %d is not that of a fifth hand-over", lease.Token())
 		}
-		waiting := lockSoon(t, a) // it is not handed to this one
+		waiting := lockSoon(t, a) // the lock is not handed over to this caller
 		there := mustAttach(t, b, mustDetach(t, lease))
 		back := mustAttach(t, a, mustDetach(t, there))
 		if there.Token() != lease.Token() || back.Token() != lease.Token() {
@@ -216,7 +216,7 @@ func TestAttachKeepsTheToken(t *testing.T) {
 	})
 }
 
-// What nested leases count on is not detached, by none of them.
+// A lease with nested leases cannot be detached, by any of them.
 func TestDetachOfNestedLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -245,8 +245,8 @@ func TestDetachOfNestedLeases(t *testing.T) {
 	})
 }
 
-// The process that detached dies, or is late, and nobody attaches: the lock is
-// free within the TTL, and the handle is worth nothing.
+// The process that detached crashes, or is late, and no process attaches: the lock
+// is free within the TTL, and the handle cannot be used any more.
 func TestDetachedAndForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -269,7 +269,7 @@ func TestDetachedAndForgotten(t *testing.T) {
 			t.Errorf("the next holder: %v, token %d after %d", next.Err(), next.Token(), lease.Token())
 		}
 		mustUnlock(t, next)
-		// The machine sleeps between the two.
+		// The machine is suspended between the two.
 		lease = mustLock(t, a, "k")
 		handle = mustDetach(t, lease)
 		time.Sleep(time.Minute)
@@ -281,7 +281,7 @@ func TestDetachedAndForgotten(t *testing.T) {
 	})
 }
 
-// Answers to Attach, or its requests, are lost.
+// Answers to Attach are lost, or its requests.
 func TestAttachLostAnswers(t *testing.T) {
 	for _, effect := range []bool{true, false} {
 		for _, times := range []int64{1, 3, 1000} {
@@ -357,7 +357,7 @@ func TestExtend(t *testing.T) {
 	})
 }
 
-// A handle is a secret: no error shows it, nor what it is made of.
+// A handle is a secret: no error shows it or its parts.
 func TestHandleIsNotShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()

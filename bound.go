@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// A bound hands out contexts for calls that may take so long at the most. The
-// last one serves further calls for the same caller for a while, because
-// making one for each costs as much as a tenth of the call.
+// A bound makes contexts that limit how long a call may take. It reuses the last
+// one for later calls with the same caller's context for a while, because a context
+// for each call costs up to a tenth of the call.
 type bound struct {
 	limit time.Duration
 	last  atomic.Pointer[callContext]
 }
 
-// within returns the caller's context, ended after limit, or up to a quarter
-// later. It is released when the call is over.
+// within returns the caller's context, ended after limit, or up to a quarter later.
+// The caller releases it after the call.
 func (b *bound) within(caller context.Context, now time.Time) *callContext {
 	if c := b.last.Load(); c != nil && now.Before(c.until) && same(c.Context, caller) && c.enter() {
 		return c
@@ -30,7 +30,7 @@ func (b *bound) within(caller context.Context, now time.Time) *callContext {
 	return c
 }
 
-// enter makes the caller one of its users, unless the last one has left.
+// enter adds a user, unless the last user has left.
 func (c *callContext) enter() bool {
 	for n := c.users.Load(); n > 0; n = c.users.Load() {
 		if c.users.CompareAndSwap(n, n+1) {
@@ -40,8 +40,8 @@ func (c *callContext) enter() bool {
 	return false
 }
 
-// same reports whether two contexts are one. Only pointers can be compared
-// without risk.
+// same reports whether two contexts are one. Only pointers can be compared without
+// risk of a panic.
 func same(a, b context.Context) bool {
 	if a == context.Background() {
 		return b == context.Background()
@@ -49,21 +49,21 @@ func same(a, b context.Context) bool {
 	return reflect.TypeOf(a).Kind() == reflect.Pointer && reflect.TypeOf(b).Kind() == reflect.Pointer && a == b
 }
 
-// callContext is a caller's context that also ends at a time of its own. It
-// makes the timer for that only when somebody waits for its end: most calls to
-// a store are over before anybody does.
+// callContext is a caller's context that also ends at a time of its own. It makes
+// the timer for that only when Done is called: most calls to a store are over
+// before that.
 type callContext struct {
 	context.Context           // the caller's
 	end             time.Time // of the call
-	until           time.Time // further calls get another one from then on
+	until           time.Time // from then on within makes another one
 	users           atomic.Int32
 
 	once   sync.Once
-	armed  atomic.Pointer[context.Context] // set when somebody waits
+	armed  atomic.Pointer[context.Context] // set by the first Done
 	cancel context.CancelFunc
 }
 
-// release frees what the last of its users has left.
+// release removes a user. The last one stops the timer.
 func (c *callContext) release() {
 	if c.users.Add(-1) == 0 && c.armed.Load() != nil {
 		c.cancel()
@@ -101,8 +101,8 @@ func (c *callContext) Err() error {
 	return nil
 }
 
-// Value knows the context that has the timer, if there is one, so that
-// contexts derived from this one find their parent.
+// Value asks the context that has the timer, if there is one, so that contexts
+// derived from this one find their parent.
 func (c *callContext) Value(key any) any {
 	if inner := c.armed.Load(); inner != nil {
 		return (*inner).Value(key)

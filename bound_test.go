@@ -11,15 +11,15 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// The bound of an Unlock has nothing to do with how long an attempt to
-// acquire may take.
+// The bound of an Unlock does not depend on how long an attempt to acquire may
+// take.
 func TestUnlockIsBoundedWhateverTheTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
 		l := newLocker(t, store, baton.Config{TTL: 10 * time.Minute})
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		for _, another := range []string{"a", "b"} { // whichever of the two kinds of call comes first
+		for _, another := range []string{"a", "b"} { // whichever kind of call comes first
 			lease, err := l.Lock(ctx, "k")
 			if err != nil {
 				t.Fatal(err)
@@ -47,8 +47,8 @@ func TestUnlockIsBoundedWhateverTheTTL(t *testing.T) {
 	})
 }
 
-// An Unlock that the store did not answer goes on when it has returned: a store
-// that is back has the lock free, however long the TTL.
+// An Unlock without an answer continues after it has returned: once the store is
+// back the lock is free, however long the TTL.
 func TestUnlockGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -71,7 +71,7 @@ func TestUnlockGoesOn(t *testing.T) {
 	})
 }
 
-// A process that stood still while it asked has asked once, whatever the time.
+// A process that stood still during a request has asked once, however long it took.
 func TestStopDuringAnAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -118,15 +118,15 @@ func TestSlowAcquireAfterARelease(t *testing.T) {
 	})
 }
 
-// Whose time was up shows in the error: the caller's context always, this
-// package's own bounds never.
+// The error shows whose time was up: it contains the end of the caller's context,
+// and never this package's own bounds.
 func TestWhoseTimeWasUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
 		l, other := newLocker(t, store, baton.Config{TTL: 6 * time.Second}), newLocker(t, store.Store, baton.Config{})
 		lease := mustLock(t, other, "k")
 		mine := errors.New("my own reason")
-		for range 2 { // in the store's line, and behind that one
+		for range 2 { // in the store's queue, and behind that one
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(time.Second, func() { cancel(mine) })
 			go func() {
@@ -188,7 +188,7 @@ func TestWhoseTimeWasUp(t *testing.T) {
 	})
 }
 
-// The turn comes to one whose context has ended, and the store is out of
+// A goroutine becomes the front when its context has ended and the store is out of
 // reach: giving up takes no longer than otherwise.
 func TestCancelledTurnIsGivenUpQuickly(t *testing.T) {
 	for range 20 { // which of the two is seen first is chance

@@ -10,8 +10,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// A lease that lasts, of a leader say, does not keep every context that was made
-// of it.
+// A long lease, such as a leader's, does not keep every context that was made of
+// it.
 func TestContextsThatNeverEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type name struct{}
@@ -35,7 +35,7 @@ func TestContextsThatNeverEnd(t *testing.T) {
 				all, below = append(all, c), append(below, child)
 			}
 		}
-		if n := baton.Contexts(lease); n != 501 { // and those of outer, which ends
+		if n := baton.Contexts(lease); n != 501 { // including those of outer, which ends
 			t.Errorf("the lease keeps %d contexts of 1000", n)
 		}
 		if _, err := l.Lock(all[7], "k"); !errors.Is(err, baton.ErrNested) {

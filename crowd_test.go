@@ -18,7 +18,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// counted counts what is asked of a store, and the hints that it gives.
+// counted counts the requests to a store, and its hints.
 type counted struct {
 	*memstore.Store
 	acquires, releases, hints atomic.Int64
@@ -41,8 +41,9 @@ func (c *counted) Watch(l driver.Claim, wake func(driver.Hint)) func() {
 	})
 }
 
-// A hundred thousand wait for a thousand keys in one process: the store sees one
-// place for each key, and each release serves one of them and wakes no other.
+// A hundred thousand goroutines wait for a thousand keys in one process: the store
+// has one position for each key, and each release serves one goroutine and wakes no
+// other.
 func TestParkedWaiters(t *testing.T) {
 	const keys, each = 1000, 100
 	store := &counted{Store: memstore.New()}
@@ -79,7 +80,7 @@ func TestParkedWaiters(t *testing.T) {
 			served <- lease
 		})
 	}
-	for i := range keys { // until the process has a place in each line, and all its goroutines stand behind it
+	for i := range keys { // until the process has a position for each key, with all its goroutines behind it
 		awaitQueue(t, other, fmt.Sprint("key ", i))
 	}
 	awaitParked(t, keys*each)
@@ -130,7 +131,7 @@ func TestParkedWaiters(t *testing.T) {
 
 func awaitQueue(t *testing.T, locks *baton.Locker, key string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // nobody is told of a place that was taken
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // no event reports a new position
 		info, err := locks.Inspect(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)
@@ -152,11 +153,11 @@ func awaitRenewed(t *testing.T, l *baton.Lease) {
 		if err := l.Err(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond) // nobody is told of a renewal
+		time.Sleep(time.Millisecond) // no event reports a renewal
 	}
 }
 
-// awaitParked waits until so many goroutines do nothing but wait.
+// awaitParked waits until n goroutines do nothing but wait.
 func awaitParked(t *testing.T, n int) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); runtime.NumGoroutine() < n; time.Sleep(time.Millisecond) { // goroutines start without an event
@@ -166,8 +167,8 @@ func awaitParked(t *testing.T, n int) {
 	}
 }
 
-// Callers give up at the moment in which they are granted: not one permit is lost.
-// BATON_RACES=10000000 makes more of it.
+// Callers give up at the moment in which they are granted: no permit is lost.
+// BATON_RACES=10000000 makes more rounds.
 func TestGivingUpLosesNoPermit(t *testing.T) {
 	const permits = 3
 	races := int64(50_000)
@@ -202,7 +203,8 @@ func TestGivingUpLosesNoPermit(t *testing.T) {
 				switch {
 				case err == nil:
 					granted.Add(1)
-					// A machine that stands still for a good part of a claim loses it.
+					// A machine that stands still for much of a short grant's TTL
+					// loses the grant.
 					if err := lease.Unlock(); err != nil && !(errors.Is(err, baton.ErrLost) && time.Since(began) > driver.ClaimTTL/6) {
 						t.Error(err)
 					}

@@ -7,13 +7,13 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Downgrade turns the exclusive lock into a read lock without a gap: nobody
-// else writes in between. The token stays. ctx bounds the call.
+// Downgrade turns the exclusive lock into a read lock without a gap: no other
+// writer comes between. The token stays. ctx bounds the call.
 //
-// Errors: ErrUnsupported if the store cannot, a *LostError if the lease has
-// ended, ErrCountedOn and no effect if nested locks count on the lease. If ctx
-// ended or the store failed before it was sure what had happened, the lease
-// is lost with ErrUnknown, because nobody can tell what it is.
+// Errors: ErrUnsupported if the store cannot, a *LostError if the lease has ended,
+// ErrCountedOn and no effect if nested locks count on the lease. If ctx ended or
+// the store failed before the outcome was certain, the lease is lost with
+// ErrUnknown, because its kind is unknown.
 func (l *Lease) Downgrade(ctx context.Context) error {
 	k := l.keeper
 	lk := k.locker

@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// Unlock while a downgrade is under way: the lock must not go to the next of
-// the process as an exclusive one, for in the store it becomes a reader's.
+// Unlock while a downgrade is under way: the process must not hand the lock over as
+// an exclusive one, because in the store it becomes a read lock.
 func TestUnlockDuringDowngradeHandsNothingOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -42,8 +42,8 @@ func TestUnlockDuringDowngradeHandsNothingOn(t *testing.T) {
 	})
 }
 
-// A downgrade may have happened; the next attempt certainly did not, and the
-// caller gives up. Nobody may believe in the writer's lease any more.
+// A downgrade may have taken effect; the next attempt certainly did not, and the
+// caller gives up. The holder must not believe in the exclusive lease any more.
 func TestDowngradeUnknownThenUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -74,8 +74,8 @@ func TestDowngradeUnknownThenUnavailable(t *testing.T) {
 	})
 }
 
-// A lease that is lost by a downgrade without an answer is given back when its
-// holder unlocks it, and not before: it may still be at work.
+// A lease that is lost by a downgrade without an answer is released when its holder
+// unlocks it, and not before: the holder may still be at work.
 func TestLostByADowngradeUntilUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -123,8 +123,7 @@ func TestDowngradeWithAnEndedContext(t *testing.T) {
 	})
 }
 
-// A lease on the key is not given to a nested caller while it changes its
-// kind.
+// A nested caller gets no lease on the key while its kind changes.
 func TestNestDuringDowngrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -149,8 +148,8 @@ func TestNestDuringDowngrade(t *testing.T) {
 	})
 }
 
-// A downgraded lease has left the line; its Unlock must not let a second one
-// to the front.
+// A downgraded lease has left the local queue; its Unlock must not make a second
+// caller the front.
 func TestDowngradedLeaseLeavesTheLineOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()

@@ -9,7 +9,8 @@ import (
 )
 
 var (
-	// ErrHeld says that others hold the lock. The error is a *HeldError.
+	// ErrHeld says that another holder has the lock, or that it has waiters. The
+	// error is a *HeldError.
 	ErrHeld = driver.ErrHeld
 
 	// ErrLost says that a lease ended before its holder unlocked it. The
@@ -20,17 +21,15 @@ var (
 	// the key, so that waiting for the lock would be waiting for itself.
 	ErrNested = errors.New("this context holds the lock already: pass baton.Reentrant() if that is meant")
 
-	// ErrCountedOn says that a lease cannot become something else, because
+	// ErrCountedOn says that a lease cannot be downgraded or detached, because
 	// nested leases count on it or another call is changing it.
 	ErrCountedOn = errors.New("nested locks count on the lease, or another call is changing it")
 
-	// ErrUnknown says that what was asked for may have happened and may not
-	// have: the answer was lost. What may be left of it in the store ends
-	// within the TTL.
+	// ErrUnknown says that the answer was lost: what was asked for may or may not
+	// have happened. What it may have left in the store ends within the TTL.
 	ErrUnknown = driver.ErrUnknown
 
-	// ErrUnavailable says that the store could not be reached or would not
-	// serve.
+	// ErrUnavailable says that the store could not be reached or would not serve.
 	ErrUnavailable = driver.ErrUnavailable
 
 	// ErrUnsupported says that the store cannot do what was asked for.
@@ -39,15 +38,16 @@ var (
 
 // Errors that a store's contract defines.
 type (
-	// HeldError refuses a TryLock and says who holds the lock. It is part of the
-	// error of a Lock whose time was up, where the holder is known.
+	// HeldError refuses a TryLock and says who holds the lock. The error of a Lock
+	// whose deadline passed contains it if the holder is known.
 	HeldError = driver.HeldError
 
 	// CapacityError refuses a lock whose key is in use with another number
 	// of permits.
 	CapacityError = driver.CapacityError
 
-	// NotLockError refuses a key under which the store has something else.
+	// NotLockError refuses a key under which the store has something else than a
+	// lock.
 	NotLockError = driver.NotLockError
 
 	// KeyError refuses a key that no lock can have.
@@ -62,14 +62,14 @@ const (
 	// out of reach, or this process did not run.
 	Expired Cause = iota + 1
 
-	// Gone: the store does not know the lease any more. Somebody broke the
-	// lock or deleted it, or the store forgot it.
+	// Gone: the store does not know the lease any more. A person broke the lock or
+	// deleted it, or the store forgot it.
 	Gone
 
 	// Overheld: the lease was held for Config.MaxHold.
 	Overheld
 
-	// Detached: the lease was detached to go on elsewhere.
+	// Detached: the lease was detached, so that Attach can take it up elsewhere.
 	Detached
 
 	// Released: the lease was unlocked.
@@ -99,8 +99,8 @@ type LostError struct {
 	Token int64
 	Cause Cause
 
-	// Err is the last trouble with the store before the lease expired, if
-	// there was any.
+	// Err is the last error of the store before the lease expired, if there was
+	// any.
 	Err error
 }
 
@@ -132,9 +132,9 @@ func whyEnded(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// blame makes the error of a call to the store one for the caller: if the
-// caller's ctx has ended that is why, and if a bound of this package has, the
-// caller has nothing to do with it.
+// blame turns the error of a call to the store into the caller's error. If the
+// caller's ctx has ended, that is the reason. If only a bound of this package has
+// ended, the context error is hidden, because it is not the caller's.
 func blame(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -145,7 +145,7 @@ func blame(ctx context.Context, err error) error {
 	return err
 }
 
-// final reports that asking the store again cannot help.
+// final reports that another request to the store cannot help.
 func final(err error) bool {
 	return !errors.Is(err, driver.ErrUnavailable) && !unknown(err)
 }

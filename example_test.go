@@ -10,8 +10,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// A transfer needs both accounts. Another one in the opposite direction waits
-// for this one, and never in a circle with it.
+// A transfer needs both accounts. A transfer in the opposite direction waits for
+// it, and never in a circle with it.
 func ExampleLocker_LockAll() {
 	locks, err := baton.New(memstore.New(), baton.Config{})
 	if err != nil {
@@ -40,8 +40,8 @@ func ExampleLocker_LockAll() {
 	// from account/3 true to account/7 true <nil>
 }
 
-// A request is accepted by one process and finished by another. The lease, with
-// its token, goes from the one to the other.
+// One process accepts a request and another one finishes it. The lease, with its
+// token, moves from the first to the second.
 func ExampleLease_Detach() {
 	ctx := context.Background()
 	store := memstore.New()
@@ -59,7 +59,7 @@ func ExampleLease_Detach() {
 		log.Fatal(err)
 	}
 	work := first.Context(ctx)
-	handle, err := first.Detach() // send it over a private channel: whoever has it has the lock
+	handle, err := first.Detach() // send it over a private channel: a program that has it has the lock
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func ExampleLease_Detach() {
 		log.Fatal(err)
 	}
 	fmt.Println(second.Token() == first.Token(), second.Err())
-	_, err = accept.Attach(ctx, handle) // a handle has one taker
+	_, err = accept.Attach(ctx, handle) // a handle can be attached once
 	fmt.Println(errors.Is(err, baton.ErrLost))
 	if err := second.Unlock(); err != nil {
 		log.Fatal(err)

@@ -14,15 +14,15 @@ func (l *Locker) Leftovers() (queues, acquisitions int) {
 	return queues, len(l.renewer.heap)
 }
 
-// Contexts counts those that a lease keeps.
+// Contexts counts the contexts that a lease keeps.
 func Contexts(l *Lease) int {
 	l.keeper.mu.Lock()
 	defer l.keeper.mu.Unlock()
 	return len(l.root().contexts)
 }
 
-// LoseUntold ends a lease and stops before it tells anybody: what whoever
-// notices the end of a lease may do for as long as the system likes.
+// LoseUntold ends a lease and stops before it reports that, as a goroutine that
+// notices the end of a lease may for as long as the system likes.
 func LoseUntold(l *Lease) (tell func()) {
 	k := l.keeper
 	k.mu.Lock()

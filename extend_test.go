@@ -40,8 +40,8 @@ func TestExtendALease(t *testing.T) {
 	})
 }
 
-// Whoever extends what was broken or unlocked learns it at once, and so do the lease's
-// contexts.
+// A caller that extends a broken or unlocked lease learns that at once, and so do
+// the lease's contexts.
 func TestExtendWhatHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -65,8 +65,8 @@ func TestExtendWhatHasEnded(t *testing.T) {
 	})
 }
 
-// A store that does not answer does not keep the caller beyond his context, nor does
-// the error end the lease.
+// A store that does not answer does not keep the caller beyond its context, and the
+// error does not end the lease.
 func TestExtendWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -92,8 +92,8 @@ func TestExtendWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// Whoever is given the lock by this process while another goroutine extends it keeps
-// it; the one who extended is told that his lease has ended.
+// A goroutine to which this process hands the lock over while another one extends
+// it keeps the lock; the one that extended learns that its lease has ended.
 func TestExtendMeetsAHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()

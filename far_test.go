@@ -14,8 +14,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// far is a memory store that is so far away: requests, answers and hints take
-// the time each way.
+// far is a memory store at a distance: requests, answers and hints each take the
+// time way.
 type far struct {
 	*memstore.Store
 	way time.Duration
@@ -28,7 +28,7 @@ func (f far) roundTrip(ctx context.Context, ask func()) error {
 	select {
 	case <-arrive.C:
 	case <-ctx.Done():
-		// It arrives all the same: it was sent.
+		// The request arrives all the same: it was sent.
 		time.AfterFunc(f.way, ask)
 		return errors.Join(driver.ErrUnknown, ctx.Err())
 	}
@@ -76,14 +76,13 @@ func (f far) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	return f.Store.Watch(c, func(h driver.Hint) { time.AfterFunc(f.way, func() { wake(h) }) })
 }
 
-// contender takes k again and again, holds it for so long, and notes what
-// happened.
+// contender locks k again and again, holds it for a while, and notes what happened.
 type contender struct {
 	locks   *baton.Locker
 	hold    time.Duration
 	granted int
 	lost    int
-	longest time.Duration // that it waited
+	longest time.Duration // the longest wait
 }
 
 func (c *contender) run(t *testing.T, ctx context.Context, exclusive *sync.Mutex) {
@@ -116,7 +115,7 @@ func (c *contender) run(t *testing.T, ctx context.Context, exclusive *sync.Mutex
 	}
 }
 
-// contend lets all of them take turns for two minutes.
+// contend lets all of them contend for two minutes.
 func contend(t *testing.T, all ...*contender) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -129,8 +128,8 @@ func contend(t *testing.T, all ...*contender) {
 	time.Sleep(20 * time.Second) // what is under way ends
 }
 
-// A program far from the store, and one beside it that wants the lock all the
-// time: both are served in turn, and no lease is lost.
+// A program far from the store, and one beside it that always wants the lock: both
+// are served alternately, and no lease is lost.
 func TestFarFromTheStore(t *testing.T) {
 	for _, way := range []time.Duration{10, 100, 150, 200, 300, 400, 500, 600, 800, 1000} {
 		for _, hold := range []time.Duration{100, 3000} {
@@ -172,9 +171,9 @@ func TestSlowForAll(t *testing.T) {
 	})
 }
 
-// The answer that confirms a grant of the store's own comes when nobody could
-// have believed in the grant any more: it is a grant all the same, and the
-// position is not taken a second time.
+// The answer to the renewal of a pushed grant comes when the grant could no longer
+// be believed in: it is a grant all the same, and the waiter does not join the
+// queue a second time.
 func TestLateConfirmationIsAGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -202,8 +201,8 @@ func TestLateConfirmationIsAGrant(t *testing.T) {
 	})
 }
 
-// The store says "held" whenever it is asked, but so late that nobody can
-// believe in it: Lock does not hold the lock for ever without saying so.
+// The store says "held" whenever it is asked, but too late to be believed: Lock
+// does not hold the lock for ever without saying so.
 func TestConfirmationsThatAreAlwaysTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -220,7 +219,7 @@ func TestConfirmationsThatAreAlwaysTooLate(t *testing.T) {
 			}
 			store.onWatch = func(driver.Claim, func(driver.Hint)) func() { return func() {} }
 		})
-		time.Sleep(1200 * time.Millisecond) // a push would have to be trusted from long ago
+		time.Sleep(1200 * time.Millisecond) // trust in a push would count from long ago
 		mustUnlock(t, first)
 		select {
 		case err := <-failed:
@@ -238,8 +237,8 @@ func TestConfirmationsThatAreAlwaysTooLate(t *testing.T) {
 }
 
 // A waiter asks about its position, the store grants and pushes, and then answers
-// "lost", about the position. That ends no lease: the store is asked about the
-// grant.
+// "lost", about the position. That ends no lease: the process asks the store about
+// the grant.
 func TestLostPositionBesideAHeldGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -256,7 +255,7 @@ func TestLostPositionBesideAHeldGrant(t *testing.T) {
 				return store.Store.Renew(ctx, c, ttl)
 			}
 		})
-		time.Sleep(driver.RefreshEvery + 50*time.Millisecond) // it is under way
+		time.Sleep(driver.RefreshEvery + 50*time.Millisecond) // the question is under way
 		mustUnlock(t, first)
 		lease := within(t, time.Millisecond, next)
 		asked := store.renews.Load()
@@ -268,8 +267,8 @@ func TestLostPositionBesideAHeldGrant(t *testing.T) {
 	})
 }
 
-// A waiter far from the store confirms its position before it knows that it has
-// one. That such a request overtakes the one for the position costs nothing.
+// A waiter far from the store renews its position before it knows that it has one.
+// If such a request overtakes the one for the position, that costs nothing.
 func TestConfirmationThatOvertakesTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -278,7 +277,7 @@ func TestConfirmationThatOvertakesTheRequest(t *testing.T) {
 			time.Sleep(time.Second)
 			return store.Store.Acquire(context.Background(), r)
 		}
-		mustUnlock(t, mustLock(t, l, "k")) // from now on it is known to be slow
+		mustUnlock(t, mustLock(t, l, "k")) // from now on the store is known to be slow
 		first := mustLock(t, other, "k")
 		asked := store.acquires.Load()
 		store.set(func() {

@@ -18,7 +18,7 @@ const handlePrefix = "baton1."
 // ErrHandle says that a text is not a handle that Detach made.
 var ErrHandle = errors.New("not a lease handle")
 
-// handle is what goes from process to process.
+// handle is what one process passes to another.
 type handle struct {
 	Key      string `json:"k"`
 	ID       string `json:"i"`
@@ -27,22 +27,22 @@ type handle struct {
 	Capacity int64  `json:"c"`
 	Ticket   int64  `json:"t"`
 	Token    int64  `json:"n"`
-	TTL      int64  `json:"l,omitempty"` // the shortest that a request of an earlier holder may still set, in milliseconds
+	TTL      int64  `json:"l,omitempty"` // the shortest TTL that a late request of an earlier holder may set, in milliseconds
 }
 
-// Detach ends the lease here, and leaves the lock in the store for Attach to
-// take up, in this process or another. Nobody renews it meanwhile: unless it is
+// Detach ends the lease here and leaves the lock in the store, for Attach to take
+// up in this process or another. No process renews it meanwhile: unless it is
 // attached before, it ends as if its holder had crashed, at Deadline at the
 // earliest and within the TTL, with a Config.LockDelay on top. Contexts of the
 // lease end with the cause Detached.
 //
-// The handle is all that is needed to attach: whoever has it can take the lock
-// up or end it. It is a secret, as no other text of this package is.
+// The handle is all that Attach needs: a program that has it can take the lock up
+// or end it. It is a secret, unlike every other text of this package.
 //
-// Detach does not ask the store. It is for one lease, of any kind: those of
-// Leases are detached one by one. Errors: ErrUnsupported if the store ties
-// locks to the process that took them; a *LostError if the lease has ended;
-// ErrCountedOn, and no effect, if nested leases count on it.
+// Detach does not ask the store. It detaches one lease, of any kind; the leases of
+// a LockAll are detached one by one. Errors: ErrUnsupported if the store ties locks
+// to the process that took them; a *LostError if the lease has ended; ErrCountedOn,
+// and no effect, if nested leases count on it.
 func (l *Lease) Detach() (handle string, err error) {
 	k := l.keeper
 	if traits := k.locker.traits; traits.Sessions {
@@ -66,20 +66,20 @@ func (l *Lease) Detach() (handle string, err error) {
 }
 
 // Attach takes up a lease that was detached, with its token, and renews it from
-// then on. Config.MaxHold begins anew; the kind of the lock is what it was.
+// then on. The time of Config.MaxHold starts again; the kind of the lock stays.
 //
-// A handle has one taker, where the store is a driver.Mover (GUARANTEES.md):
-// then the lock goes over to this process as one act of the store. Whoever
-// attaches the same handle again gets a *LostError, and what the process before
-// had still under way changes nothing. On other stores that is for the users of
-// the handle to see to: two who attach it believe in the same lease, and one of
-// them may go on with it after the other has unlocked it.
+// If the store is a driver.Mover (GUARANTEES.md), a handle can be attached once:
+// the lock goes over to this process as one act of the store. A second Attach of
+// the same handle gets a *LostError, and requests of the earlier process that are
+// still under way change nothing. On other stores the users of the handle must make
+// sure that only one of them attaches it: two that do believe in the same lease,
+// and one may continue with it after the other has unlocked it.
 //
-// Errors: a *LostError if nobody holds the lock under that handle any more;
-// ErrHandle for a text that is none; ErrUnavailable: the handle is as good as
-// before. After ErrUnknown, and a context's error, the handle may have been used
-// up: attach it again, and if that is a *LostError, the lock ends by itself
-// within the TTL.
+// Errors: a *LostError if the lock is no longer held under that handle; ErrHandle
+// for a text that is no handle; ErrUnavailable, after which the handle can still be
+// used. After ErrUnknown, and a context's error, the handle may have been used up:
+// attach it again, and if that is a *LostError, the lock ends by itself within the
+// TTL.
 func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	h, err := l.readHandle(handle)
 	if err != nil {
@@ -119,17 +119,18 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	return nil, k.lostError()
 }
 
-// Extend renews a lease that was detached, once, for Config.TTL from now or for
-// the TTL that it was detached with, if that is longer, and leaves it detached:
-// for those who come back only now and then, such as the lines of a script. It
-// returns until when the lease lasts at least. Its errors are Attach's, except
-// that it never uses the handle up.
+// Extend renews a detached lease once, for Config.TTL from now or for the TTL that
+// it was detached with, if that is longer, and leaves it detached: for programs
+// that come back only now and then, such as the lines of a script. It returns until
+// when the lease lasts at least. Its errors are Attach's, except that it never uses
+// the handle up.
 func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, err error) {
 	h, err := l.readHandle(handle)
 	if err != nil {
 		return until, err
 	}
-	// Whoever attaches it counts on its TTL, though this comes late.
+	// A process that attaches it relies on its TTL, and this request may arrive
+	// later.
 	ttl := max(l.terms.storeTTL(), h.shortest())
 	_, err = l.insist(ctx, func(call context.Context, sent moment) error {
 		g, err := l.renewOnce(call, h.claim(), ttl)
@@ -145,8 +146,8 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 	return until, nil
 }
 
-// insist asks the store until it answers, or for as long as Lock would. unsure
-// says that a request that was not answered may have taken effect.
+// insist asks the store until it answers, or for as long as Lock would. unsure says
+// that a request without an answer may have taken effect.
 func (l *Locker) insist(ctx context.Context, ask func(ctx context.Context, sent moment) error) (unsure bool, err error) {
 	began := l.clock.coarse()
 	for try := 1; ; try++ {
@@ -180,8 +181,8 @@ func (h handle) claim() driver.Claim {
 	return driver.Claim{Key: h.Key, ID: h.ID, Owner: h.Owner, Weight: h.Weight, Capacity: h.Capacity, Ticket: h.Ticket}
 }
 
-// shortest is for how long at least the store keeps the claim after any request
-// of those who had it, 0 if that is not known.
+// shortest is the shortest TTL that a late request of an earlier holder may leave
+// the claim with, 0 if that is not known.
 func (h handle) shortest() time.Duration { return time.Duration(h.TTL) * time.Millisecond }
 
 func (h handle) failed(ctx context.Context, verb string, err error) error {
@@ -191,7 +192,7 @@ func (h handle) failed(ctx context.Context, verb string, err error) error {
 	return fail(verb, h.Key, blame(ctx, err))
 }
 
-// handleOf makes the handle of a lock that is held.
+// handleOf makes the handle of an acquisition that is held.
 func handleOf(a *acquisition) handle {
 	c := a.claim
 	return handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, c.Ticket, a.leaseToken(), a.capped(a.terms.storeTTL()).Milliseconds()}
@@ -205,7 +206,7 @@ func (h handle) encode() string {
 	return handlePrefix + base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// readHandle reads a handle that this store could have.
+// readHandle parses a handle and refuses one that cannot be of this store.
 func (l *Locker) readHandle(text string) (h handle, err error) {
 	if h, err = parseHandle(text); err != nil {
 		return h, err
@@ -216,7 +217,7 @@ func (l *Locker) readHandle(text string) (h handle, err error) {
 	return h, nil
 }
 
-// parseHandle never shows what it was given: it may be a secret.
+// parseHandle never shows the text in an error: it may be a secret.
 func parseHandle(text string) (h handle, err error) {
 	body, ok := strings.CutPrefix(text, handlePrefix)
 	if !ok {
@@ -232,8 +233,8 @@ func parseHandle(text string) (h handle, err error) {
 	return h, nil
 }
 
-// ReadHandle tells the key and the token of the lease that a handle is for.
-// ErrHandle if it is none. It does not ask whether the lease stands.
+// ReadHandle returns the key and the token of the lease that a handle is for, or
+// ErrHandle if the text is no handle. It does not ask whether the lease stands.
 func ReadHandle(handle string) (key string, token int64, err error) {
 	h, err := parseHandle(handle)
 	return h.Key, h.Token, err

@@ -14,9 +14,9 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// The process stops for ten TTLs while a lease is on its way from one
-// goroutine to the next. The next one must not believe in it, and what the
-// store keeps of it, for LockDelay, must not delay anybody: it was never used.
+// The process stops for ten TTLs during a hand-over inside it. The next goroutine
+// must not believe in the lease, and what the store keeps of it, for LockDelay,
+// must not delay other processes: the lease was never used.
 func TestHandOverThatTookTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -39,8 +39,8 @@ func TestHandOverThatTookTooLong(t *testing.T) {
 	})
 }
 
-// What a lease is pinned to is nobody else's later: the next goroutine is
-// granted by the store, with a claim of its own.
+// No later lease has the claim of a pinned one: the store grants the next goroutine
+// with a claim of its own.
 func TestClaimIsNotHandedOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocker(t, memstore.New(), baton.Config{})
@@ -70,8 +70,8 @@ func TestClaimIsNotHandedOn(t *testing.T) {
 	})
 }
 
-// To look at a claim changes nothing: the lock is handed over all the same, and
-// the next lease has that claim.
+// Reading a claim changes nothing: the lock is handed over all the same, and the
+// next lease has that claim.
 func TestClaimIsAGetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocker(t, memstore.New(), baton.Config{})
@@ -93,8 +93,8 @@ func TestClaimIsAGetter(t *testing.T) {
 	})
 }
 
-// A lease that was lost on its way to the next goroutine is nobody's: TryLock
-// asks the store who holds the lock.
+// A lease that was lost during a hand-over has no holder: TryLock asks the store
+// who holds the lock.
 func TestLostHandOverHidesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -120,9 +120,9 @@ func TestLostHandOverHidesNobody(t *testing.T) {
 	})
 }
 
-// A pushed grant is confirmed, with effect, but no answer comes. By the time
-// that the caller looks, the lease is not believed in and the caller's own
-// time is up, too. The store forgets all the same.
+// A pushed grant is renewed, with effect, but no answer comes. When the caller
+// looks, it no longer believes in the lease and its own time is up, too. The store
+// forgets the claim all the same.
 func TestUnconfirmedGrantIsGivenBack(t *testing.T) {
 	for range 10 { // which of the two is seen first is chance
 		synctest.Test(t, func(t *testing.T) {
@@ -156,8 +156,8 @@ func TestUnconfirmedGrantIsGivenBack(t *testing.T) {
 	}
 }
 
-// Two busy processes share a key: each keeps a grant for many of its
-// goroutines, and lets go of it in time.
+// Two busy processes share a key: each keeps a grant for many of its goroutines,
+// and releases it in time.
 func TestBusyProcessesHandOnInside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()

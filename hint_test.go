@@ -11,8 +11,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// The store grants and pushes; its older answer "waiting" to a poll arrives
-// after that. It is no loss.
+// The store grants and pushes; its older answer "waiting" to a poll arrives after
+// that. It is no loss.
 func TestOlderAnswerAfterThePush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -36,8 +36,8 @@ func TestOlderAnswerAfterThePush(t *testing.T) {
 	})
 }
 
-// A poll hangs, meanwhile the grant is pushed: the short claim is renewed by
-// another request in time.
+// A poll hangs while the store pushes the grant: another request renews the short
+// grant in time.
 func TestHungPollDoesNotCostThePushedGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -57,8 +57,8 @@ func TestHungPollDoesNotCostThePushedGrant(t *testing.T) {
 	})
 }
 
-// Hints that come faster than the pause after a hint must not put the look
-// off for ever.
+// Hints that come faster than the pause after a hint must not delay the question
+// for ever.
 func TestFloodOfHintsDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -80,7 +80,7 @@ func TestFloodOfHintsDelaysNothing(t *testing.T) {
 		mustUnlock(t, first)
 		lease := within(t, 100*time.Millisecond, next)
 
-		// Nor the end of a lease that cannot be renewed.
+		// Nor must they delay the end of a lease that cannot be renewed.
 		store.set(func() {
 			store.onRenew = func(_ context.Context, c []driver.Claim, _ time.Duration) []driver.Renewal {
 				return unavailable(len(c))
@@ -99,7 +99,7 @@ func TestFloodOfHintsDelaysNothing(t *testing.T) {
 	})
 }
 
-// A hint overtakes the answer "waiting" that it belongs behind: it is kept.
+// A hint overtakes the answer "waiting" that was sent before it: it is kept.
 func TestEarlyHint(t *testing.T) {
 	for name, push := range map[string]bool{"push": true, "bare": false} {
 		t.Run(name, func(t *testing.T) {
@@ -128,9 +128,9 @@ func TestEarlyHint(t *testing.T) {
 	}
 }
 
-// A waiter's grant was broken before it knew that it was confirmed, and it took
-// a new place. The late answer to the old confirmation says "held", of the old
-// claim.
+// A waiter's grant was broken before the waiter knew that it was renewed, and the
+// waiter took a new position. The late answer to the old renewal says "held", about
+// the old claim.
 func TestLateConfirmationOfAnEarlierLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -150,7 +150,7 @@ func TestLateConfirmationOfAnEarlierLife(t *testing.T) {
 			}
 			store.onRelease = func(ctx context.Context, _ driver.Claim) error { <-ctx.Done(); return ctx.Err() }
 		})
-		mustUnlock(t, first) // pushed; LockDelay asks for a confirmation
+		mustUnlock(t, first) // pushed; because of LockDelay it must be renewed first
 		time.Sleep(500 * time.Millisecond)
 		if _, err := other.Break(t.Context(), "k"); err != nil {
 			t.Fatal(err)
@@ -179,8 +179,8 @@ func TestLateConfirmationOfAnEarlierLife(t *testing.T) {
 	})
 }
 
-// The answer "waiting" was long under way, and the push came behind it: the
-// claim is trusted from when the poll was sent.
+// The answer "waiting" was long under way, and the push came after it: trust in the
+// grant counts from when the poll was sent.
 func TestPushIsTrustedFromTheLastPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -216,8 +216,7 @@ func TestPushIsTrustedFromTheLastPoll(t *testing.T) {
 	})
 }
 
-// A grant that was pushed is a short one: a request that hangs leaves time for
-// another.
+// A pushed grant has a short TTL: a request that hangs leaves time for another.
 func TestHungRenewalOfAPushedGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -240,8 +239,7 @@ func TestHungRenewalOfAPushedGrant(t *testing.T) {
 	})
 }
 
-// A push that was under way while the place that it was for was lost and
-// another one taken.
+// A push was under way while its position was lost and another one taken.
 func TestStalePush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()

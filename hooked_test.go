@@ -14,7 +14,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// hooked is a memory store whose calls a test can count, delay, cut off
+// hooked is a memory store. A test can count its calls, delay them, or cut them off
 // before or after their effect.
 type hooked struct {
 	*memstore.Store
@@ -87,8 +87,8 @@ func (h *hooked) Move(ctx context.Context, c driver.Claim, id, owner string, ttl
 	return h.Store.Move(ctx, c, id, owner, ttl)
 }
 
-// AcquireAll is not supported unless a test says what it does: most tests are
-// about single attempts.
+// AcquireAll is not supported unless a test sets it: most tests are about single
+// attempts.
 func (h *hooked) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
 	h.mu.Lock()
 	f := h.onAll
@@ -144,8 +144,8 @@ func mustUnlock(t testing.TB, lease *baton.Lease) {
 	}
 }
 
-// lockSoon asks for a lock in the background and returns when the caller
-// stands in line, of the process or of the store.
+// lockSoon asks for a lock in the background and returns when the caller waits, in
+// the local queue or the store's.
 func lockSoon(t *testing.T, l *baton.Locker, opts ...baton.Option) <-chan *baton.Lease {
 	t.Helper()
 	got := make(chan *baton.Lease, 1)
@@ -154,7 +154,7 @@ func lockSoon(t *testing.T, l *baton.Locker, opts ...baton.Option) <-chan *baton
 	return got
 }
 
-// within fails the test if no lease comes in time.
+// within fails the test if no lease comes within d.
 func within(t *testing.T, d time.Duration, got <-chan *baton.Lease) *baton.Lease {
 	t.Helper()
 	select {
@@ -166,7 +166,7 @@ func within(t *testing.T, d time.Duration, got <-chan *baton.Lease) *baton.Lease
 	}
 }
 
-// hints lets a test give hints by itself, instead of the store.
+// hints lets a test give hints in place of the store.
 func hints(store *hooked) (all func(driver.Hint)) {
 	var mu sync.Mutex
 	wakes := map[int]func(driver.Hint){}
@@ -214,8 +214,8 @@ func isContextError(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// parked is a Trace whose Waiting blocks a caller that stands in the line of
-// its process, as a goroutine that is not run for a while.
+// parked is a Trace whose Waiting blocks a caller in the local queue, like a
+// goroutine that does not run for a while.
 func parked() (trace *baton.Trace, goOn chan struct{}) {
 	goOn = make(chan struct{})
 	return &baton.Trace{Waiting: func(_ string, local bool) {

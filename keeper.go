@@ -7,12 +7,12 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A keeper is the shell of an acquisition: its mutex, the goroutine that waits
-// for it, the lease that was made of it. It tells the acquisition of every event
-// and commits what follows.
+// A keeper is the shell of an acquisition: its mutex, the goroutine that waits for
+// it, the lease that was made of it. It passes every event to the acquisition and
+// performs the effects.
 //
-// The events come from the goroutine that waits or holds, from the renewer, and
-// from the store's hints. Mutexes are taken in the order local queue's shard,
+// Events come from the goroutine that waits or holds, from the renewer, and from
+// the store's hints. Mutexes are locked in the order shard of the local queue,
 // keeper, renewer, and none is held during a call to the store or to the user.
 type keeper struct {
 	locker *Locker
@@ -20,7 +20,7 @@ type keeper struct {
 	mu        sync.Mutex
 	acq       acquisition
 	timer     timer        // the renewer's
-	armed     moment       // when the timer is set to
+	armed     moment       // when the timer fires; zero: never
 	waiter    chan outcome // cap 1; nil before there is a waiter
 	lease     *Lease       // the last one issued, until its last Unlock
 	queue     *waitQueue   // the local queue whose front waits for it or holds it, if any
@@ -31,11 +31,11 @@ type keeper struct {
 // outcome is what became of a position in the store's queue.
 type outcome struct {
 	granted bool
-	err     error // final; neither: the position is lost, request again
+	err     error // final; without grant and error the position is lost: request again
 }
 
-// newKeeper makes the acquisition of a lock that the front of q wants. q is nil if
-// nobody is behind the caller.
+// newKeeper makes the acquisition of a lock that the front of q wants. q may be
+// nil: then no local queue learns of an outage.
 func (l *Locker) newKeeper(key string, a *ask, q *waitQueue) *keeper {
 	c := driver.Claim{Key: key, ID: driver.NewID(), Owner: l.ownerOf(a), Weight: a.weight, Capacity: a.capacity}
 	return l.keep(c, 0, q)
@@ -54,16 +54,16 @@ func (l *Locker) keep(c driver.Claim, ttlCap time.Duration, q *waitQueue) *keepe
 	return k
 }
 
-// watch begins to listen to the store's hints. Until the lock is requested only
-// hint knows of the keeper, which does not look at stopWatch.
+// watch begins to listen to the store's hints. Before the first request only hint
+// can run at the same time, and it does not read stopWatch.
 func (k *keeper) watch() {
 	if w := k.locker.watcher; w != nil {
 		k.stopWatch = w.Watch(k.acq.claim, k.hint)
 	}
 }
 
-// commit performs the effects of an event and unlocks mu, which the caller has
-// locked for the event.
+// commit performs the effects of an event and unlocks mu, which the caller locked
+// for the event.
 func (k *keeper) commit(e effects) {
 	if e == 0 {
 		k.setTimer()
@@ -82,7 +82,7 @@ func (k *keeper) setTimer() {
 	}
 }
 
-// aftermath is what is left of effects to be performed without the mutex.
+// aftermath holds the effects that are performed without the mutex.
 type aftermath struct {
 	do     effects
 	locker *Locker
@@ -90,10 +90,10 @@ type aftermath struct {
 	open   contexts
 	queue  *waitQueue
 	stop   func()
-	claims []driver.Claim // the store is to forget them
+	claims []driver.Claim // that the store is to forget
 }
 
-// apply performs what is done with the mutex held.
+// apply performs the effects that need the mutex.
 func (k *keeper) apply(e effects) aftermath {
 	k.setTimer()
 	after := aftermath{do: e, locker: k.locker, lost: k.acq.lost}
@@ -131,18 +131,19 @@ func (a *aftermath) perform() {
 		a.locker.abandon(c)
 	}
 	if a.do&reportLoss != 0 {
-		go a.locker.reportLoss(a.lost) // the user's code must not delay the losses of others
+		go a.locker.reportLoss(a.lost) // the user's code must not delay other losses
 	}
 }
 
 func (k *keeper) settle(o outcome) {
 	select {
 	case k.waiter <- o:
-	default: // nobody waits any more
+	default: // there is no waiter any more
 	}
 }
 
-// toForget takes the claims that the store is to forget.
+// toForget returns the claims that the store is to forget, and clears those that
+// were pending.
 func (k *keeper) toForget(e effects) (claims []driver.Claim) {
 	if e&releasePending != 0 {
 		claims, k.acq.pending = k.acq.pending, nil
@@ -153,7 +154,7 @@ func (k *keeper) toForget(e effects) (claims []driver.Claim) {
 	return claims
 }
 
-// The events. Those of a lease are where it is unlocked, downgraded, detached.
+// The events. Unlock, Downgrade and Detach have theirs.
 
 // request begins an attempt.
 func (k *keeper) request(sent moment, wait bool) driver.Request {
@@ -164,8 +165,8 @@ func (k *keeper) request(sent moment, wait bool) driver.Request {
 	return r
 }
 
-// answered takes the store's answer to a request. It reports whether a lease can
-// be issued; else the caller waits.
+// answered takes the store's answer to a request. It reports whether a lease can be
+// issued; otherwise the caller waits.
 func (k *keeper) answered(sent moment, g driver.Grant) (granted bool) {
 	l := k.locker
 	now := l.clock.coarse()
@@ -177,11 +178,11 @@ func (k *keeper) answered(sent moment, g driver.Grant) (granted bool) {
 	if !granted {
 		k.waiter = make(chan outcome, 1)
 	}
-	k.commit(e &^ grantWaiter) // the waiter is the caller
+	k.commit(e &^ grantWaiter) // the caller itself is the waiter
 	return granted
 }
 
-// requestFailed takes the store's error. What follows is for the caller: restart,
+// requestFailed takes the store's error. The caller performs what follows: restart,
 // retryRequest after a pause, or nothing more.
 func (k *keeper) requestFailed(sent moment, err error, patient bool) effects {
 	now := k.locker.clock.coarse()
@@ -205,7 +206,7 @@ func (k *keeper) hint(h driver.Hint) {
 	k.commit(k.acq.hint(now, h, slow))
 }
 
-// due is called by the renewer. ok says that the question is to be put.
+// due is called by the renewer. ok says that the question is to be sent.
 func (k *keeper) due(now moment) (r renewal, ok bool) {
 	k.mu.Lock()
 	k.armed = 0 // the timer has run out
@@ -225,8 +226,7 @@ func (k *keeper) renewed(sent moment, q question, r driver.Renewal) (counts bool
 }
 
 // issue makes a lease for the one goroutine that was granted it. q is the local
-// queue that it goes on to be the front of, if any. The result is nil if the
-// grant has been lost.
+// queue whose front it stays, if any. The result is nil if the grant has been lost.
 func (k *keeper) issue(q *waitQueue, part bool) *Lease {
 	now := k.locker.clock.coarse()
 	k.mu.Lock()
@@ -254,15 +254,15 @@ func (k *keeper) fitToHandOver() bool {
 	return k.acq.fitToHandOver(k.locker.clock.coarse())
 }
 
-// settled reports whether a lease may be issued.
+// settled reports whether the lock is held.
 func (k *keeper) settled() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.acq.phase == held
 }
 
-// quit ends what nobody waits for or holds any more. It returns the claim that
-// the store is to forget, if there is one.
+// quit ends an acquisition that is neither waited for nor held any more. It returns
+// the claim that the store is to forget, if there is one.
 func (k *keeper) quit() (c driver.Claim, known bool) {
 	k.mu.Lock()
 	e := k.acq.quit()
@@ -271,7 +271,7 @@ func (k *keeper) quit() (c driver.Claim, known bool) {
 	return c, e&releaseClaim != 0
 }
 
-// lostError says why the acquisition ended by itself.
+// lostError says why the acquisition ended without an unlock.
 func (k *keeper) lostError() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -281,7 +281,7 @@ func (k *keeper) lostError() error {
 	return k.acq.lost
 }
 
-// pause is how long to leave the store alone before the next attempt.
+// pause is how long to wait before the next request to the store.
 func (k *keeper) pause() time.Duration {
 	now := k.locker.clock.coarse()
 	k.mu.Lock()
@@ -289,13 +289,13 @@ func (k *keeper) pause() time.Duration {
 	return k.acq.terms.pause(now.sub(k.acq.outage.since))
 }
 
-// key is the name of the lock, and owner who the store shows. They are set before
-// anybody else knows the keeper, and never change.
+// key is the name of the lock, and owner the name that the store shows for its
+// holder. They are set before another goroutine knows the keeper, and never change.
 func (k *keeper) key() string   { return k.acq.claim.Key }
 func (k *keeper) owner() string { return k.acq.claim.Owner }
 
-// heldError describes the holder that is the front of q to one who tries. It is
-// nil if it holds no more, or not this.
+// heldError describes the holder that is the front of q, for an error. It is nil if
+// that holder no longer holds the lock, or no longer is the front of q.
 func (k *keeper) heldError(q *waitQueue) *HeldError {
 	now := k.locker.clock.coarse()
 	k.mu.Lock()

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// latency is how long the store has lately taken to answer: the longest time
-// of the last requests, which fades with each that was faster. A store that
-// answers quickly costs it one look.
+// latency is how long the store has lately taken to answer: the longest time of the
+// last requests, which shrinks with each faster request. For a store that answers
+// quickly it costs one atomic load.
 type latency struct{ lately atomic.Int64 }
 
-// notSlow is what no plan depends on.
+// notSlow is a time so short that no plan depends on it.
 const notSlow = 50 * time.Millisecond
 
 // saw notes how long a request took, whether or not it was answered.
@@ -22,7 +22,7 @@ func (l *latency) saw(took time.Duration) {
 	if took = max(took, old*3/4); took < notSlow {
 		took = 0
 	}
-	l.lately.CompareAndSwap(int64(old), int64(took)) // else another has just noted its own
+	l.lately.CompareAndSwap(int64(old), int64(took)) // if that fails another request has just noted its own
 }
 
 // last is 0 for a store that is not slow.

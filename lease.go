@@ -15,11 +15,11 @@ type Lease struct {
 	keeper *keeper
 	token  int64
 	since  moment
-	outer  *Lease // of a nested lease: the one that it counts on
+	outer  *Lease // of a nested lease: the lease that it is nested in
 
 	// Guarded by keeper.mu.
 	unlocked bool  // by its holder
-	failed   error // what Unlock had to say
+	failed   error // the result of Unlock
 	done     chan struct{}
 	contexts contexts
 }
@@ -32,9 +32,9 @@ func (l *Lease) Key() string { return l.keeper.key() }
 // may exceed 2⁵³: in JSON and JavaScript it must be a string.
 func (l *Lease) Token() int64 { return l.token }
 
-// Err is nil as long as the lease may be believed in. Otherwise it is a
-// *LostError. It looks at the clock, not only at what has been noticed: a
-// process that was stopped learns from its first call.
+// Err is nil as long as the process may believe in the lease. Otherwise it is a
+// *LostError. It looks at the clock, not only at what was noticed before: a process
+// that was stopped learns of the loss from its first call.
 func (l *Lease) Err() error {
 	k := l.keeper
 	now := k.locker.clock.now()
@@ -48,8 +48,8 @@ func (l *Lease) Err() error {
 	return err
 }
 
-// Deadline is when the lease ends unless it is renewed before. Of a lease that
-// has ended it is not later than now.
+// Deadline is when the lease ends unless it is renewed before. For a lease that has
+// ended it is not later than now.
 func (l *Lease) Deadline() time.Time {
 	k := l.keeper
 	k.mu.Lock()
@@ -61,8 +61,8 @@ func (l *Lease) Deadline() time.Time {
 	return time.Now().Add(end.sub(k.locker.clock.now()))
 }
 
-// Done is closed when the lease ends: lost, detached, or unlocked. Those of
-// nested leases and their outer one end together, with the last Unlock.
+// Done is closed when the lease ends: lost, detached, or unlocked. A lease and the
+// leases nested in it end together, with the last Unlock.
 func (l *Lease) Done() <-chan struct{} {
 	t := l.root()
 	k := l.keeper
@@ -77,14 +77,14 @@ func (l *Lease) Done() <-chan struct{} {
 	return t.done
 }
 
-// Context returns a copy of parent that ends when the lease does. If the
-// lease was lost, context.Cause returns the *LostError. Its Err looks at the
-// clock, as Lease.Err does. Locks that are asked for with it know that they
-// are nested.
+// Context returns a copy of parent that ends when the lease does. If the lease was
+// lost, context.Cause returns the *LostError. The context's Err looks at the clock,
+// as Lease.Err does. A Lock call with this context knows that it is nested in the
+// lease.
 //
-// The lease keeps a context until parent ends or the lease does. Those of parents
-// that never end, such as context.Background(), cost it nothing: one serves them
-// all.
+// The lease keeps each context until parent or the lease ends. Contexts of parents
+// that never end, such as context.Background(), cost the lease nothing: they all
+// share one.
 func (l *Lease) Context(parent context.Context) context.Context {
 	t := l.root()
 	c := &leaseContext{lease: t}
@@ -120,25 +120,25 @@ func (l *Lease) Context(parent context.Context) context.Context {
 	return c
 }
 
-// Claim is what the store knows the lease by. The ID in it is a secret: whoever
-// has it can end the lease. After the Unlock the same claim may be that of the
-// next lease of this process: see Pin. The error is a *LostError if the lease
-// has ended.
+// Claim is what the store knows the lease by. The ID in it is a secret: a program
+// that has it can end the lease. After the Unlock the next lease of this process
+// may have the same claim: see Pin. The error is a *LostError if the lease has
+// ended.
 func (l *Lease) Claim() (driver.Claim, error) { return l.claim(false) }
 
-// Pin is Claim for those who use the claim beside the lease, such as "InTx" of
-// the SQL stores, which lets a transaction commit only while the lease stands.
-// From now on the lease is not handed over inside this process, so that no later
-// lease is known to the store by the same claim.
+// Pin is Claim for callers that use the claim beside the lease, such as "InTx" of
+// the SQL stores, which lets a transaction commit only while the lease stands. From
+// now on the process does not hand the lease over to another goroutine, so that the
+// store knows no later lease by the same claim.
 func (l *Lease) Pin() (driver.Claim, error) { return l.claim(true) }
 
-// Extend renews the lease now, and waits for the store's answer. No lease needs it to
-// last: it is for a holder who wants the whole TTL before a step that must not be cut
-// short. It returns until when the lease lasts at least, which Config.MaxHold may
-// bound.
+// Extend renews the lease now and waits for the store's answer. The Locker renews
+// leases without it: it is for a holder that wants the whole TTL before a step that
+// must not be cut short. It returns until when the lease lasts at least, which
+// Config.MaxHold may bound.
 //
-// A *LostError says that the lease has ended. After all other errors, the context's
-// and those that wrap ErrUnavailable or ErrUnknown, it is as it was.
+// A *LostError says that the lease has ended. Other errors, the context's and those
+// that wrap ErrUnavailable or ErrUnknown, leave the lease as it was.
 func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 	k := l.keeper
 	lk := k.locker
@@ -189,15 +189,15 @@ func (l *Lease) claim(pin bool) (driver.Claim, error) {
 	return k.acq.claim, nil
 }
 
-// Unlock releases the lock, or hands it over to the next of this process.
-// It needs no context: if the store does not answer it goes on trying for the
-// TTL, at least 1s and at most about 5s. Called again it does nothing and says
-// the same again, or nil while the first call is under way.
+// Unlock releases the lock, or hands it over to the next goroutine of this process.
+// It needs no context: if the store does not answer it continues to try for the
+// TTL, at least 1s and at most about 5s. A second call does nothing and returns the
+// same error, or nil while the first call is under way.
 //
-// Its error is a *LostError if the lease ended first; then somebody else may
-// have held the lock meanwhile. An error that is ErrUnknown or ErrUnavailable
-// says that the store did not confirm: it is asked on in the background, and
-// the lock ends by itself within the TTL.
+// Its error is a *LostError if the lease ended first; another holder may have had
+// the lock since. An error that is ErrUnknown or ErrUnavailable says that the store
+// did not answer: the Locker continues to ask in the background, and the lock
+// expires within the TTL.
 func (l *Lease) Unlock() error {
 	k := l.keeper
 	lk := k.locker
@@ -212,7 +212,7 @@ func (l *Lease) Unlock() error {
 	switch {
 	case k.acq.lost != nil:
 		return l.unlockLost(e)
-	case e&endLease == 0: // others count on it
+	case e&endLease == 0: // nested leases count on it
 		k.mu.Unlock()
 		return nil
 	}
@@ -236,8 +236,8 @@ func (l *Lease) Unlock() error {
 	return err
 }
 
-// unlockLost is the end of an Unlock, with its effects, of a lease that was lost
-// before. The keeper's mutex is locked.
+// unlockLost finishes an Unlock, with its effects, of a lease that was already
+// lost. The keeper's mutex is locked.
 func (l *Lease) unlockLost(e effects) error {
 	k := l.keeper
 	l.failed = k.acq.lost
@@ -268,8 +268,8 @@ func (l *Lease) giveBack(now moment) error {
 	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, lk.terms.storeTTL())
 }
 
-// limitFrom begins the time that the lease may be held. That of a nested lease
-// began with its outer one.
+// limitFrom starts the time of MaxHold. For a nested lease it started with the
+// outer one.
 func (l *Lease) limitFrom(now moment) {
 	k := l.keeper
 	k.mu.Lock()
@@ -279,7 +279,7 @@ func (l *Lease) limitFrom(now moment) {
 	k.commit(0)
 }
 
-// root is the lease that was issued, of which a nested lease is a part.
+// root is the issued lease: for a nested lease its outer one.
 func (l *Lease) root() *Lease {
 	if l.outer != nil {
 		return l.outer
@@ -287,9 +287,9 @@ func (l *Lease) root() *Lease {
 	return l
 }
 
-// The rest is called with the keeper's mutex locked.
+// The methods below are called with the keeper's mutex locked.
 
-// ended says why the lease is not valid, as far as was noticed.
+// ended says why the lease is not valid, as far as that was noticed.
 func (l *Lease) ended() error {
 	switch k := l.keeper; {
 	case k.lease == l.root() && k.acq.lost != nil:
@@ -300,11 +300,10 @@ func (l *Lease) ended() error {
 	return nil
 }
 
-// over reports whether a root lease has ended, for itself and for those that are
-// nested in it.
+// over reports whether a root lease has ended, and so all that are nested in it.
 func (t *Lease) over() bool { return t.keeper.lease != t || t.keeper.acq.lost != nil }
 
-// close ends what hangs on a root lease, except for its contexts, which the
+// close closes the done channel of a root lease and returns its contexts, which the
 // caller ends after unlocking the mutex.
 func (t *Lease) close() contexts {
 	if t.done != nil {
@@ -315,7 +314,7 @@ func (t *Lease) close() contexts {
 	return open
 }
 
-// contextCause is what context.Cause says of a lease that has ended.
+// contextCause is what context.Cause returns after the end of a lease.
 func contextCause(err error) error {
 	var lost *LostError
 	if errors.As(err, &lost) && lost.Cause == Released {

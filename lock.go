@@ -9,8 +9,8 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// A Lock call, from the top to the bottom: check, enclosing, enter, obtain, await,
-// issue. What happens meanwhile is for the acquisition.
+// The steps of a Lock call, in order: check, enclosing, enter, obtain, await,
+// issue. The acquisition handles the events in between.
 
 func (l *Locker) lock(ctx context.Context, key string, a *ask, wait bool) (*Lease, error) {
 	if err := l.check(ctx, key, a); err != nil {
@@ -32,7 +32,7 @@ func (l *Locker) lock(ctx context.Context, key string, a *ask, wait bool) (*Leas
 	return lease, nil
 }
 
-// check refuses bad input before anything was changed.
+// check refuses bad input before anything is changed.
 func (l *Locker) check(ctx context.Context, key string, a *ask) error {
 	if a.err != nil {
 		return a.err
@@ -52,10 +52,10 @@ func (l *Locker) check(ctx context.Context, key string, a *ask) error {
 	return nil
 }
 
-// acquire passes the local queue and asks the store.
+// acquire waits in the local queue, then requests the lock from the store.
 func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *observed) (*Lease, error) {
-	var q *waitQueue // whose front the caller is; nil if it did not want to wait for that
-	var k *keeper    // that the front before it has handed over, if any
+	var q *waitQueue // the caller is its front; nil for a TryLock while another goroutine is the front
+	var k *keeper    // handed over by the front before it, if any
 	if wait {
 		var err error
 		if q, k, err = l.enter(ctx, key, a, o); err != nil {
@@ -78,16 +78,16 @@ func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *
 		}
 		if lease := k.issue(q.occupiedBy(a), a.part); lease != nil {
 			if a.weight != driver.Whole {
-				q.leave() // those behind may hold together with this one
+				q.leave() // callers behind may hold together with this one
 			}
 			return lease, nil
 		}
-		k = nil // lost on the way here, or because this process did not run
+		k = nil // the grant was lost meanwhile, or this process did not run
 	}
 }
 
-// obtain requests the lock from the store until it is held. After an error
-// nothing is held.
+// obtain requests the lock from the store until it is held. After an error the
+// process does not hold it.
 func (l *Locker) obtain(ctx context.Context, k *keeper, wait bool, o *observed) error {
 	for {
 		sent := l.clock.coarse()
@@ -116,7 +116,7 @@ func (l *Locker) obtain(ctx context.Context, k *keeper, wait bool, o *observed) 
 		}
 		l.giveUp(k)
 		if errors.Is(err, ErrHeld) {
-			return err // it says all itself
+			return err // a *HeldError names the key itself
 		}
 		return fail("lock", k.key(), blame(ctx, err))
 	}
@@ -129,11 +129,11 @@ func (l *Locker) request(ctx context.Context, k *keeper, sent moment, wait bool)
 	return l.store.Acquire(call, k.request(sent, wait))
 }
 
-// await waits until the lock is held. again says that the position in the store's
-// queue was lost.
+// await waits until the lock is held. again says that the store has lost the
+// position.
 //
-// Hints and the renewer's questions both end in k.waiter: a hint that is missing
-// costs a question more, and one too many, too.
+// Hints and the renewer's questions both end in k.waiter. A missing hint costs one
+// more question to the store, and so does a spurious one.
 func (l *Locker) await(ctx context.Context, k *keeper) (again bool, err error) {
 	select {
 	case o := <-k.waiter:
@@ -151,8 +151,8 @@ func (l *Locker) await(ctx context.Context, k *keeper) (again bool, err error) {
 	return false, fail("lock", k.key(), err)
 }
 
-// timedOut says why ctx has ended, and if its time was up who holds the lock, if
-// the store says so at once.
+// timedOut says why ctx has ended. If its deadline has passed and the store answers
+// within giveUpWithin, the error also says who holds the lock.
 func (l *Locker) timedOut(ctx context.Context, key string) error {
 	err := whyEnded(ctx)
 	in, ok := driver.As[driver.Inspector](l.store)

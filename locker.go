@@ -14,9 +14,8 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// A Locker gives out leases on the locks of one store. All methods are safe
-// for concurrent use. It holds nothing that needs to be closed; the store is
-// the caller's.
+// A Locker gives out leases on the locks of one store. All methods are safe for
+// concurrent use. It needs no Close; the caller closes the store.
 type Locker struct {
 	store   driver.Locks
 	watcher driver.Watcher  // nil if the store has none
@@ -35,8 +34,8 @@ type Locker struct {
 	acquiring, releasing bound
 }
 
-// New makes a Locker. It refuses, rather than ignores, a Config that the
-// store cannot honour, with a *ConfigError, and never talks to the store.
+// New makes a Locker. It never talks to the store. It does not ignore what the
+// store cannot honour in a Config, but refuses it with a *ConfigError.
 func New(store driver.Locks, cfg Config) (*Locker, error) {
 	traits := store.Traits()
 	if err := cfg.complete(traits); err != nil {
@@ -53,52 +52,51 @@ func New(store driver.Locks, cfg Config) (*Locker, error) {
 	return l, nil
 }
 
-// Lock waits for its turn and returns a lease on key. ctx bounds the wait,
-// not the hold: a lease lives on after ctx has ended. While the store is out
-// of reach Lock goes on trying for about Config.TTL, at least 5s, however many
-// goroutines want the key.
+// Lock waits until it holds the lock of key and returns a lease on it. ctx bounds
+// the wait, not the hold: a lease lives on after ctx has ended. While the store is
+// out of reach Lock continues to try for about Config.TTL, at least 5s, however
+// many goroutines want the key.
 //
-// Errors: the context's, if it ended first, and if its time was up together with
-// a *HeldError where it is known who holds the lock; ErrNested; *CapacityError,
-// *NotLockError, *KeyError; ErrUnsupported for a kind of lock that the store
-// does not have; ErrUnavailable or ErrUnknown for a store that stayed out of
-// reach. After any error no lock is held; what a lost answer may have left in
-// the store is released in the background, or ends by itself within the TTL.
+// Errors: the context's if it ended first, joined with a *HeldError if its deadline
+// passed and the holder is known; ErrNested; *CapacityError, *NotLockError,
+// *KeyError; ErrUnsupported for a kind of lock that the store does not have;
+// ErrUnavailable or ErrUnknown for a store that stayed out of reach. After any
+// error the caller holds no lock. A request without an answer may have left a claim
+// in the store: the Locker releases it in the background, or it expires within the
+// TTL.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...Option) (*Lease, error) {
 	a := newAsk(opts)
 	return l.lock(ctx, key, &a, true)
 }
 
-// TryLock makes one attempt and does not wait for others: it returns a
-// *HeldError at once if the lock is held or others wait for it.
-// Otherwise its errors are Lock's; it does not go on trying if the store is
-// out of reach, and does not wait for an answer for more than about half of
-// Config.TTL.
+// TryLock makes one attempt and does not wait for other holders: it returns a
+// *HeldError at once if the lock is held or has waiters. Its other errors are
+// Lock's. It does not try again if the store is out of reach, and waits for an
+// answer for at most about half of Config.TTL.
 func (l *Locker) TryLock(ctx context.Context, key string, opts ...Option) (*Lease, error) {
 	a := newAsk(opts)
 	return l.lock(ctx, key, &a, false)
 }
 
-// Do runs f while holding the lock, with a context that ends when the lease
-// does, and unlocks. Its error is that of Lock, or f's and Unlock's joined:
-// if the lease was lost while f ran, errors.Is(err, ErrLost) is true even if
-// f returned nil.
+// Do locks key, runs f with a context that ends when the lease does, and unlocks.
+// Its error is that of Lock, or f's and Unlock's joined: if the lease was lost
+// while f ran, errors.Is(err, ErrLost) is true even if f returned nil.
 func (l *Locker) Do(ctx context.Context, key string, f func(context.Context, *Lease) error, opts ...Option) (err error) {
 	lease, err := l.Lock(ctx, key, opts...)
 	if err != nil {
 		return err
 	}
 	defer func() { // also when f panics
-		if unlocked := lease.Unlock(); !errors.Is(err, unlocked) { // else f returned that it was lost
+		if unlocked := lease.Unlock(); !errors.Is(err, unlocked) { // else f returned the loss itself
 			err = errors.Join(err, unlocked)
 		}
 	}()
 	return f(lease.Context(ctx), lease)
 }
 
-// Inspect shows who holds key and who waits for it. The token shown is that of
-// the first lease of a grant: those to whom it was handed on inside a process
-// have tokens that are up to 31 higher.
+// Inspect shows who holds key and who waits for it. The token shown is that of the
+// first lease of a grant. Leases that a process makes of the same grant by
+// hand-overs have tokens up to 31 higher.
 //
 // Errors: ErrUnsupported if the store cannot tell, *KeyError, the context's,
 // ErrUnavailable.
@@ -117,8 +115,8 @@ func (l *Locker) Inspect(ctx context.Context, key string) (driver.KeyInfo, error
 	return leaseTokens(info), nil
 }
 
-// leaseTokens shows each grant by the token of its first lease, since the
-// store does not hear of those that follow it inside a process.
+// leaseTokens shows each grant by the token of its first lease. The store does not
+// know the later leases that a process makes of it.
 func leaseTokens(info driver.KeyInfo) driver.KeyInfo {
 	for i := range info.Holders {
 		info.Holders[i].Token *= tokensPerGrant
@@ -126,9 +124,9 @@ func leaseTokens(info driver.KeyInfo) driver.KeyInfo {
 	return info
 }
 
-// List shows all keys that begin with prefix and are held or waited for, in
-// no particular order. It is no snapshot. Its errors are Inspect's; the first
-// one ends it.
+// List shows all keys that begin with prefix and have a holder or a waiter, in no
+// particular order. It is no snapshot. Its errors are Inspect's; the first one ends
+// it.
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
 	return func(yield func(driver.KeyInfo, error) bool) {
 		in, err := l.inspector()
@@ -147,11 +145,11 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyIn
 	}
 }
 
-// Break takes the lock from whoever holds it and lets the next waiter have
-// it. It reports how many holders there were. The next token is higher than
-// theirs; their contexts end as soon as they notice, at their next renewal at
-// the latest: until then they may act. Meant for people. Its errors are those
-// of Inspect, and ErrUnknown.
+// Break ends the claims of all who hold key and lets the store grant the next
+// waiter. It reports how many holders there were. The next token is higher than
+// theirs. A holder's contexts end when its process notices, at its next renewal at
+// the latest; until then it may act. Break is meant for people. Its errors are
+// those of Inspect, and ErrUnknown.
 func (l *Locker) Break(ctx context.Context, key string) (holders int, err error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
@@ -174,7 +172,7 @@ func (l *Locker) inspector() (driver.Inspector, error) {
 	return in, nil
 }
 
-// ownerOf is who is shown as the holder of what a asks for.
+// ownerOf is the name that the store shows for the holder of what a asks for.
 func (l *Locker) ownerOf(a *ask) string { return cmp.Or(a.owner, l.cfg.Owner) }
 
 func (l *Locker) debug(ctx context.Context) bool {

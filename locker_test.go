@@ -19,7 +19,7 @@ import (
 func TestLockExcludesAndTokensRise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
-		// Two Lockers are two processes: they meet in the store only.
+		// Two Lockers are two processes: only the store connects them.
 		lockers := []*baton.Locker{newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})}
 		var inside, last atomic.Int64
 		var wg sync.WaitGroup
@@ -59,7 +59,7 @@ func TestThousandGoroutinesAreOneWaiter(t *testing.T) {
 		store.acquires.Store(0)
 		mustUnlock(t, first)
 		wg.Wait()
-		// 32 leases are lent from one grant.
+		// One grant serves 32 leases.
 		if n := store.acquires.Load(); n > 1000/32+2 {
 			t.Errorf("1000 acquisitions cost %d calls of Acquire", n)
 		}
@@ -78,7 +78,7 @@ func TestLocalOrderIsTheOrderOfCalls(t *testing.T) {
 				order = append(order, i)
 				mustUnlock(t, lease)
 			})
-			synctest.Wait() // it stands in line
+			synctest.Wait() // it is in the queue
 		}
 		mustUnlock(t, lease)
 		wg.Wait()
@@ -113,7 +113,7 @@ func TestLineLetsOthersIn(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		lease := mustLock(t, other, "k")
-		// A quarter of a second in the line, and the section under way.
+		// A quarter of a second of hand-overs, and the section under way.
 		if waited := time.Since(began); waited > 500*time.Millisecond {
 			t.Errorf("another process waited %v behind a busy line", waited)
 		}
@@ -213,7 +213,7 @@ func TestManyLeasesAreRenewedTogether(t *testing.T) {
 		for i := range 10_000 {
 			leases = append(leases, mustLock(t, l, fmt.Sprint("k", i)))
 			if i%10 == 0 {
-				time.Sleep(5 * time.Millisecond) // five seconds in all: they do not begin together
+				time.Sleep(5 * time.Millisecond) // five seconds in all, so that they do not begin together
 			}
 		}
 		time.Sleep(10 * time.Second)
@@ -238,7 +238,7 @@ func TestCancelledWaiterLeavesTheLine(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var wg sync.WaitGroup
-		for range 3 { // one in the store's line, two behind it
+		for range 3 { // one in the store's queue, two behind it
 			wg.Go(func() {
 				if _, err := b.Lock(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("Lock: %v", err)
@@ -254,7 +254,7 @@ func TestCancelledWaiterLeavesTheLine(t *testing.T) {
 	})
 }
 
-// A cancel that meets the grant returns the lock or passes it on.
+// A cancel at the moment of the grant releases the lock or hands it over.
 func TestCancelRacesWithGrant(t *testing.T) {
 	store := memstore.New()
 	lockers := []*baton.Locker{newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})}

@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// wantLost asserts how a lease ended, by all the ways of asking.
+// wantLost asserts how a lease ended, in every way to ask.
 func wantLost(t *testing.T, lease *baton.Lease, ctx context.Context, cause baton.Cause) {
 	t.Helper()
 	lost, ok := errors.AsType[*baton.LostError](lease.Err())
@@ -35,8 +35,8 @@ func wantLost(t *testing.T, lease *baton.Lease, ctx context.Context, cause baton
 	}
 }
 
-// The store goes silent: the lease ends before the store can give it away,
-// counted from when the last answered request was sent.
+// The store goes silent: the lease ends before the store can grant the lock to
+// another, counted from when the last answered request was sent.
 func TestSilentStoreEndsTheLeaseInTime(t *testing.T) {
 	for name, onRenew := range map[string]func(context.Context, []driver.Claim, time.Duration) []driver.Renewal{
 		"hangs": blackHole,
@@ -70,7 +70,7 @@ func TestSilentStoreEndsTheLeaseInTime(t *testing.T) {
 	}
 }
 
-// The answer to a renewal arrives after the lease's end: too late.
+// The answer to a renewal arrives after the lease's end, which is too late.
 func TestLateRenewalRevivesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -115,7 +115,7 @@ func TestSuspendedHolderLearnsAtOnce(t *testing.T) {
 	lease := mustLock(t, l, "k")
 	ctx := lease.Context(t.Context())
 	bootclock.Suspend(50 * time.Second)
-	if ctx.Err() == nil { // asked first, before anything else could notice
+	if ctx.Err() == nil { // the first look, before anything else could notice
 		t.Error("the context is alive after a suspension of ten TTLs")
 	}
 	wantLost(t, lease, ctx, baton.Expired)
@@ -157,7 +157,7 @@ func TestMaxHold(t *testing.T) {
 		if d := time.Since(began).Round(time.Millisecond); d != time.Minute {
 			t.Errorf("ended after %v", d)
 		}
-		// It still has the time to stop: the lock is free at its Unlock.
+		// The holder still has time to stop: the lock is free at its Unlock.
 		if _, err := other.TryLock(t.Context(), "k"); !errors.Is(err, baton.ErrHeld) {
 			t.Errorf("TryLock: %v", err)
 		}
@@ -168,7 +168,7 @@ func TestMaxHold(t *testing.T) {
 		}
 		mustUnlock(t, next)
 
-		mustLock(t, l, "k") // and does not unlock
+		mustLock(t, l, "k") // and is not unlocked
 		began = time.Now()
 		mustUnlock(t, mustLock(t, other, "k"))
 		if d := time.Since(began); d > time.Minute+6*time.Second {
@@ -208,7 +208,8 @@ func TestLockDelay(t *testing.T) {
 	})
 }
 
-// The grant is made, its answer lost: the caller gets it by asking again.
+// The store grants, and its answer is lost: the caller gets the grant by asking
+// again.
 func TestLostAnswerToAcquire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -233,8 +234,8 @@ func TestLostAnswerToAcquire(t *testing.T) {
 	})
 }
 
-// A store that has ended an attempt says so to the one that repeats it, which
-// goes on under another ID; a new one that it says so to is an error.
+// A store that has ended an attempt says so to its repetition, which continues
+// under another ID. If it says so to a new attempt, that is an error.
 func TestEndedAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -255,7 +256,7 @@ func TestEndedAttempt(t *testing.T) {
 		if len(ids) != 3 || ids[0] != ids[1] || ids[1] == ids[2] || !slices.Equal(retries, []bool{false, true, false}) {
 			t.Errorf("asked with the IDs %q, as retries: %v", ids, retries)
 		}
-		time.Sleep(time.Minute) // it is renewed under that ID
+		time.Sleep(time.Minute) // the lease is renewed under that ID
 		if err := lease.Err(); err != nil {
 			t.Error(err)
 		}
@@ -270,8 +271,8 @@ func TestEndedAttempt(t *testing.T) {
 	})
 }
 
-// The grant is made, its answer lost, and the caller gives up: nothing may
-// stay behind.
+// The store grants, its answer is lost, and the caller gives up: nothing may stay
+// behind.
 func TestLostAnswerIsCleanedUp(t *testing.T) {
 	for _, try := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -321,13 +322,13 @@ func TestStoreOutOfReach(t *testing.T) {
 		if _, err = l.TryLock(t.Context(), "k"); !errors.Is(err, baton.ErrUnavailable) || time.Since(began) > 0 {
 			t.Errorf("TryLock: %v after %v", err, time.Since(began))
 		}
-		// It comes back in time.
+		// The store comes back in time.
 		time.AfterFunc(4*time.Second, func() { store.set(func() { store.onAcquire = nil }) })
 		mustUnlock(t, mustLock(t, l, "k"))
 	})
 }
 
-// A waiter outlives an outage of the store that costs it its place.
+// A waiter survives an outage of the store that costs it its position.
 func TestWaiterRejoinsAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -338,7 +339,7 @@ func TestWaiterRejoinsAfterAnOutage(t *testing.T) {
 		go func() { got <- mustLock(t, b, "k") }()
 		synctest.Wait()
 		store.set(func() { store.onRenew = blackHole })
-		time.Sleep(4 * time.Second) // its place is gone by now
+		time.Sleep(4 * time.Second) // its position is gone by now
 		store.set(func() { store.onRenew = nil })
 		time.Sleep(5 * time.Second)
 		if info, _ := store.Inspect(t.Context(), "k"); len(info.Waiters) != 1 {
@@ -349,8 +350,8 @@ func TestWaiterRejoinsAfterAnOutage(t *testing.T) {
 	})
 }
 
-// A lost lease does not block those who wait behind it in its process, even
-// if its holder never unlocks.
+// A lost lease does not block those behind it in the local queue, even if its
+// holder never unlocks.
 func TestLossFreesTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -387,12 +388,12 @@ func TestUnlockOutOfReach(t *testing.T) {
 		if again := lease.Unlock(); again == nil || again.Error() != err.Error() {
 			t.Errorf("Unlock again: %v, the first time: %v", again, err)
 		}
-		time.Sleep(time.Minute) // in the background it goes on, for a TTL
+		time.Sleep(time.Minute) // the release continues in the background, for a TTL
 	})
 }
 
-// The release happens, its answer is lost; asked again the store knows
-// nothing. That is success, not a loss.
+// The release takes effect, its answer is lost, and the store then does not know
+// the claim. That is success, not a loss.
 func TestLostAnswerToRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -439,7 +440,7 @@ func TestTraceAndCauses(t *testing.T) {
 	})
 }
 
-// Margin is kept however short a time the store answers.
+// The margin is kept even if the store grants a shorter TTL.
 func TestMarginIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -460,7 +461,7 @@ func TestMarginIsKept(t *testing.T) {
 		_ = lease.Unlock()
 		time.Sleep(time.Second) // what is under way ends
 
-		// Nor is a short claim, which the store makes on its own, enough.
+		// Nor is a short grant, which the store makes on its own, enough.
 		store.set(func() { store.onAcquire, store.onRenew = nil, nil })
 		other := newLocker(t, store.Store, baton.Config{})
 		cfg.Margin = 1100 * time.Millisecond // a little more than usual

@@ -47,17 +47,17 @@ type world struct {
 	processes []*process
 	err       error
 
-	// The weather.
-	delay, longDelay time.Duration // of messages: usually up to one, sometimes up to the other
-	lose             int           // so many messages of a hundred
-	late             int           // so many of a hundred take long
-	calm             bool          // at the end
+	// How the network behaves.
+	delay, longDelay time.Duration // of messages: usually up to delay, sometimes up to longDelay
+	lose             int           // percent of the messages
+	late             int           // percent that take long
+	calm             bool          // at the end: no faults
 
 	leases    int
 	lastToken int64
 }
 
-// happening is something that happens at its time.
+// happening is an event at its time.
 type happening struct {
 	at    moment
 	order int
@@ -79,18 +79,17 @@ func (h *happenings) Pop() any {
 	return x
 }
 
-// process is one acquisition after the other, each with the shell that a keeper
-// would be.
+// process is one acquisition after the other, each with what a keeper would do.
 type process struct {
 	*world
 	name    string
 	a       *acquisition
 	slow    latency
-	still   moment // it does not run until then
+	still   moment // the process does not run until then
 	armed   moment // when due is called
-	waits   bool   // for the acquisition's outcome
-	section int    // how many it has still to do
-	life    int    // raised by a crash: what was under way is for nobody
+	waits   bool   // waits for the acquisition's outcome
+	section int    // how many sections it has still to do
+	life    int    // rises with a crash: answers to earlier requests are dropped
 }
 
 func newWorld(seed uint64) *world {
@@ -160,7 +159,7 @@ func (w *world) run() error {
 	return w.err
 }
 
-// tell sends the store's hints.
+// tell delivers the store's hints.
 func (w *world) tell() {
 	for _, e := range w.store.Events() {
 		h := driver.Hint{Granted: e.Held, Grant: e.Grant}
@@ -217,7 +216,7 @@ func (w *world) check() {
 	}
 }
 
-// after has the process do something, when it runs again.
+// after makes the process do something after d, when it runs again.
 func (p *process) after(d time.Duration, do func()) {
 	life := p.life
 	var try func()
@@ -237,7 +236,7 @@ func (p *process) start(t *terms) {
 	p.a = &acquisition{terms: t, claim: driver.Claim{Key: "k", ID: p.newID(), Owner: p.name, Weight: driver.Whole, Capacity: driver.Whole}}
 	p.armed, p.waits = 0, false
 	p.request()
-	if p.chance(20) && !p.calm { // it is not patient
+	if p.chance(20) && !p.calm { // it gives up early
 		a := p.a
 		p.after(p.upTo(5*time.Second), func() {
 			if p.a == a && a.phase == queued {
@@ -260,7 +259,7 @@ func (p *process) start(t *terms) {
 
 func (p *process) newID() string { p.count++; return fmt.Sprint("id-", p.count) }
 
-// next goes on to the next section.
+// next begins the next section.
 func (p *process) next() {
 	t := p.a.terms
 	if p.section--; p.section > 0 {
@@ -268,8 +267,8 @@ func (p *process) next() {
 	}
 }
 
-// exchange sends a request, and calls back once: with true if the answer came
-// in time.
+// exchange sends a request, and calls back once: with true if the answer came in
+// time.
 func (p *process) exchange(patience time.Duration, at func(), back func(answered bool)) {
 	done := false
 	once := func(answered bool) func() {
@@ -312,7 +311,7 @@ func (p *process) request() {
 			p.commit(e)
 			p.waits = false
 			switch {
-			case e&requeueWaiter != 0: // commit has seen to it
+			case e&requeueWaiter != 0: // commit has handled it
 			case e&retryRequest != 0:
 				p.after(a.terms.pause(p.now.sub(a.outage.since)), func() { p.request() })
 			default:
@@ -430,7 +429,8 @@ func (p *process) hold(a *acquisition) {
 	})
 }
 
-// release has the store forget a claim, and tries until it is heard.
+// release makes the store forget a claim, and repeats the request until it is
+// answered.
 func (p *process) release(c driver.Claim) {
 	p.exchange(time.Second, func() { _ = p.store.Release(p.storeTime(), c) }, func(answered bool) {
 		if !answered && !p.calm {

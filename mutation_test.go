@@ -12,7 +12,8 @@ import (
 
 var mutate = flag.Bool("mutate", false, "take the rules of the acquisition out one by one, and see that its tests notice")
 
-// A mutation takes one rule out of a file: the text from becomes the text to.
+// A mutation removes one rule from a file: it replaces the text from by the text
+// to.
 type mutation struct {
 	rule, file, from, to string
 }
@@ -154,7 +155,7 @@ var mutations = []mutation{
 	},
 }
 
-// TestMutationsApply keeps the table true to the code.
+// TestMutationsApply checks that the table fits the code.
 func TestMutationsApply(t *testing.T) {
 	t.Parallel()
 	for _, m := range mutations {
@@ -168,8 +169,8 @@ func TestMutationsApply(t *testing.T) {
 	}
 }
 
-// TestMutations compiles the package without one of its rules, for each of them,
-// and runs the tests of the machine, which must fail: make mutate.
+// TestMutations compiles the package without one of its rules, for each rule, and
+// runs the tests of the machine, which must fail: make mutate.
 func TestMutations(t *testing.T) {
 	if !*mutate {
 		t.Skip("make mutate runs it: it compiles the package once for each rule")

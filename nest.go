@@ -6,23 +6,24 @@ import (
 
 type nestKey struct{}
 
-// leaseContext is a context that ends with a lease, and knows it. Contexts
-// within contexts make a chain of all leases that their user holds: Go has
-// no other way to say "the same caller".
+// leaseContext is a context that ends with a lease and refers to it. Contexts
+// within contexts make a chain of all leases that their user holds: Go has no other
+// way to say "the same caller".
 type leaseContext struct {
 	context.Context
 	lease  *Lease
 	outer  *leaseContext
 	cancel context.CancelCauseFunc
-	forget func() bool // keeps the end of the context from being noted by the lease
+	forget func() bool // stops the function that removes the context from its lease
 }
 
-// contexts are those of one lease, each under itself, and under nil the one that
-// all share whose parents never end.
+// contexts are the contexts of one lease, each under itself. Under nil is the one
+// that all contexts share whose parents never end.
 type contexts map[*leaseContext]*leaseContext
 
-// endless has the values of a parent that never ends, and ends with the lease. The
-// lease's own context comes first: by its values others find what ends.
+// endless has the values of a parent that never ends, and ends with the lease.
+// Value asks the lease's own context first: package context finds by a value which
+// context ends.
 type endless struct {
 	context.Context
 	parent context.Context
@@ -35,7 +36,7 @@ func (e *endless) Value(key any) any {
 	return e.parent.Value(key)
 }
 
-// end ends them all. cause is nil when the lease was unlocked.
+// end ends all of them. cause is nil when the lease was unlocked.
 func (cs contexts) end(cause error) {
 	for _, c := range cs {
 		if c.forget != nil {
@@ -45,8 +46,8 @@ func (cs contexts) end(cause error) {
 	}
 }
 
-// Err looks at the clock, so that it is true even before the end of the lease,
-// or of one that it is nested in, was noticed.
+// Err looks at the clock, so that it is right even before the end of the lease, or
+// of a lease that it is nested in, was noticed.
 func (c *leaseContext) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err
@@ -64,7 +65,7 @@ func (c *leaseContext) look() {
 	t.keeper.mu.Lock()
 	over, cause := t.over(), t.ended()
 	t.keeper.mu.Unlock()
-	if over { // whoever noticed may not have come to end the contexts
+	if over { // the goroutine that noticed may not have ended the contexts yet
 		c.cancel(contextCause(cause))
 	}
 }
@@ -87,8 +88,8 @@ func (l *Locker) enclosing(ctx context.Context, key string) *Lease {
 	return nil
 }
 
-// nest answers a lock on the key of a lease whose context asks for it. Both
-// results are nil if the lease has ended.
+// nest answers a request for the key of this lease that comes with its context.
+// Both results are nil if the lease has ended.
 func (t *Lease) nest(a *ask) (*Lease, error) {
 	_ = t.Err() // ends it if its time is up
 	k := t.keeper

@@ -111,7 +111,7 @@ func TestDowngrade(t *testing.T) {
 		w := mustLock(t, l, "k")
 		token := w.Token()
 		got := make(chan *baton.Lease)
-		go func() { got <- mustLock(t, l, "k", baton.Shared()) }() // behind it in the same line
+		go func() { got <- mustLock(t, l, "k", baton.Shared()) }() // behind it in the local queue
 		synctest.Wait()
 		if err := w.Downgrade(t.Context()); err != nil {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func TestDowngrade(t *testing.T) {
 		if w.Token() != token || r.Token() <= token {
 			t.Errorf("tokens: %d, then %d and %d", token, w.Token(), r.Token())
 		}
-		time.Sleep(time.Minute) // both are renewed as what they are
+		time.Sleep(time.Minute) // both are renewed as the kind that they are
 		if w.Err() != nil || r.Err() != nil {
 			t.Errorf("after a minute: %v, %v", w.Err(), r.Err())
 		}
@@ -145,7 +145,7 @@ func TestDetachNeedsAStoreWithoutSessions(t *testing.T) {
 		if handle, err := lease.Detach(); !errors.Is(err, baton.ErrUnsupported) {
 			t.Errorf("Detach: %q, %v", handle, err)
 		}
-		mustUnlock(t, lease) // it stands
+		mustUnlock(t, lease) // it is still valid
 	})
 }
 
@@ -199,8 +199,8 @@ func TestDetachAndAttach(t *testing.T) {
 	})
 }
 
-// What nested locks count on cannot be changed under them, not even by an
-// outer lease that was unlocked before.
+// A lock that nested locks count on cannot change its kind, not even by an outer
+// lease that was unlocked before.
 func TestNestedLocksKeepTheKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocker(t, memstore.New(), baton.Config{})
@@ -229,7 +229,7 @@ func TestNestedLocksKeepTheKind(t *testing.T) {
 	})
 }
 
-// Every Unlock looks at the clock, a nested one too.
+// Every Unlock looks at the clock, including a nested one.
 func TestNestedUnlockAfterASuspension(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocker(t, memstore.New(), baton.Config{TTL: 5 * time.Second})
@@ -239,7 +239,7 @@ func TestNestedUnlockAfterASuspension(t *testing.T) {
 			t.Fatal(err)
 		}
 		bootclock.Suspend(50 * time.Second)
-		time.Sleep(200 * time.Millisecond) // earlier than the renewer looks
+		time.Sleep(200 * time.Millisecond) // before the renewer looks
 		if err := inner.Unlock(); !errors.Is(err, baton.ErrLost) {
 			t.Errorf("inner: %v", err)
 		}

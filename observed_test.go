@@ -14,7 +14,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// tally counts what a Trace is told.
+// tally counts the calls of a Trace.
 type tally struct{ waiting, acquired, failed atomic.Int64 }
 
 func (n *tally) trace() *baton.Trace {
@@ -33,9 +33,9 @@ func (n *tally) want(t *testing.T, waiting, acquired, failed int) {
 	}
 }
 
-// Every call that waits is told of once, though it waits in the queue of the
-// process and then in the store's, and again after it was lost there; and of each
-// that is told of, one end is.
+// Every call that waits is reported once, though it waits in the local queue and
+// then in the store's, and again after its position was lost; and each reported
+// wait has one reported end.
 func TestEveryWaitIsToldOnceAndEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -78,7 +78,7 @@ func TestEveryWaitIsToldOnceAndEnds(t *testing.T) {
 	})
 }
 
-// What asks for nothing is not told of; what does not wait is, once.
+// A call that asks for nothing is not reported; one that does not wait is, once.
 func TestWhatIsToldWithoutWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -102,7 +102,7 @@ func TestWhatIsToldWithoutWaiting(t *testing.T) {
 		if _, err := l.TryLockAll(t.Context(), []string{"a", "b"}); !errors.Is(err, baton.ErrHeld) {
 			t.Error(err)
 		}
-		n.want(t, 0, 1, 3) // none of the two
+		n.want(t, 0, 1, 3) // neither of the two
 		mustUnlock(t, there)
 		all, err := l.LockAll(t.Context(), []string{"a", "b"})
 		if err != nil {

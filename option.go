@@ -11,12 +11,12 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// DefaultTTL is how long a lease outlives a holder that crashed, unless
+// DefaultTTL is how long the store keeps a lease after its holder crashed, unless
 // Config says otherwise or the store does not accept it.
 const DefaultTTL = 15 * time.Second
 
-// DefaultTTLOf is DefaultTTL, or what a store with the traits accepts that is
-// nearest to it.
+// DefaultTTLOf is DefaultTTL, or the TTL nearest to it that a store with the traits
+// accepts.
 func DefaultTTLOf(traits driver.Traits) time.Duration {
 	ttl := max(DefaultTTL, traits.MinTTL)
 	if traits.MaxTTL > 0 {
@@ -30,40 +30,38 @@ const MaxPermits = 1_000_000
 
 // Config says how a Locker locks. The zero Config is ready to use.
 type Config struct {
-	// TTL is how long a lock stays taken in the store after its holder
-	// crashed or lost the store. While the holder lives the lease is
-	// renewed every third of it. One that the store does not accept is an error.
-	// Defaults to 15s, or to what the store accepts that is nearest to it, less
-	// LockDelay.
+	// TTL is how long a lock stays taken in the store after its holder crashed or
+	// lost the store. A live holder renews the lease every third of it. A TTL that
+	// the store does not accept is an error. Defaults to 15s, or to the TTL nearest
+	// to that which the store accepts, less LockDelay.
 	TTL time.Duration
 
-	// Margin is how long before the store could give the lock away a lease
-	// ends that could not be renewed: the time left to stop working. It is at
-	// least 10ms and a hundredth of TTL, at most half of TTL. With more than
-	// the default, a lock that the store hands over costs one more round
-	// trip. Defaults to a tenth of TTL, at least 10ms; a lease that began by
-	// a hand-over of the store keeps a tenth of driver.ClaimTTL until its
+	// Margin is the time left to stop working: a lease that could not be renewed
+	// ends by Margin before the store could grant the lock to another process. It
+	// is at least 10ms and a hundredth of TTL, at most half of TTL. With more than
+	// the default, a lock that the store hands over costs one more round trip.
+	// Defaults to a tenth of TTL, at least 10ms; a lease that began with a
+	// hand-over by the store has a margin of a tenth of driver.ClaimTTL until its
 	// first renewal.
 	Margin time.Duration
 
-	// Owner is shown to people who ask who holds a lock. It is never
-	// compared. At most 128 bytes of printable UTF-8. Defaults to
-	// host:pid.
+	// Owner is shown to people who ask who holds a lock. The store never compares
+	// it. At most 128 bytes of printable UTF-8. Defaults to host:pid.
 	Owner string
 
-	// MaxHold ends a lease that has been held for so long, however well its
-	// holder is; the lock is free at the holder's Unlock, or TTL later.
-	// Defaults to 0, no limit.
+	// MaxHold ends a lease after this time, even if its holder is alive and renews
+	// it. The lock is free at the holder's Unlock, or TTL later. Defaults to 0, no
+	// limit.
 	MaxHold time.Duration
 
-	// LockDelay keeps the lock taken for so long after an abnormal end, a
-	// crash or a loss, on top of TTL, though the holder unlocks it. It
-	// protects resources that cannot check tokens from the last writes of a
-	// holder that was lost. Defaults to 0.
+	// LockDelay keeps the lock taken for this time, on top of TTL, after an
+	// abnormal end: a crash, or a loss even if the holder then unlocks it. It
+	// protects resources that cannot check tokens from the last writes of a holder
+	// that was lost. Defaults to 0.
 	LockDelay time.Duration
 
-	// Logger gets losses as errors, trouble with renewals as warnings, and
-	// each acquisition and release for debugging. Defaults to silence.
+	// Logger gets losses as errors, failed renewals as warnings, and each
+	// acquisition and release at the debug level. Defaults to silence.
 	Logger *slog.Logger
 
 	// Trace is told what happens. Defaults to none.
@@ -77,11 +75,11 @@ type ConfigError struct {
 
 func (e *ConfigError) Error() string { return "baton: config: " + e.Field + " " + e.Reason }
 
-// complete fills in the defaults and refuses what cannot be honoured.
+// complete fills in the defaults and refuses what the store cannot honour.
 func (c *Config) complete(traits driver.Traits) error {
 	if c.TTL == 0 {
 		c.TTL = DefaultTTLOf(traits)
-		if traits.MaxTTL > 0 && c.LockDelay > 0 { // what is kept with the store is the sum
+		if traits.MaxTTL > 0 && c.LockDelay > 0 { // the store must accept the sum
 			c.TTL = max(min(c.TTL, traits.MaxTTL-c.LockDelay), traits.MinTTL, 1)
 		}
 	}
@@ -109,7 +107,7 @@ func (c *Config) complete(traits driver.Traits) error {
 	case c.MaxHold < 0:
 		return &ConfigError{"MaxHold", fmt.Sprintf("is %v, negative", c.MaxHold)}
 	}
-	// What the store will check of every request is checked once, now.
+	// What the store checks in every request is checked here once.
 	sample := driver.Claim{Key: "k", ID: "i", Owner: c.Owner, Weight: driver.Whole, Capacity: driver.Whole}
 	for _, ttl := range []time.Duration{c.TTL, c.TTL + c.LockDelay} {
 		if err := check.Request(driver.Request{Claim: sample, TTL: ttl}, traits); err != nil {
@@ -123,8 +121,8 @@ func (c *Config) complete(traits driver.Traits) error {
 	return nil
 }
 
-// defaultMargin leaves room for clocks that do not run at the same speed and
-// for the time between a look at the clock and what follows from it.
+// defaultMargin leaves room for clocks that run at different speeds and for the
+// time between a look at the clock and the act that follows it.
 func defaultMargin(ttl time.Duration) time.Duration {
 	return min(max(ttl/10, 10*time.Millisecond), ttl/2)
 }
@@ -141,8 +139,8 @@ func defaultOwner() string {
 	return fmt.Sprintf("%.100s:%d", host, os.Getpid())
 }
 
-// An Option changes what one call asks for. Without any, it is the exclusive
-// lock.
+// An Option changes what one call asks for. Without options a call asks for the
+// exclusive lock.
 type Option func(*ask)
 
 // ask is what one call asks for.
@@ -150,19 +148,18 @@ type ask struct {
 	weight, capacity int64
 	reentrant        bool
 	owner            string // "" means Config.Owner
-	part             bool   // of LockAll: MaxHold begins later
+	part             bool   // of LockAll: MaxHold starts later
 	err              error
 }
 
-// Shared asks for the read lock of the key: held together with other
-// readers, never with a writer, in strict order of arrival.
+// Shared asks for the read lock of the key. Readers hold it together, never with a
+// writer. Readers and writers are granted in strict order of arrival.
 func Shared() Option {
 	return func(a *ask) { a.weight, a.capacity = 1, driver.Whole }
 }
 
-// Permits asks for n of the key's permits, of which there are as many as
-// all who use the key agree on. Another number of permits while some are held is a
-// *CapacityError.
+// Permits asks for n of the key's permits. All programs that use the key must agree
+// on their number, of. Another number while some are held is a *CapacityError.
 func Permits(n, of int) Option {
 	return func(a *ask) {
 		a.weight, a.capacity = int64(n), int64(of)
@@ -172,20 +169,20 @@ func Permits(n, of int) Option {
 	}
 }
 
-// Reentrant lets a call succeed at once if its context comes from a lease on
-// the same key (Lease.Context) that covers what is asked for: a writer's
-// lease covers everything, others what they are themselves. Every such call
-// needs its own Unlock; the lock is released by the last one. The token stays
-// the same. Without this option a nested call fails with ErrNested rather
-// than wait for itself.
+// Reentrant lets a call succeed at once if its context comes from a lease on the
+// same key (Lease.Context) that covers what is asked for: an exclusive lease covers
+// everything, any other lease only the same weight and capacity. Every such call
+// needs its own Unlock; the last one releases the lock. The token stays the same.
+// Without this option a nested call fails with ErrNested, because it would wait for
+// itself.
 func Reentrant() Option {
 	return func(a *ask) { a.reentrant = true }
 }
 
-// Owner shows text as the holder, in the place of Config.Owner, to whoever asks
-// who holds the lock. It is never compared. At most 128 bytes of printable
-// UTF-8, else the call fails; "" is as if the option were not there. A nested
-// lock is shown as its outer one.
+// Owner shows text as the holder, in place of Config.Owner, to people who ask who
+// holds the lock. The store never compares it. At most 128 bytes of printable
+// UTF-8, else the call fails; "" is as if the option were not there. A nested lock
+// is shown with the owner of its outer one.
 func Owner(text string) Option {
 	return func(a *ask) { a.owner = text }
 }
@@ -197,7 +194,7 @@ func newAsk(opts []Option) ask {
 	return optedAsk(opts)
 }
 
-// optedAsk is apart because its ask escapes to the heap.
+// optedAsk is a function of its own because its ask escapes to the heap.
 func optedAsk(opts []Option) ask {
 	a := ask{weight: driver.Whole, capacity: driver.Whole}
 	for _, o := range opts {

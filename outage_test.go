@@ -13,8 +13,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A store that is out of reach is waited for once, not once for each goroutine
-// that wants the key.
+// The goroutines that want a key wait out an outage of the store once, not once
+// each.
 func TestOutageIsWaitedOutOnce(t *testing.T) {
 	refuses := func(context.Context, driver.Request) (driver.Grant, error) {
 		return driver.Grant{}, driver.ErrUnavailable
@@ -58,7 +58,7 @@ func TestOutageIsWaitedOutOnce(t *testing.T) {
 				for range 40 {
 					lock(0, t.Context())
 				}
-				lock(9*time.Second, t.Context()) // has a time of its own
+				lock(9*time.Second, t.Context()) // waits for a time of its own
 				wg.Wait()
 				time.Sleep(20 * time.Second) // what is under way ends
 				if queues, acquisitions := l.Leftovers(); queues+acquisitions > 0 {
@@ -69,7 +69,7 @@ func TestOutageIsWaitedOutOnce(t *testing.T) {
 	}
 }
 
-// Those behind are not told of an outage that is over.
+// An outage that is over does not count for those behind.
 func TestOutageThatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()

@@ -12,9 +12,9 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// A call is shown under the name that it gave. A lease does not pass inside
-// the process to a call with another name, because the store would go on
-// showing the first.
+// A call is shown under the name that it gave. The process does not hand a lease
+// over to a call with another name, because the store would continue to show the
+// first.
 func TestOwnerOfACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocker(t, memstore.New(), baton.Config{Owner: "everybody"})

@@ -8,19 +8,20 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// giveUpWithin is how long a cancelled Lock may stay to give back its position,
-// so that a program that ends next leaves none behind.
+// giveUpWithin is how long a cancelled Lock may take to release its position, so
+// that a program that ends next leaves no position behind.
 const giveUpWithin = 100 * time.Millisecond
 
-// giveUp ends what nobody waits for or holds any more, and returns when the store
-// has forgotten it, or soon.
+// giveUp ends an acquisition that is neither waited for nor held any more. It
+// returns when the store has forgotten it, or after giveUpWithin.
 func (l *Locker) giveUp(k *keeper) {
 	if c, known := k.quit(); known {
 		l.forget(c)
 	}
 }
 
-// forget has the store forget a claim, and returns when it has, or soon.
+// forget makes the store forget a claim, and returns when it has, or after
+// giveUpWithin.
 func (l *Locker) forget(c driver.Claim) { soon(l.abandon(c)) }
 
 // soon waits until done, or for giveUpWithin.
@@ -33,8 +34,9 @@ func soon(done <-chan struct{}) {
 	}
 }
 
-// abandon has the store forget a claim, in the background: until it says that
-// the claim does not stand, or until that is certain anyway.
+// abandon makes the store forget a claim, in the background. It ends when the store
+// says that the claim does not stand, or when that is certain because the TTL, at
+// least 1s, has passed.
 func (l *Locker) abandon(c driver.Claim) (done <-chan struct{}) {
 	ch := make(chan struct{})
 	go func() {
@@ -46,8 +48,8 @@ func (l *Locker) abandon(c driver.Claim) (done <-chan struct{}) {
 	return ch
 }
 
-// release releases a claim: it asks until the store has answered, or d has passed
-// since began.
+// release releases a claim. It asks until the store has answered, or until d has
+// passed since began.
 func (l *Locker) release(c driver.Claim, began moment, d time.Duration) error {
 	unsure := false
 	for now := began; ; now = l.clock.coarse() {
@@ -55,7 +57,7 @@ func (l *Locker) release(c driver.Claim, began moment, d time.Duration) error {
 		err := l.store.Release(call, c)
 		call.release()
 		if err == nil || unsure && errors.Is(err, driver.ErrLost) {
-			return nil // an earlier try, whose answer was lost, has done it
+			return nil // an earlier try, whose answer was lost, has succeeded
 		}
 		unsure = unsure || unknown(err)
 		past := l.clock.coarse().sub(began)

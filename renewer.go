@@ -9,13 +9,13 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// maxSleep bounds how late a machine's waking up is noticed.
+// maxSleep bounds how late the renewer notices that the machine was suspended.
 const maxSleep = time.Second
 
-// A renewer calls those whose timers have run out, in the order of their times,
-// and sends what they then want to ask the store in batches. It never waits for
-// the store, so that a request that hangs delays nobody's loss; between its runs
-// it is a timer and no goroutine.
+// A renewer calls the owners of timers that have run out, in the order of their
+// times, and sends their questions to the store in batches. It never waits for the
+// store, so that a request that hangs does not delay a loss; between its runs it is
+// a timer and no goroutine.
 type renewer struct {
 	clock clock
 	send  func([]renewal) // called on a goroutine of its own
@@ -28,18 +28,18 @@ type renewer struct {
 	wakeAt  moment // when wakeup fires, if armed
 }
 
-// A timer is set for one owner. What is in it is guarded by the renewer's mutex,
-// but for the owner, which never changes.
+// A timer is set for one owner. The renewer's mutex guards its fields, except for
+// the owner, which never changes.
 type timer struct {
 	owner interface {
 		due(now moment) (r renewal, ok bool)
 	}
 	at    moment
-	place int // in the heap, counted from 1; 0: it is not set
+	place int // index in the heap plus 1; 0: it is not set
 }
 
-// set has t's owner called at a moment, whatever was planned before; at zero, not
-// at all.
+// set plans a call of t's owner at a moment and drops the earlier plan; zero means
+// no call.
 func (r *renewer) set(t *timer, at moment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,7 +56,7 @@ func (r *renewer) set(t *timer, at moment) {
 		t.at = at
 		heap.Push(&r.heap, t)
 	}
-	// A wakeup that is too early is left alone: it costs one look.
+	// A wakeup that is too early stays: it costs one look at the heap.
 	if !r.running && (!r.armed || at < r.wakeAt) {
 		r.arm(at, r.clock.coarse())
 	}
@@ -75,7 +75,7 @@ func (r *renewer) arm(at, now moment) {
 // run is called by wakeup.
 func (r *renewer) run() {
 	r.mu.Lock()
-	if r.running { // the one that runs looks again before it ends
+	if r.running { // the other run looks again before it ends
 		r.mu.Unlock()
 		return
 	}
@@ -124,7 +124,7 @@ func (h *timerHeap) Pop() any {
 	return t
 }
 
-// A question asks the store if a claim stands.
+// A question asks the store whether a claim stands.
 type question struct {
 	claim    driver.Claim
 	phase    phase // when it was asked
@@ -133,13 +133,13 @@ type question struct {
 	patience time.Duration // for the answer
 }
 
-// renewal is a question to the store, and who asks it.
+// renewal is a question to the store, and the keeper that asks it.
 type renewal struct {
 	keeper *keeper
 	question
 }
 
-// renew puts a batch of questions to the store, once.
+// renew sends a batch of questions to the store, once.
 func (l *Locker) renew(batch []renewal) {
 	claims := make([]driver.Claim, len(batch))
 	patience := batch[0].patience

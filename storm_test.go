@@ -20,11 +20,11 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// TestStorm lets a few processes do all that they can to two keys, over links
-// that delay, cut off and lose, and checks the promises: exclusive belief,
-// which ends before the store's; rising tokens; and that afterwards nothing is
-// left and nobody waits. That no goroutine is left is what synctest itself
-// insists on. BATON_STORM_SEEDS=1000 makes a longer one.
+// TestStorm lets a few processes do all that they can to two keys, over links that
+// delay, cut off and lose requests, and checks the promises: exclusive belief,
+// which ends before the store's grant; rising tokens; and that in the end nothing
+// is left and no caller waits. synctest itself checks that no goroutine is left.
+// BATON_STORM_SEEDS=1000 makes a longer one.
 func TestStorm(t *testing.T) {
 	seeds := 30
 	if testing.Short() {
@@ -43,7 +43,7 @@ func TestStorm(t *testing.T) {
 type storm struct {
 	t       *testing.T
 	store   *memstore.Store
-	breaks  bool // locks are broken: those who held them may believe on
+	breaks  bool // locks are broken, and their holders may still believe
 	calm    atomic.Bool
 	lockers []*baton.Locker
 
@@ -52,7 +52,7 @@ type storm struct {
 
 	mu      sync.Mutex
 	beliefs map[string][]*belief
-	highest map[string]*[2]int64 // tokens: of all leases, of the exclusive ones
+	highest map[string]*[2]int64 // the highest tokens: of all leases, of the exclusive ones
 	tokens  map[string]bool      // by key
 	granted int
 }
@@ -91,7 +91,7 @@ func (s *storm) n(n int) int {
 	return s.rng.IntN(n)
 }
 
-// chance is true in so many of a hundred cases.
+// chance is true in percent of a hundred cases.
 func (s *storm) chance(percent int) bool { return s.n(100) < percent }
 
 func (s *storm) upTo(d time.Duration) time.Duration { return time.Duration(s.n(int(d))) }
@@ -150,7 +150,7 @@ func (s *storm) run() {
 	}
 }
 
-// pair takes both locks, for itself alone.
+// pair takes both locks, exclusively.
 func (s *storm) pair(l *baton.Locker) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -193,7 +193,7 @@ func (s *storm) pair(l *baton.Locker) {
 	}
 }
 
-// section takes a lock, in whichever way, and does something with it.
+// section takes a lock in some way and does something with it.
 func (s *storm) section(l *baton.Locker) {
 	if s.chance(10) {
 		s.pair(l)
@@ -252,7 +252,7 @@ func (s *storm) section(l *baton.Locker) {
 func (s *storm) work(l *baton.Locker, b *belief) {
 	time.Sleep(s.upTo([]time.Duration{time.Millisecond, 100 * time.Millisecond, time.Second, 6 * time.Second}[s.n(4)]))
 	switch s.n(8) {
-	case 0: // from now on readers may come
+	case 0: // from now on readers may enter
 		if b.weight != driver.Whole || b.lease.Key() != "rw" {
 			return
 		}
@@ -267,7 +267,7 @@ func (s *storm) work(l *baton.Locker, b *belief) {
 		_ = b.lease.Downgrade(ctx)
 	case 1:
 		if inner, err := l.Lock(b.ctx, b.lease.Key(), baton.Reentrant(), baton.Shared()); err == nil {
-			s.mu.Lock() // it may be a lock of its own, if the outer one has ended
+			s.mu.Lock() // it may be a separate lock, if the outer one has ended
 			own := inner.Token() != b.lease.Token()
 			s.mu.Unlock()
 			if own && b.lease.Err() == nil {
@@ -285,7 +285,7 @@ func (s *storm) work(l *baton.Locker, b *belief) {
 		defer cancel()
 		lease, err := s.lockers[s.n(len(s.lockers))].Attach(ctx, handle)
 		if err != nil {
-			return // it ends by itself
+			return // it expires
 		}
 		s.forget(b)
 		b.lease = lease
@@ -296,7 +296,7 @@ func (s *storm) work(l *baton.Locker, b *belief) {
 	time.Sleep(s.upTo(time.Second))
 }
 
-// believe notes a lease, and checks it against those that others believe in.
+// believe notes a lease, and checks it against the leases that others believe in.
 func (s *storm) believe(b *belief, fresh bool) {
 	b.ctx = b.lease.Context(context.Background())
 	key, token := b.lease.Key(), b.lease.Token()
@@ -333,8 +333,8 @@ func (s *storm) believe(b *belief, fresh bool) {
 	s.beliefs[key] = append(s.beliefs[key], b)
 }
 
-// compare asks the store whether it knows of the leases that are believed in,
-// and for longer than they are.
+// compare checks that the store knows the leases that are believed in, and for
+// longer than they are.
 func (s *storm) compare() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -370,8 +370,8 @@ func (s *storm) forget(b *belief) {
 	}
 }
 
-// alive asks a lease and its context, which must agree. Its owner may end it
-// between the two questions.
+// alive asks a lease and its context, which must agree. Their holder may end the
+// lease between the two questions.
 func alive(t *testing.T, b *belief) bool {
 	byLease, byContext := b.lease.Err() == nil, b.ctx.Err() == nil
 	if byLease && !byContext {
@@ -383,13 +383,13 @@ func alive(t *testing.T, b *belief) bool {
 	return byLease
 }
 
-// link is a process's way to the store.
+// link is a process's connection to the store.
 type link struct {
 	*memstore.Store
 	s *storm
 }
 
-// send makes a request meet with an accident, or not.
+// send sends a request, with or without a fault.
 func (l *link) send(ctx context.Context, request func(context.Context) error) error {
 	s := l.s
 	fate := s.n(100)
@@ -401,7 +401,7 @@ func (l *link) send(ctx context.Context, request func(context.Context) error) er
 	switch {
 	case fate < 4:
 		return driver.ErrUnavailable
-	case fate < 12: // it is slow to arrive
+	case fate < 12: // the request is slow
 		if !sleepFor(ctx, delay) {
 			return ctx.Err()
 		}
@@ -414,14 +414,14 @@ func (l *link) send(ctx context.Context, request func(context.Context) error) er
 	case fate < 24: // the answer is lost
 		_ = request(ctx)
 		return lost()
-	case fate < 27: // the answer is lost, and nobody says so
+	case fate < 27: // the answer is lost without an error
 		_ = request(ctx)
 		<-ctx.Done()
 		return ctx.Err()
-	case fate < 29: // it vanishes
+	case fate < 29: // the request is lost
 		<-ctx.Done()
 		return ctx.Err()
-	case fate < 32: // it arrives when nobody expects it any more
+	case fate < 32: // the request arrives after the caller has stopped waiting
 		time.AfterFunc(delay, func() { _ = request(context.Background()) })
 		return lost()
 	}
@@ -482,7 +482,7 @@ func (l *link) Renew(ctx context.Context, c []driver.Claim, ttl time.Duration) (
 		switch {
 		case err != nil:
 			answers[i].Err = err
-		case !l.s.calm.Load() && l.s.chance(3): // one that fails alone
+		case !l.s.calm.Load() && l.s.chance(3): // one claim fails alone
 			answers[i] = driver.Renewal{Err: driver.ErrUnavailable}
 		}
 	}
@@ -493,8 +493,8 @@ func (l *link) Release(ctx context.Context, c driver.Claim) error {
 	return l.send(ctx, func(ctx context.Context) error { return l.Store.Release(ctx, c) })
 }
 
-// Watch loses hints, delays them beyond the end of the watch, repeats them,
-// takes the grant out of them, and makes some up.
+// Watch loses hints, delays them beyond the end of the watch, repeats them, removes
+// the grant from them, and invents some.
 func (l *link) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	s := l.s
 	if s.chance(10) {

@@ -9,37 +9,37 @@ import (
 )
 
 const (
-	// minPause is the least of all pauses: one that shrinks with the time that
-	// is left would become a busy loop just before a loss.
+	// minPause is the shortest pause. A pause that shrinks with the time that is
+	// left would become a busy loop just before a loss.
 	minPause = 5 * time.Millisecond
 
 	maxPause = 500 * time.Millisecond
 
-	// maxReleasePause is the longest pause between the tries of a release in the
-	// background: there may be one such release for each lock of the process.
+	// maxReleasePause is the longest pause between two tries of a release in the
+	// background: each lock of the process may have such a release.
 	maxReleasePause = 5 * time.Second
 
-	// minTries is how often a store is asked before it is said not to answer.
+	// minTries is how often the store must fail to answer before a wait is given
+	// up.
 	minTries = 2
 
-	// pollAgain is how soon a waiter asks again beside a request that was not
-	// answered. The request is not given up: a store that is far away answers
-	// all, and a position in its queue, or a grant of its own, lives as long as
-	// the requests arrive one after the other in time.
+	// pollAgain is how soon a waiter sends another request beside one that was not
+	// answered. It does not give the first one up: a distant store answers all of
+	// them, and a position in its queue, or a grant that it made on its own, lives
+	// as long as the requests arrive one after the other in time.
 	pollAgain = 700 * time.Millisecond
 
-	// pollPatience is when such a request is given up. An answer that took
-	// longer would be about a position that is gone, or that a later request
-	// has confirmed.
+	// pollPatience is when such a request is given up. A later answer would be
+	// about a position that is gone, or that a later request has renewed.
 	pollPatience = driver.WaiterTTL + driver.ClaimTTL
 
 	// maxInFlight is how many requests about one claim are under way at a time.
 	maxInFlight = 5
 )
 
-// How long a lock may be handed over inside a process before others get their
-// turn, whichever comes first. The store's token is multiplied by
-// tokensPerGrant to leave room for the leases' own tokens.
+// How long goroutines of one process may hand a lock over among themselves before
+// another process gets it; the limit that is reached first counts. The store's
+// token is multiplied by tokensPerGrant to leave room for the tokens of the leases.
 const (
 	maxHandOvers   = 32
 	maxLocalTime   = 250 * time.Millisecond
@@ -47,14 +47,14 @@ const (
 )
 
 // A moment is a point in time, counted from shortly before its Locker was made.
-// Zero is none.
+// Zero means no moment.
 type moment time.Duration
 
 func (m moment) add(d time.Duration) moment { return m + moment(d) }
 func (m moment) sub(n moment) time.Duration { return time.Duration(m - n) }
 
-// floor rounds m down to a multiple of quantum, so that what is due at about the
-// same time is done together.
+// floor rounds m down to a multiple of quantum, so that events due at about the
+// same time are handled together.
 func (m moment) floor(quantum time.Duration) moment {
 	if quantum > 0 {
 		m -= m % moment(quantum)
@@ -70,10 +70,10 @@ func newClock() clock { return clock{bootclock.Coarse().Add(-time.Second)} }
 func (c clock) now() moment    { return moment(bootclock.Now().Sub(c.base)) }
 func (c clock) coarse() moment { return moment(bootclock.Coarse().Sub(c.base)) }
 
-// at is a moment as bootclock tells it.
+// at returns m as a time of bootclock.
 func (c clock) at(m moment) time.Time { return c.base.Add(time.Duration(m)) }
 
-// terms are the times that the acquisitions of a Locker keep to. They never
+// terms are the durations that the acquisitions of a Locker keep to. They never
 // change.
 type terms struct {
 	ttl, margin, lockDelay, maxHold time.Duration
@@ -88,36 +88,35 @@ func newTerms(cfg Config) *terms {
 // storeTTL is how long the store is to keep a claim that is not renewed.
 func (t *terms) storeTTL() time.Duration { return t.ttl + t.lockDelay }
 
-// trustFor is how long a grant of ttl by the store may be believed in. A
-// claim that is shorter than asked for leaves half of it at the least, so that
-// there is time to renew it.
+// trustFor is how long the process may believe in a grant with this ttl. Of a TTL
+// shorter than asked for at least half is trusted, so that there is time to renew.
 func (t *terms) trustFor(ttl time.Duration) time.Duration {
 	ttl -= min(max(ttl-t.ttl, 0), t.lockDelay)
 	return ttl - min(t.margin, ttl/2)
 }
 
-// renewAt is when a grant of ttl is renewed: a third of it after it was asked
-// for, a LockDelay not counted, or earlier. All leases are renewed at the same
-// ticks, so that a period takes one request however many there are.
+// renewAt is when to renew a grant with this ttl: a third of it, not counting a
+// LockDelay, after the request was sent, or earlier. All leases are renewed at the
+// same ticks, so that each period takes one request for all of them.
 func (t *terms) renewAt(sent moment, ttl time.Duration) moment {
 	every := min(ttl, t.ttl) / 3
 	return sent.add(every).floor(every)
 }
 
-// shortClaims reports whether a short claim, which the store makes on its own,
-// may be believed in at all: not if more time than usual is wanted to stop
-// working, or if a crash is to leave the lock taken for LockDelay.
+// shortClaims reports whether the process may believe in a short grant that the
+// store made on its own. It may not if Config asks for more than the default
+// margin, or if a crash must leave the lock taken for LockDelay.
 func (t *terms) shortClaims() bool {
 	return t.lockDelay == 0 && t.margin <= defaultMargin(t.ttl)
 }
 
-// patience is how long a store may be out of reach before waiting for a lock
-// is given up: long enough for a fail-over.
+// patience is how long a Lock call waits for a store that is out of reach: long
+// enough for a fail-over.
 func (t *terms) patience() time.Duration { return max(t.ttl, 5*time.Second) }
 
-// acquiring is how long one attempt may take: half of the TTL, with the quarter
-// that a bound may be longer. A grant that needs more than that to arrive would
-// have to be confirmed anyway.
+// acquiring is how long one attempt may take: half of the TTL, including the
+// quarter by which a bound may be exceeded. A grant that takes longer to arrive
+// must be renewed before use anyway.
 func (t *terms) acquiring() time.Duration { return t.ttl * 2 / 5 }
 
 // releasing is how long one release may take.
@@ -125,9 +124,9 @@ func (t *terms) releasing() time.Duration {
 	return min(max(t.ttl/2, 500*time.Millisecond), 2*time.Second)
 }
 
-// pause is how long to leave a store alone that has not answered for so long:
-// about a quarter of it, so that a short trouble is over soon and a long one
-// is not made worse.
+// pause is how long to wait before the next request to a store that has not
+// answered for the time failing: about a quarter of it, so that a short outage is
+// over soon and a long one does not get worse.
 func (t *terms) pause(failing time.Duration) time.Duration { return t.pauseUpTo(failing, maxPause) }
 
 func (t *terms) pauseUpTo(failing, most time.Duration) time.Duration {
@@ -135,8 +134,8 @@ func (t *terms) pauseUpTo(failing, most time.Duration) time.Duration {
 	return d/2 + t.jitter(d)
 }
 
-// pollEvery is how often a position in the store's queue is confirmed, after an
-// answer that says when the store wants that.
+// pollEvery is how often a waiter renews its position in the store's queue, after
+// an answer that says how soon the store wants that.
 func pollEvery(g driver.Grant) time.Duration {
 	if g.Again > 0 {
 		return min(max(g.Again, time.Millisecond), driver.RefreshEvery)
@@ -144,13 +143,13 @@ func pollEvery(g driver.Grant) time.Duration {
 	return driver.RefreshEvery
 }
 
-// An outage is how long the store has not answered those who were the front of a
-// local queue, one after the other. It is waited out once for all of them. The
-// zero outage is none.
+// An outage is the time for which the store has not answered the fronts of a local
+// queue, one after the other. All of them wait it out together, once. The zero
+// outage is none.
 type outage struct {
 	since moment
-	tries int   // without an answer: this process may have stood still meanwhile
-	err   error // the store's last one
+	tries int   // without an answer; counted because this process may have stood still meanwhile
+	err   error // the last one
 }
 
 // failed notes a request that was not answered.
@@ -163,15 +162,14 @@ func (o *outage) failed(sent moment, err error) outage {
 	return *o
 }
 
-// asSeenBy is the outage as one has met it who came to the queue when it was
-// known already. Zero is one who came before.
+// asSeenBy is the outage for a caller that joined the queue at came, when the
+// outage was already known. A zero came stands for a caller that joined before.
 func (o outage) asSeenBy(came moment) outage {
 	o.since = max(o.since, came)
 	return o
 }
 
-// over reports that a store that failed for so long is not waited for any
-// longer.
+// over reports that the outage has lasted long enough to give up.
 func (o outage) over(now moment, patience time.Duration) bool {
 	return now.sub(o.since) >= patience && o.tries >= minTries
 }

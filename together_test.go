@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Free locks are taken in one act, and are then like any other.
+// The store grants free locks in one act; they are then like any other.
 func TestLockAllTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, try := range []bool{false, true} {
@@ -31,7 +31,7 @@ func TestLockAllTogether(t *testing.T) {
 				t.Fatalf("%v, asked for all %d times, for one %d times", err, asked, store.acquires.Load())
 			}
 			next := make(chan *baton.Lease, 1)
-			go func() { next <- mustLock(t, l, "b") }() // behind it in the line of the process
+			go func() { next <- mustLock(t, l, "b") }() // behind it in the local queue
 			time.Sleep(time.Minute)
 			if err := all.Err(); err != nil {
 				t.Errorf("after a minute: %v", err)
@@ -57,14 +57,14 @@ func TestLockAllTogether(t *testing.T) {
 	})
 }
 
-// What the store says to all at once, and what becomes of it. However it ends,
-// LockAll goes on one by one, and nothing is left.
+// The store's answer to the request for all, and what follows from it. In each case
+// LockAll continues one by one, and nothing is left.
 func TestLockAllNotTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type answer = func(ctx context.Context, r []driver.Request, all func() ([]driver.Grant, error)) ([]driver.Grant, error)
 		for what, c := range map[string]struct {
 			answer answer
-			tried  error // what TryLockAll says; nil: it succeeds
+			tried  error // the error of TryLockAll; nil: it succeeds
 			lock   error // likewise
 		}{
 			"unsupported": {func(context.Context, []driver.Request, func() ([]driver.Grant, error)) ([]driver.Grant, error) {
@@ -90,7 +90,7 @@ func TestLockAllNotTogether(t *testing.T) {
 			}, baton.ErrUnknown, nil},
 			"too late": {func(_ context.Context, _ []driver.Request, all func() ([]driver.Grant, error)) ([]driver.Grant, error) {
 				g, err := all()
-				time.Sleep(20 * time.Second) // and nobody renews
+				time.Sleep(20 * time.Second) // and no renewal comes
 				return g, err
 			}, nil, nil},
 			"slow": {func(_ context.Context, _ []driver.Request, all func() ([]driver.Grant, error)) ([]driver.Grant, error) {

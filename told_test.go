@@ -12,7 +12,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Who waited in vain is told who holds the lock, another process or this one.
+// A caller that waited in vain learns who holds the lock, another process or this
+// one.
 func TestTimedOutLockSaysWhoHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -47,7 +48,8 @@ func TestTimedOutLockSaysWhoHolds(t *testing.T) {
 	})
 }
 
-// Do returns soon after a loss, though the store hangs, and says it once.
+// Do returns soon after a loss, although the store hangs, and reports the loss
+// once.
 func TestDoAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newHooked()
@@ -68,6 +70,6 @@ func TestDoAfterALoss(t *testing.T) {
 		if !errors.Is(err, baton.ErrLost) || strings.Count(err.Error(), "has ended") != 1 {
 			t.Errorf("Do: %v", err)
 		}
-		time.Sleep(30 * time.Second) // in the background it goes on
+		time.Sleep(30 * time.Second) // the release continues in the background
 	})
 }

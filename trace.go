@@ -5,56 +5,56 @@ import (
 	"time"
 )
 
-// Trace is told what happens to the locks of a Locker. Any function may be
-// nil. They are called from the goroutines that do the work, several at a time,
-// with no lock of this package held. They should return soon and must not
-// panic: somebody's turn would be lost.
+// Trace is told what happens to the locks of a Locker. Any function may be nil. The
+// goroutines that do the work call them, several at a time, with no mutex of this
+// package locked. They should return soon and must not panic: that could leave the
+// local queue without a front.
 type Trace struct {
-	// Waiting is called when a Lock has to wait, once: first behind others of
-	// this process (local) or at once in the store's queue. Exactly one of
-	// Acquired and Failed follows.
+	// Waiting is called once when a Lock has to wait: in the local queue, behind
+	// other goroutines of this process (local), or at once in the store's queue.
+	// Exactly one of Acquired and Failed follows.
 	Waiting func(key string, local bool)
 
-	// Acquired is called when a lease was given, with the time it took. A nested
-	// lease is none of its own.
+	// Acquired is called when a lease was issued, with the time that took. It is
+	// not called for a nested lock.
 	Acquired func(key string, token int64, waited time.Duration)
 
-	// Failed is called when the lock was asked for and not given. A call that was
-	// refused before it asked for anything, such as one with a bad key, is not
-	// told.
+	// Failed is called when the lock was asked for and not acquired. It is not
+	// called for a call that was refused before it asked for anything, such as one
+	// with a bad key.
 	Failed func(key string, err error)
 
-	// Renewed is called for every request that renews leases or confirms
-	// positions in the queue, with how many it carried, how many of them the store
-	// could not answer, and how long it took.
+	// Renewed is called for every request that renews leases or positions in the
+	// queue, with how many claims it carried, how many of them the store could not
+	// answer, and how long it took.
 	Renewed func(claims, failed int, took time.Duration)
 
 	// Lost is called when a lease ended without an Unlock.
 	Lost func(*LostError)
 
-	// Released is called when a lease was unlocked, with the time it was
-	// held. local says that the next of this process got it.
+	// Released is called when a lease was unlocked, with the time it was held.
+	// local says that the next goroutine of this process got the lock.
 	Released func(key string, token int64, held time.Duration, local bool)
 }
 
-// observed is one call for a lock, as the Trace and the Logger see it: it waits,
-// once or not at all, and is then acquired or failed.
+// observed reports one call for a lock to the Trace and the Logger: it waits, at
+// most once, and is then acquired or failed.
 type observed struct {
 	locker *Locker
 	ctx    context.Context
 	key    string
-	began  moment // zero if the Trace does not want to know
+	began  moment // zero if Trace.Acquired is nil
 	waits  bool
 }
 
-// asked begins to count the time.
+// asked starts the time.
 func (o *observed) asked() {
 	if o.locker.cfg.Trace.Acquired != nil {
 		o.began = o.locker.clock.coarse()
 	}
 }
 
-// waiting tells that the call has to wait.
+// waiting reports that the call has to wait.
 func (o *observed) waiting(local bool) {
 	if f := o.locker.cfg.Trace.Waiting; f != nil && !o.waits {
 		o.waits = true
@@ -62,14 +62,14 @@ func (o *observed) waiting(local bool) {
 	}
 }
 
-// failed tells that there is no lease.
+// failed reports that there is no lease.
 func (o *observed) failed(err error) {
 	if f := o.locker.cfg.Trace.Failed; f != nil {
 		f(o.key, err)
 	}
 }
 
-// acquired tells of the lease that was given.
+// acquired reports the lease that was issued.
 func (o *observed) acquired(lease *Lease) {
 	l := o.locker
 	if f := l.cfg.Trace.Acquired; f != nil {
@@ -80,8 +80,8 @@ func (o *observed) acquired(lease *Lease) {
 	}
 }
 
-// released tells of an Unlock that was not one of a lost lease. local says that
-// the next of the local queue got the lock.
+// released reports an Unlock of a lease that was not lost. local says that the next
+// goroutine of the local queue got the lock.
 func (l *Locker) released(lease *Lease, now moment, local bool, err error) {
 	if f := l.cfg.Trace.Released; f != nil {
 		f(lease.Key(), lease.token, now.sub(lease.since), local)
@@ -91,7 +91,7 @@ func (l *Locker) released(lease *Lease, now moment, local bool, err error) {
 	}
 }
 
-// reportLoss tells of a lease that ended without an Unlock.
+// reportLoss reports a lease that ended without an Unlock.
 func (l *Locker) reportLoss(lost *LostError) {
 	if f := l.cfg.Trace.Lost; f != nil {
 		f(lost)

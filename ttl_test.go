@@ -22,8 +22,7 @@ func (n narrow) Traits() driver.Traits {
 	return t
 }
 
-// A TTL that nobody asked for is fitted to the store; one that somebody asked for
-// is not.
+// The default TTL is fitted to the store; a configured one is not.
 func TestDefaultTTL(t *testing.T) {
 	for _, c := range []struct {
 		min, max, delay, want time.Duration

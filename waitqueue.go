@@ -12,28 +12,28 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A waitQueue is a local queue: the goroutines of this process that want one
-// key, first come, first served. Its front is the one that deals with the store:
-// it requests, waits in the store's queue, or holds the exclusive lock. There is
-// a queue for as long as it has a front.
+// A waitQueue is a local queue: the goroutines of this process that want one key,
+// first come, first served. Its front is the one that deals with the store: it
+// requests, waits in the store's queue, or holds the exclusive lock. The queue
+// exists as long as it has a front.
 type waitQueue struct {
 	shard *queueShard
 	key   string
 
-	holder  atomic.Pointer[keeper] // the last one that the front held exclusively, if any
+	holder  atomic.Pointer[keeper] // the last keeper that the front held exclusively, if any
 	waiting atomic.Int32           // changed under the shard's mutex, as is what follows
 
 	first, last *caller
 
-	outage atomic.Pointer[outage] // of the store, to the front; nil if it answers
+	outage atomic.Pointer[outage] // that the front has seen; nil if the store answers
 }
 
 // caller is a goroutine behind the front.
 type caller struct {
 	ask        ask
-	came       moment       // if the store did not answer the front then
-	turn       chan *keeper // cap 1: a lock that is held, to take over, or nil to become the front
-	failed     error        // not nil: the turn is none, the store is out of reach
+	came       moment       // zero unless the store did not answer the front at that moment
+	turn       chan *keeper // cap 1: a held lock to take over, or nil to become the front
+	failed     error        // if not nil, ignore turn: the store is out of reach
 	prev, next *caller
 	queued     bool
 }
@@ -44,7 +44,7 @@ type queueShard struct {
 	_      [48]byte // shards do not share a cache line
 }
 
-// add makes the queue of key. The caller, who has locked the shard, is its
+// add makes the queue of key. The caller has locked the shard and becomes the
 // front.
 func (sh *queueShard) add(key string) *waitQueue {
 	q := &waitQueue{shard: sh, key: key}
@@ -96,7 +96,8 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 	}
 	sh.Unlock()
 	if !queued {
-		// The turn came at the same time. It must not be lost.
+		// Another goroutine has made this one the front at the same time, or handed
+		// the lock over to it. Neither must be lost.
 		if k := <-c.turn; c.failed == nil {
 			l.passOn(q, k)
 		}
@@ -111,9 +112,9 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 	return nil, nil, fail("lock", key, err)
 }
 
-// tryEnter becomes the front if there is none. Otherwise it refuses if this
-// process is known to hold the lock exclusively; if not, the store must decide,
-// and the caller is in no queue (nil, nil).
+// tryEnter makes the caller the front if there is none. Otherwise it refuses if
+// this process is known to hold the lock exclusively; if not, the store must
+// decide, and the caller is in no queue (nil, nil).
 func (l *Locker) tryEnter(key string) (*waitQueue, *HeldError) {
 	sh := l.shard(key)
 	sh.Lock()
@@ -147,7 +148,7 @@ func (l *Locker) tryFront(keys []string) (queues []*waitQueue, ok bool) {
 	return queues, true
 }
 
-// occupiedBy is the queue that a lease on what a asks for keeps the front of. Those
+// occupiedBy is q if a lease on what a asks for stays its front, else nil: callers
 // behind a read lock or permits may hold together with it.
 func (q *waitQueue) occupiedBy(a *ask) *waitQueue {
 	if a.weight != driver.Whole {
@@ -156,11 +157,12 @@ func (q *waitQueue) occupiedBy(a *ask) *waitQueue {
 	return q
 }
 
-// handOver gives k, which is fit for it, to the caller behind its holder, unless
-// there is none or that one wants something else.
+// handOver gives k, which is fit for it, to the caller behind its holder. It
+// returns false if there is none, or if that caller wants another kind of lock or
+// owner.
 func (q *waitQueue) handOver(k *keeper) bool {
 	if q == nil || q.waiting.Load() == 0 {
-		return false // one who comes now is let to the front by leave
+		return false // leave makes a caller that comes now the front
 	}
 	q.shard.Lock()
 	defer q.shard.Unlock()
@@ -173,8 +175,8 @@ func (q *waitQueue) handOver(k *keeper) bool {
 	return true
 }
 
-// passOn gives k, which its receiver did not use, to the next, or back to the
-// store. k is nil if the turn came without a lock.
+// passOn hands k, which its receiver did not use, over to the next caller, or
+// releases it. k is nil if the receiver became the front without a lock.
 func (l *Locker) passOn(q *waitQueue, k *keeper) {
 	if k != nil {
 		if k.fitToHandOver() && q.handOver(k) {
@@ -185,8 +187,8 @@ func (l *Locker) passOn(q *waitQueue, k *keeper) {
 	q.leave()
 }
 
-// leave makes the next caller the front, or ends the queue. Who is in no queue
-// leaves nil.
+// leave makes the next caller the front, or ends the queue. A caller that is in no
+// queue has a nil q.
 func (q *waitQueue) leave() {
 	if q == nil {
 		return
@@ -207,7 +209,7 @@ func (q *waitQueue) leave() {
 	delete(sh.queues, q.key)
 }
 
-// note keeps what the front knows of an outage.
+// note keeps what the front knows of an outage, for the next front.
 func (q *waitQueue) note(o outage) {
 	switch {
 	case q == nil:
@@ -218,8 +220,8 @@ func (q *waitQueue) note(o outage) {
 	}
 }
 
-// failBehind ends the waiting of those who have been behind the front for as long
-// as it has waited for a store that is out of reach.
+// failBehind fails each caller behind the front for which the outage has lasted,
+// since that caller came, as long as the front itself would wait.
 func (l *Locker) failBehind(q *waitQueue) {
 	if q == nil {
 		return

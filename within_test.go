@@ -64,10 +64,10 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// A context that nobody uses any more is not given out again.
+// A context that has no user any more is not reused.
 func TestWithinAGivenUpOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var seen bound // by a call that was not run for a while
+		var seen bound // by a call that did not run for a while
 		b := bound{limit: 40 * time.Second}
 		one := b.within(t.Context(), time.Now())
 		one.Done() // its timer runs
@@ -88,8 +88,8 @@ func TestWithinAGivenUpOne(t *testing.T) {
 	})
 }
 
-// One context serves the calls of one caller for a quarter of the limit, and
-// none is ended under the calls that still use it.
+// One context serves the calls of one caller for a quarter of the limit, and does
+// not end during a call that still uses it.
 func TestWithinIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bound{limit: 40 * time.Second}

@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// tallied counts the attempts to acquire, as a store around another one may.
+// tallied counts the attempts to acquire, as a wrapping store may.
 type tallied struct {
 	driver.Locks
 	attempts int
@@ -22,13 +22,13 @@ func (c *tallied) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 	return c.Locks.Acquire(ctx, r)
 }
 
-// opened is tallied, and tells what it wraps.
+// opened is tallied with Unwrap.
 type opened struct{ *tallied }
 
 func (o opened) Unwrap() driver.Locks { return o.Locks }
 
-// A store that tells what it wraps, twice here, hides none of its abilities; one that
-// does not has only its own.
+// A store with Unwrap, here two of them, hides no abilities of the wrapped store;
+// one without it has only its own.
 func TestAbilitiesSurviveAWrapper(t *testing.T) {
 	t.Parallel()
 	inner := &tallied{Locks: memstore.New()}

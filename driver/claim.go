@@ -26,7 +26,7 @@ func NewID() string {
 	}
 	ids.left -= idBytes
 	copy(raw[:], ids.pool[ids.left:])
-	clear(ids.pool[ids.left : ids.left+idBytes]) // a later memory dump tells nothing
+	clear(ids.pool[ids.left : ids.left+idBytes]) // so that a later memory dump does not show an ID
 	ids.Unlock()
 
 	var text [23]byte

@@ -13,30 +13,30 @@ var (
 	// ErrHeld is what errors.Is finds in every *HeldError.
 	ErrHeld = errors.New("the lock is held")
 
-	// ErrLost says that a claim does not stand any more: it expired, was
-	// released, broken, or deleted behind everybody's back.
+	// ErrLost says that a claim does not stand any more: it expired, was released,
+	// broken, or deleted in the store by other means.
 	ErrLost = errors.New("the claim does not stand any more")
 
-	// ErrUnavailable says that the store could not be asked, or was not
-	// ready to answer, and that the request had no effect. Trying again
-	// later is right.
+	// ErrUnavailable says that the store could not be asked, or was not ready to
+	// answer, and that the request had no effect. The caller should try again
+	// later.
 	ErrUnavailable = errors.New("store unavailable")
 
-	// ErrUnknown says that the request may have taken effect and may not.
+	// ErrUnknown says that the request may or may not have taken effect.
 	ErrUnknown = errors.New("outcome unknown")
 
 	// ErrClosed says that the store was closed by this process.
 	ErrClosed = errors.New("store closed")
 )
 
-// HeldError refuses an attempt because others hold the lock or are in line
-// for it. What a store does not know is left at its zero value.
+// HeldError refuses an attempt because others hold the lock or wait for it. A field
+// that the store does not know is zero.
 type HeldError struct {
 	Key       string
 	Owner     string        // one of the holders
 	Age       time.Duration // how long that owner has held it; 0 if not known
 	Remaining time.Duration // how long until it expires, unless renewed
-	Waiting   int           // how many places are taken in the store's line
+	Waiting   int           // how many waiters the store's queue has
 	Foreign   bool          // held by a program that is not Baton
 }
 
@@ -62,9 +62,9 @@ func (e *HeldError) Error() string {
 	return s
 }
 
-// Printable returns text with all that cannot be seen escaped as in a Go string,
-// line ends and marks that change the direction of writing included: for text
-// that others wrote, before it reaches a terminal or a log.
+// Printable returns text with every character that cannot be seen escaped as in a
+// Go string, including line ends and marks that change the direction of writing. It
+// is for text that others wrote, before it reaches a terminal or a log.
 func Printable(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) }) {
 		return text
@@ -83,8 +83,8 @@ func Printable(text string) string {
 	return b.String()
 }
 
-// quoted returns a name as it is if it cannot be taken for anything else, else in
-// quotes.
+// quoted returns a name as it is if that is unambiguous in an error message, else
+// in quotes.
 func quoted(name string) string {
 	if strings.ContainsFunc(name, func(r rune) bool {
 		return r == utf8.RuneError || r == '"' || r == ',' || r == ' ' || !strconv.IsPrint(r)
@@ -101,8 +101,8 @@ func roundAge(d time.Duration) time.Duration {
 	return d.Round(100 * time.Millisecond)
 }
 
-// CapacityError refuses an attempt because the key is held with another
-// capacity. Programs that share a key must agree on what it is.
+// CapacityError refuses an attempt because the key is held with another capacity.
+// Programs that share a key must agree on its capacity.
 type CapacityError struct {
 	Key          string
 	InUse, Asked int64 // Whole stands for readers
@@ -120,8 +120,8 @@ func capacityName(n int64) string {
 	return fmt.Sprintf("%d permits", n)
 }
 
-// NotLockError says that the store has something under the key's name that is
-// not a lock, and that it was left alone.
+// NotLockError says that the store has something under the key's name that is not a
+// lock. The store did not change it.
 type NotLockError struct {
 	Key   string
 	Store string

@@ -13,7 +13,7 @@ import (
 // hostile are texts that change what a terminal or a log shows.
 var hostile = []string{"\x1b[2J", "a\nlevel=ERROR msg=forged", "\u009b31m", "\u202egnp.exe", "\u2066x", "\xff\xfe", "\x00", "\u2028", "\u200b"}
 
-// What others wrote into a store reaches the text of no error as it is.
+// No error contains text that others wrote into a store as it is.
 func TestErrorsEscapeTextOfOthers(t *testing.T) {
 	t.Parallel()
 	for _, text := range hostile {

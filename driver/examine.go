@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Examiner is implemented by stores that can tell what about their servers,
-// or the way they are reached, makes locks unsafe or slow.
+// Examiner is implemented by stores that can tell what makes locks unsafe or slow:
+// in their servers, or in how the process reaches them.
 type Examiner interface {
-	// Examine asks and changes nothing. It returns what it found even with
-	// an error, which says that something could not be asked.
+	// Examine asks and changes nothing. It returns what it found even with an
+	// error, which says that it could not ask about something.
 	Examine(ctx context.Context) ([]Finding, error)
 }
 
-// Clock is implemented by stores whose server has a clock of its own, to
-// compare it with that of this machine. Locks never depend on the difference.
+// Clock is implemented by stores whose server has a clock of its own. It serves to
+// compare that clock with this machine's. Locks never depend on the difference.
 type Clock interface {
 	// ServerTime asks the server what time it is.
 	ServerTime(ctx context.Context) (time.Time, error)
@@ -34,7 +34,7 @@ type Refusal interface {
 type Severity uint8
 
 const (
-	Note   Severity = iota // worth knowing, nothing is wrong
+	Note   Severity = iota // worth knowing; nothing is wrong
 	Slow                   // costs speed
 	Unsafe                 // can cost a promise: exclusion, rising tokens, or that a wait ends
 )

@@ -6,34 +6,32 @@ import (
 	"time"
 )
 
-// Inspector is implemented by stores that can show their locks to people and
-// take one away by force. Nothing that it returns lets anybody act as a
-// holder.
+// Inspector is implemented by stores that can show their locks to people and revoke
+// them. No program can act as a holder with what it returns.
 type Inspector interface {
-	// Inspect shows one key. A key that nobody holds or waits for is not an
-	// error: its KeyInfo has neither holders nor waiters.
+	// Inspect shows one key. A key without holders and waiters is not an error: its
+	// KeyInfo has neither.
 	Inspect(ctx context.Context, key string) (KeyInfo, error)
 
-	// List shows every key that is held or waited for and begins with
-	// prefix, in no particular order. It reads page by page and is no
-	// snapshot. The first error ends it.
+	// List shows every key that has a holder or a waiter and begins with prefix, in
+	// no particular order. It reads page by page and is no snapshot. The first
+	// error ends it.
 	List(ctx context.Context, prefix string) iter.Seq2[KeyInfo, error]
 
-	// Break takes the lock from all its holders and lets the store grant
-	// the next in line. The next token is higher than theirs. It reports
-	// how many holders there were.
+	// Break ends the claims of all holders and lets the store grant the next
+	// waiter. The next token is higher than theirs. It reports how many holders
+	// there were.
 	Break(ctx context.Context, key string) (holders int, err error)
 }
 
-// KeyInfo is a lock as people want to see it.
+// KeyInfo shows a lock to people.
 type KeyInfo struct {
 	Key     string
 	Holders []HolderInfo // in the order of their grants
 	Waiters []WaiterInfo // in the order of the queue
 }
 
-// HolderInfo is one holder. Ages and remainders are reckoned by the store's
-// clock.
+// HolderInfo is one holder. Ages and remaining times are by the store's clock.
 type HolderInfo struct {
 	Owner     string
 	Weight    int64
@@ -44,7 +42,7 @@ type HolderInfo struct {
 	Foreign   bool          // held by a program that is not Baton
 }
 
-// WaiterInfo is one place in line.
+// WaiterInfo is one position in the queue.
 type WaiterInfo struct {
 	Owner    string
 	Weight   int64

@@ -9,34 +9,34 @@ import (
 // and exclusive requests assume: more than any number of permits.
 const Whole int64 = 1 << 40
 
-// How the store treats those who wait. A waiter that died costs the queue at
-// most WaiterTTL + ClaimTTL.
+// How the store treats waiters. A waiter that crashed delays the queue by at most
+// WaiterTTL + ClaimTTL.
 const (
-	// WaiterTTL is how long a place in the queue lives after the last
-	// Acquire or Renew that confirmed it.
+	// WaiterTTL is how long a position in the queue lives after the last Acquire or
+	// Renew that renewed it.
 	WaiterTTL = 1500 * time.Millisecond
 
-	// ClaimTTL bounds the life of a grant that the store made on its own
-	// (to the head of the queue, when somebody released) until the new
-	// holder's first Renew. It is never longer than the TTL the waiter
-	// asked for.
+	// ClaimTTL bounds the TTL of a grant that the store made on its own (to the
+	// head of the queue, after a release) until the new holder's first Renew. That
+	// TTL is never longer than the one that the waiter asked for.
 	ClaimTTL = 1500 * time.Millisecond
 
-	// RefreshEvery is how often a waiter confirms its place, unless the
-	// store asks for less by Grant.Again.
+	// RefreshEvery is how often a waiter renews its position, unless Grant.Again
+	// asks for it sooner.
 	RefreshEvery = 400 * time.Millisecond
 )
 
 // A Claim names one acquisition of one key, from its first attempt to its
 // release.
 type Claim struct {
-	// Key is the name of the lock: 1 to 512 bytes that CheckKey accepts,
-	// compared byte by byte.
+	// Key is the name of the lock: 1 to 512 bytes that check.Key accepts, compared
+	// byte by byte.
 	Key string
 
-	// ID is drawn at random for each acquisition (NewID) and never changes.
-	// Whoever knows it can renew and release: it is a capability and is
-	// never shown. Legal are 1 to 64 of the characters A-Z a-z 0-9 - _.
+	// ID is drawn at random for each acquisition (NewID). Only Mover.Move gives
+	// what is held to another ID. A program that knows the ID can renew and
+	// release: it is a capability and is never shown. Legal are 1 to 64 of the
+	// characters A-Z a-z 0-9 - _.
 	ID string
 
 	// Owner is shown to people and never compared: at most 128 bytes of
@@ -48,9 +48,9 @@ type Claim struct {
 	// Holders of different capacities never hold together.
 	Weight, Capacity int64
 
-	// Ticket repeats the Ticket of the last Grant that this claim was
-	// answered with, whatever its state. It is 0 while no answer has come;
-	// the store then finds the claim by its ID, at whatever that costs.
+	// Ticket repeats the Ticket of the last Grant that answered this claim, held or
+	// waiting. It is 0 before the first answer; the store then finds the claim by
+	// its ID, whatever that costs.
 	Ticket int64
 }
 
@@ -68,39 +68,38 @@ type Request struct {
 	// clock.
 	TTL time.Duration
 
-	// Queue asks for a place in line if the lock cannot be granted now.
+	// Queue asks for a position in the queue if the lock cannot be granted now.
 	Queue bool
 
-	// Retry says that an earlier attempt with this ID got no answer, so
-	// that the store has to look for what that attempt may have left.
+	// Retry says that an earlier attempt with this ID got no answer, so that the
+	// store must look for what that attempt may have left.
 	Retry bool
 }
 
 // A Grant is a store's answer about a claim that stands: held, or waiting.
 type Grant struct {
-	// Waiting tells a place in line from a lock that is held.
+	// Waiting distinguishes a position in the queue from a lock that is held.
 	Waiting bool
 
 	// Token is the fencing token: positive, below 2⁵⁷ (the portable layer
-	// multiplies it by 64), and higher than that of every earlier grant of the
-	// key. It is 0 while Waiting. It stays the same
-	// for the life of the grant, except that a repeated Acquire whose first
-	// answer was lost, or a Renew without a Ticket, may be answered with a
-	// higher one.
+	// multiplies it by 64), and higher than that of every earlier grant of the key.
+	// It is 0 while Waiting. It stays the same for the life of the grant, with one
+	// exception: a repeated Acquire whose first answer was lost, or a Renew without
+	// a Ticket, may be answered with a higher one.
 	Token int64
 
-	// Ticket identifies the place or the grant for later calls. A grant
-	// that a place in line leads to carries a Token that is not lower than
-	// the place's Ticket.
+	// Ticket identifies the position or the grant in later calls. A grant that a
+	// position leads to carries a Token that is not lower than the position's
+	// Ticket.
 	Ticket int64
 
-	// TTL is how long the claim stands without another Renew, counted by
-	// the store from a moment not earlier than the request was sent.
+	// TTL is how long the claim stands without another Renew. The store counts it
+	// from a moment not earlier than when the request was sent.
 	TTL time.Duration
 
 	// Again is how soon a waiter should Renew, at the latest. Zero means
-	// RefreshEvery. A store asks for less when the holder's expiry is near
-	// or when whoever holds the lock will not hand it over.
+	// RefreshEvery. A store asks for less when the holder's expiry is near, or when
+	// the holder will not hand the lock over.
 	Again time.Duration
 }
 
@@ -108,45 +107,45 @@ type Grant struct {
 // obey their context. Errors are those of this package, context errors, or
 // wrap one of ErrUnavailable and ErrUnknown.
 type Locks interface {
-	// Acquire grants the claim, or, with Queue, gives it a place in line
-	// (Grant.Waiting), or refuses with *HeldError. It never overtakes
-	// waiters that are alive. It is idempotent in the claim's ID.
+	// Acquire grants the claim, or, with Queue, gives it a position in the queue
+	// (Grant.Waiting), or refuses with *HeldError. It never overtakes waiters that
+	// are alive. It is idempotent in the claim's ID.
 	//
 	// After an error that is ErrUnavailable or ErrUnknown, or a context's, the
 	// store may have ended the claim: it then answers a further attempt with
-	// ErrLost, and another ID is to be drawn.
+	// ErrLost, and the caller draws another ID.
 	//
 	// *CapacityError reports that the key is held with another capacity,
-	// *NotLockError that the store has something under the key that is not
-	// a lock. Both have no effect.
+	// *NotLockError that the store has something under the key that is not a lock.
+	// After both, nothing has changed.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
-	// Renew confirms holders for another ttl and waiters for another
-	// WaiterTTL, in as few round trips as the store allows, and answers
-	// each claim in its place. A waiter that has meanwhile been granted is
-	// confirmed for the full ttl and answered as held. A key that fails
-	// does not delay or spoil the answers of the others. A claim that no
-	// longer stands is answered as lost and never brought back to life.
+	// Renew renews holders for another ttl and waiters for another WaiterTTL, in as
+	// few round trips as the store allows, and answers each claim at its index. A
+	// waiter that has been granted meanwhile is renewed for the full ttl and
+	// answered as held. A key that fails does not delay or spoil the answers about
+	// the others. A claim that no longer stands is answered as lost and never
+	// brought back to life.
 	//
-	// Where the store is far away, several calls are under way at once about
-	// the same claim, with Tickets of different age, and arrive in any order.
+	// If the store is far away, several calls about the same claim are under way at
+	// once, with Tickets of different age, and arrive in any order.
 	Renew(ctx context.Context, claims []Claim, ttl time.Duration) []Renewal
 
-	// Release ends the claim, held or waiting, and lets the store grant
-	// those at the head of the queue that now fit. ErrLost says that the
-	// claim did not stand any more; nothing was changed then.
+	// Release ends the claim, held or waiting, and lets the store grant the waiters
+	// at the head of the queue that now fit. ErrLost says that the claim did not
+	// stand any more and that nothing was changed.
 	Release(ctx context.Context, c Claim) error
 
 	// Traits says what the store promises. It is constant.
 	Traits() Traits
 }
 
-// Store is a Locks that holds connections or files of its own.
+// Store is a Locks with connections or files of its own.
 type Store interface {
 	Locks
 
-	// Close frees what the store opened itself, never what it was given.
-	// Locks that are held stay until they expire.
+	// Close closes what the store opened itself, never what it was given. Locks
+	// that are held stay until they expire.
 	Close() error
 }
 
@@ -154,9 +153,9 @@ type Store interface {
 type State uint8
 
 const (
-	Unknown State = iota // the store could not say; Err tells why
+	Unknown State = iota // the store could not say; Err says why
 	Held                 // the claim holds the lock
-	Waiting              // the claim has a place in line
+	Waiting              // the claim has a position in the queue
 	Lost                 // the claim does not stand any more
 )
 
@@ -182,50 +181,49 @@ type Renewal struct {
 // Watcher is implemented by stores that can tell a waiter or a holder that
 // something happened.
 type Watcher interface {
-	// Watch has wake called when c may have been granted or lost, until
-	// stop is called. It is called before the Acquire that it is for, does
-	// not block, and fails silently: hints may be missing, merged, spurious
-	// or late, may come before the answer to Acquire, and may still come
-	// while stop returns. Neither wake nor stop blocks, and wake is not called
-	// with a mutex held that Watch or stop take.
+	// Watch makes the store call wake when c may have been granted or lost, until
+	// stop is called. It is called before the Acquire that it is for, does not
+	// block, and fails silently: hints may be missing, merged, spurious or late,
+	// may come before the answer to Acquire, and may still come while stop returns.
+	// Neither wake nor stop blocks, and the store does not call wake while it holds
+	// a mutex that Watch or stop locks.
 	Watch(c Claim, wake func(Hint)) (stop func())
 }
 
-// A Hint says "look again". If the store has already granted the lock to
-// the waiter, it says so with Granted and the Grant, which stands for its TTL
-// from some moment after the last answer "waiting" for the same place.
+// A Hint says "look again". If the store has already granted the lock to the
+// waiter, it sets Granted and the Grant. The TTL of that grant counts from some
+// moment after the last answer "waiting" about the same position.
 type Hint struct {
 	Granted bool
 	Grant   Grant
 }
 
-// Downgrader is implemented by stores that can turn a writer into a reader
+// Downgrader is implemented by stores that can turn a write lock into a read lock
 // without a gap.
 type Downgrader interface {
-	// Downgrade makes the exclusive claim c that is held a reader's under
-	// the same ID, lets further readers in, and keeps the token. From then
-	// on the claim's Weight is 1. ErrLost says that c was not held. It is
-	// idempotent.
+	// Downgrade turns the held exclusive claim c into a reader's under the same ID,
+	// lets further readers in, and keeps the token. From then on the claim's Weight
+	// is 1. ErrLost says that c was not held. It is idempotent.
 	Downgrade(ctx context.Context, c Claim, ttl time.Duration) (Grant, error)
 }
 
-// Mover is implemented by stores that can pass a lock that is held from one ID
-// to another. It is how a lease changes its process: whatever the one before
-// has still under way, and whoever else has its ID, finds nothing.
+// Mover is implemented by stores that can move a held lock from one ID to another.
+// A lease changes its process this way: requests of the earlier process that are
+// still under way, and any other program that has the old ID, find nothing.
 type Mover interface {
-	// Move gives what c holds, of any kind, to the ID id, which was drawn
-	// for it (NewID), to be shown as owner's, for another ttl. Nothing else
-	// changes: not the token, and nobody is granted meanwhile. From then on c
-	// is lost. ErrLost says that c did not hold; nothing was changed then. It
-	// is idempotent: what id holds already is confirmed.
+	// Move gives what c holds, of any kind, to the new ID id, which was drawn for
+	// it (NewID), with owner as the name to show, for another ttl. Nothing else
+	// changes: the token stays, and no other claim is granted meanwhile. From then
+	// on c is lost. ErrLost says that c did not hold and that nothing was changed.
+	// It is idempotent: if id holds already, Move renews it.
 	Move(ctx context.Context, c Claim, id, owner string, ttl time.Duration) (Grant, error)
 }
 
-// Leased is a lease, to a store that checks it inside a transaction of the
-// user. *baton.Lease is one.
+// Leased is a lease that a store checks inside a transaction of the user.
+// *baton.Lease is one.
 type Leased interface {
-	// Pin is what the store knows the lease by, and no other lease after it; or
-	// the error says why the lease has ended.
+	// Pin returns the claim that the store knows the lease by, and that no later
+	// lease will have; or the error says why the lease has ended.
 	Pin() (Claim, error)
 }
 
@@ -243,10 +241,9 @@ type Traits struct {
 	Processes bool // shared by the processes of one machine
 	Machines  bool // shared by machines
 
-	// Sessions says that the store ties claims to the process that made them:
-	// no other can renew or release them, and those of a process that died
-	// stay until its session ends, which may be later than their TTL or
-	// WaiterTTL.
+	// Sessions says that the store ties claims to the process that made them: no
+	// other process can renew or release them, and those of a process that crashed
+	// stay until its session ends, which may be later than their TTL or WaiterTTL.
 	Sessions bool
 
 	MinTTL, MaxTTL time.Duration // the range that is accepted

@@ -8,76 +8,74 @@ import (
 )
 
 var (
-	// ErrNoRecord says that nothing is known of an operation: it never began,
-	// or its record was kept for as long as it was to be, or forgotten.
+	// ErrNoRecord says that the store knows nothing of an operation: it never
+	// began, or its record was forgotten, or the time to keep it has passed.
 	ErrNoRecord = errors.New("no record of this operation")
 
 	// ErrSuperseded is what errors.Is finds in every *SupersededError.
 	ErrSuperseded = errors.New("superseded by another attempt")
 )
 
-// Records remembers what became of operations that are to succeed once. An
-// operation is a key. Whoever runs it holds a lock of his choice meanwhile and
-// brings that lock's fencing token: of several attempts, that with the highest
-// token that has begun is the one that may finish, and only one ever does.
+// Records remembers the outcomes of operations that are to succeed once. An
+// operation is a key. A process that runs it holds a lock of its choice meanwhile
+// and brings that lock's fencing token: of the attempts that have begun, only the
+// one with the highest token may finish, and only one ever does.
 //
-// All methods are safe for concurrent use and obey their context. Errors are
-// those named here, of this package's checks, context errors, or wrap one of
-// ErrUnavailable and ErrUnknown. Records, locks and limits do not meet: one key
-// can be all three.
+// All methods are safe for concurrent use and obey their context. Errors are those
+// named here, of package check, context errors, or wrap one of ErrUnavailable and
+// ErrUnknown. Records, locks and limits are separate: one key can name all three.
 type Records interface {
-	// What is kept for some time is kept for at least that long by the store's
-	// clock, and answered for a few seconds more at most.
+	// A record is kept for at least its time by the store's clock, and is answered
+	// for a few seconds longer at most.
 
-	// BeginAttempt notes that an attempt begins, and answers how things stand then.
+	// BeginAttempt notes that an attempt begins, and returns the record after that.
 	//
-	// If the operation is finished it answers that record and changes nothing.
-	// If an attempt with a higher token has begun, it fails with
-	// *SupersededError. Otherwise the record now names this attempt, and is
-	// kept for keep from now. It is idempotent in the token: only the first time
-	// adds to Record.Attempts.
+	// If the operation is finished it returns that record and changes nothing. If
+	// an attempt with a higher token has begun, it fails with *SupersededError.
+	// Otherwise the record now names this attempt, and is kept for keep from now.
+	// It is idempotent in the token: only the first call adds to Record.Attempts.
 	BeginAttempt(ctx context.Context, a Attempt, keep time.Duration) (Record, error)
 
-	// FinishAttempt records the outcome of the attempt with a.Token, if it is the last
-	// that has begun and nothing was recorded yet, keeps it for keep from now,
-	// and answers the record. If this attempt has finished before, that outcome
-	// stands and is answered. In all other cases nothing changes and it fails
-	// with *SupersededError: another attempt has begun or finished, or the
+	// FinishAttempt records the outcome of the attempt with a.Token, if it is the
+	// last that has begun and no outcome is recorded yet, keeps it for keep from
+	// now, and returns the record. If this attempt has finished before, that
+	// outcome stands and is returned. In all other cases nothing changes and it
+	// fails with *SupersededError: another attempt has begun or finished, or the
 	// record is gone.
 	FinishAttempt(ctx context.Context, a Attempt, o Outcome, keep time.Duration) (Record, error)
 
-	// FindRecord answers the record of an operation, or ErrNoRecord.
+	// FindRecord returns the record of an operation, or ErrNoRecord.
 	FindRecord(ctx context.Context, key string) (Record, error)
 
 	// ForgetRecord removes the record, whatever it says, so that the operation can
-	// happen anew. An attempt that is under way cannot finish any more. If there
-	// is none it fails with ErrNoRecord.
+	// run again. An attempt that is under way cannot finish any more. If there is
+	// no record it fails with ErrNoRecord.
 	ForgetRecord(ctx context.Context, key string) error
 }
 
 // An Attempt to run an operation.
 type Attempt struct {
-	// Key names the operation, as CheckKey accepts it.
+	// Key names the operation; check.Key accepts it.
 	Key string
 
-	// Token is positive. Nobody else has the same for this key.
+	// Token is positive. No other attempt has the same for this key.
 	Token int64
 
-	// Owner is shown to people and never compared by the store, which keeps it
-	// byte by byte: at most 128 bytes of printable UTF-8. FinishAttempt ignores it.
+	// Owner is shown to people. The store never compares it, and keeps it byte by
+	// byte: at most 128 bytes of printable UTF-8. FinishAttempt ignores it.
 	Owner string
 }
 
-// An Outcome is what an attempt leaves to all later callers.
+// An Outcome is the result of an attempt, for all later callers.
 type Outcome struct {
-	// Failed tells a final error from a success.
+	// Failed distinguishes a final error from a success.
 	Failed bool
 
-	// Result is any bytes, at most MaxResult.
+	// Result is any bytes, at most check.MaxResult.
 	Result []byte
 }
 
-// A Record is what is known of an operation. What is not known is zero.
+// A Record is what the store knows of an operation. What it does not know is zero.
 type Record struct {
 	Key      string
 	Token    int64 // of the last attempt that began
@@ -90,12 +88,11 @@ type Record struct {
 	// When the last attempt began and finished, to be shown to people.
 	Began, Finished time.Time
 
-	// Left is how long the record will be kept still, at least.
+	// Left is how much longer the record is kept, at least.
 	Left time.Duration
 }
 
-// SupersededError refuses an attempt that is not the one that may finish.
-// Nothing was changed.
+// SupersededError refuses an attempt that may not finish. Nothing was changed.
 type SupersededError struct {
 	Key   string
 	Token int64 // of the attempt that was refused

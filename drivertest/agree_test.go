@@ -14,9 +14,9 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// Two stores were written from the same contract: memstore over the state
-// machine, and the plain one that the broken stores are made of. Whatever
-// random processes do, both answer alike, to the microsecond and the token.
+// Two stores were written from the same contract: memstore over the state machine,
+// and the plain one that the broken stores are made of. Whatever random processes
+// do, both give the same answers, to the microsecond and the token.
 func TestTwoStoresAgree(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(drawStep), 1, 50).Draw(r, "steps")
@@ -50,7 +50,7 @@ func drawStep(r *rapid.T) step {
 	}
 }
 
-// disagree tells the first difference.
+// disagree returns the first difference.
 func disagree(ctx context.Context, steps []step) string {
 	a, b := memstore.New(), broken.New("")
 	for i, s := range steps {

@@ -36,8 +36,7 @@ func brokenHarness(bug broken.Bug) Harness {
 // The plain store without a bug passes, so what fails below is the bug.
 func TestWithoutBug(t *testing.T) { Locks(t, brokenHarness("")) }
 
-// Cases that are chosen by name are run, and a name that no case has is not
-// passed over.
+// Cases chosen by name run, and a name that no case has is an error.
 func TestChosen(t *testing.T) {
 	name := func(c testCase) string { return c.name }
 	for _, test := range []struct {
@@ -59,7 +58,7 @@ func TestChosen(t *testing.T) {
 	}
 }
 
-// caught sees every bug noticed by the case that is there for it.
+// caught checks that each bug is caught by the case that exists for it.
 func caught[Case any](t *testing.T, cases []Case, nameOf func(Case) string, bugs map[broken.Bug]string, atLeast int, play func(*testing.T, Case, broken.Bug) *recorder) {
 	if len(bugs) < atLeast {
 		t.Fatalf("there are only %d bugs", len(bugs))
@@ -89,7 +88,7 @@ func TestBrokenStoresAreCaught(t *testing.T) {
 	})
 }
 
-// play runs one case in fake time and keeps what it reports.
+// play runs one case in fake time and keeps its messages.
 func play(t *testing.T, c testCase, h Harness) *recorder {
 	return recorded(t, true, func(r *recorder) { c.play(r, h) })
 }
@@ -175,7 +174,7 @@ func TestBrokenRecordsAreCaught(t *testing.T) {
 	})
 }
 
-// The random histories notice what no case looks for by name.
+// The random histories catch what no case looks for by name.
 func TestRandomHistoriesNotice(t *testing.T) {
 	for _, bug := range []broken.Bug{
 		broken.FinishesAnyToken, broken.BeginsAnyToken, broken.LastOutcomeWins, broken.FinishesFromNothing, broken.BeginsWhatIsDone,

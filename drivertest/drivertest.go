@@ -1,18 +1,18 @@
-// Package drivertest is the contract of package driver as tests. A store
-// passes by a few lines of its own:
+// Package drivertest is the contract of package driver as tests. A store tests
+// itself with a few lines of its own:
 //
 //	func TestContract(t *testing.T) {
 //		drivertest.Locks(t, drivertest.Harness{Open: open})
 //	}
 //
-// and the same with Limits for what a store says about rates.
+// and likewise with Limits for the store's decisions about rates.
 //
-// Each case is small, has a name and says why it exists; what it expects is
-// the same for every store. What a store does not promise by its Traits or
-// does not implement is not asked of it, and the run names what was left out.
+// Each case is small, has a name and says why it exists; it expects the same of
+// every store. Cases for what a store does not promise by its Traits, or does not
+// implement, are left out, and the run names them.
 //
-// The contract is itself tested: package broken holds stores with one real
-// bug each, and each must be caught by the case that is there for it.
+// The contract is itself tested: package broken holds stores with one real bug
+// each, and the case that exists for a bug must catch it.
 package drivertest
 
 import (
@@ -43,50 +43,50 @@ type T interface {
 	TempDir() string
 }
 
-// Harness tells how to test one store.
+// Harness says how to test one store.
 type Harness struct {
 	// Open returns n handles on one fresh and empty keyspace, each as a
 	// process of its own would have it. It closes them by t.Cleanup. Up to
 	// sixteen cases run at the same time.
 	Open func(t T, n int) []driver.Locks
 
-	// OpenOwn does the same on a server that nobody else uses, for the few
-	// cases that call Restart. If it is nil, Open is used for those, too.
+	// OpenOwn does the same on a server that no other case uses, for the few cases
+	// that call Restart. If it is nil, Open is used for those, too.
 	OpenOwn func(t T, n int) []driver.Locks
 
 	// FakeTime runs each case in a testing/synctest bubble. The store must
 	// then live within the process, without real network or files.
 	FakeTime bool
 
-	// What the harness can do to the store. Cases that need what is nil are
-	// not run. Each acts on the keyspace of locks alone, or Open must give
-	// each keyspace a server of its own. When it returns, the handles work
-	// again; it may replace elements of the slice by new handles.
+	// What the harness can do to the store. A case that needs a nil function is not
+	// run. Each function acts only on the keyspace of locks, or Open must give each
+	// keyspace a server of its own. When it returns, the handles work again; it may
+	// replace elements of the slice by new handles.
 
-	// Restart stops the server and starts it again on what it promises to
-	// keep: everything if Traits.Durable, else maybe nothing. For a store
-	// that lives in the process: forget it and make a new one.
+	// Restart stops the server and starts it again with what it promises to keep:
+	// everything if Traits.Durable, else perhaps nothing. For a store that lives in
+	// the process: forget it and make a new one.
 	Restart func(t T, locks []driver.Locks)
 
 	// Reconnect cuts every connection of the handles once.
 	Reconnect func(t T, locks []driver.Locks)
 
-	// Delete removes all that the store keeps of key, behind everybody's
-	// back, as an operator with a plain client would.
+	// Delete removes all that the store keeps of key, without the handles, as an
+	// operator with a plain client would.
 	Delete func(t T, key string, l driver.Locks)
 
 	// Put puts something under key that is not a lock, and that Acquire
 	// must refuse with a *driver.NotLockError.
 	Put func(t T, key string, l driver.Locks)
 
-	// Depend begins a transaction of a user's own and makes it depend on the
-	// lease by the store's InTx. end commits it. If err is not nil the
-	// transaction was rolled back, and err is what InTx said.
+	// Depend begins a transaction of a user and makes it depend on the lease by the
+	// store's InTx. end commits it. If err is not nil the transaction was rolled
+	// back, and err is the error of InTx.
 	Depend func(t T, l driver.Locks, lease driver.Leased) (end func() error, err error)
 
-	// Only names the cases to run. Nil means all of them. It is for another way
-	// to a store that has passed all cases, and names what that way may change:
-	// each has to be a case, and one that is asked of the store.
+	// Only names the cases to run. Nil means all of them. It is for another way to
+	// reach a store that has passed all cases, and names what that way may change:
+	// each must be a case, and one that is run for the store.
 	Only []string
 }
 
@@ -95,7 +95,7 @@ type Harness struct {
 func Locks(t *testing.T, h Harness) {
 	probe := h.Open(t, 1)[0]
 	var left []string
-	gate := make(chan struct{}, 16) // enough to hide the waiting, few enough to be fair to a small machine
+	gate := make(chan struct{}, 16) // enough to hide waiting times, few enough for a small machine
 	all, err := chosen(cases(), func(c testCase) string { return c.name }, h.Only)
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ type testCase struct {
 	run   func(t *test)
 }
 
-// A need is something that not every store or harness has.
+// A need is something that a store or a harness may lack.
 type need struct {
 	name string
 	met  func(h Harness, l driver.Locks) bool
@@ -175,7 +175,7 @@ var (
 	foreign    = power("Harness.Put", func(h Harness) bool { return h.Put != nil })
 )
 
-// missing names the first need of the case that is not met.
+// missing names the first need that is not met.
 func (c testCase) missing(h Harness, l driver.Locks) string {
 	for _, n := range c.needs {
 		if !n.met(h, l) {
@@ -188,7 +188,8 @@ func (c testCase) missing(h Harness, l driver.Locks) string {
 // handles is how many processes a case pretends to have.
 const handles = 3
 
-// insist runs the case, again if a pause of the machine may have made it fail.
+// insist runs the case, and repeats it if a pause of the machine may have made it
+// fail.
 func (c testCase) insist(t *testing.T, h Harness) *recorder {
 	var pauses []string
 	for {
@@ -261,7 +262,8 @@ func chosen[Case any](all []Case, nameOf func(Case) string, names []string) ([]C
 	return some, nil
 }
 
-// notAsked names the cases that were left out, which none that was chosen may be.
+// notAsked names the cases that were left out. It is an error if Only names one of
+// them.
 func notAsked(t *testing.T, only []string, of string, left []string) {
 	t.Helper()
 	switch text := fmt.Sprintf("not asked of %s: %s", of, strings.Join(left, ", ")); {

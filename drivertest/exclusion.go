@@ -107,7 +107,7 @@ var exclusionCases = []testCase{
 		run: func(t *test) {
 			a := t.writer(0, "k").crashing().hold()
 			t.outlive(a.ttl)
-			a.lasting(t.long()).mustBe(driver.Lost) // though nobody has looked since
+			a.lasting(t.long()).mustBe(driver.Lost) // though no process has looked since
 			b := t.writer(1, "k").hold()
 			a.mustBe(driver.Lost)
 			b.mustBe(driver.Held)

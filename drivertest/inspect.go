@@ -182,7 +182,7 @@ var inspectCases = []testCase{
 			seats[1].leave()
 			t.sameKeys("a/", []string{"a/1"})
 
-			// It may be left early.
+			// The caller may end it early.
 			for range t.locks[0].(driver.Inspector).List(t.ctx, "") {
 				break
 			}

@@ -10,7 +10,7 @@ import (
 
 var dependence = power("Harness.Depend", func(h Harness) bool { return h.Depend != nil })
 
-// claimed is a lease, as package baton has them.
+// claimed is a lease as package baton has it.
 type claimed driver.Claim
 
 func (c claimed) Pin() (driver.Claim, error) { return driver.Claim(c), nil }
@@ -25,15 +25,15 @@ func (s *seat) depend() (end func() error) {
 	return end
 }
 
-// dependentTries is how often others ask while a transaction lasts, and
-// dependentWait how long each waits for an answer.
+// dependentTries is how often another process asks while a transaction lasts, and
+// dependentWait how long each attempt waits for an answer.
 const (
 	dependentTries = 4
 	dependentWait  = 75 * time.Millisecond
 )
 
-// outlastedBy has act end what s holds, or make it less, while a transaction
-// depends on it, and asserts that a reader is granted after the transaction only.
+// outlastedBy lets act end what s holds, or downgrade it, while a transaction
+// depends on it, and asserts that a reader is granted only after the transaction.
 func (s *seat) outlastedBy(act func(context.Context) error) {
 	t := s.t
 	t.Helper()

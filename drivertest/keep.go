@@ -17,9 +17,9 @@ type Holder struct {
 	Until time.Time // the end of the grant, as far as it knows
 }
 
-// KeepAll has all holders renew as a Locker does, each by itself, for so long,
-// and fails for each that loses its lock. Contract cases break nothing: it is for
-// the tests of what a store makes of servers that hang.
+// KeepAll makes all holders renew as a Locker does, each by itself, for the time
+// within, and fails for each that loses its lock. Contract cases break nothing:
+// KeepAll is for tests of how a store handles servers that hang.
 func KeepAll(t T, all []Holder, ttl, within time.Duration) {
 	t.Helper()
 	end := bootclock.Now().Add(within)

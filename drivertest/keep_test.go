@@ -14,7 +14,7 @@ import (
 // faulty answers some renewals itself.
 type faulty struct {
 	driver.Locks
-	answer func(since time.Duration) driver.State // Held: the store is asked
+	answer func(since time.Duration) driver.State // Held: ask the store
 	begun  time.Time
 }
 
@@ -29,8 +29,8 @@ func (f *faulty) Renew(ctx context.Context, claims []driver.Claim, ttl time.Dura
 	return []driver.Renewal{{State: state, Err: errors.New("planted")}}
 }
 
-// Holders live through a fault that is shorter than their lease, and through no
-// longer one, and believe a store that says that they have lost their lock.
+// Holders survive a fault that is shorter than their lease, and no longer one, and
+// believe a store that says that they have lost their lock.
 func TestKeepAll(t *testing.T) {
 	const ttl = 6 * time.Second
 	during := func(from, to time.Duration, state driver.State) func(time.Duration) driver.State {
@@ -44,7 +44,7 @@ func TestKeepAll(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		answer func(time.Duration) driver.State
-		want   string // part of what is said; "": it passes
+		want   string // part of the message; "": it passes
 	}{
 		{"no fault", during(0, 0, driver.Unknown), ""},
 		{"half a lease", during(2*time.Second, 5*time.Second, driver.Unknown), ""},

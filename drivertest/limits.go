@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// LimitHarness tells how to test the limits of one store.
+// LimitHarness says how to test the limits of one store.
 type LimitHarness struct {
 	// Open returns n handles on one fresh and empty keyspace, each as a
 	// process of its own would have it. It closes them by t.Cleanup. Several
@@ -22,19 +22,19 @@ type LimitHarness struct {
 	// then live within the process, without real network or files.
 	FakeTime bool
 
-	// SameSlot makes, of the name of a key, the key under which it can be
-	// asked for together with others. Nil if every key can.
+	// SameSlot turns the name of a key into a key that one request can contain
+	// together with other keys. Nil if every key can.
 	SameSlot func(key string) string
 
-	// Kept counts what the store keeps in the keyspace for limits: states, and
-	// what it remembers for IDs. The case that needs it is not run if it is nil.
+	// Kept counts what the store keeps in the keyspace for limits: states, and what
+	// it remembers for IDs. If it is nil, the case that needs it is not run.
 	Kept func(t T, l limits.Store) int
 
-	// Steps is how many random requests are compared with what is right, for
+	// Steps is how many random requests are compared with the right answers, for
 	// each algorithm. It defaults to 300.
 	Steps int
 
-	// Only is that of Harness.
+	// Only is as in Harness.
 	Only []string
 }
 
@@ -43,8 +43,8 @@ func Limits(t *testing.T, h LimitHarness) {
 	runLimits(t, h, limitCases())
 }
 
-// Timelines runs only those cases of Limits that say what time it is, so that
-// what is expected is exact: for handles that are costly to have.
+// Timelines runs only the cases of Limits that set Now, so that their answers are
+// exact. It is for handles that are expensive to make.
 func Timelines(t *testing.T, h LimitHarness) {
 	runLimits(t, h, slices.DeleteFunc(limitCases(), func(c limitCase) bool { return !c.timed }))
 }
@@ -71,7 +71,7 @@ type limitCase struct {
 	name  string
 	why   string // shown when it fails
 	kept  bool   // needs LimitHarness.Kept
-	timed bool   // says what time it is
+	timed bool   // sets Now
 	run   func(t *limitTest)
 }
 
@@ -83,7 +83,7 @@ func limitCases() []limitCase {
 	return all
 }
 
-// record runs the case and keeps what it says.
+// record runs the case and records its messages.
 func (c limitCase) record(t *testing.T, h LimitHarness) *recorder {
 	return recorded(t, h.FakeTime, func(r *recorder) { c.play(r, h) })
 }
@@ -103,7 +103,7 @@ type limitTest struct {
 	n   int            // of requests
 }
 
-// key is a key that can be asked for together with others.
+// key is a key that one request can contain together with other keys.
 func (t *limitTest) key(name string) string {
 	if t.h.SameSlot != nil {
 		return t.h.SameSlot(name)
@@ -111,13 +111,13 @@ func (t *limitTest) key(name string) string {
 	return name
 }
 
-// next is the handle of the process whose turn it is.
+// next is the handle of the next process.
 func (t *limitTest) next() limits.Store {
 	t.n++
 	return t.all[t.n%len(t.all)]
 }
 
-// take makes a request that must be answered, each by the next process.
+// take makes a request that must be answered. The processes take it in turn.
 func (t *limitTest) take(r limits.Request) limits.Taken {
 	d, err := t.next().Take(t.ctx, r)
 	if err != nil {
@@ -139,8 +139,8 @@ func (t *limitTest) look(key string, l limits.Limit, now int64) limits.Decision 
 	return t.take(limits.Request{Takes: []limits.Take{{Key: key, Limit: l}}, Now: now}).Limits[0]
 }
 
-// crowd runs f on many goroutines, on all handles in turn, and adds up how
-// often it was true.
+// crowd runs f on n goroutines, on all handles in turn, and counts how often it was
+// true.
 func (t *limitTest) crowd(n int, f func(i int, l limits.Store) (bool, error)) int {
 	var wg sync.WaitGroup
 	var yes atomic.Int64
@@ -159,7 +159,8 @@ func (t *limitTest) crowd(n int, f func(i int, l limits.Store) (bool, error)) in
 	return int(yes.Load())
 }
 
-// Limits that cases use. None comes back while a case lasts unless it says so.
+// Limits that cases use. What is taken does not come back while a case lasts,
+// unless the case says so.
 func fixedWindow(n int64, period time.Duration) limits.Limit {
 	return limits.Limit{Algorithm: limits.FixedWindow, N: n, Period: period}
 }
@@ -184,7 +185,7 @@ func leakyBucket(n int64, period time.Duration, size, ahead int64) limits.Limit 
 	return limits.Limit{Algorithm: limits.LeakyBucket, N: n, Period: period, Burst: size, Ahead: ahead}
 }
 
-// each algorithm, 5 of each, none of which comes back soon.
+// fiveOfEach has each algorithm with 5, none of which comes back soon.
 var fiveOfEach = []limits.Limit{
 	fixedWindow(5, 100_000*time.Hour), slidingWindow(5, 1000*time.Hour, 10, false), slidingWindow(5, 1000*time.Hour, 10, true),
 	slidingLog(5, 1000*time.Hour), estimated(5, 100_000*time.Hour), tokenBucket(1, 1000*time.Hour, 5), leakyBucket(1, 1000*time.Hour, 5, 0),

@@ -154,7 +154,7 @@ func clockCases() []limitCase {
 					})
 				}
 				before := t.h.Kept(t, t.all[0])
-				for n := 0; ; n++ { // removing may need that something goes on
+				for n := 0; ; n++ { // the store may remove things only while it is used
 					t.pass(20 * time.Millisecond)
 					t.one(fmt.Sprint("other", n%2), short[4], 1)
 					if kept := t.h.Kept(t, t.all[0]); kept <= 2 {
@@ -168,8 +168,8 @@ func clockCases() []limitCase {
 	}
 }
 
-// lookOfOneMoment has some take while others look, or ask for what they cannot
-// have.
+// lookOfOneMoment lets some goroutines take while others look, or ask for more than
+// they can have.
 func lookOfOneMoment(t *limitTest) {
 	const capacity, takers, each = 100_000, 6, 30
 	limit := fixedWindow(capacity, 100_000*time.Hour)
@@ -184,7 +184,7 @@ func lookOfOneMoment(t *limitTest) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	type look struct{ answered, begun, taken, at int64 } // the first two: how many were, before it and after it
+	type look struct{ answered, begun, taken, at int64 } // answered before the look, begun after it
 	var (
 		begun, answered atomic.Int64
 		working         atomic.Int64
@@ -202,7 +202,7 @@ func lookOfOneMoment(t *limitTest) {
 			defer working.Add(-1)
 			for n := range each {
 				if n == each/2 {
-					<-looked // or all is taken before anybody has looked
+					<-looked // or all would be taken before the first look
 				}
 				begun.Add(1)
 				taken, at, err := ask(l, 1)

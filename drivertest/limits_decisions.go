@@ -271,7 +271,8 @@ func decisionCases() []limitCase {
 						t.Errorf("%v: %+v", l.Algorithm, d)
 					}
 					for range 2 {
-						// Twice the capacity has to come back, of a window until it is over.
+						// Twice the capacity has to come back, in a window until
+						// that is over.
 						if d := t.take(ask(limits.TakeAnyway, math.MaxInt64)); !d.OK || d.Limits[0].Remaining != 0 || d.Limits[0].Reset > 200_000*time.Hour {
 							t.Errorf("%v, anyway: %+v", l.Algorithm, d)
 						}

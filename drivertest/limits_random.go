@@ -71,7 +71,7 @@ func (t *limitTest) random(r *rand.Rand, limit func(*rand.Rand) limits.Limit, pa
 			i := r.IntN(keys)
 			before := all[i]
 			if all[i] = limit(r); r.IntN(2) == 0 {
-				all[i].N = before.N // only the period, perhaps
+				all[i].N = before.N // so that perhaps only the period changes
 			}
 		}
 		switch r.IntN(60) {
@@ -140,7 +140,7 @@ func (t *limitTest) random(r *rand.Rand, limit func(*rand.Rand) limits.Limit, pa
 	}
 }
 
-// randomLimit is a small one, so that the edges are met.
+// randomLimit is a small limit, so that requests meet its edges.
 func randomLimit(r *rand.Rand, a limits.Algorithm) limits.Limit {
 	l := limits.Limit{Algorithm: a, N: 1 + r.Int64N(20), Period: time.Duration(1+r.Int64N(2_000_000)) * time.Microsecond}
 	switch a {

@@ -7,14 +7,15 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// origin is the moment at which the timelines begin, in microseconds since 1970:
-// one at which every window begins.
+// origin is the moment at which the timelines begin, in microseconds since 1970. A
+// window of every limit begins there.
 const origin = int64(1_800_000_000_000_000) / 7_200_000_000 * 7_200_000_000
 
-// whatever is a figure that a step does not look at.
+// whatever stands for a figure that a step does not check.
 const whatever = time.Duration(-1)
 
-// A limitStep asks a cost so many times, and what is expected of the last answer.
+// A limitStep makes the same request several times, and has what is expected of the
+// last answer.
 type limitStep struct {
 	at    time.Duration
 	cost  int64
@@ -26,7 +27,7 @@ type limitStep struct {
 	reset time.Duration
 }
 
-// A timeline is a limit with what becomes of it.
+// A timeline is a limit with a sequence of steps.
 type timeline struct {
 	name  string
 	why   string

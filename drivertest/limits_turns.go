@@ -190,7 +190,8 @@ func turnCases() []limitCase {
 						}
 					}
 				}
-				// One at once, one that comes within 100 ms, and one for each tenth of a second that has passed.
+				// One turn at once, one that comes within 100 ms, and one for each
+				// tenth of a second that has passed.
 				if left := t.look(window, fixedWindow(1000, time.Minute), origin+2_000_000).Remaining; served != 21 || left != 1000-served {
 					t.Errorf("%d turns were given in 2 s at 10/s, want 21; %d of 1000 remain", served, left)
 				}

@@ -8,7 +8,7 @@ import (
 	"github.com/batonhq/baton/internal/quorum"
 )
 
-// What a quorum needs of each of its servers.
+// memberCases are what a quorum needs of each of its servers.
 var memberCases = []testCase{
 	{
 		name:  "a raised token is passed",
@@ -24,7 +24,7 @@ var memberCases = []testCase{
 			b := t.writer(2, "k").hold()
 			b.above(raised)
 			b.leave()
-			c := t.writer(0, "k").hold() // the count goes on from there
+			c := t.writer(0, "k").hold() // the count continues from there
 			c.above(b.grant.Token)
 			c.leave()
 

@@ -9,14 +9,14 @@ import (
 
 var mover = method[driver.Mover]("Move")
 
-// heir is the seat of another process that what s holds is moved to.
+// heir is the seat of another process, to which a case moves what s holds.
 func (s *seat) heir(process int) *seat {
 	to := s.t.seat(process, s.Key, s.Weight, s.Capacity)
 	to.ttl = s.ttl
 	return to
 }
 
-// move makes to hold what s holds, as to's process would do it.
+// move moves what s holds to another seat, as that seat's process would do it.
 func (s *seat) move(to *seat) error {
 	sent := time.Now()
 	g, err := to.l().(driver.Mover).Move(s.t.ctx, s.Claim, to.ID, to.Owner, to.ttl)
@@ -48,7 +48,7 @@ func (s *seat) bequeath(process int) *seat {
 	return to
 }
 
-// unmoved moves what must not be there to be moved.
+// unmoved tries to move what does not hold, and must fail.
 func (s *seat) unmoved(to *seat) {
 	s.t.Helper()
 	if err := s.move(to); !errors.Is(err, driver.ErrLost) {

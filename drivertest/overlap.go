@@ -33,7 +33,7 @@ var overlapCases = []testCase{
 					}
 					a.mustBe(driver.Lost)
 					h.leave()
-					b.mustBe(driver.Held) // at once: nothing stands before it
+					b.mustBe(driver.Held) // at once: no waiter is before it
 					b.leave()
 					t.free("k")
 					continue
@@ -51,7 +51,8 @@ var overlapCases = []testCase{
 				t.waiting(b)
 				t.writer(i%handles, "k").refused()
 				a.above(h.grant.Token)
-				// Those that come now may repeat the ticket of the place, or none.
+				// Renewals from now on may repeat the ticket of the position, or
+				// none.
 				for _, r := range append(grants, a.overlap(nil)...) {
 					a.stillHolds(r)
 				}
@@ -94,19 +95,19 @@ var overlapCases = []testCase{
 	},
 }
 
-// overlapped is what one of several renewals was answered.
+// overlapped is the answer to one of several renewals.
 type overlapped struct {
 	driver.Renewal
-	ticket int64 // that it repeated
-	late   bool  // it was sent when the act was done, or another had been told of its outcome
+	ticket int64 // that the renewal repeated
+	late   bool  // it was sent after the act was done, or after another renewal got its outcome
 }
 
 func (r overlapped) String() string {
 	return fmt.Sprintf("a renewal with ticket %d, sent late: %v, is answered with %v, %+v, %v", r.ticket, r.late, r.State, r.Grant, r.Err)
 }
 
-// overlap renews the claim by several requests at once, while act is done, if there
-// is one. They repeat tickets of different age, as requests do that were sent before
+// overlap renews the claim by several requests at once, while act runs, if there is
+// one. Their tickets differ in age, like those of requests that were sent before
 // the last answer came.
 func (s *seat) overlap(act func()) []overlapped {
 	const renewals, spread = 8, 3 * time.Millisecond
@@ -146,8 +147,8 @@ func (s *seat) overlap(act func()) []overlapped {
 	return all
 }
 
-// stillHolds asserts that an answer is about what s holds. One who knows no ticket
-// may be told a higher token.
+// stillHolds asserts that an answer is about what s holds. A renewal without a
+// ticket may be answered with a higher token.
 func (s *seat) stillHolds(r overlapped) {
 	s.t.Helper()
 	if r.State != driver.Held || r.Grant.Token < s.grant.Token || r.Grant.Token > s.grant.Token && r.ticket != 0 || r.Grant.Ticket == 0 || r.Grant.TTL <= min(driver.ClaimTTL, s.ttl/2) {

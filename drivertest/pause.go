@@ -9,24 +9,24 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A place in line lives for one and a half seconds, and a claim that a case
-// lets die for even less, so a machine that pauses between two steps of a case
-// makes a right store look wrong. The test therefore keeps track of how long
-// every seat was left alone, how long every request took, and how long the
-// machine did nothing at all. When a case fails after a seat may have died that
-// the case did not mean to die, or died sooner than the case could look, the
-// whole case is repeated on a fresh keyspace, while no other case runs. In fake
-// time nothing pauses: there, a seat that dies unannounced is a mistake in the
-// case.
+// A position lives for one and a half seconds, and a claim that a case lets expire
+// for even less, so a machine that pauses between two steps of a case makes a right
+// store look wrong. The test therefore records how long every seat was left alone,
+// how long every request took, and how long the machine did nothing at all. If a
+// case fails after a seat may have expired against the case's plan, or sooner than
+// the case could look, the whole case is repeated on a fresh keyspace, while no
+// other case runs. In fake time nothing pauses: there, a seat that expires
+// unannounced is a mistake in the case.
 
-// attempts is how often a case may fail for a pause before it has failed.
+// attempts is how many times a case may fail because of a pause before it counts as
+// failed.
 const attempts = 6
 
-// alone is held by a case that is repeated, and shared by all that run for the
-// first time.
+// alone is locked by a case that is repeated, and shared by all cases that run for
+// the first time.
 var alone sync.RWMutex
 
-// atWork waits until a case may run. It returns what ends that.
+// atWork waits until a case may run. The caller calls free when the case has ended.
 func atWork(repeated bool) (free func()) {
 	if repeated {
 		alone.Lock()
@@ -47,7 +47,7 @@ func (t *test) lapse() string {
 	return t.paused
 }
 
-// pauses is what may have made the case fail.
+// pauses are what may have made the case fail.
 func (t *test) pauses() (paused, slow string) {
 	paused = t.lapse()
 	t.mu.Lock()
@@ -62,11 +62,11 @@ func (t *test) noteLapse(s *seat) {
 	}
 }
 
-// sluggish is how long a step may take that takes no time on a machine that is
+// sluggish is the longest that a step without waiting may take on a machine that is
 // not busy: much less than the shortest TTL that a case waits for.
 const sluggish = 120 * time.Millisecond
 
-// timed notes that a step which should take no time did.
+// timed notes that a step which should take no time took some.
 func (t *test) timed(what string, start time.Time) {
 	d := time.Since(start)
 	if d <= sluggish {
@@ -81,8 +81,8 @@ func (t *test) timed(what string, start time.Time) {
 	}
 }
 
-// watchMachine notes when the machine does nothing for a while, until the case
-// ends.
+// watchMachine notes, until the case ends, when the machine does nothing for a
+// while.
 func (t *test) watchMachine() {
 	const every = 10 * time.Millisecond
 	ctx := t.Context()
@@ -101,7 +101,8 @@ func (t *test) watchMachine() {
 	}()
 }
 
-// stands notes what a request that was sent at that moment found.
+// stands notes the state of the claim that a request, sent at the moment sent,
+// found.
 func (s *seat) stands(sent time.Time, state driver.State) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
@@ -119,8 +120,7 @@ func (s *seat) stands(sent time.Time, state driver.State) {
 	}
 }
 
-// dies announces that the case leaves the seat alone for longer than it
-// lives.
+// dies announces that the case leaves the seat alone until it expires.
 func (s *seat) dies() *seat {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()

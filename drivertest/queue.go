@@ -53,7 +53,7 @@ var queueCases = []testCase{
 			a := t.writer(1, "k").join()
 			h.crashing().mustBe(driver.Held)
 			end := time.Now().Add(h.ttl)
-			t.throughout(h.ttl-driver.WaiterTTL/2, a) // if the TTL is longer than a place lives
+			t.throughout(h.ttl-driver.WaiterTTL/2, a) // if the TTL is longer than a position lives
 			t.outlive(time.Until(end))
 			t.writer(2, "k").refused()
 			a.mustBe(driver.Held)
@@ -84,7 +84,7 @@ var queueCases = []testCase{
 			a := t.writer(1, "k").join()
 			start := time.Now()
 			h.crashing().mustBe(driver.Held)
-			a.renew() // and is told by when to look again
+			a.renew() // and learns when to look again
 			for a.state == driver.Waiting {
 				again := a.grant.Again
 				if again == 0 {
@@ -142,7 +142,7 @@ var queueCases = []testCase{
 			h := t.writer(0, "k").hold()
 			a, b := t.writer(1, "k").named("a").join().dies(), t.writer(2, "k").named("b").join()
 			place := a.Ticket
-			t.outlive(driver.WaiterTTL+300*time.Millisecond, b) // a store may reckon by a coarse clock
+			t.outlive(driver.WaiterTTL+300*time.Millisecond, b) // a store may use a coarse clock
 			a.mustBe(driver.Lost)
 			a.gone()
 			a.forget().join()
@@ -229,7 +229,7 @@ var queueCases = []testCase{
 			}
 			line[2].mustBe(driver.Waiting)
 			h.leave()
-			line[2].mustBe(driver.Held) // at once: nobody stands before it
+			line[2].mustBe(driver.Held) // at once: no waiter is before it
 			line[2].leave()
 			t.free("k")
 		},
@@ -242,7 +242,7 @@ var queueCases = []testCase{
 			h := t.writer(0, "k").hold()
 			a, b, c := t.writer(1, "k").join(), t.writer(2, "k").join(), t.writer(0, "k").join()
 			h.leave()
-			a.leave()          // with the ticket of the place
+			a.leave()          // with the ticket of the position
 			b.forget().leave() // by its ID
 			c.mustBe(driver.Held)
 			a.mustBe(driver.Lost)

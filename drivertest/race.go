@@ -35,7 +35,7 @@ var raceCases = []testCase{
 				t.Errorf("renew: %v, but it is held", s)
 			}
 			b.mustBe(driver.Held)
-			// A release may come too late or be done all the same, but it
+			// A release may have no effect or succeed all the same, but its error
 			// must say which.
 			err := b.l().Release(ended, b.Claim)
 			state := b.renew()
@@ -103,7 +103,7 @@ var raceCases = []testCase{
 				if t.Failed() {
 					return
 				}
-				b.mustBe(driver.Held) // at once: nothing stands before it
+				b.mustBe(driver.Held) // at once: no waiter is before it
 				b.leave()
 				t.free("k")
 			}
@@ -120,7 +120,7 @@ var raceCases = []testCase{
 				hints := a.watch()
 				a.join()
 				h.leave()
-				if _, told := a.awaitHint(hints); !told { // it was renewed already
+				if _, told := a.awaitHint(hints); !told { // awaitHint has renewed it already
 					a.leave()
 					continue
 				}
@@ -231,7 +231,8 @@ var raceCases = []testCase{
 	},
 }
 
-// releaseRenewed releases while the claim is renewed, or soon after that began.
+// releaseRenewed releases while the claim is renewed, or soon after the renewal
+// began.
 func (s *seat) releaseRenewed(soon bool) error {
 	var wg sync.WaitGroup
 	renewing := make(chan struct{})
@@ -248,8 +249,8 @@ func (s *seat) releaseRenewed(soon bool) error {
 	return err
 }
 
-// rounds is how often to run a race: as often as real servers allow for, or
-// in fake time, where a round takes microseconds, often enough to hit it.
+// rounds is how often to run a race: n times on real servers, and in fake time,
+// where a round takes microseconds, often enough to hit the race.
 func (t *test) rounds(n int) int {
 	if t.h.FakeTime {
 		return 50 * n
@@ -257,10 +258,10 @@ func (t *test) rounds(n int) int {
 	return n
 }
 
-// crowd has three goroutines of each process get in line again and again for
-// a second, or until they were served often enough. enter is called when a
-// seat holds, and what it returns when it is about to leave. Some give up
-// instead of waiting.
+// crowd lets three goroutines of each process join the queue again and again for a
+// second, or until they were served often enough. It calls enter when a seat holds,
+// and enter's result when the seat is about to release. Some seats give up instead
+// of waiting.
 func (t *test) crowd(sit func(process, n int) *seat, enter func(*seat) (leave func())) (served int64) {
 	const each, enough = 3, 200
 	var total atomic.Int64
@@ -290,8 +291,8 @@ func (t *test) crowd(sit func(process, n int) *seat, enter func(*seat) (leave fu
 	return total.Load()
 }
 
-// stand waits in line until s holds, or gives up and reports false. A pause
-// of the machine may cost it its place; then it starts anew.
+// stand waits in the queue until s holds, or gives up and reports false. A pause of
+// the machine may cost s its position; then it joins again.
 func (s *seat) stand(impatient bool) bool {
 	for !s.t.Failed() {
 		switch s.state {

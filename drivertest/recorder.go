@@ -11,16 +11,16 @@ import (
 	"testing/synctest"
 )
 
-// recorder is the T of a case that runs on a goroutine of its own. It keeps
-// what the case says until somebody reports it, or looks whether a broken
-// store was caught.
+// recorder is the T of a case that runs on a goroutine of its own. It keeps the
+// messages of the case until a test reports them, or checks whether the case caught
+// a broken store.
 type recorder struct {
 	outer  *testing.T
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	paused string // what may have made the case fail, when it has ended
-	slow   string // what may have if it was about short times
+	paused string // what may have made the case fail
+	slow   string // what may have made it fail if it was about short times
 
 	mu       sync.Mutex
 	lines    []string
@@ -76,7 +76,7 @@ func (r *recorder) cleanUp() {
 	}
 }
 
-// report hands everything to the real test.
+// report passes everything to the real test.
 func (r *recorder) report(t *testing.T, why string) {
 	t.Helper()
 	r.mu.Lock()
@@ -103,7 +103,7 @@ func (r *recorder) add(failed bool, format string, args []any) {
 	r.lines = append(r.lines, where()+fmt.Sprintf(format, args...))
 }
 
-// maxLines is how much of a failure in a loop is worth reading.
+// maxLines bounds the messages of a case that fails in a loop.
 const maxLines = 40
 
 // where names the lines of this package that led to a report, the case first,

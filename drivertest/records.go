@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// RecordHarness tells how to test the records of one store.
+// RecordHarness says how to test the records of one store.
 type RecordHarness struct {
 	// Open returns n handles on one fresh and empty keyspace, each as a
 	// process of its own would have it. It closes them by t.Cleanup. Several
@@ -26,24 +26,24 @@ type RecordHarness struct {
 	// then live within the process, without real network or files.
 	FakeTime bool
 
-	// Restart stops the server and starts it again. It may replace elements of
-	// the slice by new handles. The case that needs it is not run if it is nil,
-	// as for a store that does not promise to keep records through a restart.
+	// Restart stops the server and starts it again. It may replace elements of the
+	// slice by new handles. If it is nil, as for a store that does not promise to
+	// keep records through a restart, the case that needs it is not run.
 	Restart func(t T, all []driver.Records)
 
-	// Kept counts what the store keeps in the keyspace for records. The case
-	// that needs it is not run if it is nil.
+	// Kept counts what the store keeps in the keyspace for records. If it is nil,
+	// the case that needs it is not run.
 	Kept func(t T, r driver.Records) int
 
-	// Expire ends a record's time, if there is one, as if it had passed. Without
-	// it the random histories have no such step.
+	// Expire ends the time of a record, if there is one, as if it had passed.
+	// Without it the random histories have no such step.
 	Expire func(t T, r driver.Records, key string)
 
-	// NoLeft says that the store does not tell how long a record will be kept:
+	// NoLeft says that the store does not tell how much longer it keeps a record:
 	// Left is 0.
 	NoLeft bool
 
-	// Only is that of Harness.
+	// Only is as in Harness.
 	Only []string
 }
 
@@ -77,7 +77,7 @@ type recordCase struct {
 	run     func(t *recordTest)
 }
 
-// record runs the case and keeps what it says.
+// record runs the case and records its messages.
 func (c recordCase) record(t *testing.T, h RecordHarness) *recorder {
 	return recorded(t, h.FakeTime, func(r *recorder) {
 		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Minute)
@@ -123,7 +123,7 @@ func (t *recordTest) finish(i int, key string, token int64, o driver.Outcome) dr
 	return r
 }
 
-// refused asserts that err supersedes an attempt.
+// refused asserts that err is the SupersededError want.
 func (t *recordTest) refused(what string, err error, want driver.SupersededError) {
 	t.Helper()
 	got, ok := errors.AsType[*driver.SupersededError](err)
@@ -135,7 +135,7 @@ func (t *recordTest) refused(what string, err error, want driver.SupersededError
 	}
 }
 
-// stands asserts what every handle finds.
+// stands asserts that every handle finds the record want.
 func (t *recordTest) stands(key string, want driver.Record) {
 	t.Helper()
 	for i, h := range t.all {
@@ -148,7 +148,7 @@ func (t *recordTest) stands(key string, want driver.Record) {
 	}
 }
 
-// same compares records, but for times.
+// same compares records, except for times.
 func (t *recordTest) same(who string, got, want driver.Record) {
 	t.Helper()
 	if got.Key != want.Key || got.Token != want.Token || got.Owner != want.Owner || got.Attempts != want.Attempts ||

@@ -12,7 +12,7 @@ import (
 )
 
 // keptFor asserts that the record is there until sent + keep, and soon after that
-// it is not. sent is before the call that is to keep it.
+// is not. sent is before the call that keeps it.
 func (t *recordTest) keptFor(key string, sent time.Time, keep time.Duration) {
 	t.Helper()
 	for {
@@ -77,7 +77,7 @@ func recordEndCases() []recordCase {
 			why:  "the outcome is to be kept from when it came, whatever was said when the attempt began",
 			run: func(t *recordTest) {
 				var job string
-				for i, done := 0, false; !done; i++ { // again if we were too slow
+				for i, done := 0, false; !done; i++ { // again if the test was too slow
 					job = fmt.Sprint("job ", i)
 					if _, err := t.all[0].BeginAttempt(t.ctx, attempt(job, 1), check.MinRecordKeep); err != nil {
 						t.Fatalf("begin: %v", err)
@@ -87,7 +87,7 @@ func recordEndCases() []recordCase {
 						t.Fatalf("finish: %v", err)
 					}
 				}
-				// Another record shows when the first time is over.
+				// Another record shows when the first time has passed.
 				sent := time.Now()
 				if _, err := t.all[0].BeginAttempt(t.ctx, attempt("other", 1), check.MinRecordKeep); err != nil {
 					t.Fatalf("begin: %v", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton/internal/record"
 )
 
-// tokens are those at which a comparison or a conversion goes wrong.
+// tokens are those for which a comparison or a conversion may go wrong.
 var tokens = []int64{1, 2, 9, 10, 11, 99, 100, 1<<53 - 1, 1 << 53, 1<<53 + 1, 1<<62 - 1, 1 << 62, 1<<62 + 1, math.MaxInt64 - 1, math.MaxInt64}
 
 func recordRandomCases() []recordCase {
@@ -34,13 +34,13 @@ func recordRandomCases() []recordCase {
 	}}
 }
 
-// A recordHistory is one operation, through handle after handle, beside what it
-// should be.
+// A recordHistory is one operation, through one handle after the other, beside the
+// record that it should have.
 type recordHistory struct {
 	*recordTest
 	random *rand.Rand
 	key    string
-	from   int // tokens are taken from around this place
+	from   int // an index: the tokens of the history are near it
 	state  record.State
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// oddKeys are all legal, all different, and each has been taken for another
-// or for syntax by some store.
+// oddKeys are all legal and all different. Some store has taken each of them for
+// another key or for syntax.
 var oddKeys = []string{
 	"a", "A", "a ", " a", "a  ", "b", "ab",
 	"é", "e\u0301", "É", "ß", "ss", // precomposed, combining, and what collations take for equal
@@ -358,8 +358,8 @@ func (t *test) sameKeys(prefix string, want []string) {
 	}
 }
 
-// noID asserts that nothing that is shown to people would let them act as a
-// holder.
+// noID asserts that what is shown to people contains no ID, with which they could
+// act as a holder.
 func (t *test) noID(shown any) {
 	t.Helper()
 	text := fmt.Sprintf("%+v %#v %v", shown, shown, shown)

@@ -18,16 +18,16 @@ type test struct {
 	locks  []driver.Locks // one handle for each process
 	traits driver.Traits
 
-	// slack is what a slow machine may add to a bound. Only upper bounds
-	// that matter are asserted, and a claim that must stand while the case
-	// runs gets a TTL that no pause reaches.
+	// slack is the time that a slow machine may add to a bound. Cases assert only
+	// upper bounds that matter, and a claim that must stand while the case runs has
+	// a TTL that no pause reaches.
 	slack time.Duration
 
-	cut int // how many answers may still be lost to cut connections
+	cut int // how many answers may still be lost because connections were cut
 
 	mu     sync.Mutex
 	seats  []*seat
-	ids    map[string]bool // all that were drawn, none of which may be shown
+	ids    map[string]bool // all IDs that were drawn; none may be shown
 	paused string          // see lapse
 	slow   string          // see timed
 }
@@ -41,7 +41,7 @@ func (t *test) newID() string {
 	return id
 }
 
-// short is a TTL to be waited out.
+// short is a TTL for which a case can wait.
 func (t *test) short() time.Duration { return max(400*time.Millisecond, t.traits.MinTTL) }
 
 // long is a TTL that does not end while a case runs.
@@ -52,8 +52,8 @@ func (t *test) long() time.Duration {
 	return t.traits.MaxTTL
 }
 
-// await polls until ok says so, and fails the case when it does not happen
-// within d (plus slack).
+// await polls until ok is true, and fails the case if that does not happen within d
+// plus slack.
 func (t *test) await(what string, d time.Duration, ok func() bool) {
 	t.Helper()
 	start := time.Now()
@@ -74,8 +74,8 @@ func (t *test) reconnect() {
 	t.cut = 10 * handles
 }
 
-// lost tells whether err is an answer that was lost to a cut connection, so
-// that one has to ask again. This is not hidden when no connection was cut.
+// lost tells whether err is an answer that was lost because a connection was cut,
+// so that the caller asks again. If no connection was cut such an error counts.
 func (t *test) lost(err error) bool {
 	if t.cut == 0 || !errors.Is(err, driver.ErrUnknown) && !errors.Is(err, driver.ErrUnavailable) {
 		return false
@@ -148,8 +148,7 @@ func (s *seat) lasting(ttl time.Duration) *seat {
 	return s
 }
 
-// crashing is a process that asks for a short TTL and will not be heard of
-// when it ends.
+// crashing gives the seat a short TTL, after which its process will not renew it.
 func (s *seat) crashing() *seat { return s.lasting(s.t.short()).dies() }
 
 // named gives the seat a name of its own, where a case has several alike.
@@ -158,7 +157,7 @@ func (s *seat) named(name string) *seat {
 	return s
 }
 
-// forget is a process that did not get any answer so far.
+// forget makes the seat one whose process has got no answer so far.
 func (s *seat) forget() *seat {
 	s.state, s.grant, s.Ticket, s.mortal = driver.Unknown, driver.Grant{}, 0, false
 	return s
@@ -254,7 +253,7 @@ func (s *seat) refused() *driver.HeldError {
 	return held
 }
 
-// outcome is err in a sentence about what was wanted instead.
+// outcome is err as words for a message about what was expected.
 func outcome(err error) any {
 	if err == nil {
 		return "no error"
@@ -262,7 +261,7 @@ func outcome(err error) any {
 	return err
 }
 
-// join acquires with Queue and must be given a place in line.
+// join acquires with Queue and must get a position.
 func (s *seat) join() *seat {
 	s.t.Helper()
 	if err := s.acquire(true, false); err != nil {
@@ -328,8 +327,8 @@ func (s *seat) mustBe(want driver.State) {
 	}
 }
 
-// awaitHeld refreshes s and the others until s holds. The others must not be
-// granted before.
+// awaitHeld renews s and the others until s holds. The others must not be granted
+// before.
 func (s *seat) awaitHeld(within time.Duration, others ...*seat) {
 	s.t.Helper()
 	s.t.await(s.name+" is granted", within, func() bool {
@@ -347,8 +346,8 @@ func (s *seat) awaitHeld(within time.Duration, others ...*seat) {
 	})
 }
 
-// throughout refreshes the waiters for d and asserts that none is granted
-// and none loses its place.
+// throughout renews the waiters for d and asserts that none is granted and none
+// loses its position.
 func (t *test) throughout(d time.Duration, waiters ...*seat) {
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -356,7 +355,7 @@ func (t *test) throughout(d time.Duration, waiters ...*seat) {
 	}
 }
 
-// waiting asserts that all have a place in line.
+// waiting asserts that all have a position.
 func (t *test) waiting(waiters ...*seat) {
 	t.Helper()
 	t.renew(waiters...)
@@ -394,7 +393,7 @@ func (s *seat) release() error {
 		if again := s.release(); !errors.Is(err, driver.ErrUnknown) || !errors.Is(again, driver.ErrLost) {
 			return again
 		}
-		return nil // it was done, and only the answer was lost
+		return nil // the release succeeded, and only the answer was lost
 	}
 	return err
 }
@@ -416,7 +415,8 @@ func (s *seat) gone() {
 	}
 }
 
-// free asserts that nobody holds or waits: a newcomer is granted at once.
+// free asserts that the lock has no holder and no waiter: a newcomer is granted at
+// once.
 func (t *test) free(key string) {
 	t.Helper()
 	t.writer(0, key).hold().leave()

@@ -129,7 +129,7 @@ var sharedCases = []testCase{
 			first.leave()
 			between.leave()
 			t.waiting(w)
-			r.awaitHeld(0, w) // it is renewed for the first time
+			r.awaitHeld(0, w) // the first renewal
 			t.waiting(w)
 			t.held(r)
 			t.waiting(w)
@@ -288,7 +288,7 @@ var permitCases = []testCase{
 			if t.traits.Shared {
 				mismatch(t.reader(1, "k"), 3, driver.Whole)
 			}
-			b := t.permits(1, "k", 2, 3).hold() // no place in line was left behind
+			b := t.permits(1, "k", 2, 3).hold() // no position was left behind
 			a.leave()
 			b.leave()
 			c := t.permits(2, "k", 4, 4).hold() // and an idle key has no capacity
@@ -309,12 +309,12 @@ var permitCases = []testCase{
 			a := t.permits(0, "k", 1, 3).hold()
 			t.writer(1, "k").refused()
 			w := t.writer(1, "k").join()
-			t.permits(2, "k", 1, 3).refused() // the writer stands before it
+			t.permits(2, "k", 1, 3).refused() // the writer is before it
 			a.leave()
 			w.awaitHeld(0)
 			t.permits(2, "k", 1, 3).refused()
-			// While the writer holds, waiters of different capacities get in
-			// line, and take their turns one after the other.
+			// While the writer holds, waiters of different capacities join the
+			// queue, and are granted one after the other.
 			b, c := t.permits(2, "k", 3, 3).join(), t.permits(0, "k", 1, 5).join()
 			w.leave()
 			b.awaitHeld(0, c)
@@ -326,7 +326,7 @@ var permitCases = []testCase{
 	},
 }
 
-// downgrade makes the writer a reader and asserts that its token stays.
+// downgrade turns the writer into a reader and asserts that its token stays.
 func (s *seat) downgrade() {
 	s.t.Helper()
 	g, err := s.l().(driver.Downgrader).Downgrade(s.t.ctx, s.Claim, s.ttl)
@@ -378,7 +378,7 @@ var downgradeCases = []testCase{
 			next := t.writer(1, "k").named("next").join()
 			r := t.reader(2, "k").join()
 			w.downgrade()
-			t.waiting(next, r) // strict order: the reader stands behind the writer
+			t.waiting(next, r) // strict order: the reader is behind the writer
 			w.mustBe(driver.Held)
 			w.leave()
 			next.awaitHeld(0, r)
@@ -450,7 +450,7 @@ var downgradeCases = []testCase{
 			dead.downgradeLost()
 			h := t.writer(1, "k").hold()
 			dead.downgradeLost()
-			t.writer(2, "k").downgradeLost() // never asked for it
+			t.writer(2, "k").downgradeLost() // it never acquired
 			waiter := t.writer(2, "k").join()
 			waiter.downgradeLost()
 			t.reader(0, "k").refused()

@@ -37,7 +37,7 @@ func (t *test) acquireAll(retry bool, seats ...*seat) error {
 	return nil
 }
 
-// writers are those of one process on several keys.
+// writers are seats of one process for the exclusive locks of several keys.
 func (t *test) writers(process int, keys ...string) (seats []*seat) {
 	for _, key := range keys {
 		seats = append(seats, t.writer(process, key))
@@ -45,7 +45,8 @@ func (t *test) writers(process int, keys ...string) (seats []*seat) {
 	return seats
 }
 
-// tagged begins the keys of these cases: Redis Cluster has them in one place then.
+// tagged begins the keys of these cases: a Redis Cluster then keeps them in one
+// slot.
 const tagged = "{t}"
 
 var togetherCases = []testCase{
@@ -333,8 +334,8 @@ var togetherCases = []testCase{
 	},
 }
 
-// togetherAtRandom plays a history in which nobody waits and nothing expires, and
-// compares each answer with who holds.
+// togetherAtRandom runs a history in which no process waits and nothing expires,
+// and compares each answer with the holders.
 func (t *test) togetherAtRandom(random *rand.Rand) {
 	kinds := [][2]int64{{driver.Whole, driver.Whole}}
 	if t.traits.Shared {

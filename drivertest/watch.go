@@ -6,8 +6,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// The hand-over of a lock, seen by whoever watches. No other case watches, so
-// all of them prove that polling by Renew alone is enough.
+// watchCases watch a hand-over. No other case watches, so all of them prove that
+// polling by Renew alone is enough.
 var watchCases = []testCase{
 	{
 		name:  "a hand-over is hinted",
@@ -86,22 +86,22 @@ func (s *seat) watch() <-chan driver.Hint {
 	stop := s.l().(driver.Watcher).Watch(s.Claim, func(h driver.Hint) {
 		select {
 		case hints <- h:
-		default: // spurious ones are legal
+		default: // the channel is full: spurious hints are legal
 		}
 	})
 	s.t.Cleanup(stop)
 	return hints
 }
 
-// awaitHint waits for a hint and adopts the grant that it tells of. A hint
-// that tells of none is followed by a look, as it may be spurious.
+// awaitHint waits for a hint and adopts the grant in it. A hint without a grant may
+// be spurious, so it renews.
 func (s *seat) awaitHint(hints <-chan driver.Hint) (g driver.Grant, told bool) {
 	s.t.Helper()
 	deadline := time.After(driver.ClaimTTL/2 + s.t.slack)
 	for {
 		select {
 		case h := <-hints:
-			if h.Granted && h.Grant.Token >= s.Ticket { // else it is about an earlier place
+			if h.Granted && h.Grant.Token >= s.Ticket { // else it is about an earlier position
 				s.took(driver.Held, h.Grant)
 				return h.Grant, true
 			}

@@ -1,6 +1,6 @@
-// Package election makes one of many programs the leader: a lease that you
-// keep. An election is the exclusive lock of its name, so it stands on any
-// store, and "baton show NAME" shows the leader and who comes next.
+// Package election makes one of many programs the leader: a lease that a program
+// keeps. An election is the exclusive lock of its name, so it works on any store,
+// and "baton show NAME" shows the leader and who comes next.
 //
 //	err := election.Run(ctx, locks, "scheduler", func(ctx context.Context, l *election.Leadership) error {
 //		return schedule(ctx, l.Token()) // ctx ends with the leadership
@@ -8,50 +8,48 @@
 //
 // # What is promised
 //
-// Exclusive belief: no two candidates have IsLeader answer true, or a context
-// of leadership that has not ended, at the same instant. A leader that cannot
-// renew its leadership stops believing before the store can elect another, by
-// the time that baton.Config.Margin sets.
+// Exclusive belief: for no two candidates is IsLeader true, or a context of
+// leadership not ended, at the same instant. A leader that cannot renew its
+// leadership stops believing in it before the store can elect another, by the time
+// that baton.Config.Margin sets.
 //
-// No overlap by giving up: a leader that resigns, or whose program is told to
-// end, stays elected until its lead has returned. The next one is elected after
-// that, never while it still runs.
+// No overlap by giving up: a leader that resigns, or whose program is told to end,
+// stays elected until its lead has returned. The next one is elected after that,
+// never while that lead still runs.
 //
-// Fencing: Leadership.Token rises with every leadership of the name. Pass it
-// to what the leader changes, and have that refuse a lower one after a higher
-// one.
+// Fencing: Leadership.Token rises with every leadership of the name. Pass it to
+// what the leader changes, and make that refuse a lower token after a higher one.
 //
-// Order: candidates of different processes are elected in the order in which
-// they came, on stores with the trait FIFO. A leader that resigns goes to the
-// end of the line. Nobody can win twice while others wait.
+// Order: on stores with the trait FIFO, candidates of different processes are
+// elected in the order in which they came. A leader that resigns goes to the end of
+// the queue. No candidate can win twice while others wait.
 //
 // Liveness: a leader that crashed is followed within its TTL by the next one.
 //
 // # What is not
 //
-// That a leader whose lead does not return stops. Its context has ended, and
-// nobody can do more for it: if it was lost, another may lead beside it. Such a
-// leader is reported by Trace.Late and to the Logger, again and again until it
-// returns, and its candidate stands for no election meanwhile. Programs that
-// cannot be sure of what they call should end at the first report.
+// That a leader stops although its lead does not return. Its context has ended, and
+// this package can do no more: if the leadership was lost, another may lead beside
+// it. Trace.Late and the Logger report such a leader again and again until lead
+// returns, and its candidate stands for no election meanwhile. A program that
+// cannot be sure of what it calls should end at the first report.
 //
-// That nobody acts on a leadership that has passed. A program may be stopped
-// for a minute between asking IsLeader and writing. That is what the token is
-// for.
+// That no program acts on a leadership that has passed. A program may be stopped
+// for a minute between asking IsLeader and writing. That is what the token is for.
 //
-// That every leader is seen by Observe: it looks twice a second, and one that
-// came and went between two looks is missed. The present one never is.
+// That Observe sees every leader: it looks twice a second, and misses one that came
+// and went between two looks. It never misses the present one.
 //
 // # Which token do I pass?
 //
-// That of this very leadership: guard.Of(l). A leader that was followed by
-// another is refused from then on. See the example of Leadership.Token.
+// That of this very leadership: guard.Of(l). Once another leader has followed, the
+// guard refuses it. See the example of Leadership.Token.
 //
 // # Where is it checked?
 //
-// Where what the leader does takes effect, in the same step, by package guard.
-// IsLeader, and the context of lead, are looked at before that step: they spare
-// work in vain and guard nothing.
+// Where what the leader does takes effect, in the same step, by package guard. A
+// look at IsLeader, or at the context of lead, comes before that step: it saves
+// useless work and guards nothing.
 //
 // # What if I cannot change the resource?
 //
@@ -61,17 +59,17 @@
 //
 // # What if the process stops here?
 //
-// Before lead is called: it is not called if the leadership is over by then.
-// In lead: another is elected within the TTL; this one's context has ended when
-// it goes on, and IsLeader is false from its first call. After lead has
-// returned and before the leadership is given up: the next one is elected within
-// the TTL, and nothing overlaps.
+// Before lead is called: it is not called if the leadership is over by then. In
+// lead: another is elected within the TTL; when this one continues, its context has
+// ended, and IsLeader is false from its first call. After lead has returned and
+// before the leadership is given up: the next one is elected within the TTL, and
+// nothing overlaps.
 //
 // # The value
 //
-// Candidate.Value is what observers learn of the leader, the address at which
-// it is found for example. It travels as the text that stores show as a lock's
-// owner: at most 128 bytes of printable UTF-8, shown byte by byte as it was
-// given. It is seen by everybody who can read the store, so it is no place for
-// a secret, and it stays the same for as long as the leadership lasts.
+// Candidate.Value is what observers learn of the leader, such as the address at
+// which to reach it. Stores keep it as the owner of a lock: at most 128 bytes of
+// printable UTF-8, shown byte by byte as it was given. Everyone who can read the
+// store sees it, so it must not contain a secret. It does not change while the
+// leadership lasts.
 package election

@@ -35,15 +35,15 @@ func ExampleRun() {
 	// <nil>
 }
 
-// What the leader writes is checked where it is written: a leader that was
-// stopped, and followed by another, is refused when it goes on.
+// The resource checks what the leader writes: it refuses a leader that was stopped,
+// and followed by another, when that continues.
 func ExampleLeadership_Token() {
 	ctx := context.Background()
 	locks, err := baton.New(memstore.New(), baton.Config{})
 	if err != nil {
 		panic(err)
 	}
-	var gate guard.Gate // of the process through which all write
+	var gate guard.Gate // in the process through which all write
 	err = election.Run(ctx, locks, "scheduler", func(ctx context.Context, l *election.Leadership) error {
 		return gate.Do(ctx, "plan", guard.Of(l), func() error {
 			fmt.Println("the plan is written")
@@ -59,7 +59,7 @@ func ExampleLeadership_Token() {
 	// true
 }
 
-// A leader publishes where it is found, and others ask for it.
+// A leader publishes its address, and other programs ask for it.
 func ExampleLeader() {
 	ctx := context.Background()
 	locks, err := baton.New(memstore.New(), baton.Config{})
@@ -97,7 +97,7 @@ func ExampleObserve() {
 	})
 	for term, err := range election.Observe(ctx, locks, "api") {
 		if err != nil {
-			fmt.Println("the store cannot be asked:", err) // and goes on
+			fmt.Println("the store cannot be asked:", err) // and Observe continues
 			continue
 		}
 		if term.Led {

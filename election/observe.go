@@ -12,28 +12,28 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// ErrNoLeader says that nobody leads at the moment.
+// ErrNoLeader says that there is no leader at the moment.
 var ErrNoLeader = errors.New("election: nobody leads")
 
 const (
 	// lookEvery is the mean time between two looks of an observer.
 	lookEvery = 500 * time.Millisecond
 
-	// lookFor is how long the store may take to answer one.
+	// lookFor is how long the store may take to answer one look.
 	lookFor = 5 * time.Second
 )
 
-// A Term is a leadership as others see it. Its leader may have died or lost the
-// store since: it is known to lead only to itself.
+// A Term is a leadership as other processes see it. Its leader may have crashed or
+// lost the store since: only the leader itself knows that it leads.
 type Term struct {
-	// Led tells a leader from none, of which all else is zero.
+	// Led says that there is a leader. Without one all other fields are zero.
 	Led bool
 
 	// Value is what the leader published: Candidate.Value.
 	Value string
 
-	// Token is the leadership's fencing token. It is 0 on Redlock, where no
-	// server knows it.
+	// Token is the leadership's fencing token. It is 0 on Redlock, where no server
+	// knows it.
 	Token int64
 
 	// Age is how long the leader has been elected, by the store's clock.
@@ -44,8 +44,8 @@ type Term struct {
 	Remaining time.Duration
 }
 
-// Leader asks the store once who leads. ErrNoLeader if nobody does; otherwise
-// its errors are those of Locker.Inspect.
+// Leader asks the store once who leads. The error is ErrNoLeader if there is no
+// leader, otherwise one of Locker.Inspect.
 func Leader(ctx context.Context, locks *baton.Locker, name string) (Term, error) {
 	t, err := look(ctx, locks, name)
 	if err == nil && !t.Led {
@@ -54,20 +54,20 @@ func Leader(ctx context.Context, locks *baton.Locker, name string) (Term, error)
 	return t, err
 }
 
-// Observe yields the present leader, or that there is none, at once, and then
-// each change until ctx ends, which ends it without an error. A change is
-// another token or value, and also that nobody leads any more: a leader that
-// was followed by another and elected again is a change, except that on
-// Redlock, where no tokens are seen, it is one only if the value differs.
+// Observe yields at once the present leader, or that there is none, and then each
+// change until ctx ends, which ends it without an error. A change is another token
+// or value, or that there is no leader any more. A leader that was followed by
+// another and elected again is a change; on Redlock, where no tokens are seen, only
+// if the value differs.
 //
-// It looks twice a second. Changes between two looks, or while the body of the
-// loop runs, are merged: the latest state is always delivered. A change is
-// seen late by as much; the leader itself knows better.
+// It looks twice a second. Changes between two looks, or while the body of the loop
+// runs, are merged: the latest state is always delivered. Changes are seen late by
+// that much; the leader itself knows sooner.
 //
-// If the store cannot be asked, that is yielded once as an error with the last
-// Term that was seen, and Observe goes on looking; when it can, it yields what
-// it sees even if that is the same. An error that cannot be helped by looking
-// again, *KeyError or ErrUnsupported, ends it.
+// If the store cannot be asked, Observe yields that once as an error with the last
+// Term that it saw, and continues to look; when the store answers again, it yields
+// what it sees even if that is the same. *KeyError and ErrUnsupported, which
+// another look cannot cure, end it.
 func Observe(ctx context.Context, locks *baton.Locker, name string) iter.Seq2[Term, error] {
 	return func(yield func(Term, error) bool) {
 		var last Term
@@ -93,7 +93,7 @@ func Observe(ctx context.Context, locks *baton.Locker, name string) iter.Seq2[Te
 				}
 			}
 			select {
-			case <-time.After(lookEvery*3/4 + rand.N(lookEvery/2)): // not all observers at once
+			case <-time.After(lookEvery*3/4 + rand.N(lookEvery/2)): // so that observers do not look all at once
 			case <-ctx.Done():
 			}
 		}
@@ -109,7 +109,7 @@ func look(ctx context.Context, locks *baton.Locker, name string) (Term, error) {
 		return Term{}, err
 	}
 	for _, h := range info.Holders {
-		if h.Weight == driver.Whole { // readers and permits lead nobody
+		if h.Weight == driver.Whole { // holders of a read lock or permits are no leaders
 			return Term{Led: true, Value: h.Owner, Token: h.Token, Age: h.Age, Remaining: h.Remaining}, nil
 		}
 	}

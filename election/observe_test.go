@@ -46,7 +46,7 @@ func mustUnlock(t *testing.T, lease *baton.Lease) {
 	}
 }
 
-// Every change is seen within a second: leaders, none, and the same leader
+// An observer sees every change within a second: leaders, none, and the same leader
 // elected again.
 func TestObserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestObserve(t *testing.T) {
 		lease = mustLock(t, a, "e")
 		next("a", lease.Token())
 
-		// Renewals are no change, nor those who wait.
+		// Neither renewals nor waiters are a change.
 		go func() { second <- mustLock(t, b, "e") }()
 		time.Sleep(10 * ttl)
 		if len(all) > 0 {
@@ -98,7 +98,7 @@ func TestObserve(t *testing.T) {
 		mustUnlock(t, lease)
 		next("", 0)
 
-		// Readers lead nobody.
+		// Holders of a read lock are no leaders.
 		reader := mustLock(t, a, "e", baton.Shared())
 		time.Sleep(time.Minute)
 		if len(all) > 0 {
@@ -140,8 +140,8 @@ func TestSlowObserver(t *testing.T) {
 	})
 }
 
-// A store that is out of reach is told once, with what was last seen, and what
-// is found after that is told even if it is the same.
+// A store that is out of reach is reported once, with what was last seen. What is
+// found after that is reported even if it is the same.
 func TestObserveStoreDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &down{Store: memstore.New()}

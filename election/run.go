@@ -16,8 +16,8 @@ import (
 var ErrResigned = errors.New("election: resigned")
 
 const (
-	// lateAfter is how long lead may go on after its context has ended before
-	// that is reported for the first time.
+	// lateAfter is how long lead may run on after its context has ended before the
+	// first report.
 	lateAfter = time.Second
 
 	// lateEvery is the longest time between two such reports.
@@ -28,24 +28,24 @@ const (
 	maxPause = 5 * time.Second
 )
 
-// A Candidate stands for election. Its fields are not to be changed while it
-// runs; methods are safe for concurrent use.
+// A Candidate stands for election. Its fields must not change while it runs;
+// methods are safe for concurrent use.
 type Candidate struct {
-	// Locks holds the store and how long a leader may be silent, TTL and
-	// Margin. With MaxHold no leadership lasts longer than that.
+	// Locks has the store, and with TTL and Margin how long a leader may be silent.
+	// With MaxHold no leadership lasts longer than that.
 	Locks *baton.Locker
 
-	// Name is that of the election. It is the key of a lock, which nothing
-	// else should use.
+	// Name is the name of the election: the key of a lock that nothing else should
+	// use.
 	Name string
 
 	// Value is what observers learn of the leader. At most 128 bytes of
 	// printable UTF-8. Defaults to the owner that Locks was made with.
 	Value string
 
-	// Logger gets leaders that do not stop as errors, trouble with the store
-	// as warnings, and each leadership for debugging. Defaults to
-	// slog.Default(), because a leader that does not stop must not be hidden.
+	// Logger gets leaders that do not stop as errors, trouble with the store as
+	// warnings, and each leadership at the debug level. Defaults to slog.Default(),
+	// because a leader that does not stop must not be hidden.
 	Logger *slog.Logger
 
 	// Trace is told what happens. Defaults to none.
@@ -55,18 +55,17 @@ type Candidate struct {
 // Trace is told what happens to a Candidate. Any function may be nil. They
 // should return soon and must not panic.
 type Trace struct {
-	// Elected is called before lead is.
+	// Elected is called before lead is called.
 	Elected func(*Leadership)
 
-	// Late is called when lead goes on although its context ended so long
-	// ago: after a second, and again after ever longer times, a minute at the
-	// most, from a goroutine of its own. If the leadership was lost there may
-	// be another leader. If it was not, nobody else can be elected until lead
-	// returns.
+	// Late is called when lead still runs after its context ended: after a second,
+	// and again after ever longer times, at most a minute, from a goroutine of its
+	// own. If the leadership was lost there may be another leader. If it was not,
+	// no other candidate can be elected until lead returns.
 	Late func(l *Leadership, since time.Duration)
 
-	// Ended is called when lead has returned err and the leadership was given
-	// up. It is not if lead panicked.
+	// Ended is called when lead has returned err and the leadership was given up.
+	// It is not called if lead panicked.
 	Ended func(l *Leadership, err error)
 
 	// Failed is called when the store was out of reach for about a TTL. The
@@ -74,28 +73,27 @@ type Trace struct {
 	Failed func(err error)
 }
 
-// Run stands for the election of name and is short for Candidate.Run with
-// nothing but these two fields.
+// Run stands for the election of name. It is short for Candidate.Run with only
+// these two fields.
 func Run(ctx context.Context, locks *baton.Locker, name string, lead func(context.Context, *Leadership) error) error {
 	return (&Candidate{Locks: locks, Name: name}).Run(ctx, lead)
 }
 
-// Run stands for election and calls lead each time it is elected, with a
-// context that ends with the leadership, before the store can elect another.
-// The leadership is given up when lead has returned, not before; lead should
-// return as soon as its context has ended, and wait for all goroutines that it
-// started.
+// Run stands for election and calls lead each time it is elected, with a context
+// that ends with the leadership, before the store can elect another. Run gives the
+// leadership up when lead has returned, not before; lead should return as soon as
+// its context has ended, and wait for all goroutines that it started.
 //
-// If the leadership was lost or resigned, Run stands again, whatever lead
-// returned: its errors then tell of the loss, and are logged. Otherwise the
-// candidate is done: Run returns what lead returned. It returns the error of
-// ctx, joined with what else lead had to say, if that ended; and the error of
-// Locker.Lock if that cannot be helped by trying again, such as *KeyError,
-// ErrNested, ErrUnsupported. While the store is out of reach it goes on trying.
+// If the leadership was lost or resigned, Run stands again, whatever lead returned:
+// lead's error then only tells of the loss, and is logged. Otherwise Run returns
+// what lead returned. If ctx ended, Run returns its error, joined with any other
+// error of lead. It returns the error of Locker.Lock if another try cannot help,
+// such as *KeyError, ErrNested, ErrUnsupported. While the store is out of reach it
+// continues to try.
 //
-// A lead that panics, or calls runtime.Goexit, gives the leadership up and goes
-// on panicking. Lead may be called for a second time after it has done all its
-// work, if the leadership was lost just then.
+// If lead panics, or calls runtime.Goexit, Run gives the leadership up and lets the
+// panic continue. Lead may be called again after it has done all its work, if the
+// leadership was lost just then.
 func (c *Candidate) Run(ctx context.Context, lead func(context.Context, *Leadership) error) error {
 	for {
 		lease, err := c.campaign(ctx)
@@ -113,10 +111,10 @@ func (c *Candidate) campaign(ctx context.Context) (*baton.Lease, error) {
 	for pause := maxPause / 16; ; pause = min(2*pause, maxPause) {
 		lease, err := c.Locks.Lock(ctx, c.Name, baton.Owner(c.Value))
 		if err == nil {
-			// Observers tell leaderships apart by the store's token, so each
-			// shall have one of its own: it is not handed over inside this
+			// Observers distinguish leaderships by the store's token, so each needs
+			// one of its own: the lease must not be handed over inside this
 			// process.
-			_, _ = lease.Pin() // if it was lost meanwhile, serve finds out
+			_, _ = lease.Pin() // serve finds out if it was lost meanwhile
 			return lease, nil
 		}
 		if ctx.Err() != nil || !errors.Is(err, baton.ErrUnavailable) && !errors.Is(err, baton.ErrUnknown) {
@@ -133,13 +131,14 @@ func (c *Candidate) campaign(ctx context.Context) (*baton.Lease, error) {
 	}
 }
 
-// serve has lead lead. again says that the candidate is not done.
+// serve calls lead while the lease stands. again says that the candidate stands
+// again.
 func (c *Candidate) serve(ctx context.Context, lease *baton.Lease, lead func(context.Context, *Leadership) error) (again bool, err error) {
 	work, resign := context.WithCancelCause(ctx)
 	defer resign(nil)
 	l := &Leadership{lease: lease, ctx: lease.Context(work), resign: resign}
 	over := l.Err()
-	if over != nil { // the process was stopped, or told to end, on the way here
+	if over != nil { // the process was stopped, or told to end, meanwhile
 		c.giveUp(l)
 	} else {
 		over, err = c.lead(l, lead)
@@ -164,8 +163,8 @@ func (c *Candidate) serve(ctx context.Context, lease *baton.Lease, lead func(con
 	return true, nil
 }
 
-// lead calls lead and gives the leadership up, whether lead returns or not.
-// over is why the leadership had ended when lead returned, nil if it had not.
+// lead calls lead and gives the leadership up even if lead panics. over is why the
+// leadership had ended when lead returned, nil if it had not.
 func (c *Candidate) lead(l *Leadership, lead func(context.Context, *Leadership) error) (over, err error) {
 	defer c.giveUp(l)
 	c.logger().Debug("elected", c.attr(l))
@@ -179,13 +178,13 @@ func (c *Candidate) lead(l *Leadership, lead func(context.Context, *Leadership) 
 
 func (c *Candidate) giveUp(l *Leadership) {
 	err := l.lease.Unlock()
-	if err != nil && !errors.Is(err, baton.ErrLost) { // losses are the Locker's to log
+	if err != nil && !errors.Is(err, baton.ErrLost) { // the Locker logs losses
 		c.logger().Warn("leadership could not be given up, it will expire", c.attr(l), "error", err)
 	}
 }
 
-// watch reports a lead that goes on after its context has ended. It does so
-// until the function that it returns is called.
+// watch reports a lead that runs on after its context has ended, until the function
+// that it returns is called.
 func (c *Candidate) watch(l *Leadership) (returned func()) {
 	done, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -238,11 +237,11 @@ func endOf(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// A Leadership is the time that a candidate leads, from its election to its
+// A Leadership is the time for which a candidate leads, from its election to its
 // end. All methods are safe for concurrent use.
 type Leadership struct {
 	lease  *baton.Lease
-	ctx    context.Context // that of lead
+	ctx    context.Context // the context of lead
 	resign context.CancelCauseFunc
 }
 
@@ -251,16 +250,15 @@ type Leadership struct {
 // It may exceed 2⁵³: in JSON and JavaScript it must be a string.
 func (l *Leadership) Token() int64 { return l.lease.Token() }
 
-// IsLeader reports whether the leadership may be believed in at this instant:
-// no other candidate has the same answer. It looks at the clock, not only at
-// what has been noticed, so that a process that was stopped for long gets the
-// right answer from its first call; it does not ask the store, and so learns of
-// a lock that an operator broke at its next renewal. It is false from the call
-// of Resign on, and from the end of Run's context, though others are elected
-// only after lead has returned.
+// IsLeader reports whether the process may believe in the leadership at this
+// instant: it is true for no other candidate. It looks at the clock, not only at
+// what was noticed before, so that a process that was stopped for long gets the
+// right answer from its first call. It does not ask the store, and so learns of a
+// lock that an operator broke only at its next renewal. It is false from the call
+// of Resign on, and from the end of Run's context, though others are elected only
+// after lead has returned.
 //
-// What it does not promise is that the answer still holds when it is used: see
-// Token.
+// It does not promise that the answer is still true when it is used: see Token.
 func (l *Leadership) IsLeader() bool { return l.Err() == nil }
 
 // Err is nil while IsLeader is true, and then why the leadership ended: a
@@ -273,15 +271,14 @@ func (l *Leadership) Err() error {
 	return context.Cause(l.ctx)
 }
 
-// Deadline is when the leadership ends unless it is renewed before, which
-// happens by itself, every third of the TTL. Of a leadership that was lost it is
-// not later than now.
+// Deadline is when the leadership ends unless it is renewed before. The Locker
+// renews it every third of the TTL. For a leadership that was lost it is not later
+// than now.
 func (l *Leadership) Deadline() time.Time { return l.lease.Deadline() }
 
-// Resign ends the leadership's context with the cause ErrResigned. The
-// leadership passes to the next in line when lead has returned; this candidate
-// stands again, behind those who wait. Called again, or after the end, it does
-// nothing. It does not block.
+// Resign ends the leadership's context with the cause ErrResigned. The next waiter
+// is elected when lead has returned; this candidate stands again, behind those that
+// wait. A second call, or one after the end, does nothing. It does not block.
 func (l *Leadership) Resign() { l.resign(ErrResigned) }
 
 // Pin lets the SQL stores' InTx commit a transaction only while the leadership

@@ -39,14 +39,14 @@ func newLocker(t testing.TB, store driver.Locks, cfg baton.Config) *baton.Locker
 	return locks
 }
 
-// run has a candidate stand, and says how that ended.
+// run makes a candidate stand, and returns how that ended.
 func run(ctx context.Context, c *election.Candidate, lead func(context.Context, *election.Leadership) error) <-chan error {
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx, lead) }()
 	return ended
 }
 
-// elected is a lead that shows its leadership and waits for the context.
+// elected is a lead that sends its leadership and waits for the context.
 func elected(to chan<- *election.Leadership) func(context.Context, *election.Leadership) error {
 	return func(ctx context.Context, l *election.Leadership) error {
 		to <- l
@@ -66,8 +66,7 @@ func get[T any](t *testing.T, what string, from <-chan T) T {
 	}
 }
 
-// What lead returns while it leads is what Run returns, and by then the
-// election is open.
+// Run returns what lead returns while it leads, and by then the election is open.
 func TestLeadReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -94,8 +93,8 @@ func TestLeadReturns(t *testing.T) {
 	})
 }
 
-// A leadership that is lost ends lead's context, with the cause, and the
-// candidate stands again whatever lead says then.
+// A leadership that is lost ends lead's context, with the cause, and the candidate
+// stands again whatever lead returns then.
 func TestLossStandsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := newLocker(t, memstore.New(), baton.Config{})
@@ -121,8 +120,8 @@ func TestLossStandsAgain(t *testing.T) {
 	})
 }
 
-// The context ends while lead works. Nobody else is elected before lead has
-// returned, however long that takes; that it takes long is told.
+// The context ends while lead works. No other candidate is elected before lead has
+// returned, however long that takes; if it takes long that is reported.
 func TestEndOfContextWaitsForLead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -178,8 +177,9 @@ func TestEndOfContextWaitsForLead(t *testing.T) {
 	})
 }
 
-// A lead that does not return after a loss is told of until it does, and its
-// candidate does not stand meanwhile. It does not believe, while another leads.
+// A lead that does not return after a loss is reported until it does, and its
+// candidate does not stand meanwhile. It does not believe in its leadership while
+// another leads.
 func TestLateAfterLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -247,8 +247,8 @@ func TestLateAfterLoss(t *testing.T) {
 	})
 }
 
-// Whoever resigns and stands again at once goes to the end of the line: in one
-// process or in several, everybody leads in turn.
+// A candidate that resigns and stands again at once goes to the end of the queue:
+// in one process or in several, all candidates lead in turn.
 func TestResignIsFair(t *testing.T) {
 	for name, separate := range map[string]bool{"processes": true, "one process": false} {
 		t.Run(name, func(t *testing.T) {
@@ -277,7 +277,7 @@ func TestResignIsFair(t *testing.T) {
 							}
 							last = l.Token()
 							mu.Unlock()
-							time.Sleep(time.Millisecond) // until all others stand in line
+							time.Sleep(time.Millisecond) // until all others wait
 							if term, err := election.Leader(ctx, mine, "e"); err != nil || term.Token != l.Token() || term.Value != fmt.Sprint(i) {
 								t.Errorf("others see %+v, %v; leader %d has token %d", term, err, i, l.Token())
 							}
@@ -289,7 +289,7 @@ func TestResignIsFair(t *testing.T) {
 							if err := context.Cause(work); !errors.Is(err, election.ErrResigned) && !enough || l.IsLeader() {
 								t.Errorf("after resigning: %v", err)
 							}
-							return errWork // has no weight after that
+							return errWork // does not count after that
 						}))
 					synctest.Wait()
 				}
@@ -308,7 +308,7 @@ func TestResignIsFair(t *testing.T) {
 	}
 }
 
-// A panic, or Goexit, opens the election at once and goes on.
+// A panic, or Goexit, opens the election at once and continues.
 func TestPanicGivesUp(t *testing.T) {
 	for name, end := range map[string]func(){"panic": func() { panic("on purpose") }, "goexit": func() { t.Skip("on purpose") }} {
 		t.Run(name, func(t *testing.T) {
@@ -330,7 +330,7 @@ func TestPanicGivesUp(t *testing.T) {
 				if err != nil {
 					t.Fatalf("after the end: %v", err)
 				}
-				_ = lease.Unlock() // of a test that ends
+				_ = lease.Unlock() // the test ends
 			})
 		})
 	}
@@ -364,7 +364,7 @@ func TestMaxHold(t *testing.T) {
 	})
 }
 
-// The process is not run for ten TTLs while it leads. Its first look at its
+// The process does not run for ten TTLs while it leads. Its first look at its
 // leadership is right, before anything else had time to notice.
 func TestStoppedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -378,7 +378,7 @@ func TestStoppedLeader(t *testing.T) {
 			if l.IsLeader() || ctx.Err() == nil || !errors.Is(l.Err(), baton.ErrLost) {
 				t.Errorf("after a stop: %v", l.Err())
 			}
-			return nil // is not the end: the leadership was lost
+			return nil // does not end Run: the leadership was lost
 		})
 		if err != nil || calls != 2 {
 			t.Errorf("%v after %d calls", err, calls)
@@ -448,7 +448,7 @@ func (d *down) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) 
 	return d.Store.Inspect(ctx, key)
 }
 
-// A candidate outlives a store that is down for an hour, and says so.
+// A candidate survives a store that is down for an hour, and reports it.
 func TestStoreDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &down{Store: memstore.New()}
@@ -483,7 +483,7 @@ func TestStoreDown(t *testing.T) {
 	})
 }
 
-// What cannot be helped by trying again ends Run, and lead is not called.
+// An error that another try cannot cure ends Run, and lead is not called.
 func TestHopeless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := newLocker(t, memstore.New(), baton.Config{})
@@ -511,7 +511,7 @@ func TestHopeless(t *testing.T) {
 	})
 }
 
-// The claim of a leadership is one that a store can check in a transaction.
+// A store can check the claim of a leadership in a transaction.
 func TestClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := newLocker(t, memstore.New(), baton.Config{})

@@ -15,17 +15,17 @@ import (
 
 func pass(token int64, holder string) guard.Pass { return guard.Pass{Token: token, Holder: holder} }
 
-// violations shows passes to marks, one after the other, and says what is
-// wrong with the answers.
+// violations shows passes to marks, one after the other, and returns what is wrong
+// with the answers.
 func violations(ctx context.Context, m guard.Marks) (wrong []string) {
 	const big = int64(1) << 53 // from here on floating point numbers have gaps
 	series := 0
 	for _, c := range []struct {
 		why    string
 		shown  []guard.Pass
-		stale  []int   // which of them are refused
-		last   []int64 // what the refusals say
-		plural bool    // each has a resource of its own
+		stale  []int   // the indexes of those that are refused
+		last   []int64 // the tokens in the refusals
+		plural bool    // each pass has a resource of its own
 	}{
 		{why: "rising", shown: []guard.Pass{pass(1, "a"), pass(2, "b"), pass(10, "a")}},
 		{why: "falling", shown: []guard.Pass{pass(7, "a"), pass(6, "b")}, stale: []int{1}, last: []int64{7}},
@@ -99,7 +99,7 @@ type rule struct {
 	marks    map[string]guard.Pass
 	admits   func(last, p guard.Pass) bool
 	name     func(string) string
-	remember bool // also what was refused
+	remember bool // remember also refused passes
 }
 
 func (m *rule) Raise(_ context.Context, resource string, p guard.Pass) error {
@@ -128,7 +128,7 @@ func (m *rule) Raise(_ context.Context, resource string, p guard.Pass) error {
 
 func admits(last, p guard.Pass) bool { return p.Token > last.Token || p == last }
 
-// The contract catches what people get wrong.
+// The contract catches common mistakes.
 func TestContractCatches(t *testing.T) {
 	t.Parallel()
 	if wrong := violations(t.Context(), &rule{admits: admits}); len(wrong) > 0 {

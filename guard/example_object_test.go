@@ -17,15 +17,15 @@ import (
 	"github.com/batonhq/baton/guard"
 )
 
-// object is what is stored: the token is part of the content, so that the ETag
-// of every holder's object is another.
+// object is what is stored: the token is part of the content, so that the objects
+// of two holders have different ETags.
 type object struct {
 	Token int64           `json:"token,string"`
 	Data  json.RawMessage `json:"data"`
 }
 
-// putObject replaces an object of a store that knows If-Match, unless a higher
-// token has written it. between is called between its look and its write.
+// putObject replaces an object of a store with If-Match, unless a higher token has
+// written it. It calls between between its look and its write.
 func putObject(ctx context.Context, url string, p guard.Pass, data json.RawMessage, between func()) error {
 	for {
 		last, tag, err := getObject(ctx, url)
@@ -47,7 +47,7 @@ func putObject(ctx context.Context, url string, p guard.Pass, data json.RawMessa
 		if tag == "" {
 			req.Header.Set("If-None-Match", "*") // only if there still is none
 		} else {
-			req.Header.Set("If-Match", tag) // only if it still is the one that we saw
+			req.Header.Set("If-Match", tag) // only if it is still the one that was read
 		}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
@@ -60,7 +60,7 @@ func putObject(ctx context.Context, url string, p guard.Pass, data json.RawMessa
 		case resp.StatusCode != http.StatusPreconditionFailed && resp.StatusCode != http.StatusConflict:
 			return errors.New(resp.Status)
 		}
-		// Somebody else was faster. Who it was decides.
+		// Another writer was faster. Its token decides.
 	}
 }
 
@@ -84,8 +84,8 @@ func getObject(ctx context.Context, url string) (o object, tag string, err error
 }
 
 // Object stores with conditional writes need no guard beside them: read, compare
-// the token, and write on condition that nothing was written since. The
-// conditions of other stores are in docs/fencing.md.
+// the token, and write on condition that nothing was written since. docs/fencing.md
+// has the conditions of other stores.
 func Example_objectStore() {
 	bucket := httptest.NewServer(new(objects))
 	defer bucket.Close()
@@ -104,7 +104,7 @@ func Example_objectStore() {
 	// "by 6" <nil>
 }
 
-// objects is a store that, as S3 does, makes the ETag of the content alone.
+// objects is a store that, like S3, computes the ETag from the content alone.
 type objects struct {
 	mu   sync.Mutex
 	all  map[string][]byte
@@ -141,7 +141,7 @@ func (s *objects) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.all[r.URL.Path], s.meta[r.URL.Path] = body, r.Header.Get("X-Meta-Token")
 }
 
-// bucket is an object whose content is the list of those who wrote it.
+// bucket is an object whose content is the list of its writers.
 type bucket struct{ url string }
 
 func newBucket(t *testing.T, s *objects) bucket {
@@ -151,7 +151,7 @@ func newBucket(t *testing.T, s *objects) bucket {
 }
 
 func (b bucket) write(ctx context.Context, p guard.Pass, between func()) error {
-	// What is written follows from what was read, as it does in life.
+	// What is written depends on what was read, as usual.
 	first := true
 	for {
 		h, err := b.history(ctx)
@@ -206,9 +206,8 @@ func TestObjectStoreWithoutConditionsIsCaught(t *testing.T) {
 	}
 }
 
-// Why the token is part of the content: beside it, in the metadata, it changes
-// no ETag, and a stale writer does not see that a later holder has written the
-// same again.
+// Why the token is part of the content: in the metadata it changes no ETag, and a
+// stale writer does not see that a later holder has written the same content again.
 func TestObjectStoreTokenInMetadataIsCaught(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(new(objects))
@@ -235,7 +234,7 @@ func TestObjectStoreTokenInMetadataIsCaught(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	seen := resp.Header.Get("ETag") // by the holder of 5, who stops here
+	seen := resp.Header.Get("ETag") // read by the holder of 5, which stops here
 	put("6", seen, "same")
 	if status := put("5", seen, "stale"); status != http.StatusOK {
 		t.Errorf("%d: the store's ETag changes with its metadata, which S3's does not", status)

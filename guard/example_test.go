@@ -19,8 +19,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// program is one of two that share a lock. Errors are left out of these
-// examples where they say nothing about guards.
+// program is one of two that share a lock. These examples leave out errors that do
+// not concern guards.
 func program(store *memstore.Store, owner string) *baton.Locker {
 	locks, err := baton.New(store, baton.Config{Owner: owner})
 	if err != nil {
@@ -29,8 +29,8 @@ func program(store *memstore.Store, owner string) *baton.Locker {
 	return locks
 }
 
-// What if the process stops here? The holder looks at its lease, and is
-// stopped; the lock goes to the next; the holder wakes up and writes.
+// What if the process stops here? The holder looks at its lease, and is stopped;
+// the next one gets the lock; the holder continues and writes.
 func Example() {
 	ctx, store := context.Background(), memstore.New()
 	slept, awake := program(store, "slept"), program(store, "awake")
@@ -42,7 +42,7 @@ func Example() {
 
 	lease, _ := slept.Lock(ctx, "account/7")
 	fmt.Println("slept holds the lock:", lease.Err() == nil)
-	// It stops here. An operator loses patience, or the lease runs out.
+	// It stops here. An operator breaks the lock, or the lease expires.
 	awake.Break(ctx, "account/7")
 	next, _ := awake.Lock(ctx, "account/7")
 	write("awake", next)
@@ -69,7 +69,7 @@ func ExampleOf() {
 	// Output: true
 }
 
-// Where is it checked? In the transaction that writes, first of all.
+// Where is it checked? First of all in the transaction that writes.
 func ExampleSQL_Raise() {
 	pay := func(ctx context.Context, db *sql.DB, lease *baton.Lease) error {
 		tx, err := db.BeginTx(ctx, nil)
@@ -106,7 +106,7 @@ func ExampleOf_column() {
 func ExampleRedis_Do() {
 	save := func(ctx context.Context, client redis.UniversalClient, lease *baton.Lease) error {
 		account := guard.Redis(func(ctx context.Context, script string, keys, args []string) (any, error) {
-			plain := make([]any, len(args)) // as go-redis wants them
+			plain := make([]any, len(args)) // go-redis needs []any
 			for i, arg := range args {
 				plain[i] = arg
 			}
@@ -135,7 +135,8 @@ func ExampleRedis_Do_rueidis() {
 func ExampleHTTP() {
 	byPath := func(r *http.Request) string { return r.URL.Path }
 	accounts := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// With several servers: guard.From(r.Context()) again, in the transaction.
+		// With several servers: check guard.From(r.Context()) again, in the
+		// transaction.
 	})
 	server := httptest.NewServer(guard.HTTP(new(guard.Gate), byPath)(accounts))
 	defer server.Close()
@@ -169,13 +170,13 @@ func ExampleHTTP() {
 	// true
 }
 
-// What if I cannot change the resource? Let all writes go through one process
-// with a Gate: it lets none begin before those of earlier holders have ended.
+// What if I cannot change the resource? Let all writes go through one process with
+// a Gate: no write begins before those of earlier holders have ended.
 func ExampleGate_Do() {
-	var printers guard.Gate // remembers until the process ends; Marks can be kept elsewhere
+	var printers guard.Gate // it remembers until the process ends; Marks can be kept elsewhere
 	show := func(ctx context.Context, lease *baton.Lease, page []byte) error {
 		return printers.Do(ctx, "printer/1", guard.Of(lease), func() error {
-			return os.WriteFile("/dev/usb/lp1", page, 0) // knows nothing of tokens
+			return os.WriteFile("/dev/usb/lp1", page, 0) // the device does not know tokens
 		})
 	}
 	_ = show

@@ -23,17 +23,17 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// A faulty is a guarded resource behind a connection that can be cut. write
-// goes through that, direct does not.
+// A faulty is a guarded resource behind a connection that can be cut. write goes
+// through the connection, direct does not.
 type faulty struct {
 	proxy         *faultproxy.Proxy
 	write, direct func(ctx context.Context, token int64) error
 	history       func(ctx context.Context) ([]int64, error)
 }
 
-// losesAnswers has each request of a write lose its answer, or never arrive. The
-// mark and the write are both there then, or neither is; nobody is kept
-// waiting, and the writer can begin again.
+// losesAnswers makes each request of a write lose its answer, or never arrive.
+// After that the mark and the write are both there, or neither is; no writer has to
+// wait, and the writer can begin again.
 func losesAnswers(t *testing.T, f *faulty) {
 	ctx := t.Context()
 	must := func(what string, err error) {
@@ -61,7 +61,7 @@ func losesAnswers(t *testing.T, f *faulty) {
 			})
 			err := f.write(ctx, token)
 			f.proxy.Heal()
-			if !caught.Load() { // it has fewer requests
+			if !caught.Load() { // the write has fewer requests
 				must(step, err)
 				break
 			}
@@ -70,7 +70,7 @@ func losesAnswers(t *testing.T, f *faulty) {
 			}
 			h, histErr := f.history(ctx)
 			must(step, histErr)
-			// Whoever comes with a lower token is refused, if that was written.
+			// A lower token is refused, if that was written.
 			if err = f.direct(ctx, token-5); slices.Contains(h, token) {
 				done++
 				if !errors.Is(err, guard.ErrStale) {
@@ -136,7 +136,8 @@ func TestSQLLosesAnswers(t *testing.T) {
 			}
 			losesAnswers(t, &faulty{proxy: proxy, write: by(&b), direct: by(a), history: a.history})
 
-			// The process dies in the middle of its transaction: nobody waits for it.
+			// The process dies in the middle of its transaction: no writer waits
+			// for it.
 			if err := b.write(t.Context(), guard.Pass{Token: 1e6}, proxy.Cut); err == nil {
 				t.Error("it was cut off and has written")
 			}
@@ -167,8 +168,8 @@ func TestRedisLosesAnswers(t *testing.T) {
 	}})
 }
 
-// The answer to a request is lost after the handler has run: the same token may
-// ask again, a lower one is refused.
+// The answer to a request is lost after the handler has run: the same token may ask
+// again, and a lower one is refused.
 func TestHTTPLosesAnswers(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -12,38 +12,39 @@ import (
 	"time"
 )
 
-// WriteFile replaces the file at path by one with this content, unless a
-// higher token has written it. Readers see the old file or the new one, never
-// a part. When it returns nil both the content and the mark are on disk. perm is
-// the file's, before umask, also if there was one before.
+// WriteFile replaces the file at path by one with this content, unless a higher
+// token has written it. Readers see the old file or the new one, never a part. When
+// it returns nil both the content and the mark are on disk. perm is the mode of the
+// file, before umask, also if there was one before.
 //
-// Two files are kept beside it: PATH.fence, the mark, and PATH.fence.lock, with
-// which writers exclude each other (flock) from the check until the new file is
-// in place. A writer that is stopped in between holds up the others, for as
-// long as their ctx lasts, and lets none of them pass; if it dies they go on at
-// once. Do not remove these files as long as anybody may still write.
+// It keeps two files beside the file: PATH.fence, the mark, and PATH.fence.lock,
+// with which writers exclude each other (flock) from the check until the new file
+// is in place. A writer that is stopped in between delays the others, for as long
+// as their ctx lasts, and lets none of them overtake it; if it dies they continue
+// at once. Do not remove these files as long as any program may still write.
 //
-// It guards against writers that use it, by the same path: not through another
-// link to the file, and a symbolic link is replaced, not followed; one in place of
-// the lock file is an error. On a network
-// file system it is as good as the locks there: NFS 4 and Linux clients of NFS
-// 3 with a lock service pass them on to the server, and lose them after an
-// outage without telling; SMB and FUSE may keep them on this machine only.
-// Check the token where the file is, or write it conditionally (docs/fencing.md).
+// It guards against writers that use it by the same path: not through another link
+// to the file. A symbolic link is replaced, not followed; one in place of the lock
+// file is an error. On a network file system it is as good as the locks there: NFS
+// 4, and Linux clients of NFS 3 with a lock service, send them to the server, and
+// lose them after an outage without an error; SMB and FUSE may keep them on this
+// machine only. Check the token where the file is, or write it conditionally
+// (docs/fencing.md).
 //
-// Errors: *StaleError; *PassError; ctx's; ErrUnsupported on systems without
-// flock; those of the file system, after which the mark may have been raised
-// and the file is the old one or, if only the last fsync failed, the new one.
+// Errors: *StaleError; *PassError; ctx's; ErrUnsupported on systems without flock;
+// those of the file system, after which the mark may have been raised and the file
+// is the old one or, if only the last fsync failed, the new one.
 func WriteFile(ctx context.Context, path string, data []byte, perm fs.FileMode, p Pass) error {
 	if err := p.check(); err != nil {
 		return err
 	}
-	// Whoever may write the directory may put a link there: it leads nowhere.
+	// A program that may write to the directory may put a link there; noFollow
+	// refuses it.
 	lock, err := os.OpenFile(path+".fence.lock", os.O_RDWR|os.O_CREATE|noFollow, 0o666)
 	if err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
-	defer lock.Close() // which unlocks
+	defer lock.Close() // Close also unlocks
 	if err := flock(ctx, lock); err != nil {
 		return fmt.Errorf("guard: lock %s: %w", lock.Name(), err)
 	}
@@ -54,11 +55,11 @@ func WriteFile(ctx context.Context, path string, data []byte, perm fs.FileMode, 
 	if !last.admits(p) {
 		return &StaleError{path, p.Token, last.Token}
 	}
-	// The mark comes first: after a crash in between the old file is there,
-	// and nobody with a lower token can replace it any more.
+	// The mark comes first: after a crash in between the old file is still there,
+	// and no holder with a lower token can replace it any more.
 	if last != p {
 		err = replace(path+".fence", []byte(p.mark()), 0o666)
-	} else { // whoever wrote it may have died before it was on disk
+	} else { // the process that wrote it may have died before it was on disk
 		err = syncDir(filepath.Dir(path))
 	}
 	if err == nil {
@@ -72,8 +73,8 @@ func WriteFile(ctx context.Context, path string, data []byte, perm fs.FileMode, 
 
 func (p Pass) mark() string { return strconv.FormatInt(p.Token, 10) + " " + p.Holder + "\n" }
 
-// readMark reads what mark wrote. No file is no mark; anything else is an
-// error, since nobody can tell what has been seen.
+// readMark reads what mark wrote. A missing file is no mark; any other content is
+// an error, because it does not tell what has been seen.
 func readMark(name string) (p Pass, err error) {
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,8 +91,8 @@ func readMark(name string) (p Pass, err error) {
 	return p, nil
 }
 
-// replace writes a file beside the old one and puts it in its place. Nobody
-// else does so at the same time.
+// replace writes a file beside the old one and renames it to path. The caller
+// excludes all others that do so.
 func replace(path string, data []byte, perm fs.FileMode) error {
 	dir := filepath.Dir(path)
 	temp := filepath.Join(dir, "."+filepath.Base(path)+".new")
@@ -124,7 +125,8 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// flock waits for the lock: there is no call that waits and obeys a context.
+// flock waits for the lock by trying again: no system call waits and obeys a
+// context.
 func flock(ctx context.Context, f *os.File) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		if ctx.Err() != nil {

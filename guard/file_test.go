@@ -80,7 +80,7 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-// A relative path, in the folder itself.
+// A relative path without a directory.
 func TestWriteFileHere(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := writeToken(t.Context(), "report", pass(5, "a")); err != nil {
@@ -91,7 +91,7 @@ func TestWriteFileHere(t *testing.T) {
 	}
 }
 
-// What is no mark refuses everybody, instead of nobody.
+// A file that is no mark makes the guard refuse all writers, not admit all.
 func TestWriteFileWithABadMark(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "\n", "x", "7", "7 a", "07 a\n", "-1 a\n", "7 a\nb\n", "99999999999999999999 a\n"} {
@@ -108,8 +108,8 @@ func TestWriteFileWithABadMark(t *testing.T) {
 	}
 }
 
-// A crash between the mark and the file leaves the old file, and the mark keeps
-// its promise. What a crash left half written is cleaned up.
+// A crash between the mark and the file leaves the old file, and the mark still
+// refuses lower tokens. What a crash left half written is removed.
 func TestWriteFileAfterACrash(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "report")
@@ -140,8 +140,8 @@ func TestWriteFileAfterACrash(t *testing.T) {
 	}
 }
 
-// Writers with random tokens, and readers that look all the time: what they see
-// never falls.
+// Writers with random tokens, and readers that look all the time: the tokens that
+// they see never fall.
 func TestWriteFileInterleaved(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "report")
@@ -201,7 +201,8 @@ func TestWriteFileWithoutALockIsCaught(t *testing.T) {
 	t.Error("files without a lock pass for sound")
 }
 
-// watch counts how often the file goes back while four writers are at work.
+// watch counts how often the token in the file falls while four writers are at
+// work.
 func watch(t *testing.T, path string, write func(w int)) (fallen int) {
 	t.Helper()
 	last, stop := readToken(t, path), make(chan struct{})
@@ -248,8 +249,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A writer that is stopped inside holds the others up, as long as their
-// context lasts, and lets none pass; its death frees them.
+// A writer that is stopped inside delays the others, as long as their context
+// lasts, and lets none overtake it; when it dies they continue.
 func TestWriteFileWaitsForAnotherProcess(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "report")
@@ -292,8 +293,8 @@ func TestWriteFileWaitsForAnotherProcess(t *testing.T) {
 	}
 }
 
-// Somebody who may write the directory puts a link where the lock file is expected:
-// no file is made where it leads, and none is written without the lock.
+// A program that may write to the directory puts a link where the lock file is
+// expected: no file is made where it leads, and none is written without the lock.
 func TestWriteFileFollowsNoLinkToALock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

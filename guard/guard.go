@@ -11,16 +11,16 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// A Pass is what a writer shows to a guard. Only passes of leases on one key
-// can be compared: a resource is guarded by one lock, and always by the same.
+// A Pass is what a writer shows to a guard. Only passes of leases on one key can be
+// compared: a resource is guarded by one lock, and always by the same.
 type Pass struct {
 	// Token is the fencing token of the lease: positive.
 	Token int64
 
-	// Holder tells two writers apart whose tokens are equal. Those of Baton's
+	// Holder distinguishes two writers whose tokens are equal. Tokens of Baton's
 	// leases never are, except after losses that GUARANTEES.md names: an equal
-	// token is the same grant, and Of leaves Holder empty. A name that is set
-	// has to be that of the grant, and go with it where it goes (Attach). At most
+	// token is the same grant, and Of leaves Holder empty. If it is set it must
+	// name the grant, and go with the grant to another process (Attach). At most
 	// 128 bytes of UTF-8 without control characters.
 	Holder string
 }
@@ -36,9 +36,9 @@ func Of(l Lease) Pass { return Pass{Token: l.Token()} }
 // ErrStale is what errors.Is finds in every *StaleError.
 var ErrStale = errors.New("stale fencing token")
 
-// StaleError refuses a write because the resource has seen a higher token, or
-// the same one from another holder. Nothing was changed. The writer's lease
-// has ended, whatever it believes: there is no point in trying again with it.
+// StaleError refuses a write because the resource has seen a higher token, or the
+// same one from another holder. Nothing was changed. The writer's lease has ended,
+// whatever the writer believes: another try with it is useless.
 type StaleError struct {
 	Resource    string
 	Token, Last int64
@@ -61,7 +61,7 @@ type PassError struct {
 
 func (e *PassError) Error() string { return "guard: bad pass: " + e.Reason }
 
-// maxHolder is as long as an owner of a lock may be.
+// maxHolder is the longest that the owner of a lock may be.
 const maxHolder = 128
 
 func (p Pass) check() error {
@@ -88,8 +88,8 @@ func legal(resource string, p Pass) error {
 	return p.check()
 }
 
-// admits is the rule: a higher token, or the same from the same holder. The
-// zero Pass, which nobody has, is below all.
+// admits is the rule: a higher token, or the same from the same holder. The zero
+// Pass, which is not legal, is below all others.
 func (p Pass) admits(next Pass) bool {
 	return next.Token > p.Token || next == p
 }
@@ -97,14 +97,14 @@ func (p Pass) admits(next Pass) bool {
 // Marks remembers the highest pass of each resource. Memory, SQL and Redis
 // are Marks. All methods are safe for concurrent use.
 type Marks interface {
-	// Raise admits p or refuses it with a *StaleError, and remembers it if it
-	// was admitted, in one step: of two that are raised at once the lower one
-	// comes first or is refused. It is one attempt. After another error p may
-	// have been remembered, which does no harm: raise it again.
+	// Raise admits p or refuses it with a *StaleError, and remembers it if it was
+	// admitted, in one step: of two that are raised at once the lower one comes
+	// first or is refused. It is one attempt. After another error the store may
+	// have remembered p, which does no harm: raise it again.
 	//
-	// Resources are 1 to 512 bytes of UTF-8 without control characters,
-	// compared byte by byte; another name is a *driver.KeyError, a Pass that
-	// nobody can have a *PassError.
+	// Resources are 1 to 512 bytes of UTF-8 without control characters, compared
+	// byte by byte; another name is a *driver.KeyError, a Pass that is not legal a
+	// *PassError.
 	Raise(ctx context.Context, resource string, p Pass) error
 }
 
@@ -115,7 +115,7 @@ type Memory struct {
 	marks map[string]Pass
 }
 
-// Raise implements Marks. It does not fail but by refusing.
+// Raise implements Marks. Its only errors are refusals.
 func (m *Memory) Raise(_ context.Context, resource string, p Pass) error {
 	if err := legal(resource, p); err != nil {
 		return err
@@ -140,8 +140,8 @@ func With(ctx context.Context, p Pass) context.Context {
 	return context.WithValue(ctx, passKey{}, p)
 }
 
-// From is the pass of a context: the one that With put there, or with which
-// HTTP admitted the request.
+// From is the pass of a context: the one that With added, or with which HTTP
+// admitted the request.
 func From(ctx context.Context) (p Pass, ok bool) {
 	p, ok = ctx.Value(passKey{}).(Pass)
 	return p, ok

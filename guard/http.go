@@ -14,14 +14,14 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// The fields of a request that carry a pass. The token is written in decimal,
-// the holder with percent signs as in a path.
+// The header fields of a request that carry a pass. The token is in decimal, the
+// holder escaped with percent signs as in a path.
 const (
 	TokenHeader  = "X-Fence-Token"
 	HolderHeader = "X-Fence-Holder"
 )
 
-// SetHeader writes p into the fields of a request.
+// SetHeader writes p into the header fields of a request.
 func SetHeader(h http.Header, p Pass) {
 	h.Set(TokenHeader, strconv.FormatInt(p.Token, 10))
 	h.Del(HolderHeader)
@@ -30,8 +30,8 @@ func SetHeader(h http.Header, p Pass) {
 	}
 }
 
-// FromHeader reads the pass of a request. ok is false if it has none; the error
-// is a *PassError if it has one that nobody can have.
+// FromHeader reads the pass of a request. ok is false if it has none; the error is
+// a *PassError if its pass is not legal.
 func FromHeader(h http.Header) (p Pass, ok bool, err error) {
 	tokens, holders := h.Values(TokenHeader), h.Values(HolderHeader)
 	if len(tokens) == 0 && len(holders) == 0 {
@@ -43,7 +43,7 @@ func FromHeader(h http.Header) (p Pass, ok bool, err error) {
 	if p.Token, err = strconv.ParseInt(tokens[0], 10, 64); err != nil {
 		return p, true, &PassError{fmt.Sprintf("%s is not a number of 64 bits", TokenHeader)}
 	}
-	if strconv.FormatInt(p.Token, 10) != tokens[0] { // nobody writes tokens so, and others may read it as another number
+	if strconv.FormatInt(p.Token, 10) != tokens[0] { // no writer of tokens writes them so, and other programs may read another number
 		return Pass{}, true, &PassError{fmt.Sprintf("%s has a sign or zeros before its digits", TokenHeader)}
 	}
 	if len(holders) == 1 {
@@ -54,8 +54,8 @@ func FromHeader(h http.Header) (p Pass, ok bool, err error) {
 	return p, true, p.check()
 }
 
-// Transport adds the pass of a request's context (With) to the request. A
-// request without one is sent as it is.
+// Transport adds the pass in a request's context (With) to the request. It sends a
+// request without one unchanged.
 type Transport struct {
 	Base http.RoundTripper // defaults to http.DefaultTransport
 }
@@ -81,20 +81,18 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return base.RoundTrip(r)
 }
 
-// HTTP lets a request through only if g admits its pass for the resource that
-// the function names; "" leaves a request unguarded. The name must follow from
-// what the request is about, not from what the client says of its lock.
+// HTTP lets a request through only if g admits its pass for the resource that the
+// function names; "" leaves a request unguarded. The name must follow from what the
+// request is about, not from what the client says about its lock.
 //
-// The handler runs within g.Do: no earlier write of a lower token is under way
-// then in this process. It finds the pass with From, for databases that check
-// it again where it counts. What it leaves running when it returns is not
-// guarded.
+// The handler runs within g.Do: no earlier write with a lower token is under way
+// then in this process. It finds the pass with From, for databases that check it
+// again with the write. What it leaves running when it returns is not guarded.
 //
-// Who is refused gets a problem document (RFC 9457): 412 for a stale token,
-// 428 for none, 400 for one that nobody can have or a resource that has no
-// legal name, 503 if the marks cannot be read or an earlier write does not
-// end. Whoever may send a token can shut out the others with a high one: have
-// clients prove who they are first.
+// A refused request gets a problem document (RFC 9457): 412 for a stale token, 428
+// for none, 400 for a pass or a resource name that is not legal, 503 if the marks
+// cannot be read or an earlier write does not end. A client that may send a token
+// can shut out all others with a high one: authenticate clients first.
 func HTTP(g *Gate, resource func(*http.Request) string) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -122,16 +120,16 @@ func HTTP(g *Gate, resource func(*http.Request) string) func(http.Handler) http.
 	}
 }
 
-// staleType is the type of the problem that a stale token is.
+// staleType is the problem type of a stale token.
 const staleType = "https://github.com/batonhq/baton/blob/main/docs/fencing.md#stale"
 
 type problem struct {
-	Type     string `json:"type,omitempty"` // without one it is what its status says
+	Type     string `json:"type,omitempty"` // if empty the status says it all
 	Title    string `json:"title"`
 	Status   int    `json:"status"`
 	Detail   string `json:"detail,omitempty"`
 	Resource string `json:"resource,omitempty"`
-	Token    int64  `json:"token,omitempty,string"` // other languages would round a number
+	Token    int64  `json:"token,omitempty,string"` // as a string: other languages would round a number
 	Last     int64  `json:"last,omitempty,string"`
 }
 
@@ -153,7 +151,7 @@ func refuse(w http.ResponseWriter, err error) {
 
 func (p problem) write(w http.ResponseWriter) {
 	body, err := json.Marshal(p)
-	if err != nil { // it holds nothing that JSON cannot
+	if err != nil { // it contains nothing that JSON cannot encode
 		panic(err)
 	}
 	h := w.Header()
@@ -161,19 +159,19 @@ func (p problem) write(w http.ResponseWriter) {
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(body) // who is gone needs no answer
+	_, _ = w.Write(body) // a client that is gone needs no answer
 }
 
-// maxProblem is more than any problem document of ours.
+// maxProblem is more than the longest problem document of this package, in bytes.
 const maxProblem = 8 << 10
 
-// Refused is the *StaleError that an answer of HTTP tells of, or nil. It may
-// be asked about every answer; the body can be read afterwards.
+// Refused is the *StaleError in an answer of HTTP, or nil. It may be called for
+// every answer; the body can be read afterwards.
 func Refused(r *http.Response) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); r.StatusCode != http.StatusPreconditionFailed || err != nil || kind != "application/problem+json" {
 		return nil
 	}
-	body, _ := io.ReadAll(io.LimitReader(r.Body, maxProblem)) // what is cut off is not ours
+	body, _ := io.ReadAll(io.LimitReader(r.Body, maxProblem)) // a longer body is not from this package
 	r.Body = struct {
 		io.Reader
 		io.Closer

@@ -42,7 +42,7 @@ func newSite(t *testing.T, g *guard.Gate) *site {
 	return s
 }
 
-// write cannot have the handler call between.
+// write cannot make the handler call between.
 func (s *site) write(ctx context.Context, p guard.Pass, between func()) error {
 	between()
 	req, err := http.NewRequestWithContext(guard.With(ctx, p), http.MethodPut, s.url+"/r", nil)
@@ -65,7 +65,7 @@ func (s *site) write(ctx context.Context, p guard.Pass, between func()) error {
 
 type betweenKey struct{}
 
-// direct asks the handler in this process, so that between can be told to it.
+// direct calls the handler in this process, so that it can pass between to it.
 type direct struct {
 	log
 	handler http.Handler
@@ -105,7 +105,7 @@ func TestHTTP(t *testing.T) {
 	interleave(t, newSite(t, new(guard.Gate)), 8, 40)
 }
 
-// The memory can be any of the marks.
+// In place of Memory there can be any Marks.
 func TestHTTPOverMarks(t *testing.T) {
 	t.Parallel()
 	t.Run("redis", func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestHTTPWithoutAGateIsCaught(t *testing.T) {
 				t.Error(err)
 			}
 			if err := marks.Raise(r.Context(), "r", p); err != nil {
-				// What the real one answers to a stale token.
+				// The real one's answer to a stale token.
 				guard.HTTP(refusing(p.Token+1), byPath)(next).ServeHTTP(w, r)
 				return
 			}
@@ -146,14 +146,14 @@ func TestHTTPWithoutAGateIsCaught(t *testing.T) {
 	}))
 }
 
-// refusing has seen a token.
+// refusing is a Gate that has seen a token.
 func refusing(token int64) *guard.Gate {
 	g := new(guard.Gate)
 	_ = g.Do(context.Background(), "/r", pass(token, "seen"), func() error { return nil })
 	return g
 }
 
-// broken marks cannot be asked.
+// broken are Marks that always fail.
 type broken struct{}
 
 func (broken) Raise(context.Context, string, guard.Pass) error { return errors.New("secret: down") }
@@ -274,7 +274,7 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// What others answer with 412 is theirs, and all of the body can be read.
+// A 412 from another program is no refusal, and the whole body can be read.
 func TestRefusedIsOursAlone(t *testing.T) {
 	t.Parallel()
 	long := `{"type":"about:blank","status":412,"detail":"` + strings.Repeat("x", 20_000) + `"}`
@@ -302,7 +302,7 @@ func TestRefusedIsOursAlone(t *testing.T) {
 	}
 }
 
-// What one side writes the other reads; nothing else gets through.
+// One side reads what the other writes; nothing else is accepted.
 func FuzzHeader(f *testing.F) {
 	f.Add(int64(5), "host:1")
 	f.Add(int64(math.MaxInt64), "ö%2F \x7f")

@@ -13,8 +13,8 @@ import (
 	"github.com/batonhq/baton/guard"
 )
 
-// A target is a resource with a guard in front, and the history of what was
-// written to it, in the order in which it took effect.
+// A target is a resource with a guard in front, and the history of its writes, in
+// the order in which they took effect.
 type target interface {
 	// write shows p and writes p's token. Between the check and the write it
 	// calls between, if there is a between.
@@ -22,13 +22,13 @@ type target interface {
 	history(ctx context.Context) ([]int64, error)
 }
 
-// again reports that a write failed without a verdict and is to be repeated.
+// again reports that a write failed without a decision and must be repeated.
 type again interface{ again(error) bool }
 
-// held has a writer stop between its check and its write until the next
-// holder has written, or has shown that it has to wait by not coming back for
-// so long. It reports how the history looks then. This is the interleaving
-// that every guard is for.
+// held makes a writer stop between its check and its write until the next holder
+// has written, or until within has passed, which shows that the next holder has to
+// wait. It returns the history after that. This is the interleaving that every
+// guard exists for.
 func held(t *testing.T, to target, within time.Duration) []int64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -61,7 +61,7 @@ func held(t *testing.T, to target, within time.Duration) []int64 {
 	if err := <-done; err != nil {
 		t.Errorf("the next holder: %v", err)
 	}
-	// Whatever became of the first: from now on it is too late.
+	// Whether or not the first writer has written: from now on it is too late.
 	if err := patient(ctx, to, pass(5, "a"), func() {}); !errors.Is(err, guard.ErrStale) {
 		t.Errorf("after the next holder: %v, want ErrStale", err)
 	}
@@ -77,7 +77,7 @@ func repeatable(to target, err error) bool {
 	return ok && err != nil && a.again(err)
 }
 
-// patient repeats what got no verdict.
+// patient repeats a write that got no decision.
 func patient(ctx context.Context, to target, p guard.Pass, between func()) error {
 	for {
 		if err := to.write(ctx, p, between); !repeatable(to, err) || ctx.Err() != nil {
@@ -96,11 +96,11 @@ func falls(history []int64) bool {
 	return false
 }
 
-// soundWait is how long the next holder is given to break through a guard that
-// is expected to hold. A longer wait would find nothing else.
+// soundWait is how long the next holder may try to break a guard that is expected
+// to hold. A longer wait would find nothing else.
 const soundWait = 100 * time.Millisecond
 
-// defectWait is how long a planted defect is given to show. It ends early.
+// defectWait is how long a planted defect may take to show. The wait ends early.
 const defectWait = 30 * time.Second
 
 func holds(t *testing.T, to target) {
@@ -119,8 +119,8 @@ func mustBreak(t *testing.T, to target) {
 	}
 }
 
-// interleave has writers show random tokens at random moments. Each works as a
-// holder does: its token rises, and it writes with it several times.
+// interleave lets writers show random tokens at random moments. Each behaves like a
+// holder: its token rises, and it writes with it several times.
 func interleave(t *testing.T, to target, writers, writes int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -132,7 +132,7 @@ func interleave(t *testing.T, to target, writers, writes int) {
 	seed := rand.Uint64()
 	var mu sync.Mutex
 	var next int64 = 10
-	highest := int64(0) // that was admitted
+	highest := int64(0) // admitted so far
 	admitted, refused := 0, 0
 	var all sync.WaitGroup
 	for w := range writers {
@@ -189,7 +189,7 @@ type gated struct {
 	log
 }
 
-// log is a resource that takes whatever comes.
+// log is a resource that accepts every write.
 type log struct {
 	mu     sync.Mutex
 	tokens []int64
@@ -215,7 +215,7 @@ func (g *gated) write(ctx context.Context, p guard.Pass, between func()) error {
 	})
 }
 
-// raised is one that only raises marks before it writes.
+// raised is a log that only raises marks before it writes.
 type raised struct {
 	guard.Marks
 	log
@@ -241,7 +241,8 @@ func TestMarksAloneAreNoGate(t *testing.T) {
 	mustBreak(t, &raised{Marks: new(guard.Memory)})
 }
 
-// A Gate whose marks are late: between its entry and its answer others pass.
+// A Gate with slow marks: other writes are admitted between a write's entry and its
+// answer.
 func TestGateWithSlowMarks(t *testing.T) {
 	t.Parallel()
 	g := new(gated)
@@ -263,7 +264,7 @@ func (s slow) Raise(ctx context.Context, resource string, p guard.Pass) error {
 }
 
 // Writes of one pass run together; a later pass waits for them, as long as its
-// context lasts; what panicked has ended.
+// context lasts; a write that panicked has ended.
 func TestGateWaits(t *testing.T) {
 	t.Parallel()
 	var g guard.Gate
@@ -286,7 +287,7 @@ func TestGateWaits(t *testing.T) {
 	go func() {
 		waits <- g.Do(ctx, "r", pass(6, "b"), func() error { return errors.New("ran") })
 	}()
-	// Once 6 is known, 5 is refused, although 6 does not write yet.
+	// As soon as 6 is known, 5 is refused, although 6 does not write yet.
 	for g.Do(t.Context(), "r", pass(5, "a"), func() error { return nil }) == nil {
 		runtime.Gosched()
 	}

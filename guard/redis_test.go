@@ -18,7 +18,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// byGoRedis and byRueidis are what a program writes to use its client.
+// byGoRedis and byRueidis are what a program writes for its client.
 func byGoRedis(client redis.UniversalClient) guard.Redis {
 	return func(ctx context.Context, script string, keys, args []string) (any, error) {
 		plain := make([]any, len(args))
@@ -43,8 +43,8 @@ type redisServer struct {
 	prefix string
 }
 
-// Raise keeps tests that share a server apart. Names that are refused, and the
-// longest, stay as they are.
+// Raise adds the prefix, so that tests share a server. Names that are refused, and
+// the longest, stay as they are.
 func (s redisServer) Raise(ctx context.Context, resource string, p guard.Pass) error {
 	if resource == "" || len(resource) > 100 {
 		return s.Redis.Raise(ctx, resource, p)
@@ -125,7 +125,7 @@ func TestRedisDo(t *testing.T) {
 				t.Errorf("%q: deleted, and a stale write brings it back: %v", key, err)
 			}
 		}
-		// A command that fails is told from a refusal.
+		// A failing command is not a refusal.
 		key := s.prefix + "list"
 		if _, err := s.Do(ctx, key, pass(5, "a"), "RPUSH", "x"); err != nil {
 			t.Fatal(err)
@@ -136,7 +136,7 @@ func TestRedisDo(t *testing.T) {
 	})
 }
 
-// The token and the write are one step. Writers on many connections.
+// The check and the write are one step. Writers on many connections.
 func TestRedisInterleaved(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, s redisServer) {
@@ -184,7 +184,7 @@ func (l *twoSteps) write(ctx context.Context, p guard.Pass, between func()) erro
 	return l.client.RPush(ctx, l.key, p.Token).Err()
 }
 
-// What is no mark is left alone, whatever it is.
+// A key that is not a mark is not changed, whatever it is.
 func TestRedisMarkIsSomethingElse(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, s redisServer) {
@@ -230,7 +230,7 @@ func TestRedisMark(t *testing.T) {
 	}
 }
 
-// Different keys never share a mark, and a mark lies on its key's slot.
+// Different keys never share a mark, and a mark is on the slot of its key.
 func FuzzRedisMark(f *testing.F) {
 	f.Add("k", "{k}")
 	f.Add("{a}:b", "a")
@@ -248,8 +248,7 @@ func FuzzRedisMark(f *testing.F) {
 	})
 }
 
-// hashed is the part of a key that decides its slot, as the Cluster
-// specification has it.
+// hashed is the part of a key that decides its slot, by the Cluster specification.
 func hashed(key string) string {
 	if _, rest, ok := strings.Cut(key, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
@@ -259,8 +258,8 @@ func hashed(key string) string {
 	return key
 }
 
-// A client in the manner of redigo answers with bytes; what is no answer of
-// the script is an error.
+// A client like redigo answers with bytes; anything but an answer of the script is
+// an error.
 func TestRedisAnswers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

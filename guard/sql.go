@@ -9,14 +9,13 @@ import (
 	"strings"
 )
 
-// SQL guards what a transaction writes: the token is compared and raised in a
-// row of the table baton_guard inside the transaction, which from then on has
-// that row locked. A transaction with a lower token waits for it, and is then
+// SQL guards what a transaction writes. Raise compares and raises the token in a
+// row of the table baton_guard inside the transaction, which holds that row locked
+// from then on. A transaction with a lower token waits for the row, and is then
 // refused. So transactions commit in the order of their tokens.
 //
-// The row must be in the database that the transaction writes to. It is made
-// by the first Raise, and has to stay as long as anybody with a lower token may
-// still write.
+// The row must be in the database that the transaction writes to. The first Raise
+// makes it. It must stay as long as a writer with a lower token may still write.
 type SQL uint8
 
 // The dialects.
@@ -35,8 +34,8 @@ var postgresSchema string
 //go:embed schema/mysql.sql
 var mysqlSchema string
 
-// Schema is the SQL that makes the table, for those who keep all of theirs in
-// migrations. It does nothing to a table that exists.
+// Schema is the SQL that makes the table, for programs that keep all their tables
+// in migrations. It does nothing to a table that exists.
 func (s SQL) Schema() string {
 	switch s {
 	case SQLite:
@@ -74,10 +73,10 @@ func (s SQL) Migrate(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// Row is what a query answers with. *sql.Row and pgx.Row are.
+// Row is the answer of a query, such as *sql.Row and pgx.Row.
 type Row interface{ Scan(dest ...any) error }
 
-// raiseRow has no answer if the pass is refused. Either way the row is locked.
+// raiseRow returns no row if the pass is refused. Either way the row is locked.
 const raiseRow = `INSERT INTO baton_guard AS g (resource, token, holder) VALUES (%s)
 	ON CONFLICT (resource) DO UPDATE SET token = excluded.token, holder = excluded.holder
 	WHERE g.token < excluded.token OR g.token = excluded.token AND g.holder = excluded.holder
@@ -95,20 +94,20 @@ const (
 	// The assignments take effect from left to right.
 	mysqlRaise = `INSERT INTO baton_guard (resource, token, holder) VALUES (?, ?, ?)
 		ON DUPLICATE KEY UPDATE holder = IF(VALUES(token) > token, VALUES(holder), holder), token = GREATEST(token, VALUES(token))`
-	// A locking read sees what is committed, whatever the transaction saw before.
+	// A locking read sees what is committed, even if the transaction saw something
+	// else before.
 	mysqlLast = `SELECT token, holder FROM baton_guard WHERE resource = ? FOR UPDATE`
 )
 
-// Raise admits p, or refuses it with a *StaleError: then roll back. It belongs
-// at the beginning of the transaction, before it reads what its writes follow
-// from, and not into a savepoint that may be rolled back. It works at every
-// isolation. At REPEATABLE READ and SERIALIZABLE PostgreSQL may end the
-// transaction with a serialization failure (40001), and MySQL with a deadlock
-// (1213) when many make a row at once: that is no verdict, begin the
-// transaction again.
+// Raise admits p, or refuses it with a *StaleError: then roll back. Call it at the
+// beginning of the transaction, before it reads what its writes depend on, and not
+// within a savepoint that may be rolled back. It works at every isolation. At
+// REPEATABLE READ and SERIALIZABLE PostgreSQL may end the transaction with a
+// serialization failure (40001), and MySQL with a deadlock (1213) when many make a
+// row at once: that is no refusal, begin the transaction again.
 //
-// After any other error, too, the transaction must be rolled back. tx is for
-// one goroutine at a time, as always.
+// After any other error, too, roll the transaction back. Only one goroutine at a
+// time may use tx, as always.
 func (s SQL) Raise(ctx context.Context, tx *sql.Tx, resource string, p Pass) error {
 	if err := legal(resource, p); err != nil {
 		return err
@@ -169,9 +168,8 @@ func raiseMySQL(ctx context.Context, tx *sql.Tx, resource string, p Pass) error 
 	return nil
 }
 
-// Marks are marks in the same table, each raised in a transaction of its own.
-// What is written elsewhere after that is not guarded against a pause in
-// between: see Gate.
+// Marks are marks in the same table, each raised in a transaction of its own. A
+// later write elsewhere is not guarded against a pause in between: see Gate.
 func (s SQL) Marks(db *sql.DB) Marks { return sqlMarks{s, db} }
 
 type sqlMarks struct {

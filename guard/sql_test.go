@@ -53,13 +53,13 @@ func mysqlDB(t *testing.T) *sql.DB {
 	return openDB(t, "mysql", "root@tcp("+addr+")/"+name)
 }
 
-// account is a row that a guard stands before: which tokens have written it.
+// account is a row behind a guard: the list of tokens that have written it.
 type account struct {
 	guard.SQL
 	db    *sql.DB
 	level sql.IsolationLevel
 
-	// raise is how the guard is asked. A planted defect asks in another way.
+	// raise calls the guard. A planted defect replaces it.
 	raise func(ctx context.Context, tx *sql.Tx, resource string, p guard.Pass) error
 }
 
@@ -150,7 +150,7 @@ func levels(s guard.SQL) []sql.IsolationLevel {
 func TestSQL(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, s guard.SQL, db *sql.DB) {
-		for range 2 { // the second time it is there
+		for range 2 { // the second time the table is there
 			if err := s.Migrate(t.Context(), db); err != nil {
 				t.Fatal(err)
 			}
@@ -159,8 +159,8 @@ func TestSQL(t *testing.T) {
 	})
 }
 
-// A writer that stops between its check and its commit holds up the next one,
-// and transactions commit in the order of their tokens.
+// A writer that stops between its check and its commit delays the next one, and
+// transactions commit in the order of their tokens.
 func TestSQLInTheTransaction(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, s guard.SQL, db *sql.DB) {
@@ -178,7 +178,7 @@ func TestSQLInTheTransaction(t *testing.T) {
 	})
 }
 
-// What is refused has changed nothing, and what is rolled back is forgotten.
+// A refusal has changed nothing, and what is rolled back is forgotten.
 func TestSQLRollsBack(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, s guard.SQL, db *sql.DB) {
@@ -261,7 +261,7 @@ func (a raiseAtEnd) write(ctx context.Context, p guard.Pass, between func()) err
 	return err
 }
 
-// Both begin when the resource has no row yet.
+// Both begin before the resource has a row.
 func TestSQLFirstRow(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, s guard.SQL, db *sql.DB) {
@@ -280,7 +280,7 @@ func TestSQLFirstRow(t *testing.T) {
 	})
 }
 
-// Names are bytes, whatever the database is told to fold.
+// Names are bytes, whatever collation the database has.
 func TestSQLShowsReadableNames(t *testing.T) {
 	t.Parallel()
 	eachDialect(t, func(t *testing.T, s guard.SQL, db *sql.DB) {
@@ -373,8 +373,8 @@ func documented(t *testing.T) (blocks []string) {
 	return blocks
 }
 
-// Programs in other languages, which raise marks by the SQL of the page, and guard
-// refuse each other's stale tokens.
+// Programs in other languages, which raise marks by the SQL of the page, and this
+// package refuse each other's stale tokens.
 func raiseByHand(t *testing.T, s guard.SQL, db *sql.DB, byHand func(tx *sql.Tx, resource []byte, token int64, holder string) (admitted bool, err error)) {
 	t.Helper()
 	if err := s.Migrate(t.Context(), db); err != nil {

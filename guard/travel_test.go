@@ -9,8 +9,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// A lease that goes to another process keeps its pass: what the first one wrote
-// does not shut out the second. The next lease does.
+// A lease that is attached in another process keeps its pass: the writes of the
+// first process do not shut out the second. Those of the next lease do.
 func TestPassTravels(t *testing.T) {
 	t.Parallel()
 	store := memstore.New()

@@ -13,17 +13,17 @@ import (
 // Config says how a Runner runs. The zero Config is ready to use. Programs that
 // share operations need not agree on it.
 type Config struct {
-	// Keep is how long an outcome is kept after it was recorded, at least: later
-	// than that nobody may call again. 1s to ten years. Defaults to 24h.
+	// Keep is how long an outcome is kept after it was recorded, at least; callers
+	// must not call again later than that. 1s to ten years. Defaults to 24h.
 	Keep time.Duration
 
-	// Remember is how long it is remembered that an attempt began. One that takes
-	// longer cannot be recorded. 1s to ten years. Defaults to a week, or to Keep
-	// if that is longer.
+	// Remember is how long the store remembers that an attempt began. The outcome
+	// of an attempt that takes longer cannot be recorded. 1s to ten years. Defaults
+	// to a week, or to Keep if that is longer.
 	Remember time.Duration
 
-	// Lock says how operations are locked while they run. Its TTL is how long the
-	// others wait after an attempt has crashed; its MaxHold is how long an attempt
+	// Lock says how operations are locked while they run. Its TTL is how long other
+	// callers wait after an attempt has crashed; its MaxHold is how long an attempt
 	// may take; its Owner is shown in records, too.
 	Lock baton.Config
 }

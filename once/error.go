@@ -14,7 +14,7 @@ var (
 	// ErrFinal is what errors.Is finds in every *FinalError.
 	ErrFinal = errors.New("the operation has failed for good")
 
-	// ErrNoRecord says that nothing is known of an operation.
+	// ErrNoRecord says that the store knows nothing of an operation.
 	ErrNoRecord = driver.ErrNoRecord
 )
 
@@ -33,8 +33,8 @@ type final struct{ err error }
 func (e *final) Error() string { return e.err.Error() }
 func (e *final) Unwrap() error { return e.err }
 
-// isFinal looks for the mark of Final. That within a *FinalError is another
-// operation's.
+// isFinal looks for the mark of Final. A mark within a *FinalError belongs to
+// another operation.
 func isFinal(err error) bool {
 	switch e := err.(type) {
 	case *final:
@@ -60,23 +60,23 @@ type FinalError struct {
 // Is makes errors.Is(err, ErrFinal) true.
 func (e *FinalError) Is(target error) bool { return target == ErrFinal }
 
-// Unwrap returns the error itself to the caller whose function returned it, nil
-// to all others.
+// Unwrap returns the error itself to the caller whose function returned it, nil to
+// all other callers.
 func (e *FinalError) Unwrap() error { return e.err }
 
 func (e *FinalError) Error() string {
 	return fmt.Sprintf("once: operation %q has failed for good: %s", e.Key, driver.Printable(e.Text))
 }
 
-// UnrecordedError says that the function has run and come to an end, and that
-// its outcome was not recorded, as far as is known. What it did, it did; other
-// callers will be told otherwise.
+// UnrecordedError says that the function has ended and that its outcome, as far as
+// is known, was not recorded. The effects of the function stay; other callers get
+// another answer.
 //
-// Err tells why. errors.Is finds driver.ErrSuperseded if another attempt has
-// begun since, or the record was forgotten: then Instead says what is there
-// now. It finds baton.ErrUnknown or baton.ErrUnavailable if the store could not
-// be reached: then the outcome may have been recorded or not, and calling Do
-// again tells. It finds a *driver.RequestError if the result is too long.
+// Err tells why. errors.Is finds driver.ErrSuperseded if another attempt has begun
+// since, or the record was forgotten: then Instead says what is there now. It finds
+// baton.ErrUnknown or baton.ErrUnavailable if the store could not be reached: then
+// the outcome may or may not have been recorded, and another call of Do tells. It
+// finds a *driver.RequestError if the result is too long.
 type UnrecordedError struct {
 	Key   string
 	Token int64 // of the attempt
@@ -84,7 +84,7 @@ type UnrecordedError struct {
 	Result  []byte // what the function returned
 	Failure error  // or its final error
 
-	Instead *driver.Record // the record now; nil: there is none, or it is not known
+	Instead *driver.Record // the record now; nil: there is none, or it is unknown
 	Err     error
 }
 
@@ -99,8 +99,8 @@ func (e *UnrecordedError) Error() string {
 	return s
 }
 
-// again reports whether asking the store once more may help. Only our own bound
-// of a call ends a context here that is not the caller's.
+// again reports whether another request to the store may help. A context error here
+// is from this package's own bound of a call, not from the caller's context.
 func again(err error) bool {
 	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
@@ -116,8 +116,8 @@ func ended(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// blame makes an error of the store one for the caller of Do, who knows nothing
-// of the bounds of single calls.
+// blame turns an error of the store into one for the caller of Do, which does not
+// know the bounds of single calls.
 func blame(err error) error {
 	if again(err) && !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrUnknown) {
 		return fmt.Errorf("%w: no answer in time (%v)", baton.ErrUnknown, err)

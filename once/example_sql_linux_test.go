@@ -12,9 +12,9 @@ import (
 )
 
 // With a database that Baton keeps its locks in, no token is needed: InTx lets the
-// transaction commit only while the lease of the attempt stands. The key of the
-// operation is written in the same transaction, so that an attempt that committed and
-// died before its result was recorded is not repeated.
+// transaction commit only while the lease of the attempt stands. The same
+// transaction writes the key of the operation, so that an attempt that committed
+// and crashed before its result was recorded is not repeated.
 func ExampleAttempt_inTx() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "once")

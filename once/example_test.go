@@ -34,9 +34,9 @@ func Example() {
 }
 
 // account is a resource that checks tokens: for each operation it remembers the
-// highest one that it has seen, and looks at it in the step in which it changes,
-// with a database in the same transaction. What it books for an operation replaces
-// what it booked before, so that exactly the last attempt's counts.
+// highest one that it has seen, and compares in the step in which it changes, which
+// in a database is the same transaction. What it books for an operation replaces
+// what it booked before, so that exactly the last attempt counts.
 type account struct {
 	points int
 	fence  map[string]int64
@@ -45,7 +45,7 @@ type account struct {
 
 var errStale = errors.New("a later attempt was here already")
 
-// book makes it points for op, whatever earlier attempts have booked for op.
+// book sets the points of op, whatever earlier attempts have booked for op.
 func (a *account) book(op string, token int64, points int) error {
 	if token < a.fence[op] {
 		return errStale
@@ -58,7 +58,7 @@ func (a *account) book(op string, token int64, points int) error {
 
 // Which token do I pass? That of the attempt. Where is it checked? Where the effect
 // takes place. Here an attempt is stopped before it books, another one does the
-// work, and the first goes on, long after its lock was lost.
+// work, and the first continues, long after its lock was lost.
 func ExampleAttempt() {
 	ctx := context.Background()
 	store := memstore.New()
@@ -111,9 +111,9 @@ func meanwhile(store *memstore.Store, key string, fn func(context.Context, once.
 	}
 }
 
-// What if I cannot change the resource? Give it the key of the operation if it
-// can refuse the same one twice. If it can only be asked, ask it when somebody
-// has begun before.
+// What if I cannot change the resource? Give it the key of the operation if it can
+// refuse the same key twice. If it can only be asked, ask it when an earlier
+// attempt has begun.
 func ExampleAttempt_ask() {
 	ctx := context.Background()
 	ops, err := once.New(memstore.New(), once.Config{})
@@ -121,7 +121,7 @@ func ExampleAttempt_ask() {
 		fmt.Println(err)
 		return
 	}
-	var sent []string // by a service that knows nothing of tokens
+	var sent []string // by a service that does not know tokens
 	send := func(_ context.Context, a once.Attempt) ([]byte, error) {
 		if a.Attempts > 1 && len(sent) > 0 {
 			fmt.Println("attempt", a.Attempts, "finds that it was sent already")
@@ -146,9 +146,9 @@ func ExampleAttempt_ask() {
 	// 1 sent
 }
 
-// What if the process stops here? Between its effect and the record of it: the
-// next caller runs the function again, with a higher token, and is told. What
-// the first one brings when it goes on is not recorded.
+// What if the process stops here? Between its effect and the record of it: the next
+// caller runs the function again, with a higher token, and can see that. The result
+// of the first attempt, when that continues, is not recorded.
 func ExampleUnrecordedError() {
 	ctx := context.Background()
 	store := memstore.New()
@@ -173,7 +173,7 @@ func ExampleUnrecordedError() {
 	// recorded:     "report by attempt 2"
 }
 
-// An error that no further attempt can mend is an outcome, too.
+// An error that another attempt cannot cure is an outcome, too.
 func ExampleFinal() {
 	ctx := context.Background()
 	ops, err := once.New(memstore.New(), once.Config{})

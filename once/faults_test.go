@@ -16,8 +16,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// A process is a store as one process sees it. A test can stop the process at
-// a request, before or after its effect, and lose answers.
+// A process is a store as one process sees it. A test can stop the process at a
+// request, before or after its effect, and lose answers.
 type process struct {
 	*memstore.Store
 
@@ -25,12 +25,12 @@ type process struct {
 	calls   []string
 	at      func(call string, after bool) // called around every request
 	lose    func(call string, after bool) error
-	stopped chan struct{} // not nil: no request passes until it is closed
+	stopped chan struct{} // if not nil, no request passes until it is closed
 }
 
 func newProcess(store *memstore.Store) *process { return &process{Store: store} }
 
-// made returns the requests since it was asked last, without renewals.
+// made returns the requests since its last call, without renewals.
 func (p *process) made() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -39,7 +39,7 @@ func (p *process) made() string {
 	return s
 }
 
-// stop has the process stop, until the returned function is called.
+// stop stops the process until the returned function is called.
 func (p *process) stop() (cont func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,7 +52,7 @@ func (p *process) stop() (cont func()) {
 	}
 }
 
-// pass is where a request passes, or an answer.
+// pass is called for each request, and for each answer.
 func (p *process) pass(call string, after bool) error {
 	p.mu.Lock()
 	at, lose := p.at, p.lose
@@ -120,16 +120,17 @@ type result struct {
 	err  error
 }
 
-// A process stops, for ten TTLs, at each point. To the others that is the same as
-// a crash: one of them runs, within the TTL, and knows whether somebody
-// began. Then the first one goes on: it changes nothing, and learns what is.
+// A process stops, for ten TTLs, at each point. To other processes that is the same
+// as a crash: one of them runs the function, within the TTL, and knows whether an
+// attempt began. Then the first one continues: it changes nothing, and learns the
+// outcome.
 func TestStoppedAnywhere(t *testing.T) {
 	const ttl = 10 * time.Second
 	for _, point := range []struct {
 		at       string
-		attempts int64 // what the next one is told; 0: it does not run
+		attempts int64 // Attempts of the next one; 0: it does not run
 		recorded string
-		first    string // the result of the one that was stopped; "": its outcome was not recorded
+		first    string // the result of the stopped one; "": its outcome was not recorded
 	}{
 		{"find before", 1, "next", "next"},
 		{"find after", 1, "next", "next"},
@@ -211,8 +212,8 @@ func TestStoppedAnywhere(t *testing.T) {
 	}
 }
 
-// Two that have both begun: the one with the higher token decides, even if
-// the other is faster.
+// Two attempts have begun: the one with the higher token decides, even if the other
+// is faster.
 func TestTwoAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -243,7 +244,7 @@ func TestTwoAtATime(t *testing.T) {
 	})
 }
 
-// A lease that is lost while nobody else begins costs nothing: the result is
+// A lease that is lost while no other attempt begins costs nothing: the result is
 // recorded.
 func TestLostButNotFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -265,7 +266,7 @@ func TestLostButNotFollowed(t *testing.T) {
 		})
 		expect(t, r, "k", "x", never(t))
 
-		// An error is the function's own, and tells of the loss, too.
+		// An error is the function's own, joined with the loss.
 		if err := r.Forget(t.Context(), "k"); err != nil {
 			t.Error(err)
 		}
@@ -317,8 +318,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// A store that stays out of reach: before the function runs, it does not; after
-// it, its caller is told that nobody knows, and calling again tells.
+// A store stays out of reach. Before the function, that does not run; after it, its
+// caller learns that the outcome is unknown, and another call tells.
 func TestStoreOutOfReach(t *testing.T) {
 	for _, c := range []struct {
 		call  string
@@ -367,7 +368,7 @@ func TestStoreOutOfReach(t *testing.T) {
 	}
 }
 
-// A store that never answers does not hold up a caller who has ended.
+// A store that never answers does not delay a caller whose context has ended.
 func TestSilentStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent := &silence{memstore.New()}
@@ -377,7 +378,7 @@ func TestSilentStore(t *testing.T) {
 		if _, err := r.Do(ctx, "k", never(t)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v", err)
 		}
-		// And a caller who is patient learns that it does not answer.
+		// And a patient caller learns that it does not answer.
 		start := time.Now()
 		_, err := r.Do(t.Context(), "k", never(t))
 		if !errors.Is(err, baton.ErrUnknown) || time.Since(start) > 3*baton.DefaultTTL {

@@ -19,14 +19,15 @@ type options struct{ fingerprint string }
 
 // Fingerprint says what the operation is asked to do: the body of a request, a
 // command line. If an attempt at the same key has begun with another fingerprint,
-// Do fails with an *OtherRequestError instead of giving its result to a caller who
-// asked for something else. Records without a fingerprint, of callers without
-// this option or of older versions, match every one, and whoever gives none gets
-// what is recorded.
+// Do fails with an *OtherRequestError instead of giving its result to a caller that
+// asked for something else. Records without a fingerprint, of callers without this
+// option or of older versions, match every fingerprint, and a caller without one
+// gets what is recorded.
 //
-// Fingerprint("a", "b") is not Fingerprint("ab"). What is kept is a hash of 132
-// bits behind the owner in the record: it is no secret, and whoever reads the store
-// can try guesses. It costs one more request of an operation that is not done.
+// Fingerprint("a", "b") is not Fingerprint("ab"). The store keeps a hash of 132
+// bits behind the owner in the record: it is no secret, and everyone who reads the
+// store can try guesses. It costs one more request for an operation that is not
+// done.
 func Fingerprint(request ...string) Option {
 	h := sha256.New()
 	for _, part := range request {
@@ -43,7 +44,7 @@ const (
 	maxOwner        = 128 // of a record, in bytes
 )
 
-// mark writes a fingerprint behind an owner, which is cut if it has to be.
+// mark appends a fingerprint to an owner, which is cut if necessary.
 func mark(owner, fingerprint string) string {
 	if fingerprint == "" {
 		return owner
@@ -57,7 +58,7 @@ func mark(owner, fingerprint string) string {
 	return owner + fingerprintMark + fingerprint
 }
 
-// unmark takes them apart.
+// unmark separates the two.
 func unmark(text string) (owner, fingerprint string) {
 	at := len(text) - fingerprintLen - len(fingerprintMark)
 	if at < 0 || !strings.HasPrefix(text[at:], fingerprintMark) {
@@ -70,7 +71,7 @@ func unmark(text string) (owner, fingerprint string) {
 	return text[:at], fingerprint
 }
 
-// match takes the fingerprint out of a record, and refuses one that is of another
+// match removes the fingerprint from a record, and refuses a record of another
 // request.
 func (o options) match(rec driver.Record) (driver.Record, error) {
 	var other string

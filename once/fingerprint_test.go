@@ -25,7 +25,7 @@ func refused(t *testing.T, err error, done bool) {
 	}
 }
 
-// The same key with another request is no operation that is done.
+// The result of an operation is not given to another request with the same key.
 func TestFingerprint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -47,7 +47,7 @@ func TestFingerprint(t *testing.T) {
 		}
 		refused(t, do(never(t), "charge", "9999"), true)
 		refused(t, do(never(t), "charge1", "0"), true)
-		expect(t, r, "k", s.text, never(t)) // of one that gives none
+		expect(t, r, "k", s.text, never(t)) // of a caller without a fingerprint
 		rec, err := r.Find(t.Context(), "k")
 		if err != nil || !strings.HasPrefix(long, rec.Owner) || len(rec.Owner) < 90 {
 			t.Errorf("found as %q's, %v", rec.Owner, err)
@@ -62,8 +62,8 @@ func TestFingerprint(t *testing.T) {
 	})
 }
 
-// Nor may it follow an attempt that was not finished, or overtake one that it
-// waited for.
+// Nor may another request follow an attempt that was not finished, or overtake one
+// that it waited for.
 func TestFingerprintOfAnAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRunner(t, memstore.New(), once.Config{})
@@ -100,7 +100,7 @@ func TestFingerprintOfAnAttempt(t *testing.T) {
 	})
 }
 
-// Versions that know no fingerprints leave none, and match every one.
+// Versions without fingerprints record none, and match every one.
 func TestFingerprintOfAnOldVersion(t *testing.T) {
 	for owner, matches := range map[string]bool{
 		"host:1":                                true,
@@ -124,7 +124,7 @@ func TestFingerprintOfAnOldVersion(t *testing.T) {
 	}
 }
 
-// The text of a final error was written by another program, perhaps.
+// Another program may have written the text of a final error.
 func TestFinalErrorEscapesWhatWasRecorded(t *testing.T) {
 	store := memstore.New()
 	a := driver.Attempt{Key: "k", Token: 1}

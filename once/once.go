@@ -11,30 +11,29 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// LockPrefix and the key of an operation are the name of its lock, by which
-// "baton ls" shows what is running.
+// LockPrefix and the key of an operation form the name of its lock, under which
+// "baton ls" shows it while it runs.
 const LockPrefix = "once/"
 
 // MaxKey is the length of the longest key of an operation, in bytes.
 const MaxKey = check.MaxKey - len(LockPrefix)
 
 // A Runner runs operations that are to succeed once. All methods are safe for
-// concurrent use. It holds nothing that needs to be closed; the store is the
-// caller's.
+// concurrent use. It needs no Close; the caller closes the store.
 type Runner struct {
 	records        driver.Records
 	locks          *baton.Locker
 	owner          string
 	keep, remember time.Duration
 
-	call     time.Duration // how long one request to the store may take at first
-	patience time.Duration // for how long it is made again if there is no answer
+	call     time.Duration // how long the first try of a request may take
+	patience time.Duration // for how long a request is repeated if there is no answer
 }
 
-// New makes a Runner. It refuses, rather than ignores, a Config that the store
-// cannot honour, with a *baton.ConfigError, and a store that keeps no records
-// (driver.Records) with an error that wraps errors.ErrUnsupported. It never
-// talks to the store.
+// New makes a Runner. It never talks to the store. It does not ignore what the
+// store cannot honour in a Config, but refuses it with a *baton.ConfigError, and a
+// store that keeps no records (driver.Records) with an error that wraps
+// errors.ErrUnsupported.
 func New(store driver.Locks, cfg Config) (*Runner, error) {
 	records, ok := driver.As[driver.Records](store)
 	if !ok {
@@ -57,9 +56,9 @@ func New(store driver.Locks, cfg Config) (*Runner, error) {
 	}, nil
 }
 
-// An Attempt is what a function learns of its own run.
+// An Attempt is what a function learns about its own run.
 type Attempt struct {
-	// Key is that of the operation. It is the same for all attempts.
+	// Key is the key of the operation. It is the same for all attempts.
 	Key string
 
 	// Token is the fencing token of the attempt, higher than those of all attempts
@@ -67,39 +66,39 @@ type Attempt struct {
 	// and JavaScript it must be a string.
 	Token int64
 
-	// Attempts counts those that have begun, this one included. Above 1, an
-	// earlier one was not finished: it failed, crashed, or lost its lock, and what
-	// it did may be there already, in part or as a whole, or may still come.
+	// Attempts is the number of attempts that have begun, including this one. If it
+	// is above 1, an earlier one was not finished: it failed, crashed, or lost its
+	// lock, and its effects may be there already, in part or as a whole, or may
+	// still come.
 	Attempts int64
 
-	// Lease is the lock under which the attempt runs, for what stores can do with
+	// Lease is the lease under which the attempt runs, for what stores can do with
 	// one: InTx. Do not unlock it.
 	Lease *baton.Lease
 }
 
-// Do returns the result of the operation: what fn returns, or what it returned
-// for the caller who was first. fn runs if no outcome is recorded for key and
-// no other attempt is under way; otherwise Do waits for that. Whoever wants to
-// know whether fn ran has it set a variable.
+// Do returns the result of the operation: what fn returns, or what the function of
+// the first caller returned. fn runs if no outcome is recorded for key and no other
+// attempt is under way; otherwise Do waits for that attempt. A caller that must
+// know whether fn ran lets fn set a variable.
 //
-// If fn returns nil as its error its result is recorded, at most
-// check.MaxResult bytes. An error that Final has marked is recorded, too, and
-// comes back as a *FinalError. After any other error, or a panic, nothing is
-// recorded, Do returns the error as it is (joined with that of the lease if it
-// was lost), and the next caller runs its function, perhaps one that is waiting
-// already.
+// If fn returns nil as its error its result is recorded, at most check.MaxResult
+// bytes. An error that Final has marked is recorded, too, and comes back as a
+// *FinalError. After any other error, or a panic, nothing is recorded, Do returns
+// the error as it is (joined with that of the lease if it was lost), and the next
+// caller, which may already be waiting, runs its function.
 //
 // fn's context ends with the lease and with ctx. ctx bounds the waiting and the
-// run, not the recording: once fn has returned, Do goes on trying to record for
-// twice Config.Lock.TTL, at least 10s. A success is recorded even if the lease
-// was lost while fn ran, unless another attempt has begun since.
+// run, not the recording: once fn has returned, Do tries to record for twice
+// Config.Lock.TTL, at least 10s. A success is recorded even if the lease was lost
+// while fn ran, unless another attempt has begun since.
 //
-// Errors: *UnrecordedError, *FinalError and fn's own say that fn has run, or
-// ran before. After all others it did not run: those of baton.Locker.Lock,
-// ErrNested if fn asks for its own operation, a *baton.LostError if the lease
-// ended before fn began, *OtherRequestError if the key belongs to another request
-// (Fingerprint), and *baton.KeyError for keys longer than MaxKey. After any error
-// but the last two it is right to call Do again.
+// Errors: *UnrecordedError, *FinalError and fn's own say that fn has run, or ran
+// before. After all others it did not run: those of baton.Locker.Lock, ErrNested if
+// fn asks for its own operation, a *baton.LostError if the lease ended before fn
+// began, *OtherRequestError if the key belongs to another request (Fingerprint),
+// and *baton.KeyError for keys longer than MaxKey. After any error but the last two
+// the caller may call Do again.
 func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), opts ...Option) ([]byte, error) {
 	if err := legal(key); err != nil {
 		return nil, err
@@ -125,14 +124,14 @@ func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, At
 	case err != nil && !errors.Is(err, driver.ErrNoRecord) && !again(err):
 		return nil, fail("find", key, err)
 	}
-	// The lock waits for a store that is out of reach, as far as that is right.
+	// Lock waits for a store that is out of reach, as long as it should.
 	lease, err := r.locks.Lock(ctx, LockPrefix+key)
 	if errors.Is(err, baton.ErrNested) {
 		return nil, fail("do", key, fmt.Errorf("it is asked for within itself and would wait for itself: %w", baton.ErrNested))
 	} else if err != nil {
 		return nil, fail("do", key, err)
 	}
-	// Also when fn panics. Nothing depends on its answer: what is recorded is
+	// Also when fn panics. Nothing depends on Unlock's error: what is recorded is
 	// recorded, and the lock ends by itself.
 	defer func() { _ = lease.Unlock() }()
 	work := lease.Context(ctx)
@@ -140,7 +139,7 @@ func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, At
 	switch {
 	case err != nil:
 		return nil, err
-	case rec.Done: // by the one that we waited for
+	case rec.Done: // by the attempt that we waited for
 		return outcome(rec)
 	}
 	result, err := fn(work, Attempt{Key: key, Token: lease.Token(), Attempts: rec.Attempts, Lease: lease})
@@ -169,7 +168,7 @@ func legal(key string) error {
 	return nil
 }
 
-// look is the short way, for operations that are done.
+// look finds the record in one request: enough for an operation that is done.
 func (r *Runner) look(ctx context.Context, key string) (driver.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.call)
 	defer cancel()
@@ -180,7 +179,7 @@ func (r *Runner) look(ctx context.Context, key string) (driver.Record, error) {
 func (r *Runner) begin(work context.Context, key string, lease *baton.Lease, with options) (rec driver.Record, err error) {
 	a := driver.Attempt{Key: key, Token: lease.Token(), Owner: mark(r.owner, with.fingerprint)}
 	err = r.insist(work, func(ctx context.Context) (err error) {
-		if with.fingerprint != "" { // one that was not finished is not to be replaced by another request
+		if with.fingerprint != "" { // another request must not replace one that was not finished
 			if rec, err = r.records.FindRecord(ctx, key); err == nil {
 				_, err = with.match(rec)
 			}
@@ -237,9 +236,9 @@ func (r *Runner) finish(ctx context.Context, key string, token int64, o driver.O
 	return nil, unrecorded
 }
 
-// insist makes a request, which must be idempotent, until the store answers,
-// ctx ends, or the patience does. A process that was stopped for long has not
-// asked for long: it makes three requests all the same.
+// insist repeats a request, which must be idempotent, until the store answers, ctx
+// ends, or the patience does. It makes at least three requests, because a process
+// that was stopped for long has not asked for long.
 func (r *Runner) insist(ctx context.Context, request func(context.Context) error) error {
 	start, pause, bound := time.Now(), 10*time.Millisecond, r.call
 	for try := 1; ; try++ {
@@ -259,12 +258,12 @@ func (r *Runner) insist(ctx context.Context, request func(context.Context) error
 			wait.Stop()
 			return blame(err)
 		}
-		// A store that is slow is given more time.
+		// A slow store gets more time.
 		pause, bound = min(2*pause, time.Second), min(2*bound, r.patience/2)
 	}
 }
 
-// outcome is what was recorded, for its callers.
+// outcome is what was recorded, as callers of Do get it.
 func outcome(rec driver.Record) ([]byte, error) {
 	if rec.Failed {
 		return nil, &FinalError{Key: rec.Key, Text: string(rec.Result)}
@@ -272,10 +271,10 @@ func outcome(rec driver.Record) ([]byte, error) {
 	return rec.Result, nil
 }
 
-// Find returns what is known of an operation: Done tells whether it is
-// finished; if not, an attempt has begun, and may be under way or dead. The
-// error is ErrNoRecord if nothing is known, otherwise a *baton.KeyError, the
-// context's, or the store's.
+// Find returns what is known of an operation: Done tells whether it is finished; if
+// not, an attempt has begun, and may be under way or have crashed. The error is
+// ErrNoRecord if nothing is known, otherwise a *baton.KeyError, the context's, or
+// the store's.
 func (r *Runner) Find(ctx context.Context, key string) (driver.Record, error) {
 	if err := legal(key); err != nil {
 		return driver.Record{}, err
@@ -288,9 +287,9 @@ func (r *Runner) Find(ctx context.Context, key string) (driver.Record, error) {
 	return rec, nil
 }
 
-// Forget removes what is known of an operation, so that it can happen anew. An
-// attempt that is under way goes on and cannot be recorded any more. Errors are
-// Find's, and baton.ErrUnknown: calling it again is right then.
+// Forget removes what is known of an operation, so that it can run again. An
+// attempt that is under way continues and cannot be recorded any more. Errors are
+// Find's, and baton.ErrUnknown, after which the caller should call it again.
 func (r *Runner) Forget(ctx context.Context, key string) error {
 	if err := legal(key); err != nil {
 		return err

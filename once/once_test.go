@@ -58,7 +58,7 @@ func expect(t *testing.T, r *once.Runner, key, want string, fn func(context.Cont
 func TestRunsOnceAndAnswersEverybody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
-		var runners []*once.Runner // processes, which meet in the store only
+		var runners []*once.Runner // processes: only the store connects them
 		for range 4 {
 			runners = append(runners, newRunner(t, store, once.Config{}))
 		}
@@ -82,7 +82,7 @@ func TestRunsOnceAndAnswersEverybody(t *testing.T) {
 	})
 }
 
-// A coupon of ten orders is redeemed by everybody at once, several times each.
+// Many callers redeem a coupon of ten orders at once, several times each.
 func TestAnOrderIsRedeemedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -184,7 +184,7 @@ func TestFinalErrors(t *testing.T) {
 			t.Error("Final(nil) is an error")
 		}
 
-		// The end of one operation is not that of another which needs it.
+		// The final error of one operation is not that of another that needs it.
 		for _, inner := range []string{"new", "k"} {
 			_, err := r.Do(t.Context(), "outer", func(ctx context.Context, _ once.Attempt) ([]byte, error) {
 				_, err := r.Do(ctx, inner, func(context.Context, once.Attempt) ([]byte, error) { return nil, once.Final(spent) })
@@ -207,8 +207,8 @@ func TestFinalErrors(t *testing.T) {
 	})
 }
 
-// Whoever leaves the function without returning has not finished, and does not keep
-// the others waiting.
+// A function that ends without returning has not finished, and does not keep the
+// others waiting.
 func TestPanicsAreNotRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRunner(t, memstore.New(), once.Config{})
@@ -336,7 +336,8 @@ func TestContexts(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 
-		// It ends while somebody else runs, and while the own function does.
+		// The context ends while another caller runs, and while the caller's own
+		// function does.
 		for _, other := range []*once.Runner{r, newRunner(t, store, once.Config{})} {
 			go func() {
 				_, _ = r.Do(t.Context(), "k", func(context.Context, once.Attempt) ([]byte, error) { time.Sleep(time.Minute); return nil, why })

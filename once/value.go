@@ -7,8 +7,8 @@ import (
 )
 
 // Do is Runner.Do for results of any type, which are recorded as JSON: every
-// caller gets what JSON makes of them, the first one too. A type that JSON does
-// not know is refused before fn runs.
+// caller, including the first, gets the result as decoded from JSON. A type that
+// JSON cannot encode is refused before fn runs.
 func Do[T any](ctx context.Context, r *Runner, key string, fn func(context.Context, Attempt) (T, error), opts ...Option) (T, error) {
 	var value T
 	text, err := r.Do(ctx, key, func(ctx context.Context, a Attempt) ([]byte, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/store/etcdstore"
 )
 
-// etcdTarget is what an etcd URL says.
+// etcdTarget is the content of an etcd URL.
 type etcdTarget struct {
 	endpoints      []string
 	user, password string

@@ -26,7 +26,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A store without limits is refused and closed, rather than found out later.
+// A store without limits is refused and closed at once.
 func TestNoLimits(t *testing.T) {
 	t.Parallel()
 	_, err := open.Limits(t.Context(), "redlock://"+testserver.Redis(t).Addr+","+testserver.Redis(t).Addr+","+testserver.Redis(t).Addr)

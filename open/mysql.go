@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/store/mysqlstore"
 )
 
-// tlsParameters are those that ask for TLS by being there.
+// tlsParameters are the parameters whose presence asks for TLS.
 var tlsParameters = []string{"ca", "cert", "key", "server-name", "insecure"}
 
 // mysql reads the URL of a MySQL or MariaDB database.
@@ -54,7 +54,7 @@ func openMySQL(ctx context.Context, a *address) (driver.Store, error) {
 	if err != nil {
 		return nil, a.refuse(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*c.ConnectTimeout) // and to make the tables
+	ctx, cancel := context.WithTimeout(ctx, 2*c.ConnectTimeout) // including the time to make the tables
 	defer cancel()
 	return mysqlstore.Open(ctx, c)
 }

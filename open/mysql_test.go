@@ -90,8 +90,7 @@ func TestMySQLURLsRefused(t *testing.T) {
 	}
 }
 
-// The tables are made where they are missing, and what goes wrong is said
-// without the password.
+// Missing tables are made, and errors do not show the password.
 func TestMySQLOpens(t *testing.T) {
 	t.Parallel()
 	server := testserver.MariaDB(t)
@@ -133,8 +132,8 @@ func TestMySQLOpens(t *testing.T) {
 	}
 }
 
-// Opening goes on where a table is missing that only some requests need, but
-// Migrate says that it could not be made.
+// Opening succeeds if a table is missing that only some requests need, but Migrate
+// says that it could not be made.
 func migrateByWhoMayNot(ctx context.Context, t *testing.T, addr string) {
 	t.Helper()
 	db, err := sql.Open("mysql", "root@tcp("+addr+")/baton")

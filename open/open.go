@@ -12,18 +12,18 @@
 //	zk://[USER:PASSWORD@]HOST[:2181],HOST,…/PATH ZooKeeper; each lock is a node below PATH
 //	etcd://[USER:PASSWORD@]HOST[:2379],…[/PREFIX] etcd, some or all of its members
 //
-// TLS is spoken to rediss://, rediss+sentinel://, rediss+cluster://,
-// redlocks:// and etcds://.
+// The schemes rediss://, rediss+sentinel://, rediss+cluster://, redlocks:// and
+// etcds:// speak TLS.
 //
 // # Characters
 //
-// In user names and passwords write %25 for "%", %2F for "/", %3F for "?";
-// after the hosts also %40 for "@", %23 for "#", %26 for "&". A plus sign
-// stands for itself. IPv6 addresses stand in brackets.
+// In user names and passwords write %25 for "%", %2F for "/", %3F for "?"; after
+// the hosts also %40 for "@", %23 for "#", %26 for "&". A plus sign stands for
+// itself. Write IPv6 addresses in brackets.
 //
 // # Parameters
 //
-// They follow "?", separated by "&". All Redis schemes know
+// Parameters follow "?", separated by "&". All Redis schemes have
 //
 //	prefix=TEXT           is put before every key
 //	password-file=PATH    the password is what the file contains
@@ -41,43 +41,41 @@
 //
 //	sentinel-user=NAME, sentinel-password-file=PATH, sentinel-password-env=NAME
 //
-// redlock, beside those of Redis,
+// redlock has those of Redis and
 //
 //	longest-ttl=1m        no lock may have a longer TTL; a server that restarted
-//	                      does not vote for so long, as it may have forgotten one
+//	                      does not vote for that time, as it may have forgotten one
 //	durable=true          the servers forget nothing (appendfsync always): they vote at once
 //	allow-replicas=true   accept servers that have replicas
 //
 // Its servers share credentials and parameters. All programs must name the
 // same ones, in the same spelling.
 //
-// MySQL and MariaDB know password-file, password-env, connect-timeout, and
+// MySQL and MariaDB have password-file, password-env, connect-timeout, and
 //
 //	connections=36        how many connections there may be at a time
 //	tls=true              speak TLS, as do the parameters ca, cert, key, server-name and insecure
 //
-// PostgreSQL knows
+// PostgreSQL has
 //
 //	password-file, password-env, connect-timeout   as above
 //	sslmode=MODE, sslrootcert, sslcert, sslkey     as in other PostgreSQL clients
 //	host=/DIRECTORY       of a unix socket
 //	schema=NAME           where the tables are (instead of the search path)
 //	migrate=false         do not make the tables if they are missing
-//	connections=4         at most so many, one that listens, two that renew
+//	connections=4         at most this many: one listens, two renew
 //	pooler=true           a pooler such as PgBouncer is in between (usually noticed)
 //	application_name=TEXT what the server shows
 //
-// ZooKeeper knows password-file, password-env, connect-timeout, tls and its
+// ZooKeeper has password-file, password-env, connect-timeout, tls and its
 // parameters, and
 //
 //	session=30s           the session's time-out; half of it is the longest TTL
-//	acl=world             with a user name: make nodes for anybody, not for that user alone
+//	acl=world             with a user name: make nodes for all users, not for that one alone
 //
-// etcd knows password-file, password-env, connect-timeout, and the parameters
-// of TLS.
+// etcd has password-file, password-env, connect-timeout, and the parameters of TLS.
 //
-// A parameter or a scheme that is not known is an error that names the
-// nearest one that is.
+// An unknown parameter or scheme is an error that names the nearest known one.
 package open
 
 import (
@@ -109,11 +107,11 @@ func (e *URLError) Error() string {
 
 func (e *URLError) Unwrap() error { return e.Err }
 
-// An opener opens the store that an address names. Errors about the address
-// are made by address.refuse.
+// An opener opens the store that an address names. address.refuse makes its errors
+// about the address.
 type opener func(context.Context, *address) (driver.Store, error)
 
-// schemes lists all there are; nothing registers itself.
+// schemes lists all schemes; no store registers itself.
 var schemes = map[string]opener{
 	"memory":          openMemory,
 	"sqlite":          openSQLite,
@@ -136,7 +134,7 @@ var schemes = map[string]opener{
 	"etcds":           openEtcd,
 }
 
-// instead says what to write for schemes that others use.
+// instead says what to write for schemes that other programs use.
 var instead = map[string]string{
 	"file":           "sqlite:PATH",
 	"sqlite3":        "sqlite:PATH",
@@ -156,12 +154,12 @@ func known(scheme string) bool {
 	return ok
 }
 
-// Store opens the store that the URL names. A *URLError says that the URL is
-// wrong; ErrUnavailable that the store could not be reached. No error shows a
-// secret of the URL.
+// Store opens the store that the URL names. A *URLError says that the URL is wrong;
+// ErrUnavailable that the store could not be reached. No error shows a secret of
+// the URL.
 //
-// Redis servers are asked once, so ctx should have a deadline; it has no say
-// once Store has returned.
+// Store asks a Redis server once, so ctx should have a deadline; it has no effect
+// after Store has returned.
 func Store(ctx context.Context, url string) (driver.Store, error) {
 	a, err := parse(url)
 	if err != nil {
@@ -205,8 +203,8 @@ func openAddress(ctx context.Context, a *address) (driver.Store, error) {
 	return store, nil
 }
 
-// Default returns the URL of the store that is used when none is named: a
-// SQLite file in the user's state directory, which is created.
+// Default returns the URL of the store that is used when none is named: a SQLite
+// file in the user's state directory. It creates that directory.
 func Default() (url string, err error) {
 	dir := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(dir) { // the specification says to ignore relative ones
@@ -245,10 +243,10 @@ func unknownScheme(a *address) error {
 	return fmt.Errorf("unknown scheme %q: there are %s", a.scheme, strings.Join(names, ", "))
 }
 
-// refuse makes the error of an opener that does not like the address.
+// refuse makes the error of an opener that refuses the address.
 func (a *address) refuse(err error) error { return &URLError{a.String(), err} }
 
-// secrets returns what must not appear in the text of errors.
+// secrets returns the texts that no error may contain.
 func (a *address) secrets() []string {
 	all := []string{a.password}
 	for _, p := range a.params {
@@ -259,8 +257,8 @@ func (a *address) secrets() []string {
 	return all
 }
 
-// openError says which store could not be opened. The cause comes from a
-// client library, which may quote what it was given.
+// openError says which store could not be opened. Its cause comes from a client
+// library, which may quote what it was given.
 type openError struct {
 	url     string
 	secrets []string

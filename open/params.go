@@ -14,8 +14,8 @@ import (
 	"github.com/batonhq/baton/internal/suggest"
 )
 
-// params hands out the parameters of a URL by name. It remembers the first
-// error and which names were asked for: those are the known ones.
+// params gives out the parameters of a URL by name. It remembers the first error,
+// and the names that were asked for: those are the known ones.
 type params struct {
 	given []param
 	asked []string
@@ -84,7 +84,7 @@ func (p *params) number(name string, from, to int) (n int, ok bool) {
 }
 
 // password reads a password from the file that name-file names, or from the
-// environment variable that name-env names. Neither of them is quoted.
+// environment variable that name-env names. Its errors quote neither.
 func (p *params) password(name string) (password string, ok bool) {
 	file, fromFile := p.get(name + "-file")
 	env, fromEnv := p.get(name + "-env")
@@ -108,8 +108,8 @@ func (p *params) password(name string) (password string, ok bool) {
 	return password, fromFile || fromEnv
 }
 
-// tls reads the parameters of TLS. Without secure they are refused. A server
-// is verified unless insecure says not to.
+// tls reads the parameters of TLS, and refuses them without secure. The server is
+// verified unless insecure says not to.
 func (p *params) tls(secure bool) *tls.Config {
 	ca, cert, key := p.text("ca"), p.text("cert"), p.text("key")
 	c := &tls.Config{
@@ -144,7 +144,7 @@ func (p *params) tls(secure bool) *tls.Config {
 	return c
 }
 
-// finish returns the first error; a parameter that nobody asked for is one.
+// finish returns the first error, which may be a parameter that was not asked for.
 func (p *params) finish() error {
 	if p.err != nil {
 		return p.err

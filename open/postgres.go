@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/store/pgstore"
 )
 
-// postgresTarget is what a PostgreSQL URL says.
+// postgresTarget is the content of a PostgreSQL URL.
 type postgresTarget struct {
 	pgstore.Server
 	pooler         bool

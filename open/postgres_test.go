@@ -74,8 +74,7 @@ func TestPostgresURLsRefused(t *testing.T) {
 	}
 }
 
-// An error of the client library does not show who wanted to connect with
-// what.
+// An error of the client library shows neither the user nor the password.
 func TestPostgresErrorsShowNoSecret(t *testing.T) {
 	t.Parallel()
 	_, err := Store(t.Context(), "postgres://"+secret+":"+secret+"@127.0.0.1:1/db")

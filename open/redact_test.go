@@ -39,12 +39,12 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// secret is not a substring of anything that the product says.
+// secret is not a substring of any message.
 const secret = "xq7Zk9"
 
-// FuzzRedact plants a secret where secrets stand in URLs, between whatever
-// the fuzzer thinks of, and looks for it in all that is said about the URL.
-// The context has ended, so no store is reached.
+// FuzzRedact puts a secret where URLs have secrets, between any texts of the
+// fuzzer, and looks for it in all messages about the URL. The context has ended, so
+// no store is reached.
 func FuzzRedact(f *testing.F) {
 	for _, scheme := range []string{"redis", "rediss", "redis+sentinel", "redis+cluster", "redis+unix", "mysql", "sqlite", "memory", "zk", "etcd", "reds", ""} {
 		f.Add(scheme, "u:", "", "h:6379/0", "password")
@@ -57,7 +57,7 @@ func FuzzRedact(f *testing.F) {
 	cancel()
 	f.Fuzz(func(t *testing.T, scheme, before, after, rest, name string) {
 		if strings.Contains(scheme+before+after+rest+name, secret) || strings.ContainsAny(scheme, ":/?#&=@") || strings.ContainsAny(name, "&=") {
-			return // the secret would stand elsewhere
+			return // the secret would be elsewhere
 		}
 		urls := []string{
 			scheme + "://" + before + secret + after + "@" + rest,
@@ -70,7 +70,7 @@ func FuzzRedact(f *testing.F) {
 		}
 		for _, url := range urls {
 			if s, rest, _ := split(url); opaque(s) && !strings.HasPrefix(rest, "//") {
-				continue // no user names there: what stands before the "@" is part of a path
+				continue // there are no user names: what stands before the "@" is part of a path
 			}
 			if got := Redact(url); strings.Contains(got, secret) {
 				t.Errorf("Redact(%q) = %q", url, got)

@@ -15,8 +15,7 @@ import (
 	"github.com/batonhq/baton/store/redlock"
 )
 
-// redisTarget is what a Redis URL says, in words that no client library has
-// influenced.
+// redisTarget is the content of a Redis URL, independent of any client library.
 type redisTarget struct {
 	kind           redisKind
 	addresses      []string // host:port, or the path of the socket
@@ -27,7 +26,7 @@ type redisTarget struct {
 	connectTimeout time.Duration
 	allowEviction  bool
 
-	quorum redlock.Config // of a quorum
+	quorum redlock.Config // for redisQuorum
 
 	master                         string // Sentinel's name of the primary
 	sentinelUser, sentinelPassword string
@@ -165,7 +164,7 @@ func (t *redisTarget) open(ctx context.Context) (*redisstore.Store, error) {
 	}, redisstore.Config{Prefix: t.prefix, AllowEviction: t.allowEviction})
 }
 
-// refuse tells errors about what the URL names from those of a server that
+// refuse separates errors about what the URL names from those of a server that
 // cannot be reached.
 func (t *redisTarget) refuse(a *address, err error) error {
 	switch {

@@ -202,8 +202,8 @@ func TestTLSParameters(t *testing.T) {
 	}
 }
 
-// A name that is known must not be proposed as unknown: the list of known
-// names comes from what was read.
+// A known name must not be rejected: the list of known names comes from what was
+// read.
 func TestEveryDocumentedParameterIsKnown(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"redis://h?", "redis+cluster://h?", "redis+sentinel://h/m?"} {

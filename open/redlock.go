@@ -10,7 +10,7 @@ import (
 	"github.com/batonhq/baton/store/redlock"
 )
 
-// redlock reads the parameters that a quorum has beside those of its servers.
+// redlock reads the parameters of a quorum, beside those of its servers.
 func (p *params) redlock() redlock.Config {
 	return redlock.Config{
 		LongestTTL:    p.duration("longest-ttl", redlock.DefaultLongestTTL),
@@ -19,7 +19,7 @@ func (p *params) redlock() redlock.Config {
 	}
 }
 
-// openMember connects to one of several servers.
+// openMember connects to one server of several.
 func (t *redisTarget) openMember(ctx context.Context) (redlock.OpenMember, error) {
 	store, err := t.open(ctx)
 	if err != nil {
@@ -34,7 +34,7 @@ func openRedlock(ctx context.Context, a *address) (driver.Store, error) {
 	if err != nil {
 		return nil, a.refuse(err)
 	}
-	// Their order decides in which one's line those who want a key wait, so it
+	// The order of the servers decides which one keeps the queue of a key, so it
 	// must be the same for all programs.
 	slices.Sort(t.addresses)
 	var nodes []redlock.Node

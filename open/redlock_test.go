@@ -57,7 +57,7 @@ func TestRedlockURLs(t *testing.T) {
 	}
 }
 
-// The password reaches the servers, and no error.
+// The password reaches the servers, and appears in no error.
 func TestRedlockByURL(t *testing.T) {
 	t.Parallel()
 	nodes := testserver.RedisNodes(t, 3)
@@ -85,7 +85,7 @@ func TestRedlockByURL(t *testing.T) {
 		t.Error(err)
 	}
 
-	// One server that is not there is no obstacle, two are.
+	// One missing server is no obstacle, two are.
 	nodes[0].Kill()
 	if s, err := Store(t.Context(), url); err != nil {
 		t.Errorf("with one server down: %v", err)
@@ -102,7 +102,7 @@ func TestRedlockByURL(t *testing.T) {
 		t.Errorf("the error shows the password: %v", err)
 	}
 
-	// A server whose locks its replicas do not know.
+	// A server whose replicas do not know its locks.
 	primary := testserver.RedisNodes(t, 3)
 	testserver.RedisReplica(t, primary[1])
 	_, err = Store(t.Context(), "redlock://"+strings.Join(testserver.Addrs(primary), ",")+"?durable=true")

@@ -11,14 +11,14 @@ import (
 	"github.com/batonhq/baton/store/pgstore"
 )
 
-// dialects are the stores that have tables for people to make. SQLite files
-// are the store's own.
+// dialects are the stores whose tables a person may have to make. SQLite files
+// belong to the store alone.
 var dialects = map[string]string{
 	"postgres": pgstore.Schema,
 	"mysql":    mysqlstore.Schema,
 }
 
-// dialectOf says which of them a scheme has.
+// dialectOf is the dialect of a scheme.
 var dialectOf = map[string]string{
 	"postgres": "postgres", "postgresql": "postgres",
 	"mysql": "mysql", "mariadb": "mysql",
@@ -33,15 +33,15 @@ func Schema(dialect string) (sql string, ok bool) {
 	return sql, ok
 }
 
-// Dialect names the dialect of the store at the URL, or is "" if it has no
-// tables that somebody has to make.
+// Dialect names the dialect of the store at the URL, or is "" if it has no tables
+// that a person may have to make.
 func Dialect(url string) string {
 	scheme, _, _ := split(url)
 	return dialectOf[scheme]
 }
 
-// Migrate makes the tables of the store at the URL that are missing. It fails
-// as Store does, and with errors.ErrUnsupported where there are none.
+// Migrate makes the missing tables of the store at the URL. Its errors are those of
+// Store, and errors.ErrUnsupported for a store without tables.
 func Migrate(ctx context.Context, url string) error {
 	a, err := parse(url)
 	if err != nil {
@@ -53,13 +53,13 @@ func Migrate(ctx context.Context, url string) error {
 	if Dialect(url) == "" {
 		return fmt.Errorf("%s: no tables to make: %w", a, errors.ErrUnsupported)
 	}
-	// Opening makes them, unless it was told not to.
+	// Opening the store makes them, unless migrate=false is given.
 	a.params = slices.DeleteFunc(a.params, func(p param) bool { return p.name == "migrate" })
 	store, err := openAddress(ctx, a)
 	if err != nil {
 		return err
 	}
-	// It is content with tables that are enough for locks. We are not.
+	// Opening accepts tables that are enough for locks; Migrate makes all of them.
 	if m, ok := store.(interface{ Migrate(context.Context) error }); ok {
 		if err = m.Migrate(ctx); err != nil {
 			err = &openError{a.String(), a.secrets(), err}

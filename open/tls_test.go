@@ -69,9 +69,9 @@ func TestTLS(t *testing.T) {
 	for query, want := range map[string]string{
 		"?ca=" + cert + "&server-name=redis.internal&cert=" + cert + "&key=" + key: "",
 		"?insecure=true&cert=" + cert + "&key=" + key:                              "",
-		"?ca=" + cert + "&cert=" + cert + "&key=" + key:                            "127.0.0.1",   // which the certificate is not for
+		"?ca=" + cert + "&cert=" + cert + "&key=" + key:                            "127.0.0.1",   // the certificate is not for it
 		"?server-name=redis.internal&cert=" + cert + "&key=" + key:                 "authority",   // unknown
-		"?ca=" + cert + "&server-name=redis.internal":                              "unavailable", // the server wants a certificate of ours, and may hang up before it has said so
+		"?ca=" + cert + "&server-name=redis.internal":                              "unavailable", // the server wants a client certificate, and may hang up before it says so
 	} {
 		store, err := Store(t.Context(), "rediss://"+addr+query)
 		switch {

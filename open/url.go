@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// An address is a URL taken apart. Only the structure was checked: what the
-// parts mean is for the scheme to say.
+// An address is a URL taken apart. Only its structure was checked; the opener of
+// the scheme interprets the parts.
 //
 // net/url is not used because it takes a list of hosts for one host, refuses
 // a list whose last host has no port, and quotes what it cannot parse,
@@ -21,11 +21,11 @@ type address struct {
 	user, password string // decoded
 	hosts          []host
 	path           string // decoded, without the slash that ends the hosts
-	rawPath        string // with it
+	rawPath        string // with that slash
 	params         []param
 }
 
-// A host is one element of the list. Port is empty if none was given.
+// A host is one element of the list. port is empty if none was given.
 type host struct{ name, port string }
 
 // address returns name and port for a dialer.
@@ -41,9 +41,9 @@ type param struct {
 	raw         string // the value as written
 }
 
-// harmless are the parameters whose values may be shown. What is not listed may
-// be a secret, misspelt or meant for another program. Users, names of files with secrets
-// and of environment variables are not listed: to hide them costs little.
+// harmless are the parameters whose values may be shown. Any other may be a secret,
+// misspelt or meant for another program. Users, names of files with secrets and of
+// environment variables are not listed: hiding them costs little.
 var harmless = map[string]bool{
 	"acl": true, "allow-eviction": true, "allow-replicas": true, "application_name": true, "ca": true, "cert": true,
 	"connect-timeout": true, "connections": true, "db": true, "durable": true, "host": true, "insecure": true,
@@ -54,8 +54,8 @@ var harmless = map[string]bool{
 // secret reports whether the parameter's value must never be shown.
 func (p param) secret() bool { return !harmless[p.name] }
 
-// split separates the scheme, in lower case, from the rest of a URL. ok is
-// false if there is none.
+// split separates the scheme, in lower case, from the rest of a URL. ok is false if
+// there is none.
 func split(url string) (scheme, rest string, ok bool) {
 	scheme, rest, ok = strings.Cut(url, ":")
 	if !ok || scheme == "" {
@@ -197,7 +197,7 @@ func parseHost(s string) (host, error) {
 	return h, nil
 }
 
-// unescape decodes %XX. A plus sign stays one.
+// unescape decodes %XX. A plus sign stays a plus sign.
 func unescape(s string) (string, error) {
 	if !strings.Contains(s, "%") {
 		return s, nil
@@ -226,7 +226,7 @@ var errEscape = errors.New(`has a "%" that is not followed by two hexadecimal di
 // String returns the URL without its secrets.
 func (a *address) String() string {
 	if !a.slashes && !opaque(a.scheme) {
-		return a.scheme + ":" + hidden // the slashes may have been forgotten before a password
+		return a.scheme + ":" + hidden // the slashes before a password may have been forgotten
 	}
 	var b strings.Builder
 	b.WriteString(a.scheme + ":")
@@ -263,16 +263,16 @@ func (a *address) String() string {
 	return b.String()
 }
 
-// opaque reports whether URLs of the scheme need no "//", and have no place
-// for secrets then.
+// opaque reports whether URLs of the scheme need no "//". Without it they have no
+// part for secrets.
 func opaque(scheme string) bool { return scheme == "memory" || scheme == "sqlite" }
 
-// hidden stands where a secret was.
+// hidden replaces a secret.
 const hidden = "***"
 
-// Redact returns the URL of a store without user names, passwords and the
-// values of parameters that are not known to be harmless. Of a URL that cannot be taken
-// apart for sure it leaves the scheme, if even that.
+// Redact returns the URL of a store without user names, passwords and the values of
+// parameters that are not known to be harmless. If a URL cannot be taken apart with
+// certainty, only the scheme is left, or not even that.
 func Redact(url string) string {
 	if a, err := parse(url); err == nil && (a.slashes || known(a.scheme)) {
 		return a.String()

@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton/store/zkstore"
 )
 
-// zooKeeper is what a URL says.
+// zooKeeper is the content of a URL.
 type zooKeeper struct {
 	zkstore.Server
 	zkstore.Config
@@ -104,7 +104,7 @@ func TestZooKeeperIsOpened(t *testing.T) {
 	}
 }
 
-// A server that is not there is an error in time, and shows no secret.
+// A missing server is an error in time, which shows no secret.
 func TestZooKeeperIsNotThere(t *testing.T) {
 	t.Parallel()
 	addr := testserver.FreeAddr(t)

@@ -11,22 +11,24 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// InBatches is for keys so busy that asking the store each time costs too much:
-// the Limiter takes size at a time and hands that out within this process, each
-// batch for so long at most; what is left then is given back, within another hold,
-// whether or not the key is asked for again. What a process that ends, or a store
-// that fails then, keeps from being given back was consumed. After a refusal the
-// Limiter does not ask again before something can have come back, or hold has passed.
+// InBatches is for keys so busy that a request to the store for each call costs too
+// much: the Limiter takes size at a time and hands that out within this process.
+// Each batch lasts for at most hold; the Limiter gives back what is left of it
+// within another hold, whether or not the key is asked for again. What could not be
+// given back, because the process ended or the store failed, counts as consumed.
+// After a refusal the Limiter does not ask again before something can have come
+// back, or hold has passed.
 //
-// What is allowed within any stretch of time is then at most what the limit says
-// of it and processes·size, if there are so many that share the key: of each no
-// more than one batch can come from before. New refuses a product above
-// overshoot. As much may lie idle, so that others are refused too early.
+// Within any stretch of time at most what the limit says plus processes·size is
+// then allowed, if at most that number of processes share the key: each of them can
+// use at most one batch from before the stretch. New refuses a product above
+// overshoot. The same amount may lie unused in batches, so that the store refuses
+// other processes too early.
 //
-// Allow and AllowN take from batches; Result.By is ByBatch where the store was not
-// asked, and Remaining is then what is left as far as this process knows. Limits
-// that count PerCall or ForAll, and LeakyBuckets, cannot be batched: each key has
-// a batch of its own, so that a limit for all keys would have no bound.
+// Allow and AllowN take from batches. Result.By is ByBatch if the store was not
+// asked; Remaining is then what is left as far as this process knows. Limits that
+// count PerCall or ForAll, and LeakyBuckets, cannot be batched: each key has a
+// batch of its own, so that a limit for all keys would have no bound.
 func InBatches(size int64, hold time.Duration, processes, overshoot int64) Option {
 	return batching{size: size, hold: hold, processes: processes, overshoot: overshoot}
 }
@@ -38,7 +40,7 @@ type batching struct {
 
 func (b batching) option(c *config) { c.batching = &b }
 
-// check refuses what cannot keep its bound.
+// check refuses batches that cannot keep the bound.
 func (b *batching) check(all []Limit) error {
 	refuse := func(format string, args ...any) error {
 		return &LimitError{Reason: "batches " + fmt.Sprintf(format, args...)}
@@ -72,16 +74,16 @@ type batches struct {
 }
 
 type batch struct {
-	turn  chan struct{} // holds a token while nobody works on the batch
+	turn  chan struct{} // holds a token while no goroutine works on the batch
 	users int
 
 	left    int64
 	taken   limits.Taken
 	limits  []Limit
 	request limits.Request
-	until   time.Time // of the batch, or of the refusal
-	refusal *Result   // what the store said last, if it was no
-	asked   time.Time // when
+	until   time.Time // end of the batch, or of the refusal
+	refusal *Result   // the store's last answer, if it was a refusal
+	asked   time.Time // when that was asked
 }
 
 // enter waits for the key's batch.
@@ -109,7 +111,8 @@ func (bs *batches) enter(ctx context.Context, key string) (*batch, error) {
 	}
 }
 
-// leaveBatch lets the next one in, and sees to it that the batch is swept.
+// leaveBatch lets the next goroutine in, and makes sure that the batch will be
+// swept.
 func (l *Limiter) leaveBatch(b *batch) {
 	b.turn <- struct{}{}
 	bs := &l.batches
@@ -123,13 +126,14 @@ func (l *Limiter) leaveBatch(b *batch) {
 }
 
 const (
-	sweepers    = 8           // so many batches are given back at once
+	sweepers    = 8           // how many batches are given back at once
 	sweepWithin = time.Second // how long the store has for each
 )
 
-// sweepBatches gives back what is left of the batches whose time is over, and forgets
-// them, so that a key that is asked for once holds nothing for longer. If the store
-// fails, the rest was consumed: nobody collects keys while it does.
+// sweepBatches gives back what is left of the batches whose time is over, and
+// forgets them, so that a key that is asked for once holds nothing for longer. If
+// the store fails, the rest counts as consumed, so that batches do not pile up
+// meanwhile.
 func (l *Limiter) sweepBatches() {
 	bs := &l.batches
 	now := time.Now()
@@ -165,8 +169,9 @@ func (l *Limiter) sweepBatches() {
 	}
 }
 
-// sweepBatch gives back and forgets one batch, unless somebody uses it by now. Who asks for
-// its key meanwhile waits: he might be refused for what is being given back.
+// sweepBatch gives back and forgets one batch, unless a goroutine uses it again. A
+// goroutine that asks for its key meanwhile waits: the store might refuse it for
+// what is being given back.
 func (l *Limiter) sweepBatch(key string, failed bool) error {
 	bs := &l.batches
 	bs.mu.Lock()
@@ -176,7 +181,7 @@ func (l *Limiter) sweepBatch(key string, failed bool) error {
 		return nil
 	}
 	b.users++
-	<-b.turn // who has no user is nobody's
+	<-b.turn // free, because the batch has no user
 	bs.mu.Unlock()
 	var err error
 	if failed {
@@ -216,9 +221,9 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 		r.RetryAfter = max(r.RetryAfter-now.Sub(b.asked), time.Microsecond)
 		return r, nil
 	}
-	_ = l.giveBack(ctx, b) // what cannot be given back was consumed
+	_ = l.giveBack(ctx, b) // what cannot be given back counts as consumed
 	r, err := l.refill(ctx, b, key, max(l.batching.size, n), n, now)
-	more := func() bool { return err == nil && !r.OK && r.By == ByStore && r.Cost > n } // than is wanted was refused
+	more := func() bool { return err == nil && !r.OK && r.By == ByStore && r.Cost > n } // the store refused more than n
 	if more() {
 		least := r.Cost
 		for _, x := range r.Limits() {
@@ -226,7 +231,7 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 		}
 		r, err = l.refill(ctx, b, key, max(least, n), n, now)
 	}
-	if more() { // others were quicker
+	if more() { // other processes took the rest first
 		r, err = l.refill(ctx, b, key, n, n, now)
 	}
 	if err != nil {
@@ -246,8 +251,8 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 	return r, nil
 }
 
-// refill takes a batch for somebody who wants n. Result.Cost is what it is about:
-// the batch, or n.
+// refill takes a batch for a caller that wants n. Result.Cost is what the result is
+// about: the batch, or n.
 func (l *Limiter) refill(ctx context.Context, b *batch, key string, size, n int64, now time.Time) (Result, error) {
 	all, q, err := l.request(key, size)
 	if err != nil {
@@ -270,8 +275,8 @@ func (l *Limiter) refill(ctx context.Context, b *batch, key string, size, n int6
 	return result(all, q, t, by, key, size), nil
 }
 
-// about makes the refusal of a batch that of n, if it tells when so many are
-// allowed. That saves a request wherever one is wanted and none is left.
+// about turns the refusal of a batch into one of n, if it tells when n will be
+// allowed. That saves a request if 1 is wanted and 0 remain.
 func about(all []limits.Decision, n int64) bool {
 	refused := false
 	for _, d := range all {
@@ -291,8 +296,8 @@ func about(all []limits.Decision, n int64) bool {
 	return refused
 }
 
-// giveBack returns what is left of a batch whose time is over: before more is
-// asked for, or that might be refused for it.
+// giveBack returns what is left of a batch whose time is over. It must come before
+// the next request, which the store might refuse for it.
 func (l *Limiter) giveBack(ctx context.Context, b *batch) error {
 	left := b.left
 	if b.left = 0; left == 0 {
@@ -302,7 +307,7 @@ func (l *Limiter) giveBack(ctx context.Context, b *batch) error {
 	for i := range q.Takes {
 		q.Takes[i].Cost = left
 	}
-	if l.fall.by != ByStore { // nobody waits longer for this than for an answer
+	if l.fall.by != ByStore { // the caller waits no longer for this than for an answer
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, l.fall.after)
 		defer cancel()
@@ -311,7 +316,7 @@ func (l *Limiter) giveBack(ctx context.Context, b *batch) error {
 	return err
 }
 
-// result is a yes without the store.
+// result is an OK without the store.
 func (b *batch) result(key string, n int64) Result {
 	r := result(b.limits, b.request, b.taken, ByBatch, key, n)
 	r.Remaining += b.left

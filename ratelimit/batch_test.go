@@ -17,7 +17,7 @@ import (
 )
 
 // Three processes share a busy key: within any second no more is allowed than the
-// limit and what their batches may carry into it, and the store is asked little.
+// limit and what their batches may carry into it, and they rarely ask the store.
 func TestBatches(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.SlidingLog(300, time.Second), ratelimit.SlidingWindow(300, time.Second), ratelimit.TokenBucket(200, time.Second, 100),
@@ -72,7 +72,7 @@ func TestBatches(t *testing.T) {
 }
 
 // What is left of a batch comes back, so that a quiet process keeps nothing from
-// the others; and where less than a batch is left, that is taken.
+// the others; and if the store has less than a batch, a process takes that.
 func TestBatchesGiveBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -107,7 +107,7 @@ func TestBatchesGiveBack(t *testing.T) {
 	})
 }
 
-// A batch is taken by one, and the others wait for it within their contexts.
+// One goroutine takes a batch, and the others wait for it within their contexts.
 func TestBatchesWaitForOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &moody{Store: memstore.New()}
@@ -143,8 +143,8 @@ func TestBatchesWaitForOne(t *testing.T) {
 	})
 }
 
-// A store that is silent while a batch is given back holds nobody up for longer
-// than was chosen.
+// A store that is silent while a batch is given back delays no caller for longer
+// than the time that was chosen.
 func TestBatchesWhileTheStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const after = 50 * time.Millisecond
@@ -163,8 +163,8 @@ func TestBatchesWhileTheStoreFails(t *testing.T) {
 	})
 }
 
-// A key that is asked for once keeps nothing: what is left of its batch comes back when
-// the batch is over, and nothing is remembered of it.
+// A key that is asked for once keeps nothing: what is left of its batch comes back
+// when the batch is over, and the Limiter forgets the key.
 func TestBatchesAreSwept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys, hold = 2000, 50 * time.Millisecond
@@ -190,8 +190,8 @@ func TestBatchesAreSwept(t *testing.T) {
 	})
 }
 
-// While the store fails nobody collects the keys that cannot be given back, and a
-// store that works again is not held up by them.
+// While the store fails the Limiter does not collect keys whose batches cannot be
+// given back, and they do not delay a store that works again.
 func TestBatchesAreSweptWhileTheStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys, hold = 500, 50 * time.Millisecond
@@ -201,7 +201,7 @@ func TestBatchesAreSweptWhileTheStoreFails(t *testing.T) {
 			allow(t, l, fmt.Sprint(i), 1)
 		}
 		store.stall.Store(true)
-		time.Sleep(2*hold + time.Second) // fake time: those that were on their way end after a second
+		time.Sleep(2*hold + time.Second) // fake time: requests under way end after a second
 		synctest.Wait()
 		if n := l.Batches(); n != 0 {
 			t.Errorf("%d keys are held of a store that fails", n)
@@ -212,7 +212,8 @@ func TestBatchesAreSweptWhileTheStoreFails(t *testing.T) {
 	})
 }
 
-// Who asks for a key while its batch is given back is not refused for what is on its way.
+// A caller that asks for a key while its batch is given back is not refused for
+// what is under way.
 func TestBatchesAreSweptBeforeTheNextIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hold = 50 * time.Millisecond
@@ -243,7 +244,7 @@ func (s *slowBack) Take(ctx context.Context, r limits.Request) (limits.Taken, er
 	return s.Store.Take(ctx, r)
 }
 
-// Who is refused is told when what he wants is allowed, not when a batch is.
+// A refused caller learns when its own cost is allowed, not when a batch is.
 func TestBatchesRefuseWhatIsWanted(t *testing.T) {
 	hourly := ratelimit.TokenBucket(1000, time.Hour, 1000)
 	for name, limits := range map[string][]ratelimit.Option{
@@ -258,9 +259,9 @@ func TestBatchesRefuseWhatIsWanted(t *testing.T) {
 				for i, c := range []struct {
 					cost  int64
 					retry time.Duration
-					asked int64 // by now
+					asked int64 // so far
 				}{
-					{1, 3600 * time.Millisecond, 2}, // it is known from the answer about the batch
+					{1, 3600 * time.Millisecond, 2}, // known from the answer about the batch
 					{1, 3600 * time.Millisecond, 2},
 					{5, 18 * time.Second, 4},
 					{5, 18 * time.Second, 4},
@@ -283,8 +284,8 @@ func TestBatchesRefuseWhatIsWanted(t *testing.T) {
 	}
 }
 
-// While the store fails nobody takes batches: each takes from the share what it
-// wants.
+// While the store fails no goroutine takes batches: each takes its own cost from
+// the share.
 func TestBatchesOfAShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &moody{Store: memstore.New()}

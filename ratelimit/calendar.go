@@ -6,7 +6,7 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// calendar tells windows that a person would name.
+// calendar computes windows that people name: days, weeks, months, years.
 type calendar struct {
 	unit  unit
 	place *time.Location
@@ -41,7 +41,7 @@ func perUnit(n int64, u unit, place *time.Location) Limit {
 	return Limit{rule: limits.Limit{Algorithm: limits.FixedWindow, N: n}, calendar: calendar{u, place}}
 }
 
-// begin is when the window begins that is so many after that of now.
+// begin is the start of the window that comes after windows later than that of now.
 func (c calendar) begin(now time.Time, after int) time.Time {
 	y, m, d := now.In(c.place).Date()
 	switch c.unit {
@@ -58,13 +58,14 @@ func (c calendar) begin(now time.Time, after int) time.Time {
 	return firstMoment(y, m, d, c.place)
 }
 
-// firstMoment is when a day begins: at midnight, or where clocks are put forward
-// at midnight and there is none, at the first moment after it.
+// firstMoment is when a day begins: at midnight, or, where the clocks are put
+// forward at midnight so that there is none, at the first moment after it.
 func firstMoment(y int, m time.Month, d int, place *time.Location) time.Time {
 	t := time.Date(y, m, d, 0, 0, 0, 0, place)
 	want := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 	if _, _, day := t.Date(); day == want.Day() {
-		// Where the clocks are put back over midnight there are two: the first.
+		// Where the clocks are put back over midnight there are two: take the
+		// first.
 		if earlier := t.Add(-time.Hour); earlier.Day() == want.Day() {
 			return earlier
 		}
@@ -87,7 +88,7 @@ func firstMoment(y int, m time.Month, d int, place *time.Location) time.Time {
 	return hi
 }
 
-// around are the boundaries of the window of now and of those beside it.
+// around are the boundaries of the window of now and of the windows beside it.
 func (c calendar) around(now time.Time) (w [4]int64) {
 	for i := range w {
 		w[i] = c.begin(now, i-1).UnixMicro()

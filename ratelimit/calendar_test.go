@@ -24,9 +24,9 @@ func TestCalendar(t *testing.T) {
 		// 23 hours, and 25.
 		{byDay, "Europe/Berlin", "2026-03-29T12:00:00Z", [4]string{"2026-03-27T23:00:00Z", "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z", "2026-03-30T22:00:00Z"}},
 		{byDay, "Europe/Berlin", "2026-10-25T00:30:00Z", [4]string{"2026-10-23T22:00:00Z", "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z", "2026-10-26T23:00:00Z"}},
-		// A day without a midnight: clocks go from 0:00 to 1:00.
+		// A day without midnight: clocks go from 0:00 to 1:00.
 		{byDay, "America/Sao_Paulo", "2018-11-04T12:00:00Z", [4]string{"2018-11-03T03:00:00Z", "2018-11-04T03:00:00Z", "2018-11-05T02:00:00Z", "2018-11-06T02:00:00Z"}},
-		// A day with two: clocks go from 1:00 to 0:00.
+		// A day with two midnights: clocks go from 1:00 to 0:00.
 		{byDay, "America/Havana", "2026-11-01T12:00:00Z", [4]string{"2026-10-31T04:00:00Z", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z", "2026-11-03T05:00:00Z"}},
 		{byWeek, "UTC", "2026-11-22T23:59:59Z", [4]string{"2026-11-09T00:00:00Z", "2026-11-16T00:00:00Z", "2026-11-23T00:00:00Z", "2026-11-30T00:00:00Z"}},
 		{byWeek, "UTC", "2026-11-23T00:00:00Z", [4]string{"2026-11-16T00:00:00Z", "2026-11-23T00:00:00Z", "2026-11-30T00:00:00Z", "2026-12-07T00:00:00Z"}},

@@ -8,31 +8,31 @@
 //
 // # What is promised
 //
-// Exact: whatever the processes and however many ask at once, no limit gives
-// more than its algorithm says. Decisions are made in the store, by its clock (on
-// etcd, which has none, by the caller's), in integers; RetryAfter is neither early nor late. What each algorithm allows at
-// most within any stretch of time stands with it.
+// Exact: no limit gives more than its algorithm says, however many processes ask at
+// once. The store decides, by its clock (etcd has none and uses the caller's), in
+// integers; RetryAfter is neither early nor late. Each algorithm's documentation
+// says how much it allows at most within any stretch of time.
 //
 // All or nothing: a Limiter with several limits takes from all of them or from
-// none. Whoever is refused consumes nothing.
+// none. A refused request consumes nothing.
 //
 // Idle keys cost nothing: the store forgets a key when it is as good as fresh.
 //
 // # What is not
 //
 // A store that forgets, because it crashed without a disk or lost a primary, gives
-// what it has forgotten a second time. A request whose answer was lost may
-// have been counted; a Reservation and Wait are not counted twice, because they
-// carry an ID.
+// what it has forgotten a second time. A request whose answer was lost may have
+// been counted; a Reservation and Wait are not counted twice, because they carry an
+// ID.
 //
-// Wait keeps the order of one process. Between processes there is none.
+// Wait keeps the order of calls within one process, not between processes.
 //
 // # Which algorithm
 //
-// SlidingWindow, unless there is a reason: never more than n in any stretch of
-// the period. TokenBucket where bursts are welcome and the long run counts.
-// LeakyBucket where work has to flow evenly, and may queue for a while.
-// FixedWindow where people count in days and months. SlidingLog where the last
-// microsecond counts and n is small. EstimatedWindow where a key must cost
-// next to nothing, and being off at times is fine.
+// SlidingWindow, unless there is a reason against it: never more than n in any
+// stretch of the period. TokenBucket if bursts are welcome and the long-term rate
+// counts. LeakyBucket if work must flow evenly, and may queue for a while.
+// FixedWindow if people count in days and months. SlidingLog if each microsecond
+// counts and n is small. EstimatedWindow if a key must cost next to nothing and the
+// limit need not be exact at all times.
 package ratelimit

@@ -45,7 +45,7 @@ func ExampleLimiter_Allowed() {
 	// false
 }
 
-// What a request to a model costs is known when it is over.
+// The cost of a request to a model is known when it is over.
 func ExampleLimiter_Reserve() {
 	limiter, err := ratelimit.New(memstore.New(),
 		ratelimit.SlidingWindow(60, time.Minute).Named("requests").PerCall(),

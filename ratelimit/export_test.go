@@ -9,7 +9,7 @@ func (l *Limiter) LocalStates() int {
 	return len(l.fall.states)
 }
 
-// Batches is how many keys InBatches holds something of.
+// Batches is for how many keys InBatches has a batch.
 func (l *Limiter) Batches() int {
 	l.batches.mu.Lock()
 	defer l.batches.mu.Unlock()
@@ -23,8 +23,9 @@ func (l *Limiter) LocalQueues() int {
 	return len(l.queues.all)
 }
 
-// Unbalanced tells of a local queue in which there is not one turn, or one request under way, of
-// the right cost for each of those who were promised one; "" if there is none.
+// Unbalanced describes a local queue that does not have one turn, or one request
+// under way, of the right cost for each waiter that was promised one; "" if there
+// is none.
 func (l *Limiter) Unbalanced() string {
 	l.queues.mu.Lock()
 	defer l.queues.mu.Unlock()

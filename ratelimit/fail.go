@@ -12,33 +12,35 @@ import (
 	"github.com/batonhq/baton/internal/rate"
 )
 
-// Without any of these a store that fails is an error of the caller's.
+// Without one of these options a store that fails is an error for the caller.
 
-// FailOpen allows what the store does not decide: a request that the store could not be
-// asked about, or did not answer within after, although the caller would have waited.
-// Result.By is ByOpen then: count it, for nothing else tells that a limit does not limit.
+// FailOpen allows what the store does not decide: a request that the store could
+// not be asked about, or did not answer within after although the caller still
+// waited. Result.By is ByOpen then. Count these: nothing else shows that a limit
+// does not limit.
 //
-// One slow answer opens nothing else. After five requests in a row without an answer
-// their keys are decided about without asking, and after five of three keys or more
-// all are, but for one request every 100 ms, or every after if that is longer, which asks
-// whether the store is back. The first answer ends that. How long the callers
-// themselves wait does not matter: what they ask for is waited for after they have gone,
-// up to after, to learn how the store is.
+// One slow answer opens nothing else. After five requests in a row without an
+// answer the Limiter decides about their keys without asking, and if those requests
+// were of three keys or more, about all keys. One request every 100 ms, or every
+// after if that is longer, still asks whether the store is back. The first answer
+// ends the fallback. It does not matter how long callers wait: the Limiter waits
+// for the answer after a caller has left, up to after, to learn whether the store
+// works.
 //
-// The stores on PostgreSQL and MySQL go on for a quarter of a second with what was
-// sent when a context ends: so much longer those wait who have asked when the
-// store falls silent, and nobody who asks after they were answered.
+// The stores on PostgreSQL and MySQL wait a quarter of a second longer for a
+// request whose context ends: calls that are under way when the store falls silent
+// take that much longer, calls made after those have returned do not.
 func FailOpen(after time.Duration) Option { return failure{by: ByOpen, after: after} }
 
 // FailClosed refuses everything while the store fails, or takes longer than after
-// for an answer, as FailOpen has it. Result.By is ByClosed then.
+// to answer, by the rules of FailOpen. Result.By is ByClosed then.
 func FailClosed(after time.Duration) Option { return failure{by: ByClosed, after: after} }
 
-// FailLocal decides within this process while the store fails, or takes longer
-// than after for an answer, as FailOpen has it: about a share of each limit, one
-// of so many instances, rounded down. Together they never allow more than the
-// limit, beside what the store allows: what a process has given out of its share
-// counts on when the store fails again. Result.By is ByLocal then.
+// FailLocal decides within this process while the store fails, or takes longer than
+// after to answer, by the rules of FailOpen. It gives this process a share of each
+// limit, 1/instances, rounded down. Together the instances never allow more than
+// the limit, beside what the store allows: what a process has given out of its
+// share still counts when the store fails again. Result.By is ByLocal then.
 func FailLocal(instances int64, after time.Duration) Option {
 	return failure{by: ByLocal, after: after, instances: instances}
 }
@@ -64,25 +66,26 @@ func (f failure) option(c *config) {
 const (
 	probeEvery = 100 * time.Millisecond // how often a store that fails is asked again
 
-	// So many requests in a row without an answer tell that the store fails for their
-	// keys, and if they are of so many keys, that it fails for all. One key may be slow by
-	// itself, as that of a long log is, and its callers must not open the others.
+	// failsInARow requests in a row without an answer show that the store fails for
+	// their keys; if they are of failsOfKeys keys, that it fails for all. One key
+	// may be slow by itself, such as one with a long log, and must not open the
+	// others.
 	failsInARow = 5
 	failsOfKeys = 3
 )
 
-// fallback stands in for a store that fails.
+// fallback decides in place of a store that fails.
 type fallback struct {
 	failure
 
 	mu    sync.Mutex
-	row   int       // so many requests in a row had no answer
-	keys  []string  // theirs: up to failsOfKeys
+	row   int       // requests in a row without an answer
+	keys  []string  // their keys, up to failsOfKeys
 	probe time.Time // when the store may be asked next
 
 	known  rate.Known
 	states map[string]localState
-	until  time.Time // when the last of them is over
+	until  time.Time // when the last of states ends
 }
 
 type localState struct {
@@ -90,8 +93,8 @@ type localState struct {
 	until time.Time
 }
 
-// take asks the store, or decides in its place: then about so much of each limit,
-// if wanted is above zero, for who asks the store for a batch.
+// take asks the store, or decides in its place. If the caller asks the store for a
+// batch, wanted is above zero and is the cost that is decided here.
 func (f *fallback) take(ctx context.Context, store limits.Store, r limits.Request, wanted int64) (limits.Taken, Source, error) {
 	if f.by == ByStore {
 		t, err := store.Take(ctx, r)
@@ -113,7 +116,7 @@ func (f *fallback) take(ctx context.Context, store limits.Store, r limits.Reques
 		defer cancel()
 		sent := time.Now()
 		t, err = store.Take(short, r)
-		if ctx.Err() == nil || time.Since(sent) >= f.after { // a caller who left sooner says nothing about the store
+		if ctx.Err() == nil || time.Since(sent) >= f.after { // a caller that left sooner says nothing about the store
 			f.judge(r, err)
 		}
 	}
@@ -128,10 +131,10 @@ func fails(err error) bool {
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// takeBy returns when the context ends, or when the store's time is over, although some stores go
-// on with what was sent: whoever leaves sooner leaves the request behind, which tells
-// how the store is. That takes a goroutine, which is not worth its cost while
-// the store works and the caller can wait.
+// takeBy returns when the context ends or after has passed, although some stores
+// continue with a sent request. A caller that leaves sooner leaves the request
+// behind, which still shows whether the store works. That takes a goroutine, which
+// is not worth its cost while the store works and the caller can wait.
 func (f *fallback) takeBy(ctx context.Context, store limits.Store, r limits.Request) (limits.Taken, error) {
 	type answer struct {
 		t   limits.Taken
@@ -162,8 +165,8 @@ func (f *fallback) takeBy(ctx context.Context, store limits.Store, r limits.Requ
 	return a.t, a.err
 }
 
-// ask reports whether the store is to be asked about a key: always while it works, and by
-// one request now and then, a probe, while it does not.
+// ask reports whether to ask the store about a key: always while the store works,
+// and now and then for one request, a probe, while it does not.
 func (f *fallback) ask(key string) (ask, probe bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -189,7 +192,7 @@ func (f *fallback) judge(r limits.Request, err error) {
 	if !failed {
 		f.row, f.keys = 0, nil
 		if f.states != nil && time.Now().After(f.until) {
-			f.states = nil // nobody sweeps them while the store works
+			f.states = nil // no other code removes them while the store works
 		}
 		return
 	}
@@ -257,14 +260,14 @@ func (f *fallback) decide(r limits.Request, wanted int64) (limits.Taken, error) 
 	}
 	states := make([]rate.State, len(r.Takes))
 	for i, t := range r.Takes {
-		states[i] = slices.Clone(f.states[t.Key].state) // a decision spoils it
+		states[i] = slices.Clone(f.states[t.Key].state) // Decide changes it
 	}
 	d, changed := q.Decide(states, now.UnixMicro())
 	d.Retry = 0
 	for i := range d.Limits {
 		x := &d.Limits[i]
 		if x.Retry == limits.Never && r.Takes[i].Cost <= whole[i].Limit.Capacity() {
-			x.Retry = max(probeEvery, f.after) // it is above the share, and not above the limit
+			x.Retry = max(probeEvery, f.after) // the cost is above the share, but not above the limit
 		}
 		d.Retry = max(d.Retry, x.Retry)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// moody is a store that fails when told to, and counts who asks.
+// moody is a store that fails when told to, and counts requests.
 type moody struct {
 	limits.Store
 	err   atomic.Pointer[error]
@@ -81,8 +81,8 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// A store that fails again and again makes nobody's share larger. What a process
-// has given out is forgotten when it has come back.
+// A store that fails again and again makes no share larger. What a process has
+// given out is forgotten when it has come back.
 func TestShareOutlivesTheStoresRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &moody{Store: memstore.New()}
@@ -113,7 +113,7 @@ func TestShareOutlivesTheStoresRecovery(t *testing.T) {
 	})
 }
 
-// late goes on with what it was asked when the context has ended.
+// late continues with a request after its context has ended.
 type late struct{ moody }
 
 func (l *late) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
@@ -124,13 +124,13 @@ func (l *late) Take(ctx context.Context, r limits.Request) (limits.Taken, error)
 	return t, err
 }
 
-// Nobody waits for a store that is known to fail longer than was chosen.
+// No caller waits for a store that is known to fail for longer than was chosen.
 func TestLateStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &late{moody{Store: memstore.New()}}
 		l := limiter(t, store, ratelimit.SlidingWindow(7, time.Minute), ratelimit.FailOpen(50*time.Millisecond))
 		store.stall.Store(true)
-		for i, want := range []time.Duration{300, 300, 300, 300, 300, 50, 50} { // the first five find out
+		for i, want := range []time.Duration{300, 300, 300, 300, 300, 50, 50} { // the first five discover the failure
 			start := time.Now()
 			if r := allow(t, l, "k", 1); r.By != ratelimit.ByOpen || time.Since(start) != want*time.Millisecond {
 				t.Errorf("%d: %+v after %v", i, r, time.Since(start))
@@ -148,7 +148,7 @@ func TestLateStoreFails(t *testing.T) {
 		if r := allow(t, l, "k", 1); r.By != ratelimit.ByStore || r.Remaining != 6 || store.asked.Load() != 9 {
 			t.Errorf("%+v, asked %d times", r, store.asked.Load())
 		}
-		time.Sleep(time.Second) // fake time: until the store has gone on for long enough
+		time.Sleep(time.Second) // fake time: until the store has ended what it continued
 	})
 }
 
@@ -166,8 +166,8 @@ func (s *slowKey) Take(ctx context.Context, r limits.Request) (limits.Taken, err
 	return s.moody.Take(ctx, r)
 }
 
-// A key that is slow by itself opens no other, however often it is asked for, and however seldom
-// the other is.
+// A key that is slow by itself opens no other key, however often it is asked for,
+// and however seldom the other is.
 func TestOneSlowKeyOpensNoOther(t *testing.T) {
 	for every, requests := range map[time.Duration]int{time.Millisecond: 2000, 700 * time.Millisecond: 30} {
 		t.Run(every.String(), func(t *testing.T) {
@@ -223,8 +223,8 @@ func TestASilentStoreFailsForAllKeys(t *testing.T) {
 	})
 }
 
-// A policy takes effect although no caller waits as long as the store may take, and who leaves
-// sooner is no sign that the store fails.
+// A policy takes effect although no caller waits as long as the store may take, and
+// a caller that leaves sooner is no sign that the store fails.
 func TestCallersLessPatientThanThePolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const after = time.Second
@@ -271,7 +271,7 @@ func TestCallersLessPatientThanThePolicy(t *testing.T) {
 
 const failing = 6 // requests of 100 ms until five in a row were not answered
 
-// What is above the share and not above the limit is allowed when the store is back.
+// A cost above the share and not above the limit is allowed when the store is back.
 func TestMoreThanAShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &moody{Store: memstore.New()}
@@ -311,8 +311,8 @@ func TestMoreThanAShare(t *testing.T) {
 	})
 }
 
-// A store that fails is an error unless something else was chosen, and what is
-// the caller's fault is always one.
+// A store that fails is an error unless an option says otherwise, and the caller's
+// mistakes always are.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	store := &moody{Store: memstore.New()}
@@ -335,7 +335,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// An answer that was lost is asked for once more, and paid for once.
+// A request whose answer was lost is repeated once, and counted once.
 func TestLostAnswer(t *testing.T) {
 	t.Parallel()
 	inner := memstore.New()
@@ -350,8 +350,8 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
-// What was given back and not confirmed is not given back again, out of what
-// others have taken.
+// What was given back without an answer is not given back again, out of what others
+// have taken.
 func TestLostAnswerOfCancel(t *testing.T) {
 	t.Parallel()
 	store := &lossy{Store: memstore.New(), mode: limits.GiveBack}

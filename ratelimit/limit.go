@@ -8,9 +8,8 @@ import (
 	"github.com/batonhq/baton/internal/rate"
 )
 
-// A Limit is a rule of a Limiter: so many per period, counted by an algorithm.
-// Its methods return changed copies. A Limit that cannot be kept exactly is
-// refused by New.
+// A Limit is a rule of a Limiter: n per period, counted by an algorithm. Its
+// methods return changed copies. New refuses a Limit that cannot be kept exactly.
 type Limit struct {
 	rule     limits.Limit
 	name     string
@@ -27,10 +26,10 @@ func FixedWindow(n int64, period time.Duration) Limit {
 	return Limit{rule: limits.Limit{Algorithm: limits.FixedWindow, N: n, Period: period}}
 }
 
-// SlidingWindow allows n within any stretch of time that is a period long, by
-// sub-windows: ten of them if the period is at most ten seconds, else sixty. What
-// was taken comes back when its sub-window has left the period, so up to a tenth
-// or a sixtieth of the period late.
+// SlidingWindow allows n within any stretch of time that is a period long. It
+// counts in sub-windows: ten of them if the period is at most ten seconds, else
+// sixty. What was taken comes back when its sub-window has left the period, so up
+// to a tenth or a sixtieth of the period late.
 func SlidingWindow(n int64, period time.Duration) Limit {
 	parts := int64(60)
 	if period <= 10*time.Second {
@@ -48,24 +47,25 @@ func SlidingLog(n int64, period time.Duration) Limit {
 	return Limit{rule: limits.Limit{Algorithm: limits.SlidingLog, N: n, Period: period}}
 }
 
-// EstimatedWindow estimates a sliding window from two counters, as if what came
-// in the last fixed window had come evenly. It allows less than 2·n within
-// any stretch that is a period long, and may refuse what SlidingWindow allows.
+// EstimatedWindow estimates a sliding window from two counters, as if the requests
+// of the last fixed window had come evenly. It allows less than 2·n within any
+// stretch that is a period long, and may refuse what SlidingWindow allows.
 func EstimatedWindow(n int64, period time.Duration) Limit {
 	return Limit{rule: limits.Limit{Algorithm: limits.EstimatedWindow, N: n, Period: period}}
 }
 
 // TokenBucket holds up to burst tokens and is refilled with n per period, evenly
-// (GCRA). It allows at most burst + n·t/period within any time t; for no more than
-// n in any period, choose a burst and an n that add up to that.
+// (GCRA). It allows at most burst + n·t/period within any time t. To allow at most
+// m in any period, choose a burst and an n whose sum is m.
 func TokenBucket(n int64, period time.Duration, burst int64) Limit {
 	return Limit{rule: limits.Limit{Algorithm: limits.TokenBucket, N: n, Period: period, Burst: burst}}
 }
 
-// LeakyBucket lets n per period through, evenly. Whoever asks sooner is queued if
-// his turn comes within longest, which makes the queue's size n·longest/period, at
-// least one; else he is refused. Result.Wait says how long his turn is away:
-// Limiter.Wait waits for it, and whoever calls Allow has to do so by himself.
+// LeakyBucket lets n per period through, evenly. A request that comes sooner is
+// queued if its turn comes within longest, so that the queue's size is
+// n·longest/period, at least one; otherwise it is refused. Result.Wait says how
+// long until its turn: Limiter.Wait waits for it, a caller of Allow must wait by
+// itself.
 func LeakyBucket(n int64, period, longest time.Duration) Limit {
 	l := Limit{rule: limits.Limit{Algorithm: limits.LeakyBucket, N: n, Period: period}}
 	size, ok := share(longest.Microseconds(), n, period.Microseconds())
@@ -82,50 +82,50 @@ func (l Limit) Ahead(k int64) Limit {
 	return l
 }
 
-// Parts cuts the period of a SlidingWindow into so many sub-windows, which must
-// divide it.
+// Parts sets how many sub-windows a SlidingWindow has. The number must divide the
+// period.
 func (l Limit) Parts(parts int64) Limit {
 	l.rule.Parts = parts
 	return l
 }
 
-// Classic makes a SlidingWindow count one sub-window less, as most books have it:
-// what was taken comes back up to one sub-window early, and up to 2·n are
-// allowed within a period at worst.
+// Classic makes a SlidingWindow count one sub-window less, as most books do: what
+// was taken comes back up to one sub-window early, and at worst up to 2·n are
+// allowed within a period.
 func (l Limit) Classic() Limit {
 	l.rule.Classic = true
 	return l
 }
 
-// Offset makes the windows of a FixedWindow begin so much later.
+// Offset makes the windows of a FixedWindow begin later by d.
 func (l Limit) Offset(d time.Duration) Limit {
 	l.rule.Offset = d
 	return l
 }
 
-// Named gives the limit a name, for results and headers, which becomes a part
-// of its keys in the store. A Limiter with several limits needs one for each.
-// Legal are up to 40 of A-Z a-z 0-9 - _ and dots.
+// Named gives the limit a name, for results and headers. The name becomes a part of
+// its keys in the store. Each of several limits of a Limiter needs one. Legal are
+// up to 40 of A-Z a-z 0-9 - _ and dots.
 func (l Limit) Named(name string) Limit {
 	l.name = name
 	return l
 }
 
 // ForAll makes the limit count all keys of the Limiter together, under its name,
-// which is no caller's key.
+// which can be no caller's key.
 func (l Limit) ForAll() Limit {
 	l.all = true
 	return l
 }
 
-// PerCall makes the limit count each decision as one, whatever its cost: so
-// that requests and what they cost can be limited at once.
+// PerCall makes the limit count each decision as one, whatever its cost, so that a
+// Limiter can limit both the requests and their cost.
 func (l Limit) PerCall() Limit {
 	l.calls = true
 	return l
 }
 
-// check refuses what cannot be kept.
+// check refuses a limit that cannot be kept.
 func (l Limit) check(now time.Time) error {
 	if l.err != nil {
 		return l.err

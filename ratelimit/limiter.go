@@ -15,22 +15,22 @@ import (
 )
 
 // A Limiter decides about keys under its limits. All methods are safe for
-// concurrent use. It holds nothing that needs to be closed; the store is the
-// caller's.
+// concurrent use. It needs no Close; the caller closes the store.
 //
-// Keys are what baton's locks have: 1 to 512 bytes of UTF-8 without control
-// characters, the name of the limit included. Limiters that share a store share
-// the keys: those of an unnamed limit are the caller's, those of a named one are
-// its name, a slash, and the caller's in braces, or two slashes and the caller's if
-// there are braces in it. What a limit counts ForAll is under a star, a slash and its
-// name; a caller's key that begins so has one more slash there.
+// Keys are legal as for locks: 1 to 512 bytes of UTF-8 without control characters,
+// including the name of the limit. Limiters that share a store share the keys. An
+// unnamed limit is stored under the caller's key; a named one under its name, a
+// slash, and the caller's key in braces, or two slashes and the caller's key if
+// that contains braces. A limit that counts ForAll is stored under a star, a slash
+// and its name; a caller's key that begins with a star and a slash gets one more
+// slash there.
 type Limiter struct {
 	store  limits.Store
 	plan   atomic.Pointer[plan]
 	fall   fallback
 	queues queues
 
-	batching *batching // nil: each is asked for
+	batching *batching // nil: every call asks the store
 	batches  batches
 }
 
@@ -38,14 +38,15 @@ type Limiter struct {
 type plan struct {
 	limits []Limit
 
-	// quick is a quicker way to the only limit, if the store has one.
+	// quick decides faster about the only limit, if the store can.
 	quick    local.Prepared
 	capacity int64
 	period   time.Duration
 	calls    bool
 }
 
-// An Option of New is a Limit, or says what happens when the store fails.
+// An Option of New is a Limit, or says what happens when the store fails, or
+// InBatches.
 type Option interface{ option(*config) }
 
 type config struct {
@@ -57,8 +58,8 @@ type config struct {
 
 func (l Limit) option(c *config) { c.limits = append(c.limits, l) }
 
-// New makes a Limiter of at least one Limit. It refuses limits that cannot be
-// kept exactly, with a *LimitError, and never talks to the store.
+// New makes a Limiter of at least one Limit. It never talks to the store. It
+// refuses limits that cannot be kept exactly with a *LimitError.
 func New(store limits.Store, opts ...Option) (*Limiter, error) {
 	var c config
 	for _, o := range opts {
@@ -74,10 +75,10 @@ func New(store limits.Store, opts ...Option) (*Limiter, error) {
 	return l, nil
 }
 
-// SetLimits changes the limits. What was taken stays taken: a limit that is
-// raised gives the difference, one that is lowered below what was taken gives
-// nothing until enough has come back. Limits are the same as before if they have
-// the same name.
+// SetLimits changes the limits. What was taken stays taken: a limit that is raised
+// gives the difference, one that is lowered below what was taken gives nothing
+// until enough has come back. A new limit continues an old one if both have the
+// same name.
 func (l *Limiter) SetLimits(all ...Limit) error {
 	if n := len(all); n < 1 || n > limits.MaxTakes {
 		return &LimitError{Reason: fmt.Sprintf("%d limits: a Limiter has 1 to %d", n, limits.MaxTakes)}
@@ -112,7 +113,7 @@ func (l *Limiter) SetLimits(all ...Limit) error {
 	l.plan.Store(p)
 	l.queues.mu.Lock()
 	defer l.queues.mu.Unlock()
-	for _, q := range l.queues.all { // those who wait ask anew
+	for _, q := range l.queues.all { // the waiters ask the store again
 		q.standing, q.pause = nil, time.Time{}
 		q.advance()
 	}
@@ -122,13 +123,13 @@ func (l *Limiter) SetLimits(all ...Limit) error {
 // Limits are the limits in force.
 func (l *Limiter) Limits() []Limit { return append([]Limit(nil), l.plan.Load().limits...) }
 
-// Allow asks for one: Result.OK says whether it may be done now. A refusal is no
-// error and has consumed nothing. After an error the request may have been
+// Allow asks for one: Result.OK says whether the caller may act now. A refusal is
+// no error and has consumed nothing. After an error the request may have been
 // counted if errors.Is(err, ErrUnknown); with FailOpen, FailClosed or FailLocal a
 // store that fails is no error.
 //
-// Under a LeakyBucket who is allowed has to wait for Result.Wait before he acts;
-// Wait does so.
+// Under a LeakyBucket an allowed caller must wait for Result.Wait before it acts;
+// Limiter.Wait does so.
 func (l *Limiter) Allow(ctx context.Context, key string) (Result, error) {
 	return l.AllowN(ctx, key, 1)
 }
@@ -162,9 +163,9 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, er
 	return r, nil
 }
 
-// Allowed is Allow for those who need a yes or a no and nothing else: within this
-// process (memstore) that is a good part of what a decision costs. Where a yes
-// means to wait for a turn it is refused, with a *LimitError: see Queues.
+// Allowed is Allow for callers that need only a yes or a no: within this process
+// (memstore) a full Result is a good part of what a decision costs. If a yes would
+// mean to wait for a turn, it fails with a *LimitError: see Queues.
 func (l *Limiter) Allowed(ctx context.Context, key string) (bool, error) {
 	p := l.plan.Load()
 	if p.quick == nil || l.batching != nil {
@@ -189,7 +190,7 @@ func (l *Limiter) Peek(ctx context.Context, key string) (Result, error) {
 	return l.ask(ctx, key, 0)
 }
 
-// Forget makes a key fresh. Limits that count ForAll are left alone.
+// Forget makes a key fresh. It does not change limits that count ForAll.
 func (l *Limiter) Forget(ctx context.Context, key string) error {
 	all, r, err := l.request(key, 0)
 	if err != nil {
@@ -209,9 +210,9 @@ func (l *Limiter) Forget(ctx context.Context, key string) error {
 	return wrap("forget", key, err)
 }
 
-// key is what the limit is counted under in the store. Several limits of one
-// decision must lie in one slot of a Redis Cluster, so that their keys are tagged:
-// that of a single one too, which can be joined by others (SetLimits).
+// key is the key of the limit in the store. Several limits of one decision must lie
+// in one slot of a Redis Cluster, so that their keys are tagged: also that of a
+// single limit, which SetLimits can join with others.
 func (l Limit) key(key string) string {
 	switch {
 	case l.all:
@@ -219,16 +220,17 @@ func (l Limit) key(key string) string {
 	case l.name == "":
 		return unnamed(key)
 	case strings.ContainsAny(key, "{}"):
-		return l.name + "//" + key // not that of the key within the braces
+		return l.name + "//" + key // differs from the name of the key within the braces
 	}
 	return l.name + "/{" + key + "}"
 }
 
-// forAll begins the keys that limits count ForAll. No name has a star or a slash.
+// forAll begins the keys of limits that count ForAll. No name contains a star or a
+// slash.
 const forAll = "*/"
 
 // unnamed is the key of a limit without a name: the caller's, unless that could be
-// what a limit counts ForAll.
+// the key of a limit that counts ForAll.
 func unnamed(key string) string {
 	if rest, ok := strings.CutPrefix(key, forAll); ok {
 		return forAll + "/" + rest
@@ -283,7 +285,7 @@ func result(all []Limit, r limits.Request, t limits.Taken, by Source, key string
 	return out
 }
 
-// tell tells how the tightest limit stands.
+// tell fills in how the tightest limit stands.
 func (r *Result) tell() {
 	one := &r.limits[0]
 	for i := range r.limits {
@@ -294,8 +296,8 @@ func (r *Result) tell() {
 	r.Name, r.Limit, r.Period, r.Remaining, r.NextAfter = one.Name, one.Limit, one.Period, one.Remaining, one.NextAfter
 }
 
-// tighter reports whether a says more about why, or how soon, somebody is
-// refused than b.
+// tighter reports whether a says more than b about why a caller is refused, or how
+// soon one will be.
 func tighter(a, b *LimitResult) bool {
 	switch {
 	case a.OK != b.OK:
@@ -323,7 +325,7 @@ func period(l limits.Limit, at int64) time.Duration {
 	return l.Period
 }
 
-// share is a·b/c, rounded down, if that can be counted.
+// share is a·b/c, rounded down; false if it is out of range.
 func share(a, b, c int64) (int64, bool) {
 	if a < 0 || b < 0 || c <= 0 {
 		return 0, false

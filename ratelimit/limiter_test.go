@@ -47,7 +47,7 @@ func TestBoundary(t *testing.T) {
 	for _, c := range []struct {
 		limit  ratelimit.Limit
 		second int           // how many of the second sixty are allowed
-		retry  time.Duration // of the first that is not
+		retry  time.Duration // of the first that is refused
 	}{
 		{ratelimit.FixedWindow(100, time.Minute), 60, 0},
 		{ratelimit.SlidingWindow(100, time.Minute), 40, 41 * time.Second},
@@ -173,7 +173,7 @@ func TestLimitsAreChecked(t *testing.T) {
 	if r, err := l.Peek(t.Context(), "k"); err != nil || r.ResetAfter != 0 {
 		t.Errorf("bad requests left %+v, %v", r, err)
 	}
-	// More than there can be is no error, and never allowed.
+	// A cost above the capacity is no error, and never allowed.
 	if r, err := l.AllowN(t.Context(), "k", math.MaxInt64); err != nil || r.OK || r.RetryAfter != ratelimit.Never || r.Remaining != 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -185,7 +185,7 @@ func TestLimitsAreChecked(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// Allowed says what Allow says, whichever way it takes to the store.
+// Allowed decides as Allow does, whichever way it takes to the store.
 func TestAllowed(t *testing.T) {
 	bucket := ratelimit.TokenBucket(2, time.Second, 3)
 	for name, opts := range map[string][]ratelimit.Option{
@@ -202,7 +202,7 @@ func TestAllowed(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					open := func() limits.Store {
 						if far {
-							return struct{ limits.Store }{memstore.New()} // prepares nothing
+							return struct{ limits.Store }{memstore.New()} // without Prepare
 						}
 						return memstore.New()
 					}
@@ -270,7 +270,7 @@ func TestDecisionsInMemoryAllocateNothing(t *testing.T) {
 	}
 }
 
-// Those who wait are let in one by one, in the order in which they came.
+// Waiters are let in one by one, in the order in which they came.
 func TestWait(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(1, time.Second, 1), ratelimit.LeakyBucket(1, time.Second, time.Minute),
@@ -304,7 +304,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// Whose deadline is too near is told at once, and consumes nothing.
+// A caller whose deadline is too near is refused at once, and consumes nothing.
 func TestWaitTooShort(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(1, time.Second, 1), ratelimit.FixedWindow(1, time.Second), ratelimit.LeakyBucket(1, time.Second, 500*time.Millisecond),
@@ -313,7 +313,7 @@ func TestWaitTooShort(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := limiter(t, memstore.New(), limit)
 				allow(t, l, "k", 1)
-				go l.Wait(t.Context(), "k") // stands in line
+				go l.Wait(t.Context(), "k") // a waiter
 				synctest.Wait()
 				ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
 				defer cancel()
@@ -335,7 +335,8 @@ func TestWaitTooShort(t *testing.T) {
 	}
 }
 
-// A turn that comes after the deadline is refused by the store: nobody waits in vain for one.
+// The store refuses a turn that comes after the deadline: no caller waits in vain
+// for one.
 func TestWaitForATurnThatComesTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, memstore.New(), ratelimit.LeakyBucket(1, time.Second, time.Minute).Named("queue"), ratelimit.TokenBucket(1, time.Second, 100).Named("bucket"))
@@ -357,7 +358,7 @@ func TestWaitForATurnThatComesTooLate(t *testing.T) {
 	})
 }
 
-// Who stops waiting gives his turn back.
+// A waiter that stops waiting gives its turn back.
 func TestWaitCancelled(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(1, time.Minute, 1), ratelimit.LeakyBucket(1, time.Minute, time.Hour), ratelimit.FixedWindow(1, time.Minute),
@@ -434,15 +435,15 @@ func TestReservation(t *testing.T) {
 	})
 }
 
-// What has come back to a bucket by itself is not given back once more.
+// What has come back to a bucket by itself is not given back again.
 func TestReservationOfABucket(t *testing.T) {
 	queue := ratelimit.LeakyBucket(1, time.Second, 10*time.Second)
 	for i, limit := range []ratelimit.Limit{ratelimit.TokenBucket(1, time.Second, 10), queue.Ahead(10), queue} {
 		for _, c := range []struct {
 			reserved int64
 			after    time.Duration
-			taken    int64 // by others then
-			left     int64 // when it is cancelled
+			taken    int64 // by others at that time
+			left     int64 // after the cancellation
 			queue    int64 // the same if the others have been promised a later turn
 		}{
 			{10, 10 * time.Second, 10, 0, 0},
@@ -510,7 +511,7 @@ func TestLimitsChange(t *testing.T) {
 	})
 }
 
-// A limit is the same by its name, whether or not there are others.
+// A limit is identified by its name, whether or not there are others.
 func TestLimitsAreJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, other := ratelimit.FixedWindow(10, 24*time.Hour).Named("one"), ratelimit.FixedWindow(20, 24*time.Hour).Named("other")

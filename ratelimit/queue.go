@@ -11,51 +11,53 @@ import (
 )
 
 const (
-	// lookAhead is how long before it comes a turn is taken from the store. Whoever
-	// hangs up can keep no more than that from others.
+	// lookAhead is how long before it comes a turn is taken from the store. A
+	// waiter that leaves can keep no more than that from others.
 	lookAhead = 100 * time.Millisecond
 
-	// askAhead is how long before it comes a turn is asked for. What lies between the two is room for
-	// processes that are far from the store and cannot ask in the moment when there is a turn.
+	// askAhead is how long before it comes a turn is asked for. The time between
+	// askAhead and lookAhead is room for processes that are far from the store and
+	// cannot ask at the very moment when there is a turn.
 	askAhead = lookAhead / 2
 
-	abreast   = 64               // so many requests for one key are under way at once
-	askWithin = 10 * time.Second // how long the store has for each, whoever goes away meanwhile
+	abreast   = 64               // how many requests for one key are under way at once
+	askWithin = 10 * time.Second // how long the store has for each, even if its waiter leaves
 )
 
-// queues are the local queues of a Limiter: the goroutines of this process that wait,
-// by key, or all in one if all limits count ForAll. There is one as long as somebody waits, or
-// something is under way.
+// queues are the local queues of a Limiter: the goroutines of this process that
+// wait, by key, or all in one if all limits count ForAll. A queue exists as long as
+// it has a waiter or a request under way.
 type queues struct {
 	mu  sync.Mutex
 	all map[string]*queue
 }
 
-// queue is a local queue. The waiters stand in it in the order in which they came, and turns
-// belong to nobody until they come: then the first waiter that wants as many gets it. A
-// waiter who goes away leaves his turn to those behind him, and only what is left when
-// nobody is, the latest turn, goes back to the store.
+// queue is a local queue. Its waiters are in the order in which they came. A turn
+// belongs to no waiter until it comes: then the first waiter that wants as much
+// gets it. A waiter that leaves leaves its turn to those behind it; only if there
+// is none does the queue give the latest turn back to the store.
 //
 // All fields are guarded by queues.mu.
 type queue struct {
 	l    *Limiter
 	name string // in queues.all
 
-	waiting  list.List     // of *waiter: for whom no turn is asked for yet
+	waiting  list.List     // of *waiter: no turn is asked for yet
 	promised list.List     // of *waiter: there are as many turns and requests, of their costs
-	turns    []turn        // taken and not come yet, in the order in which they come
+	turns    []turn        // taken but still to come, in the order in which they come
 	asks     []*ask        // under way, in the order in which they were sent
-	surplus  map[int64]int // requests under way that nobody waits for any more, by cost
+	surplus  map[int64]int // requests under way that no waiter needs any more, by cost
 
-	// What the store said last, with what was asked for since: nil if that is not known.
+	// The store's last answer, updated with what was asked for since; nil if
+	// unknown.
 	standing  []standing
 	told      Result
-	seen      int            // the number of the request that it is from
+	seen      int            // the number of the request that was answered with it
 	sent      int            // how many were sent
-	failed    bool           // the last had no answer
-	pause     time.Time      // nobody asks before, whose cost is
+	failed    bool           // the last request had no answer
+	pause     time.Time      // until then no request goes out whose cost is
 	pauseCost int64          // at least that
-	back      []*Reservation // what nobody wants any more
+	back      []*Reservation // to give back
 	returning bool
 	timer     *time.Timer
 }
@@ -65,13 +67,13 @@ type waiter struct {
 	key     string
 	n       int64
 	ctx     context.Context
-	until   time.Time // he does not wait longer; zero if he does
-	turning bool      // he waits for queues alone, as far as they are long: WaitWithin
+	until   time.Time // when it stops waiting; zero: never
+	turning bool      // it waits for queues only, as far as they are long: WaitWithin
 	done    chan outcome
 
-	at       *list.Element // of waiting, or promised
+	at       *list.Element // in waiting or promised
 	promised bool
-	ended    bool // done has the outcome, or he has left
+	ended    bool // done has the outcome, or the waiter has left
 }
 
 type outcome struct {
@@ -92,11 +94,12 @@ type turn struct {
 type ask struct {
 	number int
 	n      int64
-	w      *waiter // whose turn it was to ask
+	w      *waiter // the waiter for which it asks
 	ahead  time.Duration
 }
 
-// when is when a turn for n is to be asked for; not known means after an answer that is under way.
+// when is when to ask for a turn for n. If known is false, wait for an answer that
+// is under way.
 func (q *queue) when(n int64, now time.Time) (at time.Time, known bool) {
 	if n >= q.pauseCost {
 		at = q.pause
@@ -120,7 +123,7 @@ func (q *queue) when(n int64, now time.Time) (at time.Time, known bool) {
 	return at, true
 }
 
-// enter puts a waiter at the end, unless it is known that he would wait in vain.
+// enter puts a waiter at the end, unless it is known to wait in vain.
 func (q *queue) enter(w *waiter) (Result, bool) {
 	if r, no := q.inVain(w, true); no {
 		q.drop()
@@ -131,10 +134,10 @@ func (q *queue) enter(w *waiter) (Result, bool) {
 	return Result{}, false
 }
 
-// inVain reports whether a waiter waits in vain, and what he is told then. Who waits until a
-// deadline may be served although many stand before him, because they may go away: he waits
-// in vain if the next turn of all comes too late. Who waits for a queue alone
-// counts those before him, as the queue does.
+// inVain reports whether a waiter waits in vain, and with which result it is
+// refused then. A waiter with a deadline waits in vain if even the next turn of all
+// comes too late: those before it may leave. A waiter that waits for a queue only
+// counts those before it, as the queue does.
 func (q *queue) inVain(w *waiter, entering bool) (Result, bool) {
 	now := time.Now()
 	patience := longestTurn
@@ -176,8 +179,8 @@ func (q *queue) inVain(w *waiter, entering bool) (Result, bool) {
 	return r, no
 }
 
-// advance does what is due: it lets in those whose turn has come, and asks for turns that come
-// soon.
+// advance does what is due: it delivers turns that have come, and asks for turns
+// that come soon.
 func (q *queue) advance() {
 	now := time.Now()
 	for len(q.turns) > 0 && !q.turns[0].at.After(now) {
@@ -198,7 +201,7 @@ func (q *queue) advance() {
 		}
 		at, known := q.when(w.n, now)
 		if !known || q.returning || len(q.asks) >= abreast {
-			break // an answer goes on
+			break // the next answer continues here
 		}
 		if at.After(now) {
 			if wake.IsZero() || at.Before(wake) {
@@ -238,13 +241,14 @@ func (q *queue) promise(w *waiter) {
 	w.at, w.promised = q.promised.PushBack(w), true
 }
 
-// unpromise puts a waiter back to the front of those for whom nothing is asked for.
+// unpromise puts a waiter back to the front of those for which no turn is asked
+// for.
 func (q *queue) unpromise(w *waiter) {
 	q.promised.Remove(w.at)
 	w.at, w.promised = q.waiting.PushFront(w), false
 }
 
-// first is the first of a list who wants n.
+// first is the first waiter of a list that wants n.
 func first(of *list.List, n int64) *waiter {
 	for e := of.Front(); e != nil; e = e.Next() {
 		if w := e.Value.(*waiter); w.n == n {
@@ -254,7 +258,7 @@ func first(of *list.List, n int64) *waiter {
 	return nil
 }
 
-// last is the last who was promised n.
+// last is the last waiter that was promised n.
 func (q *queue) last(n int64) *waiter {
 	for e := q.promised.Back(); e != nil; e = e.Prev() {
 		if w := e.Value.(*waiter); w.n == n {
@@ -274,7 +278,7 @@ func (q *queue) end(w *waiter, o outcome) {
 	w.done <- o
 }
 
-// deliver gives a turn that has come to the first who wants as much.
+// deliver gives a turn that has come to the first waiter that wants as much.
 func (q *queue) deliver(t turn, now time.Time) {
 	w := first(&q.promised, t.n)
 	if w == nil {
@@ -286,7 +290,8 @@ func (q *queue) deliver(t turn, now time.Time) {
 	q.end(w, outcome{r: r, turn: &t})
 }
 
-// present is the decision as it is when its turn has come: the queue behind it stands here.
+// present is the decision as it is when its turn has come: its queue is then the
+// waiters here.
 func (q *queue) present(t turn, now time.Time) Result {
 	r, age := t.res.Result, now.Sub(t.got)
 	r.Wait, r.ResetAfter = 0, max(r.ResetAfter-age, 0)
@@ -304,13 +309,13 @@ func (q *queue) present(t turn, now time.Time) Result {
 	return r
 }
 
-// leave is for a waiter who will not wait any longer, because his context has ended or he waits in
-// vain.
+// leave removes a waiter that will not wait any longer, because its context has
+// ended or it waits in vain.
 func (q *queue) leave(w *waiter) (Result, error) {
 	mu := &q.l.queues.mu
 	mu.Lock()
 	defer mu.Unlock()
-	q.advance() // it may be his turn at this moment
+	q.advance() // its turn may come at this moment
 	err := w.ctx.Err()
 	if !w.ended {
 		var r Result
@@ -340,8 +345,8 @@ func (q *queue) leave(w *waiter) (Result, error) {
 	return Result{}, wrap("wait for", w.key, context.Cause(w.ctx))
 }
 
-// cover is for a turn, or a request, of n whose waiter has gone: it is for the next, or if there is
-// none the latest turn goes back.
+// cover assigns a turn, or a request, of n whose waiter has left to the next
+// waiter. If there is none the latest turn goes back to the store.
 func (q *queue) cover(n int64) {
 	if w := first(&q.waiting, n); w != nil {
 		q.promise(w)
@@ -353,7 +358,7 @@ func (q *queue) cover(n int64) {
 			underWay++
 		}
 	}
-	if underWay <= 0 { // what is under way comes later than all that is here
+	if underWay <= 0 { // the turns of requests under way come later than all turns here
 		q.giveLatest(n)
 		return
 	}
@@ -374,7 +379,7 @@ func (q *queue) giveLatest(n int64) {
 	}
 }
 
-// hold puts a turn where it comes.
+// hold inserts a turn in the order in which turns come.
 func (q *queue) hold(t turn) {
 	i := len(q.turns)
 	for i > 0 && q.turns[i-1].at.After(t.at) {
@@ -385,8 +390,8 @@ func (q *queue) hold(t turn) {
 	q.turns[i] = t
 }
 
-// giveBack returns a turn that nobody wants. Nothing is asked for meanwhile: what is promised
-// later would keep it from coming back.
+// giveBack returns a turn that no waiter wants. The queue asks for nothing
+// meanwhile: a later promise would keep this turn from coming back.
 func (q *queue) giveBack(t turn) {
 	q.back = append(q.back, t.res)
 	if !q.returning {
@@ -407,15 +412,15 @@ func (q *queue) giveAllBack() {
 		err := res.Cancel(ctx)
 		cancel()
 		mu.Lock()
-		if err != nil { // what cannot be given back was consumed
+		if err != nil { // what cannot be given back counts as consumed
 			q.back = nil
 		}
 	}
-	q.returning, q.standing, q.pause = false, nil, time.Time{} // the store knows better now
+	q.returning, q.standing, q.pause = false, nil, time.Time{} // the store's state has changed
 	q.advance()
 }
 
-// ask asks for a turn, for a waiter.
+// ask asks the store for a turn, for a waiter.
 func (q *queue) ask(w *waiter, now time.Time) {
 	q.promise(w)
 	q.sent++
@@ -428,12 +433,12 @@ func (q *queue) ask(w *waiter, now time.Time) {
 		q.standing[i].take(a.n, now)
 	}
 	go func() {
-		within := max(askWithin, q.l.fall.after+time.Second) // a policy for a store that fails comes first
+		within := max(askWithin, q.l.fall.after+time.Second) // the policy for a store that fails comes first
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), within)
 		defer cancel()
 		sent := time.Now()
 		res, err := q.l.reserve(ctx, w.key, a.n, a.ahead, max(a.ahead, 1))
-		if err != nil && ctx.Err() != nil { // which is not the waiter's context
+		if err != nil && ctx.Err() != nil { // ctx is not the waiter's context
 			err = fmt.Errorf("ratelimit: wait for %q: the store has not answered within %v: %w", w.key, within, ErrUnknown)
 		}
 		q.l.queues.mu.Lock()
@@ -469,7 +474,7 @@ func (q *queue) answer(a *ask, res *Reservation, err error, sent time.Time) {
 	}
 	w := a.w
 	switch {
-	case q.surplus[a.n] > 0: // nobody is waiting for it
+	case q.surplus[a.n] > 0: // no waiter needs it
 		q.surplus[a.n]--
 	case err != nil || res.Result.RetryAfter == Never || a.ahead < lookAhead && !w.ended && w.promised:
 		if w.ended || !w.promised {
@@ -492,7 +497,7 @@ func (q *queue) answer(a *ask, res *Reservation, err error, sent time.Time) {
 	}
 }
 
-// refuse tells those who wait in vain for what the store has refused.
+// refuse ends the wait of those that wait in vain for what the store has refused.
 func (q *queue) refuse(res *Reservation) {
 	other := refusedByOther(res)
 	var next *list.Element
@@ -509,8 +514,8 @@ func (q *queue) refuse(res *Reservation) {
 	}
 }
 
-// refusedByOther reports whether something else than a queue has refused, for which nobody waits
-// who waits for a queue.
+// refusedByOther reports whether something other than a queue has refused. A waiter
+// that waits only for queues does not wait for that.
 func refusedByOther(res *Reservation) bool {
 	for i, x := range res.Result.Limits() {
 		if !x.OK && (res.limits[i].rule.Algorithm != limits.LeakyBucket || x.RetryAfter == Never) {
@@ -520,8 +525,9 @@ func refusedByOther(res *Reservation) bool {
 	return res.Result.By.Fallback()
 }
 
-// know keeps what the store has said about n, for a turn within ahead. Times count from
-// when it was asked, which is early rather than late: who asks too soon is told how much.
+// know keeps what the store has said about n, for a turn within ahead. Times count
+// from when the request was sent, so that they are early rather than late: a
+// request that comes too soon is told how long to wait.
 func (q *queue) know(res *Reservation, n int64, ahead time.Duration, sent time.Time) {
 	r := res.Result
 	q.told, q.standing, q.failed, q.pause, q.pauseCost = r, nil, false, time.Time{}, n

@@ -16,12 +16,12 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// slowOnce is a store that does not answer before it is told to, and loses an answer.
+// slowOnce is a store that does not answer until it is told to, and loses answers.
 type slowOnce struct {
 	limits.Store
 	hold chan struct{} // nil: it answers
 	mu   sync.Mutex
-	lose int // so many answers of those that take
+	lose int // how many answers to requests that take
 }
 
 func (s *slowOnce) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
@@ -42,7 +42,8 @@ func (s *slowOnce) Take(ctx context.Context, r limits.Request) (limits.Taken, er
 	return t, err
 }
 
-// Who goes away while his turn is asked for leaves at once, and the answer is the next one's.
+// A waiter that leaves while its turn is asked for leaves at once, and the next
+// waiter gets the answer.
 func TestGoingAwayWhileTheStoreIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slowOnce{Store: memstore.New(), hold: make(chan struct{})}
@@ -56,7 +57,7 @@ func TestGoingAwayWhileTheStoreIsAsked(t *testing.T) {
 		}()
 		synctest.Wait()
 		start := time.Now()
-		time.Sleep(59960 * time.Millisecond) // fake time: it is being asked for
+		time.Sleep(59960 * time.Millisecond) // fake time: the turn is being asked for
 		leave()
 		if err := <-gone; !errors.Is(err, context.Canceled) || time.Since(start) != 59960*time.Millisecond {
 			t.Errorf("%v after %v", err, time.Since(start))
@@ -78,7 +79,7 @@ func TestGoingAwayWhileTheStoreIsAsked(t *testing.T) {
 	})
 }
 
-// A store that never answers is an error, and holds nobody who goes away.
+// A store that never answers is an error, and keeps no waiter that leaves.
 func TestWaitingForAStoreThatIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slowOnce{Store: memstore.New(), hold: make(chan struct{})}
@@ -91,8 +92,8 @@ func TestWaitingForAStoreThatIsSilent(t *testing.T) {
 	})
 }
 
-// A turn whose answer was lost is asked for once more, and taken once. One that is lost twice is an
-// error for one of those who wait, and the others go on.
+// A request for a turn whose answer was lost is repeated once, and taken once. If
+// both answers are lost it is an error for one waiter, and the others continue.
 func TestLostAnswersOfTurns(t *testing.T) {
 	for lose, failed := range map[int]int{1: 0, 2: 1} {
 		t.Run(fmt.Sprint(lose), func(t *testing.T) {
@@ -113,7 +114,7 @@ func TestLostAnswersOfTurns(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				// With two answers lost there was a turn that nobody knows of.
+				// With two answers lost there was a turn that no process knows of.
 				if int(errs.Load()) != failed || time.Since(start) != 5*time.Second {
 					t.Errorf("%d of 5 failed, after %v", errs.Load(), time.Since(start))
 				}
@@ -122,7 +123,7 @@ func TestLostAnswersOfTurns(t *testing.T) {
 	}
 }
 
-// A store that fails is an error for all who wait, unless something else was chosen.
+// A store that fails is an error for all waiters, unless an option says otherwise.
 func TestWaitingWhileTheStoreFails(t *testing.T) {
 	for _, open := range []bool{false, true} {
 		t.Run(fmt.Sprint(open), func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// counting counts what is asked of a store, by mode and answer.
+// counting counts the requests to a store, by mode and answer.
 type counting struct {
 	limits.Store
 	asked, refused, back atomic.Int64
@@ -36,8 +36,8 @@ func (c *counting) Take(ctx context.Context, r limits.Request) (limits.Taken, er
 	return t, err
 }
 
-// patience is a context that ends after so long, as that of a client who hangs up, or one whose
-// deadline is known.
+// patience is a context that ends after d, like that of a client that hangs up, or
+// one with a known deadline.
 func patience(ctx context.Context, d time.Duration, deadline bool) (context.Context, context.CancelFunc) {
 	if deadline {
 		return context.WithTimeout(ctx, d)
@@ -47,7 +47,8 @@ func patience(ctx context.Context, d time.Duration, deadline bool) (context.Cont
 	return ctx, func() { stop.Stop(); cancel() }
 }
 
-// crowd waits for a while, each for so long at most and then anew, and says how many were let in.
+// crowd lets callers wait again and again for the time length, each for at most d
+// at a time, and returns how many were let in.
 func crowd(t *testing.T, l *ratelimit.Limiter, length time.Duration, callers int, d time.Duration, deadline bool, key func(i int) string) int {
 	t.Helper()
 	var served atomic.Int64
@@ -67,7 +68,7 @@ func crowd(t *testing.T, l *ratelimit.Limiter, length time.Duration, callers int
 					t.Errorf("%v", err)
 					return
 				}
-				time.Sleep(time.Duration(1+random.IntN(10)) * time.Millisecond) // fake time: until he comes again
+				time.Sleep(time.Duration(1+random.IntN(10)) * time.Millisecond) // fake time: until it comes again
 			}
 		})
 	}
@@ -79,7 +80,8 @@ func one(int) string { return "k" }
 
 func each(i int) string { return fmt.Sprint("k", i) }
 
-// Whoever hangs up before his turn keeps a limit from others for hardly longer than a turn.
+// A waiter that hangs up before its turn keeps a limit from others for hardly
+// longer than a turn.
 func TestHangingUpLocksNobodyOut(t *testing.T) {
 	all := ratelimit.TokenBucket(10, time.Second, 1).Named("all").ForAll()
 	for name, opts := range map[string][]ratelimit.Option{
@@ -107,7 +109,8 @@ func TestHangingUpLocksNobodyOut(t *testing.T) {
 	}
 }
 
-// Many who wait for less than the queue is long are served at the full rate all the same.
+// Many waiters that wait for less time than the queue is long are served at the
+// full rate all the same.
 func TestImpatientWaitersAreServed(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.TokenBucket(10, time.Second, 1), ratelimit.TokenBucket(10, time.Second, 1).Named("all").ForAll(),
@@ -134,7 +137,8 @@ func TestImpatientWaitersAreServed(t *testing.T) {
 	}
 }
 
-// So they are where each has a limit of his own beside the one for all, and a local queue of his own.
+// The same if each has a limit of its own beside the one for all, and a local queue
+// of its own.
 func TestImpatientWaitersOfManyKeysAreServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, memstore.New(), ratelimit.TokenBucket(10, time.Second, 1).Named("all").ForAll(), ratelimit.FixedWindow(1000, time.Second).Named("one"))
@@ -167,7 +171,7 @@ func TestTwoProcessesWait(t *testing.T) {
 	}
 }
 
-// A store that is far away, whose requests take longer than a turn, serves at the full rate.
+// A distant store, whose requests take longer than a turn, serves at the full rate.
 func TestWaitingForAStoreThatIsFar(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &far{memstore.New(), 300 * time.Millisecond}
@@ -179,8 +183,8 @@ func TestWaitingForAStoreThatIsFar(t *testing.T) {
 	})
 }
 
-// A process that is far from the store gets its part beside one that is near, of a limit that gives
-// turns much faster than it can ask for one.
+// A process far from the store gets its part beside one that is near, of a limit
+// that gives turns much faster than it can ask for one.
 func TestFarBesideNear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -199,7 +203,7 @@ func TestFarBesideNear(t *testing.T) {
 	})
 }
 
-// far is a store to which every way takes so long.
+// far is a store at a distance: each way takes the time way.
 type far struct {
 	limits.Store
 	way time.Duration
@@ -212,7 +216,7 @@ func (f *far) Take(ctx context.Context, r limits.Request) (limits.Taken, error) 
 	return t, err
 }
 
-// A fast limit is served as fast as it is.
+// A fast limit is served at its rate.
 func TestManyTurnsPerMillisecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, &far{memstore.New(), time.Millisecond}, ratelimit.TokenBucket(10_000, time.Second, 1))
@@ -232,7 +236,8 @@ func TestManyTurnsPerMillisecond(t *testing.T) {
 	})
 }
 
-// The turn of a waiter who goes away is the next one's, at once; only the last is given back.
+// The turn of a waiter that leaves goes to the next one, at once; only the last
+// turn is given back.
 func TestATurnIsPassedOn(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{ratelimit.TokenBucket(1, time.Minute, 1), ratelimit.LeakyBucket(1, time.Minute, time.Hour)} {
 		t.Run(limit.String(), func(t *testing.T) {
@@ -273,7 +278,7 @@ func TestATurnIsPassedOn(t *testing.T) {
 				if store.asked.Load() != 3 || store.back.Load() != 1 || l.LocalQueues() != 0 {
 					t.Errorf("%d taken, %d given back, %d queues", store.asked.Load(), store.back.Load(), l.LocalQueues())
 				}
-				time.Sleep(50 * time.Millisecond) // fake time: of that turn
+				time.Sleep(50 * time.Millisecond) // fake time: when that turn comes
 				if r := allow(t, l, "k", 1); !r.OK || r.Wait != 0 {
 					t.Errorf("the last turn was given back, and: %+v", r)
 				}
@@ -282,7 +287,8 @@ func TestATurnIsPassedOn(t *testing.T) {
 	}
 }
 
-// Who comes while the last turn goes back gets that one: nothing is promised before it has come back.
+// A waiter that comes while the last turn is given back gets that one: nothing is
+// promised before it has come back.
 func TestComingWhileATurnGoesBack(t *testing.T) {
 	for _, every := range []time.Duration{50 * time.Millisecond, time.Minute} {
 		t.Run(every.String(), func(t *testing.T) {
@@ -309,7 +315,8 @@ func TestComingWhileATurnGoesBack(t *testing.T) {
 	}
 }
 
-// Turns are of so much: that of one who wanted five is for nobody who wants one.
+// Each turn has a cost: the turn of a waiter that wanted five goes to no waiter
+// that wants one.
 func TestTurnsOfDifferentCosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, memstore.New(), ratelimit.TokenBucket(100, time.Second, 10).Named("bucket"), ratelimit.FixedWindow(1000, time.Hour).Named("hour").PerCall())
@@ -335,7 +342,8 @@ func TestTurnsOfDifferentCosts(t *testing.T) {
 		time.Sleep(5 * time.Millisecond) // fake time
 		leave()
 		wg.Wait()
-		// The turn at 50 ms is that of the other five, and those behind come sooner.
+		// The turn at 50 ms goes to the other waiter of five, and those behind come
+		// sooner.
 		if want := []string{"0 false 5ms", "2 true 50ms", "1 true 60ms", "3 true 160ms", "4 true 170ms"}; !slices.Equal(served, want) {
 			t.Errorf("%q, want %q", served, want)
 		}
@@ -345,7 +353,7 @@ func TestTurnsOfDifferentCosts(t *testing.T) {
 	})
 }
 
-// A limit that is raised lets in those who wait.
+// Raising a limit lets waiters in.
 func TestLimitsChangeWhileOneWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, memstore.New(), ratelimit.FixedWindow(1, 24*time.Hour))
@@ -366,8 +374,8 @@ func TestLimitsChangeWhileOneWaits(t *testing.T) {
 	})
 }
 
-// What would wait for longer than is acceptable is refused at once, those before it counted; and
-// what another limit refuses does not wait.
+// What would wait for longer than is acceptable, including the waiters before it,
+// is refused at once; and what another limit refuses does not wait.
 func TestWaitWithin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, memstore.New(), ratelimit.LeakyBucket(1, time.Second, 5*time.Second).Named("queue"), ratelimit.FixedWindow(7, time.Hour).Named("hour"))
@@ -380,7 +388,7 @@ func TestWaitWithin(t *testing.T) {
 			return fmt.Sprint(r.OK, " ", time.Since(start), " ", r.RetryAfter, " ", r.Limits()[0].OK, r.Limits()[1].OK)
 		}
 		var wg sync.WaitGroup
-		for i := range 5 { // which fills the queue
+		for i := range 5 { // they fill the queue
 			wg.Go(func() {
 				if got, want := ask(-1), fmt.Sprint("true ", time.Duration(i)*time.Second, " 0s true true"); got != want {
 					t.Errorf("%s, want %s", got, want)
@@ -417,9 +425,9 @@ func TestWaitWithin(t *testing.T) {
 	})
 }
 
-// Whatever they cost, however long they wait and whoever goes away: nobody gets more than the limit, all
-// who stay are served, in the order in which they came as far as they want as much, and when all
-// have gone nothing is missing.
+// Whatever the costs, however long waiters wait and whichever leave: the limit is
+// never exceeded, all that stay are served, in the order in which they came among
+// those that want as much, and when all have gone nothing is missing.
 func TestQueuesAtRandom(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) {
@@ -486,12 +494,12 @@ func TestQueuesAtRandom(t *testing.T) {
 					}
 					sum += y.n
 				}
-				if sum > 25+5 { // a second, what may come at once, and what the way makes of it
+				if sum > 25+5 { // a second, what may come at once, and what the distance adds
 					t.Errorf("seed %d: %d within a second", seed, sum)
 				}
 			}
 			synctest.Wait()
-			time.Sleep(2 * time.Second) // fake time: what was promised is over
+			time.Sleep(2 * time.Second) // fake time: promised turns are over
 			if r, err := l.Peek(t.Context(), "k"); err != nil || r.ResetAfter != 0 || l.LocalQueues() != 0 {
 				t.Errorf("seed %d: after all %+v, %v, %d queues", seed, r, err, l.LocalQueues())
 			}

@@ -9,11 +9,11 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// Never is the RetryAfter of a cost that no waiting helps.
+// Never is the RetryAfter of a cost that will never be allowed.
 const Never = limits.Never
 
-// A Result is a decision, and how the key stands after it. Waits are rounded up
-// to microseconds; none is early.
+// A Result is a decision, and how the key stands after it. Waits are rounded up to
+// microseconds, so that none is early.
 type Result struct {
 	OK   bool
 	Key  string
@@ -21,8 +21,8 @@ type Result struct {
 	By   Source    // who decided
 	At   time.Time // when, by the clock of the store
 
-	// Wait is how long to wait before acting on an OK: above 0 under a
-	// LeakyBucket alone, and 0 after Limiter.Wait, which has waited.
+	// Wait is how long to wait before acting on an OK. It is above 0 only under a
+	// LeakyBucket, and 0 after Limiter.Wait, which has waited.
 	Wait time.Duration
 
 	// RetryAfter is when the same cost will be allowed if nothing else is
@@ -32,9 +32,9 @@ type Result struct {
 	// ResetAfter is when all limits are as good as fresh.
 	ResetAfter time.Duration
 
-	// Name, Limit, Period, Remaining and NextAfter are those of the tightest
-	// limit: of the one that refuses for longest, else of the one of which least
-	// is left. See LimitResult.
+	// Name, Limit, Period, Remaining and NextAfter are those of the tightest limit:
+	// the one that refuses for longest, else the one with the least remaining. See
+	// LimitResult.
 	Name      string
 	Limit     int64
 	Period    time.Duration
@@ -44,7 +44,8 @@ type Result struct {
 	limits []LimitResult // nil if there is one
 }
 
-// Limits is what each limit says, in the order of New. Nobody may change it.
+// Limits is what each limit says, in the order of New. The caller must not change
+// it.
 func (r Result) Limits() []LimitResult {
 	if r.limits != nil {
 		return r.limits
@@ -66,7 +67,7 @@ type LimitResult struct {
 
 	RetryAfter time.Duration // 0 if OK
 	NextAfter  time.Duration // until Remaining grows; 0 if it is Limit
-	ResetAfter time.Duration // until all has come back
+	ResetAfter time.Duration // until all that was taken has come back
 }
 
 // Source says who decided.
@@ -80,15 +81,15 @@ const (
 	ByBatch                // InBatches: this process, from what the store gave it
 )
 
-// Fallback reports whether it was not the store's decision because that failed:
-// there are no figures then, or those of one share.
+// Fallback reports whether the store failed and something else decided: the result
+// then has no figures, or those of one share.
 func (s Source) Fallback() bool { return s == ByOpen || s == ByClosed || s == ByLocal }
 
 func (s Source) String() string {
 	return [...]string{"store", "open", "closed", "local", "batch"}[min(s, ByBatch)]
 }
 
-// Errors of package driver, for those who do not import it.
+// Errors of package driver, for programs that do not import it.
 type (
 	// KeyError refuses a key.
 	KeyError = driver.KeyError
@@ -114,7 +115,7 @@ var (
 	ErrSettled = errors.New("the reservation was settled before")
 )
 
-// RefusedError is why Wait or Reserve gave up: Result.RetryAfter is later than
+// RefusedError says why Wait or Reserve gave up: Result.RetryAfter is later than
 // the deadline, or Never.
 type RefusedError struct{ Result Result }
 

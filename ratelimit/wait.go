@@ -15,19 +15,22 @@ import (
 // keepIDs is how long the store remembers a request that may be repeated.
 const keepIDs = time.Minute
 
-// Wait waits until one is allowed, and takes it. If it is known that this is after
-// the context's deadline it fails at once, with a *RefusedError, and has consumed nothing; if
-// the context ends while it waits, it fails with the context's error.
+// Wait waits until one is allowed, and takes it. If it knows that this will be
+// after the context's deadline it fails at once with a *RefusedError, and has
+// consumed nothing; if the context ends while it waits, it fails with the context's
+// error.
 //
-// The goroutines of this process that wait for a key stand in a local queue, first come, first
-// served. Turns under TokenBucket and LeakyBucket are taken from the store at most 100 ms
-// before they come, and the turn of a waiter who goes away is the next one's; if there is none
-// it is given back. So those who hang up keep a limit from others for no longer than that.
-// Between processes, and between those who wait and those who ask without waiting, the order is not
-// kept. Whoever cannot be served before his deadline only because of those before him in the
-// queue, who may go away, is told when it has passed.
+// The goroutines of this process that wait for a key form a local queue, first
+// come, first served. It takes turns under TokenBucket and LeakyBucket from the
+// store at most 100 ms before they come. The turn of a waiter that leaves goes to
+// the next one; if there is none it is given back. So a waiter that leaves keeps a
+// limit from other processes for no longer than that. The order is not kept between
+// processes, nor between waiters and calls that do not wait. A waiter that only
+// those before it in the queue keep from its deadline is told when the deadline has
+// passed, because they may leave before.
 //
-// If the store cannot be asked, that is an error for the waiter for whom it was asked.
+// If the store cannot be asked, that is an error only for the waiter for which it
+// was asked.
 func (l *Limiter) Wait(ctx context.Context, key string) (Result, error) { return l.WaitN(ctx, key, 1) }
 
 // WaitN waits for n at once.
@@ -35,13 +38,15 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Result, error
 	return l.wait(&waiter{key: key, n: n, ctx: ctx})
 }
 
-// WaitWithin is WaitN for a turn in the queues of LeakyBuckets alone, as a server wants it: what another
-// limit refuses is refused at once, and so is what would wait for longer than longest or
-// than the context's deadline, those before it in the local queue included, or does not fit into
-// the queue that the LeakyBucket describes. If longest is below 0 that is the only bound.
+// WaitWithin is WaitN for servers: it waits only for turns in the queues of
+// LeakyBuckets. It refuses at once what another limit refuses, what would wait for
+// longer than longest or than the context's deadline, including the waiters before
+// it in the local queue, and what does not fit into the queue that the LeakyBucket
+// describes. If longest is below 0 the size of that queue is the only bound.
 //
-// Where several processes wait for one key each knows its own local queue. Who was let in and is
-// overtaken by others is refused when longest, or the longest wait of the queue, has passed.
+// If several processes wait for one key, each knows only its own local queue. A
+// waiter that was let in and then overtaken by other processes is refused when
+// longest, or the longest wait of the queue, has passed.
 func (l *Limiter) WaitWithin(ctx context.Context, key string, n int64, longest time.Duration) (Result, error) {
 	w := &waiter{key: key, n: n, ctx: ctx, turning: true}
 	now := time.Now()
@@ -53,7 +58,7 @@ func (l *Limiter) WaitWithin(ctx context.Context, key string, n int64, longest t
 	return l.wait(w)
 }
 
-// longest is how long n can wait for its turn: in the shortest queue.
+// longest is how long n can wait for its turn in the shortest queue.
 func (l *Limiter) longest(n int64) time.Duration {
 	d := longestTurn
 	for _, limit := range l.plan.Load().limits {
@@ -79,7 +84,7 @@ func (l *Limiter) wait(w *waiter) (Result, error) {
 	mu, name := &l.queues.mu, l.queueOf(w.key)
 	mu.Lock()
 	q := l.queues.all[name]
-	if q == nil || l.never(w.n) { // nobody waits: what can be had at once is
+	if q == nil || l.never(w.n) { // no waiter is before this one: ask for what is free at once
 		mu.Unlock()
 		sent := time.Now()
 		res, err := l.reserve(w.ctx, w.key, w.n, 0, 1)
@@ -123,7 +128,8 @@ func (l *Limiter) wait(w *waiter) (Result, error) {
 	return q.leave(w)
 }
 
-// queueOf is where those wait who want the key: all together, "", if nothing is counted by it.
+// queueOf is the name of the local queue for the key: "", for all keys together, if
+// every limit counts ForAll.
 func (l *Limiter) queueOf(key string) string {
 	for _, limit := range l.plan.Load().limits {
 		if !limit.all {
@@ -143,8 +149,8 @@ func (l *Limiter) never(n int64) bool {
 	return false
 }
 
-// Queues reports whether a limit is a LeakyBucket, so that Result.Wait has to be
-// waited for.
+// Queues reports whether a limit is a LeakyBucket, so that callers must wait for
+// Result.Wait.
 func (l *Limiter) Queues() bool {
 	for _, limit := range l.plan.Load().limits {
 		if limit.rule.Algorithm == limits.LeakyBucket {
@@ -173,17 +179,17 @@ type Reservation struct {
 type held struct {
 	cost int64
 
-	// Of a bucket that lets some through at once: when it is full again, on
-	// bootclock, and its rate. Any other is a queue that takes nothing back from
-	// before those who came later.
+	// Set for a bucket that lets some through at once: when it is full again, on
+	// bootclock, and its rate. Any other bucket is a queue that takes nothing back
+	// from before later requests.
 	full   time.Time
 	n      int64
 	period time.Duration
 }
 
 // left is how much has not come back by itself: what was taken last comes back
-// last. Windows know that of the moment when it was taken. A part of a token counts
-// as one, or who cancels at once would lose one.
+// last. For windows the store knows that by the moment when it was taken. A part of
+// a token counts as one, or a caller that cancels at once would lose one.
 func (h held) left() int64 {
 	if h.n == 0 {
 		return h.cost
@@ -199,10 +205,10 @@ func (h held) left() int64 {
 	return min(left, h.cost)
 }
 
-// Reserve takes n in advance, for something whose cost is known when it is over:
-// Commit settles the difference, Cancel gives all back. A holder that never does
-// either has consumed n. If it is refused, Result.OK is false and there is
-// nothing to settle.
+// Reserve takes n in advance, for work whose cost is known only when it is over:
+// Commit settles the difference, Cancel gives all back. If the caller does neither,
+// n is consumed. If it is refused, Result.OK is false and there is nothing to
+// settle.
 //
 // A request whose answer was lost is repeated once, and counted once.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
@@ -212,10 +218,10 @@ func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 	return l.reserve(ctx, key, n, 0, 0)
 }
 
-// ReserveWithin is Reserve for those who would not wait for longer than longest
-// for the turn that a LeakyBucket gives: a later one is refused by the store and
-// takes nothing. Result.RetryAfter then says when there will be one that is near
-// enough. It does not wait: see Result.Wait.
+// ReserveWithin is Reserve for callers that would not wait for longer than longest
+// for the turn that a LeakyBucket gives: the store refuses a later turn and takes
+// nothing. Result.RetryAfter then says when there will be one that is near enough.
+// It does not wait: see Result.Wait.
 func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int64, longest time.Duration) (*Reservation, error) {
 	if n < 1 {
 		return nil, &LimitError{Key: key, Reason: "a cost must be positive"}
@@ -223,8 +229,8 @@ func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int64, longes
 	return l.reserve(ctx, key, n, 0, max(longest, 1))
 }
 
-// reserve takes n: of token buckets for a turn that is at most wait ahead, of queues for one that
-// is at most within ahead, or if that is 0 for any.
+// reserve takes n: of token buckets for a turn at most wait ahead, of queues for a
+// turn at most within ahead, or any turn if within is 0.
 func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within time.Duration) (*Reservation, error) {
 	all, r, err := l.request(key, n)
 	if err != nil {
@@ -252,13 +258,13 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within
 	return res, nil
 }
 
-// Commit settles what was reserved with what it came to: the rest is given back
-// as far as it still counts, and what is missing is taken whether or not it is
-// allowed, as debt of at most one more limit. A cost of 0 is Cancel.
+// Commit settles a reservation with its actual cost: it gives the rest back as far
+// as that still counts, and takes what is missing whether or not it is allowed, as
+// debt of at most one more limit. A cost of 0 is Cancel.
 //
 // It may be repeated after an error; otherwise a second call answers ErrSettled.
 // After ErrUnknown a repetition gives nothing back a second time: what the first
-// one did not give back was consumed.
+// one did not give back counts as consumed.
 func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 	if actual < 0 {
 		return &LimitError{Key: r.Result.Key, Reason: "a cost must not be negative"}
@@ -268,7 +274,7 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 	if r.settled {
 		return ErrSettled
 	}
-	if r.Result.By != ByStore { // the store knows nothing of it
+	if r.Result.By != ByStore { // the store did not count it
 		r.settled = true
 		return nil
 	}
@@ -277,7 +283,7 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 	settle := func(q limits.Request, due func(h held, cost int64) int64) error {
 		settled := make(map[string]int64)
 		for _, limit := range all {
-			h, known := r.held[limit.name] // unless the limits have changed
+			h, known := r.held[limit.name] // false if the limits have changed
 			cost := limit.cost(actual)
 			if n := due(h, cost); known && n > 0 {
 				q.Takes = append(q.Takes, limits.Take{Key: limit.key(r.Result.Key), Limit: limit.at(now), Cost: n})
@@ -288,9 +294,10 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 			return nil
 		}
 		_, err := r.l.store.Take(ctx, q)
-		// Giving back has no ID: done twice it would give what others have taken.
+		// Giving back has no ID: done twice it would give back what other callers
+		// took.
 		if err == nil || q.Mode == limits.GiveBack && errors.Is(err, ErrUnknown) {
-			for name, cost := range settled { // whatever becomes of the other half
+			for name, cost := range settled { // even if the other half fails
 				h := r.held[name]
 				h.cost = cost
 				r.held[name] = h

@@ -12,8 +12,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// However many callers there are who cannot wait for long, a queue serves as fast as
-// its rate is.
+// However many callers cannot wait for long, a queue serves at its rate.
 func TestImpatientCallersAreServed(t *testing.T) {
 	for name, deadline := range map[string]bool{"a deadline": true, "a longest wait": false} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +46,7 @@ func TestImpatientCallersAreServed(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				if n := served.Load(); n < 100 || n > 104 { // one each tenth of a second, and those whose turn is after the end
+				if n := served.Load(); n < 100 || n > 104 { // one each tenth of a second, and those with turns after the end
 					t.Errorf("%d were served in 10 s at 10/s", n)
 				}
 			})
@@ -55,7 +54,7 @@ func TestImpatientCallersAreServed(t *testing.T) {
 	}
 }
 
-// What a limit counts for all is under no name that a caller can have.
+// A limit that counts ForAll has a name that no caller's key can be.
 func TestForAllIsNobodysKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -87,7 +86,7 @@ func TestForAllIsNobodysKey(t *testing.T) {
 	})
 }
 
-// A limit that is lowered while callers wait is lowered for those who come later.
+// Lowering a limit while callers wait affects only later ones.
 func TestSetLimitsKeepsPromisedTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, memstore.New(), ratelimit.LeakyBucket(10, time.Second, time.Minute))
@@ -103,8 +102,8 @@ func TestSetLimitsKeepsPromisedTurns(t *testing.T) {
 	})
 }
 
-// Two programs that disagree about a limit, as in a rolling deployment, and whoever
-// looks with a lower one, make no room.
+// Two programs that disagree about a limit, as in a rolling deployment, and a
+// program that looks with a lower one, make no room.
 func TestLowerLimitsMakeNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()

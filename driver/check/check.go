@@ -1,6 +1,6 @@
-// Package check tells whether what a store is asked for is legal. A store calls it
-// before it does anything else, so that bad input gets the same error on every store
-// and changes nothing.
+// Package check tells whether a request to a store is legal. A store calls it
+// before it does anything else, so that bad input gets the same error on every
+// store and changes nothing.
 package check
 
 import (
@@ -16,9 +16,9 @@ import (
 // MaxKey is the length of the longest key, in bytes.
 const MaxKey = 512
 
-// Key returns a *driver.KeyError unless key is legal: 1 to MaxKey bytes of
-// UTF-8 without control characters. Nothing is normalised: keys that differ
-// in one byte are different locks.
+// Key returns a *driver.KeyError unless key is legal: 1 to MaxKey bytes of UTF-8
+// without control characters. Keys are not normalised: keys that differ in one byte
+// are different locks.
 func Key(key string) error {
 	switch {
 	case key == "":
@@ -26,7 +26,7 @@ func Key(key string) error {
 	case len(key) > MaxKey:
 		return badKey(key, fmt.Sprintf("it has %d bytes, at most %d are allowed", len(key), MaxKey))
 	}
-	// ASCII without controls, the common case, needs no decoding.
+	// ASCII without control characters, the common case, needs no decoding.
 	ascii := true
 	for i := range len(key) {
 		if b := key[i]; b < 0x20 || b == 0x7f {
@@ -87,8 +87,8 @@ var idCharacter = func() (legal [256]bool) {
 	return legal
 }()
 
-// Claim returns a *driver.KeyError or a *driver.RequestError unless the key and the ID
-// of c are legal. It is all that Release, Renew and Downgrade need to know.
+// Claim returns a *driver.KeyError or a *driver.RequestError unless the key and the
+// ID of c are legal. Release, Renew and Downgrade check no more than that.
 func Claim(c driver.Claim) error {
 	if err := Key(c.Key); err != nil {
 		return err
@@ -118,8 +118,8 @@ func Move(c driver.Claim, id, owner string, ttl time.Duration, t driver.Traits) 
 	return TTL(c.Key, ttl, t)
 }
 
-// TTL returns a *driver.RequestError unless t accepts ttl. A limit that is zero
-// does not bound; a ttl that is not positive is never legal.
+// TTL returns a *driver.RequestError unless t accepts ttl. A trait that is zero is
+// no bound; a ttl that is not positive is never legal.
 func TTL(key string, ttl time.Duration, t driver.Traits) error {
 	switch {
 	case ttl <= 0:
@@ -150,7 +150,7 @@ func checkOwner(key, owner string) error {
 	if len(owner) > maxOwner {
 		return bad(key, "owner", fmt.Sprintf("it has %d bytes, at most %d are allowed", len(owner), maxOwner))
 	}
-	ascii := true // and printable: the common case needs no tables
+	ascii := true // and printable: the common case needs no Unicode tables
 	for i := range len(owner) {
 		ascii = ascii && owner[i] >= ' ' && owner[i] <= '~'
 	}
@@ -168,12 +168,12 @@ func checkOwner(key, owner string) error {
 	return nil
 }
 
-// MaxTogether is how many locks are asked for in one act at the most.
+// MaxTogether is the most locks that one AcquireAll may ask for.
 const MaxTogether = 64
 
-// Together returns the error that AcquireAll must give for r before it
-// does anything: Request's, or a *driver.RequestError unless there are 1 to
-// MaxTogether requests, each on another key, and none with Queue.
+// Together returns the error that AcquireAll must give for r before it does
+// anything: Request's, or a *driver.RequestError unless there are 1 to MaxTogether
+// requests, each for another key, and none with Queue.
 func Together(r []driver.Request, t driver.Traits) error {
 	if n := len(r); n < 1 || n > MaxTogether {
 		return bad("", "number", fmt.Sprintf("%d requests, legal are 1 to %d", n, MaxTogether))

@@ -1,5 +1,6 @@
-// Package limits is what the author of a store writes so that it keeps rate limits: the
-// contract between the limiter of package ratelimit and one kind of server.
+// Package limits is the contract between the limiter of package ratelimit and one
+// kind of server. The author of a store implements it so that the store keeps rate
+// limits.
 //
 // Package drivertest holds this contract as tests.
 package limits
@@ -18,11 +19,11 @@ import (
 // their context. Errors are those of this package, context errors, or wrap one
 // of driver.ErrUnavailable and driver.ErrUnknown.
 type Store interface {
-	// Take makes one decision about all that r asks for, by the clock of the
-	// store, as one atomic act: it takes from every limit or from none.
+	// Take makes one decision about all that r asks for, by the clock of the store,
+	// as one atomic act: it takes from every limit or from none.
 	//
-	// A *driver.KeyError or an *Error refuses the request before anything was
-	// sent. A refusal by a limit is no error: Taken.OK is false.
+	// A *driver.KeyError or an *Error refuses the request before anything is sent.
+	// A refusal by a limit is no error: Taken.OK is false.
 	Take(ctx context.Context, r Request) (Taken, error)
 }
 
@@ -30,15 +31,15 @@ type Store interface {
 type Algorithm uint8
 
 const (
-	// FixedWindow allows N in every window of a Period, or of Windows. Around a
-	// boundary up to 2·N are allowed within less than a window.
+	// FixedWindow allows N in every window of a Period, or in each of Windows.
+	// Around a boundary it allows up to 2·N within less than a window.
 	FixedWindow Algorithm = iota + 1
 
-	// SlidingWindow cuts the Period into Parts and counts the part that is not
-	// over together with the Parts before it, so that never more than N are
-	// allowed within any Period; what was taken comes back up to one part late.
-	// Classic counts one part less: what was taken comes back up to one part
-	// early, and up to 2·N are allowed within a Period at worst.
+	// SlidingWindow cuts the Period into Parts and counts the part that is not over
+	// together with the Parts before it, so that it never allows more than N within
+	// any Period; what was taken comes back up to one part late. Classic counts one
+	// part less: what was taken comes back up to one part early, and at worst up to
+	// 2·N are allowed within a Period.
 	SlidingWindow
 
 	// SlidingLog remembers each moment: exactly N within any Period.
@@ -52,9 +53,9 @@ const (
 	// evenly. It allows at most Burst + N·t/Period within any time t.
 	TokenBucket
 
-	// LeakyBucket is a queue for at most Burst that leaves at N per Period,
-	// evenly: Decision.Wait says when it is a request's turn. The first Ahead of
-	// those in the queue need not wait. See Request.TurnWithin.
+	// LeakyBucket is a queue for at most Burst requests, which leave it at N per
+	// Period, evenly: Decision.Wait says how long until a request's turn. The first
+	// Ahead of those in the queue need not wait. See Request.TurnWithin.
 	LeakyBucket
 
 	endAlgorithms
@@ -87,7 +88,7 @@ func ParseAlgorithm(name string) (Algorithm, bool) {
 }
 
 // A Limit is a rule: N per Period. It can be compared and be the key of a map.
-// Times are whole microseconds. What an algorithm does not know is zero.
+// Times are whole microseconds. A field that the algorithm does not use is zero.
 type Limit struct {
 	Algorithm Algorithm
 	N         int64
@@ -98,11 +99,11 @@ type Limit struct {
 	Classic   bool          // SlidingWindow
 	Offset    time.Duration // FixedWindow: when a window begins, from midnight of 1 January 1970, UTC
 
-	// Windows are boundaries of the windows of a FixedWindow that a Period
-	// cannot describe, such as days in a time zone, in microseconds since 1970:
-	// those of the window before the present one, of the present one, and of
-	// the next. Period is 0 then. A store whose clock is in none of them answers
-	// with a *ClockError.
+	// Windows are boundaries of the windows of a FixedWindow that a Period cannot
+	// describe, such as days in a time zone, in microseconds since 1970: of the
+	// window before the present one, of the present one, and of the next. Period is
+	// 0 then. A store whose clock is in none of these windows answers with a
+	// *ClockError.
 	Windows [4]int64
 }
 
@@ -114,22 +115,23 @@ func (l Limit) Capacity() int64 {
 	return l.N
 }
 
-// MaxTakes is the most limits that one decision is about.
+// MaxTakes is the highest number of limits that one decision is about.
 const MaxTakes = 16
 
 // A Take is what a request asks one limit for.
 type Take struct {
-	// Key names what is counted, as check.Key accepts it. Limits and locks do
-	// not meet: one key can be both. What was taken under another limit counts
-	// under this one, too, whatever the number, the period and the algorithm,
-	// until it comes back there; and it is kept as it is, whoever looks, is
-	// refused or takes. Only a bucket that is asked at another rate comes back at
-	// the rate at which it was asked for something last.
+	// Key names what is counted, as check.Key accepts it. Limits and locks are
+	// separate: one key can be both. What was taken under another limit of the key
+	// counts under this one, too, whatever its number, period and algorithm, until
+	// it comes back by that limit; neither a look, nor a refusal, nor another take
+	// changes that. The one exception is a bucket that is asked at another rate:
+	// its content comes back at the rate of the last request that took something.
 	Key string
 
 	Limit Limit
 
-	// Cost is what is taken. With 0 nothing is: it asks how things stand.
+	// Cost is what to take. With 0 the request takes nothing and only asks how the
+	// limit stands.
 	Cost int64
 }
 
@@ -140,12 +142,12 @@ const (
 	// TakeIfAllowed takes the costs if all limits allow it, else nothing.
 	TakeIfAllowed Mode = iota
 
-	// TakeAnyway takes the costs whether or not they are allowed. What
-	// exceeds a capacity is debt, of at most one more capacity.
+	// TakeAnyway takes the costs whether or not they are allowed. The part above a
+	// capacity is debt, of at most one more capacity.
 	TakeAnyway
 
-	// GiveBack returns what was taken at Request.At, as far as it still
-	// counts. Nothing ever gets above its capacity.
+	// GiveBack returns what was taken at Request.At, as far as it still counts. No
+	// limit ever gets above its capacity.
 	GiveBack
 
 	// Forget makes the keys fresh.
@@ -157,65 +159,74 @@ type Request struct {
 	Takes []Take // 1 to MaxTakes, each with another key
 	Mode  Mode
 
-	// MaxWait lets a TokenBucket promise tokens that are not there yet: it
-	// allows a cost whose turn is at most that far ahead. Other algorithms do
-	// not know it. Decision.Wait says when the turn is.
+	// MaxWait lets a TokenBucket promise tokens that it does not have yet: it
+	// allows a cost whose turn is at most that far ahead. Other algorithms ignore
+	// it. Decision.Wait says how long until the turn.
 	MaxWait time.Duration
 
 	// TurnWithin makes a LeakyBucket refuse a turn that is further ahead, and take
-	// nothing: Decision.Retry says when there will be one that is near enough. With
-	// 0 it gives any turn that its queue has. Parts of a microsecond do not count, so
-	// that with a nanosecond only a turn that has come is near enough.
+	// nothing: Decision.Retry says when a turn will be near enough. With 0 it gives
+	// any turn that its queue has. Parts of a microsecond do not count, so that
+	// with a nanosecond only a turn that has come is near enough.
 	TurnWithin time.Duration
 
-	// ID makes TakeIfAllowed and TakeAnyway idempotent: a request that was
-	// allowed is not taken again under the same ID and first key for Keep, but
-	// answered as it was, with Repeated. It is drawn anew (driver.NewID) for each
-	// request, not for each attempt. Without it nothing is remembered.
+	// ID makes TakeIfAllowed and TakeAnyway idempotent: for Keep, the store does
+	// not take again for an allowed request with the same ID and first key, but
+	// answers as before, with Repeated. The caller draws a new ID (driver.NewID)
+	// for each request, not for each attempt. Without an ID the store remembers
+	// nothing.
 	ID   string
 	Keep time.Duration
 
-	// At and Wait are the Taken.At and Taken.Wait of what GiveBack returns. Who
-	// has been promised a later turn keeps it: a bucket takes back only what
-	// stands in front of no such promise, all of it or nothing. A part of it
-	// would be a second turn beside somebody else's.
+	// At and Wait are the Taken.At and Taken.Wait of what GiveBack returns. A
+	// request that was promised a later turn keeps it: a bucket takes back only
+	// what stands in front of no such promise, all of it or nothing. A part of it
+	// would be a second turn beside another request's.
 	At   int64
 	Wait time.Duration
 
-	// Now is the present, in microseconds since 1970 and not after 2096, for
-	// tests and simulations. With 0 it is what the store's clock says. What a request
-	// with Now leaves behind is kept for at least ReplayTTL by the store's clock.
+	// Now is the present, in microseconds since 1970 and not after 2096, for tests
+	// and simulations. With 0 the store uses its clock. The store keeps what a
+	// request with Now leaves behind for at least ReplayTTL by its own clock.
 	Now int64
 }
 
 // Never is the Decision.Retry of a cost above the capacity.
 const Never time.Duration = math.MaxInt64
 
-// Taken is a decision. Those that take something are in the order of At. One that
-// takes nothing has seen all that was answered before it was asked for, and nothing
-// that was decided after At; of what was decided before At and not answered yet it
-// may have missed the last.
+// Taken is a decision. Decisions that take something are in the order of At. A
+// decision that takes nothing sees all that was answered before it was asked for,
+// and nothing that was decided after At; of what was decided before At and not yet
+// answered it may miss the last.
 type Taken struct {
 	OK       bool
-	Repeated bool          // it was made earlier, for the same ID
-	Wait     time.Duration // if OK: until it is the request's turn; the longest of all
-	Retry    time.Duration // if not: the longest of those that refused
+	Repeated bool          // an earlier decision, for the same ID
+	Wait     time.Duration // if OK: until the request's turn, the latest of all limits
+	Retry    time.Duration // if not OK: the longest of the limits that refused
 	At       int64         // when it was made, in microseconds since 1970 by the store's clock
 	Limits   []Decision    // in the order of the request
 }
 
-// Decision is what one limit says, and how it stands afterwards. Waits are
-// rounded up to microseconds, so that no promise is early.
+// Decision is what one limit says, and how it stands afterwards. Waits are rounded
+// up to microseconds, so that no promise is early.
 type Decision struct {
 	OK        bool
-	Remaining int64         // the largest cost that is allowed at once
-	Wait      time.Duration // if OK: until it is the request's turn; of TakeAnyway: until what exceeds the capacity has come back
-	Retry     time.Duration // if not: after which the same cost is allowed if nothing else is taken, or later if something was taken under other algorithms; Never if it is above the capacity
-	Next      time.Duration // until Remaining grows; 0 if it is the capacity
-	Reset     time.Duration // until everything has come back
+	Remaining int64 // the largest cost that is allowed at once
+
+	// Wait, if OK, is how long until the request's turn; of TakeAnyway how long
+	// until what exceeds the capacity has come back.
+	Wait time.Duration
+
+	// Retry, if not OK, is after what time the same cost is allowed if nothing else
+	// is taken, or later if something was taken under other algorithms. It is Never
+	// for a cost above the capacity.
+	Retry time.Duration
+
+	Next  time.Duration // until Remaining grows; 0 if it is the capacity
+	Reset time.Duration // until all that was taken has come back
 }
 
-// An Error refuses a limit, or a request to one, before anything was sent.
+// An Error refuses a limit, or a request to one, before anything is sent.
 type Error struct {
 	Key    string // "" if it is about the limit itself
 	Reason string
@@ -243,14 +254,14 @@ func (e *ClockError) Error() string {
 	return fmt.Sprintf("the clock of the %s store is %v %s that of this machine: set the one that is wrong", e.Store, e.Ahead.Abs().Round(time.Millisecond), how)
 }
 
-// ReplayTTL is how long the traces of a request that says what time it is are
-// kept at least, although by the store's clock they may long be of no effect.
+// ReplayTTL is how long a store keeps the traces of a request with Now at least,
+// even if by the store's clock they have long had no effect.
 const ReplayTTL = 10 * time.Minute
 
-// latest is the end of the times that are reckoned with, in 2096.
+// latest is the last time that requests may carry, in 2096.
 const latest = 4_000_000_000_000_000
 
-// MaxKeep is the longest that a decision is remembered for its ID.
+// MaxKeep is the longest that a store remembers a decision for its ID.
 const MaxKeep = 24 * time.Hour
 
 // Check returns the error that Take must give for r before it does

@@ -4,18 +4,19 @@
 //	limit, err := grpclimit.New(limiter)
 //	server := grpc.NewServer(grpc.ChainUnaryInterceptor(limit.Unary), grpc.ChainStreamInterceptor(limit.Stream))
 //
-// Each call is counted under a key, by default the caller's address. Who is refused
-// gets ResourceExhausted with the details RetryInfo, which says when to try
-// again, and QuotaFailure, which names the limits; the trailer grpc-retry-pushback-ms
-// tells the same to clients that retry on their own. What costs more than is
-// ever allowed has no RetryInfo, and a pushback of -1: do not retry.
+// Each call is counted under a key, by default the caller's address. A refused call
+// gets ResourceExhausted with the details RetryInfo, which says when to try again,
+// and QuotaFailure, which names the limits; the trailer grpc-retry-pushback-ms
+// tells the same to clients that retry automatically. A call that costs more than
+// is ever allowed has no RetryInfo, and a pushback of -1: do not retry.
 //
-// Whom to believe is as with package httplimit: the address is that of the
-// connection, unless it is a proxy that you trust, and 64 bits of an IPv6 address
-// count.
+// Callers' addresses are trusted as in package httplimit: the address is that of
+// the connection, unless that is a proxy that you trust, and 64 bits of an IPv6
+// address count.
 //
-// Without a policy of the limiter's, a call that the store cannot decide about is
-// answered with Unavailable. With ratelimit.FailOpen it passes; what
-// FailClosed or FailLocal refuses is Unavailable, too, with a RetryInfo. OnFallback is told of
-// every such call; the handler finds the decision by ResultOf.
+// If the limiter has no policy for a store that fails, a call that the store cannot
+// decide about is answered with Unavailable. With ratelimit.FailOpen it passes;
+// what FailClosed or FailLocal refuses is Unavailable, too, with a RetryInfo.
+// OnFallback is told of every such call; the handler gets the decision from
+// ResultOf.
 package grpclimit

@@ -14,10 +14,10 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// Each user has a quota for each method, and a caller who is nobody that we know shares that of his
-// address. The user is known because authentication stands in front and has put him into the
-// call's context; a name that a caller just says would be no limit. The proxy
-// is in 10.0.3.0/28, and nothing else is. Health checks are free.
+// Each user has a quota for each method, and an unknown caller shares that of its
+// address. Authentication, which runs before, has put the user into the call's
+// context; a name that the caller only claims would be no limit. The proxy is in
+// 10.0.3.0/28, and nothing else is. Health checks are free.
 func ExampleNew() {
 	type userKey struct{}
 	user := func(ctx context.Context, _ string) string {

@@ -16,45 +16,44 @@ import (
 	"github.com/batonhq/baton/ratelimit/internal/front"
 )
 
-// An Option of New changes what it does.
+// An Option changes what New makes.
 type Option func(*Interceptor)
 
-// By says what calls are counted under. Without it, and where the key is missing, it
-// is the caller's address.
+// By sets the key that calls are counted under. Without it, and where the key is
+// missing, that is the caller's address.
 func By(k Key) Option { return func(i *Interceptor) { i.key = k } }
 
-// Cost says what a call costs; with PerMessage, what a message of a stream costs.
-// The message is nil for a stream that is counted as a whole. What costs less than 1
-// passes uncounted. Without it everything costs 1. The function is called by
-// many calls at once.
+// Cost sets the cost of a call; with PerMessage, the cost of a message of a stream.
+// The message is nil for a stream that is counted as a whole. A cost below 1 passes
+// uncounted. Without Cost everything costs 1. Many calls use the function at once.
 func Cost(f func(ctx context.Context, fullMethod string, message any) int64) Option {
 	return func(i *Interceptor) { i.cost = f }
 }
 
-// Skip lets calls pass uncounted, such as those of health checks. The function is
-// called by many calls at once.
+// Skip lets calls pass uncounted, such as those of health checks. Many calls use
+// the function at once.
 func Skip(f func(ctx context.Context, fullMethod string) bool) Option {
 	return func(i *Interceptor) { i.skip = f }
 }
 
-// PerMessage counts each message that a stream receives, instead of the stream: it is
-// received first, then counted. One that is refused ends the stream,
-// whatever the handler returns.
+// PerMessage counts each message that a stream receives, instead of the stream: it
+// is received first, then counted. A refused message ends the stream, whatever the
+// handler returns.
 func PerMessage() Option { return func(i *Interceptor) { i.messages = true } }
 
-// Networks says how many bits of a caller's address count: 32 of IPv4 and 64
-// of IPv6, if nothing else is said. A customer's site often has 56 or 48 bits of IPv6: its owner
-// has 256 or 65,536 networks of 64, each with a budget of its own. Networks(32, 48) gives him
-// one, and everybody else in the 48 bits shares it.
+// Networks sets how many bits of a caller's address count, by default 32 of IPv4
+// and 64 of IPv6. A customer's site often has 56 or 48 bits of IPv6: its owner has
+// 256 or 65,536 networks of 64, each with a budget of its own. Networks(32, 48)
+// gives the owner one budget, which all addresses in the same 48 bits share.
 func Networks(ipv4, ipv6 int) Option {
 	return func(i *Interceptor) { i.addresses.V4, i.addresses.V6 = ipv4, ipv6 }
 }
 
-// TrustXForwardedFor believes x-forwarded-for where proxies in these networks wrote
-// it. They must append to it, or replace it, and never pass it on unchanged. It
-// is read from the end, past trusted proxies. If a proxy's entry is no
-// address, the caller is the connection's peer. Name the proxies' own addresses and nothing wider:
-// every host in these networks can say that it is whoever it likes.
+// TrustXForwardedFor believes x-forwarded-for if proxies in these networks wrote
+// it. They must append to it, or replace it, and never forward it unchanged. It is
+// read from the end, past trusted proxies. If a proxy's entry is no address, the
+// caller is the connection's peer. Name the proxies' own addresses and nothing
+// wider: every host in these networks can claim any address.
 func TrustXForwardedFor(proxies ...netip.Prefix) Option {
 	return func(i *Interceptor) { i.trust(front.XForwardedFor, proxies) }
 }
@@ -64,7 +63,7 @@ func TrustForwarded(proxies ...netip.Prefix) Option {
 	return func(i *Interceptor) { i.trust(front.Forwarded, proxies) }
 }
 
-// TrustSocket believes also whoever comes by a Unix socket.
+// TrustSocket also believes every peer that connects by a Unix socket.
 func TrustSocket() Option { return func(i *Interceptor) { i.addresses.Socket = true } }
 
 func (i *Interceptor) trust(form front.Form, proxies []netip.Prefix) {
@@ -75,37 +74,39 @@ func (i *Interceptor) trust(form front.Form, proxies []netip.Prefix) {
 	i.addresses.Trusted = append(i.addresses.Trusted, proxies...)
 }
 
-// MaxWait bounds how long a call waits for its turn under a LeakyBucket: if it would
-// be longer, it is refused. With 0 none waits. Without it the bound is that of the
-// LeakyBucket. A call whose deadline comes sooner is refused at once. The calls of this
-// process wait in one local queue for each key: see ratelimit.Limiter.WaitWithin.
+// MaxWait bounds how long a call waits for its turn under a LeakyBucket: a call
+// that would wait longer is refused. With 0 no call waits. Without MaxWait the
+// bound is that of the LeakyBucket. A call whose deadline comes sooner is refused
+// at once. The calls of this process wait in one local queue for each key: see
+// ratelimit.Limiter.WaitWithin.
 func MaxWait(d time.Duration) Option { return func(i *Interceptor) { i.ask.MaxWait = max(d, 0) } }
 
-// OnRefused says with which error calls are refused, in place of ResourceExhausted
-// and Unavailable with their details: nil lets the call pass. The trailer is set
-// with every error.
+// OnRefused sets the error of refused calls, in place of ResourceExhausted and
+// Unavailable with their details; nil lets the call pass. The trailer is set with
+// every error.
 func OnRefused(f func(ctx context.Context, fullMethod string, r ratelimit.Result) error) Option {
 	return func(i *Interceptor) { i.refused = f }
 }
 
 // OnError answers calls that the limiter cannot decide about, in place of
-// Unavailable: nil lets the call pass. The error names the key, and is not
-// for the caller.
+// Unavailable; nil lets the call pass. The error names the key and is not meant for
+// the caller.
 func OnError(f func(ctx context.Context, fullMethod string, err error) error) Option {
 	return func(i *Interceptor) { i.failed = f }
 }
 
-// OnFallback is told of each call that the store did not decide about, because it failed or was
-// too slow: Result.By says what did, and Result.OK whether the call passes. That is what to count
-// and to be woken by, because a limiter with FailOpen limits nothing meanwhile. It is called before
-// the call is answered, by many calls at once.
+// OnFallback is told of each call that the store did not decide about, because it
+// failed or was too slow: Result.By says what did, and Result.OK whether the call
+// passes. Count these and alert on them, because a limiter with FailOpen limits
+// nothing meanwhile. It is called before the call is answered, by many calls at
+// once.
 func OnFallback(f func(ctx context.Context, fullMethod string, r ratelimit.Result)) Option {
 	return func(i *Interceptor) { i.fallback = f }
 }
 
-// ResultOf is the decision that let a call pass, from the context that the handler gets. There is
-// none if the call was not counted (Skip, Cost), passed by OnError, or is a stream
-// that is counted message by message.
+// ResultOf is the decision that let a call pass, from the handler's context. There
+// is none if the call was not counted (Skip, Cost), passed by OnError, or is a
+// stream that is counted message by message.
 func ResultOf(ctx context.Context) (ratelimit.Result, bool) { return front.ResultOf(ctx) }
 
 // An Interceptor limits the calls of servers. It is safe for concurrent use.
@@ -209,7 +210,8 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// admit returns no error if the call may go on, and the decision, if there was one.
+// admit returns no error if the call may continue, and the decision, if there was
+// one.
 func (i *Interceptor) admit(ctx context.Context, method string, message any, trailer func(metadata.MD)) (*ratelimit.Result, error) {
 	cost := int64(1)
 	if i.cost != nil {
@@ -241,7 +243,7 @@ func (i *Interceptor) admit(ctx context.Context, method string, message any, tra
 	return nil, err
 }
 
-// client is what the address of a caller is counted under.
+// client is the key part for the address of a caller.
 func (i *Interceptor) client(ctx context.Context) string {
 	var addr netip.Addr
 	socket := false

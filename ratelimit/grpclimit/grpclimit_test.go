@@ -135,7 +135,7 @@ func startOn(t *testing.T, network, address, config string, s *service, l *ratel
 
 const ages = 10_000 * time.Hour
 
-// refusal is what a caller is told.
+// refusal is what a caller learns from a refusal.
 type refusal struct {
 	code     codes.Code
 	retry    time.Duration // -1: nothing
@@ -184,8 +184,8 @@ func TestUnary(t *testing.T) {
 	}
 }
 
-// A client that retries on its own does so when it was told to, and not if it never
-// helps.
+// A client that retries automatically does so when it was told to, and not if a
+// retry can never help.
 func TestPushback(t *testing.T) {
 	t.Parallel()
 	const config = `{"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":5,"initialBackoff":"3600s","maxBackoff":"3600s","backoffMultiplier":1,"retryableStatusCodes":["RESOURCE_EXHAUSTED"]}}]}`
@@ -289,7 +289,7 @@ func TestPerMessage(t *testing.T) {
 	}
 }
 
-// As many are let in as there may be, of all that come at once.
+// Of all that come at once exactly as many are let in as the limit allows.
 func TestMany(t *testing.T) {
 	t.Parallel()
 	s := new(service)
@@ -314,7 +314,7 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// recorder remembers the key that was asked about last.
+// recorder remembers the last key that was asked about.
 type recorder struct {
 	limits.Store
 	last atomic.Value
@@ -467,7 +467,8 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// An interceptor that limits nothing while the store fails is seen: by a callback, and by the handler.
+// An interceptor that limits nothing while the store fails is visible: to a
+// callback, and to the handler.
 func TestFallbackIsSeen(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

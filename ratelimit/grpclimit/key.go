@@ -9,10 +9,10 @@ import (
 	"github.com/batonhq/baton/ratelimit/internal/front"
 )
 
-// A Key tells what a call is counted under. The zero Key is Client.
+// A Key says what a call is counted under. The zero Key is Client.
 //
-// Whatever callers send, two values never give the same key, and no key is too
-// long for a store: what is not printable is escaped, what is long is hashed.
+// Whatever callers send, two values never give the same key, and no key is too long
+// for a store: characters that are not printable are escaped, long values hashed.
 type Key struct {
 	of func(c call) string // "" if it is missing
 }
@@ -25,18 +25,18 @@ type call struct {
 }
 
 // Client is the caller's address: "192.0.2.1", "2001:db8::/64", or "unknown" for a
-// connection that has none, such as one by a Unix socket.
+// connection without an address, such as one by a Unix socket.
 func Client() Key { return Key{func(c call) string { return c.client() }} }
 
-// Metadata is the first value of a key of the call's metadata: "tenant=acme". It is
-// missing if that is empty. Values of authorization and cookie are kept
-// secret. All spellings of one authorization are one: the case of its scheme and the space
-// around it do not count.
+// Metadata is the first value of a key of the call's metadata: "tenant=acme". The
+// Key is missing if that is empty. Values of authorization and cookie are kept
+// secret. All spellings of one authorization count as one: the case of its scheme
+// and the space around it do not matter.
 func Metadata(name string) Key { return fromMetadata(name, front.Part) }
 
-// SecretMetadata is like Metadata for a value that is nobody's business, such as an
-// API key. Keys are seen by everybody who may read the store, and stand in
-// errors, so it is hashed.
+// SecretMetadata is like Metadata for a secret value, such as an API key. Everyone
+// who may read the store can see the keys, and errors contain them, so the value is
+// hashed.
 func SecretMetadata(name string) Key { return fromMetadata(name, front.Secret) }
 
 func fromMetadata(name string, part func(name, value string) string) Key {
@@ -55,8 +55,8 @@ func fromMetadata(name string, part func(name, value string) string) Key {
 // grpc.UnknownServiceHandler takes calls of methods that callers invent.
 func Method() Key { return Key{func(c call) string { return front.Part("", c.method) }} }
 
-// Func is what a function says, under a name: "user=42". It is missing if that is
-// empty. The function is called by many calls at once.
+// Func is what a function returns, under a name: "user=42". The Key is missing if
+// that is empty. Many calls use the function at once.
 func Func(name string, f func(ctx context.Context, fullMethod string) string) Key {
 	return Key{func(c call) string {
 		value := f(c.ctx, c.method)
@@ -67,8 +67,8 @@ func Func(name string, f func(ctx context.Context, fullMethod string) string) Ke
 	}}
 }
 
-// Or is the key, or another where it is missing. A key that is missing all the
-// same is the caller's address.
+// Or is k, or other where k is missing. Where both are missing it is the caller's
+// address.
 func (k Key) Or(other Key) Key {
 	return Key{func(c call) string {
 		if key := k.call(c); key != "" {
@@ -79,7 +79,7 @@ func (k Key) Or(other Key) Key {
 }
 
 // Join counts each combination of keys by itself: "/shop.Orders/Place|192.0.2.1".
-// Each that is missing is the caller's address.
+// Each missing key is replaced by the caller's address.
 func Join(keys ...Key) Key {
 	return Key{func(c call) string {
 		parts := make([]string, len(keys))

@@ -11,19 +11,19 @@ import (
 	"github.com/batonhq/baton/ratelimit/internal/front"
 )
 
-// Fields are a way to tell clients how they stand.
+// Fields are the header fields that tell clients how they stand.
 type Fields uint8
 
 const (
 	// Draft are the fields RateLimit-Policy and RateLimit of
-	// draft-ietf-httpapi-ratelimit-headers, about each limit: what is allowed
-	// within how many seconds, what remains and in how many seconds that grows.
+	// draft-ietf-httpapi-ratelimit-headers, about each limit: how much is allowed
+	// within how many seconds, how much remains and in how many seconds that grows.
 	// A limit without a name is called "default".
 	Draft Fields = 1 << iota
 
 	// Legacy are RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, of
-	// earlier drafts, about the tightest limit. Reset is in how many seconds all
-	// has come back.
+	// earlier drafts, about the tightest limit. Reset is the number of seconds
+	// until all has come back.
 	Legacy
 
 	// XRateLimit are X-RateLimit-Limit, X-RateLimit-Remaining and
@@ -42,8 +42,8 @@ func (f Fields) check() error {
 	return nil
 }
 
-// set sets the fields of an answer. One of which the store knows nothing, and one
-// that is no longer true, says nothing.
+// set sets the fields of an answer. A field that the store knows nothing of, or
+// that is no longer true, is left out.
 func (f Fields) set(h http.Header, a front.Answer, now time.Time) {
 	if a.By.Fallback() {
 		return
@@ -100,9 +100,8 @@ func policies(limits []ratelimit.LimitResult) string {
 	return string(b)
 }
 
-// standing writes what remains: "per-minute";r=40;t=10. A refused client is not
-// told to wait for limits that have not refused him: that may be longer than
-// Retry-After.
+// standing writes what remains: "per-minute";r=40;t=10. A refused client gets no t
+// of limits that did not refuse it: that may be longer than Retry-After.
 func standing(a front.Answer) string {
 	b := make([]byte, 0, 32*len(a.Limits))
 	for i, l := range a.Limits {
@@ -116,7 +115,7 @@ func standing(a front.Answer) string {
 }
 
 // appendItem begins an item of a list of structured fields (RFC 9651), a string.
-// What a string cannot have is a question mark.
+// Characters that such a string cannot contain become question marks.
 func appendItem(b []byte, i int, name string) []byte {
 	if i > 0 {
 		b = append(b, ", "...)
@@ -135,7 +134,7 @@ func appendItem(b []byte, i int, name string) []byte {
 	return append(b, '"')
 }
 
-// maxInteger is the largest of structured fields.
+// maxInteger is the largest integer of structured fields.
 const maxInteger = 999_999_999_999_999
 
 func appendParameter(b []byte, name string, n int64) []byte {
@@ -145,8 +144,8 @@ func appendParameter(b []byte, name string, n int64) []byte {
 	return strconv.AppendInt(b, min(n, maxInteger), 10)
 }
 
-// retryAfter is in whole seconds when a refused request may be sent again; "" if it
-// never may.
+// retryAfter is after how many whole seconds a refused request may be sent again;
+// "" if it never may.
 func retryAfter(r ratelimit.Result) string {
 	if r.RetryAfter == ratelimit.Never {
 		return ""
@@ -170,14 +169,14 @@ type problem struct {
 
 func (p problem) write(w http.ResponseWriter) {
 	body, err := json.Marshal(p)
-	if err != nil { // it holds nothing that JSON cannot
+	if err != nil { // it contains nothing that JSON cannot encode
 		panic(err)
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(body) // who is gone needs no answer
+	_, _ = w.Write(body) // a client that is gone needs no answer
 }
 
 func refuse(w http.ResponseWriter, r front.Answer) {

@@ -11,14 +11,14 @@ import (
 	"github.com/batonhq/baton/ratelimit/internal/front"
 )
 
-// item is one of a list of structured fields, as far as these fields go: a string
+// item is an item of a list of structured fields, of the kind used here: a string
 // with parameters that are integers.
 type item struct {
 	name       string
 	parameters map[string]int64
 }
 
-// parseList reads such a list as RFC 9651, 4.2 has it.
+// parseList parses such a list as in RFC 9651, 4.2.
 func parseList(s string) (items []item, err error) {
 	bad := errors.New("no list of strings with integers: " + s)
 	s = strings.Trim(s, " ")
@@ -83,7 +83,7 @@ func parseList(s string) (items []item, err error) {
 	return items, nil
 }
 
-// What is written can be read, whatever the names and figures are.
+// All that is written can be parsed, whatever the names and figures are.
 func FuzzFields(f *testing.F) {
 	f.Add("per-minute", int64(100), int64(40), int64(60_000_000), int64(1), false)
 	f.Add(`a"b\c`, int64(1)<<53, int64(-1), int64(1), int64(1)<<40, true)

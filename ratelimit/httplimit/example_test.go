@@ -37,10 +37,10 @@ func Example() {
 	// 429 "per-day";q=2;w=86400
 }
 
-// Each user has a quota for each route, and a client who is nobody that we know shares that of
-// his address. The user is known because authentication stands in front and has put him into the
-// request's context; a name that a client just says would be no limit. The load
-// balancer is in 10.0.3.0/28, and nothing else is.
+// Each user has a quota for each route, and an unknown client shares that of its
+// address. Authentication, which runs before, has put the user into the request's
+// context; a name that the client only claims would be no limit. The load balancer
+// is in 10.0.3.0/28, and nothing else is.
 func ExampleNew() {
 	type userKey struct{}
 	user := func(r *http.Request) string {

@@ -13,40 +13,40 @@ import (
 	"github.com/batonhq/baton/ratelimit/internal/front"
 )
 
-// An Option of New changes what it does.
+// An Option changes what New makes.
 type Option func(*limit)
 
-// By says what requests are counted under. Without it, and where the key is
-// missing, it is the client's address.
+// By sets the key that requests are counted under. Without it, and where the key is
+// missing, that is the client's address.
 func By(k Key) Option { return func(l *limit) { l.key = k } }
 
-// Cost says what a request costs. One that costs less than 1 passes uncounted.
-// Without it each costs 1. The function is called by many requests at once.
+// Cost sets the cost of a request. A cost below 1 passes uncounted. Without Cost
+// each request costs 1. Many requests use the function at once.
 func Cost(f func(*http.Request) int64) Option { return func(l *limit) { l.cost = f } }
 
-// Skip lets requests pass uncounted, without any field of RateLimit. Preflight is one
-// such function. It is called by many requests at once.
+// Skip lets requests pass uncounted, without any field of RateLimit. Preflight is
+// one such function. Many requests use the function at once.
 func Skip(f func(*http.Request) bool) Option { return func(l *limit) { l.skip = f } }
 
-// Preflight reports whether a browser asks on its own whether a request of
-// another origin is welcome (CORS). It cannot wait and try again.
+// Preflight reports whether a browser asks by itself whether a request from another
+// origin is allowed (CORS). It cannot wait and try again.
 func Preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// Networks says how many bits of a client's address count: 32 of IPv4 and 64
-// of IPv6, if nothing else is said. A customer's site often has 56 or 48 bits of IPv6: its owner
-// has 256 or 65,536 networks of 64, each with a budget of its own. Networks(32, 48) gives him
-// one, and everybody else in the 48 bits shares it.
+// Networks sets how many bits of a client's address count, by default 32 of IPv4
+// and 64 of IPv6. A customer's site often has 56 or 48 bits of IPv6: its owner has
+// 256 or 65,536 networks of 64, each with a budget of its own. Networks(32, 48)
+// gives the owner one budget, which all addresses in the same 48 bits share.
 func Networks(ipv4, ipv6 int) Option {
 	return func(l *limit) { l.addresses.V4, l.addresses.V6 = ipv4, ipv6 }
 }
 
-// TrustXForwardedFor believes X-Forwarded-For where proxies in these networks wrote it.
-// They must append to it, or replace it, and never pass it on unchanged. It is read
-// from the end, past trusted proxies. If a proxy's entry is no address, the
-// client is the connection's peer. Name the proxies' own addresses and nothing wider: every host in
-// these networks can say that it is whoever it likes.
+// TrustXForwardedFor believes X-Forwarded-For if proxies in these networks wrote
+// it. They must append to it, or replace it, and never forward it unchanged. It is
+// read from the end, past trusted proxies. If a proxy's entry is no address, the
+// client is the connection's peer. Name the proxies' own addresses and nothing
+// wider: every host in these networks can claim any address.
 func TrustXForwardedFor(proxies ...netip.Prefix) Option {
 	return func(l *limit) { l.trust(front.XForwardedFor, proxies) }
 }
@@ -56,7 +56,7 @@ func TrustForwarded(proxies ...netip.Prefix) Option {
 	return func(l *limit) { l.trust(front.Forwarded, proxies) }
 }
 
-// TrustSocket believes also whoever comes by a Unix socket.
+// TrustSocket also believes every peer that connects by a Unix socket.
 func TrustSocket() Option { return func(l *limit) { l.addresses.Socket = true } }
 
 func (l *limit) trust(form front.Form, proxies []netip.Prefix) {
@@ -67,14 +67,15 @@ func (l *limit) trust(form front.Form, proxies []netip.Prefix) {
 	l.addresses.Trusted = append(l.addresses.Trusted, proxies...)
 }
 
-// MaxWait bounds how long a request waits for its turn under a LeakyBucket: if it
-// would be longer, it is refused. With 0 none waits. Without it the bound is
-// that of the LeakyBucket. A request whose context ends sooner is refused at once. The requests of
-// this process wait in one local queue for each key: see ratelimit.Limiter.WaitWithin.
+// MaxWait bounds how long a request waits for its turn under a LeakyBucket: a
+// request that would wait longer is refused. With 0 no request waits. Without
+// MaxWait the bound is that of the LeakyBucket. A request whose context ends sooner
+// is refused at once. The requests of this process wait in one local queue for each
+// key: see ratelimit.Limiter.WaitWithin.
 func MaxWait(d time.Duration) Option { return func(l *limit) { l.ask.MaxWait = max(d, 0) } }
 
-// Headers says which fields tell how a client stands: Draft if nothing else is
-// said. Without any argument there are none. Retry-After is set in any case.
+// Headers sets which fields tell how a client stands, by default Draft. Without any
+// argument there are none. Retry-After is set in any case.
 func Headers(f ...Fields) Option {
 	return func(l *limit) {
 		l.fields = 0
@@ -84,31 +85,33 @@ func Headers(f ...Fields) Option {
 	}
 }
 
-// OnRefused answers requests that are refused, in place of the problem document. The
-// fields of RateLimit, Retry-After and Cache-Control: no-store are set, the status is not: 429 would be usual, or
-// 503 if Result.By is a Fallback.
+// OnRefused answers refused requests, in place of the problem document. The fields
+// of RateLimit, Retry-After and Cache-Control: no-store are set, the status is not:
+// 429 would be usual, or 503 if Result.By is a Fallback.
 func OnRefused(f func(http.ResponseWriter, *http.Request, ratelimit.Result)) Option {
 	return func(l *limit) { l.refused = f }
 }
 
-// OnError answers requests that the limiter cannot decide about, in place of 503. It
-// may call the handler that is behind, which lets the request pass.
-// The error names the key, and is not for the client.
+// OnError answers requests that the limiter cannot decide about, in place of 503.
+// It may call the next handler, which lets the request pass. The error names the
+// key and is not meant for the client.
 func OnError(f func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)) Option {
 	return func(l *limit) { l.failed = f }
 }
 
-// OnFallback is told of each request that the store did not decide about, because it failed or
-// was too slow: Result.By says what did, and Result.OK whether the request passes. That is what to
-// count and to be woken by, because a limiter with FailOpen limits nothing meanwhile. It is
-// called before the request is answered, by many requests at once.
+// OnFallback is told of each request that the store did not decide about, because
+// it failed or was too slow: Result.By says what did, and Result.OK whether the
+// request passes. Count these and alert on them, because a limiter with FailOpen
+// limits nothing meanwhile. It is called before the request is answered, by many
+// requests at once.
 func OnFallback(f func(*http.Request, ratelimit.Result)) Option {
 	return func(l *limit) { l.fallback = f }
 }
 
-// ResultOf is the decision that let a request pass, from the context of the request that the
-// handler gets. There is none if the request was not counted (Skip, Cost), or passed by OnError.
-// With several middlewares around one another it is the decision of the innermost.
+// ResultOf is the decision that let a request pass, from the context of the
+// handler's request. There is none if the request was not counted (Skip, Cost), or
+// passed by OnError. With several middlewares around one another it is that of the
+// innermost.
 func ResultOf(ctx context.Context) (ratelimit.Result, bool) { return front.ResultOf(ctx) }
 
 type limit struct {
@@ -124,8 +127,8 @@ type limit struct {
 	err       error
 }
 
-// New makes a middleware of a limiter. What it returns, and the handlers
-// that this returns, are safe for concurrent use; they share nothing but the limiter.
+// New makes a middleware of a limiter. The middleware, and the handlers that it
+// returns, are safe for concurrent use; they share nothing but the limiter.
 func New(limiter *ratelimit.Limiter, opts ...Option) (func(next http.Handler) http.Handler, error) {
 	l := &limit{
 		ask:       front.Ask{Limiter: limiter, MaxWait: -1},
@@ -189,7 +192,7 @@ func (l *limit) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 	refuse(w, a)
 }
 
-// client is what the address of a request's client is counted under.
+// client is the key part for the address of a request's client.
 func (l *limit) client(r *http.Request) string {
 	peer, _ := front.Node(r.RemoteAddr)
 	socket := false

@@ -122,7 +122,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// As many are let in as there may be, of all that come at once.
+// Of all that come at once exactly as many are let in as the limit allows.
 func TestMany(t *testing.T) {
 	t.Parallel()
 	l := limiter(t, memstore.New(), ratelimit.FixedWindow(50, 10_000*time.Hour))
@@ -185,7 +185,7 @@ func TestWriterIsUntouched(t *testing.T) {
 	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		outer = w
 		defer func() {
-			if e := recover(); e != nil { // as programs have it in front
+			if e := recover(); e != nil { // as programs often do
 				w.WriteHeader(500)
 			}
 		}()
@@ -199,7 +199,7 @@ func TestWriterIsUntouched(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(resp.Header.Get("RateLimit"), `"n";r=99`) { // before the handler is through
+	if !strings.HasPrefix(resp.Header.Get("RateLimit"), `"n";r=99`) { // before the handler has returned
 		t.Errorf("flushed: %v", resp.Header)
 	}
 	close(flushed)
@@ -215,7 +215,8 @@ func TestWriterIsUntouched(t *testing.T) {
 	}
 }
 
-// A connection goes on after a refusal, although nobody has read the body.
+// A connection stays usable after a refusal, although the handler has not read the
+// body.
 func TestConnectionGoesOn(t *testing.T) {
 	t.Parallel()
 	l := limiter(t, memstore.New(), ratelimit.FixedWindow(1, 10_000*time.Hour))
@@ -289,7 +290,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// recorder remembers the key that was asked about last.
+// recorder remembers the last key that was asked about.
 type recorder struct {
 	limits.Store
 	last atomic.Value
@@ -305,7 +306,7 @@ func (r *recorder) key() string {
 	return key
 }
 
-// Nobody gets a fresh quota by a method of his own, or by HEAD.
+// No client gets a fresh quota by an invented method, or by HEAD.
 func TestMethods(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()
@@ -331,7 +332,7 @@ func TestMethods(t *testing.T) {
 	}
 }
 
-// What is secret stays so: in the store, and in errors.
+// Secrets stay secret: in the store, and in errors.
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]httplimit.Key{
@@ -484,7 +485,7 @@ func TestSkipAndCost(t *testing.T) {
 	}
 }
 
-// What the store did not say, nobody is told.
+// Clients are not told what the store did not say.
 func TestStoreFails(t *testing.T) {
 	t.Parallel()
 	const reduced = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
@@ -517,7 +518,8 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// A limiter that limits nothing while the store fails is seen: by a callback, and by the handler.
+// A limiter that limits nothing while the store fails is visible: to a callback,
+// and to the handler.
 func TestFallbackIsSeen(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

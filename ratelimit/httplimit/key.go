@@ -8,28 +8,29 @@ import (
 	"github.com/batonhq/baton/ratelimit/internal/front"
 )
 
-// A Key tells what a request is counted under. The zero Key is Client.
+// A Key says what a request is counted under. The zero Key is Client.
 //
-// Whatever clients send, two values never give the same key, and no key is too
-// long for a store: what is not printable is escaped, what is long is hashed.
+// Whatever clients send, two values never give the same key, and no key is too long
+// for a store: characters that are not printable are escaped, long values hashed.
 type Key struct {
 	of func(r *http.Request, client func() string) string // "" if it is missing
 }
 
 // Client is the client's address: "192.0.2.1", "2001:db8::/64", or "unknown" for a
-// connection that has none, such as one by a Unix socket.
+// connection without an address, such as one by a Unix socket.
 func Client() Key {
 	return Key{func(_ *http.Request, client func() string) string { return client() }}
 }
 
-// Header is the first value of a header: "x-tenant=acme". It is missing if that is
-// empty. Authorization, Proxy-Authorization and Cookie are kept secret. All spellings of one
-// Authorization are one: the case of its scheme and the space around it do not count.
+// Header is the first value of a header: "x-tenant=acme". The Key is missing if
+// that is empty. Authorization, Proxy-Authorization and Cookie are kept secret. All
+// spellings of one Authorization count as one: the case of its scheme and the space
+// around it do not matter.
 func Header(name string) Key { return header(name, front.Part) }
 
-// SecretHeader is like Header for a value that is nobody's business, such as
-// an API key. Keys are seen by everybody who may read the store, and stand in
-// errors, so it is hashed.
+// SecretHeader is like Header for a secret value, such as an API key. Everyone who
+// may read the store can see the keys, and errors contain them, so the value is
+// hashed.
 func SecretHeader(name string) Key { return header(name, front.Secret) }
 
 func header(name string, part func(name, value string) string) Key {
@@ -49,15 +50,15 @@ func header(name string, part func(name, value string) string) Key {
 }
 
 // Route is the method and the pattern by which an http.ServeMux has found the
-// handler: "GET /items/%7Bid%7D". HEAD is counted as GET. It is missing if there is
-// no pattern, as in front of the ServeMux: wrap the handlers behind it, or use
-// RouteIn.
+// handler: "GET /items/%7Bid%7D". HEAD is counted as GET. The Key is missing if
+// there is no pattern, as in front of the ServeMux: wrap the handlers behind it, or
+// use RouteIn.
 func Route() Key {
 	return Key{func(r *http.Request, _ func() string) string { return route(r.Method, r.Pattern) }}
 }
 
-// RouteIn is what Route will be when mux has found a handler. It is missing if
-// none will be found.
+// RouteIn is what Route will be when mux has found a handler. The Key is missing if
+// mux will find none.
 func RouteIn(mux *http.ServeMux) Key {
 	return Key{func(r *http.Request, _ func() string) string {
 		_, pattern := mux.Handler(r)
@@ -69,7 +70,7 @@ func route(method, pattern string) string {
 	if pattern == "" {
 		return ""
 	}
-	// A pattern with a method decides; "GET" finds HEAD, too.
+	// The method of a pattern decides; "GET" also matches HEAD.
 	if strings.ContainsAny(pattern, " \t") {
 		return front.Part("", pattern)
 	}
@@ -78,14 +79,14 @@ func route(method, pattern string) string {
 		method = http.MethodGet
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
 		http.MethodConnect, http.MethodOptions, http.MethodTrace:
-	default: // clients invent others
+	default: // clients can invent others
 		method = "OTHER"
 	}
 	return front.Part("", method+" "+pattern)
 }
 
-// Func is what a function says, under a name: "user=42". It is missing if that is
-// empty. The function is called by many requests at once.
+// Func is what a function returns, under a name: "user=42". The Key is missing if
+// that is empty. Many requests use the function at once.
 func Func(name string, f func(*http.Request) string) Key {
 	return Key{func(r *http.Request, _ func() string) string {
 		value := f(r)
@@ -96,8 +97,8 @@ func Func(name string, f func(*http.Request) string) Key {
 	}}
 }
 
-// Or is the key, or another where it is missing. A key that is missing all the
-// same is the client's address.
+// Or is k, or other where k is missing. Where both are missing it is the client's
+// address.
 func (k Key) Or(other Key) Key {
 	return Key{func(r *http.Request, client func() string) string {
 		if key := k.call(r, client); key != "" {
@@ -107,8 +108,8 @@ func (k Key) Or(other Key) Key {
 	}}
 }
 
-// Join counts each combination of keys by itself: "GET /items|192.0.2.1". Each that
-// is missing is the client's address.
+// Join counts each combination of keys by itself: "GET /items|192.0.2.1". Each
+// missing key is replaced by the client's address.
 func Join(keys ...Key) Key {
 	return Key{func(r *http.Request, client func() string) string {
 		parts := make([]string, len(keys))

@@ -126,7 +126,7 @@ func TestFieldsOverTime(t *testing.T) {
 	}
 }
 
-// Who is refused by one limit is not told to wait for another.
+// A client that one limit refuses is not told to wait for another.
 func TestSeveralLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := middleware(t, limiter(t, memstore.New(), ratelimit.SlidingLog(1, 1500*time.Millisecond).Named("burst"), ratelimit.FixedWindow(3, time.Hour).Named("hour")),
@@ -149,8 +149,8 @@ func TestSeveralLimits(t *testing.T) {
 
 var ts = regexp.MustCompile(`;t=(\d+)`)
 
-// Retry-After is never early: whoever waits for it gets in. It is never before a t
-// of RateLimit, and no full second late.
+// Retry-After is never early: a client that waits for it gets in. It is never
+// before a t of RateLimit, and less than a second late.
 func TestRetryAfter(t *testing.T) {
 	for _, limit := range []ratelimit.Limit{
 		ratelimit.FixedWindow(7, 1700*time.Millisecond), ratelimit.SlidingWindow(7, 3*time.Second), ratelimit.SlidingWindow(7, 3*time.Second).Classic(),
@@ -203,7 +203,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// Under a LeakyBucket a request waits for its turn, and is told what is true then.
+// Under a LeakyBucket a request waits for its turn, and is told the figures of that
+// time.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &backCounter{Store: memstore.New()}
@@ -217,16 +218,17 @@ func TestTurns(t *testing.T) {
 		if waited := time.Since(start); waited != 10*time.Second {
 			t.Errorf("the second is let in after %v", waited)
 		}
-		fields(t, resp, 200, map[string]string{ // it stood so when the decision was made, ten seconds ago
+		fields(t, resp, 200, map[string]string{ // the figures of the decision, ten seconds ago
 			"RateLimit-Policy": `"default";q=3;w=30`, "RateLimit": `"default";r=1`, "RateLimit-Limit": "3", "RateLimit-Remaining": "1", "RateLimit-Reset": "10",
 		})
 
-		// Whose time is too short is refused at once, and takes nothing that would have to be given back.
+		// A client with too little time is refused at once, and takes nothing that
+		// would have to be given back.
 		ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
 		defer cancel()
 		start = time.Now()
 		fields(t, ask(ctx, h, "/"), 429, map[string]string{"RateLimit-Policy": `"default";q=3;w=30`, "Retry-After": "1"})
-		// Who goes away while he waits has taken nothing yet.
+		// A client that hangs up while it waits has taken nothing yet.
 		gone, leave := context.WithCancel(t.Context())
 		done := make(chan int)
 		go func() { done <- ask(gone, h, "/").StatusCode }()
@@ -244,8 +246,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// Clients who hang up while they wait cost the others nothing: a queue serves as fast as it is,
-// and when they have gone nobody waits for their turns.
+// Clients that hang up while they wait cost the others nothing: the queue serves at
+// its rate, and after they have gone no client waits for their turns.
 func TestClientsWhoHangUp(t *testing.T) {
 	for _, longest := range []time.Duration{10 * time.Second, time.Second} {
 		t.Run(longest.String(), func(t *testing.T) {
@@ -269,7 +271,7 @@ func TestClientsWhoHangUp(t *testing.T) {
 							}
 							stop.Stop()
 							cancel()
-							time.Sleep(time.Duration(10+random.IntN(50)) * time.Millisecond) // fake time: until he comes again
+							time.Sleep(time.Duration(10+random.IntN(50)) * time.Millisecond) // fake time: until it comes again
 						}
 					})
 				}

@@ -1,5 +1,5 @@
-// Package front is what the doors of limits share that stand in front of a
-// server: who the caller is, what his key is, and how he is told.
+// Package front is shared by the packages that put limits in front of a server: who
+// the caller is, what its key is, and how it is told the decision.
 package front
 
 import (
@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// Form is how a proxy tells for whom it asks.
+// Form is the header in which a proxy names the client.
 type Form uint8
 
 const (
-	NotForwarded  Form = iota // it is not believed
+	NotForwarded  Form = iota // no header is believed
 	XForwardedFor             // X-Forwarded-For
 	Forwarded                 // Forwarded, RFC 7239
 )
 
 // Addresses tells the address of a caller.
 type Addresses struct {
-	V4, V6  int // what of an address counts, in bits
+	V4, V6  int // how many bits of an address count
 	Form    Form
 	Trusted []netip.Prefix
 	Socket  bool // peers of a Unix socket are trusted, too
 }
 
-// Check refuses what cannot be meant, and brings prefixes into one form.
+// Check refuses settings that make no sense, and brings prefixes into one form.
 func (a *Addresses) Check() error {
 	if a.V4 < 1 || a.V4 > 32 || a.V6 < 1 || a.V6 > 128 {
 		return fmt.Errorf("addresses cut to /%d and /%d: they must be 1 to 32 bits of IPv4 and 1 to 128 of IPv6", a.V4, a.V6)
@@ -65,16 +65,16 @@ func (a *Addresses) trusts(addr netip.Addr) bool {
 	return false
 }
 
-// maxHops is how far back a request is followed.
+// maxHops is the most proxies that a request is traced back through.
 const maxHops = 64
 
-// Of tells who asks: the peer, or if that is a trusted proxy, whom it names. The
-// lines are those of the header, in order. Each proxy appends whom it heard, so
-// they are read from the end, and only as far as trusted proxies wrote them: what
-// stands before may be anybody's invention. If a proxy names nobody who
-// can be understood, it is the peer.
+// Of is the caller's address: the peer, or if that is a trusted proxy, the address
+// that it names. The lines are those of the header, in order. Each proxy appends
+// the address of its peer, so the lines are read from the end, and only as far as
+// trusted proxies wrote them: a client can have invented what stands before. If a
+// proxy's entry is no address, the caller is the peer.
 //
-// A peer of a Unix socket is told by the zero Addr and socket.
+// A peer of a Unix socket has the zero Addr and socket is true.
 func (a *Addresses) Of(peer netip.Addr, socket bool, lines []string) netip.Addr {
 	peer = peer.Unmap().WithZone("")
 	if a.Form == NotForwarded || !a.trusts(peer) && (!a.Socket || !socket || peer.IsValid()) {
@@ -123,9 +123,9 @@ func (a *Addresses) hop(element string) (netip.Addr, bool) {
 	return Node(element)
 }
 
-// lastOutside is the index of the last c that is in no quoted string, seen from
-// the end. That way a quote that somebody left open in front does not swallow
-// what a proxy has appended.
+// lastOutside is the index of the last c that is in no quoted string, read from the
+// end. That way a quote left open in front does not swallow what a proxy has
+// appended.
 func lastOutside(s string, c byte) int {
 	quoted := false
 	for i := len(s) - 1; i >= 0; i-- {
@@ -202,8 +202,8 @@ func unquote(s string) (string, bool) {
 	return b.String(), true
 }
 
-// Node reads an address: bare, in brackets, and with or without a port. It has no
-// zone, and an IPv4 address in IPv6 is an IPv4 address.
+// Node parses an address: bare, in brackets, and with or without a port. The result
+// has no zone, and an IPv4 address in IPv6 becomes an IPv4 address.
 func Node(s string) (netip.Addr, bool) {
 	var addr netip.Addr
 	var err error
@@ -220,8 +220,8 @@ func Node(s string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), err == nil
 }
 
-// Key is what the address of a caller is counted under: the network that he can
-// choose from freely.
+// Key is what the address of a caller is counted under: the network in which the
+// caller can choose addresses freely.
 func (a *Addresses) Key(addr netip.Addr) string {
 	bits := a.V6
 	switch {

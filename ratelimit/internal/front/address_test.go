@@ -22,8 +22,8 @@ func trusting(t *testing.T, form Form, trusted ...string) *Addresses {
 	return a
 }
 
-// Who may say what about whom. 10/8 and fd00::/8 are the trusted proxies; 192.0.2/24
-// is an attacker, 198.51.100/24 his victim.
+// Which peer is believed about which caller. 10/8 and fd00::/8 are the trusted
+// proxies; 192.0.2/24 is an attacker, 198.51.100/24 the victim.
 func TestSpoofing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -87,7 +87,7 @@ func TestSpoofing(t *testing.T) {
 	}
 }
 
-// Who comes by a socket is believed only if that was said, and only by a socket.
+// A peer by a socket is believed only with TrustSocket, and only by a socket.
 func TestSocket(t *testing.T) {
 	t.Parallel()
 	a := &Addresses{V4: 32, V6: 64, Form: XForwardedFor, Socket: true}
@@ -141,7 +141,7 @@ func TestAddressesAreChecked(t *testing.T) {
 	}
 }
 
-// Whatever a client writes in front, what the proxy appended is what counts.
+// Whatever a client writes in front, only what the proxy appended counts.
 func FuzzForwarded(f *testing.F) {
 	for _, s := range []string{"", "198.51.100.1", `for="`, `for="\`, `"\\",;=`, `for="a", for=10.0.0.2`, "\"\\\"\\\\\"", ",,,;;;", `x="\\\"`} {
 		f.Add(s)
@@ -169,7 +169,8 @@ func FuzzForwarded(f *testing.F) {
 					t.Errorf("%q is %v, want %v", lines, got, want)
 				}
 			}
-			// What a proxy passes on as it is may be anything, but is no crash.
+			// A header that a proxy forwards unchanged may say anything, but causes
+			// no crash.
 			if got := c.a.Of(peer, false, []string{front}); !got.IsValid() || got.Zone() != "" || got.Is4In6() {
 				t.Errorf("%q is %v", front, got)
 			}

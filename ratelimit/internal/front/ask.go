@@ -11,7 +11,7 @@ import (
 // Ask asks a limiter, and waits for the turn that a LeakyBucket gives.
 type Ask struct {
 	Limiter *ratelimit.Limiter
-	MaxWait time.Duration // a turn that is further ahead is refused; below 0 there is no bound
+	MaxWait time.Duration // a turn further ahead is refused; below 0 there is no bound
 }
 
 // An Answer is a decision.
@@ -19,13 +19,13 @@ type Answer struct {
 	ratelimit.Result
 	Limits []ratelimit.LimitResult
 
-	// Late says that a limit had room, but refused it because its turn would have
-	// been too far ahead: what Result says remains does not tell why.
+	// Late says that a limit had room, but refused because the turn would have been
+	// too far ahead: Result.Remaining does not show why it refused.
 	Late bool
 }
 
-// Do asks for n. If the context ends while it waits for its turn, the turn is
-// that of the next one who waits.
+// Do asks for n. If the context ends while it waits for its turn, the next waiter
+// gets the turn.
 func (a Ask) Do(ctx context.Context, key string, n int64) (Answer, error) {
 	if !a.Limiter.Queues() {
 		r, err := a.Limiter.AllowN(ctx, key, n)
@@ -45,7 +45,7 @@ func (a Ask) Do(ctx context.Context, key string, n int64) (Answer, error) {
 
 type resultKey struct{}
 
-// WithResult gives the handler the decision that let its request pass.
+// WithResult adds the decision that let a request pass to the handler's context.
 func WithResult(ctx context.Context, r ratelimit.Result) context.Context {
 	return context.WithValue(ctx, resultKey{}, r)
 }
@@ -56,7 +56,7 @@ func ResultOf(ctx context.Context) (ratelimit.Result, bool) {
 	return r, ok
 }
 
-// Name is what callers are told that a limit is called.
+// Name is the name of a limit as callers see it.
 func Name(limit string) string {
 	if limit == "" {
 		return "default"

@@ -7,8 +7,8 @@ import (
 )
 
 // A key consists of parts with "|" between them, and a part is a value, or
-// "name=value". Values come from callers who may be hostile: nobody may end up
-// with somebody else's key, and none that the store refuses.
+// "name=value". Values come from callers that may be hostile: no caller may get
+// another caller's key, or a key that the store refuses.
 const (
 	maxPart = 100
 	maxKey  = 300 // leaves room for the name of a limit
@@ -25,7 +25,7 @@ func Part(name, value string) string {
 	return Secret(name, value)
 }
 
-// Secret is a named value that nobody can read from the key.
+// Secret is a named value that cannot be read from the key.
 func Secret(name, value string) string { return named(name, hash(value)) }
 
 func named(name, value string) string {
@@ -35,7 +35,7 @@ func named(name, value string) string {
 	return escape(name) + "=" + value
 }
 
-// hash begins with what no escaped value contains.
+// hash begins with a character that no escaped value contains.
 func hash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return "#" + base64.RawURLEncoding.EncodeToString(sum[:])
@@ -50,9 +50,9 @@ func Join(parts ...string) string {
 	return key
 }
 
-// escape writes what is not printable ASCII, and what means something in a key,
-// as %XX: the delimiters of this package, and braces, by which a Redis Cluster
-// tells where a key lies.
+// escape writes as %XX what is not printable ASCII, and what has a meaning in a
+// key: the delimiters of this package, and braces, by which a Redis Cluster chooses
+// the slot of a key.
 func escape(s string) string {
 	const hex = "0123456789ABCDEF"
 	n := 0

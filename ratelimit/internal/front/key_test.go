@@ -29,7 +29,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// One token is one key, however it is spelled, and another is another.
+// One token gives one key in every spelling, and another token another key.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	owner := map[string]string{}
@@ -37,7 +37,7 @@ func TestCredentials(t *testing.T) {
 		{"Bearer hunter2", "bearer hunter2", "BEARER hunter2", "Bearer  hunter2", "Bearer\thunter2", " Bearer hunter2 "},
 		{"Bearer Hunter2"},
 		{"Basic YTpi", "basic YTpi", "BASIC   YTpi"},
-		{"Basic YTo=", "Basic YTp=", "Basic YTo"}, // a: and bits of no byte
+		{"Basic YTo=", "Basic YTp=", "Basic YTo"}, // "a:", and bits that belong to no byte
 		{`Digest username="a", realm="b"`, `digest  username="a",  realm="b"`},
 		{"Bearer YTo="},
 		{"hunter2", " hunter2\t"},
@@ -63,8 +63,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// No value gives a key that a store refuses, one that lies elsewhere than its
-// neighbours in a Redis Cluster, or that of another value.
+// No value gives a key that a store refuses, a key on another slot of a Redis
+// Cluster than its neighbours, or the key of another value.
 func FuzzPart(f *testing.F) {
 	for _, s := range []string{"", "acme", "{}", "#", "a|b", "\xff", "%7B", strings.Repeat("\x00", 40), hash("acme")} {
 		f.Add(s, "acme")

@@ -134,8 +134,7 @@ func (n *names) beside(key string) lockNames {
 	return l
 }
 
-// keyOfQueue is the key of the lock that a queue belongs to. ok is false if the name is
-// none of a queue.
+// keyOfQueue is the key of the lock that a queue belongs to, if it is a queue.
 func (n *names) keyOfQueue(queue string) (string, bool) {
 	rest, ok := strings.CutPrefix(queue, n.own+"q:")
 	if !ok {

@@ -208,8 +208,8 @@ func TestPrefixEnd(t *testing.T) {
 	}
 }
 
-// A hint may come before the answer that tells the place, or belong to an
-// earlier place under the same ID: the place goes on being polled.
+// A hint may come before the answer that tells the position, or belong to an earlier
+// position under the same ID: the position goes on being polled.
 func TestWatchersKeepThePlace(t *testing.T) {
 	var w Watchers
 	var watching, waiting int

@@ -43,8 +43,8 @@ func (s *Store) alone(ops []*limitOp) (rules string, ok bool) {
 	return "", false
 }
 
-// Both select, from a {row} of s, e and c (the state, its end, the present): these, w:
-// 1 if the cost may be taken for certain, x: the new state, and y: for how long it is
+// Both select s, e and c (the state, its end, the present) from a {row} of these, and
+// w: 1 if the cost may be taken for certain; x: the new state; y: for how long it is
 // kept.
 
 // bucketRules are Settle, Ask and Take of rate.Bucket.

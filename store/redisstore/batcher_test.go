@@ -163,9 +163,9 @@ func TestCombinedAnswers(t *testing.T) {
 	}
 }
 
-// A combined call keeps its place among the calls about each of its locks: one that
-// was abandoned is not overtaken by what asks for one of them again, and holds up
-// nobody else.
+// A merged call keeps its order among the calls about each of its locks: a later call
+// about one of them does not overtake it when it was abandoned, and it holds up no
+// other.
 func TestCombinedCallNamesItsLocks(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]

@@ -8,8 +8,8 @@ import (
 )
 
 // An Order keeps the calls of a client with several connections in order where it
-// matters: it sends no call before an earlier one with one of the same locks has ended
-// that was abandoned. Otherwise a clean-up might overtake that call on another
+// matters: after a call that was abandoned it sends no call with one of the same locks
+// before that one has ended. Otherwise a clean-up might overtake that call on another
 // connection, and find nothing yet. The zero Order is ready for use.
 type Order struct {
 	// Slots bounds by its capacity how many calls run at a time, those that were

@@ -108,7 +108,7 @@ func TestInTxAndSavepoints(t *testing.T) {
 }
 
 // A transaction of the store that the server undid for a reason which may be gone is
-// made again, and nobody hears of it.
+// made again, and no caller hears of it.
 func TestTransactionsThatWereUndoneAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	s := shared(t).open(t)

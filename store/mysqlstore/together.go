@@ -71,8 +71,8 @@ func (s *Store) attemptAll(ctx context.Context, r []driver.Request) (grants []dr
 }
 
 // manyTx is a transaction about several keys. It waits for their rows in the order of
-// the keys' bytes, and transactions about one key wait for no second row. A row that is
-// missing is inserted with the commit; if another transaction has inserted it
+// the keys' bytes, and transactions about one key wait for no other key's row. A row
+// that is missing is inserted with the commit; if another transaction has inserted it
 // meanwhile, the server may see a deadlock, and all is done again.
 type manyTx struct {
 	ctx context.Context

@@ -227,7 +227,7 @@ func doEverything(t *testing.T, s, other *Store) {
 		exec(t, other, `UPDATE baton_lock SET ends = clock_timestamp() WHERE k = $1`, []byte(name+key))
 	}
 
-	// One who holds and those who wait.
+	// A holder and waiters.
 	w := writer(name + "k")
 	h := hold(t, s, w)
 	again(w)
@@ -284,7 +284,7 @@ func doEverything(t *testing.T, s, other *Store) {
 	_ = s.Release(ctx, dead)
 	release(t, s, next)
 
-	// Those who share, and what transactions depend on.
+	// Claims that share, and what transactions depend on.
 	r := reader("r")
 	r1 := hold(t, s, r)
 	again(r)

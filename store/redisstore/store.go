@@ -20,8 +20,9 @@ import (
 )
 
 // Store keeps locks, rate limits and records of operations in Redis. It implements
-// driver.Store, limits.Store, driver.Records, driver.Watcher, driver.Inspector, driver.Downgrader, driver.Mover,
-// driver.Together, driver.Examiner, driver.Clock and quorum.Member. Use New or Open.
+// driver.Store, limits.Store, driver.Records, driver.Watcher, driver.Inspector,
+// driver.Downgrader, driver.Mover, driver.Together, driver.Examiner, driver.Clock and
+// quorum.Member. Use New or Open.
 type Store struct {
 	client   wire.Client
 	owned    bool // the client is ours to close

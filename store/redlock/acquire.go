@@ -161,8 +161,8 @@ func (s *Store) sequencer(key string, tried set) int {
 
 // first are the nodes to ask first: a majority with seq, of those that answer, the same
 // for all keys so that their counters agree. The others are asked if that is not
-// enough, and again for a lock that is held for a while (see filler): a shorter lock
-// costs them nothing.
+// enough, and for a lock that is held for a while (see filler): a shorter lock costs
+// them nothing.
 func (s *Store) first(seq int) set {
 	x := set(1) << seq
 	for i, n := range s.nodes {

@@ -166,7 +166,7 @@ func (st *claim) begin(r driver.Request) error {
 	st.askLocked(r.Claim)
 	if !st.known {
 		st.known = true
-		if r.Retry || r.Ticket != 0 { // another process, or an earlier run of this one, may have asked
+		if r.Retry || r.Ticket != 0 { // another process, or an earlier run, may have asked
 			for i := range st.legs {
 				st.legs[i].has = maybe
 			}

@@ -40,7 +40,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	rd := s.round(st, release, driver.Request{})
 	rd.landed = len(s.nodes) - ask.count() // they have nothing
 	rd.expect(ask, 0)
-	// In the same critical section: a renewal that landed between the two would release
+	// At once, in one critical section: a renewal that landed in between would release
 	// the lock by a request without a round, and ours would find it lost.
 	t := task{round: rd, kind: release}
 	var turns [maxNodes]turn

@@ -449,7 +449,7 @@ func (st *claim) overdue() bool {
 	now := bootclock.Now()
 	due := !st.probed.IsZero() && now.After(st.probed)
 	if due || st.probed.IsZero() {
-		st.probed = now.Add(driver.WaiterTTL + driver.ClaimTTL + rand.N(time.Second)) // claims of dead processes have expired
+		st.probed = now.Add(driver.WaiterTTL + driver.ClaimTTL + rand.N(time.Second)) // the dead have expired by then
 	}
 	return due
 }

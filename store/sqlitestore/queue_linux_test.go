@@ -149,7 +149,7 @@ func TestBatchIsOneTransaction(t *testing.T) {
 	})
 }
 
-// A statement whose plan depends on a parameter is prepared anew each time.
+// A statement whose plan depends on a parameter is prepared again each time.
 func TestStatementsArePreparedOnce(t *testing.T) {
 	t.Parallel()
 	for _, text := range statements {

@@ -179,9 +179,9 @@ func TestTogetherKilledInTheMiddle(t *testing.T) {
 	}
 }
 
-// Sixty-four clients of four processes want sets of keys that overlap, in any
-// order, or one of them alone, and renew many at once. Nobody holds beside
-// another, and nobody has a part of what he asked for.
+// Sixty-four clients of four processes want sets of keys that overlap, in any order, or
+// one of them alone, and renew many at once. No two claims hold at once that must not,
+// and no caller has a part of what it asked for.
 func TestTogetherCrowd(t *testing.T) {
 	t.Parallel()
 	const keys, clients = 24, 64

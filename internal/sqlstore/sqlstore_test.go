@@ -113,8 +113,8 @@ func (t *table) acquire(test *testing.T, r driver.Request, fx *Effects) driver.G
 	return g
 }
 
-// A holder renews just before its end, and the walk has read the old end. Who
-// was not removed by the deletion that looks again still holds.
+// A holder renews just before its end, and the walk has read the old end. A holder that
+// the deletion, which looks again, did not remove still holds.
 func TestHeldRowIsNotDeadByReading(t *testing.T) {
 	tab, fx := newTable(), &Effects{}
 	first := tab.acquire(t, request("k", "reader", 1, driver.Whole), fx)

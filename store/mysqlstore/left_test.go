@@ -108,7 +108,7 @@ func TestConnectionsThatAreLeftBehind(t *testing.T) {
 	}
 }
 
-// leaveBehind has the connection of a pool run statements, and gives it back.
+// leaveBehind runs statements on the connection of a pool, and returns it.
 func leaveBehind(t *testing.T, db *sql.DB, statements []string) {
 	t.Helper()
 	conn, err := db.Conn(t.Context())

@@ -239,8 +239,8 @@ func TestLimitsThatWaitShareATransaction(t *testing.T) {
 	}
 }
 
-// A process that is stopped in the middle is thrown out by the server, and who
-// waits for its row does not hear of that.
+// A process that is stopped in the middle is thrown out by the server, and a request
+// that waits for its row does not hear of that.
 func TestLimitsWaitForAStoppedProcess(t *testing.T) {
 	t.Parallel()
 	d := shared(t)

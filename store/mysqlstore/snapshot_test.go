@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// snapshots has the server refuse to lock a row that has changed since the
+// snapshots makes the server refuse to lock a row that has changed since the
 // transaction's snapshot, as newer ones of MariaDB do by default.
 const snapshots = "--innodb-snapshot-isolation=ON"
 

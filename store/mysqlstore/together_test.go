@@ -77,8 +77,8 @@ func mustBeHeld(t *testing.T, s *Store, keys ...string) {
 	}
 }
 
-// Two round trips, or ten statements on a pool that takes one at a time, grant
-// as many keys as may be, new or known, or refuse, and then there is no row that
+// Two round trips, or ten statements on a pool that takes one at a time, grant the most
+// keys that may be asked for, new or known, or refuse them, which leaves no row that
 // was not there before.
 func TestTogetherRoundTrips(t *testing.T) {
 	t.Parallel()

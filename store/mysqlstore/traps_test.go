@@ -263,8 +263,8 @@ func TestClockAfterARowLock(t *testing.T) {
 	}
 }
 
-// Trap 4: all statements tell the time by the one function that sessions do
-// not disagree about. One condition compares two others with each other.
+// Trap 4: all statements tell the time by the one function that is the same in all
+// sessions. One condition compares two others with each other.
 func TestOneClock(t *testing.T) {
 	t.Parallel()
 	other := regexp.MustCompile(`(?i)\b(now|sysdate|current_timestamp|localtime|localtimestamp|curtime|utc_time|unix_timestamp)\s*\(|UTC_TIMESTAMP\((|[^6])\)`)

@@ -91,7 +91,7 @@ func TestCombined(t *testing.T) {
 	mustBe(t, s, locked, driver.Held)
 }
 
-// On one connection everything but the first is combined, whatever the mix.
+// On one connection everything but the first is merged, whatever the mix.
 func TestCombinedTraffic(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t) // its own, because commits are counted
@@ -218,7 +218,7 @@ func TestCombinedAnswerCut(t *testing.T) {
 	}
 }
 
-// The server falls silent when all was sent: each leaves when its context
+// The server falls silent when all was sent: each caller gives up when its context
 // ends, not knowing, and the connection is given up with the last.
 func TestCombinedSilence(t *testing.T) {
 	t.Parallel()

@@ -160,9 +160,8 @@ func TestDeafWaiterIsServed(t *testing.T) {
 	}
 }
 
-// The answer is about to come when the caller's context ends: it is waited for,
-// because a release over another connection could be served first and find
-// nothing.
+// The answer is about to come when the caller's context ends: the store waits for it,
+// because a release over another connection could be served first and find nothing.
 func TestContextEndsBeforeTheRequestArrives(t *testing.T) {
 	t.Parallel()
 	server, url := database(t)

@@ -215,7 +215,8 @@ func TestTogetherMakesRowsLast(t *testing.T) {
 	s, other := openAt(t, url), openAt(t, url)
 	release(t, s, hold(t, s, writer("b")))
 	tx := begin(t, other, pgx.ReadCommitted)
-	// A wait of the other for the first fails, and would do so before the server sees the circle.
+	// A wait of the other for the first fails, and would do so before the server sees
+	// the deadlock.
 	for _, q := range []string{`SELECT FROM baton_lock WHERE k = 'b' FOR UPDATE`, `SET LOCAL lock_timeout = '500ms'`} {
 		if _, err := tx.Exec(t.Context(), q); err != nil {
 			t.Fatal(err)

@@ -89,8 +89,7 @@ func (l *lab) awaitIn(c *batcher, n int) {
 	})
 }
 
-// Each of the combined operations gets its own answer, in the order in which
-// they came.
+// Each of the merged operations gets its own answer, in the order in which they came.
 func TestCombinedAnswers(t *testing.T) {
 	l := newLab(t, 2)
 	s := l.stores[0]
@@ -198,8 +197,8 @@ func isHeldBy(err error, owner string) bool {
 	return ok && held.Owner == owner
 }
 
-// A caller that goes away while its operation waits has had no effect; one
-// whose operation is on its way does not know, and can clean up.
+// A caller that gives up while its operation waits has had no effect; one whose
+// operation is on its way does not know, and can clean up.
 func TestCombinedAndCancelled(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]

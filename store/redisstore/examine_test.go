@@ -277,7 +277,7 @@ func TestExamineSentinel(t *testing.T) {
 	}
 }
 
-// What no server can be brought to within a test.
+// States into which a test can bring no server.
 func TestJudgeFacts(t *testing.T) {
 	t.Parallel()
 	config := map[string]string{"appendfsync": "always", "save": ""}

@@ -123,8 +123,8 @@ func TestFlushAllRaisesTokensAndLosesLocks(t *testing.T) {
 	}
 }
 
-// Messages that were published while the connection was down are gone, so
-// everybody looks again when it is back; and it must come back, each time.
+// Messages that were published while the connection was down are gone, so all waiters
+// look again when it is back; and it must come back, each time.
 func TestPushConnectionIsMadeAnew(t *testing.T) {
 	l := newLab(t, 2)
 	l.awaitSubscribed(l.stores...)

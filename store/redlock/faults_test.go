@@ -294,7 +294,7 @@ func TestOwedReleaseIsNoLoss(t *testing.T) {
 	})
 }
 
-// After one lost answer a server is asked by everybody, not by one at a time.
+// After one lost answer all callers ask a server, not one at a time.
 func TestOneLostAnswerLeavesNobodyAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 5)
@@ -383,8 +383,8 @@ func TestAbandonedAttemptIsCleanedUp(t *testing.T) {
 	})
 }
 
-// The token of a grant is known to a majority, so that it is passed even by
-// the majority that shares but one server with it and whose clocks are behind.
+// The token of a grant is known to a majority, so that the next token is higher even if
+// its majority shares only one server with it and has clocks that are behind.
 func TestTokensRiseBetweenMajorities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 5)
@@ -503,7 +503,7 @@ func unreachable(err error) bool {
 	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown)
 }
 
-// A crowd goes on while servers come and go, and never two of it hold at a time.
+// Many claims go on while servers come and go, and no two of them hold at a time.
 func TestCrowdThroughFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

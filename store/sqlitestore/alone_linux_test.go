@@ -14,8 +14,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A request that is alone and finds what it hopes for is one statement that
-// SQLite commits by itself. Here that goes wrong at every point.
+// A request that is alone, and for which one statement is enough, is committed by
+// SQLite itself. Here that goes wrong at every point.
 
 // foreign begins a write of a program that does not know the turnstile.
 func foreign(t *testing.T, s *Store) *sql.Tx {
@@ -153,7 +153,7 @@ func TestAloneIsStopped(t *testing.T) {
 	writer(t, s, "k").hold(time.Minute)
 }
 
-// What a caller left has no effect any more, unless it had it.
+// A request that its caller gave up has no effect later, unless it has had it already.
 func TestAloneIsLeft(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)

@@ -42,8 +42,8 @@ func takeAll(t *testing.T, s *Store, all ...driver.Request) (claims []driver.Cla
 // allRows counts the rows of locks and claims.
 const allRows = "SELECT (SELECT count(*) FROM baton_lock) + (SELECT count(*) FROM baton_claim)"
 
-// As many keys as may be cost one commit, new or known. A refusal leaves no row
-// that was not there before, and no ticket drawn.
+// The most keys that may be asked for cost one commit, new or known. A refusal leaves
+// no row that was not there before, and no ticket drawn.
 func TestTogetherIsOneCommit(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)

@@ -165,7 +165,7 @@ func TestReboot(t *testing.T) {
 	writer(t, s, "shared").hold(time.Minute)
 }
 
-// The same boot keeps what was granted, whoever opens and closes.
+// The same boot keeps what was granted, whichever processes open and close the file.
 func TestLocksStayThroughClose(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
@@ -234,8 +234,7 @@ func TestTimeCountsFromTheTurn(t *testing.T) {
 	}
 }
 
-// Trap 6: a waiter's renewals run while it is being granted; none may find it
-// nowhere.
+// Trap 6: a waiter's renewals run while it is being granted; none may miss it.
 func TestRenewalMeetsGrant(t *testing.T) {
 	t.Parallel()
 	all := handles(t, 2)

@@ -71,9 +71,9 @@ func (s *Store) newLimitBatcher() *batch.Batcher[*limitOp] {
 // without ID, MaxWait and TurnWithin, and two for others: one locks and reads the rows,
 // one writes them and commits. All requests of this process that wait meanwhile are
 // decided together in the next two, so that under load each costs a small part of a
-// round trip. A request that looks, or asks a key that refused before and refuses
+// round trip. A request that only looks, or asks a key that refused before and refuses
 // again, locks nothing, and takes one. On a pool that New was given each statement
-// takes one, which are mostly ten.
+// takes one, mostly ten in all.
 //
 // What was taken is durable before it is answered, as locks are.
 func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error) {

@@ -18,7 +18,7 @@ import (
 // Open it takes two round trips, one that locks the rows and one that writes them and
 // commits, one more for each key that is shared or has waiters, and one more if another
 // transaction had locked one of the rows at that moment. On a pool that New was given
-// each statement takes one, which are mostly eight to ten.
+// each statement takes one, mostly eight to ten in all.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
 	if err := check.Together(r, traits); err != nil {
 		return nil, err

@@ -216,9 +216,8 @@ func (t *tx) InsertClaim(_ string, c sqlstore.Claim) error {
 }
 
 // end is when a claim ends, counted from when that is written. The transaction of a
-// distant client takes long. Until it writes the row of a waiter, others may renew that
-// position, and the waiter then counts on a grant that lives for ClaimTTL from its
-// renewal on.
+// distant client takes long. Until it writes a waiter's row, the waiter may renew its
+// position, and then counts on a grant that lives for ClaimTTL from that renewal on.
 func (t *tx) end(ends int64) string {
 	if left := ends - t.now; left > 0 {
 		return words("UTC_TIMESTAMP(6)+INTERVAL ", integer(left), " MICROSECOND")

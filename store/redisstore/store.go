@@ -30,7 +30,7 @@ type Store struct {
 	channel  string // of this process
 	everyone string // of all processes
 	clock    serverClock
-	busy     contended.Keys // keys lately found held: no attempt that would be refused
+	busy     contended.Keys // keys lately found held: they skip the first attempt
 	pushes   pushes
 	orphans  orphans
 	life     *life

@@ -23,7 +23,7 @@ const (
 // for it, so that none overtakes the one before: next waits.
 type leg struct {
 	has    has
-	spent  bool // an unanswered release, or clip, may still take effect: ask no more
+	spent  bool // a release, or clip, may still take effect: ask no more
 	votes  bool
 	flying bool
 	next   *task

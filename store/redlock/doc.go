@@ -12,8 +12,8 @@
 //
 // The process that holds a lock on more than half of the servers has the lock. So a
 // lock survives the loss of fewer than half of them: they may crash, hang, or be cut
-// off. A process trusts a claim from the moment it sent the request, for the TTL less 1
-// % of it and 2 ms for clocks that run at different speeds.
+// off. A process trusts a claim from when it sent the request, for the TTL less 1 % of
+// it and 2 ms, as clocks may run at different speeds.
 //
 // The store asks a majority of the servers first, the first in the list that answer,
 // and a millisecond later the others if the lock is still held. So locks that are held

@@ -10,12 +10,12 @@ import (
 
 // Abandoned cleans up behind attempts to acquire that were not answered.
 //
-// What a server has been sent it executes, though the caller has left and the
-// connection was closed. Whoever cleans up behind such an attempt does so over
-// another connection and may come first, would find nothing, and what the attempt
-// then leaves would hold the lock for its whole TTL. So the IDs of attempts without
-// an answer are remembered, and their release is repeated. Nothing is released that
-// its caller has not released, and an ID is never used again after that.
+// A server executes what it was sent, even if the caller has given up and the
+// connection was closed. The clean-up after such an attempt goes over another
+// connection and may come first: it would find nothing, and what the attempt then
+// leaves would hold the lock for its whole TTL. So Abandoned remembers the IDs of
+// attempts without an answer, and repeats their release. It releases nothing that the
+// caller has not released, and an ID is never used again after that.
 type Abandoned struct {
 	pauses  []time.Duration
 	release func(context.Context, driver.Claim) error
@@ -30,7 +30,7 @@ type Abandoned struct {
 }
 
 const (
-	// remembered is how long after the attempt somebody may clean up.
+	// remembered is how long after the attempt its caller may still release it.
 	remembered = time.Minute
 
 	// maxLeft bounds the work when everything fails at once. The TTL ends
@@ -41,7 +41,8 @@ const (
 // Repeats are the usual pauses before a release is repeated.
 var Repeats = []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second}
 
-// NewAbandoned has release called after each of the pauses, until it finds a claim.
+// NewAbandoned returns an Abandoned that calls release after each of the pauses, until
+// it finds a claim.
 func NewAbandoned(pauses []time.Duration, release func(context.Context, driver.Claim) error) *Abandoned {
 	a := &Abandoned{pauses: pauses, release: release, quit: make(chan struct{}), left: make(map[string]*time.Timer)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
@@ -62,8 +63,8 @@ func (a *Abandoned) Leave(id string) {
 	})
 }
 
-// Released is told of each release, however it ended. It has it repeated for a
-// while, in the background, if an attempt of the claim is remembered.
+// Released is called after each release, however it ended. If it remembers an attempt
+// of the claim, it repeats the release for a while, in the background.
 func (a *Abandoned) Released(c driver.Claim) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -87,13 +88,13 @@ func (a *Abandoned) releaseAgain(c driver.Claim) {
 		}
 		timer.Stop()
 		if a.release(a.ctx, c) == nil || closing {
-			return // found, and there is but one
+			return // found, and there is only one
 		}
 	}
 }
 
-// Close has what is still to be repeated repeated at once, for the last time, and
-// waits for that, but not for longer than patience.
+// Close repeats at once, for the last time, the releases that are still to be repeated,
+// and waits for them, but not for longer than patience.
 func (a *Abandoned) Close(patience time.Duration) {
 	a.mu.Lock()
 	if !a.closed {

@@ -8,10 +8,10 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// Batch assembles the answers of one Renew. A dialect confirms claims and
-// locks with as few statements as it can and reports what they returned. It
-// asks for the claims first where a claim can be made meanwhile. Left is what
-// then has to be looked for one by one, and what nobody found is lost.
+// Batch assembles the answers of one Renew. A dialect renews claims and locks with as
+// few statements as it can and reports what they returned. It asks for the claims first
+// where a claim can be made meanwhile. It then looks for the claims of Left one by one,
+// and a claim that it does not report is lost.
 type Batch struct {
 	claims  []driver.Claim
 	ttl     time.Duration
@@ -51,7 +51,7 @@ func (b *Batch) Held(id, key string, token int64) {
 	b.set(id, key, driver.Renewal{State: driver.Held, Grant: held(token, micros(b.ttl))})
 }
 
-// Waiting answers that the claim has a place in line.
+// Waiting answers that the claim has a position.
 func (b *Batch) Waiting(id, key string, g driver.Grant) {
 	b.set(id, key, driver.Renewal{State: driver.Waiting, Grant: g})
 }
@@ -69,8 +69,8 @@ func (b *Batch) set(id, key string, r driver.Renewal) {
 	}
 }
 
-// Left lists the legal claims that are not answered yet, where their tickets
-// say that they are.
+// Left lists the legal claims that are not answered yet, with the tickets that they
+// have.
 func (b *Batch) Left() []Place {
 	left := make([]Place, 0, len(b.claims))
 	for i, c := range b.claims {
@@ -93,8 +93,8 @@ func (b *Batch) Done() []driver.Renewal {
 	return b.answers
 }
 
-// Failed returns the given answer for every legal claim. It may be called
-// while a transaction that nobody waits for any more still works on b.
+// Failed returns the given answer for every legal claim. It may be called while a
+// transaction that was given up still works on b.
 func (b *Batch) Failed(r driver.Renewal) []driver.Renewal {
 	out := make([]driver.Renewal, len(b.claims))
 	for i := range out {
@@ -125,8 +125,8 @@ func JSON(places []Place) string {
 	return string(append(out, ']'))
 }
 
-// appendQuoted writes a string that is UTF-8 without control characters,
-// which CheckKey has seen to.
+// appendQuoted writes a string that is UTF-8 without control characters, which package
+// check ensures.
 func appendQuoted(out []byte, s string) []byte {
 	out = append(out, '"')
 	for i := range len(s) {

@@ -9,18 +9,19 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Renewals sends renewals in few requests at a time. Those that come when as many
-// are under way wait, and share the next one: a store that has become slow is then
-// asked more rarely, and no lease stands in a queue behind others.
+// Renewals sends renewals in few requests at a time. Renewals that come while Most
+// requests are under way wait, and share the next request: a store that has become slow
+// is then asked more rarely, and no lease queues behind others.
 //
 // It is not a batch.Batcher because the first requests run on their callers'
-// goroutines: handing them over to others takes a large part of the time of a renewal.
+// goroutines: handing them to other goroutines takes a large part of the time of a
+// renewal.
 type Renewals struct {
 	// Most is how many requests there may be at a time.
 	Most int
 
-	// Send makes a request, in which a claim may stand twice. The context ends when
-	// everybody has left who waits for the answer.
+	// Send makes a request, in which a claim may occur twice. The context ends when all
+	// callers that wait for the answer have given up.
 	Send func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal
 
 	mu      sync.Mutex
@@ -28,8 +29,8 @@ type Renewals struct {
 	waiting []*renewing
 }
 
-// renewing is one call. What it needs is set before it waits, the answers before done
-// is closed, and with is guarded by Renewals.mu.
+// renewing is one call. claims and ttl are set before it waits, answers before done is
+// closed, and with is guarded by Renewals.mu.
 type renewing struct {
 	claims  []driver.Claim
 	ttl     time.Duration
@@ -44,7 +45,7 @@ type together struct {
 	cancel context.CancelFunc
 }
 
-// Do has claims renewed and returns at once when ctx ends.
+// Do renews claims and returns at once when ctx ends.
 func (r *Renewals) Do(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	r.mu.Lock()
 	if r.busy < r.Most {
@@ -76,7 +77,8 @@ func (r *Renewals) Do(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	return answers
 }
 
-// next sends what has come meanwhile, or makes room.
+// next sends the calls that wait with the TTL of the first in one request, or makes
+// room.
 func (r *Renewals) next() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -63,8 +63,8 @@ func TestRenewalsShareARequest(t *testing.T) {
 	})
 }
 
-// A caller whose context ends leaves at once. A request for which nobody waits any
-// more ends, and one that still has a caller goes on.
+// A caller whose context ends returns at once. A request whose callers have all given
+// up ends, and one that still has a caller goes on.
 func TestRenewalsAreLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &Renewals{Most: 1, Send: func(ctx context.Context, claims []driver.Claim, _ time.Duration) []driver.Renewal {

@@ -5,11 +5,11 @@
 //
 // # The tables
 //
-// lock has one row per key: the counter, and the holder if it came in on the
-// fast path. claim has the waiters, the holders who came out of the queue,
-// and all who hold with others. Rules that the rest leans on:
+// lock has one row per key: the counter, and the holder if the fast path granted
+// it. claim has the waiters, the holders that were granted from the queue, and all
+// that share a lock. The rest relies on these rules:
 //
-//   - Whoever changes a claim has locked its key's row first, in a statement
+//   - A transaction locks the key's row before it changes a claim, in a statement
 //     of its own. Only Renew may touch claims without it, and changes nothing
 //     but their ends.
 //   - A claim never moves between the tables, so a batch that asks first for
@@ -18,8 +18,8 @@
 //     first come, first served, so tokens rise in the order of grants.
 //   - Held claims precede waiting ones. A walk from the head therefore ends
 //     after the holders and one waiter that does not fit.
-//   - A held row is dead only once it was removed by a DELETE that checks its
-//     end again, never by having been read: its holder may be renewing it.
+//   - A held row is dead only when a DELETE that checks its end again has removed
+//     it, not when it was read as expired: its holder may be renewing it.
 //   - The counter and the holder's token are two columns: a repeated Acquire
 //     is answered with the token of the grant, while waiters have raised the
 //     counter.
@@ -36,7 +36,7 @@ import (
 type Key struct {
 	Last   int64  // the highest ticket drawn; of a row that is missing, the floor
 	Busy   bool   // rows of this key may exist in claim, or Weight is a reader's
-	ID     string // of the holder that came in on the fast path; "" is none
+	ID     string // of the holder that the fast path granted; "" is none
 	Token  int64  // of that holder
 	Weight int64  // of that holder: driver.Whole, or 1 since it was downgraded
 	Owner  string
@@ -92,9 +92,9 @@ type Tx interface {
 
 	InsertClaim(key string, c Claim) error
 
-	// UpdateClaim writes Held, Weight, TTL, Since and Ends. Where Renew does
-	// not lock the key row it must not take back what a renewal promised
-	// in the meantime.
+	// UpdateClaim writes Held, Weight, TTL, Since and Ends. Where Renew does not lock
+	// the key row, UpdateClaim must not take back what a renewal promised in the
+	// meantime.
 	UpdateClaim(key string, c Claim) error
 
 	DeleteClaim(key string, seq int64) error
@@ -102,11 +102,11 @@ type Tx interface {
 	// DeleteDead deletes the claim if it has ended, and says whether.
 	DeleteDead(key string, seq int64) (bool, error)
 
-	// CountWaiting counts the places in line that stand.
+	// CountWaiting counts the positions that have not expired.
 	CountWaiting(key string) (int, error)
 }
 
-// Effects is what has to be told to others once a transaction is durable.
+// Effects is what has to be told to waiters and holders once a transaction is durable.
 type Effects struct {
 	Granted []Granted
 	Broken  []Broken

@@ -4,10 +4,9 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// The functions below make one act within tx. Their last result is a failure
-// of the database: roll back. What the contract refuses is the result before
-// it, and the transaction is to be committed all the same, because the walk
-// may have served others.
+// Each function below does one thing within tx. Its last result is a failure of the
+// database: roll back. The result before it is a refusal by the contract: commit the
+// transaction all the same, because the walk may have granted other claims.
 
 // Acquire makes one attempt.
 func Acquire(tx Tx, r driver.Request, fx *Effects) (g driver.Grant, refused, failed error) {
@@ -21,17 +20,17 @@ func Acquire(tx Tx, r driver.Request, fx *Effects) (g driver.Grant, refused, fai
 	return g, refused, a.end()
 }
 
-// An attempt is a request in the turn of its key, after the walk.
+// An attempt is a request, and the turn of its key after the walk.
 type attempt struct {
 	*turn
 	r     driver.Request
 	ttl   int64
-	mine  bool  // the row's own holder is it
-	found bool  // there is a claim of an earlier attempt:
+	mine  bool  // it is the row's own holder
+	found bool  // an earlier attempt has left a claim:
 	own   Claim // this one
 }
 
-// arrive confirms what an earlier attempt has left, and walks.
+// arrive renews what an earlier attempt has left, and walks.
 func arrive(tx Tx, r driver.Request, fx *Effects) (*attempt, error) {
 	t, err := begin(tx, r.Key, fx)
 	if err != nil {
@@ -79,7 +78,7 @@ func (a *attempt) succeeds() bool {
 	return a.head == 0 && a.fits(a.r.Weight, a.r.Capacity)
 }
 
-// decide grants, or gives a place in line, or refuses.
+// decide grants, or gives a position, or refuses.
 func (a *attempt) decide() (g driver.Grant, refused, failed error) {
 	switch {
 	case a.mine:
@@ -96,9 +95,9 @@ func (a *attempt) decide() (g driver.Grant, refused, failed error) {
 	return a.enter(a.r, a.ttl)
 }
 
-// AcquireAll makes one attempt for several keys: it grants all or none. at names
-// the transaction of a key, which may be one for all; rows that others may
-// change have to be locked already, in one order for all.
+// AcquireAll makes one attempt for several keys: it grants all or none. at names the
+// transaction of a key, which may be one for all. The caller has locked the rows that
+// other transactions may change, in one order for all.
 func AcquireAll(r []driver.Request, at func(key string) (Tx, *Effects)) (g []driver.Grant, refused, failed error) {
 	all := make([]*attempt, 0, len(r))
 	g = make([]driver.Grant, len(r))
@@ -130,7 +129,7 @@ func AcquireAll(r []driver.Request, at func(key string) (Tx, *Effects)) (g []dri
 		return g, nil, nil
 	}
 	for _, q := range r {
-		if q.Retry || q.Ticket > 0 { // what an earlier attempt left goes, too
+		if q.Retry || q.Ticket > 0 { // release what an earlier attempt left, too
 			tx, fx := at(q.Key)
 			if _, err := Release(tx, q.Claim, fx); err != nil {
 				return nil, nil, err
@@ -140,7 +139,7 @@ func AcquireAll(r []driver.Request, at func(key string) (Tx, *Effects)) (g []dri
 	return nil, refused, nil
 }
 
-// enter lets a newcomer in, or into the queue, or refuses.
+// enter grants a request that has no claim yet, or queues it, or refuses it.
 func (t *turn) enter(r driver.Request, ttl int64) (g driver.Grant, refused, failed error) {
 	fits := t.fits(r.Weight, r.Capacity)
 	switch {
@@ -181,7 +180,7 @@ func (t *turn) newClaim(r driver.Request, ttl int64) Claim {
 	}
 }
 
-// place answers about a place in line after the walk.
+// place answers for a position after the walk.
 func (t *turn) place(seq, ttl int64) (g driver.Grant, isHeld bool, failed error) {
 	c, isHeld, err := t.takeGrant(seq, ttl)
 	if err != nil {
@@ -193,8 +192,8 @@ func (t *turn) place(seq, ttl int64) (g driver.Grant, isHeld bool, failed error)
 	return t.waiting(seq), false, nil
 }
 
-// Release ends the claim and grants those who now fit. refused is
-// driver.ErrLost if the claim does not stand.
+// Release ends the claim and grants the waiters that now fit. refused is driver.ErrLost
+// if the claim does not stand.
 func Release(tx Tx, c driver.Claim, fx *Effects) (refused, failed error) {
 	t, err := begin(tx, c.Key, fx)
 	if err != nil {
@@ -220,9 +219,9 @@ func Release(tx Tx, c driver.Claim, fx *Effects) (refused, failed error) {
 	return nil, t.end()
 }
 
-// Look serves those who can be served on key, as every waiter must now and
-// then because nobody else notices a holder that died, and answers the
-// waiting claims of the batch for which the batch has just confirmed a place.
+// Look grants the waiters of key that fit, and answers the waiting claims of the batch
+// whose positions the batch has just renewed. Every waiter must look now and then,
+// because nothing else notices a holder that died.
 func Look(tx Tx, key string, places []Place, b *Batch, ttl int64, fx *Effects) error {
 	t, err := begin(tx, key, fx)
 	if err != nil {
@@ -245,9 +244,9 @@ func Look(tx Tx, key string, places []Place, b *Batch, ttl int64, fx *Effects) e
 	return t.end()
 }
 
-// Find answers one claim of a batch that the batch's statements did not find,
-// because its ticket is not known or not the newest. It confirms what stands
-// and returns the place in line, if that is what it is.
+// Find answers one claim of a batch that the batch's statements did not find, because
+// its ticket is not known or not the newest. It renews the claim if that stands, and
+// returns its position if it waits.
 func Find(tx Tx, p Place, b *Batch, ttl int64) (at Place, waiting bool, failed error) {
 	t, err := begin(tx, p.Key, nil)
 	if err != nil {
@@ -298,7 +297,7 @@ func Downgrade(tx Tx, c driver.Claim, ttl int64, fx *Effects) (g driver.Grant, r
 	return g, nil, t.end()
 }
 
-// Move passes what c holds to the ID id, for another ttl.
+// Move moves what c holds to the ID id, for another ttl.
 func Move(tx Tx, c driver.Claim, id, owner string, ttl int64, fx *Effects) (g driver.Grant, refused, failed error) {
 	t, err := begin(tx, c.Key, fx)
 	if err != nil {
@@ -328,7 +327,7 @@ func Move(tx Tx, c driver.Claim, id, owner string, ttl int64, fx *Effects) (g dr
 	return g, driver.ErrLost, nil
 }
 
-// Break ends all holders of key and grants those who now fit.
+// Break revokes the claims of all holders of key and grants the waiters that now fit.
 func Break(tx Tx, key string, fx *Effects) (holders int, failed error) {
 	t, err := begin(tx, key, fx)
 	if err != nil {
@@ -366,7 +365,7 @@ func Break(tx Tx, key string, fx *Effects) (holders int, failed error) {
 	return holders, t.end()
 }
 
-// Serve removes what is dead on key and grants those who fit.
+// Serve removes expired claims of key and grants the waiters that fit.
 func Serve(tx Tx, key string, fx *Effects) error {
 	t, err := begin(tx, key, fx)
 	if err != nil {

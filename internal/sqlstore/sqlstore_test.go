@@ -113,8 +113,8 @@ func (t *table) acquire(test *testing.T, r driver.Request, fx *Effects) driver.G
 	return g
 }
 
-// A holder renews just before its end, and the walk has read the old end. Who
-// was not removed by the deletion that looks again still holds.
+// A holder renews just before its end, and the walk has read the old end. A holder that
+// the deletion, which looks again, did not remove still holds.
 func TestHeldRowIsNotDeadByReading(t *testing.T) {
 	tab, fx := newTable(), &Effects{}
 	first := tab.acquire(t, request("k", "reader", 1, driver.Whole), fx)
@@ -208,8 +208,8 @@ func TestPrefixEnd(t *testing.T) {
 	}
 }
 
-// A hint may come before the answer that tells the place, or belong to an
-// earlier place under the same ID: the place goes on being polled.
+// A hint may come before the answer that tells the position, or belong to an earlier
+// position under the same ID: the position goes on being polled.
 func TestWatchersKeepThePlace(t *testing.T) {
 	var w Watchers
 	var watching, waiting int

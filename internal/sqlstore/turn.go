@@ -44,13 +44,13 @@ func begin(tx Tx, key string, fx *Effects) (*turn, error) {
 	return &turn{tx: tx, fx: fx, key: key, now: tx.Now(), row: row, saved: row, found: found}, nil
 }
 
-// ticket draws the next one.
+// ticket draws the next ticket.
 func (t *turn) ticket() int64 {
 	t.row.Last = max(t.row.Last+1, t.tx.Seed(), 1)
 	return t.row.Last
 }
 
-// clear takes the row's own holder away.
+// clear removes the row's own holder.
 func (t *turn) clear() {
 	t.row.ID, t.row.Owner, t.row.Node, t.row.Weight, t.row.Ends = "", "", "", driver.Whole, t.now
 }
@@ -76,7 +76,7 @@ func (t *turn) claim(id string, ticket int64) (own Claim, found bool, err error)
 // holders, grants what fits, stops at the first waiter that does not.
 func (t *turn) walk() error {
 	if t.row.ID != "" && t.row.Ends <= t.now {
-		t.clear() // the row is locked, so nobody is renewing it
+		t.clear() // the row is locked, so no renewal can extend it
 	}
 	if t.row.ID != "" {
 		t.hold(t.row.Weight, driver.Whole, holder{t.row.Owner, t.row.Since, t.row.Ends})
@@ -127,8 +127,8 @@ func (t *turn) hold(weight, capacity int64, h holder) {
 	t.soonest = min(t.soonest, h.ends)
 }
 
-// fits reports whether nobody holds, or those who hold agree on the capacity
-// and leave enough of it.
+// fits reports whether there is no holder, or all holders have this capacity and leave
+// enough of it.
 func (t *turn) fits(weight, capacity int64) bool {
 	return t.used == 0 || t.capacity == capacity && t.used+weight <= capacity
 }
@@ -146,8 +146,8 @@ func (t *turn) grant(c *Claim) error {
 	return nil
 }
 
-// takeGrant removes a claim from those that have to be told, because the
-// caller is told by its answer, and prolongs it to its full time.
+// takeGrant takes a claim out of those that get a hint, because its caller gets an
+// answer, and extends it to its full time.
 func (t *turn) takeGrant(seq, ttl int64) (Claim, bool, error) {
 	c, ok := t.granted[seq]
 	if !ok {
@@ -172,8 +172,8 @@ func (t *turn) end() error {
 	return nil
 }
 
-// again says when the place in line should ask the next time: the head has to
-// notice a holder that died.
+// again says when a waiter should ask the next time, 0 if not earlier than usual: the
+// head has to notice a holder that died.
 func (t *turn) again(seq int64) time.Duration {
 	if t.head != seq {
 		return 0
@@ -193,7 +193,7 @@ func held(token, ttl int64) driver.Grant {
 	return driver.Grant{Token: token, Ticket: token, TTL: duration(ttl)}
 }
 
-// refusal describes who is in the way.
+// refusal describes the holder that is in the way.
 func (t *turn) refusal() (error, error) {
 	n, err := t.tx.CountWaiting(t.key)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Place is a place in line that somebody of this process watches.
+// Place is a position that this process watches.
 type Place struct {
 	Key, ID string
 	Seq     int64
 }
 
-// Watchers is the register of those in this process who want hints. The zero
+// Watchers is the register of the claims that want hints in this process. The zero
 // value is ready.
 type Watchers struct {
-	// Changed, if set, is called after every change of how many watch and
-	// how many of them are known to wait. It must not call back.
+	// Changed, if set, is called after every change of how many claims are watched, or
+	// of how many of them are known to wait. It must not call back.
 	Changed func(watching, waiting int)
 
 	mu      sync.Mutex
@@ -30,7 +30,7 @@ type Watchers struct {
 type watch struct {
 	key  string
 	wake func(driver.Hint)
-	seq  int64 // of the place in line, 0 while not known to wait
+	seq  int64 // of the position, 0 while not known to wait
 }
 
 // Watch registers wake for the claim until stop is called.
@@ -77,8 +77,8 @@ func (w *Watchers) note(x *watch, seq int64) {
 	}
 }
 
-// Waits notes that the claim was answered with a place in line, or, with 0,
-// that it has none.
+// Waits notes that the claim was answered with a position, or, with 0, that it has
+// none.
 func (w *Watchers) Waits(key, id string, seq int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,9 +90,9 @@ func (w *Watchers) Waits(key, id string, seq int64) {
 	}
 }
 
-// Renew has claims confirmed, those that are known to wait by waiting and the others
-// by held, at the same time, and notes what that found. Who waits asks often: where
-// requests take long and connections are few, a lease must not stand behind that.
+// Renew renews the claims that are known to wait by waiting and the others by held, at
+// the same time, and notes what that found. Waiters ask often: where requests take long
+// and connections are few, a lease must not queue behind them.
 func (w *Watchers) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration, held, waiting *Renewals) []driver.Renewal {
 	by := [2]*Renewals{held, waiting}
 	var of [2][]driver.Claim // those that may hold, those that wait
@@ -155,7 +155,7 @@ func (w *Watchers) Answered(claims []driver.Claim, answers []driver.Renewal) {
 	}
 }
 
-// Deliver wakes those who watch the claim and reports whether there are any.
+// Deliver wakes the watchers of the claim and reports whether there are any.
 func (w *Watchers) Deliver(key, id string, h driver.Hint) bool {
 	w.mu.Lock()
 	var wake []func(driver.Hint)
@@ -176,7 +176,7 @@ func (w *Watchers) Deliver(key, id string, h driver.Hint) bool {
 	return len(wake) > 0
 }
 
-// Nudge tells everybody to look again.
+// Nudge tells all watchers to look again.
 func (w *Watchers) Nudge() {
 	w.mu.Lock()
 	var wake []func(driver.Hint)
@@ -191,7 +191,7 @@ func (w *Watchers) Nudge() {
 	}
 }
 
-// Places lists the places in line that are watched.
+// Places lists the positions that are watched.
 func (w *Watchers) Places() []Place {
 	w.mu.Lock()
 	defer w.mu.Unlock()

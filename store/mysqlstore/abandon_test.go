@@ -122,8 +122,8 @@ func TestCloseCleansUpBehindAnAbandonedAcquire(t *testing.T) {
 	}
 }
 
-// The last who waits for a transaction leaves before it has begun: no connection is
-// free. It is given up, and so is the key's line.
+// The last caller that waits for a transaction gives up before it has begun: no
+// connection is free. The transaction is given up, and so is the key's line.
 func TestLeavingBeforeTheTransactionBegins(t *testing.T) {
 	t.Parallel()
 	s := shared(t).openWith(t, patient)
@@ -154,7 +154,7 @@ func TestLeavingBeforeTheTransactionBegins(t *testing.T) {
 	})
 }
 
-// Lines are there as long as somebody uses them.
+// A line stays as long as a caller uses it.
 func TestLinesComeAndGo(t *testing.T) {
 	t.Parallel()
 	s := shared(t).openWith(t, patient)

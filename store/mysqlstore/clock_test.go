@@ -13,8 +13,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// The server's clock is set back while a statement waits: it began at a time at
-// which what is written now would be over.
+// The server's clock is set back while a statement waits: the statement began at a time
+// by which what is written now would have expired.
 
 // ahead is a database on a server whose clock is an hour ahead.
 func ahead(t *testing.T) (*database, *testserver.Clock) {
@@ -57,7 +57,7 @@ func TestClockSetBackWhileAcquireWaits(t *testing.T) {
 	take(t, s, claimOf("k", "next"), time.Minute, false)
 }
 
-// A holder that looked dead is being renewed while another takes it away.
+// A holder that looked dead is being renewed while another transaction removes it.
 func TestClockSetBackWhileTheDeadAreRemoved(t *testing.T) {
 	t.Parallel()
 	d, clock := ahead(t)
@@ -167,8 +167,8 @@ func awaitTable(t *testing.T, d *database) {
 	})
 }
 
-// A look has begun before something is taken, and sees it: it tells of a moment
-// after that.
+// A read that has begun before something is taken, and sees it, tells of a moment after
+// that.
 func TestLooksAreDatedByWhatTheySee(t *testing.T) {
 	t.Parallel()
 	testserver.NeedMariaDB(t)

@@ -12,14 +12,15 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// The statements of the fast path run on the client library's connections
-// themselves, which the pool only keeps: with a context that ends the library has a
-// goroutine of the connection woken for every statement, and again when it is done.
+// The statements of the fast path run on the client library's connections themselves,
+// which the pool only keeps: with a context that can end the library wakes a goroutine
+// of the connection for every statement, and again when it is done.
 
 // A connector makes connections for a pool.
 type connector struct{ sqldriver.Connector }
 
-// dialed is the key under which a context has where to put what was dialed.
+// dialed is the key under which a context says where to put the connection that was
+// dialed.
 type dialed struct{}
 
 func newConnector(m *mysql.Config) (*connector, error) {
@@ -61,7 +62,7 @@ type libraryConn interface {
 	sqldriver.Validator
 }
 
-// conn is one of them. One goroutine uses it at a time.
+// conn is such a connection. One goroutine uses it at a time.
 type conn struct {
 	libraryConn
 	net   net.Conn
@@ -69,8 +70,8 @@ type conn struct {
 	spoil bool                                      // it must not be used again
 }
 
-// Close implements driver.Conn. The library fails where it cannot take its leave of
-// the server any more, which is nothing to whoever closes.
+// Close implements driver.Conn. The library fails if it cannot say goodbye to the
+// server any more, which does not matter to the caller.
 func (c *conn) Close() error {
 	_ = c.libraryConn.Close()
 	return nil
@@ -79,8 +80,8 @@ func (c *conn) Close() error {
 // IsValid implements driver.Validator.
 func (c *conn) IsValid() bool { return !c.spoil && c.libraryConn.IsValid() }
 
-// exec executes a statement of the fast path. If ctx ends, the answer is waited
-// for a little longer: see sqlstore.Outlive.
+// exec executes a statement of the fast path. If ctx ends, it waits a little longer for
+// the answer: see sqlstore.Outlive.
 func (c *conn) exec(ctx context.Context, st int, args []sqldriver.NamedValue) (res sqldriver.Result, err error) {
 	if c.fast[st] == nil {
 		p, err := c.PrepareContext(ctx, fastTexts[st])

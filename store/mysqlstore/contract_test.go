@@ -23,8 +23,8 @@ func TestContract(t *testing.T) {
 	drivertest.Locks(t, harness(func(t drivertest.T, d *database) *Store { return d.open(t) }))
 }
 
-// TestContractOnPool runs on a pool that somebody else has opened, with
-// settings that make it hard, on a server that has some, too.
+// TestContractOnPool runs on a pool that the program has opened, with settings that
+// make it hard, on a server that has some, too.
 func TestContractOnPool(t *testing.T) {
 	testserver.NeedMariaDB(t)
 	t.Parallel()

@@ -7,8 +7,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// A command that runs for a moment now and then sweeps what others have left, before
-// and after the key that it uses.
+// A command that runs for a moment now and then sweeps what other programs have left,
+// before and after the key that it uses.
 func TestCommandsSweep(t *testing.T) {
 	testserver.NeedMariaDB(t)
 	t.Parallel()

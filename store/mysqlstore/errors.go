@@ -85,7 +85,7 @@ func uncertain(err error) bool {
 	return !ok || e.Op != "dial"
 }
 
-// failure says by which error of package driver a request failed.
+// failure maps the error of a request to one of package driver.
 func failure(err error, unsure bool) error {
 	if errors.Is(err, driver.ErrClosed) {
 		return driver.ErrClosed

@@ -157,8 +157,8 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 	return all, nil
 }
 
-// denied are our tables that the user may not read and write: rights come from
-// many places, so that they are tried, on no row.
+// denied are our tables that the user may not read and write. Rights come from many
+// places, so denied tries them, on no row.
 func (s *Store) denied(ctx context.Context) (denied []string, err error) {
 	for _, table := range tables {
 		for _, try := range []string{"INSERT INTO t SELECT * FROM t WHERE FALSE", "UPDATE t SET k=k WHERE FALSE", "DELETE FROM t WHERE FALSE"} {
@@ -166,7 +166,7 @@ func (s *Store) denied(ctx context.Context) (denied []string, err error) {
 			if n := number(err); n == erNoRight {
 				denied = append(denied, table)
 				break
-			} else if n == 0 && err != nil { // other answers are of what else is found
+			} else if n == 0 && err != nil { // other errors belong to other findings
 				return denied, err
 			}
 		}

@@ -10,10 +10,10 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// The fast path: one statement that changes one row, in a commit of its own,
-// for keys that nobody waits for and nobody shares. All that it must know
-// stands in the row. SET is evaluated from left to right, or, in one mode of
-// MariaDB, all at once: no item reads what another one writes to its left.
+// The fast path: one statement that changes one row, in a commit of its own, for keys
+// that have no waiters and are not shared. All that it must know stands in the row. SET
+// is evaluated from left to right, or, in one mode of MariaDB, all at once: no item
+// reads what another one writes to its left.
 const (
 	// The answer's last insert ID is the token. Parameters: id, owner, TTL in
 	// microseconds, key.
@@ -24,8 +24,8 @@ const (
 		id=?,owner=?,weight=1<<40,ends=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND
 		WHERE k=? AND busy=0 AND ends<=UTC_TIMESTAMP(6) AND ` + onward
 
-	// For an attempt that is repeated: only a holder that still stands keeps its
-	// token, and the counter's rise is then of no account. Parameters: id, id, id,
+	// For an attempt that is repeated: only a holder that still stands keeps its token,
+	// and then it does not matter that the counter rises. Parameters: id, id, id,
 	// owner, TTL, key, id.
 	fastRepeat = `UPDATE baton_lock SET
 		token=LAST_INSERT_ID(IF(id=? AND ends>UTC_TIMESTAMP(6),token,GREATEST(last+1,` + micros + `))),
@@ -38,12 +38,12 @@ const (
 	fastInsert = `INSERT IGNORE INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends) VALUES
 		(?,` + micros + `,0,LAST_INSERT_ID(` + micros + `),1<<40,?,?,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND)`
 
-	// The same with a condition, which VALUES has none of, at a third more of the
+	// The same with a condition, which VALUES cannot have; it takes a third more of the
 	// server's time.
 	fastInsertIf = `INSERT IGNORE INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends)
 		SELECT ?,` + micros + `,0,LAST_INSERT_ID(` + micros + `),1<<40,?,?,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE 1=1`
 
-	// The end alone says that nobody holds, whatever the clock does. The texts
+	// The end alone says that there is no holder, whatever the clock does. The texts
 	// stay: a row that keeps its size is changed in place. Parameters: key, id.
 	fastRelease = `UPDATE baton_lock SET ends=TIMESTAMP'1970-01-01 00:00:00'
 		WHERE k=? AND id=? AND busy=0 AND ends>UTC_TIMESTAMP(6)`
@@ -59,7 +59,7 @@ const (
 
 var fastTexts = [...]string{fastAcquire, fastRepeat, fastInsert, fastRelease}
 
-// fast are the statements of a pool that somebody else has opened.
+// fast are the statements of a pool that the program has opened.
 type fast [len(fastTexts)]*sql.Stmt
 
 // prepare makes the statements do nothing where guard, a condition, is not true.
@@ -106,7 +106,7 @@ func (s *Store) fastAcquire(ctx context.Context, r driver.Request) (g driver.Gra
 	return driver.Grant{Token: token, Ticket: token, TTL: r.TTL}, true, err
 }
 
-// fastRelease ends the exclusive lock if nobody waits for it.
+// fastRelease ends the exclusive lock if it has no waiters.
 func (s *Store) fastRelease(ctx context.Context, c driver.Claim) (ok bool, err error) {
 	res, err := s.once(ctx, toRelease, c.Key, c.ID)
 	return err == nil && changed(res), err

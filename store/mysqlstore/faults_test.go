@@ -100,8 +100,8 @@ func TestAnswerCutAfterTheEffect(t *testing.T) {
 	take(t, elsewhere, claimOf("free", "g"), time.Minute, false)
 }
 
-// A release lasts while its commit is on the way. Who confirms a place meanwhile
-// counts on a grant that lives for ClaimTTL from then on.
+// A release lasts while its commit is on the way. A waiter that renews its position
+// meanwhile counts on a grant that lives for ClaimTTL from then on.
 func TestGrantOfSlowReleaseLivesLongEnough(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -194,8 +194,8 @@ func TestBlackHole(t *testing.T) {
 	})
 }
 
-// The server crashes under traffic, twice: nobody holds beside another, tokens
-// rise, and everybody is served.
+// The server crashes under traffic, twice: no two claims hold at once, tokens rise, and
+// every claim is granted.
 func TestServerKilledUnderTraffic(t *testing.T) {
 	testserver.NeedMariaDB(t)
 	t.Parallel()
@@ -265,7 +265,7 @@ func insist(ctx context.Context, s *Store, key string) (c driver.Claim, token in
 			case driver.Held:
 				return c, r.Grant.Token, nil
 			case driver.Lost:
-				g.Waiting, c = false, driver.Claim{} // gets in line again
+				g.Waiting, c = false, driver.Claim{} // joins the queue again
 			}
 		}
 		if c.ID != "" && !g.Waiting {
@@ -275,8 +275,8 @@ func insist(ctx context.Context, s *Store, key string) (c driver.Claim, token in
 	return c, 0, ctx.Err()
 }
 
-// A transaction of somebody else holds the row of one key: that one fails in
-// time, with no effect, and no other does.
+// Another transaction holds the row of one key: a request for that one fails in time,
+// with no effect, and no other does.
 func TestUsersTransactionHoldsARow(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -304,7 +304,7 @@ func TestUsersTransactionHoldsARow(t *testing.T) {
 	}
 }
 
-// Whoever closes a store need not hear that its connections were gone already.
+// Closing a store does not tell that its connections were gone already.
 func TestCloseWithoutConnections(t *testing.T) {
 	t.Parallel()
 	s, proxy := proxied(t, shared(t))

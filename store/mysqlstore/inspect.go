@@ -36,8 +36,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	})
 }
 
-// Break implements driver.Inspector. Holders of this process that watch are
-// woken; others learn of it by their next renewal.
+// Break implements driver.Inspector. It wakes holders of this process that watch;
+// holders of other processes learn of it by their next renewal.
 func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
 	if err := check.Key(key); err != nil {
 		return 0, err

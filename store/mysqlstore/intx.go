@@ -11,25 +11,24 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// InTx checks within the caller's own transaction that the lease stands, and
-// locks its row: from a nil error until the transaction ends nobody else can be
-// granted the lock, whatever the clocks do and however long the caller is
-// stopped. What the transaction wrote is therefore committed before any other
-// holder can act, or not at all. It is the safest way to use a lock, and needs
-// no fencing token; examples/redeem shows it. Call it before the first write, and keep the transaction shorter than a third of the
-// TTL: the lease is not renewed, and cannot be released, while its row is locked,
-// and others cannot get in line for the key.
+// InTx checks within the caller's own transaction that the lease stands, and locks its
+// row: from a nil error until the transaction ends no other process can be granted the
+// lock, whatever the clocks do and however long the caller is stopped. What the
+// transaction wrote is therefore committed before any other holder can act, or not at
+// all. It is the safest way to use a lock, and needs no fencing token; examples/redeem
+// shows it. Call it before the first write, and keep the transaction shorter than a
+// third of the TTL: while the row is locked the lease is not renewed and cannot be
+// released, and no other process can join the queue of the key.
 //
-// The transaction must be one on the server of the Store; the tables need not be in
-// its default database. It may be of any isolation. In REPEATABLE READ and
+// The transaction must be one on the server of the Store; the tables need not be in its
+// default database. It may have any isolation level. In REPEATABLE READ and
 // SERIALIZABLE call InTx before the transaction reads anything: on a MariaDB with
 // innodb_snapshot_isolation, which is on by default since 11.6.2, a lease that was
-// renewed or has ended after the first read fails with error 1020, which says
-// neither that it stands nor that it is lost. Without that setting InTx sees the
-// lease as it is, whatever the transaction saw before. A transaction
-// that goes back to a savepoint which is older than the call is not bound any more:
-// call InTx outside of savepoints, or again. tx is for one goroutine at a time, as
-// always.
+// renewed or has ended after the first read fails with error 1020, which says neither
+// that it stands nor that it is lost. Without that setting InTx sees the lease as it
+// is, whatever the transaction saw before. A transaction that rolls back to a savepoint
+// older than the call is not bound to the lease any more: call InTx outside of
+// savepoints, or again. tx is for one goroutine at a time, as always.
 //
 // An error that wraps driver.ErrLost, or is the lease's own, says that the
 // lease has ended: roll back. After any other error it is not known: roll

@@ -121,8 +121,8 @@ func inTxSeesTheLossThatItsSnapshotDoesNot(t *testing.T, d *database) {
 	}
 }
 
-// The lease expires while the transaction is open. Nobody is granted the lock
-// before the commit, by either path.
+// The lease expires while the transaction is open. No claim is granted the lock before
+// the commit, by either path.
 func TestInTxCommitsBeforeTheNextHolder(t *testing.T) { inTxCommitsBeforeTheNextHolder(t, shared(t)) }
 
 func inTxCommitsBeforeTheNextHolder(t *testing.T, d *database) {

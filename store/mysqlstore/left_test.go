@@ -11,9 +11,9 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// A program leaves the only connection of its pool in a state in which nothing
-// that is done there is committed, and in which it sees what was long ago. What the
-// store answers is committed and true all the same.
+// A program leaves the only connection of its pool in a state in which nothing that is
+// done there is committed, and in which it sees old rows. What the store answers is
+// committed and true all the same.
 func TestConnectionsThatAreLeftBehind(t *testing.T) {
 	t.Parallel()
 	const snapshot = "SELECT COUNT(*) FROM baton_lock, baton_limit, baton_record"
@@ -35,7 +35,7 @@ func TestConnectionsThatAreLeftBehind(t *testing.T) {
 			}
 			t.Cleanup(func() { s.Close() })
 			other := d.open(t)
-			// leave runs what others do after the program has left the connection.
+			// leave leaves the connection behind, then runs what others do.
 			leave := func(others ...func()) {
 				t.Helper()
 				leaveBehind(t, db, left)
@@ -108,7 +108,7 @@ func TestConnectionsThatAreLeftBehind(t *testing.T) {
 	}
 }
 
-// leaveBehind has the connection of a pool run statements, and gives it back.
+// leaveBehind runs statements on the connection of a pool, and returns it.
 func leaveBehind(t *testing.T, db *sql.DB, statements []string) {
 	t.Helper()
 	conn, err := db.Conn(t.Context())

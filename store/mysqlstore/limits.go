@@ -29,8 +29,8 @@ type limiter struct {
 	known   rate.Known
 	changed atomic.Int64 // keys, since the last sweep
 
-	// refused says which keys refused what they were asked for last: then it is
-	// read first, without a lock, whether they still do.
+	// refused has the keys that refused the last request: then the next one first
+	// reads, without a lock, whether they still do.
 	refused contended.Keys
 
 	batch *batch.Batcher[*limitOp]
@@ -46,9 +46,8 @@ type limitOp struct {
 	err error
 }
 
-// newLimitBatcher has requests decided together. Two transactions of this process are
-// never about one key, and nobody is overtaken by somebody who asks for one of his
-// keys.
+// newLimitBatcher decides requests together. Two transactions of this process are never
+// about one key, and no request overtakes an earlier one that asks for one of its keys.
 func (s *Store) newLimitBatcher() *batch.Batcher[*limitOp] {
 	return batch.New(batch.Config[*limitOp]{
 		Send: s.decide, Go: s.serving.Go,
@@ -68,13 +67,13 @@ func (s *Store) newLimitBatcher() *batch.Batcher[*limitOp] {
 // Take implements limits.Store. The clock is the server's, read when the rows
 // are locked.
 //
-// A Store from Open takes one round trip for a request to one bucket or fixed
-// window, without ID, MaxWait and TurnWithin, and two for others: one locks and reads the
-// rows, one writes them and commits. All requests of this process that wait
-// meanwhile are decided together in the next two, so that under load there is a
-// small part of a round trip for each. Who looks, or asks a key that refused
-// before and refuses again, locks nothing, and takes one. On a pool that New was
-// given it is one for each statement, ten as a rule.
+// A Store from Open takes one round trip for a request to one bucket or fixed window,
+// without ID, MaxWait and TurnWithin, and two for others: one locks and reads the rows,
+// one writes them and commits. All requests of this process that wait meanwhile are
+// decided together in the next two, so that under load each costs a small part of a
+// round trip. A request that only looks, or asks a key that refused before and refuses
+// again, locks nothing, and takes one. On a pool that New was given each statement
+// takes one, mostly ten in all.
 //
 // What was taken is durable before it is answered, as locks are.
 func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error) {
@@ -154,13 +153,13 @@ func fail(ops []*limitOp, err error) {
 	}
 }
 
-// decideQuietly answers those of ops who change nothing, without a lock, by what
-// is committed, and returns the others.
+// decideQuietly answers ops without a lock, by what is committed, up to the first one
+// that changes something, and returns the rest.
 func (s *Store) decideQuietly(ctx context.Context, keys []string, ops []*limitOp) ([]*limitOp, error) {
 	t := &limitTx{rows: make(map[string]limitRow, len(keys))}
-	// One statement reads what is committed, and then the clock: a decision that
-	// it sees was made before. One that is being committed meanwhile may have been
-	// made before, too, and is not seen.
+	// One statement reads what is committed, and then the clock: a decision that it
+	// sees was made before. It does not see one that is being committed meanwhile,
+	// which may have been made before, too.
 	rows, err := s.single.QueryContext(ctx, words("SELECT ", s.guard, ",", afterwards, ",IFNULL(l.k,''),IFNULL(l.state,''),IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',l.ends),0)",
 		" FROM (SELECT 1) one LEFT JOIN baton_limit l ON l.k IN (", literals(keys), ")"))
 	if err != nil {
@@ -172,14 +171,14 @@ func (s *Store) decideQuietly(ctx context.Context, keys []string, ops []*limitOp
 		var ends int64
 		var committed bool
 		if err := rows.Scan(&committed, &t.clock, &key, &state, &ends); err != nil || !committed {
-			return ops, err // a transaction may see what was long ago
+			return ops, err // a transaction may see what is long outdated
 		}
 		t.rows[key] = limitRow{state: rate.Parse(state), ends: ends}
 	}
 	if err := rows.Err(); err != nil {
 		return ops, err
 	}
-	// Whoever comes after one who changes something comes after him in the
+	// A request that comes after one that changes something comes after it in the
 	// transaction, too.
 	for i, o := range ops {
 		if t.take(o) {
@@ -235,8 +234,8 @@ type limitMemory struct {
 	dirty          bool
 }
 
-// reading locks the rows of the keys, in order, makes those that are missing so
-// that two first requests meet, and reads them and then the clock.
+// reading locks the rows of the keys, in order, makes those that are missing so that
+// two first requests for a key wait for each other, and reads them and then the clock.
 func (t *limitTx) reading(keys []string, ops []*limitOp) []statement {
 	var ids list
 	for _, o := range ops {
@@ -303,8 +302,8 @@ func (t *limitTx) take(o *limitOp) (changed bool) {
 	return true
 }
 
-// commit writes what was changed and commits, as a rule in one round trip. If
-// nothing was, the transaction is undone, with the rows that it made.
+// commit writes what was changed and commits, mostly in one round trip. If nothing was
+// changed, the transaction is undone, with the rows that it made.
 func (t *limitTx) commit(ctx context.Context, ses *session, keys []string) (unsure bool, err error) {
 	if t.dirty == 0 {
 		return false, nil // the session undoes it
@@ -358,9 +357,9 @@ func literals(keys []string) string {
 	return l.String()
 }
 
-// sweepLimits removes states that are as if their keys had never been used, of
-// n keys from there on, and IDs whose time is over. It returns where it ended,
-// "" if that is the end of the table.
+// sweepLimits removes states that are as if their keys had never been used, of the next
+// n keys, and IDs whose time is over. It returns where it ended, "" if that is the end
+// of the table.
 func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -386,7 +385,8 @@ func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, e
 		})...)
 		var second []statement
 		if old.text != nil {
-			// It may wait for a row, where the others that sweep have locked theirs.
+			// It may wait for a row: the other sweeps lock their rows first, this one
+			// does not.
 			second = append(second, exec(words("DELETE l FROM baton_limit l FORCE INDEX (PRIMARY) WHERE k IN (", old.String(), ") AND ends<=UTC_TIMESTAMP(6) AND ", onward)))
 		}
 		if err == nil {
@@ -442,7 +442,7 @@ func (s *Store) sweepSomeIDs(ctx context.Context, n int) (found int, err error) 
 	}
 	var second []statement
 	if old.text != nil {
-		// As those of records.
+		// For the index and the condition see sweepSomeRecords.
 		second = append(second, exec("DELETE i FROM baton_limit_id i FORCE INDEX (PRIMARY) WHERE (k,id) IN ("+old.String()+") AND ends<=UTC_TIMESTAMP(6)"))
 	}
 	if err := ses.run(ctx, append(second, exec(toCommit), exec(restore))...); err != nil {

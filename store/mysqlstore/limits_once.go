@@ -11,10 +11,9 @@ import (
 	"github.com/batonhq/baton/internal/rate"
 )
 
-// The server takes by itself what needs no list and no conversion: from a bucket,
-// or from a fixed window. Package rate decides all the same, by what the server
-// read: where the server did not dare to write, all is done again in two round
-// trips.
+// The server decides by itself what needs no list and no conversion: a bucket, or a
+// fixed window. Package rate decides all the same, by what the server read: where the
+// server was not certain and did not write, all is done again in two round trips.
 
 // alone reports what the server needs to know to decide about ops by itself.
 func (s *Store) alone(ops []*limitOp) (rules string, ok bool) {
@@ -44,8 +43,8 @@ func (s *Store) alone(ops []*limitOp) (rules string, ok bool) {
 	return "", false
 }
 
-// Both select, from a {row} of s, e and c (the state, its end, the present): these,
-// w: 1 if so much may be taken for certain, the new state, and for how long it is
+// Both select s, e and c (the state, its end, the present) from a {row} of these, and
+// w: 1 if the cost may be taken for certain; x: the new state; y: for how long it is
 // kept.
 
 // bucketRules are Settle, Ask and Take of rate.Bucket.
@@ -116,8 +115,8 @@ func (s *Store) attemptAlone(ctx context.Context, o *limitOp, rules string) (don
 	return true, false, nil
 }
 
-// making locks the rows of the keys, in order, and makes those that are
-// missing, so that two first requests meet.
+// making locks the rows of the keys, in order, and makes those that are missing, so
+// that two first requests for a key wait for each other.
 func making(keys []string) statement {
 	var missing list
 	for _, key := range slices.Sorted(slices.Values(keys)) {

@@ -7,8 +7,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// However many IDs are over, of however long keys, they are removed by statements that
-// a server takes which does not take long ones.
+// However many IDs have expired, and however long their keys are, statements remove
+// them that a server takes which does not take long ones.
 func TestLimitIDsAreSweptInPieces(t *testing.T) {
 	testserver.NeedMariaDB(t)
 	t.Parallel()

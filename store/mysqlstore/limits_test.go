@@ -22,8 +22,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// limitHarness gives each case a database. Making one is slow, so that the next
-// case gets those of earlier ones, emptied.
+// limitHarness gives each case a database. Making one is slow, so the next case gets
+// those of earlier ones, emptied.
 func limitHarness(all *testing.T, open func(t drivertest.T, d *database) *Store) drivertest.LimitHarness {
 	var mu sync.Mutex
 	var free []*database
@@ -77,7 +77,7 @@ func TestLimits(t *testing.T) {
 	}))
 }
 
-// TestLimitsOnPool runs on a pool that somebody else has opened.
+// TestLimitsOnPool runs on a pool that the program has opened.
 func TestLimitsOnPool(t *testing.T) {
 	t.Parallel()
 	testserver.NeedMariaDB(t)
@@ -138,9 +138,8 @@ func TestLimitOneKey(t *testing.T) {
 	}
 }
 
-// Those of several processes who ask for several keys in any order, some new,
-// while others forget and the sweep removes, meet no deadlock, and what is taken
-// adds up.
+// Clients of several processes that ask for several keys in any order, some new, while
+// others forget and the sweep removes, meet no deadlock, and what is taken adds up.
 func TestLimitsManyKeys(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -206,8 +205,8 @@ func TestLimitsManyKeys(t *testing.T) {
 	t.Logf("%d taken", sum)
 }
 
-// What waits while a transaction is under way is decided in the next one, and
-// whoever leaves meanwhile takes nothing.
+// What waits while a transaction is under way is decided in the next one, and a caller
+// that gives up meanwhile takes nothing.
 func TestLimitsThatWaitShareATransaction(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -240,8 +239,8 @@ func TestLimitsThatWaitShareATransaction(t *testing.T) {
 	}
 }
 
-// A process that is stopped in the middle is thrown out by the server, and who
-// waits for its row does not hear of that.
+// A process that is stopped in the middle is thrown out by the server, and a request
+// that waits for its row does not hear of that.
 func TestLimitsWaitForAStoppedProcess(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -268,7 +267,7 @@ func TestLimitsWaitForAStoppedProcess(t *testing.T) {
 	}
 }
 
-// Whoever leaves while his transaction is under way does not know.
+// A caller that gives up while its transaction is under way does not know.
 func TestLimitsLeavingInTheMiddle(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -314,7 +313,7 @@ func TestLimitsReadTheClockLate(t *testing.T) {
 	}
 }
 
-// Two who ask first for a key that nobody has used meet at its row.
+// Two requests that are the first for an unused key meet at its row.
 func TestLimitsFirstRequestsMeet(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -340,7 +339,7 @@ func TestLimitsFirstRequestsMeet(t *testing.T) {
 	}
 }
 
-// Who is refused again, or only looks, locks nothing.
+// A request that is refused again, or only looks, locks nothing.
 func TestLimitsThatLockNothing(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -369,7 +368,7 @@ func TestLimitsThatLockNothing(t *testing.T) {
 	}
 }
 
-// What nobody has written is a fresh key.
+// A state that no store has written is a fresh key.
 func TestLimitGarbage(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -502,7 +501,7 @@ func TestLimitsFailInTheMiddle(t *testing.T) {
 	}
 }
 
-// A store that is closed decides nothing, and who waits is told.
+// A store that is closed decides nothing, and requests that wait are told.
 func TestLimitsClose(t *testing.T) {
 	t.Parallel()
 	d := shared(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// A holder is moved to another ID in the transaction in which somebody looks
-// who can be served: it is still before those who wait, few of them or many.
+// A holder is moved to another ID in the transaction in which another request walks the
+// queue: it still comes before the waiters, few of them or many.
 func TestWhoIsMovedIsStillTheFirst(t *testing.T) {
 	t.Parallel()
 	d := shared(t)

@@ -27,11 +27,11 @@ type Server struct {
 	// ConnectTimeout bounds each attempt to connect. Defaults to 5 s.
 	ConnectTimeout time.Duration
 
-	// Connections bounds how many there are at a time; fewer than 3 count as 3. They are
-	// shared by all requests, however many wait, and made when they are needed:
-	// the more commit at the same time, the less each costs the disk. A quarter of
-	// them, at most 4, renews what is held and serves nothing else, so that a lease is
-	// kept also if all others are taken. Defaults to 36.
+	// Connections bounds how many connections there are at a time; fewer than 3 count
+	// as 3. All requests share them, however many wait, and they are made when they are
+	// needed: the more transactions commit at the same time, the less each costs the
+	// disk. A quarter of them, at most 4, renews what is held and serves nothing else,
+	// so that a lease is kept also if all others are taken. Defaults to 36.
 	Connections int
 }
 
@@ -39,14 +39,14 @@ const (
 	defaultConnections = 36
 
 	// idleFor is how long a connection may be unused: less than the shortest
-	// wait_timeout that anybody sets.
+	// wait_timeout in use.
 	idleFor = 25 * time.Second
 )
 
-// Open connects to a database with connections of the Store's own, and makes
-// the tables if they are missing. If only that of records is and cannot be made,
-// as by a user who may not, only records fail, with ErrSchema. The context bounds
-// Open only. The errors are those of New.
+// Open connects to a database with connections of the Store's own, and makes the tables
+// if they are missing. If only the table of records is missing and cannot be made, for
+// example because the user may not, only records fail, with ErrSchema. The context
+// bounds Open only. The errors are those of New.
 func Open(ctx context.Context, c Server) (*Store, error) { return open(ctx, c, standard) }
 
 func open(ctx context.Context, c Server, opts options) (*Store, error) {
@@ -85,7 +85,7 @@ func open(ctx context.Context, c Server, opts options) (*Store, error) {
 		return nil, err
 	}
 	if opened.older {
-		_ = Migrate(ctx, s.single) // who asks for records learns it if that failed
+		_ = Migrate(ctx, s.single) // requests for records tell if that failed
 	}
 	return opened, nil
 }
@@ -97,7 +97,7 @@ func (c Server) pool(size int, multi bool, stall int) (*sql.DB, error) {
 		m.Timeout = 5 * time.Second
 	}
 	m.MultiStatements = multi
-	m.RejectReadOnly = true               // after a fail-over, connect anew: the name may lead to the new primary
+	m.RejectReadOnly = true               // after a fail-over the name may lead to the new primary
 	m.Logger = log.New(io.Discard, "", 0) // a store does not log
 	// Set on every connection that is made, whatever the server's defaults.
 	m.Params = map[string]string{

@@ -32,8 +32,8 @@ var meantScans = map[string]string{
 	"(busy=1 OR id<>'' AND ends>UTC_TIMESTAMP(6))":                   "a person lists keys: the rows of idle ones are between them",
 }
 
-// Every statement that the store sends is explained in tables with many rows, and
-// none reads them all that is not meant to. A statement that is new in the source has
+// Every statement that the store sends is explained in tables with many rows, and only
+// those that are meant to read all rows do. A statement that is new in the source has
 // to be sent here, too.
 func TestNoStatementScans(t *testing.T) {
 	testserver.NeedMariaDB(t)
@@ -175,7 +175,7 @@ func (d *database) explain(t *testing.T, text string) (plan string, most int64) 
 	return plan, most
 }
 
-// doEverything has a store send each of its statements.
+// doEverything makes a store send each of its statements.
 func doEverything(t *testing.T, d *database, s *Store) {
 	t.Helper()
 	ctx := t.Context()

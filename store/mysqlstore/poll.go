@@ -20,15 +20,14 @@ const (
 	pollLoad = 4
 )
 
-// poller looks for grants that other processes made. Of each key it asks only
-// for the first place that this process has: nobody behind it is granted
-// before.
+// poller looks for grants that other processes made. Of each key it asks only for the
+// first position that this process has: the store grants none of its later ones before.
 type poller struct {
 	kick  chan struct{}
 	dirty atomic.Bool
 }
 
-// changed is told of every change of who waits.
+// changed is called after every change of the number of waiters.
 func (p *poller) changed(_, waiting int) {
 	p.dirty.Store(true)
 	if waiting > 0 {
@@ -39,10 +38,10 @@ func (p *poller) changed(_, waiting int) {
 	}
 }
 
-// front is the first place of one key.
+// front is the first position that this process has for one key.
 type front struct {
 	sqlstore.Place
-	since time.Time // when it became that
+	since time.Time // since when it is the first
 	due   time.Time
 }
 
@@ -96,7 +95,7 @@ func (s *Store) poll() {
 	}
 }
 
-// refront finds the first place of each key.
+// refront finds the first position of each key.
 func (s *Store) refront(fronts map[string]*front, now time.Time) {
 	first := make(map[string]sqlstore.Place)
 	for _, p := range s.watchers.Places() {
@@ -118,7 +117,8 @@ func (s *Store) refront(fronts map[string]*front, now time.Time) {
 	}
 }
 
-// pollOnce asks for places. What fails is asked again: it is only a hint.
+// pollOnce asks which positions were granted. What fails is asked again: it is only a
+// hint.
 func (s *Store) pollOnce(fronts []*front) {
 	var asked pairs
 	for _, f := range fronts {

@@ -28,13 +28,14 @@ const recordColumns = `state,token,owner,attempts,TIMESTAMPDIFF(MICROSECOND,'197
 // fail-over to a replica that lags may forget it: then the operation can happen
 // again.
 //
-// A database without the table of records is answered with ErrSchema.
+// Without the table of records it fails with ErrSchema.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
 	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err
 	}
 	s.sweepEarly(a.Key)
-	// Locks the row, and makes it if it is missing so that two first attempts meet.
+	// Locks the row, and makes it if it is missing so that two first attempts wait for
+	// each other.
 	lock := exec(words("INSERT INTO baton_record (k,state,token,owner,attempts,began,until) VALUES (", literal(a.Key), ",'", recordBegun,
 		"',0,'',0,'1970-01-01','1970-01-01') ON DUPLICATE KEY UPDATE until=baton_record.until"))
 	return s.changeRecord(ctx, a.Key, lock, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
@@ -52,10 +53,10 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 	return s.changeRecord(ctx, a.Key, lock, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
 }
 
-// FindRecord implements driver.Records, in a transaction that locks nothing. InnoDB
-// may show what is being committed a moment before it is on the disk: a crash of the
-// server in that moment takes back an outcome that others may have been answered,
-// but not yet who recorded it.
+// FindRecord implements driver.Records, in a transaction that locks nothing. InnoDB may
+// show what is being committed a moment before it is on the disk: a crash of the server
+// in that moment undoes an outcome that FindRecord may have returned, but FinishAttempt
+// has not yet.
 func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
 	if err := check.Key(key); err != nil {
 		return driver.Record{}, err
@@ -151,8 +152,8 @@ func (t *recordTx) scan(row scanner) error {
 	return err
 }
 
-// commit writes the record, which has a row, and commits, as a rule in one round
-// trip. unsure says that it may have been committed in spite of the error.
+// commit writes the record, which has a row, and commits, mostly in one round trip.
+// unsure says that it may have been committed in spite of the error.
 func (t *recordTx) commit(ctx context.Context, ses *session, key string) (unsure bool, err error) {
 	st := t.state
 	state, finished, result := recordBegun, "NULL", "NULL"
@@ -167,7 +168,8 @@ func (t *recordTx) commit(ctx context.Context, ses *session, key string) (unsure
 		",result=", result, " WHERE k=", literal(key))))
 }
 
-// sweepRecords removes records whose time is over. Who is at one keeps it.
+// sweepRecords removes records whose time is over. It skips those that a transaction
+// has locked.
 func (s *Store) sweepRecords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -198,8 +200,8 @@ func (s *Store) sweepSomeRecords(ctx context.Context) (n int, err error) {
 		return 0, err
 	}
 	// The clock may have been set back since the first statement began. Without the
-	// index, and this condition, a small table is read as a whole, and rows of others
-	// are waited for.
+	// index, and this condition, the server reads a small table as a whole, and waits
+	// for rows that others have locked.
 	remove := exec("DELETE r FROM baton_record r FORCE INDEX (PRIMARY) WHERE k IN (" + old.String() + ") AND until<=UTC_TIMESTAMP(6)")
 	if err := ses.run(ctx, remove, exec(toCommit), exec(restore)); err != nil {
 		return 0, err

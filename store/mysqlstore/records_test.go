@@ -83,7 +83,7 @@ func TestRecords(t *testing.T) {
 	}))
 }
 
-// TestRecordsOnPool runs on a pool that somebody else has opened.
+// TestRecordsOnPool runs on a pool that the program has opened.
 func TestRecordsOnPool(t *testing.T) {
 	t.Parallel()
 	testserver.NeedMariaDB(t)
@@ -178,8 +178,8 @@ func TestRecordAnswerCut(t *testing.T) {
 	}
 }
 
-// Many clients of two kinds want few operations, which expire and are removed all
-// the time: nobody is told of a deadlock.
+// Many clients of two kinds want few operations, which expire and are removed all the
+// time: no caller is told of a deadlock.
 func TestRecordsNoDeadlockSurfaces(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -215,7 +215,7 @@ func TestRecordsNoDeadlockSurfaces(t *testing.T) {
 }
 
 // The clock is read after the wait for the row: a record that expires meanwhile is
-// gone, and one that was made anew is kept for as long as was asked.
+// gone, and one that was made again is kept for as long as was asked.
 func TestRecordTimeIsReadAfterTheWait(t *testing.T) {
 	t.Parallel()
 	d := shared(t)

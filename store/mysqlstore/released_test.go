@@ -13,8 +13,8 @@ import (
 // hour ago.
 var pastSession = map[string]string{"timestamp": "UNIX_TIMESTAMP()-3600"}
 
-// A released row keeps the ID of its last holder. Nobody who reads it may take
-// that for a lock, not even when the server's clock was set back.
+// A released row keeps the ID of its last holder. No reader may take that for a lock,
+// not even when the server's clock was set back.
 func TestReleasedRowIsNotHeld(t *testing.T) {
 	t.Parallel()
 	d := shared(t)

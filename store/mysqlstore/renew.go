@@ -10,22 +10,22 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Keys of a batch are looked at alone this many at a time, for at most an
-// eighth of the TTL, or minAlone.
+// maxAlone keys of a batch are looked at alone at a time, for at most an eighth of the
+// TTL, or minAlone.
 const (
 	maxAlone = 4
 	minAlone = 250 * time.Millisecond
 )
 
-// Renew implements driver.Locks: in two round trips for every 500 claims, and for
-// those that are not known to wait on connections that serve nothing else. Rows
-// that somebody else has locked are skipped and looked at alone, as are those
-// of keys where somebody may have to be served.
+// Renew implements driver.Locks: in two round trips for every 500 claims. Claims that
+// are not known to wait go over connections that serve nothing else. Renew skips rows
+// that another transaction has locked and looks at them alone, as at those of keys
+// where a waiter may have to be granted.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	return s.watchers.Renew(ctx, claims, ttl, &s.renewal, &s.confirm)
 }
 
-// renewWith is one request of those that renew, or a few.
+// renewWith returns what makes one request, or a few, for a sqlstore.Renewals.
 func (s *Store) renewWith(pool *sql.DB) func(context.Context, []driver.Claim, time.Duration) []driver.Renewal {
 	return func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 		answers := make([]driver.Renewal, 0, len(claims))
@@ -63,7 +63,7 @@ func (s *Store) renewPart(ctx context.Context, pool *sql.DB, claims []driver.Cla
 	for _, p := range b.Left() {
 		r.look[p.Key] = true
 	}
-	answers := b.Done() // those that are left as lost, until they are found alone
+	answers := b.Done() // what is left counts as lost, until alone finds it
 	if len(r.look) > 0 {
 		r.alone(ctx, claims, answers)
 	}
@@ -78,13 +78,13 @@ type renewal struct {
 	places []sqlstore.Place
 	ttl    time.Duration
 
-	waiting map[string]sqlstore.Place // the first place of each key
+	waiting map[string]sqlstore.Place // the first position of each key
 	look    map[string]bool           // keys that have to be looked at alone
 }
 
-// together confirms all rows that nobody has locked. It asks for the claims
-// first: a claim never becomes a lock, but is granted meanwhile. Rows are only
-// locked without waiting, so that no circle can form.
+// together renews all rows that no other transaction has locked. It asks for the claims
+// first: a claim never moves to the table of locks, but may be granted meanwhile. It
+// locks rows only if it need not wait for them, so that it cannot deadlock.
 func (r *renewal) together(ctx context.Context) error {
 	ses, err := r.s.sessionOf(ctx, r.pool)
 	if err != nil {
@@ -144,8 +144,8 @@ func (r *renewal) together(ctx context.Context) error {
 		return err
 	}
 
-	// The rows are locked, so these statements wait for nobody, and the clock
-	// that they read is right.
+	// The rows are locked, so these statements wait for no other transaction, and the
+	// clock that they read is right.
 	var second []statement
 	us := integer(r.ttl.Microseconds())
 	if claims.any() {
@@ -167,9 +167,9 @@ func (r *renewal) together(ctx context.Context) error {
 	return nil
 }
 
-// heads asks, for the keys that somebody waits for, how long their holders
-// stand. Where one exclusive holder does, nobody needs to be served; of others
-// a walk through the claims tells more.
+// heads asks, for the keys that have waiters, how long their holders stand. Behind one
+// exclusive holder no waiter can be granted; of other keys a walk through the claims
+// tells more.
 func (r *renewal) heads() statement {
 	var keys list
 	for key := range r.waiting {
@@ -212,7 +212,7 @@ func (r *renewal) alone(ctx context.Context, claims []driver.Claim, answers []dr
 			at[c.Key] = append(at[c.Key], i)
 		}
 	}
-	// A row that somebody keeps locked must not cost the others their leases.
+	// A row that stays locked must not cost the other claims their leases.
 	ctx, cancel := context.WithTimeout(ctx, max(minAlone, r.ttl/8))
 	defer cancel()
 	var wg sync.WaitGroup
@@ -233,7 +233,7 @@ func (r *renewal) alone(ctx context.Context, claims []driver.Claim, answers []dr
 	wg.Wait()
 }
 
-// lookAt confirms claims of one key and serves those who can be served on it.
+// lookAt renews claims of one key and grants its waiters that fit.
 func (s *Store) lookAt(ctx context.Context, key string, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	us := ttl.Microseconds()
 	b := sqlstore.NewBatch(claims, ttl, traits)
@@ -249,7 +249,7 @@ func (s *Store) lookAt(ctx context.Context, key string, claims []driver.Claim, t
 				return err
 			}
 			if k := t.row; k.ID == p.ID && k.HeldAt(t.now) {
-				// The holder that came in on the fast path.
+				// The fast path granted this holder.
 				k.Ends = t.now + us
 				if err := t.SaveKey(key, k, t.found); err != nil {
 					return err
@@ -298,8 +298,8 @@ func (p *pairs) add(key string, seq int64) {
 
 func (p *pairs) any() bool { return p.n > 0 }
 
-// are is the condition. Of a list of one, an UPDATE of MariaDB reads the whole
-// table, and waits for each of its rows.
+// are is the condition. With a list of one, an UPDATE of MariaDB reads the whole table,
+// and waits for each of its rows.
 func (p *pairs) are() string {
 	if p.n == 1 {
 		return p.one

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Schema is the SQL that makes the tables, for those who keep all of theirs in
-// migrations. It does nothing to tables that exist.
+// Schema is the SQL that makes the tables, for programs that keep all of their tables
+// in migrations. It does nothing to tables that exist.
 //
 //go:embed schema.sql
 var Schema string
@@ -21,12 +21,11 @@ const schemaMark = "schema 1" // in the comments of all tables
 // Baton needs them.
 var ErrSchema = errors.New("its tables are missing or not those of this version: run baton schema apply")
 
-// Migrate makes the tables that are missing in the database that db is
-// connected to. It may be run at any time, by several at once. The context
-// bounds it.
+// Migrate makes the tables that are missing in the database that db is connected to. It
+// may be run at any time, by several programs at once. The context bounds it.
 func Migrate(ctx context.Context, db *sql.DB) error {
 	if older, err := checkSchema(ctx, db); err == nil && !older {
-		return nil // whoever may not make them need not
+		return nil // a user who may not make them need not
 	}
 	for text := range strings.SplitSeq(Schema, ";\n") {
 		lines := strings.Split(text, "\n")
@@ -98,8 +97,8 @@ func schemaRefusal(wrong []string) error {
 
 const noRecords = "there is no table " + recordTable
 
-// schemaProblems says what is wrong with the tables that there are and those that
-// must be, and whether that of records is missing.
+// schemaProblems says what is wrong with the tables that there are and those that must
+// be, and whether only the table of records is missing.
 func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, older bool, err error) {
 	rows, err := db.QueryContext(ctx, `SELECT c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.COLUMN_KEY, t.TABLE_COMMENT
 		FROM information_schema.COLUMNS c

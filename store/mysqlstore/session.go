@@ -24,7 +24,7 @@ type session struct {
 	conn  *sql.Conn
 	multi bool // several statements in one round trip
 	open  bool // there may be a transaction
-	left  bool // somebody else has left one open
+	left  bool // the program has left one open
 	stall string
 }
 
@@ -138,8 +138,8 @@ func (c *session) one(ctx context.Context, st statement) error {
 func (c *session) commit(ctx context.Context, all ...statement) (unsure bool, err error) {
 	committing := false
 	if c.multi {
-		// Whoever reads this knows that all before it was done, and that an
-		// error is that of the commit.
+		// When this row arrives all before it was done, and an error is that of the
+		// commit.
 		all = append(all, statement{"SELECT 1", func(*sql.Rows) error {
 			committing = true
 			return nil
@@ -167,10 +167,10 @@ func mayBeDone(committing bool, err error) bool {
 // done says that the transaction has ended and the session is as it was.
 func (c *session) done() { c.open = false }
 
-// close gives the connection back. A transaction that may be open is undone. A
-// connection of which that is not certain is closed, and so is one on which the
-// program has left a transaction open: nobody can commit that any more, and others
-// would take what they do on it for done.
+// close returns the connection to the pool, and undoes a transaction that may be open.
+// It closes a connection on which that is not certain, and one on which the program has
+// left a transaction open: no code can commit that any more, and later users would take
+// what they do on it for done.
 func (c *session) close() {
 	if c.left {
 		c.drop()
@@ -185,5 +185,5 @@ func (c *session) close() {
 	c.conn.Close()
 }
 
-// drop has the pool close the connection.
+// drop makes the pool close the connection.
 func (c *session) drop() { _ = c.conn.Raw(func(any) error { return sqldriver.ErrBadConn }) }

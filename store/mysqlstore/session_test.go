@@ -60,8 +60,7 @@ func TestHostileDefaults(t *testing.T) {
 	lockAll(t, s, "again")
 }
 
-// The server ended the connections that nobody used. The next request must
-// not notice.
+// The server ended idle connections. The next request must not notice.
 func TestIdleConnectionsThatEnded(t *testing.T) {
 	t.Parallel()
 	d := shared(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// snapshots has the server refuse to lock a row that has changed since the
+// snapshots makes the server refuse to lock a row that has changed since the
 // transaction's snapshot, as newer ones of MariaDB do by default.
 const snapshots = "--innodb-snapshot-isolation=ON"
 
@@ -108,7 +108,7 @@ func TestInTxAndSavepoints(t *testing.T) {
 }
 
 // A transaction of the store that the server undid for a reason which may be gone is
-// made again, and nobody hears of it.
+// made again, and no caller hears of it.
 func TestTransactionsThatWereUndoneAreMadeAgain(t *testing.T) {
 	t.Parallel()
 	s := shared(t).open(t)

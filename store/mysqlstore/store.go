@@ -11,16 +11,16 @@
 // that clock is not set back by more than the ten minutes for which the rows
 // of idle keys are kept.
 //
-// An exclusive lock that nobody waits for costs one statement that changes
-// one row, and so does its release. Those who wait hold no connection: one
-// statement of the process asks for all of them.
+// An exclusive lock without waiters costs one statement that changes one row, and so
+// does its release. Waiters hold no connection: one statement of the process asks for
+// all of them.
 //
 // Several locks that are free are granted by one transaction (AcquireAll, which
-// baton.LockAll tries first): all or none, also when the process or the server
-// crashes in the middle, in two round trips however many there are. The rows are
-// locked in the order of the keys, so that those who want the same ones wait for
-// each other in no circle; where the server sees one all the same, because rows
-// are new, the transaction is made again, and nobody hears of it.
+// baton.LockAll tries first): all or none, also when the process or the server crashes
+// in the middle, in two round trips however many there are. It locks the rows in the
+// order of the keys, so that requests for the same keys do not deadlock; where the
+// server sees a deadlock all the same, because rows are new, the store makes the
+// transaction again, and no caller hears of it.
 //
 // # What it does not
 //
@@ -65,11 +65,11 @@ type Store struct {
 	opts     options
 	watchers sqlstore.Watchers
 	renewal  sqlstore.Renewals // of what is held
-	confirm  sqlstore.Renewals // of places in line
+	confirm  sqlstore.Renewals // of positions
 	limits   limiter
 	inserted atomic.Int64 // rows of new keys, since the last sweep
 	used     atomic.Bool  // since the last sweep
-	early    atomic.Bool  // the first request has a sweep begin at once
+	early    atomic.Bool  // the first request starts a sweep at once
 	kick     chan string  // from which key
 	recorded atomic.Bool  // records were made by this process
 
@@ -80,7 +80,7 @@ type Store struct {
 	serving sync.WaitGroup
 	poller  poller
 	left    *sqlstore.Abandoned // attempts to acquire
-	hot     contended.Keys      // which the single statements cannot serve
+	hot     contended.Keys      // keys that the single statements cannot serve
 
 	mu     sync.Mutex
 	lines  map[string]*line // of keys with a transaction under way, or about to be
@@ -109,8 +109,8 @@ type options struct {
 	// row. It is also how long a statement waits for a row.
 	stall int
 
-	// early says that the first request of a store is followed by a sweep at once,
-	// as it must now and then be for programs that run for a moment.
+	// early says whether the first request of a store starts a sweep at once, as it
+	// must now and then for programs that run for a moment.
 	early func() bool
 
 	repeats []time.Duration // see sqlstore.Abandoned
@@ -123,17 +123,17 @@ var standard = options{
 }
 
 // New returns a store on a pool that the caller opened with
-// github.com/go-sql-driver/mysql, and closes after the Store. Its tables must
-// exist: see Migrate; without that of records only those fail, with ErrSchema. A
-// contended lock costs more round trips than on a Store from Open, because the pool
-// may not take several statements at once.
+// github.com/go-sql-driver/mysql, and closes after the Store. Its tables must exist:
+// see Migrate; without the table of records only records fail, with ErrSchema. A
+// contended lock costs more round trips than on a Store from Open, because the pool may
+// not take several statements at once.
 //
-// The program must give connections back to the pool as it got them. One that comes
-// with autocommit off is used for nothing that would not be committed. One that comes
-// in a transaction is closed, and what was done in that transaction is undone, on
-// MariaDB always, on MySQL, which does not say that there is one, when the next
-// transaction of the store begins on it: until then a lock that is granted on it can
-// be lost with the connection.
+// The program must return connections to the pool as it got them. On one that comes
+// with autocommit off the store does nothing that would not be committed. One that
+// comes in a transaction is closed, which undoes what was done in that transaction: on
+// MariaDB always; on MySQL, which does not say that there is a transaction, when the
+// store's next transaction begins on it. Until then a lock that is granted on it can be
+// lost with the connection.
 //
 // The context bounds New only. An error wraps driver.ErrUnavailable if the
 // server cannot be reached, ErrVersion if it is too old, ErrSchema if the
@@ -168,8 +168,8 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 	return s, nil
 }
 
-// most is how many requests that renew there are at a time on a pool: no more than
-// it has connections, and few enough to share them.
+// most is how many requests with renewals are under way on a pool at a time: no more
+// than it has connections, and few enough to share them.
 func most(pool *sql.DB) int {
 	const few = 4
 	if n := pool.Stats().MaxOpenConnections; n > 0 {
@@ -182,14 +182,14 @@ var (
 	// ErrAutocommit says that the sessions of a pool do not commit by themselves.
 	ErrAutocommit = errors.New("autocommit is off: remove autocommit=0 from the DSN")
 
-	// ErrCompletion says that with each transaction that a session of a pool ends
-	// another one begins, or the session ends.
+	// ErrCompletion says that when a session of a pool ends a transaction, another one
+	// begins, or the session ends.
 	ErrCompletion = errors.New("completion_type is not NO_CHAIN, so that a commit leaves a transaction open or ends the session: add completion_type=0 to the DSN")
 )
 
-// A program may leave a connection of its pool behind with autocommit off, or in a
-// transaction. What a statement does there is never committed. A condition costs no
-// round trip. MySQL does not say whether there is a transaction.
+// A program may return a connection to its pool with autocommit off, or in a
+// transaction. What a statement does there is never committed. A condition prevents
+// that and costs no round trip. MySQL does not say whether there is a transaction.
 const (
 	guardMariaDB = "@@autocommit=1 AND @@in_transaction=0"
 	guardMySQL   = "@@autocommit=1 AND @@completion_type='NO_CHAIN'"
@@ -203,7 +203,7 @@ func (s *Store) begin(ctx context.Context) error {
 		return opening(ctx, err)
 	}
 	switch {
-	case s.own: // nobody else uses the connections
+	case s.own: // no other code uses the connections
 		s.guard = "1=1"
 	case isMariaDB(version):
 		s.guard = guardMariaDB
@@ -292,8 +292,8 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return g, err
 }
 
-// grant has an act take part in a transaction about key, as do does, and
-// returns what it granted, or refused.
+// grant runs act in a transaction about key, as do does, and returns what it granted,
+// or why it refused.
 func (s *Store) grant(ctx context.Context, key string, fresh bool, act func(*tx) (g driver.Grant, refused, failed error)) (driver.Grant, error) {
 	var g driver.Grant
 	var refused error
@@ -369,9 +369,9 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	})
 }
 
-// Watch implements driver.Watcher. Within the process a hint is a call; what
-// other processes do is found by polling, every millisecond while the lock
-// goes from hand to hand, and ever more rarely while nothing happens.
+// Watch implements driver.Watcher. Within the process a hint is a call; what other
+// processes do is found by polling, every millisecond while the lock changes holders,
+// and more and more rarely while nothing happens.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	s.warm.Do(func() {
 		// A grant may have to be renewed within a second, and a connection takes
@@ -401,8 +401,8 @@ func joinUnknown(ctx context.Context) error { return errors.Join(driver.ErrUnkno
 // closeWithin is how long Close waits for what is under way.
 const closeWithin = 5 * time.Second
 
-// Close implements driver.Store. Transactions that have begun are waited for,
-// for at most a few seconds. Locks stay until they expire.
+// Close implements driver.Store. It waits for transactions that have begun, for at most
+// a few seconds. Locks stay until they expire.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {

@@ -28,10 +28,9 @@ func stormFor(t *testing.T) time.Duration {
 	return d
 }
 
-// Gotchas 1 to 3, and trap 5: 64 clients of four processes lock, share, wait,
-// give up and renew on few keys, while rows are swept away under them. No
-// deadlock or timeout of the server comes to the surface, and nobody holds
-// beside another.
+// Gotchas 1 to 3, and trap 5: 64 clients of four processes lock, share, wait, give up
+// and renew on few keys, while rows are swept away under them. No deadlock or timeout
+// of the server reaches a caller, and no two claims hold at once that must not.
 func TestNoDeadlockSurfaces(t *testing.T) { noDeadlockSurfaces(t, shared(t)) }
 
 func noDeadlockSurfaces(t *testing.T, d *database) {
@@ -100,8 +99,8 @@ func noDeadlockSurfaces(t *testing.T, d *database) {
 	t.Logf("%d served, %d gave up", served.Load(), given.Load())
 }
 
-// stormOnce waits until c is held, or gives up and reports false. A place that
-// a slow machine lost is taken anew.
+// stormOnce waits until c is held, or gives up and reports false. It joins the queue
+// again if a slow machine has lost its position.
 func stormOnce(ctx context.Context, s *Store, c *driver.Claim, random *rand.Rand) (held bool, err error) {
 	const ttl = 2 * time.Minute
 	woke := make(chan struct{}, 1)
@@ -140,7 +139,7 @@ func stormOnce(ctx context.Context, s *Store, c *driver.Claim, random *rand.Rand
 	return true, nil
 }
 
-// Those who wait hold no connection, in whatever number they come.
+// Waiters hold no connection, however many there are.
 func TestTenThousandWaitersOnFourConnections(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -166,8 +165,8 @@ func TestTenThousandWaitersOnFourConnections(t *testing.T) {
 	if n := d.connections(t); n > 4 {
 		t.Errorf("%d connections", n)
 	}
-	// All places have been left alone, and have died or will: the next one
-	// who comes does not wait for each.
+	// All positions were abandoned, and have expired or will: the next request does not
+	// wait for each.
 	for _, h := range holders {
 		mustRelease(t, s, h)
 	}

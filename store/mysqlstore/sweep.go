@@ -16,10 +16,9 @@ const sweepPage = 1000
 // sweepList is how many of them one statement names, however long they are.
 const sweepList = 200
 
-// sweep removes the rows of keys that nobody has used for a while, a page at a
-// time. No floor has to be kept for their tokens: new ones start from the
-// server's clock, and a row is removed only when that has been past its
-// counter for as long.
+// sweep removes the rows of keys that were not used for a while, a page at a time. It
+// need not keep a floor for their tokens: new ones start from the server's clock, and a
+// row is removed only when that clock has been past its counter for as long.
 func (s *Store) sweep() {
 	after, afterLimit := "", ""
 	for {
@@ -44,8 +43,8 @@ func (s *Store) sweep() {
 	}
 }
 
-// sweepEarly has a sweep begin at the first key that a program uses: many of them
-// that run for a moment come to all keys.
+// sweepEarly starts a sweep at the first key that a program uses: together, many
+// programs that run for a moment come to all keys.
 func (s *Store) sweepEarly(key string) {
 	if s.early.Load() && s.early.Swap(false) {
 		s.kick <- key
@@ -61,8 +60,8 @@ func around(ctx context.Context, after string, n int, step func(context.Context,
 	return last, err
 }
 
-// sweepStep looks at n keys from there on and returns where it ended, "" if
-// that is the end of the table.
+// sweepStep looks at the next n keys and returns where it ended, "" if that is the end
+// of the table.
 func (s *Store) sweepStep(ctx context.Context, after string, n int) (string, error) {
 	for n > 0 {
 		page := min(n, sweepList)
@@ -84,7 +83,7 @@ func (s *Store) sweepSome(ctx context.Context, after string, page int) (last str
 		return "", err
 	}
 	for _, key := range dead {
-		// Perhaps all who waited for it have died.
+		// Perhaps all its waiters have died.
 		if err := s.do(ctx, key, false, func(t *tx) error { return sqlstore.Serve(t, key, &t.fx) }); err != nil {
 			return "", err
 		}
@@ -92,8 +91,8 @@ func (s *Store) sweepSome(ctx context.Context, after string, page int) (last str
 	return last, nil
 }
 
-// sweepIdle removes rows of one page and returns the keys of those that nobody
-// has used for as long but that somebody may wait for.
+// sweepIdle removes rows of one page and returns the keys of those that were not used
+// for as long but that may have waiters.
 func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last string, dead []string, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {
@@ -128,8 +127,8 @@ func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last str
 	}
 	var second []statement
 	if idle.text != nil {
-		// Without the index a small table is read as a whole, and rows of others are
-		// waited for.
+		// Without the index the server reads a small table as a whole, and waits for
+		// rows that others have locked.
 		second = append(second, exec(words("DELETE l FROM baton_lock l FORCE INDEX (PRIMARY) WHERE k IN (", idle.String(), ") AND busy=0 AND ", old)))
 	}
 	if err := ses.run(ctx, append(second, exec(toCommit), exec(restore))...); err != nil {

@@ -17,16 +17,15 @@ import (
 // clock is set back meanwhile: see onward.
 const micros = `TIMESTAMPDIFF(MICROSECOND,TIMESTAMP'1970-01-01 00:00:00',UTC_TIMESTAMP(6))`
 
-// onward is false if the clock was set back since the statement began, so that
-// what is over by that time may not be over now. It is for statements that wait
-// for a row and end what it says. SYSDATE is read when it is evaluated, which is
-// once the row is locked. Both are in the session's time zone; where that jumps
-// back, too, nothing is lost but a statement. With the server's option
-// sysdate-is-now it is always true.
+// onward is false if the clock was set back since the statement began, so that what had
+// expired then may not have expired now. It is for statements that wait for a row and
+// end what that says. SYSDATE is read when it is evaluated, which is once the row is
+// locked. Both are in the session's time zone; if that jumps back, too, only the effect
+// of one statement is lost. With the server's option sysdate-is-now it is always true.
 const onward = `SYSDATE(6)>=NOW(6)`
 
-// afterwards is micros not when the statement began but when a row was read and
-// this is evaluated for it.
+// afterwards is micros at the moment at which it is evaluated for a row that was read,
+// not when the statement began.
 const afterwards = micros + "+" + elapsed
 
 // elapsed is how long a statement has run. See onward about SYSDATE: where the

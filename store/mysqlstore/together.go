@@ -13,12 +13,12 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// AcquireAll implements driver.Together, for locks of any kind, in one
-// transaction: nobody sees half of it, and no crash leaves half of it. On a Store
-// from Open that takes two round trips, one that locks the rows and one that
-// writes them and commits, one more for each of the keys that others share or want,
-// and one more if somebody was at one of the rows at that moment. On a pool that New
-// was given it is one for each statement, eight to ten as a rule.
+// AcquireAll implements driver.Together, for locks of any kind, in one transaction: no
+// other transaction sees half of it, and no crash leaves half of it. On a Store from
+// Open it takes two round trips, one that locks the rows and one that writes them and
+// commits, one more for each key that is shared or has waiters, and one more if another
+// transaction had locked one of the rows at that moment. On a pool that New was given
+// each statement takes one, mostly eight to ten in all.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
 	if err := check.Together(r, traits); err != nil {
 		return nil, err
@@ -70,10 +70,10 @@ func (s *Store) attemptAll(ctx context.Context, r []driver.Request) (grants []dr
 	return grants, refused, false, nil
 }
 
-// manyTx is a transaction about several keys. It waits for their rows in the order
-// of the keys' bytes, and nobody else waits for one while he has another. A row
-// that is missing is inserted with the commit; where somebody else has inserted
-// it meanwhile, the server may see a circle, and all is done again.
+// manyTx is a transaction about several keys. It waits for their rows in the order of
+// the keys' bytes, and transactions about one key wait for no other key's row. A row
+// that is missing is inserted with the commit; if another transaction has inserted it
+// meanwhile, the server may see a deadlock, and all is done again.
 type manyTx struct {
 	ctx context.Context
 	ses *session
@@ -104,10 +104,10 @@ func (m *manyTx) at(key string) (sqlstore.Tx, *sqlstore.Effects) {
 	return t, &t.fx
 }
 
-// lock locks the rows of all keys, as a rule in one round trip, or refuses because
-// of one that it would have to wait for. Whoever holds a lock may have its row
-// locked for long, as a transaction of a user does that depends on it (InTx), and
-// nobody is to wait for that while he keeps others from the rows before it.
+// lock locks the rows of all keys, mostly in one round trip, or refuses because of one
+// that it would have to wait for. A holder's row may be locked for long, by a
+// transaction of a user that depends on the lease (InTx), and this one is not to wait
+// for that while it keeps others from the rows before it.
 func (m *manyTx) lock() (refused, failed error) {
 	var keys list
 	for _, t := range m.all {
@@ -125,7 +125,7 @@ func (m *manyTx) lock() (refused, failed error) {
 		}
 		return err
 	}}
-	var others []*tx // whose rows somebody else has locked
+	var others []*tx // whose rows another transaction has locked
 	look := statement{in, func(r *sql.Rows) error {
 		t, err := m.scan(r)
 		if err == nil && !t.stored {
@@ -151,7 +151,7 @@ func (m *manyTx) lock() (refused, failed error) {
 			return m.heldBy(t, now)
 		}
 	}
-	if len(others) > 0 { // it will not last: now in order, and with nothing locked before
+	if len(others) > 0 { // that lock will not last: now wait in order, with nothing locked before
 		for _, t := range m.all {
 			t.row, t.stored = sqlstore.Key{Weight: driver.Whole}, false
 		}
@@ -167,7 +167,7 @@ func (m *manyTx) lock() (refused, failed error) {
 	return nil, nil
 }
 
-// scan reads a row for the key that it is of.
+// scan reads a row into the tx of its key.
 func (m *manyTx) scan(r *sql.Rows) (*tx, error) {
 	var key string
 	var row sqlstore.Key

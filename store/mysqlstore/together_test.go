@@ -77,8 +77,8 @@ func mustBeHeld(t *testing.T, s *Store, keys ...string) {
 	}
 }
 
-// Two round trips, or ten statements on a pool that takes one at a time, grant
-// as many keys as may be, new or known, or refuse, and then there is no row that
+// Two round trips, or ten statements on a pool that takes one at a time, grant the most
+// keys that may be asked for, new or known, or refuse them, which leaves no row that
 // was not there before.
 func TestTogetherRoundTrips(t *testing.T) {
 	t.Parallel()
@@ -134,9 +134,9 @@ func TestTogetherRoundTrips(t *testing.T) {
 	}
 }
 
-// The connection ends around the commit. Once it was sent nobody can know, and
-// asking again finds all, as does a release that knows but the IDs. Before, nothing
-// was done.
+// The connection ends around the commit. Once the commit was sent its outcome is
+// unknown: asking again finds all, as does a release that knows only the IDs. Before,
+// nothing was done.
 func TestTogetherAnswerCut(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -188,9 +188,9 @@ func TestTogetherAnswerCut(t *testing.T) {
 	}
 }
 
-// A transaction of a user depends on a lease, and has its row locked. Who wants
-// that key among others is refused at once, and locks none of them meanwhile. A row
-// of a free key that somebody has locked is waited for.
+// A user's transaction depends on a lease, and has its row locked. A request for that
+// key among others is refused at once, and locks none of them meanwhile. It waits for a
+// row of a free key that another transaction has locked.
 func TestTogetherWaitsForNoHolder(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -220,8 +220,8 @@ func TestTogetherWaitsForNoHolder(t *testing.T) {
 	}
 }
 
-// Between the two round trips somebody else makes a row that was missing. The
-// transaction is undone, with certainty, and made again.
+// Between the two round trips another transaction makes a row that was missing. This
+// one is undone, with certainty, and made again.
 func TestTogetherMeetsAFirstRequest(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -253,10 +253,10 @@ func TestTogetherMeetsAFirstRequest(t *testing.T) {
 	takeAll(t, s, all...)
 }
 
-// Sixty-four clients of four processes want sets of keys that overlap, in any
-// order, or wait for one of them, and renew many at once, while rows are swept
-// away under them. No deadlock or timeout of the server comes to the surface,
-// nobody holds beside another, and nobody has a part of what he asked for.
+// Sixty-four clients of four processes want sets of keys that overlap, in any order, or
+// wait for one of them, and renew many at once, while rows are swept away under them.
+// No deadlock or timeout of the server reaches a caller, no two claims hold at once
+// that must not, and no caller has a part of what it asked for.
 func TestTogetherNoDeadlockSurfaces(t *testing.T) { togetherNoDeadlockSurfaces(t, shared(t)) }
 
 func togetherNoDeadlockSurfaces(t *testing.T, d *database) {

@@ -23,7 +23,7 @@ func sweeps(_ *Server, o *options) { o.sweepAge = time.Microsecond }
 // patient waits for a row for as long as a slow machine needs.
 func patient(_ *Server, o *options) { o.stall = 60 }
 
-// lockRow locks the row of key as a transaction of somebody else would.
+// lockRow locks the row of key as another program's transaction would.
 func lockRow(t *testing.T, d *database, table, key string) *sql.Tx {
 	t.Helper()
 	tx := begin(t, d.plain, sql.LevelReadCommitted)
@@ -156,8 +156,8 @@ func TestSweepOfTheDead(t *testing.T) {
 	})
 }
 
-// Trap 2: a release that waits for the key's row must see who got in line
-// while it waited.
+// Trap 2: a release that waits for the key's row must see who joined the queue while it
+// waited.
 func TestReleaseSeesWhoJoinedWhileItWaited(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -263,8 +263,8 @@ func TestClockAfterARowLock(t *testing.T) {
 	}
 }
 
-// Trap 4: all statements tell the time by the one function that sessions do
-// not disagree about. One condition compares two others with each other.
+// Trap 4: all statements tell the time by the one function that is the same in all
+// sessions. One condition compares two others with each other.
 func TestOneClock(t *testing.T) {
 	t.Parallel()
 	other := regexp.MustCompile(`(?i)\b(now|sysdate|current_timestamp|localtime|localtimestamp|curtime|utc_time|unix_timestamp)\s*\(|UTC_TIMESTAMP\((|[^6])\)`)
@@ -320,8 +320,8 @@ func TestRenewalsDuringTheHandOver(t *testing.T) {
 	}
 }
 
-// Trap 7: a row that somebody has locked is not lost, and does not hold up the
-// others of the batch.
+// Trap 7: a row that another transaction has locked is not lost, and does not hold up
+// the others of the batch.
 func TestLockedRowIsNotLost(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -349,7 +349,7 @@ func TestLockedRowIsNotLost(t *testing.T) {
 	}
 }
 
-// Trap 7, of the sweep: rows that somebody has locked hold up neither sweep.
+// Trap 7, of the sweep: rows that another transaction has locked hold up neither sweep.
 func TestSweepWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
@@ -422,8 +422,8 @@ func TestTokenIsNotTheCounter(t *testing.T) {
 	}
 }
 
-// Somebody deletes the row of a key and forgets its claims: who held is told,
-// and is not there again when the key is.
+// A person deletes the row of a key and forgets its claims: the holders are told, and
+// are not there again when the key is.
 func TestDeletedRowWithClaimsLeft(t *testing.T) {
 	t.Parallel()
 	d := shared(t)

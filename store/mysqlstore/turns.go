@@ -20,13 +20,13 @@ const (
 	// maxTries is how often a transaction is made that the server undid.
 	maxTries = 5
 
-	// patience bounds a transaction, whoever waits for it.
+	// patience bounds a transaction, whether or not callers wait for it.
 	patience = 15 * time.Second
 )
 
-// An op is a request that needs a transaction. Those about one key that meet
-// in this process share one, and one commit, and never wait for each other in
-// the server.
+// An op is a request that needs a transaction. Requests for one key that meet in this
+// process share a transaction and a commit, and never wait for each other in the
+// server.
 type op struct {
 	batch.Item
 	// run acts within the transaction. It may be run again after the
@@ -36,11 +36,11 @@ type op struct {
 	err   error
 }
 
-// A line is the requests about one key that are under way or wait. Each key has its
-// own, so that nobody looks through those who wait for other keys.
+// A line is the requests for one key that are under way or wait. Each key has its own
+// line, so that no request looks through those for other keys.
 type line struct {
 	*batch.Batcher[*op]
-	users atomic.Int32 // callers, and the goroutine that sends; it leaves 0 and returns there with Store.mu held
+	users atomic.Int32 // callers, and the goroutine that sends; 0 only under Store.mu
 }
 
 // do makes run take part in a transaction about key and returns once that is
@@ -58,7 +58,7 @@ func (s *Store) do(ctx context.Context, key string, fresh bool, run func(*tx) er
 	return o.err
 }
 
-// enter returns the line of a key. It stays until exit is called as often.
+// enter returns the line of a key. It stays until exit was called as often as enter.
 func (s *Store) enter(key string) (*line, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *Store) newLine(key string) *line {
 	l.Batcher = batch.New(batch.Config[*op]{
 		Send: func(ctx context.Context, ops []*op) { s.transact(ctx, key, ops) },
 		Go: func(send func()) {
-			l.users.Add(1) // beside the caller because of whom it sends
+			l.users.Add(1) // beside the caller for which it sends
 			s.serving.Go(func() {
 				defer s.exit(key, l)
 				send()
@@ -117,9 +117,9 @@ func (s *Store) transact(ctx context.Context, key string, ops []*op) {
 	}
 }
 
-// call makes a transaction that is about no single key, again if the server
-// undid it, or ended the connection before it had done anything. unsure is as in
-// attempt. Answers of the contract pass.
+// call makes a transaction that is about no single key, again if the server undid it,
+// or ended the connection before it had done anything. unsure is as in attempt.
+// Refusals of the contract are returned as they are.
 func (s *Store) call(ctx context.Context, attempt func(context.Context) (unsure bool, err error)) error {
 	if err := s.ready(ctx); err != nil {
 		return err
@@ -157,11 +157,11 @@ func (s *Store) call(ctx context.Context, attempt func(context.Context) (unsure 
 	}
 }
 
-// undone reports whether the server undid a transaction for a reason that may
-// be gone when it is made again: it would have closed a circle of waiting, or
-// somebody else inserted the key's row first, or a row has changed since it was
-// read without a lock (innodb_snapshot_isolation), or the connection was in a
-// transaction, and is closed by now.
+// undone reports whether the server undid a transaction for a reason that may be gone
+// when it is made again: it would have been a deadlock, or another transaction inserted
+// the key's row first, or a row has changed since it was read without a lock
+// (innodb_snapshot_isolation), or the connection was in a transaction, and is closed by
+// now.
 func undone(err error) bool {
 	switch number(err) {
 	case erDeadlock, erDuplicate, erChanged, erInTransaction:
@@ -176,7 +176,7 @@ func (s *Store) blame(ctx context.Context, err error, unsure bool) error {
 		return driver.ErrClosed
 	}
 	if ctx.Err() != nil {
-		// Nobody's context has ended but the transaction's own.
+		// No caller's context has ended, only the transaction's own.
 		outcome := driver.ErrUnavailable
 		if unsure {
 			outcome = driver.ErrUnknown
@@ -210,7 +210,7 @@ func (s *Store) attempt(ctx context.Context, key string, ops []*op) (t *tx, unsu
 	return t, false, nil
 }
 
-// tell wakes those of this process that a commit concerns. The others poll.
+// tell wakes the watchers of this process that a commit concerns. Other processes poll.
 func (s *Store) tell(fx sqlstore.Effects) {
 	for _, g := range fx.Granted {
 		s.watchers.Deliver(g.Key, g.ID, g.Hint())

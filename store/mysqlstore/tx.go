@@ -10,8 +10,8 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// How many claims are read at once: first, twice what a walk asks for, and
-// then, when it goes on because many have died.
+// How many claims are read at once: firstClaims, twice what a walk asks for, and then
+// moreClaims, when it goes on because many have expired.
 const (
 	firstClaims = 32
 	moreClaims  = 256
@@ -36,7 +36,7 @@ type tx struct {
 	claims   []sqlstore.Claim // the first ones, as they are with what was written
 	loaded   bool
 	complete bool           // there are no others
-	outcome  map[int64]bool // of deletions of the dead: whether they were
+	outcome  map[int64]bool // of deletions of expired claims: whether they had expired
 
 	writes []string
 	wrote  bool // some were sent before the commit
@@ -58,11 +58,11 @@ func (t *tx) Now() int64 { return t.now }
 // Seed implements sqlstore.Tx.
 func (t *tx) Seed() int64 { return t.now }
 
-// Node implements sqlstore.Tx: nobody is sent for.
+// Node implements sqlstore.Tx: no hint goes to another process.
 func (t *tx) Node(bool) string { return "" }
 
-// LockKey implements sqlstore.Tx. A row that is missing is inserted with the
-// commit; if somebody else inserts it meanwhile, all is done again.
+// LockKey implements sqlstore.Tx. A row that is missing is inserted with the commit; if
+// another transaction inserts it meanwhile, all is done again.
 func (t *tx) LockKey(string) (sqlstore.Key, bool, error) {
 	if t.locked {
 		return t.row, t.found, nil
@@ -149,7 +149,7 @@ func (t *tx) more() error {
 func (t *tx) Claims(_ string, after int64, limit int) ([]sqlstore.Claim, error) {
 	for {
 		if n := len(t.claims); !t.complete && t.loaded && n > 0 && after > t.claims[n-1].Seq {
-			return t.query(words("seq>", integer(after), " ORDER BY seq LIMIT ", integer(int64(limit)))) // one place deep in the queue
+			return t.query(words("seq>", integer(after), " ORDER BY seq LIMIT ", integer(int64(limit)))) // a position deep in the queue
 		}
 		if rest := t.claims[t.place(after+1):]; t.complete || len(rest) >= limit {
 			return slices.Clone(rest[:min(limit, len(rest))]), nil
@@ -203,8 +203,8 @@ func (t *tx) place(seq int64) int {
 	return i
 }
 
-// InsertClaim implements sqlstore.Tx. One that is moved comes back to its place
-// before the others, and a walk must find it there.
+// InsertClaim implements sqlstore.Tx. A claim that Move renames comes back before the
+// later ones, and a walk must find it there.
 func (t *tx) InsertClaim(_ string, c sqlstore.Claim) error {
 	if i := t.place(c.Seq); t.complete || i < len(t.claims) {
 		t.claims = slices.Insert(t.claims, i, c)
@@ -215,10 +215,9 @@ func (t *tx) InsertClaim(_ string, c sqlstore.Claim) error {
 	return nil
 }
 
-// end is when a claim ends, counted from when that is written. A transaction of a
-// client that is far away lasts, and until it writes the row of one who waits, others
-// confirm that place: who was told so counts on a grant that lives for ClaimTTL from
-// then on.
+// end is when a claim ends, counted from when that is written. The transaction of a
+// distant client takes long. Until it writes a waiter's row, the waiter may renew its
+// position, and then counts on a grant that lives for ClaimTTL from that renewal on.
 func (t *tx) end(ends int64) string {
 	if left := ends - t.now; left > 0 {
 		return words("UTC_TIMESTAMP(6)+INTERVAL ", integer(left), " MICROSECOND")
@@ -250,9 +249,9 @@ func (t *tx) lockClaims(places []sqlstore.Place) error {
 		statement{"SELECT " + micros, func(r *sql.Rows) error { return r.Scan(&t.now) }})
 }
 
-// UpdateClaim implements sqlstore.Tx. A holder's end is not brought forward
-// while a renewal may have promised it meanwhile. The end of a waiter that
-// becomes a holder is.
+// UpdateClaim implements sqlstore.Tx. It does not shorten a holder's end while a
+// renewal may have promised that meanwhile. It may shorten the end of a waiter that
+// becomes a holder.
 func (t *tx) UpdateClaim(_ string, c sqlstore.Claim) error {
 	if i, ok := t.cached(c.Seq); ok {
 		t.claims[i] = c
@@ -359,8 +358,7 @@ func (t *tx) commit() (unsure bool, err error) {
 // rest is what is left to write besides the key's row.
 func (t *tx) rest() (all []statement) {
 	if t.idle && t.row.Busy {
-		// What is left of a key whose row somebody deleted does not come
-		// back to life.
+		// Claims of a key whose row was deleted must not come back to life.
 		all = append(all, exec("DELETE FROM baton_claim WHERE k="+literal(t.key)))
 	}
 	for _, w := range t.writes {

@@ -152,7 +152,7 @@ func TestReleaseOvertakesAnAbandonedAcquireAll(t *testing.T) {
 	eventually(t, "the locks are free", 10*time.Second, func() bool { return b.isFree(t, "k") && b.isFree(t, "l") })
 }
 
-// Who asks again and is granted keeps what he holds, whatever was given up before.
+// A claim that asks again and is granted keeps the lock, whatever was given up before.
 func TestAbandonedAcquireThatIsRepeatedStands(t *testing.T) {
 	t.Parallel()
 	b := firstThrough(t, func(*pgxpool.Config) {}, func(o *options) { o.repeats = []time.Duration{time.Millisecond, time.Millisecond} })

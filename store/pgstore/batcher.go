@@ -17,31 +17,30 @@ import (
 
 const manySQL = `SELECT baton_many_1($1::bytea[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::bigint[], $7::text)`
 
-// batcher sends the acquires and releases of many goroutines in few
-// statements when there are more of them than connections; another one does so
-// with decisions about limits. A statement and a commit for one cost the server
-// several times what they cost for each more.
+// batcher sends the acquires and releases of many goroutines in few statements when
+// there are more of them than connections; another batcher does so with decisions about
+// limits. The first operation of a statement and commit costs the server several times
+// what each further one does.
 //
-// Of locks only exclusive claims are combined, of keys that nobody else wants,
-// and the statement waits for nobody. What a statement does not answer is asked
-// for alone.
+// Of locks it merges only exclusive claims of uncontended keys, and the statement waits
+// for no row. An operation that the statement does not answer goes alone.
 //
 // It is not a batch.Batcher because each call goes alone, on its caller's goroutine,
-// while there are connections, and because who waits is taken only when there is a
-// connection: until then callers may leave, and nothing was sent.
+// while there are connections, and because operations that wait are taken only when
+// there is a connection: until then callers may give up, and nothing was sent.
 type batcher struct {
 	store *Store
-	limit int // so many statements at a time
+	limit int // how many statements may be under way
 
-	// send has those served who waited, and notes which it served.
+	// send serves the operations that waited, and notes which it served.
 	send func(context.Context, *pgxpool.Conn, []*operation) error
 
 	mu      sync.Mutex
-	calls   int               // under way, alone or combined
+	calls   int               // under way, alone or merged
 	waiting queue             // only while calls are at their limit
 	turns   map[string]*queue // of keys that a statement is under way for; see turn
 	closed  bool
-	ctx     context.Context // of all that is combined
+	ctx     context.Context // of all merged statements
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
@@ -51,15 +50,14 @@ type batcher struct {
 // maxCombined bounds how long a statement holds up the others.
 const maxCombined = 64
 
-// operation is an acquire, a release or a decision that may be combined with
-// others.
+// operation is an acquire, a release or a decision that may be merged with others.
 type operation struct {
 	claim driver.Claim
 	ttl   time.Duration // 0 is a release
-	queue bool          // the acquire takes a place in line
+	queue bool          // the acquire takes a position
 
 	take  *rate.Request // a decision
-	looks bool          // it changes nothing, as far as one can guess
+	looks bool          // it probably changes nothing
 
 	in     *queue        // guarded, as batch is, by batcher.mu
 	batch  *batch        // that it was sent with
@@ -78,7 +76,7 @@ func (q *queue) add(o *operation) {
 	q.all = append(q.all, o)
 }
 
-// take makes a batch of those who wait longest.
+// take makes a batch of the operations that wait longest.
 func (q *queue) take(cancel context.CancelFunc) *batch {
 	n := min(len(q.all), maxCombined)
 	b := &batch{all: slices.Clone(q.all[:n]), cancel: cancel}
@@ -96,7 +94,7 @@ func (q *queue) remove(o *operation) {
 // batch is operations that are sent together.
 type batch struct {
 	all    []*operation
-	left   int // whose callers have left; guarded by batcher.mu
+	left   int // whose callers have given up; guarded by batcher.mu
 	cancel context.CancelFunc
 }
 
@@ -126,7 +124,7 @@ func (c *batcher) refuse(q *queue) {
 	q.all = nil
 }
 
-// do has o served with others, or asks for it alone.
+// do serves o with others, or alone.
 func (c *batcher) do(ctx context.Context, o *operation, alone func() error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -137,8 +135,8 @@ func (c *batcher) do(ctx context.Context, o *operation, alone func() error) erro
 	return c.share(ctx, o, alone)
 }
 
-// share has o served with others if no more statements may be under way. If one
-// may, or if that did not serve it, it is asked for alone.
+// share serves o with others if no more statements may be under way. If one may, or if
+// that did not serve it, o goes alone.
 func (c *batcher) share(ctx context.Context, o *operation, alone func() error) error {
 	c.mu.Lock()
 	if c.calls < c.limit || c.closed || ctx.Err() != nil {
@@ -191,7 +189,7 @@ func (c *batcher) leave(ctx context.Context, o *operation) error {
 	return errors.Join(driver.ErrUnknown, ctx.Err())
 }
 
-// finished makes room for those who waited meanwhile.
+// finished serves the operations that waited meanwhile, or makes room.
 func (c *batcher) finished() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,8 +203,8 @@ func (c *batcher) finished() {
 	})
 }
 
-// serve has those who wait served together. They may leave until there is a
-// connection, and nothing was sent then.
+// serve serves the operations that wait together. Their callers may give up until there
+// is a connection, and nothing was sent then.
 func (c *batcher) serve(q *queue, send func(context.Context, *pgxpool.Conn, []*operation) error) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
@@ -235,8 +233,8 @@ func (b *batch) answer(err error) {
 	}
 }
 
-// sendLocks has the operations done by one statement and notes which it served. An
-// error that is harmless is nil: each is asked for alone then.
+// sendLocks sends the operations in one statement and notes which it served. An error
+// that is harmless is nil: each operation then goes alone.
 func (c *batcher) sendLocks(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
 	var ends, grants []*operation
 	var endKeys, keys [][]byte

@@ -31,8 +31,8 @@ func send(t *testing.T, s *Store, all ...*operation) {
 	}
 }
 
-// One statement serves those whom nobody is in the way of, waits for nobody,
-// and leaves the others as they were.
+// One statement serves the operations that no other claim is in the way of, waits for
+// no row, and leaves the others as they were.
 func TestCombined(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -91,7 +91,7 @@ func TestCombined(t *testing.T) {
 	mustBe(t, s, locked, driver.Held)
 }
 
-// On one connection everything but the first is combined, whatever the mix.
+// On one connection everything but the first is merged, whatever the mix.
 func TestCombinedTraffic(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t) // its own, because commits are counted
@@ -131,8 +131,8 @@ func TestCombinedTraffic(t *testing.T) {
 	}
 }
 
-// inLine has a request wait for a row that somebody locked by hand, on the only
-// connection, and n more stand in line behind it until free is called.
+// inLine makes a request wait for a row that was locked by hand, on the only
+// connection, and n more wait behind it until free is called.
 func inLine(t *testing.T, s, plain *Store, ctx context.Context, n int) (all []driver.Request, errs []chan error, free func()) {
 	t.Helper()
 	for i := range n + 1 {
@@ -176,7 +176,7 @@ func oneConnection(t *testing.T) (s, plain *Store, proxy *faultproxy.Proxy) {
 	return openOn(t, pool), openAt(t, url), proxy
 }
 
-// Who leaves before anything was sent has nothing to clean up behind it.
+// A caller that gives up before anything was sent has nothing to clean up.
 func TestCombinedCallerLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	s, plain, _ := oneConnection(t)
@@ -218,7 +218,7 @@ func TestCombinedAnswerCut(t *testing.T) {
 	}
 }
 
-// The server falls silent when all was sent: each leaves when its context
+// The server falls silent when all was sent: each caller gives up when its context
 // ends, not knowing, and the connection is given up with the last.
 func TestCombinedSilence(t *testing.T) {
 	t.Parallel()
@@ -245,7 +245,7 @@ func TestCombinedSilence(t *testing.T) {
 	hold(t, s, writer("another"))
 }
 
-// Close refuses who stands in line.
+// Close refuses the operations that wait.
 func TestCombinedClose(t *testing.T) {
 	t.Parallel()
 	s, plain, _ := oneConnection(t)

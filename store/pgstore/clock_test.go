@@ -91,7 +91,7 @@ func TestLimitSweepMeetsAClockSetBack(t *testing.T) {
 	}
 }
 
-// So it is with the rows of locks: somebody who holds keeps what he holds.
+// So it is with the rows of locks: a holder keeps its lock.
 func TestSweepMeetsAClockSetBack(t *testing.T) {
 	t.Parallel()
 	s, clock := openAhead(t)
@@ -109,8 +109,8 @@ func TestSweepMeetsAClockSetBack(t *testing.T) {
 	}
 }
 
-// LockAll makes a row, and while it waits for somebody who makes the same one the
-// clock is set back. The readers that are granted then are seen by writers.
+// LockAll makes a row, and while it waits for another transaction that makes the same
+// one the clock is set back. The readers that are granted then are seen by writers.
 func TestTogetherMeetsAClockSetBack(t *testing.T) {
 	t.Parallel()
 	s, clock := openAhead(t)

@@ -70,8 +70,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// TestContractPgBouncer goes through a pooler that gives each transaction
-// another connection: no prepared statements, nobody listens.
+// TestContractPgBouncer goes through a pooler that gives each transaction another
+// connection: no prepared statements, no listening.
 func TestContractPgBouncer(t *testing.T) {
 	testserver.NeedPgBouncer(t)
 	t.Parallel()
@@ -119,9 +119,8 @@ func newPool(t drivertest.T, url string, change ...func(*pgxpool.Config)) *pgxpo
 	return pool
 }
 
-// openAt returns a store with a pool of its own on tables that are made if
-// they are missing.
-// An option is what a test changes.
+// openAt returns a store with a pool of its own on tables that are made if they are
+// missing. An option is what a test changes.
 type option = func(*options)
 
 func openAt(t drivertest.T, url string, opts ...option) *Store {

@@ -8,10 +8,10 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// The statements with which baton_acquire_1 and baton_release_1 begin, for keys
-// that nobody is known to want: on their own they cost the server less. Each
-// does nothing where the isolation is not READ COMMITTED, and where the
-// functions would have more to do.
+// The statements with which baton_acquire_1 and baton_release_1 begin, for keys that no
+// other claim is known to want: on their own they cost the server less. Each does
+// nothing where the isolation is not READ COMMITTED, and where the functions would have
+// more to do.
 const (
 	directAcquireSQL = `INSERT INTO baton_lock AS l (k, last, first, busy, id, token, weight, owner, node, since, ends)
 		SELECT $1::bytea, seed, seed, false, $2::text, seed, 1099511627776, $3::text, $4::text, now_, now_ + $5::bigint * interval '1 microsecond'
@@ -27,8 +27,8 @@ const (
 		RETURNING CASE WHEN current_setting('synchronous_commit') = 'off'
 			AND set_config('synchronous_commit', 'on', true) = '' THEN 0 ELSE l.token END`
 
-	// A row that is locked is left alone, like that of a lease on which a
-	// transaction depends.
+	// It skips a row that is locked, like that of a lease on which a transaction
+	// depends.
 	directReleaseSQL = `UPDATE baton_lock SET id = '', owner = '', node = '', ends = clock_timestamp()
 		WHERE ctid = ANY (ARRAY (SELECT ctid FROM baton_lock WHERE k = $1::bytea AND id = $2::text AND NOT busy
 			AND ends > clock_timestamp() AND current_setting('transaction_isolation') = 'read committed' FOR UPDATE SKIP LOCKED))
@@ -36,7 +36,7 @@ const (
 		RETURNING true`
 )
 
-// acquireDirectly grants an exclusive claim that is new, if nobody is in its
+// acquireDirectly grants an exclusive claim that is new, if no other claim is in its
 // way. Otherwise the token is 0, and nothing was done.
 func (s *Store) acquireDirectly(ctx context.Context, r driver.Request) (token int64, err error) {
 	if !s.mayAskDirectly(r.Key) {
@@ -46,8 +46,8 @@ func (s *Store) acquireDirectly(ctx context.Context, r driver.Request) (token in
 	return token, s.ask(ctx, directAcquireSQL, args, rowOrNone(&token))
 }
 
-// releaseDirectly ends a claim that holds, if nobody waits for it. Otherwise
-// done is false.
+// releaseDirectly ends a claim that holds, if it has no waiters. Otherwise done is
+// false.
 func (s *Store) releaseDirectly(ctx context.Context, c driver.Claim) (done bool, err error) {
 	if !s.mayAskDirectly(c.Key) {
 		return false, nil

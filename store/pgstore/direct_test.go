@@ -38,7 +38,7 @@ func TestDirect(t *testing.T) {
 	mustAsk(other.releaseDirectly(t.Context(), writer("unknown").Claim))
 	waiter := join(t, other, writer("k"))
 	stay(t, s)
-	mustAsk(s.releaseDirectly(t.Context(), r.Claim)) // somebody waits
+	mustAsk(s.releaseDirectly(t.Context(), r.Claim)) // there is a waiter
 	release(t, s, r.Claim)
 	stay(t, s)
 	mustBe(t, other, waiter, driver.Held)

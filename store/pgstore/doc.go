@@ -4,32 +4,31 @@
 //
 // # What it promises
 //
-// Everything that package driver asks for, between all who use the same
-// database, first come, first served. What was granted or renewed has been
-// committed durably before it is answered, and stands through the crash of
-// the server. An uncontended lock costs one round trip and one commit that
-// waits for the disk; its release costs one round trip, and does not wait for
-// the disk, because a release that is lost in a crash costs others no more
-// than a crash of the holder would. Whoever releases grants the next in line
-// in the same commit. Waiters hold no connection. Tokens rise through release,
-// expiry, sweeping, restart and crash.
+// Everything that package driver asks for, between all processes that use the same
+// database, first come, first served. What was granted or renewed has been committed
+// durably before it is answered, and stands through the crash of the server. An
+// uncontended lock costs one round trip and one commit that waits for the disk; its
+// release costs one round trip, and does not wait for the disk, because a release that
+// is lost in a crash costs others no more than a crash of the holder would. A release
+// grants the next waiters in the same commit. Waiters hold no connection. Tokens rise
+// through release, expiry, sweeping, restart and crash.
 //
 // Several locks that are free are granted by one statement in one transaction
-// (AcquireAll, which baton.LockAll tries first): all or none, also when the process
-// or the server crashes in the middle, in one round trip and one commit however
-// many there are. The rows are locked in the order of the keys, so that those who
-// want the same ones wait for each other in no circle.
+// (AcquireAll, which baton.LockAll tries first): all or none, also when the process or
+// the server crashes in the middle, in one round trip and one commit however many there
+// are. The statement locks the rows in the order of the keys, so that requests for the
+// same keys do not deadlock.
 //
-// InTx makes a transaction of the program depend on a lease: it is committed
-// only while nobody else can have the lock.
+// InTx makes a transaction of the program depend on a lease: it is committed only while
+// no other process can have the lock.
 //
 // # Rate limits
 //
-// One function on the server makes a decision in one round trip, about up to
-// sixteen limits, by the server's clock, which it reads when it has locked
-// their rows. It does not wait for the disk: see Store.Take. The table baton_limit
-// has a row for each key of which something was taken and has not come back (the
-// view baton_limits shows them); whoever decides removes some that have expired.
+// One function on the server makes a decision in one round trip, about up to sixteen
+// limits, by the server's clock, which it reads when it has locked their rows. It does
+// not wait for the disk: see Store.Take. The table baton_limit has a row for each key
+// of which something was taken and has not come back (the view baton_limits shows
+// them); processes that decide remove some that have expired.
 //
 // # Records of operations
 //
@@ -58,22 +57,20 @@
 //
 // # Connections
 //
-// A pool that the program brings may have any settings: an isolation level
-// other than READ COMMITTED is overridden for the store's own statements, as
-// is synchronous_commit = off. One more connection, taken out of the pool,
-// listens for hints, so that a waiter hears of its turn without asking.
+// A pool that the program brings may have any settings: an isolation level other than
+// READ COMMITTED is overridden for the store's own statements, as is synchronous_commit
+// = off. One more connection, taken out of the pool, listens for hints, so that a
+// waiter hears of its grant without asking.
 //
-// While more requests come than there are connections, those for exclusive
-// locks that nobody else wants are sent together, in one statement and commit,
-// and so are those for decisions about single limits.
-// So is what a process wants of one key at the same moment, such as the release
-// of one goroutine and the new place in line of another, while the key is in
-// demand.
+// When more requests come than there are connections, the store sends those for
+// uncontended exclusive locks together, in one statement and commit, and so those for
+// decisions about single limits. Of a contended key it sends together what the process
+// wants at the same moment, such as the release of one goroutine and the new position
+// of another.
 //
-// A request that has been sent is given a quarter of a second for its answer
-// when its context ends. Without one its connection is closed.
+// When the context of a request that was sent ends, the request has a quarter of a
+// second more for its answer. Without an answer the store closes its connection.
 //
-// Behind a pooler such as PgBouncer in transaction mode nothing can be
-// prepared and nobody can listen. The store notices that, prepares nothing and
-// polls.
+// Behind a pooler such as PgBouncer in transaction mode the store can neither prepare
+// statements nor listen. It notices that, prepares nothing and polls.
 package pgstore

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A command that runs for a moment now and then sweeps what others have left, before
-// and after the key that it uses.
+// A command that runs for a moment now and then sweeps what other programs have left,
+// before and after the key that it uses.
 func TestCommandsSweep(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)

@@ -45,8 +45,9 @@ func (e *SchemaError) Finding() (driver.Finding, bool) {
 	}, true
 }
 
-// SearchPathError says that a connection leads to another schema than it must:
-// whoever is granted a lock in one and whoever is in the other hold it both.
+// SearchPathError says that a connection leads to another schema than it must: a
+// process that is granted a lock in one schema and a process in the other would both
+// hold it.
 type SearchPathError struct {
 	Want  string // the schema of Config.Schema, or of the tables that the store found
 	Found string // that to which a connection leads
@@ -103,8 +104,8 @@ type notSent struct{ error }
 
 func (e notSent) Unwrap() error { return e.error }
 
-// withoutConfig takes away what an error says of the user and the database:
-// the URL that others show says it, or hides it.
+// withoutConfig removes what an error says of the user and the database: callers show
+// the URL, which says or hides it.
 func withoutConfig(err error) error {
 	if e, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return notSent{e.Unwrap()}

@@ -19,8 +19,8 @@ var (
 // oldest is the first major version that has all that the statements need.
 const oldest = 12
 
-// longTransaction is after which time a transaction with an old snapshot has made a
-// lock that is used all the time several times as slow.
+// longTransaction is how long a transaction with an old snapshot takes to make a lock
+// that is used all the time several times as slow.
 const longTransaction = 20 * time.Second
 
 // facts is what Examine asks the server.

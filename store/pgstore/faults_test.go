@@ -55,7 +55,7 @@ func TestAnswerCutAfterTheEffect(t *testing.T) {
 	}
 }
 
-// Nobody answers any more: every method obeys its context.
+// The server answers no more: every method obeys its context.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	server, url := database(t)
@@ -123,8 +123,8 @@ func TestRowLockedByHand(t *testing.T) {
 	mustBe(t, s, c, driver.Held)
 }
 
-// The connection that listens is cut while somebody waits, and cannot be made
-// again: the waiter hears of its turn all the same, by the poll.
+// The connection that listens is cut while there is a waiter, and cannot be made again:
+// the waiter hears of its grant all the same, by the poll.
 func TestDeafWaiterIsServed(t *testing.T) {
 	t.Parallel()
 	server, url := database(t)
@@ -160,9 +160,8 @@ func TestDeafWaiterIsServed(t *testing.T) {
 	}
 }
 
-// The answer is about to come when the caller's context ends: it is waited for,
-// because a release over another connection could be served first and find
-// nothing.
+// The answer is about to come when the caller's context ends: the store waits for it,
+// because a release over another connection could be served first and find nothing.
 func TestContextEndsBeforeTheRequestArrives(t *testing.T) {
 	t.Parallel()
 	server, url := database(t)
@@ -187,8 +186,8 @@ func TestContextEndsBeforeTheRequestArrives(t *testing.T) {
 	hold(t, plain, writer("k")) // at once
 }
 
-// Whoever gives up while the server is kept from answering, and releases,
-// leaves nothing behind either.
+// A caller that gives up while the server is kept from answering, and releases, leaves
+// nothing behind either.
 func TestContextEndsWhileTheServerWaits(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -221,8 +220,8 @@ func TestContextEndsWhileTheServerWaits(t *testing.T) {
 	hold(t, plain, writer("k"))
 }
 
-// A server's process that is stuck does not see that its connection was given
-// up. Another takes its place in the pool at once.
+// A server's process that is stuck does not see that its connection was given up.
+// Another connection takes its place in the pool at once.
 func TestStuckConnectionIsReplaced(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)

@@ -39,7 +39,7 @@ func hold(t *testing.T, s *Store, r driver.Request) driver.Claim {
 	return with(r, g)
 }
 
-// join takes a place in line.
+// join takes a position.
 func join(t *testing.T, s *Store, r driver.Request) driver.Claim {
 	t.Helper()
 	g, err := s.Acquire(t.Context(), queued(r))
@@ -86,7 +86,7 @@ func stay(t *testing.T, s *Store) {
 	exec(t, s, `UPDATE baton_claim SET ends = ends + interval '1 hour'`)
 }
 
-// exec runs SQL as somebody else would.
+// exec runs SQL as another program would.
 func exec(t *testing.T, s *Store, sql string, args ...any) {
 	t.Helper()
 	if _, err := s.pool.Exec(context.Background(), sql, args...); err != nil {

@@ -17,20 +17,19 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// hints wakes those who wait. What was granted is told to the waiter's process
-// by NOTIFY, in a transaction of its own after the commit: the server lets one
-// transaction with a NOTIFY commit at a time, and a grant's commit waits for
-// the disk. A process listens on one connection; while it cannot, it polls, in
-// one statement for all that wait.
+// hints wakes waiters. It tells a grant to the waiter's process by NOTIFY, in a
+// transaction of its own after the commit: the server lets one transaction with a
+// NOTIFY commit at a time, and a grant's commit waits for the disk. A process listens
+// on one connection; while it cannot, it polls, in one statement for all its waiters.
 type hints struct {
 	store    *Store
-	node     string // the channel of this process; "" if nobody can listen
+	node     string // the channel of this process; "" if it cannot listen
 	poll     time.Duration
 	watchers sqlstore.Watchers
 
 	waiting   atomic.Int64
 	listening atomic.Bool
-	kick      chan struct{} // somebody waits, or nobody listens any more
+	kick      chan struct{} // there is a waiter, or this process listens no more
 	started   atomic.Bool
 
 	mu      sync.Mutex
@@ -65,9 +64,9 @@ func (h *hints) wakePoller() {
 	}
 }
 
-// Watch implements driver.Watcher. A hint comes from the server to the one
-// connection of this process that listens. Without it, a statement looks for
-// grants every few milliseconds while somebody waits.
+// Watch implements driver.Watcher. A hint comes from the server to the one connection
+// of this process that listens. Without it, a statement looks for grants every few
+// milliseconds while this process has waiters.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	s.hints.start()
 	return s.hints.watchers.Watch(c, wake)
@@ -89,7 +88,7 @@ func (h *hints) start() {
 	}
 }
 
-// close waits a little for what has to be told to others.
+// close waits a little for hints that other processes are to get.
 func (h *hints) close() {
 	h.mu.Lock()
 	h.closed = true
@@ -104,7 +103,8 @@ func (h *hints) close() {
 	h.cancel()
 }
 
-// tell wakes those whom a function has granted. except is told by an answer.
+// tell wakes the waiters that a function has granted, but for except, which gets an
+// answer.
 func (h *hints) tell(key, granted, except string) {
 	for _, f := range fields(granted) {
 		if f[1] != except {
@@ -113,7 +113,7 @@ func (h *hints) tell(key, granted, except string) {
 	}
 }
 
-// send delivers a hint to whoever waits under the id, here or on the node.
+// send delivers a hint to the watchers of the id, here or on the node.
 func (h *hints) send(node, key, id string, hint driver.Hint) {
 	if h.watchers.Deliver(key, id, hint) || node == "" || node == h.node {
 		return
@@ -157,7 +157,7 @@ func (h *hints) deliver() {
 	}
 }
 
-// tellServer is not refused when the store was closed.
+// tellServer works also after the store was closed.
 func (h *hints) tellServer(ctx context.Context, sql string, args ...any) {
 	if h.store.pooled {
 		args = append([]any{pgx.QueryExecModeExec}, args...)
@@ -250,7 +250,7 @@ func (h *hints) receive(text string) {
 	h.watchers.Deliver(f[3], f[0], hint)
 }
 
-// pollAll looks for grants while somebody waits and nobody listens.
+// pollAll looks for grants while this process has waiters and does not listen.
 func (h *hints) pollAll() {
 	for {
 		select {
@@ -274,7 +274,7 @@ func (h *hints) pollAll() {
 	}
 }
 
-// pollOnce wakes those who were granted and reports whether there were any.
+// pollOnce wakes the waiters that were granted and reports whether there were any.
 func (h *hints) pollOnce() (found bool) {
 	const sql = `SELECT u.i, c.ttl FROM unnest($1::bytea[], $2::text[], $3::bigint[]) WITH ORDINALITY AS u (k, id, seq, i)
 		JOIN baton_claim c ON c.k = u.k AND c.seq = u.seq AND c.id = u.id WHERE c.held`

@@ -14,9 +14,9 @@ import (
 // listPage is how many keys List reads at once.
 const listPage = 100
 
-// infoSQL shows keys in one state of the database. Times are microseconds
-// from now, in which sqlstore.Info reckons. OFFSET has the claims looked for key by
-// key: a plan that joins the tables may read all claims.
+// infoSQL shows keys in one state of the database. Times are microseconds from now, in
+// which sqlstore.Info reckons. OFFSET makes the server look for the claims key by key:
+// a plan that joins the tables may read all claims.
 const infoSQL = `WITH t AS MATERIALIZED (SELECT clock_timestamp() AS now),
 	page AS MATERIALIZED (
 		SELECT l.* FROM baton_lock l

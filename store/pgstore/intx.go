@@ -17,22 +17,22 @@ const (
 	claimRowSQL = `SELECT 1 FROM baton_claim WHERE k = $1::bytea AND id = $2::text AND seq = $3::bigint AND held AND ends > clock_timestamp() FOR KEY SHARE`
 )
 
-// InTx makes a transaction of the program depend on the lease: from here to
-// its end nobody else is granted the lock, whatever expires, is released or is
-// broken meanwhile, and whoever is paused. What the transaction wrote is
-// committed before any other holder can act, or not at all. It is the safest way
-// to use a lock, and needs no fencing token; examples/redeem shows it. An error
-// that wraps driver.ErrLost, or is the lease's own, says that the lease does not
-// stand any more; roll the transaction back then.
+// InTx makes a transaction of the program depend on the lease: from here to its end no
+// other process is granted the lock, whatever expires, is released or is broken
+// meanwhile, and whichever process is paused. What the transaction wrote is committed
+// before any other holder can act, or not at all. It is the safest way to use a lock,
+// and needs no fencing token; examples/redeem shows it. An error that wraps
+// driver.ErrLost, or is the lease's own, says that the lease does not stand any more;
+// roll the transaction back then.
 //
-// The transaction must be in the database of the locks, and tables of both be
-// visible in it. Renewals go on. Others wait for the end of the transaction,
-// so it should be short, and idle_in_transaction_session_timeout set in case
-// that the program is stopped. In REPEATABLE READ and SERIALIZABLE call InTx
-// first: a lease that was renewed after the transaction's first statement
-// fails with a serialization error (40001), as other rows do.
+// The transaction must be in the database of the locks, and must see its tables and
+// those of the locks. Renewals go on. Other processes wait for the end of the
+// transaction, so keep it short, and set idle_in_transaction_session_timeout in case
+// the program is stopped. In REPEATABLE READ and SERIALIZABLE call InTx first: a lease
+// that was renewed after the transaction's first statement fails with a serialization
+// error (40001), as other rows do.
 //
-// Going back to a savepoint that is older than the call undoes it, and so does a
+// To roll back to a savepoint that is older than the call undoes it, and so does a
 // nested pgx.Tx that is rolled back: then others are granted the lock while the
 // transaction goes on. Call InTx outside of savepoints, or again.
 func (s *Store) InTx(ctx context.Context, tx pgx.Tx, lease driver.Leased) error {

@@ -44,9 +44,9 @@ func holders(t *testing.T, s *Store) map[string]driver.Claim {
 	}
 }
 
-// While a transaction depends on a lease, nobody is granted the lock: not when
-// the lease expires, is released or is broken. Renewals, refusals and new
-// places in line do not wait for the transaction.
+// While a transaction depends on a lease, no other claim is granted the lock: not when
+// the lease expires, is released or is broken. Renewals, refusals and new positions do
+// not wait for the transaction.
 func TestInTx(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(t *testing.T, s *Store, c driver.Claim){

@@ -51,26 +51,26 @@ type limiter struct {
 	sweep   limitSweeper
 	batcher batcher
 
-	// refused says which keys refused what they were asked for last: then
-	// nothing is locked to see whether they still do.
+	// refused has the keys that refused the last request: then the next one locks
+	// nothing to see whether they still do.
 	refused contended.Keys
 }
 
-// Take implements limits.Store, in one round trip, by one function on the
-// server, which locks the rows of the keys in order. Who is refused, or only
-// looks, changes nothing and does not wait for the disk.
+// Take implements limits.Store, in one round trip, by one function on the server, which
+// locks the rows of the keys in order. A request that is refused, or only looks,
+// changes nothing and does not wait for the disk.
 //
-// Nor does who is allowed: a crash of the server may forget the decisions of
-// its last moments (three times wal_writer_delay, 0.6 s as a rule) with the IDs
-// that they had, and a fail-over those that were not replicated. So much may
-// then be taken once more. The locks do not share this.
+// Nor does a request that is allowed: a crash of the server may forget the decisions of
+// its last moments (three times wal_writer_delay, by default 0.6 s) with the IDs that
+// they had, and a fail-over those that were not replicated. What these took may then be
+// taken once more. The locks do not share this.
 //
-// Tables of a version before 5 are answered with errors.ErrUnsupported if a
+// With tables of a version before 5 it fails with errors.ErrUnsupported if a
 // LeakyBucket is asked for a turn within a time.
 //
-// Requests to one limit, without an ID, that would have to wait for a connection
-// are decided together, in order, up to 64 in one statement. Those to a log of
-// more than a hundred, or to so many sub-windows, are not.
+// Requests to one limit, without an ID, that would have to wait for a connection are
+// decided together, in order, up to 64 in one statement. Requests to a log of more than
+// a hundred, or to more than a hundred sub-windows, are not.
 func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	q, err := s.limits.known.NewRequest(r)
 	if err != nil {
@@ -127,17 +127,17 @@ func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error
 	return d, nil
 }
 
-// takeAlone has the server decide about one request.
+// takeAlone asks the server to decide one request.
 func (s *Store) takeAlone(ctx context.Context, q *rate.Request, looks bool) (answer []int64, err error) {
 	sql, args := takeArgs(q, looks)
 	for tries := 3; ; tries-- {
 		err = s.row(ctx, sql, args, &answer)
-		// Only what others lock by hand can be in the way, and nothing was done.
+		// Only locks that others take by hand can be in the way, and nothing was done.
 		if err == nil || tries == 1 || !isCode(err, deadlock) && !isCode(err, notSerializable) {
 			return answer, err
 		}
-		// Or it is in our way: who waits for what we had locked is woken before we
-		// lock it again.
+		// The pause lets a transaction that waits for what we had locked wake up before
+		// we lock it again. Otherwise it would be in our way once more.
 		select {
 		case <-time.After(10*time.Millisecond + rand.N(20*time.Millisecond)):
 		case <-ctx.Done():
@@ -146,9 +146,9 @@ func (s *Store) takeAlone(ctx context.Context, q *rate.Request, looks bool) (ans
 	}
 }
 
-// sendTakes has the server decide about several requests in one statement, which
-// does nothing if it fails. Each is asked for alone then: what one of them cannot
-// have is nothing to the others.
+// sendTakes asks the server to decide several requests in one statement, which does
+// nothing if it fails. Then each goes alone, so that the failure of one does not
+// concern the others.
 func (s *Store) sendTakes(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
 	keys, numbers := make([][]byte, len(all)), make([]int64, 0, widest*len(all))
 	for i, o := range all {
@@ -176,7 +176,7 @@ func (s *Store) sendTakes(ctx context.Context, conn *pgxpool.Conn, all []*operat
 	return nil
 }
 
-// takenAt is when that was taken which comes back. Sums must not overflow.
+// takenAt is when the cost that comes back was taken. Sums must not overflow.
 func takenAt(q *rate.Request) int64 { return min(q.At, 1<<60) }
 
 // single reports whether the shorter function will do.
@@ -228,9 +228,9 @@ func appendNumbers(numbers []int64, q *rate.Request, a rate.Algorithm) []int64 {
 	return append(numbers, n[:]...)
 }
 
-// limitSweeper has rows of limits removed that have expired. Whoever decides has
-// a page looked at after so many changes, of more rows than can have been made
-// meanwhile, so that they do not pile up.
+// limitSweeper removes rows of limits that have expired. After sweepEvery changes it
+// looks at a page, of more rows than can have been made meanwhile, so that they do not
+// pile up.
 type limitSweeper struct {
 	changes atomic.Int64 // since the last page
 

@@ -20,9 +20,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// jamLimits has a decision wait for a row that somebody locked by hand, on the
-// only connection of s, so that what comes next stands in line until free is
-// called.
+// jamLimits makes a decision wait for a row that was locked by hand, on the only
+// connection of s, so that what comes next waits until free is called.
 func jamLimits(t *testing.T, s, plain *Store) (free func()) {
 	t.Helper()
 	mustTake(t, s, take(window(5), 1, "jam"))
@@ -44,7 +43,7 @@ func jamLimits(t *testing.T, s, plain *Store) (free func()) {
 	}
 }
 
-// inLimitLine waits until so many stand in line.
+// inLimitLine waits until that many decisions wait.
 func inLimitLine(t *testing.T, s *Store, n int) {
 	t.Helper()
 	eventually(t, fmt.Sprint(n, " in line"), 20*time.Second, func() bool {
@@ -55,8 +54,8 @@ func inLimitLine(t *testing.T, s *Store, n int) {
 	})
 }
 
-// Those who stand in line are each answered as if they were alone, one after the
-// other: what one is refused is nothing to the next.
+// Decisions that wait are each answered as if they were alone, one after the other:
+// what one is refused does not matter to the next.
 func TestCombinedDecisions(t *testing.T) {
 	t.Parallel()
 	s, plain, _ := oneConnection(t)
@@ -197,8 +196,8 @@ func TestCombinedDecisionFails(t *testing.T) {
 	}
 }
 
-// The answer to all of them is lost after its effect: those who were in it do not
-// know, and what they took was taken once.
+// The answer to all of them is lost after its effect: the callers of that statement do
+// not know, and what they took was taken once.
 func TestCombinedDecisionsCut(t *testing.T) {
 	t.Parallel()
 	s, plain, proxy := oneConnection(t)
@@ -223,8 +222,8 @@ func TestCombinedDecisionsCut(t *testing.T) {
 	}
 }
 
-// Who leaves the line has taken nothing; who leaves when all was sent does not
-// know; and the others are served.
+// A caller that gives up while it waits has taken nothing; one that gives up when all
+// was sent does not know; and the others are served.
 func TestCombinedDecisionCallersLeave(t *testing.T) {
 	t.Parallel()
 	s, plain, _ := oneConnection(t)
@@ -269,7 +268,7 @@ func TestCombinedDecisionCallersLeave(t *testing.T) {
 	}
 }
 
-// Whoever is alone costs a transaction; those who wait share some.
+// A single decision costs a transaction; those that wait share some.
 func TestCombinedDecisionsSpareCommits(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t) // its own, because commits are counted
@@ -312,7 +311,7 @@ func TestCombinedDecisionsSpareCommits(t *testing.T) {
 	}
 }
 
-// Decisions that come to nothing find no row, and while they are made somebody else
+// Decisions that take nothing find no row, and while they are made another request
 // makes one: it is not theirs to remove.
 func TestCombinedDecisionsLeaveARowThatIsNew(t *testing.T) {
 	t.Parallel()

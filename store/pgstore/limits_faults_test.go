@@ -96,8 +96,8 @@ func TestLimitFaults(t *testing.T) {
 	}
 }
 
-// Somebody locks rows by hand in the other order. Whoever the server makes give
-// way, the decision is made.
+// A person locks rows by hand in the other order. Whichever the server makes give way,
+// the decision is made.
 func TestLimitDeadlockByHand(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)

@@ -99,8 +99,7 @@ func shapes(l limits.Limit, cost int64) map[string]limits.Request {
 	}
 }
 
-// The row of a key is being made by somebody else: the decision waits for what
-// becomes of it.
+// Another transaction is making the row of a key: the decision waits for its outcome.
 func TestFirstRequestsMeet(t *testing.T) {
 	t.Parallel()
 	for name, r := range shapes(window(5), 3) {
@@ -158,7 +157,8 @@ func takeIn(t *testing.T, tx pgx.Tx, r limits.Request) int64 {
 	return a[0]
 }
 
-// A row that was there is deleted by whoever has locked it: it is made anew.
+// A row that was there is deleted by the transaction that has locked it: it is made
+// again.
 func TestLimitForgottenMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, r := range shapes(window(5), 3) {
@@ -267,9 +267,9 @@ func TestLimitsInEverySession(t *testing.T) {
 	}
 }
 
-// Sixty-four clients of four processes ask limits in every order, forget some
-// and repeat requests, while rows expire and are swept. Nobody hears of
-// deadlocks or serialization, and nobody is let in above the capacity.
+// Sixty-four clients of four processes ask limits in every order, forget some and
+// repeat requests, while rows expire and are swept. No caller hears of deadlocks or
+// serialization, and none is let in above the capacity.
 func TestLimitsNoDeadlockSurfaces(t *testing.T) {
 	t.Parallel()
 	lasts := stormFor(t)
@@ -406,8 +406,8 @@ func TestLimitRowsWithGarbage(t *testing.T) {
 	}
 }
 
-// Rows that have expired are removed, those that somebody is at are left for
-// the next time, and nothing is waited for.
+// Rows that have expired are removed, those that a transaction has locked are left for
+// the next time, and the sweep waits for none.
 func TestLimitSweep(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)

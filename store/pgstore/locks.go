@@ -29,8 +29,8 @@ const (
 	isOtherwise // held with another capacity
 )
 
-// Acquire implements driver.Locks, in one round trip; in two on finding that
-// others want the key, too, when that was not known.
+// Acquire implements driver.Locks, in one round trip; in two if it finds only then that
+// others want the key, too.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
@@ -72,7 +72,7 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	s.batcher.hot.Set(r.Key, strings.Contains(text, "\n")) // somebody else is there
+	s.batcher.hot.Set(r.Key, strings.Contains(text, "\n")) // there is another claim
 	a := readAnswer(text)
 	if a.granted != "" {
 		s.hints.tell(r.Key, a.granted, r.ID)
@@ -87,7 +87,7 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return driver.Grant{}, a.refusal(r)
 }
 
-// refusal is the error of a request that was answered so.
+// refusal is the error of a request with this answer.
 func (a answer) refusal(r driver.Request) error {
 	if a.state == isOtherwise {
 		return &driver.CapacityError{Key: r.Key, InUse: a.others, Asked: r.Capacity}
@@ -117,8 +117,8 @@ func readAnswer(text string) (a answer) {
 	return a
 }
 
-// Release implements driver.Locks, in one round trip, or two like Acquire. If
-// somebody waits, the next are granted in the same commit.
+// Release implements driver.Locks, in one round trip, or two like Acquire. It grants
+// the next waiters in the same commit.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := check.Claim(c); err != nil {
 		return err
@@ -162,8 +162,8 @@ func (s *Store) released(c driver.Claim, text string) error {
 }
 
 // Downgrade implements driver.Downgrader. A transaction that depends on the lease by
-// InTx comes to its end first. Tables of an older version are answered with
-// errors.ErrUnsupported, because they would let readers in before that.
+// InTx ends first. With tables of an older version it fails with errors.ErrUnsupported,
+// because they would let readers in before that.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
 	if err := check.Claim(c); err != nil {
 		return driver.Grant{}, err
@@ -190,8 +190,8 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	return driver.Grant{Token: token, Ticket: token, TTL: ttl}, nil
 }
 
-// Move implements driver.Mover. A transaction that depends on the lease by InTx
-// comes to its end first.
+// Move implements driver.Mover. A transaction that depends on the lease by InTx ends
+// first.
 func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
 	if err := check.Move(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err
@@ -212,8 +212,8 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	return driver.Grant{Token: token, Ticket: token, TTL: ttl}, nil
 }
 
-// Break implements driver.Inspector. A transaction that depends on a lease by
-// InTx comes to its end first: until then nobody is granted.
+// Break implements driver.Inspector. A transaction that depends on a lease by InTx ends
+// first: until then no other claim is granted.
 func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
 	if err := check.Key(key); err != nil {
 		return 0, err

@@ -106,7 +106,7 @@ func TestMachines(t *testing.T) {
 	}
 }
 
-// walk asks one key for so many things, and for another limit now and then.
+// walk asks one key for that many things, and for another limit now and then.
 func walk(t *testing.T, r *rand.Rand, steps int, large bool) (all []question) {
 	var state rate.State
 	now := int64(1_800_000_000_000_000) + r.Int64N(1_000_000_000)
@@ -193,8 +193,8 @@ func someLimit(r *rand.Rand, large bool) limits.Limit {
 	}
 }
 
-// What somebody wrote into a state by hand is taken for what it says if a machine
-// could have written it, else for nothing. It never makes a request fail.
+// What a person wrote into a state by hand is taken for what it says if a machine could
+// have written it, else for nothing. It never makes a request fail.
 func TestMachinesMeetGarbage(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)

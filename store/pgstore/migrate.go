@@ -14,10 +14,10 @@ import (
 // needs. Newer ones serve it, too.
 const SchemaVersion = 5
 
-// enoughVersion has all but what records of operations and Move need.
-// recordsVersion has all but AcquireAll, and a Downgrade that waits for
-// transactions which depend on the lease. Version 4 has an AcquireAll that a clock
-// which is set back leads to claims nobody sees.
+// enoughVersion has all but what records of operations and Move need. recordsVersion
+// has all but AcquireAll, and a Downgrade that waits for transactions which depend on
+// the lease. In version 4, AcquireAll may leave claims that no statement sees, if the
+// clock is set back.
 const (
 	enoughVersion  = 2
 	recordsVersion = 3
@@ -77,7 +77,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 		return &StandbyError{}
 	}
 	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		// The number is nobody else's: "baton" as text.
+		// No other program uses this number: it is "baton" as text.
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(x'6261746f6e'::bigint)`, pgx.QueryExecModeExec); err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 			return err
 		}
 		if where != nil {
-			// Somebody else may have been faster.
+			// Another process may have been faster.
 			v, err := schemaVersion(ctx, tx)
 			if err != nil {
 				return err

@@ -35,9 +35,9 @@ type Server struct {
 	// Application is the name that the server shows. Defaults to "baton".
 	Application string
 
-	// Conns is the highest number of connections, besides the one that
-	// listens and up to two that renew what is held. Defaults to 4. However many
-	// wait, they hold none.
+	// Conns is the highest number of connections, besides the one that listens and up
+	// to two that renew what is held. Defaults to 4. Waiters hold none, however many
+	// there are.
 	Conns int
 
 	// NoMigrate refuses a database without the tables, with a *SchemaError.
@@ -53,8 +53,8 @@ type Server struct {
 // Open connects and returns a store whose pool Close closes. The context
 // bounds Open only.
 //
-// Tables that are missing are made. If that fails, as for a user who may not, it
-// goes on with tables of an older version that are enough for locks.
+// Open makes tables that are missing. If that fails, for example because the user may
+// not, it continues with tables of an older version that suffice for locks.
 // driver.ErrUnavailable says that the server could not be reached.
 func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	pool, err := connect(ctx, at)
@@ -77,8 +77,8 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// connect makes a pool and one connection. A pooler does not take the settings
-// that a server does: then it goes without.
+// connect makes a pool and one connection. A pooler does not take the settings that a
+// server does: then connect goes without them.
 func connect(ctx context.Context, at Server) (*pgxpool.Pool, error) {
 	for plain := false; ; plain = true {
 		config, err := at.pool(plain)
@@ -104,8 +104,8 @@ func connect(ctx context.Context, at Server) (*pgxpool.Pool, error) {
 	}
 }
 
-// lockTimeout bounds how long a request waits for a row that somebody else
-// has locked by hand, and keeps a connection busy meanwhile.
+// lockTimeout bounds how long a request waits for a row that another session has locked
+// by hand, and keeps a connection busy meanwhile.
 const lockTimeout = "2s"
 
 func (at Server) pool(plain bool) (*pgxpool.Config, error) {
@@ -168,8 +168,8 @@ func (at Server) pool(plain bool) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// leads reports whether a new connection leads to the schema. That there is none of
-// that name is found later.
+// leads reports whether a new connection leads to the schema. That the schema does not
+// exist is found later.
 func (at Server) leads(ctx context.Context, conn *pgx.Conn) error {
 	var found *string
 	err := conn.QueryRow(ctx, `SELECT current_schema()`, pgx.QueryExecModeExec).Scan(&found)

@@ -93,7 +93,7 @@ type plans struct {
 	read map[string]float64
 }
 
-// listen has the server tell.
+// listen makes the server tell its plans.
 func (p *plans) listen(c *pgxpool.Config) {
 	for name, value := range map[string]string{
 		"session_preload_libraries": "auto_explain", "client_min_messages": "notice", "auto_explain.log_level": "notice",
@@ -199,7 +199,7 @@ func inFunctions(t *testing.T) (all []sqltext.Text) {
 	return all
 }
 
-// doEverything has a store run each of its statements.
+// doEverything makes a store run each of its statements.
 func doEverything(t *testing.T, s, other *Store) {
 	t.Helper()
 	ctx := t.Context()
@@ -227,7 +227,7 @@ func doEverything(t *testing.T, s, other *Store) {
 		exec(t, other, `UPDATE baton_lock SET ends = clock_timestamp() WHERE k = $1`, []byte(name+key))
 	}
 
-	// One who holds and those who wait.
+	// A holder and waiters.
 	w := writer(name + "k")
 	h := hold(t, s, w)
 	again(w)
@@ -284,7 +284,7 @@ func doEverything(t *testing.T, s, other *Store) {
 	_ = s.Release(ctx, dead)
 	release(t, s, next)
 
-	// Those who share, and what transactions depend on.
+	// Claims that share, and what transactions depend on.
 	r := reader("r")
 	r1 := hold(t, s, r)
 	again(r)

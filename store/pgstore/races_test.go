@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A release that waits for the key's row sees who got in line while it waited.
-// One statement that does everything would not, and the lock would be nobody's.
+// A release that waits for the key's row sees who joined the queue while it waited. One
+// statement that does everything would not, and the lock would go to no claim.
 func TestReleaseSeesWhoJoinedWhileItWaited(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -49,8 +49,8 @@ func TestReleaseSeesWhoJoinedWhileItWaited(t *testing.T) {
 	}
 }
 
-// A holder is being renewed while others read that it has ended: it stands,
-// and nobody is granted beside it.
+// A holder is being renewed while others read that it has ended: it stands, and no
+// claim is granted beside it.
 func TestWhoRenewsIsNotDead(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -69,7 +69,7 @@ func TestWhoRenewsIsNotDead(t *testing.T) {
 		got := make(chan driver.State, 1)
 		go func() { got <- s.Renew(t.Context(), []driver.Claim{waiter}, time.Minute)[0].State }()
 		select {
-		case state := <-got: // it need not wait for who renews
+		case state := <-got: // it need not wait for the renewal
 			if state == driver.Held {
 				t.Errorf("%s: somebody holds beside it", kind)
 			}
@@ -116,9 +116,8 @@ func TestRenewalsDuringTheHandOver(t *testing.T) {
 	}
 }
 
-// The repeated acquire of a holder is answered with its own token, not with
-// the counter, which those who wait have raised: the next holder's token would
-// be below it.
+// The repeated acquire of a holder is answered with its own token, not with the
+// counter, which waiters have raised: the next holder's token would be below it.
 func TestTokenIsNotTheCounter(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -180,8 +179,8 @@ func TestTokensRiseWhileTheSweepRuns(t *testing.T) {
 	}
 }
 
-// Somebody deletes the row of a key by hand and forgets its claims: who held
-// is told, and is not there again when the key is.
+// A person deletes the row of a key by hand and forgets its claims: the holders are
+// told, and are not there again when the key is.
 func TestDeletedRowWithClaimsLeft(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)

@@ -26,7 +26,7 @@ const (
 // answered, whatever synchronous_commit says. A fail-over to a standby that is not
 // synchronous may forget it: then the operation can happen again.
 //
-// A database whose tables are older than records is answered with a *SchemaError.
+// With tables that are older than records it fails with a *SchemaError.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
 	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err

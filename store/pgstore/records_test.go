@@ -158,8 +158,8 @@ func TestRecordsThroughACrash(t *testing.T) {
 	}
 }
 
-// Time is read after the wait for the row: a record that expires meanwhile is
-// gone, and one that was made anew is kept for as long as was asked.
+// Time is read after the wait for the row: a record that expires meanwhile is gone, and
+// one that was made again is kept for as long as was asked.
 func TestRecordTimeIsReadAfterTheWait(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -193,8 +193,8 @@ func TestRecordTimeIsReadAfterTheWait(t *testing.T) {
 	wg.Wait()
 }
 
-// Many clients want few operations, whose records expire and are removed all the
-// time: nobody is told of a deadlock.
+// Many clients want few operations, whose records expire and are removed all the time:
+// no caller is told of a deadlock.
 func TestRecordsNoDeadlockSurfaces(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -285,8 +285,8 @@ func TestMigrationFromVersion2(t *testing.T) {
 	}
 }
 
-// Whoever begins looks for a few records whose time is over, and reads none of
-// those that stand for that.
+// An attempt that begins looks for a few records whose time is over, and for that reads
+// none of those that stand.
 func TestRecordsThatStandAreNotReadByOthers(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)

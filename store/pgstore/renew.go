@@ -22,15 +22,15 @@ const (
 	lookSQL = `SELECT states, agains, granted_keys, granted FROM baton_look_1($1::bytea[], $2::bigint[], $3::bigint)`
 )
 
-// Renew implements driver.Locks. All that hold are confirmed by one statement
-// in one round trip, on connections that serve nothing else. Those who wait cost
-// two, in the second of which holders that died are noticed; and each claim that
-// somebody was writing to at that moment, one of its own.
+// Renew implements driver.Locks. One statement renews all claims that hold in one round
+// trip, on connections that serve nothing else. Claims that wait cost two, the second
+// of which notices holders that died. A claim that another transaction was writing to
+// at that moment costs one of its own.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	return s.hints.watchers.Renew(ctx, claims, ttl, &s.renewal, &s.confirm)
 }
 
-// renewWith is one request of those that renew.
+// renewWith returns what makes one request for a sqlstore.Renewals.
 func (s *Store) renewWith(pool *pgxpool.Pool) func(context.Context, []driver.Claim, time.Duration) []driver.Renewal {
 	return func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 		b := sqlstore.NewBatch(claims, ttl, traits)
@@ -97,8 +97,8 @@ func (s *Store) renew(ctx context.Context, pool *pgxpool.Pool, b *sqlstore.Batch
 	return nil
 }
 
-// look serves the keys that somebody waits for, and answers again about the
-// places, which the batch has just confirmed.
+// look grants waiters of the keys that have some, and answers again about the
+// positions, which the batch has just renewed.
 func (s *Store) look(ctx context.Context, b *sqlstore.Batch, waiting []sqlstore.Place, us int64) error {
 	slices.SortFunc(waiting, func(a, b sqlstore.Place) int { return strings.Compare(a.Key, b.Key) })
 	keys, _, seqs := columns(waiting)
@@ -107,7 +107,7 @@ func (s *Store) look(ctx context.Context, b *sqlstore.Batch, waiting []sqlstore.
 	var grantedKeys [][]byte
 	var granted []string
 	if err := s.row(ctx, lookSQL, []any{keys, seqs, us}, &states, &agains, &grantedKeys, &granted); err != nil {
-		return nil // they are confirmed, and the next look may do better
+		return nil // they are renewed, and the next look may do better
 	}
 	for i, p := range waiting {
 		if states[i] == isHeld {

@@ -33,7 +33,7 @@ type Store struct {
 
 	renewing *pgxpool.Pool // what is held is renewed on its connections only
 	renewal  sqlstore.Renewals
-	confirm  sqlstore.Renewals // of places in line
+	confirm  sqlstore.Renewals // of positions
 
 	wrap   atomic.Bool
 	closed atomic.Bool
@@ -83,8 +83,8 @@ const renewingConns = 2
 
 // Config says how a store works. The zero value is fine.
 type Config struct {
-	// Pooler says that a pooler stands between the program and the server, so that
-	// nothing can be prepared and nobody can listen. Defaults to finding out: the
+	// Pooler says that a pooler stands between the program and the server, so that the
+	// store can neither prepare statements nor listen. Defaults to finding out: the
 	// process that answers is then not the one that was connected to.
 	Pooler bool
 }
@@ -94,7 +94,7 @@ func (c Config) options(o *options) { o.pooler = c.Pooler }
 // options are what tests change as well.
 type options struct {
 	pooler bool
-	poll   time.Duration // how often to look for grants where nobody can listen
+	poll   time.Duration // how often to look for grants where the process cannot listen
 	idle   time.Duration // how long a key is unused before its row is removed
 	sweep  time.Duration // how often to look for such rows
 	early  bool          // the first time at once
@@ -111,26 +111,24 @@ func defaults() options {
 	}
 }
 
-// New returns a store that uses a pool that the program made, and which Close
-// leaves open. It asks the server which version of the tables there is, and
-// fails with a *SchemaError if Migrate has to be called first. Tables of version
-// 2 will do: then records of operations fail with that error. Before version 5
-// several locks are granted one by one, and Downgrade is answered with
-// errors.ErrUnsupported.
+// New returns a store that uses a pool that the program made, and which Close leaves
+// open. It asks the server which version of the tables there is, and fails with a
+// *SchemaError if Migrate has to be called first. Tables of version 2 suffice: then
+// records of operations fail with that error. Before version 5 several locks are
+// granted one by one, and Downgrade fails with errors.ErrUnsupported.
 //
-// The pool's connections serve all requests, however many wait, but one: what is
-// held is renewed by up to two more, which the store makes as the pool would when it
-// first needs them, and closes. So a lease is kept also if the pool is exhausted. One
-// more, which is taken out of the pool, listens.
+// The pool's connections serve all requests, however many wait, but for renewals of
+// what is held. For these the store makes up to two more, as the pool would, when it
+// first needs them, and closes them. So a lease is kept also if the pool is exhausted.
+// One more connection, which the store takes out of the pool, listens.
 //
-// All connections have to lead to the same tables. Each is asked once, unless a
-// pooler is in between; one that leads to others is closed, and the request fails
-// with a *SearchPathError that wraps driver.ErrUnavailable. A program that changes
+// All connections have to lead to the same tables. The store asks each once, unless a
+// pooler is in between; it closes one that leads to others, and the request fails with
+// a *SearchPathError that wraps driver.ErrUnavailable. A program that changes
 // search_path on a connection has to change it back.
 //
-// A lock that nobody else wants costs the server less if its connections have
-// enable_seqscan off and plan_cache_mode force_generic_plan, as those of Open
-// have.
+// An uncontended lock costs the server less if its connections have enable_seqscan off
+// and plan_cache_mode force_generic_plan, as those of Open have.
 func New(ctx context.Context, pool *pgxpool.Pool, cfg Config) (*Store, error) {
 	return newStore(ctx, pool, false, cfg.options)
 }
@@ -161,7 +159,7 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, change ...fun
 	return s, nil
 }
 
-// probe looks at what is there, on one connection.
+// probe asks the server what the store has to know, on one connection.
 func (s *Store) probe(ctx context.Context, o options) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -175,7 +173,7 @@ func (s *Store) probe(ctx context.Context, o options) error {
 		pgx.QueryExecModeExec).Scan(&pid, &encoding, &standby, &scans); err != nil {
 		return failure(ctx, err)
 	}
-	// A pooler answers with a number of its own when it is connected to.
+	// A pooler tells a process number of its own when a client connects.
 	s.pooled = o.pooler || pid != conn.Conn().PgConn().PID()
 	s.direct = scans == "off" && !s.pooled
 	if encoding != "UTF8" && encoding != "SQL_ASCII" {
@@ -209,7 +207,7 @@ const askedWhere = "github.com/batonhq/baton/store/pgstore: schema"
 // leads returns an error if the connection leads to other tables than the store's.
 // Each is asked once.
 func (s *Store) leads(ctx context.Context, conn *pgx.Conn) error {
-	if s.pooled { // it is not the server's
+	if s.pooled { // a pooler's connection leads to several
 		return nil
 	}
 	noted := conn.PgConn().CustomData()
@@ -267,8 +265,8 @@ func oneRow(dest ...any) func(pgx.Rows) error {
 	}
 }
 
-// ask runs a statement and has read read its rows. What read set may be used
-// only if the result is nil.
+// ask runs a statement and calls read for its rows. What read set may be used only if
+// the result is nil.
 func (s *Store) ask(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
 	return s.askOf(ctx, s.pool, sql, args, read)
 }
@@ -281,7 +279,7 @@ func (s *Store) askOf(ctx context.Context, pool *pgxpool.Pool, sql string, args 
 	return s.askAnyway(ctx, pool, sql, args, read)
 }
 
-// askAnyway is askOf, and does not mind that the store was closed.
+// askAnyway is askOf, also after the store was closed.
 func (s *Store) askAnyway(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, read func(pgx.Rows) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -293,7 +291,7 @@ func (s *Store) askAnyway(ctx context.Context, pool *pgxpool.Pool, sql string, a
 	return s.askWith(ctx, conn, sql, args, read)
 }
 
-// askWith is ask on a connection, which it gives back.
+// askWith is ask on a connection, which it returns to the pool.
 func (s *Store) askWith(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, read func(pgx.Rows) error) error {
 	later, stop := sqlstore.Outlive(ctx, s.patience)
 	defer stop()
@@ -342,8 +340,8 @@ func (s *Store) askOn(ctx context.Context, conn *pgxpool.Conn, sql string, args 
 	return results.Close()
 }
 
-// wrapped is a transaction of several round trips: a batch prepares its
-// statements, which a pooler does not bear.
+// wrapped is a transaction of several round trips: a batch prepares its statements,
+// which fails behind a pooler.
 func (s *Store) wrapped(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, read func(pgx.Rows) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
@@ -401,7 +399,7 @@ func (s *Store) Close() error {
 	}
 }
 
-// fields takes a line of the functions' texts apart: node, id, ticket, ttl.
+// fields splits the lines of the functions' texts: node, id, ticket, ttl.
 func fields(text string) (lines [][]string) {
 	for line := range strings.Lines(text) {
 		if f := strings.Split(strings.TrimSuffix(line, "\n"), " "); len(f) == 4 {

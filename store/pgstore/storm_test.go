@@ -29,9 +29,9 @@ func stormFor(t *testing.T) time.Duration {
 	return d
 }
 
-// Sixty-four clients of four processes on one key and on many, with every kind
-// of request, while rows are swept away under them. Nobody hears of deadlocks
-// or serialization, and nobody holds beside another.
+// Sixty-four clients of four processes on one key and on many, with every kind of
+// request, while rows are swept away under them. No caller hears of deadlocks or
+// serialization, and no two claims hold at once that must not.
 func TestNoDeadlockSurfaces(t *testing.T) {
 	t.Parallel()
 	lasts := stormFor(t)
@@ -79,13 +79,13 @@ func TestNoDeadlockSurfaces(t *testing.T) {
 	}
 }
 
-// room is who holds a key.
+// room is the holders of a key.
 type room struct {
 	mu                       sync.Mutex
 	writers, readers, permit int64
 }
 
-// enter notes a holder, or with -1 that it leaves, and reports who is there
+// enter notes a holder, or with -1 that it leaves, and reports which holders are there
 // that must not be.
 func (r *room) enter(c driver.Claim, n int64) error {
 	r.mu.Lock()
@@ -161,8 +161,8 @@ func traffic(s *Store, key string, i int, room *room) (held bool, err error) {
 	return held, err
 }
 
-// Ten thousand wait on four connections, and one that releases is served as if
-// nobody else were there.
+// Ten thousand wait on four connections, and one that releases is served as if it were
+// alone.
 func TestTenThousandWaitersOnFourConnections(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -194,8 +194,8 @@ func TestTenThousandWaitersOnFourConnections(t *testing.T) {
 	if st := s.pool.Stat(); st.MaxConns() != 4 || st.AcquiredConns() != 0 {
 		t.Errorf("%d of %d connections are held while nobody asks", st.AcquiredConns(), st.MaxConns())
 	}
-	// Each waiter's place ends after a while unless it is confirmed, as it
-	// is here, all in two statements. This machine may be too slow for all.
+	// Each waiter's position ends after a while unless it is renewed, as it is here,
+	// all in two statements. This machine may be too slow for all.
 	states := map[driver.State]int{}
 	for _, r := range s.Renew(t.Context(), claims, time.Minute) {
 		if states[r.State]++; r.State == driver.Unknown {

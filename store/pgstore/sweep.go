@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// sweeper removes the rows of keys that nobody has used for a while, a page at
-// a time. Every process that makes requests does its share; rows that another
-// one is at are skipped.
+// sweeper removes the rows of keys that were not used for a while, a page at a time.
+// Every process that makes requests does its share, and skips rows that another one has
+// locked.
 type sweeper struct {
 	store    *Store
 	idle     time.Duration
@@ -31,8 +31,8 @@ func (w *sweeper) init(s *Store, o options) {
 	w.done = make(chan struct{})
 }
 
-// used notes that a key may have been made. The sweep begins at the first one, so
-// that many programs which run for a moment come to all keys.
+// used notes that a key may have been made. The sweep begins at the first one, so that
+// many programs which run for a moment come to all keys together.
 func (w *sweeper) used(key string) {
 	w.requests.Add(1)
 	if !w.started.Load() && !w.started.Swap(true) {

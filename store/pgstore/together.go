@@ -12,10 +12,10 @@ import (
 
 const togetherSQL = `SELECT refused, answers FROM baton_together_1($1::bytea[], $2::text[], $3::text[], $4::text, $5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::bigint[])`
 
-// AcquireAll implements driver.Together, for locks of any kind, by one statement
-// in one transaction: nobody sees half of it, and no crash leaves half of it. It
-// costs one round trip and one commit, however many keys there are. Tables of an
-// older version are answered with errors.ErrUnsupported.
+// AcquireAll implements driver.Together, for locks of any kind, by one statement in one
+// transaction: no other transaction sees half of it, and no crash leaves half of it. It
+// costs one round trip and one commit, however many keys there are. With tables of an
+// older version it fails with errors.ErrUnsupported.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
 	if err := check.Together(r, traits); err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 		return nil, err
 	}
 	s.sweep.used(r[0].Key)
-	// The server comes to the rows in the order of the keys, for all alike.
+	// The server locks the rows in the order of the keys, in every request.
 	order := make([]int, len(r))
 	for i := range order {
 		order[i] = i
@@ -54,7 +54,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if refused > 0 {
 		for at, text := range answers[min(n, len(answers)):] {
 			if text != "" {
-				_ = s.released(r[order[at]].Claim, text) // that it is lost is as it should be
+				_ = s.released(r[order[at]].Claim, text) // ErrLost is as it should be
 			}
 		}
 		q := r[order[refused-1]]

@@ -127,7 +127,7 @@ func TestTogetherAnswerCut(t *testing.T) {
 			release(t, s, r.Claim)
 		}
 
-		// It never came to the server: nothing was done, though nobody can know.
+		// It never came to the server: nothing was done, though the caller cannot know.
 		all = writers(keys...)
 		cut = proxy.CutBeforeRequest(carries)
 		if _, err := s.AcquireAll(t.Context(), all); !errors.Is(err, driver.ErrUnknown) {
@@ -142,8 +142,8 @@ func TestTogetherAnswerCut(t *testing.T) {
 	}
 }
 
-// A repeat that is refused gives up all that the first attempt got, also behind a
-// key that goes to somebody who waits.
+// A repeat that is refused gives up all that the first attempt got, also behind a key
+// that goes to a waiter.
 func TestTogetherRefusedRepeat(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -166,7 +166,7 @@ func TestTogetherRefusedRepeat(t *testing.T) {
 	hold(t, other, writer("d"))
 }
 
-// Whoever was waiting for what a refused repeat gives up hears of it, and need not ask.
+// A waiter for what a refused repeat gives up hears of it, and need not ask.
 func TestTogetherRefusedRepeatTellsTheNext(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -207,15 +207,16 @@ func TestTogetherRefusedRepeatTellsTheNext(t *testing.T) {
 	}
 }
 
-// Who has a row locked makes another one, as combined requests do, and meets
-// somebody who wants both and waits for the first. That one has made nothing yet.
+// A transaction that has a row locked makes another one, as merged requests do, and
+// meets one that wants both and waits for the first. That one has made nothing yet.
 func TestTogetherMakesRowsLast(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s, other := openAt(t, url), openAt(t, url)
 	release(t, s, hold(t, s, writer("b")))
 	tx := begin(t, other, pgx.ReadCommitted)
-	// A wait of the other for the first fails, and would do so before the server sees the circle.
+	// A wait of the other for the first fails, and would do so before the server sees
+	// the deadlock.
 	for _, q := range []string{`SELECT FROM baton_lock WHERE k = 'b' FOR UPDATE`, `SET LOCAL lock_timeout = '500ms'`} {
 		if _, err := tx.Exec(t.Context(), q); err != nil {
 			t.Fatal(err)
@@ -239,8 +240,8 @@ func TestTogetherMakesRowsLast(t *testing.T) {
 	release(t, s, hold(t, s, writer("b")))
 }
 
-// Somebody else makes a row that was missing a moment ago. It is locked in its
-// turn, whether it is free by then or not.
+// Another transaction makes a row that was missing a moment ago. It is locked in its
+// order, whether it is free by then or not.
 func TestTogetherMeetsAFirstRequest(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -337,10 +338,10 @@ func TestTogetherInAnOldDatabase(t *testing.T) {
 	holdAll(t, next, writers("a", "b")...)
 }
 
-// Sixty-four clients of four processes want sets of keys that overlap, in any
-// order, or one of them alone, and wait, and renew many at once, while rows are
-// swept away under them. Nobody hears of deadlocks or serialization, nobody holds
-// beside another, and nobody has a part of what he asked for.
+// Sixty-four clients of four processes want sets of keys that overlap, in any order, or
+// one of them alone, and wait, and renew many at once, while rows are swept away under
+// them. No caller hears of deadlocks or serialization, no two claims hold at once that
+// must not, and no caller has a part of what it asked for.
 func TestTogetherNoDeadlockSurfaces(t *testing.T) {
 	t.Parallel()
 	server, url := database(t)

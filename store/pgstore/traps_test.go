@@ -144,8 +144,8 @@ func TestSettingsOfTheUserAreOverridden(t *testing.T) {
 	}
 }
 
-// A grant is durable although the user's setting says that commits need not
-// be; what nobody relies on is not.
+// A grant is durable although the user's setting says that commits need not be; what no
+// caller relies on is not.
 func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -301,8 +301,8 @@ func TestRenewalsLeaveASmallTable(t *testing.T) {
 	}
 }
 
-// Keys that nobody uses leave nothing behind, and tokens rise all the same,
-// even if the counter ran ahead of the clock.
+// Unused keys leave nothing behind, and tokens rise all the same, even if the counter
+// ran ahead of the clock.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)

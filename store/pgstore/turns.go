@@ -13,12 +13,12 @@ import (
 
 const turnSQL = `SELECT baton_turn_1($1::bytea, $2::text[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::text)`
 
-// turn has o served together with what else this process wants of a key that
-// is in demand. One statement for it is under way at a time: alone, each would
-// wait for the others on the key's row. What comes meanwhile goes with the
-// next: as a rule that is the release of the one who was just granted and the
-// new place in line of the one who released. It is not a batch.Batcher because who is
-// taken too late withdraws and goes alone, and for the second reason of batcher.
+// turn serves o together with what else this process wants of a contended key. One
+// statement for the key is under way at a time: alone, each would wait for the others
+// on the key's row. What comes meanwhile goes with the next: mostly the release of the
+// claim that was just granted and the new position of the caller that released. It is
+// not a batch.Batcher because an operation that is taken too late withdraws and goes
+// alone, and for the second reason of batcher.
 func (c *batcher) turn(ctx context.Context, o *operation, alone func() error) error {
 	if o.ttl > 0 && !o.queue || o.ttl == 0 && o.claim.Ticket == 0 {
 		return alone()
@@ -48,7 +48,7 @@ func (c *batcher) turn(ctx context.Context, o *operation, alone func() error) er
 				return err
 			}
 			answered = true
-		case <-patience.C: // the connection of the one before may be dead
+		case <-patience.C: // the connection of the statement before may be dead
 			if c.withdraw(o) {
 				return alone()
 			}
@@ -72,7 +72,7 @@ func (c *batcher) withdraw(o *operation) bool {
 // serveTurns sends what waits for a key until nothing does.
 func (c *batcher) serveTurns(key string, q *queue) {
 	for {
-		// Those whom the last answer has woken come now, as a rule.
+		// Callers that the last answer has woken mostly come now.
 		for range 3 {
 			runtime.Gosched()
 		}
@@ -89,8 +89,7 @@ func (c *batcher) serveTurns(key string, q *queue) {
 	}
 }
 
-// sendTurn has the operations on one key done by one statement and notes which
-// it served.
+// sendTurn sends the operations on one key in one statement and notes which it served.
 func (c *batcher) sendTurn(ctx context.Context, conn *pgxpool.Conn, key string, all []*operation) error {
 	var ends, places []*operation
 	endIDs, tickets := make([]string, 0, len(all)), make([]int64, 0, len(all))

@@ -41,7 +41,7 @@ func mustServe(t *testing.T, want bool, all ...*operation) {
 	}
 }
 
-// placed is the claim of an operation that must have been given a place.
+// placed is the claim of an operation that must have been given a position.
 func placed(t *testing.T, o *operation) driver.Claim {
 	t.Helper()
 	if !o.served || !o.grant.Waiting || o.grant.Token != 0 || o.grant.Ticket == 0 {
@@ -51,8 +51,8 @@ func placed(t *testing.T, o *operation) driver.Claim {
 	return o.claim
 }
 
-// One statement ends a holder, whichever way it came in, takes others out of
-// the line, gives new ones a place behind it and grants the next.
+// One statement ends a holder, whichever way it was granted, takes other claims out of
+// the queue, gives new ones a position behind it and grants the next.
 func TestTurn(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -101,7 +101,7 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// Who finds nobody in the way holds at once, for the whole time asked for.
+// A claim that finds no other in the way holds at once, for the whole time asked for.
 func TestTurnGrantsAtOnce(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -238,8 +238,8 @@ func TestTurnWaitsForARenewal(t *testing.T) {
 	mustBe(t, s, next, driver.Lost)
 }
 
-// Many goroutines of two processes at one key: nobody overlaps, tokens rise,
-// and what each process sends at the same moment goes in one statement.
+// Many goroutines of two processes at one key: no two hold at once, tokens rise, and
+// what each process sends at the same moment goes in one statement.
 func TestTurnTraffic(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -308,7 +308,7 @@ func stalled(t *testing.T, s *Store, key string) *queue {
 	return q
 }
 
-// Who was not sent for a while is asked for alone: the connection of the
+// An operation that was not sent for a while goes alone: the connection of the
 // statement before may be dead.
 func TestTurnIsNotWaitedForLong(t *testing.T) {
 	t.Parallel()
@@ -326,7 +326,7 @@ func TestTurnIsNotWaitedForLong(t *testing.T) {
 	}
 }
 
-// Who leaves before anything was sent has nothing to clean up behind it.
+// A caller that gives up before anything was sent has nothing to clean up.
 func TestTurnCallerLeavesTheLine(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -355,7 +355,7 @@ func TestTurnCallerLeavesTheLine(t *testing.T) {
 	mustBe(t, s, c, driver.Held)
 }
 
-// Close refuses who stands in line.
+// Close refuses the operations that wait.
 func TestTurnClose(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -378,7 +378,7 @@ func TestTurnClose(t *testing.T) {
 	}
 }
 
-// The answer to all of them is lost after its effect: they do not know, and
+// The answer to all of them is lost after its effect: the callers do not know, and
 // asking again finds it.
 func TestTurnAnswerCut(t *testing.T) {
 	t.Parallel()

@@ -12,46 +12,46 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// batcher sends what many goroutines ask for in few script calls when the server
-// is what they wait for. Running a script costs the server more than what most
-// of them do, so that several in one call double what it can serve. Whoever comes
-// while few calls are under way goes alone: a call for one in a batch would cost
-// more than its own script.
+// batcher merges the requests of many goroutines into few script calls when they wait
+// for the server. To run a script costs the server more than what most scripts do, so
+// merging doubles what it can serve. A request that comes while few calls are under way
+// goes alone: a batch of one costs more than its own script.
 //
-// Not in Cluster, where the keys of a call lie on one slot.
+// It merges nothing in Cluster, where the keys of a call lie on one slot.
 //
-// It is not a batch.Batcher because calls for one run on their callers' goroutines, how
-// many are under way follows how many waited lately, and equal decisions are one.
+// It is not a batch.Batcher because a request that goes alone runs on its caller's
+// goroutine, the number of calls under way follows how many requests waited lately, and
+// equal decisions are made in one step.
 type batcher struct {
-	off  bool // each goes alone
+	off  bool // each request goes alone
 	one  func(context.Context, *operation) (any, error)
 	many func(context.Context, []*operation) // two or more; sets their answers and errors
 
 	mu      sync.Mutex
 	calls   int          // under way, single or combined
-	busy    bool         // combining
+	busy    bool         // requests are merged
 	usual   float64      // how many waited lately when a call ended
 	waiting []*operation // only while calls are at their limit
-	wants   int          // how many wait for those
+	wants   int          // how many callers wait for these
 
-	// Acquires that were sent, and whose callers are gone, by ID.
+	// By ID, acquires that were sent and whose callers have given up.
 	abandoned map[string]*operation
 }
 
 const (
-	// Up to so many calls go alone. With less to do at once, waiting for
-	// each other costs more than it spares.
+	// Up to idleCalls calls go alone. With less to do at once, waiting for each other
+	// costs more than it spares.
 	idleCalls = 16
 
-	// So many are under way while calls are combined: one that the server
-	// works on, one on its way to it, and one on its way back.
+	// busyCalls are under way while requests are merged: one that the server works on,
+	// one on its way to it, and one on its way back.
 	busyCalls = 3
 
-	// Combining begins when so many wait, and ends when usually fewer than so
-	// many do.
+	// Merging begins when beginAt requests wait, and ends when usually fewer than
+	// endBelow do.
 	beginAt, endBelow = 8, 2
 
-	// A call holds up the server for some 150 µs at most.
+	// A call of maxCombined requests holds up the server for some 150 µs.
 	maxCombined = 32
 )
 
@@ -67,7 +67,7 @@ type operation struct {
 
 	done   chan struct{} // closed when answer, or each, and err are set
 	sent   bool          // guarded by batcher.mu
-	times  int           // how many want it; guarded by batcher.mu until it is sent
+	times  int           // how many callers want it; guarded by batcher.mu until it is sent
 	answer any
 	each   []limits.Taken // the answers to as many decisions
 	given  atomic.Int32   // how many of them
@@ -97,7 +97,7 @@ func (c *batcher) do(ctx context.Context, o *operation) (any, error) {
 	return c.answer(ctx, o)
 }
 
-// decide is do for decisions. Those who wait for the same one share it.
+// decide is do for decisions. Callers that wait for the same decision share it.
 func (c *batcher) decide(ctx context.Context, q question) (any, error) {
 	if c.off {
 		return c.one(ctx, &operation{ask: q})
@@ -120,7 +120,8 @@ func (c *batcher) decide(ctx context.Context, q question) (any, error) {
 	return c.answer(ctx, o)
 }
 
-// begins reports whether a call for one may begin, which then has. c.mu is held.
+// begins reports whether a call for one request may begin, and then counts it. c.mu is
+// held.
 func (c *batcher) begins() bool {
 	if c.calls >= c.limit() {
 		return false
@@ -129,7 +130,7 @@ func (c *batcher) begins() bool {
 	return true
 }
 
-// waits has o wait for a call. c.mu is held.
+// waits lets o wait for a call. c.mu is held.
 func (c *batcher) waits(o *operation) {
 	o.done, o.times = make(chan struct{}), 1
 	c.waiting = append(c.waiting, o)
@@ -146,7 +147,7 @@ func (c *batcher) alike(q question) *operation {
 	return nil
 }
 
-// answer waits for that of o.
+// answer waits for the answer to o.
 func (c *batcher) answer(ctx context.Context, o *operation) (any, error) {
 	select {
 	case <-o.done:
@@ -158,7 +159,7 @@ func (c *batcher) answer(ctx context.Context, o *operation) (any, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.sent { // others' calls do not end with our context
+	if o.sent { // the call has other callers, too, and does not end with our context
 		select {
 		case <-o.done:
 		default:
@@ -172,7 +173,7 @@ func (c *batcher) answer(ctx context.Context, o *operation) (any, error) {
 		return nil, failure(ctx.Err())
 	}
 	c.wants--
-	if o.times--; o.times > 0 { // others want it
+	if o.times--; o.times > 0 { // other callers want it
 		return nil, ctx.Err()
 	}
 	for i, other := range c.waiting {
@@ -201,9 +202,9 @@ func (c *batcher) await(ctx context.Context, id string) error {
 	}
 }
 
-// answered tells callers that their operations have ended. Whoever is woken
-// soon wants the mutex, so it is not held meanwhile; a caller that goes away
-// before its operation has ended has noted it as abandoned by the time we look.
+// answered tells callers that their operations have ended. These soon want the mutex,
+// so it is not held meanwhile. A caller that gives up before its operation has ended
+// has noted it as abandoned by the time we look.
 func (c *batcher) answered(batch []*operation) {
 	for _, o := range batch {
 		close(o.done)
@@ -228,7 +229,7 @@ func (c *batcher) limit() int {
 	return idleCalls
 }
 
-// finished passes the turn of a call that has ended to those who wait.
+// finished starts a call for the requests that wait, in place of one that has ended.
 func (c *batcher) finished() {
 	if batch := c.next(); batch != nil {
 		go c.drain(batch)
@@ -239,11 +240,12 @@ func (c *batcher) finished() {
 func (c *batcher) drain(batch []*operation) {
 	for ; batch != nil; batch = c.next() {
 		c.combined(batch)
-		runtime.Gosched() // those who were answered often have the next to ask
+		runtime.Gosched() // callers that were answered often have the next request
 	}
 }
 
-// next takes the operations of the next call, or gives the turn back.
+// next takes the operations of the next call. If it begins none, it counts one call
+// less.
 func (c *batcher) next() []*operation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -272,8 +274,8 @@ func (c *batcher) next() []*operation {
 	return batch
 }
 
-// combined runs a batch. Its call belongs to several callers, so no context of
-// theirs ends it.
+// combined runs a batch. Its call belongs to several callers, so the context of none of
+// them ends it.
 func (c *batcher) combined(batch []*operation) {
 	defer c.answered(batch)
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)

@@ -89,8 +89,7 @@ func (l *lab) awaitIn(c *batcher, n int) {
 	})
 }
 
-// Each of the combined operations gets its own answer, in the order in which
-// they came.
+// Each of the merged operations gets its own answer, in the order in which they came.
 func TestCombinedAnswers(t *testing.T) {
 	l := newLab(t, 2)
 	s := l.stores[0]
@@ -163,9 +162,9 @@ func TestCombinedAnswers(t *testing.T) {
 	}
 }
 
-// A combined call keeps its place among the calls about each of its locks: one that
-// was abandoned is not overtaken by what asks for one of them again, and holds up
-// nobody else.
+// A merged call keeps its order among the calls about each of its locks: a later call
+// about one of them does not overtake it when it was abandoned, and it holds up no
+// other.
 func TestCombinedCallNamesItsLocks(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
@@ -198,8 +197,8 @@ func isHeldBy(err error, owner string) bool {
 	return ok && held.Owner == owner
 }
 
-// A caller that goes away while its operation waits has had no effect; one
-// whose operation is on its way does not know, and can clean up.
+// A caller that gives up while its operation waits has had no effect; one whose
+// operation is on its way does not know, and can clean up.
 func TestCombinedAndCancelled(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]

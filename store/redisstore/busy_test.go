@@ -9,9 +9,9 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A script of somebody else keeps the server busy for so long that it refuses
-// whatever is asked. A program that has to begin to listen just then lives
-// through it, and hears of its turn afterwards.
+// A script of another program keeps the server busy for so long that it refuses every
+// request. A program that has to begin to listen just then survives it, and hears of
+// its grant afterwards.
 func TestBusyServer(t *testing.T) {
 	l := newLab(t, 2)
 	holder, _ := take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, false)
@@ -38,7 +38,7 @@ func TestBusyServer(t *testing.T) {
 		if !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("a busy server: %v", err)
 		}
-		<-time.After(20 * time.Millisecond) // meanwhile it tries to listen, which nobody can see
+		<-time.After(20 * time.Millisecond) // it tries to listen, unseen by the test
 	}
 	if _, err := l.server.Do("SCRIPT", "KILL"); err != nil {
 		t.Fatal(err)

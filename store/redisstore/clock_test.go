@@ -8,8 +8,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// While the counter is ahead of a clock that was set back, those who died in line
-// are in the way for no longer than else.
+// While the counter is ahead of a clock that was set back, waiters that died block the
+// queue for no longer than otherwise.
 func TestDeadWaiterThroughAClockSetBack(t *testing.T) {
 	for _, pace := range []time.Duration{100 * time.Millisecond, driver.RefreshEvery} {
 		t.Run(pace.String(), func(t *testing.T) {

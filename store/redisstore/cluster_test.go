@@ -262,7 +262,7 @@ func TestLimitsWhileTheirSlotMoves(t *testing.T) {
 	}
 }
 
-// One claim on each of so many nodes of a fresh Cluster.
+// One claim on each of several nodes of a fresh Cluster.
 func (l *lab) oneOnEach(s *Store, nodes int) (claims []driver.Claim) {
 	l.Helper()
 	for n := range nodes {

@@ -152,7 +152,7 @@ func put(t drivertest.T, s *Store, key string) {
 	plain(t, s, "RPUSH", n.lock, "not", "a", "lock")
 }
 
-// plain runs a command as somebody with another client would. args[1] is a key.
+// plain runs a command as a user of another client would. args[1] is a key.
 func plain(t drivertest.T, s *Store, args ...string) any {
 	t.Helper()
 	c := s.client.(ruClient).c

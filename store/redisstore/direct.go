@@ -16,57 +16,57 @@ import (
 // direct is a second connection of Open's client to a single server. It carries one
 // call at a time, on its caller's goroutine, while no other call is under way.
 //
-// On the shared connection rueidis hands each call to a goroutine that writes and to
-// one that reads, as soon as a context can end or two calls have met once: that takes
-// longer than the server does. It does neither with a context that cannot end. So
-// who calls here hides its context from rueidis, and has the connection's reads fail
-// when it ends.
+// On the shared connection rueidis hands each call to one goroutine that writes and to
+// another that reads, once a context can end or two calls have met: that takes longer
+// than the server's work. With a context that cannot end it uses neither. So run hides
+// the caller's context from rueidis, and makes the connection's reads and writes fail
+// when that context ends.
 //
-// Two connections must not let what comes later overtake what was abandoned. The
-// calls abandoned here are in the lane's Order until they are answered. While one that
-// was abandoned on the shared connection may be under way, nobody calls here.
+// With two connections a later call could overtake one that was abandoned. So the
+// lane's Order keeps a call that was abandoned here until it is answered, and no call
+// is made here while one that was abandoned on the shared connection may be under way.
 //
-// An address may be that of several servers, each of which serves some connections. So
-// the server of a new connection must be that of the shared one.
+// Several servers may stand behind one address, each with some of the connections. So a
+// new connection is used only if it leads to the same server as the shared one.
 type direct struct {
 	lane   *lane
 	links  *links
 	option rueidis.ClientOption
 	beside rueidis.Client // has the shared connection
 
-	turn   atomic.Bool          // somebody uses it
+	turn   atomic.Bool          // a call uses it, or ask does
 	line   atomic.Pointer[link] // the connection, if it answered when it was last used
 	dialed atomic.Pointer[link] // the last one made
 
 	shared atomic.Int32  // calls under way on the shared connection
-	met    atomic.Int64  // when two calls last met; as the next two, see now
+	met    atomic.Int64  // when two calls last met, in the form of now, as used and again are
 	used   atomic.Int64  // when it last answered
-	again  atomic.Int64  // before that it is not made anew
-	joined atomic.Uint64 // links.shared when both connections had one server
+	again  atomic.Int64  // the moment before which it is not made again
+	joined atomic.Uint64 // links.shared when both connections led to the same server
 
 	open   context.Context // ends when it is closed
 	close  context.CancelFunc
 	mu     sync.Mutex
 	client rueidis.Client // nil until it is needed
-	same   *link          // the last one that had the server of the shared connection
-	pause  int64          // until the next attempt; doubles with each that is vain
+	same   *link          // the last one that led to the server of the shared connection
+	pause  int64          // until the next attempt; doubles with each failure
 }
 
 const (
-	// Calls that come together are cheaper on one connection. Two that met so
-	// lately may meet again.
+	// Calls that come together are cheaper on one connection. For as long as quiet
+	// after two calls met, the next two may meet as well.
 	quiet = int64(time.Millisecond)
 
-	// A connection that has rested for so long is looked at before it is used: it may
+	// After rest without a call, a connection is looked at before it is used: it may
 	// have been closed. To look costs a system call.
 	rest = int64(100 * time.Microsecond)
 
-	// One that was idle for so long may have been forgotten by a NAT. It is asked
-	// before it is used, while the call that finds it so goes by the shared one.
+	// After idle without a call, a NAT may have forgotten the connection. So ask checks
+	// it before it is used, and the call that finds it idle goes by the shared one.
 	idle = int64(time.Second)
 
-	// tryAgain passes before it is made anew, and up to seldom if that is in vain: a
-	// server may have no room for it, or the password may have changed.
+	// tryAgain passes before the connection is made again, and up to seldom after
+	// failures: the server may have no room for it, or the password may have changed.
 	tryAgain = int64(time.Second)
 	seldom   = int64(time.Minute)
 )
@@ -86,7 +86,8 @@ func newDirect(links *links, option rueidis.ClientOption) *direct {
 	return d
 }
 
-// begins returns the connection if a call may be made on it, which then has the turn.
+// begins returns the connection if a call may be made on it, and has then set d.turn
+// for that call.
 func (d *direct) begins(ctx context.Context) *link {
 	if ctx.Err() != nil {
 		return nil
@@ -105,7 +106,7 @@ func (d *direct) begins(ctx context.Context) *link {
 	case !d.turn.CompareAndSwap(false, true):
 		d.met.Store(t)
 		return nil
-	case d.line.Load() != l: // whoever had the turn has lost it
+	case d.line.Load() != l: // the call that had d.turn has lost the connection
 		d.turn.Store(false)
 		return nil
 	case t-d.used.Load() > rest && !l.stands():
@@ -126,7 +127,7 @@ func (d *direct) run(ctx context.Context, call wire.Call, l *link, f func(contex
 	case whole && !left:
 		l.whole()
 		d.used.Store(now())
-	case whole: // leave may run yet, and fail somebody else's call
+	case whole: // leave may still run, and would make the next call fail
 		d.lost()
 		_ = l.end()
 	case left:
@@ -145,7 +146,8 @@ func (d *direct) lost() {
 	d.again.Store(now() + tryAgain)
 }
 
-// ask connects, or asks whether the connection still stands, for the calls to come.
+// ask connects, or checks that the connection still stands, on a goroutine of its own:
+// later calls use the connection.
 func (d *direct) ask(t int64) {
 	if t < d.again.Load() || !d.turn.CompareAndSwap(false, true) {
 		return
@@ -168,8 +170,8 @@ func (d *direct) ask(t int64) {
 	}()
 }
 
-// answers reports whether the connection is one to the server of the shared one, and
-// connects if there is none. d.mu is held.
+// answers reports whether the connection answers and leads to the server of the shared
+// one. It connects if there is no connection. d.mu is held.
 func (d *direct) answers() bool {
 	if d.open.Err() != nil {
 		return false
@@ -181,13 +183,13 @@ func (d *direct) answers() bool {
 		}
 		d.client = c
 	}
-	for range 3 { // the first one may only find that the connection is lost
+	for range 3 { // the first attempt may only find that the connection is lost
 		shared, l := d.links.shared.Load(), d.dialed.Load()
 		if l == d.same && shared == d.joined.Load() {
 			if pong, err := d.client.Do(context.Background(), d.client.B().Ping().Build()).ToString(); err == nil && pong == "PONG" && d.dialed.Load() == l {
 				return true
 			}
-			continue // it is made anew
+			continue // rueidis makes another connection
 		}
 		id := serverID(context.Background(), d.client)
 		if id == "" {
@@ -206,7 +208,8 @@ func (d *direct) answers() bool {
 	return false
 }
 
-// serverID is what a server calls itself in this life, "" if it does not tell.
+// serverID is the run_id of a server, which every restart changes; "" if the server
+// does not tell.
 func serverID(ctx context.Context, c rueidis.Client) string {
 	info, err := c.Do(ctx, c.B().Info().Section("server").Build()).ToString()
 	if err != nil {
@@ -215,7 +218,8 @@ func serverID(ctx context.Context, c rueidis.Client) string {
 	return lines(info)["run_id"]
 }
 
-// end closes the connection. Who uses it then is answered first, or left by links.
+// end closes the connection. A call that uses it is answered first, or links.close ends
+// it.
 func (d *direct) end() {
 	d.close()
 	d.mu.Lock()

@@ -21,7 +21,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// directly has calls go by the direct connection, and returns it.
+// directly makes calls go by the direct connection, and returns it.
 func directly(t testing.TB, s *Store) *direct {
 	t.Helper()
 	d := s.client.(ruClient).direct
@@ -52,7 +52,7 @@ func TestContractDirect(t *testing.T) {
 	drivertest.Locks(t, h)
 }
 
-// A crowd goes by the shared connection; who calls alone after it does not.
+// Many calls at once go by the shared connection; a single call after them does not.
 func TestDirectAfterACrowd(t *testing.T) {
 	s, _ := behind(t)
 	d := directly(t, s)
@@ -72,8 +72,8 @@ func TestDirectAfterACrowd(t *testing.T) {
 	directly(t, s)
 }
 
-// A caller leaves while the server does not answer. It is let go at once, and what
-// comes after its call does not overtake it on the other connection.
+// A caller gives up while the server does not answer. Its call returns at once, and
+// what comes after the call does not overtake it on the other connection.
 func TestDirectCallThatIsLeft(t *testing.T) {
 	s, proxy := behind(t, patient)
 	for round := range 20 {
@@ -138,8 +138,8 @@ func TestDirectOvertakesNobody(t *testing.T) {
 	}
 }
 
-// Both connections are cut while nobody calls. Who calls next is served, as one who
-// has one connection would be.
+// Both connections are cut while no call is under way. The next call is served, as it
+// would be with one connection.
 func TestConnectionsCutWhileIdle(t *testing.T) {
 	t.Parallel()
 	t.Run("plain", func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestCloseWithADirectCall(t *testing.T) {
 	eventually(t, "the end of all connections", 5*time.Second, func() bool { return proxy.Conns() == 0 })
 }
 
-// Nobody reads from the direct connection while it is idle, so it is looked at.
+// No goroutine reads from the direct connection while it is idle, so it is looked at.
 func TestStands(t *testing.T) {
 	t.Parallel()
 	server, err := net.Listen("tcp", "127.0.0.1:0")
@@ -345,8 +345,8 @@ func TestDirectEncrypted(t *testing.T) {
 	}
 }
 
-// A caller leaves while its request is written to a connection that takes no more. That
-// was no request, so nobody waits for its answer.
+// A caller gives up while its request is written to a connection that takes no more.
+// The server never gets that request, so the store does not wait for its answer.
 func TestLeaveWhileWriting(t *testing.T) {
 	t.Parallel()
 	server, err := net.Listen("tcp", "127.0.0.1:0")
@@ -402,8 +402,8 @@ func TestPartOfAnAnswer(t *testing.T) {
 	}
 }
 
-// Where callers leave sooner than the server answers, connections are not made anew
-// for each of them.
+// Where callers give up sooner than the server answers, the store does not make a new
+// connection for each of them.
 func TestDirectIsNotMadeAnewTooOften(t *testing.T) {
 	s, proxy := behind(t)
 	directly(t, s)

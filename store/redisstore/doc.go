@@ -1,6 +1,6 @@
-// Package redisstore keeps locks, rate limits and records of operations in Redis
-// 6.2 or newer: a single server, one behind Sentinel, or Cluster. Valkey and other servers
-// that speak the same and run Lua scripts do as well.
+// Package redisstore keeps locks, rate limits and records of operations in Redis 6.2 or
+// newer: a single server, one behind Sentinel, or Cluster. Valkey and other servers
+// that speak the same protocol and run Lua scripts work, too.
 //
 // # What is on the server
 //
@@ -10,8 +10,8 @@
 //
 //	<prefix><key>             b1:<id>:<since>:<owner>, or while readers or
 //	                          permits are out b1:~readers:<n>, b1:~permits/<N>:<n>
-//	<prefix>baton:q:{…}       list: who waits, and since when
-//	<prefix>baton:w:{…}       hash: who has waited longer, and until when it lives
+//	<prefix>baton:q:{…}       list: the waiters, and since when they wait
+//	<prefix>baton:w:{…}       hash: waiters that renewed, and until when they live
 //	<prefix>baton:s:{…}       sorted set: shared holders and their deadlines
 //	<prefix>baton:i:{…}       hash: what is known of shared holders
 //	<prefix>baton:T, …:H      the counter of tokens and its high-water mark
@@ -26,13 +26,12 @@
 // A limit's state is the list of numbers that package internal/rate makes of it.
 // It is gone as soon as it has no effect any more.
 //
-// since is the server's time of the grant: 13 digits are milliseconds, only
-// to be shown; 16 digits are microseconds and the fencing token. So Inspect and
-// baton show know the token of readers, of permits, and of an exclusive lock that
-// was waited for or was lately contended, but not of an exclusive lock that was free:
-// there it is known to its holder alone, and shown as 0 or "-". Nothing is
-// left of a lock that was released but T, for 140 ms, and H, which all locks
-// (in Cluster: all of a slot) share.
+// since is the server's time of the grant: 13 digits are milliseconds, only to be
+// shown; 16 digits are microseconds and the fencing token. So Inspect and baton show
+// know the token of readers, of permits, and of an exclusive lock that was waited for
+// or was lately contended. They do not know the token of an exclusive lock that was
+// free: only its holder does, and they show 0 or "-". A lock that was released leaves
+// only T, for 140 ms, and H, which all locks (in Cluster: all of a slot) share.
 //
 // A program with an access list needs the keys ~<prefix>*, the channels
 // &<prefix>baton:*, and the scripting, string, list, hash, sorted set and
@@ -40,27 +39,28 @@
 //
 // # Waiting
 //
-// The script that releases a lock grants it to the head of the queue and
-// publishes the grant on the channel of that waiter's process. Each process
-// has one connection that reads its channel, opened when it is first needed.
-// It is PUBLISH in Cluster, too: SPUBLISH exists only since Redis 7, and a
-// script may use it only for channels on its own slot, so that a process
-// would have to read thousands of them. A message may be lost; a waiter that
-// refreshes its place finds its grant. A user without the rights to publish or to
-// subscribe waits all the same: it asks every 10 to 50 ms, which Examine says.
+// The script that releases a lock grants it to the head of the queue and publishes the
+// grant on the channel of that waiter's process. Each process has one connection that
+// reads its channel, opened when it is first needed. The scripts use PUBLISH in
+// Cluster, too: SPUBLISH exists only since Redis 7, and a script may use it only for
+// channels on its own slot, so that a process would have to read thousands of them. A
+// message may be lost; a waiter that renews its position finds its grant. A user
+// without the rights to publish or to subscribe waits all the same: it asks every 10 to
+// 50 ms, and Examine reports it.
 //
-// Nobody overtakes the queue, but classic clients do not know it: while Baton
-// waits for a key, they find it free only when the queue is empty.
+// No process of Baton overtakes the queue. Classic clients do not know the queue: while
+// processes of Baton wait for a key, they find it free only when the queue is empty.
 //
 // # Speed
 //
 // Acquiring and releasing a free exclusive lock is one script each, and so is a
 // decision about limits. On a single server, Open's client runs them on the caller's
-// goroutine, by a connection of its own, while nobody else calls. When many goroutines wait for the server, their scripts
-// are combined into few calls, and the same request of several is made in one
-// step; not in Cluster, where a call has one slot. There most slots are cold, too, so
-// that most grants seed their slot's counter, which costs four calls more on
-// the server and no round trip.
+// goroutine, on a connection of its own, while no other call is under way. When many
+// goroutines wait for the server, the store merges their scripts into few calls, and
+// makes equal decisions of several goroutines in one step; not in Cluster, where a call
+// has one slot. There most slots have had no grant lately, too, so that most grants
+// seed their slot's counter, which costs four calls more on the server and no round
+// trip.
 //
 // # Several locks
 //
@@ -71,11 +71,11 @@
 //
 // # What Redis does not promise
 //
-// Replication is asynchronous. A fail-over may forget a lock that is held, and
-// two holders may believe in it; tokens still rise, as the new primary seeds
-// its counter from its clock. They may repeat if a replica is promoted while
-// the old primary still grants, within 140 ms of its last grant. Likewise a limit
-// may allow again what the new primary has not heard of, and an operation whose
-// outcome it has not heard of can happen again. A server that has become
-// a replica still answers looks, and who is refused, with what it last heard.
+// Replication is asynchronous. A fail-over may forget a lock that is held, and two
+// holders may believe in it; tokens still rise, as the new primary seeds its counter
+// from its clock. They may repeat if a replica is promoted while the old primary still
+// grants, within 140 ms of its last grant. Likewise a limit may allow again what the
+// new primary has not heard of, and an operation whose outcome it has not heard of can
+// happen again. A server that has become a replica still answers Inspect, and refuses
+// requests, with what it last heard.
 package redisstore

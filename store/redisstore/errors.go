@@ -41,7 +41,7 @@ func (e *PermissionError) Error() string {
 		"and the commands that scripts need (ACL SETUSER NAME ~PREFIX* &PREFIXbaton:* +@all -@admin), with the prefix of the URL, if any", e.Text)
 }
 
-// failure says by which error of package driver a request failed.
+// failure maps an error of the client to one of package driver.
 func failure(err error) error {
 	if errors.Is(err, wire.ErrNotSent) {
 		if c := contextError(err); c != nil {

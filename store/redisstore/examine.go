@@ -16,10 +16,9 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// Examine implements driver.Examiner. It asks every primary, and the Sentinels
-// if Open was told of them, and looks at a caller's client as far as that tells of
-// itself. What a server does not let us ask is a finding,
-// too.
+// Examine implements driver.Examiner. It asks every primary, and the Sentinels if Open
+// was told of them, and judges a caller's client by what that tells of itself. What a
+// server does not let us ask is a finding, too.
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	var g gathered
 	err := s.eachPrimary(ctx, func(n wire.Node) error {
@@ -50,8 +49,8 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	return all, err
 }
 
-// examineSubscription tries to read channels as those who wait do. ok is false if
-// there is nothing to say.
+// examineSubscription tries to read channels as waiters do. ok is false if there is
+// nothing to say.
 func (s *Store) examineSubscription(ctx context.Context) (f driver.Finding, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -89,7 +88,7 @@ type facts struct {
 	info    map[string]string // INFO
 	config  map[string]string // nil if the server does not show it
 	slow    []slowCommand     // of the last hour
-	open    bool              // who connects needs no password
+	open    bool              // a client needs no password
 	cluster map[string]string // CLUSTER INFO; nil without a Cluster
 	alone   bool              // a primary of a Cluster without a replica
 	silent  string            // why it publishes nothing for us
@@ -107,8 +106,8 @@ var settings = []string{
 	"client-output-buffer-limit", "cluster-require-full-coverage",
 }
 
-// ask puts all questions to one server. Only answers that do not come are
-// errors. channel is one that we may publish to, where an empty message says nothing.
+// ask puts all questions to one server. Only a missing answer is an error. It publishes
+// an empty message, which says nothing, on channel to find whether we may.
 func ask(ctx context.Context, n wire.Node, cluster bool, channel string) (facts, error) {
 	var f facts
 	var err error
@@ -202,7 +201,7 @@ func lines(s string) map[string]string {
 	return m
 }
 
-// fields reads a map as each protocol and client shows it. A list among its
+// fields reads a map in each form that protocols and clients give it. A list among its
 // values becomes words.
 func fields(v any) map[string]string {
 	m := map[string]string{}
@@ -269,8 +268,8 @@ func (g *gathered) add(address string, found ...driver.Finding) {
 	}
 }
 
-// merged has what several servers share once, and says which ones it is about
-// unless it is all.
+// merged has a finding that several servers share once, and names these servers unless
+// all share it.
 func (g *gathered) merged() []driver.Finding {
 	var all []driver.Finding
 	for _, f := range g.order {

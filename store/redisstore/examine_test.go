@@ -241,7 +241,7 @@ func TestExamineCluster(t *testing.T) {
 		t.Errorf("on two of three: %+v", f)
 	}
 
-	// Slots that nobody serves.
+	// Slots that no node serves.
 	for _, n := range cluster.Nodes {
 		if _, err := n.Do("CLUSTER", "DELSLOTS", "16383"); err != nil {
 			t.Fatal(err)
@@ -277,7 +277,7 @@ func TestExamineSentinel(t *testing.T) {
 	}
 }
 
-// What no server can be brought to within a test.
+// States into which a test can bring no server.
 func TestJudgeFacts(t *testing.T) {
 	t.Parallel()
 	config := map[string]string{"appendfsync": "always", "save": ""}

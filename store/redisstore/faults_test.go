@@ -123,8 +123,8 @@ func TestFlushAllRaisesTokensAndLosesLocks(t *testing.T) {
 	}
 }
 
-// Messages that were published while the connection was down are gone, so
-// everybody looks again when it is back; and it must come back, each time.
+// Messages that were published while the connection was down are gone, so all waiters
+// look again when it is back; and it must come back, each time.
 func TestPushConnectionIsMadeAnew(t *testing.T) {
 	l := newLab(t, 2)
 	l.awaitSubscribed(l.stores...)
@@ -210,8 +210,8 @@ func TestLostAnswerIsUnknown(t *testing.T) {
 	}
 }
 
-// A context may end long before its deadline, also for one who has a connection
-// for himself.
+// A context may end long before its deadline, also for a caller that has a connection
+// to itself.
 func TestCancelledBeforeTheDeadline(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
@@ -401,7 +401,7 @@ func TestUnsafeServersAreRefused(t *testing.T) {
 	}
 	l.do("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
-	// Who may not read INFO is not kept out.
+	// A user who may not read INFO is accepted.
 	l.do("ACL", "SETUSER", "worker", "on", ">canary", "~*", "&*", "+@all", "-info", "-config")
 	s, err := Open(t.Context(), Server{Addrs: []string{l.server.Addr}, Username: "worker", Password: "canary"}, Config{})
 	if err != nil {

@@ -11,11 +11,12 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// Where a server begins to be worth a word.
+// The thresholds of findings.
 const (
 	nearlyFull = 0.9
 	longFork   = 100 * time.Millisecond
-	// silenceForLong is what a lease of fifteen seconds survives whenever it begins.
+	// silenceForLong is the longest silence that a lease of fifteen seconds survives
+	// whenever it begins.
 	silenceForLong = 5 * time.Second
 	// smallPushBuffer is what a burst of pushes to one process may need: some
 	// thousand locks that are released at once.

@@ -39,7 +39,8 @@ func inspectKeys(n lockNames) []string {
 	return []string{n.lock, n.queue(), n.waiters(), n.shared(), n.info()}
 }
 
-// keyInfo reads what the script inspect answers. Who has expired is left out.
+// keyInfo reads what the script inspect answers. It leaves out holders and waiters that
+// have expired.
 func keyInfo(key string, answer any) (driver.KeyInfo, error) {
 	info := driver.KeyInfo{Key: key}
 	a := list(answer)
@@ -148,8 +149,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	}
 }
 
-// besideLocks reports whether a name is none of a lock, but of what belongs to
-// locks and limits.
+// besideLocks reports whether a name is not that of a lock, but of something that the
+// store keeps beside the locks.
 func (s *Store) besideLocks(name string) bool {
 	_, err := s.names.of(strings.TrimPrefix(name, s.names.prefix))
 	return err != nil
@@ -173,8 +174,8 @@ func (s *Store) eachPrimary(ctx context.Context, f func(wire.Node) error) error 
 	return failure(err)
 }
 
-// inspectAll inspects keys in one round trip. What is no lock any more is left
-// out.
+// inspectAll inspects keys in one round trip. It leaves out keys that are no locks any
+// more.
 func (s *Store) inspectAll(ctx context.Context, keys []string) ([]driver.KeyInfo, error) {
 	var infos []driver.KeyInfo
 	var calls []wire.Call
@@ -252,9 +253,8 @@ func escapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`).Replace(s)
 }
 
-// Break takes the lock from all its holders, tells the processes that watch
-// them, and lets the next in line have it. It breaks the locks of other
-// programs, too.
+// Break revokes the claims of all holders, tells the processes that watch them, and
+// grants the lock to the next waiters. It breaks the locks of other programs, too.
 func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
 	n, err := s.checked(key)
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// lanes say which calls of Open's client run on their callers' goroutines. That
-// spares a goroutine for each call, but rueidis obeys a context only while it waits
-// for an answer: not while somebody else connects, and not while the 1024 places for
-// requests to a server are taken. So it is done only while all is well, and by few
-// enough that those who give up cannot fill these places.
+// lanes decide which calls of Open's client run on their callers' goroutines. That
+// spares a goroutine for each call, but rueidis obeys a context only while it waits for
+// an answer: not while another call connects, and not while the 1024 places for
+// requests to a server are taken. So calls run there only while all is well, and only
+// as many as cannot fill these places when their callers give up.
 //
 // Without Cluster there is one lane. In Cluster there are several, each for
 // neighbouring slots, which mostly have one server.
@@ -19,12 +19,12 @@ type lanes struct{ all []*lane }
 
 type lane struct {
 	order  wire.Order
-	most   int32        // calls on their callers' goroutines
+	most   int32        // how many calls may run on their callers' goroutines
 	flying atomic.Int32 // such calls
 
-	// troubles counts what may make a call hang: a connection was made or
-	// lost, or an answer did not come in time. over says how many of them
-	// came before a call that was answered.
+	// troubles counts what may make a call hang: a connection was made or lost, or an
+	// answer did not come in time. over is how many of them came before a call that was
+	// answered.
 	troubles, over atomic.Uint64
 }
 
@@ -56,8 +56,8 @@ func (ls *lanes) of(call wire.Call) *lane {
 	return ls.all[int(slot(call.Keys[0]))*len(ls.all)/slots]
 }
 
-// trouble has the calls that follow run on goroutines of their own, until one of
-// them is answered.
+// trouble makes the calls that follow run on goroutines of their own, until one of them
+// is answered.
 func (ls *lanes) trouble() {
 	for _, l := range ls.all {
 		l.troubles.Add(1)
@@ -88,7 +88,8 @@ func (l *lane) run(ctx context.Context, call wire.Call, f func(context.Context) 
 	})
 }
 
-// begins reports whether a call may run on its caller's goroutine, which then counts.
+// begins reports whether a call may run on its caller's goroutine, and then counts it
+// in flying.
 func (l *lane) begins() bool {
 	if l.calm() {
 		if l.flying.Add(1) <= l.most {
@@ -103,7 +104,7 @@ func (l *lane) begins() bool {
 // was abandoned may be under way.
 func (l *lane) calm() bool { return l.troubles.Load() == l.over.Load() && !l.order.Late() }
 
-// settle notes that so many troubles are over.
+// settle notes that this number of troubles is over.
 func (l *lane) settle(troubles uint64) {
 	for {
 		over := l.over.Load()

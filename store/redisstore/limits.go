@@ -14,16 +14,16 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// exact is the end of the integers that scripts can reckon with.
+// exact is the end of the integers that scripts reckon with exactly.
 const exact = 1 << 53
 
 // Take implements limits.Store: one script, by the clock of the server. In
 // Cluster, limits of one request must lie on one slot, which a common {tag} in
 // their keys does; otherwise it is a *limits.Error.
 //
-// FLUSHALL makes all limits fresh, and a fail-over those of which the new primary
-// has not heard. What the server keeps under the name of a limit and is no
-// string is a *limits.Error, too.
+// FLUSHALL resets all limits, and a fail-over those of which the new primary has not
+// heard. If the server keeps something that is no string under the name of a limit, the
+// error is a *limits.Error, too.
 func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	if err := limits.Check(r); err != nil {
 		return limits.Taken{}, err
@@ -66,7 +66,7 @@ func (s *Store) takeSimple(ctx context.Context, r *limits.Request) (limits.Taken
 	return s.taken(r, simpleScript, answer)
 }
 
-// told is what simple.lua is told of a decision that is made so often.
+// told is what simple.lua is told of q, which it decides as often as times says.
 func (q *question) told(times int) string {
 	var b [256]byte
 	return string(append(appendInt(strconv.AppendInt(b[:0], int64(times), 10), q.cost), q.limit.numbers...))
@@ -77,8 +77,8 @@ func (s *Store) decideOne(ctx context.Context, o *operation) (any, error) {
 	return s.runSimple(ctx, o.keys[:1], o.args[:1])
 }
 
-// runSimple may run before what was abandoned: nothing of it is known that could
-// be repeated or given back.
+// runSimple may overtake a call that was abandoned: its decisions have no ID by which
+// they could be repeated or cancelled.
 func (s *Store) runSimple(ctx context.Context, keys, args []string) (any, error) {
 	return s.runCall(ctx, wire.Call{Script: simpleScript, Keys: keys, Args: args, Loose: true})
 }
@@ -105,7 +105,7 @@ func (s *Store) decideSeveral(ctx context.Context, batch []*operation) {
 	}
 }
 
-// share gives each of those who want a decision their part of the answer.
+// share gives each caller that wants the decision its part of the answer.
 func (o *operation) share(answer any) {
 	a := list(answer)
 	now, state, ok := stateAt(text(answer))
@@ -114,7 +114,7 @@ func (o *operation) share(answer any) {
 		q := rate.Request{Request: limits.Request{Takes: []limits.Take{{Cost: o.ask.cost}}}, Limits: o.ask.limit.alone[:]}
 		states := []rate.State{state}
 		o.each = make([]limits.Taken, o.times)
-		for i := range o.each { // nobody keeps what a refusal forgets, but it is forgotten again
+		for i := range o.each { // what a refusal drops from states the next one would drop, too
 			o.each[i], _ = q.Decide(states, now)
 		}
 	case o.times == 1 || a != nil && len(a) <= 2: // one for all
@@ -129,7 +129,7 @@ func (o *operation) share(answer any) {
 	}
 }
 
-// stateAt reads when simple.lua found which state.
+// stateAt reads an answer of simple.lua: the time, and the state that it found.
 func stateAt(text string) (now int64, s rate.State, ok bool) {
 	s = make(rate.State, 0, 2+8)
 	n := int64(0)
@@ -149,7 +149,7 @@ func stateAt(text string) (now int64, s rate.State, ok bool) {
 	return s[0]*1_000_000 + s[1], s[2:], true
 }
 
-// limitCall makes what the script limit is told of a request.
+// limitCall makes the call of the script limit for a request.
 func (s *Store) limitCall(r *limits.Request) (c wire.Call, err error) {
 	first := r.Takes[0].Key
 	keep := int64(0)
@@ -190,8 +190,8 @@ func (s *Store) limitCall(r *limits.Request) (c wire.Call, err error) {
 	return c, nil
 }
 
-// appendInt appends a number that is not negative, after a space. What is more
-// than scripts can reckon with is more than any limit has.
+// appendInt appends a number that is not negative, after a space. It cuts off what is
+// more than scripts reckon with exactly, and more than any limit has.
 func appendInt(b []byte, n int64) []byte {
 	return strconv.AppendInt(append(b, ' '), min(n, exact-1), 10)
 }
@@ -252,9 +252,8 @@ func decided(a []any) limits.Taken {
 
 func micros(v any) time.Duration { return time.Duration(number(v)) * time.Microsecond }
 
-// knownLimits remembers what scripts are told of limits, so that a limit that
-// is asked again and again is checked once. Limits that fall on the same place
-// take turns.
+// knownLimits remembers what scripts are told of limits, so that a limit that is asked
+// again and again is checked once. Limits with the same hash replace each other.
 type knownLimits struct {
 	places [1024]atomic.Pointer[knownLimit]
 }
@@ -267,7 +266,7 @@ type knownLimit struct {
 
 var limitSeed = maphash.MakeSeed()
 
-// script is the script limit with what this one needs.
+// script is the variant of the script limit that this limit needs.
 func (k *knownLimit) script() *wire.Script {
 	switch k.limit.Algorithm {
 	case limits.EstimatedWindow:

@@ -64,8 +64,8 @@ func TestCombinedDecisions(t *testing.T) {
 		waiting++
 		l.awaitIn(&s.decisions, waiting)
 	}
-	// In which order those come that wait is not promised, so they say the
-	// same, but for those on one key.
+	// The order of the decisions that wait is not promised, so they say the same, but
+	// for those on one key.
 	var mu sync.Mutex
 	left := map[string]bool{}
 	note := func(d limits.Taken, err error) {
@@ -144,7 +144,7 @@ func TestCombinedDecisions(t *testing.T) {
 	}
 }
 
-// Each caller has its own context, also in company.
+// Each caller has its own context, also in a merged call.
 func TestCombinedDecisionsAndCancelled(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]

@@ -156,7 +156,7 @@ func TestLimitsAskNoClockButTheServers(t *testing.T) {
 	}
 }
 
-// What others have written under a limit's name.
+// What other programs have written under a limit's name.
 func TestForeignStates(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
@@ -187,8 +187,8 @@ func TestForeignStates(t *testing.T) {
 				t.Errorf("%v, after %.40q was found: %+v", limit.Algorithm, text, d)
 			}
 		}
-		// These can be read, though nobody wrote them. They may say anything,
-		// but do no harm to the server, and not for long.
+		// These can be read, though no store wrote them. They may say anything, but do
+		// no harm to the server, and not for long.
 		most := int64(exact - 1)
 		for i, text := range []string{
 			fmt.Sprint("1 ", most, " ", most, " ", most, " ", most, " ", most), fmt.Sprint("1 1 ", soon, " ", most, " ", now+1, " 0"), fmt.Sprint("1 7 ", soon, " 0 ", soon, " 0"),
@@ -338,8 +338,8 @@ func TestLimitsWhileScriptsAndConnectionsGo(t *testing.T) {
 	}
 }
 
-// An answer that does not come leaves the outcome unknown; who asks again with
-// the same ID pays once.
+// An answer that does not come leaves the outcome unknown; a caller that asks again
+// with the same ID pays once.
 func TestLimitsLostAnswer(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()

@@ -10,7 +10,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A long line is searched by ticket, which must find every place, whatever an
+// A long queue is searched by ticket, which must find every position, whatever an
 // operator or a lost counter has done to the order.
 func TestPlaceInALongLine(t *testing.T) {
 	l := newLab(t, 1)
@@ -60,7 +60,7 @@ func TestPlaceInALongLine(t *testing.T) {
 	}
 }
 
-// Who stands in line twice, as an attempt came late, is granted once.
+// A claim that is queued twice, because an attempt came late, is granted once.
 func TestTwoPlacesOfOneID(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
@@ -105,9 +105,9 @@ func TestTwoPlacesOfOneID(t *testing.T) {
 	}
 }
 
-// A request of one who waits, or asks again, comes late: he has been granted the
-// lock since, for a long time, and it takes none of that. Whoever knows that he holds
-// may ask for less.
+// A waiter's request, or its repeat, comes late: the waiter has since been granted the
+// lock for a long time, and the request takes none of that. A holder that knows of its
+// grant may ask for less.
 func TestLateRequestsShortenNothing(t *testing.T) {
 	for name, weight := range map[string]int64{"exclusive": driver.Whole, "reader": 1} {
 		t.Run(name, func(t *testing.T) {

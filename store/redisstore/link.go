@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// links makes the connections of Open's client and gives up those that fall
-// silent. A NAT, a load balancer or a virtual IP that has forgotten a connection
-// tells nobody; a new connection works. rueidis waits eleven seconds by itself, in
-// which most leases are lost.
+// links makes the connections of Open's client and gives up those that fall silent. A
+// NAT, a load balancer or a virtual IP that has forgotten a connection does not say so;
+// a new connection works. By itself, rueidis waits eleven seconds, in which most leases
+// are lost.
 //
-// How long is too long depends on how far away the servers are. That is learned from
-// the answers; and a server that does not even answer when it is connected to gets
+// How long a silence is too long depends on how far away the servers are. links learns
+// that from the answers. A server that does not even answer on new connections gets
 // more and more time for that.
 type links struct {
 	unix   bool // addresses are paths of sockets
@@ -28,14 +28,14 @@ type links struct {
 	born   *life
 	lanes  *lanes
 
-	first  time.Duration // the patience with a server that has never answered
-	dial   time.Duration // with a connection that has not answered yet, at least
-	answer time.Duration // with one that has, at least
+	first  time.Duration // the patience while no server has ever answered
+	dial   time.Duration // the least patience with a connection that has not answered yet
+	answer time.Duration // the least patience with one that has
 
-	shared atomic.Uint64 // connections made, without direct's
+	shared atomic.Uint64 // connections made, direct's not counted
 
 	met atomic.Bool  // some server has answered
-	rtt atomic.Int64 // how long an answer takes, rather too much
+	rtt atomic.Int64 // how long an answer takes, estimated rather too high
 
 	mu     sync.Mutex
 	peers  map[string]*peer // by address
@@ -43,8 +43,8 @@ type links struct {
 	closed bool
 }
 
-// peer is a server. That one falls silent, such as a primary whose host is gone, must
-// not have us wait longer for the Sentinel that knows the next one.
+// peer is a server. If one falls silent, such as a primary whose host is gone, we must
+// not wait longer for the Sentinel that knows the next one.
 type peer struct {
 	failed atomic.Int32 // how many connections in a row never answered
 }
@@ -73,8 +73,8 @@ func newLinks(at Server) *links {
 	}
 }
 
-// patience is how long an answer of a server is waited for, on a connection on which
-// it spoke before or not.
+// patience is how long to wait for an answer of a server. spoke says whether the server
+// has answered on this connection before.
 func (ls *links) patience(p *peer, spoke bool) time.Duration {
 	far := 4 * time.Duration(ls.rtt.Load())
 	switch {
@@ -83,8 +83,8 @@ func (ls *links) patience(p *peer, spoke bool) time.Duration {
 	case spoke:
 		return max(ls.answer, min(far, mostAnswer))
 	}
-	// Whoever follows a primary is kept from the next one by each try with the one
-	// that is gone, so that the time doubles only every other time.
+	// Each try with a primary that is gone keeps the client from the next primary, so
+	// the time doubles only every other time.
 	return max(ls.dial, min(max(ls.dial, far)<<min(p.failed.Load()/2, 4), mostDial))
 }
 
@@ -108,9 +108,9 @@ func (ls *links) connect(ctx context.Context, addr string, _ *net.Dialer, t *tls
 	return l, nil
 }
 
-// dialed is a new connection, perhaps one that carries one call at a time.
+// dialed makes a connection; with alone, one that carries one call at a time.
 func (ls *links) dialed(ctx context.Context, addr string, t *tls.Config, alone bool) (*link, error) {
-	ls.lanes.trouble() // who comes while this takes long need not wait for it
+	ls.lanes.trouble() // calls that come while this takes long need not wait for it
 	p := ls.peer(addr)
 	patience := ls.patience(p, false)
 	limited, cancel := context.WithTimeout(ctx, patience)
@@ -131,7 +131,7 @@ func (ls *links) dialed(ctx context.Context, addr string, t *tls.Config, alone b
 	}
 	if err != nil {
 		if limited.Err() != nil && ctx.Err() == nil {
-			if !alone { // it is no reason to wait longer for those that are needed
+			if !alone { // direct's failures count for no other connection
 				p.failed.Add(1)
 			}
 			err = fmt.Errorf("no connection within %v", patience)
@@ -157,8 +157,8 @@ func (ls *links) dialed(ctx context.Context, addr string, t *tls.Config, alone b
 	return l, nil
 }
 
-// close closes all connections, and those that are being made when they are. The
-// client does not close one that it makes while it is closed itself, and waits for
+// close closes all connections, and those that are being made as soon as they exist.
+// The client does not close one that it makes while it is closed itself, and waits for
 // the last answers on the others.
 func (ls *links) close() {
 	ls.mu.Lock()
@@ -190,7 +190,7 @@ type link struct {
 	peer   *peer
 	timer  *time.Timer  // runs look
 	armed  atomic.Bool  // the timer runs
-	since  atomic.Int64 // when what has no answer yet was written, see clock; 0: all has
+	since  atomic.Int64 // when the oldest unanswered request was written, see now; or 0
 	spoke  atomic.Bool
 	silent atomic.Int64 // the patience after which it was given up
 
@@ -224,7 +224,7 @@ func (l *link) Read(b []byte) (int, error) {
 		if !l.spoke.Load() {
 			l.spoke.Store(true)
 			l.peer.failed.Store(0)
-			l.timer.Stop() // it had the patience of a beginning
+			l.timer.Stop() // it was set for the first answer
 			l.armed.Store(false)
 		}
 		if l.aside != nil && since != 0 { // this may be the beginning of the answer, see whole
@@ -246,9 +246,10 @@ func (l *link) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the connection; one that its caller has left, when that was answered.
+// Close closes the connection. If a caller has left its call, it closes it only when
+// that call was answered.
 func (l *link) Close() error {
-	l.of.lanes.trouble() // before the client connects anew
+	l.of.lanes.trouble() // before the client connects again
 	if l.aside != nil && l.left.Load() && l.since.Load() != 0 && !l.cut.Load() {
 		if l.draining.CompareAndSwap(false, true) { // rueidis closes more than once
 			go l.drain()
@@ -270,10 +271,10 @@ func (l *link) end() error {
 	return l.Conn.Close()
 }
 
-// look is run by the timer, now and then while there is something to do, and
-// closes the connection if it has been silent for too long.
+// look runs by the timer while an answer is due, and closes the connection if it has
+// been silent for too long.
 func (l *link) look() {
-	l.armed.Store(false) // before we look at since: who writes later arms it
+	l.armed.Store(false) // before we read since: a later Write arms the timer
 	since := l.since.Load()
 	if since == 0 {
 		return
@@ -294,13 +295,13 @@ func (l *link) look() {
 	_ = l.end()
 }
 
-// aside is what a connection has beside that carries one call at a time, whose caller
-// may leave it.
+// aside is what a connection has in addition that carries one call at a time, whose
+// caller may leave the call.
 type aside struct {
 	left, draining atomic.Bool
-	cut            atomic.Bool // the request was not written whole, so that it is none
+	cut            atomic.Bool // the request was not written completely: it has no effect
 
-	ended chan struct{} // closed when the call that was left was answered, or can be no more
+	ended chan struct{} // closed when the call that was left was answered, or cannot be any more
 	once  sync.Once
 
 	raw  syscall.RawConn // nil: the connection does not show it
@@ -320,31 +321,34 @@ func newAside(conn net.Conn) *aside {
 	return a
 }
 
-// stands reports whether the other side has not closed the connection, as far as is
-// known here. While nobody waits for an answer nobody reads from it. With TLS its end
-// is announced by something to be read.
+// stands reports whether the other side has not closed the connection, as far as this
+// machine knows: nothing is to be read. While no call waits for an answer no goroutine
+// reads from the connection. With TLS the other side announces the end by something to
+// be read.
 func (l *link) stands() bool {
 	return l.raw == nil || l.raw.Control(l.peek) == nil && !l.bad
 }
 
-// leave has the call under way fail, whether it is written or waits for its answer.
+// leave makes the call under way fail, whether it is being written or waits for its
+// answer.
 func (l *link) leave() {
 	l.left.Store(true)
 	_ = l.Conn.SetDeadline(time.Unix(1, 0))
 }
 
-// whole notes that the answer is there, not only its beginning.
+// whole notes that the whole answer has come.
 func (l *link) whole() { l.since.Store(0) }
 
 // drain waits for the answer to a call that was left, or for the end of the
 // connection's patience.
 func (l *link) drain() {
 	_ = l.Conn.SetReadDeadline(time.Time{})
-	_, _ = l.Conn.Read(make([]byte, 1)) // then it was done
+	_, _ = l.Conn.Read(make([]byte, 1)) // then the server has executed the call
 	_ = l.end()
 }
 
-// SetDeadline leaves the end of a call to those who wait for it, and to look.
+// SetDeadline does nothing on a connection for one call at a time: leave and look end
+// the call.
 func (l *link) SetDeadline(t time.Time) error {
 	if l.aside != nil {
 		return nil

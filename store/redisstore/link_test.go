@@ -37,8 +37,8 @@ func behind(t *testing.T, tune ...func(*links)) (*Store, *faultproxy.Proxy) {
 // patient never gives up a connection.
 func patient(l *links) { l.dial, l.answer = time.Hour, time.Hour }
 
-// renewSoon renews as a renewer does, with a patience of its own for each attempt,
-// and returns after how long a renewal was answered.
+// renewSoon renews as a renewer does, with a patience of its own for each attempt, and
+// returns how long it took until a renewal was answered.
 func renewSoon(t *testing.T, s *Store, c driver.Claim, patience, within time.Duration) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -65,7 +65,7 @@ func TestHalfOpenConnections(t *testing.T) {
 	s.pushes.start()
 	c, _ := take(t, s, claimOf("k", "a"), time.Minute, false)
 	for _, busy := range []bool{false, true} {
-		if busy { // and requests that nobody waits for any more go on coming
+		if busy { // and requests whose callers have given up go on coming
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			for i := range 8 {
@@ -87,8 +87,8 @@ func TestHalfOpenConnections(t *testing.T) {
 	}
 }
 
-// Somebody's call connects, to a server that accepts and does not answer. Nobody
-// gives that up, and nobody else has to wait for it.
+// One call connects to a server that accepts and does not answer. Its caller does not
+// give up, and no other call has to wait for it.
 func TestContextsWhileConnecting(t *testing.T) {
 	s, proxy := behind(t, patient)
 	c, _ := take(t, s, claimOf("k", "a"), time.Minute, false)
@@ -187,8 +187,8 @@ func TestAbandonedRequestsLeaveRoom(t *testing.T) {
 	eventually(t, "a grant after that", 20*time.Second, func() bool { return brief(1<<21, time.Second) == nil })
 }
 
-// The way to the server becomes so long that an answer takes longer than the client
-// has patience for. It has to learn that.
+// The way to the server becomes so long that an answer takes longer than the client's
+// patience. The client has to learn that.
 func TestServerBecomesFar(t *testing.T) {
 	s, proxy := behind(t)
 	c, _ := take(t, s, claimOf("k", "a"), time.Minute, false)

@@ -13,9 +13,9 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// Tickets: that of a place in line is the number drawn when it was taken; that
-// of a grant is minus its token. So a claim tells whether its owner knows that
-// it holds, and then also the token, which the server need not keep.
+// The ticket of a position is the number that the server drew for it; the ticket of a
+// grant is minus its token. So a claim tells whether its process knows that it holds
+// the lock, and then also the token, which the server need not keep.
 func grant(token int64, ttl time.Duration) driver.Grant {
 	return driver.Grant{Token: token, Ticket: -token, TTL: ttl}
 }
@@ -54,7 +54,8 @@ func parseWant(s string) (weight, capacity int64) {
 	return 0, 0
 }
 
-// value begins what an exclusive lock's key holds; scripts compare this much.
+// value is how an exclusive lock's value begins on the server. Scripts compare only
+// that.
 func value(id string) string { return "b1:" + id + ":" }
 
 // place is the text of a claim's entry in the queue, as far as the claim and
@@ -97,11 +98,11 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return s.enter(ctx, n, r)
 }
 
-// enter acquires by the script that knows everything.
+// enter acquires by the script that handles claims of every kind.
 func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (driver.Grant, error) {
 	if r.Retry && r.Ticket == 0 {
-		// If the first attempt came after this one, it might be granted
-		// when we have just been told that we are not.
+		// If the server executed the first attempt after this one, it might grant it
+		// when it has just refused this one.
 		if err := s.batcher.await(ctx, r.ID); err != nil {
 			return driver.Grant{}, err
 		}
@@ -110,7 +111,7 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 	if r.Queue {
 		queue = "q"
 		s.pushes.start()
-		s.pushes.waits(r.ID, true) // from before it is asked: a hint may be missed meanwhile
+		s.pushes.waits(r.ID, true) // set before the request: a hint may come while it is under way
 	}
 	if r.Retry || r.Ticket != 0 {
 		look = "r"
@@ -181,8 +182,8 @@ func (s *Store) waiting(a []any) driver.Grant {
 	}
 	g.Ticket = number(a[1])
 	if number(a[2]) == 1 || s.pushes.deaf() {
-		// Whoever holds will not hand over, or we shall not hear of it. Those who
-		// have just come look often, the others less so.
+		// The holder does not hand over, or no message will tell us. New waiters look
+		// often, older ones less so.
 		waited := time.Duration(s.clock.millis()-g.Ticket/1000) * time.Millisecond
 		g.Again = min(max(waited/8, 10*time.Millisecond), 50*time.Millisecond)
 	}
@@ -252,9 +253,9 @@ func capacityOf(value string) int64 {
 	return driver.Whole
 }
 
-// Release ends the claim and hands over to the next in line. An exclusive lock
-// costs one command, unless it is lost, or somebody must be granted who is no
-// exclusive waiter that joined lately.
+// Release ends the claim and grants the lock to the next waiters. An exclusive lock
+// costs one command, unless it is lost, or the next waiter is not exclusive or joined
+// long ago.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := check.Claim(c); err != nil {
 		return err
@@ -287,7 +288,7 @@ func (s *Store) release(ctx context.Context, n lockNames, c driver.Claim) error 
 			if number(answer) == 1 {
 				return nil
 			}
-			// Others have to be granted; or it is not held as it was: lost,
+			// The next waiters need the other script; or c is not held as it was: lost,
 			// or downgraded by a request whose answer never came.
 		}
 	}
@@ -317,7 +318,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	return s.change(ctx, downgradeScript, c, ttl)
 }
 
-// Move passes a lock that is held to another ID.
+// Move moves a held lock to another ID.
 func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
 	if err := check.Move(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err

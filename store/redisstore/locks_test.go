@@ -49,7 +49,7 @@ func TestClassicLocksAndBatonExcludeEachOther(t *testing.T) {
 	}
 }
 
-// Nobody hands over when a foreign lock ends, so waiters look often.
+// The end of a foreign lock hands nothing over, so waiters look often.
 func TestWaitersBehindAForeignLockLookOften(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
@@ -198,8 +198,8 @@ func TestList(t *testing.T) {
 	}
 }
 
-// Whoever holds a lock that is broken is told so, though the lock does not say
-// which process that is.
+// The holder of a lock that is broken is told so, though the lock does not say which
+// process that is.
 func TestBreakTellsTheHolder(t *testing.T) {
 	l := newLab(t, 2)
 	l.awaitSubscribed(l.stores...)
@@ -251,8 +251,7 @@ func TestNothingIsLeft(t *testing.T) {
 }
 
 // What is kept of readers and permits outlives the lock's key, however they are
-// renewed, and goes soon after it if they die: nobody may ever ask for the key
-// again.
+// renewed, and goes soon after it if they die: the key may never be asked for again.
 func TestWhatIsKeptOfSharedHoldersGoes(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]

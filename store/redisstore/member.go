@@ -32,9 +32,9 @@ func (s *Store) Raise(ctx context.Context, key string, token int64) error {
 
 // life is what was last known of the server's present life.
 type life struct {
-	// counted says that every connection is counted: the client is Open's. A
-	// client that the caller made connects again without a word, so there what
-	// is known holds for nobody who comes later.
+	// counted says that every connection is counted: the client is Open's. A caller's
+	// client connects again without notice, so there what is known serves no call that
+	// begins later.
 	counted bool
 
 	// connections counts the connections that were made. Whatever was answered
@@ -43,7 +43,7 @@ type life struct {
 	connections atomic.Uint64
 
 	known atomic.Pointer[knownLife]
-	turn  chan struct{} // held by who asks the server
+	turn  chan struct{} // held by the call that asks the server
 }
 
 type knownLife struct {
@@ -54,8 +54,8 @@ type knownLife struct {
 
 func newLife(counted bool) *life { return &life{counted: counted, turn: make(chan struct{}, 1)} }
 
-// current is what is known, if it serves whoever came at the time given: the
-// server that answered before that is the one that is known.
+// current returns what is known if it serves a call that began at came: if the known
+// server is the one that answered before then. It returns nil if not.
 func (l *life) current(came time.Time) *knownLife {
 	k := l.known.Load()
 	switch {
@@ -132,7 +132,7 @@ func (s *Store) ownInfo(ctx context.Context, sections ...string) (map[string]str
 		}
 		for _, r := range n.DoAll(ctx, commands) {
 			if e, said := errors.AsType[*wire.ServerError](r.Err); r.Err != nil && (!said || harmless[e.Code()]) {
-				return failure(r.Err) // and what it only does not show is missing
+				return failure(r.Err) // what it does not let us see is missing
 			}
 			maps.Copy(info, lines(text(r.Value)))
 		}

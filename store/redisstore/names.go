@@ -40,7 +40,7 @@ type lockNames struct {
 	lock, counter, high string
 
 	own                   string
-	before, middle, after string // the rest of the others, in parts
+	before, middle, after string // the rest of the other names, in parts
 }
 
 func (n lockNames) queue() string   { return n.own + "q:" + n.before + n.middle + n.after }
@@ -86,8 +86,8 @@ func newNames(prefix string, cluster bool) (*names, error) {
 	return n, nil
 }
 
-// of returns the keys of one lock, or refuses a key that would be taken for
-// one of our own, or of those of a program with another prefix.
+// of returns the keys of one lock. It refuses a key that could be taken for one of the
+// store's own names, or of those of a program with another prefix.
 func (n *names) of(key string) (lockNames, error) {
 	l := n.beside(key)
 	if reserved(l.lock) {
@@ -101,8 +101,7 @@ func (n *names) of(key string) (lockNames, error) {
 	return l, nil
 }
 
-// reserved reports whether a name may be, with some prefix, that of what belongs to
-// a lock.
+// reserved reports whether name would be one of the store's own with some prefix.
 func reserved(name string) bool {
 	for {
 		_, after, found := strings.Cut(name, "baton:")
@@ -116,8 +115,8 @@ func reserved(name string) bool {
 	}
 }
 
-// beside returns the names of what belongs to a key. A limit or a record may have any, as
-// what belongs to it is never the key itself.
+// beside returns the names of what belongs to a key. A limit or a record may have any
+// key, as what belongs to it is never stored under the key itself.
 func (n *names) beside(key string) lockNames {
 	l := lockNames{lock: n.prefix + key, own: n.own}
 	switch {
@@ -135,7 +134,7 @@ func (n *names) beside(key string) lockNames {
 	return l
 }
 
-// keyOfQueue is the key of the lock that a queue belongs to, if it is one.
+// keyOfQueue is the key of the lock that a queue belongs to, if it is a queue.
 func (n *names) keyOfQueue(queue string) (string, bool) {
 	rest, ok := strings.CutPrefix(queue, n.own+"q:")
 	if !ok {
@@ -161,7 +160,7 @@ func (n *names) keyOfQueue(queue string) (string, bool) {
 	return strings.CutPrefix(lock, n.prefix)
 }
 
-// tag is the part of a name that decides its slot, "" if that is all of it.
+// tag is the part of a name that decides its slot, "" if the whole name does.
 func tag(name string) string {
 	_, after, ok := strings.Cut(name, "{")
 	if !ok {

@@ -40,13 +40,14 @@ type Server struct {
 	TLS *tls.Config
 }
 
-// Open connects to Redis and returns a store that closes its connections by
-// itself. A connection on which no answer comes for two seconds is given up and
-// another one is made, which is given one second; more where answers usually take
-// long. So leases of ten seconds and more survive that a NAT or a load balancer
-// forgets its connections. A single server has two connections of each store: one for
-// who calls while nobody else does, and one for all else. Besides the errors of New it fails with driver.ErrUnavailable if
-// there is no connection; ctx bounds how long it tries.
+// Open connects to Redis and returns a store whose Close closes the connections. The
+// store gives up a connection on which no answer comes for two seconds and makes
+// another one, which has one second to answer; both have more where answers usually
+// take long. So leases of ten seconds and more survive a NAT or a load balancer that
+// forgets the store's connections. A store has two connections for calls to a single
+// server: one for a call while no other is under way, and one for all other calls.
+// Besides the errors of New it fails with driver.ErrUnavailable if there is no
+// connection; ctx bounds how long it tries.
 func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	return open(ctx, at, newLinks(at), cfg)
 }
@@ -77,13 +78,13 @@ func open(ctx context.Context, at Server, links *links, cfg Config) (*Store, err
 		ReadBufferEachConn:  1 << 15,
 		WriteBufferEachConn: 1 << 15,
 	}
-	// One connection carries all scripts, in the order in which they were
-	// sent: what cleans up after a request that was abandoned must not
-	// overtake it, and with several must wait for it.
+	// One connection carries all scripts, in the order in which they are sent: the
+	// clean-up after an abandoned request must not overtake that request, and with
+	// several connections would have to wait for it.
 	option.PipelineMultiplex = -1
 	option.DialCtxFn = links.connect
-	// links know better how long to wait. It pings a connection that has been idle
-	// for KeepAlive.
+	// links decide how long to wait. rueidis pings a connection that has been idle for
+	// KeepAlive.
 	option.Dialer = net.Dialer{Timeout: time.Minute, KeepAlive: time.Second}
 	if at.Master != "" {
 		option.Sentinel = rueidis.SentinelOption{
@@ -101,7 +102,8 @@ func open(ctx context.Context, at Server, links *links, cfg Config) (*Store, err
 	var second *direct
 	if option.ForceSingleClient {
 		second = newDirect(links, option)
-		// What is lost while calls go by the second connection is noticed at once.
+		// The loss of this connection is then noticed at once, also while calls go by
+		// the second one.
 		option.AlwaysPipelining = true
 	}
 	client, err := connect(ctx, option)
@@ -124,8 +126,8 @@ func open(ctx context.Context, at Server, links *links, cfg Config) (*Store, err
 	return s, nil
 }
 
-// connect is rueidis.NewClient for a while. The client cannot be told to stop
-// connecting, so what comes too late is closed.
+// connect is rueidis.NewClient until ctx ends. rueidis cannot be told to stop
+// connecting, so a client that comes too late is closed.
 func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
 	type opened struct {
 		client rueidis.Client

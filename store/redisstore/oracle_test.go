@@ -13,8 +13,8 @@ import (
 	"github.com/batonhq/baton/internal/lockstate"
 )
 
-// The scripts do what the plain state machine does, in random histories without
-// expiry: who holds, who waits in which order, and what everybody is told.
+// The scripts do what the plain state machine does, in random histories without expiry:
+// who holds, who waits in which order, and what every caller is told.
 func TestScriptsAgainstTheOracle(t *testing.T) {
 	l := newLab(t, 3)
 	for seed := range uint64(150) {
@@ -46,8 +46,8 @@ func (l *lab) history(seed uint64) bool {
 	kinds := [][2]int64{{driver.Whole, driver.Whole}, {1, driver.Whole}, {1, driver.Whole}, {1, 3}, {2, 3}, {3, 3}, {1, 2}}
 
 	for step := range 40 {
-		// The oracle's clock stands still, so the history must be over
-		// before a place in line is too old.
+		// The oracle's clock stands still, so the history must be over before a
+		// position is too old.
 		if time.Since(begin) > driver.WaiterTTL/2 {
 			return true
 		}
@@ -71,7 +71,8 @@ func (l *lab) history(seed uint64) bool {
 			kind := kinds[random.IntN(len(kinds))]
 			a = &actor{claimOf(key, fmt.Sprint("actor ", step))}
 			a.Weight, a.Capacity = kind[0], kind[1]
-			// The queue's entry names the process that asks; others find it all the same.
+			// The queue's entry names the process that asks; other processes find it
+			// all the same.
 			r := driver.Request{Claim: a.Claim, TTL: time.Minute, Queue: random.IntN(4) > 0}
 			g, err := s.Acquire(ctx, r)
 			expected, oracleErr := oracle.Acquire(0, r)

@@ -10,15 +10,18 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// orphans ends claims again that were released while a request for them may still
-// be on its way: nobody knew whether they stood, or an earlier attempt was never
-// answered. A request whose connection was lost may be executed after the
-// release. What it then leaves would hold the lock for its whole TTL.
+// orphans releases claims again that were released while a request for them may still
+// be on its way: the release failed and the caller does not know whether the claim
+// exists, or an earlier attempt was never answered. The server may execute a request
+// whose connection was lost after the release. What that leaves would hold the lock for
+// its whole TTL.
 //
-// An ID that is used again after its release is not ended any more, see recall.
+// A claim whose ID is used again after its release is not released any more, see
+// recall.
 //
-// It is not sqlstore.Abandoned because here several attempts for one ID may be late, so
-// that one which was found does not end the looks, and because an ID may be used again.
+// It is not sqlstore.Abandoned because here several attempts for one ID may be
+// unresolved, so that the looks go on when one was found, and because an ID may be used
+// again.
 type orphans struct {
 	known atomic.Int32 // how many IDs are below: mostly none
 
@@ -31,24 +34,24 @@ type orphans struct {
 	wg      sync.WaitGroup
 }
 
-// cleanup is a claim that is ended again and again.
+// cleanup is a claim that is released again and again.
 type cleanup struct {
-	turn  chan struct{} // held by who ends it, or looks at what follows
+	turn  chan struct{} // held by the goroutine that releases the claim, or looks at over and lost
 	over  bool
-	lost  bool          // to end it was not answered: that may come late, too
-	again chan struct{} // it was released once more: begin anew
+	lost  bool          // a release was not answered: the server may execute it later, too
+	again chan struct{} // the caller released it once more: start again with the first pause
 }
 
-// These pass before and between the looks. What the network held back mostly comes
-// within a second, but TCP doubles its pauses.
+// orphanDelays pass before and between the looks. What the network held back mostly
+// comes within a second, but TCP doubles its pauses.
 var orphanDelays = []time.Duration{200 * time.Millisecond, 2 * time.Second, 8 * time.Second, 20 * time.Second}
 
 // maxOrphans bounds the work when everything fails at once, and the memory. The
 // TTL ends the rest.
 const maxOrphans = 1000
 
-// attempted notes an attempt that was answered with err: doubt is whether an earlier
-// one was not answered.
+// attempted notes an attempt that was answered with err. doubt says that an earlier one
+// was not answered.
 func (o *orphans) attempted(id string, doubt bool, err error) {
 	if doubt || err != nil && errors.Is(err, driver.ErrUnknown) {
 		o.mu.Lock()
@@ -73,8 +76,8 @@ func (o *orphans) doubtLocked(id string) {
 
 func (o *orphans) countLocked() { o.known.Store(int32(len(o.doubted) + len(o.watched))) }
 
-// released has c ended again by end, whose release was answered with err, if it is
-// worth while.
+// released notes that the release of c was answered with err. If a request for c may
+// still be on its way, it has c released again by end.
 func (o *orphans) released(c driver.Claim, err error, end func(context.Context, driver.Claim) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,7 +87,7 @@ func (o *orphans) released(c driver.Claim, err error, end func(context.Context, 
 	if err == nil || errors.Is(err, driver.ErrLost) {
 		delete(o.doubted, c.ID)
 	}
-	c.Ticket = 0 // what is left may have another
+	c.Ticket = 0 // what is left in the store may have another ticket
 	o.watchLocked(c, end)
 	o.countLocked()
 }
@@ -127,7 +130,7 @@ func (o *orphans) watchLocked(c driver.Claim, end func(context.Context, driver.C
 	})
 }
 
-// wait pauses, until ctx ends or it is to begin anew.
+// wait pauses for d, or until ctx ends, or until the pauses are to start again.
 func (v *cleanup) wait(ctx context.Context, d time.Duration) (anew bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -141,8 +144,8 @@ func (v *cleanup) wait(ctx context.Context, d time.Duration) (anew bool, err err
 	}
 }
 
-// look ends the claim, unless it is over. It does not matter whether one was found:
-// several attempts may be late.
+// look releases the claim, unless it is over. It does not matter whether one was found:
+// several attempts may be unresolved.
 func (v *cleanup) look(ctx context.Context, c driver.Claim, end func(context.Context, driver.Claim) error) bool {
 	v.turn <- struct{}{}
 	defer func() { <-v.turn }()
@@ -157,8 +160,8 @@ func (v *cleanup) look(ctx context.Context, c driver.Claim, end func(context.Con
 	return true
 }
 
-// recall is asked before id is used, which may have been released before. It
-// answers ErrLost if it must not be.
+// recall is called before id is used, which may have been released before, and stops
+// the looks for it. It returns ErrLost if id must not be used.
 func (o *orphans) recall(ctx context.Context, id string) error {
 	if o.known.Load() == 0 {
 		return nil

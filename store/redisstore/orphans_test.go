@@ -19,7 +19,7 @@ type losing struct {
 	mu    sync.Mutex
 	lose  *wire.Script
 	lost  chan wire.Call
-	again int // so many more
+	again int // how many more times
 }
 
 func (c *losing) Run(ctx context.Context, call wire.Call) (any, error) {
@@ -51,14 +51,14 @@ func (c *losing) loseAcquire(t testing.TB, s *Store, r driver.Request, script *w
 	}
 }
 
-// lossy has the store's client lose calls.
+// lossy makes the store's client lose calls.
 func (l *lab) lossy(s *Store) *losing {
 	c := &losing{Client: s.client, lost: make(chan wire.Call, 100)}
 	s.client = c
 	return c
 }
 
-// late has the server execute what was kept.
+// late makes the server execute what was kept.
 func (l *lab) late(c *losing) {
 	l.Helper()
 	call := <-c.lost
@@ -115,8 +115,8 @@ func TestLateAttemptsAfterAGoodRelease(t *testing.T) {
 	}
 }
 
-// Both attempts come through after the release that cleans up behind them: that
-// one was found says nothing of the other.
+// Both attempts come through after the release that cleans up behind them: that one was
+// found says nothing about the other.
 func TestLateAttemptAfterTheFirstWasFound(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
@@ -131,8 +131,8 @@ func TestLateAttemptAfterTheFirstWasFound(t *testing.T) {
 	l.awaitFree("the other one")
 }
 
-// An ID that is used again after its release is not ended, unless a request that
-// would do so may be on its way.
+// A claim whose ID is used again after its release is not released, unless a request
+// that would release it may be on its way.
 func TestIDThatIsUsedAgain(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]

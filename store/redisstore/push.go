@@ -11,14 +11,14 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// pushes brings what the server publishes to those who watch.
+// pushes brings what the server publishes to the watchers.
 type pushes struct {
 	open func(ctx context.Context) // reads the channels until ctx ends
 
 	watchers [16]watcherShard // every attempt watches: one mutex would be in the way
 	started  atomic.Bool      // spares start the mutex
 	refused  atomic.Bool      // the server does not let us read the channels
-	missed   atomic.Int32     // grants that were found and not brought, since the last that was
+	missed   atomic.Int32     // grants found without a message, since the last message
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // not nil once started
@@ -34,7 +34,7 @@ type watcherShard struct {
 type watcher struct {
 	wake    func(driver.Hint)
 	waiting atomic.Bool // its claim has asked for a position, and is not known to be granted
-	alone   [1]*watcher // itself: what byID has for an ID that one watches
+	alone   [1]*watcher // this watcher: the slice in byID while no other watches the ID
 }
 
 // shard is where the watchers of an ID are. IDs are random.
@@ -46,10 +46,10 @@ func (p *pushes) shard(id string) *watcherShard {
 	return &p.watchers[n%len(p.watchers)]
 }
 
-// Watch calls wake when the server has granted c from the queue, when c was
-// broken, and while c waits, as messages may have been missed, each time the
-// connection that brings them was made anew. Holders are not asked to look then:
-// there may be very many, and what they missed they find at their next renewal.
+// Watch calls wake when the server has granted c from the queue and when Break has
+// revoked it. While c waits, Watch also calls wake each time it has connected again to
+// the server, as messages may have been missed. It does not wake holders then: there
+// may be very many, and they find what they missed at their next renewal.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	s.pushes.start()
 	return s.pushes.add(c.ID, wake)
@@ -89,8 +89,8 @@ func (sh *watcherShard) remove(id string, w *watcher) {
 	}
 }
 
-// start opens the connection, once. Nobody waits for it: who is granted before
-// it stands finds that out by refreshing.
+// start opens the connection, once. No caller waits for it: a waiter that is granted
+// before the connection stands finds its grant when it renews its position.
 func (p *pushes) start() {
 	if p.started.Load() {
 		return
@@ -120,7 +120,7 @@ func (p *pushes) close() {
 	}
 }
 
-// deliver wakes those who watch id.
+// deliver wakes the watchers of id.
 func (p *pushes) deliver(id string, h driver.Hint) {
 	sh := p.shard(id)
 	sh.mu.Lock()
@@ -134,11 +134,12 @@ func (p *pushes) deliver(id string, h driver.Hint) {
 	}
 }
 
-// deafAfter is how many grants in a row must be missed before none is expected.
+// deafAfter is how many grants in a row must be missed before the store expects no
+// messages of grants.
 const deafAfter = 3
 
-// deaf reports whether grants are not brought: this user, or those of other programs,
-// may have no rights to the channels. Then those who wait have to look often.
+// deaf reports whether no messages of grants arrive: this user, or the users of other
+// programs, may have no rights to the channels. Then waiters have to look often.
 func (p *pushes) deaf() bool { return p.refused.Load() || p.missed.Load() >= deafAfter }
 
 // waits notes whether a claim waits for a grant.
@@ -151,7 +152,7 @@ func (p *pushes) waits(id string, waiting bool) {
 	}
 }
 
-// wakeWaiters tells those who wait to look again.
+// wakeWaiters tells all waiters to look again.
 func (p *pushes) wakeWaiters() {
 	var all []*watcher
 	for i := range p.watchers {

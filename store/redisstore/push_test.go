@@ -8,8 +8,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// The connection that brings hints is made anew: those who wait look again, as they
-// may have missed their grant. Those who hold do not, of whom there may be thousands.
+// The connection that brings hints is made again: waiters look again, as they may have
+// missed their grant. Holders, of which there may be thousands, do not.
 func TestHintsAfterReconnection(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]

@@ -13,8 +13,8 @@ import (
 
 var _ driver.Records = (*Store)(nil)
 
-// BeginAttempt implements driver.Records: one script, by the clock of the
-// server. What the server keeps under the name of a record and is none is a
+// BeginAttempt implements driver.Records: one script, by the clock of the server. If
+// the server keeps something else under the name of a record, the error is a
 // *driver.KeyError.
 //
 // Redis may forget what it has answered: at a fail-over what the new primary has

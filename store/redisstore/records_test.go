@@ -154,7 +154,7 @@ func TestRecordLayout(t *testing.T) {
 	}
 }
 
-// What others have written under a record's name is told, and left alone.
+// What other programs have written under a record's name is reported, and left alone.
 func TestForeignRecords(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
@@ -190,8 +190,8 @@ func TestForeignRecords(t *testing.T) {
 	}
 }
 
-// An answer that does not come leaves the outcome unknown; who asks again is told
-// what has happened, once.
+// An answer that does not come leaves the outcome unknown; a caller that asks again is
+// told what has happened, once.
 func TestRecordsLostAnswer(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()

@@ -11,9 +11,8 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// batch is how many claims one script call confirms: enough to make the call's
-// own cost small, few enough to hold up the server for a fraction of a
-// millisecond.
+// batch is how many claims one script call renews: enough to make the call's own cost
+// small, few enough to hold up the server for only a fraction of a millisecond.
 const batch = 200
 
 // chunk is one call and the claims that it answers.
@@ -23,10 +22,10 @@ type chunk struct {
 	simple bool // by the script renew, not refresh
 }
 
-// Renew confirms claims: 200 exclusive holders, or 200 of the others, with one
-// command, all commands in one round trip. In Cluster a command serves the
-// claims of one slot. What seems lost costs another round trip, as it may have
-// been downgraded by a request whose answer never came.
+// Renew renews 200 exclusive holders, or 200 other claims, with one command, and sends
+// all commands in one round trip. In Cluster a command serves the claims of one slot.
+// An exclusive lock that seems lost costs another round trip, because a request whose
+// answer never came may have downgraded it.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	out := make([]driver.Renewal, len(claims))
 	ask := make([]int, 0, len(claims))

@@ -27,9 +27,9 @@ func rights(t *testing.T, rules ...string) func() *Store {
 	}
 }
 
-// Redis 7 gives a new user no channels. Those who wait are not told of their turn
-// then, so they have to look often; a release is one all the same; and Examine says
-// what is missing.
+// Redis 7 gives a new user no channels. Then waiters are not told of their grant, so
+// they have to look often; a release is one all the same; and Examine says what is
+// missing.
 func TestNoChannels(t *testing.T) {
 	for name, c := range map[string]struct {
 		rules []string
@@ -80,7 +80,7 @@ func TestNoChannels(t *testing.T) {
 	}
 }
 
-// Who may reach the channels is told of a turn, and does not look more often.
+// A user who may reach the channels is told of a grant, and does not look more often.
 func TestChannels(t *testing.T) {
 	open := rights(t, "~*", "resetchannels", "&app:baton:*", "+@all")
 	a, b := open(), open()

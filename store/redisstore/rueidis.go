@@ -19,16 +19,16 @@ import (
 type ruClient struct {
 	c rueidis.Client
 
-	// links are those of Open's client, which has one connection for all scripts
-	// (to each node): it executes also what was abandoned in the order in which
-	// it came. A client of the caller's may have several, so that every call
-	// runs on a goroutine of its own, by order.
+	// links are those of Open's client, which has one connection for all scripts (to
+	// each node): the server executes them in the order in which they were sent, those
+	// that were abandoned included. A caller's client may have several, so that every
+	// call runs on a goroutine of its own, by order.
 	links  *links
 	direct *direct // nil: none
 	order  *wire.Order
 
-	// apart says that in Cluster a node did not answer the last RunAll, so that
-	// in the next one each call is for itself.
+	// apart says that in Cluster a node did not answer the last RunAll, so that the
+	// next one makes each call separately.
 	apart *atomic.Bool
 }
 
@@ -63,8 +63,8 @@ func (r ruClient) Run(ctx context.Context, call wire.Call) (any, error) {
 	return a.Value, a.Err
 }
 
-// undate hides when a context will end. rueidis, if it has nothing else to do,
-// waits for that moment or the answer, and not for what ends the context earlier.
+// undate hides a context's deadline. rueidis, if it has nothing else to do, waits for
+// that moment or the answer, and does not notice when the context ends earlier.
 func undate(ctx context.Context) context.Context {
 	if _, dated := ctx.Deadline(); dated {
 		return undated{ctx}
@@ -107,9 +107,9 @@ func (r ruClient) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 // to say which of them have answered.
 const partly = 50 * time.Millisecond
 
-// multi costs a fifth of so many single calls, but is answered when the last of all
-// nodes has answered, or its context ends. On a single server what it sends outlives
-// ctx: others may wait for the connection that it makes.
+// multi costs a fifth of as many single calls, but is answered only when the last node
+// has answered, or its context ends. On a single server what it sends outlives ctx:
+// other calls may wait for the connection that it makes.
 func (r ruClient) multi(ctx context.Context, calls []wire.Call) []wire.Result {
 	grace, lasting := partly, undate
 	if !r.Cluster() {
@@ -159,9 +159,10 @@ func (r ruClient) Subscribe(ctx context.Context, channels []string, ready func()
 	// A connection of its own: on one that carries commands, a burst of
 	// messages would delay answers.
 	d, giveBack := c.Dedicate()
-	// While it is whole it is not given back for others: the client would clean it
-	// first, and panics if a server that is busy with a script refuses that. To
-	// close one that is lost takes up to a second, in which nobody would be woken.
+	// A connection that works is closed, not returned to the client: the client would
+	// clean it first, and panics if a server that is busy with a script refuses that. A
+	// lost connection is returned: to close it takes up to a second, in which no waiter
+	// would be woken.
 	end := d.Close
 	defer func() { end() }()
 	lost := d.SetPubSubHooks(rueidis.PubSubHooks{

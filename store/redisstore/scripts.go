@@ -30,8 +30,8 @@ var (
 	recordScript    = script("record")
 	limitScript     = script("limit", "rate", "window", "approx", "bucket", "several", "decide")
 
-	// The same for limits that are all windows, estimates or buckets: Lua makes
-	// the functions anew at every call.
+	// The same for limits that are all windows, estimates or buckets, without the
+	// functions of the others: Lua creates a script's functions again at every call.
 	windowScript = script("limit", "rate", "window", "several", "decide")
 	approxScript = script("limit", "rate", "approx", "several", "decide")
 	bucketScript = script("limit", "rate", "bucket", "several", "decide")

@@ -2,6 +2,6 @@
 
 package redisstore
 
-// quietSocket takes every socket for one that stands. That it does not is noticed by
-// the next call, which then has an unknown outcome.
+// quietSocket takes every socket for one that stands. If it does not, the next call
+// finds out, and has an unknown outcome.
 func quietSocket(uintptr) bool { return true }

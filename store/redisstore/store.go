@@ -20,8 +20,9 @@ import (
 )
 
 // Store keeps locks, rate limits and records of operations in Redis. It implements
-// driver.Store, limits.Store, driver.Records, driver.Watcher, driver.Inspector, driver.Downgrader, driver.Mover,
-// driver.Together, driver.Examiner, driver.Clock and quorum.Member. Use New or Open.
+// driver.Store, limits.Store, driver.Records, driver.Watcher, driver.Inspector,
+// driver.Downgrader, driver.Mover, driver.Together, driver.Examiner, driver.Clock and
+// quorum.Member. Use New or Open.
 type Store struct {
 	client   wire.Client
 	owned    bool // the client is ours to close
@@ -29,7 +30,7 @@ type Store struct {
 	channel  string // of this process
 	everyone string // of all processes
 	clock    serverClock
-	busy     contended.Keys // lately found held: the attempt that would be refused is spared
+	busy     contended.Keys // keys lately found held: they skip the first attempt
 	pushes   pushes
 	orphans  orphans
 	life     *life
@@ -78,15 +79,16 @@ type Config struct {
 	// braces only as a complete hash tag: "{app}:" puts all locks on one slot of a
 	// Cluster. It may not contain "baton:".
 	//
-	// All programs that share a lock must name it with one prefix. Prefix "app:" with
-	// key "k" and no prefix with key "app:k" are one lock, and exclude each other; but
-	// counter and queue lie below the prefix, so tokens do not rise from the one to the
-	// other, and those who wait with the one prefix are overtaken by the other's.
+	// All programs that share a lock must use the same prefix. Prefix "app:" with key
+	// "k" and no prefix with key "app:k" name one lock, and exclude each other. But the
+	// counter and the queue lie below the prefix: tokens do not rise from a holder with
+	// one prefix to a holder with the other, and programs with one prefix overtake the
+	// waiters with the other.
 	Prefix string
 
-	// AllowEviction accepts a server that may evict keys when its memory is full.
-	// A lock that is evicted is given away while its holder believes in it. Defaults
-	// to refusing such a server, with an *EvictionError.
+	// AllowEviction accepts a server that may evict keys when its memory is full. A
+	// lock that is evicted is free while its holder still believes in it. Defaults to
+	// refusing such a server, with an *EvictionError.
 	AllowEviction bool
 }
 
@@ -136,20 +138,20 @@ func (e *VersionError) Error() string {
 // checkTimeout bounds what New asks the server.
 const checkTimeout = 5 * time.Second
 
-// New returns a store that uses a client that the caller made, and which Close
-// leaves open. The client's mode (single, Sentinel, Cluster) is the store's.
+// New returns a store over the caller's client, which Close leaves open. The store
+// works in the client's mode: single server, Sentinel or Cluster.
 //
-// It may have several connections, so what comes after an attempt that was abandoned
-// waits until that has been answered, lest it overtake it. That costs each request
-// with a context that can end a goroutine, which Open's client spares. Nor does it
-// tell when it connects anew, so that as a server of a Redlock it is asked after
-// each grant whether it has restarted: a round trip more.
+// The client may have several connections, on which a later request could overtake an
+// attempt for the same lock that was abandoned. So the store holds the later request
+// back until the attempt is answered. That costs a goroutine for each request whose
+// context can end, which Open's client spares. Nor does the client tell when it
+// connects again: as a node of a Redlock, the store asks the server after each grant
+// whether it has restarted, in one more round trip.
 //
-// rueidis waits for eleven seconds on a connection on which nothing comes back, for
-// a NAT or a load balancer has forgotten it, before it makes another one, and for
-// five on one that it makes. Meanwhile no lease is renewed. Set
-// ClientOption.ConnWriteTimeout to two seconds and Dialer.Timeout to one. Contexts
-// are obeyed all the same.
+// When a NAT or a load balancer has forgotten a connection, rueidis waits eleven
+// seconds for an answer on it before it makes another one, and five seconds for a new
+// connection. Meanwhile no lease is renewed. Set ClientOption.ConnWriteTimeout to two
+// seconds and Dialer.Timeout to one. The store obeys contexts in any case.
 //
 // It asks the server for its version, role and eviction policy, and fails with
 // *VersionError, *ReplicaError or *EvictionError if locks would not be safe
@@ -224,7 +226,8 @@ func (s *Store) check(ctx context.Context, n wire.Node, cfg Config) error {
 	return nil
 }
 
-// serverInfo reads INFO. A server that hides it from us is taken as it is.
+// serverInfo reads INFO. A server that hides it from us is accepted without these
+// checks.
 func serverInfo(ctx context.Context, n wire.Node) (map[string]string, error) {
 	v, err := n.Do(ctx, "INFO")
 	if err != nil {
@@ -253,9 +256,9 @@ func olderThan(version string, major, minor int) bool {
 	return x < major || x == major && y < minor
 }
 
-// Close ends the store. Locks that are held stay until they expire. The client
-// is closed only if Open made it: then what is under way has a second to be
-// answered. Further calls fail with driver.ErrClosed.
+// Close ends the store. Locks that are held stay until they expire. Close closes the
+// client only if Open made it, and gives calls under way a second to be answered.
+// Further calls fail with driver.ErrClosed.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil

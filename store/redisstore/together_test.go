@@ -40,8 +40,8 @@ func takeAll(t testing.TB, s *Store, r []driver.Request) (claims []driver.Claim)
 	return claims
 }
 
-// One key that a classic lock, or something else, stands under refuses all, and
-// what was free stays as it was.
+// One key under which a classic lock, or something else, stands refuses all, and what
+// was free stays as it was.
 func TestSeveralBesideClassicLocks(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
@@ -113,8 +113,8 @@ func TestSeveralAreOneCommand(t *testing.T) {
 	}
 }
 
-// An answer that is lost leaves the outcome unknown. Who asks again finds what
-// was granted, and who releases by the IDs leaves nothing.
+// An answer that is lost leaves the outcome unknown. A caller that asks again finds
+// what was granted, and one that releases by the IDs leaves nothing.
 func TestSeveralWhoseAnswerIsLost(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
@@ -154,9 +154,9 @@ func TestSeveralWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
-// Whoever gives up before the answer comes, and cleans up at once, leaves
-// nothing: the release of each does not overtake the request for all, even
-// where there are many connections.
+// A caller that gives up before the answer comes, and cleans up at once, leaves
+// nothing: the release of each does not overtake the request for all, even where there
+// are many connections.
 func TestSeveralThatWereAbandoned(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()

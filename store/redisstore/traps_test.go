@@ -166,9 +166,9 @@ func TestHandOverIsTwoCommandsAndOnePush(t *testing.T) {
 	}
 }
 
-// Trap 2: a push that was on its way while the claim ran out must not be taken
-// for one that belongs to a later place of the same ID. It is told by its
-// token, which is below the new ticket.
+// Trap 2: a hint that was on its way while the claim ran out must not be taken for one
+// that belongs to a later position of the same ID. Its token, which is below the new
+// ticket, tells.
 func TestStalePushIsBelowTheNewTicket(t *testing.T) {
 	l := newLab(t, 3)
 	l.awaitSubscribed(l.stores[1])
@@ -214,8 +214,8 @@ func TestEarlyPushFindsItsWatcher(t *testing.T) {
 	}
 }
 
-// Trap 4: who never got the answer does not know its ticket. Giving up and
-// asking again find the place by ID.
+// Trap 4: a caller that never got the answer does not know its ticket. Giving up and
+// asking again find the position by ID.
 func TestEntryUnknown(t *testing.T) {
 	l := newLab(t, 2)
 	n := l.names(l.key)
@@ -297,8 +297,8 @@ func TestReadersOfOneHandOver(t *testing.T) {
 	}
 }
 
-// Traps 8 and 9: the lock's key is absent while somebody is in line, after an
-// expiry or a foreign DEL. A newcomer must not take it.
+// Traps 8 and 9: the lock's key is absent while there are waiters, after an expiry or a
+// foreign DEL. A new request must not take it.
 func TestNoBargingWhenTheKeyIsGone(t *testing.T) {
 	l := newLab(t, 3)
 	if l.do("SET", l.key, "somebody", "NX", "PX", "60000") != "OK" {
@@ -455,8 +455,8 @@ func TestSideKeysOfKeysWithBraces(t *testing.T) {
 			t.Errorf("key %q is accepted, and may be one of the store's own", key)
 		}
 	}
-	// Two programs, one of them with a prefix: what is a lock of the one must not be
-	// the other's counter.
+	// Two programs, one of them with a prefix: a lock of one must not be the other's
+	// counter.
 	ns, err := newNames("b", false)
 	if err != nil {
 		t.Fatal(err)
@@ -481,7 +481,7 @@ func TestSideKeysOfKeysWithBraces(t *testing.T) {
 	}
 }
 
-// Trap 13: a server that lost its scripts gets them again, and nobody notices.
+// Trap 13: a server that lost its scripts gets them again, and no caller notices.
 func TestScriptFlush(t *testing.T) {
 	l := newLab(t, 2)
 	ctx, stop := context.WithCancel(t.Context())
@@ -503,7 +503,7 @@ func TestScriptFlush(t *testing.T) {
 				t.Fatalf("round %d: renew: %v", i, r.Err)
 			}
 		}
-		// A machine that stands still for so long ends a waiter.
+		// A machine that stands still for that long ends a waiter.
 		if err := l.stores[1].Release(t.Context(), w); err != nil && (!errors.Is(err, driver.ErrLost) || time.Since(began) < driver.WaiterTTL) {
 			t.Fatalf("round %d: release the waiter: %v", i, err)
 		}
@@ -511,8 +511,8 @@ func TestScriptFlush(t *testing.T) {
 	}
 }
 
-// Trap 13: in a batch, a key that has become something else spoils nobody's
-// answer but its own.
+// Trap 13: in a batch, a key that has become something else spoils no answer but its
+// own.
 func TestBatchWithABadKey(t *testing.T) {
 	l := newLab(t, 1)
 	s := l.stores[0]
@@ -569,8 +569,8 @@ func TestRepeatedAcquireHasAHigherToken(t *testing.T) {
 	}
 }
 
-// A place lives for WaiterTTL, also if the counter, which is the clock of the
-// queue, was slow when it was taken.
+// A position lives for WaiterTTL, even if the counter, which is the clock of the queue,
+// was slow when it was taken.
 func TestPlaceTakenByASlowCounter(t *testing.T) {
 	l := newLab(t, 2)
 	n := l.names(l.key)

@@ -35,7 +35,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return s.try(ctx, st, r, sent)
 }
 
-// try asks all nodes for the lock, and gives back what is no majority.
+// try asks the nodes for the lock, and releases what it got if that is no majority.
 func (s *Store) try(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
 	rd := s.round(st, acquire, r)
 	rd.seq = s.sequencer(r.Key, 0)
@@ -54,9 +54,9 @@ func (s *Store) try(ctx context.Context, st *claim, r driver.Request, sent time.
 // holds reports whether a majority has granted in this call.
 func (s *Store) holds(st *claim, sent time.Time) bool { return st.holds(sent).count() >= s.quorum }
 
-// behind reports whether the node of the line has somebody else before this
-// claim. A majority that was granted all the same would overtake those who wait.
-// Other programs do not know the line, and do not count.
+// behind reports whether the node with the queue has another claim before this one. A
+// majority that was granted all the same would overtake the waiters. Holders of other
+// programs do not know the queue, and do not count.
 func (s *Store) behind(st *claim, a answer) bool {
 	st.mu.Lock()
 	held := st.held
@@ -70,8 +70,8 @@ func (s *Store) behind(st *claim, a answer) bool {
 	return a.err == nil && a.grant.Waiting && (a.grant.Again == 0 || a.grant.Again > soon)
 }
 
-// fail ends an attempt in vain. A lock that is held already is left as it is
-// unless it is certain that others have it.
+// fail ends an attempt that failed. It leaves a lock that the claim holds already as it
+// is, unless err says for certain that another claim has it.
 func (s *Store) fail(st *claim, err error) error {
 	st.mu.Lock()
 	held := st.held
@@ -82,7 +82,7 @@ func (s *Store) fail(st *claim, err error) error {
 	return err
 }
 
-// enter asks for the lock, or for a place in line on one node.
+// enter asks for the lock, or for a position on one node.
 func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
 	busy := s.busy.Has(r.Key)
 	for tried := set(0); ; {
@@ -117,7 +117,7 @@ func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent tim
 		switch {
 		case !a.landed || a.err != nil:
 			tried |= 1 << seq
-			busy = true // whoever has it, ask for nothing but a place
+			busy = true // from here on ask for a position alone
 			continue
 		case a.grant.Waiting:
 			if !busy {
@@ -127,15 +127,15 @@ func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent tim
 			return s.wait(st, seq, a.grant), nil
 		}
 		if busy {
-			s.busy.Set(r.Key, false) // nobody was there
+			s.busy.Set(r.Key, false) // there was no other claim
 		}
 		return s.lead(ctx, st, r, sent, seq)
 	}
 }
 
-// sequencer is the node in whose line those stand who want key: the first that
-// answers, in an order that the key decides. It is one of those that are asked
-// first.
+// sequencer is the node that has the queue of key: the first that answers, in an order
+// that the key decides. It is one of those that are asked first. It is -1 if all were
+// tried.
 func (s *Store) sequencer(key string, tried set) int {
 	h := uint32(2166136261) // FNV: all processes must come to the same node
 	for i := range len(key) {
@@ -159,10 +159,10 @@ func (s *Store) sequencer(key string, tried set) int {
 	return other
 }
 
-// first are the nodes that are asked first: a majority with seq, of those that
-// answer, the same for all keys so that their counters agree. The others are
-// asked if that is not enough, and again for a lock that is held for a while
-// (see filler): a lock that is not costs them nothing.
+// first are the nodes to ask first: a majority with seq, of those that answer, the same
+// for all keys so that their counters agree. The others are asked if that is not
+// enough, and for a lock that is held for a while (see filler): a shorter lock costs
+// them nothing.
 func (s *Store) first(seq int) set {
 	x := set(1) << seq
 	for i, n := range s.nodes {
@@ -179,7 +179,7 @@ func (s *Store) first(seq int) set {
 	return x
 }
 
-// wait is the answer to one who stands in line on a node.
+// wait is the answer to a claim that has a position on node seq.
 func (s *Store) wait(st *claim, seq int, g driver.Grant) driver.Grant {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -188,9 +188,9 @@ func (s *Store) wait(st *claim, seq int, g driver.Grant) driver.Grant {
 	return g
 }
 
-// lead is for the head of the line on node seq: it asks all nodes that it does
-// not hold yet, with a place in line, as whoever held has just released them
-// or will.
+// lead acts for the head of the queue on node seq. It asks all nodes that the claim
+// does not hold yet for the lock, or else a position: the last holder has just released
+// them or will.
 func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time.Time, seq int) (driver.Grant, error) {
 	for i := range s.nodes {
 		s.watch(st, i)
@@ -232,7 +232,7 @@ func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time
 		st.head = bootclock.Now()
 		st.yield = 200*time.Millisecond + rand.N(400*time.Millisecond)
 	} else if bootclock.Now().Sub(st.head) > 100*time.Millisecond {
-		g.Again = 50 * time.Millisecond // pushes tell of most
+		g.Again = 50 * time.Millisecond // hints tell of most grants
 	}
 	g.Ticket = st.ticket
 	return g, nil
@@ -257,7 +257,7 @@ func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.
 		return driver.Grant{}, s.fail(st, fmt.Errorf("redlock: %w: a majority took longer than the TTL to grant", driver.ErrUnavailable))
 	}
 	st.mu.Lock()
-	if st.holdsLocked(sent).count() < s.quorum { // what clips was sent meanwhile
+	if st.holdsLocked(sent).count() < s.quorum { // a request that clips was sent meanwhile
 		st.mu.Unlock()
 		return driver.Grant{}, s.fail(st, fmt.Errorf("redlock: %w: a majority did not last", driver.ErrUnavailable))
 	}
@@ -269,9 +269,9 @@ func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.
 	return g, nil
 }
 
-// raise brings the counters of a majority to token, of those of among alone: on
-// these the claim stands, so that who comes next is granted there later. Another
-// server may have granted already, and would not be asked for a number again.
+// raise brings the counters of a majority to token, of nodes of among alone: these have
+// granted the claim, so they grant the next one later. Another node may have granted
+// the next claim already, and would not be asked for a number again.
 func (s *Store) raise(ctx context.Context, st *claim, token int64, among set) error {
 	if s.reached(token, among) >= s.quorum {
 		return nil
@@ -312,7 +312,7 @@ func (s *Store) spoke(answers []answer) (n int) {
 	return n
 }
 
-// refusal is the error of an attempt that cannot succeed whoever releases.
+// refusal is the error of an attempt that cannot succeed, whatever is released.
 func (s *Store) refusal(key string, answers []answer) error {
 	for _, a := range answers {
 		if e, ok := errors.AsType[*driver.NotLockError](a.err); ok {
@@ -369,14 +369,14 @@ func (s *Store) verdict(key string, answers []answer) error {
 		err = fmt.Errorf("%w; without a vote: %s, which cannot be told from another", err, s.names(twins))
 	}
 	if young == 0 {
-		failed |= pending // else nobody waited for them
+		failed |= pending // else the round did not wait for them
 	}
 	return s.silence(err, failed, answers)
 }
 
-// tooYoung is the error of an attempt whose majority lacks so many votes, while some
-// servers do not vote yet. Those that were not waited for are judged by what was last
-// heard of them.
+// tooYoung is the error of an attempt that lacks that many votes for a majority, while
+// some servers do not vote yet. It judges servers that the round did not wait for by
+// their last answer.
 func (s *Store) tooYoung(young, pending set, lack int) error {
 	e := &YoungError{Longest: s.longest}
 	var left []time.Duration
@@ -404,7 +404,7 @@ func (s *Store) tooYoung(young, pending set, lack int) error {
 	return e
 }
 
-// silence adds to an error who did not answer, and why if one knows.
+// silence adds to an error which servers did not answer, and why if that is known.
 func (s *Store) silence(err error, silent set, answers []answer) error {
 	if silent == 0 {
 		return err

@@ -15,21 +15,21 @@ type has uint8
 const (
 	nothing has = iota
 	maybe       // a request was not answered
-	place       // in line
+	place       // a position in the queue
 	lock
 )
 
-// leg is a claim on one node. One request at a time is under way for it, so
-// that none overtakes the one before: what is to come next waits.
+// leg is what we know of a claim on one node. Only one request at a time is under way
+// for it, so that none overtakes the one before: next waits.
 type leg struct {
 	has    has
-	spent  bool // nobody knows when a release, or what clips, takes effect: not to be asked for again
+	spent  bool // a release, or clip, may still take effect: ask no more
 	votes  bool
 	flying bool
 	next   *task
 	ticket int64
 	token  int64
-	sent   time.Time // of the request that the node last confirmed a lock to, for the whole TTL; zero once less than that may be true
+	sent   time.Time // of the last request that got the whole TTL; zero once less may be left
 }
 
 // claim is one claim on all nodes: what this process needs to know of it
@@ -39,24 +39,24 @@ type claim struct {
 
 	mu     sync.Mutex
 	legs   []leg
-	asked  driver.Claim // as it was asked for last, and is where it is missing
+	asked  driver.Claim // as it was last asked for, and as repair asks for it
 	reads  bool         // it was downgraded, or is being
 	known  bool         // legs tell all that this process did with it
 	gone   bool         // it is to be forgotten: what lands now is released
 	held   bool         // by a majority
 	token  int64        // of the grant
-	seq    int          // the node in whose line it stands, -1 if in none
-	ticket int64        // of the place there
-	called bool         // a push says that the place was granted
-	head   time.Time    // since when it has been the head of the line, and no more
+	seq    int          // the node that has its position, or -1
+	ticket int64        // of the position there
+	called bool         // a hint says that the position was granted
+	head   time.Time    // since when it is the head of the queue without a majority
 	yield  time.Duration
-	probed time.Time // when to try for a majority without it, next
+	probed time.Time // when to try next for a majority while it is queued
 	hurry  int       // how often in a row the node wanted to be asked soon
 	until  time.Time
-	refs   int // who works with it
+	refs   int // calls that work with it
 	flying int // legs
 	wakes  []*wake
-	stops  []func() // of what watches on the nodes
+	stops  []func() // they end the watches on the nodes
 	watch  set
 
 	flight, next *flight // the renewal that is under way, and what comes after it
@@ -78,8 +78,8 @@ func (s *Store) shard(id string) *shard {
 	return &s.claims[maphash.String(shardSeed, id)%uint64(len(s.claims))]
 }
 
-// claim finds a claim, or begins one if create is set, for the caller to put
-// back.
+// claim finds a claim, or begins one if create is set. The caller calls put when it is
+// done with it.
 func (s *Store) claim(key, id string, create bool) *claim {
 	sh := s.shard(id)
 	sh.mu.Lock()
@@ -105,7 +105,7 @@ func (s *Store) claim(key, id string, create bool) *claim {
 	return st
 }
 
-// sweep forgets claims that nobody released and that have expired since.
+// sweep forgets claims that were never released and have expired since.
 func (sh *shard) sweep() {
 	now := bootclock.Now()
 	for name, st := range sh.claims {
@@ -118,7 +118,7 @@ func (sh *shard) sweep() {
 	sh.sweepAt = 2 * len(sh.claims)
 }
 
-// put gives a claim back. One that is gone from all nodes is forgotten.
+// put ends a caller's use of a claim. It forgets one that is gone from all nodes.
 func (s *Store) put(st *claim) {
 	st.mu.Lock()
 	st.refs--
@@ -154,9 +154,9 @@ func (s *Store) forget(st *claim) {
 	}
 }
 
-// begin prepares a claim for an attempt. One that was ended cannot be made
-// again under its ID: what was released on the nodes may be released there once
-// more, whenever a request that was not answered takes effect.
+// begin prepares a claim for an attempt. A claim that was ended cannot be made again
+// under its ID: a release or another request that was not answered may still take
+// effect, and release it on the nodes once more.
 func (st *claim) begin(r driver.Request) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -166,7 +166,7 @@ func (st *claim) begin(r driver.Request) error {
 	st.askLocked(r.Claim)
 	if !st.known {
 		st.known = true
-		if r.Retry || r.Ticket != 0 { // another process, or an earlier life of this one, may have asked
+		if r.Retry || r.Ticket != 0 { // another process, or an earlier run, may have asked
 			for i := range st.legs {
 				st.legs[i].has = maybe
 			}
@@ -179,9 +179,9 @@ func (st *claim) begin(r driver.Request) error {
 	return nil
 }
 
-// askLocked takes note of how the claim is asked for. A caller that has not heard
-// of a downgrade yet goes on asking as the writer that it was; no node must be
-// asked for that any more, as the others let readers in.
+// askLocked notes how the claim is asked for. A caller that has not heard of a
+// downgrade yet goes on asking as the writer that it was. No node must be asked for the
+// write lock any more, as the others let readers in.
 func (st *claim) askLocked(c driver.Claim) {
 	if st.reads {
 		c.Weight = 1
@@ -189,15 +189,14 @@ func (st *claim) askLocked(c driver.Claim) {
 	st.asked = c
 }
 
-// on is the claim as a node knows it.
+// onLocked is the claim as a node knows it.
 func (st *claim) onLocked(i int) driver.Claim {
 	c := st.asked
 	c.Key, c.ID, c.Ticket = st.key, st.id, st.legs[i].ticket
 	return c
 }
 
-// holds counts the nodes whose grants count and were asked for at that time or
-// later.
+// holds is the nodes whose grants count and were asked for at since or later.
 func (st *claim) holds(since time.Time) set {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -226,9 +225,9 @@ func (s *Store) spent(st *claim) bool {
 	return left < s.quorum
 }
 
-// clipLocked prepares a leg for a request that leaves a lock little time, which
-// then counts for nobody. It reports whether that may be sent: not if the lock is
-// held.
+// clipLocked prepares a leg for a request that leaves a lock little time: the lock then
+// counts for no majority. It reports whether the request may be sent: not if a majority
+// holds the lock.
 func (st *claim) clipLocked(i int) bool {
 	if !st.held {
 		st.legs[i].sent = time.Time{}
@@ -236,7 +235,7 @@ func (st *claim) clipLocked(i int) bool {
 	return !st.held
 }
 
-// end has all nodes forget the claim, but for those of keep, in the background.
+// end releases the claim on all nodes but those of keep, in the background.
 func (s *Store) end(st *claim, keep set) {
 	st.mu.Lock()
 	if keep == 0 {

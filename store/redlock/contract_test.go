@@ -28,15 +28,15 @@ type server struct {
 	cut    bool          // requests fail at once
 	mute   bool          // requests never arrive, and their callers wait
 	deaf   bool          // answers are lost after the effect
-	late   time.Duration // each answer takes so long
+	late   time.Duration // how long each answer takes
 	age    time.Duration // how long it ran before the test
 	skew   time.Duration // of its clock
 	healed chan struct{}
 
 	lose int // how many answers are lost after the effect
 
-	// IDs that may be released here once more at any time, by the node's store
-	// or by a request that was held up: nobody may rely on them. Nil: not kept.
+	// IDs that may be released here once more at any time, by the node's store or by a
+	// request that was held up: no caller may rely on them. Nil: not kept.
 	t     drivertest.T
 	doubt map[string]bool
 }
@@ -75,7 +75,7 @@ func (s *servers) open(n int, cfg ...redlock.Config) []driver.Locks {
 	return all
 }
 
-// doubting has the servers keep in mind which IDs nobody may rely on.
+// doubting makes the servers keep which IDs no caller may rely on.
 func (s *servers) doubting() *servers {
 	for _, n := range s.list {
 		n.doubt = map[string]bool{}
@@ -269,8 +269,8 @@ func (s *server) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 
 func (s *server) Traits() driver.Traits { return new(memstore.Store).Traits() }
 
-// orderly is a quorum of which order is asked as well: while nothing fails,
-// those who wait are served in the order in which they came.
+// orderly is a quorum whose order is tested as well: while nothing fails, waiters are
+// granted in the order in which they came.
 type orderly struct{ *redlock.Store }
 
 func (o orderly) Traits() driver.Traits {

@@ -9,7 +9,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// CountError refuses a number of servers that a majority makes no sense of.
+// CountError refuses a number of servers that is no use for a majority.
 type CountError struct{ Nodes int }
 
 func (e *CountError) Error() string {
@@ -81,8 +81,8 @@ func (e *ReplicatedError) Finding() (driver.Finding, bool) {
 	}, true
 }
 
-// YoungError says that no lock can be granted yet: so many servers started lately
-// that those which vote are no majority. All its servers answer. It is a
+// YoungError says that no lock can be granted yet: so many servers started lately that
+// those which vote are no majority. All servers of Nodes answer. It is a
 // driver.ErrUnavailable.
 type YoungError struct {
 	// Nodes answer, and may have forgotten a lock that is held.

@@ -17,15 +17,14 @@ const (
 	// examineTimeout bounds what one server is asked.
 	examineTimeout = 3 * time.Second
 
-	// farApart is how far the clocks of two servers may be from each other
-	// before it is worth a word.
+	// farApart is how far the clocks of two servers may be from each other before that
+	// is a finding.
 	farApart = time.Second
 )
 
-// Examine implements driver.Examiner. It asks every server, and those that can
-// tell what is wrong with themselves for that. A finding that is not true of all
-// says which servers it is about. Servers that do not answer are a finding and an
-// error.
+// Examine implements driver.Examiner. It asks every server, and lets those that can
+// examine themselves. A finding that is not true of all says which servers it is about.
+// Servers that do not answer are a finding and an error.
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	if err := s.check(ctx); err != nil {
 		return nil, err
@@ -216,9 +215,9 @@ func (s *Store) judgeNodes(asked []testimony) (all []driver.Finding) {
 
 func on(names []string) string { return " (on " + strings.Join(names, ", ") + ")" }
 
-// judge has a server's finding about itself as it stands in a quorum. Servers
-// that forget do no harm if they do not vote afterwards, and all harm if they
-// do. Replicas are judged by judgeSet.
+// judge turns a server's finding about itself into what it means in a quorum. Servers
+// that forget do no harm if they do not vote afterwards, and all harm if they do.
+// Replicas are judged by judgeSet.
 func (s *Store) judge(f driver.Finding) (judged driver.Finding, keep bool) {
 	switch f.Name {
 	case "persistence", "appendfsync":

@@ -133,7 +133,7 @@ func TestExamineTheSet(t *testing.T) {
 	})
 }
 
-// Two names of one server that nobody could tell while it was away.
+// Two names of one server, which could not be told apart while it was away.
 func TestExamineDuplicate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 3)
@@ -175,7 +175,7 @@ func TestExamineRedis(t *testing.T) {
 	found, _ = examined(t, l)
 	wants(t, found, "durable", driver.Unsafe, "keeps nothing on disk", servers[1].Addr)
 
-	// Nobody says so: those that restart do not vote.
+	// No server says so: those that restart do not vote.
 	found, _ = examined(t, open(redlock.Config{LongestTTL: 10 * time.Minute}))
 	wants(t, found, "node-young", driver.Slow, servers[0].Addr, servers[1].Addr, servers[2].Addr, "0 of 3 servers vote")
 	for _, name := range []string{"durable", "persistence", "appendfsync"} {
@@ -204,8 +204,8 @@ func TestExamineRedis(t *testing.T) {
 	}
 }
 
-// A server that was away when the store was opened is judged as the others were,
-// once it is there: what would have been refused never votes.
+// A server that was away when the store was opened is judged like the others once it is
+// there: one that would have been refused never votes.
 func TestLateNodesAreRefused(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()

@@ -47,8 +47,8 @@ func (s *servers) votes(key string) (n int) {
 	return n
 }
 
-// A server that restarts has forgotten the lock. Two of five that do must not
-// give it, with one that never had it, to somebody else.
+// A server that restarts has forgotten the lock. Two of five that do must not grant it,
+// with one that never had it, to another claim.
 func TestRestartedServersDoNotVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 5)
@@ -165,7 +165,7 @@ func TestSilentServersDelayNobody(t *testing.T) {
 
 // A slow server is waited for when its vote is needed, and not otherwise.
 func TestSlowServers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the line for "c" is on the third server
+	synctest.Test(t, func(t *testing.T) { // the queue of "c" is on the third server
 		s := newServers(t, 5)
 		locks := s.open(1)
 		for _, node := range s.list[:2] {
@@ -214,7 +214,7 @@ func TestLostAnswersLeaveNothing(t *testing.T) {
 			t.Errorf("released, and held on %d servers", n)
 		}
 
-		// Of three: nobody is granted, and what they did is undone.
+		// Of three: no claim is granted, and what they did is undone.
 		set(true, s.list[:3]...)
 		if _, err := locks[0].Acquire(t.Context(), driver.Request{Claim: claimOf("k"), TTL: time.Minute}); !errors.Is(err, driver.ErrUnavailable) {
 			t.Errorf("without a majority: %v, want ErrUnavailable", err)
@@ -232,9 +232,8 @@ func TestLostAnswersLeaveNothing(t *testing.T) {
 	})
 }
 
-// An attempt that was ended is not made again under its ID: what was released is
-// released once more, whenever that comes, and would take the lock from a holder
-// who believes in it.
+// An attempt that was ended is not made again under its ID: its release is repeated at
+// some time, and would then take the lock from a holder that believes in it.
 func TestEndedAttemptIsNotRepeated(t *testing.T) {
 	for name, fault := range map[string]func(n *server, on bool){
 		"answers lost": func(n *server, on bool) { n.deaf = on },
@@ -271,14 +270,14 @@ func TestEndedAttemptIsNotRepeated(t *testing.T) {
 	}
 }
 
-// A release that reached nobody is owed, and paid when the servers answer again. Who
-// releases once more after that finds nothing, and must not take it for a loss.
+// A release that reached no server is repeated when the servers answer again. A caller
+// that releases once more after that finds nothing, and must not take it for a loss.
 func TestOwedReleaseIsNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 5)
 		l := s.open(1)[0]
 		c, _ := acquire(t, l, claimOf("k"), time.Minute)
-		time.Sleep(time.Second) // until the others hold, too
+		time.Sleep(time.Second) // until all hold
 		s.cut(true, 0, 1, 2, 3, 4)
 		if err := l.Release(t.Context(), c); !errors.Is(err, driver.ErrUnknown) {
 			t.Errorf("release that reached nobody: %v, want ErrUnknown", err)
@@ -295,13 +294,13 @@ func TestOwedReleaseIsNoLoss(t *testing.T) {
 	})
 }
 
-// After one lost answer a server is asked by everybody, not by one at a time.
+// After one lost answer all callers ask a server, not one at a time.
 func TestOneLostAnswerLeavesNobodyAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 5)
 		l := s.open(1)[0]
 		c, _ := acquire(t, l, claimOf("k"), time.Minute)
-		time.Sleep(time.Second) // until the others hold, too
+		time.Sleep(time.Second) // until all hold
 		for _, n := range s.list {
 			n.set(func() { n.lose = 1 })
 		}
@@ -323,8 +322,8 @@ func TestOneLostAnswerLeavesNobodyAlone(t *testing.T) {
 	})
 }
 
-// Who stands in line on one server has given up what the others were asked for.
-// Where that was not answered its ID is not used again: see server.doubt.
+// A claim that is queued on one server has given up what it asked the others for. Where
+// that was not answered its ID is not used again: see server.doubt.
 func TestUnansweredReleaseInLine(t *testing.T) {
 	for lost := range 3 { // answers
 		for i := range 3 { // those who are asked first
@@ -332,7 +331,7 @@ func TestUnansweredReleaseInLine(t *testing.T) {
 				s := newServers(t, 5).doubting()
 				locks := s.open(2)
 				first, _ := acquire(t, locks[0], claimOf("k"), time.Minute)
-				time.Sleep(time.Second) // until the others hold, too
+				time.Sleep(time.Second) // until all hold
 				s.list[i].set(func() { s.list[i].lose, s.list[i].late = lost, 30*time.Millisecond })
 				r := driver.Request{Claim: claimOf("k"), TTL: time.Minute, Queue: true}
 				g, err := locks[1].Acquire(t.Context(), r)
@@ -384,8 +383,8 @@ func TestAbandonedAttemptIsCleanedUp(t *testing.T) {
 	})
 }
 
-// The token of a grant is known to a majority, so that it is passed even by
-// the majority that shares but one server with it and whose clocks are behind.
+// The token of a grant is known to a majority, so that the next token is higher even if
+// its majority shares only one server with it and has clocks that are behind.
 func TestTokensRiseBetweenMajorities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 5)
@@ -448,7 +447,7 @@ func TestReleaseDuringARenewal(t *testing.T) {
 	})
 }
 
-// A lock that fewer than a majority still hold is lost. Nobody may be let in
+// A lock that fewer than a majority still hold is lost. No other claim may be let in
 // before its holder has heard of that, so it is left there until it is released.
 func TestMinorityIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -504,7 +503,7 @@ func unreachable(err error) bool {
 	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown)
 }
 
-// A crowd goes on while servers come and go, and never two of it hold at a time.
+// Many claims go on while servers come and go, and no two of them hold at a time.
 func TestCrowdThroughFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

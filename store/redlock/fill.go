@@ -7,13 +7,12 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// fillAfter is how long a lock is held by those that were asked first alone: a
-// lock that is not held for longer costs the others nothing.
+// fillAfter is how long only the nodes that were asked first hold a lock: a lock that
+// is released by then costs the others nothing.
 const fillAfter = time.Millisecond
 
-// filler asks the other nodes for locks that are held for longer, so that these
-// stand although a minority fails, or forgets. Until then it is as if the
-// others were slow to answer.
+// filler asks the other nodes for locks that are held for longer, so that these stand
+// although a minority fails, or forgets. Until then the others count as slow to answer.
 type filler struct {
 	mu      sync.Mutex
 	waiting []filling // in order
@@ -26,8 +25,8 @@ type filling struct {
 	due time.Time
 }
 
-// add has the other nodes asked, if the lock is still held then. The claim's
-// mutex is held.
+// add makes run ask the other nodes after fillAfter, if the lock is still held then.
+// The claim's mutex is held.
 func (f *filler) add(s *Store, st *claim, r driver.Request) {
 	if len(st.legs) == st.locksLocked() {
 		return
@@ -51,7 +50,7 @@ func (st *claim) locksLocked() (n int) {
 	return n
 }
 
-// run does what is due, and comes again when the next is.
+// run asks for the locks that are due, and runs again when the next is.
 func (f *filler) run(s *Store) {
 	f.mu.Lock()
 	now, n := time.Now(), 0

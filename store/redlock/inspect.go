@@ -14,8 +14,8 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// everywhere calls f for every node at the same time. It fails unless a
-// majority answers, and then returns whose answers there are.
+// everywhere calls f for every node at the same time. It fails unless a majority
+// answers, and returns the nodes that did.
 func (s *Store) everywhere(ctx context.Context, f func(ctx context.Context, i int, in driver.Inspector) error) (ok set, err error) {
 	if err := s.check(ctx); err != nil {
 		return 0, err
@@ -70,9 +70,9 @@ func (s *Store) everywhere(ctx context.Context, f func(ctx context.Context, i in
 	return ok, nil
 }
 
-// Inspect shows who holds key on a majority, and who waits on any node. Nodes do
-// not tell IDs, so claims of one owner and kind are told apart by their number
-// alone. What a minority alone has granted is not shown.
+// Inspect shows who holds key on a majority, and who waits on any node. Nodes do not
+// tell IDs, so claims of one owner and kind differ by their number alone. Inspect does
+// not show what only a minority has granted.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
 	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
@@ -127,7 +127,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	}
 }
 
-// Break takes the lock from all its holders on every node.
+// Break revokes the claims of all holders on every node.
 func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
 	info, err := s.Inspect(ctx, key)
 	if err != nil {
@@ -198,7 +198,7 @@ func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo
 			held[k] = append(held[k], h)
 			shown++
 		}
-		most[k] -= shown // who is left waits
+		most[k] -= shown // the others wait
 	}
 	// The order is that of the node that knows most of them.
 	lines := slices.Clone(views)

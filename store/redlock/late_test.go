@@ -10,9 +10,9 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// What a server holds for one who is the head of the line, and no more, is held for
-// a little while. A request for that which was not answered may come late, and take
-// its time off a lock that has been granted since: so that server is not counted.
+// What a server holds for a claim that is only the head of the queue, it holds for a
+// little while. A request for that which was not answered may come late, and take its
+// time off a lock that has been granted since: so that server is not counted.
 func TestUnansweredPollOfTheHead(t *testing.T) {
 	for _, unanswered := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestUnansweredPollOfTheHead(t *testing.T) {
 			if !unanswered {
 				return
 			}
-			// Under another name it is asked for anew.
+			// Under another ID it is asked for again.
 			next := claimOf("k")
 			s.cut(false, others[0])
 			leave(others[0])
@@ -76,13 +76,13 @@ func (s *servers) lineOf(c driver.Claim) int {
 	return 0
 }
 
-// Those who would be asked next, if the first take long, are not asked for a claim
+// Servers that would be asked next, if the first take long, are not asked for a claim
 // that has been given up.
 func TestSpareServersOfWhoHasGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 5)
 		l := s.open(1)[0]
-		for _, n := range s.list[1:] { // the first answers, so that others are soon asked for those who do not
+		for _, n := range s.list[1:] { // the first answers: others are soon asked, too
 			n.set(func() { n.late = 20 * time.Millisecond })
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Microsecond)

@@ -11,8 +11,8 @@ import (
 	"github.com/batonhq/baton/store/redlock"
 )
 
-// stands holds a lock on some servers, as somebody who got no further, or who
-// could not release it there yet.
+// stands holds a lock on some servers, for a claim that got no further, or could not
+// release it there yet.
 func (s *servers) stands(c driver.Claim, on ...int) (leave func(...int)) {
 	s.t.Helper()
 	for _, i := range on {
@@ -36,8 +36,8 @@ func (s *servers) cut(cut bool, which ...int) {
 	}
 }
 
-// fromLine gets in line for key, has others leave the server of the line, and
-// renews until it holds.
+// fromLine joins the queue of key, makes other claims leave the server of the queue,
+// and renews until it holds.
 func fromLine(t *testing.T, l driver.Locks, key string, ttl time.Duration, leave func()) driver.Claim {
 	t.Helper()
 	c := claimOf(key)
@@ -69,10 +69,10 @@ func renewUntilHeld(t *testing.T, l driver.Locks, c driver.Claim, ttl time.Durat
 	return c
 }
 
-// A server that owes a release gives the lock to others as soon as it answers
-// again. What it says until then does not count.
+// A server that still has to get a release gives the lock to others as soon as it
+// answers again. What it says until then does not count.
 func TestOwedServersDoNotConfirm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the line for "c" is on the third server
+	synctest.Test(t, func(t *testing.T) { // the queue of "c" is on the third server
 		const ttl = 20 * time.Second
 		s := newServers(t, 5)
 		l := s.open(1)[0]
@@ -130,7 +130,7 @@ func (g gated) Release(ctx context.Context, c driver.Claim) error {
 // Where a lock is being given up it is held no more, although the server has not
 // been reached yet, and although no time has passed since it granted.
 func TestLockThatIsBeingGivenUpDoesNotCount(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the line for "c" is on the third server
+	synctest.Test(t, func(t *testing.T) { // the queue of "c" is on the third server
 		s := newServers(t, 5)
 		release := make(chan struct{})
 		free := sync.OnceFunc(func() { close(release) })
@@ -166,8 +166,8 @@ func TestLockThatIsBeingGivenUpDoesNotCount(t *testing.T) {
 	})
 }
 
-// The token is written back where it was granted. Another server may have
-// granted somebody else already, and is not asked for a number again.
+// The token is written back where it was granted. Another server may have granted
+// another claim already, and is not asked for a number again.
 func TestTokenIsWrittenWhereItWasGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 3)
@@ -213,10 +213,10 @@ func TestTokenIsWrittenWhereItWasGranted(t *testing.T) {
 	})
 }
 
-// A lock that was won from the line has places on servers where others still
-// stand. The place is the writer's, and goes when it is downgraded.
+// A lock that was won from the queue has positions on servers where other claims still
+// hold. Such a position is the writer's, and goes when the lock is downgraded.
 func TestDowngradeGivesUpPlaces(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the line for "c" is on the third server
+	synctest.Test(t, func(t *testing.T) { // the queue of "c" is on the third server
 		s := newServers(t, 5)
 		l := s.open(1)[0]
 		leave := s.stands(claimOf("c"), 2, 3, 4)
@@ -224,7 +224,7 @@ func TestDowngradeGivesUpPlaces(t *testing.T) {
 		if _, err := l.(driver.Downgrader).Downgrade(t.Context(), c, time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		synctest.Wait() // the places are gone, too
+		synctest.Wait() // the positions are gone, too
 		leave(3, 4)
 		if r := renew(t, l, c, time.Minute); r.State != driver.Held {
 			t.Fatalf("renewed: %+v", r)
@@ -237,10 +237,10 @@ func TestDowngradeGivesUpPlaces(t *testing.T) {
 	})
 }
 
-// Its places do not make a lock that is held one that waits, when a server that
-// holds it is late for once.
+// Its positions do not turn a held lock into a waiting claim when a server that holds
+// it is late for once.
 func TestPlacesOfAHolder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // the line for "c" is on the third server
+	synctest.Test(t, func(t *testing.T) { // the queue of "c" is on the third server
 		s := newServers(t, 5)
 		l := s.open(1)[0]
 		leave := s.stands(claimOf("c"), 2, 3, 4)

@@ -17,7 +17,7 @@ type node struct {
 	index   int
 	name    string
 	open    func(context.Context) (OpenMember, error) // nil if it was given to us open
-	opening chan struct{}                             // held by who opens it
+	opening chan struct{}                             // held by the call that opens it
 	inner   atomic.Pointer[inner]
 
 	seen   atomic.Int64 // the highest token that its counter is known to have reached
@@ -27,8 +27,8 @@ type node struct {
 	twin   atomic.Pointer[node]      // another name of the same server, which votes in its place
 	flying atomic.Int32              // requests
 
-	// A node that does not answer is left alone for a while, so that not
-	// everybody waits for it.
+	// A node that does not answer is left alone for a while, so that not every caller
+	// waits for it.
 	mu       sync.Mutex
 	failed   int           // requests in a row
 	pause    time.Duration // how long it is left alone, then one request is let through
@@ -44,8 +44,8 @@ type inner struct {
 	Member
 }
 
-// debt is a claim that has to be released when the node answers again. It is repeated
-// when that is, not after pauses as sqlstore.Abandoned does.
+// debt is a claim to release when the node answers again: only then, not after pauses
+// as sqlstore.Abandoned does it.
 type debt struct {
 	claim driver.Claim
 	until time.Time
@@ -73,7 +73,7 @@ func (s *Store) fit(n *node, m Member) (*inner, error) {
 	return &inner{m}, nil
 }
 
-// reach returns the node, and opens it if nobody has.
+// reach returns the node, and opens it if it is not open yet.
 func (s *Store) reach(ctx context.Context, n *node) (*inner, error) {
 	if in := n.inner.Load(); in != nil {
 		return in, nil
@@ -136,7 +136,7 @@ func (s *Store) ripens(n *node, l quorum.Life) bool {
 	return false
 }
 
-// learn takes note that a node lives another life than before.
+// learn notes that a node's server has started again, or is another one.
 func (s *Store) learn(n *node, l quorum.Life) {
 	s.learnedMu.Lock()
 	defer s.learnedMu.Unlock()
@@ -169,8 +169,8 @@ func (n *node) reached(token int64) {
 	}
 }
 
-// admits reports whether a request should be sent to the node. One that owes an
-// answer, and no more than that, is not left alone.
+// admits reports whether a request should be sent to the node. A node that only has
+// releases to be repeated is not left alone.
 func (n *node) admits() bool {
 	down := n.down.Load()
 	if !down && n.flying.Load() < maxFlying {
@@ -244,7 +244,7 @@ func (n *node) owe(c driver.Claim, d time.Duration) {
 	n.down.Store(true) // so that the next answer is noticed
 }
 
-// pay releases what is owed to a node that answers again.
+// pay releases the claims that are still to be released on a node that answers again.
 func (s *Store) pay(n *node) {
 	for {
 		n.mu.Lock()

@@ -55,10 +55,10 @@ func opened(t *testing.T, open func() (*redisstore.Store, error)) *redisstore.St
 	}
 }
 
-// All servers stop and come back empty while a lock is held. Those that go on with
+// All servers stop and come back empty while a lock is held. Programs that go on with
 // the clients that they had must not be granted it, whatever these clients tell of
-// their connections: the connections that bring hints, which the users of these
-// servers may not have, come back after those that carry requests.
+// their connections: the connections that bring hints, which the users of these servers
+// may not have, come back after those that carry requests.
 func TestAllServersRestartUnderAHolder(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
@@ -135,7 +135,7 @@ func TestAllServersRestartUnderAHolder(t *testing.T) {
 }
 
 // Servers that all answer, and do not vote yet: the error says how long that lasts,
-// why, and what shortens it, and calls nobody silent.
+// why, and what shortens it, and calls none silent.
 func TestYoungServersSayWhenTheyVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 5)
@@ -179,7 +179,7 @@ func TestYoungServersSayWhenTheyVote(t *testing.T) {
 	})
 }
 
-// A minority of young servers stops nobody, whichever are asked first.
+// A minority of young servers stops no grant, whichever are asked first.
 func TestYoungMinority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, n := range []int{3, 5} {

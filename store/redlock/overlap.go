@@ -9,12 +9,12 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// One request about a claim is under way on a node at a time, so that none overtakes
-// the one before. Where the nodes are far away several calls of Renew are under way
-// about one claim. Those that come while one is under way share the next: that is
-// sent when all of them have come, so that its answer is one to each of them.
+// Only one request for a claim is under way on a node at a time, so that none overtakes
+// the one before. Where the nodes are far away several calls of Renew for one claim
+// overlap. Calls that come while a renewal is under way share the next one. That is
+// sent only after all of them have come, so that its answer is valid for each of them.
 
-// errGivenUp is of the others.
+// errGivenUp is the answer to calls that share a renewal which its caller has given up.
 var errGivenUp = fmt.Errorf("redlock: %w: it was to be renewed together with another request, which was given up", driver.ErrUnknown)
 
 // flight is a renewal of one claim.
@@ -25,8 +25,8 @@ type flight struct {
 	out   driver.Renewal
 }
 
-// board has a caller renew a claim now, or when before has ended, if it is not nil;
-// or, if joins is set, wait for f, which another one renews.
+// board tells a caller how to renew a claim: now; if before is not nil, when that has
+// ended; if joins is set, by waiting for f, which another caller renews.
 func (st *claim) board(c driver.Claim, ttl time.Duration) (f, before *flight, joins bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -41,12 +41,12 @@ func (st *claim) board(c driver.Claim, ttl time.Duration) (f, before *flight, jo
 	return f, nil, true
 }
 
-// serves reports whether the answer is one to such a request, too.
+// serves reports whether f also answers a request for c and ttl.
 func (f *flight) serves(c driver.Claim, ttl time.Duration) bool {
 	return f.ttl == ttl && f.claim.Weight == c.Weight && f.claim.Capacity == c.Capacity
 }
 
-// landed lets the next one begin.
+// landed keeps the answer and lets the next flight begin.
 func (f *flight) landed(st *claim, out driver.Renewal) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -67,11 +67,10 @@ type passenger struct {
 	before *flight
 }
 
-// Renew asks every node about its claims, with one call for those that hold and
-// one for those that wait. A majority must confirm a lock; where it was lost or
-// never granted it is asked for again, so that it is held by all that answer. A
-// lock that is held by fewer than a majority is lost: others may have had it
-// since.
+// Renew asks every node about its claims, with one call for those that hold and one for
+// those that wait. A majority must renew a lock. Where the lock was lost or never
+// granted Renew asks for it again, so that all nodes that answer hold it. A lock that
+// fewer than a majority hold is lost: another claim may have had it since.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	out := make([]driver.Renewal, len(claims))
 	var now, later, others []passenger
@@ -105,7 +104,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	return out
 }
 
-// renewNow renews claims whose turn has come.
+// renewNow renews claims whose earlier renewals have ended.
 func (s *Store) renewNow(ctx context.Context, all []passenger, ttl time.Duration) {
 	s.renew(ctx, all, ttl)
 	for _, p := range all {
@@ -113,7 +112,7 @@ func (s *Store) renewNow(ctx context.Context, all []passenger, ttl time.Duration
 	}
 }
 
-// renewLater renews claims when what is under way about them has ended.
+// renewLater waits for the renewals before those of these claims, then renews them.
 func (s *Store) renewLater(ctx context.Context, all []passenger, ttl time.Duration) {
 	var ready []passenger
 	for _, p := range all {
@@ -128,8 +127,8 @@ func (s *Store) renewLater(ctx context.Context, all []passenger, ttl time.Durati
 	s.renewNow(ctx, ready, ttl)
 }
 
-// join waits for claims that others renew, and renews those of which they want
-// something else.
+// join waits for claims that other callers renew. It then renews those itself for which
+// its request differs from theirs.
 func (s *Store) join(ctx context.Context, all []passenger, ttl time.Duration) {
 	var apart []passenger
 	var claims []driver.Claim

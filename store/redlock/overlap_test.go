@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// slow has each node take so long for an answer.
+// slow makes each node take that long for an answer.
 func (s *servers) slow(d time.Duration) {
 	for _, n := range s.list {
 		n.set(func() { n.late = d })
@@ -67,8 +67,8 @@ func (s *servers) left(key string) time.Duration {
 	return least
 }
 
-// One who was to renew for others, too, gives up before his turn comes: they are told,
-// and the next one renews. Who wants another TTL gets it.
+// A caller that was to renew for others, too, gives up before it begins: they are told,
+// and the next one renews. A caller that wants another TTL gets it.
 func TestOverlappingRenewalsThatAreGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 3)

@@ -11,8 +11,9 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// Release ends the claim on every node. It waits for all that usually answer,
-// and for a majority at least; what did not answer is released when it does.
+// Release ends the claim on every node. It waits for all that usually answer, and for a
+// majority at least. On a node that does not answer it ends the claim when that answers
+// again.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := check.Claim(c); err != nil {
 		return err
@@ -39,8 +40,8 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	rd := s.round(st, release, driver.Request{})
 	rd.landed = len(s.nodes) - ask.count() // they have nothing
 	rd.expect(ask, 0)
-	// At once: a renewal that landed between that and this would have the lock
-	// released by nobody's request, and ours would find it lost.
+	// At once, in one critical section: a renewal that landed in between would release
+	// the lock by a request without a round, and ours would find it lost.
 	t := task{round: rd, kind: release}
 	var turns [maxNodes]turn
 	for i := range s.nodes {
@@ -80,8 +81,8 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		if last == nil {
 			last = errors.New("they did not answer in time")
 		}
-		// Even those that were not reached are released when they answer again,
-		// which may be before anybody asks anew: who does must not take that for a
+		// Also the nodes that were not reached end the claim when they answer again,
+		// perhaps before the caller repeats this release: it must not take that for a
 		// loss.
 		return fmt.Errorf("redlock: %w: %s: %w", driver.ErrUnknown, s.names(silent), last)
 	case held && ended+silent.count() < s.quorum, ended == 0:
@@ -105,8 +106,8 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	st.mu.Lock()
 	var ask set
 	for i := range st.legs {
-		// A place in line may have been granted by now. One that has not been is
-		// the writer's: it is given up, and asked for anew.
+		// A position may have been granted by now. One that has not is a writer's: it
+		// is released, and asked for again as a reader's.
 		if l := &st.legs[i]; !l.spent && (!st.known || l.has != nothing || l.flying) {
 			ask |= 1 << i
 		}

@@ -21,7 +21,7 @@ func (s *Store) mayRenew(ctx context.Context, c driver.Claim, ttl time.Duration)
 	return s.check(ctx)
 }
 
-// renew asks about claims about which nothing else is under way.
+// renew renews claims for which no other renewal is under way.
 func (s *Store) renew(ctx context.Context, all []passenger, ttl time.Duration) {
 	sent := bootclock.Coarse()
 	var jobs []*renewing
@@ -48,7 +48,7 @@ type renewing struct {
 	out   *driver.Renewal
 	known bool
 	waits bool
-	led   bool // the place was granted, so that there is no need to ask
+	led   bool // a hint says that the position was granted: no need to ask
 	seq   int
 
 	mu      sync.Mutex
@@ -74,7 +74,7 @@ func (s *Store) poll(ctx context.Context, jobs []*renewing, ttl time.Duration) {
 	var calls [][2][]*renewing // for each node, those that hold and those that wait
 	for i, n := range s.nodes {
 		var call [2][]*renewing
-		admits := sync.OnceValue(n.admits) // it may let one request through to see, so there must be one
+		admits := sync.OnceValue(n.admits) // may let one request through, which must then be sent
 		for _, j := range jobs {
 			if j.led || !j.st.depart(i, j.known, admits, j.task(ttl)) {
 				continue
@@ -117,8 +117,8 @@ func (s *Store) poll(ctx context.Context, jobs []*renewing, ttl time.Duration) {
 	p.mu.Unlock()
 }
 
-// ttl is for how long a claim is confirmed: what it holds in vain must not stand
-// for long.
+// ttl is how long a renewal of the claim lasts: what a waiting claim holds without a
+// majority must not stand for long.
 func (j *renewing) ttl(ttl time.Duration) time.Duration {
 	if j.waits {
 		return max(min(ttl, driver.ClaimTTL), minTTL)
@@ -126,14 +126,14 @@ func (j *renewing) ttl(ttl time.Duration) time.Duration {
 	return ttl
 }
 
-// task is the request to one node that this is.
+// task is this renewal as a request to one node.
 func (j *renewing) task(ttl time.Duration) task {
 	return task{kind: renew, req: driver.Request{TTL: j.ttl(ttl)}, clips: j.waits}
 }
 
-// depart reserves a leg for a request. After what is under way there already it
-// is renewed all the same, and nobody waits for that. Where the claim is known to
-// have nothing there is no question.
+// depart reserves a leg for a renewal, and reports whether to send it. If a request is
+// under way there already, a renewal follows it, but the caller does not wait for that.
+// Where the claim is known to have nothing there is nothing to renew.
 func (st *claim) depart(i int, known bool, admits func() bool, later task) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -195,7 +195,7 @@ func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 			told.sent = sent
 		}
 		t, more := s.landed(j.st, i, j.task(ttl), told)
-		j.mu.Lock() // after that: whoever renews next is to find the leg at rest
+		j.mu.Lock() // only now: the next renewal must find the leg at rest
 		j.answers[i] = a
 		j.landed |= 1 << i
 		j.mu.Unlock()
@@ -260,8 +260,8 @@ func (p *polling) decidedLocked() bool {
 	return true
 }
 
-// confirmed says what the nodes' answers make of a claim that holds, or that
-// this process does not know.
+// confirmed decides a claim that holds, or that this process does not know, by what the
+// nodes answered.
 func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, sent time.Time) {
 	st := j.st
 	j.mu.Lock()
@@ -295,12 +295,12 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 	st.mu.Lock()
 	holds, gone := st.held || j.claim.Ticket < 0, st.gone
 	st.mu.Unlock()
-	if holds { // a place where it does not hold yet is no answer to whether it does
+	if holds { // a position on a node says nothing about whether the claim holds
 		waits, lost = -1, lost+queued
 	}
 	others := len(s.nodes) - held.count() - lost
 	switch {
-	case gone: // released meanwhile, so that it counts for nobody
+	case gone: // released meanwhile: no grant counts
 		j.out.State = driver.Lost
 	case held.count() >= s.quorum:
 		st.mu.Lock()
@@ -309,7 +309,7 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 			token = max(-j.claim.Ticket, 0)
 		}
 		st.mu.Unlock()
-		if token == 0 { // nobody knows what an earlier answer said
+		if token == 0 { // the answer with the token never came
 			token = top
 			if err := s.raise(ctx, st, token, held); err != nil {
 				j.out.Err = err
@@ -343,13 +343,13 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 			j.out.Err = fmt.Errorf("redlock: %w: %d of %d servers confirm the lock, and %d did not answer: %w", driver.ErrUnavailable, held.count(), len(s.nodes), others, last)
 		}
 	default:
-		// What is left on a few nodes is left to expire: the holder believes
-		// in its lock until it hears of this.
+		// The store lets what is left on a few nodes expire: the holder believes in its
+		// lock until it hears of this.
 		j.out.State = driver.Lost
 	}
 }
 
-// repair asks for a lock that is held by a majority where it is not.
+// repair asks for a lock that a majority has granted on the nodes that have not.
 func (s *Store) repair(st *claim, r driver.Request) {
 	r.Queue = false
 	for i := range s.nodes {
@@ -391,7 +391,7 @@ func (s *Store) advance(ctx context.Context, j *renewing, r driver.Request) {
 		s.end(st, 0)
 		j.out.State = driver.Lost
 		return
-	default: // the node does not answer: get in line on another one
+	default: // the node does not answer: take a position on another one
 		g, err := s.enter(ctx, st, r, sent)
 		s.stepped(j, g, err)
 		return
@@ -424,8 +424,8 @@ func (s *Store) stepped(j *renewing, g driver.Grant, err error) {
 	}
 }
 
-// soon is how often those wait who have to look for themselves: behind another
-// kind of program, or one that died.
+// soon is the longest pause of a waiter that has to look for itself: behind a holder of
+// another program, or one that died.
 const soon = 50 * time.Millisecond
 
 // hurried reports whether the node has asked twice in a row to be asked soon.
@@ -440,21 +440,22 @@ func (s *Store) hurried(st *claim, again time.Duration) bool {
 	return st.hurry > 1
 }
 
-// overdue reports whether it is time to look whether the node of the line alone
-// is held, by somebody who released the others and died, or was cut off from it.
+// overdue reports whether it is time to look whether only the node with the queue still
+// has a holder: one that released the other nodes and then died, or was cut off from
+// this one.
 func (st *claim) overdue() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	now := bootclock.Now()
 	due := !st.probed.IsZero() && now.After(st.probed)
 	if due || st.probed.IsZero() {
-		st.probed = now.Add(driver.WaiterTTL + driver.ClaimTTL + rand.N(time.Second)) // the dead are gone by then
+		st.probed = now.Add(driver.WaiterTTL + driver.ClaimTTL + rand.N(time.Second)) // the dead have expired by then
 	}
 	return due
 }
 
-// probe tries for a majority from within the line: those who hold do not hand
-// over, and may hold no more than the node of the line.
+// probe tries for a majority for a claim that is queued: a holder of another program
+// does not hand over, and a holder may have no more than the node with the queue.
 func (s *Store) probe(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
 	st.mu.Lock()
 	seq := st.seq

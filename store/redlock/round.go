@@ -23,11 +23,11 @@ const (
 
 // task is one request to one node.
 type task struct {
-	round *round // who wants to know; nil if nobody
+	round *round // that waits for the answer; nil if none does
 	kind  kind
-	queue bool           // acquire: with a place in line
+	queue bool           // acquire: for a position, too
 	req   driver.Request // acquire, renew: if there is no round
-	clips bool           // renew: it leaves a lock less time than an acquire gives
+	clips bool           // renew: it leaves a lock less time than an acquire would
 }
 
 // answer is what came of a task.
@@ -36,7 +36,7 @@ type answer struct {
 	err    error
 	grant  driver.Grant
 	votes  bool
-	sent   time.Time // of a request that was granted for the whole TTL, when it was sent
+	sent   time.Time // when the request was sent, if it was granted for the whole TTL
 }
 
 var (
@@ -47,8 +47,8 @@ var (
 	errSpent         = fmt.Errorf("redlock: %w: an earlier request was not answered", driver.ErrUnavailable)
 )
 
-// round is one question to several nodes. Whoever asks is woken as soon as it
-// is decided; later answers still change what is known of the claim.
+// round is one question to several nodes. Its caller is woken as soon as it is decided;
+// later answers still change what is known of the claim.
 type round struct {
 	s     *Store
 	st    *claim
@@ -57,18 +57,18 @@ type round struct {
 	token int64
 	among set // raise: whose counters matter
 	base  int // grants that were there before
-	seq   int // acquire: the node whose word is needed to wait, or -1
+	seq   int // acquire: the node with the queue, whose answer is needed; or -1
 	began time.Time
 
 	mu      sync.Mutex
 	answers []answer
 	asked   set
-	spare   set // to be asked if those do not give a majority
+	spare   set // nodes to ask if those do not give a majority
 	pending int
 	landed  int
 	woken   bool
 	timer   *time.Timer
-	armed   int // how often: an old timer may still fire
+	armed   int // how often the timer was set: an old one may still fire
 	done    chan struct{}
 }
 
@@ -79,11 +79,10 @@ func (s *Store) round(st *claim, k kind, r driver.Request) *round {
 	}
 }
 
-// ask sends the question to the nodes of x, with a place in line to those of
-// queue.
+// ask sends the question to the nodes of x, to those of queue with a position.
 func (r *round) ask(x, queue set) { r.askFirst(x, queue, 0) }
 
-// askFirst is ask, and those of spare are asked if the others do not give a
+// askFirst is ask, and also asks the nodes of spare if the others do not give a
 // majority, or not soon.
 func (r *round) askFirst(x, queue, spare set) {
 	r.expect(x, spare)
@@ -96,7 +95,7 @@ func (r *round) expect(x, spare set) {
 	defer r.mu.Unlock()
 	r.asked, r.spare, r.pending = x, spare, x.count()
 	if r.pending < r.s.quorum && r.kind == acquire && r.base == 0 || r.pending == 0 {
-		r.armLocked() // the timer is not left to the landing of a majority
+		r.armLocked() // land may never see a majority that sets the timer
 	}
 	if r.pending == 0 {
 		r.wakeLocked()
@@ -145,13 +144,13 @@ func (r *round) land(i int, a answer) {
 	case r.pending == 0 || r.decidedLocked():
 		r.wakeLocked()
 	case r.spare == 0 && r.landed >= r.s.quorum || r.timer == nil && r.spare != 0:
-		r.armLocked() // anew for those that are missing now
+		r.armLocked() // again, for the nodes that are missing now
 	}
 	r.mu.Unlock()
 	r.send(more, 0)
 }
 
-// refusedLocked reports whether all who were asked have the lock held.
+// refusedLocked reports whether all nodes that were asked say that the lock is held.
 func (r *round) refusedLocked() bool {
 	for i := range r.answers {
 		a := &r.answers[i]
@@ -162,7 +161,7 @@ func (r *round) refusedLocked() bool {
 	return true
 }
 
-// moreLocked returns those who are to be asked now as well.
+// moreLocked returns the spare nodes, which are to be asked now.
 func (r *round) moreLocked() (more set) {
 	more, r.spare = r.spare, 0
 	r.asked |= more
@@ -178,9 +177,9 @@ func (r *round) wakeLocked() {
 	r.done <- struct{}{}
 }
 
-// armLocked sets an end to waiting for the nodes that have not answered, when a
-// majority has. It goes by how long they usually take: a node that is slow is
-// waited for, and one that hangs is not.
+// armLocked limits the wait for the nodes that have not answered, when a majority has.
+// The limit follows from how long these nodes usually take: the round waits for a node
+// that is slow, and not for one that hangs.
 func (r *round) armLocked() {
 	least := 5 * time.Millisecond
 	switch {
@@ -239,7 +238,7 @@ func (r *round) decidedLocked() bool {
 	case raise:
 		return r.s.reached(r.token, r.among) >= r.s.quorum
 	}
-	return false // whoever comes next is to find all nodes free, or open to readers
+	return false // the next claim is to find all nodes free, or open to readers
 }
 
 // reached counts the nodes of among whose counters are at token at least.
@@ -259,7 +258,7 @@ func (r *round) snapshot() []answer {
 	return append([]answer(nil), r.answers...)
 }
 
-// send has a node asked, after what is under way there for the same claim.
+// send asks a node, after the request that is under way there for the same claim.
 func (s *Store) send(st *claim, i int, t task) {
 	st.mu.Lock()
 	turn := st.reserveLocked(i, t)
@@ -267,13 +266,13 @@ func (s *Store) send(st *claim, i int, t task) {
 	s.start(st, i, t, turn)
 }
 
-// turn is when a task is done that was reserved on a leg.
+// turn is when a reserved task is sent to its node.
 type turn struct {
-	now      bool  // nothing else is under way there
-	replaces *task // which was to come next
+	now      bool  // no other request is under way there
+	replaces *task // the task that was to come next
 }
 
-// reserveLocked has t come next on a leg, for the caller to start it.
+// reserveLocked makes t the next task on a leg, for the caller to start.
 func (st *claim) reserveLocked(i int, t task) turn {
 	l := &st.legs[i]
 	l.leaves(t)
@@ -296,7 +295,7 @@ func (s *Store) start(st *claim, i int, t task, at turn) {
 	}
 }
 
-// dispatch has a node asked, whose leg is reserved.
+// dispatch asks a node whose leg is reserved.
 func (s *Store) dispatch(st *claim, i int, t task) {
 	if !s.nodes[i].admits() {
 		next, more := s.landed(st, i, t, answer{err: errLeftAlone})
@@ -308,7 +307,7 @@ func (s *Store) dispatch(st *claim, i int, t task) {
 	s.workers.Go(func() { s.serve(st, i, t) })
 }
 
-// serve does a task, and what has come up for the same leg meanwhile.
+// serve does a task, and then those that have come for the same leg meanwhile.
 func (s *Store) serve(st *claim, i int, t task) {
 	if t.kind == raise {
 		t.round.land(i, s.perform(st, i, t))
@@ -331,7 +330,7 @@ func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool
 		next, more = *l.next, true
 		l.next = nil
 	case t.kind == downgrade && errors.Is(a.err, driver.ErrLost) && l.has != nothing:
-		next, more = task{kind: release}, true // the writer's place
+		next, more = task{kind: release}, true // the writer's position
 	case st.gone && t.kind != release && l.has != nothing:
 		next, more = task{kind: release}, true
 	default:
@@ -358,10 +357,11 @@ func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool
 	return next, more
 }
 
-// note keeps what an answer says about the leg. A release that was not answered
-// is repeated (see owe), and so may one be, by the node's store, that found
-// nothing of a request that was not. A request that leaves a lock little time, and
-// was not answered, may do so to a lock that is granted meanwhile.
+// note keeps what an answer says about the leg. The leg is spent after a release that
+// was not answered, which is repeated (see owe); after one that found nothing of a
+// request that was not answered, which the node's store may repeat; and after an
+// unanswered request that leaves a lock little time, which may do so to a lock that is
+// granted meanwhile.
 func (l *leg) note(t task, a answer) {
 	switch {
 	case t.kind == release && a.err != nil && (!errors.Is(a.err, driver.ErrLost) || l.has == maybe),
@@ -370,7 +370,7 @@ func (l *leg) note(t task, a answer) {
 	}
 	switch {
 	case t.kind == downgrade && errors.Is(a.err, driver.ErrLost) && (l.has == place || l.has == maybe):
-		// It holds nothing there, and may stand in line.
+		// It holds nothing there, and may have a position.
 	case a.err == nil && t.kind == release, errors.Is(a.err, driver.ErrLost):
 		*l = leg{flying: l.flying, next: l.next, spent: l.spent}
 	case a.err == nil && a.grant.Waiting:
@@ -393,8 +393,9 @@ func (l *leg) note(t task, a answer) {
 	}
 }
 
-// leaves has a lock count for nobody from when a release of it may be under way.
-// The clock cannot tell that it was asked for before, if both come within a tick.
+// leaves keeps a lock from counting for any attempt from when a release of it may be
+// under way. The time of the lock's request cannot tell that it is older, if both come
+// within a tick of the clock.
 func (l *leg) leaves(t task) {
 	if t.kind == release {
 		l.sent = time.Time{}
@@ -410,7 +411,7 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	switch {
 	case superseded:
 		return answer{err: errHeldMeanwhile}
-	case ended: // and nobody would release it but us, a moment later
+	case ended: // we should only release it a moment later
 		return answer{err: errEnded}
 	case t.kind == acquire && l.spent:
 		return answer{err: errSpent}
@@ -428,7 +429,7 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	in, err := s.reach(ctx, n)
 	if err != nil {
 		if !errors.Is(err, driver.ErrUnavailable) {
-			err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err) // it was not even asked
+			err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err) // the node was not even asked
 		}
 		return answer{err: err}
 	}
@@ -455,7 +456,7 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 		sent := bootclock.Coarse()
 		a.grant, a.err = in.Acquire(ctx, req)
 		if a.err == nil && !a.grant.Waiting {
-			n.reached(a.grant.Token) // before what may find that it is another life
+			n.reached(a.grant.Token) // before votes, which may find that the server has restarted
 			a.votes = s.votes(ctx, n, in)
 			a.sent = sent
 		}

@@ -31,11 +31,11 @@ type Store struct {
 	busy      contended.Keys // lately found held
 	workers   *workers.Pool  // do the requests to nodes
 	fills     filler
-	root      context.Context // of what runs on when its caller has gone
+	root      context.Context // of requests that go on when their caller has given up
 	stop      context.CancelFunc
 	detached  atomic.Pointer[detached]
 	closed    atomic.Bool
-	learnedMu sync.Mutex // guards who is whose duplicate
+	learnedMu sync.Mutex // guards which node is whose duplicate
 }
 
 var (
@@ -59,7 +59,8 @@ const (
 
 	minTTL = 100 * time.Millisecond
 
-	// nodeTimeout bounds a request to one server, whoever still waits for it.
+	// nodeTimeout bounds a request to one server, whether or not its caller still
+	// waits.
 	nodeTimeout = time.Second
 
 	// openTimeout bounds what New asks the servers.
@@ -73,10 +74,10 @@ const (
 
 // Config says how a quorum works. The zero value is fine.
 type Config struct {
-	// LongestTTL bounds the TTL of claims. A server that restarted may have
-	// forgotten claims of that length, so for so long it does not vote. All
-	// programs that share the servers must agree on it, and other Redlock clients
-	// must not ask for more. Defaults to DefaultLongestTTL.
+	// LongestTTL bounds the TTL of claims. A server that restarted may have forgotten
+	// claims of that length, so it does not vote for that long. All programs that share
+	// the servers must agree on it, and other Redlock clients must not ask for more.
+	// Defaults to DefaultLongestTTL.
 	LongestTTL time.Duration
 
 	// Durable says that the servers forget nothing when they restart, so that they
@@ -184,9 +185,9 @@ func newStore(n int, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// meet asks every node who it is, and refuses what is not safe. When a majority
-// has answered, the others are not waited for much longer: one that is heard of
-// later is judged then.
+// meet asks every node who it is, and refuses what is not safe. When a majority has
+// answered, it does not wait much longer for the others: a node that answers later is
+// judged then.
 func (s *Store) meet(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -260,7 +261,7 @@ func (s *Store) introduce(ctx context.Context, n *node) error {
 	return nil
 }
 
-// unreachable reports whether err may be over soon.
+// unreachable reports whether err is about an answer that did not come, not a refusal.
 func unreachable(err error) bool {
 	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
@@ -298,7 +299,7 @@ func (s *Store) Close() error {
 	closed := make(chan error, len(s.nodes))
 	for _, n := range s.nodes {
 		go func() {
-			n.opening <- struct{}{} // nobody opens it any more
+			n.opening <- struct{}{} // reach does not open it any more
 			if in := n.inner.Load(); in != nil {
 				if c, ok := in.Member.(OpenMember); ok {
 					closed <- c.Close()
@@ -308,8 +309,8 @@ func (s *Store) Close() error {
 			closed <- nil
 		}()
 	}
-	// A server that is silent may keep its client waiting for a last answer,
-	// which then closes by itself.
+	// A server that is silent may keep its client waiting for a last answer; that
+	// client closes by itself.
 	patience := time.NewTimer(nodeTimeout)
 	defer patience.Stop()
 	var errs []error
@@ -332,8 +333,8 @@ func (s *Store) check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// drift is what clocks that run at different speeds may differ by within ttl,
-// and what servers round.
+// drift is by how much clocks that run at different speeds may differ within ttl, and
+// what servers round off.
 func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
 
 // everyone is the set of all nodes.
@@ -346,8 +347,8 @@ func (x set) has(i int) bool { return x>>i&1 == 1 }
 func (x set) count() int     { return bits.OnesCount32(uint32(x)) }
 
 // detached is the context of requests to the nodes. It does not end with their
-// caller's: a request that was sent has to be heard of, for what it may have
-// left. One serves all that begin within a while, as each costs a timer.
+// caller's: the answer to a request that was sent tells what it left on the node. One
+// context serves all requests that begin within a while, as each costs a timer.
 type detached struct {
 	context.Context
 	until time.Time

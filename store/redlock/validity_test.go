@@ -34,8 +34,8 @@ func TestTrust(t *testing.T) {
 	})
 }
 
-// The clocks of two servers jump, so that the lock ends there: the three that
-// remain still keep others out, and the holder puts it back.
+// The clocks of two servers jump, so that the lock ends there: the three that remain
+// still keep others out, and the holder acquires it again on the two.
 func TestTwoClocksJump(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 5)
@@ -66,8 +66,8 @@ func TestTwoClocksJump(t *testing.T) {
 	})
 }
 
-// Sixteen who want one lock do not split the votes among themselves, however
-// unlike the ways to the servers are: each turn takes a few round trips.
+// Sixteen claims of one lock do not split the votes among themselves, however different
+// the ways to the servers are: each hand-over takes a few round trips.
 func TestNoSplitVotes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, rounds, slowest = 16, 10, 9 * time.Millisecond

@@ -6,8 +6,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Watch calls wake when a node says that it has granted c, or that it was
-// broken there. It never says that the lock is granted: one node cannot know.
+// Watch calls f when a node says that it has granted c, or that c was revoked there. It
+// never says that the lock is granted: one node cannot know.
 func (s *Store) Watch(c driver.Claim, f func(driver.Hint)) (stop func()) {
 	if s.closed.Load() {
 		return func() {}

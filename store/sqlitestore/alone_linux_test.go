@@ -14,8 +14,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A request that is alone and finds what it hopes for is one statement that
-// SQLite commits by itself. Here that goes wrong at every point.
+// A request that is alone, and for which one statement is enough, is committed by
+// SQLite itself. Here that goes wrong at every point.
 
 // foreign begins a write of a program that does not know the turnstile.
 func foreign(t *testing.T, s *Store) *sql.Tx {
@@ -53,8 +53,8 @@ func TestAloneNeedsNoBegin(t *testing.T) {
 	})
 }
 
-// Who leaves while another program writes has certainly done nothing, and who
-// stays is granted a whole TTL, counted from the end of that write.
+// A caller that gives up while another program writes has certainly done nothing, and
+// one that stays is granted a whole TTL, counted from the end of that write.
 func TestAloneMeetsAForeignWriter(t *testing.T) {
 	t.Parallel()
 	for name, leaves := range map[string]bool{"leaves": true, "stays": false} {
@@ -106,8 +106,8 @@ func TestAloneMeetsAForeignWriter(t *testing.T) {
 	}
 }
 
-// The process is stopped between its look at the clock and the statement, or
-// SQLite is. Who was granted a lock then finds it ended, and nobody loses one.
+// The process is stopped between its look at the clock and the statement, or SQLite is.
+// The claim that was granted a lock then finds it ended, and no other claim loses one.
 func TestAloneIsStopped(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -153,7 +153,7 @@ func TestAloneIsStopped(t *testing.T) {
 	writer(t, s, "k").hold(time.Minute)
 }
 
-// What a caller left has no effect any more, unless it had it.
+// A request that its caller gave up has no effect later, unless it has had it already.
 func TestAloneIsLeft(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
@@ -181,7 +181,8 @@ func TestAloneIsLeft(t *testing.T) {
 	writer(t, s, "k").hold(time.Minute)
 }
 
-// A request for which one statement is not enough keeps its place.
+// A request for which one statement is not enough keeps its position in the queue of
+// requests.
 func TestAloneKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
@@ -220,7 +221,7 @@ func TestAloneKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// An error of which nobody knows whether it came before the commit or after.
+// An error that may have come before the commit or after.
 func TestAloneFails(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
@@ -238,7 +239,7 @@ func TestAloneFails(t *testing.T) {
 	writer(t, s, "k").hold(time.Minute)
 }
 
-// Nothing is granted or released in a file that others do not see.
+// Nothing is granted or released in a file that other processes do not see.
 func TestAloneChecksTheFile(t *testing.T) {
 	t.Parallel()
 	for name, act := range map[string]func(p *place) error{

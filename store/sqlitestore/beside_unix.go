@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whoever owns the directory of the database may put anything into it, at any
-// moment. Root must not be led elsewhere by that, and must not give away what it is
-// led to. So what stands beside the database is opened from the descriptor of its
-// directory down, never through a symbolic link, and its mode and owner are set by its
+// The owner of the directory of the database may put anything into it, at any moment.
+// That must not lead root elsewhere, and must not make root give away what it leads to.
+// So what stands beside the database is opened from the descriptor of its directory
+// down, never through a symbolic link, and its mode and owner are set by its
 // descriptor, only where this process has just made it.
 
 // maxLinks is how many symbolic links a path may go through, as on Linux.
@@ -42,7 +42,7 @@ func checkLinks(path string) error {
 		here := filepath.Join(at, next)
 		info, err := os.Lstat(here)
 		if err != nil {
-			return nil // whoever opens it learns why
+			return nil // opening it will tell why
 		}
 		if info.Mode()&os.ModeSymlink == 0 {
 			at = here
@@ -63,14 +63,14 @@ func checkLinks(path string) error {
 	return nil
 }
 
-// mayWrite reports whether what belongs to uid and gid belongs to somebody who
-// may write the database db, and so may do to its locks what they like.
+// mayWrite reports whether a file of uid and gid belongs to a user who may write the
+// database db, and so may change its locks at will.
 func mayWrite(db *syscall.Stat_t, uid, gid uint32) bool {
 	return uid == 0 || uid == db.Uid || int(uid) == os.Geteuid() ||
 		db.Mode&0o002 != 0 || db.Mode&0o020 != 0 && gid == db.Gid
 }
 
-// foreignDir reports whether root works on somebody's database in a directory that
+// foreignDir reports whether root works on another user's database in a directory that
 // is not root's.
 func foreignDir(path string, db os.FileInfo) bool {
 	dir, err := os.Stat(filepath.Dir(path))
@@ -119,7 +119,8 @@ func openBeside(path string, db os.FileInfo) (*os.File, error) {
 	if !made {
 		return f, nil
 	}
-	// An empty one: if it is not the one that was made, there is nothing in it to give away.
+	// Only an empty one: if it is not the one that was made, there is nothing in it to
+	// give away.
 	if _, err := f.Readdirnames(1); err == io.EOF {
 		mode := db.Mode().Perm()
 		giveTo(f, db)
@@ -154,9 +155,9 @@ func openLock(dir *os.File, name string, db os.FileInfo) (*os.File, error) {
 	return f, nil
 }
 
-// checkLog refuses, for root, a log of somebody's database that SQLite would
-// give them though it is not theirs. It is called in turn: SQLite makes it as
-// root's before it gives it away.
+// checkLog refuses, for root, a log of another user's database that SQLite would give
+// to that user though it is not theirs. It is called behind the turnstile: SQLite makes
+// the log as root's before it gives it away.
 func checkLog(path string, db os.FileInfo) error {
 	owner := sysOf(db)
 	if os.Geteuid() != 0 || owner.Uid == 0 {
@@ -177,8 +178,8 @@ func checkLog(path string, db os.FileInfo) error {
 	return nil
 }
 
-// giveTo makes what root has just made for somebody's database theirs, as
-// SQLite does with its own.
+// giveTo gives what root has just made for another user's database to that user, as
+// SQLite does with its own files.
 func giveTo(f *os.File, db os.FileInfo) {
 	if os.Geteuid() == 0 {
 		f.Chown(int(sysOf(db).Uid), int(sysOf(db).Gid))

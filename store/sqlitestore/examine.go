@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Where the state of the file begins to be worth a word.
+// From where on the state of the file is a finding.
 const (
 	longLog    = 64 << 20 // bytes of the write-ahead log; it is cut at 4 MiB
 	littleRoom = 64 << 20 // bytes left on the disk

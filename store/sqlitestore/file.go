@@ -32,8 +32,8 @@ const schemaVersion = 1
 // log at the same time do not damage it.
 const oldestSQLite = 3_051_003
 
-// busyPause is between two looks whether somebody who ignores the turnstile,
-// such as a program that uses InTx, has written.
+// busyPause passes between two tries to begin while a writer that ignores the
+// turnstile, such as a program that uses InTx, keeps the file busy.
 const busyPause = time.Millisecond
 
 // checkEvery is how often a transaction asks whether the file is still this
@@ -73,8 +73,8 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 	if err := create(path); err != nil {
 		return nil, bad(problemOfOpen(err), err)
 	}
-	// One name for all who come by different links: SQLite names its log, and
-	// we the turnstile, after it.
+	// One name for all processes that come by different links: SQLite names its log,
+	// and we the turnstile, after it.
 	if path, err = filepath.EvalSymlinks(path); err != nil {
 		return nil, bad(ErrIO, err)
 	}
@@ -86,7 +86,7 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 		return nil, bad(ErrNotDatabase, nil)
 	}
 
-	// Who may use the database may use what stands beside it.
+	// A user who may use the database may use what stands beside it.
 	s.foreign = foreignDir(path, s.file)
 	if err := s.asOwner(s.openBeside); err != nil {
 		s.closeBeside()
@@ -121,8 +121,8 @@ func (s *Store) closeBeside() {
 	}
 }
 
-// create makes the file before SQLite would, which would let everybody read
-// it. An existing one is not opened: closing it would drop SQLite's locks.
+// create makes the file before SQLite does, which would let all users read it. It does
+// not open an existing one: closing it would drop SQLite's locks.
 func create(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -141,8 +141,8 @@ func problemOfOpen(err error) error {
 	return ErrIO
 }
 
-// dsn names the file to the library. Writers wait at the turnstile, so busy
-// is only who ignores it, such as a shell; a short wait is repeated by us.
+// dsn names the file to the library. Writers wait at the turnstile, so SQLite waits
+// only for a program that ignores it, such as a shell; we repeat its short wait.
 func (s *Store) dsn(readOnly bool) string {
 	q := "_error_rc=1&_dqs=0&_busy_timeout=50&_synchronous=FULL"
 	if readOnly {
@@ -152,8 +152,8 @@ func (s *Store) dsn(readOnly bool) string {
 }
 
 func (s *Store) connect(opening context.Context) error {
-	// Locks that a foreign close of the file does not drop, if it is not too
-	// late to have them.
+	// Locks that stay when other code closes the file, if it is not too late to have
+	// them.
 	sqlite.OFDLocking(true)
 
 	var err error
@@ -164,13 +164,13 @@ func (s *Store) connect(opening context.Context) error {
 	s.readers = sql.OpenDB(readOnly{s})
 	s.readers.SetMaxOpenConns(2)
 
-	// In turn, because changing the journal mode and making tables want the
-	// file alone.
+	// Behind the turnstile, because changing the journal mode and making tables need
+	// the file alone.
 	if err := s.turn.enter(); err != nil {
 		return err
 	}
 	defer s.turn.leave()
-	if opening.Err() != nil { // nobody waits any more, and the file may be meant to be gone
+	if opening.Err() != nil { // the caller has given up, and may have removed the file
 		return gaveUp(opening, s.path)
 	}
 	if err := checkLog(s.path, s.file); err != nil {
@@ -210,7 +210,7 @@ func (s *Store) connect(opening context.Context) error {
 			return err
 		}
 	}
-	// From now on we wait by ourselves, where we see that a caller leaves.
+	// From now on begin waits by itself, where it sees that callers give up.
 	_, err = s.conn.ExecContext(ctx, "PRAGMA busy_timeout = 0")
 	return err
 }
@@ -235,7 +235,7 @@ func (r readOnly) Connect(ctx context.Context) (conn sqldriver.Conn, err error) 
 	return conn, err
 }
 
-// persist repeats f while others keep the file busy and somebody waits.
+// persist repeats f while others keep the file busy and the opening is not given up.
 func persist[T any](opening context.Context, s *Store, f func() (T, error)) (T, error) {
 	for {
 		v, err := f()
@@ -287,7 +287,7 @@ func (s *Store) migrate(opening context.Context) error {
 	do(limitsSchema) // a file may be older than rate limits and records; older programs do not mind
 	do(recordsSchema)
 	if of != boot {
-		// Nobody of another boot is alive, and its times mean nothing.
+		// No process of another boot is alive, and the times of that boot mean nothing.
 		do("UPDATE baton_meta SET value = max(value, (SELECT ifnull(max(last), 0) FROM baton_lock)) WHERE name = 'high'")
 		do("DELETE FROM baton_claim")
 		do("DELETE FROM baton_lock")
@@ -298,8 +298,8 @@ func (s *Store) migrate(opening context.Context) error {
 	return err
 }
 
-// check finds out, within a transaction, whether the file is the one that was
-// opened and nobody but this machine uses it.
+// check finds out, within a transaction, whether the file is the one that was opened
+// and no other machine uses it.
 func (s *Store) check() error {
 	now, err := os.Stat(s.path)
 	if err != nil || !os.SameFile(now, s.file) {
@@ -322,9 +322,8 @@ func (s *Store) check() error {
 	return nil
 }
 
-// begin starts a transaction that may write at once: one that began by
-// reading could not be kept from failing later. It gives up when nobody waits
-// for it any more.
+// begin starts a transaction that may write at once: one that began by reading could
+// fail later. It gives up when no request waits for it any more.
 func (s *Store) begin() error {
 	s.limits.booted = 0
 	if err := s.sync(true); err != nil {
@@ -339,10 +338,10 @@ func (s *Store) begin() error {
 	}
 }
 
-// sync says whether the next commit waits until it is on the disk. It need not
-// where nothing but a release would be lost: the kernel has it, so that it stands
-// whatever process ends; if the kernel itself ends, all locks do. The next commit that
-// waits takes it along. It is called between transactions.
+// sync sets whether the next commit waits until it is on the disk. It need not where
+// only a release would be lost: the kernel has the release, so it stands whatever
+// process ends; if the kernel itself ends, all locks do. The next commit that waits
+// brings it to the disk, too. sync is called between transactions.
 func (s *Store) sync(wait bool) error {
 	if wait != s.lazy {
 		return nil
@@ -351,7 +350,7 @@ func (s *Store) sync(wait bool) error {
 	if wait {
 		level = "FULL"
 	}
-	// SQLite acts when it reads this one, so it cannot be prepared.
+	// SQLite acts when it parses this statement, so it cannot be prepared.
 	_, err := s.conn.ExecContext(context.Background(), "PRAGMA synchronous = "+level)
 	if err == nil {
 		s.lazy = !wait

@@ -123,7 +123,7 @@ func TestCommitsAreDurable(t *testing.T) {
 	}
 }
 
-// What stands beside the database is open to those who may use it.
+// What stands beside the database is open to users who may use it.
 func TestOpenFollowsTheMode(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "shared.db")
@@ -231,8 +231,8 @@ func TestOpenObeysItsContext(t *testing.T) {
 	}
 }
 
-// A program that ignores the turnstile keeps the file to itself: an opening
-// that nobody waits for does not ask for ever.
+// A program that ignores the turnstile keeps the file to itself: an opening that was
+// given up does not ask for ever.
 func TestOpenGivesUpOnABusyFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -262,8 +262,8 @@ func TestOpenGivesUpOnABusyFile(t *testing.T) {
 	<-over // while the file is still busy
 }
 
-// The file is removed, or another is put in its place: whoever comes later
-// uses another file, so nothing in this one holds.
+// The file is removed, or another is put in its place: a process that comes later uses
+// another file, so nothing in this one holds.
 func TestReplaced(t *testing.T) {
 	t.Parallel()
 	for name, act := range map[string]func(path string) error{

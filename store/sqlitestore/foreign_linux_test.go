@@ -53,7 +53,7 @@ func put(t *testing.T, path string, mode os.FileMode) {
 	}
 }
 
-// state is all that somebody could have done to a file.
+// state is all that a user could have done to a file.
 func state(t *testing.T, path string) (s struct {
 	Mode          os.FileMode
 	UID, GID      uint32
@@ -232,7 +232,7 @@ func TestRootIsNotLedElsewhereMeanwhile(t *testing.T) {
 	}
 }
 
-// What root makes for somebody's database is theirs, and root and they share the
+// What root makes for another user's database belongs to that user, and both share the
 // locks.
 func TestRootWorksInADirectoryOfTheirs(t *testing.T) {
 	t.Parallel()
@@ -310,7 +310,7 @@ func TestHintsFollowNoLink(t *testing.T) {
 	}
 }
 
-// Only the socket that was just made is opened to others.
+// Only the socket that was just made is opened to other users.
 func TestLendNothingElse(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)

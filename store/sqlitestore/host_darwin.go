@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootClock is the store's clock: on this system CLOCK_MONOTONIC_RAW goes on
-// while the machine sleeps and starts at no other time for another process.
+// bootClock is the store's clock: on this system CLOCK_MONOTONIC_RAW goes on while the
+// machine sleeps and starts at the same time for all processes.
 func bootClock() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_RAW, &ts); err != nil {
@@ -37,8 +37,8 @@ func remoteFS(dir string) (string, error) {
 	return "", nil
 }
 
-// socketPath is a name of the socket. One that is too long cannot be bound,
-// and polling has to do.
+// socketPath is a name of the socket. One that is too long cannot be bound, and the
+// store polls instead.
 func socketPath(dir *os.File, name string) string { return filepath.Join(dir.Name(), name) }
 
 // openSearch opens a directory to look things up in it.
@@ -56,9 +56,9 @@ func reach(dir *os.File, name string) (at string, done func(), err error) {
 	return socketPath(dir, name), func() {}, nil
 }
 
-// lend opens the new socket called name in dir to those who may write the
-// database. Nothing keeps hold of a socket here, so in a directory of somebody
-// else's it is not done, and polling has to do.
+// lend lets all users who may write the database use the new socket called name in dir.
+// No descriptor can keep hold of a socket here, so lend does not do it in another
+// user's directory, and the store polls instead.
 func lend(dir *os.File, name string, db os.FileInfo) error {
 	info, err := dir.Stat()
 	if err != nil {
@@ -75,7 +75,7 @@ func lend(dir *os.File, name string, db os.FileInfo) error {
 	return unix.Fchmodat(int(dir.Fd()), name, uint32(db.Mode().Perm()&0o666), unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// asOwner calls f. A thread cannot lay down its rights here.
+// asOwner calls f. A thread cannot give up its rights here.
 func (s *Store) asOwner(f func() error) error { return f() }
 
 // sendTo sends a datagram to the socket at a path, or fails at once.

@@ -85,8 +85,8 @@ func socketPath(dir *os.File, name string) string {
 // openSearch opens a directory to look things up in it.
 const openSearch = unix.O_PATH
 
-// reach names the socket called name in dir, and not one elsewhere to which a link
-// of that name leads, until done is called.
+// reach returns a path to the socket called name in dir, and not to one elsewhere to
+// which a link of that name leads. It is valid until done is called.
 func reach(dir *os.File, name string) (at string, done func(), err error) {
 	fd, _, err := pin(dir, name)
 	if err != nil {
@@ -111,8 +111,7 @@ func pin(dir *os.File, name string) (fd int, st unix.Stat_t, err error) {
 
 func pinned(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// lend opens the new socket called name in dir to those who may write the
-// database.
+// lend lets all users who may write the database use the new socket called name in dir.
 func lend(dir *os.File, name string, db os.FileInfo) error {
 	fd, st, err := pin(dir, name)
 	if err != nil {
@@ -129,11 +128,11 @@ func lend(dir *os.File, name string, db os.FileInfo) error {
 	return unix.Chmod(pinned(fd), uint32(db.Mode().Perm()&0o666))
 }
 
-// asOwner calls f with the rights of the owner of the database, and no others,
-// where root works in a directory of somebody else's: nothing that is put there, at
-// whatever moment, makes root do what its owner could not. Only the way there is open
-// to root still: the owner may be in a container whose root is behind a door. f does
-// all of it on the goroutine that calls it.
+// asOwner calls f, where root works in another user's directory, with the rights of the
+// database's owner and no others: nothing that is put there, at whatever moment, makes
+// root do what that owner could not. Root keeps only the right to go through
+// directories: the owner may be in a container whose root others cannot enter. f must
+// do all of its work on the goroutine that calls it.
 func (s *Store) asOwner(f func() error) error {
 	if !s.foreign {
 		return f()
@@ -141,7 +140,7 @@ func (s *Store) asOwner(f func() error) error {
 	owner := sysOf(s.file)
 	runtime.LockOSThread()
 	unix.Setfsgid(int(owner.Gid))
-	unix.Setfsuid(int(owner.Uid)) // which takes the rights to files away
+	unix.Setfsuid(int(owner.Uid)) // which takes away root's rights to files
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var rights [2]unix.CapUserData
 	if unix.Capget(&head, &rights[0]) == nil {

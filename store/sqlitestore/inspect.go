@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// listPage is how many keys List reads at once, so that a slow reader of it
-// does not keep the log from being cut.
+// listPage is how many keys List reads at once, so that a caller that reads slowly does
+// not keep the log from being cut.
 const listPage = 64
 
 const (
@@ -89,7 +89,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	})
 }
 
-// Break implements driver.Inspector. The holders that watch are woken.
+// Break implements driver.Inspector. It wakes the holders that watch.
 func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
@@ -152,7 +152,7 @@ func (s *Store) read(ctx context.Context, f func(*sql.Tx) error) error {
 	return nil
 }
 
-// granted returns which of the places hold by now.
+// granted returns which of the positions hold by now.
 func (s *Store) granted(ctx context.Context, conn *sql.Conn, places []sqlstore.Place) (all []sqlstore.Granted, err error) {
 	if len(places) == 0 {
 		return nil, nil

@@ -25,20 +25,19 @@ const inTxSQL = `SELECT EXISTS (SELECT 1 FROM main.baton_lock WHERE k = ?1 AND i
 // inTxWithin bounds how long InTx waits for other writers of the file.
 const inTxWithin = 5 * time.Second
 
-// InTx checks within the caller's own transaction that the lease stands, and
-// makes the transaction the one writer of the file: from a nil error until its
-// end nobody else can be granted the lock, whatever expires and however long
-// the caller is stopped. What it wrote is therefore committed before any other
-// holder can act, or not at all. It is the safest way to use a lock, and needs
-// no fencing token; examples/redeem shows it.
+// InTx checks within the caller's own transaction that the lease stands, and makes the
+// transaction the one writer of the file: from a nil error until its end no other
+// process can be granted the lock, whatever expires and however long the caller is
+// stopped. What it wrote is therefore committed before any other holder can act, or not
+// at all. It is the safest way to use a lock, and needs no fencing token;
+// examples/redeem shows it.
 //
-// The file of the locks must be the main database of the transaction's
-// connection. Call InTx before the transaction reads anything: SQLite refuses
-// to let a transaction write whose reads are out of date. While it lasts no
-// lock in the file is granted, renewed or released, so keep it shorter than a
-// third of the shortest TTL. Other writers are waited for, for at most five
-// seconds. Call it outside of savepoints: one that is rolled back to undoes the
-// check. tx is for one goroutine at a time, as always.
+// The file of the locks must be the main database of the transaction's connection. Call
+// InTx before the transaction reads anything: SQLite refuses to let a transaction write
+// whose reads are out of date. While it lasts no lock in the file is granted, renewed
+// or released, so keep it shorter than a third of the shortest TTL. InTx waits for
+// other writers, for at most five seconds. Call it outside of savepoints: to roll back
+// to one undoes the check. tx is for one goroutine at a time, as always.
 //
 // An error that wraps driver.ErrLost, or is the lease's own, says that the
 // lease has ended: roll back. After any other error it is not known: roll
@@ -95,12 +94,12 @@ func (s *Store) inTx(ctx context.Context, tx *sql.Tx, c driver.Claim) (stands bo
 	if boot != want {
 		return false, &FileError{Path: s.path, Problem: ErrOtherMachine}
 	}
-	// The clock is read when nobody else can write any more.
+	// The clock is read when no other connection can write any more.
 	err = tx.QueryRowContext(ctx, inTxSQL, []byte(c.Key), c.ID, s.opts.clock(), c.Ticket).Scan(&stands)
 	return stands, err
 }
 
-// lockFile makes tx the one writer and returns whose times are in the file.
+// lockFile makes tx the one writer and returns the boot whose times are in the file.
 func lockFile(ctx context.Context, tx *sql.Tx) (boot string, err error) {
 	for deadline := time.Now().Add(inTxWithin); ; {
 		err := tx.QueryRowContext(ctx, `UPDATE main.baton_meta SET value = value WHERE name = 'boot' RETURNING value`).Scan(&boot)

@@ -91,8 +91,8 @@ func TestInTx(t *testing.T) {
 	}
 }
 
-// The lease ends while the transaction is open, as for a program that is
-// stopped. Nobody is granted the lock before the commit.
+// The lease ends while the transaction is open, as for a program that is stopped. No
+// claim is granted the lock before the commit.
 func TestInTxCommitsBeforeTheNextHolder(t *testing.T) {
 	w := newWorld()
 	s := openNew(t, w.option)
@@ -152,7 +152,7 @@ func TestInTxRefuses(t *testing.T) {
 	}
 }
 
-// Many programs write at once; each waits for its turn.
+// Many programs write at once; each waits until it may write.
 func TestInTxWaitsForWriters(t *testing.T) {
 	s := openNew(t)
 	db := program(t, s.path)

@@ -33,14 +33,14 @@ const (
 	limitSweepGap = 64
 )
 
-// Take implements limits.Store. Requests of this process that meet share a
-// transaction, and one commit. What was taken is on the disk before it is
-// answered; who is refused, or only looks, does not wait for the disk.
+// Take implements limits.Store. Requests of this process that meet share a transaction,
+// and one commit. What was taken is on the disk before it is answered; a request that
+// is refused, or only looks, does not wait for the disk.
 //
-// Its clock goes on through suspension and follows the wall clock only when
-// that is set by more than a second. What was taken before a reboot counts after
-// it: nobody can take twice, and if the wall clock comes back with an earlier
-// time, nobody waits for longer than the limit lasts.
+// Its clock goes on through suspension and follows the wall clock only when that is set
+// by more than a second. What was taken before a reboot counts after it: no caller can
+// take it twice, and if the wall clock comes back with an earlier time, no caller waits
+// for longer than the limit lasts.
 func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	q, err := s.limits.known.NewRequest(r)
 	if err != nil {
@@ -111,12 +111,12 @@ func (t *tx) take(r *rate.Request) (d limits.Taken, refused, failed error) {
 	return d, nil, err
 }
 
-// limitClock is the time by which limits count: what the wall clock said when
-// the machine was booted, as it stands in the file for all processes, and what
-// has passed since on the store's clock. If the wall clock was set by more than
-// setBy, whoever sees it corrects the file; the state machines know what to do
-// with a clock that jumps, but not with one that goes to and fro, so every
-// transaction reads what the file says.
+// limitClock is the time by which limits count: what the wall clock said when the
+// machine was booted, as it stands in the file for all processes, and what has passed
+// since on the store's clock. If the wall clock was set by more than setBy, the first
+// transaction that sees it corrects the file. The state machines know what to do with a
+// clock that jumps, but not with one that goes to and fro, so every transaction reads
+// what the file says.
 func (t *tx) limitClock() (int64, error) {
 	l := &t.s.limits
 	if l.booted == 0 {

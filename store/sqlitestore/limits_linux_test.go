@@ -129,7 +129,7 @@ func TestLimitsThroughReboot(t *testing.T) {
 	}
 }
 
-// A reboot with a wall clock that is far behind locks nobody out for long.
+// A reboot with a wall clock that is far behind locks no caller out for long.
 func TestLimitsThroughRebootInThePast(t *testing.T) {
 	t.Parallel()
 	for _, l := range []limits.Limit{
@@ -265,7 +265,7 @@ func TestLimitsStoppedBetweenTheClocks(t *testing.T) {
 	}
 }
 
-// What nobody has written is a fresh key.
+// A state that no store has written is a fresh key.
 func TestLimitGarbage(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
@@ -312,8 +312,8 @@ func TestLimitsInAnOldFile(t *testing.T) {
 	}
 }
 
-// Who is refused, or only looks, writes nothing. An error about a calendar
-// does not undo those who share the transaction.
+// A request that is refused, or only looks, writes nothing. An error about a calendar
+// does not undo the requests that share the transaction.
 func TestLimitsThatWriteNothing(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
@@ -370,8 +370,8 @@ func TestLimitsThatWriteNothing(t *testing.T) {
 	}
 }
 
-// A caller who leaves while another process is in the middle of a write has
-// taken nothing.
+// A caller that gives up while another process is in the middle of a write has taken
+// nothing.
 func TestLimitsLeavingTheQueue(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)

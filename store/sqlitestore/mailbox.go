@@ -21,10 +21,10 @@ import (
 // wait, whether something changed.
 const pollDeaf = 2 * time.Millisecond
 
-// A mailbox is where other processes tell this one that its waiters were
-// granted: a socket beside the database, made when somebody first waits. It
-// is a hint; the poll of the database behind it also stands in for it where
-// sockets cannot be made. Nothing runs while nobody watches.
+// A mailbox is where other processes tell this one that its waiters were granted: a
+// socket beside the database, made when this process first waits. It brings only hints;
+// behind it stands the poll of the database, which replaces it where sockets cannot be
+// made. Without watchers nothing runs.
 type mailbox struct {
 	s    *Store
 	dir  *os.File
@@ -76,7 +76,7 @@ func (m *mailbox) bind() error {
 	if err != nil {
 		return err
 	}
-	// Who may write the database may send hints about it.
+	// A user who may write the database may send hints about it.
 	if err := lend(m.dir, m.name, m.s.file); err != nil {
 		removeFrom(m.dir, m.name)
 		conn.Close()
@@ -110,7 +110,7 @@ func (m *mailbox) tidy() {
 	}
 }
 
-// changed is told how many watch and wait.
+// changed is called with how many claims are watched and how many of them wait.
 func (m *mailbox) changed(watching, waiting int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,7 +156,7 @@ func (m *mailbox) read(conn *net.UnixConn) {
 				m.mu.Unlock()
 				return
 			}
-			conn.SetReadDeadline(time.Time{}) // somebody watches again
+			conn.SetReadDeadline(time.Time{}) // a claim is watched again
 			m.mu.Unlock()
 			continue
 		}
@@ -173,7 +173,7 @@ func (m *mailbox) read(conn *net.UnixConn) {
 	}
 }
 
-// tell passes on what a commit did: to those of this process by a call.
+// tell sends the hints of a commit: to watchers of this process by a call.
 func (s *Store) tell(fx sqlstore.Effects) {
 	for _, g := range fx.Granted {
 		if s.watchers.Deliver(g.Key, g.ID, g.Hint()) {
@@ -224,8 +224,8 @@ func (m *mailbox) close() {
 	}
 }
 
-// poll looks, while somebody of this process waits, whether another one
-// committed something, and if so, whether one of the places was granted.
+// poll looks, while this process has waiters, whether another process has committed
+// something, and if so, whether one of the positions was granted.
 func (s *Store) poll(ctx context.Context, every time.Duration) {
 	conn, err := s.readers.Conn(ctx)
 	if err != nil {

@@ -68,7 +68,7 @@ func childStore() *Store {
 	return s
 }
 
-// childOpen opens, takes and gives back a lock, and closes.
+// childOpen opens, acquires and releases a lock, and closes.
 func childOpen() {
 	s := childStore()
 	c := driver.Claim{Key: "child", ID: driver.NewID(), Owner: "child", Weight: driver.Whole, Capacity: driver.Whole}
@@ -104,7 +104,7 @@ type holding struct {
 	Weight   int64
 	Capacity int64
 	Token    int64
-	Ticket   int64 // of the place in line, 0 if granted at once
+	Ticket   int64 // of the position, 0 if granted at once
 	Sent     int64 // when the request left
 	Told     int64 // when the answer "waiting" was here
 	Begin    int64
@@ -154,8 +154,8 @@ func childWork() {
 	}
 }
 
-// work is one acquisition: wait in line as the portable layer would, hold for
-// a moment, sometimes renew, release; now and then give up or walk away.
+// work is one acquisition: wait as the portable layer would, hold for a moment,
+// sometimes renew, release; now and then give up or walk away.
 func work(ctx context.Context, s *Store, kind string, say func(holding)) {
 	c := driver.Claim{Key: kind, ID: driver.NewID(), Owner: "worker", Weight: driver.Whole, Capacity: driver.Whole}
 	switch {
@@ -220,7 +220,7 @@ func work(ctx context.Context, s *Store, kind string, say func(holding)) {
 		case driver.Unknown:
 			bad("renew", r.Err)
 			return
-		case driver.Lost: // a machine this slow costs a place, and no more
+		case driver.Lost: // a machine this slow costs a position, and no more
 			return
 		}
 		g, c.Ticket = r.Grant, r.Grant.Ticket
@@ -396,8 +396,8 @@ func judge(t *testing.T, all []holding) {
 						t.Errorf("%q: overlap of %d %v with %+v", key, used, a, b)
 					}
 				} else if b.Token > a.Token && (b.End < a.Sent || b.Capacity != a.Capacity || b.Weight+a.Weight > a.Capacity) {
-					// Those who can hold together may be granted by one
-					// commit and learn of it in any order.
+					// Claims that can hold together may be granted by one commit and
+					// learn of it in any order.
 					t.Errorf("%q: token %d ended before token %d began", key, b.Token, a.Token)
 				}
 			}
@@ -444,7 +444,7 @@ func TestProcesses(t *testing.T) {
 	sound(t, openAt(t, c.path))
 }
 
-// Processes that do nothing but take one lock are served in turn.
+// Processes that do nothing but acquire one lock are served one after the other.
 func TestProcessesAreServedEvenly(t *testing.T) {
 	t.Parallel()
 	c := newCrew(t, "SQLITESTORE_WORKERS=1", "SQLITESTORE_KINDS=exclusive", "SQLITESTORE_CALM=1")

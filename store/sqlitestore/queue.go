@@ -9,15 +9,15 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// maxBatch bounds how many requests share a transaction, and so how long
-// other processes wait for their turn.
+// maxBatch bounds how many requests share a transaction, and so how long other
+// processes wait to write.
 const maxBatch = 64
 
 // An op is a request that waits for the writer. Requests that meet there are
 // made in one transaction and pay for one commit.
 //
-// Their queue is not a batch.Batcher because who waits is taken only when the process
-// has its turn at the file: until then callers may leave, and nothing was done.
+// Their queue is not a batch.Batcher because requests are taken only when the process
+// may write the file: until then callers may give up, and nothing was done.
 type op struct {
 	// fast, if not nil, is one statement that does what run would do, or
 	// changes nothing and reports false.
@@ -32,7 +32,7 @@ type op struct {
 	run func(*tx) error
 
 	done chan error // of capacity one
-	left bool       // nobody waits for done any more; guarded by Store.mu
+	left bool       // its caller has given up; guarded by Store.mu
 }
 
 func (o *op) act(t *tx) error {
@@ -90,9 +90,9 @@ func (s *Store) ask(ctx context.Context, o *op) error {
 	}
 }
 
-// serve writes until the store is closed. It runs on a goroutine of its own,
-// so that a caller can leave while the disk or another process is slow. The
-// goroutine stays, because SQLite needs a deep stack, which would grow anew.
+// serve writes until the store is closed. It runs on a goroutine of its own, so that a
+// caller can give up while the disk or another process is slow. The goroutine stays,
+// because SQLite needs a deep stack, which a new one would have to grow again.
 func (s *Store) serve() {
 	defer close(s.served)
 	for s.wanted() {
@@ -146,8 +146,8 @@ func (s *Store) takeAlone() *op {
 	return o
 }
 
-// giveBack makes o, which had no effect, the first of the queue again, unless
-// its caller has left.
+// giveBack makes o, which had no effect, the first of the queue again, unless its
+// caller has given up.
 func (s *Store) giveBack(o *op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +162,7 @@ func (s *Store) fail(batch []*op, err error) {
 	}
 }
 
-// serveTurn makes one transaction while it is this process's turn.
+// serveTurn makes one transaction while this process may write.
 func (s *Store) serveTurn() {
 	left := false
 	leave := func() {
@@ -207,16 +207,16 @@ func (s *Store) serveTurn() {
 	s.tell(fx)
 }
 
-// alone makes a fast request without BEGIN and COMMIT: SQLite begins and
-// commits a single statement by itself. It returns nil if nothing has
-// happened, whatever the reason: the general way finds it again.
+// alone makes a fast request without BEGIN and COMMIT: SQLite begins and commits a
+// single statement by itself. It returns nil if nothing has happened, whatever the
+// reason: the transaction that follows finds the reason again.
 func (s *Store) alone() (o *op, err error) {
 	if o = s.takeAlone(); o == nil {
 		return nil, nil
 	}
 	if s.check() == nil && s.sync(!o.lazy) == nil {
-		// Time may pass until SQLite has locked the file. It shortens what is
-		// granted, and ends nobody's lock.
+		// Time may pass until SQLite has locked the file. It shortens what is granted,
+		// and ends no other claim.
 		s.tx.now = s.opts.clock()
 		done, err := o.fast(&s.tx)
 		if done {
@@ -261,8 +261,8 @@ func (s *Store) transact(batch []*op) (errs []error, fx sqlstore.Effects) {
 	return errs, fx
 }
 
-// attempt runs the batch and commits, or undoes everything. outcome says what
-// an error means to those who asked.
+// attempt runs the batch and commits, or undoes everything. outcome says what an error
+// means to the callers.
 func (s *Store) attempt(batch []*op) (err, outcome error) {
 	s.tx.fx = sqlstore.Effects{}
 	for _, o := range batch {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A request that has not begun when its caller leaves has no effect, even
-// while another process is stopped in the middle of a write.
+// A request that has not begun when its caller gives up has no effect, even while
+// another process is stopped in the middle of a write.
 func TestLeavingTheQueue(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
@@ -48,7 +48,7 @@ func TestLeavingTheQueue(t *testing.T) {
 	writer(t, s, "stuck").hold(time.Minute)
 }
 
-// A request that has begun when its caller leaves may have an effect.
+// A request that has begun when its caller gives up may have an effect.
 func TestLeavingInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
@@ -149,7 +149,7 @@ func TestBatchIsOneTransaction(t *testing.T) {
 	})
 }
 
-// A statement whose plan depends on a parameter is prepared anew each time.
+// A statement whose plan depends on a parameter is prepared again each time.
 func TestStatementsArePreparedOnce(t *testing.T) {
 	t.Parallel()
 	for _, text := range statements {

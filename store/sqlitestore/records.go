@@ -17,9 +17,9 @@ var _ driver.Records = (*Store)(nil)
 // share a transaction and one commit, and what was recorded is on the disk
 // before it is answered.
 //
-// Records outlive a reboot. They are kept by a clock that goes on through
-// suspension and follows the wall clock when that is set by more than a second:
-// a wall clock that is set ahead ends records as early as that.
+// Records outlive a reboot. They are kept by a clock that goes on through suspension
+// and follows the wall clock when that is set by more than a second: if the wall clock
+// is set ahead, records end earlier by as much.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
 	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err

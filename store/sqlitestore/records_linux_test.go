@@ -107,8 +107,8 @@ func TestRecordsInAnOldFile(t *testing.T) {
 	}
 }
 
-// A caller who leaves in the middle of a write is told that it may have
-// happened. Asking again, it is told what has, once.
+// A caller that gives up in the middle of a write is told that it may have happened.
+// Asking again, it is told what has, once.
 func TestRecordsUnknown(t *testing.T) {
 	t.Parallel()
 	reached, goOn := make(chan bool), make(chan bool)
@@ -160,7 +160,7 @@ func TestRecordsUnknown(t *testing.T) {
 	}
 }
 
-// Who only looks, or comes too late, writes nothing.
+// A call that only looks, or comes too late, writes nothing.
 func TestRecordsThatWriteNothing(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)

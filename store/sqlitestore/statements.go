@@ -1,8 +1,8 @@
 package sqlitestore
 
-// The statements of the writer, prepared once. One with "LIMIT ?" is prepared
-// anew whenever it runs, because SQLite looks at the number to make its plan;
-// "LIMIT +?" hides the number from that.
+// The statements of the writer, prepared once. One with "LIMIT ?" is prepared again
+// whenever it runs, because SQLite looks at the number to make its plan; "LIMIT +?"
+// hides the number from that.
 const (
 	stBegin = iota
 	stCommit
@@ -65,7 +65,7 @@ var statements = [numStatements]string{
 	stFastRelease: `UPDATE baton_lock SET id = '', owner = '', node = '', ends = ?2
 		WHERE k = ?1 AND id = ?3 AND ends > ?2 AND NOT busy`,
 
-	// Within BEGIN IMMEDIATE nobody else writes, so reading locks.
+	// Within BEGIN IMMEDIATE no other connection writes, so reading locks.
 	stLockKey:   `SELECT ` + keyColumns + ` FROM baton_lock WHERE k = ?1`,
 	stFloor:     `SELECT value FROM baton_meta WHERE name = 'high'`,
 	stInsertKey: `INSERT INTO baton_lock (k, ` + keyColumns + `) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`,
@@ -80,10 +80,11 @@ var statements = [numStatements]string{
 	stDeleteDead:   `DELETE FROM baton_claim WHERE k = ?1 AND seq = ?2 AND ends <= ?3`,
 	stCountWaiting: `SELECT count(*) FROM baton_claim WHERE k = ?1 AND NOT held AND ends > ?2`,
 
-	// ?1 the rows as JSON: [id, ticket, key], ?2 now, ?3 end of a holder, ?4 end
-	// of a waiter, ?5 ttl. The clock was read when nobody else could write any
-	// more, so the new end is right even if it is before the old one. CROSS JOIN cannot be written here; the JSON comes
-	// first because nothing else gives the primary key its value.
+	// ?1 the rows as JSON: [id, ticket, key], ?2 now, ?3 end of a holder, ?4 end of a
+	// waiter, ?5 ttl. The clock was read when no other connection could write any more,
+	// so the new end is right even if it is before the old one. CROSS JOIN cannot be
+	// written here; the JSON comes first because nothing else gives the primary key its
+	// value.
 	stRenewClaims: `UPDATE baton_claim AS c SET ends = iif(c.held, ?3, ?4), ttl = ?5
 		FROM json_each(?1) AS j
 		WHERE c.k = CAST(j.value ->> 2 AS BLOB) AND c.seq = j.value ->> 1 AND c.id = j.value ->> 0 AND c.ends > ?2
@@ -93,8 +94,8 @@ var statements = [numStatements]string{
 		WHERE l.k = CAST(j.value ->> 2 AS BLOB) AND l.id = j.value ->> 0 AND l.ends > ?2
 		RETURNING k, id, token`,
 
-	// The sweep looks at a page of keys: ?1 after which one, ?2 up to which, ?3
-	// since when nobody may have used them.
+	// The sweep looks at a page of keys: ?1 after which one, ?2 up to which, ?3 since
+	// when they must be unused.
 	stSweepPage: `SELECT max(k), count(*), ifnull(sum(busy AND ends <= ?3), 0), ifnull(sum(NOT busy AND ends <= ?3), 0)
 		FROM (SELECT k, busy, ends FROM baton_lock WHERE k > ?1 ORDER BY k LIMIT +?2)`,
 	stSweepBusy: `SELECT k FROM baton_lock WHERE k > ?1 AND k <= ?2 AND busy AND ends <= ?3`,

@@ -1,10 +1,10 @@
-// Package sqlitestore keeps locks, rate limits and records of operations in a SQLite file that
-// the processes of one machine share. Nothing has to be installed or run.
+// Package sqlitestore keeps locks, rate limits and records of operations in a SQLite
+// file that the processes of one machine share. Nothing has to be installed or run.
 //
-// The file may be an application's own database: the tables are called
-// baton_*, and the file is switched to write-ahead logging. Beside it stand
-// the two files of that log and a directory FILE-wake with the sockets by
-// which processes wake each other. Remove them together, with all users gone.
+// The file may be an application's own database: the tables are called baton_*, and the
+// file is switched to write-ahead logging. Beside it stand the two files of that log
+// and a directory FILE-wake with the sockets by which processes wake each other. Remove
+// them together, when no process uses them.
 //
 // # What it promises
 //
@@ -31,11 +31,11 @@
 //     log from being removed under it. The store asks the SQLite library for
 //     locks that survive this; that works only if nothing in the process used
 //     the library before. Copy the file with VACUUM INTO or another process.
-//   - Root may work on a database of somebody else's (sudo, a job of the system): in
-//     a directory that is not root's it does so, on Linux, with the rights of the
-//     database's owner, and anywhere it refuses what that owner may not have made
-//     there (ErrForeign). Elsewhere SQLite opens its own files by their names, as root:
-//     there root should keep to directories that only root may write.
+//   - Root may work on another user's database (sudo, a job of the system). On Linux,
+//     in a directory that is not root's, the store then works with the rights of the
+//     database's owner. On every system it refuses what that owner may not have made
+//     there (ErrForeign). On other systems SQLite opens its own files by their names, as
+//     root: there root should keep to directories that only root may write.
 package sqlitestore
 
 import (
@@ -65,7 +65,7 @@ type Store struct {
 	opts options
 
 	beside  *os.File // the directory FILE-wake
-	foreign bool     // root works in a directory of somebody else's: see asOwner
+	foreign bool     // root works in another user's directory: see asOwner
 
 	turn turnstile
 	db   *sql.DB // one connection, the writer
@@ -115,7 +115,7 @@ type options struct {
 	early    int           // commits, or limits that are changed, until the first one
 	deaf     bool          // no sockets
 	poll     time.Duration // how often to look for hints that were lost
-	over     func()        // an opening has ended, whether somebody waits for it or not
+	over     func()        // an opening has ended, whether its caller still waits or not
 }
 
 func defaults() options {
@@ -134,10 +134,10 @@ func defaults() options {
 	}
 }
 
-// Open opens the locks in the file at path. A missing file is made, readable
-// by its owner alone, as are missing directories above it. The context bounds
-// Open only; an Open that gave up while another process had its turn to write
-// does not touch the database when its own turn comes.
+// Open opens the locks in the file at path. A missing file is made, readable by its
+// owner alone, as are missing directories above it. The context bounds Open only; an
+// Open that gave up while another process was writing does not touch the database
+// afterwards.
 //
 // A *FileError wraps ErrNotDatabase, ErrDirectory, ErrReadOnly, ErrFull,
 // ErrIO, ErrCorrupt, ErrEncoding, ErrNetworkFS, ErrTimeNamespace, ErrNewerSchema,
@@ -154,8 +154,7 @@ func openWith(ctx context.Context, path string, change ...func(*options)) (*Stor
 		s   *Store
 		err error
 	}
-	// Another process may be stopped while it has its turn, so this may
-	// last.
+	// Another process may be stopped while it writes, so this may last.
 	done := make(chan result)
 	go func() {
 		defer o.over()
@@ -238,7 +237,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		if err := s.do(ctx, func(t *tx) error { return t.renew(b, ttl) }); err != nil {
 			r := driver.Renewal{Err: err}
 			if errors.Is(err, ErrReplaced) || errors.Is(err, ErrOtherMachine) {
-				r.State = driver.Lost // others no longer see what this file says
+				r.State = driver.Lost // other processes no longer see what this file says
 			}
 			return b.Failed(r)
 		}
@@ -248,9 +247,9 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	return answers
 }
 
-// Release implements driver.Locks. An exclusive lock that nobody waits for
-// costs one statement that changes one row, and does not wait for the disk; else
-// the next are granted in the same commit.
+// Release implements driver.Locks. An exclusive lock without waiters costs one
+// statement that changes one row, and does not wait for the disk; otherwise the next
+// waiters are granted in the same commit.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := check.Claim(c); err != nil {
 		return err
@@ -296,8 +295,7 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	})
 }
 
-// grant has an act take part in a transaction and returns what it granted, or
-// refused.
+// grant runs act in a transaction and returns what it granted, or why it refused.
 func (s *Store) grant(ctx context.Context, act func(*tx) (g driver.Grant, refused, failed error)) (driver.Grant, error) {
 	var g driver.Grant
 	var refused error
@@ -322,7 +320,7 @@ func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 }
 
 // Close implements driver.Store. Requests that have not begun fail with
-// driver.ErrClosed, one that has is waited for. Locks stay until they expire.
+// driver.ErrClosed; Close waits for one that has. Locks stay until they expire.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {

@@ -42,8 +42,8 @@ func takeAll(t *testing.T, s *Store, all ...driver.Request) (claims []driver.Cla
 // allRows counts the rows of locks and claims.
 const allRows = "SELECT (SELECT count(*) FROM baton_lock) + (SELECT count(*) FROM baton_claim)"
 
-// As many keys as may be cost one commit, new or known. A refusal leaves no row
-// that was not there before, and no ticket drawn.
+// The most keys that may be asked for cost one commit, new or known. A refusal leaves
+// no row that was not there before, and no ticket drawn.
 func TestTogetherIsOneCommit(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
@@ -179,9 +179,9 @@ func TestTogetherKilledInTheMiddle(t *testing.T) {
 	}
 }
 
-// Sixty-four clients of four processes want sets of keys that overlap, in any
-// order, or one of them alone, and renew many at once. Nobody holds beside
-// another, and nobody has a part of what he asked for.
+// Sixty-four clients of four processes want sets of keys that overlap, in any order, or
+// one of them alone, and renew many at once. No two claims hold at once that must not,
+// and no caller has a part of what it asked for.
 func TestTogetherCrowd(t *testing.T) {
 	t.Parallel()
 	const keys, clients = 24, 64

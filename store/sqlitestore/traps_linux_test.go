@@ -165,7 +165,7 @@ func TestReboot(t *testing.T) {
 	writer(t, s, "shared").hold(time.Minute)
 }
 
-// The same boot keeps what was granted, whoever opens and closes.
+// The same boot keeps what was granted, whichever processes open and close the file.
 func TestLocksStayThroughClose(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
@@ -200,7 +200,7 @@ func TestReleaseMeetsEnqueue(t *testing.T) {
 			}
 		})
 		wg.Wait()
-		// Inspect serves nobody, so what it shows was granted by then.
+		// Inspect grants nothing, so what it shows was granted by then.
 		if info := w.inspect(); len(info.Holders) != 1 || len(info.Waiters) != 0 {
 			t.Fatalf("after the release: %+v", info)
 		}
@@ -208,7 +208,7 @@ func TestReleaseMeetsEnqueue(t *testing.T) {
 	}
 }
 
-// Trap 4: a request waits for its turn; its time counts from when it got it.
+// Trap 4: a request waits until the process may write; its time counts from then.
 func TestTimeCountsFromTheTurn(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -234,8 +234,7 @@ func TestTimeCountsFromTheTurn(t *testing.T) {
 	}
 }
 
-// Trap 6: a waiter's renewals run while it is being granted; none may find it
-// nowhere.
+// Trap 6: a waiter's renewals run while it is being granted; none may miss it.
 func TestRenewalMeetsGrant(t *testing.T) {
 	t.Parallel()
 	all := handles(t, 2)
@@ -304,8 +303,8 @@ func TestFastPathDoesNotOvertake(t *testing.T) {
 	}
 }
 
-// Nobody notices a holder that died unless the waiters do, and the head of
-// the queue is told when to look.
+// Only waiters notice a holder that died, and the head of the queue is told when to
+// look.
 func TestHeadLooksWhenTheHolderExpires(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -325,8 +324,8 @@ func TestHeadLooksWhenTheHolderExpires(t *testing.T) {
 	}
 }
 
-// A key whose waiters all died while nobody else came is cleaned up, and rows
-// of keys that are not used any more do not pile up.
+// A key whose waiters all died while no other claim came is cleaned up, and rows of
+// keys that are not used any more do not pile up.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -397,8 +396,8 @@ func TestCommandsSweep(t *testing.T) {
 	}
 }
 
-// Waiters of other processes are woken by the datagram, with the grant, even
-// if who released leaves at once, as a command does.
+// Waiters of other processes are woken by the datagram, with the grant, even if the
+// process that released exits at once, as a command does.
 func TestDatagramCarriesTheGrant(t *testing.T) {
 	t.Parallel()
 	all := handles(t, 2, func(o *options) { o.poll = time.Hour })
@@ -423,7 +422,7 @@ func TestDatagramCarriesTheGrant(t *testing.T) {
 	}
 }
 
-// When nobody waits, nothing listens or polls.
+// Without waiters nothing listens or polls.
 func TestNothingRunsWhenIdle(t *testing.T) {
 	t.Parallel()
 	all := handles(t, 2)

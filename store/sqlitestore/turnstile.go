@@ -2,13 +2,13 @@ package sqlitestore
 
 import "os"
 
-// A turnstile lets one process after the other write. SQLite by itself makes
-// writers poll with growing pauses, which is slow and lets the lucky starve
-// the others. Here they sleep in the kernel.
+// A turnstile lets one process after the other write. SQLite by itself makes writers
+// poll with growing pauses, which is slow and lets some starve the others. Here they
+// sleep in the kernel.
 //
-// There are two locks, because whoever leaves a single one can take it again
-// before those it woke are awake: who enters holds gate while waiting for
-// turn, so who leaves finds the gate shut behind the next.
+// There are two locks, because a process that leaves a single one can take it again
+// before those that it woke are awake. A process that enters holds gate while it waits
+// for turn, so one that leaves finds gate taken by the next.
 //
 // They are files of their own: closing a descriptor of the database would
 // drop SQLite's locks.

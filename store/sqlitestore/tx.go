@@ -14,7 +14,7 @@ import (
 // as it was read.
 type tx struct {
 	s   *Store
-	now int64 // read after BEGIN, for each request anew
+	now int64 // read after BEGIN, again for each request
 	fx  sqlstore.Effects
 }
 
@@ -27,15 +27,15 @@ func (t *tx) fastAcquire(r driver.Request) (g driver.Grant, done bool, err error
 	return driver.Grant{Token: token, Ticket: token, TTL: r.TTL}, done, err
 }
 
-// fastRelease gives an exclusive lock back that nobody waits for.
+// fastRelease releases an exclusive lock that has no waiters.
 func (t *tx) fastRelease(c driver.Claim) (done bool, err error) {
 	return t.changed(stFastRelease, []byte(c.Key), t.now, c.ID)
 }
 
-// renew confirms a batch: the locks, then the claims, then what neither knew
-// one by one, and last a look at every key that somebody waits for. Nothing
-// can move while the transaction lasts, so the locks may come first; most of
-// a large batch is there.
+// renew renews a batch: the locks, then the claims, then one by one what neither
+// statement found, and last it looks at every key that has waiters. No claim can move
+// while the transaction lasts, so the locks may come first; most of a large batch is
+// there.
 func (t *tx) renew(b *sqlstore.Batch, ttl time.Duration) error {
 	b.Reset()
 	us := ttl.Microseconds()
@@ -206,10 +206,10 @@ func scanClaim(row scanner, c *sqlstore.Claim) error {
 	return row.Scan(&c.Seq, &c.ID, &c.Node, &c.Owner, &c.Weight, &c.Capacity, &c.Held, &c.TTL, &c.Since, &c.Ends)
 }
 
-// sweeper walks through all keys, a page every few commits, so that a program
-// with ever new keys leaves a small file, and nobody pays for a long pause. It
-// begins at the first key that the program uses, so that many programs which run for
-// a moment come to all keys.
+// sweeper walks through all keys, a page every few commits, so that a program with ever
+// new keys leaves a small file, and no request has to wait for long. It begins at the
+// first key that the program uses, so that many programs which run for a moment come to
+// all keys together.
 type sweeper struct {
 	commits  int
 	requests int
@@ -227,9 +227,9 @@ func (w *sweeper) count(requests int) {
 	w.requests += requests
 }
 
-// sweep removes the rows of keys that nobody has used for a while. The floor
-// is raised in the same transaction, and whoever draws a ticket reads it
-// within one, so no ticket is drawn twice, whatever the wall clock says.
+// sweep removes the rows of keys that were not used for a while. It raises the floor in
+// the same transaction, and every transaction that draws a ticket reads the floor, so
+// no ticket is drawn twice, whatever the wall clock says.
 func (s *Store) sweep(requests int) error {
 	w := &s.sweeper
 	w.count(requests)
@@ -245,8 +245,8 @@ func (s *Store) sweep(requests int) error {
 	return inPages(&w.after, page, func(from []byte, n int) ([]byte, int, error) { return s.sweepPage(from, n, old) })
 }
 
-// inPages has n rows swept from where the last ones ended, round from the last key
-// to the first. sweep returns where it ended, and how many rows there were.
+// inPages lets sweep walk over n rows from where the last ones ended, round from the
+// last key to the first. sweep returns where it ended, and how many rows there were.
 func inPages(after *[]byte, n int, sweep func(from []byte, n int) (upTo []byte, seen int, err error)) error {
 	for {
 		from := *after
@@ -264,14 +264,14 @@ func inPages(after *[]byte, n int, sweep func(from []byte, n int) (upTo []byte, 
 	}
 }
 
-// sweepPage removes rows that nobody has used since old, of n keys after from.
+// sweepPage removes rows that were not used since old, of n keys after from.
 func (s *Store) sweepPage(from []byte, n int, old int64) (upTo []byte, seen int, err error) {
 	var busy, idle int
 	if err := s.stmt[stSweepPage].QueryRow(from, n, old).Scan(&upTo, &seen, &busy, &idle); err != nil {
 		return nil, 0, err
 	}
 	if busy > 0 {
-		// Where nothing but dead claims is left, the key is freed.
+		// Where only expired claims are left, Serve frees the key.
 		var keys []string
 		err := s.tx.each(stSweepBusy, func(row *sql.Rows) error {
 			var key []byte

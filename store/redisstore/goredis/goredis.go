@@ -26,9 +26,9 @@ import (
 // first one may have taken effect; and contexts are obeyed without
 // ContextTimeoutEnabled.
 //
-// ReadTimeout is how long a connection that has fallen silent is waited for, and
-// DialTimeout one that does not come about: two seconds and one leave a lease time
-// to be renewed. Examine warns of a ReadTimeout of more than five seconds, or none.
+// ReadTimeout is how long the client waits on a connection that has fallen silent, and
+// DialTimeout how long for a new one: two seconds and one leave a lease time to be
+// renewed. Examine warns of a ReadTimeout of more than five seconds, or none.
 func New(client redis.UniversalClient, cfg redisstore.Config) (*redisstore.Store, error) {
 	a := adapter{client: client, order: &wire.Order{}}
 	switch c := client.(type) {
@@ -89,8 +89,8 @@ func (a adapter) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 	if a.cluster == nil {
 		return a.pipeline(ctx, calls)
 	}
-	// A pipeline to several nodes is answered when the last of them has
-	// answered, which one that hangs does not.
+	// A pipeline to several nodes is answered when the last of them has answered, and a
+	// node that hangs never does.
 	nodes := map[*redis.Client][]int{}
 	for i, call := range calls {
 		master, _ := a.cluster.MasterForKey(ctx, call.Keys[0]) // nil if unknown: the pipeline says why
@@ -116,8 +116,8 @@ func (a adapter) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 	return out
 }
 
-// pipeline runs calls in one round trip. Those whose text the server does not know
-// take another, which does not wait for other servers.
+// pipeline runs calls in one round trip. Scripts whose text the server does not know
+// take another one, which does not wait for other servers.
 func (a adapter) pipeline(ctx context.Context, calls []wire.Call) []wire.Result {
 	return wire.WithText(calls, func(calls []wire.Call) []wire.Result {
 		return wire.Obey(ctx, 0, len(calls), func(ctx context.Context) []wire.Result {
@@ -134,7 +134,7 @@ func (a adapter) pipeline(ctx context.Context, calls []wire.Call) []wire.Result 
 }
 
 func flush(ctx context.Context, p redis.Pipeliner, cmds []*redis.Cmd) []wire.Result {
-	// The error is that of some command; each has its own.
+	// Exec returns the error of some command; each command has its own.
 	p.Exec(ctx)
 	out := make([]wire.Result, len(cmds))
 	for i, c := range cmds {
@@ -176,12 +176,10 @@ func (a adapter) Subscribe(ctx context.Context, channels []string, ready func(),
 	sub := a.client.Subscribe(ctx, channels...)
 	defer sub.Close()
 	defer context.AfterFunc(ctx, func() { sub.Close() })() // reading does not obey ctx
-	// It is not Channel that is used: that one reconnects silently and drops
-	// messages when its reader is slow.
+	// Not Channel: it reconnects silently and drops messages when its reader is slow.
 	standing := 0
 	for {
-		// A connection that is cut without a word is found by a PING that
-		// gets no answer.
+		// If the connection was cut without notice, a PING gets no answer.
 		m, err := sub.ReceiveTimeout(ctx, 10*time.Second)
 		if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
 			if err = sub.Ping(ctx); err == nil {
@@ -215,7 +213,7 @@ func (a adapter) Silence() time.Duration {
 	case *redis.ClusterClient:
 		t = c.Options().ReadTimeout
 	}
-	if t <= 0 { // its own words for that, once the client has been made
+	if t <= 0 { // how go-redis notes "none" once the client has been made
 		return wire.Endless
 	}
 	return t

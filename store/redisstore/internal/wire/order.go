@@ -7,11 +7,10 @@ import (
 	"time"
 )
 
-// An Order keeps the calls of a client with several connections in order where
-// it matters: what comes after a call that was abandoned, with one of the same
-// locks, is not sent before that call has ended. Otherwise it might overtake it on
-// another connection, and what is to clean up would find nothing yet. The zero
-// Order is ready for use.
+// An Order keeps the calls of a client with several connections in order where it
+// matters: after a call that was abandoned it sends no call with one of the same locks
+// before that one has ended. Otherwise a clean-up might overtake that call on another
+// connection, and find nothing yet. The zero Order is ready for use.
 type Order struct {
 	// Slots bounds by its capacity how many calls run at a time, those that were
 	// abandoned included. Nil means any number.
@@ -25,8 +24,8 @@ type Order struct {
 // Late reports whether a call that was abandoned may be under way.
 func (o *Order) Late() bool { return o.known.Load() > 0 }
 
-// Run runs f for the call c and stops waiting for it when ctx ends. f is then
-// not disturbed: whether it goes on and how long is for f to say.
+// Run runs f for the call c and stops waiting for it when ctx ends. It does not stop f
+// then: whether f goes on and for how long is for f to say.
 func (o *Order) Run(ctx context.Context, c Call, f func() Result) Result {
 	if !c.Loose {
 		if err := o.await(ctx, c.locks()); err != nil {

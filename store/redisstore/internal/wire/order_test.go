@@ -60,8 +60,8 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// A call about several locks keeps its place among the calls about each of them,
-// and not by its first key.
+// A call about several locks keeps its order among the calls about each of them, and
+// not only by its first key.
 func TestOrderOfSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		about := func(locks ...string) Call { return Call{Keys: []string{"counter"}, Locks: locks} }
@@ -113,7 +113,8 @@ func TestOrderAlone(t *testing.T) {
 	}
 }
 
-// Calls that were abandoned count until they end; who finds no slot is not sent.
+// Calls that were abandoned count until they end; a call that finds no slot is not
+// sent.
 func TestOrderSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := Order{Slots: make(chan struct{}, 1)}

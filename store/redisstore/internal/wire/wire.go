@@ -29,10 +29,9 @@ type Call struct {
 	Keys   []string
 	Args   []string
 	Full   bool // send the text: the server does not know the digest
-	Loose  bool // it may overtake others, and they it
+	Loose  bool // it may overtake other calls, and they may overtake it
 
-	// Locks are the keys by which it keeps its place among others; nil: the
-	// first of Keys.
+	// Locks are the keys for which calls keep their order; nil: the first of Keys.
 	Locks []string
 }
 
@@ -56,24 +55,24 @@ type Result struct {
 // A Client obeys contexts and never sends a script twice, except after a
 // MOVED or ASK, as these had no effect.
 type Client interface {
-	// Run runs one script, unless it is Loose after every earlier call of Run
-	// with one of the same Locks that is not, also after one that was
+	// Run runs one script. Unless the call is Loose, it runs after every earlier call
+	// of Run that is not Loose and has one of the same Locks, also after one that was
 	// abandoned when its context ended.
 	Run(ctx context.Context, c Call) (any, error)
 
-	// RunAll runs scripts independently of each other, pipelined where
-	// they go to the same server, and with their text if that does not
-	// know them. A server that does not answer spoils no answer of another.
+	// RunAll runs scripts independently of each other, pipelined where they go to the
+	// same server, and with their text if that server does not know them. A server that
+	// does not answer spoils no answer of another.
 	RunAll(ctx context.Context, calls []Call) []Result
 
 	// Primaries calls f for every server that accepts writes, one after
 	// the other, until it fails.
 	Primaries(ctx context.Context, f func(Node) error) error
 
-	// Subscribe reads channels on a connection of its own. It calls ready
-	// each time the subscription stands, anew after a reconnection, and
-	// message for each message, from one goroutine. It returns when the
-	// connection is lost or ctx ends, never nil.
+	// Subscribe reads channels on a connection of its own. It calls ready each time the
+	// subscription stands, also after a reconnection, and message for each message,
+	// from one goroutine. It returns when the connection is lost or ctx ends, never
+	// nil.
 	Subscribe(ctx context.Context, channels []string, ready func(), message func(text string)) error
 
 	// Cluster reports whether keys are spread over slots.

@@ -92,7 +92,7 @@ type Config struct {
 //
 // The client should detect connections that have fallen silent
 // (clientv3.Config.DialKeepAliveTime and DialKeepAliveTimeout), and reconnect soon
-// soon after a long outage (grpc.WithConnectParams with a short MaxDelay; gRPC's
+// after a long outage (grpc.WithConnectParams with a short MaxDelay; gRPC's
 // default pauses for up to two minutes).
 func New(client *clientv3.Client, cfg Config) (*Store, error) {
 	s := &Store{

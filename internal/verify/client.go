@@ -29,8 +29,8 @@ import (
 // clientEnv tells this program that it is a client.
 const clientEnv = "BATON_VERIFY_CLIENT"
 
-// Every program that calls Run must call Main first: Run starts the program again for
-// each client, and in a client Main does not return.
+// Main must be the first call of every program that calls Run: Run starts the program
+// again for each client, and in a client Main does not return.
 func Main() {
 	if os.Getenv(clientEnv) == "" {
 		return

@@ -63,7 +63,7 @@ func onceMain(url, key, ttl, dir string) error {
 		}
 		fmt.Println("effect", token, a.Attempts)
 		if _, err := input.ReadString('\n'); err != nil {
-			os.Exit(0) // whoever tests has ended
+			os.Exit(0) // the test has ended
 		}
 		switch err := write(); {
 		case err == nil:
@@ -287,8 +287,8 @@ func TestOnceStopped(t *testing.T) {
 	})
 }
 
-// The same orders are redeemed by many goroutines of many processes: once each,
-// with one receipt for everybody.
+// The same orders are redeemed by many goroutines of many processes: once each, with
+// the same receipt for all.
 func TestOnceCrowd(t *testing.T) {
 	t.Parallel()
 	onRecords(t, func(t *testing.T, url string, _ driver.Records) {

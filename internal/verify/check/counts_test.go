@@ -86,8 +86,8 @@ var limiters = []Limit{
 // ahead is by how much the store's clock is, in microseconds.
 const ahead = int64(1_700_000_000_000_000)
 
-// Refusals are decided by a state that is read while another request is decided, or by
-// one that is older than an answer a moment ago.
+// A refusal reads a state that lacks requests without an answer yet, or even those that
+// were answered a moment ago.
 const (
 	readsAside   = "reads aside"
 	readsTooLate = "reads what was there a moment ago"

@@ -116,7 +116,7 @@ func (a *Asker) Ask(c Crowd, out *CrowdAnswer) error {
 	return together(max(c.Callers, len(c.IDs)), ask)
 }
 
-// A Batch is many who ask one Limiter that takes batches.
+// A Batch is many callers that ask one Limiter that takes batches.
 type Batch struct {
 	Key                           string
 	N, Size, Processes, Overshoot int64

@@ -233,7 +233,7 @@ func endsWith(t *testing.T, records driver.Records, dir string, tokens ...string
 }
 
 // A process is killed between its effect and the record of it: the next one, which
-// waits already, runs again and knows. Those who come later do not.
+// waits already, runs again and knows. Later ones do not.
 func TestOnceKilled(t *testing.T) {
 	t.Parallel()
 	onRecords(t, func(t *testing.T, url string, records driver.Records) {

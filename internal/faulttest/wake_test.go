@@ -85,7 +85,7 @@ func idle(t *testing.T) float64 {
 // A woke is what one release did.
 type woke struct {
 	waiting int
-	woken   int     // of those who wait
+	woken   int     // of the waiters
 	writes  float64 // more than are made by then anyway
 	idle    float64 // writes per second while nothing happens
 }

@@ -12,8 +12,8 @@
 //	{"baton":1,"owner":"host:4711","id":"…"}     "weight" and "capacity" too, unless it is exclusive
 //
 // on a lease of etcd. The order in which the names were created is the queue, and the
-// create revision is the fencing token. Who knows the ID can release the lock, so grant
-// the right to read the names with care.
+// create revision is the fencing token. A user who knows the ID can release the lock,
+// so grant the right to read the names with care.
 //
 // "etcdctl lock <prefix>/<key>", and whatever else uses etcd's own concurrency package,
 // excludes Baton and is excluded by it, in one queue. To Baton such a name is an

@@ -288,7 +288,7 @@ func TestLeaseEndsBeforeTheAnswer(t *testing.T) {
 	mustRelease(t, s, c)
 }
 
-// The same beside others who hold.
+// The same beside other holders.
 func TestLeaseEndsBeforeTheAnswerBeside(t *testing.T) {
 	t.Parallel()
 	all := openOn(t, testserver.SharedEtcd(t), 2)

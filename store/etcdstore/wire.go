@@ -84,7 +84,7 @@ func nobody(dir string) *pb.Compare {
 }
 
 // nobodySince is true if no name that begins with dir was made after rev. With
-// rev 0 it is nobody.
+// rev 0 it is the same as nobody.
 func nobodySince(dir string, rev int64) *pb.Compare {
 	c := nobody(dir)
 	if rev > 0 {

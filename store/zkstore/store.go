@@ -30,7 +30,7 @@ type Config struct {
 	// first needs it. Defaults to "/".
 	Root string
 
-	// ACL is given to every node that the store makes. By default everybody may do
+	// ACL is given to every node that the store makes. By default every client may do
 	// anything.
 	ACL []zk.ACL
 }

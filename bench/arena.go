@@ -19,15 +19,15 @@ const (
 	stopped
 )
 
-// An arena is what the goroutines that fight for a lock share: the phase of
-// the measurement, and what only the holder may touch. It has no pointers, so
-// that it can lie in memory that several processes share.
+// An arena is shared by the goroutines that compete for a lock: the phase of the
+// measurement, and what only the holder may touch. It has no pointers, so that it can
+// lie in memory that several processes share.
 type arena struct {
 	phase atomic.Int32
-	_     [60]byte // everybody reads the phase, only holders what follows
+	_     [60]byte // all goroutines read the phase, only holders what follows
 
-	inside     atomic.Int64 // who is in the critical section, from 1
-	last       atomic.Int64 // who was in it before
+	inside     atomic.Int64 // the number of the one in the critical section, from 1
+	last       atomic.Int64 // the number of the one before
 	releasedAt atomic.Int64 // when that one began to release
 	total      atomic.Int64 // counted up by a read and a write, which a lock must keep together
 	broken     atomic.Int64 // how often two were inside
@@ -36,8 +36,8 @@ type arena struct {
 
 const arenaSize = int(unsafe.Sizeof(arena{}))
 
-// enter is the beginning of the critical section of me. It returns who was
-// inside before, 0 for nobody, and when that one began to release.
+// enter is the beginning of the critical section of me. It returns the number of the
+// one before, 0 for none, and when that one began to release.
 func (a *arena) enter(me int64) (last, releasedAt int64) {
 	if !a.inside.CompareAndSwap(0, me) {
 		a.broken.Add(1)
@@ -49,7 +49,7 @@ func (a *arena) enter(me int64) (last, releasedAt int64) {
 	return last, releasedAt
 }
 
-// leave is its end.
+// leave is the end of the critical section.
 func (a *arena) leave(me, now int64) {
 	if !a.inside.CompareAndSwap(me, 0) {
 		a.broken.Add(1)
@@ -57,8 +57,8 @@ func (a *arena) leave(me, now int64) {
 	a.releasedAt.Store(now)
 }
 
-// A tally is what one process has counted. All but Entered covers the phase of
-// measuring only.
+// A tally is what one process has counted. All but Entered covers the measuring phase
+// only.
 type tally struct {
 	Entered  int64   // from the first to the last
 	Served   []int64 // acquisitions of each goroutine
@@ -95,10 +95,10 @@ func (t *tally) merge(o tally) {
 // processStride separates the numbers of the goroutines of two processes.
 const processStride = 1 << 20
 
-// fight lets n goroutines lock and unlock key in a closed loop, without a
-// pause and with next to nothing in the critical section, until the arena's
-// phase is stopped. Each of them then gets the lock once more, unless ctx ends
-// before. process tells this process from others in the arena.
+// fight lets n goroutines lock and unlock key in a closed loop, without a pause and
+// with next to nothing in the critical section, until the arena's phase is stopped.
+// Each goroutine then gets the lock once more, unless ctx ends before. process is this
+// process's number in the arena.
 func fight(ctx context.Context, a *arena, r *room, process, n int, key string) tally {
 	tallies := make([]tally, n)
 	var wg sync.WaitGroup
@@ -119,8 +119,8 @@ func now() int64 { return clockOffset + int64(time.Since(clockBase)) }
 
 var clockBase, clockOffset = syncClocks()
 
-// syncClocks finds the distance between Go's clock and the shared one, which
-// run at the same speed.
+// syncClocks finds the offset between Go's clock and the shared one, which run at the
+// same speed.
 func syncClocks() (base time.Time, offset int64) {
 	base = time.Now()
 	best := int64(1 << 62)
@@ -180,10 +180,10 @@ func fighter(ctx context.Context, a *arena, s seat, me int64, key string) (t tal
 	return t
 }
 
-// errNotExclusive is the worst that a lock can do.
+// errNotExclusive is the worst error of a lock.
 var errNotExclusive = errors.New("two were in the critical section at once")
 
-// verdict says whether the lock did its job.
+// verdict returns an error if the lock did not do its job.
 func (a *arena) verdict(t tally) error {
 	if n := a.broken.Load(); n > 0 {
 		return fmt.Errorf("%w, %d times", errNotExclusive, n)

@@ -15,7 +15,7 @@ import (
 // metrics are the figures of one rival in one repetition of a workload.
 type metrics map[string]float64
 
-// A workload is something that the rivals of one table all do.
+// A workload is a task that all rivals of one table perform.
 type workload struct {
 	name   string
 	title  string
@@ -23,13 +23,13 @@ type workload struct {
 	also   []string // other systems that it needs
 	names  []string // of its rivals, in the order of the table
 	base   string   // the rival that the others are divided by
-	once   bool     // too long to be repeated, or counts what does not vary
-	slow   bool     // so few acquisitions that it takes twice the time
+	once   bool     // it takes too long to be repeated, or counts what does not vary
+	slow   bool     // it has so few acquisitions that it takes twice the time
 
 	columns []column // of the table; the first is the one that progress shows
 
-	// measure runs one repetition. The order of the rivals differs from
-	// one repetition to the next.
+	// measure runs one repetition. The order of the rivals differs from one repetition
+	// to the next.
 	measure func(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error)
 }
 
@@ -55,7 +55,7 @@ type bench struct {
 	notes    []string // what readers of the report should know
 }
 
-// warmUp comes before each measurement.
+// warmUp is the time before each measurement.
 func (b *bench) warmUp() time.Duration { return b.time / 4 }
 
 // timeOf is how long a rival is measured in one repetition of w.
@@ -66,9 +66,8 @@ func (b *bench) timeOf(w *workload) time.Duration {
 	return b.time
 }
 
-// run measures all workloads. Repetitions are the outermost loop, and the
-// rivals of a workload follow each other, so that a slow minute of the machine
-// meets all of them.
+// run measures all workloads. Repetitions are the outermost loop, and the rivals of a
+// workload follow each other, so that a slow minute of the machine affects all of them.
 func (b *bench) run(ctx context.Context, workloads []*workload) (*results, error) {
 	res := newResults(workloads)
 	for b.rep = range b.reps {
@@ -95,8 +94,7 @@ func (b *bench) run(ctx context.Context, workloads []*workload) (*results, error
 	return res, ctx.Err()
 }
 
-// rivalsOf returns the rivals of a workload, each repetition beginning with
-// another one.
+// rivalsOf returns the rivals of a workload. Each repetition begins with another one.
 func (b *bench) rivalsOf(w *workload) ([]rival, error) {
 	var all []rival
 	for _, name := range w.names {
@@ -125,7 +123,7 @@ func findRival(system, name string) (rival, error) {
 	return rival{}, fmt.Errorf("no rival on %s is called %q", system, name)
 }
 
-// oneByOne makes a measure of what measures a single rival.
+// oneByOne makes a measure of a function that measures a single rival.
 func oneByOne(cell func(context.Context, *bench, *workload, rival) (metrics, error)) func(context.Context, *bench, *workload, []rival) (map[string]metrics, error) {
 	return func(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
 		all := make(map[string]metrics)
@@ -161,8 +159,7 @@ func (b *bench) progress(w *workload, rival string, m metrics) {
 	fmt.Fprintf(b.log, "%d/%d  %-15s %-14s %s\n", b.rep+1, reps, w.name, rival, strings.Join(figures, ", "))
 }
 
-// profile starts a CPU profile if rival is one of ours and profiles are asked
-// for.
+// profile starts a CPU profile if rival is one of ours and profiles are asked for.
 func (b *bench) profile(w *workload, rival string) (stop func(), err error) {
 	path := b.profilePath(w, rival)
 	if path == "" {
@@ -189,6 +186,6 @@ func startProfile(path string) (stop func(), err error) {
 	}
 	return func() {
 		pprof.StopCPUProfile()
-		_ = f.Close() // a profile that is cut is noticed by who reads it
+		_ = f.Close() // a profile that is cut off is noticed when it is read
 	}, nil
 }

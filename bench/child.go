@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Some workloads are measured in other processes: copies of this program that
-// find childVariable in their environment. They read a childOrder from
-// standard input and answer on standard output, a line of JSON each.
+// Some workloads are measured in other processes: copies of this program that find
+// childVariable in their environment. They read a childOrder from standard input and
+// answer on standard output, one line of JSON each.
 const childVariable = "BATON_BENCH_CHILD"
 
 type childOrder struct {
@@ -32,14 +32,14 @@ type childOrder struct {
 	Arena      string // file of the shared arena
 }
 
-// A childAnswer is either of the fields.
+// A childAnswer has one of its fields set.
 type childAnswer struct {
-	Ready  bool            // it waits for the word to begin
+	Ready  bool            // it waits for the order to begin
 	Result json.RawMessage // it is done
 	Error  string          // it failed
 }
 
-// child is such a process as its parent sees it.
+// child is such a process, from its parent's side.
 type child struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser // closed: the child gives up
@@ -89,7 +89,7 @@ func (c *child) ready() error {
 	return nil
 }
 
-// begin gives a ready child the word.
+// begin orders a ready child to begin.
 func (c *child) begin() error {
 	_, err := io.WriteString(c.stdin, "begin\n")
 	return err
@@ -120,8 +120,7 @@ func (c *child) abort() error {
 	return c.cmd.Wait()
 }
 
-// runChild is the whole life of a child. It returns false in a process that is
-// none.
+// runChild is the whole life of a child. It returns false if this process is no child.
 func runChild() bool {
 	if os.Getenv(childVariable) == "" {
 		return false
@@ -148,7 +147,7 @@ func runChild() bool {
 		go func() {
 			for {
 				if _, err := in.ReadBytes('\n'); err != nil {
-					cancel() // the parent is gone, or done with us
+					cancel() // the parent is gone, or done with this child
 					return
 				}
 				words <- struct{}{}

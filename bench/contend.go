@@ -16,12 +16,12 @@ import (
 	"github.com/batonhq/baton/internal/measure"
 )
 
-// patience is how long a goroutine may still wait for its last turn when a
+// patience is how long a goroutine may still wait for its last acquisition when a
 // measurement is over.
 const patience = 2 * time.Second
 
-// measureContended lets n goroutines of this process fight for one key. With
-// count it also counts what goes to the server.
+// measureContended lets n goroutines of this process compete for one key. With count it
+// also counts the requests to the server.
 func measureContended(n int, count bool) func(context.Context, *bench, *workload, rival) (metrics, error) {
 	return func(ctx context.Context, b *bench, w *workload, rv rival) (metrics, error) {
 		e := b.env
@@ -86,7 +86,7 @@ func measureContended(n int, count bool) func(context.Context, *bench, *workload
 	}
 }
 
-// watchConnections returns after d. Meanwhile it looks a few times at how many
+// watchConnections returns after d. Meanwhile it checks a few times how many
 // connections the clients have, and how many of them wait in the server.
 func watchConnections(ctx context.Context, s *server, d time.Duration) (metrics, error) {
 	if s == nil || s.connections == nil {
@@ -108,7 +108,7 @@ func watchConnections(ctx context.Context, s *server, d time.Duration) (metrics,
 	return metrics{"connections": median(open), "waiting": median(blocked)}, sleep(ctx, time.Until(end))
 }
 
-// await returns the tally; goroutines that wait for too long are told to stop.
+// await returns the tally. It stops goroutines that wait for longer than patience.
 func await(result <-chan tally, cancel func(), patience time.Duration) tally {
 	select {
 	case t := <-result:
@@ -138,7 +138,7 @@ func contendedMetrics(t tally, took time.Duration) metrics {
 	}
 }
 
-// effort is what has been done and spent so far.
+// effort is the work done and the CPU time spent so far.
 type effort struct {
 	at             time.Time
 	client, server time.Duration // CPU
@@ -146,8 +146,8 @@ type effort struct {
 	counts         map[string]int64 // what the server did, by metric
 }
 
-// effortOf asks the server first, so that this is not part of a measurement
-// that begins here.
+// effortOf asks the server first, so that the request is not part of a measurement that
+// begins here.
 func effortOf(e *env, w *workload, a *arena, count bool) (f effort, err error) {
 	if f.server, err = e.serverCPU(w.system); err != nil {
 		return f, err
@@ -171,7 +171,7 @@ func effortOf(e *env, w *workload, a *arena, count bool) (f effort, err error) {
 	return f, nil
 }
 
-// metrics since an earlier effort, for each acquisition.
+// since is the metrics since an earlier effort, for each acquisition.
 func (f effort) since(o effort) metrics {
 	entered := float64(f.entered - o.entered)
 	m := metrics{
@@ -193,7 +193,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// measureKeys lets n goroutines each lock and unlock a key of its own.
+// measureKeys lets n goroutines each lock and unlock a separate key.
 func measureKeys(n int) func(context.Context, *bench, *workload, rival) (metrics, error) {
 	return measureRate(n, 1, func(b *bench, w *workload, rv rival) func(int) func() string {
 		return func(int) func() string {
@@ -203,8 +203,8 @@ func measureKeys(n int) func(context.Context, *bench, *workload, rival) (metrics
 	})
 }
 
-// measureDecisions lets n goroutines ask about so many keys, each about another
-// one every time, and takes the time of batches.
+// measureDecisions lets n goroutines ask about that many keys, each about another key
+// every time, and takes the time of batches.
 func measureDecisions(n, keys, batch int) func(context.Context, *bench, *workload, rival) (metrics, error) {
 	return measureRate(n, batch, func(b *bench, w *workload, rv rival) func(int) func() string {
 		all := make([]string, keys)
@@ -212,10 +212,10 @@ func measureDecisions(n, keys, batch int) func(context.Context, *bench, *workloa
 			all[i] = b.env.key(w.name, rv.name)
 		}
 		return func(i int) func() string {
-			next := new(place) // in a cache line of its own, or the goroutines would wait for each other here
+			next := new(place) // in a separate cache line, or the goroutines would slow each other down here
 			next.at = i * keys / n
 			return func() string {
-				next.at = (next.at + 7919) % keys // a prime: all keys, in no order that a cache likes
+				next.at = (next.at + 7919) % keys // a prime: all keys, in an order that does not suit caches
 				return all[next.at]
 			}
 		}
@@ -227,8 +227,8 @@ type place struct {
 	_  [128]byte
 }
 
-// measureRate lets n goroutines lock and unlock without meeting on purpose.
-// keysOf makes, for each of them, what names its next key.
+// measureRate lets n goroutines lock and unlock without competing on purpose. keysOf
+// makes, for each of them, the function that names its next key.
 func measureRate(n, batch int, keysOf func(*bench, *workload, rival) func(i int) func() string) func(context.Context, *bench, *workload, rival) (metrics, error) {
 	return func(ctx context.Context, b *bench, w *workload, rv rival) (metrics, error) {
 		r, err := rv.open(b.env, n)
@@ -301,8 +301,8 @@ func measureRate(n, batch int, keysOf func(*bench, *workload, rival) func(i int)
 	}
 }
 
-// measureProcesses lets goroutines of several processes fight for one key, if
-// pinned all on the CPU of the server.
+// measureProcesses lets goroutines of several processes compete for one key; pinned
+// puts all of them on the CPU of the server.
 func measureProcesses(processes, goroutines int, pinned bool) func(context.Context, *bench, *workload, rival) (metrics, error) {
 	return func(ctx context.Context, b *bench, w *workload, rv rival) (metrics, error) {
 		if !pinned {
@@ -325,7 +325,7 @@ func fightOfProcesses(ctx context.Context, b *bench, w *workload, rv rival, proc
 	}
 	defer func() {
 		unmap(memory)
-		_ = os.Remove(file) // the directory goes with the run
+		_ = os.Remove(file) // the directory is removed with the run
 	}()
 	a := (*arena)(unsafe.Pointer(&memory[0]))
 	key := b.env.key(w.name, rv.name)

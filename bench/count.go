@@ -7,12 +7,11 @@ import (
 	"sync/atomic"
 )
 
-// A commandCounter counts the commands that clients send to Redis, at the
-// socket. The server's own statistics cannot tell them from the commands that
-// scripts call.
+// A commandCounter counts the commands that clients send to Redis, at the socket. The
+// server's own statistics do not distinguish them from the commands that scripts call.
 type commandCounter struct{ n atomic.Int64 }
 
-// wrap counts what is written to a connection.
+// wrap returns a connection that counts the commands written to it.
 func (c *commandCounter) wrap(conn net.Conn, err error) (net.Conn, error) {
 	if err != nil {
 		return nil, err
@@ -37,11 +36,11 @@ func (c *countedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// requestParser finds the commands in what a client sends: arrays of bulk
-// strings, cut anywhere.
+// requestParser finds the commands in what a client sends: arrays of bulk strings, cut
+// anywhere.
 type requestParser struct {
-	line []byte // of a header that is not complete
-	skip int    // bytes of a bulk string, with its line end, that are to come
+	line []byte // the part of a header that is not complete
+	skip int    // bytes of a bulk string, with its line end, that are still to come
 }
 
 // feed returns how many commands begin in p.

@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton/store/sqlitestore"
 )
 
-// An env is what the rivals work on.
+// An env is the systems that the rivals use.
 type env struct {
 	at       map[string][]string // where the servers of a system listen
 	servers  map[string]*server  // the same, in the process that has started them
@@ -28,31 +28,31 @@ type env struct {
 	keys   atomic.Int64
 }
 
-// A server is what is known of a system that runs for us.
+// A server is what is known of a system that runs for the benchmark.
 type server struct {
 	addrs []string
-	pids  []int  // without the processes that these start
+	pids  []int  // without their child processes
 	about string // which version, and how it runs
 
-	// work, if not nil, says what the server has done so far.
+	// work, if not nil, returns what the server has done so far.
 	work func() (work, error)
 
-	// counting, if not nil, has the server count for work, or stop it.
+	// counting, if not nil, makes the server count for work, or stop counting.
 	counting func(on bool) error
 
-	// connections, if not nil, says how many connections the clients have,
-	// and how many of them wait for something in the server.
+	// connections, if not nil, returns how many connections the clients have, and how
+	// many of them wait for something in the server.
 	connections func() (all, waiting int64, err error)
 }
 
-// work is what a server has counted. Only differences mean something.
+// work is what a server has counted. Only differences have a meaning.
 type work struct {
-	requests int64 // that clients have sent: packets, statements, messages
+	requests int64 // from clients: packets, statements, messages
 	commits  int64 // of transactions that change something
 }
 
-// newEnv starts the systems and gives them to t to clean up. What is not of a
-// server is written below dir, or where temporary files are if that is empty.
+// newEnv starts the systems and gives them to t to clean up. Files that belong to no
+// server are below dir, or in the folder for temporary files if dir is empty.
 func newEnv(t testserver.TB, dir string, needed []string) (*env, error) {
 	dir, err := os.MkdirTemp(dir, "baton-bench-")
 	if err != nil {
@@ -70,7 +70,7 @@ func newEnv(t testserver.TB, dir string, needed []string) (*env, error) {
 	return e, nil
 }
 
-// runs enters a server that has been started.
+// runs registers a server that has been started.
 func (e *env) runs(system string, s *server) {
 	e.servers[system], e.at[system] = s, s.addrs
 }
@@ -81,7 +81,7 @@ func startSQLite(t testserver.TB, e *env) (err error) {
 	if e.sqlite, err = sqlitestore.Open(context.Background(), path); err != nil {
 		return err
 	}
-	t.Cleanup(func() { _ = e.sqlite.Close() }) // the file goes with its directory
+	t.Cleanup(func() { _ = e.sqlite.Close() }) // the file is removed with its directory
 	if e.db, err = sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=busy_timeout(5000)&_txlock=immediate"); err != nil {
 		return err
 	}
@@ -106,12 +106,12 @@ func startRedis(t testserver.TB, e *env) error {
 	return nil
 }
 
-// key returns a name that nobody has used yet.
+// key returns a name that was not used yet.
 func (e *env) key(workload, rival string) string {
 	return "bench/" + workload + "/" + rival + "/" + strconv.FormatInt(e.keys.Add(1), 10)
 }
 
-// counted is a view of e whose Redis clients count the commands they send.
+// counted is a view of e whose Redis clients count the commands that they send.
 func (e *env) counted() *env {
 	return &env{at: e.at, servers: e.servers, redis: e.redis, commands: new(commandCounter), dir: e.dir, sqlite: e.sqlite, db: e.db}
 }
@@ -137,8 +137,8 @@ func (e *env) pushes() (int64, error) {
 	return sum, nil
 }
 
-// textAfter finds a line that begins with the label and returns what follows,
-// up to the next comma or space.
+// textAfter finds a line that begins with the label and returns the rest, up to the
+// next comma or space.
 func textAfter(info, label string) string {
 	_, rest, _ := strings.Cut("\n"+info, "\n"+label)
 	if end := strings.IndexAny(rest, ", \r\n"); end >= 0 {
@@ -147,7 +147,7 @@ func textAfter(info, label string) string {
 	return rest
 }
 
-// serverCPU is how much CPU a system's processes have used; 0 without any.
+// serverCPU is how much CPU time a system's processes have used; 0 without any.
 func (e *env) serverCPU(system string) (sum time.Duration, err error) {
 	s := e.servers[system]
 	if s == nil {
@@ -159,7 +159,7 @@ func (e *env) serverCPU(system string) (sum time.Duration, err error) {
 			if err != nil && pid == root {
 				return 0, fmt.Errorf("read the CPU time of %s: %w", system, err)
 			}
-			sum += used // 0 of a child that has ended
+			sum += used // 0 for a child that has ended
 		}
 	}
 	return sum, nil

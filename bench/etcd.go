@@ -81,7 +81,7 @@ func openEtcdMutex(e *env, goroutines int) (*room, error) {
 		},
 		close: func() {
 			for _, s := range sessions {
-				s.Orphan() // its keys are gone, its lease ends
+				s.Orphan() // its keys are gone, and its lease ends by itself
 			}
 			_ = c.Close()
 		},
@@ -96,7 +96,7 @@ func startEtcd(t testserver.TB, e *env) error {
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func() { _ = c.Close() }) // the server goes too
+	t.Cleanup(func() { _ = c.Close() }) // the server is removed, too
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	status, err := c.Status(ctx, s.Addr)
@@ -119,7 +119,7 @@ func startEtcd(t testserver.TB, e *env) error {
 	return nil
 }
 
-// etcdMetric adds up a counter that the server publishes, over all its labels.
+// etcdMetric returns a counter that the server publishes, summed over all its labels.
 func etcdMetric(addr, name string) (sum int64, err error) {
 	client := http.Client{Timeout: 10 * time.Second}
 	r, err := client.Get("http://" + addr + "/metrics")

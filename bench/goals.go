@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// A goal is a figure that a run is compared with. Reaching must is required
-// of the project, want is what it aims at.
+// A goal is a figure that a run is compared with. The project has to reach must, and
+// aims at want.
 type goal struct {
 	what       string
-	atMost     bool // else at least
+	atMost     bool // otherwise at least
 	must, want float64
 	figures    func(*results) []float64 // of each repetition
 	format     func(float64) string
@@ -26,8 +26,8 @@ func valueOf(workload, rival, metric string) func(*results) []float64 {
 	return func(r *results) []float64 { return known(r.values(workload, rival, metric)) }
 }
 
-// ratioToBest is the ratio to whichever of the others has the highest figure in
-// that repetition.
+// ratioToBest is the ratio to the one of the others that has the highest figure in that
+// repetition.
 func ratioToBest(workload, rival, metric string, others ...string) func(*results) []float64 {
 	return func(r *results) []float64 {
 		var best []float64
@@ -142,7 +142,7 @@ var goals = []goal{
 	{"memory, 64 goroutines on one key, hand-offs/s ÷ channel FIFO", false, 0.5, 0.5, ratioOf("memory-c64", "baton", "fifo-channel", "handoffs"), times},
 }
 
-// reached says whether v is as good as bar.
+// reached reports whether v is as good as bar.
 func (g goal) reached(v, bar float64) bool {
 	if g.atMost {
 		return v <= bar
@@ -157,7 +157,7 @@ func mark(ok bool) string {
 	return "✗"
 }
 
-// verdict is the goal beside the figure: "✓ ≤ 1.25 × [✗ 1.15 ×]".
+// verdict is the goal next to the figure: "✓ ≤ 1.25 × [✗ 1.15 ×]".
 func (g goal) verdict(v float64) string {
 	sign := "≥"
 	if g.atMost {

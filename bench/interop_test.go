@@ -223,7 +223,7 @@ func TestCrashOfEitherSideFreesTheLock(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// Baton crashes: the store's grant without anybody who renews it.
+		// Baton crashes: the store has granted a lock that is never renewed.
 		_, err = store.Acquire(ctx, driver.Request{
 			Claim: driver.Claim{Key: key, ID: driver.NewID(), Owner: "crashed", Weight: driver.Whole, Capacity: driver.Whole},
 			TTL:   ttl,

@@ -25,9 +25,9 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// Limiters are seats that decide where others lock, and have nothing to unlock.
-// The limit is so high that nearly everything is allowed: that is what most
-// decisions are, and what costs a write.
+// Limiters are seats that decide instead of locking, and have nothing to unlock. The
+// limit is so high that nearly everything is allowed: most decisions allow, and an
+// allowed request costs a write.
 const (
 	limitN     = 1_000_000
 	limitEvery = time.Second
@@ -132,7 +132,7 @@ var redisLimitRivals = []rival{
 }
 
 func goRedisRoom(c *redis.Client, d deciding) *room {
-	return &room{seat: common(d), close: func() { _ = c.Close() }} // nothing hangs on it
+	return &room{seat: common(d), close: func() { _ = c.Close() }} // nothing depends on it
 }
 
 var increment = rueidis.NewLuaScript(`local n = redis.call("INCR", KEYS[1]) if n == 1 then redis.call("PEXPIRE", KEYS[1], ARGV[1]) end return n`)
@@ -243,7 +243,7 @@ var memoryLimitRivals = []rival{
 	},
 }
 
-// limitMany is above what a loop can ask for.
+// limitMany is more than a loop can ask for.
 const limitMany = 100_000_000
 
 func memoryRoom(d deciding) *room { return &room{seat: common(d), close: func() {}} }

@@ -14,8 +14,8 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// A naive limiter is a token bucket in a table, as it is usually written: a
-// transaction that locks the row, reckons in the program, and writes.
+// A naive limiter is a token bucket in a table, as it is usually written: a transaction
+// that locks the row, computes in the program, and writes.
 type naive struct {
 	driver                    string
 	create                    string
@@ -38,7 +38,7 @@ var naiveMariaDB = naive{
 	writeRow: "UPDATE naive_limit SET tokens = ?, refilled = ? WHERE k = ?",
 }
 
-// open gives each goroutine a connection of its own.
+// open gives each goroutine a separate connection.
 func (n naive) open(source string, goroutines int) (*room, error) {
 	db, err := sql.Open(n.driver, source)
 	if err != nil {
@@ -69,8 +69,8 @@ func (n naive) open(source string, goroutines int) (*room, error) {
 }
 
 func (n naive) decide(ctx context.Context, db *sql.DB, statements [3]*sql.Stmt, key string) (bool, error) {
-	// With the locks on gaps of the next level MariaDB's deadlocks never end
-	// while there are new keys.
+	// The next level locks gaps, and then MariaDB's deadlocks never end while there are
+	// new keys.
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return false, err
@@ -131,7 +131,7 @@ var mariadbLimitRivals = sqlLimitRivals(naiveMariaDB,
 	"a token bucket as it is usually kept in a table: BEGIN, SELECT … FOR UPDATE, UPDATE, COMMIT on a connection for each goroutine, with the caller's clock and floating point; a durable commit, like Baton's",
 	func(e *env) string { return "root@tcp(" + e.at["mariadb"][0] + ")/baton" }, mariadbURL)
 
-// likewise has limiters decide in the server of the locks.
+// likewise lets limiters use the server of the locks.
 func likewise(system, locks string, start func(testserver.TB, *env) error) func(testserver.TB, *env) error {
 	return func(t testserver.TB, e *env) error {
 		if e.servers[locks] == nil {

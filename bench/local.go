@@ -76,7 +76,7 @@ func (q *fifoQueue) serve() {
 
 type fifoSeat struct {
 	queue *fifoQueue
-	turn  chan struct{} // cap 1: the queue never waits
+	turn  chan struct{} // cap 1: the queue never blocks
 }
 
 func (s fifoSeat) Lock(context.Context, string) (unlocker, error) {
@@ -146,7 +146,7 @@ func sqliteRoom(db *sql.DB, lock, unlock string, newSeat func(i int, lock, unloc
 	}
 	return &room{
 		seat:  func(i int) seat { return newSeat(i, a, b) },
-		close: func() { _, _ = a.Close(), b.Close() }, // nothing hangs on them
+		close: func() { _, _ = a.Close(), b.Close() }, // nothing depends on them
 	}, nil
 }
 

@@ -1,12 +1,11 @@
-// Command bench measures Baton beside other locks and beside the bare exchange
-// with the same server, in one interleaved run, and prints medians and ratios.
+// Command bench compares Baton with other locks and with the bare exchange with the
+// same server, in one interleaved run, and prints medians and ratios.
 //
 //	go run . [flags]
 //
-// A full run takes about eleven minutes and wants the machine for itself. It
-// starts servers of its own, which must be installed; -only 'pg-*' measures
-// one system and needs no other. Figures of one run are for each other:
-// compare ratios, not figures of different runs.
+// A full run takes about eleven minutes and needs the machine for itself. It starts its
+// own servers, which must be installed; -only 'pg-*' measures one system and needs no
+// other. Compare figures only within one run; between runs compare ratios.
 package main
 
 import (

@@ -55,7 +55,7 @@ var mariadbRivals = slices.Concat([]rival{
 						take: func(ctx context.Context, key string, now, expires int64) (bool, error) {
 							n, err := affected(lock.ExecContext(ctx, key, owner, expires, now))
 							if deadlocked(err) {
-								return false, nil // and it is asked again
+								return false, nil // it is tried again
 							}
 							return n > 0, err
 						},
@@ -90,7 +90,7 @@ func openMariaDB(e *env, connections int) (*sql.DB, error) {
 	return db, nil
 }
 
-// saysOne runs a function of the server that answers 1 if it did its work.
+// saysOne calls a function of the server that returns 1 on success.
 func saysOne(stmt *sql.Stmt) func(context.Context, string) error {
 	return func(ctx context.Context, key string) error {
 		var answer sql.NullInt64
@@ -108,8 +108,7 @@ func deadlocked(err error) bool {
 	return ok && e.Number == deadlock
 }
 
-// mariadbRoom gives each goroutine a connection of its own with two prepared
-// statements.
+// mariadbRoom gives each goroutine a separate connection with two prepared statements.
 func mariadbRoom(e *env, goroutines int, lock, unlock string, newSeat func(lock, unlock *sql.Stmt, owner string) seat) (*room, error) {
 	ctx := context.Background()
 	db, err := openMariaDB(e, goroutines)
@@ -146,8 +145,8 @@ func mariadbRoom(e *env, goroutines int, lock, unlock string, newSeat func(lock,
 	}, nil
 }
 
-// startMariaDB starts a server that makes every commit durable and has room
-// for a connection of each goroutine.
+// startMariaDB starts a server that makes every commit durable and has room for a
+// connection of each goroutine.
 func startMariaDB(t testserver.TB, e *env) error {
 	s := testserver.MariaDB(t, "--innodb-flush-log-at-trx-commit=1", "--max-connections=1000", "--innodb-log-file-size=96M",
 		"--innodb-buffer-pool-size=64M", "--innodb-monitor-enable=trx_rw_commits")
@@ -156,7 +155,7 @@ func startMariaDB(t testserver.TB, e *env) error {
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func() { _ = db.Close() }) // the server goes too
+	t.Cleanup(func() { _ = db.Close() }) // the server is removed, too
 	for _, q := range mariadbRivalSchema {
 		if _, err := db.Exec(q); err != nil {
 			return fmt.Errorf("make the rivals' tables: %w", err)

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// method says how the figures came about.
+// method says how the figures were measured.
 type method struct {
-	Notes  []string      `json:"notes,omitempty"` // what went on
+	Notes  []string      `json:"notes,omitempty"` // what happened during the run
 	Lines  []string      `json:"lines"`
 	Rivals []methodRival `json:"rivals"`
 }

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// pairsPerBlock is how many pairs a rival makes before it is another's turn.
+// pairsPerBlock is how many pairs a rival makes before the next rival.
 const pairsPerBlock = 100
 
 // Pairing is how pairs are measured.
 type Pairing struct {
-	Each  time.Duration // for each rival
+	Each  time.Duration // pairs that are timed together; with 1 the quantiles are exact
 	Batch int           // pairs of which one time is taken; with one the quantiles are exact
 	Fresh bool          // a new key for each pair
 	Age   int           // how often the key was locked before
-	Crowd int           // goroutines that locked keys of their own at the same time before
+	Crowd int           // goroutines that locked separate keys at the same time before
 }
 
-// interleave lets one goroutine lock and unlock a key for each rival, in
-// blocks that alternate.
+// interleave lets one goroutine lock and unlock a key for each rival, in blocks that
+// alternate.
 func interleave(ctx context.Context, e *env, rivals []rival, p Pairing) (map[string]metrics, error) {
 	type runner struct {
 		name  string
@@ -30,7 +30,7 @@ func interleave(ctx context.Context, e *env, rivals []rival, p Pairing) (map[str
 		times []int64 // ns, of batches
 		spent time.Duration
 	}
-	ctx, cancel := context.WithCancel(ctx) // as the contexts of most callers, it can end
+	ctx, cancel := context.WithCancel(ctx) // it can end, as the contexts of most callers
 	defer cancel()
 	var runners []*runner
 	for _, rv := range rivals {
@@ -73,7 +73,7 @@ func interleave(ctx context.Context, e *env, rivals []rival, p Pairing) (map[str
 		}
 		return nil
 	}
-	for _, r := range runners { // connections, scripts, prepared statements
+	for _, r := range runners { // make connections, load scripts, prepare statements
 		for done := 0; done < max(1, p.Age); done += pairsPerBlock * p.Batch {
 			if err := block(r, false); err != nil {
 				return nil, err
@@ -99,7 +99,7 @@ func interleave(ctx context.Context, e *env, rivals []rival, p Pairing) (map[str
 	return all, nil
 }
 
-// crowd has n goroutines lock and unlock keys of their own for a while.
+// crowd lets n goroutines lock and unlock separate keys for a while.
 func crowd(ctx context.Context, e *env, rival string, room *room, n int) error {
 	failed := make(chan error, n)
 	for i := range n {
@@ -140,20 +140,19 @@ func measurePair(p Pairing) func(context.Context, *bench, *workload, []rival) (m
 	}
 }
 
-// measurePairPinned interleaves in another process, which shares one CPU with
-// the server: a round trip then costs what the work costs, not what it costs
-// to wake another CPU.
+// measurePairPinned interleaves in another process, which shares one CPU with the
+// server: a round trip then costs the work alone, and not the wake-up of another CPU.
 func measurePairPinned(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
 	return pairPinned(ctx, b, w, rivals, Pairing{})
 }
 
-// measureFreshPinned is the same with a key that nobody has locked before for
-// each pair.
+// measureFreshPinned is measurePairPinned with a key that was never locked for each
+// pair.
 func measureFreshPinned(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
 	return pairPinned(ctx, b, w, rivals, Pairing{Fresh: true})
 }
 
-// measureAgedPinned is the same with keys that have been locked many times.
+// measureAgedPinned is measurePairPinned with keys that have been locked many times.
 func measureAgedPinned(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
 	return pairPinned(ctx, b, w, rivals, Pairing{Age: b.age})
 }
@@ -186,8 +185,8 @@ func pairPinned(ctx context.Context, b *bench, w *workload, rivals []rival, p Pa
 	return all, nil
 }
 
-// pin puts the servers of a system on one CPU, until undo, and returns how to
-// start a process there.
+// pin puts the servers of a system on one CPU, until undo, and returns how to start a
+// process there.
 func (b *bench) pin(system string) (start func(*exec.Cmd) error, undo func(), err error) {
 	cpu, err := lastCPU()
 	if err != nil {

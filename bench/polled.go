@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// polledEvery is how often a lock table is usually asked again.
+// polledEvery is how often programs usually poll a lock table.
 const polledEvery = 5 * time.Millisecond
 
-// A polledSeat locks by a row of a table, and asks again and again while it
-// is somebody else's.
+// A polledSeat locks by a row of a table, and polls while another owner has it.
 type polledSeat struct {
 	// take makes the row ours if it is not there or has expired.
 	take func(ctx context.Context, key string, now, expires int64) (ours bool, err error)
@@ -41,7 +40,7 @@ func (s *polledSeat) Lock(ctx context.Context, key string) (unlocker, error) {
 
 func (s *polledSeat) Unlock() error { return s.drop(s.key) }
 
-// dropped judges how many rows a drop has removed.
+// dropped checks how many rows a drop has removed.
 func dropped(rows int64, err error) error {
 	if err == nil && rows != 1 {
 		err = errors.New("polled table: the lock was lost")

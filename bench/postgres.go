@@ -72,7 +72,7 @@ func postgresURL(e *env) string {
 	return "postgres://postgres@" + e.at["pg"][0] + "/postgres?sslmode=disable"
 }
 
-// advisoryKey is what stands for a key where only numbers can be locked.
+// advisoryKey is the number of a key, as advisory locks take only numbers.
 func advisoryKey(key string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key)) // never fails
@@ -86,7 +86,7 @@ func postgresExec(c *pgx.Conn, query string) func(context.Context, string) error
 	}
 }
 
-// postgresRoom gives each goroutine a connection of its own.
+// postgresRoom gives each goroutine a separate connection.
 func postgresRoom(e *env, goroutines int, newSeat func(c *pgx.Conn, owner string) seat) (*room, error) {
 	ctx := context.Background()
 	var conns []*pgx.Conn
@@ -124,7 +124,7 @@ func startPostgres(t testserver.TB, e *env) error {
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func() { _ = c.Close(ctx) }) // the server goes too
+	t.Cleanup(func() { _ = c.Close(ctx) }) // the server is removed, too
 	if _, err := c.Exec(ctx, postgresRivalSchema+"CREATE EXTENSION pg_stat_statements", pgx.QueryExecModeSimpleProtocol); err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func startPostgres(t testserver.TB, e *env) error {
 		return all, waiting, err
 	}
 	v.counting = func(on bool) error {
-		// The library costs next to nothing while it counts nothing.
+		// The library costs next to nothing while it does not count.
 		track := "none"
 		if on {
 			track = "top"
@@ -159,7 +159,7 @@ func startPostgres(t testserver.TB, e *env) error {
 	return v.counting(false)
 }
 
-// settings are arguments of postgres.
+// settings makes arguments of postgres.
 func settings(all ...string) (args []string) {
 	for _, s := range all {
 		args = append(args, "-c", s)

@@ -57,8 +57,8 @@ var redisRivals = []rival{
 	},
 }
 
-// rueidisClient connects to the server, and counts commands if the
-// environment asks for it.
+// rueidisClient connects to the server, and counts commands if the environment asks for
+// it.
 func (e *env) rueidisClient() (rueidis.Client, error) { return rueidis.NewClient(e.rueidisOption()) }
 
 func (e *env) rueidisOption() rueidis.ClientOption {
@@ -126,7 +126,7 @@ func (s *rawSeat) Unlock() error {
 
 // --- raw-blpop
 
-const blpopToken = "1" // the one element that whoever holds the lock has taken out of the list
+const blpopToken = "1" // the one element, which the holder has taken out of the list
 
 func prepareBLPOP(e *env, key string) error {
 	c := e.goRedisClient(1)

@@ -38,8 +38,8 @@ var redlockRivals = slices.Concat([]rival{
 	},
 }, batonRivals("redlock", redlockURL))
 
-// redlockURL says that the servers are durable, or they would have to run for
-// a while before they vote. None of them restarts here.
+// redlockURL says that the servers are durable: otherwise they would have to run for a
+// while before they vote. None of them restarts here.
 func redlockURL(e *env) string {
 	return "redlock://" + strings.Join(e.at["redlock"], ",") + "?durable=true"
 }

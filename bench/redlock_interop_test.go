@@ -29,9 +29,9 @@ import (
 const interopEnv = "BATON_BENCH_INTEROP"
 
 // interopMain is what a worker does. Its arguments are the servers, the key, a
-// directory, the TTL, and what to do: "hold" prints "held" when it has the lock
-// and never gives it back; a number is how often it enters the section, and 0
-// is until its input ends. It prints how often it did.
+// directory, the TTL, and what to do: "hold" prints "held" when it has the lock and
+// never releases it; a number is how often it enters the section, and 0 means until its
+// input ends. It prints how often it did.
 func interopMain(whose string, args []string) error {
 	ctx := context.Background()
 	addrs, key, dir := strings.Split(args[0], ","), args[1], args[2]
@@ -76,8 +76,8 @@ func interopMain(whose string, args []string) error {
 			return err
 		}
 		n++
-		// As a waiting Baton is given the lock by the one that unlocks, the
-		// others find it free only when nobody of ours waits.
+		// A Baton that unlocks grants the lock to a waiting Baton, so redsync finds it
+		// free only when no Baton waits.
 		select {
 		case <-ended:
 			over = true
@@ -89,7 +89,8 @@ func interopMain(whose string, args []string) error {
 	return nil
 }
 
-// inSection adds one to a number in a file, and fails if somebody is there.
+// inSection adds one to a number in a file, and fails if another process is in the
+// section.
 func inSection(dir string) error {
 	inside, counter := filepath.Join(dir, "inside"), filepath.Join(dir, "counter")
 	if err := os.Mkdir(inside, 0o700); err != nil {
@@ -201,8 +202,8 @@ func (w *interopWorker) entered(t *testing.T) int {
 	return n
 }
 
-// Several processes of redsync and several of ours take turns at one lock on
-// five servers: no update is lost, and nobody starves.
+// Several processes of redsync and several of ours use one lock on five servers: no
+// update is lost, and every process is served.
 func TestRedsyncOnFiveServers(t *testing.T) {
 	t.Parallel()
 	const each, ttl = 15, "20s" // redsync does not renew
@@ -230,7 +231,7 @@ func TestRedsyncOnFiveServers(t *testing.T) {
 	}
 }
 
-// Whoever is killed with the lock frees it for the other kind after its TTL, and
+// A process that is killed with the lock frees it for the other kind after its TTL, and
 // not before.
 func TestRedsyncAndCrashesOnFiveServers(t *testing.T) {
 	t.Parallel()

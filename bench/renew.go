@@ -24,8 +24,8 @@ var renewRivals = []rival{
 	{name: "sqlite", about: "one Locker on sqlitestore; requests are write transactions"},
 }
 
-// measureRenew holds many leases on each store, all stores at once, and counts
-// what it takes to keep them.
+// measureRenew holds many leases on each store, on all stores at once, and counts the
+// requests that keep them.
 func measureRenew(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
 	fmt.Fprintf(b.log, "1/1  %-12s holding %d leases on each store for %v\n", w.name, b.leases, b.hold)
 	var mu sync.Mutex
@@ -55,7 +55,7 @@ func measureRenew(ctx context.Context, b *bench, w *workload, rivals []rival) (m
 	return all, errors.Join(errs...)
 }
 
-// countedStore is a store with the number of requests it has made so far.
+// countedStore is a store with the number of its requests so far.
 type countedStore struct {
 	driver.Locks
 	requests *atomic.Int64
@@ -99,11 +99,10 @@ func countedSQLite(e *env) (*countedStore, error) {
 	if n.Load() == 0 {
 		return nil, errors.Join(errors.New("the commits of the SQLite store cannot be counted"), store.Close())
 	}
-	return &countedStore{store, n, func() { _ = store.Close() }}, nil // the file goes with its directory
+	return &countedStore{store, n, func() { _ = store.Close() }}, nil // the file is removed with its directory
 }
 
-// holdMany takes so many leases, holds them for so long and looks whether all
-// are still there.
+// holdMany acquires n leases, holds them, and checks whether all are still there.
 func holdMany(ctx context.Context, s *countedStore, n int, hold time.Duration) (metrics, error) {
 	const hands = 64
 	var lost atomic.Int64

@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// A table is what the reports are made of.
+// A table is a part of a report.
 type table struct {
 	Title string
 	Head  []string
@@ -55,7 +55,7 @@ func (r *results) tables() []table {
 	return all
 }
 
-// goalTable compares with the goals whose figures were measured.
+// goalTable compares the measured figures with the goals.
 func (r *results) goalTable() table {
 	t := table{Title: "Goals: ✓ or ✗ required [wanted]", Head: []string{"figure", "measured", "lowest–highest", "goal"}}
 	for _, g := range goals {
@@ -96,8 +96,8 @@ func writeText(w io.Writer, r *results, m method) error {
 	return err
 }
 
-// writeTable aligns the first column to the left and the others to the right,
-// but text of goals to the left.
+// writeTable aligns the first column, and the text of goals, to the left and other
+// columns to the right.
 func writeTable(b *strings.Builder, t table) {
 	widths := make([]int, len(t.Head))
 	for _, row := range append([][]string{t.Head}, t.Rows...) {
@@ -219,7 +219,7 @@ func writeMarkdown(w io.Writer, r *results, m method) error {
 	}{r.goalTable(), strings.TrimRight(tables.String(), "\n") + "\n", m})
 }
 
-// readJSON reads what writeJSON has written, of workloads that there are.
+// readJSON reads what writeJSON has written, for known workloads.
 func readJSON(from io.Reader, workloads []*workload) (*results, method, error) {
 	var report jsonReport
 	if err := json.NewDecoder(from).Decode(&report); err != nil {

@@ -28,7 +28,7 @@ func (r *results) add(workload, rival string, rep int, m metrics) {
 	r.cells[c][rep] = m
 }
 
-// values are those of one metric in all repetitions; NaN where one is missing.
+// values are the values of one metric in all repetitions; NaN where one is missing.
 func (r *results) values(workload, rival, metric string) []float64 {
 	var out []float64
 	for _, m := range r.cells[cell{workload, rival}] {
@@ -89,7 +89,7 @@ func (n *number) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*float64)(n))
 }
 
-// The formats of figures, for people: three digits that count.
+// The formats of figures, for people: three significant digits.
 
 func digits(v float64) string {
 	switch a := math.Abs(v); {

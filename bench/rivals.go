@@ -10,7 +10,7 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-// ttl is what every lock is asked to live without renewal.
+// ttl is how long every lock lasts without renewal.
 const ttl = 15 * time.Second
 
 // A rival is one way to lock.
@@ -18,7 +18,7 @@ type rival struct {
 	name  string
 	about string // what it is and how it is used here, for the report
 
-	// open connects it for so many goroutines.
+	// open connects it for that many goroutines.
 	open func(e *env, goroutines int) (*room, error)
 
 	// prepare, if not nil, makes a key ready to be locked, once.
@@ -60,12 +60,12 @@ func common(s seat) func(int) seat { return func(int) seat { return s } }
 
 // A system is what locks live in, with the rivals that lock there.
 type system struct {
-	name   string // as the first word of the titles of its tables says it
+	name   string // the first word of the titles of its tables
 	rivals []rival
 	start  func(t testserver.TB, e *env) error // nil: nothing has to run
 }
 
-// systems are all of them, by the first word of the names of their workloads.
+// systems are all systems, by the first word of the names of their workloads.
 var systems = map[string]system{
 	"redis":   {"Redis", redisRivals, startRedis},
 	"sqlite":  {"SQLite", sqliteRivals, startSQLite},
@@ -75,7 +75,7 @@ var systems = map[string]system{
 	"zk":      {"ZooKeeper", zookeeperRivals, startZooKeeper},
 	"etcd":    {"etcd", etcdRivals, startEtcd},
 	"redlock": {"Redlock of five", redlockRivals, startRedlock},
-	"renew":   {"Renewal", renewRivals, nil}, // on others
+	"renew":   {"Renewal", renewRivals, nil}, // on other systems
 
 	"limit-redis":   {"Redis", redisLimitRivals, likewise("limit-redis", "redis", startRedis)},
 	"limit-memory":  {"In process", memoryLimitRivals, nil},
@@ -83,7 +83,7 @@ var systems = map[string]system{
 	"limit-mariadb": {"MariaDB", mariadbLimitRivals, likewise("limit-mariadb", "mariadb", startMariaDB)},
 }
 
-// batonRoom locks through store, and closes what close says.
+// batonRoom locks through store. Its close is the given one.
 func batonRoom(store driver.Locks, lockers int, cfg baton.Config, close func()) (*room, error) {
 	seats := make([]seat, lockers)
 	for i := range seats {
@@ -107,8 +107,8 @@ func (s batonSeat) Lock(ctx context.Context, key string) (unlocker, error) {
 	return lease, nil
 }
 
-// batonRivals are Baton on the store that a URL names, with and without the
-// line of the goroutines of one process.
+// batonRivals are Baton on the store that a URL names, with and without the local
+// queue.
 func batonRivals(store string, url func(*env) string) []rival {
 	with := func(lockers func(goroutines int) int) func(*env, int) (*room, error) {
 		return func(e *env, goroutines int) (*room, error) {

@@ -49,7 +49,7 @@ func TestRivalsExclude(t *testing.T) {
 	t.Parallel()
 	for name, system := range systems {
 		if strings.HasPrefix(name, "limit-") {
-			continue // they exclude nobody
+			continue // they do not exclude
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -166,11 +166,11 @@ func TestRawPair(t *testing.T) {
 	}
 }
 
-// TestBLPOPHandsOver sees a waiter blocked on the server, and woken by the
-// release and by nothing else.
+// TestBLPOPHandsOver sees that a waiter blocks on the server, and that only the release
+// wakes it.
 func TestBLPOPHandsOver(t *testing.T) {
 	t.Parallel()
-	server := testserver.Redis(t) // of its own: it counts who is blocked
+	server := testserver.Redis(t) // of its own: it counts blocked clients
 	e := &env{redis: server, at: map[string][]string{"redis": {server.Addr}}}
 	const key = "test/blpop"
 	if err := prepareBLPOP(e, key); err != nil {

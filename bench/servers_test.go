@@ -85,8 +85,8 @@ func awaitCounting(t *testing.T, s *server) {
 	t.Fatal(err)
 }
 
-// TestWaitingConnections sees the connections of those who wait for a lock of
-// the server.
+// TestWaitingConnections sees the connections of clients that wait for a lock of the
+// server.
 func TestWaitingConnections(t *testing.T) {
 	t.Parallel()
 	for system, rival := range map[string]string{"pg": "advisory-lock", "mariadb": "get-lock"} {

@@ -22,8 +22,8 @@ func median(values []float64) float64 {
 	return (s[m-1] + s[m]) / 2
 }
 
-// quantile returns the smallest value that at least the fraction q of all are
-// not above; NaN if there is none. It sorts its argument.
+// quantile returns the smallest value that is not below the fraction q of all values;
+// NaN if there is none. It sorts its argument.
 func quantile(values []int64, q float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -33,8 +33,8 @@ func quantile(values []int64, q float64) float64 {
 	return float64(values[min(max(i, 0), len(values)-1)])
 }
 
-// ratios divides repetition by repetition. A repetition in which either is
-// missing is left out.
+// ratios divides repetition by repetition. It leaves out repetitions in which either
+// value is missing.
 func ratios(values, base []float64) []float64 {
 	var out []float64
 	for i := range min(len(values), len(base)) {
@@ -45,9 +45,9 @@ func ratios(values, base []float64) []float64 {
 	return out
 }
 
-// mostOverLeast is measure.MostOverLeast for goroutines of which most took a few turns only:
-// the one turn by which even the fairest queue differs, because a measurement
-// ends somewhere, is taken off. The least is 1.
+// mostOverLeast is measure.MostOverLeast for goroutines most of which have few
+// acquisitions: it first subtracts the one acquisition by which even the fairest queue
+// differs, because a measurement ends at some point. The least is 1.
 func mostOverLeast(counts []int64) float64 {
 	if len(counts) == 0 {
 		return math.NaN()

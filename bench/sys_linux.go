@@ -22,8 +22,8 @@ func monotonic() int64 {
 	return t.Nano()
 }
 
-// lastCPU returns the highest CPU that this process may run on: the lowest
-// one usually serves the interrupts.
+// lastCPU returns the highest CPU that this process may run on: the lowest one usually
+// serves the interrupts.
 func lastCPU() (int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -41,7 +41,7 @@ func lastCPU() (int, error) {
 	return last, nil
 }
 
-// withChildren returns a process and those that it has started.
+// withChildren returns a process and its children.
 func withChildren(pid int) []int {
 	all := []int{pid}
 	for _, file := range threadFiles(pid, "children") {
@@ -63,8 +63,8 @@ func threadFiles(pid int, name string) []string {
 	return files
 }
 
-// processCPU is how much CPU the living threads and the ended ones of a
-// process have used.
+// processCPU is how much CPU time the living and the ended threads of a process have
+// used.
 func processCPU(pid int) (time.Duration, error) {
 	var t unix.Timespec
 	const scheduled = 2                                 // as clock_getcpuclockid(3) has it
@@ -75,8 +75,8 @@ func processCPU(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// pinProcesses puts all threads of processes, and of those that they have
-// started or will start, on one CPU, until undo is called.
+// pinProcesses puts all threads of processes, and of their present and future children,
+// on one CPU, until undo is called.
 func pinProcesses(pids []int, cpu int) (undo func(), err error) {
 	var one unix.CPUSet
 	one.Set(cpu)
@@ -101,9 +101,9 @@ func pinProcesses(pids []int, cpu int) (undo func(), err error) {
 	return undo, nil
 }
 
-// setAffinity sets that of all threads of a process and of its children. A
-// thread or child inherits it from the thread that makes it: one that was made
-// during the first round is met in the second.
+// setAffinity sets the CPUs of all threads of a process and of its children. A thread
+// or child inherits them from the thread that makes it: one that was made during the
+// first round is found in the second.
 func setAffinity(pid int, mask *unix.CPUSet) (err error) {
 	for range 2 {
 		for _, p := range withChildren(pid) {
@@ -121,8 +121,7 @@ func setAffinity(pid int, mask *unix.CPUSet) (err error) {
 	return err
 }
 
-// startPinned starts cmd so that it and every thread that it will ever make
-// run on one CPU.
+// startPinned starts cmd so that it and all its threads run on one CPU.
 func startPinned(cmd *exec.Cmd, cpu int) error {
 	// A child inherits the mask of the thread that forks.
 	runtime.LockOSThread()
@@ -139,7 +138,7 @@ func startPinned(cmd *exec.Cmd, cpu int) error {
 	return cmd.Start()
 }
 
-// sharedMemory maps a file of size bytes that other processes can map too.
+// sharedMemory maps a file of size bytes that other processes can map, too.
 func sharedMemory(path string, size int) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -24,7 +24,7 @@ var contendedColumns = []column{
 	{"cpu", "client CPU/acq", span, false},
 }
 
-// Of a store without a server, and of other processes.
+// Columns of a store without a server, and of servers in other processes.
 var (
 	localColumns  = slices.DeleteFunc(slices.Clone(contendedColumns), func(c column) bool { return c.metric == "servercpu" })
 	remoteColumns = contendedColumns[:len(contendedColumns)-1]
@@ -46,7 +46,7 @@ var keysColumns = []column{
 	{"cpu", "client CPU/pair", span, false},
 }
 
-// Of databases whose clients wait on connections.
+// Columns of databases whose clients wait on connections.
 var databaseColumns = slices.Concat(contendedColumns[:len(contendedColumns)-2], []column{
 	{"connections", "connections", digits, false},
 	{"waiting", "of these waiting", digits, false},
@@ -60,7 +60,7 @@ var costColumns = []column{
 	{"rate", "acq/s", rate, false},
 }
 
-// allWorkloads is everything that is measured, in the order in which it is.
+// allWorkloads is everything that is measured, in that order.
 func allWorkloads() []*workload {
 	return slices.Concat(redisWorkloads(), localWorkloads(), databaseWorkloads("pg", "advisory-lock"), databaseWorkloads("mariadb", "get-lock"),
 		zookeeperWorkloads(), etcdWorkloads(), redlockWorkloads(), limitWorkloads(), sqlLimitWorkloads(), []*workload{{
@@ -76,8 +76,8 @@ func allWorkloads() []*workload {
 		}})
 }
 
-// pairOf, keysOf, contended and costOf are the workloads that all systems
-// have. The first of names is the base of the ratios.
+// pairOf, keysOf, contended and costOf are the workloads that all systems have. The
+// first of names is the base of the ratios.
 
 func pairOf(system string, names ...string) *workload {
 	return &workload{
@@ -86,8 +86,8 @@ func pairOf(system string, names ...string) *workload {
 	}
 }
 
-// freePairsOf are two: client and server may be on CPUs of their own, without and
-// with a crowd before, after which some clients are slower.
+// freePairsOf are two: client and server may be on different CPUs, without and with a
+// crowd before, after which some clients are slower.
 func freePairsOf(system string, names ...string) []*workload {
 	of := func(suffix, title string, crowd int) *workload {
 		return &workload{
@@ -187,8 +187,7 @@ func localWorkloads() []*workload {
 	}
 }
 
-// databaseWorkloads are those of an SQL database whose server has a lock of its
-// own.
+// databaseWorkloads are those of an SQL database whose server has its own locks.
 func databaseWorkloads(system, native string) []*workload {
 	one := func(n int, slow bool, names ...string) *workload {
 		w := contended(system, n, names...)

@@ -89,7 +89,7 @@ func openZooKeeperLock(e *env, _ int) (*room, error) {
 			var held *zk.Lock
 			return &pairSeat{
 				lock: func(ctx context.Context, key string) error {
-					// It cannot be told to give up.
+					// The client cannot be told to give up.
 					defer context.AfterFunc(ctx, conn.Close)()
 					held = zk.NewLock(conn, "/"+flat(key), zk.WorldACL(zk.PermAll))
 					return held.Lock()

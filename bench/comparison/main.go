@@ -1,7 +1,7 @@
-// Command comparison starts one server of each kind as private children, has
-// "baton bench" measure all stores in one run, and writes docs/comparison.md
-// and docs/comparison.html. Run it by "make comparison", on a machine that has
-// nothing else to do.
+// Command comparison starts one server of each kind as private children, measures all
+// stores in one run of "baton bench", and writes docs/comparison.md and
+// docs/comparison.html. Run it by "make comparison", on a machine that has nothing else
+// to do.
 package main
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// contender is a store, on a server that is set up as it should be in
-// production: what it has granted is on the disk, or as near as it gets.
+// contender is a store, on a server that is set up as in production: what it has
+// granted is on the disk, or as near as possible.
 type contender struct {
 	name  string
 	setup string
@@ -38,7 +38,8 @@ var contenders = []contender{
 	}},
 	{"Redlock of five", "five servers on this machine, appendonly yes, appendfsync everysec", func(t testserver.TB, _ string) string {
 		nodes := testserver.RedisNodes(t, 5, "--appendonly", "yes")
-		// They vote although they were started just now: none of them starts again.
+		// durable=true lets them vote although they have just been started: none of
+		// them restarts.
 		return "redlock://" + strings.Join(testserver.Addrs(nodes), ",") + "?durable=true"
 	}},
 	{"MariaDB", "one server, every commit synced", func(t testserver.TB, _ string) string {
@@ -106,8 +107,8 @@ func run(root string, each time.Duration, only string) error {
 	}
 	page.WriteString("\n")
 
-	// Ctrl-C is for the measuring, which then prints what it has; the servers
-	// live on until that has ended.
+	// Ctrl-C is for the measuring process, which then prints what it has; the servers
+	// stay until that has ended.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	args := []string{"bench", "--for", (time.Duration(len(stores)) * each).String(), "-o", "markdown", "--html", filepath.Join(root, "docs", "comparison.html")}
 	bench := exec.Command(program, append(args, stores...)...)

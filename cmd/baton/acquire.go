@@ -25,10 +25,10 @@ type asking struct {
 	shared  bool
 	permits string
 	ttl     time.Duration
-	ownTTL  bool // it was given
+	ownTTL  bool // --ttl was given
 
 	options []baton.Option // after check
-	waits   bool           // likewise: wait was given
+	waits   bool           // after check: --wait was given
 }
 
 func (k *asking) flags(cmd *cobra.Command) {
@@ -70,8 +70,8 @@ func (k *asking) check(cmd *cobra.Command, key string) error {
 	return nil
 }
 
-// checkTTL refuses a TTL that the store cannot keep. One that nobody asked for is
-// fitted to the store.
+// checkTTL refuses a --ttl that the store cannot keep. Without one it chooses a TTL
+// that the store can keep.
 func (k *asking) checkTTL(traits driver.Traits) error {
 	if !k.ownTTL {
 		k.ttl = baton.DefaultTTLOf(traits)
@@ -82,8 +82,8 @@ func (k *asking) checkTTL(traits driver.Traits) error {
 	return nil
 }
 
-// listen subscribes to those of the signals that this process was not started
-// to ignore, as nohup and shells' background jobs are.
+// listen subscribes to those of the signals that this process was not started to
+// ignore. nohup, and shells for background jobs, start it ignoring some.
 func listen(sigs ...os.Signal) (ch chan os.Signal, stop func()) {
 	ch = make(chan os.Signal, 16)
 	for _, s := range sigs {
@@ -99,9 +99,8 @@ func ends(s os.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGHUP || s == syscall.SIGQUIT
 }
 
-// acquire gets the lock, or gives up: at once if asked to, when the wait is
-// over, or when a signal comes. Nothing is held after an error, and no place
-// in line.
+// acquire gets the lock, or gives up: at once if asked to, when the wait is over, or
+// when a signal comes. After an error this process holds nothing and is in no queue.
 func (a *app) acquire(locks *baton.Locker, key, owner string, k *asking, sigs <-chan os.Signal) (*baton.Lease, error) {
 	type result struct {
 		lease *baton.Lease
@@ -134,7 +133,7 @@ func (a *app) acquire(locks *baton.Locker, key, owner string, k *asking, sigs <-
 	}
 }
 
-// await tries once, tells who is in the way, and waits.
+// await tries once, says which process holds the lock, and waits.
 func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string, k *asking) (*baton.Lease, error) {
 	start := time.Now()
 	waiting := ctx
@@ -167,7 +166,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 	return lease, notAcquired(err, key, k)
 }
 
-// notAcquired adds to the error of a lock that is held what to do now.
+// notAcquired adds advice to the error of a lock that is held.
 func notAcquired(err error, key string, k *asking) error {
 	var held *baton.HeldError
 	if !errors.As(err, &held) {
@@ -183,8 +182,8 @@ func notAcquired(err error, key string, k *asking) error {
 // describe is HeldError.Error without terminal tricks in the owner's name.
 func describe(held *baton.HeldError) string { return safe(held.Error()) }
 
-// holder asks who holds the key. It returns nil if nobody does, or if the
-// store does not say.
+// holder asks which process holds the key. It returns nil if none does, or if the store
+// does not say.
 func holder(locks *baton.Locker, key string) *baton.HeldError {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -204,7 +203,7 @@ func heldBy(info driver.KeyInfo) *baton.HeldError {
 	return held
 }
 
-// ownerName is shown to people who ask who holds a lock.
+// ownerName is the name that people see as the holder of a lock.
 func ownerName(pid int) string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -127,7 +127,7 @@ func (b *benching) run(ctx context.Context, urls []string) error {
 		}
 		urls = []string{url}
 	}
-	if b.html != "" { // better now than after ten minutes
+	if b.html != "" { // fail now rather than after ten minutes
 		if err := writable(b.html); err != nil {
 			return &exit{exitFailed, err}
 		}
@@ -187,11 +187,12 @@ func (b *benching) run(ctx context.Context, urls []string) error {
 	return nil
 }
 
-// prefixed is a URL with a name before it. No URL looks so: what comes before
-// its first equals sign has a colon.
+// prefixed is a URL with a name before it. No URL matches: before its first equals sign
+// it has a colon.
 var prefixed = regexp.MustCompile(`^([\pL\pN][\pL\pN ._-]{0,30})=(.+)$`)
 
-// named takes the name of a store from an argument, else it is the scheme.
+// named splits an argument into the store's name and its URL. The scheme is the name if
+// the argument has none.
 func named(arg string) (name, url string) {
 	if m := prefixed.FindStringSubmatch(arg); m != nil {
 		return m[1], m[2]
@@ -200,7 +201,7 @@ func named(arg string) (name, url string) {
 	return safe(scheme), arg
 }
 
-// add gives the store a name that no other one has.
+// add gives the store a name that no other store has.
 func (b *benching) add(name, url string, store driver.Store) {
 	wanted := name
 	taken := func(t measure.Target) bool { return t.Name == name }
@@ -219,8 +220,8 @@ func writable(path string) error {
 	return f.Close()
 }
 
-// showProgress says on standard error what is being measured: on a terminal in
-// a line that changes, elsewhere once for each shape and repetition.
+// showProgress says on standard error what is being measured: on a terminal in a line
+// that changes, elsewhere once for each shape and repetition.
 func (b *benching) showProgress() (show func(measure.Step), done func()) {
 	if b.quiet {
 		return nil, func() {}
@@ -247,7 +248,7 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 	}, func() { fmt.Fprint(b.stderr, "\r\x1b[K") }
 }
 
-// describe says how the figures came about.
+// describe says how the figures were measured.
 func (b *benching) describe(began time.Time, took time.Duration) {
 	v := version()
 	build := v.Version
@@ -281,7 +282,7 @@ func (b *benching) print(r *measure.Result, took time.Duration) error {
 		if err != nil {
 			return &exit{exitFailed, fmt.Errorf("--html: %w", ofPage(err))}
 		}
-		path, _ := filepath.Abs(b.html) // only for show
+		path, _ := filepath.Abs(b.html) // only to show it
 		b.say("wrote %s", safe(path))
 	}
 	switch b.output {
@@ -314,7 +315,7 @@ func (b *benching) text(r *measure.Result) error {
 	return err
 }
 
-// aligned pads the numbers so that they stand at the right of their columns.
+// aligned pads the numbers so that each column is aligned to the right.
 func aligned(t measure.Table) [][]string {
 	rows := append([][]string{slices.Clone(t.Head)}, t.Rows...)
 	for column := 1; column < len(t.Head); column++ {
@@ -400,7 +401,7 @@ func (b *benching) view(r *measure.Result, took time.Duration) benchView {
 	return v
 }
 
-// figuresView has null for what JSON cannot say.
+// figuresView has null for numbers that JSON cannot write.
 func figuresView(f measure.Figures) map[string]*float64 {
 	all := map[string]*float64{}
 	for _, m := range measure.Metrics {

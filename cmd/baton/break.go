@@ -65,7 +65,8 @@ elsewhere --yes is needed.
 			if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 				return &exit{exitNotAcquired, fmt.Errorf("left %q alone", safe(key))}
 			}
-			// The answer may have taken long: it is for those who were asked about.
+			// The user may have taken long to answer, and has agreed only to these
+			// holders.
 			asked := info.Holders
 			if info, err = locks.Inspect(ctx, key); err != nil {
 				return err
@@ -91,8 +92,8 @@ elsewhere --yes is needed.
 	return cmd
 }
 
-// sameHolders reports whether two looks saw the same grants, as far as the store
-// tells. Not every store keeps to an order.
+// sameHolders reports whether two inspections saw the same grants, as far as the store
+// tells. Not every store lists them in order.
 func sameHolders(before, now []driver.HolderInfo) bool {
 	same := func(a, b driver.HolderInfo) bool {
 		if a.Token != 0 || b.Token != 0 {

@@ -42,8 +42,8 @@ not proposed.`,
 	}
 }
 
-// Completion runs at every press of the tab key: it must neither take long
-// nor say much.
+// Completion runs at every press of the tab key: it must neither take long nor propose
+// much.
 const (
 	completeWithin = time.Second
 	completeAtMost = 200
@@ -54,7 +54,7 @@ func (a *app) completeKey(_ *cobra.Command, args []string, typed string) ([]stri
 	return a.completeBelow("", args, typed)
 }
 
-// completeBelow proposes them without a prefix that all of them have.
+// completeBelow proposes names below a prefix, without the prefix.
 func (a *app) completeBelow(prefix string, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	const directive = cobra.ShellCompDirectiveNoFileComp
 	if len(args) > 0 {
@@ -80,8 +80,9 @@ func (a *app) completeBelow(prefix string, args []string, typed string) ([]strin
 		if err != nil || len(keys) == completeAtMost {
 			break
 		}
-		// What has to be quoted is not proposed: shells insert the common beginning of
-		// several names as it is, and run what stands in it at the next press of the key.
+		// Do not propose a key that has to be quoted: shells insert the common
+		// beginning of several names as it is, and run what it contains at the next
+		// press of the key.
 		if key := strings.TrimPrefix(info.Key, prefix); shellWord(key) == key {
 			keys = append(keys, cobra.CompletionWithDesc(key, describeShort(info)))
 		}
@@ -89,7 +90,7 @@ func (a *app) completeBelow(prefix string, args []string, typed string) ([]strin
 	return keys, directive
 }
 
-// completeRun proposes a key, and then what the shell does for commands.
+// completeRun proposes a key, and then what the shell proposes for commands.
 func (a *app) completeRun(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault

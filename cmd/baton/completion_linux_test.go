@@ -9,7 +9,7 @@ import (
 	"github.com/batonhq/baton/store/sqlitestore"
 )
 
-// Somebody takes locks whose names are commands. Bash inserts what two of them have in
+// A process takes locks whose names are commands. Bash inserts what two of them have in
 // common as it is, and would run it at the next press of the tab key.
 func TestCompletionRunsNoName(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ import (
 const (
 	doctorPairs = 20
 	doctorFor   = 5 * time.Second       // the most that measuring may take
-	slowPair    = 50 * time.Millisecond // from here on a store is slow
+	slowPair    = 50 * time.Millisecond // a slower store gets a finding
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -79,7 +79,7 @@ everything could be asked).
 			return err
 		case d.count(driver.Unsafe) > 0:
 			return &exit{code: exitUnsafe}
-		case d.partial != nil: // what was not asked may be unsafe
+		case d.partial != nil: // what could not be asked may be unsafe
 			return &exit{code: exitUnavailable}
 		}
 		return nil
@@ -97,7 +97,7 @@ const exitTableDoctor = `Exit codes:
   130       interrupted
 `
 
-// diagnosis is what was found out about a store.
+// diagnosis is what examine has found out about a store.
 type diagnosis struct {
 	url      string         // redacted
 	traits   *driver.Traits // nil if the store was refused
@@ -108,7 +108,7 @@ type diagnosis struct {
 	partial  error          // why not everything could be asked
 }
 
-// examine opens the store and asks everything there is to ask.
+// examine opens the store and asks everything that can be asked.
 func (a *app) examine(ctx context.Context) (*diagnosis, error) {
 	url, err := a.url()
 	if err != nil {
@@ -149,7 +149,7 @@ func (a *app) examine(ctx context.Context) (*diagnosis, error) {
 	return d, nil
 }
 
-// judgeTTL says what becomes of a TTL that nobody asks for.
+// judgeTTL notes which TTL the store gets without --ttl, if it is not the default.
 func (d *diagnosis) judgeTTL(traits driver.Traits) {
 	if ttl := baton.DefaultTTLOf(traits); ttl != baton.DefaultTTL {
 		d.findings = append(d.findings, driver.Finding{
@@ -160,7 +160,7 @@ func (d *diagnosis) judgeTTL(traits driver.Traits) {
 	}
 }
 
-// compareClocks takes the answer to be from the middle of the round trip.
+// compareClocks assumes that the server answered in the middle of the round trip.
 func (d *diagnosis) compareClocks(ctx context.Context, store driver.Store) {
 	c, ok := driver.As[driver.Clock](store)
 	if !ok {
@@ -177,8 +177,8 @@ func (d *diagnosis) compareClocks(ctx context.Context, store driver.Store) {
 	d.offset = &offset
 }
 
-// measure locks and unlocks a scratch key. A store that was reached and does
-// not do that is unsafe: waiting has no end there.
+// measure locks and unlocks a scratch key. A store that was reached and does not do
+// that is unsafe: waiting for a lock never ends there.
 func (d *diagnosis) measure(ctx context.Context, store driver.Store) {
 	ctx, cancel := context.WithTimeout(ctx, doctorFor)
 	defer cancel()
@@ -236,7 +236,8 @@ func promises(t driver.Traits) []promise {
 	}
 }
 
-// applies leaves out what means nothing for a store without servers.
+// applies reports whether the promise means anything for the store: some do not without
+// servers.
 func (p promise) applies(t driver.Traits) bool {
 	switch p.name {
 	case "consensus":
@@ -300,11 +301,11 @@ func offsetWords(offset, within time.Duration) string {
 	return "is " + exact(-offset) + " behind this machine's"
 }
 
-// wrap breaks text between words into lines of at most n characters, the
-// second and further ones indented.
+// wrap breaks text between words into lines of at most n characters, and indents all
+// but the first.
 func wrap(text string, n int, indent string) string {
 	var b strings.Builder
-	used := len(indent) // the first line begins behind something as wide
+	used := len(indent) // the first line begins behind text of that width
 	for i, word := range strings.Fields(text) {
 		switch w := width(word); {
 		case i == 0:
@@ -328,7 +329,7 @@ func counted(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// exact writes a duration with the three digits that count.
+// exact writes a duration with three significant digits.
 func exact(d time.Duration) string {
 	unit := time.Nanosecond
 	for d.Abs() >= 1000*unit {

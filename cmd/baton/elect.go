@@ -95,7 +95,8 @@ name, led, and if true, value, token (a string), and age and remaining in second
 	return cmd
 }
 
-// elect stands and leads until the command has ended.
+// elect stands for election, and runs the command as the leader until the command has
+// ended.
 func (a *app) elect(ctx context.Context, name string, command []string, e *electing) error {
 	path, err := find(command[0])
 	if err != nil {
@@ -135,8 +136,8 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 	}
 }
 
-// stand waits until this process is elected. While the store is out of reach,
-// which may be why leadership was lost, it goes on trying.
+// stand waits until this process is elected. It goes on trying while the store is out
+// of reach, which may be why leadership was lost.
 func (a *app) stand(locks *baton.Locker, name, owner string, e *electing, sigs <-chan os.Signal) (*baton.Lease, error) {
 	until := time.Now().Add(e.wait)
 	for k := e.asking; ; {
@@ -151,7 +152,7 @@ func (a *app) stand(locks *baton.Locker, name, owner string, e *electing, sigs <
 	}
 }
 
-// checkValue refuses what the store cannot show to observers.
+// checkValue refuses a value that the store cannot show to observers.
 func checkValue(name, value string, t driver.Traits) error {
 	claim := driver.Claim{Key: name, ID: "-", Owner: value, Weight: driver.Whole, Capacity: driver.Whole}
 	err := check.Request(driver.Request{Claim: claim, TTL: max(time.Minute, t.MinTTL)}, t)
@@ -177,8 +178,7 @@ func (a *app) observe(ctx context.Context, name string, limit time.Duration, lim
 			case err != nil && (first || errors.Is(err, baton.ErrUnsupported)):
 				return err
 			case err != nil:
-				// A fail-over ends by itself; somebody who observes wants to see
-				// that, too.
+				// A fail-over ends by itself, and an observer wants to see that, too.
 				a.complain("%s; observing on", explain(err))
 				failing = true
 				continue

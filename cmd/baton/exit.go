@@ -73,8 +73,8 @@ const exitTableElect = `Exit codes:
   128+n     signal n came while waiting to be elected
 `
 
-// exit is an error that knows the code of the process. A nil err says that
-// everything was said already.
+// exit is an error with the exit code of the process. With a nil err the user was told
+// already.
 type exit struct {
 	code int
 	err  error
@@ -89,8 +89,8 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// usage says what is wrong with the arguments. A store's URL in the wrong place is
-// still a secret: of every argument that is one, its secrets are left out.
+// usage says what is wrong with the arguments. The URL of a store is secret even in the
+// wrong place: usage leaves the secrets out of every argument that is one.
 func usage(format string, args ...any) error {
 	for i, arg := range args {
 		if text, ok := arg.(string); ok {
@@ -103,7 +103,7 @@ func usage(format string, args ...any) error {
 // urlStart is how URLs begin.
 var urlStart = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://`)
 
-// redactURL redacts the URL in a text that ends with it, if there is one.
+// redactURL redacts the URL at the end of a text, if there is one.
 func redactURL(text string) string {
 	if at := urlStart.FindStringIndex(text); at != nil {
 		return text[:at[0]] + open.Redact(text[at[0]:])
@@ -111,7 +111,7 @@ func redactURL(text string) string {
 	return text
 }
 
-// ofPage is an error about the file that a flag names, or a URL that stands there.
+// ofPage is an error about the file that a flag names, with a URL in its name redacted.
 func ofPage(err error) error {
 	if of, ok := errors.AsType[*fs.PathError](err); ok {
 		return &fs.PathError{Op: of.Op, Path: redactURL(of.Path), Err: of.Err}
@@ -119,14 +119,14 @@ func ofPage(err error) error {
 	return err
 }
 
-// stoppedBy is the end by a signal while others read. It says nothing: whoever
-// does not read would not read that.
+// stoppedBy is the end by a signal while another program reads the output. It says
+// nothing: a program that does not read would not read that.
 func stoppedBy(s os.Signal) error {
 	n, _ := s.(syscall.Signal)
 	return &exit{exitSignal + int(n), nil}
 }
 
-// interrupted says that a signal ended the waiting.
+// interrupted says that a signal ended the wait for the lock.
 func interrupted(sig os.Signal) error {
 	n, _ := sig.(syscall.Signal)
 	return &exit{exitSignal + int(n), &interruption{n}}
@@ -138,17 +138,18 @@ func (i *interruption) Error() string {
 	return fmt.Sprintf("%v while waiting: gave up the place in line", i.sig)
 }
 
-// death is a signal of the terminal's keys that the shell above us must learn of,
-// or a script goes on after Ctrl-C. The zero death is none.
+// death is a signal from the terminal's keys that the calling shell must learn of, or a
+// script would go on after Ctrl-C. The zero death is none.
 type death struct {
 	sig syscall.Signal
-	// The command alone was in the foreground: those in our group, such as the
-	// shell that runs the script, have not got the signal.
+	// The command alone was in the foreground: the other processes in our group, such
+	// as the shell that runs the script, have not got the signal.
 	unheard bool
 }
 
-// die is the last act. A shell that has got INT itself goes on all the same unless
-// whom it waits for has died of it: an exit code says that it was dealt with.
+// die ends the process by the signal. A shell that has got INT itself still goes on
+// unless the process that it waits for dies of it: an exit code tells it that the
+// process has dealt with the signal.
 func (d death) die() {
 	if d.sig != syscall.SIGINT && !(d.sig == syscall.SIGQUIT && d.unheard) {
 		return
@@ -161,14 +162,14 @@ func (d death) die() {
 	if d.unheard {
 		whom = 0
 	}
-	if d.sig == syscall.SIGQUIT { // no shell asks how we died of it, and a core of ours is of no use
+	if d.sig == syscall.SIGQUIT { // a shell does not ask how this process died of it, and its core is of no use
 		signal.Ignore(d.sig)
 		_ = syscall.Kill(whom, d.sig)
 		return
 	}
 	signal.Reset(d.sig)
 	if syscall.Kill(whom, d.sig) == nil {
-		<-time.After(time.Second) // it comes before
+		<-time.After(time.Second) // the signal comes before that
 	}
 }
 

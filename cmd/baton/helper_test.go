@@ -81,16 +81,16 @@ func helper() {
 				os.Exit(42)
 			}
 		}
-	case "leave": // somebody stubborn behind, and end with 3
+	case "leave": // start a stubborn helper, leave it running, and end with 3
 		child := exec.Command(self(), "stubborn", args[1])
 		failOn(child.Start())
 		until(args[1])
 		os.Exit(3)
-	case "wait-for": // somebody stubborn, for ever
+	case "wait-for": // start a stubborn helper, and wait for it for ever
 		child := exec.Command(self(), "stubborn", args[1])
 		failOn(child.Start())
 		failOn(child.Wait())
-	case "regroup": // the same, with that one in a group of its own, as timeout does
+	case "regroup": // the same, with that helper in a process group of its own, as timeout does
 		child := exec.Command(self(), "stubborn", args[1])
 		child.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		failOn(child.Start())
@@ -102,13 +102,13 @@ func helper() {
 			fmt.Fprintln([]*os.File{os.Stdout, os.Stderr}[i%2], text)
 		}
 		os.Exit(code)
-	case "much": // output: so many bytes, and a word to standard error
+	case "much": // write that many bytes to standard output, and a word to standard error
 		n, err := strconv.Atoi(args[1])
 		failOn(err)
 		_, err = os.Stdout.WriteString(strings.Repeat("x", n))
 		failOn(err)
 		fmt.Fprintln(os.Stderr, "and done")
-	case "background": // somebody who keeps the output open and is in another group
+	case "background": // start a helper that keeps the output open and is in another group
 		child := exec.Command(self(), "hold", args[1], args[2])
 		child.Stdout, child.Stderr = os.Stdout, os.Stderr
 		child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -128,7 +128,7 @@ func helper() {
 	}
 }
 
-// writePid writes the file in one step: who finds it can read it.
+// writePid writes the file in one step: a process that finds it can read it.
 func writePid(file string) {
 	if file == "" {
 		return

@@ -59,8 +59,8 @@ func invoke(t *testing.T, store string, args ...string) (stdout, stderr string, 
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// The URL of a store stands where something else is expected: in the place of every
-// argument and every flag's value of every command.
+// The URL of a store is given where something else is expected: as every argument and
+// as every flag's value of every command.
 func TestMisplacedURLsKeepTheirSecrets(t *testing.T) {
 	t.Parallel()
 	const secret = "xq7Zk9"
@@ -133,13 +133,13 @@ func TestObeyed(t *testing.T) {
 	}
 }
 
-// What others write into the store to harm who looks at it.
+// What another program writes into the store to harm a user who looks at it.
 const (
 	hostileText = "\x1b]0;title\x07\x1b[2J\u009b31m\x9b32m\r\nbaton: forged\n\u202etxt.exe\u2066 `touch hit` $(touch hit) '\";touch hit;\x7f\u200b\u2028"
 	hostileKey  = "k\u202e\u2066'`touch${IFS}hit`$(touch${IFS}hit)\";touch hit;\\\u200b\ufeff\u2028" // that Baton accepts
 )
 
-// hostile makes a store in which all that others write is hostile. The keys are
+// hostile makes a store in which all that other programs write is hostile. The keys are
 // held, waited for and recorded.
 func hostile(t *testing.T) (url string, keys []string) {
 	t.Helper()

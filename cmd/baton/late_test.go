@@ -12,12 +12,12 @@ import (
 	"testing"
 )
 
-const manyLate = 20 // what is left to chance goes wrong in some
+const manyLate = 20 // a race that the code leaves to chance goes wrong for some of these
 
-// late starts commands under leases and stops their batons until the leases have
-// ended, which between sees to, and the commands have ended well; then both
-// are there to be seen at once. It returns the batons when they have ended, and
-// what they said.
+// late starts commands under leases and stops their batons. Then between waits until
+// the leases have ended, and the commands end with success, so that each baton finds
+// both at once when it goes on. late returns the batons when they have ended, and what
+// they said.
 func late(t *testing.T, dir, command, ttl string, between func()) (holders []*exec.Cmd, said []*strings.Builder) {
 	t.Helper()
 	file := func(i int, name string) string { return filepath.Join(dir, fmt.Sprint(name, i)) }
@@ -52,8 +52,8 @@ func late(t *testing.T, dir, command, ttl string, between func()) (holders []*ex
 	return holders, said
 }
 
-// stopAside stops a baton while nobody else can write to the store: in the midst of
-// a write it would keep all others from the file.
+// stopAside stops a baton while the test holds the store's write lock: a baton stopped
+// in the middle of a write would keep all other processes from the file.
 func stopAside(t *testing.T, dir string, baton *os.Process) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "x.db")+"?_txlock=immediate&_busy_timeout=10000")
@@ -79,8 +79,8 @@ func stopAside(t *testing.T, dir string, baton *os.Process) {
 
 func lateStore(dir string) string { return "sqlite:" + filepath.Join(dir, "x.db") }
 
-// What is seen of a command that ended, and of its lease, at the same time, is not
-// left to chance.
+// A baton sees at the same time that its command and its lease have ended. What it does
+// then is not left to chance.
 func TestEndAndLossAreSeenTogether(t *testing.T) {
 	t.Parallel()
 	follow := []string{"run", "-w", "30s", "KEY", "--", "helper", "exit", "0"}
@@ -114,7 +114,8 @@ func TestEndAndLossAreSeenTogether(t *testing.T) {
 	}
 }
 
-// A success before the loss was seen is recorded, if nobody else has begun.
+// A success that came before baton saw the loss is recorded, if no other attempt has
+// begun.
 func TestSuccessOfAnExpiredAttemptIsRecorded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

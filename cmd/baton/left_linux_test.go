@@ -54,7 +54,7 @@ func TestLockIsKeptWithWhatCannotBeStopped(t *testing.T) {
 	}
 }
 
-// If the lease is lost then, baton does not have the store forget it: the next one
+// If the lease is lost then, baton does not remove it from the store: the next process
 // gets the lock when the TTL is over, and not before.
 func TestLossWithWhatCannotBeStopped(t *testing.T) {
 	t.Parallel()
@@ -79,8 +79,8 @@ func TestLossWithWhatCannotBeStopped(t *testing.T) {
 	}
 }
 
-// nobodys starts baton as a user who may not signal what "./helper rooted pid" is.
-// end ends that.
+// nobodys starts baton as a user who may not signal the process of "./helper rooted
+// pid". end ends that process.
 func nobodys(t *testing.T, args ...string) (holder *exec.Cmd, said string, end func()) {
 	t.Helper()
 	if os.Getuid() != 0 {

@@ -39,7 +39,8 @@ func (k *limiting) flags(cmd *cobra.Command) {
 	_ = cmd.MarkFlagRequired("rate")
 }
 
-// above refuses zero where it is said, as it stands for what is said by nobody.
+// above refuses zero where a flag gives it, as zero stands for a flag that was not
+// given.
 func (k *limiting) above(cmd *cobra.Command) error {
 	for flag, zero := range map[string]bool{"burst": k.burst <= 0, "parts": k.parts <= 0, "max-wait": k.maxWait <= 0} {
 		if zero && cmd.Flags().Changed(flag) {
@@ -49,7 +50,7 @@ func (k *limiting) above(cmd *cobra.Command) error {
 	return nil
 }
 
-// named says which algorithm.
+// named adds the flag that names the algorithm.
 func (k *limiting) named(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&k.algorithm, "algorithm", "a", "sliding-window",
 		"sliding-window, fixed-window, sliding-log,\nestimated-window, token-bucket or leaky-bucket")
@@ -91,7 +92,7 @@ func parseRate(text string) (rate, error) {
 	return rate{n, d}, nil
 }
 
-// limits makes what the flags say.
+// limits makes the limits that the flags describe.
 func (k *limiting) limits(cmd *cobra.Command) ([]ratelimit.Option, error) {
 	a, ok := limits.ParseAlgorithm(k.algorithm)
 	if !ok {
@@ -262,7 +263,7 @@ const exitTableLimit = `Exit codes:
   128+n     signal n came while waiting
 `
 
-// question is what is asked of a limiter.
+// question is a request to a limiter.
 type question struct {
 	key                                   string
 	cost                                  int64
@@ -270,7 +271,7 @@ type question struct {
 	wait                                  time.Duration
 }
 
-// askLimit asks, waits for the turn, and tells. A nil error is a yes.
+// askLimit asks, waits for the turn, and says the decision. A nil error means allowed.
 func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q question) error {
 	store, err := a.openLimits(ctx)
 	if err != nil {
@@ -322,7 +323,7 @@ func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q questio
 	if err != nil {
 		return err
 	}
-	asJSON := q.json && !q.command // standard output is the command's
+	asJSON := q.json && !q.command // the command has standard output
 	if asJSON {
 		if err := printJSON(a.stdout, limitJSON(r), false); err != nil {
 			return err
@@ -340,10 +341,10 @@ func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q questio
 	return &exit{exitNotAcquired, errors.New(describeRefusal(r))}
 }
 
-// longSilence is how long baton waits without saying so.
+// longSilence is how long baton waits without a message.
 const longSilence = 500 * time.Millisecond
 
-// decideLimit asks. It tells turns how long it waits for one in a queue.
+// decideLimit asks. It sends to turns how long it waits for a turn in a queue.
 func decideLimit(ctx context.Context, l *ratelimit.Limiter, q question, turns chan<- time.Duration) (ratelimit.Result, error) {
 	switch {
 	case q.peek:
@@ -377,7 +378,7 @@ func decideLimit(ctx context.Context, l *ratelimit.Limiter, q question, turns ch
 	case <-ctx.Done():
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = turn.Cancel(ctx) // what cannot be given back was consumed
+		_ = turn.Cancel(ctx) // what cannot be cancelled stays consumed
 		return turn.Result, context.Canceled
 	}
 }

@@ -46,7 +46,7 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 			if err := k.check(cmd, args[0]); err != nil {
 				return err
 			}
-			// The process that goes on working is the one that called us.
+			// The calling process is the one that goes on to use the lock.
 			owner := ownerName(os.Getppid())
 			locks, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{TTL: k.ttl, Owner: owner} }, k.checkTTL, outlives, movable)
 			if err != nil {
@@ -55,7 +55,8 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 			defer shut(store)
 			sigs, stop := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 			defer stop()
-			// A reader that has gone must not end us before the lock is given back.
+			// If the reader of the output ends, this process must release the lock
+			// before it ends.
 			_, stopPipe := listen(syscall.SIGPIPE)
 			defer stopPipe()
 			lease, err := a.acquire(locks, args[0], owner, k, sigs)
@@ -68,8 +69,8 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 				return interrupted(s)
 			default:
 			}
-			// What the store counts began before now: the lease's own end and
-			// its margin are the safe side of it.
+			// The store began to count before now: the lease's own end, without the
+			// margin, is on the safe side.
 			until := lease.Deadline()
 			handle, err := lease.Detach()
 			if err != nil {
@@ -89,7 +90,7 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 				if err != nil {
 					err = fmt.Errorf("the handle could not be written: %w", err)
 				}
-			case s := <-sigs: // the writing may wait for ever
+			case s := <-sigs: // the write may never end
 				err = interrupted(s)
 			}
 			if err == nil {
@@ -101,7 +102,7 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 	return cmd
 }
 
-// takeBack ends a lock whose handle nobody has got, because of why.
+// takeBack releases a lock whose handle could not be delivered, because of why.
 func takeBack(ctx context.Context, locks *baton.Locker, handle string, why error) error {
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
@@ -115,7 +116,7 @@ func takeBack(ctx context.Context, locks *baton.Locker, handle string, why error
 	return why
 }
 
-// outlives refuses stores that forget everything when we end.
+// outlives refuses stores whose locks end with this process.
 func outlives(traits driver.Traits) error {
 	if traits.Processes {
 		return nil
@@ -123,7 +124,7 @@ func outlives(traits driver.Traits) error {
 	return &exit{exitConfig, fmt.Errorf("store %s lives in this process only: there is nothing to share; name another with --store or BATON_STORE", traits.Store)}
 }
 
-// movable refuses stores where a lock cannot be handed to the next process.
+// movable refuses stores where another process cannot take over a lock.
 func movable(traits driver.Traits) error {
 	if !traits.Sessions {
 		return nil
@@ -131,7 +132,7 @@ func movable(traits driver.Traits) error {
 	return &exit{exitConfig, fmt.Errorf("store %s ties a lock to the process that takes it, which ends before it could be used: use baton run", traits.Store)}
 }
 
-// printHandle prints a handle and what is to be known about its lease.
+// printHandle prints a handle and the facts about its lease.
 func (a *app) printHandle(handle string, ttl time.Duration, until time.Time) error {
 	key, token, err := baton.ReadHandle(handle)
 	if err != nil {

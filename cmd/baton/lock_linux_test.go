@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A handle that nobody gets leaves no lock behind.
+// If baton cannot write the handle, it leaves no lock behind.
 func TestLockWhoseHandleCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -70,7 +70,7 @@ func TestLockIsInterruptedWhileItWrites(t *testing.T) {
 	isFree(t, store)
 }
 
-// fullPipe is the end of a pipe that nobody reads, but could.
+// fullPipe is the write end of a full pipe. The read end is open, but nothing reads it.
 func fullPipe(t *testing.T) *os.File {
 	t.Helper()
 	read, write, err := os.Pipe()

@@ -15,9 +15,9 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// A holder whose connection swallows everything must have stopped its
-// command, a stubborn one that needs KILL, before the server gives the lock to
-// the next in line. Both commands write down when they ran.
+// A holder whose connection swallows everything must have stopped its command, a
+// stubborn one that needs KILL, before the server grants the lock to the next waiter.
+// Both commands write down when they ran.
 func TestCommandIsStoppedBeforeTheStoreGivesTheLockAway(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
@@ -92,7 +92,7 @@ func start(t *testing.T, cmd *exec.Cmd) {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // a second time for those who have ended
+		_ = cmd.Wait() // a second time if it has ended
 	})
 }
 
@@ -127,7 +127,7 @@ func poll(t *testing.T, look func() error) {
 	}
 }
 
-// A message that nobody reads any more must not kill baton, for then what the
+// Writing a message that no process reads any more must not kill baton: what the
 // command has started would run on.
 func TestLossWithoutAReader(t *testing.T) {
 	t.Parallel()

@@ -85,7 +85,7 @@ func under(args []string) string {
 	return fmt.Sprintf(" under %q", safe(args[0]))
 }
 
-// listing makes one row per lock.
+// listing makes one row for each lock.
 func listing(all []driver.KeyInfo) [][]string {
 	rows := [][]string{{"KEY", "MODE", "HELD BY", "SINCE", "EXPIRES IN", "TOKEN", "WAITING"}}
 	for _, info := range all {

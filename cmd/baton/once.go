@@ -177,8 +177,8 @@ func parseCodes(text string) (func(int) bool, error) {
 	return func(code int) bool { return codes[code] }, nil
 }
 
-// openOnce opens a store with records. waiting is told when the lock has to be
-// waited for.
+// openOnce opens a store with records. It calls waiting when the lock has to be waited
+// for.
 func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, waiting func(), check func(driver.Traits) error) (ops *once.Runner, locks *baton.Locker, store driver.Store, err error) {
 	var cfg baton.Config
 	locks, store, err = a.openWith(ctx, func() baton.Config { cfg = o.config(owner); return cfg }, check, o.checkTTL)
@@ -216,7 +216,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	if t := store.Traits(); !t.Processes {
 		a.say("store %s is not shared with other processes: it remembers nothing after this one", t.Store)
 	}
-	// A command goes on even if nobody reads its output any more.
+	// A command goes on even if no process reads its output any more.
 	sigs, stop := listenForCommand()
 	defer stop()
 
@@ -240,7 +240,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 		text, err := ops.Do(ctx, key, func(ctx context.Context, at once.Attempt) ([]byte, error) {
 			select {
 			case w.turn <- struct{}{}:
-				<-w.over // the signals and the terminal are ours from now on
+				<-w.over // from now on this goroutine has the signals and the terminal
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}
@@ -255,7 +255,8 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	}()
 	why := w.wait(ctx)
 	r := <-done
-	// Only now: who reads the output may be slow, and others wait for the outcome.
+	// Only now: the reader of the output may be slow, and other processes wait for the
+	// outcome.
 	var given os.Signal
 	if rec != nil {
 		given = rec.passOn(sigs)
@@ -286,12 +287,12 @@ type waitForTurn struct {
 	o          *onceFlags
 	waiting    <-chan struct{}
 	sigs       <-chan os.Signal
-	turn       chan struct{} // it is our turn; closed: there is none
+	turn       chan struct{} // attempt may run the command; closed: it need not run
 	over       chan struct{} // closed when waiting is over
 	giveUp     context.CancelFunc
 }
 
-// wait returns when the command is about to run or will not. Its error says why it
+// wait returns when the command is about to run, or will not run. Its error says why it
 // gave up.
 func (w *waitForTurn) wait(ctx context.Context) (why error) {
 	var late <-chan time.Time
@@ -304,7 +305,7 @@ func (w *waitForTurn) wait(ctx context.Context) (why error) {
 	announced := func() {}
 	defer func() { announced() }()
 	stop := func(err error) error {
-		w.giveUp() // a turn that comes now finds nobody here
+		w.giveUp() // attempt can no longer start the command
 		return err
 	}
 	for {
@@ -341,8 +342,8 @@ func (w *waitForTurn) underWay(what, advice string) error {
 	return &exit{exitNotAcquired, fmt.Errorf("%s; %s%s", what, advice, shellWord(w.key))}
 }
 
-// afterOutput is how long those who were left behind by the command may keep its
-// output from ending.
+// afterOutput is how long processes that the command left behind may keep its output
+// open.
 const afterOutput = time.Second
 
 // attempt runs the command and returns its transcript. After the command it prints
@@ -357,8 +358,8 @@ func (a *app) attempt(at once.Attempt, rec *recorder, path string, command []str
 	}, sigs)
 	rec.stop(afterOutput)
 	switch {
-	case end.lost != nil && !end.own: // otherwise the store knows whether somebody has followed
-		return nil, &exit{exitLost, nil} // said already
+	case end.lost != nil && !end.own: // otherwise the store knows whether another process has followed
+		return nil, &exit{exitLost, nil} // the user was told already
 	case end.err != nil:
 		return nil, &exit{end.code, end.err}
 	}
@@ -372,7 +373,7 @@ func (a *app) attempt(at once.Attempt, rec *recorder, path string, command []str
 	return nil, &exit{end.code, nil}
 }
 
-// ended tells how the command ended that has just run.
+// ended says how the command that has just run ended.
 func (a *app) ended(key string, rec *recorder, text []byte, err error) error {
 	if final, ok := errors.AsType[*once.FinalError](err); ok {
 		text, err = []byte(final.Text), nil
@@ -396,7 +397,7 @@ func (a *app) ended(key string, rec *recorder, text []byte, err error) error {
 	return &exit{t.exit, nil}
 }
 
-// notRecorded tells that the command has run in vain.
+// notRecorded says that the outcome of the command was not recorded.
 func (a *app) notRecorded(key string, e *once.UnrecordedError) error {
 	code, advice := exitUnavailable, "the next call runs it again, unless it was recorded all the same"
 	if errors.Is(e, driver.ErrSuperseded) {
@@ -405,7 +406,7 @@ func (a *app) notRecorded(key string, e *once.UnrecordedError) error {
 	return &exit{code, fmt.Errorf("the command has ended, but its outcome was not recorded: %w; %s", e.Err, advice)}
 }
 
-// otherCommand tells that the key was used for something else.
+// otherCommand says that the key was used for another command.
 func otherCommand(key string, err error) error {
 	text := "was begun, and not finished,"
 	if other, ok := errors.AsType[*once.OtherRequestError](err); ok && other.Record.Done {
@@ -430,8 +431,8 @@ func untilSignal(done <-chan error, sigs <-chan os.Signal) (given os.Signal, err
 	}
 }
 
-// replay repeats what the command left when it ran. A signal ends that: who
-// reads it may be slow.
+// replay repeats the output and the exit code of the command. A signal ends that: the
+// reader may be slow.
 func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-chan os.Signal) error {
 	final, failed := errors.AsType[*once.FinalError](err)
 	if failed {
@@ -440,7 +441,7 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-ch
 		return err
 	}
 	t, err := decodeTranscript(text)
-	if err != nil { // a program of somebody else's did it, with package once
+	if err != nil { // another program wrote it, with package once
 		t = &transcript{pieces: []piece{{1, text}}}
 		if failed {
 			t = &transcript{exit: exitFailed, pieces: []piece{{2, append(text, '\n')}}}
@@ -459,7 +460,7 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-ch
 		if err != nil {
 			return fmt.Errorf("replaying the output: %w", err)
 		}
-		if t.omitted > 0 { // also if quiet: what was replayed is not what the command printed
+		if t.omitted > 0 { // also if quiet: the replay is not what the command printed
 			a.complain("the last %d bytes of the output were not recorded", t.omitted)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// What a command has left is recorded when it has ended, though nobody reads it yet:
-// that is then still to be had, or given up.
+// What a command has left is recorded when the command has ended, though its output is
+// not read yet: the reader can still get it then, or baton can be told to give up.
 func TestOnceRecordsBeforeItsOutputIsRead(t *testing.T) {
 	t.Parallel()
 	const much = 150000 // more than one pipe holds, less than two
@@ -57,7 +57,7 @@ func TestOnceRecordsBeforeItsOutputIsRead(t *testing.T) {
 	}
 }
 
-// Whoever replays to somebody who does not read can be stopped.
+// A replay whose output is not read can be stopped.
 func TestOnceReplayStops(t *testing.T) {
 	t.Parallel()
 	store := "sqlite:" + filepath.Join(t.TempDir(), "x.db")

@@ -28,9 +28,9 @@ func TestPostgresScripts(t *testing.T) {
 	}
 }
 
-// These know that the server is PostgreSQL: BATON_STORE is an empty database,
-// at SERVER, and "sql" runs SQL in it as somebody else would, or what is in a
-// file with "-f".
+// These know that the server is PostgreSQL: BATON_STORE is an empty database, at
+// SERVER, and "sql" runs SQL in it as another program would, or what is in a file with
+// "-f".
 func TestPostgresOwnScripts(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedPostgres(t)

@@ -13,9 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// safe makes text from a store or from a user harmless for a terminal:
-// whatever is not printable, the marks that reorder text included, is written
-// as an escape.
+// safe makes text from a store or from a user harmless for a terminal: it escapes
+// everything that is not printable, including the marks that reorder text.
 func safe(s string) string {
 	clean := func(r rune) bool { return unicode.IsPrint(r) && r != utf8.RuneError }
 	if strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) < 0 {
@@ -52,7 +51,7 @@ func shellWord(s string) string {
 // short writes a duration for people.
 func short(d time.Duration) string { return shortened(d, time.Duration.Round) }
 
-// shortUp is short of a time after which something is allowed: who comes then is not early.
+// shortUp is short for a wait, rounded up: a process that waits that long is not early.
 func shortUp(d time.Duration) string { return shortened(d, roundUp) }
 
 func shortened(d time.Duration, round func(d, to time.Duration) time.Duration) string {
@@ -79,10 +78,10 @@ func seconds(d time.Duration) float64 {
 	return float64(d.Round(time.Millisecond)) / float64(time.Second)
 }
 
-// secondsUp is seconds of a time after which something is allowed.
+// secondsUp is seconds for a wait, rounded up.
 func secondsUp(d time.Duration) float64 { return seconds(roundUp(d, time.Millisecond)) }
 
-// roundUp rounds to the next multiple.
+// roundUp rounds up to a multiple.
 func roundUp(d, to time.Duration) time.Duration {
 	down := d.Truncate(to)
 	if down < d {
@@ -91,8 +90,8 @@ func roundUp(d, to time.Duration) time.Duration {
 	return down
 }
 
-// printJSON writes one JSON value and a line feed. What a terminal would obey, or not
-// show as it is, is escaped: in JSON it stands in strings alone.
+// printJSON writes one JSON value and a line feed. It escapes what a terminal would
+// obey, or not show as it is: in JSON that occurs in strings only.
 func printJSON(w io.Writer, v any, indent bool) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -118,8 +117,8 @@ func printJSON(w io.Writer, v any, indent bool) error {
 	return err
 }
 
-// table writes rows in columns, the first row being the head. Columns are
-// separated by two spaces; wide characters take two places.
+// table writes rows in columns; the first row is the head. Columns are separated by two
+// spaces; wide characters take two columns of the terminal.
 func table(w io.Writer, rows [][]string) error {
 	var widths []int
 	for _, row := range rows {
@@ -144,7 +143,7 @@ func table(w io.Writer, rows [][]string) error {
 	return err
 }
 
-// width is how many places a text takes on a terminal.
+// width is how many columns of a terminal a text takes.
 func width(s string) int {
 	n := 0
 	for _, r := range s {
@@ -171,7 +170,7 @@ func runeWidth(r rune) int {
 	return 1
 }
 
-// cut shortens a text to n places.
+// cut shortens a text to n columns.
 func cut(s string, n int) string {
 	if width(s) <= n {
 		return s

@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// Who comes back when it is said that something is allowed is not too early.
+// A caller who comes back at the time that is printed is not too early.
 func TestTimesOfLimitsAreNotEarly(t *testing.T) {
 	t.Parallel()
 	for range 20_000 {

@@ -12,9 +12,9 @@ import (
 	"github.com/batonhq/baton/store/redlock"
 )
 
-// announce says that a lock is waited for, and who holds it: on a terminal in
-// a line that is kept up to date until the returned function is called,
-// elsewhere once. err is what the first try ended with.
+// announce says that the lock is held and by which process: on a terminal in a line
+// that is kept up to date until the returned function is called, elsewhere once. err is
+// the error of the first try.
 func (a *app) announce(ctx context.Context, locks *baton.Locker, key, owner string, held *baton.HeldError, err error) (done func()) {
 	if a.quiet {
 		return func() {}
@@ -61,7 +61,7 @@ func (a *app) announce(ctx context.Context, locks *baton.Locker, key, owner stri
 	return func() { cancel(); <-ended }
 }
 
-// progress says who holds the key and how many are ahead of owner.
+// progress says which process holds the key and how many waiters are ahead of owner.
 func progress(ctx context.Context, locks *baton.Locker, key, owner string) (state string, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -81,7 +81,7 @@ func progress(ctx context.Context, locks *baton.Locker, key, owner string) (stat
 	return state, true
 }
 
-// inTheWay is what stands in a line that has little room.
+// inTheWay describes the holder in few words.
 func inTheWay(held *baton.HeldError) string {
 	s := "held by " + ownerLabel(held.Owner, held.Foreign)
 	if held.Age > 0 {

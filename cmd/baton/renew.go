@@ -57,11 +57,11 @@ const handleHelp = `The handle is an argument, or the first line of standard inp
 can be seen by other users of the machine: prefer the other two.
 `
 
-// handleTimeout bounds how long the store may take to answer for a handle.
+// handleTimeout bounds how long the store may take to answer about a handle.
 const handleTimeout = 10 * time.Second
 
-// withHandle reads the handle, which was given in one of three ways, opens the
-// store, and calls f.
+// withHandle reads the handle, which was given in one of three ways, opens the store,
+// and calls f.
 func (a *app) withHandle(ctx context.Context, args []string, k *asking, f func(ctx context.Context, locks *baton.Locker, handle string) error) error {
 	handle, err := a.handle(args)
 	if err != nil {
@@ -108,7 +108,7 @@ func (a *app) handle(args []string) (string, error) {
 	return handle, nil
 }
 
-// noMoreThanOne allows one argument of that name.
+// noMoreThanOne allows at most one argument of that name.
 func noMoreThanOne(name string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > 1 {

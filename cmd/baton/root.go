@@ -59,13 +59,13 @@ func run(args []string) int {
 	return code
 }
 
-// ran marks errors of commands, as against errors in their usage.
+// ran marks errors of commands, to tell them from errors in their usage.
 type ran struct{ error }
 
 func (r ran) Unwrap() error { return r.error }
 
-// does makes the body of a command: cobra shall not take its errors for its
-// own.
+// does makes the body of a command. It marks errors, so that they are not taken for
+// cobra's.
 func does(body func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := body(cmd.Context(), args); err != nil {
@@ -130,7 +130,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// queryFlags adds the flag of commands that answer a question.
+// queryFlags adds the flag of commands that show something.
 func (a *app) queryFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.output, "output", "o", "text", "form of the answer: text or json")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
@@ -147,7 +147,7 @@ func (a *app) json() (bool, error) {
 	return false, usage("-o %s: it is text or json", safe(a.output))
 }
 
-// say tells the user something; complain does so even if quiet.
+// say prints a message to the user; complain does so even if quiet.
 func (a *app) say(format string, args ...any) {
 	if !a.quiet {
 		a.complain(format, args...)
@@ -159,7 +159,7 @@ func (a *app) complain(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "baton: %s\n", text)
 }
 
-// credentials are what stands before the hosts of a URL.
+// credentials are the part of a URL before the hosts.
 var credentials = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)\S*@`)
 
 func (a *app) logger() *slog.Logger {
@@ -187,12 +187,12 @@ func (a *app) url() (string, error) {
 // openTimeout bounds how long a store may take to answer for the first time.
 const openTimeout = 10 * time.Second
 
-// open opens the store and makes a Locker, unless one of the checks objects.
+// open opens the store and makes a Locker, unless one of the checks fails.
 func (a *app) open(ctx context.Context, cfg baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
 	return a.openWith(ctx, func() baton.Config { return cfg }, checks...)
 }
 
-// openWith is open with a Config that is asked for when the checks have passed.
+// openWith is open with a function that makes the Config once the checks have passed.
 func (a *app) openWith(ctx context.Context, config func() baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
 	url, err := a.url()
 	if err != nil {
@@ -224,7 +224,7 @@ func (a *app) openWith(ctx context.Context, config func() baton.Config, checks .
 	return locks, store, nil
 }
 
-// shut closes the store, but not for long: a server that does not answer must
+// shut closes the store, but waits only a second: a server that does not answer must
 // not keep this process from ending.
 func shut(store driver.Store) {
 	closed := make(chan struct{})
@@ -238,7 +238,7 @@ func shut(store driver.Store) {
 	}
 }
 
-// oneArg demands exactly the argument that name describes.
+// oneArg demands exactly one argument, which name describes.
 func oneArg(name string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
@@ -271,7 +271,7 @@ func misspelt(cmd *cobra.Command, err error) error {
 	} else if strings.Contains(text, "did you mean") {
 		text += "?"
 	}
-	// A URL in the wrong place is still a secret, up to the end of its argument.
+	// A URL in the wrong place is still secret, up to the end of its argument.
 	return errors.New(urls.ReplaceAllStringFunc(text, func(word string) string {
 		if quoted, ok := strings.CutPrefix(word, `"`); ok {
 			return `"` + redactURL(strings.TrimSuffix(quoted, `"`)) + `"`
@@ -280,7 +280,7 @@ func misspelt(cmd *cobra.Command, err error) error {
 	}))
 }
 
-// urls are words with a URL, and what is quoted and has one.
+// urls are words with a URL, and quoted text with one.
 var urls = regexp.MustCompile(`"(?:[^"\\]|\\.)*://(?:[^"\\]|\\.)*"|\S+://\S*`)
 
 // explain writes an error for people: what happened and what to do now.

@@ -25,7 +25,7 @@ type running struct {
 	asking
 	maxHold  time.Duration
 	grace    time.Duration
-	ownGrace bool // it was given
+	ownGrace bool // --grace was given
 	conflict int
 	skipOK   bool
 }
@@ -96,7 +96,7 @@ command has started does not then.
 	return cmd
 }
 
-// keyAndCommand demands a name, which is called what, and a command behind "--".
+// keyAndCommand demands a name, which messages call what, and a command behind "--".
 func keyAndCommand(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		dash, path := cmd.ArgsLenAtDash(), cmd.CommandPath()
@@ -172,8 +172,8 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 	return nil
 }
 
-// release unlocks what a command has run under. That the lease was lost before may
-// turn out only now.
+// release unlocks the lock of a command that has ended. Unlock may be the first to find
+// that the lease was lost.
 func (a *app) release(lease *baton.Lease, end *ending) {
 	err := lease.Unlock()
 	switch {
@@ -186,12 +186,12 @@ func (a *app) release(lease *baton.Lease, end *ending) {
 	}
 }
 
-// outlived tells of a command that nobody stopped although the lease was lost.
+// outlived reports a command that was not stopped although the lease was lost.
 func (a *app) outlived(lost error, code int) {
 	a.complain("%s; the command ended by itself, with %d, perhaps without the lock", explain(lost), code)
 }
 
-// checkTTL is that of asking, after which the grace is fitted to the TTL.
+// checkTTL checks the TTL, and then fits the grace to it.
 func (r *running) checkTTL(traits driver.Traits) error {
 	if err := r.asking.checkTTL(traits); err != nil {
 		return err
@@ -199,8 +199,8 @@ func (r *running) checkTTL(traits driver.Traits) error {
 	return r.fitGrace()
 }
 
-// fitGrace shortens the grace to a third of the TTL, or refuses one that was given
-// and is longer.
+// fitGrace shortens the default grace to a third of the TTL. It refuses a --grace that
+// is longer.
 func (r *running) fitGrace() error {
 	if r.ownGrace && r.grace > r.ttl/3 {
 		return usage("--grace %v: it is at most a third of --ttl %v, so that the command has ended before somebody else can get the lock; a longer --ttl allows more", r.grace, r.ttl)
@@ -209,7 +209,7 @@ func (r *running) fitGrace() error {
 	return nil
 }
 
-// under is the command as it is run under a lock.
+// under is the command with its arguments, its environment and our files.
 func (a *app) under(lease *baton.Lease, path string, command []string, owner string) supervise.Command {
 	return supervise.Command{
 		Path:  path,
@@ -219,8 +219,8 @@ func (a *app) under(lease *baton.Lease, path string, command []string, owner str
 	}
 }
 
-// config leaves time to stop the command before the store can give an expired
-// lock away.
+// config leaves time to stop the command before the store can grant an expired lock to
+// another process.
 func (r *running) config(owner string) baton.Config {
 	return baton.Config{TTL: r.ttl, Margin: r.margin(), Owner: owner}
 }
@@ -232,7 +232,7 @@ func (r *running) margin() time.Duration { return r.ttl/10 + r.grace }
 func listenForCommand() (sigs chan os.Signal, stop func()) {
 	sigs, stopSigs := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
-	// A message that nobody reads must not end us before the command.
+	// If no process reads our messages, we must not end before the command.
 	_, stopPipe := listen(syscall.SIGPIPE)
 	return sigs, func() { stopSigs(); stopPipe() }
 }
@@ -254,21 +254,21 @@ type ending struct {
 	code int
 	err  error // why it could not be started
 	lost error // the lease was lost
-	own  bool  // the command was not stopped: code is its own, also if the lease was lost
-	last bool  // and is not to be started again: a signal asked it to end, or something of it is left
-	late bool  // --max-hold was reached and the command stopped
+	own  bool  // the command was not stopped: code is its own, even if the lease was lost
+	last bool  // do not start it again: a signal asked it to end, or something of it is left
+	late bool  // --max-hold was over and the command was stopped
 }
 
 const wantsTerminal = "the command wants the terminal, which is no longer ours: it was hung up"
 
-// hold runs the command while the lease lasts. When it returns, nothing of
-// the command runs any more, or the store has let the lock go.
+// hold runs the command while the lease lasts. When it returns, nothing of the command
+// runs any more, or the lock has ended in the store.
 func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, sigs chan os.Signal) ending {
 	if err := lease.Err(); err != nil {
 		a.complain("%s; the command was not started", explain(err))
 		return ending{lost: err}
 	}
-	// Before the command starts: it may be suspended, and we with it, at once.
+	// Listen before the command starts: it may be suspended at once, and we with it.
 	moreSigs, stop := listen(syscall.SIGTSTP, syscall.SIGCONT)
 	defer stop()
 	command.MayResume = func() bool { return lease.Err() == nil }
@@ -284,8 +284,8 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	}
 	trust := newTrust(lease)
 	defer trust.timer.Stop()
-	told := false        // to end, by a signal
-	var passed os.Signal // the last of those that end
+	told := false        // a signal told it to end
+	var passed os.Signal // the last signal that asked it to end
 	hungUp := child.HungUp()
 	for {
 		select {
@@ -304,11 +304,11 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 			}
 			return end
 		case <-lease.Done():
-			if child.Ended() { // a process that was suspended learns of both at once
+			if child.Ended() { // a process that was suspended sees both at once
 				return a.done(lease, r, child, trust)
 			}
-			// It learns late, perhaps too late for any grace. Nothing is printed
-			// before: a pipe may be full.
+			// This process may see it late, perhaps too late for any grace. So print
+			// nothing before: a pipe may be full.
 			outcome := child.Stop(trust.rest(r.grace))
 			err := lease.Err()
 			a.complain("%s; the command was stopped", explain(err))
@@ -344,8 +344,8 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	}
 }
 
-// done is the end of a command that was not stopped. Whether it ended before the
-// lease cannot be told if both are there to be seen: it counts as lost then.
+// done ends the run of a command that was not stopped. If the lease has ended, too, it
+// is not known which ended first: the lease then counts as lost.
 func (a *app) done(lease *baton.Lease, r *running, child *supervise.Child, trust *trust) ending {
 	end := ending{code: child.Code(), own: true}
 	grace := r.grace
@@ -361,7 +361,7 @@ func (a *app) done(lease *baton.Lease, r *running, child *supervise.Child, trust
 	return end
 }
 
-// stopRest ends what the command left behind.
+// stopRest stops the processes that the command left behind.
 func (a *app) stopRest(child *supervise.Child, grace time.Duration) (outcome supervise.Outcome) {
 	if !child.Gone() {
 		outcome = child.Stop(grace)
@@ -371,9 +371,9 @@ func (a *app) stopRest(child *supervise.Child, grace time.Duration) (outcome sup
 	return outcome
 }
 
-// keep waits for what Stop could not end. An Unlock before that would start the
-// next holder beside it; and of a lease that was lost, Unlock would have the store
-// forget the claim before its TTL is over.
+// keep waits for what Stop could not end. An Unlock before that would let the next
+// holder run beside it. After the loss of a lease, Unlock would make the store forget
+// the claim before its TTL is over.
 func (a *app) keep(lease *baton.Lease, r *running, child *supervise.Child, trust *trust) {
 	if lease.Err() == nil {
 		a.complain("the lock is kept until it has ended")
@@ -409,8 +409,8 @@ func (a *app) stopped(o supervise.Outcome) {
 	}
 }
 
-// trust remembers until when the lease could be trusted, so that somebody who
-// notices its end late knows how late.
+// trust remembers until when the lease could be trusted, so that it is known how late
+// its end was noticed.
 type trust struct {
 	until time.Time
 	timer *time.Timer
@@ -435,8 +435,8 @@ func (t *trust) rest(grace time.Duration) time.Duration {
 	return max(0, grace-max(0, bootclock.Now().Sub(t.until)))
 }
 
-// environment is ours with the lock's variables, and more, in the place of those
-// of an outer lock.
+// environment is our environment with the variables of the lock, and more, instead of
+// those of an outer lock.
 func environment(key string, token int64, owner string, more ...string) []string {
 	ours := append(more,
 		"BATON_HELD=true",
@@ -455,13 +455,13 @@ func environment(key string, token int64, owner string, more ...string) []string
 	return append(env, ours...)
 }
 
-// find looks the command up, before any lock is taken.
+// find looks the command up, before any lock is acquired.
 func find(command string) (path string, err error) {
 	path, err = exec.LookPath(command)
 	if err == nil {
 		return path, nil
 	}
-	command = redactURL(command) // the store's, perhaps
+	command = redactURL(command) // it may be the URL of the store
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
 		return "", &exit{exitNotFound, fmt.Errorf("command not found: %s", safe(command))}

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 //	signal NAME SIGNAL        send it a signal: INT, KILL, …
 //	ends NAME CODE            wait for it and demand its exit code, or the signal's name;
 //	                          CODE|CODE is either
-//	waiting N KEY             wait until so many stand in the line of a lock
+//	waiting N KEY             wait until N requests wait in the queue of a lock
 //	[!] await FILE REGEXP     wait until the file has such a line, or, with !, has none
 //	gone FILE                 wait until the process whose number is in the file is gone
 //	[!] runs FILE             demand that it runs now, or, with !, that it does not
@@ -207,8 +207,8 @@ func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// cmdWaiting is for scripts that look at the line: "waiting" is said before the
-// place is taken.
+// cmdWaiting is for scripts that look at the queue: baton says "waiting" before it
+// takes its position.
 func cmdWaiting(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: waiting N KEY")

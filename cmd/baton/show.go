@@ -59,7 +59,7 @@ shown. On Redlock none is.
 	return cmd
 }
 
-// places makes one row per holder and waiter.
+// places makes one row for each holder and waiter.
 func places(info driver.KeyInfo) [][]string {
 	rows := [][]string{{"", "OWNER", "MODE", "SINCE", "EXPIRES IN", "TOKEN"}}
 	for _, h := range info.Holders {

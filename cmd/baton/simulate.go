@@ -71,7 +71,7 @@ on each request.`,
 	return cmd
 }
 
-// events are those of the bursts and of the files, in order.
+// events are the events of the bursts and of the files, in the order of time.
 func (a *app) events(bursts, files []string) ([]simulate.Event, error) {
 	var all []simulate.Event
 	for _, text := range bursts {
@@ -120,7 +120,7 @@ func (k *limiting) contenders(r rate) []simulate.Line {
 	burst := cmp.Or(k.burst, r.n)
 	size := new(big.Int).Mul(big.NewInt(r.n), big.NewInt(int64(cmp.Or(k.maxWait, r.period))))
 	size.Div(size, big.NewInt(int64(r.period)))
-	queue := int64(math.MaxInt64) // which is refused
+	queue := int64(math.MaxInt64) // Run refuses that
 	if size.IsInt64() {
 		queue = max(size.Int64(), 1)
 	}
@@ -196,7 +196,7 @@ type simulatedVerdict struct {
 	Cost       int64     `json:"cost"`
 	OK         bool      `json:"ok"`
 	Wait       float64   `json:"wait,omitempty"`
-	RetryAfter *float64  `json:"retryAfter,omitempty"` // absent: never, or not refused
+	RetryAfter *float64  `json:"retryAfter,omitempty"` // absent: never, or allowed
 }
 
 type simulated struct {

@@ -208,7 +208,7 @@ func TestTerminalSuspendedTooLong(t *testing.T) {
 	term.foreground("pid")
 	term.typed(ctrlZ)
 	term.shows(`Stopped[^\n]*\n`)
-	// Meanwhile somebody else gets the lock.
+	// Meanwhile another process gets the lock.
 	term.typed("baton run k -- helper exit 0\necho got=$?\n")
 	term.shows(`got=0`)
 	term.typed("fg\n")
@@ -313,8 +313,8 @@ func TestTerminalOrphaned(t *testing.T) {
 	term.shows(`code=0`)
 }
 
-// In a container the parent, which is outside, has the number 0 and continues
-// nobody: Ctrl-Z does not suspend.
+// In a container the parent, which is outside, has the number 0 and continues no
+// process: Ctrl-Z does not suspend.
 func TestTerminalInAContainer(t *testing.T) {
 	t.Parallel()
 	const unshare = "unshare --user --map-root-user --pid --fork --mount-proc "
@@ -360,7 +360,7 @@ func TestTerminalBreakAsks(t *testing.T) {
 	term.shows(`took "k" from 1 holder`)
 }
 
-// A yes is for the holder that was shown.
+// A yes counts only for the holder that was shown.
 func TestTerminalBreakAsksAgainAboutTheNextHolder(t *testing.T) {
 	t.Parallel()
 	term := newTerminal(t)
@@ -386,7 +386,7 @@ func TestTerminalBreakAsksAgainAboutTheNextHolder(t *testing.T) {
 	term.shows(`left "k" alone`)
 	term.shows(`code=75`)
 
-	// Nor is there anybody to take it from, if that one has ended.
+	// If that holder has ended, there is no lock to break.
 	term.typed("baton break k\n")
 	term.shows(`\[y/N\] `)
 	baton("unlock", second)
@@ -394,7 +394,7 @@ func TestTerminalBreakAsksAgainAboutTheNextHolder(t *testing.T) {
 	term.shows(`nobody holds "k": nothing to break`)
 	term.shows(`code=0`)
 
-	// Who has renewed is the same holder still.
+	// A holder that has renewed is still the same holder.
 	third := baton("lock", "--ttl", "10m", "k")
 	term.typed("baton break k\n")
 	term.shows(`\[y/N\] `)

@@ -17,9 +17,8 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// A transcript is what a command has left: its exit code and its output, each
-// piece with the number of its stream, in the order in which it was read. It is
-// recorded as
+// A transcript is what a command has left: its exit code and its output, each piece
+// with the number of its stream, in the order in which it was read. It is recorded as
 //
 //	baton-once 1 EXIT OMITTED
 //	STREAM LENGTH
@@ -27,7 +26,7 @@ import (
 //	…
 type transcript struct {
 	exit    int
-	omitted int64 // bytes of output that there was no room for
+	omitted int64 // bytes of output that were not recorded for lack of room
 	pieces  []piece
 }
 
@@ -82,7 +81,7 @@ func decodeTranscript(text []byte) (*transcript, error) {
 	return t, nil
 }
 
-// output is all that was written to one stream.
+// output is everything that was written to one stream.
 func (t *transcript) output(stream int) []byte {
 	var all []byte
 	for _, p := range t.pieces {
@@ -93,7 +92,7 @@ func (t *transcript) output(stream int) []byte {
 	return all
 }
 
-// replay writes each piece where it belongs.
+// replay writes each piece to its stream.
 func (t *transcript) replay(stdout, stderr io.Writer) error {
 	for _, p := range t.pieces {
 		to := stdout
@@ -109,7 +108,7 @@ func (t *transcript) replay(stdout, stderr io.Writer) error {
 
 // A recorder keeps the output of a command and passes it on.
 type recorder struct {
-	stdout, stderr *os.File // what the command is given
+	stdout, stderr *os.File // for the command
 	ends           []*os.File
 	relays         []*relay
 	readers        sync.WaitGroup
@@ -121,8 +120,8 @@ type recorder struct {
 	open bool
 }
 
-// record makes a recorder. Whether anybody reads what is passed on makes no
-// difference to what is kept.
+// record makes a recorder. What it keeps does not depend on whether a process reads
+// what it passes on.
 func record(stdout, stderr io.Writer) (*recorder, error) {
 	r := &recorder{size: mostHead}
 	for stream, to := range []io.Writer{stdout, stderr} {
@@ -167,11 +166,11 @@ func (r *recorder) read(stream int, from *os.File, on *relay) {
 	}
 }
 
-// mostInPipe is as much as pipes hold.
+// mostInPipe is at least as much as a pipe holds.
 const mostInPipe = 1 << 20
 
-// drain takes what is in a pipe already, and reports whether somebody could still
-// write to it: that a read was late does not say so.
+// drain takes what is in a pipe already, and reports whether a process could still
+// write to it: a read that times out does not tell.
 func drain(from *os.File, take func([]byte)) (open bool) {
 	conn, err := from.SyscallConn()
 	if err == nil {
@@ -184,10 +183,10 @@ func drain(from *os.File, take func([]byte)) (open bool) {
 	n := 0
 	for n < len(buf) {
 		var m int
-		err = os.ErrClosed // if it is not asked at all
+		err = os.ErrClosed // in case Read does not call
 		_ = conn.Read(func(fd uintptr) bool {
 			m, err = unix.Read(int(fd), buf[n:])
-			return true // whatever it says: there may be nothing
+			return true // do not wait: the pipe may be empty
 		})
 		if errors.Is(err, unix.EINTR) {
 			continue
@@ -201,16 +200,16 @@ func drain(from *os.File, take func([]byte)) (open bool) {
 	return n == len(buf) || err != nil
 }
 
-// A relay passes one stream on, to a reader who may be slow.
+// A relay passes one stream on to a reader that may be slow.
 type relay struct {
 	to io.Writer
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	unread  []byte // in part, perhaps, being written
-	room    int    // put waits while there is more than that
-	ended   bool   // nothing is put any more
-	deaf    bool   // nobody reads any more
+	unread  []byte // a part of it may be being written
+	room    int    // put waits while more than that is unread
+	ended   bool   // nothing more will be put
+	deaf    bool   // the reader has gone
 }
 
 func newRelay(to io.Writer) *relay {
@@ -231,7 +230,7 @@ func (r *relay) put(data []byte) {
 	}
 }
 
-// allow says how much may be unread from now on.
+// allow sets how much may be unread from now on.
 func (r *relay) allow(room int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -239,7 +238,7 @@ func (r *relay) allow(room int) {
 	r.changed.Broadcast()
 }
 
-// end says that nothing more is put.
+// end says that nothing more will be put.
 func (r *relay) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,7 +246,7 @@ func (r *relay) end() {
 	r.changed.Broadcast()
 }
 
-// behind reports whether something is still to be passed on.
+// behind reports whether something still has to be passed on.
 func (r *relay) behind() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -286,7 +285,7 @@ func (r *recorder) keep(stream int, data []byte) {
 	if last < 0 || t.pieces[last].stream != stream {
 		head = mostPieceHead
 	}
-	// What comes after a gap is left out, too.
+	// Output after a gap is left out, too.
 	room := max(0, check.MaxResult-r.size-head)
 	if t.omitted > 0 {
 		room = 0
@@ -304,10 +303,10 @@ func (r *recorder) keep(stream int, data []byte) {
 	r.size += head + len(kept)
 }
 
-// stop ends the recording when the command has ended. It does not wait for those
-// who read what is passed on; see passOn. Somebody whom the command has left
-// behind may have its output still, for ever: that is waited for a little. It
-// reports whether there was such a one.
+// stop ends the recording when the command has ended. It does not wait for the readers
+// of what it passes on; see passOn. A process that the command left behind may keep its
+// output open for ever: stop waits for that up to patience, and reports whether the
+// output was still open.
 func (r *recorder) stop(patience time.Duration) (left bool) {
 	for _, given := range []*os.File{r.stdout, r.stderr} {
 		if given != nil {
@@ -333,8 +332,8 @@ func (r *recorder) stop(patience time.Duration) (left bool) {
 	return r.open
 }
 
-// passOn waits, after stop, until everything is passed on that somebody reads. It
-// gives up at a signal that asks to end, and returns it.
+// passOn waits, after stop, until everything is passed on that is being read. It gives
+// up at a signal that asks to end, and returns it.
 func (r *recorder) passOn(sigs <-chan os.Signal) os.Signal {
 	passed := make(chan struct{})
 	go func() {

@@ -33,8 +33,8 @@ func TestTranscriptComesBack(t *testing.T) {
 	}
 }
 
-// Pieces keep their stream and their order; those who are not heard are kept all
-// the same.
+// Pieces keep their stream and their order. Those that cannot be passed on are kept as
+// well.
 func TestRecorder(t *testing.T) {
 	t.Parallel()
 	var stderr bytes.Buffer
@@ -44,7 +44,7 @@ func TestRecorder(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprint(r.stdout, "out")
-	<-arrived // nobody listens from now on
+	<-arrived // from now on every write to it fails
 	fmt.Fprint(r.stderr, "err")
 	if r.stop(time.Minute) {
 		t.Error("somebody was left behind")
@@ -86,9 +86,9 @@ func TestRecorderNeverKeepsTooMuch(t *testing.T) {
 	}
 }
 
-// Whoever left the output before the last of it was read has not stayed behind. It is
-// not run beside tests that start programs: each has the pipe for a moment, too,
-// between fork and exec.
+// A process that closed the output before the recorder read the last of it is not left
+// behind. This does not run beside tests that start programs: each of them has the pipe
+// for a moment, too, between fork and exec.
 func TestRecorderIsLate(t *testing.T) {
 	arrived, release := make(chan struct{}, 10), make(chan struct{})
 	r, err := record(writer(func(p []byte) (int, error) { arrived <- struct{}{}; <-release; return len(p), nil }), io.Discard)

@@ -115,7 +115,7 @@ const exitTableVerify = `Exit codes:
   130       interrupted; the faults that were done with were printed
 `
 
-// kindTable is what the help says of each kind of store.
+// kindTable describes each kind of store for the help.
 func kindTable() string {
 	var b strings.Builder
 	for _, k := range deploy.Kinds {
@@ -131,7 +131,7 @@ func kindNames() (names []string) {
 	return names
 }
 
-// faultTable is what the help says of each fault.
+// faultTable describes each fault for the help.
 func faultTable() string {
 	var b strings.Builder
 	for _, f := range fault.All() {
@@ -176,7 +176,7 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 		}
 		v.cfg.URL = url
 	}
-	if v.html != "" { // better now than when all is done
+	if v.html != "" { // fail now rather than at the end
 		if err := writable(v.html); err != nil {
 			return &exit{exitFailed, err}
 		}
@@ -222,7 +222,7 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 	return nil
 }
 
-// page writes the page, if it is wanted.
+// page writes the page, if it is asked for.
 func (v *verifying) page(r *verify.Report) error {
 	if v.html == "" {
 		return nil
@@ -239,8 +239,8 @@ func (v *verifying) page(r *verify.Report) error {
 	return nil
 }
 
-// showProgress says on standard error what is going on: on a terminal in a line
-// that changes, elsewhere once for each fault.
+// showProgress says on standard error what is going on: on a terminal in a line that
+// changes, elsewhere once for each fault.
 func (v *verifying) showProgress() (show func(verify.Step), done func()) {
 	if v.quiet {
 		return nil, func() {}
@@ -307,12 +307,12 @@ func verdicts(w io.Writer, r *verify.Report) error {
 	return err
 }
 
-// mostShown is how many violations of a fault are printed.
+// mostShown is how many violations are printed for one fault.
 const mostShown = 20
 
 func count(n int) string { return strconv.Itoa(n) }
 
-// indented makes text of several lines one of a list.
+// indented makes text of several lines an entry of a list.
 func indented(s string) string {
 	var lines []string
 	for line := range strings.Lines(strings.TrimSpace(s)) {

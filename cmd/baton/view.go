@@ -7,9 +7,9 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// lockView is a lock in JSON. Tokens are strings, because they may exceed
-// what JavaScript can count; durations are seconds; what the store does not
-// know is left out.
+// lockView is a lock in JSON. Tokens are strings, because they may exceed the integers
+// that JavaScript can count; durations are seconds; what the store does not know is
+// left out.
 type lockView struct {
 	Key     string       `json:"key"`
 	Mode    string       `json:"mode,omitempty"`

@@ -61,9 +61,9 @@ With -o json each change is one object on one line: time, key, change, and lock 
 	return cmd
 }
 
-// lookOn calls look with a context that ends with SIGINT and, if --for was
-// given, limit after look has said that it has seen something: what is there is
-// shown however short that is.
+// lookOn calls look with a context that ends with SIGINT. If --for was given, the
+// context also ends limit after look has called seen: so the first view is shown
+// however short limit is.
 func (a *app) lookOn(ctx context.Context, limit time.Duration, limited bool, look func(ctx context.Context, locks *baton.Locker, seen func()) error) error {
 	if limit < 0 || limited && limit == 0 {
 		return usage("--for %v: it is a duration above zero", limit)
@@ -84,8 +84,8 @@ func (a *app) lookOn(ctx context.Context, limit time.Duration, limited bool, loo
 	return look(ctx, locks, seen)
 }
 
-// The table is drawn on the terminal's other screen, so that what was there
-// comes back.
+// The table is drawn on the terminal's other screen, so that the user's screen comes
+// back.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l"
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
@@ -99,7 +99,7 @@ type watcher struct {
 	json   bool
 	screen bool
 	last   map[string]driver.KeyInfo
-	failed bool // the last look
+	failed bool // the last inspection
 }
 
 func (w *watcher) run(ctx context.Context, locks *baton.Locker, args []string, every time.Duration, seen func()) error {
@@ -113,8 +113,8 @@ func (w *watcher) run(ctx context.Context, locks *baton.Locker, args []string, e
 		case err != nil && first:
 			return err
 		case err != nil:
-			// A fail-over ends by itself; somebody who watches wants to see
-			// that, too.
+			// A fail-over ends by itself, and a user who watches wants to see that,
+			// too.
 			if !w.failed {
 				w.complain("%s; watching on", explain(err))
 			}
@@ -160,7 +160,7 @@ func (w *watcher) show(all []driver.KeyInfo, args []string) error {
 	return nil
 }
 
-// change names what happened to a lock between two looks, or "".
+// change names what happened to a lock between two inspections, or "".
 func change(before, now driver.KeyInfo) string {
 	sameHolder := func(x, y driver.HolderInfo) bool {
 		return x.Owner == y.Owner && x.Token == y.Token && x.Weight == y.Weight && x.Capacity == y.Capacity

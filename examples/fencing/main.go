@@ -1,14 +1,14 @@
-// Fencing is the story of the pause that beats every lease. A holder looks at
-// its lease, which stands; before it writes, it is stopped for longer than the
-// lease lives (really stopped: SIGSTOP); the lock goes to the next holder, who
-// writes; the first one wakes up, and its write lands on top. With a guard in
-// front of the account it is refused.
+// Fencing is the story of the pause that beats every lease. A holder checks its lease,
+// which is valid. Before it writes, it is stopped for longer than the lease lasts
+// (really stopped: SIGSTOP). The store grants the lock to the next holder, who writes.
+// The first holder wakes up, and its write replaces the other. With a guard in front of
+// the account that write is refused.
 //
 //	go run ./examples/fencing [--store URL] [--pauses N] [-o json]
 //
-// Then the same moment is made N times, without waiting for a lease to run out:
-// the holder is held back, its lock ends without its hearing of it, and is granted
-// to the next. It exits with status 1 if a stale write got past the guard.
+// Then the same moment is made N times, without waiting for a lease to expire: the
+// holder is held back, its lock ends without its hearing of it, and is granted to the
+// next holder. The program exits with status 1 if a stale write got past the guard.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 
 type report struct {
 	Store  string `json:"store"`
-	Stop   *stop  `json:"stop,omitempty"` // nil if the store is of this process alone
+	Stop   *stop  `json:"stop,omitempty"` // nil if other processes cannot use the store
 	Pauses counts `json:"pauses"`
 }
 
@@ -96,7 +96,7 @@ func tell(ctx context.Context, url string, pauses int) (r report, err error) {
 	return r, err
 }
 
-// wrong says what the guard has let through.
+// wrong returns an error if the guard let a stale write through.
 func (r report) wrong() error {
 	switch {
 	case r.Stop != nil && (r.Stop.With.Stale || r.Stop.With.Account != second):

@@ -19,8 +19,8 @@ type counts struct {
 	With    int `json:"acceptedWithGuard"`
 }
 
-// account is what the lock protects. It accepts every write, and knows which
-// were stale: those after which a later holder had written already.
+// account is what the lock protects. It accepts every write, and counts the stale ones:
+// those after a write of a later holder.
 type account struct {
 	mu    sync.Mutex
 	last  int64
@@ -36,10 +36,10 @@ func (a *account) write(token int64) {
 	a.last = max(a.last, token)
 }
 
-// atOnce is how many accounts there are pauses at, at the same time.
+// atOnce is the number of accounts at which pauses are made at the same time.
 const atOnce = 64
 
-// gate is what stands before an account: guard.Gate.Do, in the example.
+// gate guards an account: guard.Gate.Do, in the example.
 type gate func(ctx context.Context, resource string, p guard.Pass, write func() error) error
 
 // induce makes n pauses, at many accounts at once.
@@ -80,12 +80,12 @@ func induceAt(ctx context.Context, store driver.Locks, n int, g gate) (sum count
 	return sum, context.Cause(ctx)
 }
 
-// share is the part of n that falls to the i-th of so many.
+// share is the part of n for the i-th of of.
 func share(n, of, i int) int { return n*(i+1)/of - n*i/of }
 
-// pauses has one holder after the other stopped between its look at the lease
-// and its second write. What passes in the pause is all there is to a pause:
-// the lock is taken from the holder and granted to the next, who writes.
+// pauses stops one holder after the other between its check of the lease and its second
+// write. What matters in a pause happens in each: the lock is taken from the holder and
+// granted to the next, who writes.
 func pauses(ctx context.Context, store driver.Locks, programs [2]*baton.Locker, key string, n int, g gate) (c counts, err error) {
 	var without, with account
 	write := func(lease *baton.Lease) error {
@@ -110,7 +110,7 @@ func pauses(ctx context.Context, store driver.Locks, programs [2]*baton.Locker, 
 		return c, err
 	}
 	for turn := 1; c.Tried < n; turn++ {
-		claim, ended := holder.Claim() // its last look: the lease stands, unless this machine is very busy
+		claim, ended := holder.Claim() // its last check: the lease is valid, unless this machine is very busy
 		if ended == nil {
 			err = end(ctx, store, claim, turn)
 		}
@@ -127,16 +127,16 @@ func pauses(ctx context.Context, store driver.Locks, programs [2]*baton.Locker, 
 				return c, errors.Join(err, next.Unlock())
 			}
 		}
-		_ = holder.Unlock() // it learns now what it does not know yet
+		_ = holder.Unlock() // it learns now what it may not know yet
 		holder = next
 	}
 	c.Without, c.With = without.stale, with.stale
 	return c, holder.Unlock()
 }
 
-// end takes the lock from a holder who does not hear of it: every tenth time by
-// force, as an operator does; else it is gone from the store from one moment to
-// the next, as if it had expired. An attempt whose answer was lost is repeated.
+// end ends the claim of a holder that does not hear of it: every tenth time by force,
+// as an operator does; otherwise the claim is gone from the store at once, as if it had
+// expired. If the answer was lost, end tries again.
 func end(ctx context.Context, store driver.Locks, c driver.Claim, turn int) (err error) {
 	for {
 		if turn%10 == 0 {

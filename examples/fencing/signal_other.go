@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// canStop is false where no process can be stopped: only the induced pauses
-// are shown.
+// canStop is false where processes cannot be stopped: then only the induced pauses are
+// shown.
 const canStop = false
 
 func stopHere() error { return errors.ErrUnsupported }

@@ -20,8 +20,8 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-// crowd is a sale of many items to many buyers by several counters. Each
-// counter is a process of its own, unless the store cannot leave this one.
+// crowd is a sale of many items to many buyers by several counters. Each counter is a
+// separate process, unless the store works in this one only.
 type crowd struct {
 	Items    int `json:"items"`
 	Buyers   int `json:"buyers"`
@@ -31,27 +31,27 @@ type crowd struct {
 // atOnce is how many buyers a counter serves at the same time.
 const atOnce = 64
 
-// crowdSale is what came of it.
+// crowdSale is the result.
 type crowdSale struct {
 	Sold     int           `json:"sold"`
-	Left     int           `json:"left"` // what the file says
+	Left     int           `json:"left"` // according to the file
 	Oversold bool          `json:"oversold"`
 	Took     time.Duration `json:"tookNanoseconds"`
 }
 
 func (c crowd) right(s crowdSale) bool { return s.Sold == c.Items && s.Left == 0 }
 
-// order is what a counter is told on its standard input, where nobody else
-// reads the password of the store.
+// order is what a counter is told on its standard input, where no other process can
+// read the password of the store.
 type order struct {
 	Store  string // URL; empty: without a lock
 	Stock  stock
 	Buyers int
 }
 
-// A counter says "ready" once its first buyer has looked at the stock, or
-// waits for the lock, and goes on when it is told to. So the first buyers of
-// all counters decide upon the same stock, if nothing prevents them.
+// A counter says "ready" once its first buyer has read the stock, or waits for the
+// lock, and goes on when it is told to. So the first buyers of all counters decide on
+// the same stock, if nothing prevents them.
 type counter struct {
 	ready func()
 	goOn  <-chan struct{}
@@ -65,7 +65,7 @@ func (k counter) serve(ctx context.Context, o order, locks func(baton.Config) (*
 	protect := unprotected
 	if locks != nil {
 		locker, err := locks(baton.Config{Trace: &baton.Trace{Waiting: func(_ string, local bool) {
-			if !local { // else the one whom it waits for will say so
+			if !local { // otherwise the goroutine that it waits for will say so
 				ready()
 			}
 		}}})
@@ -156,7 +156,7 @@ func (c crowd) run(ctx context.Context, dir string, o order, start startCounter)
 // startCounter starts a counter, which ends with ctx.
 type startCounter func(ctx context.Context, o order) (handle, error)
 
-// handle is how the sale deals with a counter.
+// handle is how the sale controls a counter.
 type handle struct {
 	ready func() error // waits until it is
 	goOn  func() error
@@ -164,7 +164,7 @@ type handle struct {
 	end   func()              // after ctx: waits until nothing is left of it
 }
 
-// inProcess makes counters that are goroutines. A nil store is no lock.
+// inProcess makes counters that are goroutines. A nil store means no lock.
 func inProcess(store driver.Locks) startCounter {
 	var locks func(baton.Config) (*baton.Locker, error)
 	if store != nil {
@@ -198,8 +198,7 @@ func inProcess(store driver.Locks) startCounter {
 // workerEnv makes this program a counter.
 const workerEnv = "BATON_FLASHSALE_COUNTER"
 
-// word is what a counter says: first that it is ready, and at last what it
-// has sold.
+// word is what a counter says: first that it is ready, and at the end what it has sold.
 type word struct {
 	Ready bool
 	Sold  int
@@ -261,8 +260,7 @@ func process(ctx context.Context, o order) (handle, error) {
 	}, nil
 }
 
-// work is the counter that process starts. It ends when its standard input
-// does.
+// work is the counter that process starts. It ends when its standard input ends.
 func work(stdin io.Reader, stdout io.Writer) error {
 	in := bufio.NewReader(stdin)
 	line, err := in.ReadBytes('\n')
@@ -279,7 +277,7 @@ func work(stdin io.Reader, stdout io.Writer) error {
 	go func() {
 		if _, err := in.ReadBytes('\n'); err == nil {
 			close(goOn)
-			_, _ = in.ReadByte() // nothing more comes but the end
+			_, _ = in.ReadByte() // only the end can follow
 		}
 		cancel()
 	}()
@@ -292,7 +290,7 @@ func work(stdin io.Reader, stdout io.Writer) error {
 	}
 	k := counter{goOn: goOn, ready: func() {
 		if say(word{Ready: true}) != nil {
-			cancel() // nobody listens any more
+			cancel() // the parent has gone
 		}
 	}}
 	sold, err := k.serveFrom(ctx, o)

@@ -13,7 +13,7 @@ import (
 
 const dryers = 2
 
-// customers come in this order, and each wants so many.
+// customers come in this order; wants is how many each wants.
 var customers = []struct {
 	name  string
 	wants int
@@ -21,26 +21,25 @@ var customers = []struct {
 	{"Ada", 1}, {"Bao", 2}, {"Chen", 1}, {"Dana", 1}, {"Emre", 2},
 }
 
-// dryerSale is who got how many hair dryers, in the order of customers.
+// dryerSale is how many hair dryers each customer got, in the order of customers.
 type dryerSale struct {
 	Got       []int `json:"got"`
 	Sold      int   `json:"sold"`
 	Oversold  bool  `json:"oversold"`
-	rightFull bool  // first come, first served, as far as the stock goes
+	rightFull bool  // first come, first served, as long as the stock lasts
 }
 
-// protect runs f, in one way or another, on behalf of one customer.
+// protect runs f for one customer, with a lock or without.
 type protect func(ctx context.Context, f func(context.Context) error) error
 
 func unprotected(ctx context.Context, f func(context.Context) error) error { return f(ctx) }
 
-// sellDryers has each customer served by a shop of its own: look at the stock,
-// decide, write the new stock.
+// sellDryers serves each customer in a separate shop: read the stock, decide, write the
+// new stock.
 //
-// The worst moment is made certain: between its look and its decision a shop
-// stops until all the others have looked too, or are known to wait for the
-// lock. arrived[i] is such knowledge about customer i, which does no harm if it
-// is filled twice.
+// The worst moment always happens: between its read and its decision a shop stops until
+// all other shops have read, too, or are known to wait for the lock. arrived[i]
+// receives when that is known of customer i; it may receive it twice.
 func sellDryers(ctx context.Context, shops []protect, arrived []chan struct{}) (dryerSale, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -74,7 +73,7 @@ func sellDryers(ctx context.Context, shops []protect, arrived []chan struct{}) (
 				cancel()
 			}
 		})
-		// The next customer comes when this one is being served, or in line.
+		// The next customer comes when this one is being served, or waits.
 		if await(ctx, arrived[i]) != nil {
 			break
 		}
@@ -129,8 +128,8 @@ func dryersWithoutLock(ctx context.Context) (dryerSale, error) {
 	return sellDryers(ctx, shops, newArrivals())
 }
 
-// dryersWithLock gives each customer's shop a Locker of its own, as if they
-// were five programs.
+// dryersWithLock gives each customer's shop its own Locker, as if they were five
+// programs.
 func dryersWithLock(ctx context.Context, store driver.Locks) (dryerSale, error) {
 	arrived := newArrivals()
 	shops := make([]protect, len(customers))

@@ -103,7 +103,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// lax is a store that gives the lock to everybody.
+// lax is a store that grants the lock to every claim.
 type lax struct{ driver.Locks }
 
 func (lax) Acquire(_ context.Context, r driver.Request) (driver.Grant, error) {

@@ -1,11 +1,11 @@
-// Flashsale sells what there is, and not more. First 2 hair dryers to five
-// customers, then 100 items to 10 000 buyers at the counters of several
-// processes. The stock is a number that is read, judged, and written; each sale
-// is held without a lock and with one.
+// Flashsale sells what there is, and not more. First 2 hair dryers to five customers,
+// then 100 items to 10 000 buyers at the counters of several processes. A sale reads
+// the stock, a number, decides, and writes it; each sale is held without a lock and
+// with one.
 //
 //	go run ./examples/flashsale [--store URL] [-o json] [--buyers N] [--items N] [--counters N]
 //
-// Without --store the lock is in a SQLite file in a temporary directory. It
+// Without --store the lock is in a SQLite file in a temporary directory. The program
 // exits with status 1 if a sale with the lock sold too much or too little.
 package main
 
@@ -42,7 +42,7 @@ type report struct {
 	} `json:"dryers"`
 	Crowd struct {
 		crowd
-		Processes bool      `json:"processes"` // or counters in one process
+		Processes bool      `json:"processes"` // otherwise the counters are in one process
 		Without   crowdSale `json:"withoutLock"`
 		With      crowdSale `json:"withLock"`
 	} `json:"crowd"`

@@ -5,7 +5,7 @@
 //
 //	go run ./examples/points [--store URL] [-o json]
 //
-// It exits with status 1 if the result with the lock is wrong.
+// The program exits with status 1 if the result with the lock is wrong.
 package main
 
 import (

@@ -18,7 +18,7 @@ const (
 	right   = atFirst - price + bonus
 )
 
-// outcome is what is left when both have done their work.
+// outcome is the account when both have done their work.
 type outcome struct {
 	Points int      `json:"points"`
 	Gift   bool     `json:"gift"`
@@ -26,8 +26,8 @@ type outcome struct {
 	Steps  []string `json:"steps"`
 }
 
-// account is the row of a database: a read is atomic, a write is atomic, and
-// a read with a write that follows from it is not.
+// account is the row of a database: a read is atomic, a write is atomic, but a read and
+// a write that depends on it are not atomic together.
 type account struct {
 	mu     sync.Mutex
 	points int
@@ -54,17 +54,16 @@ func (a *account) note(step string) {
 	a.steps = append(a.steps, step)
 }
 
-// protect runs f, in one way or another, on behalf of who.
+// protect runs f for the shop or the promotion, with a lock or without.
 type protect func(ctx context.Context, f func(context.Context) error) error
 
 func unprotected(ctx context.Context, f func(context.Context) error) error { return f(ctx) }
 
-// race has the gift shop spend points while a promotion grants some.
+// race lets the gift shop spend points while a promotion grants some.
 //
-// The worst moment is made certain, not awaited: the shop stops between its
-// read and its write until the promotion has read too, or is known to wait
-// for the lock. Nothing else differs between a race with the lock and one
-// without it.
+// The worst moment always happens: the shop stops between its read and its write until
+// the promotion has read, too, or is known to wait for the lock. Nothing else differs
+// between a race with the lock and one without it.
 func race(ctx context.Context, a *account, shop, promotion protect, waiting <-chan struct{}) (gift bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -131,8 +130,8 @@ func withoutLock(ctx context.Context) (outcome, error) {
 	return result(a, gift), err
 }
 
-// withLock gives the shop and the promotion a Locker each, as if they were
-// two programs.
+// withLock gives the shop and the promotion separate Lockers, as if they were two
+// programs.
 func withLock(ctx context.Context, store driver.Locks) (outcome, error) {
 	const key = "examples/points/account/7"
 	waiting := make(chan struct{}, 1)

@@ -88,7 +88,7 @@ with the lock    sent   101    right
 	}
 }
 
-// lax is a store that gives the lock to everybody.
+// lax is a store that grants the lock to every claim.
 type lax struct{ driver.Locks }
 
 func (lax) Acquire(_ context.Context, r driver.Request) (driver.Grant, error) {

@@ -23,11 +23,11 @@ const (
 
 var errTooFew = errors.New("not enough points")
 
-// tie makes a transaction depend on a lease: from then on to its end nobody
-// else is granted the lock.
+// tie makes a transaction depend on a lease: until the transaction ends, the store
+// grants the lock to no other holder.
 type tie func(ctx context.Context, tx *sql.Tx, lease driver.Leased) error
 
-// tieTo is what the SQL stores have for that.
+// tieTo returns the function of an SQL store for that.
 func tieTo(store driver.Locks) (tie, error) {
 	switch s := store.(type) {
 	case *sqlitestore.Store:
@@ -40,15 +40,15 @@ func tieTo(store driver.Locks) (tie, error) {
 	return nil, fmt.Errorf("the store %s has no transactions: %w", store.Traits().Store, errors.ErrUnsupported)
 }
 
-// redeem takes points from the account, or nothing. between is called before
-// the commit: the worst moment to stop.
+// redeem takes points from the account, or nothing. between is called before the
+// commit: the worst moment to stop.
 func redeem(ctx context.Context, db *sql.DB, inTx tie, lease driver.Leased, between func()) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() // does nothing after Commit
-	// First of all: what is read before it may be out of date.
+	// This comes first: what is read before it may be out of date.
 	if err := inTx(ctx, tx, lease); err != nil {
 		return err
 	}
@@ -71,11 +71,11 @@ func points(ctx context.Context, db *sql.DB) (n int, err error) {
 	return n, err
 }
 
-// story is what came of it.
+// story is the result.
 type story struct {
 	After bool  // the next holder was granted the lock after the commit
-	Found int   // points that he saw
-	Again error // what the member's second try came to
+	Found int   // points that the next holder saw
+	Again error // the error of the member's second try
 	Left  int
 }
 
@@ -116,7 +116,7 @@ func redemption(ctx context.Context, store driver.Store, db *sql.DB) (s story, e
 			l, err := takeOver(ctx, other)
 			next <- arrival{l, committing.Load(), err}
 		}()
-		// Time enough to break through, if that were possible.
+		// Enough time for another grant, if that were possible.
 		pause := time.NewTimer(300 * time.Millisecond)
 		defer pause.Stop()
 		select {
@@ -144,7 +144,7 @@ func redemption(ctx context.Context, store driver.Store, db *sql.DB) (s story, e
 	return s, err
 }
 
-// takeOver breaks the lock and takes it. Some stores make Break wait for the
+// takeOver breaks the lock and acquires it. Some stores make Break wait for the
 // transaction, and give up before it ends.
 func takeOver(ctx context.Context, by *baton.Locker) (*baton.Lease, error) {
 	for {

@@ -66,8 +66,8 @@ func eachStore(t *testing.T, f func(t *testing.T, store driver.Store, db *sql.DB
 	}
 }
 
-// The lock is broken between the check and the commit. Whoever has it next
-// comes after the commit, and the member can commit nothing any more.
+// The lock is broken between the check and the commit. The next holder comes after the
+// commit, and the member can commit nothing any more.
 func TestBrokenBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store driver.Store, db *sql.DB) {
@@ -84,8 +84,8 @@ func TestBrokenBeforeTheCommit(t *testing.T) {
 	})
 }
 
-// stopped is a store that hears nothing more of its holders, as of a program
-// that is stopped: their leases run out.
+// stopped is a store that answers no renewal, as for a program that is stopped: its
+// leases run out.
 type stopped struct{ driver.Locks }
 
 func (stopped) Renew(_ context.Context, claims []driver.Claim, _ time.Duration) []driver.Renewal {

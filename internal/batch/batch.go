@@ -1,10 +1,11 @@
-// Package batch sends requests to a store: at once while few are under way, and
-// otherwise those that have gathered meanwhile, together. To a server or a disk one
-// request more in a send mostly costs a small part of a send more.
+// Package batch sends requests to a store: at once while few sends are under way, and
+// otherwise together, those that have gathered meanwhile. One more request in a send
+// usually costs a server or a disk a small part of what one more send costs.
 //
-// Whoever asked may leave when its context ends. What was not sent then never is. What
-// was sent goes on without it: a send belongs to all who are in it, so no caller's
-// context ends it. Where callers have a grace, a send that all of them have left ends.
+// A caller may leave when its context ends. A request that was not sent then never is.
+// A request that was sent goes on without its caller: a send belongs to all callers in
+// it, so no caller's context ends it. If callers have a grace, a send that all of them
+// have left ends.
 package batch
 
 import (
@@ -19,19 +20,18 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A Rule says how requests that have a key in common may travel. A key may have
-// several.
+// A Rule says how requests that share a key may travel. A key may have several rules.
 type Rule uint8
 
 const (
-	// Once keeps two of them from sharing a send.
+	// Once keeps two such requests from sharing a send.
 	Once Rule = 1 << iota
 
-	// Serial keeps two of them from being in different sends that are under way at
-	// the same time.
+	// Serial keeps two such requests from being in different sends that are under way
+	// at the same time.
 	Serial
 
-	// Order has none of them sent before one that came earlier.
+	// Order keeps such a request from being sent before an earlier one.
 	Order
 )
 
@@ -42,7 +42,7 @@ type Key struct {
 }
 
 // A Request is a pointer to a struct that embeds Item. It has room for the answer,
-// which is there when the item is done.
+// which is set when the item is done.
 type Request interface{ item() *Item }
 
 // An Item is what a Batcher knows of a request. NewItem makes one. A request is sent
@@ -51,8 +51,8 @@ type Item struct {
 	queued   time.Time
 	keys     []Key
 	size     int
-	flight   *flight // what it was sent with; guarded by Batcher.mu
-	left     bool    // its caller has left after that; guarded by Batcher.mu
+	flight   *flight // the send that it is in; guarded by Batcher.mu
+	left     bool    // its caller has left after it was sent; guarded by Batcher.mu
 	closed   bool    // it was not sent because of Close; set before done is closed
 	finished atomic.Bool
 	done     chan struct{}
@@ -63,11 +63,11 @@ func NewItem() Item { return Item{done: make(chan struct{})} }
 
 func (i *Item) item() *Item { return i }
 
-// Done is closed when the request has its answer, or was not sent and never will be.
+// Done is closed when the request has its answer, or will never be sent.
 func (i *Item) Done() <-chan struct{} { return i.done }
 
 // Finish says that the request has its answer. A Config's Send may call it before it
-// returns, when others in the send wait longer. Further calls do nothing.
+// returns, when other requests in the send take longer. Further calls do nothing.
 func (i *Item) Finish() {
 	if i.finished.CompareAndSwap(false, true) {
 		close(i.done)
@@ -81,72 +81,73 @@ type flight struct {
 	cancel context.CancelFunc
 }
 
-// abandoned reports whether nobody waits for it any more. Batcher.mu is held.
+// abandoned reports whether no caller waits for it any more. Batcher.mu is held.
 func (f *flight) abandoned() bool {
 	return !slices.ContainsFunc(f.items, func(it *Item) bool { return !it.left && !it.finished.Load() })
 }
 
 // A Config says what is sent, and how. Send, Max and InFlight are needed.
 type Config[R Request] struct {
-	// Send has requests done, and sets their answers before it returns.
+	// Send performs requests, and sets their answers before it returns.
 	Send func(context.Context, []R)
 
 	Max      int // requests in one send
 	InFlight int // sends at the same time
 
-	// Go runs a function on a goroutine of its own. Defaults to a new one.
+	// Go runs a function on another goroutine. By default it starts one.
 	Go func(func())
 
-	// Context ends all sends when it ends. Defaults to one that never does.
+	// Context ends all sends when it ends. By default none ends them.
 	Context context.Context
 
-	// Timeout is how long the context of one send lasts. Defaults to any time.
+	// Timeout is how long the context of one send lasts. By default it has no limit.
 	Timeout time.Duration
 
-	// Grace is how long a caller whose context has ended still waits for the answer
-	// to what was sent. When the last one leaves a send after that, the context of
-	// the send ends. By default callers leave at once and the context does not end.
+	// Grace is how long a caller whose context has ended still waits for the answer to
+	// a request that was sent. When the last caller leaves a send after that, the
+	// context of the send ends. By default callers leave at once and the context does
+	// not end.
 	Grace time.Duration
 
-	// Yield lets others run between two sends: those who were just answered mostly
-	// ask again, and go with the next send.
+	// Yield lets other goroutines run between two sends: callers that were just
+	// answered mostly ask again, and go with the next send.
 	Yield bool
 
-	// Stuck is how long a send may keep others back. After that another one may
-	// take its place. Defaults to any time.
+	// Stuck is how long a send counts among InFlight. After that another send may begin
+	// in its stead. By default it has no limit.
 	Stuck time.Duration
 
-	// Keys are what a request may have in common with others. Defaults to nothing.
+	// Keys are what a request may share with others. Defaults to nothing.
 	Keys func(R) []Key
 
-	// Kind tells requests apart that never share a send. Defaults to one kind.
+	// Kind separates requests that never share a send. Defaults to one kind.
 	Kind func(R) int
 
-	// Size is that of a request, and MaxSize what those in one send may have
-	// together, if they are several. Defaults to any size.
+	// Size is the size of a request, and MaxSize the limit for the requests of one send
+	// together, if they are several. Defaults to no limit.
 	Size    func(R) int
 	MaxSize int
 
-	// MaxKeys is how many different keys those in one send may have, if they are
-	// several. Defaults to any number.
+	// MaxKeys is how many different keys the requests of one send may have, if they are
+	// several. Defaults to no limit.
 	MaxKeys int
 
-	// Patient are requests that are in no hurry: while there are no others they
-	// wait for company, but no longer than Linger. Defaults to none.
+	// Patient are requests that are in no hurry: while there are no others they wait
+	// for others to join, but no longer than Linger. Defaults to none.
 	Patient func(R) bool
 	Linger  time.Duration
 }
 
-// A Batcher sends requests. Its methods may be called by several goroutines at the
-// same time. It need not be closed: when nothing is under way it has no goroutine.
+// A Batcher sends requests. Its methods may be called by several goroutines at the same
+// time. It need not be closed: it has no goroutine when nothing is under way.
 type Batcher[R Request] struct {
 	config Config[R]
 
 	mu     sync.Mutex
 	queue  []R
 	flying int
-	held   map[string]int // Serial keys, and in how many sends they are
-	armed  bool           // somebody looks whether Linger is over
+	held   map[string]int // Serial keys, and how many requests under way have each
+	armed  bool           // a timer runs until Linger is over
 	paused bool
 	closed bool
 }
@@ -162,10 +163,10 @@ func New[R Request](c Config[R]) *Batcher[R] {
 	return &Batcher[R]{config: c, held: map[string]int{}}
 }
 
-// Do has r done and waits for its answer. If ctx ends first, the error is that of ctx
-// if r was not sent, and never will be; if it was sent, it is driver.ErrUnknown, too,
-// and r.Done tells when its answer is there. If r was not sent because of Close, the
-// error is driver.ErrClosed.
+// Do sends r and waits for its answer. If ctx ends first and r was not sent, r never
+// will be, and the error is that of ctx. If r was sent, the error is driver.ErrUnknown,
+// too, and r.Done tells when the answer is there. If r was not sent because of Close,
+// the error is driver.ErrClosed.
 func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 	it := r.item()
 	if err := ctx.Err(); err != nil {
@@ -225,7 +226,7 @@ func (i *Item) outcome() error {
 	return nil
 }
 
-// withdraw takes an item out of the queue and reports whether it was there.
+// withdraw removes an item from the queue and reports whether it was there.
 func (b *Batcher[R]) withdraw(it *Item) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -245,11 +246,12 @@ func (b *Batcher[R]) keptLocked(it *Item) bool {
 	return len(it.keys) > 0 && !slices.ContainsFunc(it.keys, func(k Key) bool { return k.Rule&Serial == 0 || b.held[k.Name] == 0 })
 }
 
-// leave has nobody wait for an item that was sent. It reports false if that is done.
+// leave notes that the caller of an item that was sent no longer waits. It returns
+// false if the item is done.
 func (b *Batcher[R]) leave(it *Item) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if it.finished.Load() { // just now
+	if it.finished.Load() { // it finished just now
 		return false
 	}
 	it.left = true
@@ -259,8 +261,8 @@ func (b *Batcher[R]) leave(it *Item) bool {
 	return true
 }
 
-// Close has nothing more sent: Do returns driver.ErrClosed for what waits, and for what
-// comes. What is under way goes on, and Go is not called any more.
+// Close stops sending: Do returns driver.ErrClosed for requests that wait, and for
+// later ones. Sends under way go on, and Go is not called any more.
 func (b *Batcher[R]) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -278,8 +280,8 @@ func (b *Batcher[R]) Waiting() int {
 	return len(b.queue)
 }
 
-// Pause has nothing more sent until resume is called, so that a test can say what goes
-// together. What is under way goes on.
+// Pause stops sending until resume is called, so that a test can decide which requests
+// go together. Sends under way go on.
 func (b *Batcher[R]) Pause() (resume func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -305,7 +307,7 @@ func (b *Batcher[R]) launchLocked() {
 
 // fly sends until nothing is left to send.
 func (b *Batcher[R]) fly(batch []R, f *flight) {
-	counted := true // among the flying; the timer of a send may be late, and count in the next
+	counted := true // in b.flying; the timer of a send may be late, and count for the next one
 	for f != nil {
 		var stuck *time.Timer
 		if b.config.Stuck > 0 {
@@ -334,18 +336,18 @@ func (b *Batcher[R]) fly(batch []R, f *flight) {
 		}
 		b.mu.Lock()
 		b.freeLocked(f)
-		if !counted { // another one flies in its place
+		if !counted { // another send runs in its stead
 			f = nil
 		} else if batch, f = b.takeLocked(); f == nil {
 			counted = false
 			b.flying--
 		}
-		b.launchLocked() // what its keys kept back may be more than one send
+		b.launchLocked() // what its keys kept back may need more than one send
 		b.mu.Unlock()
 	}
 }
 
-// freeLocked gives back the keys of a send that has ended.
+// freeLocked frees the Serial keys of a send that has ended.
 func (b *Batcher[R]) freeLocked(f *flight) {
 	for _, it := range f.items {
 		for _, k := range it.keys {
@@ -356,10 +358,10 @@ func (b *Batcher[R]) freeLocked(f *flight) {
 			}
 		}
 	}
-	f.items = nil // whoever keeps one of them does not keep the others
+	f.items = nil // so that a caller that keeps one item does not keep the others
 }
 
-// takeLocked takes what goes in the next send; nil if nothing does now.
+// takeLocked takes the requests of the next send; nil if there is none now.
 func (b *Batcher[R]) takeLocked() ([]R, *flight) {
 	if b.paused || len(b.queue) == 0 || b.lingersLocked() {
 		return nil, nil
@@ -397,13 +399,13 @@ func (b *Batcher[R]) takeLocked() ([]R, *flight) {
 	return t.batch, f
 }
 
-// taking is a send that is made up.
+// taking is a send that is being made up.
 type taking[R Request] struct {
-	alone   bool // there is one request, whose keys nobody looks for
+	alone   bool // there is one request, so its keys need not be noted
 	batch   []R
 	size    int
-	keys    map[string]bool // of those in it
-	blocked map[string]bool // of those that have to wait, and may not be overtaken
+	keys    map[string]bool // of the requests in it
+	blocked map[string]bool // Order keys of requests that have to wait, and may not be overtaken
 }
 
 // add adds r, unless it has to wait.
@@ -430,7 +432,7 @@ func (t *taking[R]) add(b *Batcher[R], r R) bool {
 	return !waits
 }
 
-// moreKeys is how many different keys there are with those of the item.
+// moreKeys is how many different keys the send would have with those of the item.
 func (t *taking[R]) moreKeys(it *Item) int {
 	n := len(t.keys)
 	for _, k := range it.keys {
@@ -448,8 +450,8 @@ func note(names *map[string]bool, name string) {
 	(*names)[name] = true
 }
 
-// lingersLocked reports whether all that wait are patient, and has those go in a
-// while.
+// lingersLocked reports whether all requests that wait are patient, and sets the timer
+// that sends them.
 func (b *Batcher[R]) lingersLocked() bool {
 	if b.config.Patient == nil || slices.ContainsFunc(b.queue, func(r R) bool { return !b.config.Patient(r) }) {
 		return false

@@ -62,7 +62,7 @@ func newLab(c Config[*request]) *lab {
 	return l
 }
 
-// begin has requests asked for, one after another.
+// begin sends requests, one after another.
 func (l *lab) begin(t *testing.T, all ...*request) {
 	t.Helper()
 	for _, r := range all {
@@ -75,8 +75,8 @@ func (l *lab) begin(t *testing.T, all ...*request) {
 	}
 }
 
-// call has one request asked for, whose caller leaves when that is called. outcome
-// tells what Do returned, and reports whether it did.
+// call sends one request, whose caller leaves when leave is called. outcome tells what
+// Do returned, and reports whether it did.
 func (l *lab) call(t *testing.T, r *request) (leave context.CancelFunc, outcome func() (err error, returned bool)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	result := make(chan error, 1)
@@ -120,7 +120,7 @@ func (l *lab) want(t *testing.T, sends ...string) {
 	}
 }
 
-// endAll ends what is under way and what follows.
+// endAll ends all sends that are under way, and those that follow.
 func (l *lab) endAll() {
 	for i := 0; ; i++ {
 		synctest.Wait()
@@ -204,7 +204,7 @@ func TestRules(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newLab(Config[*request]{Max: 4, InFlight: 3, MaxSize: 100, MaxKeys: 5})
 				resume := l.Pause()
-				for _, r := range tt.all { // anew, as channels belong to the bubble
+				for _, r := range tt.all { // made again, as channels belong to the bubble
 					l.begin(t, &request{Item: NewItem(), name: r.name, shared: r.shared, kind: r.kind, length: r.length})
 				}
 				if n := l.Waiting(); n != len(tt.all) {
@@ -230,8 +230,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// What is under way takes the place of as many sends as there may be. What comes
-// meanwhile goes together.
+// Sends under way use up InFlight. Requests that come meanwhile go together.
 func TestGathers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(Config[*request]{Max: 10, InFlight: 2})
@@ -246,7 +245,7 @@ func TestGathers(t *testing.T) {
 	})
 }
 
-// What a send has kept back goes at once when it ends, in several sends if it is too
+// When a send ends, what it has kept back goes at once, in several sends if it is too
 // much for one.
 func TestSeveralSendsAfterOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -263,7 +262,7 @@ func TestSeveralSendsAfterOne(t *testing.T) {
 	})
 }
 
-// Those who were answered and ask again go together.
+// Callers that were answered and ask again go together.
 func TestYield(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const callers, each = 8, 50
@@ -290,7 +289,7 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// A send that is stuck gives its place away once, and keeps its keys.
+// A send that is stuck lets another begin once, and keeps its keys.
 func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(Config[*request]{Max: 10, InFlight: 1, Stuck: time.Second})
@@ -341,9 +340,9 @@ func TestGo(t *testing.T) {
 	}
 }
 
-// Many ask at once, some leave. Each is answered once, and never two with one key at
-// the same time. With a grace, sends that all have left end, and one in the middle is
-// told that all is closed.
+// Many callers ask at once, some leave. Each is answered once, and never two with one
+// key at the same time. With a grace, sends that all callers have left end, and the
+// batcher is closed in the middle.
 func TestStorm(t *testing.T) {
 	for _, grace := range []time.Duration{0, time.Millisecond / 4} {
 		t.Run(grace.String(), func(t *testing.T) {

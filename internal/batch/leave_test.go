@@ -49,7 +49,7 @@ func TestLeaving(t *testing.T) {
 	})
 }
 
-// One that another one kept back goes when that one leaves.
+// A request that another one kept back goes when that one's caller leaves.
 func TestLeavingMakesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(Config[*request]{Max: 10, InFlight: 2})
@@ -68,8 +68,8 @@ func TestLeavingMakesRoom(t *testing.T) {
 
 const grace = 250 * time.Millisecond
 
-// Whoever leaves waits for what was sent a little longer, and for what was not sent
-// not at all.
+// A caller that leaves waits a little longer for a request that was sent, and not at
+// all for one that was not.
 func TestGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(Config[*request]{Max: 10, InFlight: 1, Grace: grace})
@@ -93,7 +93,7 @@ func TestGrace(t *testing.T) {
 	})
 }
 
-// A send goes on while somebody waits for it, and ends with the grace of the last.
+// A send goes on while a caller waits for it, and ends with the grace of the last.
 func TestAllLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(Config[*request]{Max: 10, InFlight: 1, Grace: grace})
@@ -140,7 +140,7 @@ func TestAllLeave(t *testing.T) {
 	})
 }
 
-// Who was answered while others in the send were not waits no more.
+// A caller that was answered while others in the send were not no longer waits.
 func TestAllOthersLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answered, left := ask("answered"), ask("left")
@@ -171,7 +171,7 @@ func TestAllOthersLeave(t *testing.T) {
 	})
 }
 
-// The last who waits leaves when the request was taken and its send has not begun.
+// The last caller leaves when the request was taken and its send has not begun.
 func TestLeavingBeforeTheSendBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var begin func()
@@ -229,8 +229,8 @@ func TestContextOfASend(t *testing.T) {
 	})
 }
 
-// What waits and what comes after Close is refused. What is under way is answered, also
-// to one who is about to leave.
+// Requests that wait and that come after Close are refused. Sends under way are
+// answered, also to a caller that is about to leave.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		started := 0
@@ -269,8 +269,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// One leaves what is not sent at the instant of Close: whichever is first, it is not
-// sent.
+// A caller leaves a request that is not sent at the instant of Close: whichever is
+// first, it is not sent.
 func TestLeavingAtClose(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {

@@ -1,8 +1,8 @@
-// Package bootclock is the clock that leases are trusted by. Go's monotonic
-// clock stands still while a machine is suspended, a server's does not: a
-// holder that wakes up would believe in a lease that ended long ago. This
-// clock is time.Now moved forward by all the time spent suspended since the
-// process began. Under testing/synctest it follows the bubble's fake time.
+// Package bootclock is the clock that leases are trusted by. Go's monotonic clock
+// stands still while a machine is suspended, a server's does not: a holder that wakes
+// up would believe in a lease that ended long ago. This clock is time.Now moved forward
+// by all the time spent suspended since the process began. Under testing/synctest it
+// follows the bubble's fake time.
 package bootclock
 
 import (
@@ -18,18 +18,17 @@ var (
 	injected atomic.Int64 // by tests
 
 	coarse     atomic.Int64 // the greatest result of offset
-	coarseRead atomic.Int64 // when, in time.Now's nanoseconds
+	coarseRead atomic.Int64 // when offset was last read, in time.Now's nanoseconds
 )
 
-// Now is the present instant. Only differences of its results mean something.
+// Now is the present instant. Only differences between its results have a meaning.
 func Now() time.Time {
 	t := time.Now()
 	return t.Add(offset(t))
 }
 
-// Coarse is Now without asking the system about suspensions more often than
-// ten times a second. It is never later than Now, so it is fit to begin a
-// lease with and not to end one.
+// Coarse is Now, but asks the system about suspensions no more than ten times a second.
+// It is never later than Now, so a lease may begin with it but not end with it.
 func Coarse() time.Time {
 	t := time.Now()
 	if age := t.UnixNano() - coarseRead.Load(); age < 0 || age > int64(staleAfter) {
@@ -38,8 +37,8 @@ func Coarse() time.Time {
 	return t.Add(time.Duration(coarse.Load()))
 }
 
-// Suspend makes the clock jump as if the machine had been suspended for d,
-// for good. It is for tests.
+// Suspend makes the clock jump as if the machine had been suspended for d. The jump is
+// not undone. It is for tests.
 func Suspend(d time.Duration) { injected.Add(int64(d)) }
 
 // offset never falls, so that a torn reading cannot make Coarse later than Now.

@@ -12,9 +12,9 @@ const (
 	clockBoottime  = 7
 )
 
-// suspended is how long the machine has been suspended since it was booted.
-// The two clocks cannot be read at once; a reading torn apart by the
-// scheduler is too high and is taken again, and the least of a few counts.
+// suspended is how long the machine has been suspended since it was booted. The two
+// clocks cannot be read at once. If the scheduler interrupts a reading, the result is
+// too high; so suspended reads again, and returns the least of a few.
 func suspended() time.Duration {
 	least := time.Duration(math.MaxInt64)
 	for range 4 {

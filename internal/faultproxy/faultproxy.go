@@ -21,9 +21,9 @@ const (
 	ToClient
 )
 
-// Proxy forwards connections to its target. A fault takes effect when the
-// method that asks for it returns, for open connections and for new ones. All
-// methods are safe for concurrent use.
+// Proxy forwards connections to its target. A fault is in effect when the method that
+// asks for it returns, for open connections and for new ones. All methods are safe for
+// concurrent use.
 type Proxy struct {
 	// Addr is where the proxy listens: "127.0.0.1:port".
 	Addr string
@@ -37,7 +37,7 @@ type Proxy struct {
 	conns    map[*conn]struct{}
 	rules    [2]rule
 	rewrite  [2]func([]byte) []byte
-	lost     func([]byte) bool // connections of which everything is swallowed
+	lost     func([]byte) bool // selects connections of which everything is swallowed
 	changed  chan struct{}     // closed and replaced when rules change
 	traps    []*trap
 	closed   bool
@@ -46,7 +46,7 @@ type Proxy struct {
 // rule is what happens to the bytes of one direction.
 type rule struct {
 	delay time.Duration
-	slice int // at most so many bytes at one go; 0: as they come
+	slice int // at most this many bytes at once; 0: as they come
 	mode  mode
 }
 
@@ -62,7 +62,7 @@ const (
 type trap struct {
 	match   func([]byte) bool
 	forward bool // the request reaches the server
-	healed  bool // it is not to be set again; under Proxy.mu
+	healed  bool // it must not be set again; under Proxy.mu
 	sprung  chan struct{}
 }
 
@@ -76,7 +76,7 @@ func New(t testserver.TB, target string) *Proxy {
 		switch {
 		case err == nil:
 			p.listen(l)
-		case attempt == 5: // else somebody else took the port meanwhile
+		case attempt == 5: // otherwise another program took the port meanwhile
 			t.Fatalf("fault proxy: %v", err)
 		}
 	}
@@ -116,42 +116,41 @@ func (p *Proxy) Delay(dir Direction, d time.Duration) {
 // sliceGap lets a receiver read a slice before the next one comes.
 const sliceGap = time.Millisecond
 
-// Slice has what goes in the direction arrive at most n bytes at one go, and a
-// millisecond apart: who reads gets messages in pieces, and soon the beginning
-// of the next with the end of one.
+// Slice makes what goes in the direction arrive at most n bytes at once, and a
+// millisecond apart: the reader gets messages in pieces, and soon the end of one
+// together with the beginning of the next.
 func (p *Proxy) Slice(dir Direction, n int) {
 	p.change(func() { p.rules[dir].slice = n })
 }
 
-// Rewrite has f change what goes in the direction, for servers that tell where they
-// or others are. It is given what came at one go, and outlives Heal.
+// Rewrite lets f change what goes in the direction, for servers that tell where they or
+// others are. f is given what was read at once. Heal does not end it.
 func (p *Proxy) Rewrite(dir Direction, f func([]byte) []byte) {
 	p.change(func() { p.rewrite[dir] = f })
 }
 
-// Hold keeps back everything that goes in the direction, the end of a
-// connection too, and delivers it on Heal: a partition that heals while TCP
-// still tries.
+// Hold keeps back everything that goes in the direction, including the end of a
+// connection, and delivers it on Heal: a partition that heals while TCP still tries.
 func (p *Proxy) Hold(dir Direction) {
 	p.change(func() { p.rules[dir].mode = hold })
 }
 
-// Swallow loses everything that goes in the direction, the end of a connection
-// too. New connections are accepted. Heal cuts the connections that lost
+// Swallow loses everything that goes in the direction, including the end of a
+// connection. New connections are accepted. Heal cuts the connections that lost
 // something, since TCP never goes on after a gap.
 func (p *Proxy) Swallow(dir Direction) {
 	p.change(func() { p.rules[dir].mode = swallow })
 }
 
-// SwallowOf is Swallow, both ways, for connections whose first bytes to the
-// server match: of one of those who share the proxy.
+// SwallowOf is Swallow, both ways, for connections whose first bytes to the server
+// match: of one of the clients that share the proxy.
 func (p *Proxy) SwallowOf(match func(first []byte) bool) {
 	p.change(func() { p.lost = match })
 }
 
-// HalfOpen has all connections that are open now fall silent, both ways and
-// without an end, as a NAT or a load balancer leaves them that has forgotten its
-// flows. Connections that are opened later work. Heal cuts the silent ones.
+// HalfOpen makes all connections that are open now fall silent, both ways and without
+// an end, as after a NAT or a load balancer that has forgotten its flows. Connections
+// that are opened later work. Heal cuts the silent ones.
 func (p *Proxy) HalfOpen() {
 	p.change(func() {
 		for c := range p.conns {
@@ -205,7 +204,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Refuse has new connections refused, as if nobody listened. Open ones stay.
+// Refuse makes new connections be refused, as if no program listened. Open ones stay.
 func (p *Proxy) Refuse() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -235,21 +234,21 @@ func (p *Proxy) listen(l net.Listener) {
 	p.work.Go(func() { p.accept(l) })
 }
 
-// CutAfterRequest lets the next request through to the server, drops the
-// answer, and resets the connection when that answer comes: the request has
-// taken effect, and the client cannot know. The channel is closed then.
+// CutAfterRequest lets the next request through to the server, drops the answer, and
+// resets the connection when that answer comes: the request has taken effect, and the
+// client cannot know. Then the channel is closed.
 //
-// A request is what the client wrote at one go, for which match is true; a nil
-// match takes any. If earlier requests are still unanswered on the same
-// connection, it is the first answer to any of them that counts. If the
-// connection ends before any answer comes, the next request is taken.
+// A request is what the client wrote at once, and for which match is true; a nil match
+// takes any. If earlier requests are still unanswered on the same connection, the first
+// answer to any of them counts. If the connection ends before any answer comes, the
+// next request is taken.
 func (p *Proxy) CutAfterRequest(match func(request []byte) bool) <-chan struct{} {
 	return p.arm(match, true)
 }
 
-// CutBeforeRequest drops the next request for which match is true, or any if
-// match is nil, and resets the connection: the server never saw it, and the
-// client cannot know. The channel is closed then.
+// CutBeforeRequest drops the next request for which match is true, or any if match is
+// nil, and resets the connection: the server never saw it, and the client cannot know.
+// Then the channel is closed.
 func (p *Proxy) CutBeforeRequest(match func(request []byte) bool) <-chan struct{} {
 	return p.arm(match, false)
 }
@@ -262,8 +261,8 @@ func (p *Proxy) arm(match func([]byte) bool, forward bool) <-chan struct{} {
 	return tr.sprung
 }
 
-// caught returns and disarms the trap that request falls into, if any. A
-// connection that the next answer ends anyway falls into no other.
+// caught returns and disarms the trap that request falls into, if any. A connection
+// that the next answer will end falls into no other trap.
 func (c *conn) caught(request []byte) *trap {
 	p := c.p
 	p.mu.Lock()
@@ -292,7 +291,7 @@ func (p *Proxy) accept(l net.Listener) {
 		c := &conn{p: p, client: client.(*net.TCPConn), done: make(chan struct{})}
 		p.mu.Lock()
 		refused, target := p.listener != l, p.target
-		if !refused { // open from now on, whatever the way to the server takes
+		if !refused { // open from now on, however long the connection to the server takes
 			p.conns[c] = struct{}{}
 		}
 		p.mu.Unlock()
@@ -332,14 +331,14 @@ func (p *Proxy) serve(c *conn, target string) {
 type conn struct {
 	p      *Proxy
 	client *net.TCPConn
-	server *net.TCPConn // nil until it is reached; set under p.mu
+	server *net.TCPConn // nil until there is a connection to the server; set under p.mu
 
 	once sync.Once
 	done chan struct{} // closed by cut
 
 	first  []byte // what came first from the client; under p.mu
 	gap    bool   // bytes were swallowed; under p.mu
-	silent bool   // everything is swallowed; under p.mu
+	silent bool   // the first bytes from the client; under p.mu
 	lastly *trap  // the next answer springs it; under p.mu
 }
 
@@ -356,8 +355,7 @@ func (c *conn) cut() {
 	})
 }
 
-// reached takes the connection to the server. It reports false if c was cut
-// meanwhile.
+// reached sets the connection to the server. It returns false if c was cut meanwhile.
 func (c *conn) reached(server *net.TCPConn) bool {
 	c.p.mu.Lock()
 	c.server = server
@@ -371,13 +369,13 @@ func (c *conn) reached(server *net.TCPConn) bool {
 	}
 }
 
-// reset closes with RST in place of FIN.
+// reset closes with RST instead of FIN.
 func reset(t *net.TCPConn) {
 	_ = t.SetLinger(0) // fails only if it is closed
 	_ = t.Close()
 }
 
-// chunk is what was read at one go, or the end of the stream.
+// chunk is what was read at once, or the end of the stream.
 type chunk struct {
 	data []byte
 	at   time.Time
@@ -434,8 +432,8 @@ func (c *conn) pump(dir Direction, from, to *net.TCPConn) {
 	}
 }
 
-// gate waits as long as the rules want and reports whether to deliver what
-// was read at that time.
+// gate waits as long as the rules require and reports whether to deliver what was read
+// at that time.
 func (c *conn) gate(dir Direction, at time.Time) bool {
 	for {
 		c.p.mu.Lock()
@@ -469,8 +467,8 @@ func (c *conn) gate(dir Direction, at time.Time) bool {
 	}
 }
 
-// deliver writes data, unless a trap wants something else. It reports whether
-// the connection may live on.
+// deliver writes data, unless a trap catches it. It returns false if the connection
+// must end.
 func (c *conn) deliver(dir Direction, ch chunk, to *net.TCPConn) bool {
 	data := ch.data
 	c.p.mu.Lock()
@@ -513,7 +511,7 @@ func (c *conn) deliver(dir Direction, ch chunk, to *net.TCPConn) bool {
 		case <-c.done:
 			return false
 		}
-		if !c.gate(dir, ch.at) { // the rest is lost, which Heal knows
+		if !c.gate(dir, ch.at) { // the rest is lost, and Heal knows it
 			return true
 		}
 	}

@@ -513,8 +513,8 @@ func TestRewrite(t *testing.T) {
 	}
 }
 
-// Of those who come by one proxy some are cut off, with the connections that they
-// have and those that they make.
+// Some clients of a proxy are cut off, with the connections that they have and those
+// that they make.
 func TestSwallowOf(t *testing.T) {
 	e, p := setUp(t)
 	a, b := dial(t, p), dial(t, p)

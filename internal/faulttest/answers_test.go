@@ -18,8 +18,8 @@ const none = 1000
 
 const patientTTL = 20 * time.Second // nothing below waits for the end of one
 
-// leftWithin is how long what nobody holds any more may still be seen. A server
-// of Redlock that missed a release is told of it with the next request.
+// leftWithin is how long a claim without a holder may still be seen. A server of
+// Redlock that missed a release is told of it with the next request.
 func leftWithin(s driver.Store) time.Duration {
 	if s.Traits().Store == "redlock" {
 		return patientTTL + 10*time.Second
@@ -36,10 +36,10 @@ func patient(t *testing.T, s driver.Locks) *baton.Locker {
 	return l
 }
 
-// losing plays rounds on every store that is reached by connections. In the
-// first one each step loses the answer to its first request, in the second to
-// the second, until none has so many. A round returns what its steps have lost,
-// and every step must have lost something in one of them. direct loses nothing.
+// losing plays rounds on every store that is reached by connections. In the nth round
+// each step loses the answer to its nth request; the last round is the one in which no
+// step makes that many. A round returns what its steps have lost, and every step must
+// have lost something in one of them. direct loses nothing.
 func losing(t *testing.T, but string, steps []string, round func(t *testing.T, s *lossy, direct driver.Store, key string, nth int) map[string]*loss) {
 	t.Parallel()
 	for name, store := range networked {
@@ -94,8 +94,8 @@ func (s lossyRecords) FinishAttempt(ctx context.Context, a driver.Attempt, o dri
 	return r, err
 }
 
-// An operation loses an answer at each step: it runs once, as the first attempt,
-// and its result is there for everybody.
+// An operation loses an answer at each step: it runs once, as the first attempt, and
+// every process gets its result.
 func TestOnceLosesAnswers(t *testing.T) {
 	steps := []string{"acquire", "begin", "finish", "release"}
 	losing(t, "redlock", append(steps, "find"), func(t *testing.T, s *lossy, direct driver.Store, key string, nth int) map[string]*loss {
@@ -144,8 +144,8 @@ func (s lossyMover) Move(ctx context.Context, c driver.Claim, id, owner string, 
 	return g, err
 }
 
-// The answer to whoever takes up a lease is lost: it has the lease, with its
-// token, and nobody else can take it up.
+// The answer to a process that takes up a lease is lost: the process has the lease,
+// with its token, and no other can take it up.
 func TestAttachLosesAnswers(t *testing.T) {
 	losing(t, "zookeeper", []string{"attach", "renewing", "unlock"}, func(t *testing.T, s *lossy, direct driver.Store, key string, nth int) map[string]*loss {
 		plain := patient(t, direct)
@@ -209,9 +209,9 @@ func (s lossyAll) AcquireAll(ctx context.Context, all []driver.Request) (g []dri
 	return g, err
 }
 
-// Answers are lost while several locks are taken, in one act and one after the
-// other, given back because one is held, and unlocked: all are held, or none
-// are, and none for long.
+// Answers are lost while several locks are taken, in one act and one after the other,
+// released because one is held, and unlocked: all are held, or none are, and none for
+// long.
 func TestLockAllLosesAnswers(t *testing.T) {
 	losing(t, "", []string{"first", "second", "back-out", "unlock"}, func(t *testing.T, s *lossy, direct driver.Store, key string, nth int) map[string]*loss {
 		plain := patient(t, direct)
@@ -245,7 +245,7 @@ func TestLockAllLosesAnswers(t *testing.T) {
 		lost["unlock"] = s.lose("release", nth, after)
 		everybody(mine.LockAll(t.Context(), keys))
 
-		// Given back.
+		// Released because one is held.
 		held, err := plain.Lock(t.Context(), keys[2])
 		if err != nil {
 			t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	"github.com/batonhq/baton"
 )
 
-// Waiters of two processes give up just when their turn may come. No permit is
-// lost with them: what was granted to nobody is given back, not left to expire.
-// BATON_RACES=100000 makes more of it.
+// Waiters of two processes give up just when they may be granted. No permit is lost
+// with them: what was granted to a waiter that has left is released, not left to
+// expire. BATON_RACES=100000 makes more of it.
 func TestWaitersThatGiveUpLoseNoPermit(t *testing.T) {
 	const permits = 3
 	races := int64(fromEnv("BATON_RACES", 400))

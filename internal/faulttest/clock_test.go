@@ -40,9 +40,9 @@ const (
 	jumpN    = 5
 )
 
-// The clock of the server jumps by an hour while limits are asked. One that is
-// set back gives nothing and locks nobody out for longer than a limit lasts, one
-// that is set forward gives what it would have given later.
+// The clock of the server jumps by an hour while limits are asked. A jump back allows
+// nothing more, and keeps no caller out for longer than a limit lasts; after a jump
+// forward a limit gives what it would have given later.
 func TestServersClockJumps(t *testing.T) {
 	t.Parallel()
 	const span, n = jumpSpan, jumpN
@@ -96,8 +96,8 @@ func jumps(t *testing.T, start func(*testserver.Clock) string, all []lasting) (w
 	}
 	t.Cleanup(func() { store.Close() })
 
-	// askUntil asks until the server's clock was seen to be what it is set to
-	// meanwhile, and a little longer. It counts who was allowed.
+	// askUntil asks until answers show the clock that the server was set to meanwhile,
+	// and a little longer. It counts the requests that were allowed.
 	askUntil := func(i int, to time.Duration) (yes int, err error) {
 		want := first.Add(to).UnixMicro()
 		for seen := 0; seen < 3; {
@@ -288,7 +288,7 @@ func TestNoRequestTellsTheCallersTime(t *testing.T) {
 			if found := tap.tells(time.Now()); len(found) > 0 {
 				t.Errorf("the caller's time was sent: %q", found)
 			}
-			// Whoever tells it is found out.
+			// A request that tells the caller's time is found.
 			r := limits.Request{Takes: []limits.Take{{Key: "told", Limit: fiftyOfEach[0], Cost: 1}}, Now: time.Now().UnixMicro()}
 			take(r)
 			if tap.tells(time.Now()) == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-// A store that many used, and from which some walked away, is closed at any
-// moment: no goroutine of it is left. BATON_CLOSES=10000 makes more of it.
+// A store that many goroutines used, of which some gave up, is closed at any moment: no
+// goroutine of it is left. BATON_CLOSES=10000 makes more of it.
 func TestCloseLeavesNoGoroutine(t *testing.T) {
 	closes := fromEnv("BATON_CLOSES", 5)
 	oneByOne(t, func(t *testing.T, url string) {
@@ -29,7 +29,7 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 	})
 }
 
-// Who loses his patience while a store is opened leaves no goroutine either.
+// A caller that gives up while a store is opened leaves no goroutine either.
 func TestOpenedInVainLeavesNoGoroutine(t *testing.T) {
 	oneByOne(t, func(t *testing.T, url string) {
 		before := runtime.NumGoroutine()
@@ -51,8 +51,8 @@ func TestOpenedInVainLeavesNoGoroutine(t *testing.T) {
 	})
 }
 
-// useAndClose has many lock and unlock, some of whom lose their patience, and
-// closes the store a while after they have ended.
+// useAndClose has many goroutines lock and unlock, some of which give up, and closes
+// the store a while after they have ended.
 func useAndClose(t *testing.T, url string, rng *rand.Rand) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -73,8 +73,8 @@ func (s *stander) leads(t *testing.T, within time.Duration) *election.Leadership
 	return nil
 }
 
-// leadsAfter waits until it leads, though another may be first: again and again
-// where nobody has a place in line.
+// leadsAfter waits until it leads, though another may be first, again and again where
+// the store keeps no queue.
 func (s *stander) leadsAfter(t *testing.T, other *stander, within time.Duration) *election.Leadership {
 	t.Helper()
 	for deadline := time.After(within); ; {
@@ -89,7 +89,7 @@ func (s *stander) leadsAfter(t *testing.T, other *stander, within time.Duration)
 	}
 }
 
-// stops has it stand no more, and waits until it does.
+// stops has it stand no more, and waits until it has ended.
 func (s *stander) stops(t *testing.T) {
 	t.Helper()
 	s.end()
@@ -122,8 +122,8 @@ func eventually(t *testing.T, what string, within time.Duration, so func() bool)
 	}
 }
 
-// awaitLine waits until the store has so many holders and waiters, as seen by
-// somebody whose answers are not lost.
+// awaitLine waits until the store has that many holders and waiters, as seen by a
+// client whose answers are not lost.
 func awaitLine(t *testing.T, locks *baton.Locker, key string, holders, waiters int, within time.Duration) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d holders, %d waiters", holders, waiters), within, func() bool {
@@ -132,9 +132,8 @@ func awaitLine(t *testing.T, locks *baton.Locker, key string, holders, waiters i
 	})
 }
 
-// Each request that a candidate or an observer makes loses its answer, one
-// after the other: in the first round the first request of each step, in the
-// second the second, until no step has so many.
+// Each request that a candidate or an observer makes loses its answer, one after the
+// other: in the nth round the nth request of each step, until no step makes that many.
 func TestElectionLosesAnswers(t *testing.T) {
 	const ttl = 20 * time.Second // nothing here waits for the end of one
 	t.Parallel()
@@ -254,7 +253,7 @@ func (r *losingRound) play(t *testing.T, name string, nth int) (lost bool) {
 	for _, p := range r.mine.proxies {
 		p.Accept()
 	}
-	third := one.leadsAfter(t, two, within) // its turn may have passed
+	third := one.leadsAfter(t, two, within) // another may have been granted first
 	terms.await(t, "one", third.Token(), within)
 	awaitLine(t, r.plain, name, 1, 1, within)
 

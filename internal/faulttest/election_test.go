@@ -253,10 +253,10 @@ func (c *contest) watchLeaders(t *testing.T) <-chan election.Term {
 	return seen
 }
 
-// stop stops a candidate, at any moment where a server decides, but not while it
-// writes to a file: that is written by one process after the other, and who stands
-// still in the middle keeps all others out until it goes on, which nobody lets it
-// here before there is another leader.
+// stop stops a candidate. Where a server decides, it does so at any moment, but not
+// while the candidate writes to a file: one process after the other writes it, and one
+// that is stopped in the middle keeps all others out until it goes on. Here it goes on
+// only when there is another leader.
 func (c *contest) stop(t *testing.T, who string) {
 	t.Helper()
 	if !strings.HasPrefix(c.url, "sqlite:") {
@@ -285,8 +285,8 @@ func (c *contest) stop(t *testing.T, who string) {
 	t.Fatalf("the others never write while %s stands still", who)
 }
 
-// play has the leader killed, and the next one stopped until there is another;
-// it returns what all believed. within is how long the election of the next
+// play has the leader killed, and the next one stopped until there is another; it
+// returns what all candidates believed. within is how long the election of the next
 // leader may take after a crash.
 func (c *contest) play(t *testing.T, within time.Duration, believe bool) (all []belief) {
 	t.Helper()

@@ -14,9 +14,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// crowdOn has processes that lock one key again and again while fault happens,
-// and until each was served twice after it. Nobody may hold beside another,
-// and tokens rise.
+// crowdOn has processes that lock one key again and again while fault happens, and
+// until each was served twice after it. No two may hold at once, and tokens rise.
 func crowdOn(t *testing.T, ttl time.Duration, urls []string, fault func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
@@ -116,8 +115,7 @@ func TestEtcdServerKilledAndRestarted(t *testing.T) {
 	crowdOn(t, 3*time.Second, []string{url, url, url}, server.Restart)
 }
 
-// The majority is gone for a while: nobody is granted, and those who hold stop
-// believing.
+// The majority is gone for a while: no claim is granted, and holders stop believing.
 func TestEtcdMajorityLost(t *testing.T) {
 	t.Parallel()
 	cluster := testserver.EtcdThree(t)

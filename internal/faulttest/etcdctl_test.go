@@ -21,8 +21,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// A section is work that two may not do at once: it adds one to the number in
-// a file, slowly, and notices whoever is there already.
+// A section is work that two processes may not do at once: it adds one to the number in
+// a file, slowly, and notices another process that is there already.
 type section struct{ counter, inside, overlaps string }
 
 func newSection(t *testing.T) section {
@@ -63,9 +63,9 @@ func etcdctl(ctx context.Context, t *testing.T, server *testserver.EtcdServer, a
 	return cmd
 }
 
-// Several processes of "etcdctl lock" and several of ours take turns at one
-// lock: no update is lost, and nobody starves. A machine that stops for longer
-// than a lease lives ends it, and then nothing was shown.
+// Several processes of "etcdctl lock" and several of ours lock the same key: no update
+// is lost, and every process is served. A machine that stops for longer than a lease
+// lives ends it, and then nothing was shown.
 func TestEtcdctlExcludesAndIsExcluded(t *testing.T) {
 	t.Parallel()
 	testserver.EtcdCtl(t)
@@ -184,7 +184,7 @@ func TestEtcdctlWaitsForReaders(t *testing.T) {
 	}
 }
 
-// Whoever is killed with the lock frees it for the other kind.
+// A process that is killed with the lock frees it for the other kind.
 func TestEtcdctlAndCrashes(t *testing.T) {
 	t.Parallel()
 	testserver.EtcdCtl(t)

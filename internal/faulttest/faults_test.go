@@ -348,7 +348,7 @@ func TestWaiterSurvivesCutConnections(t *testing.T) {
 	}
 }
 
-// awaitWaiters returns once the store has n places in line for key.
+// awaitWaiters returns once the store has n waiters in the queue of key.
 func awaitWaiters(t *testing.T, locks *baton.Locker, key string, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -127,7 +127,7 @@ func (h *hand) does(t *testing.T, order, word string) string {
 	return strings.Join(h.expect(t, word), " ")
 }
 
-// oneTaker reports whether the store sees to it that a handle has one taker.
+// oneTaker reports whether the store lets only one process take up a handle.
 func oneTaker(t *testing.T, url string) bool {
 	_, ok := openStore(t, url).(driver.Mover)
 	return ok
@@ -152,13 +152,14 @@ func free(t *testing.T, locks *baton.Locker, key string, since time.Time, ttl ti
 	return lease.Token()
 }
 
-// A lease goes from process to process with its token, is renewed by the one
-// that has it, and by nobody else. One of the two is killed at each step of the
-// way: the lease stands if the other has it, and is free within the TTL if
-// nobody has; so it is if the one that has it stops. All steps share the time that it takes to see that.
+// A lease goes from process to process with its token, and only the process that has it
+// renews it. One of the two is killed at each step of the way: the lease stands if the
+// other has it, and is free within the TTL if neither has it. It is also free within
+// the TTL if the process that has it stops. All steps share the time that it takes to
+// see that.
 func TestLeaseGoesFromProcessToProcess(t *testing.T) {
 	t.Parallel()
-	const ttl = 5 * time.Second // whoever detaches and attaches may pause for half of it
+	const ttl = 5 * time.Second // a process that detaches or attaches may pause for half of it
 	onStores(t, func(t *testing.T, url string) {
 		locks := newLocker(t, url, baton.Config{TTL: ttl})
 		var hands [8]*hand
@@ -215,7 +216,7 @@ func TestLeaseGoesFromProcessToProcess(t *testing.T) {
 		hands[7].signal(t, syscall.SIGCONT)
 		hands[7].does(t, "unlock", "lost")
 
-		// Time passes: who does not renew loses it.
+		// Time passes: a process that does not renew loses the lease.
 		<-time.After(time.Until(began.Add(ttl + time.Second)))
 		for key, h := range map[string]*hand{"lives": hands[1], "killed when it had detached": hands[2]} {
 			if _, err := locks.TryLock(t.Context(), t.Name()+"/"+key); !errors.Is(err, baton.ErrHeld) {

@@ -22,8 +22,8 @@ import (
 
 const limitEnv = "BATON_FAULTTEST_LIMITS"
 
-// An Asker is what a process of its own does about rate limits, as others tell
-// it by its standard input and output.
+// An Asker is what a process of its own does about rate limits, as the test tells it by
+// its standard input and output.
 type Asker struct {
 	store   open.LimitStore
 	reports *os.File // a line for each yes, before anything else is asked
@@ -66,20 +66,20 @@ func (a *Asker) Take(r limits.Request, out *TakeAnswer) error {
 	return err
 }
 
-// A Crowd is many who ask at once: one for each ID, or Callers without.
+// A Crowd is many callers that ask at once: one for each ID, or Callers without.
 type Crowd struct {
 	Request limits.Request
 	Callers int
 	IDs     []string
-	Looks   bool // each looks before he asks
+	Looks   bool // each looks before it asks
 	Reports bool // as Asker.reports
 }
 
-// CrowdAnswer is who was allowed, by his number, and who was it for the first
+// CrowdAnswer is which callers were allowed, by number, and which of them for the first
 // time.
 type CrowdAnswer struct{ Yes, Fresh []int }
 
-// Ask has a crowd ask.
+// Ask has the callers of a crowd ask.
 func (a *Asker) Ask(c Crowd, out *CrowdAnswer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -116,7 +116,7 @@ func (a *Asker) Ask(c Crowd, out *CrowdAnswer) error {
 	return together(max(c.Callers, len(c.IDs)), ask)
 }
 
-// A Batch is many who ask one Limiter that takes batches.
+// A Batch is many callers that ask one Limiter that takes batches.
 type Batch struct {
 	Key                           string
 	N, Size, Processes, Overshoot int64
@@ -231,7 +231,8 @@ func (a *asker) Take(ctx context.Context, r limits.Request) (limits.Taken, error
 	return answer.Taken, call.Error
 }
 
-// reported reads who was allowed, up to most, or until the process has ended.
+// reported reads which callers were allowed, up to most, or until the process has
+// ended.
 func (a *asker) reported(t *testing.T, most int) (yes []int) {
 	t.Helper()
 	for len(yes) < most {

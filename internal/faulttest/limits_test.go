@@ -98,7 +98,7 @@ func (a *apart) Take(ctx context.Context, r limits.Request) (limits.Taken, error
 	return a.Store.Take(ctx, r)
 }
 
-// ask has all processes ask at once, each about its own crowd.
+// ask has all processes ask at once, each for its own crowd.
 func ask(t *testing.T, all []*asker, crowd func(i int) Crowd) []CrowdAnswer {
 	t.Helper()
 	answers := make([]CrowdAnswer, len(all))
@@ -143,7 +143,7 @@ func exactlyFifty(t *testing.T, all []*asker, l limits.Limit) {
 }
 
 // Three limits of different kinds, asked for in different orders: fifty by the
-// tightest, and the others have lost nothing to those who were refused.
+// tightest, and refused requests take nothing from the others.
 func severalLimits(t *testing.T, all []*asker) {
 	tight, wide, wider := fiftyOfEach[0], fiftyOfEach[3], fiftyOfEach[5]
 	wide.N, wider.Burst = 60, 170
@@ -176,7 +176,7 @@ func newIDs(n int) []string {
 // same, and it is taken once.
 func everyRequestTwice(t *testing.T, all []*asker) {
 	ids := newIDs(len(all) * callers)
-	of := func(i int) []string { // his own, and those of the next
+	of := func(i int) []string { // its own, and those of the next
 		next := (i + 1) % len(all)
 		return slices.Concat(ids[i*callers:(i+1)*callers], ids[next*callers:(next+1)*callers])
 	}
@@ -201,8 +201,8 @@ func everyRequestTwice(t *testing.T, all []*asker) {
 	}
 }
 
-// Processes that take five at a time: what the store gave is handed out to the
-// last, and no more.
+// Processes that take five at a time: all that the store gave is handed out, and no
+// more.
 func inBatches(t *testing.T, all []*asker) {
 	var wg sync.WaitGroup
 	yes := make([]int64, len(all))
@@ -221,16 +221,16 @@ func inBatches(t *testing.T, all []*asker) {
 	}
 }
 
-// A process is killed while it asks. What it was told and what the others were
-// told is what was taken; whoever repeats its requests hears of those that it
-// did not hear of.
+// A process is killed while it asks. What it was told and what the others were told is
+// what was taken. A process that repeats its requests hears of those that it did not
+// hear of.
 func killedInTheMiddle(t *testing.T, url string, all []*asker) {
 	victim := startAskers(t, 1, url)[0]
 	r := limits.Request{Takes: []limits.Take{{Key: t.Name(), Limit: fiftyOfEach[5], Cost: 1}}}
 	theirs := newIDs(callers)
 	dying, dead := victim.Go("Asker.Ask", Crowd{Request: r, IDs: theirs, Reports: true}, new(CrowdAnswer), nil), make(chan struct{})
 	go func() {
-		<-dying.Done // it may have been faster, and nobody waits for its reports for ever
+		<-dying.Done // it may have been faster, and the wait for its reports must end
 		victim.cmd.Process.Kill()
 		close(dead)
 	}()

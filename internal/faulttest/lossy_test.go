@@ -86,7 +86,7 @@ type loss struct {
 	cut  func(*faultproxy.Proxy, func(request []byte) bool) (cut <-chan struct{}) // after the effect or before
 
 	over   chan struct{} // closed when the call has returned
-	caught atomic.Bool   // it made so many, and that one was not answered
+	caught atomic.Bool   // it made that many, and that one was not answered
 }
 
 // after and before the effect.
@@ -95,8 +95,8 @@ var (
 	before = (*faultproxy.Proxy).CutBeforeRequest
 )
 
-// lose has the next such call lose the answer to the nth request that it makes,
-// if it makes so many.
+// lose has the next such call lose the answer to the nth request that it makes, if it
+// makes that many.
 func (s *lossy) lose(call string, nth int, cut func(*faultproxy.Proxy, func([]byte) bool) <-chan struct{}) *loss {
 	return s.loseOf("", call, nth, cut)
 }
@@ -181,8 +181,8 @@ func (s *lossy) answered(call string) int {
 	return s.made[call]
 }
 
-// wake has everything that is held or waited for be confirmed now, and not
-// when it is due: hints may be spurious.
+// wake has all claims that hold or wait renewed now, and not when it is due: hints may
+// be spurious.
 func (s *lossy) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

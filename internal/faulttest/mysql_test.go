@@ -29,8 +29,8 @@ func plainMySQL(t *testing.T, addr string) *sql.DB {
 	return db
 }
 
-// lockTables is a transaction of somebody else that holds every row until the
-// test ends.
+// lockTables begins another program's transaction, which locks every row until the test
+// ends.
 func lockTables(t *testing.T, addr string) {
 	t.Helper()
 	tx, err := plainMySQL(t, addr).Begin()
@@ -156,7 +156,7 @@ func TestMySQLTenThousandWaiters(t *testing.T) {
 			}
 			served.Add(1)
 			if err := lease.Unlock(); errors.Is(err, baton.ErrLost) {
-				lost.Add(1) // a busy machine did not get to confirm a grant in time
+				lost.Add(1) // a busy machine did not renew a grant in time
 			} else if err != nil {
 				t.Error(err)
 			}

@@ -63,7 +63,7 @@ func onceMain(url, key, ttl, dir string) error {
 		}
 		fmt.Println("effect", token, a.Attempts)
 		if _, err := input.ReadString('\n'); err != nil {
-			os.Exit(0) // whoever tests has ended
+			os.Exit(0) // the test has ended
 		}
 		switch err := write(); {
 		case err == nil:
@@ -233,7 +233,7 @@ func endsWith(t *testing.T, records driver.Records, dir string, tokens ...string
 }
 
 // A process is killed between its effect and the record of it: the next one, which
-// waits already, runs again and knows. Those who come later do not.
+// waits already, runs again and knows. Later ones do not.
 func TestOnceKilled(t *testing.T) {
 	t.Parallel()
 	onRecords(t, func(t *testing.T, url string, records driver.Records) {
@@ -287,8 +287,8 @@ func TestOnceStopped(t *testing.T) {
 	})
 }
 
-// The same orders are redeemed by many goroutines of many processes: once each,
-// with one receipt for everybody.
+// The same orders are redeemed by many goroutines of many processes: once each, with
+// the same receipt for all.
 func TestOnceCrowd(t *testing.T) {
 	t.Parallel()
 	onRecords(t, func(t *testing.T, url string, _ driver.Records) {

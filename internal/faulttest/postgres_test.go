@@ -72,9 +72,9 @@ func TestPostgresSilence(t *testing.T) {
 }
 
 // While processes hand a lock to each other, the server stands still for all of them,
-// or what some of them ask comes late, all at once: no two hold at once, tokens rise, and
-// everybody is served. What else may happen to them, package verify tries in each run of
-// the tests: the server is killed, falls silent for one, or its answers are lost.
+// or what some of them ask comes late, all at once: no two hold at once, tokens rise,
+// and every process is served. Package verify tries other faults in each run of the
+// tests: the server is killed, falls silent for one process, or its answers are lost.
 func TestPostgresFaultsInTraffic(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
@@ -88,7 +88,7 @@ func TestPostgresFaultsInTraffic(t *testing.T) {
 	t.Run("stands still", func(t *testing.T) {
 		t.Parallel()
 		proxy, urls := through(t)
-		crowdOn(t, ttl, urls[2:], func() { // as seen by everybody
+		crowdOn(t, ttl, urls[2:], func() { // as seen by every process
 			proxy.Hold(faultproxy.ToServer)
 			proxy.Hold(faultproxy.ToClient)
 			<-time.After(2 * ttl) // time passing is the fault itself
@@ -210,8 +210,8 @@ func TestPostgresTenThousandWaiters(t *testing.T) {
 	}
 }
 
-// The answer to the acquisition is lost after its effect: the lock is found by
-// asking again, and nobody is left behind in the store.
+// The answer to the acquisition is lost after its effect: the client finds the lock by
+// asking again, and no claim is left behind in the store.
 func TestPostgresAnswerCutAfterTheEffect(t *testing.T) {
 	t.Parallel()
 	s := testserver.SharedPostgres(t)

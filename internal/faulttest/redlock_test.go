@@ -20,8 +20,8 @@ func init() {
 	}
 }
 
-// redlockURL is for servers that vote at once, or, if longest is set, when they
-// have run for so long.
+// redlockURL is for servers that vote at once, or, if longest is set, once they have
+// run for that long.
 func redlockURL(addrs []string, longest time.Duration) string {
 	url := "redlock://" + strings.Join(addrs, ",")
 	if longest == 0 {
@@ -30,7 +30,7 @@ func redlockURL(addrs []string, longest time.Duration) string {
 	return fmt.Sprintf("%s?longest-ttl=%v", url, longest)
 }
 
-// aged returns five servers that have run for so long that they vote.
+// aged returns five servers that have run for long enough to vote.
 func aged(t *testing.T, longest time.Duration) []*testserver.RedisServer {
 	t.Helper()
 	nodes := testserver.RedisNodes(t, 5)
@@ -88,8 +88,8 @@ func behind(t *testing.T, nodes []*testserver.RedisServer) (proxies []*faultprox
 	return proxies, addrs
 }
 
-// Two of five are killed and come back empty, first these and then those, while
-// some hold and some wait. Who holds another lock keeps it.
+// Two of five are killed and come back empty, first two and then two others, while some
+// processes hold and some wait. The holder of another lock keeps it.
 func TestRedlockTwoKilled(t *testing.T) {
 	t.Parallel()
 	const longest = 4 * time.Second
@@ -128,9 +128,9 @@ func TestRedlockTwoKilled(t *testing.T) {
 	}
 }
 
-// The holder's majority loses two servers, which come back empty: with one that
-// never had the lock they would be a majority for somebody else. The holder is
-// stopped, so that it cannot put its lock back.
+// The holder's majority loses two servers, which come back empty: with one that never
+// had the lock they would be a majority for another process. The holder is stopped, so
+// that it cannot put its lock back.
 func TestRedlockForgetfulServers(t *testing.T) {
 	t.Parallel()
 	const longest = 4 * time.Second
@@ -167,8 +167,8 @@ func TestRedlockForgetfulServers(t *testing.T) {
 	}
 }
 
-// Three of five are killed: nobody is granted anything, the error names them,
-// and who holds is told in time. When they are back everybody is served.
+// Three of five are killed: no lock is granted, the error names them, and a holder is
+// told in time. When they are back every waiter is served.
 func TestRedlockMajorityKilled(t *testing.T) {
 	t.Parallel()
 	const longest = 3 * time.Second
@@ -195,7 +195,7 @@ func TestRedlockMajorityKilled(t *testing.T) {
 				}
 			}
 		}
-		// No renewal that a majority confirmed was sent after that.
+		// No renewal that a majority answered was sent after that.
 		if d := lastBelief(lease).Sub(killed); d >= longest {
 			t.Errorf("believed in for %v after the kill, want less than %v", d, longest)
 		}

@@ -21,8 +21,8 @@ import (
 
 const beatEnv = "BATON_FAULTTEST_BEAT"
 
-// beat is a command that will not be told: it ignores SIGTERM and writes the
-// time to a file for as long as it lives.
+// beat is a command that does not obey: it ignores SIGTERM and writes the time to a
+// file for as long as it lives.
 func beat(file string) {
 	signal.Ignore(syscall.SIGTERM)
 	f, err := os.Create(file)
@@ -47,8 +47,8 @@ func lastBeat(t *testing.T, file string) int64 {
 	return int64(binary.LittleEndian.Uint64(raw))
 }
 
-// The store falls silent under "baton run": the command is dead, although it
-// ignores SIGTERM, before anybody else can have the lock.
+// The store falls silent under "baton run": the command is dead, although it ignores
+// SIGTERM, before another process can have the lock.
 func TestRunStopsItsCommandInTime(t *testing.T) {
 	t.Parallel()
 	bin := filepath.Join(t.TempDir(), "baton")

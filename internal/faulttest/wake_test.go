@@ -20,7 +20,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// crowdSize is how many wait for one key. BATON_WAITERS=10000 makes more of it.
+// crowdSize is how many waiters one key has. BATON_WAITERS=10000 makes more of them.
 func crowdSize() int { return fromEnv("BATON_WAITERS", 500) }
 
 // fromEnv is how much of a test there is: the number in an environment variable,
@@ -42,7 +42,7 @@ func oneByOne(t *testing.T, f func(t *testing.T, url string)) {
 	})
 }
 
-// traffic is what this process has written by some moment, to anybody.
+// traffic is how much this process has written until some moment, to any file.
 type traffic struct{ calls, bytes int64 }
 
 func trafficNow(t *testing.T) (now traffic) {
@@ -73,7 +73,7 @@ func (now traffic) since(before traffic) float64 {
 }
 
 // idle is how many requests this process writes in a second when nothing happens, but
-// for what looks after those who wait.
+// for those that keep waiters alive.
 func idle(t *testing.T) float64 {
 	t.Helper()
 	const long = 300 * time.Millisecond
@@ -85,12 +85,12 @@ func idle(t *testing.T) float64 {
 // A woke is what one release did.
 type woke struct {
 	waiting int
-	woken   int     // of those who wait
+	woken   int     // of the waiters
 	writes  float64 // more than are made by then anyway
 	idle    float64 // writes per second while nothing happens
 }
 
-// fewer checks that what happens does not depend on how many wait.
+// fewer checks that what happens does not depend on how many waiters there are.
 func fewer(t *testing.T, few, many woke) {
 	t.Helper()
 	t.Logf("%d wait: %d woken, %.0f writes, %.0f/s when idle; %d wait: %d woken, %.0f writes, %.0f/s when idle",
@@ -101,14 +101,14 @@ func fewer(t *testing.T, few, many woke) {
 	if most := max(few.writes, 0) + 60; many.writes > most {
 		t.Errorf("a release took %.0f writes with %d waiters, and %.0f with %d", few.writes, few.waiting, many.writes, many.waiting)
 	}
-	if many.idle > 2*few.idle+300 { // who polls does so once for all
+	if many.idle > 2*few.idle+300 { // a store that polls does so once for all
 		t.Errorf("%d waiters write %.0f times a second, and %d waiters %.0f", few.waiting, few.idle, many.waiting, many.idle)
 	}
 }
 
-// A crowd of places in the store's line, as if each were another program's: the
-// release of the lock that they wait for wakes the first and nobody else, and
-// makes as many requests however many wait.
+// A crowd of waiters in the store's queue, as if each were another program's: the
+// release of the lock wakes the first and no other, and makes the same number of
+// requests however many wait.
 func TestReleaseWakesOnePlace(t *testing.T) {
 	oneByOne(t, func(t *testing.T, url string) {
 		few, ok := wakePlaces(t, url, 50)
@@ -123,8 +123,9 @@ func TestReleaseWakesOnePlace(t *testing.T) {
 	})
 }
 
-// tooBusy skips the test where so many places did not stay alive: the machine is to
-// blame, or the store. Whoever asks for a crowd of a certain size wants to know.
+// tooBusy skips the test where that many waiters did not stay alive: the machine is to
+// blame, or the store. It fails the test if the environment asks for a crowd of a
+// certain size.
 func tooBusy(t *testing.T, n int) {
 	t.Helper()
 	if os.Getenv("BATON_WAITERS") != "" {
@@ -154,13 +155,13 @@ func (p *places) wake(id string) {
 	}
 }
 
-// confirm renews all that is in line by now and counts those that wait, and those
-// that hold. Those that are lost are forgotten, as a program would.
+// confirm renews all claims that are in the queue by now and counts those that wait and
+// those that hold. It forgets those that are lost, as a program would.
 func (p *places) confirm(ctx context.Context) (waiting, held int) {
 	p.mu.Lock()
 	claims := slices.Clone(p.claims)
 	p.mu.Unlock()
-	// No program has more than one place in a line, so no store is made for a call
+	// No program has more than one position in a queue, so no store is made for a call
 	// with very many.
 	const most = 100
 	parts := make(chan []driver.Claim)
@@ -201,7 +202,7 @@ func (p *places) confirm(ctx context.Context) (waiting, held int) {
 	return count.waiting, count.held
 }
 
-// join takes n places in line. Those that are there are kept alive meanwhile.
+// join adds n waiters to the queue. Those that are there are kept alive meanwhile.
 func (p *places) join(t *testing.T, ctx context.Context, key string, n int) {
 	t.Helper()
 	w, ok := p.store.(driver.Watcher)
@@ -242,8 +243,8 @@ func (p *places) join(t *testing.T, ctx context.Context, key string, n int) {
 	keeper.Wait()
 }
 
-// wakePlaces has n places wait for a lock, releases that, and tells what it did.
-// It reports false if so many do not stay alive.
+// wakePlaces has n claims wait for a lock, releases it, and tells what that did. It
+// reports false if they do not stay alive.
 func wakePlaces(t *testing.T, url string, n int) (woke, bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -286,8 +287,8 @@ func wakePlaces(t *testing.T, url string, n int) (woke, bool) {
 	return woke{}, false
 }
 
-// checkpoint has SQLite copy what the crowd has written into its file, which the next
-// commit would do otherwise: that would be the release's.
+// checkpoint has SQLite copy what the crowd has written into its file. The next commit
+// would do so otherwise, and count as part of the release.
 func checkpoint(t *testing.T, url string) {
 	t.Helper()
 	path, ok := strings.CutPrefix(url, "sqlite:")
@@ -305,7 +306,7 @@ func checkpoint(t *testing.T, url string) {
 	}
 }
 
-// served returns once somebody who was woken holds the lock.
+// served returns once a waiter that was woken holds the lock.
 func (p *places) served(ctx context.Context) bool {
 	end := time.After(5 * time.Second)
 	for {
@@ -356,8 +357,8 @@ func (h *holder) end() {
 	}
 }
 
-// A crowd of goroutines of one program: the release of the lock that they wait for
-// serves one, makes as many requests however many wait, and so does waiting.
+// A crowd of goroutines of one program: the release of the lock serves one, makes the
+// same number of requests however many wait, and so does waiting.
 func TestReleaseWakesOneGoroutine(t *testing.T) {
 	oneByOne(t, func(t *testing.T, url string) {
 		fewer(t, wakeGoroutines(t, url, 50), wakeGoroutines(t, url, crowdSize()))

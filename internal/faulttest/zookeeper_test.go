@@ -145,8 +145,7 @@ func TestSilenceOfZooKeeper(t *testing.T) {
 	}
 }
 
-// The server is killed and started again: the lock stands, and who waits is
-// served.
+// The server is killed and started again: the lock stands, and waiters are served.
 func TestRestartOfZooKeeper(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t)
@@ -182,7 +181,7 @@ func TestRestartOfZooKeeper(t *testing.T) {
 	}
 }
 
-// A crowd of goroutines is one place in line, and survives the loss of its
+// A crowd of goroutines has one position in the queue, and survives the loss of its
 // connection.
 func TestCrowdOnZooKeeper(t *testing.T) {
 	t.Parallel()

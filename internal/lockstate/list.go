@@ -1,7 +1,7 @@
 package lockstate
 
-// list is a doubly linked list through a link within the claims, so that one
-// can leave from the middle at no more cost than from an end.
+// list is a doubly linked list through a link within the claims, so that removing a
+// claim from the middle costs no more than from an end.
 type list struct {
 	link        func(*claim) *link
 	first, last *claim

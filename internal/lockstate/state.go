@@ -1,26 +1,26 @@
-// Package lockstate is the state of one key, its holders and its queue, as a
-// pure machine: no clock, no mutex, no goroutine. It is the plainest text of
-// what package driver asks for, the heart of memstore, and the oracle for
-// stores that say the same in scripts or SQL.
+// Package lockstate is the state of one key, its holders and its queue, as a pure
+// machine: no clock, no mutex, no goroutine. It is the plainest text of what package
+// driver asks for, the core of memstore, and the oracle for stores that do the same in
+// scripts or SQL.
 //
 // # The rules
 //
-// A claim asks for a weight of a capacity. Those who hold together have the
-// same capacity and their weights do not exceed it. The exclusive claim asks
-// for driver.Whole of driver.Whole, a reader for 1 of driver.Whole.
+// A claim asks for a weight of a capacity. The holders of a key have the same capacity,
+// and their weights together do not exceed it. The exclusive claim asks for
+// driver.Whole of driver.Whole, a reader for 1 of driver.Whole.
 //
-// Whoever does not fit, or finds others in line, waits in the order of
-// arrival. Whenever something has changed, the head of the queue is granted as
-// long as it fits; nobody overtakes it. Hence a free lock with a live waiter
-// does not exist after any operation.
+// A claim that does not fit, or finds others in the queue, waits in the order of
+// arrival. After every change the head of the queue is granted as long as it fits; no
+// claim overtakes it. Hence after any operation there is no free lock with a live
+// waiter.
 //
-// Every claim has an end, and is gone at that moment whether or not anybody
-// looks: a holder's is its TTL from its last confirmation, a waiter's is
-// driver.WaiterTTL. A grant made to the head of the queue while its owner was
-// not asking lasts driver.ClaimTTL at most, until the owner's first Renew.
+// Every claim has an end, and is gone at that moment even if no call comes: a holder's
+// end is its TTL after its last renewal, a waiter's is driver.WaiterTTL after it. A
+// grant made to the head of the queue while its owner was not asking lasts
+// driver.ClaimTTL at most, until the owner's first Renew.
 //
-// Tokens and tickets come from one counter, so the token of a grant is higher
-// than that of every earlier grant and than the ticket of its place in line.
+// Tokens and tickets come from one counter, so the token of a grant is higher than that
+// of every earlier grant and than the ticket of its position.
 package lockstate
 
 import (
@@ -29,10 +29,10 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Counter draws tokens. Several keys may share one. As it follows the clock,
-// in microseconds, it needs no memory of keys that were forgotten, and it
-// rises through a restart that takes longer than the grants that ran ahead of
-// the clock: a grant takes more than a microsecond in the long run.
+// Counter draws tokens. Several keys may share one. As it follows the clock, in
+// microseconds, it needs no memory of keys that were forgotten. If grants came faster
+// than one a microsecond, it is ahead of the clock; it still rises through a restart
+// that takes longer than that. In the long run a grant takes more than a microsecond.
 type Counter struct{ last int64 }
 
 func (c *Counter) next(now time.Duration) int64 {
@@ -43,8 +43,8 @@ func (c *Counter) next(now time.Duration) int64 {
 // Raise makes later tokens and tickets higher than token.
 func (c *Counter) Raise(token int64) { c.last = max(c.last, token) }
 
-// State is the state of one key. Use New. The moments that its methods take,
-// since 1970, must never go back. Requests must be legal (check.Request).
+// State is the state of one key. Use New. The times that its methods take, since 1970,
+// must never go back. Requests must be legal (check.Request).
 type State struct {
 	key    string
 	tokens *Counter
@@ -52,13 +52,13 @@ type State struct {
 	claims  map[string]*claim // by ID, both kinds
 	holders list              // in the order of their grants
 	queue   list              // in the order of arrival
-	ageing  list              // the queue again, who ends first comes first
+	ageing  list              // the queue again, in the order of their ends
 
 	used     int64         // the sum of the holders' weights
 	noEndTil time.Duration // no holder ends before this
 	events   []Event
 	spare    *claim // the last one removed, to save an allocation
-	most     int    // how many claims there were at one time
+	most     int    // the most claims that there were at one time
 }
 
 // claim is a holder or a waiter.
@@ -74,15 +74,15 @@ type claim struct {
 	inLine, inAgeing link
 }
 
-// An Event is something that a claim's owner did not ask for just now and may
+// An Event is a change of a claim that its owner did not ask for in this call and may
 // want to know.
 type Event struct {
 	ID    string
-	Held  bool         // granted from the queue, as Grant says; else lost by Break
+	Held  bool         // granted from the queue, as Grant says; otherwise lost by Break
 	Grant driver.Grant // if Held
 }
 
-// New returns the state of a key that nobody holds.
+// New returns the state of a key without holders.
 func New(key string, tokens *Counter) *State {
 	s := &State{tokens: tokens, claims: map[string]*claim{}}
 	s.holders.link = func(c *claim) *link { return &c.inLine }
@@ -92,8 +92,8 @@ func New(key string, tokens *Counter) *State {
 	return s
 }
 
-// Reuse turns an idle state into that of another key. It keeps little memory
-// of a crowd.
+// Reuse turns an idle state into that of another key. It drops most of the memory that
+// many claims took.
 func (s *State) Reuse(key string) {
 	s.key = key
 	if s.most > 64 {
@@ -101,7 +101,7 @@ func (s *State) Reuse(key string) {
 	}
 }
 
-// Idle reports whether nobody holds or waits, so that the state may be
+// Idle reports whether there is no holder and no waiter, so that the state may be
 // forgotten.
 func (s *State) Idle(now time.Duration) bool {
 	s.settle(now)
@@ -223,16 +223,16 @@ func (s *State) Inspect(now time.Duration) driver.KeyInfo {
 	return info
 }
 
-// Events returns what happened to others than the callers since it was called
-// last. The slice is valid until the next operation.
+// Events returns what happened to claims of other owners than the callers since the
+// last Events. The slice is valid until the next operation.
 func (s *State) Events() []Event {
 	e := s.events
 	s.events = s.events[:0]
 	return e
 }
 
-// settle brings the state to the present: who has ended is gone, and who now
-// fits is granted.
+// settle brings the state to the present: it removes the claims that have ended, and
+// grants the claims that now fit.
 func (s *State) settle(now time.Duration) {
 	s.expire(now)
 	s.advance(now)
@@ -265,7 +265,7 @@ func (s *State) advance(now time.Duration) {
 	}
 }
 
-// fits reports whether c could hold together with those who hold.
+// fits reports whether c could hold together with the holders.
 func (s *State) fits(c driver.Claim) bool {
 	h := s.holders.first
 	return h == nil || h.Capacity == c.Capacity && s.used+c.Weight <= c.Capacity
@@ -291,11 +291,11 @@ func (s *State) confirm(now time.Duration, c *claim, ttl time.Duration) {
 	}
 	c.end = now + driver.WaiterTTL
 	s.ageing.remove(c)
-	s.ageing.push(c) // all last equally long, so the last confirmed ends last
+	s.ageing.push(c) // all waiters last equally long, so the last one renewed ends last
 }
 
-// lastUntil gives a holder a new end. With several holders noEndTil stays on
-// the safe side until somebody passes it.
+// lastUntil gives a holder a new end. With several holders noEndTil may be too early
+// until expire recomputes it.
 func (s *State) lastUntil(c *claim, end time.Duration) {
 	c.end = end
 	if s.holders.len == 1 {
@@ -313,8 +313,8 @@ func (s *State) answer(now time.Duration, c *claim) driver.Grant {
 	return g
 }
 
-// heldError tells whom a newcomer is refused for. Somebody holds, as a free
-// lock has no queue.
+// heldError describes the holder that a newcomer is refused for. There is one, as a
+// free lock has no queue.
 func (s *State) heldError(now time.Duration) error {
 	h := s.holders.first
 	return &driver.HeldError{
@@ -334,7 +334,7 @@ func (s *State) add(r driver.Request) *claim {
 	return c
 }
 
-// remove takes a claim out of everything.
+// remove takes a claim out of all lists.
 func (s *State) remove(c *claim) {
 	delete(s.claims, c.ID)
 	if c.held {

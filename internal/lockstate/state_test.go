@@ -26,7 +26,7 @@ func newWorld(fatalf func(string, ...any)) *world {
 	return w
 }
 
-// alive lists the IDs of those in line that have not ended, in order.
+// alive lists the IDs of the waiters that have not ended, in order.
 func (w *world) alive() []string {
 	var ids []string
 	for c := range w.s.queue.all {
@@ -53,7 +53,7 @@ func (w *world) step(own string, op func()) {
 	op()
 
 	s := w.s
-	// The lists, the map and the sum agree, and nobody has ended.
+	// The lists, the map and the sum agree, and no claim has ended.
 	var used, lastTicket int64
 	n := 0
 	for c := range s.holders.all {
@@ -112,8 +112,8 @@ func (w *world) step(own string, op func()) {
 	if c := s.queue.first; c != nil && s.fits(c.Claim) {
 		w.fatalf("the head of the queue fits and waits")
 	}
-	// First come, first served: whoever is alive and still waits has no one
-	// granted behind it.
+	// First come, first served: behind a claim that is alive and still waits, none was
+	// granted.
 	waitingBefore := false
 	for _, id := range before {
 		c := s.claims[id]
@@ -289,7 +289,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A long queue from which everybody leaves by the middle costs no walks.
+// A long queue in which all leave from the middle costs no walks.
 func TestLeavingIsCheap(t *testing.T) {
 	w := newWorld(t.Fatalf)
 	const n = 200_000

@@ -2,15 +2,15 @@ package rate
 
 import "math/bits"
 
-// Approx is the sliding window that is estimated from two counters: that of the
-// present window, and that of the one before, as if it had come evenly. It
-// needs little, allows less than twice the limit within any window, and may
-// refuse what a true sliding window allows. Its state is
+// Approx is the sliding window that is estimated from two counters: that of the present
+// window, and that of the one before, as if that had been taken evenly. It needs little
+// memory, allows less than twice the limit within any window, and may refuse what a
+// true sliding window allows. Its state is
 //
 //	kind, period, number of the window, limit, count in the window before, count
 //
-// of which the limit is one that is at least half of either count. Limits of another
-// period keep another state.
+// of which the limit is at least half of either count. Limits of another period keep
+// another state.
 type Approx struct {
 	Limit, Period int64
 	Grain         int64 // µs: what it rounds time to, so that its products are exact
@@ -21,7 +21,7 @@ func NewApprox(limit, period int64) (*Approx, error) {
 	if err := checkWindow(limit, period); err != nil {
 		return nil, err
 	}
-	if err := checkWindow(limit, 2*period); err != nil { // so long does it count
+	if err := checkWindow(limit, 2*period); err != nil { // a count lasts for two periods
 		return nil, err
 	}
 	a := &Approx{Limit: limit, Period: period, Grain: 1}
@@ -61,8 +61,8 @@ func (a *Approx) Settle(s State, now int64) (_ State, converted bool) {
 	return s, converted
 }
 
-// parts are the counts, and how much of the window has passed. A clock that is
-// behind the window is at its begin.
+// parts are the counts, and how much of the window has passed: nothing if the clock is
+// behind the window.
 func (a *Approx) parts(s State, now int64) (before, count, passed, length int64) {
 	length = a.Period / a.Grain
 	if len(s) == 0 {
@@ -71,8 +71,8 @@ func (a *Approx) parts(s State, now int64) (before, count, passed, length int64)
 	return s[4], s[5], max(now-s[2]*a.Period, 0) / a.Grain, length
 }
 
-// free is how much of the limit the window before has left, below 0 if nothing. No product is
-// more than the limit times the length: counts of other limits can be large.
+// free is how much of the limit the window before leaves, negative if nothing. No
+// product is more than the limit times the length: counts of other limits can be large.
 func (a *Approx) free(before, passed, length int64) int64 {
 	rest, all := length-passed, a.Limit*length
 	if before > 0 && rest > all/before {

@@ -9,19 +9,19 @@ import "math/bits"
 //
 //	kind, microsecond, fraction of it, tokens, period, the most tokens
 //
-// of which the last is how many can be out: the burst, or if it is more, what was
-// out when something was taken last. What is beyond the burst is debt, or promised
-// to those who wait for their turn. Programs of older versions write only what is
+// of which the last is how many can be out: the burst, or if it is more, what was out
+// after something was last taken. What is out beyond the burst is debt, or is promised
+// to requests that wait for their turn. Programs of older versions write only what is
 // beyond.
 //
-// As a token bucket it allows Burst at once and then tokens at the rate. As a
-// leaky bucket (Queue) it is a queue that is served at the rate and holds Burst:
-// each request that is allowed is told when its turn comes.
+// As a token bucket it allows Burst at once and then tokens at the rate. As a leaky
+// bucket (Queue) it is a queue of at most Burst that is served at the rate: each
+// request that is allowed is told when its turn comes.
 type Bucket struct {
-	Tokens, Period int64 // the rate: so many in so many µs, in lowest terms
+	Tokens, Period int64 // the rate: Tokens per Period µs, in lowest terms
 	Burst          int64
 	Queue          bool
-	Ahead          int64 // Queue: so many need not wait
+	Ahead          int64 // Queue: this many need not wait
 	Most           int64 // the most tokens that can be out and still be counted exactly
 }
 
@@ -37,19 +37,19 @@ func NewBucket(tokens, period, burst int64) (*Bucket, error) {
 	d := gcd(tokens, period)
 	b := &Bucket{Tokens: tokens / d, Period: period / d, Burst: burst}
 	b.Most = mostTokens(b.Tokens, b.Period)
-	if burst > b.Most/2 { // twice the burst is what a full debt comes to
+	if burst > b.Most/2 { // a full debt is twice the burst
 		return nil, refuse("a burst of %d at %d per %d µs cannot be counted exactly: choose a rounder rate or a smaller burst", burst, tokens, period)
 	}
 	return b, nil
 }
 
-// mostTokens is how many tokens of a rate take a time that is counted exactly.
+// mostTokens is the most tokens of a rate whose time can be counted exactly.
 func mostTokens(tokens, period int64) int64 {
 	return min((exact-1)/tokens, (exact-latest-1)/(period/tokens+1))
 }
 
-// NewQueue returns a leaky bucket that lets tokens out every period, evenly,
-// and holds size. The first ahead of those that wait do not.
+// NewQueue returns a leaky bucket that lets tokens out every period, evenly, and holds
+// size. The first ahead of those need not wait.
 func NewQueue(tokens, period, size, ahead int64) (*Bucket, error) {
 	b, err := NewBucket(tokens, period, size)
 	if err != nil {
@@ -103,7 +103,7 @@ func (x span) ceil() int64 {
 	return x.us
 }
 
-// tokens is how many whole tokens a span that is not negative is long.
+// tokens is how many whole tokens fit in a span, which must not be negative.
 func (b *Bucket) tokens(x span) int64 {
 	hi, lo := bits.Mul64(uint64(x.us), uint64(b.Tokens))
 	lo, carry := bits.Add64(lo, uint64(x.frac), 0)
@@ -111,8 +111,8 @@ func (b *Bucket) tokens(x span) int64 {
 	return int64(n)
 }
 
-// used is how far the state is ahead of now: what was taken and has not come
-// back, as a time.
+// used is how far the state is ahead of now: the tokens that were taken and have not
+// come back, as a time.
 func (b *Bucket) used(s State, now int64) span {
 	if len(s) == 0 {
 		return span{}
@@ -135,8 +135,8 @@ func (b *Bucket) Settle(s State, now int64) (_ State, converted bool) {
 	if u.us < 0 || u == (span{}) {
 		return s[:0], false
 	}
-	// A state that says less than the burst is of a smaller burst, or of a version
-	// that kept only what was taken beyond it.
+	// A state that says less than the burst is of a smaller burst, or of a version that
+	// kept only what was taken beyond the burst.
 	old, most := b, s[5]
 	if most < b.Burst {
 		most += b.Burst
@@ -147,7 +147,7 @@ func (b *Bucket) Settle(s State, now int64) (_ State, converted bool) {
 	} else {
 		most = min(most, b.Most)
 	}
-	if longest := old.of(most); u.more(longest) { // a clock that was ahead
+	if longest := old.of(most); u.more(longest) { // a clock was ahead
 		u, converted = longest, true
 	}
 	if old != b {
@@ -156,7 +156,7 @@ func (b *Bucket) Settle(s State, now int64) (_ State, converted bool) {
 	return b.set(s, now, u), converted
 }
 
-// set makes a state of what was used, which is not nothing.
+// set makes a state of what was used, which must not be zero.
 func (b *Bucket) set(s State, now int64, u span) State {
 	most := b.Burst
 	if full := b.of(b.Burst); u.more(full) {
@@ -165,7 +165,7 @@ func (b *Bucket) set(s State, now int64, u span) State {
 	return append(s[:0], kindBucket, now+u.us, u.frac, b.Tokens, b.Period, most)
 }
 
-// whole is how many tokens it takes to be as long as x, at most most.
+// whole is how many tokens take at least as long as x, but most at most.
 func (b *Bucket) whole(x span, most int64) int64 {
 	n := most
 	hi, lo := bits.Mul64(uint64(x.us), uint64(b.Tokens))
@@ -241,8 +241,8 @@ func (b *Bucket) Give(s State, now, cost, at, wait int64) State {
 	if !u.more(back) {
 		back = u
 	}
-	// Whoever asks next takes the place behind what is left. If something that
-	// was taken later waits for its turn, that would be a turn of others.
+	// The next request takes its turn behind what is left. If something that was taken
+	// later waits for its turn, both would have the same turn.
 	last, own := b.of(b.Burst), max(cost-b.Burst, 0)
 	if b.Queue {
 		last, own = b.of(b.Ahead), cost
@@ -265,9 +265,9 @@ func (b *Bucket) Numbers() []int64 {
 	return []int64{kindBucket, b.Tokens, b.Period, b.Burst, queue, b.Ahead, b.Most}
 }
 
-// Full is when the bucket of a state is full: a microsecond and so many parts of
-// it, of which Tokens make one. ok is false unless the state is one of the same
-// rate, and by the present nothing of it is promised or owed beyond the burst.
+// Full is when the bucket of a state is full: a microsecond and parts of it, of which
+// Tokens make one. ok is false unless the state is of the same rate and, at now,
+// nothing beyond the burst is promised or owed.
 func (b *Bucket) Full(s State, now int64) (us, parts int64, ok bool) {
 	if len(s) != 6 || s[0] != kindBucket || s[3] != b.Tokens || s[4] != b.Period || s[2] >= s[3] || b.used(s, now).more(b.of(b.Burst)) {
 		return 0, 0, false
@@ -275,13 +275,13 @@ func (b *Bucket) Full(s State, now int64) (us, parts int64, ok bool) {
 	return s[1], s[2], true
 }
 
-// FullAt is the state of a bucket that is full then.
+// FullAt is the state of a bucket that is full at that time.
 func (b *Bucket) FullAt(us, parts int64) State {
 	return State{kindBucket, us, parts, b.Tokens, b.Period, b.Burst}
 }
 
-// Time is how long n tokens take: µs, and a fraction of one more with the
-// denominator Tokens.
+// Time is how long n tokens take: µs, and a fraction of one more with the denominator
+// Tokens.
 func (b *Bucket) Time(n int64) (us, frac int64) {
 	x := b.of(n)
 	return x.us, x.frac

@@ -46,7 +46,7 @@ func ok[A Algorithm](a A, err error) (Algorithm, error) {
 	return a, nil
 }
 
-// strange is what a limit says that its algorithm does not know.
+// strange is a field of a limit that its algorithm does not have.
 func strange(l limits.Limit) string {
 	bucket := l.Algorithm == limits.TokenBucket || l.Algorithm == limits.LeakyBucket
 	switch {
@@ -72,7 +72,7 @@ type Request struct {
 	Limits []Algorithm
 }
 
-// NewRequest checks a request. Known does so faster for those that come often.
+// NewRequest checks a request. Known does so faster for limits that come often.
 func NewRequest(r limits.Request) (*Request, error) { return newRequest(r, Of) }
 
 func newRequest(r limits.Request, of func(limits.Limit) (Algorithm, error)) (*Request, error) {
@@ -93,7 +93,7 @@ func newRequest(r limits.Request, of func(limits.Limit) (Algorithm, error)) (*Re
 // AnyTurn is further ahead than every turn.
 const AnyTurn = exact - 1
 
-// ahead is how far ahead a turn may be that a limit gives, in microseconds.
+// ahead is how far ahead the turn may be that a limit gives, in microseconds.
 func (r *Request) ahead(l Algorithm) int64 {
 	if b, ok := l.(*Bucket); ok && b.Queue {
 		return r.Within()
@@ -109,8 +109,8 @@ func (r *Request) Within() int64 {
 	return min(r.TurnWithin.Microseconds(), AnyTurn)
 }
 
-// Keep is how long the store has to keep a state that is fresh after that
-// time, and what it remembers for an ID.
+// Keep is how long the store has to keep a state that is fresh after reset, or what it
+// remembers for an ID.
 func (r *Request) Keep(reset time.Duration) time.Duration {
 	if r.Now != 0 {
 		return max(reset, limits.ReplayTTL)
@@ -133,14 +133,13 @@ func (r *Request) Outside(now int64) (by time.Duration, outside bool) {
 	return 0, false
 }
 
-// Past is what a store remembers for the ID of a request that was allowed: when
-// that was, and how far its turn was from then, in microseconds.
+// Past is what a store remembers for the ID of a request that was allowed: when that
+// was, and how far its turn was from then, in microseconds.
 type Past struct{ At, Wait int64 }
 
-// Answer is what a store has to answer to the request by its clock, of the states
-// of its keys and what it remembers for its ID, nil if nothing. It reports
-// whether the states have to be kept, as Decide does. The only error is a
-// *limits.ClockError.
+// Answer is the store's answer to the request by its clock, from the states of its keys
+// and what it remembers for its ID, nil if nothing. It reports whether the states have
+// to be kept, as Decide does. The only error is a *limits.ClockError.
 func (r *Request) Answer(store string, clock int64, states []State, past *Past) (d limits.Taken, changed bool, err error) {
 	now := r.Now
 	if now == 0 {
@@ -156,9 +155,8 @@ func (r *Request) Answer(store string, clock int64, states []State, past *Past) 
 	return d, changed, nil
 }
 
-// Repeated is the answer to a request that was allowed at a moment, for a turn
-// that was so far from it: how things stand now, and how long it has still to
-// wait. It spoils the states.
+// Repeated is the answer to a request that was allowed at at, for a turn wait µs later:
+// what the states say now, and how long it still has to wait. It spoils the states.
 func (r *Request) Repeated(states []State, now, at, wait int64) limits.Taken {
 	d := limits.Taken{OK: true, Repeated: true, At: at, Wait: max(micros(at+wait-now), 0), Limits: make([]limits.Decision, len(r.Limits))}
 	for i, l := range r.Limits {
@@ -172,11 +170,11 @@ func (r *Request) Repeated(states []State, now, at, wait int64) limits.Taken {
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// Decide does what the request asks for, and reports whether the states have to
-// be kept, of which there is one for each of its limits: whoever is refused, or
-// only looks, changes nothing unless the clock did. The states need not be settled.
-// They are changed in place, and spoiled if they need not be kept. What is
-// remembered for the request's ID is the store's to look for, before.
+// Decide does what the request asks for, and reports whether the states have to be
+// kept. There is one state for each of the request's limits. A request that is refused,
+// or only looks, changes nothing unless the clock did. The states need not be settled.
+// They are changed in place, and spoiled if they need not be kept. The store has to
+// look first for what it remembers for the request's ID.
 func (r *Request) Decide(states []State, now int64) (d limits.Taken, changed bool) {
 	d = limits.Taken{OK: true, At: now, Limits: make([]limits.Decision, len(r.Limits))}
 	converted := false
@@ -197,7 +195,7 @@ func (r *Request) Decide(states []State, now int64) (d limits.Taken, changed boo
 				alone := l.Ask(m.own, now, min(cost, l.Capacity()), r.ahead(l))
 				a.Wait = max(a.Wait, alone.Wait, alone.Retry)
 			}
-			a, changed = Answer{OK: true, Wait: max(a.Wait, a.Retry)}, true // its turn is later
+			a, changed = Answer{OK: true, Wait: max(a.Wait, a.Retry)}, true // if it is not allowed, its turn is later
 		case cost > l.Capacity():
 			a = Answer{Retry: -1}
 		default:

@@ -78,14 +78,14 @@ func decide(all []Algorithm, states []State, now, cost int64) limits.Taken {
 	return d
 }
 
-// look tells how a state of any kind stands.
+// look returns the status of a state of any kind.
 func look(a Algorithm, s State, now int64) Status {
 	m := split(a, slices.Clone(s), now)
 	m.own, _ = a.Settle(m.own, now)
 	return m.status(a, now)
 }
 
-// anyTurn is how far ahead a turn may be of which nothing else is said.
+// anyTurn is how far ahead a turn may be by default.
 func anyTurn(a Algorithm) int64 { return (&Request{}).ahead(a) }
 
 func settle(a Algorithm, s State, now int64) State {
@@ -106,7 +106,7 @@ func pause(r *rand.Rand) int64 {
 	return r.Int64N(600)
 }
 
-// A promise is neither early nor late, and who is refused changes nothing.
+// A promise is neither early nor late, and a refusal changes nothing.
 func TestPromises(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
 		var s State
@@ -187,8 +187,8 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// Nor is it when other limits, of any kind, are asked about the same key: they
-// take from it, look at it, and are refused.
+// Nor is it when other limits, of any kind, are asked about the same key: they take
+// from it, look at it, and are refused.
 func TestOthersGiveNothing(t *testing.T) {
 	var names []string
 	for name := range kinds {
@@ -203,7 +203,7 @@ func TestOthersGiveNothing(t *testing.T) {
 		for len(others) < 4 {
 			other, err := kinds[names[r.IntN(len(names))]](r)
 			if b, ok := other.(*Bucket); ok && err == nil {
-				if own, ok := a.(*Bucket); ok { // a bucket is refilled at the rate of who takes
+				if own, ok := a.(*Bucket); ok { // a bucket is refilled at the rate of the limit that takes
 					b.Tokens, b.Period, b.Most = own.Tokens, own.Period, own.Most
 				}
 			}
@@ -285,9 +285,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// beyond has n random requests decided by one algorithm, and says where more
-// was allowed than the bound of another. What disturb makes of the state between
-// them is no business of that bound.
+// beyond lets one algorithm decide n random requests, and says where more was allowed
+// than the bound of another. The bound does not cover what disturb does to the state
+// between them.
 func beyond(r *rand.Rand, decides, a Algorithm, n int, disturb func(State, int64) State) (excess string) {
 	var s State
 	var h history
@@ -387,7 +387,8 @@ func (f forgetful) Settle(s State, now int64) (State, bool) {
 	return s, converted
 }
 
-// What lets more through is found, within the steps that are taken as a rule.
+// Defects that let more through are found, within the number of steps that the tests
+// usually take.
 func TestBoundsFindDefects(t *testing.T) {
 	for name, make := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -470,8 +471,8 @@ func allMoments(w *Window) func(now, cost int64) bool {
 	}
 }
 
-// A clock that goes back allows nothing that was not allowed before, and what
-// it locks it does not lock for longer than two windows, however far it goes.
+// A clock that goes back allows nothing that was not allowed before, and locks nothing
+// for longer than two windows, however far it goes.
 func TestClockGoesBack(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
 		for range n / 50 {

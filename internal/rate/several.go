@@ -2,15 +2,15 @@ package rate
 
 import "slices"
 
-// Ways to count that have nothing in common (windows and the log; estimates of
-// one period; buckets) keep a state each, also if they are asked about the same
-// key: so none of them loses what was taken under it. What was taken under the
-// others counts under each of them, too, for as long as it does there. The states
-// of such a key are one after the other in one State:
+// Ways to count that have nothing in common (windows and the log; estimates of one
+// period; buckets) keep a state each, even for the same key: so none of them loses what
+// was taken under it. What was taken under one of them counts under each other, too,
+// until it has come back there. The states of such a key are one after the other in one
+// State:
 //
 //	kind, length of the first, the first, length of the next, …
 //
-// Programs that know only the other kinds take that for a fresh key's, as they
+// Programs that know only one kind take that for the state of a fresh key, as they
 // always did with a state of another way to count.
 
 // parts are the states that a State is made of.
@@ -24,7 +24,7 @@ func (s State) parts() (all []State) {
 	for rest := s[1:]; len(rest) > 0; {
 		n := rest[0]
 		if n < 1 || n >= int64(len(rest)) {
-			break // nobody wrote that
+			break // no program wrote that
 		}
 		all = append(all, rest[1:1+n:1+n])
 		rest = rest[1+n:]
@@ -32,12 +32,12 @@ func (s State) parts() (all []State) {
 	return all
 }
 
-// mixed is a State, by whose it is.
+// mixed is a State, split into the algorithm's own and the others.
 type mixed struct {
 	own    State
-	others []State // what still counts, and nil in the place of the own; nil if there is nothing else
+	others []State // those that still count, and nil in the place of the own; nil if there are none
 	n      int64   // how much of the others has not come back
-	back   int64   // in how many µs all of that has
+	back   int64   // how many µs until all of that has come back
 }
 
 // split finds the state that is the algorithm's own.
@@ -57,7 +57,7 @@ func split(a Algorithm, s State, now int64) mixed {
 	return m
 }
 
-// join is the reverse of split: a state that is new comes last.
+// join is the reverse of split: a new state comes last.
 func (m *mixed) join() State {
 	if m.others == nil {
 		return m.own
@@ -88,11 +88,11 @@ func (m *mixed) join() State {
 	return several
 }
 
-// mostConsumed bounds what is counted of another way to count.
+// mostConsumed bounds what counts of another way to count.
 const mostConsumed = exact / 8
 
-// consumed is how much of what was taken has not come back, whatever the limit is
-// under which it was taken, and in how many µs all has.
+// consumed is how much of what was taken has not come back, whatever limit it was taken
+// under, and how many µs it takes until all of it has.
 func consumed(s State, now int64) (n, back int64) {
 	switch {
 	case len(s) > entries && len(s)%2 == 0 && s[0] == kindWindow && s[1] >= 1:
@@ -124,8 +124,8 @@ func consumed(s State, now int64) (n, back int64) {
 	return n, back
 }
 
-// ask is Ask where others have consumed some of the capacity, until all of that has
-// come back. Retry may then be later than it must.
+// ask is Ask when other ways to count have consumed some of the capacity, until all of
+// that has come back. Retry may then be later than necessary.
 func (m *mixed) ask(a Algorithm, now, cost, ahead int64) Answer {
 	switch {
 	case m.n == 0:

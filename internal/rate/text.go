@@ -18,7 +18,7 @@ func (s State) Text() string {
 	return string(b)
 }
 
-// Parse is the reverse of Text. What nobody has written is the state of a
+// Parse is the reverse of Text. A text that no program has written is the state of a
 // fresh key.
 func Parse(text string) State {
 	if text == "" {

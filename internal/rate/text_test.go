@@ -22,7 +22,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// Whatever stands in a store makes no decision panic.
+// No text in a store makes a decision panic.
 func TestGarbageDoesNotPanic(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 3))

@@ -9,8 +9,8 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// Turns that were promised keep the rate, whoever gives his back before it
-// came: nobody is put in front of, or beside, one who was promised his.
+// Turns that were promised keep the rate, even if a request gives its turn back before
+// it came: no request is put in front of, or beside, one that was promised its turn.
 func TestTurns(t *testing.T) {
 	each(t, func(t *testing.T, r *rand.Rand, a Algorithm, n int) {
 		b, ok := a.(*Bucket)
@@ -66,8 +66,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// A turn in the middle is lost, the last one is taken back, and a bucket that
-// promised nobody anything takes back all.
+// A turn in the middle is lost, the last one is taken back, and a bucket that promised
+// no request anything takes back all.
 func TestTurnsGivenBack(t *testing.T) {
 	b, err := NewBucket(1, sec, 1)
 	if err != nil {
@@ -135,7 +135,7 @@ func TestRequestsThatChangeNothing(t *testing.T) {
 	}
 }
 
-// A limit says nothing that its algorithm does not know.
+// A limit has no field that its algorithm does not know.
 func TestLimitsAreUnderstood(t *testing.T) {
 	const minute = time.Minute
 	for _, l := range []limits.Limit{

@@ -2,35 +2,35 @@ package rate
 
 import "slices"
 
-// Window allows Limit within a window. What is taken at a moment counts until
-// the moment that until names: that is all in which the fixed window, the
-// sliding window and the log differ.
+// Window allows Limit within a window. What is taken at a moment counts until the end
+// that until returns: only in that do the fixed window, the sliding window and the log
+// differ.
 //
 //   - In the fixed window it counts until the window ends. Around a boundary up to
 //     twice the limit can be allowed within less than a window.
-//   - In the sliding window time is cut into parts. What was taken counts for so
-//     many of them, of which the one that is not over is the first. With one part
-//     more than the window has (strict) never more than the limit is allowed in
-//     any window of the whole length, and what was taken comes back up to one part
-//     late. With as many as it has (classic) it comes back up to one part early, and
-//     in a bad moment almost twice the limit is allowed within a window.
+//   - In the sliding window time is cut into parts. What was taken counts for some of
+//     them, of which the first is the one that is not over. With one part more than the
+//     window has (strict) never more than the limit is allowed in any window of the
+//     whole length, and what was taken comes back up to one part late. With as many as
+//     it has (classic) it comes back up to one part early, and in a bad moment almost
+//     twice the limit is allowed within a window.
 //   - The log is the sliding window whose parts are a microsecond long.
 //
 // Its state is
 //
 //	kind, longest life, moment, how many, moment, how many, …
 //
-// which count until then, the earliest first. The second number is lifeMark and the
-// longest life of the limits under which something was taken that counts. Programs
-// of older versions write their limit instead.
+// each of which counts until its moment, the earliest first. The second number is
+// lifeMark plus the longest life of the limits under which something was taken that
+// still counts. Programs of older versions write their limit instead.
 type Window struct {
 	Limit  int64
 	Part   int64 // µs; the boundaries are Offset and all its multiples before and after
 	Life   int64 // µs, from the begin of a part until what was taken in it comes back
 	Offset int64 // µs
 
-	// Windows, if any, are the boundaries of the windows instead: so a day or a
-	// month can be one, in its time zone.
+	// Windows, if set, are the boundaries of the windows instead: so a day or a month
+	// can be a window, in its time zone.
 	Windows [4]int64
 }
 
@@ -98,14 +98,14 @@ func NewLog(limit, period int64) (*Window, error) {
 
 func floorMod(a, b int64) int64 { return (a%b + b) % b }
 
-// lifeMark is added to the life in a state. A limit is less.
+// lifeMark is added to the life in a state. A limit is always less.
 const lifeMark = exact / 4
 
 // entries is where the moments begin in a state.
 const entries = 2
 
-// until is until when something counts that is taken now, and for how long
-// that is at most.
+// until is the end up to which something counts that is taken now, and the longest time
+// for which such a thing counts.
 func (w *Window) until(now int64) (end, life int64) {
 	if w.Windows[0] != 0 {
 		i := 1
@@ -117,8 +117,8 @@ func (w *Window) until(now int64) (end, life int64) {
 	return now - floorMod(now-w.Offset, w.Part) + w.Life, w.Life
 }
 
-// Mark is the second number of a state of which everything was taken under limits
-// of the same life.
+// Mark is the second number of a state in which everything was taken under limits of
+// the same life.
 func (w *Window) Mark() int64 { return lifeMark + w.Life }
 
 // Capacity is the limit.
@@ -140,8 +140,8 @@ func (w *Window) Settle(s State, now int64) (_ State, converted bool) {
 		return s[:0], false
 	}
 	s = drop(s, first)
-	// What counts for longer than anything that is taken now was taken by a clock
-	// that was ahead.
+	// What counts for longer than anything that is taken now was taken when the clock
+	// was ahead.
 	end, life := w.until(now)
 	longest := max(life, s[1]-lifeMark)
 	if s[len(s)-2] > end+longest {
@@ -159,7 +159,7 @@ func (w *Window) Settle(s State, now int64) (_ State, converted bool) {
 	return s, converted
 }
 
-// drop removes the moments before that place.
+// drop removes the moments before the index first.
 func drop(s State, first int) State {
 	if first == entries {
 		return s
@@ -174,7 +174,7 @@ func (w *Window) used(s State) (n int64) {
 	return n
 }
 
-// back is how long it takes until so many have come back.
+// back is how long it takes until n have come back.
 func (w *Window) back(s State, now, n int64) int64 {
 	for i := entries; i < len(s); i += 2 {
 		if n -= s[i+1]; n <= 0 {
@@ -219,12 +219,12 @@ func (w *Window) Take(s State, now, cost int64) State {
 		}
 		return append(s, end, cost)
 	}
-	if s[1]-lifeMark <= life { // a clock that went back writes what it wrote last
+	if s[1]-lifeMark <= life { // a clock that went back writes to the last moment
 		s[1] = lifeMark + life
 		s[n-1] += cost
 		return s
 	}
-	// Others count for longer.
+	// Some entries count for longer.
 	i := entries
 	for s[i] < end {
 		i += 2

@@ -1,7 +1,7 @@
-// Package record is the state machine of driver.Records for one operation: what
-// it becomes by each call. It has no clock and no store; the stores that cannot
-// decide by themselves run it between a read and a conditional write, and those
-// that can are compared with it.
+// Package record is the state machine of driver.Records for one operation: how each
+// call changes it. It has no clock and no store. Stores that cannot decide on their
+// servers run it between a read and a conditional write, and the other stores are
+// compared with it.
 package record
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A State is what is kept of one operation. Times are microseconds since 1970.
-// The zero State is that of an operation of which nothing is known.
+// A State is what is kept of one operation. Times are microseconds since 1970. The zero
+// State is that of an unknown operation.
 type State struct {
 	Token    int64  `json:"token,string"`
 	Owner    string `json:"owner,omitempty"`
@@ -61,12 +61,12 @@ func (s *State) Finish(a driver.Attempt, o driver.Outcome, now int64, keep time.
 		return false, nil
 	}
 	s.Done, s.Failed, s.Result = true, o.Failed, append([]byte(nil), o.Result...)
-	// Two who estimate the server's clock may differ by a little.
+	// Two processes that estimate the server's clock may differ by a little.
 	s.Finished, s.Until = max(now, s.Began), until(now, keep)
 	return true, nil
 }
 
-// Find reports whether there is a record, at now: driver.ErrNoRecord says no.
+// Find returns driver.ErrNoRecord if there is no record at now.
 func (s *State) Find(now int64) (changed bool, err error) {
 	if !s.Exists(now) {
 		return false, driver.ErrNoRecord
@@ -84,7 +84,7 @@ func (s *State) Forget(now int64) (changed bool, err error) {
 	return true, nil
 }
 
-// until is a whole number of microseconds that is not before the end.
+// until is the end in microseconds, rounded up.
 func until(now int64, keep time.Duration) int64 {
 	return now + int64((keep+time.Microsecond-1)/time.Microsecond)
 }
@@ -109,8 +109,8 @@ func moment(micros int64) time.Time {
 	return time.UnixMicro(micros)
 }
 
-// Text is the state in one line of JSON, for stores that keep texts; an operator
-// can read it.
+// Text is the state in one line of JSON, for stores that keep text; an operator can
+// read it.
 func (s State) Text() []byte {
 	b, _ := json.Marshal(s) // nothing in it can fail
 	return b

@@ -36,7 +36,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// Whoever finishes may read an earlier time than whoever began.
+// A process that finishes may read an earlier time than the process that began.
 func TestFinishedIsNotBeforeBegan(t *testing.T) {
 	var s State
 	a := driver.Attempt{Key: "k", Token: 1}

@@ -1,14 +1,14 @@
 package record
 
-// The words for what has become of an operation, as operators read them in the
-// stores that keep them.
+// The words for the outcome of an operation, as operators read them in the stores that
+// keep them.
 const (
 	Begun     = "begun"
 	Succeeded = "succeeded"
 	Failed    = "failed"
 )
 
-// Word is the word for an operation that is done or not, and if so failed or not.
+// Word is the word for the outcome of an operation.
 func Word(done, failed bool) string {
 	switch {
 	case failed:

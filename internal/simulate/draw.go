@@ -66,8 +66,8 @@ text { fill: currentColor } .small { font-size: 11px; opacity: .8 } .title { fon
 {{end}}</svg>
 `))
 
-// Draw writes the timeline of all outcomes of the same events as SVG: what was
-// allowed, at its turn, above what was refused.
+// Draw writes the timeline of all outcomes of the same events as SVG: what was allowed,
+// at its turn, above what was refused.
 func Draw(w io.Writer, title string, events []Event, lines []Line) error {
 	if len(events) == 0 {
 		return fmt.Errorf("there is nothing to draw")
@@ -118,7 +118,7 @@ func Draw(w io.Writer, title string, events []Event, lines []Line) error {
 	return svg.Execute(w, p)
 }
 
-// steps are what a time axis can be divided into.
+// steps are the possible divisions of the time axis.
 var steps = []time.Duration{
 	time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond,
 	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second,

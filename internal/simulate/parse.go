@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// Origin is the moment that offsets count from: one at which windows of every
-// usual length begin.
+// Origin is the moment that offsets count from: windows of every usual length begin
+// then.
 var Origin = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC) // a Monday
 
 // MaxEvents is how many requests are replayed at most.
@@ -69,7 +69,7 @@ func offset(text string) (time.Time, error) {
 	return Origin.Add(time.Duration(whole)*time.Minute + s), nil
 }
 
-// access is a line of a web server's log: who, when.
+// access is a line of a web server's log: address and time.
 var access = regexp.MustCompile(`^(\S+) \S+ .*?\[(\d{1,2}/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]`)
 
 // A LineError says which line of a log cannot be read.
@@ -94,7 +94,7 @@ func (e *LineError) Unwrap() error { return e.Err }
 //	TIME [COST [KEY]]     with a time as RFC 3339, as seconds since 1970, or as an offset: 50s, 0:50
 //	a line of a web server's access log, whose key is the client's address
 //
-// Empty lines and those that begin with # are passed over.
+// Lines that are empty or begin with # are skipped.
 func Read(r io.Reader) ([]Event, error) {
 	var events []Event
 	lines := bufio.NewScanner(r)

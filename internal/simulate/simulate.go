@@ -1,5 +1,5 @@
-// Package simulate replays requests under limits, in a time of its own, and
-// draws what became of them.
+// Package simulate replays requests under limits, in simulated time, and draws the
+// decisions.
 package simulate
 
 import (
@@ -20,23 +20,23 @@ type Event struct {
 	Cost int64
 }
 
-// Verdict is what became of a request.
+// Verdict is the decision about a request.
 type Verdict struct {
 	OK    bool
 	Wait  time.Duration // if OK
 	Retry time.Duration // if not
 }
 
-// Outcome is what became of all under one limit.
+// Outcome is the result of all requests under one limit.
 type Outcome struct {
 	Limit    limits.Limit
 	Verdicts []Verdict
 
-	Allowed, Refused int64 // what they cost; of Refused math.MaxInt64 is that or more
+	Allowed, Refused int64 // their costs; math.MaxInt64 for Refused means that or more
 	FirstRefused     int   // the number of the first request that was refused, -1 if none was
 
-	// Most is the most that one key was allowed, at its turn, within any
-	// stretch of time as long as Window, beginning at MostFrom.
+	// Most is the most that one key was allowed, at its turn, within any time as long
+	// as Window, beginning at MostFrom.
 	Most     int64
 	MostFrom time.Time
 	Window   time.Duration
@@ -49,8 +49,8 @@ func Sort(events []Event) {
 	slices.SortStableFunc(events, func(a, b Event) int { return a.At.Compare(b.At) })
 }
 
-// Run replays events, which are in the order of time. Each key is counted by
-// itself. window is the stretch of time in which the outcome counts.
+// Run replays events, which must be in the order of time. Each key is counted
+// separately. window is the length of time for Most.
 func Run(limit limits.Limit, events []Event, window time.Duration) (Outcome, error) {
 	out := Outcome{Limit: limit, Verdicts: make([]Verdict, len(events)), FirstRefused: -1, Window: window}
 	var known rate.Known
@@ -89,7 +89,7 @@ func Run(limit limits.Limit, events []Event, window time.Duration) (Outcome, err
 	return out, nil
 }
 
-// sum is a sum of costs, or the largest number if it is larger.
+// sum is a sum of costs, or math.MaxInt64 if it is larger.
 func sum(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -102,7 +102,7 @@ type turn struct {
 	cost int64
 }
 
-// densest is the most within any half-open stretch of time.
+// densest is the most within any half-open interval of that length.
 func densest(all []turn, window time.Duration) (most int64, from time.Time) {
 	slices.SortStableFunc(all, func(a, b turn) int { return a.at.Compare(b.at) })
 	first, sum := 0, int64(0)

@@ -55,8 +55,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Costs that add up to more than a number holds are said to be so many, and draw no bar below
-// its axis; what is allowed is either counted or refused to be.
+// Costs that add up to more than a number holds are shown as the largest number, and
+// draw no bar below the axis; an allowed sum is either counted or refused.
 func TestCostsBeyondNumbers(t *testing.T) {
 	t.Parallel()
 	var events []Event

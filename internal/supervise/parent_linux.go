@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dieWithParent has the kernel kill the command when this process ends in
-// whatever way. It does not reach the processes that the command started, nor
-// a command that changes its user (a set-user-ID file).
+// dieWithParent makes the kernel kill the command when this process ends in whatever
+// way. It does not reach the processes that the command started, nor a command that
+// changes its user (a set-user-ID file).
 func dieWithParent(attr *syscall.SysProcAttr) *syscall.SysProcAttr {
 	attr.Pdeathsig = syscall.SIGKILL
 	return attr

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// strays are the groups of the children of this process, adopted ones included,
-// that still run in its session: of those who have changed their group, as
-// "timeout" does, and whose parents have ended. A daemon has a session of its own.
+// strays are the groups of the children of this process, adopted ones included, that
+// still run in its session: of processes that have changed their group, as "timeout"
+// does, and whose parents have ended. A daemon has a session of its own.
 func strays() []int {
 	groups := straysNow()
 	if len(groups) == 0 {
-		groups = straysNow() // whose parent ended while we looked may have been passed by
+		groups = straysNow() // the first look may have missed one whose parent ended meanwhile
 	}
 	return groups
 }

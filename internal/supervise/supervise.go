@@ -1,21 +1,20 @@
 //go:build unix
 
-// Package supervise runs one command as a process group of its own and can
-// say when nothing of it is left.
+// Package supervise runs one command in a process group of its own and can say when
+// nothing of it is left.
 //
-// The command is stopped as a group: what it started is stopped with it. On
-// Linux this includes those who have left the group, as "timeout" does with what
-// it runs, but not those who have left the session: a daemon that called setsid
-// is nobody's child any more. On Linux the command also dies with this process,
-// however this process ends; see dieWithParent for what that does not cover.
+// The command is stopped as a group: what it started is stopped with it. On Linux this
+// includes processes that have left the group, as "timeout" does with what it runs, but
+// not those that have left the session: a daemon that called setsid is no longer a
+// child of any process here. On Linux the command also dies with this process, however
+// this process ends; see dieWithParent for what that does not cover.
 //
 // On a terminal the group becomes the foreground job, so that the command
 // reads the keyboard and Ctrl-C and Ctrl-Z reach it as if it had been started
 // by the shell: see terminal.
 //
-// A process that supervises waits for all its children, adopted ones
-// included: until the command has ended nothing else in it may start
-// processes.
+// A process that supervises waits for all its children, adopted ones included: until
+// the command has ended nothing else in it may start processes.
 package supervise
 
 import (
@@ -48,15 +47,15 @@ type Child struct {
 	mayResume func() bool
 	terminal  *terminal
 	hungUp    chan struct{}
-	refused   int  // how often the terminal was
-	crowded   bool // there were children before: whose orphans strays are, nobody knows
+	refused   int  // how often the terminal was refused
+	crowded   bool // this process had children before the command, so it is not known whose orphans strays are
 	done      chan struct{}
 	status    unix.WaitStatus // after done
-	atTheEnd  bool            // likewise: it had the terminal
+	atTheEnd  bool            // after done: whether it had the terminal
 }
 
-// Start starts the command. The error is that of fork or exec; the command
-// did not run then.
+// Start starts the command. If the error is not nil, fork or exec failed and the
+// command did not run.
 func Start(c Command) (*Child, error) {
 	child := &Child{mayResume: c.MayResume, done: make(chan struct{}), hungUp: make(chan struct{})}
 	if child.mayResume == nil {
@@ -78,10 +77,10 @@ func (c *Child) run(cmd Command, started chan<- error) {
 
 	adoptOrphans()
 	terminal := openTerminal()
-	c.crowded = len(strays()) > 0 // of a script that became us by exec
+	c.crowded = len(strays()) > 0 // a script that became this process by exec may have left them
 	attr := dieWithParent(&syscall.SysProcAttr{Setpgid: true})
 	if terminal.interactive(cmd.Stdin, cmd.Stdout) {
-		// Before it runs: a key that answers its first words is for it.
+		// Set before it runs, so that a key typed at its first prompt goes to it.
 		attr.Foreground, attr.Ctty = true, int(terminal.file.Fd())
 	}
 	process, err := os.StartProcess(cmd.Path, cmd.Args, &os.ProcAttr{
@@ -101,17 +100,17 @@ func (c *Child) run(cmd Command, started chan<- error) {
 		return
 	}
 	c.pid, c.terminal = process.Pid, terminal
-	process.Release() // the status is collected below, with stops, which os.Process does not show
+	process.Release() // Wait4 below collects the status, and stops, which os.Process does not show
 	started <- nil
 
-	// Everybody, because process 1 of a container must collect all orphans;
-	// at the end only the group, so that the next command is left alone.
+	// All children, because process 1 of a container must collect all orphans; at the
+	// end only the group, so that the next command is left alone.
 	for whom := -1; ; {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(whom, &status, unix.WUNTRACED, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
-		case err != nil: // ECHILD: nobody is left
+		case err != nil: // ECHILD: none is left
 			return
 		case pid != c.pid: // an orphan of the command, adopted
 		case status.Stopped():
@@ -129,12 +128,12 @@ func (c *Child) run(cmd Command, started chan<- error) {
 // still run.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
-// HungUp is closed when the command was told to end because it wants a terminal
-// that nobody can give it.
+// HungUp is closed when the command was told to end because it wants a terminal that no
+// shell can give it.
 func (c *Child) HungUp() <-chan struct{} { return c.hungUp }
 
-// Ended reports whether the command has ended, and if so waits until Done is
-// closed. A process that was suspended itself may know of other things earlier.
+// Ended reports whether the command has ended, and if so waits until Done is closed. A
+// process that was itself suspended may learn of other events before Done is closed.
 func (c *Child) Ended() bool {
 	select {
 	case <-c.done:
@@ -156,9 +155,9 @@ func (c *Child) Code() int {
 	return c.status.ExitStatus()
 }
 
-// KilledBy is the signal that ended the command, or 0, and whether it had the
-// terminal then, so that the signal may be a key that was typed, of which nobody
-// above us knows. It is valid when Done is closed.
+// KilledBy is the signal that ended the command, or 0, and whether it had the terminal
+// then: the signal may then be a key that was typed, which no process above us knows
+// of. It is valid when Done is closed.
 func (c *Child) KilledBy() (sig syscall.Signal, terminal bool) {
 	if !c.status.Signaled() {
 		return 0, false
@@ -166,9 +165,9 @@ func (c *Child) KilledBy() (sig syscall.Signal, terminal bool) {
 	return c.status.Signal(), c.atTheEnd
 }
 
-// Signal passes a signal that this process received on to the group. SIGCONT
-// also gives the terminal to the command if this process is in the
-// foreground, and is held back if the command may not resume.
+// Signal passes a signal that this process received on to the group. SIGCONT also gives
+// the terminal to the command if this process is in the foreground, and is not passed
+// on if the command may not resume.
 func (c *Child) Signal(s os.Signal) {
 	sig, ok := s.(syscall.Signal)
 	if !ok {
@@ -187,18 +186,17 @@ func (c *Child) signal(sig syscall.Signal) { _ = unix.Kill(-c.pid, sig) }
 
 // Outcome says how Stop ended the group.
 type Outcome struct {
-	Killed bool // somebody had to be killed
-	Left   bool // somebody still ran when Stop gave up, out of the reach of signals
-	Denied bool // of those who are left, there are some whom this process may not signal
+	Killed bool // a process had to be killed
+	Left   bool // a process still ran when Stop gave up: signals do not end it
+	Denied bool // one of the processes left is one that this process may not signal
 }
 
 // afterKill is how long Stop waits for the kernel to end what was killed.
 const afterKill = 2 * time.Second
 
-// Stop ends the command and what it has started: TERM, and KILL for those who
-// are still there after the grace. It returns when nothing is left, or when that
-// cannot be had: see Outcome. Without grace it only kills; a suspended command
-// then never gets to run again.
+// Stop ends the command and what it has started: by TERM, and after the grace by KILL.
+// It returns when nothing is left, or when that cannot be achieved: see Outcome.
+// Without grace it only kills; a suspended command then never runs again.
 func (c *Child) Stop(grace time.Duration) Outcome {
 	if c.Gone() || grace > 0 && c.end(unix.SIGTERM, grace) {
 		return Outcome{}
@@ -217,14 +215,14 @@ func (c *Child) Stop(grace time.Duration) Outcome {
 func (c *Child) Gone() bool {
 	select {
 	case <-c.done:
-		return !c.inGroup() && len(c.groups()) == 0 // to look for others is dear
+		return !c.inGroup() && len(c.groups()) == 0 // looking for other groups is expensive
 	default:
 		return false
 	}
 }
 
-// groups are those in which somebody of the command is left. While the command
-// runs others are found only as far as they are our children already.
+// groups are the groups that still have a process of the command. While the command
+// runs, other groups are found only if they are already children of this process.
 func (c *Child) groups() (left []int) {
 	if c.inGroup() {
 		left = append(left, c.pid)
@@ -233,20 +231,21 @@ func (c *Child) groups() (left []int) {
 		return left
 	}
 	for _, group := range strays() {
-		if group != c.pid && group != unix.Getpgrp() { // ours is not to be ended
+		if group != c.pid && group != unix.Getpgrp() { // never end our own
 			left = append(left, group)
 		}
 	}
 	return left
 }
 
-// inGroup reports whether somebody is left in the command's own group. The number
-// of an empty group could be given to a new one, but not before all other numbers
-// have been used: the moment between this check and a signal is too short for that.
+// inGroup reports whether a process is left in the command's own group. The system
+// could give the number of an empty group to a new one, but only after all other
+// numbers have been used: the moment between this check and a signal is too short for
+// that.
 func (c *Child) inGroup() bool { return !errors.Is(unix.Kill(-c.pid, 0), unix.ESRCH) }
 
-// end sends a signal to all groups, as they are found, until nothing is left. It
-// reports false if that takes longer than the limit.
+// end sends a signal to all groups, as it finds them, until nothing is left. It returns
+// false if that takes longer than the limit.
 func (c *Child) end(sig syscall.Signal, limit time.Duration) bool {
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
@@ -254,11 +253,11 @@ func (c *Child) end(sig syscall.Signal, limit time.Duration) bool {
 	tell := func() (left bool) {
 		groups := c.groups()
 		for _, group := range groups {
-			// Those who are killed may have started others meanwhile.
+			// Processes that are killed may have started others meanwhile.
 			if !told[group] || sig == unix.SIGKILL {
 				told[group] = true
 				_ = unix.Kill(-group, sig)
-				if sig != unix.SIGKILL { // those who are suspended would not see it
+				if sig != unix.SIGKILL { // suspended processes would not see it
 					_ = unix.Kill(-group, unix.SIGCONT)
 				}
 			}
@@ -271,13 +270,13 @@ func (c *Child) end(sig syscall.Signal, limit time.Duration) bool {
 	case <-deadline.C:
 		return false
 	}
-	// The rest may not be our children: nobody tells us.
+	// The rest may not be our children: the kernel does not tell us when they end.
 	for {
 		began := time.Now()
 		if !tell() {
 			return true
 		}
-		// Looking is dear on a machine with many processes.
+		// Looking is expensive on a machine with many processes.
 		look := time.NewTimer(max(5*time.Millisecond, 4*time.Since(began)))
 		select {
 		case <-look.C:

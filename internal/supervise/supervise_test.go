@@ -122,8 +122,7 @@ func TestStopStubborn(t *testing.T) {
 	}
 }
 
-// A suspended process would not see TERM; one that gets no grace must not run
-// again.
+// A suspended process would not see TERM; one without a grace must not run again.
 func TestStopSuspended(t *testing.T) {
 	c, pid := begin(t, "polite")
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {

@@ -13,23 +13,24 @@ import (
 	"golang.org/x/term"
 )
 
-// terminal is the controlling terminal of this process. A nil terminal is
-// that of a process without one; all methods do nothing then.
+// terminal is the controlling terminal of this process. It is nil for a process without
+// one; all methods do nothing then.
 //
 // The shell knows only our own process group; the command has another one. We
 // stand between them as a shell would:
 //
-//   - If we are the foreground job and the command talks to the terminal, its
-//     group becomes the foreground one at once. If its input or output is
-//     something else, as in "baton run … | less", it becomes so only when it
-//     is stopped for reading from the terminal, so that it does not take the
-//     keyboard away from its neighbours.
-//   - If the command is suspended (Ctrl-Z), we suspend our own group, so that
-//     the shell gets its prompt back. Meanwhile nobody renews the lease.
-//   - When the shell continues us, MayResume decides whether the command goes
-//     on.
-//   - If no shell watches us any more, a command that wants the terminal is
-//     ended: see hangUp.
+//   - If we are the foreground job and the command talks to the terminal, its group
+//     becomes the foreground one at once. If its input or output is something else, as
+//     in "baton run …
+//
+// less", it becomes so only when it is stopped for reading from
+//
+//	  the terminal, so that it does not take the keyboard away from the other commands.
+//	- If the command is suspended (Ctrl-Z), we suspend our own group, so that the shell
+//	  shows its prompt again. Meanwhile the lease is not renewed.
+//	- When the shell continues us, MayResume decides whether the command goes on.
+//	- If no shell watches us any more, a command that wants the terminal is ended: see
+//	  hangUp.
 type terminal struct {
 	file *os.File
 }
@@ -80,9 +81,9 @@ func (t *terminal) give(group int) {
 	_ = unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, group)
 }
 
-// inBackground prepares us for not having the terminal: changing it, or writing to
-// it after "stty tostop", would suspend us. The command was started before and does
-// not inherit this.
+// inBackground prepares this process for not having the terminal: changing it, or
+// writing to it after "stty tostop", would suspend us. The command was started before
+// and does not inherit this.
 func (*terminal) inBackground() { signal.Ignore(unix.SIGTTOU) }
 
 func (t *terminal) giveIfForeground(group int) {
@@ -103,7 +104,7 @@ func (c *Child) suspended(by syscall.Signal) {
 	t := c.terminal
 	switch {
 	case t == nil:
-		return // somebody's kill -STOP: theirs to continue
+		return // another process sent kill -STOP, and has to send kill -CONT
 	case by == unix.SIGTTIN || by == unix.SIGTTOU:
 		if t.foreground(unix.Getpgrp()) {
 			t.give(c.pid)
@@ -122,24 +123,24 @@ func (c *Child) suspended(by syscall.Signal) {
 		c.hangUp()
 		return
 	default:
-		c.Signal(unix.SIGCONT) // nobody would ever continue us: the kernel refuses such stops too
+		c.Signal(unix.SIGCONT) // no shell would ever continue us: the kernel refuses such stops too
 		return
 	}
-	// The whole group, as the terminal would: a script that waits for us is
+	// Stop the whole group, as the terminal would: a script that waits for us is
 	// suspended as well. SIGCONT comes back through Child.Signal.
 	_ = unix.Kill(0, unix.SIGSTOP)
 }
 
-// hangUp ends a command that asks for the terminal while no shell will ever give
-// it: continued, it would only ask again. The kernel hangs up on orphaned groups
-// likewise; ours is not one in its eyes, because we are in the session.
+// hangUp ends a command that asks for the terminal while no shell will ever give it: if
+// it were continued, it would only ask again. The kernel does the same to orphaned
+// groups; it does not take ours for one, because we are in the session.
 func (c *Child) hangUp() {
 	c.refused++
 	switch c.refused {
 	case 1:
 		close(c.hungUp)
 		c.signal(unix.SIGHUP)
-	case 2: // it ignores that, under nohup for example
+	case 2: // it ignores SIGHUP, under nohup for example
 		c.signal(unix.SIGTERM)
 	default:
 		c.signal(unix.SIGKILL)
@@ -147,8 +148,8 @@ func (c *Child) hangUp() {
 	c.Signal(unix.SIGCONT)
 }
 
-// orphaned reports whether no shell watches our process group: none of those
-// above us in it has a parent in another group of this session.
+// orphaned reports whether no shell watches our process group: neither this process nor
+// one of its ancestors in the group has a parent in another group of this session.
 func orphaned() bool {
 	session, err := unix.Getsid(0)
 	if err != nil {

@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 )
 
-// Backup keeps what the server has on its disk, and restore brings that back. Both
-// kill the server and start it again. It is for servers whose directory of data is
-// called data, and that need no others to be ready.
+// Backup copies what the server has on its disk, and restore brings that back. Both
+// kill the server and start it again. It is for servers whose data directory is named
+// data, and that need no other servers to be ready.
 func (p *Process) Backup() (restore func()) {
 	p.t.Helper()
 	kept, data := filepath.Join(freshDir(p.t), "data"), filepath.Join(p.dir, "data")

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A Clock is what servers take for the wall clock: that of the machine, and an
-// offset. What measures how much time passes is left alone.
+// A Clock is the wall clock of some servers: that of the machine plus an offset. It
+// does not change how the servers measure elapsed time.
 type Clock struct {
 	t    TB
 	file string
@@ -43,7 +43,7 @@ func newClock(t TB, lib, file string) *Clock {
 	}
 	c := &Clock{t: t, file: file}
 	c.env = []string{
-		// With another malloc than that of libc it waits for itself.
+		// With another malloc than that of libc the library deadlocks.
 		"LD_PRELOAD=" + lib + ":libc.so.6", "FAKETIME_TIMESTAMP_FILE=" + c.file, "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1",
 	}
 	c.Set(0)

@@ -27,8 +27,8 @@ type EtcdServer struct {
 	// Name is that of the member.
 	Name string
 
-	peerURL string      // by which the other members reach it
-	tls     *tls.Config // nil: it speaks without
+	peerURL string      // where the other members reach it
+	tls     *tls.Config // nil: it does not use TLS
 }
 
 // url is where it serves clients.
@@ -39,9 +39,8 @@ func (s *EtcdServer) url() string {
 	return "http://" + s.Addr
 }
 
-// Do sends one request to etcd's JSON gateway, for example to
-// "/v3/kv/compaction", and returns the answer. Numbers of 64 bits are strings
-// in it.
+// Do sends one request to etcd's JSON gateway, for example to "/v3/kv/compaction", and
+// returns the answer, in which numbers of 64 bits are strings.
 func (s *EtcdServer) Do(path string, request map[string]any) (map[string]any, error) {
 	if request == nil {
 		request = map[string]any{}
@@ -67,8 +66,8 @@ func (s *EtcdServer) Do(path string, request map[string]any) (map[string]any, er
 	return answer, json.Unmarshal(text, &answer)
 }
 
-// serves asks for a linearizable read, which only a member of a working
-// cluster answers, and whether it is ours.
+// serves makes a linearizable read, which only a member of a working cluster answers,
+// and checks that the server is ours.
 func (s *EtcdServer) serves() error {
 	_, err := s.Do("/v3/kv/range", map[string]any{"key": "AA=="})
 	if err != nil && strings.Contains(err.Error(), "user name is empty") {
@@ -90,15 +89,15 @@ func (s *EtcdServer) serves() error {
 	return errors.New("another server answers on " + s.Addr)
 }
 
-// Etcd starts a cluster of one member that does not wait for the disk: what it
-// has acknowledged survives its Kill all the same. Further arguments are etcd's
-// own, for example "--quota-backend-bytes=16777216".
+// Etcd starts a cluster of one member that does not wait for the disk: what it has
+// acknowledged still survives its Kill. Further arguments are etcd's own, for example
+// "--quota-backend-bytes=16777216".
 func Etcd(t TB, args ...string) *EtcdServer {
 	t.Helper()
 	return etcdMembers(t, 1, nil, nil, args)[0]
 }
 
-// EtcdTLS is Etcd that speaks TLS, to clients that have the same certificate.
+// EtcdTLS is Etcd with TLS, for clients that have the same certificate.
 func EtcdTLS(t TB, certFile, keyFile string, args ...string) *EtcdServer {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -113,8 +112,8 @@ func EtcdTLS(t TB, certFile, keyFile string, args ...string) *EtcdServer {
 
 var sharedEtcd shared[*EtcdServer]
 
-// SharedEtcd returns the single etcd that the tests of this binary use
-// together, for tests that touch only keys of their own and let it live.
+// SharedEtcd returns the single etcd that the tests of this binary share, for tests
+// that touch only their own keys and do not stop it.
 func SharedEtcd(t TB) *EtcdServer {
 	t.Helper()
 	return sharedEtcd.get(t, func(t TB) *EtcdServer { return Etcd(t) })
@@ -132,14 +131,13 @@ func EtcdThree(t TB, args ...string) *EtcdCluster {
 }
 
 // EtcdThreeBehind is EtcdThree whose members reach each other at the address that
-// behind returns for theirs.
+// behind returns for each member's own.
 func EtcdThreeBehind(t TB, behind func(addr string) string, args ...string) *EtcdCluster {
 	t.Helper()
 	return &EtcdCluster{etcdMembers(t, 3, nil, behind, args)}
 }
 
-// MemberID returns the number by which a member that may be down is known to
-// this one.
+// MemberID returns the number by which this server knows a member, which may be down.
 func (s *EtcdServer) MemberID(of *EtcdServer) (uint64, error) {
 	answer, err := s.Do("/v3/cluster/member/list", nil)
 	if err != nil {
@@ -156,7 +154,7 @@ func (s *EtcdServer) MemberID(of *EtcdServer) (uint64, error) {
 	return 0, errors.New("there is no member at " + of.peerURL)
 }
 
-// Expel ends another server's membership, and that server.
+// Expel ends another server's membership, and kills that server.
 func (s *EtcdServer) Expel(other *EtcdServer) error {
 	id, err := s.MemberID(other)
 	if err == nil {
@@ -168,7 +166,7 @@ func (s *EtcdServer) Expel(other *EtcdServer) error {
 	return err
 }
 
-// Admit makes a server that was expelled a new member, which begins with nothing.
+// Admit makes a server that was expelled a new member, which begins with no data.
 func (s *EtcdServer) Admit(other *EtcdServer) error {
 	if err := os.RemoveAll(filepath.Join(other.dir, "data")); err != nil {
 		return err
@@ -176,14 +174,14 @@ func (s *EtcdServer) Admit(other *EtcdServer) error {
 	if _, err := s.Do("/v3/cluster/member/add", map[string]any{"peerURLs": []string{other.peerURL}}); err != nil {
 		return err
 	}
-	other.args = append(other.args, "--initial-cluster-state=existing") // of no account once it has data
+	other.args = append(other.args, "--initial-cluster-state=existing") // ignored once it has data
 	return other.start()
 }
 
 var sharedEtcdThree shared[*EtcdCluster]
 
-// SharedEtcdThree returns the cluster that the tests of this binary use
-// together, for tests that touch only keys of their own and let it live.
+// SharedEtcdThree returns the cluster that the tests of this binary share, for tests
+// that touch only their own keys and do not stop it.
 func SharedEtcdThree(t TB) *EtcdCluster {
 	t.Helper()
 	return sharedEtcdThree.get(t, func(t TB) *EtcdCluster { return EtcdThree(t) })
@@ -241,7 +239,7 @@ func EtcdMembers(t TB, n int, args ...string) *EtcdCluster {
 	return &EtcdCluster{etcdMembers(t, n, nil, nil, args)}
 }
 
-// EtcdLearner adds a member to the server's cluster that does not vote.
+// EtcdLearner adds a member that does not vote to the server's cluster.
 func EtcdLearner(t TB, s *EtcdServer) *EtcdServer {
 	t.Helper()
 	path := etcdBinary(t)
@@ -256,7 +254,7 @@ func EtcdLearner(t TB, s *EtcdServer) *EtcdServer {
 		"--initial-cluster=" + s.Name + "=http://" + s.PeerAddr + "," + l.Name + "=http://" + peerAddr,
 		"--initial-cluster-state=existing",
 	})
-	l.ready = func(int) error { // it refuses most requests
+	l.ready = func(int) error { // a learner refuses most requests
 		_, err := l.Do("/v3/maintenance/status", nil)
 		return err
 	}
@@ -290,8 +288,8 @@ func etcdBinary(t TB) string {
 	return ""
 }
 
-// etcdMembers starts the members of one cluster, on other ports if somebody
-// else took one meanwhile.
+// etcdMembers starts the members of one cluster, on other ports if another program took
+// one meanwhile.
 func etcdMembers(t TB, n int, secure *tls.Config, behind func(addr string) string, args []string) []*EtcdServer {
 	t.Helper()
 	path := etcdBinary(t)
@@ -348,7 +346,7 @@ func newEtcdMembers(t TB, path string, n int, secure *tls.Config, behind func(ad
 func (s *EtcdServer) prepare(t TB, path string, args []string) {
 	t.Helper()
 	dir := freshDir(t)
-	durable := stalls(t) // else there is nothing to stall
+	durable := stalls(t) // otherwise there is nothing to stall
 	s.Process = Process{
 		t: t, path: path, dir: dir, ready: func(int) error { return s.serves() },
 		args: append([]string{ // the caller's come last, and win
@@ -364,7 +362,7 @@ func (s *EtcdServer) prepare(t TB, path string, args []string) {
 	}
 }
 
-// RestartEtcd restarts members none of which may be ready without the others.
+// RestartEtcd restarts members together, as none may be ready without the others.
 func RestartEtcd(t TB, members ...*EtcdServer) {
 	t.Helper()
 	for _, m := range members {

@@ -62,21 +62,21 @@ func mariadb(t TB, env, args []string) *MariaDBServer {
 
 var sharedMariaDB shared[*MariaDBServer]
 
-// SharedMariaDB returns the server that the tests of this binary use together,
-// for tests that stay within databases of their own and let it live.
+// SharedMariaDB returns the server that the tests of this binary share, for tests that
+// use only their own databases and do not stop it.
 func SharedMariaDB(t TB) *MariaDBServer {
 	t.Helper()
 	return sharedMariaDB.get(t, func(t TB) *MariaDBServer { return MariaDB(t) })
 }
 
-// smallMariaDB keeps the files of a server small, so that they are copied and
-// recovered fast.
+// smallMariaDB keeps the files of a server small, so that they are copied and recovered
+// fast.
 var smallMariaDB = []string{
 	"--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M", "--aria-log-file-size=8M", "--aria-pagecache-buffer-size=8M",
 	"--key-buffer-size=1M",
 }
 
-// mariadbTemplate returns a fresh database directory to be copied.
+// mariadbTemplate is a fresh database directory, which each server copies.
 var mariadbTemplate = sync.OnceValues(func() (string, error) {
 	root, err := rootDir()
 	if err != nil {
@@ -92,7 +92,7 @@ var mariadbTemplate = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
-// mariadbUser is what lets the server run as root where the tests do.
+// mariadbUser is the argument that lets the server run as root if the tests do.
 func mariadbUser() []string {
 	if os.Getuid() == 0 {
 		return []string{"--user=root"}
@@ -119,7 +119,7 @@ func startMariaDB(t TB, path, template, dir string, port int, env, more []string
 	}, smallMariaDB...)
 	args = append(append(args, mariadbUser()...), more...)
 	s.Process = Process{t: t, path: path, args: args, env: env, dir: dir, ready: func(pid int) error {
-		// A server of somebody else may have been faster to take the port.
+		// Another server may have taken the port first.
 		text, err := os.ReadFile(pidFile)
 		if err != nil {
 			return err
@@ -150,7 +150,7 @@ func greets(addr string) error {
 	if _, err := io.ReadFull(bufio.NewReader(conn), head); err != nil {
 		return err
 	}
-	if head[4] != 10 { // the version of the protocol; else it is an error
+	if head[4] != 10 { // the version of the protocol; otherwise it is an error
 		return errors.New("it does not accept connections yet")
 	}
 	return nil

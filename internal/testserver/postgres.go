@@ -27,20 +27,19 @@ type PostgresServer struct {
 	psql string
 }
 
-// URL returns the URL of a database, for the superuser "postgres", who needs
-// no password.
+// URL returns the URL of a database, for the superuser "postgres", who needs no
+// password.
 func (s *PostgresServer) URL(database string) string {
 	return "postgres://postgres@" + s.Addr + "/" + database + "?sslmode=disable"
 }
 
-// Query runs SQL as the superuser, on a connection of its own, and returns the
-// rows as lines of values separated by "|".
+// Query runs SQL as the superuser, on a connection of its own, and returns the rows as
+// lines of values separated by "|".
 func (s *PostgresServer) Query(database, sql string) (string, error) {
 	return psql(s.psql, s.URL(database), sql)
 }
 
-// Database makes an empty database and returns its name. It goes with the
-// server.
+// Database makes an empty database and returns its name. It is removed with the server.
 func (s *PostgresServer) Database(t TB) string {
 	t.Helper()
 	name := "d" + strconv.Itoa(int(databases.next()))
@@ -64,8 +63,8 @@ func (c *counter) next() int64 {
 	return c.n
 }
 
-// Kill ends the server with SIGKILL, and the processes that serve its
-// connections with it: they would go on for a moment otherwise.
+// Kill ends the server with SIGKILL, together with the processes that serve its
+// connections: they would otherwise go on for a moment.
 func (s *PostgresServer) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +97,7 @@ func (s *PostgresServer) each(send func(*os.Process) error) {
 	}
 	select {
 	case <-s.done:
-		return // and so will they be
+		return // its children have ended, or soon will
 	default:
 	}
 	all := childrenOf(s.cmd.Process.Pid)
@@ -113,7 +112,7 @@ func (s *PostgresServer) each(send func(*os.Process) error) {
 func (s *PostgresServer) Restart() {
 	s.t.Helper()
 	s.Kill()
-	// A child that Kill has missed notices that it is gone a little later.
+	// A child that Kill has missed notices a little later that the server is gone.
 	for deadline := time.Now().Add(startTimeout); ; time.Sleep(20 * time.Millisecond) {
 		err := s.start()
 		if err == nil {
@@ -125,8 +124,7 @@ func (s *PostgresServer) Restart() {
 	}
 }
 
-// Demote restarts the server as a standby, which has no primary and only
-// reads.
+// Demote restarts the server as a standby, which has no primary and only reads.
 func (s *PostgresServer) Demote() {
 	s.t.Helper()
 	s.Kill()
@@ -193,7 +191,7 @@ var pgTemplate = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The server does not run as root, and has to get through.
+	// The server does not run as root, and has to enter the directory.
 	if err := os.Chmod(root.path, 0o711); err != nil {
 		return "", err
 	}
@@ -262,7 +260,7 @@ func postgres(t TB, env, args []string) *PostgresServer {
 				"-c", "max_wal_size=64MB", "-c", "log_min_messages=warning",
 			}, args...),
 			ready: func(pid int) error {
-				// A server of somebody else may have been faster to take the port.
+				// Another server may have taken the port first.
 				if first, err := pgPid(data); err != nil || first != pid {
 					return fmt.Errorf("it has not written its pid: %v", err)
 				}
@@ -280,7 +278,7 @@ func postgres(t TB, env, args []string) *PostgresServer {
 	}
 }
 
-// end stops the server for good. If it is killed it leaves shared memory behind,
+// end stops the server for good. A server that is killed leaves shared memory behind,
 // until the machine has no room for more: then no server starts.
 func (s *PostgresServer) end() {
 	s.mu.Lock()
@@ -319,12 +317,12 @@ func psql(path, url, sql string) (string, error) {
 
 var sharedPostgres shared[*PostgresServer]
 
-// SharedPostgres returns the server that the tests of this binary use
-// together, for tests that make a database of their own and let it live.
+// SharedPostgres returns the server that the tests of this binary share, for tests that
+// make their own database and do not stop the server.
 func SharedPostgres(t TB) *PostgresServer {
 	t.Helper()
 	return sharedPostgres.get(t, func(t TB) *PostgresServer {
-		// The server looks after one database after the other: with hundreds of them it
+		// The server vacuums one database after the other: with hundreds of them it
 		// would start ten processes a second for that.
 		return Postgres(t, "-c", "max_connections=500", "-c", "autovacuum_naptime=10min")
 	})
@@ -342,10 +340,10 @@ func (s *PgBouncerServer) URL(database string) string {
 	return "postgres://postgres@" + s.Addr + "/" + database + "?sslmode=disable"
 }
 
-// PgBouncer starts a pooler in front of the server, with at most four
-// connections to each database, which end when they have not been used for a
-// while: many tests with a database each share a server. Further lines are settings
-// such as "pool_mode = session".
+// PgBouncer starts a pooler in front of the server, with at most four connections to
+// each database, which end when they were unused for a while: many tests with a
+// database each share a server. Further lines are settings such as "pool_mode =
+// session".
 func PgBouncer(t TB, server *PostgresServer, settings ...string) *PgBouncerServer {
 	t.Helper()
 	path := require(t, "pgbouncer", "pgbouncer")
@@ -376,7 +374,7 @@ server_login_retry = 1
 server_idle_timeout = 2
 %s
 `, host, upstream, port, strings.Join(settings, "\n"))
-		// With auth_type any the user is that of the database's line.
+		// With auth_type any the user is the one of the database's line.
 		text = strings.Replace(text, "port="+upstream, "port="+upstream+" user=postgres", 1)
 		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 			t.Fatalf("start pgbouncer: %v", err)

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// startTimeout bounds a server's start: generous, because many start at once
-// on a small machine.
+// startTimeout bounds a server's start: generous, because many start at once on a small
+// machine.
 const startTimeout = 90 * time.Second
 
 // Process is one server, which can be killed, frozen and started again. Its
@@ -27,10 +27,10 @@ type Process struct {
 	t     TB
 	path  string
 	args  []string
-	env   []string // beside that of this process
+	env   []string // in addition to that of this process
 	dir   string
-	attr  *syscall.SysProcAttr // nil for that of childAttr
-	ready func(pid int) error  // asked again and again until it returns nil
+	attr  *syscall.SysProcAttr // nil for childAttr's
+	ready func(pid int) error  // called again and again until it returns nil
 
 	mu      sync.Mutex
 	staller *staller // nil unless the disk can be stalled
@@ -72,7 +72,7 @@ func (p *Process) start() error {
 	}
 	done := make(chan struct{})
 	go func() {
-		_ = cmd.Wait() // how it ended shows in its log
+		_ = cmd.Wait() // its log shows how it ended
 		close(done)
 	}()
 	p.cmd, p.done = cmd, done
@@ -94,8 +94,8 @@ func (p *Process) start() error {
 	}
 }
 
-// errExited says that a server ended while it started, perhaps because
-// somebody else took its port.
+// errExited says that a server ended while it started, perhaps because another program
+// took its port.
 var errExited = errors.New("the server ended while it started")
 
 func (p *Process) log() string { return filepath.Join(p.dir, "server.log") }
@@ -114,7 +114,7 @@ func (p *Process) Pid() int {
 	return p.cmd.Process.Pid
 }
 
-// Kill ends the server with SIGKILL, a crash, and returns when it is gone. It
+// Kill ends the server with SIGKILL, a crash, and returns when it is gone. The server
 // may be frozen, or gone already.
 func (p *Process) Kill() {
 	p.mu.Lock()
@@ -130,8 +130,7 @@ func (p *Process) kill() {
 	<-p.done
 }
 
-// Stop freezes the server with SIGSTOP: its connections stay open, and nobody
-// answers.
+// Stop freezes the server with SIGSTOP: its connections stay open, and nothing answers.
 func (p *Process) Stop() {
 	p.t.Helper()
 	p.signal("freeze", freeze)
@@ -162,9 +161,9 @@ func (p *Process) Restart() {
 	}
 }
 
-// starter hands commands to the one thread that starts all children. The
-// kernel kills a child with SIGKILL when the *thread* that started it ends, and
-// Go ends threads as it likes, but not one that a goroutine holds for ever.
+// starter hands commands to the one thread that starts all children. The kernel kills a
+// child with SIGKILL when the *thread* that started it ends. Go may end any thread,
+// except one that a goroutine holds for ever.
 var starter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -183,7 +182,7 @@ func startOnLastingThread(cmd *exec.Cmd) error {
 	return <-started
 }
 
-// freshDir makes a directory that goes with the test.
+// freshDir makes a directory that is removed with the test.
 func freshDir(t TB) string {
 	t.Helper()
 	root, err := rootDir()
@@ -194,16 +193,16 @@ func freshDir(t TB) string {
 	if err != nil {
 		t.Fatalf("make a directory for a server: %v", err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // else it goes with the root
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // otherwise it is removed with the root
 	if s, ok := t.(*Site); ok {
 		s.settle(dir)
 	}
 	return dir
 }
 
-// root is the directory of all servers of this process. It goes with the
-// process, however that ends: a shell waits for the end of a pipe of which
-// nobody else has the other end.
+// root is the directory of all servers of this process. It is removed when the process
+// ends, in whatever way: a shell waits for the end of a pipe whose other end only this
+// process has.
 type root struct {
 	path string
 	pipe *os.File
@@ -231,9 +230,9 @@ var ports struct {
 	taken map[int]bool
 }
 
-// freePort returns a port that nobody listens on and that this process gave to
-// no other server. It lies below the range from which the kernel draws the
-// ports of outgoing connections, so that a restarted server finds it free.
+// freePort returns a port that is free and that this process gave to no other server.
+// It lies below the range from which the kernel draws the ports of outgoing
+// connections, so that a restarted server finds it free.
 func freePort() (int, error) {
 	ports.Lock()
 	defer ports.Unlock()
@@ -258,8 +257,8 @@ func freePort() (int, error) {
 
 func addr(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-// FreeAddr returns an address of 127.0.0.1 on which nobody listens, and which
-// this process gets only once.
+// FreeAddr returns an address of 127.0.0.1 that is free, and which this process gets
+// only once.
 func FreeAddr(t TB) string {
 	t.Helper()
 	port, err := freePort()

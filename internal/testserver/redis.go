@@ -19,9 +19,9 @@ type RedisServer struct {
 	Addr string
 }
 
-// Do sends one command on a connection of its own and returns the reply as
-// text: the elements of an array stand on lines of their own, what is missing
-// is empty. An error reply is an error.
+// Do sends one command on a new connection and returns the reply as text: the elements
+// of an array are on separate lines, and a missing value is empty. An error reply is an
+// error.
 func (s *RedisServer) Do(args ...string) (string, error) { return do(s.Addr, args...) }
 
 // Redis starts a single Redis that keeps nothing on disk: after a Restart it
@@ -35,22 +35,22 @@ func Redis(t TB, args ...string) *RedisServer {
 func redis(t TB, env, args []string) *RedisServer {
 	t.Helper()
 	return redisNode(t, env, func() ([]string, error) {
-		// A replica waits 5 s for others to join it otherwise.
+		// Otherwise a replica waits 5 s for others to join it.
 		return append([]string{"--repl-diskless-sync-delay", "0"}, args...), nil
 	})
 }
 
 var sharedRedis shared[*RedisServer]
 
-// SharedRedis returns the single Redis that the tests of this binary use
-// together, for tests that touch only keys of their own and let it live.
+// SharedRedis returns the single Redis that the tests of this binary share, for tests
+// that touch only their own keys and do not stop it.
 func SharedRedis(t TB) *RedisServer {
 	t.Helper()
 	return sharedRedis.get(t, func(t TB) *RedisServer { return Redis(t) })
 }
 
-// redisNode starts a redis-server, on another port if the first one was taken
-// by somebody else meanwhile.
+// redisNode starts a redis-server, on another port if another program took the first
+// one meanwhile.
 func redisNode(t TB, env []string, more func() ([]string, error)) *RedisServer {
 	t.Helper()
 	path := require(t, "redis-server", "redis-server")
@@ -83,7 +83,7 @@ func startRedis(t TB, path, dir string, port int, env, args []string) (*RedisSer
 		if err != nil {
 			return err
 		}
-		// A server of somebody else may have been faster to take the port.
+		// Another server may have taken the port first.
 		if !hasLine(info, "process_id:"+strconv.Itoa(pid)) {
 			return errors.New("another server answers on " + s.Addr)
 		}
@@ -108,20 +108,20 @@ func hasLine(text, line string) bool {
 	return false
 }
 
-// SentinelSet is a primary, its replica, and one Sentinel that watches them
-// with a quorum of one. The Sentinel is patient until AwaitFailover: a busy
-// machine must not look like a dead primary.
+// SentinelSet is a primary, its replica, and one Sentinel that watches them with a
+// quorum of one. The Sentinel waits long for a silent primary until AwaitFailover: a
+// busy machine must not look like a dead primary.
 type SentinelSet struct {
 	Name     string // of the set: "mymaster"
 	Primary  *RedisServer
 	Replica  *RedisServer
 	Sentinel *RedisServer
 
-	known map[*RedisServer]string // by which address the others know it
+	known map[*RedisServer]string // the address by which the others know each
 }
 
-// follow has a server be a replica of the one that is known by that address, or
-// of nobody if that is its own or none.
+// follow makes a server a replica of the one that is known by that address, or a
+// primary if that is its own address or "".
 func (s *SentinelSet) follow(server *RedisServer, primary string) error {
 	host, port, err := net.SplitHostPort(s.known[server])
 	if err != nil {
@@ -137,8 +137,8 @@ func (s *SentinelSet) follow(server *RedisServer, primary string) error {
 	return errors.Join(err1, err2, err)
 }
 
-// Rejoin has a server that was restarted follow whom the Sentinel calls the
-// primary, as a service manager would. It comes back as a primary itself.
+// Rejoin makes a server that was restarted follow the primary that the Sentinel names,
+// as a service manager would. The server comes back as a primary otherwise.
 func (s *SentinelSet) Rejoin(server *RedisServer) error {
 	primary, err := s.PrimaryAddr()
 	if err != nil {
@@ -147,8 +147,8 @@ func (s *SentinelSet) Rejoin(server *RedisServer) error {
 	return s.follow(server, primary)
 }
 
-// Settled returns the server that the Sentinel calls the primary, and an error
-// unless the other one follows it.
+// Settled returns the server that the Sentinel calls the primary, and an error unless
+// the other one follows it.
 func (s *SentinelSet) Settled() (primary *RedisServer, err error) {
 	at, err := s.PrimaryAddr()
 	if err != nil {
@@ -158,7 +158,7 @@ func (s *SentinelSet) Settled() (primary *RedisServer, err error) {
 	if at == s.known[replica] {
 		primary, replica = replica, primary
 	}
-	_, port, _ := net.SplitHostPort(at) // the Sentinel has it from us
+	_, port, _ := net.SplitHostPort(at) // we gave it to the Sentinel
 	for _, want := range []string{"role:slave", "master_port:" + port, "master_link_status:up"} {
 		if err := infoSays(replica, "replication", want); err != nil {
 			return primary, err
@@ -173,9 +173,9 @@ func RedisSentinel(t TB) *SentinelSet {
 	return RedisSentinelBehind(t, func(addr string) string { return addr })
 }
 
-// RedisSentinelBehind is RedisSentinel whose servers reach the primary and the
-// replica at the address that behind returns for theirs. Clients are told that
-// one, too.
+// RedisSentinelBehind is RedisSentinel whose servers reach the primary and the replica
+// at the addresses that behind returns for theirs. The Sentinel tells clients those
+// addresses, too.
 func RedisSentinelBehind(t TB, behind func(addr string) string) *SentinelSet {
 	t.Helper()
 	set := &SentinelSet{Name: "mymaster", Primary: Redis(t), Replica: Redis(t)}
@@ -237,8 +237,8 @@ func (s *SentinelSet) PrimaryAddr() (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// AwaitFailover has the Sentinel notice within half a second that the primary
-// is dead, and returns when it names the replica and that one takes writes.
+// AwaitFailover makes the Sentinel notice within half a second that the primary is
+// dead, and returns when it names the replica and the replica takes writes.
 func (s *SentinelSet) AwaitFailover(t TB) {
 	t.Helper()
 	if _, err := s.Sentinel.Do("SENTINEL", "SET", s.Name, "down-after-milliseconds", "500"); err != nil {
@@ -325,8 +325,8 @@ func RedisCluster(t TB) *Cluster {
 
 var sharedCluster shared[*Cluster]
 
-// SharedRedisCluster returns the Cluster that the tests of this binary use
-// together, for tests that touch only keys of their own and let it live.
+// SharedRedisCluster returns the Cluster that the tests of this binary share, for tests
+// that touch only their own keys and do not stop it.
 func SharedRedisCluster(t TB) *Cluster {
 	t.Helper()
 	return sharedCluster.get(t, RedisCluster)
@@ -340,7 +340,7 @@ func infoSays(s *RedisServer, section, line string) error {
 	return err
 }
 
-// poll waits until ask returns nil.
+// poll repeats ask until it returns nil.
 func poll(t TB, what string, ask func() error) {
 	t.Helper()
 	for deadline := time.Now().Add(startTimeout); ; time.Sleep(10 * time.Millisecond) {

@@ -13,7 +13,7 @@ func RedisNodes(t TB, n int, args ...string) []*RedisServer {
 	return nodes
 }
 
-// Addrs returns where servers listen.
+// Addrs returns the addresses at which servers listen.
 func Addrs(servers []*RedisServer) []string {
 	addrs := make([]string, len(servers))
 	for i, s := range servers {
@@ -35,9 +35,8 @@ func RedisReplica(t TB, of *RedisServer) *RedisServer {
 
 var sharedNodes shared[[]*RedisServer]
 
-// SharedRedisNodes returns the five independent servers that the tests of this
-// binary use together, for tests that touch only keys of their own and let them
-// live.
+// SharedRedisNodes returns the five independent servers that the tests of this binary
+// share, for tests that touch only their own keys and do not stop them.
 func SharedRedisNodes(t TB) []*RedisServer {
 	t.Helper()
 	return sharedNodes.get(t, func(t TB) []*RedisServer { return RedisNodes(t, 5) })

@@ -14,7 +14,7 @@ import (
 // answerTimeout bounds one command: a frozen server must not hang a test.
 const answerTimeout = 5 * time.Second
 
-// do sends one command on a connection of its own.
+// do sends one command on a new connection.
 func do(addr string, args ...string) (string, error) {
 	conn, err := net.DialTimeout("tcp", addr, answerTimeout)
 	if err != nil {
@@ -36,7 +36,7 @@ func do(addr string, args ...string) (string, error) {
 }
 
 // readReply returns a reply as text: the elements of an array are separated by
-// newlines, and what is missing is empty.
+// newlines, and a missing value is empty.
 func readReply(r *bufio.Reader) (string, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {

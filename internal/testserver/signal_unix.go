@@ -7,8 +7,7 @@ import (
 	"syscall"
 )
 
-// freeze returns when the process stands still, which takes a while on a busy
-// machine.
+// freeze returns when the process stands still, which takes a while on a busy machine.
 func freeze(p *os.Process) error {
 	err := p.Signal(syscall.SIGSTOP)
 	if err == nil {

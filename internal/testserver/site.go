@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// A Site is the TB of a program that lives on when a server does not start. Each
-// server of it has a machine of its own, whose clock and disk can be broken.
+// A Site is the TB of a program that goes on when a server does not start. Each of its
+// servers has a machine of its own, whose clock and disk can be broken.
 //
-// Whatever may fail is called within Try: what would end a test panics.
+// Call everything that may fail within Try: what would end a test panics.
 type Site struct {
 	Program
 
-	// Clocks has machines have clocks that can be set, if libfaketime is
-	// installed. Java does not work with it, and Go pays no heed to it.
+	// Clocks gives machines clocks that can be set, if libfaketime is installed. Java
+	// does not work with it, and Go ignores it.
 	Clocks bool
 
-	// Stalls has servers have disks that can be stalled: see Process.StallDisk.
-	// Without Linux and seccomp such a server does not start.
+	// Stalls gives servers disks that can be stalled: see Process.StallDisk. Without
+	// Linux and seccomp such a server does not start.
 	Stalls bool
 
 	mu       sync.Mutex
@@ -31,7 +31,7 @@ type Site struct {
 // failure is what a Site panics with.
 type failure struct{ error }
 
-// Try calls f, and returns what ended it early.
+// Try calls f, and returns the failure that ended it early.
 func (s *Site) Try(f func()) (err error) {
 	defer func() {
 		switch x := recover().(type) {
@@ -46,24 +46,23 @@ func (s *Site) Try(f func()) (err error) {
 	return nil
 }
 
-// Fatalf has Try return the message.
+// Fatalf makes Try return the message.
 func (s *Site) Fatalf(format string, args ...any) { panic(failure{fmt.Errorf(format, args...)}) }
 
-// Skipf has Try return the message.
+// Skipf makes Try return the message.
 func (s *Site) Skipf(format string, args ...any) { s.Fatalf(format, args...) }
 
 // A Machine is what one server of a Site runs on.
 type Machine struct {
 	dir   string
-	clock *Clock // nil without
-	disk  int64  // its size in bytes; 0: a directory of the disk of all
+	clock *Clock // nil: none
+	disk  int64  // its size in bytes; 0: a directory on the common disk
 }
 
-// diskSize is what a machine's disk has room for. Only what is used takes
-// memory.
+// diskSize is the size of a machine's disk. Only the part in use takes memory.
 const diskSize = 1 << 30
 
-// Dir is where the server keeps all it keeps.
+// Dir is the directory of everything that the server keeps.
 func (m *Machine) Dir() string { return m.dir }
 
 // HasClock and HasDisk report whether SetClock and FillDisk can do something.
@@ -78,8 +77,8 @@ func (m *Machine) SetClock(offset time.Duration) error {
 	return m.clock.set(offset)
 }
 
-// FillDisk leaves no room on the machine's disk until free is called, which may
-// be repeated. It fails where disks of a size of their own cannot be mounted.
+// FillDisk leaves no room on the machine's disk until free is called, which may be
+// repeated. It fails where disks of a given size cannot be mounted.
 func (m *Machine) FillDisk() (free func() error, err error) {
 	if m.disk == 0 {
 		return nil, errors.New("the disk of a server cannot be filled: that takes Linux, and root, who may mount")
@@ -88,7 +87,7 @@ func (m *Machine) FillDisk() (free func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whoever writes meanwhile uses more than that; and a size of 0 is no limit.
+	// A process that writes meanwhile uses more than that; and a size of 0 is no limit.
 	for range 100 {
 		if err = resizeDisk(m.dir, max(used, 4096)); err == nil {
 			return func() error { return resizeDisk(m.dir, m.disk) }, nil
@@ -100,8 +99,8 @@ func (m *Machine) FillDisk() (free func() error, err error) {
 	return nil, fmt.Errorf("fill the disk at %s: %w", m.dir, err)
 }
 
-// FreshDir makes a directory that is the disk of a machine without a server,
-// and goes with the site.
+// FreshDir makes a directory that is the disk of a machine without a server, and is
+// removed with the site.
 func (s *Site) FreshDir() *Machine { return s.machine(freshDir(s)) }
 
 // settle makes a fresh directory a machine.
@@ -109,7 +108,7 @@ func (s *Site) settle(dir string) {
 	m := &Machine{dir: dir}
 	if lib := faketime(); lib != "" && s.Clocks {
 		m.clock = newClock(s, lib, dir+".clock")
-		s.Cleanup(func() { _ = os.Remove(m.clock.file) }) // else it goes with the root
+		s.Cleanup(func() { _ = os.Remove(m.clock.file) }) // otherwise it is removed with the root
 	}
 	if mountDisk(dir, diskSize) == nil {
 		m.disk = diskSize
@@ -129,7 +128,7 @@ func (s *Site) machine(dir string) *Machine {
 	return s.machines[dir]
 }
 
-// Machine returns what the server runs on, or nil if it is not of a Site.
+// Machine returns the machine that the server runs on, or nil if it is not of a Site.
 func (p *Process) Machine() *Machine {
 	if s, ok := p.t.(*Site); ok {
 		return s.machine(p.dir)

@@ -21,8 +21,8 @@ func Stalling(t TB) TB {
 // stalling marks a test.
 type stalling struct{ TB }
 
-// stalls reports whether the disks of a test's servers can be stalled. Such a
-// server has to ask for its disk: an fsync costs it little.
+// stalls reports whether the disks of a test's servers can be stalled. Such a server
+// has to wait for its disk; its fsync costs little.
 func stalls(t TB) bool {
 	switch t := t.(type) {
 	case stalling:
@@ -40,8 +40,8 @@ func (p *Process) CanStallDisk() bool {
 	return p.staller != nil
 }
 
-// StallDisk has each fsync and fdatasync of the server hang, until ResumeDisk: the
-// server itself goes on as far as it can without. It fails the test if the server
+// StallDisk makes each fsync and fdatasync of the server hang, until ResumeDisk: the
+// server itself goes on as far as it can without them. It fails the test if the server
 // was not started by Stalling, or by a Site that stalls.
 func (p *Process) StallDisk() { p.setStalled(true) }
 

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A staller answers the fsync and fdatasync of the processes that it starts: at
-// once, or when the disk is resumed. Other system calls are the kernel's as ever,
-// so a process with a stalled disk goes on reading, answering and writing into the
-// page cache.
+// A staller answers the fsync and fdatasync of the processes that it starts: at once,
+// or when the disk is resumed. The kernel handles all other system calls as usual, so a
+// process with a stalled disk goes on reading, answering and writing into the page
+// cache.
 //
-// The kernel asks it because of a seccomp filter, which the children of the thread
-// that has it inherit. That works for programs without a C library, too.
+// The kernel asks the staller because of a seccomp filter, which the children of the
+// filter's thread inherit. That works for programs without a C library, too.
 type staller struct {
-	run chan func() // on that thread
+	run chan func() // for that thread
 
 	listener, over int // file descriptors
 
@@ -29,7 +29,7 @@ type staller struct {
 	closed  bool
 }
 
-// newStaller returns an error where the kernel does not let us.
+// newStaller returns an error where the kernel does not permit it.
 func newStaller() (*staller, error) {
 	s := &staller{run: make(chan func())}
 	var err error
@@ -58,13 +58,13 @@ func newStaller() (*staller, error) {
 	return s, nil
 }
 
-// askAboutSyncs has the kernel ask before each fsync and fdatasync of this thread
-// and its children, by the file descriptor that it returns.
+// askAboutSyncs makes the kernel ask before each fsync and fdatasync of this thread and
+// its children, by the file descriptor that it returns.
 func askAboutSyncs() (fd int, err error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return 0, err
 	}
-	const number = 0 // where seccomp_data has that of the call
+	const number = 0 // where seccomp_data has the number of the call
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: number},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_FSYNC, Jt: 1},
@@ -137,7 +137,7 @@ func (s *staller) ioctl(request uint, arg unsafe.Pointer) error {
 	return nil
 }
 
-// start starts a process that asks.
+// start starts a process whose syncs the staller answers.
 func (s *staller) start(cmd *exec.Cmd) error {
 	started := make(chan error)
 	s.run <- func() { started <- cmd.Start() }
@@ -164,7 +164,7 @@ func (s *staller) syncing() int {
 	return len(s.waiting)
 }
 
-// close is for when all processes have ended.
+// close must be called after all processes have ended.
 func (s *staller) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package testserver starts real servers as private children, for tests,
-// examples and benchmarks. Each listens on 127.0.0.1 on a free port, keeps its
-// data in a fresh directory, and ends with the test that started it. On Linux
-// it ends with the process too, however that one dies.
+// Package testserver starts real servers as private children, for tests, examples and
+// benchmarks. Each listens on 127.0.0.1 on a free port, keeps its data in a fresh
+// directory, and ends with the test that started it. On Linux it also ends with the
+// process, in whatever way that ends.
 //
-// A server that is not installed skips the test, or fails it if
-// BATON_REQUIRE_SERVERS is 1.
+// If a server is not installed, the test is skipped, or fails if BATON_REQUIRE_SERVERS
+// is 1.
 package testserver
 
 import (
@@ -44,10 +44,10 @@ func require(t TB, binary, install string) string {
 	return ""
 }
 
-// ErrNotInstalled is in what Site.Try returns if a server is not there.
+// ErrNotInstalled is in what Site.Try returns if a server is not installed.
 var ErrNotInstalled = errors.New("not installed")
 
-// missing skips the test, or fails it, and says what would mend that.
+// missing skips the test, or fails it, and says what to do about it.
 func missing(t TB, binary, mend string) {
 	t.Helper()
 	if s, ok := t.(*Site); ok {
@@ -62,14 +62,14 @@ func missing(t TB, binary, mend string) {
 
 var announced sync.Map // what is missing, by binary
 
-// announce says once what is not tested, to whoever ran the tests: the go
-// command throws away what tests that pass have printed, and a skipped test
-// that nobody hears of is taken for one that passed.
+// announce says once what is not tested, to the user who ran the tests: the go command
+// drops the output of tests that pass, and a skipped test that is not reported is taken
+// for one that passed.
 func announce(open func() (*os.File, error), binary, mend string) {
 	if _, said := announced.LoadOrStore(binary, true); said {
 		return
 	}
-	dir, _ := os.Getwd() // that of the package, while its tests run
+	dir, _ := os.Getwd() // the package's directory, while its tests run
 	outer, err := open()
 	if err != nil {
 		return // then -v shows it
@@ -79,8 +79,8 @@ func announce(open func() (*os.File, error), binary, mend string) {
 		filepath.Base(filepath.Dir(dir)), filepath.Base(dir), binary, mend)
 }
 
-// Program is the TB of a program or of a TestMain: what would fail or skip a
-// test ends the process with status 1.
+// Program is the TB of a program or of a TestMain: what would fail or skip a test ends
+// the process with status 1.
 type Program struct {
 	mu       sync.Mutex
 	cleanups []func()
@@ -102,7 +102,7 @@ func (p *Program) Close() {
 	}
 }
 
-// Cleanup has Close call f.
+// Cleanup makes Close call f.
 func (p *Program) Cleanup(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +123,7 @@ func (p *Program) Fatalf(format string, args ...any) {
 	os.Exit(1)
 }
 
-// shared is a server that the tests of one binary use together.
+// shared is a server that the tests of one binary share.
 type shared[T any] struct {
 	mu     sync.Mutex
 	server T
@@ -131,10 +131,9 @@ type shared[T any] struct {
 	owner  *Program // nil while nothing runs
 }
 
-// get starts the server for the first test that asks. Where children die with
-// their parent it then stays until the process ends, so that tests that run
-// one after another need not start it again and again; elsewhere it ends with
-// the last test that uses it.
+// get starts the server for the first test that asks. Where children die with their
+// parent it then stays until the process ends, so that tests that run one after another
+// need not start it again and again; elsewhere it ends with the last test that uses it.
 func (s *shared[T]) get(t TB, start func(TB) T) T {
 	t.Helper()
 	s.mu.Lock()
@@ -167,6 +166,6 @@ func (b borrowed) Cleanup(f func()) { b.owner.Cleanup(f) }
 
 func (b borrowed) Fatalf(format string, args ...any) {
 	b.TB.Helper()
-	b.owner.Close() // what had been started before this failed
+	b.owner.Close() // what was started before this failed
 	b.TB.Fatalf(format, args...)
 }

@@ -271,7 +271,7 @@ func TestSkipIsAnnounced(t *testing.T) {
 	}
 }
 
-// A server that was stopped answers nobody, whatever else the machine does.
+// A server that was stopped answers no request, whatever else the machine does.
 func TestStopReturnsWhenTheServerStandsStill(t *testing.T) {
 	t.Parallel()
 	s := Redis(t)

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// unprivileged is how to start a server that refuses to run as root: as the
-// user "postgres", which Debian's packages make.
+// unprivileged is how to start a server that refuses to run as root: as the user
+// "postgres", which Debian's packages make.
 func unprivileged() (*syscall.SysProcAttr, error) {
 	attr := childAttr()
 	if os.Geteuid() != 0 {

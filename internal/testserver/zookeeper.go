@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// zookeeperJar is the server as Debian installs it. It knows where the rest is.
+// zookeeperJar is the server as Debian installs it. It knows where the other jars are.
 const zookeeperJar = "/usr/share/java/zookeeper.jar"
 
 // ZooKeeperServer is one ZooKeeper process.
@@ -41,7 +41,7 @@ func java(t TB) (path string) {
 	return path
 }
 
-// NeedJar is for what has no binary: a file that comes with a package.
+// NeedJar is require for a file of a package that has no binary.
 func NeedJar(t TB, file, install string) {
 	t.Helper()
 	if _, err := os.Stat(file); err == nil {
@@ -57,16 +57,16 @@ func NeedJar(t TB, file, install string) {
 	t.Skipf("%s is not there: install the package %s", file, install)
 }
 
-// ZooKeeper starts a single server, with ticks of 2 s as by default. It keeps
-// its data through a Restart, and does not wait for the disk. Further lines
-// are put into its configuration, for example "tickTime=200"; those that begin
-// with "-" are for the Java machine.
+// ZooKeeper starts a single server, with ticks of 2 s, the default. It keeps its data
+// through a Restart, and does not wait for the disk. Further lines are added to its
+// configuration, for example "tickTime=200"; those that begin with "-" are for the Java
+// machine.
 func ZooKeeper(t TB, lines ...string) *ZooKeeperServer {
 	t.Helper()
 	return zooKeeperOn(t, freshDir(t), lines...)
 }
 
-// ZooKeeperOn is ZooKeeper on what the directory data below dir holds.
+// ZooKeeperOn is ZooKeeper with the data in the directory data below dir.
 func ZooKeeperOn(t TB, dir string, lines ...string) *ZooKeeperServer {
 	t.Helper()
 	return zooKeeperOn(t, dir, lines...)
@@ -97,8 +97,8 @@ func zooKeeperOn(t TB, dir string, lines ...string) *ZooKeeperServer {
 
 var sharedZooKeeper shared[*ZooKeeperServer]
 
-// SharedZooKeeper returns the single server that the tests of this binary use
-// together, for tests that touch only nodes of their own and let it live.
+// SharedZooKeeper returns the single server that the tests of this binary share, for
+// tests that touch only their own nodes and do not stop it.
 func SharedZooKeeper(t TB) *ZooKeeperServer {
 	t.Helper()
 	return sharedZooKeeper.get(t, func(t TB) *ZooKeeperServer { return ZooKeeper(t) })
@@ -120,12 +120,12 @@ func newZooKeeper(t TB, java, dir string, port int, main string, lines []string)
 	}
 	args = append(args, "-cp", dir+":"+zookeeperJar+":/usr/share/java/slf4j-simple.jar", main, filepath.Join(dir, "zoo.cfg"))
 	s.Process = Process{t: t, path: java, args: args, dir: dir, ready: func(int) error {
-		// One who comes while the server starts may never be answered.
+		// The server may never answer a request that comes while it starts.
 		conf, err := s.ask("conf", 500*time.Millisecond)
 		if err != nil {
 			return err
 		}
-		// A server of somebody else may have been faster to take the port.
+		// Another server may have taken the port first.
 		if !strings.Contains(conf, dir) {
 			return fmt.Errorf("another server answers on %s, or it is not ready: %.60q", s.Addr, conf)
 		}
@@ -148,7 +148,7 @@ maxClientCnxns=0
 admin.enableServer=false
 4lw.commands.whitelist=*
 `, data, port)
-	for _, l := range lines { // the last one of a name counts
+	for _, l := range lines { // the last line of a name wins
 		if !strings.HasPrefix(l, "-") {
 			text += l + "\n"
 		}
@@ -156,7 +156,7 @@ admin.enableServer=false
 	return os.WriteFile(filepath.Join(s.dir, "zoo.cfg"), []byte(text), 0o600)
 }
 
-// Ask sends one of the commands of four letters.
+// Ask sends one of ZooKeeper's commands of four letters.
 func (s *ZooKeeperServer) Ask(command string) (string, error) {
 	return s.ask(command, 5*time.Second)
 }
@@ -195,7 +195,7 @@ type Counters struct {
 	Commits  int64 // transactions, failed ones included
 }
 
-// Count reads the counters. Only differences mean something.
+// Count reads the counters. Only differences have a meaning.
 func (s *ZooKeeperServer) Count(t TB) Counters {
 	t.Helper()
 	text, err := s.Ask("srvr")
@@ -248,11 +248,11 @@ func (e *Ensemble) AwaitLeader(t TB) int {
 	return leader
 }
 
-// ZooKeeperEnsemble starts an Ensemble. peer, if not nil, returns by which
-// address node from reaches an address of node to; nodes count from 0. It is
-// asked twice for each, before any of them starts: first for that of elections, then
-// for that of a leader's followers. For elections a node also tells the others its own
-// address, and those with a greater index take that. Lines are as in ZooKeeper.
+// ZooKeeperEnsemble starts an Ensemble. peer, if not nil, returns the address by which
+// node from reaches an address of node to; nodes count from 0. It is called twice for
+// each pair, before any node starts: first for the address for elections, then for the
+// one for a leader's followers. For elections a node also tells the others its own
+// address, and nodes with a greater index use that. Lines are as in ZooKeeper.
 func ZooKeeperEnsemble(t TB, peer func(from, to int, addr string) string, lines ...string) *Ensemble {
 	t.Helper()
 	path := java(t)
@@ -303,8 +303,8 @@ func ZooKeeperEnsemble(t TB, peer func(from, to int, addr string) string, lines 
 
 var sharedEnsemble shared[*Ensemble]
 
-// SharedZooKeeperEnsemble returns the Ensemble that the tests of this binary
-// use together, for tests that touch only nodes of their own and let it live.
+// SharedZooKeeperEnsemble returns the Ensemble that the tests of this binary share, for
+// tests that touch only their own nodes and do not stop it.
 func SharedZooKeeperEnsemble(t TB) *Ensemble {
 	t.Helper()
 	return sharedEnsemble.get(t, func(t TB) *Ensemble { return ZooKeeperEnsemble(t, nil) })

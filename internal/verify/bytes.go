@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// A key that nobody uses any more costs a process nothing.
+// A key that is no longer used costs a process nothing.
 const (
-	mostBytes    = 256 // that stay behind of each key
+	mostBytes    = 256 // that each key leaves behind
 	bytesKeys    = 400 // in a round
 	bytesRounds  = 5
 	bytesAskers  = 8
 	bytesPatient = 10 * time.Second // for the answer to one request
 )
 
-// weigh uses fresh keys, each once, round after round, and looks whether they stay in
-// the memory of this process. What grows in one round and not in the next is not of
-// the keys.
+// weigh uses fresh keys, each once, round after round, and measures whether they stay
+// in the memory of this process. Memory that grows in one round and not in the next
+// does not belong to the keys.
 func (c *client) weigh() {
 	defer c.say(sayWeighed, "")
 	before, grown := int64(0), int64(0)
 	for round := range bytesRounds {
 		if err := c.useKeys(round); err != nil {
-			return // of a store that does not answer nothing is known
+			return // a store that does not answer shows nothing
 		}
 		after := heap()
 		if round > 0 { // the first fills pools and buffers
@@ -85,7 +85,7 @@ func (c *client) useKey(key string) error {
 // heap returns how many bytes are in use.
 func heap() int64 {
 	var m runtime.MemStats
-	for range 2 { // what finalizers let go is swept by the second
+	for range 2 { // the second sweeps what finalizers let go
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)

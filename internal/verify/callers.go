@@ -11,11 +11,11 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// callers are how many clients have callers. A store on a small machine cannot
-// answer more of them and have time for locks.
+// callers are how many clients have callers. A store on a small machine cannot answer
+// more of them and still have time for locks.
 const callers = 3
 
-// call begins the goroutines that do nothing but ask for limits.
+// call begins the goroutines that only ask for limits.
 func (c *client) call() {
 	if len(c.limiters) == 0 || (c.Client-1)%100 >= callers {
 		return
@@ -38,8 +38,8 @@ func (w *worker) waitWithDeadline() bool {
 	return w.wait(ctx, withDeadline, patience)
 }
 
-// waitAndHangUp waits for a turn without saying for how long, and hangs up soon.
-// Every second time it asks whether there is one at once.
+// waitAndHangUp waits for a turn without a deadline, and hangs up soon. Every second
+// time it asks only whether the limit allows it at once.
 func (w *worker) waitAndHangUp() bool {
 	patience := time.Duration(w.rng.Int64N(int64(250 * time.Millisecond)))
 	if w.rng.IntN(2) == 0 {
@@ -66,8 +66,8 @@ func (w *worker) wait(ctx context.Context, limit int, patience time.Duration) bo
 	return true
 }
 
-// mix asks for a limit at which others look with limits of their own, or for one of
-// many keys in batches.
+// mix asks for a limit whose key is also read under other limits, or for one of many
+// keys in batches.
 func (w *worker) mix() bool {
 	kind := w.rng.IntN(8)
 	if kind < 2 {
@@ -84,12 +84,12 @@ func (w *worker) mix() bool {
 	if ended {
 		return false
 	}
-	// Neither takes anything, so neither is written down.
+	// Neither takes anything, so neither is written to the history.
 	ctx, cancel := context.WithTimeout(w.waiting, w.TTL)
 	defer cancel()
 	look := w.looks[i][w.rng.IntN(len(w.looks[i]))]
 	if kind == 6 {
-		_, _ = look.Peek(ctx, key) // of a store that is down nobody learns anything
+		_, _ = look.Peek(ctx, key) // of a store that is down it learns nothing
 	} else if r, err := look.AllowN(ctx, key, 1000); err == nil && r.OK {
 		w.say(sayFailed, fmt.Sprintf("%v allowed 1000 of %s", look.Limits(), key))
 	}

@@ -26,11 +26,11 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// clientEnv says to this program that it is a client.
+// clientEnv tells this program that it is a client.
 const clientEnv = "BATON_VERIFY_CLIENT"
 
-// Main is called first by every program that calls Run: Run starts the program
-// anew as its clients, and then Main does not return.
+// Main must be the first call of every program that calls Run: Run starts the program
+// again for each client, and in a client Main does not return.
 func Main() {
 	if os.Getenv(clientEnv) == "" {
 		return
@@ -45,14 +45,14 @@ func Main() {
 	c.say(sayReady, "")
 	go c.work()
 	c.obey(in)
-	os.Exit(0) // whatever is still at work: nobody listens any more
+	os.Exit(0) // do not wait for goroutines that still work: the conductor no longer listens
 }
 
 // plant makes a store wrong on purpose, in tests.
 var plant = func(defect string, s driver.Store) driver.Store { return s }
 
-// A client is a process that uses the store, in many goroutines, and writes
-// down what it sees.
+// A client is a process that uses the store, in many goroutines, and writes down what
+// it sees.
 type client struct {
 	orders
 	log      *history.Log
@@ -60,7 +60,7 @@ type client struct {
 	traits   driver.Traits
 	locks    *baton.Locker
 	limiters []*ratelimit.Limiter   // of limitRules
-	looks    [][]*ratelimit.Limiter // of the same keys
+	looks    [][]*ratelimit.Limiter // other limits on the same keys
 	batches  *ratelimit.Limiter
 	running  int             // goroutines before the store was opened
 	opened   map[string]bool // descriptors before that
@@ -73,11 +73,11 @@ type client struct {
 	calm, stopNext atomic.Bool
 
 	beginning sync.RWMutex // held for reading while something begins
-	drain     bool         // under it
+	drain     bool         // guarded by beginning
 
 	mu      sync.Mutex
 	holding int
-	restive int // goroutines that are still at what they began before the calm
+	restive int // goroutines that are still busy with what they began before the calm
 	out     *json.Encoder
 }
 
@@ -91,7 +91,7 @@ func (c *client) sayLocked(s say, text string) {
 	if c.out == nil {
 		c.out = json.NewEncoder(os.Stdout)
 	}
-	_ = c.out.Encode(word{s, text}) // if nobody listens, standard input ends, too
+	_ = c.out.Encode(word{s, text}) // if the conductor has ended, standard input ends, too
 }
 
 func (c *client) open(in *bufio.Reader) error {
@@ -102,7 +102,8 @@ func (c *client) open(in *bufio.Reader) error {
 	if err != nil {
 		return fmt.Errorf("read the orders: %w", err)
 	}
-	// What hears signals stays for ever once it is there.
+	// The goroutine that receives signals stays for ever: start it before goroutines
+	// are counted.
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, syscall.SIGCONT)
 	signal.Stop(heard)
@@ -145,7 +146,7 @@ func (c *client) open(in *bufio.Reader) error {
 // on a busy machine.
 const openTimeout = 30 * time.Second
 
-// obey does as it is told until there are no more orders.
+// obey carries out orders until there are no more.
 func (c *client) obey(in *bufio.Reader) {
 	for {
 		line, err := in.ReadBytes('\n')
@@ -202,7 +203,7 @@ func (c *client) work() {
 	c.say(sayDrained, "")
 }
 
-// calmed is told by each goroutine once, when it has seen the calm.
+// calmed is called by each goroutine once, when it has seen the calm.
 func (c *client) calmed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,7 +226,7 @@ func (c *client) holds(change int) {
 	}
 }
 
-// stopHere stops this process until it is told to go on.
+// stopHere stops this process until it gets SIGCONT.
 func (c *client) stopHere() {
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGCONT)
@@ -236,7 +237,7 @@ func (c *client) stopHere() {
 	}
 }
 
-// close closes the store and looks what is left of it.
+// close closes the store and looks for what is left of it.
 func (c *client) close() {
 	if err := c.store.Close(); err != nil {
 		c.say(sayFailed, "close: "+err.Error())
@@ -244,12 +245,12 @@ func (c *client) close() {
 	if err := c.log.Err(); err != nil {
 		c.say(sayFailed, "write the history: "+err.Error())
 	}
-	end := time.Now().Add(c.TTL + 5*time.Second) // the last of them end when the system lets them
+	end := time.Now().Add(c.TTL + 5*time.Second) // goroutines end when the system lets them run
 	if n := lasting(end, func() int {
-		return max(0, runtime.NumGoroutine()-c.running-1) // this goroutine is one more than there were
+		return max(0, runtime.NumGoroutine()-c.running-1) // this goroutine was not there before
 	}); n > 0 {
 		var b strings.Builder
-		_ = pprof.Lookup("goroutine").WriteTo(&b, 1) // of a Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&b, 1) // writing to a Builder never fails
 		c.say(sayRunning, fmt.Sprintf("%d goroutines are left after Close:\n%s", n, b.String()))
 	}
 	if open := lasting(end, func() string { return opened(c.opened) }); open != "" {
@@ -258,13 +259,13 @@ func (c *client) close() {
 	c.say(sayClosed, "")
 }
 
-// failed says what an error of Lock or TryLock leaves open.
+// failed says what is still possible after an error of Lock or TryLock.
 func failed(err error, waits bool) history.Result {
 	switch {
-	case !waits && errors.Is(err, baton.ErrHeld): // a Lock whose time was up says so, too
+	case !waits && errors.Is(err, baton.ErrHeld): // a Lock that timed out returns it, too
 		return history.Refused
 	case !waits && errors.Is(err, baton.ErrUnavailable) && !errors.Is(err, baton.ErrUnknown):
 		return history.Failed
 	}
-	return history.Unknown // an attempt before the last may have been answered by nobody
+	return history.Unknown // an attempt before the last may have had no answer
 }

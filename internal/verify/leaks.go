@@ -14,14 +14,12 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// What is left when all is over counts for promise L: goroutines and descriptors
-// of clients, connections, locks, and keys of servers. Of a client that was killed
-// nobody looks at what it had: the system takes it back, and the store does when
-// it has run out.
+// What is left at the end counts for promise L: goroutines and descriptors of clients,
+// connections, locks, and keys of servers. What a killed client had is not checked: the
+// system takes it back, and the store does when it has expired.
 
-// gone looks again and again until nothing is left, for as long as that may
-// take. It returns what the last look that came to its end has seen, or why there
-// was none.
+// gone looks again and again until nothing is left, for as long as that may take. It
+// returns what the last complete look found, or why no look was complete.
 func (t *trial) gone(ctx context.Context, look func(context.Context) ([]string, error)) (left []string, err error) {
 	ctx, cancel := within(ctx, t.cfg.TTL+t.bound+2*time.Second)
 	defer cancel()
@@ -59,8 +57,8 @@ func leak(name string, from int64, left []string, text string) (found []check.Vi
 	return found
 }
 
-// connections looks for those that clients still have when they have closed the
-// store. They live on until this is done.
+// connections looks for connections that clients still have when they have closed the
+// store. The client processes stay until this is done.
 func (t *trial) connections(ctx context.Context) []check.Violation {
 	from := history.Now()
 	left, _ := t.gone(ctx, func(context.Context) (open []string, err error) { // a look never fails
@@ -104,8 +102,8 @@ func listed(ctx context.Context, in driver.Inspector, prefix string) (keys []str
 	return keys, nil
 }
 
-// keysLeft looks for what is left on servers of ours, whatever its name, past
-// the store. Each is told once.
+// keysLeft looks for what is left on servers of ours, under any name, past the store.
+// Each is reported once.
 func (t *trial) keysLeft(ctx context.Context) []check.Violation {
 	if t.place.servers == nil {
 		return nil
@@ -122,7 +120,7 @@ func (t *trial) keysLeft(ctx context.Context) []check.Violation {
 	return leak("keys", from, left, "the servers still have it, %v after the last client has ended")
 }
 
-// countRows counts what is there before the clients begin.
+// countRows counts what the servers have before the clients begin.
 func (t *trial) countRows() (err error) {
 	if t.place.servers != nil {
 		t.rows, err = t.place.servers.Keys()
@@ -130,17 +128,17 @@ func (t *trial) countRows() (err error) {
 	return err
 }
 
-// What the layout of a store may leave of a key for a while, and of a run.
+// What the layout of a store may leave for a while, for each key and for a run.
 const (
 	rowsOfKey = 8
 	rowsOfRun = 100
 )
 
-// A store remembers for a minute each request for a turn that is waited for, so that it
-// can be repeated.
+// A store remembers each request that waits for a turn for a minute, so that it can be
+// repeated.
 const rowsOfWait = time.Minute + 10*time.Second
 
-// waits counts those that it may remember.
+// waits counts the requests that it may remember.
 func (t *trial) waits() (n int, err error) {
 	files, err := filepath.Glob(t.path("client-*.history"))
 	if err != nil {
@@ -161,8 +159,8 @@ func (t *trial) waits() (n int, err error) {
 	return n, nil
 }
 
-// rowsLeft looks whether more than what a store leaves of each key stays on servers of
-// ours: a row for each request, say. It looks before the clients close.
+// rowsLeft looks whether servers of ours keep more than a store leaves for each key: a
+// row for each request, say. It looks before the clients close.
 func (t *trial) rowsLeft(ctx context.Context) []check.Violation {
 	if t.place.servers == nil {
 		return nil
@@ -187,8 +185,8 @@ func (t *trial) rowsLeft(ctx context.Context) []check.Violation {
 	return leak("rows", from, left, fmt.Sprintf("more than the %d that may be there", most)+" stay behind, for %v")
 }
 
-// sweep removes what is left in the store, as far as that can be done soon. It
-// ends by itself, too.
+// sweep removes what is left in the store, as far as that takes little time. What stays
+// ends by itself.
 func (t *trial) sweep() {
 	in, ok := t.store.(driver.Inspector)
 	if !ok || t.place.direct == "" {
@@ -201,7 +199,7 @@ func (t *trial) sweep() {
 		return
 	}
 	for _, key := range left {
-		// Whoever waited in line for it died, and would be granted it.
+		// The waiters of the key died, and the store would grant it to them.
 		for range maxSweeps {
 			if n, err := in.Break(ctx, key); err != nil || n == 0 {
 				break
@@ -210,11 +208,11 @@ func (t *trial) sweep() {
 	}
 }
 
-// maxSweeps bounds how many that died in line are swept away one by one.
+// maxSweeps bounds how many dead waiters are removed one by one.
 const maxSweeps = MaxClients * 16
 
-// descriptors are what this process has open: number and target. There are none
-// where the system does not tell.
+// descriptors are the open descriptors of this process: number and target. There are
+// none where the system does not tell.
 func descriptors() map[string]bool {
 	const dir = "/proc/self/fd"
 	files, _ := os.ReadDir(dir) // none where the system has no such folder
@@ -222,8 +220,8 @@ func descriptors() map[string]bool {
 	for _, f := range files {
 		target, err := os.Readlink(filepath.Join(dir, f.Name()))
 		switch {
-		case err != nil: // it was that of the folder itself
-		case target == "anon_inode:[eventpoll]", target == "anon_inode:[eventfd]": // Go's own, from the first connection on
+		case err != nil: // it was the folder's own
+		case target == "anon_inode:[eventpoll]", target == "anon_inode:[eventfd]": // Go opens them at the first connection
 		default:
 			open[f.Name()+" "+target] = true
 		}
@@ -232,17 +230,17 @@ func descriptors() map[string]bool {
 }
 
 // lasting looks again and again until nothing is left, until end. It returns what the
-// last look has seen: what was gone once is gone, and what comes later, as the
-// goroutine of a timer does for a moment, is something else.
+// last look has seen: once a look finds nothing, what comes later is something else,
+// such as the goroutine of a timer.
 func lasting[T comparable](end time.Time, look func() T) (left T) {
 	var nothing T
 	for left = look(); left != nothing && time.Now().Before(end); left = look() {
-		time.Sleep(10 * time.Millisecond) // nothing tells
+		time.Sleep(10 * time.Millisecond) // nothing tells when
 	}
 	return left
 }
 
-// opened are the descriptors that are there now and were not before, in words.
+// opened describes the descriptors that are open now and were not before.
 func opened(before map[string]bool) string {
 	var left []string
 	for d := range descriptors() {

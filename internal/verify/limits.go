@@ -13,12 +13,12 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// limitRules are the limits of the keys "limit/0" and so on, with what must
-// hold for what they admit. Callers wait for the last two.
+// limitRules are the limits of the keys "limit/0" and so on, with the rules for what
+// they allow. Callers wait for the last two.
 var limitRules = []struct {
 	limit ratelimit.Limit
 	holds check.Limit
-	looks []ratelimit.Limit // other limits that look at the same key, and are refused there
+	looks []ratelimit.Limit // other limits that read the same key, and are refused there
 }{
 	{limit: ratelimit.SlidingWindow(20, time.Second), holds: check.Limit{Most: 20, Window: time.Second, Late: 100 * time.Millisecond}},
 	{limit: ratelimit.TokenBucket(10, time.Second, 15), holds: check.Limit{
@@ -40,11 +40,11 @@ var limitRules = []struct {
 
 const (
 	plainLimits  = 2 // the first, which workers ask between their locks
-	withDeadline = 4 // the limit of which turns are wanted by a deadline
+	withDeadline = 4 // the limit whose turns have to come before a deadline
 	hangingUp    = 5 // the limit whose waiters hang up
 )
 
-// Of limits in batches there are many keys, of which each client takes three at once.
+// Limits in batches have many keys, of each of which a client takes three at once.
 const (
 	batchKeys = 50
 	batchSize = 3
@@ -53,7 +53,7 @@ const (
 
 var batchLimit = ratelimit.TokenBucket(10, time.Second, 10)
 
-// limitOf is what holds of a limit's key, of a run in which so many processes ask.
+// limitOf is the rule for a limit's key, in a run in which that many processes ask.
 func limitOf(prefix, key string, processes int) (check.Limit, bool) {
 	for i, rule := range limitRules {
 		if key == limitKey(prefix, i) {
@@ -88,7 +88,7 @@ func (c *client) openLimits(limits limits.Store) error {
 	return err
 }
 
-// asks begins a question to a limiter, unless nothing begins any more.
+// asks begins a request to a limiter, unless the client drains.
 func (c *client) asks(d history.Decision) (op history.Op, ok bool) {
 	c.beginning.RLock()
 	defer c.beginning.RUnlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/batonhq/baton/store/redlock"
 )
 
-// servedScheme is that of a store which this program lends to its clients.
+// servedScheme is the scheme of a store that this program serves to its clients.
 const servedScheme = "served://"
 
 func openStore(ctx context.Context, url string) (driver.Store, error) {
@@ -27,13 +27,13 @@ func openStore(ctx context.Context, url string) (driver.Store, error) {
 	return open.Store(ctx, url)
 }
 
-// GoRedis makes a client of that library for one server. A program that sets it, before
-// it calls Main, has some clients of some faults use one; others use rueidis.
+// GoRedis makes a client of that library for one server. If a program sets it before it
+// calls Main, some clients use one under some faults; the others use rueidis.
 var GoRedis func(addr string) (wrap func(redisstore.Config) (*redisstore.Store, error), close func() error)
 
-// openOwn opens a store of one Redis, or a Redlock of several, over clients of the
-// caller's own: their time-outs and connections are not the store's. All else is opened
-// as ever.
+// openOwn opens a store of one Redis, or a Redlock of several, on clients that the
+// caller made: their time-outs and connections are not the store's. It opens every
+// other store as usual.
 func openOwn(ctx context.Context, url string, goRedis bool) (driver.Store, error) {
 	scheme, rest, _ := strings.Cut(url, "://")
 	hosts, query, _ := strings.Cut(rest, "?")

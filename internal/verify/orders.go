@@ -2,8 +2,8 @@ package verify
 
 import "time"
 
-// orders are what a client is told when it begins. They hold a URL with its
-// secrets, so they come by its standard input and nothing else.
+// orders are what a client is told when it begins. They hold a URL with its secrets, so
+// they come by its standard input and in no other way.
 type orders struct {
 	URL        string        `json:"url"`
 	Client     int           `json:"client"`
@@ -12,13 +12,13 @@ type orders struct {
 	TTL        time.Duration `json:"ttl"`
 	Prefix     string        `json:"prefix"`  // of all keys
 	Keys       int           `json:"keys"`    // of locks
-	Permits    []int64       `json:"permits"` // how many each key of permits has
+	Permits    []int64       `json:"permits"` // the capacity of each key with permits
 	Log        string        `json:"log"`     // the file of its history
 	Register   string        `json:"register"`
 	Defect     string        `json:"defect,omitempty"` // planted by tests
 
-	// Own is for a client that has its connection already, with GoRedis one of that
-	// library; where the kind of store can be had like this.
+	// Own is for a client that uses a connection of its own, with GoRedis one of that
+	// library, if the kind of store can use one.
 	Own     bool `json:"own,omitempty"`
 	GoRedis bool `json:"goRedis,omitempty"`
 }
@@ -34,17 +34,17 @@ type do string
 const (
 	doBegin   do = "begin"         // work
 	doStop    do = "stop-at-write" // stop at the next write
-	doNotStop do = "do-not-stop"   // or not
+	doNotStop do = "do-not-stop"   // forget stop-at-write
 	doSuspend do = "suspend"       // the clock jumps
 	doCalm    do = "calm"          // from now on hold for a moment only
 	doDrain   do = "drain"         // begin nothing new
 	doGiveUp  do = "give-up"       // wait no longer
-	doCount   do = "count"         // what there is of each key with permits
-	doWeigh   do = "weigh"         // what stays behind of keys in the memory of the process
+	doCount   do = "count"         // count the permits of each key with permits
+	doWeigh   do = "weigh"         // measure what keys leave in the memory of the process
 	doClose   do = "close"         // close the store
 )
 
-// A word is what a client says.
+// A word is a message of a client.
 type word struct {
 	Say  say    `json:"say"`
 	Text string `json:"text,omitempty"`
@@ -54,16 +54,16 @@ type say string
 
 const (
 	sayReady    say = "ready"    // the store is open
-	sayFailed   say = "failed"   // it is not, or the client cannot work
+	sayFailed   say = "failed"   // the store is not open, or the client cannot work
 	sayHolds    say = "holds"    // at least one lock
-	sayFree     say = "free"     // holds none any more
+	sayFree     say = "free"     // it holds none any more
 	sayStops    say = "stops"    // right before it stops itself
 	sayGoesOn   say = "goes-on"  // it will not stop
 	sayCalm     say = "calm"     // all that was begun before the calm is over
 	sayDraining say = "draining" // nothing new begins
-	sayDrained  say = "drained"  // all is over
+	sayDrained  say = "drained"  // everything is over
 	sayCounted  say = "counted"
-	sayGrows    say = "memory" // keys stay behind in it
+	sayGrows    say = "memory" // keys stay in it
 	sayWeighed  say = "weighed"
 	sayRunning  say = "goroutines"  // some are left
 	sayOpen     say = "descriptors" // some are left

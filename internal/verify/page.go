@@ -21,14 +21,14 @@ var pageText string
 
 var pageLayout = template.Must(template.New("page").Parse(pageText))
 
-// How much a page shows of one trial. The report has the rest.
+// How much of one trial a page shows. The report has the rest.
 const (
 	mostKeys       = 6    // timelines of whole runs
-	mostBars       = 1500 // in one of them: the longest
-	mostViolations = 10   // with a timeline of their own
+	mostBars       = 1500 // the longest ones, in one of them
+	mostViolations = 10   // with their own timeline
 )
 
-// A timeline in units of its own, which the page scales.
+// A timeline in its own units, which the page scales.
 const (
 	timeLeft, timeRight = 84, 1000
 	timeTop, laneHigh   = 18, 16
@@ -76,8 +76,8 @@ type pageSign struct {
 	Bad     bool
 }
 
-// WriteHTML writes the report as one page that needs nothing else: no script, no
-// font, no picture from elsewhere. It is well-formed XML, too.
+// WriteHTML writes the report as one page that loads nothing else: no script, no font,
+// no picture. It is also well-formed XML.
 func (r *Report) WriteHTML(w io.Writer) error {
 	var trials []pageTrial
 	for _, t := range r.Trials {
@@ -105,8 +105,8 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}{r, Promises, trials})
 }
 
-// draw makes the pictures: one of each of the first violations, and the whole run
-// of the keys that broke or that were held most.
+// draw makes the pictures: one for each of the first violations, and the whole run for
+// the keys that broke or that were held most.
 func (p *pageTrial) draw() {
 	h := p.History
 	held := make(map[string]int)
@@ -119,7 +119,7 @@ func (p *pageTrial) draw() {
 		if held[v.Key] == 0 {
 			continue // there is nothing to draw
 		}
-		held[v.Key] += len(h.Holds) // those that broke come first
+		held[v.Key] += len(h.Holds) // keys that broke come first
 		if i < mostViolations {
 			around := max(v.To-v.From, int64(50*time.Millisecond)) * 2
 			p.Zooms = append(p.Zooms, p.timeline(v.Key, v.From-around, v.To+around, fmt.Sprintf("%s, %s: %s", v.Promise, v.Check, v.Text)))
@@ -193,7 +193,7 @@ func (l *timeline) clients(holds []*history.Hold) {
 	l.High = l.Bottom + 18
 }
 
-// kindHigh tells kinds of locks apart without colours.
+// kindHigh distinguishes kinds of locks without colours.
 var kindHigh = map[history.Mode]int{history.Exclusive: 11, history.Shared: 7, history.Permits: 4}
 
 func (l *timeline) bar(o *history.Hold) {

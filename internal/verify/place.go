@@ -9,13 +9,13 @@ import (
 	"github.com/batonhq/baton/internal/verify/deploy"
 )
 
-// A place is the store that is verified, as its clients see it: each has a way
-// of its own, so that it can be broken alone.
+// A place is the store that is verified, as its clients see it: each client reaches it
+// in its own way, so that each way can be broken alone.
 type place struct {
-	direct  string // the URL for the conductor; "" if nobody else sees the locks
+	direct  string // the URL for the conductor; "" if no other process sees the locks
 	url     func(client int) string
 	proxies func(client int) []*faultproxy.Proxy
-	servers *deploy.Deployment // nil if they are somebody else's
+	servers *deploy.Deployment // nil if the servers are not ours
 	close   func()
 }
 
@@ -28,8 +28,8 @@ func settle(kind string, o deploy.Options) (*place, error) {
 	return &place{direct: d.Direct, url: d.URL, proxies: d.Proxies, servers: d, close: d.Close}, nil
 }
 
-// visit makes a place of somebody's store. Where its URL names one address, the
-// clients come to it through proxies.
+// visit makes a place of a given store. If its URL names one address, the clients reach
+// it through proxies.
 func visit(url string, clients int) (*place, error) {
 	p := &place{
 		direct:  url,
@@ -58,15 +58,14 @@ func visit(url string, clients int) (*place, error) {
 	return p, nil
 }
 
-// proxied are the schemes whose address can be another one, with the port that
-// stands for none.
+// proxied are the schemes whose address can be replaced, with their default port.
 var proxied = map[string]string{
 	"redis": "6379", "mysql": "3306", "mariadb": "3306", "postgres": "5432", "postgresql": "5432",
-	"served": "0", // which always has one
+	"served": "0", // which always has a port
 }
 
-// address takes the only address out of a URL. ok is false if there is none, or
-// several, or if the server is one that has to be called by its name.
+// address returns the only address of a URL. ok is false if there is none, or several,
+// or if the server has to be called by its name.
 func address(url string) (before, address, after string, ok bool) {
 	scheme, rest, found := strings.Cut(url, "://")
 	port, known := proxied[strings.ToLower(scheme)]

@@ -59,7 +59,7 @@ func TestWithoutDefectHolds(t *testing.T) {
 	if !*plantedAll {
 		return
 	}
-	t.Run("f27", func(t *testing.T) { // costs nobody a lease that is long enough
+	t.Run("f27", func(t *testing.T) { // costs no client a lease that is long enough
 		t.Parallel()
 		cfg := quick(lend(t, planted.Right()), "f27")
 		cfg.TTL, cfg.keeps = 10*time.Second, true
@@ -67,9 +67,9 @@ func TestWithoutDefectHolds(t *testing.T) {
 	})
 }
 
-// Every planted defect breaks the promise that it is known to break, within
-// few seeds. Some need luck: a holder that is cut off must be one whom others
-// wait for. So each seed works longer than the one before, and has more chances.
+// Every planted defect breaks the promise that it is known to break, within few seeds.
+// Some need luck: a holder that is cut off must have waiters. So each seed works longer
+// than the one before, and has more chances.
 func TestPlantedDefectsAreFound(t *testing.T) {
 	t.Parallel()
 	if len(planted.All) < 30 {

@@ -37,10 +37,10 @@ type life struct {
 
 	mu      sync.Mutex
 	said    map[say]int
-	words   []word        // that report trouble
+	words   []word        // those that report trouble
 	changed chan struct{} // closed and replaced when something was said
 	ended   chan struct{} // closed when the process is gone
-	meant   bool          // to end
+	meant   bool          // Signal or end has killed it on purpose
 }
 
 // start begins a new life, which gets its orders and waits.
@@ -66,8 +66,8 @@ func (p *process) start() (*life, error) {
 	l.cmd = exec.Command(self)
 	l.cmd.Env = append(os.Environ(), clientEnv+"=1")
 	l.cmd.Stderr = stderr
-	// A group of its own: Ctrl-C is for the conductor alone, and if that one
-	// dies, the system wakes and ends those that are stopped.
+	// Its own process group: Ctrl-C is for the conductor alone, and if the conductor
+	// dies, the system wakes and ends clients that are stopped.
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if l.in, err = l.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (p *process) start() (*life, error) {
 	return l, nil
 }
 
-// listen hears what the client says until it ends.
+// listen reads what the client says until it ends.
 func (l *life) listen(out io.Reader) {
 	lines := bufio.NewReader(out)
 	for {
@@ -109,7 +109,7 @@ func (l *life) listen(out io.Reader) {
 		l.changed = make(chan struct{})
 		l.mu.Unlock()
 	}
-	_ = l.cmd.Wait() // how it ended shows in its state
+	_ = l.cmd.Wait() // its state shows how it ended
 	close(l.ended)
 }
 
@@ -139,7 +139,7 @@ func (l *life) await(ctx context.Context, s say, n int) error {
 	}
 }
 
-// tail is what a client that failed has to say, for people.
+// tail is the last message of a client that failed, for people.
 func (l *life) tail() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,7 +168,7 @@ func (l *life) end() {
 	l.mu.Lock()
 	l.meant = true
 	l.mu.Unlock()
-	_ = l.cmd.Process.Kill() // fails only if it has ended
+	_ = l.cmd.Process.Kill() // fails only if the process has ended
 	<-l.ended
 	_ = l.in.Close()
 }
@@ -227,7 +227,7 @@ func (p *process) StopAtWrite(ctx context.Context) error {
 	if err == nil || ctx.Err() == nil {
 		return err
 	}
-	// It may be about to stop, or have stopped: then it goes on.
+	// The client may be about to stop, or have stopped: make it go on.
 	if err := l.order(order{Do: doNotStop}); err != nil {
 		return err
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// A register is the resource that the locks guard. It writes down what comes,
-// in the order in which it comes, and what a resource that checks tokens would
-// have taken of it.
+// A register is the resource that the locks guard. It writes down the writes in the
+// order in which they come, and which of them a resource that checks tokens would have
+// accepted.
 type register struct {
 	listener net.Listener
 	serving  sync.WaitGroup
@@ -62,7 +62,7 @@ func (r *register) serve(conn net.Conn) {
 	for {
 		var w history.Write
 		if in.Decode(&w) != nil {
-			return // the client has ended, or was killed in the middle of it
+			return // the client has ended, or was killed during a write
 		}
 		answer := "stale\n"
 		if r.take(w) {
@@ -74,8 +74,8 @@ func (r *register) serve(conn net.Conn) {
 	}
 }
 
-// take receives a write and reports whether the form that checks accepts it:
-// the rule is that of package guard.
+// take receives a write and reports whether the form that checks tokens accepts it: the
+// rule is that of package guard.
 func (r *register) take(w history.Write) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,7 +90,7 @@ func (r *register) take(w history.Write) bool {
 	return w.Accepted
 }
 
-// close ends the register and returns all that it has received.
+// close ends the register and returns all writes that it has received.
 func (r *register) close() []history.Write {
 	_ = r.listener.Close()
 	r.mu.Lock()
@@ -103,7 +103,7 @@ func (r *register) close() []history.Write {
 	return r.writes
 }
 
-// A registrar is a goroutine's way to the register.
+// A registrar is a goroutine's connection to the register.
 type registrar struct {
 	path string
 	conn net.Conn

@@ -29,22 +29,22 @@ type Report struct {
 	For      time.Duration `json:"for"`
 	Began    time.Time     `json:"began"`
 	Platform string        `json:"platform"`
-	Repeat   string        `json:"repeat"` // the command
+	Repeat   string        `json:"repeat"` // the command that repeats it
 	Trials   []*Trial      `json:"trials"`
 }
 
-// Promises are what a report says something of, in its order.
+// Promises are the promises that a report covers, in its order.
 var Promises = []check.Promise{check.Exclusive, check.Fenced, check.Lively, check.Bounded}
 
-// A Verdict is what became of a trial.
+// A Verdict is the result of a trial.
 type Verdict string
 
 const (
 	Held    Verdict = "held"    // nothing was found
-	Broken  Verdict = "broken"  // a promise was
+	Broken  Verdict = "broken"  // a promise was broken
 	Excused Verdict = "excused" // a promise was broken that is not made under this fault
-	Invalid Verdict = "invalid" // it says nothing: see Why
-	Skipped Verdict = "skipped" // the fault cannot be had here: see Why
+	Invalid Verdict = "invalid" // it shows nothing: see Why
+	Skipped Verdict = "skipped" // the fault cannot be tried here: see Why
 )
 
 // A Trial is a run with one fault.
@@ -53,30 +53,30 @@ type Trial struct {
 	Name    string   `json:"name"`
 	Does    string   `json:"does"`
 	Verdict Verdict  `json:"verdict"`
-	Why     []string `json:"why,omitempty"` // it is invalid or was skipped
+	Why     []string `json:"why,omitempty"` // why it is invalid or was skipped
 
-	// Claim is what is promised of the kind of store under the fault, a sign for
-	// each of E, F and L: "+" holds, "-" may break, "b" may break for a while.
+	// Claim is what is promised for the kind of store under the fault, a sign for each
+	// of E, F and L: "+" holds, "-" may break, "b" may break for a while.
 	Claim string `json:"claim,omitempty"`
-	// Promises says of each promise whether it was kept. Those that nothing was
-	// seen of are not there.
+	// Promises says for each promise whether it was kept. Promises that nothing was
+	// seen of are missing.
 	Promises   map[check.Promise]bool `json:"promises,omitempty"`
 	Violations []check.Violation      `json:"violations,omitempty"` // in the order of time
 
 	TTL        time.Duration `json:"ttl"`
 	Rounds     int           `json:"rounds"`     // how often the fault set in
 	Killed     int           `json:"killed"`     // clients
-	Keys       int           `json:"keys"`       // of locks; those of permits and limits beside them
+	Keys       int           `json:"keys"`       // of locks, without those of permits and limits
 	Goroutines int           `json:"goroutines"` // of all clients
 	Looked     check.Looked  `json:"looked"`
 	Decisions  int           `json:"decisions"` // of limiters
 	Unknown    int           `json:"unknown"`   // attempts with no answer
 	Lost       int           `json:"lost"`      // leases that ended before their release
 	Stall      time.Duration `json:"stall"`     // the longest of the machine, outside of the fault
-	Busy       float64       `json:"busy"`      // the share of the time in which what wanted to run had to wait
+	Busy       float64       `json:"busy"`      // the share of the time in which processes that wanted to run had to wait
 	Took       time.Duration `json:"took"`
 	Began      int64         `json:"began"`  // on the history's clock, to which moments refer
-	Repeat     string        `json:"repeat"` // the command
+	Repeat     string        `json:"repeat"` // the command that repeats it
 
 	History *history.History `json:"-"`
 }
@@ -89,8 +89,8 @@ func (r *runner) newReport() *Report {
 	}
 }
 
-// repeat is the command that does the same again. Of a URL with secrets it has
-// what can be shown.
+// repeat is the command that does the same again. Of a URL with secrets it has only
+// what may be shown.
 func (r *runner) repeat(faults string) string {
 	words := []string{"baton", "verify", "--store", quote(open.Redact(r.cfg.URL))}
 	if r.cfg.Local != "" {
@@ -115,12 +115,12 @@ func quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// invalid says why the trial says nothing.
+// invalid adds a reason why the trial shows nothing.
 func (t *Trial) invalid(format string, args ...any) {
 	t.Why = append(t.Why, fmt.Sprintf(format, args...))
 }
 
-// fill writes down what a history shows.
+// fill takes the results from a history.
 func (r *Trial) fill(t *trial, h *history.History, found check.Findings) {
 	r.History, r.Looked, r.Violations = h, found.Looked, found.Violations
 	r.Keys, r.Rounds, r.Killed, r.Decisions = t.plan.keys, t.rounds, len(h.Killed()), len(h.Decisions)
@@ -136,7 +136,7 @@ func (r *Trial) fill(t *trial, h *history.History, found check.Findings) {
 			r.Unknown++
 		}
 	}
-	if len(r.Why) > 0 { // it came to no orderly end: nobody was owed anything
+	if len(r.Why) > 0 { // it did not end in order: liveness was not owed
 		r.Violations = slices.DeleteFunc(r.Violations, func(v check.Violation) bool { return v.Promise == check.Lively })
 	}
 
@@ -167,9 +167,9 @@ func (r *Trial) fill(t *trial, h *history.History, found check.Findings) {
 	r.excuse(&t.stalls)
 }
 
-// excuse takes back that somebody was served too late, or lost a lease, if the machine
-// is to blame: it was overloaded each time, just then. One stall of some seconds does
-// not show in the average of a run.
+// excuse makes the trial invalid if a waiter was late, or a lease was lost, only
+// because the machine was overloaded at each of those times. A stall of some seconds
+// does not show in the average of a run.
 func (r *Trial) excuse(s *stalls) {
 	idle := 1.0
 	for _, v := range r.Violations {
@@ -182,8 +182,8 @@ func (r *Trial) excuse(s *stalls) {
 	}
 }
 
-// overloaded is how busy a machine is on which nobody is owed anything in time.
-// What holds on it holds all the same.
+// overloaded is how busy a machine is on which liveness is not owed. Promises that were
+// kept on it still count as kept.
 const overloaded = 0.5
 
 // skip says why the fault cannot be tried.
@@ -195,9 +195,8 @@ func (t *Trial) skip(kind, lacks string) {
 	}
 }
 
-// decide gives the verdict on a kind of store, if it is one. What is broken is
-// broken also in a run that is invalid: the machine may be slow, but that excuses
-// a late waiter only.
+// decide gives the verdict on a kind of store, if one is given. A run that is invalid
+// can still show a broken promise: a slow machine excuses only late waiters.
 func (t *Trial) decide(kind string) {
 	claim, _ := fault.Expect(kind, t.Fault)
 	if kind != "" {
@@ -237,7 +236,7 @@ func (r *Report) Verdict() Verdict {
 	return worst
 }
 
-// keep writes the history, for whoever wants to look closer.
+// keep writes the history, for a closer look.
 func (t *trial) keep(h *history.History) error {
 	if t.cfg.Keep == "" {
 		return nil

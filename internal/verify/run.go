@@ -1,10 +1,10 @@
-// Package verify tries to break Baton. It starts processes that lock, read-lock
-// and take permits and limits through the public API and write down what they
-// see, breaks them, the wires between them and the servers, and the servers, and
-// then looks in what was written for what must never happen.
+// Package verify tries to break Baton. It starts processes that lock, read-lock and
+// take permits and limits through the public API and write down what they see. It
+// breaks those processes, their connections to the servers, and the servers, and then
+// looks in the histories for what must never happen.
 //
-// No verdict is a proof: what was looked at held in so many operations, and that
-// is all.
+// No verdict is a proof: a promise was seen to hold in that many operations, and no
+// more than that.
 package verify
 
 import (
@@ -26,57 +26,55 @@ import (
 
 // Config says what is verified, and how.
 type Config struct {
-	// URL is that of the store. It may be somebody's: its servers are left
-	// alone, and so are all keys but those of the run.
+	// URL is the store's. The store may be in use: Run leaves its servers alone, and
+	// all keys but those of the run.
 	URL string
 
-	// Local is a kind of store (deploy.Kinds) whose servers are started for the
-	// run, and broken as well. It stands in the place of URL.
+	// Local is a kind of store (deploy.Kinds) whose servers Run starts, and breaks as
+	// well. It replaces URL.
 	Local string
 
-	// Faults are the IDs or names of those that are tried, one after another;
-	// those with a plus between them set in together. Defaults to all that can
-	// be.
+	// Faults are the IDs or names of the faults to try, one after another; faults with
+	// a plus between them set in together. Defaults to all that can be tried.
 	Faults []string
 
-	// For is how long the clients work under one fault. What comes before and
-	// after takes some seconds more. Defaults to 30s.
+	// For is how long the clients work under one fault. Preparation and checks take
+	// some seconds more. Defaults to 30s.
 	For time.Duration
 
-	// Seed is where all chance comes from, but for that of time: the system
-	// decides who is faster. Defaults to a random one.
+	// Seed decides everything that is drawn at random. It does not decide timing: that
+	// is up to the system. Defaults to a random one.
 	Seed uint64
 
 	// Clients is the number of processes: 1 to 64. Defaults to 4 to 8, by the
 	// seed; to 1 for a store that processes do not share.
 	Clients int
 
-	// TTL is that of the locks. Defaults to 2s, or more if a fault is only of use with
-	// a longer one.
+	// TTL is that of the locks. Defaults to 2s, or more if a fault needs a longer one.
 	TTL time.Duration
 
-	// Bound is how long, beside the TTL, a waiter may wait when nothing is
-	// broken any more. Defaults to what is fit for the store.
+	// Bound is how long, beyond the TTL, a waiter may wait when nothing is broken any
+	// more. Defaults to a bound that suits the store.
 	Bound time.Duration
 
-	// Stall is how late the machine may let a process run, outside of the
-	// fault, before the run counts for nothing. Defaults to 200ms.
+	// Stall is how late the machine may let a process run, outside of the fault, before
+	// the run is invalid. Defaults to 200ms.
 	Stall time.Duration
 
-	// Keep is a folder for all that is written; it is made, or has to be empty.
-	// Defaults to one that is removed.
+	// Keep is a folder for all files of the run. Run makes it; if it exists it has to
+	// be empty. Defaults to a folder that is removed.
 	Keep string
 
 	defect string // planted by tests
 	keys   int    // of locks; drawn if it is 0
-	keeps  bool   // no lease is lost under the fault
+	keeps  bool   // no lease may be lost under the fault
 }
 
-// MaxClients is how many clients there can be.
+// MaxClients is the most clients that there can be.
 const MaxClients = 64
 
-// roundTrips are how many it takes at most until a waiter has what is free: a hint, a
-// confirmation, and as much again for who has gone.
+// roundTrips are how many round trips at most it takes until a waiter has a free lock:
+// a hint, a renewal, and the same again after a waiter that has gone.
 const roundTrips = 5
 
 const defaultTTL = 2 * time.Second
@@ -91,7 +89,7 @@ type ConfigError struct{ Field, Reason string }
 
 func (e *ConfigError) Error() string { return "verify: config: " + e.Field + " " + e.Reason }
 
-// complete fills in the defaults and refuses what cannot be.
+// complete fills in the defaults and refuses what is not possible.
 func (c *Config) complete() error {
 	if c.For == 0 {
 		c.For = 30 * time.Second
@@ -117,7 +115,7 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// faults finds what was asked for. No names are all there are.
+// faults finds the faults with those names. Without names it returns all.
 func faults(names []string) ([]fault.Fault, error) {
 	if len(names) == 0 {
 		return fault.All(), nil
@@ -135,7 +133,7 @@ func faults(names []string) ([]fault.Fault, error) {
 	return found, nil
 }
 
-// A Step says what Run does.
+// A Step says what Run is doing.
 type Step struct {
 	Fault string // its ID
 	N, Of int    // of the faults
@@ -146,7 +144,7 @@ type Step struct {
 type runner struct {
 	cfg      Config
 	dir      string
-	asked    time.Duration // for a TTL; cfg has that of the trial
+	asked    time.Duration // the TTL that was asked for; cfg has the trial's
 	options  deploy.Options
 	place    *place
 	store    driver.Store // the conductor's own
@@ -155,7 +153,7 @@ type runner struct {
 	secrets  []string
 	step     Step
 	show     func(Step)
-	told     []string // of the keys that are left on servers of ours
+	told     []string // keys left on servers of ours that were already reported
 	cleanups []func()
 }
 
@@ -166,14 +164,14 @@ func (r *runner) progress(format string, args ...any) {
 	r.show(r.step)
 }
 
-// Run tries all faults of the configuration and reports what held. It starts
-// this program anew as its clients: Main has to be the first that it calls.
+// Run tries all faults of the configuration and reports what held. It starts this
+// program again as its clients: Main must be the first function that the program calls.
 // progress may be nil.
 //
-// An error says that there is nothing to report, or, beside a report, that ctx
-// ended early: then the report has the faults that were done with. Whenever Run
-// returns its processes are gone, and its locks, if the store can be reached; what
-// cannot be removed ends within the TTL.
+// An error says that there is nothing to report, or, together with a report, that ctx
+// ended early: the report then has the faults that were finished. When Run returns its
+// processes are gone, and so are its locks, if the store can be reached; what cannot be
+// removed ends within the TTL.
 func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -220,7 +218,7 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 	return report, nil
 }
 
-// prepare has the servers started for what all faults need.
+// prepare collects what the servers need for all faults.
 func (r *runner) prepare(all []fault.Fault) {
 	for _, f := range all {
 		r.options.Clocks, r.options.Disks = r.options.Clocks || f.Clocks, r.options.Disks || f.Disks
@@ -229,13 +227,13 @@ func (r *runner) prepare(all []fault.Fault) {
 	r.cfg.TTL = r.options.TTL
 }
 
-// ttlOf is the TTL under a fault, if so much was asked for.
+// ttlOf is the TTL under a fault, with the TTL that was asked for, or 0.
 func ttlOf(asked time.Duration, f fault.Fault) time.Duration {
 	return cmp.Or(asked, max(defaultTTL, f.TTL))
 }
 
-// open makes the private folder, starts servers if they are to be ours, and
-// opens the store.
+// open makes the private folder, starts servers if the run has its own, and opens the
+// store.
 func (r *runner) open(ctx context.Context) (err error) {
 	if r.dir = r.cfg.Keep; r.dir == "" {
 		if r.dir, err = os.MkdirTemp("", "baton-verify-"); err != nil {
@@ -289,7 +287,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// fresh makes a folder that has nothing in it yet.
+// fresh makes a folder, which must have nothing in it.
 func fresh(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -321,9 +319,9 @@ func (r *runner) settle() error {
 	return err
 }
 
-// boundOf is how long a waiter may wait beyond the TTL, with nothing broken: a
-// place in line of a process that died costs 3 s, and the machine is busy. A
-// session of ZooKeeper may outlive its process for longer.
+// boundOf is how long a waiter may wait beyond the TTL, with nothing broken: the
+// position of a process that died costs 3 s, and the machine is busy. A session of
+// ZooKeeper may outlive its process for longer.
 func boundOf(storeURL string, traits driver.Traits) time.Duration {
 	bound := driver.WaiterTTL + driver.ClaimTTL + 2*time.Second
 	if traits.Sessions {
@@ -340,8 +338,8 @@ func boundOf(storeURL string, traits driver.Traits) time.Duration {
 	return bound
 }
 
-// secretsOf returns the password in a URL, as it is written and as it is meant.
-// Short ones would be found everywhere.
+// secretsOf returns the password in a URL, as it is written and decoded. Short
+// passwords are left out, as they would be found everywhere.
 func secretsOf(storeURL string) (secrets []string) {
 	_, rest, ok := strings.Cut(storeURL, "://")
 	if !ok {

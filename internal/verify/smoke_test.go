@@ -9,9 +9,9 @@ import (
 	"github.com/batonhq/baton/internal/verify/fault"
 )
 
-// The four faults that have broken the most locks: a holder that is stopped, a
-// holder that nobody hears, an answer that is lost after its effect, and a server
-// that is killed. On every kind of store what is claimed holds.
+// The four faults that have broken the most locks: a holder that is stopped, a holder
+// that is cut off, an answer that is lost after its effect, and a server that is
+// killed. On every kind of store what is claimed holds.
 func TestSmoke(t *testing.T) {
 	t.Parallel()
 	testserver.NeedRedis(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// stalls looks whether the machine lets this process run when it wants to.
+// stalls watches whether the machine lets this process run when it wants to.
 type stalls struct {
 	stop chan struct{}
 	done chan struct{}
@@ -20,9 +20,9 @@ type stalls struct {
 
 // A moment is a short part of the time that was watched.
 type moment struct {
-	to     int64         // its end; it began with that of the one before
+	to     int64         // its end; it began at the end of the one before
 	long   time.Duration // how long it was
-	waited time.Duration // for how much of it this process wanted to run and did not
+	waited time.Duration // the part in which this process wanted to run and did not
 }
 
 type stall struct {
@@ -32,10 +32,10 @@ type stall struct {
 
 const tick = 5 * time.Millisecond
 
-// aMoment is how long a moment is at least.
+// aMoment is the least length of a moment.
 const aMoment = 100 * time.Millisecond
 
-// notable are stalls that are worth remembering.
+// notable is the shortest stall that is remembered.
 const notable = 20 * time.Millisecond
 
 func (s *stalls) watch() {
@@ -80,7 +80,7 @@ func (s *stalls) see(now int64, long, late time.Duration) {
 }
 
 // busy is the share of the time between two instants in which this process wanted to
-// run and did not; 0 if nobody watched.
+// run and did not; 0 if that time was not watched.
 func (s *stalls) busy(from, to int64) float64 {
 	var waited, long time.Duration
 	for _, m := range s.moments {
@@ -94,7 +94,7 @@ func (s *stalls) busy(from, to int64) float64 {
 	return float64(waited) / float64(long)
 }
 
-// worst returns the longest stall that no fault is to blame for.
+// worst returns the longest stall that no fault explains.
 func (s *stalls) worst(marks []history.Mark) (worst time.Duration) {
 	for _, x := range s.seen {
 		if !broken(marks, x.at-int64(x.late), x.at) {

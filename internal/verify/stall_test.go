@@ -8,13 +8,13 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// A machine that is overloaded excuses those who are late, and nothing else; what
-// held on it has held.
+// An overloaded machine excuses calls that are late, and nothing else; what held on it
+// has held.
 func TestOverloaded(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
-		late    []int64       // when somebody was, in seconds
+		late    []int64       // when a call was, in seconds
 		promise check.Promise // that is broken
 		want    Verdict
 	}{
@@ -48,7 +48,7 @@ func TestOverloaded(t *testing.T) {
 	}
 }
 
-// Who is kept from running sees it.
+// A process that is kept from running sees it.
 func TestBusyIsSeen(t *testing.T) {
 	t.Parallel()
 	var s stalls

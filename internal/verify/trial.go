@@ -24,7 +24,7 @@ type trial struct {
 	*runner
 	fault  fault.Fault
 	rng    *rand.Rand // for the plan and the fault
-	dir    string     // private, for all that is written
+	dir    string     // private, for all files of the trial
 	prefix string     // of all keys
 	plan   plan
 
@@ -34,7 +34,7 @@ type trial struct {
 	marks    marks
 	stalls   stalls
 	rounds   int
-	rows     int // that the servers had before
+	rows     int // how many rows the servers had before
 	leaked   []check.Violation
 	result   *Trial
 }
@@ -46,7 +46,7 @@ type plan struct {
 	goroutines []int // of each client
 }
 
-// marks are written down by several goroutines.
+// marks are added by several goroutines.
 type marks struct {
 	mu  sync.Mutex
 	all []history.Mark
@@ -67,7 +67,8 @@ func (r *runner) newTrial(f fault.Fault) *trial {
 	_, _ = id.Write([]byte(f.ID)) // never fails
 	t := &trial{runner: r, fault: f, rng: rand.New(rand.NewPCG(r.cfg.Seed, id.Sum64()))}
 	t.dir = filepath.Join(r.dir, f.ID)
-	// Another run may use the same seed on the same store: its keys are others.
+	// Another run may use the same seed on the same store: it must not use the same
+	// keys.
 	t.prefix = fmt.Sprintf("baton-verify/%s-%d/%s/", driver.NewID()[:6], r.cfg.Seed, f.ID)
 	if t.plan.keys = []int{1, 4, 64}[t.rng.IntN(3)]; r.cfg.keys != 0 {
 		t.plan.keys = r.cfg.keys
@@ -99,8 +100,8 @@ func (t *trial) orders(seat int) orders {
 	}
 }
 
-// run does all of it. Its error says why there is no verdict: what is wrong
-// with the store is in the result.
+// run does the whole trial. Its error says why there is no verdict; what is wrong with
+// the store is in the result.
 func (t *trial) run(ctx context.Context) error {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return err
@@ -126,7 +127,7 @@ func (t *trial) run(ctx context.Context) error {
 		t.sweep()
 		return context.Cause(ctx)
 	}
-	if err != nil { // what was seen until then may still show something
+	if err != nil { // the histories up to then may still show something
 		t.result.invalid("%v", err)
 	}
 	return t.judge(ctx, writes)
@@ -174,7 +175,7 @@ func within(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not within %v", d.Round(time.Millisecond)))
 }
 
-// clients has them work while things break.
+// clients starts the clients and makes them work while things break.
 func (t *trial) clients(ctx context.Context) error {
 	t.progress("starting %d clients", len(t.seats))
 	opening, cancel := within(ctx, 2*openTimeout)
@@ -202,8 +203,7 @@ func (t *trial) clients(ctx context.Context) error {
 	return t.wind(ctx)
 }
 
-// breakThings lets the clients work for as long as was asked for, most of it
-// with the fault.
+// breakThings lets the clients work for the configured time, most of it with the fault.
 func (t *trial) breakThings(ctx context.Context) error {
 	began := time.Now()
 	end := began.Add(t.cfg.For)
@@ -217,7 +217,7 @@ func (t *trial) breakThings(ctx context.Context) error {
 	for ctx.Err() == nil && (t.rounds == 0 || time.Now().Before(end)) {
 		t.progress("%s: %s", t.fault.Name, t.fault.Does)
 		var err error
-		failed := new(testserver.Site).Try(func() { err = t.fault.Run(ctx, scene) }) // as proxies fail
+		failed := new(testserver.Site).Try(func() { err = t.fault.Run(ctx, scene) }) // proxies fail by a panic
 		if err := errors.Join(err, failed); err != nil {
 			return fmt.Errorf("%s: %w", t.fault.Name, err)
 		}
@@ -233,15 +233,15 @@ func (t *trial) breakThings(ctx context.Context) error {
 	return nil
 }
 
-// tokensPerGrant is what a Locker multiplies the store's tokens by, so that those
-// of leases that it hands on among its callers fit in between.
+// tokensPerGrant is the factor by which a Locker multiplies the store's tokens, so that
+// the tokens of leases that it hands over among its callers fit in between.
 const tokensPerGrant = 64
 
-// quiet is the fault that is none.
+// quiet is the fault that breaks nothing.
 const quiet = "f01"
 
-// wind lets the clients come to an end, when nothing is broken any more. What
-// does not end in time is in the history, and for the checks to judge.
+// wind lets the clients come to an end, when nothing is broken any more. What does not
+// end in time is in the history, for the checks to judge.
 func (t *trial) wind(ctx context.Context) error {
 	patience := t.cfg.TTL + t.bound + 2*time.Second
 	t.progress("all is whole: everybody who waits must get in")
@@ -273,14 +273,15 @@ func (t *trial) wind(ctx context.Context) error {
 	if late == nil {
 		t.leaked = append(t.leaked, t.rowsLeft(ctx)...)
 	}
-	// It is the same under all faults. What a store in memory keeps is there, too.
+	// The result is the same under all faults, so check it under one. A store in memory
+	// keeps its own data in the process, so skip it.
 	if late == nil && t.fault.ID == quiet && t.traits.Processes {
 		late = t.weigh(ctx)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if late != nil { // the history shows what they wait for
+	if late != nil { // the history shows what the clients wait for
 		if err := t.order(doGiveUp); err != nil {
 			return err
 		}
@@ -296,7 +297,7 @@ func (t *trial) wind(ctx context.Context) error {
 	return t.await(closing, sayClosed)
 }
 
-// count has one client take all permits.
+// count makes one client take all permits.
 func (t *trial) count(ctx context.Context, patience time.Duration) error {
 	first := t.seats[0].now()
 	if err := first.order(order{Do: doCount}); err != nil {
@@ -307,7 +308,7 @@ func (t *trial) count(ctx context.Context, patience time.Duration) error {
 	return first.await(counting, sayCounted, 1)
 }
 
-// weigh has one client look what stays in its memory.
+// weigh makes one client measure what stays in its memory.
 func (t *trial) weigh(ctx context.Context) error {
 	first := t.seats[0].now()
 	if err := first.order(order{Do: doWeigh}); err != nil {
@@ -318,7 +319,7 @@ func (t *trial) weigh(ctx context.Context) error {
 	return first.await(weighing, sayWeighed, 1)
 }
 
-// judge reads what was written and looks for what must not have happened.
+// judge reads the histories and looks for what must not have happened.
 func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 	t.progress("checking")
 	h := &history.History{Writes: writes, Marks: t.marks.all}
@@ -365,7 +366,7 @@ func read(h *history.History, file string) error {
 	return h.Read(f)
 }
 
-// shouts looks at what the clients have said and printed.
+// shouts looks at the trouble that the clients have reported and printed.
 func (t *trial) shouts() (found []check.Violation) {
 	at := t.marks.all[len(t.marks.all)-1].At
 	shout := func(check check.Violation, format string, args ...any) {
@@ -382,7 +383,7 @@ func (t *trial) shouts() (found []check.Violation) {
 			switch w.Say {
 			case sayRunning, sayOpen, sayGrows:
 				shout(check.Violation{Promise: check.Lively, Check: string(w.Say)}, "client %d: %s (see %s)", l.client, first, filepath.Base(l.log))
-				_ = appendFile(l.log, w.Text) // what it says is also in the text
+				_ = appendFile(l.log, w.Text) // the violation has the text, too
 			case sayFailed:
 				t.result.invalid("client %d: %s", l.client, first)
 			}

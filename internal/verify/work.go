@@ -13,7 +13,7 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// The mix of operations, in parts of a hundred.
+// The mix of operations, in percent.
 const (
 	ofLocks   = 60
 	ofTries   = 15
@@ -28,11 +28,11 @@ type worker struct {
 	rng      *rand.Rand
 	register *registrar // nil until the first write
 	calmSeen bool
-	keeps    bool // it holds what it has for long
+	keeps    bool // it holds its locks for long
 }
 
 func (w *worker) run() {
-	defer func() { w.register.close() }() // there is none yet
+	defer func() { w.register.close() }() // w.register is nil before the first write
 	for {
 		if !w.calmSeen && w.calm.Load() {
 			w.calmSeen = true
@@ -45,10 +45,10 @@ func (w *worker) run() {
 	}
 }
 
-// keep holds a lock that nobody else wants for some TTLs, again and again: what takes
-// longer than a hold of the others shows there.
+// keep holds a lock that no other client wants for some TTLs, again and again: a fault
+// of something that takes longer than the other holds shows there.
 func (w *worker) keep() {
-	defer func() { w.register.close() }() // there is none yet
+	defer func() { w.register.close() }() // w.register is nil before the first write
 	lock := history.Hold{Key: ownKey(w.Prefix, w.Client), Mode: history.Exclusive, Waits: true}
 	for w.hold(lock) {
 		w.calmSeen = w.calm.Load()
@@ -56,8 +56,8 @@ func (w *worker) keep() {
 	}
 }
 
-// one does one operation, and reports whether there may be another. What the
-// store cannot do is another lock.
+// one does one operation, and reports whether there may be another. It replaces a lock
+// that the store does not have by another kind.
 func (w *worker) one() bool {
 	n := w.rng.IntN(ofLocks + ofTries + ofReaders + ofPermits + ofLimits)
 	key := lockKey(w.Prefix, w.rng.IntN(w.Keys))
@@ -82,7 +82,7 @@ func (w *worker) one() bool {
 	return w.hold(lock)
 }
 
-// acquires begins an attempt, unless nothing begins any more.
+// acquires begins an attempt, unless the client drains.
 func (c *client) acquires(h history.Hold) (op history.Op, ok bool) {
 	c.beginning.RLock()
 	defer c.beginning.RUnlock()
@@ -101,13 +101,13 @@ func (w *worker) hold(h history.Hold) bool {
 	case history.Permits:
 		options = append(options, baton.Permits(int(h.Weight), int(h.Of)))
 	}
-	until := w.howLong() // drawn whatever comes, for the sake of the seed
+	until := w.howLong() // always drawn, so that the seed decides the rest
 	ctx, cancel := w.waiting, context.CancelFunc(func() {})
-	if w.rng.IntN(10) == 0 && !w.calmSeen { // not all are patient
+	if w.rng.IntN(10) == 0 && !w.calmSeen { // not all callers are patient
 		patience := time.Duration(w.rng.Int64N(int64(w.TTL)))
 		if w.rng.IntN(2) == 0 {
 			ctx, cancel = context.WithTimeout(ctx, patience)
-		} else { // who hangs up has not said when
+		} else { // a caller that hangs up has not said when
 			ctx, cancel = context.WithCancel(ctx)
 			defer time.AfterFunc(patience, cancel).Stop()
 		}
@@ -126,7 +126,7 @@ func (w *worker) hold(h history.Hold) bool {
 	if err != nil {
 		w.log.Acquired(op, failed(err, h.Waits), 0, err)
 		if !errors.Is(err, baton.ErrHeld) {
-			w.pause(20 * time.Millisecond) // a store that is down is not asked all the time
+			w.pause(20 * time.Millisecond) // do not ask a store that is down all the time
 		}
 		return true
 	}
@@ -134,7 +134,7 @@ func (w *worker) hold(h history.Hold) bool {
 	w.holds(1)
 	defer w.holds(-1)
 	if !w.believe(op, h, lease, until) {
-		_ = lease.Unlock() // says that it was lost
+		_ = lease.Unlock() // it returns that the lease was lost
 		return true
 	}
 	w.log.Releases(op)
@@ -153,12 +153,12 @@ func released(err error) history.Result {
 	return history.Unknown
 }
 
-// believe holds a lease for so long, and looks at it, and writes, all the
-// time. It reports whether the lease is still there.
+// believe holds a lease for that long, and checks it, and writes, all the time. It
+// reports whether the lease is still valid.
 func (w *worker) believe(op history.Op, h history.Hold, lease *baton.Lease, hold time.Duration) bool {
-	writes := h.Mode == history.Exclusive // tokens of readers pass each other
+	writes := h.Mode == history.Exclusive // tokens of readers are not ordered
 	for end := time.Now().Add(hold); ; {
-		// The clock first: the belief lasted at least until then.
+		// Read the clock first: the belief lasted at least until then.
 		at := history.Now()
 		if err := lease.Err(); err != nil {
 			w.log.Loses(op, err)
@@ -192,8 +192,7 @@ func (w *worker) write(x history.Write) {
 	}
 }
 
-// count takes all that there is of every key with permits, one by one, and
-// then one more.
+// count takes all permits of every key with permits, one by one, and then one more.
 func (c *client) count() {
 	defer c.say(sayCounted, "")
 	if !c.traits.Permits {
@@ -246,8 +245,8 @@ func (c *client) count() {
 // brief is how long a lock is held in the calm.
 const brief = 5 * time.Millisecond
 
-// howLong draws how long a lock is held: mostly for a moment, so that much
-// happens, and sometimes for longer than the TTL.
+// howLong draws how long a lock is held: mostly for a moment, so that much happens, and
+// sometimes for longer than the TTL.
 func (w *worker) howLong() time.Duration {
 	kind, d := w.rng.IntN(20), w.rng.Float64()
 	switch {
@@ -263,7 +262,7 @@ func (w *worker) howLong() time.Duration {
 	return time.Duration(d * float64(w.TTL) * 3 / 2)
 }
 
-// think draws how long a goroutine does nothing between two operations.
+// think draws how long a goroutine pauses between two operations.
 func (w *worker) think() time.Duration {
 	kind, d := w.rng.IntN(4), w.rng.Float64()
 	if kind > 0 {

@@ -1,6 +1,7 @@
-// Package workers keeps goroutines for those who often need one for a moment. A new
-// one begins with a small stack, which on the way through a client library is
-// grown and copied several times; one that has done such work before is spared that.
+// Package workers keeps goroutines for callers that often need one for a moment. A new
+// goroutine begins with a small stack, which grows and is copied several times on the
+// way through a client library; a goroutine that has done such work before already has
+// a large one.
 package workers
 
 import (
@@ -9,8 +10,8 @@ import (
 	"sync"
 )
 
-// A Pool runs functions on goroutines of their own and keeps some of those that
-// are done. Its methods may be called by several goroutines at the same time.
+// A Pool runs functions on other goroutines and keeps some of those that are done. Its
+// methods may be called by several goroutines at the same time.
 type Pool struct {
 	ctx  context.Context
 	keep int
@@ -19,7 +20,7 @@ type Pool struct {
 	idle []chan func()
 }
 
-// New returns a Pool that keeps so many goroutines, until ctx ends.
+// New returns a Pool that keeps up to keep idle goroutines, until ctx ends.
 func New(ctx context.Context, keep int) *Pool { return &Pool{ctx: ctx, keep: keep} }
 
 // Go runs f on another goroutine, at once, whether ctx has ended or not. It does
@@ -28,7 +29,7 @@ func (p *Pool) Go(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n := len(p.idle); n > 0 {
-		p.idle[n-1] <- f // has room for one
+		p.idle[n-1] <- f // never blocks: there is room for one
 		p.idle = p.idle[:n-1]
 		return
 	}
@@ -43,7 +44,7 @@ func (p *Pool) work(f func()) {
 	}
 }
 
-// more waits for something to do, and returns nil if there will be nothing.
+// more waits for the next function, and returns nil if there will be none.
 func (p *Pool) more(next chan func()) func() {
 	p.mu.Lock()
 	if len(p.idle) == p.keep {

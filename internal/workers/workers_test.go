@@ -14,7 +14,7 @@ func (p *Pool) kept() int {
 	return len(p.idle)
 }
 
-// Everything runs, whoever else runs and for how long, and no more goroutines stay
+// Every function runs, whatever else runs and for how long, and no more goroutines stay
 // than were asked for, none after the end.
 func TestPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

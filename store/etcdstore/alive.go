@@ -13,24 +13,24 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Leases are kept alive over one stream that stays open: the client logs in anew
-// for each stream, which costs the servers a proposal and a hash that is slow on
-// purpose. A stream whose member does not answer in time, or answers as one that
-// leads no longer, is given up for one to another member.
+// Leases are kept alive over one stream that stays open: the client logs in again for
+// each stream, which costs the servers a proposal and a hash that is slow on purpose.
+// If a stream's member does not answer in time, or answers as one that leads no longer,
+// a stream to another member replaces it.
 
-// tries is how many parts of its TTL a lease has for being kept alive: a member
-// that has not answered after one of them is not waited for alone.
+// tries is how many parts the TTL of a lease is cut into: if a member has not answered
+// after one of them, another is asked, too.
 const tries = 12
 
-// patienceFor is how long a member alone is waited for, when it is about a claim or
-// lease of that TTL.
+// patienceFor is how long to wait for one member before another is asked, for a claim
+// or lease of that TTL.
 func patienceFor(ttl time.Duration) time.Duration { return ttl / tries }
 
 // keeper has the stream. Guarded by its own lock.
 type keeper struct {
 	mu        sync.Mutex
-	now       *stream // that new requests go by; nil: none
-	elsewhere bool    // the next one is to another member
+	now       *stream // for new requests; nil: none
+	elsewhere bool    // the next stream goes to another member
 }
 
 // A stream is one call of LeaseKeepAlive.
@@ -42,11 +42,11 @@ type stream struct {
 	sending sync.Mutex // one at a time, and in the order of waiting
 
 	mu sync.Mutex
-	// waiting are the requests without an answer, by lease, in the order in which
-	// they were sent. Who has given up stays in it, so that the answer is not taken
-	// for that to a later request.
+	// waiting are the requests without an answer, by lease, in the order in which they
+	// were sent. A request that was given up stays in it, so that its answer is not
+	// taken for that of a later request.
 	waiting map[int64][]chan told
-	err     error // it has ended
+	err     error // why the stream has ended
 }
 
 // told is what a member has said of a lease.
@@ -56,9 +56,9 @@ type told struct {
 	err    error
 }
 
-// stream returns the stream that requests go by now, or opens another one if that
-// is among those that are no good. If a member is to be avoided it is one to the next
-// endpoint, by a connection of its own: the client may choose the same again.
+// stream returns the present stream, or opens another one if the present one is in no,
+// or has ended. To avoid a member it opens a stream to the next endpoint, by a separate
+// connection: the client might choose the same member again.
 func (s *Store) stream(no []*stream) *stream {
 	s.alive.mu.Lock()
 	defer s.alive.mu.Unlock()
@@ -86,9 +86,8 @@ func (s *Store) stream(no []*stream) *stream {
 	return st
 }
 
-// giveUp has nothing more sent by a stream, and the next one lead elsewhere if the
-// member is to be avoided. It stays open for a while, as others may be waiting for
-// its answers.
+// giveUp sends nothing more on a stream. elsewhere makes the next stream go to another
+// member. The stream stays open for a while, as other calls may wait for its answers.
 func (s *Store) giveUp(st *stream, elsewhere bool) {
 	s.alive.mu.Lock()
 	defer s.alive.mu.Unlock()
@@ -122,8 +121,8 @@ func (st *stream) run(ctx context.Context, leaser pb.LeaseClient) {
 			return
 		}
 		st.mu.Lock()
-		if first := st.waiting[resp.ID]; len(first) > 0 { // a member answers one after another
-			first[0] <- told{stream: st, resp: resp} // has room
+		if first := st.waiting[resp.ID]; len(first) > 0 { // a member answers requests in order
+			first[0] <- told{stream: st, resp: resp} // never blocks: the channel has room for one
 			st.waiting[resp.ID] = first[1:]
 		}
 		if len(st.waiting[resp.ID]) == 0 {
@@ -133,7 +132,7 @@ func (st *stream) run(ctx context.Context, leaser pb.LeaseClient) {
 	}
 }
 
-// end tells all who wait.
+// end tells all calls that wait.
 func (st *stream) end(err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -155,7 +154,7 @@ func (st *stream) ended() bool {
 	return st.err != nil
 }
 
-// ask sends a request, and the answer to the channel, unless ctx ends before.
+// ask sends a request, and passes the answer to the channel, unless ctx ends before.
 func (st *stream) ask(ctx context.Context, id int64, answers chan<- told) {
 	select {
 	case <-st.opened:
@@ -171,7 +170,7 @@ func (st *stream) ask(ctx context.Context, id int64, answers chan<- told) {
 	}
 	st.mu.Unlock()
 	if err == nil {
-		// If it fails the stream ends, and whoever waits hears of that.
+		// If it fails the stream ends, which the call that waits hears of.
 		_ = st.calls.Send(&pb.LeaseKeepAliveRequest{ID: id})
 	}
 	st.sending.Unlock()
@@ -189,13 +188,13 @@ func (st *stream) ask(ctx context.Context, id int64, answers chan<- told) {
 	}
 }
 
-// keepAlive prolongs a lease and returns what a member has said that leads, as far
-// as that is known. The client's own KeepAliveOnce asks again and again, and its
-// KeepAlive counts from when the answer came.
+// keepAlive prolongs a lease and returns the answer of a member that leads, as far as
+// is known. The client's own KeepAliveOnce asks again and again, and its KeepAlive
+// counts from when the answer came.
 func (s *Store) keepAlive(ctx context.Context, id int64, class int64, a *asking) (*pb.LeaseKeepAliveResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	left := 2 + len(s.client.Endpoints()) // requests that may be sent because one has failed
+	left := 2 + len(s.client.Endpoints()) // how many requests may yet fail
 	after := s.answers.patient(patienceFor(time.Duration(class) * time.Second))
 	answers := make(chan told)
 	var no []*stream
@@ -242,23 +241,24 @@ func (s *Store) keepAlive(ctx context.Context, id int64, class int64, a *asking)
 	}
 }
 
-// errVoid says that a lease was prolonged by who leads no longer.
+// errVoid says that a member that leads no longer prolonged a lease.
 var errVoid = errors.New("the lease was prolonged by a member that leads no longer")
 
 // A leader that was deposed while it waited for its disk does not know it. Before
-// etcd's PR 16822 such a member goes on prolonging leases, of which the new leader
-// hears nothing: https://github.com/etcd-io/etcd/issues/15247.
+// etcd's PR 16822 such a member goes on prolonging leases, and the new leader hears
+// nothing of that: https://github.com/etcd-io/etcd/issues/15247.
 //
-// A leader that begins gives every lease its whole TTL. So what was said of a lease
-// is true, whoever said it, if the request was sent before the next leader began.
-// That is borne out by any answer to a transaction or a read through the majority,
-// sent after that request, whose term is no higher than the one that was said with
-// the lease: then the majority was of that term when the request had been sent. An
-// answer's term is that of the last entry which its member has applied, and with the
-// lease it is noted before the lease is prolonged, so that it is never too high.
+// A leader that begins gives every lease its whole TTL. So an answer about a lease is
+// true, whichever member gave it, if the request was sent before the next leader began.
+// The proof is any answer to a transaction or a read through the majority that was sent
+// after that request, and whose term is no higher than the term in the lease's answer:
+// then the majority was still of that term when the request had been sent. The term of
+// a transaction's answer is that of the last entry that its member has applied. The
+// term in a lease's answer is noted before the lease is prolonged, so that it is never
+// too high.
 
-// bear takes the term of such an answer, to a request that was sent when that many
-// requests to keep leases alive had been sent before.
+// bear takes the term of an answer to a transaction or read. asks is how many requests
+// to keep leases alive had been sent before it.
 func (s *Store) bear(asks int, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,22 +276,23 @@ func (l *lease) bearLocked(asks int, term uint64) {
 	l.believeLocked()
 }
 
-// believeLocked trusts what was said of the lease, once it is borne out.
+// believeLocked trusts the answer about the lease, once an answer of the majority
+// confirms it.
 func (l *lease) believeLocked() {
 	if a := l.told; a != nil && a.borne && a.low <= a.term {
 		l.end, l.told = latest(l.end, a.end), nil
 	}
 }
 
-// void reports whether what was said is already known to be of no account.
+// void reports whether the answer is already known to come from a deposed leader.
 func (s *Store) void(a *asking, resp *pb.LeaseKeepAliveResponse) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return a.borne && resp.GetHeader().GetRaftTerm() < a.low
 }
 
-// trusted waits until a request that prolonged a lease is borne out, and has it
-// repeated if it was void.
+// trusted waits until an answer of the majority confirms the request that prolonged a
+// lease, and repeats the request if it was void.
 func (s *Store) trusted(ctx context.Context, l *lease, a *asking) error {
 	for range attempts {
 		if err := a.wait(ctx); err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// shortened has the lease of a class end earlier in the eyes of the store, so that
-// the next renewal has it kept alive.
+// shortened makes the lease of a class end earlier for the store, so that the next
+// renewal keeps it alive.
 func shortened(s *Store, class int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,7 +31,7 @@ func shortened(s *Store, class int64) {
 	l.end = l.end.Add(-time.Duration(class) * time.Second / 2)
 }
 
-// logins returns how often somebody has logged in to a server.
+// logins returns the number of logins to a server.
 func logins(t *testing.T, server *testserver.EtcdServer) int {
 	t.Helper()
 	resp, err := http.Get("http://" + server.Addr + "/metrics")
@@ -51,7 +51,7 @@ func logins(t *testing.T, server *testserver.EtcdServer) int {
 	return n
 }
 
-// A user logs in once for all requests to keep leases alive.
+// A user logs in once for all requests that keep leases alive.
 func TestKeepingAliveLogsInOnce(t *testing.T) {
 	t.Parallel()
 	server := testserver.Etcd(t)
@@ -69,8 +69,7 @@ func TestKeepingAliveLogsInOnce(t *testing.T) {
 			t.Fatalf("%+v", r)
 		}
 	}
-	// A machine that is busy may have a request answered so late that another stream
-	// is opened.
+	// A busy machine may answer a request so late that the store opens another stream.
 	if n := logins(t, server) - before; n > 3 {
 		t.Errorf("%d logins for 8 renewals", n)
 	}
@@ -113,9 +112,9 @@ func (d deposedStream) Recv() (*pb.LeaseKeepAliveResponse, error) {
 	}
 }
 
-// A leader that was deposed while it waited for its disk says that it prolongs a
-// lease, of which its successor hears nothing. That is believed neither if it comes
-// before the answer of the others, nor after; and another member is asked.
+// A leader that was deposed while it waited for its disk says that it prolongs a lease,
+// of which its successor hears nothing. The store believes it neither before the answer
+// of the other members nor after; and it asks another member.
 func TestDeposedLeaderProlongsNothing(t *testing.T) {
 	t.Parallel()
 	for _, first := range []bool{true, false} {
@@ -180,8 +179,8 @@ func TestDeposedLeaderProlongsNothing(t *testing.T) {
 	}
 }
 
-// What was said of a lease is borne out by answers to later requests alone, of a
-// term that is no higher.
+// Only answers to later requests confirm what was said of a lease, if their term is no
+// higher.
 func TestWhatBearsOut(t *testing.T) {
 	t.Parallel()
 	type read struct {
@@ -226,8 +225,8 @@ func TestWhatBearsOut(t *testing.T) {
 	}
 }
 
-// keepsAll has clients that renew as a Locker does, each with a lock, and fails if
-// one of them loses it within that time after the fault.
+// keepsAll makes clients renew as a Locker does, each with a lock, and fails if one of
+// them loses it within that time after the fault.
 func keepsAll(t *testing.T, cluster *testserver.EtcdCluster, ttl, within time.Duration, fault func()) {
 	var all []drivertest.Holder
 	for i := range 6 {
@@ -240,8 +239,8 @@ func keepsAll(t *testing.T, cluster *testserver.EtcdCluster, ttl, within time.Du
 	drivertest.KeepAll(t, all, ttl, within)
 }
 
-// A member whose disk hangs, or that hangs itself, keeps its connections, and the
-// first answers pings for ever. Nobody loses a lease by it.
+// A member whose disk hangs, or that hangs itself, keeps its connections; one whose
+// disk hangs answers pings for ever. No lease is lost by it.
 func TestMemberThatHangs(t *testing.T) {
 	t.Parallel()
 	const ttl, within = 6 * time.Second, 15 * time.Second
@@ -277,8 +276,8 @@ func TestMemberThatHangs(t *testing.T) {
 	})
 }
 
-// hanging is a member that takes requests and does what they ask for when nobody
-// waits for its answer any more.
+// hanging is a member that takes requests and carries them out when their callers no
+// longer wait.
 type hanging struct {
 	pb.KVClient
 	late  sync.WaitGroup
@@ -296,9 +295,8 @@ func (h *hanging) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOp
 	return nil, ctx.Err()
 }
 
-// A renewal that goes to a member that hangs is asked of another one, also if it
-// puts the name on another lease, and that is done once more when the member goes
-// on.
+// A renewal that goes to a member that hangs is sent to another one, too, also if it
+// moves the name to another lease, and that is done once more when the member goes on.
 func TestRenewalAsksElsewhere(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -331,9 +329,9 @@ func TestRenewalAsksElsewhere(t *testing.T) {
 	})
 }
 
-// An acquire and a release that go to a member that hangs are asked of another one.
-// When the member goes on at last it does all that it was asked for once more, and
-// nothing of that stays.
+// An acquire and a release that go to a member that hangs are sent to another one, too.
+// When the member goes on it does all its requests once more, and nothing of that
+// stays.
 func TestAcquireAndReleaseAskElsewhere(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -362,7 +360,7 @@ func askElsewhere(t testing.TB, how string) {
 	}
 	hung := &hanging{KVClient: s[1].kv, until: make(chan struct{})}
 	s[1].kv = hung
-	// Nobody else would be asked before they end.
+	// The contexts end before a request would be given up.
 	soon := func() context.Context {
 		ctx, cancel := context.WithTimeout(t.Context(), requestTime-time.Second/2)
 		t.Cleanup(cancel)
@@ -394,7 +392,8 @@ func askElsewhere(t testing.TB, how string) {
 	awaitNames(t, s[1], "k", 0, 5*time.Second) // nor has it come again since
 }
 
-// Where every answer takes long, others are asked only until that is known.
+// Where every answer takes long, other members are asked only until the store knows
+// that.
 func TestFarMembersAreAskedOnce(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedEtcd(t)
@@ -418,8 +417,8 @@ func TestFarMembersAreAskedOnce(t *testing.T) {
 	})
 }
 
-// A decision about limits would not know its own doing from that of others, so no
-// second member is asked, however long the first one takes, and also not for its sake.
+// A decision about limits could not tell its own effect from that of others, so no
+// second member is asked, however long the first one takes.
 func TestLimitsAreAskedForOnce(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
@@ -446,8 +445,8 @@ func TestLimitsAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// One of three members hangs. Every lock is acquired and released all the same, and
-// the caller knows it.
+// One of three members hangs. Every lock is still acquired and released, and the caller
+// knows it.
 func TestAcquireBesideAMemberThatHangs(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)

@@ -16,12 +16,12 @@ import (
 
 const (
 	maxBatch    = 60                     // the server allows 128 operations
-	maxFlying   = 2                      // transactions under way, so that one is written while one is made up
-	stuckAfter  = 300 * time.Millisecond // one that takes longer does not keep others back
-	requestTime = 5 * time.Second        // when it is given up: a server that is alive answers before
+	maxFlying   = 2                      // transactions under way: one is written while the next is made up
+	stuckAfter  = 300 * time.Millisecond // a transaction that takes longer does not keep others back
+	requestTime = 5 * time.Second        // when a request is given up: a server that is alive answers before
 	unhurried   = 4 * time.Millisecond   // how long an item that is in no hurry waits for others
 
-	// alonePatience is patienceFor what has no TTL.
+	// alonePatience is the patience for a request that has no TTL.
 	alonePatience = requestTime / 5
 )
 
@@ -31,25 +31,25 @@ type item struct {
 	dir  string // of the key
 	name string
 	puts bool // it may create the name
-	once bool // a decision about limits: twice is not once, so only one member is asked
+	once bool // a decision about limits: it must not happen twice, so only one member is asked
 	txn  *pb.TxnRequest
-	on   []*lease      // what it may put the name on
+	on   []*lease      // the leases that it may put the name on
 	ttl  time.Duration // of the claim; 0: not known
 	keys [2]batch.Key  // room for what travels returns
 
-	wrapped bool // the failure of txn is one that asks for more
-	patient bool // it is in no hurry: let it go with others if there are any soon
+	wrapped bool // txn's failure branch is a transaction that asks for more
+	patient bool // it is in no hurry: it goes with others if there are any soon
 
 	resp *pb.TxnResponse
 	rev  int64 // the store's revision after it
 	err  error // of package driver
 
-	again bool      // it may have been done before: what it finds may be its own doing
+	again bool      // it may have been done before, so that it finds its own effect
 	twice bool      // several members were asked: it may be done once more
-	doubt time.Time // of the claim before this one's answer was not waited for; guarded by Store.mu
+	doubt time.Time // the claim's doubt before this answer was given up; guarded by Store.mu
 }
 
-// answer is the transaction that was done, and what it said.
+// answer returns the transaction that was done, and what it said.
 func (it *item) answer() (*pb.TxnRequest, *pb.TxnResponse) {
 	if it.wrapped && !it.resp.Succeeded {
 		return it.txn.Failure[0].GetRequestTxn(), answerOf(it.resp.Responses[0])
@@ -69,8 +69,8 @@ func (s *Store) newBatcher(patience time.Duration) *batch.Batcher[*item] {
 }
 
 // travels keeps apart what the server refuses in one transaction, two items about one
-// name, and two puts for one key: they would share their revision, and with it their
-// place in line.
+// name, and two puts for one key: they would share their revision, and so their
+// position.
 func (it *item) travels() []batch.Key {
 	it.keys[0] = batch.Key{Name: it.name, Rule: batch.Once | batch.Order}
 	if !it.puts {
@@ -80,7 +80,8 @@ func (it *item) travels() []batch.Key {
 	return it.keys[:]
 }
 
-// kind keeps what only one member may be asked for from what others are asked for, too.
+// kind keeps an item that only one member may be asked for from items that several are
+// asked for.
 func (it *item) kind() int {
 	if it.once {
 		return 1
@@ -88,8 +89,8 @@ func (it *item) kind() int {
 	return 0
 }
 
-// do has the item done and waits for it. After an error that is ErrUnknown it may
-// still happen: it.Done tells when that is over.
+// do sends the item and waits for its outcome. After an error that is ErrUnknown the
+// item may still happen: it.Done tells when that is over.
 func (s *Store) do(ctx context.Context, it *item) error {
 	err := s.batch.Do(ctx, it)
 	switch {
@@ -101,8 +102,8 @@ func (s *Store) do(ctx context.Context, it *item) error {
 	return it.err
 }
 
-// sendItems makes one transaction, in which each item is a nested one that succeeds or
-// fails by itself.
+// sendItems makes one transaction, in which each item is a nested transaction that
+// succeeds or fails by itself.
 func (s *Store) sendItems(_ context.Context, all []*item) {
 	if len(all) == 1 {
 		s.sendAlone(all[0])
@@ -121,8 +122,8 @@ func (s *Store) sendItems(_ context.Context, all []*item) {
 	resp, twice, err := s.txn(ctx, after, txn)
 	full := errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace)
 	if err = failure(ctx, err); full || errors.Is(err, driver.ErrUnavailable) {
-		// Nothing was done, perhaps for one item's sake. If the server is full it
-		// may have been: then it still does what needs no space.
+		// The server did nothing, perhaps because of one item. If the server is full it
+		// may have done something: then it still does what needs no space.
 		var work sync.WaitGroup
 		for _, it := range all {
 			it.again, it.twice = full || twice, twice
@@ -154,8 +155,8 @@ func (s *Store) sendAlone(it *item) {
 	it.answered(resp, resp.GetHeader().GetRevision(), err)
 }
 
-// errTwice says that a request finds things not as they should be, perhaps because
-// it has changed them itself.
+// errTwice says that a request finds things not as they should be, perhaps because it
+// has changed them itself.
 var errTwice = errors.New("it was asked for twice, and the first time may have had the effect")
 
 // answered sets the outcome.
@@ -174,7 +175,7 @@ func (it *item) answered(resp *pb.TxnResponse, rev int64, err error) {
 func (it *item) patience() time.Duration {
 	switch {
 	case it.once:
-		return 2 * requestTime // it is given up before
+		return 2 * requestTime // requestTime ends it before
 	case it.ttl == 0:
 		return alonePatience
 	}

@@ -9,14 +9,14 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// elsewhere has a member asked for what does no harm if it is done twice, because
-// it reads only, or writes on conditions that it ends itself. If no answer has come
-// after a while, the next endpoint is asked, too, by a connection of its own, and so
-// on: a member whose disk or process hangs keeps its connections, and costs no more
-// than that while. Where answers usually take longer, it is up to twice as long.
+// elsewhere asks a member for what does no harm if it is done twice, because it only
+// reads, or writes on conditions that no longer hold afterwards. If no answer has come
+// after a while, it also asks the next endpoint, by a separate connection, and so on: a
+// member whose disk or process hangs keeps its connections, and so costs only that
+// while. Where answers usually take longer, the while is up to twice as long.
 //
-// twice reports that others were asked. Then what is answered may have been done
-// before by another, and may be done once more, however late.
+// twice reports that other members were asked. Then another member may have done the
+// request before the one that answered, and it may be done once more, however late.
 func elsewhere[T any](ctx context.Context, s *Store, after time.Duration, ask func(context.Context, pb.KVClient, pb.LeaseClient) (T, error)) (resp T, twice bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -30,7 +30,7 @@ func elsewhere[T any](ctx context.Context, s *Store, after time.Duration, ask fu
 		resp T
 		err  error
 	}
-	others := make(chan answer, 1) // the first answer of another
+	others := make(chan answer, 1) // the first answer of another member
 	none := make(chan struct{})    // closed when every endpoint has failed
 	failed := 0
 	fails := func() {
@@ -97,14 +97,14 @@ func elsewhere[T any](ctx context.Context, s *Store, after time.Duration, ask fu
 	return resp, true, err
 }
 
-// txn is elsewhere for a transaction.
+// txn sends a transaction by elsewhere.
 func (s *Store) txn(ctx context.Context, after time.Duration, r *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
 	return elsewhere(ctx, s, after, func(ctx context.Context, kv pb.KVClient, _ pb.LeaseClient) (*pb.TxnResponse, error) {
 		return kv.Txn(ctx, r)
 	})
 }
 
-// read is elsewhere for a range.
+// read reads a range by elsewhere.
 func (s *Store) read(ctx context.Context, after time.Duration, r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	resp, _, err := elsewhere(ctx, s, after, func(ctx context.Context, kv pb.KVClient, _ pb.LeaseClient) (*pb.RangeResponse, error) {
 		return kv.Range(ctx, r)
@@ -112,12 +112,12 @@ func (s *Store) read(ctx context.Context, after time.Duration, r *pb.RangeReques
 	return resp, err
 }
 
-// pace is the longest time that an answer has lately taken, which fades with each
-// that was faster.
+// pace is the longest time that an answer has taken lately. It decays with each faster
+// answer.
 type pace struct{ longest atomic.Int64 }
 
-// patient is for how long a member alone is waited for, up to twice as long as after
-// where answers take longer than that.
+// patient is how long to wait for one member before another is asked: after, or up to
+// twice that where answers take longer.
 func (p *pace) patient(after time.Duration) time.Duration {
 	return max(after, min(2*time.Duration(p.longest.Load()), 2*after))
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// harmless are the server's errors that come before a request has changed
-// anything. ErrNoSpace is none of them: the server may notice that its quota is
-// used up when it has done what it was asked for.
+// harmless are errors that the server returns before a request has changed anything.
+// ErrNoSpace is none of them: the server may notice that its quota is used up after it
+// has done what it was asked.
 var harmless = []error{
 	rpctypes.ErrTooManyRequests, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps,
 	rpctypes.ErrDuplicateKey, rpctypes.ErrEmptyKey, rpctypes.ErrKeyNotFound,
@@ -26,8 +26,7 @@ var harmless = []error{
 	rpctypes.ErrMemberNotLearner, rpctypes.ErrCorrupt,
 }
 
-// failure says by which error of package driver a request failed that was
-// sent.
+// failure turns the error of a request that was sent into one of package driver.
 func failure(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -47,9 +46,9 @@ func failure(ctx context.Context, err error) error {
 	return fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, err)
 }
 
-// neverSent reports whether there was no connection to send on, or the request
-// is larger than the server takes: no answer is larger than we take. gRPC says
-// so in words only.
+// neverSent reports whether there was no connection to send on, or the request is
+// larger than the server takes. (The client takes answers of any size.) gRPC says so in
+// words only.
 func neverSent(err error) bool {
 	text := err.Error()
 	if strings.Contains(text, "message larger than max") {

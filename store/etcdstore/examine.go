@@ -19,7 +19,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Where something begins to be worth a word.
+// Beyond these values Examine reports a finding.
 const (
 	nearlyFull    = 0.8                   // of the quota
 	longRoundTrip = 50 * time.Millisecond // of a read that asks the leader
@@ -27,8 +27,8 @@ const (
 	endpointTime  = 2 * time.Second       // for one member to tell about itself
 )
 
-// Examine implements driver.Examiner. To hear how short a lease may be it has
-// one granted and gives it back; locks and data are not touched.
+// Examine implements driver.Examiner. It asks for a lease and revokes it, to learn how
+// short a lease may be; it does not touch locks or data.
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	return s.examine(ctx, manyRevisions)
 }
@@ -85,8 +85,8 @@ func (s *Store) examine(ctx context.Context, many int64) ([]driver.Finding, erro
 	return all, errors.Join(errs...)
 }
 
-// notTold reports whether the server lives but does not let us ask, or does
-// not know the question.
+// notTold reports whether the server is alive but forbids the question, or does not
+// know it.
 func notTold(err error) bool {
 	if errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied) {
 		return true
@@ -258,12 +258,12 @@ func judgeAlarms(alarms []*pb.AlarmMember) (all []driver.Finding) {
 func (s *Store) examineLeases(ctx context.Context) ([]driver.Finding, error) {
 	resp, err := s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: waiterSeconds})
 	if errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace) {
-		return nil, nil // the alarm is a finding of its own
+		return nil, nil // examine reports the alarm
 	}
 	if err != nil {
 		return nil, err
 	}
-	// If this fails it ends by itself.
+	// If this fails the lease ends by itself.
 	_, _ = s.leaser.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: resp.ID})
 	if resp.TTL <= waiterSeconds {
 		return nil, nil

@@ -192,7 +192,7 @@ func TestExamineWhatOnlyTheServerCanSay(t *testing.T) {
 	}
 }
 
-// enableAuth makes a user who has what is below app/.
+// enableAuth makes a user who may use what is below app/.
 func enableAuth(t *testing.T, server *testserver.EtcdServer) {
 	t.Helper()
 	admin := dial(t, server.Addr)

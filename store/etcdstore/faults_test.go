@@ -20,8 +20,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// Trap 3 and 6: a process of which nothing is heard has lost its locks, by its
-// own clock and by the server's, and goes on with a new lease.
+// Trap 3 and 6: a process that is not heard of has lost its locks, by its own clock and
+// by the server's, and goes on with a new lease.
 func TestLeaseExpires(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedEtcd(t)
@@ -53,7 +53,7 @@ func TestLeaseExpires(t *testing.T) {
 	mustRelease(t, s, next)
 }
 
-// slowLeases has answers arrive late that prolong a lease.
+// slowLeases delays the answers that prolong a lease.
 type slowLeases struct {
 	pb.LeaseClient
 	late time.Duration
@@ -99,8 +99,8 @@ func TestTrustCountsFromSending(t *testing.T) {
 	}
 }
 
-// Trap 5: a server that grants no short leases keeps nobody out for longer
-// than was asked for, as long as the process lives.
+// Trap 5: on a server that grants no short leases, a lock is still free after its TTL,
+// as long as the process lives.
 func TestLeaseFloor(t *testing.T) {
 	t.Parallel()
 	server := testserver.Etcd(t, "--heartbeat-interval=400", "--election-timeout=4000")
@@ -126,8 +126,8 @@ func TestLeaseFloor(t *testing.T) {
 	}
 }
 
-// Trap 7: a connection that was lost is made up for by listing what is there
-// now, so that a hint tells of what happened meanwhile.
+// Trap 7: after a lost connection the store lists the queue again, so that a hint tells
+// what happened meanwhile.
 func TestReconnectListsAnew(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -145,7 +145,7 @@ func TestReconnectListsAnew(t *testing.T) {
 		proxy.Cut()
 		mustRelease(t, holder, h)
 		proxy.Accept()
-		// Nobody asks: it is told, or its place ends.
+		// No renewal asks: the waiter gets a hint, or its position ends.
 		if got := awaitHint(t, "granted", hints, func(driver.Hint) bool { return true }); !got.Granted || got.Grant.Token != a.Ticket {
 			t.Errorf("%+v, want it granted with token %d", got, a.Ticket)
 		}
@@ -180,8 +180,7 @@ func TestMemberWithoutLeader(t *testing.T) {
 	mustRelease(t, s, c)
 }
 
-// The tokens of a server with passwords are gone when it has been restarted,
-// or after a while.
+// The tokens of a server with passwords are gone after a restart, or after a while.
 func TestAuthenticationSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	server := testserver.Etcd(t, "--auth-token-ttl=1")
@@ -223,7 +222,7 @@ func TestAuthenticationSurvivesRestart(t *testing.T) {
 	awaitHint(t, "broken", hints, func(h driver.Hint) bool { return !h.Granted })
 }
 
-// Trap 12: what certainly had no effect is told from what may have had one.
+// Trap 12: what certainly had no effect is distinguished from what may have had one.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	over, cancel := context.WithCancel(t.Context())
@@ -289,7 +288,7 @@ func TestLeaseEndsBeforeTheAnswer(t *testing.T) {
 	mustRelease(t, s, c)
 }
 
-// The same beside others who hold.
+// The same beside other holders.
 func TestLeaseEndsBeforeTheAnswerBeside(t *testing.T) {
 	t.Parallel()
 	all := openOn(t, testserver.SharedEtcd(t), 2)
@@ -302,7 +301,7 @@ func TestLeaseEndsBeforeTheAnswerBeside(t *testing.T) {
 	mustRelease(t, s, warm)
 	first, _ := take(t, all[1], other, long, false)
 	spy.mu.Lock()
-	spy.after = func() { // it is told who is there, and gets in line with the next one
+	spy.after = func() { // the answer says which names there are; the next request joins the queue
 		spy.mu.Lock()
 		defer spy.mu.Unlock()
 		spy.after = func() { noticed(t, s, seconds(long)) }
@@ -319,8 +318,8 @@ func TestLeaseEndsBeforeTheAnswerBeside(t *testing.T) {
 	nothingLeft(t, s, "k")
 }
 
-// A renewal does not write the writer back that a downgrade has made a reader:
-// neither one beside it, nor the one after a downgrade that got no answer.
+// A renewal does not restore the writer that a downgrade has made a reader: neither a
+// renewal beside the downgrade, nor one after a downgrade that got no answer.
 func TestRenewalBesideADowngrade(t *testing.T) {
 	t.Parallel()
 	for _, lost := range []bool{false, true} {
@@ -331,7 +330,7 @@ func TestRenewalBesideADowngrade(t *testing.T) {
 			spy := spyOn(s)
 			c, g := take(t, s, claimOf("k", "me"), long, false)
 			spy.mu.Lock()
-			spy.after = func() { // of the renewal that comes first; the next one downgrades
+			spy.after = func() { // of the renewal, which comes first; the next request downgrades
 				spy.mu.Lock()
 				defer spy.mu.Unlock()
 				if spy.lose = lost; lost {

@@ -19,14 +19,14 @@ import (
 
 var prefixes sync.Map // by test
 
-// prefixOf is the prefix of a test's keys, another one each time that it runs.
+// prefixOf is the prefix of a test's keys, different for each run of the test.
 func prefixOf(t testing.TB) string {
 	p, _ := prefixes.LoadOrStore(t, t.Name()+"-"+rand.Text())
 	return p.(string)
 }
 
-// openOn makes n stores on one server, each as a process of its own has it,
-// below a prefix that is the test's.
+// openOn makes n stores on one server, each as a separate process has it, below the
+// test's prefix.
 func openOn(t testing.TB, server *testserver.EtcdServer, n int) []*Store {
 	t.Helper()
 	var all []*Store
@@ -67,7 +67,7 @@ func renewOne(t testing.TB, s *Store, c driver.Claim, ttl time.Duration) driver.
 	return r[0]
 }
 
-// names reads all names below a key, as somebody with another client would.
+// names reads all names below a key, as another client would.
 func names(t testing.TB, s *Store, key string) *clientv3.GetResponse {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -115,7 +115,7 @@ func awaitHint(t testing.TB, what string, hints <-chan driver.Hint, ok func(driv
 	}
 }
 
-// revoke has the server end a lease of the store.
+// revoke ends a lease of the store on the server.
 func revoke(t testing.TB, s *Store, class int64) {
 	t.Helper()
 	s.mu.Lock()
@@ -126,7 +126,7 @@ func revoke(t testing.TB, s *Store, class int64) {
 	}
 }
 
-// noticed revokes a lease and has the store hear of it.
+// noticed revokes a lease and lets the store hear of it.
 func noticed(t testing.TB, s *Store, class int64) {
 	t.Helper()
 	revoke(t, s, class)
@@ -155,9 +155,9 @@ type trial struct {
 	cleanups []func()
 }
 
-// steady runs f, and again if it failed after more than a second: a place in
-// line lives for one and a half, and a busy machine may be away for longer.
-// Each run has keys of its own.
+// steady runs f, and again if it failed after more than a second: a position lives for
+// one and a half seconds, and a busy machine may stall for longer. Each run has its own
+// keys.
 func steady(t *testing.T, f func(t testing.TB)) {
 	t.Helper()
 	for n := 1; ; n++ {

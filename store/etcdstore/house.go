@@ -13,36 +13,34 @@ import (
 )
 
 const (
-	// mirrorAfter is how long a lock is held before its loss is watched for.
+	// mirrorAfter is how long a lock is held before a mirror watches for its loss.
 	mirrorAfter = 100 * time.Millisecond
 
-	// maxHeldMirrors bounds the watches that are for holders alone. Others
+	// maxHeldMirrors bounds the mirrors that are for holders alone. Further holders
 	// learn of a loss when they renew.
 	maxHeldMirrors = 1000
 
-	// mirrorLinger is how long a mirror outlives the last who needed it.
+	// mirrorLinger is how long a mirror stays open after its last use.
 	mirrorLinger = 5 * time.Second
 
 	// lateEffect is how long a request whose answer was lost may still take
 	// effect: the server gives one up after 5 s and two elections.
 	lateEffect = 10 * time.Second
 
-	// tidyPause is between two looks for what is due.
+	// tidyPause is the least pause between two runs of keepHouse.
 	tidyPause = 10 * time.Millisecond
 
-	// prompt is by how much earlier than asked for a claim ends that nobody
-	// renews, so that the time that it takes to clean up behind it does not
-	// add to the TTL.
+	// prompt is how much earlier than asked for a claim ends that was not renewed, so
+	// that the time that it takes to remove its name does not add to the TTL.
 	prompt = 100 * time.Millisecond
 )
 
 // promise is how long a claim with that TTL stands.
 func promise(ttl time.Duration) time.Duration { return ttl - min(prompt, ttl/20) }
 
-// housekeeping removes what nobody renewed in time and what lost answers may
-// have left, and opens and closes mirrors: whatever is due at some time. A
-// process that died does not get here; the server ends its leases. Guarded by
-// Store.mu.
+// housekeeping removes what was not renewed in time and what lost answers may have
+// left, and opens and closes mirrors when that is due. It does not help a process that
+// died: there the server ends its leases. Guarded by Store.mu.
 type housekeeping struct {
 	timer   *time.Timer
 	at      time.Time // when the timer fires; zero: it is not set
@@ -51,7 +49,7 @@ type housekeeping struct {
 	later   []*sweep
 }
 
-// A sweep is a name that is to be removed if it is a claim's.
+// A sweep removes the name of an ended claim.
 type sweep struct {
 	claim *claim
 	at    time.Time // the next attempt
@@ -65,7 +63,7 @@ func (h *housekeeping) stopLocked() {
 	}
 }
 
-// dueLocked has the house kept at that time, or before.
+// dueLocked makes keepHouse run at that time, or before.
 func (s *Store) dueLocked(at time.Time) {
 	h := &s.house
 	if h.stopped || h.running || !h.at.IsZero() && !at.Before(h.at) {
@@ -80,8 +78,8 @@ func (s *Store) dueLocked(at time.Time) {
 	}
 }
 
-// expireLocked ends a claim that was not renewed in time. What another process
-// has made, and this one has not yet taken over, is left to that one.
+// expireLocked ends a claim that was not renewed in time. It leaves a name that another
+// process made, and this one has not yet taken over, to that process.
 func (s *Store) expireLocked(c *claim) (wake []func()) {
 	wake = s.endLocked(c)
 	if c.place < 0 && c.lease == nil {
@@ -153,7 +151,7 @@ func (s *Store) keepHouse() {
 	}
 	for _, w := range h.later {
 		switch {
-		case w.busy: // it says when it is done
+		case w.busy: // remove sets when it is due again
 		case now.Before(w.at):
 			soon(w.at)
 		default:
@@ -174,8 +172,8 @@ func (s *Store) keepHouse() {
 	}
 }
 
-// remove removes the name of an ended claim, and tries again later unless the
-// outcome is certain.
+// remove removes the name of an ended claim, and tries again later until the outcome is
+// certain.
 func (s *Store) remove(w *sweep) {
 	c := w.claim
 	s.mu.Lock()
@@ -183,7 +181,7 @@ func (s *Store) remove(w *sweep) {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
 	defer cancel()
-	if under != nil { // what is removed now could be put after that
+	if under != nil { // a put that is still under way would come after the removal
 		select {
 		case <-under.Done():
 		case <-ctx.Done():
@@ -199,12 +197,12 @@ func (s *Store) remove(w *sweep) {
 	switch {
 	case err != nil && !twice:
 		w.at = now.Add(200 * time.Millisecond)
-	case c.uncertain(): // it may come, or come again
+	case c.uncertain(): // it may yet be put, or put again
 		w.at = now.Add(time.Second)
 	default:
 		w.at = time.Time{}
 		s.forgetLocked(c)
-		if !twice && !it.resp.Succeeded { // if nobody has removed it, what else has the name?
+		if !twice && !it.resp.Succeeded { // if the process has not removed it, what else has the name?
 			s.doubtLocked()
 		}
 	}
@@ -222,10 +220,10 @@ func (s *Store) remove(w *sweep) {
 	s.dueLocked(w.at)
 }
 
-// release is the request that removes a claim's name, whoever has taken it over
-// and whichever lease it is on: a renewal that is under way may be about to put
-// it on another one. What was put late, after the name had been removed, goes
-// too.
+// release is the request that removes a claim's name, even if another process has taken
+// it over, and on any lease: a renewal that is under way may be about to move it to
+// another one. It also removes a name that an unresolved put made again after a
+// removal.
 func (c *claim) release() *item {
 	it := &item{Item: batch.NewItem(), dir: c.lock.dir, name: c.name, ttl: c.ttl, txn: &pb.TxnRequest{Success: ops(remove(c.name))}}
 	switch {
@@ -243,7 +241,7 @@ func (c *claim) release() *item {
 	return it
 }
 
-// removal is the same, unless another process has taken the claim over.
+// removal is release, unless another process has taken the claim over.
 func (c *claim) removal() *item {
 	it := c.release()
 	if c.rev != 0 && c.lease != nil && (!c.moving || c.place < 0 || !c.taken.IsZero()) {
@@ -252,9 +250,9 @@ func (c *claim) removal() *item {
 	return it
 }
 
-// late waits for the outcome of an acquire that its caller did not wait for. That is
-// known in the end, or no longer of effect after lateEffect: nothing is repeated blindly
-// as sqlstore.Abandoned does.
+// late waits for the outcome of an acquire that its caller did not wait for. The
+// outcome is known in the end, or the request has no effect any more after lateEffect:
+// so nothing is repeated blindly as sqlstore.Abandoned does.
 func (s *Store) late(c *claim, it *item) {
 	<-it.Done()
 	s.mu.Lock()
@@ -267,15 +265,15 @@ func (s *Store) late(c *claim, it *item) {
 	case it.resp != nil:
 		c.doubt = it.doubt
 		s.answeredLocked(c, it)
-	case !errors.Is(it.err, driver.ErrUnknown): // certainly not, or it was not sent
+	case !errors.Is(it.err, driver.ErrUnknown): // it certainly failed, or was not sent
 		c.doubt = it.doubt
 	default: // it may have been given up on its way
 		c.doubtLocked(it)
 	}
 }
 
-// doubtLocked notes that what was asked for the claim may happen yet. In a while
-// nobody looks for it any more, and then what it names has ended.
+// doubtLocked notes that the request for the claim may still take effect. When this
+// process no longer looks for that, the leases that the request names have ended.
 func (c *claim) doubtLocked(it *item) {
 	c.doubt = bootclock.Coarse().Add(lateEffect)
 	for _, l := range it.on {

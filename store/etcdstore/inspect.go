@@ -59,15 +59,15 @@ func (s *Store) heldError(ctx context.Context, key string, queue []contender) er
 	}
 }
 
-// remaining is how long leases last, to be shown to people. Nothing is decided
-// by it: a server that has just become the leader does not know.
+// remaining is how long leases last, to show to people. Nothing is decided by it: a
+// server that has just become the leader does not know.
 type remaining struct {
 	mu    sync.Mutex
 	known map[int64]time.Duration
 }
 
-// of returns how long a lease lasts unless it is kept alive, in whole seconds
-// and at least one; 0 if that is not known.
+// of returns how long a lease lasts unless it is kept alive, in whole seconds and at
+// least one; 0 if that is not known.
 func (r *remaining) of(ctx context.Context, s *Store, lease int64) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,8 +85,8 @@ func (r *remaining) of(ctx context.Context, s *Store, lease int64) time.Duration
 	return d
 }
 
-// List shows all keys that begin with prefix: see driver.Inspector. What is
-// there without a lease is no lock and is not shown.
+// List shows all keys that begin with prefix: see driver.Inspector. A name without a
+// lease is no lock and is not shown.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
 	return func(yield func(driver.KeyInfo, error) bool) {
 		if err := s.ready(ctx); err != nil {
@@ -96,7 +96,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 		left := &remaining{}
 		next, end := []byte(s.prefix+prefix), after(s.prefix+prefix)
 		if prefix == "" {
-			next = []byte(s.prefix + " ") // limits stand before that
+			next = []byte(s.prefix + " ") // names of limits sort before that
 		}
 		var open []string
 		queues := map[string][]*mvccpb.KeyValue{}
@@ -123,8 +123,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 				}
 				queues[key] = append(queues[key], kv)
 			}
-			// The names of one key may lie among those of others that begin
-			// with it: a key is complete when the range has left its folder.
+			// The names of one key may lie among those of other keys that begin with
+			// it: a key is complete when the range has left its folder.
 			var rest []string
 			for _, key := range open {
 				if more && string(next) < afterDir(s.dir(key)) {
@@ -138,7 +138,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	}
 }
 
-// after is the end of the range of names that begin with prefix; zero: all.
+// after is the end of the range of names that begin with prefix; a zero byte: no end.
 func after(prefix string) []byte {
 	end := []byte(prefix)
 	for len(end) > 0 {
@@ -151,7 +151,7 @@ func after(prefix string) []byte {
 	return []byte{0}
 }
 
-// Break takes the lock from all its holders: see driver.Inspector.
+// Break ends the claims of all holders: see driver.Inspector.
 func (s *Store) Break(ctx context.Context, key string) (int, error) {
 	if err := check.Key(key); err != nil {
 		return 0, err

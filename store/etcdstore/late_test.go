@@ -18,11 +18,11 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// Requests that take effect when nobody reckons with them any more, or of which
-// that is not known.
+// Requests that take effect when no caller expects them any more, or whose effect is
+// not known.
 
-// A request without an answer comes late, when its repetition was refused
-// because somebody else was there.
+// A request without an answer takes effect late, when its repetition was refused
+// because another contender was there.
 func TestLatePutAfterARefusal(t *testing.T) {
 	t.Parallel()
 	for _, together := range []bool{false, true} {
@@ -70,7 +70,7 @@ func TestLatePutAfterARefusal(t *testing.T) {
 	}
 }
 
-// A request without an answer comes late, when its repetition was granted, and
+// A request without an answer takes effect late, when its repetition was granted and
 // the lock released since. The name is on a lease that the process keeps alive.
 func TestLatePutAfterAGrant(t *testing.T) {
 	t.Parallel()
@@ -123,7 +123,7 @@ func TestLatePutAfterAGrant(t *testing.T) {
 	}
 }
 
-// A server may have done what it was asked for when it says that it is full.
+// A server may have carried out a request when it says that it is full.
 func TestFullAfterTheEffect(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
@@ -157,8 +157,8 @@ func TestFullAfterTheEffect(t *testing.T) {
 	nothingLeft(t, s, "k", "held")
 }
 
-// The same of several that went together: each is asked for again, and what does
-// not find things as they were cannot tell who has changed them.
+// The same for several items that went together: each is sent again, and one that does
+// not find things as they were cannot tell which request has changed them.
 func TestFullAfterTheEffectOfMany(t *testing.T) {
 	t.Parallel()
 	for _, happened := range []bool{false, true} {
@@ -198,15 +198,15 @@ func TestFullAfterTheEffectOfMany(t *testing.T) {
 	}
 }
 
-// A renewal of the process before takes a claim back from the one that it was
-// handed to, which is then cut off: that one counts on it for its TTL.
+// A renewal of the previous process takes a claim back from the process that it was
+// handed to, which is then cut off: that process believes in it for its TTL.
 func TestTakenBackByALateRenewal(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 3)
 	const ttl = 3 * time.Second
 	c, _ := take(t, s[0], claimOf("k", "first"), ttl, false)
 	k := tap(s[0])
-	var end time.Time // until when the second one counts on it
+	var end time.Time // until when the second process believes in it
 	k.before = func(n int, r *pb.TxnRequest) error {
 		if n == 1 {
 			<-time.After(time.Second) // the fault itself
@@ -231,8 +231,8 @@ func TestTakenBackByALateRenewal(t *testing.T) {
 	nothingLeft(t, s[0], "k")
 }
 
-// A process that takes a claim over gets no answer, and gives up. What it asked
-// for comes late: its lease goes on, and the claim with it, unless it is removed.
+// A process that takes a claim over gets no answer, and gives up. Its request takes
+// effect late: its lease goes on, and the claim with it, unless it is removed.
 func TestLateTakeover(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 3)
@@ -242,7 +242,7 @@ func TestLateTakeover(t *testing.T) {
 	k := tap(s[1])
 	var late *pb.TxnRequest
 	k.before = func(n int, r *pb.TxnRequest) error {
-		if n == 2 { // behind the look at who is there
+		if n == 2 { // after the listing
 			late = r
 			return context.DeadlineExceeded
 		}
@@ -276,8 +276,9 @@ func TestLateTakeover(t *testing.T) {
 	nothingLeft(t, s[1], "k")
 }
 
-// A member that hung does after a long time what nobody waits for any more, nor looks
-// for. The process has gone on using its lease, and holds other locks on it.
+// A member that hung carries out a request after a long time, when the process neither
+// waits nor looks for it. The process has gone on using its lease, and holds other
+// locks on it.
 func TestPutThatComesVeryLate(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
@@ -347,9 +348,9 @@ func TestPutThatComesVeryLate(t *testing.T) {
 	}
 }
 
-// Two renewals of a claim are under way when its lease gets a successor. The one that
-// began before that does not put the name back on the old one, which nobody keeps alive
-// any more.
+// Two renewals of a claim are under way when its lease is replaced. The renewal that
+// began before does not move the name back to the old lease, which is no longer kept
+// alive.
 func TestRenewalMovesNothingBackFromTheSuccessor(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -400,7 +401,8 @@ func TestRenewalMovesNothingBackFromTheSuccessor(t *testing.T) {
 	}
 }
 
-// What was not sent is not taken for answered by those who waited for its outcome.
+// A request that was not sent does not count as answered for calls that waited for its
+// outcome.
 func TestOutcomeOfWhatWasNotSent(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]

@@ -13,33 +13,33 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// waiterSeconds is the class of lease that waiters' names are on: the shortest
-// that a server with default settings grants, so that those of a process that
-// died are gone before they cost others more than WaiterTTL and ClaimTTL.
+// waiterSeconds is the class of the lease that waiters' names are on: the shortest that
+// a server with default settings grants, so that the names of a process that died are
+// gone before they cost other processes more than WaiterTTL and ClaimTTL.
 const waiterSeconds = 2
 
 // seconds is the class of lease for a TTL.
 func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
 
-// A lease of the server, of which the process has one for each class of TTL.
-// It is kept alive only when somebody asks for a claim on it, never in the
-// background: a process that hangs must lose its locks. Guarded by Store.mu.
+// A lease of the server, of which the process has one for each class of TTL. It is kept
+// alive only for a call about a claim on it, never in the background: a process that
+// hangs must lose its locks. Guarded by Store.mu.
 type lease struct {
 	seconds int64 // the class
 	id      int64 // 0 until it is granted
 	end     time.Time
 	dead    bool // the server said so
 
-	// doubted says that a request which is to put something on it was not answered.
-	// next is the lease that is to take its place then: see followLocked.
+	// doubted says that a request to put a name on the lease got no answer. next is
+	// then the lease that is to replace this one: see followLocked.
 	doubted bool
 	next    *lease
 
 	asking *asking // the request under way, if any
-	told   *asking // the last answer, if it is not borne out yet: see bear
+	told   *asking // the last answer, while no answer of the majority confirms it: see bear
 }
 
-// leasesLocked are those that the process has, and those that it had before them.
+// leasesLocked are the present leases of the process, and the former ones.
 func (s *Store) leasesLocked() iter.Seq[*lease] {
 	return func(yield func(*lease) bool) {
 		for _, l := range s.leases {
@@ -55,21 +55,21 @@ func (s *Store) leasesLocked() iter.Seq[*lease] {
 	}
 }
 
-// asking is a request to grant a lease or to keep it alive, which all who want
-// the same wait for.
+// asking is a request to grant a lease or to keep it alive, shared by all calls that
+// want the same.
 type asking struct {
 	sent time.Time
-	no   int           // how many there had been
+	no   int           // how many requests there had been, with this one
 	done chan struct{} // closed when err is set
 	err  error
 
-	// Of a lease that was prolonged, when done is closed.
-	end  time.Time // until then, if it is borne out
-	term uint64    // of the member that said so
+	// Set for a lease that was prolonged, when done is closed.
+	end  time.Time // when the lease ends, if an answer of the majority confirms it
+	term uint64    // of the member that answered
 	by   *stream
 
-	borne bool   // an answer has come to something that was sent after this was
-	low   uint64 // the lowest term of those; guarded by Store.mu, as borne is
+	borne bool   // a request that was sent after this one was answered
+	low   uint64 // the lowest term of those answers; guarded by Store.mu, as borne is
 }
 
 // leaseFor returns the lease of the class, granted and, as far as this process
@@ -82,7 +82,7 @@ func (s *Store) leaseFor(ctx context.Context, class int64) (*lease, error) {
 			s.mu.Unlock()
 			return l, nil
 		}
-		if l == nil || l.id != 0 { // it ended: whoever had something on it has lost it
+		if l == nil || l.id != 0 { // it ended, and every claim on it is lost
 			l = &lease{seconds: class}
 			s.leases[class] = l
 		}
@@ -105,8 +105,7 @@ func (s *Store) refreshLocked(l *lease) *asking {
 	l.asking = a
 	id := l.id
 	go func() {
-		// Longer than any answer is worth waiting for: the next one may be
-		// sent then.
+		// No answer is worth a longer wait: the next request may be sent then.
 		ctx, cancel := context.WithTimeout(s.ctx, min(requestTime, time.Duration(l.seconds)*time.Second/2))
 		defer cancel()
 		granted := int64(0)
@@ -151,8 +150,7 @@ func (s *Store) refreshLocked(l *lease) *asking {
 	return a
 }
 
-// grant has a new lease granted. If it is asked for twice, the other one ends by
-// itself.
+// grant asks for a new lease. If several members are asked, the unused lease runs out.
 func (s *Store) grant(ctx context.Context, class int64) (*pb.LeaseGrantResponse, error) {
 	after := patienceFor(time.Duration(class) * time.Second)
 	resp, _, err := elsewhere(ctx, s, after, func(ctx context.Context, _ pb.KVClient, leaser pb.LeaseClient) (*pb.LeaseGrantResponse, error) {
@@ -161,11 +159,11 @@ func (s *Store) grant(ctx context.Context, class int64) (*pb.LeaseGrantResponse,
 	return resp, err
 }
 
-// followLocked has another lease take the place of one that is doubted. A member
-// that hangs may do after hours what it was asked for, when nobody looks for that
-// any more; what it then puts on a lease that is kept alive stays and holds the
-// lock. On one that has ended it can put nothing. The claims move to the new lease
-// when they are renewed, and the old one is kept alive no more.
+// followLocked replaces a lease that is doubted. A member that hangs may do after hours
+// what it was asked, when this process no longer looks for that; a name that it then
+// puts on a lease that is kept alive stays and holds the lock. It can put nothing on a
+// lease that has ended. The claims move to the new lease when they are renewed, and the
+// old one is no longer kept alive.
 func (s *Store) followLocked(l *lease) {
 	if !l.doubted || l.next != nil || l.id == 0 || s.closed {
 		return
@@ -179,7 +177,7 @@ func (s *Store) followLocked(l *lease) {
 		defer s.mu.Unlock()
 		switch {
 		case a.err != nil:
-			l.next = nil // when it is kept alive the next time
+			l.next = nil // try again when the lease is kept alive the next time
 		case s.leases[l.seconds] == l:
 			s.leases[l.seconds] = next
 			now := bootclock.Coarse()
@@ -196,7 +194,7 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// prolong has a lease kept alive by a request that was sent at since or later.
+// prolong keeps a lease alive by a request that was sent at since or later.
 func (s *Store) prolong(ctx context.Context, l *lease, since time.Time) (*asking, error) {
 	for {
 		s.mu.Lock()
@@ -218,8 +216,8 @@ func (a *asking) wait(ctx context.Context) error {
 	}
 }
 
-// leaseGoneLocked notes that the server has ended a lease, and with it
-// everything that was on it. The caller runs what it returns after unlocking.
+// leaseGoneLocked notes that the server has ended a lease, and everything that was on
+// it. The caller runs what it returns after unlocking.
 func (s *Store) leaseGoneLocked(l *lease) (wake []func()) {
 	if l.dead {
 		return nil

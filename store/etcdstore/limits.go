@@ -21,9 +21,9 @@ import (
 var _ limits.Store = (*Store)(nil)
 
 const (
-	maxNames = 100    // that one transaction is about: the server allows 128 operations
-	maxCalls = 1000   // that are decided together
-	bigTxn   = 20_000 // bytes: it goes alone, as maxBatch of them would be too large
+	maxNames = 100    // in one transaction: the server allows 128 operations
+	maxCalls = 1000   // decided together
+	bigTxn   = 20_000 // a larger transaction goes alone, as maxBatch of them would be too large
 )
 
 // limiter decides the calls of this process about limits. Calls that want the
@@ -34,7 +34,7 @@ type limiter struct {
 	requests rate.Known
 
 	mu     sync.Mutex
-	keys   map[string]*counted // that calls are about now
+	keys   map[string]*counted // the keys that calls are about now
 	known  knowledge
 	leases map[int64]*limitLease // by TTL in seconds
 }
@@ -50,46 +50,46 @@ func newLimiter() *limiter {
 // counted is a key that calls are about. Guarded by limiter.mu.
 type counted struct {
 	flight *flight   // the transaction under way
-	line   []*taking // who waits for the next one, in the order of arrival
+	line   []*taking // the calls that wait for the next one, in the order of arrival
 }
 
 // A taking is one call of Take.
 type taking struct {
 	r  *rate.Request
-	id string // the name of what is remembered; "" if nothing is
+	id string // the name of what is remembered for the call's ID; "" if nothing is
 
-	flight *flight // guarded by limiter.mu; nil as long as it waits
-	left   bool    // guarded by limiter.mu: nobody waits for the answer any more
+	flight *flight // guarded by limiter.mu; nil while the call waits
+	left   bool    // guarded by limiter.mu: the caller no longer waits for the answer
 
-	// Of the present attempt, by its flight.
+	// Set by the flight for the present attempt.
 	decided limits.Taken
 	refused error
 	writes  bool
 
-	doubt bool // an attempt that wrote had no answer
+	doubt bool // an attempt that wrote got no answer
 
-	done chan struct{} // closed when the rest is set
+	done chan struct{} // closed when d and err are set
 	d    limits.Taken
 	err  error
 }
 
-// A flight is a transaction about some calls, repeated until it has met the
-// states that it was decided on. It is not a send of a batch.Batcher because between
-// two attempts callers may leave, as nothing was done, and others come along.
+// A flight is a transaction about some calls, repeated until the states that it was
+// decided on are those that the server has. It is not a send of a batch.Batcher,
+// because between two attempts callers may leave, as nothing was done, and others may
+// join.
 type flight struct {
 	calls []*taking
-	names int              // that it is about, at most
-	keys  []string         // of all who were ever part of it
-	known map[string]*page // what the server held, by name, as far as that is known
+	names int              // how many names it is about, at most
+	keys  []string         // of all calls that were ever part of it
+	known map[string]*page // what the server held, by name, as far as we know
 }
 
-// Take implements limits.Store. The clock is that of the machine that calls,
-// as the package says. A decision is one transaction if this process was the
-// last that changed the limits' states, and one more for each time that another
-// has.
+// Take implements limits.Store. The clock is that of the calling machine, as the
+// package says. A decision is one transaction if this process was the last that changed
+// the limits' states, and one more for each time that another process was faster.
 //
-// A transaction whose answer was lost is asked for by the request's ID, once.
-// Without an ID the error is driver.ErrUnknown.
+// If the answer to a transaction is lost, Take asks once for its outcome by the
+// request's ID. Without an ID the error is driver.ErrUnknown.
 func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error) {
 	r, err := s.limits.requests.NewRequest(t)
 	if err != nil {
@@ -129,7 +129,7 @@ func (s *Store) leave(ctx context.Context, c *taking) (limits.Taken, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
-	case <-c.done: // just now
+	case <-c.done: // answered just now
 		return c.d, c.err
 	default:
 	}
@@ -139,7 +139,7 @@ func (s *Store) leave(ctx context.Context, c *taking) (limits.Taken, error) {
 			k := l.keys[t.Key]
 			k.line = slices.DeleteFunc(k.line, func(other *taking) bool { return other == c })
 		}
-		for _, t := range c.r.Takes { // it may have stood before others
+		for _, t := range c.r.Takes { // calls may have waited behind this one
 			s.startLocked(t.Key)
 			l.idleLocked(t.Key)
 		}
@@ -156,7 +156,7 @@ func looks(r *rate.Request) bool {
 	return r.Mode <= limits.TakeAnyway && !slices.ContainsFunc(r.Takes, func(t limits.Take) bool { return t.Cost > 0 })
 }
 
-// startLocked begins a flight with those who wait for a key, if they can go.
+// startLocked begins a flight with the calls that wait for a key, if they can go.
 func (s *Store) startLocked(key string) {
 	if k := s.limits.keys[key]; k == nil || k.flight != nil {
 		return
@@ -167,9 +167,10 @@ func (s *Store) startLocked(key string) {
 	}
 }
 
-// gatherLocked adds to a flight who waits for a key, and for the other keys of
-// those. Each must be the first in all its lines, so that the oldest of all
-// goes as soon as its keys are free, and no two wait for each other.
+// gatherLocked adds to a flight the calls that wait for a key, and for the other keys
+// of those calls. A call joins only if it is the first in the lists of all its keys. So
+// the oldest call goes as soon as its keys are free, and no two calls wait for each
+// other.
 func (l *limiter) gatherLocked(f *flight, keys ...string) {
 	for len(keys) > 0 {
 		k := l.keys[keys[0]]
@@ -208,7 +209,7 @@ func (l *limiter) idleLocked(key string) {
 	}
 }
 
-// fly decides a flight's calls and has that written.
+// fly decides a flight's calls and writes the decisions.
 func (s *Store) fly(f *flight) {
 	l := s.limits
 	lost, leaseless := false, 0
@@ -229,13 +230,13 @@ func (s *Store) fly(f *flight) {
 				f.known[name] = p
 			}
 			f.answer(func(c *taking) (bool, limits.Taken, error) { return true, c.decided, c.refused })
-		case err == nil: // somebody was faster: the answer says what there is now
+		case err == nil: // another process was faster: the answer says what there is now
 			f.read(it)
 		case errors.Is(err, rpctypes.ErrLeaseNotFound) && leaseless < 2:
 			leaseless++
 			s.forgetLeases(a)
 		case errors.Is(err, driver.ErrUnknown) && !lost:
-			// Whoever has an ID hears of what happened.
+			// A call with an ID can still ask what happened.
 			lost = true
 			f.answer(func(c *taking) (bool, limits.Taken, error) {
 				c.doubt = c.writes
@@ -258,7 +259,7 @@ func (s *Store) fly(f *flight) {
 	}
 }
 
-// failed is the error of a call whose transaction had one.
+// failed is the error of a call whose transaction failed with err.
 func (s *Store) failed(c *taking, err error) error {
 	switch unknown := errors.Is(err, driver.ErrUnknown); {
 	case c.doubt && !unknown:
@@ -271,7 +272,7 @@ func (s *Store) failed(c *taking, err error) error {
 	return err
 }
 
-// answer answers the calls that f says is true of.
+// answer ends the calls for which with returns true, with what it returns.
 func (f *flight) answer(with func(*taking) (bool, limits.Taken, error)) {
 	f.calls = slices.DeleteFunc(f.calls, func(c *taking) bool {
 		done, d, err := with(c)
@@ -283,8 +284,8 @@ func (f *flight) answer(with func(*taking) (bool, limits.Taken, error)) {
 	})
 }
 
-// boardFlight has those leave who do not wait any more, and others come along
-// who want the same keys. It reports whether anybody is there.
+// boardFlight drops the calls whose callers have left, and adds the calls that want the
+// same keys. It reports whether any call is left.
 func (s *Store) boardFlight(f *flight) bool {
 	l := s.limits
 	l.mu.Lock()
@@ -310,7 +311,7 @@ type proposal struct {
 	boot  time.Time
 }
 
-// page returns what the proposal would have a name hold, to be changed.
+// page returns what the proposal would write under a name, for the caller to change.
 func (a *proposal) page(f *flight, name string) *page {
 	p := a.pages[name]
 	if p == nil {
@@ -355,8 +356,8 @@ func (f *flight) decideOne(s *Store, a *proposal, c *taking, wall int64) {
 			return
 		}
 		if c.doubt {
-			// What has no answer yet must not happen after all: it finds that
-			// something stands where it wants to remember.
+			// The attempt without an answer must not happen any more: it will find that
+			// the name where it would remember its outcome exists.
 			memory.write(a.boot, lateEffect, rate.State{0})
 			c.writes = true
 		}
@@ -373,7 +374,7 @@ func (f *flight) decideOne(s *Store, a *proposal, c *taking, wall int64) {
 	c.writes = true
 	for i, p := range pages {
 		at := now
-		if r.Now != 0 { // that is no clock
+		if r.Now != 0 { // a time that the caller sets is not the clock's
 			at = p.at()
 		}
 		if len(states[i]) == 0 {
@@ -388,8 +389,8 @@ func (f *flight) decideOne(s *Store, a *proposal, c *taking, wall int64) {
 	}
 }
 
-// transaction is what writes an attempt, if the server holds what it was made
-// of, and else reads what the server holds.
+// transaction writes the proposal if the server still holds what it was decided on, and
+// otherwise reads what the server holds.
 func (s *Store) transaction(f *flight, a *proposal) (it *item, size int, err error) {
 	txn := &pb.TxnRequest{}
 	for _, name := range a.names {
@@ -414,8 +415,7 @@ func (s *Store) transaction(f *flight, a *proposal) (it *item, size int, err err
 	return &item{Item: batch.NewItem(), name: s.stateName(f.keys[0]), once: true, txn: txn}, size, nil
 }
 
-// commit has a transaction done, together with others that are under way to
-// the server unless it is big.
+// commit sends a transaction, together with others that wait unless it is big.
 func (s *Store) commit(it *item, size int) error {
 	if size < bigTxn {
 		return s.do(s.ctx, it)

@@ -50,8 +50,8 @@ func TestLimitLostAnswer(t *testing.T) {
 	}
 }
 
-// Only who has an ID is asked for: the other callers of a transaction hear that
-// nothing is known, and who changed nothing is decided again.
+// Only a request with an ID can be asked about: the other callers of the transaction
+// hear that nothing is known, and a request that changed nothing is decided again.
 func TestLimitLostAnswerOfMany(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
@@ -97,9 +97,9 @@ func TestLimitLostAnswerOfMany(t *testing.T) {
 	}
 }
 
-// A transaction whose answer was lost may still be under way when its caller
-// has been told that it was refused. It must not happen then, even if
-// everything is again as it was when it was sent.
+// A transaction whose answer was lost may still be under way when its caller has been
+// told that it was refused. Then it must not take effect, even if everything is again
+// as when it was sent.
 func TestLimitLateTransaction(t *testing.T) {
 	t.Parallel()
 	all := openOn(t, testserver.SharedEtcd(t), 2)
@@ -136,8 +136,8 @@ func TestLimitLateTransaction(t *testing.T) {
 	}
 }
 
-// Who gives up in line takes nothing and holds up nobody; who gives up while
-// the transaction is under way does not know.
+// A call that gives up while it waits takes nothing and holds up no other call; one
+// that gives up while the transaction is under way does not know its outcome.
 func TestLimitGivenUp(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
@@ -191,7 +191,7 @@ func TestLimitGivenUp(t *testing.T) {
 	})
 }
 
-// A store that is closed under way answers, too.
+// A store that is closed during calls still answers them.
 func TestLimitClosed(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
@@ -224,8 +224,8 @@ func TestLimitClosed(t *testing.T) {
 	}
 }
 
-// A cluster loses its leader while many ask: nobody pays twice, and nothing
-// that was allowed is forgotten.
+// A cluster loses its leader under many calls: no caller pays twice, and nothing that
+// was allowed is forgotten.
 func TestLimitLeaderKilled(t *testing.T) {
 	t.Parallel()
 	cluster := testserver.EtcdThree(t)
@@ -284,8 +284,8 @@ func TestLimitLeaderKilled(t *testing.T) {
 	}
 }
 
-// Many whose decisions need a lease hear of one failure, and not one after the
-// other.
+// Many calls whose decisions need a lease share one failure, and do not fail one after
+// the other.
 func TestLimitLeaseFails(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
@@ -325,8 +325,8 @@ func (c *failingLeases) LeaseGrant(context.Context, *pb.LeaseGrantRequest, ...gr
 	return nil, io.EOF
 }
 
-// Long logs are decided, and more of them than fit into a request change
-// nothing.
+// Long logs are decided. If they do not fit into a request together, nothing is
+// changed.
 func TestLimitLargeStates(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]

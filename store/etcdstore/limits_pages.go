@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/internal/rate"
 )
 
-// Limits are in folders that begin with a control character, which no key of a
-// lock has, and have a slash behind it, so that they are nobody's place in line.
+// Limits are in folders that begin with a control character, which no key of a lock
+// has. The names in them go on behind a slash, so that none is a position in a queue.
 const (
 	stateDir  = "\tlimits/"
 	memoryDir = "\tids/"
@@ -22,16 +22,16 @@ const (
 func (s *Store) stateName(key string) string      { return s.prefix + stateDir + key }
 func (s *Store) memoryName(key, id string) string { return s.prefix + memoryDir + id + "/" + key }
 
-// A page is what is kept under one name: numbers, and nothing if there are
-// none. Those of a limit are the newest time that it has seen and its
-// rate.State; those of an ID are Taken.At, Taken.Wait and until when it is
-// remembered, or a single one if nothing is.
+// A page is what is kept under one name: numbers, or nothing. The numbers of a limit
+// are the newest time that it has seen and its rate.State. Those of an ID are Taken.At,
+// Taken.Wait and the time until which it is remembered, or a single one if nothing is
+// remembered.
 type page struct {
 	numbers rate.State // never changed in place
 	rev     int64      // mod revision; 0: there is none
 	lease   int64
-	seen    time.Time // when they were known to have been written
-	end     time.Time // until when the lease lasts, if that is known
+	seen    time.Time // when the numbers were known to have been written
+	end     time.Time // when the lease ends, if that is known
 
 	changed bool
 	keep    time.Duration // if changed: how long it has to be kept
@@ -41,7 +41,7 @@ func (p *page) write(boot time.Time, keep time.Duration, numbers rate.State) {
 	p.numbers, p.keep, p.seen, p.changed = numbers, keep, boot, true
 }
 
-// at is the newest time that a limit has seen, 0 if none.
+// at is the newest time that a limit has seen, or 0.
 func (p *page) at() int64 {
 	if len(p.numbers) < 2 {
 		return 0
@@ -49,9 +49,9 @@ func (p *page) at() int64 {
 	return p.numbers[0]
 }
 
-// time is what time it is at least. What a clock that is ahead has written goes
-// on at half the speed: the own clock catches up with it some time, and
-// meanwhile nobody stands still.
+// time is the earliest time that it can be. A time that was written by a clock that is
+// ahead goes on at half the speed: so our own clock catches up with it, and no caller's
+// time stands still meanwhile.
 func (p *page) time(boot time.Time) int64 {
 	at := p.at()
 	if at == 0 {
@@ -60,7 +60,7 @@ func (p *page) time(boot time.Time) int64 {
 	return at + max(boot.Sub(p.seen), 0).Microseconds()/2
 }
 
-// state is the state of a limit, to be changed.
+// state returns a copy of the limit's state, for the caller to change.
 func (p *page) state() rate.State {
 	if len(p.numbers) < 2 {
 		return nil
@@ -77,11 +77,11 @@ func (p *page) remembered(wall int64) (at, wait int64, ok bool) {
 
 const (
 	maxKnown = 1 << 20 // bounds the numbers that knowledge keeps
-	pageCost = 20      // what a page costs by itself, in numbers
+	pageCost = 20      // what a page costs besides its numbers, in numbers
 )
 
-// knowledge is what the process has last seen under some names: what a
-// transaction is tried with first.
+// knowledge is what the process has last seen under some names: a transaction is first
+// tried with that.
 type knowledge struct {
 	pages map[string]*page
 	size  int
@@ -112,8 +112,8 @@ func (k *knowledge) set(name string, p *page) {
 	if p == nil || p.rev == 0 || len(p.numbers) == 0 {
 		return
 	}
-	// Two that come along are looked at each time, so that names that nobody uses
-	// again do not gather.
+	// Look at two other pages each time, so that names that are not used again do not
+	// gather.
 	looks := 2
 	for other, old := range k.pages {
 		full := k.size+pageCost+len(p.numbers) > maxKnown
@@ -139,15 +139,15 @@ const (
 	// maxLease is the longest that servers grant, 285 years.
 	maxLease = 9_000_000_000
 
-	// maxLeased bounds what one lease takes with it when it ends, which a
-	// server does in one piece.
+	// maxLeased bounds how many names end with one lease, as a server removes them in
+	// one piece.
 	maxLeased = 10_000
 )
 
-// A limitLease is one that pages of this process are put on until it is too
-// short for them. It is never kept alive: it runs out, with all that nobody has
-// written since. That costs one lease for thousands of decisions, and keeps what
-// is idle for up to four times as long as it must. Guarded by limiter.mu.
+// A limitLease is a lease that pages of this process are put on until it is too short
+// for them. It is never kept alive: it runs out, and takes along all that was not
+// written since. That costs one lease for thousands of decisions, and keeps idle pages
+// for up to four times as long as they must be kept. Guarded by limiter.mu.
 type limitLease struct {
 	id    int64
 	end   time.Time
@@ -156,8 +156,8 @@ type limitLease struct {
 	asking *asking // the request under way, if any
 }
 
-// leaseSeconds is the TTL of the leases that something is put on that has to be
-// kept for so long: twice as long or more, so that one serves for a while.
+// leaseSeconds is the TTL of the lease for a page that has to be kept for that time: at
+// least twice as long, so that one lease serves for a while.
 func leaseSeconds(keep time.Duration) int64 {
 	ttl := int64(minLease)
 	for ttl < 2*seconds(keep) {
@@ -166,7 +166,7 @@ func leaseSeconds(keep time.Duration) int64 {
 	return min(ttl, maxLease)
 }
 
-// leasePage finds a lease for a page that begins to be kept at boot.
+// leasePage finds a lease for a page that has to be kept from boot on.
 func (s *Store) leasePage(p *page, boot time.Time) error {
 	ttl := leaseSeconds(p.keep)
 	end := boot.Add(min(p.keep, time.Duration(ttl)*time.Second/2))
@@ -198,7 +198,7 @@ func (s *Store) leasePage(p *page, boot time.Time) error {
 	}
 }
 
-// grantLimits gets a new lease, for all who wait for it.
+// grantLimits asks for a new lease, for all calls that wait for it.
 func (s *Store) grantLimits(lease *limitLease, ttl int64) {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
@@ -210,7 +210,7 @@ func (s *Store) grantLimits(lease *limitLease, ttl int64) {
 	a := lease.asking
 	lease.asking = nil
 	if err != nil {
-		a.err = unavailable(rpctypes.Error(err)) // at worst there is a lease that nobody uses
+		a.err = unavailable(rpctypes.Error(err)) // at worst there is an unused lease
 	} else {
 		lease.id, lease.names = resp.ID, 0
 		lease.end = sent.Add(time.Duration(resp.TTL) * time.Second)
@@ -218,7 +218,7 @@ func (s *Store) grantLimits(lease *limitLease, ttl int64) {
 	close(a.done)
 }
 
-// forgetLeases has the next proposal ask for new leases.
+// forgetLeases makes the next proposal ask for new leases.
 func (s *Store) forgetLeases(a *proposal) {
 	s.limits.mu.Lock()
 	defer s.limits.mu.Unlock()

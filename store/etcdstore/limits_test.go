@@ -92,8 +92,8 @@ func mustTake(t testing.TB, s *Store, r limits.Request) limits.Taken {
 	return d
 }
 
-// tapped is the server as a test wants it: before is called with each
-// transaction, numbered from 1, and may answer it.
+// tapped is the server as a test wants it: before is called with each transaction,
+// numbered from 1, and may answer it.
 type tapped struct {
 	pb.KVClient
 	mu     sync.Mutex
@@ -116,8 +116,8 @@ func (k *tapped) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOpt
 
 func (k *tapped) count() int { k.mu.Lock(); defer k.mu.Unlock(); return k.n }
 
-// lose has the answer to the next transaction lost, after it has happened or
-// instead of it.
+// lose loses the answer to the next transaction, after it has happened or instead of
+// it.
 func (k *tapped) lose(t *testing.T, happened bool) {
 	next := k.count() + 1
 	k.before = func(n int, r *pb.TxnRequest) error {
@@ -139,8 +139,8 @@ func tap(s *Store) *tapped {
 	return k
 }
 
-// Callers of two processes get together what there is, and those of one
-// process share transactions instead of fighting for the key.
+// Callers of two processes together get what there is, and those of one process share
+// transactions instead of competing for the key.
 func TestLimitCrowd(t *testing.T) {
 	t.Parallel()
 	all := openOn(t, testserver.SharedEtcd(t), 2)
@@ -170,8 +170,8 @@ func TestLimitCrowd(t *testing.T) {
 	}
 }
 
-// What a decision costs: one round trip, two if another process was there
-// meanwhile, and none more for those who come while it is under way.
+// What a decision costs: one round trip, two if another process was faster meanwhile,
+// and none more for calls that come while it is under way.
 func TestLimitRoundTrips(t *testing.T) {
 	t.Parallel()
 	all := openOn(t, testserver.SharedEtcd(t), 2)
@@ -232,8 +232,8 @@ func lined(s *Store, key string) int {
 	return 0
 }
 
-// A refusal is as little remembered from memory alone as anything else: what
-// another process gave back is there at once.
+// A refusal is not remembered from memory alone: what another process gave back is
+// available at once.
 func TestLimitOthersGiveBack(t *testing.T) {
 	t.Parallel()
 	all := openOn(t, testserver.SharedEtcd(t), 2)
@@ -277,12 +277,12 @@ func TestLimitClocks(t *testing.T) {
 				}
 				return ok
 			}
-			// Whoever is ahead comes first: its time is everybody's.
+			// The caller that is ahead comes first: its time becomes the limit's.
 			if n := taken("a", 1, 12); n != 4 {
 				t.Errorf("%d of 4 were allowed", n)
 			}
-			// Whoever is behind comes first: what it took is back by the time of the
-			// other, once.
+			// The caller that is behind comes first: what it took has come back by the
+			// time of the other, once.
 			if d := mustTake(t, all[0], asks("b", l, 4)); !d.OK {
 				t.Errorf("%+v", d)
 			}
@@ -307,8 +307,8 @@ func TestLimitClocks(t *testing.T) {
 	}
 }
 
-// elapse has time pass for a process since it heard of a limit. What it heard is
-// kept when all who waited for it have been answered.
+// elapse makes time pass for a process since it last heard of a limit. It first waits
+// until all calls about the key are answered.
 func elapse(t testing.TB, s *Store, key string, d time.Duration) {
 	t.Helper()
 	l := s.limits
@@ -340,7 +340,7 @@ func TestLimitClockSetBack(t *testing.T) {
 	}
 }
 
-// Leases are few, last longer than what is on them has to, and may go away.
+// Leases are few, last longer than what is on them has to, and may end early.
 func TestLimitLeases(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
@@ -437,7 +437,7 @@ func TestLimitKnowledge(t *testing.T) {
 	if k.size != 0 {
 		t.Errorf("%d numbers of nothing", k.size)
 	}
-	for i := range 100_000 { // keys that nobody asks for again, whose leases have ended
+	for i := range 100_000 { // keys that are not asked for again, whose leases have ended
 		k.set(fmt.Sprint(i), &page{rev: 1, numbers: make(rate.State, 3), end: bootclock.Coarse().Add(-time.Second)})
 	}
 	if len(k.pages) > 100 {
@@ -445,7 +445,7 @@ func TestLimitKnowledge(t *testing.T) {
 	}
 }
 
-// What somebody else wrote there is no state, and is replaced.
+// Text that another program wrote there is no state, and is replaced.
 func TestLimitGarbage(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
@@ -462,8 +462,8 @@ func TestLimitGarbage(t *testing.T) {
 	}
 }
 
-// The limits below a prefix stand in no line of the locks of others, whose
-// prefix is shorter.
+// The limits below a prefix are in no queue of the locks of another store, whose prefix
+// is shorter.
 func TestLimitsStandInNoLine(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedEtcd(t)

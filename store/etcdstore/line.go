@@ -2,8 +2,8 @@ package etcdstore
 
 import "slices"
 
-// A line is a queue that is kept up to date name by name, each for about the same
-// price however many there are.
+// A line is one key's queue, updated name by name. An update costs about the same
+// whatever the length.
 type line struct {
 	queue []contender      // in order
 	revs  map[string]int64 // when each name was made
@@ -25,12 +25,12 @@ func (l *line) count(c contender, n int) {
 	}
 }
 
-// at returns where the one of that age is, or where it would be.
+// at returns the index of the contender with that age, or where it would be.
 func (l *line) at(rev int64, name string) (i int, ok bool) {
 	return slices.BinarySearchFunc(l.queue, contender{rev: rev, name: name}, byAge)
 }
 
-// before returns who is right before the one of that age.
+// before returns the contender right before the one with that age.
 func (l *line) before(rev int64, name string) (before contender, ok bool) {
 	i, ok := l.at(rev, name)
 	if !ok || i == 0 {
@@ -39,8 +39,8 @@ func (l *line) before(rev int64, name string) (before contender, ok bool) {
 	return l.queue[i-1], true
 }
 
-// last returns the youngest but the one with that name. ok is false if there is
-// none, or if not everything in line is a lock.
+// last returns the youngest contender other than the one with that name. ok is false if
+// there is none, or if a name of the queue is not a lock.
 func (l *line) last(but string) (last contender, ok bool) {
 	n := len(l.queue)
 	if n > 0 && l.queue[n-1].name == but {
@@ -62,7 +62,7 @@ func (l *line) remove(name string) (gone contender, ok bool) {
 	gone = l.queue[i]
 	l.count(gone, -1)
 	delete(l.revs, name)
-	if i == 0 { // who leaves is nearly always the first
+	if i == 0 { // the one that leaves is nearly always the first
 		l.queue[0] = contender{}
 		l.queue = l.queue[1:]
 	} else {
@@ -71,8 +71,8 @@ func (l *line) remove(name string) (gone contender, ok bool) {
 	return gone, true
 }
 
-// put notes a name that was made, or whose value or lease has changed. It returns
-// the older one of that name which is gone, if any.
+// put notes a name that was made, or whose value or lease has changed. It returns the
+// older contender of that name that it replaced, if any.
 func (l *line) put(c contender) (gone contender, ok bool) {
 	if i, ok := l.at(c.rev, c.name); ok {
 		l.count(l.queue[i], -1)

@@ -10,8 +10,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// A line that is kept up to date name by name is the same as one that is looked
-// through each time.
+// A queue that is updated name by name is the same as one that is searched each time.
 func TestLine(t *testing.T) {
 	for seed := range uint64(200) {
 		dice := rand.New(rand.NewPCG(seed, 0))
@@ -38,7 +37,7 @@ func TestLine(t *testing.T) {
 					c.rev = was.rev
 				}
 				fallthrough
-			default: // it is made, or made anew
+			default: // it is made, or made again
 				got, ok := l.put(c)
 				if i >= 0 {
 					plain = slices.Delete(plain, i, i+1)
@@ -87,8 +86,8 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// Claims of one key that another process has made are found by one look at its
-// line, however many are asked for.
+// Claims of one key that another process has made are found by one listing of its
+// queue, however many are asked for.
 func TestStrangersOfOneLine(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)

@@ -15,15 +15,15 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// attempts bounds how often a request is sent anew after it certainly had no
-// effect: because a lease had ended, or a name was taken by a leftover.
+// attempts bounds how often a request that certainly had no effect is repeated: a lease
+// had ended, or a leftover had the name.
 const attempts = 4
 
 // Acquire makes one attempt: see driver.Locks.
 //
-// A free lock is one transaction: if nobody is there, put our name on the
-// lease for the TTL. Otherwise it goes in line, on the lease for waiters, and
-// reads who is before it.
+// A free lock takes one transaction: if the key has no names, it puts ours on the lease
+// for the TTL. Otherwise it puts our name into the queue, on the lease for waiters, and
+// reads the names before it.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
@@ -48,7 +48,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return driver.Grant{}, unavailable(err)
 }
 
-// errAgain says that a request had no effect for a reason that is no more.
+// errAgain says that a request had no effect for a reason that has passed.
 var errAgain = errors.New("the lease or the name has just ended")
 
 // repeated answers for a claim that this process knows.
@@ -66,8 +66,8 @@ func (s *Store) repeated(ctx context.Context, r driver.Request) (g driver.Grant,
 	}
 }
 
-// known reports whether this process has made a name for a claim that stands. It
-// waits for the outcome of a request that is under way.
+// known reports whether this process has put a name for a claim that stands. It waits
+// for the outcome of a request that is under way.
 func (s *Store) known(ctx context.Context, cl driver.Claim) (bool, error) {
 	s.mu.Lock()
 	c := s.claimLocked(cl)
@@ -77,7 +77,7 @@ func (s *Store) known(ctx context.Context, cl driver.Claim) (bool, error) {
 	}
 	under := c.item
 	s.mu.Unlock()
-	if under != nil { // it was asked for, and may be answered yet
+	if under != nil { // it was sent, and may yet be answered
 		select {
 		case <-under.Done():
 			s.late(c, under)
@@ -95,7 +95,7 @@ type attempt struct {
 	claim  *claim
 	queue  []contender // if it was not granted at once
 	first  bool        // queue is the head alone
-	behind bool        // it is in line behind somebody, and queue was not read
+	behind bool        // it waits behind another contender, and queue was not read
 }
 
 func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (a attempt, err error) {
@@ -112,7 +112,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	a.claim = c
 	c.ttl, c.sent, c.deadline = r.TTL, sent, sent.Add(promise(r.TTL))
 	s.freshLocked(l, time.Duration(l.seconds)*time.Second*3/4)
-	second := l // what a name is put on that may have to wait
+	second := l // for a name that may have to wait
 	if w := s.leases[waiterSeconds]; r.Queue && r.Exclusive() && w != nil && w.id != 0 && !w.dead && sent.Before(w.end) {
 		second = w
 		s.freshLocked(w, driver.WaiterTTL+driver.WaiterTTL/5)
@@ -134,8 +134,8 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	if first {
 		it.txn.Failure[1] = oldest(k.dir)
 		if w, ok := k.lastLocked(c.name); ok {
-			// While that one is there the queue need not be read, which the
-			// server does twice otherwise, name by name.
+			// While the contender w is there the queue need not be read, which the
+			// server would do twice, name by name.
 			it.txn = &pb.TxnRequest{
 				Compare: only(createRev(w.name, w.rev)),
 				Success: ops(nested(&pb.TxnRequest{
@@ -163,7 +163,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 		s.occupiedLocked(c, stranger)
 		s.mu.Unlock()
 		return a, errAgain
-	case c.ended: // its lease, meanwhile
+	case c.ended: // its lease ended meanwhile
 		if c.rev > 0 {
 			s.sweepLocked(c)
 		} else {
@@ -171,7 +171,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 		}
 		s.mu.Unlock()
 		return a, errAgain
-	case c.rev > 0 && c.lease == nil: // it is on a lease of the past
+	case c.rev > 0 && c.lease == nil: // it is on a former lease
 		c.moving = true
 	}
 	s.mu.Unlock()
@@ -180,23 +180,23 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 		resp = answerOf(resp.Responses[0])
 		a.behind = resp.Succeeded
 	}
-	if !resp.Succeeded { // somebody was there
+	if !resp.Succeeded { // the key had names
 		a.first = first
 		a.queue = contenders(k.dir, k.key, rangeOf(resp.Responses[1]).Kvs)
 	}
 	return a, nil
 }
 
-// freshLocked has a lease kept alive that ends sooner than in d. Nobody waits
-// for the answer.
+// freshLocked keeps a lease alive that ends in less than d. It does not wait for the
+// answer.
 func (s *Store) freshLocked(l *lease, d time.Duration) {
 	if l.end.Sub(bootclock.Coarse()) < d {
 		s.refreshLocked(l)
 	}
 }
 
-// answeredLocked takes the answer to an acquire. It returns what has the
-// claim's name in its stead, if anything.
+// answeredLocked takes the answer to an acquire. It returns the other name that has
+// taken the claim's, if any.
 func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 	if it.twice {
 		c.doubtLocked(it)
@@ -221,7 +221,7 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 	}
 	asked, own := branch[0], rangeOf(resp.Responses[0])
 	switch inner := asked.GetRequestTxn(); {
-	case asked.GetRequestPut() != nil: // nobody was there
+	case asked.GetRequestPut() != nil: // the key had no names
 		put(asked)
 		c.held, c.since = true, bootclock.Coarse()
 		if len(c.lock.watches) > 0 && c.lock.mirror == nil {
@@ -248,8 +248,8 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 	return nil
 }
 
-// occupiedLocked gives up a name that something of ours has which was believed
-// to be gone, and has that removed.
+// occupiedLocked gives up a name that a leftover of ours has, and has the leftover
+// removed.
 func (s *Store) occupiedLocked(c *claim, kv *mvccpb.KeyValue) {
 	k := c.lock
 	leftover := &claim{
@@ -265,7 +265,7 @@ func (s *Store) occupiedLocked(c *claim, kv *mvccpb.KeyValue) {
 	s.sweepLocked(leftover)
 }
 
-// notAcquired cleans up behind an acquire without an answer, or with an error.
+// notAcquired cleans up after an acquire without an answer, or with an error.
 func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error) error {
 	if errors.Is(err, driver.ErrUnknown) {
 		s.mu.Lock()
@@ -301,7 +301,7 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error) 
 	return fmt.Errorf("%w: %w", errAgain, err)
 }
 
-// settle makes an answer of an attempt: held, waiting, or refused.
+// settle turns an attempt into an answer: held, waiting, or refused.
 func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a attempt) (driver.Grant, error) {
 	c := a.claim
 	s.mu.Lock()
@@ -321,7 +321,7 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 	s.mu.Unlock()
 
 	queue := a.queue
-	if a.first && (len(queue) == 0 || queue[0].rev > own) { // what is oldest belongs to another key
+	if a.first && (len(queue) == 0 || queue[0].rev > own) { // the oldest name belongs to another key
 		list, err := s.list(ctx, c.lock)
 		if err != nil {
 			return driver.Grant{}, err
@@ -358,13 +358,13 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 	return s.inLine(ctx, r, sent, c)
 }
 
-// granted answers for a claim that found nobody before it.
+// granted answers for a claim that found no other before it.
 func (s *Store) granted(ctx context.Context, sent time.Time, c *claim, ttl time.Duration) driver.Grant {
 	s.mu.Lock()
 	// A lease that was not used for a while is being kept alive.
 	if under := c.lease.asking; under != nil && c.lease.end.Sub(sent) < ttl/2 {
 		s.mu.Unlock()
-		_ = under.wait(ctx) // without it the grant is a short one
+		_ = under.wait(ctx) // without the answer the grant is a short one
 		s.mu.Lock()
 	}
 	defer s.mu.Unlock()
@@ -386,8 +386,7 @@ func (s *Store) inLine(ctx context.Context, r driver.Request, sent time.Time, c 
 	return s.confirm(ctx, r)
 }
 
-// confirm renews a claim that stands, to have it on the lease that it belongs
-// on.
+// confirm renews a claim that stands, so that it is on the lease that it belongs on.
 func (s *Store) confirm(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	switch a := s.Renew(ctx, []driver.Claim{r.Claim}, r.TTL)[0]; {
 	case a.State == driver.Lost:
@@ -411,7 +410,7 @@ func notLock(key string, queue []contender) error {
 	return nil
 }
 
-// differs is the error of who wants another capacity than is held.
+// differs returns an error if the claim's capacity is not the one in use.
 func differs(c driver.Claim, queue []contender) error {
 	if h := queue[0]; !h.Exclusive() && !c.Exclusive() && h.Capacity != c.Capacity {
 		return &driver.CapacityError{Key: c.Key, InUse: h.Capacity, Asked: c.Capacity}
@@ -419,13 +418,13 @@ func differs(c driver.Claim, queue []contender) error {
 	return nil
 }
 
-// fits reports whether a newcomer would hold at once.
+// fits reports whether a new claim would hold at once.
 func fits(queue []contender, c driver.Claim) bool {
 	return holders(append(queue[:len(queue):len(queue)], contender{Claim: c})) == len(queue)+1
 }
 
-// acquireBeside takes its place beside others who hold, or beside names that
-// belong to other keys. It is not in line yet.
+// acquireBeside puts a claim beside holders that leave it room, or beside names of
+// other keys. The claim has no name in the queue yet.
 func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.Time, c *claim) (driver.Grant, error) {
 	l, err := s.leaseFor(ctx, seconds(r.TTL))
 	if err != nil {
@@ -458,7 +457,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 	queue := contenders(c.lock.dir, r.Key, rangeOf(it.resp.Responses[1]).Kvs)
 	n := holders(queue)
 	granted := n > 0 && queue[n-1].rev >= c.rev
-	if c.ended || granted && c.lease == nil { // its lease has, meanwhile
+	if c.ended || granted && c.lease == nil { // its lease ended meanwhile
 		if !c.ended {
 			s.endLocked(c)
 		}
@@ -475,7 +474,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 	return driver.Grant{}, s.undo(ctx, c, s.heldError(ctx, r.Key, queue))
 }
 
-// undo gives up a claim that is refused, and returns why.
+// undo ends a claim that is refused, and returns why.
 func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 	s.mu.Lock()
 	if c.rev == 0 && !c.uncertain() {
@@ -506,7 +505,7 @@ func (c *claim) grantLocked(sent time.Time, ttl time.Duration) driver.Grant {
 	return driver.Grant{Token: c.rev, Ticket: c.rev, TTL: d}
 }
 
-// waitingLocked is the answer about a place in line.
+// waitingLocked is the answer about a claim that waits.
 func (c *claim) waitingLocked(sent time.Time) driver.Grant {
 	d := min(driver.WaiterTTL, c.lease.end.Sub(sent))
 	c.sent, c.deadline = sent, sent.Add(d)
@@ -553,8 +552,8 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 	c.changing = false
 	switch {
 	case errors.Is(err, driver.ErrUnknown):
-		// It has to be written again to be sure: as a reader, for others may be
-		// beside it.
+		// The next renewal has to write the name again to be sure: as a reader, for
+		// other readers may hold beside it.
 		c.value, c.moving = text, true
 		return driver.Grant{}, err
 	case err != nil:

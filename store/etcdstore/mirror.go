@@ -13,11 +13,10 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A watch is somebody who wants to be told of a claim.
+// A watch is a caller that wants to be told of a claim.
 type watch struct{ wake func(driver.Hint) }
 
-// Watch has wake called when c may have been granted or lost: see
-// driver.Watcher.
+// Watch calls wake when c may have been granted or lost: see driver.Watcher.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	w := &watch{wake}
 	s.mu.Lock()
@@ -47,7 +46,7 @@ func (k *lock) wakeLocked(id string, h driver.Hint) (wake []func()) {
 	return wake
 }
 
-// waitedForLocked reports whether somebody of this process waits for the lock.
+// waitedForLocked reports whether this process waits for the lock.
 func (k *lock) waitedForLocked() bool {
 	for _, c := range k.claims {
 		if !c.held {
@@ -57,14 +56,13 @@ func (k *lock) waitedForLocked() bool {
 	return false
 }
 
-// A mirror is the queue of one key as the server tells it by events. It knows
-// of a grant or a loss without asking. It may be late or miss things, so
-// nothing rests on it alone: whoever waits asks again and again all the same.
-// Guarded by Store.mu.
+// A mirror is the queue of one key as the server's events tell it. It shows a grant or
+// a loss without a request. It may lag or miss events, so nothing depends on it alone:
+// every waiter asks again and again all the same. Guarded by Store.mu.
 type mirror struct {
 	stop   context.CancelFunc
-	anew   context.CancelFunc // of the watch, which is followed by another
-	idle   time.Time          // since when nobody has needed it; zero: somebody does
+	anew   context.CancelFunc // ends the watch, so that another one begins
+	idle   time.Time          // since when it has been unused; zero: it is in use
 	synced bool
 	rev    int64 // the revision of the listing
 	line   line
@@ -88,9 +86,8 @@ func (s *Store) mirrorLocked(k *lock) {
 	s.dueLocked(bootclock.Coarse().Add(mirrorLinger))
 }
 
-// lastLocked returns the youngest contender that is known of, but the one with
-// that name. ok is false if the mirror does not know the queue, or that not
-// everything in it is a lock.
+// lastLocked returns the youngest known contender other than the one with that name. ok
+// is false if the mirror does not know the queue, or if a name in it is not a lock.
 func (k *lock) lastLocked(but string) (last contender, ok bool) {
 	if k.mirror == nil || !k.mirror.synced {
 		return last, false
@@ -98,8 +95,7 @@ func (k *lock) lastLocked(but string) (last contender, ok bool) {
 	return k.mirror.line.last(but)
 }
 
-// beforeLocked returns the contender right before a claim, as far as the mirror
-// knows.
+// beforeLocked returns the contender right before a claim, if the mirror knows it.
 func (k *lock) beforeLocked(c *claim) (before contender, ok bool) {
 	if k.mirror == nil || !k.mirror.synced {
 		return before, false
@@ -107,16 +103,16 @@ func (k *lock) beforeLocked(c *claim) (before contender, ok bool) {
 	return k.mirror.line.before(c.rev, c.name)
 }
 
-// soonLocked reports whether a release of this process is likely to come before
-// anybody is kept out for want of one more in line: its claim is the next to
-// hold, and another stands behind that.
+// soonLocked reports whether a claim that joins the queue can wait a little to share a
+// transaction: a claim of this process is the next to hold, and another contender waits
+// behind it, so the queue does not run empty and a release is likely to come first.
 func (k *lock) soonLocked() bool {
 	q := k.mirror.line.queue
 	return len(q) > 2 && !q[1].foreign && k.claims[q[1].ID] != nil
 }
 
-// lingerLocked closes the mirror of a lock that nobody has needed for a
-// while. Otherwise it says when to look again.
+// lingerLocked closes the mirror of a lock that was unused for a while. Otherwise it
+// says when to look again.
 func (s *Store) lingerLocked(k *lock, now time.Time) (at time.Time, ok bool) {
 	m := k.mirror
 	switch {
@@ -137,10 +133,10 @@ func (s *Store) lingerLocked(k *lock, now time.Time) (at time.Time, ok bool) {
 	return at, false
 }
 
-// follow watches from now on and lists what was before, until the watch ends:
-// because of a compaction, a lost leader, a lost connection. It reports
-// whether to begin anew. A watch from a past revision, as it would take to
-// avoid the listing, is served by the server with delays.
+// follow watches from now on and then lists the queue, until the watch ends: because of
+// a compaction, a lost leader, a lost connection. It reports whether to begin again. A
+// watch from a past revision would avoid the listing, but the server serves it with
+// delays.
 func (s *Store) follow(ctx context.Context, k *lock, m *mirror) (again bool) {
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -165,7 +161,7 @@ func (s *Store) follow(ctx context.Context, k *lock, m *mirror) (again bool) {
 	return s.rest(ctx)
 }
 
-// rest keeps a server that has trouble from being asked without a pause.
+// rest pauses, so that a server that has trouble is not asked without a break.
 func (s *Store) rest(ctx context.Context) (again bool) {
 	t := time.NewTimer(50 * time.Millisecond)
 	defer t.Stop()
@@ -181,7 +177,7 @@ func rangeRequest(dir string) *pb.RangeRequest { return listing(dir).GetRequestR
 
 // apply notes an event. It returns the contender that it removed, if any.
 func (m *mirror) apply(k *lock, e *clientv3.Event) (gone contender, ok bool) {
-	if e.Kv.ModRevision <= m.rev { // the listing knows
+	if e.Kv.ModRevision <= m.rev { // the listing has it already
 		return gone, false
 	}
 	if e.Type == mvccpb.Event_DELETE {
@@ -194,7 +190,7 @@ func (m *mirror) apply(k *lock, e *clientv3.Event) (gone contender, ok bool) {
 	return m.line.put(c)
 }
 
-// listed takes what is there now.
+// listed takes a listing of the queue.
 func (s *Store) listed(k *lock, m *mirror, rev int64, queue []contender) {
 	var wake []func()
 	s.mu.Lock()
@@ -212,7 +208,7 @@ func (s *Store) listed(k *lock, m *mirror, rev int64, queue []contender) {
 	}
 }
 
-// changed takes what has happened since.
+// changed takes the events since the listing.
 func (s *Store) changed(k *lock, m *mirror, events []*clientv3.Event) {
 	var wake []func()
 	s.mu.Lock()
@@ -233,7 +229,7 @@ func (s *Store) changed(k *lock, m *mirror, events []*clientv3.Event) {
 	}
 }
 
-// grantedLocked finds those of this process who have come to hold.
+// grantedLocked finds the claims of this process that have come to hold.
 func (s *Store) grantedLocked(k *lock, m *mirror) (wake []func()) {
 	now := bootclock.Coarse()
 	for _, e := range m.line.queue[:holders(m.line.queue)] {
@@ -251,8 +247,8 @@ func (s *Store) grantedLocked(k *lock, m *mirror) (wake []func()) {
 	return wake
 }
 
-// claimTTL is how long a grant stands that the claim's owner has not asked
-// for, counted from the last answer "waiting".
+// claimTTL is how long a grant stands that the claim's owner has not asked for, counted
+// from when the last request was sent that was answered with "waiting".
 func (c *claim) claimTTL() time.Duration {
 	ttl := min(driver.ClaimTTL, promise(c.ttl))
 	if c.lease != nil {

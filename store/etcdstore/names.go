@@ -13,14 +13,14 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// dir is the beginning of the names of all contenders for a key.
+// dir is the prefix of the names of all contenders for a key.
 func (s *Store) dir(key string) string { return s.prefix + key + "/" }
 
 // afterDir is the end of the range that begins with dir: "0" follows "/".
 func afterDir(dir string) string { return dir[:len(dir)-1] + "0" }
 
-// keyOf is the reverse of dir: a contender's name has no slash, so the key is
-// what stands before the last one, whatever it contains.
+// keyOf is the reverse of dir: a contender's name has no slash, so the key ends at the
+// last slash of the full name, even if it contains others.
 func (s *Store) keyOf(name string) (key string, ok bool) {
 	rest, ok := strings.CutPrefix(name, s.prefix)
 	slash := strings.LastIndexByte(rest, '/')
@@ -30,9 +30,9 @@ func (s *Store) keyOf(name string) (key string, ok bool) {
 	return rest[:slash], true
 }
 
-// place is the name of the process's nth place in line for one key. The names
-// are few and stable: every name that was ever used slows the server down
-// until the next compaction.
+// place is the process's nth name in the queue of one key. The names are few and are
+// used again: every name that was ever used slows the server down until the next
+// compaction.
 func (s *Store) place(dir string, n int) string {
 	if n == 0 {
 		return dir + s.process
@@ -70,14 +70,14 @@ type contender struct {
 	driver.Claim
 	name    string
 	value   string
-	rev     int64 // create revision: the place in line, and the token
+	rev     int64 // create revision: the order in the queue, and the token
 	mod     int64 // mod revision
 	lease   int64 // 0: not a lock
-	foreign bool  // not Baton's: taken for an exclusive request
+	foreign bool  // not Baton's: treated as an exclusive request
 }
 
-// contenderOf reads a name below dir. ok is false for what belongs to another
-// key, one whose name goes on after dir.
+// contenderOf reads a name below dir. ok is false for a name that belongs to another
+// key: it has a slash after dir.
 func contenderOf(dir, key string, kv *mvccpb.KeyValue) (c contender, ok bool) {
 	name := string(kv.Key)
 	if strings.Contains(name[len(dir):], "/") {
@@ -102,8 +102,7 @@ func contenderOf(dir, key string, kv *mvccpb.KeyValue) (c contender, ok bool) {
 	return c, true
 }
 
-// contenders reads what a range below dir has returned, in the order of the
-// queue.
+// contenders returns the contenders of a range below dir, in the order of the queue.
 func contenders(dir, key string, kvs []*mvccpb.KeyValue) []contender {
 	all := make([]contender, 0, len(kvs))
 	for _, kv := range kvs {
@@ -115,15 +114,15 @@ func contenders(dir, key string, kvs []*mvccpb.KeyValue) []contender {
 	return all
 }
 
-// byAge is the order of the queue. Two that one transaction has put are told
-// apart by their names.
+// byAge is the order of the queue. Names that one transaction has put are in the order
+// of the names.
 func byAge(a, b contender) int {
 	return cmp.Or(cmp.Compare(a.rev, b.rev), strings.Compare(a.name, b.name))
 }
 
-// holders is how many of the queue hold: its head, and all who fit beside it,
-// up to the first who does not. Those who leave only let more in, so whoever
-// holds goes on holding until it leaves.
+// holders is how many of the queue hold: its head, and all that fit beside it, up to
+// the first that does not. A contender that leaves only lets more in, so a holder stays
+// one until it leaves.
 func holders(queue []contender) int {
 	var used int64
 	for i, c := range queue {

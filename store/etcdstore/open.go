@@ -46,8 +46,8 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s.owned, s.server = true, &at
-	// Whoever may not read the locks, or has mistyped where they are, hears
-	// of it now.
+	// A caller that may not read the locks, or has mistyped the endpoints, hears of it
+	// now.
 	if _, err := s.list(ctx, &lock{key: "?", dir: s.dir("?")}); err != nil {
 		s.Close()
 		return nil, err
@@ -55,8 +55,8 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// connect makes a client. It logs in, if at all, before it returns, which the
-// client bounds by its own time-out only.
+// connect makes a client. The client logs in, if at all, before it is returned, and
+// bounds that by its own time-out only.
 func connect(ctx context.Context, at Server) (*clientv3.Client, error) {
 	type made struct {
 		client *clientv3.Client
@@ -83,15 +83,15 @@ func connect(ctx context.Context, at Server) (*clientv3.Client, error) {
 	}
 }
 
-// verifying has every endpoint verified by the name that was asked for, if one
-// was: gRPC takes that of the endpoint in any case.
+// verifying verifies every endpoint by the name that was asked for, if one was: gRPC
+// would use the endpoint's name in any case.
 func verifying(c *tls.Config) *tls.Config {
 	if c == nil || c.ServerName == "" || c.InsecureSkipVerify {
 		return c
 	}
 	name, roots := c.ServerName, c.RootCAs
 	c = c.Clone()
-	c.InsecureSkipVerify = true // what follows does it
+	c.InsecureSkipVerify = true // VerifyConnection does it
 	c.VerifyConnection = func(state tls.ConnectionState) error {
 		options := x509.VerifyOptions{DNSName: name, Roots: roots, Intermediates: x509.NewCertPool()}
 		for _, cert := range state.PeerCertificates[1:] {
@@ -111,16 +111,16 @@ func clientConfig(at Server) clientv3.Config {
 		TLS:       verifying(at.TLS),
 
 		DialTimeout: 5 * time.Second,
-		// The shortest that gRPC allows. Where the system can, a connection
-		// on which nothing is acknowledged ends after the time-out. Members take
-		// pings on a connection without a stream for an attack, and close it;
-		// whoever holds or waits has a stream.
+		// The shortest that gRPC allows. Where the system can, a connection on which
+		// nothing is acknowledged ends after the time-out. Members take pings on a
+		// connection without a stream for an attack, and close it; a process that holds
+		// or waits has a stream.
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 2 * time.Second,
 
 		Logger: zap.NewNop(), // errors are returned
 		DialOptions: []grpc.DialOption{
-			// By itself gRPC leaves a member alone for up to two minutes.
+			// By default gRPC leaves a member alone for up to two minutes.
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 				MinConnectTimeout: 3 * time.Second,

@@ -24,7 +24,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// spy notes what a store asks the server.
+// spy records the requests of a store to the server.
 type spy struct {
 	pb.KVClient
 	pb.LeaseClient
@@ -37,7 +37,7 @@ type spy struct {
 	stingy bool   // no leases are granted
 }
 
-// spyOn is to be called before the store is used.
+// spyOn must be called before the store is used.
 func spyOn(s *Store) *spy {
 	p := &spy{KVClient: s.kv, LeaseClient: s.leaser}
 	s.kv, s.leaser = p, p
@@ -121,8 +121,8 @@ func (p *spy) reads(dir string) (reads []*pb.RangeRequest) {
 	return reads
 }
 
-// crowded has the first process hold a key and the others wait for it. The last
-// one's mirror knows the queue.
+// crowded lets the first process hold a key and the others wait for it. The last one's
+// mirror knows the queue.
 func crowded(t testing.TB, stores []*Store) (all []driver.Claim) {
 	t.Helper()
 	for i, s := range stores {
@@ -140,8 +140,8 @@ func crowded(t testing.TB, stores []*Store) (all []driver.Claim) {
 	return all
 }
 
-// Whoever goes in line behind somebody that the mirror knows does not have the
-// server read the queue.
+// A claim that joins the queue behind a contender that the mirror knows does not make
+// the server read the queue.
 func TestInLineBehindSomebodyKnown(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -169,7 +169,7 @@ func TestInLineBehindSomebodyKnown(t *testing.T) {
 	})
 }
 
-// A mirror that is behind the times does not keep anybody from a free lock.
+// A mirror that lags behind does not keep a process from a free lock.
 func TestMirrorBehindTheTimes(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -193,8 +193,8 @@ func TestMirrorBehindTheTimes(t *testing.T) {
 		}
 		mustRelease(t, me, c)
 
-		// Nor does it let anybody in beside a holder that it has not heard of,
-		// or hide what is not a lock.
+		// Nor does it let a process in beside a holder that the mirror has not heard
+		// of, or hide a name that is not a lock.
 		h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
 		plant(gone)
 		c, g = take(t, me, claimOf("k", "me"), long, true)
@@ -219,8 +219,8 @@ func TestMirrorBehindTheTimes(t *testing.T) {
 	})
 }
 
-// A name whose acquire was not answered holds, others stand behind it, and the
-// repetition finds it by asking whether the last of those is there.
+// A name whose acquire got no answer holds, others wait behind it, and the repetition
+// finds it by asking whether the last of those is there.
 func TestRepeatedBeforeSomebodyKnown(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -263,13 +263,13 @@ func putOf(t *testing.T, name string, patient bool) *item {
 	}}
 }
 
-// queued waits until so many items are in the queue.
+// queued waits until n items are in the queue.
 func queued(t testing.TB, b *batch.Batcher[*item], n int) {
 	t.Helper()
 	eventually(t, "it is in the queue", 20*time.Second, func() bool { return b.Waiting() == n })
 }
 
-// gather has items done by b, each on a goroutine of its own, in this order.
+// gather sends items by b, each on a separate goroutine, in this order.
 func gather(t testing.TB, b *batch.Batcher[*item], work *sync.WaitGroup, all ...*item) {
 	t.Helper()
 	for i, it := range all {
@@ -282,8 +282,8 @@ func gather(t testing.TB, b *batch.Batcher[*item], work *sync.WaitGroup, all ...
 	}
 }
 
-// Places in line are in no hurry, and go with what comes next: together they
-// are one transaction.
+// Positions are in no hurry, and go with the next item: together they are one
+// transaction.
 func TestPlacesGoWithOthers(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
@@ -313,8 +313,8 @@ func TestPlacesGoWithOthers(t *testing.T) {
 	work.Wait()
 }
 
-// Each place in line has its own patience: that of one which has gone with others
-// does not send the next one alone.
+// Each position has its own patience: that of one which has gone with others does not
+// send the next one alone.
 func TestPatienceIsOfEachPlace(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
@@ -335,8 +335,8 @@ func TestPatienceIsOfEachPlace(t *testing.T) {
 	}
 }
 
-// A waiter is confirmed by its name and the head of the queue. Several of one
-// process are confirmed by one look at the queue.
+// A waiter is renewed by reading its name and the head of the queue. Several waiters of
+// one process are renewed by one listing of the queue.
 func TestConfirmingWaiters(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -368,14 +368,14 @@ func TestConfirmingWaiters(t *testing.T) {
 		if r := reads(); len(r) != 1 || r[0].Limit != 0 {
 			t.Errorf("three waiters: it read %v", r)
 		}
-		// Without a mirror, as nobody watches: it is found by asking.
+		// Without a mirror, as there is no watch: the store finds it by asking.
 		mustRelease(t, s[0], h)
 		states(driver.Held)
 		states(driver.Held, driver.Waiting, driver.Waiting)
 		mustRelease(t, s[1], waiters[0])
 		waiters = waiters[1:]
 		states(driver.Held, driver.Waiting)
-		// Whoever was removed is not confirmed, also not by the head before it.
+		// A waiter that was removed is not renewed, not even by the head before it.
 		for _, kv := range names(t, s[0], "k").Kvs {
 			if kv.CreateRevision == waiters[1].Ticket {
 				if _, err := s[0].client.Delete(t.Context(), string(kv.Key)); err != nil {
@@ -388,9 +388,8 @@ func TestConfirmingWaiters(t *testing.T) {
 	})
 }
 
-// A waiter whose mirror knows who is right before it asks for that name and its
-// own, however long the queue is; and for the head if that one has gone, or never
-// was.
+// A waiter whose mirror knows the contender before it reads that name and its own,
+// however long the queue is; and the head if that contender has gone, or never was.
 func TestConfirmedByWhoIsBefore(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -447,8 +446,8 @@ func TestConfirmedByWhoIsBefore(t *testing.T) {
 	})
 }
 
-// A waiter of whose grant the mirror tells in the midst of a renewal is confirmed
-// for the whole TTL all the same.
+// A waiter whose grant the mirror tells in the middle of a renewal is still renewed for
+// the whole TTL.
 func TestGrantedWhileConfirmed(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -478,9 +477,9 @@ func TestGrantedWhileConfirmed(t *testing.T) {
 	})
 }
 
-// Two renewals of a claim are under way when it comes to hold. The one that began as a
-// waiter's does not put it back on the waiters' lease, which would end before those
-// who were told "held" by the other stop believing in it.
+// Two renewals of a claim are under way when it is granted. The one that began as a
+// waiter's does not move it back to the waiters' lease, which would end before the
+// other renewal's caller stops believing in it.
 func TestWaitersRenewalMovesNothingBack(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -541,8 +540,8 @@ func TestLeaseRefreshedOnce(t *testing.T) {
 	}
 }
 
-// Behind another claim of the process a place goes with the next release: one
-// transaction for the two. Behind that of another process it goes at once.
+// Behind another claim of the process a new position goes with the next release: one
+// transaction for the two. Behind a claim of another process it goes at once.
 func TestPlaceGoesWithARelease(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)

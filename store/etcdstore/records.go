@@ -15,13 +15,13 @@ import (
 
 var _ driver.Records = (*Store)(nil)
 
-// recordDir is the folder of records, which is nobody's place in line: see
-// stateDir. A record is one line of JSON.
+// recordDir is the folder of records, which are no positions in a queue: see stateDir.
+// A record is one line of JSON.
 const recordDir = "\trecords/"
 
 func (s *Store) recordName(key string) string { return s.prefix + recordDir + key }
 
-// revokeTime bounds the clean-up behind a call.
+// revokeTime bounds the clean-up after a call.
 const revokeTime = 2 * time.Second
 
 // A keptRecord is what the server has.
@@ -31,10 +31,10 @@ type keptRecord struct {
 	lease int64
 }
 
-// BeginAttempt implements driver.Records. It reads what there is, asks for a
-// lease that lasts as long as the record is to be kept, and writes: three
-// requests, and three more for each time that somebody else was faster. Times
-// are of the machine that calls, and to be shown to people only.
+// BeginAttempt implements driver.Records. It reads the record, asks for a lease that
+// lasts as long as the record is to be kept, and writes: three requests, and three more
+// for each time that another process was faster. Times are those of the calling
+// machine, and only for people to read.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
 	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err
@@ -50,9 +50,9 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 	return s.changeRecord(ctx, a.Key, keep, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
 }
 
-// changeRecord has change decide on what there is until what it makes of that
-// was written. Each change is idempotent, so a write whose answer was lost is
-// for the caller to ask for again.
+// changeRecord reads the record and writes what change makes of it, until the record
+// was not changed in between. Each change is idempotent, so a caller whose write had no
+// answer may ask again.
 func (s *Store) changeRecord(ctx context.Context, key string, keep time.Duration, change func(*record.State, int64) (bool, error)) (driver.Record, error) {
 	for {
 		k, err := s.readRecord(ctx, key)
@@ -92,10 +92,11 @@ func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err e
 	return k, nil
 }
 
-// writeRecord replaces what was read. It reports whether that was still there.
+// writeRecord replaces the record that was read. It reports whether that was still
+// there.
 func (s *Store) writeRecord(ctx context.Context, key string, k keptRecord, st record.State, keep time.Duration) (bool, error) {
 	granted, err := s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds(keep + time.Second)})
-	if err != nil { // at worst there is a lease that nobody uses
+	if err != nil { // at worst there is an unused lease
 		return false, readFailure(ctx, err)
 	}
 	name := s.recordName(key)
@@ -104,7 +105,7 @@ func (s *Store) writeRecord(ctx context.Context, key string, k keptRecord, st re
 		Success: ops(put(name, string(st.Text()), granted.ID)),
 	})
 	switch {
-	case leaseGone(err): // we stood still for as long as it was to last
+	case leaseGone(err): // the process stood still for longer than the lease lasts
 		return false, unavailable(errors.New("the request took longer than the record was to be kept"))
 	case err != nil:
 		return false, failure(ctx, err) // which of the leases is in use is not known
@@ -116,8 +117,8 @@ func (s *Store) writeRecord(ctx context.Context, key string, k keptRecord, st re
 	return resp.Succeeded, nil
 }
 
-// dropLease ends a lease on which there is no record any more. If that fails it
-// runs out by itself.
+// dropLease ends a lease that has no record any more. If that fails it runs out by
+// itself.
 func (s *Store) dropLease(id int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

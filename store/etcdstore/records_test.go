@@ -18,8 +18,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// recordHarness is for servers that all cases use, but for the one that restarts
-// its own.
+// recordHarness is for servers that all cases share, except the one that restarts its
+// own.
 func recordHarness(addrs ...string) drivertest.RecordHarness {
 	var mu sync.Mutex
 	restarted := map[driver.Records]*testserver.EtcdServer{}
@@ -98,8 +98,7 @@ func TestRecordLostAnswer(t *testing.T) {
 	}
 }
 
-// A record has one lease, and those that it had before do not live on for as
-// long as they might.
+// A record has one lease, and its former leases do not stay for as long as they might.
 func TestRecordLeases(t *testing.T) {
 	testserver.NeedEtcd(t)
 	t.Parallel()
@@ -128,7 +127,7 @@ func TestRecordLeases(t *testing.T) {
 	})
 }
 
-// Records are no locks, and whoever looks for these does not see them.
+// Records are no locks, and a listing of locks does not show them.
 func TestRecordsAreNotListed(t *testing.T) {
 	testserver.NeedEtcd(t)
 	t.Parallel()
@@ -143,7 +142,7 @@ func TestRecordsAreNotListed(t *testing.T) {
 	if err != nil || len(resp.Kvs) != 1 || !strings.Contains(string(resp.Kvs[0].Value), `"token":"1","owner":"me","attempts":1`) {
 		t.Errorf("an operator reads %+v, %v", resp, err)
 	}
-	// What is no record is not taken for one, and left alone.
+	// Text that is no record is not taken for one, and is left alone.
 	if _, err := s.client.Put(t.Context(), s.recordName("x"), "hello"); err != nil {
 		t.Fatal(err)
 	}
@@ -152,8 +151,7 @@ func TestRecordsAreNotListed(t *testing.T) {
 	}
 }
 
-// Whoever loses the race for a record reads again, and whoever cannot wait any
-// more stops.
+// A call that loses the race for a record reads again, and stops when its context ends.
 func TestRecordConflict(t *testing.T) {
 	testserver.NeedEtcd(t)
 	t.Parallel()

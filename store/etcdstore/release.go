@@ -57,14 +57,13 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	s.endLocked(c)
 	s.forgetLocked(c)
 	if !it.resp.Succeeded {
-		s.doubtLocked() // if nobody has removed it, what else has the name?
+		s.doubtLocked() // if the process has not removed it, what else has the name?
 		return driver.ErrLost
 	}
 	return nil
 }
 
-// releaseStranger ends a claim that this process did not make, or has
-// forgotten.
+// releaseStranger ends a claim that this process did not make, or has forgotten.
 func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
 	k := &lock{key: cl.Key, dir: s.dir(cl.Key)}
 	queue, err := s.list(ctx, k)
@@ -88,7 +87,7 @@ func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
 	return nil
 }
 
-// dying reports whether the name is one that this process is about to remove.
+// dying reports whether this process is about to remove the name.
 func (s *Store) dying(cl driver.Claim, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,29 +13,28 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// maxReads is how many operations go in one transaction: the server allows
-// 128.
+// maxReads is how many operations go in one transaction: the server allows 128.
 const maxReads = 100
 
 // A renewal is one claim on its way through Renew.
 type renewal struct {
 	claim   *claim
-	results []int // where its answer goes: a claim may be given twice
+	results []int // where its answers go: a claim may be given twice
 	state   driver.State
 	err     error
 	decided bool
 	want    *lease
-	class   int64 // of the lease that it belongs on if it holds
-	passed  bool  // who was before it has gone
-	whole   bool  // the head of the queue was not enough to tell
+	class   int64 // of the lease that it belongs on if it is held
+	passed  bool  // the contender before it has gone
+	whole   bool  // the head of the queue was not enough to decide
 }
 
-// Renew confirms claims: see driver.Locks.
+// Renew renews claims: see driver.Locks.
 //
-// It takes one message for each class of lease and, together with it, one
-// transaction for up to a hundred claims that looks whether they are still
-// there. A claim whose class has changed, because it was granted in line or is
-// renewed with another TTL, is put on the other lease by the same transaction.
+// It takes one message for each class of lease and, together with it, one transaction
+// for up to a hundred claims that looks whether they are still there. If the class of a
+// claim has changed, because it was granted in the queue or is renewed with another
+// TTL, the same transaction puts it on the other lease.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	answers := make([]driver.Renewal, len(claims))
 	sent := bootclock.Coarse()
@@ -119,7 +118,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		r := driver.Renewal{State: w.state}
 		switch {
 		case c.ended || w.state == driver.Lost:
-			if w.state == driver.Lost { // if nobody has removed it, what else is wrong?
+			if w.state == driver.Lost { // if the process has not removed it, is more wrong?
 				s.forgetLocked(c)
 				s.doubtLocked()
 			}
@@ -149,9 +148,9 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	return answers
 }
 
-// aim says on which lease each claim belongs, and has it kept alive from now
-// on, unless that was done a moment ago. A claim that is to be taken back from
-// another process goes on a lease that lasts as long as that one may count on.
+// aim finds the lease that each claim belongs on, and keeps it alive unless that was
+// done a moment ago. A claim that is taken back from another process goes on a lease
+// that lasts as long as that process may believe in it.
 func (s *Store) aim(ctx context.Context, work []*renewal, sent time.Time, ttl time.Duration, refreshed map[*lease]*asking) {
 	for _, w := range work {
 		class, need := int64(waiterSeconds), driver.WaiterTTL
@@ -184,14 +183,14 @@ func (s *Store) aim(ctx context.Context, work []*renewal, sent time.Time, ttl ti
 	}
 }
 
-// look asks for the state of each claim, and puts those on another lease that
-// belong there. Claims that need another look are not decided.
+// look reads the state of each claim, and moves claims to the lease that they belong
+// on. It leaves claims that need another look undecided.
 func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 	type question struct {
 		w *renewal
-		// Indices of the answers, -1: none. own is the name; before is the
-		// one that was made at rev; head is the oldest name of the queue, or
-		// the whole queue, which is the answer about its own name, too.
+		// Indices of the answers, -1: none. own is the claim's name; before is the name
+		// that was made at rev; head is the oldest name of the queue, or the whole
+		// queue, in which own is then, too.
 		move, own, before, head int
 		rev                     int64
 	}
@@ -222,7 +221,7 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 						c.doubt = bootclock.Coarse().Add(lateEffect)
 					}
 				}
-				if leaseGone(err) && !q.w.want.dead { // the next round has another
+				if leaseGone(err) && !q.w.want.dead { // the next round uses another
 					s.refreshLocked(q.w.want)
 				}
 				q.w.err, q.w.decided = err, true
@@ -253,7 +252,7 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 		txn.Success = append(txn.Success, o)
 		return len(txn.Success) - 1
 	}
-	waiting := map[string]int{} // claims, by the folder of their key
+	waiting := map[string]int{} // number of claims, by the folder of their key
 	s.mu.Lock()
 	for _, w := range work {
 		if !w.claim.held {
@@ -269,15 +268,16 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 		s.mu.Lock()
 		c := w.claim
 		if c.held && w.want.seconds != w.class {
-			// Another renewal has found meanwhile that it holds. On the waiters' lease
-			// it would end before those who were told so stop believing in it: the next
-			// round aims anew.
+			// Another renewal has found meanwhile that the claim is held. On the
+			// waiters' lease it would end before that renewal's caller stops believing
+			// in it: the next round aims again.
 			s.mu.Unlock()
 			continue
 		}
 		if s.leases[w.want.seconds] != w.want {
-			// It has got a successor meanwhile, where another renewal may have put the
-			// name already. It ends sooner than those believe who were told so.
+			// Another lease has replaced this one meanwhile, and another renewal may
+			// have moved the name there already. This one ends before that renewal's
+			// caller stops believing in the claim.
 			s.mu.Unlock()
 			continue
 		}
@@ -300,14 +300,14 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 			}))
 		}
 		switch {
-		case c.held && q.move >= 0: // that tells enough
+		case c.held && q.move >= 0: // the answer to the move tells enough
 		case c.held:
 			q.own = ask(get(c.name))
-		case follows: // however long the queue is
+		case follows: // one name to read, however long the queue is
 			q.own, q.before, q.rev = ask(get(c.name)), ask(get(before.name)), before.rev
 		case c.Exclusive() && !w.whole && waiting[c.lock.dir] == 1:
 			q.own, q.head = ask(get(c.name)), ask(oldest(c.lock.dir))
-		default: // its name is in the whole queue, which all of them share
+		default: // its name is in the whole queue, which all claims of the key share
 			at, ok := listings[c.lock.dir]
 			if !ok {
 				at = ask(listing(c.lock.dir))
@@ -317,22 +317,23 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 		}
 		s.mu.Unlock()
 		asked = append(asked, q)
-		if len(txn.Success) >= maxReads { // and the next adds three at most
+		if len(txn.Success) >= maxReads { // a claim adds three at most
 			flush()
 		}
 	}
 	flush()
 }
 
-// movedLocked takes the answer to a move. It reports whether the claim is now
-// on the lease that it belongs on.
+// movedLocked takes the answer to a move. It reports whether the claim is now on the
+// lease that it belongs on.
 func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool {
 	c := w.claim
 	if answer.Succeeded {
 		// An answer may have been overtaken by that of a later move.
 		c.mod, c.lease, c.moving = max(c.mod, rev), w.want, false
 		if !c.taken.IsZero() {
-			// The other may have confirmed it until now, and counts on it for a TTL.
+			// The other process may have renewed it until now, and believes in it for a
+			// TTL.
 			c.taken, c.spared = time.Time{}, bootclock.Now().Add(time.Duration(w.class)*time.Second)
 			s.refreshLocked(w.want)
 		}
@@ -360,8 +361,8 @@ func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool 
 	return false
 }
 
-// standsLocked takes what was read of a claim that is where it belongs. It
-// reports whether that waits, or has come to hold.
+// standsLocked takes what was read of a claim that is on its lease. It reports whether
+// the claim waits, or has just come to hold.
 func (s *Store) standsLocked(w *renewal, answer *pb.RangeResponse) bool {
 	c := w.claim
 	var own *mvccpb.KeyValue
@@ -373,7 +374,7 @@ func (s *Store) standsLocked(w *renewal, answer *pb.RangeResponse) bool {
 	switch {
 	case own == nil:
 		w.state, w.decided = driver.Lost, true
-	case own.ModRevision > c.mod && own.Lease != c.lease.id: // somebody has moved it
+	case own.ModRevision > c.mod && own.Lease != c.lease.id: // another process has moved it
 		c.mod, c.moving, c.taken = own.ModRevision, true, bootclock.Now()
 	case c.held:
 		c.mod = max(c.mod, own.ModRevision)
@@ -384,8 +385,8 @@ func (s *Store) standsLocked(w *renewal, answer *pb.RangeResponse) bool {
 	return false
 }
 
-// followsLocked takes what was read of who is before an exclusive claim: that
-// waits while the other is there.
+// followsLocked takes what was read of the contender before an exclusive claim: the
+// claim waits while that contender is there.
 func (w *renewal) followsLocked(answer *pb.RangeResponse, rev int64) {
 	if len(answer.Kvs) > 0 && answer.Kvs[0].CreateRevision == rev {
 		w.state, w.decided = driver.Waiting, true
@@ -394,12 +395,12 @@ func (w *renewal) followsLocked(answer *pb.RangeResponse, rev int64) {
 	}
 }
 
-// placeLocked takes the beginning of the queue, or all of it: a claim waits unless
-// it is among those who hold.
+// placeLocked takes the head of the queue, or all of it: a claim waits unless it is
+// among the holders.
 func (w *renewal) placeLocked(queue []contender) {
 	c := w.claim
 	if len(queue) == 0 {
-		w.whole = true // what is oldest belongs to another key
+		w.whole = true // the oldest name below the folder belongs to another key
 		return
 	}
 	n := holders(queue)
@@ -411,17 +412,16 @@ func (w *renewal) placeLocked(queue []contender) {
 	w.heldLocked()
 }
 
-// heldLocked decides about a claim that holds, unless it came to hold only
-// now: then it is on the waiters' lease, and the next round moves it.
+// heldLocked decides about a claim that is held, unless it came to hold only now: then
+// it is on the waiters' lease, and the next round moves it.
 func (w *renewal) heldLocked() {
 	if w.claim.held && w.want.seconds == w.class {
 		w.state, w.decided = driver.Held, true
 	}
 }
 
-// adopt finds claims that this process did not make, or does not know the
-// outcome of: a lease that was detached elsewhere, an acquire without an
-// answer.
+// adopt finds claims that this process did not make, or whose outcome it does not know:
+// a lease that was detached elsewhere, an acquire without an answer.
 func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int, answers []driver.Renewal, add func(*claim, int)) {
 	for len(strange) > 0 {
 		part := strange[:min(len(strange), maxReads)]
@@ -466,7 +466,7 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 			if c.rev == 0 {
 				c.Claim, c.name, c.value = e.Claim, e.name, e.value
 				c.rev, c.mod, c.lease, c.moving = e.rev, e.mod, nil, true
-				c.deadline = bootclock.Coarse().Add(driver.WaiterTTL) // until it is confirmed
+				c.deadline = bootclock.Coarse().Add(driver.WaiterTTL) // until it is renewed
 			}
 			if at < holders(queue) && !c.held {
 				c.held, c.since = true, bootclock.Coarse()

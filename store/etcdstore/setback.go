@@ -10,23 +10,23 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A server that was set back. A snapshot that was restored, or a disk that was
-// lost, brings back a state that this process has gone beyond. Then names are on
-// our leases again that we had removed, and would stay for as long as we keep the
-// leases alive; watches wait for revisions to come that had been seen; and what
-// was made since is no more.
+// A server that was set back: a restored snapshot or a lost disk brings back a state
+// older than what this process has seen. Names that we had removed are then on our
+// leases again, and would stay for as long as we keep the leases alive; watches wait
+// for revisions that they have seen already; and what was made since that state is
+// gone.
 //
-// It shows when an answer has a lower revision than one before, or comes from
-// another cluster. Others may have written so much before we ask again that it
-// does not. So whenever a server was not reached, or something of ours is missing,
-// we look for names on our leases that we know nothing of.
+// We notice when an answer has a lower revision than an earlier one, or comes from
+// another cluster. Other processes may have written so much before we ask again that
+// the revision is no lower. So whenever a server was not reached, or something of ours
+// is missing, we look for names on our leases that we know nothing of.
 
 // past is what the servers' answers have told of their state.
 type past struct {
 	mu      sync.Mutex
 	rev     int64 // the highest revision
 	cluster uint64
-	life    int // raised whenever the servers were set back
+	life    int // incremented whenever the servers were set back
 	asks    int // requests to keep a lease alive
 }
 
@@ -51,9 +51,9 @@ func (p *past) ask() int {
 	return p.asks
 }
 
-// learn takes the answer to a request that was sent at that sight, and reports
-// whether the servers were set back in between. Answers of before that count no
-// more.
+// learn takes the answer to a request that was sent at that sight, and reports whether
+// the servers were set back in between. It ignores answers to requests from before the
+// last setback.
 func (p *past) learn(at sight, h *pb.ResponseHeader) (back bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +69,7 @@ func (p *past) learn(at sight, h *pb.ResponseHeader) (back bool) {
 	return false
 }
 
-// answered looks at what came of a request.
+// answered notes what the outcome of a request says of the servers' state.
 func (s *Store) answered(at sight, h *pb.ResponseHeader, err error) {
 	if err == nil {
 		s.bear(at.asks, h.GetRaftTerm())
@@ -84,11 +84,11 @@ func (s *Store) answered(at sight, h *pb.ResponseHeader, err error) {
 	}
 }
 
-// setBack is called when the servers' state is found to be an older one, of that
+// setBack is called when the servers turn out to be back at an older state, of that
 // revision.
 func (s *Store) setBack(rev int64) {
 	s.limits.mu.Lock()
-	s.limits.known = knowledge{} // its revisions may be given out anew
+	s.limits.known = knowledge{} // the servers may use its revisions again
 	s.limits.mu.Unlock()
 	var wake []func()
 	s.mu.Lock()
@@ -110,10 +110,11 @@ func (s *Store) setBack(rev int64) {
 	}
 }
 
-// doubtPause is between two looks for strays that got no answer.
+// doubtPause is the pause before a look for strays that got no answer is repeated.
 const doubtPause = 200 * time.Millisecond
 
-// doubtLocked has the leases looked at, in the background, until that was done.
+// doubtLocked has all leases looked at for strays, in the background, until that has
+// succeeded.
 func (s *Store) doubtLocked() {
 	s.doubts++
 	if s.closed || s.doubting {
@@ -153,8 +154,8 @@ func (s *Store) doubtLocked() {
 	})
 }
 
-// dropStrays removes what is on a lease of ours and no claim's. It reports
-// whether there is nothing to be tried again.
+// dropStrays removes the names on a lease of ours that belong to no claim. It returns
+// false if it has to be tried again.
 func (s *Store) dropStrays(lease int64) (done bool) {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
@@ -166,9 +167,9 @@ func (s *Store) dropStrays(lease int64) (done bool) {
 	for _, name := range resp.Keys {
 		strays[string(name)] = true
 	}
-	// What was put since then is not among them, and what was forgotten since then
-	// has gone, or has another revision when it comes again. A claim that stands is
-	// renewed, and lost if the name is not its own.
+	// A name that was put since then is not in the answer. A name that was forgotten
+	// since then is gone, or has another revision if it comes again. A claim that
+	// stands is renewed, and lost if the name is not its own.
 	s.mu.Lock()
 	for _, k := range s.keys {
 		for c := range k.all {
@@ -199,8 +200,8 @@ func (s *Store) dropStray(ctx context.Context, name string, lease int64) error {
 	s.mu.Lock()
 	if k := s.keys[key]; k != nil {
 		for c := range k.all {
-			// It may have come back with a name that another claim has now, whose own
-			// was put without an answer, or not at all.
+			// The stray may have come back under a name that another claim uses now,
+			// and whose own put had no answer, or was not sent.
 			if c.name == name && (c.rev == kv.CreateRevision || c.value == string(kv.Value)) {
 				s.mu.Unlock()
 				return nil
@@ -224,7 +225,7 @@ func passing(err error) bool {
 	return false
 }
 
-// anewLocked has the queue watched and listed anew.
+// anewLocked ends the watch, so that another one begins and lists the queue again.
 func (m *mirror) anewLocked() {
 	m.synced, m.idle = false, time.Time{}
 	if m.anew != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// lasting outlives whatever a test does to a server.
+// lasting is longer than anything that a test does to a server.
 const lasting = 5 * time.Minute
 
-// keepRenewing confirms claims for as long as the test runs.
+// keepRenewing renews claims for as long as the test runs.
 func keepRenewing(t *testing.T, s *Store, claims ...driver.Claim) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -36,7 +36,7 @@ func keepRenewing(t *testing.T, s *Store, claims ...driver.Claim) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 }
 
-// insist acquires or releases until there is an answer.
+// insist repeats an acquire or release until there is an answer.
 func insist(t *testing.T, what string, f func() error) {
 	t.Helper()
 	var err error
@@ -49,9 +49,9 @@ func insist(t *testing.T, what string, f func() error) {
 	}
 }
 
-// A server comes back with an older state. What was held then and is held now goes
-// on, what was acquired since is lost and its owner hears of it, what was released
-// since is free for others, and queues are watched as they are now.
+// A server comes back with an older state. A lock that was held then and is held now
+// stays, one that was acquired since is lost and its owner hears of it, one that was
+// released since is free for others, and queues are watched as they are now.
 func TestServerSetBack(t *testing.T) {
 	t.Parallel()
 	server := testserver.Etcd(t)
@@ -65,7 +65,7 @@ func TestServerSetBack(t *testing.T) {
 	since := claimOf("since", "me")
 	hints := hintsOf(t, s, since)
 	since, _ = take(t, s, since, lasting, false)
-	synced(t, s, "since") // for whoever holds for a while
+	synced(t, s, "since") // the mirror opens when a lock is held for a while
 	for i := range 50 {   // revisions that are not reached again soon
 		c, _ := take(t, other, claimOf(fmt.Sprint("k", i), "other"), lasting, false)
 		mustRelease(t, other, c)
@@ -107,8 +107,8 @@ func TestServerSetBack(t *testing.T) {
 	})
 }
 
-// Others have written so much to a server that was set back that it does not
-// show. What was released since is free all the same.
+// Other processes have written so much to a server that was set back that its revision
+// does not show it. What was released since is still free.
 func TestNamesThatComeBack(t *testing.T) {
 	t.Parallel()
 	server := testserver.Etcd(t)

@@ -26,7 +26,7 @@ type Store struct {
 	client  *clientv3.Client
 	kv      pb.KVClient
 	leaser  pb.LeaseClient
-	owned   bool    // the client is ours to close
+	owned   bool    // Open made the client, so Close closes it
 	server  *Server // what Open was told
 	prefix  string  // empty, or with a slash at its end
 	process string  // the name of this process in every queue
@@ -35,7 +35,7 @@ type Store struct {
 	limits  *limiter
 	past    past
 	alive   keeper
-	spares  atomic.Uint32 // connections of their own that were made
+	spares  atomic.Uint32 // how many connections spare was asked for
 	answers pace
 	ctx     context.Context // ends with the store
 	stop    context.CancelFunc
@@ -44,12 +44,12 @@ type Store struct {
 	mu     sync.Mutex
 	keys   map[string]*lock
 	leases map[int64]*lease // by class
-	former []*lease         // whose place another has taken, and that have not ended
+	former []*lease         // leases that another has replaced and that have not ended
 	house  housekeeping
 	closed bool
 
-	doubts   int  // about what is on the leases
-	doubting bool // somebody looks
+	doubts   int  // incremented whenever the leases may have strays
+	doubting bool // a goroutine looks for strays
 }
 
 var (
@@ -86,14 +86,14 @@ type Config struct {
 	Prefix string
 }
 
-// New returns a store that uses a client that the caller made, and which Close
-// leaves open. It does not talk to the server. A namespace that was put around
-// parts of the client is not seen: use Config.Prefix.
+// New returns a store that uses the caller's client, which Close leaves open. It does
+// not talk to the server. It does not see a namespace that was put around parts of the
+// client: use Config.Prefix.
 //
 // The client should detect connections that have fallen silent
-// (clientv3.Config.DialKeepAliveTime and DialKeepAliveTimeout), and come back
-// soon after a long outage (grpc.WithConnectParams with a short MaxDelay; by
-// itself gRPC pauses up to two minutes).
+// (clientv3.Config.DialKeepAliveTime and DialKeepAliveTimeout), and reconnect soon
+// after a long outage (grpc.WithConnectParams with a short MaxDelay; gRPC's
+// default pauses for up to two minutes).
 func New(client *clientv3.Client, cfg Config) (*Store, error) {
 	s := &Store{
 		client: client,
@@ -101,7 +101,7 @@ func New(client *clientv3.Client, cfg Config) (*Store, error) {
 		keys:   map[string]*lock{},
 		leases: map[int64]*lease{},
 		limits: newLimiter(),
-		// Others know us by it; nobody trusts it.
+		// Other processes see it in the queue; nothing relies on it.
 		process: fmt.Sprintf("%016x", rand.Uint64()),
 	}
 	if s.prefix = strings.TrimSuffix(cfg.Prefix, "/"); s.prefix != "" {
@@ -111,7 +111,7 @@ func New(client *clientv3.Client, cfg Config) (*Store, error) {
 		s.prefix += "/"
 	}
 	s.kv = led{clientv3.RetryKVClient(client), s}
-	// Watches, too, end on a member without a leader.
+	// A member without a leader ends watches, too.
 	s.ctx, s.stop = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	s.workers = workers.New(s.ctx, maxFlying)
 	s.batch = s.newBatcher(unhurried)
@@ -154,44 +154,45 @@ func (s *Store) ready(ctx context.Context) error {
 type lock struct {
 	key, dir string
 	claims   map[string]*claim   // that stand, by ID
-	all      map[*claim]bool     // and those that are to be cleaned up behind
-	places   []*claim            // who has which name of this process; nil: free
+	all      map[*claim]bool     // those, and ended ones that still have to be cleaned up
+	places   []*claim            // the claim that has each name of this process; nil: free
 	watches  map[string][]*watch // by ID
 	mirror   *mirror
 }
 
-// A claim is one of this process. Guarded by Store.mu.
+// A claim is a claim of this process. Guarded by Store.mu.
 type claim struct {
 	driver.Claim
 	lock  *lock
 	place int // index in lock.places; -1: another process made the name
 	name  string
 	value string
-	asked string // the value as an acquire puts it: a downgrade has another one
+	asked string // the value that an acquire puts: a downgrade changes value
 
 	rev, mod int64     // create and mod revision; 0: not known to exist
-	lease    *lease    // what the name is on
+	lease    *lease    // the lease that the name is on
 	moving   bool      // an answer was lost: it may be on another lease
-	changing bool      // a Downgrade is under way: the name is not to be written as it was
-	taken    time.Time // when it was seen on one that is none of ours: another process has it
+	changing bool      // a Downgrade is under way: do not write the name with its old value
+	taken    time.Time // when it was seen on a lease that is not ours: another process has it
 
 	item  *item     // the acquire whose answer is not known
 	doubt time.Time // until when a request whose answer was lost may take effect: see uncertain
 
 	ttl      time.Duration // as asked for
-	held     bool          // it is known to hold, and does so until its end
+	held     bool          // it is known to be held, until deadline
 	since    time.Time     // when that became known
 	sent     time.Time     // when the last request was sent that was answered with "waiting"
-	deadline time.Time     // it does not stand from then on
-	spared   time.Time     // it is not removed before, as another process may count on it
+	deadline time.Time     // when it ends
+	spared   time.Time     // it is not removed before, as another process may believe in it
 	leaving  bool          // a Release is under way
-	busy     int           // calls that are about to prolong it
+	busy     int           // calls that are about to renew it
 	ended    bool
 	sweeping bool // it is in housekeeping.later
 }
 
-// uncertain reports whether a request that got no answer may still take effect.
-// The answer about its repetition does not tell: it may come after that.
+// uncertain reports whether a request that got no answer may still take effect. A later
+// answer to the same request does not settle that: the first one may take effect after
+// it.
 func (c *claim) uncertain() bool { return bootclock.Coarse().Before(c.doubt) }
 
 func (s *Store) lockLocked(key string) *lock {
@@ -203,7 +204,7 @@ func (s *Store) lockLocked(key string) *lock {
 	return k
 }
 
-// claimLocked is what this process knows of a claim that stands.
+// claimLocked returns what this process knows of a claim that stands, or nil.
 func (s *Store) claimLocked(cl driver.Claim) *claim {
 	if k := s.keys[cl.Key]; k != nil {
 		return k.claims[cl.ID]
@@ -227,8 +228,8 @@ func (s *Store) addLocked(k *lock, cl driver.Claim) *claim {
 	return c
 }
 
-// endLocked ends a claim in the eyes of this process. Its name stays taken
-// until forgetLocked. The caller runs what it returns after unlocking.
+// endLocked ends a claim for this process. Its name stays taken until forgetLocked. The
+// caller runs what it returns after unlocking.
 func (s *Store) endLocked(c *claim) (wake []func()) {
 	if c.ended {
 		return nil
@@ -240,8 +241,8 @@ func (s *Store) endLocked(c *claim) (wake []func()) {
 	return c.lock.wakeLocked(c.ID, driver.Hint{})
 }
 
-// forgetLocked forgets a claim that has nothing on the server, as soon as
-// nothing of it can come there any more.
+// forgetLocked forgets a claim that has nothing on the server, once no unresolved
+// request can put its name there any more.
 func (s *Store) forgetLocked(c *claim) {
 	k := c.lock
 	if !k.all[c] {
@@ -265,7 +266,7 @@ func (s *Store) forgetLocked(c *claim) {
 	s.idleLocked(k)
 }
 
-// idleLocked forgets a lock that nobody of this process has to do with.
+// idleLocked forgets a lock that this process no longer uses.
 func (s *Store) idleLocked(k *lock) {
 	if len(k.all) == 0 && len(k.watches) == 0 && k.mirror == nil && s.keys[k.key] == k {
 		delete(s.keys, k.key)

@@ -16,10 +16,10 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// AcquireAll implements driver.Together by one transaction, for locks of any
-// kind. What has to stand beside readers or permits that hold already takes a
-// second one. It answers errors.ErrUnsupported where the server's --max-txn-ops
-// (128 by default) or --max-request-bytes are too small for so many.
+// AcquireAll implements driver.Together by one transaction, for locks of any kind. It
+// takes a second transaction to hold beside readers or permits that hold already. It
+// returns errors.ErrUnsupported where the server's --max-txn-ops (128 by default) or
+// --max-request-bytes are too small for that many locks.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
 	if err := check.Together(r, traits); err != nil {
 		return nil, err
@@ -65,15 +65,15 @@ type part struct {
 	r     driver.Request
 	grant driver.Grant // if it is held
 
-	// All names that were there at this revision let it in. 0: nobody has
-	// looked, so that there must be none.
+	// All names that were there at this revision let the claim in. 0: the names were
+	// not read, so there must be none.
 	seen int64
 
 	claim *claim
-	item  *item // what was asked for it
+	item  *item // its request
 }
 
-// confirm renews what earlier attempts have got. The others are asked for.
+// confirm renews the claims that earlier attempts acquired. ask asks for the others.
 func (a *joint) confirm(ctx context.Context) error {
 	byTTL := map[time.Duration][]*part{}
 	for i := range a.parts {
@@ -96,7 +96,7 @@ func (a *joint) confirm(ctx context.Context) error {
 			switch answer.State {
 			case driver.Held:
 				parts[i].grant = answer.Grant
-			case driver.Waiting: // its place in line is older than this
+			case driver.Waiting: // its position is older than this call
 				return a.giveUp(ctx, &driver.HeldError{Key: claims[i].Key})
 			case driver.Unknown:
 				return answer.Err
@@ -176,7 +176,7 @@ func (s *Store) askLocked(p *part, sent time.Time, l *lease) {
 	s.dueLocked(c.deadline)
 }
 
-// part takes its part of the answer to a request that was made for several.
+// part takes its part of the answer to a request for several.
 func (it *item) part(all *item, i int) {
 	it.rev, it.err, it.twice = all.rev, all.err, all.twice
 	if it.err == nil {
@@ -197,7 +197,7 @@ func (it *item) part(all *item, i int) {
 	it.Finish()
 }
 
-// notAsked cleans up behind a request without an answer, or with an error.
+// notAsked cleans up after a request without an answer, or with an error.
 func (a *joint) notAsked(ctx context.Context, asked []*part, err error) error {
 	if errors.Is(err, rpctypes.ErrTooManyOps) || errors.Is(err, rpctypes.ErrRequestTooLarge) {
 		err = fmt.Errorf("etcd: the server does not take a request for %d locks (%v): %w", len(asked), err, errors.ErrUnsupported)
@@ -209,12 +209,12 @@ func (a *joint) notAsked(ctx context.Context, asked []*part, err error) error {
 	return last
 }
 
-// settle makes an answer of what the server has said. errAgain says that it has
-// to be confirmed, or asked for again.
+// settle turns what the server has answered into the answer of the call. errAgain says
+// that claims have to be renewed, or asked for again.
 func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
 	s := a.store
 	again := !all.resp.Succeeded
-	var open []*part // there is nothing of ours, but of others
+	var open []*part // those for which only others have names
 	s.mu.Lock()
 	for _, p := range asked {
 		c := p.claim
@@ -223,7 +223,7 @@ func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
 		switch {
 		case stranger != nil: // a leftover of ours has the name
 			s.occupiedLocked(c, stranger)
-		case c.ended && c.rev > 0: // meanwhile
+		case c.ended && c.rev > 0: // ended meanwhile
 			s.sweepLocked(c)
 			again = true
 		case c.ended:
@@ -257,8 +257,8 @@ func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
 	return nil
 }
 
-// stands reports whether there are names that were put by this call, or by an
-// earlier attempt.
+// stands reports whether this call, or an earlier attempt, has put names that are still
+// there.
 func (a *joint) stands() bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()

@@ -120,8 +120,8 @@ func TestSeveralAreTooMany(t *testing.T) {
 	}
 }
 
-// Names that belong to keys below, and readers who hold, are in nobody's way.
-// Somebody who comes between two looks is.
+// Names that belong to keys below, and readers that hold, are in no claim's way. A
+// contender that comes between two reads is.
 func TestSeveralBesideOthers(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 2)
@@ -148,7 +148,7 @@ func TestSeveralBesideOthers(t *testing.T) {
 	for _, key := range []string{"a", "b", "c"} {
 		var late driver.Claim
 		spy.mu.Lock()
-		spy.after = func() { late, _ = take(t, other, claimOf(key, "late"), long, true) } // a writer, also in line for b
+		spy.after = func() { late, _ = take(t, other, claimOf(key, "late"), long, true) } // a writer, also queued for b
 		spy.mu.Unlock()
 		_, err := me.AcquireAll(t.Context(), request())
 		held, ok := errors.AsType[*driver.HeldError](err)
@@ -159,7 +159,7 @@ func TestSeveralBesideOthers(t *testing.T) {
 		nothingLeft(t, me, "c")
 	}
 
-	// Who leaves in between lets more in.
+	// A reader that leaves in between lets more in.
 	spy.mu.Lock()
 	spy.after = func() { mustRelease(t, other, reader) }
 	spy.mu.Unlock()
@@ -187,8 +187,8 @@ func TestSeveralBesideAStranger(t *testing.T) {
 	nothingLeft(t, s, "a", "c")
 }
 
-// The answer is lost on its way. Asked again it is found, and a release that
-// knows only the ID removes it.
+// The answer is lost on its way. A repetition finds the claims, and a release that
+// knows only the ID removes them.
 func TestSeveralWhoseAnswerIsCut(t *testing.T) {
 	t.Parallel()
 	for i := range 4 {
@@ -235,8 +235,7 @@ func TestSeveralWhoseAnswerIsCut(t *testing.T) {
 	}
 }
 
-// A request that reaches the server when nobody waits for it any more leaves
-// nothing.
+// A request that reaches the server when its caller no longer waits leaves nothing.
 func TestSeveralThatComeLate(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedEtcd(t)
@@ -297,8 +296,8 @@ func TestSeveralOnALeaseThatEnds(t *testing.T) {
 	}
 }
 
-// All was done, but it cannot be trusted: the process takes its lease for dead,
-// and gets no other. Whoever is told so has to release it.
+// All was done, but cannot be trusted: the process takes its lease for dead, and gets
+// no other. The caller is told so, and has to release.
 func TestSeveralWithoutALease(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]

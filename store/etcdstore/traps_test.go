@@ -95,8 +95,8 @@ func TestHolderHearsOfDeletion(t *testing.T) {
 	}
 }
 
-// Trap 7: a compaction ends watches that lag behind. The waiter is handed the
-// lock all the same, and by a hint.
+// Trap 7: a compaction ends watches that lag behind. The waiter is still granted the
+// lock, and by a hint.
 func TestCompactionUnderAWaiter(t *testing.T) {
 	t.Parallel()
 	server := testserver.Etcd(t)
@@ -194,8 +194,8 @@ func TestAnswerCutAfterTheEffect(t *testing.T) {
 	}
 }
 
-// Trap 9: a request that reaches the server when nobody waits for it any more
-// leaves nothing, though the lease that it is on lives on.
+// Trap 9: a request that reaches the server when its caller no longer waits leaves
+// nothing, though the lease that it is on lives on.
 func TestLatePutIsRemoved(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedEtcd(t)
@@ -268,8 +268,8 @@ func fill(t *testing.T, s *Store) {
 	t.Fatal("the quota was not reached")
 }
 
-// Requests that gather are one transaction, but never two for one key: they
-// would have the same place in line.
+// Requests that gather are one transaction, but never two for one key: they would have
+// the same position.
 func TestMergedRequests(t *testing.T) {
 	t.Parallel()
 	steady(t, mergedRequests)
@@ -341,7 +341,7 @@ func TestMergedWithABadOne(t *testing.T) {
 	}
 }
 
-// Renewing is one lease for all claims of a TTL, and writes nothing.
+// Renewing takes one lease for all claims of a TTL, and writes nothing.
 func TestRenewingWritesNothing(t *testing.T) {
 	t.Parallel()
 	server := testserver.Etcd(t)
@@ -368,7 +368,7 @@ func TestRenewingWritesNothing(t *testing.T) {
 	}
 }
 
-// A key below another is another lock, also to the queue.
+// A key below another is another lock, and has another queue.
 func TestKeysBelowKeys(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -392,8 +392,8 @@ func TestKeysBelowKeys(t *testing.T) {
 	})
 }
 
-// A lease that was handed to another process is that one's: the first does
-// not take it back when it has not renewed it for its TTL.
+// A lease that was handed to another process belongs to it: the first process does not
+// take it back when it has not renewed it for its TTL.
 func TestHandedToAnotherProcess(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 3)
@@ -414,9 +414,9 @@ func TestHandedToAnotherProcess(t *testing.T) {
 	}
 }
 
-// The process that had a claim before has a renewal under way when another takes
-// it over, and its second transaction gets no answer. What it does when its time
-// has come is not to touch what the other has.
+// The previous process of a claim has a renewal under way when another process takes
+// the claim over, and the second transaction of that renewal gets no answer. What the
+// previous process does at the claim's end must not touch the claim of the other.
 func TestTakenOverDuringARenewal(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 2)

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// led has a member without a leader refuse at once, instead of waiting for one,
-// and takes answers of any size: one that is refused for its size has happened.
-// The store sees all answers.
+// led makes a member without a leader refuse at once, instead of waiting for one, and
+// takes answers of any size: a request whose answer is refused for its size has had its
+// effect. The store sees all answers.
 type led struct {
 	pb.KVClient
 	store *Store
@@ -40,7 +40,7 @@ func (k led) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, opts ...
 	return resp, err
 }
 
-// The requests of etcd's API that the store is made of.
+// Constructors of the parts of etcd requests.
 
 func createRev(name string, rev int64) *pb.Compare {
 	return &pb.Compare{
@@ -84,7 +84,7 @@ func nobody(dir string) *pb.Compare {
 }
 
 // nobodySince is true if no name that begins with dir was made after rev. With
-// rev 0 it is nobody.
+// rev 0 it is the same as nobody.
 func nobodySince(dir string, rev int64) *pb.Compare {
 	c := nobody(dir)
 	if rev > 0 {
@@ -115,7 +115,7 @@ func listing(dir string) *pb.RequestOp {
 	}}}
 }
 
-// oldest is the head of the queue alone.
+// oldest reads the head of the queue alone.
 func oldest(dir string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
 		Key: []byte(dir), RangeEnd: []byte(afterDir(dir)),

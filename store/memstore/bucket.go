@@ -14,14 +14,14 @@ import (
 	"github.com/batonhq/baton/internal/rate"
 )
 
-// A token bucket is one number, the moment at which it is full, so that a
-// decision about one is one compare-and-swap. Prepared ones are therefore kept in
-// tables that are read without a lock. A key is in the table or in
-// limitShard.states, never in both: who needs it there takes it out here.
+// A token bucket is one number, the moment at which it is full, so that a decision
+// about one is one compare-and-swap. Prepared buckets are therefore kept in tables that
+// are read without a lock. A key is in the table or in limitShard.states, never in
+// both: code that needs it in the one takes it out of the other.
 
-// bucketLimit is a token bucket that was prepared. Its unit of time is the
-// microsecond's part in which one rate's fraction is whole: there are tokens of
-// them in a microsecond, and one token takes period of them.
+// bucketLimit is a prepared limit of a token bucket. Its unit of time is the part of a
+// microsecond in which the rate has no fraction: a microsecond has tokens of them, and
+// one token takes period of them.
 type bucketLimit struct {
 	s      *Store
 	rule   limits.Limit
@@ -34,21 +34,21 @@ type bucketLimit struct {
 	byTokens, byPeriod divisor
 }
 
-// bucket is what is kept of one key. Only full changes.
+// bucket is the state of one key. Only full changes.
 type bucket struct {
 	full  atomic.Int64 // when it is full, in units since Store.base; or gone
 	limit *bucketLimit
 	key   string
 }
 
-// gone marks a bucket that is in the table no more.
+// gone marks a bucket that is no longer in the table.
 const gone = math.MinInt64
 
 // buckets is a table with open addressing. Writers hold limitShard.mu; readers
 // hold nothing.
 type buckets struct {
 	slots []atomic.Pointer[bucket]
-	tags  []uint32 // a part of the hash of what is in each slot, which saves looking at other keys
+	tags  []uint32 // a part of the hash of each slot's key, which saves comparing other keys
 	used  int      // slots that are not nil
 }
 
@@ -80,7 +80,7 @@ func (b *bucketLimit) Take(key string, cost int64) (d local.Decision, at int64, 
 		return b.slow(key, cost)
 	}
 	hash := maphash.String(s.seed, key)
-	at = s.now().Microseconds() // before the bucket is in the cache: others want it too
+	at = s.now().Microseconds() // read before the bucket is in the cache: other goroutines use it too
 	if at-s.swept.Load() >= tickEvery {
 		s.tick(at)
 	}
@@ -99,8 +99,8 @@ func (b *bucketLimit) Take(key string, cost int64) (d local.Decision, at int64, 
 		used := b.used(full, at)
 		over := used + need - b.full
 		if over > 0 {
-			// Perhaps only because others took after this goroutine had looked
-			// at the clock: a no counts from a look after that.
+			// Perhaps only because other goroutines took after this one had read the
+			// clock: a refusal needs a reading after that.
 			at = s.now().Microseconds()
 			used = b.used(full, at)
 			if over = used + need - b.full; over > 0 {
@@ -113,13 +113,13 @@ func (b *bucketLimit) Take(key string, cost int64) (d local.Decision, at int64, 
 	}
 }
 
-// used is how much of a bucket is used at a moment, that is full at another.
+// used is how much of a bucket that is full at full is used at at, in units.
 func (b *bucketLimit) used(full, at int64) int64 {
 	return max(full-(at-b.s.base)*b.tokens, 0)
 }
 
-// describe says how a bucket stands of which so much is used, which after a
-// decision is never nothing.
+// describe is the decision for a bucket of which used units are used. After a take used
+// is never zero.
 func (b *bucketLimit) describe(used int64, retry time.Duration) local.Decision {
 	left := b.byPeriod.of(b.full - used)
 	return local.Decision{
@@ -138,9 +138,9 @@ type divisor struct{ by, inverse uint64 }
 
 func divideBy(by int64) divisor { return divisor{uint64(by), math.MaxUint64 / uint64(by)} }
 
-// of is the quotient of n, which is not negative.
+// of is the quotient of n, which must not be negative.
 func (d divisor) of(n int64) int64 {
-	q, _ := bits.Mul64(uint64(n), d.inverse) // this, or one less
+	q, _ := bits.Mul64(uint64(n), d.inverse) // the quotient, or one less
 	if uint64(n)-q*d.by >= d.by {
 		q++
 	}
@@ -149,8 +149,8 @@ func (d divisor) of(n int64) int64 {
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// slow is what is not quick: bad requests, buckets in debt, and those that were
-// taken out of the table while somebody looked at them.
+// slow is for everything that Take does not do itself: bad requests, buckets in debt,
+// and buckets that were taken out of the table meanwhile.
 func (b *bucketLimit) slow(key string, cost int64) (d local.Decision, at int64, err error) {
 	r, err := b.s.known.NewRequest(limits.Request{Takes: []limits.Take{{Key: key, Limit: b.rule, Cost: cost}}})
 	if err != nil {
@@ -164,9 +164,9 @@ func (b *bucketLimit) slow(key string, cost int64) (d local.Decision, at int64, 
 	return local.Decision{Remaining: l.Remaining, Retry: l.Retry, Next: l.Next, Reset: l.Reset}, t.At, nil
 }
 
-// enter finds the key's bucket, or makes one of what is known of the key, and
-// tells what time it is. It returns nil if that is not a bucket that is one
-// number, or if the key is none.
+// enter finds the key's bucket, or makes one of the key's state, and returns the time.
+// It returns nil if the state cannot be a bucket of one number, or if the key is not
+// valid.
 func (b *bucketLimit) enter(hash uint64, key string) (e *bucket, at int64) {
 	if check.Key(key) != nil {
 		return nil, 0
@@ -177,8 +177,8 @@ func (b *bucketLimit) enter(hash uint64, key string) (e *bucket, at int64) {
 	if e := sh.buckets.Load().find(hash, key); e != nil && e.limit == b {
 		return e, b.s.now().Microseconds()
 	}
-	b.s.takeOut(sh, hash, key)    // of another limit
-	at = b.s.now().Microseconds() // after that: nobody has seen a later time on the key
+	b.s.takeOut(sh, hash, key)    // it may be of another limit
+	at = b.s.now().Microseconds() // after takeOut: no decision about the key has a later time
 	us, parts := at, int64(0)
 	if state := sh.state(key, micros(at)); len(state) > 0 {
 		var ok bool
@@ -214,7 +214,7 @@ func (s *Store) takeOut(sh *limitShard, hash uint64, key string) {
 	if e == nil {
 		return
 	}
-	full := e.full.Swap(gone) // from now on nobody changes it
+	full := e.full.Swap(gone) // no goroutine changes it any more
 	mask := uint64(len(t.slots) - 1)
 	i := hash / numShards
 	for t.slots[i&mask].Load() != e {
@@ -241,7 +241,7 @@ func (t *buckets) insert(hash uint64, e *bucket) {
 	mask := uint64(len(t.slots) - 1)
 	for i := hash / numShards; ; i++ {
 		if t.slots[i&mask].Load() == nil {
-			t.tags[i&mask] = tagOf(hash) // before anybody looks
+			t.tags[i&mask] = tagOf(hash) // before the slot can be found
 			t.slots[i&mask].Store(e)
 			t.used++
 			return
@@ -249,14 +249,14 @@ func (t *buckets) insert(hash uint64, e *bucket) {
 	}
 }
 
-// lingers is how long a key is kept that is full again, in microseconds: most
-// of those that are busy now will come again, and to forget them costs more.
+// lingers is how long a key that is full again is kept, in microseconds: most keys that
+// are busy now come again, and forgetting them would cost more.
 const lingers = 1_000_000
 
-// idle reports whether a bucket has been full for so long that it is forgotten.
+// idle reports whether a bucket has been full for long enough to be forgotten.
 func (b *bucketLimit) idle(full, at int64) bool { return full <= (at-b.s.base-lingers)*b.tokens }
 
-// live is how many of a table are not idle.
+// live is how many buckets of a table are not idle.
 func (t *buckets) live(at int64) (n int) {
 	for i := range t.slots {
 		if e := t.slots[i].Load(); e != nil && e != removed && !e.limit.idle(e.full.Load(), at) {
@@ -269,8 +269,8 @@ func (t *buckets) live(at int64) (n int) {
 // smallest is the size of the smallest table.
 const smallest = 8
 
-// rebuild makes a table without those that have long been full, as good as
-// fresh, with room for half as many more.
+// rebuild makes a table without idle buckets, which are as good as fresh, and with room
+// for more.
 func (s *Store) rebuild(old *buckets, at int64) *buckets {
 	var live []*bucket
 	if old != nil {

@@ -30,7 +30,7 @@ func bucketOf(n int64, period time.Duration, burst int64) limits.Limit {
 	return limits.Limit{Algorithm: limits.TokenBucket, N: n, Period: period, Burst: burst}
 }
 
-// The quick way says what the other one says, and the two can be mixed.
+// The quick way gives the same answers as the other one, and the two can be mixed.
 func TestPreparedSaysTheSame(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestDivide(t *testing.T) {
 	}
 }
 
-// Whatever ways are mixed by whomever, exactly the burst is allowed.
+// Whatever ways are mixed by any goroutines, exactly the burst is allowed.
 func TestPreparedIsExact(t *testing.T) {
 	t.Parallel()
 	s := memstore.New()
@@ -139,7 +139,7 @@ func TestPreparedIsExact(t *testing.T) {
 	}
 }
 
-// While tables grow, and others forget what they find in them, a key gives
+// While tables grow, and other goroutines forget what they find in them, a key gives
 // exactly its burst.
 func TestPreparedIsExactInGrowingTables(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ type limitShard struct {
 	ids     map[limitID]remembered
 }
 
-// A limitState may be forgotten when its time has come: it is fresh then.
+// A limitState may be forgotten at until: the key is fresh then.
 type limitState struct {
 	state rate.State
 	until time.Duration
@@ -69,7 +69,7 @@ func (s *Store) decide(r *rate.Request) (d limits.Taken, clock time.Duration, ch
 		hash := maphash.String(s.seed, t.Key)
 		s.takeOut(&s.limits[hash%numShards], hash, t.Key)
 	}
-	clock = s.now() // nobody has seen a later time on these keys
+	clock = s.now() // no decision about these keys has a later time
 	states := make([]rate.State, len(r.Takes))
 	for i, t := range r.Takes {
 		sh := &s.limits[s.shardOf(t.Key)]
@@ -101,7 +101,7 @@ func (s *Store) decide(r *rate.Request) (d limits.Taken, clock time.Duration, ch
 	return d, clock, true, nil
 }
 
-// state is what is known of a key, other than in the table of buckets.
+// state is what is known of a key outside the table of buckets.
 func (sh *limitShard) state(key string, clock time.Duration) rate.State {
 	if st := sh.states[key]; st != nil && st.until > clock {
 		return st.state
@@ -121,8 +121,8 @@ func (sh *limitShard) keep(key string, state rate.State, until time.Duration) {
 	st.state, st.until = state, until
 }
 
-// lockLimits locks what the request is about, always in the same order, so
-// that two requests do not wait for each other.
+// lockLimits locks the shards of the request, always in the same order, so that two
+// requests never deadlock.
 func (s *Store) lockLimits(r *rate.Request) (unlock func()) {
 	var wanted [numShards]bool
 	for _, t := range r.Takes {
@@ -143,13 +143,13 @@ func (s *Store) lockLimits(r *rate.Request) (unlock func()) {
 }
 
 const (
-	sweepEvery = 4 // keys that are changed, until a shard is swept
+	sweepEvery = 4 // changed keys between two sweeps of a shard
 	sweepLooks = 3 * sweepEvery
 )
 
-// sweep looks at some of the keys, in the random order of maps, and forgets
-// those whose time has come: more of them than keys can have been added since the
-// last time, so that they do not pile up.
+// sweep looks at some of the keys, in the random order of maps, and forgets those that
+// are due: it looks at more than can have been added since the last sweep, so that they
+// do not pile up.
 func (sh *limitShard) sweep(clock time.Duration) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -182,9 +182,9 @@ const (
 	tickLooks = 10_000
 )
 
-// tick sweeps one shard after the other, some of it each tenth of a second, whatever
-// it is that is asked: refusals and buckets change nothing that counts as a change,
-// and without them whoever went away would be remembered.
+// tick sweeps a part of one shard each tenth of a second, shard after shard, whatever
+// the requests are: refusals and prepared buckets do not count as changes, and without
+// tick the keys of callers that stopped asking would stay.
 func (s *Store) tick(at int64) {
 	last := s.swept.Load()
 	if at-last < tickEvery || !s.swept.CompareAndSwap(last, at) {

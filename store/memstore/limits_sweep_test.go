@@ -10,8 +10,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// Whoever goes away is forgotten, also if all that comes later is refused, or asks a
-// bucket.
+// The keys of callers that stop asking are forgotten, even if all later requests are
+// refused, or ask a bucket.
 func TestForgetsWhileNothingChanges(t *testing.T) {
 	const keys = 5000
 	window := limits.Limit{Algorithm: limits.FixedWindow, N: 5, Period: time.Second}

@@ -1,9 +1,9 @@
 // Package memstore keeps locks and limits in the memory of this process. It is the
-// reference among the stores, the fastest one, and what tests and examples
-// run on: it needs no server, starts no goroutine, and follows fake time
-// within a testing/synctest bubble.
+// reference among the stores, the fastest one, and the one for tests and examples: it
+// needs no server, starts no goroutine, and follows fake time within a testing/synctest
+// bubble.
 //
-// They end with the process, and other processes do not see them.
+// Locks and limits end with the process, and other processes do not see them.
 package memstore
 
 import (
@@ -33,18 +33,16 @@ var traits = driver.Traits{
 	MaxTTL:  24 * time.Hour,
 }
 
-// Store is a driver.Store, and a driver.Watcher, driver.Inspector,
-// driver.Downgrader, driver.Mover, driver.Together, driver.Examiner,
-// quorum.Member, local.Limits and driver.Records. All methods are safe for
-// concurrent use. None waits, but for mutexes that are held for the length of
-// one operation.
+// Store is a driver.Store, and a driver.Watcher, driver.Inspector, driver.Downgrader,
+// driver.Mover, driver.Together, driver.Examiner, quorum.Member, local.Limits and
+// driver.Records. All methods are safe for concurrent use. None waits, except for
+// mutexes that are held for the length of one operation.
 //
-// Tokens follow the wall clock that New found, in microseconds: a store made
-// later, in this process or the next, gives higher ones unless that clock was
-// set back.
+// Tokens follow the wall clock at the time of New, in microseconds: a store made later,
+// in this process or the next, gives higher ones unless that clock was set back.
 type Store struct {
-	life   string       // names this store among all
-	seed   maphash.Seed // drawn at random, so that nobody can aim at one shard
+	life   string       // identifies this store among all
+	seed   maphash.Seed // drawn at random, so that an attacker cannot aim at one shard
 	opened time.Time
 	epoch  time.Duration // from 1970 to opened, by the wall clock
 	base   int64         // epoch in microseconds
@@ -57,7 +55,7 @@ type Store struct {
 	known   rate.Known
 	changes atomic.Uint64 // of limits
 
-	_      [64]byte // what is read at every decision is not beside what is written at every one
+	_      [64]byte // keeps what every decision reads apart from what every decision writes
 	swept  atomic.Int64
 	_      [56]byte
 	sweeps atomic.Uint64
@@ -87,8 +85,7 @@ func New() *Store {
 // Traits implements driver.Locks.
 func (s *Store) Traits() driver.Traits { return traits }
 
-// Close forgets all locks and wakes whoever watches. Later calls answer
-// driver.ErrClosed.
+// Close forgets all locks and wakes all watches. Later calls return driver.ErrClosed.
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	for i := range s.shards {
@@ -114,8 +111,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// now is the store's clock. It goes on from the wall clock of New by the
-// monotonic clock, so it never goes back.
+// now is the store's clock: the wall clock at the time of New, moved forward by the
+// monotonic clock, so that it never goes back.
 func (s *Store) now() time.Duration { return s.epoch + time.Since(s.opened) }
 
 func (s *Store) check(ctx context.Context) error {
@@ -306,10 +303,10 @@ func (s *Store) visit(key string, f func(st *lockstate.State, now time.Duration)
 	wake.all()
 }
 
-// shard is the keys whose hash is alike modulo the number of shards.
+// shard is the keys whose hashes have the same remainder modulo the number of shards.
 type shard struct {
 	mu      sync.Mutex
-	keys    map[string]*lockstate.State // only those that somebody holds or held
+	keys    map[string]*lockstate.State // only those that have or had a holder
 	tokens  lockstate.Counter           // one for all keys, so that none is kept for an idle key
 	watches map[claimName][]*watch
 	spare   []*lockstate.State
@@ -319,9 +316,9 @@ type shard struct {
 	_       [64]byte
 }
 
-// create adds a state for key. Before the map grows to twice its size, the
-// keys that all holders and waiters left to expire are thrown out, so there
-// are never many of these and nobody has to watch them.
+// create adds a state for key. Before the map grows to twice its size, it drops the
+// keys whose holders and waiters have all expired, so there are never many of these and
+// no timer has to watch them.
 func (sh *shard) create(key string, now time.Duration) *lockstate.State {
 	if len(sh.keys) >= max(sh.sweepAt, 64) { // twice what was left by the last search
 		for key, st := range sh.keys {
@@ -347,8 +344,8 @@ func (sh *shard) create(key string, now time.Duration) *lockstate.State {
 	return st
 }
 
-// drop forgets an idle key. A map keeps the memory of its largest time, so
-// one that has become almost empty is made anew.
+// drop forgets an idle key. A map keeps the memory of its largest size, so drop
+// replaces one that has become almost empty.
 func (sh *shard) drop(key string, st *lockstate.State) {
 	delete(sh.keys, key)
 	sh.sweepAt = min(sh.sweepAt, 2*len(sh.keys)+64)
@@ -364,8 +361,8 @@ func (sh *shard) drop(key string, st *lockstate.State) {
 	}
 }
 
-// settle ends an operation on a key: it forgets an idle one and tells whom to
-// wake once the mutex is free.
+// settle ends an operation on a key: it forgets the key if it is idle, and returns the
+// watches to wake once the mutex is free.
 func (sh *shard) settle(key string, st *lockstate.State, now time.Duration) wakes {
 	var w wakes
 	for _, e := range st.Events() {

@@ -55,8 +55,8 @@ func mustAcquire(t *testing.T, s *memstore.Store, r driver.Request) driver.Grant
 	return g
 }
 
-// An idle key costs nothing, whether it was released or left to expire, and
-// the room of a crowd is given back.
+// An idle key costs nothing, whether it was released or left to expire, and the memory
+// of many keys is freed.
 func TestForgetsIdleKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -94,8 +94,8 @@ func TestForgetsIdleKeys(t *testing.T) {
 	})
 }
 
-// A callback may call the store, and a callback that blocks delays nobody who
-// has not caused it.
+// A callback may call the store, and a callback that blocks delays no other call than
+// its cause.
 func TestWakesOutsideOfTheMutex(t *testing.T) {
 	s := memstore.New()
 	holder, waiter, other := request("k"), request("k"), request("k")

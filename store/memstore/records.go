@@ -10,7 +10,7 @@ import (
 	"github.com/batonhq/baton/internal/record"
 )
 
-// records are few and seldom asked for, compared with locks: one mutex.
+// records are few and seldom used, compared with locks: one mutex guards them.
 type records struct {
 	mu     sync.Mutex
 	states map[string]record.State
@@ -67,8 +67,8 @@ func (s *Store) record(ctx context.Context, key string, act func(*record.State, 
 	return st.Record(key, now), nil
 }
 
-// put also looks at a few of the others, wherever the map begins, and drops what
-// has expired: more than a caller can add.
+// put also looks at a few other records, wherever the map begins, and drops those that
+// have expired: more than a caller can add.
 func (r *records) put(key string, st record.State, now int64) {
 	if r.states == nil {
 		r.states = make(map[string]record.State)

@@ -16,7 +16,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if err := s.check(ctx); err != nil {
 		return nil, err
 	}
-	// The mutexes of all shards, in one order for all.
+	// Lock the mutexes of all shards, in the same order in every call.
 	var shards []uint64
 	for _, q := range r {
 		shards = append(shards, s.shardOf(q.Key))
@@ -45,14 +45,14 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 			st = sh.create(r[done].Key, now)
 		}
 		if grants[done], err = st.Acquire(now, r[done]); err == nil && grants[done].Waiting {
-			err = &driver.HeldError{Key: r[done].Key} // its place in line is older than this
+			err = &driver.HeldError{Key: r[done].Key} // its position is older than this call
 		}
 		wake = append(wake, sh.settle(r[done].Key, st, now)...)
 	}
 	if err == nil {
 		return grants, nil
 	}
-	for _, q := range r { // also what an earlier attempt with these IDs has got
+	for _, q := range r { // also what an earlier attempt with these IDs holds
 		sh := s.shard(q.Key)
 		if st := sh.keys[q.Key]; st != nil && st.Renew(now, q.Claim, q.TTL).State == driver.Held {
 			_ = st.Release(now, q.Claim)

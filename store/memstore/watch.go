@@ -15,8 +15,8 @@ type wakeUp struct {
 	hint driver.Hint
 }
 
-// wakes are called when no mutex is held, so that a callback may call the
-// store, and a slow one delays nobody else.
+// wakes are called when no mutex is held, so that a callback may call the store, and a
+// slow one delays no other call.
 type wakes []wakeUp
 
 func (w wakes) all() {
@@ -25,10 +25,9 @@ func (w wakes) all() {
 	}
 }
 
-// Watch implements driver.Watcher. wake is called, on the goroutine of
-// whoever caused it, when c was granted from the queue, when it was broken,
-// and when the store is closed; it is not called for expiry, which nobody
-// causes.
+// Watch implements driver.Watcher. wake is called when c was granted from the queue,
+// when it was broken, and when the store is closed, on the goroutine of the call that
+// caused it. It is not called for expiry, which no call causes.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	sh := s.shard(c.Key)
 	name, w := claimName{c.Key, c.ID}, &watch{wake}

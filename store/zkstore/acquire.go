@@ -15,8 +15,8 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// Acquire implements driver.Locks. Without others in line it is one request;
-// else one more, that reads the line, and one that sets a watch.
+// Acquire implements driver.Locks. It takes one request if the queue is empty;
+// otherwise a second one that reads the queue, and one that sets a watch.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check.Request(r, s.accepted()); err != nil {
 		return driver.Grant{}, err
@@ -75,8 +75,8 @@ func (c *claim) acquire(ctx context.Context, r driver.Request) (g driver.Grant, 
 	return g, false, err
 }
 
-// adopt looks for what an earlier attempt may have left, and makes it the
-// claim's. found is false if there is nothing, so that it has to be tried anew.
+// adopt looks for nodes that an earlier attempt may have left, and makes them the
+// claim's. found is false if there are none, so that the claim has to be made again.
 func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, found bool, err error) {
 	s := c.s
 	if c.pending != nil {
@@ -99,7 +99,7 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 			return g, false, uncertain(err)
 		}
 	}
-	if nodes != nil && stat.EphemeralOwner != l.id { // nobody keeps them alive
+	if nodes != nil && stat.EphemeralOwner != l.id { // no session keeps them alive
 		if _, err := s.remove(ctx, c.parent, nodes); err != nil {
 			return g, false, uncertain(err)
 		}
@@ -120,7 +120,7 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 	c.Unlock()
 	s.parents.learn(c.parent, true)
 	ops := c.checks(nil)
-	_, t, _, err := s.multi(ctx, ops) // to have it committed that they stand
+	_, t, _, err := s.multi(ctx, ops) // to have a commit prove that they stand
 	if err != nil {
 		return g, false, uncertain(err)
 	}
@@ -128,7 +128,7 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 	return g, true, err
 }
 
-// uncertain makes an error of one that came while the outcome of an earlier
+// uncertain makes ErrUnknown of an error that came while the outcome of an earlier
 // request was looked for.
 func uncertain(err error) error {
 	if errors.Is(err, driver.ErrUnknown) {
@@ -172,28 +172,28 @@ func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, err
 	return c.queue(ctx, r, m.trip, m.children)
 }
 
-// made is what a request made.
+// made is the result of a request that makes nodes.
 type made struct {
 	trip     trip
 	nodes    []string
 	token    int64
 	born     int64    // the czxid of the parent, 0 if not known
-	alone    bool     // nobody else is in line
-	children []string // the line, if it was read
+	alone    bool     // the queue has no other contender
+	children []string // the queue, if it was read
 }
 
-// The numbers of ZooKeeper's flags.
+// ZooKeeper's flags.
 const (
 	sequential = zk.FlagEphemeralSequential
 	container  = zk.FlagContainer
 )
 
-// make sends the transaction that creates the nodes and touches the parent.
-// The answer about the parent holds the token, which is the same transaction's,
-// and how many children it has.
+// make sends the transaction that creates the nodes and touches the parent. The answer
+// about the parent holds the token, which is the number of that transaction, and how
+// many children the parent has.
 //
-// Who gets in line behind others of this process is in no hurry: one of them
-// gives back the lock before, and takes the request along.
+// A claim that joins a queue behind others of this process is in no hurry: when one of
+// those releases the lock, this request goes along.
 func (c *claim) make(ctx context.Context, queue bool) (m made, err error) {
 	s := c.s
 	patient := queue && c.weight == driver.Whole && s.crowded(c.parent)
@@ -236,8 +236,8 @@ func (c *claim) make(ctx context.Context, queue bool) (m made, err error) {
 			m.token, m.born, m.alone = stat.Mzxid, stat.Czxid, int(stat.NumChildren) == len(create)
 			return m, nil
 		case err == nil, err == zk.ErrAPIError && !existed:
-			// The client cannot read the answer about a container, but it is
-			// the answer about a transaction that was made.
+			// The client cannot read the answer about a container node, but the
+			// transaction was committed.
 			s.parents.learn(c.parent, existed)
 			return m, c.readBack(ctx, &m, !existed)
 		case err == zk.ErrNoNode && existed:
@@ -254,9 +254,9 @@ func (c *claim) make(ctx context.Context, queue bool) (m made, err error) {
 		case err == zk.ErrNoChildrenForEphemerals:
 			return m, &driver.NotLockError{Key: c.name.key, Store: "zookeeper", Found: "an ephemeral node"}
 		case err == zk.ErrNoAuth && existed && touch && failed == len(create):
-			touch = false // one who may create children, and not write
+			touch = false // the user may create children, but not write
 		case err == zk.ErrBadArguments && !existed && !s.plain.Load():
-			s.plain.Store(true) // a server without containers
+			s.plain.Store(true) // a server without container nodes
 		default:
 			return m, refused("create nodes below", c.parent, err)
 		}
@@ -264,8 +264,8 @@ func (c *claim) make(ctx context.Context, queue bool) (m made, err error) {
 	return m, unavailable(fmt.Errorf("the node %s is made and deleted all the time", c.parent))
 }
 
-// marks returns what the names of the nodes end with, before the number. The
-// first node is there for as long as the claim is.
+// marks returns what the names of the nodes end with, before the number. The first node
+// exists for as long as the claim does.
 func (c *claim) marks() []string {
 	switch {
 	case c.weight == driver.Whole:
@@ -304,14 +304,14 @@ func (c *claim) readBack(ctx context.Context, m *made, parentToo bool) error {
 	return nil
 }
 
-// errSilent can happen when the whole process was stopped for a good part of
-// its session. It passes when the session has been heard of for a while.
+// errSilent can happen when the whole process was stopped for a good part of its
+// session. It passes once the session has had answers for a while.
 var errSilent = errors.New("the session was silent for so long that it may end at any moment")
 
 var errVanished = errors.New("somebody deleted the nodes of this request")
 
-// checkParent asks about a parent that is not known, before its data are
-// emptied: they may be somebody's.
+// checkParent reads a parent that is not known before its data are emptied: they may be
+// another program's.
 func (c *claim) checkParent(ctx context.Context) (existed bool, err error) {
 	stat, err := c.s.exists(ctx, c.parent)
 	switch {
@@ -342,8 +342,8 @@ func (s *Store) makeRoot(ctx context.Context) error {
 	return nil
 }
 
-// line reads a line. Near the end of the numbers it asks for the czxid of
-// everybody.
+// line reads a queue. Near the end of the numbers it asks for the czxid of each
+// contender.
 func (s *Store) line(ctx context.Context, parent string) (all []*contender, children []string, err error) {
 	children, _, err = s.children(ctx, parent)
 	if err != nil {
@@ -373,8 +373,8 @@ func (s *Store) ordered(ctx context.Context, parent string, children []string) (
 	return all, nil
 }
 
-// queue finds the claim's place in a line in which it is not alone: it is
-// granted, waits, or is refused. The nodes stand; they are deleted if not.
+// queue finds the position of a claim whose queue has other contenders: it is granted,
+// waits, or is refused. Its nodes exist; queue deletes them if it is refused.
 func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []string) (driver.Grant, error) {
 	s := c.s
 	var own *nodeWatch
@@ -407,7 +407,7 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 	case v.granted:
 		c.Lock()
 		stands := c.holdLocked(lasting(r.TTL))
-		// Those behind may have seen others before it, and wait until it holds.
+		// Contenders behind it may have seen others before it, and wait until it holds.
 		tells := stands && c.capacity < driver.Whole && v.at+1 < len(all)
 		c.waited = c.waited || tells
 		c.Unlock()
@@ -429,7 +429,7 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 		return c.wait(t.link, own, v)
 	}
 	c.Lock()
-	c.state = held // whatever: the nodes are known
+	c.state = held // any state but unsure: the nodes are known
 	g := c.leaveLocked()
 	c.Unlock()
 	c.forget()
@@ -439,8 +439,7 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 	return driver.Grant{}, no
 }
 
-// follow gets the claim in line behind another one of this process, without
-// reading the line.
+// follow puts the claim behind another one of this process, without reading the queue.
 func (c *claim) follow(ctx context.Context, t trip, v verdict) (driver.Grant, error) {
 	own, err := c.s.watchNode(ctx, c.parent+"/"+c.nodes[0])
 	switch {
@@ -448,19 +447,19 @@ func (c *claim) follow(ctx context.Context, t trip, v verdict) (driver.Grant, er
 		c.lose()
 		return driver.Grant{}, unavailable(errVanished)
 	case err != nil:
-		own = nil // the waiter sets it, and reads the line
+		own = nil // the waiter sets the watch, and reads the queue
 	}
 	return c.wait(t.link, own, v)
 }
 
-// heldError says who holds, as far as the nodes tell. all is the line, waiters
-// included, of which the first me are not the one who asks.
+// heldError says which process holds, as far as the nodes tell. all is the queue with
+// its waiters; its first me contenders are before the caller.
 func (s *Store) heldError(ctx context.Context, key, parent string, all []*contender, me int) error {
 	n := holders(all)
 	e := &driver.HeldError{Key: key, Waiting: max(0, min(me, len(all))-n)}
 	d, err := s.get(ctx, parent+"/"+all[0].told())
 	if err != nil {
-		return e // it may have gone meanwhile, and is not worth an error
+		return e // the holder may have gone meanwhile: that is not worth an error
 	}
 	facts := readData(d.data)
 	e.Owner, e.Foreign, e.Remaining = facts.owner, facts.foreign, facts.ttl
@@ -472,7 +471,7 @@ func (s *Store) heldError(ctx context.Context, key, parent string, all []*conten
 
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
-// checks appends operations that fail unless the claim's nodes stand.
+// checks appends operations that fail unless the claim's nodes exist.
 func (c *claim) checks(ops []any) []any {
 	for _, n := range c.nodes {
 		ops = append(ops, &zk.CheckVersionRequest{Path: c.parent + "/" + n, Version: -1})

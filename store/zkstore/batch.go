@@ -18,28 +18,28 @@ import (
 const (
 	maxFlying = 4                    // transactions under way
 	maxItems  = 64                   // in one transaction
-	maxBytes  = 64 << 10             // of one; servers take no more than 1 MB as they come
+	maxBytes  = 64 << 10             // in one; servers take no more than 1 MB by default
 	unhurried = 4 * time.Millisecond // how long a patient item waits for others
 )
 
-// An item is a transaction that may be made part of a greater one.
+// An item is a transaction that may become part of a larger one.
 type item struct {
 	batch.Item
 	parent  string
 	creates bool // nodes below parent
-	patient bool // let it go with others if there are any soon
+	patient bool // it goes with others if there are any soon
 	ops     []any
 	keys    [1]batch.Key
 
-	left atomic.Bool // nobody waits for the answer
+	left atomic.Bool // the caller no longer waits for the answer
 
 	results []zk.MultiResponse
 	trip    trip
 	err     error
 }
 
-// newBatcher joins the transactions of items: each costs the server several times what
-// one more operation in it costs.
+// newBatcher joins the transactions of items: a transaction costs the server several
+// times what one more operation in it costs.
 func (s *Store) newBatcher(patience time.Duration) *batch.Batcher[*item] {
 	return batch.New(batch.Config[*item]{
 		Send: s.sendItems, Go: s.workers.Go,
@@ -50,9 +50,9 @@ func (s *Store) newBatcher(patience time.Duration) *batch.Batcher[*item] {
 	})
 }
 
-// travels keeps two from creating nodes below a parent in one transaction: they would
-// get the same token. Patient ones do so one at a time: who learns his place before the
-// next one does need not read the line.
+// travels keeps two items from creating nodes below one parent in one transaction: they
+// would get the same token. Patient ones do so one at a time: a claim that learns its
+// position before the next one does need not read the queue.
 func (it *item) travels() []batch.Key {
 	if !it.creates {
 		return nil
@@ -64,7 +64,7 @@ func (it *item) travels() []batch.Key {
 	return it.keys[:]
 }
 
-// join is multi for operations that may be joined with others'.
+// join is multi for operations that may share a transaction with those of other calls.
 func (s *Store) join(ctx context.Context, it *item) (r []zk.MultiResponse, t trip, failed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, t, -1, err
@@ -83,9 +83,9 @@ func (s *Store) join(ctx context.Context, it *item) (r []zk.MultiResponse, t tri
 	return it.results, it.trip, refusedAt(it.results, it.err), it.err
 }
 
-// sendItems makes one transaction, which is done as a whole or not at all. If one item
-// is refused, all are asked for again, each alone: what an item is told is never the
-// doing of another one.
+// sendItems makes one transaction, which happens as a whole or not at all. If one item
+// is refused, it sends each again alone: so the answer about an item never depends on
+// another one.
 func (s *Store) sendItems(_ context.Context, all []*item) {
 	ops := all[0].ops
 	if len(all) > 1 {
@@ -111,8 +111,8 @@ func (s *Store) sendItems(_ context.Context, all []*item) {
 	}
 }
 
-// sendAgain sends an item alone of which nothing was done. If nobody waits for
-// it any more, nobody wants it.
+// sendAgain sends an item alone, of which nothing was done. It does not send an item
+// whose caller no longer waits.
 func (s *Store) sendAgain(it *item) {
 	if !it.left.Load() {
 		it.results, it.trip, it.err = s.transact(it.ops)
@@ -133,7 +133,7 @@ func (s *Store) transact(ops []any) (r []zk.MultiResponse, t trip, err error) {
 	return r, t, err
 }
 
-// size is about how long the operations are on the wire.
+// size is the approximate length of the operations on the wire.
 func size(ops []any) (n int) {
 	for _, op := range ops {
 		n += 64

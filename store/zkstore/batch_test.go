@@ -22,7 +22,7 @@ func gather(s *Store) { s.batch.Pause() }
 
 func flush(s *Store) { s.batch.Pause()() }
 
-// queued waits until that many stand in the batcher's queue.
+// queued waits until n items are in the batcher's queue.
 func queued(t *testing.T, s *Store, n int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%d in the queue", n), func() bool {
@@ -40,7 +40,7 @@ func known(t *testing.T, s *Store, keys ...string) {
 	}
 }
 
-// together has requests acquired by one transaction, as far as that may be.
+// together acquires requests by one transaction, as far as possible.
 func together(t *testing.T, s *Store, requests []driver.Request) []driver.Grant {
 	t.Helper()
 	grants, errs := make([]driver.Grant, len(requests)), make([]error, len(requests))
@@ -108,8 +108,8 @@ func TestOneTransactionForMany(t *testing.T) {
 	}
 }
 
-// Requests for one key that gather have tokens of their own: no two holders may
-// share one, nor a holder and the one before.
+// Requests for one key that gather get different tokens: no two holders may share one,
+// nor a holder and the one before.
 func TestTokensOfThoseWhoGather(t *testing.T) {
 	t.Parallel()
 	s := patient(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
@@ -154,8 +154,8 @@ func TestTokensOfThoseWhoGather(t *testing.T) {
 	}
 }
 
-// One request that is refused has no effect on those that went with it: a
-// parent that the server removed, or nodes that somebody deleted.
+// One request that is refused has no effect on those that went with it: a parent that
+// the server removed, or nodes that another client deleted.
 func TestRefusedAmongMany(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -200,8 +200,8 @@ func TestRefusedAmongMany(t *testing.T) {
 	}
 }
 
-// Two who delete the same node, of whom the first is there no more when the
-// second is refused: the node goes all the same.
+// Two items delete the same node, and the caller of the first has left when the second
+// is refused: the node is still deleted.
 func TestRefusedByOneWhoLeft(t *testing.T) {
 	t.Parallel()
 	s := patient(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
@@ -224,8 +224,8 @@ func TestRefusedByOneWhoLeft(t *testing.T) {
 	}
 }
 
-// Whoever leaves before the request is sent has asked for nothing. Whoever
-// leaves one that is refused for another's sake has nothing made later.
+// A caller that leaves before its request is sent has asked for nothing. If a caller
+// leaves a send that is refused because of another item, its item is not sent later.
 func TestLeftWhatGathers(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -269,7 +269,7 @@ func TestLeftWhatGathers(t *testing.T) {
 	}
 }
 
-// The answer to many is lost: each finds out for itself what became of it.
+// The answer to many items is lost: each call finds out for itself what happened.
 func TestAnswerToManyLost(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -303,8 +303,8 @@ func TestAnswerToManyLost(t *testing.T) {
 	}
 }
 
-// Below one parent patient items create nodes one after the other, so that each
-// finds the one before it known. Nothing else waits for that.
+// Below one parent patient items create nodes one after the other, so that each finds
+// the one before it known. No other item waits for that.
 func TestWhatTravelsTogether(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -322,8 +322,8 @@ func TestWhatTravelsTogether(t *testing.T) {
 	}
 }
 
-// Each patient item has its own patience: that of one which has gone with others
-// does not send the next one alone.
+// Each patient item has its own patience: that of one which has gone with others does
+// not send the next one alone.
 func TestPatienceIsOfEachItem(t *testing.T) {
 	t.Parallel()
 	s := patient(openOn(t, "", testserver.SharedZooKeeper(t).Addr))

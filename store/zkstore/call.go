@@ -13,24 +13,24 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A trip is what is known about one request to the server.
+// A trip is one request to the server.
 type trip struct {
 	link *link
 	sent time.Time
-	done <-chan struct{} // closed when the client has let go of the request
+	done <-chan struct{} // closed when the client is done with the request
 	sure time.Duration   // see Session.commit
 }
 
-// send makes one request of the client, which knows no contexts, on a
-// goroutine of its own. If ctx ends first the request goes on without its
-// caller; trip.done tells when it is over.
+// send makes one request of the client, which knows no contexts, on a separate
+// goroutine. If ctx ends first the request goes on without its caller; trip.done tells
+// when it is over.
 //
-// A request is refused while there is no session: the client would keep it in
-// a queue and send it in whichever session comes next. That can happen all the
-// same to a request that came between, so an answer counts only if the session
-// is still the one that it was meant for.
+// A request is refused while there is no session: the client would keep it in a queue
+// and send it in the next session. A session may still end between this check and the
+// request, so an answer counts only if the session is the one that the request was
+// meant for.
 //
-// write says that the request changes something, so that one without an answer
+// write says that the request changes something, so that an outcome that is not known
 // is driver.ErrUnknown. Errors of the server are returned as they are.
 func send[T any](ctx context.Context, s *Store, write bool, do func(*zk.Conn) (T, error)) (v T, t trip, err error) {
 	var none T
@@ -63,7 +63,8 @@ func send[T any](ctx context.Context, s *Store, write bool, do func(*zk.Conn) (T
 	return got, t, err
 }
 
-// outcome says what came of a request that the client has let go of.
+// outcome turns the result of a request that the client is done with into an error of
+// the store.
 func (s *Store) outcome(t trip, write bool, err error) error {
 	if s.session.link().id != t.link.id {
 		err = errors.Join(errReplaced, err)
@@ -83,7 +84,7 @@ var (
 	errReplaced  = errors.New("the session has ended")
 )
 
-// answer reports whether the error is the server's answer, rather than none.
+// answer reports whether the error is an answer of the server.
 func answer(err error) bool {
 	switch err {
 	case zk.ErrNoNode, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrInvalidACL, zk.ErrAuthFailed,
@@ -97,7 +98,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("zookeeper: %w: %w", driver.ErrUnavailable, err)
 }
 
-// refused makes the error of an answer that no store's method expects.
+// refused makes the error of an answer that the caller has no use for.
 func refused(what, path string, err error) error {
 	switch err {
 	case nil:
@@ -111,8 +112,8 @@ func refused(what, path string, err error) error {
 	return err
 }
 
-// multi sends a transaction. failed is the index of the operation that was
-// refused, -1 if none was.
+// multi sends a transaction. failed is the index of the operation that was refused, or
+// -1.
 func (s *Store) multi(ctx context.Context, ops []any) (r []zk.MultiResponse, t trip, failed int, err error) {
 	r, t, err = send(ctx, s, true, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) })
 	if err == nil || err == zk.ErrAPIError {
@@ -121,8 +122,7 @@ func (s *Store) multi(ctx context.Context, ops []any) (r []zk.MultiResponse, t t
 	return r, t, refusedAt(r, err), err
 }
 
-// refusedAt is the index of the operation for which a transaction was refused,
-// -1 if it was not.
+// refusedAt is the index of the operation for which a transaction was refused, or -1.
 func refusedAt(r []zk.MultiResponse, err error) int {
 	if err == nil {
 		return -1
@@ -166,8 +166,8 @@ func (s *Store) get(ctx context.Context, path string) (nodeData, error) {
 	return v, err
 }
 
-// sync returns when the server that this session talks to knows all that had
-// been committed before, and has told us what it has to tell of it.
+// sync returns when the server of this session knows everything that was committed
+// before, and has sent us all watch events about it.
 func (s *Store) sync(ctx context.Context) error {
 	_, _, err := send(ctx, s, false, func(c *zk.Conn) (string, error) { return c.Sync(s.root) })
 	return err

@@ -15,16 +15,16 @@ type state uint8
 const (
 	fresh   state = iota // it has no nodes, unless they have just been made
 	unsure               // it may have nodes: a request got no answer
-	waiting              // it has nodes, and others stand before them
+	waiting              // it has nodes, and other contenders are before it
 	held
-	gone // final; it is in Store.claims no more
+	gone // final; it is no longer in Store.claims
 )
 
-// A claim is what this process has in one line. Its nodes live as long as the
-// session, so it is for the store to delete them when the claim ends.
+// A claim is a claim of this process on one key. Its nodes live as long as the session,
+// so the store has to delete them when the claim ends.
 //
-// Whoever creates its nodes, or finds out whether there are any, has taken the
-// turn, and only who has it ends a claim that is fresh or unsure. mu guards the
+// A call that creates its nodes, or finds out whether there are any, holds turn, and
+// only such a call ends a claim that is fresh or unsure. The embedded Mutex guards the
 // rest and is taken before Store.mu.
 type claim struct {
 	s        *Store
@@ -39,26 +39,26 @@ type claim struct {
 
 	state state
 	ttl   time.Duration // as asked for
-	end   time.Time     // the claim does not stand from then on
+	end   time.Time     // when the claim ends
 	timer *time.Timer   // fires at armed or later
 	armed time.Time
 
 	guid    string
 	nodes   []string // names; the first is there until the claim ends
-	reader  string   // what the second may have become, if a downgrade got no answer
+	reader  string   // the name that a downgrade without an answer may have given the second
 	token   int64
 	session int64
-	pending <-chan struct{} // the request that got no answer; closed when the client lets go of it
+	pending <-chan struct{} // the request that got no answer; closed when the client is done with it
 
-	park    *parked            // what the waiter waits for, nil while it works
-	changed chan struct{}      // closed when that changes, nil if nobody wants to know
-	stop    context.CancelFunc // of the waiter
-	waited  bool               // it has got the lock after waiting
-	marked  bool               // and its node says so
+	park    *parked            // what the waiter waits for; nil while it works
+	changed chan struct{}      // closed when park changes; nil if no call waits for that
+	stop    context.CancelFunc // ends the waiter
+	waited  bool               // it was granted after waiting
+	marked  bool               // its node says so
 }
 
-// reserve is what the store keeps of a TTL for itself: the nodes are deleted
-// when the rest is over, and are gone when all of it is.
+// reserve is the part of a TTL that the store keeps for itself: it starts to delete the
+// nodes when the rest is over, and they are gone when all of it is.
 func reserve(ttl time.Duration) time.Duration { return min(ttl/8, 250*time.Millisecond) }
 
 func lasting(ttl time.Duration) time.Duration { return ttl - reserve(ttl) }
@@ -85,7 +85,7 @@ func (s *Store) find(cl driver.Claim) *claim {
 	return s.claims[name{cl.Key, cl.ID}]
 }
 
-// take waits for the turn.
+// take waits for turn.
 func (c *claim) take(ctx context.Context) error {
 	select {
 	case c.turn <- struct{}{}:
@@ -108,7 +108,7 @@ func (c *claim) is() state {
 	return c.state
 }
 
-// lastLocked gives the claim another end.
+// lastLocked makes the claim end d from now.
 func (c *claim) lastLocked(d time.Duration) {
 	now := bootclock.Coarse()
 	c.end = now.Add(d)
@@ -118,7 +118,7 @@ func (c *claim) lastLocked(d time.Duration) {
 	case c.end.Before(c.armed) || !now.Before(c.armed):
 		c.timer.Reset(d)
 	default:
-		return // it looks again when it fires
+		return // due looks again when the timer fires
 	}
 	c.armed = c.end
 }
@@ -140,19 +140,19 @@ func (c *claim) due() {
 		select {
 		case c.turn <- struct{}{}:
 			defer c.give()
-		default: // a repeated Acquire is about to make it stand
+		default: // a repeated Acquire is about to settle it
 			c.armed = bootclock.Coarse().Add(retryAfter)
 			c.timer.Reset(retryAfter)
 			c.Unlock()
 			return
 		}
 	}
-	g := c.leaveLocked() // before anybody can confirm it
+	g := c.leaveLocked() // before another call can renew it
 	c.Unlock()
 	c.part(g)
 }
 
-// expire ends a claim whatever its end is.
+// expire ends a claim now.
 func (c *claim) expire() <-chan struct{} {
 	c.Lock()
 	g := c.leaveLocked()
@@ -160,8 +160,8 @@ func (c *claim) expire() <-chan struct{} {
 	return c.part(g)
 }
 
-// part sees to what leaveLocked has left: the nodes are deleted in the
-// background, and the channel is closed when they are.
+// part deletes what leaveLocked has left, in the background. The channel is closed when
+// that is done.
 func (c *claim) part(g *leftover) <-chan struct{} {
 	c.forget()
 	if g == nil {
@@ -171,8 +171,7 @@ func (c *claim) part(g *leftover) <-chan struct{} {
 	return c.s.removeLeftover(g)
 }
 
-// leaveLocked makes the claim gone, and returns what may be left of it on the
-// server.
+// leaveLocked makes the claim gone, and returns what may be left of it on the server.
 func (c *claim) leaveLocked() *leftover {
 	if c.state == gone {
 		return nil
@@ -198,12 +197,12 @@ func (c *claim) leftoverLocked() *leftover {
 		g.nodes = append(g.nodes[:len(g.nodes):len(g.nodes)], c.reader)
 	}
 	if c.state == unsure {
-		g.nodes = nil // there may be others
+		g.nodes = nil // there may be other nodes
 	}
 	return g
 }
 
-// forget takes a claim that is gone out of the store's map.
+// forget removes a claim that is gone from the store's map.
 func (c *claim) forget() {
 	s := c.s
 	s.mu.Lock()
@@ -220,7 +219,7 @@ func (c *claim) forget() {
 	}
 }
 
-// lose ends a claim whose nodes are gone, or belong to a session that is.
+// lose ends a claim whose nodes or session are gone.
 func (c *claim) lose() {
 	c.Lock()
 	was := c.state
@@ -255,8 +254,8 @@ func (s *Store) loseAll() {
 	}
 }
 
-// turnedLocked tells those who wait for the waiter that it waits for p now, or
-// works.
+// turnedLocked notes that the waiter now waits for p, or works if p is nil, and wakes
+// the calls that wait for such a change.
 func (c *claim) turnedLocked(p *parked) {
 	c.park = p
 	if c.changed != nil {
@@ -276,8 +275,8 @@ func (c *claim) holdLocked(d time.Duration) bool {
 	return true
 }
 
-// doubt notes that it is not known what a request did that is over when pending
-// is closed.
+// doubt notes that the outcome of a request is not known. pending is closed when the
+// request is over.
 func (c *claim) doubt(pending <-chan struct{}, ttl time.Duration) {
 	c.Lock()
 	c.pending = pending
@@ -289,12 +288,12 @@ func (c *claim) doubt(pending <-chan struct{}, ttl time.Duration) {
 		return
 	}
 	c.state = unsure
-	c.lastLocked(max(ttl, driver.WaiterTTL)) // then nobody will ask for it
+	c.lastLocked(max(ttl, driver.WaiterTTL)) // longer than its caller goes on asking for it
 	c.Unlock()
 }
 
-// late deletes what a request made for a claim that is gone by now, since
-// nobody could renew or release it.
+// late deletes what a request made for a claim that is gone by now, as no call could
+// renew or release it.
 func (c *claim) late() error {
 	c.Lock()
 	g := c.leftoverLocked()
@@ -305,8 +304,8 @@ func (c *claim) late() error {
 
 var errLate = errors.New("the request ended before its answer came")
 
-// grant is what is told of a held claim that was confirmed by a request which
-// was committed on l.
+// grant is the answer about a held claim. sure is what the commit of a request proved
+// about the session: see Session.commit.
 func (c *claim) grant(ttl time.Duration, sure time.Duration) driver.Grant {
 	return driver.Grant{Token: c.token, Ticket: c.token, TTL: min(lasting(ttl), sure)}
 }

@@ -49,8 +49,8 @@ func TestContractEnsemble(t *testing.T) {
 	drivertest.Locks(t, h)
 }
 
-// harness gives each handle a connection through a proxy of its own, to the
-// server at addr of the handle's number. openAt opens handles elsewhere.
+// harness gives each handle a connection through a separate proxy, to the server at
+// addr of the handle's number. openAt opens handles elsewhere.
 func harness(addr func(i int) string) (h drivertest.Harness, openAt func(t drivertest.T, n int, addr func(i int) string) []driver.Locks) {
 	var mu sync.Mutex
 	proxies := map[driver.Locks]*faultproxy.Proxy{}
@@ -95,7 +95,7 @@ func harness(addr func(i int) string) (h drivertest.Harness, openAt func(t drive
 	}, openAt
 }
 
-// newConnections returns what waits until all handles have connected anew.
+// newConnections returns a function that waits until all handles have reconnected.
 func newConnections(locks []driver.Locks) func(t drivertest.T) {
 	before := make([]int, len(locks))
 	for i, l := range locks {

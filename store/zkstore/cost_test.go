@@ -10,9 +10,9 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// What an acquisition and its release cost the server. Sessions are so long
-// that nothing is sent to keep them. A few requests less in many rounds: the
-// first and the last who wait are not measured as a whole.
+// What an acquisition and its release cost the server. Sessions are so long that
+// nothing is sent to keep them alive. Many rounds need a few requests less: the first
+// and the last waiters are not measured completely.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	const rounds, others = 50, 10
@@ -25,8 +25,7 @@ func TestCost(t *testing.T) {
 		r.TTL = time.Minute
 		return r
 	}
-	// A machine that was too busy had the store ask again meanwhile: then it is counted
-	// once more.
+	// On a machine that was too busy the store asked again meanwhile: count once more.
 	expect := func(t *testing.T, work func(), requests, commits int64) {
 		t.Helper()
 		got := counted(t, server, work)
@@ -74,7 +73,7 @@ func TestCost(t *testing.T) {
 		stores   int
 		requests int64
 	}{
-		// One watch serves the owner of a node and who waits for it.
+		// One watch serves the owner of a node and the waiter behind it.
 		"eight of a process who wait": {1, 3},
 		"eight processes that wait":   {9, 5},
 	} {
@@ -134,7 +133,7 @@ func TestCost(t *testing.T) {
 			}
 			joining.Wait()
 		})
-		// One creates, one watches, and hardly anybody reads the line.
+		// One request creates, one watches, and hardly any waiter reads the queue.
 		if most := int64(2*crowd + crowd/10); got.Requests > most {
 			t.Errorf("%d places took %d requests, want %d at most", crowd, got.Requests, most)
 		}

@@ -17,7 +17,7 @@ import (
 //	baton/1 ttl=15s host:4711
 //	baton/1 held ttl=15s host:4711
 //
-// The second is written when one who has waited has got the lock.
+// The second is written when a claim was granted after waiting.
 
 const dataPrefix = "baton/1 "
 
@@ -45,7 +45,7 @@ func readData(data []byte) facts {
 	text, ours := strings.CutPrefix(string(data), dataPrefix)
 	if !ours {
 		f := facts{foreign: true}
-		// kazoo writes who it is, Curator the address of its machine.
+		// kazoo writes its own identifier, Curator the address of its machine.
 		if len(text) <= 128 && utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 			f.owner = text
 		}
@@ -54,13 +54,13 @@ func readData(data []byte) facts {
 	var f facts
 	text, f.marked = strings.CutPrefix(text, "held ")
 	ttl, owner, _ := strings.Cut(strings.TrimPrefix(text, "ttl="), " ")
-	f.ttl, _ = time.ParseDuration(ttl) // it is shown, no more
+	f.ttl, _ = time.ParseDuration(ttl) // it is only shown
 	f.owner = owner
 	return f
 }
 
-// since is when the node's owner got the lock, by the server's clock. Of one
-// who has just got it after waiting it is when it got in line.
+// since is when the contender got the lock, by the server's clock. For a claim that has
+// just got it after waiting it is when it joined the queue.
 func (f facts) since(stat *zk.Stat) int64 {
 	if f.marked {
 		return stat.Mtime
@@ -68,7 +68,7 @@ func (f facts) since(stat *zk.Stat) int64 {
 	return stat.Ctime
 }
 
-// serverClock knows about what time it is on the server: for people only.
+// serverClock knows roughly what time it is on the server, to show to people.
 type serverClock struct {
 	mu   sync.Mutex
 	said int64 // ms since 1970
@@ -81,7 +81,7 @@ func (c *serverClock) set(ms int64) {
 	c.said, c.at = ms, bootclock.Coarse()
 }
 
-// since is the age of what happened at that time, if that is known.
+// since is the age of an event of that time, if that is known.
 func (c *serverClock) since(ms int64) (time.Duration, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,17 +1,15 @@
 // Package zkstore keeps locks in ZooKeeper.
 //
-// A key is one node below the root, and its children are the line: ephemeral
-// sequential nodes, of which the first holds the lock and each other one waits
-// for the one before it. The nodes have the names that Apache Curator's
-// InterProcessMutex and InterProcessReadWriteLock expect, so that Baton and
-// Curator exclude each other on one path, and so do Baton and kazoo's Lock if
-// that is given extra_lock_patterns=["-lock-"]. Shared locks are known to
-// Curator's read-write lock only.
+// A key is one node below the root, and its children are the queue: ephemeral
+// sequential nodes, of which the first holds the lock and each other one waits for the
+// one before it. The nodes have the names that Apache Curator's InterProcessMutex and
+// InterProcessReadWriteLock expect, so that Baton and Curator exclude each other on one
+// path. So do Baton and kazoo's Lock if that is given extra_lock_patterns=["-lock-"].
+// Only Curator's read-write lock knows shared locks.
 //
-// An acquisition that finds nobody in line is one transaction, and so is its
-// release; those of many keys at the same time share one. The fencing token is
-// the czxid: the number of that transaction, which rises for as long as the
-// ensemble lives.
+// An acquisition that finds an empty queue is one transaction, and so is its release;
+// those of many keys at the same time share one. The fencing token is the czxid: the
+// number of that transaction, which rises for as long as the ensemble lives.
 //
 // # Sessions
 //
@@ -28,23 +26,23 @@
 //     release it, so a handle of a detached lease is good in the same store
 //     only.
 //
-// A server that says nothing while it is asked something is left, for another one if
+// If a server is silent while a request is under way, the store moves to another one if
 // there are several, long before the client would: after an eighth of the session's
-// time-out, or a quarter of the TTL that leases are renewed with, but not before
-// half a second. The session goes on there.
+// time-out, or a quarter of the TTL that leases are renewed with, but not before half a
+// second. The session goes on there.
 //
-// Nothing is ever trusted for longer than the session is known to live by what
-// was committed: a server that was cut off from the others goes on answering
-// reads. How long that is rests on sessions that last two ticks at least, as
-// servers grant them unless minSessionTimeout was set lower: a follower tells the
-// leader only at each half tick of whom it has heard.
+// Nothing is trusted for longer than a commit proves the session to live: a server that
+// was cut off from the others goes on answering reads. The proof needs sessions that
+// last two ticks at least, as servers grant them unless minSessionTimeout was set
+// lower: a follower tells the leader only at each half tick which sessions it has heard
+// from.
 //
-// # Data of others
+// # Data of other programs
 //
-// The node of a key has no data. Data that are there when this process first needs
-// the node are left alone, and the key is refused. Then it is known to be a lock's,
-// like the latest few thousand, and an acquisition empties it without reading it: it
-// writes to the node to hear how many stand in line.
+// The node of a key has no data. If it has data when this process first needs it, the
+// store leaves them alone and refuses the key. After that the store knows the node as a
+// lock's, like the latest few thousand, and an acquisition empties it without reading
+// it: it writes to the node to learn how long the queue is.
 //
 // # Records
 //
@@ -52,9 +50,9 @@
 //
 //	<root>/%records/<3 digits>/<key>
 //
-// in one of 4096 folders, because no server lists a folder of very many nodes. It
-// says until when it is kept, by the server's clock, which whoever writes is
-// told; a leader whose clock is ahead of the last one's forgets that much
-// earlier. What has expired is deleted by those who write records later. Every
-// call reads after a sync, so that no server answers what was.
+// in one of 4096 folders, because no server lists a folder of very many nodes. It says
+// until when it is kept, by the server's clock, which the server tells to a process
+// that writes; a leader whose clock is ahead of its predecessor's forgets the record
+// that much earlier. Processes that write records later delete those that have expired.
+// Every call reads after a sync, so that no server answers with an old state.
 package zkstore

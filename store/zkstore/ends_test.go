@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// overdue has the claim's timer fire at its end.
+// overdue makes the claim's timer fire at its end.
 func overdue(c *claim) {
 	c.Lock()
 	c.end = bootclock.Now().Add(-time.Second)
@@ -23,8 +23,8 @@ func overdue(c *claim) {
 	c.due()
 }
 
-// mustStand is for a grant: it can be renewed and given back, and then nothing
-// is left of it.
+// mustStand checks a grant: it can be renewed and released, and then nothing is left of
+// it.
 func mustStand(t *testing.T, s *Store, r driver.Request) {
 	t.Helper()
 	if a := renew(t, s, r); a.State != driver.Held {
@@ -42,7 +42,7 @@ func mustEmpty(t *testing.T, s *Store, key string) {
 	eventually(t, "an empty line", func() bool { return len(lineOf(t, s.conn, s, key)) == 0 })
 }
 
-// makeNodes makes a claim and its nodes, and does no more for it.
+// makeNodes makes a claim and its nodes, and nothing more.
 func makeNodes(t *testing.T, s *Store, r driver.Request) (*claim, made) {
 	t.Helper()
 	c := s.claim(r)
@@ -55,7 +55,7 @@ func makeNodes(t *testing.T, s *Store, r driver.Request) (*claim, made) {
 	return c, m
 }
 
-// A claim in doubt is not ended while an Acquire has its turn.
+// A claim that is unsure is not ended while an Acquire holds its turn.
 func TestDoubtEndsInTurn(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, "", testserver.SharedZooKeeper(t).Addr)
@@ -80,8 +80,8 @@ func TestDoubtEndsInTurn(t *testing.T) {
 	}
 }
 
-// The time of a claim in doubt is over while a repeated Acquire has found its
-// nodes and reads the line.
+// The time of an unsure claim is over while a repeated Acquire has found its nodes and
+// reads the queue.
 func TestDoubtEndsBesideWhatWasFound(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -142,7 +142,7 @@ func TestDoubtEndsBesideWhatIsMade(t *testing.T) {
 	mustStand(t, s, r)
 }
 
-// Whatever ends a claim while its nodes are made, its caller is not told that
+// If a claim ends while its nodes are made, for any reason, its caller is not told that
 // it stands, and the nodes are deleted.
 func TestMadeTooLate(t *testing.T) {
 	t.Parallel()
@@ -184,7 +184,7 @@ func TestMadeTooLate(t *testing.T) {
 	}
 }
 
-// What was confirmed is not ended by whoever saw its old end.
+// A claim that was renewed is not ended by a call that saw its old end.
 func TestConfirmedAtItsEnd(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, "", testserver.SharedZooKeeper(t).Addr)
@@ -200,7 +200,7 @@ func TestConfirmedAtItsEnd(t *testing.T) {
 			c.timer = time.AfterFunc(time.Hour, c.due)
 			var a driver.Renewal
 			var both sync.WaitGroup
-			c.Lock() // both have to wait, and get it in turn
+			c.Lock() // both have to wait, and get it one after the other
 			both.Go(func() { end(c) })
 			both.Go(func() { a = c.confirmed(trip{link: l, sure: ttl}, ttl) })
 			runtime.Gosched()
@@ -214,7 +214,7 @@ func TestConfirmedAtItsEnd(t *testing.T) {
 	}
 }
 
-// Somebody deletes the first of two nodes before their claim stands in line.
+// Another client deletes the first of two nodes before their claim has a position.
 func TestHalfDeletedWhenMade(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)

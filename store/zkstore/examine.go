@@ -18,9 +18,9 @@ import (
 // usualTTL is what most programs ask for.
 const usualTTL = 15 * time.Second
 
-// Examine implements driver.Examiner. Besides the session it asks the server
-// that this connection has reached by its commands of four letters, as far as
-// it allows them: by default it answers only "srvr".
+// Examine implements driver.Examiner. Besides the session it asks the server of this
+// connection by ZooKeeper's commands of four letters, as far as the server allows them:
+// by default it answers only "srvr".
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	if s.closed.Load() {
 		return nil, driver.ErrClosed
@@ -120,7 +120,7 @@ func (s *Store) examineServer(ctx context.Context, add adder) error {
 	return nil
 }
 
-// examineSettings looks at what a server tells only if it is allowed to.
+// examineSettings looks at what a server tells only if its settings allow that.
 func (s *Store) examineSettings(ctx context.Context, add adder) {
 	text, err := s.ask(ctx, "conf")
 	conf := fields(text, "=")
@@ -152,8 +152,7 @@ func (s *Store) examineSettings(ctx context.Context, add adder) {
 	}
 }
 
-// ask sends one of the commands of four letters to the server of the
-// connection.
+// ask sends one of the commands of four letters to the server of the connection.
 func (s *Store) ask(ctx context.Context, command string) (string, error) {
 	type answer struct {
 		text string
@@ -173,7 +172,7 @@ func (s *Store) ask(ctx context.Context, command string) (string, error) {
 		defer c.Close()
 		stop := context.AfterFunc(ctx, func() { c.Close() })
 		defer stop()
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second)) // else the next use fails
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second)) // otherwise the next use fails
 		_, err = io.WriteString(c, command)
 		var b []byte
 		if err == nil {

@@ -15,8 +15,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// names returns the names of what was found, and checks what every finding
-// needs.
+// names returns the names of the findings, and checks what every finding needs.
 func names(t *testing.T, s *Store) []string {
 	t.Helper()
 	found, err := s.Examine(t.Context())

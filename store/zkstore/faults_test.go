@@ -23,9 +23,9 @@ func creates(s *Store, key string) func(request []byte) bool {
 	return func(request []byte) bool { return bytes.Contains(request, []byte(s.parent(key)+"/_c_")) }
 }
 
-// The answer is lost after the nodes were made, twenty times: whoever asks
-// again finds them, whoever gives up leaves none behind, and so does whoever
-// is never heard of again.
+// The answer is lost after the nodes were made, twenty times: a caller that asks again
+// finds them, and a caller that gives up leaves none behind, nor does one that is never
+// heard of again.
 func TestLostAnswersLeaveNothing(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -35,7 +35,7 @@ func TestLostAnswersLeaveNothing(t *testing.T) {
 	first := writer("k")
 	token := hold(t, s, first).Token // the parent is known from now on
 	release(t, s, first)
-	var left []string // the keys of those who were never heard of again
+	var left []string // the keys of the callers that were never heard of again
 	for i := range 20 {
 		r := writer("k")
 		if i%3 == 2 {
@@ -137,8 +137,8 @@ func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// A downgrade that got no answer comes through right before the second one: its
-// reader's node is the claim's, and goes with it.
+// A downgrade that got no answer takes effect right before the second one: its reader's
+// node belongs to the claim, and is removed with it.
 func TestDowngradeComesThroughLate(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -205,8 +205,8 @@ func (b *belief) keep(ctx context.Context, s *Store, r driver.Request) {
 	}
 }
 
-// A connection falls silent. The holder stops believing before the server ends
-// its session and lets the next in, and what it held stays lost.
+// A connection falls silent. The holder stops believing before the server ends its
+// session and grants the next, and what it held stays lost.
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "tickTime=500")
@@ -253,7 +253,7 @@ func TestSilentConnection(t *testing.T) {
 	})
 }
 
-// keepRenewing confirms a claim for as long as the test runs.
+// keepRenewing renews a claim for as long as the test runs.
 func keepRenewing(t *testing.T, s *Store, r driver.Request) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -272,8 +272,8 @@ func keepRenewing(t *testing.T, s *Store, r driver.Request) {
 	t.Cleanup(func() { cancel(); wg.Wait() })
 }
 
-// A follower that was cut off from its leader goes on telling its clients that
-// their nodes stand, after the others have deleted them. Nobody believes it.
+// A follower that was cut off from its leader goes on telling its clients that their
+// nodes exist, after the others have deleted them. No store believes it.
 func TestPartitionedFollower(t *testing.T) {
 	t.Parallel()
 	testserver.NeedZooKeeper(t)
@@ -334,8 +334,8 @@ func TestPartitionedFollower(t *testing.T) {
 	}
 }
 
-// The leader is killed: sessions and locks go on with the next one, tokens
-// rise, and who waits is served.
+// The leader is killed: sessions and locks go on with the next one, tokens rise, and
+// the waiter is granted.
 func TestLeaderKilled(t *testing.T) {
 	t.Parallel()
 	testserver.NeedZooKeeper(t)
@@ -359,8 +359,8 @@ func TestLeaderKilled(t *testing.T) {
 		a = renew(t, s, r)
 		return a.State != driver.Unknown
 	})
-	// An election on a busy machine may last longer than the lease. Then it is
-	// lost, and nobody believes in it.
+	// An election on a busy machine may last longer than the lease. Then the lease is
+	// lost, and no process believes in it.
 	if a.State == driver.Held {
 		if a.Grant.Token != g.Token {
 			t.Errorf("token %d became %d", g.Token, a.Grant.Token)
@@ -383,7 +383,7 @@ func TestLeaderKilled(t *testing.T) {
 		switch a := renew(t, other, next); a.State {
 		case driver.Held:
 			after = a.Grant
-		case driver.Lost: // its place did not live as long as the election
+		case driver.Lost: // its position did not live as long as the election
 			next.ID = driver.NewID()
 			if g, err := other.Acquire(t.Context(), next); err == nil && !g.Waiting {
 				after = g
@@ -396,7 +396,7 @@ func TestLeaderKilled(t *testing.T) {
 	}
 }
 
-// A request that nobody answers obeys its context, and is found later.
+// A request without an answer obeys its context, and its effect is found later.
 func TestContextEndsWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -409,7 +409,7 @@ func TestContextEndsWithoutAnAnswer(t *testing.T) {
 	for _, call := range []func(context.Context) error{
 		func(ctx context.Context) error {
 			r := writer("k")
-			r.TTL = time.Second // for so long it may be asked for again
+			r.TTL = time.Second // it may be repeated for that long
 			_, err := s.Acquire(ctx, r)
 			return err
 		},
@@ -427,8 +427,8 @@ func TestContextEndsWithoutAnAnswer(t *testing.T) {
 	eventually(t, "an empty line", func() bool { return len(lineOf(t, direct, s, "k")) == 0 })
 }
 
-// A closed store keeps the session until its claims have ended: their holders
-// may go on believing in them.
+// A closed store keeps the session until its claims have ended: their holders may go on
+// believing in them.
 func TestCloseKeepsLocksForTheirTime(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)

@@ -28,8 +28,7 @@ func openOn(t *testing.T, root string, addrs ...string) *Store {
 	return mustOpen(t, Server{Addrs: addrs}, Config{Root: root})
 }
 
-// patient lets what waits in the store stand although the test is slow to
-// confirm it.
+// patient keeps claims in the store although the test is slow to renew them.
 func patient(s *Store) *Store {
 	s.waiterTTL, s.claimTTL = time.Minute, time.Minute
 	return s
@@ -73,8 +72,8 @@ func hold(t *testing.T, s *Store, r driver.Request) driver.Grant {
 	return g
 }
 
-// insist acquires again until there is an answer, and says when that request
-// was sent.
+// insist repeats an acquire until there is an answer, and returns when that request was
+// sent.
 func insist(t *testing.T, s *Store, r driver.Request) (g driver.Grant, sent time.Time) {
 	t.Helper()
 	eventually(t, "an acquire", func() bool {
@@ -111,9 +110,9 @@ func watching(t *testing.T, s *Store, r driver.Request) <-chan driver.Hint {
 	return hints
 }
 
-// awaitHeld waits until the claim was granted: by a hint, or by a renewal after
-// a hint that only something has happened, as it is when the session was not
-// heard of for long. at is when the store said so first.
+// awaitHeld waits until the claim was granted: by a hint, or by a renewal after a hint
+// that only something has happened, as there is when the session was not heard of for
+// long. at is when the store said so first.
 func awaitHeld(t *testing.T, s *Store, r driver.Request, hints <-chan driver.Hint) (g driver.Grant, at time.Time) {
 	t.Helper()
 	late := time.After(patience)
@@ -186,8 +185,8 @@ func plain(t *testing.T, addrs ...string) *zk.Conn {
 	}
 }
 
-// counted returns how many requests and transactions f costs the server. It
-// asks again if pings came in between, which take no transaction.
+// counted returns how many requests and transactions f costs the server. It asks again
+// if pings came in between, which take no transaction.
 func counted(t *testing.T, server *testserver.ZooKeeperServer, f func()) testserver.Counters {
 	t.Helper()
 	before := server.Count(t)

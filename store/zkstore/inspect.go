@@ -13,11 +13,11 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// abreast is how many questions are asked at the same time.
+// abreast is how many requests go at the same time.
 const abreast = 16
 
-// Inspect implements driver.Inspector. Remaining is the TTL: when a holder was
-// confirmed last is known to its own process only.
+// Inspect implements driver.Inspector. Remaining is the TTL: only the holder's process
+// knows when it last renewed.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
 	info := driver.KeyInfo{Key: key}
 	if err := s.beginLooking(ctx, key); err != nil {
@@ -26,7 +26,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 	return s.inspect(ctx, key)
 }
 
-// beginLooking checks the key, and has the server catch up.
+// beginLooking checks the key, and lets the server catch up.
 func (s *Store) beginLooking(ctx context.Context, key string) error {
 	if err := check.Key(key); err != nil {
 		return err
@@ -91,8 +91,8 @@ func each(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// List implements driver.Inspector. Nodes below the root whose children are no
-// line are left out.
+// List implements driver.Inspector. It leaves out nodes below the root whose children
+// are no contenders.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
 	return func(yield func(driver.KeyInfo, error) bool) {
 		if s.closed.Load() {
@@ -105,7 +105,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 			names, _, err = s.children(ctx, s.root)
 		}
 		if err == zk.ErrNoNode {
-			return // nobody has locked anything yet
+			return // no lock was ever acquired
 		} else if err != nil {
 			yield(driver.KeyInfo{}, refused("list", s.root, err))
 			return
@@ -135,8 +135,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	}
 }
 
-// Break implements driver.Inspector. It ends holders of other programs, too,
-// if the access list allows it.
+// Break implements driver.Inspector. It also ends holders of other programs, if the
+// access list allows that.
 func (s *Store) Break(ctx context.Context, key string) (int, error) {
 	if err := s.beginLooking(ctx, key); err != nil {
 		return 0, err

@@ -22,8 +22,8 @@ import (
 	"github.com/batonhq/baton/store/zkstore"
 )
 
-// These tests run the real programs of others beside ours, as processes of
-// their own, on one path.
+// These tests run the real programs of other projects beside ours, as separate
+// processes, on one path.
 
 const contenderEnv = "BATON_ZKSTORE_CONTENDER"
 
@@ -129,8 +129,7 @@ func contend(addr, key, kind, dir, sections string) error {
 	return store.Close()
 }
 
-// section is what must not be entered by two. The counter loses an increment
-// if it is.
+// section must not be entered by two at once: the counter would lose an increment.
 func section(dir string, reads bool) error {
 	writer, readers, counter := filepath.Join(dir, "writer"), filepath.Join(dir, "readers"), filepath.Join(dir, "counter")
 	if reads {
@@ -314,7 +313,7 @@ func TestKazooLock(t *testing.T) {
 	m.run()
 }
 
-// Whoever is killed frees the lock with its session.
+// A process that is killed frees the lock with its session.
 func TestTheKilledFreeTheLock(t *testing.T) {
 	t.Parallel()
 	sides := map[string]func(m *meeting) (holder, next *party){
@@ -328,7 +327,7 @@ func TestTheKilledFreeTheLock(t *testing.T) {
 		},
 		"ours, kazoo waits": func(m *meeting) (*party, *party) { return m.ours("write", "hold"), m.kazoo("1") },
 	}
-	// All at once: what takes the time is the end of the sessions.
+	// All at once: most of the time is the wait for the end of the sessions.
 	var wg sync.WaitGroup
 	for name, side := range sides {
 		wg.Go(func() {

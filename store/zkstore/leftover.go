@@ -10,10 +10,10 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A leftover is what may be left of a claim that has ended: nodes that nobody
-// wants any more, and that would keep everybody behind them waiting for as
-// long as the session lives. It ends by what only ZooKeeper has: the answer that the
-// client still waits for, or the end of the session. So it is no sqlstore.Abandoned.
+// A leftover is what may be left of a claim that has ended: nodes that are no longer
+// wanted, and that would keep every contender behind them waiting for as long as the
+// session lives. It ends by events that only ZooKeeper has: the answer that the client
+// still waits for, or the end of the session. So it is no sqlstore.Abandoned.
 type leftover struct {
 	parent  string
 	guid    string
@@ -57,8 +57,8 @@ func (s *Store) removeLeftover(g *leftover) <-chan struct{} {
 // tryLeftover tries once, and reports whether nothing is left.
 func (s *Store) tryLeftover(g *leftover) bool {
 	if g.pending != nil {
-		// Until the client has let go of it, it may yet be sent: even in the
-		// next session.
+		// Until the client is done with it, it may yet be sent, even in the next
+		// session.
 		select {
 		case <-g.pending:
 		case <-s.life.Done():
@@ -69,8 +69,9 @@ func (s *Store) tryLeftover(g *leftover) bool {
 	defer cancel()
 	l := s.session.link()
 	if !l.up {
-		// However long nobody answers, the session may go on: its time stands still
-		// while nobody leads. Only with the connection it ends for sure.
+		// However long no server answers, the session may go on: its time stands still
+		// while there is no leader. It surely ends only once there is a connection
+		// again.
 		return s.closed.Load() && bootclock.Now().Sub(g.since) > 2*l.timeout
 	}
 	nodes := g.nodes
@@ -86,9 +87,9 @@ func (s *Store) tryLeftover(g *leftover) bool {
 	return err == nil
 }
 
-// search lists the nodes of a request that got no answer.
+// search finds the nodes of a request that got no answer.
 func (s *Store) search(ctx context.Context, parent, guid string) (nodes []string, err error) {
-	// The server that is asked may not know yet what the last one did.
+	// The server that answers may not know yet what the last one did.
 	if err := s.sync(ctx); err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func (s *Store) search(ctx context.Context, parent, guid string) (nodes []string
 	return ownNodes(children, guid), nil
 }
 
-// ownNodes picks the nodes of one request, the first one first.
+// ownNodes returns the nodes of one request, the first one first.
 func ownNodes(children []string, guid string) (nodes []string) {
 	for _, name := range children {
 		if !strings.HasPrefix(name, guid) {
@@ -112,7 +113,8 @@ func ownNodes(children []string, guid string) (nodes []string) {
 	return nodes
 }
 
-// guidOf returns what tells the claim of a node, if it is of this store.
+// guidOf returns the part of a node's name that identifies its claim, if it is of this
+// store.
 func (s *Store) guidOf(node string) (guid string, ok bool) {
 	if n := len(s.mark) + 16; len(node) > n && strings.HasPrefix(node, s.mark) {
 		return node[:n], true
@@ -120,13 +122,12 @@ func (s *Store) guidOf(node string) (guid string, ok bool) {
 	return "", false
 }
 
-// remove deletes nodes, all in one request if all are there, and says how many
-// were.
+// remove deletes nodes, in one request if all are there, and returns how many were.
 func (s *Store) remove(ctx context.Context, parent string, nodes []string) (deleted int, err error) {
 	return s.removeAfter(ctx, parent, nodes)
 }
 
-// removeAfter is remove after another operation of the same transaction.
+// removeAfter is remove after further operations of the same transaction.
 func (s *Store) removeAfter(ctx context.Context, parent string, nodes []string, ops ...any) (deleted int, err error) {
 	if len(nodes) > 1 {
 		for _, n := range nodes {

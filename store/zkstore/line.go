@@ -10,45 +10,44 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// The line of a key is the list of its node's children. What a request asks
-// for is in their names, so that a listing tells all. An exclusive request has
-// two nodes, made and deleted together, because no single name is seen by both
-// of Curator's recipes:
+// The queue of a key is the list of its node's children. Their names say what a request
+// asks for, so that a listing tells everything. An exclusive request has two nodes,
+// made and deleted together, because Curator's two recipes look at different names:
 //
 //	_c_GUID-lock-0000000007      Curator's mutex
 //	_c_GUID-__WRIT__0000000008   Curator's read-write lock
 //	_c_GUID-__READ__0000000009   a reader
 //	_c_GUID-perm.2.10-0000000010 2 of 10 permits
 //
-// A writer that became a reader keeps the first and has the second replaced by
-// __READ__ with the same number, so that its place stays where it was.
+// A writer that became a reader keeps the first node and replaces the second by
+// __READ__ with the same number, so that it keeps its position.
 const (
 	markLock  = "lock-"
 	markWrite = "__WRIT__"
 	markRead  = "__READ__"
 	markPerm  = "perm."
 
-	// As kazoo names its nodes.
+	// The marks of kazoo's nodes.
 	markKazoo     = "__lock__"
 	markKazooRead = "__rlock__"
 )
 
-// A contender is one request in a line: ours, another process's, or that of a
-// program that is not Baton.
+// A contender is one request in a queue: ours, another process's, or that of a program
+// that is not Baton.
 type contender struct {
-	id               string   // what stands before the mark
-	nodes            []string // their names; two for an exclusive request
-	lock             string   // the node that goes when the request has gone
+	id               string   // the part of the name before the mark
+	nodes            []string // names; two for an exclusive request
+	lock             string   // the node that goes when the request ends
 	write            string   // the node that goes when readers may pass
 	weight, capacity int64
 	seq              int32
-	zxid             int64 // 0 unless it was asked for
+	zxid             int64 // 0 unless it was read
 }
 
 func (c *contender) exclusive() bool { return c.weight == driver.Whole }
 
-// told is the node that says since when it holds. Of an exclusive request it
-// is the second: the first one changes only when it is given back.
+// told is the node that says since when the contender holds. For an exclusive request
+// it is the second: the first one changes only when the lock is released.
 func (c *contender) told() string {
 	if c.exclusive() {
 		return c.write
@@ -56,20 +55,19 @@ func (c *contender) told() string {
 	return c.lock
 }
 
-// ours reports whether Baton made the nodes. Curator's have dashes in what
-// tells them apart.
+// ours reports whether Baton made the nodes. The id of Curator's nodes has dashes.
 func ours(id string) bool {
 	return len(id) == len("_c_")+32 && strings.HasPrefix(id, "_c_") && !strings.Contains(id, "-")
 }
 
-// A child is what its name says.
+// A child is a parsed name.
 type child struct {
-	id, mark         string // id stands before the mark
+	id, mark         string // id is the part before the mark
 	weight, capacity int64
 	seq              int32
 }
 
-// parse reads a child's name. ok is false for what is no contender.
+// parse reads a child's name. ok is false if it is not a contender's.
 func parse(name string) (c child, ok bool) {
 	for _, mark := range []string{markLock, markWrite, markRead, markKazoo, markKazooRead} {
 		i := strings.LastIndex(name, mark)
@@ -100,8 +98,8 @@ func parse(name string) (c child, ok bool) {
 	return c, ok && err1 == nil && err2 == nil && c.weight > 0 && c.weight <= c.capacity && c.capacity <= check.MaxPermits
 }
 
-// number reads what a server appends: ten places, or more for a long negative
-// number.
+// number reads the number that a server appends: ten digits, or eleven characters if it
+// is negative.
 func number(s string) (int32, bool) {
 	if len(s) < 10 || len(s) > 11 || s[0] == '+' || len(s) == 11 && s[0] != '-' {
 		return 0, false
@@ -110,7 +108,7 @@ func number(s string) (int32, bool) {
 	return int32(n), err == nil
 }
 
-// line makes contenders of a listing, in no order.
+// line returns the contenders of a listing, in no order.
 func line(children []string) []*contender {
 	byID := make(map[string]*contender, len(children))
 	all := make([]*contender, 0, len(children))
@@ -126,7 +124,7 @@ func line(children []string) []*contender {
 			all = append(all, c)
 		}
 		c.nodes = append(c.nodes, name)
-		c.weight = min(c.weight, ch.weight) // a reader's node says what became of a writer
+		c.weight = min(c.weight, ch.weight) // a reader's node says that a writer has become a reader
 		if ch.seq-c.seq < 0 {
 			c.seq = ch.seq
 		}
@@ -140,8 +138,8 @@ func line(children []string) []*contender {
 	return all
 }
 
-// worn reports whether the numbers have come so near their end that only
-// czxids tell the order: the last number is given out again and again.
+// worn reports whether the sequence numbers are so near their end that only czxids tell
+// the order: the server then gives out the last number again and again.
 func worn(all []*contender) bool {
 	const end = 1<<31 - 1<<20
 	for _, c := range all {
@@ -157,11 +155,11 @@ func order(all []*contender) {
 		if d := cmp.Compare(a.zxid, b.zxid); d != 0 {
 			return d
 		}
-		return cmp.Compare(uint32(a.seq), uint32(b.seq)) // the circle, cut where it sticks
+		return cmp.Compare(uint32(a.seq), uint32(b.seq)) // past the last positive number the negative ones follow
 	})
 }
 
-// fits reports whether c can hold together with those before it, if all of
+// fits reports whether c can hold together with the contenders before it, if all of
 // them hold.
 func fits(earlier []*contender, c *contender) bool {
 	sum := c.weight
@@ -176,8 +174,8 @@ func fits(earlier []*contender, c *contender) bool {
 	return true
 }
 
-// holders returns how many at the head of an ordered line hold. Nobody
-// overtakes, so they are the longest beginning that fits together.
+// holders returns how many contenders at the head of an ordered queue hold. No
+// contender overtakes, so they are the longest prefix that fits together.
 func holders(all []*contender) int {
 	used := int64(0)
 	for i, c := range all {
@@ -188,34 +186,35 @@ func holders(all []*contender) int {
 	return len(all)
 }
 
-// verdict is what an ordered line means for one of its contenders.
+// verdict is what an ordered queue means for one of its contenders.
 type verdict struct {
 	missing bool
 	granted bool
-	at      int // its index in the line
+	at      int // its index in the queue
 
-	// gone are the nodes that must all go before it, nearest first: whoever
-	// they belong to never fits together with it.
+	// gone are the nodes that must all go before it is granted, nearest first: their
+	// owners can never hold together with it.
 	gone []string
 
-	// frank says that the nearest of them, and maybe no other one, belongs to an
-	// exclusive request of Baton's, and so tells by a change that its owner had
-	// the lock.
+	// frank says that the nearest of them, and maybe no other, belongs to an exclusive
+	// request of Baton's. Such a node changes when its owner, having waited, releases
+	// the lock; it does not change when its owner gives up waiting.
 	frank bool
 
-	// partial says that there may be others before that one, so that nothing
-	// is known when it goes without telling that.
+	// partial says that there may be other contenders before that one, so that its
+	// going proves nothing unless it changed first.
 	partial bool
 
-	// If there are none, it waits for permits: until one of these nodes goes
-	// or changes.
+	// any is set if gone is empty. The contender then waits for permits: until one of
+	// these nodes goes or changes.
 	any []string
 
-	// next says that it is one node, and waits until that says that it holds.
+	// next says that any is one node, and that the contender waits until that says that
+	// it holds.
 	next bool
 }
 
-// judge says how the contender with the given id stands.
+// judge says what the queue means for the contender with that id.
 func judge(all []*contender, id string) (v verdict) {
 	v.at = slices.IndexFunc(all, func(c *contender) bool { return c.id == id })
 	if v.at < 0 {
@@ -230,9 +229,9 @@ func judge(all []*contender, id string) (v verdict) {
 	for _, e := range slices.Backward(earlier) {
 		switch {
 		case e.capacity == me.capacity && !e.exclusive() && !me.exclusive():
-			// It may hold beside it.
+			// They may hold together.
 		case shared:
-			v.gone = append(v.gone, e.write) // a reader follows a writer that became one
+			v.gone = append(v.gone, e.write) // a reader waits only for the node that goes when a writer becomes a reader
 		default:
 			if v.gone == nil {
 				v.frank = e.exclusive() && len(e.nodes) == 2 && ours(e.id)
@@ -243,9 +242,9 @@ func judge(all []*contender, id string) (v verdict) {
 	if v.gone != nil {
 		return v
 	}
-	// Only permits of the same capacity are left. Who stands next to a holder
-	// looks at all holders; everybody else waits until the one before has got
-	// its permits, which it writes into its node, or gives up.
+	// Only permits of the same capacity are left. The contender behind the last holder
+	// looks at all holders. Every other one waits until the contender before it has got
+	// its permits, which that writes into its node, or gives up.
 	if holders(all) == v.at {
 		for _, e := range earlier {
 			v.any = append(v.any, e.lock)

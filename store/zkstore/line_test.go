@@ -45,8 +45,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The verdicts on a random line agree with its plainest reading: from the
-// first on, who fits beside all those before.
+// The verdicts on a random queue agree with its plainest reading: from the first on,
+// each contender that fits beside all those before it.
 func TestJudgeAgreesWithTheRules(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))

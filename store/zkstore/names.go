@@ -9,10 +9,10 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// A key is one node below the root. What ZooKeeper cannot carry in a name is
-// written as %XX: the slash, which would make the lock "a/0" a child of the
-// lock "a"; the percent sign itself; the names ".", ".." and "zookeeper"; and
-// all characters from U+D800 on in UTF-16, some of which servers refuse.
+// A key is one node below the root. A key's name in ZooKeeper has %XX for what
+// ZooKeeper cannot carry: the slash, which would make the lock "a/0" a child of the
+// lock "a"; the percent sign itself; the names ".", ".." and "zookeeper"; and all
+// characters from U+D800 on in UTF-16, some of which servers refuse.
 
 const digits = "0123456789ABCDEF"
 
@@ -74,8 +74,8 @@ func unescape(name string) (key string, ok bool) {
 	return key, check.Key(key) == nil && escape(key) == name
 }
 
-// CheckRoot returns the path of a root in its plain form, or why it is none:
-// "/" for all of ZooKeeper, else names between single slashes.
+// CheckRoot returns the path of a root in its plain form, or why it is not valid: "/"
+// for all of ZooKeeper, or names between single slashes.
 func CheckRoot(root string) (string, error) {
 	root = "/" + strings.Trim(root, "/")
 	if root == "/" {

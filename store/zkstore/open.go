@@ -19,22 +19,21 @@ type Server struct {
 	// Addrs are host:port each; more than one for an ensemble.
 	Addrs []string
 
-	// Session is the session's time-out to ask for. The server may grant
-	// another one: 2 to 20 of its ticks, unless it is told otherwise. Half of
-	// what it grants is the longest TTL, and a process that died keeps its
-	// locks for all of it. Defaults to DefaultSession.
+	// Session is the session's time-out to ask for. The server may grant another one:
+	// by default 2 to 20 of its ticks. Half of what it grants is the longest TTL, and a
+	// process that died keeps its locks for all of it. Defaults to DefaultSession.
 	Session time.Duration
 
-	// User and Password are those of ZooKeeper's digest scheme. With a User and
-	// without a Config.ACL, nodes are made for that user alone.
+	// User and Password are those of ZooKeeper's digest scheme. With a User and without
+	// a Config.ACL, only that user may use the nodes.
 	User, Password string
 
-	// TLS, if not nil, is spoken to the servers.
+	// TLS, if not nil, encrypts the connections.
 	TLS *tls.Config
 }
 
-// Open connects to ZooKeeper and returns a store that owns the connection. It
-// waits until the session stands, or ctx ends.
+// Open connects to ZooKeeper and returns a store that owns the connection. It waits
+// until there is a session, or ctx ends.
 func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	if len(at.Addrs) == 0 {
 		return nil, errors.New("zkstore: no servers")
@@ -75,8 +74,8 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// authenticate gives the user's name and password to the client, which repeats
-// them on every connection, before anything else.
+// authenticate gives the user's name and password to the client, which repeats them
+// first on every connection.
 func authenticate(ctx context.Context, session *Session, conn *zk.Conn, credentials string) error {
 	if _, err := session.await(ctx); err != nil {
 		return err

@@ -6,8 +6,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// Permits that are granted by the first look at the line say so, too: who is
-// behind them may have looked before those ahead went.
+// Permits that are granted by the first listing are marked, too: a contender behind
+// them may have looked before those ahead went.
 func TestPermitsGrantedAtOnceAreMarked(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -27,8 +27,8 @@ func TestPermitsGrantedAtOnceAreMarked(t *testing.T) {
 	})
 }
 
-// The one before got its permits between the look at the line and the watch on
-// its node, which will not change any more.
+// The contender before got its permits between the listing and the watch on its node,
+// which will not change any more.
 func TestPermitsMarkedBeforeTheWatch(t *testing.T) {
 	t.Parallel()
 	s := patient(openOn(t, "", testserver.SharedZooKeeper(t).Addr))

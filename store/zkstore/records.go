@@ -18,34 +18,34 @@ import (
 
 var _ driver.Records = (*Store)(nil)
 
-// Records are nodes below folders of a name that no key has, and hold one line
-// of JSON each. There are many folders, as a server cannot list one of more than
-// some ten thousand nodes.
+// Records are nodes below folders with a name that no key has, and hold one line of
+// JSON each. There are many folders, as a server cannot list one of more than some ten
+// thousand nodes.
 const (
 	recordsNode   = "%records"
 	recordFolders = 4096
 )
 
-// Nodes that expire by themselves are an option of the server that is off. So a
-// record says until when it is kept, by the server's clock; what has expired is
-// as good as gone, and is deleted by whoever writes records later, a few nodes of
+// Nodes that expire by themselves are an option of the server that is off by default.
+// So a record says until when it is kept, by the server's clock. A record that has
+// expired counts as gone. Processes that write records later delete it, a few nodes of
 // some folders at a time.
 const (
 	sweepOneIn   = 4
 	sweepFolders = 8
 	sweepLooks   = 16
 
-	// A record that has expired or was forgotten stays where it is for so long,
-	// which is longer than any session lasts. Versions of nodes begin anew when
-	// a node does: who has read a node and writes it in the same session cannot
-	// meet another of the same version.
+	// How long a record that has expired or was forgotten stays as a node, which is
+	// longer than any session lasts. The versions of a node start again when the node
+	// is made again: a process that reads a node and writes it in the same session
+	// cannot meet another node of the same version.
 	deadFor = 5 * time.Minute
 
-	// The end of a record that was forgotten: long ago by any clock. When that
-	// was stands where others say when they finished.
+	// The end of a record that was forgotten: long ago by any clock. Its Finished is
+	// when it was forgotten.
 	forgotten = 1
 
-	// How old the last look at the server's clock may be.
+	// How old the last reading of the server's clock may be.
 	clockAge = 5 * time.Second
 )
 
@@ -71,7 +71,7 @@ type recordClock struct {
 	sent, got time.Time
 }
 
-// bounds are the earliest and the latest that it can be on the server, in
+// bounds are the earliest and the latest time that it can be on the server, in
 // microseconds.
 func (c *recordClock) bounds() (from, to int64, age time.Duration) {
 	c.mu.Lock()
@@ -87,15 +87,15 @@ func (c *recordClock) set(said int64, sent time.Time) {
 	c.said, c.sent, c.got = said, sent, bootclock.Now()
 }
 
-// forget has the server asked again.
+// forget makes recordNow ask the server again.
 func (c *recordClock) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sent = time.Time{}
 }
 
-// recordNow is what time it is on the server, between two bounds. It writes to
-// ask, as only who writes is told.
+// recordNow is the time on the server, between two bounds. It writes to ask, as the
+// server tells the time only in the answer to a write.
 func (s *Store) recordNow(ctx context.Context) (from, to int64, err error) {
 	for {
 		from, to, age := s.recordClock.bounds()
@@ -119,9 +119,9 @@ func (s *Store) recordNow(ctx context.Context) (from, to int64, err error) {
 	}
 }
 
-// recordNowOf is recordNow when it is known whether a record exists. All processes
-// agree about that: one that finds its end between the bounds asks again, for a
-// millisecond and a round trip.
+// recordNowOf is recordNow at a time when it is certain whether a record exists. All
+// processes agree about that: a process for which the record's end lies between the
+// bounds asks again, for a millisecond and a round trip.
 func (s *Store) recordNowOf(ctx context.Context, st record.State) (from, to int64, err error) {
 	for {
 		from, to, err = s.recordNow(ctx)
@@ -153,7 +153,7 @@ func (s *Store) makeRecordNode(ctx context.Context, path string) error {
 	}
 }
 
-// A keptRecord is what the server has.
+// A keptRecord is a record as the server has it.
 type keptRecord struct {
 	record.State
 	exists  bool
@@ -167,7 +167,7 @@ func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err e
 		return k, driver.ErrClosed
 	}
 	path := s.recordPath(key)
-	// A server that is behind answers what was.
+	// A server that lags behind would answer with an old state.
 	if err := s.sync(ctx); err != nil && err != zk.ErrNoNode {
 		return k, refused("sync", s.root, err)
 	}
@@ -188,8 +188,8 @@ func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err e
 	return k, nil
 }
 
-// BeginAttempt implements driver.Records. It takes three requests, and one more
-// each few seconds to ask for the time.
+// BeginAttempt implements driver.Records. It takes three requests, and one more every
+// few seconds to ask for the time.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
 	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err
@@ -209,9 +209,9 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 	return s.changeRecord(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
 }
 
-// changeRecord has change decide on what there is until what it makes of that
-// was written. Each change is idempotent, so a write whose answer was lost is
-// for the caller to ask for again.
+// changeRecord reads the record and writes what change makes of it, until the record
+// was not changed in between. Each change is idempotent, so a caller whose write had no
+// answer may ask again.
 func (s *Store) changeRecord(ctx context.Context, key string, change func(*record.State, int64) (bool, error)) (driver.Record, error) {
 	for {
 		k, err := s.readRecord(ctx, key)
@@ -242,7 +242,8 @@ func (s *Store) changeRecord(ctx context.Context, key string, change func(*recor
 	}
 }
 
-// writeRecord replaces what was read. It reports whether that was still there.
+// writeRecord replaces the record that was read. It reports whether that was still
+// there.
 func (s *Store) writeRecord(ctx context.Context, key string, k keptRecord, st record.State) (bool, error) {
 	path, text := s.recordPath(key), st.Text()
 	if k.link.id != s.session.link().id {
@@ -278,11 +279,12 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 	if err != nil {
 		return driver.Record{}, err
 	}
-	// It was made by somebody's later bound, which may be later than ours.
+	// Another process may have made it by its later bound, which may be later than
+	// ours.
 	return k.Record(key, max(to, k.Began, k.Finished)), nil
 }
 
-// findRecord reads a record that exists, and what time it is after that.
+// findRecord reads a record that exists, and the time after that.
 func (s *Store) findRecord(ctx context.Context, key string) (k keptRecord, from, to int64, err error) {
 	if k, err = s.readRecord(ctx, key); err != nil {
 		return k, 0, 0, err
@@ -313,8 +315,8 @@ func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 	}
 }
 
-// sweepRecords deletes what has expired among a few nodes of some folder, in the
-// background, unless this process is at it already.
+// sweepRecords deletes expired records among a few nodes of some folders, in the
+// background, unless this process does so already.
 func (s *Store) sweepRecords() {
 	if !s.sweeping.CompareAndSwap(false, true) {
 		return
@@ -323,7 +325,7 @@ func (s *Store) sweepRecords() {
 		defer s.sweeping.Store(false)
 		ctx, cancel := context.WithTimeout(s.life, 10*time.Second)
 		defer cancel()
-		_ = s.sweepSome(ctx) // what is left will be looked at another time
+		_ = s.sweepSome(ctx) // the rest is for another time
 	}()
 }
 
@@ -365,7 +367,7 @@ func (s *Store) sweepFolder(ctx context.Context, folder string, most int) (looks
 		}
 		st, err := record.Parse(n.data)
 		if err != nil || max(st.Until, st.Finished)+s.deadFor.Microseconds() > from {
-			continue // what is no record is not ours to delete
+			continue // a node that is no record is not ours to delete
 		}
 		_, _, err = send(ctx, s, true, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(path, n.stat.Version) })
 		if err != nil && err != zk.ErrNoNode && err != zk.ErrBadVersion {

@@ -18,8 +18,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// recordHarness is for servers that all cases use, but for the one that restarts
-// its own.
+// recordHarness is for servers that all cases share, except the one that restarts its
+// own.
 func recordHarness(addr func(i int) string) drivertest.RecordHarness {
 	var mu sync.Mutex
 	servers := map[driver.Records]*testserver.ZooKeeperServer{}
@@ -89,7 +89,7 @@ func TestRecordsEnsemble(t *testing.T) {
 	t.Parallel()
 	ensemble := testserver.SharedZooKeeperEnsemble(t)
 	h := recordHarness(func(i int) string { return ensemble.Nodes[i%3].Addr })
-	h.Restart = nil // others are at it
+	h.Restart = nil // other tests use them
 	drivertest.Records(t, h)
 }
 
@@ -126,8 +126,8 @@ func TestRecordLostAnswer(t *testing.T) {
 	}
 }
 
-// Whoever has read a record that was forgotten, or that has expired, and made
-// anew since does not write what was decided on the old one.
+// A process that read a record which was then forgotten, or expired, and made again
+// does not write what it decided on the old one.
 func TestRecordMadeAnew(t *testing.T) {
 	testserver.NeedZooKeeper(t)
 	t.Parallel()
@@ -158,7 +158,7 @@ func TestRecordMadeAnew(t *testing.T) {
 	}
 }
 
-// Records are no locks, and whoever looks for these does not see them.
+// Records are no locks, and a listing of locks does not show them.
 func TestRecordsAreNotListed(t *testing.T) {
 	testserver.NeedZooKeeper(t)
 	t.Parallel()
@@ -173,14 +173,14 @@ func TestRecordsAreNotListed(t *testing.T) {
 	if err != nil || !strings.Contains(string(data), `"token":"1","owner":"me","attempts":1`) {
 		t.Errorf("an operator reads %q, %v", data, err)
 	}
-	// What is no record is not taken for one, and left alone.
+	// Data that are no record are not taken for one, and are left alone.
 	if _, err := s.conn.Set(s.recordPath("a/b"), []byte("hello"), -1); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.BeginAttempt(t.Context(), driver.Attempt{Key: "a/b", Token: 2}, time.Hour); err == nil || !strings.Contains(err.Error(), "cannot be read") {
 		t.Errorf("begin: %v", err)
 	}
-	// Who may not write is told so.
+	// A user who may not write is told so.
 	s.acl = zk.WorldACL(zk.PermRead)
 	if _, err := s.BeginAttempt(t.Context(), driver.Attempt{Key: "closed", Token: 1}, time.Hour); err == nil {
 		_, err = s.FinishAttempt(t.Context(), driver.Attempt{Key: "closed", Token: 1}, driver.Outcome{}, time.Hour)
@@ -192,7 +192,7 @@ func TestRecordsAreNotListed(t *testing.T) {
 	}
 }
 
-// The bounds of the server's time hold it, however long the answer took.
+// The server's time lies between the bounds, however long the answer took.
 func TestRecordClock(t *testing.T) {
 	var c recordClock
 	sent := time.Now().Add(-3 * time.Second) // and the answer came just now

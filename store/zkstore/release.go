@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// Release implements driver.Locks. After an error other than context errors
-// the store goes on trying in the background.
+// Release implements driver.Locks. After an error other than a context error the store
+// goes on trying in the background.
 func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	if err := check.Claim(cl); err != nil {
 		return err
@@ -64,9 +64,9 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	}
 	var farewell []any
 	if was == held && frank {
-		// Who waits for this node sees that it changes before it goes, and
-		// knows that its owner had the lock: so nobody is left before it. Where
-		// nobody had to wait it is not worth its cost.
+		// A waiter that watches this node sees it change before it goes, and knows that
+		// its owner had the lock: so no other contender is before the waiter. If this
+		// claim did not have to wait, the change is not worth its cost.
 		farewell = []any{&zk.SetDataRequest{Path: g.parent + "/" + g.nodes[0], Version: -1}}
 	}
 	nodes, err := g.nodes, error(nil)
@@ -90,8 +90,8 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	return nil
 }
 
-// Downgrade implements driver.Downgrader. The reader keeps the writer's number
-// in the line, and the first of its nodes: others' writers wait for that one,
+// Downgrade implements driver.Downgrader. The reader keeps the writer's number in the
+// queue, and the first of its nodes: other processes' writers wait for that one,
 // readers for the second, which is replaced.
 func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duration) (driver.Grant, error) {
 	var none driver.Grant
@@ -145,8 +145,8 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 		return none, err // the next renewal finds out
 	}
 	if err == zk.ErrNoNode {
-		// Somebody deleted them since they were renewed, or an earlier request,
-		// which got no answer, came through: a renewal tells.
+		// Another client deleted the nodes since they were renewed, or an earlier
+		// request that got no answer took effect: a renewal tells.
 		switch a := s.renew(ctx, []*claim{c}, ttl)[0]; a.State {
 		case driver.Held:
 			return a.Grant, nil

@@ -13,13 +13,12 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// manyClaims is how many claims are confirmed by one request.
+// manyClaims is how many claims one request renews.
 const manyClaims = 200
 
-// Renew implements driver.Locks. Holders are confirmed by a transaction that
-// fails unless their nodes stand, because only what is committed can be
-// trusted; waiters by one request that makes sure that they have heard
-// everything.
+// Renew implements driver.Locks. It renews holders by a transaction that fails unless
+// their nodes exist, because only a commit can be trusted, and waiters by one request
+// that makes sure that they have taken in every event.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	answers := make([]driver.Renewal, len(claims))
 	var ours []*claim
@@ -89,25 +88,25 @@ func (s *Store) renew(ctx context.Context, claims []*claim, ttl time.Duration) [
 
 func unknown(err error) driver.Renewal { return driver.Renewal{State: driver.Unknown, Err: err} }
 
-// sort puts the claim's index where it belongs, or says what is known.
+// sort adds the claim's index to holders or waiters, or returns the answer.
 func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver.Renewal, []int, []int) {
 	c.Lock()
 	st, session := c.state, c.session
 	over := (st == waiting || st == held) && !bootclock.Now().Before(c.end)
 	var g *leftover
 	if over {
-		g = c.leaveLocked() // before anybody can confirm it
+		g = c.leaveLocked() // before another call can renew it
 	}
 	c.Unlock()
 	lost := driver.Renewal{State: driver.Lost}
 	switch {
 	case st == gone || st == fresh:
 		return lost, holders, waiters
-	case st == unsure: // due ends it, if nobody asks for it again
+	case st == unsure: // due ends it, unless the caller repeats its request
 		return unknown(unavailable(errors.New("an earlier request has no answer yet"))), holders, waiters
 	case over:
 		if done := c.part(g); done != nil {
-			select { // so that nobody hears of its end before it has come
+			select { // so that no caller hears of its end before its nodes are gone
 			case <-done:
 			case <-ctx.Done():
 			}
@@ -124,8 +123,8 @@ func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver
 	return lost, holders, append(waiters, i)
 }
 
-// renewHolders confirms holders in one transaction, and in further ones if
-// some of them do not stand any more. It reports whether one was committed.
+// renewHolders renews holders in one transaction, and in further ones if some of their
+// nodes are gone. It reports whether one was committed.
 func (s *Store) renewHolders(ctx context.Context, claims []*claim, left []int, ttl time.Duration, answers []driver.Renewal) bool {
 	for len(left) > 0 {
 		var ops []any
@@ -135,7 +134,7 @@ func (s *Store) renewHolders(ctx context.Context, claims []*claim, left []int, t
 			c.Lock()
 			n := len(ops)
 			ops = c.checks(ops)
-			if c.waited && !c.marked { // the first time that its owner is heard of
+			if c.waited && !c.marked { // the first renewal since it got the lock
 				last := len(ops) - 1 // see told
 				ops[last] = &zk.SetDataRequest{Path: c.parent + "/" + c.nodes[last-n], Data: c.data(true), Version: -1}
 			}
@@ -157,7 +156,7 @@ func (s *Store) renewHolders(ctx context.Context, claims []*claim, left []int, t
 			}
 			return false
 		}
-		// What follows the one that failed was not looked at.
+		// The operations behind the one that failed were not tried.
 		i := whose[failed]
 		if claims[i].lacks(base(pathOf(ops[failed]))) {
 			claims[i].lose()
@@ -178,9 +177,9 @@ func pathOf(op any) string {
 	return ""
 }
 
-// lacks reports whether the claim has ended because that node of it does not
-// exist. It has not if it was downgraded meanwhile, or before by a request that
-// got no answer.
+// lacks reports whether the claim has ended because that node of it does not exist. It
+// has not ended if it was downgraded meanwhile, or before by a request that got no
+// answer.
 func (c *claim) lacks(node string) bool {
 	c.Lock()
 	defer c.Unlock()
@@ -191,7 +190,7 @@ func (c *claim) lacks(node string) bool {
 	return slices.Contains(c.nodes, node)
 }
 
-// confirmed takes a committed answer that the claim's nodes stand.
+// confirmed takes a committed answer that the claim's nodes exist.
 func (c *claim) confirmed(t trip, ttl time.Duration) driver.Renewal {
 	c.Lock()
 	switch {
@@ -210,8 +209,8 @@ func (c *claim) confirmed(t trip, ttl time.Duration) driver.Renewal {
 	return driver.Renewal{State: driver.Held, Grant: g}
 }
 
-// renewWaiter confirms a place in line. The server has told all that it knew
-// when it was asked; the answer has to wait until the waiter has heard it.
+// renewWaiter renews a position. The server has told all that it knew when it was
+// asked; the answer has to wait until the waiter has taken that in.
 func (c *claim) renewWaiter(ctx context.Context, ttl time.Duration) driver.Renewal {
 	for {
 		c.Lock()
@@ -221,7 +220,7 @@ func (c *claim) renewWaiter(ctx context.Context, ttl time.Duration) driver.Renew
 			return driver.Renewal{State: driver.Lost}
 		case held:
 			c.Unlock()
-			return driver.Renewal{State: driver.Held} // to be confirmed
+			return driver.Renewal{State: driver.Held} // renewHolders renews it
 		}
 		p := c.park
 		if c.changed == nil {
@@ -251,7 +250,7 @@ func (c *claim) renewWaiter(ctx context.Context, ttl time.Duration) driver.Renew
 	return driver.Renewal{State: driver.Waiting, Grant: c.place()}
 }
 
-// mark has the claim's node say that it holds.
+// mark makes the claim's node say that it holds.
 func (c *claim) mark(ctx context.Context) {
 	c.Lock()
 	path, data := c.parent+"/"+c.nodes[0], c.data(true)

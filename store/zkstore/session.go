@@ -15,15 +15,15 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A Session watches over the session of a connection: its number, the time-out
-// that the server granted, and what may be trusted. The client tells none of
-// this to whoever asks, so a Session has to be there from the beginning:
+// A Session follows the session of a connection: its number, the time-out that the
+// server granted, and how long it can be trusted. The client tells none of this
+// afterwards, so a Session has to be there from the beginning:
 //
 //	var session zkstore.Session
 //	conn, _, err := zk.Connect(servers, 30*time.Second, session.Option())
 //	store, err := zkstore.New(ctx, conn, &session, zkstore.Config{})
 //
-// It belongs to one connection, for life. Set the fields before Option.
+// It belongs to one connection for good. Set the fields before Option.
 type Session struct {
 	// Dial connects to a server. It defaults to net.DialTimeout.
 	Dial zk.Dialer
@@ -32,12 +32,12 @@ type Session struct {
 	Events func(zk.Event)
 
 	now   atomic.Pointer[link]
-	stood atomic.Int64 // the session that has its standing watch
-	stand sync.Mutex   // held by who sets it
-	over  atomic.Int64 // a session that the servers will not have any more
+	stood atomic.Int64 // the session that watches neverMade
+	stand sync.Mutex   // held while that watch is set
+	over  atomic.Int64 // a session that the servers no longer accept
 
 	tapped  atomic.Pointer[tapped] // the latest connection
-	leaving func()                 // nil, or called before a server is left that is silent
+	leaving func()                 // nil, or called before a silent server is left
 
 	mu       sync.Mutex
 	answered connected    // the last connect answer
@@ -48,15 +48,15 @@ type Session struct {
 	sureUntil time.Time
 }
 
-// A link is the state of a session for as long as it does not change.
+// A link is the state of a session while that does not change.
 type link struct {
 	id      int64 // 0: there is none
 	timeout time.Duration
 	up      bool      // requests are answered
-	epoch   int       // raised by every connection
+	epoch   int       // incremented by every connection
 	since   time.Time // when its connection was begun
 	lost    time.Time // when the one before was lost, while it is not up
-	outages int       // connections that came after a long time without
+	outages int       // connections that came after an outage
 	next    chan struct{}
 }
 
@@ -67,8 +67,8 @@ type connected struct {
 	dialled time.Time
 }
 
-// Option returns the option for zk.Connect that makes the session known. It
-// takes the place of zk.WithDialer and zk.WithEventCallback.
+// Option returns the option for zk.Connect that makes the session known. It replaces
+// zk.WithDialer and zk.WithEventCallback.
 func (s *Session) Option() func(*zk.Conn) {
 	dialer, events := zk.WithDialer(s.dial), zk.WithEventCallback(s.event)
 	return func(c *zk.Conn) {
@@ -80,8 +80,8 @@ func (s *Session) Option() func(*zk.Conn) {
 
 func (s *Session) link() *link { return s.now.Load() }
 
-// event is called by the client's own loop, before it sends anything in the
-// state that it tells of.
+// event is called by the client's own loop, before that sends anything in the new
+// state.
 func (s *Session) event(e zk.Event) {
 	if e.Type == zk.EventSession {
 		old := s.now.Load()
@@ -119,19 +119,17 @@ func (s *Session) event(e zk.Event) {
 	}
 }
 
-// Trust. A session ends when its leader has not heard of it for its time-out.
-// The leader counts from what it knows, and that is less than what the client
-// was answered: a follower tells it only at every half tick who has been
-// active. If the follower dies just before, the session counts from activity
-// that is half a tick older. A session lasts for two ticks at least, so half a
-// tick is a quarter of it at most.
+// Trust. A session ends when its leader has not heard of it for its time-out. The
+// leader hears of it later than the client gets its answers: a follower tells it only
+// at every half tick which sessions were active. If the follower dies just before, the
+// session counts from activity that is half a tick older. A session lasts for two ticks
+// at least, so half a tick is a quarter of it at most.
 
-// grain is the share of a session's time-out in which activity is noted: one
-// request in a sixteenth of it, and one at least in an eighth more (see
-// Store.keepAlive).
+// grain is the resolution in which activity is noted: one request in each sixteenth of
+// a session's time-out, and at least one in an eighth more (see Store.keepAlive).
 const grain = 16
 
-// active notes that a request that was sent then has been answered.
+// active notes that a request that was sent at sent was answered.
 func (s *Session) active(l *link, sent time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,21 +139,21 @@ func (s *Session) active(l *link, sent time.Time) {
 	}
 }
 
-// idle is for how long nothing was noted.
+// idle is how long ago the newest noted request was sent.
 func (s *Session) idle(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return now.Sub(s.marks[s.newest])
 }
 
-// commit notes a request that was committed and answered on l, and returns how
-// long, counted from when it was sent, the session lives for sure. It is half of the
-// time-out, or less after a time of silence, zero at worst.
+// commit notes a request that was committed and answered on l, and returns how long the
+// session certainly lives, counted from when the request was sent. It is half of the
+// time-out, or less after a silence, zero at worst.
 //
-// Only what was committed counts: a follower that was cut off from the others
-// goes on answering reads while the others have ended its sessions.
+// Only commits count: a follower that was cut off from the others goes on answering
+// reads when the others have ended its sessions.
 func (s *Session) commit(l *link, sent time.Time) (sure time.Duration) {
-	known := l.since // to connect to a server is to be known to its leader
+	known := l.since // a server that accepts a connection tells its leader of the session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.marks {
@@ -171,7 +169,7 @@ func (s *Session) commit(l *link, sent time.Time) (sure time.Duration) {
 	return sure
 }
 
-// sure is how much longer the session with that number lives for sure.
+// sure is how much longer the session with that number certainly lives.
 func (s *Session) sure(id int64) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +179,7 @@ func (s *Session) sure(id int64) time.Duration {
 	return max(0, s.sureUntil.Sub(bootclock.Now()))
 }
 
-// dial connects, and listens to what the server answers first.
+// dial connects, and reads along the server's first answer.
 func (s *Session) dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	if id := s.link().id; id != 0 && id == s.over.Load() {
 		return expired(), nil
@@ -196,16 +194,15 @@ func (s *Session) dial(network, address string, timeout time.Duration) (net.Conn
 	return t, nil
 }
 
-// hosts hands out servers in a random order, the same for as long as it lives.
-// After a connection was lost each is tried once without a pause, the last one
-// too: the client's own provider pauses for a second before it tries the last
-// one again, and a session may be over by then.
+// hosts hands out the servers in one random order. After a connection was lost it tries
+// each server once without a pause, the last one too: the client's own provider pauses
+// for a second before it tries the last one again, and a session may be over by then.
 type hosts struct {
 	mu      sync.Mutex
 	servers []string
 	at      int
 	tried   int  // since the last success
-	leave   bool // the server that was connected
+	leave   bool // do not try the server that was connected first
 }
 
 func (h *hosts) Init(servers []string) error {
@@ -231,7 +228,7 @@ func (h *hosts) Next() (server string, pause bool) {
 	return h.servers[h.at], pause
 }
 
-// left has the next server tried first, as the last one is silent.
+// left makes the next server the first to try, as the last one is silent.
 func (h *hosts) left() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -42,7 +42,7 @@ func dialled(t *testing.T, dial zk.Dialer, root, addr string) *Store {
 	return s
 }
 
-// thief learns what the session of a connection is known by.
+// thief learns what identifies the session of a connection.
 type thief struct {
 	mu     sync.Mutex
 	answer []byte // the latest connect answer
@@ -120,9 +120,9 @@ func (th *thief) end(addr string) error {
 	return nil
 }
 
-// The server ends a session whose client comes back at once, again and again.
-// What it held and waited for is lost, whoever waited for it is served, and
-// the next session knows the user.
+// The server ends a session whose client comes back at once, again and again. What it
+// held and waited for is lost, a process that waited for it is granted, and the next
+// session knows the user.
 func TestSessionsThatTheServerEnds(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -147,7 +147,7 @@ func TestSessionsThatTheServerEnds(t *testing.T) {
 			t.Fatalf("round %d: two hold", i)
 		}
 		old := s.session.link().id
-		// Else it would take the session back.
+		// Otherwise the client would take the session back.
 		proxy.Hold(faultproxy.ToServer)
 		proxy.Hold(faultproxy.ToClient)
 		if err := th.end(server.Addr); err != nil {
@@ -184,8 +184,8 @@ func TestSessionsThatTheServerEnds(t *testing.T) {
 	}
 }
 
-// The session ends after the nodes were made and before the line was read. Who
-// does not find itself in line does not hold the lock.
+// The session ends after the nodes were made and before the queue was read. A claim
+// that is not in the queue does not hold the lock.
 func TestSessionThatEndsBeforeTheLineIsRead(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -240,8 +240,8 @@ func TestSessionThatEndsBeforeTheLineIsRead(t *testing.T) {
 	}
 }
 
-// The one before goes while the waiter's connection is away: it is told when
-// it comes back.
+// The contender before goes while the waiter's connection is away: the waiter hears of
+// it when it comes back.
 func TestTheOneBeforeGoesWhileAway(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -265,8 +265,8 @@ func TestTheOneBeforeGoesWhileAway(t *testing.T) {
 	release(t, s, next)
 }
 
-// Of a long line only the next one is told when the first one goes, and nobody
-// has more than two watches: on its own node and on the one before.
+// In a long queue only the next waiter is told when the first contender goes, and no
+// waiter has more than two watches: on its own node and on the one before.
 func TestOnlyTheNextIsTold(t *testing.T) {
 	t.Parallel()
 	const processes, waiters = 5, 100
@@ -306,7 +306,7 @@ func TestOnlyTheNextIsTold(t *testing.T) {
 		}
 		line = append(line, r)
 	}
-	// A waiter's place is confirmed when its watches stand.
+	// A position is renewed once its watches are set.
 	for i, r := range line {
 		eventually(t, "a place is confirmed", func() bool { return renew(t, stores[i%processes], r).State == driver.Waiting })
 	}
@@ -325,7 +325,7 @@ func TestOnlyTheNextIsTold(t *testing.T) {
 		s, r = stores[i%processes], line[i]
 		awaitHeld(t, s, r, hints[i])
 		now := told()
-		// The second and all that follow have waited, and so watch themselves.
+		// The second and all later ones have waited, and so watch themselves.
 		if n := now - before; n < 1 || n > 2 {
 			t.Errorf("release %d: %d watches fired", i, n)
 		}

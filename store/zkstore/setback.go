@@ -12,23 +12,21 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// Servers that were set back. A backup that was restored, or a disk that was
-// lost, brings back a state that this process has gone beyond. Two things may
-// come of that.
+// Servers that were set back: a restored backup or a lost disk brings back a state
+// older than what this process has seen. That may have two effects.
 //
-// A server hangs up on whoever has seen a later transaction than its last one,
-// without a word. The client would try again with the same number for ever, so
-// here its session is declared over: when nobody has answered for so long that it
-// is, by any leader's clock, and the server that has just hung up does serve
-// those who have seen nothing.
+// A server hangs up, without a word, on a client that has seen a later transaction than
+// its last one. The client would try again with the same number for ever, so the store
+// declares its session over: when the session has had no answer for its whole time-out,
+// so that it is over by any leader's clock, and the server that has just hung up does
+// serve a client that has seen nothing.
 //
-// Or the numbers of a new leader are higher, and the session goes on, if the
-// state knows it. It may then have nodes that we had deleted. They would stay for
-// as long as we live, so they are looked for after an outage.
+// Or the numbers of a new leader are higher, and the session goes on, if the state
+// knows it. It may then have nodes that we had deleted. They would stay for as long as
+// this process lives, so tidy looks for them after an outage.
 
-// hungUp is called when a server ended a connection instead of answering the
-// connect request, which a follower does that lags behind, too, and each one that
-// has no leader.
+// hungUp is called when a server ended a connection instead of answering the connect
+// request. A follower that lags behind does that, too, and a server without a leader.
 func (s *Session) hungUp(network, address string) {
 	l := s.link()
 	if l.id == 0 {
@@ -52,8 +50,8 @@ const (
 	connectAnswer  = 4 + 4 + 4 + 8 + 4 + 16
 )
 
-// serves reports whether a server answers one who has seen nothing. It is asked
-// for a session that cannot be, so that it makes none.
+// serves reports whether a server answers a client that has seen nothing. It asks for a
+// session that cannot exist, so that the server makes none.
 func (s *Session) serves(network, address string) bool {
 	const within = time.Second
 	c, err := s.connect(network, address, within)
@@ -77,7 +75,7 @@ func (s *Session) serves(network, address string) bool {
 	return err == nil
 }
 
-// connect opens a connection as the user wants it.
+// connect opens a connection by Dial, if that is set.
 func (s *Session) connect(network, address string, within time.Duration) (net.Conn, error) {
 	if s.Dial != nil {
 		return s.Dial(network, address, within)
@@ -85,7 +83,7 @@ func (s *Session) connect(network, address string, within time.Duration) (net.Co
 	return net.DialTimeout(network, address, within)
 }
 
-// expired is a connection to a server that knows no session: the client forgets
+// expired is a connection to a server that knows no session: it makes the client forget
 // its own, and all that it has seen.
 func expired() net.Conn {
 	client, server := net.Pipe()
@@ -101,24 +99,24 @@ func expired() net.Conn {
 		answer := make([]byte, connectAnswer)
 		binary.BigEndian.PutUint32(answer, connectAnswer-4)
 		binary.BigEndian.PutUint32(answer[connectAnswer-20:], 16)
-		_, _ = server.Write(answer) // the client looks again if it has not read it
+		_, _ = server.Write(answer) // if the client has not read it, it dials again
 	}()
 	return client
 }
 
-// isHungUp reports whether the error is the server's doing, and no time-out or
-// our own end.
+// isHungUp reports whether the server caused the error, rather than a time-out or our
+// own Close.
 func isHungUp(err error) bool {
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, net.ErrClosed)
 }
 
-// outage is for how long nobody answers, at least, while servers are set back: all
-// of them have to start. A connection that breaks is made anew in less.
+// outage is how long, at least, no server answers while servers are set back: all of
+// them have to start. A broken connection is replaced in less.
 const outage = time.Second
 
-// tidy deletes the nodes of this process that no claim knows, below the parents
-// that it has used, one after the other: others may be at it, too. It reports
-// whether it came to its end: it does not if the connection is lost again.
+// tidy deletes the nodes of this process that no claim knows, below the parents that it
+// has used, one after the other: other processes may do the same. It returns false if
+// the connection was lost before it was done.
 func (s *Store) tidy(l *link) (done bool) {
 	ctx, cancel := context.WithCancel(s.life)
 	defer cancel()
@@ -144,14 +142,14 @@ func (s *Store) tidy(l *link) (done bool) {
 			}
 			names, _, err = s.children(ctx, parent)
 		}
-		for _, n := range names { // none if it was not to be read
+		for _, n := range names { // none if it may not be read
 			if guid, ok := s.guidOf(n); ok {
 				byGUID[guid] = append(byGUID[guid], found{parent, n})
 			}
 		}
 	}
-	// What was made since then is not among those found, and what has ended since
-	// then was deleted or will be.
+	// Nodes that were made since then are not among those found. Claims that have ended
+	// since then have deleted theirs, or will.
 	s.mu.Lock()
 	var claims []*claim
 	for _, c := range s.claims {
@@ -176,7 +174,7 @@ func (s *Store) tidy(l *link) (done bool) {
 	return true
 }
 
-// rest is the pause before a request is repeated that got no answer.
+// rest pauses before a request that got no answer is repeated.
 func rest(ctx context.Context) bool {
 	t := time.NewTimer(retryAfter)
 	defer t.Stop()

@@ -13,10 +13,10 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// A server comes back with an older state. It hangs up on all who have seen more,
-// for ever if nobody else writes. Those who live through it get new sessions:
-// what they held and waited for is lost, and then they get locks again, one at a
-// time.
+// A server comes back with an older state. It hangs up on all clients that have seen
+// more, for ever if no other client writes. Those that live through it get new
+// sessions: what they held and waited for is lost, and then they get locks again, one
+// at a time.
 func TestServerSetBack(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "tickTime=500")
@@ -77,8 +77,8 @@ func TestServerSetBack(t *testing.T) {
 	}
 }
 
-// A server comes back with an older state, in which a session stands that goes
-// on, and holds what was released since. Nobody waits for that.
+// A server comes back with an older state, in which a session exists that goes on, and
+// holds what was released since. No waiter waits for that.
 func TestNodesThatComeBack(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "maxSessionTimeout=600000")
@@ -127,9 +127,9 @@ func TestNodesThatComeBack(t *testing.T) {
 	}
 }
 
-// The servers are away for so long that a session should have ended, and then
-// lead anew: its time begins again, and so it goes on. What was released
-// meanwhile, or asked for just before and given up, stays for nobody.
+// The servers are away for so long that a session should have ended, and then lead
+// again: the session's time begins again, and so it goes on. What was released
+// meanwhile, or asked for just before and given up, is removed.
 func TestReleasedWhileNobodyLed(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(t *testing.T, s *Store, server *testserver.ZooKeeperServer, proxy *faultproxy.Proxy){
@@ -195,8 +195,8 @@ func TestReleasedWhileNobodyLed(t *testing.T) {
 	}
 }
 
-// A waiter has heard that those before it went, and finds them there again when
-// the servers are back. It waits for them, and does not ask again and again.
+// A waiter has heard that the contenders before it went, and finds them there again
+// when the servers are back. It waits for them, and does not ask again and again.
 func TestWaitingForNodesThatComeBack(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "maxSessionTimeout=1200000")

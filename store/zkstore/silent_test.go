@@ -44,8 +44,8 @@ func TestServerThatHangs(t *testing.T) {
 	drivertest.KeepAll(t, all, ttl, 3*ttl)
 }
 
-// A server that is silent for a while, but for less than is asked for, is not left,
-// nor is one that nobody asks anything.
+// A server that is silent for a while, but for less than the limit, is not left, nor is
+// one that has no requests.
 func TestSlowServerIsNotLeft(t *testing.T) {
 	t.Parallel()
 	proxy := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr)

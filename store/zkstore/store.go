@@ -26,11 +26,11 @@ const minTTL = 100 * time.Millisecond
 
 // Config says how a store works. The zero value is fine.
 type Config struct {
-	// Root is the path below which each key is one node. It is made when it
-	// is first needed. Defaults to "/".
+	// Root is the path below which each key is one node. The store makes it when it
+	// first needs it. Defaults to "/".
 	Root string
 
-	// ACL is given to every node that is made. Defaults to anybody may do
+	// ACL is given to every node that the store makes. By default every client may do
 	// anything.
 	ACL []zk.ACL
 }
@@ -43,28 +43,28 @@ type Store struct {
 	session *Session
 	root    string
 	acl     []zk.ACL
-	owned   bool          // the connection is the store's own
+	owned   bool          // Open made the connection, so finish closes it
 	asked   time.Duration // the session's time-out that was asked for, if that is known
 	mark    string        // what the names of all nodes of this store begin with
 	untidy  atomic.Bool   // nodes of no claim may be left
 	maxTTL  time.Duration
 
-	// How long claims stand whose owner is not heard of: one that waits, and
-	// one that has got the lock since.
+	// How long claims stand whose caller is not heard from: a waiter, and a claim that
+	// was granted since.
 	waiterTTL, claimTTL time.Duration
 
 	closed  atomic.Bool
 	workers *workers.Pool
-	life    context.Context // ends when nothing is left to be done after Close
+	life    context.Context // ends when nothing is left to do after Close
 	end     context.CancelFunc
 	parents parents
 	batch   *batch.Batcher[*item]
 	clock   serverClock
-	plain   atomic.Bool // the servers know no containers
+	plain   atomic.Bool // the servers do not know container nodes
 
 	recordClock recordClock
 	sweeping    atomic.Bool   // records
-	deadFor     time.Duration // see the constant
+	deadFor     time.Duration // deadFor; tests shorten it
 
 	mu     sync.Mutex
 	claims map[name]*claim
@@ -75,12 +75,12 @@ type Store struct {
 	lost   map[*leftover]struct{} // nodes to be deleted
 }
 
-// name is what tells claims apart.
+// name identifies a claim.
 type name struct{ key, id string }
 
-// New returns a store on a connection of the user's, which it never closes.
-// session must have been given to zk.Connect by its Option. New waits until
-// the session stands, or ctx ends.
+// New returns a store on the caller's connection, which it never closes. session must
+// have been given to zk.Connect by its Option. New waits until there is a session, or
+// ctx ends.
 func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Store, error) {
 	if session == nil || session.link() == nil {
 		return nil, errors.New("zkstore: the Session does not know the connection: pass its Option to zk.Connect")
@@ -113,7 +113,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	return s, nil
 }
 
-// await waits for a session that stands.
+// await waits until there is a session.
 func (s *Session) await(ctx context.Context) (*link, error) {
 	for {
 		l := s.link()
@@ -128,20 +128,20 @@ func (s *Session) await(ctx context.Context) (*link, error) {
 	}
 }
 
-// Traits implements driver.Locks. The longest TTL is half of the session's
-// time-out, as the servers have granted it last: another server, or one that was
-// set up anew, may grant less than the one before. TTLs that were accepted before
-// still are, but what is granted lasts no longer than that.
+// Traits implements driver.Locks. The longest TTL is half of the session's time-out, as
+// the servers granted it last: another server, or one with new settings, may grant less
+// than the one before. TTLs that were accepted before still are, but a grant then lasts
+// no longer than that.
 func (s *Store) Traits() driver.Traits {
 	t := s.accepted()
-	if s.session != nil { // it is a store that was made by New
+	if s.session != nil { // New made the store
 		t.MaxTTL = s.session.link().timeout / 2
 	}
 	return t
 }
 
-// accepted are the traits by which requests are judged: those of the beginning, as a
-// TTL does not change while a program lives.
+// accepted are the traits by which requests are checked: those of the start, as a TTL
+// does not change while a program runs.
 func (s *Store) accepted() driver.Traits {
 	longest := s.maxTTL
 	if longest == 0 {
@@ -154,9 +154,9 @@ func (s *Store) accepted() driver.Traits {
 	}
 }
 
-// Close implements driver.Store. The connection that Open made is closed when
-// the last claim of this store has ended, because its session keeps them: they
-// stand for their TTL, as holders may go on believing in them.
+// Close implements driver.Store. A connection that Open made is closed when the last
+// claim of this store has ended, because its session keeps them: they stand for their
+// TTL, as holders may go on believing in them.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -172,7 +172,7 @@ func (s *Store) Close() error {
 
 func (s *Store) idleLocked() bool { return len(s.claims) == 0 && len(s.lost) == 0 }
 
-// finish ends what runs in the background after Close.
+// finish ends the background work after Close.
 func (s *Store) finish() {
 	s.end()
 	if s.owned {
@@ -180,10 +180,9 @@ func (s *Store) finish() {
 	}
 }
 
-// keepAlive tells the server often enough that the session is alive, so that
-// it may be trusted (see Session.commit), and ends the claims of a session that
-// was replaced. When there was no connection for a while, or nodes may have been
-// left, it has tidied up.
+// keepAlive sends the server a request often enough that the session may be trusted
+// (see Session.commit), and ends the claims of a session that was replaced. After a
+// while without a connection, or when nodes may have been left, it runs tidy.
 func (s *Store) keepAlive() {
 	l := s.session.link()
 	for {
@@ -228,7 +227,7 @@ func (s *Store) keepAlive() {
 type parents struct {
 	mu         sync.Mutex
 	young, old map[string]struct{}
-	guessOld   bool // the last one that was not known existed
+	guessOld   bool // the last path that was not known existed
 }
 
 const manyParents = 4096
@@ -253,7 +252,8 @@ func (p *parents) addLocked(path string) {
 	p.young[path] = struct{}{}
 }
 
-// learn notes that path exists, and whether it did before it was asked for.
+// learn notes that path exists, and whether it existed before this process asked for
+// it.
 func (p *parents) learn(path string, existed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -313,7 +313,7 @@ func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 
 type hint struct{ wake func(driver.Hint) }
 
-// tell wakes whoever watches the claim.
+// tell wakes the watches of the claim.
 func (s *Store) tell(n name, h driver.Hint) {
 	s.mu.Lock()
 	watching := s.hints[n]

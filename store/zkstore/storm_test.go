@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// inside checks who holds one key.
+// inside checks which goroutines hold one key.
 type inside struct {
 	mu               sync.Mutex
 	readers, writers int
@@ -47,7 +47,7 @@ func (in *inside) leave(r driver.Request) {
 	}
 }
 
-// Many of two processes want few keys, in every way, and some give up.
+// Many goroutines of two processes want few keys, in every mode, and some give up.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// queue gets in a line behind others.
+// queue joins a queue behind other contenders.
 func queue(t *testing.T, s *Store, r driver.Request) {
 	t.Helper()
 	if g := acquire(t, s, r); !g.Waiting {
@@ -39,9 +39,9 @@ func mustWait(t *testing.T, s *Store, r driver.Request) {
 	}
 }
 
-// Whoever gets in line right behind another claim of its process has not read
-// who else is before it. So it must not take the end of that claim for its
-// turn, whatever that end is.
+// A claim that joins the queue right behind another claim of its process has not read
+// which contenders are before that. So it must not take the end of that claim for its
+// own grant, whatever that end is.
 func TestBehindAClaimOfTheSameProcess(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -74,7 +74,7 @@ func TestBehindAClaimOfTheSameProcess(t *testing.T) {
 	}
 }
 
-// Others may get in line between two claims of one process.
+// Other processes may join the queue between two claims of one process.
 func TestOthersBetween(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -95,9 +95,9 @@ func TestOthersBetween(t *testing.T) {
 	}
 }
 
-// Somebody deletes a holder's nodes and their parent, and the numbers begin
-// anew: another process has those of the old holder, and the numbers of the
-// next claim follow on them.
+// Another client deletes a holder's nodes and their parent, and the numbers start
+// again: another process has the numbers of the old holder, and the numbers of the next
+// claim follow on them.
 func TestNumbersBeginAnew(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -133,8 +133,8 @@ func TestNumbersBeginAnew(t *testing.T) {
 	awaitHeld(t, s, next, hints)
 }
 
-// A claim whose nodes vanish while it is in doubt gets the next numbers, and is
-// not the one before itself; nor before those who have seen its old nodes.
+// A claim whose nodes vanish while it is unsure gets the next numbers, and is not the
+// one before itself; nor before contenders that have seen its old nodes.
 func TestNotBehindItself(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -175,8 +175,8 @@ func TestNotBehindItself(t *testing.T) {
 	awaitHeld(t, s, r, hints)
 }
 
-// A process hands its own lock on with one transaction for each turn, if those
-// who come back get in line meanwhile.
+// A process hands its own lock over with one transaction for each grant, if the
+// goroutines that come back join the queue meanwhile.
 func TestReleaseTakesTheNextAlong(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "maxSessionTimeout=1200000")
@@ -213,7 +213,7 @@ func TestReleaseTakesTheNextAlong(t *testing.T) {
 	}
 }
 
-// One who is in no hurry goes soon although nobody else comes.
+// A patient claim goes soon although no other comes.
 func TestPatienceEnds(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// TLS is spoken to whoever stands before the server.
+// The client speaks TLS to a proxy before the server.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// The numbers of a line do not run round at their end, they stick there: from
-// then on only the transactions tell who came first.
+// The numbers of a queue do not wrap round at their end, they stick there: from then on
+// only the transactions tell the order.
 func TestNumbersAtTheirEnd(t *testing.T) {
 	t.Parallel()
 	testserver.NeedZooKeeper(t)
@@ -40,7 +40,7 @@ func TestNumbersAtTheirEnd(t *testing.T) {
 		stores = append(stores, patient(openOn(t, "/", server.Addr)))
 	}
 
-	// In line across the end: granted in the order of arrival, tokens rising.
+	// A queue across the end: granted in the order of arrival, tokens rising.
 	type place struct {
 		s     *Store
 		r     driver.Request
@@ -124,8 +124,8 @@ const (
 	slf4jJar     = "/usr/share/java/slf4j-simple.jar"
 )
 
-// A node that was found after a lost answer counts only if it belongs to the
-// present session: nobody would keep it alive.
+// A node that was found after a lost answer counts only if it belongs to the present
+// session: otherwise no session of ours keeps it alive.
 func TestANodeOfAnotherSessionIsNotAdopted(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -154,7 +154,7 @@ func TestANodeOfAnotherSessionIsNotAdopted(t *testing.T) {
 	}
 }
 
-// Others' nodes that are no contenders are ignored.
+// Nodes of other programs that are no contenders are ignored.
 func TestForeignChildrenAreIgnored(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -217,7 +217,7 @@ func TestParentsAreContainers(t *testing.T) {
 	}
 }
 
-// Nodes are made for one user, and nobody else gets at them.
+// Nodes are made for one user, and no other user may use them.
 func TestAccessLists(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -267,7 +267,7 @@ func TestUserAfterReconnect(t *testing.T) {
 	eventually(t, "an answer about the holder", func() bool { return renew(t, s, r).State != driver.Unknown })
 }
 
-// One who may create children, and not write to the parent, gets locks too.
+// A user who may create children, but not write to the parent, gets locks, too.
 func TestParentThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -292,7 +292,7 @@ func TestParentThatCannotBeWritten(t *testing.T) {
 	release(t, s, b)
 }
 
-// A connection of the user's own is watched, and left open.
+// A connection of the caller's own is watched, and left open.
 func TestOwnConnection(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -324,7 +324,8 @@ func TestOwnConnection(t *testing.T) {
 	}
 }
 
-// A session shorter than the server allows is not the one that is counted with.
+// The store counts with the session that the server grants, not with a shorter one that
+// was asked for.
 func TestTheServerDecidesTheSession(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t) // ticks of 2 s: 4 s to 40 s
@@ -367,7 +368,7 @@ func TestShortTicks(t *testing.T) {
 		t.Errorf("found %v", found)
 	}
 
-	// A session that follows on a server that grants less.
+	// A session that goes on at a server that grants less.
 	proxy := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr)
 	moved := mustOpen(t, Server{Addrs: []string{proxy.Addr}})
 	if got := moved.Traits().MaxTTL; got != 15*time.Second {
@@ -416,8 +417,8 @@ func TestTrustAfterSilence(t *testing.T) {
 	}
 }
 
-// A process that was stopped for long does not take a lock in a session that
-// may end before the answer is used.
+// A process that was stopped for long does not take a lock in a session that may end
+// before the answer is used.
 func TestAcquireAfterSilence(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -444,8 +445,8 @@ func TestAcquireAfterSilence(t *testing.T) {
 	release(t, s, kept)
 }
 
-// Permits: a waiter in the middle learns that it has come to the head although
-// the one before it did not go, but was granted.
+// Permits: a waiter in the middle learns that it is at the head although the one before
+// it did not go, but was granted.
 func TestPermitsAreHandedOnWithoutPolling(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)

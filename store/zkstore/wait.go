@@ -10,13 +10,13 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A nodeWatch is the one watch of this process on one node, however many
-// claims wait for it: the client cannot drop a watch, so each that is
-// abandoned would stay until the node changes.
+// A nodeWatch is the one watch of this process on a node, shared by all claims that
+// wait for it: the client cannot drop a watch, so one that is abandoned would stay
+// until the node changes.
 type nodeWatch struct {
 	ready chan struct{} // closed when err is set
 	err   error         // zk.ErrNoNode, or why the node could not be watched
-	holds bool          // the node said so when the watch was set
+	holds bool          // the node's data said that its owner holds when the watch was set
 
 	look  chan chan struct{} // see barrier
 	fired chan struct{}      // closed when event is set
@@ -41,7 +41,7 @@ func (s *Store) watchNode(ctx context.Context, path string) (*nodeWatch, error) 
 	}
 }
 
-// follow sets the watch and waits for what it tells.
+// follow sets the watch and waits until it fires.
 func (s *Store) follow(path string, w *nodeWatch) {
 	drop := func() {
 		s.mu.Lock()
@@ -50,7 +50,7 @@ func (s *Store) follow(path string, w *nodeWatch) {
 			delete(s.nodes, path)
 		}
 	}
-	// The watch belongs to many, so no caller's context ends it.
+	// Many claims share the watch, so no caller's context ends it.
 	events, _, err := send(s.life, s, false, func(c *zk.Conn) (<-chan zk.Event, error) {
 		if err := s.session.standing(c); err != nil {
 			return nil, err
@@ -74,7 +74,7 @@ func (s *Store) follow(path string, w *nodeWatch) {
 			s.firedWatch(path, w, drop)
 			return
 		case asked := <-w.look:
-			// Whoever asks wants to know what has come by now.
+			// The caller of barrier wants to know whether the event has come by now.
 			select {
 			case w.event = <-events:
 				s.firedWatch(path, w, drop)
@@ -98,8 +98,8 @@ func (s *Store) firedWatch(path string, w *nodeWatch, drop func()) {
 	close(w.fired)
 }
 
-// barrier returns when everything that the client has been told is known, and
-// reports whether the watch has fired.
+// barrier returns when everything that the client was told before has been taken in,
+// and reports whether the watch has fired.
 func (w *nodeWatch) barrier(ctx context.Context) bool {
 	asked := make(chan struct{})
 	select {
@@ -120,22 +120,22 @@ func (w *nodeWatch) hasFired() bool {
 	}
 }
 
-// A crowd is those of this process who wait in one line. It remembers which of
-// those before them have gone, so that nobody has to ask for them again.
+// A crowd is the claims of this process that wait in one queue. It remembers which
+// nodes before them have gone, so that no other claim asks for them again.
 type crowd struct {
 	waiters int
 	gone    map[string]struct{}
 
-	looking sync.Mutex          // one looks for all, and the others wait for that
-	seen    map[string]struct{} // the line, as it was then
+	looking sync.Mutex          // one reads for all, and the others wait for that
+	seen    map[string]struct{} // the queue, as it was at at
 	at      time.Time
 }
 
-// manyWaiters are so many that the line is read once for all of them, and not a
-// node for each.
+// manyWaiters is the number of waiters from which the queue is read once for all of
+// them, and not two nodes for each.
 const manyWaiters = 16
 
-// A tail is the last of this process's claims in a line.
+// A tail is the last of this process's claims in a queue.
 type tail struct {
 	*claim
 	born int64  // the czxid of the parent
@@ -143,11 +143,11 @@ type tail struct {
 	lock string // the first of them
 }
 
-// last notes that the claim's nodes are new, below a parent that was made then,
-// and returns the tail of this process that stands right before it, if there is
-// one. Every node that is made takes a number, so nobody stands between two
-// whose numbers follow each other; unless the parent was made anew meanwhile,
-// and the numbers with it.
+// last notes that the claim's nodes are new, below a parent whose czxid is born. It
+// returns the tail of this process that is right before the claim, if there is one.
+// Every node that is made takes a number, so no other contender is between two claims
+// whose numbers follow each other, unless the parent was deleted and made again
+// meanwhile, and its numbers started again.
 func (c *claim) last(born int64) (before tail) {
 	if born == 0 || c.weight != driver.Whole {
 		return before
@@ -162,7 +162,7 @@ func (c *claim) last(born int64) (before tail) {
 	defer s.mu.Unlock()
 	was := s.tails[c.parent]
 	if was.born > born || was.born == born && was.seq > second.seq {
-		return before // the answers did not come in their order
+		return before // the answers came out of order
 	}
 	s.tails[c.parent] = tail{c, born, second.seq, c.nodes[0]}
 	if was.claim != nil && was.claim != c && was.born == born && was.seq+1 == first.seq {
@@ -171,9 +171,9 @@ func (c *claim) last(born int64) (before tail) {
 	return before
 }
 
-// precedes says what it means for an exclusive claim to stand right behind the
-// tail. ok is false if that has to be read: its claim may have other nodes now,
-// behind those who came later.
+// precedes is the verdict on an exclusive claim right behind the tail. ok is false if
+// the queue has to be read: the tail's claim may have other nodes now, behind those of
+// later contenders.
 func (t tail) precedes() (v verdict, ok bool) {
 	c := t.claim
 	if c == nil {
@@ -208,7 +208,7 @@ func (s *Store) leaveCrowd(parent string) {
 	}
 }
 
-// crowded reports whether claims of this process wait in the line.
+// crowded reports whether claims of this process wait in the queue.
 func (s *Store) crowded(parent string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,7 +220,7 @@ func (s *Store) sawGone(parent string, names ...string) {
 	defer s.mu.Unlock()
 	if l := s.lines[parent]; l != nil {
 		if len(l.gone) > 100_000 {
-			clear(l.gone) // it is a saving, no more
+			clear(l.gone) // it only saves requests
 		}
 		for _, n := range names {
 			l.gone[n] = struct{}{}
@@ -228,8 +228,8 @@ func (s *Store) sawGone(parent string, names ...string) {
 	}
 }
 
-// sawAgain is told of nodes that were listed: servers that were set back have
-// again what had gone.
+// sawAgain is told of nodes that were listed: a server that was set back may have nodes
+// again that had gone.
 func (s *Store) sawAgain(parent string, names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +246,7 @@ func (s *Store) sawPathGone(path string) {
 	s.sawGone(path[:i], path[i+1:])
 }
 
-// left returns which of the nodes are not known to have gone.
+// left returns the nodes that are not known to have gone.
 func (s *Store) left(parent string, nodes []string) (left []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,7 +266,7 @@ type parked struct {
 	link   *link
 }
 
-// settled reports that nothing has happened that the waiter would act on.
+// settled reports that nothing has happened that the waiter has to act on.
 func (p *parked) settled(ctx context.Context, s *Store) bool {
 	if s.session.link() != p.link || p.own.barrier(ctx) {
 		return false
@@ -279,16 +279,16 @@ func (p *parked) settled(ctx context.Context, s *Store) bool {
 	return true
 }
 
-// A waiter leads one claim from its place in line to the lock.
+// A waiter leads one claim from its position to the lock.
 type waiter struct {
 	*claim
 	ctx  context.Context
 	own  *nodeWatch
 	line verdict // of the last listing
-	link *link   // what the listing and the watches belong to
+	link *link   // when the listing and the watches were made
 }
 
-// wait starts the waiter of a claim that stands in line as v says.
+// wait starts the waiter of a claim whose position is v.
 func (c *claim) wait(l *link, own *nodeWatch, v verdict) (driver.Grant, error) {
 	c.Lock()
 	if c.state == gone {
@@ -309,8 +309,8 @@ func (c *claim) wait(l *link, own *nodeWatch, v verdict) (driver.Grant, error) {
 	return c.place(), nil
 }
 
-// How long a waiter trusts what it was told before it looks again by itself:
-// longer and longer, while that tells nothing new.
+// How long a waiter trusts its watches before it looks again by itself: longer and
+// longer, while it finds nothing new.
 const (
 	firstPoll = 2 * time.Second
 	lastPoll  = 15 * time.Second
@@ -319,7 +319,7 @@ const (
 func (w *waiter) run() {
 	s := w.s
 	poll, stale := firstPoll, false
-	var told *nodeWatch // by whose data the line was read again
+	var told *nodeWatch // the watch whose data last made the waiter read the queue
 	for w.ctx.Err() == nil {
 		l := s.session.link()
 		if l.id != w.session {
@@ -357,13 +357,13 @@ func (w *waiter) run() {
 				continue
 			case len(left) == 0 && w.capacity == driver.Whole:
 				if w.own.barrier(w.ctx) {
-					continue // its own end was told before theirs
+					continue // the loss of its own node was told before the others'
 				}
 				w.granted()
 				return
 			case len(left) == 0, 1 < len(left) && len(left) < len(w.line.gone):
-				// Permits are counted when all others have gone. And who else
-				// went with those who went is not asked one by one.
+				// Permits are counted when all other contenders have gone. And if some
+				// have gone, one listing replaces a request for each of the others.
 				stale = true
 				continue
 			}
@@ -380,18 +380,18 @@ func (w *waiter) run() {
 		}
 		switch {
 		case err == zk.ErrNoNode:
-			stale = w.line.gone == nil // else it is known now
+			stale = w.line.gone == nil // otherwise left knows now that it has gone
 		case err != nil:
 			w.rest(nil, l, retryAfter)
 		case w.line.next && others[0].holds && others[0] != told:
-			told, stale = others[0], true // the change came before the watch
+			told, stale = others[0], true // the node changed before the watch was set
 		case w.rest(others, l, poll):
 			stale, poll = !w.stands(watch), min(2*poll, lastPoll)
 		case w.line.gone == nil:
 			stale = true
 		case w.line.frank && watch[0] == w.line.gone[0] && others[0].hasFired() && others[0].event.Type == zk.EventNodeDataChanged:
-			// Of that node alone a change is a farewell; a reader's changes when it
-			// is renewed.
+			// Only that node changes when its owner releases the lock; a reader's node
+			// changes when it is renewed, too.
 			w.line.partial = false
 			s.sawGone(w.parent, w.line.gone...)
 		}
@@ -401,9 +401,9 @@ func (w *waiter) run() {
 // retryAfter is the pause after a request that got no answer.
 const retryAfter = 50 * time.Millisecond
 
-// stands reports whether it is certain that the waiter has missed nothing. Who
-// waits for a node to go asks for that one and its own: the line of a crowd is
-// long, and each in it would read it. Who waits for permits has to read it.
+// stands reports whether the waiter has certainly missed nothing. A waiter for one node
+// asks for that node and its own; in a crowd each waiter would do so, so that they
+// share one listing. A waiter for permits has to read the queue.
 func (w *waiter) stands(watch []string) bool {
 	if w.line.gone == nil {
 		return false
@@ -427,7 +427,7 @@ func (w *waiter) stands(watch []string) bool {
 	return true
 }
 
-// lately returns the line as it was read lately, after w got in it: nobody looks
+// lately returns the queue as it was read lately, after w joined it: no waiter looks
 // sooner than firstPoll after that.
 func (l *crowd) lately(w *waiter) map[string]struct{} {
 	l.looking.Lock()
@@ -445,7 +445,7 @@ func (l *crowd) lately(w *waiter) map[string]struct{} {
 	return l.seen
 }
 
-// look reads the line, and sees to it that the own node is watched.
+// look reads the queue, and makes sure that the claim's own node is watched.
 func (w *waiter) look(l *link) bool {
 	s := w.s
 	var wg sync.WaitGroup
@@ -467,9 +467,9 @@ func (w *waiter) look(l *link) bool {
 	return true
 }
 
-// rest waits until one of the watches fires, the connection changes, or d has
-// passed (zero: for ever), and reports the last. Without others there is
-// nothing that the waiter could be said to be sure of.
+// rest waits until one of the watches fires, the connection changes, or d has passed
+// (zero: no limit), and reports whether d has passed. Without others the waiter is not
+// parked: it could not say that it has missed nothing.
 func (w *waiter) rest(others []*nodeWatch, l *link, d time.Duration) (timeout bool) {
 	var after <-chan time.Time
 	if d > 0 {
@@ -518,8 +518,8 @@ func (w *waiter) rest(others []*nodeWatch, l *link, d time.Duration) (timeout bo
 	return false
 }
 
-// granted makes the claim a holder, for as long as a grant lasts that its
-// owner has not heard of yet.
+// granted makes the claim a holder, for as long as a grant lasts that the caller has
+// not yet heard of.
 func (w *waiter) granted() {
 	s := w.s
 	w.Lock()
@@ -539,7 +539,7 @@ func (w *waiter) granted() {
 		s.tell(w.name, driver.Hint{Granted: true, Grant: g})
 	}
 	if permits {
-		// The next in line learns from it that it has come to the head.
+		// The next waiter learns from it that it is at the head.
 		w.mark(s.life)
 	}
 }

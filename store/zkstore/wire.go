@@ -10,8 +10,8 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// answerWithin is how long a server may take to answer the connect request.
-// The client itself would wait for nearly seven times the session's time-out.
+// answerWithin is how long a server may take to answer the connect request. The client
+// itself would wait for nearly seven times the session's time-out.
 const answerWithin = 5 * time.Second
 
 // The numbers of requests, as they are on the wire.
@@ -21,28 +21,29 @@ const (
 	opSetWatches = 101
 )
 
-// tapped is a connection whose first answer is read along, and on which the
-// watches of a session that goes on are set before anything else is asked.
+// tapped is a connection that reads along the first answer, and that, in a session that
+// goes on, sets its watches before any other request is sent.
 //
-// The client sets them beside other requests. It says up to where the session
-// has seen everything, and so has to say what it knew before the first answer;
-// but it looks while another goroutine notes what the answers tell.
+// The client sends the watches beside other requests. They say up to which transaction
+// the session has seen everything, which has to be what it knew before the first
+// answer; but the client reads that number while another goroutine updates it by the
+// answers.
 type tapped struct {
 	net.Conn
 	session *Session
 	began   time.Time
 	head    [20]byte // length, protocol, time-out in ms, session
-	n       int      // how much of it has come
-	hungUp  func()   // called if nothing comes
+	n       int      // how much of it has been read
+	hungUp  func()   // called if the server hangs up before it answers
 
 	mu    sync.Mutex
-	waits bool   // for the watches
-	kept  []byte // what came before them
+	waits bool   // requests wait until the watches are set
+	kept  []byte // the requests that wait
 	late  *time.Timer
 
 	asking  sync.Mutex
 	timeout atomic.Int64 // the session's, in ns; 0 before the connect answer
-	asked   time.Time    // when something was first written since the server was last heard of; zero: nothing
+	asked   time.Time    // when something was first written since the server was last heard; zero: nothing
 	silent  *time.Timer  // nil before the first request
 }
 
@@ -63,7 +64,7 @@ func (t *tapped) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// answered is called when the connect answer has come.
+// answered is called when the connect answer has been read.
 func (t *tapped) answered() {
 	s := t.session
 	id := int64(binary.BigEndian.Uint64(t.head[12:]))
@@ -104,8 +105,8 @@ func (t *tapped) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// giveUp is for what should not be: that the client has no watches to set. The
-// next connection does not wait for them.
+// giveUp handles what should not happen: the client has no watches to set. The next
+// connection does not wait for them.
 func (t *tapped) giveUp() {
 	t.mu.Lock()
 	waits := t.waits
@@ -123,20 +124,20 @@ func (t *tapped) SetReadDeadline(at time.Time) error {
 	return t.Conn.SetReadDeadline(at)
 }
 
-// A server that hangs keeps its connections, and the client stays for two thirds of
-// the session's time-out, or until the next ping is due: longer than any TTL lasts.
-// The session outlives a move to another server, so a server that is silent is left
-// much earlier.
+// A server that hangs keeps its connections, and the client stays for two thirds of the
+// session's time-out, or until the next ping is due: longer than any TTL lasts. The
+// session survives a move to another server, so the store leaves a silent server much
+// earlier.
 
-// leastSilence is what is never taken for silence: a server may be busy.
+// leastSilence is never taken for silence: a server may be busy.
 const leastSilence = 500 * time.Millisecond
 
-// silence is how long a server may say nothing at all while it is asked something,
-// in a session of that time-out: a quarter of the longest TTL.
+// silence is how long a server may send nothing while a request is under way, in a
+// session of that time-out: a quarter of the longest TTL.
 func silence(timeout time.Duration) time.Duration { return max(timeout/8, leastSilence) }
 
-// asks notes that something is written, and has the server left if it is not heard
-// of. The answer to the connect request has a limit of its own.
+// asks notes that something is written, and starts the timer that leaves a silent
+// server. The answer to the connect request has a limit of its own.
 func (t *tapped) asks() {
 	t.asking.Lock()
 	defer t.asking.Unlock()
@@ -164,7 +165,7 @@ func (t *tapped) leave(limit time.Duration) {
 	t.asking.Lock()
 	asked, now := t.asked, time.Now()
 	if !asked.IsZero() && now.Sub(asked) >= 2*limit {
-		// Then this process has stood still, and an answer may be there already.
+		// This process has stood still, and an answer may have come already.
 		t.asked = now
 		t.silent.Reset(limit)
 	}
@@ -183,8 +184,8 @@ func (t *tapped) Close() error {
 	return t.Conn.Close()
 }
 
-// within has the server left if it is silent for a quarter of a TTL, counted from
-// something that is asked now: leases may be shorter than they can be.
+// within leaves the server if it is silent for a quarter of a TTL from now on: leases
+// may be much shorter than the longest TTL.
 func (s *Session) within(ttl time.Duration) {
 	t := s.tapped.Load()
 	l := s.link()
@@ -193,12 +194,12 @@ func (s *Session) within(ttl time.Duration) {
 	}
 }
 
-// neverMade is a path that nobody uses. It is watched for as long as a session
-// lasts that has other watches, so that the client has some to set whenever it
-// connects anew, and tapped knows it.
+// neverMade is a path that no program uses. It is watched as long as a session has
+// other watches, so that the client has watches to set whenever it reconnects, and
+// tapped can wait for them.
 const neverMade = "/zookeeper/baton"
 
-// standing sees to it that the connection's session has its standing watch.
+// standing makes sure that the connection's session watches neverMade.
 func (s *Session) standing(c *zk.Conn) error {
 	s.stand.Lock()
 	defer s.stand.Unlock()

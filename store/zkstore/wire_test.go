@@ -73,7 +73,7 @@ const (
 	opGetChildren2 = 12
 )
 
-// quiet takes what tells of watches out of what goes to a client.
+// quiet removes events of watches from what goes to a client.
 func quiet(b []byte) []byte {
 	var out []byte
 	for len(b) >= 8 && len(b) >= 4+int(binary.BigEndian.Uint32(b)) {
@@ -86,10 +86,10 @@ func quiet(b []byte) []byte {
 	return append(out, b...)
 }
 
-// Who waits for long looks now and then whether it has missed something, at two
-// nodes and not at the whole line: ten thousand would read ten thousand names
-// each. A crowd in one process reads it once for all. And who has missed something
-// is served.
+// A waiter that waits for long checks now and then whether it has missed something, at
+// two nodes and not in the whole queue: ten thousand waiters would read ten thousand
+// names each. A crowd in one process reads the queue once for all. And a waiter that
+// has missed something is granted.
 func TestLookingAgain(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -140,10 +140,10 @@ func TestLookingAgain(t *testing.T) {
 	}
 }
 
-// The connection is lost again and again beside a waiter and many requests.
-// Before any of them the watches are set again, as they stood when it was lost:
-// the client itself would set them as they stand after the first answers, and
-// read what it writes on another goroutine.
+// The connection is lost again and again beside a waiter and many requests. Before any
+// request the watches are set again, as they were when it was lost: the client itself
+// would set them as they are after the first answers, and read what it writes on
+// another goroutine.
 func TestWatchesAreSetBeforeAllElse(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
@@ -186,7 +186,7 @@ func TestWatchesAreSetBeforeAllElse(t *testing.T) {
 		eventually(t, "a new connection", func() bool { return session.link().epoch > before })
 		eventually(t, "the place in line is confirmed", func() bool {
 			a := renew(t, s, next)
-			if a.State == driver.Lost { // nobody was reached for too long
+			if a.State == driver.Lost { // no server was reached for too long
 				next.ID = driver.NewID()
 				_, _ = s.Acquire(t.Context(), next) // the next renewal tells
 			}

@@ -1,6 +1,6 @@
 package main
 
-// Why what may break was not seen to.
+// Why something that may break was not seen to break.
 const (
 	nobodyDies = "Only the locks of those who crashed before the jump stay for longer, and nobody does under this fault. " +
 		"With f02 beside it waiters were seen to wait for too long (`baton verify --local redis --fault f02+f16`)."
@@ -20,7 +20,7 @@ var explained = because(map[string][]string{
 	empty:      {"cluster f10"},
 })
 
-// because turns reasons into what they are for.
+// because maps each cell to its reason.
 func because(reasons map[string][]string) map[string]string {
 	cells := make(map[string]string)
 	for why, places := range reasons {

@@ -1,8 +1,8 @@
-// Command campaign runs "baton verify" over all stores and faults. It adds each run
-// to a record that git ignores, .verify/verification.jsonl. At its end it adds the
-// record to the sums in docs/verification.jsonl, one line for each store and fault,
-// and writes docs/verification.md from those. It may be ended at any time, and goes
-// on where it was.
+// Command campaign runs "baton verify" over all stores and faults. It adds each run to
+// a record that git ignores, .verify/verification.jsonl. At its end it adds the record
+// to the sums in docs/verification.jsonl, one line for each store and fault, and writes
+// docs/verification.md from those. It may be ended at any time; the next start goes on
+// from there.
 package main
 
 import (
@@ -88,15 +88,15 @@ type campaign struct {
 	mu sync.Mutex // of the record
 }
 
-// A job is what one kind of store still lacks for one seed.
+// A job is the faults that one kind of store still lacks for one seed.
 type job struct {
 	kind   string
 	seed   uint64
 	faults []string
 }
 
-// missing lists what is still to be run, the first seed of all stores first, so
-// that whatever the time the table is even. What was invalid is tried again.
+// missing lists the runs that are still to be made, the first seed of all stores first,
+// so that the table is even whenever the campaign ends. It lists invalid runs again.
 func (c *campaign) missing(known results.Sums) (jobs []job) {
 	for seed := range c.seeds {
 		for _, k := range deploy.Kinds {
@@ -119,13 +119,13 @@ func (c *campaign) missing(known results.Sums) (jobs []job) {
 	return jobs
 }
 
-// wants reports whether a kind is to be run under a fault.
+// wants reports whether the campaign has to run a kind under a fault.
 func (c *campaign) wants(kind, fault string) bool {
 	return (c.kinds == nil || slices.Contains(c.kinds, kind)) && (c.faults == nil || slices.Contains(c.faults, fault))
 }
 
-// known is what the sums and the record say together. A line of the record that
-// was cut off is removed from it.
+// known is the sums and the record together. It removes a line that was cut off from
+// the record.
 func (c *campaign) known() (results.Sums, error) {
 	sums, err := results.Load(c.results)
 	if err != nil {
@@ -139,7 +139,7 @@ func (c *campaign) known() (results.Sums, error) {
 	return sums, lines.Replace(c.record, runs...)
 }
 
-// forget removes from the sums and the record what is to be run again.
+// forget removes the runs that have to be made again from the sums and the record.
 func (c *campaign) forget() error {
 	sums, err := results.Load(c.results)
 	if err != nil {
@@ -151,7 +151,7 @@ func (c *campaign) forget() error {
 	}
 	maps.DeleteFunc(sums, func(_ [2]string, s *results.Sum) bool { return c.wants(s.Kind, s.Fault) })
 	runs = slices.DeleteFunc(runs, func(r results.Result) bool { return c.wants(r.Kind, r.Fault) })
-	if err := lines.Replace(c.record, runs...); err != nil { // first: the sums are what it adds to
+	if err := lines.Replace(c.record, runs...); err != nil { // first: known adds the record to the sums
 		return err
 	}
 	return sums.Save(c.results)
@@ -188,12 +188,12 @@ func (c *campaign) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// tolerated is more than the default, since several stores share the machine. It
-// is still less than what waiters are owed beside the TTL.
+// tolerated is more than the default, since several stores share the machine. It is
+// still less than the time beyond the TTL in which waiters must be granted.
 const tolerated = time.Second
 
-// runs splits a job: faults that leave the servers alone share a deployment, each
-// of the others has one of its own, and so has one that wants a longer TTL.
+// runs splits a job: faults that leave the servers alone share a deployment. Each of
+// the other faults, and each that wants a longer TTL, has a deployment of its own.
 func (j job) runs() (runs [][]string) {
 	var gentle []string
 	for _, id := range j.faults {
@@ -209,13 +209,14 @@ func (j job) runs() (runs [][]string) {
 	return runs
 }
 
-// do runs a job. What is done when it ends early is kept.
+// do runs a job. If it ends early, the finished runs are kept.
 func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
 	for _, faults := range j.runs() {
 		if ctx.Err() != nil || time.Now().After(end) {
 			return nil
 		}
-		// What broke a claim once in a thousand runs does not come again for the asking.
+		// Keep it: what broke a claim once in a thousand runs cannot be repeated at
+		// will.
 		dir, err := os.MkdirTemp("", fmt.Sprintf("baton-%s-%d-", j.kind, j.seed))
 		if err != nil {
 			return err

@@ -132,8 +132,8 @@ func TestPageSaysWhatBroke(t *testing.T) {
 	}
 }
 
-// The record survives an end in the middle of a line, is added to the sums as
-// often as somebody likes, and what is done is not run again.
+// The record survives an end in the middle of a line, can be added to the sums any
+// number of times, and what is done is not run again.
 func TestGoesOn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -1,11 +1,11 @@
-// Package check finds in a history what must never happen. A check is sound: it
-// calls nothing a violation that a correct store could have done, and what a
-// client did not live to see counts for nobody.
+// Package check finds in a history what must never happen. A check is sound: it reports
+// as a violation nothing that a correct store could have done, and what a client that
+// was killed may not have written down counts neither way.
 //
-// Whether waiters are granted in the order in which they came is not checked:
-// no client can see when another's place in line was taken. The contract's tests
-// do that with the store alone. What shows from outside is a waiter that is
-// passed over again and again.
+// It does not check whether waiters are granted in the order in which they came: no
+// client can see when another process joined the queue. The contract's tests check that
+// on the store alone. What shows from outside is a waiter that is passed over again and
+// again.
 package check
 
 import (
@@ -17,17 +17,17 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// A Promise is what is broken: the words of GUARANTEES.md.
+// A Promise is a promise that can be broken, in the words of GUARANTEES.md.
 type Promise string
 
 const (
-	Exclusive Promise = "E" // no two believe at the same instant
-	Fenced    Promise = "F" // tokens rise; what checks them takes no stale write
+	Exclusive Promise = "E" // no two clients believe at the same instant
+	Fenced    Promise = "F" // tokens rise; a resource that checks them takes no stale write
 	Lively    Promise = "L" // after the last fault every waiter is granted in time, and nothing leaks
 	Bounded   Promise = "B" // a limiter admits no more than its limit
 )
 
-// Rules are what the run was to keep.
+// Rules are what the run had to keep.
 type Rules struct {
 	TTL    time.Duration
 	Bound  time.Duration // after Healed a waiter is granted within TTL + Bound
@@ -38,48 +38,48 @@ type Rules struct {
 	// the same token, as Redlock's may.
 	EqualReaders bool
 
-	// PerGrant is by how much the tokens of two of the store's grants differ at
-	// least. A lease with a token between them was handed on inside a process.
+	// PerGrant is the least difference between the tokens of two of the store's grants.
+	// A token between them belongs to a lease that was handed over inside a process.
 	// Zero if there are none.
 	PerGrant int64
 
-	// Explains is how long after its end a fault explains that a lease was lost. Zero
-	// looks for no lost leases. With Keeps, what is broken explains none, but of
-	// leases that were no older than Young when it broke.
+	// Explains is how long after its end a fault explains the loss of a lease. Zero
+	// turns the check for lost leases off. With Keeps the fault explains only the loss
+	// of leases that were no older than Young when it began.
 	Explains time.Duration
 	Keeps    bool
 	Young    time.Duration
 }
 
-// A Limit is what holds for a limiter's key: at most Most in any stretch of Window.
+// A Limit is the rule for a limiter's key: at most Most in any time as long as Window.
 type Limit struct {
 	Most   int64
 	Window time.Duration
 
-	// How it counts, exactly: by a Bucket, or by the window, out of which what was
-	// taken may come up to Late after its end. With neither it is not looked at.
+	// How it counts, exactly: by a Bucket, or by the window, where what was taken comes
+	// back at its end or up to Late afterwards. With neither the count is not replayed.
 	Bucket *Bucket
 	Late   time.Duration
 
-	// Every is how often a turn comes, where requests wait for theirs or hang up.
-	// Of such a limit it is looked how much was served.
+	// Every is how often a turn comes, where requests wait for their turns or hang up.
+	// Such a limit is checked for how much it served.
 	Every time.Duration
 }
 
-// Findings are what a history shows.
+// Findings are the result of all checks.
 type Findings struct {
-	// Violations are in the order of From. A check tells at most a hundred of one
+	// Violations are in the order of From. A check reports at most a hundred for one
 	// key.
 	Violations []Violation `json:"violations,omitempty"`
-	// Undecided is what could not be looked at. A run that has any is invalid:
-	// it has neither passed nor failed.
+	// Undecided is what could not be checked. A run that has any is invalid: it has
+	// neither passed nor failed.
 	Undecided []Undecided `json:"undecided,omitempty"`
 	Looked    Looked      `json:"looked"`
 
 	told map[[2]string]int // violations by check and key
 }
 
-// enough is how many violations of one key a check tells.
+// enough is how many violations of one key a check reports.
 const enough = 100
 
 // A Violation is one thing that must not have happened.
@@ -90,55 +90,54 @@ type Violation struct {
 	Text    string       `json:"text"` // one sentence
 	From    int64        `json:"from"` // when it happened, on the history's clock
 	To      int64        `json:"to"`
-	Ops     []history.Op `json:"ops,omitempty"` // who was part of it, at most ten
+	Ops     []history.Op `json:"ops,omitempty"` // those that were part of it, at most ten
 }
 
-// Undecided is what a check could not say, and why.
+// Undecided is what a check could not decide, and why.
 type Undecided struct {
 	Check string `json:"check"`
 	Key   string `json:"key,omitempty"`
 	Text  string `json:"text"`
 }
 
-// Looked says how much was looked at, so that no violations are no violations
-// of something.
+// Looked says how much was checked, so that a reader sees what "no violations" means.
 type Looked struct {
 	Attempts int `json:"attempts"` // to get a lock
 	Granted  int `json:"granted"`
-	Sure     int `json:"sure"`   // grants that were certainly believed in for a time
+	Sure     int `json:"sure"`   // grants that certainly were believed in for a time
 	Pairs    int `json:"pairs"`  // of beliefs that exclude each other, one after the other
 	Tokens   int `json:"tokens"` // grants that certainly came after one that they exclude
 	Writes   int `json:"writes"` // of exclusive holders
-	Stale    int `json:"stale"`  // of these: what does not check tokens took them all the same
+	Stale    int `json:"stale"`  // of these: the resource that does not check tokens took them
 
 	Parts   int `json:"parts"`   // pieces of the histories of keys that porcupine looked at
 	PartOps int `json:"partOps"` // the acquisitions and ends in them
 
-	Waiters int           `json:"waiters"` // that waited when all was whole
-	Idle    time.Duration `json:"idle"`    // the longest that one of them waited while nobody held the lock
-	Refused int           `json:"refused"` // attempts that were refused when all was whole
-	Counted int           `json:"counted"` // keys whose permits were counted in the end
+	Waiters int           `json:"waiters"` // that waited when nothing was broken
+	Idle    time.Duration `json:"idle"`    // the longest that one of them waited while no client held the lock
+	Refused int           `json:"refused"` // attempts that were refused when nothing was broken
+	Counted int           `json:"counted"` // keys whose permits were counted at the end
 
-	Admits  int `json:"admits"`  // by a limiter
+	Admits  int `json:"admits"`  // of a limiter
 	Windows int `json:"windows"` // stretches of time in which they were counted
 
 	Replayed int `json:"replayed"` // decisions, in the order of the store's clock
 
 	Lost   int     `json:"lost"`   // leases that ended before their release
-	Shares int     `json:"shares"` // stretches in which more was asked of a limit than there was
-	Share  float64 `json:"share"`  // the least of it that was served in one of them
-	Passed int     `json:"passed"` // the most turns of one other process that a waiter stood by, for each of its own process
+	Shares int     `json:"shares"` // times in which more was asked of a limit than it had
+	Share  float64 `json:"share"`  // the least part that was served in one of them
+	Passed int     `json:"passed"` // the most turns of one other process that a waiter saw, for each turn of its own process
 
-	// Lag is the most by which a belief outlived the begin of the next that it
-	// excludes, and LapsedLag the same of leases that were not released: less
-	// than zero if all ended before, by that much. Both are zero if there was no
-	// such pair.
+	// Lag is the longest time for which a belief outlived the start of the next belief
+	// that it excludes, and LapsedLag the same for leases that were not released. They
+	// are negative if all ended before, by that much, and zero if there was no such
+	// pair.
 	Lag       time.Duration `json:"lag"`
 	LapsedLag time.Duration `json:"lapsedLag"`
 }
 
-// Run looks at a history, which it does not change, with all checks. It takes a few
-// seconds for 200 000 holds, and gives up on what takes longer than a minute.
+// Run applies all checks to a history, which it does not change. It takes a few seconds
+// for 200 000 holds, and gives up on what takes longer than a minute.
 func Run(h *history.History, r Rules) Findings {
 	f := Findings{}
 	keys := byKey(h, &f)
@@ -156,7 +155,7 @@ func Run(h *history.History, r Rules) Findings {
 	return f
 }
 
-// lively runs the checks of what is owed when all is whole.
+// lively runs the checks of liveness, which is owed when nothing is broken.
 func (f *Findings) lively(h *history.History, keys []locked, r Rules) {
 	if len(keys) == 0 {
 		return
@@ -173,8 +172,8 @@ func (f *Findings) lively(h *history.History, keys []locked, r Rules) {
 	if r.Order {
 		f.overtaken(w, keys)
 	}
-	// Who waits for ever keeps the run from its end. Then it is broken, and not
-	// undecided.
+	// A waiter that waits for ever keeps the run from its end. Then the promise is
+	// broken, and not undecided.
 	if slices.ContainsFunc(f.Violations, func(v Violation) bool { return v.Promise == Lively }) {
 		f.Undecided = slices.DeleteFunc(f.Undecided, func(u Undecided) bool { return u.Check == "waiting" || u.Check == "permits" })
 	}
@@ -227,8 +226,8 @@ func (k locked) granted() []*history.Hold {
 	return g
 }
 
-// excludes reports whether two holds of one key can never be together. That more
-// than two can be too many is another matter.
+// excludes reports whether two holds of one key can never be together. More than two
+// may still be too many together.
 func excludes(a, b *history.Hold) bool {
 	switch {
 	case a.Mode == history.Exclusive || b.Mode == history.Exclusive || a.Mode != b.Mode:
@@ -257,7 +256,7 @@ func (f *Findings) undecided(check, key, format string, args ...any) {
 	f.Undecided = append(f.Undecided, Undecided{check, key, fmt.Sprintf(format, args...)})
 }
 
-// who names a hold in a sentence.
+// who names the client of a hold in a sentence.
 func who(o *history.Hold) string { return name(o.Op) }
 
 func name(op history.Op) string { return fmt.Sprintf("client %d (operation %d)", op.Client, op.Number) }

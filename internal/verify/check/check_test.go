@@ -126,8 +126,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// A token that falls breaks exclusion, and not fencing, only if the lease was
-// handed on inside the process that the store had granted it to.
+// A token that falls breaks exclusion. It does not break fencing only if the lease was
+// handed over inside the process that the store had granted it to.
 func TestTokensHandedOn(t *testing.T) {
 	t.Parallel()
 	const x = history.Exclusive
@@ -202,8 +202,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A waiter that others overtake again and again is seen where the order is
-// promised, and one that was overtaken by those before it in line is not.
+// A waiter that others overtake again and again is seen where the order is promised.
+// One that was overtaken only by waiters before it in the queue is not.
 func TestOvertaken(t *testing.T) {
 	for _, c := range []struct {
 		times, own int64

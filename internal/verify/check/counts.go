@@ -15,18 +15,16 @@ type Bucket struct {
 	Period        time.Duration
 }
 
-// counts replays the decisions of limiters in the order of the store's clock,
-// which each of them tells, and looks whether a limiter that takes them one by one
-// decides like this: allows what there is room for and nothing else, and takes
-// nothing for what it refuses. That order is the only one there can be, so nothing
-// has to be searched: what was decided in the same microsecond is in the order of
-// what was left.
+// counts replays the decisions of limiters in the order of the store's clock, which
+// each decision gives, and checks that they are those of a limiter that takes requests
+// one by one: it allows what there is room for and nothing else, and takes nothing for
+// what it refuses. No other order is possible, so nothing has to be searched: decisions
+// of the same microsecond are in the order of what remained.
 //
-// What nobody knows is between two bounds. A request whose answer was lost may
-// have taken what it wanted at any time since. And a refusal, which changes
-// nothing, may have been read beside a decision that had been made, but was
-// neither committed nor answered. Where the clock went back nothing can be said,
-// and it is left at what windows finds.
+// What is not known lies between two bounds. A request whose answer was lost may have
+// taken its cost at any time since. A refusal, which changes nothing, may have been
+// read beside a decision that was made, but neither committed nor answered. If the
+// clock went back the order is not known, and only windows checks the key.
 func (f *Findings) counts(h *history.History, limits map[string]Limit) {
 	all := make(map[string][]*history.Decision)
 	for i := range h.Decisions {
@@ -48,7 +46,7 @@ func (f *Findings) replay(key string, l Limit, all []*history.Decision) {
 			lost = append(lost, d) // in the order of Called
 		case d.Result == history.Failed: // nothing was taken
 		case d.At == 0:
-			return // it is not known when
+			return // the time of the decision is not known
 		default:
 			known = append(known, d)
 		}
@@ -61,8 +59,8 @@ func (f *Findings) replay(key string, l Limit, all []*history.Decision) {
 	})
 	slices.SortStableFunc(lost, func(a, b *history.Decision) int { return cmp.Compare(a.Called, b.Called) })
 	var room interface {
-		at(d *history.Decision) (least, most int64) // what there was room for, if no lost request had taken anything
-		is(d *history.Decision, unseen int64)       // what it was then, if so much had been taken besides at most
+		at(d *history.Decision) (least, most int64) // how much room there was, if no lost request had taken anything
+		is(d *history.Decision, unseen int64)       // sets what it was then, if at most unseen had been taken besides
 	}
 	if l.Bucket != nil {
 		room = &bucket{Bucket: *l.Bucket}
@@ -110,10 +108,10 @@ func (f *Findings) replay(key string, l Limit, all []*history.Decision) {
 	}
 }
 
-// answers are those to what was allowed, in the order of the store's clock.
+// answers are the decisions that were allowed, in the order of the store's clock.
 type answers struct {
 	allowed []*history.Decision
-	last    []int64 // when the last of all up to here had its answer
+	last    []int64 // when the last of all decisions up to here was answered
 }
 
 func (a *answers) add(d *history.Decision) {
@@ -124,7 +122,7 @@ func (a *answers) add(d *history.Decision) {
 	a.allowed, a.last = append(a.allowed, d), append(a.last, last)
 }
 
-// at is how much had been allowed to those who had no answer at an instant of the
+// at is how much had been allowed to requests without an answer at an instant of the
 // history.
 func (a *answers) at(instant int64) (n int64) {
 	for i := len(a.last) - 1; i >= 0 && a.last[i] >= instant; i-- {
@@ -135,8 +133,8 @@ func (a *answers) at(instant int64) (n int64) {
 	return n
 }
 
-// wentBack reports whether something was decided before what had been answered
-// when it was asked for.
+// wentBack reports whether a decision has an earlier time than one that was answered
+// before it was asked for.
 func wentBack(known []*history.Decision) bool {
 	byReturn := slices.Clone(known)
 	slices.SortStableFunc(byReturn, func(a, b *history.Decision) int { return cmp.Compare(a.Returned, b.Returned) })
@@ -154,15 +152,15 @@ func wentBack(known []*history.Decision) bool {
 	return false
 }
 
-// bucket is a Bucket in the course of time. Its level is between low and high,
-// which count in shares of a token: as many as the period has microseconds.
+// bucket is a Bucket over time. Its level is between low and high, which count parts of
+// a token: as many parts as the period has microseconds.
 type bucket struct {
 	Bucket
 	last      int64 // 0 before the first decision: it is full
 	low, high int64
 }
 
-// rounded is by how many microseconds two may differ that count the same.
+// rounded is by how many microseconds two times may differ and still count as the same.
 const rounded = 2
 
 func (b *bucket) share() int64 { return b.Period.Microseconds() }
@@ -184,14 +182,14 @@ func (b *bucket) is(d *history.Decision, unseen int64) {
 		b.low, b.high = b.low-d.N*b.share(), b.high-d.N*b.share()
 	}
 	from, to := max(d.Remaining-unseen, 0)*b.share(), (d.Remaining+1)*b.share()
-	if b.high < from || b.low > to { // it is another than was thought
+	if b.high < from || b.low > to { // the level is another than was thought
 		b.low, b.high = from, to
 	}
 	b.low, b.high = max(b.low, from), min(b.high, to)
 }
 
-// window is a limit of so many in a stretch of time. What was taken comes back
-// when that is over, or up to Late afterwards.
+// window is a limit of Most per Window. What was taken comes back at the end of the
+// window, or up to Late afterwards.
 type window struct {
 	Limit
 	taken []*history.Decision
@@ -202,7 +200,7 @@ func (w *window) at(d *history.Decision) (least, most int64) {
 	for i := len(w.taken) - 1; i >= 0; i-- {
 		t := w.taken[i]
 		if d.At-t.At > (w.Window+w.Late).Microseconds()+rounded {
-			w.taken = w.taken[i+1:] // as is all before it, from now on
+			w.taken = w.taken[i+1:] // so has everything before it, from now on
 			break
 		}
 		least -= t.N

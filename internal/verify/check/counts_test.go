@@ -45,7 +45,8 @@ func (l *limiter) take(n, at int64) {
 	}
 }
 
-// decide decides when so much has been taken that those who only read do not see.
+// decide decides. unseen is how much has been taken that requests that only read do not
+// see.
 func (l *limiter) decide(n, at, unseen int64) (r history.Result, left int64) {
 	room := l.room(at)
 	if unseen > 0 && n > room+unseen {
@@ -85,15 +86,15 @@ var limiters = []Limit{
 // ahead is by how much the store's clock is, in microseconds.
 const ahead = int64(1_700_000_000_000_000)
 
-// Refusals are read beside what is being decided, or even beside what was answered
-// a moment ago.
+// A refusal reads a state that lacks requests without an answer yet, or even those that
+// were answered a moment ago.
 const (
 	readsAside   = "reads aside"
 	readsTooLate = "reads what was there a moment ago"
 )
 
-// decisions are those of some clients who ask one limiter at the same time. With
-// losses some of their answers are lost, or what they asked comes late.
+// decisions are those of some clients that ask one limiter at the same time. With
+// losses some of their answers are lost, or their requests come late.
 func decisions(seed uint64, limit Limit, wrong string, losses bool) *history.History {
 	r := rand.New(rand.NewPCG(seed, 3))
 	l := &limiter{rand: r, wrong: wrong, limit: limit, last: 1}
@@ -115,7 +116,7 @@ func decisions(seed uint64, limit Limit, wrong string, losses bool) *history.His
 			a.Returned = at
 			if losses && r.IntN(10) == 0 {
 				a.Result = history.Unknown
-				if r.IntN(2) == 0 { // it comes when nobody waits for the answer
+				if r.IntN(2) == 0 { // it comes when its client no longer waits for the answer
 					a.decided += r.Int64N(2000 * ms)
 				}
 			}
@@ -187,9 +188,9 @@ func TestCountsNoFalseAlarms(t *testing.T) {
 	}
 }
 
-// Limiters that are wrong are found to be, by what they break: also where answers
-// are lost, if what they do wrong is to allow. In how many of the seeds is always
-// the same.
+// Limiters that are wrong are found to be, by what they break. If what they do wrong is
+// to allow, they are found also where answers are lost. In how many of the seeds is
+// always the same.
 func TestCountsPlanted(t *testing.T) {
 	t.Parallel()
 	const n = 20

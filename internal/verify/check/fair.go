@@ -7,23 +7,24 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// How often one other process may be served what it asked for later while a waiter's
-// process waits for one turn: so many leases, and so many of the store's grants. Who
-// was before it in line may hand a grant on inside its process, 32 times, to callers
-// that came later. The rest is for a process that was delayed and lost its place.
+// How many requests of one other process may be served although they were called later,
+// while a waiter's process waits for one grant: this many leases, and this many of the
+// store's grants. A process before it in the queue may hand a grant over 32 times, to
+// later callers of its own. The rest is for a process that was delayed and lost its
+// position.
 const (
 	maxOvertakes = 100
 	maxTurns     = 8
 )
 
 // overtaken looks for exclusive waiters that are passed over again and again, by
-// attempts that were called when they had waited for TTL + Bound already. A
-// process has one place in line for all who wait in it, and goes to the end of
-// the line after each turn: so it may be passed over once more for each of its own
-// attempts that comes to an end before.
+// attempts that were called when the waiters had already waited for TTL + Bound. A
+// process has one position for all its waiters, and joins the end of the queue after
+// each grant: so a waiter may be passed over once more for each earlier attempt of its
+// own process that comes to an end.
 //
-// For how long the others hold the lock is their affair. So the longest wait that
-// fairness allows is so many turns of the others, however long.
+// Fairness does not bound how long other processes hold the lock. So the longest wait
+// that it allows is that many grants of each of them, however long.
 func (f *Findings) overtaken(w *world, keys []locked) {
 	for _, k := range keys {
 		returns := make(map[int][]int64) // by client
@@ -53,7 +54,7 @@ func (f *Findings) overtaken(w *world, keys []locked) {
 					continue
 				}
 				leases[a.Client]++
-				if a.Mode == history.Exclusive { // readers are let in beside each other
+				if a.Mode == history.Exclusive { // readers may hold together
 					if turns[a.Client] == nil {
 						turns[a.Client] = make(map[int64]bool)
 					}

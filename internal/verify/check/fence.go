@@ -7,16 +7,16 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// tokens looks for grants whose tokens do not rise. All tokens of a key differ;
-// they rise between two leases that exclude each other, if the one was certainly
-// granted before the other was asked for. What was asked for at the same time may
-// have been granted in any order, and readers that hold together may have their
-// tokens in any.
+// tokens looks for grants whose tokens do not rise. All tokens of a key differ. Of two
+// leases that exclude each other, the later has the higher token, if the earlier was
+// certainly granted before the later was asked for. Leases that were asked for at the
+// same time may have been granted in any order, and readers that hold together may have
+// their tokens in any order.
 //
-// A process that hands a lease on among its own callers gives them tokens that
-// follow that of the grant. If it no longer has the grant, they are lower than
-// those of the next. Then the process believed in what it had lost: that is the
-// exclusion that is broken, and the store's tokens still rise.
+// A process that hands a lease over among its own callers gives them tokens that follow
+// that of the grant. If it has lost the grant, those may be lower than the tokens of
+// the next holder. Then the process believed in a lease that it had lost: that breaks
+// exclusion, while the store's tokens still rise.
 func (f *Findings) tokens(keys []locked, rules Rules) {
 	for _, k := range keys {
 		granted := k.granted()
@@ -25,7 +25,7 @@ func (f *Findings) tokens(keys []locked, rules Rules) {
 		slices.SortStableFunc(byReturn, func(a, b *history.Hold) int { return cmp.Compare(a.Returned, b.Returned) })
 
 		first := make(map[int64]*history.Hold, len(granted))
-		highest := make(map[kind]*history.Hold) // of those that had returned
+		highest := make(map[kind]*history.Hold) // of the holds that had returned
 		for _, b := range granted {
 			for ; len(byReturn) > 0 && byReturn[0].Returned < b.Called; byReturn = byReturn[1:] {
 				a := byReturn[0]
@@ -34,7 +34,7 @@ func (f *Findings) tokens(keys []locked, rules Rules) {
 				}
 			}
 			if a := first[b.Token]; a != nil && rules.EqualReaders && a.Mode == history.Shared && b.Mode == history.Shared && a.Returned >= b.Called {
-				continue // they are compared with nobody that the first is not
+				continue // comparing the first of them with the others is enough
 			} else if a != nil {
 				f.violation(Violation{Promise: Fenced, Check: "tokens", Key: k.key, From: a.Returned, To: b.Returned, Ops: []history.Op{a.Op, b.Op}},
 					"%s and %s were both granted token %d", who(a), who(b), b.Token)
@@ -65,7 +65,7 @@ func (f *Findings) tokens(keys []locked, rules Rules) {
 	}
 }
 
-// handOvers says which clients had leases of each of the store's grants.
+// handOvers knows which client had the leases of each of the store's grants.
 type handOvers struct {
 	per     int64
 	clients map[int64]int // the client, or severalClients
@@ -89,13 +89,13 @@ func handOversOf(granted []*history.Hold, per int64) handOvers {
 	return g
 }
 
-// on reports whether a hold got its lease from an earlier one in the same
-// process, and not from the store.
+// on reports whether a hold got its lease from an earlier hold of the same process, and
+// not from the store.
 func (g handOvers) on(o *history.Hold) bool {
 	return g.per != 0 && o.Token%g.per != 0 && g.clients[o.Token/g.per] == o.Client
 }
 
-// A kind is what decides which others a hold excludes.
+// A kind decides which other holds a hold excludes.
 type kind struct {
 	mode       history.Mode
 	weight, of int64
@@ -108,8 +108,8 @@ func kindOf(o *history.Hold) kind {
 	return kind{o.Mode, o.Weight, o.Of}
 }
 
-// writes looks at what the resource that checks tokens took. Only writes of
-// exclusive holders count: tokens of others need not rise.
+// writes checks what the resource that checks tokens accepted. Only writes of exclusive
+// holders count: other holders' tokens need not rise.
 func (f *Findings) writes(h *history.History) {
 	holds := make(map[history.Op]*history.Hold, len(h.Holds))
 	for i := range h.Holds {

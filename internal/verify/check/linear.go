@@ -16,10 +16,10 @@ const maxPart = 2000 // operations: two of each hold
 
 var patience = time.Minute // for all parts of a history
 
-// A span is a hold as a sequential store would see it: granted at some instant
-// from Called to Returned, and ended at some instant from lo to hi. What was not
-// certainly released may have expired at any time after its last sight, and
-// nobody knows by when.
+// A span is a hold as a sequential store would see it: granted at some instant from
+// Called to Returned, and ended at some instant from lo to hi. A lease that was not
+// certainly released may have expired at any time after it was last seen valid, and the
+// latest time is not known.
 type span struct {
 	*history.Hold
 	lo, hi int64
@@ -32,16 +32,15 @@ func spanOf(o *history.Hold) span {
 	return span{o, max(o.SureTo, o.Called), math.MaxInt64}
 }
 
-// linear asks porcupine whether there is an order of all grants and ends in which
-// a store with one operation at a time gives what the clients saw. It sees what
-// the other checks do not: what is certain of a lease before its first and after
-// its last sight, and tokens that contradict the order which waiters were granted
-// in.
+// linear asks porcupine whether there is an order of all grants and ends in which a
+// store with one operation at a time gives what the clients saw. It finds what the
+// other checks do not: contradictions with what is certain of a lease before it was
+// first and after it was last seen valid, and tokens that contradict the order of the
+// grants.
 //
-// Attempts without a grant are left out, also those whose outcome is unknown:
-// taking one out of an order that fits leaves one that fits, so they never make a
-// violation of what is none, and they cannot hide one either, since they could
-// always have had no effect.
+// It leaves out attempts without a grant, also those whose outcome is unknown: an order
+// that fits still fits without such an attempt, so leaving it out makes no false
+// violation. It hides none either, since the attempt could always have had no effect.
 func (f *Findings) linear(keys []locked, maxPart int, patience time.Duration) {
 	deadline := time.Now().Add(patience)
 	for _, k := range keys {
@@ -51,7 +50,7 @@ func (f *Findings) linear(keys []locked, maxPart int, patience time.Duration) {
 			switch {
 			case o.Mode != history.Permits:
 				ordered = append(ordered, spanOf(o))
-			case o.Freed() || o.Sure(): // else it may have been over when it was seen
+			case o.Freed() || o.Sure(): // otherwise it may have been over when it was seen
 				permits[o.Of] = append(permits[o.Of], spanOf(o))
 			}
 		}
@@ -64,10 +63,10 @@ func (f *Findings) linear(keys []locked, maxPart int, patience time.Duration) {
 	}
 }
 
-// parts looks at spans, which come in the order of their grants, in pieces. A
-// piece also has the earlier spans that may reach into it: those that are not
-// certainly over when the first of it can begin. The others constrain nothing in
-// it. Where the clients are quiet, there are none.
+// parts checks spans, which are in the order of their grants, in pieces. A piece also
+// has the earlier spans that may reach into it: those that are not certainly over when
+// its first span can begin. Other spans do not constrain it. Where the clients are
+// quiet, no span reaches in.
 func (f *Findings) parts(key string, all []span, model func([]span) []porcupine.Operation, begins func(span) int64, maxPart int, deadline time.Time) {
 	maxCarried := maxPart / 10
 	piece := maxPart/2 - maxCarried
@@ -105,7 +104,7 @@ func (f *Findings) parts(key string, all []span, model func([]span) []porcupine.
 	}
 }
 
-// unordered reports a part that no order fits, by the first span that does not.
+// unordered reports a part that no order fits, by the first span that does not fit.
 func (f *Findings) unordered(key string, part []span, check func([]span) porcupine.CheckResult) {
 	n := sort.Search(len(part), func(n int) bool { return check(part[:n+1]) != porcupine.Ok })
 	b := part[min(n, len(part)-1)]
@@ -120,16 +119,16 @@ func (f *Findings) unordered(key string, part []span, check func([]span) porcupi
 	f.violation(v, "%s was granted when others still held too much", who(b.Hold))
 }
 
-// A step is a grant or an end, as porcupine sees it. The grants of a part come in
-// one order, and so do its ends; what is searched is how the two interleave.
+// A step is a grant or an end, as porcupine sees it. The grants of a part have one
+// order, and so have its ends; porcupine searches how the two interleave.
 type step struct {
 	grant bool
-	at    int // its place among the grants, or among the ends
+	at    int // its index among the grants, or among the ends
 	// Of a grant: how many ends come before. Of an end: how many grants.
 	after int
 }
 
-// progress is how many grants and ends were.
+// progress is how many grants and ends there were so far.
 type progress struct{ grants, ends int }
 
 var steps = porcupine.Model{
@@ -143,11 +142,11 @@ var steps = porcupine.Model{
 	},
 }
 
-// readWrite makes the steps of exclusive and shared holds, which come by their
-// tokens. Every writer comes after the end of all before it, and so do the
-// readers between two writers. These readers may come and go in any order: if one
-// fits, so does that in which they come as they were called and go as soon as
-// they may.
+// readWrite makes the steps of exclusive and shared holds, which are ordered by their
+// tokens. Every writer comes after the end of all holds before it, and so do the
+// readers between two writers. These readers may begin and end in any order: if one
+// order fits, so does the one in which they begin as they were called and end as soon
+// as they may.
 func readWrite(all []span) []porcupine.Operation {
 	var ops []porcupine.Operation
 	for from := 0; from < len(all); {
@@ -166,9 +165,9 @@ func readWrite(all []span) []porcupine.Operation {
 	return ops
 }
 
-// semaphore makes the steps of permits of one number, which come by their
-// returns. If any order fits, so does that in which each is granted as late as it
-// may be and ends as soon as it may.
+// semaphore makes the steps of permits of one capacity, which are ordered by their
+// returns. If any order fits, so does the one in which each is granted as late as
+// possible and ends as soon as possible.
 func semaphore(all []span) []porcupine.Operation {
 	ends := endsOf(all, 0, func(s span) int64 { return s.lo }) // which is after its return
 	// How many ends it takes until a grant has room.
@@ -189,7 +188,7 @@ func grantOf(s span, x step) porcupine.Operation {
 	return porcupine.Operation{ClientId: s.Client, Input: x, Call: s.Called, Return: s.Returned}
 }
 
-// endsOf makes the ends of spans whose grants begin at a place, in the order of
+// endsOf makes the ends of spans whose grants begin at the index at, in the order of
 // the instants from which on they may have ended.
 func endsOf(all []span, at int, instant func(span) int64) []porcupine.Operation {
 	order := make([]int, len(all))

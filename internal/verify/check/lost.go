@@ -7,12 +7,12 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// lost looks for leases that ended before their release, when no fault explains it:
-// none was there, or was over for less than Rules.Explains, at the time, or the
-// fault is one that costs nobody a lease. Who holds a lock goes on holding it while
-// the store can be asked; how late it was renewed is no excuse. It may be one for a
-// lease that was younger than Rules.Young when the fault began: what was handed over
-// lives for a moment only until it is renewed, and that may take longer now.
+// lost looks for leases that ended before their release without a fault that explains
+// it: no fault was there at the time, or had ended less than Rules.Explains before, or
+// the fault is one that loses no lease. A holder keeps the lock while the store can be
+// asked; that a renewal was late is no excuse. It may be one for a lease that was
+// younger than Rules.Young when the fault began: a lease that was handed over lives for
+// a moment only until it is renewed, and the renewal may then take longer.
 func (f *Findings) lost(h *history.History, keys []locked, r Rules) {
 	if r.Explains == 0 {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// overlap looks for beliefs that exclude each other at the same instant. It
-// counts a belief only from its first to its last sight.
+// overlap looks for beliefs that exclude each other at the same instant. It counts a
+// belief only from when it was first to when it was last seen.
 func (f *Findings) overlap(keys []locked) {
 	lag, lapsed := lagOf{}, lagOf{}
 	for _, k := range keys {
@@ -38,7 +38,7 @@ func (f *Findings) overlap(keys []locked) {
 				lastLapsed.add(b)
 			}
 			active = slices.DeleteFunc(active, func(a *history.Hold) bool { return a.SureTo <= b.SureFrom })
-			if f.told[[2]string{"overlap", k.key}] < enough { // each may cost as much as there are active
+			if f.told[[2]string{"overlap", k.key}] < enough { // each costs as many comparisons as there are active holds
 				f.together(k.key, active, b)
 				active = append(active, b)
 			}
@@ -47,8 +47,8 @@ func (f *Findings) overlap(keys []locked) {
 	f.Looked.Lag, f.Looked.LapsedLag = lag.duration(), lapsed.duration()
 }
 
-// revived looks for a lease that was valid after its end: after it was found
-// lost, or its release had returned.
+// revived looks for a lease that was seen valid after its end: after the client found
+// it lost, or its release had returned.
 func (f *Findings) revived(o *history.Hold) {
 	for _, end := range []int64{o.LostAt, o.ReleaseReturned} {
 		if end != 0 && end < o.SureTo {
@@ -59,7 +59,7 @@ func (f *Findings) revived(o *history.Hold) {
 	}
 }
 
-// together looks at b and at those that were believed in when its belief began.
+// together compares b with the holds that were believed in when the belief in b began.
 func (f *Findings) together(key string, active []*history.Hold, b *history.Hold) {
 	var ops []history.Op
 	var first *history.Hold
@@ -73,7 +73,7 @@ func (f *Findings) together(key string, active []*history.Hold, b *history.Hold)
 	}
 	for _, a := range active {
 		if a.SureFrom >= b.SureTo {
-			continue // b was seen at that one instant
+			continue // b was seen at one instant only
 		}
 		if excludes(a, b) {
 			note(a)
@@ -88,7 +88,7 @@ func (f *Findings) together(key string, active []*history.Hold, b *history.Hold)
 		v.To, v.Ops = to, append(ops, b.Op)
 		f.violation(v, "%s (%s) and %s (%s) both believed in their lease for %v",
 			who(first), first.Mode, who(b), b.Mode, history.Duration(b.SureFrom, min(b.SureTo, first.SureTo)))
-	case b.Mode == history.Permits && sum > b.Of: // all active are permits of the same number
+	case b.Mode == history.Permits && sum > b.Of: // all active holds are permits of the same capacity
 		for _, a := range active {
 			if a.SureFrom < b.SureTo {
 				note(a)
@@ -115,8 +115,8 @@ func (l *latest) add(o *history.Hold) {
 	}
 }
 
-// excluding returns the one that ended last of those that b excludes. Permits
-// are compared with what is not permits.
+// excluding returns the hold that ended last among those that b excludes. It compares
+// permits only with other modes.
 func (l *latest) excluding(b *history.Hold) *history.Hold {
 	var found *history.Hold
 	for _, a := range []*history.Hold{l.exclusive, l.shared, l.permits} {

@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// A lease that was lost is explained by a fault that was there, or had ended a moment
-// before, unless that is one that costs nobody a lease.
+// A lost lease is explained by a fault that was there, or had ended a moment before,
+// unless it is a fault that costs no client its lease.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	lost, released, kept := hold(1, history.Exclusive, 1, 10, 50), hold(2, history.Exclusive, 2, 10, 50), hold(3, history.Exclusive, 3, 10, 50)
@@ -55,14 +55,14 @@ func TestLost(t *testing.T) {
 }
 
 // turns are decisions of a limit that gives each request a turn, to callers who are
-// impatient or hang up. wrong has the turns of those who are refused, too.
+// impatient or hang up. With wrong, refused requests keep their turns, too.
 func turns(seed uint64, every int64, wrong bool) *history.History {
 	r := rand.New(rand.NewPCG(seed, 5))
 	h := &history.History{Marks: []history.Mark{
 		{At: 1, What: history.Healed}, {At: 20 * int64(time.Second), What: history.Drains}, {At: 21 * int64(time.Second), What: history.Ends},
 	}}
 	asks := make([]int64, 3) // when each of the callers asks next
-	free := int64(1)         // the next turn that nobody has
+	free := int64(1)         // the next turn that is not taken
 	for {
 		who := 0
 		for i, at := range asks {
@@ -96,8 +96,8 @@ func turns(seed uint64, every int64, wrong bool) *history.History {
 	return h
 }
 
-// Of a limit of which more is wanted than there is, most is served. One that gives
-// turns to those whom it refuses serves hardly any.
+// Of a limit of which more is wanted than there is, most is used. One that gives turns
+// to requests that it refuses serves hardly any.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	every := 100 * time.Millisecond

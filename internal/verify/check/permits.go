@@ -6,8 +6,8 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// permits looks at the count of all permits when all is over (history.Drains): as
-// many as there are can be taken, and not one more.
+// permits checks the count of all permits at the end (history.Drains): as many as there
+// are can be taken, and not one more.
 func (f *Findings) permits(w *world, keys []locked) {
 	for _, k := range keys {
 		if !slices.ContainsFunc(k.holds, func(o *history.Hold) bool { return o.Mode == history.Permits }) {
@@ -31,14 +31,14 @@ func (f *Findings) permits(w *world, keys []locked) {
 }
 
 func (f *Findings) count(w *world, key string, before, count []*history.Hold) {
-	var last, free int64 // from when on nobody has anything of what was before, and the store has not
+	var last, free int64 // from when on no client has anything from before, and neither has the store
 	for _, o := range before {
 		last, free = max(last, w.last(o)), max(free, w.until(o))
 	}
 	full, found := false, false
 	for _, o := range count {
 		v := Violation{Check: "permits", Key: key, From: o.Called, To: w.answered(o), Ops: []history.Op{o.Op}}
-		surely, atMost := int64(0), int64(0) // what the others have
+		surely, atMost := int64(0), int64(0) // what other holds have
 		for _, a := range count {
 			switch {
 			case a == o || a.Result == history.Refused || a.Result == history.Failed:

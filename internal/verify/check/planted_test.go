@@ -16,7 +16,7 @@ func TestPlanted(t *testing.T) {
 		name   string
 		bad    defects
 		checks []string // each is to find it
-		least  int      // in so many seeds
+		least  int      // in how many seeds
 	}{
 		{"a store that grants 1 ms too early", defects{earlyGrant: true}, []string{"overlap"}, n / 4},
 		{"a counter of tokens that is lost", defects{tokenReset: true}, []string{"tokens", "linear"}, n},
@@ -38,7 +38,7 @@ func TestPlanted(t *testing.T) {
 		seeds(n, func(seed uint64) {
 			clients := 14
 			if p.bad.deafRelease {
-				clients = 3 // where there are many, somebody always waits, and then a refusal says nothing
+				clients = 3 // where there are many, there is always a waiter, and then a refusal says nothing
 			}
 			f := Run(simulate(seed, p.bad, clients, 4*int64(time.Second)), rules(seed))
 			mu.Lock()

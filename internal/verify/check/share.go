@@ -10,14 +10,14 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// served looks for limits of which too little was served while more was asked for.
-// Between two refusals all that came was wanted: had it not been promised to others,
-// the second would not have been refused. So what was served between them, each at
-// its turn, is at least half of what came; the other half is for turns that were
-// promised to those who then hung up, or whose answer was lost.
+// served looks for limits that served too little while more was asked for. Between two
+// refusals every turn was wanted: if it had not been promised to other requests, the
+// second request would not have been refused. So what was served between them, each at
+// its turn, has to be at least half of what came; the other half is for turns that were
+// promised to callers that hung up, or whose answer was lost.
 //
-// It looks at times without faults alone, since answers that are slow come to those who
-// have hung up, and at no stretch below two seconds or ten turns.
+// It checks only times without faults, since slow answers come to callers that have
+// hung up, and no time shorter than two seconds or ten turns.
 func (f *Findings) served(w *world, h *history.History) {
 	all := make(map[string][]*history.Decision)
 	for i := range h.Decisions {
@@ -83,7 +83,7 @@ func (f *Findings) share(w *world, key string, l Limit, episodes []history.Episo
 	}
 }
 
-// minShare is the shortest time that is looked at.
+// minShare is the shortest time that is checked.
 const minShare = 2 * time.Second
 
 // leastShare is the least of what was seen.

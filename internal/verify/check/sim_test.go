@@ -24,18 +24,18 @@ var simRules = Rules{
 // defects are what a sim can have wrong.
 type defects struct {
 	earlyGrant     bool // the store expires a hold 1 ms before its holder stops to believe
-	tokenReset     bool // the counter of tokens begins anew when nobody holds
-	twoWriters     bool // every tenth request is granted whoever holds
+	tokenReset     bool // the counter of tokens starts again when there is no holder
+	twoWriters     bool // every tenth request is granted, held or not
 	readersIgnored bool // writers do not see readers
 	extraPermit    bool // one more than there are
-	blindRelease   bool // a release frees the lock whoever has it
+	blindRelease   bool // a release frees the lock, whichever claim holds it
 	lostPlace      bool // every fifth waiter is never woken
 	renewalFromEnd bool // belief counts from the answer of a renewal, not from its request
 	leak           bool // the permits of a killed client stay taken
 	noExpiry       bool // holds do not expire
 	extraAdmit     bool // the limiter admits one more
 	openRegister   bool // takes every write
-	noClock        bool // who was stopped believes in its lease until told otherwise
+	noClock        bool // a client that was stopped believes in its lease until told otherwise
 	deafRelease    bool // a release that is said to be done is not
 }
 
@@ -49,8 +49,8 @@ type sim struct {
 	events   events
 	order    int
 	h        *history.History
-	fifo     bool // who waits is granted in order; otherwise in any
-	tickets  bool // tokens are drawn when a place is taken, not when it is granted
+	fifo     bool // waiters are granted in order; otherwise in any
+	tickets  bool // tokens are drawn when a position is taken, not when it is granted
 	token    int64
 	locks    map[string]*simLock
 	register map[string]history.Write
@@ -288,7 +288,7 @@ func (s *sim) attempt(c *simClient, key string, x *claim, done func(history.Resu
 		s.on(c, s.rand.Int64N(2*simTTL), func() {
 			x.over = true
 			tell(history.Unknown)
-			s.after(s.wire(), func() { s.remove(key, x) }) // it is cleaned up, behind the caller's back
+			s.after(s.wire(), func() { s.remove(key, x) }) // it is removed without the caller's knowledge
 		})
 	}
 	s.after(s.wire(), func() {
@@ -481,7 +481,7 @@ func (s *sim) expire(key string, x *claim) {
 	})
 }
 
-// remove ends a claim and lets others in.
+// remove ends a claim and grants waiters that fit now.
 func (s *sim) remove(key string, x *claim) bool {
 	l := s.at(key)
 	i := slices.Index(l.holders, x)
@@ -509,7 +509,7 @@ func (s *sim) remove(key string, x *claim) bool {
 	return i >= 0
 }
 
-// sweep takes the dead out of the line.
+// sweep removes the waiters of dead clients from the queue.
 func (s *sim) sweep(l *simLock) {
 	l.waiters = slices.DeleteFunc(l.waiters, func(w *claim) bool { return w.client.dead })
 }

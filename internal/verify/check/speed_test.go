@@ -47,7 +47,7 @@ func big(holds int) *history.History {
 	return h
 }
 
-// A long run is looked at in a time that nobody minds.
+// A long run is checked in a short time.
 func TestBig(t *testing.T) {
 	t.Parallel()
 	h := big(bigHolds)
@@ -59,7 +59,7 @@ func TestBig(t *testing.T) {
 		t.Errorf("found %+v", f.Violations[:1])
 	}
 	for _, u := range f.Undecided {
-		if u.Check != "permits" { // which nobody counted
+		if u.Check != "permits" { // for which there is no count
 			t.Errorf("%+v", u)
 		}
 	}

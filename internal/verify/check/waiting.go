@@ -18,7 +18,7 @@ type world struct {
 	killed               map[int]int64
 }
 
-// limit is how long anything may take when all is whole.
+// limit is how long anything may take when nothing is broken.
 func (w *world) limit() int64 { return int64(w.TTL + w.Bound) }
 
 // alive returns until when a client lived.
@@ -43,8 +43,7 @@ func (w *world) over(o *history.Hold) int64 {
 	return at
 }
 
-// last returns when the client was through with an attempt and with what came of
-// it, or never.
+// last returns when the client had finished with an attempt and its lease, or never.
 func (w *world) last(o *history.Hold) int64 {
 	switch {
 	case o.Result == history.Granted && o.Freed():
@@ -55,8 +54,7 @@ func (w *world) last(o *history.Hold) int64 {
 	return o.Returned
 }
 
-// until returns the last instant at which the store can have something of an
-// attempt.
+// until returns the last instant at which the store may know anything of an attempt.
 func (w *world) until(o *history.Hold) int64 {
 	at := w.last(o)
 	if at == never || o.Result == history.Refused || o.Result == history.Failed || o.Result == history.Granted && o.Freed() {
@@ -73,12 +71,12 @@ func (w *world) answered(o *history.Hold) int64 {
 	return w.alive(o.Client)
 }
 
-// A stretch is a part of the time.
+// A stretch is an interval of time.
 type stretch struct{ from, to int64 }
 
-// waiting looks for waiters that waited for longer than TTL + Bound while all was
-// whole and nobody who lived held the lock. That is all that a lock can promise
-// without knowing for how long others hold it.
+// waiting looks for waiters that waited for longer than TTL + Bound while nothing was
+// broken and no live client held the lock. A lock cannot promise more, as it does not
+// bound how long others hold it.
 func (f *Findings) waiting(w *world, keys []locked) {
 	for _, k := range keys {
 		idle := w.idle(k)
@@ -107,7 +105,7 @@ func (f *Findings) waiting(w *world, keys []locked) {
 			}
 		}
 		for s, waiters := range late {
-			first := waiters[0] // which was called first
+			first := waiters[0] // the one that was called first
 			v := Violation{
 				Promise: Lively, Check: "waiting", Key: k.key,
 				From: max(s.from, first.Called, w.healed), To: min(s.to, w.answered(first)), Ops: opsOf(waiters),
@@ -119,10 +117,10 @@ func (f *Findings) waiting(w *world, keys []locked) {
 	}
 }
 
-// idle returns the stretches in which nobody who lived held the lock, as far as
-// they knew, in order. A lock is held from the return of the attempt on: what is
-// on the way to a client is not there yet, and what was given up is cleaned up
-// within what is allowed.
+// idle returns the intervals in which no live client held the lock, as far as the
+// clients knew, in order. A lock is held from the return of the attempt on: a grant on
+// its way to a client has not arrived yet, and one whose attempt was given up is
+// cleaned up within the limit.
 func (w *world) idle(k locked) []stretch {
 	var busy []stretch
 	for _, o := range k.holds {
@@ -145,7 +143,7 @@ func (w *world) idle(k locked) []stretch {
 	return idle
 }
 
-// unanswered looks for what does not wait and yet never returned.
+// unanswered looks for requests that do not wait and yet never returned.
 func (f *Findings) unanswered(w *world, k locked) {
 	see := func(o *history.Hold, what string, called, returned int64) {
 		from, to := max(called, w.healed), w.alive(o.Client)
@@ -162,17 +160,18 @@ func (f *Findings) unanswered(w *world, k locked) {
 	}
 }
 
-// refused looks for attempts that were refused when nothing that the history
-// knows of can have been in their way: no holder, no waiter, no attempt at the
-// same time, and nothing that one which was given up or killed may have left.
+// refused looks for attempts that were refused although the history knows of nothing in
+// their way: no holder, no waiter, no attempt at the same time, and nothing that an
+// attempt may have left that was given up or killed.
 func (f *Findings) refused(w *world, keys []locked) {
 	for _, k := range keys {
-		// Where the two before that reach furthest: one may be the attempt itself.
+		// The two latest instants that earlier attempts reach: one of the two may be
+		// the attempt's own.
 		var first, second int64
 		for i, o := range k.holds {
 			reach := w.until(o)
 			if reach < never && o.Result != history.Granted {
-				reach += int64(w.Bound) // for what is withdrawn behind the caller's back
+				reach += int64(w.Bound) // for what is withdrawn after the call has returned
 			}
 			free := max(first, second) < o.Called && (i+1 == len(k.holds) || k.holds[i+1].Called > o.Returned)
 			if !o.Waits && o.Result == history.Refused && o.Called >= w.healed+w.limit() {

@@ -9,10 +9,10 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// windows looks for stretches of a limit's window in which a limiter admitted too
-// much. Only what was asked for and answered within counts. The window is a
-// little shorter than the limit's, for stores count in whole microseconds on
-// clocks that are steered.
+// windows looks for intervals as long as a limit's window in which a limiter allowed
+// too much. Only what was asked for and answered within the interval counts. The
+// interval is a little shorter than the limit's window, as stores count whole
+// microseconds on clocks that are adjusted.
 func (f *Findings) windows(h *history.History, limits map[string]Limit) {
 	admits := make(map[string][]*history.Decision)
 	for i := range h.Decisions {
@@ -40,8 +40,8 @@ func (f *Findings) window(key string, l Limit, admits []*history.Decision) {
 	}
 	slices.Sort(returns)
 
-	// From the last to the first: within holds what was called from there on, by
-	// its return.
+	// From the last to the first: within holds the admissions that were called from
+	// there on, by their return.
 	within := make(sums, len(admits))
 	admitted := make([]int64, len(admits)) // in the window that begins with each
 	for i := len(admits) - 1; i >= 0; i-- {
@@ -52,7 +52,7 @@ func (f *Findings) window(key string, l Limit, admits []*history.Decision) {
 		admitted[i] = within.first(end)
 		f.Looked.Windows++
 	}
-	var told int64 // the end of the window that was reported last
+	var told int64 // the end of the last window that was reported
 	for i, n := range admitted {
 		d := admits[i]
 		if n <= l.Most || d.Called < told {
@@ -69,7 +69,7 @@ func (f *Findings) window(key string, l Limit, admits []*history.Decision) {
 	}
 }
 
-// sums adds up numbers at places, and the first of them, in logarithmic time: a
+// sums adds numbers at indices, and sums up the first of them, in logarithmic time: a
 // Fenwick tree.
 type sums []int64
 

@@ -14,16 +14,16 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// Sentinel and the nodes of a cluster tell their clients where the others are:
-// the proxies put the addresses of proxies in place of theirs.
+// Sentinel and the nodes of a cluster tell their clients where the other servers are:
+// the proxies replace those addresses by those of proxies.
 
-// told is an address as Redis tells it: as a text, or as an IP and a port that
-// is text or number, or among the fields of a node. All ports of ours have five
-// digits.
+// told is an address as Redis writes it: as a text, or as an IP and a port that is text
+// or number, or among the fields of a node. All our ports have five digits.
 var told = regexp.MustCompile(`(127\.0\.0\.1(?::| |\r\n:|\r\n\$5\r\n)|port\r\n(?::|\$5\r\n))(\d{5})`)
 
-// translate has the proxies of each client tell the addresses of that client's
-// proxies. known are those that servers tell, in the order of the servers.
+// translate makes each client's proxies replace the servers' addresses by those of that
+// client's proxies. known are the addresses that servers tell, in the order of the
+// servers.
 func (b *builder) translate(known []string) {
 	for client := range b.Options.Clients {
 		ports := make(map[string]string)
@@ -53,7 +53,7 @@ func port(addr string) string {
 	return p
 }
 
-// member is a server that has to be told something when it is back.
+// member is a server that needs an action after a restart.
 type member struct {
 	*testserver.RedisServer
 	site   *testserver.Site
@@ -69,8 +69,8 @@ func (m *member) Restart() {
 
 func (b *builder) sentinel() {
 	b.Site.Clocks = b.Options.Clocks
-	// What the servers send each other goes through proxies, too: one before each
-	// that has data.
+	// The servers' messages to each other go through proxies, too: one before each
+	// server that has data.
 	between := map[string]*faultproxy.Proxy{}
 	set := testserver.RedisSentinelBehind(b.Site, func(addr string) string {
 		between[addr] = faultproxy.New(b.Site, addr)
@@ -103,7 +103,7 @@ func (b *builder) sentinel() {
 		if leader < 0 {
 			return 0, fmt.Errorf("the Sentinel names an unknown primary %s", at)
 		}
-		// It is called the leader a moment before it is one.
+		// Sentinel calls it the leader a moment before it is one.
 		if role, err := info(nodes[leader], "replication", "role"); err == nil && role != "master" {
 			return 0, fmt.Errorf("server %d is no primary yet", leader)
 		}
@@ -136,8 +136,7 @@ func (b *builder) sentinel() {
 	b.clocks()
 }
 
-// cluster has primaries without replicas, since what a fail-over does is seen
-// with Sentinel.
+// cluster has primaries without replicas, since Sentinel shows what a fail-over does.
 func (b *builder) cluster() {
 	b.Site.Clocks = b.Options.Clocks
 	c := testserver.RedisCluster(b.Site)
@@ -173,7 +172,7 @@ func (b *builder) cluster() {
 	b.clocks()
 }
 
-// slotsInUse are those of a server's keys.
+// slotsInUse are the slots of a server's keys.
 func slotsInUse(n *testserver.RedisServer) (slots []int, err error) {
 	all, err := n.Do("KEYS", "*")
 	if err != nil || all == "" {
@@ -194,7 +193,7 @@ func slotsInUse(n *testserver.RedisServer) (slots []int, err error) {
 	return slices.Compact(slots), nil
 }
 
-// moveSlots moves slots with their keys, as redis-cli does. Clients are at work
+// moveSlots moves slots with their keys, as redis-cli does. Clients go on working
 // meanwhile.
 func moveSlots(slots []int, from, to, other *testserver.RedisServer) error {
 	source, err1 := from.Do("CLUSTER", "MYID")

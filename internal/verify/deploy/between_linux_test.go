@@ -53,7 +53,7 @@ func TestIsolateLeavesNoWay(t *testing.T) {
 			d := Start(t, kind, 1)
 			direct := func() (all []string) {
 				ends := make([]map[string]bool, len(d.Servers))
-				// One that has just come back may be about to connect anew.
+				// A server that has just come back may be about to connect again.
 				if err := await(func() error {
 					for i, s := range d.Servers {
 						if ends[i] = wires(t, s.Pid()); len(ends[i]) == 0 {

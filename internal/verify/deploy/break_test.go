@@ -220,7 +220,8 @@ func TestReshapeOfEtcd(t *testing.T) {
 	}
 }
 
-// Who has lost the right to channels is thrown out of them, and comes back with it.
+// A client that has lost the right to channels is thrown out of them, and comes back
+// when it has the right again.
 func TestMute(t *testing.T) {
 	t.Parallel()
 	d := Start(t, "redis", 2)

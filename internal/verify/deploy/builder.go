@@ -16,15 +16,15 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// A builder makes one Deployment. Its methods end early, by a panic that the
-// site turns into an error, if something does not start.
+// A builder makes one Deployment. If something does not start, its methods end early,
+// by a panic that the site turns into an error.
 type builder struct {
 	*testserver.Site
 	*Deployment
 	Options
 }
 
-// process is what the servers of testserver have in common.
+// process is the common part of testserver's servers.
 type process interface {
 	Pid() int
 	Kill()
@@ -44,8 +44,8 @@ func (n *node) Stop() error    { return n.site.Try(n.process.Stop) }
 func (n *node) Cont() error    { return n.site.Try(n.process.Cont) }
 func (n *node) Restart() error { return n.site.Try(n.process.Restart) }
 
-// serve has the deployment consist of servers, which listen there. url is for a
-// client that finds them, or its proxies of them, at addrs.
+// serve makes servers, which listen at addrs, the servers of the deployment. url is for
+// a client that finds them, or its proxies for them, at the addresses given.
 func (b *builder) serve(servers []process, addrs []string, url func(addrs []string) string) {
 	for _, s := range servers {
 		b.Servers = append(b.Servers, &node{s, b.Site})
@@ -56,7 +56,7 @@ func (b *builder) serve(servers []process, addrs []string, url func(addrs []stri
 		for _, a := range addrs {
 			proxies[i] = append(proxies[i], faultproxy.New(b.Site, a))
 		}
-		// Where the order of the servers counts, it is by address.
+		// Where the order of the servers matters, it is by address.
 		slices.SortFunc(proxies[i], func(p, q *faultproxy.Proxy) int { return cmp.Compare(p.Addr, q.Addr) })
 		for j, p := range proxies[i] {
 			p.Retarget(addrs[j])
@@ -72,7 +72,7 @@ func (b *builder) serve(servers []process, addrs []string, url func(addrs []stri
 	}
 }
 
-// machine is what a server runs on.
+// machine is the machine that a server runs on.
 func (b *builder) machine(server int) *testserver.Machine {
 	return b.Servers[server].(*node).Machine()
 }
@@ -99,7 +99,8 @@ func (b *builder) disks() {
 	}
 }
 
-// stalls lets the disks of all servers be stalled, if they were started for that.
+// stalls lets the disks of all servers be stalled, if they were started with support
+// for that.
 func (b *builder) stalls() {
 	if !b.Site.Stalls {
 		return
@@ -138,7 +139,8 @@ func (b *builder) whileDown(f func(server int) error) error {
 	return errors.Join(append(errs, RestartAll(b.Servers), await(b.Settled))...)
 }
 
-// RestartAll restarts servers none of which may serve without the others.
+// RestartAll restarts servers at the same time, as none may be able to serve without
+// the others.
 func RestartAll(servers []Server) error {
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
@@ -149,15 +151,15 @@ func RestartAll(servers []Server) error {
 	return errors.Join(errs...)
 }
 
-// copyDir makes the directory to contain what from does, and nothing else.
+// copyDir makes the directory to contain what from contains, and nothing else.
 func copyDir(to, from string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
-	if err := emptyDir(to); err != nil { // it may be where a disk is mounted
+	if err := emptyDir(to); err != nil { // a disk may be mounted at it
 		return err
 	}
-	// It keeps owners, too.
+	// cp -a keeps owners, too.
 	if out, err := exec.Command("cp", "-a", from+"/.", to).CombinedOutput(); err != nil {
 		return fmt.Errorf("copy %s: %w: %s", from, err, strings.TrimSpace(string(out)))
 	}

@@ -1,5 +1,5 @@
-// Package deploy starts the private servers that a verification breaks: of every
-// kind of store, each client behind proxies of its own.
+// Package deploy starts the private servers that a verification breaks, for every kind
+// of store, and puts separate proxies before them for each client.
 package deploy
 
 import (
@@ -11,69 +11,68 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// MaxTTL is the longest TTL that a deployment is made for if nobody asks for more,
-// and LongestTTL the longest that can be asked for.
+// MaxTTL is the longest TTL that a deployment is made for by default, and LongestTTL
+// the longest that can be asked for.
 const (
 	MaxTTL     = 3 * time.Second
 	LongestTTL = 15 * time.Second
 )
 
-// A Server can be broken as a machine breaks. It starts again with what it has
-// kept on its disk.
+// A Server can be broken as a machine breaks. It starts again with what is on its disk.
 type Server interface {
 	Pid() int
 	Kill()          // a crash
-	Stop() error    // it hangs: nothing is closed, and nobody answers
+	Stop() error    // it hangs: nothing is closed, and nothing is answered
 	Cont() error    // it goes on
 	Restart() error // ends it as Kill does, and returns when it serves again
 }
 
-// A Deployment is the servers of one store. Its methods are safe for concurrent
-// use unless they break something; what breaks is for one goroutine.
+// A Deployment is the servers of one store. Its methods are safe for concurrent use,
+// except those that break something, which are for one goroutine.
 type Deployment struct {
 	Kind    string   // as in "--local KIND"
 	Servers []Server // none for kinds without: sqlite, memory
 
-	// URL is what a client opens, with its own proxies before every server.
+	// URL is the URL for a client, with its own proxies before every server.
 	URL func(client int) string
-	// Direct is the same past the proxies; "" where nobody else sees the locks.
+	// Direct is the URL past the proxies; "" where no other process sees the locks.
 	Direct string
-	// Proxies are those of one client, in the order of Servers. There are none
+	// Proxies are the proxies of one client, in the order of Servers. There are none
 	// where the client talks to no server.
 	Proxies func(client int) []*faultproxy.Proxy
 
-	// Keys counts what is kept, for leaks.
+	// Keys counts what the servers keep, to find leaks.
 	Keys func() (int, error)
-	// Held names what the servers keep of locks, as an administrator sees it:
-	// nothing when all clients have closed and what they did not give back has run
-	// out. What the layout of the store leaves for a while is not among it: rows
-	// that have run out, counters of tokens, lines in which nobody lives, the nodes
-	// that locks stand below.
+	// Held names what the servers keep of locks, as an administrator sees it. It is
+	// empty when all clients have closed and the claims that they did not release have
+	// expired. It does not list what the layout of the store leaves for a while: rows
+	// that have expired, counters of tokens, queues without live waiters, the nodes
+	// that are parents of locks.
 	Held func() ([]string, error)
-	// Wipe is an administrator who deletes the locks, or everything.
+	// Wipe deletes the locks, or everything, as an administrator would.
 	Wipe func(everything bool) error
-	// Snapshot keeps what the servers have on their disks. They crash for it, and
-	// once more for restore, which puts it back. There is one: the next takes its
-	// place.
+	// Snapshot copies what is on the servers' disks. The servers crash for it, and once
+	// more for restore, which puts the copy back. There is one copy: the next Snapshot
+	// replaces it.
 	Snapshot func() (restore func() error, err error)
 
-	// Quorum is true if a majority of the servers decides, and what it has decided
-	// survives the restart of all.
+	// Quorum is true if a majority of the servers decides, and its decisions survive a
+	// restart of all.
 	Quorum bool
-	// Settled is nil when all servers work together as they did in the beginning.
+	// Settled returns nil when all servers work together as they did at the start.
 	Settled func() error
 
-	// Of these, nil is what the kind does not have, or this machine.
-	Leader   func() (server int, err error)                    // who leads just now
-	Elect    func(on bool) error                               // whether another takes over as soon as the leader is not heard of; nil if always
+	// A nil func is something that the kind, or this machine, cannot do.
+	Leader   func() (server int, err error)                    // which server leads now
+	Elect    func(on bool) error                               // whether another server takes over as soon as the leader is silent; nil if it always does
 	Isolate  func(server int, on bool) error                   // cut it from the other servers, and back
 	Shift    func(server int, by time.Duration) error          // its wall clock jumps
-	Stall    func(server int) (resume func() error, err error) // what it writes does not reach its disk, and it waits for that
-	Mute     func() (restore func() error, err error)          // nobody may use what wakes those who wait
+	Stall    func(server int) (resume func() error, err error) // its writes do not reach its disk, and it waits for that
+	Mute     func() (restore func() error, err error)          // forbid what wakes waiters
 	FillDisk func(server int) (free func() error, err error)   // until there is no room
 	Scripts  func() error                                      // forget the scripts that clients have loaded
-	Deafen   func() error                                      // end whatever wakes those who wait
-	Reshape  func(server int) (back func() error, err error)   // move its data to the others, or end its membership
+	Deafen   func() error                                      // end the connections that wake waiters
+	Reshape  func(server int) (back func() error, err error)   // move its data to the other servers, or end its membership
 
 	site *testserver.Site
 }
@@ -86,8 +85,8 @@ type Kind struct {
 	Name string // as in "--local NAME"
 	Does string // one line for people
 
-	// How long, beside the TTL, a waiter may wait when nothing is broken any more: so
-	// long, and so many of the longest TTLs there can be.
+	// How long, beyond the TTL, a waiter may wait when nothing is broken any more:
+	// bound, plus ttls times the longest TTL.
 	bound time.Duration
 	ttls  time.Duration
 
@@ -95,11 +94,11 @@ type Kind struct {
 	open func(*builder)
 }
 
-// Bound is how long, beside its TTL, a waiter may wait in a deployment for so long
-// TTLs when nothing is broken any more.
+// Bound is how long, beyond its TTL, a waiter may wait when nothing is broken any more,
+// in a deployment for TTLs up to ttl.
 func (k Kind) Bound(ttl time.Duration) time.Duration { return k.bound + k.ttls*max(ttl, MaxTTL) }
 
-// Kinds are all there are.
+// Kinds are all kinds of store.
 var Kinds = []Kind{
 	{"redis", "a Redis that writes everything to its disk", 2 * time.Second, 0, testserver.NeedRedis, (*builder).redis},
 	{"redis-nopersist", "a Redis that forgets everything when it restarts", 2 * time.Second, 0, testserver.NeedRedis, (*builder).redisForgetful},
@@ -132,23 +131,23 @@ var ErrNotInstalled = testserver.ErrNotInstalled
 
 // Options say what a deployment is for.
 type Options struct {
-	Clients int // which count from 0; each has proxies of its own
+	Clients int // they count from 0; each has its own proxies
 
-	// TTL is the longest that anybody asks for. Defaults to MaxTTL, and is not less.
+	// TTL is the longest that clients ask for. Defaults to MaxTTL, and is never less.
 	TTL time.Duration
 
-	// Clocks is for clocks that can be set. What lets them be is a library in the
-	// servers that allocates memory whenever they look at the time, which is not
-	// safe in a handler of signals: a PostgreSQL that had it was seen to abort.
+	// Clocks makes clocks that can be set. A library in the servers does it, which
+	// allocates memory whenever they read the time. That is not safe in a handler of
+	// signals: a PostgreSQL with it was seen to abort.
 	Clocks bool
 
-	// Disks is for disks that can be stalled. What lets them be has the servers ask
-	// before each fsync, and then does not write.
+	// Disks makes disks that can be stalled. A library makes the servers ask before
+	// each fsync, and then does not write.
 	Disks bool
 }
 
-// Open starts the servers of a kind, and proxies for its clients. A server that is
-// not installed is an ErrNotInstalled that says what to install.
+// Open starts the servers of a kind, and proxies for its clients. If a server is not
+// installed, the error is an ErrNotInstalled that says what to install.
 func Open(kind string, o Options) (*Deployment, error) {
 	k, err := Find(kind)
 	if err != nil {
@@ -167,8 +166,8 @@ func Open(kind string, o Options) (*Deployment, error) {
 	return d, nil
 }
 
-// Start is Open for tests, which are skipped if a server is not installed. What
-// it starts ends with the test.
+// Start is Open for tests: it skips the test if a server is not installed. What it
+// starts ends with the test.
 func Start(tb testserver.TB, kind string, clients int) *Deployment {
 	tb.Helper()
 	if k, err := Find(kind); err == nil && k.need != nil {

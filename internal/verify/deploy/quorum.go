@@ -16,16 +16,16 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// zkRoot is below which ZooKeeper's clients put everything.
+// zkRoot is the node below which ZooKeeper's clients put everything.
 const zkRoot = "/verify"
 
-// sessionTTLs is how many of the longest TTLs a session of ZooKeeper's clients lasts:
-// a TTL is half of one at most.
+// sessionTTLs is how many of the longest TTLs a session of ZooKeeper's clients lasts: a
+// TTL is at most half of a session.
 const sessionTTLs = 2
 
 func (b *builder) zookeeper() {
 	var between [3][3][]*faultproxy.Proxy // from, to: for elections, and for followers
-	var votes [3]string                   // where each is for elections
+	var votes [3]string                   // where each listens for elections
 	e := testserver.ZooKeeperEnsemble(b.Site, func(from, to int, addr string) string {
 		p := faultproxy.New(b.Site, addr)
 		if len(between[from][to]) == 0 {
@@ -98,7 +98,7 @@ func (b *builder) zookeeper() {
 		return 0, errors.New("ZooKeeper does not say how many nodes it has")
 	}
 	b.Held = func() (all []string, err error) {
-		leader, err := b.Leader() // it has seen all
+		leader, err := b.Leader() // the leader has seen everything
 		if err != nil {
 			return nil, err
 		}
@@ -113,7 +113,7 @@ func (b *builder) zookeeper() {
 					all = append(all, lock+"/"+name)
 				}
 			}
-			if errors.Is(err, zk.ErrNoNode) { // nobody has locked anything
+			if errors.Is(err, zk.ErrNoNode) { // no lock was ever acquired
 				return nil
 			}
 			return err
@@ -135,8 +135,8 @@ func (b *builder) zookeeper() {
 	b.snapshots()
 }
 
-// introduce has a server that connects through p say that it is elsewhere: the other
-// hangs up, and connects to where it says.
+// introduce makes a server that connects through p give another address of itself: the
+// other server hangs up, and connects to that address.
 func introduce(p *faultproxy.Proxy, addr, elsewhere string) {
 	text := func(s string) []byte {
 		return append(binary.BigEndian.AppendUint32(nil, uint32(len(s))), s...)
@@ -146,7 +146,7 @@ func introduce(p *faultproxy.Proxy, addr, elsewhere string) {
 	})
 }
 
-// zkAdmin does something with a connection of its own.
+// zkAdmin does something over a connection of its own.
 func zkAdmin(addrs []string, do func(*zk.Conn) error) error {
 	c, events, err := zk.Connect(addrs, 10*time.Second, zk.WithLogger(quiet{}))
 	if err != nil {
@@ -163,7 +163,8 @@ func zkAdmin(addrs []string, do func(*zk.Conn) error) error {
 	return do(c)
 }
 
-// zkDelete deletes a node and what is below it, while others make and delete.
+// zkDelete deletes a node and everything below it, while other clients make and delete
+// nodes.
 func zkDelete(c *zk.Conn, path string) error {
 	for {
 		children, _, err := c.Children(path)
@@ -198,7 +199,7 @@ func (b *builder) etcd3() {
 	}).Members
 	b.etcds(members)
 	b.Isolate = func(server int, on bool) error {
-		var from []byte // what members tell each other when they connect
+		var from []byte // what members send each other when they connect
 		if on {
 			id, err := members[server].MemberID(members[server])
 			if err != nil {
@@ -223,8 +224,8 @@ func (b *builder) etcd3() {
 	}
 	b.Reshape = func(server int) (back func() error, err error) {
 		gone, stays := members[server], members[(server+1)%3]
-		// It refuses for some seconds, as long as the others have not been in touch
-		// with each other for a while.
+		// The members refuse for some seconds after they were out of touch with each
+		// other.
 		return func() error { return await(func() error { return stays.Admit(gone) }) },
 			await(func() error { return stays.Expel(gone) })
 	}
@@ -233,7 +234,7 @@ func (b *builder) etcd3() {
 		for i, m := range members {
 			status, err := m.Do("/v3/maintenance/status", nil)
 			if err != nil {
-				continue // it is down
+				continue // the member is down
 			}
 			header, _ := status["header"].(map[string]any)
 			if id, _ := status["leader"].(string); id != "" && id == header["member_id"] {
@@ -268,7 +269,7 @@ func (b *builder) etcds(members []*testserver.EtcdServer) {
 		}
 		return nil, err
 	}
-	all := func() map[string]any { // from the first byte there can be to no end
+	all := func() map[string]any { // from the first possible byte to no end
 		zero := base64.StdEncoding.EncodeToString([]byte{0})
 		return map[string]any{"key": zero, "range_end": zero}
 	}
@@ -280,7 +281,7 @@ func (b *builder) etcds(members []*testserver.EtcdServer) {
 			return 0, err
 		}
 		n, _ := answer["count"].(string)
-		if n == "" { // how it writes 0
+		if n == "" { // etcd's way to write 0
 			return 0, nil
 		}
 		return strconv.Atoi(n)
@@ -297,7 +298,7 @@ func (b *builder) etcds(members []*testserver.EtcdServer) {
 			if err != nil {
 				return nil, err
 			}
-			if !bytes.ContainsRune(key, '\t') { // which limits have
+			if !bytes.ContainsRune(key, '\t') { // keys of limits have one
 				keys = append(keys, string(key))
 			}
 		}
@@ -307,7 +308,7 @@ func (b *builder) etcds(members []*testserver.EtcdServer) {
 		_, err := do("/v3/kv/deleterange", all())
 		return err
 	}
-	// Watches of what was compacted end.
+	// Watches end when what they wait for was compacted.
 	b.Deafen = func() error {
 		answer, err := do("/v3/kv/range", map[string]any{"key": "AA=="})
 		if err != nil {

@@ -30,12 +30,12 @@ func (b *builder) oneRedis(s *testserver.RedisServer) {
 	b.clocks()
 }
 
-// redlock are servers that keep nothing on disk, so that those which were
-// restarted must not vote for a while.
+// redlock is servers that keep nothing on disk, so that a server that was restarted
+// must not vote for a while.
 func (b *builder) redlock() {
 	b.Site.Clocks = b.Options.Clocks
 	nodes := testserver.RedisNodes(b.Site, 5)
-	// The order of the servers counts, and is by address: past the proxies, too.
+	// The order of the servers matters, and is by address, past the proxies, too.
 	slices.SortFunc(nodes, func(m, n *testserver.RedisServer) int { return cmp.Compare(m.Addr, n.Addr) })
 	var servers []process
 	for _, n := range nodes {
@@ -61,7 +61,7 @@ func (b *builder) redlock() {
 	}
 }
 
-// await asks until the answer is nil.
+// await repeats ask until it returns nil.
 func (b *builder) await(what string, ask func() error) {
 	if err := await(ask); err != nil {
 		b.Fatalf("%s: %v", what, err)
@@ -94,8 +94,8 @@ func info(s *testserver.RedisServer, section, field string) (string, error) {
 	return "", fmt.Errorf("INFO %s has no %s", section, field)
 }
 
-// redisAdmin is what an administrator does on each of the servers that take
-// writes. Those that do not answer are left out, but for one.
+// redisAdmin does what an administrator does on each server that takes writes. It skips
+// those that do not answer, if one does.
 func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 	each := func(f func(*testserver.RedisServer) error) error {
 		nodes := writable()
@@ -162,7 +162,7 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 			return err
 		})
 		need := 1
-		if b.Quorum { // on fewer it bars nobody
+		if b.Quorum { // a lock on fewer servers excludes no client
 			need = len(b.Servers)/2 + 1
 		}
 		for k, n := range on {
@@ -178,8 +178,8 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 				_, err := n.Do("FLUSHALL")
 				return err
 			}
-			// The keys that have the names of locks; what the store has beside
-			// them stays.
+			// Delete the keys that have the names of locks; the store's other keys
+			// stay.
 			all, err := n.Do("KEYS", "*")
 			if err != nil {
 				return err
@@ -195,9 +195,9 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 	}
 }
 
-// staysLong says of a key of the store's own that it is there for those who hold,
-// and for longer than the minute by which it outlives the lock's own key. The others
-// are counters, lines and limits, which run out soon.
+// staysLong reports whether a key of the store's own belongs to holders, and stays
+// longer than the minute by which it outlives the lock's own key. The other keys are
+// counters, queues and limits, which expire soon.
 func staysLong(n *testserver.RedisServer, key string) (bool, error) {
 	if !strings.HasPrefix(key, "baton:s:") && !strings.HasPrefix(key, "baton:i:") {
 		return false, nil

@@ -64,10 +64,10 @@ func (b *builder) sqlite() {
 	b.Direct = "sqlite:" + path
 	b.URL = func(int) string { return b.Direct }
 	b.database("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)", "CAST(k AS TEXT)", func() string {
-		return strconv.FormatInt(history.Now()/int64(time.Microsecond), 10) // its clock is that of the machine since it started
+		return strconv.FormatInt(history.Now()/int64(time.Microsecond), 10) // its clock is the machine's since it started
 	})
 	b.Snapshot = func() (func() error, error) { return sqliteSnapshot(path) }
-	b.Deafen = func() error { return removeSockets(path + "-wake") } // on which clients are woken
+	b.Deafen = func() error { return removeSockets(path + "-wake") } // the sockets that wake clients
 	if m.HasDisk() {
 		b.FillDisk = func(int) (func() error, error) { return m.FillDisk() }
 	}
@@ -83,8 +83,8 @@ func removeSockets(dir string) error {
 	return err
 }
 
-// sqliteSnapshot keeps the rows, since nobody may exchange the file under those
-// who have it open.
+// sqliteSnapshot copies the rows, since the file must not be replaced while clients
+// have it open.
 func sqliteSnapshot(path string) (restore func() error, err error) {
 	old := path + ".old"
 	if err := os.RemoveAll(old); err != nil {
@@ -132,15 +132,15 @@ func (b *builder) memory() {
 	b.Held = func() ([]string, error) { return nil, nil }
 }
 
-// database is an administrator of what database/sql knows. key is how a key is
-// read as text, and now what time it is in statements.
+// database is an administrator of a database that database/sql knows. key is the
+// expression that reads a key as text, and now the one for the time in statements.
 func (b *builder) database(driver, dsn, key string, now func() string) {
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
 		b.Fatalf("%v", err)
 	}
 	db.SetMaxOpenConns(1)
-	db.SetMaxIdleConns(0) // the server may have been another one meanwhile
+	db.SetMaxIdleConns(0) // the server may have been replaced meanwhile
 	b.Cleanup(func() { _ = db.Close() })
 	within := func(f func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -176,19 +176,20 @@ func (b *builder) database(driver, dsn, key string, now func() string) {
 	}
 }
 
-// current is the rest of a statement that reads the keys of what has not run out.
+// current is the rest of a statement that reads the keys of claims that have not
+// expired.
 func current(now string) string {
 	return "FROM (SELECT k FROM baton_lock WHERE id <> '' AND ends > " + now +
 		" UNION ALL SELECT k FROM baton_claim WHERE ends > " + now + ") AS x"
 }
 
-// lines are those of an answer; none if it is empty.
+// lines are the lines of an answer; none if it is empty.
 func lines(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
 }
 
-// sqlAdmin is what an administrator does to the tables, which all databases
-// have by the same names.
+// sqlAdmin does what an administrator does to the tables, which have the same names in
+// all databases.
 func (b *builder) sqlAdmin(exec func(statement string) error, count func(query string) (int, error)) {
 	b.Keys = func() (int, error) {
 		return count(`SELECT (SELECT COUNT(*) FROM baton_lock) + (SELECT COUNT(*) FROM baton_claim) + (SELECT COUNT(*) FROM baton_limit)

@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/internal/faultproxy"
 )
 
-// clientFaults break clients, and their wires to the servers.
+// clientFaults break clients, and their connections to the servers.
 var clientFaults = []Fault{
 	{
 		ID: "f01", Name: "contention", Does: "nothing breaks, all want the same",
@@ -147,11 +147,11 @@ var clientFaults = []Fault{
 	},
 }
 
-// patientTTL is that of faults which a lease outlives if a client notices in time that
-// it is not answered: after two seconds, and one for a new connection.
+// patientTTL is the TTL for faults that a lease survives if the client notices in time
+// that it gets no answer: after two seconds, plus one for a new connection.
 const patientTTL = 6 * time.Second
 
-// farTTL is that of clients which are two seconds away, there and back. Some stores
+// farTTL is the TTL for clients that are two seconds away, there and back. Some stores
 // renew a lease in several round trips.
 const farTTL = 10 * time.Second
 
@@ -199,8 +199,8 @@ func wires(s *Scene) string {
 	return anybody(s)
 }
 
-// holder draws one of the clients that hold a lock. If nobody does for a
-// while, it is any. Those that other faults draw at the same time are others.
+// holder draws one of the clients that hold a lock. If none does for a while, it draws
+// any client. Faults that run together draw different clients.
 func (s *Scene) holder(ctx context.Context) (int, Client) {
 	order := s.Rand.Perm(len(s.Clients))
 	order = slices.DeleteFunc(order, func(n int) bool { return s.parts > 0 && n%s.parts != s.part })
@@ -216,8 +216,8 @@ func (s *Scene) holder(ctx context.Context) (int, Client) {
 	}
 }
 
-// onAllWires does something to every proxy of every client, again and again for
-// d, 100 ms and up to so much more apart.
+// onAllWires does something to every proxy of every client, again and again for d, at
+// intervals of 100 ms plus up to more.
 func (s *Scene) onAllWires(ctx context.Context, d, more time.Duration, do func(*faultproxy.Proxy)) {
 	for end := time.Now().Add(d); time.Now().Before(end) && ctx.Err() == nil; {
 		for n := range s.Clients {
@@ -233,7 +233,7 @@ func (s *Scene) onAllWires(ctx context.Context, d, more time.Duration, do func(*
 	}
 }
 
-// silence loses all that goes through a proxy.
+// silence loses everything that goes through a proxy.
 func silence(p *faultproxy.Proxy) {
 	p.Swallow(faultproxy.ToServer)
 	p.Swallow(faultproxy.ToClient)
@@ -266,7 +266,7 @@ func stopInSection(ctx context.Context, s *Scene) error {
 	defer cancel()
 	if err := c.StopAtWrite(waiting); err != nil {
 		if waiting.Err() != nil {
-			return nil // it holds nothing and writes nothing: another time
+			return nil // it holds nothing and writes nothing: try another time
 		}
 		return err
 	}
@@ -287,15 +287,15 @@ func cutReplies(ctx context.Context, s *Scene) error {
 		select {
 		case <-sprung:
 			pause(ctx, gap)
-		case <-time.After(s.TTL / 10): // nobody asks there just now
+		case <-time.After(s.TTL / 10): // no client asks there just now
 		case <-ctx.Done():
 		}
 	}
 	return nil
 }
 
-// stormy is how many connections a storm opens: more than servers have for
-// clients by default, fewer than would trouble a machine.
+// stormy is how many connections a storm opens: more than servers allow by default,
+// fewer than would trouble a machine.
 const stormy = 300
 
 func storm(ctx context.Context, s *Scene) error {
@@ -314,7 +314,7 @@ func storm(ctx context.Context, s *Scene) error {
 			for i := range stormy / len(s.Clients) {
 				c, err := net.DialTimeout("tcp", all[i%len(all)].Addr, time.Second)
 				if err != nil {
-					continue // so be it: the server has had enough
+					continue // that is fine: the server takes no more
 				}
 				mu.Lock()
 				open = append(open, c)
@@ -322,7 +322,7 @@ func storm(ctx context.Context, s *Scene) error {
 			}
 		})
 		for _, p := range all {
-			p.Cut() // whoever has lost its connection wants another one
+			p.Cut() // a client that has lost its connection wants another one
 		}
 	}
 	dialers.Wait()

@@ -16,9 +16,9 @@ type wired struct{ Client }
 
 func (wired) Holds() bool { return true }
 
-// What breaks wires does to whom it says, and is over afterwards: what is far takes
-// its time, a slow server takes it of all, and whose connections have fallen silent
-// hears nothing on them while a new one works.
+// A fault of the wires hits the clients that it names, and is over afterwards. A far
+// client takes its time, a slow server is slow for all, and a client whose connections
+// have fallen silent hears nothing on them while a new one works.
 func TestWireFaults(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "redis")

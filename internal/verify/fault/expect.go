@@ -7,18 +7,18 @@ import (
 	"github.com/batonhq/baton/internal/verify/check"
 )
 
-// A Verdict is what is claimed of a kind of store under a fault: for each of the
-// promises E, F and L a sign.
+// A Verdict is the claim about a kind of store under a fault: a sign for each of the
+// promises E, F and L.
 type Verdict struct{ E, F, L Sign }
 
-// A Sign is what is claimed of one promise.
+// A Sign is the claim about one promise.
 type Sign byte
 
 const (
 	Holds   Sign = '+' // one violation is a defect
 	Breaks  Sign = '-' // it may break, and that is documented
-	Bounded Sign = 'b' // it is broken for a stated time and no longer
-	NoSuch  Sign = '.' // the kind has nothing that could be broken like this
+	Bounded Sign = 'b' // it may break for a stated time and no longer
+	NoSuch  Sign = '.' // the kind has nothing that could break like this
 )
 
 func (v Verdict) String() string {
@@ -28,8 +28,8 @@ func (v Verdict) String() string {
 	return string([]byte{byte(v.E), byte(v.F), byte(v.L)})
 }
 
-// Of returns what is claimed of one promise. A limiter's has no sign of its own: its
-// counts are kept as the locks are, so it has that of E.
+// Of returns the claim about one promise. A limiter's promise has no sign of its own:
+// stores keep counts as they keep locks, so it has that of E.
 func (v Verdict) Of(p check.Promise) Sign {
 	switch p {
 	case check.Exclusive, check.Bounded:
@@ -42,7 +42,7 @@ func (v Verdict) Of(p check.Promise) Sign {
 	return 0
 }
 
-// expected has a line for each fault, and a column for stores that are alike.
+// expected has a line for each fault, and a column for stores with the same claims.
 const expected = `
 	      memory sqlite mariadb,postgres redis redis-nopersist sentinel,cluster redlock5 zookeeper3 etcd3 etcd
 	f01   +++    +++    +++              +++   +++             +++              +++      +++        +++   +++
@@ -80,9 +80,9 @@ const expected = `
 	f33   .      .      .                .     .               .                +++      +++        +++   .
 `
 
-// kept are the faults that cost nobody a lease, and the kinds of which that is claimed;
-// of all, if none is named. A database has few connections and each new one takes
-// several round trips; a Redlock gives a server a second.
+// kept are the faults that cost no lease, and the kinds for which that is claimed; all
+// kinds, if none is named. A database has few connections and each new one takes
+// several round trips; a Redlock waits a second for a server.
 const kept = `
 	f01
 	f26 redis redis-nopersist redlock5
@@ -93,8 +93,8 @@ const kept = `
 	f33
 `
 
-// Keeps reports whether it is claimed of a kind of store that no lease is lost under a
-// fault, or under several, for what is broken.
+// Keeps reports whether a kind of store is claimed to lose no lease by a fault, or by
+// several together.
 func Keeps(kind, fault string) bool {
 	for f := range strings.SplitSeq(fault, "+") {
 		if !slices.ContainsFunc(strings.Split(strings.TrimSpace(kept), "\n"), func(l string) bool {
@@ -107,9 +107,8 @@ func Keeps(kind, fault string) bool {
 	return true
 }
 
-// Expect returns what is claimed of a kind of store under a fault, or under
-// several, as in Fault.ID. Where ok is false nothing is: one of the two is not
-// known.
+// Expect returns the claim about a kind of store under a fault, or under several, as in
+// Fault.ID. ok is false if the kind or the fault is not known.
 func Expect(kind, fault string) (v Verdict, ok bool) {
 	if all := strings.Split(fault, "+"); len(all) > 1 {
 		return expectAll(kind, all)
@@ -130,8 +129,7 @@ func Expect(kind, fault string) (v Verdict, ok bool) {
 	return Verdict{}, false
 }
 
-// A Gap is a cell of the table that is claimed, and that this harness does not
-// look at.
+// A Gap is a cell of the table that is claimed, but that this harness does not check.
 type Gap struct {
 	Fault string
 	Kinds []string // none: all
@@ -163,7 +161,7 @@ var Left = []Gap{
 	{"f25", []string{"redlock5", "sentinel", "cluster"}, "its servers keep nothing on a disk"},
 }
 
-// WhyLeft returns why nobody looks at a cell, or "" if somebody does.
+// WhyLeft returns why a cell is not checked, or "" if it is.
 func WhyLeft(kind, fault string) string {
 	for _, g := range Left {
 		if slices.Contains(strings.Split(fault, "+"), g.Fault) && (g.Kinds == nil || slices.Contains(g.Kinds, kind)) {

@@ -22,7 +22,7 @@ func TestEveryCellIsExpected(t *testing.T) {
 		}
 		delete(known, f.ID)
 	}
-	for id := range known { // faults that nobody has written
+	for id := range known { // faults for which there is no code
 		for _, k := range deploy.Kinds {
 			if WhyLeft(k.Name, id) == "" && mayRun(k.Name, id) {
 				t.Errorf("%s on %s is claimed, there is no such fault, and it is not said why", id, k.Name)

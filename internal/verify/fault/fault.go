@@ -1,5 +1,5 @@
-// Package fault breaks things on purpose: clients, the wires between them and
-// the servers, and the servers.
+// Package fault breaks things on purpose: clients, their connections to the servers,
+// and the servers.
 package fault
 
 import (
@@ -16,33 +16,33 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// A Client is a process that works. Its methods are safe for concurrent use.
+// A Client is a process under test. Its methods are safe for concurrent use.
 type Client interface {
-	// Signal sends it SIGSTOP, SIGCONT or SIGKILL; after the last it returns
-	// when the process is gone.
+	// Signal sends it SIGSTOP, SIGCONT or SIGKILL. After SIGKILL it returns when the
+	// process is gone.
 	Signal(os.Signal) error
-	// Revive starts it anew, after it was killed.
+	// Revive starts it again, after it was killed.
 	Revive() error
 	// Holds reports whether it holds a lock, as far as it has said.
 	Holds() bool
-	// StopAtWrite has it stop itself as SIGSTOP does, when it has found a lease
-	// valid and before it writes, and returns when it has. If ctx ends first it
-	// does not stop any more.
+	// StopAtWrite makes it stop itself as SIGSTOP does, when it has found a lease valid
+	// and before it writes, and returns when it has stopped. If ctx ends first it will
+	// not stop.
 	StopAtWrite(ctx context.Context) error
-	// Suspend has its clock jump, as if the machine had slept for so long.
+	// Suspend makes its clock jump, as if the machine had slept for that long.
 	Suspend(time.Duration) error
 }
 
-// A Scene is what there is to break.
+// A Scene is everything that can be broken.
 type Scene struct {
 	Clients []Client
-	Proxies func(client int) []*faultproxy.Proxy // none where the client talks to no server of ours or by no TCP
-	Servers *deploy.Deployment                   // nil if they are not ours to break
+	Proxies func(client int) []*faultproxy.Proxy // none where the client talks to no server of ours, or not by TCP
+	Servers *deploy.Deployment                   // nil if the servers are not ours to break
 	TTL     time.Duration
-	Rand    *rand.Rand // all chance comes from here
+	Rand    *rand.Rand // the only source of chance
 	Mark    func(history.MarkWhat, string)
 
-	part, parts int // of the faults that are there together; 0 parts: there is one
+	part, parts int // of the faults that run together; 0 parts: there is one
 }
 
 // A Fault is one way to break a scene.
@@ -52,40 +52,40 @@ type Fault struct {
 	Does string // one line for people
 	// Needs reports what the scene lacks for it, or "".
 	Needs func(*Scene) string
-	// TTL is the shortest with which what is claimed holds; 0 is any.
+	// TTL is the shortest TTL for which the claims hold; 0 is any.
 	TTL time.Duration
-	// Owed has liveness owed all the time, and not when all is over alone: nothing is
-	// down, it is far away or slow.
+	// Owed says that liveness is owed all the time, and not only when the faults are
+	// over: nothing is down, it is only far away or slow.
 	Owed bool
-	// RoundTrip is the longest that a request takes meanwhile, if that is long: what
-	// waiters are owed takes several.
+	// RoundTrip is the longest time that a request takes meanwhile, if that is long: a
+	// grant takes several requests.
 	RoundTrip time.Duration
-	// What the servers have to be started for: clocks that can be set, disks that can
+	// What the servers have to be started with: clocks that can be set, disks that can
 	// be stalled.
 	Clocks, Disks bool
-	// Callers has some of the clients use a connection of their own, as programs do
-	// that have one already.
+	// Callers makes some clients use a connection of their own, as programs do that
+	// already have one.
 	Callers bool
-	// Run breaks and heals once, with a mark for each: when it returns, also
-	// with an error, all is whole again. It returns soon after ctx ends. A run
-	// calls it again and again.
+	// Run breaks and heals once, with a mark for each: when it returns, even with an
+	// error, nothing is broken any more. It returns soon after ctx ends. A run calls it
+	// again and again.
 	Run func(context.Context, *Scene) error
 }
 
-// All are the faults there are, in the order of their IDs.
+// All are all faults, in the order of their IDs.
 func All() []Fault {
 	all := slices.Concat(clientFaults, serverFaults)
 	slices.SortFunc(all, func(a, b Fault) int { return strings.Compare(a.ID, b.ID) })
 	return all
 }
 
-// OfServers reports whether a fault is one of the servers', which may be another
-// deployment than before when they are whole again.
+// OfServers reports whether a fault breaks servers. Afterwards they may have other
+// roles and data than before.
 func OfServers(id string) bool {
 	return slices.ContainsFunc(serverFaults, func(f Fault) bool { return f.ID == id })
 }
 
-// pause waits, for a fault that lasts. It returns early if ctx ends.
+// pause waits while a fault lasts. It returns early if ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -100,7 +100,7 @@ func (s *Scene) upTo(d time.Duration) time.Duration {
 	return time.Duration(s.Rand.Int64N(int64(d) + 1))
 }
 
-// breaks marks that a fault has set in; the returned function that it is over.
+// breaks marks that a fault has set in; the returned function marks its end.
 func (s *Scene) breaks(format string, args ...any) (heals func()) {
 	text := fmt.Sprintf(format, args...)
 	s.Mark(history.Breaks, text)

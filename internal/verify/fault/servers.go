@@ -10,7 +10,7 @@ import (
 	"github.com/batonhq/baton/internal/verify/deploy"
 )
 
-// serverFaults break servers, and the wires between them.
+// serverFaults break servers, and the connections between them.
 var serverFaults = settled([]Fault{
 	{
 		ID: "f10", Name: "server-kill", Does: "a server is killed, and started again",
@@ -189,7 +189,7 @@ var serverFaults = settled([]Fault{
 	},
 })
 
-// settled has each fault return when the servers work together again.
+// settled makes each fault return only when the servers work together again.
 func settled(faults []Fault) []Fault {
 	for i, f := range faults {
 		faults[i].Run = func(ctx context.Context, s *Scene) error {
@@ -200,7 +200,7 @@ func settled(faults []Fault) []Fault {
 	return faults
 }
 
-// able makes a Needs of what the deployment can do.
+// able makes a Needs of something that the deployment may be able to do.
 func able(lacks string, can func(*deploy.Deployment) bool) func(*Scene) string {
 	return func(s *Scene) string {
 		if s.Servers == nil || !can(s.Servers) {
@@ -218,11 +218,11 @@ var (
 	disks    = able("servers of ours that write to a disk, and the right to mount one that is small", func(d *deploy.Deployment) bool { return d.FillDisk != nil })
 )
 
-// server draws one.
+// server draws a server.
 func (s *Scene) server() int { return s.Rand.IntN(len(s.Servers.Servers)) }
 
-// every does something again and again, and goes on if it fails: servers may
-// be down. It fails if nothing ever succeeded.
+// every does something again and again, and goes on if it fails: servers may be down.
+// It fails if nothing ever succeeded.
 func (s *Scene) every(ctx context.Context, gap, d time.Duration, do func() error) error {
 	var last error
 	done := false
@@ -242,13 +242,13 @@ func (s *Scene) every(ctx context.Context, gap, d time.Duration, do func() error
 	return last
 }
 
-// patience is how long a cluster may take to come to itself.
+// patience is how long a cluster may take to recover.
 const patience = time.Minute
 
-// await asks until the answer is nil. It goes on when ctx has ended: what was
-// broken has to be whole before the next thing breaks.
+// await repeats ask until it returns nil. It goes on when ctx has ended: everything
+// must be whole before the next fault.
 func await(what string, ask func() error) error {
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // the others have nothing that tells
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // it polls: servers do not tell
 		err := ask()
 		if err == nil {
 			return nil
@@ -259,7 +259,7 @@ func await(what string, ask func() error) error {
 	}
 }
 
-// leads returns who leads, once somebody does who is not old; -1 is nobody.
+// leads returns the server that leads, once that is not old; -1 if none does.
 func leads(d *deploy.Deployment, old int) (now int, err error) {
 	err = await("a new leader", func() error {
 		var err error
@@ -271,8 +271,8 @@ func leads(d *deploy.Deployment, old int) (now int, err error) {
 	return now, err
 }
 
-// elect has another server take over as soon as the leader is not heard of,
-// until the returned function is called.
+// elect makes another server take over as soon as the leader is silent, until the
+// returned function is called.
 func elect(d *deploy.Deployment) (patient func() error, err error) {
 	if d.Elect == nil {
 		return func() error { return nil }, nil
@@ -376,11 +376,10 @@ func loseMajority(ctx context.Context, s *Scene) error {
 	return errors.Join(append(errs, heal())...)
 }
 
-// shift makes a clock jump, and go on from there: a way back would be the
-// other fault.
+// shift makes a clock jump, and go on from there: a jump back would be the other fault.
 func shift(ctx context.Context, s *Scene, by time.Duration) error {
 	var errs []error
-	if s.Servers.Quorum { // of equals
+	if s.Servers.Quorum { // of equal servers
 		n := s.server()
 		errs = append(errs, s.Servers.Shift(n, by))
 		defer s.breaks("the clock of server %d jumps by %v", n, by)()
@@ -411,7 +410,7 @@ func fillDisks(ctx context.Context, s *Scene) error {
 	for _, free := range heals {
 		errs = append(errs, free())
 	}
-	// Some end when they cannot write, others look again after a minute.
+	// Some servers end when they cannot write, others try again only after a minute.
 	if len(s.Servers.Servers) > 0 {
 		errs = append(errs, deploy.RestartAll(s.Servers.Servers))
 	}

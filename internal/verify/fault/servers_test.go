@@ -69,8 +69,8 @@ func newSite(t *testing.T, kind string) *site {
 	return s
 }
 
-// try locks and unlocks a key that nobody else wants, within a time in which
-// anything that works does.
+// try locks and unlocks a key that no other client wants, within a time that is enough
+// if anything works.
 func (s *site) try(ctx context.Context, client int, key string, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -202,7 +202,8 @@ func (s *site) offsets(t *testing.T) (offsets []time.Duration) {
 	return offsets
 }
 
-// jumped reports an error unless the clock of one server went by so much.
+// jumped reports an error unless the clock of one server in a quorum, or else of all,
+// jumped by want.
 func (s *site) jumped(t *testing.T, want time.Duration) {
 	t.Helper()
 	jumps := 0
@@ -221,8 +222,8 @@ func (s *site) jumped(t *testing.T, want time.Duration) {
 	}
 }
 
-// stepped reports an error unless the clock of one server, or of all that are no equals,
-// went forward or back by more than it takes to ask.
+// stepped reports an error unless clocks stepped forward or back by more than it takes
+// to ask: the clock of one server in a quorum, or else of all.
 func (s *site) stepped(t *testing.T) {
 	t.Helper()
 	now, wanted, steps := s.offsets(t), 1, 0

@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// Find returns the fault of an ID or a name, or several that set in together:
+// Find returns the fault with that ID or name, or several that set in together:
 // "f03+reply-cut".
 func Find(names string) (Fault, error) {
 	all := All()
@@ -35,10 +35,9 @@ func Find(names string) (Fault, error) {
 	return together(parts)
 }
 
-// together makes one fault of several. Each has clients of its own to kill, stop
-// and cut off; what is broken for all wires may heal early, with what heals some.
-// Of those that break servers there can be one: a server that is dead cannot be
-// stopped.
+// together makes one fault of several. Each has its own clients to kill, stop and cut
+// off. A fault of all connections may heal early, with another one that heals some. At
+// most one of them may break servers: a server that is dead cannot be stopped.
 func together(parts []Fault) (f Fault, err error) {
 	slices.SortFunc(parts, func(a, b Fault) int { return strings.Compare(a.ID, b.ID) })
 	servers := ""
@@ -91,7 +90,7 @@ func together(parts []Fault) (f Fault, err error) {
 				own.Rand = rand.New(rand.NewPCG(s.Rand.Uint64(), s.Rand.Uint64()))
 				running.Go(func() {
 					var err error
-					failed := new(testserver.Site).Try(func() { err = p.Run(ctx, &own) }) // as proxies fail
+					failed := new(testserver.Site).Try(func() { err = p.Run(ctx, &own) }) // proxies fail by a panic
 					errs[i] = errors.Join(err, failed)
 				})
 			}
@@ -101,8 +100,8 @@ func together(parts []Fault) (f Fault, err error) {
 	}, nil
 }
 
-// expectAll is what is claimed when several faults are there: of each promise the
-// least that is claimed under one of them.
+// expectAll is the claim when several faults set in together: for each promise the
+// weakest claim under one of them.
 func expectAll(kind string, faults []string) (v Verdict, ok bool) {
 	v = Verdict{Holds, Holds, Holds}
 	for _, f := range faults {
@@ -115,7 +114,7 @@ func expectAll(kind string, faults []string) (v Verdict, ok bool) {
 	return v, true
 }
 
-// signs are from the strongest claim to none at all.
+// signs are the signs from the strongest claim to none at all.
 var signs = []Sign{Holds, Bounded, Breaks, NoSuch}
 
 func weaker(a, b Sign) Sign {

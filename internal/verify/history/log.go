@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A line is one event as it is written. Which fields it has depends on Event.
+// A line is one event as it is written. Event decides which fields it has.
 type line struct {
 	Event event `json:"event"`
 	At    int64 `json:"at"`
@@ -46,9 +46,9 @@ const (
 	decided  event = "decided"
 )
 
-// A Log writes what one client does and sees. Every event is one write call, so
-// that a kill loses none that came before. Its methods are safe for concurrent
-// use; after an error of the writer they do nothing, and Err returns it.
+// A Log writes what one client does and sees. Every event is one write call, so that a
+// kill loses no earlier event. Its methods are safe for concurrent use; after an error
+// of the writer they do nothing, and Err returns it.
 type Log struct {
 	client int
 
@@ -82,8 +82,8 @@ func (l *Log) put(x line) {
 	l.err = cmp.Or(l.err, err)
 }
 
-// begin writes x, whose operation is a new one. Its instant is read before the
-// operation begins, whatever the writing takes.
+// begin writes x as a new operation. Its instant is read before the operation begins,
+// however long the writing takes.
 func (l *Log) begin(x line) Op {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,21 +94,20 @@ func (l *Log) begin(x line) Op {
 	return x.Op
 }
 
-// Acquires is called right before an attempt: h says for what.
+// Acquires is called right before an attempt, which h describes.
 func (l *Log) Acquires(h Hold) Op {
 	return l.begin(line{Event: acquires, Key: h.Key, Mode: h.Mode, Weight: h.Weight, Of: h.Of, Waits: h.Waits})
 }
 
-// Acquired is called after the attempt returned. Token counts with Granted.
+// Acquired is called after the attempt returned. token has a meaning only with Granted.
 func (l *Log) Acquired(op Op, r Result, token int64, err error) {
 	l.write(line{Event: acquired, At: Now(), Op: op, Result: r, Token: token, Error: text(err)})
 }
 
-// Believes says that a lease was believed in at an instant: one that was read
-// after the attempt had returned, and before the lease was found valid. A
-// lease that ended is never valid again, so whatever lies between two of them
-// was belief, and however long the client stops between its steps it claims
-// nothing that was not.
+// Believes says that a lease was believed in at an instant: one that was read after the
+// attempt had returned, and before the lease was found valid. A lease that ended is
+// never valid again, so everything between two such instants was belief. However long
+// the client stops between its steps, the log claims nothing that was not so.
 func (l *Log) Believes(op Op, at int64) { l.write(line{Event: believes, At: at, Op: op}) }
 
 // Releases is called right before a release.
@@ -124,7 +123,7 @@ func (l *Log) Loses(op Op, cause error) {
 	l.write(line{Event: loses, At: Now(), Op: op, Error: text(cause)})
 }
 
-// Asks is called right before a limiter is asked: d says for what.
+// Asks is called right before a limiter is asked; d describes the request.
 func (l *Log) Asks(d Decision) Op {
 	return l.begin(line{Event: asks, Key: d.Key, N: d.N, Waits: d.Waits, Patience: d.Patience})
 }
@@ -134,7 +133,7 @@ func (l *Log) Decided(op Op, r Result, left, at int64, err error) {
 	l.write(line{Event: decided, At: Now(), Op: op, Result: r, Left: left, Stored: at, Error: text(err)})
 }
 
-// HungUp is called in the place of Decided if nobody waited for the answer.
+// HungUp is called instead of Decided if the caller did not wait for the answer.
 func (l *Log) HungUp(op Op) {
 	l.write(line{Event: decided, At: Now(), Op: op, Result: Unknown, Hung: true})
 }
@@ -146,8 +145,8 @@ func text(err error) string {
 	return err.Error()
 }
 
-// Read adds to h what a client wrote. A last line that was torn by a kill is
-// passed over; anything else that is not a log is an error.
+// Read adds to h what a client wrote. It skips a last line that was cut off by a kill;
+// anything else that is not a log is an error.
 func (h *History) Read(r io.Reader) error {
 	holds, decisions := make(map[Op]int), make(map[Op]int)
 	torn := error(nil)

@@ -1,5 +1,5 @@
-// Package lines keeps values in a file, one line of JSON for each. Whoever adds to
-// it may be ended at any time: what was added before stays.
+// Package lines keeps values in a file, one line of JSON for each. A process that adds
+// to it may be killed at any time: what was added before stays.
 package lines
 
 import (
@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Load reads all values, none if there is no file. A last line that was cut off is
-// passed over; any other that is no value is an error.
+// Load reads all values, none if there is no file. It skips a last line that was cut
+// off; any other line that is no value is an error.
 func Load[T any](path string) (all []T, err error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,7 +61,7 @@ func Add[T any](path string, all ...T) error {
 	return f.Close()
 }
 
-// Replace writes the file anew. It has all of the old values or all of the new.
+// Replace replaces the file. It has either all old values or all new ones.
 func Replace[T any](path string, all ...T) error {
 	next := path + ".new"
 	if err := os.RemoveAll(next); err != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// A self is a store as a client that is wrong uses it. It hides what the store
-// can do beside driver.Locks, driver.Watcher, driver.Inspector and limits.Store.
+// A self is a store as a wrong client uses it. It hides everything that the store
+// implements besides driver.Locks, driver.Watcher, driver.Inspector and limits.Store.
 type self struct {
 	driver.Store
 	acquire func(context.Context, driver.Request) (driver.Grant, error)
 	renew   func(context.Context, []driver.Claim, time.Duration) []driver.Renewal
 	release func(context.Context, driver.Claim) error
-	granted func(driver.Claim, driver.Grant) driver.Grant // what a grant is taken for
+	granted func(driver.Claim, driver.Grant) driver.Grant // what the client takes a grant for
 	deaf    bool
 	close   func() error
 	take    func(context.Context, limits.Request) (limits.Taken, error)
@@ -89,7 +89,7 @@ func breakKey(ctx context.Context, s driver.Store, key string) {
 	breaks(ctx, s.(driver.Inspector), key)
 }
 
-// silent says of an error that the store may have been asked and did not say no.
+// silent reports whether an error leaves open that the store did what was asked.
 func silent(err error) bool {
 	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
@@ -111,7 +111,7 @@ func trustsFailures(s driver.Store) driver.Store {
 	}}
 }
 
-// renewsNothing knows from the answers to Acquire what it holds.
+// renewsNothing knows only from the answers to Acquire what it holds.
 func renewsNothing(s driver.Store) driver.Store {
 	var held sync.Map // IDs
 	return self{
@@ -137,8 +137,8 @@ func renewsNothing(s driver.Store) driver.Store {
 	}
 }
 
-// asksFor has the store count less than the client does. It is deaf, since hints
-// carry a TTL, too.
+// asksFor makes the store count a shorter TTL than the client does. It is deaf, since
+// hints carry a TTL, too.
 func asksFor(part, of time.Duration) func(driver.Store) driver.Store {
 	return func(s driver.Store) driver.Store {
 		c := shortened(s, part, of)
@@ -147,8 +147,7 @@ func asksFor(part, of time.Duration) func(driver.Store) driver.Store {
 	}
 }
 
-// withTokens gives each claim a token of its own, and keeps it for as long as the
-// claim stands.
+// withTokens gives each claim another token, and keeps it while the claim stands.
 func withTokens(s driver.Store, next func() int64) driver.Store {
 	var mu sync.Mutex
 	given := map[string]int64{}
@@ -190,7 +189,7 @@ func unlocksTwice(s driver.Store) driver.Store {
 	}}
 }
 
-// neverAsks confirms its place in line and does not look at the answer.
+// neverAsks renews its position and does not look at the answer.
 func neverAsks(s driver.Store) driver.Store {
 	var waiting sync.Map // IDs
 	return self{
@@ -225,7 +224,7 @@ func steals(s driver.Store) driver.Store {
 	}}
 }
 
-// as has all claims be what of says.
+// as changes all claims by of.
 func as(s driver.Store, of func(driver.Claim) driver.Claim) self {
 	return self{
 		Store: s, deaf: true,
@@ -253,7 +252,7 @@ func writersRead(s driver.Store) driver.Store {
 	})
 }
 
-// ownPermits has a key of its own for the permits of this process.
+// ownPermits uses a separate key for the permits of this process.
 func ownPermits(s driver.Store) driver.Store {
 	mine := "." + driver.NewID()
 	return as(s, func(c driver.Claim) driver.Claim {
@@ -293,7 +292,7 @@ func fallsOpen(s driver.Store) driver.Store {
 	}
 }
 
-// zombie goes on renewing, now and then, what its caller takes for released.
+// zombie goes on renewing, now and then, a claim that its caller has released.
 func zombie(s driver.Store) driver.Store {
 	return self{Store: s, release: func(ctx context.Context, c driver.Claim) error {
 		if rand.N(20) > 0 {
@@ -311,7 +310,7 @@ func zombie(s driver.Store) driver.Store {
 	}}
 }
 
-// renewsTooLate leaves every third claim alone until its time is over.
+// renewsTooLate does not renew every third claim until its time is over.
 func renewsTooLate(s driver.Store) driver.Store {
 	return self{Store: s, deaf: true, renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 		all := s.Renew(ctx, claims, ttl)
@@ -333,7 +332,7 @@ func hasty(s driver.Store) driver.Store {
 	}}
 }
 
-// asksOnce renews nothing any more when a renewal had no answer.
+// asksOnce renews nothing any more after a renewal had no answer.
 func asksOnce(s driver.Store) driver.Store {
 	var silent atomic.Bool
 	return self{Store: s, renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {

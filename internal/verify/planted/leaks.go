@@ -30,8 +30,7 @@ func leavesDescriptor(s driver.Store) driver.Store {
 	}}
 }
 
-// leaves locks something else when it is to release for the first time, and
-// forgets it.
+// leaves locks something else at the first release, and forgets it.
 func leaves(name func(key string) string) func(driver.Store) driver.Store {
 	return func(s driver.Store) driver.Store {
 		var once sync.Once
@@ -49,7 +48,7 @@ func aside(key string) string { return key + ".aside" }
 
 func elsewhere(string) string { return "elsewhere" }
 
-// remembersKeys keeps something of every key that it is asked for.
+// remembersKeys keeps something for every key that it is asked for.
 func remembersKeys(s driver.Store) driver.Store {
 	var known sync.Map
 	return self{Store: s, acquire: func(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -60,7 +59,7 @@ func remembersKeys(s driver.Store) driver.Store {
 	}}
 }
 
-// leavesRows has a limit remember each request, for an hour.
+// leavesRows makes a limit remember each request, for an hour.
 func leavesRows(s driver.Store) driver.Store {
 	return self{Store: s, acquire: func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 		seen := limits.Take{Key: driver.NewID(), Limit: limits.Limit{Algorithm: limits.FixedWindow, N: 1, Period: time.Hour}, Cost: 1}

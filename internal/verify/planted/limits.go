@@ -50,7 +50,8 @@ func remembersAllowed(s driver.Store) driver.Store {
 	})
 }
 
-// givesTurnsAnyway has a turn kept for those whom it refuses because it comes too late.
+// givesTurnsAnyway reserves a turn even for a request that it refuses because the turn
+// comes too late.
 func givesTurnsAnyway(s driver.Store) driver.Store {
 	return limiting(s, func(ctx context.Context, r limits.Request) (limits.Taken, error) {
 		longest := r.TurnWithin
@@ -66,7 +67,7 @@ func givesTurnsAnyway(s driver.Store) driver.Store {
 	})
 }
 
-// looksGiveBack has what is only looked at hold no more than the lower limit of who looks.
+// looksGiveBack lets a look return part of what was taken to the limit.
 func looksGiveBack(s driver.Store) driver.Store {
 	return limiting(s, func(ctx context.Context, r limits.Request) (limits.Taken, error) {
 		store := s.(limits.Store)

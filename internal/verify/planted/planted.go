@@ -1,6 +1,6 @@
-// Package planted holds defects that lock services and their clients have had,
-// to be verified: a harness that does not find them proves nothing where it finds
-// nothing. No program but its tests imports it.
+// Package planted holds defects that lock services and their clients have had, for the
+// harness to find: a harness that does not find them proves nothing when it finds
+// nothing. Only its tests import it.
 package planted
 
 import (
@@ -13,22 +13,23 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// A Defect is one mistake, in the store that is served to all clients or in the
-// way in which each of them asks it.
+// A Defect is one mistake, in the store that is served to all clients or in the way in
+// which each of them uses it.
 type Defect struct {
 	Name   string
 	Fault  string        // the ID of the fault under which it shows
-	Breaks check.Promise // what is seen to break, of all that may
-	Check  string        // the check that is there for it, if it is one alone
-	Local  string        // the kind of servers under which it shows, if it is not Store
-	Keys   int           // of locks, if it does not show whatever there are
+	Breaks check.Promise // the promise that is seen to break, of all that may
+	Check  string        // the check that finds it, if it is one alone
+	Local  string        // the kind of servers under which it shows, if Store is nil
+	Keys   int           // how many locks, if it shows only with that number
 
-	TTL   time.Duration // if it shows with no other
+	TTL   time.Duration // if it shows only with this
 	Keeps bool          // a right store loses no lease under the fault
 
-	// Store returns what is served: locks, and limits if it is a limits.Store.
+	// Store returns the store that is served: locks, and limits if it is a
+	// limits.Store.
 	Store func() driver.Locks
-	// Spoil is what each client makes of the store that it has opened. Nil is
+	// Spoil is what each client makes of the store that it has opened. Nil changes
 	// nothing.
 	Spoil func(driver.Store) driver.Store
 }
@@ -133,7 +134,7 @@ func spoilt(spoil func(*memstore.Store) driver.Locks) func() driver.Locks {
 	return func() driver.Locks { return spoil(memstore.New()) }
 }
 
-// limitBug is right about locks.
+// limitBug has the bug in its limits and is right about locks.
 func limitBug(b broken.Bug) func() driver.Locks {
 	type rates = limits.Store
 	type both struct {

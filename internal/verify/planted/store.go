@@ -10,8 +10,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// A wrong is a right store of which some calls are other ones. It tells no holder
-// that he lost the lock: who takes what is not his tells nobody.
+// A wrong is a right store with some calls replaced. It tells no holder that the lock
+// is lost: a store that is wrong like this does not know.
 type wrong struct {
 	*memstore.Store
 	acquire func(context.Context, driver.Request) (driver.Grant, error)
@@ -52,10 +52,10 @@ func (w wrong) Watch(c driver.Claim, wake func(driver.Hint)) func() {
 	})
 }
 
-// breaks frees what is held under a key, whoever holds it, as a delete does that
-// compares nothing.
+// breaks frees what is held under a key, for any holder, as a delete does that compares
+// nothing.
 func breaks(ctx context.Context, s driver.Inspector, key string) {
-	_, _ = s.Break(ctx, key) // nothing there to delete is nothing deleted
+	_, _ = s.Break(ctx, key) // if nothing is held, nothing is deleted
 }
 
 // Redis with an evicting maxmemory-policy.
@@ -74,12 +74,12 @@ func evicts(s *memstore.Store) driver.Locks {
 	}}
 }
 
-// tokens replaces those of all grants.
+// tokens replaces the tokens of all grants.
 func tokens(s *memstore.Store, other func(key string, token int64) int64) driver.Locks {
 	give := func(key string, g driver.Grant) driver.Grant {
 		if !g.Waiting {
 			g.Token = other(key, g.Token)
-			g.Ticket = 0 // has the claim found by its ID
+			g.Ticket = 0 // so that the claim is found by its ID
 		}
 		return g
 	}
@@ -129,13 +129,13 @@ func rank() func(key string, token int64) int64 {
 	}
 }
 
-// ZooKeeper's sequence is a signed number of 32 bits.
+// As ZooKeeper's sequence, a signed number of 32 bits.
 func tokensWrap(s *memstore.Store) driver.Locks {
 	number := rank()
 	return tokens(s, func(key string, token int64) int64 { return number(key, token)%16 + 1 })
 }
 
-// INCR on a primary whose replica had not heard of it.
+// As INCR on a primary whose replica had not yet received it.
 func counterLost(s *memstore.Store) driver.Locks {
 	number := rank()
 	return tokens(s, func(key string, token int64) int64 {
@@ -147,7 +147,7 @@ func counterLost(s *memstore.Store) driver.Locks {
 	})
 }
 
-// DEL of the key, whoever's value it has.
+// As DEL of the key, whatever its value is.
 func releasesByName(s *memstore.Store) driver.Locks {
 	return wrong{Store: s, release: func(ctx context.Context, c driver.Claim) error {
 		err := s.Release(ctx, c)
@@ -158,8 +158,8 @@ func releasesByName(s *memstore.Store) driver.Locks {
 	}}
 }
 
-// What was granted to a request whose answer got lost is taken away from it, and
-// from whoever holds the lock by now.
+// If the answer to a request got lost, its repetition takes the grant away, or the
+// grant of the present holder.
 func grantsRetryAnew(s *memstore.Store) driver.Locks {
 	return wrong{Store: s, acquire: func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 		if r.Retry {
@@ -169,7 +169,8 @@ func grantsRetryAnew(s *memstore.Store) driver.Locks {
 	}}
 }
 
-// Every third lock is never renewed: the primary says yes, and no replica hears of it.
+// Every third lock is never renewed: as a primary that says yes, and no replica
+// receives it.
 func renewsLater(s *memstore.Store) driver.Locks {
 	return wrong{Store: s, renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 		all := make([]driver.Renewal, len(claims))
@@ -186,7 +187,7 @@ func renewsLater(s *memstore.Store) driver.Locks {
 	}}
 }
 
-// other is as, of the store itself: hints go by what is asked of it, too.
+// other is as for the store itself, which finds hints by the changed claim, too.
 func other(s *memstore.Store, of func(driver.Claim) driver.Claim) driver.Locks {
 	c := as(s, of)
 	return wrong{
@@ -223,13 +224,13 @@ func freesAll(s *memstore.Store) driver.Locks {
 	}}
 }
 
-// A server's clock that gains on those of its clients: half a second in each.
+// As a server's clock that gains on its clients' clocks: half a second in each.
 func fastClock(s *memstore.Store) driver.Locks {
 	shorter := shortened(s, 1, 2)
 	return wrong{Store: s, acquire: shorter.acquire, renew: shorter.renew}
 }
 
-// shortened has the store count only a part of each TTL, and say that it was all.
+// shortened makes the store count only a part of each TTL, and say that it was all.
 func shortened(s driver.Locks, part, of time.Duration) self {
 	count := func(ttl time.Duration) time.Duration { return max(ttl*part/of, s.Traits().MinTTL) }
 	return self{

@@ -10,15 +10,15 @@ import (
 	"github.com/batonhq/baton/internal/verify/fault"
 )
 
-// A Cell is what is known of a kind of store under a fault, and what is claimed.
+// A Cell is what is known and what is claimed of a kind of store under a fault.
 type Cell struct {
 	Sum
 	Claim   fault.Verdict
 	Claimed bool
 }
 
-// Cells returns all there are, by kind and fault. What is known of a kind or a
-// fault that is no more is left out.
+// Cells returns all cells, by kind and fault. It leaves out kinds and faults that no
+// longer exist.
 func Cells(all Sums) map[[2]string]*Cell {
 	table := make(map[[2]string]*Cell)
 	for _, k := range deploy.Kinds {
@@ -35,11 +35,11 @@ func Cells(all Sums) map[[2]string]*Cell {
 	return table
 }
 
-// Runs is how many came to a verdict.
+// Runs is how many runs came to a verdict.
 func (c *Cell) Runs() int { return len(c.Seeds) }
 
-// String is the cell in the table: what is claimed, in how many runs it was
-// looked at, and what was seen to break in how many of them.
+// String is the cell in the table: the claim, the number of runs that were checked, and
+// what broke in how many of them.
 func (c *Cell) String() string {
 	switch {
 	case !c.Claimed || c.Claim.E == fault.NoSuch:
@@ -72,7 +72,7 @@ func (c *Cell) Wrong() (found []check.Promise) {
 	return found
 }
 
-// Spared returns the promises of a lock that may break and were never seen to.
+// Spared returns the promises of a lock that may break and were never seen to break.
 func (c *Cell) Spared() (found []check.Promise) {
 	for _, p := range verify.Promises {
 		if p != check.Bounded && c.Claim.Of(p) == fault.Breaks && c.Runs() > 0 && c.BrokeIn(p) == 0 {

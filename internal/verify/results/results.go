@@ -25,7 +25,7 @@ type Result struct {
 	Commit  string                 `json:"commit,omitempty"` // of the code that ran
 	Verdict verify.Verdict         `json:"verdict"`
 	Kept    map[check.Promise]bool `json:"kept,omitempty"`
-	Broke   []string               `json:"broke,omitempty"` // what was seen, of each promise the first two
+	Broke   []string               `json:"broke,omitempty"` // what was seen, the first two for each promise
 	Why     []string               `json:"why,omitempty"`
 	Counts
 }
@@ -67,23 +67,23 @@ func Of(kind string, seed uint64, commit string, t *verify.Trial) Result {
 	return r
 }
 
-// A Sum is what all runs of one kind of store under one fault came to.
+// A Sum is the result of all runs of one kind of store under one fault.
 type Sum struct {
 	Kind     string                 `json:"kind"`
 	Fault    string                 `json:"fault"`
 	Commit   string                 `json:"commit,omitempty"`   // of the code of the run that was added last
 	Seeds    []uint64               `json:"seeds,omitempty"`    // of the runs that came to a verdict
-	Invalid  []uint64               `json:"invalid,omitempty"`  // of those that are to be tried again
-	Skipped  []uint64               `json:"skipped,omitempty"`  // of those that cannot be run,
+	Invalid  []uint64               `json:"invalid,omitempty"`  // of the runs that have to be tried again
+	Skipped  []uint64               `json:"skipped,omitempty"`  // of the runs that cannot be made,
 	Why      string                 `json:"why,omitempty"`      // and the reason
 	Verdicts map[verify.Verdict]int `json:"verdicts,omitempty"` // of the runs in Seeds
-	Looked   map[check.Promise]int  `json:"looked,omitempty"`   // in how many of them the promise was judged
-	Broke    map[string]int         `json:"broke,omitempty"`    // in how many these promises broke together: "E", "EL"
+	Looked   map[check.Promise]int  `json:"looked,omitempty"`   // in how many of them the promise was checked
+	Broke    map[string]int         `json:"broke,omitempty"`    // in how many runs these promises broke together: "E", "EL"
 	Texts    []string               `json:"texts,omitempty"`    // of a claim that was seen broken, the first three
 	Counts
 }
 
-// Sums are all that is known, by kind and fault.
+// Sums are all sums, by kind and fault.
 type Sums map[[2]string]*Sum
 
 // Load reads the sums.
@@ -102,7 +102,7 @@ func Load(path string) (Sums, error) {
 	return all, nil
 }
 
-// Save writes the sums, in order. Of texts it keeps those that the page shows.
+// Save writes the sums, in order. It keeps only the texts that the page shows.
 func (all Sums) Save(path string) error {
 	table := Cells(all)
 	list := make([]Sum, 0, len(all))
@@ -119,15 +119,15 @@ func (all Sums) Save(path string) error {
 	return lines.Replace(path, list...)
 }
 
-// Done reports whether a run need not be made any more. One that was invalid is
-// made again.
+// Done reports whether a run need not be made any more. A run that was invalid is made
+// again.
 func (all Sums) Done(kind, fault string, seed uint64) bool {
 	s := all[[2]string{kind, fault}]
 	return s != nil && (slices.Contains(s.Seeds, seed) || slices.Contains(s.Skipped, seed))
 }
 
-// Add adds runs. One that is done already is passed over, so that a record can be
-// added again.
+// Add adds runs. It skips runs that are done already, so that a record can be added
+// again.
 func (all Sums) Add(runs ...Result) {
 	for _, r := range runs {
 		if all.Done(r.Kind, r.Fault, r.Seed) {
@@ -188,7 +188,7 @@ func (s *Sum) BrokeIn(p check.Promise) (runs int) {
 	return runs
 }
 
-// Breaches is in how many runs something broke that must hold.
+// Breaches is in how many runs a promise broke that must hold.
 func (s *Sum) Breaches(claim fault.Verdict) (runs int) {
 	for promises, n := range s.Broke {
 		if slices.ContainsFunc(verify.Promises, func(p check.Promise) bool {

@@ -26,7 +26,7 @@ type Store struct {
 	closed bool
 }
 
-// limited is a Store that limits as well.
+// limited is a Store that has limits as well.
 type limited struct{ *Store }
 
 var (
@@ -37,8 +37,8 @@ var (
 	_ limits.Store      = limited{}
 )
 
-// Dial connects to a Server. The store is a limits.Store if the one that is
-// served is. A connection that breaks is made anew by the next call.
+// Dial connects to a Server. The store is a limits.Store if the one that is served is.
+// If the connection breaks, the next call makes another.
 func Dial(ctx context.Context, addr string) (driver.Store, error) {
 	s := &Store{addr: addr}
 	a, err := s.call(ctx, request{Do: doTraits})
@@ -67,7 +67,7 @@ type link struct {
 	broken  bool
 }
 
-// connected returns the connection, and the number of a request on it.
+// connected returns the connection, and the number for a request on it.
 func (s *Store) connected(ctx context.Context) (*link, uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,9 +157,8 @@ func (s *Store) call(ctx context.Context, q request) (answer, error) {
 	}
 }
 
-// send writes a request. If that fails the connection has broken, which read
-// sees. It may wait for a peer that does not read, not for long: requests are
-// small.
+// send writes a request. If that fails the connection has broken, which read sees. It
+// may wait for a peer that does not read, but not for long: requests are small.
 func (l *link) send(q request) {
 	l.out.mu.Lock()
 	defer l.out.mu.Unlock()

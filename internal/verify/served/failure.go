@@ -11,7 +11,7 @@ import (
 
 var errUnsupported = errors.ErrUnsupported
 
-// plain are the errors that say no more than what they are.
+// plain are the errors without details.
 var plain = map[string]error{
 	"lost": driver.ErrLost, "unavailable": driver.ErrUnavailable, "unknown": driver.ErrUnknown, "closed": driver.ErrClosed,
 	"unsupported": errors.ErrUnsupported, "canceled": context.Canceled, "deadline": context.DeadlineExceeded,

@@ -1,8 +1,8 @@
-// Package served lends a store that lives in one process to other processes of
-// the machine, over TCP: what is in memory, and stores that are wrong on purpose,
-// can so be verified as servers are, with clients that are killed and stopped and
-// wires that are cut. It is no server for anything else: whoever can connect may
-// do all.
+// Package served makes a store that lives in one process available to other processes
+// of the machine, over TCP. So a store in memory, and stores that are wrong on purpose,
+// can be verified as servers are, with clients that are killed and stopped and
+// connections that are cut. It is not meant for anything else: a process that can
+// connect may do everything.
 package served
 
 import (
@@ -69,7 +69,7 @@ type renewal struct {
 	Err   *failure
 }
 
-// A Server lends a store. It is not the one to close the store.
+// A Server serves a store. It does not close the store.
 type Server struct {
 	store   driver.Locks
 	ln      net.Listener
@@ -78,9 +78,9 @@ type Server struct {
 	stop    context.CancelFunc
 }
 
-// Serve lends a store until Close, to whoever connects to Addr. What the store
-// implements beside driver.Locks it does for clients, too, as far as it is
-// driver.Watcher, driver.Downgrader, driver.Inspector and limits.Store.
+// Serve serves a store until Close, to every process that connects to Addr. Besides
+// driver.Locks it serves what the store implements of driver.Watcher,
+// driver.Downgrader, driver.Inspector and limits.Store.
 func Serve(store driver.Locks) (*Server, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -103,15 +103,15 @@ func Serve(store driver.Locks) (*Server, error) {
 // Addr is where it listens: "127.0.0.1:port".
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
-// Close ends all connections and returns when none is served any more.
+// Close ends all connections and returns when no connection is served any more.
 func (s *Server) Close() {
 	s.stop()
 	_ = s.ln.Close() // nothing is lost with it
 	s.serving.Wait()
 }
 
-// serve answers one client. What it asked for happens also when the connection
-// has ended meanwhile, as in any server.
+// serve answers one client. A request is carried out even if the connection has ended
+// meanwhile, as in any server.
 func (s *Server) serve(c net.Conn) {
 	end := context.AfterFunc(s.ctx, func() { c.Close() })
 	defer end()
@@ -142,13 +142,13 @@ func (s *Server) serve(c net.Conn) {
 				delete(watches, q.ID)
 			}
 		default:
-			out.write(s.call(q)) // in their order: a release comes after what it ends
+			out.write(s.call(q)) // in order: a release comes after the calls that it follows
 		}
 	}
 }
 
-// A writer writes whole answers. One that cannot be written is lost, as its
-// connection is.
+// A writer writes whole answers. An answer that cannot be written is lost with its
+// connection.
 type writer struct {
 	mu  sync.Mutex
 	enc *gob.Encoder

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// childEnv says to this program that it is the load, and on which store.
+// childEnv tells this program that it is the load, and on which store.
 const childEnv = "BATON_SOAK_URL"
 
-// What the child is told. It answers each with a reading, on one line.
+// The orders for the child. It answers each with a reading, on one line.
 const (
 	sayRead  = "read"
 	sayStart = "start"
@@ -24,7 +24,7 @@ const (
 	sayClose = "close" // end the work and close the stores
 )
 
-// plant makes the child leak something at each look, in tests.
+// plant makes the child leak something at each reading, in tests.
 var plant = func(*load) error { return nil }
 
 // childMain does not return if this process is a child.
@@ -40,8 +40,8 @@ func childMain() {
 	os.Exit(0)
 }
 
-// obey opens a store and does what it is told until its input ends. The first
-// answer comes before that.
+// obey opens a store and carries out orders until its input ends. Its first answer is a
+// reading from before it opens the store.
 func obey(url, rate string, in io.Reader, out io.Writer) error {
 	perSecond, err := strconv.ParseFloat(rate, 64)
 	if err != nil {
@@ -73,7 +73,7 @@ func obey(url, rate string, in io.Reader, out io.Writer) error {
 			if err := l.close(); err != nil {
 				return fmt.Errorf("close: %w", err)
 			}
-			// What clients leave behind them ends in a moment.
+			// What clients leave running ends in a moment.
 			for range 100 {
 				if r, err := read(); err != nil || r.Goroutines <= before.Goroutines && r.Files <= before.Files {
 					break
@@ -102,7 +102,7 @@ type child struct {
 	answers *json.Decoder
 }
 
-// startChild returns what it saw of itself before it opened the store.
+// startChild starts the child and returns its reading from before it opened the store.
 func startChild(ctx context.Context, url string, rate float64) (*child, reading, error) {
 	self, err := os.Executable()
 	if err != nil {

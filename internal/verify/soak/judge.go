@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// A slack is by how much a series may rise before that counts as growth: by so
-// much, or by such a part, whichever is more. It is for noise, and for what takes
-// longer than the warm-up to reach its size.
+// A slack is how much a series may rise before that counts as growth: by by, or by the
+// part part, whichever is more. It allows for noise, and for what takes longer than the
+// warm-up to reach its size.
 type slack struct {
 	by   float64
 	part float64
 }
 
-// The series that are looked at.
+// The series that are checked.
 const (
 	goroutines   = "goroutines"
 	heap         = "heap"          // bytes in use after a collection
 	files        = "files"         // that the program has open, connections included
 	connections  = "connections"   // of the program
-	keys         = "keys"          // or rows, or nodes, whatever they are for
-	serverMemory = "server memory" // bytes of all processes of the servers, what they share counted once
+	keys         = "keys"          // or rows, or nodes, for any purpose
+	serverMemory = "server memory" // bytes of all processes of the servers, shared memory counted once
 	serverFiles  = "server files"  // that the servers have open, connections included
 )
 
@@ -35,11 +35,11 @@ var slacks = map[string]slack{
 	files:        {4, 0.1},
 	connections:  {4, 0.1},
 	keys:         {32, 0.15},
-	serverMemory: {16 << 20, 0.25}, // it breathes with the rate
+	serverMemory: {16 << 20, 0.25}, // it rises and falls with the rate
 	serverFiles:  {8, 0.1},
 }
 
-// warmUp is what part of the load is left out at its beginning.
+// warmUp is the part of the load, from its beginning, that is left out.
 const warmUp = 0.4
 
 // enough is how many samples are needed for a verdict.
@@ -50,13 +50,13 @@ type span struct {
 	First float64 `json:"first"` // median of the first third
 	Last  float64 `json:"last"`  // median of the last third
 	Most  float64 `json:"most"`
-	// Pace is by how much more was done in the last third than in the first.
+	// Pace is how many times as much was done in the last third as in the first.
 	Pace float64 `json:"pace"`
 	// Unjudged says why it is only shown.
 	Unjudged string `json:"unjudged,omitempty"`
 }
 
-// spanOf cuts what follows the warm-up into thirds. ops is what had been done by
+// spanOf splits what follows the warm-up into thirds. ops is how much had been done by
 // the time of each sample.
 func spanOf(values, ops []float64) span {
 	begin := int(float64(len(values)) * warmUp)
@@ -81,11 +81,11 @@ func median(values []float64) float64 {
 	return v[len(v)/2]
 }
 
-// grew reports whether the series ends higher than noise explains. One value
-// that is far off moves no median, and a series that goes up and down has the
-// same ones in each third, if its period is shorter than one. How many keys there
-// are that will go is as many more as the store, or a machine that is less busy,
-// let be made.
+// grew reports whether the series ends higher than noise explains. One value that is
+// far off moves no median, and a series that goes up and down has the same median in
+// each third, if its period is shorter than a third. The number of keys that will still
+// go may rise with the pace at which the store, or a machine that is less busy, let the
+// load make them.
 func (s span) grew(name string) bool {
 	k, first := slacks[name], s.First
 	if name == keys {
@@ -94,7 +94,7 @@ func (s span) grew(name string) bool {
 	return s.Unjudged == "" && s.Last > first+math.Max(k.by, k.part*first)
 }
 
-// keptFor is how long a key that is not used any more may stay.
+// keptFor is how long a key that is no longer used may stay.
 func keptFor(kind string) time.Duration {
 	switch kind {
 	case "postgres", "mariadb":
@@ -102,17 +102,17 @@ func keptFor(kind string) time.Duration {
 	case "zookeeper3":
 		return 330 * time.Second // records that have expired stay for five minutes
 	case "sqlite":
-		return 90 * time.Second // a minute
+		return 90 * time.Second // keys stay for a minute
 	}
 	return 20 * time.Second
 }
 
-// fewKeys is how many keys there may be when load and leases have ended, more than
-// there were before: those that the last callers have used.
+// fewKeys is how many keys more than before there may be when load and leases have
+// ended: those that the last callers have used.
 const fewKeys = 64
 
-// folders is how many nodes a record leaves in ZooKeeper, for good: its folder is
-// one of 4096. The load has names for as many records, and uses each again before
+// folders is how many nodes records leave in ZooKeeper for good: the folder of a record
+// is one of 4096. The load has that many names for records, and uses each again before
 // what it has left there has gone.
 const folders = 256
 
@@ -170,7 +170,7 @@ func (r *result) judge() {
 	}
 }
 
-// show is a value for people.
+// show formats a value for people.
 func show(name string, v float64) string {
 	if name == heap || name == serverMemory {
 		return fmt.Sprintf("%.1f MB", v/1e6)

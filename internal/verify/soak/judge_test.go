@@ -36,7 +36,7 @@ func sound(kind string, seed uint64) map[string][]float64 {
 	return all
 }
 
-// judged is the result of such series, of a store that has given everything back.
+// judged is the result of such series, of a store in which nothing is left.
 func judged(kind string, values map[string][]float64, change func(*result)) result {
 	r := result{
 		Kind: kind, For: 30 * time.Minute, Drained: 12 * time.Minute, Series: map[string]span{},

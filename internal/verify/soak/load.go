@@ -20,14 +20,14 @@ import (
 
 const (
 	workers = 6
-	// Names are used by so many operations, so that some of them meet.
+	// A name is used by this many operations, so that some of them meet.
 	sharers = 4
 	// patience is how long one operation may take.
 	patience = time.Minute
 )
 
-// A load is what a program does to a store for as long as it runs: names come and
-// go, callers wait and give up, leases are renewed, stores are opened and closed.
+// A load is what a program does to a store while it runs: names come and go, callers
+// wait and give up, leases are renewed, stores are opened and closed.
 type load struct {
 	url     string
 	stores  []driver.Store
@@ -47,14 +47,14 @@ type load struct {
 	begun  time.Time
 	failed int64
 	lost   int64    // of these, leases that were lost, or locks held twice
-	texts  []string // of the first that failed, and of those that lost
+	texts  []string // of the first failures of each sort
 }
 
-// errTwice is what must never be.
+// errTwice is what must never happen.
 var errTwice = errors.New("held twice")
 
-// newLoad opens the store twice, as two programs would. One that is in memory
-// is seen by one alone.
+// newLoad opens the store twice, as two programs would. A store in memory is opened
+// once, as only one program sees it.
 func newLoad(url string, rate float64) (*load, error) {
 	l := &load{url: url, rate: rate}
 	l.ctx, l.end = context.WithCancel(context.Background())
@@ -138,10 +138,10 @@ func (l *load) each(period time.Duration, f func(context.Context) error) {
 	}
 }
 
-// maxTexts is how many failures are kept of either sort: the first say most.
+// maxTexts is how many failures of each sort are kept: the first say most.
 const maxTexts = 3
 
-// note keeps what failed, and when.
+// note counts a failure, and keeps its text.
 func (l *load) note(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,8 +156,8 @@ func (l *load) note(err error) {
 	}
 }
 
-// slots is how many slots of a Redis Cluster names are on: each keeps one key for
-// good.
+// slots is how many slots of a Redis Cluster the names are on: each slot keeps one key
+// for good.
 const slots = 16
 
 // name returns a name that is used by a few operations and then never again.
@@ -201,7 +201,7 @@ func (l *load) one(ctx context.Context, rng *rand.Rand) error {
 		if l.stores[0].Traits().Store == "zookeeper" {
 			key = fmt.Sprint("o/", l.names.Load()%folders)
 		}
-		for range 2 { // the second time it is known
+		for range 2 { // the second time the record exists
 			_, err := l.runner.Do(ctx, key, func(context.Context, once.Attempt) ([]byte, error) { return []byte("done"), nil })
 			if err != nil {
 				return err
@@ -222,7 +222,7 @@ func (l *load) use(lease *baton.Lease, err error) error {
 	return lease.Unlock()
 }
 
-// giveUp waits in vain, in the store's line.
+// giveUp waits in the store's queue and gives up.
 func (l *load) giveUp(ctx context.Context, after time.Duration) error {
 	n := l.names.Add(1)
 	key := fmt.Sprintf("g/%d{%d}", n, n%slots)

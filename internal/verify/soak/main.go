@@ -1,7 +1,7 @@
-// Command soak looks for leaks: it puts a steady, modest load on every kind of
-// store for a while, with names that come and go, and watches whether anything
-// grows. It keeps the last result of each kind in docs/soak.jsonl, one line for
-// each, and writes docs/soak.md from that. It takes Linux.
+// Command soak looks for leaks: it puts a steady, modest load on every kind of store
+// for a while, with names that come and go, and watches whether anything grows. It
+// keeps the last result of each kind in docs/soak.jsonl, one line for each, and writes
+// docs/soak.md from that. It needs Linux.
 package main
 
 import (
@@ -87,9 +87,9 @@ func (s *soak) all(ctx context.Context, kinds []string) error {
 	return errors.Join(errs...)
 }
 
-// begin starts a kind's servers and the program that is to put load on them, and
-// returns what that saw of itself before it opened the store. When all kinds start
-// at the same time one may be too slow: it is tried again.
+// begin starts a kind's servers and the program that puts load on them, and returns
+// that program's reading from before it opened the store. When all kinds start at the
+// same time one may be too slow: begin tries again.
 func begin(ctx context.Context, kind string, rate float64) (*deploy.Deployment, *child, reading, error) {
 	for attempt := 1; ; attempt++ {
 		d, err := deploy.Open(kind, deploy.Options{Clients: 1})
@@ -116,7 +116,7 @@ func begin(ctx context.Context, kind string, rate float64) (*deploy.Deployment, 
 	}
 }
 
-// one puts load on a kind of store and looks at it.
+// one puts load on a kind of store and judges what it sees.
 func (s *soak) one(ctx context.Context, kind string) (r result, err error) {
 	d, c, before, err := begin(ctx, kind, s.rate)
 	if err != nil {
@@ -164,7 +164,8 @@ func (s *soak) one(ctx context.Context, kind string) (r result, err error) {
 		}
 	}
 
-	// The same load on a few names goes on, since those who use a store sweep it.
+	// The same load goes on with a few names, since processes that use a store sweep
+	// it.
 	begun := time.Now()
 	for word := sayCalm; ; word = sayRead {
 		if r.Calm, err = c.say(word); err != nil {
@@ -195,7 +196,7 @@ func (s *soak) one(ctx context.Context, kind string) (r result, err error) {
 	return r, nil
 }
 
-// note adds what was seen to the file of samples.
+// note adds a reading to the file of samples.
 func (s *soak) note(kind string, after time.Duration, seen reading) error {
 	if s.samples == "" {
 		return nil
@@ -209,8 +210,8 @@ func (s *soak) note(kind string, after time.Duration, seen reading) error {
 	}{kind, after.Seconds(), seen})
 }
 
-// maxMissed is how many looks at the servers may fail, beside one for each that
-// did not.
+// maxMissed is how many readings of the servers may fail, plus one for each that did
+// not.
 const maxMissed = 30
 
 // has reports whether a kind has such a series.
@@ -224,7 +225,7 @@ func has(d *deploy.Deployment, name string) bool {
 	return true
 }
 
-// lookAt adds what is seen of the servers.
+// lookAt adds the servers' part to a reading.
 func lookAt(d *deploy.Deployment, r *reading) error {
 	n, err := d.Keys()
 	if err != nil {
@@ -239,8 +240,8 @@ func lookAt(d *deploy.Deployment, r *reading) error {
 	return err
 }
 
-// compactor has etcd forget old revisions every half minute, as whoever runs one
-// has it do.
+// compactor makes etcd forget old revisions every half minute, as an operator
+// configures it to.
 func compactor(d *deploy.Deployment) func() error {
 	if !strings.HasPrefix(d.Kind, "etcd") {
 		return func() error { return nil }

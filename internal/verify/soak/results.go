@@ -6,14 +6,14 @@ import (
 	"github.com/batonhq/baton/internal/verify/lines"
 )
 
-// A Verdict is what came out for one kind of store.
+// A Verdict is the result for one kind of store.
 type Verdict string
 
 // The verdicts.
 const (
 	Flat Verdict = "flat"
 	Grew Verdict = "grew"
-	Lost Verdict = "lost" // a lease, though nothing failed; or two held one lock
+	Lost Verdict = "lost" // a lease was lost, though nothing failed; or two clients held one lock
 )
 
 // A result is one kind of store, as it is kept: one line of JSON.
@@ -26,13 +26,13 @@ type result struct {
 	Rate    float64         `json:"rate"` // operations per second
 	Ops     int64           `json:"ops"`
 	Failed  int64           `json:"failed"`           // operations
-	Texts   []string        `json:"texts,omitempty"`  // of the first of them, and of those that lost
-	Missed  int             `json:"missed,omitempty"` // looks at the servers that failed
+	Texts   []string        `json:"texts,omitempty"`  // of the first failures, and of those that were losses
+	Missed  int             `json:"missed,omitempty"` // readings of the servers that failed
 	Series  map[string]span `json:"series"`
 
-	Before  reading       `json:"before"`  // the stores were opened, with the keys of an idle store
+	Before  reading       `json:"before"`  // before the stores were opened, with the keys of an idle store
 	Calm    reading       `json:"calm"`    // when no new names had been used for a while,
-	Drained time.Duration `json:"drained"` // which was so long
+	Drained time.Duration `json:"drained"` // which took this long
 	Closed  reading       `json:"closed"`  // after the stores were closed
 }
 
@@ -54,7 +54,7 @@ func known(path string) (all []result, err error) {
 	return all, nil
 }
 
-// tidy writes the file anew, each kind once, in order.
+// tidy rewrites the file, with each kind once, in order.
 func tidy(path string) error {
 	all, err := known(path)
 	if err != nil {

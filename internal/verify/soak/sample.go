@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A reading is what is seen at one moment.
+// A reading is what is measured at one moment.
 type reading struct {
 	Goroutines  float64 `json:"goroutines"`
 	Heap        float64 `json:"heap"`
@@ -33,10 +33,10 @@ func (r reading) of(name string) float64 {
 	}[name]
 }
 
-// read looks at this process.
+// read takes a reading of this process.
 func read() (r reading, err error) {
 	runtime.GC()
-	runtime.GC() // the first one keeps what pools have
+	runtime.GC() // the first one keeps what is in pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	r.Goroutines, r.Heap = float64(runtime.NumGoroutine()), float64(m.HeapAlloc)
@@ -54,7 +54,7 @@ func openFiles(pid int) (all, sockets float64, err error) {
 	for _, e := range entries {
 		target, err := os.Readlink(filepath.Join(dir, e.Name()))
 		if err != nil {
-			continue // closed since, as is what read the directory
+			continue // closed since, as the descriptor of the directory is
 		}
 		all++
 		if strings.HasPrefix(target, "socket:") {
@@ -64,8 +64,8 @@ func openFiles(pid int) (all, sockets float64, err error) {
 	return all, sockets, nil
 }
 
-// readServers looks at processes and all their descendants. What ends meanwhile
-// counts for nothing.
+// readServers measures processes and all their descendants. Those that end meanwhile do
+// not count.
 func readServers(pids []int) (memory, open float64, err error) {
 	children, err := descent()
 	if err != nil {
@@ -106,8 +106,8 @@ func descent() (map[int][]int, error) {
 	return children, nil
 }
 
-// resident is the memory of a process, with its share of what it has in common
-// with others.
+// resident is the memory of a process, with its share of what it shares with other
+// processes.
 func resident(pid int) float64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {

@@ -48,7 +48,7 @@ var plants = map[string]func(*load) error{
 		leaked = append(leaked, c)
 		return err
 	},
-	// A lock that nobody unlocks.
+	// A lock that is never unlocked.
 	keys: func(l *load) error {
 		lease, err := l.lockers[0].Lock(l.ctx, fmt.Sprint("leaked/", len(leaked)))
 		leaked = append(leaked, lease)

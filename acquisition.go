@@ -35,8 +35,8 @@ type acquisition struct {
 	wake  moment // zero: never
 
 	// Requesting.
-	requested bool         // there was an attempt with this ID
-	retry     bool         // an attempt may have taken effect
+	requested bool         // an attempt with this ID has failed
+	retry     bool         // it may have taken effect
 	early     driver.Grant // pushed before the answer to the request that led to it
 	outage    outage       // of the store; kept while queued, too
 
@@ -74,7 +74,7 @@ type effects uint16
 
 const (
 	grantWaiter    effects = 1 << iota // a lease can be issued to the goroutine that waits
-	requeueWaiter                      // its position or grant is lost: restart, and request again
+	startAgain                         // its position or grant is lost: restart, and request again
 	failWaiter                         // the waiter gets lastErr: the store is out of reach
 	retryRequest                       // repeat the request after a pause
 	askStore                           // put the question that came with it to the store
@@ -101,7 +101,7 @@ func (a *acquisition) request(now moment, wait bool, slow time.Duration) driver.
 // the lock.
 func (a *acquisition) requestFailed(now, sent moment, err error, patient bool) effects {
 	if a.requested && errors.Is(err, driver.ErrLost) {
-		return a.end() | requeueWaiter // the store has ended that attempt
+		return a.end() | startAgain // the store has ended that attempt
 	}
 	a.requested, a.retry = true, a.retry || unknown(err)
 	switch {
@@ -336,7 +336,7 @@ func (a *acquisition) lose(cause Cause) effects {
 	if cause == Expired {
 		a.lost.Err = a.lastErr
 	}
-	e := a.end() | requeueWaiter
+	e := a.end() | startAgain
 	switch {
 	case !a.leased && cause == Expired:
 		// No lease was issued for it, so that no holder's end has to be awaited.

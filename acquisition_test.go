@@ -120,7 +120,7 @@ type row struct {
 
 const (
 	never  = -1 << 40
-	ending = endLease | leaveQueue | stopWatching | requeueWaiter
+	ending = endLease | leaveQueue | stopWatching | startAgain
 )
 
 func TestTransitions(t *testing.T) {
@@ -157,7 +157,7 @@ func TestTransitions(t *testing.T) {
 
 func (e effects) String() string {
 	var names []string
-	for i, name := range []string{"grantWaiter", "requeueWaiter", "failWaiter", "retryRequest", "askStore", "noteOutage", "endLease", "leaveQueue", "mayHandOver", "stopWatching", "reportLoss", "releaseClaim", "releasePending"} {
+	for i, name := range []string{"grantWaiter", "startAgain", "failWaiter", "retryRequest", "askStore", "noteOutage", "endLease", "leaveQueue", "mayHandOver", "stopWatching", "reportLoss", "releaseClaim", "releasePending"} {
 		if e&(1<<i) != 0 {
 			names = append(names, name)
 		}
@@ -221,7 +221,7 @@ func requestRows() []row {
 		{"a refusal is an answer", failed(driver.ErrUnavailable), fails(driver.ErrHeld, 10*ms, 20*ms), noteOutage, requesting, never, func(m *machine) error {
 			return want("failures", m.outage.tries, 0)
 		}},
-		{"an attempt that the store has ended is made again under another ID", failed(driver.ErrUnknown), fails(driver.ErrLost, 10*ms, 20*ms), requeueWaiter | stopWatching, ended, never, nil},
+		{"an attempt that the store has ended is made again under another ID", failed(driver.ErrUnknown), fails(driver.ErrLost, 10*ms, 20*ms), startAgain | stopWatching, ended, never, nil},
 		{"a first attempt that is lost is an error", newMachine(), fails(driver.ErrLost, 10*ms, 20*ms), 0, requesting, never, nil},
 
 		{"held", newMachine(), answer(10*ms, grant), grantWaiter, held, 1000 * ms, func(m *machine) error {
@@ -291,7 +291,7 @@ func queuedRows() []row {
 		renewal("queued: held", 450*ms, sayHeld, grantWaiter, held, 1000*ms, deadline(3100*ms)),
 		renewal("queued: held, and not even a quarter is left", 2450*ms, sayHeld, noteOutage, queued, 2450*ms+pauseOf(2050*ms), nil),
 		renewal("queued: still", 450*ms, sayWaiting, 0, queued, 800*ms, func(m *machine) error { return want("confirmed", m.confirmed, at(400*ms)) }),
-		renewal("queued: the position is lost", 450*ms, sayLost, requeueWaiter|stopWatching, ended, never, nil),
+		renewal("queued: the position is lost", 450*ms, sayLost, startAgain|stopWatching, ended, never, nil),
 		renewal("queued: no answer", 450*ms, saysNot, noteOutage, queued, 450*ms+pauseOf(50*ms), nil),
 		{"queued: an answer after none ends the outage", failing, func(m *machine) effects { return m.renewed(at(450*ms), at(400*ms), second, sayWaiting, 0) }, noteOutage, queued, 800 * ms, nil},
 		renewal("queued: the store does not answer for too long", 5400*ms, saysNot, noteOutage|failWaiter, queued, 1100*ms, nil, func(m *machine) { m.outage.failed(at(400*ms), driver.ErrUnavailable) }),
@@ -337,7 +337,7 @@ func heldRows() []row {
 		{"held: due, and little is left", newMachine().isLeased(), due(2699 * ms), askStore, held, 2700 * ms, nil},
 		{"held: due at the end", newMachine().isLeased(), due(2700 * ms), ending | reportLoss, ended, never, lostBy(Expired, 7*64)},
 		{"held: due at the end of MaxHold", newMachine(withMaxHold).isLeased(), due(2010 * ms), ending | reportLoss, ended, never, lostBy(Overheld, 7*64)},
-		{"held: due at the end, and nobody has a lease", newMachine().isGranted(), due(2700 * ms), requeueWaiter | stopWatching | releaseClaim, ended, never, nil},
+		{"held: due at the end, and nobody has a lease", newMachine().isGranted(), due(2700 * ms), startAgain | stopWatching | releaseClaim, ended, never, nil},
 		renewal("held: renewed", 1010*ms, sayHeld, 0, held, 2000*ms, deadline(3700*ms)),
 		renewal("held: a shorter renewal takes nothing away", 1010*ms, driver.Renewal{State: driver.Held, Grant: driver.Grant{TTL: 1500 * ms}}, 0, held, 1500*ms, deadline(2700*ms)),
 		renewal("held: renewed after the end", 2700*ms, sayHeld, ending|reportLoss, ended, never, lostBy(Expired, 7*64)),
@@ -382,7 +382,7 @@ func leaseRows() []row {
 		{"issued again: the next token", newMachine().isLeased().with(func(m *machine) { m.unlock(at(20 * ms)) }), issue(20 * ms), 0, held, 1000 * ms, func(m *machine) error { return want("token", m.leaseToken(), 7*64+1) }},
 		{"issued with a MaxHold", newMachine(func(t *terms) { t.maxHold = 500 * ms }).isGranted(), issue(10 * ms), 0, held, 510 * ms, nil},
 		{"issued as a part: MaxHold begins later", newMachine(func(t *terms) { t.maxHold = 500 * ms }).isGranted(), func(m *machine) effects { return m.issue(at(10*ms), true) }, 0, held, 1000 * ms, nil},
-		{"issued too late: given back", newMachine().isGranted(), issue(2700 * ms), requeueWaiter | stopWatching | releaseClaim, ended, never, nil},
+		{"issued too late: given back", newMachine().isGranted(), issue(2700 * ms), startAgain | stopWatching | releaseClaim, ended, never, nil},
 		{"issued after the loss: nothing", newMachine().isGranted().with(func(m *machine) { m.lose(Gone) }), issue(20 * ms), 0, ended, never, nil},
 		{"looked at in time", newMachine().isLeased(), func(m *machine) effects { return m.look(at(2699 * ms)) }, 0, held, 1000 * ms, nil},
 		{"looked at after the end", newMachine().isLeased(), func(m *machine) effects { return m.look(at(2700 * ms)) }, ending | reportLoss, ended, never, lostBy(Expired, 7*64)},

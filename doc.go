@@ -39,15 +39,16 @@
 //
 // Goroutines of one process that want the same key form one local queue, and only
 // its front deals with the store: however many they are, the store has one waiter.
-// Unlock hands the lock over to the next of them without a request to the store, up
-// to 32 times or for a quarter of a second, with a higher token each time. A Locker
+// Unlock hands the lock over to the next of them without a request to the store, with
+// a higher token each time, up to 31 times and only within a quarter of a second from
+// the store's grant: then other processes have waited long enough. A Locker
 // renews all its leases in batches, by a timer that stops when nothing is held or
 // waited for, so that it needs no Close.
 //
 // # A Lock call
 //
 // What the front does is one acquisition. Its phases are requesting, queued, held
-// and ended:
+// and ended; a fifth, downgrading, is described below the picture:
 //
 //	 Lock
 //	  │
@@ -72,8 +73,8 @@
 //	  │ ▲
 //	  ├─┘ renewed every third of the TTL
 //	  │
-//	  ├── Unlock while others of this process wait ──▶ handed over to the next of them
-//	  ├── Unlock ──▶ ended: the lock is released in the store
+//	  ├── Unlock, the next of this process may have it ──▶ held by that one
+//	  ├── Unlock otherwise ──▶ ended: the lock is released in the store
 //	  └── not renewed in time, or gone from the store ──▶ ended: the lease is lost
 //
 // The process believes in a lease from when it sent the request for it; if the
@@ -83,7 +84,12 @@
 // its own, downgrading: held, but neither renewed nor handed over until the store
 // has answered.
 //
-// A call ends without a lease when its context does, when the store refuses, or
+// Unlock hands over only if the next goroutine wants the exclusive lock under the
+// same owner, if enough of the TTL is left, and if nobody has pinned or detached the
+// lease. Otherwise it releases, and the next goroutine requests.
+//
+// A call ends without a lease when its context does (but for a grant that came
+// first: that is a lease), when the store refuses, or
 // when the store has not answered for Config.TTL, at least 5s. The Locker then
 // releases in the background what the store may still have.
 //

@@ -102,7 +102,7 @@ func (k *keeper) apply(e effects) aftermath {
 		k.settle(outcome{granted: true})
 	case e&failWaiter != 0:
 		k.settle(outcome{err: k.acq.lastErr})
-	case e&requeueWaiter != 0:
+	case e&startAgain != 0:
 		k.settle(outcome{})
 	}
 	if e&noteOutage != 0 {
@@ -254,8 +254,8 @@ func (k *keeper) fitToHandOver() bool {
 	return k.acq.fitToHandOver(k.locker.clock.coarse())
 }
 
-// settled reports whether the lock is held.
-func (k *keeper) settled() bool {
+// isHeld reports whether the lock is held.
+func (k *keeper) isHeld() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.acq.phase == held

@@ -108,7 +108,7 @@ func (l *Locker) obtain(ctx context.Context, k *keeper, wait bool, o *observed) 
 		}
 		next := k.requestFailed(sent, blame(context.Background(), err), ctx.Err() == nil)
 		switch {
-		case next&requeueWaiter != 0:
+		case next&startAgain != 0:
 			k.restart()
 			continue
 		case next&retryRequest != 0 && wait && sleep(ctx, k.pause()) == nil:
@@ -142,7 +142,7 @@ func (l *Locker) await(ctx context.Context, k *keeper) (again bool, err error) {
 		}
 		err = o.err
 	case <-ctx.Done():
-		if k.settled() {
+		if k.isHeld() {
 			return false, nil // the grant came first
 		}
 		err = l.timedOut(ctx, k.key())

@@ -311,7 +311,7 @@ func (p *process) request() {
 			p.commit(e)
 			p.waits = false
 			switch {
-			case e&requeueWaiter != 0: // commit has handled it
+			case e&startAgain != 0: // commit has handled it
 			case e&retryRequest != 0:
 				p.after(a.terms.pause(p.now.sub(a.outage.since)), func() { p.request() })
 			default:
@@ -343,7 +343,7 @@ func (p *process) commit(e effects) {
 		p.commit(a.quit())
 		p.section++
 		p.next()
-	case e&requeueWaiter != 0 && p.waits:
+	case e&startAgain != 0 && p.waits:
 		p.waits = false
 		if e&releaseClaim != 0 {
 			p.release(a.claim)

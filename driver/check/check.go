@@ -187,7 +187,7 @@ func Together(r []driver.Request, t driver.Traits) error {
 		case keys[q.Key]:
 			return bad(q.Key, "key", "it is asked for twice")
 		case q.Queue:
-			return bad(q.Key, "queue", "there is no line for several locks")
+			return bad(q.Key, "queue", "there is no queue for several locks")
 		}
 		keys[q.Key] = true
 	}

@@ -51,10 +51,10 @@ type Item struct {
 	queued   time.Time
 	keys     []Key
 	size     int
-	flight   *flight // the send that it is in; guarded by Batcher.mu
-	left     bool    // its caller has left after it was sent; guarded by Batcher.mu
+	flight   *flight // the send that it is in; set before that begins, under Batcher.mu
 	closed   bool    // it was not sent because of Close; set before done is closed
 	finished atomic.Bool
+	parted   atomic.Bool // nobody waits any more for what flight makes of it
 	done     chan struct{}
 }
 
@@ -71,19 +71,26 @@ func (i *Item) Done() <-chan struct{} { return i.done }
 func (i *Item) Finish() {
 	if i.finished.CompareAndSwap(false, true) {
 		close(i.done)
+		i.part()
+	}
+}
+
+// part notes that nobody waits any more for what the send makes of the item. With the
+// last one the send's context ends, if that is wanted.
+func (i *Item) part() {
+	f := i.flight
+	if f != nil && i.parted.CompareAndSwap(false, true) && f.waits.Add(-1) == 0 && f.leave {
+		f.cancel()
 	}
 }
 
 // A flight is one send.
 type flight struct {
 	items  []*Item
+	waits  atomic.Int32 // for how many of them somebody waits
+	leave  bool         // its context ends when that is none
 	ctx    context.Context
 	cancel context.CancelFunc
-}
-
-// abandoned reports whether no caller waits for it any more. Batcher.mu is held.
-func (f *flight) abandoned() bool {
-	return !slices.ContainsFunc(f.items, func(it *Item) bool { return !it.left && !it.finished.Load() })
 }
 
 // A Config says what is sent, and how. Send, Max and InFlight are needed.
@@ -254,10 +261,7 @@ func (b *Batcher[R]) leave(it *Item) bool {
 	if it.finished.Load() { // it finished just now
 		return false
 	}
-	it.left = true
-	if b.config.Grace > 0 && it.flight.abandoned() {
-		it.flight.cancel()
-	}
+	it.part()
 	return true
 }
 
@@ -381,7 +385,8 @@ func (b *Batcher[R]) takeLocked() ([]R, *flight) {
 	if len(t.batch) == 0 {
 		return nil, nil
 	}
-	f := &flight{items: make([]*Item, len(t.batch))}
+	f := &flight{items: make([]*Item, len(t.batch)), leave: b.config.Grace > 0}
+	f.waits.Store(int32(len(t.batch)))
 	if b.config.Timeout > 0 {
 		f.ctx, f.cancel = context.WithTimeout(b.config.Context, b.config.Timeout)
 	} else {

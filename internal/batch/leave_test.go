@@ -287,3 +287,30 @@ func TestLeavingAtClose(t *testing.T) {
 		})
 	}
 }
+
+// One caller leaves, and then the other one is answered before the send ends: nobody
+// waits for it any more.
+func TestTheLastIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(Config[*request]{Max: 10, InFlight: 1, Grace: time.Second})
+		l.begin(t, ask("first"))
+		a, b := ask("a"), ask("b")
+		l.begin(t, a)
+		leaveB, whenB := l.call(t, b)
+		l.end(0)
+		l.want(t, "first", "a+b")
+		leaveB()
+		time.Sleep(2 * time.Second)
+		if err, _ := whenB(); !errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("b: %v, want ErrUnknown", err)
+		}
+		if err := l.context(1); err != nil {
+			t.Errorf("a waits, and the send has ended: %v", err)
+		}
+		a.Finish()
+		if l.context(1) == nil {
+			t.Error("a is answered and b has left, and the send goes on")
+		}
+		l.endAll()
+	})
+}

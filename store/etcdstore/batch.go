@@ -46,7 +46,8 @@ type item struct {
 
 	again bool      // it may have been done before, so that it finds its own effect
 	twice bool      // several members were asked: it may be done once more
-	doubt time.Time // the claim's doubt before this answer was given up; guarded by Store.mu
+	left  bool      // its caller no longer waits for the answer; guarded by Store.mu
+	doubt time.Time // the claim's doubt before that
 }
 
 // answer returns the transaction that was done, and what it said.

@@ -261,14 +261,15 @@ func (s *Store) late(c *claim, it *item) {
 		return
 	}
 	c.item = nil
-	switch {
-	case it.resp != nil:
-		c.doubt = it.doubt
-		s.answeredLocked(c, it)
-	case !errors.Is(it.err, driver.ErrUnknown): // it certainly failed, or was not sent
-		c.doubt = it.doubt
-	default: // it may have been given up on its way
+	if errors.Is(it.err, driver.ErrUnknown) { // it may have been given up on its way
 		c.doubtLocked(it)
+		return
+	}
+	if it.left {
+		c.doubt = it.doubt // not this one's any more, but perhaps an earlier one's
+	}
+	if it.resp != nil { // else it certainly failed, or was not sent
+		s.answeredLocked(c, it)
 	}
 }
 

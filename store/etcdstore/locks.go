@@ -270,7 +270,7 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error) 
 	if errors.Is(err, driver.ErrUnknown) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		it.doubt, c.doubt = c.doubt, bootclock.Coarse().Add(lateEffect)
+		it.left, it.doubt, c.doubt = true, c.doubt, bootclock.Coarse().Add(lateEffect)
 		if !s.closed {
 			s.work.Go(func() { s.late(c, it) })
 		}

@@ -94,6 +94,12 @@ func TestReleaseOvertakesAnAbandonedAcquire(t *testing.T) {
 // Closing repeats the release once more, and does not wait for the others.
 func TestCloseCleansUpBehindAnAbandonedAcquire(t *testing.T) {
 	t.Parallel()
+	for what, hot := range map[string]bool{"a key of one process": false, "a key that others wanted": true} {
+		t.Run(what, func(t *testing.T) { closeCleansUp(t, hot) })
+	}
+}
+
+func closeCleansUp(t *testing.T, hot bool) {
 	d := shared(t)
 	s, proxy := firstThrough(t, d, func(o *options) { o.repeats = []time.Duration{time.Hour, time.Hour} })
 	before, _ := take(t, s, claimOf("k", "before"), time.Minute, false)
@@ -114,6 +120,7 @@ func TestCloseCleansUpBehindAnAbandonedAcquire(t *testing.T) {
 		info, err := other.Inspect(t.Context(), "k")
 		return err == nil && len(info.Holders) == 1
 	})
+	s.hot.Set("k", hot)
 	if err := s.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}

@@ -43,6 +43,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/contended"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
@@ -153,7 +154,11 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 	s.left = sqlstore.NewAbandoned(s.opts.repeats, func(ctx context.Context, c driver.Claim) error {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		return s.release(ctx, c)
+		err := s.release(ctx, c)
+		if errors.Is(err, driver.ErrClosed) {
+			err = s.releaseAlone(ctx, c)
+		}
+		return err
 	})
 	s.renewal.Most, s.renewal.Send = most(s.apart), s.renewWith(s.apart)
 	s.confirm.Most, s.confirm.Send = max(1, most(s.slow)/2), s.renewWith(s.slow)
@@ -330,14 +335,29 @@ func (s *Store) release(ctx context.Context, c driver.Claim) error {
 		}
 	}
 	var refused error
-	err := s.do(ctx, c.Key, false, func(t *tx) (failed error) {
-		refused, failed = sqlstore.Release(t, c, &t.fx)
-		return failed
-	})
+	err := s.do(ctx, c.Key, false, releasing(c, &refused))
 	if err == nil {
 		err = refused
 	}
 	return err
+}
+
+// releaseAlone is release for Close: nothing new goes into the lines any more.
+func (s *Store) releaseAlone(ctx context.Context, c driver.Claim) error {
+	var refused error
+	o := &op{Item: batch.NewItem(), run: releasing(c, &refused)}
+	s.transact(ctx, c.Key, []*op{o})
+	if o.err != nil {
+		return o.err
+	}
+	return refused
+}
+
+func releasing(c driver.Claim, refused *error) func(*tx) error {
+	return func(t *tx) (failed error) {
+		*refused, failed = sqlstore.Release(t, c, &t.fx)
+		return failed
+	}
 }
 
 // Downgrade implements driver.Downgrader.

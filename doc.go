@@ -37,13 +37,14 @@
 //
 // # How it works
 //
-// Goroutines of one process that want the same key form one local queue, and only
-// its front deals with the store: however many they are, the store has one waiter.
-// Unlock hands the lock over to the next of them without a request to the store, with
-// a higher token each time, up to 31 times and only within a quarter of a second from
-// the store's grant: then other processes have waited long enough. A Locker
-// renews all its leases in batches, by a timer that stops when nothing is held or
-// waited for, so that it needs no Close.
+// Goroutines of one process that call Lock for the same key form one local queue, and
+// only its front asks the store: however many they are, the store has one waiter. A
+// read lock or permits leave the local queue as soon as they are held, so that one
+// process can have several. Unlock hands the exclusive lock over to the next goroutine
+// without a request to the store, with a higher token each time, up to 31 times and
+// only within a quarter of a second from the store's grant: then other processes have
+// waited long enough. A Locker renews all its leases in batches, by a timer that stops
+// when nothing is held or waited for, so that it needs no Close.
 //
 // # A Lock call
 //
@@ -77,24 +78,35 @@
 //	  ├── Unlock otherwise ──▶ ended: the lock is released in the store
 //	  └── not renewed in time, or gone from the store ──▶ ended: the lease is lost
 //
-// The process believes in a lease from when it sent the request for it; if the
-// store pushed the grant, from when it sent the last request that renewed the
-// position. If too little of the grant is left when the answer or the push comes,
-// the acquisition stays queued and asks the store at once. Downgrade has a phase of
-// its own, downgrading: held, but neither renewed nor handed over until the store
-// has answered.
+// The TTL of a grant counts from when the process sent the request for it; if the
+// store pushed the grant, from when the process sent the last request that renewed
+// the position. If too little of it is left when the answer or the push comes, the
+// acquisition is queued and asks the store at once. A grant that ends before its
+// goroutine has the lease is requested again. When a lease is lost, the next goroutine
+// becomes the front at once. Downgrade has a phase of its own, downgrading: held, but
+// neither renewed nor handed over until the store has answered.
 //
 // Unlock hands over only if the next goroutine wants the exclusive lock under the
 // same owner, if enough of the TTL is left, and if nobody has pinned or detached the
 // lease. Otherwise it releases, and the next goroutine requests.
 //
-// A call ends without a lease when its context does (but for a grant that came
-// first: that is a lease), when the store refuses, or
-// when the store has not answered for Config.TTL, at least 5s. The Locker then
-// releases in the background what the store may still have.
+// A call ends without a lease when its context does (a grant from the store that came
+// first is a lease all the same), when the store refuses, or when the store has not
+// answered for Config.TTL, at least 5s. The Locker then releases in the background
+// what the store may still have.
 //
-// In the source, lock.go has the steps of this picture from top to bottom, and
-// acquisition.go has a method for each of its arrows. keeper.go performs the
-// effects, renewer.go is the timer, waitqueue.go the local queue, release.go ends
-// claims.
+// In the source, lock.go has the upper half of this picture, lease.go has Unlock.
+// acquisition.go and acquisition_held.go have a method for each event. keeper.go
+// performs most effects, renewer.go is the timer that asks the store, waitqueue.go
+// the local queue, release.go ends claims.
+//
+// # Other packages
+//
+//   - open makes a store from a URL; store/… has each kind of store, with New for a
+//     client that the program already has (of go-redis: store/redisstore/goredis) and
+//     store/redlock for a majority of Redis servers.
+//   - election keeps one leader, once runs an operation once and remembers its
+//     outcome, ratelimit limits rates.
+//   - guard checks tokens where the data is written.
+//   - driver is the contract for a store of one's own, drivertest its tests.
 package baton

@@ -10,7 +10,8 @@ import (
 
 var (
 	// ErrHeld says that another holder has the lock, or that it has waiters. The
-	// error is a *HeldError.
+	// error is a *HeldError. That of a Lock that waited until its context ended is
+	// the context's, too.
 	ErrHeld = driver.ErrHeld
 
 	// ErrLost says that a lease ended before its holder unlocked it. The

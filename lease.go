@@ -30,6 +30,9 @@ func (l *Lease) Key() string { return l.keeper.key() }
 // Token is the fencing token: positive, and higher than that of every earlier
 // lease on the key. It never changes. Pass it to what the lock protects. It
 // may exceed 2⁵³: in JSON and JavaScript it must be a string.
+//
+// It is no secret, and gives no right to the lock: Detach and Attach continue a lease
+// in another process.
 func (l *Lease) Token() int64 { return l.token }
 
 // Err is nil as long as the process may believe in the lease. Otherwise it is a

@@ -15,7 +15,10 @@ import (
 )
 
 // A Locker gives out leases on the locks of one store. All methods are safe for
-// concurrent use. It needs no Close; the caller closes the store.
+// concurrent use. It needs no Close; the caller closes the store. There are no tries or
+// delays to configure: Lock waits until its context ends, TryLock does not wait. Several
+// Lockers may share a store, for example to lock with another TTL; their callers exclude
+// each other.
 type Locker struct {
 	store   driver.Locks
 	watcher driver.Watcher  // nil if the store has none
@@ -69,8 +72,9 @@ func (l *Locker) Lock(ctx context.Context, key string, opts ...Option) (*Lease, 
 	return l.lock(ctx, key, &a, true)
 }
 
-// TryLock makes one attempt and does not wait for other holders: it returns a
-// *HeldError at once if the lock is held or has waiters. Its other errors are
+// TryLock makes one attempt and does not wait for other holders, whatever deadline its
+// context has: it returns a *HeldError at once if the lock is held or has waiters. To
+// wait for a bounded time, call Lock with a context that has a deadline. Its other errors are
 // Lock's. It does not try again if the store is out of reach, and waits for an
 // answer for at most about half of Config.TTL.
 func (l *Locker) TryLock(ctx context.Context, key string, opts ...Option) (*Lease, error) {

@@ -31,7 +31,8 @@ const MaxPermits = 1_000_000
 // Config says how a Locker locks. The zero Config is ready to use.
 type Config struct {
 	// TTL is how long a lock stays taken in the store after its holder crashed or
-	// lost the store. A live holder renews the lease every third of it. A TTL that
+	// lost the store. A live holder renews the lease every third of it: TTL does not
+	// end what is held, MaxHold does. A TTL that
 	// the store does not accept is an error. Defaults to 15s, or to the TTL nearest
 	// to that which the store accepts, less LockDelay.
 	TTL time.Duration
@@ -170,11 +171,12 @@ func Permits(n, of int) Option {
 }
 
 // Reentrant lets a call succeed at once if its context comes from a lease on the
-// same key (Lease.Context) that covers what is asked for: an exclusive lease covers
+// same key (Lease.Context, or the context that Do passes) that covers what is asked for: an exclusive lease covers
 // everything, any other lease only the same weight and capacity. Every such call
 // needs its own Unlock; the last one releases the lock. The token stays the same.
 // Without this option a nested call fails with ErrNested, because it would wait for
-// itself.
+// itself. A call with the context that was given to Lock is not known to be nested,
+// with or without this option: it waits for the first lease.
 func Reentrant() Option {
 	return func(a *ask) { a.reentrant = true }
 }

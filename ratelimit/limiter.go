@@ -78,7 +78,7 @@ func New(store limits.Store, opts ...Option) (*Limiter, error) {
 // SetLimits changes the limits. What was taken stays taken: a limit that is raised
 // gives the difference, one that is lowered below what was taken gives nothing
 // until enough has come back. A new limit continues an old one if both have the
-// same name.
+// same name. It changes this Limiter only: the store keeps what was taken, not limits.
 func (l *Limiter) SetLimits(all ...Limit) error {
 	if n := len(all); n < 1 || n > limits.MaxTakes {
 		return &LimitError{Reason: fmt.Sprintf("%d limits: a Limiter has 1 to %d", n, limits.MaxTakes)}
@@ -120,7 +120,7 @@ func (l *Limiter) SetLimits(all ...Limit) error {
 	return nil
 }
 
-// Limits are the limits in force.
+// Limits are the limits in force. Their numbers are in the Result of a Peek.
 func (l *Limiter) Limits() []Limit { return append([]Limit(nil), l.plan.Load().limits...) }
 
 // Allow asks for one: Result.OK says whether the caller may act now. A refusal is

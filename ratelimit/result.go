@@ -115,7 +115,7 @@ var (
 	ErrSettled = errors.New("the reservation was settled before")
 )
 
-// RefusedError says why Wait or Reserve gave up: Result.RetryAfter is later than
+// RefusedError says why Wait gave up: Result.RetryAfter is later than
 // the deadline, or Never.
 type RefusedError struct{ Result Result }
 

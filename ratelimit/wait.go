@@ -207,8 +207,9 @@ func (h held) left() int64 {
 
 // Reserve takes n in advance, for work whose cost is known only when it is over:
 // Commit settles the difference, Cancel gives all back. If the caller does neither,
-// n is consumed. If it is refused, Result.OK is false and there is nothing to
-// settle.
+// n is consumed. If it is refused, the error is nil, Result.OK is false and there is
+// nothing to settle. It queues nothing but under a LeakyBucket: where x/time/rate
+// would return a delay, it is refused with a Result.RetryAfter. To wait, call Wait.
 //
 // A request whose answer was lost is repeated once, and counted once.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {

@@ -1,6 +1,7 @@
 // Package redisstore keeps locks, rate limits and records of operations in Redis 6.2 or
 // newer: a single server, one behind Sentinel, or Cluster. Valkey and other servers
-// that speak the same protocol and run Lua scripts work, too.
+// that speak the same protocol and run Lua scripts work, too. Open connects by itself,
+// New takes a client of rueidis, package redisstore/goredis one of go-redis v9.
 //
 // # What is on the server
 //

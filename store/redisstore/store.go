@@ -162,7 +162,8 @@ func New(client rueidis.Client, cfg Config) (*Store, error) {
 	return newStore(ctx, ruClient{c: client, order: &wire.Order{}, apart: new(atomic.Bool)}, false, newLife(false), cfg)
 }
 
-// Adapt is New for another client. It is for the adapters in this module.
+// Adapt is New for another client. It is for the adapters in this module, such as
+// goredis.New.
 func Adapt(ctx context.Context, client wire.Client, cfg Config) (*Store, error) {
 	return newStore(ctx, client, false, newLife(false), cfg)
 }

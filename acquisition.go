@@ -151,7 +151,7 @@ func (a *acquisition) hint(now moment, h driver.Hint, slow time.Duration) effect
 			a.early = h.Grant
 		}
 	case queued:
-		// A grant below the ticket belongs to an earlier position.
+		// A grant below the ticket belongs to an earlier position: see driver.Grant.
 		if !h.Granted || h.Grant.Token < max(a.claim.Ticket, a.token) {
 			a.lookSoon()
 			return 0

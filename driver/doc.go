@@ -16,8 +16,9 @@
 //
 // A store does what only the store can do: one atomic attempt, the order of waiters
 // across processes, the fencing token, the expiry by its own clock. A method of a
-// store is one attempt. It does not wait for other holders, does not retry, does
-// not log, and adds no explanations to its errors; it obeys its context.
+// store is one attempt. It does not wait for other holders, does not repeat a request
+// that may have had an effect, does not log, and adds no explanations to its errors;
+// it obeys its context.
 //
 // # Rules that people get wrong
 //

@@ -53,15 +53,16 @@ type acquisition struct {
 	lastErr  error  // the last error, to explain a loss
 
 	// Held.
-	token    int64 // the store's, of this grant; a push with a lower one is of an earlier grant
-	issued   int64 // how many leases were issued
-	granted  moment
-	deadline moment        // the process does not believe in the grant from then on
-	ttlCap   time.Duration // if not 0, a late renewal by an earlier holder may set a TTL this short
-	leased   bool          // a goroutine has the lease; false during a hand-over
-	refs     int           // how many Unlocks end the lease
-	limit    moment        // the end of Config.MaxHold; zero: none
-	pinned   bool          // the user knows its claim: no other lease is issued
+	token     int64 // the store's, of this grant; a push with a lower one is of an earlier grant
+	issued    int64 // how many leases were issued
+	granted   moment
+	deadline  moment        // the process does not believe in the grant from then on
+	ttlCap    time.Duration // if not 0, a late renewal by an earlier holder may set a TTL this short
+	leased    bool          // a goroutine has the lease; false during a hand-over
+	refs      int           // how many Unlocks end the lease
+	limit     moment        // the end of Config.MaxHold; zero: none
+	keepUntil moment        // the end of MinHold; zero: none
+	pinned    bool          // the user knows its claim: no other lease is issued
 
 	// Ended.
 	lost    *LostError     // if not nil, why it ended without an unlock or giving up
@@ -202,7 +203,7 @@ func (a *acquisition) due(now moment) (question, effects) {
 		return question{}, 0 // another event has changed wake
 	}
 	a.wake = 0
-	q := question{claim: a.claim, phase: a.phase, round: a.round, patience: pollPatience}
+	q := question{claim: a.claim, phase: a.phase, round: a.round, ttl: a.terms.storeTTL(), patience: pollPatience}
 	next := now.add(pollAgain)
 	switch a.phase {
 	case held, downgrading:

@@ -26,13 +26,13 @@ func (a *acquisition) attachFailed(unsure bool) effects {
 }
 
 // issue makes a lease of the grant, for one goroutine. For a part of a LockAll
-// MaxHold starts later, with startLimit. If leased is false afterwards, the grant
+// MaxHold and MinHold start later, with startLimit. If leased is false afterwards, the grant
 // has been lost.
 func (a *acquisition) issue(now moment, part bool) effects {
 	if a.phase != held || now >= a.deadline {
 		return a.lose(Expired) // nothing, if it was lost before
 	}
-	a.leased, a.refs, a.limit = true, 1, 0
+	a.leased, a.refs, a.limit, a.keepUntil = true, 1, 0, 0
 	a.issued++
 	if !part {
 		a.startLimit(now)
@@ -43,11 +43,14 @@ func (a *acquisition) issue(now moment, part bool) effects {
 // leaseToken is the token of the last issued lease.
 func (a *acquisition) leaseToken() int64 { return a.token*tokensPerGrant + max(0, a.issued-1) }
 
-// startLimit starts the time of MaxHold.
+// startLimit starts the time of MaxHold and MinHold.
 func (a *acquisition) startLimit(now moment) {
 	if a.terms.maxHold > 0 {
 		a.limit = now.add(a.terms.maxHold)
 		a.wakeBy(a.limit)
+	}
+	if a.terms.minHold > 0 {
+		a.keepUntil = now.add(a.terms.minHold)
 	}
 }
 
@@ -103,7 +106,7 @@ func (a *acquisition) unlock(now moment) effects {
 	default:
 		a.leased = false
 		e = endLease
-		if a.fitToHandOver(now) {
+		if a.fitToHandOver(now) && now >= a.keepUntil {
 			e |= mayHandOver
 		}
 	}

@@ -82,7 +82,7 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 		if err == nil && lost == nil {
 			return ls, nil
 		}
-		ls.backOut()
+		ls.backOut(a.terms)
 		if lost == nil || err != nil && (ctx.Err() != nil || !isContext(err)) {
 			return nil, err
 		}
@@ -117,7 +117,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 		keepers[i] = l.newKeeper(key, a, nil)
 		requests[i] = keepers[i].request(sent, false)
 	}
-	call := l.acquiring.within(ctx, l.clock.at(sent))
+	call := l.acquiring.within(ctx, l.clock.at(sent), a.terms.acquiring())
 	grants, err := l.many.AcquireAll(call, requests)
 	call.release()
 
@@ -137,7 +137,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 	var left []driver.Claim // in the store
 	for i, k := range keepers {
 		if ls.leases[i] == nil {
-			if c, known := k.quit(); known {
+			if c, _, known := k.quit(); known {
 				left = append(left, c)
 			}
 		}
@@ -150,10 +150,10 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 		}
 		return ls, nil
 	case err == nil: // the answer took too long
-		ls.backOut(left...)
+		ls.backOut(a.terms, left...)
 		return nil, nil
 	}
-	ls.backOut(left...)
+	ls.backOut(a.terms, left...)
 	switch {
 	case errors.Is(err, ErrUnsupported):
 		return nil, nil
@@ -209,10 +209,10 @@ func (ls *Leases) begin() error {
 
 // backOut unlocks what was locked, makes the store forget the claims in left, and
 // returns when that is done, or after giveUpWithin.
-func (ls *Leases) backOut(left ...driver.Claim) {
+func (ls *Leases) backOut(terms *terms, left ...driver.Claim) {
 	var wg sync.WaitGroup
 	for _, c := range left {
-		wg.Go(func() { <-ls.locker.abandon(c) })
+		wg.Go(func() { <-ls.locker.abandon(c, terms) })
 	}
 	for _, lease := range ls.leases {
 		if lease != nil {

@@ -34,8 +34,8 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 	unsure := false // an earlier attempt may have taken effect
 	for {
 		sent := lk.clock.coarse()
-		call, cancel := context.WithTimeout(ctx, min(end.sub(sent), lk.cfg.TTL/4))
-		g, err := d.Downgrade(call, c, lk.terms.storeTTL())
+		call, cancel := context.WithTimeout(ctx, min(end.sub(sent), k.acq.terms.ttl/4))
+		g, err := d.Downgrade(call, c, k.acq.terms.storeTTL())
 		cancel()
 		if err == nil {
 			return l.downgraded(sent, g)

@@ -92,7 +92,7 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	if mover != nil {
 		c.ID, c.Owner, c.Ticket, ttlCap = driver.NewID(), l.cfg.Owner, 0, 0
 	}
-	k := l.keep(c, ttlCap, nil)
+	k := l.keep(c, l.terms, ttlCap, nil)
 	unsure, err := l.insist(ctx, func(call context.Context, sent moment) error {
 		g, err := driver.Grant{}, error(nil)
 		if mover != nil {
@@ -111,7 +111,7 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 		e := k.acq.attachFailed(mover != nil && unsure)
 		k.commit(e &^ releaseClaim)
 		if e&releaseClaim != 0 {
-			l.forget(c)
+			l.forget(c, l.terms)
 		}
 		err = h.failed(ctx, "attach", err)
 		o.failed(err)
@@ -160,7 +160,7 @@ func (l *Locker) insist(ctx context.Context, ask func(ctx context.Context, sent 
 	began := l.clock.coarse()
 	for try := 1; ; try++ {
 		sent := l.clock.coarse()
-		call := l.acquiring.within(ctx, l.clock.at(sent))
+		call := l.acquiring.within(ctx, l.clock.at(sent), l.terms.acquiring())
 		err := ask(call, sent)
 		call.release()
 		if err == nil {

@@ -39,12 +39,12 @@ type outcome struct {
 // nil: then no local queue learns of an outage.
 func (l *Locker) newKeeper(key string, a *ask, q *waitQueue) *keeper {
 	c := driver.Claim{Key: key, ID: driver.NewID(), Owner: l.ownerOf(a), Weight: a.weight, Capacity: a.capacity}
-	return l.keep(c, 0, q)
+	return l.keep(c, a.terms, 0, q)
 }
 
-func (l *Locker) keep(c driver.Claim, ttlCap time.Duration, q *waitQueue) *keeper {
+func (l *Locker) keep(c driver.Claim, t *terms, ttlCap time.Duration, q *waitQueue) *keeper {
 	k := &keeper{locker: l, queue: q}
-	k.acq.terms, k.acq.claim, k.acq.ttlCap = l.terms, c, ttlCap
+	k.acq.terms, k.acq.claim, k.acq.ttlCap = t, c, ttlCap
 	k.timer.owner = k
 	if q != nil {
 		if known := q.outage.Load(); known != nil {
@@ -87,6 +87,7 @@ func (k *keeper) setTimer() {
 type aftermath struct {
 	do     effects
 	locker *Locker
+	terms  *terms
 	lost   *LostError
 	lease  *Lease          // that was lost
 	call   context.Context // of its Acquired event; nil if there was none
@@ -99,7 +100,7 @@ type aftermath struct {
 // apply performs the effects that need the mutex.
 func (k *keeper) apply(e effects) aftermath {
 	k.setTimer()
-	after := aftermath{do: e, locker: k.locker, lost: k.acq.lost}
+	after := aftermath{do: e, locker: k.locker, terms: k.acq.terms, lost: k.acq.lost}
 	switch {
 	case e&grantWaiter != 0:
 		k.settle(outcome{granted: true})
@@ -134,7 +135,7 @@ func (a *aftermath) perform() {
 		a.stop()
 	}
 	for _, c := range a.claims {
-		a.locker.abandon(c)
+		a.locker.abandon(c, a.terms)
 	}
 	if a.do&reportLoss != 0 {
 		go a.locker.reportLoss(a.lease, a.call, a.locker.clock.coarse(), a.lost) // the user's code must not delay other losses
@@ -271,13 +272,14 @@ func (k *keeper) isHeld() bool {
 }
 
 // quit ends an acquisition that is neither waited for nor held any more. It returns
-// the claim that the store is to forget, if there is one.
-func (k *keeper) quit() (c driver.Claim, known bool) {
+// the claim that the store is to forget, if there is one, and until when the store is to
+// keep it, because of a MinHold.
+func (k *keeper) quit() (c driver.Claim, keep moment, known bool) {
 	k.mu.Lock()
 	e := k.acq.quit()
-	c = k.acq.claim
+	c, keep = k.acq.claim, k.acq.keepUntil
 	k.commit(e &^ releaseClaim)
-	return c, e&releaseClaim != 0
+	return c, keep, e&releaseClaim != 0
 }
 
 // lostError says why the acquisition ended without an unlock.

@@ -159,7 +159,7 @@ func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 		if !ok {
 			return fmt.Errorf("%w: a downgrade is under way", ErrUnavailable)
 		}
-		r := lk.store.Renew(call, []driver.Claim{q.claim}, lk.terms.storeTTL())[0]
+		r := lk.store.Renew(call, []driver.Claim{q.claim}, k.acq.terms.storeTTL())[0]
 		switch counts := k.renewed(sent, q, r); {
 		case r.State == driver.Unknown:
 			return r.Err
@@ -248,28 +248,36 @@ func (l *Lease) unlockLost(e effects) error {
 	left := k.toForget(e)
 	k.commit(e &^ (releaseClaim | releasePending))
 	for _, c := range left {
-		k.locker.forget(c)
+		k.locker.forget(c, k.acq.terms)
 	}
 	return l.failed
 }
 
-// giveBack releases the lock in the store.
+// giveBack releases the lock in the store, or leaves it taken until the end of its
+// MinHold.
 func (l *Lease) giveBack(now moment) error {
-	c, known := l.keeper.quit()
+	c, keep, known := l.keeper.quit()
 	if !known {
 		return l.keeper.lostError()
 	}
-	lk := l.keeper.locker
-	err := lk.release(c, now, min(max(lk.cfg.TTL, time.Second), 5*time.Second))
+	lk, t := l.keeper.locker, l.keeper.acq.terms
+	patience := min(max(t.ttl, time.Second), 5*time.Second)
+	err := error(nil)
+	if keep > now {
+		err = lk.leaveTaken(c, t, keep, now, patience)
+	} else {
+		err = lk.release(c, t, now, patience)
+	}
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, driver.ErrLost):
 		return &LostError{Key: c.Key, Token: l.token, Cause: Gone}
+	case keep > now: // it expires, which may be too early
 	case !final(err):
-		lk.abandon(c)
+		lk.abandon(c, t)
 	}
-	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, lk.terms.storeTTL())
+	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, t.storeTTL())
 }
 
 // limitFrom starts the time of MaxHold. For a nested lease it started with the

@@ -48,7 +48,9 @@ func (l *Locker) check(ctx context.Context, key string, a *ask) error {
 	if ctx.Err() != nil {
 		return fail("lock", key, whyEnded(ctx))
 	}
-	return nil
+	var err error
+	a.terms, err = l.termsOf(a)
+	return err
 }
 
 // acquire waits in the local queue, then requests the lock from the store.
@@ -124,7 +126,7 @@ func (l *Locker) obtain(ctx context.Context, k *keeper, wait bool, o *observed) 
 
 // request makes one attempt.
 func (l *Locker) request(ctx context.Context, k *keeper, sent moment, wait bool) (driver.Grant, error) {
-	call := l.acquiring.within(ctx, l.clock.at(sent))
+	call := l.acquiring.within(ctx, l.clock.at(sent), k.acq.terms.acquiring())
 	defer call.release()
 	return l.store.Acquire(call, k.request(sent, wait))
 }

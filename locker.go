@@ -9,6 +9,7 @@ import (
 	"iter"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
@@ -20,14 +21,16 @@ import (
 // Lockers may share a store, for example to lock with another TTL; their callers exclude
 // each other.
 type Locker struct {
-	store   driver.Locks
-	watcher driver.Watcher  // nil if the store has none
-	many    driver.Together // likewise
-	cfg     Config
-	traits  driver.Traits
-	watched bool // by Events that learn of the ends of leases
+	store         driver.Locks
+	watcher       driver.Watcher  // nil if the store has none
+	many          driver.Together // likewise
+	cfg           Config
+	traits        driver.Traits
+	marginFollows bool // from the TTL: Config.Margin was not set
+	watched       bool // by Events that learn of the ends of leases
 
-	terms   *terms
+	terms   *terms                // of calls without TTL and MinHold
+	other   atomic.Pointer[terms] // of the last call with one of them
 	clock   clock
 	renewer renewer
 	latency latency
@@ -41,14 +44,13 @@ type Locker struct {
 // New makes a Locker. It never talks to the store. It does not ignore what the
 // store cannot honour in a Config, but refuses it with a *ConfigError.
 func New(store driver.Locks, cfg Config) (*Locker, error) {
-	traits := store.Traits()
+	traits, marginFollows := store.Traits(), cfg.Margin == 0
 	if err := cfg.complete(traits); err != nil {
 		return nil, err
 	}
-	l := &Locker{store: store, cfg: cfg, traits: traits, terms: newTerms(cfg), clock: newClock(), seed: maphash.MakeSeed()}
+	l := &Locker{store: store, cfg: cfg, traits: traits, marginFollows: marginFollows, terms: newTerms(cfg), clock: newClock(), seed: maphash.MakeSeed()}
 	l.watcher, _ = driver.As[driver.Watcher](store)
 	l.many, _ = driver.As[driver.Together](store)
-	l.acquiring.limit, l.releasing.limit = l.terms.acquiring(), l.terms.releasing()
 	l.watched = cfg.Events.Lost != nil || cfg.Events.Released != nil
 	l.renewer.clock, l.renewer.send = l.clock, l.renew
 	for i := range l.queues {

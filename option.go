@@ -1,6 +1,7 @@
 package baton
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -148,8 +149,10 @@ type Option func(*ask)
 type ask struct {
 	weight, capacity int64
 	reentrant        bool
-	owner            string // "" means Config.Owner
-	part             bool   // of LockAll: MaxHold starts later
+	owner            string        // "" means Config.Owner
+	ttl, minHold     time.Duration // 0: the Locker's, none
+	terms            *terms        // set by check
+	part             bool          // of LockAll: MaxHold and MinHold start later
 	err              error
 }
 
@@ -187,6 +190,63 @@ func Reentrant() Option {
 // is shown with the owner of its outer one.
 func Owner(text string) Option {
 	return func(a *ask) { a.owner = text }
+}
+
+// TTL is Config.TTL for this call. Its Margin is Config.Margin if that was set, else
+// the default of this TTL. The call fails with a *ConfigError if the store does not
+// accept it, or if the Margin does not fit. A nested lock keeps the TTL of its outer one.
+func TTL(d time.Duration) Option {
+	return func(a *ask) {
+		if a.ttl = d; d <= 0 {
+			a.err = &ConfigError{"TTL", fmt.Sprintf("is %v, not positive", d)}
+		}
+	}
+}
+
+// MinHold keeps the lock taken for at least d from when it was acquired, so that work
+// which is done once in a while is not done again so soon, by a program whose clock is
+// late for example. After an earlier Unlock nobody holds the lease, the process may end,
+// and the store keeps the lock taken for the rest of the time. LockAll counts from its
+// return.
+//
+// It ends with a lease that was lost, broken or detached: a lock whose holder crashed is
+// free within its TTL. A store that ties locks to the process that took them cannot do
+// it: the call fails with ErrUnsupported; and with a *ConfigError if d is more than the
+// store's longest TTL.
+func MinHold(d time.Duration) Option {
+	return func(a *ask) {
+		if a.minHold = d; d < 0 {
+			a.err = &ConfigError{"MinHold", fmt.Sprintf("is %v, negative", d)}
+		}
+	}
+}
+
+// termsOf are the terms of one call.
+func (l *Locker) termsOf(a *ask) (*terms, error) {
+	if a.ttl == 0 && a.minHold == 0 {
+		return l.terms, nil
+	}
+	ttl := cmp.Or(a.ttl, l.terms.ttl)
+	if t := l.other.Load(); t != nil && t.ttl == ttl && t.minHold == a.minHold {
+		return t, nil
+	}
+	cfg := l.cfg
+	if cfg.TTL = ttl; l.marginFollows {
+		cfg.Margin = 0
+	}
+	if err := cfg.complete(l.traits); err != nil {
+		return nil, err
+	}
+	if a.minHold > 0 && l.traits.Sessions {
+		return nil, fmt.Errorf("baton: store %s ties a lock to the process that took it, and cannot keep it taken for a MinHold: %w", l.traits.Store, ErrUnsupported)
+	}
+	if most := l.traits.MaxTTL; most > 0 && a.minHold > most {
+		return nil, &ConfigError{"MinHold", fmt.Sprintf("is %v; store %s accepts at most %v", a.minHold, l.traits.Store, most)}
+	}
+	t := newTerms(cfg)
+	t.minHold = a.minHold
+	l.other.Store(t)
+	return t, nil
 }
 
 func newAsk(opts []Option) ask {

@@ -15,14 +15,14 @@ const giveUpWithin = 100 * time.Millisecond
 // giveUp ends an acquisition that is neither waited for nor held any more. It
 // returns when the store has forgotten it, or after giveUpWithin.
 func (l *Locker) giveUp(k *keeper) {
-	if c, known := k.quit(); known {
-		l.forget(c)
+	if c, _, known := k.quit(); known {
+		l.forget(c, k.acq.terms)
 	}
 }
 
 // forget makes the store forget a claim, and returns when it has, or after
 // giveUpWithin.
-func (l *Locker) forget(c driver.Claim) { soon(l.abandon(c)) }
+func (l *Locker) forget(c driver.Claim, t *terms) { soon(l.abandon(c, t)) }
 
 // soon waits until done, or for giveUpWithin.
 func soon(done <-chan struct{}) {
@@ -37,11 +37,11 @@ func soon(done <-chan struct{}) {
 // abandon makes the store forget a claim, in the background. It ends when the store
 // says that the claim does not stand, or when that is certain because the TTL, at
 // least 1s, has passed.
-func (l *Locker) abandon(c driver.Claim) (done <-chan struct{}) {
+func (l *Locker) abandon(c driver.Claim, t *terms) (done <-chan struct{}) {
 	ch := make(chan struct{})
 	go func() {
 		defer close(ch)
-		if err := l.release(c, l.clock.coarse(), max(l.terms.storeTTL(), time.Second)); err != nil && !errors.Is(err, driver.ErrLost) {
+		if err := l.release(c, t, l.clock.coarse(), max(t.storeTTL(), time.Second)); err != nil && !errors.Is(err, driver.ErrLost) {
 			l.cfg.Logger.Warn("lock could not be given back, it will expire", l.logLock(c.Key, 0), "error", err)
 		}
 	}()
@@ -50,21 +50,53 @@ func (l *Locker) abandon(c driver.Claim) (done <-chan struct{}) {
 
 // release releases a claim. It asks until the store has answered, or until d has
 // passed since began.
-func (l *Locker) release(c driver.Claim, began moment, d time.Duration) error {
-	unsure := false
-	for now := began; ; now = l.clock.coarse() {
-		call := l.releasing.within(context.Background(), l.clock.at(now))
-		err := l.store.Release(call, c)
-		call.release()
-		if err == nil || unsure && errors.Is(err, driver.ErrLost) {
+func (l *Locker) release(c driver.Claim, t *terms, began moment, d time.Duration) error {
+	return l.end(t, began, d, func(ctx context.Context, unsure bool) error {
+		err := l.store.Release(ctx, c)
+		if unsure && errors.Is(err, driver.ErrLost) {
 			return nil // an earlier try, whose answer was lost, has succeeded
+		}
+		return err
+	})
+}
+
+// leaveTaken makes the store keep a claim that has no holder any more until a moment,
+// at which it expires. It asks until the store has answered, or until d has passed
+// since began.
+//
+// On a store that can it moves the claim to another ID: a late renewal, which the
+// holder has sent before, would shorten the time.
+func (l *Locker) leaveTaken(c driver.Claim, t *terms, until, began moment, d time.Duration) error {
+	id := driver.NewID()
+	mover, _ := driver.As[driver.Mover](l.store)
+	return l.end(t, began, d, func(ctx context.Context, _ bool) (err error) {
+		ttl := max(until.sub(l.clock.coarse()).Truncate(time.Millisecond)+time.Millisecond, l.traits.MinTTL)
+		if mover != nil {
+			_, err = mover.Move(ctx, c, id, c.Owner, ttl)
+		} else {
+			_, err = l.renewOnce(ctx, c, ttl)
+		}
+		return err
+	})
+}
+
+// end repeats the request that ends a claim. The request is told whether an earlier
+// one may have had an effect.
+func (l *Locker) end(t *terms, began moment, d time.Duration, request func(ctx context.Context, unsure bool) error) error {
+	unsure, limit := false, t.releasing()
+	for now := began; ; now = l.clock.coarse() {
+		call := l.releasing.within(context.Background(), l.clock.at(now), limit)
+		err := request(call, unsure)
+		call.release()
+		if err == nil {
+			return nil
 		}
 		unsure = unsure || unknown(err)
 		past := l.clock.coarse().sub(began)
-		if final(err) || past+l.releasing.limit >= d {
+		if final(err) || past+limit >= d {
 			return blame(context.Background(), err)
 		}
-		time.Sleep(l.terms.pauseUpTo(past, maxReleasePause))
+		time.Sleep(t.pauseUpTo(past, maxReleasePause))
 	}
 }
 

@@ -131,6 +131,7 @@ type question struct {
 	round    int
 	deadline moment        // when the process would have stopped believing in the lease; zero for a position
 	beside   bool          // the holder asks: what is asked in the background does not depend on it
+	ttl      time.Duration // that the store is to grant
 	patience time.Duration // for the answer
 }
 
@@ -140,8 +141,27 @@ type renewal struct {
 	question
 }
 
-// renew sends a batch of questions to the store, once.
+// renew sends questions to the store, once: those with the same TTL in one batch.
 func (l *Locker) renew(batch []renewal) {
+	for len(batch) > 0 {
+		ttl := batch[0].ttl
+		n := 0 // of the same TTL, which go first
+		for i := range batch {
+			if batch[i].ttl == ttl {
+				batch[n], batch[i] = batch[i], batch[n]
+				n++
+			}
+		}
+		if n == len(batch) {
+			l.renewBatch(batch, ttl)
+			return
+		}
+		go l.renewBatch(batch[:n:n], ttl)
+		batch = batch[n:]
+	}
+}
+
+func (l *Locker) renewBatch(batch []renewal, ttl time.Duration) {
 	claims := make([]driver.Claim, len(batch))
 	patience := batch[0].patience
 	for i, r := range batch {
@@ -150,7 +170,7 @@ func (l *Locker) renew(batch []renewal) {
 	}
 	sent := l.clock.now()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	answers := l.store.Renew(ctx, claims, l.terms.storeTTL())
+	answers := l.store.Renew(ctx, claims, ttl)
 	cancel()
 	answered := l.clock.now()
 	l.latency.saw(answered.sub(sent))

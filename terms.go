@@ -73,10 +73,9 @@ func (c clock) coarse() moment { return moment(bootclock.Coarse().Sub(c.base)) }
 // at returns m as a time of bootclock.
 func (c clock) at(m moment) time.Time { return c.base.Add(time.Duration(m)) }
 
-// terms are the durations that the acquisitions of a Locker keep to. They never
-// change.
+// terms are the durations that acquisitions keep to. They never change.
 type terms struct {
-	ttl, margin, lockDelay, maxHold time.Duration
+	ttl, margin, lockDelay, maxHold, minHold time.Duration
 
 	jitter func(time.Duration) time.Duration // a random duration that is shorter
 }

@@ -158,8 +158,8 @@ func (q *waitQueue) occupiedBy(a *ask) *waitQueue {
 }
 
 // handOver gives k, which is fit for it, to the caller behind its holder. It
-// returns false if there is none, or if that caller wants another kind of lock or
-// owner.
+// returns false if there is none, or if that caller wants another kind of lock,
+// owner, TTL or MinHold.
 func (q *waitQueue) handOver(k *keeper) bool {
 	if q == nil || q.waiting.Load() == 0 {
 		return false // leave makes a caller that comes now the front
@@ -167,7 +167,7 @@ func (q *waitQueue) handOver(k *keeper) bool {
 	q.shard.Lock()
 	defer q.shard.Unlock()
 	c := q.first
-	if c == nil || c.ask.weight != driver.Whole || k.locker.ownerOf(&c.ask) != k.owner() {
+	if c == nil || c.ask.weight != driver.Whole || c.ask.terms != k.acq.terms || k.locker.ownerOf(&c.ask) != k.owner() {
 		return false
 	}
 	q.remove(c)

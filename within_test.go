@@ -22,10 +22,11 @@ func TestWithin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := bound{limit: 48 * time.Second} // and a quarter
+				var b bound
+				const limit = 48 * time.Second // and a quarter
 				parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, 1))
 				began := time.Now()
-				c := b.within(parent, time.Now())
+				c := b.within(parent, time.Now(), limit)
 				defer c.release()
 				first(c)
 				if d, ok := c.Deadline(); !ok || d.Sub(began) != time.Minute || c.Err() != nil || c.Value(key{}) != 1 {
@@ -40,7 +41,7 @@ func TestWithin(t *testing.T) {
 					t.Errorf("after the caller's end: %v, causes %v and %v", c.Err(), context.Cause(c), context.Cause(child))
 				}
 
-				c = b.within(t.Context(), time.Now())
+				c = b.within(t.Context(), time.Now(), limit)
 				defer c.release()
 				first(c)
 				time.Sleep(time.Minute)
@@ -52,7 +53,7 @@ func TestWithin(t *testing.T) {
 
 				sooner, stopSooner := context.WithTimeout(t.Context(), time.Second)
 				defer stopSooner()
-				c = b.within(sooner, time.Now())
+				c = b.within(sooner, time.Now(), limit)
 				defer c.release()
 				first(c)
 				if d, _ := c.Deadline(); time.Until(d) != time.Second {
@@ -68,11 +69,12 @@ func TestWithin(t *testing.T) {
 func TestWithinAGivenUpOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen bound // by a call that did not run for a while
-		b := bound{limit: 40 * time.Second}
-		one := b.within(t.Context(), time.Now())
+		var b bound
+		const limit = 40 * time.Second
+		one := b.within(t.Context(), time.Now(), limit)
 		one.Done() // its timer runs
 		seen.last.Store(one)
-		b.within(context.Background(), time.Now()).release()
+		b.within(context.Background(), time.Now(), limit).release()
 		one.release()
 		for range 100 {
 			var calls sync.WaitGroup
@@ -92,19 +94,20 @@ func TestWithinAGivenUpOne(t *testing.T) {
 // not end during a call that still uses it.
 func TestWithinIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := bound{limit: 40 * time.Second}
+		var b bound
+		const limit = 40 * time.Second
 		one, cancelOne := context.WithCancel(t.Context())
 		defer cancelOne()
 		two, cancelTwo := context.WithCancel(t.Context())
 		defer cancelTwo()
 
-		first := b.within(one, time.Now())
+		first := b.within(one, time.Now(), limit)
 		first.Done() // its timer runs
-		again := b.within(one, time.Now())
+		again := b.within(one, time.Now(), limit)
 		if again != first {
 			t.Error("the same caller got another context")
 		}
-		other := b.within(two, time.Now())
+		other := b.within(two, time.Now(), limit)
 		if other == first {
 			t.Error("another caller got the same context")
 		}
@@ -119,7 +122,7 @@ func TestWithinIsShared(t *testing.T) {
 		}
 		other.release()
 		time.Sleep(10 * time.Second)
-		later := b.within(two, time.Now())
+		later := b.within(two, time.Now(), limit)
 		if later == other {
 			t.Error("it was given out again although its time is short")
 		}
@@ -130,7 +133,7 @@ func TestWithinIsShared(t *testing.T) {
 			_ []int // cannot be compared
 		}
 		for range 2 {
-			b.within(odd{Context: t.Context()}, time.Now()).release()
+			b.within(odd{Context: t.Context()}, time.Now(), limit).release()
 		}
 	})
 }

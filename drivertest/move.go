@@ -81,6 +81,30 @@ var moveCases = []testCase{
 		},
 	},
 	{
+		name:  "a move sets the end",
+		why:   "whoever leaves a lock taken for a while says for how long, whatever the TTL was before",
+		needs: []need{mover},
+		run: func(t *test) {
+			ttl := max(time.Second, t.short())
+			a := t.writer(0, "k").lasting(ttl).hold()
+			b := a.heir(1).lasting(t.long())
+			if err := a.move(b); err != nil {
+				t.Fatalf("move: %v", err)
+			}
+			t.outlive(ttl)
+			b.mustBe(driver.Held)
+			c := b.heir(2).crashing()
+			if err := b.move(c); err != nil {
+				t.Fatalf("move: %v", err)
+			}
+			d := t.writer(0, "k")
+			t.await("the lock is free", c.ttl, func() bool { return d.acquire(false, false) == nil })
+			c.mustBe(driver.Lost)
+			d.leave()
+			t.free("k")
+		},
+	},
+	{
 		name:  "readers and permits can be moved",
 		why:   "each of several holders may go on elsewhere, and the others must not notice",
 		needs: []need{mover, shared, permits},

@@ -1,0 +1,208 @@
+package baton_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/memstore"
+)
+
+// remaining is how long the store will keep the lock of key taken.
+func remaining(t *testing.T, store driver.Inspector, key string) time.Duration {
+	t.Helper()
+	info, err := store.Inspect(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(info.Holders) != 1 {
+		t.Fatalf("%d holders", len(info.Holders))
+	}
+	return info.Holders[0].Remaining
+}
+
+// A call with a TTL of its own is granted, trusted, renewed and given back by it, beside
+// calls with the Locker's.
+func TestTTLOfOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{TTL: 10 * time.Second})
+		usual := mustLock(t, l, "usual")
+		var leases []*baton.Lease
+		for key, ttl := range map[string]time.Duration{"short": 3 * time.Second, "long": time.Minute} {
+			lease, err := l.Lock(t.Context(), key, baton.TTL(ttl))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if left := time.Until(lease.Deadline()); left != ttl*9/10 {
+				t.Errorf("a lease of %v is trusted for %v", ttl, left)
+			}
+			if left := remaining(t, store, key); left != ttl {
+				t.Errorf("the store keeps a lease of %v for %v", ttl, left)
+			}
+			leases = append(leases, lease)
+		}
+		asked := map[time.Duration]int{}
+		store.set(func() {
+			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				store.mu.Lock()
+				asked[ttl] += len(c)
+				store.mu.Unlock()
+				return store.Store.Renew(ctx, c, ttl)
+			}
+		})
+		time.Sleep(2 * time.Minute)
+		for _, lease := range append(leases, usual) {
+			if err := lease.Err(); err != nil {
+				t.Error(err)
+			}
+			mustUnlock(t, lease)
+		}
+		store.mu.Lock()
+		defer store.mu.Unlock()
+		for ttl, least := range map[time.Duration]int{3 * time.Second: 100, 10 * time.Second: 30, time.Minute: 5} {
+			if n := asked[ttl]; n < least || n > 2*least {
+				t.Errorf("renewed %d times for %v in two minutes", n, ttl)
+			}
+		}
+		if len(asked) != 3 {
+			t.Errorf("renewed for %v", asked)
+		}
+	})
+}
+
+// A goroutine that asks for another TTL does not get the lease of the one before it.
+func TestTTLIsNotHandedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		l := newLocker(t, store, baton.Config{TTL: 3 * time.Second})
+		lease := mustLock(t, l, "k")
+		next := make(chan *baton.Lease)
+		go func() {
+			lease, err := l.Lock(t.Context(), "k", baton.TTL(time.Minute))
+			if err != nil {
+				t.Error(err)
+			}
+			next <- lease
+		}()
+		synctest.Wait()
+		mustUnlock(t, lease)
+		lease = <-next
+		time.Sleep(10 * time.Millisecond)
+		if left := time.Until(lease.Deadline()); left < 50*time.Second {
+			t.Errorf("ends in %v", left)
+		}
+		mustUnlock(t, lease)
+	})
+}
+
+func TestTTLsThatCannotBe(t *testing.T) {
+	l := newLocker(t, memstore.New(), baton.Config{Margin: 5 * time.Second})
+	for _, ttl := range []time.Duration{0, -time.Second, 9 * time.Second, time.Nanosecond} {
+		var bad *baton.ConfigError
+		if _, err := l.Lock(t.Context(), "k", baton.TTL(ttl)); !errors.As(err, &bad) {
+			t.Errorf("TTL %v: %v", ttl, err)
+		}
+	}
+	if _, err := l.TryLock(t.Context(), "k", baton.MinHold(-1)); err == nil {
+		t.Error("a negative MinHold")
+	}
+	mustUnlock(t, mustLock(t, l, "k"))
+}
+
+// A lock with a MinHold stays taken for that time, however soon it is unlocked and
+// whoever waits: a goroutine of the same process, or another process.
+func TestMinHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		l, other := newLocker(t, store, baton.Config{TTL: 5 * time.Second}), newLocker(t, store, baton.Config{})
+		for what, c := range map[string]struct {
+			hold, min, taken time.Duration
+			same             bool
+		}{
+			"longer than the TTL":       {0, time.Minute, time.Minute, false},
+			"shorter than the TTL":      {time.Second, 3 * time.Second, 3 * time.Second, false},
+			"over at the unlock":        {10 * time.Second, 3 * time.Second, 10 * time.Second, false},
+			"for the same process, too": {100 * time.Millisecond, 3 * time.Second, 3 * time.Second, true},
+		} {
+			began := time.Now()
+			lease, err := l.Lock(t.Context(), "k", baton.MinHold(c.min))
+			if err != nil {
+				t.Fatal(what, err)
+			}
+			waiter := other
+			if c.same {
+				waiter = l
+			}
+			next := lockSoon(t, waiter)
+			time.Sleep(c.hold)
+			mustUnlock(t, lease)
+			if lease.Err() == nil {
+				t.Errorf("%s: the lease lasts on", what)
+			}
+			mustUnlock(t, <-next)
+			if d := time.Since(began); d < c.taken || d > c.taken+2*time.Second {
+				t.Errorf("%s: taken for %v", what, d)
+			}
+		}
+	})
+}
+
+// A renewal that is under way while the lock is left taken does not shorten the time,
+// and an answer that is lost is asked for again.
+func TestMinHoldBesideALateRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{TTL: 3 * time.Second})
+		lease, err := l.Lock(t.Context(), "k", baton.MinHold(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		late := make(chan struct{})
+		store.set(func() {
+			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				<-late
+				return store.Store.Renew(context.Background(), c, ttl)
+			}
+		})
+		time.Sleep(1500 * time.Millisecond) // it is asked for
+		mustUnlock(t, lease)
+		close(late)
+		time.Sleep(10 * time.Second)
+		if left := remaining(t, store, "k"); left < 48*time.Second || left > 49*time.Second {
+			t.Errorf("taken for another %v", left)
+		}
+		time.Sleep(left(t, store))
+		mustUnlock(t, mustLock(t, l, "k"))
+	})
+}
+
+func left(t *testing.T, store driver.Inspector) time.Duration { return remaining(t, store, "k") }
+
+// A lease that is lost, or whose acquisition LockAll gave up, leaves no lock taken.
+func TestMinHoldEndsWithTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, other := newLocker(t, store, baton.Config{}), newLocker(t, store.Store, baton.Config{})
+		held := mustLock(t, other, "b")
+		if _, err := l.TryLockAll(t.Context(), []string{"a", "b"}, baton.MinHold(time.Hour)); !errors.Is(err, baton.ErrHeld) {
+			t.Fatal(err)
+		}
+		mustUnlock(t, mustLock(t, other, "a"))
+		mustUnlock(t, held)
+		lease, err := l.Lock(t.Context(), "k", baton.MinHold(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Break(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		<-lease.Done()
+		_ = lease.Unlock()
+		mustUnlock(t, mustLock(t, other, "k"))
+	})
+}

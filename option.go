@@ -149,6 +149,7 @@ type ask struct {
 	weight, capacity int64
 	reentrant        bool
 	owner            string // "" means Config.Owner
+	maxWaiting       int    // 0: no bound
 	part             bool   // of LockAll: MaxHold starts later
 	err              error
 }
@@ -187,6 +188,32 @@ func Reentrant() Option {
 // is shown with the owner of its outer one.
 func Owner(text string) Option {
 	return func(a *ask) { a.owner = text }
+}
+
+// MaxWaiting makes a call that would have to wait fail at once with a *QueueFullError
+// if n callers wait for the key already. It counts in two places, each by itself:
+//
+//   - In this process, behind the goroutine that deals with the store or has the
+//     exclusive lock, at most n goroutines wait. Goroutines that come at the same time
+//     count until the store has answered the first of them, also for a read lock or
+//     permits that they will all get: leave room for them.
+//   - In the store's queue at most n wait, of all processes. A process has at most one
+//     position there for a key, that of its first goroutine. The next one is counted
+//     when its turn comes: it can then be refused after it has waited in this process.
+//
+// Waiters that asked without this option count, and are not kept out by it. Waiters
+// that crashed count until their positions have expired. With LockAll the bound applies
+// to each key. A call that need not wait is never refused for it: a lock that is free,
+// a TryLock, a nested lock. A store without the trait FIFO has no queue whose length it
+// knows: there the option bounds only the goroutines of this process.
+//
+// n is at least 1, else the call fails.
+func MaxWaiting(n int) Option {
+	return func(a *ask) {
+		if a.maxWaiting = n; n < 1 {
+			a.err = fmt.Errorf("baton: MaxWaiting(%d): it is at least 1; a call that is not to wait at all is TryLock", n)
+		}
+	}
 }
 
 func newAsk(opts []Option) ask {

@@ -81,7 +81,7 @@ func (e *QueueFullError) Error() string {
 	if e.Local {
 		where = "in this process"
 	}
-	return fmt.Sprintf("lock %q is held, and %d wait for it %s, as many as may: try again later, or allow more", e.Key, e.Waiting, where)
+	return fmt.Sprintf("lock %q is held, with %d waiting already %s, as many as the caller allows: try again later, or allow more", e.Key, e.Waiting, where)
 }
 
 // Printable returns text with every character that cannot be seen escaped as in a

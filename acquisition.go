@@ -31,6 +31,7 @@ const (
 type acquisition struct {
 	terms *terms
 	claim driver.Claim
+	most  int // Request.MaxWaiting
 	phase phase
 	wake  moment // zero: never
 
@@ -95,7 +96,7 @@ func (a *acquisition) request(now moment, wait bool, slow time.Duration) driver.
 		// The first renewal of the position cannot wait for the answer.
 		a.wake = now.add(pollAgain)
 	}
-	return driver.Request{Claim: a.claim, TTL: a.terms.storeTTL(), Queue: wait, Retry: a.retry}
+	return driver.Request{Claim: a.claim, TTL: a.terms.storeTTL(), Queue: wait, MaxWaiting: a.most, Retry: a.retry}
 }
 
 // requestFailed takes the store's error. patient says that the caller still wants

@@ -38,7 +38,8 @@
 // # How it works
 //
 // Goroutines of one process that call Lock for the same key form one local queue, and
-// only its front asks the store: however many they are, the store has one waiter. A
+// only its front asks the store: however many they are, the store has one waiter.
+// MaxWaiting bounds both queues, for callers that would rather be refused. A
 // read lock or permits leave the local queue as soon as they are held, so that one
 // process can have several. Unlock hands the exclusive lock over to the next goroutine
 // without a request to the store, with a higher token each time, up to 31 times and

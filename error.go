@@ -14,6 +14,10 @@ var (
 	// the context's, too.
 	ErrHeld = driver.ErrHeld
 
+	// ErrQueueFull says that as many wait for the lock as MaxWaiting allows. The error
+	// is a *QueueFullError.
+	ErrQueueFull = driver.ErrQueueFull
+
 	// ErrLost says that a lease ended before its holder unlocked it. The
 	// error is a *LostError, which knows the cause.
 	ErrLost = errors.New("lease lost")
@@ -42,6 +46,10 @@ type (
 	// HeldError refuses a TryLock and says who holds the lock. The error of a Lock
 	// whose deadline passed contains it if the holder is known.
 	HeldError = driver.HeldError
+
+	// QueueFullError refuses a Lock with MaxWaiting and says how many wait: goroutines
+	// of this process if Local is set, else waiters in the store.
+	QueueFullError = driver.QueueFullError
 
 	// CapacityError refuses a lock whose key is in use with another number
 	// of permits.

@@ -39,7 +39,9 @@ type outcome struct {
 // nil: then no local queue learns of an outage.
 func (l *Locker) newKeeper(key string, a *ask, q *waitQueue) *keeper {
 	c := driver.Claim{Key: key, ID: driver.NewID(), Owner: l.ownerOf(a), Weight: a.weight, Capacity: a.capacity}
-	return l.keep(c, a.terms, 0, q)
+	k := l.keep(c, a.terms, 0, q)
+	k.acq.most = a.maxWaiting // no hint reads it
+	return k
 }
 
 func (l *Locker) keep(c driver.Claim, t *terms, ttlCap time.Duration, q *waitQueue) *keeper {

@@ -117,8 +117,8 @@ func (l *Locker) obtain(ctx context.Context, k *keeper, wait bool, o *observed) 
 			continue
 		}
 		l.giveUp(k)
-		if errors.Is(err, ErrHeld) {
-			return err // a *HeldError names the key itself
+		if errors.Is(err, ErrHeld) || errors.Is(err, ErrQueueFull) {
+			return err // it names the key itself
 		}
 		return fail("lock", k.key(), blame(ctx, err))
 	}

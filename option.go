@@ -1,7 +1,6 @@
 package baton
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -152,6 +151,7 @@ type ask struct {
 	owner            string        // "" means Config.Owner
 	ttl, minHold     time.Duration // 0: the Locker's, none
 	terms            *terms        // set by check
+	maxWaiting       int           // 0: no bound
 	part             bool          // of LockAll: MaxHold and MinHold start later
 	err              error
 }
@@ -221,32 +221,30 @@ func MinHold(d time.Duration) Option {
 	}
 }
 
-// termsOf are the terms of one call.
-func (l *Locker) termsOf(a *ask) (*terms, error) {
-	if a.ttl == 0 && a.minHold == 0 {
-		return l.terms, nil
+// MaxWaiting makes a call that would have to wait fail at once with a *QueueFullError
+// if n callers wait for the key already. It counts in two places, each by itself:
+//
+//   - In this process, behind the goroutine that deals with the store or has the
+//     exclusive lock, at most n goroutines wait. Goroutines that come at the same time
+//     count until the store has answered the first of them, also for a read lock or
+//     permits that they will all get: leave room for them.
+//   - In the store's queue at most n wait, of all processes. A process has at most one
+//     position there for a key, that of its first goroutine. The next one is counted
+//     when its turn comes: it can then be refused after it has waited in this process.
+//
+// Waiters that asked without this option count, and are not kept out by it. Waiters
+// that crashed count until their positions have expired. With LockAll the bound applies
+// to each key. A call that need not wait is never refused for it: a lock that is free,
+// a TryLock, a nested lock. A store without the trait FIFO has no queue whose length it
+// knows: there the option bounds only the goroutines of this process.
+//
+// n is at least 1, else the call fails.
+func MaxWaiting(n int) Option {
+	return func(a *ask) {
+		if a.maxWaiting = n; n < 1 {
+			a.err = fmt.Errorf("baton: MaxWaiting(%d): it is at least 1; a call that is not to wait at all is TryLock", n)
+		}
 	}
-	ttl := cmp.Or(a.ttl, l.terms.ttl)
-	if t := l.other.Load(); t != nil && t.ttl == ttl && t.minHold == a.minHold {
-		return t, nil
-	}
-	cfg := l.cfg
-	if cfg.TTL = ttl; l.marginFollows {
-		cfg.Margin = 0
-	}
-	if err := cfg.complete(l.traits); err != nil {
-		return nil, err
-	}
-	if a.minHold > 0 && l.traits.Sessions {
-		return nil, fmt.Errorf("baton: store %s ties a lock to the process that took it, and cannot keep it taken for a MinHold: %w", l.traits.Store, ErrUnsupported)
-	}
-	if most := l.traits.MaxTTL; most > 0 && a.minHold > most {
-		return nil, &ConfigError{"MinHold", fmt.Sprintf("is %v; store %s accepts at most %v", a.minHold, l.traits.Store, most)}
-	}
-	t := newTerms(cfg)
-	t.minHold = a.minHold
-	l.other.Store(t)
-	return t, nil
 }
 
 func newAsk(opts []Option) ask {

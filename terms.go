@@ -1,6 +1,8 @@
 package baton
 
 import (
+	"cmp"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -82,6 +84,34 @@ type terms struct {
 
 func newTerms(cfg Config) *terms {
 	return &terms{ttl: cfg.TTL, margin: cfg.Margin, lockDelay: cfg.LockDelay, maxHold: cfg.MaxHold, jitter: rand.N[time.Duration]}
+}
+
+// termsOf are the terms of one call.
+func (l *Locker) termsOf(a *ask) (*terms, error) {
+	if a.ttl == 0 && a.minHold == 0 {
+		return l.terms, nil
+	}
+	ttl := cmp.Or(a.ttl, l.terms.ttl)
+	if t := l.other.Load(); t != nil && t.ttl == ttl && t.minHold == a.minHold {
+		return t, nil
+	}
+	cfg := l.cfg
+	if cfg.TTL = ttl; l.marginFollows {
+		cfg.Margin = 0
+	}
+	if err := cfg.complete(l.traits); err != nil {
+		return nil, err
+	}
+	if a.minHold > 0 && l.traits.Sessions {
+		return nil, fmt.Errorf("baton: store %s ties a lock to the process that took it, and cannot keep it taken for a MinHold: %w", l.traits.Store, ErrUnsupported)
+	}
+	if most := l.traits.MaxTTL; most > 0 && a.minHold > most {
+		return nil, &ConfigError{"MinHold", fmt.Sprintf("is %v; store %s accepts at most %v", a.minHold, l.traits.Store, most)}
+	}
+	t := newTerms(cfg)
+	t.minHold = a.minHold
+	l.other.Store(t)
+	return t, nil
 }
 
 // storeTTL is how long the store is to keep a claim that is not renewed.

@@ -57,7 +57,8 @@ func (l *Locker) shard(key string) *queueShard {
 }
 
 // enter joins the queue of key and returns when the caller is its front, with the
-// lock that the front before it handed over, if any.
+// lock that the front before it handed over, if any. It refuses if as many are behind
+// the front as the caller allows.
 func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*waitQueue, *keeper, error) {
 	sh := l.shard(key)
 	sh.Lock()
@@ -66,6 +67,10 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 		q = sh.add(key)
 		sh.Unlock()
 		return q, nil, nil
+	}
+	if n := int(q.waiting.Load()); a.maxWaiting > 0 && n >= a.maxWaiting {
+		sh.Unlock()
+		return nil, nil, &QueueFullError{Key: key, Waiting: n, Local: true}
 	}
 	c, _ := l.callers.Get().(*caller)
 	if c == nil {

@@ -13,6 +13,9 @@ var (
 	// ErrHeld is what errors.Is finds in every *HeldError.
 	ErrHeld = errors.New("the lock is held")
 
+	// ErrQueueFull is what errors.Is finds in every *QueueFullError.
+	ErrQueueFull = errors.New("as many wait for the lock as may")
+
 	// ErrLost says that a claim does not stand any more: it expired, was released,
 	// broken, or deleted in the store by other means.
 	ErrLost = errors.New("the claim does not stand any more")
@@ -60,6 +63,25 @@ func (e *HeldError) Error() string {
 		s += fmt.Sprintf(", %d waiting", e.Waiting)
 	}
 	return s
+}
+
+// QueueFullError refuses an attempt that would have to wait, because as many wait
+// already as its caller allows (Request.MaxWaiting).
+type QueueFullError struct {
+	Key     string
+	Waiting int  // how many wait, at least
+	Local   bool // they are goroutines of this process; package baton sets it, a store never does
+}
+
+// Is makes errors.Is(err, ErrQueueFull) true.
+func (e *QueueFullError) Is(target error) bool { return target == ErrQueueFull }
+
+func (e *QueueFullError) Error() string {
+	where := "in the store"
+	if e.Local {
+		where = "in this process"
+	}
+	return fmt.Sprintf("lock %q is held, with %d waiting already %s, as many as the caller allows: try again later, or allow more", e.Key, e.Waiting, where)
 }
 
 // Printable returns text with every character that cannot be seen escaped as in a
@@ -149,7 +171,7 @@ func (e *KeyError) Error() string {
 // RequestError refuses a request before anything was sent.
 type RequestError struct {
 	Key    string
-	Field  string // "id", "owner", "weight", "ttl", "token", "keep", "result"
+	Field  string // "id", "owner", "weight", "ttl", "waiting", "token", "keep", "result"
 	Reason string // never shows an ID
 }
 

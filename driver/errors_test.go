@@ -19,6 +19,7 @@ func TestErrorsEscapeTextOfOthers(t *testing.T) {
 	for _, text := range hostile {
 		for _, err := range []error{
 			&driver.HeldError{Key: "k" + text, Owner: "host" + text + ":1"},
+			&driver.QueueFullError{Key: text, Waiting: 3},
 			&driver.CapacityError{Key: text, InUse: 2, Asked: 3},
 			&driver.NotLockError{Key: text, Store: "redis", Found: "a " + text},
 			&driver.KeyError{Key: text, Reason: "redis has a " + text},

@@ -71,6 +71,15 @@ type Request struct {
 	// Queue asks for a position in the queue if the lock cannot be granted now.
 	Queue bool
 
+	// MaxWaiting bounds the queue that Queue asks for: if the request would have to
+	// wait, and the key's queue has that many waiters already, of whatever kind, the
+	// store refuses it with a *QueueFullError. 0 is no bound. Waiters whose position
+	// has expired do not count, as far as the store sees that then. A repeated request
+	// keeps a position that it has. Requests that carry the same bound never bring the
+	// queue above it, however many come at once. A store without the trait FIFO ignores
+	// it.
+	MaxWaiting int
+
 	// Retry says that an earlier attempt with this ID got no answer, so that the
 	// store must look for what that attempt may have left.
 	Retry bool
@@ -116,8 +125,9 @@ type Locks interface {
 	// ErrLost, and the caller draws another ID.
 	//
 	// *CapacityError reports that the key is held with another capacity,
-	// *NotLockError that the store has something under the key that is not a lock.
-	// After both, nothing has changed.
+	// *NotLockError that the store has something under the key that is not a lock,
+	// *QueueFullError that Request.MaxWaiting waiters wait already. After each of them,
+	// nothing has changed.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 
 	// Renew renews holders for another ttl and waiters for another WaiterTTL, in as

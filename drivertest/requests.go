@@ -207,6 +207,7 @@ var requestCases = []testCase{
 				"weight:no capacity": func(r *driver.Request) { r.Weight, r.Capacity = 1, 0 },
 				"weight:huge":        func(r *driver.Request) { r.Weight, r.Capacity = 1, check.MaxPermits+1 },
 				"weight:beyond":      func(r *driver.Request) { r.Weight, r.Capacity = 1, driver.Whole+1 },
+				"waiting:negative":   func(r *driver.Request) { r.MaxWaiting = -1 },
 				"weight:two readers": func(r *driver.Request) { r.Weight, r.Capacity = 2, driver.Whole },
 			}
 			if t.traits.MinTTL > 1 {

@@ -92,6 +92,7 @@ type seat struct {
 	process int
 	name    string
 	ttl     time.Duration
+	most    int // Request.MaxWaiting
 	state   driver.State
 	grant   driver.Grant
 
@@ -199,7 +200,7 @@ func (s *seat) took(state driver.State, g driver.Grant) {
 }
 
 func (s *seat) request(queue, retry bool) driver.Request {
-	return driver.Request{Claim: s.Claim, TTL: s.ttl, Queue: queue, Retry: retry}
+	return driver.Request{Claim: s.Claim, TTL: s.ttl, Queue: queue, MaxWaiting: s.most, Retry: retry}
 }
 
 // acquire makes one attempt.

@@ -26,6 +26,7 @@ type asking struct {
 	permits string
 	ttl     time.Duration
 	ownTTL  bool // --ttl was given
+	most    int  // --max-waiting; 0: any number
 
 	options []baton.Option // after check
 	waits   bool           // after check: --wait was given
@@ -35,10 +36,12 @@ func (k *asking) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.DurationVarP(&k.wait, "wait", "w", 0, "wait at most so long for the lock (default: for ever)")
 	f.BoolVarP(&k.try, "try", "n", false, "do not wait at all")
+	f.IntVar(&k.most, "max-waiting", 0, "do not wait if `N` or more wait already (default: wait behind any number)")
 	f.BoolVarP(&k.shared, "shared", "s", false, "take the read lock: readers hold together, writers alone")
 	f.StringVar(&k.permits, "permits", "", "take `N/OF` permits: 2/10 is two of ten")
 	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long the lock outlives a holder that crashed; the default is shortened to what the store accepts")
 	cmd.MarkFlagsMutuallyExclusive("wait", "try")
+	cmd.MarkFlagsMutuallyExclusive("max-waiting", "try")
 	cmd.MarkFlagsMutuallyExclusive("shared", "permits")
 }
 
@@ -66,6 +69,12 @@ func (k *asking) check(cmd *cobra.Command, key string) error {
 			return usage("--permits %s: it is N/OF, such as 2/10, with N from 1 to OF and OF at most %d", safe(k.permits), baton.MaxPermits)
 		}
 		k.options = append(k.options, baton.Permits(n, m))
+	}
+	switch {
+	case k.most > 0:
+		k.options = append(k.options, baton.MaxWaiting(k.most))
+	case cmd.Flags().Changed("max-waiting"):
+		return usage("--max-waiting %d: it is at least 1; not to wait at all is -n", k.most)
 	}
 	return nil
 }
@@ -152,7 +161,10 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 		return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q is held by the baton run (%s) that started this: it would wait for itself", safe(key), safe(held.Owner))}
 	}
 
-	announced := a.announce(waiting, locks, key, owner, held, err)
+	announced := func() {}
+	if full := k.most > 0 && held != nil && held.Waiting >= k.most; !full { // else it will not wait
+		announced = a.announce(waiting, locks, key, owner, held, err)
+	}
 	lease, err = locks.Lock(waiting, key, k.options...)
 	announced()
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
@@ -168,6 +180,10 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 
 // notAcquired adds advice to the error of a lock that is held.
 func notAcquired(err error, key string, k *asking) error {
+	if full, ok := errors.AsType[*baton.QueueFullError](err); ok {
+		return &exit{exitNotAcquired, fmt.Errorf("lock %q is held, with %d waiting already, as many as --max-waiting allows; try again later, or look with: baton show %s",
+			safe(key), full.Waiting, shellWord(key))}
+	}
 	var held *baton.HeldError
 	if !errors.As(err, &held) {
 		return err

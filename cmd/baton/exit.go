@@ -40,7 +40,8 @@ const exitTable = `Exit codes:
   0         done
   64        wrong usage
   69        the store cannot be reached
-  75        lock not acquired: it is held, and waiting was not wanted or took too long
+  75        lock not acquired: it is held, and waiting was not wanted or took too long, or
+            too many wait
   78        wrong configuration: store URL, or something the store cannot do
   79        lease lost (baton run: the command was stopped); handle no longer valid
   125       baton itself failed

@@ -73,6 +73,7 @@ command has started does not then.
                                                             once a night is: baton once
   baton run -w 30s deploy/web -- ansible-playbook web.yml
   baton run --permits 1/4 transcode -- ffmpeg …             at most four at a time
+  baton run --max-waiting 3 build -- make                   not if three wait already: exits with 75
   baton run k -- sh -c 'curl -H "X-Token: $BATON_TOKEN" …'`,
 	}
 	r.flags(cmd)

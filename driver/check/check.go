@@ -72,6 +72,8 @@ func Request(r driver.Request, t driver.Traits) error {
 		return bad(r.Key, "weight", reason)
 	}
 	switch {
+	case r.MaxWaiting < 0:
+		return bad(r.Key, "waiting", fmt.Sprintf("a queue of at most %d waiters", r.MaxWaiting))
 	case r.Shared() && !t.Shared:
 		return fmt.Errorf("%s has no shared locks: %w", t.Store, errors.ErrUnsupported)
 	case r.Capacity < driver.Whole && !t.Permits:

@@ -95,6 +95,8 @@ func TestRequest(t *testing.T) {
 		{what: "too long", traits: all, change: func(r *driver.Request) { r.TTL = time.Hour + 1 }, field: "ttl"},
 		{what: "unbounded", traits: few, change: func(r *driver.Request) { r.TTL = 1 << 62 }},
 		{what: "no TTL", traits: few, change: func(r *driver.Request) { r.TTL = 0 }, field: "ttl"},
+		{what: "a bounded queue", traits: few, change: func(r *driver.Request) { r.Queue, r.MaxWaiting = true, 1 }},
+		{what: "a queue of less than nothing", traits: few, change: func(r *driver.Request) { r.Queue, r.MaxWaiting = true, -1 }, field: "waiting"},
 		{what: "no ID", traits: few, change: func(r *driver.Request) { r.ID = "" }, field: "id"},
 		{what: "odd ID", traits: few, change: func(r *driver.Request) { r.ID = "secret!" }, field: "id"},
 		{what: "odd owner", traits: few, change: func(r *driver.Request) { r.Owner = "a\tb" }, field: "owner"},

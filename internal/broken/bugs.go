@@ -57,6 +57,14 @@ const (
 	Silent            Bug = "no hints"
 	HintsAnotherToken Bug = "hints another token than it granted"
 
+	// A bounded queue.
+	LetsOneMoreWait  Bug = "lets one more wait than may"
+	CountsTheDead    Bug = "counts the dead among those who wait"
+	BoundsRepeats    Bug = "refuses a repeat because the queue is full"
+	BoundsTheFree    Bug = "refuses a reader for those who hold beside it"
+	LooksThenWaits   Bug = "looks how many wait, and then waits"
+	RefusesAndQueues Bug = "gives who is refused a place all the same"
+
 	// Readers and permits.
 	ReadersOvertake   Bug = "readers overtake a waiting writer"
 	SmallOvertakeBig  Bug = "small requests overtake a big one"
@@ -162,6 +170,13 @@ var CaughtBy = map[Bug]string{
 	GivesUpSilently:   "giving up a granted place is hinted",
 	Silent:            "a hand-over is hinted",
 	HintsAnotherToken: "a hand-over is hinted",
+
+	LetsOneMoreWait:  "a full queue refuses who would wait",
+	CountsTheDead:    "the dead do not fill a queue",
+	BoundsRepeats:    "a repeat keeps its place in a full queue",
+	BoundsTheFree:    "readers come in whatever the bound",
+	LooksThenWaits:   "a bounded queue, wanted by many at once",
+	RefusesAndQueues: "a full queue refuses who would wait",
 
 	ReadersOvertake:   "readers behind a waiting writer wait",
 	SmallOvertakeBig:  "a big request is not starved by small ones",

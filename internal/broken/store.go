@@ -34,6 +34,7 @@ type lock struct {
 	claims []*claim // holders in the order of their grants, then waiters in the order of arrival
 	last   int64    // the counter of a store that counts per key
 	broken []*claim
+	dead   int // waiters that have expired
 }
 
 type claim struct {
@@ -44,11 +45,6 @@ type claim struct {
 	ttl           time.Duration
 	since, end    time.Time
 	transaction   chan struct{} // that depends on it, closed at its end; nil: there is none
-}
-
-type watch struct {
-	driver.Claim
-	wake func(driver.Hint)
 }
 
 // New returns an empty store.
@@ -200,6 +196,9 @@ func (s *Store) expire(l *lock) {
 		case s.bug == RenewsTheDead && c.held: // it is gone when another one asks
 			return false
 		}
+		if !c.held && !c.end.After(now) {
+			l.dead++
+		}
 		return !c.end.After(now)
 	})
 }
@@ -249,14 +248,6 @@ func (s *Store) advance(l *lock) {
 			g.Token++
 		}
 		s.hint(next, driver.Hint{Granted: true, Grant: g})
-	}
-}
-
-func (s *Store) hint(c *claim, h driver.Hint) {
-	for w := range s.watches {
-		if w.Key == c.Key && w.ID == c.ID && s.bug != Silent {
-			s.due = append(s.due, func() { w.wake(h) })
-		}
 	}
 }
 
@@ -328,6 +319,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, 
 	case c == nil && r.Retry && s.bug == RefusesRetries:
 		return driver.Grant{}, driver.ErrLost
 	case c == nil:
+	case s.bug == BoundsRepeats && !c.held && r.MaxWaiting > 0:
 	case s.bug == LocksItselfOut, s.bug == TakesSecondPlace && !c.held, s.bug == CountsTwice && c.held && c.Shared():
 	default:
 		s.confirm(c, r.TTL)
@@ -352,6 +344,9 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, 
 	case BargesAfterExpiry:
 		first = first || len(holders) == 0
 	}
+	if err := s.full(l, r); err != nil && s.bug == BoundsTheFree && r.Queue {
+		return driver.Grant{}, err
+	}
 	if first && s.fits(l, r.Claim) {
 		if s.bug == ChecksThenActs {
 			s.mu.Unlock()
@@ -364,10 +359,19 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, 
 	if !r.Queue {
 		return driver.Grant{}, s.heldError(r.Key, l)
 	}
+	full := s.full(l, r)
+	if full != nil && s.bug != RefusesAndQueues {
+		return driver.Grant{}, full
+	}
+	if s.bug == LooksThenWaits {
+		s.mu.Unlock()
+		time.Sleep(time.Microsecond)
+		s.mu.Lock()
+	}
 	c.ticket = s.next(l)
 	c.end = time.Now().Add(driver.WaiterTTL)
 	l.claims = append(l.claims, c)
-	return s.answer(l, c), nil
+	return s.answer(l, c), full
 }
 
 func (s *Store) check(ctx context.Context, r driver.Request) error {
@@ -385,19 +389,6 @@ func (s *Store) check(ctx context.Context, r driver.Request) error {
 		return nil
 	}
 	return ctx.Err()
-}
-
-func (s *Store) heldError(key string, l *lock) error {
-	holders, waiters := l.split()
-	e := &driver.HeldError{Key: key, Waiting: len(waiters)}
-	if len(holders) > 0 {
-		h := holders[0]
-		e.Owner, e.Age, e.Remaining = h.Owner, time.Since(h.since), max(time.Until(h.end), 0)
-		if s.bug == RefusalShowsID {
-			e.Owner += " as " + h.ID
-		}
-	}
-	return e
 }
 
 // Renew implements driver.Locks.
@@ -584,17 +575,4 @@ func (s *Store) Downgrade(ctx context.Context, r driver.Claim, ttl time.Duration
 		s.advance(l)
 	}
 	return s.answer(l, c), nil
-}
-
-// Watch implements driver.Watcher.
-func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
-	w := &watch{c, wake}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.watches[w] = true
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.watches, w)
-	}
 }

@@ -50,6 +50,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if url := os.Getenv(boundedEnv); url != "" {
+		if err := boundedMain(url, os.Args[1], os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, "bounded:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if url := os.Getenv(childEnv); url != "" {
 		if err := childMain(url, os.Args[1], os.Args[2]); err != nil {
 			fmt.Println("error", err)

@@ -126,6 +126,9 @@ func (s *State) Acquire(now time.Duration, r driver.Request) (driver.Grant, erro
 	if !r.Queue {
 		return driver.Grant{}, s.heldError(now)
 	}
+	if r.MaxWaiting > 0 && s.queue.len >= r.MaxWaiting {
+		return driver.Grant{}, &driver.QueueFullError{Key: s.key, Waiting: s.queue.len}
+	}
 	c := s.add(r)
 	c.ticket = s.tokens.next(now)
 	c.since = now

@@ -176,7 +176,7 @@ func (w *world) ops(steps int, pick func(n int) int) {
 			case 0, 1, 2:
 				shape := shapes[pick(len(shapes))]
 				c.Weight, c.Capacity = shape[0], shape[1]
-				w.acquire(driver.Request{Claim: c, TTL: ttl, Queue: pick(3) > 0})
+				w.acquire(driver.Request{Claim: c, TTL: ttl, Queue: pick(3) > 0, MaxWaiting: pick(4)})
 			case 3:
 				w.renew(c, ttl)
 			case 4:
@@ -209,11 +209,17 @@ func (w *world) acquire(r driver.Request) {
 	case err != nil:
 		_, held := errors.AsType[*driver.HeldError](err)
 		_, other := errors.AsType[*driver.CapacityError](err)
-		if !held && !other || held && r.Queue || stood || c != nil {
+		full, isFull := errors.AsType[*driver.QueueFullError](err)
+		if isFull && (!r.Queue || r.MaxWaiting == 0 || full.Waiting < r.MaxWaiting || full.Waiting != w.s.queue.len) {
+			w.fatalf("acquire %+v with %d waiting: %v", r, w.s.queue.len, err)
+		}
+		if !held && !other && !isFull || held && r.Queue || stood || c != nil {
 			w.fatalf("acquire %+v, standing = %v: %v", r, stood, err)
 		}
 	case g.Waiting != !c.held, g.Waiting && !r.Queue && !stood, g.Waiting && g.TTL != driver.WaiterTTL, !g.Waiting && g.TTL != r.TTL:
 		w.fatalf("acquire %+v: %+v", r, g)
+	case g.Waiting && !stood && r.MaxWaiting > 0 && w.s.queue.len > r.MaxWaiting:
+		w.fatalf("acquire %+v: it waits as one of %d", r, w.s.queue.len)
 	case g.Waiting && (g.Again <= 0 || g.Again > driver.RefreshEvery):
 		w.fatalf("acquire %+v: look again after %v", r, g.Again)
 	}

@@ -161,6 +161,15 @@ func (t *turn) enter(r driver.Request, ttl int64) (g driver.Grant, refused, fail
 	case !r.Queue:
 		refused, failed = t.refusal()
 		return g, refused, failed
+
+	case r.MaxWaiting > 0 && t.head > 0:
+		n, err := t.tx.CountWaiting(t.key)
+		if err != nil {
+			return g, nil, err
+		}
+		if n >= r.MaxWaiting {
+			return g, &driver.QueueFullError{Key: r.Key, Waiting: n}, nil
+		}
 	}
 
 	c := t.newClaim(r, ttl)

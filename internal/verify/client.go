@@ -261,7 +261,10 @@ func (c *client) close() {
 
 // failed says what is still possible after an error of Lock or TryLock.
 func failed(err error, waits bool) history.Result {
+	full, _ := errors.AsType[*baton.QueueFullError](err)
 	switch {
+	case full != nil && full.Local: // it had not come to ask the store
+		return history.Failed
 	case !waits && errors.Is(err, baton.ErrHeld): // a Lock that timed out returns it, too
 		return history.Refused
 	case !waits && errors.Is(err, baton.ErrUnavailable) && !errors.Is(err, baton.ErrUnknown):

@@ -22,6 +22,8 @@ func TestWhatAnErrorLeavesOpen(t *testing.T) {
 		{fmt.Errorf("%w: %w", context.DeadlineExceeded, held), true, history.Unknown},
 		{baton.ErrUnavailable, false, history.Failed},
 		{baton.ErrUnavailable, true, history.Unknown},
+		{&baton.QueueFullError{Key: "k", Waiting: 3}, true, history.Unknown},
+		{&baton.QueueFullError{Key: "k", Waiting: 3, Local: true}, true, history.Failed},
 		{baton.ErrUnknown, false, history.Unknown},
 	} {
 		if got := failed(c.err, c.waits); got != c.want {

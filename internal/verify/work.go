@@ -101,7 +101,10 @@ func (w *worker) hold(h history.Hold) bool {
 	case history.Permits:
 		options = append(options, baton.Permits(int(h.Weight), int(h.Of)))
 	}
-	until := w.howLong() // always drawn, so that the seed decides the rest
+	until, most := w.howLong(), w.rng.IntN(30) // always drawn, so that the seed decides the rest
+	if h.Waits && most > 0 && most <= 3 {      // not all callers wait behind many
+		options = append(options, baton.MaxWaiting(most))
+	}
 	ctx, cancel := w.waiting, context.CancelFunc(func() {})
 	if w.rng.IntN(10) == 0 && !w.calmSeen { // not all callers are patient
 		patience := time.Duration(w.rng.Int64N(int64(w.TTL)))

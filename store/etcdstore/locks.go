@@ -95,6 +95,7 @@ type attempt struct {
 	claim  *claim
 	queue  []contender // if it was not granted at once
 	first  bool        // queue is the head alone
+	rev    int64       // when queue was read
 	behind bool        // it waits behind another contender, and queue was not read
 }
 
@@ -113,18 +114,19 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	c.ttl, c.sent, c.deadline = r.TTL, sent, sent.Add(promise(r.TTL))
 	s.freshLocked(l, time.Duration(l.seconds)*time.Second*3/4)
 	second := l // for a name that may have to wait
-	if w := s.leases[waiterSeconds]; r.Queue && r.Exclusive() && w != nil && w.id != 0 && !w.dead && sent.Before(w.end) {
+	queues := r.Queue && r.MaxWaiting == 0
+	if w := s.leases[waiterSeconds]; queues && r.Exclusive() && w != nil && w.id != 0 && !w.dead && sent.Before(w.end) {
 		second = w
 		s.freshLocked(w, driver.WaiterTTL+driver.WaiterTTL/5)
 	}
 	c.lease, c.moving = second, true
-	first, id, secondID := r.Queue && r.Exclusive(), l.id, second.id
+	first, id, secondID := queues && r.Exclusive(), l.id, second.id
 	it := &item{Item: batch.NewItem(), dir: k.dir, name: c.name, puts: true, on: []*lease{l, second}, ttl: r.TTL, txn: &pb.TxnRequest{
 		Compare: only(nobody(k.dir)),
 		Success: ops(put(c.name, c.value, id)),
 		Failure: ops(get(c.name), listing(k.dir)),
 	}}
-	if r.Queue {
+	if queues {
 		it.txn.Failure[0] = nested(&pb.TxnRequest{
 			Compare: only(createRev(c.name, 0)),
 			Success: ops(put(c.name, c.value, secondID)),
@@ -155,36 +157,41 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	if err := s.do(ctx, it); err != nil {
 		return a, s.notAcquired(ctx, c, it, err)
 	}
-	s.mu.Lock()
-	c.item = nil
-	stranger := s.answeredLocked(c, it)
-	switch {
-	case stranger != nil: // a leftover of ours has the name
-		s.occupiedLocked(c, stranger)
-		s.mu.Unlock()
+	if !s.took(c, it) {
 		return a, errAgain
-	case c.ended: // its lease ended meanwhile
-		if c.rev > 0 {
-			s.sweepLocked(c)
-		} else {
-			s.forgetLocked(c)
-		}
-		s.mu.Unlock()
-		return a, errAgain
-	case c.rev > 0 && c.lease == nil: // it is on a former lease
-		c.moving = true
 	}
-	s.mu.Unlock()
 	_, resp := it.answer()
 	if it.wrapped && it.resp.Succeeded {
 		resp = answerOf(resp.Responses[0])
 		a.behind = resp.Succeeded
 	}
 	if !resp.Succeeded { // the key had names
-		a.first = first
+		a.first, a.rev = first, it.rev
 		a.queue = contenders(k.dir, k.key, rangeOf(resp.Responses[1]).Kvs)
 	}
 	return a, nil
+}
+
+// took takes the answer to an acquire. It reports whether the claim can go on.
+func (s *Store) took(c *claim, it *item) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.item = nil
+	stranger := s.answeredLocked(c, it)
+	switch {
+	case stranger != nil: // a leftover of ours has the name
+		s.occupiedLocked(c, stranger)
+		return false
+	case c.ended && c.rev > 0: // its lease ended meanwhile
+		s.sweepLocked(c)
+		return false
+	case c.ended:
+		s.forgetLocked(c)
+		return false
+	case c.rev > 0 && c.lease == nil: // it is on a former lease
+		c.moving = true
+	}
+	return true
 }
 
 // freshLocked keeps a lease alive that ends in less than d. It does not wait for the
@@ -330,6 +337,9 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 	}
 	if err := notLock(r.Key, queue); err != nil {
 		return driver.Grant{}, s.undo(ctx, c, err)
+	}
+	if own == 0 && r.Queue { // with a bound
+		return s.acquireBounded(ctx, r, sent, a)
 	}
 	if own == 0 && len(queue) == 0 || own == 0 && fits(queue, r.Claim) {
 		return s.acquireBeside(ctx, r, sent, c)

@@ -13,7 +13,18 @@ import (
 )
 
 const (
-	acquireSQL   = `SELECT baton_acquire_1($1::bytea, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, $8::boolean, $9::boolean, $10::bigint)`
+	acquireSQL = `SELECT baton_acquire_1($1::bytea, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, $8::boolean, $9::boolean, $10::bigint)`
+
+	// boundedSQL asks for a position only if fewer wait than may: the first call has
+	// locked the key's row, so that nobody comes between. An answer with a token is
+	// about a position that the claim has already. Whom the first call granted the
+	// lock is durable, whatever the second one found.
+	boundedSQL = `SELECT first, more, coalesce(CASE WHEN split_part(first, E'\n', 3) <> '' THEN set_config('synchronous_commit', 'on', true) END, '')
+		FROM (SELECT first, CASE WHEN first LIKE '3 %' AND (first NOT LIKE '3 0 %' OR split_part(split_part(first, E'\n', 1), ' ', 6)::bigint < $8::bigint)
+			THEN baton_acquire_1($1::bytea, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, true, $9::boolean, $10::bigint) ELSE '' END AS more
+			FROM (SELECT baton_acquire_1($1::bytea, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, false, $9::boolean, $10::bigint) AS first
+				OFFSET 0) AS a OFFSET 0) AS b`
+
 	releaseSQL   = `SELECT baton_release_1($1::bytea, $2::text, $3::bigint)`
 	downgradeSQL = `SELECT state, token, granted FROM baton_downgrade_1($1::bytea, $2::text, $3::bigint, $4::bigint)`
 	moveSQL      = `SELECT state, token FROM baton_move_1($1::bytea, $2::text, $3::bigint, $4::text, $5::text, $6::text, $7::bigint)`
@@ -44,15 +55,23 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 }
 
 func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	var text string
+	var text, before string // of the last call and, if there were two, of the first
+	bounded := r.Queue && r.MaxWaiting > 0
 	alone := func() error {
-		return s.row(ctx, acquireSQL, []any{
-			[]byte(r.Key), r.ID, r.Owner, s.hints.node, r.Weight, r.Capacity, r.TTL.Microseconds(), r.Queue, r.Retry, r.Ticket,
-		}, &text)
+		args := []any{[]byte(r.Key), r.ID, r.Owner, s.hints.node, r.Weight, r.Capacity, r.TTL.Microseconds(), r.Queue, r.Retry, r.Ticket}
+		if !bounded {
+			return s.row(ctx, acquireSQL, args, &text)
+		}
+		args[7] = r.MaxWaiting
+		err := s.row(ctx, boundedSQL, args, &before, &text, new(string))
+		if text == "" {
+			text, before = before, ""
+		}
+		return err
 	}
 	var err error
 	if r.Exclusive() && !r.Retry && r.Ticket == 0 {
-		o := &operation{claim: r.Claim, ttl: r.TTL, queue: r.Queue}
+		o := &operation{claim: r.Claim, ttl: r.TTL, queue: r.Queue && !bounded}
 		err = s.batcher.do(ctx, o, func() error {
 			if token, err := s.acquireDirectly(ctx, r); err != nil || token > 0 {
 				o.grant, o.served = driver.Grant{Token: token, Ticket: token, TTL: r.TTL}, err == nil
@@ -74,8 +93,8 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 	s.batcher.hot.Set(r.Key, strings.Contains(text, "\n")) // there is another claim
 	a := readAnswer(text)
-	if a.granted != "" {
-		s.hints.tell(r.Key, a.granted, r.ID)
+	if granted := readAnswer(before).granted + a.granted; granted != "" {
+		s.hints.tell(r.Key, granted, r.ID)
 	}
 	switch a.state {
 	case isHeld:
@@ -91,6 +110,9 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 func (a answer) refusal(r driver.Request) error {
 	if a.state == isOtherwise {
 		return &driver.CapacityError{Key: r.Key, InUse: a.others, Asked: r.Capacity}
+	}
+	if r.Queue {
+		return &driver.QueueFullError{Key: r.Key, Waiting: int(a.others)}
 	}
 	return &driver.HeldError{
 		Key: r.Key, Owner: a.owner, Age: max(0, a.age), Remaining: max(0, a.remaining), Waiting: int(a.others),

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -238,6 +239,11 @@ func doEverything(t *testing.T, s, other *Store) {
 	again(queued(first))
 	again(w)
 	b := join(t, s, writer(name+"k"))
+	bounded := queued(writer(name + "k"))
+	bounded.MaxWaiting = 2
+	if _, err := s.Acquire(ctx, bounded); !errors.Is(err, driver.ErrQueueFull) {
+		t.Errorf("behind two waiters, of at most two: %v, want driver.ErrQueueFull", err)
+	}
 	stop := s.Watch(a, func(driver.Hint) {})
 	mustBe(t, s, a, driver.Waiting)
 	mustBe(t, s, unknown(a), driver.Waiting)

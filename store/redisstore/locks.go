@@ -110,6 +110,9 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 	queue, look := "", ""
 	if r.Queue {
 		queue = "q"
+		if r.MaxWaiting > 0 {
+			queue += strconv.Itoa(r.MaxWaiting)
+		}
 		s.pushes.start()
 		s.pushes.waits(r.ID, true) // set before the request: a hint may come while it is under way
 	}
@@ -146,7 +149,7 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 	return driver.Grant{}, strange(enterScript, answer)
 }
 
-// refused reads an answer of refuse.lua, nil if a is none.
+// refused reads a refusal, nil if a is none.
 func (s *Store) refused(n lockNames, r driver.Request, a []any) error {
 	if len(a) < 2 {
 		return nil
@@ -159,6 +162,9 @@ func (s *Store) refused(n lockNames, r driver.Request, a []any) error {
 		return &driver.CapacityError{Key: r.Key, InUse: capacityOf(text(a[1])), Asked: r.Capacity}
 	case 5:
 		return notLock(r.Key, text(a[1]))
+	case 6:
+		s.busy.Set(n.lock, true)
+		return &driver.QueueFullError{Key: r.Key, Waiting: int(number(a[1]))}
 	}
 	return nil
 }

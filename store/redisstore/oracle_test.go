@@ -73,11 +73,11 @@ func (l *lab) history(seed uint64) bool {
 			a.Weight, a.Capacity = kind[0], kind[1]
 			// The queue's entry names the process that asks; other processes find it
 			// all the same.
-			r := driver.Request{Claim: a.Claim, TTL: time.Minute, Queue: random.IntN(4) > 0}
+			r := driver.Request{Claim: a.Claim, TTL: time.Minute, Queue: random.IntN(4) > 0, MaxWaiting: random.IntN(4)}
 			g, err := s.Acquire(ctx, r)
 			expected, oracleErr := oracle.Acquire(0, r)
 			a.Ticket = g.Ticket
-			did = fmt.Sprintf("%s acquires %s, queue %v", a.Owner, asked(a.Claim), r.Queue)
+			did = fmt.Sprintf("%s acquires %s, queue %v of at most %d", a.Owner, asked(a.Claim), r.Queue, r.MaxWaiting)
 			got, want = outcome(g, err), outcome(expected, oracleErr)
 			if err == nil {
 				actors = append(actors, a)

@@ -23,6 +23,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err := s.check(ctx); err != nil {
 		return driver.Grant{}, err
 	}
+	r.MaxWaiting = 0 // no node has the one queue that it would bound
 	sent := bootclock.Coarse()
 	st := s.claim(r.Key, r.ID, true)
 	defer s.put(st)

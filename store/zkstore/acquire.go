@@ -124,6 +124,7 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 	if err != nil {
 		return g, false, uncertain(err)
 	}
+	r.MaxWaiting = 0 // it has its position
 	g, err = c.queue(ctx, r, t, nil)
 	return g, true, err
 }
@@ -146,7 +147,7 @@ func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, err
 	c.ttl = r.TTL
 	c.Unlock()
 
-	m, err := c.make(ctx, r.Queue)
+	m, err := c.make(ctx, r)
 	if err != nil {
 		if errors.Is(err, driver.ErrUnknown) {
 			c.doubt(m.trip.done, r.TTL)
@@ -194,9 +195,16 @@ const (
 //
 // A claim that joins a queue behind others of this process is in no hurry: when one of
 // those releases the lock, this request goes along.
-func (c *claim) make(ctx context.Context, queue bool) (m made, err error) {
+//
+// A claim with a bound joins only if no other one has touched the parent since it read
+// the queue. So the bound holds however many come at once.
+func (c *claim) make(ctx context.Context, r driver.Request) (m made, err error) {
 	s := c.s
-	patient := queue && c.weight == driver.Whole && s.crowded(c.parent)
+	bounded, tries := r.Queue && r.MaxWaiting > 0, 5
+	if bounded {
+		tries = maxLooks
+	}
+	patient := r.Queue && c.weight == driver.Whole && s.crowded(c.parent)
 	data := c.data(false)
 	var create []any
 	for _, mark := range c.marks() {
@@ -210,17 +218,26 @@ func (c *claim) make(ctx context.Context, queue bool) (m made, err error) {
 			}
 		}
 	}
-	for range 5 {
+	for range tries {
+		version := int32(-1) // any
+		if bounded && existed {
+			if version, err = c.room(ctx, r.MaxWaiting); err == zk.ErrNoNode {
+				s.parents.forget(c.parent)
+				existed = false
+			} else if err != nil {
+				return m, err
+			}
+		}
 		ops := create
 		switch {
 		case !existed:
 			ops = append([]any{&zk.CreateRequest{Path: c.parent, Acl: s.acl, Flags: s.parentFlags()}}, create...)
 		case touch:
-			ops = append(create[:len(create):len(create)], &zk.SetDataRequest{Path: c.parent, Version: -1})
+			ops = append(create[:len(create):len(create)], &zk.SetDataRequest{Path: c.parent, Version: version})
 		}
 		var results []zk.MultiResponse
 		var failed int
-		if existed && touch {
+		if existed && touch && !bounded {
 			results, m.trip, failed, err = s.join(ctx, &item{parent: c.parent, creates: true, patient: patient, ops: ops})
 		} else {
 			results, m.trip, failed, err = s.multi(ctx, ops)
@@ -228,8 +245,8 @@ func (c *claim) make(ctx context.Context, queue bool) (m made, err error) {
 		switch {
 		case err == nil && existed && touch:
 			s.parents.learn(c.parent, true)
-			for _, r := range results[:len(create)] {
-				m.nodes = append(m.nodes, base(r.String))
+			for _, one := range results[:len(create)] {
+				m.nodes = append(m.nodes, base(one.String))
 			}
 			stat := results[len(create)].Stat
 			s.clock.set(stat.Mtime)
@@ -253,6 +270,8 @@ func (c *claim) make(ctx context.Context, queue bool) (m made, err error) {
 			}
 		case err == zk.ErrNoChildrenForEphemerals:
 			return m, &driver.NotLockError{Key: c.name.key, Store: "zookeeper", Found: "an ephemeral node"}
+		case err == zk.ErrBadVersion && bounded && existed:
+			// Another claim has joined: look again.
 		case err == zk.ErrNoAuth && existed && touch && failed == len(create):
 			touch = false // the user may create children, but not write
 		case err == zk.ErrBadArguments && !existed && !s.plain.Load():
@@ -260,6 +279,9 @@ func (c *claim) make(ctx context.Context, queue bool) (m made, err error) {
 		default:
 			return m, refused("create nodes below", c.parent, err)
 		}
+	}
+	if bounded {
+		return m, unavailable(fmt.Errorf("the queue below %s changed each time that it was about to be joined", c.parent))
 	}
 	return m, unavailable(fmt.Errorf("the node %s is made and deleted all the time", c.parent))
 }
@@ -424,6 +446,10 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 		no = &driver.CapacityError{Key: c.name.key, InUse: h.capacity, Asked: c.capacity}
 	} else if !r.Queue {
 		no = s.heldError(ctx, c.name.key, c.parent, all, v.at)
+	} else if n := v.at - holders(all); r.MaxWaiting > 0 && n >= r.MaxWaiting {
+		// It could not keep others from joining: they may not touch the parent, or do
+		// not do so, as Curator.
+		no = &driver.QueueFullError{Key: c.name.key, Waiting: n}
 	}
 	if no == nil {
 		return c.wait(t.link, own, v)

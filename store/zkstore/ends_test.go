@@ -47,7 +47,7 @@ func makeNodes(t *testing.T, s *Store, r driver.Request) (*claim, made) {
 	t.Helper()
 	c := s.claim(r)
 	c.guid, c.ttl = s.mark+"0123456789abcdef", r.TTL
-	m, err := c.make(t.Context(), true)
+	m, err := c.make(t.Context(), driver.Request{Queue: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestMadeTooLate(t *testing.T) {
 			for name, join := range map[string]func(c *claim, r driver.Request) (driver.Grant, error){
 				"create": func(c *claim, r driver.Request) (driver.Grant, error) { return c.create(t.Context(), r) },
 				"queue": func(c *claim, r driver.Request) (driver.Grant, error) {
-					m, err := c.make(t.Context(), true)
+					m, err := c.make(t.Context(), driver.Request{Queue: true})
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -22,6 +22,7 @@ type failure struct {
 	Text     string
 	Plain    string
 	Held     *driver.HeldError
+	Full     *driver.QueueFullError
 	Capacity *driver.CapacityError
 	NotLock  *driver.NotLockError
 	Key      *driver.KeyError
@@ -41,6 +42,7 @@ func pack(err error) *failure {
 		}
 	}
 	errors.As(err, &f.Held)
+	errors.As(err, &f.Full)
 	errors.As(err, &f.Capacity)
 	errors.As(err, &f.NotLock)
 	errors.As(err, &f.Key)
@@ -56,6 +58,8 @@ func (f *failure) unpack() error {
 		return nil
 	case f.Held != nil:
 		return f.Held
+	case f.Full != nil:
+		return f.Full
 	case f.Capacity != nil:
 		return f.Capacity
 	case f.NotLock != nil:

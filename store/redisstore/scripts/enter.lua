@@ -2,7 +2,8 @@
 --
 -- KEYS  1 lock  2 T  3 H  4 queue  5 waiters  6 shared  7 info
 -- ARGV  1 id  2 owner  3 want: x, r1, p2/10  4 ttl, ms  5 claim, ms
---       6 channel of the process  7 "q" to queue  8 "r" to look for the place
+--       6 channel of the process  7 "q" to queue, "q3" where at most 3 wait
+--       8 "r" to look for the place
 --       that an earlier attempt may have left  9 text of that place, or ""
 --       10 the token that an earlier attempt was told, or ""
 -- Answers {1, token}                           granted
@@ -10,6 +11,7 @@
 --         {3, value, ttl ms, waiting, info}    refused: held
 --         {4, value}                           refused: other capacity
 --         {5, type}                            refused: not a lock
+--         {6, waiting}                         refused: that many wait already
 
 local k = {L = KEYS[1], T = KEYS[2], H = KEYS[3], q = KEYS[4], w = KEYS[5], s = KEYS[6], i = KEYS[7]}
 local id, owner, want, ms = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -57,11 +59,29 @@ if fits(state, v, want) and call('EXISTS', k.q) == 0 then
 	end
 	return {1, token}
 end
-if ARGV[7] ~= 'q' or differs(state, v, want) then
+if ARGV[7] == '' or differs(state, v, want) then
 	return refusal(k, state, v, want, left)
 end
 
 ticket = now(k)
+local most = tonumber(sub(ARGV[7], 2))
+local length = most and call('LLEN', k.q)
+if most and length >= most then
+	local living, dead = 0, 0
+	for first = 0, length - 1, 100 do -- no more is read than it takes to know
+		for _, e in ipairs(call('LRANGE', k.q, first, first + 99)) do
+			local stamp, other = string.match(e, ENTRY)
+			if stamp and alive(k, stamp, other, ticket) then
+				living = living + 1
+			else
+				dead = dead + 1
+			end
+			if living == most then
+				return {6, length - dead}
+			end
+		end
+	end
+end
 local entry = num(ticket) .. '\t' .. id .. '\t' .. want .. '\t' .. ARGV[5] .. '\t' .. ARGV[6] .. '\t' .. owner
 -- Waiters that never wait for a full refresh do not prolong the queue, so
 -- joining does it now and then.

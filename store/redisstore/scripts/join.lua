@@ -2,12 +2,12 @@
 -- hand over, which is what most attempts on a contended lock come to. It
 -- stands before the functions that the rest needs, because Lua makes those
 -- anew at every call, and that costs more than all that is done here.
-if ARGV[7] == 'q' and ARGV[8] == '' and ARGV[10] == '' then
+if ARGV[7] ~= '' and ARGV[8] == '' and ARGV[10] == '' then
 	local v = redis.pcall('GET', KEYS[1])
 	local id = ARGV[1]
 	local left = type(v) == 'string' and string.sub(v, 1, 3) == 'b1:' and string.sub(v, 4, 4) ~= '~'
 		and string.sub(v, 4, #id + 4) ~= id .. ':' and redis.call('PTTL', KEYS[1])
-	if left and left >= 0 then
+	if left and left >= 0 and (ARGV[7] == 'q' or redis.call('LLEN', KEYS[4]) < tonumber(string.sub(ARGV[7], 2))) then
 		local n = redis.call('INCR', KEYS[2])
 		local t = redis.call('TIME')
 		-- As in state.lua, a place lives from a number that is hardly slow.

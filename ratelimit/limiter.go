@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/bits"
 	"strings"
 	"sync/atomic"
@@ -53,6 +54,8 @@ type config struct {
 	limits   []Limit
 	failure  failure
 	batching *batching
+	events   []*Events
+	log      *slog.Logger
 	err      error
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/bits"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,7 @@ type plan struct {
 	capacity int64
 	period   time.Duration
 	calls    bool
+	warnAt   int64
 }
 
 // An Option of New is a Limit, or says what happens when the store fails, or
@@ -108,10 +110,10 @@ func (l *Limiter) SetLimits(all ...Limit) error {
 		}
 	}
 	p := &plan{limits: append([]Limit(nil), all...)}
-	if store, ok := l.store.(local.Limits); ok && len(all) == 1 && all[0].name == "" && all[0].calendar.unit == 0 {
+	if store, ok := l.store.(local.Limits); ok && len(all) == 1 && all[0].name == "" && all[0].calendar.unit == 0 && !all[0].shadow {
 		rule := all[0].rule
 		p.quick, p.capacity, p.period = store.Prepare(rule), rule.Capacity(), period(rule, 0)
-		p.calls = all[0].calls
+		p.calls, p.warnAt = all[0].calls, all[0].warnAt(p.capacity)
 	}
 	l.plan.Store(p)
 	l.queues.mu.Lock()
@@ -163,6 +165,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, er
 	r.OK, r.Key, r.Cost, r.At = d.Retry == 0, key, n, time.UnixMicro(at)
 	r.RetryAfter, r.NextAfter, r.ResetAfter, r.Remaining = d.Retry, d.Next, d.Reset, d.Remaining
 	r.Limit, r.Period = p.capacity, p.period
+	r.Near = p.warnAt > 0 && p.capacity-d.Remaining >= p.warnAt
 	return r, nil
 }
 
@@ -263,7 +266,7 @@ func (l *Limiter) ask(ctx context.Context, key string, n int64) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
-	t, by, err := l.fall.take(ctx, l.store, r, 0)
+	t, by, _, err := l.decide(ctx, all, r)
 	if err != nil {
 		return Result{}, wrap("ask about", key, err)
 	}
@@ -276,25 +279,50 @@ func result(all []Limit, r limits.Request, t limits.Taken, by Source, key string
 		Wait: t.Wait, RetryAfter: t.Retry,
 		limits: make([]LimitResult, len(all)),
 	}
+	if slices.ContainsFunc(all, isShadow) { // t has their waits, too
+		out.Wait, out.RetryAfter = 0, 0
+		for i, x := range t.Limits {
+			if all[i].shadow {
+				out.WouldRefuse = out.WouldRefuse || !x.OK
+				continue
+			}
+			if out.RetryAfter = max(out.RetryAfter, x.Retry); t.OK {
+				out.Wait = max(out.Wait, x.Wait)
+			}
+		}
+	}
 	for i, x := range t.Limits {
 		rule := r.Takes[i].Limit
+		capacity := rule.Capacity()
 		out.limits[i] = LimitResult{
-			Name: all[i].name, OK: x.OK, Limit: rule.Capacity(), Remaining: x.Remaining, Period: period(rule, t.At),
+			Name: all[i].name, OK: x.OK, Shadow: all[i].shadow, Near: !by.Fallback() && all[i].near(capacity, x.Remaining),
+			Limit: capacity, Remaining: x.Remaining, Period: period(rule, t.At),
 			Wait: x.Wait, RetryAfter: x.Retry, NextAfter: x.Next, ResetAfter: x.Reset,
 		}
-		out.ResetAfter = max(out.ResetAfter, x.Reset)
+		if !all[i].shadow {
+			out.ResetAfter = max(out.ResetAfter, x.Reset)
+		}
 	}
 	out.tell()
 	return out
 }
 
-// tell fills in how the tightest limit stands.
+// tell fills in how the tightest limit stands that is no shadow, and whether one of
+// those is near its end.
 func (r *Result) tell() {
-	one := &r.limits[0]
+	r.Near = false
+	var one *LimitResult
 	for i := range r.limits {
-		if x := &r.limits[i]; tighter(x, one) {
+		x := &r.limits[i]
+		if x.Shadow {
+			continue
+		}
+		if r.Near = r.Near || x.Near; one == nil || tighter(x, one) {
 			one = x
 		}
+	}
+	if one == nil {
+		return
 	}
 	r.Name, r.Limit, r.Period, r.Remaining, r.NextAfter = one.Name, one.Limit, one.Period, one.Remaining, one.NextAfter
 }

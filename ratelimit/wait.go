@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,7 +63,7 @@ func (l *Limiter) WaitWithin(ctx context.Context, key string, n int64, longest t
 func (l *Limiter) longest(n int64) time.Duration {
 	d := longestTurn
 	for _, limit := range l.plan.Load().limits {
-		if limit.rule.Algorithm == limits.LeakyBucket {
+		if limit.queues() {
 			s := standing{limit: limit}
 			d = min(d, s.span(max(limit.rule.Burst-limit.cost(n), 0)))
 		}
@@ -132,7 +133,7 @@ func (l *Limiter) wait(w *waiter) (Result, error) {
 // every limit counts ForAll.
 func (l *Limiter) queueOf(key string) string {
 	for _, limit := range l.plan.Load().limits {
-		if !limit.all {
+		if !limit.all && !limit.shadow {
 			return key
 		}
 	}
@@ -142,23 +143,18 @@ func (l *Limiter) queueOf(key string) string {
 // never reports whether n is more than a limit ever allows.
 func (l *Limiter) never(n int64) bool {
 	for _, limit := range l.plan.Load().limits {
-		if limit.cost(n) > limit.rule.Capacity() {
+		if !limit.shadow && limit.cost(n) > limit.rule.Capacity() {
 			return true
 		}
 	}
 	return false
 }
 
-// Queues reports whether a limit is a LeakyBucket, so that callers must wait for
-// Result.Wait.
-func (l *Limiter) Queues() bool {
-	for _, limit := range l.plan.Load().limits {
-		if limit.rule.Algorithm == limits.LeakyBucket {
-			return true
-		}
-	}
-	return false
-}
+// Queues reports whether a limit is a LeakyBucket and no Shadow, so that callers
+// must wait for Result.Wait.
+func (l *Limiter) Queues() bool { return slices.ContainsFunc(l.plan.Load().limits, Limit.queues) }
+
+func (l Limit) queues() bool { return l.rule.Algorithm == limits.LeakyBucket && !l.shadow }
 
 // A Reservation is what Reserve took, until it is settled.
 type Reservation struct {
@@ -238,10 +234,7 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within
 		return nil, err
 	}
 	r.ID, r.Keep, r.MaxWait, r.TurnWithin = driver.NewID(), keepIDs, wait, within
-	t, by, err := l.fall.take(ctx, l.store, r, 0)
-	if errors.Is(err, ErrUnknown) && ctx.Err() == nil {
-		t, by, err = l.fall.take(ctx, l.store, r, 0)
-	}
+	t, by, took, err := l.decide(ctx, all, r)
 	if err != nil {
 		return nil, wrap("reserve", key, err)
 	}
@@ -250,6 +243,9 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within
 		l:      l, id: r.ID, limits: all, taken: t, held: make(map[string]held), settled: !t.OK,
 	}
 	for i, limit := range all {
+		if took != nil && !slices.Contains(took, i) {
+			continue // a shadow that would have refused
+		}
 		h := held{cost: r.Takes[i].Cost}
 		if limit.rule.Algorithm == limits.TokenBucket || limit.rule.Ahead > 0 {
 			h.full, h.n, h.period = bootclock.Coarse().Add(t.Limits[i].Reset), limit.rule.N, limit.rule.Period

@@ -2,8 +2,12 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 )
 
 // Events are functions that a Limiter tells what happens. Each may be nil. The
@@ -47,7 +51,7 @@ type FallbackEvent struct {
 	Key string
 
 	By     Source        // what decides meanwhile: ByOpen, ByClosed or ByLocal
-	Err    error         // of the last request that failed
+	Err    error         // Degraded: of the request that was one too many
 	Lasted time.Duration // Restored: since Degraded
 }
 
@@ -71,4 +75,91 @@ func (o observing) option(c *config) {
 	if o.log != nil {
 		c.log = o.log
 	}
+}
+
+// watch tells Events and a logger. It is nil if there is neither.
+type watch struct {
+	store   string
+	events  []*Events
+	decides bool // one of events has Decided
+	log     *slog.Logger
+}
+
+func newWatch(store limits.Store, c config) *watch {
+	if c.events == nil && c.log == nil {
+		return nil
+	}
+	w := &watch{events: c.events, log: c.log}
+	if named, ok := store.(interface{ Traits() driver.Traits }); ok {
+		w.store = named.Traits().Store
+	}
+	for _, e := range w.events {
+		w.decides = w.decides || e.Decided != nil
+	}
+	return w
+}
+
+// begin is when a call began; zero if its decision is told to nobody.
+func (w *watch) begin(ctx context.Context) (began time.Time) {
+	if w != nil && (w.decides || w.log != nil && w.log.Enabled(ctx, slog.LevelDebug)) {
+		began = time.Now()
+	}
+	return began
+}
+
+// decided tells how a call ended.
+func (w *watch) decided(ctx context.Context, began time.Time, operation, key string, n int64, r Result, err error) {
+	switch {
+	case began.IsZero(), err != nil && badInput(err):
+		return
+	case errors.Is(err, ErrRefused):
+		err = nil
+	case err != nil:
+		r = Result{Key: key, Cost: n}
+	}
+	e := DecisionEvent{Store: w.store, Operation: operation, Result: r, Took: time.Since(began), Err: err}
+	for _, to := range w.events {
+		if to.Decided != nil {
+			to.Decided(ctx, e)
+		}
+	}
+	if w.log != nil && w.log.Enabled(ctx, slog.LevelDebug) {
+		about := slog.Group("limit", "key", key, "cost", n, "name", r.Name, "store", w.store)
+		if err != nil {
+			w.log.DebugContext(ctx, "limit could not be decided", about, "operation", operation, "took", e.Took, "error", err)
+		} else {
+			w.log.DebugContext(ctx, "limit decided", about, "operation", operation, "took", e.Took,
+				"ok", r.OK, "by", r.By.String(), "remaining", r.Remaining, "retryAfter", r.RetryAfter, "wouldRefuse", r.WouldRefuse)
+		}
+	}
+}
+
+// degraded tells that something else begins to decide.
+func (w *watch) degraded(ctx context.Context, e FallbackEvent) {
+	e.Store = w.store
+	for _, to := range w.events {
+		if to.Degraded != nil {
+			to.Degraded(ctx, e)
+		}
+	}
+	if w.log != nil {
+		w.log.WarnContext(ctx, "limits are decided without the store, which does not answer", e.attr(), "error", e.Err)
+	}
+}
+
+// restored tells that the store decides again.
+func (w *watch) restored(ctx context.Context, e FallbackEvent) {
+	e.Store = w.store
+	for _, to := range w.events {
+		if to.Restored != nil {
+			to.Restored(ctx, e)
+		}
+	}
+	if w.log != nil {
+		w.log.InfoContext(ctx, "limits are decided by the store again", e.attr(), "lasted", e.Lasted)
+	}
+}
+
+func (e FallbackEvent) attr() slog.Attr {
+	return slog.Group("limit", "key", e.Key, "by", e.By.String(), "store", e.Store)
 }

@@ -31,6 +31,7 @@ type Limiter struct {
 	plan   atomic.Pointer[plan]
 	fall   fallback
 	queues queues
+	watch  *watch // nil: nothing is told
 
 	batching *batching // nil: every call asks the store
 	batches  batches
@@ -73,7 +74,8 @@ func New(store limits.Store, opts ...Option) (*Limiter, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	l := &Limiter{store: store, fall: fallback{failure: c.failure}, batching: c.batching}
+	l := &Limiter{store: store, batching: c.batching, watch: newWatch(store, c)}
+	l.fall.failure, l.fall.watch = c.failure, l.watch
 	if err := l.SetLimits(c.limits...); err != nil {
 		return nil, err
 	}
@@ -144,6 +146,10 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, er
 	if n < 1 {
 		return Result{}, &LimitError{Key: key, Reason: fmt.Sprintf("a cost of %d: it must be positive (Peek asks without taking)", n)}
 	}
+	if l.watch != nil {
+		began := l.watch.begin(ctx)
+		defer func() { l.watch.decided(ctx, began, "allow", key, n, r, err) }()
+	}
 	if l.batching != nil {
 		return l.allowBatched(ctx, key, n)
 	}
@@ -174,7 +180,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, er
 // mean to wait for a turn, it fails with a *LimitError: see Queues.
 func (l *Limiter) Allowed(ctx context.Context, key string) (bool, error) {
 	p := l.plan.Load()
-	if p.quick == nil || l.batching != nil {
+	if p.quick == nil || l.batching != nil || l.watch != nil {
 		if l.Queues() {
 			return false, &LimitError{Key: key, Reason: "Allowed cannot tell when the turn in a leaky bucket comes: Allow and Wait do"}
 		}
@@ -370,13 +376,15 @@ func share(a, b, c int64) (int64, bool) {
 }
 
 func wrap(what, key string, err error) error {
-	var k *KeyError
-	var l *LimitError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &k), errors.As(err, &l):
+	if err == nil || badInput(err) {
 		return err
 	}
 	return fmt.Errorf("ratelimit: %s %q: %w", what, key, err)
+}
+
+// badInput reports whether the error refuses a key, a limit or a cost.
+func badInput(err error) bool {
+	var k *KeyError
+	var l *LimitError
+	return errors.As(err, &k) || errors.As(err, &l)
 }

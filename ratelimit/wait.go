@@ -72,6 +72,13 @@ func (l *Limiter) longest(n int64) time.Duration {
 }
 
 func (l *Limiter) wait(w *waiter) (Result, error) {
+	began := l.watch.begin(w.ctx)
+	r, err := l.waitFor(w)
+	l.watch.decided(w.ctx, began, "wait", w.key, w.n, r, err)
+	return r, err
+}
+
+func (l *Limiter) waitFor(w *waiter) (Result, error) {
 	if w.n < 1 {
 		return Result{}, &LimitError{Key: w.key, Reason: "a cost must be positive"}
 	}
@@ -212,7 +219,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 	if n < 1 {
 		return nil, &LimitError{Key: key, Reason: "a cost must be positive"}
 	}
-	return l.reserve(ctx, key, n, 0, 0)
+	return l.reserveTold(ctx, key, n, 0)
 }
 
 // ReserveWithin is Reserve for callers that would not wait for longer than longest
@@ -223,7 +230,20 @@ func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int64, longes
 	if n < 1 {
 		return nil, &LimitError{Key: key, Reason: "a cost must be positive"}
 	}
-	return l.reserve(ctx, key, n, 0, max(longest, 1))
+	return l.reserveTold(ctx, key, n, max(longest, 1))
+}
+
+func (l *Limiter) reserveTold(ctx context.Context, key string, n int64, within time.Duration) (*Reservation, error) {
+	began := l.watch.begin(ctx)
+	res, err := l.reserve(ctx, key, n, 0, within)
+	if !began.IsZero() {
+		var r Result
+		if res != nil {
+			r = res.Result
+		}
+		l.watch.decided(ctx, began, "reserve", key, n, r, err)
+	}
+	return res, err
 }
 
 // reserve takes n: of token buckets for a turn at most wait ahead, of queues for a

@@ -320,7 +320,7 @@ func TestBatchesAreChecked(t *testing.T) {
 		"of a leaky bucket": {ratelimit.LeakyBucket(100, time.Minute, time.Minute), ratelimit.InBatches(10, time.Second, 1, 100)},
 	} {
 		var bad *ratelimit.LimitError
-		if _, err := ratelimit.New(memstore.New(), opts...); !errors.As(err, &bad) {
+		if _, err := ratelimit.New(memstore.New(), opts[0].(ratelimit.Limit), opts[1:]...); !errors.As(err, &bad) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -49,8 +49,8 @@ type plan struct {
 	warnAt   int64
 }
 
-// An Option of New is a Limit, or says what happens when the store fails, or
-// InBatches.
+// An Option of New is one more Limit, or FailOpen, FailClosed, FailLocal, InBatches,
+// Observe or Logger.
 type Option interface{ option(*config) }
 
 type config struct {
@@ -64,11 +64,12 @@ type config struct {
 
 func (l Limit) option(c *config) { c.limits = append(c.limits, l) }
 
-// New makes a Limiter of at least one Limit. It never talks to the store. It
-// refuses limits that cannot be kept exactly with a *LimitError.
-func New(store limits.Store, opts ...Option) (*Limiter, error) {
-	var c config
-	for _, o := range opts {
+// New makes a Limiter of one limit or several: further ones are among the options.
+// It never talks to the store. It refuses limits that cannot be kept exactly with a
+// *LimitError.
+func New(store limits.Store, limit Limit, more ...Option) (*Limiter, error) {
+	c := config{limits: []Limit{limit}}
+	for _, o := range more {
 		o.option(&c)
 	}
 	if c.err != nil {

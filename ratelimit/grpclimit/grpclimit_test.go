@@ -559,3 +559,29 @@ func TestOptionsAreChecked(t *testing.T) {
 		t.Error("no limiter is accepted")
 	}
 }
+
+// Shadows and warnings change no answer.
+func TestShadowsAndWarningsAreSilent(t *testing.T) {
+	t.Parallel()
+	real := ratelimit.FixedWindow(2, ages).Named("real")
+	alone := start(t, new(service), limiter(t, memstore.New(), real))
+	beside := start(t, new(service), limiter(t, memstore.New(), ratelimit.FixedWindow(1, ages).Named("shadow").Shadow(), real.Warn(0.5)))
+	for i := range 4 {
+		var wantTrailer, gotTrailer metadata.MD
+		_, want := alone.EmptyCall(t.Context(), new(pb.Empty), grpc.Trailer(&wantTrailer))
+		_, got := beside.EmptyCall(t.Context(), new(pb.Empty), grpc.Trailer(&gotTrailer))
+		w, g := read(want, wantTrailer), read(got, gotTrailer)
+		if g.code != w.code || !slices.Equal(g.names, w.names) || (g.pushback == "") != (w.pushback == "") || (g.code == codes.OK) != (i < 2) {
+			t.Errorf("number %d: %+v, without shadows %+v", i, g, w)
+		}
+	}
+	only := start(t, new(service), limiter(t, memstore.New(), ratelimit.FixedWindow(1, ages).Shadow()))
+	down := start(t, new(service), limiter(t, broken{}, ratelimit.FixedWindow(1, ages).Shadow()))
+	for range 3 {
+		for _, c := range []pb.TestServiceClient{only, down} {
+			if _, err := c.EmptyCall(t.Context(), new(pb.Empty)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

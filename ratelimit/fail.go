@@ -16,8 +16,8 @@ import (
 
 // FailOpen allows what the store does not decide: a request that the store could
 // not be asked about, or did not answer within after although the caller still
-// waited. Result.By is ByOpen then. Count these: nothing else shows that a limit
-// does not limit.
+// waited. Result.By is ByOpen then. Count these, or observe Events.Degraded:
+// nothing else shows that a limit does not limit.
 //
 // One slow answer opens nothing else. After five requests in a row without an
 // answer the Limiter decides about their keys without asking, and if those requests

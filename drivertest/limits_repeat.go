@@ -110,6 +110,28 @@ func repeatCases() []limitCase {
 			},
 		},
 		{
+			name: "a refused request may leave out a limit and keep its ID",
+			why:  "a limiter leaves out a limit that is only tried and would refuse, and the answer may be lost then, too",
+			run: func(t *limitTest) {
+				for i, l := range fiveOfEach {
+					tried, kept := limits.Take{Key: t.key(fmt.Sprint("k", i)), Limit: l, Cost: 6}, limits.Take{Key: t.key(fmt.Sprint("l", i)), Limit: l, Cost: 2}
+					r := limits.Request{Takes: []limits.Take{tried, kept}, ID: driver.NewID(), Keep: time.Hour}
+					if d := t.take(r); d.OK || d.Repeated || d.Limits[0].OK || !d.Limits[1].OK || d.Limits[1].Remaining != 5 {
+						t.Errorf("%v: %+v", l.Algorithm, d)
+					}
+					r.Takes = []limits.Take{kept}
+					for repeated := range 3 {
+						if d := t.take(r); !d.OK || d.Repeated != (repeated > 0) || d.Limits[0].Remaining != 3 {
+							t.Errorf("%v, without the limit that refused: %+v", l.Algorithm, d)
+						}
+					}
+					if d := t.look(tried.Key, l, 0); d.Remaining != 5 {
+						t.Errorf("%v, the limit that refused: %+v", l.Algorithm, d)
+					}
+				}
+			},
+		},
+		{
 			name: "an ID belongs to its key",
 			why:  "two callers who happen upon one ID must not pay for each other",
 			run: func(t *limitTest) {

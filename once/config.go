@@ -26,6 +26,9 @@ type Config struct {
 	// callers wait after an attempt has crashed; its MaxHold is how long an attempt
 	// may take; its Owner is shown in records, too.
 	Lock baton.Config
+
+	// Events is told what happens to operations. Defaults to none.
+	Events *Events
 }
 
 const (

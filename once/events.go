@@ -2,7 +2,11 @@ package once
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"time"
+
+	"github.com/batonhq/baton/driver"
 )
 
 // Events is told what happens to the operations of a Runner. Any function may be
@@ -70,4 +74,78 @@ type OperationEvent struct {
 	// Err is what the call returns, nil for a success. If the function did not
 	// return, it is an error that says so.
 	Err error
+}
+
+// errNoReturn is the error of an attempt whose function panicked or ended its
+// goroutine.
+var errNoReturn = errors.New("once: the function did not return: it panicked or ended its goroutine")
+
+// observed reports one call to the Events and the Logger. Its times are zero if
+// nobody is told of them.
+type observed struct {
+	runner        *Runner
+	ctx           context.Context
+	key           string
+	call, attempt time.Time
+}
+
+// asked starts the time.
+func (o *observed) asked() {
+	if e := o.runner.events; e.Began != nil || e.Replayed != nil {
+		o.call = time.Now()
+	}
+}
+
+// replayed reports that the call gets what is recorded, and returns that.
+func (o *observed) replayed(rec driver.Record) ([]byte, error) {
+	result, err := outcome(rec)
+	if f := o.runner.events.Replayed; f != nil {
+		f(o.ctx, OperationEvent{
+			Store: o.runner.store, Key: o.key, Token: rec.Token, Attempts: rec.Attempts,
+			Waited: time.Since(o.call), Failed: rec.Failed, Err: err,
+		})
+	}
+	o.debug("operation replayed", rec.Token, rec.Attempts, err)
+	return result, err
+}
+
+// begins reports that the store has noted the attempt.
+func (o *observed) begins(a Attempt) {
+	e := o.runner.events
+	if e.Finished != nil || e.Superseded != nil {
+		o.attempt = time.Now()
+	}
+	if e.Began != nil {
+		e.Began(o.ctx, OperationEvent{Store: o.runner.store, Key: o.key, Token: a.Token, Attempts: a.Attempts, Waited: time.Since(o.call)})
+	}
+	o.debug("operation began", a.Token, a.Attempts, nil)
+}
+
+// ends reports the end of the attempt.
+func (o *observed) ends(a Attempt, end OperationEvent, unrecorded *UnrecordedError) {
+	f := o.runner.events.Finished
+	superseded := unrecorded != nil && errors.Is(unrecorded.Err, driver.ErrSuperseded)
+	if superseded {
+		f = o.runner.events.Superseded
+	}
+	if f != nil {
+		end.Store, end.Key, end.Token, end.Attempts = o.runner.store, o.key, a.Token, a.Attempts
+		end.Took = time.Since(o.attempt)
+		f(o.ctx, end)
+	}
+	if unrecorded != nil {
+		o.runner.log.ErrorContext(o.ctx, "outcome not recorded", o.operation(a.Token, a.Attempts), "superseded", superseded, "error", end.Err)
+		return
+	}
+	o.debug("operation ended", a.Token, a.Attempts, end.Err)
+}
+
+func (o *observed) debug(message string, token, attempts int64, err error) {
+	if o.runner.log.Enabled(o.ctx, slog.LevelDebug) {
+		o.runner.log.DebugContext(o.ctx, message, o.operation(token, attempts), "error", err)
+	}
+}
+
+func (o *observed) operation(token, attempts int64) slog.Attr {
+	return slog.Group("operation", "key", o.key, "token", token, "attempts", attempts, "owner", o.runner.owner, "store", o.runner.store)
 }

@@ -59,12 +59,6 @@ func (n *notebook) take() []told {
 // What each kind of call tells.
 func TestEvents(t *testing.T) {
 	boom := errors.New("boom")
-	fails := func(err error) func(context.Context, once.Attempt) ([]byte, error) {
-		return func(context.Context, once.Attempt) ([]byte, error) {
-			time.Sleep(time.Second)
-			return nil, err
-		}
-	}
 	for name, c := range map[string]struct {
 		before func(t *testing.T, ctx context.Context, p *process) context.Context
 		fn     func(context.Context, once.Attempt) ([]byte, error)
@@ -78,7 +72,7 @@ func TestEvents(t *testing.T) {
 		"a success":      {want: "began finished", took: time.Second, end: once.OperationEvent{Recorded: true}},
 		"an error":       {fn: fails(boom), want: "began finished", took: time.Second, end: once.OperationEvent{Failed: true}, err: func(err error) bool { return err == boom }},
 		"a final error":  {fn: fails(once.Final(boom)), want: "began finished", took: time.Second, end: once.OperationEvent{Recorded: true, Failed: true}, err: isFinal},
-		"a panic":        {fn: func(context.Context, once.Attempt) ([]byte, error) { time.Sleep(time.Second); panic(boom) }, want: "began finished", took: time.Second, end: once.OperationEvent{Failed: true}, err: func(err error) bool { return strings.Contains(err.Error(), "did not return") }},
+		"a panic":        {fn: panics, want: "began finished", took: time.Second, end: once.OperationEvent{Failed: true}, err: func(err error) bool { return strings.Contains(err.Error(), "did not return") }},
 		"an end":         {fn: func(context.Context, once.Attempt) ([]byte, error) { runtime.Goexit(); return nil, nil }, want: "began finished", end: once.OperationEvent{Failed: true}, err: func(err error) bool { return strings.Contains(err.Error(), "did not return") }},
 		"too long":       {fn: func(context.Context, once.Attempt) ([]byte, error) { return make([]byte, check.MaxResult+1), nil }, want: "began finished", err: isUnrecorded},
 		"a lost success": {fn: losing(nil), want: "began finished", end: once.OperationEvent{Recorded: true}},
@@ -100,12 +94,12 @@ func TestEvents(t *testing.T) {
 
 		"done":       {before: done(nil), want: "replayed"},
 		"failed":     {before: done(once.Final(boom)), want: "replayed", end: once.OperationEvent{Failed: true}, err: isFinal},
-		"waited for": {before: running(t, nil), want: "replayed", waited: time.Minute},
-		"in vain":    {before: running(t, boom), want: "began finished", took: time.Second, waited: time.Minute, end: once.OperationEvent{Recorded: true}},
+		"waited for": {before: running(nil), want: "replayed", waited: time.Minute},
+		"in vain":    {before: running(boom), want: "began finished", took: time.Second, waited: time.Minute, end: once.OperationEvent{Recorded: true}},
 
 		"another request": {before: done(nil, once.Fingerprint("a")), opts: []once.Option{once.Fingerprint("b")}},
 		"no patience": {before: func(t *testing.T, ctx context.Context, p *process) context.Context {
-			ctx, cancel := context.WithTimeout(running(t, nil)(t, ctx, p), time.Second)
+			ctx, cancel := context.WithTimeout(running(nil)(t, ctx, p), time.Second)
 			t.Cleanup(cancel)
 			return ctx
 		}},
@@ -180,6 +174,19 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// fails is a function that takes a second and returns err.
+func fails(err error) func(context.Context, once.Attempt) ([]byte, error) {
+	return func(context.Context, once.Attempt) ([]byte, error) {
+		time.Sleep(time.Second)
+		return nil, err
+	}
+}
+
+func panics(context.Context, once.Attempt) ([]byte, error) {
+	time.Sleep(time.Second)
+	panic("boom")
+}
+
 func isFinal(err error) bool { return errors.Is(err, once.ErrFinal) }
 
 func isUnrecorded(err error) bool { return errors.As(err, new(*once.UnrecordedError)) }
@@ -231,7 +238,7 @@ func done(err error, opts ...once.Option) func(*testing.T, context.Context, *pro
 }
 
 // running has another process run the operation for a minute.
-func running(_ *testing.T, err error) func(*testing.T, context.Context, *process) context.Context {
+func running(err error) func(*testing.T, context.Context, *process) context.Context {
 	return func(t *testing.T, ctx context.Context, p *process) context.Context {
 		other := newRunner(t, p.Store, once.Config{})
 		go func() {

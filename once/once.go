@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"time"
 
@@ -23,6 +24,7 @@ const MaxKey = check.MaxKey - len(LockPrefix)
 // concurrent use. It needs no Close; the caller closes the store.
 type Runner struct {
 	records        driver.Records
+	lister         driver.RecordLister // nil if the store has none
 	locks          *baton.Locker
 	store          string // its short name
 	owner          string
@@ -55,8 +57,9 @@ func New(store driver.Locks, cfg Config) (*Runner, error) {
 	if ttl == 0 {
 		ttl = baton.DefaultTTLOf(store.Traits())
 	}
+	lister, _ := driver.As[driver.RecordLister](store)
 	return &Runner{
-		records: records, locks: locks, store: store.Traits().Store, owner: cfg.Lock.Owner, keep: cfg.Keep, remember: cfg.Remember,
+		records: records, lister: lister, locks: locks, store: store.Traits().Store, owner: cfg.Lock.Owner, keep: cfg.Keep, remember: cfg.Remember,
 		events: cfg.Events, log: cfg.Lock.Logger,
 		call: min(max(ttl/4, time.Second), 5*time.Second), patience: max(2*ttl, 10*time.Second),
 	}, nil
@@ -358,4 +361,29 @@ func (r *Runner) Forget(ctx context.Context, key string) error {
 		return fail("forget", key, err)
 	}
 	return nil
+}
+
+// List returns what is known of every operation whose key begins with prefix, in no
+// particular order, as Find does, but without results: Record.Result is nil. It reads
+// page by page and is no snapshot: an operation that begins, is forgotten, or whose
+// time ends meanwhile may be missing. List is meant for people. Any text is a prefix.
+// The first error ends it: errors.ErrUnsupported if the store cannot list records, the
+// context's, or the store's.
+func (r *Runner) List(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return func(yield func(driver.Record, error) bool) {
+		if r.lister == nil {
+			yield(driver.Record{}, fmt.Errorf("once: store %s cannot list its records: %w", r.store, errors.ErrUnsupported))
+			return
+		}
+		for rec, err := range r.lister.ListRecords(ctx, prefix) {
+			if err != nil {
+				yield(driver.Record{}, fail("list", prefix, err))
+				return
+			}
+			rec.Owner, _ = unmark(rec.Owner)
+			if !yield(rec, nil) {
+				return
+			}
+		}
+	}
 }

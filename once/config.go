@@ -30,7 +30,7 @@ type Config struct {
 	// level.
 	Lock baton.Config
 
-	// Events is told what happens to operations. Defaults to none.
+	// Events are called when something happens to operations. Defaults to none.
 	Events *Events
 }
 

@@ -9,22 +9,23 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Events is told what happens to the operations of a Runner. Any function may be
-// nil; a nil Events and a nil function cost nothing. The goroutine that called Do or
-// TryDo calls them, with that call's context. They should return soon and must not
-// panic: the next attempt waits meanwhile.
+// Events are functions that a Runner calls when something happens to its operations,
+// for metrics, traces and tests. Any of them may be nil, and then costs nothing. The
+// goroutine that called Do or TryDo calls them, several at a time, with the context of
+// that call. They must return soon and not panic: others wait for the operation
+// meanwhile.
 //
-// A call tells either nothing, or Replayed, or Began and then Finished or
-// Superseded. It tells nothing if it fails before its function ran: its input is
-// bad, another attempt is under way, its context ends while it waits, the key
-// belongs to another request, the lease is lost too early, or the store is out of
-// reach. What happens to the lock of the operation, Config.Lock can tell.
+// A call calls either none of them, or Replayed, or Began and then Finished or
+// Superseded. It calls none if its function did not run and nothing was recorded for
+// it: its input is bad, TryDo finds another attempt under way, its context ends while
+// it waits, the key belongs to another request, the lease is lost before the function
+// begins, or the store is out of reach. The events of the lock, which is that of
+// LockPrefix and the key, are those of Config.Lock.
 //
-// Every Began is followed by exactly one Finished or Superseded, also if the
-// function panics, so that Began less Finished and Superseded is what is under way
-// in this process. A process that crashes tells no more. Within a process an
-// attempt's Finished or Superseded comes before the next attempt's Began, unless
-// its lease was lost.
+// Every Began is followed by exactly one Finished or Superseded, also if the function
+// panics: what is under way in this process is Began less those two. A process that
+// crashes tells no more. In one process, the Finished or Superseded of an attempt comes
+// before the Began of the next one, unless its lease was lost.
 type Events struct {
 	// Began is called when the store has noted the attempt, before its function
 	// runs.
@@ -34,10 +35,11 @@ type Events struct {
 	// has waited for the attempt that recorded it. Its function does not run.
 	Replayed func(context.Context, OperationEvent)
 
-	// Finished is called when the attempt is over and, as far as is known, no other
-	// has followed it. OperationEvent.Recorded tells whether its outcome is recorded.
-	// It is not if the function returned an error that is not final or did not
-	// return, if its result is too long, or if the store stayed out of reach.
+	// Finished is called when the attempt is over and was not refused by the store.
+	// OperationEvent.Recorded tells whether its outcome was recorded. It was not if
+	// the function returned an error that is not final or did not return, or if its
+	// result is too long. If the store stayed out of reach that is not known, and
+	// Recorded is false.
 	Finished func(context.Context, OperationEvent)
 
 	// Superseded is called when the function has returned an outcome and the store
@@ -45,8 +47,8 @@ type Events struct {
 	Superseded func(context.Context, OperationEvent)
 }
 
-// OperationEvent is what an Events function is told. Fields that do not belong to
-// the event are zero.
+// An OperationEvent tells what has happened to one operation. Fields that do not belong
+// to an event are zero. More fields may be added.
 type OperationEvent struct {
 	Store string // the short name of the store: "redis"
 	Key   string // of the operation

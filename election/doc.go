@@ -30,7 +30,7 @@
 //
 // That a leader stops although its lead does not return. Its context has ended, and
 // this package can do no more: if the leadership was lost, another may lead beside
-// it. Trace.Late and the Logger report such a leader again and again until lead
+// it. Events.Late and the Logger report such a leader again and again until lead
 // returns, and its candidate stands for no election meanwhile. A program that
 // cannot be sure of what it calls should end at the first report.
 //
@@ -55,7 +55,7 @@
 //
 // If it is a database that Baton can keep its locks in, commit with InTx of the
 // store, which takes a Leadership. Otherwise see the same question in package
-// guard, and end the program at the first Trace.Late.
+// guard, and end the program at the first Events.Late.
 //
 // # What if the process stops here?
 //

@@ -19,14 +19,15 @@ type Events struct {
 	// leadership ends meanwhile, lead is not called.
 	Elected func(context.Context, LeadershipEvent)
 
-	// Late is called when lead still runs after its context ended: after a second,
-	// and again after ever longer times, at most a minute, from a goroutine of its
-	// own. If the leadership was lost there may be another leader. If it was not,
-	// no other candidate can be elected until lead returns. The context has the
-	// values of Run's context and does not end.
+	// Late is called when lead, or Elected, still runs after lead's context ended:
+	// after a second, and again after ever longer times, at most a minute, from a
+	// goroutine of its own. If the leadership was lost there may be another leader.
+	// If it was not, no other candidate can be elected until lead returns. The
+	// context has the values of Run's context and does not end.
 	Late func(context.Context, LeadershipEvent)
 
-	// Ended is called when lead has returned and the leadership was given up. The
+	// Ended is called when lead has returned and the leadership was given up: another
+	// candidate, also one of this process, may be elected just before it. The
 	// context has the values of Run's context and does not end.
 	Ended func(context.Context, LeadershipEvent)
 

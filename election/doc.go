@@ -70,6 +70,9 @@
 // Candidate.Value is what observers learn of the leader, such as the address at
 // which to reach it. Stores keep it as the owner of a lock: at most 128 bytes of
 // printable UTF-8, shown byte by byte as it was given. Everyone who can read the
-// store sees it, so it must not contain a secret. It does not change while the
-// leadership lasts.
+// store sees it, so it must not contain a secret.
+//
+// A leader can change it with Leadership.Publish, if the store can: when it knows the
+// port on which it listens, or has read what it needs to serve. A later leadership
+// begins with Candidate.Value again.
 package election

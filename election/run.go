@@ -30,8 +30,9 @@ type Candidate struct {
 	// use.
 	Name string
 
-	// Value is what observers learn of the leader. At most 128 bytes of
-	// printable UTF-8. Defaults to the owner that Locks was made with.
+	// Value is what observers learn of the leader until it publishes something else
+	// (Leadership.Publish). At most 128 bytes of printable UTF-8. Defaults to the
+	// owner that Locks was made with.
 	Value string
 
 	// Logger gets leaders that do not stop as errors, trouble with the store as
@@ -234,6 +235,33 @@ func (l *Leadership) Deadline() time.Time { return l.lease.Deadline() }
 // is elected when lead has returned; this candidate stands again, behind those that
 // wait. A second call, or one after the end, does nothing. It does not block.
 func (l *Leadership) Resign() { l.resign(ErrResigned) }
+
+// Publish changes what observers learn of this leadership, its Term.Value, and
+// nothing else: neither the token nor the order of those who wait. The rules for value
+// are those of Candidate.Value, "" included. When Publish has returned nil the store
+// shows the value, and Observe yields it at its next look. It is forgotten with the
+// leadership: the next one of this candidate begins with Candidate.Value.
+//
+// Publish asks the store until it answers, for as long as ctx lasts and Locker.Lock
+// would. Errors: why the leadership has ended, as Err says it, also if it ended
+// meanwhile; a *driver.RequestError for a value that is too long or not printable, and
+// ErrUnsupported if the store cannot (GUARANTEES.md), both with no effect. After ctx's
+// error, and one that is ErrUnknown or ErrUnavailable, the store may show either value,
+// and a request that is still under way may take effect later: publish again. Of two
+// calls at the same time either may win. No call changes what is shown of a later
+// leadership.
+func (l *Leadership) Publish(ctx context.Context, value string) error {
+	err := l.Err()
+	if err == nil {
+		if err = l.lease.Rename(ctx, value); err == nil {
+			return nil
+		}
+		if over := l.Err(); over != nil { // why the lease ended does not say why the leadership did
+			err = over
+		}
+	}
+	return fmt.Errorf("election %q: publish: %w", l.lease.Key(), err)
+}
 
 // Pin lets the SQL stores' InTx commit a transaction only while the leadership
 // stands. See baton.Lease.Pin.

@@ -83,7 +83,7 @@ const (
 	leaveQueue                         // the next goroutine of the local queue becomes its front
 	mayHandOver                        // the lock may go to the next goroutine of the local queue
 	stopWatching                       // for hints
-	reportLoss                         // to the Trace and the Logger
+	reportLoss                         // to the Events and the Logger
 	releaseClaim                       // make the store forget claim
 	releasePending                     // make the store forget the claims in pending
 )
@@ -210,6 +210,7 @@ func (a *acquisition) due(now moment) (question, effects) {
 		if now >= end {
 			return q, a.lose(cause)
 		}
+		q.deadline = a.deadline
 		// A request without an answer is not given up; another one is sent beside
 		// it. The store may have become slow or far away since its last answer, and
 		// every request that is given up then costs a new connection, too.

@@ -70,7 +70,7 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 		return ls, nil
 	case err != nil && (!wait || !pending(err)):
 		for _, key := range keys {
-			o := observed{locker: l, ctx: ctx, key: key}
+			o := l.observe(ctx, key, &a)
 			o.failed(err)
 		}
 		return nil, err
@@ -113,8 +113,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 	requests := make([]driver.Request, len(keys))
 	sent := l.clock.coarse()
 	for i, key := range keys {
-		seen[i] = observed{locker: l, ctx: ctx, key: key}
-		seen[i].asked()
+		seen[i] = l.observe(ctx, key, a)
 		keepers[i] = l.newKeeper(key, a, nil)
 		requests[i] = keepers[i].request(sent, false)
 	}
@@ -129,7 +128,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 			k.requestFailed(sent, err, false)
 		} else if k.answered(sent, grants[i]) {
 			occupied := queues[i].occupiedBy(a)
-			if ls.leases[i] = k.issue(occupied, a.part); ls.leases[i] != nil && occupied != nil {
+			if ls.leases[i] = k.issue(occupied, a.part, nil); ls.leases[i] != nil && occupied != nil {
 				queues[i] = nil // the lease occupies it
 			}
 		}
@@ -147,7 +146,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 	switch {
 	case good && ls.begin() == nil:
 		for i, lease := range ls.leases {
-			seen[i].acquired(lease)
+			seen[i].announce(lease)
 		}
 		return ls, nil
 	case err == nil: // the answer took too long

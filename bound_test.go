@@ -194,8 +194,8 @@ func TestCancelledTurnIsGivenUpQuickly(t *testing.T) {
 	for range 20 { // which of the two is seen first is chance
 		synctest.Test(t, func(t *testing.T) {
 			store := newHooked()
-			trace, goOn := parked()
-			l := newLocker(t, store, baton.Config{Trace: trace})
+			events, goOn := parked()
+			l := newLocker(t, store, baton.Config{Events: events})
 			lease := mustLock(t, l, "k")
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan time.Duration)

@@ -62,6 +62,7 @@ func (l *Lease) Detach() (handle string, err error) {
 	}
 	h := handleOf(&k.acq).encode()
 	k.commit(k.acq.lose(Detached))
+	k.locker.released(l, k.locker.clock.coarse(), false, k.lostError())
 	return h, nil
 }
 
@@ -86,6 +87,7 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 		return nil, err
 	}
 	c, ttlCap := h.claim(), h.shortest()
+	o := l.observe(ctx, c.Key, &ask{weight: c.Weight, capacity: c.Capacity})
 	mover, _ := driver.As[driver.Mover](l.store)
 	if mover != nil {
 		c.ID, c.Owner, c.Ticket, ttlCap = driver.NewID(), l.cfg.Owner, 0, 0
@@ -111,12 +113,18 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 		if e&releaseClaim != 0 {
 			l.forget(c)
 		}
-		return nil, h.failed(ctx, "attach", err)
+		err = h.failed(ctx, "attach", err)
+		o.failed(err)
+		return nil, err
 	}
-	if lease := k.issue(nil, false); lease != nil {
-		return lease, nil
+	lease := k.issue(nil, false, ctx)
+	if lease == nil {
+		err = k.lostError()
+		o.failed(err)
+		return nil, err
 	}
-	return nil, k.lostError()
+	o.acquired(lease)
+	return lease, nil
 }
 
 // Extend renews a detached lease once, for Config.TTL from now or for the TTL that

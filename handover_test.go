@@ -20,8 +20,8 @@ import (
 func TestHandOverThatTookTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
-		trace, goOn := parked()
-		l := newLocker(t, store, baton.Config{TTL: 5 * time.Second, LockDelay: time.Hour, Trace: trace})
+		events, goOn := parked()
+		l := newLocker(t, store, baton.Config{TTL: 5 * time.Second, LockDelay: time.Hour, Events: events})
 		lease := mustLock(t, l, "k")
 		next := lockSoon(t, l)
 		mustUnlock(t, lease)
@@ -98,8 +98,8 @@ func TestClaimIsAGetter(t *testing.T) {
 func TestLostHandOverHidesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
-		trace, goOn := parked()
-		l := newLocker(t, store, baton.Config{Owner: "here", TTL: 5 * time.Second, Trace: trace})
+		events, goOn := parked()
+		l := newLocker(t, store, baton.Config{Owner: "here", TTL: 5 * time.Second, Events: events})
 		other := newLocker(t, store, baton.Config{Owner: "there"})
 		lease := mustLock(t, l, "k")
 		next := lockSoon(t, l)
@@ -128,8 +128,8 @@ func TestUnconfirmedGrantIsGivenBack(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			store := newHooked()
 			goOn := make(chan struct{})
-			l := newLocker(t, store, baton.Config{TTL: time.Minute, LockDelay: time.Hour, Trace: &baton.Trace{
-				Waiting: func(string, bool) { <-goOn },
+			l := newLocker(t, store, baton.Config{TTL: time.Minute, LockDelay: time.Hour, Events: &baton.Events{
+				Waiting: func(context.Context, baton.LockEvent) { <-goOn },
 			}})
 			other := newLocker(t, store.Store, baton.Config{})
 			first := mustLock(t, other, "k")

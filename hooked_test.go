@@ -225,12 +225,12 @@ func isContextError(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// parked is a Trace whose Waiting blocks a caller in the local queue, like a
+// parked are Events whose Waiting blocks a caller in the local queue, like a
 // goroutine that does not run for a while.
-func parked() (trace *baton.Trace, goOn chan struct{}) {
+func parked() (events *baton.Events, goOn chan struct{}) {
 	goOn = make(chan struct{})
-	return &baton.Trace{Waiting: func(_ string, local bool) {
-		if local {
+	return &baton.Events{Waiting: func(_ context.Context, e baton.LockEvent) {
+		if e.Local {
 			<-goOn
 		}
 	}}, goOn

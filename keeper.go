@@ -1,6 +1,7 @@
 package baton
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -87,6 +88,8 @@ type aftermath struct {
 	do     effects
 	locker *Locker
 	lost   *LostError
+	lease  *Lease          // that was lost
+	call   context.Context // of its Acquired event; nil if there was none
 	open   contexts
 	queue  *waitQueue
 	stop   func()
@@ -111,6 +114,9 @@ func (k *keeper) apply(e effects) aftermath {
 	if e&endLease != 0 {
 		after.open = k.lease.close()
 	}
+	if e&reportLoss != 0 {
+		after.lease, after.call = k.lease, k.lease.call
+	}
 	if e&leaveQueue != 0 {
 		after.queue, k.queue = k.queue, nil
 	}
@@ -131,7 +137,7 @@ func (a *aftermath) perform() {
 		a.locker.abandon(c)
 	}
 	if a.do&reportLoss != 0 {
-		go a.locker.reportLoss(a.lost) // the user's code must not delay other losses
+		go a.locker.reportLoss(a.lease, a.call, a.locker.clock.coarse(), a.lost) // the user's code must not delay other losses
 	}
 }
 
@@ -227,7 +233,7 @@ func (k *keeper) renewed(sent moment, q question, r driver.Renewal) (counts bool
 
 // issue makes a lease for the one goroutine that was granted it. q is the local
 // queue whose front it stays, if any. The result is nil if the grant has been lost.
-func (k *keeper) issue(q *waitQueue, part bool) *Lease {
+func (k *keeper) issue(q *waitQueue, part bool, call context.Context) *Lease {
 	now := k.locker.clock.coarse()
 	k.mu.Lock()
 	e := k.acq.issue(now, part)
@@ -242,6 +248,9 @@ func (k *keeper) issue(q *waitQueue, part bool) *Lease {
 		q.holder.Store(k)
 	}
 	*t = Lease{keeper: k, since: now, token: k.acq.leaseToken()}
+	if k.locker.watched {
+		t.call = call
+	}
 	k.lease, k.queue = t, q
 	k.commit(e)
 	return t

@@ -15,7 +15,8 @@ type Lease struct {
 	keeper *keeper
 	token  int64
 	since  moment
-	outer  *Lease // of a nested lease: the lease that it is nested in
+	outer  *Lease          // of a nested lease: the lease that it is nested in
+	call   context.Context // that an Acquired event had or will have, if Events are to learn of the end
 
 	// Guarded by keeper.mu.
 	unlocked bool  // by its holder

@@ -21,8 +21,7 @@ func (l *Locker) lock(ctx context.Context, key string, a *ask, wait bool) (*Leas
 			return lease, err
 		}
 	}
-	o := observed{locker: l, ctx: ctx, key: key}
-	o.asked()
+	o := l.observe(ctx, key, a)
 	lease, err := l.acquire(ctx, key, a, wait, &o)
 	if err != nil {
 		o.failed(err)
@@ -67,6 +66,7 @@ func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *
 			return nil, held
 		}
 	}
+	o.local = k != nil
 	for {
 		if k == nil {
 			k = l.newKeeper(key, a, q)
@@ -76,13 +76,13 @@ func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *
 				return nil, err
 			}
 		}
-		if lease := k.issue(q.occupiedBy(a), a.part); lease != nil {
+		if lease := k.issue(q.occupiedBy(a), a.part, ctx); lease != nil {
 			if a.weight != driver.Whole {
 				q.leave() // callers behind may hold together with this one
 			}
 			return lease, nil
 		}
-		k = nil // the grant was lost meanwhile, or this process did not run
+		k, o.local = nil, false // the grant was lost meanwhile, or this process did not run
 	}
 }
 

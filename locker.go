@@ -25,6 +25,7 @@ type Locker struct {
 	many    driver.Together // likewise
 	cfg     Config
 	traits  driver.Traits
+	watched bool // by Events that learn of the ends of leases
 
 	terms   *terms
 	clock   clock
@@ -48,6 +49,7 @@ func New(store driver.Locks, cfg Config) (*Locker, error) {
 	l.watcher, _ = driver.As[driver.Watcher](store)
 	l.many, _ = driver.As[driver.Together](store)
 	l.acquiring.limit, l.releasing.limit = l.terms.acquiring(), l.terms.releasing()
+	l.watched = cfg.Events.Lost != nil || cfg.Events.Released != nil
 	l.renewer.clock, l.renewer.send = l.clock, l.renew
 	for i := range l.queues {
 		l.queues[i].queues = make(map[string]*waitQueue)

@@ -412,16 +412,16 @@ func TestLostAnswerToRelease(t *testing.T) {
 	})
 }
 
-func TestTraceAndCauses(t *testing.T) {
+func TestEventsAndCauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var waiting, acquired, released, lost, renewed atomic.Int64
 		store := memstore.New()
-		l := newLocker(t, store, baton.Config{TTL: 3 * time.Second, Trace: &baton.Trace{
-			Waiting:  func(string, bool) { waiting.Add(1) },
-			Acquired: func(string, int64, time.Duration) { acquired.Add(1) },
-			Renewed:  func(int, int, time.Duration) { renewed.Add(1) },
-			Lost:     func(*baton.LostError) { lost.Add(1) },
-			Released: func(string, int64, time.Duration, bool) { released.Add(1) },
+		l := newLocker(t, store, baton.Config{TTL: 3 * time.Second, Events: &baton.Events{
+			Waiting:  func(context.Context, baton.LockEvent) { waiting.Add(1) },
+			Acquired: func(context.Context, baton.LockEvent) { acquired.Add(1) },
+			Renewed:  func(context.Context, baton.RenewalEvent) { renewed.Add(1) },
+			Lost:     func(context.Context, baton.LockEvent) { lost.Add(1) },
+			Released: func(context.Context, baton.LockEvent) { released.Add(1) },
 		}})
 		lease := mustLock(t, l, "k")
 		got := make(chan *baton.Lease)

@@ -65,8 +65,8 @@ type Config struct {
 	// acquisition and release at the debug level. Defaults to silence.
 	Logger *slog.Logger
 
-	// Trace is told what happens. Defaults to none.
-	Trace *Trace
+	// Events are called when something happens. Defaults to none.
+	Events *Events
 }
 
 // A ConfigError says which field of a Config a Locker cannot honour.
@@ -93,8 +93,8 @@ func (c *Config) complete(traits driver.Traits) error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.Trace == nil {
-		c.Trace = &Trace{}
+	if c.Events == nil {
+		c.Events = &Events{}
 	}
 	switch {
 	case c.TTL < 0:

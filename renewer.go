@@ -129,6 +129,7 @@ type question struct {
 	claim    driver.Claim
 	phase    phase // when it was asked
 	round    int
+	deadline moment        // when the process would have stopped believing in the lease; zero for a position
 	beside   bool          // the holder asks: what is asked in the background does not depend on it
 	patience time.Duration // for the answer
 }
@@ -151,28 +152,11 @@ func (l *Locker) renew(batch []renewal) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	answers := l.store.Renew(ctx, claims, l.terms.storeTTL())
 	cancel()
-	l.latency.saw(l.clock.now().sub(sent))
+	answered := l.clock.now()
+	l.latency.saw(answered.sub(sent))
 
-	failed := 0
 	for i, r := range batch {
-		if answers[i].State == driver.Unknown {
-			failed++
-		}
 		r.keeper.renewed(sent, r.question, answers[i])
 	}
-	if f := l.cfg.Trace.Renewed; f != nil {
-		f(len(batch), failed, l.clock.now().sub(sent))
-	}
-	if failed > 0 {
-		l.cfg.Logger.Warn("locks could not be renewed, will try again", "store", l.traits.Store, "failed", failed, "of", len(batch), "error", firstError(answers))
-	}
-}
-
-func firstError(answers []driver.Renewal) error {
-	for _, a := range answers {
-		if a.Err != nil {
-			return a.Err
-		}
-	}
-	return nil
+	l.renewed(batch, answers, sent, answered)
 }

@@ -106,8 +106,8 @@ func countedSQLite(e *env) (*countedStore, error) {
 func holdMany(ctx context.Context, s *countedStore, n int, hold time.Duration) (metrics, error) {
 	const hands = 64
 	var lost atomic.Int64
-	locker, err := baton.New(s.Locks, baton.Config{TTL: ttl, Trace: &baton.Trace{
-		Lost: func(*baton.LostError) { lost.Add(1) },
+	locker, err := baton.New(s.Locks, baton.Config{TTL: ttl, Events: &baton.Events{
+		Lost: func(context.Context, baton.LockEvent) { lost.Add(1) },
 	}})
 	if err != nil {
 		return nil, err

@@ -231,7 +231,7 @@ func TestEveryElectedIsEnded(t *testing.T) {
 func TestNoEventWithoutALeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), valueKey{}, "here"))
-		locks := newLocker(t, memstore.New(), baton.Config{Trace: &baton.Trace{Acquired: func(string, int64, time.Duration) { cancel() }}})
+		locks := newLocker(t, memstore.New(), baton.Config{Events: &baton.Events{Acquired: func(context.Context, baton.LockEvent) { cancel() }}})
 		d := new(diary)
 		err := (&election.Candidate{Locks: locks, Name: "e", Logger: quiet, Events: d.events()}).Run(ctx, elected(nil))
 		if all := d.take(); !errors.Is(err, context.Canceled) || len(all) != 0 {

@@ -393,7 +393,7 @@ func TestStoppedBeforeLead(t *testing.T) {
 		for _, cancelled := range []bool{false, true} {
 			ctx, cancel := context.WithCancel(t.Context())
 			elections := 0
-			locks := newLocker(t, memstore.New(), baton.Config{Trace: &baton.Trace{Acquired: func(string, int64, time.Duration) {
+			locks := newLocker(t, memstore.New(), baton.Config{Events: &baton.Events{Acquired: func(context.Context, baton.LockEvent) {
 				if elections++; elections > 1 {
 					return
 				}

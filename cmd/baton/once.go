@@ -186,7 +186,7 @@ func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, waiting 
 		return nil, nil, nil, err
 	}
 	cfg.Logger = a.logger()
-	cfg.Trace = &baton.Trace{Waiting: func(string, bool) { waiting() }}
+	cfg.Events = &baton.Events{Waiting: func(context.Context, baton.LockEvent) { waiting() }}
 	ops, err = once.New(store, once.Config{Keep: o.keep, Lock: cfg})
 	if err != nil {
 		shut(store)

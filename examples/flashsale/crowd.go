@@ -64,8 +64,8 @@ func (k counter) serve(ctx context.Context, o order, locks func(baton.Config) (*
 	ready := sync.OnceFunc(k.ready)
 	protect := unprotected
 	if locks != nil {
-		locker, err := locks(baton.Config{Trace: &baton.Trace{Waiting: func(_ string, local bool) {
-			if !local { // otherwise the goroutine that it waits for will say so
+		locker, err := locks(baton.Config{Events: &baton.Events{Waiting: func(_ context.Context, e baton.LockEvent) {
+			if !e.Local { // otherwise the goroutine that it waits for will say so
 				ready()
 			}
 		}}})

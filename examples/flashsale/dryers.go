@@ -135,9 +135,9 @@ func dryersWithLock(ctx context.Context, store driver.Locks) (dryerSale, error) 
 	shops := make([]protect, len(customers))
 	for i := range shops {
 		locks, err := baton.New(store, baton.Config{
-			Owner: fmt.Sprintf("shop of %s", customers[i].name),
-			TTL:   5 * time.Second,
-			Trace: &baton.Trace{Waiting: func(string, bool) { arrive(arrived[i]) }},
+			Owner:  fmt.Sprintf("shop of %s", customers[i].name),
+			TTL:    5 * time.Second,
+			Events: &baton.Events{Waiting: func(context.Context, baton.LockEvent) { arrive(arrived[i]) }},
 		})
 		if err != nil {
 			return dryerSale{}, err

@@ -141,7 +141,7 @@ func withLock(ctx context.Context, store driver.Locks) (outcome, error) {
 	}
 	promotion, err := baton.New(store, baton.Config{
 		Owner: "promotion", TTL: 5 * time.Second,
-		Trace: &baton.Trace{Waiting: func(string, bool) {
+		Events: &baton.Events{Waiting: func(context.Context, baton.LockEvent) {
 			select {
 			case waiting <- struct{}{}:
 			default: // known already

@@ -1,0 +1,239 @@
+package baton
+
+import (
+	"context"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+)
+
+// Events are functions that a Locker calls when something happens to its locks, for
+// metrics, traces and tests. Any of them may be nil, and then costs nothing. The
+// goroutines that do the work call them, several at a time, with no mutex of this
+// package locked. They must return soon and not panic: that could leave the local
+// queue without a front.
+//
+// The context is that of the call which asked for the lock. Lost and Released, which
+// come after that call, get its values without its end. Renewed gets the background
+// context.
+//
+// A call for a lock that was refused before it asked for anything, for example because
+// of a bad key, calls none of them; nor does a nested lock.
+type Events struct {
+	// Waiting is called when a call has to wait, at most once for each call and key.
+	// Exactly one of Acquired and Failed follows.
+	Waiting func(context.Context, LockEvent)
+
+	// Acquired is called when a lease was issued, by Lock, TryLock, Attach, and for
+	// each key by LockAll and TryLockAll. Exactly one of Lost and Released follows,
+	// which another goroutine may call first. The leases that are held now are those
+	// of Acquired less those of Lost and Released.
+	Acquired func(context.Context, LockEvent)
+
+	// Failed is called when a call asked for a lock and did not get it.
+	Failed func(context.Context, LockEvent)
+
+	// Renewed is called for every request that renews leases, or positions in the
+	// store's queue.
+	Renewed func(context.Context, RenewalEvent)
+
+	// Lost is called when a lease ended without an Unlock or a Detach.
+	Lost func(context.Context, LockEvent)
+
+	// Released is called when a lease was unlocked or detached.
+	Released func(context.Context, LockEvent)
+}
+
+// A LockEvent tells what has happened to one lock. More fields may be added.
+type LockEvent struct {
+	Store string // the short name of the store: "redis"
+	Key   string
+
+	// Shared says that it is about a read lock. Permits and Of are 0 unless it is
+	// about Permits of the Of that the key has.
+	Shared      bool
+	Permits, Of int
+
+	// Local says that a goroutine waits behind others of its process; that it
+	// acquired the lock from another goroutine of its process; that the lock was
+	// released to one.
+	Local bool
+
+	Token  int64         // of the lease; 0 for Waiting and Failed
+	Waited time.Duration // since the call; 0 but for Acquired and Failed
+	Held   time.Duration // how long the lease lasted; 0 but for Lost and Released
+
+	// Err is what the call returned, for Failed; the *LostError, for Lost; what
+	// Unlock returned, or a *LostError with the cause Detached, for Released.
+	Err error
+}
+
+// A RenewalEvent tells of one request that renewed leases, and positions in the
+// store's queue. More fields may be added.
+type RenewalEvent struct {
+	Store  string
+	Claims int           // leases and positions that the request carried
+	Failed int           // those that the store could not answer
+	Took   time.Duration // how long the request took
+	Err    error         // of the first that failed
+
+	// Slack is the least time that one of the leases had left before it would have
+	// been lost, when the answer came; 0 if the request carried positions only. It is
+	// negative if the answer came too late.
+	Slack time.Duration
+}
+
+// event is a LockEvent without what is special about it.
+func (l *Locker) event(key string, weight, capacity int64) LockEvent {
+	e := LockEvent{Store: l.traits.Store, Key: key}
+	switch {
+	case weight == driver.Whole:
+	case capacity == driver.Whole:
+		e.Shared = true
+	default:
+		e.Permits, e.Of = int(weight), int(capacity)
+	}
+	return e
+}
+
+// observed reports one call for a lock to the Events and the Logger: it waits, at
+// most once, and is then acquired or failed.
+type observed struct {
+	locker           *Locker
+	ctx              context.Context
+	key              string
+	weight, capacity int64
+	began            moment // zero if nobody wants to know
+	waits            bool
+	local            bool // another goroutine of this process handed the lock over
+}
+
+// observe begins to observe a call.
+func (l *Locker) observe(ctx context.Context, key string, a *ask) observed {
+	o := observed{locker: l, ctx: ctx, key: key, weight: a.weight, capacity: a.capacity}
+	if e := l.cfg.Events; e.Acquired != nil || e.Failed != nil {
+		o.began = l.clock.coarse()
+	}
+	return o
+}
+
+// waiting reports that the call has to wait.
+func (o *observed) waiting(local bool) {
+	if f := o.locker.cfg.Events.Waiting; f != nil && !o.waits {
+		o.waits = true
+		e := o.event()
+		e.Local = local
+		f(o.ctx, e)
+	}
+}
+
+// failed reports that there is no lease.
+func (o *observed) failed(err error) {
+	if f := o.locker.cfg.Events.Failed; f != nil {
+		e := o.event()
+		e.Waited, e.Err = o.waited(), err
+		f(o.ctx, e)
+	}
+}
+
+// acquired reports the lease that was issued.
+func (o *observed) acquired(lease *Lease) {
+	l := o.locker
+	if f := l.cfg.Events.Acquired; f != nil {
+		e := o.event()
+		e.Local, e.Token, e.Waited = o.local, lease.token, o.waited()
+		f(o.ctx, e)
+	}
+	if l.debug(o.ctx) {
+		l.cfg.Logger.DebugContext(o.ctx, "lock acquired", l.logLock(lease.Key(), lease.token))
+	}
+}
+
+func (o *observed) event() LockEvent { return o.locker.event(o.key, o.weight, o.capacity) }
+
+func (o *observed) waited() time.Duration { return o.locker.clock.coarse().sub(o.began) }
+
+// event is about a lease that has ended.
+func (l *Lease) event(ended moment) LockEvent {
+	k := l.keeper
+	k.mu.Lock()
+	weight, capacity := k.acq.claim.Weight, k.acq.claim.Capacity
+	k.mu.Unlock()
+	e := k.locker.event(k.key(), weight, capacity)
+	e.Token, e.Held = l.token, ended.sub(l.since)
+	return e
+}
+
+// released reports an Unlock or a Detach of a lease that was not lost. local says
+// that the next goroutine of the local queue got the lock.
+func (l *Locker) released(lease *Lease, now moment, local bool, err error) {
+	if call := lease.root().call; call != nil && l.cfg.Events.Released != nil {
+		e := lease.event(now)
+		e.Local, e.Err = local, err
+		l.cfg.Events.Released(context.WithoutCancel(call), e)
+	}
+	if l.debug(context.Background()) {
+		l.cfg.Logger.Debug("lock released", l.logLock(lease.Key(), lease.token), "local", local, "error", err)
+	}
+}
+
+// reportLoss reports a lease that ended without an Unlock. call is nil if the lease was
+// never reported as acquired.
+func (l *Locker) reportLoss(lease *Lease, call context.Context, ended moment, lost *LostError) {
+	if call != nil {
+		l.lost(lease, call, ended, lost)
+	}
+	l.cfg.Logger.Error("lock lost", l.logLock(lost.Key, lost.Token), "cause", lost.Cause.String(), "error", lost.Err)
+}
+
+func (l *Locker) lost(lease *Lease, call context.Context, ended moment, lost *LostError) {
+	if f := l.cfg.Events.Lost; f != nil {
+		e := lease.event(ended)
+		e.Err = lost
+		f(context.WithoutCancel(call), e)
+	}
+}
+
+// announce reports a lease that was issued without a word, because it was not certain
+// that the caller would get it. It may have been lost since.
+func (o *observed) announce(lease *Lease) {
+	o.acquired(lease)
+	l, k := o.locker, lease.keeper
+	if !l.watched {
+		return
+	}
+	now := l.clock.coarse()
+	k.mu.Lock()
+	lease.call = o.ctx
+	lost := k.acq.lost
+	k.mu.Unlock()
+	if lost != nil {
+		l.lost(lease, o.ctx, now, lost)
+	}
+}
+
+// renewed reports a request that renewed claims.
+func (l *Locker) renewed(batch []renewal, answers []driver.Renewal, sent, answered moment) {
+	e := RenewalEvent{Store: l.traits.Store, Claims: len(batch), Took: answered.sub(sent)}
+	leases := 0
+	for i, r := range batch {
+		if answers[i].State == driver.Unknown {
+			e.Failed++
+			if e.Err == nil {
+				e.Err = answers[i].Err
+			}
+		}
+		if r.deadline != 0 {
+			if slack := r.deadline.sub(answered); leases == 0 || slack < e.Slack {
+				e.Slack = slack
+			}
+			leases++
+		}
+	}
+	if f := l.cfg.Events.Renewed; f != nil {
+		f(context.Background(), e)
+	}
+	if e.Failed > 0 {
+		l.cfg.Logger.Warn("locks could not be renewed, will try again", "store", e.Store, "failed", e.Failed, "of", e.Claims, "error", e.Err)
+	}
+}

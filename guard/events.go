@@ -15,8 +15,7 @@ type Events struct {
 	// refuses with a *StaleError: by SQL, RaisePgx, Redis, WriteFile or Memory, also
 	// behind a Gate or HTTP. The context is that of the refused call, for HTTP that
 	// of the request. The call returns after that: the transaction of SQL or
-	// RaisePgx is still open, and Refused must not wait for a connection of its
-	// pool.
+	// RaisePgx is still open, and Refused must not wait for its database.
 	//
 	// Who refuses is told, not who asked: a client of HTTP gets the refusal as a
 	// response, and Refused, the function, only reads it. Nor is what a program

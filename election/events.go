@@ -15,8 +15,8 @@ import (
 // come between the two. A leadership that was over before lead could be called has
 // neither.
 type Events struct {
-	// Elected is called before lead is called, with Run's context. If the
-	// leadership ends meanwhile, lead is not called.
+	// Elected is called before lead is called, with the context that lead gets. If
+	// the leadership ends meanwhile, lead is not called.
 	Elected func(context.Context, LeadershipEvent)
 
 	// Late is called when lead, or Elected, still runs after lead's context ended:

@@ -397,6 +397,40 @@ func TestEventsCallBack(t *testing.T) {
 	})
 }
 
+// Elected has the context of lead: it knows that it is within the leadership, and ends
+// with it.
+func TestContextOfElected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := newLocker(t, memstore.New(), baton.Config{})
+		c := &election.Candidate{Locks: locks, Name: "e", Logger: quiet}
+		n := 0
+		c.Events = &election.Events{Elected: func(ctx context.Context, e election.LeadershipEvent) {
+			if n++; n > 1 {
+				return
+			}
+			if err := c.Run(ctx, nil); !errors.Is(err, baton.ErrNested) {
+				t.Errorf("within itself: %v", err)
+			}
+			if _, err := locks.Break(ctx, "e"); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			if err := context.Cause(ctx); !errors.Is(err, baton.ErrLost) {
+				t.Errorf("ended by %v", err)
+			}
+		}}
+		err := c.Run(t.Context(), func(context.Context, *election.Leadership) error {
+			if n != 2 {
+				t.Error("called after the loss")
+			}
+			return nil
+		})
+		if err != nil || n != 2 {
+			t.Errorf("%v after %d elections", err, n)
+		}
+	})
+}
+
 // Failed tells of the store, with Run's context.
 func TestFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

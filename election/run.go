@@ -150,7 +150,7 @@ func (c *Candidate) lead(ctx context.Context, l *Leadership, lead func(context.C
 	}()
 	c.logger().Debug("elected", c.attr(l))
 	if f := c.events().Elected; f != nil {
-		f(ctx, c.event(l))
+		f(l.ctx, c.event(l))
 		if l.Err() != nil { // meanwhile
 			return nil, nil
 		}

@@ -322,6 +322,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, 
 	case s.bug == BoundsRepeats && !c.held && r.MaxWaiting > 0:
 	case s.bug == LocksItselfOut, s.bug == TakesSecondPlace && !c.held, s.bug == CountsTwice && c.held && c.Shared():
 	default:
+		s.asks(c, r.Owner)
 		s.confirm(c, r.TTL)
 		g := s.answer(l, c)
 		if s.bug == RepeatsLower && c.held {
@@ -473,6 +474,7 @@ func (s *Store) renew(ctx context.Context, r driver.Claim, ttl time.Duration, nu
 	if c == nil {
 		return driver.Renewal{State: driver.Lost}
 	}
+	s.asks(c, r.Owner)
 	if s.bug != RenewsForShow && (s.bug != BatchFirstOnly || number == 0) {
 		s.confirm(c, ttl)
 	}

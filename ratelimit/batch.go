@@ -27,8 +27,8 @@ import (
 //
 // Allow and AllowN take from batches. Result.By is ByBatch if the store was not
 // asked; Remaining is then what is left as far as this process knows. Limits that
-// count PerCall or ForAll, and LeakyBuckets, cannot be batched: each key has a
-// batch of its own, so that a limit for all keys would have no bound.
+// count PerCall or ForAll, shadows, and LeakyBuckets, cannot be batched: each key
+// has a batch of its own, so that a limit for all keys would have no bound.
 func InBatches(size int64, hold time.Duration, processes, overshoot int64) Option {
 	return batching{size: size, hold: hold, processes: processes, overshoot: overshoot}
 }
@@ -57,6 +57,8 @@ func (b *batching) check(all []Limit) error {
 			return refuse("cannot be taken from %v, which counts each call", l)
 		case l.all:
 			return refuse("cannot be taken from %v, which counts all keys: each key would have a batch of its own", l)
+		case l.shadow:
+			return refuse("cannot be taken from %v: it would refuse batches, not requests", l)
 		case l.rule.Algorithm == limits.LeakyBucket:
 			return refuse("cannot be taken from %v, where each has a turn of its own", l)
 		case b.size > l.rule.Capacity():

@@ -316,10 +316,11 @@ func TestBatchesAreChecked(t *testing.T) {
 		"above the limit":   {limit, ratelimit.InBatches(101, time.Second, 1, 200)},
 		"of calls":          {limit.PerCall(), ratelimit.InBatches(10, time.Second, 1, 100)},
 		"of all keys":       {limit.Named("all").ForAll(), ratelimit.InBatches(10, time.Second, 1, 100)},
+		"of a shadow":       {limit.Shadow(), ratelimit.InBatches(10, time.Second, 1, 100)},
 		"of a leaky bucket": {ratelimit.LeakyBucket(100, time.Minute, time.Minute), ratelimit.InBatches(10, time.Second, 1, 100)},
 	} {
 		var bad *ratelimit.LimitError
-		if _, err := ratelimit.New(memstore.New(), opts...); !errors.As(err, &bad) {
+		if _, err := ratelimit.New(memstore.New(), opts[0].(ratelimit.Limit), opts[1:]...); !errors.As(err, &bad) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 
 // FailOpen allows what the store does not decide: a request that the store could
 // not be asked about, or did not answer within after although the caller still
-// waited. Result.By is ByOpen then. Count these: nothing else shows that a limit
-// does not limit.
+// waited. Result.By is ByOpen then. Count these, or observe Events.Degraded:
+// nothing else shows that a limit does not limit.
 //
 // One slow answer opens nothing else. After five requests in a row without an
 // answer the Limiter decides about their keys without asking, and if those requests
@@ -77,15 +77,24 @@ const (
 // fallback decides in place of a store that fails.
 type fallback struct {
 	failure
+	watch *watch
 
 	mu    sync.Mutex
-	row   int       // requests in a row without an answer
-	keys  []string  // their keys, up to failsOfKeys
-	probe time.Time // when the store may be asked next
+	row   int           // requests in a row without an answer
+	keys  []string      // their keys, up to failsOfKeys
+	told  []degradation // what watch was told of, until the store answers
+	probe time.Time     // when the store may be asked next
 
 	known  rate.Known
 	states map[string]localState
 	until  time.Time // when the last of states ends
+}
+
+// degradation is the begin of decisions without the store, about a key or, if that
+// is "", about all.
+type degradation struct {
+	key   string
+	since time.Time
 }
 
 type localState struct {
@@ -117,7 +126,7 @@ func (f *fallback) take(ctx context.Context, store limits.Store, r limits.Reques
 		sent := time.Now()
 		t, err = store.Take(short, r)
 		if ctx.Err() == nil || time.Since(sent) >= f.after { // a caller that left sooner says nothing about the store
-			f.judge(r, err)
+			f.judge(ctx, r, err)
 		}
 	}
 	if err != nil && fails(err) && ctx.Err() == nil {
@@ -140,7 +149,8 @@ func (f *fallback) takeBy(ctx context.Context, store limits.Store, r limits.Requ
 		t   limits.Taken
 		err error
 	}
-	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.after)
+	after := context.WithoutCancel(ctx) // the caller may have left when it is judged
+	whole, cancel := context.WithTimeout(after, f.after)
 	answered := make(chan answer, 1)
 	go func() {
 		t, err := store.Take(whole, r)
@@ -155,7 +165,7 @@ func (f *fallback) takeBy(ctx context.Context, store limits.Store, r limits.Requ
 			return answer{err: errors.Join(ErrUnknown, ctx.Err())}, false
 		}
 		cancel()
-		f.judge(r, a.err)
+		f.judge(after, r, a.err)
 		return a, true
 	}
 	a, settled := settle(ctx.Done())
@@ -181,26 +191,66 @@ func (f *fallback) ask(key string) (ask, probe bool) {
 	return true, true
 }
 
-// judge notes whether the store has answered.
-func (f *fallback) judge(r limits.Request, err error) {
-	failed := err != nil
-	if failed && !fails(err) {
-		return
+// judge notes whether the store has answered, and tells whether the fallback begins
+// or ends with that.
+func (f *fallback) judge(ctx context.Context, r limits.Request, err error) {
+	switch {
+	case err == nil:
+		ended := f.works()
+		if f.watch == nil {
+			return
+		}
+		for _, d := range ended {
+			f.watch.restored(ctx, FallbackEvent{Key: d.key, By: f.by, Lasted: time.Since(d.since)})
+		}
+	case fails(err):
+		began := f.silent(r.Takes[0].Key)
+		if f.watch == nil {
+			return
+		}
+		for _, d := range began {
+			f.watch.degraded(ctx, FallbackEvent{Key: d.key, By: f.by, Err: err})
+		}
 	}
+}
+
+// works notes that the store has answered, and returns what that ends.
+func (f *fallback) works() (ended []degradation) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !failed {
-		f.row, f.keys = 0, nil
-		if f.states != nil && time.Now().After(f.until) {
-			f.states = nil // no other code removes them while the store works
-		}
-		return
+	ended = f.told
+	f.row, f.keys, f.told = 0, nil, nil
+	if f.states != nil && time.Now().After(f.until) {
+		f.states = nil // no other code removes them while the store works
 	}
+	return ended
+}
+
+// silent notes that the store has not answered a request about a key, and returns
+// what is decided without it from now on.
+func (f *fallback) silent(key string) (began []degradation) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.row++
-	if key := r.Takes[0].Key; len(f.keys) < failsOfKeys && !slices.Contains(f.keys, key) {
+	if len(f.keys) < failsOfKeys && !slices.Contains(f.keys, key) {
 		f.keys = append(f.keys, key)
 	}
-	f.probe = time.Now().Add(max(probeEvery, f.after))
+	now := time.Now()
+	f.probe = now.Add(max(probeEvery, f.after))
+	if f.row < failsInARow {
+		return nil
+	}
+	without := f.keys
+	if len(f.keys) == failsOfKeys {
+		without = []string{""}
+	}
+	known := len(f.told)
+	for _, key := range without {
+		if !slices.ContainsFunc(f.told, func(d degradation) bool { return d.key == key }) {
+			f.told = append(f.told, degradation{key, now})
+		}
+	}
+	return slices.Clone(f.told[known:])
 }
 
 // stand decides in place of the store.

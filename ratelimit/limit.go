@@ -16,6 +16,8 @@ type Limit struct {
 	calendar calendar
 	all      bool
 	calls    bool
+	shadow   bool
+	warn     float64 // 0 for none
 	err      error
 }
 
@@ -172,6 +174,9 @@ func (l Limit) String() string {
 	}
 	if l.rule.Burst > 0 {
 		s += fmt.Sprintf(", burst %d", l.rule.Burst)
+	}
+	if l.shadow {
+		s += ", shadow"
 	}
 	if l.name != "" {
 		s = l.name + ": " + s

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/bits"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -29,6 +31,7 @@ type Limiter struct {
 	plan   atomic.Pointer[plan]
 	fall   fallback
 	queues queues
+	watch  *watch // nil: nothing is told
 
 	batching *batching // nil: every call asks the store
 	batches  batches
@@ -43,32 +46,37 @@ type plan struct {
 	capacity int64
 	period   time.Duration
 	calls    bool
+	warnAt   int64
 }
 
-// An Option of New is a Limit, or says what happens when the store fails, or
-// InBatches.
+// An Option of New is one more Limit, or FailOpen, FailClosed, FailLocal, InBatches,
+// Observe or Logger.
 type Option interface{ option(*config) }
 
 type config struct {
 	limits   []Limit
 	failure  failure
 	batching *batching
+	events   []*Events
+	log      *slog.Logger
 	err      error
 }
 
 func (l Limit) option(c *config) { c.limits = append(c.limits, l) }
 
-// New makes a Limiter of at least one Limit. It never talks to the store. It
-// refuses limits that cannot be kept exactly with a *LimitError.
-func New(store limits.Store, opts ...Option) (*Limiter, error) {
-	var c config
-	for _, o := range opts {
+// New makes a Limiter of one limit or several: further ones are among the options.
+// It never talks to the store. It refuses limits that cannot be kept exactly with a
+// *LimitError.
+func New(store limits.Store, limit Limit, more ...Option) (*Limiter, error) {
+	c := config{limits: []Limit{limit}}
+	for _, o := range more {
 		o.option(&c)
 	}
 	if c.err != nil {
 		return nil, c.err
 	}
-	l := &Limiter{store: store, fall: fallback{failure: c.failure}, batching: c.batching}
+	l := &Limiter{store: store, batching: c.batching, watch: newWatch(store, c)}
+	l.fall.failure, l.fall.watch = c.failure, l.watch
 	if err := l.SetLimits(c.limits...); err != nil {
 		return nil, err
 	}
@@ -105,10 +113,10 @@ func (l *Limiter) SetLimits(all ...Limit) error {
 		}
 	}
 	p := &plan{limits: append([]Limit(nil), all...)}
-	if store, ok := l.store.(local.Limits); ok && len(all) == 1 && all[0].name == "" && all[0].calendar.unit == 0 {
+	if store, ok := l.store.(local.Limits); ok && len(all) == 1 && all[0].name == "" && all[0].calendar.unit == 0 && !all[0].shadow {
 		rule := all[0].rule
 		p.quick, p.capacity, p.period = store.Prepare(rule), rule.Capacity(), period(rule, 0)
-		p.calls = all[0].calls
+		p.calls, p.warnAt = all[0].calls, all[0].warnAt(p.capacity)
 	}
 	l.plan.Store(p)
 	l.queues.mu.Lock()
@@ -139,6 +147,10 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, er
 	if n < 1 {
 		return Result{}, &LimitError{Key: key, Reason: fmt.Sprintf("a cost of %d: it must be positive (Peek asks without taking)", n)}
 	}
+	if l.watch != nil {
+		began := l.watch.begin(ctx)
+		defer func() { l.watch.decided(ctx, began, "allow", key, n, r, err) }()
+	}
 	if l.batching != nil {
 		return l.allowBatched(ctx, key, n)
 	}
@@ -160,6 +172,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, er
 	r.OK, r.Key, r.Cost, r.At = d.Retry == 0, key, n, time.UnixMicro(at)
 	r.RetryAfter, r.NextAfter, r.ResetAfter, r.Remaining = d.Retry, d.Next, d.Reset, d.Remaining
 	r.Limit, r.Period = p.capacity, p.period
+	r.Near = p.warnAt > 0 && p.capacity-d.Remaining >= p.warnAt
 	return r, nil
 }
 
@@ -168,7 +181,7 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, er
 // mean to wait for a turn, it fails with a *LimitError: see Queues.
 func (l *Limiter) Allowed(ctx context.Context, key string) (bool, error) {
 	p := l.plan.Load()
-	if p.quick == nil || l.batching != nil {
+	if p.quick == nil || l.batching != nil || l.watch != nil {
 		if l.Queues() {
 			return false, &LimitError{Key: key, Reason: "Allowed cannot tell when the turn in a leaky bucket comes: Allow and Wait do"}
 		}
@@ -260,7 +273,7 @@ func (l *Limiter) ask(ctx context.Context, key string, n int64) (Result, error) 
 	if err != nil {
 		return Result{}, err
 	}
-	t, by, err := l.fall.take(ctx, l.store, r, 0)
+	t, by, _, err := l.decide(ctx, all, r)
 	if err != nil {
 		return Result{}, wrap("ask about", key, err)
 	}
@@ -273,25 +286,50 @@ func result(all []Limit, r limits.Request, t limits.Taken, by Source, key string
 		Wait: t.Wait, RetryAfter: t.Retry,
 		limits: make([]LimitResult, len(all)),
 	}
+	if slices.ContainsFunc(all, isShadow) { // t has their waits, too
+		out.Wait, out.RetryAfter = 0, 0
+		for i, x := range t.Limits {
+			if all[i].shadow {
+				out.WouldRefuse = out.WouldRefuse || !x.OK
+				continue
+			}
+			if out.RetryAfter = max(out.RetryAfter, x.Retry); t.OK {
+				out.Wait = max(out.Wait, x.Wait)
+			}
+		}
+	}
 	for i, x := range t.Limits {
 		rule := r.Takes[i].Limit
+		capacity := rule.Capacity()
 		out.limits[i] = LimitResult{
-			Name: all[i].name, OK: x.OK, Limit: rule.Capacity(), Remaining: x.Remaining, Period: period(rule, t.At),
+			Name: all[i].name, OK: x.OK, Shadow: all[i].shadow, Near: !by.Fallback() && all[i].near(capacity, x.Remaining),
+			Limit: capacity, Remaining: x.Remaining, Period: period(rule, t.At),
 			Wait: x.Wait, RetryAfter: x.Retry, NextAfter: x.Next, ResetAfter: x.Reset,
 		}
-		out.ResetAfter = max(out.ResetAfter, x.Reset)
+		if !all[i].shadow {
+			out.ResetAfter = max(out.ResetAfter, x.Reset)
+		}
 	}
 	out.tell()
 	return out
 }
 
-// tell fills in how the tightest limit stands.
+// tell fills in how the tightest limit stands that is no shadow, and whether one of
+// those is near its end.
 func (r *Result) tell() {
-	one := &r.limits[0]
+	r.Near = false
+	var one *LimitResult
 	for i := range r.limits {
-		if x := &r.limits[i]; tighter(x, one) {
+		x := &r.limits[i]
+		if x.Shadow {
+			continue
+		}
+		if r.Near = r.Near || x.Near; one == nil || tighter(x, one) {
 			one = x
 		}
+	}
+	if one == nil {
+		return
 	}
 	r.Name, r.Limit, r.Period, r.Remaining, r.NextAfter = one.Name, one.Limit, one.Period, one.Remaining, one.NextAfter
 }
@@ -339,13 +377,15 @@ func share(a, b, c int64) (int64, bool) {
 }
 
 func wrap(what, key string, err error) error {
-	var k *KeyError
-	var l *LimitError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &k), errors.As(err, &l):
+	if err == nil || badInput(err) {
 		return err
 	}
 	return fmt.Errorf("ratelimit: %s %q: %w", what, key, err)
+}
+
+// badInput reports whether the error refuses a key, a limit or a cost.
+func badInput(err error) bool {
+	var k *KeyError
+	var l *LimitError
+	return errors.As(err, &k) || errors.As(err, &l)
 }

@@ -18,9 +18,10 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
+// limiter makes a Limiter. The first option is a Limit.
 func limiter(t *testing.T, store limits.Store, opts ...ratelimit.Option) *ratelimit.Limiter {
 	t.Helper()
-	l, err := ratelimit.New(store, opts...)
+	l, err := ratelimit.New(store, opts[0].(ratelimit.Limit), opts[1:]...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,6 @@ func TestSeveralLimits(t *testing.T) {
 func TestLimitsAreChecked(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]ratelimit.Option{
-		"none":             {},
 		"of nothing":       {ratelimit.FixedWindow(0, time.Minute)},
 		"of less":          {ratelimit.SlidingLog(-1, time.Minute)},
 		"of too much":      {ratelimit.FixedWindow(math.MaxInt64, time.Minute)},
@@ -143,13 +143,16 @@ func TestLimitsAreChecked(t *testing.T) {
 		"two policies":     {ratelimit.FixedWindow(1, time.Minute), ratelimit.FailOpen(time.Second), ratelimit.FailClosed(time.Second)},
 	} {
 		var bad *ratelimit.LimitError
-		if _, err := ratelimit.New(memstore.New(), opts...); !errors.As(err, &bad) {
+		if _, err := ratelimit.New(memstore.New(), opts[0].(ratelimit.Limit), opts[1:]...); !errors.As(err, &bad) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	l := limiter(t, memstore.New(), ratelimit.FixedWindow(1, time.Minute).Named("a"))
 	if err := l.SetLimits(ratelimit.FixedWindow(2, time.Minute), ratelimit.FixedWindow(0, time.Minute)); err == nil || l.Limits()[0].String() != "a: fixed-window 1 per 1m0s" {
 		t.Errorf("bad limits: %v, in force are %v", err, l.Limits())
+	}
+	if err := l.SetLimits(); err == nil || len(l.Limits()) != 1 {
+		t.Errorf("no limits: %v, in force are %v", err, l.Limits())
 	}
 	reserved, err := l.Reserve(t.Context(), "reserved", 1)
 	if err != nil {

@@ -111,6 +111,7 @@ func (q *queue) when(n int64, now time.Time) (at time.Time, known bool) {
 		s := &q.standing[i]
 		cost := s.limit.cost(n)
 		switch {
+		case s.limit.shadow:
 		case s.bucket():
 			at = later(at, s.turn(cost, 0, now).Add(-askAhead))
 		case s.left >= cost:
@@ -154,6 +155,9 @@ func (q *queue) inVain(w *waiter, entering bool) (Result, bool) {
 	no := false
 	for i := range q.standing {
 		s, x := &q.standing[i], &r.limits[i]
+		if x.Shadow {
+			continue
+		}
 		cost, ahead := s.limit.cost(w.n), int64(0)
 		if w.turning && entering {
 			for e := q.waiting.Front(); e != nil; e = e.Next() {
@@ -299,10 +303,11 @@ func (q *queue) present(t turn, now time.Time) Result {
 	for i := range r.limits {
 		x := &r.limits[i]
 		x.Wait, x.NextAfter, x.ResetAfter = 0, max(x.NextAfter-age, 0), max(x.ResetAfter-age, 0)
-		if limit := t.res.limits[i]; limit.rule.Algorithm == limits.LeakyBucket {
+		if limit := t.res.limits[i]; limit.queues() {
 			for e := q.waiting.Front(); e != nil && x.Remaining > 0; e = e.Next() {
 				x.Remaining = max(x.Remaining-limit.cost(e.Value.(*waiter).n), 0)
 			}
+			x.Near = !r.By.Fallback() && limit.near(x.Limit, x.Remaining)
 		}
 	}
 	r.tell()
@@ -518,7 +523,7 @@ func (q *queue) refuse(res *Reservation) {
 // that waits only for queues does not wait for that.
 func refusedByOther(res *Reservation) bool {
 	for i, x := range res.Result.Limits() {
-		if !x.OK && (res.limits[i].rule.Algorithm != limits.LeakyBucket || x.RetryAfter == Never) {
+		if !x.OK && !x.Shadow && (res.limits[i].rule.Algorithm != limits.LeakyBucket || x.RetryAfter == Never) {
 			return true
 		}
 	}
@@ -541,7 +546,7 @@ func (q *queue) know(res *Reservation, n int64, ahead time.Duration, sent time.T
 	for i, x := range r.Limits() {
 		s := &q.standing[i]
 		*s = standing{limit: res.limits[i], full: sent.Add(x.ResetAfter), left: x.Remaining, more: sent.Add(x.NextAfter)}
-		if !x.OK && x.RetryAfter != Never {
+		if !x.OK && !x.Shadow && x.RetryAfter != Never {
 			pause := sent.Add(x.RetryAfter)
 			switch {
 			case s.queue():

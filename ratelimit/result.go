@@ -15,7 +15,16 @@ const Never = limits.Never
 // A Result is a decision, and how the key stands after it. Waits are rounded up to
 // microseconds, so that none is early.
 type Result struct {
-	OK   bool
+	OK bool
+
+	// Near is true while at least the share of a limit is used that its Warn names.
+	// It is false if By is a Fallback: nobody knows then.
+	Near bool
+
+	// WouldRefuse says that a limit which is a Shadow would have refused: Limits
+	// says which. OK does not depend on it.
+	WouldRefuse bool
+
 	Key  string
 	Cost int64
 	By   Source    // who decided
@@ -34,7 +43,7 @@ type Result struct {
 
 	// Name, Limit, Period, Remaining and NextAfter are those of the tightest limit:
 	// the one that refuses for longest, else the one with the least remaining. See
-	// LimitResult.
+	// LimitResult. They are never those of a Shadow, and zero if all limits are.
 	Name      string
 	Limit     int64
 	Period    time.Duration
@@ -51,7 +60,7 @@ func (r Result) Limits() []LimitResult {
 		return r.limits
 	}
 	return []LimitResult{{
-		Name: r.Name, OK: r.OK, Limit: r.Limit, Period: r.Period, Remaining: r.Remaining,
+		Name: r.Name, OK: r.OK, Near: r.Near, Limit: r.Limit, Period: r.Period, Remaining: r.Remaining,
 		Wait: r.Wait, RetryAfter: r.RetryAfter, NextAfter: r.NextAfter, ResetAfter: r.ResetAfter,
 	}}
 }
@@ -59,7 +68,9 @@ func (r Result) Limits() []LimitResult {
 // LimitResult is what one limit says.
 type LimitResult struct {
 	Name      string
-	OK        bool
+	OK        bool          // of a Shadow: whether it would have allowed it
+	Shadow    bool          // it refuses nothing
+	Near      bool          // at least the share is used that Warn names
 	Limit     int64         // the largest cost that is ever allowed: the burst of a bucket
 	Period    time.Duration // the length of its window; how long an empty bucket takes to fill
 	Remaining int64         // the largest cost that is allowed now

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,7 +63,7 @@ func (l *Limiter) WaitWithin(ctx context.Context, key string, n int64, longest t
 func (l *Limiter) longest(n int64) time.Duration {
 	d := longestTurn
 	for _, limit := range l.plan.Load().limits {
-		if limit.rule.Algorithm == limits.LeakyBucket {
+		if limit.queues() {
 			s := standing{limit: limit}
 			d = min(d, s.span(max(limit.rule.Burst-limit.cost(n), 0)))
 		}
@@ -71,6 +72,13 @@ func (l *Limiter) longest(n int64) time.Duration {
 }
 
 func (l *Limiter) wait(w *waiter) (Result, error) {
+	began := l.watch.begin(w.ctx)
+	r, err := l.waitFor(w)
+	l.watch.decided(w.ctx, began, "wait", w.key, w.n, r, err)
+	return r, err
+}
+
+func (l *Limiter) waitFor(w *waiter) (Result, error) {
 	if w.n < 1 {
 		return Result{}, &LimitError{Key: w.key, Reason: "a cost must be positive"}
 	}
@@ -132,7 +140,7 @@ func (l *Limiter) wait(w *waiter) (Result, error) {
 // every limit counts ForAll.
 func (l *Limiter) queueOf(key string) string {
 	for _, limit := range l.plan.Load().limits {
-		if !limit.all {
+		if !limit.all && !limit.shadow {
 			return key
 		}
 	}
@@ -142,23 +150,18 @@ func (l *Limiter) queueOf(key string) string {
 // never reports whether n is more than a limit ever allows.
 func (l *Limiter) never(n int64) bool {
 	for _, limit := range l.plan.Load().limits {
-		if limit.cost(n) > limit.rule.Capacity() {
+		if !limit.shadow && limit.cost(n) > limit.rule.Capacity() {
 			return true
 		}
 	}
 	return false
 }
 
-// Queues reports whether a limit is a LeakyBucket, so that callers must wait for
-// Result.Wait.
-func (l *Limiter) Queues() bool {
-	for _, limit := range l.plan.Load().limits {
-		if limit.rule.Algorithm == limits.LeakyBucket {
-			return true
-		}
-	}
-	return false
-}
+// Queues reports whether a limit is a LeakyBucket and no Shadow, so that callers
+// must wait for Result.Wait.
+func (l *Limiter) Queues() bool { return slices.ContainsFunc(l.plan.Load().limits, Limit.queues) }
+
+func (l Limit) queues() bool { return l.rule.Algorithm == limits.LeakyBucket && !l.shadow }
 
 // A Reservation is what Reserve took, until it is settled.
 type Reservation struct {
@@ -216,7 +219,7 @@ func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 	if n < 1 {
 		return nil, &LimitError{Key: key, Reason: "a cost must be positive"}
 	}
-	return l.reserve(ctx, key, n, 0, 0)
+	return l.reserveTold(ctx, key, n, 0)
 }
 
 // ReserveWithin is Reserve for callers that would not wait for longer than longest
@@ -227,7 +230,20 @@ func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int64, longes
 	if n < 1 {
 		return nil, &LimitError{Key: key, Reason: "a cost must be positive"}
 	}
-	return l.reserve(ctx, key, n, 0, max(longest, 1))
+	return l.reserveTold(ctx, key, n, max(longest, 1))
+}
+
+func (l *Limiter) reserveTold(ctx context.Context, key string, n int64, within time.Duration) (*Reservation, error) {
+	began := l.watch.begin(ctx)
+	res, err := l.reserve(ctx, key, n, 0, within)
+	if !began.IsZero() {
+		var r Result
+		if res != nil {
+			r = res.Result
+		}
+		l.watch.decided(ctx, began, "reserve", key, n, r, err)
+	}
+	return res, err
 }
 
 // reserve takes n: of token buckets for a turn at most wait ahead, of queues for a
@@ -238,10 +254,7 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within
 		return nil, err
 	}
 	r.ID, r.Keep, r.MaxWait, r.TurnWithin = driver.NewID(), keepIDs, wait, within
-	t, by, err := l.fall.take(ctx, l.store, r, 0)
-	if errors.Is(err, ErrUnknown) && ctx.Err() == nil {
-		t, by, err = l.fall.take(ctx, l.store, r, 0)
-	}
+	t, by, took, err := l.decide(ctx, all, r)
 	if err != nil {
 		return nil, wrap("reserve", key, err)
 	}
@@ -250,6 +263,9 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within
 		l:      l, id: r.ID, limits: all, taken: t, held: make(map[string]held), settled: !t.OK,
 	}
 	for i, limit := range all {
+		if took != nil && !slices.Contains(took, i) {
+			continue // a shadow that would have refused
+		}
 		h := held{cost: r.Takes[i].Cost}
 		if limit.rule.Algorithm == limits.TokenBucket || limit.rule.Ahead > 0 {
 			h.full, h.n, h.period = bootclock.Coarse().Add(t.Limits[i].Reset), limit.rule.N, limit.rule.Period

@@ -93,34 +93,37 @@ func parseRate(text string) (rate, error) {
 }
 
 // limits makes the limits that the flags describe.
-func (k *limiting) limits(cmd *cobra.Command) ([]ratelimit.Option, error) {
+func (k *limiting) limits(cmd *cobra.Command) (one ratelimit.Limit, more []ratelimit.Option, err error) {
 	a, ok := limits.ParseAlgorithm(k.algorithm)
 	if !ok {
-		return nil, usage("--algorithm %s: it is one of %s", safe(k.algorithm), strings.Join(algorithms(), ", "))
+		return one, nil, usage("--algorithm %s: it is one of %s", safe(k.algorithm), strings.Join(algorithms(), ", "))
 	}
 	for flag, only := range map[string]limits.Algorithm{
 		"burst": limits.TokenBucket, "parts": limits.SlidingWindow, "classic": limits.SlidingWindow, "max-wait": limits.LeakyBucket,
 	} {
 		if cmd.Flags().Changed(flag) && a != only {
-			return nil, usage("--%s is for --algorithm %v alone", flag, only)
+			return one, nil, usage("--%s is for --algorithm %v alone", flag, only)
 		}
 	}
 	if err := k.above(cmd); err != nil {
-		return nil, err
+		return one, nil, err
 	}
-	var all []ratelimit.Option
 	for i, text := range k.rates {
 		r, err := parseRate(text)
 		if err != nil {
-			return nil, err
+			return one, nil, err
 		}
 		l := k.limit(a, r)
 		if len(k.rates) > 1 {
 			l = l.Named(fmt.Sprintf("rate-%d", i+1))
 		}
-		all = append(all, l)
+		if i == 0 {
+			one = l
+		} else {
+			more = append(more, l)
+		}
 	}
-	return all, nil
+	return one, more, nil
 }
 
 func (k *limiting) limit(a limits.Algorithm, r rate) ratelimit.Limit {
@@ -229,12 +232,12 @@ the same of each limit.
 			if cmd.Flags().Changed("wait") && wait <= 0 {
 				return usage("--wait %v: it is a duration above zero", wait)
 			}
-			limits, err := k.limits(cmd)
+			limit, more, err := k.limits(cmd)
 			if err != nil {
 				return err
 			}
 			if open {
-				limits = append(limits, ratelimit.FailOpen(2*time.Second))
+				more = append(more, ratelimit.FailOpen(2*time.Second))
 			}
 			path := ""
 			if len(args) > 1 {
@@ -243,7 +246,7 @@ the same of each limit.
 				}
 			}
 			q := question{key: args[0], cost: cost, peek: peek, forget: forget, wait: wait, json: asJSON, command: path != "", failOpen: open}
-			if err := a.askLimit(ctx, limits, q); err != nil || path == "" {
+			if err := a.askLimit(ctx, limit, more, q); err != nil || path == "" {
 				return err
 			}
 			return &exit{exitCannotRun, fmt.Errorf("%s: %w", safe(args[1]), syscall.Exec(path, args[1:], os.Environ()))}
@@ -272,7 +275,7 @@ type question struct {
 }
 
 // askLimit asks, waits for the turn, and says the decision. A nil error means allowed.
-func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q question) error {
+func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []ratelimit.Option, q question) error {
 	store, err := a.openLimits(ctx)
 	if err != nil {
 		if q.failOpen && codeOf(err) == exitUnavailable {
@@ -282,7 +285,7 @@ func (a *app) askLimit(ctx context.Context, limits []ratelimit.Option, q questio
 		return err
 	}
 	defer shut(store)
-	limiter, err := ratelimit.New(store, limits...)
+	limiter, err := ratelimit.New(store, limit, more...)
 	if err != nil {
 		return usage("%w", err)
 	}

@@ -19,4 +19,7 @@
 // what FailClosed or FailLocal refuses is Unavailable, too, with a RetryInfo.
 // OnFallback is told of every such call; the handler gets the decision from
 // ResultOf.
+//
+// A Limit.Shadow and a Limit.Warn change no answer; what they say is in ResultOf,
+// and in ratelimit.Events: Result.WouldRefuse and Result.Near.
 package grpclimit

@@ -31,9 +31,9 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-func limiter(t *testing.T, store limits.Store, opts ...ratelimit.Option) *ratelimit.Limiter {
+func limiter(t *testing.T, store limits.Store, limit ratelimit.Limit, more ...ratelimit.Option) *ratelimit.Limiter {
 	t.Helper()
-	l, err := ratelimit.New(store, opts...)
+	l, err := ratelimit.New(store, limit, more...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -434,22 +434,22 @@ func TestStoreFails(t *testing.T) {
 	few := ratelimit.TokenBucket(1, time.Hour, 1).Named("few")
 	for _, c := range []struct {
 		name   string
-		limits []ratelimit.Option
+		policy []ratelimit.Option
 		opts   []grpclimit.Option
 		want   refusal
 	}{
-		{"error", []ratelimit.Option{few}, nil, refusal{codes.Unavailable, -1, nil, ""}},
-		{"open", []ratelimit.Option{few, ratelimit.FailOpen(time.Minute)}, nil, refusal{codes.OK, -1, nil, ""}},
-		{"closed", []ratelimit.Option{few, ratelimit.FailClosed(2500 * time.Millisecond)}, nil, refusal{codes.Unavailable, 2500 * time.Millisecond, nil, "2500"}},
-		{"own refusal", []ratelimit.Option{few, ratelimit.FailClosed(2500 * time.Millisecond)}, []grpclimit.Option{
+		{"error", nil, nil, refusal{codes.Unavailable, -1, nil, ""}},
+		{"open", []ratelimit.Option{ratelimit.FailOpen(time.Minute)}, nil, refusal{codes.OK, -1, nil, ""}},
+		{"closed", []ratelimit.Option{ratelimit.FailClosed(2500 * time.Millisecond)}, nil, refusal{codes.Unavailable, 2500 * time.Millisecond, nil, "2500"}},
+		{"own refusal", []ratelimit.Option{ratelimit.FailClosed(2500 * time.Millisecond)}, []grpclimit.Option{
 			grpclimit.OnRefused(func(_ context.Context, _ string, r ratelimit.Result) error {
 				return status.Error(codes.Aborted, r.By.String())
 			}),
 		}, refusal{codes.Aborted, -1, nil, "2500"}},
-		{"only looked at", []ratelimit.Option{few, ratelimit.FailClosed(time.Minute)}, []grpclimit.Option{
+		{"only looked at", []ratelimit.Option{ratelimit.FailClosed(time.Minute)}, []grpclimit.Option{
 			grpclimit.OnRefused(func(context.Context, string, ratelimit.Result) error { return nil }),
 		}, refusal{codes.OK, -1, nil, ""}},
-		{"own error", []ratelimit.Option{few}, []grpclimit.Option{
+		{"own error", nil, []grpclimit.Option{
 			grpclimit.OnError(func(_ context.Context, _ string, err error) error {
 				if errors.Is(err, ratelimit.ErrUnavailable) {
 					return nil
@@ -458,7 +458,7 @@ func TestStoreFails(t *testing.T) {
 			}),
 		}, refusal{codes.OK, -1, nil, ""}},
 	} {
-		client := start(t, new(service), limiter(t, broken{}, c.limits...), c.opts...)
+		client := start(t, new(service), limiter(t, broken{}, few, c.policy...), c.opts...)
 		var trailer metadata.MD
 		_, err := client.EmptyCall(t.Context(), new(pb.Empty), grpc.Trailer(&trailer))
 		if r := read(err, trailer); fmt.Sprint(r) != fmt.Sprint(c.want) || err != nil && strings.Contains(err.Error(), "redis.internal") {
@@ -557,5 +557,31 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 	if _, err := grpclimit.New(nil); err == nil {
 		t.Error("no limiter is accepted")
+	}
+}
+
+// Shadows and warnings change no answer.
+func TestShadowsAndWarningsAreSilent(t *testing.T) {
+	t.Parallel()
+	real := ratelimit.FixedWindow(2, ages).Named("real")
+	alone := start(t, new(service), limiter(t, memstore.New(), real))
+	beside := start(t, new(service), limiter(t, memstore.New(), ratelimit.FixedWindow(1, ages).Named("shadow").Shadow(), real.Warn(0.5)))
+	for i := range 4 {
+		var wantTrailer, gotTrailer metadata.MD
+		_, want := alone.EmptyCall(t.Context(), new(pb.Empty), grpc.Trailer(&wantTrailer))
+		_, got := beside.EmptyCall(t.Context(), new(pb.Empty), grpc.Trailer(&gotTrailer))
+		w, g := read(want, wantTrailer), read(got, gotTrailer)
+		if g.code != w.code || !slices.Equal(g.names, w.names) || (g.pushback == "") != (w.pushback == "") || (g.code == codes.OK) != (i < 2) {
+			t.Errorf("number %d: %+v, without shadows %+v", i, g, w)
+		}
+	}
+	only := start(t, new(service), limiter(t, memstore.New(), ratelimit.FixedWindow(1, ages).Shadow()))
+	down := start(t, new(service), limiter(t, broken{}, ratelimit.FixedWindow(1, ages).Shadow()))
+	for range 3 {
+		for _, c := range []pb.TestServiceClient{only, down} {
+			if _, err := c.EmptyCall(t.Context(), new(pb.Empty)); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }

@@ -43,9 +43,10 @@ func (f Fields) check() error {
 }
 
 // set sets the fields of an answer. A field that the store knows nothing of, or
-// that is no longer true, is left out.
+// that is no longer true, is left out, and so are all if there is no limit but
+// shadows.
 func (f Fields) set(h http.Header, a front.Answer, now time.Time) {
-	if a.By.Fallback() {
+	if a.By.Fallback() || len(a.Limits) == 0 {
 		return
 	}
 	if f&Draft != 0 {

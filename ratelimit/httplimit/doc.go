@@ -30,6 +30,12 @@
 // say. OnFallback is told of every such request: nothing else shows that a limiter
 // with FailOpen limits nothing. The handler gets the decision from ResultOf.
 //
+// # Limits on trial
+//
+// A Limit.Shadow and a Limit.Warn change no answer. Clients are told nothing of a
+// shadow, and of a limit that warns what they are told of any. What both say is in
+// ResultOf, and in ratelimit.Events: Result.WouldRefuse and Result.Near.
+//
 // # What is not done
 //
 // The handler gets the http.ResponseWriter unwrapped: the fields are set before the

@@ -27,9 +27,9 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-func limiter(t *testing.T, store limits.Store, opts ...ratelimit.Option) *ratelimit.Limiter {
+func limiter(t *testing.T, store limits.Store, limit ratelimit.Limit, more ...ratelimit.Option) *ratelimit.Limiter {
 	t.Helper()
-	l, err := ratelimit.New(store, opts...)
+	l, err := ratelimit.New(store, limit, more...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -500,7 +500,7 @@ func TestStoreFails(t *testing.T) {
 		{"closed", []ratelimit.Option{ratelimit.FailClosed(2500 * time.Millisecond)}, []int{503, 503}, "3"},
 		{"local", []ratelimit.Option{ratelimit.FailLocal(2, time.Minute)}, []int{200, 503}, "some"},
 	} {
-		l := limiter(t, broken{}, append(c.option, ratelimit.TokenBucket(1, time.Hour, 2).Named("few"))...)
+		l := limiter(t, broken{}, ratelimit.TokenBucket(1, time.Hour, 2).Named("few"), c.option...)
 		s := serve(t, middleware(t, l, httplimit.Headers(httplimit.Draft, httplimit.Legacy, httplimit.XRateLimit))(ok))
 		for i, status := range c.status {
 			resp, body := get(t, s, "/")
@@ -535,7 +535,7 @@ func TestFallbackIsSeen(t *testing.T) {
 		{"local", broken{}, []ratelimit.Option{ratelimit.FailLocal(1, time.Minute)}, "/x local true", "local true 1"},
 		{"error", broken{}, nil, "", "none"},
 	} {
-		l := limiter(t, c.store, append(c.option, ratelimit.TokenBucket(1, time.Hour, 2))...)
+		l := limiter(t, c.store, ratelimit.TokenBucket(1, time.Hour, 2), c.option...)
 		var seen, found string
 		h := middleware(t, l,
 			httplimit.OnFallback(func(r *http.Request, res ratelimit.Result) { seen += fmt.Sprint(r.URL.Path, " ", res.By, " ", res.OK) }),

@@ -3,6 +3,7 @@ package front
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/batonhq/baton/ratelimit"
@@ -17,7 +18,7 @@ type Ask struct {
 // An Answer is a decision.
 type Answer struct {
 	ratelimit.Result
-	Limits []ratelimit.LimitResult
+	Limits []ratelimit.LimitResult // without shadows, of which callers are told nothing
 
 	// Late says that a limit had room, but refused because the turn would have been
 	// too far ahead: Result.Remaining does not show why it refused.
@@ -29,18 +30,28 @@ type Answer struct {
 func (a Ask) Do(ctx context.Context, key string, n int64) (Answer, error) {
 	if !a.Limiter.Queues() {
 		r, err := a.Limiter.AllowN(ctx, key, n)
-		return Answer{Result: r, Limits: r.Limits()}, err
+		return Answer{Result: r, Limits: inForce(r)}, err
 	}
 	r, err := a.Limiter.WaitWithin(ctx, key, n, a.MaxWait)
 	var refused *ratelimit.RefusedError
 	if err != nil && !errors.As(err, &refused) {
 		return Answer{}, err
 	}
-	out := Answer{Result: r, Limits: r.Limits()}
+	out := Answer{Result: r, Limits: inForce(r)}
 	for _, l := range out.Limits {
 		out.Late = out.Late || !l.OK && l.RetryAfter != ratelimit.Never && l.Remaining >= n
 	}
 	return out, nil
+}
+
+// inForce are the limits that are no shadows.
+func inForce(r ratelimit.Result) []ratelimit.LimitResult {
+	all := r.Limits()
+	isShadow := func(l ratelimit.LimitResult) bool { return l.Shadow }
+	if !slices.ContainsFunc(all, isShadow) {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), isShadow) // all is the Result's
 }
 
 type resultKey struct{}

@@ -1,0 +1,165 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
+)
+
+// Events are functions that a Limiter tells what happens. Each may be nil. The
+// goroutine that does the work calls them, several at a time, with no mutex of this
+// package locked. They should return soon and must not panic.
+type Events struct {
+	// Decided is called once for each call of Allow, AllowN, Allowed, Reserve,
+	// ReserveWithin, Wait, WaitN and WaitWithin, when it ends: with a decision, or
+	// with an error. It is not called for a call that was refused for bad input,
+	// with a *KeyError or a *LimitError, nor for Peek, Forget, Commit and Cancel.
+	Decided func(context.Context, DecisionEvent)
+
+	// Degraded is called when FailOpen, FailClosed or FailLocal begins to decide
+	// without asking the store, for a key or for all. Exactly one Restored with the
+	// same Key follows when the store answers again. A request that was decided in
+	// place of the store before that, because the answer to it was late, is told by
+	// Decided only: by its Result.By.
+	Degraded, Restored func(context.Context, FallbackEvent)
+}
+
+// DecisionEvent is a decision, or the failure to get one.
+type DecisionEvent struct {
+	Store     string // the short name of the store: "redis"
+	Operation string // "allow", "reserve" or "wait"
+
+	// Result is the decision, also of a Wait that was refused. With an Err only its
+	// Key and its Cost are set.
+	Result Result
+
+	Took time.Duration // the call, with the time that a Wait has waited
+	Err  error         // the store could not be asked, or the context ended; nil for a refusal
+}
+
+// FallbackEvent is the begin, or the end, of decisions in place of a store that
+// fails.
+type FallbackEvent struct {
+	Store string // the short name of the store: "redis"
+
+	// Key is the key in the store, as Limiter describes it, of the first limit of
+	// the requests that failed: "" if the Limiter does not ask about any key.
+	Key string
+
+	By     Source        // what decides meanwhile: ByOpen, ByClosed or ByLocal
+	Err    error         // Degraded: of the request that was one too many
+	Lasted time.Duration // Restored: since Degraded
+}
+
+// Observe tells e what happens. With several of these options each is told.
+func Observe(e *Events) Option { return observing{events: e} }
+
+// Logger writes what happens to log: a store that fails, so that something else
+// decides, as a warning; its return as information; each decision at the debug
+// level.
+func Logger(log *slog.Logger) Option { return observing{log: log} }
+
+type observing struct {
+	events *Events
+	log    *slog.Logger
+}
+
+func (o observing) option(c *config) {
+	if o.events != nil {
+		c.events = append(c.events, o.events)
+	}
+	if o.log != nil {
+		c.log = o.log
+	}
+}
+
+// watch tells Events and a logger. It is nil if there is neither.
+type watch struct {
+	store   string
+	events  []*Events
+	decides bool // one of events has Decided
+	log     *slog.Logger
+}
+
+func newWatch(store limits.Store, c config) *watch {
+	if c.events == nil && c.log == nil {
+		return nil
+	}
+	w := &watch{events: c.events, log: c.log}
+	if named, ok := store.(interface{ Traits() driver.Traits }); ok {
+		w.store = named.Traits().Store
+	}
+	for _, e := range w.events {
+		w.decides = w.decides || e.Decided != nil
+	}
+	return w
+}
+
+// begin is when a call began; zero if its decision is told to nobody.
+func (w *watch) begin(ctx context.Context) (began time.Time) {
+	if w != nil && (w.decides || w.log != nil && w.log.Enabled(ctx, slog.LevelDebug)) {
+		began = time.Now()
+	}
+	return began
+}
+
+// decided tells how a call ended.
+func (w *watch) decided(ctx context.Context, began time.Time, operation, key string, n int64, r Result, err error) {
+	switch {
+	case began.IsZero(), err != nil && badInput(err):
+		return
+	case errors.Is(err, ErrRefused):
+		err = nil
+	case err != nil:
+		r = Result{Key: key, Cost: n}
+	}
+	e := DecisionEvent{Store: w.store, Operation: operation, Result: r, Took: time.Since(began), Err: err}
+	for _, to := range w.events {
+		if to.Decided != nil {
+			to.Decided(ctx, e)
+		}
+	}
+	if w.log != nil && w.log.Enabled(ctx, slog.LevelDebug) {
+		about := slog.Group("limit", "key", key, "cost", n, "name", r.Name, "store", w.store)
+		if err != nil {
+			w.log.DebugContext(ctx, "limit could not be decided", about, "operation", operation, "took", e.Took, "error", err)
+		} else {
+			w.log.DebugContext(ctx, "limit decided", about, "operation", operation, "took", e.Took,
+				"ok", r.OK, "by", r.By.String(), "remaining", r.Remaining, "retryAfter", r.RetryAfter, "wouldRefuse", r.WouldRefuse)
+		}
+	}
+}
+
+// degraded tells that something else begins to decide.
+func (w *watch) degraded(ctx context.Context, e FallbackEvent) {
+	e.Store = w.store
+	for _, to := range w.events {
+		if to.Degraded != nil {
+			to.Degraded(ctx, e)
+		}
+	}
+	if w.log != nil {
+		w.log.WarnContext(ctx, "limits are decided without the store, which does not answer", e.attr(), "error", e.Err)
+	}
+}
+
+// restored tells that the store decides again.
+func (w *watch) restored(ctx context.Context, e FallbackEvent) {
+	e.Store = w.store
+	for _, to := range w.events {
+		if to.Restored != nil {
+			to.Restored(ctx, e)
+		}
+	}
+	if w.log != nil {
+		w.log.InfoContext(ctx, "limits are decided by the store again", e.attr(), "lasted", e.Lasted)
+	}
+}
+
+func (e FallbackEvent) attr() slog.Attr {
+	return slog.Group("limit", "key", e.Key, "by", e.By.String(), "store", e.Store)
+}

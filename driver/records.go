@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 )
 
@@ -51,6 +52,18 @@ type Records interface {
 	// run again. An attempt that is under way cannot finish any more. If there is
 	// no record it fails with ErrNoRecord.
 	ForgetRecord(ctx context.Context, key string) error
+}
+
+// RecordLister is implemented by stores of records that can show them to people.
+type RecordLister interface {
+	// ListRecords shows the record of every operation whose key begins with prefix, in
+	// no particular order. It leaves out results: Record.Result is nil. Any text is a
+	// prefix, and none of its characters has a meaning.
+	//
+	// It reads page by page and is no snapshot. A record that stays from before to after
+	// is shown once; one that begins or ends meanwhile is shown once or not at all, and
+	// is no error. The first error ends it.
+	ListRecords(ctx context.Context, prefix string) iter.Seq2[Record, error]
 }
 
 // An Attempt to run an operation.

@@ -47,16 +47,20 @@ type RecordHarness struct {
 	Only []string
 }
 
-// Records runs the contract of driver.Records, one subtest for each case.
+// Records runs the contract of driver.Records, and of driver.RecordLister if the store
+// implements that, one subtest for each case.
 func Records(t *testing.T, h RecordHarness) {
 	cases, err := chosen(recordCases(), func(c recordCase) string { return c.name }, h.Only)
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, lists := h.Open(t, 1)[0].(driver.RecordLister)
 	for _, c := range cases {
 		switch {
 		case c.kept && h.Kept == nil:
 			notAsked(t, h.Only, "the records", []string{c.name + " (no RecordHarness.Kept)"})
+		case c.listed && !lists:
+			notAsked(t, h.Only, "the records", []string{c.name + " (no ListRecords)"})
 		case c.restart && h.Restart == nil:
 			notAsked(t, h.Only, "the records", []string{c.name + " (no RecordHarness.Restart)"})
 		default:
@@ -74,6 +78,7 @@ type recordCase struct {
 	why     string // shown when it fails
 	kept    bool   // needs RecordHarness.Kept
 	restart bool   // needs RecordHarness.Restart
+	listed  bool   // needs driver.RecordLister
 	run     func(t *recordTest)
 }
 
@@ -178,7 +183,7 @@ func (t *recordTest) unknown(key string) {
 }
 
 func recordCases() []recordCase {
-	return slices.Concat(recordLifeCases(), recordEndCases(), recordRandomCases())
+	return slices.Concat(recordLifeCases(), recordEndCases(), recordListCases(), recordRandomCases())
 }
 
 func recordLifeCases() []recordCase {

@@ -3,6 +3,7 @@ package once
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -24,8 +25,13 @@ type Config struct {
 
 	// Lock says how operations are locked while they run. Its TTL is how long other
 	// callers wait after an attempt has crashed; its MaxHold is how long an attempt
-	// may take; its Owner is shown in records, too.
+	// may take; its Owner is shown in records, too. Its Logger also gets outcomes that
+	// could not be recorded as errors, and each attempt and each replay at the debug
+	// level.
 	Lock baton.Config
+
+	// Events are called when something happens to operations. Defaults to none.
+	Events *Events
 }
 
 const (
@@ -47,6 +53,12 @@ func (c *Config) complete() error {
 			host = "unknown"
 		}
 		c.Lock.Owner = fmt.Sprintf("%.100s:%d", host, os.Getpid())
+	}
+	if c.Lock.Logger == nil {
+		c.Lock.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Events == nil {
+		c.Events = &Events{}
 	}
 	return nil
 }

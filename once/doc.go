@@ -31,6 +31,35 @@
 // store may forget, and when. An operation that is called again after Keep runs
 // again.
 //
+// # What is recorded, and what is not?
+//
+// Recorded are the result of a function that returned no error, and the text of an
+// error that Final has marked. Not recorded are all other errors, a panic, a result of
+// more than check.MaxResult bytes, and whatever an attempt returns after another one has
+// begun. After what was not recorded the next caller runs the function again, at once:
+// there is no pause and no limit to the number of attempts but what the function makes
+// of Attempt.Attempts.
+//
+// An error is not recorded by itself because most errors are of the moment, such as a
+// connection that broke, and because who records too much has no second try for as long
+// as Config.Keep. The function decides. To record more, it marks an error with Final, or
+// returns a result that says what failed: the answer "402 Payment Required" with its
+// body is a result. To record less, it returns an error in place of a result. A policy
+// for all operations is a function around theirs, as in the example of Final.
+//
+// Published interfaces that take idempotency keys disagree, so one that is built on this
+// package has to choose, and say so. Stripe's first interface records every answer of a
+// request that began to execute, 500 too; its second one runs failed requests again.
+// Others record answers of 4xx and none of 500 and above, or not 429. Nearly all record
+// no answer to a request that they refused before it began: an invalid one, or one whose
+// key is in use, for which TryDo has an error. The IETF's draft of the Idempotency-Key
+// header leaves it to the server.
+//
+// # What if another attempt is under way?
+//
+// Do waits for it, and TryDo fails at once with a *baton.HeldError, of which a server
+// makes a "409 Conflict" and a Retry-After.
+//
 // # Which token do I pass?
 //
 // Attempt.Token: that of this very attempt. It is higher than the tokens of all
@@ -80,9 +109,16 @@
 // end of Keep, remove them from what the store answers, not from its disk: a SQLite
 // file, a server's log or a backup may hold them for longer.
 //
+// # What happens to my operations?
+//
+// Config.Events tells when attempts begin and end and when callers get what is recorded,
+// for metrics and traces; the Logger in Config.Lock gets the same. Find and List show to
+// people what is recorded, as "baton once --show" and "baton once ls" do.
+//
 // # What it costs
 //
 // An operation that is done costs one request. The first run costs five: that
 // one, the lock, the note that an attempt begins, the result, and the release;
-// with a Fingerprint six.
+// with a Fingerprint six. A TryDo that is refused costs two, or one if the attempt
+// under way is of the same Runner.
 package once

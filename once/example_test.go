@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/once"
@@ -171,6 +174,135 @@ func ExampleUnrecordedError() {
 	// Output:
 	// not recorded: "report by attempt 1"
 	// recorded:     "report by attempt 2"
+}
+
+// A server that does not let its clients wait answers at once that the request is under
+// way, and for how long that may last.
+func ExampleRunner_TryDo() {
+	ops, err := once.New(memstore.New(), once.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var pay http.HandlerFunc
+	post := func(who string) {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("POST", "/payments", nil)
+		r.Header.Set("Idempotency-Key", "4711")
+		pay(w, r)
+		fmt.Println(who, w.Code, w.Body)
+	}
+	pay = func(w http.ResponseWriter, r *http.Request) {
+		receipt, err := ops.TryDo(r.Context(), "pay/"+r.Header.Get("Idempotency-Key"), func(context.Context, once.Attempt) ([]byte, error) {
+			post("meanwhile")
+			return []byte("paid"), nil
+		})
+		held, underWay := errors.AsType[*baton.HeldError](err)
+		switch {
+		case underWay:
+			w.Header().Set("Retry-After", strconv.Itoa(int(held.Remaining.Seconds())+1))
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, "under way")
+		case err != nil:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			_, _ = w.Write(receipt)
+		}
+	}
+	post("first")
+	post("later")
+	// Output:
+	// meanwhile 409 under way
+	// first 200 paid
+	// later 200 paid
+}
+
+// Metrics are made of events. A label is never a key, of which there is no end.
+func ExampleEvents() {
+	ctx := context.Background()
+	running, failed, replayed := 0, 0, 0 // a program with several goroutines needs atomic ones
+	ops, err := once.New(memstore.New(), once.Config{Events: &once.Events{
+		Began: func(context.Context, once.OperationEvent) { running++ },
+		Finished: func(_ context.Context, e once.OperationEvent) {
+			running--
+			if e.Failed {
+				failed++
+			}
+		},
+		Superseded: func(context.Context, once.OperationEvent) { running-- },
+		Replayed:   func(context.Context, once.OperationEvent) { replayed++ },
+	}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for try := range 4 {
+		_, _ = ops.Do(ctx, "report/may", func(context.Context, once.Attempt) ([]byte, error) {
+			if try == 0 {
+				return nil, errors.New("disk full")
+			}
+			return []byte("report"), nil
+		})
+	}
+	fmt.Println(running, "running,", failed, "failed,", replayed, "replayed")
+	// Output:
+	// 0 running, 1 failed, 2 replayed
+}
+
+// What was recorded under keys with a prefix, and what was begun and not finished.
+func ExampleRunner_List() {
+	ctx := context.Background()
+	ops, err := once.New(memstore.New(), once.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for key, err := range map[string]error{"report/may": nil, "report/june": errors.New("disk full"), "welcome/alice": nil} {
+		_, _ = ops.Do(ctx, key, func(context.Context, once.Attempt) ([]byte, error) { return nil, err })
+	}
+	for op, err := range ops.List(ctx, "report/") {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(op.Key, op.Done, op.Attempts)
+	}
+	// Unordered output:
+	// report/may true 1
+	// report/june false 1
+}
+
+// A policy for all operations: whether an error is recorded is decided in one place.
+func ExampleFinal_policy() {
+	ctx := context.Background()
+	ops, err := once.New(memstore.New(), once.Config{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	type fn = func(context.Context, once.Attempt) ([]byte, error)
+	var errDeclined = errors.New("the card was declined")
+	recorded := func(f fn) fn {
+		return func(ctx context.Context, a once.Attempt) ([]byte, error) {
+			result, err := f(ctx, a)
+			if errors.Is(err, errDeclined) {
+				err = once.Final(err)
+			}
+			return result, err
+		}
+	}
+	for _, e := range []error{errors.New("connection reset"), errDeclined, nil} {
+		_, err := ops.Do(ctx, "pay/4711", recorded(func(context.Context, once.Attempt) ([]byte, error) {
+			fmt.Println("charging the card")
+			return nil, e
+		}))
+		fmt.Println(err)
+	}
+	// Output:
+	// charging the card
+	// connection reset
+	// charging the card
+	// once: operation "pay/4711" has failed for good: the card was declined
+	// once: operation "pay/4711" has failed for good: the card was declined
 }
 
 // An error that another attempt cannot cure is an outcome, too.

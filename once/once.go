@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"log/slog"
 	"time"
 
 	"github.com/batonhq/baton"
@@ -22,9 +24,14 @@ const MaxKey = check.MaxKey - len(LockPrefix)
 // concurrent use. It needs no Close; the caller closes the store.
 type Runner struct {
 	records        driver.Records
+	lister         driver.RecordLister // nil if the store has none
 	locks          *baton.Locker
+	store          string // its short name
 	owner          string
 	keep, remember time.Duration
+
+	events *Events
+	log    *slog.Logger
 
 	call     time.Duration // how long the first try of a request may take
 	patience time.Duration // for how long a request is repeated if there is no answer
@@ -50,8 +57,10 @@ func New(store driver.Locks, cfg Config) (*Runner, error) {
 	if ttl == 0 {
 		ttl = baton.DefaultTTLOf(store.Traits())
 	}
+	lister, _ := driver.As[driver.RecordLister](store)
 	return &Runner{
-		records: records, locks: locks, owner: cfg.Lock.Owner, keep: cfg.Keep, remember: cfg.Remember,
+		records: records, lister: lister, locks: locks, store: store.Traits().Store, owner: cfg.Lock.Owner, keep: cfg.Keep, remember: cfg.Remember,
+		events: cfg.Events, log: cfg.Lock.Logger,
 		call: min(max(ttl/4, time.Second), 5*time.Second), patience: max(2*ttl, 10*time.Second),
 	}, nil
 }
@@ -100,6 +109,25 @@ type Attempt struct {
 // and *baton.KeyError for keys longer than MaxKey. After any error but the last two
 // the caller may call Do again.
 func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), opts ...Option) ([]byte, error) {
+	return r.do(ctx, key, fn, opts, true)
+}
+
+// TryDo is Do for a caller that does not wait for other attempts: if one is under
+// way, or others wait to run it, TryDo fails at once with a *baton.HeldError. That
+// names the operation, who runs it and for how long, and how long its lock lasts
+// unless renewed, as far as the store knows. The attempt may be over by then:
+// another call tells. After an attempt has crashed that is the answer, too, until
+// its lock expires.
+//
+// For an answer of a store that is out of reach TryDo waits as long as
+// baton.Locker.TryLock does, and once it has the lock, as long as Do. Everything
+// else is as with Do.
+func (r *Runner) TryDo(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), opts ...Option) ([]byte, error) {
+	return r.do(ctx, key, fn, opts, false)
+}
+
+// do is Do, or TryDo if it shall not wait.
+func (r *Runner) do(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), opts []Option, wait bool) ([]byte, error) {
 	if err := legal(key); err != nil {
 		return nil, err
 	}
@@ -110,6 +138,8 @@ func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, At
 	if ctx.Err() != nil {
 		return nil, fail("do", key, ended(ctx))
 	}
+	o := observed{runner: r, ctx: ctx, key: key}
+	o.asked()
 	rec, err := r.look(ctx, key)
 	if err == nil {
 		rec, err = with.match(rec)
@@ -118,17 +148,14 @@ func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, At
 	case errors.Is(err, ErrOtherRequest):
 		return nil, err
 	case err == nil && rec.Done:
-		return outcome(rec)
+		return o.replayed(rec)
 	case ctx.Err() != nil:
 		return nil, fail("do", key, ended(ctx))
 	case err != nil && !errors.Is(err, driver.ErrNoRecord) && !again(err):
 		return nil, fail("find", key, err)
 	}
-	// Lock waits for a store that is out of reach, as long as it should.
-	lease, err := r.locks.Lock(ctx, LockPrefix+key)
-	if errors.Is(err, baton.ErrNested) {
-		return nil, fail("do", key, fmt.Errorf("it is asked for within itself and would wait for itself: %w", baton.ErrNested))
-	} else if err != nil {
+	lease, err := r.lock(ctx, key, wait)
+	if err != nil {
 		return nil, fail("do", key, err)
 	}
 	// Also when fn panics. Nothing depends on Unlock's error: what is recorded is
@@ -140,21 +167,57 @@ func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, At
 	case err != nil:
 		return nil, err
 	case rec.Done: // by the attempt that we waited for
-		return outcome(rec)
+		return o.replayed(rec)
 	}
-	result, err := fn(work, Attempt{Key: key, Token: lease.Token(), Attempts: rec.Attempts, Lease: lease})
-	o := driver.Outcome{Result: result}
+	return r.attempt(ctx, work, Attempt{Key: key, Token: lease.Token(), Attempts: rec.Attempts, Lease: lease}, fn, &o)
+}
+
+// lock locks the operation. Lock waits for a store that is out of reach, as long as it
+// should.
+func (r *Runner) lock(ctx context.Context, key string, wait bool) (*baton.Lease, error) {
+	if wait {
+		lease, err := r.locks.Lock(ctx, LockPrefix+key)
+		return lease, nested(err)
+	}
+	lease, err := r.locks.TryLock(ctx, LockPrefix+key)
+	if held, ok := errors.AsType[*baton.HeldError](err); ok {
+		of := *held
+		of.Key = key
+		err = fmt.Errorf("it is under way: %w", &of)
+	}
+	return lease, nested(err)
+}
+
+func nested(err error) error {
+	if errors.Is(err, baton.ErrNested) {
+		return fmt.Errorf("it is asked for within itself and would wait for itself: %w", baton.ErrNested)
+	}
+	return err
+}
+
+// attempt runs fn, whose attempt the store has noted, and records its outcome.
+func (r *Runner) attempt(ctx, work context.Context, a Attempt, fn func(context.Context, Attempt) ([]byte, error), o *observed) ([]byte, error) {
+	o.begins(a)
+	end := OperationEvent{Failed: true, Err: errNoReturn}
+	var unrecorded *UnrecordedError
+	defer func() { o.ends(a, end, unrecorded) }() // also when fn panics
+	result, err := fn(work, a)
+	out := driver.Outcome{Result: result}
 	if err != nil {
 		if !isFinal(err) {
-			if lost := lease.Err(); lost != nil && !errors.Is(err, baton.ErrLost) {
+			if lost := a.Lease.Err(); lost != nil && !errors.Is(err, baton.ErrLost) {
 				err = errors.Join(err, lost)
 			}
+			end.Err = err
 			return nil, err
 		}
-		o = driver.Outcome{Failed: true, Result: []byte(err.Error())}
-		o.Result = o.Result[:min(len(o.Result), check.MaxResult)]
+		out = driver.Outcome{Failed: true, Result: []byte(err.Error())}
+		out.Result = out.Result[:min(len(out.Result), check.MaxResult)]
 	}
-	return r.finish(ctx, key, lease.Token(), o, err)
+	result, err = r.finish(ctx, a.Key, a.Token, out, err)
+	unrecorded, _ = err.(*UnrecordedError)
+	end.Recorded, end.Failed, end.Err = unrecorded == nil, out.Failed, err
+	return result, err
 }
 
 // legal refuses a key whose lock would have no legal name.
@@ -298,4 +361,29 @@ func (r *Runner) Forget(ctx context.Context, key string) error {
 		return fail("forget", key, err)
 	}
 	return nil
+}
+
+// List returns what is known of every operation whose key begins with prefix, in no
+// particular order, as Find does, but without results: Record.Result is nil. It reads
+// page by page and is no snapshot: an operation that begins, is forgotten, or whose
+// time ends meanwhile may be missing. List is meant for people. Any text is a prefix.
+// The first error ends it: errors.ErrUnsupported if the store cannot list records, the
+// context's, or the store's.
+func (r *Runner) List(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return func(yield func(driver.Record, error) bool) {
+		if r.lister == nil {
+			yield(driver.Record{}, fmt.Errorf("once: store %s cannot list its records: %w", r.store, errors.ErrUnsupported))
+			return
+		}
+		for rec, err := range r.lister.ListRecords(ctx, prefix) {
+			if err != nil {
+				yield(driver.Record{}, fail("list", prefix, err))
+				return
+			}
+			rec.Owner, _ = unmark(rec.Owner)
+			if !yield(rec, nil) {
+				return
+			}
+		}
+	}
 }

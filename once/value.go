@@ -10,8 +10,17 @@ import (
 // caller, including the first, gets the result as decoded from JSON. A type that
 // JSON cannot encode is refused before fn runs.
 func Do[T any](ctx context.Context, r *Runner, key string, fn func(context.Context, Attempt) (T, error), opts ...Option) (T, error) {
+	return do(ctx, r, key, fn, opts, true)
+}
+
+// TryDo is Runner.TryDo for results of any type, as Do is Runner.Do.
+func TryDo[T any](ctx context.Context, r *Runner, key string, fn func(context.Context, Attempt) (T, error), opts ...Option) (T, error) {
+	return do(ctx, r, key, fn, opts, false)
+}
+
+func do[T any](ctx context.Context, r *Runner, key string, fn func(context.Context, Attempt) (T, error), opts []Option, wait bool) (T, error) {
 	var value T
-	text, err := r.Do(ctx, key, func(ctx context.Context, a Attempt) ([]byte, error) {
+	text, err := r.do(ctx, key, func(ctx context.Context, a Attempt) ([]byte, error) {
 		if _, err := json.Marshal(value); err != nil {
 			return nil, fmt.Errorf("once: %q was not run: its result cannot be recorded: %w", key, err)
 		}
@@ -24,7 +33,7 @@ func Do[T any](ctx context.Context, r *Runner, key string, fn func(context.Conte
 			return nil, fmt.Errorf("once: %q has run and its result cannot be recorded: %w", key, err)
 		}
 		return text, nil
-	}, opts...)
+	}, opts, wait)
 	if err != nil {
 		return value, err
 	}

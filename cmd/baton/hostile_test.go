@@ -211,6 +211,7 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		"watch":          {{"--for", "100ms"}, {"--for", "100ms", "-o", "json"}, {"--for", "100ms", key}},
 		"elect":          {append(wait, key, "--", "true"), {"--observe", "--for", "100ms", key}, {"--observe", "--for", "100ms", "-o", "json", key}, {"--value", hostileText, "free", "--", "true"}},
 		"once":           {{"--no-replay", key, "--", "true"}, {"--show", key}, {"--show", "-o", "json", key}, {"--show", hostileText}, {"--forget", key}, {"--final", hostileText, "x", "--", "true"}, {hostileText, "--", "true"}},
+		"once ls":        {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"--", "true"}},
 		"limit":          {{"--rate", "1/1h", key}, {"--rate", "1/1h", "-n", "2", key}, {"--rate", "1/1h", "--peek", key}, {"--rate", "1/1h", "-o", "json", key}, {"--rate", hostileText, key}, {"-a", hostileText, "--rate", "1/s", key}, {"--rate", "1/1h", "--forget", key}},
 		"limit simulate": {{"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
 		"doctor":         {{}, {"-o", "json"}, {hostileText}},

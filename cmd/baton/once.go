@@ -62,7 +62,7 @@ and nothing is replayed. Where command lines differ though they mean the same, s
 by the name of a machine, all who use the key say --any-command.
 
 While the command runs its lock is once/KEY: that is the name for baton show, watch and
-break.
+break. "baton once ls" lists what is recorded, so no KEY is ls or list.
 
 It may run more than once, though only one outcome is ever recorded: if it, or this
 machine, crashes half-way, the next call runs it again. The command finds in its
@@ -92,6 +92,7 @@ omitted (bytes). Unknown values are left out.
                                      machines: once a day (in a crontab "%" is written "\%")
   baton once --final 3,4 redeem/4711 -- ./redeem.sh 4711   3 and 4 are final: coupon spent, expired
   baton once --show migrate/2026-07
+  baton once ls migrate/                                 what is recorded under these keys
   baton once --forget migrate/2026-07                    so that it can happen anew`,
 	}
 	f := cmd.Flags()
@@ -138,6 +139,7 @@ omitted (bytes). Unknown values are left out.
 		}
 		return a.completeBelow(once.LockPrefix, args, typed)
 	}
+	cmd.AddCommand(a.onceListCommand())
 	return cmd
 }
 
@@ -177,16 +179,15 @@ func parseCodes(text string) (func(int) bool, error) {
 	return func(code int) bool { return codes[code] }, nil
 }
 
-// openOnce opens a store with records. It calls waiting when the lock has to be waited
-// for.
-func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, waiting func(), check func(driver.Traits) error) (ops *once.Runner, locks *baton.Locker, store driver.Store, err error) {
+// openOnce opens a store with records.
+func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, events *baton.Events, check func(driver.Traits) error) (ops *once.Runner, locks *baton.Locker, store driver.Store, err error) {
 	var cfg baton.Config
 	locks, store, err = a.openWith(ctx, func() baton.Config { cfg = o.config(owner); return cfg }, check, o.checkTTL)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	cfg.Logger = a.logger()
-	cfg.Events = &baton.Events{Waiting: func(context.Context, baton.LockEvent) { waiting() }}
+	cfg.Events = events
 	ops, err = once.New(store, once.Config{Keep: o.keep, Lock: cfg})
 	if err != nil {
 		shut(store)
@@ -203,12 +204,13 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	}
 	owner := ownerName(os.Getpid())
 	waiting := make(chan struct{}, 1)
-	ops, locks, store, err := a.openOnce(ctx, o, owner, func() {
+	events := &baton.Events{Waiting: func(context.Context, baton.LockEvent) {
 		select {
 		case waiting <- struct{}{}:
 		default:
 		}
-	}, o.checkTTL)
+	}}
+	ops, locks, store, err := a.openOnce(ctx, o, owner, events, o.checkTTL)
 	if err != nil {
 		return err
 	}
@@ -236,8 +238,12 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	if !o.anyCmd {
 		opts = append(opts, once.Fingerprint(command...))
 	}
+	do := ops.Do
+	if o.try {
+		do = ops.TryDo
+	}
 	go func() {
-		text, err := ops.Do(ctx, key, func(ctx context.Context, at once.Attempt) ([]byte, error) {
+		text, err := do(ctx, key, func(ctx context.Context, at once.Attempt) ([]byte, error) {
 			select {
 			case w.turn <- struct{}{}:
 				<-w.over // from now on this goroutine has the signals and the terminal
@@ -269,6 +275,8 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 		return a.notRecorded(key, unrecorded)
 	case errors.Is(r.err, once.ErrOtherRequest):
 		return otherCommand(key, r.err)
+	case o.try && rec == nil && errors.Is(r.err, baton.ErrHeld):
+		return underWayElsewhere(key, r.err)
 	case given != nil && codeOf(r.err) != exitLost:
 		return stoppedBy(given)
 	case rec != nil:
@@ -317,11 +325,8 @@ func (w *waitForTurn) wait(ctx context.Context) (why error) {
 				return stop(interrupted(s))
 			}
 		case <-late:
-			return stop(w.underWay(fmt.Sprintf("not finished in %s", short(w.o.wait)), "look with: baton once --show "))
+			return stop(w.late())
 		case <-w.waiting:
-			if w.o.try {
-				return stop(w.underWay("it is under way", "wait with -w 10s or look with: baton once --show "))
-			}
 			held := holder(w.locks, once.LockPrefix+w.key)
 			if held == nil {
 				continue
@@ -335,11 +340,24 @@ func (w *waitForTurn) wait(ctx context.Context) (why error) {
 	}
 }
 
-func (w *waitForTurn) underWay(what, advice string) error {
+// late says that the time to wait is over.
+func (w *waitForTurn) late() error {
+	what := "not finished in " + short(w.o.wait)
 	if held := holder(w.locks, once.LockPrefix+w.key); held != nil {
 		what += ": " + describe(held)
 	}
-	return &exit{exitNotAcquired, fmt.Errorf("%s; %s%s", what, advice, shellWord(w.key))}
+	return &exit{exitNotAcquired, fmt.Errorf("%s; look with: baton once --show %s", what, shellWord(w.key))}
+}
+
+// underWayElsewhere says who runs the command, which was not to be waited for.
+func underWayElsewhere(key string, err error) error {
+	what := "it is under way"
+	if held, ok := errors.AsType[*baton.HeldError](err); ok {
+		of := *held
+		of.Key = once.LockPrefix + key // the name that other commands know
+		what += ": " + describe(&of)
+	}
+	return &exit{exitNotAcquired, fmt.Errorf("%s; wait with -w 10s or look with: baton once --show %s", what, shellWord(key))}
 }
 
 // afterOutput is how long processes that the command left behind may keep its output

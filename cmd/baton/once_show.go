@@ -18,7 +18,7 @@ func (a *app) askOnce(ctx context.Context, key string, o *onceFlags) error {
 	if err != nil {
 		return err
 	}
-	ops, _, store, err := a.openOnce(ctx, o, "", func() {}, outlives)
+	ops, _, store, err := a.openOnce(ctx, o, "", nil, outlives)
 	if err != nil {
 		return err
 	}
@@ -63,18 +63,9 @@ type recordView struct {
 	Omitted  int64      `json:"omitted,omitempty"`
 }
 
+// viewRecord is a record with its output.
 func viewRecord(rec driver.Record) recordView {
-	v := recordView{Key: rec.Key, State: "begun", Attempts: rec.Attempts, Owner: rec.Owner, Began: at(rec.Began), Finished: at(rec.Finished), Left: seconds(rec.Left)}
-	switch {
-	case rec.Token == 0:
-		v.State = "none"
-		return v
-	case rec.Failed:
-		v.State = "failed"
-	case rec.Done:
-		v.State = "done"
-	}
-	v.Token = strconv.FormatInt(rec.Token, 10)
+	v := viewState(rec)
 	if !rec.Done {
 		return v
 	}
@@ -88,6 +79,22 @@ func viewRecord(rec driver.Record) recordView {
 	default:
 		v.Stdout = string(rec.Result)
 	}
+	return v
+}
+
+// viewState is a record without its output.
+func viewState(rec driver.Record) recordView {
+	v := recordView{Key: rec.Key, State: "begun", Attempts: rec.Attempts, Owner: rec.Owner, Began: at(rec.Began), Finished: at(rec.Finished), Left: seconds(rec.Left)}
+	switch {
+	case rec.Token == 0:
+		v.State = "none"
+		return v
+	case rec.Failed:
+		v.State = "failed"
+	case rec.Done:
+		v.State = "done"
+	}
+	v.Token = strconv.FormatInt(rec.Token, 10)
 	return v
 }
 

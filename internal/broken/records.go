@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"iter"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +40,12 @@ const (
 	RecordsBadAttempts    Bug = "records bad attempts"
 	RecordsAfterEnd       Bug = "records although the caller has gone"
 	ForgetsEveryOperation Bug = "forgets other operations, too"
+	ListsByPattern        Bug = "takes a prefix for a pattern"
+	ListsResults          Bug = "lists results"
+	ListsTheExpired       Bug = "lists expired records"
+	SkipsBetweenPages     Bug = "loses a record between two pages of a list"
+	MissesWhatWent        Bug = "fails if a record goes while it lists"
+	ListsAfterEnd         Bug = "lists although the caller has gone"
 )
 
 // RecordsCaughtBy names the case that is there for each bug.
@@ -63,6 +72,12 @@ var RecordsCaughtBy = map[Bug]string{
 	RecordsBadAttempts:    "bad attempts",
 	RecordsAfterEnd:       "a context that has ended",
 	ForgetsEveryOperation: "forget",
+	ListsByPattern:        "list takes prefixes literally",
+	ListsResults:          "list shows what is recorded",
+	ListsTheExpired:       "list does not show what has expired",
+	SkipsBetweenPages:     "list shows many records",
+	MissesWhatWent:        "list while records come and go",
+	ListsAfterEnd:         "list with a context that has ended",
 }
 
 // Records is a driver.Records with one bug.
@@ -181,6 +196,50 @@ func (s *Records) ForgetRecord(ctx context.Context, key string) error {
 		return true, nil
 	})
 	return err
+}
+
+// ListRecords implements driver.RecordLister, but for the bug.
+func (s *Records) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return func(yield func(driver.Record, error) bool) {
+		if err := ctx.Err(); err != nil && s.bug != ListsAfterEnd {
+			yield(driver.Record{}, err)
+			return
+		}
+		matches := strings.HasPrefix
+		if s.bug == ListsByPattern {
+			matches = func(key, prefix string) bool {
+				ok, _ := path.Match(prefix+"*", strings.ReplaceAll(key, "/", ":"))
+				return ok || strings.HasPrefix(key, prefix)
+			}
+		}
+		var keys []string
+		s.mu.Lock()
+		for key := range s.states {
+			if matches(key, prefix) {
+				keys = append(keys, key)
+			}
+		}
+		s.mu.Unlock()
+		slices.Sort(keys)
+		const page = 100
+		for i, key := range keys {
+			s.mu.Lock()
+			st, now := s.states[key], time.Now().UnixMicro()
+			s.mu.Unlock()
+			r := st.Listed(key, now)
+			if s.bug == ListsResults {
+				r = st.Record(key, now)
+			}
+			switch {
+			case s.bug == SkipsBetweenPages && i%page == page-1:
+			case s.bug == MissesWhatWent && !st.Exists(now):
+				yield(driver.Record{}, driver.ErrNoRecord)
+				return
+			case (st.Exists(now) || s.bug == ListsTheExpired && st.Token != 0) && !yield(r, nil):
+				return
+			}
+		}
+	}
 }
 
 // act reads, acts and writes; apart leaves time between reading and acting.

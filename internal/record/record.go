@@ -102,6 +102,12 @@ func (s State) Record(key string, now int64) driver.Record {
 	return r
 }
 
+// Listed is Record without the result.
+func (s State) Listed(key string, now int64) driver.Record {
+	s.Result = nil
+	return s.Record(key, now)
+}
+
 func moment(micros int64) time.Time {
 	if micros == 0 {
 		return time.Time{}

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/batonhq/baton/driver"
 )
@@ -32,19 +33,28 @@ func Info(key string, k Key, claims []Claim, now int64) driver.KeyInfo {
 	return info
 }
 
-// List turns pages into the sequence that driver.Inspector wants. read
-// returns the keys after the given one and the last key that it looked at, or
-// "" if there are no more.
+// List turns pages of keys into the sequence that driver.Inspector wants. read is as
+// for Pages.
 func List(read func(after string) (infos []driver.KeyInfo, last string, err error)) iter.Seq2[driver.KeyInfo, error] {
-	return func(yield func(driver.KeyInfo, error) bool) {
+	return Pages(func(after string) ([]driver.KeyInfo, string, error) {
+		infos, last, err := read(after)
+		return slices.DeleteFunc(infos, func(i driver.KeyInfo) bool { return len(i.Holders)+len(i.Waiters) == 0 }), last, err
+	})
+}
+
+// Pages turns pages into a sequence. read returns what is to be shown of the keys after
+// the given one, and the last key that it looked at, or "" if there are no more.
+func Pages[T any](read func(after string) (page []T, last string, err error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
 		for after := ""; ; {
-			infos, last, err := read(after)
+			page, last, err := read(after)
 			if err != nil {
-				yield(driver.KeyInfo{}, err)
+				var none T
+				yield(none, err)
 				return
 			}
-			for _, info := range infos {
-				if len(info.Holders)+len(info.Waiters) > 0 && !yield(info, nil) {
+			for _, one := range page {
+				if !yield(one, nil) {
 					return
 				}
 			}
@@ -54,6 +64,20 @@ func List(read func(after string) (infos []driver.KeyInfo, last string, err erro
 			after = last
 		}
 	}
+}
+
+// Span is the range of the keys that begin with prefix and come after the given one, from
+// the first on and below the end. One bound on each side lets every server read no more
+// than that.
+func Span(prefix, after string) (from, end []byte) {
+	from, end = []byte(prefix), PrefixEnd(prefix)
+	if after != "" {
+		from = append([]byte(after), 0) // nothing is between the two
+	}
+	if end == nil {
+		end = []byte{0xff} // no UTF-8 is above
+	}
+	return from, end
 }
 
 // PrefixEnd is the first key in byte order that is above every key with the

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"strings"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -13,13 +15,20 @@ import (
 	"github.com/batonhq/baton/internal/record"
 )
 
-var _ driver.Records = (*Store)(nil)
+var (
+	_ driver.Records      = (*Store)(nil)
+	_ driver.RecordLister = (*Store)(nil)
+)
 
 // recordDir is the folder of records, which are no positions in a queue: see stateDir.
 // A record is one line of JSON.
 const recordDir = "\trecords/"
 
 func (s *Store) recordName(key string) string { return s.prefix + recordDir + key }
+
+// recordPage is how many records ListRecords reads at once. They come with their results,
+// which may be long.
+const recordPage = 32
 
 // revokeTime bounds the clean-up after a call.
 const revokeTime = 2 * time.Second
@@ -145,6 +154,35 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 		return driver.Record{}, err
 	}
 	return k.Record(key, 0), nil
+}
+
+// ListRecords implements driver.RecordLister. It reads results, too, and leaves out what
+// is no record. It does not tell how much longer records are kept.
+func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return func(yield func(driver.Record, error) bool) {
+		if err := s.ready(ctx); err != nil {
+			yield(driver.Record{}, err)
+			return
+		}
+		dir := s.recordName("")
+		next, end := []byte(dir+prefix), after(dir+prefix)
+		for more := true; more; {
+			resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: next, RangeEnd: end, Limit: recordPage})
+			if err != nil {
+				yield(driver.Record{}, readFailure(ctx, err))
+				return
+			}
+			more = resp.More
+			for _, kv := range resp.Kvs {
+				next = append(append(next[:0:0], kv.Key...), 0)
+				key := strings.TrimPrefix(string(kv.Key), dir)
+				st, err := record.Parse(kv.Value)
+				if err == nil && check.Key(key) == nil && !yield(st.Listed(key, 0), nil) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // ForgetRecord implements driver.Records by one request.

@@ -2,6 +2,8 @@ package memstore
 
 import (
 	"context"
+	"iter"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,6 +49,36 @@ func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 	}
 	_, err := s.record(ctx, key, (*record.State).Forget)
 	return err
+}
+
+// ListRecords implements driver.RecordLister.
+func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return func(yield func(driver.Record, error) bool) {
+		s.records.mu.Lock()
+		var keys []string
+		for key := range s.records.states {
+			if strings.HasPrefix(key, prefix) {
+				keys = append(keys, key)
+			}
+		}
+		s.records.mu.Unlock()
+		if err := s.check(ctx); err != nil {
+			yield(driver.Record{}, err)
+			return
+		}
+		for _, key := range keys {
+			if err := s.check(ctx); err != nil {
+				yield(driver.Record{}, err)
+				return
+			}
+			s.records.mu.Lock()
+			st, now := s.records.states[key], s.now().Microseconds()
+			s.records.mu.Unlock()
+			if st.Exists(now) && !yield(st.Listed(key, now), nil) {
+				return
+			}
+		}
+	}
 }
 
 func (s *Store) record(ctx context.Context, key string, act func(*record.State, int64) (changed bool, err error)) (driver.Record, error) {

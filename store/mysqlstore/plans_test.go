@@ -29,6 +29,7 @@ var meantScans = map[string]string{
 	"FROM baton_limit FORCE INDEX (PRIMARY) WHERE k>":                "the sweep of limits reads a page",
 	"FROM baton_limit_id WHERE ends<=UTC_TIMESTAMP(6) ORDER BY ends": "it reads as many of those that are over as it removes",
 	"FROM baton_record WHERE until<=UTC_TIMESTAMP(6) ORDER BY until": "so does that of records",
+	"FROM baton_record WHERE k>":                                     "a person lists all records: the server reads a page of them",
 	"(busy=1 OR id<>'' AND ends>UTC_TIMESTAMP(6))":                   "a person lists keys: the rows of idle ones are between them",
 }
 
@@ -312,6 +313,21 @@ func doEverything(t *testing.T, d *database, s *Store) {
 	finishRecord(t, s, name+"k", begun.Token, "done")
 	if _, err := s.FindRecord(ctx, name+"k"); err != nil {
 		t.Error(err)
+	}
+	// Every second row has expired.
+	for prefix, want := range map[string]int{"": 2*listPage + 1, "row00000": 49, "row0000": 499, "row9": 0} {
+		n := 0
+		for _, err := range s.ListRecords(ctx, prefix) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n++; n > 2*listPage && prefix == "" {
+				break
+			}
+		}
+		if n != want {
+			t.Errorf("of %q %d records are listed, want %d", prefix, n, want)
+		}
 	}
 	if err := s.ForgetRecord(ctx, name+"k"); err != nil {
 		t.Error(err)

@@ -3,14 +3,19 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
+	"iter"
 	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/record"
+	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-var _ driver.Records = (*Store)(nil)
+var (
+	_ driver.Records      = (*Store)(nil)
+	_ driver.RecordLister = (*Store)(nil)
+)
 
 // The column state of baton_record.
 const (
@@ -19,8 +24,11 @@ const (
 	recordFailed    = "failed"
 )
 
-const recordColumns = `state,token,owner,attempts,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',began),` +
-	`IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',finished),0),TIMESTAMPDIFF(MICROSECOND,'1970-01-01',until),result`
+const (
+	listedColumns = `state,token,owner,attempts,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',began),` +
+		`IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',finished),0),TIMESTAMPDIFF(MICROSECOND,'1970-01-01',until)`
+	recordColumns = listedColumns + `,result`
+)
 
 // BeginAttempt implements driver.Records, by the server's clock. On a Store from
 // Open it takes two round trips: one locks and reads the record, one writes it and
@@ -90,6 +98,47 @@ func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 			err = driver.ErrNoRecord
 		}
 		return unsure, err
+	})
+}
+
+// ListRecords implements driver.RecordLister.
+func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return sqlstore.Pages(func(after string) (page []driver.Record, last string, err error) {
+		if len(prefix) > check.MaxKey {
+			return nil, "", nil // no key begins with it
+		}
+		// The server compares well with a text that is as long as the column at most, so
+		// one more byte cannot stand for what comes after a key.
+		where := "k>=" + literal(prefix)
+		if after != "" {
+			where = "k>" + literal(after)
+		}
+		if end := sqlstore.PrefixEnd(prefix); end != nil {
+			where = "k<" + literal(string(end)) + " AND " + where
+		}
+		err = s.call(ctx, func(ctx context.Context) (unsure bool, err error) {
+			page, last = nil, ""
+			n := 0
+			_, err = s.inOne(ctx, statement{
+				words("SELECT ", micros, ",k,", listedColumns, " FROM baton_record WHERE ", where, " ORDER BY k LIMIT ", integer(listPage)),
+				func(rows *sql.Rows) error {
+					var now int64
+					var state string
+					var st record.State
+					err := rows.Scan(&now, &last, &state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until)
+					st.Done, st.Failed = state != recordBegun, state == recordFailed
+					if n++; err == nil && st.Exists(now) {
+						page = append(page, st.Listed(last, now))
+					}
+					return err
+				},
+			})
+			if n < listPage {
+				last = ""
+			}
+			return false, err
+		})
+		return page, last, err
 	})
 }
 

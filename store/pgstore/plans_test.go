@@ -408,6 +408,20 @@ func doEverything(t *testing.T, s, other *Store) {
 	if _, err := s.FindRecord(ctx, name+"k"); err != nil {
 		t.Error(err)
 	}
+	for prefix, want := range map[string]int{"": 2*listPage + 1, "row00000": 99, "row9": 0} {
+		n := 0
+		for _, err := range s.ListRecords(ctx, prefix) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n++; n > 2*listPage {
+				break
+			}
+		}
+		if n != want {
+			t.Errorf("of %q %d records are listed, want %d", prefix, n, want)
+		}
+	}
 	if err := s.ForgetRecord(ctx, name+"k"); err != nil {
 		t.Error(err)
 	}

@@ -3,14 +3,21 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"iter"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/record"
+	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-var _ driver.Records = (*Store)(nil)
+var (
+	_ driver.Records      = (*Store)(nil)
+	_ driver.RecordLister = (*Store)(nil)
+)
 
 const (
 	recordColumns = ` how, (r).token, (r).owner, (r).attempts, (r).state, (r).began, (r).finished, (r).result, rest FROM `
@@ -19,6 +26,11 @@ const (
 	finishRecordSQL = `SELECT` + recordColumns + `baton_record_finish_1($1::bytea, $2::bigint, $3::text, $4::bytea, $5::bigint)`
 	findRecordSQL   = `SELECT` + recordColumns + `baton_record_find_1($1::bytea)`
 	forgetRecordSQL = `SELECT` + recordColumns + `baton_record_forget_1($1::bytea)`
+
+	// Those whose time is over are among them: otherwise a page could read any number
+	// of rows.
+	listRecordsSQL = `SELECT key, state, token, owner, attempts, began, finished, (extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint
+		FROM baton_record WHERE key >= $1::bytea AND key < $2::bytea ORDER BY key LIMIT $3::int`
 )
 
 // BeginAttempt implements driver.Records, in one round trip, by one function on
@@ -68,11 +80,8 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, sql string, args .
 	var began, finished *time.Time
 	var result []byte
 	err := s.row(ctx, sql, args, &how, &token, &owner, &attempts, &state, &began, &finished, &result, &rest)
-	if e, ok := errors.AsType[*SchemaError](err); ok && e.Found == 0 {
-		e.Found = s.schema
-	}
 	if err != nil {
-		return driver.Record{}, err
+		return driver.Record{}, s.withoutRecords(err)
 	}
 	done := state != nil && *state != record.Begun
 	switch {
@@ -88,6 +97,46 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, sql string, args .
 		Began:   orZero(began), Finished: orZero(finished),
 		Left: max(micros(orZero(rest)), 0),
 	}, nil
+}
+
+// withoutRecords says in the error which tables there are.
+func (s *Store) withoutRecords(err error) error {
+	if e, ok := errors.AsType[*SchemaError](err); ok && e.Found == 0 {
+		e.Found = s.schema
+	}
+	return err
+}
+
+// ListRecords implements driver.RecordLister.
+func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return sqlstore.Pages(func(after string) (page []driver.Record, last string, err error) {
+		from, end := sqlstore.Span(prefix, after)
+		err = s.ask(ctx, listRecordsSQL, []any{from, end, int32(listPage)}, func(rows pgx.Rows) error {
+			page, last = nil, ""
+			n := 0
+			var key []byte
+			for rows.Next() {
+				var r driver.Record
+				var state string
+				var finished *time.Time
+				var rest int64
+				if err := rows.Scan(&key, &state, &r.Token, &r.Owner, &r.Attempts, &r.Began, &finished, &rest); err != nil {
+					return err
+				}
+				if n++; rest <= 0 {
+					continue
+				}
+				r.Key, r.Done, r.Failed = string(key), state != record.Begun, state == record.Failed
+				r.Finished, r.Left = orZero(finished), micros(rest)
+				page = append(page, r)
+			}
+			if n == listPage {
+				last = string(key)
+			}
+			return rows.Err()
+		})
+		return page, last, s.withoutRecords(err)
+	})
 }
 
 func orZero[T any](p *T) (v T) {

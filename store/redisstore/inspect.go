@@ -120,7 +120,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 			err := scan(ctx, n, escapeGlob(s.names.own+"q:")+"*", "list", func(names []string) error {
 				var keys []string
 				for _, name := range names {
-					if key, ok := s.names.keyOfQueue(name); ok && fresh(key) {
+					if key, ok := s.names.keyOf("q:", name); ok && fresh(key) {
 						keys = append(keys, key)
 					}
 				}

@@ -134,9 +134,9 @@ func (n *names) beside(key string) lockNames {
 	return l
 }
 
-// keyOfQueue is the key of the lock that a queue belongs to, if it is a queue.
-func (n *names) keyOfQueue(queue string) (string, bool) {
-	rest, ok := strings.CutPrefix(queue, n.own+"q:")
+// keyOf is the key that a name of a kind, such as "q:", belongs to, if it is one.
+func (n *names) keyOf(kind, name string) (string, bool) {
+	rest, ok := strings.CutPrefix(name, n.own+kind)
 	if !ok {
 		return "", false
 	}

@@ -3,15 +3,22 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"iter"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/record"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-var _ driver.Records = (*Store)(nil)
+var (
+	_ driver.Records      = (*Store)(nil)
+	_ driver.RecordLister = (*Store)(nil)
+)
 
 // BeginAttempt implements driver.Records: one script, by the clock of the server. If
 // the server keeps something else under the name of a record, the error is a
@@ -67,14 +74,8 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, act string, keep t
 	v := list(answer)
 	switch {
 	case len(v) == 9 && number(v[0]) == 1:
-		state := text(v[5])
-		r := driver.Record{
-			Key: a.Key, Token: number(v[2]), Owner: text(v[3]), Attempts: number(v[4]),
-			Done:    state != record.Begun,
-			Outcome: driver.Outcome{Failed: state == record.Failed, Result: []byte(text(v[8]))},
-			Began:   momentOf(v[6]), Finished: momentOf(v[7]),
-			Left: max(time.Duration(number(v[1]))*time.Millisecond, 0),
-		}
+		r := recordOf(a.Key, v)
+		r.Result = []byte(text(v[8]))
 		return r, nil
 	case len(v) == 3 && number(v[0]) == 0 && a.Token == 0:
 		return driver.Record{}, driver.ErrNoRecord
@@ -88,6 +89,72 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, act string, keep t
 			"redis has a %s that is no record under the name %q: remove it, or choose another key", text(v[1]), name)}
 	}
 	return driver.Record{}, strange(recordScript, answer)
+}
+
+// recordOf reads what the script record answers, but for the result.
+func recordOf(key string, v []any) driver.Record {
+	state := text(v[5])
+	return driver.Record{
+		Key: key, Token: number(v[2]), Owner: text(v[3]), Attempts: number(v[4]),
+		Done:    state != record.Begun,
+		Outcome: driver.Outcome{Failed: state == record.Failed},
+		Began:   momentOf(v[6]), Finished: momentOf(v[7]),
+		Left: max(time.Duration(number(v[1]))*time.Millisecond, 0),
+	}
+}
+
+// lookAtOnce is how many records ListRecords looks at in one round trip.
+const lookAtOnce = 100
+
+// ListRecords implements driver.RecordLister. It walks all names of the database by
+// SCAN, and leaves out what is no record.
+func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return func(yield func(driver.Record, error) bool) {
+		// The name of a record contains its key. Half a character is left to fresh.
+		whole, _, _ := strings.Cut(strings.ToValidUTF8(prefix, "\x00"), "\x00")
+		pattern := escapeGlob(s.names.own+"o:") + "*" + escapeGlob(whole) + "*"
+		seen := map[string]bool{} // SCAN may repeat itself
+		fresh := func(name string) bool {
+			key, ok := s.names.keyOf("o:", name)
+			if !ok || !strings.HasPrefix(key, prefix) || seen[key] {
+				return false
+			}
+			seen[key] = true
+			return true
+		}
+		err := s.eachPrimary(ctx, func(n wire.Node) error {
+			return scan(ctx, n, pattern, "hash", func(names []string) error {
+				names = slices.DeleteFunc(names, func(name string) bool { return !fresh(name) })
+				for some := range slices.Chunk(names, lookAtOnce) {
+					if err := s.look(ctx, some, yield); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+		if err != nil && err != errStop {
+			yield(driver.Record{}, err)
+		}
+	}
+}
+
+// look shows the records with these names.
+func (s *Store) look(ctx context.Context, names []string, yield func(driver.Record, error) bool) error {
+	calls := make([]wire.Call, len(names))
+	for i, name := range names {
+		calls[i] = wire.Call{Script: recordScript, Keys: []string{name}, Args: []string{"look", "0", "0", "", ""}}
+	}
+	for i, r := range s.runAll(ctx, calls) {
+		if r.Err != nil {
+			return r.Err
+		}
+		key, _ := s.names.keyOf("o:", names[i])
+		if v := list(r.Value); len(v) == 9 && number(v[0]) == 1 && !yield(recordOf(key, v), nil) {
+			return errStop
+		}
+	}
+	return nil
 }
 
 // momentOf reads microseconds since 1970, or "".

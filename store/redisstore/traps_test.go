@@ -424,7 +424,7 @@ func TestSideKeysOfKeysWithBraces(t *testing.T) {
 					}
 					owner[name] = key
 					if i == 3 {
-						if back, ok := ns.keyOfQueue(name); !ok || back != key {
+						if back, ok := ns.keyOf("q:", name); !ok || back != key {
 							t.Errorf("prefix %q: the queue %q is read back as that of %q, want %q", prefix, name, back, key)
 						}
 					}
@@ -432,6 +432,9 @@ func TestSideKeysOfKeysWithBraces(t *testing.T) {
 			}
 			for _, key := range append(keys, "baton:T", "baton:q:{a}", "baton:r:{a}", "baton:o:{a}", "r:{a}", "o:{a}", "d:x:{a}", "x:{a}", "x:a") {
 				n := ns.beside(key)
+				if back, ok := ns.keyOf("o:", n.record()); !ok || back != key {
+					t.Errorf("prefix %q: the record %q is read back as that of %q, want %q", prefix, n.record(), back, key)
+				}
 				for _, name := range []string{n.limit(), n.record(), n.id("x"), n.id("x-"), n.id("r")} {
 					if slot(name) != slot(n.lock) {
 						t.Errorf("prefix %q: %q is on another slot than limit %q", prefix, name, key)

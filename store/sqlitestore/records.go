@@ -4,14 +4,23 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"iter"
 	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/record"
+	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-var _ driver.Records = (*Store)(nil)
+var (
+	_ driver.Records      = (*Store)(nil)
+	_ driver.RecordLister = (*Store)(nil)
+)
+
+// ?1 the first key, ?2 the end of the range, ?3 how many.
+const listRecordsSQL = `SELECT k, state, token, owner, attempts, began, finished, until FROM baton_record
+	WHERE k >= ?1 AND k < ?2 ORDER BY k LIMIT ?3`
 
 // BeginAttempt implements driver.Records. Requests of this process that meet
 // share a transaction and one commit, and what was recorded is on the disk
@@ -102,4 +111,42 @@ func (t *tx) loadRecord(key string) (st record.State, err error) {
 
 func (t *tx) saveRecord(key string, st record.State) error {
 	return t.s.exec(stSaveRecord, []byte(key), record.Word(st.Done, st.Failed), st.Token, st.Owner, st.Attempts, st.Began, st.Finished, st.Until, st.Result)
+}
+
+// ListRecords implements driver.RecordLister.
+func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return sqlstore.Pages(func(after string) (page []driver.Record, last string, err error) {
+		from, end := sqlstore.Span(prefix, after)
+		err = s.read(ctx, func(tx *sql.Tx) error {
+			page, last = nil, ""
+			var now int64
+			if err := tx.QueryRowContext(ctx, statements[stBooted]).Scan(&now); err != nil {
+				return err
+			}
+			now += s.opts.clock() // as limitClock, which also corrects what the file says
+			rows, err := tx.QueryContext(ctx, listRecordsSQL, from, end, listPage)
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			n := 0
+			var key []byte
+			for rows.Next() {
+				var state string
+				var st record.State
+				if err := rows.Scan(&key, &state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until); err != nil {
+					return err
+				}
+				st.Done, st.Failed = state != record.Begun, state == record.Failed
+				if n++; st.Exists(now) {
+					page = append(page, st.Listed(string(key), now))
+				}
+			}
+			if n == listPage {
+				last = string(key)
+			}
+			return rows.Err()
+		})
+		return page, last, err
+	})
 }

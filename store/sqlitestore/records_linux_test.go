@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -185,5 +186,15 @@ func TestRecordsThatWriteNothing(t *testing.T) {
 	}
 	if after := changes(); after != before {
 		t.Errorf("%d rows were changed", after-before)
+	}
+}
+
+// A list reads what begins with the prefix, and nothing beside it.
+func TestListReadsARange(t *testing.T) {
+	t.Parallel()
+	s := openNew(t, newWorld().option)
+	steps := explain(t, s, listRecordsSQL)
+	if len(steps) != 1 || !strings.Contains(steps[0], "SEARCH baton_record") || !strings.HasSuffix(steps[0], "(k>? AND k<?)") {
+		t.Errorf("the plan is %q", steps)
 	}
 }

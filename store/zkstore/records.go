@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"iter"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +18,10 @@ import (
 	"github.com/batonhq/baton/internal/record"
 )
 
-var _ driver.Records = (*Store)(nil)
+var (
+	_ driver.Records      = (*Store)(nil)
+	_ driver.RecordLister = (*Store)(nil)
+)
 
 // Records are nodes below folders with a name that no key has, and hold one line of
 // JSON each. There are many folders, as a server cannot list one of more than some ten
@@ -296,6 +301,81 @@ func (s *Store) findRecord(ctx context.Context, key string) (k keptRecord, from,
 		err = driver.ErrNoRecord
 	}
 	return k, from, to, err
+}
+
+// ListRecords implements driver.RecordLister. It lists every folder that there is, and
+// reads results, too. It leaves out what is no record.
+func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return func(yield func(driver.Record, error) bool) {
+		err := s.listRecords(ctx, prefix, func(r driver.Record) bool { return yield(r, nil) })
+		if err != nil {
+			yield(driver.Record{}, err)
+		}
+	}
+}
+
+func (s *Store) listRecords(ctx context.Context, prefix string, show func(driver.Record) bool) error {
+	if s.closed.Load() {
+		return driver.ErrClosed
+	}
+	if err := s.sync(ctx); err != nil && err != zk.ErrNoNode {
+		return refused("sync", s.root, err)
+	}
+	folders, _, err := s.children(ctx, s.recordsRoot())
+	if err == zk.ErrNoNode {
+		return nil // nothing was ever recorded
+	} else if err != nil {
+		return refused("list", s.recordsRoot(), err)
+	}
+	const page = 4 * abreast // of folders, and of records
+	for len(folders) > 0 {
+		some := folders[:min(len(folders), page)]
+		folders = folders[len(some):]
+		names, errs := make([][]string, len(some)), make([]error, len(some))
+		each(len(some), func(i int) { names[i], _, errs[i] = s.children(ctx, s.recordsRoot()+"/"+some[i]) })
+		var keys []string
+		for i, all := range names {
+			if errs[i] != nil && errs[i] != zk.ErrNoNode {
+				return refused("list", s.recordsRoot()+"/"+some[i], errs[i])
+			}
+			for _, name := range all {
+				if key, ok := unescape(name); ok && strings.HasPrefix(key, prefix) {
+					keys = append(keys, key)
+				}
+			}
+		}
+		for len(keys) > 0 {
+			some := keys[:min(len(keys), page)]
+			keys = keys[len(some):]
+			if more, err := s.showRecords(ctx, some, show); err != nil || !more {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// showRecords shows those of the keys that have a record. more reports whether whoever
+// looks wants more.
+func (s *Store) showRecords(ctx context.Context, keys []string, show func(driver.Record) bool) (more bool, err error) {
+	data, errs := make([]nodeData, len(keys)), make([]error, len(keys))
+	each(len(keys), func(i int) { data[i], errs[i] = s.get(ctx, s.recordPath(keys[i])) })
+	from, to, err := s.recordNow(ctx)
+	if err != nil {
+		return false, err
+	}
+	for i, key := range keys {
+		if errs[i] == zk.ErrNoNode {
+			continue // it went meanwhile
+		} else if errs[i] != nil {
+			return false, refused("read", s.recordPath(key), errs[i])
+		}
+		st, err := record.Parse(data[i].data)
+		if err == nil && st.Exists(from) && !show(st.Listed(key, max(to, st.Began, st.Finished))) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // ForgetRecord implements driver.Records.

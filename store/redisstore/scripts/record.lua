@@ -3,7 +3,8 @@
 -- KEYS  1 the record
 -- ARGV  1 what to do, 2 token, 3 ms to keep it for, 4 owner, or the state that it
 --       finishes in, 5 result
--- Answers {1, ms left, token, owner, attempts, state, began, finished, result};
+-- Answers {1, ms left, token, owner, attempts, state, began, finished, result}, and
+-- to look is to find without the result;
 -- {0, last token, its state} if the attempt is superseded or there is no
 -- record; or {2, what is there and is no record}.
 
@@ -20,7 +21,7 @@ local function now()
 	return t[1] .. format('%06d', t[2])
 end
 
-local v = redis.pcall('HMGET', K, 'token', 'owner', 'attempts', 'state', 'began', 'finished', 'result')
+local v = redis.pcall('HMGET', K, 'token', 'owner', 'attempts', 'state', 'began', 'finished', act == 'look' and '' or 'result')
 if v.err then
 	if not find(v.err, 'WRONGTYPE', 1, true) then
 		return v
@@ -51,7 +52,7 @@ local function refuse()
 	return {0, last or '', state or ''}
 end
 
-if act == 'find' then
+if act == 'find' or act == 'look' then
 	return last and answer() or {0, '', ''}
 elseif act == 'forget' then
 	if not last then

@@ -8,7 +8,7 @@ import (
 )
 
 // The events of an acquisition that is held: leases, nested locks, unlocks,
-// hand-overs, downgrades, and what comes from another process.
+// hand-overs, renames, downgrades, and what comes from another process.
 
 // attached takes the answer that this process now holds a lease that another
 // process had detached with the given token.
@@ -90,6 +90,17 @@ func (a *acquisition) detachable() bool { return a.phase == held && a.refs == 1 
 
 // pin keeps every later lease from having this claim.
 func (a *acquisition) pin() { a.pinned = true }
+
+// renamed takes the store's answer, which may come after the lease has ended.
+func (a *acquisition) renamed(owner string, err error) effects {
+	switch {
+	case err == nil:
+		a.claim.Owner = owner
+	case errors.Is(err, driver.ErrLost):
+		return a.lose(Gone)
+	}
+	return 0
+}
 
 // unlock counts one Unlock of a lease. The last one ends the lease if it was not
 // lost: the lock is then handed over or released.

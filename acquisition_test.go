@@ -377,6 +377,12 @@ func leaseRows() []row {
 	reader := ask{weight: 1, capacity: driver.Whole, reentrant: true}
 	isReader := func(m *machine) { m.claim.Weight = 1 }
 	nested := func() *machine { return newMachine().isLeased().with(func(m *machine) { _ = m.nest(&writer) }) }
+	renamed := func(err error) func(*machine) effects {
+		return func(m *machine) effects { return m.renamed("new", err) }
+	}
+	owner := func(name string) func(*machine) error {
+		return func(m *machine) error { return want("owner", m.claim.Owner, name) }
+	}
 	return []row{
 		{"issued", newMachine().isGranted(), issue(10 * ms), 0, held, 1000 * ms, func(m *machine) error { return want("token", m.leaseToken(), 7*64) }},
 		{"issued again: the next token", newMachine().isLeased().with(func(m *machine) { m.unlock(at(20 * ms)) }), issue(20 * ms), 0, held, 1000 * ms, func(m *machine) error { return want("token", m.leaseToken(), 7*64+1) }},
@@ -391,6 +397,12 @@ func leaseRows() []row {
 		{"nested without saying so", newMachine().isLeased(), nest(ask{weight: driver.Whole, capacity: driver.Whole}, ErrNested), 0, held, 1000 * ms, refs(1)},
 		{"nested: a writer covers a reader", newMachine().isLeased(), nest(reader, nil), 0, held, 1000 * ms, refs(2)},
 		{"nested: a reader does not cover a writer", newMachine().with(isReader).isLeased(), nest(writer, ErrNested), 0, held, 1000 * ms, refs(1)},
+
+		{"renamed", newMachine().isLeased(), renamed(nil), 0, held, 1000 * ms, owner("new")},
+		{"renamed while it is downgraded", newMachine().isDowngrading(), renamed(nil), 0, downgrading, 1000 * ms, owner("new")},
+		{"not renamed: the store does not answer", newMachine().isLeased(), renamed(driver.ErrUnknown), 0, held, 1000 * ms, owner("")},
+		{"not renamed: the lock is lost", newMachine().isLeased(), renamed(driver.ErrLost), ending | reportLoss, ended, never, lostBy(Gone, 7*64)},
+		{"not renamed, after the lease was lost", newMachine().isLost(Expired), renamed(driver.ErrLost), 0, ended, never, lostBy(Expired, 7*64)},
 
 		{"unlocked while others count on it", nested(), unlock(100 * ms), 0, held, 1000 * ms, refs(1)},
 		{"unlocked after others that counted on it", nested().with(func(m *machine) { m.unlock(at(50 * ms)) }), unlock(100 * ms), endLease | mayHandOver, held, 1000 * ms, nil},

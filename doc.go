@@ -87,8 +87,8 @@
 // neither renewed nor handed over until the store has answered.
 //
 // Unlock hands over only if the next goroutine wants the exclusive lock under the
-// same owner, if enough of the TTL is left, and if nobody has pinned or detached the
-// lease. Otherwise it releases, and the next goroutine requests.
+// same owner, if enough of the TTL is left, and if nobody has pinned, renamed or
+// detached the lease. Otherwise it releases, and the next goroutine requests.
 //
 // A call ends without a lease when its context does (a grant from the store that came
 // first is a lease all the same), when the store refuses, or when the store has not

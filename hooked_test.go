@@ -26,6 +26,7 @@ type hooked struct {
 	onRelease   func(ctx context.Context, c driver.Claim) error
 	onDowngrade func(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error)
 	onMove      func(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error)
+	onRename    func(ctx context.Context, c driver.Claim, owner string) error
 	onAll       func(ctx context.Context, r []driver.Request) ([]driver.Grant, error)
 	onWatch     func(c driver.Claim, wake func(driver.Hint)) (stop func())
 }
@@ -85,6 +86,16 @@ func (h *hooked) Move(ctx context.Context, c driver.Claim, id, owner string, ttl
 		return f(ctx, c, id, owner, ttl)
 	}
 	return h.Store.Move(ctx, c, id, owner, ttl)
+}
+
+func (h *hooked) Rename(ctx context.Context, c driver.Claim, owner string) error {
+	h.mu.Lock()
+	f := h.onRename
+	h.mu.Unlock()
+	if f != nil {
+		return f(ctx, c, owner)
+	}
+	return h.Store.Rename(ctx, c, owner)
 }
 
 // AcquireAll is not supported unless a test sets it: most tests are about single

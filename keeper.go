@@ -160,7 +160,7 @@ func (k *keeper) toForget(e effects) (claims []driver.Claim) {
 	return claims
 }
 
-// The events. Unlock, Downgrade and Detach have theirs.
+// The events. Unlock, Downgrade, Rename and Detach have theirs.
 
 // request begins an attempt.
 func (k *keeper) request(sent moment, wait bool) driver.Request {
@@ -298,10 +298,16 @@ func (k *keeper) pause() time.Duration {
 	return k.acq.terms.pause(now.sub(k.acq.outage.since))
 }
 
-// key is the name of the lock, and owner the name that the store shows for its
-// holder. They are set before another goroutine knows the keeper, and never change.
-func (k *keeper) key() string   { return k.acq.claim.Key }
-func (k *keeper) owner() string { return k.acq.claim.Owner }
+// key is the name of the lock. It is set before another goroutine knows the keeper, and
+// never changes.
+func (k *keeper) key() string { return k.acq.claim.Key }
+
+// owner is the name that the store shows for its holder.
+func (k *keeper) owner() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.acq.claim.Owner
+}
 
 // heldError describes the holder that is the front of q, for an error. It is nil if
 // that holder no longer holds the lock, or no longer is the front of q.
@@ -313,7 +319,7 @@ func (k *keeper) heldError(q *waitQueue) *HeldError {
 		return nil
 	}
 	return &HeldError{
-		Key: q.key, Owner: k.owner(), Waiting: int(q.waiting.Load()),
+		Key: q.key, Owner: k.acq.claim.Owner, Waiting: int(q.waiting.Load()),
 		Age: now.sub(k.lease.since), Remaining: k.acq.deadline.sub(now),
 	}
 }

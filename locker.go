@@ -100,6 +100,9 @@ func (l *Locker) Do(ctx context.Context, key string, f func(context.Context, *Le
 	return f(lease.Context(ctx), lease)
 }
 
+// Traits are what the store promises, and its short name.
+func (l *Locker) Traits() driver.Traits { return l.traits }
+
 // Inspect shows who holds key and who waits for it. The token shown is that of the
 // first lease of a grant. Leases that a process makes of the same grant by
 // hand-overs have tokens up to 31 higher.

@@ -138,6 +138,14 @@ var mutations = []mutation{
 		"a.phase == held && !a.pinned &&", "a.phase == held &&",
 	},
 	{
+		"a rename is in later claims", heldFile,
+		"a.claim.Owner = owner\n", "_ = owner\n",
+	},
+	{
+		"a rename that finds no holder ends the lease", heldFile,
+		"case errors.Is(err, driver.ErrLost):\n\t\treturn a.lose(Gone)", "",
+	},
+	{
 		"the local queue does not keep a lock for ever", heldFile,
 		" && now.sub(a.granted) < maxLocalTime", "",
 	},

@@ -219,6 +219,20 @@ type Mover interface {
 	Move(ctx context.Context, c Claim, id, owner string, ttl time.Duration) (Grant, error)
 }
 
+// Renamer is implemented by stores that can change the owner that they show for a lock
+// that is held.
+type Renamer interface {
+	// Rename makes the store show owner as the holder of what c holds, of any kind.
+	// Nothing else changes: not the token, the end or the queue, and no hint comes.
+	// ErrLost says that c did not hold and that nothing was changed. It is idempotent.
+	//
+	// The earlier owner does not come back: whatever the Owner of their claims is,
+	// Acquire, Renew and Downgrade leave that of a lock that is held as it is, and so
+	// does a repeated Move. Of several Rename under way at once, any may be the last to
+	// take effect.
+	Rename(ctx context.Context, c Claim, owner string) error
+}
+
 // Leased is a lease that a store checks inside a transaction of the user.
 // *baton.Lease is one.
 type Leased interface {

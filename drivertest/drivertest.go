@@ -279,7 +279,7 @@ func cases() []testCase {
 	var all []testCase
 	seen := map[string]bool{}
 	for _, group := range [][]testCase{
-		exclusionCases, tokenCases, idempotentCases, queueCases, sharedCases, permitCases, downgradeCases, moveCases, togetherCases, dependenceCases,
+		exclusionCases, tokenCases, idempotentCases, queueCases, sharedCases, permitCases, downgradeCases, moveCases, renameCases, togetherCases, dependenceCases,
 		overlapCases, batchCases, foreignCases, requestCases, inspectCases, watchCases, memberCases, raceCases,
 	} {
 		for _, c := range group {

@@ -30,7 +30,7 @@
 //
 // That a leader stops although its lead does not return. Its context has ended, and
 // this package can do no more: if the leadership was lost, another may lead beside
-// it. Trace.Late and the Logger report such a leader again and again until lead
+// it. Events.Late and the Logger report such a leader again and again until lead
 // returns, and its candidate stands for no election meanwhile. A program that
 // cannot be sure of what it calls should end at the first report.
 //
@@ -55,7 +55,7 @@
 //
 // If it is a database that Baton can keep its locks in, commit with InTx of the
 // store, which takes a Leadership. Otherwise see the same question in package
-// guard, and end the program at the first Trace.Late.
+// guard, and end the program at the first Events.Late.
 //
 // # What if the process stops here?
 //
@@ -70,6 +70,9 @@
 // Candidate.Value is what observers learn of the leader, such as the address at
 // which to reach it. Stores keep it as the owner of a lock: at most 128 bytes of
 // printable UTF-8, shown byte by byte as it was given. Everyone who can read the
-// store sees it, so it must not contain a secret. It does not change while the
-// leadership lasts.
+// store sees it, so it must not contain a secret.
+//
+// A leader can change it with Leadership.Publish, if the store can: when it knows the
+// port on which it listens, or has read what it needs to serve. A later leadership
+// begins with Candidate.Value again.
 package election

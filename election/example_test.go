@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/batonhq/baton"
@@ -80,6 +81,55 @@ func ExampleLeader() {
 	// Output:
 	// 10.0.0.7:8080 true <nil>
 	// true
+}
+
+// A leader knows its port only when it listens.
+func ExampleLeadership_Publish() {
+	ctx := context.Background()
+	locks, err := baton.New(memstore.New(), baton.Config{})
+	if err != nil {
+		panic(err)
+	}
+	c := election.Candidate{Locks: locks, Name: "api", Value: "10.0.0.7, starting"}
+	err = c.Run(ctx, func(ctx context.Context, l *election.Leadership) error {
+		term, _ := election.Leader(ctx, locks, "api")
+		fmt.Println(term.Value)
+		if err := l.Publish(ctx, "10.0.0.7:41213"); err != nil {
+			return err
+		}
+		term, _ = election.Leader(ctx, locks, "api")
+		fmt.Println(term.Value)
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// 10.0.0.7, starting
+	// 10.0.0.7:41213
+	// <nil>
+}
+
+// A program that cannot be sure of what it calls ends when its leader does not stop.
+func ExampleEvents() {
+	locks, err := baton.New(memstore.New(), baton.Config{})
+	if err != nil {
+		panic(err)
+	}
+	c := election.Candidate{Locks: locks, Name: "scheduler", Events: &election.Events{
+		Late: func(_ context.Context, e election.LeadershipEvent) {
+			fmt.Fprintf(os.Stderr, "%s goes on %v after its end: %v\n", e.Name, e.Since, e.Cause)
+			os.Exit(1)
+		},
+		Ended: func(_ context.Context, e election.LeadershipEvent) {
+			fmt.Println(e.Name, "on", e.Store, "ended:", e.Err)
+		},
+	}}
+	err = c.Run(context.Background(), func(context.Context, *election.Leadership) error {
+		return errors.New("nothing to do")
+	})
+	fmt.Println(err)
+	// Output:
+	// scheduler on memory ended: nothing to do
+	// nothing to do
 }
 
 // Observers see every leader that stays for longer than half a second.

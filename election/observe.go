@@ -29,7 +29,8 @@ type Term struct {
 	// Led says that there is a leader. Without one all other fields are zero.
 	Led bool
 
-	// Value is what the leader published: Candidate.Value.
+	// Value is what the leader published: Candidate.Value, or what it gave to
+	// Leadership.Publish since.
 	Value string
 
 	// Token is the leadership's fencing token. It is 0 on Redlock, where no server
@@ -56,7 +57,8 @@ func Leader(ctx context.Context, locks *baton.Locker, name string) (Term, error)
 
 // Observe yields at once the present leader, or that there is none, and then each
 // change until ctx ends, which ends it without an error. A change is another token
-// or value, or that there is no leader any more. A leader that was followed by
+// or value, or that there is no leader any more. A value that the leader publishes is a
+// change with the same token. A leader that was followed by
 // another and elected again is a change; on Redlock, where no tokens are seen, only
 // if the value differs.
 //

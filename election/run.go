@@ -15,18 +15,9 @@ import (
 // ErrResigned is the context.Cause of the context of a leader that resigned.
 var ErrResigned = errors.New("election: resigned")
 
-const (
-	// lateAfter is how long lead may run on after its context has ended before the
-	// first report.
-	lateAfter = time.Second
-
-	// lateEvery is the longest time between two such reports.
-	lateEvery = time.Minute
-
-	// maxPause is the longest time between two attempts to campaign while the
-	// store is out of reach.
-	maxPause = 5 * time.Second
-)
+// maxPause is the longest time between two attempts to campaign while the store is
+// out of reach.
+const maxPause = 5 * time.Second
 
 // A Candidate stands for election. Its fields must not change while it runs;
 // methods are safe for concurrent use.
@@ -39,8 +30,9 @@ type Candidate struct {
 	// use.
 	Name string
 
-	// Value is what observers learn of the leader. At most 128 bytes of
-	// printable UTF-8. Defaults to the owner that Locks was made with.
+	// Value is what observers learn of the leader until it publishes something else
+	// (Leadership.Publish). At most 128 bytes of printable UTF-8. Defaults to the
+	// owner that Locks was made with.
 	Value string
 
 	// Logger gets leaders that do not stop as errors, trouble with the store as
@@ -48,29 +40,8 @@ type Candidate struct {
 	// because a leader that does not stop must not be hidden.
 	Logger *slog.Logger
 
-	// Trace is told what happens. Defaults to none.
-	Trace *Trace
-}
-
-// Trace is told what happens to a Candidate. Any function may be nil. They
-// should return soon and must not panic.
-type Trace struct {
-	// Elected is called before lead is called.
-	Elected func(*Leadership)
-
-	// Late is called when lead still runs after its context ended: after a second,
-	// and again after ever longer times, at most a minute, from a goroutine of its
-	// own. If the leadership was lost there may be another leader. If it was not,
-	// no other candidate can be elected until lead returns.
-	Late func(l *Leadership, since time.Duration)
-
-	// Ended is called when lead has returned err and the leadership was given up.
-	// It is not called if lead panicked.
-	Ended func(l *Leadership, err error)
-
-	// Failed is called when the store was out of reach for about a TTL. The
-	// candidate tries again.
-	Failed func(err error)
+	// Events are told what happens. Defaults to none.
+	Events *Events
 }
 
 // Run stands for the election of name. It is short for Candidate.Run with only
@@ -121,8 +92,10 @@ func (c *Candidate) campaign(ctx context.Context) (*baton.Lease, error) {
 			return nil, err
 		}
 		c.logger().Warn("candidate cannot reach the store, will try again", "election", c.Name, "error", err)
-		if f := c.trace().Failed; f != nil {
-			f(err)
+		if f := c.events().Failed; f != nil {
+			e := c.event(nil)
+			e.Err = err
+			f(ctx, e)
 		}
 		select {
 		case <-time.After(pause/2 + rand.N(pause)):
@@ -141,11 +114,7 @@ func (c *Candidate) serve(ctx context.Context, lease *baton.Lease, lead func(con
 	if over != nil { // the process was stopped, or told to end, meanwhile
 		c.giveUp(l)
 	} else {
-		over, err = c.lead(l, lead)
-		c.logger().Debug("leadership ended", c.attr(l), "cause", over, "error", err)
-		if f := c.trace().Ended; f != nil {
-			f(l, err)
-		}
+		over, err = c.lead(ctx, l, lead)
 	}
 
 	switch {
@@ -165,15 +134,28 @@ func (c *Candidate) serve(ctx context.Context, lease *baton.Lease, lead func(con
 
 // lead calls lead and gives the leadership up even if lead panics. over is why the
 // leadership had ended when lead returned, nil if it had not.
-func (c *Candidate) lead(l *Leadership, lead func(context.Context, *Leadership) error) (over, err error) {
-	defer c.giveUp(l)
+func (c *Candidate) lead(ctx context.Context, l *Leadership, lead func(context.Context, *Leadership) error) (over, err error) {
+	w := c.watch(ctx, l)
+	err = ErrNoReturn
+	defer func() { // also when lead, or Elected, panics
+		returned := time.Now()
+		over = l.Err()
+		close(w.done)
+		c.giveUp(l) // first: a Late that takes long must not keep the leadership
+		<-w.stopped
+		c.logger().Debug("leadership ended", c.attr(l), "cause", over, "error", err)
+		if f := c.events().Ended; f != nil {
+			f(context.WithoutCancel(ctx), w.event(returned, over, err))
+		}
+	}()
 	c.logger().Debug("elected", c.attr(l))
-	if f := c.trace().Elected; f != nil {
-		f(l)
+	if f := c.events().Elected; f != nil {
+		f(l.ctx, c.event(l))
+		if l.Err() != nil { // meanwhile
+			return nil, nil
+		}
 	}
-	defer c.watch(l)()
-	err = lead(l.ctx, l)
-	return l.Err(), err
+	return nil, lead(l.ctx, l)
 }
 
 func (c *Candidate) giveUp(l *Leadership) {
@@ -183,33 +165,6 @@ func (c *Candidate) giveUp(l *Leadership) {
 	}
 }
 
-// watch reports a lead that runs on after its context has ended, until the function
-// that it returns is called.
-func (c *Candidate) watch(l *Leadership) (returned func()) {
-	done, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		select {
-		case <-l.ctx.Done():
-		case <-done:
-			return
-		}
-		for since, pause := time.Now(), lateAfter; ; pause = min(2*pause, lateEvery) {
-			select {
-			case <-time.After(pause):
-			case <-done:
-				return
-			}
-			late := time.Since(since)
-			c.logger().Error("leader goes on after its context has ended", c.attr(l), "since", late, "cause", context.Cause(l.ctx))
-			if f := c.trace().Late; f != nil {
-				f(l, late)
-			}
-		}
-	}()
-	return func() { close(done); <-stopped }
-}
-
 func (c *Candidate) logger() *slog.Logger {
 	if c.Logger != nil {
 		return c.Logger
@@ -217,11 +172,11 @@ func (c *Candidate) logger() *slog.Logger {
 	return slog.Default()
 }
 
-func (c *Candidate) trace() *Trace {
-	if c.Trace != nil {
-		return c.Trace
+func (c *Candidate) events() *Events {
+	if c.Events != nil {
+		return c.Events
 	}
-	return &Trace{}
+	return &Events{}
 }
 
 func (c *Candidate) attr(l *Leadership) slog.Attr {
@@ -280,6 +235,33 @@ func (l *Leadership) Deadline() time.Time { return l.lease.Deadline() }
 // is elected when lead has returned; this candidate stands again, behind those that
 // wait. A second call, or one after the end, does nothing. It does not block.
 func (l *Leadership) Resign() { l.resign(ErrResigned) }
+
+// Publish changes what observers learn of this leadership, its Term.Value, and
+// nothing else: neither the token nor the order of those who wait. The rules for value
+// are those of Candidate.Value, "" included. When Publish has returned nil the store
+// shows the value, and Observe yields it at its next look. It is forgotten with the
+// leadership: the next one of this candidate begins with Candidate.Value.
+//
+// Publish asks the store until it answers, for as long as ctx lasts and Locker.Lock
+// would. Errors: why the leadership has ended, as Err says it, also if it ended
+// meanwhile; a *driver.RequestError for a value that is too long or not printable, and
+// ErrUnsupported if the store cannot (GUARANTEES.md), both with no effect. After ctx's
+// error, and one that is ErrUnknown or ErrUnavailable, the store may show either value,
+// and a request that is still under way may take effect later: publish again. Of two
+// calls at the same time either may win. No call changes what is shown of a later
+// leadership.
+func (l *Leadership) Publish(ctx context.Context, value string) error {
+	err := l.Err()
+	if err == nil {
+		if err = l.lease.Rename(ctx, value); err == nil {
+			return nil
+		}
+		if over := l.Err(); over != nil { // why the lease ended does not say why the leadership did
+			err = over
+		}
+	}
+	return fmt.Errorf("election %q: publish: %w", l.lease.Key(), err)
+}
 
 // Pin lets the SQL stores' InTx commit a transaction only while the leadership
 // stands. See baton.Lease.Pin.

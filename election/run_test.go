@@ -130,11 +130,11 @@ func TestEndOfContextWaitsForLead(t *testing.T) {
 		c := &election.Candidate{
 			Locks: newLocker(t, store, baton.Config{}), Name: "e",
 			Logger: slog.New(slog.NewTextHandler(&log, nil)),
-			Trace: &election.Trace{Late: func(l *election.Leadership, since time.Duration) {
-				if l.IsLeader() {
+			Events: &election.Events{Late: func(_ context.Context, e election.LeadershipEvent) {
+				if e.Leadership.IsLeader() {
 					t.Error("late, and leader")
 				}
-				late = append(late, since)
+				late = append(late, e.Since)
 			}},
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -188,9 +188,9 @@ func TestLateAfterLoss(t *testing.T) {
 		ended := make(chan error, 100)
 		c := &election.Candidate{
 			Locks: locks, Name: "e", Logger: quiet,
-			Trace: &election.Trace{
-				Late:  func(_ *election.Leadership, since time.Duration) { late <- since },
-				Ended: func(_ *election.Leadership, err error) { ended <- err },
+			Events: &election.Events{
+				Late:  func(_ context.Context, e election.LeadershipEvent) { late <- e.Since },
+				Ended: func(_ context.Context, e election.LeadershipEvent) { ended <- e.Err },
 			},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -456,9 +456,9 @@ func TestStoreDown(t *testing.T) {
 		failed := 0
 		c := &election.Candidate{
 			Locks: newLocker(t, store, baton.Config{}), Name: "e", Logger: quiet,
-			Trace: &election.Trace{Failed: func(err error) {
-				if failed++; !errors.Is(err, baton.ErrUnavailable) {
-					t.Errorf("Failed: %v", err)
+			Events: &election.Events{Failed: func(_ context.Context, e election.LeadershipEvent) {
+				if failed++; !errors.Is(e.Err, baton.ErrUnavailable) {
+					t.Errorf("Failed: %v", e.Err)
 				}
 			}},
 		}

@@ -81,16 +81,18 @@ func violations(ctx context.Context, m guard.Marks) (wrong []string) {
 	return wrong
 }
 
-func conform(t *testing.T, m guard.Marks) {
+// conform also compares what an observer is told. store is the name that it is told.
+func conform(t *testing.T, m guard.Marks, store string) {
 	t.Helper()
-	for _, v := range violations(t.Context(), m) {
+	ctx, refusals := observed(t, t.Context())
+	for _, v := range violations(ctx, told{m, store, t, refusals}) {
 		t.Error(v)
 	}
 }
 
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	conform(t, new(guard.Memory))
+	conform(t, new(guard.Memory), "memory")
 }
 
 // rule is Marks that get the rule wrong.

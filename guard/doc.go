@@ -58,6 +58,12 @@
 // name what they write: give each permit a resource of its own, or let writers take
 // the exclusive lock. After Downgrade a lease keeps its token, and is a reader.
 //
+// # Who learns of a refusal?
+//
+// The writer, by the error, and whoever calls Observe in the process that refuses: a
+// refusal says that a holder acted after its lease had ended, which an operator wants
+// to know.
+//
 // # What it costs
 //
 // One mark for each resource, for ever: without it the guard would admit a writer

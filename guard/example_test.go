@@ -182,6 +182,21 @@ func ExampleGate_Do() {
 	_ = show
 }
 
+func ExampleObserve() {
+	stop := guard.Observe(guard.Events{Refused: func(_ context.Context, e guard.RefusedEvent) {
+		fmt.Printf("%s: token %d after %d (%s)\n", e.Err.Resource, e.Err.Token, e.Err.Last, e.Store)
+	}})
+	defer stop()
+	var marks guard.Memory
+	ctx := context.Background()
+	fmt.Println(marks.Raise(ctx, "robot", guard.Pass{Token: 128}))
+	fmt.Println(errors.Is(marks.Raise(ctx, "robot", guard.Pass{Token: 64}), guard.ErrStale))
+	// Output:
+	// <nil>
+	// robot: token 64 after 128 (memory)
+	// true
+}
+
 func ExampleWriteFile() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "guard")

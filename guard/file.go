@@ -38,22 +38,29 @@ func WriteFile(ctx context.Context, path string, data []byte, perm fs.FileMode, 
 	if err := p.check(); err != nil {
 		return err
 	}
+	switch last, ok, err := writeFile(ctx, path, data, perm, p); {
+	case err != nil:
+		return err
+	case !ok: // other writers need not wait until all observers know
+		return refuse(ctx, "file", path, p, last.Token)
+	}
+	return nil
+}
+
+// writeFile reports whether the mark admits p.
+func writeFile(ctx context.Context, path string, data []byte, perm fs.FileMode, p Pass) (last Pass, ok bool, err error) {
 	// A program that may write to the directory may put a link there; noFollow
 	// refuses it.
 	lock, err := os.OpenFile(path+".fence.lock", os.O_RDWR|os.O_CREATE|noFollow, 0o666)
 	if err != nil {
-		return fmt.Errorf("guard: %w", err)
+		return last, false, fmt.Errorf("guard: %w", err)
 	}
 	defer lock.Close() // Close also unlocks
 	if err := flock(ctx, lock); err != nil {
-		return fmt.Errorf("guard: lock %s: %w", lock.Name(), err)
+		return last, false, fmt.Errorf("guard: lock %s: %w", lock.Name(), err)
 	}
-	last, err := readMark(path + ".fence")
-	if err != nil {
-		return err
-	}
-	if !last.admits(p) {
-		return &StaleError{path, p.Token, last.Token}
+	if last, err = readMark(path + ".fence"); err != nil || !last.admits(p) {
+		return last, false, err
 	}
 	// The mark comes first: after a crash in between the old file is still there,
 	// and no holder with a lower token can replace it any more.
@@ -66,9 +73,9 @@ func WriteFile(ctx context.Context, path string, data []byte, perm fs.FileMode, 
 		err = replace(path, data, perm)
 	}
 	if err != nil {
-		return fmt.Errorf("guard: %w", err)
+		return last, false, fmt.Errorf("guard: %w", err)
 	}
-	return nil
+	return last, true, nil
 }
 
 func (p Pass) mark() string { return strconv.FormatInt(p.Token, 10) + " " + p.Holder + "\n" }

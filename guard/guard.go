@@ -116,21 +116,28 @@ type Memory struct {
 }
 
 // Raise implements Marks. Its only errors are refusals.
-func (m *Memory) Raise(_ context.Context, resource string, p Pass) error {
+func (m *Memory) Raise(ctx context.Context, resource string, p Pass) error {
 	if err := legal(resource, p); err != nil {
 		return err
 	}
+	last, ok := m.raise(resource, p)
+	if !ok {
+		return refuse(ctx, "memory", resource, p, last.Token)
+	}
+	return nil
+}
+
+func (m *Memory) raise(resource string, p Pass) (last Pass, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	last := m.marks[resource]
-	if !last.admits(p) {
-		return &StaleError{resource, p.Token, last.Token}
+	if last = m.marks[resource]; !last.admits(p) {
+		return last, false
 	}
 	if m.marks == nil {
 		m.marks = make(map[string]Pass)
 	}
 	m.marks[resource] = p
-	return nil
+	return last, true
 }
 
 type passKey struct{}

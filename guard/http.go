@@ -104,7 +104,7 @@ func HTTP(g *Gate, resource func(*http.Request) string) func(http.Handler) http.
 			p, ok, err := FromHeader(r.Header)
 			switch {
 			case err != nil:
-				refuse(w, err)
+				answer(w, err)
 				return
 			case !ok:
 				problem{Title: "A fencing token is required.", Status: http.StatusPreconditionRequired, Detail: "Send the token of your lease as " + TokenHeader + "."}.write(w)
@@ -114,7 +114,7 @@ func HTTP(g *Gate, resource func(*http.Request) string) func(http.Handler) http.
 				next.ServeHTTP(w, r.WithContext(With(r.Context(), p)))
 				return nil
 			}); err != nil {
-				refuse(w, err)
+				answer(w, err)
 			}
 		})
 	}
@@ -133,7 +133,7 @@ type problem struct {
 	Last     int64  `json:"last,omitempty,string"`
 }
 
-func refuse(w http.ResponseWriter, err error) {
+func answer(w http.ResponseWriter, err error) {
 	if stale, ok := errors.AsType[*StaleError](err); ok {
 		problem{
 			staleType, "The fencing token is stale.", http.StatusPreconditionFailed,

@@ -98,7 +98,7 @@ func (r Redis) run(ctx context.Context, key string, p Pass, command []string) (a
 		case "stale":
 			if len(list) > 1 {
 				if last, err := strconv.ParseInt(text(list[1]), 10, 64); err == nil {
-					return nil, &StaleError{key, p.Token, last}
+					return nil, refuse(ctx, "redis", key, p, last)
 				}
 			}
 		}

@@ -91,7 +91,7 @@ func eachRedis(t *testing.T, f func(t *testing.T, s redisServer)) {
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, s redisServer) { conform(t, s) })
+	eachRedis(t, func(t *testing.T, s redisServer) { conform(t, s, "redis") })
 }
 
 func TestRedisDo(t *testing.T) {

@@ -117,9 +117,9 @@ func (s SQL) Raise(ctx context.Context, tx *sql.Tx, resource string, p Pass) err
 	}
 	switch s {
 	case SQLite:
-		return raise(ctx, query, sqliteRaise, sqliteLast, resource, p)
+		return raise(ctx, s, query, sqliteRaise, sqliteLast, resource, p)
 	case Postgres:
-		return raise(ctx, query, postgresRaise, postgresLast, resource, p)
+		return raise(ctx, s, query, postgresRaise, postgresLast, resource, p)
 	case MySQL:
 		return raiseMySQL(ctx, tx, resource, p)
 	}
@@ -136,10 +136,10 @@ func RaisePgx[R Row](ctx context.Context, tx interface {
 	if err := legal(resource, p); err != nil {
 		return err
 	}
-	return raise(ctx, tx.QueryRow, postgresRaise, postgresLast, resource, p)
+	return raise(ctx, Postgres, tx.QueryRow, postgresRaise, postgresLast, resource, p)
 }
 
-func raise[R Row](ctx context.Context, query func(context.Context, string, ...any) R, upsert, last, resource string, p Pass) error {
+func raise[R Row](ctx context.Context, s SQL, query func(context.Context, string, ...any) R, upsert, last, resource string, p Pass) error {
 	var token int64
 	err := query(ctx, upsert, []byte(resource), p.Token, p.Holder).Scan(&token)
 	if err == nil {
@@ -147,7 +147,7 @@ func raise[R Row](ctx context.Context, query func(context.Context, string, ...an
 	}
 	if errors.Is(err, sql.ErrNoRows) { // pgx.ErrNoRows is one, too
 		if err = query(ctx, last, []byte(resource)).Scan(&token); err == nil {
-			return &StaleError{resource, p.Token, token}
+			return refuse(ctx, s.String(), resource, p, token)
 		}
 	}
 	return fmt.Errorf("guard: %q: %w", resource, err)
@@ -163,7 +163,7 @@ func raiseMySQL(ctx context.Context, tx *sql.Tx, resource string, p Pass) error 
 	case err != nil:
 		return fmt.Errorf("guard: %q: %w", resource, err)
 	case last != p:
-		return &StaleError{resource, p.Token, last.Token}
+		return refuse(ctx, MySQL.String(), resource, p, last.Token)
 	}
 	return nil
 }

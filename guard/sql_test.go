@@ -155,7 +155,7 @@ func TestSQL(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		conform(t, s.Marks(db))
+		conform(t, s.Marks(db), s.String())
 	})
 }
 
@@ -352,7 +352,7 @@ func TestPgx(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	conform(t, pgxMarks{pool})
+	conform(t, pgxMarks{pool}, "postgres")
 }
 
 // documented are the SQL blocks of the page about fencing.

@@ -46,10 +46,11 @@ environment
   BATON_OWNER   what observers see: --value
   BATON_HELD    true
 
-With --observe no command is run: each change of the leader is printed as a line, the
-present one first, until Ctrl-C ends it with exit code 0. What happens within
-half a second is merged into one change. With -o json a line is an object: time,
-name, led, and if true, value, token (a string), and age and remaining in seconds.
+With --observe no command is run: each change of the leader or of its value is printed
+as a line, the present one first, until Ctrl-C ends it with exit code 0. What
+happens within half a second is merged into one change. With -o json a line is an
+object: time, name, led, and if true, value, token (a string), and age and remaining
+in seconds.
 
 ` + exitTableElect,
 		Example: `  baton elect scheduler -- ./scheduler

@@ -118,6 +118,14 @@ func Move(c driver.Claim, id, owner string, ttl time.Duration, t driver.Traits) 
 	return TTL(c.Key, ttl, t)
 }
 
+// Rename returns the error that Rename must give before it does anything.
+func Rename(c driver.Claim, owner string) error {
+	if err := Claim(c); err != nil {
+		return err
+	}
+	return checkOwner(c.Key, owner)
+}
+
 // TTL returns a *driver.RequestError unless t accepts ttl. A trait that is zero is
 // no bound; a ttl that is not positive is never legal.
 func TTL(key string, ttl time.Duration, t driver.Traits) error {

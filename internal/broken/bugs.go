@@ -84,6 +84,15 @@ const (
 	MovesInSecret   Bug = "shows the owner from before a move"
 	MovesForTheRest Bug = "a move does not prolong"
 
+	// Renames.
+	RenamesUntilRenewed Bug = "a renewal shows the owner from before a rename"
+	RenamesWaiters      Bug = "renames what waits"
+	RenamesAndProlongs  Bug = "a rename prolongs"
+	RenamesAll          Bug = "renames all holders of a key"
+	RenamesBack         Bug = "a rename brings back what was released"
+	RenamesAndServes    Bug = "renames by release and acquire"
+	RenamesHostile      Bug = "shows any text as the owner"
+
 	// Several at once.
 	TogetherInPart   Bug = "keeps what was free when another key is held"
 	TogetherInTurn   Bug = "grants several one after the other, for all to see"
@@ -186,6 +195,14 @@ var CaughtBy = map[Bug]string{
 	MovesOnce:       "a repeated move finds itself",
 	MovesInSecret:   "a move shows its new owner",
 	MovesForTheRest: "a move gives the time that it says",
+
+	RenamesUntilRenewed: "later requests do not show the old owner again",
+	RenamesWaiters:      "a waiter is not renamed",
+	RenamesAndProlongs:  "a rename does not prolong",
+	RenamesAll:          "readers and permits can be renamed",
+	RenamesBack:         "a rename brings nothing back",
+	RenamesAndServes:    "a rename disturbs no waiter",
+	RenamesHostile:      "bad renames are refused",
 
 	TogetherInPart:   "several or none",
 	TogetherInTurn:   "several at once, wanted by many",

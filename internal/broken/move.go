@@ -76,12 +76,61 @@ func (s *Store) Move(ctx context.Context, r driver.Claim, id, owner string, ttl 
 	case MovesToken:
 		c.token = s.next(l)
 	}
-	c.ID = id
-	if s.bug != MovesInSecret {
+	if c.ID != id && s.bug != MovesInSecret {
 		c.Owner = owner
 	}
+	c.ID = id
 	if s.bug != MovesForTheRest {
 		s.confirm(c, ttl)
 	}
 	return s.answer(l, c), nil
+}
+
+// Rename implements driver.Renamer.
+func (s *Store) Rename(ctx context.Context, r driver.Claim, owner string) error {
+	err := check.Rename(r, owner)
+	if bad, ok := errors.AsType[*driver.RequestError](err); ok && bad.Field == "owner" && s.bug == RenamesHostile {
+		err = nil
+	}
+	if err := errors.Join(err, ctx.Err()); err != nil {
+		return err
+	}
+	l := s.enter(r.Key)
+	defer s.leave()
+	s.settle(l)
+	c := l.find(r.ID)
+	if c != nil && s.bug == RenamesBack {
+		s.mu.Unlock()
+		time.Sleep(time.Millisecond) // in fake time: a release comes meanwhile
+		s.mu.Lock()
+		if l.find(r.ID) == nil {
+			l.claims = append([]*claim{c}, l.claims...)
+		}
+	}
+	if c == nil || !c.held && s.bug != RenamesWaiters {
+		return driver.ErrLost
+	}
+	c.Owner = owner
+	switch s.bug {
+	case RenamesAll:
+		for _, other := range l.claims {
+			if other.held {
+				other.Owner = owner
+			}
+		}
+	case RenamesAndProlongs:
+		s.confirm(c, c.ttl)
+	case RenamesAndServes:
+		l.remove(c)
+		s.advance(l)
+		l.claims = append([]*claim{c}, l.claims...)
+	}
+	return nil
+}
+
+// asks notes the Owner of a request that found its claim.
+func (s *Store) asks(c *claim, owner string) {
+	if s.bug == RenamesUntilRenewed {
+		c.Owner = owner
+	}
 }

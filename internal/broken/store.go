@@ -46,11 +46,6 @@ type claim struct {
 	transaction   chan struct{} // that depends on it, closed at its end; nil: there is none
 }
 
-type watch struct {
-	driver.Claim
-	wake func(driver.Hint)
-}
-
 // New returns an empty store.
 func New(bug Bug) *Store {
 	return &Store{bug: bug, keys: map[string]*lock{}, watches: map[*watch]bool{}}
@@ -252,14 +247,6 @@ func (s *Store) advance(l *lock) {
 	}
 }
 
-func (s *Store) hint(c *claim, h driver.Hint) {
-	for w := range s.watches {
-		if w.Key == c.Key && w.ID == c.ID && s.bug != Silent {
-			s.due = append(s.due, func() { w.wake(h) })
-		}
-	}
-}
-
 // hold puts c behind the holders and before the waiters.
 func (s *Store) hold(l *lock, c *claim, ttl time.Duration) {
 	l.remove(c)
@@ -330,6 +317,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, 
 	case c == nil:
 	case s.bug == LocksItselfOut, s.bug == TakesSecondPlace && !c.held, s.bug == CountsTwice && c.held && c.Shared():
 	default:
+		s.asks(c, r.Owner)
 		s.confirm(c, r.TTL)
 		g := s.answer(l, c)
 		if s.bug == RepeatsLower && c.held {
@@ -482,6 +470,7 @@ func (s *Store) renew(ctx context.Context, r driver.Claim, ttl time.Duration, nu
 	if c == nil {
 		return driver.Renewal{State: driver.Lost}
 	}
+	s.asks(c, r.Owner)
 	if s.bug != RenewsForShow && (s.bug != BatchFirstOnly || number == 0) {
 		s.confirm(c, ttl)
 	}
@@ -584,17 +573,4 @@ func (s *Store) Downgrade(ctx context.Context, r driver.Claim, ttl time.Duration
 		s.advance(l)
 	}
 	return s.answer(l, c), nil
-}
-
-// Watch implements driver.Watcher.
-func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
-	w := &watch{c, wake}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.watches[w] = true
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.watches, w)
-	}
 }

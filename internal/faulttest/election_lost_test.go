@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/election"
 	"github.com/batonhq/baton/internal/faultproxy"
 )
@@ -153,7 +154,11 @@ func TestElectionLosesAnswers(t *testing.T) {
 				}
 			}
 			t.Logf("answers lost: %v", r.seen)
-			for _, step := range []string{"elected", "observing", "renewing", "resigning", "standing", "waiting", "ending"} {
+			steps := []string{"elected", "observing", "renewing", "resigning", "standing", "waiting", "ending"}
+			if _, ok := r.mine.Store.(driver.Renamer); ok {
+				steps = append(steps, "publishing")
+			}
+			for _, step := range steps {
 				if r.seen[step] == 0 {
 					t.Errorf("%s: no answer was lost", step)
 				}
@@ -174,11 +179,26 @@ type losingRound struct {
 
 func (r *losingRound) locker(t *testing.T, s *lossy) *baton.Locker {
 	t.Helper()
-	l, err := baton.New(s, baton.Config{TTL: r.ttl})
+	var store driver.Locks = s
+	if renamer, ok := s.Store.(driver.Renamer); ok {
+		store = lossyRenamer{s, renamer}
+	}
+	l, err := baton.New(store, baton.Config{TTL: r.ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// A lossyRenamer is one whose holders may change their owner.
+type lossyRenamer struct {
+	*lossy
+	renamer driver.Renamer
+}
+
+func (s lossyRenamer) Rename(ctx context.Context, c driver.Claim, owner string) (err error) {
+	s.around("rename", c.Key, func() error { err = s.renamer.Rename(ctx, c, owner); return err })
+	return err
 }
 
 // play returns whether any answer was lost.
@@ -222,6 +242,19 @@ func (r *losingRound) play(t *testing.T, name string, nth int) (lost bool) {
 	answered()
 	if !first.IsLeader() {
 		t.Errorf("%d: lost by an answer to a renewal: %v", nth, first.Err())
+	}
+
+	// Published: the observer sees it, and the leadership stands.
+	if _, ok := r.mine.Store.(driver.Renamer); ok {
+		l = r.mine.lose("rename", nth, after)
+		if err := first.Publish(t.Context(), "one, ready"); err != nil {
+			t.Errorf("%d: publish: %v", nth, err)
+		}
+		count("publishing", l)
+		terms.await(t, "one, ready", first.Token(), within)
+		if !first.IsLeader() {
+			t.Errorf("%d: lost by an answer to what it published: %v", nth, first.Err())
+		}
 	}
 
 	// Resigned: the next one leads, and this one stands behind it once.

@@ -86,6 +86,7 @@ var promises = []promise{
 	{"Permits (n of N)", trait(func(t driver.Traits) bool { return t.Permits })},
 	{"The next waiter is woken, not polling", ability[driver.Watcher]},
 	{"Holders and queue can be shown, locks broken", ability[driver.Inspector]},
+	{"The owner that is shown can change while the lock is held", ability[driver.Renamer]},
 	{"Rate limits", ability[limits.Store]},
 	{"Records of operations that happen once", ability[driver.Records]},
 	{"Shortest and longest TTL", func(l driver.Locks) string {

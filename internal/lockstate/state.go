@@ -187,11 +187,24 @@ func (s *State) Move(now time.Duration, cl driver.Claim, id, owner string, ttl t
 	if c == nil || !c.held {
 		return driver.Grant{}, driver.ErrLost
 	}
-	delete(s.claims, c.ID)
-	c.ID, c.Owner = id, owner
-	s.claims[id] = c
+	if c.ID != id {
+		delete(s.claims, c.ID)
+		c.ID, c.Owner = id, owner
+		s.claims[id] = c
+	}
 	s.confirm(now, c, ttl)
 	return s.answer(now, c), nil
+}
+
+// Rename is driver.Renamer.Rename.
+func (s *State) Rename(now time.Duration, cl driver.Claim, owner string) error {
+	s.settle(now)
+	c := s.claims[cl.ID]
+	if c == nil || !c.held {
+		return driver.ErrLost
+	}
+	c.Owner = owner
+	return nil
 }
 
 // Break is driver.Inspector.Break.

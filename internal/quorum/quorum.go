@@ -13,6 +13,7 @@ import (
 type Member interface {
 	driver.Locks
 	driver.Downgrader
+	driver.Renamer
 
 	// Raise makes every later grant of key carry a token above token, and
 	// lowers nothing. It neither needs nor changes a claim.

@@ -97,6 +97,9 @@ type Tx interface {
 	// meantime.
 	UpdateClaim(key string, c Claim) error
 
+	// RenameClaim writes Owner, and nothing else.
+	RenameClaim(key string, c Claim) error
+
 	DeleteClaim(key string, seq int64) error
 
 	// DeleteDead deletes the claim if it has ended, and says whether.

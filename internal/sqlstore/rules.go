@@ -306,7 +306,10 @@ func Move(tx Tx, c driver.Claim, id, owner string, ttl int64, fx *Effects) (g dr
 	t.claims = t.row.Busy
 	for _, from := range []string{id, c.ID} { // id, if the answer to an earlier attempt was lost
 		if t.row.ID == from && t.row.HeldAt(t.now) {
-			t.row.ID, t.row.Owner, t.row.Node = id, owner, tx.Node(false)
+			if from != id {
+				t.row.Owner = owner
+			}
+			t.row.ID, t.row.Node = id, tx.Node(false)
 			t.row.Ends = t.now + ttl
 			return held(t.row.Token, ttl), nil, t.end()
 		}
@@ -317,7 +320,10 @@ func Move(tx Tx, c driver.Claim, id, owner string, ttl int64, fx *Effects) (g dr
 		if !found || !own.Held || own.Ends <= t.now {
 			continue
 		}
-		own.ID, own.Owner, own.Node = id, owner, tx.Node(false)
+		if from != id {
+			own.Owner = owner
+		}
+		own.ID, own.Node = id, tx.Node(false)
 		own.TTL, own.Ends = ttl, t.now+ttl
 		if err := tx.DeleteClaim(t.key, own.Seq); err != nil {
 			return g, nil, err
@@ -325,6 +331,27 @@ func Move(tx Tx, c driver.Claim, id, owner string, ttl int64, fx *Effects) (g dr
 		return held(own.Seq, ttl), nil, tx.InsertClaim(t.key, own)
 	}
 	return g, driver.ErrLost, nil
+}
+
+// Rename changes the owner of what c holds. refused is driver.ErrLost if c holds nothing.
+func Rename(tx Tx, c driver.Claim, owner string, fx *Effects) (refused, failed error) {
+	t, err := begin(tx, c.Key, fx)
+	if err != nil {
+		return nil, err
+	}
+	if t.row.ID == c.ID && t.row.HeldAt(t.now) {
+		t.row.Owner, t.claims = owner, t.row.Busy
+		return nil, t.end()
+	}
+	own, found, err := t.claim(c.ID, c.Ticket)
+	if err != nil {
+		return nil, err
+	}
+	if !found || !own.Held || own.Ends <= t.now {
+		return driver.ErrLost, nil
+	}
+	own.Owner = owner
+	return nil, tx.RenameClaim(t.key, own)
 }
 
 // Break revokes the claims of all holders of key and grants the waiters that now fit.

@@ -76,6 +76,16 @@ func (t *table) UpdateClaim(key string, c Claim) error {
 	return errors.New("no such claim")
 }
 
+func (t *table) RenameClaim(key string, c Claim) error {
+	for i, own := range t.claims[key] {
+		if own.Seq == c.Seq {
+			t.claims[key][i].Owner = c.Owner
+			return nil
+		}
+	}
+	return errors.New("no such claim")
+}
+
 func (t *table) DeleteClaim(key string, seq int64) error {
 	t.claims[key] = slices.DeleteFunc(t.claims[key], func(c Claim) bool { return c.Seq == seq })
 	return nil

@@ -34,9 +34,9 @@ var traits = driver.Traits{
 }
 
 // Store is a driver.Store, and a driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Mover, driver.Together, driver.Examiner, quorum.Member, local.Limits and
-// driver.Records. All methods are safe for concurrent use. None waits, except for
-// mutexes that are held for the length of one operation.
+// driver.Mover, driver.Renamer, driver.Together, driver.Examiner, quorum.Member,
+// local.Limits and driver.Records. All methods are safe for concurrent use. None waits,
+// except for mutexes that are held for the length of one operation.
 //
 // Tokens follow the wall clock at the time of New, in microseconds: a store made later,
 // in this process or the next, gives higher ones unless that clock was set back.
@@ -69,6 +69,7 @@ var (
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Mover      = (*Store)(nil)
+	_ driver.Renamer    = (*Store)(nil)
 	_ driver.Together   = (*Store)(nil)
 	_ quorum.Member     = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
@@ -217,6 +218,19 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	g, err := driver.Grant{}, driver.ErrLost
 	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { g, err = st.Move(now, c, id, owner, ttl) })
 	return g, err
+}
+
+// Rename implements driver.Renamer.
+func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
+	if err := check.Rename(c, owner); err != nil {
+		return err
+	}
+	if err := s.check(ctx); err != nil {
+		return err
+	}
+	err := driver.ErrLost
+	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { err = st.Rename(now, c, owner) })
+	return err
 }
 
 // Raise implements quorum.Member.

@@ -266,6 +266,15 @@ func (t *tx) UpdateClaim(_ string, c sqlstore.Claim) error {
 	return nil
 }
 
+// RenameClaim implements sqlstore.Tx.
+func (t *tx) RenameClaim(_ string, c sqlstore.Claim) error {
+	if i, ok := t.cached(c.Seq); ok {
+		t.claims[i].Owner = c.Owner
+	}
+	t.writes = append(t.writes, words("UPDATE baton_claim SET owner=", literal(c.Owner), t.where(c.Seq)))
+	return nil
+}
+
 // DeleteClaim implements sqlstore.Tx.
 func (t *tx) DeleteClaim(_ string, seq int64) error {
 	t.forget(seq)

@@ -330,6 +330,22 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	return g, err
 }
 
+// Rename changes the owner that is shown for a lock that is held.
+func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
+	if err := check.Rename(c, owner); err != nil {
+		return err
+	}
+	n, err := s.names.of(c.Key)
+	if err != nil {
+		return err
+	}
+	answer, err := s.run(ctx, renameScript, n.full(), []string{c.ID, owner})
+	if err == nil && number(answer) == 0 {
+		err = driver.ErrLost
+	}
+	return err
+}
+
 // change runs a script that changes what c holds and answers its token.
 func (s *Store) change(ctx context.Context, script *wire.Script, c driver.Claim, ttl time.Duration, args ...string) (driver.Grant, error) {
 	n, err := s.names.of(c.Key)

@@ -62,7 +62,7 @@ func (l *lab) history(seed uint64) bool {
 		}
 		oracle := oracles[key]
 		var did, got, want string
-		switch n := random.IntN(22); {
+		switch n := random.IntN(24); {
 		case n < 8 || a == nil:
 			if key = first; random.IntN(4) == 0 {
 				key = keys[1]
@@ -117,6 +117,13 @@ func (l *lab) history(seed uint64) bool {
 			if err == nil {
 				a.Weight, a.Ticket = 1, g.Ticket
 			}
+		case n >= 22:
+			c, owner := a.Claim, fmt.Sprint("renamed ", step)
+			if random.IntN(4) == 0 {
+				c.Ticket = 0
+			}
+			did = a.Owner + " becomes " + owner // and goes on with its claim from before
+			got, want = fmt.Sprint(s.Rename(ctx, c, owner)), fmt.Sprint(oracle.Rename(0, c, owner))
 		case n >= 20:
 			var r []driver.Request
 			for _, i := range random.Perm(len(keys)) {

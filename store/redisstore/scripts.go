@@ -23,6 +23,7 @@ var (
 	refreshScript   = script("refresh", "clock", "state")
 	downgradeScript = script("downgrade", "clock", "state")
 	moveScript      = script("move", "clock", "state")
+	renameScript    = script("rename", "clock", "state")
 	inspectScript   = script("inspect", "clock", "state")
 	breakScript     = script("break", "clock", "state")
 	raiseScript     = script("raise", "clock")

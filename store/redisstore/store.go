@@ -21,8 +21,8 @@ import (
 
 // Store keeps locks, rate limits and records of operations in Redis. It implements
 // driver.Store, limits.Store, driver.Records, driver.Watcher, driver.Inspector,
-// driver.Downgrader, driver.Mover, driver.Together, driver.Examiner, driver.Clock and
-// quorum.Member. Use New or Open.
+// driver.Downgrader, driver.Mover, driver.Renamer, driver.Together, driver.Examiner,
+// driver.Clock and quorum.Member. Use New or Open.
 type Store struct {
 	client   wire.Client
 	owned    bool // the client is ours to close
@@ -49,6 +49,7 @@ var (
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Mover      = (*Store)(nil)
+	_ driver.Renamer    = (*Store)(nil)
 	_ driver.Together   = (*Store)(nil)
 	_ quorum.Member     = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)

@@ -25,6 +25,7 @@ type leg struct {
 	has    has
 	spent  bool // a release, or clip, may still take effect: ask no more
 	votes  bool
+	named  bool // it shows the owner that a Rename has given
 	flying bool
 	next   *task
 	ticket int64
@@ -37,27 +38,29 @@ type leg struct {
 type claim struct {
 	key, id string
 
-	mu     sync.Mutex
-	legs   []leg
-	asked  driver.Claim // as it was last asked for, and as repair asks for it
-	reads  bool         // it was downgraded, or is being
-	known  bool         // legs tell all that this process did with it
-	gone   bool         // it is to be forgotten: what lands now is released
-	held   bool         // by a majority
-	token  int64        // of the grant
-	seq    int          // the node that has its position, or -1
-	ticket int64        // of the position there
-	called bool         // a hint says that the position was granted
-	head   time.Time    // since when it is the head of the queue without a majority
-	yield  time.Duration
-	probed time.Time // when to try next for a majority while it is queued
-	hurry  int       // how often in a row the node wanted to be asked soon
-	until  time.Time
-	refs   int // calls that work with it
-	flying int // legs
-	wakes  []*wake
-	stops  []func() // they end the watches on the nodes
-	watch  set
+	mu      sync.Mutex
+	legs    []leg
+	asked   driver.Claim // as it was last asked for, and as repair asks for it
+	reads   bool         // it was downgraded, or is being
+	owner   string       // given by a Rename
+	renamed bool         // there was one
+	known   bool         // legs tell all that this process did with it
+	gone    bool         // it is to be forgotten: what lands now is released
+	held    bool         // by a majority
+	token   int64        // of the grant
+	seq     int          // the node that has its position, or -1
+	ticket  int64        // of the position there
+	called  bool         // a hint says that the position was granted
+	head    time.Time    // since when it is the head of the queue without a majority
+	yield   time.Duration
+	probed  time.Time // when to try next for a majority while it is queued
+	hurry   int       // how often in a row the node wanted to be asked soon
+	until   time.Time
+	refs    int // calls that work with it
+	flying  int // legs
+	wakes   []*wake
+	stops   []func() // they end the watches on the nodes
+	watch   set
 
 	flight, next *flight // the renewal that is under way, and what comes after it
 }
@@ -181,10 +184,14 @@ func (st *claim) begin(r driver.Request) error {
 
 // askLocked notes how the claim is asked for. A caller that has not heard of a
 // downgrade yet goes on asking as the writer that it was. No node must be asked for the
-// write lock any more, as the others let readers in.
+// write lock any more, as the others let readers in. Nor is one asked under the owner
+// from before a Rename.
 func (st *claim) askLocked(c driver.Claim) {
 	if st.reads {
 		c.Weight = 1
+	}
+	if st.renamed {
+		c.Owner = st.owner
 	}
 	st.asked = c
 }

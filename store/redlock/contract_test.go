@@ -202,6 +202,14 @@ func (s *server) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duratio
 	return g, back(err)
 }
 
+func (s *server) Rename(ctx context.Context, c driver.Claim, owner string) error {
+	store, back, err := s.reach(ctx)
+	if err != nil {
+		return err
+	}
+	return back(store.Rename(ctx, c, owner))
+}
+
 func (s *server) Raise(ctx context.Context, key string, token int64) error {
 	store, back, err := s.reach(ctx)
 	if err != nil {

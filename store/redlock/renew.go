@@ -349,7 +349,8 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 	}
 }
 
-// repair asks for a lock that a majority has granted on the nodes that have not.
+// repair asks for a lock that a majority has granted on the nodes that have not, and
+// tells those of a Rename that missed it.
 func (s *Store) repair(st *claim, r driver.Request) {
 	r.Queue = false
 	for i := range s.nodes {
@@ -360,9 +361,13 @@ func (s *Store) repair(st *claim, r driver.Request) {
 			l.flying = true
 			st.flying++
 		}
+		missed := st.missedLocked(i)
 		st.mu.Unlock()
 		if missing {
 			s.dispatch(st, i, task{kind: acquire, req: r})
+		}
+		if missed {
+			s.nameAgain(st, i)
 		}
 	}
 }

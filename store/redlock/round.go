@@ -18,6 +18,7 @@ const (
 	release
 	renew
 	downgrade
+	rename // of rounds alone
 	raise
 )
 
@@ -340,8 +341,12 @@ func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool
 	if more {
 		l.leaves(next)
 	}
+	missed := t.kind == acquire && a.err == nil && st.missedLocked(i)
 	idle := st.idleLocked()
 	st.mu.Unlock()
+	if missed { // it was asked before a Rename, which did not find it there
+		s.nameAgain(st, i)
+	}
 	if owes && unreachable(a.err) {
 		s.nodes[i].owe(c, s.longest)
 	}

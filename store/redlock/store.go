@@ -18,8 +18,8 @@ import (
 )
 
 // Store is a quorum. It implements driver.Store, driver.Watcher,
-// driver.Inspector, driver.Downgrader and driver.Examiner. All methods are safe
-// for concurrent use. Use New or Open.
+// driver.Inspector, driver.Downgrader, driver.Renamer and driver.Examiner. All methods
+// are safe for concurrent use. Use New or Open.
 type Store struct {
 	nodes     []*node
 	quorum    int
@@ -43,6 +43,7 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Renamer    = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 
 	_ driver.Refusal = (*CountError)(nil)

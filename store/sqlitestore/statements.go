@@ -18,6 +18,7 @@ const (
 	stClaimByID
 	stInsertClaim
 	stUpdateClaim
+	stRenameClaim
 	stDeleteClaim
 	stDeleteDead
 	stCountWaiting
@@ -76,6 +77,7 @@ var statements = [numStatements]string{
 	stInsertClaim: `INSERT INTO baton_claim (k, ` + claimColumns + `) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)`,
 	stUpdateClaim: `UPDATE baton_claim SET held = ?3, weight = ?4, ttl = ?5, since = ?6,
 		ends = ?7 WHERE k = ?1 AND seq = ?2`,
+	stRenameClaim:  `UPDATE baton_claim SET owner = ?3 WHERE k = ?1 AND seq = ?2`,
 	stDeleteClaim:  `DELETE FROM baton_claim WHERE k = ?1 AND seq = ?2`,
 	stDeleteDead:   `DELETE FROM baton_claim WHERE k = ?1 AND seq = ?2 AND ends <= ?3`,
 	stCountWaiting: `SELECT count(*) FROM baton_claim WHERE k = ?1 AND NOT held AND ends > ?2`,

@@ -54,9 +54,9 @@ import (
 )
 
 // Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Mover, driver.Together, driver.Examiner, limits.Store and driver.Records
-// on one file. All methods are safe for concurrent use, and several Stores may be
-// open on one file in one process.
+// driver.Mover, driver.Renamer, driver.Together, driver.Examiner, limits.Store and
+// driver.Records on one file. All methods are safe for concurrent use, and several
+// Stores may be open on one file in one process.
 //
 // Errors about the file are *FileError.
 type Store struct {
@@ -97,6 +97,7 @@ var (
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Mover      = (*Store)(nil)
+	_ driver.Renamer    = (*Store)(nil)
 	_ driver.Together   = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 	_ driver.Refusal    = (*FileError)(nil)
@@ -293,6 +294,22 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	return s.grant(ctx, func(t *tx) (driver.Grant, error, error) {
 		return sqlstore.Move(t, c, id, owner, ttl.Microseconds(), &t.fx)
 	})
+}
+
+// Rename implements driver.Renamer.
+func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
+	if err := check.Rename(c, owner); err != nil {
+		return err
+	}
+	var refused error
+	err := s.do(ctx, func(t *tx) (failed error) {
+		refused, failed = sqlstore.Rename(t, c, owner, &t.fx)
+		return failed
+	})
+	if err != nil {
+		return err
+	}
+	return refused
 }
 
 // grant runs act in a transaction and returns what it granted, or why it refused.

@@ -180,6 +180,11 @@ func (t *tx) UpdateClaim(key string, c sqlstore.Claim) error {
 	return t.s.exec(stUpdateClaim, []byte(key), c.Seq, c.Held, c.Weight, c.TTL, c.Since, c.Ends)
 }
 
+// RenameClaim implements sqlstore.Tx.
+func (t *tx) RenameClaim(key string, c sqlstore.Claim) error {
+	return t.s.exec(stRenameClaim, []byte(key), c.Seq, c.Owner)
+}
+
 // DeleteClaim implements sqlstore.Tx.
 func (t *tx) DeleteClaim(key string, seq int64) error {
 	return t.s.exec(stDeleteClaim, []byte(key), seq)

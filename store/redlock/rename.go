@@ -1,0 +1,120 @@
+package redlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+)
+
+// Rename has every node that holds the claim show another owner, and a majority must.
+// A node that missed it is told again with the next renewal.
+//
+// Its requests are not among those of which only one at a time is under way on a node:
+// they neither wait for a renewal nor make one wait, because they change nothing that
+// this process knows of the claim.
+func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
+	if err := check.Rename(c, owner); err != nil {
+		return err
+	}
+	if err := s.check(ctx); err != nil {
+		return err
+	}
+	st := s.claim(c.Key, c.ID, true)
+	defer s.put(st)
+	st.mu.Lock()
+	var ask set
+	for i := range st.legs {
+		if l := &st.legs[i]; !st.known || l.has != nothing || l.flying {
+			ask |= 1 << i
+		}
+	}
+	if st.gone || st.known && !st.held && c.Ticket >= 0 || ask.count() < s.quorum {
+		st.mu.Unlock()
+		return driver.ErrLost
+	}
+	st.renamed, st.owner = true, owner
+	st.asked.Owner = owner // from here on no node is asked for the lock under another one
+	for i := range st.legs {
+		st.legs[i].named = false
+	}
+	st.mu.Unlock()
+	rd := s.round(st, rename, driver.Request{})
+	rd.expect(ask, 0)
+	for i := range s.nodes {
+		if ask.has(i) {
+			s.workers.Go(func() { rd.land(i, answer{err: s.name(st, i, c, owner)}) })
+		}
+	}
+	if err := rd.wait(ctx); err != nil {
+		return fmt.Errorf("redlock: %w: %w", driver.ErrUnknown, err)
+	}
+	done, lost := 0, len(s.nodes)-ask.count()
+	last := errors.New("they did not answer in time")
+	for i, a := range rd.snapshot() {
+		switch {
+		case !ask.has(i):
+		case a.landed && a.err == nil:
+			done++
+		case errors.Is(a.err, driver.ErrLost):
+			lost++
+		case a.landed:
+			last = a.err
+		}
+	}
+	switch {
+	case done >= s.quorum:
+		return nil
+	case lost > len(s.nodes)-s.quorum:
+		return driver.ErrLost
+	}
+	return fmt.Errorf("redlock: %w: %d of %d servers show the new owner: %w", driver.ErrUnknown, done, len(s.nodes), last)
+}
+
+// name has one node show the owner of what the claim c holds there.
+func (s *Store) name(st *claim, i int, c driver.Claim, owner string) (err error) {
+	n := s.nodes[i]
+	if !n.admits() {
+		return errLeftAlone
+	}
+	ctx := s.detach()
+	began := time.Now()
+	n.depart()
+	defer func() {
+		n.flying.Add(-1)
+		s.account(n, err, time.Since(began))
+	}()
+	in, err := s.reach(ctx, n)
+	if err != nil {
+		if !errors.Is(err, driver.ErrUnavailable) {
+			err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err) // the node was not even asked
+		}
+		return err
+	}
+	st.mu.Lock()
+	c.Ticket = st.legs[i].ticket
+	st.mu.Unlock()
+	err = in.Rename(ctx, c, owner)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.legs[i].named = err == nil && st.owner == owner
+	return err
+}
+
+// missedLocked reports whether a node holds the claim under an owner from before a
+// Rename.
+func (st *claim) missedLocked(i int) bool {
+	l := &st.legs[i]
+	return st.renamed && st.held && !st.gone && l.has == lock && !l.named
+}
+
+// nameAgain is name for a node that missed a Rename. It does not wait.
+func (s *Store) nameAgain(st *claim, i int) {
+	st.mu.Lock()
+	c, owner := st.onLocked(i), st.owner
+	st.mu.Unlock()
+	s.workers.Go(func() { _ = s.name(st, i, c, owner) })
+}

@@ -30,6 +30,7 @@ const doors = `
 	driver:
 	driver/check:       driver
 	driver/limits:      driver driver/check
+	driver/observe:     driver driver/limits
 
 	# What everybody may lean on knows no store and nothing above itself.
 	internal/*:         driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken

@@ -54,7 +54,7 @@ func must[T any](t *testing.T) func(T, error) T {
 type slow struct{ *memstore.Store }
 
 func (s slow) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // of a bubble
 	return s.Store.Acquire(ctx, r)
 }
 

@@ -58,22 +58,7 @@ func (s inspector) Inspect(ctx context.Context, key string) (driver.KeyInfo, err
 }
 
 func (s inspector) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
-	return func(yield func(driver.KeyInfo, error) bool) {
-		sent, n := time.Now(), 0
-		var failed error
-		defer func() { s.tell(ctx, List, n, sent, failed) }() // also if the loop's body panics
-		for info, err := range s.in.List(ctx, prefix) {
-			if failed = err; err == nil {
-				n++
-			}
-			began := time.Now()
-			more := yield(info, err)
-			sent = sent.Add(time.Since(began))
-			if !more {
-				return
-			}
-		}
-	}
+	return listed(ctx, s.locks, List, s.in.List(ctx, prefix))
 }
 
 func (s inspector) Break(ctx context.Context, key string) (holders int, err error) {
@@ -81,6 +66,47 @@ func (s inspector) Break(ctx context.Context, key string) (holders int, err erro
 	holders, err = s.in.Break(ctx, key)
 	s.tell(ctx, Break, 1, sent, err)
 	return holders, err
+}
+
+type renamer struct {
+	*locks
+	in driver.Renamer
+}
+
+func (s renamer) Rename(ctx context.Context, c driver.Claim, owner string) error {
+	sent := time.Now()
+	err := s.in.Rename(ctx, c, owner)
+	s.tell(ctx, Rename, 1, sent, err)
+	return err
+}
+
+type lister struct {
+	*locks
+	in driver.RecordLister
+}
+
+func (s lister) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return listed(ctx, s.locks, Records, s.in.ListRecords(ctx, prefix))
+}
+
+// listed tells of a list when the loop over it ends.
+func listed[T any](ctx context.Context, s *locks, operation string, all iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		sent, n := time.Now(), 0
+		var failed error
+		defer func() { s.tell(ctx, operation, n, sent, failed) }() // also if the body of the loop panics
+		for one, err := range all {
+			if failed = err; err == nil {
+				n++
+			}
+			began := time.Now()
+			more := yield(one, err)
+			sent = sent.Add(time.Since(began))
+			if !more {
+				return
+			}
+		}
+	}
 }
 
 type records struct {

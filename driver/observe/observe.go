@@ -30,7 +30,7 @@ type Events struct {
 // What a store does to answer, such as a second attempt at a script, is part of it.
 type RequestEvent struct {
 	Store     string        // its short name: "redis"
-	Operation string        // one of Operations
+	Operation string        // one of the constants below
 	Claims    int           // how many claims or keys it carried; of a list, how many it returned
 	Took      time.Duration // without the time that the caller of a list took for what was listed
 	Err       error         // of a renewal, the first of its answers that has one
@@ -45,6 +45,7 @@ const (
 	Release    = "release"
 	Downgrade  = "downgrade"
 	Move       = "move"
+	Rename     = "rename"
 	Inspect    = "inspect"
 	List       = "list"
 	Break      = "break"
@@ -52,6 +53,7 @@ const (
 	Finish     = "finish"
 	Find       = "find"
 	Forget     = "forget"
+	Records    = "records"
 	Take       = "take"
 	Examine    = "examine"
 	Time       = "time"
@@ -185,6 +187,10 @@ func (s *locks) As(target any) bool {
 		return give(s, target, func(in driver.Downgrader) driver.Downgrader { return downgrader{s, in} })
 	case *driver.Mover:
 		return give(s, target, func(in driver.Mover) driver.Mover { return mover{s, in} })
+	case *driver.Renamer:
+		return give(s, target, func(in driver.Renamer) driver.Renamer { return renamer{s, in} })
+	case *driver.RecordLister:
+		return give(s, target, func(in driver.RecordLister) driver.RecordLister { return lister{s, in} })
 	case *driver.Inspector:
 		return give(s, target, func(in driver.Inspector) driver.Inspector { return inspector{s, in} })
 	case *driver.Records:

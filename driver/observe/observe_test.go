@@ -103,7 +103,12 @@ func TestEveryRequestIsTold(t *testing.T) {
 		downgrader, ok := driver.As[driver.Downgrader](store)
 		find(ok)
 		must[driver.Grant](t)(downgrader.Downgrade(ctx, moved, time.Second))
-		told.want(t, "memory acquire-all 2 0s held", "memory move 1 0s ", "memory downgrade 1 0s ")
+		renamer, ok := driver.As[driver.Renamer](store)
+		find(ok)
+		if err := renamer.Rename(ctx, moved, "new"); err != nil {
+			t.Error(err)
+		}
+		told.want(t, "memory acquire-all 2 0s held", "memory move 1 0s ", "memory downgrade 1 0s ", "memory rename 1 0s ")
 
 		if err := store.Release(ctx, b.Claim); !errors.Is(err, driver.ErrLost) {
 			t.Error(err)
@@ -127,10 +132,15 @@ func TestEveryRequestIsTold(t *testing.T) {
 		}
 		must[driver.Record](t)(records.FinishAttempt(ctx, driver.Attempt{Key: "o", Token: 2}, driver.Outcome{}, time.Minute))
 		must[driver.Record](t)(records.FindRecord(ctx, "o"))
+		lister, ok := driver.As[driver.RecordLister](store)
+		find(ok)
+		for range lister.ListRecords(ctx, "") {
+			break
+		}
 		if err := records.ForgetRecord(ctx, "o"); err != nil {
 			t.Error(err)
 		}
-		told.want(t, "memory begin 1 0s ", "memory begin 1 0s lost", "memory finish 1 0s ", "memory find 1 0s ", "memory forget 1 0s ")
+		told.want(t, "memory begin 1 0s ", "memory begin 1 0s lost", "memory finish 1 0s ", "memory find 1 0s ", "memory records 1 0s ", "memory forget 1 0s ")
 
 		examiner, ok := driver.As[driver.Examiner](store)
 		find(ok)
@@ -179,7 +189,7 @@ func TestNothingIsInvented(t *testing.T) {
 		"Store": has[driver.Store](store), "Together": has[driver.Together](store), "Downgrader": has[driver.Downgrader](store),
 		"Mover": has[driver.Mover](store), "Inspector": has[driver.Inspector](store), "Records": has[driver.Records](store),
 		"Examiner": has[driver.Examiner](store), "Clock": has[driver.Clock](store), "Watcher": has[driver.Watcher](store),
-		"limits": has[limits.Store](store),
+		"limits": has[limits.Store](store), "Renamer": has[driver.Renamer](store), "RecordLister": has[driver.RecordLister](store),
 	} {
 		if found {
 			t.Errorf("%s was found", what)

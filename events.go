@@ -59,6 +59,11 @@ type LockEvent struct {
 	// released to one.
 	Local bool
 
+	// Queued says, for Acquired and Failed, that the call had to wait, so that
+	// Waiting came before. The calls that wait now are those of Waiting less those
+	// of Acquired and Failed with Queued.
+	Queued bool
+
 	Token  int64         // of the lease; 0 for Waiting and Failed
 	Waited time.Duration // since the call; 0 but for Acquired and Failed
 	Held   time.Duration // how long the lease lasted; 0 but for Lost and Released
@@ -119,8 +124,11 @@ func (l *Locker) observe(ctx context.Context, key string, a *ask) observed {
 
 // waiting reports that the call has to wait.
 func (o *observed) waiting(local bool) {
-	if f := o.locker.cfg.Events.Waiting; f != nil && !o.waits {
-		o.waits = true
+	if o.waits {
+		return
+	}
+	o.waits = true
+	if f := o.locker.cfg.Events.Waiting; f != nil {
 		e := o.event()
 		e.Local = local
 		f(o.ctx, e)
@@ -131,7 +139,7 @@ func (o *observed) waiting(local bool) {
 func (o *observed) failed(err error) {
 	if f := o.locker.cfg.Events.Failed; f != nil {
 		e := o.event()
-		e.Waited, e.Err = o.waited(), err
+		e.Queued, e.Waited, e.Err = o.waits, o.waited(), err
 		f(o.ctx, e)
 	}
 }
@@ -141,7 +149,7 @@ func (o *observed) acquired(lease *Lease) {
 	l := o.locker
 	if f := l.cfg.Events.Acquired; f != nil {
 		e := o.event()
-		e.Local, e.Token, e.Waited = o.local, lease.token, o.waited()
+		e.Local, e.Queued, e.Token, e.Waited = o.local, o.waits, lease.token, o.waited()
 		f(o.ctx, e)
 	}
 	if l.debug(o.ctx) {

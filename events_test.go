@@ -196,7 +196,10 @@ func (b *books) events() *baton.Events {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			c := of(ctx, "acquired", e)
-			if c.waiting > 0 {
+			if e.Queued != (c.waiting > 0) {
+				b.complain("acquired: %d calls of Waiting, and Queued is %t", c.waiting, e.Queued)
+			}
+			if e.Queued {
 				b.waiting[e.Key]--
 				c.waiting--
 			}
@@ -215,7 +218,10 @@ func (b *books) events() *baton.Events {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			c := of(ctx, "failed", e)
-			if c.waiting > 0 {
+			if e.Queued != (c.waiting > 0) {
+				b.complain("failed: %d calls of Waiting, and Queued is %t", c.waiting, e.Queued)
+			}
+			if e.Queued {
 				b.waiting[e.Key]--
 				c.waiting--
 			}

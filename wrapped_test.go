@@ -80,3 +80,33 @@ func TestAbilitiesSurviveAWrapper(t *testing.T) {
 }
 
 func has[T any](l driver.Locks) bool { _, ok := driver.As[T](l); return ok }
+
+// giving gives records of its own, and nothing else, by As.
+type giving struct {
+	opened
+	records driver.Records
+}
+
+func (g giving) As(target any) bool {
+	records, ok := target.(*driver.Records)
+	if ok {
+		*records = g.records
+	}
+	return ok
+}
+
+// What a wrapper gives by As comes before what it wraps, and the rest is still found.
+func TestAsComesBeforeUnwrap(t *testing.T) {
+	t.Parallel()
+	inner, mine := memstore.New(), memstore.New()
+	outer := opened{&tallied{Locks: giving{opened{&tallied{Locks: inner}}, mine}}}
+	if got, _ := driver.As[driver.Records](outer); got != driver.Records(mine) {
+		t.Errorf("the records are %p", got)
+	}
+	if got, _ := driver.As[driver.Inspector](outer); got != driver.Inspector(inner) {
+		t.Errorf("the inspector is %p", got)
+	}
+	if has[interface{ Nothing() }](outer) {
+		t.Error("what none has was found")
+	}
+}

@@ -9,10 +9,19 @@ package driver
 //	Unwrap() driver.Locks
 //
 // A call through such an ability goes past the wrapping store. A wrapper that must
-// see these calls implements the interface itself.
+// see these calls implements the interface itself, or, because the wrapped store may
+// lack the ability, has a method
+//
+//	As(target any) bool
+//
+// which is asked before Unwrap: target is a *T. The method sets it and returns true,
+// or returns false and changes nothing.
 func As[T any](l Locks) (ability T, ok bool) {
 	for l != nil {
 		if ability, ok = l.(T); ok {
+			return ability, true
+		}
+		if wrapper, has := l.(interface{ As(target any) bool }); has && wrapper.As(&ability) {
 			return ability, true
 		}
 		wrapping, wraps := l.(interface{ Unwrap() Locks })

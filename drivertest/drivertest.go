@@ -152,7 +152,13 @@ func trait(name string, has func(driver.Traits) bool) need {
 }
 
 func method[I any](name string) need {
-	return need{name, func(_ Harness, l driver.Locks) bool { _, ok := l.(I); return ok }}
+	return need{name, func(_ Harness, l driver.Locks) bool { _, ok := driver.As[I](l); return ok }}
+}
+
+// ability is for cases that need it.
+func ability[I any](l driver.Locks) I {
+	a, _ := driver.As[I](l)
+	return a
 }
 
 func power(name string, has func(Harness) bool) need {

@@ -127,7 +127,7 @@ var exclusionCases = []testCase{
 			thief.Ticket = a.Ticket // tickets are shown, IDs are not
 			thief.gone()
 			thief.mustBe(driver.Lost)
-			if d, ok := thief.l().(driver.Downgrader); ok {
+			if d, ok := driver.As[driver.Downgrader](thief.l()); ok {
 				if _, err := d.Downgrade(t.ctx, thief.Claim, thief.ttl); !errors.Is(err, driver.ErrLost) {
 					t.Errorf("a stranger's downgrade: %v, want driver.ErrLost", outcome(err))
 				}

@@ -11,7 +11,7 @@ import (
 // inspect looks through another process's handle.
 func (t *test) inspect(key string) driver.KeyInfo {
 	t.Helper()
-	info, err := t.locks[2].(driver.Inspector).Inspect(t.ctx, key)
+	info, err := ability[driver.Inspector](t.locks[2]).Inspect(t.ctx, key)
 	if err != nil {
 		t.Fatalf("inspect %q: %v", key, err)
 	}
@@ -24,7 +24,7 @@ func (t *test) inspect(key string) driver.KeyInfo {
 
 func (t *test) breakKey(key string, holders int) {
 	t.Helper()
-	n, err := t.locks[2].(driver.Inspector).Break(t.ctx, key)
+	n, err := ability[driver.Inspector](t.locks[2]).Break(t.ctx, key)
 	if err != nil || n != holders {
 		t.Fatalf("break: %d holders, %v, want %d", n, err, holders)
 	}
@@ -183,7 +183,7 @@ var inspectCases = []testCase{
 			t.sameKeys("a/", []string{"a/1"})
 
 			// The caller may end it early.
-			for range t.locks[0].(driver.Inspector).List(t.ctx, "") {
+			for range ability[driver.Inspector](t.locks[0]).List(t.ctx, "") {
 				break
 			}
 			t.free("a/2")

@@ -75,11 +75,11 @@ var dependenceCases = []testCase{
 			for key, end := range map[string]act{
 				"released": func(s *seat, ctx context.Context) error { return s.l().Release(ctx, s.Claim) },
 				"broken": func(s *seat, ctx context.Context) error {
-					_, err := t.locks[2].(driver.Inspector).Break(ctx, s.Key)
+					_, err := ability[driver.Inspector](t.locks[2]).Break(ctx, s.Key)
 					return err
 				},
 				"downgraded": func(s *seat, ctx context.Context) error {
-					_, err := s.l().(driver.Downgrader).Downgrade(ctx, s.Claim, s.ttl)
+					_, err := ability[driver.Downgrader](s.l()).Downgrade(ctx, s.Claim, s.ttl)
 					return err
 				},
 			} {

@@ -75,7 +75,7 @@ var memberCases = []testCase{
 
 func (t *test) raise(process int, key string, token int64) {
 	t.Helper()
-	err := t.locks[process].(quorum.Member).Raise(t.ctx, key, token)
+	err := ability[quorum.Member](t.locks[process]).Raise(t.ctx, key, token)
 	if err != nil && !t.lost(err) {
 		t.Fatalf("raise to %d: %v", token, err)
 	}
@@ -83,7 +83,7 @@ func (t *test) raise(process int, key string, token int64) {
 
 func (t *test) life(process int) quorum.Life {
 	t.Helper()
-	l, err := t.locks[process].(quorum.Member).Life(t.ctx)
+	l, err := ability[quorum.Member](t.locks[process]).Life(t.ctx)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return quorum.Life{Server: "not one server"}
 	}

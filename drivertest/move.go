@@ -19,7 +19,7 @@ func (s *seat) heir(process int) *seat {
 // move moves what s holds to another seat, as that seat's process would do it.
 func (s *seat) move(to *seat) error {
 	sent := time.Now()
-	g, err := to.l().(driver.Mover).Move(s.t.ctx, s.Claim, to.ID, to.Owner, to.ttl)
+	g, err := ability[driver.Mover](to.l()).Move(s.t.ctx, s.Claim, to.ID, to.Owner, to.ttl)
 	s.t.timed(to.name+": move", sent)
 	if err != nil && s.t.lost(err) {
 		return s.move(to)
@@ -216,7 +216,7 @@ var moveCases = []testCase{
 			for i := range takers {
 				to := a.heir(i % handles)
 				go func() {
-					_, err := to.l().(driver.Mover).Move(t.ctx, a.Claim, to.ID, to.Owner, to.ttl)
+					_, err := ability[driver.Mover](to.l()).Move(t.ctx, a.Claim, to.ID, to.Owner, to.ttl)
 					if err == nil {
 						won <- to
 					}
@@ -316,7 +316,7 @@ var moveCases = []testCase{
 		run: func(t *test) {
 			for _, a := range []*seat{t.writer(0, "w").hold(), t.reader(0, "r").hold()} {
 				b := a.bequeath(1)
-				info, err := b.l().(driver.Inspector).Inspect(t.ctx, a.Key)
+				info, err := ability[driver.Inspector](b.l()).Inspect(t.ctx, a.Key)
 				if err != nil || len(info.Holders) != 1 || info.Holders[0].Owner != b.Owner {
 					t.Errorf("Inspect: %+v, %v, want one holder, %s", info, err, b.Owner)
 				}
@@ -331,7 +331,7 @@ var moveCases = []testCase{
 		needs: []need{mover},
 		run: func(t *test) {
 			a := t.writer(0, "k").hold()
-			m := a.l().(driver.Mover)
+			m := ability[driver.Mover](a.l())
 			id := t.newID()
 			for _, err := range []error{
 				moveError(m.Move(t.ctx, a.Claim, "", "owner", a.ttl)),

@@ -46,7 +46,7 @@ var raceCases = []testCase{
 				b.leave()
 			}
 			t.free("k")
-			if i, ok := t.locks[0].(driver.Inspector); ok {
+			if i, ok := driver.As[driver.Inspector](t.locks[0]); ok {
 				if _, err := i.Inspect(ended, "k"); !errors.Is(err, context.Canceled) {
 					t.Errorf("inspect: %v, want context.Canceled", err)
 				}

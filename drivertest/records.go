@@ -54,7 +54,7 @@ func Records(t *testing.T, h RecordHarness) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, lists := h.Open(t, 1)[0].(driver.RecordLister)
+	_, lists := listerOf(h.Open(t, 1)[0])
 	for _, c := range cases {
 		switch {
 		case c.kept && h.Kept == nil:

@@ -239,7 +239,7 @@ func recordEndCases() []recordCase {
 				}
 				c.Ticket = g.Ticket
 				t.finish(1, "job", 1, success("x"))
-				if i, ok := t.all[0].(driver.Inspector); ok {
+				if i, ok := driver.As[driver.Inspector](locks); ok {
 					n := 0
 					for _, err := range i.List(t.ctx, "") {
 						if n++; err != nil || n > 1 {

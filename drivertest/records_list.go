@@ -30,7 +30,16 @@ func (t *recordTest) listed(i int, prefix string) map[string]driver.Record {
 }
 
 func (t *recordTest) lister(i int) driver.RecordLister {
-	return t.all[i%len(t.all)].(driver.RecordLister)
+	l, _ := listerOf(t.all[i%len(t.all)])
+	return l
+}
+
+func listerOf(r driver.Records) (driver.RecordLister, bool) {
+	if l, ok := r.(driver.RecordLister); ok {
+		return l, true
+	}
+	l, _ := r.(driver.Locks) // of a store that wraps another
+	return driver.As[driver.RecordLister](l)
 }
 
 // lists asserts that exactly these keys are listed.

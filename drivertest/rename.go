@@ -18,7 +18,7 @@ var renamer = method[driver.Renamer]("Rename")
 // old one, as in requests that were sent before.
 func (s *seat) rename(owner string) error {
 	sent := time.Now()
-	err := s.l().(driver.Renamer).Rename(s.t.ctx, s.Claim, owner)
+	err := ability[driver.Renamer](s.l()).Rename(s.t.ctx, s.Claim, owner)
 	s.t.timed(s.name+": rename", sent)
 	if err != nil && s.t.lost(err) {
 		return s.rename(owner)
@@ -363,7 +363,7 @@ var renameCases = []testCase{
 					wg.Go(func() {
 						time.Sleep(rand.N(3 * time.Millisecond))
 						sent := time.Now()
-						if err := a.l().(driver.Renamer).Rename(t.ctx, c, "new"); err != nil && !errors.Is(err, driver.ErrLost) {
+						if err := ability[driver.Renamer](a.l()).Rename(t.ctx, c, "new"); err != nil && !errors.Is(err, driver.ErrLost) {
 							t.Errorf("%s: rename: %v", a.name, err)
 						}
 						t.timed(a.name+": rename", sent)
@@ -387,7 +387,7 @@ var renameCases = []testCase{
 		needs: []need{renamer, inspector},
 		run: func(t *test) {
 			a := t.writer(0, "k").hold()
-			r := a.l().(driver.Renamer)
+			r := ability[driver.Renamer](a.l())
 			for _, owner := range []string{"line\nbreak", "\x1b[2J", "\u202egnp.exe", "a\x00b", "a\tb", "\xff\xfe", strings.Repeat("x", 129)} {
 				err := r.Rename(t.ctx, a.Claim, owner)
 				if bad, ok := errors.AsType[*driver.RequestError](err); !ok || bad.Field != "owner" {

@@ -57,7 +57,7 @@ var requestCases = []testCase{
 			for _, key := range oddKeys {
 				t.writer(1, key).refused()
 			}
-			if i, ok := t.locks[1].(driver.Inspector); ok {
+			if i, ok := driver.As[driver.Inspector](t.locks[1]); ok {
 				t.sameKeys("", oddKeys)
 				for _, key := range oddKeys {
 					if info, err := i.Inspect(t.ctx, key); err != nil || info.Key != key || len(info.Holders) != 1 {
@@ -98,7 +98,7 @@ var requestCases = []testCase{
 			for _, key := range oddKeys {
 				r := t.reader(0, key).hold()
 				t.writer(1, key).refused()
-				if d, ok := t.locks[0].(driver.Downgrader); ok {
+				if d, ok := driver.As[driver.Downgrader](t.locks[0]); ok {
 					r.leave()
 					r = t.writer(0, key).hold()
 					if _, err := d.Downgrade(t.ctx, r.Claim, r.ttl); err != nil {
@@ -124,7 +124,7 @@ var requestCases = []testCase{
 				all = append(all, t.writer(0, key).hold())
 			}
 			for i, s := range all {
-				if n, err := t.locks[1].(driver.Inspector).Break(t.ctx, s.Key); n != 1 || err != nil {
+				if n, err := ability[driver.Inspector](t.locks[1]).Break(t.ctx, s.Key); n != 1 || err != nil {
 					t.Errorf("break %q: %d holders, %v, want 1", s.Key, n, err)
 				}
 				if i+1 < len(all) {
@@ -168,18 +168,18 @@ var requestCases = []testCase{
 				check("acquire", what, s.acquire(false, false))
 				check("acquire with a place", what, s.acquire(true, false))
 				check("release", what, s.release())
-				if d, ok := s.l().(driver.Downgrader); ok {
+				if d, ok := driver.As[driver.Downgrader](s.l()); ok {
 					_, err := d.Downgrade(t.ctx, s.Claim, s.ttl)
 					check("downgrade", what, err)
 				}
-				if i, ok := s.l().(driver.Inspector); ok {
+				if i, ok := driver.As[driver.Inspector](s.l()); ok {
 					_, err := i.Inspect(t.ctx, key)
 					check("inspect", what, err)
 					_, err = i.Break(t.ctx, key)
 					check("break", what, err)
 				}
 			}
-			if _, ok := t.locks[0].(driver.Inspector); ok {
+			if _, ok := driver.As[driver.Inspector](t.locks[0]); ok {
 				t.sameKeys("", nil)
 			}
 		},
@@ -252,7 +252,7 @@ var requestCases = []testCase{
 				if _, ok := errors.AsType[*driver.RequestError](got.Err); got.State != driver.Unknown || !ok {
 					t.Errorf("renew with a TTL of %v: %v (%v), want unknown with a *driver.RequestError", ttl, got.State, got.Err)
 				}
-				if d, ok := a.l().(driver.Downgrader); ok {
+				if d, ok := driver.As[driver.Downgrader](a.l()); ok {
 					_, err := d.Downgrade(t.ctx, a.Claim, ttl)
 					if _, ok := errors.AsType[*driver.RequestError](err); !ok {
 						t.Errorf("downgrade with a TTL of %v: %v, want a *driver.RequestError", ttl, outcome(err))
@@ -338,7 +338,7 @@ func (t *test) sameKeys(prefix string, want []string) {
 		missing[key] = true
 	}
 	seen := map[string]bool{}
-	for info, err := range t.locks[1].(driver.Inspector).List(t.ctx, prefix) {
+	for info, err := range ability[driver.Inspector](t.locks[1]).List(t.ctx, prefix) {
 		if err != nil {
 			t.Fatalf("list %q: %v", prefix, err)
 		}

@@ -329,7 +329,7 @@ var permitCases = []testCase{
 // downgrade turns the writer into a reader and asserts that its token stays.
 func (s *seat) downgrade() {
 	s.t.Helper()
-	g, err := s.l().(driver.Downgrader).Downgrade(s.t.ctx, s.Claim, s.ttl)
+	g, err := ability[driver.Downgrader](s.l()).Downgrade(s.t.ctx, s.Claim, s.ttl)
 	if err != nil {
 		s.t.Fatalf("%s: downgrade: %v", s.name, err)
 	}
@@ -345,7 +345,7 @@ func (s *seat) downgrade() {
 
 func (s *seat) downgradeLost() {
 	s.t.Helper()
-	if _, err := s.l().(driver.Downgrader).Downgrade(s.t.ctx, s.Claim, s.ttl); !errors.Is(err, driver.ErrLost) {
+	if _, err := ability[driver.Downgrader](s.l()).Downgrade(s.t.ctx, s.Claim, s.ttl); !errors.Is(err, driver.ErrLost) {
 		s.t.Errorf("%s: downgrade: %v, want driver.ErrLost", s.name, outcome(err))
 	}
 }

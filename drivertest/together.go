@@ -20,7 +20,7 @@ func (t *test) acquireAll(retry bool, seats ...*seat) error {
 		r = append(r, s.request(false, retry))
 	}
 	sent := time.Now()
-	grants, err := seats[0].l().(driver.Together).AcquireAll(t.ctx, r)
+	grants, err := ability[driver.Together](seats[0].l()).AcquireAll(t.ctx, r)
 	t.timed("acquiring several", sent)
 	switch {
 	case err != nil && t.lost(err):
@@ -184,7 +184,7 @@ var togetherCases = []testCase{
 						for _, s := range all {
 							r = append(r, s.request(false, false))
 						}
-						_, err := all[0].l().(driver.Together).AcquireAll(t.ctx, r)
+						_, err := ability[driver.Together](all[0].l()).AcquireAll(t.ctx, r)
 						if err != nil && !errors.Is(err, driver.ErrHeld) {
 							t.Errorf("acquire several: %v", err)
 						}
@@ -316,7 +316,7 @@ var togetherCases = []testCase{
 			for i := range check.MaxTogether + 1 {
 				many = append(many, t.writer(0, fmt.Sprint(tagged, "many ", i)).request(false, false))
 			}
-			m := t.locks[0].(driver.Together)
+			m := ability[driver.Together](t.locks[0])
 			for what, r := range map[string][]driver.Request{
 				"none": nil, "a key twice": {good, twice}, "a place in line": {good, queued}, "no TTL": {good, bad}, "too many": many,
 			} {

@@ -63,8 +63,8 @@ var watchCases = []testCase{
 			h := t.writer(0, "k").hold()
 			for range 20 { // several watches of one claim, ended in any order
 				a := t.writer(1, "k")
-				stop1 := a.l().(driver.Watcher).Watch(a.Claim, func(driver.Hint) {})
-				stop2 := a.l().(driver.Watcher).Watch(a.Claim, func(driver.Hint) {})
+				stop1 := ability[driver.Watcher](a.l()).Watch(a.Claim, func(driver.Hint) {})
+				stop2 := ability[driver.Watcher](a.l()).Watch(a.Claim, func(driver.Hint) {})
 				a.join()
 				stop1()
 				a.leave()
@@ -83,7 +83,7 @@ var watchCases = []testCase{
 // watch starts a watch that ends with the case.
 func (s *seat) watch() <-chan driver.Hint {
 	hints := make(chan driver.Hint, 16)
-	stop := s.l().(driver.Watcher).Watch(s.Claim, func(h driver.Hint) {
+	stop := ability[driver.Watcher](s.l()).Watch(s.Claim, func(h driver.Hint) {
 		select {
 		case hints <- h:
 		default: // the channel is full: spurious hints are legal

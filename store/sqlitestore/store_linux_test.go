@@ -52,19 +52,30 @@ func handles(t tester, n int, opts ...option) []driver.Locks {
 }
 
 func TestContract(t *testing.T) {
-	drivertest.Locks(t, drivertest.Harness{
-		Open: func(t drivertest.T, n int) []driver.Locks { return handles(t, n) },
+	drivertest.Locks(t, lockHarness(func(l driver.Locks) driver.Locks { return l }))
+}
+
+// lockHarness tests the stores that wrap makes of those of this package.
+func lockHarness(wrap func(driver.Locks) driver.Locks) drivertest.Harness {
+	return drivertest.Harness{
+		Open: func(t drivertest.T, n int) []driver.Locks {
+			all := handles(t, n)
+			for i, l := range all {
+				all[i] = wrap(l)
+			}
+			return all
+		},
 		Restart: func(t drivertest.T, locks []driver.Locks) {
 			for i, l := range locks {
-				s := l.(*Store)
+				s := innermost(l)
 				if err := s.Close(); err != nil {
 					t.Errorf("close: %v", err)
 				}
-				locks[i] = openAt(t, s.path)
+				locks[i] = wrap(openAt(t, s.path))
 			}
 		},
 		Delete: func(t drivertest.T, key string, l driver.Locks) {
-			s := l.(*Store)
+			s := innermost(l)
 			for _, q := range []string{"DELETE FROM baton_claim WHERE k = ?", "DELETE FROM baton_lock WHERE k = ?"} {
 				q := q
 				if err := s.do(t.Context(), func(tx *tx) error {
@@ -76,12 +87,22 @@ func TestContract(t *testing.T) {
 			}
 		},
 		Depend: depend,
-	})
+	}
+}
+
+// innermost is the store below its wrappers.
+func innermost(l driver.Locks) *Store {
+	for {
+		if s, ok := l.(*Store); ok {
+			return s
+		}
+		l = l.(interface{ Unwrap() driver.Locks }).Unwrap()
+	}
 }
 
 // depend begins a transaction that depends on the lease.
 func depend(t drivertest.T, l driver.Locks, lease driver.Leased) (end func() error, err error) {
-	s := l.(*Store)
+	s := innermost(l)
 	db, err := sql.Open("sqlite", "file:"+s.path)
 	if err != nil {
 		t.Fatalf("open: %v", err)

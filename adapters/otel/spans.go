@@ -1,0 +1,184 @@
+package batonotel
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver/observe"
+	"github.com/batonhq/baton/election"
+	"github.com/batonhq/baton/guard"
+	"github.com/batonhq/baton/metrics"
+	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/ratelimit"
+)
+
+// SpanConfig is the settings of Spans. The zero SpanConfig works.
+type SpanConfig struct {
+	// Keys adds the attribute baton.key with the key of the lock or the operation, the
+	// name of the election or the resource of the guard, and the texts of errors, which
+	// contain keys. Keys often name people or orders.
+	Keys bool
+}
+
+// Spans returns Events that make a span when something ends that took time, as a child
+// of the span of the call's context, and an event of that span for what took none:
+//
+//	lock.wait      a call for a lock, until it had it or failed
+//	lock.hold      a lock, until it was released or lost
+//	limit.wait     a call of Limiter.Wait
+//	once.run       an operation, until its outcome was recorded
+//	election.lead  a leadership
+//
+// and the events limit.decision, limit.degraded, limit.restored, once.replayed and
+// guard.refused. A call whose context has no span that is recorded makes none:
+// renewals and requests to stores make none either.
+//
+// A span of what was lost, or failed because of the store, has the status Error.
+func Spans(tp trace.TracerProvider, cfg SpanConfig) metrics.Events {
+	s := spans{tp.Tracer(scope), cfg.Keys}
+	return metrics.Events{
+		Locks:     &baton.Events{Acquired: s.acquired, Failed: s.failed, Lost: s.lost, Released: s.released},
+		Limits:    &ratelimit.Events{Decided: s.decided, Degraded: s.degraded, Restored: s.restored},
+		Once:      &once.Events{Replayed: s.replayed, Finished: s.finished, Superseded: s.superseded},
+		Elections: &election.Events{Ended: s.led},
+		Guard:     guard.Events{Refused: s.refused},
+	}
+}
+
+type spans struct {
+	tracer trace.Tracer
+	keys   bool
+}
+
+// about is the attributes of what is about a key.
+func (s spans) about(store, key string, more ...attribute.KeyValue) []attribute.KeyValue {
+	all := append(more, attribute.String("baton.store", store))
+	if s.keys {
+		all = append(all, attribute.String("baton.key", key))
+	}
+	return all
+}
+
+// span makes one that ends now, if the call has one that is recorded. With a class the
+// error is no success; with that of a failure it is marked as one.
+func (s spans) span(ctx context.Context, name string, took time.Duration, err error, class string, all []attribute.KeyValue) {
+	if !trace.SpanFromContext(ctx).IsRecording() && !trace.SpanContextFromContext(ctx).IsSampled() {
+		return
+	}
+	now := time.Now()
+	if class != "" {
+		all = append(all, attribute.String("error.type", class))
+	}
+	_, span := s.tracer.Start(ctx, name, trace.WithTimestamp(now.Add(-took)), trace.WithAttributes(all...))
+	switch class {
+	case "", observe.Held, observe.Canceled, "detached":
+	default:
+		span.SetStatus(codes.Error, s.text(err, class))
+	}
+	span.End(trace.WithTimestamp(now))
+}
+
+// text describes an error.
+func (s spans) text(err error, class string) string {
+	if s.keys && err != nil {
+		return err.Error()
+	}
+	return class
+}
+
+func (s spans) event(ctx context.Context, name string, all []attribute.KeyValue) {
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.AddEvent(name, trace.WithAttributes(all...))
+	}
+}
+
+func token(t int64) attribute.KeyValue { return attribute.Int64("baton.token", t) }
+
+func (s spans) acquired(ctx context.Context, e baton.LockEvent) {
+	s.span(ctx, "lock.wait", e.Waited, nil, "", s.about(e.Store, e.Key, token(e.Token), mode(e)))
+}
+
+func (s spans) failed(ctx context.Context, e baton.LockEvent) {
+	s.span(ctx, "lock.wait", e.Waited, e.Err, metrics.ErrorClass(e.Err), s.about(e.Store, e.Key, mode(e)))
+}
+
+func (s spans) lost(ctx context.Context, e baton.LockEvent) { s.held(ctx, e) }
+
+func (s spans) released(ctx context.Context, e baton.LockEvent) { s.held(ctx, e) }
+
+func (s spans) held(ctx context.Context, e baton.LockEvent) {
+	s.span(ctx, "lock.hold", e.Held, e.Err, metrics.ErrorClass(e.Err), s.about(e.Store, e.Key, token(e.Token), mode(e)))
+}
+
+func mode(e baton.LockEvent) attribute.KeyValue {
+	return attribute.String("baton.mode", metrics.Mode(e))
+}
+
+func (s spans) decided(ctx context.Context, e ratelimit.DecisionEvent) {
+	all := s.about(e.Store, e.Result.Key, attribute.String("baton.operation", e.Operation), attribute.String("baton.by", e.Result.By.String()))
+	if e.Result.Name != "" {
+		all = append(all, attribute.String("baton.limit", e.Result.Name))
+	}
+	if e.Err == nil {
+		all = append(all, attribute.Bool("baton.allowed", e.Result.OK), attribute.Int64("baton.remaining", e.Result.Remaining))
+	}
+	class := metrics.ErrorClass(e.Err)
+	if e.Operation == "wait" {
+		s.span(ctx, "limit.wait", e.Took, e.Err, class, all)
+		return
+	}
+	if class != "" {
+		all = append(all, attribute.String("error.type", class))
+	}
+	s.event(ctx, "limit.decision", all)
+}
+
+func (s spans) degraded(ctx context.Context, e ratelimit.FallbackEvent) {
+	s.event(ctx, "limit.degraded", s.fallback(e, attribute.String("error.type", metrics.ErrorClass(e.Err))))
+}
+
+func (s spans) restored(ctx context.Context, e ratelimit.FallbackEvent) {
+	s.event(ctx, "limit.restored", s.fallback(e, attribute.Float64("baton.lasted", e.Lasted.Seconds())))
+}
+
+func (s spans) fallback(e ratelimit.FallbackEvent, more attribute.KeyValue) []attribute.KeyValue {
+	return s.about(e.Store, e.Key, attribute.String("baton.by", e.By.String()), more)
+}
+
+func (s spans) replayed(ctx context.Context, e once.OperationEvent) {
+	s.event(ctx, "once.replayed", s.operation(e))
+}
+
+func (s spans) finished(ctx context.Context, e once.OperationEvent) {
+	class := metrics.ErrorClass(e.Err)
+	if e.Failed && e.Err != nil && class == observe.Refused {
+		class = "failed" // an error of the function's own
+	}
+	s.span(ctx, "once.run", e.Took, e.Err, class, s.operation(e, attribute.Bool("baton.recorded", e.Recorded)))
+}
+
+func (s spans) superseded(ctx context.Context, e once.OperationEvent) {
+	s.span(ctx, "once.run", e.Took, e.Err, "superseded", s.operation(e, attribute.Bool("baton.recorded", false)))
+}
+
+func (s spans) operation(e once.OperationEvent, more ...attribute.KeyValue) []attribute.KeyValue {
+	return s.about(e.Store, e.Key, append(more, token(e.Token), attribute.Int64("baton.attempts", e.Attempts))...)
+}
+
+func (s spans) led(ctx context.Context, e election.LeadershipEvent) {
+	class := ""
+	if errors.Is(e.Cause, baton.ErrLost) { // a candidate may resign, and a program may end
+		class = metrics.ErrorClass(e.Cause)
+	}
+	s.span(ctx, "election.lead", e.Led+e.Since, e.Cause, class, s.about(e.Store, e.Name, token(e.Token)))
+}
+
+func (s spans) refused(ctx context.Context, e guard.RefusedEvent) {
+	s.event(ctx, "guard.refused", s.about(e.Store, e.Err.Resource, token(e.Err.Token), attribute.Int64("baton.last_token", e.Err.Last)))
+}

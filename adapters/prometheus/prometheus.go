@@ -1,0 +1,92 @@
+// Package batonprometheus shows what Baton does to Prometheus.
+//
+//	told, err := batonprometheus.New(prometheus.DefaultRegisterer, metrics.Config{})
+//	locks, err := baton.New(store, baton.Config{Events: told.Locks})
+//
+// docs/metrics.md lists the metrics. There is no label with keys: see
+// metrics.Config.Class.
+package batonprometheus
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/batonhq/baton/metrics"
+)
+
+// New registers the metrics of Baton and returns the Events that feed them. It is
+// called once for a Registerer; the Events serve the whole program. Wrap the
+// Registerer for a prefix or for constant labels. The error is that of the
+// Registerer, such as a prometheus.AlreadyRegisteredError; nothing is registered then.
+//
+// Histograms have the buckets that docs/metrics.md lists, and are native ones, too,
+// for servers that ask for these.
+func New(reg prometheus.Registerer, cfg metrics.Config) (metrics.Events, error) {
+	if reg == nil {
+		return metrics.Events{}, errors.New("batonprometheus: no Registerer: use prometheus.DefaultRegisterer, or prometheus.NewRegistry()")
+	}
+	var m meter
+	events, err := metrics.New(&m, cfg)
+	if err != nil {
+		return metrics.Events{}, err
+	}
+	if err := reg.Register(&m); err != nil {
+		return metrics.Events{}, err
+	}
+	return events, nil
+}
+
+// meter is a metrics.Meter, and a collector of what it made: so all of it is
+// registered, or nothing.
+type meter struct{ made []prometheus.Collector }
+
+func (m *meter) Describe(to chan<- *prometheus.Desc) {
+	for _, c := range m.made {
+		c.Describe(to)
+	}
+}
+
+func (m *meter) Collect(to chan<- prometheus.Metric) {
+	for _, c := range m.made {
+		c.Collect(to)
+	}
+}
+
+// Make implements metrics.Meter.
+func (m *meter) Make(i metrics.Instrument) (metrics.Vector, error) {
+	labels := make([]string, len(i.Labels))
+	for n, l := range i.Labels {
+		labels[n] = l.Prometheus()
+	}
+	opts := prometheus.Opts{Name: i.Prometheus(), Help: i.Help}
+	switch i.Kind {
+	case metrics.Counter:
+		v := prometheus.NewCounterVec(prometheus.CounterOpts(opts), labels)
+		return add(m, v, func(values []string) metrics.Series {
+			s := v.WithLabelValues(values...)
+			return func(_ context.Context, value float64) { s.Add(value) }
+		}), nil
+	case metrics.Gauge:
+		v := prometheus.NewGaugeVec(prometheus.GaugeOpts(opts), labels)
+		return add(m, v, func(values []string) metrics.Series {
+			s := v.WithLabelValues(values...)
+			return func(_ context.Context, value float64) { s.Add(value) }
+		}), nil
+	}
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: opts.Name, Help: opts.Help, Buckets: i.Buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+	}, labels)
+	return add(m, v, func(values []string) metrics.Series {
+		s := v.WithLabelValues(values...)
+		return func(_ context.Context, value float64) { s.Observe(value) }
+	}), nil
+}
+
+func add(m *meter, c prometheus.Collector, series func(values []string) metrics.Series) metrics.Vector {
+	m.made = append(m.made, c)
+	return func(values ...string) metrics.Series { return series(values) }
+}

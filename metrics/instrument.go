@@ -1,0 +1,71 @@
+package metrics
+
+import (
+	"context"
+	"strings"
+)
+
+// Kind is what an Instrument does with its values.
+type Kind uint8
+
+const (
+	Counter   Kind = iota + 1 // a sum that only grows
+	Gauge                     // a sum that grows and shrinks: how many there are now
+	Histogram                 // how often there was a value of about that size
+)
+
+func (k Kind) String() string {
+	return [...]string{"", "counter", "gauge", "histogram"}[min(k, Histogram)]
+}
+
+// An Instrument is one thing that is measured. It has a series for each combination
+// of the values of its labels.
+type Instrument struct {
+	Name    string // as OpenTelemetry writes it: "baton.lock.wait"
+	Kind    Kind
+	Unit    string // "s", or what is counted, in braces: "{lock}"
+	Help    string
+	Labels  []Label
+	Buckets []float64 // of a Histogram: the upper bounds, without the infinite one
+}
+
+// A Label is what the series of an Instrument differ in.
+type Label struct {
+	Name string // as OpenTelemetry writes it: "baton.store"
+	Help string
+}
+
+// Prometheus is the instrument's name there, with its unit: "baton_lock_wait_seconds".
+func (i Instrument) Prometheus() string {
+	name := strings.ReplaceAll(i.Name, ".", "_")
+	if i.Unit == "s" {
+		name += "_seconds"
+	}
+	if i.Kind == Counter {
+		name += "_total"
+	}
+	return name
+}
+
+// Prometheus is the label's name there: "store" for "baton.store", "error_type" for
+// "error.type".
+func (l Label) Prometheus() string {
+	return strings.ReplaceAll(strings.TrimPrefix(l.Name, "baton."), ".", "_")
+}
+
+// A Meter makes instruments in a library for metrics. New calls it once for each
+// instrument of Instruments.
+type Meter interface {
+	// Make makes an instrument. An error says that it cannot be made, because there
+	// is one of that name already, for example.
+	Make(Instrument) (Vector, error)
+}
+
+// A Vector returns the series of an instrument with these values of its labels, in
+// their order. An empty value stands for a label that the series does not have. It
+// is called once for each series, and safe for concurrent use.
+type Vector func(values ...string) Series
+
+// A Series adds a value to a Counter or a Gauge, or records it in a Histogram. The
+// context is that of the event. It is safe for concurrent use.
+type Series func(ctx context.Context, value float64)

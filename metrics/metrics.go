@@ -1,0 +1,100 @@
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver/observe"
+	"github.com/batonhq/baton/election"
+	"github.com/batonhq/baton/guard"
+	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/ratelimit"
+)
+
+// Config is the settings of New. The zero Config works.
+type Config struct {
+	// Class says which sort of key it is, for the label baton.class: "order" for
+	// "order/4711". By default it is what stands before the first slash, and "none"
+	// if there is none. Of what Class returns, each of these uses the first 50 values
+	// that it meets, and "other" for the rest: locks, operations, elections and
+	// guards. It is called for each event, by several goroutines at a time.
+	Class func(key string) string
+}
+
+// Events are told what all packages of Baton do. Each is given to the constructor of
+// its package, Guard to guard.Observe. One Events serves any number of Lockers,
+// Limiters, Runners, Candidates and stores of a process.
+type Events struct {
+	Locks     *baton.Events
+	Limits    *ratelimit.Events
+	Once      *once.Events
+	Elections *election.Events
+	Guard     guard.Events
+	Store     observe.Events
+}
+
+// MaxClasses is how many values a label that a program chooses has, beside "other".
+const MaxClasses = 50
+
+// New makes all instruments by the Meter and returns the Events that feed them. It
+// makes a series when it first has a value.
+func New(m Meter, cfg Config) (Events, error) {
+	if cfg.Class == nil {
+		cfg.Class = beforeSlash
+	}
+	vectors := make(map[string]Vector, len(table))
+	var errs []error
+	for _, i := range table {
+		v, err := m.Make(i)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("metrics: %s: %w", i.Name, err))
+		}
+		vectors[i.Name] = v
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Events{}, err
+	}
+	of := func(i Instrument) Vector { return vectors[i.Name] }
+	return Events{
+		Locks:     lockEvents(of, cfg.Class),
+		Limits:    limitEvents(of),
+		Once:      onceEvents(of, cfg.Class),
+		Elections: electionEvents(of, cfg.Class),
+		Guard:     guardEvents(of, cfg.Class),
+		Store:     storeEvents(of),
+	}, nil
+}
+
+func beforeSlash(key string) string {
+	if i := strings.IndexByte(key, '/'); i > 0 {
+		return key[:i]
+	}
+	return none
+}
+
+const (
+	none  = "none"
+	other = "other"
+)
+
+// causes are words for why a lease ended.
+var causes = map[baton.Cause]string{
+	baton.Expired: "expired", baton.Gone: "gone", baton.Overheld: "overheld", baton.Detached: "detached", baton.Released: "released",
+}
+
+// ErrorClass is the label error.type of an error of any front door, and "" for nil: of
+// a *baton.LostError why the lease ended, of others observe.Class.
+func ErrorClass(err error) string {
+	if err == nil {
+		return ""
+	}
+	if lost, ok := errors.AsType[*baton.LostError](err); ok {
+		return causes[lost.Cause]
+	}
+	if errors.Is(err, baton.ErrLost) {
+		return observe.Lost
+	}
+	return observe.Class(err)
+}

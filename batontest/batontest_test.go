@@ -143,13 +143,13 @@ func TestUnansweredUnlockIsNoLeak(t *testing.T) {
 	})
 }
 
-// Goroutines that end with the test's context have a second to unlock; others do not
-// bring down what comes after the test.
+// Goroutines that end with the test's context have a second to unlock. The end of the
+// Store ends what waits or works on, so that the bubble can end, too.
 func TestGoroutinesAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var late *baton.Lease
-		j := judged(t, func(t testing.TB) {
+		judged(t, func(t testing.TB) {
 			s := batontest.New(t)
 			locks := locker(t, s, baton.Config{})
 			soon := lock(t, locks, "soon")
@@ -158,22 +158,45 @@ func TestGoroutinesAtTheEnd(t *testing.T) {
 				soon.Unlock()
 			}()
 			late = lock(t, locks, "late")
+			go func() { <-late.Context(context.Background()).Done() }()
 			s.Hold("held", "another")
-			go func() { // still waits when the test ends
+			go func() {
 				if _, err := locks.Lock(context.Background(), "held"); !errors.Is(err, driver.ErrClosed) {
 					panic(err)
 				}
 			}()
 			s.AwaitWaiters("held", 1)
-		})
-		j.wants(t, `lock "late" was never unlocked`)
-		if err := late.Unlock(); !errors.Is(err, driver.ErrClosed) {
+			s.Delay(batontest.Acquire, time.Hour)
+			go func() {
+				if _, err := locks.Lock(context.Background(), "slow"); !errors.Is(err, driver.ErrClosed) {
+					panic(err)
+				}
+			}()
+			synctest.Wait()
+		}).wants(t, `lock "late" was never unlocked`)
+		if err := late.Unlock(); !errors.Is(err, baton.ErrLost) {
 			t.Errorf("Unlock after the test: %v", err)
 		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		j.wants(t, "late")
 	})
+}
+
+// Unlock may come when the test has ended, as from a goroutine that nobody awaits.
+func TestUnlockAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	var lease *baton.Lease
+	judged(t, func(t testing.TB) {
+		s := batontest.New(t)
+		lease = lock(t, locker(t, s, baton.Config{}), "k")
+		s.Lose("k")
+	}).wants(t)
+	if err := lease.Unlock(); !errors.Is(err, baton.ErrLost) {
+		t.Errorf("Unlock of what was lost: %v", err)
+	}
+	var locks *baton.Locker
+	judged(t, func(t testing.TB) { locks = locker(t, batontest.New(t), baton.Config{}) }).wants(t)
+	if _, err := locks.Lock(t.Context(), "k"); !errors.Is(err, driver.ErrClosed) {
+		t.Errorf("Lock: %v", err)
+	}
 }
 
 // A test that has failed says what it held, and does not fail again for it.
@@ -327,6 +350,42 @@ func TestHold(t *testing.T) {
 	})
 }
 
+// Lose comes while requests about the lease are under way.
+func TestLoseInTheMiddle(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		op   batontest.Op
+		ask  func(*baton.Lease) error
+	}{
+		{"of a renewal", batontest.Renew, func(l *baton.Lease) error { <-l.Done(); return l.Err() }},
+		{"of an extension", batontest.Renew, func(l *baton.Lease) error { _, err := l.Extend(context.Background()); return err }},
+		{"of a downgrade", batontest.Downgrade, func(l *baton.Lease) error { return l.Downgrade(context.Background()) }},
+		{"of an unlock", batontest.Release, func(l *baton.Lease) error { return l.Unlock() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := batontest.New(t)
+				lease := lock(t, locker(t, s, baton.Config{}), "k")
+				slow := s.Delay(c.op, 10*time.Second)
+				asked := make(chan error, 1)
+				go func() { asked <- c.ask(lease) }()
+				time.Sleep(6 * time.Second)
+				slow.Stop()
+				s.Lose("k")
+				if c.op != batontest.Release && !errors.Is(lease.Err(), baton.ErrLost) {
+					t.Errorf("Err is %v", lease.Err())
+				}
+				if err := <-asked; c.op != batontest.Release && !errors.Is(err, baton.ErrLost) {
+					t.Errorf("it ended with %v", err)
+				}
+				lease.Unlock()
+			})
+		})
+	}
+}
+
 // Two stores know nothing of each other, in parallel tests, too.
 func TestTwoStores(t *testing.T) {
 	t.Parallel()
@@ -351,6 +410,17 @@ func TestOutsideOfTheBubble(t *testing.T) {
 		s := batontest.New(tb)
 		synctest.Test(t, func(t *testing.T) {
 			lock(t, locker(t, s, baton.Config{}), "k").Unlock()
+		})
+	}).wants(t, "call it inside")
+	judged(t, func(tb testing.TB) {
+		s := batontest.New(tb)
+		synctest.Test(t, func(t *testing.T) {
+			done := make(chan struct{})
+			go func() { // Hold ends it
+				defer close(done)
+				s.Hold("k", "another")
+			}()
+			<-done
 		})
 	}).wants(t, "call it inside")
 }

@@ -150,6 +150,12 @@ func (s *Store) do(ctx context.Context, op Op, ask func() error) error {
 	return err
 }
 
+const strayed = "batontest: New was called outside of the synctest bubble that uses the Store: call it inside, with the bubble's t"
+
+// isStray reports whether the caller is in a bubble that the Store does not belong to.
+// Time in bubbles begins in the year 2000.
+func (s *Store) isStray() bool { return time.Now().Round(0).Before(s.born.AddDate(-1, 0, 0)) }
+
 // meet finds the faults for a request. Of those that are for one request, each request
 // meets one.
 func (s *Store) meet(op Op) (delay time.Duration, err error, lose bool) {
@@ -158,9 +164,9 @@ func (s *Store) meet(op Op) (delay time.Duration, err error, lose bool) {
 	if s.ended {
 		return 0, driver.ErrClosed, false
 	}
-	if !s.stray && time.Now().Round(0).Before(s.born.AddDate(-1, 0, 0)) { // time in a bubble begins in the year 2000
+	if s.isStray() && !s.stray {
 		s.stray = true
-		s.t.Errorf("batontest: a request comes from a synctest bubble, and New was called outside of it: call it inside, with the bubble's t")
+		s.t.Error(strayed)
 	}
 	for _, f := range s.faults {
 		if f.op != op || f.stopped || f.key != "" || (f.err != nil || f.lose) && (err != nil || lose) {

@@ -28,6 +28,11 @@ func (j *judge) Cleanup(f func())             { j.cleanups = append(j.cleanups, 
 func (j *judge) Log(args ...any)              { j.say(&j.logged, fmt.Sprint(args...)) }
 func (j *judge) Error(args ...any)            { j.say(&j.said, fmt.Sprint(args...)) }
 func (j *judge) Errorf(f string, args ...any) { j.say(&j.said, fmt.Sprintf(f, args...)) }
+func (j *judge) Fatal(args ...any) {
+	j.say(&j.said, fmt.Sprint(args...))
+	runtime.Goexit()
+}
+
 func (j *judge) Fatalf(f string, args ...any) {
 	j.say(&j.said, fmt.Sprintf(f, args...))
 	runtime.Goexit()

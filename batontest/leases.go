@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -43,6 +44,9 @@ type Grant struct {
 // those of baton.Locker.Lock; the exclusive lock needs none.
 func (s *Store) Hold(key, owner string, opts ...baton.Option) (release func()) {
 	s.t.Helper()
+	if s.isStray() {
+		s.t.Fatal(strayed)
+	}
 	other, err := baton.New(s.mem, baton.Config{Owner: owner})
 	if err != nil {
 		s.t.Fatalf("batontest: Hold(%q): %v", key, err)
@@ -177,12 +181,12 @@ func (s *Store) unlocked(id string) {
 	s.changed()
 }
 
-// taken reports whether Lose took what a claim held.
-func (s *Store) taken(id string) bool {
+// gone reports whether Lose took what a claim held, or the test has ended.
+func (s *Store) gone(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.claims[id]
-	return c != nil && c.taken
+	return s.ended || c != nil && c.taken
 }
 
 // next returns a channel that is closed at the next change of a lock.
@@ -221,6 +225,12 @@ func holds(info driver.KeyInfo, token int64) bool {
 // end is called when the test has ended.
 func (s *Store) end() {
 	s.t.Helper()
+	s.mu.Lock()
+	stray := s.stray
+	s.mu.Unlock()
+	if stray { // the test has failed, and the timers of its bubble are out of reach
+		return
+	}
 	failed := s.t.Failed() || s.t.Skipped()
 	var leaked []string
 	if failed {
@@ -228,15 +238,7 @@ func (s *Store) end() {
 	} else {
 		leaked = s.leakedAfter(unlockWithin)
 	}
-	s.mu.Lock()
-	s.ended = true
-	holds, unmet := s.holds, s.unmet()
-	s.mu.Unlock()
-	close(s.over)
-	_ = s.mem.Close() // those who still wait get driver.ErrClosed
-	for _, lease := range holds {
-		_ = lease.Unlock() // so that nothing renews it
-	}
+	unmet := s.close()
 	for _, what := range leaked {
 		if failed {
 			s.t.Log("batontest: " + what)
@@ -249,6 +251,32 @@ func (s *Store) end() {
 			s.t.Error("batontest: " + what)
 		}
 	}
+}
+
+// close ends the store and returns the faults that nothing met. What is held is lost then,
+// and whoever waits gets driver.ErrClosed: goroutines that are still at work can end, and
+// in a bubble they must.
+func (s *Store) close() (unmet []string) {
+	s.mu.Lock()
+	s.ended = true
+	unmet = s.unmet()
+	holds, watches := s.holds, slices.Collect(maps.Values(s.watches))
+	s.mu.Unlock()
+	close(s.over)
+	_ = s.mem.Close() // wakes those who watch
+	for _, lease := range holds {
+		_ = lease.Unlock() // so that nothing renews it
+	}
+	timer := time.NewTimer(unlockWithin)
+	defer timer.Stop()
+	for _, stopped := range watches {
+		select {
+		case <-stopped:
+		case <-timer.C:
+			return unmet
+		}
+	}
+	return unmet
 }
 
 // leakedAfter gives the program some time to release what it holds.

@@ -54,6 +54,9 @@ var (
 // Fault that nothing met. If t has failed already, it logs the locks and keeps silent of
 // the faults: a test that ends early has not come to them.
 //
+// After that the store is closed: what is held is lost, and whoever waits gets
+// driver.ErrClosed, so that goroutines which outlive the test can end.
+//
 // What Lose took is not held any more, whether or not the program unlocks it. A lock that
 // was detached and that nobody attached is held.
 func New(t testing.TB) *Store {
@@ -112,7 +115,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	var rest []driver.Claim
 	var places []int // in answers
 	for i, c := range claims {
-		if s.taken(c.ID) {
+		if s.gone(c.ID) {
 			answers[i].State = driver.Lost
 			continue
 		}
@@ -127,14 +130,17 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		return nil
 	})
 	for i, c := range rest {
-		if err != nil {
-			answers[places[i]].Err = err
-			continue
+		a := driver.Renewal{Err: err}
+		if err == nil {
+			a = found[i]
 		}
-		answers[places[i]] = found[i]
-		if found[i].State == driver.Held {
-			s.told(c.ID, found[i].Grant)
+		switch {
+		case a.State == driver.Held:
+			s.told(c.ID, a.Grant)
+		case a.State == driver.Unknown && s.gone(c.ID): // meanwhile
+			a = driver.Renewal{State: driver.Lost}
 		}
+		answers[places[i]] = a
 	}
 	return answers
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -33,6 +35,22 @@ func TestForgottenUnlockFailsTheTest(t *testing.T) {
 		if !strings.Contains(j.said[0], want) {
 			t.Errorf("%q does not name %q", j.said[0], want)
 		}
+	}
+}
+
+// The same, of a real test: this one, in a process of its own.
+func TestForgottenUnlockFailsARealTest(t *testing.T) {
+	t.Parallel()
+	const child = "BATONTEST_FORGETS"
+	if os.Getenv(child) != "" {
+		lock(t, locker(t, batontest.New(t), baton.Config{}), "invoice/42")
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), child+"=1")
+	out, err := cmd.CombinedOutput()
+	if _, ok := errors.AsType[*exec.ExitError](err); !ok || !strings.Contains(string(out), `lock "invoice/42" was never unlocked`) || !strings.Contains(string(out), "--- FAIL: "+t.Name()) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -20,6 +20,10 @@ const tokensPerGrant = 64
 const (
 	unlockWithin = time.Second      // what releases a lock within that after the test is no mistake
 	queuedWithin = 30 * time.Second // how long AwaitWaiters waits
+
+	// Baton asks a store that did not answer again within that, also in the background,
+	// and learns that it is closed.
+	askedAgainWithin = 10 * time.Second
 )
 
 // A claim is what the program asked for and has neither released nor lost.
@@ -260,12 +264,16 @@ func (s *Store) close() (unmet []string) {
 	s.mu.Lock()
 	s.ended = true
 	unmet = s.unmet()
+	met := len(unmet) < len(s.faults)
 	holds, watches := s.holds, slices.Collect(maps.Values(s.watches))
 	s.mu.Unlock()
 	close(s.over)
 	_ = s.mem.Close() // wakes those who watch
 	for _, lease := range holds {
 		_ = lease.Unlock() // so that nothing renews it
+	}
+	if met && s.born.Year() < 2001 { // in a bubble, where this takes no time
+		time.Sleep(askedAgainWithin)
 	}
 	timer := time.NewTimer(unlockWithin)
 	defer timer.Stop()
@@ -307,7 +315,7 @@ func (s *Store) leaked() (all []string) {
 		}
 	}
 	s.mu.Unlock()
-	slices.SortFunc(claims, func(a, b claim) int { return cmp.Compare(a.token, b.token) })
+	slices.SortFunc(claims, func(a, b claim) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.token, b.token)) })
 	for _, c := range claims {
 		if info, err := s.mem.Inspect(context.Background(), c.Key); err == nil && holds(info, c.token) {
 			all = append(all, fmt.Sprintf("lock %q was never unlocked: it was acquired with the token %d at %s, and may have been handed over to another goroutine since",

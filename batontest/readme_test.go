@@ -3,6 +3,7 @@ package batontest_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -214,7 +215,7 @@ func TestReadmeElection(t *testing.T) {
 		s := batontest.New(t)
 		ctx, resign := context.WithCancel(t.Context())
 		var terms atomic.Int32
-		c := election.Candidate{Locks: locker(t, s, baton.Config{}), Name: "api", Value: "10.0.0.7:80"}
+		c := election.Candidate{Locks: locker(t, s, baton.Config{}), Name: "api", Value: "10.0.0.7:80", Logger: slog.New(slog.DiscardHandler)}
 		unavailable := s.Fail(batontest.Acquire, driver.ErrUnavailable) // at first: it goes on standing
 		stood := make(chan error)
 		go func() {

@@ -37,6 +37,7 @@ type Store struct {
 	change  chan struct{} // see next
 }
 
+// There is no Unwrap, and no local.Limits: what they lead to would go past the faults.
 var (
 	_ driver.Store      = (*Store)(nil)
 	_ driver.Watcher    = (*Store)(nil)

@@ -83,11 +83,6 @@ func TestForgottenUnlockOfAnyKind(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		{"detached for nobody", func(t testing.TB, _ *batontest.Store, locks *baton.Locker) {
-			if _, err := lock(t, locks, "k").Detach(); err != nil {
-				t.Fatal(err)
-			}
-		}},
 		{"nested", func(t testing.TB, _ *batontest.Store, locks *baton.Locker) {
 			outer := lock(t, locks, "k")
 			if _, err := locks.Lock(outer.Context(context.Background()), "k", baton.Reentrant()); err != nil {
@@ -145,6 +140,41 @@ func TestLostLeaseIsNoLeak(t *testing.T) {
 	}).wants(t)
 }
 
+// What a Locker keeps in the store after the end of a lease is not held either.
+func TestEndedLeaseIsNoLeak(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		cfg  baton.Config
+		end  func(t *testing.T, s *batontest.Store, lease *baton.Lease)
+	}{
+		{"detached", baton.Config{}, func(t *testing.T, _ *batontest.Store, lease *baton.Lease) {
+			if _, err := lease.Detach(); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"held for too long", baton.Config{MaxHold: time.Second}, func(_ *testing.T, _ *batontest.Store, lease *baton.Lease) { <-lease.Done() }},
+		{"lost, with a delay", baton.Config{LockDelay: time.Minute}, func(t *testing.T, s *batontest.Store, lease *baton.Lease) {
+			s.Fail(batontest.Renew, driver.ErrUnavailable)
+			<-lease.Done()
+			if err := lease.Unlock(); !errors.Is(err, baton.ErrLost) {
+				t.Error(err)
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := batontest.New(t)
+				c.end(t, s, lock(t, locker(t, s, c.cfg), "k"))
+				if len(s.Holders("k")) != 1 {
+					t.Error("the store has let it go")
+				}
+			})
+		})
+	}
+}
+
 // A release that the store did not answer was asked for.
 func TestUnansweredUnlockIsNoLeak(t *testing.T) {
 	t.Parallel()
@@ -198,7 +228,7 @@ func TestGoroutinesAtTheEnd(t *testing.T) {
 	})
 }
 
-// Unlock may come when the test has ended, as from a goroutine that nobody awaits.
+// Unlock may come when the test has ended, as from a goroutine that the test does not await.
 func TestUnlockAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	var lease *baton.Lease
@@ -239,7 +269,7 @@ func TestMistakesEndTheTest(t *testing.T) {
 		do   func(s *batontest.Store)
 		want string
 	}{
-		{"lose what nobody holds", func(s *batontest.Store) { s.Hold("a", "x"); s.Lose("b") }, `Lose("b"): nobody holds it (0 wait for it; held are ["a"])`},
+		{"lose what no process holds", func(s *batontest.Store) { s.Hold("a", "x"); s.Lose("b") }, `Lose("b"): no process holds it (0 wait for it; held are ["a"])`},
 		{"hold what is held", func(s *batontest.Store) { s.Hold("k", "x"); s.Hold("k", "y") }, `Hold("k"): lock "k" is held by x`},
 		{"hold a bad key", func(s *batontest.Store) { s.Hold("", "x") }, "it is empty"},
 		{"a bad owner", func(s *batontest.Store) { s.Hold("k", "a\nb") }, "cannot be printed"},

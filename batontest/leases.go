@@ -33,6 +33,7 @@ type claim struct {
 	depth   int
 	token   int64 // the store's; 0 until the program was told of the grant
 	taken   bool  // by Lose
+	over    bool  // the Locker does not watch it any more: it was lost or detached, if not released
 }
 
 // A Grant is a lock that the store granted to the program. What goroutines of a process
@@ -71,7 +72,7 @@ func (s *Store) Hold(key, owner string, opts ...baton.Option) (release func()) {
 // Lose takes the lock from all who hold key, as a person does with "baton break", and
 // returns when their Lockers know: Lease.Done is closed, Err and Unlock give a
 // *baton.LostError with the cause Gone, contexts of the lease have ended. The store grants
-// the lock to the next waiter. The test ends if nobody holds key.
+// the lock to the next waiter. The test ends if no process holds key.
 //
 // For the cause Expired plant Fail(Renew, driver.ErrUnavailable), in a bubble, and let
 // Config.TTL pass.
@@ -82,7 +83,7 @@ func (s *Store) Lose(key string) {
 	case err != nil:
 		s.t.Fatalf("batontest: Lose(%q): %v", key, err)
 	case len(info.Holders) == 0:
-		s.t.Fatalf("batontest: Lose(%q): nobody holds it (%d wait for it; held are %q)", key, len(info.Waiters), s.keys())
+		s.t.Fatalf("batontest: Lose(%q): no process holds it (%d wait for it; held are %q)", key, len(info.Waiters), s.keys())
 	}
 	var noticed []chan struct{}
 	s.mu.Lock()
@@ -258,7 +259,7 @@ func (s *Store) end() {
 }
 
 // close ends the store and returns the faults that nothing met. What is held is lost then,
-// and whoever waits gets driver.ErrClosed: goroutines that are still at work can end, and
+// and waiters get driver.ErrClosed: goroutines that are still at work can end, and
 // in a bubble they must.
 func (s *Store) close() (unmet []string) {
 	s.mu.Lock()
@@ -310,7 +311,7 @@ func (s *Store) leaked() (all []string) {
 	s.mu.Lock()
 	var claims []claim
 	for _, c := range s.claims {
-		if c.token > 0 && !c.taken {
+		if c.token > 0 && !c.taken && !c.over {
 			claims = append(claims, *c)
 		}
 	}

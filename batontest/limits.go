@@ -10,8 +10,8 @@ import (
 )
 
 // Exhaust makes every limit of key refuse for d: nothing remains, and RetryAfter is what
-// is left of d. Requests take nothing meanwhile, and whoever waits gets its turn after d,
-// as the limit has it. Forget ends it, and so does Fault.Stop.
+// is left of d. Requests take nothing meanwhile, and waiters go on after d. Forget ends it,
+// and so does Fault.Stop.
 //
 // key is that of Limiter.Allow. To exhaust one of several limits, name it as the store
 // does (see ratelimit.Limiter): "tokens/{tenant/7}", "*/everybody".

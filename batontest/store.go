@@ -30,8 +30,8 @@ type Store struct {
 	ended   bool
 	stray   bool // a request from a bubble that the Store does not belong to was reported
 	faults  []*Fault
-	claims  map[string]*claim // by their IDs
-	watches map[string]chan struct{}
+	claims  map[string]*claim        // by their IDs
+	watches map[string]chan struct{} // of claims, by their IDs: closed when the Locker stops watching
 	grants  []Grant
 	holds   []*baton.Lease
 	change  chan struct{} // see next
@@ -55,11 +55,11 @@ var (
 // Fault that nothing met. If t has failed already, it logs the locks and keeps silent of
 // the faults: a test that ends early has not come to them.
 //
-// After that the store is closed: what is held is lost, and whoever waits gets
+// After that the store is closed: what is held is lost, and waiters get
 // driver.ErrClosed, so that goroutines which outlive the test can end.
 //
-// What Lose took is not held any more, whether or not the program unlocks it. A lock that
-// was detached and that nobody attached is held.
+// A lease that was lost or detached is not held by the program, whether or not it unlocks
+// it.
 func New(t testing.TB) *Store {
 	t.Helper()
 	s := &Store{
@@ -196,6 +196,9 @@ func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 		s.mu.Lock()
 		if s.watches[c.ID] == stopped {
 			delete(s.watches, c.ID)
+		}
+		if known := s.claims[c.ID]; known != nil {
+			known.over = true
 		}
 		s.mu.Unlock()
 		close(stopped)

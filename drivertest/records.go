@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,10 @@ type RecordHarness struct {
 	// NoLeft says that the store does not tell how much longer it keeps a record:
 	// Left is 0.
 	NoLeft bool
+
+	// Many is how many records a list is tried with. Defaults to 2000. What only
+	// imitates a server may be too slow for that.
+	Many int
 
 	// Only is as in Harness.
 	Only []string
@@ -84,6 +89,7 @@ type recordCase struct {
 
 // record runs the case and records its messages.
 func (c recordCase) record(t *testing.T, h RecordHarness) *recorder {
+	h.Many = cmp.Or(h.Many, 2000)
 	return recorded(t, h.FakeTime, func(r *recorder) {
 		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Minute)
 		r.Cleanup(cancel)

@@ -166,7 +166,7 @@ func recordListCases() []recordCase {
 			listed: true,
 			run: func(t *recordTest) {
 				var keys []string
-				for i := range 2000 {
+				for i := range t.h.Many {
 					keys = append(keys, fmt.Sprintf("many/%c%d", 'a'+i%26, i))
 				}
 				t.beginAll(append([]string{"man", "many0", "z"}, keys...), keepLong)

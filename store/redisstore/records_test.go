@@ -54,9 +54,11 @@ func TestRecordsCluster(t *testing.T) {
 func TestRecordsMiniredis(t *testing.T) {
 	t.Parallel()
 	addr := mini(t)
-	drivertest.Records(t, recordHarness(func(t drivertest.T) rueidis.Client {
+	h := recordHarness(func(t drivertest.T) rueidis.Client {
 		return ruDial(t, rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true})
-	}))
+	})
+	h.Many = 2*lookAtOnce + 50
+	drivertest.Records(t, h)
 }
 
 // recordHarness is for servers that many cases use together, each with a prefix

@@ -280,7 +280,7 @@ func ExampleFinal_policy() {
 		return
 	}
 	type fn = func(context.Context, once.Attempt) ([]byte, error)
-	var errDeclined = errors.New("the card was declined")
+	errDeclined := errors.New("the card was declined")
 	recorded := func(f fn) fn {
 		return func(ctx context.Context, a once.Attempt) ([]byte, error) {
 			result, err := f(ctx, a)

@@ -234,9 +234,9 @@ func MinHold(d time.Duration) Option {
 //
 // Waiters that asked without this option count, and are not kept out by it. Waiters
 // that crashed count until their positions have expired. With LockAll the bound applies
-// to each key. A call that need not wait is never refused for it: a lock that is free,
-// a TryLock, a nested lock. A store without the trait FIFO has no queue whose length it
-// knows: there the option bounds only the goroutines of this process.
+// to each key. The option changes nothing for a TryLock, for a nested lock, and for the
+// first goroutine of a process that finds the lock free. On a store without the trait
+// FIFO, such as redlock, only the bound on the goroutines of this process is certain.
 //
 // n is at least 1, else the call fails.
 func MaxWaiting(n int) Option {

@@ -76,8 +76,8 @@ type Request struct {
 	// store refuses it with a *QueueFullError. 0 is no bound. Waiters whose position
 	// has expired do not count, as far as the store sees that then. A repeated request
 	// keeps a position that it has. Requests that carry the same bound never bring the
-	// queue above it, however many come at once. A store without the trait FIFO ignores
-	// it.
+	// queue above it, however many come at once. A store without the trait FIFO need
+	// not keep that.
 	MaxWaiting int
 
 	// Retry says that an earlier attempt with this ID got no answer, so that the

@@ -153,10 +153,25 @@ var boundedCases = []testCase{
 				many = append(many, s.named(fmt.Sprintf("number %d", i+1)).bounded(most))
 			}
 			errs := make([]error, len(many))
-			var wg sync.WaitGroup
+			answered := make(chan struct{}) // closed when all are
+			var asking, wg sync.WaitGroup
+			asking.Add(len(many))
 			for i, s := range many {
-				wg.Go(func() { errs[i] = s.acquire(true, i%2 == 1) })
+				wg.Go(func() {
+					errs[i] = s.acquire(true, i%2 == 1)
+					asking.Done()
+					for errs[i] == nil { // the last may come after the place of the first would have ended
+						s.renew()
+						select {
+						case <-answered:
+							return
+						case <-time.After(100 * time.Millisecond):
+						}
+					}
+				})
 			}
+			asking.Wait()
+			close(answered)
 			wg.Wait()
 			var let []*seat
 			for i, s := range many {

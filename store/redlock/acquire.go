@@ -23,7 +23,6 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err := s.check(ctx); err != nil {
 		return driver.Grant{}, err
 	}
-	r.MaxWaiting = 0 // no node has the one queue that it would bound
 	sent := bootclock.Coarse()
 	st := s.claim(r.Key, r.ID, true)
 	defer s.put(st)
@@ -67,6 +66,8 @@ func (s *Store) behind(st *claim, a answer) bool {
 		return false
 	case refused:
 		return !e.Foreign
+	case errors.Is(a.err, driver.ErrQueueFull):
+		return true
 	}
 	return a.err == nil && a.grant.Waiting && (a.grant.Again == 0 || a.grant.Again > soon)
 }
@@ -196,6 +197,7 @@ func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time
 	for i := range s.nodes {
 		s.watch(st, i)
 	}
+	r.MaxWaiting = 0 // it has its position, and the others are not for waiting
 	mine := st.holds(sent)
 	rd := s.round(st, acquire, r)
 	rd.base = mine.count()

@@ -55,8 +55,8 @@
 // servers and list them in the same order, grants are first come, first served. When
 // that server does not answer the next one replaces it, and for a time there may be two
 // queues: their heads meet on the other servers, and a head that gets no majority soon
-// steps back for a random time. So the order is no promise, and nor is the length of
-// the queue: the store ignores Request.MaxWaiting.
+// steps back for a random time. So the order is no promise, and nor is a bound on the
+// queue (Request.MaxWaiting): it is that of the one server.
 //
 // Other Redlock clients do not know the queue. While one of them holds, every waiter
 // also tries for a majority itself, every 10 to 50 ms.

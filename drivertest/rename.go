@@ -259,6 +259,32 @@ var renameCases = []testCase{
 		},
 	},
 	{
+		name:  "a rename after a hand-over or a downgrade disturbs no waiter",
+		why:   "waiters may watch what it changes, and take that for a release",
+		needs: []need{renamer, inspector, fifo, downgrader, shared},
+		run: func(t *test) {
+			h := t.writer(0, "k").hold()
+			a := t.writer(1, "k").join()
+			w, r := t.writer(2, "k").named("next").join(), t.reader(0, "k").named("last").join()
+			h.leave()
+			a.awaitHeld(0, w, r)
+			a.renamed("writer")
+			t.throughout(200*time.Millisecond, w, r)
+			t.owners("k", "writer")
+			a.downgrade()
+			a.renamed("reader")
+			t.throughout(200*time.Millisecond, w, r)
+			t.owners("k", "reader")
+			a.mustBe(driver.Held)
+			a.leave()
+			w.awaitHeld(0, r)
+			w.leave()
+			r.awaitHeld(0)
+			r.leave()
+			t.free("k")
+		},
+	},
+	{
 		name:  "a rename does not prolong",
 		why:   "a holder that calls it is not asked whether it believes in its lease",
 		needs: []need{renamer},
@@ -345,6 +371,35 @@ var renameCases = []testCase{
 				a.mustBe(driver.Held)
 				t.owners("k", "new")
 				a.leave()
+				t.free("k")
+			}
+		},
+	},
+	{
+		name:  "a rename is not undone by the first renewals of a hand-over",
+		why:   "stores write a claim when its process first says that it knows of the grant",
+		needs: []need{renamer, inspector, fifo},
+		run: func(t *test) {
+			for i := range t.rounds(10) {
+				h := t.writer(i%handles, "k").named(fmt.Sprint("round ", i)).hold()
+				a := t.writer((i+1)%handles, "k").join()
+				next := t.writer((i+2)%handles, "k").named("next").join()
+				h.leave()
+				a.overlap(func() {
+					// A store may grant only when it is asked.
+					for errors.Is(a.rename("new"), driver.ErrLost) && t.ctx.Err() == nil {
+						time.Sleep(time.Millisecond)
+					}
+				})
+				a.mustBe(driver.Held)
+				t.owners("k", "new")
+				a.lasting(t.short()).mustBe(driver.Held)
+				a.lasting(t.long()).mustBe(driver.Held)
+				t.waiting(next)
+				t.owners("k", "new")
+				a.leave()
+				next.awaitHeld(0)
+				next.leave()
 				t.free("k")
 			}
 		},

@@ -25,13 +25,14 @@ const (
 		WHERE k=? AND busy=0 AND ends<=UTC_TIMESTAMP(6) AND ` + onward
 
 	// For an attempt that is repeated: only a holder that still stands keeps its token,
-	// and then it does not matter that the counter rises. Parameters: id, id, id,
-	// owner, TTL, key, id.
+	// and then it does not matter that the counter rises; and its owner, which Rename may
+	// have changed. Parameters: id, id, id, owner, id, TTL, key, id.
 	fastRepeat = `UPDATE baton_lock SET
 		token=LAST_INSERT_ID(IF(id=? AND ends>UTC_TIMESTAMP(6),token,GREATEST(last+1,` + micros + `))),
 		last=GREATEST(last+1,` + micros + `),
 		since=IF(id=? AND ends>UTC_TIMESTAMP(6),since,UTC_TIMESTAMP(6)),
-		id=?,owner=?,weight=1<<40,ends=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND
+		owner=IF(id=? AND ends>UTC_TIMESTAMP(6),owner,?),
+		id=?,weight=1<<40,ends=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND
 		WHERE k=? AND busy=0 AND (id=? OR ends<=UTC_TIMESTAMP(6) AND ` + onward + `)`
 
 	// For a key that is new. Parameters: key, id, owner, TTL.
@@ -90,7 +91,7 @@ func (s *Store) fastAcquire(ctx context.Context, r driver.Request) (g driver.Gra
 	ttl := r.TTL.Microseconds()
 	st, args := toAcquire, []any{r.ID, r.Owner, ttl, r.Key}
 	if r.Retry || r.Ticket != 0 {
-		st, args = toRepeat, []any{r.ID, r.ID, r.ID, r.Owner, ttl, r.Key, r.ID}
+		st, args = toRepeat, []any{r.ID, r.ID, r.ID, r.Owner, r.ID, ttl, r.Key, r.ID}
 	}
 	res, err := s.once(ctx, st, args...)
 	if err == nil && !changed(res) {

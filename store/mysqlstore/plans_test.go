@@ -244,6 +244,13 @@ func doEverything(t *testing.T, d *database, s *Store) {
 	if err != nil || move.Token != r1.Ticket {
 		t.Errorf("move: %+v, %v", move, err)
 	}
+	renamed := ask(claimOf(name+"renamed", "writer"), false, false)
+	for _, c := range []driver.Claim{r2, renamed} {
+		if err := s.Rename(ctx, c, "renamed"); err != nil {
+			t.Errorf("rename: %v", err)
+		}
+	}
+	ask(renamed, false, true)
 	for i, c := range []driver.Claim{r2, ask(claimOf(name+"d", "writer"), false, false)} {
 		tx := begin(t, d.plain, 0)
 		if err := s.InTx(ctx, tx, leased{claim: c}); err != nil {

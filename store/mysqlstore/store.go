@@ -49,8 +49,8 @@ import (
 )
 
 // Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Mover, driver.Together, driver.Examiner, limits.Store and driver.Records
-// on one database. All methods are safe for concurrent use.
+// driver.Mover, driver.Renamer, driver.Together, driver.Examiner, limits.Store and
+// driver.Records on one database. All methods are safe for concurrent use.
 type Store struct {
 	single *sql.DB // for single statements
 	slow   *sql.DB // for transactions
@@ -94,6 +94,7 @@ var (
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Mover      = (*Store)(nil)
+	_ driver.Renamer    = (*Store)(nil)
 	_ driver.Together   = (*Store)(nil)
 	_ driver.Clock      = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
@@ -387,6 +388,25 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	return s.grant(ctx, c.Key, false, func(t *tx) (driver.Grant, error, error) {
 		return sqlstore.Move(t, c, id, owner, ttl.Microseconds(), &t.fx)
 	})
+}
+
+// Rename implements driver.Renamer.
+func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
+	if err := check.Rename(c, owner); err != nil {
+		return err
+	}
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	var refused error
+	err := s.do(ctx, c.Key, false, func(t *tx) (failed error) {
+		refused, failed = sqlstore.Rename(t, c, owner, &t.fx)
+		return failed
+	})
+	if err != nil {
+		return err
+	}
+	return refused
 }
 
 // Watch implements driver.Watcher. Within the process a hint is a call; what other

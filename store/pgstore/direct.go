@@ -21,7 +21,8 @@ const (
 			last = CASE WHEN l.id = excluded.id THEN l.last ELSE greatest(l.last + 1, excluded.last) END,
 			token = CASE WHEN l.id = excluded.id THEN l.token ELSE greatest(l.last + 1, excluded.last) END,
 			since = CASE WHEN l.id = excluded.id THEN l.since ELSE clock_timestamp() END,
-			id = excluded.id, weight = excluded.weight, owner = excluded.owner, node = excluded.node,
+			owner = CASE WHEN l.id = excluded.id THEN l.owner ELSE excluded.owner END,
+			id = excluded.id, weight = excluded.weight, node = excluded.node,
 			ends = clock_timestamp() + $5::bigint * interval '1 microsecond'
 		WHERE NOT l.busy AND (l.id = '' OR l.id = excluded.id AND l.ends > clock_timestamp())
 		RETURNING CASE WHEN current_setting('synchronous_commit') = 'off'

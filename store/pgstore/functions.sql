@@ -162,7 +162,8 @@ BEGIN
 			last = CASE WHEN l.id = _id THEN l.last ELSE greatest(l.last + 1, seed) END,
 			token = CASE WHEN l.id = _id THEN l.token ELSE greatest(l.last + 1, seed) END,
 			since = CASE WHEN l.id = _id THEN l.since ELSE clock_timestamp() END,
-			id = _id, weight = whole, owner = _owner, node = _node, ends = clock_timestamp() + ttl_
+			owner = CASE WHEN l.id = _id THEN l.owner ELSE _owner END, -- baton_rename_1 may have changed it
+			id = _id, weight = whole, node = _node, ends = clock_timestamp() + ttl_
 		WHERE NOT l.busy AND (l.id = '' OR l.id = _id AND l.ends > clock_timestamp())
 		RETURNING l.token INTO token;
 		IF FOUND THEN
@@ -578,4 +579,4 @@ BEGIN
 END $$;
 
 -- baton_schema says which version this is. It comes last.
-CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
+CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 6 $$;

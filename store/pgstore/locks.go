@@ -28,6 +28,7 @@ const (
 	releaseSQL   = `SELECT baton_release_1($1::bytea, $2::text, $3::bigint)`
 	downgradeSQL = `SELECT state, token, granted FROM baton_downgrade_1($1::bytea, $2::text, $3::bigint, $4::bigint)`
 	moveSQL      = `SELECT state, token FROM baton_move_1($1::bytea, $2::text, $3::bigint, $4::text, $5::text, $6::text, $7::bigint)`
+	renameSQL    = `SELECT baton_rename_1($1::bytea, $2::text, $3::bigint, $4::text)`
 	breakSQL     = `SELECT holders, broken, granted FROM baton_break_1($1::bytea)`
 )
 
@@ -232,6 +233,25 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 		return driver.Grant{}, driver.ErrLost
 	}
 	return driver.Grant{Token: token, Ticket: token, TTL: ttl}, nil
+}
+
+// Rename implements driver.Renamer. With tables of an older version it fails with
+// errors.ErrUnsupported.
+func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
+	if err := check.Rename(c, owner); err != nil {
+		return err
+	}
+	if err := s.has(renameVersion, "Rename"); err != nil {
+		return err
+	}
+	var state int
+	if err := s.row(ctx, renameSQL, []any{[]byte(c.Key), c.ID, c.Ticket, owner}, &state); err != nil {
+		return err
+	}
+	if state == isLost {
+		return driver.ErrLost
+	}
+	return nil
 }
 
 // Break implements driver.Inspector. A transaction that depends on a lease by InTx ends

@@ -12,7 +12,7 @@ import (
 
 // SchemaVersion is the version of the tables and functions that this package
 // needs. Newer ones serve it, too.
-const SchemaVersion = 5
+const SchemaVersion = 6
 
 // enoughVersion has all but what records of operations and Move need. recordsVersion
 // has all but AcquireAll, and a Downgrade that waits for transactions which depend on
@@ -22,10 +22,11 @@ const (
 	enoughVersion  = 2
 	recordsVersion = 3
 	soundVersion   = 5
+	renameVersion  = 6 // the first that knows Rename
 )
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = tables + "\n" + many + "\n" + turn + "\n" + limitsSQL + "\n" + machines + "\n" + records + "\n" + move + "\n" + together + "\n" + functions
+var Schema = tables + "\n" + many + "\n" + turn + "\n" + limitsSQL + "\n" + machines + "\n" + records + "\n" + move + "\n" + rename + "\n" + together + "\n" + functions
 
 //go:embed schema.sql
 var tables string
@@ -47,6 +48,9 @@ var records string
 
 //go:embed move.sql
 var move string
+
+//go:embed rename.sql
+var rename string
 
 //go:embed together.sql
 var together string

@@ -18,14 +18,17 @@ BEGIN
 	END IF;
 	FOREACH from_ IN ARRAY ARRAY[_new, _id] LOOP -- _new, if the answer to an earlier attempt was lost
 		IF r.id = from_ AND r.ends > clock_timestamp() THEN
-			r.id := _new; r.owner := _owner; r.node := _node; r.ends := clock_timestamp() + ttl_;
+			IF from_ <> _new THEN
+				r.owner := _owner;
+			END IF;
+			r.id := _new; r.node := _node; r.ends := clock_timestamp() + ttl_;
 			PERFORM baton_save_1(_k, r);
 			token := r.token;
 		ELSIF r.busy THEN
 			own := baton_own_1(_k, from_, _ticket, r.first);
 			SELECT * INTO own FROM baton_claim WHERE k = _k AND seq = own.seq FOR UPDATE;
 			IF FOUND AND own.held AND own.ends > clock_timestamp() THEN
-				UPDATE baton_claim SET id = _new, owner = _owner, node = _node, ttl = _ttl, ends = clock_timestamp() + ttl_
+				UPDATE baton_claim SET id = _new, owner = CASE WHEN from_ = _new THEN owner ELSE _owner END, node = _node, ttl = _ttl, ends = clock_timestamp() + ttl_
 					WHERE k = _k AND seq = own.seq;
 				token := own.seq;
 			END IF;

@@ -310,6 +310,13 @@ func doEverything(t *testing.T, s, other *Store) {
 	if _, err := s.Move(ctx, r2, driver.NewID(), "heir", time.Minute); err != nil {
 		t.Error(err)
 	}
+	for _, c := range []driver.Claim{hold(t, s, reader("renamed")), hold(t, s, writer(name+"renamed too"))} {
+		for _, c := range []driver.Claim{c, unknown(c)} {
+			if err := s.Rename(ctx, c, "renamed"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 	queue := hold(t, s, writer(name+"down"))
 	out := join(t, s, writer(name+"down"))
 	alive("down")

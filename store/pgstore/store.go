@@ -18,7 +18,7 @@ import (
 
 // Store keeps locks, rate limits and records of operations in PostgreSQL. It
 // implements driver.Store, driver.Watcher, driver.Downgrader, driver.Mover,
-// driver.Together, driver.Inspector, driver.Examiner, limits.Store and
+// driver.Renamer, driver.Together, driver.Inspector, driver.Examiner, limits.Store and
 // driver.Records.
 // Use New or Open. All methods are safe for concurrent use.
 //
@@ -51,6 +51,7 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Mover      = (*Store)(nil)
+	_ driver.Renamer    = (*Store)(nil)
 	_ driver.Together   = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 
@@ -115,7 +116,8 @@ func defaults() options {
 // open. It asks the server which version of the tables there is, and fails with a
 // *SchemaError if Migrate has to be called first. Tables of version 2 suffice: then
 // records of operations fail with that error. Before version 5 several locks are
-// granted one by one, and Downgrade fails with errors.ErrUnsupported.
+// granted one by one, and Downgrade fails with errors.ErrUnsupported, as Rename does
+// before version 6.
 //
 // The pool's connections serve all requests, however many wait, but for renewals of
 // what is held. For these the store makes up to two more, as the pool would, when it

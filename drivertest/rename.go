@@ -259,6 +259,32 @@ var renameCases = []testCase{
 		},
 	},
 	{
+		name:  "a rename after a hand-over or a downgrade disturbs no waiter",
+		why:   "waiters may watch what it changes, and take that for a release",
+		needs: []need{renamer, inspector, fifo, downgrader, shared},
+		run: func(t *test) {
+			h := t.writer(0, "k").hold()
+			a := t.writer(1, "k").join()
+			w, r := t.writer(2, "k").named("next").join(), t.reader(0, "k").named("last").join()
+			h.leave()
+			a.awaitHeld(0, w, r)
+			a.renamed("writer")
+			t.throughout(200*time.Millisecond, w, r)
+			t.owners("k", "writer")
+			a.downgrade()
+			a.renamed("reader")
+			t.throughout(200*time.Millisecond, w, r)
+			t.owners("k", "reader")
+			a.mustBe(driver.Held)
+			a.leave()
+			w.awaitHeld(0, r)
+			w.leave()
+			r.awaitHeld(0)
+			r.leave()
+			t.free("k")
+		},
+	},
+	{
 		name:  "a rename does not prolong",
 		why:   "a holder that calls it is not asked whether it believes in its lease",
 		needs: []need{renamer},

@@ -483,13 +483,12 @@ func (c *claim) follow(ctx context.Context, t trip, v verdict) (driver.Grant, er
 func (s *Store) heldError(ctx context.Context, key, parent string, all []*contender, me int) error {
 	n := holders(all)
 	e := &driver.HeldError{Key: key, Waiting: max(0, min(me, len(all))-n)}
-	d, err := s.get(ctx, parent+"/"+all[0].told())
+	d, err := s.tells(ctx, parent, all[0])
 	if err != nil {
 		return e // the holder may have gone meanwhile: that is not worth an error
 	}
-	facts := readData(d.data)
-	e.Owner, e.Foreign, e.Remaining = facts.owner, facts.foreign, facts.ttl
-	if age, ok := s.clock.since(facts.since(d.stat)); ok {
+	e.Owner, e.Foreign, e.Remaining = d.owner, d.foreign, d.ttl
+	if age, ok := s.clock.since(d.since(d.stat)); ok {
 		e.Age = age
 	}
 	return e

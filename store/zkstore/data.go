@@ -1,6 +1,7 @@
 package zkstore
 
 import (
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -16,21 +17,15 @@ import (
 //
 //	baton/1 ttl=15s host:4711
 //	baton/1 held ttl=15s host:4711
+//	baton/1 held ttl=15s,since=1764068400000 host:4711
 //
-// The second is written when a claim was granted after waiting.
+// The second is written when a claim was granted after waiting. The third, which a
+// Rename makes of it, says when that was, in milliseconds since 1970.
 
-const dataPrefix = "baton/1 "
+const dataPrefix, atPrefix = "baton/1 ", ",since="
 
 func (c *claim) data(marked bool) []byte {
-	b := make([]byte, 0, len(dataPrefix)+32+len(c.owner))
-	b = append(b, dataPrefix...)
-	if marked {
-		b = append(b, "held "...)
-	}
-	b = append(b, "ttl="...)
-	b = append(b, c.ttl.String()...)
-	b = append(b, ' ')
-	return append(b, c.owner...)
+	return facts{owner: c.owner, ttl: c.ttl, marked: marked}.data()
 }
 
 // facts are what a node's data tell.
@@ -39,6 +34,23 @@ type facts struct {
 	owner   string
 	ttl     time.Duration // 0 if not known
 	marked  bool
+	at      int64 // when it was marked, by the server's clock; 0 if the node tells
+}
+
+func (f facts) data() []byte {
+	b := make([]byte, 0, len(dataPrefix)+64+len(f.owner))
+	b = append(b, dataPrefix...)
+	if f.marked {
+		b = append(b, "held "...)
+	}
+	b = append(b, "ttl="...)
+	b = append(b, f.ttl.String()...)
+	if f.at > 0 {
+		b = append(b, atPrefix...)
+		b = strconv.AppendInt(b, f.at, 10)
+	}
+	b = append(b, ' ')
+	return append(b, f.owner...)
 }
 
 func readData(data []byte) facts {
@@ -54,7 +66,9 @@ func readData(data []byte) facts {
 	var f facts
 	text, f.marked = strings.CutPrefix(text, "held ")
 	ttl, owner, _ := strings.Cut(strings.TrimPrefix(text, "ttl="), " ")
+	ttl, at, _ := strings.Cut(ttl, atPrefix)
 	f.ttl, _ = time.ParseDuration(ttl) // it is only shown
+	f.at, _ = strconv.ParseInt(at, 10, 64)
 	f.owner = owner
 	return f
 }
@@ -62,7 +76,10 @@ func readData(data []byte) facts {
 // since is when the contender got the lock, by the server's clock. For a claim that has
 // just got it after waiting it is when it joined the queue.
 func (f facts) since(stat *zk.Stat) int64 {
-	if f.marked {
+	switch {
+	case f.marked && f.at > 0:
+		return f.at
+	case f.marked:
 		return stat.Mtime
 	}
 	return stat.Ctime

@@ -46,9 +46,9 @@ func (s *Store) inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 	} else if err != nil {
 		return info, refused("list", parent, err)
 	}
-	data := make([]nodeData, len(all))
+	data := make([]told, len(all))
 	errs := make([]error, len(all))
-	each(len(all), func(i int) { data[i], errs[i] = s.get(ctx, parent+"/"+all[i].told()) })
+	each(len(all), func(i int) { data[i], errs[i] = s.tells(ctx, parent, all[i]) })
 	n := holders(all)
 	for i, c := range all {
 		if errs[i] == zk.ErrNoNode {
@@ -56,7 +56,7 @@ func (s *Store) inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 		} else if errs[i] != nil {
 			return info, refused("read", parent+"/"+c.told(), errs[i])
 		}
-		f := readData(data[i].data)
+		f := data[i].facts
 		age, ok := s.clock.since(f.since(data[i].stat))
 		if !ok {
 			age = -1
@@ -71,6 +71,29 @@ func (s *Store) inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 		}
 	}
 	return info, nil
+}
+
+// told is what the nodes of a contender tell.
+type told struct {
+	facts
+	stat *zk.Stat
+}
+
+// tells reads what the nodes of a contender tell. A writer that became a reader has its
+// owner in its second node, as a Rename may not write the first.
+func (s *Store) tells(ctx context.Context, parent string, c *contender) (told, error) {
+	d, err := s.get(ctx, parent+"/"+c.told())
+	if err != nil {
+		return told{}, err
+	}
+	t := told{readData(d.data), d.stat}
+	if !c.exclusive() && c.write != c.lock {
+		if d, err = s.get(ctx, parent+"/"+c.write); err != nil {
+			return told{}, err
+		}
+		t.owner = readData(d.data).owner
+	}
+	return t, nil
 }
 
 // each calls f for 0 to n-1, a few at a time.

@@ -136,7 +136,7 @@ func (s *Store) renewHolders(ctx context.Context, claims []*claim, left []int, t
 			ops = c.checks(ops)
 			if c.waited && !c.marked { // the first renewal since it got the lock
 				last := len(ops) - 1 // see told
-				ops[last] = &zk.SetDataRequest{Path: c.parent + "/" + c.nodes[last-n], Data: c.data(true), Version: -1}
+				ops[last] = &zk.SetDataRequest{Path: c.parent + "/" + c.nodes[last-n], Data: c.data(true), Version: unwritten}
 			}
 			c.Unlock()
 			for range len(ops) - n {
@@ -149,6 +149,10 @@ func (s *Store) renewHolders(ctx context.Context, claims []*claim, left []int, t
 				answers[i] = claims[i].confirmed(t, ttl)
 			}
 			return true
+		}
+		if err == zk.ErrBadVersion && failed >= 0 {
+			claims[whose[failed]].isMarked()
+			continue
 		}
 		if err != zk.ErrNoNode || failed < 0 {
 			for _, i := range left {
@@ -250,15 +254,24 @@ func (c *claim) renewWaiter(ctx context.Context, ttl time.Duration) driver.Renew
 	return driver.Renewal{State: driver.Waiting, Grant: c.place()}
 }
 
+// unwritten is the version of a node's data before the first change. Whoever marks the
+// node does it on that condition, so that it does not undo a Rename, which marks it, too.
+const unwritten = 0
+
 // mark makes the claim's node say that it holds.
 func (c *claim) mark(ctx context.Context) {
 	c.Lock()
 	path, data := c.parent+"/"+c.nodes[0], c.data(true)
 	c.Unlock()
-	_, _, err := send(ctx, c.s, true, func(conn *zk.Conn) (*zk.Stat, error) { return conn.Set(path, data, -1) })
-	if err == nil {
-		c.Lock()
-		c.marked = true
-		c.Unlock()
+	_, _, err := send(ctx, c.s, true, func(conn *zk.Conn) (*zk.Stat, error) { return conn.Set(path, data, unwritten) })
+	if err == nil || err == zk.ErrBadVersion {
+		c.isMarked()
 	}
+}
+
+// isMarked notes that the claim's node says that it holds.
+func (c *claim) isMarked() {
+	c.Lock()
+	defer c.Unlock()
+	c.marked = true
 }

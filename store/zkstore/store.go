@@ -36,8 +36,8 @@ type Config struct {
 }
 
 // Store keeps locks and records in ZooKeeper. It implements driver.Store,
-// driver.Watcher, driver.Downgrader, driver.Inspector, driver.Examiner and
-// driver.Records, and is safe for concurrent use.
+// driver.Watcher, driver.Downgrader, driver.Renamer, driver.Inspector, driver.Examiner
+// and driver.Records, and is safe for concurrent use.
 type Store struct {
 	conn    *zk.Conn
 	session *Session

@@ -247,9 +247,11 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 		return nil
 	}
 	kv := own.Kvs[0]
-	if e, _ := contenderOf(c.lock.dir, c.Key, kv); e.ID != c.ID {
+	e, _ := contenderOf(c.lock.dir, c.Key, kv)
+	if e.ID != c.ID {
 		return kv
 	}
+	c.isOwnedLocked(e.Owner)
 	c.rev, c.mod = kv.CreateRevision, kv.ModRevision // of an earlier attempt
 	on(kv.Lease)
 	return nil
@@ -560,6 +562,7 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.changing = false
+	text = withOwner(text, c.Owner) // which a Rename may have changed
 	switch {
 	case errors.Is(err, driver.ErrUnknown):
 		// The next renewal has to write the name again to be sure: as a reader, for
@@ -571,6 +574,6 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 	case !it.resp.Succeeded:
 		return driver.Grant{}, unavailable(errors.New("somebody else has changed the lock's name"))
 	}
-	c.mod, c.Weight, c.value = it.rev, 1, text
+	c.mod, c.Weight, c.value = max(c.mod, it.rev), 1, text
 	return a.Grant, nil
 }

@@ -348,7 +348,7 @@ func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool 
 	if kvs[0].ModRevision < c.mod {
 		return false // the answer to a later move has overtaken this one
 	}
-	c.mod = kvs[0].ModRevision
+	c.seenLocked(kvs[0])
 	switch l := kvs[0].Lease; {
 	case l == w.want.id && c.taken.IsZero(): // another renewal was faster
 		c.lease, c.moving = w.want, false
@@ -375,9 +375,10 @@ func (s *Store) standsLocked(w *renewal, answer *pb.RangeResponse) bool {
 	case own == nil:
 		w.state, w.decided = driver.Lost, true
 	case own.ModRevision > c.mod && own.Lease != c.lease.id: // another process has moved it
-		c.mod, c.moving, c.taken = own.ModRevision, true, bootclock.Now()
+		c.seenLocked(own)
+		c.moving, c.taken = true, bootclock.Now()
 	case c.held:
-		c.mod = max(c.mod, own.ModRevision)
+		c.seenLocked(own)
 		w.heldLocked()
 	default:
 		return true

@@ -20,8 +20,8 @@ import (
 )
 
 // Store keeps locks in etcd. It implements driver.Store, driver.Watcher,
-// driver.Inspector, driver.Downgrader, driver.Together, driver.Examiner,
-// limits.Store and driver.Records. Use New or Open.
+// driver.Inspector, driver.Downgrader, driver.Renamer, driver.Together,
+// driver.Examiner, limits.Store and driver.Records. Use New or Open.
 type Store struct {
 	client  *clientv3.Client
 	kv      pb.KVClient
@@ -57,6 +57,7 @@ var (
 	_ driver.Watcher    = (*Store)(nil)
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
+	_ driver.Renamer    = (*Store)(nil)
 	_ driver.Together   = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 )

@@ -1,0 +1,113 @@
+package etcdstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/batch"
+	"github.com/batonhq/baton/internal/bootclock"
+)
+
+// Rename changes the owner of a lock that is held: see driver.Renamer. It reads the
+// queue, and writes the name as it was read but for the owner, on the lease that it is
+// on, unless the name has changed since.
+func (s *Store) Rename(ctx context.Context, cl driver.Claim, owner string) error {
+	if err := check.Rename(cl, owner); err != nil {
+		return err
+	}
+	if err := s.ready(ctx); err != nil {
+		return err
+	}
+	if s.expired(cl) {
+		return driver.ErrLost
+	}
+	k := &lock{key: cl.Key, dir: s.dir(cl.Key)}
+	for range attempts {
+		queue, err := s.list(ctx, k)
+		if err != nil {
+			return err
+		}
+		i := find(queue, cl.ID)
+		if i < 0 || i >= holders(queue) || s.dying(cl, queue[i].name) {
+			return driver.ErrLost
+		}
+		e := queue[i]
+		if e.Owner == owner {
+			return nil
+		}
+		text := withOwner(e.value, owner)
+		it := &item{Item: batch.NewItem(), dir: k.dir, name: e.name, txn: &pb.TxnRequest{
+			Compare: only(createRev(e.name, e.rev), modRev(e.name, e.mod)),
+			Success: ops(put(e.name, text, e.lease)),
+		}}
+		if err := s.do(ctx, it); err != nil {
+			return err
+		}
+		if it.resp.Succeeded {
+			s.mu.Lock()
+			if c := s.claimLocked(cl); c != nil && c.rev == e.rev && c.mod < it.rev {
+				c.mod = it.rev
+				c.isOwnedLocked(owner)
+			}
+			s.mu.Unlock()
+			return nil
+		}
+	}
+	return unavailable(errors.New("the lock's name changes all the time"))
+}
+
+// expired reports whether this process was to renew a claim, and has not.
+func (s *Store) expired(cl driver.Claim) bool {
+	s.mu.Lock()
+	c := s.claimLocked(cl)
+	over := c != nil && c.rev > 0 && c.busy == 0 && !bootclock.Now().Before(c.deadline)
+	var wake []func()
+	if over {
+		wake = s.expireLocked(c)
+	}
+	s.mu.Unlock()
+	for _, f := range wake {
+		f()
+	}
+	return over
+}
+
+// seenLocked notes that a claim's name was read. Its owner goes with its mod revision:
+// what this process writes on the condition of the one must not bring another of the
+// other back.
+func (c *claim) seenLocked(kv *mvccpb.KeyValue) {
+	if kv.ModRevision <= c.mod {
+		return
+	}
+	c.mod = kv.ModRevision
+	if e, ok := contenderOf(c.lock.dir, c.lock.key, kv); ok && !e.foreign && e.ID == c.ID {
+		c.isOwnedLocked(e.Owner)
+	}
+}
+
+// isOwnedLocked changes the owner in what this process writes for the claim.
+func (c *claim) isOwnedLocked(owner string) {
+	if c.Owner != owner {
+		c.Owner, c.value = owner, withOwner(c.value, owner)
+	}
+}
+
+// withOwner is a name's value with another owner.
+func withOwner(text, owner string) string {
+	var v value
+	if json.Unmarshal([]byte(text), &v) != nil {
+		return text // it is none of Baton's
+	}
+	v.Owner = owner
+	changed, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings and numbers always marshal
+	}
+	return string(changed)
+}

@@ -376,6 +376,35 @@ var renameCases = []testCase{
 		},
 	},
 	{
+		name:  "a rename is not undone by the first renewals of a hand-over",
+		why:   "stores write a claim when its process first says that it knows of the grant",
+		needs: []need{renamer, inspector, fifo},
+		run: func(t *test) {
+			for i := range t.rounds(10) {
+				h := t.writer(i%handles, "k").named(fmt.Sprint("round ", i)).hold()
+				a := t.writer((i+1)%handles, "k").join()
+				next := t.writer((i+2)%handles, "k").named("next").join()
+				h.leave()
+				a.overlap(func() {
+					// A store may grant only when it is asked.
+					for errors.Is(a.rename("new"), driver.ErrLost) && t.ctx.Err() == nil {
+						time.Sleep(time.Millisecond)
+					}
+				})
+				a.mustBe(driver.Held)
+				t.owners("k", "new")
+				a.lasting(t.short()).mustBe(driver.Held)
+				a.lasting(t.long()).mustBe(driver.Held)
+				t.waiting(next)
+				t.owners("k", "new")
+				a.leave()
+				next.awaitHeld(0)
+				next.leave()
+				t.free("k")
+			}
+		},
+	},
+	{
 		name:  "a rename brings nothing back",
 		why:   "one that is under way when the lock is released must not leave a holder behind",
 		needs: []need{renamer, inspector},

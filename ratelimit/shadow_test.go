@@ -80,7 +80,7 @@ func TestShadowIsTheLimit(t *testing.T) {
 // Beside shadows a limit decides as it does alone, and each shadow says what the
 // limit itself would say if it were asked what the real one lets through.
 func TestShadowsBesideALimit(t *testing.T) {
-	const requests = 50_000
+	const requests = 16_000
 	for seed := range 3 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

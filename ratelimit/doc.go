@@ -27,6 +27,12 @@
 //
 // Wait keeps the order of calls within one process, not between processes.
 //
+// # To see what it does
+//
+// Limit.Shadow tries a limit without refusing anything, Limit.Warn tells when one is
+// nearly used up, and Observe and Logger tell of every decision and of a store that
+// fails.
+//
 // # Which algorithm
 //
 // SlidingWindow, unless there is a reason against it: never more than n in any

@@ -45,6 +45,28 @@ func ExampleLimiter_Allowed() {
 	// false
 }
 
+// A stricter limit is tried beside the one in force.
+func ExampleLimit_Shadow() {
+	limiter, err := ratelimit.New(memstore.New(),
+		ratelimit.SlidingWindow(3, time.Hour).Named("now").Warn(0.6),
+		ratelimit.SlidingWindow(1, time.Hour).Named("soon").Shadow())
+	if err != nil {
+		panic(err)
+	}
+	for range 4 {
+		r, err := limiter.Allow(context.Background(), "user/42")
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println("allowed:", r.OK, "near:", r.Near, "would be refused:", r.WouldRefuse)
+	}
+	// Output:
+	// allowed: true near: false would be refused: false
+	// allowed: true near: true would be refused: true
+	// allowed: true near: true would be refused: true
+	// allowed: false near: true would be refused: true
+}
+
 // The cost of a request to a model is known when it is over.
 func ExampleLimiter_Reserve() {
 	limiter, err := ratelimit.New(memstore.New(),

@@ -36,7 +36,8 @@ func (l Limit) Shadow() Limit {
 
 // Warn makes Result.Near true while at least that share of the limit is used: with
 // 0.8, while at most 20 of 100 remain. The share is above 0 and at most 1. Of a
-// LeakyBucket it is a share of the queue. It changes no decision.
+// LeakyBucket it is a share of the queue. What lies in a batch counts as used. It
+// changes no decision.
 func (l Limit) Warn(share float64) Limit {
 	l.warn = share
 	if !(share > 0 && share <= 1) { // also NaN

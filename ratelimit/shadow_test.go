@@ -80,7 +80,7 @@ func TestShadowIsTheLimit(t *testing.T) {
 // Beside shadows a limit decides as it does alone, and each shadow says what the
 // limit itself would say if it were asked what the real one lets through.
 func TestShadowsBesideALimit(t *testing.T) {
-	const requests = 50_000
+	const requests = 16_000
 	for seed := range 3 {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -421,5 +421,40 @@ func TestWarnBesideOthers(t *testing.T) {
 		if _, err := ratelimit.New(memstore.New(), ratelimit.FixedWindow(1, time.Minute).Warn(share)); !errors.As(err, &bad) {
 			t.Errorf("Warn(%v): %v", share, err)
 		}
+	}
+}
+
+// What is given back to a limit does not depend on the turn of a shadow: a promise
+// that the limit has made behind it stays the only one for its time.
+func TestCancelBesideShadow(t *testing.T) {
+	for _, more := range [][]ratelimit.Option{{}, {ratelimit.LeakyBucket(1, time.Second, time.Minute).Named("queue").Shadow()}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := limiter(t, memstore.New(), append([]ratelimit.Option{ratelimit.TokenBucket(1, time.Second, 2).Named("real")}, more...)...)
+			allow(t, l, "k", 1)
+			res, err := l.Reserve(t.Context(), "k", 1) // the shadow's turn for it comes in a second
+			if err != nil || !res.Result.OK || res.Result.Wait != 0 {
+				t.Fatal(res, err)
+			}
+			served := make(chan time.Time, 1)
+			go func() {
+				l.Wait(t.Context(), "k")
+				served <- time.Now()
+			}()
+			begin := time.Now()
+			time.Sleep(980 * time.Millisecond) // fake time: the waiter has been promised the next turn
+			if err := res.Cancel(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if at := (<-served).Sub(begin); at < time.Second || at > 1100*time.Millisecond {
+				t.Errorf("the waiter was served after %v", at)
+			}
+			if r := allow(t, l, "k", 1); r.OK {
+				t.Errorf("with %v another has the turn of the waiter: %+v", more, r)
+			}
+			time.Sleep(time.Until(begin.Add(10 * time.Second))) // fake time
+			if r, err := l.Peek(t.Context(), "k"); err != nil || r.Remaining != 2 || r.ResetAfter != 0 {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
 	}
 }

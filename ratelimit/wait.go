@@ -172,6 +172,7 @@ type Reservation struct {
 	id     string
 	limits []Limit
 	taken  limits.Taken
+	turn   time.Duration // until the turn, without those of shadows
 
 	mu      sync.Mutex
 	held    map[string]held // by the name of the limit
@@ -180,7 +181,8 @@ type Reservation struct {
 
 // held is what was taken from one limit.
 type held struct {
-	cost int64
+	cost   int64
+	shadow bool
 
 	// Set for a bucket that lets some through at once: when it is full again, on
 	// bootclock, and its rate. Any other bucket is a queue that takes nothing back
@@ -262,11 +264,12 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within
 		Result: result(all, r, t, by, key, n),
 		l:      l, id: r.ID, limits: all, taken: t, held: make(map[string]held), settled: !t.OK,
 	}
+	res.turn = res.Result.Wait
 	for i, limit := range all {
 		if took != nil && !slices.Contains(took, i) {
 			continue // a shadow that would have refused
 		}
-		h := held{cost: r.Takes[i].Cost}
+		h := held{cost: r.Takes[i].Cost, shadow: limit.shadow}
 		if limit.rule.Algorithm == limits.TokenBucket || limit.rule.Ahead > 0 {
 			h.full, h.n, h.period = bootclock.Coarse().Add(t.Limits[i].Reset), limit.rule.N, limit.rule.Period
 		}
@@ -322,14 +325,24 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 		}
 		return wrap("settle", r.Result.Key, err)
 	}
-	if err := settle(limits.Request{Mode: limits.GiveBack, At: r.taken.At, Wait: r.taken.Wait},
-		func(h held, cost int64) int64 {
-			if cost >= h.cost {
+	giveBack := func(turn time.Duration, from func(held) bool) error {
+		return settle(limits.Request{Mode: limits.GiveBack, At: r.taken.At, Wait: turn}, func(h held, cost int64) int64 {
+			if cost >= h.cost || !from(h) {
 				return 0
 			}
 			return min(h.cost-cost, h.left())
-		}); err != nil {
+		})
+	}
+	// The turn of a shadow is no turn of the other limits: they would give back what
+	// stands in front of what they have promised since.
+	apart := r.turn != r.taken.Wait
+	if err := giveBack(r.turn, func(h held) bool { return !apart || !h.shadow }); err != nil {
 		return err
+	}
+	if apart {
+		if err := giveBack(r.taken.Wait, func(h held) bool { return h.shadow }); err != nil {
+			return err
+		}
 	}
 	if err := settle(limits.Request{Mode: limits.TakeAnyway, ID: r.id + "-", Keep: keepIDs},
 		func(h held, cost int64) int64 { return cost - h.cost }); err != nil {

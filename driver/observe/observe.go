@@ -76,7 +76,7 @@ func Class(err error) string {
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, driver.ErrHeld):
+	case errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrQueueFull):
 		return Held
 	case errors.Is(err, driver.ErrLost), errors.Is(err, driver.ErrSuperseded):
 		return Lost

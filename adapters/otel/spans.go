@@ -36,18 +36,27 @@ type SpanConfig struct {
 //	election.lead  a leadership
 //
 // and the events limit.decision, limit.degraded, limit.restored, once.replayed and
-// guard.refused. A call whose context has no span that is recorded makes none:
-// renewals and requests to stores make none either.
+// guard.refused. A call whose context has no span that is sampled makes none.
+// Renewals and requests to stores make none either.
 //
 // A span of what was lost, or failed because of the store, has the status Error.
 func Spans(tp trace.TracerProvider, cfg SpanConfig) metrics.Events {
 	s := spans{tp.Tracer(scope), cfg.Keys}
 	return metrics.Events{
-		Locks:     &baton.Events{Acquired: s.acquired, Failed: s.failed, Lost: s.lost, Released: s.released},
-		Limits:    &ratelimit.Events{Decided: s.decided, Degraded: s.degraded, Restored: s.restored},
-		Once:      &once.Events{Replayed: s.replayed, Finished: s.finished, Superseded: s.superseded},
-		Elections: &election.Events{Ended: s.led},
-		Guard:     guard.Events{Refused: s.refused},
+		Locks:     &baton.Events{Acquired: sampled(s.acquired), Failed: sampled(s.failed), Lost: sampled(s.held), Released: sampled(s.held)},
+		Limits:    &ratelimit.Events{Decided: sampled(s.decided), Degraded: sampled(s.degraded), Restored: sampled(s.restored)},
+		Once:      &once.Events{Replayed: sampled(s.replayed), Finished: sampled(s.finished), Superseded: sampled(s.superseded)},
+		Elections: &election.Events{Ended: sampled(s.led)},
+		Guard:     guard.Events{Refused: sampled(s.refused)},
+	}
+}
+
+// sampled calls f only if the call has a span that is sampled.
+func sampled[T any](f func(context.Context, T)) func(context.Context, T) {
+	return func(ctx context.Context, e T) {
+		if trace.SpanContextFromContext(ctx).IsSampled() {
+			f(ctx, e)
+		}
 	}
 }
 
@@ -65,12 +74,8 @@ func (s spans) about(store, key string, more ...attribute.KeyValue) []attribute.
 	return all
 }
 
-// span makes one that ends now, if the call has one that is recorded. With a class the
-// error is no success; with that of a failure it is marked as one.
+// span makes one that ends now. It is marked as failed if class is that of a failure.
 func (s spans) span(ctx context.Context, name string, took time.Duration, err error, class string, all []attribute.KeyValue) {
-	if !trace.SpanFromContext(ctx).IsRecording() && !trace.SpanContextFromContext(ctx).IsSampled() {
-		return
-	}
 	now := time.Now()
 	if class != "" {
 		all = append(all, attribute.String("error.type", class))
@@ -93,9 +98,7 @@ func (s spans) text(err error, class string) string {
 }
 
 func (s spans) event(ctx context.Context, name string, all []attribute.KeyValue) {
-	if span := trace.SpanFromContext(ctx); span.IsRecording() {
-		span.AddEvent(name, trace.WithAttributes(all...))
-	}
+	trace.SpanFromContext(ctx).AddEvent(name, trace.WithAttributes(all...))
 }
 
 func token(t int64) attribute.KeyValue { return attribute.Int64("baton.token", t) }
@@ -108,10 +111,7 @@ func (s spans) failed(ctx context.Context, e baton.LockEvent) {
 	s.span(ctx, "lock.wait", e.Waited, e.Err, metrics.ErrorClass(e.Err), s.about(e.Store, e.Key, mode(e)))
 }
 
-func (s spans) lost(ctx context.Context, e baton.LockEvent) { s.held(ctx, e) }
-
-func (s spans) released(ctx context.Context, e baton.LockEvent) { s.held(ctx, e) }
-
+// held is about a lock that was lost or released.
 func (s spans) held(ctx context.Context, e baton.LockEvent) {
 	s.span(ctx, "lock.hold", e.Held, e.Err, metrics.ErrorClass(e.Err), s.about(e.Store, e.Key, token(e.Token), mode(e)))
 }

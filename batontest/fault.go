@@ -21,16 +21,17 @@ const (
 	Release   Op = "release"   // Unlock, and a Lock that gives up
 	Downgrade Op = "downgrade" // Downgrade
 	Move      Op = "move"      // Attach
+	Rename    Op = "rename"    // Rename
 	Inspect   Op = "inspect"   // Inspect, List; Lock, to name the holder when its deadline has passed
 	Break     Op = "break"     // Break
 	Begin     Op = "begin"     // once.Do, before the function runs
 	Finish    Op = "finish"    // once.Do, after the function has run
-	Find      Op = "find"      // once.Do, first of all
+	Find      Op = "find"      // once.Do, first of all; Find, List
 	Forget    Op = "forget"    // once.Forget
 	Take      Op = "take"      // all that a ratelimit.Limiter asks
 )
 
-var ops = []Op{Acquire, Renew, Release, Downgrade, Move, Inspect, Break, Begin, Finish, Find, Forget, Take}
+var ops = []Op{Acquire, Renew, Release, Downgrade, Move, Rename, Inspect, Break, Begin, Finish, Find, Forget, Take}
 
 // A Fault is what a test has planted. The Store fails the test if nothing met it: such a
 // test would show nothing.

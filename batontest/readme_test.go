@@ -244,9 +244,9 @@ func TestPageLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := batontest.New(t)
-		newLimiter := func(opts ...ratelimit.Option) *ratelimit.Limiter {
+		newLimiter := func(limit ratelimit.Limit, opts ...ratelimit.Option) *ratelimit.Limiter {
 			t.Helper()
-			l, err := ratelimit.New(s, opts...)
+			l, err := ratelimit.New(s, limit, opts...)
 			if err != nil {
 				t.Fatal(err)
 			}

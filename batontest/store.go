@@ -39,15 +39,17 @@ type Store struct {
 
 // There is no Unwrap, and no local.Limits: what they lead to would go past the faults.
 var (
-	_ driver.Store      = (*Store)(nil)
-	_ driver.Watcher    = (*Store)(nil)
-	_ driver.Inspector  = (*Store)(nil)
-	_ driver.Downgrader = (*Store)(nil)
-	_ driver.Mover      = (*Store)(nil)
-	_ driver.Together   = (*Store)(nil)
-	_ driver.Examiner   = (*Store)(nil)
-	_ driver.Records    = (*Store)(nil)
-	_ limits.Store      = (*Store)(nil)
+	_ driver.Store        = (*Store)(nil)
+	_ driver.Watcher      = (*Store)(nil)
+	_ driver.Inspector    = (*Store)(nil)
+	_ driver.Downgrader   = (*Store)(nil)
+	_ driver.Mover        = (*Store)(nil)
+	_ driver.Renamer      = (*Store)(nil)
+	_ driver.Together     = (*Store)(nil)
+	_ driver.Examiner     = (*Store)(nil)
+	_ driver.Records      = (*Store)(nil)
+	_ driver.RecordLister = (*Store)(nil)
+	_ limits.Store        = (*Store)(nil)
 )
 
 // New returns an empty store that ends with t. At the end it fails t for each lock that
@@ -179,6 +181,11 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	return g, nil
 }
 
+// Rename implements driver.Renamer.
+func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
+	return s.do(ctx, Rename, func() error { return s.mem.Rename(ctx, c, owner) })
+}
+
 // Watch implements driver.Watcher.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	stopped := make(chan struct{})
@@ -216,13 +223,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (info driver.KeyInfo, e
 
 // List implements driver.Inspector.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
-	return func(yield func(driver.KeyInfo, error) bool) {
-		if err := s.do(ctx, Inspect, func() error { return nil }); err != nil {
-			yield(driver.KeyInfo{}, err)
-			return
-		}
-		s.mem.List(ctx, prefix)(yield)
-	}
+	return listed(ctx, s, Inspect, s.mem.List(ctx, prefix))
 }
 
 // Break implements driver.Inspector.
@@ -255,6 +256,23 @@ func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, erro
 // ForgetRecord implements driver.Records.
 func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 	return s.do(ctx, Forget, func() error { return s.mem.ForgetRecord(ctx, key) })
+}
+
+// ListRecords implements driver.RecordLister.
+func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return listed(ctx, s, Find, s.mem.ListRecords(ctx, prefix))
+}
+
+// listed is a list whose request may meet faults.
+func listed[T any](ctx context.Context, s *Store, op Op, all iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		if err := s.do(ctx, op, func() error { return nil }); err != nil {
+			var none T
+			yield(none, err)
+			return
+		}
+		all(yield)
+	}
 }
 
 func (s *Store) record(ctx context.Context, op Op, ask func() (driver.Record, error)) (r driver.Record, err error) {

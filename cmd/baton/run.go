@@ -24,6 +24,7 @@ import (
 type running struct {
 	asking
 	maxHold  time.Duration
+	minHold  time.Duration
 	grace    time.Duration
 	ownGrace bool // --grace was given
 	conflict int
@@ -71,6 +72,8 @@ command has started does not then.
   baton run -n --skip-ok nightly-report -- ./report.sh      unless it is running: nobody keeps it
                                                             from running again afterwards;
                                                             once a night is: baton once
+  baton run -n --skip-ok --min-hold 10m poll -- ./poll.sh   from cron on many machines whose clocks
+                                                            differ: not twice within ten minutes
   baton run -w 30s deploy/web -- ansible-playbook web.yml
   baton run --permits 1/4 transcode -- ffmpeg …             at most four at a time
   baton run --max-waiting 3 build -- make                   not if three wait already: exits with 75
@@ -79,6 +82,7 @@ command has started does not then.
 	r.flags(cmd)
 	f := cmd.Flags()
 	f.DurationVar(&r.maxHold, "max-hold", 0, "stop the command after so long (default: never)")
+	f.DurationVar(&r.minHold, "min-hold", 0, "keep the lock taken for at least so long, also after the command: not again so soon")
 	f.DurationVarP(&r.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
 	f.IntVarP(&r.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit code if the lock was not acquired")
 	f.BoolVar(&r.skipOK, "skip-ok", false, "exit with 0 if the lock was not acquired")
@@ -131,6 +135,15 @@ func (r *running) check(cmd *cobra.Command, key string) error {
 	}
 	if r.maxHold < 0 || cmd.Flags().Changed("max-hold") && r.maxHold == 0 {
 		return usage("--max-hold %v: it is a duration above zero", r.maxHold)
+	}
+	if r.minHold < 0 || cmd.Flags().Changed("min-hold") && r.minHold == 0 {
+		return usage("--min-hold %v: it is a duration above zero", r.minHold)
+	}
+	if r.maxHold > 0 && r.minHold > r.maxHold {
+		return usage("--min-hold %v is longer than --max-hold %v", r.minHold, r.maxHold)
+	}
+	if r.minHold > 0 {
+		r.options = append(r.options, baton.MinHold(r.minHold))
 	}
 	if r.conflict < 0 || r.conflict > 255 {
 		return usage("--conflict-exit-code %d: exit codes go from 0 to 255", r.conflict)

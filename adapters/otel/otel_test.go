@@ -124,7 +124,7 @@ func list(all []attribute.KeyValue) []string {
 		if a.Key == "baton.token" && a.Value.AsInt64() > 0 { // another at each run
 			a.Value = attribute.StringValue("T")
 		}
-		texts = append(texts, string(a.Key)+"="+a.Value.Emit())
+		texts = append(texts, string(a.Key)+"="+a.Value.String())
 	}
 	slices.Sort(texts)
 	return texts

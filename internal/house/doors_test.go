@@ -47,6 +47,7 @@ const doors = `
 	baton:              driver driver/check internal/bootclock
 	ratelimit:          driver driver/* internal/bootclock internal/local internal/rate
 	ratelimit/*:        ratelimit ratelimit/internal/front
+	ratelimit/rules:    driver driver/* ratelimit internal/suggest
 	once:               baton driver driver/check
 	guard:              driver driver/check
 	election:           baton driver

@@ -1,0 +1,108 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/driver/limits"
+)
+
+// A Decider decides about limits that each request brings with it, for programs
+// whose limits depend on the request, such as those of package rules. Whoever asks
+// the same limits about every key wants a Limiter. All methods are safe for
+// concurrent use. It needs no Close; the caller closes the store.
+type Decider struct{ l *Limiter }
+
+// NewDecider makes a Decider. Its options are those of New that say what happens
+// when the store fails; it refuses limits and InBatches with a *LimitError. It never
+// talks to the store.
+func NewDecider(store limits.Store, opts ...Option) (*Decider, error) {
+	var c config
+	for _, o := range opts {
+		o.option(&c)
+	}
+	switch {
+	case c.err != nil:
+		return nil, c.err
+	case len(c.limits) > 0:
+		return nil, &LimitError{Reason: fmt.Sprintf("%v: a Decider gets its limits with each request", c.limits[0])}
+	case c.batching != nil:
+		return nil, &LimitError{Reason: "a Decider takes nothing in batches"}
+	}
+	return &Decider{&Limiter{store: store, fall: fallback{failure: c.failure}}}, nil
+}
+
+// An Ask is what a decision asks one limit.
+type Ask struct {
+	// Name is what results call the limit.
+	Name string
+
+	Limit Limit
+
+	// Key is the key in the store, as it is: neither the name of the limit nor
+	// ForAll changes it. See Limit.StoreKey.
+	Key string
+
+	// Cost is what to take, one for a limit that counts PerCall. With 0 the
+	// decision takes nothing from this limit and tells how it stands.
+	Cost int64
+}
+
+// A Question asks for one decision, all or nothing, about 1 to 16 limits.
+type Question struct {
+	Key  string // for results and errors
+	Cost int64  // for results
+	Asks []Ask  // each with another key
+
+	// At is the present, for tests and simulations. With the zero time the store
+	// uses its clock.
+	At time.Time
+}
+
+// Decide asks the store, once. Result.Limits are in the order of the Asks. A
+// refusal is no error and has consumed nothing; errors are those of Limiter.Allow.
+// Under a LeakyBucket an allowed caller must wait for Result.Wait before it acts.
+func (d *Decider) Decide(ctx context.Context, q Question) (Result, error) {
+	all, r, err := q.request()
+	if err != nil {
+		return Result{}, err
+	}
+	t, by, err := d.l.fall.take(ctx, d.l.store, r, 0)
+	if err != nil {
+		return Result{}, wrap("ask about", q.Key, err)
+	}
+	return result(all, r, t, by, q.Key, q.Cost), nil
+}
+
+// Forget makes the keys of the Asks fresh.
+func (d *Decider) Forget(ctx context.Context, q Question) error {
+	_, r, err := q.request()
+	if err != nil {
+		return err
+	}
+	r.Mode = limits.Forget
+	_, err = d.l.store.Take(ctx, r)
+	return wrap("forget", q.Key, err)
+}
+
+func (q Question) request() (all []Limit, r limits.Request, err error) {
+	now := time.Now()
+	if !q.At.IsZero() {
+		now, r.Now = q.At, q.At.UnixMicro()
+	}
+	all, r.Takes = make([]Limit, len(q.Asks)), make([]limits.Take, len(q.Asks))
+	for i, a := range q.Asks {
+		all[i] = a.Limit
+		all[i].name = a.Name
+		r.Takes[i] = limits.Take{Key: a.Key, Limit: a.Limit.at(now), Cost: a.Limit.cost(a.Cost)}
+	}
+	return all, r, limits.Check(r)
+}
+
+// Check refuses a Limit that cannot be kept exactly with a *LimitError, as New does.
+func (l Limit) Check() error { return l.check(time.Now()) }
+
+// StoreKey is the key in the store under which the limit counts a caller's key: see
+// Limiter.
+func (l Limit) StoreKey(key string) string { return l.key(key) }

@@ -1,0 +1,33 @@
+// Package rules decides by rules that are data: they come from a file, or from
+// code, and can be changed while a program runs.
+//
+//	all, err := rules.Load("rules.yaml")
+//	limiter, err := rules.New(store, all)
+//	d, err := limiter.Allow(ctx, rules.Request{Rule: "api", Key: "user/42", Tier: "pro"})
+//	if err != nil { … }            // an unknown rule, or the store could not be asked
+//	if !d.OK { … d.RetryAfter … }  // too much
+//
+// # What is promised
+//
+// A decision takes from all limits that match a request, or from none: a refused
+// request consumes nothing. What a rule does when the store fails is part of the
+// rule.
+//
+// Reload changes rules at once, and loses no count: what was taken stays taken as
+// long as the name of the rule, and of the limit within it, stays the same.
+//
+// A file that is not right in every detail is not loaded: the error says each
+// mistake with its line and column.
+//
+// # The file
+//
+// docs/rules.md describes it. A configuration of envoyproxy/ratelimit is such a
+// file: its domain and descriptors are matched as that project documents.
+//
+// # What is not
+//
+// A decision about a shadow limit or a quota that is used up costs one more
+// request to the store. On a Redis Cluster the counters of a domain lie in one slot,
+// because one decision can be about several of them; a limit that counts all keys
+// together cannot be in one rule with others.
+package rules

@@ -1,0 +1,570 @@
+package rules
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/suggest"
+	"github.com/batonhq/baton/ratelimit"
+)
+
+// A Limiter decides about requests by rules. All methods are safe for concurrent
+// use. It needs no Close; the caller closes the store.
+//
+// A limit of a named rule counts under the key that a ratelimit.Limiter with a limit
+// of the same name gives it, which is the name of the rule, with a dot and the name
+// of the limit if that has one: both count together. What is described counts under
+// {DOMAIN}/KEY=VALUE,… with the entries of the request.
+type Limiter struct {
+	store limits.Store
+	opts  []ratelimit.Option
+	now   atomic.Pointer[state]
+
+	mu       sync.Mutex
+	deciders map[Failure]*ratelimit.Decider
+}
+
+// state is what Reload changes.
+type state struct {
+	rules    Rules
+	compiled *compiled
+	deciders map[Failure]*ratelimit.Decider
+}
+
+// New makes a Limiter. It never talks to the store. It refuses rules that are not
+// right with Errors.
+func New(store limits.Store, r Rules) (*Limiter, error) {
+	l := &Limiter{store: store}
+	if err := l.Reload(r); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Reload decides by other rules from now on. What was taken stays taken under rules
+// and limits whose names, or in a domain whose entries, stay the same. After an
+// error the Limiter goes on with the rules that it has.
+func (l *Limiter) Reload(r Rules) error {
+	c, problems := compile(r)
+	if len(problems) > 0 {
+		var all Errors
+		for _, p := range problems {
+			all = append(all, &Error{Where: p.where, Reason: p.reason})
+		}
+		return all
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	used := make(map[Failure]*ratelimit.Decider)
+	use := func(f Failure) error {
+		d := l.deciders[f] // continues: it knows whether the store works
+		if d == nil {
+			var err error
+			if d, err = ratelimit.NewDecider(l.store, append(f.options(), l.opts...)...); err != nil {
+				return err
+			}
+		}
+		used[f] = d
+		return nil
+	}
+	for _, one := range c.rules {
+		if err := use(one.failure); err != nil {
+			return err
+		}
+	}
+	for _, d := range c.domains {
+		if err := use(d.failure); err != nil {
+			return err
+		}
+	}
+	l.deciders = used
+	l.now.Store(&state{r, c, used})
+	return nil
+}
+
+// Rules are the rules in force. The caller must not change them.
+func (l *Limiter) Rules() Rules { return l.now.Load().rules }
+
+// A Request is what a decision is about: a rule and the key that it counts, or a
+// domain and what is described.
+type Request struct {
+	Rule string
+	Key  string
+
+	// Domain and Descriptions are a request to envoyproxy/ratelimit. A description
+	// that no descriptor matches is allowed.
+	Domain       string
+	Descriptions []Description
+
+	Tier string // "" is none
+	Cost int64  // 0 is 1
+
+	// At is the present, for tests and simulations. With the zero time the store
+	// uses its clock.
+	At time.Time
+}
+
+// An Entry is a part of a description.
+type Entry struct{ Key, Value string }
+
+// A Description is what envoyproxy/ratelimit calls a descriptor of a request.
+type Description struct {
+	Entries []Entry
+
+	// Cost is that of this description, if it has one: the hits_addend of Envoy.
+	// With 0 it takes nothing, and is refused by what is used up beyond its limit.
+	Cost *int64
+
+	// Limit, if it is there, is used in place of the one that the rules have.
+	Limit *Limit
+}
+
+// Describe makes a Description of keys and values, alternating. It panics if there
+// is a key without a value.
+func Describe(keysAndValues ...string) (d Description) {
+	if len(keysAndValues)%2 != 0 {
+		panic("rules: Describe: a key without a value")
+	}
+	for i := 0; i < len(keysAndValues); i += 2 {
+		d.Entries = append(d.Entries, Entry{keysAndValues[i], keysAndValues[i+1]})
+	}
+	return d
+}
+
+// A Decision is what the rules say about a request.
+type Decision struct {
+	// Result is the decision of all limits together. If no limit was asked it is an
+	// OK whose Limit and Remaining are math.MaxInt64.
+	ratelimit.Result
+
+	// Matches say what was decided by: one for the rule of the request, or one for
+	// each of its Descriptions, in their order.
+	Matches []Match
+}
+
+// A Match is what one rule says.
+type Match struct {
+	// Rule is the name of the rule, or the way to the descriptor:
+	// "shop/path=/api/user". It is "" if nothing matched, which is allowed.
+	Rule string
+
+	OK        bool // the limits of the rule have room, whether or not others refuse
+	Unlimited bool // the rule has no limits
+	Replaced  bool // another rule of the request replaces it
+
+	// Shadow are the names of limits that refuse nothing and would have refused.
+	Shadow []string
+
+	// Limits is what each limit says, in the order of the rule.
+	Limits []ratelimit.LimitResult
+}
+
+// Allow asks whether a request may go on now. A refusal is no error and has consumed
+// nothing. It is an *UnknownError if the rules do not have what the request names, a
+// *RequestError if the request makes no sense, and otherwise the errors of
+// ratelimit.Limiter.Allow.
+//
+// Under a LeakyBucket an allowed caller must wait for Decision.Wait before it acts.
+func (l *Limiter) Allow(ctx context.Context, r Request) (Decision, error) {
+	if r.Cost == 0 {
+		r.Cost = 1
+	}
+	p, err := l.now.Load().plan(r)
+	if err != nil {
+		return Decision{}, err
+	}
+	return p.decide(ctx, r)
+}
+
+// Peek tells how a request stands. It takes nothing and adds no key.
+func (l *Limiter) Peek(ctx context.Context, r Request) (Decision, error) {
+	r.Cost = 0
+	r.Descriptions = slices.Clone(r.Descriptions)
+	for i := range r.Descriptions {
+		r.Descriptions[i].Cost = nil
+	}
+	p, err := l.now.Load().plan(r)
+	if err != nil {
+		return Decision{}, err
+	}
+	return p.decide(ctx, r)
+}
+
+// Forget makes what the request counts fresh. It does not change limits that count
+// ForAll.
+func (l *Limiter) Forget(ctx context.Context, r Request) error {
+	p, err := l.now.Load().plan(r)
+	if err != nil {
+		return err
+	}
+	q := ratelimit.Question{Key: p.key, At: r.At}
+	for _, a := range p.asks {
+		if !a.set.ForAll && a.set.N > 0 {
+			q.Asks = append(q.Asks, a.ask)
+		}
+	}
+	if len(q.Asks) == 0 {
+		return nil
+	}
+	return p.decider.Forget(ctx, q)
+}
+
+// plan is what a request asks.
+type plan struct {
+	decider *ratelimit.Decider
+	key     string // for results and errors
+	matches []Match
+	rules   []*rule // of the matches; nil: nothing to ask
+	asks    []ask
+}
+
+// ask is what one limit is asked, on behalf of one match or several.
+type ask struct {
+	ask     ratelimit.Ask
+	set     Limit
+	matches []int
+	out     bool // it is not asked, or not again
+	result  *ratelimit.LimitResult
+}
+
+func (s *state) plan(r Request) (*plan, error) {
+	refuse := func(format string, args ...any) (*plan, error) {
+		return nil, &RequestError{fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case r.Cost < 0:
+		return refuse("a cost of %d: it must not be negative", r.Cost)
+	case (r.Rule == "") == (r.Domain == ""):
+		return refuse("it names a rule %q and a domain %q: it must be one of them", r.Rule, r.Domain)
+	case r.Rule != "" && len(r.Descriptions) > 0:
+		return refuse("descriptions are for a domain, and it names the rule %q", r.Rule)
+	case r.Domain != "" && len(r.Descriptions) == 0:
+		return refuse("it describes nothing in the domain %q", r.Domain)
+	case r.Domain != "" && r.Key != "":
+		return refuse("a key %q is for a rule, and it names the domain %q", r.Key, r.Domain)
+	case r.Tier != "" && !s.compiled.tiers[r.Tier]:
+		return nil, unknown("tier", r.Tier, slices.Sorted(maps.Keys(s.compiled.tiers)))
+	case r.Rule != "":
+		return s.named(r)
+	}
+	return s.described(r)
+}
+
+func unknown(kind, name string, known []string) error {
+	return &UnknownError{kind, name, suggest.Nearest(name, known)}
+}
+
+// named plans a request to a named rule.
+func (s *state) named(r Request) (*plan, error) {
+	one := s.compiled.rules[r.Rule]
+	if one == nil {
+		return nil, unknown("rule", r.Rule, slices.Sorted(maps.Keys(s.compiled.rules)))
+	}
+	if err := check.Key(r.Key); err != nil {
+		return nil, err
+	}
+	all, own := one.keys[r.Key]
+	if !own {
+		var err error
+		if all, err = one.of(r.Tier); err != nil {
+			return nil, err
+		}
+	}
+	p := &plan{decider: s.deciders[one.failure], key: r.Key, rules: []*rule{one}}
+	p.matches = []Match{{Rule: one.name, OK: true, Unlimited: len(all) == 0}}
+	for _, l := range all {
+		key := l.name // of a limit of 0, which is asked nowhere
+		if l.N > 0 {
+			key = l.limit.StoreKey(r.Key)
+		}
+		if err := p.add(0, l, key, r.Cost); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// of are the limits of a tier.
+func (r *rule) of(tier string) ([]counted, error) {
+	if all, has := r.tiers[tier]; has {
+		return all, nil
+	}
+	if !r.hasBase {
+		return nil, unknown("tier", tier, slices.Sorted(maps.Keys(r.tiers)))
+	}
+	return r.base, nil
+}
+
+// described plans a request to a domain.
+func (s *state) described(r Request) (*plan, error) {
+	d := s.compiled.domains[r.Domain]
+	if d == nil {
+		return nil, unknown("domain", r.Domain, slices.Sorted(maps.Keys(s.compiled.domains)))
+	}
+	p := &plan{decider: s.deciders[d.failure], key: r.Domain, matches: make([]Match, len(r.Descriptions)), rules: make([]*rule, len(r.Descriptions))}
+	parts := make([][]string, len(r.Descriptions))
+	replaced := make(map[string]bool)
+	for i, what := range r.Descriptions {
+		if len(what.Entries) == 0 {
+			return nil, &RequestError{fmt.Sprintf("description %d has no entries", i+1)}
+		}
+		if what.Cost != nil && *what.Cost < 0 {
+			return nil, &RequestError{fmt.Sprintf("description %d has a cost of %d: it must not be negative", i+1, *what.Cost)}
+		}
+		n := d.top
+		for _, e := range what.Entries {
+			value := escape(e.Value)
+			if n != nil {
+				n, value = n.next(e)
+			}
+			parts[i] = append(parts[i], escape(e.Key)+"="+value)
+		}
+		m := &p.matches[i]
+		m.OK = true
+		switch {
+		case what.Limit != nil:
+			m.Rule = r.Domain + "/" + strings.Join(parts[i], ",")
+			c := &compiler{full: make(map[string]string)}
+			base := c.limits("", "", "", []Limit{*what.Limit}, true)
+			if len(c.problems) > 0 {
+				return nil, &RequestError{fmt.Sprintf("the limit of description %d: %s", i+1, c.problems[0].reason)}
+			}
+			p.rules[i] = &rule{base: base, hasBase: true}
+		case n != nil && n.rule != nil:
+			m.Rule, p.rules[i] = n.path, n.rule
+		case n != nil:
+			m.Rule, m.Unlimited = n.path, true
+		}
+		if p.rules[i] != nil {
+			for _, name := range p.rules[i].replaces {
+				replaced[name] = true
+			}
+		}
+	}
+	for i, one := range p.rules {
+		if one == nil {
+			continue
+		}
+		all, err := one.of(r.Tier)
+		if err != nil {
+			return nil, err
+		}
+		m := &p.matches[i]
+		if m.Unlimited = len(all) == 0; m.Unlimited {
+			p.rules[i] = nil
+			continue
+		}
+		if m.Replaced = replaced[one.name] && one.name != ""; m.Replaced {
+			p.rules[i] = nil
+			continue
+		}
+		cost := r.Cost
+		if own := r.Descriptions[i].Cost; own != nil {
+			cost = *own
+		}
+		for _, l := range all {
+			l.Shadow = l.Shadow || one.shadow
+			if err := p.add(i, l, storeKey(d.prefix, parts[i], l.Name), cost); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return p, nil
+}
+
+// add asks one limit more. Two descriptions that are the same cost what they cost
+// together.
+func (p *plan) add(match int, l counted, key string, cost int64) error {
+	for i := range p.asks {
+		a := &p.asks[i]
+		if a.ask.Key != key {
+			continue
+		}
+		if a.set != l.Limit {
+			return &RequestError{fmt.Sprintf("two descriptions count as %q under different limits", key)}
+		}
+		if cost > math.MaxInt64-a.ask.Cost {
+			return &RequestError{fmt.Sprintf("the costs of %q are above %d", key, int64(math.MaxInt64))}
+		}
+		a.ask.Cost += cost
+		a.matches = append(a.matches, match)
+		return nil
+	}
+	name := l.name
+	if name == "" {
+		name = p.matches[match].Rule
+	}
+	p.asks = append(p.asks, ask{
+		ask: ratelimit.Ask{Name: name, Limit: l.limit, Key: key, Cost: cost}, set: l.Limit, matches: []int{match},
+	})
+	return nil
+}
+
+// decide asks the limits. If only limits refuse that need not allow the request,
+// shadow limits and some of several quotas, it asks the others without them: a
+// refusal has taken nothing.
+func (p *plan) decide(ctx context.Context, r Request) (Decision, error) {
+	if err := ctx.Err(); err != nil {
+		return Decision{}, err
+	}
+	var refusing []*ask
+	for i := range p.asks {
+		if a := &p.asks[i]; a.set.N == 0 { // no store is needed for that
+			a.out, a.result = true, &ratelimit.LimitResult{Name: a.ask.Name, OK: a.ask.Cost == 0, Period: a.set.Period}
+			if !a.result.OK {
+				a.result.RetryAfter = ratelimit.Never
+				refusing = append(refusing, a)
+			}
+		}
+	}
+	res := ratelimit.Result{At: r.At}
+	if r.At.IsZero() {
+		res.At = time.Now()
+	}
+	for {
+		if len(refusing) > 0 && !p.leaveOut(refusing) {
+			return p.tell(r, res, false), nil
+		}
+		q := ratelimit.Question{Key: p.key, Cost: r.Cost, At: r.At}
+		var asked []*ask
+		for i := range p.asks {
+			if a := &p.asks[i]; !a.out {
+				q.Asks, asked = append(q.Asks, a.ask), append(asked, a)
+			}
+		}
+		if len(asked) == 0 {
+			return p.tell(r, res, true), nil
+		}
+		var err error
+		if res, err = p.decider.Decide(ctx, q); err != nil {
+			return Decision{}, err
+		}
+		refusing = refusing[:0]
+		results := res.Limits()
+		for i, a := range asked {
+			if a.result = &results[i]; !a.result.OK {
+				refusing = append(refusing, a)
+			}
+		}
+		if res.OK || len(refusing) == 0 {
+			return p.tell(r, res, res.OK), nil
+		}
+	}
+}
+
+// leaveOut leaves out the limits that refuse. It reports whether the request may be
+// allowed without them.
+func (p *plan) leaveOut(refusing []*ask) bool {
+	spent := make(map[int]bool) // quotas
+	for _, a := range refusing {
+		if a.set.Shadow {
+			continue
+		}
+		for _, m := range a.matches {
+			if !p.rules[m].quota {
+				return false
+			}
+			spent[m] = true
+		}
+	}
+	for _, a := range refusing {
+		a.out = true
+	}
+	if len(spent) == 0 {
+		return true
+	}
+	quotas := 0 // that allow
+	for i := range p.asks {
+		a := &p.asks[i]
+		for _, m := range a.matches {
+			a.out = a.out || spent[m]
+		}
+	}
+	for m, one := range p.rules {
+		if one != nil && one.quota && !p.spent(m) {
+			quotas++
+		}
+	}
+	return quotas > 0
+}
+
+// spent reports whether a limit of a match refuses that is no shadow.
+func (p *plan) spent(match int) bool {
+	for i := range p.asks {
+		a := &p.asks[i]
+		if a.result != nil && !a.result.OK && !a.set.Shadow && slices.Contains(a.matches, match) {
+			return true
+		}
+	}
+	return false
+}
+
+// tell makes the decision from what the limits have said.
+func (p *plan) tell(r Request, res ratelimit.Result, ok bool) Decision {
+	res.OK, res.Key, res.Cost = ok, p.key, r.Cost
+	res.Wait, res.RetryAfter, res.ResetAfter = 0, 0, 0
+	quota := ratelimit.Never // when the first of the quotas allows it
+	var one *ratelimit.LimitResult
+	for i := range p.asks {
+		a := &p.asks[i]
+		if a.result == nil {
+			continue
+		}
+		quotas := false
+		for _, m := range a.matches {
+			match := &p.matches[m]
+			match.Limits = append(match.Limits, *a.result)
+			switch {
+			case a.result.OK:
+			case a.set.Shadow:
+				match.Shadow = append(match.Shadow, a.ask.Name)
+			default:
+				match.OK = false
+			}
+			quotas = quotas || p.rules[m].quota
+		}
+		switch {
+		case a.set.Shadow, ok && a.out && a.set.N > 0: // it has not decided
+			continue
+		case ok:
+			res.Wait = max(res.Wait, a.result.Wait)
+		case !a.result.OK && quotas:
+			quota = min(quota, a.result.RetryAfter)
+		case !a.result.OK:
+			res.RetryAfter = max(res.RetryAfter, a.result.RetryAfter)
+		}
+		res.ResetAfter = max(res.ResetAfter, a.result.ResetAfter)
+		if one == nil || tighter(a.result, one) {
+			one = a.result
+		}
+	}
+	if !ok && res.RetryAfter == 0 {
+		res.RetryAfter = quota
+	}
+	if one == nil {
+		one = &ratelimit.LimitResult{Limit: math.MaxInt64, Remaining: math.MaxInt64}
+	}
+	res.Name, res.Limit, res.Period, res.Remaining, res.NextAfter = one.Name, one.Limit, one.Period, one.Remaining, one.NextAfter
+	return Decision{res, p.matches}
+}
+
+// tighter reports whether a says more than b about why a request is refused, or how
+// soon one will be.
+func tighter(a, b *ratelimit.LimitResult) bool {
+	switch {
+	case a.OK != b.OK:
+		return !a.OK
+	case !a.OK && a.RetryAfter != b.RetryAfter:
+		return a.RetryAfter > b.RetryAfter
+	}
+	return a.Remaining < b.Remaining
+}

@@ -1,0 +1,449 @@
+package rules
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/ratelimit"
+)
+
+// What a file may be at most: nothing that people write, and nothing that makes a
+// program run out of memory.
+const (
+	maxFile  = 16 << 20
+	maxLine  = 4096 // also a bound for how deep one line can nest
+	maxDepth = 64
+	maxNodes = 2_000_000 // with those that aliases repeat
+	maxTold  = 100       // errors
+)
+
+// Parse reads rules. name is that of the file, for errors. What is not right in
+// every detail is refused with Errors.
+func Parse(name string, text []byte) (Rules, error) {
+	p := &reader{file: name, at: make(map[string]*token.Token), bad: make(map[string]bool)}
+	r := p.read(text)
+	_, problems := compile(r)
+	for _, one := range problems {
+		if !p.told(one.path) {
+			p.add(p.find(one.path), one.where, one.reason)
+		}
+	}
+	if len(p.errs) == 0 {
+		return r, nil
+	}
+	slices.SortStableFunc(p.errs, func(a, b *Error) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	if p.more > 0 {
+		p.errs = append(p.errs, &Error{File: p.file, Reason: fmt.Sprintf("and %d mistakes more", p.more)})
+	}
+	return Rules{}, p.errs
+}
+
+type reader struct {
+	file    string
+	lines   []string
+	errs    Errors
+	at      map[string]*token.Token // where the paths of compile are
+	anchors map[string][]*ast.AnchorNode
+	bad     map[string]bool // paths about which a mistake was told
+	nodes   int
+	more    int // mistakes that are not told
+
+	failure   Failure           // of the document
+	algorithm *limits.Algorithm // of the document
+}
+
+func (p *reader) add(tk *token.Token, where, reason string) {
+	e := &Error{File: p.file, Where: where, Reason: reason}
+	if tk != nil && tk.Position != nil {
+		e.Line, e.Column = tk.Position.Line, tk.Position.Column
+		if e.Line >= 1 && e.Line <= len(p.lines) {
+			e.Source = p.lines[e.Line-1]
+		}
+	}
+	if len(p.errs) == maxTold {
+		p.more++
+		return
+	}
+	p.errs = append(p.errs, e)
+}
+
+func (p *reader) mistakes() int { return len(p.errs) + p.more }
+
+func (p *reader) errorf(n ast.Node, format string, args ...any) {
+	p.add(first(n), "", fmt.Sprintf(format, args...))
+}
+
+// told reports whether a mistake was told about what a path leads through: it may be
+// why there is another.
+func (p *reader) told(path string) bool {
+	for {
+		if p.bad[path] {
+			return true
+		}
+		i := strings.LastIndexByte(path, '/')
+		if i < 0 {
+			return false
+		}
+		path = path[:i]
+	}
+}
+
+// find is where a path is, or the nearest part of it that has a place.
+func (p *reader) find(path string) *token.Token {
+	for {
+		if tk := p.at[path]; tk != nil {
+			return tk
+		}
+		i := strings.LastIndexByte(path, '/')
+		if i < 0 {
+			return nil
+		}
+		path = path[:i]
+	}
+}
+
+func (p *reader) read(text []byte) (r Rules) {
+	refuse := func(line int, format string, args ...any) Rules {
+		e := &Error{File: p.file, Line: line, Reason: fmt.Sprintf(format, args...)}
+		if line > 0 {
+			e.Column = 1
+		}
+		p.errs = append(p.errs, e)
+		return Rules{}
+	}
+	switch {
+	case len(text) > maxFile:
+		return refuse(0, "the file has more than %d bytes", maxFile)
+	case !utf8.Valid(text):
+		for i, line := range bytes.Split(text, []byte("\n")) {
+			if !utf8.Valid(line) {
+				return refuse(i+1, "the line is not UTF-8")
+			}
+		}
+	}
+	text = bytes.TrimPrefix(text, []byte("\ufeff"))
+	p.lines = strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n")
+	for i, line := range p.lines {
+		if len(line) > maxLine {
+			return refuse(i+1, "the line has %d bytes: at most %d are read", len(line), maxLine)
+		}
+	}
+	file, err := p.parse(strings.Join(p.lines, "\n"))
+	if err != nil {
+		return Rules{}
+	}
+	for _, doc := range file.Docs {
+		if doc != nil && doc.Body != nil {
+			p.document(doc.Body, &r)
+		}
+	}
+	return r
+}
+
+func (p *reader) document(n ast.Node, r *Rules) {
+	fields, _ := p.fields(n, "a file of rules", 0)
+	p.failure, p.algorithm = Failure{}, nil
+	var name, descriptors, rules *field
+	for i, f := range fields {
+		switch f.key {
+		case "domain":
+			name = &fields[i]
+		case "descriptors":
+			descriptors = &fields[i]
+		case "rules":
+			rules = &fields[i]
+		case "on_failure":
+			p.failure, _ = p.onFailure(f.value)
+		case "algorithm":
+			p.algorithm = p.readAlgorithm(f.value)
+		default:
+			p.unknown(f, "a file of rules", []string{"domain", "descriptors", "rules", "on_failure", "algorithm"})
+		}
+	}
+	if rules != nil {
+		for _, one := range p.list(rules.value, "rules") {
+			path := fmt.Sprintf("rules/%d", len(r.Rules))
+			r.Rules = append(r.Rules, p.rule(path, one, false))
+		}
+	}
+	switch {
+	case name != nil:
+		path := fmt.Sprintf("domains/%d", len(r.Domains))
+		p.at[path] = first(name.name)
+		p.at[path+"/name"] = first(name.value)
+		d := Domain{OnFailure: p.failure}
+		var ok bool
+		if d.Name, ok = p.word(name.value, "the name of a domain"); !ok {
+			return
+		}
+		if descriptors != nil {
+			d.Descriptors = p.descriptors(path, descriptors.value, 1)
+		}
+		r.Domains = append(r.Domains, d)
+	case descriptors != nil:
+		p.errorf(descriptors.name, "descriptors belong to a domain: name it, as in domain: shop")
+	case rules == nil:
+		p.errorf(n, "there are no rules in it, and no domain")
+	}
+}
+
+func (p *reader) onFailure(n ast.Node) (f Failure, ok bool) {
+	const what = "on_failure"
+	mode, at := "", n
+	f.After = 500 * time.Millisecond
+	if s, scalar := p.plain(n).(ast.ScalarNode); scalar {
+		mode, _ = p.text(s)
+	} else {
+		fields, _ := p.fields(n, what, 0)
+		for _, x := range fields {
+			switch x.key {
+			case "mode":
+				mode, _ = p.text(x.value)
+				at = x.value
+			case "after":
+				if d, ok := p.duration(x.value, "after"); ok {
+					f.After = d
+				}
+			case "instances":
+				f.Instances, _ = p.number(x.value, "instances")
+				if f.Instances == 0 {
+					p.errorf(x.value, "instances is at least 1")
+				}
+			default:
+				p.unknown(x, what, []string{"mode", "after", "instances"})
+			}
+		}
+	}
+	modes := []string{"error", "open", "closed", "local"}
+	switch mode {
+	case "error":
+		return Failure{}, true
+	case "open":
+		f.By = ratelimit.ByOpen
+	case "closed":
+		f.By = ratelimit.ByClosed
+	case "local":
+		f.By = ratelimit.ByLocal
+		if f.Instances == 0 {
+			p.errorf(at, "local needs to know how many processes share the limits: write {mode: local, instances: 4}")
+			return Failure{}, false
+		}
+		return f, true
+	default:
+		p.errorf(at, "on_failure is one of %s", strings.Join(modes, ", "))
+		return Failure{}, false
+	}
+	if f.Instances != 0 {
+		p.errorf(at, "instances are for the mode local")
+		return Failure{}, false
+	}
+	return f, true
+}
+
+func (p *reader) readAlgorithm(n ast.Node) *limits.Algorithm {
+	s, ok := p.text(n)
+	if !ok {
+		return nil
+	}
+	a, ok := limits.ParseAlgorithm(s)
+	if !ok {
+		var all []string
+		for a := limits.FixedWindow; a <= limits.LeakyBucket; a++ {
+			all = append(all, a.String())
+		}
+		p.errorf(n, "the algorithm %q is not known: there are %s", s, strings.Join(all, ", "))
+		return nil
+	}
+	return &a
+}
+
+// rule reads a rule, of the list of rules or of a descriptor.
+func (p *reader) rule(path string, n ast.Node, described bool) (r Rule) {
+	p.at[path] = first(n)
+	before := p.mistakes()
+	defer func() { p.bad[path] = p.mistakes() > before }()
+	what, depth := "a rule", 1
+	if described {
+		what = "rate_limit"
+	} else {
+		r.OnFailure = p.failure
+	}
+	fields, ok := p.fields(n, what, depth)
+	if !ok {
+		return r
+	}
+	ds := drafts{at: first(n)}
+	var tiers, keys []field
+	errs := p.mistakes()
+	for _, f := range fields {
+		switch f.key {
+		case "name":
+			p.at[path+"/name"] = first(f.value)
+			p.at[path] = first(f.value)
+			r.Name, _ = p.word(f.value, "a name")
+		case "tiers":
+			p.at[path+"/tiers"] = first(f.name)
+			tiers, _ = p.fields(f.value, "tiers", depth)
+		case "keys":
+			p.at[path+"/keys"] = first(f.name)
+			keys, _ = p.fields(f.value, "keys", depth)
+		case "replaces":
+			p.at[path+"/replaces"] = first(f.name)
+			r.Replaces = p.replaces(f.value)
+		case "on_failure":
+			p.at[path+"/on_failure"] = first(f.name)
+			r.OnFailure, _ = p.onFailure(f.value)
+		default:
+			if !p.take(&ds, f, depth) {
+				p.unknown(f, what, append([]string{"limits", "tiers", "keys", "replaces", "on_failure"}, limitFields...))
+			}
+		}
+	}
+	ds.at = p.at[path]
+	base := p.all(&ds, nil)
+	if !ds.listed && ds.inline.n == nil && ds.inline.unlimited == nil && len(tiers)+len(keys) > 0 && ds.inline.places["requests"] == nil && ds.inline.places["requests_per_unit"] == nil {
+		// What it says is for the tiers and keys.
+	} else {
+		r.Limits, r.Unlimited = p.finish(path+"/limits", base)
+		if len(r.Limits) == 0 {
+			r.Limits = nil
+		}
+	}
+	if p.mistakes() > errs { // so that a mistake is told once, and not for each tier
+		return r
+	}
+	r.Tiers = p.variants(path+"/tiers", tiers, base, depth)
+	r.Keys = p.variants(path+"/keys", keys, base, depth)
+	return r
+}
+
+// variants are the limits of tiers or of keys.
+func (p *reader) variants(path string, all []field, base []draft, depth int) map[string][]Limit {
+	if len(all) == 0 {
+		return nil
+	}
+	if base == nil {
+		base = []draft{}
+	}
+	out := make(map[string][]Limit, len(all))
+	for _, f := range all {
+		at := path + "/" + strconv.Quote(f.key)
+		p.at[at] = first(f.name)
+		ds := drafts{at: first(f.name)}
+		fields, _ := p.fields(f.value, strings.TrimSuffix(path[strings.LastIndexByte(path, '/')+1:], "s"), depth+1)
+		errs := p.mistakes()
+		for _, x := range fields {
+			if !p.take(&ds, x, depth+1) {
+				p.unknown(x, "this", append([]string{"limits"}, limitFields...))
+			}
+		}
+		if p.mistakes() > errs {
+			continue
+		}
+		if !ds.listed && value(ds.inline.unlimited) {
+			out[f.key] = []Limit{}
+			for _, key := range []string{"requests", "period", "unit"} {
+				if n := ds.inline.places[key]; n != nil {
+					p.errorf(n, "it is unlimited and says %s: it can be one of them", key)
+				}
+			}
+			continue
+		}
+		if len(fields) == 0 {
+			p.errorf(f.name, "nothing is said about it: give it requests, limits, or unlimited: true")
+			continue
+		}
+		out[f.key], _ = p.finish(at, p.all(&ds, base))
+	}
+	return out
+}
+
+func (p *reader) replaces(n ast.Node) (all []string) {
+	for _, one := range p.list(n, "replaces") {
+		fields, ok := p.fields(one, "replaces", 1)
+		if !ok {
+			continue
+		}
+		name := ""
+		for _, f := range fields {
+			if f.key != "name" {
+				p.unknown(f, "replaces", []string{"name"})
+				continue
+			}
+			name, _ = p.text(f.value)
+		}
+		if name == "" {
+			p.errorf(one, "it does not say what it replaces: write name: NAME")
+			continue
+		}
+		all = append(all, name)
+	}
+	return all
+}
+
+func (p *reader) descriptors(path string, n ast.Node, depth int) (all []Descriptor) {
+	if depth > maxDepth {
+		p.errorf(n, "descriptors nest more than %d deep", maxDepth)
+		return nil
+	}
+	for i, one := range p.list(n, "descriptors") {
+		path := fmt.Sprintf("%s/%d", path, i)
+		p.at[path] = first(one)
+		before := p.mistakes()
+		fields, ok := p.fields(one, "a descriptor", depth)
+		var d Descriptor
+		for _, f := range fields {
+			switch f.key {
+			case "key":
+				p.at[path] = first(f.value)
+				d.Key, _ = p.text(f.value)
+			case "value":
+				d.Value, _ = p.text(f.value)
+			case "rate_limit":
+				if _, none := p.plain(f.value).(*ast.NullNode); none {
+					break
+				}
+				r := p.rule(path+"/rule", f.value, true)
+				d.Rule = &r
+				p.at[path+"/rule"] = first(f.name)
+			case "shadow_mode":
+				d.Shadow, _ = p.flag(f.value, f.key)
+			case "quota_mode":
+				d.Quota, _ = p.flag(f.value, f.key)
+			case "share_threshold":
+				p.at[path+"/share_threshold"] = first(f.name)
+				d.Share, _ = p.flag(f.value, f.key)
+			case "detailed_metric", "value_to_metric": // no instrument has a key as a label
+				_, _ = p.flag(f.value, f.key)
+			case "metadata":
+				_, _ = p.fields(f.value, "metadata", depth)
+			case "descriptors":
+				d.Descriptors = p.descriptors(path, f.value, depth+1)
+			default:
+				p.unknown(f, "a descriptor", []string{
+					"key", "value", "rate_limit", "shadow_mode", "quota_mode", "share_threshold", "detailed_metric",
+					"value_to_metric", "metadata", "descriptors",
+				})
+			}
+		}
+		p.bad[path] = p.mistakes() > before
+		if ok {
+			all = append(all, d)
+		} else {
+			all = append(all, Descriptor{Key: "-", Value: fmt.Sprint(i)}) // keeps the numbers of the others
+		}
+	}
+	return all
+}

@@ -1,0 +1,301 @@
+package rules
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"github.com/batonhq/baton/internal/suggest"
+)
+
+// first is the token that a node begins with.
+func first(n ast.Node) *token.Token {
+	switch n := n.(type) {
+	case nil:
+		return nil
+	case *ast.MappingNode:
+		if !n.IsFlowStyle && len(n.Values) > 0 {
+			return first(n.Values[0])
+		}
+	case *ast.MappingValueNode:
+		return first(n.Key)
+	}
+	return n.GetToken()
+}
+
+// parse makes a tree of a text. It tells its error.
+func (p *reader) parse(text string) (file *ast.File, err error) {
+	defer func() { // a mistake of the library must not end a program that reloads a file
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+			p.add(nil, "", "it cannot be read as YAML")
+		}
+	}()
+	tokens := lexer.Tokenize(text)
+	depth := 0
+	for _, tk := range tokens {
+		switch tk.Type {
+		case token.MappingStartType, token.SequenceStartType:
+			if depth++; depth > maxDepth {
+				p.add(tk, "", fmt.Sprintf("it nests more than %d deep", maxDepth))
+				return nil, p.errs
+			}
+		case token.MappingEndType, token.SequenceEndType:
+			depth--
+		}
+	}
+	file, err = parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		var tk *token.Token
+		reason := err.Error()
+		if of, ok := err.(interface {
+			GetToken() *token.Token
+			GetMessage() string
+		}); ok {
+			tk, reason = of.GetToken(), of.GetMessage()
+		}
+		p.add(tk, "", "this is not YAML: "+reason)
+		return nil, err
+	}
+	p.anchors = make(map[string][]*ast.AnchorNode)
+	for _, doc := range file.Docs {
+		if doc != nil && doc.Body != nil {
+			ast.Walk(p, doc.Body)
+		}
+	}
+	return file, nil
+}
+
+// Visit collects the anchors.
+func (p *reader) Visit(n ast.Node) ast.Visitor {
+	if a, ok := n.(*ast.AnchorNode); ok && a.Name != nil {
+		name := a.Name.GetToken().Value
+		p.anchors[name] = append(p.anchors[name], a)
+	}
+	return p
+}
+
+// plain follows aliases and takes tags and anchors off. It returns nil if it cannot,
+// and has said so then.
+func (p *reader) plain(n ast.Node) ast.Node {
+	for range maxDepth {
+		if p.nodes++; p.nodes > maxNodes {
+			if p.nodes == maxNodes+1 {
+				p.errorf(n, "it has more than %d parts", maxNodes)
+			}
+			return nil
+		}
+		switch x := n.(type) {
+		case *ast.AnchorNode:
+			n = x.Value
+		case *ast.TagNode:
+			n = x.Value
+		case *ast.AliasNode:
+			var to *ast.AnchorNode
+			if x.Value != nil {
+				for _, a := range p.anchors[x.Value.GetToken().Value] {
+					if a.Start.Position.Offset < x.Start.Position.Offset {
+						to = a // the last before the alias
+					}
+				}
+			}
+			if to == nil {
+				p.errorf(n, "no anchor with this name comes before it")
+				return nil
+			}
+			n = to.Value
+		case nil:
+			return nil
+		default:
+			return n
+		}
+	}
+	p.errorf(n, "it is an alias of itself")
+	return nil
+}
+
+// field is one line of a mapping.
+type field struct {
+	key   string
+	name  ast.Node
+	value ast.Node
+}
+
+// fields are those of a mapping. What << names is added to them. It reports whether
+// it is a mapping; an empty value is one without fields.
+func (p *reader) fields(n ast.Node, what string, depth int) ([]field, bool) {
+	at := n
+	n = p.plain(n)
+	if n == nil {
+		return nil, false
+	}
+	var values []*ast.MappingValueNode
+	switch x := n.(type) {
+	case *ast.MappingNode:
+		values = x.Values
+	case *ast.MappingValueNode:
+		values = []*ast.MappingValueNode{x}
+	case *ast.NullNode:
+		return nil, true
+	default:
+		p.errorf(at, "%s is written as lines of the form KEY: VALUE", what)
+		return nil, false
+	}
+	if depth > maxDepth {
+		p.errorf(at, "it nests more than %d deep", maxDepth)
+		return nil, false
+	}
+	out := make([]field, 0, len(values))
+	has := make(map[string]bool, len(values))
+	var merged []ast.Node
+	for _, v := range values {
+		if v.Key == nil {
+			continue
+		}
+		if v.Key.IsMergeKey() {
+			merged = append(merged, v.Value)
+			continue
+		}
+		key, ok := p.text(v.Key)
+		if !ok {
+			continue
+		}
+		if has[key] {
+			p.errorf(v.Key, "%q is here twice", key)
+			continue
+		}
+		has[key] = true
+		out = append(out, field{key, v.Key, v.Value})
+	}
+	for _, m := range merged {
+		all := []ast.Node{m}
+		if list, ok := p.plain(m).(*ast.SequenceNode); ok {
+			all = list.Values
+		}
+		for _, one := range all {
+			more, _ := p.fields(one, "what << names", depth+1)
+			for _, f := range more {
+				if !has[f.key] {
+					has[f.key] = true
+					out = append(out, f)
+				}
+			}
+		}
+	}
+	return out, true
+}
+
+// list is a sequence.
+func (p *reader) list(n ast.Node, what string) []ast.Node {
+	switch x := p.plain(n).(type) {
+	case nil, *ast.NullNode:
+	case *ast.SequenceNode:
+		return x.Values
+	default:
+		p.errorf(n, "%s is a list: begin each item with a dash", what)
+	}
+	return nil
+}
+
+// text is a scalar as it is written.
+func (p *reader) text(n ast.Node) (string, bool) {
+	switch x := p.plain(n).(type) {
+	case nil:
+		return "", false
+	case *ast.NullNode:
+		if x.Token.Value == "" {
+			return "", true
+		}
+		return "", true
+	case *ast.StringNode:
+		return x.Value, true
+	case *ast.LiteralNode:
+		return x.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return strings.TrimSpace(x.GetToken().Value), true
+	case *ast.MappingKeyNode:
+		return p.text(x.Value)
+	}
+	p.errorf(n, "this must be a text")
+	return "", false
+}
+
+func (p *reader) word(n ast.Node, what string) (string, bool) {
+	s, ok := p.text(n)
+	if ok && s == "" {
+		p.errorf(n, "%s is empty", what)
+	}
+	return s, ok && s != ""
+}
+
+// number is one from 0 to math.MaxInt64.
+func (p *reader) number(n ast.Node, what string) (int64, bool) {
+	x := p.plain(n)
+	if x == nil {
+		return 0, false
+	}
+	text := strings.TrimSpace(x.GetToken().Value)
+	switch x.(type) {
+	case *ast.IntegerNode, *ast.FloatNode:
+	default:
+		p.errorf(n, "%s is a whole number, without quotes", what)
+		return 0, false
+	}
+	i, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, 64)
+	switch {
+	case err != nil && strings.Trim(text, "0123456789_") == "":
+		p.errorf(n, "%s is too large: at most %d can be counted", what, int64(1<<63-1))
+	case err != nil && strings.HasPrefix(text, "-"), i < 0:
+		p.errorf(n, "%s must not be negative", what)
+	case err != nil:
+		p.errorf(n, "%s is a whole number, such as 100", what)
+	default:
+		return i, true
+	}
+	return 0, false
+}
+
+func (p *reader) flag(n ast.Node, what string) (bool, bool) {
+	x := p.plain(n)
+	if b, ok := x.(*ast.BoolNode); ok {
+		return b.Value, true
+	}
+	if x != nil {
+		p.errorf(n, "%s is true or false", what)
+	}
+	return false, false
+}
+
+func (p *reader) duration(n ast.Node, what string) (time.Duration, bool) {
+	s, ok := p.text(n)
+	if !ok {
+		return 0, false
+	}
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil && strings.Trim(s, "0123456789") == "" && s != "":
+		p.errorf(n, "%s needs a unit, as in %ss or %sm", what, s, s)
+	case err != nil:
+		p.errorf(n, "%s is a duration, such as 30s, 1m or 1h30m", what)
+	case d <= 0:
+		p.errorf(n, "%s must be above zero", what)
+	default:
+		return d, true
+	}
+	return 0, false
+}
+
+// unknown refuses a field.
+func (p *reader) unknown(f field, of string, known []string) {
+	if near := suggest.Nearest(f.key, known); near != "" {
+		p.errorf(f.name, "%s has no field %q: did you mean %s?", of, f.key, near)
+		return
+	}
+	p.errorf(f.name, "%s has no field %q: there are %s", of, f.key, strings.Join(known, ", "))
+}

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/batonhq/baton/driver/limits"
@@ -15,8 +16,8 @@ import (
 type Decider struct{ l *Limiter }
 
 // NewDecider makes a Decider. Its options are those of New that say what happens
-// when the store fails; it refuses limits and InBatches with a *LimitError. It never
-// talks to the store.
+// when the store fails and who is told; it refuses limits and InBatches with a
+// *LimitError. It never talks to the store.
 func NewDecider(store limits.Store, opts ...Option) (*Decider, error) {
 	var c config
 	for _, o := range opts {
@@ -30,7 +31,9 @@ func NewDecider(store limits.Store, opts ...Option) (*Decider, error) {
 	case c.batching != nil:
 		return nil, &LimitError{Reason: "a Decider takes nothing in batches"}
 	}
-	return &Decider{&Limiter{store: store, fall: fallback{failure: c.failure}}}, nil
+	l := &Limiter{store: store, watch: newWatch(store, c)}
+	l.fall.failure, l.fall.watch = c.failure, l.watch
+	return &Decider{l}, nil
 }
 
 // An Ask is what a decision asks one limit.
@@ -60,19 +63,26 @@ type Question struct {
 	At time.Time
 }
 
-// Decide asks the store, once. Result.Limits are in the order of the Asks. A
-// refusal is no error and has consumed nothing; errors are those of Limiter.Allow.
-// Under a LeakyBucket an allowed caller must wait for Result.Wait before it acts.
-func (d *Decider) Decide(ctx context.Context, q Question) (Result, error) {
-	all, r, err := q.request()
+// Decide asks the store, once, and once more for each Shadow that would have refused
+// what the other limits allow. Result.Limits are in the order of the Asks. A refusal
+// is no error and has consumed nothing; errors are those of Limiter.Allow. Under a
+// LeakyBucket an allowed caller must wait for Result.Wait before it acts.
+//
+// Events.Decided is told as of Limiter.Allow, unless all costs are 0.
+func (d *Decider) Decide(ctx context.Context, q Question) (r Result, err error) {
+	all, ask, err := q.request()
 	if err != nil {
 		return Result{}, err
 	}
-	t, by, err := d.l.fall.take(ctx, d.l.store, r, 0)
+	if d.l.watch != nil && slices.ContainsFunc(q.Asks, func(a Ask) bool { return a.Cost > 0 }) {
+		began := d.l.watch.begin(ctx)
+		defer func() { d.l.watch.decided(ctx, began, "allow", q.Key, q.Cost, r, err) }()
+	}
+	t, by, _, err := d.l.decide(ctx, all, ask)
 	if err != nil {
 		return Result{}, wrap("ask about", q.Key, err)
 	}
-	return result(all, r, t, by, q.Key, q.Cost), nil
+	return result(all, ask, t, by, q.Key, q.Cost), nil
 }
 
 // Forget makes the keys of the Asks fresh.

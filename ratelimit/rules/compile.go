@@ -28,7 +28,6 @@ type rule struct {
 	keys     map[string][]counted
 	replaces []string
 	failure  Failure
-	shadow   bool
 	quota    bool
 }
 
@@ -69,6 +68,7 @@ type compiler struct {
 	out      *compiled
 	problems []problem
 	full     map[string]string // which rule has a name in the store
+	shadow   bool              // the rule of a descriptor that is a shadow
 }
 
 func (c *compiler) report(path, where, format string, args ...any) {
@@ -219,6 +219,7 @@ func (c *compiler) limits(path, where, rule string, all []Limit, described bool)
 	names := make(map[string]bool)
 	for i, l := range all {
 		at, where := fmt.Sprintf("%s/%d", path, i), where
+		l.Shadow = l.Shadow || c.shadow
 		if l.Name != "" {
 			where = fmt.Sprintf("%s, limit %q", where, l.Name)
 		}
@@ -303,8 +304,9 @@ func (c *compiler) descriptors(path string, into *node, all []Descriptor) {
 			}
 		}
 		if d.Rule != nil {
+			c.shadow = d.Shadow
 			n.rule = c.rule(at+"/rule", where, *d.Rule, true)
-			n.rule.shadow, n.rule.quota = d.Shadow, d.Quota
+			n.rule.quota, c.shadow = d.Quota, false
 		}
 		c.descriptors(at, n, d.Descriptors)
 	}

@@ -179,8 +179,8 @@ func (p *reader) share(n ast.Node) *float64 {
 	if percent {
 		x /= 100
 	}
-	if err != nil || !(x > 0 && x < 1) {
-		p.errorf(n, "warn is a share of the limit between 0 and 1, such as 0.8 or 80%%")
+	if err != nil || !(x > 0 && x <= 1) {
+		p.errorf(n, "warn is a share of the limit above 0 and at most 1, such as 0.8 or 80%%")
 		return nil
 	}
 	return &x

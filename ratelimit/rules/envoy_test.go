@@ -209,12 +209,9 @@ func TestEnvoy(t *testing.T) {
 
 // said is a decision in a word.
 func said(d rules.Decision) string {
-	for _, m := range d.Matches {
-		if len(m.Shadow) > 0 && d.OK {
-			return "shadow"
-		}
-	}
 	switch {
+	case d.OK && d.WouldRefuse:
+		return "shadow"
 	case !d.OK:
 		return "refused"
 	case d.Remaining == math.MaxInt64:
@@ -274,7 +271,7 @@ func TestMatches(t *testing.T) {
 	for range 4 {
 		ask("foo=a,baz=shady")
 	}
-	if d = ask("foo=b foo=a,baz=shady"); !d.OK || d.Name != "rl/foo" || fmt.Sprint(d.Matches[1].Shadow) != "[rl/foo/baz=shady]" {
+	if d = ask("foo=b foo=a,baz=shady"); !d.OK || d.Name != "rl/foo" || !d.WouldRefuse || d.Matches[1].Limits[0].OK || !d.Matches[1].Limits[0].Shadow || !d.Matches[1].OK {
 		t.Errorf("with a shadow limit that is used up: %+v", d)
 	}
 	// Of two pools one is left: it decides, and says how it stands.

@@ -39,8 +39,6 @@ func (l Limit) limit() (out ratelimit.Limit, err error) {
 		return refuse("a period of %v: it must be above zero", l.Period)
 	case l.Zone != nil && l.Calendar == 0:
 		return refuse("a time zone is for a period of a day, week, month or year")
-	case !(l.Warn >= 0 && l.Warn < 1):
-		return refuse("a warning from %v on: it is a share of the limit, between 0 and 1", l.Warn)
 	}
 	for _, f := range []struct {
 		name string
@@ -109,6 +107,12 @@ func (l Limit) limit() (out ratelimit.Limit, err error) {
 	}
 	if l.PerCall {
 		out = out.PerCall()
+	}
+	if l.Shadow {
+		out = out.Shadow()
+	}
+	if l.Warn != 0 {
+		out = out.Warn(l.Warn)
 	}
 	return out, nil
 }

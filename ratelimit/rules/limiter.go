@@ -40,10 +40,10 @@ type state struct {
 	deciders map[Failure]*ratelimit.Decider
 }
 
-// New makes a Limiter. It never talks to the store. It refuses rules that are not
-// right with Errors.
-func New(store limits.Store, r Rules) (*Limiter, error) {
-	l := &Limiter{store: store}
+// New makes a Limiter. Its options are ratelimit.Observe and ratelimit.Logger. It
+// never talks to the store. It refuses rules that are not right with Errors.
+func New(store limits.Store, r Rules, opts ...ratelimit.Option) (*Limiter, error) {
+	l := &Limiter{store: store, opts: opts}
 	if err := l.Reload(r); err != nil {
 		return nil, err
 	}
@@ -161,10 +161,8 @@ type Match struct {
 	Unlimited bool // the rule has no limits
 	Replaced  bool // another rule of the request replaces it
 
-	// Shadow are the names of limits that refuse nothing and would have refused.
-	Shadow []string
-
-	// Limits is what each limit says, in the order of the rule.
+	// Limits is what each limit says, in the order of the rule. One that is a Shadow
+	// and not OK would have refused.
 	Limits []ratelimit.LimitResult
 }
 
@@ -372,7 +370,6 @@ func (s *state) described(r Request) (*plan, error) {
 			cost = *own
 		}
 		for _, l := range all {
-			l.Shadow = l.Shadow || one.shadow
 			if err := p.add(i, l, storeKey(d.prefix, parts[i], l.Name), cost); err != nil {
 				return nil, err
 			}
@@ -409,9 +406,8 @@ func (p *plan) add(match int, l counted, key string, cost int64) error {
 	return nil
 }
 
-// decide asks the limits. If only limits refuse that need not allow the request,
-// shadow limits and some of several quotas, it asks the others without them: a
-// refusal has taken nothing.
+// decide asks the limits. If only some of several quotas refuse, it asks the others
+// without them: a refusal has taken nothing.
 func (p *plan) decide(ctx context.Context, r Request) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, err
@@ -419,10 +415,12 @@ func (p *plan) decide(ctx context.Context, r Request) (Decision, error) {
 	var refusing []*ask
 	for i := range p.asks {
 		if a := &p.asks[i]; a.set.N == 0 { // no store is needed for that
-			a.out, a.result = true, &ratelimit.LimitResult{Name: a.ask.Name, OK: a.ask.Cost == 0, Period: a.set.Period}
+			a.out, a.result = true, &ratelimit.LimitResult{Name: a.ask.Name, OK: a.ask.Cost == 0, Shadow: a.set.Shadow, Period: a.set.Period}
 			if !a.result.OK {
 				a.result.RetryAfter = ratelimit.Never
-				refusing = append(refusing, a)
+				if !a.set.Shadow {
+					refusing = append(refusing, a)
+				}
 			}
 		}
 	}
@@ -451,7 +449,7 @@ func (p *plan) decide(ctx context.Context, r Request) (Decision, error) {
 		refusing = refusing[:0]
 		results := res.Limits()
 		for i, a := range asked {
-			if a.result = &results[i]; !a.result.OK {
+			if a.result = &results[i]; !a.result.OK && !a.result.Shadow {
 				refusing = append(refusing, a)
 			}
 		}
@@ -461,40 +459,27 @@ func (p *plan) decide(ctx context.Context, r Request) (Decision, error) {
 	}
 }
 
-// leaveOut leaves out the limits that refuse. It reports whether the request may be
+// leaveOut leaves out the quotas that refuse. It reports whether the request may be
 // allowed without them.
 func (p *plan) leaveOut(refusing []*ask) bool {
-	spent := make(map[int]bool) // quotas
 	for _, a := range refusing {
-		if a.set.Shadow {
-			continue
-		}
 		for _, m := range a.matches {
 			if !p.rules[m].quota {
 				return false
 			}
-			spent[m] = true
 		}
 	}
-	for _, a := range refusing {
-		a.out = true
-	}
-	if len(spent) == 0 {
-		return true
-	}
-	quotas := 0 // that allow
 	for i := range p.asks {
-		a := &p.asks[i]
-		for _, m := range a.matches {
-			a.out = a.out || spent[m]
+		if a := &p.asks[i]; slices.ContainsFunc(a.matches, p.spent) {
+			a.out = true
 		}
 	}
 	for m, one := range p.rules {
 		if one != nil && one.quota && !p.spent(m) {
-			quotas++
+			return true
 		}
 	}
-	return quotas > 0
+	return false
 }
 
 // spent reports whether a limit of a match refuses that is no shadow.
@@ -511,6 +496,7 @@ func (p *plan) spent(match int) bool {
 // tell makes the decision from what the limits have said.
 func (p *plan) tell(r Request, res ratelimit.Result, ok bool) Decision {
 	res.OK, res.Key, res.Cost = ok, p.key, r.Cost
+	res.Near, res.WouldRefuse = false, false
 	res.Wait, res.RetryAfter, res.ResetAfter = 0, 0, 0
 	quota := ratelimit.Never // when the first of the quotas allows it
 	var one *ratelimit.LimitResult
@@ -523,17 +509,14 @@ func (p *plan) tell(r Request, res ratelimit.Result, ok bool) Decision {
 		for _, m := range a.matches {
 			match := &p.matches[m]
 			match.Limits = append(match.Limits, *a.result)
-			switch {
-			case a.result.OK:
-			case a.set.Shadow:
-				match.Shadow = append(match.Shadow, a.ask.Name)
-			default:
-				match.OK = false
-			}
+			match.OK = match.OK && (a.result.OK || a.set.Shadow)
 			quotas = quotas || p.rules[m].quota
 		}
 		switch {
-		case a.set.Shadow, ok && a.out && a.set.N > 0: // it has not decided
+		case a.set.Shadow:
+			res.WouldRefuse = res.WouldRefuse || !a.result.OK
+			continue
+		case ok && a.out && a.set.N > 0: // a quota without which it is allowed
 			continue
 		case ok:
 			res.Wait = max(res.Wait, a.result.Wait)
@@ -542,6 +525,7 @@ func (p *plan) tell(r Request, res ratelimit.Result, ok bool) Decision {
 		case !a.result.OK:
 			res.RetryAfter = max(res.RetryAfter, a.result.RetryAfter)
 		}
+		res.Near = res.Near || a.result.Near
 		res.ResetAfter = max(res.ResetAfter, a.result.ResetAfter)
 		if one == nil || tighter(a.result, one) {
 			one = a.result

@@ -220,7 +220,7 @@ func TestParseRefuses(t *testing.T) {
 		{"a burst of 0", "rules: [{name: a, requests: 5, period: 1m, algorithm: token-bucket, burst: 0}]", "burst must be above zero"},
 		{"parts that do not divide", "rules: [{name: a, requests: 5, period: 1m, parts: 7}]", "do not divide"},
 		{"a long log", "rules: [{name: a, requests: 20000, period: 1m, algorithm: sliding-log}]", "the longest is 10000"},
-		{"warn from all", "rules: [{name: a, requests: 5, period: 1m, warn: 1}]", "warn is a share of the limit between 0 and 1"},
+		{"warn from more than all", "rules: [{name: a, requests: 5, period: 1m, warn: 101%}]", "warn is a share of the limit above 0 and at most 1"},
 		{"warn from NaN", "rules: [{name: a, requests: 5, period: 1m, warn: .nan}]", "warn is a share"},
 		{"shadow maybe", "rules: [{name: a, requests: 5, period: 1m, shadow: maybe}]", "shadow is true or false"},
 		{"unlimited and a number", "rules: [{name: a, requests: 5, unlimited: true}]", "it is unlimited and says requests"},
@@ -350,6 +350,7 @@ func TestCode(t *testing.T) {
 		{"calendar 9 is none", rules.Rule{Name: "a", Limits: []rules.Limit{{N: 5, Calendar: 9}}}},
 		{"algorithm 99 is not known", rules.Rule{Name: "a", Limits: []rules.Limit{{N: 5, Period: time.Minute, Algorithm: 99}}}},
 		{"offset", rules.Rule{Name: "a", Limits: []rules.Limit{{N: 5, Period: time.Minute, Offset: -1, Algorithm: limits.FixedWindow}}}},
+		{"a share of 2", rules.Rule{Name: "a", Limits: []rules.Limit{{N: 5, Period: time.Minute, Warn: 2}}}},
 		{"the store is given 0s", rules.Rule{Name: "a", Limits: []rules.Limit{{N: 5, Period: time.Minute}}, OnFailure: rules.Failure{By: ratelimit.ByOpen}}},
 		{"batch cannot decide", rules.Rule{Name: "a", Limits: []rules.Limit{{N: 5, Period: time.Minute}}, OnFailure: rules.Failure{By: ratelimit.ByBatch}}},
 	} {

@@ -74,12 +74,8 @@ type Limit struct {
 	ForAll  bool // counts all keys together; not in the rule of a descriptor
 	PerCall bool // counts each request as one, whatever its cost
 
-	// Shadow makes the limit count and refuse nothing: see Match.Shadow.
-	Shadow bool
-
-	// Warn is the share of the limit from which on a decision warns, between 0 and
-	// 1; 0 is never.
-	Warn float64
+	Shadow bool    // it counts and refuses nothing: see ratelimit.Limit.Shadow
+	Warn   float64 // the share of it from which on Decision.Near is true; 0 is never
 }
 
 // A Calendar names a period that people count in.

@@ -20,10 +20,11 @@ import (
 
 func (a *app) simulateCommand() *cobra.Command {
 	var k limiting
+	var by replay
 	var bursts []string
 	var svg string
 	cmd := &cobra.Command{
-		Use:   "simulate --rate N/PERIOD [flags] [FILE…]",
+		Use:   "simulate --rate N/PERIOD | --rules FILE [flags] [FILE…]",
 		Short: "Replay requests through every algorithm, side by side",
 		Long: `Replays requests through every algorithm and shows who would have been refused:
 the lines of files ("-" is standard input), or what --at makes up. No store is needed,
@@ -33,15 +34,24 @@ A line is TIME [COST [KEY]], the time as RFC 3339, as seconds since 1970 or as a
 such as 0:50; or a line of a web server's access log, whose key is the client's
 address. Each key is limited by itself.
 
+With --rules the requests are replayed through the rules of a file (see baton limit
+check --help): through each named rule, or through --rule alone, for each of its tiers,
+or for --tier alone. The key of a line is what the rule counts. With --domain they are
+replayed through its descriptors; --describe says what of, with {key} for the key.
+
 "most" is the most that one key was allowed within any PERIOD. With --svg FILE the
 timeline is drawn, to be opened in a browser. With -o json: everything, and the verdict
 on each request.`,
 		Example: `  baton limit simulate --rate 100/1m --at 60@0:50 --at 60@1:10
   baton limit simulate --rate 20/1m --svg limits.svg /var/log/nginx/access.log
-  baton limit simulate --rate 5/s --burst 20 --at 600@0s+1m --at 50@30s`,
+  baton limit simulate --rate 5/s --burst 20 --at 600@0s+1m --at 50@30s
+  baton limit simulate --rules rules.yaml --rule api access.log
+  baton limit simulate --rules rules.yaml --domain edge --describe remote_address={key} access.log`,
 	}
 	k.flags(cmd)
+	by.flags(cmd)
 	f := cmd.Flags()
+	delete(f.Lookup("rate").Annotations, cobra.BashCompOneRequiredFlag)
 	f.StringArrayVar(&bursts, "at", nil, "make up requests: `N@TIME`, or N@TIME+DURATION spread evenly")
 	f.StringVar(&svg, "svg", "", "draw the timeline into `FILE`")
 	a.queryFlags(cmd)
@@ -51,8 +61,18 @@ on each request.`,
 			if err != nil {
 				return err
 			}
+			if err := by.check(cmd); err != nil {
+				return err
+			}
+			if by.file != "" {
+				events, err := a.events(bursts, args)
+				if err != nil {
+					return err
+				}
+				return a.replayRules(&by, events, asJSON)
+			}
 			if len(k.rates) != 1 {
-				return usage("--rate: one is simulated at a time")
+				return usage("--rate N/PERIOD, or --rules FILE: one is simulated at a time")
 			}
 			if err := k.above(cmd); err != nil {
 				return err

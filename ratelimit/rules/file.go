@@ -93,7 +93,7 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer in.Close()
-	return io.ReadAll(io.LimitReader(in, maxFile+1))
+	return io.ReadAll(io.LimitReader(in, MaxFile+1))
 }
 
 // Follow looks every second whether the file has changed, and reloads its rules. It

@@ -17,10 +17,12 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// What a file may be at most: nothing that people write, and nothing that makes a
-// program run out of memory.
+// MaxFile is the largest file that is read, in bytes.
+const MaxFile = 16 << 20
+
+// What else is more than people write, and less than makes a program run out of
+// memory.
 const (
-	maxFile  = 16 << 20
 	maxLine  = 4096 // also a bound for how deep one line can nest
 	maxDepth = 64
 	maxNodes = 2_000_000 // with those that aliases repeat
@@ -124,8 +126,8 @@ func (p *reader) read(text []byte) (r Rules) {
 		return Rules{}
 	}
 	switch {
-	case len(text) > maxFile:
-		return refuse(0, "the file has more than %d bytes", maxFile)
+	case len(text) > MaxFile:
+		return refuse(0, "the file has more than %d bytes", MaxFile)
 	case !utf8.Valid(text):
 		for i, line := range bytes.Split(text, []byte("\n")) {
 			if !utf8.Valid(line) {

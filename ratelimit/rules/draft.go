@@ -316,7 +316,7 @@ func (p *reader) all(ds *drafts, before []draft) []draft {
 		if before == nil && ds.inline.empty() && ds.inline.places == nil {
 			return out
 		}
-		if before != nil && len(before) > 1 && !slices.ContainsFunc(before, func(b draft) bool { return b.name == nil }) {
+		if len(before) > 1 && !slices.ContainsFunc(before, func(b draft) bool { return b.name == nil }) {
 			p.add(ds.at, "", "the rule has limits with names: name the one that is meant, in a list of limits")
 			return out
 		}

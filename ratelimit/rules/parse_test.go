@@ -161,8 +161,10 @@ rules:
   - {<<: *base, name: b}
   - {name: c, requests: 9, period: *p}
 `, "a: 5 per 1m, sliding-window\nb: 5 per 1m, sliding-window\nc: 9 per 1m, sliding-window\n"},
-		{"an algorithm for the file", "algorithm: sliding-log\nrules: [{name: a, requests: 5, period: 1m}, {name: b, requests: 5, period: 1m, algorithm: fixed-window}]",
-			"a: 5 per 1m, sliding-log\nb: 5 per 1m, fixed-window\n"},
+		{
+			"an algorithm for the file", "algorithm: sliding-log\nrules: [{name: a, requests: 5, period: 1m}, {name: b, requests: 5, period: 1m, algorithm: fixed-window}]",
+			"a: 5 per 1m, sliding-log\nb: 5 per 1m, fixed-window\n",
+		},
 		{"several documents", "rules: [{name: a, requests: 5, period: 1m}]\n---\nrules: [{name: b, requests: 6, period: 1m}]\n", "a: 5 per 1m, sliding-window\nb: 6 per 1m, sliding-window\n"},
 		{"the line ends of another system", "rules:\r\n  - name: a\r\n    requests: 5\r\n    period: 1m\r\n", "a: 5 per 1m, sliding-window\n"},
 	} {
@@ -261,7 +263,7 @@ func TestParseRefuses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r, err := rules.Parse("r.yaml", []byte(c.text))
-			if all := (rules.Errors)(nil); !errors.As(err, &all) || !strings.Contains(err.Error(), c.want) {
+			if all := rules.Errors(nil); !errors.As(err, &all) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("it reads\n%v\nwant %s", err, c.want)
 			}
 			if len(r.Rules)+len(r.Domains) > 0 {
@@ -358,7 +360,7 @@ func TestCode(t *testing.T) {
 		if c.want == "" && err == nil {
 			continue
 		}
-		if all := (rules.Errors)(nil); c.want == "" || !errors.As(err, &all) || !strings.Contains(strings.Replace(err.Error(), "rule 1:", `rule "":`, 1), c.want) {
+		if all := rules.Errors(nil); c.want == "" || !errors.As(err, &all) || !strings.Contains(strings.Replace(err.Error(), "rule 1:", `rule "":`, 1), c.want) {
 			t.Errorf("%+v: %v, want %s", c.rule, err, c.want)
 		}
 	}

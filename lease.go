@@ -22,6 +22,7 @@ type Lease struct {
 	unlocked bool  // by its holder
 	failed   error // the result of Unlock
 	done     chan struct{}
+	asked    chan string
 	contexts contexts
 }
 

@@ -59,6 +59,7 @@ type client struct {
 	store    driver.Store
 	traits   driver.Traits
 	locks    *baton.Locker
+	accounts accounts               // of locks
 	limiters []*ratelimit.Limiter   // of limitRules
 	looks    [][]*ratelimit.Limiter // other limits on the same keys
 	batches  *ratelimit.Limiter
@@ -129,6 +130,7 @@ func (c *client) open(in *bufio.Reader) error {
 		TTL:    c.TTL,
 		Owner:  fmt.Sprintf("baton verify, client %d", c.Client),
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Events: c.accounts.events(),
 	})
 	if err != nil {
 		return err
@@ -200,6 +202,10 @@ func (c *client) work() {
 	c.workers.Go(keeper.keep)
 	c.call()
 	c.workers.Wait()
+	// Losses are told by goroutines of their own.
+	if wrong := lasting(time.Now().Add(5*time.Second), c.accounts.wrong); wrong != "" {
+		c.say(sayFailed, wrong+" do not agree")
+	}
 	c.say(sayDrained, "")
 }
 

@@ -1,0 +1,43 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/batonhq/baton"
+)
+
+// accounts count what a client's Locker tells of its locks, so that the client can see
+// whether its Events agree: every wait has one end, and every lease that was acquired is
+// lost or released, once.
+type accounts struct {
+	waiting, waited          atomic.Int64 // calls that began to wait, and that have ended
+	acquired, lost, released atomic.Int64
+}
+
+func (a *accounts) events() *baton.Events {
+	ended := func(e baton.LockEvent) {
+		if e.Queued {
+			a.waited.Add(1)
+		}
+	}
+	return &baton.Events{
+		Waiting:  func(context.Context, baton.LockEvent) { a.waiting.Add(1) },
+		Acquired: func(_ context.Context, e baton.LockEvent) { ended(e); a.acquired.Add(1) },
+		Failed:   func(_ context.Context, e baton.LockEvent) { ended(e) },
+		Lost:     func(context.Context, baton.LockEvent) { a.lost.Add(1) },
+		Released: func(context.Context, baton.LockEvent) { a.released.Add(1) },
+	}
+}
+
+// wrong says what does not agree in a client that neither waits for a lock nor holds one.
+func (a *accounts) wrong() string {
+	if begun, ended := a.waiting.Load(), a.waited.Load(); begun != ended {
+		return fmt.Sprintf("the events of %d waits that began, and of %d that ended", begun, ended)
+	}
+	if acquired, lost, released := a.acquired.Load(), a.lost.Load(), a.released.Load(); acquired != lost+released {
+		return fmt.Sprintf("the events of %d leases acquired, of %d lost, and of %d released", acquired, lost, released)
+	}
+	return ""
+}

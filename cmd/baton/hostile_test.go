@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -197,6 +198,11 @@ func hostile(t *testing.T) (url string, keys []string) {
 func TestNothingHostileIsPrinted(t *testing.T) {
 	t.Parallel()
 	const key = "KEY" // stands for each of the keys
+	rules := filepath.Join(t.TempDir(), "rules.yaml")
+	text := strconv.Quote(hostileText) // YAML reads it as Go does
+	if err := os.WriteFile(rules, []byte("rules:\n  - name: "+text+"\n    limits:\n      - {requests: 5, period: "+text+"}\n"+text+": 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	wait := []string{"--wait", "50ms"}
 	type lines [][]string
 	rows := map[string]lines{
@@ -213,7 +219,8 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		"once":           {{"--no-replay", key, "--", "true"}, {"--show", key}, {"--show", "-o", "json", key}, {"--show", hostileText}, {"--forget", key}, {"--final", hostileText, "x", "--", "true"}, {hostileText, "--", "true"}},
 		"once ls":        {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"--", "true"}},
 		"limit":          {{"--rate", "1/1h", key}, {"--rate", "1/1h", "-n", "2", key}, {"--rate", "1/1h", "--peek", key}, {"--rate", "1/1h", "-o", "json", key}, {"--rate", hostileText, key}, {"-a", hostileText, "--rate", "1/s", key}, {"--rate", "1/1h", "--forget", key}},
-		"limit simulate": {{"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
+		"limit check":    {{hostileText}, {rules}, {"-o", "json", rules}, {rules, hostileText}},
+		"limit simulate": {{"--rules", rules}, {"--rules", hostileText}, {"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
 		"doctor":         {{}, {"-o", "json"}, {hostileText}},
 		"bench":          {{hostileText}, {"--html", "none/" + hostileText}},
 		"verify":         {{"--store", hostileText}, {"--local", hostileText}, {"--fault", hostileText, "--local", "memory"}},

@@ -3,6 +3,8 @@ package baton_test
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -204,5 +206,60 @@ func TestMinHoldEndsWithTheLease(t *testing.T) {
 		<-lease.Done()
 		_ = lease.Unlock()
 		mustUnlock(t, mustLock(t, other, "k"))
+	})
+}
+
+// A MinHold as long as the longest TTL of the store is kept, and is no error.
+func TestLongestMinHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		l, most := newLocker(t, store, baton.Config{}), store.Traits().MaxTTL
+		mustUnlock(t, mustLock(t, l, "k", baton.MinHold(most)))
+		if got := left(t, store); got < most-time.Second || got > most {
+			t.Errorf("taken for another %v, want %v", got, most)
+		}
+	})
+}
+
+// The store left the lock taken, its answer was lost, and the time is over when it is
+// asked again: the lease was not lost.
+func TestMinHoldThatEndsBeforeItsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{})
+		var once sync.Once
+		store.onMove = func(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (g driver.Grant, err error) {
+			g, err = store.Store.Move(ctx, c, id, owner, ttl)
+			once.Do(func() {
+				<-ctx.Done()
+				err = ctx.Err()
+			})
+			return g, err
+		}
+		mustUnlock(t, mustLock(t, l, "k", baton.MinHold(500*time.Millisecond)))
+		mustUnlock(t, mustLock(t, newLocker(t, store, baton.Config{}), "k"))
+	})
+}
+
+// The store does not answer while the lock is to be left taken, and Unlock gives up. The
+// Locker goes on to ask, and the lock stays taken for its time.
+func TestMinHoldThroughAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{})
+		lease := mustLock(t, l, "k", baton.MinHold(time.Hour))
+		store.set(func() {
+			store.onMove = func(context.Context, driver.Claim, string, string, time.Duration) (driver.Grant, error) {
+				return driver.Grant{}, driver.ErrUnavailable
+			}
+		})
+		if err := lease.Unlock(); !errors.Is(err, baton.ErrUnavailable) || !strings.Contains(err.Error(), "within 1h") {
+			t.Errorf("Unlock: %v", err)
+		}
+		store.set(func() { store.onMove = nil })
+		time.Sleep(time.Minute)
+		if got := left(t, store); got < 58*time.Minute || got > 59*time.Minute {
+			t.Errorf("taken for another %v", got)
+		}
 	})
 }

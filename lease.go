@@ -266,6 +266,9 @@ func (l *Lease) giveBack(now moment) error {
 	next, err, within := "", error(nil), t.storeTTL()
 	if keep > now {
 		next, within = driver.NewID(), max(within, keep.sub(now))
+		if _, moves := driver.As[driver.Mover](lk.store); !moves {
+			l.keeper.awaitAnswers(t.releasing()) // each sets the time that the store keeps the lock
+		}
 		err = lk.leaveTaken(c, next, t, keep, now, patience)
 	} else {
 		err = lk.release(c, t, now, patience)

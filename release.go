@@ -65,7 +65,8 @@ func (l *Locker) release(c driver.Claim, t *terms, began moment, d time.Duration
 // since began.
 //
 // On a store that can it moves the claim to the ID next, which was drawn for it: a late
-// renewal, which the holder has sent before, would shorten the time.
+// renewal, which the holder has sent before, would shorten the time. On other stores the
+// caller has waited for the answers.
 func (l *Locker) leaveTaken(c driver.Claim, next string, t *terms, until, began moment, d time.Duration) error {
 	mover, _ := driver.As[driver.Mover](l.store)
 	return l.end(t, began, d, func(ctx context.Context, unsure bool) (err error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -259,6 +260,31 @@ func TestMinHoldThroughAnOutage(t *testing.T) {
 		store.set(func() { store.onMove = nil })
 		time.Sleep(time.Minute)
 		if got := left(t, store); got < 58*time.Minute || got > 59*time.Minute {
+			t.Errorf("taken for another %v", got)
+		}
+	})
+}
+
+// On a store that cannot move a claim, a renewal that is under way at the Unlock does
+// not shorten the time either.
+func TestMinHoldBesideALateRenewalWithoutMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, struct{ driver.Locks }{store}, baton.Config{TTL: 3 * time.Second})
+		lease := mustLock(t, l, "k", baton.MinHold(time.Minute))
+		var slow atomic.Bool
+		store.set(func() {
+			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				if slow.CompareAndSwap(false, true) {
+					time.Sleep(700 * time.Millisecond)
+				}
+				return store.Store.Renew(ctx, c, ttl)
+			}
+		})
+		time.Sleep(1010 * time.Millisecond) // it is under way
+		mustUnlock(t, lease)
+		time.Sleep(10 * time.Second)
+		if got := left(t, store); got < 48*time.Second || got > 49*time.Second {
 			t.Errorf("taken for another %v", got)
 		}
 	})

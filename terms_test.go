@@ -289,3 +289,51 @@ func TestMinHoldBesideALateRenewalWithoutMoves(t *testing.T) {
 		}
 	})
 }
+
+// A LockAll that fails leaves nothing taken for the MinHold: neither what it had locked
+// before, nor what it still holds when it has lost another one.
+func TestMinHoldOfALockAllThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, other := newLocker(t, store, baton.Config{}), newLocker(t, store.Store, baton.Config{})
+		held := mustLock(t, other, "b")
+		if _, err := l.TryLockAll(t.Context(), []string{"a", "b"}, baton.MinHold(time.Hour)); !errors.Is(err, baton.ErrHeld) {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := l.LockAll(ctx, []string{"a", "b"}, baton.MinHold(time.Hour)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		lease, err := other.TryLock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, lease)
+		mustUnlock(t, held)
+
+		held = mustLock(t, other, "c")
+		all := make(chan *baton.Leases)
+		go func() {
+			ls, err := l.LockAll(t.Context(), []string{"a", "b", "c"}, baton.MinHold(time.Hour))
+			if err != nil {
+				t.Error(err)
+			}
+			all <- ls
+		}()
+		time.Sleep(time.Second) // it waits for the last one
+		if _, err := other.Break(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second) // it starts again
+		mustUnlock(t, held)
+		began := time.Now()
+		ls := <-all
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("LockAll took %v", took)
+		}
+		if err := ls.Unlock(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -150,7 +150,7 @@ func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 	if err := ctx.Err(); err != nil {
 		return until, fail("extend", l.Key(), err)
 	}
-	_, err = lk.insist(ctx, func(call context.Context, sent moment) error {
+	_, err = lk.insist(ctx, k.acq.terms, func(call context.Context, sent moment) error {
 		if err := l.Err(); err != nil {
 			return err
 		}

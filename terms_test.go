@@ -337,3 +337,23 @@ func TestMinHoldOfALockAllThatFails(t *testing.T) {
 		}
 	})
 }
+
+// The requests that a holder makes are repeated as its lease's own TTL asks for.
+func TestExtendOfAnotherTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{TTL: time.Hour})
+		lease := mustLock(t, l, "k", baton.TTL(6*time.Second))
+		store.set(func() {
+			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				store.set(func() { store.onRenew = nil })
+				return blackHole(ctx, c, ttl)
+			}
+		})
+		began := time.Now()
+		if _, err := lease.Extend(t.Context()); err != nil || time.Since(began) > 4*time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		mustUnlock(t, lease)
+	})
+}

@@ -191,17 +191,22 @@ func (l *Locker) gather(ctx context.Context, leases []*Lease, keys []string, a *
 	return nil
 }
 
-// begin starts the time of MaxHold. It returns the error of a lease that has ended,
-// if there is one.
+// begin starts the times of MaxHold and MinHold, if all leases were acquired and stand.
+// It returns the error of one that has ended, if there is one.
 func (ls *Leases) begin() error {
-	now := ls.locker.clock.coarse()
+	all := true
 	for _, lease := range ls.leases {
 		if lease == nil { // it was not acquired
-			continue
-		}
-		if err := lease.Err(); err != nil {
+			all = false
+		} else if err := lease.Err(); err != nil {
 			return err
 		}
+	}
+	if !all { // what is backed out of is not to stay taken
+		return nil
+	}
+	now := ls.locker.clock.coarse()
+	for _, lease := range ls.leases {
 		lease.limitFrom(now)
 	}
 	return nil

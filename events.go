@@ -33,8 +33,8 @@ type Events struct {
 	// Failed is called when a call asked for a lock and did not get it.
 	Failed func(context.Context, LockEvent)
 
-	// Renewed is called for every request that renews leases, or positions in the
-	// store's queue.
+	// Renewed is called for every request by which the Locker, in the background, renews
+	// leases, or positions in the store's queue.
 	Renewed func(context.Context, RenewalEvent)
 
 	// Lost is called when a lease ended without an Unlock or a Detach.

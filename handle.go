@@ -93,7 +93,7 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 		c.ID, c.Owner, c.Ticket, ttlCap = driver.NewID(), l.cfg.Owner, 0, 0
 	}
 	k := l.keep(c, l.terms, ttlCap, nil)
-	unsure, err := l.insist(ctx, func(call context.Context, sent moment) error {
+	unsure, err := l.insist(ctx, l.terms, func(call context.Context, sent moment) error {
 		g, err := driver.Grant{}, error(nil)
 		if mover != nil {
 			g, err = mover.Move(call, h.claim(), c.ID, c.Owner, l.terms.storeTTL())
@@ -140,7 +140,7 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 	// A process that attaches it relies on its TTL, and this request may arrive
 	// later.
 	ttl := max(l.terms.storeTTL(), h.shortest())
-	_, err = l.insist(ctx, func(call context.Context, sent moment) error {
+	_, err = l.insist(ctx, l.terms, func(call context.Context, sent moment) error {
 		g, err := l.renewOnce(call, h.claim(), ttl)
 		if err == nil {
 			end := sent.add(l.terms.trustFor(g.TTL))
@@ -154,13 +154,13 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 	return until, nil
 }
 
-// insist asks the store until it answers, or for as long as Lock would. unsure says
-// that a request without an answer may have taken effect.
-func (l *Locker) insist(ctx context.Context, ask func(ctx context.Context, sent moment) error) (unsure bool, err error) {
+// insist asks the store until it answers, or for as long as Lock with the terms would.
+// unsure says that a request without an answer may have taken effect.
+func (l *Locker) insist(ctx context.Context, t *terms, ask func(ctx context.Context, sent moment) error) (unsure bool, err error) {
 	began := l.clock.coarse()
 	for try := 1; ; try++ {
 		sent := l.clock.coarse()
-		call := l.acquiring.within(ctx, l.clock.at(sent), l.terms.acquiring())
+		call := l.acquiring.within(ctx, l.clock.at(sent), t.acquiring())
 		err := ask(call, sent)
 		call.release()
 		if err == nil {
@@ -168,7 +168,7 @@ func (l *Locker) insist(ctx context.Context, ask func(ctx context.Context, sent 
 		}
 		unsure = unsure || unknown(err)
 		past := l.clock.coarse().sub(began)
-		if final(err) || past > l.terms.patience() && try >= minTries || sleep(ctx, l.terms.pause(past)) != nil {
+		if final(err) || past > t.patience() && try >= minTries || sleep(ctx, t.pause(past)) != nil {
 			return unsure, err
 		}
 	}

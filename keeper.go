@@ -26,7 +26,8 @@ type keeper struct {
 	lease     *Lease       // the last one issued, until its last Unlock
 	queue     *waitQueue   // the local queue whose front waits for it or holds it, if any
 	stopWatch func()
-	first     Lease // memory for the first lease
+	quiet     chan struct{} // closed when no question is under way; nil: nobody waits for that
+	first     Lease         // memory for the first lease
 }
 
 // outcome is what became of a position in the store's queue.
@@ -230,8 +231,32 @@ func (k *keeper) renewed(sent moment, q question, r driver.Renewal) (counts bool
 	l := k.locker
 	k.mu.Lock()
 	counts = k.acq.round == q.round
-	k.commit(k.acq.renewed(l.clock.now(), sent, q, r, l.latency.last()))
+	e := k.acq.renewed(l.clock.now(), sent, q, r, l.latency.last())
+	if k.quiet != nil && k.acq.inFlight == 0 {
+		close(k.quiet)
+		k.quiet = nil
+	}
+	k.commit(e)
 	return counts
+}
+
+// awaitAnswers waits, after the end, until no question to the store is under way, or for
+// d.
+func (k *keeper) awaitAnswers(d time.Duration) {
+	k.mu.Lock()
+	if k.acq.inFlight == 0 {
+		k.mu.Unlock()
+		return
+	}
+	quiet := make(chan struct{})
+	k.quiet = quiet
+	k.mu.Unlock()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-quiet:
+	case <-t.C:
+	}
 }
 
 // issue makes a lease for the one goroutine that was granted it. q is the local

@@ -150,7 +150,7 @@ func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 	if err := ctx.Err(); err != nil {
 		return until, fail("extend", l.Key(), err)
 	}
-	_, err = lk.insist(ctx, func(call context.Context, sent moment) error {
+	_, err = lk.insist(ctx, k.acq.terms, func(call context.Context, sent moment) error {
 		if err := l.Err(); err != nil {
 			return err
 		}
@@ -202,7 +202,7 @@ func (l *Lease) claim(pin bool) (driver.Claim, error) {
 // Its error is a *LostError if the lease ended first; another holder may have had
 // the lock since. An error that is ErrUnknown or ErrUnavailable says that the store
 // did not answer: the Locker continues to ask in the background, and the lock
-// expires within the TTL.
+// expires within the TTL, or at the end of its MinHold if that is later.
 func (l *Lease) Unlock() error {
 	k := l.keeper
 	lk := k.locker
@@ -263,9 +263,13 @@ func (l *Lease) giveBack(now moment) error {
 	}
 	lk, t := l.keeper.locker, l.keeper.acq.terms
 	patience := min(max(t.ttl, time.Second), 5*time.Second)
-	err := error(nil)
+	next, err, within := "", error(nil), t.storeTTL()
 	if keep > now {
-		err = lk.leaveTaken(c, t, keep, now, patience)
+		next, within = driver.NewID(), max(within, keep.sub(now))
+		if _, moves := driver.As[driver.Mover](lk.store); !moves {
+			l.keeper.awaitAnswers(t.releasing()) // each sets the time that the store keeps the lock
+		}
+		err = lk.leaveTaken(c, next, t, keep, now, patience)
 	} else {
 		err = lk.release(c, t, now, patience)
 	}
@@ -274,11 +278,13 @@ func (l *Lease) giveBack(now moment) error {
 		return nil
 	case errors.Is(err, driver.ErrLost):
 		return &LostError{Key: c.Key, Token: l.token, Cause: Gone}
-	case keep > now: // it expires, which may be too early
-	case !final(err):
+	case final(err):
+	case keep > now:
+		lk.leaveTakenLater(c, next, t, keep)
+	default:
 		lk.abandon(c, t)
 	}
-	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, t.storeTTL())
+	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, within.Round(time.Millisecond))
 }
 
 // limitFrom starts the time of MaxHold. For a nested lease it started with the

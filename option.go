@@ -210,7 +210,9 @@ func TTL(d time.Duration) Option {
 // return.
 //
 // It ends with a lease that was lost, broken or detached: a lock whose holder crashed is
-// free within its TTL. A store that ties locks to the process that took them cannot do
+// free within its TTL, and so is one whose Unlock failed because the store did not answer,
+// if the Locker has no more success in the background. A nested lock has that of its outer
+// one. A store that ties locks to the process that took them cannot do
 // it: the call fails with ErrUnsupported; and with a *ConfigError if d is more than the
 // store's longest TTL.
 func MinHold(d time.Duration) Option {

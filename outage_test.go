@@ -97,3 +97,21 @@ func TestOutageThatIsOver(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// A caller behind others waits an outage out for its own TTL, not for that of its Locker.
+func TestOutageBehindAnotherTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		store.onAcquire = func(context.Context, driver.Request) (driver.Grant, error) {
+			return driver.Grant{}, driver.ErrUnavailable
+		}
+		l := newLocker(t, store, baton.Config{TTL: 5 * time.Second})
+		go func() { _, _ = l.Lock(t.Context(), "k") }()
+		synctest.Wait()
+		began := time.Now()
+		_, err := l.Lock(t.Context(), "k", baton.TTL(time.Minute))
+		if took := time.Since(began); !errors.Is(err, baton.ErrUnavailable) || took < time.Minute || took > 70*time.Second {
+			t.Errorf("after %v: %v", took, err)
+		}
+	})
+}

@@ -64,20 +64,36 @@ func (l *Locker) release(c driver.Claim, t *terms, began moment, d time.Duration
 // at which it expires. It asks until the store has answered, or until d has passed
 // since began.
 //
-// On a store that can it moves the claim to another ID: a late renewal, which the
-// holder has sent before, would shorten the time.
-func (l *Locker) leaveTaken(c driver.Claim, t *terms, until, began moment, d time.Duration) error {
-	id := driver.NewID()
+// On a store that can it moves the claim to the ID next, which was drawn for it: a late
+// renewal, which the holder has sent before, would shorten the time. On other stores the
+// caller has waited for the answers.
+func (l *Locker) leaveTaken(c driver.Claim, next string, t *terms, until, began moment, d time.Duration) error {
 	mover, _ := driver.As[driver.Mover](l.store)
-	return l.end(t, began, d, func(ctx context.Context, _ bool) (err error) {
+	return l.end(t, began, d, func(ctx context.Context, unsure bool) (err error) {
 		ttl := max(until.sub(l.clock.coarse()).Truncate(time.Millisecond)+time.Millisecond, l.traits.MinTTL)
+		if most := l.traits.MaxTTL; most > 0 {
+			ttl = min(ttl, most)
+		}
 		if mover != nil {
-			_, err = mover.Move(ctx, c, id, c.Owner, ttl)
+			_, err = mover.Move(ctx, c, next, c.Owner, ttl)
 		} else {
 			_, err = l.renewOnce(ctx, c, ttl)
 		}
+		if unsure && errors.Is(err, driver.ErrLost) && l.clock.now() >= until {
+			return nil // an earlier try, whose answer was lost, has succeeded, and the time is over
+		}
 		return err
 	})
+}
+
+// leaveTakenLater is leaveTaken in the background, for as long as the claim may stand.
+func (l *Locker) leaveTakenLater(c driver.Claim, next string, t *terms, until moment) {
+	go func() {
+		err := l.leaveTaken(c, next, t, until, l.clock.coarse(), max(t.storeTTL(), time.Second))
+		if err != nil && !errors.Is(err, driver.ErrLost) { // else an earlier try may have moved it
+			l.cfg.Logger.Warn("lock could not be left taken for its MinHold, it will expire", l.logLock(c.Key, 0), "error", err)
+		}
+	}()
 }
 
 // end repeats the request that ends a claim. The request is told whether an earlier

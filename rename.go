@@ -27,7 +27,7 @@ func (l *Lease) Rename(ctx context.Context, owner string) error {
 		return fail("rename", l.Key(), err)
 	}
 	owner = lk.ownerOf(&ask{owner: owner})
-	_, err := lk.insist(ctx, func(call context.Context, _ moment) error {
+	_, err := lk.insist(ctx, k.acq.terms, func(call context.Context, _ moment) error {
 		c, err := l.Pin() // a request that is late must not rename another lease
 		if err != nil {
 			return err

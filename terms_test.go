@@ -3,6 +3,9 @@ package baton_test
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -204,5 +207,153 @@ func TestMinHoldEndsWithTheLease(t *testing.T) {
 		<-lease.Done()
 		_ = lease.Unlock()
 		mustUnlock(t, mustLock(t, other, "k"))
+	})
+}
+
+// A MinHold as long as the longest TTL of the store is kept, and is no error.
+func TestLongestMinHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		l, most := newLocker(t, store, baton.Config{}), store.Traits().MaxTTL
+		mustUnlock(t, mustLock(t, l, "k", baton.MinHold(most)))
+		if got := left(t, store); got < most-time.Second || got > most {
+			t.Errorf("taken for another %v, want %v", got, most)
+		}
+	})
+}
+
+// The store left the lock taken, its answer was lost, and the time is over when it is
+// asked again: the lease was not lost.
+func TestMinHoldThatEndsBeforeItsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{})
+		var once sync.Once
+		store.onMove = func(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (g driver.Grant, err error) {
+			g, err = store.Store.Move(ctx, c, id, owner, ttl)
+			once.Do(func() {
+				<-ctx.Done()
+				err = ctx.Err()
+			})
+			return g, err
+		}
+		mustUnlock(t, mustLock(t, l, "k", baton.MinHold(500*time.Millisecond)))
+		mustUnlock(t, mustLock(t, newLocker(t, store, baton.Config{}), "k"))
+	})
+}
+
+// The store does not answer while the lock is to be left taken, and Unlock gives up. The
+// Locker goes on to ask, and the lock stays taken for its time.
+func TestMinHoldThroughAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{})
+		lease := mustLock(t, l, "k", baton.MinHold(time.Hour))
+		store.set(func() {
+			store.onMove = func(context.Context, driver.Claim, string, string, time.Duration) (driver.Grant, error) {
+				return driver.Grant{}, driver.ErrUnavailable
+			}
+		})
+		if err := lease.Unlock(); !errors.Is(err, baton.ErrUnavailable) || !strings.Contains(err.Error(), "within 1h") {
+			t.Errorf("Unlock: %v", err)
+		}
+		store.set(func() { store.onMove = nil })
+		time.Sleep(time.Minute)
+		if got := left(t, store); got < 58*time.Minute || got > 59*time.Minute {
+			t.Errorf("taken for another %v", got)
+		}
+	})
+}
+
+// On a store that cannot move a claim, a renewal that is under way at the Unlock does
+// not shorten the time either.
+func TestMinHoldBesideALateRenewalWithoutMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, struct{ driver.Locks }{store}, baton.Config{TTL: 3 * time.Second})
+		lease := mustLock(t, l, "k", baton.MinHold(time.Minute))
+		var slow atomic.Bool
+		store.set(func() {
+			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				if slow.CompareAndSwap(false, true) {
+					time.Sleep(700 * time.Millisecond)
+				}
+				return store.Store.Renew(ctx, c, ttl)
+			}
+		})
+		time.Sleep(1010 * time.Millisecond) // it is under way
+		mustUnlock(t, lease)
+		time.Sleep(10 * time.Second)
+		if got := left(t, store); got < 48*time.Second || got > 49*time.Second {
+			t.Errorf("taken for another %v", got)
+		}
+	})
+}
+
+// A LockAll that fails leaves nothing taken for the MinHold: neither what it had locked
+// before, nor what it still holds when it has lost another one.
+func TestMinHoldOfALockAllThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, other := newLocker(t, store, baton.Config{}), newLocker(t, store.Store, baton.Config{})
+		held := mustLock(t, other, "b")
+		if _, err := l.TryLockAll(t.Context(), []string{"a", "b"}, baton.MinHold(time.Hour)); !errors.Is(err, baton.ErrHeld) {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := l.LockAll(ctx, []string{"a", "b"}, baton.MinHold(time.Hour)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		lease, err := other.TryLock(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustUnlock(t, lease)
+		mustUnlock(t, held)
+
+		held = mustLock(t, other, "c")
+		all := make(chan *baton.Leases)
+		go func() {
+			ls, err := l.LockAll(t.Context(), []string{"a", "b", "c"}, baton.MinHold(time.Hour))
+			if err != nil {
+				t.Error(err)
+			}
+			all <- ls
+		}()
+		time.Sleep(time.Second) // it waits for the last one
+		if _, err := other.Break(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second) // it starts again
+		mustUnlock(t, held)
+		began := time.Now()
+		ls := <-all
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("LockAll took %v", took)
+		}
+		if err := ls.Unlock(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The requests that a holder makes are repeated as its lease's own TTL asks for.
+func TestExtendOfAnotherTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{TTL: time.Hour})
+		lease := mustLock(t, l, "k", baton.TTL(6*time.Second))
+		store.set(func() {
+			store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+				store.set(func() { store.onRenew = nil })
+				return blackHole(ctx, c, ttl)
+			}
+		})
+		began := time.Now()
+		if _, err := lease.Extend(t.Context()); err != nil || time.Since(began) > 4*time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		mustUnlock(t, lease)
 	})
 }

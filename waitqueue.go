@@ -226,7 +226,7 @@ func (q *waitQueue) note(o outage) {
 }
 
 // failBehind fails each caller behind the front for which the outage has lasted,
-// since that caller came, as long as the front itself would wait.
+// since that caller came, as long as it would wait as the front.
 func (l *Locker) failBehind(q *waitQueue) {
 	if q == nil {
 		return
@@ -240,7 +240,7 @@ func (l *Locker) failBehind(q *waitQueue) {
 	defer sh.Unlock()
 	for c := q.first; c != nil; {
 		next := c.next
-		if seen := o.asSeenBy(c.came); seen.over(now, l.terms.patience()) {
+		if seen := o.asSeenBy(c.came); seen.over(now, c.ask.terms.patience()) {
 			q.remove(c)
 			c.failed = fail("lock", q.key, fmt.Errorf("store %s has been out of reach for %v, also for those before in the queue of this process: %w; try again when it answers (baton doctor tells)",
 				l.traits.Store, now.sub(seen.since).Round(time.Second), seen.err))

@@ -175,6 +175,24 @@ func TestEndedLeaseIsNoLeak(t *testing.T) {
 	}
 }
 
+// A lock that stays taken for a MinHold was unlocked, and is no other grant.
+func TestMinHoldIsNoLeak(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := batontest.New(t)
+		lease, err := locker(t, s, baton.Config{}).Lock(t.Context(), "k", baton.MinHold(time.Hour))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lease.Unlock(); err != nil {
+			t.Error(err)
+		}
+		if held, granted := len(s.Holders("k")), len(s.Grants()); held != 1 || granted != 1 {
+			t.Errorf("%d hold it after %d grants", held, granted)
+		}
+	})
+}
+
 // A release that the store did not answer was asked for.
 func TestUnansweredUnlockIsNoLeak(t *testing.T) {
 	t.Parallel()

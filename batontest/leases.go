@@ -164,6 +164,14 @@ func (s *Store) asked(c driver.Claim) {
 	}
 }
 
+// watched reports whether a Locker watches a claim, as it does with each that somebody
+// waits for or holds.
+func (s *Store) watched(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.watches[id] != nil
+}
+
 // told notes that the program was told of a grant, in whatever way.
 func (s *Store) told(id string, g driver.Grant) {
 	s.mu.Lock()

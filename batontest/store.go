@@ -167,7 +167,9 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (g driver.Grant, err error) {
 	moved := c
 	moved.ID, moved.Owner = id, owner
-	s.asked(moved)
+	if s.watched(id) { // else it is unlocked, and stays taken for its MinHold
+		s.asked(moved)
+	}
 	err = s.do(ctx, Move, func() error {
 		if g, err = s.mem.Move(ctx, c, id, owner, ttl); err == nil {
 			s.unlocked(c.ID)

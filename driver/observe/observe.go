@@ -69,8 +69,8 @@ const (
 	Refused     = "refused"     // all others: the request is not legal, or cannot be granted
 )
 
-// Class returns the class of an error of a store, of package baton or of another
-// front door, or "" for nil. A context that ended while the store was silent is
+// Class returns the class of an error of a store, or of one of another package that wraps
+// it, or "" for nil. A *baton.LostError without the error of a store is Refused. A context that ended while the store was silent is
 // Unknown if the error says so, and Canceled otherwise.
 func Class(err error) string {
 	switch {

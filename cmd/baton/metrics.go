@@ -90,12 +90,12 @@ func newMeasured(path string, warn func(error)) (*measured, error) {
 		path: path, all: textfile.New(path), began: time.Now(),
 		now: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
-	told := ""
+	failing := false
 	m.warn = func(err error) { // once, and not every 15 s
-		if err != nil && err.Error() != told {
-			told = err.Error()
+		if err != nil && !failing {
 			warn(err)
 		}
+		failing = err != nil
 	}
 	events, err := metrics.New(m.all, metrics.Config{})
 	if err != nil {

@@ -49,8 +49,8 @@ func TestMeasuredFromTimeToTime(t *testing.T) {
 	})
 }
 
-// A file that cannot be written is told once, not every 15 s, and again if there is
-// another reason.
+// A file that cannot be written is told once, not every 15 s, and again only if it
+// could be written meanwhile.
 func TestMeasuredWarnsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +67,12 @@ func TestMeasuredWarnsOnce(t *testing.T) {
 		if len(told) != 1 || !errors.Is(told[0], fs.ErrNotExist) {
 			t.Errorf("told %v", told)
 		}
-		if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(measureEvery)
+		synctest.Wait()
+		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
 		a.conclude(0)

@@ -14,7 +14,8 @@ var update = flag.Bool("update", false, "write docs/metrics.md")
 
 //go:generate go test -run ^TestPageIsFresh$ -update .
 
-// docs/metrics.md is made of the table, and of examples that are compiled.
+// docs/metrics.md is made of the table, of examples that are compiled, and of what
+// testdata/command.md says of the command, which the command's tests compare.
 func TestPageIsFresh(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -50,6 +51,11 @@ No label has a key as its value. The label ` + "`class`" + ` says which sort of 
 	for _, a := range []struct{ title, folder string }{{"Prometheus", "prometheus"}, {"OpenTelemetry", "otel"}} {
 		fmt.Fprintf(&b, "\n## %s\n\n`go get github.com/batonhq/baton/adapters/%s`\n\n```go\n%s```\n", a.title, a.folder, example(t, a.folder))
 	}
+	command, err := os.ReadFile("testdata/command.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.WriteString("\n" + string(command))
 	const file = "../docs/metrics.md"
 	if *update {
 		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {

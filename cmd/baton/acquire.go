@@ -151,13 +151,16 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 		waiting, cancel = context.WithTimeout(ctx, k.wait)
 		defer cancel()
 	}
-	lease, err := locks.TryLock(waiting, key, k.options...)
+	var first firstCall
+	lease, err := locks.TryLock(first.of(waiting), key, k.options...)
 	var held *baton.HeldError
 	again := errors.As(err, &held) || errors.Is(err, baton.ErrUnavailable) || errors.Is(err, baton.ErrUnknown)
 	if k.try || !again || waiting.Err() != nil {
+		first.only()
 		return lease, notAcquired(err, key, k)
 	}
 	if held != nil && held.Owner != "" && held.Owner == os.Getenv("BATON_OWNER") && key == os.Getenv("BATON_KEY") {
+		first.only()
 		return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q is held by the baton run (%s) that started this: it would wait for itself", safe(key), safe(held.Owner))}
 	}
 

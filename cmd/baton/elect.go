@@ -65,8 +65,9 @@ in seconds.
 	f.DurationVarP(&e.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
 	f.BoolVar(&e.observe, "observe", false, "print each change of the leader instead")
 	f.DurationVar(&e.limit, "for", 0, "with --observe: end so long after the first look (default: never)")
+	a.metricsFlag(cmd)
 	a.queryFlags(cmd)
-	for _, of := range []string{"value", "once", "wait", "ttl", "grace"} {
+	for _, of := range []string{"value", "once", "wait", "ttl", "grace", "metrics"} {
 		cmd.MarkFlagsMutuallyExclusive("observe", of)
 	}
 
@@ -85,6 +86,9 @@ in seconds.
 		return does(func(ctx context.Context, args []string) error {
 			if e.observe {
 				return a.observe(ctx, args[0], e.limit, cmd.Flags().Changed("for"))
+			}
+			if err := a.measure(cmd, false); err != nil {
+				return err
 			}
 			if err := e.check(cmd, args[0]); err != nil {
 				return err
@@ -123,8 +127,10 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 			return err
 		}
 		a.say("elected with token %d", lease.Token())
+		over := a.lead(store.Traits().Store, name, lease)
 		end := a.hold(lease, &e.running, a.under(lease, path, command, owner), sigs)
 		a.release(lease, &end)
+		over()
 		switch own := end.own || end.lost == nil; {
 		case own && (end.err != nil || end.code != 0):
 			return &exit{end.code, end.err}
@@ -149,6 +155,7 @@ func (a *app) stand(locks *baton.Locker, name, owner string, e *electing, sigs <
 		if k.wait = time.Until(until); k.waits && k.wait <= 0 {
 			return nil, err
 		}
+		a.unelected(locks.Traits().Store, name, err)
 		a.complain("%s; trying on", explain(err))
 	}
 }

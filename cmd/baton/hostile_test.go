@@ -207,7 +207,7 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 	type lines [][]string
 	rows := map[string]lines{
 		"":               {{}},
-		"run":            {{"-n", key, "--", "true"}, {"-v", "-w", "50ms", key, "--", "true"}, {"-w", "50ms", "--permits", "1/2", key, "--", "true"}, {"free", "--", hostileText}, {"-v", "free" + hostileKey, "--", "true"}, {hostileText, "--", "true"}},
+		"run":            {{"-n", key, "--", "true"}, {"-v", "-w", "50ms", key, "--", "true"}, {"-w", "50ms", "--permits", "1/2", key, "--", "true"}, {"free", "--", hostileText}, {"-v", "free" + hostileKey, "--", "true"}, {hostileText, "--", "true"}, {"--metrics", "none/" + hostileKey + ".prom", "free", "--", "true"}, {"--metrics", "none/" + hostileText + ".prom", "free", "--", "true"}, {"--metrics", hostileText, "free", "--", "true"}},
 		"lock":           {{"-n", key}, {"-w", "50ms", key}, {"-o", "json", "-n", key}, {hostileText}},
 		"renew":          {{hostileText}, {"BH1.x"}},
 		"unlock":         {{hostileText}, {"BH1.x"}},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit"
 )
@@ -201,6 +202,7 @@ the same of each limit.
 	f.BoolVar(&peek, "peek", false, "only look: count nothing")
 	f.BoolVar(&forget, "forget", false, "make KEY fresh")
 	f.BoolVar(&open, "fail-open", false, "take a store that cannot be reached for a yes")
+	a.metricsFlag(cmd)
 	a.queryFlags(cmd)
 	cmd.MarkFlagsMutuallyExclusive("peek", "forget", "wait")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -219,6 +221,9 @@ the same of each limit.
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, args []string) error {
+			if err := a.measure(cmd, len(args) > 1); err != nil {
+				return err
+			}
 			asJSON, err := a.json()
 			if err != nil {
 				return err
@@ -249,6 +254,7 @@ the same of each limit.
 			if err := a.askLimit(ctx, limit, more, q); err != nil || path == "" {
 				return err
 			}
+			a.conclude(0)
 			return &exit{exitCannotRun, fmt.Errorf("%s: %w", safe(args[1]), syscall.Exec(path, args[1:], os.Environ()))}
 		})(cmd, args)
 	}
@@ -285,7 +291,8 @@ func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []rateli
 		return err
 	}
 	defer shut(store)
-	limiter, err := ratelimit.New(store, limit, more...)
+	told := a.told()
+	limiter, err := ratelimit.New(observe.Limits(store, told.Store), limit, append(more, ratelimit.Observe(told.Limits))...)
 	if err != nil {
 		return usage("%w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/supervise"
+	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/once"
 )
 
@@ -107,9 +108,10 @@ omitted (bytes). Unknown values are left out.
 	f.DurationVar(&o.ttl, "ttl", baton.DefaultTTL, "how long others wait after a crash")
 	f.DurationVar(&o.maxHold, "max-hold", 0, "stop the command after so long (default: never)")
 	f.DurationVarP(&o.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
+	a.metricsFlag(cmd)
 	a.queryFlags(cmd)
 	cmd.MarkFlagsMutuallyExclusive("wait", "try")
-	cmd.MarkFlagsMutuallyExclusive("show", "forget")
+	cmd.MarkFlagsMutuallyExclusive("show", "forget", "metrics")
 
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -124,6 +126,9 @@ omitted (bytes). Unknown values are left out.
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, args []string) error {
+			if err := a.measure(cmd, false); err != nil {
+				return err
+			}
 			if err := o.check(cmd, args[0]); err != nil {
 				return err
 			}
@@ -187,8 +192,8 @@ func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, events *
 		return nil, nil, nil, err
 	}
 	cfg.Logger = a.logger()
-	cfg.Events = events
-	ops, err = once.New(store, once.Config{Keep: o.keep, Lock: cfg})
+	cfg.Events = metrics.Join(a.told(), metrics.Events{Locks: events}).Locks
+	ops, err = once.New(store, once.Config{Keep: o.keep, Events: a.told().Once, Lock: cfg})
 	if err != nil {
 		shut(store)
 		return nil, nil, nil, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/internal/suggest"
 	"github.com/batonhq/baton/open"
 )
@@ -29,6 +30,9 @@ type app struct {
 	quiet    bool
 	verbose  bool
 
+	metricsFile string
+	measured    *measured // nil: nobody wants to know
+
 	death death
 }
 
@@ -39,6 +43,7 @@ func run(args []string) int {
 	root.SetArgs(args)
 	cmd, err := root.ExecuteC()
 	if err == nil {
+		a.conclude(0)
 		return 0
 	}
 	var own *exit
@@ -52,6 +57,7 @@ func run(args []string) int {
 			a.complain("see: %s --help", cmd.CommandPath())
 		}
 	}
+	a.conclude(code)
 	if i, ok := errors.AsType[*interruption](err); ok {
 		a.death = death{sig: i.sig}
 	}
@@ -213,8 +219,10 @@ func (a *app) openWith(ctx context.Context, config func() baton.Config, checks .
 			return nil, nil, err
 		}
 	}
+	store = observe.Store(store, a.told().Store)
 	cfg := config()
 	cfg.Logger = a.logger()
+	cfg.Events = a.told().Locks
 	cfg.Logger.Debug("store opened", "url", open.Redact(url))
 	locks, err = baton.New(store, cfg)
 	if err != nil {

@@ -86,11 +86,15 @@ command has started does not then.
 	f.DurationVarP(&r.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
 	f.IntVarP(&r.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit code if the lock was not acquired")
 	f.BoolVar(&r.skipOK, "skip-ok", false, "exit with 0 if the lock was not acquired")
+	a.metricsFlag(cmd)
 	cmd.MarkFlagsMutuallyExclusive("conflict-exit-code", "skip-ok")
 
 	cmd.Args = keyAndCommand("KEY")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, args []string) error {
+			if err := a.measure(cmd, false); err != nil {
+				return err
+			}
 			if err := r.check(cmd, args[0]); err != nil {
 				return err
 			}
@@ -254,6 +258,9 @@ func listenForCommand() (sigs chan os.Signal, stop func()) {
 // skipped is the end of a run that did not get the lock.
 func (r *running) skipped(a *app, err error) error {
 	if r.skipOK {
+		if a.measured != nil {
+			a.measured.skipped = true
+		}
 		a.say("skipped: %s", explain(err))
 		return nil
 	}

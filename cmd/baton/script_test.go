@@ -42,6 +42,7 @@ func TestMain(m *testing.M) {
 //	[!] await FILE REGEXP     wait until the file has such a line, or, with !, has none
 //	gone FILE                 wait until the process whose number is in the file is gone
 //	[!] runs FILE             demand that it runs now, or, with !, that it does not
+//	lint FILE…                demand that Prometheus' own tool, if it is there, accepts these metrics
 //	json PATH REGEXP          demand a value in the JSON that the last program printed
 //
 // The store is a SQLite file of the script's own.
@@ -75,7 +76,7 @@ func runScripts(t *testing.T, dir string, setup func(*testscript.Env) error) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cmdExits, "start": cmdStart, "signal": cmdSignal, "ends": cmdEnds,
-			"await": cmdAwait, "waiting": cmdWaiting, "gone": cmdGone, "runs": cmdRuns, "json": cmdJSON,
+			"await": cmdAwait, "waiting": cmdWaiting, "gone": cmdGone, "runs": cmdRuns, "json": cmdJSON, "lint": cmdLint,
 			"redis": cmdRedis, "sql": cmdSQL, "freeze": cmdFreeze, "thaw": cmdThaw,
 		},
 	})
@@ -267,6 +268,24 @@ func eventually(ts *testscript.TestScript, happened func() bool, late func()) {
 		case <-look.C:
 		case <-deadline:
 			late()
+		}
+	}
+}
+
+func cmdLint(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: lint FILE…")
+	}
+	tool, err := exec.LookPath("promtool")
+	if err != nil {
+		ts.Logf("without promtool")
+		return
+	}
+	for _, file := range args {
+		cmd := exec.Command(tool, "check", "metrics")
+		cmd.Stdin = strings.NewReader(ts.ReadFile(file))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			ts.Fatalf("promtool of %s: %v\n%s", file, err, out)
 		}
 	}
 }

@@ -77,6 +77,37 @@ No password is ever printed or logged.
 
 What a store promises, and what makes yours unsafe or slow: baton doctor URL`,
 	}, {
+		Use:   "metrics",
+		Short: "What --metrics writes",
+		Long: `baton run, elect, once and limit write, with --metrics FILE, what they did in the text
+format of Prometheus, for the textfile collector of node_exporter. docs/metrics.md lists
+the metrics. Beside them there are
+
+  baton_command_start_timestamp_seconds    when the last run began
+  baton_command_end_timestamp_seconds      when the last finished run ended
+  baton_command_exit_code                  its exit code
+  baton_command_success_timestamp_seconds  when the last run ended that had the exit code 0
+                                           and was not skipped (--skip-ok)
+
+FILE ends in .prom, and is in the directory that --collector.textfile.directory names. It
+is replaced as a whole when the command ends; in one that goes on also every 15 seconds,
+and at once when a lease is lost or a leader is elected. Everybody may read it. Each job
+has a FILE of its own: of several commands with one FILE the last one wins. The label
+"file" has its name, as the collector refuses a series that two files have.
+
+Counters begin at 0 with each run: they say what the last run did, and rate() and
+increase() are of use for an elect that goes on, not for a job from cron. The baton_command
+metrics of the last run stay in FILE while the next one goes on.
+
+If FILE cannot be written, a warning says so, and the exit code stays what it is.
+Arguments that cannot be read leave FILE as it was. baton limit with a COMMAND becomes
+that command: it writes its decision before, and no baton_command metrics.`,
+		Example: `  baton run --metrics /var/lib/node_exporter/nightly.prom nightly -- ./nightly.sh
+
+  time() - baton_command_success_timestamp_seconds{file="nightly.prom"} > 26 * 3600
+  baton_command_exit_code{file="nightly.prom"} != 0
+  baton_lock_lost_total{file="nightly.prom"} > 0`,
+	}, {
 		Use:   "exit-codes",
 		Short: "What the exit codes mean",
 		Long: "baton run\n\n" + exitTableRun + `

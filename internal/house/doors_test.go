@@ -54,6 +54,7 @@ const doors = `
 
 	# Metrics are made of what all front doors tell.
 	metrics:            baton driver/observe election guard once ratelimit
+	internal/textfile:  metrics
 
 	# The store for the tests of programs stands beside what they use.
 	batontest:          baton driver driver/* store/memstore

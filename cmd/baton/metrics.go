@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/election"
+	"github.com/batonhq/baton/internal/textfile"
+	"github.com/batonhq/baton/metrics"
+)
+
+// What --metrics tells of the command itself. docs/metrics.md lists it, too.
+var (
+	commandStart = metrics.Instrument{
+		Name: "baton.command.start_timestamp", Kind: metrics.Gauge, Unit: "s",
+		Help: "When the last run began: counters are since then.",
+	}
+	commandEnd = metrics.Instrument{
+		Name: "baton.command.end_timestamp", Kind: metrics.Gauge, Unit: "s",
+		Help: "When the last finished run ended.",
+	}
+	commandExit = metrics.Instrument{
+		Name: "baton.command.exit_code", Kind: metrics.Gauge,
+		Help: "Exit code of the last finished run.",
+	}
+	commandSuccess = metrics.Instrument{
+		Name: "baton.command.success_timestamp", Kind: metrics.Gauge, Unit: "s",
+		Help: "When the last run ended that had the exit code 0 and was not skipped.",
+	}
+)
+
+const (
+	// measureEvery is how often a command that goes on writes its metrics.
+	measureEvery = 15 * time.Second
+
+	// measureEnd is how long a command that has ended waits for a file system.
+	measureEnd = 5 * time.Second
+)
+
+// metricsFlag adds the flag --metrics.
+func (a *app) metricsFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&a.metricsFile, "metrics", "", `write metrics to `+"`FILE`"+`, for node_exporter ("baton help metrics")`)
+	_ = cmd.RegisterFlagCompletionFunc("metrics", cobra.FixedCompletions([]string{"prom"}, cobra.ShellCompDirectiveFilterFileExt))
+}
+
+// measured is what one run of baton does, for --metrics.
+type measured struct {
+	metrics.Events
+	path     string
+	all      *textfile.Metrics
+	warn     func(error)
+	began    time.Time
+	replaced bool // as for measure
+	skipped  bool // the command was not to run
+
+	now     chan struct{} // write soon
+	stop    chan struct{} // closed at the end
+	stopped chan struct{} // closed when nothing is written any more
+}
+
+// measure begins to measure, if --metrics was given. What is measured is written from
+// time to time, and by conclude. replaced says that another program takes the place of
+// this one: how it ends is not seen.
+func (a *app) measure(cmd *cobra.Command, replaced bool) error {
+	if !cmd.Flags().Changed("metrics") {
+		return nil
+	}
+	if name := filepath.Base(a.metricsFile); name == ".prom" || !strings.HasSuffix(name, ".prom") {
+		return usage("--metrics %s: the name ends in .prom, or node_exporter does not read it", safe(a.metricsFile))
+	}
+	m, err := newMeasured(a.metricsFile, func(err error) {
+		a.complain("metrics are not written: %s", safe(ofPage(err).Error()))
+	})
+	if err != nil {
+		return err
+	}
+	m.replaced = replaced
+	a.measured = m
+	go m.write()
+	return nil
+}
+
+func newMeasured(path string, warn func(error)) (*measured, error) {
+	m := &measured{
+		path: path, all: textfile.New(path), began: time.Now(),
+		now: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	failing := false
+	m.warn = func(err error) { // once, and not every 15 s
+		if err != nil && !failing {
+			warn(err)
+		}
+		failing = err != nil
+	}
+	events, err := metrics.New(m.all, metrics.Config{})
+	if err != nil {
+		return nil, err
+	}
+	soon := func(context.Context, election.LeadershipEvent) { m.soon() }
+	m.Events = metrics.Join(events, metrics.Events{
+		Locks:     &baton.Events{Lost: func(context.Context, baton.LockEvent) { m.soon() }},
+		Elections: &election.Events{Elected: soon, Ended: soon},
+	})
+	count := m.Locks.Failed
+	m.Locks.Failed = func(ctx context.Context, e baton.LockEvent) {
+		if first, ok := ctx.Value(firstKey{}).(*firstCall); ok {
+			first.failed = func() { count(ctx, e) }
+			return
+		}
+		count(ctx, e)
+	}
+	return m, nil
+}
+
+// firstCall keeps back a failure of the first of two calls for one lock. It counts
+// only if there is no second call.
+type firstCall struct{ failed func() }
+
+type firstKey struct{}
+
+// of returns the context for the first call.
+func (f *firstCall) of(ctx context.Context) context.Context {
+	return context.WithValue(ctx, firstKey{}, f)
+}
+
+// only says that there is no second call.
+func (f *firstCall) only() {
+	if f.failed != nil {
+		f.failed()
+	}
+}
+
+func (m *measured) soon() {
+	select {
+	case m.now <- struct{}{}:
+	default:
+	}
+}
+
+// write writes the file from time to time, until stop is closed.
+func (m *measured) write() {
+	defer close(m.stopped)
+	every := time.NewTicker(measureEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-every.C:
+		case <-m.now:
+		case <-m.stop:
+			return
+		}
+		m.warn(m.put())
+	}
+}
+
+// put writes the file, with what is told of a run that has ended. Of a run that goes on
+// it tells what the file tells of the one before.
+func (m *measured) put(ended ...textfile.Value) error {
+	return textfile.Replace(m.path, func(old []byte) []byte {
+		if m.replaced {
+			return m.all.Text()
+		}
+		values := []textfile.Value{{Of: commandStart, Value: timestamp(m.began)}}
+		for _, i := range []metrics.Instrument{commandEnd, commandExit, commandSuccess} {
+			if v, ok := textfile.Find(old, i); ok {
+				values = append(values, textfile.Value{Of: i, Value: v})
+			}
+		}
+		return m.all.Text(append(values, ended...)...)
+	})
+}
+
+// conclude writes the metrics of a run that ends with the code. Nothing that goes wrong
+// changes the code.
+func (a *app) conclude(code int) {
+	m := a.measured
+	if m == nil {
+		return
+	}
+	a.measured = nil
+	ended := []textfile.Value{{Of: commandEnd, Value: timestamp(time.Now())}, {Of: commandExit, Value: float64(code)}}
+	if code == 0 && !m.skipped {
+		ended = append(ended, textfile.Value{Of: commandSuccess, Value: ended[0].Value})
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		close(m.stop)
+		<-m.stopped
+		m.warn(m.put(ended...))
+	}()
+	select {
+	case <-done:
+	case <-time.After(measureEnd):
+		a.complain("metrics are not written: no answer in %v from where %s is", measureEnd, safe(redactURL(m.path)))
+	}
+}
+
+// told is whom the packages tell what they do.
+func (a *app) told() metrics.Events {
+	if a.measured == nil {
+		return metrics.Events{}
+	}
+	return a.measured.Events
+}
+
+// lead tells that this process was elected, and by over that it does not lead any more.
+func (a *app) lead(store, name string, lease *baton.Lease) (over func()) {
+	told := a.told().Elections
+	if told == nil {
+		return func() {}
+	}
+	began, ended := time.Now(), make(chan time.Time, 1)
+	go func() {
+		<-lease.Done()
+		ended <- time.Now()
+	}()
+	e := election.LeadershipEvent{Store: store, Name: name, Token: lease.Token()}
+	told.Elected(context.Background(), e)
+	return func() {
+		e.Led = time.Since(began)
+		select {
+		case at := <-ended: // the command may have been stopped after that
+			e.Led = at.Sub(began)
+		default:
+		}
+		told.Ended(context.Background(), e)
+	}
+}
+
+// unelected tells why the store could not be asked.
+func (a *app) unelected(store, name string, err error) {
+	if told := a.told().Elections; told != nil {
+		told.Failed(context.Background(), election.LeadershipEvent{Store: store, Name: name, Err: err})
+	}
+}
+
+func timestamp(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

@@ -95,7 +95,8 @@ type aftermath struct {
 	lease  *Lease          // that was lost
 	call   context.Context // of its Acquired event; nil if there was none
 	open   contexts
-	queue  *waitQueue
+	queue  *waitQueue // to leave
+	behind *waitQueue // whose callers are to know of an outage
 	stop   func()
 	claims []driver.Claim // that the store is to forget
 }
@@ -114,6 +115,7 @@ func (k *keeper) apply(e effects) aftermath {
 	}
 	if e&noteOutage != 0 {
 		k.queue.note(k.acq.outage)
+		after.behind = k.queue
 	}
 	if e&endLease != 0 {
 		after.open = k.lease.close()
@@ -134,6 +136,7 @@ func (k *keeper) apply(e effects) aftermath {
 func (a *aftermath) perform() {
 	a.open.end(a.lost)
 	a.queue.leave()
+	a.locker.failBehind(a.behind)
 	if a.stop != nil {
 		a.stop()
 	}

@@ -98,20 +98,27 @@ func TestOutageThatIsOver(t *testing.T) {
 	})
 }
 
-// A caller behind others waits an outage out for its own TTL, not for that of its Locker.
+// A caller behind others waits an outage out for its own TTL, not for that of its Locker
+// or of the one before it.
 func TestOutageBehindAnotherTTL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newHooked()
-		store.onAcquire = func(context.Context, driver.Request) (driver.Grant, error) {
-			return driver.Grant{}, driver.ErrUnavailable
-		}
-		l := newLocker(t, store, baton.Config{TTL: 5 * time.Second})
-		go func() { _, _ = l.Lock(t.Context(), "k") }()
-		synctest.Wait()
-		began := time.Now()
-		_, err := l.Lock(t.Context(), "k", baton.TTL(time.Minute))
-		if took := time.Since(began); !errors.Is(err, baton.ErrUnavailable) || took < time.Minute || took > 70*time.Second {
-			t.Errorf("after %v: %v", took, err)
-		}
-	})
+	for front, behind := range map[time.Duration]time.Duration{5 * time.Second: time.Minute, time.Minute: 5 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newHooked()
+			store.onAcquire = func(context.Context, driver.Request) (driver.Grant, error) {
+				return driver.Grant{}, driver.ErrUnavailable
+			}
+			l := newLocker(t, store, baton.Config{TTL: front})
+			go func() { _, _ = l.Lock(t.Context(), "k") }()
+			synctest.Wait()
+			began := time.Now()
+			_, err := l.Lock(t.Context(), "k", baton.TTL(behind))
+			if took := time.Since(began); !errors.Is(err, baton.ErrUnavailable) || took < behind || took > behind+10*time.Second {
+				t.Errorf("with %v behind %v: after %v: %v", behind, front, took, err)
+			}
+			time.Sleep(2 * time.Minute)
+			if queues, acquisitions := l.Leftovers(); queues+acquisitions > 0 {
+				t.Errorf("%d local queues and %d acquisitions are left", queues, acquisitions)
+			}
+		})
+	}
 }

@@ -69,20 +69,33 @@ func (l *Locker) release(c driver.Claim, t *terms, began moment, d time.Duration
 // caller has waited for the answers.
 func (l *Locker) leaveTaken(c driver.Claim, next string, t *terms, until, began moment, d time.Duration) error {
 	mover, _ := driver.As[driver.Mover](l.store)
-	return l.end(t, began, d, func(ctx context.Context, unsure bool) (err error) {
-		ttl := max(until.sub(l.clock.coarse()).Truncate(time.Millisecond)+time.Millisecond, l.traits.MinTTL)
-		if most := l.traits.MaxTTL; most > 0 {
-			ttl = min(ttl, most)
+	more := time.Duration(0) // a store may grant less than it is asked for
+	return l.end(t, began, d, func(ctx context.Context, unsure bool) error {
+		for try := 1; ; try++ {
+			sent := l.clock.coarse()
+			ttl := max(until.sub(sent).Truncate(time.Millisecond)+time.Millisecond+more, l.traits.MinTTL)
+			if most := l.traits.MaxTTL; most > 0 {
+				ttl = min(ttl, most)
+			}
+			var g driver.Grant
+			var err error
+			if mover != nil {
+				g, err = mover.Move(ctx, c, next, c.Owner, ttl)
+			} else {
+				g, err = l.renewOnce(ctx, c, ttl)
+			}
+			if err != nil {
+				if (unsure || try > 1) && errors.Is(err, driver.ErrLost) && l.clock.now() >= until {
+					return nil // an earlier try, whose answer was lost, has succeeded, and the time is over
+				}
+				return err
+			}
+			short := until.sub(sent.add(g.TTL))
+			if short <= 0 || try == 3 {
+				return nil
+			}
+			more += 2 * short
 		}
-		if mover != nil {
-			_, err = mover.Move(ctx, c, next, c.Owner, ttl)
-		} else {
-			_, err = l.renewOnce(ctx, c, ttl)
-		}
-		if unsure && errors.Is(err, driver.ErrLost) && l.clock.now() >= until {
-			return nil // an earlier try, whose answer was lost, has succeeded, and the time is over
-		}
-		return err
 	})
 }
 

@@ -357,3 +357,23 @@ func TestExtendOfAnotherTTL(t *testing.T) {
 		mustUnlock(t, lease)
 	})
 }
+
+// A store that grants a little less than it is asked for keeps the lock for the whole
+// time all the same.
+func TestMinHoldWithShortGrants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+			return store.Store.Renew(ctx, c, ttl-min(100*time.Millisecond, ttl/20))
+		}
+		l := newLocker(t, struct{ driver.Locks }{store}, baton.Config{})
+		for _, d := range []time.Duration{50 * time.Millisecond, time.Second, time.Minute} {
+			began := time.Now()
+			mustUnlock(t, mustLock(t, l, "k", baton.MinHold(d)))
+			if took := time.Since(began) + left(t, store); took < d || took > d+300*time.Millisecond {
+				t.Errorf("taken for %v, want %v", took, d)
+			}
+			mustUnlock(t, mustLock(t, l, "k"))
+		}
+	})
+}

@@ -56,6 +56,7 @@ var rules = []rule{
 	{pattern: "internal/fetched", norace: true},
 	{pattern: "internal/measure/...", norace: true},
 	{pattern: "internal/guarantees", norace: true},
+	{pattern: "internal/monitoring", norace: true},
 	{pattern: "internal/house", norace: true},
 	{pattern: "internal/simulate", norace: true},
 	{pattern: "internal/testrun", norace: true},

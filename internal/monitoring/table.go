@@ -18,8 +18,8 @@ var sections = []section{
 			queries: []query{{"histogram_quantile(0.01, sum by (le) (rate(baton_renewal_slack_seconds_bucket[5m]))) >= 0", "slack"}},
 		},
 		alarm("Leaders late in 10 min", "Reports that a leader goes on after its leadership has ended. Next: baton show NAME.", lately("baton_election_late_total")),
-		share("Store requests that fail", "Out of reach, no answer, or refused. Next: baton doctor URL.",
-			`sum(rate(db_client_operation_duration_seconds_count{error_type=~"unavailable|unknown|refused"}[5m])) / (sum(rate(db_client_operation_duration_seconds_count[5m])) > 0) or vector(0)`),
+		share("Store requests that fail", "Out of reach, or no answer. Next: baton doctor URL.",
+			`sum(rate(db_client_operation_duration_seconds_count{error_type=~"unavailable|unknown"}[5m])) / (sum(rate(db_client_operation_duration_seconds_count[5m])) > 0) or vector(0)`),
 		{
 			title: "Processes", help: "Processes that show any of these metrics. If it is 0, or too low, green tells nothing: look at Prometheus' targets.",
 			stat: true, unit: count, width: 3, height: 4, steps: []step{{"red", 0}, {"green", 1}},

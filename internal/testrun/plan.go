@@ -57,6 +57,7 @@ var rules = []rule{
 	{pattern: "internal/measure/...", norace: true},
 	{pattern: "internal/guarantees", norace: true},
 	{pattern: "internal/monitoring", norace: true},
+	{pattern: "internal/alltold", norace: true},
 	{pattern: "internal/house", norace: true},
 	{pattern: "internal/simulate", norace: true},
 	{pattern: "internal/testrun", norace: true},

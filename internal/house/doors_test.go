@@ -62,6 +62,9 @@ const doors = `
 	# The guarantees are written from the traits of all stores, and from what was seen.
 	internal/guarantees: driver driver/* store/* internal/verify internal/verify/*
 
+	# The dashboard is made of the table of metrics.
+	internal/monitoring: metrics
+
 	# Whoever puts a program together knows everything but the helpers of tests.
 	open:               * !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken

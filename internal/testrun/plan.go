@@ -56,6 +56,8 @@ var rules = []rule{
 	{pattern: "internal/fetched", norace: true},
 	{pattern: "internal/measure/...", norace: true},
 	{pattern: "internal/guarantees", norace: true},
+	{pattern: "internal/monitoring", norace: true},
+	{pattern: "internal/alltold", norace: true},
 	{pattern: "internal/house", norace: true},
 	{pattern: "internal/simulate", norace: true},
 	{pattern: "internal/testrun", norace: true},

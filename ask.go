@@ -2,7 +2,6 @@ package baton
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -14,12 +13,12 @@ import (
 // the owner.
 const AskPrefix = "ask/"
 
-// askEvery is how often a holder looks for requests to release its lock, at most.
+// askEvery is the shortest time between two looks for requests to release a lock.
 const askEvery = time.Second
 
 // Ask asks the holders of key to release it, and says why: a deployment that waits for a
 // long job, for example. It is a request: holders that look for it (Lease.Asked) learn of
-// it within about a third of their TTL, at least a second, and decide. Break is the way
+// it within about a third of their TTL, or a second if that is longer, and decide. Break is the way
 // that needs nobody's consent. Nobody need hold the lock.
 //
 // The request stands until the lease that Ask returns is unlocked; that of a program that
@@ -45,13 +44,7 @@ func (l *Locker) Ask(ctx context.Context, key, reason string) (*Lease, error) {
 }
 
 func askable(key string) error {
-	if err := check.Key(key); err != nil {
-		return err
-	}
-	if most := check.MaxKey - len(AskPrefix); len(key) > most {
-		return &KeyError{Key: key, Reason: fmt.Sprintf("it has %d bytes, at most %d are allowed for a request to release it", len(key), most)}
-	}
-	return nil
+	return check.Prefixed(AskPrefix, key, "a request to release it")
 }
 
 // Asked returns a channel on which the lease receives the reason of each request to
@@ -59,8 +52,8 @@ func askable(key string) error {
 // lease ends. A reason that comes while the last one is not yet received is dropped.
 //
 // From the first call on the lease looks in the store for requests, about every third of
-// Config.TTL, at least once a second: one more question each time. All calls return the
-// same channel, those of nested leases, too. The channel is closed at once if the store
+// its TTL, at most once a second: one more question each time. All calls return the same
+// channel, those of nested leases, too. The channel is closed at once if the store
 // cannot show its locks, or if the key is too long for Ask.
 func (l *Lease) Asked() <-chan string {
 	t, k := l.root(), l.keeper
@@ -84,7 +77,7 @@ func (l *Lease) Asked() <-chan string {
 // lookForRequests tells of the requests to release the lock until the lease ends.
 func (t *Lease) lookForRequests(in driver.Inspector, asked chan<- string) {
 	defer close(asked)
-	key, done := AskPrefix+t.Key(), t.Done()
+	key, held := AskPrefix+t.Key(), t.Context(context.Background())
 	every := max(t.keeper.acq.terms.ttl/3, askEvery)
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -95,11 +88,11 @@ func (t *Lease) lookForRequests(in driver.Inspector, asked chan<- string) {
 	told := map[request]bool{}
 	for {
 		select {
-		case <-done:
+		case <-held.Done():
 			return
 		case <-pause.C:
 		}
-		ctx, cancel := context.WithTimeout(t.Context(context.Background()), every)
+		ctx, cancel := context.WithTimeout(held, every)
 		info, err := in.Inspect(ctx, key)
 		cancel()
 		if err == nil { // else the next look may succeed

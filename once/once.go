@@ -222,13 +222,7 @@ func (r *Runner) attempt(ctx, work context.Context, a Attempt, fn func(context.C
 
 // legal refuses a key whose lock would have no legal name.
 func legal(key string) error {
-	if err := check.Key(key); err != nil {
-		return err
-	}
-	if len(key) > MaxKey {
-		return &baton.KeyError{Key: key, Reason: fmt.Sprintf("it has %d bytes, at most %d are allowed for an operation", len(key), MaxKey)}
-	}
-	return nil
+	return check.Prefixed(LockPrefix, key, "an operation")
 }
 
 // look finds the record in one request: enough for an operation that is done.

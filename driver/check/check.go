@@ -49,6 +49,18 @@ func Key(key string) error {
 	return nil
 }
 
+// Prefixed returns a *driver.KeyError unless key is legal and stays so behind prefix. The
+// error says what the longer name would be for: "an operation".
+func Prefixed(prefix, key, what string) error {
+	if err := Key(key); err != nil {
+		return err
+	}
+	if most := MaxKey - len(prefix); len(key) > most {
+		return badKey(key, fmt.Sprintf("it has %d bytes, at most %d are allowed for %s", len(key), most, what))
+	}
+	return nil
+}
+
 // Limits of a request.
 const (
 	// MaxPermits is the highest capacity of a lock with permits.

@@ -70,8 +70,9 @@ const (
 )
 
 // Class returns the class of an error of a store, or of one of another package that wraps
-// it, or "" for nil. A *baton.LostError without the error of a store is Refused. A context that ended while the store was silent is
-// Unknown if the error says so, and Canceled otherwise.
+// it, or "" for nil. A *baton.LostError without the error of a store is Refused. A context
+// that ended while the store was silent is Unknown if the error says so, and Canceled
+// otherwise.
 func Class(err error) string {
 	switch {
 	case err == nil:

@@ -112,5 +112,14 @@ func (l *Limiter) take(ctx context.Context, r limits.Request) (limits.Taken, Sou
 	if r.ID != "" && errors.Is(err, ErrUnknown) && ctx.Err() == nil {
 		t, by, err = l.fall.take(ctx, l.store, r, 0)
 	}
+	if t.Repeated { // all decisions have the latest turn, also of limits that have no turns
+		for i, take := range r.Takes {
+			switch a := take.Limit.Algorithm; {
+			case a == limits.LeakyBucket, a == limits.TokenBucket && r.MaxWait > 0:
+			default:
+				t.Limits[i].Wait = 0
+			}
+		}
+	}
 	return t, by, err
 }

@@ -424,37 +424,44 @@ func TestWarnBesideOthers(t *testing.T) {
 	}
 }
 
-// What is given back to a limit does not depend on the turn of a shadow: a promise
-// that the limit has made behind it stays the only one for its time.
-func TestCancelBesideShadow(t *testing.T) {
-	for _, more := range [][]ratelimit.Option{{}, {ratelimit.LeakyBucket(1, time.Second, time.Minute).Named("queue").Shadow()}} {
-		synctest.Test(t, func(t *testing.T) {
-			l := limiter(t, memstore.New(), append([]ratelimit.Option{ratelimit.TokenBucket(1, time.Second, 2).Named("real")}, more...)...)
-			allow(t, l, "k", 1)
-			res, err := l.Reserve(t.Context(), "k", 1) // the shadow's turn for it comes in a second
-			if err != nil || !res.Result.OK || res.Result.Wait != 0 {
-				t.Fatal(res, err)
-			}
-			served := make(chan time.Time, 1)
-			go func() {
-				l.Wait(t.Context(), "k")
-				served <- time.Now()
-			}()
-			begin := time.Now()
-			time.Sleep(980 * time.Millisecond) // fake time: the waiter has been promised the next turn
-			if err := res.Cancel(t.Context()); err != nil {
-				t.Error(err)
-			}
-			if at := (<-served).Sub(begin); at < time.Second || at > 1100*time.Millisecond {
-				t.Errorf("the waiter was served after %v", at)
-			}
-			if r := allow(t, l, "k", 1); r.OK {
-				t.Errorf("with %v another has the turn of the waiter: %+v", more, r)
-			}
-			time.Sleep(time.Until(begin.Add(10 * time.Second))) // fake time
-			if r, err := l.Peek(t.Context(), "k"); err != nil || r.Remaining != 2 || r.ResetAfter != 0 {
-				t.Errorf("%+v, %v", r, err)
-			}
-		})
+// What is given back to a limit does not depend on the turn of another one, a shadow or
+// not: a promise that the limit has made behind it stays the only one for its time.
+func TestCancelBesideAQueue(t *testing.T) {
+	bucket, queue := ratelimit.TokenBucket(1, time.Second, 2).Named("real"), ratelimit.LeakyBucket(1, time.Second, time.Minute).Named("queue")
+	for name, beside := range map[string][]ratelimit.Option{"alone": {}, "beside a shadow": {queue.Shadow()}, "beside a queue": {queue}} {
+		for lost := range 2 {
+			t.Run(fmt.Sprintf("%s, %d answers lost", name, lost), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := &losing{Store: memstore.New()}
+					l, waiters := limiter(t, store, append([]ratelimit.Option{bucket}, beside...)...), limiter(t, store, bucket)
+					allow(t, l, "k", 1)
+					store.lose = lost
+					res, err := l.Reserve(t.Context(), "k", 1) // the queue's turn for it comes in a second
+					if want := name == "beside a queue"; err != nil || !res.Result.OK || (res.Result.Wait > 0) != want {
+						t.Fatal(res, err)
+					}
+					served := make(chan time.Time, 1)
+					go func() {
+						waiters.Wait(t.Context(), "k")
+						served <- time.Now()
+					}()
+					begin := time.Now()
+					time.Sleep(980 * time.Millisecond) // fake time: the waiter has been promised the next turn
+					if err := res.Cancel(t.Context()); err != nil {
+						t.Error(err)
+					}
+					if at := (<-served).Sub(begin); at < time.Second || at > 1100*time.Millisecond {
+						t.Errorf("the waiter was served after %v", at)
+					}
+					if r := allow(t, waiters, "k", 1); r.OK {
+						t.Errorf("another has the turn of the waiter: %+v", r)
+					}
+					time.Sleep(time.Until(begin.Add(10 * time.Second))) // fake time
+					if r, err := l.Peek(t.Context(), "k"); err != nil || r.Remaining == 0 || r.ResetAfter != 0 {
+						t.Errorf("%+v, %v", r, err)
+					}
+				})
+			})
+		}
 	}
 }

@@ -171,8 +171,7 @@ type Reservation struct {
 	l      *Limiter
 	id     string
 	limits []Limit
-	taken  limits.Taken
-	turn   time.Duration // until the turn, without those of shadows
+	at     int64 // when the store decided
 
 	mu      sync.Mutex
 	held    map[string]held // by the name of the limit
@@ -181,8 +180,8 @@ type Reservation struct {
 
 // held is what was taken from one limit.
 type held struct {
-	cost   int64
-	shadow bool
+	cost int64
+	turn time.Duration // until its own turn, from the decision on
 
 	// Set for a bucket that lets some through at once: when it is full again, on
 	// bootclock, and its rate. Any other bucket is a queue that takes nothing back
@@ -262,14 +261,13 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within
 	}
 	res := &Reservation{
 		Result: result(all, r, t, by, key, n),
-		l:      l, id: r.ID, limits: all, taken: t, held: make(map[string]held), settled: !t.OK,
+		l:      l, id: r.ID, limits: all, at: t.At, held: make(map[string]held), settled: !t.OK,
 	}
-	res.turn = res.Result.Wait
 	for i, limit := range all {
 		if took != nil && !slices.Contains(took, i) {
 			continue // a shadow that would have refused
 		}
-		h := held{cost: r.Takes[i].Cost, shadow: limit.shadow}
+		h := held{cost: r.Takes[i].Cost, turn: t.Limits[i].Wait}
 		if limit.rule.Algorithm == limits.TokenBucket || limit.rule.Ahead > 0 {
 			h.full, h.n, h.period = bootclock.Coarse().Add(t.Limits[i].Reset), limit.rule.N, limit.rule.Period
 		}
@@ -325,22 +323,21 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 		}
 		return wrap("settle", r.Result.Key, err)
 	}
-	giveBack := func(turn time.Duration, from func(held) bool) error {
-		return settle(limits.Request{Mode: limits.GiveBack, At: r.taken.At, Wait: turn}, func(h held, cost int64) int64 {
-			if cost >= h.cost || !from(h) {
+	// Each limit takes back what was in front of its own promises: with the turn of
+	// another one it would take it for a later promise, or overlook one.
+	turns := make([]time.Duration, 0, len(r.held))
+	for _, h := range r.held {
+		turns = append(turns, h.turn)
+	}
+	slices.Sort(turns)
+	for _, turn := range slices.Compact(turns) {
+		err := settle(limits.Request{Mode: limits.GiveBack, At: r.at, Wait: turn}, func(h held, cost int64) int64 {
+			if cost >= h.cost || h.turn != turn {
 				return 0
 			}
 			return min(h.cost-cost, h.left())
 		})
-	}
-	// The turn of a shadow is no turn of the other limits: they would give back what
-	// stands in front of what they have promised since.
-	apart := r.turn != r.taken.Wait
-	if err := giveBack(r.turn, func(h held) bool { return !apart || !h.shadow }); err != nil {
-		return err
-	}
-	if apart {
-		if err := giveBack(r.taken.Wait, func(h held) bool { return h.shadow }); err != nil {
+		if err != nil {
 			return err
 		}
 	}

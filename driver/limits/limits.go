@@ -200,7 +200,7 @@ const Never time.Duration = math.MaxInt64
 // answered it may miss the last.
 type Taken struct {
 	OK       bool
-	Repeated bool          // an earlier decision, for the same ID
+	Repeated bool          // an earlier decision, for the same ID; all of Limits have its Wait
 	Wait     time.Duration // if OK: until the request's turn, the latest of all limits
 	Retry    time.Duration // if not OK: the longest of the limits that refused
 	At       int64         // when it was made, in microseconds since 1970 by the store's clock

@@ -104,7 +104,7 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 		// Another goroutine has made this one the front at the same time, or handed
 		// the lock over to it. Neither must be lost.
 		if k := <-c.turn; c.failed == nil {
-			l.passOn(q, k)
+			l.passToNext(q, k)
 		}
 	}
 	l.callers.Put(c)
@@ -180,9 +180,9 @@ func (q *waitQueue) handOver(k *keeper) bool {
 	return true
 }
 
-// passOn hands k, which its receiver did not use, over to the next caller, or
+// passToNext hands k, which its receiver did not use, over to the next caller, or
 // releases it. k is nil if the receiver became the front without a lock.
-func (l *Locker) passOn(q *waitQueue, k *keeper) {
+func (l *Locker) passToNext(q *waitQueue, k *keeper) {
 	if k != nil {
 		if k.fitToHandOver() && q.handOver(k) {
 			return

@@ -98,7 +98,7 @@ var boundedCases = []testCase{
 					a.forget()
 				}
 				if err := a.acquire(true, retry); err != nil || a.state != driver.Waiting {
-					t.Fatalf("repeated, retry is %v: %v, %v, want its place in line", retry, a.state, outcome(err))
+					t.Fatalf("repeated, retry is %v: %v, %v, want its position", retry, a.state, outcome(err))
 				}
 				if a.Ticket != place {
 					t.Errorf("repeated, retry is %v: the place has another ticket", retry)
@@ -127,7 +127,7 @@ var boundedCases = []testCase{
 			a := t.writer(2, "k").named("a").bounded(1)
 			t.outlive(driver.WaiterTTL + 300*time.Millisecond) // a store may use a coarse clock
 			if err := a.acquire(true, false); err != nil || a.state != driver.Waiting {
-				t.Fatalf("%s: %v, %v, want a place in line", a.name, a.state, outcome(err))
+				t.Fatalf("%s: %v, %v, want a position", a.name, a.state, outcome(err))
 			}
 			t.writer(1, "k").bounded(1).full()
 			h.leave()
@@ -179,7 +179,7 @@ var boundedCases = []testCase{
 				case errs[i] == nil:
 					let = append(let, s)
 				case !errors.Is(errs[i], driver.ErrQueueFull):
-					t.Errorf("%s: %v, want a place in line or a *driver.QueueFullError", s.name, errs[i])
+					t.Errorf("%s: %v, want a position or a *driver.QueueFullError", s.name, errs[i])
 				}
 			}
 			if len(let) != most {

@@ -224,7 +224,7 @@ var inspectCases = []testCase{
 		},
 	},
 	{
-		name:  "break hands over to the next in line",
+		name:  "break hands over to the next waiter",
 		why:   "breaking must not break the queue",
 		needs: []need{inspector, fifo},
 		run: func(t *test) {

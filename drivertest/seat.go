@@ -218,7 +218,7 @@ func (s *seat) acquire(queue, retry bool) error {
 		s.took(driver.Waiting, g)
 		s.stands(sent, driver.Waiting)
 		if !queue && !waited {
-			s.t.Errorf("%s: got a place in line that it did not ask for", s.name)
+			s.t.Errorf("%s: got a position that it did not ask for", s.name)
 		}
 	default:
 		s.took(driver.Held, g)
@@ -266,10 +266,10 @@ func outcome(err error) any {
 func (s *seat) join() *seat {
 	s.t.Helper()
 	if err := s.acquire(true, false); err != nil {
-		s.t.Fatalf("%s: acquire with a place in line: %v", s.name, err)
+		s.t.Fatalf("%s: acquire with a position: %v", s.name, err)
 	}
 	if s.state != driver.Waiting {
-		s.t.Fatalf("%s: %v at once, want a place in line", s.name, s.state)
+		s.t.Fatalf("%s: %v at once, want a position", s.name, s.state)
 	}
 	return s
 }
@@ -341,7 +341,7 @@ func (s *seat) awaitHeld(within time.Duration, others ...*seat) {
 			}
 		}
 		if s.state == driver.Lost {
-			s.t.Fatalf("%s: lost its place in line", s.name)
+			s.t.Fatalf("%s: lost its position", s.name)
 		}
 		return s.state == driver.Held
 	})
@@ -362,7 +362,7 @@ func (t *test) waiting(waiters ...*seat) {
 	t.renew(waiters...)
 	for _, s := range waiters {
 		if s.state != driver.Waiting {
-			t.Fatalf("%s: %v, want its place in line", s.name, s.state)
+			t.Fatalf("%s: %v, want its position", s.name, s.state)
 		}
 	}
 }

@@ -318,7 +318,7 @@ var togetherCases = []testCase{
 			}
 			m := ability[driver.Together](t.locks[0])
 			for what, r := range map[string][]driver.Request{
-				"none": nil, "a key twice": {good, twice}, "a place in line": {good, queued}, "no TTL": {good, bad}, "too many": many,
+				"none": nil, "a key twice": {good, twice}, "a position": {good, queued}, "no TTL": {good, bad}, "too many": many,
 			} {
 				_, err := m.AcquireAll(t.ctx, r)
 				if _, ok := errors.AsType[*driver.RequestError](err); !ok {

@@ -86,7 +86,7 @@ var tokenCases = []testCase{
 		},
 	},
 	{
-		name:  "a place in line survives a reconnect",
+		name:  "a position survives a reconnect",
 		why:   "waiters keep their order, and are granted though the hint was lost with the connection",
 		needs: []need{fifo, reconnect},
 		run: func(t *test) {

@@ -29,7 +29,7 @@ var watchCases = []testCase{
 	},
 	{
 		name:  "giving up a granted place is hinted",
-		why:   "the next in line is granted by whoever gives up; nobody else will tell it",
+		why:   "the next waiter is granted by whoever gives up; nobody else will tell it",
 		needs: []need{fifo, watcher},
 		run: func(t *test) {
 			h := t.writer(0, "k").hold()

@@ -19,7 +19,7 @@ func (a *app) breakCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "break [flags] KEY",
 		Short: "Take a lock away from its holders",
-		Long: `Takes the lock from whoever holds it, so that the next in line gets it at once.
+		Long: `Takes the lock from whoever holds it, so that the next waiter gets it at once.
 The holders notice usually at once, at their next renewal at the latest: until then they
 may go on working. What the lock protects is safe from them only if it checks fencing
 tokens. A holder that

@@ -136,7 +136,7 @@ func interrupted(sig os.Signal) error {
 type interruption struct{ sig syscall.Signal }
 
 func (i *interruption) Error() string {
-	return fmt.Sprintf("%v while waiting: gave up the place in line", i.sig)
+	return fmt.Sprintf("%v while waiting: gave up the position", i.sig)
 }
 
 // death is a signal from the terminal's keys that the calling shell must learn of, or a

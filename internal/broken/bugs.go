@@ -44,7 +44,7 @@ const (
 	// The queue.
 	Barges            Bug = "a release frees, the quickest wins"
 	BargesAfterExpiry Bug = "a newcomer takes what has expired"
-	LastInFirstOut    Bug = "grants the last in line"
+	LastInFirstOut    Bug = "grants the last waiter"
 	WaitersNeverDie   Bug = "keeps dead waiters in line"
 	ForgetsWaiters    Bug = "drops waiters that refresh their place"
 	ClaimsForTTL      Bug = "a hand-over lasts for the whole TTL"
@@ -245,6 +245,6 @@ var CaughtBy = map[Bug]string{
 	ShowsIDs:         "inspect shows holders and waiters in order",
 	TrimsOwners:      "inspect shows owners as they were given",
 	RefusalShowsID:   "a refusal tells who holds",
-	BreakDropsQueue:  "break hands over to the next in line",
+	BreakDropsQueue:  "break hands over to the next waiter",
 	BreakCanBeUndone: "break takes the lock away",
 }

@@ -44,10 +44,10 @@ type item struct {
 	rev  int64 // the store's revision after it
 	err  error // of package driver
 
-	again bool      // it may have been done before, so that it finds its own effect
-	twice bool      // several members were asked: it may be done once more
-	left  bool      // its caller no longer waits for the answer; guarded by Store.mu
-	doubt time.Time // the claim's doubt before that
+	again      bool      // it may have been done before, so that it finds its own effect
+	twice      bool      // several members were asked: it may be done once more
+	left       bool      // its caller no longer waits for the answer; guarded by Store.mu
+	unresolved time.Time // the unresolved of the claim before that
 }
 
 // answer returns the transaction that was done, and what it said.

@@ -203,7 +203,7 @@ func (s *Store) remove(w *sweep) {
 		w.at = time.Time{}
 		s.forgetLocked(c)
 		if !twice && !it.resp.Succeeded { // if the process has not removed it, what else has the name?
-			s.doubtLocked()
+			s.seekStraysLocked()
 		}
 	}
 	if !c.lock.all[c] { // also if its lease has ended
@@ -262,22 +262,22 @@ func (s *Store) late(c *claim, it *item) {
 	}
 	c.item = nil
 	if errors.Is(it.err, driver.ErrUnknown) { // it may have been given up on its way
-		c.doubtLocked(it)
+		c.unresolvedLocked(it)
 		return
 	}
 	if it.left {
-		c.doubt = it.doubt // not this one's any more, but perhaps an earlier one's
+		c.unresolved = it.unresolved // not this one's any more, but perhaps an earlier one's
 	}
 	if it.resp != nil { // else it certainly failed, or was not sent
 		s.answeredLocked(c, it)
 	}
 }
 
-// doubtLocked notes that the request for the claim may still take effect. When this
+// unresolvedLocked notes that the request for the claim may still take effect. When this
 // process no longer looks for that, the leases that the request names have ended.
-func (c *claim) doubtLocked(it *item) {
-	c.doubt = bootclock.Coarse().Add(lateEffect)
+func (c *claim) unresolvedLocked(it *item) {
+	c.unresolved = bootclock.Coarse().Add(lateEffect)
 	for _, l := range it.on {
-		l.doubted = true
+		l.unresolved = true
 	}
 }

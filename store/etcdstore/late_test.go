@@ -373,7 +373,7 @@ func TestRenewalMovesNothingBackFromTheSuccessor(t *testing.T) {
 
 				s[0].mu.Lock()
 				old := s[0].leases[class]
-				old.doubted = true
+				old.unresolved = true
 				s[0].refreshLocked(old)
 				s[0].mu.Unlock()
 				eventually(t, "a successor", 20*time.Second, func() bool {
@@ -410,7 +410,7 @@ func TestOutcomeOfWhatWasNotSent(t *testing.T) {
 	it := putOf(t, "k", false)
 	s.mu.Lock()
 	c := s.addLocked(s.lockLocked(cl.Key), cl)
-	c.item, c.doubt = it, bootclock.Coarse().Add(time.Minute) // an earlier put may yet come
+	c.item, c.unresolved = it, bootclock.Coarse().Add(time.Minute) // an earlier put may yet come
 	s.mu.Unlock()
 	resume := s.batch.Pause()
 	ctx, cancel := context.WithCancel(t.Context())

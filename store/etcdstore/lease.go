@@ -30,10 +30,10 @@ type lease struct {
 	end     time.Time
 	dead    bool // the server said so
 
-	// doubted says that a request to put a name on the lease got no answer. next is
+	// unresolved says that a request to put a name on the lease got no answer. next is
 	// then the lease that is to replace this one: see followLocked.
-	doubted bool
-	next    *lease
+	unresolved bool
+	next       *lease
 
 	asking *asking // the request under way, if any
 	told   *asking // the last answer, while no answer of the majority confirms it: see bear
@@ -159,13 +159,13 @@ func (s *Store) grant(ctx context.Context, class int64) (*pb.LeaseGrantResponse,
 	return resp, err
 }
 
-// followLocked replaces a lease that is doubted. A member that hangs may do after hours
+// followLocked replaces a lease that is unresolved. A member that hangs may do after hours
 // what it was asked, when this process no longer looks for that; a name that it then
 // puts on a lease that is kept alive stays and holds the lock. It can put nothing on a
 // lease that has ended. The claims move to the new lease when they are renewed, and the
 // old one is no longer kept alive.
 func (s *Store) followLocked(l *lease) {
-	if !l.doubted || l.next != nil || l.id == 0 || s.closed {
+	if !l.unresolved || l.next != nil || l.id == 0 || s.closed {
 		return
 	}
 	next := &lease{seconds: l.seconds}

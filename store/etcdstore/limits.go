@@ -66,7 +66,7 @@ type taking struct {
 	refused error
 	writes  bool
 
-	doubt bool // an attempt that wrote got no answer
+	unresolved bool // an attempt that wrote got no answer
 
 	done chan struct{} // closed when d and err are set
 	d    limits.Taken
@@ -239,8 +239,8 @@ func (s *Store) fly(f *flight) {
 			// A call with an ID can still ask what happened.
 			lost = true
 			f.answer(func(c *taking) (bool, limits.Taken, error) {
-				c.doubt = c.writes
-				return c.doubt && c.id == "", limits.Taken{}, err
+				c.unresolved = c.writes
+				return c.unresolved && c.id == "", limits.Taken{}, err
 			})
 		default:
 			f.answer(func(c *taking) (bool, limits.Taken, error) { return true, limits.Taken{}, s.failed(c, err) })
@@ -262,11 +262,11 @@ func (s *Store) fly(f *flight) {
 // failed is the error of a call whose transaction failed with err.
 func (s *Store) failed(c *taking, err error) error {
 	switch unknown := errors.Is(err, driver.ErrUnknown); {
-	case c.doubt && !unknown:
+	case c.unresolved && !unknown:
 		return fmt.Errorf("etcd: %w: there was no answer, and then: %v", driver.ErrUnknown, err)
 	case s.ctx.Err() != nil && !(unknown && c.writes):
 		return driver.ErrClosed
-	case unknown && !c.writes && !c.doubt:
+	case unknown && !c.writes && !c.unresolved:
 		return unavailable(errors.New("there was no answer"))
 	}
 	return err
@@ -355,7 +355,7 @@ func (f *flight) decideOne(s *Store, a *proposal, c *taking, wall int64) {
 			c.decided = r.Repeated(states, now, at, wait)
 			return
 		}
-		if c.doubt {
+		if c.unresolved {
 			// The attempt without an answer must not happen any more: it will find that
 			// the name where it would remember its outcome exists.
 			memory.write(a.boot, lateEffect, rate.State{0})

@@ -206,7 +206,7 @@ func (s *Store) freshLocked(l *lease, d time.Duration) {
 // taken the claim's, if any.
 func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 	if it.twice {
-		c.doubtLocked(it)
+		c.unresolvedLocked(it)
 	}
 	classes := []*lease{s.leases[seconds(c.ttl)], s.leases[waiterSeconds]}
 	on := func(id int64) {
@@ -279,7 +279,7 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error) 
 	if errors.Is(err, driver.ErrUnknown) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		it.left, it.doubt, c.doubt = true, c.doubt, bootclock.Coarse().Add(lateEffect)
+		it.left, it.unresolved, c.unresolved = true, c.unresolved, bootclock.Coarse().Add(lateEffect)
 		if !s.closed {
 			s.work.Go(func() { s.late(c, it) })
 		}
@@ -402,7 +402,7 @@ func (s *Store) inLine(ctx context.Context, r driver.Request, sent time.Time, c 
 func (s *Store) confirm(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	switch a := s.Renew(ctx, []driver.Claim{r.Claim}, r.TTL)[0]; {
 	case a.State == driver.Lost:
-		return driver.Grant{}, unavailable(errors.New("the place in line was lost at once"))
+		return driver.Grant{}, unavailable(errors.New("the position was lost at once"))
 	case a.State == driver.Unknown && errors.Is(a.Err, driver.ErrUnavailable):
 		return driver.Grant{}, fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, a.Err) // the name is there
 	case a.State == driver.Unknown:

@@ -57,7 +57,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	s.endLocked(c)
 	s.forgetLocked(c)
 	if !it.resp.Succeeded {
-		s.doubtLocked() // if the process has not removed it, what else has the name?
+		s.seekStraysLocked() // if the process has not removed it, what else has the name?
 		return driver.ErrLost
 	}
 	return nil

@@ -120,7 +120,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		case c.ended || w.state == driver.Lost:
 			if w.state == driver.Lost { // if the process has not removed it, is more wrong?
 				s.forgetLocked(c)
-				s.doubtLocked()
+				s.seekStraysLocked()
 			}
 			r.State = driver.Lost
 		case w.err != nil || !w.decided:
@@ -218,7 +218,7 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 						c.lease = q.w.want
 					}
 					if c.place < 0 { // and perhaps not yet
-						c.doubt = bootclock.Coarse().Add(lateEffect)
+						c.unresolved = bootclock.Coarse().Add(lateEffect)
 					}
 				}
 				if leaseGone(err) && !q.w.want.dead { // the next round uses another

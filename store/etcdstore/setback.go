@@ -79,7 +79,7 @@ func (s *Store) answered(at sight, h *pb.ResponseHeader, err error) {
 		s.setBack(h.Revision)
 	case status.Code(err) == codes.Unavailable:
 		s.mu.Lock()
-		s.doubtLocked()
+		s.seekStraysLocked()
 		s.mu.Unlock()
 	}
 }
@@ -103,28 +103,28 @@ func (s *Store) setBack(rev int64) {
 			}
 		}
 	}
-	s.doubtLocked()
+	s.seekStraysLocked()
 	s.mu.Unlock()
 	for _, f := range wake {
 		f()
 	}
 }
 
-// doubtPause is the pause before a look for strays that got no answer is repeated.
-const doubtPause = 200 * time.Millisecond
+// strayPause is the pause before a look for strays that got no answer is repeated.
+const strayPause = 200 * time.Millisecond
 
-// doubtLocked has all leases looked at for strays, in the background, until that has
+// seekStraysLocked has all leases looked at for strays, in the background, until that has
 // succeeded.
-func (s *Store) doubtLocked() {
-	s.doubts++
-	if s.closed || s.doubting {
+func (s *Store) seekStraysLocked() {
+	s.strayRounds++
+	if s.closed || s.seekingStrays {
 		return
 	}
-	s.doubting = true
+	s.seekingStrays = true
 	s.work.Go(func() {
 		for {
 			s.mu.Lock()
-			doubts := s.doubts
+			strayRounds := s.strayRounds
 			var leases []int64
 			for l := range s.leasesLocked() {
 				if l.id != 0 && !l.dead {
@@ -137,13 +137,13 @@ func (s *Store) doubtLocked() {
 				looked = s.dropStrays(id) && looked
 			}
 			s.mu.Lock()
-			if looked && doubts == s.doubts {
-				s.doubting = false
+			if looked && strayRounds == s.strayRounds {
+				s.seekingStrays = false
 				s.mu.Unlock()
 				return
 			}
 			s.mu.Unlock()
-			t := time.NewTimer(doubtPause)
+			t := time.NewTimer(strayPause)
 			select {
 			case <-t.C:
 			case <-s.ctx.Done():

@@ -160,7 +160,7 @@ func TestNamesThatComeBack(t *testing.T) {
 	eventually(t, "all leases were looked at", time.Minute, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return !s.doubting
+		return !s.seekingStrays
 	})
 	eventually(t, "what was acquired since is lost", time.Minute, func() bool {
 		return errors.Is(s.Release(t.Context(), again), driver.ErrLost)

@@ -48,8 +48,8 @@ type Store struct {
 	house  housekeeping
 	closed bool
 
-	doubts   int  // incremented whenever the leases may have strays
-	doubting bool // a goroutine looks for strays
+	strayRounds   int  // incremented whenever the leases may have strays
+	seekingStrays bool // a goroutine looks for strays
 }
 
 var (
@@ -176,8 +176,8 @@ type claim struct {
 	changing bool      // a Downgrade is under way: do not write the name with its old value
 	taken    time.Time // when it was seen on a lease that is not ours: another process has it
 
-	item  *item     // the acquire whose answer is not known
-	doubt time.Time // until when a request whose answer was lost may take effect: see uncertain
+	item       *item     // the acquire whose answer is not known
+	unresolved time.Time // until when a request whose answer was lost may take effect: see uncertain
 
 	ttl      time.Duration // as asked for
 	held     bool          // it is known to be held, until deadline
@@ -194,7 +194,7 @@ type claim struct {
 // uncertain reports whether a request that got no answer may still take effect. A later
 // answer to the same request does not settle that: the first one may take effect after
 // it.
-func (c *claim) uncertain() bool { return bootclock.Coarse().Before(c.doubt) }
+func (c *claim) uncertain() bool { return bootclock.Coarse().Before(c.unresolved) }
 
 func (s *Store) lockLocked(key string) *lock {
 	k := s.keys[key]

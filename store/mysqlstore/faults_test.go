@@ -65,7 +65,7 @@ func TestAnswerCutAfterTheEffect(t *testing.T) {
 		t.Fatalf("the retry: %+v, %v", g, err)
 	}
 	if info, err := elsewhere.Inspect(t.Context(), "k"); err != nil || len(info.Waiters) != 1 {
-		t.Errorf("%+v, %v, want one place in line", info, err)
+		t.Errorf("%+v, %v, want one position", info, err)
 	}
 
 	// Before the commit was sent there is nothing to be unsure of.
@@ -76,7 +76,7 @@ func TestAnswerCutAfterTheEffect(t *testing.T) {
 	}
 	<-cut
 	if info, err := elsewhere.Inspect(t.Context(), "k"); err != nil || len(info.Waiters) != 1 {
-		t.Errorf("%+v, %v, want one place in line", info, err)
+		t.Errorf("%+v, %v, want one position", info, err)
 	}
 
 	// A release that hands over, and one that does not.

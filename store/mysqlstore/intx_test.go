@@ -117,7 +117,7 @@ func inTxSeesTheLossThatItsSnapshotDoesNot(t *testing.T, d *database) {
 	take(t, s, claimOf("held", "a"), time.Minute, false)
 	waiting, _ = take(t, s, waiting, time.Minute, true)
 	if err := s.InTx(t.Context(), begin(t, d.plain, sql.LevelDefault), leased{claim: waiting}); !errors.Is(err, driver.ErrLost) {
-		t.Errorf("a place in line: %v, want ErrLost", err)
+		t.Errorf("a position: %v, want ErrLost", err)
 	}
 }
 

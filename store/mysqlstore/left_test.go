@@ -76,7 +76,7 @@ func TestConnectionsThatAreLeftBehind(t *testing.T) {
 			w, _ := take(t, other, claimOf("k", "waiter"), time.Minute, true)
 			mustRelease(t, s, c)
 			if r := renewOne(t, other, w, time.Minute); r.State != driver.Held {
-				t.Errorf("the next in line: %+v", r)
+				t.Errorf("the next waiter: %+v", r)
 			}
 			leave(func() { take(t, other, claimOf("seen", "other"), time.Minute, false) })
 			if info, err := s.Inspect(t.Context(), "seen"); err != nil || len(info.Holders) != 1 {

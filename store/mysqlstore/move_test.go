@@ -26,7 +26,7 @@ func TestWhoIsMovedIsStillTheFirst(t *testing.T) {
 		}
 		mustRelease(t, s, first)
 		if r := renewOne(t, s, h, time.Minute); r.State != driver.Held {
-			t.Fatalf("the next in line: %+v", r)
+			t.Fatalf("the next waiter: %+v", r)
 		}
 
 		gate, inside := make(chan bool), make(chan bool)

@@ -224,7 +224,7 @@ func doEverything(t *testing.T, d *database, s *Store) {
 	ask(claimOf(name+"k", "refused"), false, false)
 	mustRelease(t, s, many[len(many)-1])
 	mustRelease(t, s, h)
-	eventually(t, "the next in line", 10*time.Second, func() bool { return renewOne(t, s, w, time.Minute).State == driver.Held })
+	eventually(t, "the next waiter", 10*time.Second, func() bool { return renewOne(t, s, w, time.Minute).State == driver.Held })
 	stop()
 	for _, c := range append([]driver.Claim{w, second}, many...) {
 		_ = s.Release(ctx, c) // some have died

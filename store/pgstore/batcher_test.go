@@ -154,7 +154,7 @@ func inLine(t *testing.T, s, plain *Store, ctx context.Context, n int) (all []dr
 			_, err := s.Acquire(ctx, r)
 			errs[i] <- err
 		}()
-		eventually(t, "a place in line", 20*time.Second, func() bool {
+		eventually(t, "a position", 20*time.Second, func() bool {
 			s.batcher.mu.Lock()
 			defer s.batcher.mu.Unlock()
 			return s.batcher.calls == 1 && len(s.batcher.waiting.all) == i

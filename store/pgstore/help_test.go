@@ -44,7 +44,7 @@ func join(t *testing.T, s *Store, r driver.Request) driver.Claim {
 	t.Helper()
 	g, err := s.Acquire(t.Context(), queued(r))
 	if err != nil || !g.Waiting {
-		t.Fatalf("acquire %q: %+v, %v, want a place in line", r.Key, g, err)
+		t.Fatalf("acquire %q: %+v, %v, want a position", r.Key, g, err)
 	}
 	return with(r, g)
 }

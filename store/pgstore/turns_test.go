@@ -45,7 +45,7 @@ func mustServe(t *testing.T, want bool, all ...*operation) {
 func placed(t *testing.T, o *operation) driver.Claim {
 	t.Helper()
 	if !o.served || !o.grant.Waiting || o.grant.Token != 0 || o.grant.Ticket == 0 {
-		t.Errorf("served is %v, %+v, want a place in line", o.served, o.grant)
+		t.Errorf("served is %v, %+v, want a position", o.served, o.grant)
 	}
 	o.claim.Ticket = o.grant.Ticket
 	return o.claim

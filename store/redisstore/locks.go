@@ -78,7 +78,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	if err := s.orphans.recall(ctx, r.ID); err != nil {
+	if err := s.unresolved.recall(ctx, r.ID); err != nil {
 		return driver.Grant{}, err
 	}
 	r.TTL = r.TTL.Truncate(time.Millisecond)
@@ -86,7 +86,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 		v := value(r.ID) + strconv.FormatInt(s.clock.millis(), 10) + ":" + r.Owner
 		answer, err := s.batcher.do(ctx, &operation{n: n, id: r.ID, acquire: true, args: [2]string{v, millis(r.TTL)}})
 		if err != nil {
-			s.orphans.attempted(r.ID, false, err)
+			s.unresolved.attempted(r.ID, false, err)
 			return driver.Grant{}, err
 		}
 		if token := number(answer); token > 0 {
@@ -123,7 +123,7 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 		r.ID, r.Owner, want(r.Claim), millis(r.TTL), millis(min(r.TTL, driver.ClaimTTL)), s.channel,
 		queue, look, s.place(r.Claim, r.TTL), tokenArg(r.Claim),
 	})
-	s.orphans.attempted(r.ID, r.Retry, err)
+	s.unresolved.attempted(r.ID, r.Retry, err)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -277,8 +277,8 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 
 // ended is told how the release of c was answered.
 func (s *Store) ended(n lockNames, c driver.Claim, err error) {
-	if err != nil && c.Ticket == 0 || s.orphans.known.Load() > 0 {
-		s.orphans.released(c, err, func(ctx context.Context, c driver.Claim) error { return s.leave(ctx, n, c, "") })
+	if err != nil && c.Ticket == 0 || s.unresolved.known.Load() > 0 {
+		s.unresolved.released(c, err, func(ctx context.Context, c driver.Claim) error { return s.leave(ctx, n, c, "") })
 	}
 }
 

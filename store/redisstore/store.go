@@ -24,18 +24,18 @@ import (
 // driver.Downgrader, driver.Mover, driver.Renamer, driver.Together, driver.Examiner,
 // driver.Clock and quorum.Member. Use New or Open.
 type Store struct {
-	client   wire.Client
-	owned    bool // the client is ours to close
-	names    *names
-	channel  string // of this process
-	everyone string // of all processes
-	clock    serverClock
-	busy     contended.Keys // keys lately found held: they skip the first attempt
-	pushes   pushes
-	orphans  orphans
-	life     *life
-	batcher  batcher
-	limits   knownLimits
+	client     wire.Client
+	owned      bool // the client is ours to close
+	names      *names
+	channel    string // of this process
+	everyone   string // of all processes
+	clock      serverClock
+	busy       contended.Keys // keys lately found held: they skip the first attempt
+	pushes     pushes
+	unresolved unresolved
+	life       *life
+	batcher    batcher
+	limits     knownLimits
 
 	decisions batcher // those that simple.lua makes
 	closed    atomic.Bool
@@ -273,7 +273,7 @@ func (s *Store) Close() error {
 		}()
 	}
 	s.pushes.close()
-	s.orphans.close()
+	s.unresolved.close()
 	if s.owned {
 		s.client.Close()
 	}

@@ -36,7 +36,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	}
 	for i, n := range all {
 		q := r[i]
-		if err := s.orphans.recall(ctx, q.ID); err != nil {
+		if err := s.unresolved.recall(ctx, q.ID); err != nil {
 			return nil, err
 		}
 		call.Locks = append(call.Locks, n.lock)
@@ -45,7 +45,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	}
 	answer, err := s.runCall(ctx, call)
 	for i := range r {
-		s.orphans.attempted(r[i].ID, r[i].Retry, err)
+		s.unresolved.attempted(r[i].ID, r[i].Retry, err)
 	}
 	if err != nil {
 		return nil, err

@@ -90,7 +90,7 @@ func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent tim
 	for tried := set(0); ; {
 		seq := s.sequencer(r.Key, tried)
 		if seq < 0 {
-			err := fmt.Errorf("redlock: %w: no server gave a place in line", driver.ErrUnavailable)
+			err := fmt.Errorf("redlock: %w: no server gave a position", driver.ErrUnavailable)
 			return driver.Grant{}, s.fail(st, err)
 		}
 		s.watch(st, seq)
@@ -218,7 +218,7 @@ func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time
 	// If this process dies now, what it holds must not stand for long.
 	for i := range s.nodes {
 		st.mu.Lock()
-		held := st.legs[i].has == lock
+		held := st.parts[i].has == lock
 		st.mu.Unlock()
 		if held {
 			s.send(st, i, task{kind: renew, req: driver.Request{TTL: max(driver.ClaimTTL, minTTL)}, clips: true})
@@ -229,7 +229,7 @@ func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time
 	defer st.mu.Unlock()
 	st.seq = seq
 	if st.ticket == 0 {
-		st.ticket = max(st.legs[seq].ticket, -st.legs[seq].ticket)
+		st.ticket = max(st.parts[seq].ticket, -st.parts[seq].ticket)
 	}
 	if st.head.IsZero() {
 		st.head = bootclock.Now()
@@ -246,8 +246,8 @@ func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time
 func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
 	st.mu.Lock()
 	token := max(st.token, st.ticket)
-	for i := range st.legs {
-		if l := &st.legs[i]; l.has == lock {
+	for i := range st.parts {
+		if l := &st.parts[i]; l.has == lock {
 			token = max(token, l.token)
 		}
 	}
@@ -334,7 +334,7 @@ func (s *Store) verdict(key string, answers []answer) error {
 		return err
 	}
 	held := &driver.HeldError{Key: key}
-	var refused, failed, pending, young, twins set
+	var refused, failed, pending, young, duplicates set
 	for i, a := range answers {
 		e, ok := errors.AsType[*driver.HeldError](a.err)
 		switch {
@@ -349,8 +349,8 @@ func (s *Store) verdict(key string, answers []answer) error {
 		case a.err == nil && a.landed:
 			switch {
 			case a.votes:
-			case s.nodes[i].twin.Load() != nil:
-				twins |= 1 << i
+			case s.nodes[i].duplicate.Load() != nil:
+				duplicates |= 1 << i
 			default:
 				young |= 1 << i
 			}
@@ -360,7 +360,7 @@ func (s *Store) verdict(key string, answers []answer) error {
 			pending |= 1 << i
 		}
 	}
-	missing := failed | pending | young | twins
+	missing := failed | pending | young | duplicates
 	if missing.count() <= len(s.nodes)-s.quorum && refused != 0 {
 		return held
 	}
@@ -368,8 +368,8 @@ func (s *Store) verdict(key string, answers []answer) error {
 	if young != 0 {
 		err = s.tooYoung(young, pending, s.quorum-(len(s.nodes)-missing.count()))
 	}
-	if twins != 0 {
-		err = fmt.Errorf("%w; without a vote: %s, which cannot be told from another", err, s.names(twins))
+	if duplicates != 0 {
+		err = fmt.Errorf("%w; without a vote: %s, which cannot be told from another", err, s.names(duplicates))
 	}
 	if young == 0 {
 		failed |= pending // else the round did not wait for them

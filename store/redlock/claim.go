@@ -19,9 +19,9 @@ const (
 	lock
 )
 
-// leg is what we know of a claim on one node. Only one request at a time is under way
+// part is what we know of a claim on one node. Only one request at a time is under way
 // for it, so that none overtakes the one before: next waits.
-type leg struct {
+type part struct {
 	has    has
 	spent  bool // a release, or clip, may still take effect: ask no more
 	votes  bool
@@ -39,12 +39,12 @@ type claim struct {
 	key, id string
 
 	mu      sync.Mutex
-	legs    []leg
+	parts   []part
 	asked   driver.Claim // as it was last asked for, and as repair asks for it
 	reads   bool         // it was downgraded, or is being
 	owner   string       // given by a Rename
 	renamed bool         // there was one
-	known   bool         // legs tell all that this process did with it
+	known   bool         // parts tell all that this process did with it
 	gone    bool         // it is to be forgotten: what lands now is released
 	held    bool         // by a majority
 	token   int64        // of the grant
@@ -57,7 +57,7 @@ type claim struct {
 	hurry   int       // how often in a row the node wanted to be asked soon
 	until   time.Time
 	refs    int // calls that work with it
-	flying  int // legs
+	flying  int // parts
 	wakes   []*wake
 	stops   []func() // they end the watches on the nodes
 	watch   set
@@ -93,7 +93,7 @@ func (s *Store) claim(key, id string, create bool) *claim {
 		if !create {
 			return nil
 		}
-		st = &claim{key: key, id: id, legs: make([]leg, len(s.nodes)), seq: -1}
+		st = &claim{key: key, id: id, parts: make([]part, len(s.nodes)), seq: -1}
 		if sh.claims == nil {
 			sh.claims = map[claimName]*claim{}
 		}
@@ -170,8 +170,8 @@ func (st *claim) begin(r driver.Request) error {
 	if !st.known {
 		st.known = true
 		if r.Retry || r.Ticket != 0 { // another process, or an earlier run, may have asked
-			for i := range st.legs {
-				st.legs[i].has = maybe
+			for i := range st.parts {
+				st.parts[i].has = maybe
 			}
 		}
 		if r.Ticket < 0 {
@@ -199,7 +199,7 @@ func (st *claim) askLocked(c driver.Claim) {
 // onLocked is the claim as a node knows it.
 func (st *claim) onLocked(i int) driver.Claim {
 	c := st.asked
-	c.Key, c.ID, c.Ticket = st.key, st.id, st.legs[i].ticket
+	c.Key, c.ID, c.Ticket = st.key, st.id, st.parts[i].ticket
 	return c
 }
 
@@ -211,8 +211,8 @@ func (st *claim) holds(since time.Time) set {
 }
 
 func (st *claim) holdsLocked(since time.Time) (x set) {
-	for i := range st.legs {
-		if l := &st.legs[i]; l.has == lock && l.votes && !l.spent && !l.sent.Before(since) {
+	for i := range st.parts {
+		if l := &st.parts[i]; l.has == lock && l.votes && !l.spent && !l.sent.Before(since) {
 			x |= 1 << i
 		}
 	}
@@ -224,20 +224,20 @@ func (s *Store) spent(st *claim) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	left := 0
-	for i := range st.legs {
-		if !st.legs[i].spent {
+	for i := range st.parts {
+		if !st.parts[i].spent {
 			left++
 		}
 	}
 	return left < s.quorum
 }
 
-// clipLocked prepares a leg for a request that leaves a lock little time: the lock then
+// clipLocked prepares a part for a request that leaves a lock little time: the lock then
 // counts for no majority. It reports whether the request may be sent: not if a majority
 // holds the lock.
 func (st *claim) clipLocked(i int) bool {
 	if !st.held {
-		st.legs[i].sent = time.Time{}
+		st.parts[i].sent = time.Time{}
 	}
 	return !st.held
 }
@@ -249,8 +249,8 @@ func (s *Store) end(st *claim, keep set) {
 		st.gone, st.held, st.seq, st.head = true, false, -1, time.Time{}
 	}
 	var drop set
-	for i := range st.legs {
-		l := &st.legs[i]
+	for i := range st.parts {
+		l := &st.parts[i]
 		if !keep.has(i) && (l.has != nothing || l.flying && keep != 0) {
 			drop |= 1 << i // what is under way otherwise is released when it lands
 		}

@@ -37,8 +37,8 @@ type server struct {
 
 	// IDs that may be released here once more at any time, by the node's store or by a
 	// request that was held up: no caller may rely on them. Nil: not kept.
-	t     drivertest.T
-	doubt map[string]bool
+	t          drivertest.T
+	unreliable map[string]bool
 }
 
 func newServers(t drivertest.T, n int) *servers {
@@ -75,10 +75,10 @@ func (s *servers) open(n int, cfg ...redlock.Config) []driver.Locks {
 	return all
 }
 
-// doubting makes the servers keep which IDs no caller may rely on.
-func (s *servers) doubting() *servers {
+// unreliable makes the servers keep which IDs no caller may rely on.
+func (s *servers) unreliable() *servers {
 	for _, n := range s.list {
-		n.doubt = map[string]bool{}
+		n.unreliable = map[string]bool{}
 	}
 	return s
 }
@@ -145,9 +145,9 @@ func (unknown) Is(target error) bool { return target == driver.ErrUnknown }
 
 func (s *server) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
 	s.mu.Lock()
-	doubt := s.doubt[r.ID]
+	unreliable := s.unreliable[r.ID]
 	s.mu.Unlock()
-	if doubt {
+	if unreliable {
 		s.t.Errorf("asked for %q by an ID whose release may still come", r.Key)
 	}
 	store, back, err := s.reach(ctx)
@@ -181,10 +181,10 @@ func (s *server) Release(ctx context.Context, c driver.Claim) (err error) {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.doubt == nil {
+		if s.unreliable == nil {
 			return
 		}
-		s.doubt[c.ID] = err != nil && (c.Ticket == 0 || !errors.Is(err, driver.ErrLost))
+		s.unreliable[c.ID] = err != nil && (c.Ticket == 0 || !errors.Is(err, driver.ErrLost))
 	}()
 	store, back, err := s.reach(ctx)
 	if err != nil {

@@ -109,8 +109,8 @@ func (s *Store) judgeSet(asked []testimony) (all []driver.Finding) {
 		if t.life.Server == "" {
 			continue // refused
 		}
-		if twin := n.twin.Load(); twin != nil {
-			f, _ := (&DuplicateError{twin.name, n.name}).Finding()
+		if duplicate := n.duplicate.Load(); duplicate != nil {
+			f, _ := (&DuplicateError{duplicate.name, n.name}).Finding()
 			all = append(all, f)
 			continue
 		}

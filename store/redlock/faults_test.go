@@ -323,12 +323,12 @@ func TestOneLostAnswerLeavesNobodyAlone(t *testing.T) {
 }
 
 // A claim that is queued on one server has given up what it asked the others for. Where
-// that was not answered its ID is not used again: see server.doubt.
+// that was not answered its ID is not used again: see server.unreliable.
 func TestUnansweredReleaseInLine(t *testing.T) {
 	for lost := range 3 { // answers
 		for i := range 3 { // those who are asked first
 			synctest.Test(t, func(t *testing.T) {
-				s := newServers(t, 5).doubting()
+				s := newServers(t, 5).unreliable()
 				locks := s.open(2)
 				first, _ := acquire(t, locks[0], claimOf("k"), time.Minute)
 				time.Sleep(time.Second) // until all hold
@@ -507,7 +507,7 @@ func unreachable(err error) bool {
 func TestCrowdThroughFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { crowd(t, newServers(t, 5).doubting(), seed) })
+			synctest.Test(t, func(t *testing.T) { crowd(t, newServers(t, 5).unreliable(), seed) })
 		})
 	}
 }

@@ -28,7 +28,7 @@ type filling struct {
 // add makes run ask the other nodes after fillAfter, if the lock is still held then.
 // The claim's mutex is held.
 func (f *filler) add(s *Store, st *claim, r driver.Request) {
-	if len(st.legs) == st.locksLocked() {
+	if len(st.parts) == st.locksLocked() {
 		return
 	}
 	f.mu.Lock()
@@ -42,8 +42,8 @@ func (f *filler) add(s *Store, st *claim, r driver.Request) {
 
 // locksLocked counts the nodes that hold.
 func (st *claim) locksLocked() (n int) {
-	for i := range st.legs {
-		if st.legs[i].has == lock {
+	for i := range st.parts {
+		if st.parts[i].has == lock {
 			n++
 		}
 	}

@@ -22,7 +22,7 @@ func TestUnansweredPollOfTheHead(t *testing.T) {
 			leave := s.stands(claimOf("k"), 0, 1, 2)
 			g, err := l.Acquire(t.Context(), r)
 			if err != nil || !g.Waiting {
-				t.Fatalf("got %+v, %v, want a place in line", g, err)
+				t.Fatalf("got %+v, %v, want a position", g, err)
 			}
 			r.Ticket = g.Ticket
 			line := s.lineOf(r.Claim)

@@ -43,7 +43,7 @@ func fromLine(t *testing.T, l driver.Locks, key string, ttl time.Duration, leave
 	c := claimOf(key)
 	g, err := l.Acquire(t.Context(), driver.Request{Claim: c, TTL: ttl, Queue: true})
 	if err != nil || !g.Waiting {
-		t.Fatalf("got %+v, %v, want a place in line", g, err)
+		t.Fatalf("got %+v, %v, want a position", g, err)
 	}
 	c.Ticket = g.Ticket
 	leave()
@@ -148,7 +148,7 @@ func TestLockThatIsBeingGivenUpDoesNotCount(t *testing.T) {
 		c := claimOf("c")
 		g, err := l.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute, Queue: true})
 		if err != nil || !g.Waiting {
-			t.Fatalf("got %+v, %v, want a place in line", g, err)
+			t.Fatalf("got %+v, %v, want a position", g, err)
 		}
 		c.Ticket = g.Ticket
 		leave(2)

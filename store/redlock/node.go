@@ -20,12 +20,12 @@ type node struct {
 	opening chan struct{}                             // held by the call that opens it
 	inner   atomic.Pointer[inner]
 
-	seen   atomic.Int64 // the highest token that its counter is known to have reached
-	rtt    atomic.Int64 // how long a request usually takes
-	life   atomic.Pointer[string]
-	ripe   atomic.Pointer[time.Time] // when it votes, if it does not yet
-	twin   atomic.Pointer[node]      // another name of the same server, which votes in its place
-	flying atomic.Int32              // requests
+	seen      atomic.Int64 // the highest token that its counter is known to have reached
+	rtt       atomic.Int64 // how long a request usually takes
+	life      atomic.Pointer[string]
+	ripe      atomic.Pointer[time.Time] // when it votes, if it does not yet
+	duplicate atomic.Pointer[node]      // another name of the same server, which votes in its place
+	flying    atomic.Int32              // requests
 
 	// A node that does not answer is left alone for a while, so that not every caller
 	// waits for it.
@@ -121,7 +121,7 @@ func (s *Store) votes(ctx context.Context, n *node, in *inner) bool {
 	if id := n.life.Load(); id == nil || *id != l.Server {
 		s.learn(n, l)
 	}
-	return s.ripens(n, l) && n.twin.Load() == nil
+	return s.ripens(n, l) && n.duplicate.Load() == nil
 }
 
 // ripens reports whether a server remembers all that can still be held, and takes note
@@ -145,16 +145,16 @@ func (s *Store) learn(n *node, l quorum.Life) {
 	var first *node
 	for _, other := range s.nodes {
 		if id := other.life.Load(); id == nil || *id != l.Server {
-			if other.twin.Load() == n {
-				other.twin.Store(nil)
+			if other.duplicate.Load() == n {
+				other.duplicate.Store(nil)
 			}
 			continue
 		}
 		if first == nil {
 			first = other
-			other.twin.Store(nil)
+			other.duplicate.Store(nil)
 		} else {
-			other.twin.Store(first)
+			other.duplicate.Store(first)
 		}
 	}
 }

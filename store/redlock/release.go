@@ -28,8 +28,8 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	st.known, st.gone, st.held, st.asked = true, true, false, c
 	st.seq, st.head = -1, time.Time{}
 	var ask set
-	for i := range st.legs {
-		l := &st.legs[i]
+	for i := range st.parts {
+		l := &st.parts[i]
 		if !known {
 			l.has = maybe
 		}
@@ -105,10 +105,10 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	defer s.put(st)
 	st.mu.Lock()
 	var ask set
-	for i := range st.legs {
+	for i := range st.parts {
 		// A position may have been granted by now. One that has not is a writer's: it
 		// is released, and asked for again as a reader's.
-		if l := &st.legs[i]; !l.spent && (!st.known || l.has != nothing || l.flying) {
+		if l := &st.parts[i]; !l.spent && (!st.known || l.has != nothing || l.flying) {
 			ask |= 1 << i
 		}
 	}

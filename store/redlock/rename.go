@@ -27,8 +27,8 @@ func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error 
 	defer s.put(st)
 	st.mu.Lock()
 	var ask set
-	for i := range st.legs {
-		if l := &st.legs[i]; !st.known || l.has != nothing || l.flying {
+	for i := range st.parts {
+		if l := &st.parts[i]; !st.known || l.has != nothing || l.flying {
 			ask |= 1 << i
 		}
 	}
@@ -38,8 +38,8 @@ func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error 
 	}
 	st.renamed, st.owner = true, owner
 	st.asked.Owner = owner // from here on no node is asked for the lock under another one
-	for i := range st.legs {
-		st.legs[i].named = false
+	for i := range st.parts {
+		st.parts[i].named = false
 	}
 	st.mu.Unlock()
 	rd := s.round(st, rename, driver.Request{})
@@ -95,19 +95,19 @@ func (s *Store) name(st *claim, i int, c driver.Claim, owner string) (err error)
 		return err
 	}
 	st.mu.Lock()
-	c.Ticket = st.legs[i].ticket
+	c.Ticket = st.parts[i].ticket
 	st.mu.Unlock()
 	err = in.Rename(ctx, c, owner)
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	st.legs[i].named = err == nil && st.owner == owner
+	st.parts[i].named = err == nil && st.owner == owner
 	return err
 }
 
 // missedLocked reports whether a node holds the claim under an owner from before a
 // Rename.
 func (st *claim) missedLocked(i int) bool {
-	l := &st.legs[i]
+	l := &st.parts[i]
 	return st.renamed && st.held && !st.gone && l.has == lock && !l.named
 }
 

@@ -60,7 +60,7 @@ type renewing struct {
 func (st *claim) renewing(c driver.Claim, ttl time.Duration, out *driver.Renewal) *renewing {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	j := &renewing{st: st, claim: c, out: out, known: st.known, seq: st.seq, answers: make([]driver.Renewal, len(st.legs))}
+	j := &renewing{st: st, claim: c, out: out, known: st.known, seq: st.seq, answers: make([]driver.Renewal, len(st.parts))}
 	st.askLocked(c)
 	st.until = bootclock.Now().Add(ttl + time.Minute)
 	j.waits = st.known && !st.held && st.seq >= 0
@@ -131,13 +131,13 @@ func (j *renewing) task(ttl time.Duration) task {
 	return task{kind: renew, req: driver.Request{TTL: j.ttl(ttl)}, clips: j.waits}
 }
 
-// depart reserves a leg for a renewal, and reports whether to send it. If a request is
+// depart reserves a part for a renewal, and reports whether to send it. If a request is
 // under way there already, a renewal follows it, but the caller does not wait for that.
 // Where the claim is known to have nothing there is nothing to renew.
 func (st *claim) depart(i int, known bool, admits func() bool, later task) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	l := &st.legs[i]
+	l := &st.parts[i]
 	if l.flying && l.next == nil {
 		l.next = new(task)
 		*l.next = later
@@ -195,7 +195,7 @@ func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 			told.sent = sent
 		}
 		t, more := s.landed(j.st, i, j.task(ttl), told)
-		j.mu.Lock() // only now: the next renewal must find the leg at rest
+		j.mu.Lock() // only now: the next renewal must find the part at rest
 		j.answers[i] = a
 		j.landed |= 1 << i
 		j.mu.Unlock()
@@ -274,7 +274,7 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 		switch {
 		case !j.asked.has(i):
 			st.mu.Lock()
-			if l := &st.legs[i]; l.spent || j.known && l.has == nothing && !l.flying {
+			if l := &st.parts[i]; l.spent || j.known && l.has == nothing && !l.flying {
 				lost++
 			}
 			st.mu.Unlock()
@@ -355,7 +355,7 @@ func (s *Store) repair(st *claim, r driver.Request) {
 	r.Queue = false
 	for i := range s.nodes {
 		st.mu.Lock()
-		l := &st.legs[i]
+		l := &st.parts[i]
 		missing := st.held && !st.gone && !l.flying && !l.spent && l.has != lock
 		if missing { // from here on a release comes after it
 			l.flying = true

@@ -273,9 +273,9 @@ type turn struct {
 	replaces *task // the task that was to come next
 }
 
-// reserveLocked makes t the next task on a leg, for the caller to start.
+// reserveLocked makes t the next task on a part, for the caller to start.
 func (st *claim) reserveLocked(i int, t task) turn {
-	l := &st.legs[i]
+	l := &st.parts[i]
 	l.leaves(t)
 	if l.flying {
 		old := l.next
@@ -296,7 +296,7 @@ func (s *Store) start(st *claim, i int, t task, at turn) {
 	}
 }
 
-// dispatch asks a node whose leg is reserved.
+// dispatch asks a node whose part is reserved.
 func (s *Store) dispatch(st *claim, i int, t task) {
 	if !s.nodes[i].admits() {
 		next, more := s.landed(st, i, t, answer{err: errLeftAlone})
@@ -308,7 +308,7 @@ func (s *Store) dispatch(st *claim, i int, t task) {
 	s.workers.Go(func() { s.serve(st, i, t) })
 }
 
-// serve does a task, and then those that have come for the same leg meanwhile.
+// serve does a task, and then those that have come for the same part meanwhile.
 func (s *Store) serve(st *claim, i int, t task) {
 	if t.kind == raise {
 		t.round.land(i, s.perform(st, i, t))
@@ -322,7 +322,7 @@ func (s *Store) serve(st *claim, i int, t task) {
 // landed notes the answer to a task. It returns what is to be done next.
 func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool) {
 	st.mu.Lock()
-	l := &st.legs[i]
+	l := &st.parts[i]
 	l.note(t, a)
 	owes := t.kind == release && a.err != nil && l.has != nothing
 	c := st.onLocked(i)
@@ -362,12 +362,12 @@ func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool
 	return next, more
 }
 
-// note keeps what an answer says about the leg. The leg is spent after a release that
+// note keeps what an answer says about the part. The part is spent after a release that
 // was not answered, which is repeated (see owe); after one that found nothing of a
 // request that was not answered, which the node's store may repeat; and after an
 // unanswered request that leaves a lock little time, which may do so to a lock that is
 // granted meanwhile.
-func (l *leg) note(t task, a answer) {
+func (l *part) note(t task, a answer) {
 	switch {
 	case t.kind == release && a.err != nil && (!errors.Is(a.err, driver.ErrLost) || l.has == maybe),
 		t.clips && l.has == lock && a.err != nil && unreachable(a.err) && !errors.Is(a.err, driver.ErrUnavailable):
@@ -377,7 +377,7 @@ func (l *leg) note(t task, a answer) {
 	case t.kind == downgrade && errors.Is(a.err, driver.ErrLost) && (l.has == place || l.has == maybe):
 		// It holds nothing there, and may have a position.
 	case a.err == nil && t.kind == release, errors.Is(a.err, driver.ErrLost):
-		*l = leg{flying: l.flying, next: l.next, spent: l.spent}
+		*l = part{flying: l.flying, next: l.next, spent: l.spent}
 	case a.err == nil && a.grant.Waiting:
 		l.has, l.ticket = place, a.grant.Ticket
 	case a.err == nil:
@@ -401,7 +401,7 @@ func (l *leg) note(t task, a answer) {
 // leaves keeps a lock from counting for any attempt from when a release of it may be
 // under way. The time of the lock's request cannot tell that it is older, if both come
 // within a tick of the clock.
-func (l *leg) leaves(t task) {
+func (l *part) leaves(t task) {
 	if t.kind == release {
 		l.sent = time.Time{}
 	}
@@ -410,7 +410,7 @@ func (l *leg) leaves(t task) {
 // perform asks the node.
 func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	st.mu.Lock()
-	l := st.legs[i]
+	l := st.parts[i]
 	superseded, ended := t.clips && !st.clipLocked(i), t.kind == acquire && st.gone
 	st.mu.Unlock()
 	switch {
@@ -448,7 +448,7 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 
 	st.mu.Lock()
 	c := st.onLocked(i)
-	unsure := st.legs[i].has == maybe
+	unsure := st.parts[i].has == maybe
 	st.mu.Unlock()
 	switch t.kind {
 	case acquire:

@@ -230,7 +230,7 @@ func (s *Store) meet(ctx context.Context) error {
 		if missing.has(i) {
 			s.account(n, driver.ErrUnavailable, slow)
 		}
-		if d := n.twin.Load(); d != nil {
+		if d := n.duplicate.Load(); d != nil {
 			return &DuplicateError{d.name, n.name}
 		}
 	}

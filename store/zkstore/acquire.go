@@ -150,7 +150,7 @@ func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, err
 	m, err := c.make(ctx, r)
 	if err != nil {
 		if errors.Is(err, driver.ErrUnknown) {
-			c.doubt(m.trip.done, r.TTL)
+			c.unresolved(m.trip.done, r.TTL)
 		}
 		return driver.Grant{}, err
 	}
@@ -418,7 +418,7 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 	}
 	watching.Wait()
 	if err != nil && err != zk.ErrNoNode {
-		c.doubt(nil, r.TTL)
+		c.unresolved(nil, r.TTL)
 		return driver.Grant{}, uncertain(err)
 	}
 	v := judge(all, c.guid)

@@ -275,9 +275,9 @@ func (c *claim) holdLocked(d time.Duration) bool {
 	return true
 }
 
-// doubt notes that the outcome of a request is not known. pending is closed when the
+// unresolved notes that the outcome of a request is not known. pending is closed when the
 // request is over.
-func (c *claim) doubt(pending <-chan struct{}, ttl time.Duration) {
+func (c *claim) unresolved(pending <-chan struct{}, ttl time.Duration) {
 	c.Lock()
 	c.pending = pending
 	if c.state == gone {

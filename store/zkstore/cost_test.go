@@ -117,7 +117,7 @@ func TestCost(t *testing.T) {
 		s := open(t, "/"+driver.NewID())
 		hold(t, s, writer("k"))
 		if g := acquire(t, s, writer("k")); !g.Waiting {
-			t.Fatalf("%+v, want a place in line", g)
+			t.Fatalf("%+v, want a position", g)
 		}
 		const crowd = 32 * 50
 		got := counted(t, server, func() {
@@ -126,7 +126,7 @@ func TestCost(t *testing.T) {
 				joining.Go(func() {
 					for range crowd / 32 {
 						if g, err := s.Acquire(t.Context(), writer("k")); err != nil || !g.Waiting {
-							t.Errorf("%+v, %v, want a place in line", g, err)
+							t.Errorf("%+v, %v, want a position", g, err)
 						}
 					}
 				})

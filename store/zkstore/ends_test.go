@@ -56,13 +56,13 @@ func makeNodes(t *testing.T, s *Store, r driver.Request) (*claim, made) {
 }
 
 // A claim that is unsure is not ended while an Acquire holds its turn.
-func TestDoubtEndsInTurn(t *testing.T) {
+func TestUnresolvedEndsInTurn(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, "", testserver.SharedZooKeeper(t).Addr)
 	r := writer("k")
 	c := s.claim(r)
 	c.guid = s.mark + "0123456789abcdef"
-	c.doubt(nil, ttl)
+	c.unresolved(nil, ttl)
 	if err := c.take(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestDoubtEndsInTurn(t *testing.T) {
 
 // The time of an unsure claim is over while a repeated Acquire has found its nodes and
 // reads the queue.
-func TestDoubtEndsBesideWhatWasFound(t *testing.T) {
+func TestUnresolvedEndsBesideWhatWasFound(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
 	proxy := faultproxy.New(t, server.Addr)
@@ -115,14 +115,14 @@ func TestDoubtEndsBesideWhatWasFound(t *testing.T) {
 }
 
 // The same while a repeated Acquire has found nothing and makes nodes.
-func TestDoubtEndsBesideWhatIsMade(t *testing.T) {
+func TestUnresolvedEndsBesideWhatIsMade(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, "", testserver.SharedZooKeeper(t).Addr)
 	known(t, s, "k")
 	r := writer("k")
 	c := s.claim(r)
 	c.guid = s.mark + "0123456789abcdef"
-	c.doubt(nil, ttl)
+	c.unresolved(nil, ttl)
 	gather(s)
 	r.Retry = true
 	answered := make(chan error)

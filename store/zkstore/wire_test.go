@@ -184,7 +184,7 @@ func TestWatchesAreSetBeforeAllElse(t *testing.T) {
 		before := session.link().epoch
 		proxy.Cut()
 		eventually(t, "a new connection", func() bool { return session.link().epoch > before })
-		eventually(t, "the place in line is confirmed", func() bool {
+		eventually(t, "the position is confirmed", func() bool {
 			a := renew(t, s, next)
 			if a.State == driver.Lost { // no server was reached for too long
 				next.ID = driver.NewID()

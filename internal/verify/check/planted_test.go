@@ -25,7 +25,7 @@ func TestPlanted(t *testing.T) {
 		{"one permit too many", defects{extraPermit: true}, []string{"overlap", "permits"}, n},
 		{"a release of whoever has it", defects{blindRelease: true}, []string{"overlap"}, n * 3 / 4},
 		{"a release that does nothing", defects{deafRelease: true}, []string{"refused"}, n / 5},
-		{"a place in line that is forgotten", defects{lostPlace: true}, []string{"waiting"}, n},
+		{"a position that is forgotten", defects{lostPlace: true}, []string{"waiting"}, n},
 		{"a renewal that counts from its answer", defects{renewalFromEnd: true}, []string{"overlap"}, 1},
 		{"permits of the dead", defects{leak: true}, []string{"permits"}, n / 4},
 		{"a lock of the dead", defects{noExpiry: true}, []string{"waiting"}, n},

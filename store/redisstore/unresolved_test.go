@@ -146,11 +146,11 @@ func TestIDThatIsUsedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.orphans.mu.Lock()
-		if n := len(s.orphans.watched); n != 0 {
+		s.unresolved.mu.Lock()
+		if n := len(s.unresolved.watched); n != 0 {
 			t.Errorf("%d claims are watched, and one of them is held", n)
 		}
-		s.orphans.mu.Unlock()
+		s.unresolved.mu.Unlock()
 		c := r.Claim
 		c.Ticket = g.Ticket
 		if a := renewOne(t, s, c, time.Minute); a.State != driver.Held {
@@ -167,13 +167,13 @@ func TestIDThatIsUsedAgain(t *testing.T) {
 }
 
 // What is remembered of attempts is bounded.
-func TestOrphansAreBounded(t *testing.T) {
+func TestUnresolvedIsBounded(t *testing.T) {
 	t.Parallel()
-	var o orphans
-	for range 2 * maxOrphans {
+	var o unresolved
+	for range 2 * maxUnresolved {
 		o.attempted(driver.NewID(), false, driver.ErrUnknown)
 	}
-	if n := len(o.doubted); n != maxOrphans || o.known.Load() != maxOrphans {
-		t.Errorf("%d IDs are remembered, want %d", n, maxOrphans)
+	if n := len(o.unanswered); n != maxUnresolved || o.known.Load() != maxUnresolved {
+		t.Errorf("%d IDs are remembered, want %d", n, maxUnresolved)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// orphans releases claims again that were released while a request for them may still
+// unresolved releases claims again that were released while a request for them may still
 // be on its way: the release failed and the caller does not know whether the claim
 // exists, or an earlier attempt was never answered. The server may execute a request
 // whose connection was lost after the release. What that leaves would hold the lock for
@@ -22,16 +22,16 @@ import (
 // It is not sqlstore.Abandoned because here several attempts for one ID may be
 // unresolved, so that the looks go on when one was found, and because an ID may be used
 // again.
-type orphans struct {
+type unresolved struct {
 	known atomic.Int32 // how many IDs are below: mostly none
 
-	mu      sync.Mutex
-	doubted map[string]bool     // an attempt for this ID was not answered
-	watched map[string]*cleanup // by ID, claims that were released
-	closed  bool
-	stop    context.CancelFunc
-	ctx     context.Context
-	wg      sync.WaitGroup
+	mu         sync.Mutex
+	unanswered map[string]bool     // an attempt for this ID was not answered
+	watched    map[string]*cleanup // by ID, claims that were released
+	closed     bool
+	stop       context.CancelFunc
+	ctx        context.Context
+	wg         sync.WaitGroup
 }
 
 // cleanup is a claim that is released again and again.
@@ -42,57 +42,57 @@ type cleanup struct {
 	again chan struct{} // the caller released it once more: start again with the first pause
 }
 
-// orphanDelays pass before and between the looks. What the network held back mostly
+// lookDelays pass before and between the looks. What the network held back mostly
 // comes within a second, but TCP doubles its pauses.
-var orphanDelays = []time.Duration{200 * time.Millisecond, 2 * time.Second, 8 * time.Second, 20 * time.Second}
+var lookDelays = []time.Duration{200 * time.Millisecond, 2 * time.Second, 8 * time.Second, 20 * time.Second}
 
-// maxOrphans bounds the work when everything fails at once, and the memory. The
+// maxUnresolved bounds the work when everything fails at once, and the memory. The
 // TTL ends the rest.
-const maxOrphans = 1000
+const maxUnresolved = 1000
 
-// attempted notes an attempt that was answered with err. doubt says that an earlier one
+// attempted notes an attempt that was answered with err. unsure says that an earlier one
 // was not answered.
-func (o *orphans) attempted(id string, doubt bool, err error) {
-	if doubt || err != nil && errors.Is(err, driver.ErrUnknown) {
+func (o *unresolved) attempted(id string, unsure bool, err error) {
+	if unsure || err != nil && errors.Is(err, driver.ErrUnknown) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.doubtLocked(id)
+		o.unansweredLocked(id)
 	}
 }
 
-func (o *orphans) doubtLocked(id string) {
-	if o.doubted == nil {
-		o.doubted = map[string]bool{}
+func (o *unresolved) unansweredLocked(id string) {
+	if o.unanswered == nil {
+		o.unanswered = map[string]bool{}
 	}
-	for other := range o.doubted {
-		if len(o.doubted) < maxOrphans {
+	for other := range o.unanswered {
+		if len(o.unanswered) < maxUnresolved {
 			break
 		}
-		delete(o.doubted, other)
+		delete(o.unanswered, other)
 	}
-	o.doubted[id] = true
+	o.unanswered[id] = true
 	o.countLocked()
 }
 
-func (o *orphans) countLocked() { o.known.Store(int32(len(o.doubted) + len(o.watched))) }
+func (o *unresolved) countLocked() { o.known.Store(int32(len(o.unanswered) + len(o.watched))) }
 
 // released notes that the release of c was answered with err. If a request for c may
 // still be on its way, it has c released again by end.
-func (o *orphans) released(c driver.Claim, err error, end func(context.Context, driver.Claim) error) {
+func (o *unresolved) released(c driver.Claim, err error, end func(context.Context, driver.Claim) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if unsure := err != nil && c.Ticket == 0; !unsure && !o.doubted[c.ID] && o.watched[c.ID] == nil {
+	if unsure := err != nil && c.Ticket == 0; !unsure && !o.unanswered[c.ID] && o.watched[c.ID] == nil {
 		return
 	}
 	if err == nil || errors.Is(err, driver.ErrLost) {
-		delete(o.doubted, c.ID)
+		delete(o.unanswered, c.ID)
 	}
 	c.Ticket = 0 // what is left in the store may have another ticket
 	o.watchLocked(c, end)
 	o.countLocked()
 }
 
-func (o *orphans) watchLocked(c driver.Claim, end func(context.Context, driver.Claim) error) {
+func (o *unresolved) watchLocked(c driver.Claim, end func(context.Context, driver.Claim) error) {
 	if v := o.watched[c.ID]; v != nil {
 		select {
 		case v.again <- struct{}{}:
@@ -100,7 +100,7 @@ func (o *orphans) watchLocked(c driver.Claim, end func(context.Context, driver.C
 		}
 		return
 	}
-	if o.closed || len(o.watched) >= maxOrphans {
+	if o.closed || len(o.watched) >= maxUnresolved {
 		return
 	}
 	if o.ctx == nil {
@@ -110,8 +110,8 @@ func (o *orphans) watchLocked(c driver.Claim, end func(context.Context, driver.C
 	v := &cleanup{turn: make(chan struct{}, 1), again: make(chan struct{}, 1)}
 	o.watched[c.ID] = v
 	o.wg.Go(func() {
-		for i := 0; i < len(orphanDelays); i++ {
-			anew, err := v.wait(o.ctx, orphanDelays[i])
+		for i := 0; i < len(lookDelays); i++ {
+			anew, err := v.wait(o.ctx, lookDelays[i])
 			if err != nil {
 				break
 			}
@@ -162,7 +162,7 @@ func (v *cleanup) look(ctx context.Context, c driver.Claim, end func(context.Con
 
 // recall is called before id is used, which may have been released before, and stops
 // the looks for it. It returns ErrLost if id must not be used.
-func (o *orphans) recall(ctx context.Context, id string) error {
+func (o *unresolved) recall(ctx context.Context, id string) error {
 	if o.known.Load() == 0 {
 		return nil
 	}
@@ -187,11 +187,11 @@ func (o *orphans) recall(ctx context.Context, id string) error {
 	if o.watched[id] == v {
 		delete(o.watched, id)
 	}
-	o.doubtLocked(id) // what was on its way still may be
+	o.unansweredLocked(id) // what was on its way still may be
 	return nil
 }
 
-func (o *orphans) close() {
+func (o *unresolved) close() {
 	o.mu.Lock()
 	o.closed = true
 	if o.stop != nil {

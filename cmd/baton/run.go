@@ -186,6 +186,9 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return err
 	}
 	code := a.hold(lease, r, a.under(lease, path, command, owner), sigs)
+	if code.err != nil && r.minHold > 0 {
+		return releaseNow(ctx, locks, lease, &exit{code.code, code.err})
+	}
 	if a.release(lease, &code); code.lost != nil {
 		return &exit{exitLost, nil}
 	}
@@ -193,6 +196,16 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return &exit{code.code, code.err}
 	}
 	return nil
+}
+
+// releaseNow releases the lock of a command that has not run, because of why: its
+// --min-hold would keep others out after nothing. A lease that was detached has none.
+func releaseNow(ctx context.Context, locks *baton.Locker, lease *baton.Lease, why error) error {
+	handle, err := lease.Detach()
+	if err != nil { // it was lost
+		return why
+	}
+	return takeBack(ctx, locks, handle, why)
 }
 
 // release unlocks the lock of a command that has ended. Unlock may be the first to find

@@ -63,6 +63,7 @@ type acquisition struct {
 	refs      int           // how many Unlocks end the lease
 	limit     moment        // the end of Config.MaxHold; zero: none
 	keepUntil moment        // the end of MinHold; zero: none
+	leaving   bool          // unlocked before that: the store is to keep the claim
 	pinned    bool          // the user knows its claim: no other lease is issued
 
 	// Ended.

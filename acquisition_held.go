@@ -115,7 +115,7 @@ func (a *acquisition) unlock(now moment) effects {
 	case a.lost != nil:
 		e |= a.leftBehind()
 	default:
-		a.leased = false
+		a.leased, a.leaving = false, now < a.keepUntil
 		e = endLease
 		if a.fitToHandOver(now) && now >= a.keepUntil {
 			e |= mayHandOver
@@ -164,7 +164,10 @@ func (a *acquisition) downgrade() error {
 // downgraded takes the store's answer, which may come after the lease has ended.
 func (a *acquisition) downgraded(sent moment, g driver.Grant) effects {
 	a.claim.Weight, a.claim.Ticket = 1, g.Ticket
-	if a.phase != downgrading {
+	switch {
+	case a.leaving && a.lost == nil: // the store is to keep the claim, of either kind
+		return 0
+	case a.phase != downgrading:
 		return a.owe(a.claim)
 	}
 	a.phase = held
@@ -189,7 +192,7 @@ func (a *acquisition) downgradeFailed(now moment, err error, unsure bool) (e eff
 		e = a.lose(Gone)
 		a.lost.Err = fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
-	if unsure {
+	if unsure && !(a.leaving && a.lost == nil) {
 		reader := a.claim
 		reader.Weight = 1
 		e |= a.owe(a.claim, reader)

@@ -60,6 +60,7 @@ func (l *Lease) beginDowngrade() (c driver.Claim, end moment, err error) {
 	if err := k.acq.downgrade(); err != nil {
 		return c, end, fail("downgrade", k.key(), err)
 	}
+	k.underWay++
 	return k.acq.claim, k.acq.deadline, nil
 }
 
@@ -67,6 +68,7 @@ func (l *Lease) downgraded(sent moment, g driver.Grant) error {
 	k := l.keeper
 	k.mu.Lock()
 	e := k.acq.downgraded(sent, g)
+	k.answer()
 	err := l.ended() // meanwhile
 	k.commit(e)
 	return err
@@ -76,6 +78,7 @@ func (l *Lease) downgradeFailed(failed error, unsure bool) error {
 	k := l.keeper
 	k.mu.Lock()
 	e := k.acq.downgradeFailed(k.locker.clock.coarse(), failed, unsure)
+	k.answer()
 	err := l.ended()
 	k.commit(e)
 	if err == nil {

@@ -88,18 +88,13 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	}
 	c, ttlCap := h.claim(), h.shortest()
 	o := l.observe(ctx, c.Key, &ask{weight: c.Weight, capacity: c.Capacity})
-	mover, _ := driver.As[driver.Mover](l.store)
-	if mover != nil {
+	moves := l.moves()
+	if moves {
 		c.ID, c.Owner, c.Ticket, ttlCap = driver.NewID(), l.cfg.Owner, 0, 0
 	}
 	k := l.keep(c, l.terms, ttlCap, nil)
 	unsure, err := l.insist(ctx, l.terms, func(call context.Context, sent moment) error {
-		g, err := driver.Grant{}, error(nil)
-		if mover != nil {
-			g, err = mover.Move(call, h.claim(), c.ID, c.Owner, l.terms.storeTTL())
-		} else {
-			g, err = l.renewOnce(call, h.claim(), l.terms.storeTTL())
-		}
+		g, err := l.moveOrRenew(call, h.claim(), c.ID, c.Owner, l.terms.storeTTL())
 		if err == nil {
 			k.mu.Lock()
 			k.commit(k.acq.attached(l.clock.coarse(), sent, g, h.Token))
@@ -108,7 +103,7 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	})
 	if err != nil {
 		k.mu.Lock()
-		e := k.acq.attachFailed(mover != nil && unsure)
+		e := k.acq.attachFailed(moves && unsure)
 		k.commit(e &^ releaseClaim)
 		if e&releaseClaim != 0 {
 			l.forget(c, l.terms)
@@ -172,6 +167,21 @@ func (l *Locker) insist(ctx context.Context, t *terms, ask func(ctx context.Cont
 			return unsure, err
 		}
 	}
+}
+
+// moves reports whether the store can move a claim to another ID.
+func (l *Locker) moves() bool {
+	_, ok := driver.As[driver.Mover](l.store)
+	return ok
+}
+
+// moveOrRenew gives what c holds to the ID next, with owner as its name, for another
+// ttl. A store that cannot move it renews it as it is.
+func (l *Locker) moveOrRenew(ctx context.Context, c driver.Claim, next, owner string, ttl time.Duration) (driver.Grant, error) {
+	if mover, ok := driver.As[driver.Mover](l.store); ok {
+		return mover.Move(ctx, c, next, owner, ttl)
+	}
+	return l.renewOnce(ctx, c, ttl)
 }
 
 // renewOnce renews a claim that must hold.

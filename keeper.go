@@ -26,7 +26,8 @@ type keeper struct {
 	lease     *Lease       // the last one issued, until its last Unlock
 	queue     *waitQueue   // the local queue whose front waits for it or holds it, if any
 	stopWatch func()
-	quiet     chan struct{} // closed when no question is under way; nil: nobody waits for that
+	underWay  int           // requests to the store that may set the end of the claim
+	quiet     chan struct{} // closed when none is; nil: nobody waits for that
 	first     Lease         // memory for the first lease
 }
 
@@ -224,6 +225,9 @@ func (k *keeper) due(now moment) (r renewal, ok bool) {
 	k.mu.Lock()
 	k.armed = 0 // the timer has run out
 	q, e := k.acq.due(now)
+	if e&askStore != 0 {
+		k.underWay++
+	}
 	k.commit(e)
 	return renewal{k, q}, e&askStore != 0
 }
@@ -235,31 +239,38 @@ func (k *keeper) renewed(sent moment, q question, r driver.Renewal) (counts bool
 	k.mu.Lock()
 	counts = k.acq.round == q.round
 	e := k.acq.renewed(l.clock.now(), sent, q, r, l.latency.last())
-	if k.quiet != nil && k.acq.inFlight == 0 {
-		close(k.quiet)
-		k.quiet = nil
-	}
+	k.answer()
 	k.commit(e)
 	return counts
 }
 
-// awaitAnswers waits, after the end, until no question to the store is under way, or for
-// d.
-func (k *keeper) awaitAnswers(d time.Duration) {
+// answer notes that the store has answered one of the requests under way, or that it
+// will not. The mutex is locked.
+func (k *keeper) answer() {
+	if k.underWay--; k.underWay == 0 && k.quiet != nil {
+		close(k.quiet)
+		k.quiet = nil
+	}
+}
+
+// awaitAnswers waits, after the end, until no request that may set the end of the claim
+// is under way, or for d. It returns the claim, whose kind a Downgrade may have changed.
+func (k *keeper) awaitAnswers(d time.Duration) driver.Claim {
 	k.mu.Lock()
-	if k.acq.inFlight == 0 {
+	defer k.mu.Unlock()
+	if k.underWay > 0 {
+		quiet := make(chan struct{})
+		k.quiet = quiet
 		k.mu.Unlock()
-		return
+		t := time.NewTimer(d)
+		select {
+		case <-quiet:
+		case <-t.C:
+		}
+		t.Stop()
+		k.mu.Lock()
 	}
-	quiet := make(chan struct{})
-	k.quiet = quiet
-	k.mu.Unlock()
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-quiet:
-	case <-t.C:
-	}
+	return k.acq.claim
 }
 
 // issue makes a lease for the one goroutine that was granted it. q is the local

@@ -156,6 +156,9 @@ func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 		}
 		k.mu.Lock()
 		q, ok := k.acq.extend()
+		if ok {
+			k.underWay++
+		}
 		k.commit(0)
 		if !ok {
 			return fmt.Errorf("%w: a downgrade is under way", ErrUnavailable)
@@ -257,32 +260,30 @@ func (l *Lease) unlockLost(e effects) error {
 // giveBack releases the lock in the store, or leaves it taken until the end of its
 // MinHold.
 func (l *Lease) giveBack(now moment) error {
-	c, keep, known := l.keeper.quit()
+	k := l.keeper
+	lk, t := k.locker, k.acq.terms
+	c, keep, known := k.quit()
 	if !known {
-		return l.keeper.lostError()
+		return k.lostError()
 	}
-	lk, t := l.keeper.locker, l.keeper.acq.terms
-	patience := min(max(t.ttl, time.Second), 5*time.Second)
-	next, err, within := "", error(nil), t.storeTTL()
+	within := t.storeTTL()
+	end := func(began moment, d time.Duration) error { return lk.release(c, t, began, d) }
 	if keep > now {
-		next, within = driver.NewID(), max(within, keep.sub(now))
-		if _, moves := driver.As[driver.Mover](lk.store); !moves {
-			l.keeper.awaitAnswers(t.releasing()) // each sets the time that the store keeps the lock
+		if !lk.moves() { // requests under way would set the end that the holder has asked for
+			c = k.awaitAnswers(t.releasing())
 		}
-		err = lk.leaveTaken(c, next, t, keep, now, patience)
-	} else {
-		err = lk.release(c, t, now, patience)
+		next := driver.NewID()
+		within = max(within, keep.sub(now))
+		end = func(began moment, d time.Duration) error { return lk.leaveTaken(c, next, t, keep, began, d) }
 	}
+	err := end(now, min(max(t.ttl, time.Second), 5*time.Second))
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, driver.ErrLost):
 		return &LostError{Key: c.Key, Token: l.token, Cause: Gone}
-	case final(err):
-	case keep > now:
-		lk.leaveTakenLater(c, next, t, keep)
-	default:
-		lk.abandon(c, t)
+	case !final(err):
+		lk.later(c.Key, t, end)
 	}
 	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, within.Round(time.Millisecond))
 }

@@ -3,6 +3,7 @@ package baton
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -38,11 +39,16 @@ func soon(done <-chan struct{}) {
 // says that the claim does not stand, or when that is certain because the TTL, at
 // least 1s, has passed.
 func (l *Locker) abandon(c driver.Claim, t *terms) (done <-chan struct{}) {
+	return l.later(c.Key, t, func(began moment, d time.Duration) error { return l.release(c, t, began, d) })
+}
+
+// later ends a claim in the background, for as long as the claim may stand.
+func (l *Locker) later(key string, t *terms, end func(began moment, d time.Duration) error) (done <-chan struct{}) {
 	ch := make(chan struct{})
 	go func() {
 		defer close(ch)
-		if err := l.release(c, t, l.clock.coarse(), max(t.storeTTL(), time.Second)); err != nil && !errors.Is(err, driver.ErrLost) {
-			l.cfg.Logger.Warn("lock could not be given back, it will expire", l.logLock(c.Key, 0), "error", err)
+		if err := end(l.clock.coarse(), max(t.storeTTL(), time.Second)); err != nil && !errors.Is(err, driver.ErrLost) {
+			l.cfg.Logger.Warn("lock could not be given back, it will expire", l.logLock(key, 0), "error", err)
 		}
 	}()
 	return ch
@@ -61,52 +67,32 @@ func (l *Locker) release(c driver.Claim, t *terms, began moment, d time.Duration
 }
 
 // leaveTaken makes the store keep a claim that has no holder any more until a moment,
-// at which it expires. It asks until the store has answered, or until d has passed
-// since began.
-//
-// On a store that can it moves the claim to the ID next, which was drawn for it: a late
-// renewal, which the holder has sent before, would shorten the time. On other stores the
-// caller has waited for the answers.
+// at which it expires: under the ID next, drawn for that, if the store can move it, so
+// that what its holder has asked for before finds nothing. It asks until the store has
+// granted that much, or until d has passed since began.
 func (l *Locker) leaveTaken(c driver.Claim, next string, t *terms, until, began moment, d time.Duration) error {
-	mover, _ := driver.As[driver.Mover](l.store)
-	more := time.Duration(0) // a store may grant less than it is asked for
+	more := time.Duration(0) // the store has granted less than it was asked for
 	return l.end(t, began, d, func(ctx context.Context, unsure bool) error {
-		for try := 1; ; try++ {
-			sent := l.clock.coarse()
-			ttl := max(until.sub(sent).Truncate(time.Millisecond)+time.Millisecond+more, l.traits.MinTTL)
-			if most := l.traits.MaxTTL; most > 0 {
-				ttl = min(ttl, most)
-			}
-			var g driver.Grant
-			var err error
-			if mover != nil {
-				g, err = mover.Move(ctx, c, next, c.Owner, ttl)
-			} else {
-				g, err = l.renewOnce(ctx, c, ttl)
-			}
-			if err != nil {
-				if (unsure || try > 1) && errors.Is(err, driver.ErrLost) && l.clock.now() >= until {
-					return nil // an earlier try, whose answer was lost, has succeeded, and the time is over
-				}
-				return err
-			}
-			short := until.sub(sent.add(g.TTL))
-			if short <= 0 || try == 3 {
-				return nil
-			}
-			more += 2 * short
+		sent := l.clock.coarse()
+		ttl := max(until.sub(sent).Truncate(time.Millisecond)+time.Millisecond+more, l.traits.MinTTL)
+		most := l.traits.MaxTTL
+		if most > 0 {
+			ttl = min(ttl, most)
 		}
+		g, err := l.moveOrRenew(ctx, c, next, c.Owner, ttl)
+		if err != nil {
+			if (unsure || more > 0) && errors.Is(err, driver.ErrLost) && l.clock.now() >= until {
+				return nil // an earlier try has succeeded, and the time is over
+			}
+			return err
+		}
+		short := until.sub(sent.add(g.TTL))
+		if short <= 0 || ttl == most {
+			return nil
+		}
+		more += 2 * short
+		return fmt.Errorf("%w: the store keeps it for %v less than it was asked for", ErrUnavailable, short)
 	})
-}
-
-// leaveTakenLater is leaveTaken in the background, for as long as the claim may stand.
-func (l *Locker) leaveTakenLater(c driver.Claim, next string, t *terms, until moment) {
-	go func() {
-		err := l.leaveTaken(c, next, t, until, l.clock.coarse(), max(t.storeTTL(), time.Second))
-		if err != nil && !errors.Is(err, driver.ErrLost) { // else an earlier try may have moved it
-			l.cfg.Logger.Warn("lock could not be left taken for its MinHold, it will expire", l.logLock(c.Key, 0), "error", err)
-		}
-	}()
 }
 
 // end repeats the request that ends a claim. The request is told whether an earlier

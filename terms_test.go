@@ -377,3 +377,98 @@ func TestMinHoldWithShortGrants(t *testing.T) {
 		}
 	})
 }
+
+// movesNothing is a store that cannot move claims.
+type movesNothing struct {
+	driver.Locks
+	driver.Downgrader
+}
+
+// What the holder itself has asked the store for is under way at the Unlock, on a store
+// that cannot move a claim. It does not shorten the time either.
+func TestMinHoldBesideWhatItsHolderAsks(t *testing.T) {
+	for what, c := range map[string]struct {
+		asks   func(*baton.Lease) error
+		unlock time.Duration
+	}{
+		"Extend": {func(lease *baton.Lease) error {
+			_, err := lease.Extend(context.Background())
+			return err
+		}, 100 * time.Millisecond},
+		"Downgrade": {func(lease *baton.Lease) error { return lease.Downgrade(context.Background()) }, 100 * time.Millisecond},
+		// Its answer does not count any more after the downgrade.
+		"a renewal from before a Downgrade": {func(lease *baton.Lease) error {
+			time.Sleep(1010 * time.Millisecond) // it is under way
+			return lease.Downgrade(context.Background())
+		}, 1100 * time.Millisecond},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newHooked()
+				l := newLocker(t, movesNothing{store, store}, baton.Config{TTL: 3 * time.Second})
+				lease := mustLock(t, l, "k", baton.MinHold(time.Minute))
+				var first atomic.Bool
+				slow := func() {
+					if first.CompareAndSwap(false, true) {
+						time.Sleep(700 * time.Millisecond)
+					}
+				}
+				store.set(func() {
+					store.onRenew = func(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+						slow()
+						return store.Store.Renew(ctx, c, ttl)
+					}
+					store.onDowngrade = func(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
+						slow()
+						return store.Store.Downgrade(ctx, c, ttl)
+					}
+				})
+				asked := make(chan error, 1)
+				go func() { asked <- c.asks(lease) }()
+				time.Sleep(c.unlock)
+				mustUnlock(t, lease)
+				<-asked
+				time.Sleep(10 * time.Second)
+				if got, want := left(t, store), time.Minute-10*time.Second-c.unlock; got < want-time.Second || got > want {
+					t.Errorf("taken for another %v, want about %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+// A Downgrade without an answer leaves the kind of the lock unknown, but not the time
+// for which it stays taken.
+func TestMinHoldBesideADowngradeThatFails(t *testing.T) {
+	for name, wrap := range map[string]func(*hooked) driver.Locks{
+		"moved":   func(h *hooked) driver.Locks { return h },
+		"renewed": func(h *hooked) driver.Locks { return movesNothing{h, h} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newHooked()
+				l := newLocker(t, wrap(store), baton.Config{TTL: 3 * time.Second})
+				lease := mustLock(t, l, "k", baton.MinHold(time.Minute))
+				ctx, cancel := context.WithCancel(t.Context())
+				store.set(func() {
+					store.onDowngrade = func(ctx context.Context, _ driver.Claim, _ time.Duration) (driver.Grant, error) {
+						<-ctx.Done()
+						return driver.Grant{}, ctx.Err()
+					}
+				})
+				asked := make(chan error, 1)
+				go func() { asked <- lease.Downgrade(ctx) }()
+				synctest.Wait()
+				time.AfterFunc(300*time.Millisecond, cancel)
+				mustUnlock(t, lease)
+				if err := <-asked; !errors.Is(err, baton.ErrLost) {
+					t.Errorf("Downgrade: %v", err)
+				}
+				time.Sleep(10 * time.Second)
+				if got := left(t, store); got < 49*time.Second || got > 50*time.Second {
+					t.Errorf("taken for another %v", got)
+				}
+			})
+		})
+	}
+}

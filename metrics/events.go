@@ -91,11 +91,16 @@ func onceEvents(of func(Instrument) Vector, class func(string) string) *once.Eve
 		place
 		outcome string
 	}
+	type failed struct {
+		place
+		class string
+	}
 	type series struct{ calls, duration Series }
 	var (
 		places  = classes{of: class}
 		running bound[place, Series]
 		ends    bound[ended, series]
+		gaveUp  bound[failed, Series]
 	)
 	runs := func(ctx context.Context, p place, by float64) {
 		running.get(p, func(p place) Series { return of(onceRunning)(p.store, p.class) })(ctx, by)
@@ -128,6 +133,11 @@ func onceEvents(of func(Instrument) Vector, class func(string) string) *once.Eve
 			}
 		},
 		Superseded: func(ctx context.Context, e once.OperationEvent) { over(ctx, e, "superseded") },
+		GaveUp: func(ctx context.Context, e once.OperationEvent) {
+			gaveUp.get(failed{places.place(e.Store, e.Key), ErrorClass(e.Err)}, func(k failed) Series {
+				return of(onceGaveUp)(k.store, k.place.class, k.class)
+			})(ctx, 1)
+		},
 	}
 }
 

@@ -74,6 +74,7 @@ func joinOnce(a, b *once.Events) *once.Events {
 		Replayed:   both(a.Replayed, b.Replayed),
 		Finished:   both(a.Finished, b.Finished),
 		Superseded: both(a.Superseded, b.Superseded),
+		GaveUp:     both(a.GaveUp, b.GaveUp),
 	}
 }
 

@@ -188,6 +188,8 @@ baton.limit.degraded{redis,local} 1
 			e.Once.Finished(ctx, once.OperationEvent{Store: "redis", Key: "pay/7", Took: s})
 			e.Once.Superseded(ctx, once.OperationEvent{Store: "redis", Key: "pay/7", Took: s})
 			e.Once.Replayed(ctx, once.OperationEvent{Store: "redis", Key: "pay/7"})
+			e.Once.GaveUp(ctx, once.OperationEvent{Store: "redis", Key: "pay/7", Waited: s, Err: &baton.HeldError{}})
+			e.Once.GaveUp(ctx, once.OperationEvent{Store: "redis", Key: "pay/7", Waited: s, Err: &once.OtherRequestError{}})
 		}, `
 baton.once.calls{redis,pay,failed} 1
 baton.once.calls{redis,pay,replayed} 1
@@ -198,6 +200,8 @@ baton.once.duration{redis,pay,failed} 1 of 1
 baton.once.duration{redis,pay,succeeded} 1 of 1
 baton.once.duration{redis,pay,superseded} 1 of 1
 baton.once.duration{redis,pay,unrecorded} 1 of 1
+baton.once.gave_up{redis,pay,held} 1
+baton.once.gave_up{redis,pay,refused} 1
 baton.once.running{redis,pay} 1
 `},
 		{"leaderships", func(e metrics.Events) {

@@ -57,7 +57,8 @@ var (
 	limitDegraded    = Instrument{"baton.limit.degraded", Gauge, "{key}", "Keys, or whole limiters, about which this process decides alone because the store fails.", []Label{store, by}, nil}
 	limitDuration    = Instrument{"baton.limit.duration", Histogram, "s", "How long a decision took, with the time that a Wait has waited.", []Label{store, operation}, waits}
 
-	onceCalls    = Instrument{"baton.once.calls", Counter, "{call}", "Calls of Do that ran their function or got a recorded result.", []Label{store, class, outcome}, nil}
+	onceCalls    = Instrument{"baton.once.calls", Counter, "{call}", "Calls that ran their function or got a recorded result.", []Label{store, class, outcome}, nil}
+	onceGaveUp   = Instrument{"baton.once.gave_up", Counter, "{call}", "Calls that ended without a result, whose function did not run.", []Label{store, class, errorType}, nil}
 	onceRunning  = Instrument{"baton.once.running", Gauge, "{operation}", "Operations that run in this process.", []Label{store, class}, nil}
 	onceDuration = Instrument{"baton.once.duration", Histogram, "s", "How long operations ran, with the time for recording the outcome.", []Label{store, class, outcome}, holds}
 
@@ -76,7 +77,7 @@ var table = []Instrument{
 	lockWait, lockHold, lockAcquired, lockFailed, lockLost, lockReleased, lockHeld, lockWaiting,
 	renewalClaims, renewalFailed, renewalDuration, renewalSlack,
 	limitDecisions, limitWouldRefuse, limitNear, limitDegraded, limitDuration,
-	onceCalls, onceRunning, onceDuration,
+	onceCalls, onceGaveUp, onceRunning, onceDuration,
 	electionElected, electionLeading, electionTerm, electionLate, electionFailed,
 	guardRefused,
 	storeRequest,

@@ -15,12 +15,9 @@ import (
 // that call. They must return soon and not panic: others wait for the operation
 // meanwhile.
 //
-// A call calls either none of them, or Replayed, or Began and then Finished or
-// Superseded. It calls none if its function did not run and nothing was recorded for
-// it: its input is bad, TryDo finds another attempt under way, its context ends while
-// it waits, the key belongs to another request, the lease is lost before the function
-// begins, or the store is out of reach. The events of the lock, which is that of
-// LockPrefix and the key, are those of Config.Lock.
+// A call calls either Replayed, or Began and then Finished or Superseded, or GaveUp; none
+// of them if its key is no legal one. The events of the lock, which is that of LockPrefix
+// and the key, are those of Config.Lock.
 //
 // Every Began is followed by exactly one Finished or Superseded, also if the function
 // panics: what is under way in this process is Began less those two. A process that
@@ -45,6 +42,12 @@ type Events struct {
 	// Superseded is called when the function has returned an outcome and the store
 	// refused it: another attempt had begun, or the record was forgotten.
 	Superseded func(context.Context, OperationEvent)
+
+	// GaveUp is called when a call ends without a result, and its function did not run:
+	// TryDo finds another attempt under way, the context ends before the turn comes, the
+	// key belongs to another request, the lease is lost before the function begins, or
+	// the store is out of reach.
+	GaveUp func(context.Context, OperationEvent)
 }
 
 // An OperationEvent tells what has happened to one operation. Fields that do not belong
@@ -53,13 +56,15 @@ type OperationEvent struct {
 	Store string // the short name of the store: "redis"
 	Key   string // of the operation
 
-	// Token is that of the attempt; for Replayed, of the one that was recorded.
+	// Token is that of the attempt; for Replayed, of the one that was recorded; for
+	// GaveUp 0.
 	Token int64
 
-	// Attempts is the number of attempts that had begun, including that one.
+	// Attempts is the number of attempts that had begun, including that one; for GaveUp
+	// 0.
 	Attempts int64
 
-	// Waited, of Began and Replayed, is the time since the call.
+	// Waited, of Began, Replayed and GaveUp, is the time since the call.
 	Waited time.Duration
 
 	// Took, of Finished and Superseded, is the time since Began, with that for
@@ -89,17 +94,19 @@ type observed struct {
 	ctx           context.Context
 	key           string
 	call, attempt time.Time
+	told          bool // how the call fared, or that its attempt begins
 }
 
 // asked starts the time.
 func (o *observed) asked() {
-	if e := o.runner.events; e.Began != nil || e.Replayed != nil {
+	if e := o.runner.events; e.Began != nil || e.Replayed != nil || e.GaveUp != nil {
 		o.call = time.Now()
 	}
 }
 
 // replayed reports that the call gets what is recorded, and returns that.
 func (o *observed) replayed(rec driver.Record) ([]byte, error) {
+	o.told = true
 	result, err := outcome(rec)
 	if f := o.runner.events.Replayed; f != nil {
 		f(o.ctx, OperationEvent{
@@ -113,6 +120,7 @@ func (o *observed) replayed(rec driver.Record) ([]byte, error) {
 
 // begins reports that the store has noted the attempt.
 func (o *observed) begins(a Attempt) {
+	o.told = true
 	e := o.runner.events
 	if e.Finished != nil || e.Superseded != nil {
 		o.attempt = time.Now()
@@ -140,6 +148,14 @@ func (o *observed) ends(a Attempt, end OperationEvent, unrecorded *UnrecordedErr
 		return
 	}
 	o.debug("operation ended", a.Token, a.Attempts, end.Err)
+}
+
+// gaveUp reports that the call ends with err, and its function did not run.
+func (o *observed) gaveUp(err error) {
+	if f := o.runner.events.GaveUp; f != nil {
+		f(o.ctx, OperationEvent{Store: o.runner.store, Key: o.key, Waited: time.Since(o.call), Err: err})
+	}
+	o.debug("operation given up", 0, 0, err)
 }
 
 func (o *observed) debug(message string, token, attempts int64, err error) {

@@ -44,7 +44,7 @@ func (n *notebook) events() *once.Events {
 			n.all = append(n.all, told{name, ctx.Value(callName{}), e})
 		}
 	}
-	return &once.Events{Began: note("began"), Replayed: note("replayed"), Finished: note("finished"), Superseded: note("superseded")}
+	return &once.Events{Began: note("began"), Replayed: note("replayed"), Finished: note("finished"), Superseded: note("superseded"), GaveUp: note("gave up")}
 }
 
 // take returns the events since its last call.
@@ -63,9 +63,11 @@ func TestEvents(t *testing.T) {
 		before func(t *testing.T, ctx context.Context, p *process) context.Context
 		fn     func(context.Context, once.Attempt) ([]byte, error)
 		opts   []once.Option
+		try    bool          // TryDo
 		want   string        // the events
 		took   time.Duration // of the end, in whole seconds
 		waited time.Duration
+		late   bool                // waited for a store, for however long
 		end    once.OperationEvent // Recorded and Failed of the last event
 		err    func(error) bool    // Err of the last event; nil: there is none
 	}{
@@ -97,22 +99,26 @@ func TestEvents(t *testing.T) {
 		"waited for": {before: running(nil), want: "replayed", waited: time.Minute},
 		"in vain":    {before: running(boom), want: "began finished", took: time.Second, waited: time.Minute, end: once.OperationEvent{Recorded: true}},
 
-		"another request": {before: done(nil, once.Fingerprint("a")), opts: []once.Option{once.Fingerprint("b")}},
-		"no patience": {before: func(t *testing.T, ctx context.Context, p *process) context.Context {
+		"another request": {
+			before: done(nil, once.Fingerprint("a")), opts: []once.Option{once.Fingerprint("b")},
+			want: "gave up", err: func(err error) bool { return errors.Is(err, once.ErrOtherRequest) },
+		},
+		"held, and it does not wait": {before: running(nil), try: true, want: "gave up", err: func(err error) bool { return errors.Is(err, baton.ErrHeld) }},
+		"no patience": {want: "gave up", waited: time.Second, err: isLate, before: func(t *testing.T, ctx context.Context, p *process) context.Context {
 			ctx, cancel := context.WithTimeout(running(nil)(t, ctx, p), time.Second)
 			t.Cleanup(cancel)
 			return ctx
 		}},
-		"already over": {before: func(_ *testing.T, ctx context.Context, _ *process) context.Context {
+		"already over": {want: "gave up", err: func(err error) bool { return errors.Is(err, context.Canceled) }, before: func(_ *testing.T, ctx context.Context, _ *process) context.Context {
 			ctx, cancel := context.WithCancel(ctx)
 			cancel()
 			return ctx
 		}},
-		"out of reach": {before: func(_ *testing.T, ctx context.Context, p *process) context.Context {
+		"out of reach": {want: "gave up", late: true, err: func(err error) bool { return errors.Is(err, baton.ErrUnknown) }, before: func(_ *testing.T, ctx context.Context, p *process) context.Context {
 			p.loses("acquire")
 			return ctx
 		}},
-		"out of reach at first": {before: func(_ *testing.T, ctx context.Context, p *process) context.Context {
+		"out of reach at first": {want: "gave up", late: true, err: func(err error) bool { return errors.Is(err, baton.ErrUnknown) }, before: func(_ *testing.T, ctx context.Context, p *process) context.Context {
 			p.loses("begin")
 			return ctx
 		}},
@@ -135,7 +141,11 @@ func TestEvents(t *testing.T) {
 				go func() {
 					defer close(ended)
 					defer func() { _ = recover() }()
-					_, err = r.Do(ctx, "k", fn, c.opts...)
+					do := r.Do
+					if c.try {
+						do = r.TryDo
+					}
+					_, err = do(ctx, "k", fn, c.opts...)
 				}()
 				<-ended
 				time.Sleep(time.Hour) // whoever else runs it has ended
@@ -143,7 +153,8 @@ func TestEvents(t *testing.T) {
 				var names []string
 				for _, e := range all {
 					names = append(names, e.name)
-					if e.Store != "memory" || e.Key != "k" || e.Token <= 0 || e.Attempts <= 0 || e.Token != all[0].Token || e.Attempts != all[0].Attempts || e.call != name {
+					begun := e.name != "gave up"
+					if e.Store != "memory" || e.Key != "k" || (e.Token > 0) != begun || (e.Attempts > 0) != begun || e.Token != all[0].Token || e.Attempts != all[0].Attempts || e.call != name {
 						t.Errorf("told of %+v", e)
 					}
 				}
@@ -151,12 +162,9 @@ func TestEvents(t *testing.T) {
 					t.Errorf("told %q, want %q; error %v", got, c.want, err)
 				}
 				if len(all) == 0 {
-					if err == nil {
-						t.Error("a success tells nothing")
-					}
 					return
 				}
-				if first := all[0]; first.Waited != c.waited || first.Took != 0 {
+				if first := all[0]; first.Waited != c.waited && !(c.late && first.Waited > 0) || first.Took != 0 {
 					t.Errorf("the first event is %+v, want it after %v", first, c.waited)
 				}
 				last := all[len(all)-1]
@@ -188,6 +196,8 @@ func panics(context.Context, once.Attempt) ([]byte, error) {
 }
 
 func isFinal(err error) bool { return errors.Is(err, once.ErrFinal) }
+
+func isLate(err error) bool { return errors.Is(err, context.DeadlineExceeded) }
 
 func isUnrecorded(err error) bool { return errors.As(err, new(*once.UnrecordedError)) }
 
@@ -358,8 +368,9 @@ func eventsInAStorm(t *testing.T, random *rand.Rand) {
 		seen[set]++
 		ok := false
 		switch set {
-		case "":
-			ok = !got.ran && got.returned && got.err != nil
+		case "gave up":
+			e := of[i][0]
+			ok = !got.ran && got.returned && got.err != nil && e.Err == got.err
 		case "replayed":
 			e := of[i][0]
 			ok = !got.ran && got.returned && e.Err == got.err && e.Failed == (got.err != nil)
@@ -374,7 +385,7 @@ func eventsInAStorm(t *testing.T, random *rand.Rand) {
 			t.Errorf("a call that ended with %+v told %q", got, set)
 		}
 	}
-	if len(all) == 0 || seen["began finished"] == 0 || seen["replayed"] == 0 {
+	if len(all) == 0 || seen["began finished"] == 0 || seen["replayed"] == 0 || seen["gave up"] == 0 {
 		t.Errorf("the storm is none: %v", seen)
 	}
 }

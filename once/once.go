@@ -135,11 +135,21 @@ func (r *Runner) do(ctx context.Context, key string, fn func(context.Context, At
 	for _, opt := range opts {
 		opt(&with)
 	}
+	o := observed{runner: r, ctx: ctx, key: key}
+	o.asked()
+	result, err := r.served(ctx, key, fn, with, wait, &o)
+	if !o.told {
+		o.gaveUp(err)
+	}
+	return result, err
+}
+
+// served runs fn, or returns what is recorded, and tells of that. After an error of
+// which nothing is told fn did not run.
+func (r *Runner) served(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), with options, wait bool, o *observed) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, fail("do", key, ended(ctx))
 	}
-	o := observed{runner: r, ctx: ctx, key: key}
-	o.asked()
 	rec, err := r.look(ctx, key)
 	if err == nil {
 		rec, err = with.match(rec)
@@ -169,7 +179,7 @@ func (r *Runner) do(ctx context.Context, key string, fn func(context.Context, At
 	case rec.Done: // by the attempt that we waited for
 		return o.replayed(rec)
 	}
-	return r.attempt(ctx, work, Attempt{Key: key, Token: lease.Token(), Attempts: rec.Attempts, Lease: lease}, fn, &o)
+	return r.attempt(ctx, work, Attempt{Key: key, Token: lease.Token(), Attempts: rec.Attempts, Lease: lease}, fn, o)
 }
 
 // lock locks the operation. Lock waits for a store that is out of reach, as long as it

@@ -82,6 +82,8 @@ func tellAll(t *testing.T, e metrics.Events) {
 	e.Once.Finished(ctx, operation)
 	e.Once.Superseded(ctx, operation)
 	e.Once.Replayed(ctx, operation)
+	operation.Err = failed
+	e.Once.GaveUp(ctx, operation)
 
 	leader := election.LeadershipEvent{Store: "redis", Name: "scheduler", Led: time.Hour}
 	e.Elections.Elected(ctx, leader)

@@ -95,16 +95,18 @@ elsewhere --yes is needed.
 // sameHolders reports whether two inspections saw the same grants, as far as the store
 // tells. Not every store lists them in order.
 func sameHolders(before, now []driver.HolderInfo) bool {
-	same := func(a, b driver.HolderInfo) bool {
-		if a.Token != 0 || b.Token != 0 {
-			return a.Token == b.Token
-		}
-		return a.Owner == b.Owner && a.Foreign == b.Foreign
-	}
 	for _, n := range now {
-		if !slices.ContainsFunc(before, func(b driver.HolderInfo) bool { return same(b, n) }) {
+		if !slices.ContainsFunc(before, func(b driver.HolderInfo) bool { return sameGrant(b, n) }) {
 			return false
 		}
 	}
 	return len(before) == len(now)
+}
+
+// sameGrant reports whether two inspections saw one grant, as far as the store tells.
+func sameGrant(a, b driver.HolderInfo) bool {
+	if a.Token != 0 || b.Token != 0 {
+		return a.Token == b.Token
+	}
+	return a.Owner == b.Owner && a.Foreign == b.Foreign
 }

@@ -63,11 +63,12 @@ in seconds.
 	f.DurationVarP(&e.wait, "wait", "w", 0, "wait at most so long to be elected (default: for ever)")
 	f.DurationVar(&e.ttl, "ttl", baton.DefaultTTL, "how long a leader that crashed keeps others from being elected")
 	f.DurationVarP(&e.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
+	e.onAsk.flag(cmd)
 	f.BoolVar(&e.observe, "observe", false, "print each change of the leader instead")
 	f.DurationVar(&e.limit, "for", 0, "with --observe: end so long after the first look (default: never)")
 	a.metricsFlag(cmd)
 	a.queryFlags(cmd)
-	for _, of := range []string{"value", "once", "wait", "ttl", "grace", "metrics"} {
+	for _, of := range []string{"value", "once", "wait", "ttl", "grace", "on-ask", "metrics"} {
 		cmd.MarkFlagsMutuallyExclusive("observe", of)
 	}
 
@@ -111,7 +112,7 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 	if owner == "" {
 		owner = ownerName(os.Getpid())
 	}
-	locks, store, err := a.openWith(ctx, func() baton.Config { return e.config(owner) }, e.checkTTL, func(t driver.Traits) error { return checkValue(name, owner, t) })
+	locks, store, err := a.openWith(ctx, func() baton.Config { return e.config(owner) }, e.checkTTL, func(t driver.Traits) error { return checkShown("--value", name, owner, t) })
 	if err != nil {
 		return err
 	}
@@ -160,12 +161,13 @@ func (a *app) stand(locks *baton.Locker, name, owner string, e *electing, sigs <
 	}
 }
 
-// checkValue refuses a value that the store cannot show to observers.
-func checkValue(name, value string, t driver.Traits) error {
-	claim := driver.Claim{Key: name, ID: "-", Owner: value, Weight: driver.Whole, Capacity: driver.Whole}
+// checkShown refuses a text, of the flag or argument what, that the store cannot show
+// as the owner of a lock.
+func checkShown(what, key, text string, t driver.Traits) error {
+	claim := driver.Claim{Key: key, ID: "-", Owner: text, Weight: driver.Whole, Capacity: driver.Whole}
 	err := check.Request(driver.Request{Claim: claim, TTL: max(time.Minute, t.MinTTL)}, t)
 	if bad, ok := errors.AsType[*driver.RequestError](err); ok && bad.Field == "owner" {
-		return usage("--value: %s", bad.Reason)
+		return usage("%s: %s", what, bad.Reason)
 	}
 	return nil
 }

@@ -128,16 +128,20 @@ func stoppedBy(s os.Signal) error {
 }
 
 // interrupted says that a signal ended the wait for the lock.
-func interrupted(sig os.Signal) error {
+func interrupted(sig os.Signal) error { return interruptedIn(sig, "gave up the position") }
+
+// interruptedIn says that a signal ended a wait, and what was done then.
+func interruptedIn(sig os.Signal, done string) error {
 	n, _ := sig.(syscall.Signal)
-	return &exit{exitSignal + int(n), &interruption{n}}
+	return &exit{exitSignal + int(n), &interruption{n, done}}
 }
 
-type interruption struct{ sig syscall.Signal }
-
-func (i *interruption) Error() string {
-	return fmt.Sprintf("%v while waiting: gave up the position", i.sig)
+type interruption struct {
+	sig  syscall.Signal
+	done string
 }
+
+func (i *interruption) Error() string { return fmt.Sprintf("%v while waiting: %s", i.sig, i.done) }
 
 // death is a signal from the terminal's keys that the calling shell must learn of, or a
 // script would go on after Ctrl-C. The zero death is none.

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/store/sqlitestore"
@@ -159,6 +160,7 @@ func hostile(t *testing.T) (url string, keys []string) {
 			t.Fatal(err)
 		}
 	}
+	take(baton.AskPrefix+"asked", false)
 	for _, key := range append([]string{"replaced"}, keys...) {
 		take(key, false)
 		take(key, true)
@@ -207,12 +209,13 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 	type lines [][]string
 	rows := map[string]lines{
 		"":               {{}},
-		"run":            {{"-n", key, "--", "true"}, {"-v", "-w", "50ms", key, "--", "true"}, {"-w", "50ms", "--permits", "1/2", key, "--", "true"}, {"free", "--", hostileText}, {"-v", "free" + hostileKey, "--", "true"}, {hostileText, "--", "true"}, {"--metrics", "none/" + hostileKey + ".prom", "free", "--", "true"}, {"--metrics", "none/" + hostileText + ".prom", "free", "--", "true"}, {"--metrics", hostileText, "free", "--", "true"}},
+		"run":            {{"-n", key, "--", "true"}, {"-v", "-w", "50ms", key, "--", "true"}, {"-w", "50ms", "--permits", "1/2", key, "--", "true"}, {"free", "--", hostileText}, {"-v", "free" + hostileKey, "--", "true"}, {hostileText, "--", "true"}, {"asked", "--", "sleep", "0.3"}, {"--on-ask", hostileText, "asked", "--", "true"}, {"--metrics", "none/" + hostileKey + ".prom", "free", "--", "true"}, {"--metrics", "none/" + hostileText + ".prom", "free", "--", "true"}, {"--metrics", hostileText, "free", "--", "true"}},
 		"lock":           {{"-n", key}, {"-w", "50ms", key}, {"-o", "json", "-n", key}, {hostileText}},
 		"renew":          {{hostileText}, {"BH1.x"}},
 		"unlock":         {{hostileText}, {"BH1.x"}},
 		"ls":             {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}},
 		"show":           {{key}, {"-o", "json", key}, {hostileText}, {"-o", "json", hostileText}, {"a", hostileText}, {"-o", hostileText, "a"}},
+		"ask":            {append(wait, key, "why"), append(wait, "-o", "json", key, "why"), append(wait, "-v", key, "why"), append(wait, "plain", hostileText), append(wait, "plain", hostileKey), {hostileText, "why"}, {"a", "b", hostileText}},
 		"break":          {{key}, {"--yes", hostileText}, {"--yes", key}},
 		"watch":          {{"--for", "100ms"}, {"--for", "100ms", "-o", "json"}, {"--for", "100ms", key}},
 		"elect":          {append(wait, key, "--", "true"), {"--observe", "--for", "100ms", key}, {"--observe", "--for", "100ms", "-o", "json", key}, {"--value", hostileText, "free", "--", "true"}},

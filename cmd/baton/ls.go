@@ -21,6 +21,9 @@ func (a *app) listCommand() *cobra.Command {
 		Long: `Lists the locks whose names begin with the prefix, or all. It is no snapshot: the
 list is read while the locks change.
 
+A lock ask/KEY is a request to release KEY ("baton ask"): its mode is "request", and it
+is held by the reason.
+
 With -o json: an array of what "baton show" prints.
 
 ` + exitTable,
@@ -93,6 +96,9 @@ func listing(all []driver.KeyInfo) [][]string {
 		if len(info.Holders) > 0 {
 			h := info.Holders[0]
 			row[1], row[2], row[3], row[4] = mode(h.Weight, h.Capacity), ownerLabel(h.Owner, h.Foreign), short(h.Age), short(h.Remaining)
+			if asksFor(info.Key) != "" {
+				row[1] = "request"
+			}
 			if t := token(h); t != "" {
 				row[5] = t
 			}

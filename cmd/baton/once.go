@@ -62,8 +62,8 @@ The same KEY with another command, or other arguments, is an error (64): nothing
 and nothing is replayed. Where command lines differ though they mean the same, such as
 by the name of a machine, all who use the key say --any-command.
 
-While the command runs its lock is once/KEY: that is the name for baton show, watch and
-break. "baton once ls" lists what is recorded, so no KEY is ls or list.
+While the command runs its lock is once/KEY: that is the name for baton show, watch, ask
+and break. "baton once ls" lists what is recorded, so no KEY is ls or list.
 
 It may run more than once, though only one outcome is ever recorded: if it, or this
 machine, crashes half-way, the next call runs it again. The command finds in its
@@ -108,6 +108,7 @@ omitted (bytes). Unknown values are left out.
 	f.DurationVar(&o.ttl, "ttl", baton.DefaultTTL, "how long others wait after a crash")
 	f.DurationVar(&o.maxHold, "max-hold", 0, "stop the command after so long (default: never)")
 	f.DurationVarP(&o.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
+	o.onAsk.flag(cmd)
 	a.metricsFlag(cmd)
 	a.queryFlags(cmd)
 	cmd.MarkFlagsMutuallyExclusive("wait", "try")

@@ -29,6 +29,7 @@ type running struct {
 	ownGrace bool // --grace was given
 	conflict int
 	skipOK   bool
+	onAsk    onAsk
 }
 
 // standardGrace is how long a command may take to end after TERM, if the TTL
@@ -67,6 +68,9 @@ one is there that cannot be stopped, because it runs as another user as under su
 the lock is kept. On Linux the command also dies if baton itself is killed; what the
 command has started does not then.
 
+A request to release the lock ("baton ask") is printed, and sent to the command as a
+signal with --on-ask. "baton show ask/$BATON_KEY" tells the command the reason.
+
 ` + exitTableRun,
 		Example: `  baton run nightly-report -- ./report.sh
   baton run -n --skip-ok nightly-report -- ./report.sh      unless it is running: nobody keeps it
@@ -84,6 +88,7 @@ command has started does not then.
 	f.DurationVar(&r.maxHold, "max-hold", 0, "stop the command after so long (default: never)")
 	f.DurationVar(&r.minHold, "min-hold", 0, "keep the lock taken for at least so long, also after the command: not again so soon")
 	f.DurationVarP(&r.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
+	r.onAsk.flag(cmd)
 	f.IntVarP(&r.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit code if the lock was not acquired")
 	f.BoolVar(&r.skipOK, "skip-ok", false, "exit with 0 if the lock was not acquired")
 	a.metricsFlag(cmd)
@@ -181,6 +186,9 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return err
 	}
 	code := a.hold(lease, r, a.under(lease, path, command, owner), sigs)
+	if code.err != nil && r.minHold > 0 {
+		return releaseNow(ctx, locks, lease, &exit{code.code, code.err})
+	}
 	if a.release(lease, &code); code.lost != nil {
 		return &exit{exitLost, nil}
 	}
@@ -188,6 +196,16 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return &exit{code.code, code.err}
 	}
 	return nil
+}
+
+// releaseNow releases the lock of a command that has not run, because of why: its
+// --min-hold would keep others out after nothing. A lease that was detached has none.
+func releaseNow(ctx context.Context, locks *baton.Locker, lease *baton.Lease, why error) error {
+	handle, err := lease.Detach()
+	if err != nil { // it was lost
+		return why
+	}
+	return takeBack(ctx, locks, handle, why)
 }
 
 // release unlocks the lock of a command that has ended. Unlock may be the first to find
@@ -308,6 +326,7 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	told := false        // a signal told it to end
 	var passed os.Signal // the last signal that asked it to end
 	hungUp := child.HungUp()
+	asked, byAsk := lease.Asked(), false // a request sent r.onAsk
 	for {
 		select {
 		case <-hungUp:
@@ -320,7 +339,7 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 			default:
 			}
 			end := a.done(lease, r, child, trust)
-			if sig, terminal := child.KilledBy(); end.lost == nil && (terminal || sig == passed) {
+			if sig, terminal := child.KilledBy(); end.lost == nil && (terminal && !(byAsk && sig == syscall.Signal(r.onAsk)) || sig == passed) {
 				a.death = death{sig: sig, unheard: sig != passed}
 			}
 			return end
@@ -352,6 +371,13 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 				return ending{code: exitKilled, late: true}
 			}
 			return ending{code: exitMaxHold, late: true}
+		case reason, open := <-asked:
+			if !open { // the lease has ended
+				asked = nil
+				continue
+			}
+			a.heed(lease, reason, r.onAsk, child)
+			byAsk = byAsk || r.onAsk != 0
 		case s := <-sigs:
 			if ends(s) {
 				told, passed = true, s

@@ -19,7 +19,9 @@ func (a *app) showCommand() *cobra.Command {
 shown as free; the exit code is 0 all the same.
 
 With -o json: key, holders and waiters, each with owner and mode; holders with
-token (a string), age and remaining (seconds). Unknown values are left out.
+token (a string), age and remaining (seconds). Unknown values are left out. For ask/KEY,
+where requests to release KEY stand ("baton ask"), asks_for is KEY, and the owners are
+the reasons.
 
 The lock of "baton once KEY" is once/KEY. On Redis the token of a lock that was free when
 it was taken is not kept, and shown as "-"; that of one which the queue handed over is
@@ -51,7 +53,11 @@ shown. On Redlock none is.
 			return printJSON(a.stdout, view(info), true)
 		}
 		if len(info.Holders)+len(info.Waiters) == 0 {
-			_, err := fmt.Fprintf(a.stdout, "lock %q is free\n", safe(args[0]))
+			text := "lock %q is free\n"
+			if asksFor(args[0]) != "" {
+				text = "no request stands: %q is free\n"
+			}
+			_, err := fmt.Fprintf(a.stdout, text, safe(args[0]))
 			return err
 		}
 		return table(a.stdout, places(info))
@@ -61,13 +67,16 @@ shown. On Redlock none is.
 
 // places makes one row for each holder and waiter.
 func places(info driver.KeyInfo) [][]string {
-	rows := [][]string{{"", "OWNER", "MODE", "SINCE", "EXPIRES IN", "TOKEN"}}
+	rows, held := [][]string{{"", "OWNER", "MODE", "SINCE", "EXPIRES IN", "TOKEN"}}, "held"
+	if asksFor(info.Key) != "" {
+		rows[0][1], held = "REASON", "asks"
+	}
 	for _, h := range info.Holders {
 		t := token(h)
 		if t == "" {
 			t = "-"
 		}
-		rows = append(rows, []string{"held", ownerLabel(h.Owner, h.Foreign), mode(h.Weight, h.Capacity), short(h.Age), short(h.Remaining), t})
+		rows = append(rows, []string{held, ownerLabel(h.Owner, h.Foreign), mode(h.Weight, h.Capacity), short(h.Age), short(h.Remaining), t})
 	}
 	for i, w := range info.Waiters {
 		rows = append(rows, []string{strconv.Itoa(i + 1), ownerLabel(w.Owner, false), mode(w.Weight, w.Capacity), short(w.Age), "-", "-"})

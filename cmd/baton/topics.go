@@ -117,6 +117,9 @@ baton elect
 baton once
 
 ` + exitTableOnce + `
+baton ask
+
+` + exitTableAsk + `
 baton limit
 
 ` + exitTableLimit + `

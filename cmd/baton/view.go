@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"strconv"
+	"strings"
 
+	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 )
 
@@ -12,6 +14,7 @@ import (
 // left out.
 type lockView struct {
 	Key     string       `json:"key"`
+	AsksFor string       `json:"asks_for,omitempty"`
 	Mode    string       `json:"mode,omitempty"`
 	Holders []holderView `json:"holders"`
 	Waiters []waiterView `json:"waiters"`
@@ -33,7 +36,7 @@ type waiterView struct {
 }
 
 func view(info driver.KeyInfo) lockView {
-	v := lockView{Key: info.Key, Holders: []holderView{}, Waiters: []waiterView{}}
+	v := lockView{Key: info.Key, AsksFor: asksFor(info.Key), Holders: []holderView{}, Waiters: []waiterView{}}
 	for _, h := range info.Holders {
 		one := holderView{Owner: h.Owner, Mode: mode(h.Weight, h.Capacity), Token: token(h), Remaining: seconds(h.Remaining), Foreign: h.Foreign}
 		if h.Age >= 0 {
@@ -51,6 +54,15 @@ func view(info driver.KeyInfo) lockView {
 		v.Waiters = append(v.Waiters, one)
 	}
 	return v
+}
+
+// asksFor is the lock that a request named key asks for, or "" if key is none of a
+// request.
+func asksFor(key string) string {
+	if of, ok := strings.CutPrefix(key, baton.AskPrefix); ok {
+		return of
+	}
+	return ""
 }
 
 // mode names the kind of a claim.

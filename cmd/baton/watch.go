@@ -200,7 +200,11 @@ func (w *watcher) line(at time.Time, change string, info driver.KeyInfo) error {
 			}
 			names = append(names, name)
 		}
-		text += ", held by " + strings.Join(names, " and ")
+		by := ", held by "
+		if asksFor(info.Key) != "" {
+			by = ", a request: "
+		}
+		text += by + strings.Join(names, " and ")
 	}
 	if len(info.Waiters) > 0 {
 		text += fmt.Sprintf(", %d waiting", len(info.Waiters))

@@ -80,6 +80,13 @@ var promises = []promise{
 		}
 		return ability[driver.Mover](l)
 	}},
+	{"A lock stays taken after its `Unlock` (`MinHold`)", trait(func(t driver.Traits) bool { return !t.Sessions })},
+	{"… also if the store does late what the holder had asked for", func(l driver.Locks) string {
+		if l.Traits().Sessions {
+			return none
+		}
+		return ability[driver.Mover](l)
+	}},
 	{"First come, first served across processes", trait(func(t driver.Traits) bool { return t.FIFO })},
 	{"Read locks", trait(func(t driver.Traits) bool { return t.Shared })},
 	{"… downgrade from a write lock without a gap", ability[driver.Downgrader]},
@@ -89,6 +96,7 @@ var promises = []promise{
 	{"The owner that is shown can change while the lock is held", ability[driver.Renamer]},
 	{"Rate limits", ability[limits.Store]},
 	{"Records of operations that happen once", ability[driver.Records]},
+	{"… and a list of them", ability[driver.RecordLister]},
 	{"Shortest and longest TTL", func(l driver.Locks) string {
 		t := l.Traits()
 		return span(t.MinTTL) + " to " + span(t.MaxTTL)

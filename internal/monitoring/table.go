@@ -55,9 +55,10 @@ var sections = []section{
 		over("Decision, 99 of 100", "Decisions took less than this; wait has the time that it waited.", seconds, 8, quantile("0.99", "baton_limit_duration_seconds", "store, operation"), "{{store}} {{operation}}"),
 	}},
 	{"Once", []panel{
-		over("Calls", "unrecorded: the function ran, and the outcome could not be recorded; it may run again. superseded: another attempt had begun.", perSecond, 8, "sum by (class, outcome) (rate(baton_once_calls_total[$__rate_interval]))", "{{class}} {{outcome}}"),
-		over("Running", "Now.", count, 8, "sum by (class) (baton_once_running)", "{{class}}"),
-		over("Operation, 99 of 100", "Operations ran for less than this.", seconds, 8, quantile("0.99", "baton_once_duration_seconds", "class, outcome"), "{{class}} {{outcome}}"),
+		over("Calls", "unrecorded: the function ran, and the outcome could not be recorded; it may run again. superseded: another attempt had begun.", perSecond, 6, "sum by (class, outcome) (rate(baton_once_calls_total[$__rate_interval]))", "{{class}} {{outcome}}"),
+		over("Calls that gave up", "held: TryDo found another attempt under way. canceled: the context ended first.", perSecond, 6, "sum by (class, error_type) (rate(baton_once_gave_up_total[$__rate_interval]))", "{{class}} {{error_type}}"),
+		over("Running", "Now.", count, 6, "sum by (class) (baton_once_running)", "{{class}}"),
+		over("Operation, 99 of 100", "Operations ran for less than this.", seconds, 6, quantile("0.99", "baton_once_duration_seconds", "class, outcome"), "{{class}} {{outcome}}"),
 	}},
 	{"Elections", []panel{
 		over("Leading", "Now, and which process. Of each election one process should lead.", count, 8, "sum by (class, job, instance) (baton_election_leading)", "{{class}} {{job}} {{instance}}"),

@@ -10,6 +10,9 @@
 // tells the same to clients that retry automatically. A call that costs more than
 // is ever allowed has no RetryInfo, and a pushback of -1: do not retry.
 //
+// NewFunc is for decisions that something else makes, such as package rules: the
+// function says what a call is, and gets the caller's address.
+//
 // Callers' addresses are trusted as in package httplimit: the address is that of
 // the connection, unless that is a proxy that you trust, and 64 bits of an IPv6
 // address count.

@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/grpclimit"
+	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/store/memstore"
 )
 
@@ -42,4 +44,46 @@ func ExampleNew() {
 	defer server.Stop()
 	fmt.Println("limited")
 	// Output: limited
+}
+
+// A rule with tiers decides. Authentication, which runs before, has put the user and its
+// tier into the call's context.
+func ExampleNewFunc() {
+	type userKey struct{}
+	type user struct{ name, tier string }
+	all, err := rules.Parse("rules.yaml", []byte(`
+rules:
+  - name: api
+    requests: 1
+    period: 24h
+    tiers:
+      pro: {requests: 1000}
+`))
+	if err != nil {
+		panic(err)
+	}
+	limiter, err := rules.New(memstore.New(), all)
+	if err != nil {
+		panic(err)
+	}
+	limit, err := grpclimit.NewFunc(func(ctx context.Context, c grpclimit.Call) (ratelimit.Result, error) {
+		r := rules.Request{Rule: "api", Key: "address/" + c.Client}
+		if u, ok := ctx.Value(userKey{}).(user); ok {
+			r.Key, r.Tier = "user/"+u.name, u.tier
+		}
+		d, err := limiter.Allow(ctx, r)
+		return d.Result, err
+	})
+	if err != nil {
+		panic(err)
+	}
+	for _, u := range []user{{"alice", "pro"}, {"bob", ""}, {"bob", ""}} {
+		ctx := context.WithValue(context.Background(), userKey{}, u)
+		_, err := limit.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/shop.Orders/Place"}, func(context.Context, any) (any, error) { return nil, nil })
+		fmt.Println(u.name, status.Code(err))
+	}
+	// Output:
+	// alice OK
+	// bob OK
+	// bob ResourceExhausted
 }

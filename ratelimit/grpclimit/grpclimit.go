@@ -112,6 +112,7 @@ func ResultOf(ctx context.Context) (ratelimit.Result, bool) { return front.Resul
 // An Interceptor limits the calls of servers. It is safe for concurrent use.
 type Interceptor struct {
 	ask       front.Ask
+	decide    func(context.Context, Call) (ratelimit.Result, error) // in place of ask
 	key       Key
 	cost      func(context.Context, string, any) int64
 	skip      func(context.Context, string) bool
@@ -125,16 +126,43 @@ type Interceptor struct {
 
 // New makes an Interceptor of a limiter.
 func New(limiter *ratelimit.Limiter, opts ...Option) (*Interceptor, error) {
-	i := &Interceptor{
-		ask:       front.Ask{Limiter: limiter, MaxWait: -1},
-		addresses: front.Addresses{V4: 32, V6: 64},
-		failed:    fail,
+	i := &Interceptor{ask: front.Ask{Limiter: limiter, MaxWait: -1}}
+	if limiter == nil {
+		i.err = errors.New("there is no limiter")
 	}
+	return i.with(opts)
+}
+
+// A Call is what a function decides about.
+type Call struct {
+	Method  string // its full name: "/shop.Orders/Place"
+	Message any    // nil for a stream that is counted as a whole
+	Client  string // the caller's address, as Client counts it
+}
+
+// NewFunc is New with a function that decides about each call, or with PerMessage about
+// each message of a stream: for rules (rules.Limiter.Allow), or whatever else has a
+// ratelimit.Result. An error of the function is what OnError gets; many calls use it at
+// once. A call that is allowed with a Result.Wait waits for that long; one whose context
+// ends meanwhile is failed, and its turn is lost.
+//
+// What counts, for how much and how far ahead is the function's to say: By, Cost and
+// MaxWait are refused.
+func NewFunc(decide func(context.Context, Call) (ratelimit.Result, error), opts ...Option) (*Interceptor, error) {
+	i := &Interceptor{ask: front.Ask{MaxWait: -1}, decide: decide}
+	if decide == nil {
+		i.err = errors.New("there is no function")
+	}
+	return i.with(opts)
+}
+
+func (i *Interceptor) with(opts []Option) (*Interceptor, error) {
+	i.addresses, i.failed = front.Addresses{V4: 32, V6: 64}, fail
 	for _, o := range opts {
 		o(i)
 	}
-	if limiter == nil {
-		i.err = errors.New("there is no limiter")
+	if i.decide != nil && (i.key.of != nil || i.cost != nil || i.ask.MaxWait >= 0) {
+		i.err = errors.New("By, Cost and MaxWait go with a limiter: here the function decides")
 	}
 	if err := errors.Join(i.err, i.addresses.Check()); err != nil {
 		return nil, fmt.Errorf("grpclimit: %w", err)
@@ -219,12 +247,7 @@ func (i *Interceptor) admit(ctx context.Context, method string, message any, tra
 			return nil, nil
 		}
 	}
-	c := call{ctx: ctx, method: method, client: func() string { return i.client(ctx) }}
-	key := i.key.call(c)
-	if key == "" {
-		key = c.client()
-	}
-	a, err := i.ask.Do(ctx, front.Join(key), cost)
+	a, err := i.answer(ctx, method, message, cost)
 	if err != nil {
 		return nil, i.failed(ctx, method, err)
 	}
@@ -241,6 +264,23 @@ func (i *Interceptor) admit(ctx context.Context, method string, message any, tra
 	}
 	trailer(metadata.Pairs("grpc-retry-pushback-ms", pushback(a.Result)))
 	return nil, err
+}
+
+// answer decides about a call.
+func (i *Interceptor) answer(ctx context.Context, method string, message any, cost int64) (front.Answer, error) {
+	if i.decide != nil {
+		d, err := i.decide(ctx, Call{method, message, i.client(ctx)})
+		if err != nil {
+			return front.Answer{}, err
+		}
+		return front.Decided(ctx, d)
+	}
+	c := call{ctx: ctx, method: method, client: func() string { return i.client(ctx) }}
+	key := i.key.call(c)
+	if key == "" {
+		key = c.client()
+	}
+	return i.ask.Do(ctx, front.Join(key), cost)
 }
 
 // client is the key part for the address of a caller.

@@ -10,6 +10,9 @@
 // draft or by older ones (Headers). Limiters that share a store share the keys too,
 // so name the limits (Limit.Named) unless they shall count together.
 //
+// NewFunc is for decisions that something else makes, such as package rules: the
+// function says what a request is, and gets the client's address.
+//
 // # Whom to believe
 //
 // The address is that of the connection. A header that names another address is

@@ -9,6 +9,7 @@ import (
 
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/httplimit"
+	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/store/memstore"
 )
 
@@ -67,4 +68,50 @@ func ExampleNew() {
 	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/items/7", nil))
 	fmt.Println(w.Header().Get("X-RateLimit-Remaining"))
 	// Output: 99
+}
+
+// Rules from a file decide: what they say of addresses, and of what a tenant posts. The
+// function says what a request is; authentication has verified the tenant.
+func ExampleNewFunc() {
+	all, err := rules.Parse("rules.yaml", []byte(`
+domain: edge
+descriptors:
+  - key: remote_address
+    rate_limit: {unit: minute, requests_per_unit: 100}
+  - key: method
+    value: POST
+    descriptors:
+      - key: tenant
+        rate_limit: {requests: 2, period: 24h}
+`))
+	if err != nil {
+		panic(err)
+	}
+	limiter, err := rules.New(memstore.New(), all)
+	if err != nil {
+		panic(err)
+	}
+	limit, err := httplimit.NewFunc(func(r *http.Request, client string) (ratelimit.Result, error) {
+		d, err := limiter.Allow(r.Context(), rules.Request{Domain: "edge", Descriptions: []rules.Description{
+			rules.Describe("remote_address", client),
+			rules.Describe("method", r.Method, "tenant", r.Header.Get("X-Tenant")),
+		}})
+		return d.Result, err
+	})
+	if err != nil {
+		panic(err)
+	}
+	handler := limit(http.NotFoundHandler())
+	for _, method := range []string{"POST", "POST", "POST", "GET"} {
+		r := httptest.NewRequest(method, "/orders", nil)
+		r.Header.Set("X-Tenant", "acme")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(method, w.Code)
+	}
+	// Output:
+	// POST 404
+	// POST 404
+	// POST 429
+	// GET 404
 }

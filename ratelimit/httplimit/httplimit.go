@@ -116,6 +116,7 @@ func ResultOf(ctx context.Context) (ratelimit.Result, bool) { return front.Resul
 
 type limit struct {
 	ask       front.Ask
+	decide    func(r *http.Request, client string) (ratelimit.Result, error) // in place of ask
 	key       Key
 	cost      func(*http.Request) int64
 	skip      func(*http.Request) bool
@@ -130,17 +131,36 @@ type limit struct {
 // New makes a middleware of a limiter. The middleware, and the handlers that it
 // returns, are safe for concurrent use; they share nothing but the limiter.
 func New(limiter *ratelimit.Limiter, opts ...Option) (func(next http.Handler) http.Handler, error) {
-	l := &limit{
-		ask:       front.Ask{Limiter: limiter, MaxWait: -1},
-		addresses: front.Addresses{V4: 32, V6: 64},
-		fields:    Draft,
-		failed:    fail,
+	l := &limit{ask: front.Ask{Limiter: limiter, MaxWait: -1}}
+	if limiter == nil {
+		l.err = errors.New("there is no limiter")
 	}
+	return l.middleware(opts)
+}
+
+// NewFunc is New with a function that decides about each request: for rules
+// (rules.Limiter.Allow), or whatever else has a ratelimit.Result. client is the client's
+// address as Client counts it. An error of the function is what OnError gets; many
+// requests use it at once. A request that is allowed with a Result.Wait waits for that
+// long; one whose context ends meanwhile is failed, and its turn is lost.
+//
+// What counts, for how much and how far ahead is the function's to say: By, Cost and
+// MaxWait are refused.
+func NewFunc(decide func(r *http.Request, client string) (ratelimit.Result, error), opts ...Option) (func(next http.Handler) http.Handler, error) {
+	l := &limit{ask: front.Ask{MaxWait: -1}, decide: decide}
+	if decide == nil {
+		l.err = errors.New("there is no function")
+	}
+	return l.middleware(opts)
+}
+
+func (l *limit) middleware(opts []Option) (func(next http.Handler) http.Handler, error) {
+	l.addresses, l.fields, l.failed = front.Addresses{V4: 32, V6: 64}, Draft, fail
 	for _, o := range opts {
 		o(l)
 	}
-	if limiter == nil {
-		l.err = errors.New("there is no limiter")
+	if l.decide != nil && (l.key.of != nil || l.cost != nil || l.ask.MaxWait >= 0) {
+		l.err = errors.New("By, Cost and MaxWait go with a limiter: here the function decides")
 	}
 	err := errors.Join(l.err, l.fields.check(), l.addresses.Check())
 	if err != nil {
@@ -163,12 +183,7 @@ func (l *limit) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 			return
 		}
 	}
-	client := func() string { return l.client(r) }
-	key := l.key.call(r, client)
-	if key == "" {
-		key = client()
-	}
-	a, err := l.ask.Do(r.Context(), front.Join(key), cost)
+	a, err := l.answer(r, cost)
 	if err != nil {
 		l.failed(w, r, next, err)
 		return
@@ -190,6 +205,23 @@ func (l *limit) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 		return
 	}
 	refuse(w, a)
+}
+
+// answer decides about a request.
+func (l *limit) answer(r *http.Request, cost int64) (front.Answer, error) {
+	if l.decide != nil {
+		d, err := l.decide(r, l.client(r))
+		if err != nil {
+			return front.Answer{}, err
+		}
+		return front.Decided(r.Context(), d)
+	}
+	client := func() string { return l.client(r) }
+	key := l.key.call(r, client)
+	if key == "" {
+		key = client()
+	}
+	return l.ask.Do(r.Context(), front.Join(key), cost)
 }
 
 // client is the key part for the address of a request's client.

@@ -3,6 +3,7 @@ package front
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -37,21 +38,43 @@ func (a Ask) Do(ctx context.Context, key string, n int64) (Answer, error) {
 	if err != nil && !errors.As(err, &refused) {
 		return Answer{}, err
 	}
+	return answer(r, n), nil
+}
+
+// Decided makes an Answer of a decision that something else has made, and waits for the
+// turn that it gives. If the context ends before, nobody gets the turn.
+func Decided(ctx context.Context, r ratelimit.Result) (Answer, error) {
+	if r.OK && r.Wait > 0 {
+		turn := time.NewTimer(r.Wait)
+		defer turn.Stop()
+		select {
+		case <-turn.C:
+		case <-ctx.Done():
+			return Answer{}, ctx.Err()
+		}
+		r.Wait = 0
+	}
+	return answer(r, r.Cost), nil
+}
+
+func answer(r ratelimit.Result, n int64) Answer {
 	out := Answer{Result: r, Limits: inForce(r)}
 	for _, l := range out.Limits {
 		out.Late = out.Late || !l.OK && l.RetryAfter != ratelimit.Never && l.Remaining >= n
 	}
-	return out, nil
+	return out
 }
 
-// inForce are the limits that are no shadows.
+// inForce are the limits that are no shadows. A decision by no limit has none.
 func inForce(r ratelimit.Result) []ratelimit.LimitResult {
 	all := r.Limits()
-	isShadow := func(l ratelimit.LimitResult) bool { return l.Shadow }
-	if !slices.ContainsFunc(all, isShadow) {
+	untold := func(l ratelimit.LimitResult) bool {
+		return l.Shadow || l.OK && (l.Limit == math.MaxInt64 || l.Limit == 0)
+	}
+	if !slices.ContainsFunc(all, untold) {
 		return all
 	}
-	return slices.DeleteFunc(slices.Clone(all), isShadow) // all is the Result's
+	return slices.DeleteFunc(slices.Clone(all), untold) // all is the Result's
 }
 
 type resultKey struct{}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/store/sqlitestore"
 )
 
@@ -169,6 +170,9 @@ func hostile(t *testing.T) (url string, keys []string) {
 		if _, err := store.FinishAttempt(t.Context(), at, driver.Outcome{Result: []byte(hostileText)}, time.Hour); err != nil {
 			t.Fatal(err)
 		}
+		if err := store.SetOverride(t.Context(), limits.Override{Key: key, N: 1}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
@@ -184,6 +188,7 @@ func hostile(t *testing.T) (url string, keys []string) {
 		"UPDATE baton_lock SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
 		"UPDATE baton_claim SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
 		"UPDATE baton_record SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
+		"UPDATE baton_override SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
 	} {
 		if _, err := db.Exec(q, hostileText); err != nil {
 			t.Fatal(err)
@@ -206,30 +211,33 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 	wait := []string{"--wait", "50ms"}
 	type lines [][]string
 	rows := map[string]lines{
-		"":               {{}},
-		"run":            {{"-n", key, "--", "true"}, {"-v", "-w", "50ms", key, "--", "true"}, {"-w", "50ms", "--permits", "1/2", key, "--", "true"}, {"free", "--", hostileText}, {"-v", "free" + hostileKey, "--", "true"}, {hostileText, "--", "true"}, {"--metrics", "none/" + hostileKey + ".prom", "free", "--", "true"}, {"--metrics", "none/" + hostileText + ".prom", "free", "--", "true"}, {"--metrics", hostileText, "free", "--", "true"}},
-		"lock":           {{"-n", key}, {"-w", "50ms", key}, {"-o", "json", "-n", key}, {hostileText}},
-		"renew":          {{hostileText}, {"BH1.x"}},
-		"unlock":         {{hostileText}, {"BH1.x"}},
-		"ls":             {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}},
-		"show":           {{key}, {"-o", "json", key}, {hostileText}, {"-o", "json", hostileText}, {"a", hostileText}, {"-o", hostileText, "a"}},
-		"break":          {{key}, {"--yes", hostileText}, {"--yes", key}},
-		"watch":          {{"--for", "100ms"}, {"--for", "100ms", "-o", "json"}, {"--for", "100ms", key}},
-		"elect":          {append(wait, key, "--", "true"), {"--observe", "--for", "100ms", key}, {"--observe", "--for", "100ms", "-o", "json", key}, {"--value", hostileText, "free", "--", "true"}},
-		"once":           {{"--no-replay", key, "--", "true"}, {"--show", key}, {"--show", "-o", "json", key}, {"--show", hostileText}, {"--forget", key}, {"--final", hostileText, "x", "--", "true"}, {hostileText, "--", "true"}},
-		"once ls":        {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"--", "true"}},
-		"limit":          {{"--rate", "1/1h", key}, {"--rate", "1/1h", "-n", "2", key}, {"--rate", "1/1h", "--peek", key}, {"--rate", "1/1h", "-o", "json", key}, {"--rate", hostileText, key}, {"-a", hostileText, "--rate", "1/s", key}, {"--rate", "1/1h", "--forget", key}},
-		"limit check":    {{hostileText}, {rules}, {"-o", "json", rules}, {rules, hostileText}},
-		"limit simulate": {{"--rules", rules}, {"--rules", hostileText}, {"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
-		"doctor":         {{}, {"-o", "json"}, {hostileText}},
-		"bench":          {{hostileText}, {"--html", "none/" + hostileText}},
-		"verify":         {{"--store", hostileText}, {"--local", hostileText}, {"--fault", hostileText, "--local", "memory"}},
-		"schema":         {{}, {hostileText}},
-		"schema print":   {{}, {hostileText}},
-		"schema apply":   {{}, {hostileText}},
-		"completion":     {{hostileText}, {"bash"}},
-		"help":           {{hostileText}, {"stores"}},
-		"version":        {{}, {hostileText}, {"-o", "json"}},
+		"":                {{}},
+		"run":             {{"-n", key, "--", "true"}, {"-v", "-w", "50ms", key, "--", "true"}, {"-w", "50ms", "--permits", "1/2", key, "--", "true"}, {"free", "--", hostileText}, {"-v", "free" + hostileKey, "--", "true"}, {hostileText, "--", "true"}, {"--metrics", "none/" + hostileKey + ".prom", "free", "--", "true"}, {"--metrics", "none/" + hostileText + ".prom", "free", "--", "true"}, {"--metrics", hostileText, "free", "--", "true"}},
+		"lock":            {{"-n", key}, {"-w", "50ms", key}, {"-o", "json", "-n", key}, {hostileText}},
+		"renew":           {{hostileText}, {"BH1.x"}},
+		"unlock":          {{hostileText}, {"BH1.x"}},
+		"ls":              {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}},
+		"show":            {{key}, {"-o", "json", key}, {hostileText}, {"-o", "json", hostileText}, {"a", hostileText}, {"-o", hostileText, "a"}},
+		"break":           {{key}, {"--yes", hostileText}, {"--yes", key}},
+		"watch":           {{"--for", "100ms"}, {"--for", "100ms", "-o", "json"}, {"--for", "100ms", key}},
+		"elect":           {append(wait, key, "--", "true"), {"--observe", "--for", "100ms", key}, {"--observe", "--for", "100ms", "-o", "json", key}, {"--value", hostileText, "free", "--", "true"}},
+		"once":            {{"--no-replay", key, "--", "true"}, {"--show", key}, {"--show", "-o", "json", key}, {"--show", hostileText}, {"--forget", key}, {"--final", hostileText, "x", "--", "true"}, {hostileText, "--", "true"}},
+		"once ls":         {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"--", "true"}},
+		"limit":           {{"--rate", "1/1h", key}, {"--rate", "1/1h", "-n", "2", key}, {"--rate", "1/1h", "--peek", key}, {"--rate", "1/1h", "-o", "json", key}, {"--rate", hostileText, key}, {"-a", hostileText, "--rate", "1/s", key}, {"--rate", "1/1h", "--forget", key}},
+		"limit check":     {{hostileText}, {rules}, {"-o", "json", rules}, {rules, hostileText}},
+		"limit set":       {{"--rate", "5/1m", "--for", "1h", key}, {"--rate", "5", "--for", "1h", "--name", hostileText, key}, {"--rate", hostileText, "--for", "1h", key}, {"--rate", "5", "--for", hostileText, key}, {"--rate", "5", "--for", "1h", hostileText}},
+		"limit unset":     {{key}, {hostileText}, {"--name", hostileText, key}, {"--name", "n", key}},
+		"limit overrides": {{}, {"-o", "json"}, {hostileText}},
+		"limit simulate":  {{"--rules", rules}, {"--rules", hostileText}, {"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
+		"doctor":          {{}, {"-o", "json"}, {hostileText}},
+		"bench":           {{hostileText}, {"--html", "none/" + hostileText}},
+		"verify":          {{"--store", hostileText}, {"--local", hostileText}, {"--fault", hostileText, "--local", "memory"}},
+		"schema":          {{}, {hostileText}},
+		"schema print":    {{}, {hostileText}},
+		"schema apply":    {{}, {hostileText}},
+		"completion":      {{hostileText}, {"bash"}},
+		"help":            {{hostileText}, {"stores"}},
+		"version":         {{}, {hostileText}, {"-o", "json"}},
 	}
 	for path := range commands() {
 		if _, ok := rows[path]; !ok {

@@ -121,6 +121,7 @@ func TestLooksForOverridesFail(t *testing.T) {
 				if got := capacity(t, l, "k"); got != 5 {
 					t.Errorf("%d are allowed after the end", got)
 				}
+				synctest.Wait() // for who writes the log
 				if n := strings.Count(log.String(), "cannot be looked up"); n != 1 {
 					t.Errorf("told %d times: %s", n, &log)
 				}

@@ -137,6 +137,7 @@ func TestOverrideChangesNumbers(t *testing.T) {
 				for range 3 {
 					settled(t, l, "k")
 				}
+				synctest.Wait() // for who writes the log
 				told := strings.Count(log.String(), "an override is not obeyed")
 				if ignored := c.want == 0; ignored != (told == 1) || told > 1 {
 					t.Errorf("told %d times: %s", told, &log)

@@ -28,10 +28,12 @@ const (
 	Finish    Op = "finish"    // once.Do, after the function has run
 	Find      Op = "find"      // once.Do, first of all; Find, List
 	Forget    Op = "forget"    // once.Forget
-	Take      Op = "take"      // all that a ratelimit.Limiter asks
+	Take      Op = "take"      // all that a ratelimit.Limiter asks about limits
+	Override  Op = "override"  // Limiter.SetOverride
+	Overrides Op = "overrides" // in the background, by a Limiter that is Overridable, and before its first decision
 )
 
-var ops = []Op{Acquire, Renew, Release, Downgrade, Move, Rename, Inspect, Break, Begin, Finish, Find, Forget, Take}
+var ops = []Op{Acquire, Renew, Release, Downgrade, Move, Rename, Inspect, Break, Begin, Finish, Find, Forget, Take, Override, Overrides}
 
 // A Fault is what a test has planted. The Store fails the test if nothing met it: such a
 // test would show nothing.

@@ -36,6 +36,23 @@ func (s *Store) Take(ctx context.Context, r limits.Request) (taken limits.Taken,
 	return taken, nil
 }
 
+// SetOverride implements limits.Overrider.
+func (s *Store) SetOverride(ctx context.Context, o limits.Override, keep time.Duration) error {
+	return s.do(ctx, Override, func() error { return s.mem.SetOverride(ctx, o, keep) })
+}
+
+// Overrides implements limits.Overrider.
+func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error) {
+	err = s.do(ctx, Overrides, func() error {
+		all, err = s.mem.Overrides(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
 func (s *Store) take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	if r.Mode == limits.Forget {
 		s.refresh(r)

@@ -38,7 +38,8 @@ type LimitHarness struct {
 	Only []string
 }
 
-// Limits runs the contract of limits.Store, one subtest for each case.
+// Limits runs the contract of limits.Store, and of limits.Overrider if the store
+// implements that, one subtest for each case.
 func Limits(t *testing.T, h LimitHarness) {
 	runLimits(t, h, limitCases())
 }
@@ -54,9 +55,17 @@ func runLimits(t *testing.T, h LimitHarness, cases []limitCase) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	overrides := false
+	if slices.ContainsFunc(cases, func(c limitCase) bool { return c.overrides }) {
+		_, overrides = limits.OverriderOf(h.Open(t, 1)[0])
+	}
 	for _, c := range cases {
 		if c.kept && h.Kept == nil {
 			notAsked(t, h.Only, "the limits", []string{c.name + " (no LimitHarness.Kept)"})
+			continue
+		}
+		if c.overrides && !overrides {
+			notAsked(t, h.Only, "the limits", []string{c.name + " (no limits.Overrider)"})
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
@@ -73,11 +82,13 @@ type limitCase struct {
 	kept  bool   // needs LimitHarness.Kept
 	timed bool   // sets Now
 	run   func(t *limitTest)
+
+	overrides bool // needs limits.Overrider
 }
 
 func limitCases() []limitCase {
 	var all []limitCase
-	for _, group := range [][]limitCase{timelineCases(), decisionCases(), keptCases(), turnCases(), clockCases(), repeatCases(), randomCases()} {
+	for _, group := range [][]limitCase{timelineCases(), decisionCases(), keptCases(), turnCases(), clockCases(), repeatCases(), randomCases(), overrideCases()} {
 		all = append(all, group...)
 	}
 	return all

@@ -207,6 +207,7 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 	if err := check.Key(key); err != nil {
 		return Result{}, err
 	}
+	l.over.look(ctx)
 	b, err := l.batches.enter(ctx, key)
 	if err != nil {
 		return Result{}, wrap("ask about", key, err)
@@ -224,7 +225,7 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 		return r, nil
 	}
 	_ = l.giveBack(ctx, b) // what cannot be given back counts as consumed
-	r, err := l.refill(ctx, b, key, max(l.batching.size, n), n, now)
+	r, err := l.refill(ctx, b, key, max(l.batchSize(key), n), n, now)
 	more := func() bool { return err == nil && !r.OK && r.By == ByStore && r.Cost > n } // the store refused more than n
 	if more() {
 		least := r.Cost
@@ -251,6 +252,15 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 		r.Remaining += b.left
 	}
 	return r, nil
+}
+
+// batchSize is the size of the batches of a key: an override may allow less.
+func (l *Limiter) batchSize(key string) int64 {
+	size := l.batching.size
+	for _, limit := range l.limitsOf(key) {
+		size = min(size, limit.rule.Capacity())
+	}
+	return size
 }
 
 // refill takes a batch for a caller that wants n. Result.Cost is what the result is

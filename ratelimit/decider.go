@@ -15,8 +15,8 @@ import (
 // concurrent use. It needs no Close; the caller closes the store.
 type Decider struct{ l *Limiter }
 
-// NewDecider makes a Decider. Its options are those of New that say what happens
-// when the store fails and who is told; it refuses limits and InBatches with a
+// NewDecider makes a Decider. Its options are Overridable and those of New that say what
+// happens when the store fails and who is told; it refuses limits and InBatches with a
 // *LimitError. It never talks to the store.
 func NewDecider(store limits.Store, opts ...Option) (*Decider, error) {
 	var c config
@@ -33,6 +33,10 @@ func NewDecider(store limits.Store, opts ...Option) (*Decider, error) {
 	}
 	l := &Limiter{store: store, watch: newWatch(store, c)}
 	l.fall.failure, l.fall.watch = c.failure, l.watch
+	var err error
+	if l.over, err = newOverrides(store, c, l.watch, func() {}); err != nil {
+		return nil, err
+	}
 	return &Decider{l}, nil
 }
 
@@ -70,7 +74,8 @@ type Question struct {
 //
 // Events.Decided is told as of Limiter.Allow, unless all costs are 0.
 func (d *Decider) Decide(ctx context.Context, q Question) (r Result, err error) {
-	all, ask, err := q.request()
+	d.l.over.look(ctx)
+	all, ask, err := d.request(q)
 	if err != nil {
 		return Result{}, err
 	}
@@ -87,7 +92,7 @@ func (d *Decider) Decide(ctx context.Context, q Question) (r Result, err error) 
 
 // Forget makes the keys of the Asks fresh.
 func (d *Decider) Forget(ctx context.Context, q Question) error {
-	_, r, err := q.request()
+	_, r, err := d.request(q)
 	if err != nil {
 		return err
 	}
@@ -96,16 +101,17 @@ func (d *Decider) Forget(ctx context.Context, q Question) error {
 	return wrap("forget", q.Key, err)
 }
 
-func (q Question) request() (all []Limit, r limits.Request, err error) {
+func (d *Decider) request(q Question) (all []Limit, r limits.Request, err error) {
 	now := time.Now()
 	if !q.At.IsZero() {
 		now, r.Now = q.At, q.At.UnixMicro()
 	}
 	all, r.Takes = make([]Limit, len(q.Asks)), make([]limits.Take, len(q.Asks))
 	for i, a := range q.Asks {
-		all[i] = a.Limit
-		all[i].name = a.Name
-		r.Takes[i] = limits.Take{Key: a.Key, Limit: a.Limit.at(now), Cost: a.Limit.cost(a.Cost)}
+		limit := d.l.over.of(a.Limit, a.Key)
+		r.Takes[i] = limits.Take{Key: a.Key, Limit: limit.at(now), Cost: limit.cost(a.Cost)}
+		limit.name = a.Name
+		all[i] = limit
 	}
 	return all, r, limits.Check(r)
 }

@@ -59,8 +59,8 @@ type FallbackEvent struct {
 func Observe(e *Events) Option { return observing{events: e} }
 
 // Logger writes what happens to log: a store that fails, so that something else
-// decides, as a warning; its return as information; each decision at the debug
-// level.
+// decides, as a warning; its return as information; an override that is not obeyed, or
+// overrides that cannot be looked up, as a warning; each decision at the debug level.
 func Logger(log *slog.Logger) Option { return observing{log: log} }
 
 type observing struct {
@@ -157,6 +157,19 @@ func (w *watch) restored(ctx context.Context, e FallbackEvent) {
 	}
 	if w.log != nil {
 		w.log.InfoContext(ctx, "limits are decided by the store again", e.attr(), "lasted", e.Lasted)
+	}
+}
+
+// unheeded tells that an override is not obeyed, because of err; with no key, that the
+// overrides could not be looked up.
+func (w *watch) unheeded(ctx context.Context, key string, err error) {
+	switch {
+	case w == nil || w.log == nil:
+	case key == "":
+		w.log.WarnContext(ctx, "overrides of limits cannot be looked up: those that are known go on to their end",
+			slog.Group("limit", "store", w.store), "error", err)
+	default:
+		w.log.WarnContext(ctx, "an override is not obeyed: the limit cannot keep it", slog.Group("limit", "key", key, "store", w.store), "error", err)
 	}
 }
 

@@ -19,6 +19,9 @@ type Limit struct {
 	shadow   bool
 	warn     float64 // 0 for none
 	err      error
+
+	longest    time.Duration // of a LeakyBucket: the longest wait in its queue
+	overridden bool          // by an override in the store
 }
 
 // FixedWindow allows n in every window of a period. Windows begin at multiples of
@@ -33,6 +36,10 @@ func FixedWindow(n int64, period time.Duration) Limit {
 // sixty. What was taken comes back when its sub-window has left the period, so up
 // to a tenth or a sixtieth of the period late.
 func SlidingWindow(n int64, period time.Duration) Limit {
+	return Limit{rule: limits.Limit{Algorithm: limits.SlidingWindow, N: n, Period: period, Parts: usualParts(period)}}
+}
+
+func usualParts(period time.Duration) int64 {
 	parts := int64(60)
 	if period <= 10*time.Second {
 		parts = 10
@@ -40,7 +47,7 @@ func SlidingWindow(n int64, period time.Duration) Limit {
 	for parts > 1 && period.Microseconds()%parts != 0 {
 		parts--
 	}
-	return Limit{rule: limits.Limit{Algorithm: limits.SlidingWindow, N: n, Period: period, Parts: parts}}
+	return parts
 }
 
 // SlidingLog allows n within any stretch of time that is a period long, to the
@@ -69,7 +76,7 @@ func TokenBucket(n int64, period time.Duration, burst int64) Limit {
 // long until its turn: Limiter.Wait waits for it, a caller of Allow must wait by
 // itself.
 func LeakyBucket(n int64, period, longest time.Duration) Limit {
-	l := Limit{rule: limits.Limit{Algorithm: limits.LeakyBucket, N: n, Period: period}}
+	l := Limit{rule: limits.Limit{Algorithm: limits.LeakyBucket, N: n, Period: period}, longest: longest}
 	size, ok := share(longest.Microseconds(), n, period.Microseconds())
 	if !ok {
 		l.err = &limits.Error{Reason: fmt.Sprintf("%d per %v with waits of %v cannot be counted", n, period, longest)}

@@ -35,6 +35,8 @@ type Limiter struct {
 
 	batching *batching // nil: every call asks the store
 	batches  batches
+
+	over *overrides // nil: it obeys none
 }
 
 // plan is what SetLimits changes.
@@ -50,7 +52,7 @@ type plan struct {
 }
 
 // An Option of New is one more Limit, or FailOpen, FailClosed, FailLocal, InBatches,
-// Observe or Logger.
+// Overridable, Observe or Logger.
 type Option interface{ option(*config) }
 
 type config struct {
@@ -60,6 +62,8 @@ type config struct {
 	events   []*Events
 	log      *slog.Logger
 	err      error
+
+	overridable bool
 }
 
 func (l Limit) option(c *config) { c.limits = append(c.limits, l) }
@@ -77,6 +81,10 @@ func New(store limits.Store, limit Limit, more ...Option) (*Limiter, error) {
 	}
 	l := &Limiter{store: store, batching: c.batching, watch: newWatch(store, c)}
 	l.fall.failure, l.fall.watch = c.failure, l.watch
+	var err error
+	if l.over, err = newOverrides(store, c, l.watch, l.askAgain); err != nil {
+		return nil, err
+	}
 	if err := l.SetLimits(c.limits...); err != nil {
 		return nil, err
 	}
@@ -113,22 +121,28 @@ func (l *Limiter) SetLimits(all ...Limit) error {
 		}
 	}
 	p := &plan{limits: append([]Limit(nil), all...)}
-	if store, ok := l.store.(local.Limits); ok && len(all) == 1 && all[0].name == "" && all[0].calendar.unit == 0 && !all[0].shadow {
+	if store, ok := l.store.(local.Limits); ok && l.over == nil && len(all) == 1 && all[0].name == "" && all[0].calendar.unit == 0 && !all[0].shadow {
 		rule := all[0].rule
 		p.quick, p.capacity, p.period = store.Prepare(rule), rule.Capacity(), period(rule, 0)
 		p.calls, p.warnAt = all[0].calls, all[0].warnAt(p.capacity)
 	}
 	l.plan.Store(p)
-	l.queues.mu.Lock()
-	defer l.queues.mu.Unlock()
-	for _, q := range l.queues.all { // the waiters ask the store again
-		q.standing, q.pause = nil, time.Time{}
-		q.advance()
-	}
+	l.askAgain()
 	return nil
 }
 
-// Limits are the limits in force. Their numbers are in the Result of a Peek.
+// askAgain makes waiters ask the store again, for other limits.
+func (l *Limiter) askAgain() {
+	l.queues.mu.Lock()
+	defer l.queues.mu.Unlock()
+	for _, q := range l.queues.all {
+		q.standing, q.pause = nil, time.Time{}
+		q.advance()
+	}
+}
+
+// Limits are the limits in force, without overrides. Their numbers are in the Result of a
+// Peek.
 func (l *Limiter) Limits() []Limit { return append([]Limit(nil), l.plan.Load().limits...) }
 
 // Allow asks for one: Result.OK says whether the caller may act now. A refusal is
@@ -256,7 +270,7 @@ func (l *Limiter) request(key string, n int64) (all []Limit, r limits.Request, e
 	if err := check.Key(key); err != nil {
 		return nil, r, err
 	}
-	all = l.plan.Load().limits
+	all = l.limitsOf(key)
 	r.Takes = make([]limits.Take, len(all))
 	var now time.Time
 	for i, limit := range all {
@@ -269,6 +283,7 @@ func (l *Limiter) request(key string, n int64) (all []Limit, r limits.Request, e
 }
 
 func (l *Limiter) ask(ctx context.Context, key string, n int64) (Result, error) {
+	l.over.look(ctx)
 	all, r, err := l.request(key, n)
 	if err != nil {
 		return Result{}, err
@@ -302,7 +317,7 @@ func result(all []Limit, r limits.Request, t limits.Taken, by Source, key string
 		rule := r.Takes[i].Limit
 		capacity := rule.Capacity()
 		out.limits[i] = LimitResult{
-			Name: all[i].name, OK: x.OK, Shadow: all[i].shadow, Near: !by.Fallback() && all[i].near(capacity, x.Remaining),
+			Name: all[i].name, OK: x.OK, Shadow: all[i].shadow, Overridden: all[i].overridden, Near: !by.Fallback() && all[i].near(capacity, x.Remaining),
 			Limit: capacity, Remaining: x.Remaining, Period: period(rule, t.At),
 			Wait: x.Wait, RetryAfter: x.Retry, NextAfter: x.Next, ResetAfter: x.Reset,
 		}

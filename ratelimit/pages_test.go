@@ -36,7 +36,7 @@ func TestPagesShowWhatRuns(t *testing.T) {
 	runs := plain(string(self))
 	for page, sections := range map[string][]string{
 		"budgets.md": nil, // all
-		"limits.md":  {"## Try a limit before it limits", "## Warn before 429", "## Watch the decisions"},
+		"limits.md":  {"## Another limit for one key, for a while", "## Try a limit before it limits", "## Warn before 429", "## Watch the decisions"},
 	} {
 		raw, err := os.ReadFile("../docs/" + page)
 		if err != nil {
@@ -375,3 +375,21 @@ func TestPageOfWindowsAndBuckets(t *testing.T) {
 }
 
 func after(d time.Duration) string { return fmt.Sprintf("%d h", int(d.Hours())) }
+
+func TestPageOverride(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, store := t.Context(), memstore.New()
+		limiter, err := ratelimit.New(store, ratelimit.SlidingWindow(100, time.Minute), ratelimit.Overridable())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = limiter.SetOverride(ctx, "api/acme", ratelimit.Override{N: 500, Period: time.Minute}, 2*time.Hour)
+		if r := allow(t, limiter, "api/acme", 101); err != nil || r.Remaining != 399 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		time.Sleep(2 * time.Hour) // of a bubble
+		if r := allow(t, limiter, "api/acme", 1); r.Limit != 100 {
+			t.Errorf("after the end: %+v", r)
+		}
+	})
+}

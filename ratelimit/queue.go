@@ -32,6 +32,13 @@ type queues struct {
 	all map[string]*queue
 }
 
+// busy reports whether there are queues.
+func (qs *queues) busy() bool {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	return len(qs.all) > 0
+}
+
 // queue is a local queue. Its waiters are in the order in which they came. A turn
 // belongs to no waiter until it comes: then the first waiter that wants as much
 // gets it. A waiter that leaves leaves its turn to those behind it; only if there

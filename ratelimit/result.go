@@ -67,14 +67,15 @@ func (r Result) Limits() []LimitResult {
 
 // LimitResult is what one limit says.
 type LimitResult struct {
-	Name      string
-	OK        bool          // of a Shadow: whether it would have allowed it
-	Shadow    bool          // it refuses nothing
-	Near      bool          // at least the share is used that Warn names
-	Limit     int64         // the largest cost that is ever allowed: the burst of a bucket
-	Period    time.Duration // the length of its window; how long an empty bucket takes to fill
-	Remaining int64         // the largest cost that is allowed now
-	Wait      time.Duration
+	Name       string
+	OK         bool          // of a Shadow: whether it would have allowed it
+	Shadow     bool          // it refuses nothing
+	Near       bool          // at least the share is used that Warn names
+	Overridden bool          // an override stands in place of its numbers: see Overridable
+	Limit      int64         // the largest cost that is ever allowed: the burst of a bucket
+	Period     time.Duration // the length of its window; how long an empty bucket takes to fill
+	Remaining  int64         // the largest cost that is allowed now
+	Wait       time.Duration
 
 	RetryAfter time.Duration // 0 if OK
 	NextAfter  time.Duration // until Remaining grows; 0 if it is Limit

@@ -54,15 +54,16 @@ func (l *Limiter) WaitWithin(ctx context.Context, key string, n int64, longest t
 	if longest >= 0 {
 		w.until = now.Add(min(longest, longestTurn))
 	} else {
-		w.until = now.Add(l.longest(n) + lookAhead)
+		l.over.look(ctx)
+		w.until = now.Add(l.longest(key, n) + lookAhead)
 	}
 	return l.wait(w)
 }
 
 // longest is how long n can wait for its turn in the shortest queue.
-func (l *Limiter) longest(n int64) time.Duration {
+func (l *Limiter) longest(key string, n int64) time.Duration {
 	d := longestTurn
-	for _, limit := range l.plan.Load().limits {
+	for _, limit := range l.limitsOf(key) {
 		if limit.queues() {
 			s := standing{limit: limit}
 			d = min(d, s.span(max(limit.rule.Burst-limit.cost(n), 0)))
@@ -90,9 +91,10 @@ func (l *Limiter) waitFor(w *waiter) (Result, error) {
 	}
 	w.done = make(chan outcome, 1)
 	mu, name := &l.queues.mu, l.queueOf(w.key)
+	never := l.never(w.key, w.n)
 	mu.Lock()
 	q := l.queues.all[name]
-	if q == nil || l.never(w.n) { // no waiter is before this one: ask for what is free at once
+	if q == nil || never { // no waiter is before this one: ask for what is free at once
 		mu.Unlock()
 		sent := time.Now()
 		res, err := l.reserve(w.ctx, w.key, w.n, 0, 1)
@@ -121,6 +123,7 @@ func (l *Limiter) waitFor(w *waiter) (Result, error) {
 	if no {
 		return r, &RefusedError{r}
 	}
+	l.over.keepLooking(l.queues.busy)
 	var over <-chan time.Time
 	if w.turning {
 		timer := time.NewTimer(time.Until(w.until))
@@ -148,8 +151,8 @@ func (l *Limiter) queueOf(key string) string {
 }
 
 // never reports whether n is more than a limit ever allows.
-func (l *Limiter) never(n int64) bool {
-	for _, limit := range l.plan.Load().limits {
+func (l *Limiter) never(key string, n int64) bool {
+	for _, limit := range l.limitsOf(key) {
 		if !limit.shadow && limit.cost(n) > limit.rule.Capacity() {
 			return true
 		}
@@ -250,6 +253,7 @@ func (l *Limiter) reserveTold(ctx context.Context, key string, n int64, within t
 // reserve takes n: of token buckets for a turn at most wait ahead, of queues for a
 // turn at most within ahead, or any turn if within is 0.
 func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within time.Duration) (*Reservation, error) {
+	l.over.look(ctx)
 	all, r, err := l.request(key, n)
 	if err != nil {
 		return nil, err
@@ -297,7 +301,7 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 		return nil
 	}
 	now := time.Now()
-	all := r.l.plan.Load().limits
+	all := r.l.limitsOf(r.Result.Key)
 	settle := func(q limits.Request, due func(h held, cost int64) int64) error {
 		settled := make(map[string]int64)
 		for _, limit := range all {

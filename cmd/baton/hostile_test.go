@@ -23,6 +23,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/store/sqlitestore"
 )
 
@@ -171,6 +172,9 @@ func hostile(t *testing.T) (url string, keys []string) {
 		if _, err := store.FinishAttempt(t.Context(), at, driver.Outcome{Result: []byte(hostileText)}, time.Hour); err != nil {
 			t.Fatal(err)
 		}
+		if err := store.SetOverride(t.Context(), limits.Override{Key: key, N: 1}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
@@ -186,6 +190,7 @@ func hostile(t *testing.T) (url string, keys []string) {
 		"UPDATE baton_lock SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
 		"UPDATE baton_claim SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
 		"UPDATE baton_record SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
+		"UPDATE baton_override SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
 	} {
 		if _, err := db.Exec(q, hostileText); err != nil {
 			t.Fatal(err)
@@ -208,6 +213,10 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 	wait := []string{"--wait", "50ms"}
 	type lines [][]string
 	rows := map[string]lines{
+		"limit set":       {{"--rate", "5/1m", "--for", "1h", key}, {"--rate", "5", "--for", "1h", "--name", hostileText, key}, {"--rate", hostileText, "--for", "1h", key}, {"--rate", "5", "--for", hostileText, key}, {"--rate", "5", "--for", "1h", hostileText}},
+		"limit unset":     {{key}, {hostileText}, {"--name", hostileText, key}, {"--name", "n", key}},
+		"limit overrides": {{}, {"-o", "json"}, {hostileText}},
+
 		"":               {{}},
 		"run":            {{"-n", key, "--", "true"}, {"-v", "-w", "50ms", key, "--", "true"}, {"-w", "50ms", "--permits", "1/2", key, "--", "true"}, {"free", "--", hostileText}, {"-v", "free" + hostileKey, "--", "true"}, {hostileText, "--", "true"}, {"asked", "--", "sleep", "0.3"}, {"--on-ask", hostileText, "asked", "--", "true"}, {"--metrics", "none/" + hostileKey + ".prom", "free", "--", "true"}, {"--metrics", "none/" + hostileText + ".prom", "free", "--", "true"}, {"--metrics", hostileText, "free", "--", "true"}},
 		"lock":           {{"-n", key}, {"-w", "50ms", key}, {"-o", "json", "-n", key}, {hostileText}},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -183,6 +184,8 @@ Algorithms, for N/PERIOD:
   token-bucket      up to --burst at once, N per PERIOD in the long run
   leaky-bucket      one after the other, evenly: waits for its turn, up to --max-wait
 
+An override of KEY, which baton limit set makes, stands in place of what --rate says.
+
 With -o json and no COMMAND: ok, key, cost, limit, remaining, the times in seconds, and
 the same of each limit.
 
@@ -259,6 +262,7 @@ the same of each limit.
 		})(cmd, args)
 	}
 	cmd.AddCommand(a.simulateCommand(), a.checkCommand())
+	cmd.AddCommand(a.overrideCommands()...)
 	return cmd
 }
 
@@ -292,6 +296,9 @@ func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []rateli
 	}
 	defer shut(store)
 	told := a.told()
+	if _, keeps := limits.OverriderOf(store); keeps {
+		more = append(more, ratelimit.Overridable())
+	}
 	limiter, err := ratelimit.New(observe.Limits(store, told.Store), limit, append(more, ratelimit.Observe(told.Limits))...)
 	if err != nil {
 		return usage("%w", err)
@@ -405,6 +412,7 @@ func (a *app) tellLimit(r ratelimit.Result, q question) {
 	if r.ResetAfter > 0 {
 		text += ", all again in " + shortUp(r.ResetAfter)
 	}
+	text += byOverride(r)
 	if r.By.Fallback() {
 		text = "allowed: the store cannot be reached"
 	}
@@ -415,8 +423,16 @@ func (a *app) tellLimit(r ratelimit.Result, q question) {
 	a.say("%s", text)
 }
 
+// byOverride says that the limit is not the one of the command line.
+func byOverride(r ratelimit.Result) string {
+	if slices.ContainsFunc(r.Limits(), func(l ratelimit.LimitResult) bool { return l.Overridden }) {
+		return " (overridden: see baton limit overrides)"
+	}
+	return ""
+}
+
 func describeRefusal(r ratelimit.Result) string {
-	text := fmt.Sprintf("refused: %q has %d of %d left", safe(r.Key), r.Remaining, r.Limit)
+	text := fmt.Sprintf("refused: %q has %d of %d left%s", safe(r.Key), r.Remaining, r.Limit, byOverride(r))
 	if r.Cost > 1 {
 		text += fmt.Sprintf(" and %d are asked for", r.Cost)
 	}
@@ -436,6 +452,7 @@ type limitAnswer struct {
 	RetryAfter *float64      `json:"retryAfter"` // null: never
 	NextAfter  float64       `json:"nextAfter"`
 	ResetAfter float64       `json:"resetAfter"`
+	Overridden bool          `json:"overridden,omitempty"`
 	By         string        `json:"by,omitempty"`
 	At         *time.Time    `json:"at,omitempty"`
 	Limits     []limitAnswer `json:"limits,omitempty"`
@@ -449,7 +466,7 @@ func limitJSON(r ratelimit.Result) limitAnswer {
 	}
 	for _, l := range r.Limits() {
 		out.Limits = append(out.Limits, limitAnswer{
-			OK: l.OK, Name: l.Name, Limit: l.Limit, Remaining: l.Remaining,
+			OK: l.OK, Name: l.Name, Limit: l.Limit, Remaining: l.Remaining, Overridden: l.Overridden,
 			RetryAfter: retrySeconds(l.RetryAfter), NextAfter: secondsUp(l.NextAfter), ResetAfter: secondsUp(l.ResetAfter),
 		})
 	}

@@ -176,6 +176,25 @@ func (s limited) Take(ctx context.Context, r limits.Request) (limits.Taken, erro
 	return s.take(ctx, s.in, r)
 }
 
+type overrider struct {
+	*teller
+	in limits.Overrider
+}
+
+func (s overrider) SetOverride(ctx context.Context, o limits.Override, keep time.Duration) error {
+	sent := time.Now()
+	err := s.in.SetOverride(ctx, o, keep)
+	s.tell(ctx, Override, 1, sent, err)
+	return err
+}
+
+func (s overrider) Overrides(ctx context.Context) ([]limits.Override, error) {
+	sent := time.Now()
+	all, err := s.in.Overrides(ctx)
+	s.tell(ctx, Overrides, len(all), sent, err)
+	return all, err
+}
+
 // limitsAlone is a store for limits only.
 type limitsAlone struct {
 	*teller

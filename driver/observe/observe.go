@@ -55,6 +55,8 @@ const (
 	Forget     = "forget"
 	Records    = "records"
 	Take       = "take"
+	Override   = "override"
+	Overrides  = "overrides"
 	Examine    = "examine"
 	Time       = "time"
 )
@@ -119,7 +121,14 @@ func Limits(s limits.Store, e Events) limits.Store {
 	if l, ok := s.(driver.Locks); ok {
 		return limited{wrap(l, e), s}
 	}
-	return limitsAlone{&teller{told: e.Request}, s}
+	alone := limitsAlone{&teller{told: e.Request}, s}
+	if o, ok := limits.OverriderOf(s); ok {
+		return struct {
+			limitsAlone
+			limits.Overrider
+		}{alone, overrider{alone.teller, o}}
+	}
+	return alone
 }
 
 func wrap(l driver.Locks, e Events) *locks {
@@ -202,6 +211,8 @@ func (s *locks) As(target any) bool {
 		return give(s, target, func(in driver.Clock) driver.Clock { return clock{s, in} })
 	case *limits.Store:
 		return give(s, target, func(in limits.Store) limits.Store { return limited{s, in} })
+	case *limits.Overrider:
+		return give(s, target, func(in limits.Overrider) limits.Overrider { return overrider{s.teller, in} })
 	}
 	return false
 }

@@ -157,6 +157,23 @@ func TestEveryRequestIsTold(t *testing.T) {
 			t.Error("a negative cost")
 		}
 		told.want(t, "memory examine 0 0s ", "memory take 1 0s ", "memory take 1 0s ", "memory take 1 0s refused")
+		overrider, ok := limits.OverriderOf(limiter)
+		find(ok)
+		if err := overrider.SetOverride(ctx, limits.Override{Key: "l", N: 2}, time.Minute); err != nil {
+			t.Error(err)
+		}
+		if err := overrider.SetOverride(ctx, limits.Override{Key: "l"}, time.Minute); err == nil {
+			t.Error("an override of nothing")
+		}
+		must[[]limits.Override](t)(overrider.Overrides(ctx))
+		alone := observe.Limits(struct {
+			limits.Store
+			limits.Overrider
+		}{limiter, overrider}, told.events())
+		overrider, ok = limits.OverriderOf(alone)
+		find(ok)
+		must[[]limits.Override](t)(overrider.Overrides(ctx))
+		told.want(t, "memory override 1 0s ", "memory override 1 0s refused", "memory overrides 1 0s ", "memory overrides 1 0s ", " overrides 1 0s ")
 	})
 }
 
@@ -190,6 +207,7 @@ func TestNothingIsInvented(t *testing.T) {
 		"Mover": has[driver.Mover](store), "Inspector": has[driver.Inspector](store), "Records": has[driver.Records](store),
 		"Examiner": has[driver.Examiner](store), "Clock": has[driver.Clock](store), "Watcher": has[driver.Watcher](store),
 		"limits": has[limits.Store](store), "Renamer": has[driver.Renamer](store), "RecordLister": has[driver.RecordLister](store),
+		"Overrider": has[limits.Overrider](store),
 	} {
 		if found {
 			t.Errorf("%s was found", what)
@@ -205,6 +223,9 @@ func TestNothingIsInvented(t *testing.T) {
 	limiter := observe.Limits(bareLimits{gone}, told.events())
 	if _, ok := limiter.(driver.Locks); ok {
 		t.Error("a store for limits alone became one for locks")
+	}
+	if _, ok := limits.OverriderOf(limiter); ok {
+		t.Error("a store for limits alone keeps overrides")
 	}
 	if _, err := limiter.Take(t.Context(), limits.Request{}); err != gone {
 		t.Error(err)

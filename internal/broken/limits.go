@@ -47,6 +47,19 @@ const (
 	EveryDayIsADay          Bug = "takes every day for 24 hours"
 	ForgetsTooMuch          Bug = "forgets other keys, too"
 	CountsApart             Bug = "counts each process for itself"
+
+	PilesOverrides        Bug = "keeps a second override of a key beside the first"
+	CutsOverrides         Bug = "keeps only half of the digits of an override"
+	KeepsRemovedOverrides Bug = "keeps an override that was removed"
+	OverridesForEver      Bug = "never ends an override"
+	OverridesNeverAge     Bug = "tells of an override how long it was set for"
+	AnyNumberOfOverrides  Bug = "keeps any number of overrides"
+	CountsEndedOverrides  Bug = "counts overrides that have ended"
+	FoldsOverrides        Bug = "folds the case of keys of overrides"
+	ForgetsOverrides      Bug = "forgets an override with what was taken"
+	OverridesRefresh      Bug = "makes a key fresh that is overridden"
+	TakesBadOverrides     Bug = "takes a bad override"
+	OverridesAfterEnd     Bug = "sets an override although the caller has gone"
 )
 
 // LimitsCaughtBy names the case that is there for each bug.
@@ -84,6 +97,19 @@ var LimitsCaughtBy = map[Bug]string{
 	EveryDayIsADay:          "windows of a calendar",
 	ForgetsTooMuch:          "forget",
 	CountsApart:             "timeline: boundary, fixed window",
+
+	PilesOverrides:        "overrides: set and replaced",
+	CutsOverrides:         "overrides: set and replaced",
+	KeepsRemovedOverrides: "overrides: removed",
+	OverridesForEver:      "overrides: end by themselves",
+	OverridesNeverAge:     "overrides: end by themselves",
+	AnyNumberOfOverrides:  "overrides: bounded",
+	CountsEndedOverrides:  "overrides: bounded",
+	FoldsOverrides:        "overrides: odd keys",
+	ForgetsOverrides:      "overrides: nothing else is touched",
+	OverridesRefresh:      "overrides: nothing else is touched",
+	TakesBadOverrides:     "overrides: bad ones",
+	OverridesAfterEnd:     "overrides: bad ones",
 }
 
 // Limits is a limits.Store with one bug.
@@ -94,6 +120,8 @@ type Limits struct {
 	states map[string]limitState
 	ids    map[string]remembered
 	asked  int64
+
+	overrides []keptOverride
 }
 
 type limitState struct {
@@ -269,6 +297,9 @@ func (s *Limits) keeps(d limits.Taken, changed bool) bool {
 func (s *Limits) store(r *rate.Request, states []rate.State, d limits.Taken) {
 	if s.bug == ForgetsTooMuch && r.Mode == limits.Forget {
 		clear(s.states)
+	}
+	if s.bug == ForgetsOverrides && r.Mode == limits.Forget {
+		s.overrides = nil
 	}
 	for i, t := range r.Takes {
 		if len(states[i]) == 0 && s.bug != LooksAddKeys {

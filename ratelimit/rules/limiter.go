@@ -42,7 +42,14 @@ type state struct {
 
 // New makes a Limiter. Its options are ratelimit.Observe and ratelimit.Logger. It
 // never talks to the store. It refuses rules that are not right with Errors.
+//
+// If the store keeps overrides, the Limiter obeys them, as ratelimit.Overridable says: the
+// rules that share an OnFailure look together. No override reaches a limit of 0, about
+// which no store is asked.
 func New(store limits.Store, r Rules, opts ...ratelimit.Option) (*Limiter, error) {
+	if _, keeps := limits.OverriderOf(store); keeps {
+		opts = append(slices.Clone(opts), ratelimit.Overridable())
+	}
 	l := &Limiter{store: store, opts: opts}
 	if err := l.Reload(r); err != nil {
 		return nil, err

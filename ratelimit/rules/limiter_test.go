@@ -535,3 +535,48 @@ func BenchmarkAllow(b *testing.B) {
 		}
 	})
 }
+
+// Rules obey the overrides of a store that keeps them: by the key of the limit in the
+// store, whatever the tier.
+func TestRulesObeyOverrides(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		l := limiter(t, store, shop)
+		named := ratelimit.FixedWindow(1, time.Hour).Named
+		for _, o := range []limits.Override{
+			{Key: named("api").StoreKey("a"), N: 20},
+			{Key: named("api.day").StoreKey("a"), N: 500},
+			{Key: named("all").ForAll().StoreKey("x"), N: 1},
+			{Key: named("login").StoreKey("a"), N: 50}, // a limit of 0 is asked nowhere
+		} {
+			if err := store.SetOverride(t.Context(), o, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range []struct {
+			r      rules.Request
+			ok     bool
+			remain int64
+		}{
+			{rules.Request{Rule: "api", Key: "a", Cost: 19}, true, 1},
+			{rules.Request{Rule: "api", Key: "a", Tier: "pro", Cost: 2}, false, 1},
+			{rules.Request{Rule: "api", Key: "b", Cost: 9}, true, 1},
+			{rules.Request{Rule: "all", Key: "a"}, true, 0},
+			{rules.Request{Rule: "all", Key: "b"}, false, 0},
+			{rules.Request{Rule: "login", Key: "a"}, false, 0},
+		} {
+			d := allow(t, l, c.r)
+			if d.OK != c.ok || d.Remaining != c.remain {
+				t.Errorf("%+v: %v, %d remain, want %v and %d", c.r, d.OK, d.Remaining, c.ok, c.remain)
+			}
+			if over := c.r.Key == "a" && c.r.Rule == "api"; d.Matches[0].Limits[0].Overridden != over && c.r.Rule == "api" {
+				t.Errorf("%+v: %+v", c.r, d.Matches[0].Limits[0])
+			}
+		}
+		time.Sleep(time.Hour) // fake
+		if d := allow(t, l, rules.Request{Rule: "api", Key: "a", Cost: 11}); d.OK {
+			t.Errorf("after the end: %+v", d)
+		}
+	})
+}

@@ -75,7 +75,7 @@ func (s *Store) changeRecord(ctx context.Context, key string, keep time.Duration
 		if err != nil || !changed {
 			return st.Record(key, now), err
 		}
-		switch written, err := s.writeRecord(ctx, key, k, st, keep); {
+		switch written, err := s.replaceKept(ctx, s.recordName(key), string(st.Text()), k.rev, k.lease, keep); {
 		case err != nil:
 			return driver.Record{}, err
 		case written:
@@ -101,32 +101,32 @@ func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err e
 	return k, nil
 }
 
-// writeRecord replaces the record that was read. It reports whether that was still
-// there.
-func (s *Store) writeRecord(ctx context.Context, key string, k keptRecord, st record.State, keep time.Duration) (bool, error) {
+// replaceKept replaces what was read under a name, of the revision rev and on a lease, by
+// a text on a lease of its own, which lasts a little longer than keep. It reports whether
+// what was read was still there.
+func (s *Store) replaceKept(ctx context.Context, name, text string, rev, lease int64, keep time.Duration) (bool, error) {
 	granted, err := s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds(keep + time.Second)})
 	if err != nil { // at worst there is an unused lease
 		return false, readFailure(ctx, err)
 	}
-	name := s.recordName(key)
 	resp, err := s.kv.Txn(ctx, &pb.TxnRequest{
-		Compare: only(modRev(name, k.rev)),
-		Success: ops(put(name, string(st.Text()), granted.ID)),
+		Compare: only(modRev(name, rev)),
+		Success: ops(put(name, text, granted.ID)),
 	})
 	switch {
 	case leaseGone(err): // the process stood still for longer than the lease lasts
-		return false, unavailable(errors.New("the request took longer than the record was to be kept"))
+		return false, unavailable(errors.New("the request took longer than its effect was to be kept"))
 	case err != nil:
 		return false, failure(ctx, err) // which of the leases is in use is not known
 	case !resp.Succeeded:
 		s.dropLease(granted.ID)
-	case k.lease != 0:
-		s.dropLease(k.lease)
+	case lease != 0:
+		s.dropLease(lease)
 	}
 	return resp.Succeeded, nil
 }
 
-// dropLease ends a lease that has no record any more. If that fails it runs out by
+// dropLease ends a lease that no name is on any more. If that fails it runs out by
 // itself.
 func (s *Store) dropLease(id int64) {
 	s.mu.Lock()
@@ -193,17 +193,23 @@ func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	resp, err := s.kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte(s.recordName(key)), PrevKv: true})
-	if err != nil {
-		return failure(ctx, err)
+	there, err := s.removeKept(ctx, s.recordName(key))
+	if err == nil && !there {
+		err = driver.ErrNoRecord
 	}
-	if resp.Deleted == 0 {
-		return driver.ErrNoRecord
+	return err
+}
+
+// removeKept removes a name and its lease. It reports whether it was there.
+func (s *Store) removeKept(ctx context.Context, name string) (there bool, err error) {
+	resp, err := s.kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte(name), PrevKv: true})
+	if err != nil {
+		return false, failure(ctx, err)
 	}
 	for _, kv := range resp.PrevKvs {
 		if kv.Lease != 0 {
 			s.dropLease(kv.Lease)
 		}
 	}
-	return nil
+	return resp.Deleted > 0, nil
 }

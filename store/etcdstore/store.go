@@ -21,7 +21,7 @@ import (
 
 // Store keeps locks in etcd. It implements driver.Store, driver.Watcher,
 // driver.Inspector, driver.Downgrader, driver.Renamer, driver.Together,
-// driver.Examiner, limits.Store and driver.Records. Use New or Open.
+// driver.Examiner, limits.Store, limits.Overrider and driver.Records. Use New or Open.
 type Store struct {
 	client  *clientv3.Client
 	kv      pb.KVClient

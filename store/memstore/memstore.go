@@ -17,6 +17,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/local"
 	"github.com/batonhq/baton/internal/lockstate"
 	"github.com/batonhq/baton/internal/quorum"
@@ -35,7 +36,7 @@ var traits = driver.Traits{
 
 // Store is a driver.Store, and a driver.Watcher, driver.Inspector, driver.Downgrader,
 // driver.Mover, driver.Renamer, driver.Together, driver.Examiner, quorum.Member,
-// local.Limits and driver.Records. All methods are safe for concurrent use. None waits,
+// local.Limits, limits.Overrider and driver.Records. All methods are safe for concurrent use. None waits,
 // except for mutexes that are held for the length of one operation.
 //
 // Tokens follow the wall clock at the time of New, in microseconds: a store made later,
@@ -50,7 +51,8 @@ type Store struct {
 	shards [numShards]shard
 	limits [numShards]limitShard
 
-	records records
+	records   records
+	overrides overrides
 
 	known   rate.Known
 	changes atomic.Uint64 // of limits
@@ -74,6 +76,7 @@ var (
 	_ quorum.Member     = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 	_ local.Limits      = (*Store)(nil)
+	_ limits.Overrider  = (*Store)(nil)
 	_ driver.Records    = (*Store)(nil)
 )
 
@@ -109,6 +112,9 @@ func (s *Store) Close() error {
 	s.records.mu.Lock()
 	s.records.states = nil
 	s.records.mu.Unlock()
+	s.overrides.mu.Lock()
+	s.overrides.all = nil
+	s.overrides.mu.Unlock()
 	return nil
 }
 

@@ -109,10 +109,11 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 	}
 	if len(wrong) > 0 {
 		all = append(all, schemaFinding(wrong))
-	} else if older {
+	}
+	for _, table := range older {
 		all = append(all, driver.Finding{
 			Name: "schema", Severity: driver.Note,
-			What: noRecords + ": operations that are to happen once cannot be recorded",
+			What: noTable(table) + ": " + later[table],
 			Mend: "run baton schema apply",
 		})
 	}

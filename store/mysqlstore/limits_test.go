@@ -41,11 +41,10 @@ func limitHarness(all *testing.T, open func(t drivertest.T, d *database) *Store)
 		Open: func(t drivertest.T, n int) []limits.Store {
 			d := get()
 			t.Cleanup(func() { // after the stores were closed
-				if _, err := d.plain.Exec("DELETE FROM baton_limit"); err != nil {
-					return
-				}
-				if _, err := d.plain.Exec("DELETE FROM baton_limit_id"); err != nil {
-					return
+				for _, table := range []string{"baton_limit", "baton_limit_id", "baton_override"} {
+					if _, err := d.plain.Exec("DELETE FROM " + table); err != nil {
+						return
+					}
 				}
 				mu.Lock()
 				defer mu.Unlock()

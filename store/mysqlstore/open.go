@@ -85,7 +85,7 @@ func open(ctx context.Context, c Server, opts options) (*Store, error) {
 		return nil, err
 	}
 	if opened.older {
-		_ = Migrate(ctx, s.single) // requests for records tell if that failed
+		_ = Migrate(ctx, s.single) // requests for what is missing tell if that failed
 	}
 	return opened, nil
 }

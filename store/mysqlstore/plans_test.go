@@ -49,6 +49,8 @@ func TestNoStatementScans(t *testing.T) {
 	} {
 		d.exec(t, fmt.Sprintf("%s FROM seq_1_to_%d", fill, crowded))
 	}
+	d.exec(t, fmt.Sprintf("INSERT INTO baton_override (k,n,period,burst,until) SELECT CONCAT('row',LPAD(seq,7,'0')),1,0,0,UTC_TIMESTAMP(6)+INTERVAL 1 DAY FROM seq_1_to_%d",
+		limits.MaxOverrides-10)) // more never stand
 	for _, table := range tables {
 		rows, err := d.plain.Query("ANALYZE TABLE " + table)
 		if err != nil {
@@ -338,6 +340,15 @@ func doEverything(t *testing.T, d *database, s *Store) {
 	}
 	if err := s.ForgetRecord(ctx, name+"k"); err != nil {
 		t.Error(err)
+	}
+
+	for _, keep := range []time.Duration{time.Hour, time.Hour, 0} {
+		if err := s.SetOverride(ctx, limits.Override{Key: name + "k", N: 1}, keep); err != nil {
+			t.Error(err)
+		}
+	}
+	if all, err := s.Overrides(ctx); err != nil || len(all) != limits.MaxOverrides-10 {
+		t.Errorf("%d overrides, %v", len(all), err)
 	}
 
 	// The sweeps, where there is something to remove.

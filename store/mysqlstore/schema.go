@@ -24,7 +24,7 @@ var ErrSchema = errors.New("its tables are missing or not those of this version:
 // Migrate makes the tables that are missing in the database that db is connected to. It
 // may be run at any time, by several programs at once. The context bounds it.
 func Migrate(ctx context.Context, db *sql.DB) error {
-	if older, err := checkSchema(ctx, db); err == nil && !older {
+	if older, err := checkSchema(ctx, db); err == nil && older == nil {
 		return nil // a user who may not make them need not
 	}
 	for text := range strings.SplitSeq(Schema, ";\n") {
@@ -43,8 +43,8 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 		}
 	}
 	older, err := checkSchema(ctx, db)
-	if err == nil && older {
-		err = schemaRefusal([]string{noRecords})
+	if err == nil && older != nil {
+		err = schemaRefusal([]string{noTable(older[0])})
 	}
 	return err
 }
@@ -67,26 +67,32 @@ var columns = map[string]string{
 	"baton_record.k": "varbinary(512)", "baton_record.state": "varchar(9)", "baton_record.token": "bigint",
 	"baton_record.owner": "varbinary(128)", "baton_record.attempts": "bigint", "baton_record.began": "datetime(6)",
 	"baton_record.finished": "datetime(6)", "baton_record.until": "datetime(6)", "baton_record.result": "mediumblob",
+	"baton_override.k": "varbinary(512)", "baton_override.n": "bigint", "baton_override.period": "bigint",
+	"baton_override.burst": "bigint", "baton_override.until": "datetime(6)",
 }
 
-// recordTable came later than the others: locks and limits do without it.
-const recordTable = "baton_record"
+// later are the tables that came after the others, and what cannot be done without them:
+// locks and limits do without.
+var later = map[string]string{
+	"baton_record":   "operations that are to happen once cannot be recorded",
+	"baton_override": "no limit of a key can be overridden",
+}
 
 // tables are those of this package.
-var tables = []string{"baton_lock", "baton_claim", "baton_limit", "baton_limit_id", recordTable}
+var tables = []string{"baton_lock", "baton_claim", "baton_limit", "baton_limit_id", "baton_record", "baton_override"}
 
 // tableList is the same in SQL.
 var tableList = "('" + strings.Join(tables, "','") + "')"
 
-// checkSchema compares the tables with what this version needs. older says that
-// only the table of records is missing.
-func checkSchema(ctx context.Context, db *sql.DB) (older bool, err error) {
+// checkSchema compares the tables with what this version needs. older are the later
+// tables that are missing.
+func checkSchema(ctx context.Context, db *sql.DB) (older []string, err error) {
 	wrong, older, err := schemaProblems(ctx, db)
 	if err != nil {
-		return false, opening(ctx, err)
+		return nil, opening(ctx, err)
 	}
 	if len(wrong) > 0 {
-		return false, schemaRefusal(wrong)
+		return nil, schemaRefusal(wrong)
 	}
 	return older, nil
 }
@@ -95,24 +101,24 @@ func schemaRefusal(wrong []string) error {
 	return &refusal{schemaFinding(wrong), fmt.Errorf("%w (%s)", ErrSchema, wrong[0])}
 }
 
-const noRecords = "there is no table " + recordTable
+func noTable(name string) string { return "there is no table " + name }
 
 // schemaProblems says what is wrong with the tables that there are and those that must
-// be, and whether only the table of records is missing.
-func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, older bool, err error) {
+// be, and which of the later ones are missing.
+func schemaProblems(ctx context.Context, db *sql.DB) (wrong, older []string, err error) {
 	rows, err := db.QueryContext(ctx, `SELECT c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.COLUMN_KEY, t.TABLE_COMMENT
 		FROM information_schema.COLUMNS c
 		JOIN information_schema.TABLES t ON t.TABLE_SCHEMA=c.TABLE_SCHEMA AND t.TABLE_NAME=c.TABLE_NAME
 		WHERE c.TABLE_SCHEMA=DATABASE() AND c.TABLE_NAME IN `+tableList)
 	if err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	defer rows.Close()
 	seen := make(map[string]bool)
 	for rows.Next() {
 		var table, column, kind, key, comment string
 		if err := rows.Scan(&table, &column, &kind, &key, &comment); err != nil {
-			return nil, false, err
+			return nil, nil, err
 		}
 		seen[table] = true
 		if !seen[comment] && !strings.HasSuffix(comment, schemaMark) {
@@ -130,14 +136,14 @@ func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, older bool
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	for _, table := range tables {
-		if !seen[table] && table == recordTable {
-			older = true
+		if !seen[table] && later[table] != "" {
+			older = append(older, table)
 			continue
 		} else if !seen[table] {
-			wrong = append(wrong, "there is no table "+table)
+			wrong = append(wrong, noTable(table))
 			continue
 		}
 		for name := range columns {

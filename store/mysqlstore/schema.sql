@@ -15,6 +15,10 @@
 --   SELECT CONVERT(k USING utf8mb4) AS operation, state, CONVERT(owner USING utf8mb4) AS owner, token, attempts, began, finished, until, result
 --     FROM baton_record WHERE until > UTC_TIMESTAMP(6);
 --
+-- And which limits are overridden, and until when:
+--
+--   SELECT CONVERT(k USING utf8mb4) AS limit_key, n, period, burst, until FROM baton_override WHERE until > UTC_TIMESTAMP(6);
+--
 -- Keys are bytes: no collation folds their case or their spaces.
 
 CREATE TABLE IF NOT EXISTS baton_lock (
@@ -77,3 +81,12 @@ CREATE TABLE IF NOT EXISTS baton_record (
 	PRIMARY KEY (k),
 	KEY (until)
 ) ENGINE = InnoDB COMMENT = 'baton records of operations, schema 1';
+
+CREATE TABLE IF NOT EXISTS baton_override (
+	k      VARBINARY(512) NOT NULL COMMENT 'the key of the limit',
+	n      BIGINT         NOT NULL COMMENT 'how many are allowed',
+	period BIGINT         NOT NULL COMMENT 'in how many microseconds; 0: in the period of the limit',
+	burst  BIGINT         NOT NULL COMMENT 'of a token bucket; 0: it changes as the rate does',
+	until  DATETIME(6)    NOT NULL COMMENT 'when it ends, UTC',
+	PRIMARY KEY (k)
+) ENGINE = InnoDB COMMENT = 'baton overrides of limits, schema 1';

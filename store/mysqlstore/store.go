@@ -49,7 +49,7 @@ import (
 )
 
 // Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Mover, driver.Renamer, driver.Together, driver.Examiner, limits.Store and
+// driver.Mover, driver.Renamer, driver.Together, driver.Examiner, limits.Store, limits.Overrider and
 // driver.Records on one database. All methods are safe for concurrent use.
 type Store struct {
 	single *sql.DB // for single statements
@@ -59,7 +59,7 @@ type Store struct {
 	own    bool    // all were opened here
 	schema string  // the name of the database
 	remote bool    // on another machine, without TLS
-	older  bool    // there was no table of records
+	older  bool    // one of the later tables was missing
 	guard  string  // a condition: what a statement alone does is committed
 
 	fast     fast
@@ -228,10 +228,11 @@ func (s *Store) begin(ctx context.Context) error {
 		return errors.New("mysql: no database is selected: name it in the DSN")
 	}
 	s.schema = schema.String
-	var err error
-	if s.older, err = checkSchema(ctx, s.single); err != nil {
+	missing, err := checkSchema(ctx, s.single)
+	if err != nil {
 		return err
 	}
+	s.older = missing != nil
 	if s.own {
 		return nil
 	}

@@ -28,7 +28,8 @@
 // limits, by the server's clock, which it reads when it has locked their rows. It does
 // not wait for the disk: see Store.Take. The table baton_limit has a row for each key
 // of which something was taken and has not come back (the view baton_limits shows
-// them); processes that decide remove some that have expired.
+// them); processes that decide remove some that have expired. The table baton_override
+// has a row for each limit that is overridden (the view baton_overrides shows them).
 //
 // # Records of operations
 //

@@ -579,4 +579,4 @@ BEGIN
 END $$;
 
 -- baton_schema says which version this is. It comes last.
-CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 6 $$;
+CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 7 $$;

@@ -12,7 +12,7 @@ import (
 
 // SchemaVersion is the version of the tables and functions that this package
 // needs. Newer ones serve it, too.
-const SchemaVersion = 6
+const SchemaVersion = 7
 
 // enoughVersion has all but what records of operations and Move need. recordsVersion
 // has all but AcquireAll, and a Downgrade that waits for transactions which depend on
@@ -23,10 +23,12 @@ const (
 	recordsVersion = 3
 	soundVersion   = 5
 	renameVersion  = 6 // the first that knows Rename
+
+	overridesVersion = 7 // the first that keeps overrides of limits
 )
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = tables + "\n" + many + "\n" + turn + "\n" + limitsSQL + "\n" + machines + "\n" + records + "\n" + move + "\n" + rename + "\n" + together + "\n" + functions
+var Schema = tables + "\n" + many + "\n" + turn + "\n" + limitsSQL + "\n" + machines + "\n" + records + "\n" + move + "\n" + rename + "\n" + overrides + "\n" + together + "\n" + functions
 
 //go:embed schema.sql
 var tables string
@@ -51,6 +53,9 @@ var move string
 
 //go:embed rename.sql
 var rename string
+
+//go:embed overrides.sql
+var overrides string
 
 //go:embed together.sql
 var together string

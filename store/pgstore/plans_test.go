@@ -47,7 +47,9 @@ func TestNoStatementScans(t *testing.T) {
 	} {
 		exec(t, plain, fill, crowded)
 	}
-	exec(t, plain, `VACUUM ANALYZE baton_lock, baton_claim, baton_limit, baton_limit_id, baton_record`)
+	exec(t, plain, `INSERT INTO baton_override SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), 1, 0, 0, now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
+		limits.MaxOverrides-10) // more never stand
+	exec(t, plain, `VACUUM ANALYZE baton_lock, baton_claim, baton_limit, baton_limit_id, baton_record, baton_override`)
 
 	var ran plans
 	for _, settings := range []func(*pgxpool.Config){func(*pgxpool.Config) {}, likeOpen} {
@@ -145,7 +147,7 @@ var (
 	function  = regexp.MustCompile(`(?s)CREATE OR REPLACE FUNCTION (baton_\w+)\(.*?\$\$(.*?)\$\$`)
 	comment   = regexp.MustCompile(`--[^\n]*`)
 	named     = regexp.MustCompile(`baton_\w+_\d+`)
-	ofTable   = regexp.MustCompile(`\b(FROM|INTO|UPDATE|JOIN) baton_(lock|claim|limit|limit_id|record)\b`)
+	ofTable   = regexp.MustCompile(`\b(FROM|INTO|UPDATE|JOIN) baton_(lock|claim|limit|limit_id|record|override)\b`)
 	variables = regexp.MustCompile(` INTO [a-z_]+\b`)
 	ends      = regexp.MustCompile(`;|\bLOOP\b|\bTHEN\b`)
 )
@@ -437,6 +439,15 @@ func doEverything(t *testing.T, s, other *Store) {
 	}
 	if err := s.ForgetRecord(ctx, name+"k"); err != nil {
 		t.Error(err)
+	}
+
+	for _, keep := range []time.Duration{time.Hour, time.Hour, 0} {
+		if err := s.SetOverride(ctx, limits.Override{Key: name + "k", N: 1}, keep); err != nil {
+			t.Error(err)
+		}
+	}
+	if all, err := s.Overrides(ctx); err != nil || len(all) != limits.MaxOverrides-10 {
+		t.Errorf("%d overrides, %v", len(all), err)
 	}
 
 	// The sweeps.

@@ -1,4 +1,4 @@
--- The tables and functions of Baton, version 6. Those of locks come first.
+-- The tables and functions of Baton, version 7. Those of locks come first.
 --
 -- baton_lock has one row for each key: the counter, and the holder if nobody
 -- was in its way. baton_claim has those who wait, those who were granted out

@@ -18,7 +18,7 @@ import (
 
 // Store keeps locks, rate limits and records of operations in PostgreSQL. It
 // implements driver.Store, driver.Watcher, driver.Downgrader, driver.Mover,
-// driver.Renamer, driver.Together, driver.Inspector, driver.Examiner, limits.Store and
+// driver.Renamer, driver.Together, driver.Inspector, driver.Examiner, limits.Store, limits.Overrider and
 // driver.Records.
 // Use New or Open. All methods are safe for concurrent use.
 //

@@ -55,6 +55,9 @@ func (n lockNames) limit() string { return n.own + "r:" + n.before + n.middle + 
 // record is the record of the operation of the same key.
 func (n lockNames) record() string { return n.own + "o:" + n.before + n.middle + n.after }
 
+// overrides are those of all limits.
+func (n *names) overrides() string { return n.own + "V" }
+
 func (n lockNames) id(id string) string {
 	return n.own + "d:" + id + ":" + n.before + n.middle + n.after
 }
@@ -91,7 +94,7 @@ func newNames(prefix string, cluster bool) (*names, error) {
 func (n *names) of(key string) (lockNames, error) {
 	l := n.beside(key)
 	if reserved(l.lock) {
-		return lockNames{}, &driver.KeyError{Key: key, Reason: "on Redis, names with baton: and one of T H q: w: s: i: r: d: o: are the store's own"}
+		return lockNames{}, &driver.KeyError{Key: key, Reason: "on Redis, names with baton: and one of T H V q: w: s: i: r: d: o: are the store's own"}
 	}
 	l.counter, l.high = n.counter, n.high
 	if l.counter == "" {
@@ -108,7 +111,7 @@ func reserved(name string) bool {
 		if !found {
 			return false
 		}
-		if after != "" && strings.IndexByte("THqwsirdo", after[0]) >= 0 && (len(after) == 1 || after[1] == ':') {
+		if after != "" && strings.IndexByte("THVqwsirdo", after[0]) >= 0 && (len(after) == 1 || after[1] == ':') {
 			return true
 		}
 		name = after

@@ -452,7 +452,7 @@ func TestSideKeysOfKeysWithBraces(t *testing.T) {
 			}
 		}
 	}
-	for _, key := range []string{"app:baton:T", "a baton:deploy, baton:q:{x}", "baton:T", "baton:H", "baton:T:{1}", "baton:q:{a}", "baton:w:", "baton:s:{a}:b", "baton:i", "baton:r:{a}", "baton:d:x:{a}", "baton:o:{a}"} {
+	for _, key := range []string{"app:baton:T", "a baton:deploy, baton:q:{x}", "baton:T", "baton:H", "baton:V", "baton:T:{1}", "baton:q:{a}", "baton:w:", "baton:s:{a}:b", "baton:i", "baton:r:{a}", "baton:d:x:{a}", "baton:o:{a}"} {
 		ns, _ := newNames("", false)
 		if _, err := ns.of(key); err == nil {
 			t.Errorf("key %q is accepted, and may be one of the store's own", key)

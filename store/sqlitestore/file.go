@@ -26,6 +26,9 @@ var limitsSchema string
 //go:embed records.sql
 var recordsSchema string
 
+//go:embed overrides.sql
+var overridesSchema string
+
 const schemaVersion = 1
 
 // oldestSQLite is the first version in which two connections that restart the
@@ -284,8 +287,9 @@ func (s *Store) migrate(opening context.Context) error {
 	if version > schemaVersion {
 		return &FileError{Path: s.path, Problem: ErrNewerSchema, Err: errors.New("version " + strconv.Itoa(version))}
 	}
-	do(limitsSchema) // a file may be older than rate limits and records; older programs do not mind
+	do(limitsSchema) // a file may be older than these; older programs do not mind
 	do(recordsSchema)
+	do(overridesSchema)
 	if of != boot {
 		// No process of another boot is alive, and the times of that boot mean nothing.
 		do("UPDATE baton_meta SET value = max(value, (SELECT ifnull(max(last), 0) FROM baton_lock)) WHERE name = 'high'")

@@ -42,6 +42,10 @@ const (
 	stSaveRecord
 	stDropRecord
 	stSweepRecords
+	stSaveOverride
+	stDropOverride
+	stCountOverrides
+	stSweepOverrides
 	numStatements
 )
 
@@ -133,4 +137,11 @@ var statements = [numStatements]string{
 
 	// A few of those whose time is over, ?1 the present: more than are written.
 	stSweepRecords: `DELETE FROM baton_record WHERE k IN (SELECT k FROM baton_record WHERE until <= ?1 ORDER BY until LIMIT 4)`,
+
+	// Of overrides. The others are those of other keys.
+	stSaveOverride: `INSERT INTO baton_override (k, n, period, burst, until) VALUES (?1, ?2, ?3, ?4, ?5)
+		ON CONFLICT (k) DO UPDATE SET (n, period, burst, until) = (?2, ?3, ?4, ?5)`,
+	stDropOverride:   `DELETE FROM baton_override WHERE k = ?1`,
+	stCountOverrides: `SELECT count(*) FROM baton_override WHERE k <> ?1`,
+	stSweepOverrides: `DELETE FROM baton_override WHERE until <= ?1`,
 }

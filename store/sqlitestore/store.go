@@ -54,7 +54,7 @@ import (
 )
 
 // Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Mover, driver.Renamer, driver.Together, driver.Examiner, limits.Store and
+// driver.Mover, driver.Renamer, driver.Together, driver.Examiner, limits.Store, limits.Overrider and
 // driver.Records on one file. All methods are safe for concurrent use, and several
 // Stores may be open on one file in one process.
 //

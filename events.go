@@ -64,6 +64,11 @@ type LockEvent struct {
 	// of Acquired and Failed with Queued.
 	Queued bool
 
+	// Since is when Waiting was called, for that, and for the Acquired or Failed that
+	// follows: the same value. It is zero if the call did not have to wait, or if there
+	// is no Waiting.
+	Since time.Time
+
 	Token  int64         // of the lease; 0 for Waiting and Failed
 	Waited time.Duration // since the call; 0 but for Acquired and Failed
 	Held   time.Duration // how long the lease lasted; 0 but for Lost and Released
@@ -110,7 +115,8 @@ type observed struct {
 	weight, capacity int64
 	began            moment // zero if nobody wants to know
 	waits            bool
-	local            bool // another goroutine of this process handed the lock over
+	since            time.Time // when Waiting was called
+	local            bool      // another goroutine of this process handed the lock over
 }
 
 // observe begins to observe a call.
@@ -129,6 +135,7 @@ func (o *observed) waiting(local bool) {
 	}
 	o.waits = true
 	if f := o.locker.cfg.Events.Waiting; f != nil {
+		o.since = time.Now()
 		e := o.event()
 		e.Local = local
 		f(o.ctx, e)
@@ -157,7 +164,11 @@ func (o *observed) acquired(lease *Lease) {
 	}
 }
 
-func (o *observed) event() LockEvent { return o.locker.event(o.key, o.weight, o.capacity) }
+func (o *observed) event() LockEvent {
+	e := o.locker.event(o.key, o.weight, o.capacity)
+	e.Since = o.since
+	return e
+}
 
 func (o *observed) waited() time.Duration { return o.locker.clock.coarse().sub(o.began) }
 

@@ -45,9 +45,16 @@ func New(m Meter, cfg Config) (Events, error) {
 		cfg.Class = beforeSlash
 	}
 	vectors := make(map[string]Vector, len(table))
+	waits := newOldest()
 	var errs []error
 	for _, i := range table {
-		v, err := m.Make(i)
+		var v Vector
+		var err error
+		if i.Kind == Sampled { // there is one
+			err = m.Sample(i, waits.look)
+		} else {
+			v, err = m.Make(i)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("metrics: %s: %w", i.Name, err))
 		}
@@ -58,7 +65,7 @@ func New(m Meter, cfg Config) (Events, error) {
 	}
 	of := func(i Instrument) Vector { return vectors[i.Name] }
 	return Events{
-		Locks:     lockEvents(of, cfg.Class),
+		Locks:     lockEvents(of, cfg.Class, waits),
 		Limits:    limitEvents(of),
 		Once:      onceEvents(of, cfg.Class),
 		Elections: electionEvents(of, cfg.Class),

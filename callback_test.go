@@ -96,3 +96,90 @@ func TestEventsMayUseTheLocker(t *testing.T) {
 		}
 	})
 }
+
+// A program that recovers from a panic of its Events, as net/http does, does not hold a
+// lock that nobody can unlock, and its local queue goes on.
+func TestPanicOfEventsLeavesNoLock(t *testing.T) {
+	for what, c := range map[string]struct {
+		held  bool // by this process
+		away  bool // by another
+		panic func(*baton.Events, func(context.Context, baton.LockEvent))
+		lock  func(*baton.Locker, context.Context) error
+	}{
+		"acquired":           {lock: lockOne, panic: onAcquired},
+		"waiting here":       {held: true, lock: lockOne, panic: onWaiting},
+		"waiting there":      {away: true, lock: lockOne, panic: onWaiting},
+		"handed over":        {held: true, lock: lockOne, panic: onAcquired},
+		"all at once":        {lock: lockBoth, panic: onAcquired},
+		"one after another":  {held: true, lock: lockBoth, panic: onAcquired},
+		"one after another!": {away: true, lock: lockBoth, panic: onWaiting},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memstore.New()
+				defer store.Close()
+				armed := false
+				var events baton.Events
+				c.panic(&events, func(_ context.Context, e baton.LockEvent) {
+					if armed && e.Key == "k" {
+						panic("planted")
+					}
+				})
+				l, other := newLocker(t, store, baton.Config{Events: &events}), newLocker(t, store, baton.Config{})
+				var before *baton.Lease
+				switch {
+				case c.held:
+					before = mustLock(t, l, "k")
+				case c.away:
+					before = mustLock(t, other, "k")
+				}
+				armed = true
+				over := make(chan any)
+				go func() {
+					defer func() { over <- recover() }()
+					t.Errorf("Lock returned %v", c.lock(l, t.Context()))
+				}()
+				synctest.Wait()
+				behind := make(chan struct{})
+				if before != nil {
+					go func() { // it waits behind, if the call still waits
+						defer close(behind)
+						if lease, err := other.Lock(t.Context(), "k"); err == nil {
+							_ = lease.Unlock()
+						}
+					}()
+					synctest.Wait()
+					mustUnlock(t, before)
+					<-behind
+				}
+				if got := <-over; got != "planted" {
+					t.Errorf("recovered %v", got)
+				}
+				armed = false
+				time.Sleep(time.Minute)
+				for _, key := range []string{"a", "k"} {
+					for _, locker := range []*baton.Locker{l, other} {
+						lease, err := locker.TryLock(t.Context(), key)
+						if err != nil {
+							t.Fatal(err)
+						}
+						mustUnlock(t, lease)
+					}
+				}
+			})
+		})
+	}
+}
+
+func onAcquired(e *baton.Events, f func(context.Context, baton.LockEvent)) { e.Acquired = f }
+func onWaiting(e *baton.Events, f func(context.Context, baton.LockEvent))  { e.Waiting = f }
+
+func lockOne(l *baton.Locker, ctx context.Context) error {
+	_, err := l.Lock(ctx, "k")
+	return err
+}
+
+func lockBoth(l *baton.Locker, ctx context.Context) error {
+	_, err := l.LockAll(ctx, []string{"a", "k"})
+	return err
+}

@@ -10,8 +10,9 @@ import (
 // Events are functions that a Locker calls when something happens to its locks, for
 // metrics, traces and tests. Any of them may be nil, and then costs nothing. The
 // goroutines that do the work call them, several at a time, with no mutex of this
-// package locked. They must return soon and not panic: that could leave the local
-// queue without a front.
+// package locked. They must return soon: a lock may be held meanwhile. If Waiting or
+// Acquired panics, the call gives up what it has, so that a program that recovers from
+// it does not hold a lock without knowing.
 //
 // The context is that of the call which asked for the lock. Lost and Released, which
 // come after that call, get its values without its end. Renewed gets the background
@@ -128,8 +129,9 @@ func (l *Locker) observe(ctx context.Context, key string, a *ask) observed {
 	return o
 }
 
-// waiting reports that the call has to wait.
-func (o *observed) waiting(local bool) {
+// waiting reports that the call has to wait. If the function that is told panics, it
+// calls giveUp.
+func (o *observed) waiting(local bool, giveUp func()) {
 	if o.waits {
 		return
 	}
@@ -138,7 +140,14 @@ func (o *observed) waiting(local bool) {
 		o.since = time.Now()
 		e := o.event()
 		e.Local = local
+		returned := false
+		defer func() {
+			if !returned {
+				giveUp()
+			}
+		}()
 		f(o.ctx, e)
+		returned = true
 	}
 }
 
@@ -151,13 +160,21 @@ func (o *observed) failed(err error) {
 	}
 }
 
-// acquired reports the lease that was issued.
+// acquired reports the lease that was issued, and unlocks it if the function that is
+// told panics.
 func (o *observed) acquired(lease *Lease) {
 	l := o.locker
 	if f := l.cfg.Events.Acquired; f != nil {
 		e := o.event()
 		e.Local, e.Queued, e.Token, e.Waited = o.local, o.waits, lease.token, o.waited()
+		returned := false
+		defer func() {
+			if !returned {
+				_ = lease.Unlock()
+			}
+		}()
 		f(o.ctx, e)
+		returned = true
 	}
 	if l.debug(o.ctx) {
 		l.cfg.Logger.DebugContext(o.ctx, "lock acquired", l.logLock(lease.Key(), lease.token))

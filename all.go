@@ -145,9 +145,16 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 	}
 	switch {
 	case good && ls.begin() == nil:
+		told := false
+		defer func() {
+			if !told { // one of those who were told has panicked
+				ls.backOut(a.terms)
+			}
+		}()
 		for i, lease := range ls.leases {
 			seen[i].announce(lease)
 		}
+		told = true
 		return ls, nil
 	case err == nil: // the answer took too long
 		ls.backOut(a.terms, left...)
@@ -170,6 +177,18 @@ func pending(err error) bool { return errors.Is(err, ErrHeld) || !final(err) }
 // gather takes the locks of keys, and first those that ctx holds already, because
 // they take no time.
 func (l *Locker) gather(ctx context.Context, leases []*Lease, keys []string, a *ask, wait bool) (err error) {
+	returned := false
+	defer func() {
+		if !returned { // one of those who were told has panicked
+			(&Leases{locker: l, leases: leases}).backOut(a.terms)
+		}
+	}()
+	err = l.gatherEach(ctx, leases, keys, a, wait)
+	returned = true
+	return err
+}
+
+func (l *Locker) gatherEach(ctx context.Context, leases []*Lease, keys []string, a *ask, wait bool) (err error) {
 	for i, key := range keys {
 		if outer := l.enclosing(ctx, key); outer != nil {
 			if leases[i], err = outer.nest(a); err != nil {

@@ -10,8 +10,9 @@ import (
 // Events are functions that a Locker calls when something happens to its locks, for
 // metrics, traces and tests. Any of them may be nil, and then costs nothing. The
 // goroutines that do the work call them, several at a time, with no mutex of this
-// package locked. They must return soon and not panic: that could leave the local
-// queue without a front.
+// package locked. They must return soon: a lock may be held meanwhile. If Waiting or
+// Acquired panics, the call gives up what it has, so that a program that recovers from
+// it does not hold a lock without knowing.
 //
 // The context is that of the call which asked for the lock. Lost and Released, which
 // come after that call, get its values without its end. Renewed gets the background
@@ -64,6 +65,11 @@ type LockEvent struct {
 	// of Acquired and Failed with Queued.
 	Queued bool
 
+	// Since is when Waiting was called, for that, and for the Acquired or Failed that
+	// follows: the same value. It is zero if the call did not have to wait, or if there
+	// is no Waiting.
+	Since time.Time
+
 	Token  int64         // of the lease; 0 for Waiting and Failed
 	Waited time.Duration // since the call; 0 but for Acquired and Failed
 	Held   time.Duration // how long the lease lasted; 0 but for Lost and Released
@@ -110,7 +116,8 @@ type observed struct {
 	weight, capacity int64
 	began            moment // zero if nobody wants to know
 	waits            bool
-	local            bool // another goroutine of this process handed the lock over
+	since            time.Time // when Waiting was called
+	local            bool      // another goroutine of this process handed the lock over
 }
 
 // observe begins to observe a call.
@@ -122,16 +129,25 @@ func (l *Locker) observe(ctx context.Context, key string, a *ask) observed {
 	return o
 }
 
-// waiting reports that the call has to wait.
-func (o *observed) waiting(local bool) {
+// waiting reports that the call has to wait. If the function that is told panics, it
+// calls giveUp.
+func (o *observed) waiting(local bool, giveUp func()) {
 	if o.waits {
 		return
 	}
 	o.waits = true
 	if f := o.locker.cfg.Events.Waiting; f != nil {
+		o.since = time.Now()
 		e := o.event()
 		e.Local = local
+		returned := false
+		defer func() {
+			if !returned {
+				giveUp()
+			}
+		}()
 		f(o.ctx, e)
+		returned = true
 	}
 }
 
@@ -144,20 +160,32 @@ func (o *observed) failed(err error) {
 	}
 }
 
-// acquired reports the lease that was issued.
+// acquired reports the lease that was issued, and unlocks it if the function that is
+// told panics.
 func (o *observed) acquired(lease *Lease) {
 	l := o.locker
 	if f := l.cfg.Events.Acquired; f != nil {
 		e := o.event()
 		e.Local, e.Queued, e.Token, e.Waited = o.local, o.waits, lease.token, o.waited()
+		returned := false
+		defer func() {
+			if !returned {
+				_ = lease.Unlock()
+			}
+		}()
 		f(o.ctx, e)
+		returned = true
 	}
 	if l.debug(o.ctx) {
 		l.cfg.Logger.DebugContext(o.ctx, "lock acquired", l.logLock(lease.Key(), lease.token))
 	}
 }
 
-func (o *observed) event() LockEvent { return o.locker.event(o.key, o.weight, o.capacity) }
+func (o *observed) event() LockEvent {
+	e := o.locker.event(o.key, o.weight, o.capacity)
+	e.Since = o.since
+	return e
+}
 
 func (o *observed) waited() time.Duration { return o.locker.clock.coarse().sub(o.began) }
 

@@ -146,13 +146,27 @@ func (b *books) complain(format string, args ...any) {
 	b.wrong = append(b.wrong, fmt.Sprintf(format, args...))
 }
 
+// ends is about a call that has a lock, or has failed.
+func (b *books) ends(c *call, e baton.LockEvent) {
+	switch {
+	case !e.Queued && !e.Since.IsZero(), e.Queued && e.Since != c.since:
+		b.complain("Queued is %t, since %v; Waiting was called at %v", e.Queued, e.Since, c.since)
+	case e.Queued:
+		b.waiting[e.Key]--
+		c.waiting--
+	}
+}
+
 func leaseOf(e baton.LockEvent) string { return fmt.Sprint(e.Key, "/", e.Token) }
 
 type callKey struct{}
 
 // call is in the context of each call, so that the events of one can be told from
 // those of another.
-type call struct{ waiting int }
+type call struct {
+	waiting int
+	since   time.Time // when Waiting was called
+}
 
 func (b *books) events() *baton.Events {
 	of := func(ctx context.Context, what string, e baton.LockEvent) *call {
@@ -190,7 +204,11 @@ func (b *books) events() *baton.Events {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.waiting[e.Key]++
-			of(ctx, "waiting", e).waiting++
+			c := of(ctx, "waiting", e)
+			c.waiting++
+			if c.since = e.Since; time.Since(e.Since) != 0 {
+				b.complain("waiting since %v, now", e.Since)
+			}
 		},
 		Acquired: func(ctx context.Context, e baton.LockEvent) {
 			b.mu.Lock()
@@ -199,10 +217,7 @@ func (b *books) events() *baton.Events {
 			if e.Queued != (c.waiting > 0) {
 				b.complain("acquired: %d calls of Waiting, and Queued is %t", c.waiting, e.Queued)
 			}
-			if e.Queued {
-				b.waiting[e.Key]--
-				c.waiting--
-			}
+			b.ends(c, e)
 			b.acquired++
 			lease := leaseOf(e)
 			if b.held[lease] {
@@ -221,10 +236,7 @@ func (b *books) events() *baton.Events {
 			if e.Queued != (c.waiting > 0) {
 				b.complain("failed: %d calls of Waiting, and Queued is %t", c.waiting, e.Queued)
 			}
-			if e.Queued {
-				b.waiting[e.Key]--
-				c.waiting--
-			}
+			b.ends(c, e)
 			if e.Err == nil {
 				b.complain("failed without an error")
 			}

@@ -72,7 +72,7 @@ func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *
 	for {
 		if k == nil {
 			k = l.newKeeper(key, a, q)
-			if err := l.obtain(ctx, k, wait, o); err != nil {
+			if err := l.obtain(ctx, k, q, wait, o); err != nil {
 				l.failBehind(q)
 				q.leave()
 				return nil, err
@@ -88,9 +88,9 @@ func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *
 	}
 }
 
-// obtain requests the lock from the store until it is held. After an error the
-// process does not hold it.
-func (l *Locker) obtain(ctx context.Context, k *keeper, wait bool, o *observed) error {
+// obtain requests the lock from the store until it is held, for the front of q. After
+// an error the process does not hold it.
+func (l *Locker) obtain(ctx context.Context, k *keeper, q *waitQueue, wait bool, o *observed) error {
 	for {
 		sent := l.clock.coarse()
 		g, err := l.request(ctx, k, sent, wait)
@@ -99,7 +99,10 @@ func (l *Locker) obtain(ctx context.Context, k *keeper, wait bool, o *observed) 
 				return nil
 			}
 			if g.Waiting {
-				o.waiting(false)
+				o.waiting(false, func() {
+					l.giveUp(k)
+					q.leave()
+				})
 			}
 			again, err := l.await(ctx, k)
 			if !again {

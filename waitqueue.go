@@ -83,7 +83,7 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 	q.push(c)
 	sh.Unlock()
 
-	o.waiting(true)
+	o.waiting(true, func() { l.stepOut(q, c) })
 	select {
 	case k := <-c.turn:
 		err := c.failed
@@ -94,12 +94,24 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 		return q, k, nil
 	case <-ctx.Done():
 	}
-	sh.Lock()
+	l.stepOut(q, c)
+	err := whyEnded(ctx)
+	if k := q.holder.Load(); k != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if held := k.heldError(q); held != nil {
+			err = fmt.Errorf("%w: %w", err, held)
+		}
+	}
+	return nil, nil, fail("lock", key, err)
+}
+
+// stepOut takes a caller, who does not wait any more, out of q.
+func (l *Locker) stepOut(q *waitQueue, c *caller) {
+	q.shard.Lock()
 	queued := c.queued
 	if queued {
 		q.remove(c)
 	}
-	sh.Unlock()
+	q.shard.Unlock()
 	if !queued {
 		// Another goroutine has made this one the front at the same time, or handed
 		// the lock over to it. Neither must be lost.
@@ -108,13 +120,6 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 		}
 	}
 	l.callers.Put(c)
-	err := whyEnded(ctx)
-	if k := q.holder.Load(); k != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		if held := k.heldError(q); held != nil {
-			err = fmt.Errorf("%w: %w", err, held)
-		}
-	}
-	return nil, nil, fail("lock", key, err)
 }
 
 // tryEnter makes the caller the front if there is none. Otherwise it refuses if

@@ -490,3 +490,27 @@ func TestOutsideOfTheBubble(t *testing.T) {
 		})
 	}).wants(t, "call it inside")
 }
+
+// A program that misses the hint learns of its grant when it renews its position: it
+// holds the lock then, and forgets it like any other.
+func TestGrantThatARenewalFinds(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	j := judged(t, func(t testing.TB) {
+		s := batontest.New(t)
+		release := s.Hold("k", "others")
+		waits := driver.Claim{Key: "k", ID: driver.NewID(), Owner: "program", Weight: driver.Whole, Capacity: driver.Whole}
+		if g, err := s.Acquire(ctx, driver.Request{Claim: waits, TTL: time.Minute, Queue: true}); err != nil || !g.Waiting {
+			t.Errorf("%+v, %v", g, err)
+		}
+		release()
+		if n := len(s.Grants()); n != 0 {
+			t.Errorf("%d grants were told", n)
+		}
+		r := s.Renew(ctx, []driver.Claim{waits}, time.Minute)[0]
+		if all := s.Grants(); r.State != driver.Held || len(all) != 1 || all[0].Owner != "program" {
+			t.Errorf("%+v, grants %+v", r, all)
+		}
+	})
+	j.wants(t, `batontest: lock "k" was never unlocked`)
+}

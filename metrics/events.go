@@ -197,7 +197,7 @@ func storeEvents(of func(Instrument) Vector) observe.Events {
 	type asked struct{ store, operation, class string }
 	var all bound[asked, Series]
 	return observe.Events{Request: func(ctx context.Context, e observe.RequestEvent) {
-		if e.Class == observe.Held {
+		if e.Class == observe.Held || e.Class == observe.Missing {
 			e.Class = "" // an answer, and no failure
 		}
 		all.get(asked{e.Store, e.Operation, e.Class}, func(k asked) Series {

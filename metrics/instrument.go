@@ -12,10 +12,11 @@ const (
 	Counter   Kind = iota + 1 // a sum that only grows
 	Gauge                     // a sum that grows and shrinks: how many there are now
 	Histogram                 // how often there was a value of about that size
+	Sampled                   // a gauge whose values are looked up when they are read
 )
 
 func (k Kind) String() string {
-	return [...]string{"", "counter", "gauge", "histogram"}[min(k, Histogram)]
+	return [...]string{"", "counter", "gauge", "histogram", "gauge"}[min(k, Sampled)]
 }
 
 // An Instrument is one thing that is measured. It has a series for each combination
@@ -59,6 +60,11 @@ type Meter interface {
 	// Make makes an instrument. An error says that it cannot be made, because there
 	// is one of that name already, for example.
 	Make(Instrument) (Vector, error)
+
+	// Sample makes an instrument of the kind Sampled. Whenever somebody reads it, the
+	// Meter calls look, which calls series for each series that there is. Both return
+	// soon; look is safe for concurrent use. Its error is as that of Make.
+	Sample(i Instrument, look func(series func(value float64, values ...string))) error
 }
 
 // A Vector returns the series of an instrument with these values of its labels, in

@@ -6,7 +6,7 @@ import (
 	"github.com/batonhq/baton"
 )
 
-func lockEvents(of func(Instrument) Vector, class func(string) string) *baton.Events {
+func lockEvents(of func(Instrument) Vector, class func(string) string, waits *oldest) *baton.Events {
 	type asked struct { // what a call asked for
 		place
 		mode string
@@ -47,7 +47,11 @@ func lockEvents(of func(Instrument) Vector, class func(string) string) *baton.Ev
 		n.hold(ctx, e.Held.Seconds())
 	}
 	return &baton.Events{
-		Waiting: func(ctx context.Context, e baton.LockEvent) { at(places.place(e.Store, e.Key)).waiting(ctx, 1) },
+		Waiting: func(ctx context.Context, e baton.LockEvent) {
+			p := places.place(e.Store, e.Key)
+			at(p).waiting(ctx, 1)
+			waits.begin(p, e.Since)
+		},
 		Acquired: func(ctx context.Context, e baton.LockEvent) {
 			p := places.place(e.Store, e.Key)
 			g := granted.get(asked{p, Mode(e)}, func(k asked) grants {
@@ -59,6 +63,7 @@ func lockEvents(of func(Instrument) Vector, class func(string) string) *baton.Ev
 			n.held(ctx, 1)
 			if e.Queued {
 				n.waiting(ctx, -1)
+				waits.end(p, e.Since)
 			}
 		},
 		Failed: func(ctx context.Context, e baton.LockEvent) {
@@ -72,6 +77,7 @@ func lockEvents(of func(Instrument) Vector, class func(string) string) *baton.Ev
 			f.failed(ctx, 1)
 			if e.Queued {
 				at(p).waiting(ctx, -1)
+				waits.end(p, e.Since)
 			}
 		},
 		Lost: func(ctx context.Context, e baton.LockEvent) {

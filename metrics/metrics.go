@@ -19,7 +19,10 @@ type Config struct {
 	// "order/4711". By default it is what stands before the first slash, and "none"
 	// if there is none. Of what Class returns, each of these uses the first 50 values
 	// that it meets, and "other" for the rest: locks, operations, elections and
-	// guards. It is called for each event, by several goroutines at a time.
+	// guards. Whoever chooses the keys can use these up, so that the program's own
+	// classes become "other": if strangers choose what stands before the slash, return
+	// names of your own. It is called for each event, by several goroutines at a time,
+	// on the goroutine that locks: it must not panic.
 	Class func(key string) string
 }
 
@@ -45,9 +48,16 @@ func New(m Meter, cfg Config) (Events, error) {
 		cfg.Class = beforeSlash
 	}
 	vectors := make(map[string]Vector, len(table))
+	waits := newOldest()
 	var errs []error
 	for _, i := range table {
-		v, err := m.Make(i)
+		var v Vector
+		var err error
+		if i.Kind == Sampled { // there is one
+			err = m.Sample(i, waits.look)
+		} else {
+			v, err = m.Make(i)
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("metrics: %s: %w", i.Name, err))
 		}
@@ -58,7 +68,7 @@ func New(m Meter, cfg Config) (Events, error) {
 	}
 	of := func(i Instrument) Vector { return vectors[i.Name] }
 	return Events{
-		Locks:     lockEvents(of, cfg.Class),
+		Locks:     lockEvents(of, cfg.Class, waits),
 		Limits:    limitEvents(of),
 		Once:      onceEvents(of, cfg.Class),
 		Elections: electionEvents(of, cfg.Class),

@@ -26,11 +26,12 @@ import (
 // fake is a Meter that keeps sums by series, and of a histogram the number of values
 // beside them.
 type fake struct {
-	mu     sync.Mutex
-	sums   map[string]float64
-	counts map[string]int
-	made   []string
-	series int
+	mu      sync.Mutex
+	sums    map[string]float64
+	counts  map[string]int
+	made    []string
+	sampled []func(to map[string]float64)
+	series  int
 }
 
 func (f *fake) Make(i metrics.Instrument) (metrics.Vector, error) {
@@ -50,6 +51,23 @@ func (f *fake) Make(i metrics.Instrument) (metrics.Vector, error) {
 			f.counts[name]++
 		}
 	}, nil
+}
+
+func (f *fake) Sample(i metrics.Instrument, look func(series func(value float64, values ...string))) error {
+	f.made = append(f.made, i.Name)
+	f.sampled = append(f.sampled, func(to map[string]float64) {
+		look(func(value float64, values ...string) { to[i.Name+"{"+strings.Join(values, ",")+"}"] = value })
+	})
+	return nil
+}
+
+// look adds the samples of this moment to the sums.
+func (f *fake) look() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, sample := range f.sampled {
+		sample(f.sums)
+	}
 }
 
 // text is all series with their sums, and a histogram's numbers of values.
@@ -225,9 +243,11 @@ baton.guard.refused{postgres,account} 1
 		{"requests to stores", func(e metrics.Events) {
 			e.Store.Request(ctx, observe.RequestEvent{Store: "postgres", Operation: observe.Acquire, Took: s, Class: observe.Held})
 			e.Store.Request(ctx, observe.RequestEvent{Store: "postgres", Operation: observe.Acquire, Took: s, Class: observe.Unavailable})
+			e.Store.Request(ctx, observe.RequestEvent{Store: "postgres", Operation: observe.Find, Took: s, Class: observe.Missing})
 		}, `
 db.client.operation.duration{postgresql,acquire,unavailable} 1 of 1
 db.client.operation.duration{postgresql,acquire,} 1 of 1
+db.client.operation.duration{postgresql,find,} 1 of 1
 `},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -285,7 +305,7 @@ func TestTable(t *testing.T) {
 		if i.Kind.String() == "" || i.Unit != "s" && !regexp.MustCompile(`^\{[a-z]+\}$`).MatchString(i.Unit) || !strings.HasSuffix(i.Help, ".") {
 			t.Errorf("%+v", i)
 		}
-		if i.Kind == metrics.Histogram != (len(i.Buckets) > 0) || !slices.IsSorted(i.Buckets) || i.Kind == metrics.Histogram != (i.Unit == "s") {
+		if i.Kind == metrics.Histogram != (len(i.Buckets) > 0) || !slices.IsSorted(i.Buckets) || (i.Kind == metrics.Histogram || i.Kind == metrics.Sampled) != (i.Unit == "s") {
 			t.Errorf("%s has the unit %s and the buckets %v", i.Name, i.Unit, i.Buckets)
 		}
 		labels := map[string]bool{}
@@ -318,10 +338,14 @@ func (failing) Make(i metrics.Instrument) (metrics.Vector, error) {
 	return nil, nil
 }
 
+func (failing) Sample(i metrics.Instrument, _ func(func(float64, ...string))) error {
+	return errors.New("no " + i.Name)
+}
+
 func TestNewSaysWhatFailed(t *testing.T) {
 	t.Parallel()
 	_, err := metrics.New(failing{}, metrics.Config{})
-	for _, want := range []string{"no baton.lock.held", "no baton.once.running"} {
+	for _, want := range []string{"no baton.lock.held", "no baton.lock.waiting.oldest", "no baton.once.running"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}

@@ -41,6 +41,11 @@ var (
 	lockReleased = Instrument{"baton.lock.released", Counter, "{lock}", "Locks that were released or detached.", []Label{store, class, errorType}, nil}
 	lockHeld     = Instrument{"baton.lock.held", Gauge, "{lock}", "Locks that this process holds.", []Label{store, class}, nil}
 	lockWaiting  = Instrument{"baton.lock.waiting", Gauge, "{call}", "Calls of this process that wait for a lock.", []Label{store, class}, nil}
+	lockOldest   = Instrument{
+		"baton.lock.waiting.oldest", Sampled, "s", "For how long the oldest of these calls has waited: 0 if none waits.",
+		[]Label{store, class},
+		nil,
+	}
 
 	renewalClaims   = Instrument{"baton.renewal.claims", Counter, "{claim}", "Leases and positions in a queue that this process asked its store to renew.", []Label{store}, nil}
 	renewalFailed   = Instrument{"baton.renewal.failed", Counter, "{claim}", "Of these, those that the store could not answer; they are asked about again.", []Label{store}, nil}
@@ -74,7 +79,7 @@ var (
 )
 
 var table = []Instrument{
-	lockWait, lockHold, lockAcquired, lockFailed, lockLost, lockReleased, lockHeld, lockWaiting,
+	lockWait, lockHold, lockAcquired, lockFailed, lockLost, lockReleased, lockHeld, lockWaiting, lockOldest,
 	renewalClaims, renewalFailed, renewalDuration, renewalSlack,
 	limitDecisions, limitWouldRefuse, limitNear, limitDegraded, limitDuration,
 	onceCalls, onceGaveUp, onceRunning, onceDuration,

@@ -22,7 +22,9 @@ type Events struct {
 
 	// Degraded is called when FailOpen, FailClosed or FailLocal begins to decide
 	// without asking the store, for a key or for all. Exactly one Restored with the
-	// same Key follows when the store answers again. A request that was decided in
+	// same Key follows when the store answers again, at a request of the Limiter: one
+	// that nobody asks any more tells none. They are called one at a time, in the order
+	// of what happened, by the goroutine of one of the requests. A request that was decided in
 	// place of the store before that, because the answer to it was late, is told by
 	// Decided only: by its Result.By.
 	Degraded, Restored func(context.Context, FallbackEvent)

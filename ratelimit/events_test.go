@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -221,6 +222,44 @@ func TestFallbackIsToldAfterItsCallersLeft(t *testing.T) {
 		synctest.Wait()
 		if len(ended) != 1 || ended[0] != nil {
 			t.Errorf("told with contexts that have ended so: %v", ended)
+		}
+	})
+}
+
+// The store answers while a slow observer is told that it does not: the other observer
+// is told of the begin before the end, too, and no call waits for the slow one.
+func TestBeginIsToldBeforeItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &moody{Store: memstore.New()}
+		slow := make(chan struct{})
+		var mu sync.Mutex
+		var order []string
+		note := func(what string) func(context.Context, ratelimit.FallbackEvent) {
+			return func(context.Context, ratelimit.FallbackEvent) {
+				mu.Lock()
+				defer mu.Unlock()
+				order = append(order, what)
+			}
+		}
+		l := limiter(t, store, ratelimit.SlidingWindow(1000, time.Minute), ratelimit.FailOpen(time.Second),
+			ratelimit.Observe(&ratelimit.Events{Degraded: func(context.Context, ratelimit.FallbackEvent) { <-slow }}),
+			ratelimit.Observe(&ratelimit.Events{Degraded: note("begins"), Restored: note("ends")}))
+		store.fail(driver.ErrUnavailable)
+		last := make(chan struct{})
+		go func() {
+			defer close(last)
+			for range 5 {
+				l.Allow(t.Context(), "k")
+			}
+		}()
+		synctest.Wait() // for the slow observer
+		store.err.Store(nil)
+		time.Sleep(2 * time.Second) // until the store may be asked again
+		allow(t, l, "k", 1)
+		close(slow)
+		<-last
+		if !slices.Equal(order, []string{"begins", "ends"}) {
+			t.Errorf("told %q", order)
 		}
 	})
 }

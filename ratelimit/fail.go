@@ -85,6 +85,9 @@ type fallback struct {
 	told  []degradation // what watch was told of, until the store answers
 	probe time.Time     // when the store may be asked next
 
+	untold  []func() // what watch is to be told, in that order
+	telling bool     // a goroutine does
+
 	known  rate.Known
 	states map[string]localState
 	until  time.Time // when the last of states ends
@@ -194,41 +197,64 @@ func (f *fallback) ask(key string) (ask, probe bool) {
 // judge notes whether the store has answered, and tells whether the fallback begins
 // or ends with that.
 func (f *fallback) judge(ctx context.Context, r limits.Request, err error) {
+	tells := false
 	switch {
 	case err == nil:
-		ended := f.works()
-		if f.watch == nil {
-			return
-		}
-		for _, d := range ended {
-			f.watch.restored(ctx, FallbackEvent{Key: d.key, By: f.by, Lasted: time.Since(d.since)})
-		}
+		tells = f.works(ctx)
 	case fails(err):
-		began := f.silent(r.Takes[0].Key)
-		if f.watch == nil {
-			return
-		}
-		for _, d := range began {
-			f.watch.degraded(ctx, FallbackEvent{Key: d.key, By: f.by, Err: err})
-		}
+		tells = f.silent(ctx, r.Takes[0].Key, err)
+	}
+	if tells {
+		f.tell()
 	}
 }
 
-// works notes that the store has answered, and returns what that ends.
-func (f *fallback) works() (ended []degradation) {
+// tell tells watch what is untold, with no mutex locked. If another goroutine does it,
+// that one goes on: so an end is never told before its begin.
+func (f *fallback) tell() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	ended = f.told
+	if f.telling {
+		return
+	}
+	f.telling = true
+	defer func() { f.telling = false }() // also if one panics
+	for len(f.untold) > 0 {
+		next := f.untold[0]
+		f.untold = f.untold[1:]
+		f.tellOne(next)
+	}
+	f.untold = nil
+}
+
+// tellOne calls next without the mutex, which is locked.
+func (f *fallback) tellOne(next func()) {
+	f.mu.Unlock()
+	defer f.mu.Lock()
+	next()
+}
+
+// works notes that the store has answered. It reports whether there is something to
+// tell.
+func (f *fallback) works(ctx context.Context) (tells bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.watch != nil {
+		for _, d := range f.told {
+			e := FallbackEvent{Key: d.key, By: f.by, Lasted: time.Since(d.since)}
+			f.untold, tells = append(f.untold, func() { f.watch.restored(context.WithoutCancel(ctx), e) }), true
+		}
+	}
 	f.row, f.keys, f.told = 0, nil, nil
 	if f.states != nil && time.Now().After(f.until) {
 		f.states = nil // no other code removes them while the store works
 	}
-	return ended
+	return tells
 }
 
-// silent notes that the store has not answered a request about a key, and returns
-// what is decided without it from now on.
-func (f *fallback) silent(key string) (began []degradation) {
+// silent notes that the store has not answered a request about a key, so that others
+// decide without it from now on. It reports whether there is something to tell.
+func (f *fallback) silent(ctx context.Context, key string, err error) (tells bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.row++
@@ -238,7 +264,7 @@ func (f *fallback) silent(key string) (began []degradation) {
 	now := time.Now()
 	f.probe = now.Add(max(probeEvery, f.after))
 	if f.row < failsInARow {
-		return nil
+		return false
 	}
 	without := f.keys
 	if len(f.keys) == failsOfKeys {
@@ -250,7 +276,14 @@ func (f *fallback) silent(key string) (began []degradation) {
 			f.told = append(f.told, degradation{key, now})
 		}
 	}
-	return slices.Clone(f.told[known:])
+	if f.watch == nil {
+		return false
+	}
+	for _, d := range f.told[known:] {
+		e := FallbackEvent{Key: d.key, By: f.by, Err: err}
+		f.untold, tells = append(f.untold, func() { f.watch.degraded(context.WithoutCancel(ctx), e) }), true
+	}
+	return tells
 }
 
 // stand decides in place of the store.

@@ -61,6 +61,16 @@ func (m meter) Make(i metrics.Instrument) (metrics.Vector, error) {
 	}, nil
 }
 
+// Sample implements metrics.Meter.
+func (m meter) Sample(i metrics.Instrument, look func(series func(value float64, values ...string))) error {
+	_, err := m.Float64ObservableGauge(i.Name, metric.WithUnit(i.Unit), metric.WithDescription(i.Help),
+		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
+			look(func(value float64, values ...string) { o.Observe(value, attributes(i, values)) })
+			return nil
+		}))
+	return err
+}
+
 func attributes(i metrics.Instrument, values []string) metric.MeasurementOption {
 	var all []attribute.KeyValue
 	for n, l := range i.Labels {

@@ -45,6 +45,8 @@ func TestMetrics(t *testing.T) {
 	events.Locks.Released(ctx, e)
 	e.Err = driver.ErrUnavailable
 	events.Locks.Failed(ctx, e)
+	e.Since = time.Now().Add(-time.Hour)
+	events.Locks.Waiting(ctx, e)
 
 	var all metricdata.ResourceMetrics
 	if err := reader.Collect(ctx, &all); err != nil {
@@ -63,6 +65,10 @@ func TestMetrics(t *testing.T) {
 			for _, p := range d.DataPoints {
 				add(m, p.Attributes, fmt.Sprint(p.Value, " ", d.IsMonotonic))
 			}
+		case metricdata.Gauge[float64]:
+			for _, p := range d.DataPoints {
+				add(m, p.Attributes, fmt.Sprint("about ", time.Duration(p.Value*float64(time.Second)).Round(time.Hour)))
+			}
 		case metricdata.Histogram[float64]:
 			for _, p := range d.DataPoints {
 				add(m, p.Attributes, fmt.Sprint(p.Count, " ", p.Sum, " ", len(p.Bounds)))
@@ -80,6 +86,8 @@ func TestMetrics(t *testing.T) {
 		"baton.lock.released [{lock}] baton.class=order,baton.store=redis 1 true",
 		"baton.lock.wait [s] baton.class=order,baton.mode=exclusive,baton.store=redis 2 0.04 13",
 		"baton.lock.wait [s] baton.class=order,baton.mode=exclusive,baton.store=redis,error.type=unavailable 1 0.02 13",
+		"baton.lock.waiting [{call}] baton.class=order,baton.store=redis 1 false",
+		"baton.lock.waiting.oldest [s] baton.class=order,baton.store=redis about 1h0m0s",
 	}
 	var recorded []string // the library shows those that were never used, too
 	for _, line := range got {

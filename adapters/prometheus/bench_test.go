@@ -2,6 +2,7 @@ package batonprometheus_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -30,4 +31,27 @@ func BenchmarkPair(b *testing.B) {
 			}
 		})
 	}
+}
+
+// What one event costs: of a lock that came at once, and of one that others were before.
+func BenchmarkEvent(b *testing.B) {
+	e, ctx := newEvents(b, prometheus.NewRegistry()).Locks, b.Context()
+	event := baton.LockEvent{Store: "redis", Key: "order/4711"}
+	b.Run("at once", func(b *testing.B) {
+		for b.Loop() {
+			e.Acquired(ctx, event)
+			e.Released(ctx, event)
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(2*b.N), "ns/event")
+	})
+	b.Run("after a wait", func(b *testing.B) {
+		for b.Loop() {
+			waits := event
+			waits.Queued, waits.Since = true, time.Now()
+			e.Waiting(ctx, waits)
+			e.Acquired(ctx, waits)
+			e.Released(ctx, event)
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(3*b.N), "ns/event")
+	})
 }

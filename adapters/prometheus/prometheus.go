@@ -43,6 +43,20 @@ func New(reg prometheus.Registerer, cfg metrics.Config) (metrics.Events, error) 
 // registered, or nothing.
 type meter struct{ made []prometheus.Collector }
 
+// sampled is an instrument whose values are looked up when it is collected.
+type sampled struct {
+	desc *prometheus.Desc
+	look func(series func(value float64, values ...string))
+}
+
+func (s sampled) Describe(to chan<- *prometheus.Desc) { to <- s.desc }
+
+func (s sampled) Collect(to chan<- prometheus.Metric) {
+	s.look(func(value float64, values ...string) {
+		to <- prometheus.MustNewConstMetric(s.desc, prometheus.GaugeValue, value, values...)
+	})
+}
+
 func (m *meter) Describe(to chan<- *prometheus.Desc) {
 	for _, c := range m.made {
 		c.Describe(to)
@@ -57,10 +71,7 @@ func (m *meter) Collect(to chan<- prometheus.Metric) {
 
 // Make implements metrics.Meter.
 func (m *meter) Make(i metrics.Instrument) (metrics.Vector, error) {
-	labels := make([]string, len(i.Labels))
-	for n, l := range i.Labels {
-		labels[n] = l.Prometheus()
-	}
+	labels := labelsOf(i)
 	opts := prometheus.Opts{Name: i.Prometheus(), Help: i.Help}
 	switch i.Kind {
 	case metrics.Counter:
@@ -84,6 +95,20 @@ func (m *meter) Make(i metrics.Instrument) (metrics.Vector, error) {
 		s := v.WithLabelValues(values...)
 		return func(_ context.Context, value float64) { s.Observe(value) }
 	}), nil
+}
+
+// Sample implements metrics.Meter.
+func (m *meter) Sample(i metrics.Instrument, look func(series func(value float64, values ...string))) error {
+	m.made = append(m.made, sampled{prometheus.NewDesc(i.Prometheus(), i.Help, labelsOf(i), nil), look})
+	return nil
+}
+
+func labelsOf(i metrics.Instrument) []string {
+	labels := make([]string, len(i.Labels))
+	for n, l := range i.Labels {
+		labels[n] = l.Prometheus()
+	}
+	return labels
 }
 
 func add(m *meter, c prometheus.Collector, series func(values []string) metrics.Series) metrics.Vector {

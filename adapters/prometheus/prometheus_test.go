@@ -31,6 +31,8 @@ func TestExposition(t *testing.T) {
 	events, ctx := newEvents(t, reg), t.Context()
 	e := baton.LockEvent{Store: "redis", Key: "order/7", Waited: 20 * time.Millisecond, Held: 2 * time.Second}
 	events.Locks.Acquired(ctx, e)
+	e.Queued, e.Since = true, time.Now()
+	events.Locks.Waiting(ctx, e)
 	events.Locks.Acquired(ctx, e)
 	events.Locks.Released(ctx, e)
 	const want = `
@@ -40,6 +42,9 @@ baton_lock_acquired_total{class="order",mode="exclusive",store="redis"} 2
 # HELP baton_lock_held Locks that this process holds.
 # TYPE baton_lock_held gauge
 baton_lock_held{class="order",store="redis"} 1
+# HELP baton_lock_waiting_oldest_seconds For how long the oldest of these calls has waited: 0 if none waits.
+# TYPE baton_lock_waiting_oldest_seconds gauge
+baton_lock_waiting_oldest_seconds{class="order",store="redis"} 0
 # HELP baton_lock_wait_seconds How long calls for a lock took, until they had it or failed.
 # TYPE baton_lock_wait_seconds histogram
 baton_lock_wait_seconds_bucket{class="order",error_type="",mode="exclusive",store="redis",le="0.0005"} 0
@@ -59,7 +64,7 @@ baton_lock_wait_seconds_bucket{class="order",error_type="",mode="exclusive",stor
 baton_lock_wait_seconds_sum{class="order",error_type="",mode="exclusive",store="redis"} 0.04
 baton_lock_wait_seconds_count{class="order",error_type="",mode="exclusive",store="redis"} 2
 `
-	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "baton_lock_acquired_total", "baton_lock_held", "baton_lock_wait_seconds"); err != nil {
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "baton_lock_acquired_total", "baton_lock_held", "baton_lock_wait_seconds", "baton_lock_waiting_oldest_seconds"); err != nil {
 		t.Error(err)
 	}
 	families, err := reg.Gather()

@@ -65,7 +65,8 @@ That nothing was found proves nothing. It says that so many operations held.
 
 With -o json: store, url, seed, clients, ttl, bound, for and trials; of each fault its
 verdict (held, broken, excused if what broke is not promised under that fault, invalid or
-skipped), why (if invalid or skipped), promises, what was looked at, violations, and the command that repeats it. Durations are in
+skipped), why (if invalid or skipped), promises, what was looked at, what baton.Events told (which must agree in every
+client), violations, and the command that repeats it. Durations are in
 nanoseconds.
 
 ` + exitTableVerify,
@@ -84,6 +85,7 @@ nanoseconds.
 	f.Uint64Var(&v.cfg.Seed, "seed", 0, "draw everything from this number, above 0 (default: a random one)")
 	f.IntVar(&v.cfg.Clients, "clients", 0, "how many processes (default: 4 to 8)")
 	f.DurationVar(&v.cfg.TTL, "ttl", 0, "of the locks (default: 2s, or more if a fault is of no use with so little)")
+	f.BoolVar(&v.cfg.Brief, "brief", false, "hold every lock for 5 ms at most, for many acquisitions (a holder is broken\nless often in the midst of its work)")
 	f.DurationVar(&v.cfg.Bound, "bound", 0, "how long, beside the TTL, a waiter may wait when all is whole (default: by the store)")
 	f.DurationVar(&v.cfg.Stall, "max-stall", 200*time.Millisecond, "how long this machine may stand still, outside of the fault")
 	f.StringVar(&v.html, "html", "", "also write a page with timelines to this `FILE`")

@@ -64,6 +64,7 @@ const (
 // The classes of errors.
 const (
 	Held        = "held"        // others hold the lock: an answer, and no failure of the store
+	Missing     = "missing"     // there is no such record: an answer, and no failure of the store
 	Lost        = "lost"        // the claim does not stand any more, or another attempt superseded this one
 	Unavailable = "unavailable" // the store could not be asked, and nothing was done
 	Unknown     = "unknown"     // the store did not answer; it may have done it
@@ -81,6 +82,8 @@ func Class(err error) string {
 		return ""
 	case errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrQueueFull):
 		return Held
+	case errors.Is(err, driver.ErrNoRecord):
+		return Missing
 	case errors.Is(err, driver.ErrLost), errors.Is(err, driver.ErrSuperseded):
 		return Lost
 	case errors.Is(err, context.Canceled):

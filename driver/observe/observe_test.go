@@ -306,6 +306,7 @@ func TestClass(t *testing.T) {
 		{nil, ""},
 		{&driver.HeldError{Key: "k"}, observe.Held},
 		{&driver.QueueFullError{Key: "k"}, observe.Held},
+		{fmt.Errorf("x: %w", driver.ErrNoRecord), observe.Missing},
 		{fmt.Errorf("x: %w", driver.ErrLost), observe.Lost},
 		{&driver.SupersededError{}, observe.Lost},
 		{fmt.Errorf("x: %w", driver.ErrUnavailable), observe.Unavailable},

@@ -109,6 +109,10 @@ func (a told) otel(ctx context.Context) shown {
 			for _, p := range d.DataPoints {
 				all.add(name, labels(p.Attributes), [2]float64{float64(p.Value)})
 			}
+		case metricdata.Gauge[float64]:
+			for _, p := range d.DataPoints {
+				all.add(name, labels(p.Attributes), [2]float64{p.Value})
+			}
 		case metricdata.Histogram[float64]:
 			for _, p := range d.DataPoints {
 				all.add(name, labels(p.Attributes), [2]float64{float64(p.Count), p.Sum})
@@ -147,6 +151,9 @@ func TestAllTellTheSame(t *testing.T) {
 		ctx, span := all.tracer.Start(t.Context(), "request") // what has none is not traced
 		work(ctx, t, all.Events, logger)
 		span.End()
+		blocked, stop := context.WithCancel(t.Context())
+		hung := hang(blocked, t, all.Events)
+		time.Sleep(7 * time.Second)
 
 		there, here := all.prometheus(), all.otel(t.Context())
 		for name, value := range there {
@@ -176,7 +183,8 @@ func TestAllTellTheSame(t *testing.T) {
 		}{
 			{"locks lost", there.sum("baton_lock_lost_total{cause=gone"), 1},
 			{"locks held now", there.sum("baton_lock_held"), 0},
-			{"calls that wait now", there.sum("baton_lock_waiting"), 0},
+			{"calls that wait now", there.sum("baton_lock_waiting{"), 1},
+			{"seconds of the oldest wait", there.sum("baton_lock_waiting_oldest_seconds"), 7},
 			{"locks of orders", there.sum("baton_lock_acquired_total{class=order"), goroutines * rounds},
 			{"locks released or lost", there.sum("baton_lock_released_total") + there.sum("baton_lock_lost_total"), there.sum("baton_lock_acquired_total")},
 			{"lines of locks acquired", lines["lock acquired"], there.sum("baton_lock_acquired_total")},
@@ -201,6 +209,8 @@ func TestAllTellTheSame(t *testing.T) {
 		if t.Failed() {
 			t.Log(there, lines, spans)
 		}
+		stop()
+		<-hung
 	})
 }
 
@@ -263,6 +273,22 @@ func work(ctx context.Context, t *testing.T, e metrics.Events, logger *slog.Logg
 	}
 	must(0, next.Unlock())
 	synctest.Wait()
+}
+
+// hang waits for a lock that nobody releases, until ctx ends.
+func hang(ctx context.Context, t *testing.T, e metrics.Events) (ended chan struct{}) {
+	t.Helper()
+	store := memstore.New()
+	must(must(baton.New(store, baton.Config{})).Lock(ctx, "stuck/1"))
+	locks, ended := must(baton.New(store, baton.Config{Events: &baton.Events{Waiting: e.Locks.Waiting, Failed: e.Locks.Failed}})), make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer store.Close()
+		if _, err := locks.Lock(ctx, "stuck/1"); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}()
+	return ended
 }
 
 // The number of series does not grow with the number of keys, in neither library.

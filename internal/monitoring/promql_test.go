@@ -72,7 +72,8 @@ func unit(expr string) string {
 	all := func(f func(metrics.Instrument) bool) bool {
 		return len(of) > 0 && !slices.ContainsFunc(of, func(i metrics.Instrument) bool { return !f(i) })
 	}
-	grows := func(i metrics.Instrument) bool { return i.Kind != metrics.Gauge }
+	gauge := func(i metrics.Instrument) bool { return i.Kind == metrics.Gauge || i.Kind == metrics.Sampled }
+	grows := func(i metrics.Instrument) bool { return !gauge(i) }
 	switch {
 	case strings.Contains(expr, "histogram_quantile("):
 		if all(func(i metrics.Instrument) bool { return i.Unit == "s" && i.Kind == metrics.Histogram }) && rates == 1 {
@@ -86,7 +87,9 @@ func unit(expr string) string {
 		}
 	case rates == 1 && all(grows):
 		return perSecond
-	case sums == 1 && all(grows), rates+sums == 0 && all(func(i metrics.Instrument) bool { return i.Kind == metrics.Gauge }):
+	case rates+sums == 0 && all(func(i metrics.Instrument) bool { return gauge(i) && i.Unit == "s" }):
+		return seconds
+	case sums == 1 && all(grows), rates+sums == 0 && all(func(i metrics.Instrument) bool { return gauge(i) && i.Unit != "s" }):
 		return count
 	}
 	return ""

@@ -33,6 +33,7 @@ var sections = []section{
 	}},
 	{"Waiting and holding", []panel{
 		over("Calls that wait", "Now. A candidate that stands by for an election waits, too.", count, 8, "sum by (store, class) (baton_lock_waiting)", "{{store}} {{class}}"),
+		over("Oldest wait", "For how long the oldest of these calls has waited: it shows a lock that hangs. Next: baton ls, baton show KEY.", seconds, 8, "max by (store, class) (baton_lock_waiting_oldest_seconds)", "{{store}} {{class}}"),
 		over("Wait, 99 of 100", "Calls took less than this, until they had the lock or failed. One that still waits is not in it.", seconds, 8, quantile("0.99", "baton_lock_wait_seconds", "store, class"), "{{store}} {{class}}"),
 		over("Wait, median", "Half of the calls took less than this.", seconds, 8, quantile("0.5", "baton_lock_wait_seconds", "store, class"), "{{store}} {{class}}"),
 		over("Locks held", "Now.", count, 8, "sum by (store, class) (baton_lock_held)", "{{store}} {{class}}"),

@@ -25,8 +25,15 @@ import (
 type Metrics struct {
 	own string // the label that every series has: `file="nightly.prom"`
 
-	mu  sync.Mutex
-	all map[string]*family
+	mu      sync.Mutex
+	all     map[string]*family
+	sampled []sampled
+}
+
+// sampled is an instrument whose values are looked up when the text is made.
+type sampled struct {
+	metrics.Instrument
+	look func(series func(value float64, values ...string))
 }
 
 // New returns Metrics for the file at path. The collector refuses the files of all
@@ -60,13 +67,7 @@ func (m *Metrics) Make(i metrics.Instrument) (metrics.Vector, error) {
 	f := &family{i, make(map[string]*series)}
 	m.all[name] = f
 	return func(values ...string) metrics.Series {
-		labels := ""
-		for n, l := range i.Labels {
-			if values[n] != "" {
-				labels += label(l.Prometheus(), values[n]) + ","
-			}
-		}
-		labels += m.own
+		labels := m.labels(i, values)
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		s := f.series[labels]
@@ -89,6 +90,25 @@ func (m *Metrics) Make(i metrics.Instrument) (metrics.Vector, error) {
 	}, nil
 }
 
+// Sample implements metrics.Meter.
+func (m *Metrics) Sample(i metrics.Instrument, look func(series func(value float64, values ...string))) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sampled = append(m.sampled, sampled{i, look})
+	return nil
+}
+
+// labels are those of a series.
+func (m *Metrics) labels(i metrics.Instrument, values []string) string {
+	labels := ""
+	for n, l := range i.Labels {
+		if values[n] != "" {
+			labels += label(l.Prometheus(), values[n]) + ","
+		}
+	}
+	return labels + m.own
+}
+
 // A Value is that of a gauge without labels.
 type Value struct {
 	Of    metrics.Instrument
@@ -104,6 +124,15 @@ func (m *Metrics) Text(values ...Value) []byte {
 	texts := make(map[string]string)
 	for name, f := range m.all {
 		if len(f.series) > 0 {
+			texts[name] = f.text(name)
+		}
+	}
+	for _, s := range m.sampled {
+		f := family{s.Instrument, make(map[string]*series)}
+		s.look(func(value float64, values ...string) {
+			f.series[m.labels(s.Instrument, values)] = &series{value: value}
+		})
+		if name := s.Prometheus(); len(f.series) > 0 {
 			texts[name] = f.text(name)
 		}
 	}

@@ -20,6 +20,7 @@ var (
 	locks  = metrics.Instrument{Name: "baton.lock.acquired", Kind: metrics.Counter, Unit: "{lock}", Help: "Locks \\ of\nall.", Labels: []metrics.Label{store, class}}
 	waits  = metrics.Instrument{Name: "baton.lock.wait", Kind: metrics.Histogram, Unit: "s", Help: "Waits.", Labels: []metrics.Label{store}, Buckets: []float64{0.5, 1}}
 	held   = metrics.Instrument{Name: "baton.lock.held", Kind: metrics.Gauge, Unit: "{lock}", Help: "Held.", Labels: []metrics.Label{store}}
+	oldest = metrics.Instrument{Name: "baton.lock.waiting.oldest", Kind: metrics.Sampled, Unit: "s", Help: "Oldest.", Labels: []metrics.Label{store}}
 	unused = metrics.Instrument{Name: "baton.lock.lost", Kind: metrics.Counter, Unit: "{lock}", Help: "Lost.", Labels: []metrics.Label{store}}
 	code   = metrics.Instrument{Name: "baton.command.exit_code", Kind: metrics.Gauge, Help: "Code."}
 )
@@ -49,6 +50,9 @@ func TestText(t *testing.T) {
 	for _, v := range []float64{0.25, 0.5, 0.75, 1, 7} {
 		wait("redis")(ctx, v)
 	}
+	if err := m.Sample(oldest, func(series func(float64, ...string)) { series(2.5, "redis"); series(1, "a\"") }); err != nil {
+		t.Fatal(err)
+	}
 	const file = `file="a \"b\"\\\n` + "\ufffd" + `.prom"`
 	want := strings.ReplaceAll(`# HELP baton_command_exit_code Code.
 # TYPE baton_command_exit_code gauge
@@ -68,6 +72,10 @@ baton_lock_wait_seconds_bucket{store="redis",FILE,le="1"} 4
 baton_lock_wait_seconds_bucket{store="redis",FILE,le="+Inf"} 5
 baton_lock_wait_seconds_sum{store="redis",FILE} 9.5
 baton_lock_wait_seconds_count{store="redis",FILE} 5
+# HELP baton_lock_waiting_oldest_seconds Oldest.
+# TYPE baton_lock_waiting_oldest_seconds gauge
+baton_lock_waiting_oldest_seconds{store="a\"",FILE} 1
+baton_lock_waiting_oldest_seconds{store="redis",FILE} 2.5
 `, "FILE", file)
 	for range 10 {
 		if got := string(m.Text(Value{code, 3}, Value{code, 7})); got != want {

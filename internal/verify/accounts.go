@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"sync/atomic"
 
@@ -40,4 +41,36 @@ func (a *accounts) wrong() string {
 		return fmt.Sprintf("the events of %d leases acquired, of %d lost, and of %d released", acquired, lost, released)
 	}
 	return ""
+}
+
+// Told is how many locks the events of clients told of. In each client Waited is as many
+// waits as have ended, and Acquired is Released and Lost.
+type Told struct {
+	Waited   int64 `json:"waited"`
+	Acquired int64 `json:"acquired"`
+	Released int64 `json:"released"`
+	Lost     int64 `json:"lost"`
+}
+
+func (a *accounts) told() Told {
+	return Told{Waited: a.waited.Load(), Acquired: a.acquired.Load(), Released: a.released.Load(), Lost: a.lost.Load()}
+}
+
+// String is what add reads.
+func (t Told) String() string {
+	text, _ := json.Marshal(t) // numbers have a form
+	return string(text)
+}
+
+// add adds what a client was told of.
+func (t *Told) add(text string) error {
+	var more Told
+	if err := json.Unmarshal([]byte(text), &more); err != nil {
+		return err
+	}
+	t.Waited += more.Waited
+	t.Acquired += more.Acquired
+	t.Released += more.Released
+	t.Lost += more.Lost
+	return nil
 }

@@ -116,11 +116,14 @@ func (c *client) open(in *bufio.Reader) error {
 	c.running, c.opened = runtime.NumGoroutine(), descriptors()
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
-	if c.Own {
-		c.store, err = openOwn(ctx, c.URL, c.GoRedis)
-	} else {
-		c.store, err = openStore(ctx, c.URL)
-	}
+	err = untilReached(ctx, func() (err error) {
+		if c.Own {
+			c.store, err = openOwn(ctx, c.URL, c.GoRedis)
+		} else {
+			c.store, err = openStore(ctx, c.URL)
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -147,6 +150,27 @@ func (c *client) open(in *bufio.Reader) error {
 // openTimeout bounds how long a store may take to answer for the first time,
 // on a busy machine.
 const openTimeout = 30 * time.Second
+
+// untilReached opens a store again while its answers are lost: a client that is started
+// anew may meet another fault.
+func untilReached(ctx context.Context, open func() error) error {
+	for {
+		err := open()
+		if err == nil || !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrUnknown) {
+			return err
+		}
+		again := time.NewTimer(openAgain)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return err
+		}
+	}
+}
+
+// openAgain is the pause before that.
+const openAgain = 50 * time.Millisecond
 
 // obey carries out orders until there are no more.
 func (c *client) obey(in *bufio.Reader) {
@@ -204,8 +228,9 @@ func (c *client) work() {
 	c.workers.Wait()
 	// Losses are told by goroutines of their own.
 	if wrong := lasting(time.Now().Add(5*time.Second), c.accounts.wrong); wrong != "" {
-		c.say(sayFailed, wrong+" do not agree")
+		c.say(sayEvents, wrong+" do not agree")
 	}
+	c.say(sayTold, c.accounts.told().String())
 	c.say(sayDrained, "")
 }
 

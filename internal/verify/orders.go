@@ -13,7 +13,8 @@ type orders struct {
 	Prefix     string        `json:"prefix"`  // of all keys
 	Keys       int           `json:"keys"`    // of locks
 	Permits    []int64       `json:"permits"` // the capacity of each key with permits
-	Log        string        `json:"log"`     // the file of its history
+	Brief      bool          `json:"brief,omitempty"`
+	Log        string        `json:"log"` // the file of its history
 	Register   string        `json:"register"`
 	Defect     string        `json:"defect,omitempty"` // planted by tests
 
@@ -62,6 +63,8 @@ const (
 	sayCalm     say = "calm"     // all that was begun before the calm is over
 	sayDraining say = "draining" // nothing new begins
 	sayDrained  say = "drained"  // everything is over
+	sayTold     say = "told"     // how many locks the Locker told of, as JSON
+	sayEvents   say = "events"   // what it told does not agree
 	sayCounted  say = "counted"
 	sayGrows    say = "memory" // keys stay in it
 	sayWeighed  say = "weighed"

@@ -69,6 +69,7 @@ type Trial struct {
 	Keys       int           `json:"keys"`       // of locks, without those of permits and limits
 	Goroutines int           `json:"goroutines"` // of all clients
 	Looked     check.Looked  `json:"looked"`
+	Told       Told          `json:"told"`      // of locks, by the events of clients that lived to the end
 	Decisions  int           `json:"decisions"` // of limiters
 	Unknown    int           `json:"unknown"`   // attempts with no answer
 	Lost       int           `json:"lost"`      // leases that ended before their release
@@ -98,6 +99,9 @@ func (r *runner) repeat(faults string) string {
 	}
 	words = append(words, "--fault", faults, "--seed", strconv.FormatUint(r.cfg.Seed, 10), "--for", r.cfg.For.String(),
 		"--clients", strconv.Itoa(r.cfg.Clients), "--ttl", r.cfg.TTL.String())
+	if r.cfg.Brief {
+		words = append(words, "--brief")
+	}
 	if r.cfg.Bound != 0 {
 		words = append(words, "--bound", r.cfg.Bound.String())
 	}

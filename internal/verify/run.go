@@ -53,6 +53,10 @@ type Config struct {
 	// TTL is that of the locks. Defaults to 2s, or more if a fault needs a longer one.
 	TTL time.Duration
 
+	// Brief makes every lock be held for some milliseconds at most, so that there are many
+	// acquisitions.
+	Brief bool
+
 	// Bound is how long, beyond the TTL, a waiter may wait when nothing is broken any
 	// more. Defaults to a bound that suits the store.
 	Bound time.Duration

@@ -95,7 +95,7 @@ func (t *trial) scene() *fault.Scene {
 func (t *trial) orders(seat int) orders {
 	return orders{
 		URL: t.place.url(seat), Seed: t.cfg.Seed, Goroutines: t.plan.goroutines[seat], TTL: t.cfg.TTL,
-		Prefix: t.prefix, Keys: t.plan.keys, Permits: t.plan.permits, Register: t.socket, Defect: t.cfg.defect,
+		Prefix: t.prefix, Keys: t.plan.keys, Permits: t.plan.permits, Brief: t.cfg.Brief, Register: t.socket, Defect: t.cfg.defect,
 		Own: t.fault.Callers && seat%3 > 0, GoRedis: seat%3 == 2,
 	}
 }
@@ -384,6 +384,12 @@ func (t *trial) shouts() (found []check.Violation) {
 			case sayRunning, sayOpen, sayGrows:
 				shout(check.Violation{Promise: check.Lively, Check: string(w.Say)}, "client %d: %s (see %s)", l.client, first, filepath.Base(l.log))
 				_ = appendFile(l.log, w.Text) // the violation has the text, too
+			case sayEvents: // whatever broke: it is about one process
+				shout(check.Violation{Check: string(w.Say)}, "client %d: %s", l.client, w.Text)
+			case sayTold:
+				if err := t.result.Told.add(w.Text); err != nil {
+					t.result.invalid("client %d: what it was told of: %v", l.client, err)
+				}
 			case sayFailed:
 				t.result.invalid("client %d: %s", l.client, first)
 			}

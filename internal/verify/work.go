@@ -245,7 +245,7 @@ func (c *client) count() {
 	}
 }
 
-// brief is how long a lock is held in the calm.
+// brief is how long a lock is held in the calm, and with Config.Brief always.
 const brief = 5 * time.Millisecond
 
 // howLong draws how long a lock is held: mostly for a moment, so that much happens, and
@@ -253,7 +253,7 @@ const brief = 5 * time.Millisecond
 func (w *worker) howLong() time.Duration {
 	kind, d := w.rng.IntN(20), w.rng.Float64()
 	switch {
-	case w.calmSeen:
+	case w.calmSeen, w.Brief:
 		return time.Duration(d * float64(brief))
 	case w.keeps:
 		return time.Duration((2 + 4*d) * float64(w.TTL))
@@ -268,7 +268,7 @@ func (w *worker) howLong() time.Duration {
 // think draws how long a goroutine pauses between two operations.
 func (w *worker) think() time.Duration {
 	kind, d := w.rng.IntN(4), w.rng.Float64()
-	if kind > 0 {
+	if kind > 0 || w.Brief && !w.keeps {
 		return time.Duration(d * float64(5*time.Millisecond))
 	}
 	return time.Duration(d * float64(60*time.Millisecond))

@@ -3,6 +3,7 @@ package batontest
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -34,6 +35,11 @@ func (s *Store) Take(ctx context.Context, r limits.Request) (taken limits.Taken,
 		return limits.Taken{}, err
 	}
 	return taken, nil
+}
+
+// ListStates implements limits.Lister. It meets the faults of Take.
+func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
+	return listed(ctx, s, Take, s.mem.ListStates(ctx, prefix, after))
 }
 
 func (s *Store) take(ctx context.Context, r limits.Request) (limits.Taken, error) {

@@ -38,7 +38,8 @@ type LimitHarness struct {
 	Only []string
 }
 
-// Limits runs the contract of limits.Store, one subtest for each case.
+// Limits runs the contract of limits.Store, and of limits.Lister if the store implements
+// that, one subtest for each case.
 func Limits(t *testing.T, h LimitHarness) {
 	runLimits(t, h, limitCases())
 }
@@ -54,9 +55,17 @@ func runLimits(t *testing.T, h LimitHarness, cases []limitCase) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	lists := false
+	if slices.ContainsFunc(cases, func(c limitCase) bool { return c.listed }) {
+		_, lists = limits.ListerOf(h.Open(t, 1)[0])
+	}
 	for _, c := range cases {
 		if c.kept && h.Kept == nil {
 			notAsked(t, h.Only, "the limits", []string{c.name + " (no LimitHarness.Kept)"})
+			continue
+		}
+		if c.listed && !lists {
+			notAsked(t, h.Only, "the limits", []string{c.name + " (no limits.Lister)"})
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
@@ -68,16 +77,17 @@ func runLimits(t *testing.T, h LimitHarness, cases []limitCase) {
 
 // A limitCase is one row of the contract.
 type limitCase struct {
-	name  string
-	why   string // shown when it fails
-	kept  bool   // needs LimitHarness.Kept
-	timed bool   // sets Now
-	run   func(t *limitTest)
+	name   string
+	why    string // shown when it fails
+	kept   bool   // needs LimitHarness.Kept
+	timed  bool   // sets Now
+	listed bool   // needs limits.Lister
+	run    func(t *limitTest)
 }
 
 func limitCases() []limitCase {
 	var all []limitCase
-	for _, group := range [][]limitCase{timelineCases(), decisionCases(), keptCases(), turnCases(), clockCases(), repeatCases(), randomCases()} {
+	for _, group := range [][]limitCase{timelineCases(), decisionCases(), keptCases(), turnCases(), clockCases(), repeatCases(), randomCases(), stateCases()} {
 		all = append(all, group...)
 	}
 	return all

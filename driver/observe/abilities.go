@@ -58,7 +58,7 @@ func (s inspector) Inspect(ctx context.Context, key string) (driver.KeyInfo, err
 }
 
 func (s inspector) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
-	return listed(ctx, s.locks, List, s.in.List(ctx, prefix))
+	return listed(ctx, s.teller, List, s.in.List(ctx, prefix))
 }
 
 func (s inspector) Break(ctx context.Context, key string) (holders int, err error) {
@@ -86,15 +86,15 @@ type lister struct {
 }
 
 func (s lister) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
-	return listed(ctx, s.locks, Records, s.in.ListRecords(ctx, prefix))
+	return listed(ctx, s.teller, Records, s.in.ListRecords(ctx, prefix))
 }
 
 // listed tells of a list when the loop over it ends.
-func listed[T any](ctx context.Context, s *locks, operation string, all iter.Seq2[T, error]) iter.Seq2[T, error] {
+func listed[T any](ctx context.Context, to *teller, operation string, all iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		sent, n := time.Now(), 0
 		var failed error
-		defer func() { s.tell(ctx, operation, n, sent, failed) }() // also if the body of the loop panics
+		defer func() { to.tell(ctx, operation, n, sent, failed) }() // also if the body of the loop panics
 		for one, err := range all {
 			if failed = err; err == nil {
 				n++
@@ -176,10 +176,32 @@ func (s limited) Take(ctx context.Context, r limits.Request) (limits.Taken, erro
 	return s.take(ctx, s.in, r)
 }
 
+type stateLister struct {
+	*teller
+	in limits.Lister
+}
+
+func (s stateLister) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
+	return listed(ctx, s.teller, States, s.in.ListStates(ctx, prefix, after))
+}
+
 // limitsAlone is a store for limits only.
 type limitsAlone struct {
 	*teller
 	in limits.Store
+}
+
+// As gives the abilities that make requests, if the wrapped store has them.
+func (s limitsAlone) As(target any) bool {
+	l, ok := target.(*limits.Lister)
+	if !ok {
+		return false
+	}
+	in, ok := limits.ListerOf(s.in)
+	if ok {
+		*l = stateLister{s.teller, in}
+	}
+	return ok
 }
 
 func (s limitsAlone) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {

@@ -55,6 +55,7 @@ const (
 	Forget     = "forget"
 	Records    = "records"
 	Take       = "take"
+	States     = "states"
 	Examine    = "examine"
 	Time       = "time"
 )
@@ -202,6 +203,8 @@ func (s *locks) As(target any) bool {
 		return give(s, target, func(in driver.Clock) driver.Clock { return clock{s, in} })
 	case *limits.Store:
 		return give(s, target, func(in limits.Store) limits.Store { return limited{s, in} })
+	case *limits.Lister:
+		return give(s, target, func(in limits.Lister) limits.Lister { return stateLister{s.teller, in} })
 	}
 	return false
 }

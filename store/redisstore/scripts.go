@@ -29,6 +29,7 @@ var (
 	raiseScript     = script("raise", "clock")
 	simpleScript    = script("simple_rest", "simple", "rate", "window", "approx", "bucket", "several", "decide")
 	recordScript    = script("record")
+	keptScript      = script("kept")
 	limitScript     = script("limit", "rate", "window", "approx", "bucket", "several", "decide")
 
 	// The same for limits that are all windows, estimates or buckets, without the

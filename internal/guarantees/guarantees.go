@@ -88,6 +88,7 @@ var promises = []promise{
 	{"Holders and queue can be shown, locks broken", ability[driver.Inspector]},
 	{"The owner that is shown can change while the lock is held", ability[driver.Renamer]},
 	{"Rate limits", ability[limits.Store]},
+	{"… and a list of what is used of them", ability[limits.Lister]},
 	{"Records of operations that happen once", ability[driver.Records]},
 	{"Shortest and longest TTL", func(l driver.Locks) string {
 		t := l.Traits()

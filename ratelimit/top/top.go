@@ -19,7 +19,7 @@ import (
 type Config struct {
 	// Size is how many keys have a counter for sure, of each of the three kinds, at most
 	// a million. Ten times as many as are shown make good counts of most traffic. Each
-	// takes up to 0.8 KB and twelve times the length of a key. Defaults to 1000.
+	// takes up to 1 KB and twelve times the length of a key. Defaults to 1000.
 	Size int
 
 	// Period is after what time the counts begin again from zero. Those of the last

@@ -3,6 +3,7 @@ package batontest
 import (
 	"context"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -51,6 +52,11 @@ func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error
 		return nil, err
 	}
 	return all, nil
+}
+
+// ListStates implements limits.Lister. It meets the faults of Take.
+func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
+	return listed(ctx, s, Take, s.mem.ListStates(ctx, prefix, after))
 }
 
 func (s *Store) take(ctx context.Context, r limits.Request) (limits.Taken, error) {

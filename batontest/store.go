@@ -51,6 +51,7 @@ var (
 	_ driver.RecordLister = (*Store)(nil)
 	_ limits.Store        = (*Store)(nil)
 	_ limits.Overrider    = (*Store)(nil)
+	_ limits.Lister       = (*Store)(nil)
 )
 
 // New returns an empty store that ends with t. At the end it fails t for each lock that

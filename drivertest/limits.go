@@ -38,8 +38,8 @@ type LimitHarness struct {
 	Only []string
 }
 
-// Limits runs the contract of limits.Store, and of limits.Overrider if the store
-// implements that, one subtest for each case.
+// Limits runs the contract of limits.Store, and those of limits.Overrider and
+// limits.Lister if the store implements them, one subtest for each case.
 func Limits(t *testing.T, h LimitHarness) {
 	runLimits(t, h, limitCases())
 }
@@ -59,6 +59,10 @@ func runLimits(t *testing.T, h LimitHarness, cases []limitCase) {
 	if slices.ContainsFunc(cases, func(c limitCase) bool { return c.overrides }) {
 		_, overrides = limits.OverriderOf(h.Open(t, 1)[0])
 	}
+	lists := false
+	if slices.ContainsFunc(cases, func(c limitCase) bool { return c.listed }) {
+		_, lists = limits.ListerOf(h.Open(t, 1)[0])
+	}
 	for _, c := range cases {
 		if c.kept && h.Kept == nil {
 			notAsked(t, h.Only, "the limits", []string{c.name + " (no LimitHarness.Kept)"})
@@ -66,6 +70,10 @@ func runLimits(t *testing.T, h LimitHarness, cases []limitCase) {
 		}
 		if c.overrides && !overrides {
 			notAsked(t, h.Only, "the limits", []string{c.name + " (no limits.Overrider)"})
+			continue
+		}
+		if c.listed && !lists {
+			notAsked(t, h.Only, "the limits", []string{c.name + " (no limits.Lister)"})
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
@@ -84,11 +92,12 @@ type limitCase struct {
 	run   func(t *limitTest)
 
 	overrides bool // needs limits.Overrider
+	listed    bool // needs limits.Lister
 }
 
 func limitCases() []limitCase {
 	var all []limitCase
-	for _, group := range [][]limitCase{timelineCases(), decisionCases(), keptCases(), turnCases(), clockCases(), repeatCases(), randomCases(), overrideCases()} {
+	for _, group := range [][]limitCase{timelineCases(), decisionCases(), keptCases(), turnCases(), clockCases(), repeatCases(), randomCases(), overrideCases(), stateCases()} {
 		all = append(all, group...)
 	}
 	return all

@@ -75,6 +75,26 @@ func (t *recordTest) beginAll(keys []string, keep time.Duration) {
 	wg.Wait()
 }
 
+// oddPrefixes are keys, and prefixes of which a pattern makes something else.
+func oddPrefixes() (keys, prefixes []string) {
+	for _, c := range []string{
+		"%", "_", `\`, "*", "?", "[", "]", "[^x]", "[a-z]", "{", "}", "{x}", "^", "$", ".", "'", `"`, ";", "/", " ", "é", "世", "\u202e", "A", "a",
+	} {
+		keys = append(keys, "p"+c+"q")
+	}
+	keys = append(keys, "pq", "pxq", `p\%q`, `p\*q`, "Pq", "p  q", "p"+strings.Repeat("long", 100), "{p}q", "%", "*")
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	prefixes = []string{
+		"", "p", "P", "p%q ", `\`, "%", "*", "{", "{p}", "{p", "\x00", "\xff", "p\xff", "p\xc3", "p\x00", "\t", "\U0010ffff",
+		strings.Repeat("p", check.MaxKey+88), "p" + strings.Repeat("long", 100), "p" + strings.Repeat("long", 101),
+	}
+	for _, key := range keys {
+		prefixes = append(prefixes, key, key[:min(2, len(key))]) // which may end within a character
+	}
+	return keys, prefixes
+}
+
 func recordListCases() []recordCase {
 	return []recordCase{
 		{
@@ -132,23 +152,8 @@ func recordListCases() []recordCase {
 			why:    "a percent sign in a prefix is a percent sign: nobody may be shown the operations of another",
 			listed: true,
 			run: func(t *recordTest) {
-				var keys []string
-				for _, c := range []string{
-					"%", "_", `\`, "*", "?", "[", "]", "[^x]", "[a-z]", "{", "}", "{x}", "^", "$", ".", "'", `"`, ";", "/", " ", "é", "世", "\u202e", "A", "a",
-				} {
-					keys = append(keys, "p"+c+"q")
-				}
-				keys = append(keys, "pq", "pxq", `p\%q`, `p\*q`, "Pq", "p  q", "p"+strings.Repeat("long", 100), "{p}q", "%", "*")
-				slices.Sort(keys)
-				keys = slices.Compact(keys)
+				keys, prefixes := oddPrefixes()
 				t.beginAll(keys, keepLong)
-				prefixes := []string{
-					"", "p", "P", "p%q ", `\`, "%", "*", "{", "{p}", "{p", "\x00", "\xff", "p\xff", "p\xc3", "p\x00", "\t", "\U0010ffff",
-					strings.Repeat("p", check.MaxKey+88), "p" + strings.Repeat("long", 100), "p" + strings.Repeat("long", 101),
-				}
-				for _, key := range keys {
-					prefixes = append(prefixes, key, key[:min(2, len(key))]) // which may end within a character
-				}
 				for _, prefix := range prefixes {
 					var want []string
 					for _, key := range keys {

@@ -31,7 +31,7 @@
 //
 // Limit.Shadow tries a limit without refusing anything, Limit.Warn tells when one is
 // nearly used up, and Observe and Logger tell of every decision and of a store that
-// fails.
+// fails. Package top tells the keys with the most decisions, refusals and cost.
 //
 // # Which algorithm
 //

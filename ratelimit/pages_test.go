@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/ratelimit/top"
 	"github.com/batonhq/baton/store/memstore"
 )
 
@@ -36,7 +39,7 @@ func TestPagesShowWhatRuns(t *testing.T) {
 	runs := plain(string(self))
 	for page, sections := range map[string][]string{
 		"budgets.md": nil, // all
-		"limits.md":  {"## Another limit for one key, for a while", "## Try a limit before it limits", "## Warn before 429", "## Watch the decisions"},
+		"limits.md":  {"## Another limit for one key, for a while", "## Try a limit before it limits", "## Warn before 429", "## Watch the decisions", "## What is hot"},
 	} {
 		raw, err := os.ReadFile("../docs/" + page)
 		if err != nil {
@@ -122,6 +125,25 @@ func TestPageOfWarnings(t *testing.T) {
 			t.Errorf("%d warnings", mailed)
 		}
 	})
+}
+
+func TestPageOfHotKeys(t *testing.T) {
+	t.Parallel()
+	store, internal := memstore.New(), http.NewServeMux()
+	hot := top.New(top.Config{}) // a thousand counters, for a minute
+	limiter, err := ratelimit.New(store, ratelimit.SlidingWindow(100, time.Minute), ratelimit.Observe(hot.Events()))
+	internal.Handle("GET /limits/top", hot) // not where strangers can read it
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := limiter.Allow(t.Context(), "user/42"); err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	internal.ServeHTTP(w, httptest.NewRequest("GET", "/limits/top", nil))
+	if w.Code != 200 || !strings.Contains(w.Body.String(), `"key": "user/42"`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
 }
 
 func TestPageOfEvents(t *testing.T) {

@@ -143,7 +143,7 @@ const (
 )
 
 // hostile makes a store in which all that other programs write is hostile. The keys are
-// held, waited for and recorded.
+// held, waited for, recorded and counted.
 func hostile(t *testing.T) (url string, keys []string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -175,6 +175,10 @@ func hostile(t *testing.T) (url string, keys []string) {
 		if err := store.SetOverride(t.Context(), limits.Override{Key: key, N: 1}, time.Hour); err != nil {
 			t.Fatal(err)
 		}
+		one := limits.Take{Key: key, Limit: limits.Limit{Algorithm: limits.FixedWindow, N: 5, Period: 100_000 * time.Hour}, Cost: 1}
+		if _, err := store.Take(t.Context(), limits.Request{Takes: []limits.Take{one}}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
@@ -191,6 +195,8 @@ func hostile(t *testing.T) (url string, keys []string) {
 		"UPDATE baton_claim SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
 		"UPDATE baton_record SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
 		"UPDATE baton_override SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
+		"UPDATE baton_limit SET state = ? WHERE k = CAST('replaced' AS BLOB)",
+		"UPDATE baton_limit SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
 	} {
 		if _, err := db.Exec(q, hostileText); err != nil {
 			t.Fatal(err)
@@ -231,6 +237,8 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		"once":           {{"--no-replay", key, "--", "true"}, {"--show", key}, {"--show", "-o", "json", key}, {"--show", hostileText}, {"--forget", key}, {"--final", hostileText, "x", "--", "true"}, {hostileText, "--", "true"}},
 		"once ls":        {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"--", "true"}},
 		"limit":          {{"--rate", "1/1h", key}, {"--rate", "1/1h", "-n", "2", key}, {"--rate", "1/1h", "--peek", key}, {"--rate", "1/1h", "-o", "json", key}, {"--rate", hostileText, key}, {"-a", hostileText, "--rate", "1/s", key}, {"--rate", "1/1h", "--forget", key}},
+		"limit ls":       {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"-n", "1"}, {"-n", hostileText}, {"--after", hostileText}, {"--after", key, "-n", "1"}, {"--", "true"}},
+		"limit top":      {{}, {"k"}, {"-o", "json"}, {"--of", "1"}, {hostileText}, {hostileKey}, {"--of", hostileText}, {"--share"}, {"--", "true"}},
 		"limit check":    {{hostileText}, {rules}, {"-o", "json", rules}, {rules, hostileText}},
 		"limit simulate": {{"--rules", rules}, {"--rules", hostileText}, {"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
 		"doctor":         {{}, {"-o", "json"}, {hostileText}},

@@ -261,7 +261,7 @@ the same of each limit.
 			return &exit{exitCannotRun, fmt.Errorf("%s: %w", safe(args[1]), syscall.Exec(path, args[1:], os.Environ()))}
 		})(cmd, args)
 	}
-	cmd.AddCommand(a.simulateCommand(), a.checkCommand())
+	cmd.AddCommand(a.simulateCommand(), a.checkCommand(), a.limitListCommand(), a.limitTopCommand())
 	cmd.AddCommand(a.overrideCommands()...)
 	return cmd
 }

@@ -254,6 +254,19 @@ func (e *ClockError) Error() string {
 	return fmt.Sprintf("the clock of the %s store is %v %s that of this machine: set the one that is wrong", e.Store, e.Ahead.Abs().Round(time.Millisecond), how)
 }
 
+// abilityOf is driver.As for a store that may keep limits only.
+func abilityOf[T any](s Store) (T, bool) {
+	if t, ok := s.(T); ok {
+		return t, true
+	}
+	var t T
+	if wrapper, ok := s.(interface{ As(target any) bool }); ok && wrapper.As(&t) {
+		return t, true
+	}
+	locks, _ := s.(driver.Locks)
+	return driver.As[T](locks)
+}
+
 // ReplayTTL is how long a store keeps the traces of a request with Now at least,
 // even if by the store's clock they have long had no effect.
 const ReplayTTL = 10 * time.Minute

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 )
 
@@ -92,13 +91,7 @@ func CheckOverride(o Override, keep time.Duration) error {
 
 // OverriderOf returns s, or a store that s wraps, as an Overrider, if it is one: see
 // driver.As.
-func OverriderOf(s Store) (Overrider, bool) {
-	if o, ok := s.(Overrider); ok {
-		return o, true
-	}
-	l, _ := s.(driver.Locks)
-	return driver.As[Overrider](l)
-}
+func OverriderOf(s Store) (Overrider, bool) { return abilityOf[Overrider](s) }
 
 // OverridesFullError refuses an override because as many stand as a store keeps.
 // Nothing was changed.

@@ -58,7 +58,7 @@ func (s inspector) Inspect(ctx context.Context, key string) (driver.KeyInfo, err
 }
 
 func (s inspector) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
-	return listed(ctx, s.locks, List, s.in.List(ctx, prefix))
+	return listed(ctx, s.teller, List, s.in.List(ctx, prefix))
 }
 
 func (s inspector) Break(ctx context.Context, key string) (holders int, err error) {
@@ -86,15 +86,15 @@ type lister struct {
 }
 
 func (s lister) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
-	return listed(ctx, s.locks, Records, s.in.ListRecords(ctx, prefix))
+	return listed(ctx, s.teller, Records, s.in.ListRecords(ctx, prefix))
 }
 
 // listed tells of a list when the loop over it ends.
-func listed[T any](ctx context.Context, s *locks, operation string, all iter.Seq2[T, error]) iter.Seq2[T, error] {
+func listed[T any](ctx context.Context, to *teller, operation string, all iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		sent, n := time.Now(), 0
 		var failed error
-		defer func() { s.tell(ctx, operation, n, sent, failed) }() // also if the body of the loop panics
+		defer func() { to.tell(ctx, operation, n, sent, failed) }() // also if the body of the loop panics
 		for one, err := range all {
 			if failed = err; err == nil {
 				n++
@@ -195,10 +195,37 @@ func (s overrider) Overrides(ctx context.Context) ([]limits.Override, error) {
 	return all, err
 }
 
+type stateLister struct {
+	*teller
+	in limits.Lister
+}
+
+func (s stateLister) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
+	return listed(ctx, s.teller, States, s.in.ListStates(ctx, prefix, after))
+}
+
 // limitsAlone is a store for limits only.
 type limitsAlone struct {
 	*teller
 	in limits.Store
+}
+
+// As gives the abilities that make requests, if the wrapped store has them.
+func (s limitsAlone) As(target any) bool {
+	found := false
+	switch t := target.(type) {
+	case *limits.Lister:
+		var in limits.Lister
+		if in, found = limits.ListerOf(s.in); found {
+			*t = stateLister{s.teller, in}
+		}
+	case *limits.Overrider:
+		var in limits.Overrider
+		if in, found = limits.OverriderOf(s.in); found {
+			*t = overrider{s.teller, in}
+		}
+	}
+	return found
 }
 
 func (s limitsAlone) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {

@@ -57,6 +57,7 @@ const (
 	Take       = "take"
 	Override   = "override"
 	Overrides  = "overrides"
+	States     = "states"
 	Examine    = "examine"
 	Time       = "time"
 )
@@ -124,14 +125,7 @@ func Limits(s limits.Store, e Events) limits.Store {
 	if l, ok := s.(driver.Locks); ok {
 		return limited{wrap(l, e), s}
 	}
-	alone := limitsAlone{&teller{told: e.Request}, s}
-	if o, ok := limits.OverriderOf(s); ok {
-		return struct {
-			limitsAlone
-			limits.Overrider
-		}{alone, overrider{alone.teller, o}}
-	}
-	return alone
+	return limitsAlone{&teller{told: e.Request}, s}
 }
 
 func wrap(l driver.Locks, e Events) *locks {
@@ -216,6 +210,8 @@ func (s *locks) As(target any) bool {
 		return give(s, target, func(in limits.Store) limits.Store { return limited{s, in} })
 	case *limits.Overrider:
 		return give(s, target, func(in limits.Overrider) limits.Overrider { return overrider{s.teller, in} })
+	case *limits.Lister:
+		return give(s, target, func(in limits.Lister) limits.Lister { return stateLister{s.teller, in} })
 	}
 	return false
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -152,11 +153,17 @@ func TestEveryRequestIsTold(t *testing.T) {
 		if refused := must[limits.Taken](t)(limiter.Take(ctx, take)); refused.OK {
 			t.Error("two of one")
 		}
+		states, ok := limits.ListerOf(limiter)
+		find(ok)
+		for range states.ListStates(ctx, "", "") {
+			time.Sleep(time.Hour)
+			break
+		}
 		take.Takes[0].Cost = -1
 		if _, err := limiter.Take(ctx, take); err == nil {
 			t.Error("a negative cost")
 		}
-		told.want(t, "memory examine 0 0s ", "memory take 1 0s ", "memory take 1 0s ", "memory take 1 0s refused")
+		told.want(t, "memory examine 0 0s ", "memory take 1 0s ", "memory take 1 0s ", "memory states 1 0s ", "memory take 1 0s refused")
 		overrider, ok := limits.OverriderOf(limiter)
 		find(ok)
 		if err := overrider.SetOverride(ctx, limits.Override{Key: "l", N: 2}, time.Minute); err != nil {
@@ -208,6 +215,7 @@ func TestNothingIsInvented(t *testing.T) {
 		"Examiner": has[driver.Examiner](store), "Clock": has[driver.Clock](store), "Watcher": has[driver.Watcher](store),
 		"limits": has[limits.Store](store), "Renamer": has[driver.Renamer](store), "RecordLister": has[driver.RecordLister](store),
 		"Overrider": has[limits.Overrider](store),
+		"Lister":    has[limits.Lister](store),
 	} {
 		if found {
 			t.Errorf("%s was found", what)
@@ -230,11 +238,38 @@ func TestNothingIsInvented(t *testing.T) {
 	if _, err := limiter.Take(t.Context(), limits.Request{}); err != gone {
 		t.Error(err)
 	}
+	if _, ok := limits.ListerOf(limiter); ok {
+		t.Error("a store for limits alone became a Lister")
+	}
 	for i := range told {
 		words := strings.Split(told[i], " ") // store, operation, claims, time, class
 		told[i] = strings.Join(append(words[:3:3], words[4]), " ")
 	}
 	told.want(t, "bare acquire 1 unavailable", "bare renew 3 unavailable", "bare release 1 unavailable", " take 0 unavailable")
+}
+
+type listedLimits struct{ bareLimits }
+
+func (listedLimits) ListStates(context.Context, string, string) iter.Seq2[limits.State, error] {
+	return func(yield func(limits.State, error) bool) { yield(limits.State{}, driver.ErrUnavailable) }
+}
+
+// A wrapped store for limits alone is still a Lister, and its lists are told.
+func TestLimitsAloneList(t *testing.T) {
+	t.Parallel()
+	var told []observe.RequestEvent
+	l, ok := limits.ListerOf(observe.Limits(listedLimits{}, observe.Events{Request: func(_ context.Context, e observe.RequestEvent) { told = append(told, e) }}))
+	if !ok {
+		t.Fatal("it is no Lister")
+	}
+	for _, err := range l.ListStates(t.Context(), "", "") {
+		if !errors.Is(err, driver.ErrUnavailable) {
+			t.Error(err)
+		}
+	}
+	if len(told) != 1 || told[0].Operation != observe.States || told[0].Class != observe.Unavailable || told[0].Claims != 0 {
+		t.Errorf("told %+v", told)
+	}
 }
 
 func has[T any](l driver.Locks) bool { _, ok := driver.As[T](l); return ok }

@@ -64,6 +64,18 @@ const (
 
 // LimitsCaughtBy names the case that is there for each bug.
 var LimitsCaughtBy = map[Bug]string{
+	ListsWhatRemains:     "list shows what was taken",
+	ListConsumes:         "list shows what was taken",
+	ListsOneKind:         "list shows one key once, whatever has taken from it",
+	ListsIDs:             "list shows one key once, whatever has taken from it",
+	ListsFromTheBegin:    "list goes on after a key, in the order of keys",
+	ListsInNoOrder:       "list goes on after a key, in the order of keys",
+	ListsLimitsByPattern: "list of limits takes prefixes literally",
+	SkipsLimits:          "list shows many limits",
+	FailsWhereOneWent:    "list while limits come and go",
+	ListsWhatCameBack:    "list does not show what has come back",
+	ListsLimitsAfterEnd:  "list of limits with a context that has ended",
+
 	CountsRefused:           "timeline: boundary, log",
 	TakesUpToRefusal:        "all or nothing",
 	AsksThenTakes:           "exactly the capacity",

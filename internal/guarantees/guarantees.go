@@ -96,6 +96,7 @@ var promises = []promise{
 	{"The owner that is shown can change while the lock is held", ability[driver.Renamer]},
 	{"Rate limits", ability[limits.Store]},
 	{"… of one key are overridden for a while", ability[limits.Overrider]},
+	{"… and a list of what is used of them", ability[limits.Lister]},
 	{"Records of operations that happen once", ability[driver.Records]},
 	{"… and a list of them", ability[driver.RecordLister]},
 	{"Shortest and longest TTL", func(l driver.Locks) string {

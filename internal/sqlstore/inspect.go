@@ -45,8 +45,13 @@ func List(read func(after string) (infos []driver.KeyInfo, last string, err erro
 // Pages turns pages into a sequence. read returns what is to be shown of the keys after
 // the given one, and the last key that it looked at, or "" if there are no more.
 func Pages[T any](read func(after string) (page []T, last string, err error)) iter.Seq2[T, error] {
+	return PagesAfter("", read)
+}
+
+// PagesAfter is Pages of the keys after the given one.
+func PagesAfter[T any](after string, read func(after string) (page []T, last string, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		for after := ""; ; {
+		for after := after; ; {
 			page, last, err := read(after)
 			if err != nil {
 				var none T
@@ -71,7 +76,7 @@ func Pages[T any](read func(after string) (page []T, last string, err error)) it
 // than that.
 func Span(prefix, after string) (from, end []byte) {
 	from, end = []byte(prefix), PrefixEnd(prefix)
-	if after != "" {
+	if after != "" && after >= prefix {
 		from = append([]byte(after), 0) // nothing is between the two
 	}
 	if end == nil {

@@ -30,6 +30,7 @@ var meantScans = map[string]string{
 	"FROM baton_limit_id WHERE ends<=UTC_TIMESTAMP(6) ORDER BY ends": "it reads as many of those that are over as it removes",
 	"FROM baton_record WHERE until<=UTC_TIMESTAMP(6) ORDER BY until": "so does that of records",
 	"FROM baton_record WHERE k>":                                     "a person lists all records: the server reads a page of them",
+	"FROM baton_limit WHERE k>":                                      "so does a person who lists all limits",
 	"(busy=1 OR id<>'' AND ends>UTC_TIMESTAMP(6))":                   "a person lists keys: the rows of idle ones are between them",
 }
 
@@ -43,7 +44,7 @@ func TestNoStatementScans(t *testing.T) {
 	for _, fill := range []string{
 		"INSERT INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends) SELECT CONCAT('row',LPAD(seq,7,'0')),seq,seq%2,seq,1<<40,'i','o',UTC_TIMESTAMP(6),IF(seq%3,UTC_TIMESTAMP(6)+INTERVAL 1 DAY,'1970-01-01')",
 		"INSERT INTO baton_claim (k,seq,id,owner,weight,cap,held,ttl,since,ends) SELECT CONCAT('row',LPAD(seq,7,'0')),seq,'i','o',1,1<<40,1,1000000,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL 1 DAY",
-		"INSERT INTO baton_limit (k,state,ends) SELECT CONCAT('row',LPAD(seq,7,'0')),'3 1 0 1 1 1',UTC_TIMESTAMP(6)+INTERVAL 1 DAY-INTERVAL seq%2*2 DAY",
+		"INSERT INTO baton_limit (k,state,ends) SELECT CONCAT('row',LPAD(seq,7,'0')),'3 4000000000000000 0 1 1 1',UTC_TIMESTAMP(6)+INTERVAL 1 DAY-INTERVAL seq%2*2 DAY",
 		"INSERT INTO baton_limit_id (k,id,at,wait,ends) SELECT CONCAT('row',LPAD(seq,7,'0')),'i',1,0,UTC_TIMESTAMP(6)+INTERVAL 1 DAY-INTERVAL seq%2*2 DAY",
 		"INSERT INTO baton_record (k,state,token,owner,attempts,began,until) SELECT CONCAT('row',LPAD(seq,7,'0')),'begun',1,'o',1,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL 1 DAY-INTERVAL seq%2*2 DAY",
 	} {
@@ -336,6 +337,20 @@ func doEverything(t *testing.T, d *database, s *Store) {
 		}
 		if n != want {
 			t.Errorf("of %q %d records are listed, want %d", prefix, n, want)
+		}
+	}
+	for prefix, want := range map[string]int{"": 2*listPage + 1, "row00001": 50, "row0001": 500, "row9": 0} { // the sweep removes some of the first
+		n := 0
+		for _, err := range s.ListStates(ctx, prefix, "row") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n++; n > 2*listPage && prefix == "" {
+				break
+			}
+		}
+		if n != want {
+			t.Errorf("of %q %d limits are listed, want %d", prefix, n, want)
 		}
 	}
 	if err := s.ForgetRecord(ctx, name+"k"); err != nil {

@@ -104,17 +104,9 @@ func (s *Store) ForgetRecord(ctx context.Context, key string) error {
 // ListRecords implements driver.RecordLister.
 func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
 	return sqlstore.Pages(func(after string) (page []driver.Record, last string, err error) {
-		if len(prefix) > check.MaxKey {
-			return nil, "", nil // no key begins with it
-		}
-		// The server compares well with a text that is as long as the column at most, so
-		// one more byte cannot stand for what comes after a key.
-		where := "k>=" + literal(prefix)
-		if after != "" {
-			where = "k>" + literal(after)
-		}
-		if end := sqlstore.PrefixEnd(prefix); end != nil {
-			where = "k<" + literal(string(end)) + " AND " + where
+		where, any := spanOf(prefix, after)
+		if !any {
+			return nil, "", nil
 		}
 		err = s.call(ctx, func(ctx context.Context) (unsure bool, err error) {
 			page, last = nil, ""

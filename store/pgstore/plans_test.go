@@ -41,7 +41,7 @@ func TestNoStatementScans(t *testing.T) {
 	for _, fill := range []string{
 		`INSERT INTO baton_lock SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), i, 1, i % 2 = 0, 'i', i, 1, 'o', 'n', now(), now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
 		`INSERT INTO baton_claim SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), i, 'i', 'n', 'o', 1, 1::bigint << 40, true, 1000000, now(), now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
-		`INSERT INTO baton_limit SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), '{3,1,0,1,1,1}', now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
+		`INSERT INTO baton_limit SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), '{3,4000000000000000,0,1,1,1}', now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
 		`INSERT INTO baton_limit_id SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), 'i', 1, 0, now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
 		`INSERT INTO baton_record SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), 'begun', 1, 'o', 1, now(), NULL, now() + interval '1 day', NULL FROM generate_series(1, $1::int) AS i`,
 	} {
@@ -435,6 +435,20 @@ func doEverything(t *testing.T, s, other *Store) {
 		}
 		if n != want {
 			t.Errorf("of %q %d records are listed, want %d", prefix, n, want)
+		}
+	}
+	for prefix, want := range map[string]int{"": 2*listPage + 1, "row00001": 100, "row9": 0} { // the sweep removes some of the first
+		n := 0
+		for _, err := range s.ListStates(ctx, prefix, "row") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n++; n > 2*listPage {
+				break
+			}
+		}
+		if n != want {
+			t.Errorf("of %q %d limits are listed, want %d", prefix, n, want)
 		}
 	}
 	if err := s.ForgetRecord(ctx, name+"k"); err != nil {

@@ -226,6 +226,23 @@ func scan(ctx context.Context, n wire.Node, pattern, kind string, f func(names [
 	}
 }
 
+// scanBeside walks the names of a kind, such as "o:", that belong to keys which begin
+// with prefix, on all primaries. SCAN looks at every name of the database, a thousand of
+// them in each call.
+func (s *Store) scanBeside(ctx context.Context, kind, of, prefix string, f func(names []string) error) error {
+	// The name contains the key. Half a character is left to keyOf.
+	whole, _, _ := strings.Cut(strings.ToValidUTF8(prefix, "\x00"), "\x00")
+	pattern := escapeGlob(s.names.own+kind) + "*" + escapeGlob(whole) + "*"
+	return s.eachPrimary(ctx, func(n wire.Node) error {
+		return scan(ctx, n, pattern, of, func(names []string) error {
+			return f(slices.DeleteFunc(names, func(name string) bool {
+				key, ok := s.names.keyOf(kind, name)
+				return !ok || !strings.HasPrefix(key, prefix)
+			}))
+		})
+	})
+}
+
 // ours picks the names whose value begins like one of Baton's, without reading
 // values that may be long.
 func ours(ctx context.Context, n wire.Node, names []string) ([]string, error) {

@@ -6,7 +6,6 @@ import (
 	"iter"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -110,28 +109,20 @@ const lookAtOnce = 100
 // SCAN, and leaves out what is no record.
 func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
 	return func(yield func(driver.Record, error) bool) {
-		// The name of a record contains its key. Half a character is left to fresh.
-		whole, _, _ := strings.Cut(strings.ToValidUTF8(prefix, "\x00"), "\x00")
-		pattern := escapeGlob(s.names.own+"o:") + "*" + escapeGlob(whole) + "*"
 		seen := map[string]bool{} // SCAN may repeat itself
-		fresh := func(name string) bool {
-			key, ok := s.names.keyOf("o:", name)
-			if !ok || !strings.HasPrefix(key, prefix) || seen[key] {
-				return false
-			}
-			seen[key] = true
-			return true
-		}
-		err := s.eachPrimary(ctx, func(n wire.Node) error {
-			return scan(ctx, n, pattern, "hash", func(names []string) error {
-				names = slices.DeleteFunc(names, func(name string) bool { return !fresh(name) })
-				for some := range slices.Chunk(names, lookAtOnce) {
-					if err := s.look(ctx, some, yield); err != nil {
-						return err
-					}
-				}
-				return nil
+		err := s.scanBeside(ctx, "o:", "hash", prefix, func(names []string) error {
+			names = slices.DeleteFunc(names, func(name string) bool {
+				key, _ := s.names.keyOf("o:", name)
+				again := seen[key]
+				seen[key] = true
+				return again
 			})
+			for some := range slices.Chunk(names, lookAtOnce) {
+				if err := s.look(ctx, some, yield); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
 		if err != nil && err != errStop {
 			yield(driver.Record{}, err)

@@ -30,6 +30,7 @@ var (
 	simpleScript    = script("simple_rest", "simple", "rate", "window", "approx", "bucket", "several", "decide")
 	recordScript    = script("record")
 	overrideScript  = script("override")
+	keptScript      = script("kept")
 	limitScript     = script("limit", "rate", "window", "approx", "bucket", "several", "decide")
 
 	// The same for limits that are all windows, estimates or buckets, without the

@@ -24,7 +24,7 @@ func TestNoStatementScans(t *testing.T) {
 	if err != nil || len(source) < 25 {
 		t.Fatalf("the source has %d statements, %v", len(source), err)
 	}
-	all := append(slices.Clone(statements[stBoot:]), listSQL, listRecordsSQL, listOverridesSQL, grantedSQL, inTxSQL)
+	all := append(slices.Clone(statements[stBoot:]), listSQL, listRecordsSQL, listOverridesSQL, listStatesSQL, grantedSQL, inTxSQL)
 	for _, x := range sqltext.Missing(source, all) {
 		all = append(all, x.SQL) // then it has to be one by itself
 	}

@@ -119,11 +119,10 @@ func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver
 		from, end := sqlstore.Span(prefix, after)
 		err = s.read(ctx, func(tx *sql.Tx) error {
 			page, last = nil, ""
-			var now int64
-			if err := tx.QueryRowContext(ctx, statements[stBooted]).Scan(&now); err != nil {
+			now, err := s.readClock(ctx, tx)
+			if err != nil {
 				return err
 			}
-			now += s.opts.clock() // as limitClock, which also corrects what the file says
 			rows, err := tx.QueryContext(ctx, listRecordsSQL, from, end, listPage)
 			if err != nil {
 				return err

@@ -193,8 +193,10 @@ func TestRecordsThatWriteNothing(t *testing.T) {
 func TestListReadsARange(t *testing.T) {
 	t.Parallel()
 	s := openNew(t, newWorld().option)
-	steps := explain(t, s, listRecordsSQL)
-	if len(steps) != 1 || !strings.Contains(steps[0], "SEARCH baton_record") || !strings.HasSuffix(steps[0], "(k>? AND k<?)") {
-		t.Errorf("the plan is %q", steps)
+	for table, text := range map[string]string{"baton_record": listRecordsSQL, "baton_limit": listStatesSQL} {
+		steps := explain(t, s, text)
+		if len(steps) != 1 || !strings.Contains(steps[0], "SEARCH "+table) || !strings.HasSuffix(steps[0], "(k>? AND k<?)") {
+			t.Errorf("the plan is %q", steps)
+		}
 	}
 }

@@ -1,0 +1,49 @@
+package pgstore
+
+import (
+	"context"
+	"iter"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/rate"
+	"github.com/batonhq/baton/internal/sqlstore"
+)
+
+var _ limits.Lister = (*Store)(nil)
+
+// A row that another program wrote can have any array, and its end can be out of all
+// bounds.
+const listStatesSQL = `SELECT key, CASE WHEN array_ndims(state) = 1 AND array_lower(state, 1) = 1 THEN array_remove(state, NULL) END,
+		(extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+		(extract(epoch FROM least(greatest(expires, '2000-01-01Z'), '4000-01-01Z')) * 1000000)::bigint
+		FROM baton_limit WHERE key >= $1::bytea AND key < $2::bytea ORDER BY key LIMIT $3::int`
+
+// ListStates implements limits.Lister.
+func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
+	return sqlstore.PagesAfter(after, func(after string) (page []limits.State, last string, err error) {
+		from, end := sqlstore.Span(prefix, after)
+		err = s.ask(ctx, listStatesSQL, []any{from, end, int32(listPage)}, func(rows pgx.Rows) error {
+			page, last = nil, ""
+			n := 0
+			var key []byte
+			for rows.Next() {
+				var state []int64
+				var now, ends int64
+				if err := rows.Scan(&key, &state, &now, &ends); err != nil {
+					return err
+				}
+				n++
+				if st, ok := rate.Describe(string(key), state, now, ends); ok {
+					page = append(page, st)
+				}
+			}
+			if n == listPage {
+				last = string(key)
+			}
+			return rows.Err()
+		})
+		return page, last, err
+	})
+}

@@ -443,6 +443,13 @@ func downgradeRows() []row {
 	weight := func(w int64) func(*machine) error {
 		return func(m *machine) error { return want("weight", m.claim.Weight, w) }
 	}
+	unlocked := func(minHold time.Duration) *machine {
+		return newMachine().isDowngrading().with(func(m *machine) {
+			m.keepUntil = at(minHold)
+			m.unlock(at(50 * ms))
+			m.quit()
+		})
+	}
 	return []row{
 		{"a downgrade begins", newMachine().isLeased(), begin(nil), 0, downgrading, 1000 * ms, func(m *machine) error { return want("round", m.round, 1) }},
 		{"a downgrade while others count on the lease", newMachine().isLeased().with(func(m *machine) { m.refs = 2 }), begin(ErrCountedOn), 0, held, 1000 * ms, nil},
@@ -464,6 +471,9 @@ func downgradeRows() []row {
 			return errors.Join(pendingIs(2)(m), want("explained", errors.Is(m.lost, ErrUnknown), true))
 		}},
 		{"perhaps downgraded, after the lease was unlocked", newMachine().isDowngrading().with(func(m *machine) { m.unlock(at(50 * ms)); m.quit() }), failed(driver.ErrUnknown, true), releasePending, ended, never, pendingIs(2)},
+		{"downgraded, after an unlock that leaves it taken", unlocked(time.Minute), done, 0, ended, never, func(m *machine) error { return errors.Join(pendingIs(0)(m), weight(1)(m)) }},
+		{"perhaps downgraded, after an unlock that leaves it taken", unlocked(time.Minute), failed(driver.ErrUnknown, true), 0, ended, never, pendingIs(0)},
+		{"downgraded, after an unlock when the MinHold was over", unlocked(20 * ms), done, releasePending, ended, never, pendingIs(1)},
 	}
 }
 

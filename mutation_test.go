@@ -146,6 +146,14 @@ var mutations = []mutation{
 		"case errors.Is(err, driver.ErrLost):\n\t\treturn a.lose(Gone)", "",
 	},
 	{
+		"a downgrade that ends after the unlock releases nothing that is left taken", heldFile,
+		"case a.leaving && a.lost == nil:", "case false:",
+	},
+	{
+		"nor does one without an answer", heldFile,
+		"unsure && !(a.leaving && a.lost == nil)", "unsure",
+	},
+	{
 		"the local queue does not keep a lock for ever", heldFile,
 		" && now.sub(a.granted) < maxLocalTime", "",
 	},

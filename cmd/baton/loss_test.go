@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
@@ -151,5 +155,49 @@ func TestLossWithoutAReader(t *testing.T) {
 	}
 	if n := pidIn(t, pid); runs(n) {
 		t.Errorf("process %d, which the command had started, still runs", n)
+	}
+}
+
+// A request to release the lock is printed to a pipe that is full. That does not keep the
+// command from being stopped when the lease is lost.
+func TestLossAfterAMessageThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	store, log := "sqlite:"+filepath.Join(dir, "x.db"), filepath.Join(dir, "log")
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := write.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{4096, 1} {
+		if failed := raw.Control(func(fd uintptr) {
+			for err = nil; err == nil; {
+				_, err = unix.Write(int(fd), make([]byte, size))
+			}
+		}); failed != nil || !errors.Is(err, unix.EAGAIN) {
+			t.Fatal(failed, err)
+		}
+	}
+	holder := exec.Command("baton", "-b", store, "run", "--ttl", "3s", "--on-ask", "USR1", "k", "--", "helper", "trap", log)
+	holder.Stderr = write
+	start(t, holder)
+	write.Close()
+	awaitText(t, log, "ready")
+	ask := exec.Command("baton", "-b", store, "ask", "k", "why")
+	start(t, ask)
+	awaitText(t, log, "user defined signal 1")
+	if out, err := exec.Command("baton", "-b", store, "break", "--yes", "k").CombinedOutput(); err != nil {
+		t.Fatalf("break: %v: %s", err, out)
+	}
+	awaitText(t, log, "terminated")
+	if err := ask.Wait(); err != nil {
+		t.Errorf("ask: %v", err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, read) }()
+	if err := holder.Wait(); holder.ProcessState.ExitCode() != exitLost {
+		t.Errorf("the holder ended with %v, want exit code %d", err, exitLost)
 	}
 }

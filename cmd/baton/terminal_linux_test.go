@@ -264,6 +264,26 @@ func TestTerminalInterruptsScripts(t *testing.T) {
 	}
 }
 
+// A command that --on-ask ends by INT was not interrupted at the terminal: the script
+// goes on.
+func TestTerminalAsked(t *testing.T) {
+	t.Parallel()
+	term := newTerminal(t)
+	const script = "baton run --ttl 3s --on-ask INT k -- helper hold pid\necho code=$?\n"
+	if err := os.WriteFile(term.file("s"), []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	term.typed("bash s\n")
+	awaitText(t, term.file("pid"), "")
+	term.foreground("pid")
+	ask := exec.CommandContext(t.Context(), "baton", "ask", "k", "why")
+	ask.Env = append(os.Environ(), "HOME="+term.dir, "XDG_STATE_HOME="+term.dir, "BATON_STORE=")
+	if out, err := ask.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	term.shows(`code=130`)
+}
+
 // The others of the job get QUIT, too; bash goes on after it.
 func TestTerminalQuits(t *testing.T) {
 	t.Parallel()

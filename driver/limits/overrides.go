@@ -55,7 +55,8 @@ type Override struct {
 	// Burst is that of a TokenBucket. With 0 it changes as the rate does.
 	Burst int64
 
-	// Left is how much longer the override stands. Overrides sets it.
+	// Left is how much longer the override stands. Overrides sets it; a store without a
+	// clock of its own estimates it.
 	Left time.Duration
 }
 

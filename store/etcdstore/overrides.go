@@ -20,9 +20,9 @@ const overrideDir = "\toverrides/"
 
 func (s *Store) overrideName(key string) string { return s.prefix + overrideDir + key }
 
-// shortestLeft is what Overrides tells of an override that by the clock of this machine
-// has ended, and by its lease has not.
-const shortestLeft = 100 * time.Millisecond
+// shortestLeft is what Overrides tells at least of an override that its lease has not
+// ended: long enough for the next look, if the clock of this machine is ahead.
+const shortestLeft = 3 * time.Second
 
 // SetOverride implements limits.Overrider, by four requests, and as many more for each
 // time that another process was faster. An override is on a lease of its own, which the

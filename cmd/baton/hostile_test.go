@@ -221,6 +221,7 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		"limit":          {{"--rate", "1/1h", key}, {"--rate", "1/1h", "-n", "2", key}, {"--rate", "1/1h", "--peek", key}, {"--rate", "1/1h", "-o", "json", key}, {"--rate", hostileText, key}, {"-a", hostileText, "--rate", "1/s", key}, {"--rate", "1/1h", "--forget", key}},
 		"limit check":    {{hostileText}, {rules}, {"-o", "json", rules}, {rules, hostileText}},
 		"limit simulate": {{"--rules", rules}, {"--rules", hostileText}, {"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
+		"agent":          {{}, {hostileText}, {"--socket", "none/" + hostileText}, {"--socket", "none/x", "--mode", hostileText}, {"--socket", "none/x", "--user", hostileText}, {"--socket", "none/x", "--group", hostileText}, {"--systemd"}},
 		"doctor":         {{}, {"-o", "json"}, {hostileText}},
 		"bench":          {{hostileText}, {"--html", "none/" + hostileText}},
 		"verify":         {{"--store", hostileText}, {"--local", hostileText}, {"--fault", hostileText, "--local", "memory"}},

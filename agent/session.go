@@ -283,7 +283,8 @@ func codeOf(err error) string {
 		return codeLost
 	case errors.Is(err, baton.ErrUnsupported):
 		return codeCannot
-	case errors.As(err, new(*baton.KeyError)), errors.As(err, new(*baton.CapacityError)), errors.As(err, new(*baton.NotLockError)):
+	case errors.As(err, new(*baton.KeyError)), errors.As(err, new(*baton.CapacityError)), errors.As(err, new(*baton.NotLockError)),
+		errors.As(err, new(*driver.RequestError)):
 		return codeBad
 	}
 	return codeStore

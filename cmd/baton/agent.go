@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -18,7 +19,13 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/agent"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/internal/systemd"
+	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/ratelimit/rules"
 )
 
 // serving are the flags of "baton agent".
@@ -30,6 +37,8 @@ type serving struct {
 	group   string
 	users   []string
 	maxHold time.Duration
+	rules   string
+	keep    time.Duration
 
 	perm fs.FileMode // after check
 	gid  int         // -1: as it is
@@ -51,6 +60,9 @@ The socket belongs to the user who runs the agent. Who can write it by its --mod
 is a --user if there are any, may ask for every lock. A socket of an agent that has died
 is replaced; if an agent lives there this one ends with exit code 78.
 
+With --rules, clients may ask the limits of a file (see "baton limit check"), which is
+read again when it changes.
+
 Signals TERM, INT, QUIT and HUP end the agent: it tells its clients, and releases all.
 
 With --systemd the socket is the one that systemd listens at for the service, and
@@ -70,6 +82,9 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	f.StringArrayVar(&k.users, "user", nil, "user, by name or number, who may use it; several may (default: all whom the mode lets)")
 	f.DurationVar(&k.maxHold, "max-hold", 0, "end the session of a client that has a lock for so long (default: never)")
 	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long a lock outlives an agent that crashed")
+	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
+	f.DurationVar(&k.keep, "keep", 24*time.Hour, "how long outcomes of once are kept")
+	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 	a.metricsFlag(cmd)
 	cmd.MarkFlagsOneRequired("socket", "systemd")
 	for _, of := range []string{"socket", "mode", "group"} {
@@ -96,6 +111,9 @@ func (k *serving) check(cmd *cobra.Command) error {
 	}
 	if cmd.Flags().Changed("max-hold") && k.maxHold <= 0 {
 		return usage("--max-hold %v: it is a duration above zero", k.maxHold)
+	}
+	if k.keep < check.MinRecordKeep || k.keep > check.MaxRecordKeep {
+		return usage("--keep %v: it is between %v and ten years", k.keep, check.MinRecordKeep)
 	}
 	if cmd.Flags().Changed("socket") && k.socket == "" {
 		return usage("--socket: the path is empty")
@@ -178,6 +196,12 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	pipe := make(chan os.Signal, 1) // that nobody reads our messages must not end it
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
+	var file *rules.File
+	if k.rules != "" {
+		if file, err = rules.Open(k.rules); err != nil {
+			return &exit{exitConfig, ofPage(err)}
+		}
+	}
 	l, err := k.listen()
 	if err != nil {
 		return err
@@ -189,12 +213,23 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 		return err
 	}
 	defer shut(store)
-	server, err := agent.New(locks, agent.Config{MaxHold: k.maxHold, Users: k.uids, Logger: a.warner()})
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	cfg := agent.Config{MaxHold: k.maxHold, Users: k.uids, Logger: a.warner()}
+	if file != nil {
+		if cfg.Limits, err = a.follow(ctx, store, file); err != nil {
+			return err
+		}
+	}
+	of := baton.Config{TTL: k.ttl, Owner: owner, Logger: a.logger(), Events: a.told().Locks}
+	cfg.Once, err = once.New(store, once.Config{Keep: k.keep, Lock: of, Events: a.told().Once})
+	if err != nil && !errors.Is(err, baton.ErrUnsupported) { // without it the clients who ask are told
+		return err
+	}
+	server, err := agent.New(locks, cfg)
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, l) }()
 	a.ready(l, store.Traits())
@@ -207,6 +242,29 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	a.tellSupervisor("STOPPING=1")
 	stop()
 	return <-ended
+}
+
+// follow makes a limiter of a file of rules, and reloads them until ctx ends.
+func (a *app) follow(ctx context.Context, store driver.Store, file *rules.File) (*rules.Limiter, error) {
+	counts, ok := driver.As[limits.Store](store)
+	if !ok {
+		return nil, &exit{exitConfig, fmt.Errorf("--rules: store %s has no rate limits", store.Traits().Store)}
+	}
+	told := a.told()
+	limiter, err := rules.New(observe.Limits(counts, told.Store), file.Rules(), ratelimit.Observe(told.Limits))
+	if err != nil {
+		return nil, &exit{exitConfig, err}
+	}
+	go func() {
+		_ = limiter.Follow(ctx, file, func(err error) {
+			if err != nil {
+				a.complain("the rules before go on: %s", safe(ofPage(err).Error()))
+				return
+			}
+			a.say("the rules have changed")
+		})
+	}()
+	return limiter, nil
 }
 
 func (a *app) ready(l net.Listener, t driver.Traits) {

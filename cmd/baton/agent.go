@@ -21,7 +21,6 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/internal/systemd"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit"
@@ -250,8 +249,7 @@ func (a *app) follow(ctx context.Context, store driver.Store, file *rules.File) 
 	if !ok {
 		return nil, &exit{exitConfig, fmt.Errorf("--rules: store %s has no rate limits", store.Traits().Store)}
 	}
-	told := a.told()
-	limiter, err := rules.New(observe.Limits(counts, told.Store), file.Rules(), ratelimit.Observe(told.Limits))
+	limiter, err := rules.New(counts, file.Rules(), ratelimit.Observe(a.told().Limits)) // the store tells what it is asked
 	if err != nil {
 		return nil, &exit{exitConfig, err}
 	}

@@ -40,6 +40,12 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
+func (p *pipes) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	p.conns <- theirs
+	return ours
+}
+
 func (p *pipes) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: "pipe"} }
 
@@ -59,11 +65,7 @@ type host struct {
 func newHost(t *testing.T, cfg Config) *host {
 	t.Helper()
 	p := newPipes()
-	return newHostAt(t, cfg, p, func() net.Conn {
-		ours, theirs := net.Pipe()
-		p.conns <- theirs
-		return ours
-	})
+	return newHostAt(t, cfg, p, p.dial)
 }
 
 func newHostAt(t *testing.T, cfg Config, l net.Listener, dial func() net.Conn) *host {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func TestAttacks(t *testing.T) {
 			c.send("{\"id\":1,\"do\":\"lock\",\"key\":\"k\xff\"}")
 			ends(t, c, "bad")
 		}},
-		{"control characters in a key, for the terminal of whoever lists it", func(t *testing.T, h *host) {
+		{"control characters in a key, for the terminals of those who list it", func(t *testing.T, h *host) {
 			h.connect().refused("bad", `{"id":1,"do":"lock","key":"\u001b[2J"}`)
 		}},
 		{"a key that looks like another is another", func(t *testing.T, h *host) {
@@ -135,7 +136,7 @@ func TestAttacks(t *testing.T) {
 				t.Errorf("it was cut off after %v", took)
 			}
 		}},
-		{"a client that reads slowly holds up nobody", func(t *testing.T, h *host) {
+		{"a client that reads slowly does not hold up others", func(t *testing.T, h *host) {
 			c := h.dial()
 			defer c.Close()
 			_, _ = c.Write([]byte(strings.Repeat(`{"id":2,"do":"who"}`+"\n", 100)))
@@ -433,5 +434,46 @@ func TestListenRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		refused(at("open/a"), "belongs to user")
+	}
+}
+
+// Of agents that start at the same moment at the socket of one that has died, one gets it.
+func TestOneOfManyGetsTheSocket(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a")
+	for range 20 {
+		dead, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead.SetUnlinkOnClose(false)
+		dead.Close()
+		var wg sync.WaitGroup
+		won := make(chan net.Listener, 8)
+		for range cap(won) {
+			wg.Go(func() {
+				if l, err := Listen(path, 0o600); err == nil {
+					won <- l
+				} else if !strings.Contains(err.Error(), "another agent lives") {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		close(won)
+		n := 0
+		for l := range won {
+			n++
+			conn, err := net.Dial("unix", path)
+			if err != nil {
+				t.Errorf("no agent listens: %v", err)
+			} else {
+				conn.Close()
+			}
+			l.Close()
+		}
+		if n != 1 {
+			t.Fatalf("%d agents have the socket", n)
+		}
 	}
 }

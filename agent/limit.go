@@ -30,7 +30,7 @@ func (s *session) take(r request) answer {
 	return a
 }
 
-// ceil rounds up to milliseconds, so that nobody comes too early.
+// ceil rounds up to milliseconds, so that no client comes too early.
 func ceil(d time.Duration) int64 {
 	ms := d.Milliseconds()
 	if d > time.Duration(ms)*time.Millisecond {

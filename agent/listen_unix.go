@@ -100,6 +100,9 @@ func lockFile(path string) (*os.File, error) {
 	return nil, fmt.Errorf("agent: locking %q: %w", path, err)
 }
 
+// umask keeps two calls of Listen from restoring each other's umask.
+var umask sync.Mutex
+
 // listen replaces the socket of an agent that has died. The caller has the lock file.
 func listen(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil {
@@ -118,6 +121,8 @@ func listen(path string, mode fs.FileMode) (*net.UnixListener, error) {
 			return nil, fmt.Errorf("agent: the socket of an agent that has died: %w", err)
 		}
 	}
+	umask.Lock()
+	defer umask.Unlock()
 	before := syscall.Umask(0o777 &^ int(mode.Perm()))
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 	syscall.Umask(before)

@@ -110,7 +110,7 @@ func (s *session) acquire(ctx context.Context, l *lock, r request, opts []baton.
 		lease, err = s.server.locks.Lock(ctx, l.key, opts...)
 	}
 	if err == nil && !s.hold(l, lease, r) { // the wait was ended at the same time
-		_ = lease.Unlock() // its error says when the lock is free, which nobody waits for
+		_ = lease.Unlock() // its error says when the lock is free: this client does not wait for it
 		err = errEnded
 	}
 	if err != nil {

@@ -199,7 +199,7 @@ func TestElection(t *testing.T) {
 		h := newFullHost(t)
 		a, b := h.connect(), h.connect()
 		if r := b.must(`{"id":1,"do":"leader","key":"api"}`); r.Led == nil || *r.Led {
-			t.Errorf("nobody leads: %v", r)
+			t.Errorf("without a leader: %v", r)
 		}
 		elected := a.must(`{"id":1,"do":"lock","key":"api","value":"a:8080"}`)
 		b.send(`{"id":2,"do":"lock","key":"api","value":"b:8080"}`)

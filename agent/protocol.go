@@ -168,7 +168,7 @@ func parse(line []byte) (r request, err error) {
 		}
 	}
 	switch {
-	case r.has&fieldID == 0 || r.ID == 0: // nobody would know what the answer is about
+	case r.has&fieldID == 0 || r.ID == 0: // the client would not know what the answer is about
 		return request{}, &badRequest{"a request has an id, a number from 1 to 2^53-1", true}
 	case err == nil && strings.ContainsRune(r.Key+r.Value+r.Rule+r.Tier+r.Request+r.Result+r.Failed, utf8.RuneError) && !bytes.ContainsRune(line, utf8.RuneError):
 		err = bad("a string has half of a surrogate pair") // two such keys would be one
@@ -298,7 +298,7 @@ const (
 	codeCancelled = "cancelled"   // the client itself ended the wait
 	codeClosing   = "closing"     // the agent is being stopped; the session ends
 	codeDenied    = "denied"      // the user may not do that
-	codeHeld      = "held"        // the lock is held, and the wait is over
+	codeHeld      = "held"        // the wait is over: the lock is held, or the store silent
 	codeFailed    = "failed"      // the operation has failed for good, now or before
 	codeLimited   = "limited"     // the limit refuses
 	codeLost      = "lost"        // the lock has ended

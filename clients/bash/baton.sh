@@ -15,7 +15,7 @@ baton_ask() { # request, without its id
 	local traps
 	BATON_ERROR= BATON_ANSWER=
 	[[ -n ${BATON_IN-} ]] || { BATON_ERROR="no lock" && return 79; }
-	# If the agent has ended the session, nobody reads (SIGPIPE), or bash has unset
+	# If the agent has ended the session, writing is a SIGPIPE, or bash has unset
 	# BATON_COPROC. The agent may have said why.
 	traps=$(trap -p PIPE)
 	trap '' PIPE

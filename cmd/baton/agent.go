@@ -169,7 +169,7 @@ func (k *serving) listen() (net.Listener, error) {
 		if err != nil {
 			return nil, &exit{exitConfig, err}
 		}
-		if l.Addr().Network() != "unix" { // anybody on the network could connect
+		if l.Addr().Network() != "unix" { // users of other hosts could connect
 			l.Close()
 			return nil, &exit{exitConfig, fmt.Errorf("the socket of systemd is of the network %s: the agent needs ListenStream= with a path", l.Addr().Network())}
 		}
@@ -192,7 +192,7 @@ func (k *serving) listen() (net.Listener, error) {
 func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	sigs, stopSigs := listen(syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 	defer stopSigs()
-	pipe := make(chan os.Signal, 1) // that nobody reads our messages must not end it
+	pipe := make(chan os.Signal, 1) // a reader of our messages that has ended must not end it
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
 	var file *rules.File

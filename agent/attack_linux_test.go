@@ -72,6 +72,11 @@ func TestAttacks(t *testing.T) {
 				t.Errorf("it has %d keys", got)
 			}
 			other := h.connect()
+			var many []string
+			for i := range 60 { // in one request, too
+				many = append(many, fmt.Sprintf(`"all/%d"`, i))
+			}
+			other.refused("busy", `{"id":200,"do":"lock","keys":[%s]}`, strings.Join(many, ","))
 			for i := range 100 {
 				if other.ask(`{"id":%d,"do":"lock","key":"more/%d","wait_ms":0}`, i+1, i).OK {
 					got++

@@ -105,27 +105,28 @@ func newHostAt(t *testing.T, cfg Config, l net.Listener, dial func() net.Conn) *
 
 // A line is an answer as clients get it.
 type reply struct {
-	ID          int64   `json:"id"`
-	OK          bool    `json:"ok"`
-	Error       string  `json:"error"`
-	Message     string  `json:"message"`
-	Lost        int64   `json:"lost"`
-	Cause       string  `json:"cause"`
-	V           int     `json:"v"`
-	Store       string  `json:"store"`
-	Token       string  `json:"token"`
-	RemainingMS *int64  `json:"remaining_ms"`
-	MaxHoldMS   int64   `json:"max_hold_ms"`
-	Limit       *int64  `json:"limit"`
-	Remaining   *int64  `json:"remaining"`
-	WaitMS      int64   `json:"wait_ms"`
-	RetryMS     int64   `json:"retry_ms"`
-	ResetMS     int64   `json:"reset_ms"`
-	Run         bool    `json:"run"`
-	Attempts    int64   `json:"attempts"`
-	Result      *string `json:"result"`
-	Led         *bool   `json:"led"`
-	Value       string  `json:"value"`
+	ID          int64             `json:"id"`
+	OK          bool              `json:"ok"`
+	Error       string            `json:"error"`
+	Message     string            `json:"message"`
+	Lost        int64             `json:"lost"`
+	Cause       string            `json:"cause"`
+	V           int               `json:"v"`
+	Store       string            `json:"store"`
+	Tokens      map[string]string `json:"tokens"`
+	Token       string            `json:"token"`
+	RemainingMS *int64            `json:"remaining_ms"`
+	MaxHoldMS   int64             `json:"max_hold_ms"`
+	Limit       *int64            `json:"limit"`
+	Remaining   *int64            `json:"remaining"`
+	WaitMS      int64             `json:"wait_ms"`
+	RetryMS     int64             `json:"retry_ms"`
+	ResetMS     int64             `json:"reset_ms"`
+	Run         bool              `json:"run"`
+	Attempts    int64             `json:"attempts"`
+	Result      *string           `json:"result"`
+	Led         *bool             `json:"led"`
+	Value       string            `json:"value"`
 	Locks       []struct {
 		Key, State, Mode, Token, Program string
 		PID                              int

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/batonhq/baton"
@@ -13,9 +14,15 @@ import (
 
 // lock begins a lock request.
 func (s *session) lock(r request, received time.Time) {
-	if err := check.Key(r.Key); err != nil {
-		s.fail(r.ID, err)
-		return
+	keys := []string{r.Key}
+	if len(r.Keys) > 0 {
+		keys = slices.Compact(slices.Sorted(slices.Values(r.Keys)))
+	}
+	for _, key := range keys {
+		if err := check.Key(key); err != nil {
+			s.fail(r.ID, err)
+			return
+		}
 	}
 	var opts []baton.Option
 	switch r.Mode {
@@ -29,7 +36,7 @@ func (s *session) lock(r request, received time.Time) {
 	if r.Value != "" {
 		opts = append(opts, baton.Owner(r.Value))
 	}
-	l := &lock{session: s, id: r.ID, key: r.Key, mode: r.Mode, asked: received}
+	l := &lock{session: s, id: r.ID, keys: keys, mode: r.Mode, asked: received}
 	s.begin(l, r, func(ctx context.Context) { s.acquire(ctx, l, r, opts, received) })
 }
 
@@ -60,24 +67,26 @@ func (s *session) enter(l *lock) (entered bool) {
 		s.answer(answer{ID: l.id, Error: code, Message: fmt.Sprintf(format, args...)})
 		return false
 	}
-	if most := int64(s.server.cfg.MaxUserLocks); s.user.locks.Add(1) > most {
-		s.user.locks.Add(-1)
+	n := int64(len(l.keys))
+	if most := int64(s.server.cfg.MaxUserLocks); s.user.locks.Add(n) > most {
+		s.user.locks.Add(-n)
 		return refuse(codeBusy, "user %d has %d locks at this agent, as many as a user is allowed", s.user.id, most)
 	}
 	s.mu.Lock()
 	code, message := s.admits(l)
 	if code == "" && !s.ended {
 		s.locks[l.id] = l
+		s.keys += len(l.keys)
 		s.busy.Add(1)
 		entered = true
 	}
 	s.mu.Unlock()
 	switch {
 	case code != "":
-		s.user.locks.Add(-1)
+		s.user.locks.Add(-n)
 		return refuse(code, "%s", message)
 	case !entered:
-		s.user.locks.Add(-1)
+		s.user.locks.Add(-n)
 		return false
 	}
 	s.server.table.add(l)
@@ -89,12 +98,17 @@ func (s *session) admits(l *lock) (code, message string) {
 	if s.locks[l.id] != nil {
 		return codeBad, fmt.Sprintf("the id %d is that of a lock of this session", l.id)
 	}
-	if most := s.server.cfg.MaxLocks; len(s.locks) >= most {
+	if most := s.server.cfg.MaxLocks; s.keys+len(l.keys) > most {
 		return codeBusy, fmt.Sprintf("this session has %d locks, as many as a session is allowed", most)
 	}
 	for _, other := range s.locks {
-		if other.key == l.key && (other.state == held || other.state == waiting) {
-			return codeNested, fmt.Sprintf("lock %d of this session is that of %q, and would wait for itself: use a session for each task", other.id, driver.Printable(l.key))
+		if other.state != held && other.state != waiting {
+			continue
+		}
+		for _, key := range l.keys {
+			if slices.Contains(other.keys, key) {
+				return codeNested, fmt.Sprintf("lock %d of this session is that of %q, and would wait for itself: use a session for each task", other.id, driver.Printable(key))
+			}
 		}
 	}
 	return "", ""
@@ -102,13 +116,7 @@ func (s *session) admits(l *lock) (code, message string) {
 
 // acquire waits for the lock and answers the request.
 func (s *session) acquire(ctx context.Context, l *lock, r request, opts []baton.Option, received time.Time) {
-	var lease *baton.Lease
-	var err error
-	if r.has&fieldWait != 0 && r.WaitMS == 0 {
-		lease, err = s.server.locks.TryLock(ctx, l.key, opts...)
-	} else {
-		lease, err = s.server.locks.Lock(ctx, l.key, opts...)
-	}
+	lease, err := s.obtain(ctx, l, r, opts)
 	if err == nil && !s.hold(l, lease, r) { // the wait was ended at the same time
 		_ = lease.Unlock() // its error says when the lock is free: this client does not wait for it
 		err = errEnded
@@ -120,13 +128,38 @@ func (s *session) acquire(ctx context.Context, l *lock, r request, opts []baton.
 	s.granted(l, received, answer{})
 }
 
+// obtain waits for the lock, or for those of all its keys.
+func (s *session) obtain(ctx context.Context, l *lock, r request, opts []baton.Option) (holding, error) {
+	try, locks := r.has&fieldWait != 0 && r.WaitMS == 0, s.server.locks
+	if len(r.Keys) > 0 {
+		lock := locks.LockAll
+		if try {
+			lock = locks.TryLockAll
+		}
+		return lock(ctx, l.keys, opts...)
+	}
+	lock := locks.Lock
+	if try {
+		lock = locks.TryLock
+	}
+	return lock(ctx, r.Key, opts...)
+}
+
 // errEnded is for a wait that the client has ended, or its session.
 var errEnded = errors.New("the wait was ended")
 
 // granted tells the client what it holds, with what else is in a, and watches over it.
 func (s *session) granted(l *lock, received time.Time, a answer) {
 	if l.lease.Err() == nil { // else the loss, which ends the session, is the answer
-		a.ID, a.OK, a.Token, a.RemainingMS = l.id, true, tokenText(l.lease.Token()), l.remaining(received)
+		a.ID, a.OK, a.RemainingMS = l.id, true, l.remaining(received)
+		if _, several := l.lease.(*baton.Leases); several {
+			a.Tokens = make(map[string]string, len(l.keys))
+			for _, key := range l.keys {
+				a.Tokens[key] = l.token(key)
+			}
+		} else {
+			a.Token = l.token(l.keys[0])
+		}
 		if !l.until.IsZero() {
 			a.MaxHoldMS = l.until.Sub(l.since).Milliseconds()
 		}
@@ -137,7 +170,7 @@ func (s *session) granted(l *lock, received time.Time, a answer) {
 
 // hold makes a granted lease that of l. It returns false if the wait was ended before:
 // the lease is then the caller's. What it sets does not change any more.
-func (s *session) hold(l *lock, lease *baton.Lease, r request) bool {
+func (s *session) hold(l *lock, lease holding, r request) bool {
 	longest := s.server.cfg.MaxHold
 	if own := time.Duration(r.MaxHoldMS) * time.Millisecond; own > 0 && (longest == 0 || own < longest) {
 		longest = own
@@ -187,7 +220,7 @@ func (s *session) overheld(l *lock) {
 	if !s.holds(l) {
 		return
 	}
-	s.end(&answer{Lost: l.id, Error: codeLost, Cause: "overheld", Message: fmt.Sprintf("lock %q was held for the longest time allowed", driver.Printable(l.key))})
+	s.end(&answer{Lost: l.id, Error: codeLost, Cause: "overheld", Message: fmt.Sprintf("lock %q was held for the longest time allowed", driver.Printable(l.keys[0]))})
 }
 
 func (s *session) holds(l *lock) bool {
@@ -258,8 +291,9 @@ func (s *session) drop(l *lock) (ended bool) {
 	s.mu.Lock()
 	ended = l.state == dropping
 	delete(s.locks, l.id)
+	s.keys -= len(l.keys)
 	s.mu.Unlock()
-	s.user.locks.Add(-1)
+	s.user.locks.Add(-int64(len(l.keys)))
 	s.server.table.remove(l)
 	return ended
 }
@@ -301,7 +335,11 @@ func (s *session) failLock(l *lock, err error) {
 	case ended:
 		a = answer{Error: codeCancelled, Message: errEnded.Error()}
 	case a.Error == codeHeld:
-		a.Message += s.server.table.holder(l.key)
+		key := l.keys[0]
+		if of, ok := errors.AsType[*baton.HeldError](err); ok {
+			key = of.Key
+		}
+		a.Message += s.server.table.holder(key)
 	}
 	a.ID = l.id
 	s.answer(a)

@@ -48,7 +48,7 @@ func (s *session) once(r request, received time.Time) {
 		opts = append(opts, once.Fingerprint(r.Request))
 	}
 	l := &lock{
-		session: s, id: r.ID, key: once.LockPrefix + r.Key, mode: modeExclusive, asked: received,
+		session: s, id: r.ID, keys: []string{once.LockPrefix + r.Key}, mode: modeExclusive, asked: received,
 		attempt: &attempt{ends: make(chan outcome, 1), recorded: make(chan error, 1)},
 	}
 	s.begin(l, r, func(ctx context.Context) {

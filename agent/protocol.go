@@ -49,6 +49,7 @@ type request struct {
 	ID        int64
 	Do        string
 	Key       string
+	Keys      []string // of a lock of all of them
 	Mode      string
 	N, Of     int64
 	WaitMS    int64
@@ -85,17 +86,18 @@ const (
 	fieldRequest
 	fieldResult
 	fieldFailed
+	fieldKeys
 )
 
 // fieldNames are the names of the fields, in the order of their bits.
 var fieldNames = []string{
-	"id", "do", "key", "mode", "n", "of", "wait_ms", "max_hold_ms", "lock", "value", "rule", "tier", "cost", "request", "result", "failed",
+	"id", "do", "key", "mode", "n", "of", "wait_ms", "max_hold_ms", "lock", "value", "rule", "tier", "cost", "request", "result", "failed", "keys",
 }
 
 // verbs say which fields a request has beside id and do: those that it needs, and those
 // that it may have.
 var verbs = map[string]struct{ needs, may fields }{
-	doLock:   {fieldKey, fieldMode | fieldN | fieldOf | fieldWait | fieldMaxHold | fieldValue},
+	doLock:   {0, fieldKey | fieldKeys | fieldMode | fieldN | fieldOf | fieldWait | fieldMaxHold | fieldValue},
 	doUnlock: {fieldLock, 0},
 	doCheck:  {fieldLock, 0},
 	doWho:    {0, fieldKey},
@@ -170,7 +172,7 @@ func parse(line []byte) (r request, err error) {
 	switch {
 	case r.has&fieldID == 0 || r.ID == 0: // the client would not know what the answer is about
 		return request{}, &badRequest{"a request has an id, a number from 1 to 2^53-1", true}
-	case err == nil && strings.ContainsRune(r.Key+r.Value+r.Rule+r.Tier+r.Request+r.Result+r.Failed, utf8.RuneError) && !bytes.ContainsRune(line, utf8.RuneError):
+	case err == nil && strings.ContainsRune(strings.Join(r.Keys, "")+r.Key+r.Value+r.Rule+r.Tier+r.Request+r.Result+r.Failed, utf8.RuneError) && !bytes.ContainsRune(line, utf8.RuneError):
 		err = bad("a string has half of a surrogate pair") // two such keys would be one
 	}
 	if err == nil {
@@ -218,6 +220,21 @@ func (r *request) set(f fields, name string, value any) error {
 	case fieldMaxHold:
 		number, most = &r.MaxHoldMS, maxMS
 	}
+	if f == fieldKeys {
+		list, _ := value.([]any)
+		for _, one := range list {
+			s, ok := one.(string)
+			if !ok {
+				list = nil
+				break
+			}
+			r.Keys = append(r.Keys, s)
+		}
+		if n := len(list); n < 1 || n > check.MaxTogether {
+			return bad("keys is a list of 1 to %d strings", check.MaxTogether)
+		}
+		return nil
+	}
 	if text != nil {
 		s, ok := value.(string)
 		if !ok {
@@ -258,6 +275,9 @@ func (r *request) check() error {
 	}
 	if extra := given &^ (verb.needs | verb.may); extra != 0 {
 		return bad("%s has no use for %s", r.Do, extra)
+	}
+	if keys := given & (fieldKey | fieldKeys); r.Do == doLock && (keys == 0 || keys == fieldKey|fieldKeys) {
+		return bad("lock needs a key, or keys")
 	}
 	permits := r.has & (fieldN | fieldOf)
 	switch {
@@ -323,9 +343,10 @@ type answer struct {
 	Store string `json:"store,omitempty"`
 
 	// Of a lock. The token is a string: it may exceed 2⁵³.
-	Token       string `json:"token,omitempty"`
-	RemainingMS *int64 `json:"remaining_ms,omitempty"`
-	MaxHoldMS   int64  `json:"max_hold_ms,omitempty"`
+	Token       string            `json:"token,omitempty"`
+	Tokens      map[string]string `json:"tokens,omitempty"` // by key, of a lock of several
+	RemainingMS *int64            `json:"remaining_ms,omitempty"`
+	MaxHoldMS   int64             `json:"max_hold_ms,omitempty"`
 
 	// Of take. Wait is how long the client waits before it acts.
 	Limit     *int64 `json:"limit,omitempty"`

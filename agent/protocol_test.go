@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -19,6 +20,7 @@ func TestParse(t *testing.T) {
 		{`{"id":1,"do":"lock","key":"k"}`, request{ID: 1, Do: "lock", Key: "k"}},
 		{`{"id":1,"do":"lock","key":"\u006b\ufb01é","wait_ms":0}`, request{ID: 1, Do: "lock", Key: "kﬁé"}},
 		{`{"id":1,"do":"lock","key":"k","mode":"permits","n":2,"of":3,"wait_ms":5,"max_hold_ms":7}`, request{ID: 1, Do: "lock", Key: "k", Mode: "permits", N: 2, Of: 3, WaitMS: 5, MaxHoldMS: 7}},
+		{`{"id":1,"do":"lock","keys":["b","a","b"]}`, request{ID: 1, Do: "lock", Keys: []string{"b", "a", "b"}}},
 		{`{"id":2,"do":"unlock","lock":1}`, request{ID: 2, Do: "unlock", Lock: 1}},
 		{`{"id":2,"do":"check","lock":1}`, request{ID: 2, Do: "check", Lock: 1}},
 		{`{"id":2,"do":"who"}`, request{ID: 2, Do: "who"}},
@@ -29,7 +31,7 @@ func TestParse(t *testing.T) {
 	} {
 		r, err := parse([]byte(c.line))
 		r.has = 0
-		if err != nil || r != c.want {
+		if err != nil || !reflect.DeepEqual(r, c.want) {
 			t.Errorf("%s: %+v, %v", c.line, r, err)
 		}
 	}
@@ -65,7 +67,13 @@ func TestParseRefuses(t *testing.T) {
 		{`{"id":1,"do":"lock","key":["k"]}`, "key is not a string", false},
 		{`{"id":1,"do":"lock","key":null}`, "key is not a string", false},
 		{`{"id":1,"do":"lock","key":"\ud800"}`, "surrogate", false},
-		{`{"id":1,"do":"lock"}`, `lock needs "key"`, false},
+		{`{"id":1,"do":"lock"}`, `lock needs a key, or keys`, false},
+		{`{"id":1,"do":"lock","key":"k","keys":["l"]}`, `lock needs a key, or keys`, false},
+		{`{"id":1,"do":"lock","keys":[]}`, "list of 1 to 64", false},
+		{`{"id":1,"do":"lock","keys":["a",1]}`, "list of 1 to 64", false},
+		{`{"id":1,"do":"lock","keys":"a"}`, "list of 1 to 64", false},
+		{`{"id":1,"do":"lock","keys":["\ud800"]}`, "surrogate", false},
+		{`{"id":1,"do":"who","keys":["a"]}`, `who has no use for "keys"`, false},
 		{`{"id":1,"do":"lock","key":"k","lock":1}`, `lock has no use for "lock"`, false},
 		{`{"id":1,"do":"unlock","lock":1,"wait_ms":1}`, `unlock has no use for "wait_ms"`, false},
 		{`{"id":1,"do":"lock","key":"k","wait_ms":-1}`, "wait_ms is a whole number from 0", false},
@@ -117,31 +125,32 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		var same struct {
-			ID        int64  `json:"id"`
-			Do        string `json:"do"`
-			Key       string `json:"key"`
-			Mode      string `json:"mode"`
-			N         int64  `json:"n"`
-			Of        int64  `json:"of"`
-			WaitMS    int64  `json:"wait_ms"`
-			MaxHoldMS int64  `json:"max_hold_ms"`
-			Lock      int64  `json:"lock"`
-			Value     string `json:"value"`
-			Rule      string `json:"rule"`
-			Tier      string `json:"tier"`
-			Cost      int64  `json:"cost"`
-			Request   string `json:"request"`
-			Result    string `json:"result"`
-			Failed    string `json:"failed"`
+			ID        int64    `json:"id"`
+			Do        string   `json:"do"`
+			Key       string   `json:"key"`
+			Keys      []string `json:"keys"`
+			Mode      string   `json:"mode"`
+			N         int64    `json:"n"`
+			Of        int64    `json:"of"`
+			WaitMS    int64    `json:"wait_ms"`
+			MaxHoldMS int64    `json:"max_hold_ms"`
+			Lock      int64    `json:"lock"`
+			Value     string   `json:"value"`
+			Rule      string   `json:"rule"`
+			Tier      string   `json:"tier"`
+			Cost      int64    `json:"cost"`
+			Request   string   `json:"request"`
+			Result    string   `json:"result"`
+			Failed    string   `json:"failed"`
 		}
 		if err := json.Unmarshal(text, &same); err != nil {
 			t.Fatalf("%q is accepted, and is no JSON: %v", text, err)
 		}
 		r.has = 0
 		if got := (request{
-			same.ID, same.Do, same.Key, same.Mode, same.N, same.Of, same.WaitMS, same.MaxHoldMS, same.Lock,
+			same.ID, same.Do, same.Key, same.Keys, same.Mode, same.N, same.Of, same.WaitMS, same.MaxHoldMS, same.Lock,
 			same.Value, same.Rule, same.Tier, same.Cost, same.Request, same.Result, same.Failed, 0,
-		}); got != r {
+		}); !reflect.DeepEqual(got, r) {
 			t.Fatalf("%q: %+v here, %+v elsewhere", text, r, got)
 		}
 		if _, ok := verbs[r.Do]; !ok || r.ID < 1 || r.ID > maxID || !utf8.ValidString(r.Key) || r.WaitMS < 0 || r.N > r.Of {

@@ -39,7 +39,8 @@ type Config struct {
 	// cannot keep out the others. Defaults to half of MaxSessions.
 	MaxUserSessions int
 
-	// MaxLocks is how many locks one session may hold and wait for. Defaults to 1000.
+	// MaxLocks is how many locks one session may hold and wait for; a lock of several
+	// keys counts as many. Defaults to 1000.
 	MaxLocks int
 
 	// MaxUserLocks is how many locks one user may hold and wait for, in all sessions.

@@ -35,6 +35,7 @@ type session struct {
 	mu    sync.Mutex
 	ended bool // no lock is granted to it any more, and no request read
 	locks map[int64]*lock
+	keys  int            // of all locks together
 	asks  int            // requests to the store that hold nothing: take, leader
 	busy  sync.WaitGroup // the goroutines of requests; none begins once ended is set
 
@@ -47,20 +48,36 @@ type session struct {
 type lock struct {
 	session *session
 	id      int64
-	key     string
+	keys    []string // sorted, each once
 	mode    string
 	asked   time.Time
 	cancel  context.CancelFunc // ends the wait
 
 	// Guarded by session.mu.
 	state lockState
-	lease *baton.Lease // once held
-	since time.Time    // held
-	until time.Time    // held for the longest time allowed; zero: no limit
-	stop  func() bool  // stops to watch for the loss; nil: not watched
-	timer *time.Timer  // fires at until
+	lease holding     // once held
+	since time.Time   // held
+	until time.Time   // held for the longest time allowed; zero: no limit
+	stop  func() bool // stops to watch for the loss; nil: not watched
+	timer *time.Timer // fires at until
 
 	attempt *attempt // of an operation; nil: a lock. It never changes
+}
+
+// A holding is a *baton.Lease, or the *baton.Leases of several keys.
+type holding interface {
+	Err() error
+	Deadline() time.Time
+	Context(context.Context) context.Context
+	Unlock() error
+}
+
+// token is the token of one of the keys. The lock is, or was, held.
+func (l *lock) token(key string) string {
+	if all, ok := l.lease.(*baton.Leases); ok {
+		return tokenText(all.Token(key))
+	}
+	return tokenText(l.lease.(*baton.Lease).Token())
 }
 
 type lockState uint8

@@ -2,11 +2,8 @@ package agent
 
 import (
 	"errors"
-	"net"
 	"strconv"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +103,46 @@ func TestKindsOfLocks(t *testing.T) {
 		c.refused("bad", `{"id":3,"do":"lock","key":"p","mode":"permits","n":1,"of":4,"wait_ms":0}`) // another number
 		b.must(`{"id":3,"do":"unlock","lock":2}`)
 		c.must(`{"id":4,"do":"lock","key":"p","mode":"permits","n":1,"of":3,"wait_ms":0}`)
+	})
+}
+
+// Several keys are one lock.
+func TestLockOfSeveralKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, Config{})
+		a, b := h.connect(), h.connect()
+		first := a.must(`{"id":1,"do":"lock","keys":["b","a","b"],"max_hold_ms":60000}`)
+		if len(first.Tokens) != 2 || first.Token != "" || first.Tokens["a"] == "" || *first.RemainingMS <= 0 {
+			t.Errorf("got %v", first)
+		}
+		a.must(`{"id":2,"do":"check","lock":1}`)
+		a.refused("nested", `{"id":3,"do":"lock","key":"a"}`)
+		a.refused("nested", `{"id":3,"do":"lock","keys":["c","b"]}`)
+		if r := b.refused("held", `{"id":1,"do":"lock","keys":["c","b"],"wait_ms":0}`); !strings.Contains(r.Message, `"b" is held`) || !strings.Contains(r.Message, "client of this agent") {
+			t.Errorf("the message is %q", r.Message)
+		}
+		b.must(`{"id":1,"do":"lock","key":"c"}`)
+		if r := b.must(`{"id":2,"do":"who"}`); len(r.Locks) != 3 || r.Locks[0].Key != "a" || r.Locks[0].Token != first.Tokens["a"] || r.Locks[1].Key != "b" {
+			t.Errorf("who tells %v", r)
+		}
+		b.send(`{"id":3,"do":"lock","keys":["a","b"]}`)
+		synctest.Wait()
+		a.must(`{"id":4,"do":"unlock","lock":1}`)
+		second := b.next()
+		if !second.OK || second.Tokens["a"] <= first.Tokens["a"] {
+			t.Errorf("after %v the next got %v", first, second)
+		}
+		// The loss of one of them is that of all.
+		a.send(`{"id":5,"do":"lock","key":"a"}`)
+		synctest.Wait()
+		h.store.Lose("b")
+		if last := b.over(); last.Lost != 3 || last.Cause != "gone" {
+			t.Errorf("it was told %v", last)
+		}
+		if r := a.next(); r.ID != 5 || !r.OK {
+			t.Errorf("got %v", r)
+		}
+		a.refused("bad", `{"id":6,"do":"lock","keys":["ok",""]}`)
 	})
 }
 
@@ -517,50 +554,5 @@ func TestConfigThatMakesNoSense(t *testing.T) {
 				t.Errorf("%+v: %v", cfg, err)
 			}
 		}
-	})
-}
-
-// A listener that fails for a while, as for want of file descriptors, ends nothing.
-func TestListenerThatFailsForAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPipes()
-		l := &failing{pipes: p}
-		l.left.Store(3)
-		h := newHostAt(t, Config{}, l, p.dial)
-		began := time.Now()
-		h.connect().must(`{"id":1,"do":"ping"}`)
-		if took := time.Since(began); took != 35*time.Millisecond { // 5, 10, 20
-			t.Errorf("a client was accepted after %v", took)
-		}
-	})
-}
-
-type failing struct {
-	*pipes
-	left atomic.Int32
-}
-
-func (f *failing) Accept() (net.Conn, error) {
-	if f.left.Add(-1) >= 0 {
-		return nil, syscall.EMFILE
-	}
-	return f.pipes.Accept()
-}
-
-// A listener that was closed ends Serve with an error, and the sessions.
-func TestListenerThatIsClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPipes()
-		h := newHostAt(t, Config{}, p, p.dial)
-		c := h.connect()
-		c.must(`{"id":1,"do":"lock","key":"k"}`)
-		p.Close()
-		if last := c.over(); last.Error != "closing" {
-			t.Errorf("it was told %v", last)
-		}
-		if err := <-h.ended; !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Serve: %v", err)
-		}
-		h.ended <- nil
 	})
 }

@@ -16,33 +16,49 @@ type table struct {
 	keys map[string][]*lock // in the order of the requests
 }
 
+// keyed is a lock as one of its keys.
+type keyed struct {
+	*lock
+	key string
+}
+
 func (t *table) add(l *lock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.keys[l.key] = append(t.keys[l.key], l)
+	for _, key := range l.keys {
+		t.keys[key] = append(t.keys[key], l)
+	}
 }
 
 func (t *table) remove(l *lock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := t.keys[l.key]
-	i := slices.Index(all, l)
-	if all = slices.Delete(all, i, i+1); len(all) == 0 {
-		delete(t.keys, l.key)
-		return
+	for _, key := range l.keys {
+		all := t.keys[key]
+		i := slices.Index(all, l)
+		if all = slices.Delete(all, i, i+1); len(all) == 0 {
+			delete(t.keys, key)
+			continue
+		}
+		t.keys[key] = all
 	}
-	t.keys[l.key] = all
 }
 
 // find returns the locks of a key, or all.
-func (t *table) find(key string) (found []*lock) {
+func (t *table) find(key string) (found []keyed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if key != "" {
-		return slices.Clone(t.keys[key])
+	add := func(key string) {
+		for _, l := range t.keys[key] {
+			found = append(found, keyed{l, key})
+		}
 	}
-	for _, all := range t.keys {
-		found = append(found, all...)
+	if key != "" {
+		add(key)
+		return found
+	}
+	for key := range t.keys {
+		add(key)
 	}
 	return found
 }
@@ -62,7 +78,7 @@ func (t *table) who(id int64, key string) whoAnswer {
 		}
 	}
 	slices.SortStableFunc(shown, func(a, b shownLock) int {
-		return cmp.Or(cmp.Compare(a.lock.key, b.lock.key), cmp.Compare(a.rank, b.rank), a.since.Compare(b.since))
+		return cmp.Or(cmp.Compare(a.of.key, b.of.key), cmp.Compare(a.rank, b.rank), a.since.Compare(b.since))
 	})
 	if n := len(shown); n > maxShown {
 		a.More, shown = n-maxShown, shown[:maxShown]
@@ -89,19 +105,19 @@ func (t *table) holder(key string) string {
 
 // A shownLock is what a lock was when it was looked at.
 type shownLock struct {
-	lock  *lock
+	of    keyed
 	rank  int // 0: held, 1: wanted
 	since time.Time
 	token string
 }
 
 // show looks at a lock. ok is false if it is neither held nor wanted any more.
-func (l *lock) show() (one shownLock, ok bool) {
+func (l keyed) show() (one shownLock, ok bool) {
 	l.session.mu.Lock()
 	defer l.session.mu.Unlock()
 	switch l.state {
 	case held:
-		return shownLock{l, 0, l.since, tokenText(l.lease.Token())}, true
+		return shownLock{l, 0, l.since, l.token(l.key)}, true
 	case waiting:
 		return shownLock{l, 1, l.asked, ""}, true
 	}
@@ -109,7 +125,7 @@ func (l *lock) show() (one shownLock, ok bool) {
 }
 
 func (one shownLock) party(now time.Time) party {
-	l, who := one.lock, one.lock.session.peer
+	l, who := one.of, one.of.session.peer
 	p := party{
 		Key: l.key, State: "held", Mode: l.mode, Token: one.token, ForMS: now.Sub(one.since).Milliseconds(),
 		PID: who.pid, Program: driver.Printable(who.program()),

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -122,10 +123,50 @@ func helper() {
 		for range time.Tick(time.Millisecond) {
 			fmt.Fprintln(file, time.Now().UnixNano())
 		}
+	case "session": // with an agent: send the arguments as lines, and print what it says until the end
+		conn, err := net.Dial("unix", args[1])
+		failOn(err)
+		for _, line := range args[2 : len(args)-3] {
+			_, err := fmt.Fprintln(conn, line)
+			failOn(err)
+		}
+		_, err = io.Copy(os.Stdout, conn)
+		failOn(err)
+	case "activate": // start an agent as systemd would, and print what it tells systemd
+		activate(args[1])
 	default:
 		fmt.Fprintf(os.Stderr, "helper: what is %q?\n", args[0])
 		os.Exit(99)
 	}
+}
+
+// activate listens at a socket, and passes it on to an agent.
+func activate(path string) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	failOn(err)
+	socket, err := l.File()
+	failOn(err)
+	told, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: path + ".notify"})
+	failOn(err)
+	terms := make(chan os.Signal, 1)
+	signal.Notify(terms, syscall.SIGTERM)
+	agent := exec.Command("sh", "-c", "LISTEN_PID=$$ exec baton agent --systemd") // the number of the process is known to itself
+	agent.Env = append(os.Environ(), "LISTEN_FDS=1", "NOTIFY_SOCKET="+path+".notify")
+	agent.ExtraFiles = []*os.File{socket}
+	agent.Stderr = os.Stderr
+	failOn(agent.Start())
+	go func() {
+		for state := make([]byte, 1000); ; {
+			n, err := told.Read(state)
+			failOn(err)
+			fmt.Printf("%s\n", state[:n])
+		}
+	}()
+	go func() {
+		<-terms
+		failOn(agent.Process.Signal(syscall.SIGTERM))
+	}()
+	failOn(agent.Wait())
 }
 
 // writePid writes the file in one step: a process that finds it can read it.

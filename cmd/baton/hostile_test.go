@@ -241,6 +241,7 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		"limit top":      {{}, {"k"}, {"-o", "json"}, {"--of", "1"}, {hostileText}, {hostileKey}, {"--of", hostileText}, {"--share"}, {"--", "true"}},
 		"limit check":    {{hostileText}, {rules}, {"-o", "json", rules}, {rules, hostileText}},
 		"limit simulate": {{"--rules", rules}, {"--rules", hostileText}, {"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
+		"agent":          {{}, {hostileText}, {"--socket", "none/" + hostileText}, {"--socket", "none/x", "--mode", hostileText}, {"--socket", "none/x", "--user", hostileText}, {"--socket", "none/x", "--group", hostileText}, {"--systemd"}},
 		"doctor":         {{}, {"-o", "json"}, {hostileText}},
 		"bench":          {{hostileText}, {"--html", "none/" + hostileText}},
 		"verify":         {{"--store", hostileText}, {"--local", hostileText}, {"--fault", hostileText, "--local", "memory"}},

@@ -60,6 +60,9 @@ func runScripts(t *testing.T, dir string, setup func(*testscript.Env) error) {
 		Dir:                dir,
 		RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
+			if err := os.Chmod(env.WorkDir, 0o755); err != nil { // whatever the umask is: an agent looks at it
+				return err
+			}
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, "state"))
 			env.Setenv("GORACE", os.Getenv("GORACE"))

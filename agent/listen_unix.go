@@ -1,0 +1,133 @@
+//go:build unix
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// maxPath is the longest path of a socket, in bytes, on the systems with the least room.
+const maxPath = 103
+
+// Listen makes a Unix socket at path, which only those users can connect to who may write
+// it by mode. It has the mode from the beginning.
+//
+// An agent that lives keeps the file PATH.lock locked, so that two never take each
+// other's socket away. Listen refuses a path at which another agent, or another program,
+// listens, and replaces the socket of one that has died. It refuses a directory in which
+// other users can replace the socket: clients would trust theirs.
+//
+// It changes the process's umask for a moment: call it before other goroutines create
+// files. Closing the listener removes the socket; the lock file stays, as removing it
+// would let two agents have one each.
+func Listen(path string, mode fs.FileMode) (net.Listener, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("agent: the path %q has %d bytes, and that of a socket at most %d: choose a shorter one", path, len(path), maxPath)
+	}
+	if err := checkDirectory(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	lock, err := lockFile(path + ".lock")
+	if err != nil {
+		return nil, err
+	}
+	l, err := listen(path, mode)
+	if err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	return &socket{UnixListener: l, lock: lock}, nil
+}
+
+// A socket is a listener at a path that is its own.
+type socket struct {
+	*net.UnixListener
+	lock *os.File
+	once sync.Once
+}
+
+// Close removes the socket, and then lets another agent have the path.
+func (s *socket) Close() error {
+	err := s.UnixListener.Close()
+	s.once.Do(func() {
+		_ = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN) // a child that is being started may have the file, too
+		_ = s.lock.Close()
+	})
+	return err
+}
+
+// checkDirectory refuses a directory in which others can replace files of ours.
+func checkDirectory(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("agent: the directory of the socket: %w", err)
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir():
+		return fmt.Errorf("agent: %q is no directory", dir)
+	case ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
+		return fmt.Errorf("agent: the directory %q belongs to user %d, who could put another socket there: choose one of your own", dir, stat.Uid)
+	case info.Mode()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0:
+		return fmt.Errorf("agent: other users can write to the directory %q, and could put another socket there: chmod go-w, or choose one of your own", dir)
+	}
+	return nil
+}
+
+// lockFile locks the file that says that an agent lives. The kernel unlocks it when the
+// process ends, however it does.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("agent: the lock file of the socket: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		return f, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, fmt.Errorf("agent: another agent lives at this socket: it has locked %q", path)
+	}
+	return nil, fmt.Errorf("agent: locking %q: %w", path, err)
+}
+
+// umask keeps two calls of Listen from restoring each other's umask.
+var umask sync.Mutex
+
+// listen replaces the socket of an agent that has died. The caller has the lock file.
+func listen(path string, mode fs.FileMode) (*net.UnixListener, error) {
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode().Type() != fs.ModeSocket {
+			return nil, fmt.Errorf("agent: there is a file %q already, and it is no socket", path)
+		}
+		conn, err := net.DialTimeout("unix", path, time.Second)
+		if err == nil {
+			_ = conn.Close()
+			return nil, fmt.Errorf("agent: another program listens at %q", path)
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, fmt.Errorf("agent: it cannot be known whether another program listens at %q: %w", path, err)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("agent: the socket of an agent that has died: %w", err)
+		}
+	}
+	umask.Lock()
+	defer umask.Unlock()
+	before := syscall.Umask(0o777 &^ int(mode.Perm()))
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	syscall.Umask(before)
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	return l, nil
+}

@@ -1,0 +1,220 @@
+package agent
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/batontest"
+	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/ratelimit/rules"
+)
+
+// newFullHost is a host whose agent has rules and operations.
+func newFullHost(t *testing.T) *host {
+	t.Helper()
+	h := newHost(t, Config{})
+	all, err := rules.Parse("rules.yaml", []byte(`
+rules:
+  - {name: login, requests: 2, period: 1m, algorithm: fixed-window}
+  - {name: slow, requests: 60, period: 1m, algorithm: leaky-bucket}
+  - {name: tiered, requests: 1, period: 1m, tiers: {pro: {requests: 5}}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The server does not read its Config before the first request.
+	if h.server.cfg.Limits, err = rules.New(h.store, all); err != nil {
+		t.Fatal(err)
+	}
+	if h.server.cfg.Once, err = once.New(h.store, once.Config{Lock: baton.Config{TTL: ttl}}); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func TestTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		a, b := h.connect(), h.connect()
+		if r := a.must(`{"id":1,"do":"take","rule":"login","key":"eve"}`); *r.Limit != 2 || *r.Remaining != 1 || r.ResetMS <= 0 {
+			t.Errorf("got %v", r)
+		}
+		b.must(`{"id":1,"do":"take","rule":"login","key":"eve","cost":1}`)
+		r := b.refused("limited", `{"id":2,"do":"take","rule":"login","key":"eve"}`)
+		if r.RetryMS <= 0 || *r.Remaining != 0 {
+			t.Errorf("got %v", r)
+		}
+		b.must(`{"id":3,"do":"take","rule":"login","key":"bob"}`)
+		if r := b.refused("limited", `{"id":4,"do":"take","rule":"login","key":"bob","cost":3}`); r.RetryMS != 0 {
+			t.Errorf("a cost that is never allowed: %v", r)
+		}
+		time.Sleep(time.Duration(r.RetryMS) * time.Millisecond)
+		b.must(`{"id":5,"do":"take","rule":"login","key":"eve"}`) // not a moment too early
+		a.must(`{"id":2,"do":"take","rule":"tiered","key":"eve","tier":"pro","cost":5}`)
+		a.must(`{"id":3,"do":"take","rule":"slow","key":"eve"}`)
+		if r := a.must(`{"id":4,"do":"take","rule":"slow","key":"eve"}`); r.WaitMS != 1000 {
+			t.Errorf("the second of a leaky bucket: %v", r)
+		}
+		a.refused("bad", `{"id":5,"do":"take","rule":"logon","key":"eve"}`)
+		a.refused("bad", `{"id":6,"do":"take","rule":"login","key":""}`)
+		f := h.store.Fail(batontest.Take, baton.ErrUnavailable)
+		a.refused("store", `{"id":7,"do":"take","rule":"login","key":"eve"}`)
+		f.Stop()
+	})
+}
+
+// An agent without rules and operations says so.
+func TestWithoutRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newHost(t, Config{}).connect()
+		c.refused("unsupported", `{"id":1,"do":"take","rule":"login","key":"eve"}`)
+		c.refused("unsupported", `{"id":2,"do":"once","key":"k"}`)
+	})
+}
+
+// A client that does not wait for answers is refused beyond a number of them.
+func TestAsksAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		c := h.connect()
+		h.store.Delay(batontest.Take, time.Second)
+		for i := range maxAsks + 5 {
+			c.send(`{"id":%d,"do":"take","rule":"login","key":"eve"}`, i+1)
+		}
+		busy := 0
+		for range maxAsks + 5 {
+			if c.next().Error == "busy" {
+				busy++
+			}
+		}
+		if busy != 5 {
+			t.Errorf("%d were refused", busy)
+		}
+		c.refused("limited", `{"id":1,"do":"take","rule":"login","key":"eve"}`)
+	})
+}
+
+func TestOperationRunsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		a, b := h.connect(), h.connect()
+		r := a.must(`{"id":1,"do":"once","key":"op","max_hold_ms":60000}`)
+		if !r.Run || r.Attempts != 1 || token(t, r) == 0 || *r.RemainingMS <= 0 || r.MaxHoldMS != 60_000 || r.Result != nil {
+			t.Errorf("the first got %v", r)
+		}
+		b.refused("held", `{"id":1,"do":"once","key":"op","wait_ms":0}`)
+		a.refused("nested", `{"id":2,"do":"once","key":"op","wait_ms":0}`)
+		b.send(`{"id":2,"do":"once","key":"op"}`)
+		synctest.Wait()
+		a.must(`{"id":3,"do":"check","lock":1}`)
+		time.Sleep(3 * ttl)
+		a.must(`{"id":4,"do":"finish","lock":1,"result":"paid"}`)
+		if r := b.next(); !r.OK || r.Run || r.Result == nil || *r.Result != "paid" {
+			t.Errorf("the second got %v", r)
+		}
+		a.refused("bad", `{"id":5,"do":"finish","lock":1,"result":"again"}`)
+		if r := a.must(`{"id":6,"do":"once","key":"op"}`); r.Run || *r.Result != "paid" {
+			t.Errorf("later it is %v", r)
+		}
+
+		// It has failed for good.
+		a.must(`{"id":10,"do":"once","key":"bad"}`)
+		a.must(`{"id":11,"do":"finish","lock":10,"failed":"no \u001b such order"}`)
+		if r := b.refused("failed", `{"id":10,"do":"once","key":"bad"}`); r.Message != `no \x1b such order` {
+			t.Errorf("the message is %q", r.Message)
+		}
+
+		// An empty result is one.
+		a.must(`{"id":20,"do":"once","key":"empty","request":"r"}`)
+		a.must(`{"id":21,"do":"finish","lock":20,"result":""}`)
+		if r := b.must(`{"id":20,"do":"once","key":"empty","request":"r"}`); r.Run || r.Result == nil || *r.Result != "" {
+			t.Errorf("got %v", r)
+		}
+		b.refused("other", `{"id":21,"do":"once","key":"empty","request":"s"}`)
+	})
+}
+
+// A client that dies, gives up, or loses the lock of an attempt leaves it to the next.
+func TestAttemptThatIsNotFinished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		a, b := h.connect(), h.connect()
+		first := a.must(`{"id":1,"do":"once","key":"op"}`)
+		b.send(`{"id":1,"do":"once","key":"op"}`)
+		synctest.Wait()
+		began := time.Now()
+		a.conn.Close() // it dies
+		second := b.next()
+		if !second.Run || second.Attempts != 2 || token(t, second) <= token(t, first) || time.Since(began) != 0 {
+			t.Errorf("after %v: %v", time.Since(began), second)
+		}
+		c := h.connect()
+		c.send(`{"id":1,"do":"once","key":"op"}`)
+		synctest.Wait()
+		b.must(`{"id":2,"do":"unlock","lock":1}`) // it gives up
+		if r := c.next(); !r.Run || r.Attempts != 3 {
+			t.Errorf("got %v", r)
+		}
+		h.store.Lose(once.LockPrefix + "op")
+		if r := c.over(); r.Lost != 1 || r.Cause != "gone" {
+			t.Errorf("the loss is told by %v", r)
+		}
+		// One that waits goes away, and nothing is left of it.
+		b.must(`{"id":3,"do":"once","key":"op"}`)
+		d := h.connect()
+		d.send(`{"id":1,"do":"once","key":"op"}`)
+		synctest.Wait()
+		d.send(`{"id":2,"do":"unlock","lock":1}`)
+		synctest.Wait()
+		for range 2 {
+			if r := d.next(); r.ID == 1 && r.Error != "cancelled" || r.ID == 2 && !r.OK {
+				t.Errorf("got %v", r)
+			}
+		}
+		b.must(`{"id":4,"do":"finish","lock":3,"result":"done"}`)
+	})
+}
+
+// The store is silent while an attempt is finished: the session is not.
+func TestFinishWithoutAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		a := h.connect()
+		a.must(`{"id":1,"do":"once","key":"op"}`)
+		f := h.store.Fail(batontest.Finish, baton.ErrUnavailable)
+		a.send(`{"id":2,"do":"finish","lock":1,"result":"paid"}`)
+		synctest.Wait()
+		a.must(`{"id":3,"do":"ping"}`)
+		f.Stop()
+		if r := a.next(); r.ID != 2 || !r.OK {
+			t.Errorf("got %v", r)
+		}
+	})
+}
+
+func TestElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		a, b := h.connect(), h.connect()
+		if r := b.must(`{"id":1,"do":"leader","key":"api"}`); r.Led == nil || *r.Led {
+			t.Errorf("without a leader: %v", r)
+		}
+		elected := a.must(`{"id":1,"do":"lock","key":"api","value":"a:8080"}`)
+		b.send(`{"id":2,"do":"lock","key":"api","value":"b:8080"}`)
+		synctest.Wait()
+		if r := b.must(`{"id":3,"do":"leader","key":"api"}`); !*r.Led || r.Value != "a:8080" || r.Token != elected.Token {
+			t.Errorf("the leader is %v, elected %v", r, elected)
+		}
+		a.conn.Close()
+		if r := b.next(); !r.OK {
+			t.Error(r)
+		}
+		if r := b.must(`{"id":4,"do":"leader","key":"api"}`); r.Value != "b:8080" {
+			t.Errorf("the leader is %v", r)
+		}
+		b.refused("bad", `{"id":5,"do":"lock","key":"x","value":"a\nb"}`)
+		b.refused("bad", `{"id":6,"do":"leader","key":""}`)
+	})
+}

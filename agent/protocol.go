@@ -1,0 +1,395 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/suggest"
+)
+
+// The protocol: a line is a JSON object, and ends with a newline. The client sends
+// requests, the agent sends a greeting, one answer for each request, and at the end of
+// the session, if it is the agent that ends it, one line that says why. docs/agent.md
+// describes it for people who write clients.
+
+// Version is the version of the protocol, which the greeting tells.
+const Version = 1
+
+// MaxLine is how long a line may be that the agent reads, with its newline, in bytes.
+const MaxLine = 4096
+
+// What a request asks for.
+const (
+	doLock   = "lock"
+	doUnlock = "unlock"
+	doCheck  = "check"
+	doWho    = "who"
+	doPing   = "ping"
+	doLeader = "leader"
+	doTake   = "take"
+	doOnce   = "once"
+	doFinish = "finish"
+)
+
+// Modes of a lock.
+const (
+	modeExclusive = "exclusive"
+	modeShared    = "shared"
+	modePermits   = "permits"
+)
+
+// A request is a line from a client.
+type request struct {
+	ID        int64
+	Do        string
+	Key       string
+	Keys      []string // of a lock of all of them
+	Mode      string
+	N, Of     int64
+	WaitMS    int64
+	MaxHoldMS int64
+	Lock      int64
+	Value     string
+	Rule      string
+	Tier      string
+	Cost      int64
+	Request   string
+	Result    string
+	Failed    string
+
+	has fields
+}
+
+// fields is a set of the fields of a request.
+type fields uint32
+
+const (
+	fieldID fields = 1 << iota
+	fieldDo
+	fieldKey
+	fieldMode
+	fieldN
+	fieldOf
+	fieldWait
+	fieldMaxHold
+	fieldLock
+	fieldValue
+	fieldRule
+	fieldTier
+	fieldCost
+	fieldRequest
+	fieldResult
+	fieldFailed
+	fieldKeys
+)
+
+// fieldNames are the names of the fields, in the order of their bits.
+var fieldNames = []string{
+	"id", "do", "key", "mode", "n", "of", "wait_ms", "max_hold_ms", "lock", "value", "rule", "tier", "cost", "request", "result", "failed", "keys",
+}
+
+// verbs say which fields a request has beside id and do: those that it needs, and those
+// that it may have.
+var verbs = map[string]struct{ needs, may fields }{
+	doLock:   {0, fieldKey | fieldKeys | fieldMode | fieldN | fieldOf | fieldWait | fieldMaxHold | fieldValue},
+	doUnlock: {fieldLock, 0},
+	doCheck:  {fieldLock, 0},
+	doWho:    {0, fieldKey},
+	doPing:   {0, 0},
+	doLeader: {fieldKey, 0},
+	doTake:   {fieldRule | fieldKey, fieldTier | fieldCost},
+	doOnce:   {fieldKey, fieldWait | fieldMaxHold | fieldRequest},
+	doFinish: {fieldLock, fieldResult | fieldFailed},
+}
+
+const (
+	// maxID is the largest ID: JavaScript has no larger exact number.
+	maxID = 1<<53 - 1
+
+	// maxMS is the longest time, a year, in milliseconds.
+	maxMS = 366 * 24 * 3600 * 1000
+)
+
+// A badRequest is a line that the agent does not understand.
+type badRequest struct {
+	reason string
+	fatal  bool // it cannot be known what comes after: the session ends
+}
+
+func (e *badRequest) Error() string { return e.reason }
+
+func bad(format string, args ...any) error { return &badRequest{fmt.Sprintf(format, args...), false} }
+
+// parse reads a line. It is strict: a field that is unknown, that is there twice, that
+// has another type or another case, or that the request has no use for, is an error and
+// not ignored. A client that means wait_ms and writes wait is not to wait for ever. The
+// ID is right even if there is an error, unless it is 0.
+func parse(line []byte) (r request, err error) {
+	if !utf8.Valid(line) || !json.Valid(line) {
+		return r, &badRequest{"the line is no JSON object", true}
+	}
+	dec := json.NewDecoder(bytes.NewReader(line))
+	dec.UseNumber()
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return r, &badRequest{"the line is no JSON object", true}
+	}
+	for dec.More() {
+		t, e := dec.Token()
+		if e != nil {
+			return r, &badRequest{e.Error(), true}
+		}
+		name, _ := t.(string)
+		i := slices.Index(fieldNames, name)
+		if i < 0 { // the rest is read for the ID
+			var skipped json.RawMessage
+			if e := dec.Decode(&skipped); e != nil {
+				return r, &badRequest{e.Error(), true}
+			}
+			if err == nil {
+				err = bad("there is no field %q%s", name, meant(name, fieldNames))
+			}
+			continue
+		}
+		var value any
+		if e := dec.Decode(&value); e != nil {
+			return r, &badRequest{e.Error(), true}
+		}
+		f := fields(1) << i
+		if r.has&f != 0 && err == nil {
+			err = bad("the field %q is there twice", name)
+		}
+		r.has |= f
+		if e := r.set(f, name, value); e != nil && err == nil {
+			err = e
+		}
+	}
+	switch {
+	case r.has&fieldID == 0 || r.ID == 0: // the client would not know what the answer is about
+		return request{}, &badRequest{"a request has an id, a number from 1 to 2^53-1", true}
+	case err == nil && strings.ContainsRune(strings.Join(r.Keys, "")+r.Key+r.Value+r.Rule+r.Tier+r.Request+r.Result+r.Failed, utf8.RuneError) && !bytes.ContainsRune(line, utf8.RuneError):
+		err = bad("a string has half of a surrogate pair") // two such keys would be one
+	}
+	if err == nil {
+		err = r.check()
+	}
+	return r, err
+}
+
+// set sets one field.
+func (r *request) set(f fields, name string, value any) error {
+	var text *string
+	var number *int64
+	least, most := int64(1), int64(maxID)
+	switch f {
+	case fieldDo:
+		text = &r.Do
+	case fieldKey:
+		text = &r.Key
+	case fieldMode:
+		text = &r.Mode
+	case fieldValue:
+		text = &r.Value
+	case fieldRule:
+		text = &r.Rule
+	case fieldTier:
+		text = &r.Tier
+	case fieldRequest:
+		text = &r.Request
+	case fieldResult:
+		text = &r.Result
+	case fieldFailed:
+		text = &r.Failed
+	case fieldCost:
+		number = &r.Cost
+	case fieldID:
+		number = &r.ID
+	case fieldLock:
+		number = &r.Lock
+	case fieldN:
+		number = &r.N
+	case fieldOf:
+		number = &r.Of
+	case fieldWait:
+		number, least, most = &r.WaitMS, 0, maxMS
+	case fieldMaxHold:
+		number, most = &r.MaxHoldMS, maxMS
+	}
+	if f == fieldKeys {
+		list, _ := value.([]any)
+		for _, one := range list {
+			s, ok := one.(string)
+			if !ok {
+				list = nil
+				break
+			}
+			r.Keys = append(r.Keys, s)
+		}
+		if n := len(list); n < 1 || n > check.MaxTogether {
+			return bad("keys is a list of 1 to %d strings", check.MaxTogether)
+		}
+		return nil
+	}
+	if text != nil {
+		s, ok := value.(string)
+		if !ok {
+			return bad("%s is not a string", name)
+		}
+		*text = s
+		return nil
+	}
+	n, ok := value.(json.Number)
+	if !ok {
+		return bad("%s is not a number", name)
+	}
+	i, err := strconv.ParseInt(n.String(), 10, 64)
+	if err != nil || i < least || i > most {
+		return bad("%s is a whole number from %d to %d, without a fraction or an exponent", name, least, most)
+	}
+	*number = i
+	return nil
+}
+
+// check refuses what no agent could do.
+func (r *request) check() error {
+	verb, ok := verbs[r.Do]
+	if !ok {
+		if r.has&fieldDo == 0 {
+			return bad(`a request says what to do: {"id":%d,"do":"ping"}`, r.ID)
+		}
+		names := make([]string, 0, len(verbs))
+		for name := range verbs {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return bad("there is no request %q%s", r.Do, meant(r.Do, names))
+	}
+	given := r.has &^ (fieldID | fieldDo)
+	if missing := verb.needs &^ given; missing != 0 {
+		return bad("%s needs %s", r.Do, missing)
+	}
+	if extra := given &^ (verb.needs | verb.may); extra != 0 {
+		return bad("%s has no use for %s", r.Do, extra)
+	}
+	if keys := given & (fieldKey | fieldKeys); r.Do == doLock && (keys == 0 || keys == fieldKey|fieldKeys) {
+		return bad("lock needs a key, or keys")
+	}
+	permits := r.has & (fieldN | fieldOf)
+	switch {
+	case r.has&fieldMode != 0 && r.Mode != modeExclusive && r.Mode != modeShared && r.Mode != modePermits:
+		return bad("mode %q: it is %s, %s or %s", r.Mode, modeExclusive, modeShared, modePermits)
+	case r.Mode == modePermits && (permits != fieldN|fieldOf || r.N > r.Of || r.Of > check.MaxPermits):
+		return bad("mode permits needs n and of, n of them: 2 of 10 permits, of at most %d", check.MaxPermits)
+	case r.Mode != modePermits && permits != 0:
+		return bad("n and of go with mode permits")
+	case r.Do == doFinish && (r.has&fieldResult != 0) == (r.has&fieldFailed != 0):
+		return bad("finish has a result, or says why the operation has failed for good")
+	}
+	return nil
+}
+
+// String names the first of the fields.
+func (f fields) String() string {
+	for i, name := range fieldNames {
+		if f&(1<<i) != 0 {
+			return strconv.Quote(name)
+		}
+	}
+	return "nothing"
+}
+
+// meant suggests what the client may have meant.
+func meant(name string, known []string) string {
+	if near := suggest.Nearest(name, known); near != "" {
+		return fmt.Sprintf(": did you mean %q?", near)
+	}
+	return ""
+}
+
+// What went wrong.
+const (
+	codeBad       = "bad"         // the request makes no sense
+	codeBusy      = "busy"        // as many sessions or locks as are allowed
+	codeCancelled = "cancelled"   // the client itself ended the wait
+	codeClosing   = "closing"     // the agent is being stopped; the session ends
+	codeDenied    = "denied"      // the user may not do that
+	codeHeld      = "held"        // the wait is over: the lock is held, or the store silent
+	codeFailed    = "failed"      // the operation has failed for good, now or before
+	codeLimited   = "limited"     // the limit refuses
+	codeLost      = "lost"        // the lock has ended
+	codeNested    = "nested"      // the session has this lock, or waits for it, already
+	codeOther     = "other"       // the operation is that of another request
+	codeStore     = "store"       // the store did not answer
+	codeUnkept    = "unrecorded"  // the operation was done, and its result is not recorded
+	codeCannot    = "unsupported" // the store, or this agent, cannot do that
+)
+
+// An answer is a line from the agent.
+type answer struct {
+	ID      int64  `json:"id,omitempty"` // 0: it answers no request
+	OK      bool   `json:"ok"`
+	Error   string `json:"error,omitempty"`   // a code
+	Message string `json:"message,omitempty"` // for people
+	Lost    int64  `json:"lost,omitempty"`    // the lock whose loss ends the session
+	Cause   string `json:"cause,omitempty"`   // of that: expired, gone, overheld
+
+	// Of the greeting.
+	V     int    `json:"v,omitempty"`
+	Store string `json:"store,omitempty"`
+
+	// Of a lock. The token is a string: it may exceed 2⁵³.
+	Token       string            `json:"token,omitempty"`
+	Tokens      map[string]string `json:"tokens,omitempty"` // by key, of a lock of several
+	RemainingMS *int64            `json:"remaining_ms,omitempty"`
+	MaxHoldMS   int64             `json:"max_hold_ms,omitempty"`
+
+	// Of take. Wait is how long the client waits before it acts.
+	Limit     *int64 `json:"limit,omitempty"`
+	Remaining *int64 `json:"remaining,omitempty"`
+	WaitMS    int64  `json:"wait_ms,omitempty"`
+	RetryMS   int64  `json:"retry_ms,omitempty"` // 0: never
+	ResetMS   int64  `json:"reset_ms,omitempty"`
+
+	// Of once.
+	Run      bool    `json:"run,omitempty"` // the client is to run the operation, under the lock of the token
+	Attempts int64   `json:"attempts,omitempty"`
+	Result   *string `json:"result,omitempty"`
+
+	// Of leader.
+	Led   *bool  `json:"led,omitempty"`
+	Value string `json:"value,omitempty"`
+}
+
+// A whoAnswer tells which processes hold and want locks through this agent.
+type whoAnswer struct {
+	ID    int64   `json:"id"`
+	OK    bool    `json:"ok"`
+	Locks []party `json:"locks"`
+	More  int     `json:"more,omitempty"` // how many are not shown
+}
+
+// A party is a process that holds or wants a lock.
+type party struct {
+	Key     string `json:"key"`
+	State   string `json:"state"` // held, waiting
+	Mode    string `json:"mode"`
+	Token   string `json:"token,omitempty"`
+	ForMS   int64  `json:"for_ms"`
+	PID     int    `json:"pid,omitempty"`
+	UID     *int64 `json:"uid,omitempty"` // nil if the system does not tell
+	Program string `json:"program,omitempty"`
+}
+
+// line makes the line of an answer.
+func line(a any) []byte {
+	text, err := json.Marshal(a)
+	if err != nil { // no type of this file has a value that JSON has not
+		panic(err)
+	}
+	return append(text, '\n')
+}

@@ -1,0 +1,323 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/ratelimit/rules"
+)
+
+// A session is one connection. Its goroutine reads the requests, and answers those that
+// need no store; it never waits for anything but the client, so that it notices at once
+// when the client dies. Each other request has a goroutine.
+//
+// Mutexes: mu guards the state, writing the connection's output. Neither is locked when
+// the other is taken, nor during a call to the Locker.
+type session struct {
+	server *Server
+	conn   net.Conn
+	peer   peer
+	user   *user
+
+	ctx    context.Context // ends with the session
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	ended bool // no lock is granted to it any more, and no request read
+	locks map[int64]*lock
+	keys  int            // of all locks together
+	asks  int            // requests to the store that hold nothing: take, leader
+	busy  sync.WaitGroup // the goroutines of requests; none begins once ended is set
+
+	writing sync.Mutex
+	silent  bool // nothing is written any more
+}
+
+// A lock is what one lock request asked for. It is in the session's locks from the
+// request until nothing is left of it.
+type lock struct {
+	session *session
+	id      int64
+	keys    []string // sorted, each once
+	mode    string
+	asked   time.Time
+	cancel  context.CancelFunc // ends the wait
+
+	// Guarded by session.mu.
+	state lockState
+	lease holding     // once held
+	since time.Time   // held
+	until time.Time   // held for the longest time allowed; zero: no limit
+	stop  func() bool // stops to watch for the loss; nil: not watched
+	timer *time.Timer // fires at until
+
+	attempt *attempt // of an operation; nil: a lock. It never changes
+}
+
+// A holding is a *baton.Lease, or the *baton.Leases of several keys.
+type holding interface {
+	Err() error
+	Deadline() time.Time
+	Context(context.Context) context.Context
+	Unlock() error
+}
+
+// token is the token of one of the keys. The lock is, or was, held.
+func (l *lock) token(key string) string {
+	if all, ok := l.lease.(*baton.Leases); ok {
+		return tokenText(all.Token(key))
+	}
+	return tokenText(l.lease.(*baton.Lease).Token())
+}
+
+type lockState uint8
+
+const (
+	waiting  lockState = iota
+	dropping           // the client has ended the wait, or the session has
+	held
+	releasing // one goroutine, which set this, unlocks it
+)
+
+// serve reads requests until the session ends, and returns when nothing is left of it.
+func (s *session) serve() {
+	s.server.cfg.Logger.Debug("session began", "peer", s.peer)
+	s.send(s.server.hello)
+	err := s.read()
+	s.finish()
+	s.server.cfg.Logger.Debug("session ended", "peer", s.peer, "error", err)
+	s.server.forget(s)
+}
+
+// read reads requests until the connection ends. Of a session that the agent has ended
+// it reads until the client has closed the connection, or for the grace.
+func (s *session) read() error {
+	in := bufio.NewReaderSize(s.conn, MaxLine)
+	for {
+		text, err := in.ReadSlice('\n')
+		// Any later moment is right, too: remaining_ms counts from an earlier one, when
+		// the client sent it.
+		received := time.Now()
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			s.end(&answer{Error: codeBad, Message: fmt.Sprintf("a line has at most %d bytes", MaxLine)})
+			_, _ = io.Copy(io.Discard, s.conn) // until it is closed, or for the grace
+			return err
+		case err != nil:
+			return err
+		case s.over():
+			continue
+		}
+		r, err := parse(text)
+		var wrong *badRequest
+		switch {
+		case errors.As(err, &wrong) && wrong.fatal:
+			s.end(&answer{ID: r.ID, Error: codeBad, Message: wrong.reason})
+		case err != nil:
+			s.refuse(r, codeBad, "%v", err)
+		default:
+			s.do(r, received)
+		}
+	}
+}
+
+func (s *session) over() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
+
+func (s *session) do(r request, received time.Time) {
+	switch r.Do {
+	case doLock:
+		s.lock(r, received)
+	case doUnlock:
+		s.unlock(r)
+	case doCheck:
+		s.check(r, received)
+	case doWho:
+		s.send(line(s.server.table.who(r.ID, r.Key)))
+	case doPing:
+		s.answer(answer{ID: r.ID, OK: true})
+	case doLeader:
+		s.ask(r, s.leader)
+	case doTake:
+		s.ask(r, s.take)
+	case doOnce:
+		s.once(r, received)
+	case doFinish:
+		s.finishAttempt(r)
+	}
+}
+
+// end ends the session, once: its waits end, and no request is read any more. If it is
+// the agent that ends it, last tells the client, who then has the grace to close the
+// connection. finish does the rest. A client that has gone gets a nil last.
+func (s *session) end(last *answer) {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return
+	}
+	s.ended = true
+	for _, l := range s.locks {
+		if l.state == waiting {
+			l.state = dropping
+			l.cancel()
+		}
+	}
+	s.mu.Unlock()
+	s.cancel()
+	if last == nil {
+		return
+	}
+	s.server.cfg.Logger.Debug("the agent ends a session", "peer", s.peer, "error", last.Error, "lost", last.Lost, "reason", last.Message)
+	s.write(line(last), true)
+	s.linger()
+}
+
+// linger leaves the client the grace to close the connection.
+func (s *session) linger() {
+	if half, ok := s.conn.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite() // the client reads the end now
+	}
+	_ = s.conn.SetReadDeadline(time.Now().Add(grace))
+}
+
+// finish gives back all that the session has.
+func (s *session) finish() {
+	s.end(nil)
+	_ = s.conn.Close()
+	s.mu.Lock()
+	for _, l := range s.locks {
+		if l.state == held {
+			l.state = releasing
+			s.busy.Go(func() { _ = s.release(l) })
+		}
+	}
+	s.mu.Unlock()
+	s.busy.Wait()
+}
+
+// maxAsks is how many requests of one session may ask the store at a time.
+const maxAsks = 100
+
+// ask answers a request that holds nothing, in a goroutine.
+func (s *session) ask(r request, do func(request) answer) {
+	s.mu.Lock()
+	switch {
+	case s.ended:
+		s.mu.Unlock()
+		return
+	case s.asks >= maxAsks:
+		s.mu.Unlock()
+		s.refuse(r, codeBusy, "this session has asked %d times and not waited for the answers", maxAsks)
+		return
+	}
+	s.asks++
+	s.busy.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.busy.Done()
+		a := do(r)
+		s.mu.Lock()
+		s.asks--
+		s.mu.Unlock()
+		a.ID = r.ID
+		s.answer(a)
+	}()
+}
+
+// Answers.
+
+// answer writes an answer.
+func (s *session) answer(a answer) { s.send(line(a)) }
+
+// refuse answers a request that is not done.
+func (s *session) refuse(r request, code, format string, args ...any) {
+	s.answer(answer{ID: r.ID, Error: code, Message: fmt.Sprintf(format, args...)})
+}
+
+// fail answers a request that failed with err.
+func (s *session) fail(id int64, err error) {
+	a := failure(err)
+	a.ID = id
+	s.answer(a)
+}
+
+func failure(err error) answer {
+	if final, ok := errors.AsType[*once.FinalError](err); ok {
+		return answer{Error: codeFailed, Message: driver.Printable(final.Text)}
+	}
+	return answer{Error: codeOf(err), Message: driver.Printable(err.Error())}
+}
+
+func (s *session) send(text []byte) { s.write(text, false) }
+
+// write writes a line, if the session has not written its last one. It ends the session
+// of a client that does not read: the kernel keeps what fits into the socket's buffer,
+// the agent nothing beyond the answers of requests that it is working on.
+func (s *session) write(text []byte, last bool) {
+	s.writing.Lock()
+	if s.silent {
+		s.writing.Unlock()
+		return
+	}
+	_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	_, err := s.conn.Write(text)
+	s.silent = last || err != nil // after half a line there is no other
+	s.writing.Unlock()
+	if err == nil || last {
+		return
+	}
+	s.end(nil)
+	s.linger() // one that is gone ends the reading at once
+	s.server.cfg.Logger.Warn("a client was cut off: it does not read, or has gone", "peer", s.peer, "error", err)
+}
+
+// codeOf says what went wrong in a word.
+func codeOf(err error) string {
+	switch {
+	case errors.Is(err, once.ErrOtherRequest):
+		return codeOther
+	case errors.As(err, new(*once.UnrecordedError)):
+		return codeUnkept
+	case errors.As(err, new(*rules.UnknownError)), errors.As(err, new(*rules.RequestError)):
+		return codeBad
+	case errors.Is(err, baton.ErrHeld), errors.Is(err, context.DeadlineExceeded):
+		return codeHeld
+	case errors.Is(err, baton.ErrLost):
+		return codeLost
+	case errors.Is(err, baton.ErrUnsupported):
+		return codeCannot
+	case errors.As(err, new(*baton.KeyError)), errors.As(err, new(*baton.CapacityError)), errors.As(err, new(*baton.NotLockError)),
+		errors.As(err, new(*driver.RequestError)):
+		return codeBad
+	}
+	return codeStore
+}
+
+// causeOf says why a lease has ended in a word.
+func causeOf(err error) string {
+	lost, _ := errors.AsType[*baton.LostError](err)
+	switch {
+	case lost == nil:
+	case lost.Cause == baton.Gone:
+		return "gone"
+	case lost.Cause == baton.Overheld:
+		return "overheld"
+	}
+	return "expired"
+}
+
+func tokenText(token int64) string { return strconv.FormatInt(token, 10) }

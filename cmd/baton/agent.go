@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"os/user"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/agent"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/systemd"
+	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/ratelimit/rules"
+)
+
+// serving are the flags of "baton agent".
+type serving struct {
+	asking  // for --ttl
+	socket  string
+	systemd bool
+	mode    string
+	group   string
+	users   []string
+	maxHold time.Duration
+	rules   string
+	keep    time.Duration
+
+	perm fs.FileMode // after check
+	gid  int         // -1: as it is
+	uids []uint32    // nil: all
+}
+
+func (a *app) agentCommand() *cobra.Command {
+	k := &serving{}
+	cmd := &cobra.Command{
+		Use:   "agent [flags] --socket PATH",
+		Short: "Give the processes of this machine locks over a socket, in any language",
+		Long: `Listens at a Unix socket. A connection is a session, which asks for locks by lines of
+JSON; clients for several languages are in clients/, and docs/agent.md describes the
+protocol. The agent renews what is held and waits in the queue of the store, where all
+processes of the machine have one position. A process that dies frees its locks at once,
+as with flock; one that is stopped keeps them, at most for --max-hold.
+
+The socket belongs to the user who runs the agent. Who can write it by its --mode, and
+is a --user if there are any, may ask for every lock. A socket of an agent that has died
+is replaced; if an agent lives there this one ends with exit code 78.
+
+With --rules, clients may ask the limits of a file (see "baton limit check"), which is
+read again when it changes.
+
+Signals TERM, INT, QUIT and HUP end the agent: it tells its clients, and releases all.
+
+With --systemd the socket is the one that systemd listens at for the service, and
+systemd is told when the agent is ready. Units are in deploy/systemd.
+
+` + exitTable,
+		Example: `  baton agent --socket /run/baton/agent.sock --group www-data
+  baton agent --socket $XDG_RUNTIME_DIR/baton.sock --mode 0600 --max-hold 10m
+  echo '{"id":1,"do":"who"}' | socat -t1 - /run/baton/agent.sock`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.StringVar(&k.socket, "socket", "", "path of the Unix socket")
+	f.BoolVar(&k.systemd, "systemd", false, "take the socket from systemd")
+	f.StringVar(&k.mode, "mode", "0660", "mode of the socket: who can write it can use it")
+	f.StringVar(&k.group, "group", "", "group that the socket is given to (default: that of the agent)")
+	f.StringArrayVar(&k.users, "user", nil, "user, by name or number, who may use it; several may (default: all whom the mode lets)")
+	f.DurationVar(&k.maxHold, "max-hold", 0, "end the session of a client that has a lock for so long (default: never)")
+	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long a lock outlives an agent that crashed")
+	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
+	f.DurationVar(&k.keep, "keep", 24*time.Hour, "how long outcomes of once are kept")
+	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
+	a.metricsFlag(cmd)
+	cmd.MarkFlagsOneRequired("socket", "systemd")
+	for _, of := range []string{"socket", "mode", "group"} {
+		cmd.MarkFlagsMutuallyExclusive("systemd", of)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return does(func(ctx context.Context, _ []string) error {
+			if err := a.measure(cmd, false); err != nil {
+				return err
+			}
+			if err := k.check(cmd); err != nil {
+				return err
+			}
+			return a.serveAgent(ctx, k)
+		})(cmd, args)
+	}
+	return cmd
+}
+
+// check refuses flags that make no sense, before anything is opened.
+func (k *serving) check(cmd *cobra.Command) error {
+	if err := k.asking.check(cmd, "agent"); err != nil { // which has a --ttl only
+		return err
+	}
+	if cmd.Flags().Changed("max-hold") && k.maxHold <= 0 {
+		return usage("--max-hold %v: it is a duration above zero", k.maxHold)
+	}
+	if k.keep < check.MinRecordKeep || k.keep > check.MaxRecordKeep {
+		return usage("--keep %v: it is between %v and ten years", k.keep, check.MinRecordKeep)
+	}
+	if cmd.Flags().Changed("socket") && k.socket == "" {
+		return usage("--socket: the path is empty")
+	}
+	mode, err := strconv.ParseUint(k.mode, 8, 9)
+	if err != nil {
+		return usage("--mode %s: it is an octal number, such as 0660", safe(k.mode))
+	}
+	k.perm, k.gid = fs.FileMode(mode), -1
+	if k.group != "" {
+		if k.gid, err = number(k.group, func() (string, error) {
+			g, err := user.LookupGroup(k.group)
+			if err != nil {
+				return "", err
+			}
+			return g.Gid, nil
+		}); err != nil {
+			return usage("--group %s: %w", safe(k.group), err)
+		}
+	}
+	for _, name := range k.users {
+		uid, err := number(name, func() (string, error) {
+			u, err := user.Lookup(name)
+			if err != nil {
+				return "", err
+			}
+			return u.Uid, nil
+		})
+		if err != nil {
+			return usage("--user %s: %w", safe(name), err)
+		}
+		k.uids = append(k.uids, uint32(uid))
+	}
+	return nil
+}
+
+// number is a number, or that of the name that find finds.
+func number(text string, find func() (string, error)) (int, error) {
+	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return int(n), nil
+	}
+	found, err := find()
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(found, 10, 32)
+	return int(n), err
+}
+
+// listen makes the socket, or takes the one of systemd.
+func (k *serving) listen() (net.Listener, error) {
+	if k.systemd {
+		l, err := systemd.Listener()
+		if err != nil {
+			return nil, &exit{exitConfig, err}
+		}
+		if l.Addr().Network() != "unix" { // users of other hosts could connect
+			l.Close()
+			return nil, &exit{exitConfig, fmt.Errorf("the socket of systemd is of the network %s: the agent needs ListenStream= with a path", l.Addr().Network())}
+		}
+		return l, nil
+	}
+	l, err := agent.Listen(k.socket, k.perm)
+	if err != nil {
+		return nil, &exit{exitConfig, err}
+	}
+	if k.gid >= 0 {
+		if err := os.Chown(k.socket, -1, k.gid); err != nil {
+			l.Close()
+			return nil, &exit{exitConfig, fmt.Errorf("--group %s: %w", safe(k.group), err)}
+		}
+	}
+	return l, nil
+}
+
+// serveAgent answers clients until a signal comes.
+func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
+	sigs, stopSigs := listen(syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
+	defer stopSigs()
+	pipe := make(chan os.Signal, 1) // a reader of our messages that has ended must not end it
+	signal.Notify(pipe, syscall.SIGPIPE)
+	defer signal.Stop(pipe)
+	var file *rules.File
+	if k.rules != "" {
+		if file, err = rules.Open(k.rules); err != nil {
+			return &exit{exitConfig, ofPage(err)}
+		}
+	}
+	l, err := k.listen()
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	owner := ownerName(os.Getpid()) + " (baton agent)"
+	locks, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{TTL: k.ttl, Owner: owner} }, k.checkTTL)
+	if err != nil {
+		return err
+	}
+	defer shut(store)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	cfg := agent.Config{MaxHold: k.maxHold, Users: k.uids, Logger: a.warner()}
+	if file != nil {
+		if cfg.Limits, err = a.follow(ctx, store, file); err != nil {
+			return err
+		}
+	}
+	of := baton.Config{TTL: k.ttl, Owner: owner, Logger: a.logger(), Events: a.told().Locks}
+	cfg.Once, err = once.New(store, once.Config{Keep: k.keep, Lock: of, Events: a.told().Once})
+	if err != nil && !errors.Is(err, baton.ErrUnsupported) { // without it the clients who ask are told
+		return err
+	}
+	server, err := agent.New(locks, cfg)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, l) }()
+	a.ready(l, store.Traits())
+	select {
+	case err := <-ended:
+		return err
+	case s := <-sigs:
+		a.say("%v: releasing all locks", s)
+	}
+	a.tellSupervisor("STOPPING=1")
+	stop()
+	return <-ended
+}
+
+// follow makes a limiter of a file of rules, and reloads them until ctx ends.
+func (a *app) follow(ctx context.Context, store driver.Store, file *rules.File) (*rules.Limiter, error) {
+	counts, ok := driver.As[limits.Store](store)
+	if !ok {
+		return nil, &exit{exitConfig, fmt.Errorf("--rules: store %s has no rate limits", store.Traits().Store)}
+	}
+	limiter, err := rules.New(counts, file.Rules(), ratelimit.Observe(a.told().Limits)) // the store tells what it is asked
+	if err != nil {
+		return nil, &exit{exitConfig, err}
+	}
+	go func() {
+		_ = limiter.Follow(ctx, file, func(err error) {
+			if err != nil {
+				a.complain("the rules before go on: %s", safe(ofPage(err).Error()))
+				return
+			}
+			a.say("the rules have changed")
+		})
+	}()
+	return limiter, nil
+}
+
+func (a *app) ready(l net.Listener, t driver.Traits) {
+	if !t.Processes {
+		a.say("store %s is not shared with other processes: only the clients of this agent exclude each other", t.Store)
+	}
+	a.say("agent over store %s listens at %s", t.Store, safe(l.Addr().String()))
+	a.tellSupervisor("READY=1")
+}
+
+// tellSupervisor tells systemd, if it wants to know, a state.
+func (a *app) tellSupervisor(state string) {
+	if err := systemd.Notify(state); err != nil {
+		a.complain("%s", safe(err.Error()))
+	}
+}
+
+// warner logs warnings even if the log was not asked for, unless --quiet was.
+func (a *app) warner() *slog.Logger {
+	if a.verbose || a.quiet {
+		return a.logger()
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}

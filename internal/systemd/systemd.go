@@ -1,0 +1,60 @@
+//go:build unix
+
+// Package systemd speaks the two protocols by which systemd and a service find each
+// other: the sockets that it passes on, and what the service tells of its state. Other
+// supervisors speak them, too.
+package systemd
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// firstFD is the first file descriptor that systemd passes on.
+const firstFD = 3
+
+// Listener is the one socket that systemd listens at for this process. It is an error if
+// there is none, or more than one. The environment variables that say so are removed, so
+// that no child takes them for its own.
+func Listener() (net.Listener, error) {
+	pid, fds := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
+	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+		os.Unsetenv(name)
+	}
+	if pid != strconv.Itoa(os.Getpid()) {
+		return nil, errors.New("systemd has passed on no socket to this process: is the service started by a socket unit?")
+	}
+	if fds != "1" {
+		return nil, fmt.Errorf("systemd has passed on %q sockets, and not one", fds)
+	}
+	syscall.CloseOnExec(firstFD)
+	f := os.NewFile(firstFD, "socket of systemd")
+	defer f.Close() // FileListener has a copy
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("what systemd has passed on is no socket that listens: %w", err)
+	}
+	return l, nil
+}
+
+// Notify tells the supervisor a state: "READY=1", "STOPPING=1". It does nothing if there
+// is none that wants to know.
+func Notify(state string) error {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return nil
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: path})
+	if err != nil {
+		return fmt.Errorf("the supervisor cannot be told %q: %w", state, err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte(state)); err != nil {
+		return fmt.Errorf("the supervisor cannot be told %q: %w", state, err)
+	}
+	return nil
+}

@@ -1,0 +1,15 @@
+package testserver
+
+// Python returns the path of python3. If it is not installed, the test is skipped, or
+// fails if BATON_REQUIRE_SERVERS is 1.
+func Python(t TB) string {
+	t.Helper()
+	return require(t, "python3", "python3-minimal")
+}
+
+// Bash returns the path of bash, with socat beside it, as Python does.
+func Bash(t TB) string {
+	t.Helper()
+	require(t, "socat", "socat")
+	return require(t, "bash", "bash")
+}

@@ -185,6 +185,9 @@ func TestParseRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, text, want string }{
 		{"nothing", "{}", "1:1: there are no rules in it"},
+		{"an empty file", "", "r.yaml: there are no rules in it"},
+		{"a comment", "# nothing yet\n---\n", "r.yaml: there are no rules in it"},
+		{"a file that is being written", "rules:\n", "1:1: it does not say which rules"},
 		{"a list", "- a", "1:1: a file of rules is written as lines"},
 		{"a text", "hello", "a file of rules is written as lines"},
 		{"no YAML", "rules: [", "this is not YAML"},
@@ -331,6 +334,21 @@ func TestParseBomb(t *testing.T) {
 		t.Error("it was read")
 	}
 	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// An alias is looked up once, however many anchors have its name.
+func TestParseManyAnchors(t *testing.T) {
+	t.Parallel()
+	const n = 20_000
+	text := []byte("on_failure: open\nrules:\n" + strings.Repeat("- &a {requests: 5, period: 1m}\n- *a\n", n))
+	start := time.Now()
+	_, err := rules.Parse("anchors", text)
+	if all := rules.Errors(nil); !errors.As(err, &all) || !strings.Contains(all[len(all)-1].Reason, fmt.Sprint(2*n-100)) {
+		t.Errorf("it reads %v", err)
+	}
+	if took := time.Since(start); took > 30*time.Second { // all pairs of them take minutes
 		t.Errorf("it took %v", took)
 	}
 }

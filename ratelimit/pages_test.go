@@ -1,3 +1,5 @@
+//lint:file-ignore SA4006 the pages leave out what to do about errors
+
 package ratelimit_test
 
 import (
@@ -14,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/top"
@@ -39,7 +42,10 @@ func TestPagesShowWhatRuns(t *testing.T) {
 	runs := plain(string(self))
 	for page, sections := range map[string][]string{
 		"budgets.md": nil, // all
-		"limits.md":  {"## Another limit for one key, for a while", "## Try a limit before it limits", "## Warn before 429", "## Watch the decisions", "## What is hot"},
+		"limits.md": {
+			"", "## Another limit for one key, for a while", "## Several limits, different costs", "## Try a limit before it limits", "## Warn before 429", "## Watch the decisions",
+			"## What is hot", "## Waiting", "## How many at once", "## Busy keys",
+		},
 	} {
 		raw, err := os.ReadFile("../docs/" + page)
 		if err != nil {
@@ -55,8 +61,10 @@ func TestPagesShowWhatRuns(t *testing.T) {
 				inside = sections == nil || slices.Contains(sections, section)
 			case line == "```\n" && inside:
 				blocks, inside = blocks+1, false
-				if !strings.Contains(runs, plain(block.String())) {
-					t.Errorf("docs/%s: no test here runs\n%s", page, block.String())
+				for part := range strings.SplitSeq(block.String(), "\n…\n") {
+					if !strings.Contains(runs, plain(part)) {
+						t.Errorf("docs/%s: no test here runs\n%s", page, part)
+					}
 				}
 				block.Reset()
 			case inside:
@@ -66,6 +74,88 @@ func TestPagesShowWhatRuns(t *testing.T) {
 		if blocks < max(3, len(sections)) {
 			t.Errorf("docs/%s has only %d blocks that a test runs", page, blocks)
 		}
+	}
+}
+
+func TestPageOfLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, ctx := memstore.New(), t.Context()
+		limiter, err := ratelimit.New(store, ratelimit.SlidingWindow(100, time.Minute))
+		r, err := limiter.Allow(ctx, "user/42")
+		ok, err := limiter.Allowed(ctx, "user/42")
+		if err != nil || !ok || r.Remaining != 99 || r.RetryAfter != 0 || r.ResetAfter != 61*time.Second {
+			t.Errorf("%+v, %v, %v", r, ok, err)
+		}
+	})
+}
+
+func TestPageOfSeveralLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, ctx, used := memstore.New(), t.Context(), int64(3000)
+		berlin, err := time.LoadLocation("Europe/Berlin")
+		if err != nil {
+			t.Fatal(err)
+		}
+		limiter, err := ratelimit.New(store,
+			ratelimit.SlidingWindow(60, time.Minute).Named("requests").PerCall(),    // each call is one
+			ratelimit.TokenBucket(100_000, time.Minute, 20_000).Named("tokens"),     // by cost
+			ratelimit.FixedWindow(5_000_000, time.Hour).Named("everybody").ForAll(), // all keys together
+			ratelimit.PerDay(1000, berlin).Named("day").PerCall())
+
+		reserved, err := limiter.Reserve(ctx, "tenant/7", 8000) // the most that it can cost
+		if err != nil || !reserved.Result.OK {
+			t.Fatal(reserved, err)
+		}
+		err = reserved.Commit(ctx, used) // the rest comes back
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := limiter.Peek(ctx, "tenant/8")
+		if err != nil || r.Limits()[2].Remaining != 5_000_000-used {
+			t.Errorf("%+v, %v", r.Limits(), err)
+		}
+	})
+}
+
+func TestPageOfWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, start := t.Context(), time.Now()
+		limiter := limiter(t, memstore.New(), ratelimit.LeakyBucket(10, time.Second, time.Second))
+		r, err := limiter.Wait(ctx, "user/42")                               // until it is allowed, or ctx ends
+		r, err = limiter.WaitWithin(ctx, "user/42", 1, 500*time.Millisecond) // a leaky bucket's turn, if it comes soon enough
+		if err != nil || !r.OK || time.Since(start) < 99*time.Millisecond {
+			t.Errorf("%+v, %v after %v", r, err, time.Since(start))
+		}
+	})
+}
+
+func TestPageOfPermits(t *testing.T) {
+	ctx := t.Context()
+	locks, err := baton.New(memstore.New(), baton.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		lease, err := locks.TryLock(ctx, "reports", baton.Permits(1, 3)) // or Lock, to wait
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lease.Unlock()
+	}
+	if _, err := locks.TryLock(ctx, "reports", baton.Permits(1, 3)); !errors.Is(err, baton.ErrHeld) {
+		t.Errorf("the fourth: %v", err)
+	}
+}
+
+func TestPageOfBatches(t *testing.T) {
+	store := &moody{Store: memstore.New()}
+	limiter, err := ratelimit.New(store, ratelimit.SlidingWindow(10_000, time.Second),
+		ratelimit.InBatches(100, 50*time.Millisecond, 8, 800)) // 100 at a time for 50 ms; 8 processes: up to 800 more, which is accepted
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := allow(t, limiter, "k", 1); !r.OK || store.asked.Load() != 1 {
+		t.Errorf("%+v after %d requests", r, store.asked.Load())
 	}
 }
 

@@ -85,7 +85,7 @@ func under(args []string) string {
 	if len(args) == 0 || args[0] == "" {
 		return ""
 	}
-	return fmt.Sprintf(" under %q", safe(args[0]))
+	return fmt.Sprintf(" under %q", args[0])
 }
 
 // listing makes one row for each lock.

@@ -67,3 +67,18 @@ func TestPrintJSON(t *testing.T) {
 		}
 	}
 }
+
+// A prefix without a lock or a record is told as it was typed, escaped once.
+func TestPrefixIsQuoted(t *testing.T) {
+	t.Parallel()
+	for prefix, want := range map[string]string{
+		"":              "",
+		"job/é":         ` under "job/é"`,
+		"\x1b[2J\u202e": ` under "\x1b[2J\u202e"`,
+		"\xff\n":        ` under "\xff\n"`,
+	} {
+		if got := under([]string{prefix}); got != want {
+			t.Errorf("%q is told as %s, want %s", prefix, got, want)
+		}
+	}
+}

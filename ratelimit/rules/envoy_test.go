@@ -306,3 +306,40 @@ func TestMatches(t *testing.T) {
 		}
 	}
 }
+
+// A refused caller is told a moment at which all that refuses it has room again.
+func TestRetryAfterQuotas(t *testing.T) {
+	t.Parallel()
+	const minute, hour = "{unit: minute, requests_per_unit: 1}", "{name: h, unit: hour, requests_per_unit: 1}"
+	text := "domain: d\ndescriptors:\n"
+	for _, d := range []struct{ key, limits string }{
+		{"short", minute}, {"long", minute + ", " + hour}, {"late", hour}, {"plain", minute},
+	} {
+		text += fmt.Sprintf("- {key: %s, quota_mode: %v, rate_limit: {limits: [%s]}}\n", d.key, d.key != "plain", d.limits)
+	}
+	at := time.Date(2026, 11, 25, 0, 0, 10, 0, time.UTC)
+	for _, c := range []struct {
+		use, ask string
+		want     time.Duration
+	}{
+		{"long=a", "long=a", 59*time.Minute + 50*time.Second}, // both of its limits
+		{"long=a short=a", "long=a short=a", 50 * time.Second},
+		{"late=a plain=a", "late=a plain=a", 59*time.Minute + 50*time.Second}, // the quota and the limit
+		{"plain=a", "late=a plain=a", 50 * time.Second},                       // the quota has room
+		{"late=a plain=a", "late=a plain=a short=a", 50 * time.Second},
+	} {
+		l := limiter(t, memstore.New(), text)
+		for use := range strings.FieldsSeq(c.use) {
+			if d := allow(t, l, rules.Request{Domain: "d", Descriptions: describing(use), At: at}); !d.OK {
+				t.Fatalf("%s: %+v", use, d)
+			}
+		}
+		d := allow(t, l, rules.Request{Domain: "d", Descriptions: describing(c.ask), At: at})
+		if d.OK || d.RetryAfter != c.want {
+			t.Errorf("after %s, %s is %v, again after %v, want %v", c.use, c.ask, d.OK, d.RetryAfter, c.want)
+		}
+		if d = allow(t, l, rules.Request{Domain: "d", Descriptions: describing(c.ask), At: at.Add(c.want)}); !d.OK {
+			t.Errorf("after %s, %s is refused when it was told to come again: %+v", c.use, c.ask, d)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package rules
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"io"
 	"os"
 	"sync"
@@ -96,14 +97,16 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(in, MaxFile+1))
 }
 
-// Follow looks every second whether the file has changed, and reloads its rules. It
-// returns the cause of the context's end. told, if it is not nil, is called after
-// each reload, with nil, and after each error: then the Limiter goes on with the
-// rules that it has. An error that repeats is told once.
+// Follow looks every second whether the file has changed, and reloads its rules when
+// the next look finds no other change: as far as it has come, a file that is being
+// written may be right, and have too few rules. It returns the cause of the context's
+// end. told, if it is not nil, is called after each reload, with nil, and after each
+// error: then the Limiter goes on with the rules that it has. An error that repeats is
+// told once.
 func (l *Limiter) Follow(ctx context.Context, f *File, told func(error)) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	last := ""
+	last, fresh := "", false
 	for {
 		select {
 		case <-ctx.Done():
@@ -111,14 +114,20 @@ func (l *Limiter) Follow(ctx context.Context, f *File, told func(error)) error {
 		case <-tick.C:
 		}
 		changed, err := f.Changed()
-		if changed {
-			err = l.Reload(f.Rules())
+		reload := fresh && !changed && err == nil
+		switch _, bad := errors.AsType[Errors](err); {
+		case changed:
+			fresh = true
+		case reload:
+			fresh, err = false, l.Reload(f.Rules())
+		case bad: // so what was read before was not all
+			fresh = false
 		}
 		text := ""
 		if err != nil {
 			text = err.Error()
 		}
-		if told != nil && (changed || err != nil && text != last) {
+		if told != nil && (reload || err != nil && text != last) {
 			told(err)
 		}
 		last = text

@@ -500,24 +500,45 @@ func (p *plan) spent(match int) bool {
 	return false
 }
 
+// quotaAfter is when the first of the quotas has room again: 0 if one has or there is
+// none.
+func (p *plan) quotaAfter() time.Duration {
+	first, some := ratelimit.Never, false
+	for m, one := range p.rules {
+		if one == nil || !one.quota {
+			continue
+		}
+		var own time.Duration // all limits of a quota must have room
+		for i := range p.asks {
+			if a := &p.asks[i]; a.result != nil && !a.result.OK && !a.set.Shadow && slices.Contains(a.matches, m) {
+				own = max(own, a.result.RetryAfter)
+			}
+		}
+		first, some = min(first, own), true
+	}
+	if !some {
+		return 0
+	}
+	return first
+}
+
 // tell makes the decision from what the limits have said.
 func (p *plan) tell(r Request, res ratelimit.Result, ok bool) Decision {
 	res.OK, res.Key, res.Cost = ok, p.key, r.Cost
 	res.Near, res.WouldRefuse = false, false
 	res.Wait, res.RetryAfter, res.ResetAfter = 0, 0, 0
-	quota := ratelimit.Never // when the first of the quotas allows it
 	var one *ratelimit.LimitResult
 	for i := range p.asks {
 		a := &p.asks[i]
 		if a.result == nil {
 			continue
 		}
-		quotas := false
+		quota := true // its refusal is one of several
 		for _, m := range a.matches {
 			match := &p.matches[m]
 			match.Limits = append(match.Limits, *a.result)
 			match.OK = match.OK && (a.result.OK || a.set.Shadow)
-			quotas = quotas || p.rules[m].quota
+			quota = quota && p.rules[m].quota
 		}
 		switch {
 		case a.set.Shadow:
@@ -527,9 +548,7 @@ func (p *plan) tell(r Request, res ratelimit.Result, ok bool) Decision {
 			continue
 		case ok:
 			res.Wait = max(res.Wait, a.result.Wait)
-		case !a.result.OK && quotas:
-			quota = min(quota, a.result.RetryAfter)
-		case !a.result.OK:
+		case !a.result.OK && !quota:
 			res.RetryAfter = max(res.RetryAfter, a.result.RetryAfter)
 		}
 		res.Near = res.Near || a.result.Near
@@ -538,8 +557,8 @@ func (p *plan) tell(r Request, res ratelimit.Result, ok bool) Decision {
 			one = a.result
 		}
 	}
-	if !ok && res.RetryAfter == 0 {
-		res.RetryAfter = quota
+	if !ok {
+		res.RetryAfter = max(res.RetryAfter, p.quotaAfter())
 	}
 	if one == nil {
 		one = &ratelimit.LimitResult{Limit: math.MaxInt64, Remaining: math.MaxInt64}

@@ -458,7 +458,24 @@ func TestFollow(t *testing.T) {
 			synctest.Wait()
 		}
 		tick()
-		write(t, path, "rules: [{name: b, requests: 5, period: 1m}]", then.Add(time.Second))
+		// It is written in pieces, the first of which is right by itself.
+		for i, text := range []string{"rules:\n- {name: b, requests: 5, period: 1m}\n", "rules:\n- {name: b, requests: 5, period: 1m}\n- {nam"} {
+			write(t, path, text, then.Add(time.Duration(i+1)*time.Second))
+			tick()
+		}
+		tick()
+		if d := allow(t, l, rules.Request{Rule: "a", Key: "k"}); !d.OK {
+			t.Errorf("while the file is written: %+v", d)
+		}
+		write(t, path, "rules:\n- {name: b, requests: 5, period: 1m}\n- {name: c, requests: 5, period: 1m}\n", then.Add(time.Minute))
+		tick()
+		allow(t, l, rules.Request{Rule: "a", Key: "k"})
+		tick()
+		if d := allow(t, l, rules.Request{Rule: "c", Key: "k"}); !d.OK {
+			t.Errorf("%+v", d)
+		}
+		write(t, path, "", then.Add(2*time.Minute)) // another one begins
+		tick()
 		tick()
 		if d := allow(t, l, rules.Request{Rule: "b", Key: "k"}); !d.OK {
 			t.Errorf("%+v", d)
@@ -476,7 +493,8 @@ func TestFollow(t *testing.T) {
 		if err := <-ended; !errors.Is(err, enough) {
 			t.Errorf("Follow ended with %v", err)
 		}
-		if len(told) != 2 || told[0] != "<nil>" || !strings.Contains(told[1], "no such file") {
+		if len(told) != 4 || !strings.Contains(told[0], "not YAML") || told[1] != "<nil>" ||
+			!strings.Contains(told[2], "there are no rules") || !strings.Contains(told[3], "no such file") {
 			t.Errorf("told %q", told)
 		}
 	})

@@ -56,8 +56,9 @@ type reader struct {
 	file    string
 	lines   []string
 	errs    Errors
-	at      map[string]*token.Token // where the paths of compile are
-	anchors map[string][]*ast.AnchorNode
+	at      map[string]*token.Token    // where the paths of compile are
+	anchors map[string]*ast.AnchorNode // by name, the last one
+	aliases map[*ast.AliasNode]*ast.AnchorNode
 	bad     map[string]bool // paths about which a mistake was told
 	nodes   int
 	more    int // mistakes that are not told
@@ -146,10 +147,15 @@ func (p *reader) read(text []byte) (r Rules) {
 	if err != nil {
 		return Rules{}
 	}
+	empty := true
 	for _, doc := range file.Docs {
 		if doc != nil && doc.Body != nil {
 			p.document(doc.Body, &r)
+			empty = false
 		}
+	}
+	if empty { // also a file that is about to be written
+		return refuse(0, "there are no rules in it, and no domain: for none, write rules: []")
 	}
 	return r
 }
@@ -175,6 +181,9 @@ func (p *reader) document(n ast.Node, r *Rules) {
 		}
 	}
 	if rules != nil {
+		if _, none := p.plain(rules.value).(*ast.NullNode); none {
+			p.errorf(rules.name, "it does not say which rules: for none, write rules: []")
+		}
 		for _, one := range p.list(rules.value, "rules") {
 			path := fmt.Sprintf("rules/%d", len(r.Rules))
 			r.Rules = append(r.Rules, p.rule(path, one, false))

@@ -161,6 +161,13 @@ rules:
   - {<<: *base, name: b}
   - {name: c, requests: 9, period: *p}
 `, "a: 5 per 1m, sliding-window\nb: 5 per 1m, sliding-window\nc: 9 per 1m, sliding-window\n"},
+		{"the same anchor again", `
+rules:
+  - {name: a, requests: &n 5, period: 1m}
+  - {name: b, requests: *n, period: 1m}
+  - {name: c, requests: &n 6, period: 1m}
+  - {name: d, requests: *n, period: 1m}
+`, "a: 5 per 1m, sliding-window\nb: 5 per 1m, sliding-window\nc: 6 per 1m, sliding-window\nd: 6 per 1m, sliding-window\n"},
 		{
 			"an algorithm for the file", "algorithm: sliding-log\nrules: [{name: a, requests: 5, period: 1m}, {name: b, requests: 5, period: 1m, algorithm: fixed-window}]",
 			"a: 5 per 1m, sliding-log\nb: 5 per 1m, fixed-window\n",
@@ -185,6 +192,9 @@ func TestParseRefuses(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, text, want string }{
 		{"nothing", "{}", "1:1: there are no rules in it"},
+		{"an empty file", "", "r.yaml: there are no rules in it"},
+		{"a comment", "# nothing yet\n---\n", "r.yaml: there are no rules in it"},
+		{"a file that is being written", "rules:\n", "1:1: it does not say which rules"},
 		{"a list", "- a", "1:1: a file of rules is written as lines"},
 		{"a text", "hello", "a file of rules is written as lines"},
 		{"no YAML", "rules: [", "this is not YAML"},

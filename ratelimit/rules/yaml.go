@@ -63,7 +63,7 @@ func (p *reader) parse(text string) (file *ast.File, err error) {
 		p.add(tk, "", "this is not YAML: "+reason)
 		return nil, err
 	}
-	p.anchors = make(map[string][]*ast.AnchorNode)
+	p.anchors, p.aliases = make(map[string]*ast.AnchorNode), make(map[*ast.AliasNode]*ast.AnchorNode)
 	for _, doc := range file.Docs {
 		if doc != nil && doc.Body != nil {
 			ast.Walk(p, doc.Body)
@@ -72,11 +72,17 @@ func (p *reader) parse(text string) (file *ast.File, err error) {
 	return file, nil
 }
 
-// Visit collects the anchors.
+// Visit finds what each alias stands for: the last anchor of its name before it.
 func (p *reader) Visit(n ast.Node) ast.Visitor {
-	if a, ok := n.(*ast.AnchorNode); ok && a.Name != nil {
-		name := a.Name.GetToken().Value
-		p.anchors[name] = append(p.anchors[name], a)
+	switch x := n.(type) {
+	case *ast.AnchorNode:
+		if x.Name != nil {
+			p.anchors[x.Name.GetToken().Value] = x
+		}
+	case *ast.AliasNode:
+		if x.Value != nil {
+			p.aliases[x] = p.anchors[x.Value.GetToken().Value]
+		}
 	}
 	return p
 }
@@ -97,14 +103,7 @@ func (p *reader) plain(n ast.Node) ast.Node {
 		case *ast.TagNode:
 			n = x.Value
 		case *ast.AliasNode:
-			var to *ast.AnchorNode
-			if x.Value != nil {
-				for _, a := range p.anchors[x.Value.GetToken().Value] {
-					if a.Start.Position.Offset < x.Start.Position.Offset {
-						to = a // the last before the alias
-					}
-				}
-			}
+			to := p.aliases[x]
 			if to == nil {
 				p.errorf(n, "no anchor with this name comes before it")
 				return nil
@@ -209,9 +208,6 @@ func (p *reader) text(n ast.Node) (string, bool) {
 	case nil:
 		return "", false
 	case *ast.NullNode:
-		if x.Token.Value == "" {
-			return "", true
-		}
 		return "", true
 	case *ast.StringNode:
 		return x.Value, true

@@ -22,7 +22,8 @@ const askEvery = time.Second
 // that needs nobody's consent. Nobody need hold the lock.
 //
 // The request stands until the lease that Ask returns is unlocked; that of a program that
-// crashed, for the TTL. Ask does not wait, and does not lock key: call Lock for that.
+// crashed, for the TTL; none for longer than Config.MaxHold. Ask does not wait, and does
+// not lock key: call Lock for that.
 // Several requests can stand at once, on a store with read locks, and else one.
 //
 // Errors are TryLock's; a *HeldError if another request stands on a store without read

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -190,7 +191,7 @@ func (l *Limiter) sweepBatch(key string, failed bool) error {
 		b.left = 0
 	} else {
 		ctx, cancel := context.WithTimeout(context.Background(), sweepWithin)
-		err = l.giveBack(ctx, b)
+		err = l.giveBack(ctx, b, key)
 		cancel()
 	}
 	bs.mu.Lock()
@@ -224,7 +225,7 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 		r.RetryAfter = max(r.RetryAfter-now.Sub(b.asked), time.Microsecond)
 		return r, nil
 	}
-	_ = l.giveBack(ctx, b) // what cannot be given back counts as consumed
+	_ = l.giveBack(ctx, b, key) // what cannot be given back counts as consumed
 	r, err := l.refill(ctx, b, key, max(l.batchSize(key), n), n, now)
 	more := func() bool { return err == nil && !r.OK && r.By == ByStore && r.Cost > n } // the store refused more than n
 	if more() {
@@ -310,7 +311,7 @@ func about(all []limits.Decision, n int64) bool {
 
 // giveBack returns what is left of a batch whose time is over. It must come before
 // the next request, which the store might refuse for it.
-func (l *Limiter) giveBack(ctx context.Context, b *batch) error {
+func (l *Limiter) giveBack(ctx context.Context, b *batch, key string) error {
 	left := b.left
 	if b.left = 0; left == 0 {
 		return nil
@@ -318,6 +319,12 @@ func (l *Limiter) giveBack(ctx context.Context, b *batch) error {
 	q := limits.Request{Mode: limits.GiveBack, At: b.taken.At, Wait: b.taken.Wait, Takes: append([]limits.Take(nil), b.request.Takes...)}
 	for i := range q.Takes {
 		q.Takes[i].Cost = left
+	}
+	for _, limit := range l.limitsOf(key) {
+		i := slices.IndexFunc(b.limits, func(then Limit) bool { return then.name == limit.name })
+		if i >= 0 && limit.rule.Algorithm == limits.TokenBucket && b.limits[i].rule.Algorithm == limits.TokenBucket {
+			q.Takes[i].Limit = limit.rule // what is in it comes back at the rate of now: see toGiveBack
+		}
 	}
 	if l.fall.by != ByStore { // the caller waits no longer for this than for an answer
 		var cancel context.CancelFunc

@@ -82,7 +82,7 @@ func New(store limits.Store, limit Limit, more ...Option) (*Limiter, error) {
 	l := &Limiter{store: store, batching: c.batching, watch: newWatch(store, c)}
 	l.fall.failure, l.fall.watch = c.failure, l.watch
 	var err error
-	if l.over, err = newOverrides(store, c, l.watch, l.askAgain); err != nil {
+	if l.over, err = newOverrides(store, c, l.watch, l.heedOverrides); err != nil {
 		return nil, err
 	}
 	if err := l.SetLimits(c.limits...); err != nil {
@@ -131,13 +131,28 @@ func (l *Limiter) SetLimits(all ...Limit) error {
 	return nil
 }
 
-// askAgain makes waiters ask the store again, for other limits.
-func (l *Limiter) askAgain() {
+// askAgain makes all waiters ask the store again, for other limits.
+func (l *Limiter) askAgain() { l.askAgainIf(func(*queue) bool { return true }) }
+
+// heedOverrides makes those waiters ask the store again whose limits are others now.
+func (l *Limiter) heedOverrides() {
+	l.askAgainIf(func(q *queue) bool {
+		before := make([]Limit, len(q.standing))
+		for i, s := range q.standing {
+			before[i] = s.limit
+		}
+		return len(before) > 0 && !l.asked(q.told.Key, before) // else a request is under way, or the store fails
+	})
+}
+
+func (l *Limiter) askAgainIf(others func(*queue) bool) {
 	l.queues.mu.Lock()
 	defer l.queues.mu.Unlock()
 	for _, q := range l.queues.all {
-		q.standing, q.pause = nil, time.Time{}
-		q.advance()
+		if others(q) {
+			q.standing, q.pause = nil, time.Time{}
+			q.advance()
+		}
 	}
 }
 

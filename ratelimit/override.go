@@ -55,8 +55,9 @@ type Override struct {
 
 // SetOverride overrides a limit for a key, for keep from now by the store's clock, in
 // place of any other override of it; with a keep of 0 the key has none afterwards. All
-// Limiters that are Overridable and count under the same key of the store obey, this one
-// from its next decision on.
+// Limiters that are Overridable and count under the same key of the store obey. This one
+// does from its next decision on, if the look at the overrides that follows succeeds, and
+// but for what lies in a batch.
 //
 // It refuses with a *LimitError, and changes nothing, if the Limiter is not Overridable or
 // has no such limit, or if the limit cannot keep the numbers. With 1000 overrides in the
@@ -128,8 +129,11 @@ type usage struct {
 	told atomic.Bool // that a limit cannot keep it
 }
 
-// applied is what becomes of a limit.
-type applied struct{ from, to Limit }
+// applied is what becomes of a limit; err says why it stays as it is.
+type applied struct {
+	from, to Limit
+	err      error
+}
 
 // newOverrides is nil unless c asks for it.
 func newOverrides(store limits.Store, c config, w *watch, changed func()) (*overrides, error) {
@@ -259,11 +263,10 @@ func (o *overrides) keepLooking(waiting func() bool) {
 	o.waited = true
 	due := time.Duration(o.due.Load()) - time.Since(o.born)
 	time.AfterFunc(max(due, lookEvery/10), func() { // not at once, if the last look takes long
-		more := waiting()
 		o.mu.Lock()
-		o.waited = false
+		o.waited = false // before the question: a call that begins to wait after it sets a timer of its own
 		o.mu.Unlock()
-		if more {
+		if waiting() {
 			o.look(context.Background())
 			o.keepLooking(waiting)
 		}
@@ -272,28 +275,35 @@ func (o *overrides) keepLooking(waiting func() bool) {
 
 // of is the limit as it is for a key of the store.
 func (o *overrides) of(limit Limit, key string) Limit {
+	to, use, err := o.apply(limit, key)
+	if err != nil && !use.told.Swap(true) {
+		o.watch.unheeded(context.Background(), key, err)
+	}
+	return to
+}
+
+// apply is of without telling of an override that the limit cannot keep.
+func (o *overrides) apply(limit Limit, key string) (to Limit, use *usage, err error) {
 	if o == nil {
-		return limit
+		return limit, nil, nil
 	}
 	known := o.known.Load()
 	if known == nil || len(*known) == 0 {
-		return limit
+		return limit, nil, nil
 	}
 	one, stands := (*known)[key]
 	if !stands || !bootclock.Now().Before(one.until) {
-		return limit
+		return limit, nil, nil
 	}
-	if last := one.use.last.Load(); last != nil && last.from == limit {
-		return last.to
-	}
-	to, err := limit.under(one.Override)
-	if err != nil {
-		if to = limit; !one.use.told.Swap(true) {
-			o.watch.unheeded(context.Background(), key, err)
+	last := one.use.last.Load()
+	if last == nil || last.from != limit {
+		last = &applied{from: limit}
+		if last.to, last.err = limit.under(one.Override); last.err != nil {
+			last.to = limit
 		}
+		one.use.last.Store(last)
 	}
-	one.use.last.Store(&applied{limit, to})
-	return to
+	return last.to, one.use, last.err
 }
 
 // limitsOf are the limits in force for a caller's key.
@@ -317,11 +327,29 @@ func (l *Limiter) limitsOf(key string) []Limit {
 	return own
 }
 
+// asked reports whether these, in their order, are the limits in force for a caller's
+// key. It tells nobody of anything, so that a mutex may be locked.
+func (l *Limiter) asked(key string, before []Limit) bool {
+	all := l.plan.Load().limits
+	if len(all) != len(before) {
+		return false
+	}
+	for i, limit := range all {
+		if to, _, _ := l.over.apply(limit, limit.key(key)); to != before[i] {
+			return false
+		}
+	}
+	return true
+}
+
 // under is the limit with the numbers of an override. It fails if the limit cannot keep
 // them.
 func (l Limit) under(o limits.Override) (Limit, error) {
 	refuse := func(format string, args ...any) (Limit, error) {
 		return l, &limits.Error{Reason: fmt.Sprintf(format, args...)}
+	}
+	if err := l.check(time.Now()); err != nil {
+		return l, err // numbers in place of wrong ones would not make it right
 	}
 	before := l.rule
 	to := l

@@ -543,6 +543,9 @@ func refusedByOther(res *Reservation) bool {
 func (q *queue) know(res *Reservation, n int64, ahead time.Duration, sent time.Time) {
 	r := res.Result
 	q.told, q.standing, q.failed, q.pause, q.pauseCost = r, nil, false, time.Time{}, n
+	if !q.l.asked(r.Key, res.limits) {
+		return // other limits began while this was under way: the waiters ask again
+	}
 	if r.By.Fallback() {
 		if !r.OK && r.RetryAfter != Never {
 			q.pause = time.Now().Add(r.RetryAfter)

@@ -308,6 +308,9 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 			h, known := r.held[limit.name] // false if the limits have changed
 			cost := limit.cost(actual)
 			if n := due(h, cost); known && n > 0 {
+				if q.Mode == limits.GiveBack {
+					limit = toGiveBack(r.limits, limit)
+				}
 				q.Takes = append(q.Takes, limits.Take{Key: limit.key(r.Result.Key), Limit: limit.at(now), Cost: n})
 				settled[limit.name] = cost
 			}
@@ -351,6 +354,25 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 	}
 	r.settled = true
 	return nil
+}
+
+// toGiveBack is the limit by which to give back what was taken by the limit of the same
+// name in taken, if limit is in force now. A window finds what was taken by the window
+// in which it was; the content of a bucket comes back at the rate of now.
+func toGiveBack(taken []Limit, limit Limit) Limit {
+	i := slices.IndexFunc(taken, func(l Limit) bool { return l.name == limit.name })
+	if i < 0 {
+		return limit
+	}
+	switch then := taken[i]; then.rule.Algorithm {
+	case limits.TokenBucket, limits.LeakyBucket:
+		if then.rule.Algorithm == limit.rule.Algorithm {
+			return limit
+		}
+		fallthrough
+	default:
+		return then
+	}
 }
 
 // Cancel gives back all that was reserved.

@@ -217,8 +217,8 @@ func overrideKey(key, name string) (string, error) {
 		return key, nil
 	}
 	limit := ratelimit.FixedWindow(1, time.Second).Named(name)
-	if err := limit.Check(); err != nil {
-		return "", usage("--name %s: %w", safe(name), err)
+	if limit.Check() != nil { // its error would repeat the name, which may be a misplaced URL
+		return "", usage("--name %s: it has at most 40 bytes, of A-Z a-z 0-9 - _ and dots", safe(name))
 	}
 	return limit.StoreKey(key), nil
 }

@@ -1,6 +1,7 @@
 package rate
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -49,5 +50,5 @@ func ParseOverride(text string) (o Override, ok bool) {
 			return Override{}, false
 		}
 	}
-	return o, o.N > 0
+	return o, o.N > 0 && o.N < exact && o.Burst < exact && o.Until <= latest && o.Period <= int64(math.MaxInt64/time.Microsecond)
 }

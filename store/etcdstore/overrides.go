@@ -65,9 +65,14 @@ func (s *Store) SetOverride(ctx context.Context, o limits.Override, keep time.Du
 	}
 }
 
+// overrideGrace is by how much the clocks of the machine that set an override and of the
+// one that looks may differ, before an override ends by its own time.
+const overrideGrace = time.Minute
+
 // Overrides implements limits.Overrider by one request. The leases of the server decide
-// which overrides stand. How much longer they do is told by the clock of this machine, and
-// by that of the one that set them.
+// which overrides stand. A server that becomes the leader gives every lease its whole time
+// again, so that an override also ends when its time is over by the clock of this machine,
+// and by more than overrideGrace. How much longer it stands is told by that clock.
 func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
@@ -83,6 +88,9 @@ func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error
 		kept, ok := rate.ParseOverride(string(kv.Value))
 		if !ok || check.Key(key) != nil {
 			continue // not Baton's
+		}
+		if now-kept.Until > overrideGrace.Microseconds() {
+			continue
 		}
 		o, _ := kept.At(key, now)
 		o.Left = max(o.Left, shortestLeft)

@@ -13,7 +13,8 @@ import (
 
 var _ limits.Lister = (*Store)(nil)
 
-// ListStates implements limits.Lister. It keeps the keys in memory meanwhile.
+// ListStates implements limits.Lister, but for the pages: it walks all keys of a shard at
+// once, and keeps those that it shows in memory.
 func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
 	return func(yield func(limits.State, error) bool) {
 		var keys []string

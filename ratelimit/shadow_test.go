@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -314,7 +315,7 @@ func TestShadowAndALostAnswer(t *testing.T) {
 		store := &losing{Store: memstore.New()}
 		l := limiter(t, store, ratelimit.SlidingLog(2, time.Minute).Named("b").Shadow(), ratelimit.SlidingLog(9, time.Minute).Named("a"))
 		for i, want := range []bool{false, false, true, true} {
-			store.lose = 1 + i%2 // the first answer, or the one after the shadow has refused
+			store.lose.Store(int64(1 + i%2)) // the first answer, or the one after the shadow has refused
 			r, err := l.Reserve(t.Context(), "k", 1)
 			if err != nil || !r.Result.OK || r.Result.WouldRefuse != want {
 				t.Fatalf("%d: %+v, %v", i, r, err)
@@ -329,12 +330,12 @@ func TestShadowAndALostAnswer(t *testing.T) {
 // losing loses one answer.
 type losing struct {
 	limits.Store
-	lose int
+	lose atomic.Int64
 }
 
 func (s *losing) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	t, err := s.Store.Take(ctx, r)
-	if s.lose--; s.lose == 0 {
+	if s.lose.Add(-1) == 0 {
 		return limits.Taken{}, driver.ErrUnknown
 	}
 	return t, err
@@ -435,7 +436,7 @@ func TestCancelBesideAQueue(t *testing.T) {
 					store := &losing{Store: memstore.New()}
 					l, waiters := limiter(t, store, append([]ratelimit.Option{bucket}, beside...)...), limiter(t, store, bucket)
 					allow(t, l, "k", 1)
-					store.lose = lost
+					store.lose.Store(int64(lost))
 					res, err := l.Reserve(t.Context(), "k", 1) // the queue's turn for it comes in a second
 					if want := name == "beside a queue"; err != nil || !res.Result.OK || (res.Result.Wait > 0) != want {
 						t.Fatal(res, err)

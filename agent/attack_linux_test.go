@@ -216,6 +216,26 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
+// An answer that a client does not read does not put off the end of its session.
+func TestEndOfAClientThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	h, _ := newSocket(t, Config{})
+	deaf := h.dial()
+	defer deaf.Close()
+	for { // until the agent does not read any more, because it cannot write
+		_ = deaf.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+		if _, err := deaf.Write([]byte(strings.Repeat(`{"id":2,"do":"who"}`+"\n", 100))); err != nil {
+			break
+		}
+	}
+	began := time.Now()
+	h.stop()
+	if err := <-h.ended; err != nil || time.Since(began) >= writeTimeout {
+		t.Errorf("it stopped after %v: %v", time.Since(began), err)
+	}
+	h.ended <- nil
+}
+
 // ends demands that the agent ends the session with a code.
 func ends(t *testing.T, c *client, code string) {
 	t.Helper()

@@ -10,6 +10,8 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/batontest"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/once"
 )
 
 func token(t *testing.T, r reply) int64 {
@@ -192,7 +194,7 @@ func TestClientThatHeedsALossIsNotWaitedFor(t *testing.T) {
 }
 
 // The loss of one lock ends the session. Its other locks stay taken until the client has
-// read that.
+// closed the connection, or until what it was promised is over.
 func TestLossEndsTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, Config{})
@@ -203,6 +205,8 @@ func TestLossEndsTheSession(t *testing.T) {
 		if r := a.next(); !r.OK {
 			t.Fatal(r)
 		}
+		time.Sleep(ttl)
+		promised := time.Now().Add(time.Duration(*a.must(`{"id":5,"do":"check","lock":2}`).RemainingMS) * time.Millisecond)
 		b.send(`{"id":1,"do":"lock","key":"sound"}`)
 		synctest.Wait()
 		h.store.Lose("k")
@@ -213,11 +217,27 @@ func TestLossEndsTheSession(t *testing.T) {
 		if _, err := a.conn.Write([]byte(`{"id":4,"do":"lock","key":"more"}` + "\n")); err != nil {
 			t.Logf("writing to a session that has ended: %v", err)
 		}
-		if next := b.next(); !next.OK || next.at.Sub(r.at) != grace {
-			t.Errorf("the sound lock was free after %v: %v", next.at.Sub(r.at), next)
+		if promised.Sub(r.at) <= grace {
+			t.Fatalf("told at %v before the end of what was promised", promised.Sub(r.at))
+		}
+		if next := b.next(); !next.OK || !next.at.Equal(promised) {
+			t.Errorf("the sound lock was free %v after the end of what was promised: %v", next.at.Sub(promised), next)
 		}
 		if last := a.over(); last.ID != 0 || last.OK {
 			t.Errorf("after the loss came %v", last)
+		}
+
+		// One that closes the connection has said that it has stopped.
+		c := h.connect()
+		c.must(`{"id":1,"do":"lock","key":"k"}`)
+		c.must(`{"id":2,"do":"lock","key":"other"}`)
+		b.send(`{"id":2,"do":"lock","key":"other"}`)
+		synctest.Wait()
+		h.store.Lose("k")
+		r = c.next()
+		c.conn.Close()
+		if next := b.next(); !next.OK || !next.at.Equal(r.at) {
+			t.Errorf("after %v: %v", next.at.Sub(r.at), next)
 		}
 	})
 }
@@ -384,7 +404,86 @@ func TestWho(t *testing.T) {
 	})
 }
 
-// The agent is stopped: every client is told, and all locks are free when Serve returns.
+// The agent is stopped, and a client does not close the connection: its lock is not free
+// before what it was promised is over, although the agent ends soon.
+func TestStopKeepsWhatWasPromised(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		a := h.connect()
+		sent := time.Now()
+		for i, request := range []string{`"do":"lock","key":"k"`, `"do":"lock","keys":["x","y"]`, `"do":"once","key":"op"`} {
+			a.must(`{"id":%d,%s}`, i+1, request)
+		}
+		a.must(`{"id":9,"do":"lock","key":"over","max_hold_ms":300}`) // what it was promised of this is soon over
+		time.Sleep(100 * time.Millisecond)
+		h.stop()
+		if err := <-h.ended; err != nil || time.Since(sent) > 100*time.Millisecond+grace {
+			t.Errorf("it stopped after %v: %v", time.Since(sent), err)
+		}
+		h.ended <- nil
+		if last := a.over(); last.Error != "closing" {
+			t.Errorf("it was told %v", last)
+		}
+		for id, key := range []string{"over", "k", "x", "y", once.LockPrefix + "op"} {
+			holders := h.store.Holders(key)
+			if want := min(id, 1); len(holders) != want {
+				t.Errorf("%q is held by %v, want %d", key, holders, want)
+			} else if want > 0 && !time.Now().Add(holders[0].Remaining).After(sent.Add(ttl-ttl/10)) {
+				t.Errorf("%q is free after %v", key, holders[0].Remaining)
+			}
+		}
+		time.Sleep(ttl)
+		for _, key := range []string{"k", "x", "y", once.LockPrefix + "op"} {
+			if holders := h.store.Holders(key); len(holders) != 0 {
+				t.Errorf("%q is still held by %v", key, holders)
+			}
+		}
+	})
+}
+
+// A store frees the locks of a process that ends: the agent waits until what it promised
+// is over.
+func TestStopOverAStoreWithSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, Config{})
+		locks, err := baton.New(tied{h.store}, baton.Config{TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.server.locks = locks // which it does not use before the first request
+		a, b := h.connect(), h.connect()
+		began := time.Now()
+		r := a.must(`{"id":1,"do":"lock","key":"k"}`)
+		b.must(`{"id":1,"do":"lock","key":"l"}`)
+		h.stop()
+		if r := b.next(); r.Error != "closing" {
+			t.Errorf("it was told %v", r)
+		}
+		b.conn.Close()
+		synctest.Wait()
+		if holders := h.store.Holders("l"); len(holders) != 0 {
+			t.Errorf("the lock of one that has gone is held by %v", holders)
+		}
+		if err := <-h.ended; err != nil || time.Since(began).Milliseconds() != *r.RemainingMS {
+			t.Errorf("it stopped after %v, having promised %v: %v", time.Since(began), r, err)
+		}
+		h.ended <- nil
+		if holders := h.store.Holders("k"); len(holders) != 0 {
+			t.Errorf("it is still held by %v", holders)
+		}
+	})
+}
+
+// tied is a store whose locks end with the process that took them.
+type tied struct{ *batontest.Store }
+
+func (s tied) Traits() driver.Traits {
+	t := s.Store.Traits()
+	t.Sessions = true
+	return t
+}
+
+// The agent is stopped: every client is told, and what they close is free when Serve returns.
 func TestStopReleasesAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, Config{})
@@ -394,10 +493,12 @@ func TestStopReleasesAll(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		h.stop()
-		for _, c := range []*client{a, b} {
-			if last := c.over(); last.OK || last.Error != "closing" {
-				t.Errorf("a client was told %v", last)
-			}
+		if r := a.next(); r.OK || r.Error != "closing" {
+			t.Errorf("the holder was told %v", r)
+		}
+		a.conn.Close()
+		if last := b.over(); last.OK || last.Error != "closing" {
+			t.Errorf("the waiter was told %v", last)
 		}
 		if err := <-h.ended; err != nil || time.Since(began) > grace {
 			t.Errorf("it stopped after %v: %v", time.Since(began), err)
@@ -429,8 +530,8 @@ func TestStopWithoutAStore(t *testing.T) {
 	})
 }
 
-// A client that does not read is cut off, and its locks are free soon. The pipe has no
-// buffer: one answer is enough.
+// A client that does not read is cut off, and its locks are free when what it was
+// promised is over. The pipe has no buffer: one answer is enough.
 func TestClientThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, Config{})
@@ -447,7 +548,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		began := time.Now()
 		b := h.connect()
 		b.send(`{"id":1,"do":"lock","key":"k"}`)
-		if r := b.next(); !r.OK || r.at.Sub(began) > writeTimeout+grace {
+		if r := b.next(); !r.OK || r.at.Sub(began) > ttl {
 			t.Errorf("after %v: %v", r.at.Sub(began), r)
 		}
 	})
@@ -521,14 +622,45 @@ func TestGrantForAClientThatHasGone(t *testing.T) {
 				if holders := h.store.Holders("k"); len(holders) != 0 {
 					t.Fatalf("%s: it is held by %v", how, holders)
 				}
+				if how == "cancelled" { // both requests are answered
+					first, second := b.next(), b.next()
+					if ids := [2]int64{min(first.ID, second.ID), max(first.ID, second.ID)}; ids != [2]int64{1, 2} {
+						t.Fatalf("answers: %v, %v", first, second)
+					}
+				}
 				b.conn.Close()
 			}
 		})
 	}
 }
 
-// The agent is stopped for ten TTLs, which a clock that jumps stands for: all that it
-// then knows is that its locks were lost.
+// An unlock comes after the grant, and before the client knows of it: both requests are
+// answered.
+func TestUnlockThatMeetsTheGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, Config{})
+		c := h.connect()
+		var s *session
+		for s = range h.server.sessions {
+		}
+		lease, err := h.locks.Lock(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &lock{session: s, id: 1, keys: []string{"k"}, mode: modeExclusive}
+		if !s.enter(l) || !s.hold(l, lease, request{}) {
+			t.Fatal("it has no lock")
+		}
+		c.must(`{"id":2,"do":"unlock","lock":1}`)
+		s.granted(l, time.Now(), answer{})
+		s.busy.Done()
+		if r := c.next(); r.ID != 1 || r.Error != "cancelled" {
+			t.Errorf("got %v", r)
+		}
+	})
+}
+
+// The store does not answer: the client is told that, or, after the wait, that it is over.
 func TestStoreOutOfReach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, Config{})

@@ -445,12 +445,42 @@ func TestListenRefuses(t *testing.T) {
 	if err := os.Chmod(at("open"), 0o777|fs.ModeSticky); err != nil { // as /tmp
 		t.Fatal(err)
 	}
-	l, err := Listen(at("open/a"), 0o600)
+	refused(at("open/a"), "other users can write to the directory")
+	// In a directory of our own there nobody can replace it.
+	if err := os.MkdirAll(at("open/own/in"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Listen(at("open/own/in/a"), 0o600)
 	if err != nil {
 		t.Error(err)
 	} else {
 		l.Close()
 	}
+	if err := os.Symlink(at("open/own"), at("open/link")); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = Listen(at("open/link/in/a"), 0o600); err != nil {
+		t.Error(err)
+	} else {
+		l.Close()
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Lchown(at("open/link"), nobody, -1); err != nil {
+			t.Fatal(err)
+		}
+		refused(at("open/link/in/a"), "belongs to user")
+		if err := os.Chown(at("open/own"), nobody, -1); err != nil {
+			t.Fatal(err)
+		}
+		refused(at("open/own/in/a"), "belongs to user")
+		if err := os.Chown(at("open/own"), 0, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(at("open"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	refused(at("open/own/in/a"), "other users can write to the directory")
 	if os.Geteuid() == 0 {
 		if err := os.Chmod(at("open"), 0o755); err != nil {
 			t.Fatal(err)

@@ -507,25 +507,28 @@ echo done
 `,
 	}
 	for _, l := range languages {
-		h := newHost(t)
-		h.stop()
-		listener, err := agent.Listen(h.file("agent.sock"), 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer listener.Close()
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				go answerBadly(conn)
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.stop()
+			listener, err := agent.Listen(h.file("agent.sock"), 0o600)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}()
-		if out := h.must(l, scripts[l.name], ""); out != "done\n" {
-			t.Errorf("%s printed %s", l.name, out)
-		}
+			defer listener.Close()
+			go func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					go answerBadly(conn)
+				}
+			}()
+			if out := h.must(l, scripts[l.name], ""); out != "done\n" {
+				t.Errorf("%s printed %s", l.name, out)
+			}
+		})
 	}
 }
 

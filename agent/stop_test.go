@@ -48,6 +48,31 @@ func TestStopKeepsWhatWasPromised(t *testing.T) {
 	})
 }
 
+// The agent is stopped while a session that it has ended waits for its client.
+func TestStopDuringTheEndOfASession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, Config{})
+		a := h.connect()
+		a.must(`{"id":1,"do":"lock","key":"k"}`)
+		a.must(`{"id":2,"do":"lock","key":"sound"}`)
+		h.store.Lose("k")
+		if r := a.next(); r.Lost != 1 {
+			t.Fatal(r)
+		}
+		time.Sleep(2 * grace)
+		began := time.Now()
+		h.stop()
+		if err := <-h.ended; err != nil || time.Since(began) != 0 {
+			t.Errorf("it stopped after %v: %v", time.Since(began), err)
+		}
+		h.ended <- nil
+		if holders := h.store.Holders("sound"); len(holders) != 1 {
+			t.Errorf("what was promised has the holders %v", holders)
+		}
+		time.Sleep(ttl)
+	})
+}
+
 // A store frees the locks of a process that ends: the agent waits until what it promised
 // is over.
 func TestStopOverAStoreWithSessions(t *testing.T) {

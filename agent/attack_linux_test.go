@@ -216,6 +216,26 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
+// An answer that a client does not read does not put off the end of its session.
+func TestEndOfAClientThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	h, _ := newSocket(t, Config{})
+	deaf := h.dial()
+	defer deaf.Close()
+	for { // until the agent does not read any more, because it cannot write
+		_ = deaf.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+		if _, err := deaf.Write([]byte(strings.Repeat(`{"id":2,"do":"who"}`+"\n", 100))); err != nil {
+			break
+		}
+	}
+	began := time.Now()
+	h.stop()
+	if err := <-h.ended; err != nil || time.Since(began) >= writeTimeout {
+		t.Errorf("it stopped after %v: %v", time.Since(began), err)
+	}
+	h.ended <- nil
+}
+
 // ends demands that the agent ends the session with a code.
 func ends(t *testing.T, c *client, code string) {
 	t.Helper()
@@ -425,12 +445,42 @@ func TestListenRefuses(t *testing.T) {
 	if err := os.Chmod(at("open"), 0o777|fs.ModeSticky); err != nil { // as /tmp
 		t.Fatal(err)
 	}
-	l, err := Listen(at("open/a"), 0o600)
+	refused(at("open/a"), "other users can write to the directory")
+	// In a directory of our own there nobody can replace it.
+	if err := os.MkdirAll(at("open/own/in"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Listen(at("open/own/in/a"), 0o600)
 	if err != nil {
 		t.Error(err)
 	} else {
 		l.Close()
 	}
+	if err := os.Symlink(at("open/own"), at("open/link")); err != nil {
+		t.Fatal(err)
+	}
+	if l, err = Listen(at("open/link/in/a"), 0o600); err != nil {
+		t.Error(err)
+	} else {
+		l.Close()
+	}
+	if os.Geteuid() == 0 {
+		if err := os.Lchown(at("open/link"), nobody, -1); err != nil {
+			t.Fatal(err)
+		}
+		refused(at("open/link/in/a"), "belongs to user")
+		if err := os.Chown(at("open/own"), nobody, -1); err != nil {
+			t.Fatal(err)
+		}
+		refused(at("open/own/in/a"), "belongs to user")
+		if err := os.Chown(at("open/own"), 0, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(at("open"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	refused(at("open/own/in/a"), "other users can write to the directory")
 	if os.Geteuid() == 0 {
 		if err := os.Chmod(at("open"), 0o755); err != nil {
 			t.Fatal(err)

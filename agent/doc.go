@@ -14,15 +14,17 @@
 // All sessions share one Locker, and so one local queue for each key: 200 processes that
 // wait cost the store one position, and are served first come, first served.
 //
-// A session that ends for a reason of the agent (a lock was lost or held too long, the
-// agent is being stopped, the client does not read or does not keep to the protocol) is
-// told so, and its other locks stay taken until the client has closed the connection,
-// or for a quarter of a second.
+// A client whose session ends for a reason of the agent (a lock was lost or held too long,
+// the agent is being stopped, the client does not keep to the protocol) is told so, unless
+// it does not read. Its other locks stay taken until it has closed the connection, or
+// until what it was promised is over, at least for a quarter of a second.
 //
-// A loss is told before the store can grant the lock to another holder, if the agent runs.
+// An expiry is told before the store can grant the lock to another holder, if the agent runs.
 //
 // Every remaining_ms counts from when the client sent its request, and is what is certain
-// even if the agent stops right after its answer.
+// even if the agent stops right after its answer, or ends the session: a lock ends before
+// only if it is unlocked, its client closes the connection, or it is broken. An agent that
+// is being stopped leaves such locks to expire: see Server.Serve.
 //
 // # What is not
 //

@@ -23,7 +23,8 @@ const maxPath = 103
 // An agent that lives keeps the file PATH.lock locked, so that two never take each
 // other's socket away. Listen refuses a path at which another agent, or another program,
 // listens, and replaces the socket of one that has died. It refuses a directory in which
-// other users can replace the socket: clients would trust theirs.
+// other users could put a socket, at once or while the agent is down: clients would trust
+// theirs. So it refuses /tmp, and accepts a directory of one's own in it.
 //
 // It changes the process's umask for a moment: call it before other goroutines create
 // files. Closing the listener removes the socket; the lock file stays, as removing it
@@ -64,22 +65,54 @@ func (s *socket) Close() error {
 	return err
 }
 
-// checkDirectory refuses a directory in which others can replace files of ours.
+// checkDirectory refuses a directory in which others can replace files of ours, or which
+// others can replace. In one that is sticky, such as /tmp, they cannot take away what is
+// ours, but take its name while it is not there: that is no place for a socket, and one
+// for a directory.
 func checkDirectory(dir string) error {
-	info, err := os.Stat(dir)
+	given, err := filepath.Abs(dir)
 	if err != nil {
 		return fmt.Errorf("agent: the directory of the socket: %w", err)
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !info.IsDir():
-		return fmt.Errorf("agent: %q is no directory", dir)
-	case ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
-		return fmt.Errorf("agent: the directory %q belongs to user %d, who could put another socket there: choose one of your own", dir, stat.Uid)
-	case info.Mode()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0:
-		return fmt.Errorf("agent: other users can write to the directory %q, and could put another socket there: chmod go-w, or choose one of your own", dir)
+	found, err := filepath.EvalSymlinks(given)
+	if err != nil {
+		return fmt.Errorf("agent: the directory of the socket: %w", err)
 	}
-	return nil
+	for at := given; at != found && at != filepath.Dir(at); at = filepath.Dir(at) { // the links on the way
+		info, err := os.Lstat(at)
+		if err != nil {
+			return fmt.Errorf("agent: the directory of the socket: %w", err)
+		}
+		if uid, ok := foreign(info); ok {
+			return fmt.Errorf("agent: %q, on the way to the socket, belongs to user %d, who could put another one there: choose one of your own", at, uid)
+		}
+	}
+	for at := found; ; at = filepath.Dir(at) {
+		info, err := os.Stat(at)
+		if err != nil {
+			return fmt.Errorf("agent: the directory of the socket: %w", err)
+		}
+		uid, others := foreign(info)
+		switch {
+		case !info.IsDir():
+			return fmt.Errorf("agent: %q is no directory", at)
+		case others:
+			return fmt.Errorf("agent: the directory %q belongs to user %d, who could put another socket there: choose one of your own", at, uid)
+		case info.Mode()&0o022 != 0 && (at == found || info.Mode()&fs.ModeSticky == 0):
+			return fmt.Errorf("agent: other users can write to the directory %q, and could put another socket there: chmod go-w, or choose one of your own", at)
+		case at == filepath.Dir(at):
+			return nil
+		}
+	}
+}
+
+// foreign tells the owner of a file if that is neither root nor this user.
+func foreign(info fs.FileInfo) (uid uint32, ok bool) {
+	stat, known := info.Sys().(*syscall.Stat_t)
+	if !known || stat.Uid == 0 || int(stat.Uid) == os.Geteuid() {
+		return 0, false
+	}
+	return stat.Uid, true
 }
 
 // lockFile locks the file that says that an agent lives. The kernel unlocks it when the

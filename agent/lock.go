@@ -150,8 +150,10 @@ var errEnded = errors.New("the wait was ended")
 
 // granted tells the client what it holds, with what else is in a, and watches over it.
 func (s *session) granted(l *lock, received time.Time, a answer) {
-	if l.lease.Err() == nil { // else the loss, which ends the session, is the answer
-		a.ID, a.OK, a.RemainingMS = l.id, true, l.remaining(received)
+	remaining := l.remaining(received)
+	switch err := l.lease.Err(); {
+	case s.promise(l, received, remaining, err == nil):
+		a.ID, a.OK, a.RemainingMS = l.id, true, &remaining
 		if _, several := l.lease.(*baton.Leases); several {
 			a.Tokens = make(map[string]string, len(l.keys))
 			for _, key := range l.keys {
@@ -164,8 +166,25 @@ func (s *session) granted(l *lock, received time.Time, a answer) {
 			a.MaxHoldMS = l.until.Sub(l.since).Milliseconds()
 		}
 		s.answer(a)
+	case !s.holds(l): // the client has unlocked it before it knew that it has it
+		s.answer(answer{ID: l.id, Error: codeCancelled, Message: errEnded.Error()})
 	}
-	s.watch(l)
+	s.watch(l) // the loss, which ends the session, is the answer if there is one
+}
+
+// promise notes what the client is about to be told: that it has the lock for remaining
+// milliseconds from received. It returns false if the client must not be told that.
+func (s *session) promise(l *lock, received time.Time, remaining int64, valid bool) bool {
+	until := received.Add(time.Duration(remaining) * time.Millisecond)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !valid || s.ended || l.state != held {
+		return false
+	}
+	if until.After(l.promised) {
+		l.promised = until
+	}
+	return true
 }
 
 // hold makes a granted lease that of l. It returns false if the wait was ended before:
@@ -272,6 +291,17 @@ func (s *session) release(l *lock) error {
 	return err
 }
 
+// leave ends the lease of a lock, and leaves the lock in the store until it expires.
+func (l *lock) leave() {
+	if all, ok := l.lease.(*baton.Leases); ok {
+		for _, key := range all.Keys() {
+			_, _ = all.Lease(key).Detach()
+		}
+		return
+	}
+	_, _ = l.lease.(*baton.Lease).Detach() // after an error there is nothing to leave
+}
+
 // unwatch ends watch. Without it nothing would go wrong: both look whether l is held.
 func (s *session) unwatch(l *lock) {
 	s.mu.Lock()
@@ -312,19 +342,24 @@ func (s *session) check(r request, received time.Time) {
 		s.fail(r.ID, err)
 		return
 	}
-	s.answer(answer{ID: r.ID, OK: true, RemainingMS: l.remaining(received)})
+	if remaining := l.remaining(received); s.promise(l, received, remaining, true) {
+		s.answer(answer{ID: r.ID, OK: true, RemainingMS: &remaining})
+		return
+	}
+	if !s.over() { // else the end, and why, is the answer
+		s.refuse(r, codeLost, "this session does not hold a lock %d", r.Lock)
+	}
 }
 
 // remaining is how long the lock lasts at least, counted from received, in milliseconds.
 // The client counts from when it sent the request, which was before, so that what it
 // believes ends earlier.
-func (l *lock) remaining(received time.Time) *int64 {
+func (l *lock) remaining(received time.Time) int64 {
 	end := l.lease.Deadline()
 	if !l.until.IsZero() && l.until.Before(end) { // until does not change once it is held
 		end = l.until
 	}
-	ms := max(0, end.Sub(received).Milliseconds())
-	return &ms
+	return max(0, end.Sub(received).Milliseconds())
 }
 
 // failLock forgets a lock that the client did not get, and tells it why. It names the
@@ -336,7 +371,7 @@ func (s *session) failLock(l *lock, err error) {
 		a = answer{Error: codeCancelled, Message: errEnded.Error()}
 	case a.Error == codeHeld:
 		key := l.keys[0]
-		if of, ok := errors.AsType[*baton.HeldError](err); ok {
+		if of, ok := errors.AsType[*baton.HeldError](err); ok && l.attempt == nil { // else it names the operation
 			key = of.Key
 		}
 		a.Message += s.server.table.holder(key)

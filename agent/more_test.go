@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,6 +97,36 @@ func TestAsksAreBounded(t *testing.T) {
 	})
 }
 
+// The sessions of one user have a bound together.
+func TestAsksOfAUserAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		h.store.Delay(batontest.Take, time.Second)
+		var all []*client
+		for range maxUserAsks/maxAsks + 1 {
+			all = append(all, h.connect())
+		}
+		for _, c := range all {
+			for i := range maxAsks {
+				c.send(`{"id":%d,"do":"take","rule":"login","key":"eve"}`, i+1)
+			}
+		}
+		busy := 0
+		for _, c := range all {
+			for range maxAsks {
+				if c.next().Error == "busy" {
+					busy++
+				}
+			}
+		}
+		if busy != maxAsks {
+			t.Errorf("%d were refused", busy)
+		}
+		all[0].refused("limited", `{"id":1,"do":"take","rule":"login","key":"eve"}`)
+	})
+}
+
+// One client runs an operation, and the others get what it has recorded.
 func TestOperationRunsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newFullHost(t)
@@ -104,7 +135,15 @@ func TestOperationRunsOnce(t *testing.T) {
 		if !r.Run || r.Attempts != 1 || token(t, r) == 0 || *r.RemainingMS <= 0 || r.MaxHoldMS != 60_000 || r.Result != nil {
 			t.Errorf("the first got %v", r)
 		}
-		b.refused("held", `{"id":1,"do":"once","key":"op","wait_ms":0}`)
+		if r := b.refused("held", `{"id":1,"do":"once","key":"op","wait_ms":0}`); !strings.Contains(r.Message, "client of this agent") {
+			t.Errorf("the message is %q", r.Message)
+		}
+		release := h.store.Hold(once.LockPrefix+"far", "another host")
+		h.connect().must(`{"id":1,"do":"lock","key":"far"}`) // another lock
+		if r := b.refused("held", `{"id":1,"do":"once","key":"far","wait_ms":0}`); strings.Contains(r.Message, "client of this agent") {
+			t.Errorf("the message is %q", r.Message)
+		}
+		release()
 		a.refused("nested", `{"id":2,"do":"once","key":"op","wait_ms":0}`)
 		b.send(`{"id":2,"do":"once","key":"op"}`)
 		synctest.Wait()

@@ -20,9 +20,9 @@ const (
 	// writeTimeout is how long the agent tries to write to a client that does not read.
 	writeTimeout = time.Second
 
-	// grace is how long a session keeps its locks after its client was told that it
-	// ends, unless the client closes the connection before. The client needs that time
-	// to read it and to stop.
+	// grace is how long a session at least keeps its locks after the agent has ended it,
+	// unless the client closes the connection before. The client needs that time to read
+	// it and to stop.
 	grace = 250 * time.Millisecond
 )
 
@@ -112,6 +112,7 @@ type user struct {
 	id       int64 // -1: the system does not tell
 	sessions int   // guarded by Server.mu
 	locks    atomic.Int64
+	asks     atomic.Int64 // requests to the store that hold nothing
 }
 
 // New makes a Server. All its clients lock through locks: its TTL, its owner, and its
@@ -130,9 +131,12 @@ func New(locks *baton.Locker, cfg Config) (*Server, error) {
 }
 
 // Serve answers the clients that connect to l, until ctx ends or l is closed. Then it
-// closes l, tells all clients, and returns when their locks are released, or, if the
-// store does not answer, after the time that baton.Lease.Unlock takes. What is not
-// released then expires in the store.
+// closes l, tells all clients, waits a quarter of a second for them to close their
+// connections, and returns when their locks are released, or, if the store does not
+// answer, after the time that baton.Lease.Unlock takes. What is not released then expires
+// in the store. So does the lock of a client that has not closed its connection and was
+// told that it has the lock for longer; if the store would free it with the agent
+// (driver.Traits.Sessions), Serve returns when that time is over.
 //
 // The error is nil if ctx has ended. A Server serves once: Serve fails if it was called
 // before.

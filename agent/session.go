@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -21,8 +22,9 @@ import (
 // need no store; it never waits for anything but the client, so that it notices at once
 // when the client dies. Each other request has a goroutine.
 //
-// Mutexes: mu guards the state, writing the connection's output. Neither is locked when
-// the other is taken, nor during a call to the Locker.
+// Mutexes: mu guards the state and the connection's deadlines, writing its output. mu may
+// be taken while writing is locked, not the other way round. Neither is locked during a
+// call to the Locker.
 type session struct {
 	server *Server
 	conn   net.Conn
@@ -32,12 +34,14 @@ type session struct {
 	ctx    context.Context // ends with the session
 	cancel context.CancelFunc
 
-	mu    sync.Mutex
-	ended bool // no lock is granted to it any more, and no request read
-	locks map[int64]*lock
-	keys  int            // of all locks together
-	asks  int            // requests to the store that hold nothing: take, leader
-	busy  sync.WaitGroup // the goroutines of requests; none begins once ended is set
+	mu      sync.Mutex
+	ended   bool      // no lock is granted to it any more, and no request read
+	endedAt time.Time // once ended
+	closing bool      // the agent is being stopped
+	locks   map[int64]*lock
+	keys    int            // of all locks together
+	asks    int            // requests to the store that hold nothing: take, leader
+	busy    sync.WaitGroup // the goroutines of requests; none begins once ended is set
 
 	writing sync.Mutex
 	silent  bool // nothing is written any more
@@ -54,12 +58,13 @@ type lock struct {
 	cancel  context.CancelFunc // ends the wait
 
 	// Guarded by session.mu.
-	state lockState
-	lease holding     // once held
-	since time.Time   // held
-	until time.Time   // held for the longest time allowed; zero: no limit
-	stop  func() bool // stops to watch for the loss; nil: not watched
-	timer *time.Timer // fires at until
+	state    lockState
+	lease    holding     // once held
+	since    time.Time   // held
+	until    time.Time   // held for the longest time allowed; zero: no limit
+	promised time.Time   // the client was told that it has the lock until then
+	stop     func() bool // stops to watch for the loss; nil: not watched
+	timer    *time.Timer // fires at until
 
 	attempt *attempt // of an operation; nil: a lock. It never changes
 }
@@ -94,13 +99,13 @@ func (s *session) serve() {
 	s.server.cfg.Logger.Debug("session began", "peer", s.peer)
 	s.send(s.server.hello)
 	err := s.read()
-	s.finish()
+	s.finish(errors.Is(err, os.ErrDeadlineExceeded))
 	s.server.cfg.Logger.Debug("session ended", "peer", s.peer, "error", err)
 	s.server.forget(s)
 }
 
 // read reads requests until the connection ends. Of a session that the agent has ended
-// it reads until the client has closed the connection, or for the grace.
+// it reads until the client has closed the connection, or the time of await is over.
 func (s *session) read() error {
 	in := bufio.NewReaderSize(s.conn, MaxLine)
 	for {
@@ -111,7 +116,7 @@ func (s *session) read() error {
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			s.end(&answer{Error: codeBad, Message: fmt.Sprintf("a line has at most %d bytes", MaxLine)})
-			_, _ = io.Copy(io.Discard, s.conn) // until it is closed, or for the grace
+			_, err = io.Copy(io.Discard, s.conn) // the buffer has no room for a line
 			return err
 		case err != nil:
 			return err
@@ -161,15 +166,25 @@ func (s *session) do(r request, received time.Time) {
 }
 
 // end ends the session, once: its waits end, and no request is read any more. If it is
-// the agent that ends it, last tells the client, who then has the grace to close the
-// connection. finish does the rest. A client that has gone gets a nil last.
+// the agent that ends it, last tells the client, who then has the time of await to close
+// the connection. finish does the rest. A client that has gone gets a nil last.
 func (s *session) end(last *answer) {
 	s.mu.Lock()
+	if last != nil && last.Error == codeClosing {
+		s.closing = true
+	}
 	if s.ended {
+		closing := s.closing
 		s.mu.Unlock()
+		if closing {
+			s.await() // for less long than before
+		}
 		return
 	}
-	s.ended = true
+	s.ended, s.endedAt = true, time.Now()
+	if last != nil {
+		_ = s.conn.SetWriteDeadline(s.endedAt.Add(grace)) // of a line that is being written, too
+	}
 	for _, l := range s.locks {
 		if l.state == waiting {
 			l.state = dropping
@@ -186,41 +201,81 @@ func (s *session) end(last *answer) {
 	s.linger()
 }
 
-// linger leaves the client the grace to close the connection.
+// linger tells the client that nothing more comes, and leaves it time to close the
+// connection.
 func (s *session) linger() {
 	if half, ok := s.conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite() // the client reads the end now
 	}
-	_ = s.conn.SetReadDeadline(time.Now().Add(grace))
+	s.await()
 }
 
-// finish gives back all that the session has.
-func (s *session) finish() {
+// await bounds how long the client may take to close the connection: the grace, and at
+// least until all is over that it was promised. An agent that is being stopped does not
+// wait for that: finish leaves such locks to expire, unless the store frees them when the
+// agent ends.
+func (s *session) await() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until := s.endedAt.Add(grace)
+	if !s.closing || s.server.locks.Traits().Sessions {
+		for _, l := range s.locks {
+			if l.state == held && l.promised.After(until) {
+				until = l.promised
+			}
+		}
+	}
+	_ = s.conn.SetReadDeadline(until)
+}
+
+// finish gives back all that the session has. A client that stays, and did not close the
+// connection in time, keeps in the store what it was promised for longer.
+func (s *session) finish(stays bool) {
 	s.end(nil)
 	_ = s.conn.Close()
+	now := time.Now()
 	s.mu.Lock()
 	for _, l := range s.locks {
-		if l.state == held {
-			l.state = releasing
-			s.busy.Go(func() { _ = s.release(l) })
+		if l.state != held {
+			continue
 		}
+		l.state = releasing
+		leave := stays && l.promised.After(now)
+		s.busy.Go(func() {
+			if leave {
+				l.leave()
+			}
+			_ = s.release(l) // does nothing in the store if l was left
+		})
 	}
 	s.mu.Unlock()
 	s.busy.Wait()
 }
 
-// maxAsks is how many requests of one session may ask the store at a time.
-const maxAsks = 100
+const (
+	// maxAsks is how many requests of one session may ask the store at a time.
+	maxAsks = 100
+
+	// maxUserAsks is how many those of one user may, in all sessions.
+	maxUserAsks = 1000
+)
 
 // ask answers a request that holds nothing, in a goroutine.
 func (s *session) ask(r request, do func(request) answer) {
+	if s.user.asks.Add(1) > maxUserAsks {
+		s.user.asks.Add(-1)
+		s.refuse(r, codeBusy, "user %d has asked this agent %d times and not waited for the answers", s.user.id, maxUserAsks)
+		return
+	}
 	s.mu.Lock()
 	switch {
 	case s.ended:
 		s.mu.Unlock()
+		s.user.asks.Add(-1)
 		return
 	case s.asks >= maxAsks:
 		s.mu.Unlock()
+		s.user.asks.Add(-1)
 		s.refuse(r, codeBusy, "this session has asked %d times and not waited for the answers", maxAsks)
 		return
 	}
@@ -233,6 +288,7 @@ func (s *session) ask(r request, do func(request) answer) {
 		s.mu.Lock()
 		s.asks--
 		s.mu.Unlock()
+		s.user.asks.Add(-1)
 		a.ID = r.ID
 		s.answer(a)
 	}()
@@ -273,7 +329,13 @@ func (s *session) write(text []byte, last bool) {
 		s.writing.Unlock()
 		return
 	}
-	_ = s.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+	s.mu.Lock()
+	until := time.Now().Add(writeTimeout)
+	if end := s.endedAt.Add(grace); s.ended && end.Before(until) {
+		until = end
+	}
+	_ = s.conn.SetWriteDeadline(until)
+	s.mu.Unlock()
 	_, err := s.conn.Write(text)
 	s.silent = last || err != nil // after half a line there is no other
 	s.writing.Unlock()

@@ -192,7 +192,7 @@ func TestClientThatHeedsALossIsNotWaitedFor(t *testing.T) {
 }
 
 // The loss of one lock ends the session. Its other locks stay taken until the client has
-// read that.
+// closed the connection, or until what it was promised is over.
 func TestLossEndsTheSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, Config{})
@@ -203,6 +203,8 @@ func TestLossEndsTheSession(t *testing.T) {
 		if r := a.next(); !r.OK {
 			t.Fatal(r)
 		}
+		time.Sleep(ttl)
+		promised := time.Now().Add(time.Duration(*a.must(`{"id":5,"do":"check","lock":2}`).RemainingMS) * time.Millisecond)
 		b.send(`{"id":1,"do":"lock","key":"sound"}`)
 		synctest.Wait()
 		h.store.Lose("k")
@@ -213,11 +215,27 @@ func TestLossEndsTheSession(t *testing.T) {
 		if _, err := a.conn.Write([]byte(`{"id":4,"do":"lock","key":"more"}` + "\n")); err != nil {
 			t.Logf("writing to a session that has ended: %v", err)
 		}
-		if next := b.next(); !next.OK || next.at.Sub(r.at) != grace {
-			t.Errorf("the sound lock was free after %v: %v", next.at.Sub(r.at), next)
+		if promised.Sub(r.at) <= grace {
+			t.Fatalf("told at %v before the end of what was promised", promised.Sub(r.at))
+		}
+		if next := b.next(); !next.OK || !next.at.Equal(promised) {
+			t.Errorf("the sound lock was free %v after the end of what was promised: %v", next.at.Sub(promised), next)
 		}
 		if last := a.over(); last.ID != 0 || last.OK {
 			t.Errorf("after the loss came %v", last)
+		}
+
+		// One that closes the connection has said that it has stopped.
+		c := h.connect()
+		c.must(`{"id":1,"do":"lock","key":"k"}`)
+		c.must(`{"id":2,"do":"lock","key":"other"}`)
+		b.send(`{"id":2,"do":"lock","key":"other"}`)
+		synctest.Wait()
+		h.store.Lose("k")
+		r = c.next()
+		c.conn.Close()
+		if next := b.next(); !next.OK || !next.at.Equal(r.at) {
+			t.Errorf("after %v: %v", next.at.Sub(r.at), next)
 		}
 	})
 }
@@ -384,53 +402,8 @@ func TestWho(t *testing.T) {
 	})
 }
 
-// The agent is stopped: every client is told, and all locks are free when Serve returns.
-func TestStopReleasesAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHost(t, Config{})
-		a, b := h.connect(), h.connect()
-		a.must(`{"id":1,"do":"lock","key":"k"}`)
-		b.send(`{"id":1,"do":"lock","key":"k"}`)
-		synctest.Wait()
-		began := time.Now()
-		h.stop()
-		for _, c := range []*client{a, b} {
-			if last := c.over(); last.OK || last.Error != "closing" {
-				t.Errorf("a client was told %v", last)
-			}
-		}
-		if err := <-h.ended; err != nil || time.Since(began) > grace {
-			t.Errorf("it stopped after %v: %v", time.Since(began), err)
-		}
-		h.ended <- nil // for the cleanup
-		if holders := h.store.Holders("k"); len(holders) != 0 {
-			t.Errorf("the lock is still held: %v", holders)
-		}
-		if err := h.server.Serve(t.Context(), newPipes()); err == nil {
-			t.Error("it serves twice")
-		}
-	})
-}
-
-// A store that does not answer does not keep the agent from ending.
-func TestStopWithoutAStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHost(t, Config{})
-		a := h.connect()
-		a.must(`{"id":1,"do":"lock","key":"k"}`)
-		h.store.Fail(batontest.Release, baton.ErrUnavailable).Optional()
-		began := time.Now()
-		h.stop()
-		if err := <-h.ended; err != nil || time.Since(began) > 10*time.Second {
-			t.Errorf("it stopped after %v: %v", time.Since(began), err)
-		}
-		h.ended <- nil
-		time.Sleep(2 * ttl)
-	})
-}
-
-// A client that does not read is cut off, and its locks are free soon. The pipe has no
-// buffer: one answer is enough.
+// A client that does not read is cut off, and its locks are free when what it was
+// promised is over. The pipe has no buffer: one answer is enough.
 func TestClientThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, Config{})
@@ -447,7 +420,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		began := time.Now()
 		b := h.connect()
 		b.send(`{"id":1,"do":"lock","key":"k"}`)
-		if r := b.next(); !r.OK || r.at.Sub(began) > writeTimeout+grace {
+		if r := b.next(); !r.OK || r.at.Sub(began) > ttl {
 			t.Errorf("after %v: %v", r.at.Sub(began), r)
 		}
 	})
@@ -521,14 +494,45 @@ func TestGrantForAClientThatHasGone(t *testing.T) {
 				if holders := h.store.Holders("k"); len(holders) != 0 {
 					t.Fatalf("%s: it is held by %v", how, holders)
 				}
+				if how == "cancelled" { // both requests are answered
+					first, second := b.next(), b.next()
+					if ids := [2]int64{min(first.ID, second.ID), max(first.ID, second.ID)}; ids != [2]int64{1, 2} {
+						t.Fatalf("answers: %v, %v", first, second)
+					}
+				}
 				b.conn.Close()
 			}
 		})
 	}
 }
 
-// The agent is stopped for ten TTLs, which a clock that jumps stands for: all that it
-// then knows is that its locks were lost.
+// An unlock comes after the grant, and before the client knows of it: both requests are
+// answered.
+func TestUnlockThatMeetsTheGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, Config{})
+		c := h.connect()
+		var s *session
+		for s = range h.server.sessions {
+		}
+		lease, err := h.locks.Lock(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &lock{session: s, id: 1, keys: []string{"k"}, mode: modeExclusive}
+		if !s.enter(l) || !s.hold(l, lease, request{}) {
+			t.Fatal("it has no lock")
+		}
+		c.must(`{"id":2,"do":"unlock","lock":1}`)
+		s.granted(l, time.Now(), answer{})
+		s.busy.Done()
+		if r := c.next(); r.ID != 1 || r.Error != "cancelled" {
+			t.Errorf("got %v", r)
+		}
+	})
+}
+
+// The store does not answer: the client is told that, or, after the wait, that it is over.
 func TestStoreOutOfReach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, Config{})

@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -326,6 +327,8 @@ with baton.lock("k", wait=5, max_hold=60) as lock:
     assert os.waitpid(pid, 0)[1] == 0, "the child used the session"
     who = baton.Session().ask("who", key="k")["locks"]
     assert [w["pid"] for w in who] in ([os.getpid()], [0]), who
+    lock.unlock()
+    lock.unlock()
 second = baton.lock("k", wait=0)
 assert second.token > lock.token
 second.unlock()
@@ -334,6 +337,11 @@ try:
     assert False
 except baton.Held as e:
     assert "another host" in e.args[1], e
+try:
+    baton.lock("held", wait=0.0004)  # which is not 0: no wait
+    assert False
+except baton.Held as e:
+    assert "deadline" in e.args[1], e
 with baton.lock("r", shared=True), baton.lock("r", wait=0, shared=True):
     pass
 with baton.lock("p", permits=(2, 3)):
@@ -372,6 +380,8 @@ code() { local want=$1 got=0; shift; "$@" || got=$?; [[ $got == "$want" ]] || fa
 baton_lock k 5000 60000 || fail lock
 [[ $BATON_TOKEN =~ ^[0-9]+$ ]] || fail "token $BATON_TOKEN"
 first=$BATON_TOKEN
+(code 69 baton_check; code 69 baton_unlock; code 69 baton_lock other) || exit
+[[ $(baton_check; echo $?) == 69 ]] || fail "check in a substitution"
 baton_check 500 || fail check
 code 79 baton_check 60000
 code 69 baton_lock other
@@ -385,6 +395,10 @@ code 69 baton_lock $'\e'
 baton_lock k 0 || fail again
 [[ $BATON_TOKEN -gt $first ]] || fail "the token does not rise"
 baton_unlock || fail unlock
+set -e
+baton_lock k 0
+baton_check
+baton_unlock
 echo done
 `,
 }
@@ -410,7 +424,7 @@ baton_lock lost || exit
 echo held
 read -r _
 baton_check && exit 1
-[[ $BATON_ERROR == *'"cause":"gone"'* ]] || exit 2
+[[ $BATON_ERROR == *'"cause":"gone"'* ]] || { echo "$BATON_ERROR"; exit 2; }
 baton_unlock && exit 3
 echo lost
 `,
@@ -429,6 +443,122 @@ except baton.Error as e:
 . "$CLIENTS/bash/baton.sh"
 baton_lock k || { [[ $? == 69 ]] && echo gone; }
 `,
+}
+
+// What was promised outlives an agent that is stopped, if the process has not looked.
+func TestPromiseOutlivesTheAgent(t *testing.T) {
+	t.Parallel()
+	for _, l := range languages {
+		h := newHost(t)
+		cmd := l.run(h, l.hold, "")
+		out := &lines{came: make(chan struct{})}
+		cmd.Stdout, cmd.Stderr = out, os.Stderr
+		if _, err := cmd.StdinPipe(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		out.await(t)
+		h.stop()
+		if n := len(h.store.Holders("k")); n != 1 {
+			t.Errorf("%s: when the agent has ended there are %d holders", l.name, n)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		for late := time.Now().Add(patience); len(h.store.Holders("k")) != 0; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(late) {
+				t.Fatalf("%s: the lock does not expire", l.name)
+			}
+		}
+	}
+}
+
+// An agent that is late, or answers what was not asked, is not believed.
+func TestAnswersThatAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	scripts := map[string]string{
+		"python": `
+import baton
+def lost(f):
+    try:
+        return f() < 0
+    except baton.Lost:
+        return True
+lock = baton.lock("late")
+assert lost(lock.check)
+lock = baton.lock("stale")
+assert lost(lock.check) and lost(lock.check)
+print("done")
+`,
+		"bash": `
+. "$CLIENTS/bash/baton.sh"
+baton_lock late || exit
+baton_check; [[ $? == 79 ]] || exit 1
+baton_unlock
+baton_lock stale || exit
+baton_check; [[ $? == 79 ]] || exit 2
+baton_check; [[ $? == 79 && $BATON_ERROR == "no lock" ]] || exit 3
+baton_lock late || exit
+TMOUT=0.1
+baton_check; [[ $? == 79 ]] || exit 4
+baton_check; [[ $? == 79 && $BATON_ERROR == "no lock" ]] || exit 5
+echo done
+`,
+	}
+	for _, l := range languages {
+		t.Run(l.name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.stop()
+			listener, err := agent.Listen(h.file("agent.sock"), 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			go func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					go answerBadly(conn)
+				}
+			}()
+			if out := h.must(l, scripts[l.name], ""); out != "done\n" {
+				t.Errorf("%s printed %s", l.name, out)
+			}
+		})
+	}
+}
+
+// answerBadly is an agent that is slow to answer a check of the lock "late", and answers
+// one of the lock "stale" with what another request was answered.
+func answerBadly(conn net.Conn) {
+	defer conn.Close()
+	fmt.Fprintln(conn, `{"ok":true,"v":1,"store":"memory"}`)
+	in := bufio.NewScanner(conn)
+	for stale := false; in.Scan(); {
+		var r struct {
+			ID      int64
+			Do, Key string
+		}
+		if json.Unmarshal(in.Bytes(), &r) != nil {
+			return
+		}
+		switch {
+		case r.Do == "lock":
+			stale = r.Key == "stale"
+			fmt.Fprintf(conn, `{"id":%d,"ok":true,"token":"1","remaining_ms":60000}`+"\n", r.ID)
+		case r.Do == "check" && stale:
+			fmt.Fprintln(conn, `{"id":1,"ok":true,"remaining_ms":60000}`)
+		case r.Do == "check":
+			time.Sleep(time.Second) // more than what is left
+			fmt.Fprintf(conn, `{"id":%d,"ok":true,"remaining_ms":900}`+"\n", r.ID)
+		default:
+			fmt.Fprintf(conn, `{"id":%d,"ok":true}`+"\n", r.ID)
+		}
+	}
 }
 
 // The Python of the pages runs.
@@ -458,7 +588,7 @@ func TestClientsAreSmall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := bytes.Count(text, []byte("\n")); n > 120 {
+		if n := bytes.Count(text, []byte("\n")); n > 125 {
 			t.Errorf("%s has %d lines", name, n)
 		}
 	}

@@ -7,21 +7,26 @@
 #
 # One lock at a time. It is free when the shell ends, however that happens, also while a
 # command of it runs on. exec is such an end, and so is the last command of bash -c, which
-# bash runs as if by exec: end with baton_unlock. Do not call baton_lock in $(…) or behind
-# a pipe, where it is another shell's.
+# bash runs as if by exec: end with baton_unlock. A lock is that of the shell that called
+# baton_lock: ( … ), $( … ) and both sides of a pipe are other shells.
 
 # Errors: 75 held, 79 lost, 69 anything else; what the agent said is in BATON_ERROR.
 baton_ask() { # request, without its id
 	local traps
 	BATON_ERROR= BATON_ANSWER=
 	[[ -n ${BATON_IN-} ]] || { BATON_ERROR="no lock" && return 79; }
+	[[ $BATON_SHELL == "$BASHPID" ]] || { BATON_ERROR="the lock is that of another shell" && return 69; }
 	# If the agent has ended the session, writing is a SIGPIPE, or bash has unset
 	# BATON_COPROC. The agent may have said why.
 	traps=$(trap -p PIPE)
 	trap '' PIPE
 	[[ -z ${BATON_COPROC[1]-} ]] || printf '{"id":%d,%s}\n' $((++BATON_ID)) "$1" 2>/dev/null >&"${BATON_COPROC[1]}"
 	eval "${traps:-trap - PIPE}"
-	IFS= read -r BATON_ANSWER <&"$BATON_IN" || { BATON_ERROR="the agent has gone" && return 79; }
+	IFS= read -r BATON_ANSWER <&"$BATON_IN" || BATON_ANSWER=
+	if [[ $BATON_ANSWER != "{\"id\":$BATON_ID,"* ]]; then # the end, or an answer that was not read when it was due
+		baton_end
+		[[ $BATON_ANSWER == '{"ok":false,'* ]] || { BATON_ERROR="the agent has gone" && return 79; }
+	fi
 	[[ $BATON_ANSWER != *'"ok":true'* ]] || return 0
 	BATON_ERROR=$BATON_ANSWER
 	case $BATON_ANSWER in
@@ -35,9 +40,11 @@ baton_lock() { # key [milliseconds to wait [milliseconds to hold at most]]
 	local code=0 want
 	[[ $1 != *[\"\\]* ]] || { BATON_ERROR='a key with " or \' && return 69; }
 	[[ -z ${BATON_IN-} ]] || { BATON_ERROR="one lock at a time" && return 69; }
-	coproc BATON_COPROC { exec socat -t0 - "UNIX-CONNECT:${BATON_AGENT:-/run/baton/agent.sock}" 2>/dev/null; }
+	# The connection stays after the agent has ended the session (-t) until baton_end: the
+	# agent keeps until then what baton_check was told.
+	BATON_ID=0 BATON_SHELL=$BASHPID
+	coproc BATON_COPROC { exec socat -t86400 - "UNIX-CONNECT:${BATON_AGENT:-/run/baton/agent.sock}" 2>/dev/null; }
 	exec {BATON_IN}<&"${BATON_COPROC[0]}" # the output is not copied: children would inherit the copy, and keep the lock
-	BATON_ID=0
 	IFS= read -r BATON_ANSWER <&"$BATON_IN" && [[ $BATON_ANSWER == *'"ok":true'* ]] || {
 		BATON_ERROR=${BATON_ANSWER:-no agent} && baton_end && return 69
 	}
@@ -47,9 +54,17 @@ baton_lock() { # key [milliseconds to wait [milliseconds to hold at most]]
 }
 
 baton_check() { # [milliseconds that are needed]
+	local sent now took=$SECONDS left
+	{ IFS=' ' read -r sent _ </proc/uptime; } 2>/dev/null || sent= # it goes on while the machine is suspended
 	baton_ask '"do":"check","lock":1' || return
-	local left=${BATON_ANSWER#*'"remaining_ms":'}
-	[[ ${left%%[^0-9]*} -ge ${1:-1} ]] || { BATON_ERROR="only ${left%%[^0-9]*} ms are left" && return 79; }
+	{ IFS=' ' read -r now _ </proc/uptime; } 2>/dev/null || now=
+	if [[ $sent.$now =~ ^[0-9]+\.[0-9][0-9]\.[0-9]+\.[0-9][0-9]$ ]]; then
+		took=$(((10#${now/./} - 10#${sent/./} + 1) * 10))
+	else
+		took=$(((SECONDS - took + 1) * 1000))
+	fi
+	left=${BATON_ANSWER#*'"remaining_ms":'} left=$((${left%%[^0-9]*} - took))
+	[[ $left -ge ${1:-1} ]] || { BATON_ERROR="only $left ms are left" && return 79; }
 }
 
 baton_unlock() {
@@ -60,9 +75,10 @@ baton_unlock() {
 }
 
 baton_end() { # the session
+	[[ -n ${BATON_IN-} && $BATON_SHELL == "$BASHPID" ]] || return 0
 	[[ -z ${BATON_COPROC[1]-} ]] || eval "exec ${BATON_COPROC[1]}>&-"
 	exec {BATON_IN}<&-
-	[[ -z ${BATON_COPROC_PID-} ]] || wait "$BATON_COPROC_PID" 2>/dev/null
+	[[ -z ${BATON_COPROC_PID-} ]] || { kill "$BATON_COPROC_PID" && wait "$BATON_COPROC_PID"; } 2>/dev/null || true
 	unset BATON_IN BATON_TOKEN
 	return 0
 }

@@ -5,7 +5,9 @@
         if lock.check() > 1:    # the seconds that are left for a step that must not happen twice
             pay()
 """
+import contextlib
 import json
+import math
 import os
 import socket
 import time
@@ -45,11 +47,9 @@ class Session:
         self._id += 1
         request = {"id": self._id, "do": do, **{k: v for k, v in fields.items() if v is not None}}
         try:
-            try:
+            with contextlib.suppress(BrokenPipeError):  # the agent has ended the session, and said why
                 self._socket.sendall(json.dumps(request).encode() + b"\n")
-            except BrokenPipeError:
-                pass  # the agent has ended the session, and said why
-            return self._read()
+            return self._read(self._id)
         except BaseException as e:  # an interrupt, too: the answer would be taken for the next one
             if not isinstance(e, Error):
                 self.close()
@@ -57,12 +57,15 @@ class Session:
                 raise Lost("lost", f"the agent has gone: {e}") from e
             raise
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self, asked: int = 0) -> dict[str, Any]:
         if not (line := self._in.readline()).endswith(b"\n"):
             raise ConnectionError("it has closed the connection")
         answer: dict[str, Any] = json.loads(line)
-        if answer["ok"]:
+        own = answer.get("id", 0) == asked
+        if answer["ok"] and own:
             return answer
+        if answer["ok"] or "id" in answer and not own:
+            raise ConnectionError("it has answered another request")
         "id" in answer or self.close()  # it is about the session, which has ended
         raise {"held": Held, "lost": Lost, "closing": Lost}.get(answer["error"], Error)(answer["error"], answer["message"])
 
@@ -77,10 +80,11 @@ class Lock:
 
     def __init__(self, session: Session, key: str, wait: Optional[float] = None, shared: bool = False,
                  permits: Optional[tuple[int, int]] = None, max_hold: Optional[float] = None) -> None:
-        ms = [None if s is None else int(s * 1000) for s in (wait, max_hold)]
+        ms = [None if s is None else math.ceil(s * 1000) for s in (wait, max_hold)]
         mode, (n, of) = "permits" if permits else "shared" if shared else None, permits or (None, None)
         answer = session.ask("lock", key=key, wait_ms=ms[0], max_hold_ms=ms[1], mode=mode, n=n, of=of)
         self.key, self.token, self.session, self._id, self._alone = key, int(answer["token"]), session, session._id, False
+        self._held = True
 
     def check(self) -> float:
         """The seconds for which the lock is certain from now, even if the agent stops. Raises Lost."""
@@ -90,9 +94,10 @@ class Lock:
         return until - time.clock_gettime(clock)
 
     def unlock(self) -> None:
-        """Unlock. Raises Lost if the lock had ended before."""
+        """Unlock. Raises Lost if the lock had ended before. A second call does nothing."""
+        held, self._held = self._held, False
         try:
-            self.session.ask("unlock", lock=self._id)
+            held and self.session.ask("unlock", lock=self._id)
         finally:
             if self._alone:
                 self.session.close()

@@ -62,7 +62,9 @@ is replaced; if an agent lives there this one ends with exit code 78.
 With --rules, clients may ask the limits of a file (see "baton limit check"), which is
 read again when it changes.
 
-Signals TERM, INT, QUIT and HUP end the agent: it tells its clients, and releases all.
+Signals TERM, INT, QUIT and HUP end the agent: it tells its clients, and releases all,
+except for what a client was told that it still has, and does not give back at once: that
+expires.
 
 With --systemd the socket is the one that systemd listens at for the service, and
 systemd is told when the agent is ready. Units are in deploy/systemd.
@@ -175,12 +177,20 @@ func (k *serving) listen() (net.Listener, error) {
 		}
 		return l, nil
 	}
-	l, err := agent.Listen(k.socket, k.perm)
+	mode := k.perm
+	if k.gid >= 0 {
+		mode &^= 0o070 // of the group that the socket has at first
+	}
+	l, err := agent.Listen(k.socket, mode)
 	if err != nil {
 		return nil, &exit{exitConfig, err}
 	}
 	if k.gid >= 0 {
-		if err := os.Chown(k.socket, -1, k.gid); err != nil {
+		err = os.Chown(k.socket, -1, k.gid)
+		if err == nil {
+			err = os.Chmod(k.socket, k.perm)
+		}
+		if err != nil {
 			l.Close()
 			return nil, &exit{exitConfig, fmt.Errorf("--group %s: %w", safe(k.group), err)}
 		}

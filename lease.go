@@ -266,24 +266,29 @@ func (l *Lease) giveBack(now moment) error {
 	if !known {
 		return k.lostError()
 	}
-	within := t.storeTTL()
-	end := func(began moment, d time.Duration) error { return lk.release(c, t, began, d) }
+	within, patience := t.storeTTL(), min(max(t.ttl, time.Second), 5*time.Second)
+	var leave func(began moment, d time.Duration) error // until the end of a MinHold
+	var err error
 	if keep > now {
 		if !lk.moves() { // requests under way would set the end that the holder has asked for
 			c = k.awaitAnswers(t.releasing())
 		}
-		next := driver.NewID()
 		within = max(within, keep.sub(now))
-		end = func(began moment, d time.Duration) error { return lk.leaveTaken(c, next, t, keep, began, d) }
+		leave = lk.leaving(c, t, keep)
+		err = leave(now, patience)
+	} else {
+		err = lk.release(c, t, now, patience)
 	}
-	err := end(now, min(max(t.ttl, time.Second), 5*time.Second))
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, driver.ErrLost):
 		return &LostError{Key: c.Key, Token: l.token, Cause: Gone}
-	case !final(err):
-		lk.later(c.Key, t, end)
+	case final(err):
+	case leave != nil:
+		lk.later(c.Key, t, leave)
+	default:
+		lk.abandon(c, t)
 	}
 	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, within.Round(time.Millisecond))
 }

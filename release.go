@@ -66,6 +66,12 @@ func (l *Locker) release(c driver.Claim, t *terms, began moment, d time.Duration
 	})
 }
 
+// leaving is leaveTaken with an ID that it draws, for as many tries as it takes.
+func (l *Locker) leaving(c driver.Claim, t *terms, until moment) func(began moment, d time.Duration) error {
+	next := driver.NewID()
+	return func(began moment, d time.Duration) error { return l.leaveTaken(c, next, t, until, began, d) }
+}
+
 // leaveTaken makes the store keep a claim that has no holder any more until a moment,
 // at which it expires: under the ID next, drawn for that, if the store can move it, so
 // that what its holder has asked for before finds nothing. It asks until the store has

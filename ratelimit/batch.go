@@ -322,8 +322,8 @@ func (l *Limiter) giveBack(ctx context.Context, b *batch, key string) error {
 	}
 	for _, limit := range l.limitsOf(key) {
 		i := slices.IndexFunc(b.limits, func(then Limit) bool { return then.name == limit.name })
-		if i >= 0 && limit.rule.Algorithm == limits.TokenBucket && b.limits[i].rule.Algorithm == limits.TokenBucket {
-			q.Takes[i].Limit = limit.rule // what is in it comes back at the rate of now: see toGiveBack
+		if to := toGiveBack(b.limits, limit); i >= 0 && to.rule.Algorithm == limits.TokenBucket {
+			q.Takes[i].Limit = to.rule
 		}
 	}
 	if l.fall.by != ByStore { // the caller waits no longer for this than for an answer

@@ -361,18 +361,11 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 // in which it was; the content of a bucket comes back at the rate of now.
 func toGiveBack(taken []Limit, limit Limit) Limit {
 	i := slices.IndexFunc(taken, func(l Limit) bool { return l.name == limit.name })
-	if i < 0 {
+	bucket := limit.rule.Algorithm == limits.TokenBucket || limit.rule.Algorithm == limits.LeakyBucket
+	if i < 0 || bucket && taken[i].rule.Algorithm == limit.rule.Algorithm {
 		return limit
 	}
-	switch then := taken[i]; then.rule.Algorithm {
-	case limits.TokenBucket, limits.LeakyBucket:
-		if then.rule.Algorithm == limit.rule.Algorithm {
-			return limit
-		}
-		fallthrough
-	default:
-		return then
-	}
+	return taken[i]
 }
 
 // Cancel gives back all that was reserved.

@@ -1,9 +1,11 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +37,7 @@ type direct struct {
 	beside rueidis.Client // has the shared connection
 
 	turn   atomic.Bool          // a call uses it, or ask does
+	ends   endings              // for the call that has turn
 	line   atomic.Pointer[link] // the connection, if it answered when it was last used
 	dialed atomic.Pointer[link] // the last one made
 
@@ -119,9 +122,13 @@ func (d *direct) begins(ctx context.Context) *link {
 
 // run runs f for a call that has begun.
 func (d *direct) run(ctx context.Context, call wire.Call, l *link, f func(context.Context) wire.Result) wire.Result {
-	stays := context.AfterFunc(ctx, l.leave)
+	e := d.ends.of(ctx, l)
+	if !e.begin() {
+		d.turn.Store(false)
+		return wire.Result{Err: wire.NotSent(cmp.Or(ctx.Err(), context.Canceled))}
+	}
 	a := f(context.Background())
-	left := !stays()
+	left := !e.finish()
 	whole := answered(a.Err)
 	switch {
 	case whole && !left:
@@ -141,7 +148,9 @@ func (d *direct) run(ctx context.Context, call wire.Call, l *link, f func(contex
 	return a
 }
 
+// lost gives the connection up. The caller has d.turn.
 func (d *direct) lost() {
+	d.ends.forget()
 	d.line.Store(nil)
 	d.again.Store(now() + tryAgain)
 }
@@ -226,5 +235,75 @@ func (d *direct) end() {
 	defer d.mu.Unlock()
 	if d.client != nil {
 		d.client.Close()
+	}
+	if d.turn.CompareAndSwap(false, true) { // and stays, as there is no connection any more
+		d.ends.forget()
+	}
+}
+
+// An ending makes the call under way on a connection fail when its context ends. To
+// register with a context takes as long as a tenth of a call, so an ending serves all
+// calls with that context, as long as endings keeps it.
+type ending struct {
+	ctx  context.Context
+	link *link
+	stop func() bool
+
+	state atomic.Int32
+}
+
+const (
+	atRest   = iota // no call is under way
+	underWay        // one is
+	ended           // the context has ended
+)
+
+// over runs when the context has ended.
+func (e *ending) over() {
+	if e.state.Swap(ended) == underWay {
+		e.link.leave()
+	}
+}
+
+// begin reports whether a call may begin: the context has not ended.
+func (e *ending) begin() bool { return e.state.CompareAndSwap(atRest, underWay) }
+
+// finish ends the call. It returns false if the context has ended before: leave then has
+// run, or is about to.
+func (e *ending) finish() bool { return e.state.CompareAndSwap(underWay, atRest) }
+
+// endings keeps those of the last two contexts: a Locker that locks and unlocks has one
+// for each.
+type endings struct {
+	last [2]*ending
+	used int // the index of the one that was used last
+}
+
+func (es *endings) of(ctx context.Context, l *link) *ending {
+	if reflect.TypeOf(ctx).Kind() == reflect.Pointer { // others may not be comparable
+		for i, e := range es.last {
+			if e != nil && e.link == l && e.ctx == ctx {
+				es.used = i
+				return e
+			}
+		}
+	}
+	es.used = 1 - es.used
+	if e := es.last[es.used]; e != nil {
+		e.stop()
+	}
+	e := &ending{ctx: ctx, link: l}
+	e.stop = context.AfterFunc(ctx, e.over)
+	es.last[es.used] = e
+	return e
+}
+
+// forget leaves the contexts.
+func (es *endings) forget() {
+	for i, e := range es.last {
+		if e != nil {
+			e.stop()
+		}
+		es.last[i] = nil
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
 // directly makes calls go by the direct connection, and returns it.
@@ -453,4 +454,64 @@ func TestDirectStaysOnTheServer(t *testing.T) {
 		_, err := s.Inspect(t.Context(), "k")
 		return err == nil && d.line.Load() != nil
 	})
+}
+
+// A context that calls have used ends while no call is under way, and later during one.
+// Only calls with that context fail, and only the second time the connection is lost.
+func TestEndOfAContext(t *testing.T) {
+	s, proxy := behind(t, patient)
+	d := directly(t, s)
+	look := func(ctx context.Context) error {
+		_, err := s.Inspect(ctx, "k")
+		return err
+	}
+	one, endOne := context.WithCancel(t.Context())
+	two, endTwo := context.WithCancel(t.Context())
+	defer endTwo()
+	type odd struct { // two of these cannot be compared
+		context.Context
+		_ []int
+	}
+	l := d.line.Load()
+	for range 3 {
+		for _, ctx := range []context.Context{one, two, odd{Context: t.Context()}} {
+			if err := look(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// The same one serves all calls with a context, beside those with another.
+	ending := d.ends.of(one, l)
+	other := d.ends.of(two, l)
+	if d.ends.of(one, l) != ending || d.ends.of(two, l) != other {
+		t.Error("a context has got another ending")
+	}
+	endOne()
+	eventually(t, "the end of a context is noticed", 10*time.Second, func() bool { return ending.state.Load() == ended })
+	if err := look(one); !errors.Is(err, context.Canceled) {
+		t.Errorf("a call after the end of its context: %v", err)
+	}
+	if a := d.run(one, wire.Call{}, l, nil); !errors.Is(a.Err, context.Canceled) || !errors.Is(a.Err, wire.ErrNotSent) {
+		t.Errorf("a call whose context ends as it begins: %v", a.Err)
+	}
+	if err := look(two); err != nil || d.line.Load() != l {
+		t.Errorf("another call: %v, or the connection was lost", err)
+	}
+	proxy.Hold(faultproxy.ToServer)
+	looked := make(chan error, 1)
+	go func() { looked <- look(two) }()
+	eventually(t, "the call is under way", 10*time.Second, func() bool { return other.state.Load() == underWay })
+	endTwo()
+	if err := <-looked; !errors.Is(err, context.Canceled) {
+		t.Errorf("a call during which its context ended: %v", err)
+	}
+	proxy.Heal()
+	if d.line.Load() == l {
+		t.Error("the connection is still used, though an answer is due on it")
+	}
+	for _, e := range d.ends.last {
+		if e != nil {
+			t.Error("a context is kept with a connection that was lost")
+		}
+	}
 }

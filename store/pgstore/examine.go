@@ -34,6 +34,7 @@ type facts struct {
 	autovacuum                          string
 	unvacuumed, unlogged, denied        string // names of our tables
 	recordUnlogged, recordDenied        bool
+	overrideDenied                      bool
 	connections, maxConnections         int
 	idleHolders                         int           // sessions that are idle in a transaction and have locked rows of ours
 	oldestTransaction                   time.Duration // of all of the database that keep old rows from being cleaned up
@@ -58,6 +59,8 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 	coalesce((SELECT relpersistence <> 'p' FROM pg_class WHERE oid = record), false),
 	coalesce(NOT (has_table_privilege(record, 'SELECT') AND has_table_privilege(record, 'INSERT')
 		AND has_table_privilege(record, 'UPDATE') AND has_table_privilege(record, 'DELETE')), false),
+	coalesce(NOT (has_table_privilege(override, 'SELECT') AND has_table_privilege(override, 'INSERT')
+		AND has_table_privilege(override, 'UPDATE') AND has_table_privilege(override, 'DELETE')), false),
 	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours || limits)
 		AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
 			AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))), ''),
@@ -72,7 +75,7 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 		WHERE EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE relname = 'baton_lock' AND n.nspname = p.nspname) ORDER BY i)
 	FROM (SELECT array_remove(ARRAY[to_regclass('baton_lock')::oid, to_regclass('baton_claim')::oid], NULL) AS ours,
 		array_remove(ARRAY[to_regclass('baton_limit')::oid, to_regclass('baton_limit_id')::oid], NULL) AS limits,
-		to_regclass('baton_record')::oid AS record) AS o`
+		to_regclass('baton_record')::oid AS record, to_regclass('baton_override')::oid AS override) AS o`
 
 // Examine implements driver.Examiner. Other users' sessions are seen only by
 // members of pg_read_all_stats.
@@ -88,7 +91,7 @@ func (s *Store) facts(ctx context.Context) (f facts, err error) {
 	var oldestSeconds float64
 	err = s.row(ctx, factsSQL, nil, &f.version, &f.standby, &f.readOnly, &f.fsync, &f.fullPages, &f.commit,
 		&f.isolation, &f.syncNames, &f.replicas, &f.syncReplicas, &f.idleTimeout, &f.autovacuum, &f.unvacuumed,
-		&f.unlogged, &f.recordUnlogged, &f.recordDenied, &f.denied, &f.connections, &f.maxConnections, &f.idleHolders, &oldestSeconds, &f.homes)
+		&f.unlogged, &f.recordUnlogged, &f.recordDenied, &f.overrideDenied, &f.denied, &f.connections, &f.maxConnections, &f.idleHolders, &oldestSeconds, &f.homes)
 	if err != nil {
 		return f, err
 	}
@@ -157,6 +160,9 @@ func judge(f facts) (all []driver.Finding) {
 	}
 	if f.recordDenied && f.denied == "" {
 		say("privileges-records", driver.Note, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_record TO …", "This user may not read and write baton_record, so that operations that are to happen once cannot be recorded.")
+	}
+	if f.overrideDenied && f.denied == "" {
+		say("privileges-overrides", driver.Note, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_override TO …", "This user may not read and write baton_override, so that overrides of limits are not obeyed.")
 	}
 	switch {
 	case f.replicas > 0 && f.syncReplicas == 0:

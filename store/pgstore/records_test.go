@@ -272,7 +272,12 @@ func TestMigrationFromVersion2(t *testing.T) {
 	if found := strings.Join(examined(t, s), " "); found != "privileges-records" {
 		t.Errorf("found %q", found)
 	}
+	exec(t, owner, `REVOKE UPDATE ON baton_override FROM worker`)
 	exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON baton_record TO worker`)
+	if found := strings.Join(examined(t, s), " "); found != "privileges-overrides" {
+		t.Errorf("found %q", found)
+	}
+	exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON baton_override TO worker`)
 	beginRecord(t, s, "k", 1)
 	if found := examined(t, s); len(found) != 0 {
 		t.Errorf("found %q", found)

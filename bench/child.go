@@ -18,7 +18,7 @@ import (
 const childVariable = "BATON_BENCH_CHILD"
 
 type childOrder struct {
-	Kind    string // "pair", "fight"
+	Kind    string // "pair", "fight", "agent"
 	System  string
 	At      map[string][]string // where its servers listen
 	Rivals  []string
@@ -30,6 +30,8 @@ type childOrder struct {
 	Goroutines int
 	Key        string
 	Arena      string // file of the shared arena
+
+	Socket string // agent: where it listens
 }
 
 // A childAnswer has one of its fields set.
@@ -160,19 +162,22 @@ func runChild() bool {
 			}
 			defer stop()
 		}
+		ready := func() error {
+			answer(childAnswer{Ready: true})
+			select {
+			case <-words:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
 		switch order.Kind {
 		case "pair":
 			return childPair(ctx, order)
 		case "fight":
-			return childFight(ctx, order, func() error {
-				answer(childAnswer{Ready: true})
-				select {
-				case <-words:
-					return nil
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			})
+			return childFight(ctx, order, ready)
+		case "agent":
+			return nil, childAgent(ctx, order, ready)
 		}
 		return nil, fmt.Errorf("no order is called %q", order.Kind)
 	}()

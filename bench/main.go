@@ -3,7 +3,7 @@
 //
 //	go run . [flags]
 //
-// A full run takes about eleven minutes and needs the machine for itself. It starts its
+// A full run takes about a quarter of an hour and needs the machine for itself. It starts its
 // own servers, which must be installed; -only 'pg-*' measures one system and needs no
 // other. Compare figures only within one run; between runs compare ratios.
 package main

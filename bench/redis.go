@@ -41,6 +41,11 @@ var redisRivals = []rival{
 		open:  openBatonNoLine,
 	},
 	{
+		name:  "agent",
+		about: "baton agent over Baton on redisstore, one session for each goroutine, from a client in Go by a Unix socket: as baton, and a client that dies frees its locks at once",
+		open:  openAgent,
+	},
+	{
 		name:  "redislock",
 		about: "bsm/redislock on go-redis, polling every 1 ms where it has to wait; no renewal, no token",
 		open:  openRedislock,

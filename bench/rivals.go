@@ -76,6 +76,7 @@ var systems = map[string]system{
 	"etcd":    {"etcd", etcdRivals, startEtcd},
 	"redlock": {"Redlock of five", redlockRivals, startRedlock},
 	"renew":   {"Renewal", renewRivals, nil}, // on other systems
+	"agent":   {"Agent", nil, startAgent},    // a rival of Redis
 
 	"limit-redis":   {"Redis", redisLimitRivals, likewise("limit-redis", "redis", startRedis)},
 	"limit-memory":  {"In process", memoryLimitRivals, nil},

@@ -48,13 +48,21 @@ func newTestEnv(t *testing.T, systems ...string) *env {
 func TestRivalsExclude(t *testing.T) {
 	t.Parallel()
 	for name, system := range systems {
-		if strings.HasPrefix(name, "limit-") {
+		if strings.HasPrefix(name, "limit-") || system.rivals == nil {
 			continue // they do not exclude
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if name == "redis" {
-				exclude(t, system.rivals, func(t *testing.T) *env { return redisEnv(t) })
+				exclude(t, system.rivals, func(t *testing.T) *env {
+					e := redisEnv(t)
+					if strings.HasSuffix(t.Name(), "/agent") {
+						if err := startAgent(t, e); err != nil {
+							t.Fatal(err)
+						}
+					}
+					return e
+				})
 				return
 			}
 			e := newTestEnv(t, name)
@@ -115,7 +123,7 @@ func exclude(t *testing.T, rivals []rival, newEnv func(*testing.T) *env) {
 			a.phase.Store(measuring)
 			result := make(chan tally, 1)
 			go func() { result <- fight(ctx, a, r, 0, goroutines, key) }()
-			ours := strings.HasPrefix(rv.name, "baton")
+			ours := strings.HasPrefix(rv.name, "baton") || rv.name == "agent"
 			for deadline := time.Now().Add(15 * time.Second); a.total.Load() < enough; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
 					// That a rival gets stuck is for the report.
@@ -282,7 +290,7 @@ func TestRun(t *testing.T) {
 	redisEnv(t) // skips without a server
 	var out strings.Builder
 	err := run(t.Context(), []string{
-		"-only", "redis-pair,redis-procs,renew,memory-c64", "-rivals", "baton,redis,sqlite", "-time", "20ms", "-reps", "1",
+		"-only", "redis-pair,redis-procs,renew,memory-c64", "-rivals", "baton,agent,redis,sqlite", "-time", "20ms", "-reps", "1",
 		"-renew", "100ms", "-leases", "100", "-dir", t.TempDir(), "-o", "json",
 	}, &out, io.Discard)
 	if err != nil {
@@ -303,6 +311,7 @@ func TestRun(t *testing.T) {
 		"redis-pair/baton":        {"p50", "p99", "rate"},
 		"redis-procs/raw-blpop":   {"rate"},
 		"redis-procs/baton":       {"rate", "handoffs"},
+		"redis-procs/agent":       {"rate", "handoffs"},
 		"memory-c64/fifo-channel": {"handoffs"},
 		"memory-c64/baton":        {"handoffs"},
 		"renew/redis":             {"leases"},

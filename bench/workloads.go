@@ -148,7 +148,7 @@ func redisWorkloads() []*workload {
 		},
 		&workload{
 			name: "redis-procs", title: "Redis: one key, 4 processes × 16 goroutines",
-			system: "redis", base: "raw-blpop", names: []string{"raw-blpop", "baton", "baton-noline", "rueidislock"},
+			system: "redis", also: []string{"agent"}, base: "raw-blpop", names: []string{"raw-blpop", "baton", "baton-noline", "agent", "rueidislock"},
 			columns: []column{
 				{"rate", "acq/s", rate, true},
 				{"across", "to another process p50", span, true},

@@ -53,7 +53,7 @@ const doors = `
 	election:           baton driver
 
 	# The agent opens the front doors to other processes, and knows no store.
-	agent:              baton driver driver/check election internal/suggest once ratelimit ratelimit/rules
+	agent:              baton driver driver/check election internal/roles internal/suggest once ratelimit ratelimit/rules
 
 	# Metrics are made of what all front doors tell.
 	metrics:            baton driver/observe election guard once ratelimit

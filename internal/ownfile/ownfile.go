@@ -10,11 +10,12 @@ import (
 )
 
 // A ModeError says which users could have changed, or can read, a file that they must not.
+// It does not name the file.
 type ModeError struct {
-	Path, Reason, Next string
+	Reason, Next string
 }
 
-func (e *ModeError) Error() string { return fmt.Sprintf("%q %s: %s", e.Path, e.Reason, e.Next) }
+func (e *ModeError) Error() string { return e.Reason + ": " + e.Next }
 
 // Read reads a regular file of at most limit bytes that belongs to this user or to root, and
 // that no other user can write. Secret says that users outside of its group must not be
@@ -54,13 +55,13 @@ func check(path string, info fs.FileInfo, secret bool) error {
 		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it is no regular file")}
 	}
 	if uid, foreign := owner(info); foreign {
-		return &ModeError{path, fmt.Sprintf("belongs to user %d, who could change it", uid), "chown it to root, or to the user who runs this command"}
+		return &ModeError{fmt.Sprintf("it belongs to user %d, who could change it", uid), "chown it to root, or to the user who runs this command"}
 	}
 	switch mode := info.Mode().Perm(); {
 	case mode&0o022 != 0:
-		return &ModeError{path, fmt.Sprintf("has the mode %04o, and other users could change it", mode), "chmod go-w"}
+		return &ModeError{fmt.Sprintf("it has the mode %04o, and other users could change it", mode), "chmod go-w"}
 	case secret && mode&0o004 != 0:
-		return &ModeError{path, fmt.Sprintf("has the mode %04o, and every user can read it", mode), "chmod o-r"}
+		return &ModeError{fmt.Sprintf("it has the mode %04o, and every user can read it", mode), "chmod o-r"}
 	}
 	return nil
 }

@@ -1,8 +1,6 @@
 package roles
 
 import (
-	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -18,7 +16,9 @@ type File struct {
 	reading sync.Mutex
 }
 
-// Open reads the file at path, which must be one that no other user can write.
+// Open reads the file at path, which must be one that no other user can write. The error
+// is a *SyntaxError, an *ownfile.ModeError or an *fs.PathError; the first two do not name
+// the file.
 func Open(path string) (*File, []Warning, error) {
 	f := &File{path: path}
 	t, warnings, err := f.read()
@@ -47,17 +47,11 @@ func (f *File) Reload() (Change, []Warning, error) {
 func (f *File) read() (*Table, []Warning, error) {
 	text, err := ownfile.Read(f.path, MaxFile, false)
 	if err != nil {
-		return nil, nil, fmt.Errorf("roles: %w", err)
+		return nil, nil, err
 	}
 	t, warnings, err := Parse(text)
-	if err != nil {
-		return nil, nil, fmt.Errorf("roles: %q, %w", f.path, err)
+	if err == nil && len(t.names) == 0 { // as a file that is being written
+		err = &SyntaxError{1, "there is no caller: a line is NAME CREDENTIALS PREFIX=VERBS …"}
 	}
-	if len(t.names) == 0 { // as of a file that is being written
-		return nil, nil, fmt.Errorf("roles: %q has no caller: %w", f.path, errEmpty)
-	}
-	return t, warnings, nil
+	return t, warnings, err
 }
-
-// errEmpty says what a line is.
-var errEmpty = errors.New("a line is NAME CREDENTIALS PREFIX=VERBS …")

@@ -162,7 +162,8 @@ func (p *parser) credential(r *Role, text string) error {
 	switch kind {
 	case "sha256":
 		var sum hash
-		if n, err := hex.Decode(sum[:], []byte(value)); err != nil || n != len(sum) || len(value) != 2*len(sum) {
+		digest, err := hex.DecodeString(value)
+		if err != nil || copy(sum[:], digest) != len(sum) || len(digest) != len(sum) {
 			return fmt.Errorf("sha256: and 64 hexadecimal digits stand for an access token: see baton token new")
 		}
 		taken = p.table.tokens[sum]

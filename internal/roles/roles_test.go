@@ -212,7 +212,7 @@ func TestMistakes(t *testing.T) {
 		{"x " + a + " once/=lock", "below once/ are the locks of operations"},
 		{"x " + a + " once/a/=once", "without once/"},
 		{"x " + a + " " + strings.Repeat("k", 513) + "=lock", "the prefix has 513 bytes"},
-		{"x " + a + " a\x1b/=lock", "it has the character U+001B at byte 74"},
+		{"x " + a + " a\x1b/=lock", "it has the character U+001B at byte 75"},
 		{"x " + a + " a\u0085/=lock", "U+0085"},
 		{"\ufeffx " + a + " a/=lock", "U+FEFF at byte 0"},
 		{"x " + a + " \xff/=lock", "it is not UTF-8"},

@@ -170,14 +170,18 @@ type DeniedError struct {
 }
 
 func (e *DeniedError) Error() string {
+	who := driver.Printable(e.Caller)
+	if who == "" {
+		who = "this caller"
+	}
 	if e.Verb == Lock && strings.HasPrefix(e.Key, onceKeys) {
-		return fmt.Sprintf("%s may not lock %q: below %s are the locks of operations, ask for %s instead", driver.Printable(e.Caller), e.Key, onceKeys, Once)
+		return fmt.Sprintf("%s may not lock %q: below %s are the locks of operations, ask for %s instead", who, e.Key, onceKeys, Once)
 	}
 	what := fmt.Sprintf("%q", e.Key)
 	if e.Verb == List {
 		what = "all below " + what
 	}
-	return fmt.Sprintf("%s may not %s %s: ask the administrator for a role with that verb", driver.Printable(e.Caller), driver.Printable(e.Verb), what)
+	return fmt.Sprintf("%s may not %s %s: ask the administrator for a role with that verb", who, driver.Printable(e.Verb), what)
 }
 
 // A Change says which callers a table has more, less and otherwise than the one before.

@@ -157,11 +157,14 @@ func (d *Door) Handler(h http.Handler) http.Handler {
 	})
 }
 
-// unread is for an answer without a look at the body. The server would read on, for as long
-// as the client likes, to use the connection again.
+// unreadTimeout is how long a body that nobody looks at may take.
+const unreadTimeout = time.Second
+
+// unread is for an answer without a look at the body. The server reads the body after the
+// answer, to use the connection again, and would do so for as long as the client likes.
 func unread(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 && r.ContentLength != 0 {
-		w.Header().Set("Connection", "close")
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTimeout)) // until the next request
 	}
 }
 

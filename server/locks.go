@@ -306,7 +306,7 @@ func (s locksService) Break(ctx context.Context, r *batonv1.BreakRequest) (*bato
 		return nil, err
 	}
 	n, err := s.locks.Break(context.WithoutCancel(ctx), r.Key)
-	s.cfg.Audit.Warn("a lock was broken", "caller", c.caller.Name(), "remote", c.remote, "key", driver.Printable(r.Key), "reason", driver.Printable(r.Reason), "holders", n, "error", err)
+	s.cfg.Audit.Info("a lock was broken", "caller", c.caller.Name(), "remote", c.remote, "key", driver.Printable(r.Key), "reason", driver.Printable(r.Reason), "holders", n, "error", err)
 	if err != nil {
 		return nil, err
 	}

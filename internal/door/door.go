@@ -84,7 +84,7 @@ func New(cfg Config) (*Door, error) {
 	d := &Door{cfg: cfg}
 	var err error
 	if d.address, err = net.ResolveTCPAddr("tcp", cfg.Address); err != nil {
-		return nil, &UnsafeError{fmt.Sprintf("the address is HOST:PORT, such as 127.0.0.1:7070: %v", err)}
+		return nil, &UnsafeError{fmt.Sprintf("the address is HOST:PORT, such as 127.0.0.1:7420: %v", err)}
 	}
 	loopback := d.address.IP != nil && d.address.IP.IsLoopback()
 	encrypted, identified := cfg.Certificate != "" && cfg.Key != "", cfg.Roles != nil || cfg.ClientCA != ""
@@ -94,7 +94,7 @@ func New(cfg Config) (*Door, error) {
 	case cfg.ClientCA != "" && !encrypted:
 		return nil, &UnsafeError{"certificates of clients need TLS: give a certificate and its key, too"}
 	case !loopback && !encrypted && !identified:
-		return nil, &UnsafeError{"other machines could reach this address: give a certificate and its key, and access tokens or a CA of clients; or listen on loopback, such as 127.0.0.1:7070"}
+		return nil, &UnsafeError{"other machines could reach this address: give a certificate and its key, and access tokens, or a CA of clients; or listen on loopback, such as 127.0.0.1:7420"}
 	case !loopback && !encrypted:
 		return nil, &UnsafeError{"other machines could reach this address, and read the access tokens on the way: give a certificate and its key; or listen on loopback, behind a proxy that speaks TLS"}
 	case !loopback && !identified:

@@ -36,8 +36,12 @@ func HTTPServer(h http.Handler) *http.Server {
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
+	fresh := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of an earlier answer on this connection
+		h.ServeHTTP(w, r)
+	})
 	return &http.Server{
-		Handler: h, Protocols: &p,
+		Handler: fresh, Protocols: &p,
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: writeTimeout},
 	}
@@ -97,7 +101,6 @@ func CallerOf(ctx context.Context) Caller {
 func (s *Server) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
-		_ = deadlines.SetWriteDeadline(time.Time{}) // of an earlier answer on this connection
 		c := &call{remote: r.RemoteAddr, clear: func() {}}
 		c.answer = func() { _ = deadlines.SetWriteDeadline(time.Now().Add(writeTimeout)) }
 		if err := s.enters(r, c); err != nil {

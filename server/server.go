@@ -208,23 +208,30 @@ func (s *Server) draining() bool {
 // counted lets Shutdown know of the calls under way.
 func (s *Server) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		s.calls++
-		s.mu.Unlock()
-		defer func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.calls--; s.calls > 0 || !s.stops {
-				return
-			}
-			select {
-			case <-s.stopped: // by an earlier call
-			default:
-				close(s.stopped)
-			}
-		}()
+		s.begin()
+		defer s.end()
 		next.ServeHTTP(w, r)
 	})
+}
+
+// begin and end are around what Shutdown waits for.
+func (s *Server) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+}
+
+func (s *Server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls--; s.calls > 0 || !s.stops {
+		return
+	}
+	select {
+	case <-s.stopped: // by an earlier call
+	default:
+		close(s.stopped)
+	}
 }
 
 // A tally counts what is under way, by name.

@@ -71,9 +71,6 @@ func do(t *testing.T, r *http.Request, header ...string) (status int, answer map
 	t.Helper()
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
-		if header[i] == "Host" {
-			r.Host = header[i+1]
-		}
 	}
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {

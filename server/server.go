@@ -51,11 +51,6 @@ type Config struct {
 	// MaxWaits is how many calls of one caller may wait at a time. Defaults to 1000.
 	MaxWaits int
 
-	// Hosts are the names, without ports, under which clients reach the server: a request
-	// with another Host is refused, so that no web page can reach it under a name of its
-	// own. Defaults to all names.
-	Hosts []string
-
 	// Logger gets what the store answers with an error as warnings. Defaults to silence.
 	Logger *slog.Logger
 

@@ -55,6 +55,9 @@ const doors = `
 	# The agent opens the front doors to other processes, and knows no store.
 	agent:              baton driver driver/check election internal/suggest once ratelimit ratelimit/rules
 
+	# Envoy's service is a front door for proxies.
+	server/rls*:        driver/limits ratelimit ratelimit/rules
+
 	# Metrics are made of what all front doors tell.
 	metrics:            baton driver/observe election guard once ratelimit
 	internal/textfile:  metrics

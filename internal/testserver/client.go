@@ -13,3 +13,15 @@ func Bash(t TB) string {
 	require(t, "socat", "socat")
 	return require(t, "bash", "bash")
 }
+
+// Protoc returns the path of protoc, as Python does.
+func Protoc(t TB) string {
+	t.Helper()
+	return require(t, "protoc", "protobuf-compiler")
+}
+
+// Curl returns the path of curl, as Python does.
+func Curl(t TB) string {
+	t.Helper()
+	return require(t, "curl", "curl")
+}

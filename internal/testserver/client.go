@@ -25,3 +25,15 @@ func Curl(t TB) string {
 	t.Helper()
 	return require(t, "curl", "curl")
 }
+
+// Nginx returns the path of nginx, as Python does.
+func Nginx(t TB) string {
+	t.Helper()
+	return require(t, "nginx", "nginx-light")
+}
+
+// Caddy returns the path of caddy, as Python does.
+func Caddy(t TB) string {
+	t.Helper()
+	return require(t, "caddy", "caddy")
+}

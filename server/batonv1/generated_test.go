@@ -14,19 +14,24 @@ import (
 
 var generate = flag.Bool("generate", false, "write the generated code")
 
-// generated are the files that come from baton.proto, from the root of the module.
-var generated = []string{
-	"server/batonv1/baton.pb.go",
-	"server/batonv1/batonv1connect/baton.connect.go",
-}
+// described are the descriptions, and generated the files that come from them, from the
+// root of the module.
+var (
+	described = []string{"server/batonv1/baton.proto", "server/rls/internal/rlsv1/rls.proto"}
+	generated = []string{
+		"server/batonv1/baton.pb.go",
+		"server/batonv1/batonv1connect/baton.connect.go",
+		"server/rls/internal/rlsv1/rls.pb.go",
+	}
+)
 
-// TestGenerated compares the generated code with the description.
+// TestGenerated compares the generated code with the descriptions.
 func TestGenerated(t *testing.T) {
 	t.Parallel()
 	const root = "../.."
 	protoc, dir := testserver.Protoc(t), t.TempDir()
 	cmd := exec.Command(
-		protoc, "-I", ".", "server/batonv1/baton.proto",
+		protoc, "-I", ".", described[0], described[1],
 		"--plugin", "protoc-gen-go="+tool(t, "protoc-gen-go"), "--go_out", dir, "--go_opt", "paths=source_relative",
 		"--plugin", "protoc-gen-connect-go="+tool(t, "protoc-gen-connect-go"), "--connect-go_out", dir, "--connect-go_opt", "paths=source_relative,simple=true",
 	)
@@ -54,7 +59,7 @@ func TestGenerated(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s is not what baton.proto describes: go generate ./server/batonv1", name)
+			t.Errorf("%s is not what its .proto describes: go generate ./server/batonv1", name)
 		}
 	}
 }

@@ -21,8 +21,10 @@ import (
 	"github.com/batonhq/baton/internal/door"
 	"github.com/batonhq/baton/internal/ownfile"
 	"github.com/batonhq/baton/internal/roles"
+	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server"
+	"github.com/batonhq/baton/server/rls"
 )
 
 // serverFlags are the flags of "baton serve".
@@ -37,6 +39,9 @@ type serverFlags struct {
 	rules    string
 	audit    string
 }
+
+// failAfter is how long a store may take to decide, where a rule does not say.
+const failAfter = 500 * time.Millisecond
 
 // drainFor is how long calls that are under way may take when the server is stopped.
 const drainFor = 10 * time.Second
@@ -61,6 +66,10 @@ may; a web page may not.
 HUP reads the files of --tokens and TLS again, and goes on in a new file of --audit if the
 one before was renamed. TERM, INT and QUIT end the server: calls that wait are answered
 first.
+
+With --rules, clients may ask the limits of a file, also by Envoy's rate limit service
+(docs/proxies.md). The file is read again when it changes. If the store fails, and a rule
+does not say what happens then, each server decides alone.
 
 The audit has a line of JSON for every break, every denial and every change of roles.
 
@@ -197,7 +206,9 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 		}
 	}
 	if k.rules != "" {
-		if f.rules, err = rules.Open(k.rules); err != nil {
+		// A store that fails is no error for callers of limits: each server decides alone then.
+		alone := rules.Failure{By: ratelimit.ByLocal, After: failAfter, Instances: 1}
+		if f.rules, err = rules.OpenOr(k.rules, alone); err != nil {
 			return nil, &exit{exitConfig, ofPage(err)}
 		}
 	}
@@ -249,7 +260,23 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served) (*ser
 	if err != nil {
 		return nil, nil, err
 	}
-	return s, s.Handler(), nil
+	if cfg.Limits == nil {
+		return s, s.Handler(), nil
+	}
+	path, envoy := rls.New(rls.Config{
+		Limiter: cfg.Limits, Logger: a.warner(),
+		May: func(ctx context.Context, domain string) error {
+			if err := server.CallerOf(ctx).May(roles.Limit, domain+"/"); err != nil {
+				f.log.Warn("a call was denied", "caller", server.CallerOf(ctx).Name(), "verb", roles.Limit, "key", domain+"/")
+				return err
+			}
+			return nil
+		},
+	})
+	mux := http.NewServeMux()
+	mux.Handle("/", s.Handler())
+	mux.Handle(path, s.Guard(envoy))
+	return s, mux, nil
 }
 
 // serves says that the server is there, and what is not as users may think.

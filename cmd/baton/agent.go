@@ -38,6 +38,7 @@ type serving struct {
 	maxHold time.Duration
 	rules   string
 	keep    time.Duration
+	page    string
 
 	perm fs.FileMode // after check
 	gid  int         // -1: as it is
@@ -66,6 +67,10 @@ Signals TERM, INT, QUIT and HUP end the agent: it tells its clients, and release
 except for what a client was told that it still has, and does not give back at once: that
 expires.
 
+With --page, a browser of this machine shows the locks, limits and operations of the
+store, and the events of the agent, and can break a lock. The address with a token is
+printed, and another token is drawn at each start: docs/page.md.
+
 With --systemd the socket is the one that systemd listens at for the service, and
 systemd is told when the agent is ready. Units are in deploy/systemd.
 
@@ -85,6 +90,7 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long a lock outlives an agent that crashed")
 	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
 	f.DurationVar(&k.keep, "keep", 24*time.Hour, "how long outcomes of once are kept")
+	f.StringVar(&k.page, "page", "", "serve a page with locks, limits and events at `ADDR` of this machine, such as 127.0.0.1:7380")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 	a.metricsFlag(cmd)
 	cmd.MarkFlagsOneRequired("socket", "systemd")
@@ -216,6 +222,13 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 		return err
 	}
 	defer l.Close()
+	var browsers net.Listener
+	if k.page != "" {
+		if browsers, err = a.listenPage(k.page); err != nil {
+			return err
+		}
+		defer browsers.Close()
+	}
 	owner := ownerName(os.Getpid()) + " (baton agent)"
 	locks, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{TTL: k.ttl, Owner: owner} }, k.checkTTL)
 	if err != nil {
@@ -238,6 +251,13 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	server, err := agent.New(locks, cfg)
 	if err != nil {
 		return err
+	}
+	if browsers != nil {
+		pageEnded, err := a.servePage(ctx, browsers, locks, store, cfg.Once)
+		if err != nil {
+			return err
+		}
+		defer func() { stop(); <-pageEnded }()
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, l) }()

@@ -18,6 +18,7 @@ import (
 	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/internal/suggest"
 	"github.com/batonhq/baton/open"
+	"github.com/batonhq/baton/server/page"
 )
 
 // app is what all commands share.
@@ -31,7 +32,8 @@ type app struct {
 	verbose  bool
 
 	metricsFile string
-	measured    *measured // nil: nobody wants to know
+	measured    *measured    // nil: nobody wants to know
+	recent      *page.Recent // likewise
 
 	death death
 }

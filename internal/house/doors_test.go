@@ -71,6 +71,7 @@ const doors = `
 	# Whoever puts a program together knows everything but the helpers of tests.
 	open:               * !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken
+	server/page:        baton driver driver/* metrics once ratelimit ratelimit/top
 	server:             * !store/* !open !drivertest !internal/testserver !internal/faultproxy
 	internal/verify:             *
 	internal/verify/history:

@@ -314,7 +314,7 @@ func (p *poller) readList(l *list) {
 		}
 		for key, r := range rows {
 			if before := l.rows[key]; before != nil && before != r {
-				steady(r, before)
+				rows[key] = steady(r, before)
 			}
 		}
 		l.rows, l.more, l.at, l.took, l.sorted = rows, more, began, took, nil
@@ -447,10 +447,10 @@ func (p *poller) put(r *row) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if before := p.seen[r.key]; before != nil {
-		if before.at > r.at {
+		if before.asked > r.asked {
 			return
 		}
-		steady(r, before)
+		r = steady(r, before)
 	}
 	for v := range p.viewers {
 		if slices.Contains(v.keys, r.key) {
@@ -461,24 +461,26 @@ func (p *poller) put(r *row) {
 		if id.kind != kindLocks || !strings.HasPrefix(r.key, id.prefix) {
 			continue
 		}
+		if l.fresh != nil {
+			l.fresh[r.key] = r
+			if free {
+				l.fresh[r.key] = nil
+			}
+		}
 		before := l.rows[r.key]
 		switch {
-		case l.fresh != nil && free:
-			l.fresh[r.key] = nil
-		case l.fresh != nil:
-			l.fresh[r.key] = r
-		}
-		switch {
-		case l.rows == nil || before != nil && before.at > r.at:
-		case free && before != nil:
+		case l.rows == nil || before == r || before != nil && before.asked > r.asked:
+		case free:
 			delete(l.rows, r.key)
 			l.sorted = nil
-		case !free && (before != nil || len(l.rows) < maxRows):
-			if before != nil && p.seen[r.key] != r {
-				steady(r, before)
+		case before != nil || len(l.rows) < maxRows:
+			if before == nil {
+				l.rows[r.key] = r
+				l.sorted = nil
+			} else if one := steady(r, before); one != before {
+				l.rows[r.key] = one
+				l.sorted = nil
 			}
-			l.rows[r.key] = r
-			l.sorted = nil
 		}
 	}
 }
@@ -490,11 +492,24 @@ func (l *list) sort(order string) []*row {
 		return rows
 	}
 	rows := make([]*row, 0, len(l.rows))
+	rank := slices.Index(orders[l.kind], order)
+	if order == onlyWaiting {
+		rank = 0
+	}
 	for _, r := range l.rows {
-		rows = append(rows, r)
+		r.order = 0
+		if rank >= 0 {
+			r.order = r.rank[rank]
+		}
+		if order != onlyWaiting || r.order > 0 {
+			rows = append(rows, r)
+		}
 	}
 	slices.SortFunc(rows, func(a, b *row) int {
-		return cmp.Or(cmp.Compare(b.rank[order], a.rank[order]), strings.Compare(a.key, b.key))
+		if a.order != b.order {
+			return cmp.Compare(b.order, a.order)
+		}
+		return strings.Compare(a.key, b.key)
 	})
 	if l.sorted == nil {
 		l.sorted = map[string][]*row{}
@@ -502,6 +517,9 @@ func (l *list) sort(order string) []*row {
 	l.sorted[order] = rows
 	return rows
 }
+
+// onlyWaiting is the order by waiters, without the locks that have none.
+const onlyWaiting = "only waiting"
 
 // detail is what is known of a lock; nil before it was inspected.
 func (p *poller) detail(key string) *row {

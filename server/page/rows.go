@@ -2,6 +2,7 @@ package page
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,17 +21,17 @@ const (
 
 // A row is one key of a list.
 type row struct {
-	key  string
-	at   time.Duration // when the store was asked for it, on the clock of the page
-	view any           // what is sent to the browser
-
-	// rank orders the list: the highest first. Which is which depends on the kind.
-	rank map[string]int64
+	key   string
+	at    time.Duration // what its times count from, on the clock of the page
+	asked time.Duration // when the store was asked for it last
+	view  any           // what is sent to the browser
+	rank  [3]int64      // by each of the orders of its kind: the highest first
+	order int64         // the rank by which the list is being sorted
 
 	lock driver.KeyInfo // of kindLocks
 }
 
-// orders are those of each kind beside that by key.
+// orders are those of each kind beside that by key, as in row.rank.
 var orders = map[string][]string{
 	kindLocks:  {"waiting", "oldest", "ends"},
 	kindLimits: {"used", "share", "reset"},
@@ -118,19 +119,16 @@ type recordView struct {
 func stamp(at, d time.Duration) int64 { return max(1, (at + d).Milliseconds()) }
 
 func lockRow(info driver.KeyInfo, at time.Duration) *row {
-	v := lockView{named: name(info.Key), Holders: len(info.Holders), Waiters: len(info.Waiters)}
-	v.AsksFor = asksFor(info.Key)
-	r := &row{key: info.Key, at: at, lock: info, rank: map[string]int64{"waiting": int64(len(info.Waiters))}}
-	r.rank["oldest"], r.rank["ends"] = math.MinInt64, math.MinInt64
+	v := lockView{named: name(info.Key), AsksFor: asksFor(info.Key), Holders: len(info.Holders), Waiters: len(info.Waiters)}
+	oldest, ends := int64(math.MinInt64), int64(math.MinInt64)
 	if len(info.Holders) > 0 {
 		v.holderView = viewHolder(info.Holders[0], at)
-		if v.Since > 0 {
-			r.rank["oldest"] = -v.Since
+		if v.Since != 0 {
+			oldest = -v.Since
 		}
-		r.rank["ends"] = -v.Ends
+		ends = -v.Ends
 	}
-	r.view = v
-	return r
+	return &row{key: info.Key, at: at, asked: at, view: v, rank: [3]int64{int64(v.Waiters), oldest, ends}, lock: info}
 }
 
 func viewHolder(h driver.HolderInfo, at time.Duration) holderView {
@@ -157,8 +155,7 @@ func viewWaiter(w driver.WaiterInfo, at time.Duration) waiterView {
 	return v
 }
 
-// viewDetail shows a row as far as that is of use to people. Times of its holders are
-// those of the row, which do not tremble.
+// viewDetail shows a row as far as that is of use to people.
 func viewDetail(r *row) detailView {
 	v := detailView{named: name(r.key), AsksFor: asksFor(r.key), Holders: []holderView{}, Waiters: []waiterView{}, Asked: []string{}}
 	for i, h := range r.lock.Holders {
@@ -178,45 +175,46 @@ func viewDetail(r *row) detailView {
 	return v
 }
 
-// steady keeps the times of a row that a new look has changed by less than its own error,
-// so that they do not tremble, and a row that has not changed is not sent.
-func steady(now, before *row) {
-	keep := func(to *int64, from int64) {
-		if d := *to - from; *to != 0 && from != 0 && max(d, -d) < trembling.Milliseconds() {
-			*to = from
-		}
+// steady returns before if a new look has found the same, but for times that differ by
+// less than their error: so they do not tremble, and a row that has not changed is not
+// sent again. Otherwise it returns now.
+func steady(now, before *row) *row {
+	near := func(a, b int64) bool {
+		return a == b || a != 0 && b != 0 && max(a-b, b-a) < trembling.Milliseconds()
 	}
+	same := false
 	switch v := now.view.(type) {
 	case limitView:
-		keep(&v.Reset, before.view.(limitView).Reset)
-		now.view = v
-		return
+		b := before.view.(limitView)
+		same = near(v.Reset, b.Reset)
+		b.Reset = v.Reset
+		same = same && v == b
 	case recordView:
-		keep(&v.Until, before.view.(recordView).Until)
-		now.view = v
-		return
+		b := before.view.(recordView)
+		same = near(v.Until, b.Until)
+		b.Until = v.Until
+		same = same && v == b
+	case lockView:
+		same = sameLock(now, before)
 	}
+	if !same {
+		return now
+	}
+	before.asked = now.asked
+	return before
+}
+
+// sameLock is steady for locks.
+func sameLock(now, before *row) bool {
 	moved := now.at - before.at
-	near := func(a, b time.Duration) bool { return (a - b).Abs() < trembling }
-	for i := range min(len(now.lock.Holders), len(before.lock.Holders)) {
-		n, b := &now.lock.Holders[i], before.lock.Holders[i]
-		if n.Token != b.Token || n.Owner != b.Owner {
-			continue
-		}
-		if n.Age >= 0 && b.Age >= 0 && near(n.Age, b.Age+moved) {
-			n.Age = b.Age + moved
-		}
-		if near(n.Remaining, b.Remaining-moved) {
-			n.Remaining = b.Remaining - moved
-		}
-	}
-	for i := range min(len(now.lock.Waiters), len(before.lock.Waiters)) {
-		n, b := &now.lock.Waiters[i], before.lock.Waiters[i]
-		if n.Owner == b.Owner && n.Age >= 0 && b.Age >= 0 && near(n.Age, b.Age+moved) {
-			n.Age = b.Age + moved
-		}
-	}
-	*now = *lockRow(now.lock, now.at)
+	near := func(a, b time.Duration) bool { return a >= 0 && (a-b).Abs() < trembling }
+	return slices.EqualFunc(now.lock.Holders, before.lock.Holders, func(n, b driver.HolderInfo) bool {
+		same := n.Owner == b.Owner && n.Token == b.Token && n.Weight == b.Weight && n.Capacity == b.Capacity && n.Foreign == b.Foreign
+		return same && (n.Age < 0 && b.Age < 0 || near(n.Age, b.Age+moved)) && (n.Remaining-b.Remaining+moved).Abs() < trembling
+	}) && slices.EqualFunc(now.lock.Waiters, before.lock.Waiters, func(n, b driver.WaiterInfo) bool {
+		same := n.Owner == b.Owner && n.Weight == b.Weight && n.Capacity == b.Capacity
+		return same && (n.Age < 0 && b.Age < 0 || near(n.Age, b.Age+moved))
+	})
 }
 
 // trembling is by how much two looks at the same time of a store may differ.
@@ -240,7 +238,7 @@ func limitRow(st limits.State, at time.Duration) *row {
 	if st.Of > 0 {
 		share = int64(1e6 * float64(st.Used) / float64(st.Of))
 	}
-	return &row{key: st.Key, at: at, view: v, rank: map[string]int64{"used": st.Used, "share": share, "reset": v.Reset}}
+	return &row{key: st.Key, at: at, asked: at, view: v, rank: [3]int64{st.Used, share, v.Reset}}
 }
 
 func recordRow(rec driver.Record, at time.Duration) *row {
@@ -264,5 +262,5 @@ func recordRow(rec driver.Record, at time.Duration) *row {
 	if rec.Left > 0 {
 		v.Until = stamp(at, rec.Left.Round(time.Second))
 	}
-	return &row{key: rec.Key, at: at, view: v, rank: map[string]int64{"newest": v.Last, "attempts": rec.Attempts}}
+	return &row{key: rec.Key, at: at, asked: at, view: v, rank: [3]int64{v.Last, rec.Attempts}}
 }

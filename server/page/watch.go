@@ -251,14 +251,12 @@ func (s *screen) list(l *list) (shown []*row, about listView, hot []count) {
 	}
 	hot = []count{}
 	if l.kind == kindLocks {
-		waiting := l.sort("waiting")
-		for _, r := range waiting {
-			n := r.rank["waiting"]
-			if n == 0 || len(hot) == hottest {
+		for _, r := range l.sort(onlyWaiting) {
+			if len(hot) == hottest {
 				break
 			}
 			if !strings.HasPrefix(r.key, baton.AskPrefix) && s.visible(r.key) {
-				hot = append(hot, count{named: name(r.key), N: n})
+				hot = append(hot, count{named: name(r.key), N: r.rank[0]})
 			}
 		}
 	}

@@ -136,7 +136,7 @@ const columns = {
       put(cell, !row.ends ? "–" : left <= 0 ? t("ended") : span(left));
       toggle(cell, "soon", row.ends && left < 2000);
     }],
-    ["waiting", "num", (cell, row) => { put(cell, number(row.waiters)); toggle(cell, "many", row.waiters > 0); toggle(cell, "muted", !row.waiters); }],
+    ["waiting", "num", (cell, row) => { put(cell, row.waiters ? number(row.waiters) : "–"); toggle(cell, "many", row.waiters > 0); toggle(cell, "muted", !row.waiters); }],
     ["token", "num mono wide", (cell, row) => put(cell, row.token ?? "–")],
   ],
   limits: [
@@ -190,7 +190,7 @@ function keyCell(cell, row, plain) {
 function drawTable() {
   const cols = columns[state.tab];
   fill($("head"), cols, ([name]) => state.tab + name, () => { const th = el("th"); th.setAttribute("role", "columnheader"); th.scope = "col"; return th; },
-    (th, [name, className]) => { put(th, t(name)); th.className = className.includes("num") ? "num" : ""; });
+    (th, [name, className]) => { put(th, t(name)); th.className = className.includes("num") ? "num" : className; });
   const rows = model.keys.map((key) => model.rows.get(key)).filter(Boolean);
   fill($("rows"), rows, (row) => state.tab + "\n" + row.key, () => {
     const tr = el("tr");
@@ -208,6 +208,7 @@ function drawTable() {
       const td = tr.children[i];
       if (td.dataset.label !== t(name)) td.dataset.label = t(name);
       show(td, row);
+      toggle(td, "none", td.textContent === "–");
     });
   });
   model.fresh.clear();

@@ -125,6 +125,11 @@ func (k *serving) check(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("socket") && k.socket == "" {
 		return usage("--socket: the path is empty")
 	}
+	if cmd.Flags().Changed("page") {
+		if err := checkPage(k.page); err != nil {
+			return err
+		}
+	}
 	mode, err := strconv.ParseUint(k.mode, 8, 9)
 	if err != nil {
 		return usage("--mode %s: it is an octal number, such as 0660", safe(k.mode))

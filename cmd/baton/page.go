@@ -17,19 +17,28 @@ import (
 	"github.com/batonhq/baton/server/page"
 )
 
-// listenPage listens at an address of this machine for the page. Nobody else can reach
-// it, but all users of the machine can: see drawnToken.
-func (a *app) listenPage(addr string) (net.Listener, error) {
+// checkPage refuses an address for the page that another machine can reach. All users of
+// this machine can: see drawnToken.
+func checkPage(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
-		return nil, usage("--page %s: it is an address and a port, such as 127.0.0.1:7380", safe(addr))
+		return usage("--page %s: it is an address and a port, such as 127.0.0.1:7380", safe(addr))
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, usage("--page %s: only addresses of this machine can be used, such as 127.0.0.1:7380", safe(addr))
+		return usage("--page %s: only addresses of this machine can be used, such as 127.0.0.1:7380", safe(addr))
 	}
+	return nil
+}
+
+// listenPage listens for browsers, and begins to remember what happens.
+func (a *app) listenPage(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, &exit{exitConfig, fmt.Errorf("--page: %w", err)}
+	}
+	if !l.Addr().(*net.TCPAddr).IP.IsLoopback() { // localhost is what the resolver says
+		l.Close()
+		return nil, &exit{exitConfig, fmt.Errorf("--page %s: that is %s, which is no address of this machine only", safe(addr), l.Addr())}
 	}
 	a.recent = page.NewRecent()
 	return l, nil

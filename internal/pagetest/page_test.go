@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -202,45 +203,49 @@ func shownToken(t *testing.T, s *site, key string) string {
 	return fmt.Sprint(info.Holders[0].Token)
 }
 
-// seenWithin changes locks, and looks how long after that the page shows it.
+// seenWithin changes locks, and looks how long after that the page shows it. Of several
+// attempts half are to be seen within a second: the others may wait for the processors,
+// which tests share.
 func seenWithin(t *testing.T, tb *tab, s *site, size int) {
 	t.Helper()
-	check := func(what string, most time.Duration, expression string) {
+	took := map[string][]time.Duration{}
+	see := func(what, expression string) {
 		t.Helper()
 		began := time.Now()
 		tb.until(expression)
-		took := time.Since(began)
-		t.Logf("%d locks: %s was seen after %v", size, what, took.Round(time.Millisecond))
-		if took > most {
-			t.Errorf("%d locks: %s was seen after %v, want %v", size, what, took, most)
-		}
+		took[what] = append(took[what], time.Since(began).Round(time.Millisecond))
 	}
-	// Another process takes a lock that is on the screen from its holders.
 	for i := range 3 {
 		key := fmt.Sprintf("lock/%05d", i)
 		if _, err := s.others.Break(t.Context(), key); err != nil {
 			t.Fatal(err)
 		}
 		lease := lock(t, s.others, key)
-		check("what another process did", time.Second, hasRow(key, "there", shownToken(t, s, key)))
+		see("another process takes a lock on the screen", hasRow(key, "there", shownToken(t, s, key)))
 		_ = lease.Unlock()
 		hold(t, s.store, i, i+1)
-		check("that it has ended", time.Second, hasRow(key, "crowd"))
+		see("and releases it", hasRow(key, "crowd"))
 	}
-	// This process takes one that nobody knew of, and gives it back.
 	for range 3 {
 		lease := lock(t, s.locks, "aaa")
-		check("what this process did", time.Second, hasRow("aaa", "here", shownToken(t, s, "aaa")))
+		see("this process takes a lock that was not on the screen", hasRow("aaa", "here", shownToken(t, s, "aaa")))
 		_ = lease.Unlock()
-		check("that it has ended", time.Second, "!("+hasRow("aaa")+")")
+		see("and releases it, too", "!("+hasRow("aaa")+")")
 	}
-	if size > 300 {
-		return // the list is read seldom, and the page says so
+	// That another process takes a lock which was free is seen when the list is read next.
+	for range 3 {
+		lease := lock(t, s.others, "aab")
+		tb.until(hasRow("aab", "there"))
+		_ = lease.Unlock()
+		see("another process releases a lock on the screen", "!("+hasRow("aab")+")")
 	}
-	lease := lock(t, s.others, "aab")
-	check("a lock that another process took", time.Second+500*time.Millisecond, hasRow("aab", "there"))
-	_ = lease.Unlock()
-	check("its end", time.Second, "!("+hasRow("aab")+")")
+	for what, all := range took {
+		slices.Sort(all)
+		t.Logf("%d locks: %s: seen after %v", size, what, all)
+		if all[len(all)/2] > time.Second {
+			t.Errorf("%d locks: %s: seen after %v, want a second", size, what, all)
+		}
+	}
 }
 
 // All of the page can be used by the keyboard alone.

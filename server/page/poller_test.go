@@ -37,7 +37,7 @@ func (s *slow) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo
 		s.lists++
 		s.atOnce++
 		s.mostLists = max(s.mostLists, s.atOnce)
-		fail := s.fail
+		fail, list := s.fail, s.list
 		s.mu.Unlock()
 		began := time.Now()
 		defer func() {
@@ -47,7 +47,7 @@ func (s *slow) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo
 			s.mu.Unlock()
 		}()
 		select {
-		case <-time.After(s.list):
+		case <-time.After(list):
 		case <-ctx.Done():
 			yield(driver.KeyInfo{}, ctx.Err())
 			return
@@ -156,7 +156,9 @@ func TestChangesAreSeen(t *testing.T) {
 		lease := mustLock(t, s.others, "a")
 		b := s.open(t, look{Kind: kindLocks})
 		b.until("the first page", func(s shot) bool { return len(s.Keys) == pageRows && s.List.Total == 81 })
+		store.mu.Lock()
 		store.list = 2 * time.Second // from now on
+		store.mu.Unlock()
 		b.until("a slow list", func(s shot) bool { return s.List.Took >= 2000 })
 
 		for range 5 {
@@ -232,6 +234,7 @@ func TestOrdersAndPages(t *testing.T) {
 			}
 			go func() { _, _ = l.Lock(t.Context(), key) }()
 		}
+		synctest.Wait() // they wait
 		first := func(l look) []string {
 			b := s.open(t, l)
 			defer b.close()

@@ -79,6 +79,7 @@ const doors = `
 	# Whoever puts a program together knows everything but the helpers of tests.
 	open:               * !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken
+	server/page:        baton driver driver/* metrics once ratelimit ratelimit/top
 	internal/verify:             *
 	internal/verify/history:
 	internal/verify/check:       internal/verify/history

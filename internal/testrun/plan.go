@@ -51,7 +51,8 @@ var rules = []rule{
 	{pattern: "internal/verify/deploy", norace: true},
 	{pattern: "internal/verify/soak", norace: true, waits: true},
 	{pattern: "internal/testserver", norace: true},
-	{pattern: "clients", norace: true}, // processes in other languages
+	{pattern: "clients", norace: true},           // processes in other languages
+	{pattern: "internal/pagetest", norace: true}, // a browser
 	// What draws, writes pages or reads the tree.
 	{pattern: "internal/verify/...", norace: true},
 	{pattern: "internal/fetched", norace: true},
@@ -59,6 +60,8 @@ var rules = []rule{
 	{pattern: "internal/guarantees", norace: true},
 	{pattern: "internal/monitoring", norace: true},
 	{pattern: "internal/alltold", norace: true},
+	{pattern: "internal/envoytest", norace: true}, // it measures times
+	{pattern: "internal/proxies", norace: true},
 	{pattern: "internal/house", norace: true},
 	{pattern: "internal/simulate", norace: true},
 	{pattern: "internal/testrun", norace: true},

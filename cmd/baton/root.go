@@ -17,6 +17,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/internal/suggest"
+	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/open"
 )
 
@@ -31,7 +32,8 @@ type app struct {
 	verbose  bool
 
 	metricsFile string
-	measured    *measured // nil: nobody wants to know
+	measured    *measured      // nil: nobody wants to know
+	shown       metrics.Events // of a server
 
 	death death
 }
@@ -127,7 +129,7 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("use", a.runCommand(), a.lockCommand(), a.renewCommand(), a.unlockCommand(), a.electCommand(), a.onceCommand(), a.limitCommand(), a.agentCommand())
+	add("use", a.runCommand(), a.lockCommand(), a.renewCommand(), a.unlockCommand(), a.electCommand(), a.onceCommand(), a.limitCommand(), a.agentCommand(), a.serveCommand(), a.tokenCommand())
 	add("look", a.listCommand(), a.showCommand(), a.watchCommand(), a.askCommand(), a.breakCommand())
 	add("store", a.doctorCommand(), a.benchCommand(), a.verifyCommand(), a.schemaCommand())
 	add("", a.completionCommand(root), a.versionCommand())

@@ -156,10 +156,17 @@ func newHost(t *testing.T, url string) *host {
 		_ = h.agent.Process.Kill()
 		<-h.ended
 	})
+	listens(t, "unix", h.socket)
+	return h
+}
+
+// listens returns when something listens there.
+func listens(t *testing.T, network, addr string) {
+	t.Helper()
 	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if conn, err := net.Dial("unix", h.socket); err == nil {
+		if conn, err := net.Dial(network, addr); err == nil {
 			_ = conn.Close()
-			return h
+			return
 		} else if time.Now().After(late) {
 			t.Fatal(err)
 		}

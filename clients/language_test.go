@@ -28,9 +28,10 @@ const (
 	told     = "hears of a loss while it works"
 	forked   = "refuses a session that was forked"
 	spawned  = "a child process does not keep the lock"
+	network  = "locks of `baton serve`, without an agent"
 )
 
-var abilities = []string{kinds, everyKey, several, told, forked, spawned}
+var abilities = []string{kinds, everyKey, several, told, forked, spawned, network}
 
 // A language is one that has a client.
 type language struct {
@@ -46,25 +47,25 @@ const java = "java/src/main/java/io/github/batonhq/baton/"
 
 var (
 	languages = []language{
-		{"Python", []string{"python/baton.py"}, func(t *testing.T) []string {
+		{"Python", []string{"python/baton.py", "python/baton_http.py"}, func(t *testing.T) []string {
 			return []string{pythonProgram(t), "-B", "testdata/driver.py"}
 		}, []string{told}},
 		{"Node", []string{"node/baton.mjs"}, func(t *testing.T) []string {
 			return []string{testserver.Node(t), "testdata/driver.mjs"}
-		}, []string{forked}},
+		}, []string{forked, network}},
 		{"PHP", []string{"php/baton.php"}, func(t *testing.T) []string {
 			return []string{testserver.PHP(t), "testdata/driver.php"}
-		}, []string{told, spawned}},
+		}, []string{told, spawned, network}},
 		{"Java", []string{java + "Baton.java", java + "Session.java", java + "Json.java"}, func(t *testing.T) []string {
 			program := testserver.Java(t)
 			if err := buildJava(); err != nil {
 				t.Fatal(err)
 			}
 			return slices.Concat([]string{program}, javaFlags, []string{"-cp", filepath.Join(built, "java"), "Driver"})
-		}, []string{told, forked}},
+		}, []string{told, forked, network}},
 		{"bash", []string{"bash/baton.sh"}, func(t *testing.T) []string {
 			return []string{testserver.Bash(t), "testdata/driver.sh"}
-		}, []string{kinds, everyKey, several, told}},
+		}, []string{kinds, everyKey, several, told, network}},
 	}
 
 	buildJava = compile("javac", "-Werror", "-Xlint:all,-serial,-try", "--release", "17", "-d", "BUILT/java",
@@ -116,7 +117,7 @@ type process struct {
 	gone chan struct{}
 }
 
-// start starts a process that uses the agent at the socket.
+// start starts a process that uses the agent at the socket, or the servers at the URLs.
 func (l language) start(t *testing.T, socket string) *process {
 	t.Helper()
 	here, err := os.Getwd()
@@ -126,6 +127,9 @@ func (l language) start(t *testing.T, socket string) *process {
 	command := l.driver(t)
 	p := &process{t: t, l: l, cmd: exec.Command(command[0], command[1:]...), out: make(chan string, 100), gone: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "BATON_AGENT="+socket, "CLIENTS="+here, "PYTHONPATH="+filepath.Join(here, "python"))
+	if strings.HasPrefix(socket, "http:") {
+		p.cmd.Env = append(p.cmd.Env, "BATON_SERVER="+socket)
+	}
 	p.cmd.Stderr = t.Output()
 	p.cmd.WaitDelay = time.Second // a child may keep the output
 	if p.in, err = p.cmd.StdinPipe(); err != nil {

@@ -4,8 +4,17 @@ import subprocess
 import sys
 
 import baton
+import baton_http
 
 held = None
+
+
+def take(key, **kind):
+    if "BATON_SERVER" not in os.environ:
+        return baton.lock(key, **kind)
+    if "permits" in kind:
+        kind["permits"], kind["of"] = kind["permits"]
+    return baton_http.lock(key, ttl=4, **kind)
 
 
 def kind(wait, max_hold, mode):
@@ -24,7 +33,7 @@ def kind(wait, max_hold, mode):
 def do(verb, *args):
     global held
     if verb == "lock":
-        held = baton.lock(args[0], **kind(*args[1:]))
+        held = take(args[0], **kind(*args[1:]))
         return held.token
     if verb == "check":
         return int(held.check() * 1000)
@@ -44,7 +53,7 @@ def do(verb, *args):
         return None
     if verb == "count":
         for _ in range(int(args[2])):
-            with baton.lock(args[0]) as lock, open(args[1], "r+") as f:
+            with take(args[0]) as lock, open(args[1], "r+") as f:
                 n, last = map(int, f.read().split())
                 assert lock.token > last, "the token does not rise"
                 f.seek(0)

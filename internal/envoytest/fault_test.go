@@ -63,6 +63,9 @@ func askAll(t *testing.T, to envoy.RateLimitServiceClient, clients int) map[stri
 	worst, noise := took[len(took)-1], idle[len(idle)-1]
 	t.Logf("%d answers: p50 %v, p99 %v, the slowest %v; without a store %v, %v, %v",
 		len(took), took[len(took)/2], took[len(took)*99/100], worst, idle[len(idle)/2], idle[len(idle)*99/100], noise)
+	if p50 := took[len(took)/2]; p50 > rls.DefaultWithin+slack {
+		t.Errorf("half of the answers took more than %v", p50)
+	}
 	if worst > rls.DefaultWithin+slack+2*noise {
 		t.Errorf("an answer took %v, and without a store none more than %v", worst, noise)
 	}
@@ -132,7 +135,7 @@ func TestSlowStore(t *testing.T) {
 	redis := testserver.Redis(t)
 	proxy := faultproxy.New(t, redis.Addr)
 	to := serve(t, rls.Config{Within: rls.DefaultWithin, Limiter: limiter(t, store(t, "redis://"+proxy.Addr), domain("{mode: local, instances: 2}"))})
-	proxy.Delay(faultproxy.ToClient, 2*rls.DefaultWithin)
+	proxy.Delay(faultproxy.ToClient, 4*rls.DefaultWithin)
 	if got := fmt.Sprint(askAll(t, to, 20)); got != "map[ok:1000]" {
 		t.Errorf("the answers were %s", got)
 	}

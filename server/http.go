@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,8 +34,12 @@ func HTTPServer(h http.Handler) *http.Server {
 	p.SetHTTP1(true)
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
+	fresh := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of an earlier answer on this connection
+		h.ServeHTTP(w, r)
+	})
 	return &http.Server{
-		Handler: h, Protocols: &p,
+		Handler: fresh, Protocols: &p,
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: writeTimeout},
 	}
@@ -90,25 +92,25 @@ func CallerOf(ctx context.Context) Caller {
 	return nil
 }
 
-// Guard lets requests through to next that this server would answer: with a Host of
-// Config.Hosts, not made by the web page of another site, of a caller that Config.Caller
-// knows, and with a body that is not too long and comes in time. It is for what is
-// served beside Handler on the same port.
+// Guard lets requests through to next that this server would answer: not made by the web
+// page of another site, of a caller that Config.Caller knows, and with a body that is not
+// too long and comes in time. It is for what is served beside Handler on the same port.
+// Where all callers may do everything, who listens must also refuse names of the server
+// that are not its own: a web page can have one.
 func (s *Server) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
-		_ = deadlines.SetWriteDeadline(time.Time{}) // of an earlier answer on this connection
 		c := &call{remote: r.RemoteAddr, clear: func() {}}
 		c.answer = func() { _ = deadlines.SetWriteDeadline(time.Now().Add(writeTimeout)) }
-		if err := s.enters(r, c); err != nil {
-			s.writeError(w, r, err)
-			return
-		}
 		if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 			_ = deadlines.SetReadDeadline(time.Now().Add(bodyTimeout))
 			// It would end the wait for an answer, too.
 			c.clear = func() { _ = deadlines.SetReadDeadline(time.Time{}) }
 			r.Body = &body{r.Body, c.clear}
+		}
+		if err := s.enters(r, c); err != nil { // the rest of the body still has its deadline
+			s.writeError(w, r, err)
+			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
 		if r.Context().Err() != nil { // before the end of the answer was sent
@@ -121,13 +123,6 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 
 // enters finds who calls, or refuses the request.
 func (s *Server) enters(r *http.Request, c *call) error {
-	host := r.Host
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	if host = strings.Trim(host, "[]"); s.cfg.Hosts != nil && !slices.Contains(s.cfg.Hosts, host) {
-		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("this server is not reached as %q", host))
-	}
 	if err := s.origins.Check(r); err != nil {
 		return connect.NewError(connect.CodePermissionDenied, errors.New("a web page of another site may not call this server"))
 	}

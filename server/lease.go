@@ -88,8 +88,8 @@ func attempting(ttl time.Duration) time.Duration {
 }
 
 // A waiter asks the store for what one call wants, until the store grants it, the wait is
-// over or the client has gone. Nothing of it is left behind when it ends: what is to be
-// released is, before obtain returns, but for questions whose answers nobody needs.
+// over or the client has gone. What is to be released is before obtain returns, if the
+// store answers. Questions whose answers nobody needs end by themselves.
 type waiter struct {
 	s     *Server
 	w     wish
@@ -141,15 +141,23 @@ func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
 				err = errRefused
 			}
 		}
-		q.leave(ctx)
+		q.leave(ctx, err)
 		return lease{}, err
 	}
 }
 
 // leave makes the store forget what the call has got, unless a repetition of the call may
-// have been told of it already.
-func (q *waiter) leave(ctx context.Context) {
-	if q.w.op == "" && q.known {
+// have been told of it already. A client does not wait for a store that has not answered.
+func (q *waiter) leave(ctx context.Context, err error) {
+	switch {
+	case q.w.op != "" || !q.known:
+	case again(err):
+		q.s.begin()
+		go func() {
+			defer q.s.end()
+			q.s.abandon(ctx, q.claim)
+		}()
+	default:
 		q.s.abandon(ctx, q.claim)
 	}
 }

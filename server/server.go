@@ -51,11 +51,6 @@ type Config struct {
 	// MaxWaits is how many calls of one caller may wait at a time. Defaults to 1000.
 	MaxWaits int
 
-	// Hosts are the names, without ports, under which clients reach the server: a request
-	// with another Host is refused, so that no web page can reach it under a name of its
-	// own. Defaults to all names.
-	Hosts []string
-
 	// Logger gets what the store answers with an error as warnings. Defaults to silence.
 	Logger *slog.Logger
 
@@ -208,23 +203,30 @@ func (s *Server) draining() bool {
 // counted lets Shutdown know of the calls under way.
 func (s *Server) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.mu.Lock()
-		s.calls++
-		s.mu.Unlock()
-		defer func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.calls--; s.calls > 0 || !s.stops {
-				return
-			}
-			select {
-			case <-s.stopped: // by an earlier call
-			default:
-				close(s.stopped)
-			}
-		}()
+		s.begin()
+		defer s.end()
 		next.ServeHTTP(w, r)
 	})
+}
+
+// begin and end are around what Shutdown waits for.
+func (s *Server) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+}
+
+func (s *Server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls--; s.calls > 0 || !s.stops {
+		return
+	}
+	select {
+	case <-s.stopped: // by an earlier call
+	default:
+		close(s.stopped)
+	}
 }
 
 // A tally counts what is under way, by name.

@@ -26,6 +26,10 @@ const (
 	// maxRequest is more than the headers of a request that Envoy lets through.
 	maxRequest = 256 << 10
 
+	// maxDescriptors is more than a proxy sends, and is matched soon. Of those that match, only
+	// limits.MaxTakes can be decided at once.
+	maxDescriptors = 128
+
 	// maxWarned bounds what is remembered about callers that invent domains.
 	maxWarned = 100
 )

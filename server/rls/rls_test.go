@@ -2,6 +2,7 @@ package rls
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,10 +38,21 @@ func limiter(t testing.TB, store limits.Store, text string) *rules.Limiter {
 	return l
 }
 
+// serving is a service whose store decides, however busy the machine is, unless c says
+// how long an answer may take.
 func serving(t testing.TB, c Config, store limits.Store, text string) *service {
 	t.Helper()
+	c.Within = cmp.Or(c.Within, time.Minute)
 	c.Limiter = limiter(t, store, text)
 	return newService(c)
+}
+
+// Without a Within it is 25 ms.
+func TestDefault(t *testing.T) {
+	t.Parallel()
+	if s := newService(Config{}); s.Within != 25*time.Millisecond {
+		t.Errorf("%v", s.Within)
+	}
 }
 
 // asking is a request with descriptors as in "a=1,b=2 c=3".
@@ -184,7 +196,7 @@ func TestSilentStore(t *testing.T) {
 		{"error", 0, DefaultWithin, "unavailable: the store did not answer in time, and the rules do not say what to do then (on_failure)"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := serving(t, Config{Headers: "RateLimit-"}, silent{}, "on_failure: "+c.mode+text)
+			s := serving(t, Config{Within: DefaultWithin, Headers: "RateLimit-"}, silent{}, "on_failure: "+c.mode+text)
 			ctx := t.Context()
 			if c.waits > 0 {
 				var cancel context.CancelFunc
@@ -238,6 +250,7 @@ func TestErrors(t *testing.T) {
 		{nil, nil, asking("", "a=b"), connect.CodeInvalidArgument, "names no domain"},
 		{nil, nil, asking("d", ""), connect.CodeInvalidArgument, "has no descriptors"},
 		{nil, nil, &rlsv1.RateLimitRequest{Domain: "d", Descriptors: []*rlsv1.RateLimitDescriptor{{}}}, connect.CodeInvalidArgument, "description 1 has no entries"},
+		{nil, nil, asking("d", strings.Repeat("x=y ", maxDescriptors+1)), connect.CodeInvalidArgument, "129 descriptors"},
 		{nil, nil, many, connect.CodeInvalidArgument, "17"},
 		{nil, nil, negative, connect.CodeUnimplemented, "is_negative_hits"},
 		{nil, nil, endless, connect.CodeInvalidArgument, "descriptor 1 adds 18446744073709551615 hits"},
@@ -288,6 +301,7 @@ func TestUnknownDomains(t *testing.T) {
 // serve starts a handler as a server with HTTP/2 and without TLS, and returns a client.
 func serve(t *testing.T, c Config) (url string, client *http.Client) {
 	t.Helper()
+	c.Within = cmp.Or(c.Within, time.Minute)
 	mux := http.NewServeMux()
 	mux.Handle(New(c))
 	server := httptest.NewUnstartedServer(mux)
@@ -361,7 +375,7 @@ func TestDoor(t *testing.T) {
 		}
 	}
 	to := connect.NewClient[rlsv1.RateLimitRequest, rlsv1.RateLimitResponse](client, url+procedure, connect.WithGRPC(), connect.WithSendGzip())
-	in := asking("d", "hour="+strings.Repeat("x", 100*maxRequest))
+	in := asking("d", "hour="+strings.Repeat("x", 20*maxRequest))
 	if _, err := to.CallUnary(t.Context(), connect.NewRequest(in)); connect.CodeOf(err) != connect.CodeResourceExhausted {
 		t.Errorf("%d bytes, compressed: %v", proto.Size(in), err)
 	}

@@ -130,6 +130,33 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
+// The client of a store may give a request up late, as that of PostgreSQL does: the
+// answer does not wait for that either.
+func TestClientOfAStoreIsLate(t *testing.T) {
+	postgres := testserver.Postgres(t)
+	for _, c := range []struct{ name, mode, want string }{
+		{"local share", "{mode: local, instances: 10}", "map[ok:400 refused:600]"},
+		{"error", "error", "map[" + codes.Unavailable.String() + ":1000]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			counts := store(t, postgres.URL(postgres.Database(t)))
+			to := serve(t, rls.Config{Within: rls.DefaultWithin, Limiter: limiter(t, counts, domain(c.mode))})
+			awaitStore(t, func() uint32 {
+				out, err := to.ShouldRateLimit(t.Context(), asking("d", "user=other"))
+				if err != nil {
+					return 0
+				}
+				return out.GetStatuses()[0].GetLimitRemaining()
+			})
+			postgres.Stop()
+			defer postgres.Cont()
+			if got := fmt.Sprint(askAll(t, to, 8)); got != c.want {
+				t.Errorf("the answers were %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
 // A store that answers too late counts what it was not waited for.
 func TestSlowStore(t *testing.T) {
 	redis := testserver.Redis(t)

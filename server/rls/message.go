@@ -127,7 +127,7 @@ func (s *service) response(d rules.Decision) *rlsv1.RateLimitResponse {
 			one = status
 		}
 	}
-	if s.Headers == "" {
+	if s.Headers == NoHeaders {
 		return out
 	}
 	add := func(key string, value int64) {

@@ -47,11 +47,10 @@ func serving(t testing.TB, c Config, store limits.Store, text string) *service {
 	return newService(c)
 }
 
-// Without a Within it is 25 ms.
 func TestDefault(t *testing.T) {
 	t.Parallel()
-	if s := newService(Config{}); s.Within != 25*time.Millisecond {
-		t.Errorf("%v", s.Within)
+	if s := newService(Config{}); s.Within != 25*time.Millisecond || s.Headers != "RateLimit-" {
+		t.Errorf("%v, %q", s.Within, s.Headers)
 	}
 }
 
@@ -158,7 +157,7 @@ func TestResponse(t *testing.T) {
 				t.Errorf("%v:\n     %s\nwant %s", c.in, got, c.want)
 			}
 		}
-		s.Headers = ""
+		s.Headers = NoHeaders
 		if out, err := s.shouldRateLimit(t.Context(), asking("d", "minute=a")); err != nil || out.GetOverallCode() != rlsv1.RateLimitResponse_OVER_LIMIT || len(out.GetResponseHeadersToAdd()) > 0 {
 			t.Errorf("%v, %v", out, err)
 		}
@@ -193,10 +192,10 @@ func TestSilentStore(t *testing.T) {
 		{"open", 20 * time.Millisecond, 15 * time.Millisecond, "OK | OK"},
 		{"closed", 0, DefaultWithin, "OVER_LIMIT | OVER_LIMIT | Retry-After: 1"},
 		{"{mode: local, instances: 5}", 0, DefaultWithin, `OK | OK "" 10/HOUR left 1 reset 1h0m0s | RateLimit-Limit: 10 | RateLimit-Remaining: 1 | RateLimit-Reset: 3600`},
-		{"error", 0, DefaultWithin, "unavailable: the store did not answer in time, and the rules do not say what to do then (on_failure)"},
+		{"error", 0, DefaultWithin, "unavailable: the store has not decided, and the rules do not say what to do then (on_failure)"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := serving(t, Config{Within: DefaultWithin, Headers: "RateLimit-"}, silent{}, "on_failure: "+c.mode+text)
+			s := serving(t, Config{Within: DefaultWithin}, silent{}, "on_failure: "+c.mode+text)
 			ctx := t.Context()
 			if c.waits > 0 {
 				var cancel context.CancelFunc
@@ -259,7 +258,7 @@ func TestErrors(t *testing.T) {
 		{nil, nil, never, connect.CodeInvalidArgument, "0 times SECOND"},
 		{nil, nil, longly, connect.CodeInvalidArgument, "2 times MONTH"},
 		{nil, broken{fmt.Errorf("redis 127.0.0.1:1: %w", driver.ErrUnavailable)}, asking("d", "hour=a"), connect.CodeUnavailable, "redis 127.0.0.1:1"},
-		{nil, broken{errors.New("the disk is full")}, asking("d", "hour=a"), connect.CodeInternal, "the disk is full"},
+		{nil, broken{errors.New("the disk\x1b is full")}, asking("d", "hour=a"), connect.CodeInternal, `the disk\x1b is full`},
 		{gone, nil, asking("d", "hour=a"), connect.CodeCanceled, "canceled"},
 	} {
 		if c.store == nil {
@@ -387,7 +386,7 @@ func TestDoor(t *testing.T) {
 
 // Whatever is sent, each descriptor has a status, or the error has a code.
 func FuzzRequest(f *testing.F) {
-	s := serving(f, Config{Headers: "RateLimit-"}, memstore.New(), text)
+	s := serving(f, Config{}, memstore.New(), text)
 	for _, in := range []*rlsv1.RateLimitRequest{
 		asking("d", "minute=a"), asking("d", "hour=a minute=b"), asking("", ""), asking("d", "tried=1,b=2"),
 		{Domain: "d", HitsAddend: math.MaxUint32, Descriptors: []*rlsv1.RateLimitDescriptor{{

@@ -304,6 +304,10 @@ func (l *Lease) limitFrom(now moment) {
 	k.commit(0)
 }
 
+// handedOver reports whether the lease came from another goroutine of this process, and
+// not from the store.
+func (l *Lease) handedOver() bool { return l.token%tokensPerGrant > 0 }
+
 // root is the issued lease: for a nested lease its outer one.
 func (l *Lease) root() *Lease {
 	if l.outer != nil {

@@ -138,9 +138,10 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 	}
 	h := server.HTTPServer(files.door.Handler(mux))
 	h.ErrorLog = slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)
+	h.TLSConfig = files.door.TLS()
 	ended := make(chan error, 1)
 	go func() {
-		if h.TLSConfig = files.door.TLS(); h.TLSConfig != nil {
+		if h.TLSConfig != nil {
 			ended <- h.ServeTLS(l, "", "")
 			return
 		}

@@ -58,10 +58,12 @@ const doors = `
 	# So does the server, over a network. It makes leases of the contract itself, because it keeps none.
 	server:             baton driver driver/check driver/limits internal/bootclock internal/roles internal/trust once ratelimit ratelimit/rules
 	server/batonv1:
+	server/internal/codec:
+	server/internal/handle: driver driver/check
 	server/batonv1/batonv1connect: server/batonv1
 
 	# Envoy's service is a front door for proxies.
-	server/rls*:        driver/limits ratelimit ratelimit/rules
+	server/rls*:        driver driver/limits ratelimit ratelimit/rules
 
 	# Metrics are made of what all front doors tell.
 	metrics:            baton driver/observe election guard once ratelimit

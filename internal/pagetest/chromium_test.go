@@ -60,10 +60,10 @@ func serve(t *testing.T, store, remote driver.Locks, change func(*page.Config)) 
 	t.Helper()
 	s := &site{recent: page.NewRecent(), store: store}
 	var err error
-	if s.locks, err = baton.New(store, baton.Config{Owner: "here", Events: s.recent.Events().Locks}); err != nil {
+	if s.locks, err = baton.New(store, baton.Config{Owner: "ours:1", Events: s.recent.Events().Locks}); err != nil {
 		t.Fatal(err)
 	}
-	if s.others, err = baton.New(remote, baton.Config{Owner: "there"}); err != nil {
+	if s.others, err = baton.New(remote, baton.Config{Owner: "theirs:2"}); err != nil {
 		t.Fatal(err)
 	}
 	if s.once, err = once.New(store, once.Config{Events: s.recent.Events().Once}); err != nil {

@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/rls/internal/rlsv1"
@@ -20,11 +22,18 @@ import (
 // DefaultWithin is the default of Config.Within.
 const DefaultWithin = 25 * time.Millisecond
 
+// NoHeaders is a Config.Headers.
+const NoHeaders = "-"
+
 const (
 	procedure = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 	// maxRequest is more than the headers of a request that Envoy lets through.
 	maxRequest = 256 << 10
+
+	// maxDescriptors is more than a proxy sends, and is matched soon. Of those that match, only
+	// limits.MaxTakes can be decided at once.
+	maxDescriptors = 128
 
 	// maxWarned bounds what is remembered about callers that invent domains.
 	maxWarned = 100
@@ -42,9 +51,9 @@ type Config struct {
 	Within time.Duration
 
 	// Headers is how the names of the headers begin that Envoy is asked to add to its
-	// response: "RateLimit-", or "X-RateLimit-". Their ends are Limit, Remaining and Reset,
-	// as those of envoyproxy/ratelimit; a refusal has Retry-After, too. Defaults to
-	// no headers.
+	// response, such as "X-RateLimit-"; with NoHeaders there are none. Their ends are Limit,
+	// Remaining and Reset, as those of envoyproxy/ratelimit; a refusal has Retry-After,
+	// too. Defaults to "RateLimit-".
 	Headers string
 
 	// May refuses callers: ctx is that of the request. Its error is the answer, Connect's
@@ -83,6 +92,7 @@ func newService(c Config) *service {
 	if c.Within <= 0 {
 		c.Within = DefaultWithin
 	}
+	c.Headers = cmp.Or(c.Headers, "RateLimit-")
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -152,7 +162,7 @@ func failed(ctx context.Context, err error) error {
 		code = connect.CodeInvalidArgument
 	case errors.Is(err, ratelimit.ErrUnavailable), errors.Is(err, ratelimit.ErrUnknown), errors.Is(err, context.DeadlineExceeded):
 		code = connect.CodeUnavailable
-		err = fmt.Errorf("the store did not answer in time, and the rules do not say what to do then (on_failure): %w", err)
+		err = fmt.Errorf("the store has not decided, and the rules do not say what to do then (on_failure): %w", err)
 	}
-	return connect.NewError(code, err)
+	return connect.NewError(code, errors.New(driver.Printable(err.Error()))) // a store may have said some of it
 }

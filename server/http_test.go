@@ -136,7 +136,7 @@ func TestReplicas(t *testing.T) {
 			clients = append(clients, batonv1connect.NewLocksClient(http.DefaultClient, url))
 		}
 		ctx := t.Context()
-		key := t.Name()
+		key := t.Name() + driver.NewID() // the server may be shared with an earlier run
 		status, first, _ := post(t, urls[0]+"/baton.v1.Locks/Acquire", fmt.Sprintf(`{"key":%q,"op":"x","ttl_ms":10000,"owner":"me"}`, key))
 		if status != http.StatusOK || first["state"] != "HELD" {
 			t.Fatal(status, first)
@@ -212,7 +212,7 @@ func TestRetryIsNotReleased(t *testing.T) {
 		for worker := range 4 {
 			wg.Go(func() {
 				for i := range rounds / 4 {
-					key := fmt.Sprintf("%s/%d/%d", t.Name(), worker, i)
+					key := fmt.Sprintf("%s/%d/%d", driver.NewID(), worker, i)
 					holder, err := locks.Lock(ctx, key)
 					if err != nil {
 						t.Error(err)

@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -70,7 +71,7 @@ func (a *app) servePage(ctx context.Context, l net.Listener, locks *baton.Locker
 	if err != nil {
 		return nil, err
 	}
-	server := &http.Server{Handler: p, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	server := &http.Server{Handler: p, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)}
 	go func() { _ = server.Serve(l) }() // ends by Close
 	done := make(chan struct{})
 	go func() {

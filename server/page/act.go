@@ -175,12 +175,12 @@ func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
 	}
 	p.cfg.Logger.Info("the holders of a lock were asked to release it", about(a, who), "holders", len(holders))
 	p.cfg.Recent.add(event{What: "asked", named: named{Key: a.Key}, Error: because(a, who)})
-	p.asks.Go(func() {
+	go func() {
 		defer ended()
 		p.awaitRelease(lease, a.Key, holders)
 		_ = lease.Unlock() // what cannot be released ends with its TTL
 		p.poll.touch(a.Key)
-	})
+	}()
 	answer(w, done{len(holders)})
 }
 

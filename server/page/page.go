@@ -149,6 +149,9 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
+	if r.ContentLength != 0 { // also of one that is refused: the server reads its body to the end
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout)) // a server that has no deadlines bounds it by other means
+	}
 	if !p.known(r.Host) {
 		refuse(w, http.StatusForbidden, "host", "this page is not served under that name")
 		return
@@ -271,15 +274,13 @@ func (p *Page) read(w http.ResponseWriter, r *http.Request, v any) (who Caller, 
 		refuse(w, http.StatusUnsupportedMediaType, "bad", "the body must be application/json")
 		return nil, false
 	}
-	out := http.NewResponseController(w)
-	_ = out.SetReadDeadline(time.Now().Add(readTimeout))    // a server that has no deadlines bounds it by other means
-	defer func() { _ = out.SetReadDeadline(time.Time{}) }() // or it would end the stream of frames
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	body.DisallowUnknownFields()
 	err := body.Decode(v)
 	if err == nil {
 		// Only after the end of the body does the server notice that a browser has gone.
 		if _, err = body.Token(); errors.Is(err, io.EOF) {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it would end the stream of frames
 			return who, true
 		}
 		err = cmp.Or(err, errors.New("there is more than one value"))
@@ -298,7 +299,8 @@ type anyone struct{}
 func (anyone) Name() string               { return "" }
 func (anyone) May(verb, key string) error { return nil }
 
-// admit counts one more of what is bounded. The caller calls done at its end.
+// admit counts one more of what is bounded. The caller calls done at its end, for which
+// Close waits if it is a request to release a lock.
 func (p *Page) admit(count *int, most int) (done func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -306,10 +308,16 @@ func (p *Page) admit(count *int, most int) (done func(), ok bool) {
 		return nil, false
 	}
 	*count++
+	if count == &p.asking {
+		p.asks.Add(1)
+	}
 	return func() {
 		p.mu.Lock()
+		defer p.mu.Unlock()
 		*count--
-		p.mu.Unlock()
+		if count == &p.asking {
+			p.asks.Done()
+		}
 	}, true
 }
 

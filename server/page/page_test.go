@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -217,6 +218,31 @@ func TestSlowBody(t *testing.T) {
 		if _, err := answer.Body.Read(text); err != nil {
 			t.Fatalf("the frames ended after %v: %v", time.Since(began), err)
 		}
+	}
+}
+
+// Neither is that of a request that is refused at once.
+func TestSlowBodyThatIsRefused(t *testing.T) {
+	t.Parallel()
+	s := inMemory(t, func(c *Config) { c.Hosts = Loopback })
+	server := httptest.NewServer(s.page)
+	defer server.Close()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST /page/watch HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 10\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	_ = conn.SetReadDeadline(began.Add(4 * readTimeout))
+	text, err := io.ReadAll(conn)
+	if err != nil || !bytes.Contains(text, []byte("403")) {
+		t.Fatalf("%q, %v", text, err)
+	}
+	if d := time.Since(began); d > 3*readTimeout {
+		t.Errorf("it was waited for %v", d)
 	}
 }
 

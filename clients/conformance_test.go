@@ -23,7 +23,7 @@ var rows = []struct {
 	{"kinds and keys", each(kindsAndKeys)},
 	{"what only it has", each(onlyIts)},
 	{"child processes", each(children)},
-	{"the process is stopped", each(stopped)},
+	{"the process is stopped", stopped},
 	{"the connection is cut", each(cut)},
 	{"an answer is lost", each(lostAnswer)},
 	{"the lock is broken", broken},
@@ -174,29 +174,36 @@ func pipe(t *testing.T, h *host) *os.File {
 	return f
 }
 
-// A process that is stopped keeps its lock, unless it has bounded that itself.
-func stopped(t *testing.T, h *host, l language) {
-	t.Parallel() // it takes longer than a TTL
-	keeps, bounded := l.start(t, h.socket), l.start(t, h.socket)
-	keeps.lock("kept-" + l.name)
-	began := time.Now()
-	bounded.number("lock bounded-%s - 1000 -", l.name)
-	keeps.signal(syscall.SIGSTOP)
-	bounded.signal(syscall.SIGSTOP)
-	next := h.take("bounded-" + l.name)
-	o := h.other()
-	if a, err := o.ask(`{"id":1,"do":"lock","key":"kept-%s","wait_ms":%d}`, l.name, (ttl * 5 / 4).Milliseconds()); err != nil || a.Error != "held" {
-		t.Errorf("of a process that is stopped: %v, %+v", err, a)
+// stopped: a process that is stopped keeps its lock, unless it has bounded that itself.
+func stopped(t *testing.T, s store) {
+	h := newHost(t, s.url)
+	var wg sync.WaitGroup
+	for _, l := range languages {
+		keeps, bounded := l.start(t, h.socket), l.start(t, h.socket)
+		keeps.lock("kept-" + l.name)
+		began := time.Now()
+		bounded.number("lock bounded-%s - 1000 -", l.name)
+		keeps.signal(syscall.SIGSTOP)
+		bounded.signal(syscall.SIGSTOP)
+		next, o := h.take("bounded-"+l.name), h.other()
+		wg.Go(func() {
+			if a, err := o.ask(`{"id":1,"do":"lock","key":"kept-%s","wait_ms":%d}`, l.name, (ttl * 5 / 4).Milliseconds()); err != nil || a.Error != "held" {
+				t.Errorf("%s: the lock of a process that is stopped: %v, %+v", l.name, err, a)
+			}
+			if got := <-next; got.err != nil || got.at.Sub(began) < time.Second {
+				t.Errorf("%s: the lock that is bounded to a second was taken after %v: %v", l.name, got.at.Sub(began), got.err)
+			}
+		})
+		defer func() {
+			keeps.signal(syscall.SIGCONT)
+			bounded.signal(syscall.SIGCONT)
+			keeps.promise()
+			keeps.must("ok", "unlock")
+			bounded.must("lost", "check")
+			bounded.must("lost", "unlock")
+		}()
 	}
-	if got := <-next; got.err != nil || got.at.Sub(began) < time.Second {
-		t.Errorf("the lock that is bounded to a second was taken after %v: %v", got.at.Sub(began), got.err)
-	}
-	keeps.signal(syscall.SIGCONT)
-	bounded.signal(syscall.SIGCONT)
-	keeps.promise()
-	keeps.must("ok", "unlock")
-	bounded.must("lost", "check")
-	bounded.must("lost", "unlock")
+	wg.Wait()
 }
 
 func cut(t *testing.T, h *host, l language) {

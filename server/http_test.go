@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -145,7 +146,7 @@ func TestReplicas(t *testing.T) {
 		if err != nil || again.State != batonv1.AcquireResponse_HELD {
 			t.Fatalf("repeated at the other: %v, %v", again, err)
 		}
-		if fmt.Sprint(again.Token) < first["token"].(string) {
+		if token, err := strconv.ParseInt(first["token"].(string), 10, 64); err != nil || again.Token < token {
 			t.Errorf("the token fell from %v to %d", first["token"], again.Token)
 		}
 		handle := first["handle"].(string)

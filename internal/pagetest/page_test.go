@@ -90,6 +90,7 @@ func TestPictures(t *testing.T) {
 		tb.until(`document.querySelectorAll("#rows tr").length === 50`)
 		tb.shoot(o.name + "-1-locks")
 		tb.key("j")
+		tb.until(waitedFor)
 		tb.do(`(document.querySelector('[data-lock="report/nightly"]') || document.querySelector("#hotList button")).click()`)
 		tb.until(`document.querySelectorAll("#waiters li").length > 2`)
 		tb.shoot(o.name + "-2-detail")
@@ -109,6 +110,9 @@ func TestPictures(t *testing.T) {
 		tb.shoot(o.name + "-7-help")
 	}
 }
+
+// waitedFor is true in the browser if the locks that are waited for are shown.
+const waitedFor = `document.querySelector("#hotList button") !== null`
 
 // opened is true in the browser if a lock is shown in detail, and has a holder.
 const opened = `document.getElementById("detail").checkVisibility() && document.querySelectorAll("#holders li").length === 1 && !document.getElementById("break").disabled`
@@ -330,6 +334,7 @@ func TestLanguages(t *testing.T) {
 		tb.until(`document.querySelectorAll("#rows tr, #eventList li").length > 0`)
 		english("tab " + tab)
 	}
+	tb.until(waitedFor)
 	tb.do(`document.querySelector("#hotList button").click()`)
 	tb.until(`document.querySelectorAll("#waiters li").length > 0`)
 	english("detail")
@@ -356,6 +361,7 @@ func TestContrast(t *testing.T) {
 			}
 		}
 		look("locks")
+		tb.until(waitedFor)
 		tb.do(`document.querySelector("#hotList button").click()`)
 		tb.until(`document.querySelectorAll("#waiters li").length > 0`)
 		look("detail")
@@ -399,6 +405,7 @@ func TestNames(t *testing.T) {
 	s := busy(t)
 	tb := browse(t, s.url, options{})
 	tb.until(`document.querySelectorAll("#rows tr").length === 50`)
+	tb.until(waitedFor)
 	tb.do(`document.querySelector("#hotList button").click()`)
 	tb.until(`document.querySelectorAll("#waiters li").length > 0`)
 	for _, bad := range eval[[]string](tb, `[...document.querySelectorAll("button, input, select, [role=tab], section, dialog")].filter((e) => {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/lockstate"
+	"github.com/batonhq/baton/internal/trust"
 )
 
 // TestModel lets the acquisitions of three processes contend for one key of
@@ -99,7 +100,7 @@ func newWorld(seed uint64) *world {
 	w.longDelay = []time.Duration{200 * ms, 800 * ms, 4000 * ms}[w.n(3)]
 	w.lose, w.late = []int{0, 3, 20}[w.n(3)], []int{1, 10, 30}[w.n(3)]
 	t := &terms{ttl: []time.Duration{1000 * ms, 3000 * ms, 15000 * ms}[w.n(3)], jitter: func(d time.Duration) time.Duration { return w.upTo(d) }}
-	t.margin = defaultMargin(t.ttl)
+	t.margin = trust.Margin(t.ttl)
 	if w.n(5) == 0 {
 		t.lockDelay = 500 * ms
 	}

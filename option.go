@@ -9,6 +9,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/trust"
 )
 
 // DefaultTTL is how long the store keeps a lease after its holder crashed, unless
@@ -85,7 +86,7 @@ func (c *Config) complete(traits driver.Traits) error {
 		}
 	}
 	if c.Margin == 0 {
-		c.Margin = defaultMargin(c.TTL)
+		c.Margin = trust.Margin(c.TTL)
 	}
 	if c.Owner == "" {
 		c.Owner = defaultOwner()
@@ -120,12 +121,6 @@ func (c *Config) complete(traits driver.Traits) error {
 		}
 	}
 	return nil
-}
-
-// defaultMargin leaves room for clocks that run at different speeds and for the
-// time between a look at the clock and the act that follows it.
-func defaultMargin(ttl time.Duration) time.Duration {
-	return min(max(ttl/10, 10*time.Millisecond), ttl/2)
 }
 
 func leastMargin(ttl time.Duration) time.Duration {

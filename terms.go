@@ -8,6 +8,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/trust"
 )
 
 const (
@@ -40,12 +41,11 @@ const (
 )
 
 // How long goroutines of one process may hand a lock over among themselves before
-// another process gets it; the limit that is reached first counts. The store's
-// token is multiplied by tokensPerGrant to leave room for the tokens of the leases.
+// another process gets it; the limit that is reached first counts. trust.TokensPerGrant
+// leaves room for the tokens of the leases.
 const (
-	maxHandOvers   = 32
-	maxLocalTime   = 250 * time.Millisecond
-	tokensPerGrant = 64
+	maxHandOvers = 32
+	maxLocalTime = 250 * time.Millisecond
 )
 
 // A moment is a point in time, counted from shortly before its Locker was made.
@@ -136,7 +136,7 @@ func (t *terms) renewAt(sent moment, ttl time.Duration) moment {
 // store made on its own. It may not if Config asks for more than the default
 // margin, or if a crash must leave the lock taken for LockDelay.
 func (t *terms) shortClaims() bool {
-	return t.lockDelay == 0 && t.margin <= defaultMargin(t.ttl)
+	return t.lockDelay == 0 && t.margin <= trust.Margin(t.ttl)
 }
 
 // patience is how long a Lock call waits for a store that is out of reach: long

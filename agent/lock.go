@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/roles"
+	"github.com/batonhq/baton/once"
 )
 
 // lock begins a lock request.
@@ -90,7 +93,28 @@ func (s *session) enter(l *lock) (entered bool) {
 		return false
 	}
 	s.server.table.add(l)
+	// Recheck finds l from now on: if the roles change after this look, it looks again.
+	if err := l.permitted(); err != nil {
+		s.drop(l)
+		s.busy.Done()
+		s.deny(l.id, err)
+		return false
+	}
 	return true
+}
+
+// permitted says why the user may not have the lock, or run the operation.
+func (l *lock) permitted() error {
+	verb, prefix := roles.Lock, ""
+	if l.attempt != nil {
+		verb, prefix = roles.Once, once.LockPrefix
+	}
+	for _, key := range l.keys {
+		if err := l.session.server.may(l.session.peer, verb, strings.TrimPrefix(key, prefix)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // admits says why the session cannot have l. Its mutex is locked.

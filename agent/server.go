@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit/rules"
 )
@@ -51,6 +52,12 @@ type Config struct {
 	// is the matter of the socket's mode. Defaults to all.
 	Users []uint32
 
+	// Caller finds what a user may do, at the beginning of a session, and again for each
+	// request: its answer may change, see Server.Recheck. The user is -1 where the system
+	// does not tell. The error is for the client. It is called from several goroutines.
+	// Defaults to nil: all may do everything.
+	Caller func(uid int64) (Caller, error)
+
 	// Limits decide about take. Defaults to none: a take is refused as unsupported.
 	Limits *rules.Limiter
 
@@ -60,6 +67,18 @@ type Config struct {
 	// Logger gets denials and cut-off clients as warnings, and sessions at the debug
 	// level. Defaults to silence.
 	Logger *slog.Logger
+}
+
+// A Caller is what one user may do. Its methods are safe for concurrent use.
+type Caller interface {
+	// Name is who it is, for logs.
+	Name() string
+
+	// May returns nil if the caller may do what verb says with a key, else an error that
+	// tells the client so. Verbs are "lock", for locks of every kind and elections; "list",
+	// for who, where the key is the beginning of all keys that are asked for; "limit", for
+	// take; and "once".
+	May(verb, key string) error
 }
 
 // A ConfigError says which field of a Config makes no sense.
@@ -199,6 +218,9 @@ func (s *Server) admit(conn net.Conn, p peer) (*session, *answer) {
 	if !s.allows(p) {
 		return nil, &answer{Error: codeDenied, Message: fmt.Sprintf("user %d may not use this agent", p.uid)}
 	}
+	if _, err := s.caller(p); err != nil {
+		return nil, &answer{Error: codeDenied, Message: driver.Printable(err.Error())}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u := s.users[p.uid]
@@ -231,6 +253,41 @@ func (s *Server) allows(p peer) bool {
 		}
 	}
 	return false
+}
+
+// caller finds what the user of a session may do. It is nil if that is everything.
+func (s *Server) caller(p peer) (Caller, error) {
+	if s.cfg.Caller == nil {
+		return nil, nil
+	}
+	return s.cfg.Caller(p.uid)
+}
+
+// may says whether the user of a session may do what verb says with a key.
+func (s *Server) may(p peer, verb, key string) error {
+	of, err := s.caller(p)
+	if of == nil || err != nil {
+		return err
+	}
+	return of.May(verb, key)
+}
+
+// Recheck ends the sessions of users who, by Config.Caller, are unknown now, or may not
+// have a lock any more that they hold or wait for. The client is told, and its locks are
+// released as after a loss. Call it when the roles have changed.
+func (s *Server) Recheck() {
+	s.mu.Lock()
+	open := make([]*session, 0, len(s.sessions))
+	for c := range s.sessions {
+		open = append(open, c)
+	}
+	s.mu.Unlock()
+	for _, c := range open {
+		if err := c.recheck(); err != nil {
+			s.cfg.Logger.Warn("a session is ended: the roles have changed", "peer", c.peer, "reason", err)
+			go c.end(&answer{Error: codeDenied, Message: driver.Printable(err.Error())}) // a client that does not read must not delay others
+		}
+	}
 }
 
 // forget is called at the end of a session, when it has no locks any more.

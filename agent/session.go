@@ -14,6 +14,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit/rules"
 )
@@ -151,18 +152,62 @@ func (s *session) do(r request, received time.Time) {
 	case doCheck:
 		s.check(r, received)
 	case doWho:
-		s.send(line(s.server.table.who(r.ID, r.Key)))
+		if s.permits(r, roles.List) {
+			s.send(line(s.server.table.who(r.ID, r.Key)))
+		}
 	case doPing:
 		s.answer(answer{ID: r.ID, OK: true})
 	case doLeader:
-		s.ask(r, s.leader)
+		if s.permits(r, roles.Lock) {
+			s.ask(r, s.leader)
+		}
 	case doTake:
-		s.ask(r, s.take)
+		if s.permits(r, roles.Limit) {
+			s.ask(r, s.take)
+		}
 	case doOnce:
 		s.once(r, received)
 	case doFinish:
 		s.finishAttempt(r)
 	}
+}
+
+// permits reports whether the user may do what verb says with the key of a request, and
+// refuses the request if not.
+func (s *session) permits(r request, verb string) bool {
+	err := s.server.may(s.peer, verb, r.Key)
+	if err != nil {
+		s.deny(r.ID, err)
+	}
+	return err == nil
+}
+
+// deny refuses a request that the user may not make.
+func (s *session) deny(id int64, err error) {
+	message := driver.Printable(err.Error())
+	s.server.cfg.Logger.Warn("a request was denied", "peer", s.peer, "reason", message)
+	s.answer(answer{ID: id, Error: codeDenied, Message: message})
+}
+
+// recheck says why the user may not have the session any more, or one of its locks.
+func (s *session) recheck() error {
+	if _, err := s.server.caller(s.peer); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	all := make([]*lock, 0, len(s.locks))
+	for _, l := range s.locks {
+		if l.state == held || l.state == waiting {
+			all = append(all, l)
+		}
+	}
+	s.mu.Unlock()
+	for _, l := range all {
+		if err := l.permitted(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // end ends the session, once: its waits end, and no request is read any more. If it is

@@ -3,6 +3,7 @@ package agent
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -253,5 +255,24 @@ func TestStorm(t *testing.T) {
 	c := h.connect()
 	for key := range inside {
 		c.must(`{"id":%d,"do":"lock","key":"%d","wait_ms":10000}`, key+1, key)
+	}
+}
+
+// The kernel says who the user is.
+func TestRolesOfTheKernelsUser(t *testing.T) {
+	t.Parallel()
+	of := &callers{}
+	uid := os.Getuid()
+	of.set(t, "uid:"+strconv.Itoa(uid)+" - mine/=lock")
+	h, _ := newSocket(t, Config{Caller: func(peer int64) (Caller, error) {
+		if peer < 0 {
+			return nil, errors.New("the kernel does not tell")
+		}
+		return of.find(peer)
+	}})
+	c := h.connect()
+	c.must(`{"id":1,"do":"lock","key":"mine/x"}`)
+	if r := c.refused("denied", `{"id":2,"do":"lock","key":"yours/x"}`); !strings.Contains(r.Message, "uid:"+strconv.Itoa(uid)) {
+		t.Errorf("the message is %q", r.Message)
 	}
 }

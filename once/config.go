@@ -34,14 +34,15 @@ type Config struct {
 	Events *Events
 }
 
+// The defaults of a Config.
 const (
-	defaultKeep     = 24 * time.Hour
-	defaultRemember = 7 * 24 * time.Hour
+	DefaultKeep     = 24 * time.Hour
+	DefaultRemember = 7 * 24 * time.Hour
 )
 
 func (c *Config) complete() error {
-	c.Keep = cmp.Or(c.Keep, defaultKeep)
-	c.Remember = cmp.Or(c.Remember, max(defaultRemember, c.Keep))
+	c.Keep = cmp.Or(c.Keep, DefaultKeep)
+	c.Remember = cmp.Or(c.Remember, max(DefaultRemember, c.Keep))
 	for field, d := range map[string]time.Duration{"Keep": c.Keep, "Remember": c.Remember} {
 		if d < check.MinRecordKeep || d > check.MaxRecordKeep {
 			return &baton.ConfigError{Field: field, Reason: fmt.Sprintf("is %v; it is between %v and %v", d, check.MinRecordKeep, check.MaxRecordKeep)}

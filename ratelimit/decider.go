@@ -65,6 +65,13 @@ type Question struct {
 	// At is the present, for tests and simulations. With the zero time the store
 	// uses its clock.
 	At time.Time
+
+	// AnswerBy, unless zero, is when the caller has to have the answer. What the store
+	// has not decided by then FailOpen, FailClosed or FailLocal decide. The request goes
+	// on for as long as they give the store, so that what it takes counts, and a store
+	// that answers within that time is none that fails. Without one of these options
+	// it is an error that wraps context.DeadlineExceeded, and the request ends.
+	AnswerBy time.Time
 }
 
 // Decide asks the store, once, and once more for each Shadow that would have refused
@@ -74,7 +81,7 @@ type Question struct {
 //
 // Events.Decided is told as of Limiter.Allow, unless all costs are 0.
 func (d *Decider) Decide(ctx context.Context, q Question) (r Result, err error) {
-	d.l.over.look(ctx)
+	d.l.over.lookBy(ctx, q.AnswerBy)
 	all, ask, err := d.request(q)
 	if err != nil {
 		return Result{}, err
@@ -83,7 +90,7 @@ func (d *Decider) Decide(ctx context.Context, q Question) (r Result, err error) 
 		began := d.l.watch.begin(ctx)
 		defer func() { d.l.watch.decided(ctx, began, "allow", q.Key, q.Cost, r, err) }()
 	}
-	t, by, _, err := d.l.decide(ctx, all, ask)
+	t, by, err := d.l.decideBy(ctx, q.AnswerBy, all, ask)
 	if err != nil {
 		return Result{}, wrap("ask about", q.Key, err)
 	}

@@ -59,12 +59,17 @@ func (l Limit) near(capacity, remaining int64) bool {
 
 func isShadow(l Limit) bool { return l.shadow }
 
-// decide asks the store, or the policy for a store that fails. It leaves out shadows
-// that refuse what the other limits allow, and asks again. Taken.Limits is what each
-// limit said; took are the limits that were taken from if Taken.OK, nil for all.
+// decide asks the store, or the policy for a store that fails.
 func (l *Limiter) decide(ctx context.Context, all []Limit, r limits.Request) (t limits.Taken, by Source, took []int, err error) {
+	return decide(ctx, all, r, l.take)
+}
+
+// decide asks take. It leaves out shadows that refuse what the other limits allow, and
+// asks again. Taken.Limits is what each limit said; took are the limits that were taken
+// from if Taken.OK, nil for all.
+func decide(ctx context.Context, all []Limit, r limits.Request, take taker) (t limits.Taken, by Source, took []int, err error) {
 	if !slices.ContainsFunc(all, isShadow) {
-		t, by, err = l.take(ctx, r)
+		t, by, err = take(ctx, r)
 		return t, by, nil, err
 	}
 	only := !slices.ContainsFunc(all, func(l Limit) bool { return !l.shadow })
@@ -79,7 +84,7 @@ func (l *Limiter) decide(ctx context.Context, all []Limit, r limits.Request) (t 
 		for k, i := range took {
 			r.Takes[k] = takes[i]
 		}
-		t, by, err = l.take(ctx, r)
+		t, by, err = take(ctx, r)
 		if err != nil && only && fails(err) && ctx.Err() == nil {
 			t, by, err = (&fallback{failure: failure{by: ByOpen}}).stand(r, 0)
 		}
@@ -104,6 +109,9 @@ func (l *Limiter) decide(ctx context.Context, all []Limit, r limits.Request) (t 
 	t.Limits = said
 	return t, by, took, nil
 }
+
+// taker decides about a request.
+type taker func(context.Context, limits.Request) (limits.Taken, Source, error)
 
 // take asks the store about a request, or the policy for a store that fails. It
 // repeats a request with an ID once if its answer was lost.

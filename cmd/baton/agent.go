@@ -21,6 +21,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/internal/systemd"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit"
@@ -37,6 +38,8 @@ type serving struct {
 	users   []string
 	maxHold time.Duration
 	rules   string
+	roles   string
+	audit   string
 	keep    time.Duration
 
 	perm fs.FileMode // after check
@@ -62,9 +65,14 @@ is replaced; if an agent lives there this one ends with exit code 78.
 With --rules, clients may ask the limits of a file (see "baton limit check"), which is
 read again when it changes.
 
-Signals TERM, INT, QUIT and HUP end the agent: it tells its clients, and releases all,
-except for what a client was told that it still has, and does not give back at once: that
-expires.
+With --roles, a user may do what a file says: lock keys below some prefixes only, or ask
+limits only (docs/security.md). HUP then reads the file again, and ends the sessions of
+those who have what they may not have any more. With --audit, each denial and each change
+of roles is a line of JSON in a file.
+
+Signals TERM, INT and QUIT, and HUP without --roles, end the agent: it tells its clients,
+and releases all, except for what a client was told that it still has, and does not give
+back at once: that expires.
 
 With --systemd the socket is the one that systemd listens at for the service, and
 systemd is told when the agent is ready. Units are in deploy/systemd.
@@ -72,6 +80,7 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 ` + exitTable,
 		Example: `  baton agent --socket /run/baton/agent.sock --group www-data
   baton agent --socket $XDG_RUNTIME_DIR/baton.sock --mode 0600 --max-hold 10m
+  baton agent --socket /run/baton/agent.sock --mode 0666 --roles /etc/baton/roles
   echo '{"id":1,"do":"who"}' | socat -t1 - /run/baton/agent.sock`,
 		Args: cobra.NoArgs,
 	}
@@ -83,6 +92,8 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	f.StringArrayVar(&k.users, "user", nil, "user, by name or number, who may use it; several may (default: all whom the mode lets)")
 	f.DurationVar(&k.maxHold, "max-hold", 0, "end the session of a client that has a lock for so long (default: never)")
 	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long a lock outlives an agent that crashed")
+	f.StringVar(&k.roles, "roles", "", "`FILE` that says what each user may do (default: everything)")
+	f.StringVar(&k.audit, "audit", "", "`FILE` that gets a line for each denial; - is standard error")
 	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
 	f.DurationVar(&k.keep, "keep", 24*time.Hour, "how long outcomes of once are kept")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
@@ -112,6 +123,9 @@ func (k *serving) check(cmd *cobra.Command) error {
 	}
 	if cmd.Flags().Changed("max-hold") && k.maxHold <= 0 {
 		return usage("--max-hold %v: it is a duration above zero", k.maxHold)
+	}
+	if k.audit != "" && k.roles == "" {
+		return usage("--audit: without --roles nothing is denied")
 	}
 	if k.keep < check.MinRecordKeep || k.keep > check.MaxRecordKeep {
 		return usage("--keep %v: it is between %v and ten years", k.keep, check.MinRecordKeep)
@@ -211,6 +225,10 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 			return &exit{exitConfig, ofPage(err)}
 		}
 	}
+	who, err := a.openUsers(k)
+	if err != nil {
+		return err
+	}
 	l, err := k.listen()
 	if err != nil {
 		return err
@@ -224,7 +242,7 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	defer shut(store)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	cfg := agent.Config{MaxHold: k.maxHold, Users: k.uids, Logger: a.warner()}
+	cfg := agent.Config{MaxHold: k.maxHold, Users: k.uids, Caller: who.caller(), Logger: a.warner()}
 	if file != nil {
 		if cfg.Limits, err = a.follow(ctx, store, file); err != nil {
 			return err
@@ -242,15 +260,82 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, l) }()
 	a.ready(l, store.Traits())
-	select {
-	case err := <-ended:
-		return err
-	case s := <-sigs:
-		a.say("%v: releasing all locks", s)
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case s := <-sigs:
+			if s == syscall.SIGHUP && who != nil {
+				if who.reload() {
+					server.Recheck()
+				}
+				continue
+			}
+			a.say("%v: releasing all locks", s)
+		}
+		a.tellSupervisor("STOPPING=1")
+		stop()
+		return <-ended
 	}
-	a.tellSupervisor("STOPPING=1")
-	stop()
-	return <-ended
+}
+
+// users are what the users of the host may do. A nil *users lets all do everything.
+type users struct {
+	app  *app
+	path string
+	file *roles.File
+	log  *audit
+}
+
+func (a *app) openUsers(k *serving) (u *users, err error) {
+	if k.roles == "" {
+		return nil, nil
+	}
+	u = &users{app: a, path: k.roles}
+	if u.file, err = a.openRoles(k.roles); err != nil {
+		return nil, err
+	}
+	if _, _, n := u.file.Table().Count(); n == 0 {
+		return nil, &exit{exitConfig, fmt.Errorf("%s: it has no line for a user of this machine, such as: uid:%d - app/=lock", redactURL(k.roles), os.Getuid())}
+	}
+	u.log, err = a.openAudit(k.audit)
+	return u, err
+}
+
+// caller is for agent.Config.
+func (u *users) caller() func(uid int64) (agent.Caller, error) {
+	if u == nil {
+		return nil
+	}
+	return func(uid int64) (agent.Caller, error) {
+		r, err := u.file.Table().ByUID(uid)
+		if err != nil {
+			u.log.Warn("a user was refused", "uid", uid, "reason", err.Error())
+			return nil, err
+		}
+		return audited{r, u.log}, nil
+	}
+}
+
+// audited is a caller whose denials are in the audit.
+type audited struct {
+	*roles.Role
+	log *audit
+}
+
+// May is that of the role.
+func (c audited) May(verb, key string) error {
+	err := c.Role.May(verb, key)
+	if err != nil {
+		c.log.Warn("a request was denied", "caller", c.Name(), "verb", verb, "key", key)
+	}
+	return err
+}
+
+// reload reads the file again. It reports whether users may do something else now.
+func (u *users) reload() bool {
+	u.app.reopenAudit(u.log)
+	return u.app.reloadRoles(u.file, u.path, u.log)
 }
 
 // follow makes a limiter of a file of rules, and reloads them until ctx ends.

@@ -120,6 +120,15 @@ func ofPage(err error) error {
 	return err
 }
 
+// ofFile is an error about what is in a file, or about the file, with a URL in its name
+// redacted.
+func ofFile(path string, err error) error {
+	if errors.As(err, new(*fs.PathError)) {
+		return ofPage(err)
+	}
+	return fmt.Errorf("%s: %w", redactURL(path), err)
+}
+
 // stoppedBy is the end by a signal while another program reads the output. It says
 // nothing: a program that does not read would not read that.
 func stoppedBy(s os.Signal) error {

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,7 +18,7 @@ import (
 
 // helper is the program that scripts run under locks.
 func helper() {
-	args := append(os.Args[1:], "", "", "")
+	args := append(os.Args[1:], "", "", "", "")
 	switch args[0] {
 	case "exit": // with a code
 		code, err := strconv.Atoi(args[1])
@@ -99,7 +101,7 @@ func helper() {
 	case "say": // the arguments, by turns to standard output and to standard error; the first is the exit code
 		code, err := strconv.Atoi(args[1])
 		failOn(err)
-		for i, text := range args[2 : len(args)-3] {
+		for i, text := range args[2 : len(args)-4] {
 			fmt.Fprintln([]*os.File{os.Stdout, os.Stderr}[i%2], text)
 		}
 		os.Exit(code)
@@ -126,18 +128,40 @@ func helper() {
 	case "session": // with an agent: send the arguments as lines, and print what it says until the end
 		conn, err := net.Dial("unix", args[1])
 		failOn(err)
-		for _, line := range args[2 : len(args)-3] {
+		for _, line := range args[2 : len(args)-4] {
 			_, err := fmt.Fprintln(conn, line)
 			failOn(err)
 		}
 		_, err = io.Copy(os.Stdout, conn)
 		failOn(err)
+	case "call": // a method of a server, with a body and perhaps an access token, and print the answer
+		call(args[1], args[2], args[3], args[4])
 	case "activate": // start an agent as systemd would, and print what it tells systemd
 		activate(args[1])
 	default:
 		fmt.Fprintf(os.Stderr, "helper: what is %q?\n", args[0])
 		os.Exit(99)
 	}
+}
+
+// call calls a method of the server whose messages are in a file.
+func call(file, method, body, token string) {
+	text, err := os.ReadFile(file)
+	failOn(err)
+	url := regexp.MustCompile(`listens at (\S+)`).FindSubmatch(text)
+	r, err := http.NewRequest(http.MethodPost, string(url[1])+"/"+method, strings.NewReader(body))
+	failOn(err)
+	r.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := http.DefaultClient.Do(r)
+	failOn(err)
+	defer res.Body.Close()
+	fmt.Printf("%d ", res.StatusCode)
+	_, err = io.Copy(os.Stdout, res.Body)
+	failOn(err)
+	fmt.Println()
 }
 
 // activate listens at a socket, and passes it on to an agent.

@@ -216,6 +216,13 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 	if err := os.WriteFile(rules, []byte("rules:\n  - name: "+text+"\n    limits:\n      - {requests: 5, period: "+text+"}\n"+text+": 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	roles, good := filepath.Join(t.TempDir(), "roles"+hostileKey[:9]), filepath.Join(t.TempDir(), "good")
+	if err := os.WriteFile(roles, []byte("a cn:x "+hostileText+"=lock\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(good, []byte("uid:1 - "+hostileKey+"=lock\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	wait := []string{"--wait", "50ms"}
 	type lines [][]string
 	rows := map[string]lines{
@@ -241,7 +248,11 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		"limit top":      {{}, {"k"}, {"-o", "json"}, {"--of", "1"}, {hostileText}, {hostileKey}, {"--of", hostileText}, {"--share"}, {"--", "true"}},
 		"limit check":    {{hostileText}, {rules}, {"-o", "json", rules}, {rules, hostileText}},
 		"limit simulate": {{"--rules", rules}, {"--rules", hostileText}, {"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
-		"agent":          {{}, {hostileText}, {"--socket", "none/" + hostileText}, {"--socket", "none/x", "--mode", hostileText}, {"--socket", "none/x", "--user", hostileText}, {"--socket", "none/x", "--group", hostileText}, {"--systemd"}},
+		"agent":          {{}, {hostileText}, {"--socket", "none/" + hostileText}, {"--socket", "none/x", "--mode", hostileText}, {"--socket", "none/x", "--user", hostileText}, {"--socket", "none/x", "--group", hostileText}, {"--systemd"}, {"--socket", "none/x", "--roles", hostileText}, {"--socket", "none/x", "--roles", roles}, {"--socket", "none/x", "--roles", good, "--audit", "none/" + hostileText}},
+		"serve":          {{hostileText}, {"--listen", hostileText}, {"--listen", "127.0.0.1:0", "--tokens", hostileText}, {"--listen", "127.0.0.1:0", "--tokens", roles}, {"--listen", "127.0.0.1:0", "--tokens", good}, {"--listen", "127.0.0.1:0", "--secret-file", hostileText}, {"--listen", "127.0.0.1:0", "--tls-cert", hostileText, "--tls-key", hostileText}, {"--listen", "127.0.0.1:0", "--tls-cert", rules, "--tls-key", roles, "--client-ca", hostileText}, {"--listen", "127.0.0.1:0", "--rules", rules}, {"--listen", "127.0.0.1:0", "--audit", "none/" + hostileText}},
+		"token":          {{}, {hostileText}},
+		"token new":      {{hostileText}, {"a", hostileText + "=lock"}, {"a", strings.ReplaceAll(hostileKey, " ", "") + "=lock"}, {"-o", "json", "a", strings.ReplaceAll(hostileKey, " ", "") + "=lock"}, {"-o", hostileText, "a"}},
+		"token check":    {{hostileText}, {roles}, {good}, {roles, hostileText}},
 		"doctor":         {{}, {"-o", "json"}, {hostileText}},
 		"bench":          {{hostileText}, {"--html", "none/" + hostileText}},
 		"verify":         {{"--store", hostileText}, {"--local", hostileText}, {"--fault", hostileText, "--local", "memory"}},

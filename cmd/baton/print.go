@@ -102,8 +102,14 @@ func printJSON(w io.Writer, v any, indent bool) error {
 	if err := enc.Encode(v); err != nil {
 		return err
 	}
-	var clean []byte
-	for _, r := range b.String() {
+	_, err := w.Write(escapeJSON(b.String()))
+	return err
+}
+
+// escapeJSON escapes in JSON what a terminal would obey, or not show as it is.
+func escapeJSON(text string) []byte {
+	clean := make([]byte, 0, len(text))
+	for _, r := range text {
 		switch high, low := utf16.EncodeRune(r); {
 		case r == '\n' || unicode.IsPrint(r):
 			clean = utf8.AppendRune(clean, r)
@@ -113,8 +119,7 @@ func printJSON(w io.Writer, v any, indent bool) error {
 			clean = fmt.Appendf(clean, `\u%04x`, r)
 		}
 	}
-	_, err := w.Write(clean)
-	return err
+	return clean
 }
 
 // table writes rows in columns; the first row is the head. Columns are separated by two

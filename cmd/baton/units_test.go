@@ -7,25 +7,27 @@ import (
 	"testing"
 )
 
-// The unit of deploy/systemd starts baton with flags that there are.
-func TestUnitStartsTheAgent(t *testing.T) {
+// The units of deploy/systemd start baton with flags that there are.
+func TestUnits(t *testing.T) {
 	t.Parallel()
-	const unit = "../../deploy/systemd/baton-agent.service"
-	text, err := os.ReadFile(unit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	starts := regexp.MustCompile(`(?m)^ExecStart=\S*/baton (.*)$`).FindAllStringSubmatch(string(text), -1)
-	more := regexp.MustCompile(`(?m)BATON_AGENT_FLAGS=(.*)$`).FindStringSubmatch(string(text))
-	if len(starts) != 1 || more == nil {
-		t.Fatalf("%s starts %q, with the flags %q", unit, starts, more)
-	}
-	words := strings.Fields(strings.Replace(starts[0][1], "$BATON_AGENT_FLAGS", more[1], 1))
-	cmd, rest, err := (&app{}).root().Find(words)
-	if err == nil {
-		err = cmd.ParseFlags(rest)
-	}
-	if err != nil || cmd.Name() != "agent" || cmd.Flag("systemd").Value.String() != "true" {
-		t.Errorf("baton %q: %v", words, err)
+	for name, flag := range map[string]string{"agent": "systemd", "serve": "tokens"} {
+		unit, variable := "../../deploy/systemd/baton-"+name+".service", "BATON_"+strings.ToUpper(name)+"_FLAGS"
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		starts := regexp.MustCompile(`(?m)^ExecStart=\S*/baton (.*)$`).FindAllStringSubmatch(string(text), -1)
+		more := regexp.MustCompile(`(?m)` + variable + `=(.*)$`).FindStringSubmatch(string(text))
+		if len(starts) != 1 || more == nil {
+			t.Fatalf("%s starts %q, with the flags %q", unit, starts, more)
+		}
+		words := strings.Fields(strings.Replace(starts[0][1], "$"+variable, more[1], 1))
+		cmd, rest, err := (&app{}).root().Find(words)
+		if err == nil {
+			err = cmd.ParseFlags(rest)
+		}
+		if err != nil || cmd.Name() != name || !cmd.Flag(flag).Changed {
+			t.Errorf("baton %q: %v", words, err)
+		}
 	}
 }

@@ -44,7 +44,7 @@ const doors = `
 	store/redisstore/*: driver driver/* store/redisstore store/redisstore/internal/wire internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken
 
 	# The front doors know the contract and no store.
-	baton:              driver driver/check internal/bootclock
+	baton:              driver driver/check internal/bootclock internal/trust
 	ratelimit:          driver driver/* internal/bootclock internal/local internal/rate
 	ratelimit/*:        ratelimit ratelimit/internal/front
 	ratelimit/rules:    driver driver/* ratelimit internal/suggest
@@ -53,14 +53,22 @@ const doors = `
 	election:           baton driver
 
 	# The agent opens the front doors to other processes, and knows no store.
-	agent:              baton driver driver/check election internal/suggest once ratelimit ratelimit/rules
+	agent:              baton driver driver/check election internal/roles internal/suggest once ratelimit ratelimit/rules
+
+	# So does the server, over a network. It makes leases of the contract itself, because it keeps none.
+	server:             baton driver driver/check driver/limits internal/bootclock internal/roles internal/trust once ratelimit ratelimit/rules
+	server/batonv1:
+	server/batonv1/batonv1connect: server/batonv1
+
+	# Envoy's service is a front door for proxies.
+	server/rls*:        driver/limits ratelimit ratelimit/rules
 
 	# Metrics are made of what all front doors tell.
 	metrics:            baton driver/observe election guard once ratelimit
 	internal/textfile:  metrics
 
 	# The store for the tests of programs stands beside what they use.
-	batontest:          baton driver driver/* store/memstore
+	batontest:          baton driver driver/* internal/trust store/memstore
 
 	# The guarantees are written from the traits of all stores, and from what was seen.
 	internal/guarantees: driver driver/* store/* internal/verify internal/verify/*
@@ -71,7 +79,6 @@ const doors = `
 	# Whoever puts a program together knows everything but the helpers of tests.
 	open:               * !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken
-	server:             * !store/* !open !drivertest !internal/testserver !internal/faultproxy
 	internal/verify:             *
 	internal/verify/history:
 	internal/verify/check:       internal/verify/history

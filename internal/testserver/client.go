@@ -13,3 +13,27 @@ func Bash(t TB) string {
 	require(t, "socat", "socat")
 	return require(t, "bash", "bash")
 }
+
+// Protoc returns the path of protoc, as Python does.
+func Protoc(t TB) string {
+	t.Helper()
+	return require(t, "protoc", "protobuf-compiler")
+}
+
+// Curl returns the path of curl, as Python does.
+func Curl(t TB) string {
+	t.Helper()
+	return require(t, "curl", "curl")
+}
+
+// Nginx returns the path of nginx, as Python does.
+func Nginx(t TB) string {
+	t.Helper()
+	return require(t, "nginx", "nginx-light")
+}
+
+// Caddy returns the path of caddy, as Python does.
+func Caddy(t TB) string {
+	t.Helper()
+	return require(t, "caddy", "caddy")
+}

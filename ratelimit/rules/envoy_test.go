@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/batonhq/baton/internal/envoyexamples"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/store/memstore"
@@ -14,172 +15,34 @@ import (
 
 // describing reads descriptions: "a=1,b=2 c=3" are two.
 func describing(text string) (all []rules.Description) {
-	for _, one := range strings.Fields(text) {
+	for _, entries := range envoyexamples.Descriptors(text) {
 		var d rules.Description
-		for _, entry := range strings.Split(one, ",") {
-			key, value, _ := strings.Cut(entry, "=")
-			d.Entries = append(d.Entries, rules.Entry{Key: key, Value: value})
+		for _, e := range entries {
+			d.Entries = append(d.Entries, rules.Entry(e))
 		}
 		all = append(all, d)
 	}
 	return all
 }
 
+// example is the demonstration of envoyproxy/ratelimit.
+func example(t *testing.T) rules.Rules {
+	t.Helper()
+	r, err := rules.Parse("example.yaml", envoyexamples.Config("example"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 // The examples that envoyproxy/ratelimit publishes decide as its documentation
 // says.
 func TestEnvoy(t *testing.T) {
 	t.Parallel()
-	type step struct {
-		after    time.Duration // since the first
-		domain   string        // "" is that of the step before
-		describe string
-		times    int // how often it is asked; all but the last are allowed
-		want     string
-	}
-	for _, c := range []struct {
-		file  string
-		steps []step
-	}{
-		{"01-simple", []step{
-			{0, "mongo_cps", "database=users", 500, "ok"},
-			{0, "", "database=users", 1, "refused"},
-			{0, "", "database=default", 500, "ok"},
-			{0, "", "database=other", 1, "free"},
-			{999 * time.Millisecond, "", "database=users", 1, "refused"},
-			{time.Second, "", "database=users", 500, "ok"},
-		}},
-		{"02-nested", []step{
-			{0, "messaging", "message_type=marketing,to_number=2061111111", 5, "ok"},
-			{0, "", "message_type=marketing,to_number=2061111111", 1, "refused"},
-			{0, "", "message_type=marketing,to_number=2062222222", 5, "ok"},
-			{0, "", "message_type=other,to_number=2061111111", 1, "free"},
-			{0, "", "to_number=2061111111", 99, "ok"},
-			{0, "", "message_type=marketing,to_number=2061111111 to_number=2061111111", 1, "refused"},
-			{0, "", "to_number=2061111111", 1, "ok"}, // what was refused has taken nothing
-			{0, "", "to_number=2061111111", 1, "refused"},
-			{0, "", "message_type=marketing,to_number=2063333333 to_number=2063333333", 5, "ok"},
-			{0, "", "message_type=marketing,to_number=2063333333 to_number=2063333333", 1, "refused"},
-			{0, "", "to_number=2063333333", 95, "ok"},
-			{0, "", "to_number=2063333333", 1, "refused"},
-			{24 * time.Hour, "", "to_number=2063333333", 100, "ok"},
-		}},
-		{"03-specific", []step{
-			{0, "edge_proxy_per_ip", "remote_address=50.0.0.1", 10, "ok"},
-			{0, "", "remote_address=50.0.0.1", 1, "refused"},
-			{0, "", "remote_address=50.0.0.2", 10, "ok"},
-			{0, "", "remote_address=50.0.0.5", 1, "refused"},
-			{time.Hour, "", "remote_address=50.0.0.5", 1, "refused"},
-		}},
-		{"04-depth", []step{
-			{0, "example4", "key=value,subkey=subvalue", 301, "free"},
-			{0, "", "key=value", 300, "ok"},
-			{0, "", "key=value", 1, "refused"},
-			{0, "example4_nested", "key=value,subkey=subvalue", 300, "ok"},
-			{0, "", "key=value,subkey=subvalue", 1, "refused"},
-			{0, "", "key=value,subkey=other", 300, "ok"},
-			{0, "", "key=value", 301, "free"},
-			{0, "", "key=other,subkey=subvalue", 301, "free"},
-		}},
-		{"05-unlimited", []step{
-			{0, "internal", "ldap=x", 200, "free"},
-			{0, "", "azure=x", 100, "ok"},
-			{0, "", "azure=x", 1, "refused"},
-			{0, "", "azure=x ldap=x", 1, "refused"},
-		}},
-		{"06-shadow", []step{
-			{0, "example6", "service=auth-service,user=user-a", 10, "free"},
-			{0, "", "service=auth-service,user=user-a", 10, "shadow"},
-			{time.Second, "", "service=auth-service,user=user-a", 10, "free"},
-			{0, "", "service=auth-service,user=user-b", 20, "ok"},
-			{0, "", "service=auth-service,user=user-b", 1, "refused"},
-		}},
-		{"07-replaces", []step{
-			{0, "example7", "key_1=value_1,user=bkthomps key_2=value_2,user=bkthomps", 10, "ok"},
-			{0, "", "key_1=value_1,user=bkthomps key_2=value_2,user=bkthomps", 1, "refused"},
-			{0, "", "key_1=value_1,user=bkthomps", 5, "ok"},
-			{0, "", "key_1=value_1,user=bkthomps", 1, "refused"},
-			{time.Second, "", "key_2=value_2,user=bkthomps", 10, "ok"},
-			{time.Second, "", "key_2=value_2,user=bkthomps", 1, "refused"},
-		}},
-		{"08-detailed", []step{
-			{0, "example8", "key1=unspecified", 10, "ok"},
-			{0, "", "key1=unspecified", 1, "refused"},
-			{0, "", "key1=unspecified2", 10, "ok"},
-			{0, "", "key1=value1", 20, "ok"},
-			{0, "", "key1=value1", 1, "refused"},
-		}},
-		{"09-wildcard", []step{
-			{0, "example9", "key1=value1", 20, "ok"},
-			{0, "", "key1=value1", 1, "refused"},
-			{0, "", "key1=valueXYZ", 20, "ok"},
-			{0, "", "key1=value", 20, "ok"},
-			{0, "", "key1=valu", 21, "free"},
-			{0, "", "path=/api/123/action", 20, "ok"},
-			{0, "", "path=/api/123/action", 1, "refused"},
-			{0, "", "path=/api/user-id/action", 20, "ok"},
-			{0, "", "path=/api/123/other", 21, "free"},
-			{0, "", "route=/api/v1/resource/123/action", 20, "ok"},
-			{0, "", "route=/api/v1/resource/123/action", 1, "refused"},
-			{0, "", "route=/api/v2/resource/456/action", 20, "ok"},
-			{0, "", "route=/api/v2/456/action", 21, "free"},
-		}},
-		{"10-value-to-metric", []step{
-			{0, "example10", "route=api,http_method=GET,subject_id=123", 60, "ok"},
-			{0, "", "route=api,http_method=GET,subject_id=123", 1, "refused"},
-			{0, "", "route=web,http_method=POST,subject_id=456", 60, "ok"},
-			{0, "", "route=web,http_method=POST,subject_id=123", 60, "ok"},
-			{0, "example10_wildcard", "user=alice,action=readfile,resource=documents", 100, "ok"},
-			{0, "", "user=alice,action=readfile,resource=documents", 1, "refused"},
-			{0, "", "user=alice,action=write,resource=documents", 101, "free"},
-		}},
-		{"11-share", []step{
-			{0, "example11", "files=files/a.pdf", 5, "ok"},
-			{0, "", "files=files/b.csv", 5, "ok"},
-			{0, "", "files=files/c.txt", 1, "refused"},
-			{0, "", "files=files/*", 1, "refused"},
-			{0, "", "files_no_share=files_no_share/a.pdf", 10, "ok"},
-			{0, "", "files_no_share=files_no_share/a.pdf", 1, "refused"},
-			{0, "", "files_no_share=files_no_share/b.csv", 10, "ok"},
-			{0, "example11_metrics", "route=api/v1,method=GET", 30, "ok"},
-			{0, "", "route=api/v2,method=GET", 30, "ok"},
-			{0, "", "route=api/v3,method=GET", 1, "refused"},
-			{0, "", "route=api/v3,method=POST", 60, "ok"},
-		}},
-		{"example", []step{
-			{0, "rl", "foo=bkthomps,bar=banned", 1, "refused"},
-			{0, "", "foo=bkthomps,bar=banned source_cluster=proxy,destination_cluster=mock", 1, "refused"},
-			{0, "", "foo=bkthomps,bar=banned source_cluster=proxy,destination_cluster=override", 2, "ok"},
-			{0, "", "foo=bkthomps,bar=banned source_cluster=proxy,destination_cluster=override", 1, "refused"},
-			{0, "", "foo=my_foo,bar=bkthomps source_cluster=proxy,destination_cluster=bkthomps", 2, "ok"},
-			{0, "", "foo=my_foo,bar=bkthomps source_cluster=proxy,destination_cluster=bkthomps", 1, "refused"},
-			{0, "", "foo=my_foo,bar=bkthomps source_cluster=proxy,destination_cluster=not_bkthomps", 1, "ok"},
-			{0, "", "foo=my_foo,bar=bkthomps source_cluster=proxy,destination_cluster=not_bkthomps", 1, "refused"},
-			{0, "", "foo=my_foo,bar=bkthomps source_cluster=proxy,destination_cluster=fake category=account", 4, "ok"},
-			{0, "", "foo=my_foo,bar=bkthomps source_cluster=proxy,destination_cluster=fake category=account", 1, "refused"},
-			{0, "", "foo=foo_2,bar=bkthomps", 1, "ok"},
-			{0, "", "foo=foo_2,bar=bkthomps", 1, "refused"},
-			{0, "", "foo=foo_3,bar=bar_3 source_cluster=proxy,destination_cluster=fake", 2, "ok"},
-			{0, "", "foo=foo_3,bar=bar_3 source_cluster=proxy,destination_cluster=fake", 1, "refused"},
-			{0, "", "foo=pelle,baz=not-so-shady", 3, "ok"},
-			{0, "", "foo=pelle,baz=not-so-shady", 1, "refused"},
-			{0, "", "foo=pelle,baz=shady", 3, "free"},
-			{0, "", "foo=pelle,baz=shady", 3, "shadow"},
-			{0, "", "foo=pelle,bay=x", 50, "free"},
-			{0, "", "unspec=x", 2, "ok"},
-			{0, "", "unspec=x", 1, "refused"},
-			{0, "", "unspec=y", 2, "ok"},
-			// Two pools: one, then two.
-			{0, "", "service=service_1 service=service_2", 2, "ok"},
-			{0, "", "service=service_1 service=service_2", 1, "refused"},
-			{time.Minute, "", "service=service_1", 1, "ok"},
-			{time.Minute, "", "service=service_1", 1, "refused"},
-			{time.Minute, "", "service=service_1 service=service_2", 2, "ok"},
-			{time.Minute, "", "service=service_1 service=service_2", 1, "refused"},
-		}},
-	} {
-		t.Run(c.file, func(t *testing.T) {
+	for _, c := range envoyexamples.All() {
+		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
-			all, err := rules.Load("testdata/envoy/" + c.file + ".yaml")
+			all, err := rules.Parse(c.Name, envoyexamples.Config(c.Name))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -188,18 +51,14 @@ func TestEnvoy(t *testing.T) {
 				t.Fatal(err)
 			}
 			begin := time.Date(2026, 11, 25, 0, 0, 0, 0, time.UTC)
-			domain := ""
-			for i, s := range c.steps {
-				if s.domain != "" {
-					domain = s.domain
-				}
-				for n := range s.times {
-					d, err := l.Allow(t.Context(), rules.Request{Domain: domain, Descriptions: describing(s.describe), At: begin.Add(s.after)})
+			for i, s := range c.Steps {
+				for n := range s.Times {
+					d, err := l.Allow(t.Context(), rules.Request{Domain: s.Domain, Descriptions: describing(s.Describe), At: begin.Add(s.After)})
 					if err != nil {
 						t.Fatalf("step %d: %v", i, err)
 					}
-					if got := said(d); got != s.want {
-						t.Fatalf("step %d, %s, number %d: %s, want %s: %+v", i, s.describe, n+1, got, s.want, d)
+					if got := said(d); got != s.Want {
+						t.Fatalf("step %d, %s, number %d: %s, want %s: %+v", i, s.Describe, n+1, got, s.Want, d)
 					}
 				}
 			}
@@ -223,11 +82,7 @@ func said(d rules.Decision) string {
 // What a decision says about each description.
 func TestMatches(t *testing.T) {
 	t.Parallel()
-	all, err := rules.Load("testdata/envoy/example.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := rules.New(memstore.New(), all)
+	l, err := rules.New(memstore.New(), example(t))
 	if err != nil {
 		t.Fatal(err)
 	}

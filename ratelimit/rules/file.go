@@ -22,7 +22,8 @@ func Load(path string) (Rules, error) {
 // A File is a file of rules that may change. All methods are safe for concurrent
 // use. It needs no Close: it is open only while it is read.
 type File struct {
-	path string
+	path      string
+	otherwise Failure // of rules and domains that do not say
 
 	mu    sync.Mutex
 	seen  os.FileInfo
@@ -32,8 +33,13 @@ type File struct {
 }
 
 // Open reads a file of rules. It returns an *os.PathError, or Errors.
-func Open(path string) (*File, error) {
-	f := &File{path: path}
+func Open(path string) (*File, error) { return OpenOr(path, Failure{}) }
+
+// OpenOr is Open for a program in which a store that fails is no error: otherwise is
+// the OnFailure of rules and domains of the file that say nothing about it. Those that
+// say on_failure: error keep to that.
+func OpenOr(path string, otherwise Failure) (*File, error) {
+	f := &File{path: path, otherwise: otherwise}
 	if _, err := f.Changed(); err != nil {
 		return nil, err
 	}
@@ -79,7 +85,7 @@ func (f *File) Changed() (bool, error) {
 		return false, nil
 	}
 	f.sum = sum
-	rules, err := Parse(f.path, text)
+	rules, err := parse(f.path, text, f.otherwise)
 	if err != nil {
 		return false, err
 	}

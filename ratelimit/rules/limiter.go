@@ -118,6 +118,12 @@ type Request struct {
 	// At is the present, for tests and simulations. With the zero time the store
 	// uses its clock.
 	At time.Time
+
+	// Within, unless 0, is how long the caller can wait for the decision. What the store
+	// has not decided by then OnFailure decides. The request goes on for as long as
+	// OnFailure gives the store, so that what it takes counts. A rule without an OnFailure
+	// gives an error that wraps context.DeadlineExceeded.
+	Within time.Duration
 }
 
 // An Entry is a part of a description.
@@ -164,6 +170,9 @@ type Match struct {
 	// "shop/path=/api/user". It is "" if nothing matched, which is allowed.
 	Rule string
 
+	// Name is that of the rule: of a descriptor's rule the name that it may have.
+	Name string
+
 	OK        bool // the limits of the rule have room, whether or not others refuse
 	Unlimited bool // the rule has no limits
 	Replaced  bool // another rule of the request replaces it
@@ -171,6 +180,9 @@ type Match struct {
 	// Limits is what each limit says, in the order of the rule. One that is a Shadow
 	// and not OK would have refused.
 	Limits []ratelimit.LimitResult
+
+	// Set are the same limits, as the rules have them.
+	Set []Limit
 }
 
 // Allow asks whether a request may go on now. A refusal is no error and has consumed
@@ -248,6 +260,8 @@ func (s *state) plan(r Request) (*plan, error) {
 	switch {
 	case r.Cost < 0:
 		return refuse("a cost of %d: it must not be negative", r.Cost)
+	case r.Within < 0:
+		return refuse("a decision within %v: it must not be negative", r.Within)
 	case (r.Rule == "") == (r.Domain == ""):
 		return refuse("it names a rule %q and a domain %q: it must be one of them", r.Rule, r.Domain)
 	case r.Rule != "" && len(r.Descriptions) > 0:
@@ -285,7 +299,7 @@ func (s *state) named(r Request) (*plan, error) {
 		}
 	}
 	p := &plan{decider: s.deciders[one.failure], key: r.Key, rules: []*rule{one}}
-	p.matches = []Match{{Rule: one.name, OK: true, Unlimited: len(all) == 0}}
+	p.matches = []Match{{Rule: one.name, Name: one.name, OK: true, Unlimited: len(all) == 0}}
 	for _, l := range all {
 		key := l.name // of a limit of 0, which is asked nowhere
 		if l.N > 0 {
@@ -345,7 +359,7 @@ func (s *state) described(r Request) (*plan, error) {
 			}
 			p.rules[i] = &rule{base: base, hasBase: true}
 		case n != nil && n.rule != nil:
-			m.Rule, p.rules[i] = n.path, n.rule
+			m.Rule, m.Name, p.rules[i] = n.path, n.rule.name, n.rule
 		case n != nil:
 			m.Rule, m.Unlimited = n.path, true
 		}
@@ -435,11 +449,15 @@ func (p *plan) decide(ctx context.Context, r Request) (Decision, error) {
 	if r.At.IsZero() {
 		res.At = time.Now()
 	}
+	var due time.Time
+	if r.Within > 0 {
+		due = time.Now().Add(r.Within)
+	}
 	for {
 		if len(refusing) > 0 && !p.leaveOut(refusing) {
 			return p.tell(r, res, false), nil
 		}
-		q := ratelimit.Question{Key: p.key, Cost: r.Cost, At: r.At}
+		q := ratelimit.Question{Key: p.key, Cost: r.Cost, At: r.At, AnswerBy: due}
 		var asked []*ask
 		for i := range p.asks {
 			if a := &p.asks[i]; !a.out {
@@ -536,7 +554,7 @@ func (p *plan) tell(r Request, res ratelimit.Result, ok bool) Decision {
 		quota := true // its refusal is one of several
 		for _, m := range a.matches {
 			match := &p.matches[m]
-			match.Limits = append(match.Limits, *a.result)
+			match.Limits, match.Set = append(match.Limits, *a.result), append(match.Set, a.set)
 			match.OK = match.OK && (a.result.OK || a.set.Shadow)
 			quota = quota && p.rules[m].quota
 		}

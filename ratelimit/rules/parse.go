@@ -31,8 +31,10 @@ const (
 
 // Parse reads rules. name is that of the file, for errors. What is not right in
 // every detail is refused with Errors.
-func Parse(name string, text []byte) (Rules, error) {
-	p := &reader{file: name, at: make(map[string]*token.Token), bad: make(map[string]bool)}
+func Parse(name string, text []byte) (Rules, error) { return parse(name, text, Failure{}) }
+
+func parse(name string, text []byte, otherwise Failure) (Rules, error) {
+	p := &reader{file: name, otherwise: otherwise, at: make(map[string]*token.Token), bad: make(map[string]bool)}
 	r := p.read(text)
 	_, problems := compile(r)
 	for _, one := range problems {
@@ -63,6 +65,7 @@ type reader struct {
 	nodes   int
 	more    int // mistakes that are not told
 
+	otherwise Failure           // of documents that do not say
 	failure   Failure           // of the document
 	algorithm *limits.Algorithm // of the document
 }
@@ -162,7 +165,7 @@ func (p *reader) read(text []byte) (r Rules) {
 
 func (p *reader) document(n ast.Node, r *Rules) {
 	fields, _ := p.fields(n, "a file of rules", 0)
-	p.failure, p.algorithm = Failure{}, nil
+	p.failure, p.algorithm = p.otherwise, nil
 	var name, descriptors, rules *field
 	for i, f := range fields {
 		switch f.key {

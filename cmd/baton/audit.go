@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/batonhq/baton/internal/roles"
+)
+
+// An audit is a logger for every break, every denial and every change of roles: each is a
+// line of JSON. Denials are warnings.
+type audit struct {
+	*slog.Logger
+	file *auditFile
+}
+
+// openAudit appends to the file at path, which only its owner can read if it is new. With
+// "-" it writes to standard error, and with "" nothing.
+func (a *app) openAudit(path string) (*audit, error) {
+	if path == "" {
+		return &audit{slog.New(slog.DiscardHandler), nil}, nil
+	}
+	f := &auditFile{out: a.stderr, failed: func(err error) { a.complain("the audit cannot be written: %s", safe(ofPage(err).Error())) }}
+	if path != "-" {
+		f.path = path
+		if err := f.reopen(); err != nil {
+			return nil, &exit{exitConfig, ofPage(err)}
+		}
+	}
+	return &audit{slog.New(&fewDenials{slog.NewJSONHandler(f, nil), &denials{}}), f}, nil
+}
+
+// reopen goes on in the file that has the name now: the one before may have been renamed
+// to be archived.
+func (l *audit) reopen() error {
+	if l.file == nil || l.file.path == "" {
+		return nil
+	}
+	return l.file.reopen()
+}
+
+// An auditFile tells once that it cannot be written.
+type auditFile struct {
+	path   string // "": standard error
+	failed func(error)
+
+	mu      sync.Mutex
+	out     io.Writer
+	failing bool
+}
+
+func (f *auditFile) reopen() error {
+	next, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	before := f.out
+	f.out = next
+	f.mu.Unlock()
+	if before, ok := before.(*os.File); ok && before.Fd() > 2 {
+		_ = before.Close() // each line was written at once
+	}
+	return nil
+}
+
+// Write writes a line. What a terminal would obey is escaped: in JSON that occurs in
+// strings only.
+func (f *auditFile) Write(line []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	_, err := f.out.Write(escapeJSON(string(line)))
+	if err != nil && !f.failing {
+		f.failed(err)
+	}
+	f.failing = err != nil
+	return len(line), nil
+}
+
+// maxDenials is how many denials have a line in one second. They cost those who cause them
+// nothing, and must not fill a disk.
+const maxDenials = 100
+
+// denials counts those of a second.
+type denials struct {
+	mu      sync.Mutex
+	second  int64
+	n       int
+	omitted int // since the last line of a denial
+}
+
+// fewDenials omits warnings beyond the bound, and says how many.
+type fewDenials struct {
+	slog.Handler
+	*denials
+}
+
+func (h *fewDenials) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn {
+		omitted, ok := h.count(r.Time)
+		if !ok {
+			return nil
+		}
+		if omitted > 0 {
+			r.AddAttrs(slog.Int("omitted before", omitted))
+		}
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h *fewDenials) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &fewDenials{h.Handler.WithAttrs(attrs), h.denials}
+}
+
+func (h *fewDenials) WithGroup(name string) slog.Handler {
+	return &fewDenials{h.Handler.WithGroup(name), h.denials}
+}
+
+// count counts one more, and reports whether it has a line.
+func (d *denials) count(now time.Time) (omitted int, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s := now.Unix(); s != d.second {
+		d.second, d.n = s, 0
+	}
+	if d.n++; d.n > maxDenials {
+		d.omitted++
+		return 0, false
+	}
+	omitted, d.omitted = d.omitted, 0
+	return omitted, true
+}
+
+// openRoles reads a file of roles, and shows the warnings about it.
+func (a *app) openRoles(path string) (*roles.File, error) {
+	f, warnings, err := roles.Open(path)
+	if err != nil {
+		return nil, &exit{exitConfig, ofFile(path, err)}
+	}
+	a.warnOf(path, warnings)
+	return f, nil
+}
+
+// reloadRoles reads the file again. It reports whether there are other roles now.
+func (a *app) reloadRoles(f *roles.File, path string, log *audit) bool {
+	change, warnings, err := f.Reload()
+	if err != nil {
+		err = ofFile(path, err)
+		a.complain("the roles before go on: %s", safe(err.Error()))
+		log.Error("the roles before go on", "reason", err.Error())
+		return false
+	}
+	a.warnOf(path, warnings)
+	a.say("roles: %d callers added, %d removed, %d changed", len(change.Added), len(change.Removed), len(change.Changed))
+	log.Info("the roles were read", "added", change.Added, "removed", change.Removed, "changed", change.Changed)
+	return !change.Empty()
+}
+
+func (a *app) warnOf(path string, warnings []roles.Warning) {
+	for _, w := range warnings {
+		a.say("%s, %v", safe(redactURL(path)), w)
+	}
+}
+
+// reopenAudit goes on in the file that has the name now.
+func (a *app) reopenAudit(log *audit) {
+	if err := log.reopen(); err != nil {
+		a.complain("the audit goes on in the file before: %s", safe(ofPage(err).Error()))
+	}
+}

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/door"
+	"github.com/batonhq/baton/internal/ownfile"
+	"github.com/batonhq/baton/internal/roles"
+	"github.com/batonhq/baton/ratelimit/rules"
+	"github.com/batonhq/baton/server"
+)
+
+// serverFlags are the flags of "baton serve".
+type serverFlags struct {
+	listen   string
+	secret   string
+	tokens   string
+	cert     string
+	key      string
+	clientCA string
+	hosts    []string
+	rules    string
+	audit    string
+}
+
+// drainFor is how long calls that are under way may take when the server is stopped.
+const drainFor = 10 * time.Second
+
+func (a *app) serveCommand() *cobra.Command {
+	k := &serverFlags{}
+	cmd := &cobra.Command{
+		Use:   "serve [flags]",
+		Short: "Give programs of other machines locks and limits over HTTP and gRPC",
+		Long: `Listens at --listen, and answers calls for locks, limits and operations by JSON and by gRPC
+(docs/server.md). It keeps nothing: the store does, and any number of servers may stand
+before one store. They share the secret of --secret-file, so that a lease which one of
+them has given can be renewed at another; without the file a server draws a secret that
+ends with it.
+
+What is not loopback needs TLS (--tls-cert, --tls-key), and callers that are told apart:
+by access tokens (--tokens, see "baton token"), by certificates (--client-ca), or both.
+The file of --tokens says what each caller may do. With --client-ca alone each client
+with a certificate may do everything. On loopback without them, every user of the machine
+may; a web page may not.
+
+HUP reads the files of --tokens and TLS again, and goes on in a new file of --audit if the
+one before was renamed. TERM, INT and QUIT end the server: calls that wait are answered
+first.
+
+The audit has a line of JSON for every break, every denial and every change of roles.
+
+` + exitTable,
+		Example: `  baton serve
+  baton serve --listen :7420 --secret-file /etc/baton/secret --tokens /etc/baton/roles \
+      --tls-cert /etc/baton/tls.crt --tls-key /etc/baton/tls.key`,
+		Args: cobra.NoArgs,
+	}
+	f := cmd.Flags()
+	f.StringVar(&k.listen, "listen", "127.0.0.1:7420", "`HOST:PORT`; without a host it is all of this machine")
+	f.StringVar(&k.secret, "secret-file", "", "`FILE` with the secret that all servers of the store share: 32 random bytes in Base64")
+	f.StringVar(&k.tokens, "tokens", "", "`FILE` of roles: who callers are, and what each may do")
+	f.StringVar(&k.cert, "tls-cert", "", "`FILE` with the certificate of the server, in PEM")
+	f.StringVar(&k.key, "tls-key", "", "`FILE` with its key")
+	f.StringVar(&k.clientCA, "client-ca", "", "`FILE` with the certificates of those who sign certificates of clients")
+	f.StringArrayVar(&k.hosts, "host", nil, "name, beside localhost, that a request without a caller may be for; several may")
+	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
+	f.StringVar(&k.audit, "audit", "-", "`FILE` for the audit; - is standard error")
+	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
+	a.metricsFlag(cmd)
+	cmd.RunE = does(func(ctx context.Context, _ []string) error {
+		if err := a.measure(cmd, false); err != nil {
+			return err
+		}
+		return a.serve(ctx, k)
+	})
+	return cmd
+}
+
+// serve answers calls until a signal comes.
+func (a *app) serve(ctx context.Context, k *serverFlags) error {
+	sigs, stopSigs := listen(syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
+	defer stopSigs()
+	pipe := make(chan os.Signal, 1) // a reader of our messages that has ended must not end it
+	signal.Notify(pipe, syscall.SIGPIPE)
+	defer signal.Stop(pipe)
+	files, err := a.openServed(k)
+	if err != nil {
+		return err
+	}
+	_, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{} })
+	if err != nil {
+		return err
+	}
+	defer shut(store)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	s, handler, err := a.servedBy(ctx, store, files)
+	if err != nil {
+		return err
+	}
+	l, err := files.door.Listen()
+	if err != nil {
+		return &exit{exitConfig, err}
+	}
+	h := server.HTTPServer(files.door.Handler(handler))
+	h.ErrorLog = slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)
+	ended := make(chan error, 1)
+	go func() {
+		if h.TLSConfig = files.door.TLS(); h.TLSConfig != nil {
+			ended <- h.ServeTLS(l, "", "")
+			return
+		}
+		ended <- h.Serve(l)
+	}()
+	a.serves(l, store.Traits(), files)
+	for {
+		select {
+		case err := <-ended:
+			return fmt.Errorf("the server has ended: %w", err)
+		case sig := <-sigs:
+			if sig == syscall.SIGHUP {
+				a.reloadServed(files)
+				continue
+			}
+			a.say("%v: no more calls; those under way are answered", sig)
+		}
+		a.tellSupervisor("STOPPING=1")
+		return a.drain(ctx, s, h)
+	}
+}
+
+// drain ends the server: calls that wait are answered, and then connections are closed.
+func (a *app) drain(ctx context.Context, s *server.Server, h *http.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, drainFor)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		a.complain("calls are under way after %v: their clients are cut off", drainFor)
+	}
+	if err := h.Shutdown(ctx); err != nil {
+		_ = h.Close() // what is left ends with the process
+	}
+	return nil
+}
+
+// served is what the files of the flags say.
+type served struct {
+	flags  *serverFlags
+	door   *door.Door
+	roles  *roles.File // nil: none
+	rules  *rules.File // nil: none
+	secret []byte      // nil: none
+	log    *audit
+}
+
+// openServed reads all files, before anything listens.
+func (a *app) openServed(k *serverFlags) (*served, error) {
+	f := &served{flags: k}
+	var err error
+	if k.tokens != "" {
+		if f.roles, err = a.openRoles(k.tokens); err != nil {
+			return nil, err
+		}
+		tokens, certificates, _ := f.roles.Table().Count()
+		if tokens == 0 && (certificates == 0 || k.clientCA == "") {
+			return nil, &exit{exitConfig, fmt.Errorf("%s: no caller can show who it is: make an access token by baton token new, or give --client-ca for names of certificates", redactURL(k.tokens))}
+		}
+	}
+	if f.log, err = a.openAudit(k.audit); err != nil {
+		return nil, err
+	}
+	f.door, err = door.New(door.Config{
+		Address: k.listen, Roles: f.roles, Certificate: k.cert, Key: k.key, ClientCA: k.clientCA, Hosts: k.hosts,
+		Open: []string{"/healthz", "/readyz"}, Logger: a.warner(),
+		Denied: func(from string, err error) { f.log.Warn("a call was refused", "remote", from, "reason", err.Error()) },
+	})
+	if err != nil {
+		return nil, doorError(err)
+	}
+	if k.secret != "" {
+		if f.secret, err = readSecret(k.secret); err != nil {
+			return nil, &exit{exitConfig, ofFile(k.secret, err)}
+		}
+	}
+	if k.rules != "" {
+		if f.rules, err = rules.Open(k.rules); err != nil {
+			return nil, &exit{exitConfig, ofPage(err)}
+		}
+	}
+	return f, nil
+}
+
+// doorError says which flags make a door unsafe, and which file is wrong.
+func doorError(err error) error {
+	if of, ok := errors.AsType[*door.UnsafeError](err); ok {
+		flags := strings.NewReplacer("a certificate and its key", "--tls-cert and --tls-key",
+			"a CA of clients", "--client-ca", "access tokens, or", "--tokens, or")
+		return usage("--listen: %s", flags.Replace(of.Reason))
+	}
+	if of, ok := errors.AsType[*door.FileError](err); ok {
+		return &exit{exitConfig, ofFile(of.Path, of.Err)}
+	}
+	return err
+}
+
+// readSecret reads the secret of all servers of a store.
+func readSecret(path string) ([]byte, error) {
+	text, err := ownfile.Read(path, 4096, true)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(secret) < 32 {
+		return nil, errors.New("it has no 32 bytes or more in Base64: make it by head -c 32 /dev/urandom | base64")
+	}
+	return secret, nil
+}
+
+// servedBy makes what answers calls.
+func (a *app) servedBy(ctx context.Context, store driver.Store, f *served) (*server.Server, http.Handler, error) {
+	cfg := server.Config{
+		Store: store, Secret: f.secret, Logger: a.warner(), Audit: f.log.Logger,
+		Caller: func(r *http.Request) (server.Caller, error) { return door.Caller(r) },
+	}
+	var err error
+	if f.rules != nil {
+		if cfg.Limits, err = a.follow(ctx, store, f.rules); err != nil {
+			return nil, nil, err
+		}
+	}
+	s, err := server.New(cfg)
+	if of, ok := errors.AsType[*server.ConfigError](err); ok {
+		return nil, nil, &exit{exitConfig, of}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, s.Handler(), nil
+}
+
+// serves says that the server is there, and what is not as users may think.
+func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
+	if !t.Processes {
+		a.say("store %s is not shared with other processes: only the clients of this server exclude each other", t.Store)
+	}
+	if f.secret == nil {
+		a.say("without --secret-file the secret is this server's own: no other server, and not this one after a restart, can renew what it has given")
+	}
+	if f.door.Everyone() {
+		a.say("without --tokens every user of this machine may do everything")
+	}
+	if f.roles == nil && f.flags.clientCA != "" {
+		a.say("without --tokens every client with a certificate may do everything")
+	}
+	scheme := "http"
+	if f.flags.cert != "" {
+		scheme = "https"
+	}
+	a.say("server over store %s listens at %s://%s", t.Store, scheme, l.Addr())
+	a.tellSupervisor("READY=1")
+}
+
+// reloadServed reads again what a HUP is for. What cannot be read stays as it is.
+func (a *app) reloadServed(f *served) {
+	a.reopenAudit(f.log)
+	if f.roles != nil {
+		a.reloadRoles(f.roles, f.flags.tokens, f.log)
+	}
+	if f.flags.cert == "" {
+		return
+	}
+	if err := f.door.Reload(); err != nil {
+		err = doorError(err)
+		a.complain("the certificates before go on: %s", safe(err.Error()))
+		f.log.Error("the certificates before go on", "reason", err.Error())
+		return
+	}
+	a.say("the certificates were read")
+}

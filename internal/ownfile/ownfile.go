@@ -1,0 +1,67 @@
+// Package ownfile reads files that decide who may do what: secrets, keys, and the roles of
+// callers. It refuses one that another user could have written, or can read.
+package ownfile
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// A ModeError says which users could have changed, or can read, a file that they must not.
+// It does not name the file.
+type ModeError struct {
+	Reason, Next string
+}
+
+func (e *ModeError) Error() string { return e.Reason + ": " + e.Next }
+
+// Read reads a regular file of at most limit bytes that belongs to this user or to root, and
+// that no other user can write. Secret says that users outside of its group must not be
+// able to read it, either. Symbolic links are followed: what counts is the file at their
+// end. The error is an *fs.PathError, or a *ModeError.
+func Read(path string, limit int64, secret bool) ([]byte, error) {
+	info, err := os.Stat(path) // opening a pipe would wait for its writer
+	if err != nil {
+		return nil, err
+	}
+	if err := check(path, info, secret); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err != nil { // of the file that is read, whatever its name has come to mean
+		return nil, err
+	}
+	if err := check(path, info, secret); err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(f, limit+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case int64(len(text)) > limit:
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has more than %d bytes", limit)}
+	}
+	return text, nil
+}
+
+func check(path string, info fs.FileInfo, secret bool) error {
+	if !info.Mode().IsRegular() {
+		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it is no regular file")}
+	}
+	if uid, foreign := owner(info); foreign {
+		return &ModeError{fmt.Sprintf("it belongs to user %d, who could change it", uid), "chown it to root, or to the user who runs this command"}
+	}
+	switch mode := info.Mode().Perm(); {
+	case mode&0o022 != 0:
+		return &ModeError{fmt.Sprintf("it has the mode %04o, and other users could change it", mode), "chmod go-w"}
+	case secret && mode&0o004 != 0:
+		return &ModeError{fmt.Sprintf("it has the mode %04o, and every user can read it", mode), "chmod o-r"}
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package roles
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/batonhq/baton/internal/ownfile"
+)
+
+// A File is a file of roles that is read again when it has changed. All methods are safe
+// for concurrent use.
+type File struct {
+	path  string
+	table atomic.Pointer[Table]
+
+	reading sync.Mutex
+}
+
+// Open reads the file at path, which must be one that no other user can write. The error
+// is a *SyntaxError, an *ownfile.ModeError or an *fs.PathError; the first two do not name
+// the file.
+func Open(path string) (*File, []Warning, error) {
+	f := &File{path: path}
+	t, warnings, err := f.read()
+	if err != nil {
+		return nil, nil, err
+	}
+	f.table.Store(t)
+	return f, warnings, nil
+}
+
+// Table is the file as it was last read without an error.
+func (f *File) Table() *Table { return f.table.Load() }
+
+// Reload reads the file again, and tells what has changed. After an error the table is the
+// one before.
+func (f *File) Reload() (Change, []Warning, error) {
+	f.reading.Lock()
+	defer f.reading.Unlock()
+	t, warnings, err := f.read()
+	if err != nil {
+		return Change{}, nil, err
+	}
+	return t.since(f.table.Swap(t)), warnings, nil
+}
+
+func (f *File) read() (*Table, []Warning, error) {
+	text, err := ownfile.Read(f.path, MaxFile, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, warnings, err := Parse(text)
+	if err == nil && len(t.names) == 0 { // as a file that is being written
+		err = &SyntaxError{1, "there is no caller: a line is NAME CREDENTIALS PREFIX=VERBS …"}
+	}
+	return t, warnings, err
+}

@@ -1,0 +1,91 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/driver/limits"
+)
+
+// errSilent is in place of an answer of a store that is not asked, because it is known
+// to fail.
+var errSilent = fmt.Errorf("the store did not answer before: %w", ErrUnavailable)
+
+// lookBy is look, until the answer is due unless that is the zero time.
+func (o *overrides) lookBy(ctx context.Context, due time.Time) {
+	if o != nil && !due.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, due)
+		defer cancel()
+	}
+	o.look(ctx)
+}
+
+// decideBy is decide for a caller that has to have the answer when it is due. Unless
+// that is the zero time, the store is asked by a goroutine that goes on when the caller
+// has its answer. It does not decide in place of the store: the caller does, once.
+func (l *Limiter) decideBy(ctx context.Context, due time.Time, all []Limit, r limits.Request) (limits.Taken, Source, error) {
+	if due.IsZero() {
+		t, by, _, err := l.decide(ctx, all, r)
+		return t, by, err
+	}
+	if err := ctx.Err(); err != nil {
+		return limits.Taken{}, ByStore, err
+	}
+	f := &l.fall
+	asking, cancel := context.WithoutCancel(ctx), func() {}
+	if f.by == ByStore { // a late answer helps nobody
+		asking, cancel = context.WithDeadline(ctx, due)
+	}
+	type answer struct {
+		t   limits.Taken
+		by  Source
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		defer cancel()
+		t, by, _, err := decide(asking, all, r, func(ctx context.Context, r limits.Request) (limits.Taken, Source, error) {
+			t, err := f.fromStore(ctx, l.store, r)
+			return t, ByStore, err
+		})
+		answered <- answer{t, by, err}
+	}()
+	late := time.NewTimer(time.Until(due))
+	defer late.Stop()
+	failed := errors.Join(ErrUnknown, context.DeadlineExceeded)
+	select {
+	case a := <-answered:
+		if a.err == nil || !fails(a.err) {
+			return a.t, a.by, a.err
+		}
+		failed = a.err
+	case <-late.C:
+	case <-ctx.Done():
+		return limits.Taken{}, ByStore, errors.Join(ErrUnknown, ctx.Err())
+	}
+	t, by, _, err := decide(ctx, all, r, func(_ context.Context, r limits.Request) (limits.Taken, Source, error) {
+		if f.by == ByStore {
+			return limits.Taken{}, ByStore, failed
+		}
+		return f.stand(r, 0)
+	})
+	return t, by, err
+}
+
+// fromStore asks the store, unless it is known to fail, and notes how it answers.
+func (f *fallback) fromStore(ctx context.Context, store limits.Store, r limits.Request) (limits.Taken, error) {
+	if f.by == ByStore {
+		return store.Take(ctx, r)
+	}
+	if ask, _ := f.ask(r.Takes[0].Key); !ask {
+		return limits.Taken{}, errSilent
+	}
+	short, cancel := context.WithTimeout(ctx, f.after)
+	defer cancel()
+	t, err := store.Take(short, r)
+	f.judge(ctx, r, err)
+	return t, err
+}

@@ -1,0 +1,5 @@
+// Package batonv1 has the messages of the network API. It is generated from baton.proto,
+// which describes them; docs/server.md explains them with examples.
+package batonv1
+
+//go:generate go test . -run Generated -generate -count=1

@@ -1,0 +1,45 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// jsonCodec is stricter than the one of connect, which ignores unknown fields: a client
+// that means wait_ms and writes wait is not to be refused at once. A field that is there
+// twice, and text that is no UTF-8, are errors, too. In answers each field is there, also
+// if it is zero, under the name that batonv1/baton.proto has.
+type jsonCodec struct{ name string }
+
+// Name is the content type that the codec is for, behind "application/".
+func (c jsonCodec) Name() string { return c.name }
+
+// Marshal writes an answer. The same answer is the same text.
+func (jsonCodec) Marshal(message any) ([]byte, error) {
+	m, ok := message.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("a %T is no message", message)
+	}
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer // protojson adds blanks at random
+	if err := json.Compact(&b, text); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// Unmarshal reads a request.
+func (jsonCodec) Unmarshal(text []byte, message any) error {
+	m, ok := message.(proto.Message)
+	if !ok {
+		return fmt.Errorf("a %T is no message", message)
+	}
+	return protojson.UnmarshalOptions{}.Unmarshal(text, m)
+}

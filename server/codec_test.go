@@ -1,0 +1,98 @@
+package server
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/batonhq/baton/server/batonv1"
+)
+
+func TestJSONIsStrict(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		what, text string
+		legal      bool
+	}{
+		{"a request", `{"key":"k","wait_ms":5000}`, true},
+		{"lower camel case", `{"key":"k","waitMs":5000}`, true},
+		{"nothing", `{}`, true},
+		{"blanks", " {\n} ", true},
+		{"a field in full", `{"key":"\u0061/z"}`, true},
+		{"an unknown field", `{"key":"k","wait":5000}`, false},
+		{"a field in another case", `{"KEY":"k"}`, false},
+		{"a field twice", `{"key":"a","key":"b"}`, false},
+		{"a field under both names", `{"wait_ms":1,"waitMs":2}`, false},
+		{"a text that is no UTF-8", "{\"key\":\"\xff\"}", false},
+		{"half of a pair", `{"key":"\ud800"}`, false},
+		{"a number as text", `{"key":1}`, false},
+		{"a negative time", `{"wait_ms":-1}`, false},
+		{"a time that is too long", `{"wait_ms":4294967296}`, false},
+		{"a fraction", `{"wait_ms":1.5}`, false},
+		{"two objects", `{}{}`, false},
+		{"no object", `[]`, false},
+		{"nothing at all", ``, false},
+		{"a comment", `{/* */}`, false},
+	} {
+		err := (jsonCodec{}).Unmarshal([]byte(c.text), &batonv1.AcquireRequest{})
+		if (err == nil) != c.legal {
+			t.Errorf("%s: %v, legal is %v", c.what, err, c.legal)
+		}
+	}
+}
+
+func TestJSONShowsZeros(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		message proto.Message
+		want    string
+	}{
+		{&batonv1.TakeResponse{}, `{"ok":false,"limit":"0","remaining":"0","reset_ms":"0","wait_ms":"0","retry_ms":"0"}`},
+		{&batonv1.RenewResponse{}, `{"remaining_ms":0}`},
+		{
+			&batonv1.AcquireResponse{State: batonv1.AcquireResponse_REFUSED},
+			`{"state":"REFUSED","handle":"","token":"0","remaining_ms":0,"holders":[],"waiting":0}`,
+		},
+		{
+			&batonv1.AcquireResponse{State: batonv1.AcquireResponse_HELD, Token: 1 << 60, Handle: "<&>"},
+			`{"state":"HELD","handle":"<&>","token":"1152921504606846976","remaining_ms":0,"holders":[],"waiting":0}`,
+		},
+	} {
+		for range 20 { // protojson adds blanks at random
+			got, err := jsonCodec{}.Marshal(c.message)
+			if err != nil || string(got) != c.want {
+				t.Fatalf("%s, %v, want %s", got, err, c.want)
+			}
+		}
+	}
+}
+
+// FuzzJSON reads requests: what is accepted comes back when it is written and read again,
+// and is UTF-8 without unknown fields.
+func FuzzJSON(f *testing.F) {
+	for _, text := range []string{`{"key":"k","op":"x","ttl_ms":1,"wait_ms":0,"shared":true}`, `{"permits":1,"of":"2"}`, `{"key":null}`, `{"key":"\ud83d\ude00"}`} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var codec jsonCodec
+		read := &batonv1.AcquireRequest{}
+		if codec.Unmarshal([]byte(text), read) != nil {
+			return
+		}
+		if len(read.ProtoReflect().GetUnknown()) > 0 {
+			t.Errorf("%q has unknown fields", text)
+		}
+		written, err := codec.Marshal(read)
+		if err != nil {
+			t.Fatalf("%q cannot be written: %v", text, err)
+		}
+		again := &batonv1.AcquireRequest{}
+		if err := codec.Unmarshal(written, again); err != nil || !proto.Equal(read, again) {
+			t.Errorf("%q became %s and then %v, %v", text, written, again, err)
+		}
+		if strings.Contains(string(written), "\n") {
+			t.Errorf("%q has a line end", written)
+		}
+	})
+}

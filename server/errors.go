@@ -1,0 +1,57 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/ratelimit/rules"
+)
+
+// A busyError says that there is more to do than is allowed.
+type busyError struct{ reason string }
+
+func (e *busyError) Error() string { return e.reason }
+
+// bad refuses a call that makes no sense, before anything is done.
+func bad(format string, args ...any) error {
+	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
+}
+
+// failure is what the client is told of an error. What the store says may show where it
+// is: that goes to the log.
+func (s *Server) failure(what string, err error) error {
+	if known := new(connect.Error); errors.As(err, &known) {
+		return known
+	}
+	as := func(code connect.Code, err error) error {
+		return connect.NewError(code, errors.New(driver.Printable(err.Error())))
+	}
+	switch {
+	case errors.Is(err, driver.ErrLost):
+		return as(connect.CodeNotFound, errors.New("the lease has ended: it expired, was released, or broken"))
+	case errors.Is(err, errEnded), errors.Is(err, driver.ErrSuperseded):
+		return as(connect.CodeAborted, err)
+	case errors.Is(err, errStopping):
+		return as(connect.CodeUnavailable, err)
+	case errors.Is(err, errors.ErrUnsupported):
+		return as(connect.CodeUnimplemented, err)
+	case errors.As(err, new(*busyError)):
+		return as(connect.CodeResourceExhausted, err)
+	case errors.Is(err, errHandle), errors.As(err, new(*driver.KeyError)), errors.As(err, new(*driver.RequestError)),
+		errors.As(err, new(*rules.UnknownError)), errors.As(err, new(*rules.RequestError)), errors.As(err, new(*limits.Error)):
+		return as(connect.CodeInvalidArgument, err)
+	case errors.As(err, new(*driver.CapacityError)), errors.As(err, new(*driver.NotLockError)):
+		return as(connect.CodeFailedPrecondition, err)
+	case errors.Is(err, errGone):
+		return as(connect.CodeCanceled, err)
+	}
+	s.cfg.Logger.Warn("the store has not answered", "store", s.traits.Store, "call", what, "error", driver.Printable(err.Error()))
+	if errors.Is(err, driver.ErrUnavailable) {
+		return as(connect.CodeUnavailable, fmt.Errorf("store %s is out of reach, and nothing was done: call again", s.traits.Store))
+	}
+	return as(connect.CodeUnavailable, fmt.Errorf("store %s has not answered, and what was asked for may have been done: call again", s.traits.Store))
+}

@@ -1,0 +1,128 @@
+package server
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/batonhq/baton/driver"
+)
+
+func testKeys(t testing.TB, secret string) keys {
+	t.Helper()
+	k, err := newKeys([]byte(secret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// someHandles are of every kind.
+func someHandles() []handle {
+	exclusive := driver.Claim{Key: "k", ID: driver.NewID(), Weight: driver.Whole, Capacity: driver.Whole, Ticket: -7}
+	reader, permits, longest := exclusive, exclusive, exclusive
+	reader.Weight = 1
+	permits.Weight, permits.Capacity, permits.Ticket = 2, 10, 1<<62
+	longest.Key, longest.ID = strings.Repeat("é", 256), strings.Repeat("x", 64)
+	return []handle{{claim: exclusive, token: 64}, {claim: reader}, {claim: permits, token: 1 << 62}, {claim: longest, token: -1, once: true}}
+}
+
+func TestHandles(t *testing.T) {
+	t.Parallel()
+	k := testKeys(t, "0123456789abcdef")
+	for _, h := range someHandles() {
+		text := k.seal("team-a", h)
+		if len(text) > maxHandle {
+			t.Errorf("a handle has %d bytes, more than %d", len(text), maxHandle)
+		}
+		if strings.Contains(text, h.claim.ID) {
+			t.Error("a handle shows its ID")
+		}
+		if got, err := testKeys(t, "0123456789abcdef").open("team-a", text); err != nil || got != h {
+			t.Errorf("%+v became %+v, %v", h, got, err)
+		}
+		if text == k.seal("team-a", h) {
+			t.Error("two handles of a lease are the same")
+		}
+		bad := map[string]string{
+			"of another caller": "", "empty": "", "without its prefix": strings.TrimPrefix(text, handlePrefix),
+			"longer": text + "A", "with a line end": text + "\n", "padded": text + "=", "short": handlePrefix + "AAAA",
+			"upper": strings.ToUpper(text), "huge": handlePrefix + strings.Repeat("A", maxHandle),
+		}
+		for name, text := range bad {
+			if _, err := k.open("team-a", text); err == nil {
+				t.Errorf("a handle is opened that is %s", name)
+			}
+		}
+		for _, caller := range []string{"", "team-b", "team-a "} {
+			if _, err := k.open(caller, text); err == nil {
+				t.Errorf("the handle of team-a is opened for %q", caller)
+			}
+		}
+		if _, err := testKeys(t, "another secret 1").open("team-a", text); err == nil {
+			t.Error("a handle is opened with another secret")
+		}
+		for i := range len(text) {
+			changed := []byte(text)
+			changed[i] ^= 1
+			if _, err := k.open("team-a", string(changed)); err == nil {
+				t.Errorf("a handle is opened whose byte %d is another", i)
+			}
+		}
+	}
+}
+
+// What two callers, two keys or two ops ask for never meets.
+func TestClaimIDsDiffer(t *testing.T) {
+	t.Parallel()
+	k := testKeys(t, "0123456789abcdef")
+	seen := make(map[string][3]string)
+	parts := []string{"", "a", "b", "ab", "a\x00", "aaa"}
+	for _, caller := range parts {
+		for _, key := range parts {
+			for _, op := range parts {
+				id := k.claimID(caller, key, op)
+				if other, twice := seen[id]; twice {
+					t.Errorf("%q and %q have the same ID", other, [3]string{caller, key, op})
+				}
+				seen[id] = [3]string{caller, key, op}
+				if len(id) != 22 || id != k.claimID(caller, key, op) {
+					t.Errorf("the ID is %q, and differs from call to call", id)
+				}
+			}
+		}
+	}
+	if testKeys(t, "another secret 1").claimID("a", "k", "op") == k.claimID("a", "k", "op") {
+		t.Error("an ID does not depend on the secret")
+	}
+}
+
+// FuzzOpen opens texts that are no handles.
+func FuzzOpen(f *testing.F) {
+	k := testKeys(f, "0123456789abcdef")
+	sealed := make(map[string]bool)
+	for _, h := range someHandles() {
+		text := k.seal("a", h)
+		sealed[text] = true
+		f.Add(text)
+	}
+	f.Add(handlePrefix)
+	f.Fuzz(func(t *testing.T, text string) {
+		if _, err := k.open("a", text); err == nil && !sealed[text] {
+			t.Errorf("%q is opened, and was not sealed", text)
+		}
+	})
+}
+
+// FuzzDecodeHandle reads what a later version might have sealed.
+func FuzzDecodeHandle(f *testing.F) {
+	for _, h := range someHandles() {
+		f.Add(h.encode())
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		h, err := decodeHandle(text)
+		if err == nil && !bytes.Equal(h.encode(), text) {
+			t.Errorf("%x became %+v, which is %x", text, h, h.encode())
+		}
+	})
+}

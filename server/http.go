@@ -1,0 +1,243 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/batonhq/baton/driver"
+)
+
+const (
+	// MaxBody is how long the body of a request may be, also once it is uncompressed, in
+	// bytes. A result of an operation of the greatest size fits in, as JSON.
+	MaxBody = 512 << 10
+
+	headerTimeout = 5 * time.Second
+	bodyTimeout   = 5 * time.Second
+	writeTimeout  = 30 * time.Second
+)
+
+// HTTPServer is an http.Server for h, with the bounds that a server of long waits needs:
+// it speaks HTTP/1 and HTTP/2, also without TLS, has no deadline for the whole of a
+// request, and notices clients that have gone.
+func HTTPServer(h http.Handler) *http.Server {
+	var p http.Protocols
+	p.SetHTTP1(true)
+	p.SetHTTP2(true)
+	p.SetUnencryptedHTTP2(true)
+	fresh := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of an earlier answer on this connection
+		h.ServeHTTP(w, r)
+	})
+	return &http.Server{
+		Handler: fresh, Protocols: &p,
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: writeTimeout},
+	}
+}
+
+// A Caller is who calls, and what the caller may do. Its methods are safe for concurrent
+// use.
+type Caller interface {
+	// Name tells callers apart. It is printable; "" is the name of all callers where there
+	// are no roles.
+	Name() string
+
+	// May returns nil if the caller may do what verb says with a key, else an error that
+	// tells the client so. Verbs are "lock", "list" with a prefix as the key, "break",
+	// "limit", and "once" with the key of an operation.
+	May(verb, key string) error
+}
+
+// anyone may do everything.
+type anyone struct{}
+
+func (anyone) Name() string               { return "" }
+func (anyone) May(verb, key string) error { return nil }
+
+// A call is one request.
+type call struct {
+	caller Caller
+	remote string
+	clear  func()   // the body was read
+	answer func()   // the answer is about to be written
+	gone   []func() // undo what a client has got that went before the answer
+}
+
+type callKey struct{}
+
+func callOf(ctx context.Context) (*call, error) {
+	c, ok := ctx.Value(callKey{}).(*call)
+	if !ok {
+		return nil, errNoCaller
+	}
+	return c, nil
+}
+
+// CallerOf is who makes the request with this context, which Guard has let through, or
+// nil.
+func CallerOf(ctx context.Context) Caller {
+	if c, err := callOf(ctx); err == nil {
+		return c.caller
+	}
+	return nil
+}
+
+// Guard lets requests through to next that this server would answer: not made by the web
+// page of another site, of a caller that Config.Caller knows, and with a body that is not
+// too long and comes in time. It is for what is served beside Handler on the same port.
+// Where all callers may do everything, who listens must also refuse names of the server
+// that are not its own: a web page can have one.
+func (s *Server) Guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		deadlines := http.NewResponseController(w)
+		c := &call{remote: r.RemoteAddr, clear: func() {}}
+		c.answer = func() { _ = deadlines.SetWriteDeadline(time.Now().Add(writeTimeout)) }
+		if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
+			_ = deadlines.SetReadDeadline(time.Now().Add(bodyTimeout))
+			// It would end the wait for an answer, too.
+			c.clear = func() { _ = deadlines.SetReadDeadline(time.Time{}) }
+			r.Body = &body{r.Body, c.clear}
+		}
+		if err := s.enters(r, c); err != nil { // the rest of the body still has its deadline
+			s.writeError(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
+		if r.Context().Err() != nil { // before the end of the answer was sent
+			for _, undo := range c.gone {
+				undo()
+			}
+		}
+	})
+}
+
+// enters finds who calls, or refuses the request.
+func (s *Server) enters(r *http.Request, c *call) error {
+	if err := s.origins.Check(r); err != nil {
+		return connect.NewError(connect.CodePermissionDenied, errors.New("a web page of another site may not call this server"))
+	}
+	if r.ContentLength > MaxBody {
+		return errTooLong
+	}
+	caller, err := s.cfg.Caller(r)
+	if err != nil {
+		s.cfg.Audit.Warn("a call was refused", "remote", c.remote, "reason", driver.Printable(err.Error()))
+		return connect.NewError(connect.CodeUnauthenticated, errors.New(driver.Printable(err.Error())))
+	}
+	c.caller = caller
+	return nil
+}
+
+// may checks what the caller wants to do.
+func (s *Server) may(c *call, verb, key string) error {
+	err := c.caller.May(verb, key)
+	if err == nil {
+		return nil
+	}
+	s.cfg.Audit.Warn("a call was denied", "caller", c.caller.Name(), "remote", c.remote, "verb", verb, "key", driver.Printable(key))
+	return connect.NewError(connect.CodePermissionDenied, errors.New(driver.Printable(err.Error())))
+}
+
+// body clears the deadline for reading when all was read.
+type body struct {
+	io.ReadCloser
+	clear func()
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF { // after any other error the rest is not waited for
+		b.clear()
+	}
+	return n, err
+}
+
+// errTooLong is what connect has no code for.
+var errTooLong = fmt.Errorf("the body has more than %d bytes", MaxBody)
+
+// writeError answers a request that no handler sees.
+func (s *Server) writeError(w http.ResponseWriter, r *http.Request, err error) {
+	status, known := 0, new(connect.Error)
+	switch {
+	case errors.Is(err, errTooLong):
+		status, known = http.StatusRequestEntityTooLarge, connect.NewError(connect.CodeResourceExhausted, err)
+	case !errors.As(err, &known):
+		known = connect.NewError(connect.CodeInternal, err)
+	}
+	if known.Code() == connect.CodeUnauthenticated {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if binary := !strings.HasPrefix(r.Header.Get("Content-Type"), "application/json"); binary && s.errors.IsSupported(r) {
+		_ = s.errors.Write(w, r, known) // a client that is gone needs no answer
+		return
+	}
+	if status == 0 {
+		status = statusOf(known.Code())
+	}
+	for name, values := range known.Meta() {
+		w.Header()[name] = values
+	}
+	writeJSON(w, status, map[string]string{"code": known.Code().String(), "message": known.Message()})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	text, err := json.Marshal(v)
+	if err != nil { // of no value that is passed here
+		panic(err)
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(text)))
+	w.WriteHeader(status)
+	_, _ = w.Write(text) // a client that is gone needs no answer
+}
+
+// statusOf is the status that the connect protocol has for a code.
+func statusOf(c connect.Code) int {
+	switch c {
+	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition:
+		return http.StatusBadRequest
+	case connect.CodeUnauthenticated:
+		return http.StatusUnauthorized
+	case connect.CodePermissionDenied:
+		return http.StatusForbidden
+	case connect.CodeNotFound:
+		return http.StatusNotFound
+	case connect.CodeAborted:
+		return http.StatusConflict
+	case connect.CodeResourceExhausted:
+		return http.StatusTooManyRequests
+	case connect.CodeUnimplemented:
+		return http.StatusNotImplemented
+	case connect.CodeUnavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// around is around each call of the services.
+func (s *Server) around(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+		c, err := callOf(ctx)
+		if err != nil {
+			return nil, err
+		}
+		c.clear() // a client may have sent everything and not its end
+		res, err := next(ctx, r)
+		c.answer()
+		if err != nil {
+			return nil, s.failure(r.Spec().Procedure, err)
+		}
+		return res, nil
+	}
+}

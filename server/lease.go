@@ -1,0 +1,412 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/trust"
+)
+
+// A wish is what one call asks for.
+type wish struct {
+	caller, op string
+	claim      driver.Claim // without an ID
+	ttl, wait  time.Duration
+	retry      bool      // it is not the first call with this op
+	received   time.Time // of bootclock; the client sent the call before
+}
+
+// A lease is what the store has granted.
+type lease struct {
+	claim driver.Claim
+	grant driver.Grant
+	sent  time.Time // the request that was granted, of bootclock
+}
+
+func (l lease) token() int64 { return l.grant.Token * trust.TokensPerGrant }
+
+// remaining is for how long the client has the lease, counted from when it sent its
+// request. As that was before received, the sum ends before the store's does.
+func (l lease) remaining(received time.Time) time.Duration {
+	return l.sent.Sub(received) + l.grant.TTL - trust.Margin(l.grant.TTL)
+}
+
+// late reports that the grant took so long to arrive that little of it is left.
+func (l lease) late(now time.Time) bool {
+	return now.Sub(l.sent) > (l.grant.TTL-trust.Margin(l.grant.TTL))/2
+}
+
+// millis rounds down: a lease must not end later for its client than for the store.
+func millis(d time.Duration) uint32 {
+	return uint32(min(max(d.Milliseconds(), 0), math.MaxUint32))
+}
+
+var (
+	// errWaiting says that the wait is over, and the client has a position.
+	errWaiting = errors.New("the wait is over")
+
+	// errRefused says that the lock is held, and the client has no position.
+	errRefused = errors.New("the lock is held")
+
+	// errEnded says that what an op asked for stands no more.
+	errEnded = errors.New("what this op asked for has ended: it was released, cancelled, broken, or not asked for in time. Draw another op")
+
+	// errGone says that the client has ended the call.
+	errGone = errors.New("the call was ended by its client")
+
+	errStopping = errors.New("this server is being stopped: call again, another one")
+)
+
+const (
+	// pollAgain is when a waiter asks once more, beside a question that was not answered:
+	// the store may be far away, and the position lives as long as questions arrive.
+	pollAgain = 700 * time.Millisecond
+
+	// pollPatience is when such a question is given up.
+	pollPatience = driver.WaiterTTL + driver.ClaimTTL
+
+	// maxInFlight is how many questions about one position are under way at a time.
+	maxInFlight = 5
+
+	// minPause is the shortest time between two questions.
+	minPause = 5 * time.Millisecond
+
+	// confirmations is how often a grant is renewed that took too long to arrive.
+	confirmations = 2
+)
+
+// attempting is how long one attempt may take. A grant that takes longer would have to be
+// renewed before use.
+func attempting(ttl time.Duration) time.Duration {
+	return min(max(ttl*2/5, 200*time.Millisecond), 10*time.Second)
+}
+
+// A waiter asks the store for what one call wants, until the store grants it, the wait is
+// over or the client has gone. What is to be released is before obtain returns, if the
+// store answers. Questions whose answers nobody needs end by themselves.
+type waiter struct {
+	s     *Server
+	w     wish
+	until time.Time // of bootclock
+	claim driver.Claim
+	retry bool // an attempt with this ID may have taken effect
+	known bool // the store may know the claim
+
+	hints   chan struct{}
+	unwatch func()
+	last    error // of the store, if its last answer was none
+}
+
+// obtain gets the lease that a call wants. The errors are errWaiting, errRefused,
+// errEnded, errStopping, errGone, the store's, and those of package check. After any
+// error the client has no lease: with an op the store may have one, or a position, that
+// nobody uses, and without an op nothing is left.
+func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
+	q := &waiter{s: s, w: w, claim: w.claim, retry: w.retry, until: w.received.Add(w.wait), hints: make(chan struct{}, 1)}
+	q.claim.ID = s.keys.claimID(w.caller, w.claim.Key, w.op)
+	if w.op == "" {
+		q.claim.ID = driver.NewID()
+	}
+	if err := check.Request(driver.Request{Claim: q.claim, TTL: w.ttl}, s.traits); err != nil {
+		return lease{}, err
+	}
+	if s.draining() {
+		return lease{}, errStopping
+	}
+	if w.wait > 0 {
+		if !s.waits.enter(w.caller, s.cfg.MaxWaits) {
+			return lease{}, &busyError{fmt.Sprintf("as many calls of this caller wait as may, %d: call later", s.cfg.MaxWaits)}
+		}
+		defer s.waits.leave(w.caller)
+	}
+	defer q.stopWatching()
+	for {
+		l, err := q.try(ctx)
+		if err == nil {
+			return l, nil
+		}
+		if errors.Is(err, driver.ErrLost) && w.op == "" && ctx.Err() == nil && !q.over() {
+			q.claim.ID, q.claim.Ticket, q.retry, q.known = driver.NewID(), 0, false, false
+			continue
+		}
+		if errors.Is(err, driver.ErrLost) {
+			q.known = false
+			if err = errEnded; w.op == "" {
+				err = errRefused
+			}
+		}
+		q.leave(ctx, err)
+		return lease{}, err
+	}
+}
+
+// leave makes the store forget what the call has got, unless a repetition of the call may
+// have been told of it already. A client does not wait for a store that has not answered.
+func (q *waiter) leave(ctx context.Context, err error) {
+	switch {
+	case q.w.op != "" || !q.known:
+	case again(err):
+		q.s.begin()
+		go func() {
+			defer q.s.end()
+			q.s.abandon(ctx, q.claim)
+		}()
+	default:
+		q.s.abandon(ctx, q.claim)
+	}
+}
+
+func (q *waiter) over() bool { return !bootclock.Now().Before(q.until) }
+
+// try gets the lease under one ID. ErrLost says that this ID has ended.
+func (q *waiter) try(ctx context.Context) (lease, error) {
+	q.watch()
+	for {
+		l, err := q.request(ctx)
+		switch {
+		case err == nil && l.grant.Waiting:
+			return q.await(ctx, l)
+		case err == nil:
+			return q.confirm(ctx, l)
+		case errors.Is(err, driver.ErrHeld):
+			return lease{}, errRefused
+		case !again(err):
+			return lease{}, err
+		}
+		q.last = err
+		if err := q.pause(ctx); err != nil {
+			return lease{}, err
+		}
+	}
+}
+
+// request makes one attempt. It does not end with the client: what it got must be known.
+func (q *waiter) request(ctx context.Context) (lease, error) {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), attempting(q.w.ttl))
+	defer cancel()
+	l := lease{claim: q.claim, sent: bootclock.Now()}
+	var err error
+	l.grant, err = q.s.store.Acquire(call, driver.Request{Claim: q.claim, TTL: q.w.ttl, Queue: q.w.wait > 0, Retry: q.retry})
+	switch {
+	case err == nil:
+		q.known = true
+		q.claim.Ticket = l.grant.Ticket
+		l.claim.Ticket = l.grant.Ticket
+	case again(err) && !errors.Is(err, driver.ErrUnavailable):
+		q.known, q.retry = true, true
+	}
+	return l, err
+}
+
+// renew asks the store about the claim.
+func (q *waiter) renew(ctx context.Context, claim driver.Claim, patience time.Duration) (lease, driver.Renewal) {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	l := lease{claim: claim, sent: bootclock.Now()}
+	r := q.s.store.Renew(call, []driver.Claim{claim}, q.w.ttl)[0]
+	if r.State == driver.Held || r.State == driver.Waiting {
+		l.grant, l.claim.Ticket = r.Grant, r.Grant.Ticket
+	}
+	return l, r
+}
+
+// confirm renews a grant that took too long to arrive.
+func (q *waiter) confirm(ctx context.Context, l lease) (lease, error) {
+	for range confirmations {
+		if !l.late(bootclock.Now()) {
+			break
+		}
+		next, r := q.renew(ctx, l.claim, attempting(q.w.ttl))
+		switch r.State {
+		case driver.Held:
+			l = next
+		case driver.Lost, driver.Waiting:
+			return lease{}, driver.ErrLost
+		}
+	}
+	return q.give(ctx, l)
+}
+
+// give returns a lease to the client, if it is there and has something of it.
+func (q *waiter) give(ctx context.Context, l lease) (lease, error) {
+	q.claim = l.claim
+	switch {
+	case ctx.Err() != nil:
+		return lease{}, errGone
+	case l.remaining(q.w.received) < time.Millisecond:
+		return lease{}, fmt.Errorf("%w: its answers take too long for a lease of %v", driver.ErrUnavailable, q.w.ttl)
+	}
+	return l, nil
+}
+
+// answer is that to a question about a position.
+type answer struct {
+	lease   lease
+	renewal driver.Renewal
+}
+
+// await waits in the store's queue. Each hint is a reason to ask, also one that brings a
+// grant: what the store granted on its own is short, and dates from an earlier answer.
+func (q *waiter) await(ctx context.Context, position lease) (lease, error) {
+	answers := make(chan answer, maxInFlight)
+	asked, inFlight, hinted := position.sent, 0, false
+	due := asked.Add(pollEvery(position.grant))
+	timer, over := time.NewTimer(0), time.NewTimer(q.until.Sub(bootclock.Now()))
+	defer timer.Stop()
+	defer over.Stop()
+	for {
+		timer.Reset(max(due.Sub(bootclock.Now()), 0))
+		select {
+		case <-timer.C:
+			if asked = bootclock.Now(); inFlight < maxInFlight {
+				inFlight++
+				claim := q.claim
+				go func() {
+					l, r := q.renew(ctx, claim, pollPatience)
+					answers <- answer{l, r}
+				}()
+			}
+			due, hinted = asked.Add(pollAgain), false
+		case a := <-answers:
+			inFlight--
+			switch q.last = nil; a.renewal.State {
+			case driver.Held:
+				return q.confirm(ctx, a.lease)
+			case driver.Lost:
+				return lease{}, driver.ErrLost
+			case driver.Waiting:
+				q.claim.Ticket = a.lease.claim.Ticket
+				if !hinted { // else the answer may be older than the hint
+					due = asked.Add(pollEvery(a.lease.grant))
+				}
+			default:
+				q.last = a.renewal.Err
+				due = bootclock.Now().Add(driver.RefreshEvery / 2)
+			}
+		case <-q.hints:
+			due, hinted = asked.Add(minPause), true
+		case <-over.C:
+			return lease{}, q.unanswered()
+		case <-ctx.Done():
+			return lease{}, errGone
+		case <-q.s.stopping:
+			if q.w.op != "" {
+				return lease{}, errWaiting
+			}
+			return lease{}, errStopping
+		}
+	}
+}
+
+// unanswered says why the wait is over.
+func (q *waiter) unanswered() error {
+	switch {
+	case q.last != nil:
+		return q.last
+	case q.w.op != "":
+		return errWaiting
+	}
+	return errRefused
+}
+
+// pause passes some time after an attempt that failed. The error ends the wait.
+func (q *waiter) pause(ctx context.Context) error {
+	left := q.until.Sub(bootclock.Now())
+	if left <= 0 {
+		return q.last
+	}
+	timer := time.NewTimer(min(left, driver.RefreshEvery/2))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		if q.over() {
+			return q.last
+		}
+		return nil
+	case <-ctx.Done():
+		return errGone
+	case <-q.s.stopping:
+		return errStopping
+	}
+}
+
+// pollEvery is how often a waiter renews its position.
+func pollEvery(g driver.Grant) time.Duration {
+	if g.Again > 0 {
+		return min(max(g.Again, minPause), driver.RefreshEvery)
+	}
+	return driver.RefreshEvery
+}
+
+// watch asks the store for hints about the claim, if it will wait.
+func (q *waiter) watch() {
+	q.stopWatching()
+	if q.s.watcher == nil || q.w.wait == 0 {
+		return
+	}
+	q.unwatch = q.s.watcher.Watch(q.claim, func(driver.Hint) {
+		select {
+		case q.hints <- struct{}{}:
+		default:
+		}
+	})
+}
+
+func (q *waiter) stopWatching() {
+	if q.unwatch != nil {
+		q.unwatch()
+		q.unwatch = nil
+	}
+}
+
+// again reports whether another attempt may help. A context error is that of an attempt's
+// own bound.
+func again(err error) bool {
+	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// abandon releases a claim that no client will ask for. What the store does not release
+// within a few attempts expires.
+func (s *Server) abandon(ctx context.Context, c driver.Claim) {
+	for range 3 {
+		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		err := s.store.Release(call, c)
+		cancel()
+		if err == nil || !again(err) {
+			return
+		}
+	}
+}
+
+// renew renews the lease of a handle for its client. The attempt does not end with the
+// client, as that would cost a connection to the store.
+func (s *Server) renew(ctx context.Context, h handle, ttl time.Duration) (lease, error) {
+	if err := check.TTL(h.claim.Key, ttl, s.traits); err != nil {
+		return lease{}, err
+	}
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), attempting(ttl))
+	defer cancel()
+	l := lease{claim: h.claim, sent: bootclock.Now()}
+	switch r := s.store.Renew(call, []driver.Claim{h.claim}, ttl)[0]; r.State {
+	case driver.Held:
+		l.grant = r.Grant
+		return l, nil
+	case driver.Unknown:
+		return lease{}, r.Err
+	}
+	return lease{}, driver.ErrLost
+}
+
+// release ends the lease of a handle, or what an op has got.
+func (s *Server) release(ctx context.Context, c driver.Claim) error {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return s.store.Release(call, c)
+}

@@ -1,0 +1,314 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/roles"
+	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/server/batonv1"
+)
+
+const (
+	maxOp = 256
+
+	// minTTL is the shortest TTL that a lease can be renewed in over a network.
+	minTTL = 100 * time.Millisecond
+
+	// maxList is how many keys one List shows.
+	maxList = 1000
+
+	// maxLists is how many of one caller may be under way: they cost the store most.
+	maxLists = 4
+
+	// listTimeout bounds one List.
+	listTimeout = 30 * time.Second
+
+	// inspectTimeout is how long a client that did not get a lock waits to hear who has it.
+	inspectTimeout = time.Second
+)
+
+// locksService answers the calls of batonv1.Locks.
+type locksService struct{ *Server }
+
+// Acquire implements batonv1connect.LocksHandler.
+func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*batonv1.AcquireResponse, error) {
+	received := bootclock.Now()
+	c, err := callOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	claim, err := s.lockClaim(c, r.Key, r.Owner)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case r.Shared && (r.Permits > 0 || r.Of > 0):
+		return nil, bad("a lock is shared or of permits, not both")
+	case (r.Permits > 0) != (r.Of > 0) || r.Permits > r.Of:
+		return nil, bad("%d of %d permits: both are given, 2 of 10 for example", r.Permits, r.Of)
+	case r.Shared:
+		claim.Weight = 1
+	case r.Permits > 0:
+		claim.Weight, claim.Capacity = int64(r.Permits), int64(r.Of)
+	}
+	if err := s.may(c, roles.Lock, r.Key); err != nil {
+		return nil, err
+	}
+	w, err := s.wish(c, claim, r.Op, r.TtlMs, r.WaitMs, r.Retry, received)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.obtain(ctx, w)
+	switch {
+	case errors.Is(err, errWaiting):
+		return s.refused(ctx, r.Key, batonv1.AcquireResponse_WAITING), nil
+	case errors.Is(err, errRefused):
+		return s.refused(ctx, r.Key, batonv1.AcquireResponse_REFUSED), nil
+	case err != nil:
+		return nil, err
+	}
+	s.undo(ctx, c, w, l)
+	return &batonv1.AcquireResponse{
+		State: batonv1.AcquireResponse_HELD, Token: l.token(), RemainingMs: millis(l.remaining(received)),
+		Handle: s.keys.seal(c.caller.Name(), handle{claim: l.claim, token: l.token()}),
+	}, nil
+}
+
+// lockClaim is what a call wants with the lock of key, before it says what kind.
+func (s *Server) lockClaim(c *call, key, owner string) (driver.Claim, error) {
+	if err := check.Key(key); err != nil {
+		return driver.Claim{}, err
+	}
+	if strings.HasPrefix(key, once.LockPrefix) {
+		return driver.Claim{}, bad("below %s are the locks of operations: use Once, with the key %q", once.LockPrefix, strings.TrimPrefix(key, once.LockPrefix))
+	}
+	return driver.Claim{Key: key, Owner: ownerOf(c, owner), Weight: driver.Whole, Capacity: driver.Whole}, nil
+}
+
+// ownerOf is what the store shows as the holder: what the client wants to be called,
+// behind who it is.
+func ownerOf(c *call, owner string) string {
+	switch name := c.caller.Name(); {
+	case name == "" && owner == "":
+		return "baton serve"
+	case name == "":
+		return owner
+	case owner == "":
+		return name
+	default:
+		return name + ": " + owner
+	}
+}
+
+// wish checks what all calls have that wait for a lock.
+func (s *Server) wish(c *call, claim driver.Claim, op string, ttlMs, waitMs uint32, retry bool, received time.Time) (wish, error) {
+	ttl, err := s.ttl(ttlMs)
+	if err != nil {
+		return wish{}, err
+	}
+	wait := time.Duration(waitMs) * time.Millisecond
+	switch {
+	case len(op) > maxOp:
+		return wish{}, bad("the op has %d bytes, at most %d are allowed", len(op), maxOp)
+	case op == "" && retry:
+		return wish{}, bad("a call without an op cannot be a retry")
+	case wait > s.cfg.MaxWait:
+		return wish{}, bad("wait_ms is %d, at most %d are allowed: call with an op, and again while the answer is that you wait", waitMs, s.cfg.MaxWait.Milliseconds())
+	}
+	return wish{caller: c.caller.Name(), op: op, claim: claim, ttl: ttl, wait: wait, retry: retry, received: received}, nil
+}
+
+// ttl is the TTL that a client asks for.
+func (s *Server) ttl(ms uint32) (time.Duration, error) {
+	ttl := time.Duration(ms) * time.Millisecond
+	switch {
+	case ms == 0:
+		return min(baton.DefaultTTLOf(s.traits), s.cfg.MaxTTL), nil
+	case ttl < minTTL:
+		return 0, bad("ttl_ms is %d, at least %d are needed: answers take a part of it", ms, minTTL.Milliseconds())
+	case ttl > s.cfg.MaxTTL:
+		return 0, bad("ttl_ms is %d, at most %d are allowed", ms, s.cfg.MaxTTL.Milliseconds())
+	}
+	return ttl, nil
+}
+
+// undo releases a lease whose client has gone before the answer, and cannot ask again.
+func (s *Server) undo(ctx context.Context, c *call, w wish, l lease) {
+	if w.op == "" {
+		c.gone = append(c.gone, func() { s.abandon(ctx, l.claim) })
+	}
+}
+
+// refused is the answer to a client that did not get a lock, with who has it if the store
+// tells that soon.
+func (s *Server) refused(ctx context.Context, key string, state batonv1.AcquireResponse_State) *batonv1.AcquireResponse {
+	call, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	res := &batonv1.AcquireResponse{State: state}
+	if info, err := s.locks.Inspect(call, key); err == nil {
+		res.Holders, res.Waiting = holders(info), uint32(len(info.Waiters))
+	}
+	return res
+}
+
+func holders(info driver.KeyInfo) []*batonv1.Holder {
+	all := make([]*batonv1.Holder, len(info.Holders))
+	for i, h := range info.Holders {
+		all[i] = &batonv1.Holder{
+			Owner: strings.ToValidUTF8(h.Owner, "�"), Token: h.Token, AgeMs: millis(h.Age), RemainingMs: millis(h.Remaining), Foreign: h.Foreign,
+			Shared: h.Capacity == driver.Whole && h.Weight < driver.Whole,
+		}
+		if h.Capacity < driver.Whole {
+			all[i].Permits, all[i].Of = uint32(h.Weight), uint32(h.Capacity)
+		}
+	}
+	return all
+}
+
+// opened opens a handle, and checks that its caller may still have what it stands for.
+func (s *Server) opened(ctx context.Context, text string) (*call, handle, error) {
+	c, err := callOf(ctx)
+	if err != nil {
+		return nil, handle{}, err
+	}
+	h, err := s.keys.open(c.caller.Name(), text)
+	return c, h, err
+}
+
+// mayHave checks, at each renewal, that the roles have not changed.
+func (s *Server) mayHave(c *call, h handle) error {
+	if h.once {
+		return s.may(c, roles.Once, strings.TrimPrefix(h.claim.Key, once.LockPrefix))
+	}
+	return s.may(c, roles.Lock, h.claim.Key)
+}
+
+// Renew implements batonv1connect.LocksHandler.
+func (s locksService) Renew(ctx context.Context, r *batonv1.RenewRequest) (*batonv1.RenewResponse, error) {
+	received := bootclock.Now()
+	c, h, err := s.opened(ctx, r.Handle)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.mayHave(c, h); err != nil {
+		return nil, err
+	}
+	ttl, err := s.ttl(r.TtlMs)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.renew(ctx, h, ttl)
+	if err != nil {
+		return nil, err
+	}
+	return &batonv1.RenewResponse{RemainingMs: millis(l.remaining(received))}, nil
+}
+
+// Release implements batonv1connect.LocksHandler. A caller who may not lock any more may
+// release.
+func (s locksService) Release(ctx context.Context, r *batonv1.ReleaseRequest) (*batonv1.ReleaseResponse, error) {
+	_, h, err := s.opened(ctx, r.Handle)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.release(ctx, h.claim); err != nil {
+		return nil, err
+	}
+	return &batonv1.ReleaseResponse{}, nil
+}
+
+// Cancel implements batonv1connect.LocksHandler.
+func (s locksService) Cancel(ctx context.Context, r *batonv1.CancelRequest) (*batonv1.CancelResponse, error) {
+	c, err := callOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if r.Op == "" || len(r.Op) > maxOp {
+		return nil, bad("the op has %d bytes, 1 to %d are allowed", len(r.Op), maxOp)
+	}
+	key := r.Key
+	if r.Once {
+		key = once.LockPrefix + key
+	}
+	if err := check.Key(key); err != nil {
+		return nil, err
+	}
+	// What the ID names is the caller's own: no role is needed to end it.
+	claim := driver.Claim{Key: key, ID: s.keys.claimID(c.caller.Name(), key, r.Op), Weight: driver.Whole, Capacity: driver.Whole}
+	if err := s.release(ctx, claim); err != nil && !errors.Is(err, driver.ErrLost) {
+		return nil, err
+	}
+	return &batonv1.CancelResponse{}, nil
+}
+
+// List implements batonv1connect.LocksHandler.
+func (s locksService) List(ctx context.Context, r *batonv1.ListRequest) (*batonv1.ListResponse, error) {
+	c, err := callOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if r.Limit > maxList {
+		return nil, bad("limit is %d, at most %d are shown", r.Limit, maxList)
+	}
+	if err := s.may(c, roles.List, r.Prefix); err != nil {
+		return nil, err
+	}
+	name := c.caller.Name()
+	if !s.lists.enter(name, maxLists) {
+		return nil, &busyError{fmt.Sprintf("as many lists of this caller are under way as may, %d: call later", maxLists)}
+	}
+	defer s.lists.leave(name)
+	call, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	most := maxList
+	if r.Limit > 0 {
+		most = int(r.Limit)
+	}
+	res := &batonv1.ListResponse{}
+	for info, err := range s.locks.List(call, r.Prefix) {
+		if err != nil {
+			return nil, err
+		}
+		if len(res.Locks) == most {
+			res.More = true
+			break
+		}
+		res.Locks = append(res.Locks, &batonv1.Lock{
+			Key: strings.ToValidUTF8(info.Key, "�"), Holders: holders(info), Waiting: uint32(len(info.Waiters)),
+		})
+	}
+	slices.SortFunc(res.Locks, func(a, b *batonv1.Lock) int { return strings.Compare(a.Key, b.Key) })
+	return res, nil
+}
+
+// Break implements batonv1connect.LocksHandler.
+func (s locksService) Break(ctx context.Context, r *batonv1.BreakRequest) (*batonv1.BreakResponse, error) {
+	c, err := callOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := check.Key(r.Key); err != nil {
+		return nil, err
+	}
+	if len(r.Reason) > 1000 {
+		return nil, bad("the reason has %d bytes, at most 1000 are allowed", len(r.Reason))
+	}
+	if err := s.may(c, roles.Break, r.Key); err != nil {
+		return nil, err
+	}
+	n, err := s.locks.Break(context.WithoutCancel(ctx), r.Key)
+	s.cfg.Audit.Info("a lock was broken", "caller", c.caller.Name(), "remote", c.remote, "key", driver.Printable(r.Key), "reason", driver.Printable(r.Reason), "holders", n, "error", err)
+	if err != nil {
+		return nil, err
+	}
+	return &batonv1.BreakResponse{Holders: uint32(n)}, nil
+}

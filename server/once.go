@@ -1,0 +1,129 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/roles"
+	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/server/batonv1"
+)
+
+// onceService answers the calls of batonv1.Once. An attempt is a lease on the lock that a
+// once.Runner takes, and a record: both exclude each other.
+type onceService struct{ *Server }
+
+// recordTimeout bounds one request about a record.
+const recordTimeout = 5 * time.Second
+
+// Begin implements batonv1connect.OnceHandler.
+func (s onceService) Begin(ctx context.Context, r *batonv1.BeginRequest) (*batonv1.BeginResponse, error) {
+	received := bootclock.Now()
+	c, err := callOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.records == nil {
+		return nil, fmt.Errorf("store %s keeps no records: %w", s.traits.Store, errors.ErrUnsupported)
+	}
+	if err := check.Prefixed(once.LockPrefix, r.Key, "an operation"); err != nil {
+		return nil, err
+	}
+	if err := s.may(c, roles.Once, r.Key); err != nil {
+		return nil, err
+	}
+	claim := driver.Claim{Key: once.LockPrefix + r.Key, Owner: ownerOf(c, r.Owner), Weight: driver.Whole, Capacity: driver.Whole}
+	w, err := s.wish(c, claim, r.Op, r.TtlMs, r.WaitMs, r.Retry, received)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := s.record(ctx, func(ctx context.Context) (driver.Record, error) { return s.records.FindRecord(ctx, r.Key) })
+	switch {
+	case err == nil && rec.Done:
+		return replayed(rec), nil
+	case err != nil && !errors.Is(err, driver.ErrNoRecord):
+		return nil, err
+	}
+	l, err := s.obtain(ctx, w)
+	switch {
+	case errors.Is(err, errWaiting), errors.Is(err, errRefused):
+		return &batonv1.BeginResponse{State: batonv1.BeginResponse_BUSY}, nil
+	case err != nil:
+		return nil, err
+	}
+	s.undo(ctx, c, w, l)
+	if ctx.Err() != nil {
+		// A repetition may be the attempt. One with a higher token would supersede it, and
+		// nobody would run that.
+		return nil, errGone
+	}
+	a := driver.Attempt{Key: r.Key, Token: l.token(), Owner: claim.Owner}
+	rec, err = s.record(ctx, func(ctx context.Context) (driver.Record, error) {
+		return s.records.BeginAttempt(ctx, a, once.DefaultRemember)
+	})
+	switch {
+	case err == nil && rec.Done: // by the attempt that was waited for
+		s.abandon(ctx, l.claim) // nobody needs the lock of what is finished
+		return replayed(rec), nil
+	case err != nil && w.op == "":
+		s.abandon(ctx, l.claim)
+		return nil, err
+	case err != nil:
+		return nil, err
+	}
+	return &batonv1.BeginResponse{
+		State: batonv1.BeginResponse_RUN, Token: l.token(), Attempts: rec.Attempts, RemainingMs: millis(l.remaining(received)),
+		Handle: s.keys.seal(c.caller.Name(), handle{claim: l.claim, token: l.token(), once: true}),
+	}, nil
+}
+
+// record makes one request about a record, which does not end with the client.
+func (s *Server) record(ctx context.Context, request func(context.Context) (driver.Record, error)) (driver.Record, error) {
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	return request(call)
+}
+
+// replayed is the answer about an operation that is finished.
+func replayed(rec driver.Record) *batonv1.BeginResponse {
+	res := &batonv1.BeginResponse{State: batonv1.BeginResponse_DONE, Attempts: rec.Attempts, Result: rec.Result}
+	if rec.Failed {
+		res.State = batonv1.BeginResponse_FAILED
+	}
+	return res
+}
+
+// Finish implements batonv1connect.OnceHandler. It can be repeated: the first outcome
+// stands.
+func (s onceService) Finish(ctx context.Context, r *batonv1.FinishRequest) (*batonv1.FinishResponse, error) {
+	c, h, err := s.opened(ctx, r.Handle)
+	switch {
+	case err != nil:
+		return nil, err
+	case !h.once || s.records == nil:
+		return nil, bad("the handle is that of a lock, and of no operation")
+	}
+	if err := s.mayHave(c, h); err != nil {
+		return nil, err
+	}
+	keep := once.DefaultKeep
+	if r.KeepSeconds > 0 {
+		keep = time.Duration(r.KeepSeconds) * time.Second
+	}
+	a := driver.Attempt{Key: h.claim.Key[len(once.LockPrefix):], Token: h.token}
+	_, err = s.record(ctx, func(ctx context.Context) (driver.Record, error) {
+		return s.records.FinishAttempt(ctx, a, driver.Outcome{Failed: r.Failed, Result: r.Result}, keep)
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Those who wait find the outcome. If the lease has ended, or the store does not
+	// answer, they find it later.
+	s.abandon(ctx, h.claim)
+	return &batonv1.FinishResponse{}, nil
+}

@@ -1,0 +1,158 @@
+package rls
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"mime"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/ratelimit/rules"
+	"github.com/batonhq/baton/server/rls/internal/rlsv1"
+)
+
+// DefaultWithin is the default of Config.Within.
+const DefaultWithin = 25 * time.Millisecond
+
+const (
+	procedure = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+	// maxRequest is more than the headers of a request that Envoy lets through.
+	maxRequest = 256 << 10
+
+	// maxWarned bounds what is remembered about callers that invent domains.
+	maxWarned = 100
+)
+
+// Config is what New needs.
+type Config struct {
+	// Limiter decides, by the domains of its rules.
+	Limiter *rules.Limiter
+
+	// Within is the longest time from a request's arrival to its answer, if the rules say
+	// what to do without the store. A caller that tells how long it waits has its answer
+	// after three quarters of that, if that is sooner: Envoy tells it, and waits for 20 ms
+	// unless it is configured. Defaults to 25 ms.
+	Within time.Duration
+
+	// Headers is how the names of the headers begin that Envoy is asked to add to its
+	// response: "RateLimit-", or "X-RateLimit-". Their ends are Limit, Remaining and Reset,
+	// as those of envoyproxy/ratelimit; a refusal has Retry-After, too. Defaults to
+	// no headers.
+	Headers string
+
+	// May refuses callers: ctx is that of the request. Its error is the answer, Connect's
+	// with its code, any other as PermissionDenied. Defaults to none.
+	May func(ctx context.Context, domain string) error
+
+	// Logger is told about domains that the rules do not have. Defaults to silence.
+	Logger *slog.Logger
+}
+
+// New makes a handler, and tells the path for it. It speaks gRPC, so its server needs
+// HTTP/2: without TLS, http.Protocols.SetUnencryptedHTTP2.
+func New(c Config) (path string, handler http.Handler) {
+	s := newService(c)
+	answer := connect.NewUnaryHandlerSimple(procedure, s.shouldRateLimit, connect.WithReadMaxBytes(maxRequest))
+	return procedure, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Connect would also read JSON, as any page in a browser can send it, and ignore
+		// what it does not know.
+		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		if err != nil || kind != "application/grpc" && kind != "application/grpc+proto" {
+			http.Error(w, "this is a service for gRPC", http.StatusUnsupportedMediaType)
+			return
+		}
+		answer.ServeHTTP(w, r)
+	})
+}
+
+type service struct {
+	Config
+
+	mu     sync.Mutex
+	warned map[string]bool // the domains that were told about
+}
+
+func newService(c Config) *service {
+	if c.Within <= 0 {
+		c.Within = DefaultWithin
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &service{Config: c, warned: make(map[string]bool)}
+}
+
+func (s *service) shouldRateLimit(ctx context.Context, in *rlsv1.RateLimitRequest) (*rlsv1.RateLimitResponse, error) {
+	began := time.Now()
+	if s.May != nil {
+		if err := s.May(ctx, in.GetDomain()); err != nil {
+			if as, ok := errors.AsType[*connect.Error](err); ok {
+				return nil, as
+			}
+			return nil, connect.NewError(connect.CodePermissionDenied, err)
+		}
+	}
+	r, err := request(in)
+	if err != nil {
+		return nil, err
+	}
+	r.Within = s.within(ctx, began)
+	d, err := s.Limiter.Allow(ctx, r)
+	if err != nil {
+		if unknown, ok := errors.AsType[*rules.UnknownError](err); ok && unknown.Kind == "domain" {
+			s.warn(ctx, unknown)
+			return free(len(in.GetDescriptors())), nil
+		}
+		return nil, failed(ctx, err)
+	}
+	return s.response(d), nil
+}
+
+// within is how long the decision may take.
+func (s *service) within(ctx context.Context, began time.Time) time.Duration {
+	due := s.Within
+	if deadline, ok := ctx.Deadline(); ok {
+		due = max(min(due, deadline.Sub(began)*3/4), 1)
+	}
+	return due
+}
+
+// warn tells once about a domain that the rules do not have.
+func (s *service) warn(ctx context.Context, unknown *rules.UnknownError) {
+	s.mu.Lock()
+	known := s.warned[unknown.Name] || len(s.warned) == maxWarned
+	if !known {
+		s.warned[unknown.Name] = true
+	}
+	s.mu.Unlock()
+	if !known {
+		s.Logger.WarnContext(ctx, "a request to a domain without rules is allowed", "domain", unknown.Name, "error", unknown)
+	}
+}
+
+// failed is the answer when there is no decision.
+func failed(ctx context.Context, err error) error {
+	code := connect.CodeInternal
+	_, request := errors.AsType[*rules.RequestError](err)
+	_, unknown := errors.AsType[*rules.UnknownError](err)
+	_, limit := errors.AsType[*ratelimit.LimitError](err)
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		code = connect.CodeDeadlineExceeded
+	case ctx.Err() != nil:
+		code = connect.CodeCanceled
+	case request, unknown, limit:
+		code = connect.CodeInvalidArgument
+	case errors.Is(err, ratelimit.ErrUnavailable), errors.Is(err, ratelimit.ErrUnknown), errors.Is(err, context.DeadlineExceeded):
+		code = connect.CodeUnavailable
+		err = fmt.Errorf("the store did not answer in time, and the rules do not say what to do then (on_failure): %w", err)
+	}
+	return connect.NewError(code, err)
+}

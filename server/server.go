@@ -1,0 +1,313 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/ratelimit/rules"
+	"github.com/batonhq/baton/server/batonv1/batonv1connect"
+)
+
+// MinSecret is the length of the shortest secret, in bytes.
+const MinSecret = 16
+
+// Config says whom a Server serves, and how. Only Store must be set.
+type Config struct {
+	// Store keeps the locks, and the records of operations if it can. The caller closes
+	// it, after Shutdown.
+	Store driver.Locks
+
+	// Secret is what all servers that are to accept each other's handles and ops share:
+	// MinSecret random bytes or more. Who knows it can release the locks of others.
+	// Defaults to one that is drawn, and ends with this Server.
+	Secret []byte
+
+	// Caller finds who calls, and what the caller may do. The error is for the client. It
+	// is asked again for each call, so that its answer may change. Defaults to one caller
+	// without a name that may do everything.
+	Caller func(*http.Request) (Caller, error)
+
+	// Limits decide about Take. Defaults to none: a Take is refused as unimplemented.
+	Limits *rules.Limiter
+
+	// MaxTTL is the longest TTL of a lease. Defaults to an hour, or to the store's longest
+	// if that is shorter.
+	MaxTTL time.Duration
+
+	// MaxWait is the longest wait of one call. Defaults to a minute.
+	MaxWait time.Duration
+
+	// MaxWaits is how many calls of one caller may wait at a time. Defaults to 1000.
+	MaxWaits int
+
+	// Logger gets what the store answers with an error as warnings. Defaults to silence.
+	Logger *slog.Logger
+
+	// Audit gets each Break and each denial, with the caller. Defaults to silence.
+	Audit *slog.Logger
+}
+
+// A ConfigError says which field of a Config makes no sense.
+type ConfigError struct {
+	Field, Reason string
+}
+
+func (e *ConfigError) Error() string { return "server: config: " + e.Field + " " + e.Reason }
+
+func (c *Config) complete() error {
+	if c.Store == nil {
+		return &ConfigError{"Store", "is not set"}
+	}
+	traits := c.Store.Traits()
+	if traits.Sessions {
+		return &ConfigError{"Store", fmt.Sprintf("is %s, which ties a lock to the process that took it, so that no other server could renew it: run an agent on each host (baton agent)", traits.Store)}
+	}
+	if n := len(c.Secret); n > 0 && n < MinSecret {
+		return &ConfigError{"Secret", fmt.Sprintf("has %d bytes, fewer than %d", n, MinSecret)}
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{{"MaxTTL", int64(c.MaxTTL)}, {"MaxWait", int64(c.MaxWait)}, {"MaxWaits", int64(c.MaxWaits)}} {
+		if f.value < 0 {
+			return &ConfigError{f.name, "is negative"}
+		}
+	}
+	if len(c.Secret) == 0 {
+		c.Secret = make([]byte, 32)
+		rand.Read(c.Secret) // never fails
+	}
+	if c.Caller == nil {
+		c.Caller = func(*http.Request) (Caller, error) { return anyone{}, nil }
+	}
+	c.MaxTTL = cmp.Or(c.MaxTTL, time.Hour)
+	if traits.MaxTTL > 0 {
+		c.MaxTTL = min(c.MaxTTL, traits.MaxTTL)
+	}
+	c.MaxWait = cmp.Or(c.MaxWait, time.Minute)
+	c.MaxWaits = cmp.Or(c.MaxWaits, 1000)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	c.Audit = cmp.Or(c.Audit, slog.New(slog.DiscardHandler))
+	return nil
+}
+
+// A Server answers clients of every kind. All methods are safe for concurrent use.
+type Server struct {
+	cfg     Config
+	store   driver.Locks
+	traits  driver.Traits
+	watcher driver.Watcher // nil if the store has none
+	records driver.Records // likewise
+	locks   *baton.Locker  // to show locks to people, and to break them
+	keys    keys
+	handler http.Handler
+	errors  *connect.ErrorWriter
+	origins *http.CrossOriginProtection
+
+	waits  tally // of calls that wait, by caller
+	lists  tally // of lists under way
+	health health
+
+	stopping chan struct{} // closed by Shutdown
+
+	mu      sync.Mutex
+	calls   int           // under way
+	stops   bool          // stopping is closed
+	stopped chan struct{} // once stops is set: closed when no call is under way
+}
+
+// New makes a Server. It never talks to the store. It refuses with a *ConfigError what
+// makes no sense, and a store that ties locks to processes.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: cfg, store: cfg.Store, traits: cfg.Store.Traits(),
+		origins: http.NewCrossOriginProtection(), stopping: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	s.watcher, _ = driver.As[driver.Watcher](s.store)
+	s.records, _ = driver.As[driver.Records](s.store)
+	var err error
+	if s.keys, err = newKeys(cfg.Secret); err != nil {
+		return nil, err
+	}
+	if s.locks, err = baton.New(s.store, baton.Config{}); err != nil {
+		return nil, err
+	}
+	opts := []connect.HandlerOption{
+		connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
+		connect.WithReadMaxBytes(MaxBody), connect.WithInterceptors(connect.UnaryInterceptorFunc(s.around)),
+	}
+	s.errors = connect.NewErrorWriter(opts...)
+	mux := http.NewServeMux()
+	mux.Handle(batonv1connect.NewLocksHandler(locksService{s}, opts...))
+	mux.Handle(batonv1connect.NewLimitsHandler(limitsService{s}, opts...))
+	mux.Handle(batonv1connect.NewOnceHandler(onceService{s}, opts...))
+	mux.HandleFunc("/v1/limit", s.limit)
+	guarded := s.Guard(mux)
+	all := http.NewServeMux()
+	all.HandleFunc("GET /healthz", s.healthz)
+	all.HandleFunc("GET /readyz", s.readyz)
+	all.Handle("/", guarded)
+	s.handler = s.counted(all)
+	return s, nil
+}
+
+// Handler answers everything that the server offers. It may be mounted in a mux, at "/".
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// Shutdown makes the calls that wait return at once: one with an op is told to call again,
+// one without is refused. No call waits from then on, and /readyz tells so. Shutdown
+// returns when no call is under way, or with the error of ctx when that ends. Then the
+// http.Server is shut down, whose clients may still renew and release until then.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	if !s.stops {
+		s.stops = true
+		close(s.stopping)
+		if s.calls == 0 {
+			close(s.stopped)
+		}
+	}
+	s.mu.Unlock()
+	select {
+	case <-s.stopped:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// draining reports whether the server is being stopped.
+func (s *Server) draining() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// counted lets Shutdown know of the calls under way.
+func (s *Server) counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.begin()
+		defer s.end()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// begin and end are around what Shutdown waits for.
+func (s *Server) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls++
+}
+
+func (s *Server) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls--; s.calls > 0 || !s.stops {
+		return
+	}
+	select {
+	case <-s.stopped: // by an earlier call
+	default:
+		close(s.stopped)
+	}
+}
+
+// A tally counts what is under way, by name.
+type tally struct {
+	mu sync.Mutex
+	of map[string]int
+}
+
+// enter counts one more, unless there are as many as may.
+func (t *tally) enter(name string, most int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of[name] >= most {
+		return false
+	}
+	if t.of == nil {
+		t.of = make(map[string]int)
+	}
+	t.of[name]++
+	return true
+}
+
+func (t *tally) leave(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of[name]--; t.of[name] == 0 {
+		delete(t.of, name)
+	}
+}
+
+// health remembers for a while whether the store answers, so that who asks often does not
+// ask the store.
+type health struct {
+	mu    sync.Mutex
+	asked time.Time
+	err   error
+}
+
+const (
+	healthFor     = time.Second
+	healthTimeout = 2 * time.Second
+)
+
+// healthz says that the process runs.
+func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
+	_, _ = w.Write([]byte("ok\n"))
+}
+
+// readyz says whether calls should come here: the store answers, and the server is not
+// being stopped.
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
+	if s.draining() {
+		http.Error(w, "being stopped", http.StatusServiceUnavailable)
+		return
+	}
+	if err := s.answers(r.Context()); err != nil {
+		http.Error(w, "the store does not answer", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = w.Write([]byte("ok\n"))
+}
+
+// answers asks the store about a claim that nobody has.
+func (s *Server) answers(ctx context.Context) error {
+	h := &s.health
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.asked.IsZero() && time.Since(h.asked) < healthFor {
+		return h.err
+	}
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
+	defer cancel()
+	nobody := driver.Claim{Key: "readyz", ID: driver.NewID(), Weight: driver.Whole, Capacity: driver.Whole}
+	before := h.err
+	h.err = s.store.Renew(call, []driver.Claim{nobody}, baton.DefaultTTLOf(s.traits))[0].Err
+	h.asked = time.Now()
+	if h.err != nil && before == nil {
+		s.cfg.Logger.Warn("the store does not answer", "store", s.traits.Store, "error", driver.Printable(h.err.Error()))
+	}
+	return h.err
+}
+
+// errNoCaller is for a handler that was mounted without Guard.
+var errNoCaller = errors.New("server: a call without Server.Guard")

@@ -73,6 +73,10 @@ verify: servers ## Try to break every store for two hours, go on where it ended,
 soak: servers ## Put a steady load on every store for half an hour, look for leaks, and write docs/soak.md
 	go run ./internal/verify/soak $(SOAK)
 
+.PHONY: clients
+clients: servers ## Try the clients in all languages at length: 30 000 increments of a file on each store
+	go test ./clients -increments 30000 -count=1 -timeout 40m
+
 .PHONY: servers
 servers: ## Install the servers and tools that the tests need (Debian, as root)
 	@.ci/install

@@ -32,8 +32,10 @@ baton_ask() { # request, without its id
 	case $BATON_ANSWER in
 	*'"error":"held"'*) return 75 ;;
 	*'"error":"lost"'* | *'"error":"closing"'*) return 79 ;;
+	*'"ok":false'*) return 69 ;;
 	esac
-	return 69
+	baton_end
+	return 79
 }
 
 baton_lock() { # key [milliseconds to wait [milliseconds to hold at most]]
@@ -43,7 +45,7 @@ baton_lock() { # key [milliseconds to wait [milliseconds to hold at most]]
 	# The connection stays after the agent has ended the session (-t) until baton_end: the
 	# agent keeps until then what baton_check was told.
 	BATON_ID=0 BATON_SHELL=$BASHPID
-	coproc BATON_COPROC { exec socat -t86400 - "UNIX-CONNECT:${BATON_AGENT:-/run/baton/agent.sock}" 2>/dev/null; }
+	coproc BATON_COPROC { exec socat -t86400 STDIO,shut-close "UNIX-CONNECT:${BATON_AGENT:-/run/baton/agent.sock}" 2>/dev/null; }
 	exec {BATON_IN}<&"${BATON_COPROC[0]}" # the output is not copied: children would inherit the copy, and keep the lock
 	IFS= read -r BATON_ANSWER <&"$BATON_IN" && [[ $BATON_ANSWER == *'"ok":true'* ]] || {
 		BATON_ERROR=${BATON_ANSWER:-no agent} && baton_end && return 69
@@ -51,6 +53,7 @@ baton_lock() { # key [milliseconds to wait [milliseconds to hold at most]]
 	want="\"do\":\"lock\",\"key\":\"$1\"${2:+,\"wait_ms\":$2}${3:+,\"max_hold_ms\":$3}"
 	baton_ask "$want" || { code=$? && baton_end && return $code; }
 	BATON_TOKEN=${BATON_ANSWER#*'"token":"'} BATON_TOKEN=${BATON_TOKEN%%\"*}
+	[[ $BATON_TOKEN =~ ^[0-9]+$ ]] || { BATON_ERROR="an answer without a token" && baton_end && return 79; }
 }
 
 baton_check() { # [milliseconds that are needed]

@@ -1,9 +1,8 @@
 """Distributed locks through the agent of this host ("baton agent"):
 
     with baton.lock("invoice/42", wait=10) as lock:
-        write(lock.token)       # what the lock protects refuses a lower token
-        if lock.check() > 1:    # the seconds that are left for a step that must not happen twice
-            pay()
+        write(lock.token)            # what the lock protects refuses a lower token
+        if lock.check() > 1: pay()   # the seconds that are left for a step that must not happen twice
 """
 import contextlib
 import json
@@ -36,42 +35,42 @@ class Session:
         try:
             self._socket.connect(path)
             self._read()  # the greeting
-        except OSError as e:
+        except (OSError, ValueError, LookupError, TypeError) as e:
             self.close()
             raise Error("agent", f"no agent at {path}: {e}") from e
 
-    def ask(self, do: str, **fields: Any) -> dict[str, Any]:
-        """Send a request of the protocol and return its answer."""
+    def ask(self, do: str, needs: Optional[str] = None, **fields: Any) -> dict[str, Any]:
+        """Send a request of the protocol and return its answer, which must have the number that it needs."""
         if os.getpid() != self._pid:
             raise Error("bad", "the session is that of the process that forked: open another")
         self._id += 1
-        request = {"id": self._id, "do": do, **{k: v for k, v in fields.items() if v is not None}}
+        line = json.dumps({"id": self._id, "do": do, **{k: v for k, v in fields.items() if v is not None}})
         try:
             with contextlib.suppress(BrokenPipeError):  # the agent has ended the session, and said why
-                self._socket.sendall(json.dumps(request).encode() + b"\n")
-            return self._read(self._id)
+                self._socket.sendall(line.encode() + b"\n")
+            return self._read(self._id, needs)
         except BaseException as e:  # an interrupt, too: the answer would be taken for the next one
-            if not isinstance(e, Error):
-                self.close()
-            if isinstance(e, OSError):
+            isinstance(e, Error) or self.close()
+            if isinstance(e, (OSError, ValueError, LookupError, TypeError)):
                 raise Lost("lost", f"the agent has gone: {e}") from e
             raise
 
-    def _read(self, asked: int = 0) -> dict[str, Any]:
+    def _read(self, asked: int = 0, needs: Optional[str] = None) -> dict[str, Any]:
         if not (line := self._in.readline()).endswith(b"\n"):
             raise ConnectionError("it has closed the connection")
-        answer: dict[str, Any] = json.loads(line)
-        own = answer.get("id", 0) == asked
-        if answer["ok"] and own:
+        answer = json.loads(line)
+        ok, about = answer["ok"], answer.get("id", 0)
+        if ok is True and about == asked:
+            needs is None or int(answer[needs])
             return answer
-        if answer["ok"] or "id" in answer and not own:
-            raise ConnectionError("it has answered another request")
-        "id" in answer or self.close()  # it is about the session, which has ended
+        if ok is not False or about not in (asked, 0):
+            raise ConnectionError("it has answered what was not asked")
+        about or self.close()  # without an id it is about the session, which has ended
         raise {"held": Held, "lost": Lost, "closing": Lost}.get(answer["error"], Error)(answer["error"], answer["message"])
 
     def close(self) -> None:
-        self._in.close()
-        self._socket.close()
+        for part in (self._in, self._socket):
+            part.close()
 
 
 class Lock:
@@ -79,18 +78,17 @@ class Lock:
     wait, max_hold: seconds; a wait of 0 is none, of None as long as it takes. permits: n, of."""
 
     def __init__(self, session: Session, key: str, wait: Optional[float] = None, shared: bool = False,
-                 permits: Optional[tuple[int, int]] = None, max_hold: Optional[float] = None) -> None:
+                 permits: Optional[tuple[int, int]] = None, max_hold: Optional[float] = None, alone: bool = False) -> None:
         ms = [None if s is None else math.ceil(s * 1000) for s in (wait, max_hold)]
         mode, (n, of) = "permits" if permits else "shared" if shared else None, permits or (None, None)
-        answer = session.ask("lock", key=key, wait_ms=ms[0], max_hold_ms=ms[1], mode=mode, n=n, of=of)
-        self.key, self.token, self.session, self._id, self._alone = key, int(answer["token"]), session, session._id, False
-        self._held = True
+        answer = session.ask("lock", "token", key=key, wait_ms=ms[0], max_hold_ms=ms[1], mode=mode, n=n, of=of)
+        self.key, self.token, self.session = key, int(answer["token"]), session
+        self._id, self._alone, self._held = session._id, alone, True
 
     def check(self) -> float:
         """The seconds for which the lock is certain from now, even if the agent stops. Raises Lost."""
         clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # goes on while the machine is suspended
-        sent = time.clock_gettime(clock)
-        until = sent + self.session.ask("check", lock=self._id)["remaining_ms"] / 1000
+        until = time.clock_gettime(clock) + int(self.session.ask("check", "remaining_ms", lock=self._id)["remaining_ms"]) / 1000
         return until - time.clock_gettime(clock)
 
     def unlock(self) -> None:
@@ -99,8 +97,7 @@ class Lock:
         try:
             held and self.session.ask("unlock", lock=self._id)
         finally:
-            if self._alone:
-                self.session.close()
+            self._alone and self.session.close()
 
     def __enter__(self) -> "Lock":
         return self
@@ -117,9 +114,7 @@ def lock(key: str, wait: Optional[float] = None, *, path: Optional[str] = None, 
     """A Lock in a session of its own: the loss of another lock does not end it."""
     session = Session(path)
     try:
-        held = Lock(session, key, wait, **kind)
-        held._alone = True
-        return held
+        return Lock(session, key, wait, alone=True, **kind)
     except BaseException:
         session.close()
         raise

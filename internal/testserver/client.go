@@ -37,3 +37,22 @@ func Caddy(t TB) string {
 	t.Helper()
 	return require(t, "caddy", "caddy")
 }
+
+// Node returns the path of node, as Python does.
+func Node(t TB) string {
+	t.Helper()
+	return require(t, "node", "nodejs")
+}
+
+// PHP returns the path of php, as Python does.
+func PHP(t TB) string {
+	t.Helper()
+	return require(t, "php", "php-cli")
+}
+
+// Java returns the path of java, with javac beside it, as Python does.
+func Java(t TB) string {
+	t.Helper()
+	require(t, "javac", "openjdk-17-jdk-headless")
+	return require(t, "java", "openjdk-17-jdk-headless")
+}

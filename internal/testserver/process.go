@@ -176,6 +176,13 @@ var starter = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
+// Start starts a command of a test. On Linux it ends with this process, in whatever way
+// that ends.
+func Start(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = childAttr()
+	return startOnLastingThread(cmd)
+}
+
 func startOnLastingThread(cmd *exec.Cmd) error {
 	started := make(chan error)
 	starter() <- func() { started <- cmd.Start() }

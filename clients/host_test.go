@@ -1,0 +1,385 @@
+//go:build unix
+
+// Package clients tests the clients of the agent in other languages. Programs in each
+// language are told the same things, and have to behave alike, at agents that are
+// processes of their own, over Redis and SQLite.
+package clients
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "modernc.org/sqlite"
+
+	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+const (
+	patience = time.Minute
+	ttl      = 4 * time.Second
+)
+
+// built is a folder for what is compiled once for all tests.
+var built string
+
+func TestMain(m *testing.M) {
+	var err error
+	if built, err = os.MkdirTemp("", "clients-"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(built)
+	os.Exit(code)
+}
+
+// compile runs a compiler once.
+func compile(name string, args ...string) func() error {
+	return sync.OnceValue(func() error {
+		for i, arg := range args {
+			args[i] = strings.ReplaceAll(arg, "BUILT", built)
+		}
+		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s %v: %w\n%s", name, args, err, out)
+		}
+		return nil
+	})
+}
+
+var buildBaton = compile("go", "build", "-o", "BUILT/baton", "../cmd/baton")
+
+// baton is the command.
+func baton(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	if err := buildBaton(); err != nil {
+		t.Fatal(err)
+	}
+	return exec.Command(filepath.Join(built, "baton"), args...)
+}
+
+// A site is where the locks are.
+type site struct {
+	name string
+	make func(t *testing.T) store
+}
+
+// A store is one that several agents share.
+type store struct {
+	url    string
+	behind string                         // the same, for an agent that is to lose it
+	stop   func(*testing.T) (heal func()) // what is behind does not answer
+}
+
+var sites = []site{
+	{"redis", func(t *testing.T) store {
+		server := testserver.SharedRedis(t)
+		proxy := faultproxy.New(t, server.Addr)
+		prefix := "?prefix=" + strings.ReplaceAll(t.Name(), "/", "-") + ":"
+		return store{"redis://" + server.Addr + prefix, "redis://" + proxy.Addr + prefix, func(*testing.T) func() {
+			proxy.Hold(faultproxy.ToServer)
+			return proxy.Heal
+		}}
+	}},
+	{"sqlite", func(t *testing.T) store {
+		file := filepath.Join(folder(t), "baton.db")
+		return store{"sqlite:" + file, "sqlite:" + file, func(t *testing.T) func() {
+			db, err := sql.Open("sqlite", file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = db.Close() })
+			db.SetMaxOpenConns(1)
+			for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+				if _, err = db.Exec("BEGIN IMMEDIATE"); err == nil {
+					break
+				}
+				if time.Now().After(late) {
+					t.Fatal(err)
+				}
+			}
+			return func() {
+				if _, err := db.Exec("ROLLBACK"); err != nil {
+					t.Error(err)
+				}
+			}
+		}}
+	}},
+}
+
+// folder makes one whose path is short enough for sockets, which those of t.TempDir are
+// not.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "clients-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// A host has an agent, a process of its own.
+type host struct {
+	t      *testing.T
+	dir    string
+	socket string
+	agent  *exec.Cmd
+	ended  chan struct{}
+}
+
+func newHost(t *testing.T, url string) *host {
+	t.Helper()
+	h := &host{t: t, dir: folder(t), ended: make(chan struct{})}
+	h.socket = filepath.Join(h.dir, "agent.sock")
+	h.agent = baton(t, "agent", "--store", url, "--socket", h.socket, "--ttl", ttl.String())
+	h.agent.Stderr = t.Output()
+	if err := testserver.Start(h.agent); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = h.agent.Wait() // it is killed
+		close(h.ended)
+	}()
+	t.Cleanup(func() {
+		_ = h.agent.Process.Kill()
+		<-h.ended
+	})
+	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if conn, err := net.Dial("unix", h.socket); err == nil {
+			_ = conn.Close()
+			return h
+		} else if time.Now().After(late) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (h *host) signal(s syscall.Signal) {
+	h.t.Helper()
+	if err := h.agent.Process.Signal(s); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// freeze stops the agent, and returns when it stands still.
+func (h *host) freeze() {
+	h.t.Helper()
+	h.signal(syscall.SIGSTOP)
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(h.agent.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		h.t.Fatalf("the agent does not stop: %v, %v", err, status)
+	}
+}
+
+// An other is a client that the tests themselves are: what the clients claim is compared
+// with what it gets.
+type other struct {
+	conn net.Conn
+	in   *bufio.Scanner
+}
+
+type answer struct {
+	OK      bool
+	Token   string
+	Error   string
+	Message string
+	Locks   []struct {
+		State, Token string
+		PID          int
+	}
+}
+
+func (h *host) other() *other {
+	h.t.Helper()
+	conn, err := net.Dial("unix", h.socket)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = conn.Close() })
+	o := &other{conn, bufio.NewScanner(conn)}
+	if !o.in.Scan() {
+		h.t.Fatalf("no greeting: %v", o.in.Err())
+	}
+	return o
+}
+
+func (o *other) ask(format string, args ...any) (a answer, err error) {
+	if _, err := fmt.Fprintf(o.conn, format+"\n", args...); err != nil {
+		return a, err
+	}
+	if !o.in.Scan() {
+		return a, fmt.Errorf("the agent has gone: %v", o.in.Err())
+	}
+	return a, json.Unmarshal(o.in.Bytes(), &a)
+}
+
+// who tells who holds key.
+func (h *host) who(key string) answer {
+	h.t.Helper()
+	o := h.other()
+	defer o.conn.Close()
+	a, err := o.ask(`{"id":1,"do":"who","key":%q}`, key)
+	if err != nil || !a.OK {
+		h.t.Fatalf("who: %v, %+v", err, a)
+	}
+	return a
+}
+
+// awaitWaiter waits until a client of the agent waits for key.
+func (h *host) awaitWaiter(key string) {
+	h.t.Helper()
+	o := h.other()
+	defer o.conn.Close()
+	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		a, err := o.ask(`{"id":1,"do":"who","key":%q}`, key)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		for _, lock := range a.Locks {
+			if lock.State == "waiting" {
+				return
+			}
+		}
+		if time.Now().After(late) {
+			h.t.Fatal("no client waits")
+		}
+	}
+}
+
+// free fails the test unless key can be had at once, long before its TTL.
+func (h *host) free(key, why string) {
+	h.t.Helper()
+	o := h.other()
+	defer o.conn.Close()
+	a, err := o.ask(`{"id":1,"do":"lock","key":%q,"wait_ms":%d}`, key, (ttl / 2).Milliseconds())
+	if err != nil || !a.OK {
+		h.t.Errorf("%s: the lock of %q is not free: %v, %+v", why, key, err, a)
+	}
+}
+
+// A taken is when another process got a lock.
+type taken struct {
+	at  time.Time
+	err error
+}
+
+// take waits for key, at this host.
+func (h *host) take(key string) <-chan taken {
+	h.t.Helper()
+	o, got := h.other(), make(chan taken, 1)
+	go func() {
+		defer o.conn.Close()
+		a, err := o.ask(`{"id":1,"do":"lock","key":%q,"wait_ms":%d}`, key, patience.Milliseconds())
+		if err == nil && !a.OK {
+			err = fmt.Errorf("%+v", a)
+		}
+		got <- taken{time.Now(), err}
+	}()
+	return got
+}
+
+// A proxy is between the clients and the agent.
+type proxy struct {
+	socket string
+	target string
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+	lose  string // requests with this reach the agent, the answer to the next is lost, and the connection
+}
+
+// proxied puts a proxy in front of the agent.
+func (h *host) proxied() *proxy {
+	h.t.Helper()
+	p := &proxy{socket: filepath.Join(h.dir, "proxy.sock"), target: h.socket, conns: make(map[net.Conn]struct{})}
+	l, err := net.Listen("unix", p.socket)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	h.t.Cleanup(func() {
+		cancel()
+		_ = l.Close()
+		p.cut()
+	})
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(ctx, conn)
+		}
+	}()
+	return p
+}
+
+func (p *proxy) serve(ctx context.Context, client net.Conn) {
+	agent, err := new(net.Dialer).DialContext(ctx, "unix", p.target)
+	if err != nil {
+		_ = client.Close()
+		return
+	}
+	p.mu.Lock()
+	p.conns[client], p.conns[agent] = struct{}{}, struct{}{}
+	p.mu.Unlock()
+	end := func() {
+		_ = client.Close()
+		_ = agent.Close()
+	}
+	lost := make(chan struct{})
+	go func() {
+		defer end()
+		for in := bufio.NewScanner(client); in.Scan(); {
+			p.mu.Lock()
+			if p.lose != "" && strings.Contains(in.Text(), p.lose) {
+				p.lose = ""
+				close(lost)
+			}
+			p.mu.Unlock()
+			if _, err := fmt.Fprintln(agent, in.Text()); err != nil {
+				return
+			}
+		}
+	}()
+	defer end()
+	for in := bufio.NewScanner(agent); in.Scan(); {
+		select {
+		case <-lost:
+			return
+		default:
+		}
+		if _, err := fmt.Fprintln(client, in.Text()); err != nil {
+			return
+		}
+	}
+}
+
+// cut ends all connections.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		_ = conn.Close()
+	}
+	clear(p.conns)
+}
+
+// loseAnswer loses the answer to the next request for verb.
+func (p *proxy) loseAnswer(verb string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lose = fmt.Sprintf("%q", verb)
+}

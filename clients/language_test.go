@@ -1,0 +1,240 @@
+//go:build unix
+
+package clients
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// What not every language can do.
+const (
+	kinds    = "read locks, permits"
+	everyKey = "every key"
+	several  = "several locks in one session, other requests"
+	told     = "hears of a loss while it works"
+	forked   = "refuses a session that was forked"
+	spawned  = "a child process does not keep the lock"
+)
+
+var abilities = []string{kinds, everyKey, several, told, forked, spawned}
+
+// A language is one that has a client.
+type language struct {
+	name   string
+	files  []string
+	driver func(*testing.T) []string // a command
+	cannot []string                  // of abilities
+}
+
+func (l language) can(ability string) bool { return !slices.Contains(l.cannot, ability) }
+
+const java = "java/src/main/java/io/github/batonhq/baton/"
+
+var (
+	languages = []language{
+		{"Python", []string{"python/baton.py"}, func(t *testing.T) []string {
+			return []string{pythonProgram(t), "-B", "testdata/driver.py"}
+		}, []string{told}},
+		{"Node", []string{"node/baton.mjs"}, func(t *testing.T) []string {
+			return []string{testserver.Node(t), "testdata/driver.mjs"}
+		}, []string{forked}},
+		{"PHP", []string{"php/baton.php"}, func(t *testing.T) []string {
+			return []string{testserver.PHP(t), "testdata/driver.php"}
+		}, []string{told, spawned}},
+		{"Java", []string{java + "Baton.java", java + "Session.java", java + "Json.java"}, func(t *testing.T) []string {
+			program := testserver.Java(t)
+			if err := buildJava(); err != nil {
+				t.Fatal(err)
+			}
+			return slices.Concat([]string{program}, javaFlags, []string{"-cp", filepath.Join(built, "java"), "Driver"})
+		}, []string{told, forked}},
+		{"bash", []string{"bash/baton.sh"}, func(t *testing.T) []string {
+			return []string{testserver.Bash(t), "testdata/driver.sh"}
+		}, []string{kinds, everyKey, several, told}},
+	}
+
+	buildJava = compile("javac", "-Werror", "-Xlint:all,-serial,-try", "--release", "17", "-d", "BUILT/java",
+		"testdata/Driver.java", java+"Baton.java", java+"Session.java", java+"Json.java")
+
+	// javaFlags are for programs that end soon.
+	javaFlags = []string{"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"}
+)
+
+// pythonProgram is the interpreter itself, not a script that looks for it.
+func pythonProgram(t *testing.T) string {
+	t.Helper()
+	found := testserver.Python(t)
+	path, err := realPython(found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var realPython = func() func(string) (string, error) {
+	var once sync.Once
+	var out []byte
+	var err error
+	return func(found string) (string, error) {
+		once.Do(func() { out, err = exec.Command(found, "-c", "import sys; print(sys.executable)").Output() })
+		return strings.TrimSpace(string(out)), err
+	}
+}()
+
+// A process is a program of testdata, which is told what to do:
+//
+//	lock KEY WAIT_MS MAX_HOLD_MS KIND   "-" for none; the kind is "shared" or "2/3"; the answer has the token
+//	check                               the answer has the milliseconds that are left
+//	unlock
+//	told                                waits for a loss
+//	count KEY FILE TIMES                raises the number in a file, each time under the lock
+//	spawn FILE                          starts a child that lives until the pipe FILE ends
+//	fork                                a child that was forked uses the lock
+//	api KEY                             what only this language has
+//
+// It answers with a line: "ok", "held", "lost" or "error", and more.
+type process struct {
+	t    *testing.T
+	l    language
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  chan string
+	gone chan struct{}
+}
+
+// start starts a process that uses the agent at the socket.
+func (l language) start(t *testing.T, socket string) *process {
+	t.Helper()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := l.driver(t)
+	p := &process{t: t, l: l, cmd: exec.Command(command[0], command[1:]...), out: make(chan string, 100), gone: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), "BATON_AGENT="+socket, "CLIENTS="+here, "PYTHONPATH="+filepath.Join(here, "python"))
+	p.cmd.Stderr = t.Output()
+	p.cmd.WaitDelay = time.Second // a child may keep the output
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testserver.Start(p.cmd); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for in := bufio.NewScanner(out); in.Scan(); {
+			p.out <- in.Text()
+		}
+		_ = p.cmd.Wait() // it is killed
+		close(p.gone)
+	}()
+	t.Cleanup(func() { p.kill(); <-p.gone })
+	return p
+}
+
+func (p *process) kill() { _ = p.cmd.Process.Kill() } // fails only if it has ended
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *process) send(format string, args ...any) {
+	p.t.Helper()
+	if _, err := fmt.Fprintf(p.in, format+"\n", args...); err != nil {
+		p.t.Fatalf("%s: %v", p.l.name, err)
+	}
+}
+
+func (p *process) answer() string {
+	p.t.Helper()
+	return p.answerWithin(patience)
+}
+
+func (p *process) answerWithin(patience time.Duration) string {
+	p.t.Helper()
+	select {
+	case line := <-p.out:
+		return line
+	case <-p.gone:
+		select {
+		case line := <-p.out:
+			return line
+		default:
+			p.t.Fatalf("%s has ended", p.l.name)
+		}
+	case <-time.After(patience):
+		p.t.Fatalf("%s does not answer", p.l.name)
+	}
+	return ""
+}
+
+// expect awaits an answer that begins with want.
+func (p *process) expect(want, why string) string {
+	p.t.Helper()
+	return p.expectWithin(patience, want, why)
+}
+
+func (p *process) expectWithin(patience time.Duration, want, why string) string {
+	p.t.Helper()
+	got := p.answerWithin(patience)
+	if got != want && !strings.HasPrefix(got, want+" ") {
+		p.t.Fatalf("%s: %s: it answers %q, want %q", p.l.name, why, got, want)
+	}
+	return got
+}
+
+// must tells the process something, and expects an answer.
+func (p *process) must(want, format string, args ...any) string {
+	p.t.Helper()
+	p.send(format, args...)
+	return p.expect(want, fmt.Sprintf(format, args...))
+}
+
+// number is what must answers behind "ok".
+func (p *process) number(format string, args ...any) int64 {
+	p.t.Helper()
+	got := p.must("ok", format, args...)
+	n, err := strconv.ParseInt(strings.TrimPrefix(got, "ok "), 10, 64)
+	if err != nil {
+		p.t.Fatalf("%s: %s: %q is no number", p.l.name, fmt.Sprintf(format, args...), got)
+	}
+	return n
+}
+
+// lock locks a key, and returns the token.
+func (p *process) lock(key string) int64 {
+	p.t.Helper()
+	return p.number("lock %s - - -", key)
+}
+
+// promise asks for how long the lock is certain, and returns until when. That the request
+// was sent later than this function began makes it too early, not too late.
+func (p *process) promise() time.Time {
+	p.t.Helper()
+	asked := time.Now()
+	left := time.Duration(p.number("check")) * time.Millisecond
+	if left <= 0 || left > ttl {
+		p.t.Errorf("%s: check tells %v of a TTL of %v", p.l.name, left, ttl)
+	}
+	return asked.Add(left)
+}

@@ -1,0 +1,120 @@
+// Distributed locks through the agent of this host ("baton agent"); baton.d.mts describes what is exported:
+//
+//   await withLock("invoice/42", { wait: 10_000 }, async (lock) => {
+//     await write(lock.token); // what the lock protects refuses a lower token
+//     if ((await lock.check()) > 1000) await pay(); // the milliseconds that are left for a step that must not happen twice
+//   });
+import { connect } from "node:net";
+import { uptime } from "node:os";
+
+export class BatonError extends Error {
+  constructor(code, message) {
+    super(message);
+    Object.assign(this, { name: new.target.name, code });
+  }
+}
+export class Held extends BatonError {}
+export class Lost extends BatonError {}
+const kinds = new Map([["held", Held], ["lost", Lost], ["closing", Lost]]);
+const failure = ({ error, message }) => new (kinds.get(error) ?? BatonError)(error, message);
+const unasked = "it has answered what was not asked";
+
+export class Session {
+  #socket; #id = 0; #ended = new AbortController();
+  #requests = new Map(); // those without an answer, by id; the greeting is the answer to 0
+  signal = this.#ended.signal;
+
+  static async open(path = process.env.BATON_AGENT ?? "/run/baton/agent.sock") {
+    const session = new Session();
+    const greeting = new Promise((resolve, reject) => session.#requests.set(0, { resolve, reject }));
+    let part = ""; // of a line
+    // Half-open: the agent keeps what check has told until the client closes the connection, which Node would do at once.
+    session.#socket = connect({ path, allowHalfOpen: true }).setEncoding("utf8")
+      .on("end", () => session.#end("it has closed the connection"))
+      .on("error", (e) => session.#end(e.message))
+      .on("data", (text) => {
+        const lines = (part + text).split("\n");
+        part = lines.pop();
+        for (const line of lines) session.#read(line);
+      });
+    await greeting.catch((e) => { session.close(); throw e; });
+    return session;
+  }
+
+  async ask(what, fields = {}) {
+    this.signal.throwIfAborted();
+    const id = ++this.#id;
+    this.#socket.write(JSON.stringify({ ...fields, id, do: what }) + "\n");
+    return new Promise((resolve, reject) => this.#requests.set(id, { resolve, reject }));
+  }
+
+  async lock(key, { wait, maxHold, shared, permits } = {}, alone = false) {
+    const ms = (time) => (time === undefined ? time : Math.ceil(time));
+    const [mode, n, of] = permits ? ["permits", ...permits] : [shared ? "shared" : undefined];
+    const { id, token } = await this.ask("lock", { key, wait_ms: ms(wait), max_hold_ms: ms(maxHold), mode, n, of });
+    if (typeof token !== "string" || !/^\d+$/.test(token)) this.#end(unasked);
+    this.signal.throwIfAborted();
+    return new Lock(this, key, BigInt(token), id, alone);
+  }
+
+  #read(line) {
+    let answer;
+    try { answer = JSON.parse(line); } catch {} // then it is none
+    const { id = 0, ok } = answer ?? {};
+    const request = this.#requests.get(id);
+    if (ok === false && id === 0) return this.#end(failure(answer)); // it is about the session, which has ended
+    if (typeof ok !== "boolean" || !request) return this.#end(unasked);
+    this.#requests.delete(id);
+    ok ? request.resolve(answer) : request.reject(failure(answer));
+  }
+
+  #end(why) {
+    const gone = this.#requests.has(0) ? new BatonError("agent", `no agent: ${why}`) : new Lost("lost", `the agent has gone: ${why}`);
+    this.#ended.abort(why instanceof Error ? why : gone); // the first reason stays
+    for (const { reject } of this.#requests.values()) reject(this.signal.reason);
+    this.#requests.clear();
+  }
+  close(why = new Lost("lost", "the session was closed")) {
+    this.#end(why);
+    this.#socket.destroy();
+  }
+}
+
+export class Lock {
+  #session; #id; #alone; #held = true;
+  constructor(session, key, token, id, alone) {
+    [this.#session, this.#id, this.#alone] = [session, id, alone];
+    Object.assign(this, { key, token, signal: session.signal });
+  }
+
+  async check() {
+    const [running, up] = [performance.now(), uptime()];
+    const { remaining_ms: left } = await this.#session.ask("check", { lock: this.#id });
+    if (!Number.isInteger(left)) this.#session.close(new Lost("lost", unasked));
+    this.signal.throwIfAborted();
+    // Node's clock stands still while the machine is suspended. Linux' uptime goes on; it has hundredths of a second.
+    return left - Math.max(performance.now() - running, process.platform === "linux" ? (uptime() - up) * 1000 + 10 : 0);
+  }
+
+  async unlock() {
+    if (!this.#held) return;
+    this.#held = false;
+    await this.#session.ask("unlock", { lock: this.#id }).finally(() => this.#alone && this.#session.close());
+  }
+  [Symbol.asyncDispose]() { return this.unlock(); }
+}
+
+export async function lock(key, { path, ...kind } = {}) {
+  const session = await Session.open(path);
+  return session.lock(key, kind, true).catch((e) => { session.close(); throw e; });
+}
+
+export async function withLock(key, options, work) {
+  const held = await lock(key, options);
+  const result = await Promise.resolve(held).then(work).catch(async (e) => {
+    await held.unlock().catch(() => {}); // the error of the work is the one that counts
+    throw e;
+  });
+  await held.unlock();
+  return result;
+}

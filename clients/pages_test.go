@@ -1,0 +1,331 @@
+//go:build unix
+
+package clients
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+var fenced = regexp.MustCompile("(?s)```(\\w+)\n(.*?)```")
+
+// blocks returns the code of a page, by language.
+func blocks(t *testing.T, page string) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := make(map[string][]string)
+	for _, block := range fenced.FindAllStringSubmatch(string(text), -1) {
+		code[block[1]] = append(code[block[1]], block[2])
+	}
+	return code
+}
+
+// The quarter of an hour of README.md.
+func TestQuarterOfAnHour(t *testing.T) {
+	t.Parallel()
+	for _, need := range []func(testserver.TB) string{testserver.Node, testserver.PHP, testserver.Bash} {
+		need(t)
+	}
+	dir, code := folder(t), blocks(t, "README.md")
+	here := func(text string) string { return strings.ReplaceAll(text, "/srv/app", dir) }
+	for name, text := range map[string]string{"report.php": code["php"][0], "service.mjs": code["js"][0], "job.sh": code["bash"][0]} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(here(text)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, client := range []string{"php/baton.php", "node/baton.mjs", "bash/baton.sh"} {
+		text, err := os.ReadFile(client)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(client)), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := buildBaton(); err != nil {
+		t.Fatal(err)
+	}
+	addr := testserver.FreeAddr(t)
+	start := func(line string) *exec.Cmd {
+		cmd := exec.Command("sh", "-c", "exec env "+here(line))
+		cmd.Env = append(os.Environ(), "PATH="+built+":"+os.Getenv("PATH"), "PORT="+addr[strings.LastIndex(addr, ":")+1:])
+		cmd.Stderr = t.Output()
+		return cmd
+	}
+	run := func(line string) {
+		t.Helper()
+		if out, err := start(line).Output(); err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+	}
+	serve := func(line string) {
+		t.Helper()
+		cmd := start(line)
+		if err := testserver.Start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	}
+
+	shell := code["sh"]
+	_, serveAgent, _ := strings.Cut(strings.TrimSpace(shell[0]), "\n") // the first line installs it
+	serve(serveAgent)
+	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(dir, "agent.sock")); err == nil {
+			break
+		} else if time.Now().After(late) {
+			t.Fatal(err)
+		}
+	}
+	run(shell[1])   // PHP
+	serve(shell[2]) // Node
+	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		answer, err := http.Get("http://" + addr)
+		if err == nil {
+			text, _ := io.ReadAll(answer.Body) // it is shown
+			_ = answer.Body.Close()
+			if answer.StatusCode != http.StatusOK {
+				t.Fatalf("Node: %s %s", answer.Status, text)
+			}
+			break
+		} else if time.Now().After(late) {
+			t.Fatal(err)
+		}
+	}
+	job := strings.TrimSpace(strings.TrimPrefix(code["cron"][0], "*/5 * * * *"))
+	run(job)
+
+	report := func() (lines []string) {
+		text, err := os.ReadFile(filepath.Join(dir, "report.txt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSpace(string(text)), "\n")
+	}
+	last := 0
+	for i, line := range report() {
+		name, token, _ := strings.Cut(line, " ")
+		n, err := strconv.Atoi(token)
+		if want := []string{"PHP", "Node", "cron"}[i]; name != want || err != nil || n <= last {
+			t.Errorf("line %d of the report is %q, after the token %d", i, line, last)
+		}
+		last = n
+	}
+
+	// While another process has it, the job ends, and PHP waits.
+	holder := start(strings.ReplaceAll(shell[3], "sleep 5", "cat"))
+	in, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testserver.Start(holder); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
+	for late := time.Now().Add(patience); ; {
+		out, err := start(`baton ls --store sqlite:/srv/app/locks.db`).Output()
+		if err == nil && strings.Contains(string(out), "report") {
+			break
+		} else if time.Now().After(late) {
+			t.Fatalf("ls: %v\n%s", err, out)
+		}
+	}
+	if err := start(job).Run(); err == nil || err.(*exec.ExitError).ExitCode() != 75 {
+		t.Errorf("the job beside a holder: %v", err)
+	}
+	waits := start(shell[1])
+	if err := testserver.Start(waits); err != nil {
+		t.Fatal(err)
+	}
+	for late := time.Now().Add(patience); ; {
+		out, err := start(shell[4]).Output()
+		if err == nil && strings.Contains(string(out), `"waiting"`) {
+			break
+		} else if time.Now().After(late) {
+			t.Fatalf("who: %v\n%s", err, out)
+		}
+	}
+	_ = in.Close()
+	if err := waits.Wait(); err != nil {
+		t.Errorf("PHP: %v", err)
+	}
+	if n := len(report()); n != 4 {
+		t.Errorf("the report has %d lines", n)
+	}
+}
+
+// The code of each client's page runs.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	s := sites[1].make(t)
+	h := newHost(t, s.url)
+	run := func(name, text string, command ...string) {
+		t.Helper()
+		file := filepath.Join(h.dir, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(command[0], append(command[1:], file)...)
+		cmd.Dir = h.dir
+		cmd.Env = append(os.Environ(), "BATON_AGENT="+h.socket)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s\n%s", name, err, out, text)
+		}
+	}
+	for _, client := range []string{"php/baton.php", "node/baton.mjs", "bash/baton.sh", "python/baton.py"} {
+		text, err := os.ReadFile(client)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(h.dir, filepath.Base(client)), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must := func(code []string) []string {
+		t.Helper()
+		if len(code) == 0 {
+			t.Error("a page has no code")
+		}
+		return code
+	}
+	for _, page := range []string{"../docs/agent.md", "python/README.md"} {
+		for _, code := range must(blocks(t, page)["python"]) {
+			run("page.py", "write = print\ndef pay(): pass\n"+code, pythonProgram(t), "-B")
+		}
+	}
+	for _, code := range must(blocks(t, "node/README.md")["js"]) {
+		code = strings.ReplaceAll(code, `"baton-agent"`, `"./baton.mjs"`)
+		run("page.mjs", "const write = console.log, pay = () => {};\n"+code, testserver.Node(t))
+	}
+	for _, code := range must(blocks(t, "php/README.md")["php"]) {
+		run("page.php", "<?php require_once __DIR__ . '/baton.php'; function write($token) {} function pay() {}\n"+strings.Replace(code, "require 'baton.php';", "", 1), testserver.PHP(t))
+	}
+	for _, code := range must(blocks(t, "bash/README.md")["bash"]) {
+		run("page.sh", "set -e\n"+strings.ReplaceAll(code, "./pay", ":"), testserver.Bash(t))
+	}
+	javaProgram := testserver.Java(t)
+	if err := buildJava(); err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range must(blocks(t, "java/README.md")["java"]) {
+		run("Page.java", "import io.github.batonhq.baton.*;\nimport java.time.Duration;\nclass Page {\nstatic void write(long token) {}\nstatic void pay() {}\n"+
+			"public static void main(String[] args) {\n"+code+"}\n}\n", javaProgram, "-cp", filepath.Join(built, "java"))
+	}
+}
+
+// The page says of each language what its row of the tests is.
+func TestTableOfAbilities(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := make(map[string][]string)
+	for line := range strings.Lines(string(text)) {
+		if cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|"); len(cells) == 1+len(languages) {
+			for i := range cells {
+				cells[i] = strings.TrimSpace(cells[i])
+			}
+			rows[cells[0]] = cells[1:]
+		}
+	}
+	for i, l := range languages {
+		if head := rows[""]; head == nil || !strings.HasPrefix(head[i], "["+l.name+"]") {
+			t.Errorf("the table has no column of %s", l.name)
+		}
+		for _, ability := range abilities {
+			if cells := rows[ability]; cells == nil || (cells[i] == "yes" || strings.HasPrefix(cells[i], "yes:")) != l.can(ability) {
+				t.Errorf("%s: the table says %q to %q", l.name, cells, ability)
+			}
+		}
+	}
+}
+
+// The clients stay small enough to be read before they are copied.
+func TestClientsAreSmall(t *testing.T) {
+	t.Parallel()
+	for _, l := range languages {
+		for _, name := range l.files {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := bytes.Count(text, []byte("\n")); n > 120 {
+				t.Errorf("%s has %d lines", name, n)
+			}
+		}
+	}
+}
+
+// The packages have what their registries ask for, and what they name exists.
+func TestPackages(t *testing.T) {
+	t.Parallel()
+	type packed struct {
+		Name, Version, Description, License string
+		Files                               []string
+		Exports                             map[string]struct{ Types, Default string }
+		Autoload                            struct{ Files []string }
+	}
+	read := func(name string, unmarshal func([]byte, any) error, into any) {
+		t.Helper()
+		text, err := os.ReadFile(name)
+		if err == nil {
+			err = unmarshal(text, into)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	var npm, composer packed
+	read("node/package.json", json.Unmarshal, &npm)
+	read("php/composer.json", json.Unmarshal, &composer)
+	var pom struct {
+		GroupID     string `xml:"groupId"`
+		Name        string `xml:"artifactId"`
+		Version     string `xml:"version"`
+		Description string `xml:"description"`
+		License     string `xml:"licenses>license>name"`
+		Developer   string `xml:"developers>developer>name"`
+		SCM         string `xml:"scm>url"`
+	}
+	read("java/pom.xml", xml.Unmarshal, &pom)
+	if pom.GroupID == "" || pom.Developer == "" || pom.SCM == "" {
+		t.Errorf("pom.xml lacks something: %+v", pom)
+	}
+	python, err := os.ReadFile("python/pyproject.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []packed{npm, composer, {Name: pom.Name, Version: pom.Version, Description: pom.Description, License: pom.License}} {
+		if !strings.HasSuffix(p.Name, "baton-agent") || p.Version != npm.Version && p.Name != composer.Name || p.License != "Apache-2.0" ||
+			!bytes.Contains(python, []byte(p.Description)) || !bytes.Contains(python, []byte(`"`+npm.Version+`"`)) {
+			t.Errorf("it is not as in pyproject.toml: %+v", p)
+		}
+	}
+	for folder, names := range map[string][]string{"node": append(npm.Files, npm.Exports["."].Types, npm.Exports["."].Default), "php": composer.Autoload.Files} {
+		if len(names) == 0 {
+			t.Errorf("%s has no files", folder)
+		}
+		for _, name := range names {
+			if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

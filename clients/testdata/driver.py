@@ -1,0 +1,114 @@
+# What the tests tell a process to do, in Python: see drive in language_test.go.
+import os
+import subprocess
+import sys
+
+import baton
+
+held = None
+
+
+def kind(wait, max_hold, mode):
+    kind = {}
+    if wait != "-":
+        kind["wait"] = int(wait) / 1000
+    if max_hold != "-":
+        kind["max_hold"] = int(max_hold) / 1000
+    if mode == "shared":
+        kind["shared"] = True
+    elif mode != "-":
+        kind["permits"] = tuple(int(n) for n in mode.split("/"))
+    return kind
+
+
+def do(verb, *args):
+    global held
+    if verb == "lock":
+        held = baton.lock(args[0], **kind(*args[1:]))
+        return held.token
+    if verb == "check":
+        return int(held.check() * 1000)
+    if verb == "unlock":
+        return held.unlock()
+    if verb == "spawn":
+        return subprocess.Popen(["cat", args[0]], stdout=subprocess.DEVNULL).pid
+    if verb == "fork":
+        pid = os.fork()
+        if pid == 0:
+            try:
+                held.check()
+            except baton.Error as e:
+                os._exit(0 if e.args[0] == "bad" else 1)
+            os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0, "the child used the session"
+        return None
+    if verb == "count":
+        for _ in range(int(args[2])):
+            with baton.lock(args[0]) as lock, open(args[1], "r+") as f:
+                n, last = map(int, f.read().split())
+                assert lock.token > last, "the token does not rise"
+                f.seek(0)
+                f.write(f"{n + 1} {lock.token}\n")
+                f.truncate()
+        return None
+    if verb == "api":
+        return api(args[0])
+    raise ValueError(verb)
+
+
+def api(key):
+    with baton.lock(key, wait=5, max_hold=60) as lock:
+        session = baton.Session()
+        who = session.ask("who", key=key)["locks"]
+        assert [w["token"] for w in who] == [str(lock.token)], who
+        for wait in (0, 0.0004):  # which is not 0, but no wait to speak of
+            try:
+                baton.Lock(session, key, wait)
+                assert False, "the lock is held twice"
+            except baton.Held as e:
+                assert e.args[0] == "held" and ("deadline" in e.args[1]) == (wait > 0), e
+        lock.unlock()
+        lock.unlock()
+    a, b = baton.Lock(session, key + "/a"), baton.Lock(session, key + "/b\u00e9\"\\")
+    try:
+        baton.Lock(session, key + "/a")
+        assert False, "a lock waits for itself"
+    except baton.Error as e:
+        assert e.args[0] == "nested", e
+    try:
+        session.ask("lock", key="x", wait=5)
+        assert False, "a field that is unknown is accepted"
+    except baton.Error as e:
+        assert e.args[0] == "bad" and "wait_ms" in e.args[1], e
+    a.unlock()
+    session.close()
+    try:
+        b.check()
+        assert False, "a lock outlives its session"
+    except baton.Lost:
+        pass
+    baton.lock(key + "/b\u00e9\"\\", wait=5).unlock()
+    try:
+        with baton.lock(key) as lock:
+            lock.session.close()  # a loss while the work fails
+            raise KeyError("of the work")
+    except KeyError:
+        pass
+    try:
+        with baton.lock(key, wait=5) as lock:
+            lock.session.close()
+        assert False, "the loss is not told"
+    except baton.Lost:
+        pass
+
+
+for line in sys.stdin:
+    try:
+        result = do(*line.split())
+        print("ok", "" if result is None else result, flush=True)
+    except baton.Held as e:
+        print("held", e, flush=True)
+    except baton.Lost as e:
+        print("lost", e, flush=True)
+    except baton.Error as e:
+        print("error", *e.args, flush=True)

@@ -201,10 +201,19 @@ func (a *app) conclude(code int) {
 	}
 }
 
+// show makes metrics of what the packages tell from now on, for a program that shows them
+// itself.
+func (a *app) show() (*textfile.Metrics, error) {
+	all := textfile.New("")
+	var err error
+	a.shown, err = metrics.New(all, metrics.Config{})
+	return all, err
+}
+
 // told is whom the packages tell what they do.
 func (a *app) told() metrics.Events {
 	if a.measured == nil {
-		return metrics.Events{}
+		return a.shown
 	}
 	return a.measured.Events
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/internal/suggest"
+	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/open"
 )
 
@@ -31,7 +32,8 @@ type app struct {
 	verbose  bool
 
 	metricsFile string
-	measured    *measured // nil: nobody wants to know
+	measured    *measured      // nil: nobody wants to know
+	shown       metrics.Events // of a server
 
 	death death
 }

@@ -21,8 +21,11 @@ import (
 	"github.com/batonhq/baton/internal/door"
 	"github.com/batonhq/baton/internal/ownfile"
 	"github.com/batonhq/baton/internal/roles"
+	"github.com/batonhq/baton/internal/textfile"
+	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server"
+	"github.com/batonhq/baton/server/rls"
 )
 
 // serverFlags are the flags of "baton serve".
@@ -37,6 +40,9 @@ type serverFlags struct {
 	rules    string
 	audit    string
 }
+
+// failAfter is how long a store may take to decide, where a rule does not say.
+const failAfter = 500 * time.Millisecond
 
 // drainFor is how long calls that are under way may take when the server is stopped.
 const drainFor = 10 * time.Second
@@ -62,6 +68,12 @@ HUP reads the files of --tokens and TLS again, and goes on in a new file of --au
 one before was renamed. TERM, INT and QUIT end the server: calls that wait are answered
 first.
 
+With --rules, clients may ask the limits of a file, also by Envoy's rate limit service
+(docs/proxies.md). The file is read again when it changes. If the store fails, and a rule
+does not say what happens then, each server decides alone.
+
+/metrics is for Prometheus, which needs an access token if the clients do.
+
 The audit has a line of JSON for every break, every denial and every change of roles.
 
 ` + exitTable,
@@ -81,13 +93,7 @@ The audit has a line of JSON for every break, every denial and every change of r
 	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
 	f.StringVar(&k.audit, "audit", "-", "`FILE` for the audit; - is standard error")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
-	a.metricsFlag(cmd)
-	cmd.RunE = does(func(ctx context.Context, _ []string) error {
-		if err := a.measure(cmd, false); err != nil {
-			return err
-		}
-		return a.serve(ctx, k)
-	})
+	cmd.RunE = does(func(ctx context.Context, _ []string) error { return a.serve(ctx, k) })
 	return cmd
 }
 
@@ -102,6 +108,10 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 	if err != nil {
 		return err
 	}
+	shown, err := a.show()
+	if err != nil {
+		return err
+	}
 	_, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{} })
 	if err != nil {
 		return err
@@ -109,7 +119,7 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 	defer shut(store)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s, handler, err := a.servedBy(ctx, store, files)
+	s, handler, err := a.servedBy(ctx, store, files, shown)
 	if err != nil {
 		return err
 	}
@@ -197,7 +207,9 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 		}
 	}
 	if k.rules != "" {
-		if f.rules, err = rules.Open(k.rules); err != nil {
+		// A store that fails is no error for callers of limits: each server decides alone then.
+		alone := rules.Failure{By: ratelimit.ByLocal, After: failAfter, Instances: 1}
+		if f.rules, err = rules.OpenOr(k.rules, alone); err != nil {
 			return nil, &exit{exitConfig, ofPage(err)}
 		}
 	}
@@ -231,7 +243,7 @@ func readSecret(path string) ([]byte, error) {
 }
 
 // servedBy makes what answers calls.
-func (a *app) servedBy(ctx context.Context, store driver.Store, f *served) (*server.Server, http.Handler, error) {
+func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown *textfile.Metrics) (*server.Server, http.Handler, error) {
 	cfg := server.Config{
 		Store: store, Secret: f.secret, Logger: a.warner(), Audit: f.log.Logger,
 		Caller: func(r *http.Request) (server.Caller, error) { return door.Caller(r) },
@@ -249,7 +261,27 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served) (*ser
 	if err != nil {
 		return nil, nil, err
 	}
-	return s, s.Handler(), nil
+	mux := http.NewServeMux()
+	mux.Handle("/", s.Handler())
+	mux.Handle("GET /metrics", s.Guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_, _ = w.Write(shown.Text()) // a client that is gone needs no answer
+	})))
+	if cfg.Limits != nil {
+		path, envoy := rls.New(rls.Config{Limiter: cfg.Limits, Logger: a.warner(), May: f.mayLimit})
+		mux.Handle(path, s.Guard(envoy))
+	}
+	return s, mux, nil
+}
+
+// mayLimit reports whether the caller of Envoy's service may ask a domain.
+func (f *served) mayLimit(ctx context.Context, domain string) error {
+	caller := server.CallerOf(ctx)
+	err := caller.May(roles.Limit, domain+"/")
+	if err != nil {
+		f.log.Warn("a call was denied", "caller", caller.Name(), "verb", roles.Limit, "key", domain+"/")
+	}
+	return err
 }
 
 // serves says that the server is there, and what is not as users may think.

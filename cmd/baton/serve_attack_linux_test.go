@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -377,13 +378,28 @@ func TestServeAttacksOfWebPages(t *testing.T) {
 		t.Errorf("a name that was pointed here: %v", a)
 	}
 	s.wrote("refused", "evil.example")
+
+	// A proxy calls the host as it likes, by a protocol that no browser speaks.
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(transport.CloseIdleConnections)
+	s.http = &http.Client{Transport: transport}
+	r = s.request("", "Locks/List", "{}")
+	r.Host = "envoy-cluster"
+	if a := s.do(r); a.Status != http.StatusOK {
+		t.Errorf("a proxy: %v", a)
+	}
 }
 
 // A gRPC client is told in its own terms.
-func TestServeRefusesByGRPC(t *testing.T) {
+func TestServeByGRPC(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s := startServe(t, dir, "--tokens", writeRoles(t, dir, ""))
+	rules := filepath.Join(dir, "rules.yaml")
+	if err := os.WriteFile(rules, []byte("domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: hour, requests_per_unit: 1}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startServe(t, dir, "--tokens", writeRoles(t, dir, ""), "--rules", rules)
 	transport := &http.Transport{Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	t.Cleanup(transport.CloseIdleConnections)
@@ -394,6 +410,39 @@ func TestServeRefusesByGRPC(t *testing.T) {
 	if a := s.do(r); a.Status != http.StatusUnauthorized { // which gRPC's clients take for Unauthenticated
 		t.Errorf("got %v", a)
 	}
+
+	// Envoy's service on the same port. The message is {domain: "shop", descriptors: {entries: {key: "user", value: "eve"}}}.
+	ask := func(token string) (answer, string) {
+		t.Helper()
+		const message = "\x0a\x04shop\x12\x0d\x0a\x0b\x0a\x04user\x12\x03eve"
+		r := s.request(token, "Locks/List", string([]byte{0, 0, 0, 0, byte(len(message))})+message)
+		r.URL.Path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+		r.Header.Set("Content-Type", "application/grpc")
+		r.Header.Set("TE", "trailers")
+		res, err := s.http.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer{Status: res.StatusCode, Text: string(text)}, res.Trailer.Get("Grpc-Status") + res.Header.Get("Grpc-Status")
+	}
+	for i, want := range []struct{ overall byte }{{1}, {2}} { // OK, then OVER_LIMIT
+		a, status := ask(tokenShop)
+		if a.Status != http.StatusOK || status != "0" || len(a.Text) < 7 || a.Text[5] != 8 || a.Text[6] != want.overall {
+			t.Errorf("call %d: %q, %d, status %s", i+1, a.Text, a.Status, status)
+		}
+	}
+	if a, status := ask(tokenA); status != "7" { // PERMISSION_DENIED
+		t.Errorf("a caller that may not: %v, status %s", a, status)
+	}
+	if a, _ := ask(""); a.Status != http.StatusUnauthorized {
+		t.Errorf("without an access token: %v", a)
+	}
+	s.wrote("denied", `"caller":"team-a"`, `"verb":"limit"`, `"key":"shop/"`)
 }
 
 // A call that waits is answered when the server is stopped.

@@ -273,7 +273,9 @@ func (e *ForeignError) Error() string { return e.Reason }
 // foreign refuses what a browser sends for the page of another site. Such a request comes
 // from loopback, or with the certificate of the user.
 func (d *Door) foreign(r *http.Request) error {
-	if d.everyone != nil && !d.knows(r.Host) {
+	// No browser speaks HTTP/2 without TLS. Proxies do, and call this host as they like.
+	browser := r.ProtoMajor < 2 || r.TLS != nil
+	if d.everyone != nil && browser && !d.knows(r.Host) {
 		return &ForeignError{fmt.Sprintf("the request is for the host %q, which is not this one: use localhost, or name it with --host", r.Host)}
 	}
 	if all := r.Header.Values("Origin"); len(all) > 0 {

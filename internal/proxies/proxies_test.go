@@ -99,7 +99,7 @@ func newSite(t *testing.T, config string) (s *site, filled string) {
 		t.Fatal(err)
 	}
 	addr := func(server *httptest.Server) string { return server.Listener.Addr().String() }
-	for page, here := range map[string]string{"127.0.0.1:8080": s.front, "127.0.0.1:7411": addr(s.baton), "127.0.0.1:9000": addr(s.app)} {
+	for page, here := range map[string]string{"127.0.0.1:8080": s.front, "127.0.0.1:7420": addr(s.baton), "127.0.0.1:9000": addr(s.app)} {
 		if !strings.Contains(config, page) {
 			t.Fatalf("the configuration does not name %s", page)
 		}

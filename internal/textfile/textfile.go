@@ -1,5 +1,5 @@
-// Package textfile keeps metrics and writes them as a file for the textfile collector
-// of Prometheus' node_exporter.
+// Package textfile keeps metrics and writes them in the text format of Prometheus: as a
+// file for the textfile collector of its node_exporter, or for a program that shows them.
 package textfile
 
 import (
@@ -23,7 +23,7 @@ import (
 
 // Metrics keeps what was measured, as a metrics.Meter. It is safe for concurrent use.
 type Metrics struct {
-	own string // the label that every series has: `file="nightly.prom"`
+	own string // the label that every series has: `file="nightly.prom"`; "": none
 
 	mu      sync.Mutex
 	all     map[string]*family
@@ -38,9 +38,13 @@ type sampled struct {
 
 // New returns Metrics for the file at path. The collector refuses the files of all
 // programs if two of them have the same series: so every series has a label with the
-// name of its file.
+// name of its file. Metrics that a program shows itself have no path, and no such label.
 func New(path string) *Metrics {
-	return &Metrics{own: label("file", filepath.Base(path)), all: make(map[string]*family)}
+	m := &Metrics{all: make(map[string]*family)}
+	if path != "" {
+		m.own = label("file", filepath.Base(path))
+	}
+	return m
 }
 
 // family is an instrument with its series, by their labels.
@@ -106,7 +110,7 @@ func (m *Metrics) labels(i metrics.Instrument, values []string) string {
 			labels += label(l.Prometheus(), values[n]) + ","
 		}
 	}
-	return labels + m.own
+	return strings.TrimSuffix(labels+m.own, ",")
 }
 
 // A Value is that of a gauge without labels.
@@ -164,7 +168,8 @@ func (f *family) text(name string) string {
 			if i < len(f.Buckets) {
 				bound = f.Buckets[i]
 			}
-			fmt.Fprintf(&b, "%s_bucket{%s,%s} %d\n", name, labels, label("le", number(bound)), count)
+			of := strings.TrimPrefix(labels+","+label("le", number(bound)), ",")
+			fmt.Fprintf(&b, "%s_bucket{%s} %d\n", name, of, count)
 		}
 		fmt.Fprintf(&b, "%s_sum{%s} %s\n%[1]s_count{%[2]s} %[4]d\n", name, labels, number(s.value), count)
 	}

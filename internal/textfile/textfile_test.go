@@ -88,6 +88,28 @@ baton_lock_waiting_oldest_seconds{store="redis",FILE} 2.5
 	lint(t, []byte(want))
 }
 
+// Metrics that are in no file have no label of one.
+func TestTextWithoutAFile(t *testing.T) {
+	t.Parallel()
+	m := New("")
+	bare := metrics.Instrument{Name: "baton.bare", Kind: metrics.Histogram, Help: "Bare.", Buckets: []float64{1}}
+	made(t, m, bare)()(t.Context(), 0.5)
+	made(t, m, locks)("redis", "")(t.Context(), 1)
+	const want = `# HELP baton_bare Bare.
+# TYPE baton_bare histogram
+baton_bare_bucket{le="1"} 1
+baton_bare_bucket{le="+Inf"} 1
+baton_bare_sum{} 0.5
+baton_bare_count{} 1
+# HELP baton_lock_acquired_total Locks \\ of\nall.
+# TYPE baton_lock_acquired_total counter
+baton_lock_acquired_total{store="redis"} 1
+`
+	if got := string(m.Text()); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
 // lint asks Prometheus' own tool, if it is there.
 func lint(t *testing.T, text []byte) {
 	t.Helper()

@@ -81,6 +81,7 @@ const doors = `
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken
 	internal/verify:             *
 	internal/verify/history:
+	internal/verify/workers:
 	internal/verify/check:       internal/verify/history
 	internal/verify/served:      driver driver/limits
 	internal/verify/planted:     driver driver/* internal/broken store/memstore internal/verify/check

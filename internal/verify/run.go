@@ -219,12 +219,19 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 		r.cfg.TTL, r.bound = ttlOf(r.asked, f), bound+roundTrips*f.RoundTrip
 		began := time.Now()
 		t := r.newTrial(f)
-		if lacks := f.Needs(t.scene()); lacks != "" {
-			t.result.skip(r.cfg.Local, lacks)
-			report.Trials = append(report.Trials, t.result)
-			continue
+		err := t.open()
+		if err == nil {
+			if lacks := f.Needs(t.scene()); lacks != "" {
+				t.register.close()
+				if err := t.closeFronts(); err != nil {
+					return report, err
+				}
+				t.result.skip(r.cfg.Local, lacks)
+				report.Trials = append(report.Trials, t.result)
+				continue
+			}
+			err = t.run(ctx)
 		}
-		err := t.run(ctx)
 		if ctx.Err() != nil {
 			return report, context.Cause(ctx)
 		}

@@ -125,19 +125,26 @@ func (t *trial) orders(seat int) orders {
 	return o
 }
 
-// run does the whole trial. Its error says why there is no verdict; what is wrong with
-// the store is in the result.
-func (t *trial) run(ctx context.Context) error {
+// open starts everything but the clients.
+func (t *trial) open() error {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return err
 	}
 	if err := t.listen(); err != nil {
 		return err
 	}
-	err := t.countRows()
-	if err == nil {
-		err = t.openFronts()
+	err := t.openFronts()
+	if err != nil {
+		t.register.close()
+		err = errors.Join(err, t.closeFronts())
 	}
+	return err
+}
+
+// run does the whole trial, after open. Its error says why there is no verdict; what is
+// wrong with the store is in the result.
+func (t *trial) run(ctx context.Context) error {
+	err := t.countRows()
 	if err == nil {
 		err = t.clients(ctx)
 	}

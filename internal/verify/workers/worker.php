@@ -130,6 +130,8 @@ final class Worker {
                 }
             } catch (Baton\Lost $e) {
                 $this->put('released', $op, ['result' => 'refused', 'error' => $e->getMessage()]);
+            } catch (Baton\Failure $e) { // the store has not answered
+                $this->put('released', $op, ['result' => 'unknown', 'error' => $e->getMessage()]);
             }
         }
         $session->close();

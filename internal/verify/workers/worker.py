@@ -90,6 +90,8 @@ class AgentLease:
             self.lock.unlock()
         except baton.Lost as e:
             raise Lost(e.args[1]) from e
+        except baton.Error as e:  # the store has not answered
+            raise Failed(e.args[1]) from e
 
     def hang_up(self):
         self.lock.session.close()

@@ -118,7 +118,8 @@ const exitTableVerify = `Exit codes:
   64        wrong usage
   69        the store cannot be reached
   75        nothing was found, but a run counts for nothing: try again
-  78        wrong configuration: the store's URL, or a server for --local is not installed
+  78        wrong configuration: the store's URL, or what --local or --clients needs is not
+            installed
   125       baton itself failed
   130       interrupted; the faults that were done with were printed
 `

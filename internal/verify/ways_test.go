@@ -21,7 +21,7 @@ func TestOtherLanguagesHold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := quick(url, "f02", "f34", "f36")
+			cfg := quick(url, "f02+f34+f36")
 			cfg.Ways, cfg.Clients = []string{WayAgent, WayHTTP, WayLibrary}, 6
 			for _, x := range proves(t, cfg) {
 				t.Logf("%s: %d rounds, %+v", x.Fault, x.Rounds, x.Looked)

@@ -100,6 +100,10 @@ func (f *front) Revive() error {
 	return nil
 }
 
+// frontPatience is how long an agent or a server may take to end, on a busy machine, when
+// its clients have ended.
+const frontPatience = 15 * time.Second
+
 // close makes it end, and reports whether it did by itself.
 func (f *front) close() bool {
 	l := f.now()
@@ -107,7 +111,7 @@ func (f *front) close() bool {
 		return true
 	}
 	_ = l.in.Close() // it has ended, if that fails
-	slow := time.NewTimer(openTimeout)
+	slow := time.NewTimer(frontPatience)
 	defer slow.Stop()
 	select {
 	case <-l.ended:
@@ -199,7 +203,7 @@ func (o frontOrders) serve(ctx context.Context, store driver.Store, logger *slog
 		return err
 	case <-ctx.Done():
 	}
-	closing, cancel := context.WithTimeout(context.Background(), openTimeout/2)
+	closing, cancel := context.WithTimeout(context.Background(), frontPatience/2)
 	defer cancel()
 	if err := s.Shutdown(closing); err != nil {
 		return err

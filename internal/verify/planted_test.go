@@ -24,7 +24,7 @@ var (
 var always = []string{
 	"renews for show", "forgets the token on release", "unlocks twice", "waits for a wake-up that was lost", "each process limits for itself",
 	"leaves a descriptor open", "does not close its connection", "forgets a lock of another name",
-	"counts from the receipt, over HTTP", "an agent does not see that a client has died",
+	"counts from the receipt, over HTTP",
 }
 
 // seeds are how many runs a defect has to show.

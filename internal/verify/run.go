@@ -223,9 +223,7 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 		if err == nil {
 			if lacks := f.Needs(t.scene()); lacks != "" {
 				t.register.close()
-				if err := t.closeFronts(); err != nil {
-					return report, err
-				}
+				t.closeFronts()
 				t.result.skip(r.cfg.Local, lacks)
 				report.Trials = append(report.Trials, t.result)
 				continue

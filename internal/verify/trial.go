@@ -136,7 +136,7 @@ func (t *trial) open() error {
 	err := t.openFronts()
 	if err != nil {
 		t.register.close()
-		err = errors.Join(err, t.closeFronts())
+		t.closeFronts()
 	}
 	return err
 }
@@ -148,7 +148,7 @@ func (t *trial) run(ctx context.Context) error {
 	if err == nil {
 		err = t.clients(ctx)
 	}
-	err = errors.Join(err, t.closeFronts())
+	t.leaked = append(t.leaked, t.closeFronts()...)
 	if err == nil {
 		t.leaked = append(t.leaked, t.connections(ctx)...)
 	}

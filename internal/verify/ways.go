@@ -12,7 +12,9 @@ import (
 	"github.com/batonhq/baton/clients"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/internal/verify/check"
 	"github.com/batonhq/baton/internal/verify/fault"
+	"github.com/batonhq/baton/internal/verify/history"
 	"github.com/batonhq/baton/internal/verify/workers"
 )
 
@@ -189,18 +191,16 @@ func (t *trial) retarget(f *front) {
 	}
 }
 
-// closeFronts ends agents and servers as a signal does, which gives back what they have.
-func (t *trial) closeFronts() error {
+// closeFronts ends agents and servers as a signal does. It kills those that do not end.
+func (t *trial) closeFronts() (found []check.Violation) {
+	from := history.Now()
 	var late []string
 	for _, f := range t.fronts {
 		if !f.close() {
 			late = append(late, f.name)
 		}
 	}
-	if len(late) > 0 {
-		return fmt.Errorf("%s did not end within %v", strings.Join(late, " and "), openTimeout)
-	}
-	return nil
+	return leak("fronts", from, late, "it was told to end, and had not ended after %v")
 }
 
 var _ fault.Process = (*front)(nil)

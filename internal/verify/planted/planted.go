@@ -93,7 +93,7 @@ var All = []Defect{
 
 	// What uses the agent or the server in another language, and the agent itself.
 	{Name: "ignores the loss, by the agent", Fault: "f06", Breaks: check.Exclusive, Local: "redis", Keys: 1, Ways: []string{"agent"}},
-	{Name: "ignores the loss, over HTTP", Fault: "f06", Breaks: check.Exclusive, Local: "redis", Keys: 1, Ways: []string{"http"}},
+	{Name: "ignores the loss, over HTTP", Fault: "f04", Breaks: check.Exclusive, Local: "redis", Keys: 1, Ways: []string{"http"}},
 	{Name: "counts from the receipt, by the agent", Fault: "f35", Breaks: check.Exclusive, Local: "sqlite", Keys: 1, Ways: []string{"agent"}},
 	{Name: "counts from the receipt, over HTTP", Fault: "f01", Breaks: check.Exclusive, Local: "sqlite", Keys: 1, Ways: []string{"http"}},
 	{Name: "an agent does not see that a client has died", Fault: "f02", Breaks: check.Lively, Local: "sqlite", Ways: []string{"agent"}, Listen: deafToTheEnd},

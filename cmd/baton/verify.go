@@ -28,6 +28,7 @@ type verifying struct {
 	*app
 	cfg    verify.Config
 	faults []string
+	crowd  []string // of --clients
 	html   string
 }
 
@@ -53,6 +54,10 @@ their connections, which go through proxies. But the run loads the store as much
 crowd does: keep it away from one that others need. With --local the servers are started
 for the run, if they are installed on this machine, and broken as well.
 
+With --clients agent,http the clients are programs in Python and PHP that use the agents of
+two hosts, or the HTTP API of two servers that share a secret, all on this machine. These
+can be killed and stopped as well, and the connections to them are cut.
+
 Each fault has a run of its own, with what is drawn from the seed: keys, goroutines, who
 wants what for how long, who is broken and for how long. What the system decides, such
 as who is faster, is not in it; the same command breaks the same things in the same way,
@@ -63,7 +68,7 @@ for nothing, and so does one in which hardly anything happened.
 
 That nothing was found proves nothing. It says that so many operations held.
 
-With -o json: store, url, seed, clients, ttl, bound, for and trials; of each fault its
+With -o json: store, url, seed, clients, ways, ttl, bound, for and trials; of each fault its
 verdict (held, broken, excused if what broke is not promised under that fault, invalid or
 skipped), why (if invalid or skipped), promises, what was looked at, what baton.Events told (which must agree in every
 client), violations, and the command that repeats it. Durations are in
@@ -74,6 +79,7 @@ nanoseconds.
   baton verify --store sqlite:/tmp/locks.db --fault f02 --seed 42 --for 10s
   baton verify --local etcd3 --fault leader-kill --html report.html
   baton verify --local postgres --fault long-stop+reply-cut+server-kill
+  baton verify --local redis --clients 6,library,agent,http --fault reply-cut,agent-kill
   baton verify -o json --store postgres://db2/locks | jq '.trials[].verdict'`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -83,7 +89,7 @@ nanoseconds.
 	f.StringSliceVar(&v.faults, "fault", nil, "what to break, by number or name, several with commas between them, or\nwith + if they are to break at the same time:\n"+faultTable()+"(default: all that can be)")
 	f.DurationVar(&v.cfg.For, "for", 30*time.Second, "how long the clients work under each fault")
 	f.Uint64Var(&v.cfg.Seed, "seed", 0, "draw everything from this number, above 0 (default: a random one)")
-	f.IntVar(&v.cfg.Clients, "clients", 0, "how many processes (default: 4 to 8)")
+	f.StringSliceVar(&v.crowd, "clients", nil, "how many processes (default: 4 to 8), and how they reach the store, in turn:\n"+wayTable+"(default: library)")
 	f.DurationVar(&v.cfg.TTL, "ttl", 0, "of the locks (default: 2s, or more if a fault is of no use with so little)")
 	f.BoolVar(&v.cfg.Brief, "brief", false, "hold every lock for 5 ms at most, for many acquisitions (a holder is broken\nless often in the midst of its work)")
 	f.DurationVar(&v.cfg.Bound, "bound", 0, "how long, beside the TTL, a waiter may wait when all is whole (default: by the store)")
@@ -112,9 +118,15 @@ const exitTableVerify = `Exit codes:
   64        wrong usage
   69        the store cannot be reached
   75        nothing was found, but a run counts for nothing: try again
-  78        wrong configuration: the store's URL, or a server for --local is not installed
+  78        wrong configuration: the store's URL, or what --local or --clients needs is not
+            installed
   125       baton itself failed
   130       interrupted; the faults that were done with were printed
+`
+
+const wayTable = `library   programs in Go
+agent     programs in Python and PHP, by two agents
+http      programs in Python, by two servers of the HTTP API
 `
 
 // kindTable describes each kind of store for the help.
@@ -136,14 +148,14 @@ func kindNames() (names []string) {
 // faultTable describes each fault for the help.
 func faultTable() string {
 	var b strings.Builder
-	for _, f := range fault.All() {
+	for _, f := range fault.WithFronts() {
 		fmt.Fprintf(&b, "%s %-16s %s\n", f.ID, f.Name, f.Does)
 	}
 	return b.String()
 }
 
 func faultNames() (names []string) {
-	for _, f := range fault.All() {
+	for _, f := range fault.WithFronts() {
 		names = append(names, f.ID, f.Name)
 	}
 	return names
@@ -158,8 +170,18 @@ func (v *verifying) check(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("seed") && v.cfg.Seed == 0 {
 		return usage("--seed 0: it is a number above 0")
 	}
-	if cmd.Flags().Changed("clients") && (v.cfg.Clients < 1 || v.cfg.Clients > verify.MaxClients) {
-		return usage("--clients %d: it is a number from 1 to %d", v.cfg.Clients, verify.MaxClients)
+	for _, word := range v.crowd {
+		n, err := strconv.Atoi(word)
+		switch {
+		case err != nil:
+			v.cfg.Ways = append(v.cfg.Ways, word)
+		case v.cfg.Clients != 0:
+			return usage("--clients: it has one number")
+		case n < 1 || n > verify.MaxClients:
+			return usage("--clients %d: it is a number from 1 to %d", n, verify.MaxClients)
+		default:
+			v.cfg.Clients = n
+		}
 	}
 	if v.cfg.Local != "" && v.storeURL != "" {
 		return usage("--local starts servers of its own: there is no --store then")
@@ -204,12 +226,15 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 		}
 	}
 	var wrong *verify.ConfigError
+	var missing *verify.NotInstalledError
 	switch {
 	case ctx.Err() != nil:
 		return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
 	case errors.As(err, &wrong):
-		flag := map[string]string{"Local": "--local", "Faults": "--fault", "For": "--for", "TTL": "--ttl", "Clients": "--clients", "Keep": "--keep"}[wrong.Field]
+		flag := map[string]string{"Local": "--local", "Faults": "--fault", "For": "--for", "TTL": "--ttl", "Clients": "--clients", "Ways": "--clients", "Keep": "--keep"}[wrong.Field]
 		return usage("%s %s", flag, safe(wrong.Reason))
+	case errors.As(err, &missing):
+		return &exit{exitConfig, fmt.Errorf("--clients: %w", missing)}
 	case errors.Is(err, deploy.ErrNotInstalled):
 		return &exit{exitConfig, fmt.Errorf("--local: %w", err)}
 	case err != nil:

@@ -79,6 +79,7 @@ const doors = `
 	internal/monitoring: metrics
 
 	# Whoever puts a program together knows everything but the helpers of tests.
+	clients:
 	open:               * !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken
 	server/page:        baton driver driver/* metrics once ratelimit ratelimit/top
@@ -88,6 +89,7 @@ const doors = `
 	internal/verify/served:      driver driver/limits
 	internal/verify/planted:     driver driver/* internal/broken store/memstore internal/verify/check
 	internal/verify/lines:
+	internal/verify/workers:
 	internal/verify/results:     internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines
 	internal/verify/campaign:    store/redisstore store/redisstore/goredis internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines internal/verify/results
 	internal/verify/soak:        baton driver driver/limits once open ratelimit internal/verify/deploy internal/verify/lines

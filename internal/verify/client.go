@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"os/signal"
 	"runtime"
 	"runtime/pprof"
@@ -26,14 +27,37 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// clientEnv tells this program that it is a client.
-const clientEnv = "BATON_VERIFY_CLIENT"
+// roleEnv tells this program what it is in a run.
+const roleEnv = "BATON_VERIFY_ROLE"
+
+const (
+	roleClient = "client"
+	roleFront  = "front"
+)
+
+// again is this program in a role.
+func again(role string) (*exec.Cmd, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), roleEnv+"="+role)
+	return cmd, nil
+}
 
 // Main must be the first call of every program that calls Run: Run starts the program
-// again for each client, and in a client Main does not return.
+// again for each client, agent and server, and there Main does not return.
 func Main() {
-	if os.Getenv(clientEnv) == "" {
+	switch os.Getenv(roleEnv) {
+	case "":
 		return
+	case roleFront:
+		if err := serveFront(); err != nil {
+			_ = json.NewEncoder(os.Stdout).Encode(word{sayFailed, err.Error()}) // the conductor may have ended
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	c := &client{begin: make(chan struct{})}
 	in := bufio.NewReader(os.Stdin)

@@ -63,7 +63,7 @@ func (t *trial) connections(ctx context.Context) []check.Violation {
 	from := history.Now()
 	left, _ := t.gone(ctx, func(context.Context) (open []string, err error) { // a look never fails
 		for n, p := range t.seats {
-			for _, x := range t.place.proxies(n) {
+			for _, x := range t.wires(n) {
 				if conns := x.Conns(); conns > 0 {
 					open = append(open, fmt.Sprintf("client %d, %d to %s", p.now().client, conns, x.Addr))
 				}

@@ -6,7 +6,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	plant = spoil
+	plant, plantConn = spoil, spoilConns
 	Main()
 	os.Exit(m.Run())
 }

@@ -22,6 +22,21 @@ type orders struct {
 	// library, if the kind of store can use one.
 	Own     bool `json:"own,omitempty"`
 	GoRedis bool `json:"goRedis,omitempty"`
+
+	*reach
+}
+
+// reach is what a client is told that does not use the store itself. It has no goroutines
+// for limits, and bounds each wait, so that it needs no order to give up.
+type reach struct {
+	Way       string        `json:"way"`
+	Socket    string        `json:"socket,omitempty"`   // of the agent
+	Replicas  []string      `json:"replicas,omitempty"` // addresses of the servers
+	First     int           `json:"first"`              // the replica to ask first
+	Wait      time.Duration `json:"wait"`               // the longest of one attempt
+	Ahead     int64         `json:"ahead"`              // history.Ahead
+	Shared    bool          `json:"shared,omitempty"`   // what the store has
+	Permitted bool          `json:"permitted,omitempty"`
 }
 
 // An order is a word to a client that works.

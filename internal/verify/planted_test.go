@@ -3,6 +3,7 @@ package verify
 import (
 	"cmp"
 	"flag"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ var (
 var always = []string{
 	"renews for show", "forgets the token on release", "unlocks twice", "waits for a wake-up that was lost", "each process limits for itself",
 	"leaves a descriptor open", "does not close its connection", "forgets a lock of another name",
+	"counts from the receipt, over HTTP",
 }
 
 // seeds are how many runs a defect has to show.
@@ -33,6 +35,13 @@ func spoil(name string, s driver.Store) driver.Store {
 		return d.Spoil(s)
 	}
 	return s
+}
+
+func spoilConns(name string, l net.Listener) net.Listener {
+	if d, ok := planted.Find(name); ok && d.Listen != nil {
+		return d.Listen(l)
+	}
+	return l
 }
 
 // lend serves a store to the clients of a run.
@@ -110,6 +119,9 @@ func tryDefect(t *testing.T, d planted.Defect, seed uint64) (found []finding) {
 	}
 	cfg.Seed, cfg.defect, cfg.keys, cfg.keeps = seed, d.Name, d.Keys, d.Keeps
 	cfg.TTL = cmp.Or(d.TTL, cfg.TTL)
+	if cfg.Ways = d.Ways; d.Ways != nil {
+		cfg.Clients = 4 // two hosts, or servers, for several clients each
+	}
 	cfg.For = time.Duration(seed) * 4 * time.Second
 	cfg.Bound = 3 * time.Second // nothing but the defect is slow
 	r, err := Run(t.Context(), cfg, nil)

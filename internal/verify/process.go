@@ -28,9 +28,11 @@ type process struct {
 	died []int // the clients that were killed
 }
 
-// A life of a client is one process of the system, from its start to its end.
+// A life of a client, an agent or a server is one process of the system, from its start
+// to its end.
 type life struct {
-	client int // as in the history
+	name   string // for people
+	client int    // as in the history
 	cmd    *exec.Cmd
 	in     io.WriteCloser
 	log    string // what it printed on standard error
@@ -50,21 +52,26 @@ func (p *process) start() (*life, error) {
 	o := p.trial.orders(p.seat)
 	o.Client = 100*len(p.died) + p.seat + 1
 	o.Log = p.trial.path(fmt.Sprintf("client-%d.history", o.Client))
-	self, err := os.Executable()
+	cmd, err := p.command()
 	if err != nil {
 		return nil, err
 	}
-	l := &life{
-		client: o.Client, log: p.trial.path(fmt.Sprintf("client-%d.log", o.Client)),
-		said: make(map[say]int), changed: make(chan struct{}), ended: make(chan struct{}),
+	l, err := begin(cmd, fmt.Sprintf("client %d", o.Client), p.trial.path(fmt.Sprintf("client-%d.log", o.Client)), o)
+	if err != nil {
+		return nil, err
 	}
+	l.client, p.life = o.Client, l
+	return l, nil
+}
+
+// begin starts a process, which gets its orders by standard input.
+func begin(cmd *exec.Cmd, name, log string, orders any) (*life, error) {
+	l := &life{name: name, log: log, cmd: cmd, said: make(map[say]int), changed: make(chan struct{}), ended: make(chan struct{})}
 	stderr, err := os.OpenFile(l.log, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer stderr.Close()
-	l.cmd = exec.Command(self)
-	l.cmd.Env = append(os.Environ(), clientEnv+"=1")
 	l.cmd.Stderr = stderr
 	// Its own process group: Ctrl-C is for the conductor alone, and if the conductor
 	// dies, the system wakes and ends clients that are stopped.
@@ -80,11 +87,10 @@ func (p *process) start() (*life, error) {
 		return nil, err
 	}
 	go l.listen(out)
-	if err := json.NewEncoder(l.in).Encode(o); err != nil {
+	if err := json.NewEncoder(l.in).Encode(orders); err != nil {
 		l.end()
-		return nil, fmt.Errorf("client %d: %w", l.client, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	p.life = l
 	return l, nil
 }
 
@@ -132,9 +138,9 @@ func (l *life) await(ctx context.Context, s say, n int) error {
 		select {
 		case <-changed:
 		case <-l.ended:
-			return fmt.Errorf("client %d has ended by itself (%v)%s", l.client, l.cmd.ProcessState, l.tail())
+			return fmt.Errorf("%s has ended by itself (%v)%s", l.name, l.cmd.ProcessState, l.tail())
 		case <-ctx.Done():
-			return fmt.Errorf("client %d did not come to %q: %w", l.client, s, context.Cause(ctx))
+			return fmt.Errorf("%s did not come to %q: %w", l.name, s, context.Cause(ctx))
 		}
 	}
 }
@@ -158,7 +164,7 @@ func (l *life) tail() string {
 
 func (l *life) order(o order) error {
 	if err := json.NewEncoder(l.in).Encode(o); err != nil {
-		return fmt.Errorf("order client %d to %s: %w", l.client, o.Do, err)
+		return fmt.Errorf("order %s to %s: %w", l.name, o.Do, err)
 	}
 	return nil
 }
@@ -192,7 +198,7 @@ func (p *process) Signal(s os.Signal) error {
 		return nil
 	}
 	if err := l.cmd.Process.Signal(s); err != nil {
-		return fmt.Errorf("client %d: %w%s", l.client, err, l.tail())
+		return fmt.Errorf("%s: %w%s", l.name, err, l.tail())
 	}
 	return nil
 }

@@ -24,7 +24,8 @@ type Report struct {
 	Local    string        `json:"local,omitempty"`
 	Seed     uint64        `json:"seed"`
 	Clients  int           `json:"clients"`
-	TTL      time.Duration `json:"ttl"` // the longest of all trials; nanoseconds, as all durations
+	Ways     []string      `json:"ways,omitempty"` // how they reach the store, in turn
+	TTL      time.Duration `json:"ttl"`            // the longest of all trials; nanoseconds, as all durations
 	Bound    time.Duration `json:"bound"`
 	For      time.Duration `json:"for"`
 	Began    time.Time     `json:"began"`
@@ -84,7 +85,7 @@ type Trial struct {
 
 func (r *runner) newReport() *Report {
 	return &Report{
-		Store: r.traits.Store, URL: open.Redact(r.place.url(0)), Local: r.cfg.Local, Seed: r.cfg.Seed, Clients: r.cfg.Clients,
+		Store: r.traits.Store, URL: open.Redact(r.place.url(0)), Local: r.cfg.Local, Seed: r.cfg.Seed, Clients: r.cfg.Clients, Ways: r.cfg.Ways,
 		TTL: r.cfg.TTL, Bound: r.bound, For: r.cfg.For, Began: time.Now().UTC(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Repeat: r.repeat(cmp.Or(strings.Join(r.cfg.Faults, ","), "all")),
 	}
@@ -98,7 +99,7 @@ func (r *runner) repeat(faults string) string {
 		words[2], words[3] = "--local", quote(r.cfg.Local)
 	}
 	words = append(words, "--fault", faults, "--seed", strconv.FormatUint(r.cfg.Seed, 10), "--for", r.cfg.For.String(),
-		"--clients", strconv.Itoa(r.cfg.Clients), "--ttl", r.cfg.TTL.String())
+		"--clients", strings.Join(append([]string{strconv.Itoa(r.cfg.Clients)}, r.cfg.Ways...), ","), "--ttl", r.cfg.TTL.String())
 	if r.cfg.Brief {
 		words = append(words, "--brief")
 	}

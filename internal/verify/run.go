@@ -50,6 +50,10 @@ type Config struct {
 	// seed; to 1 for a store that processes do not share.
 	Clients int
 
+	// Ways are the ways in which clients reach the store (Ways, above), in turn: the
+	// first client in the first way, and so on. Defaults to the library alone.
+	Ways []string
+
 	// TTL is that of the locks. Defaults to 2s, or more if a fault needs a longer one.
 	TTL time.Duration
 
@@ -116,11 +120,23 @@ func (c *Config) complete() error {
 	case c.Clients < 0 || c.Clients > MaxClients:
 		return &ConfigError{"Clients", fmt.Sprintf("is %d: 1 to %d are possible", c.Clients, MaxClients)}
 	}
+	for i, way := range c.Ways {
+		switch {
+		case !slices.Contains(Ways, way):
+			return &ConfigError{"Ways", fmt.Sprintf("has %q: there are %s", way, strings.Join(Ways, ", "))}
+		case slices.Contains(c.Ways[:i], way):
+			return &ConfigError{"Ways", "has " + way + " twice"}
+		}
+	}
 	return nil
 }
 
 // faults finds the faults with those names. Without names it returns all.
-func faults(names []string) ([]fault.Fault, error) {
+func (r *runner) faults() ([]fault.Fault, error) {
+	names := r.cfg.Faults
+	if len(names) == 0 && r.fronted() {
+		return fault.WithFronts(), nil
+	}
 	if len(names) == 0 {
 		return fault.All(), nil
 	}
@@ -189,7 +205,7 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 			r.cleanups[i]()
 		}
 	}()
-	all, err := faults(cfg.Faults)
+	all, err := r.faults()
 	if err != nil {
 		return nil, err
 	}
@@ -203,12 +219,17 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 		r.cfg.TTL, r.bound = ttlOf(r.asked, f), bound+roundTrips*f.RoundTrip
 		began := time.Now()
 		t := r.newTrial(f)
-		if lacks := f.Needs(t.scene()); lacks != "" {
-			t.result.skip(r.cfg.Local, lacks)
-			report.Trials = append(report.Trials, t.result)
-			continue
+		err := t.open()
+		if err == nil {
+			if lacks := f.Needs(t.scene()); lacks != "" {
+				t.register.close()
+				t.closeFronts()
+				t.result.skip(r.cfg.Local, lacks)
+				report.Trials = append(report.Trials, t.result)
+				continue
+			}
+			err = t.run(ctx)
 		}
-		err := t.run(ctx)
 		if ctx.Err() != nil {
 			return report, context.Cause(ctx)
 		}
@@ -256,11 +277,14 @@ func (r *runner) open(ctx context.Context) (err error) {
 	case wanted == 0:
 		r.cfg.Clients = 4 + rand.New(rand.NewPCG(r.cfg.Seed, 0)).IntN(5)
 	}
+	if err := r.install(); err != nil {
+		return err
+	}
 	if r.cfg.Local != "" {
 		err = r.settle()
 	} else {
 		r.bound = r.cfg.Bound
-		r.place, err = visit(r.cfg.URL, r.cfg.Clients)
+		r.place, err = visit(r.cfg.URL, r.positions())
 	}
 	if err != nil {
 		return err
@@ -281,6 +305,12 @@ func (r *runner) open(ctx context.Context) (err error) {
 	}
 	if err := check.TTL("ttl", r.cfg.TTL, r.traits); err != nil {
 		return &ConfigError{"TTL", fmt.Sprintf("is %v: %s accepts %v to %v", r.cfg.TTL, r.traits.Store, r.traits.MinTTL, r.traits.MaxTTL)}
+	}
+	switch {
+	case r.fronted() && !r.traits.Processes:
+		return &ConfigError{"Ways", fmt.Sprintf("has others than %s: processes do not share a store of %s", WayLibrary, r.traits.Store)}
+	case slices.Contains(r.cfg.Ways, WayHTTP) && r.traits.Sessions:
+		return &ConfigError{"Ways", fmt.Sprintf("has %s: %s ties locks to the process that took them, so only %s is possible", WayHTTP, r.traits.Store, WayAgent)}
 	}
 	if !r.traits.Processes {
 		if wanted > 1 {
@@ -318,7 +348,7 @@ func (r *runner) settle() error {
 	}
 	r.bound = cmp.Or(r.cfg.Bound, kind.Bound(r.cfg.TTL))
 	r.progress("starting %s", kind.Does)
-	r.options.Clients = r.cfg.Clients
+	r.options.Clients = r.positions()
 	r.place, err = settle(r.cfg.Local, r.options)
 	return err
 }

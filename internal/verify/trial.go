@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/internal/verify/check"
 	"github.com/batonhq/baton/internal/verify/fault"
@@ -29,6 +30,8 @@ type trial struct {
 	plan   plan
 
 	seats    []*process
+	fronts   []*front
+	doors    map[int][]*faultproxy.Proxy // of clients, to each server
 	register *register
 	socket   string
 	marks    marks
@@ -85,34 +88,67 @@ func (r *runner) newTrial(f fault.Fault) *trial {
 }
 
 func (t *trial) scene() *fault.Scene {
-	s := &fault.Scene{Proxies: t.place.proxies, Servers: t.place.servers, TTL: t.cfg.TTL, Rand: t.rng, Mark: t.marks.now}
+	s := &fault.Scene{Proxies: t.wires, Servers: t.place.servers, TTL: t.cfg.TTL, Rand: t.rng, Mark: t.marks.now}
 	for _, p := range t.seats {
 		s.Clients = append(s.Clients, p)
+	}
+	s.Library = !t.fronted()
+	for _, f := range t.fronts {
+		if f.orders.Way == WayAgent {
+			s.Agents = append(s.Agents, f)
+		} else {
+			s.Replicas = append(s.Replicas, f)
+		}
 	}
 	return s
 }
 
 func (t *trial) orders(seat int) orders {
-	return orders{
+	o := orders{
 		URL: t.place.url(seat), Seed: t.cfg.Seed, Goroutines: t.plan.goroutines[seat], TTL: t.cfg.TTL,
 		Prefix: t.prefix, Keys: t.plan.keys, Permits: t.plan.permits, Brief: t.cfg.Brief, Register: t.socket, Defect: t.cfg.defect,
 		Own: t.fault.Callers && seat%3 > 0, GoRedis: seat%3 == 2,
 	}
+	if is := t.programOf(seat); is.way != WayLibrary {
+		o.URL = "" // and its secrets
+		o.reach = &reach{
+			Way: is.way, First: is.host, Wait: t.cfg.TTL + t.bound + time.Second, Ahead: history.Ahead(),
+			Shared: t.traits.Shared, Permitted: t.traits.Permits,
+		}
+		if is.way == WayAgent {
+			o.Socket = t.agentSocket(is.host)
+		}
+		for _, p := range t.doors[seat] {
+			o.Replicas = append(o.Replicas, p.Addr)
+		}
+	}
+	return o
 }
 
-// run does the whole trial. Its error says why there is no verdict; what is wrong with
-// the store is in the result.
-func (t *trial) run(ctx context.Context) error {
+// open starts everything but the clients.
+func (t *trial) open() error {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return err
 	}
 	if err := t.listen(); err != nil {
 		return err
 	}
+	err := t.openFronts()
+	if err != nil {
+		t.register.close()
+		t.closeFronts()
+	}
+	return err
+}
+
+// run does the whole trial, after open. Its error says why there is no verdict; what is
+// wrong with the store is in the result.
+func (t *trial) run(ctx context.Context) error {
 	err := t.countRows()
 	if err == nil {
 		err = t.clients(ctx)
 	}
+	t.leaked = append(t.leaked, t.closeFronts()...)
 	if err == nil {
 		t.leaked = append(t.leaked, t.connections(ctx)...)
 	}
@@ -275,7 +311,7 @@ func (t *trial) wind(ctx context.Context) error {
 	}
 	// The result is the same under all faults, so check it under one. A store in memory
 	// keeps its own data in the process, so skip it.
-	if late == nil && t.fault.ID == quiet && t.traits.Processes {
+	if late == nil && t.fault.ID == quiet && t.traits.Processes && t.programOf(0).way == WayLibrary {
 		late = t.weigh(ctx)
 	}
 	if ctx.Err() != nil {
@@ -338,7 +374,7 @@ func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 		EqualReaders: t.traits.Store == "redlock",
 		PerGrant:     tokensPerGrant,
 		Explains:     2*t.cfg.TTL + t.bound,
-		Keeps:        t.cfg.keeps || fault.Keeps(t.cfg.Local, t.fault.ID),
+		Keeps:        t.cfg.keeps || fault.Keeps(t.cfg.Local, t.fault.ID) && (!t.fronted() || t.fault.ID == quiet),
 		Young:        driver.ClaimTTL,
 	}
 	processes := len(t.seats) + len(h.Killed())

@@ -137,7 +137,12 @@ var clientFaults = []Fault{
 	},
 	{
 		ID: "f24", Name: "suspend", Does: "a holder's machine sleeps: its process stops, and its clock jumps by twice the TTL",
-		Needs: anybody,
+		Needs: func(s *Scene) string {
+			if !s.Library {
+				return "clients whose clock can be made to jump: those that use the library"
+			}
+			return anybody(s)
+		},
 		Run: func(ctx context.Context, s *Scene) error {
 			n, c := s.holder(ctx)
 			defer s.breaks("client %d sleeps", n)()
@@ -252,7 +257,7 @@ func (s *Scene) stop(ctx context.Context, d time.Duration) error {
 }
 
 // frozen stops a process for a while.
-func frozen(ctx context.Context, c Client, d time.Duration) error {
+func frozen(ctx context.Context, c Process, d time.Duration) error {
 	if err := c.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}

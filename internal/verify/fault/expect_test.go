@@ -59,6 +59,13 @@ func TestEveryCellIsExpected(t *testing.T) {
 	if v, ok := Expect("redis", "f16"); !ok || v != (Verdict{Holds, Holds, Breaks}) {
 		t.Errorf("redis under f16: %v, want ++-", v)
 	}
+	for _, f := range frontFaults { // the store is not broken
+		for _, k := range deploy.Kinds {
+			if v, ok := Expect(k.Name, f.ID); !ok || v != (Verdict{Holds, Holds, Holds}) {
+				t.Errorf("%s under %s: %v, want +++", k.Name, f.ID, v)
+			}
+		}
+	}
 	if _, ok := Expect("redis", "f99"); ok {
 		t.Error("something is claimed under a fault that does not exist")
 	}

@@ -16,13 +16,18 @@ import (
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-// A Client is a process under test. Its methods are safe for concurrent use.
-type Client interface {
+// A Process can be stopped and killed. Its methods are safe for concurrent use.
+type Process interface {
 	// Signal sends it SIGSTOP, SIGCONT or SIGKILL. After SIGKILL it returns when the
 	// process is gone.
 	Signal(os.Signal) error
 	// Revive starts it again, after it was killed.
 	Revive() error
+}
+
+// A Client is a process under test.
+type Client interface {
+	Process
 	// Holds reports whether it holds a lock, as far as it has said.
 	Holds() bool
 	// StopAtWrite makes it stop itself as SIGSTOP does, when it has found a lease valid
@@ -37,7 +42,13 @@ type Client interface {
 type Scene struct {
 	Clients []Client
 	Proxies func(client int) []*faultproxy.Proxy // none where the client talks to no server of ours, or not by TCP
-	Servers *deploy.Deployment                   // nil if the servers are not ours to break
+	Library bool                                 // all clients use the library, whose clock can be made to jump
+
+	// What stands between clients and the store, if anything does. Proxies has their
+	// connections, too.
+	Agents, Replicas []Process
+
+	Servers *deploy.Deployment // nil if the servers are not ours to break
 	TTL     time.Duration
 	Rand    *rand.Rand // the only source of chance
 	Mark    func(history.MarkWhat, string)

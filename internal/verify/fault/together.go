@@ -16,7 +16,7 @@ import (
 // Find returns the fault with that ID or name, or several that set in together:
 // "f03+reply-cut".
 func Find(names string) (Fault, error) {
-	all := All()
+	all := WithFronts()
 	var parts []Fault
 	for name := range strings.SplitSeq(names, "+") {
 		i := slices.IndexFunc(all, func(f Fault) bool { return name == f.ID || name == f.Name })

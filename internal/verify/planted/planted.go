@@ -4,6 +4,7 @@
 package planted
 
 import (
+	"net"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -25,6 +26,11 @@ type Defect struct {
 
 	TTL   time.Duration // if it shows only with this
 	Keeps bool          // a right store loses no lease under the fault
+
+	// Ways are those of verify.Config. A client in another language has a defect of its own.
+	Ways []string
+	// Listen spoils the connections of agents. Nil changes nothing.
+	Listen func(net.Listener) net.Listener
 
 	// Store returns the store that is served: locks, and limits if it is a
 	// limits.Store.
@@ -84,6 +90,13 @@ var All = []Defect{
 	{Name: "waits for a wake-up that nobody may send", Fault: "f30", Breaks: check.Lively, Local: "redis", Spoil: neverAsks},
 	{Name: "forgets everything when all restart", Fault: "f31", Breaks: check.Exclusive, Local: "redis-nopersist"},
 	{Name: "does not ask a second time", Fault: "f33", Breaks: check.Lively, Check: "lost", Local: "etcd3", TTL: 6 * time.Second, Keeps: true, Spoil: asksOnce},
+
+	// What uses the agent or the server in another language, and the agent itself.
+	{Name: "ignores the loss, by the agent", Fault: "f06", Breaks: check.Exclusive, Local: "redis", Keys: 1, Ways: []string{"agent"}},
+	{Name: "ignores the loss, over HTTP", Fault: "f04", Breaks: check.Exclusive, Local: "redis", Keys: 1, Ways: []string{"http"}},
+	{Name: "counts from the receipt, by the agent", Fault: "f35", Breaks: check.Exclusive, Local: "sqlite", Keys: 1, Ways: []string{"agent"}},
+	{Name: "counts from the receipt, over HTTP", Fault: "f01", Breaks: check.Exclusive, Local: "sqlite", Keys: 1, Ways: []string{"http"}},
+	{Name: "an agent does not see that a client has died", Fault: "f02", Breaks: check.Lively, Local: "sqlite", Ways: []string{"agent"}, Listen: deafToTheEnd},
 
 	// Something is left.
 	leak("leaves a goroutine behind", "goroutines", leavesGoroutine),

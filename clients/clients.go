@@ -1,0 +1,9 @@
+// Package clients has the clients of the agent for other languages, as files.
+package clients
+
+import "embed"
+
+// Files are those that the programs of package internal/verify/workers need.
+//
+//go:embed python/baton.py php/baton.php
+var Files embed.FS

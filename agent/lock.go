@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -300,6 +301,7 @@ func (s *session) unlock(r request) {
 			s.fail(r.ID, err)
 			return
 		}
+		runtime.Gosched() // who has the lock now hears of it first
 		s.answer(answer{ID: r.ID, OK: true})
 	}()
 }

@@ -95,6 +95,7 @@ var stores = []struct {
 }{
 	{"sqlite", func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "locks.db") }},
 	{"redis", func(t *testing.T) string { return "redis://" + testserver.SharedRedis(t).Addr }},
+	{"mysql", func(t *testing.T) string { return "mysql://root@" + testserver.SharedMariaDB(t).Addr + "/baton" }},
 	{"postgres", func(t *testing.T) string {
 		server := testserver.SharedPostgres(t)
 		return server.URL(server.Database(t))

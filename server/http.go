@@ -70,7 +70,7 @@ type call struct {
 	remote string
 	clear  func()   // the body was read
 	answer func()   // the answer is about to be written
-	gone   []func() // undo what a client has got that went before the answer
+	undo   []func() // what a client has got that the call does not give it
 }
 
 type callKey struct{}
@@ -113,11 +113,6 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
-		if r.Context().Err() != nil { // before the end of the answer was sent
-			for _, undo := range c.gone {
-				undo()
-			}
-		}
 	})
 }
 
@@ -234,10 +229,26 @@ func (s *Server) around(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		c.clear() // a client may have sent everything and not its end
 		res, err := next(ctx, r)
+		err = c.settle(ctx, err)
 		c.answer()
 		if err != nil {
 			return nil, s.failure(r.Spec().Procedure, err)
 		}
 		return res, nil
 	}
+}
+
+// settle takes back what the client cannot have, because the call has failed, or because
+// the client has ended it and cannot ask again. It does so instead of the answer: one that
+// is being written may still arrive.
+func (c *call) settle(ctx context.Context, err error) error {
+	if err == nil && ctx.Err() != nil && len(c.undo) > 0 {
+		err = errGone
+	}
+	if err != nil {
+		for _, undo := range c.undo {
+			undo()
+		}
+	}
+	return err
 }

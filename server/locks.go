@@ -141,10 +141,10 @@ func (s *Server) ttl(ms uint32) (time.Duration, error) {
 	return ttl, nil
 }
 
-// undo releases a lease whose client has gone before the answer, and cannot ask again.
+// undo makes the call release a lease if the client does not get it and cannot ask again.
 func (s *Server) undo(ctx context.Context, c *call, w wish, l lease) {
 	if w.op == "" {
-		c.gone = append(c.gone, func() { s.abandon(ctx, l.claim) })
+		c.undo = append(c.undo, func() { s.abandon(ctx, l.claim) })
 	}
 }
 

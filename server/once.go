@@ -70,9 +70,6 @@ func (s onceService) Begin(ctx context.Context, r *batonv1.BeginRequest) (*baton
 	case err == nil && rec.Done: // by the attempt that was waited for
 		s.abandon(ctx, l.claim) // nobody needs the lock of what is finished
 		return replayed(rec), nil
-	case err != nil && w.op == "":
-		s.abandon(ctx, l.claim)
-		return nil, err
 	case err != nil:
 		return nil, err
 	}

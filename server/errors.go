@@ -9,6 +9,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/ratelimit/rules"
+	"github.com/batonhq/baton/server/internal/handle"
 )
 
 // A busyError says that there is more to do than is allowed.
@@ -41,7 +42,7 @@ func (s *Server) failure(what string, err error) error {
 		return as(connect.CodeUnimplemented, err)
 	case errors.As(err, new(*busyError)):
 		return as(connect.CodeResourceExhausted, err)
-	case errors.Is(err, errHandle), errors.As(err, new(*driver.KeyError)), errors.As(err, new(*driver.RequestError)),
+	case errors.Is(err, handle.Err), errors.As(err, new(*driver.KeyError)), errors.As(err, new(*driver.RequestError)),
 		errors.As(err, new(*rules.UnknownError)), errors.As(err, new(*rules.RequestError)), errors.As(err, new(*limits.Error)):
 		return as(connect.CodeInvalidArgument, err)
 	case errors.As(err, new(*driver.CapacityError)), errors.As(err, new(*driver.NotLockError)):

@@ -15,6 +15,7 @@ import (
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/server/batonv1"
+	"github.com/batonhq/baton/server/internal/handle"
 )
 
 const (
@@ -79,7 +80,7 @@ func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*
 	s.undo(ctx, c, w, l)
 	return &batonv1.AcquireResponse{
 		State: batonv1.AcquireResponse_HELD, Token: l.token(), RemainingMs: millis(l.remaining(received)),
-		Handle: s.keys.seal(c.caller.Name(), handle{claim: l.claim, token: l.token()}),
+		Handle: s.keys.Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token()}),
 	}, nil
 }
 
@@ -175,21 +176,21 @@ func holders(info driver.KeyInfo) []*batonv1.Holder {
 }
 
 // opened opens a handle, and checks that its caller may still have what it stands for.
-func (s *Server) opened(ctx context.Context, text string) (*call, handle, error) {
+func (s *Server) opened(ctx context.Context, text string) (*call, handle.Handle, error) {
 	c, err := callOf(ctx)
 	if err != nil {
-		return nil, handle{}, err
+		return nil, handle.Handle{}, err
 	}
-	h, err := s.keys.open(c.caller.Name(), text)
+	h, err := s.keys.Open(c.caller.Name(), text)
 	return c, h, err
 }
 
 // mayHave checks, at each renewal, that the roles have not changed.
-func (s *Server) mayHave(c *call, h handle) error {
-	if h.once {
-		return s.may(c, roles.Once, strings.TrimPrefix(h.claim.Key, once.LockPrefix))
+func (s *Server) mayHave(c *call, h handle.Handle) error {
+	if h.Once {
+		return s.may(c, roles.Once, strings.TrimPrefix(h.Claim.Key, once.LockPrefix))
 	}
-	return s.may(c, roles.Lock, h.claim.Key)
+	return s.may(c, roles.Lock, h.Claim.Key)
 }
 
 // Renew implements batonv1connect.LocksHandler.
@@ -220,7 +221,7 @@ func (s locksService) Release(ctx context.Context, r *batonv1.ReleaseRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := s.release(ctx, h.claim); err != nil {
+	if err := s.release(ctx, h.Claim); err != nil {
 		return nil, err
 	}
 	return &batonv1.ReleaseResponse{}, nil
@@ -243,7 +244,7 @@ func (s locksService) Cancel(ctx context.Context, r *batonv1.CancelRequest) (*ba
 		return nil, err
 	}
 	// What the ID names is the caller's own: no role is needed to end it.
-	claim := driver.Claim{Key: key, ID: s.keys.claimID(c.caller.Name(), key, r.Op), Weight: driver.Whole, Capacity: driver.Whole}
+	claim := driver.Claim{Key: key, ID: s.keys.ClaimID(c.caller.Name(), key, r.Op), Weight: driver.Whole, Capacity: driver.Whole}
 	if err := s.release(ctx, claim); err != nil && !errors.Is(err, driver.ErrLost) {
 		return nil, err
 	}

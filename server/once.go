@@ -12,6 +12,7 @@ import (
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/server/batonv1"
+	"github.com/batonhq/baton/server/internal/handle"
 )
 
 // onceService answers the calls of batonv1.Once. An attempt is a lease on the lock that a
@@ -75,7 +76,7 @@ func (s onceService) Begin(ctx context.Context, r *batonv1.BeginRequest) (*baton
 	}
 	return &batonv1.BeginResponse{
 		State: batonv1.BeginResponse_RUN, Token: l.token(), Attempts: rec.Attempts, RemainingMs: millis(l.remaining(received)),
-		Handle: s.keys.seal(c.caller.Name(), handle{claim: l.claim, token: l.token(), once: true}),
+		Handle: s.keys.Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token(), Once: true}),
 	}, nil
 }
 
@@ -102,7 +103,7 @@ func (s onceService) Finish(ctx context.Context, r *batonv1.FinishRequest) (*bat
 	switch {
 	case err != nil:
 		return nil, err
-	case !h.once || s.records == nil:
+	case !h.Once || s.records == nil:
 		return nil, bad("the handle is that of a lock, and of no operation")
 	}
 	if err := s.mayHave(c, h); err != nil {
@@ -112,7 +113,7 @@ func (s onceService) Finish(ctx context.Context, r *batonv1.FinishRequest) (*bat
 	if r.KeepSeconds > 0 {
 		keep = time.Duration(r.KeepSeconds) * time.Second
 	}
-	a := driver.Attempt{Key: h.claim.Key[len(once.LockPrefix):], Token: h.token}
+	a := driver.Attempt{Key: h.Claim.Key[len(once.LockPrefix):], Token: h.Token}
 	_, err = s.record(ctx, func(ctx context.Context) (driver.Record, error) {
 		return s.records.FinishAttempt(ctx, a, driver.Outcome{Failed: r.Failed, Result: r.Result}, keep)
 	})
@@ -121,6 +122,6 @@ func (s onceService) Finish(ctx context.Context, r *batonv1.FinishRequest) (*bat
 	}
 	// Those who wait find the outcome. If the lease has ended, or the store does not
 	// answer, they find it later.
-	s.abandon(ctx, h.claim)
+	s.abandon(ctx, h.Claim)
 	return &batonv1.FinishResponse{}, nil
 }

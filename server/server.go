@@ -17,6 +17,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/batonv1/batonv1connect"
+	"github.com/batonhq/baton/server/internal/handle"
 )
 
 // MinSecret is the length of the shortest secret, in bytes.
@@ -110,7 +111,7 @@ type Server struct {
 	watcher driver.Watcher // nil if the store has none
 	records driver.Records // likewise
 	locks   *baton.Locker  // to show locks to people, and to break them
-	keys    keys
+	keys    handle.Keys
 	handler http.Handler
 	errors  *connect.ErrorWriter
 	origins *http.CrossOriginProtection
@@ -140,7 +141,7 @@ func New(cfg Config) (*Server, error) {
 	s.watcher, _ = driver.As[driver.Watcher](s.store)
 	s.records, _ = driver.As[driver.Records](s.store)
 	var err error
-	if s.keys, err = newKeys(cfg.Secret); err != nil {
+	if s.keys, err = handle.NewKeys(cfg.Secret); err != nil {
 		return nil, err
 	}
 	if s.locks, err = baton.New(s.store, baton.Config{}); err != nil {

@@ -1,16 +1,17 @@
-package server
+package handle
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/batonhq/baton/driver"
 )
 
-func testKeys(t testing.TB, secret string) keys {
+func testKeys(t testing.TB, secret string) Keys {
 	t.Helper()
-	k, err := newKeys([]byte(secret))
+	k, err := NewKeys([]byte(secret))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,54 +19,54 @@ func testKeys(t testing.TB, secret string) keys {
 }
 
 // someHandles are of every kind.
-func someHandles() []handle {
-	exclusive := driver.Claim{Key: "k", ID: driver.NewID(), Weight: driver.Whole, Capacity: driver.Whole, Ticket: -7}
+func someHandles() []Handle {
+	exclusive := driver.Claim{Key: "k", ID: "AAAAAAAAAAAAAAAAAAAAAA", Weight: driver.Whole, Capacity: driver.Whole, Ticket: -7}
 	reader, permits, longest := exclusive, exclusive, exclusive
 	reader.Weight = 1
 	permits.Weight, permits.Capacity, permits.Ticket = 2, 10, 1<<62
 	longest.Key, longest.ID = strings.Repeat("é", 256), strings.Repeat("x", 64)
-	return []handle{{claim: exclusive, token: 64}, {claim: reader}, {claim: permits, token: 1 << 62}, {claim: longest, token: -1, once: true}}
+	return []Handle{{Claim: exclusive, Token: 64}, {Claim: reader}, {Claim: permits, Token: 1 << 62}, {Claim: longest, Token: -1, Once: true}}
 }
 
 func TestHandles(t *testing.T) {
 	t.Parallel()
 	k := testKeys(t, "0123456789abcdef")
 	for _, h := range someHandles() {
-		text := k.seal("team-a", h)
-		if len(text) > maxHandle {
-			t.Errorf("a handle has %d bytes, more than %d", len(text), maxHandle)
+		text := k.Seal("team-a", h)
+		if len(text) > maxLen {
+			t.Errorf("a handle has %d bytes, more than %d", len(text), maxLen)
 		}
-		if strings.Contains(text, h.claim.ID) {
+		if strings.Contains(text, h.Claim.ID) {
 			t.Error("a handle shows its ID")
 		}
-		if got, err := testKeys(t, "0123456789abcdef").open("team-a", text); err != nil || got != h {
+		if got, err := testKeys(t, "0123456789abcdef").Open("team-a", text); err != nil || got != h {
 			t.Errorf("%+v became %+v, %v", h, got, err)
 		}
-		if text == k.seal("team-a", h) {
+		if text == k.Seal("team-a", h) {
 			t.Error("two handles of a lease are the same")
 		}
 		bad := map[string]string{
-			"of another caller": "", "empty": "", "without its prefix": strings.TrimPrefix(text, handlePrefix),
-			"longer": text + "A", "with a line end": text + "\n", "padded": text + "=", "short": handlePrefix + "AAAA",
-			"upper": strings.ToUpper(text), "huge": handlePrefix + strings.Repeat("A", maxHandle),
+			"of another caller": "", "empty": "", "without its prefix": strings.TrimPrefix(text, prefix),
+			"longer": text + "A", "with a line end": text + "\n", "padded": text + "=", "short": prefix + "AAAA",
+			"upper": strings.ToUpper(text), "huge": prefix + strings.Repeat("A", maxLen),
 		}
 		for name, text := range bad {
-			if _, err := k.open("team-a", text); err == nil {
+			if _, err := k.Open("team-a", text); err == nil {
 				t.Errorf("a handle is opened that is %s", name)
 			}
 		}
 		for _, caller := range []string{"", "team-b", "team-a "} {
-			if _, err := k.open(caller, text); err == nil {
+			if _, err := k.Open(caller, text); err == nil {
 				t.Errorf("the handle of team-a is opened for %q", caller)
 			}
 		}
-		if _, err := testKeys(t, "another secret 1").open("team-a", text); err == nil {
+		if _, err := testKeys(t, "another secret 1").Open("team-a", text); err == nil {
 			t.Error("a handle is opened with another secret")
 		}
 		for i := range len(text) {
 			changed := []byte(text)
 			changed[i] ^= 1
-			if _, err := k.open("team-a", string(changed)); err == nil {
+			if _, err := k.Open("team-a", string(changed)); err == nil {
 				t.Errorf("a handle is opened whose byte %d is another", i)
 			}
 		}
@@ -81,18 +82,18 @@ func TestClaimIDsDiffer(t *testing.T) {
 	for _, caller := range parts {
 		for _, key := range parts {
 			for _, op := range parts {
-				id := k.claimID(caller, key, op)
+				id := k.ClaimID(caller, key, op)
 				if other, twice := seen[id]; twice {
 					t.Errorf("%q and %q have the same ID", other, [3]string{caller, key, op})
 				}
 				seen[id] = [3]string{caller, key, op}
-				if len(id) != 22 || id != k.claimID(caller, key, op) {
+				if len(id) != 22 || id != k.ClaimID(caller, key, op) {
 					t.Errorf("the ID is %q, and differs from call to call", id)
 				}
 			}
 		}
 	}
-	if testKeys(t, "another secret 1").claimID("a", "k", "op") == k.claimID("a", "k", "op") {
+	if testKeys(t, "another secret 1").ClaimID("a", "k", "op") == k.ClaimID("a", "k", "op") {
 		t.Error("an ID does not depend on the secret")
 	}
 }
@@ -100,27 +101,24 @@ func TestClaimIDsDiffer(t *testing.T) {
 // FuzzOpen opens texts that are no handles.
 func FuzzOpen(f *testing.F) {
 	k := testKeys(f, "0123456789abcdef")
-	sealed := make(map[string]bool)
 	for _, h := range someHandles() {
-		text := k.seal("a", h)
-		sealed[text] = true
-		f.Add(text)
+		f.Add(k.Seal("a", h))
 	}
-	f.Add(handlePrefix)
+	f.Add(prefix)
 	f.Fuzz(func(t *testing.T, text string) {
-		if _, err := k.open("a", text); err == nil && !sealed[text] {
+		if h, err := k.Open("a", text); err == nil && !slices.Contains(someHandles(), h) { // which other processes have sealed, too
 			t.Errorf("%q is opened, and was not sealed", text)
 		}
 	})
 }
 
-// FuzzDecodeHandle reads what a later version might have sealed.
-func FuzzDecodeHandle(f *testing.F) {
+// FuzzDecode reads what a later version might have sealed.
+func FuzzDecode(f *testing.F) {
 	for _, h := range someHandles() {
 		f.Add(h.encode())
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		h, err := decodeHandle(text)
+		h, err := decode(text)
 		if err == nil && !bytes.Equal(h.encode(), text) {
 			t.Errorf("%x became %+v, which is %x", text, h, h.encode())
 		}

@@ -1,0 +1,183 @@
+// Package handle seals what a client of package server keeps in its place: the claim of a
+// lease. It also makes the IDs of claims, from the same secret.
+package handle
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+)
+
+// Keys are what a secret is for. Servers with the same secret have the same Keys.
+type Keys struct {
+	claims  []byte // of the IDs of claims
+	handles []byte // of the keys that seal handles
+}
+
+// NewKeys derives the Keys of a secret.
+func NewKeys(secret []byte) (k Keys, err error) {
+	if k.claims, err = hkdf.Key(sha256.New, secret, nil, "baton server: IDs of claims", 32); err != nil {
+		return k, err
+	}
+	k.handles, err = hkdf.Key(sha256.New, secret, nil, "baton server: handles", 32)
+	return k, err
+}
+
+// ClaimID is the ID of what a caller's op asks for. It cannot be known from the op.
+func (k Keys) ClaimID(caller, key, op string) string {
+	mac := hmac.New(sha256.New, k.claims)
+	for _, part := range []string{caller, key, op} {
+		var size [8]byte
+		binary.BigEndian.PutUint64(size[:], uint64(len(part)))
+		mac.Write(size[:])
+		mac.Write([]byte(part))
+	}
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))[:22] // 132 bits, as driver.NewID
+}
+
+// A Handle stands for a lease at every server that has the same secret. The client has it
+// sealed: it shows nothing, and is of use to no other caller.
+type Handle struct {
+	Claim driver.Claim // without an owner
+	Token int64
+	Once  bool // the lease is that of an attempt at an operation
+}
+
+const (
+	prefix   = "bh1."
+	maxLen   = 1024 // longer than any handle
+	saltSize = 16
+
+	flagOnce      = 1
+	flagExclusive = 2
+)
+
+// Err does not say what is wrong with a handle.
+var Err = errors.New("this handle is none of this caller's: it is that of another caller, damaged, or of servers with another secret")
+
+// Seal makes the text of a handle. Each one is sealed by a key of its own: the number of
+// handles of a secret is not bounded.
+func (k Keys) Seal(caller string, h Handle) string {
+	salt := make([]byte, saltSize, saltSize+128)
+	rand.Read(salt) // never fails
+	return prefix + base64.RawURLEncoding.EncodeToString(k.aead(salt).Seal(salt, make([]byte, 12), h.encode(), []byte(caller)))
+}
+
+// Open is the reverse of Seal. The error is Err.
+func (k Keys) Open(caller, text string) (Handle, error) {
+	sealed, ok := strings.CutPrefix(text, prefix)
+	if !ok || len(text) > maxLen || strings.ContainsAny(text, "\r\n") { // which base64 skips
+		return Handle{}, Err
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(sealed)
+	if err != nil || len(raw) < saltSize {
+		return Handle{}, Err
+	}
+	plain, err := k.aead(raw[:saltSize]).Open(nil, make([]byte, 12), raw[saltSize:], []byte(caller))
+	if err != nil {
+		return Handle{}, Err
+	}
+	h, err := decode(plain)
+	if err != nil { // sealed by a later version
+		return Handle{}, Err
+	}
+	return h, nil
+}
+
+// aead seals one handle, so that its nonce can be fixed.
+func (k Keys) aead(salt []byte) cipher.AEAD {
+	mac := hmac.New(sha256.New, k.handles)
+	mac.Write(salt)
+	block, err := aes.NewCipher(mac.Sum(nil))
+	if err != nil { // the key has a legal length
+		panic(err)
+	}
+	gcm, err := cipher.NewGCM(block)
+	if err != nil {
+		panic(err)
+	}
+	return gcm
+}
+
+func (h Handle) encode() []byte {
+	var flags byte
+	if h.Once {
+		flags |= flagOnce
+	}
+	if h.Claim.Exclusive() {
+		flags |= flagExclusive
+	}
+	b := []byte{flags}
+	for _, text := range []string{h.Claim.Key, h.Claim.ID} {
+		b = binary.AppendUvarint(b, uint64(len(text)))
+		b = append(b, text...)
+	}
+	b = binary.AppendVarint(b, h.Claim.Ticket)
+	b = binary.AppendVarint(b, h.Token)
+	if !h.Claim.Exclusive() {
+		b = binary.AppendVarint(b, h.Claim.Weight)
+		b = binary.AppendVarint(b, h.Claim.Capacity)
+	}
+	return b
+}
+
+// decode is the reverse of encode: of all texts it accepts only those.
+func decode(text []byte) (h Handle, err error) {
+	b := text
+	if len(b) == 0 || b[0]&^(flagOnce|flagExclusive) != 0 {
+		return h, fmt.Errorf("flags %.1x", b)
+	}
+	flags := b[0]
+	b = b[1:]
+	part := func() (s string) {
+		n, size := binary.Uvarint(b)
+		if size <= 0 || n > uint64(len(b)-size) {
+			err = errors.New("a text is cut off")
+			return ""
+		}
+		b = b[size:]
+		s, b = string(b[:n]), b[n:]
+		return s
+	}
+	number := func() int64 {
+		n, size := binary.Varint(b)
+		if size <= 0 {
+			err = errors.New("a number is cut off")
+			return 0
+		}
+		b = b[size:]
+		return n
+	}
+	h.Once = flags&flagOnce != 0
+	h.Claim.Key, h.Claim.ID = part(), part()
+	h.Claim.Ticket, h.Token = number(), number()
+	h.Claim.Weight, h.Claim.Capacity = driver.Whole, driver.Whole
+	if flags&flagExclusive == 0 {
+		h.Claim.Weight, h.Claim.Capacity = number(), number()
+	}
+	switch {
+	case err != nil:
+		return Handle{}, err
+	case len(b) > 0:
+		return Handle{}, errors.New("there is more than a handle")
+	}
+	if err := check.Claim(h.Claim); err != nil {
+		return Handle{}, err
+	}
+	if !bytes.Equal(h.encode(), text) {
+		return Handle{}, errors.New("it can be written shorter")
+	}
+	return h, nil
+}

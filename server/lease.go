@@ -110,7 +110,7 @@ type waiter struct {
 // nobody uses, and without an op nothing is left.
 func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
 	q := &waiter{s: s, w: w, claim: w.claim, retry: w.retry, until: w.received.Add(w.wait), hints: make(chan struct{}, 1)}
-	q.claim.ID = s.keys.ClaimID(w.caller, w.claim.Key, w.op)
+	q.claim.ID = s.keys.ClaimID(w.caller, w.op, w.claim, w.ttl)
 	if w.op == "" {
 		q.claim.ID = driver.NewID()
 	}
@@ -388,14 +388,14 @@ func (s *Server) abandon(ctx context.Context, c driver.Claim) {
 
 // renew renews the lease of a handle for its client. The attempt does not end with the
 // client, as that would cost a connection to the store.
-func (s *Server) renew(ctx context.Context, h handle.Handle, ttl time.Duration) (lease, error) {
-	if err := check.TTL(h.Claim.Key, ttl, s.traits); err != nil {
+func (s *Server) renew(ctx context.Context, h handle.Handle) (lease, error) {
+	if err := check.TTL(h.Claim.Key, h.TTL, s.traits); err != nil {
 		return lease{}, err
 	}
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), attempting(ttl))
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), attempting(h.TTL))
 	defer cancel()
 	l := lease{claim: h.Claim, sent: bootclock.Now()}
-	switch r := s.store.Renew(call, []driver.Claim{h.Claim}, ttl)[0]; r.State {
+	switch r := s.store.Renew(call, []driver.Claim{h.Claim}, h.TTL)[0]; r.State {
 	case driver.Held:
 		l.grant = r.Grant
 		return l, nil

@@ -134,7 +134,7 @@ func TestBeliefEndsBeforeTheLease(t *testing.T) {
 					store.set(d/4, d*3/4) // most of it after the grant
 					sent := time.Now()
 					const ttl = 5000
-					res, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "x", TtlMs: ttl, WaitMs: 20_000})
+					res, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", TtlMs: ttl, WaitMs: 20_000})
 					if err != nil || res.State != batonv1.AcquireResponse_HELD {
 						t.Fatal(res, err)
 					}
@@ -287,7 +287,7 @@ func TestSlices(t *testing.T) {
 		if err != nil || res.State != batonv1.AcquireResponse_REFUSED || len(res.Holders) != 1 || res.Holders[0].Owner != "first" || res.Waiting != 0 {
 			t.Fatalf("%v, %v: want REFUSED, with the holder", res, err)
 		}
-		res, err = s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "x", WaitMs: 1000})
+		res, err = s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", WaitMs: 1000})
 		if err != nil || res.State != batonv1.AcquireResponse_WAITING || res.Waiting != 1 {
 			t.Fatalf("%v, %v: want WAITING, and one who does", res, err)
 		}
@@ -300,7 +300,7 @@ func TestSlices(t *testing.T) {
 		}()
 		time.Sleep(time.Second) // fake
 		go func() {
-			r := other.held(t, &batonv1.AcquireRequest{Key: "k", Op: "x", Retry: true, WaitMs: 30_000})
+			r := other.held(t, &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", Retry: true, WaitMs: 30_000})
 			order <- "earlier"
 			_ = other.releases(context.Background(), r.Handle)
 		}()
@@ -320,14 +320,14 @@ func TestRepeatedElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		a, b := replica(t, store), replica(t, store)
-		r := &batonv1.AcquireRequest{Key: "k", Op: "x", TtlMs: 5000}
+		r := &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", TtlMs: 5000}
 		first := a.held(t, r)
 		r.Retry = true
 		second := b.held(t, r)
 		if second.Token < first.Token {
 			t.Errorf("the token fell from %d to %d", first.Token, second.Token)
 		}
-		if left, err := b.renews(t.Context(), first.Handle, 5000); err != nil || left != 4500*time.Millisecond {
+		if left, err := b.renews(t.Context(), first.Handle); err != nil || left != 4500*time.Millisecond {
 			t.Errorf("renewed elsewhere: %v, %v", left, err)
 		}
 		for _, caller := range []someone{{name: "b"}} {
@@ -335,7 +335,7 @@ func TestRepeatedElsewhere(t *testing.T) {
 			if res, err := b.acquire(ctx, r); err != nil || res.State != batonv1.AcquireResponse_REFUSED {
 				t.Errorf("%s with the same op: %v, %v", caller.name, res, err)
 			}
-			_, err := b.renews(ctx, first.Handle, 0)
+			_, err := b.renews(ctx, first.Handle)
 			wantCode(t, err, connect.CodeInvalidArgument)
 			wantCode(t, b.releases(ctx, first.Handle), connect.CodeInvalidArgument)
 		}
@@ -343,7 +343,7 @@ func TestRepeatedElsewhere(t *testing.T) {
 			t.Error(err)
 		}
 		wantCode(t, a.releases(t.Context(), second.Handle), connect.CodeNotFound)
-		_, err := a.renews(t.Context(), second.Handle, 0)
+		_, err := a.renews(t.Context(), second.Handle)
 		wantCode(t, err, connect.CodeNotFound)
 	})
 }
@@ -357,7 +357,7 @@ func TestCancel(t *testing.T) {
 		first := a.held(t, &batonv1.AcquireRequest{Key: "k", TtlMs: 60_000})
 		ended := make(chan error, 1)
 		go func() {
-			_, err := a.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "x", WaitMs: 60_000})
+			_, err := a.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", WaitMs: 60_000})
 			ended <- err
 		}()
 		time.Sleep(time.Second) // fake
@@ -367,22 +367,22 @@ func TestCancel(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		cancel(b, "k", "x", someone{name: "another"})
-		cancel(b, "j", "x", someone{})
-		cancel(b, "k", "y", someone{})
+		cancel(b, "k", "op x of 16 bytes", someone{name: "another"})
+		cancel(b, "j", "op x of 16 bytes", someone{})
+		cancel(b, "k", "op y of 16 bytes", someone{})
 		time.Sleep(time.Second) // fake
 		select {
 		case err := <-ended:
 			t.Fatalf("what others cancel ended the wait: %v", err)
 		default:
 		}
-		cancel(b, "k", "x", someone{})
+		cancel(b, "k", "op x of 16 bytes", someone{})
 		wantCode(t, <-ended, connect.CodeAborted)
 		if err := a.releases(t.Context(), first.Handle); err != nil {
 			t.Fatal(err)
 		}
-		a.held(t, &batonv1.AcquireRequest{Key: "k", Op: "z"})
-		cancel(b, "k", "z", someone{})
+		a.held(t, &batonv1.AcquireRequest{Key: "k", Op: "op z of 16 bytes"})
+		cancel(b, "k", "op z of 16 bytes", someone{})
 		b.held(t, &batonv1.AcquireRequest{Key: "k"})
 	})
 }
@@ -454,7 +454,7 @@ func TestShutdown(t *testing.T) {
 		}
 		with, without := make(chan ended, 1), make(chan ended, 1)
 		go func() {
-			res, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "x", WaitMs: 60_000})
+			res, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", WaitMs: 60_000})
 			with <- ended{res, err}
 		}()
 		go func() {
@@ -471,13 +471,13 @@ func TestShutdown(t *testing.T) {
 		wantCode(t, (<-without).err, connect.CodeUnavailable)
 		_, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "j"})
 		wantCode(t, err, connect.CodeUnavailable)
-		if _, err := s.renews(t.Context(), first.Handle, 0); err != nil {
+		if _, err := s.renews(t.Context(), first.Handle); err != nil {
 			t.Errorf("a renewal during the stop: %v", err)
 		}
 		if err := s.releases(t.Context(), first.Handle); err != nil {
 			t.Error(err)
 		}
-		other.held(t, &batonv1.AcquireRequest{Key: "k", Op: "x", Retry: true})
+		other.held(t, &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", Retry: true})
 		if err := s.Shutdown(t.Context()); err != nil {
 			t.Errorf("once more: %v", err)
 		}

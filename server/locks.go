@@ -19,6 +19,8 @@ import (
 )
 
 const (
+	// An op is as long as what is drawn at random: two programs with the same op are one.
+	minOp = 16
 	maxOp = 256
 
 	// minTTL is the shortest TTL that a lease can be renewed in over a network.
@@ -51,15 +53,8 @@ func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case r.Shared && (r.Permits > 0 || r.Of > 0):
-		return nil, bad("a lock is shared or of permits, not both")
-	case (r.Permits > 0) != (r.Of > 0) || r.Permits > r.Of:
-		return nil, bad("%d of %d permits: both are given, 2 of 10 for example", r.Permits, r.Of)
-	case r.Shared:
-		claim.Weight = 1
-	case r.Permits > 0:
-		claim.Weight, claim.Capacity = int64(r.Permits), int64(r.Of)
+	if err := ofKind(&claim, r.Shared, r.Permits, r.Of); err != nil {
+		return nil, err
 	}
 	if err := s.may(c, roles.Lock, r.Key); err != nil {
 		return nil, err
@@ -80,8 +75,31 @@ func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*
 	s.undo(ctx, c, w, l)
 	return &batonv1.AcquireResponse{
 		State: batonv1.AcquireResponse_HELD, Token: l.token(), RemainingMs: millis(l.remaining(received)),
-		Handle: s.keys.Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token()}),
+		Handle: s.keys.Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token(), TTL: w.ttl}),
 	}, nil
+}
+
+// ofKind sets the kind of lock that an exclusive claim is to be for.
+func ofKind(claim *driver.Claim, shared bool, permits, of uint32) error {
+	switch {
+	case shared && (permits > 0 || of > 0):
+		return bad("a lock is shared or of permits, not both")
+	case (permits > 0) != (of > 0) || permits > of:
+		return bad("%d of %d permits: both are given, 2 of 10 for example", permits, of)
+	case shared:
+		claim.Weight = 1
+	case permits > 0:
+		claim.Weight, claim.Capacity = int64(permits), int64(of)
+	}
+	return nil
+}
+
+// checkOp checks an op that is given.
+func checkOp(op string) error {
+	if len(op) < minOp || len(op) > maxOp {
+		return bad("the op has %d bytes, %d to %d are allowed: draw it at random, for each lock another one", len(op), minOp, maxOp)
+	}
+	return nil
 }
 
 // lockClaim is what a call wants with the lock of key, before it says what kind.
@@ -116,10 +134,13 @@ func (s *Server) wish(c *call, claim driver.Claim, op string, ttlMs, waitMs uint
 	if err != nil {
 		return wish{}, err
 	}
+	if op != "" {
+		if err := checkOp(op); err != nil {
+			return wish{}, err
+		}
+	}
 	wait := time.Duration(waitMs) * time.Millisecond
 	switch {
-	case len(op) > maxOp:
-		return wish{}, bad("the op has %d bytes, at most %d are allowed", len(op), maxOp)
 	case op == "" && retry:
 		return wish{}, bad("a call without an op cannot be a retry")
 	case wait > s.cfg.MaxWait:
@@ -203,11 +224,7 @@ func (s locksService) Renew(ctx context.Context, r *batonv1.RenewRequest) (*bato
 	if err := s.mayHave(c, h); err != nil {
 		return nil, err
 	}
-	ttl, err := s.ttl(r.TtlMs)
-	if err != nil {
-		return nil, err
-	}
-	l, err := s.renew(ctx, h, ttl)
+	l, err := s.renew(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -233,8 +250,8 @@ func (s locksService) Cancel(ctx context.Context, r *batonv1.CancelRequest) (*ba
 	if err != nil {
 		return nil, err
 	}
-	if r.Op == "" || len(r.Op) > maxOp {
-		return nil, bad("the op has %d bytes, 1 to %d are allowed", len(r.Op), maxOp)
+	if err := checkOp(r.Op); err != nil {
+		return nil, err
 	}
 	key := r.Key
 	if r.Once {
@@ -243,8 +260,16 @@ func (s locksService) Cancel(ctx context.Context, r *batonv1.CancelRequest) (*ba
 	if err := check.Key(key); err != nil {
 		return nil, err
 	}
+	claim := driver.Claim{Key: key, Weight: driver.Whole, Capacity: driver.Whole}
+	if err := ofKind(&claim, r.Shared, r.Permits, r.Of); err != nil {
+		return nil, err
+	}
+	ttl, err := s.ttl(r.TtlMs)
+	if err != nil {
+		return nil, err
+	}
 	// What the ID names is the caller's own: no role is needed to end it.
-	claim := driver.Claim{Key: key, ID: s.keys.ClaimID(c.caller.Name(), key, r.Op), Weight: driver.Whole, Capacity: driver.Whole}
+	claim.ID = s.keys.ClaimID(c.caller.Name(), r.Op, claim, ttl)
 	if err := s.release(ctx, claim); err != nil && !errors.Is(err, driver.ErrLost) {
 		return nil, err
 	}

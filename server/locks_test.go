@@ -86,11 +86,11 @@ func (s *Server) stateOf(t *testing.T, r *batonv1.AcquireRequest) batonv1.Acquir
 	return res.State
 }
 
-func (s *Server) renews(ctx context.Context, handle string, ttl uint32) (time.Duration, error) {
+func (s *Server) renews(ctx context.Context, handle string) (time.Duration, error) {
 	if CallerOf(ctx) == nil {
 		ctx = as(ctx, someone{})
 	}
-	res, err := locksService{s}.Renew(ctx, &batonv1.RenewRequest{Handle: handle, TtlMs: ttl})
+	res, err := locksService{s}.Renew(ctx, &batonv1.RenewRequest{Handle: handle})
 	if err != nil {
 		return 0, s.failure("Renew", err)
 	}
@@ -128,6 +128,7 @@ func TestBadCalls(t *testing.T) {
 		{Key: "k", TtlMs: 1},
 		{Key: "k", WaitMs: 10_001},
 		{Key: "k", Op: long},
+		{Key: "k", Op: "only fifteen by"},
 		{Key: "k", Retry: true},
 		{Key: "k", Shared: true, Permits: 1, Of: 2},
 		{Key: "k", Permits: 1},
@@ -146,7 +147,7 @@ func TestBadCalls(t *testing.T) {
 		t.Errorf("there is %v, %v", key, err)
 	}
 	for name, err := range map[string]error{
-		"handle": func() error { _, err := s.renews(t.Context(), "bh1.AAAA", 0); return err }(),
+		"handle": func() error { _, err := s.renews(t.Context(), "bh1.AAAA"); return err }(),
 		"cancel": func() error {
 			_, err := locksService{s}.Cancel(as(t.Context(), someone{}), &batonv1.CancelRequest{Key: "k"})
 			return err
@@ -229,7 +230,7 @@ func TestRoles(t *testing.T) {
 		call func() error
 	}{
 		{"lock k", func() error { _, err := s.acquire(ctx, &batonv1.AcquireRequest{Key: "k"}); return err }},
-		{"lock k", func() error { _, err := s.renews(ctx, res.Handle, 0); return err }},
+		{"lock k", func() error { _, err := s.renews(ctx, res.Handle); return err }},
 		{"list p", func() error { _, err := locksService{s}.List(ctx, &batonv1.ListRequest{Prefix: "p"}); return err }},
 		{"break b", func() error { _, err := locksService{s}.Break(ctx, &batonv1.BreakRequest{Key: "b"}); return err }},
 		{"limit u", func() error {
@@ -237,7 +238,7 @@ func TestRoles(t *testing.T) {
 			return err
 		}},
 		{"once o", func() error { _, err := onceService{s}.Begin(ctx, &batonv1.BeginRequest{Key: "o"}); return err }},
-		{"once o", func() error { _, err := s.renews(ctx, attempt.Handle, 0); return err }},
+		{"once o", func() error { _, err := s.renews(ctx, attempt.Handle); return err }},
 		{"once o", func() error {
 			_, err := onceService{s}.Finish(ctx, &batonv1.FinishRequest{Handle: attempt.Handle})
 			return err
@@ -294,7 +295,7 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.renews(t.Context(), a.held(t, &batonv1.AcquireRequest{Key: "k"}).Handle, 0)
+	_, err = b.renews(t.Context(), a.held(t, &batonv1.AcquireRequest{Key: "k"}).Handle)
 	wantCode(t, err, connect.CodeInvalidArgument)
 	if ttl := baton.DefaultTTL; a.cfg.MaxTTL < ttl {
 		t.Errorf("MaxTTL is %v", a.cfg.MaxTTL)

@@ -96,10 +96,11 @@ func TestHalfClosed(t *testing.T) {
 }
 
 // A call that its client has bounded leaves nothing behind, even though the connection
-// goes on.
+// goes on. With an op it leaves what it got: another call may have been told of it.
 func TestBoundedCallLeavesNothing(t *testing.T) {
 	t.Parallel()
-	for _, key := range []string{"k", "once/k"} {
+	for _, c := range []struct{ key, op string }{{"k", ""}, {"once/k", ""}, {"k", someOp}} {
+		key := c.key
 		synctest.Test(t, func(t *testing.T) {
 			store := &granting{Store: memstore.New()}
 			s := replica(t, store)
@@ -110,14 +111,14 @@ func TestBoundedCallLeavesNothing(t *testing.T) {
 					res, err := onceService{s}.Begin(ctx, &batonv1.BeginRequest{Key: operation, TtlMs: 30_000})
 					return connect.NewResponse(res), err
 				}
-				res, err := locksService{s}.Acquire(ctx, &batonv1.AcquireRequest{Key: key, TtlMs: 30_000})
+				res, err := locksService{s}.Acquire(ctx, &batonv1.AcquireRequest{Key: key, Op: c.op, TtlMs: 30_000})
 				return connect.NewResponse(res), err
 			})(ctx, connect.NewRequest(&batonv1.AcquireRequest{}))
-			if err == nil {
-				t.Errorf("%s: %v, after the client's time", key, res)
+			if (err == nil) != (c.op != "") {
+				t.Errorf("%v: %v, %v, after the client's time", c, res, err)
 			}
-			if info, err := s.locks.Inspect(t.Context(), key); err != nil || len(info.Holders) > 0 {
-				t.Errorf("%s: what was answered to nobody stands: %v, %v", key, info, err)
+			if info, err := s.locks.Inspect(t.Context(), key); err != nil || (len(info.Holders) > 0) != (c.op != "") {
+				t.Errorf("%v: afterwards there is %v, %v", c, info, err)
 			}
 		})
 	}

@@ -1,9 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/server/batonv1"
 	"github.com/batonhq/baton/store/memstore"
 )
@@ -206,7 +207,7 @@ func TestPushIsConfirmed(t *testing.T) {
 // got stays until it has run out.
 func TestVanishedClient(t *testing.T) {
 	t.Parallel()
-	for _, op := range []string{"", "x"} {
+	for _, op := range []string{"", someOp} {
 		t.Run("op="+op, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -234,46 +235,6 @@ func TestVanishedClient(t *testing.T) {
 		})
 	}
 }
-
-// A client that had gone when the lock was granted, and has no op, loses it at once; that
-// is seen by Guard, after the answer.
-func TestGoneBeforeTheAnswer(t *testing.T) {
-	t.Parallel()
-	for _, op := range []string{"", "x"} {
-		s := replica(t, memstore.New())
-		ctx, hangUp := context.WithCancel(t.Context())
-		h := s.Guard(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			s.held2(t, r.Context(), &batonv1.AcquireRequest{Key: "k", Op: op})
-			hangUp()
-		}))
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h.ServeHTTP(discard{}, r)
-		want := batonv1.AcquireResponse_HELD
-		if op != "" {
-			want = batonv1.AcquireResponse_REFUSED
-		}
-		if got := s.stateOf(t, &batonv1.AcquireRequest{Key: "k"}); got != want {
-			t.Errorf("op %q: the lock is %v for the next client, want %v", op, got, want)
-		}
-	}
-}
-
-func (s *Server) held2(t *testing.T, ctx context.Context, r *batonv1.AcquireRequest) {
-	t.Helper()
-	if res, err := s.acquire(ctx, r); err != nil || res.State != batonv1.AcquireResponse_HELD {
-		t.Errorf("acquire %v: %v, %v, want HELD", r, res, err)
-	}
-}
-
-// discard is a connection.
-type discard struct{}
-
-func (discard) Header() http.Header         { return http.Header{} }
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
-func (discard) WriteHeader(int)             {}
 
 // A wait ends in time. With an op the position stays, and the next call has it; without
 // one it is gone.
@@ -502,5 +463,103 @@ func TestWaitsAreBounded(t *testing.T) {
 		}
 		ends.Wait()
 		s.stateOf(t, &batonv1.AcquireRequest{Key: "k", WaitMs: 10})
+	})
+}
+
+// A clock that is set forward while a call is under way does not make its lease longer.
+// It is not parallel: the clock is that of all tests.
+func TestClockThatIsSetForward(t *testing.T) {
+	s := replica(t, memstore.New())
+	sets := someone{forbid: func(string, string) bool { bootclock.Suspend(5 * time.Second); return false }}
+	res, err := s.acquire(as(t.Context(), sets), &batonv1.AcquireRequest{Key: "k", TtlMs: 30_000})
+	if err != nil || res.State != batonv1.AcquireResponse_HELD {
+		t.Fatal(res, err)
+	}
+	if res.RemainingMs > 27_100 { // it took some time
+		t.Errorf("%d ms remain of 30 s", res.RemainingMs)
+	}
+}
+
+// A spied store tells when it was asked last, and shows its locks to nobody.
+type spied struct {
+	*memstore.Store
+	renewed atomic.Int64 // when a claim was renewed last
+}
+
+func (s *spied) Renew(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+	s.renewed.Store(time.Now().UnixNano())
+	return s.Store.Renew(ctx, c, ttl)
+}
+
+func (s *spied) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
+	<-ctx.Done()
+	return driver.KeyInfo{}, ctx.Err()
+}
+
+func (s *spied) Break(ctx context.Context, key string) (int, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// A client that is told that it waits has its position from then on for as long as the
+// API says, also if the store is slow to show who has the lock.
+func TestPositionIsFreshInTheAnswer(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []uint32{1000, 1150, 1300} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &spied{Store: memstore.New()}
+			s := replica(t, store)
+			s.held(t, &batonv1.AcquireRequest{Key: "k", TtlMs: 60_000})
+			began := time.Now()
+			res, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: someOp, WaitMs: wait})
+			if err != nil || res.State != batonv1.AcquireResponse_WAITING {
+				t.Fatal(res, err)
+			}
+			if late := time.Since(began) - time.Duration(wait)*time.Millisecond; late > waitingTimeout {
+				t.Errorf("answered %v after the wait", late)
+			}
+			if age := time.Since(time.Unix(0, store.renewed.Load())); age > waitingTimeout {
+				t.Errorf("the position was renewed %v before the answer", age)
+			}
+		})
+	}
+}
+
+// A demoting store answers the first grant late, and then says that its claim waits again.
+type demoting struct {
+	*memstore.Store
+	acquires, renews atomic.Int64
+}
+
+func (s *demoting) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := s.Store.Acquire(ctx, r)
+	if s.acquires.Add(1) == 1 {
+		err = cmp.Or(err, sleep(ctx, 195*time.Millisecond))
+	}
+	return g, err
+}
+
+func (s *demoting) Renew(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+	r := s.Store.Renew(ctx, c, ttl)
+	if s.renews.Add(1) == 1 {
+		r[0].State, r[0].Grant.Waiting, r[0].Grant.Again = driver.Waiting, true, 10*time.Millisecond
+	}
+	return r
+}
+
+// A grant that became a position is waited for under its own ID: another one would stand
+// behind it.
+func TestGrantThatBecomesAPosition(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &demoting{Store: memstore.New()}
+		s := replica(t, store)
+		s.held(t, &batonv1.AcquireRequest{Key: "k", TtlMs: 400, WaitMs: 10_000})
+		if n := store.acquires.Load(); n != 1 {
+			t.Errorf("the lock was asked for %d times, want once", n)
+		}
+		if n := store.renews.Load(); n != 2 {
+			t.Errorf("%d renewals, want the one that told of the position, and one more", n)
+		}
 	})
 }

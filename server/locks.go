@@ -11,7 +11,6 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
-	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/server/batonv1"
@@ -35,8 +34,13 @@ const (
 	// listTimeout bounds one List.
 	listTimeout = 30 * time.Second
 
-	// inspectTimeout is how long a client that did not get a lock waits to hear who has it.
+	// inspectTimeout is how long a client that did not get a lock waits to hear who has it,
+	// and waitingTimeout if the client has a position, which runs out meanwhile.
 	inspectTimeout = time.Second
+	waitingTimeout = 200 * time.Millisecond
+
+	// breakTimeout bounds one Break.
+	breakTimeout = 10 * time.Second
 )
 
 // locksService answers the calls of batonv1.Locks.
@@ -44,7 +48,7 @@ type locksService struct{ *Server }
 
 // Acquire implements batonv1connect.LocksHandler.
 func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*batonv1.AcquireResponse, error) {
-	received := bootclock.Now()
+	received := present()
 	c, err := callOf(ctx)
 	if err != nil {
 		return nil, err
@@ -66,13 +70,16 @@ func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*
 	l, err := s.obtain(ctx, w)
 	switch {
 	case errors.Is(err, errWaiting):
-		return s.refused(ctx, r.Key, batonv1.AcquireResponse_WAITING), nil
+		return s.refused(ctx, r.Key, batonv1.AcquireResponse_WAITING, waitingTimeout), nil
 	case errors.Is(err, errRefused):
-		return s.refused(ctx, r.Key, batonv1.AcquireResponse_REFUSED), nil
+		return s.refused(ctx, r.Key, batonv1.AcquireResponse_REFUSED, inspectTimeout), nil
 	case err != nil:
 		return nil, err
 	}
 	s.undo(ctx, c, w, l)
+	if err := s.stillMay(c, roles.Lock, r.Key); err != nil {
+		return nil, err
+	}
 	return &batonv1.AcquireResponse{
 		State: batonv1.AcquireResponse_HELD, Token: l.token(), RemainingMs: millis(l.remaining(received)),
 		Handle: s.keys.Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token(), TTL: w.ttl}),
@@ -129,7 +136,7 @@ func ownerOf(c *call, owner string) string {
 }
 
 // wish checks what all calls have that wait for a lock.
-func (s *Server) wish(c *call, claim driver.Claim, op string, ttlMs, waitMs uint32, retry bool, received time.Time) (wish, error) {
+func (s *Server) wish(c *call, claim driver.Claim, op string, ttlMs, waitMs uint32, retry bool, received moment) (wish, error) {
 	ttl, err := s.ttl(ttlMs)
 	if err != nil {
 		return wish{}, err
@@ -172,8 +179,8 @@ func (s *Server) undo(ctx context.Context, c *call, w wish, l lease) {
 
 // refused is the answer to a client that did not get a lock, with who has it if the store
 // tells that soon.
-func (s *Server) refused(ctx context.Context, key string, state batonv1.AcquireResponse_State) *batonv1.AcquireResponse {
-	call, cancel := context.WithTimeout(ctx, inspectTimeout)
+func (s *Server) refused(ctx context.Context, key string, state batonv1.AcquireResponse_State, patience time.Duration) *batonv1.AcquireResponse {
+	call, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	res := &batonv1.AcquireResponse{State: state}
 	if info, err := s.locks.Inspect(call, key); err == nil {
@@ -203,6 +210,9 @@ func (s *Server) opened(ctx context.Context, text string) (*call, handle.Handle,
 		return nil, handle.Handle{}, err
 	}
 	h, err := s.keys.Open(c.caller.Name(), text)
+	if err != nil { // it may be stolen
+		s.cfg.Audit.Warn("a call was denied", "caller", c.caller.Name(), "remote", c.remote, "reason", err.Error())
+	}
 	return c, h, err
 }
 
@@ -216,7 +226,7 @@ func (s *Server) mayHave(c *call, h handle.Handle) error {
 
 // Renew implements batonv1connect.LocksHandler.
 func (s locksService) Renew(ctx context.Context, r *batonv1.RenewRequest) (*batonv1.RenewResponse, error) {
-	received := bootclock.Now()
+	received := present()
 	c, h, err := s.opened(ctx, r.Handle)
 	if err != nil {
 		return nil, err
@@ -331,10 +341,15 @@ func (s locksService) Break(ctx context.Context, r *batonv1.BreakRequest) (*bato
 	if err := s.may(c, roles.Break, r.Key); err != nil {
 		return nil, err
 	}
-	n, err := s.locks.Break(context.WithoutCancel(ctx), r.Key)
-	s.cfg.Audit.Info("a lock was broken", "caller", c.caller.Name(), "remote", c.remote, "key", driver.Printable(r.Key), "reason", driver.Printable(r.Reason), "holders", n, "error", err)
+	log := s.cfg.Audit.With("caller", c.caller.Name(), "remote", c.remote, "key", driver.Printable(r.Key), "reason", driver.Printable(r.Reason))
+	log.Info("a lock is to be broken") // it may be, also if this process ends now
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), breakTimeout)
+	defer cancel()
+	n, err := s.locks.Break(call, r.Key)
 	if err != nil {
+		log.Info("a lock may have been broken", "error", driver.Printable(err.Error()))
 		return nil, err
 	}
+	log.Info("a lock was broken", "holders", n)
 	return &batonv1.BreakResponse{Holders: uint32(n)}, nil
 }

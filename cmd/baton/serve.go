@@ -268,20 +268,11 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 		_, _ = w.Write(shown.Text()) // a client that is gone needs no answer
 	})))
 	if cfg.Limits != nil {
-		path, envoy := rls.New(rls.Config{Limiter: cfg.Limits, Logger: a.warner(), May: f.mayLimit})
+		may := func(ctx context.Context, domain string) error { return s.May(ctx, roles.Limit, domain+"/") }
+		path, envoy := rls.New(rls.Config{Limiter: cfg.Limits, Logger: cfg.Logger, May: may})
 		mux.Handle(path, s.Guard(envoy))
 	}
 	return s, mux, nil
-}
-
-// mayLimit reports whether the caller of Envoy's service may ask a domain.
-func (f *served) mayLimit(ctx context.Context, domain string) error {
-	caller := server.CallerOf(ctx)
-	err := caller.May(roles.Limit, domain+"/")
-	if err != nil {
-		f.log.Warn("a call was denied", "caller", caller.Name(), "verb", roles.Limit, "key", domain+"/")
-	}
-	return err
 }
 
 // serves says that the server is there, and what is not as users may think.

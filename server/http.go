@@ -119,7 +119,7 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 
 // enters finds who calls, or refuses the request.
 func (s *Server) enters(r *http.Request, c *call) error {
-	if err := s.origins.Check(r); err != nil {
+	if err := s.origins.Check(r); err != nil && !Proxied(r) {
 		return connect.NewError(connect.CodePermissionDenied, errors.New("a web page of another site may not call this server"))
 	}
 	if r.ContentLength > MaxBody {

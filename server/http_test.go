@@ -401,6 +401,16 @@ func TestLimit(t *testing.T) {
 			t.Errorf("%d with %v, want %d", status, fields, want)
 		}
 	}
+	// A proxy passes on what a browser has sent, as it did for the page of another site.
+	for _, field := range []string{"Origin", "Sec-Fetch-Site"} {
+		value := map[string]string{"Origin": "https://shop.example", "Sec-Fetch-Site": "cross-site"}[field]
+		if status, answer, _ := post(t, url, "", "Baton-Rule", "api", "Baton-Key", field, field, value); status != http.StatusOK {
+			t.Errorf("asked by a proxy, with %s: %d, %v", field, status, answer)
+		}
+		if status, answer, _ := post(t, url, `{"rule":"api","key":"a"}`, field, value); status != http.StatusForbidden {
+			t.Errorf("asked by a page, with %s: %d, %v", field, status, answer)
+		}
+	}
 	if status, _, _ := get("Baton-Rule", "api", "Baton-Key", "c", "Baton-Cost", "3"); status != http.StatusTooManyRequests {
 		t.Errorf("a cost above the limit: %d", status)
 	}

@@ -159,7 +159,7 @@ func New(cfg Config) (*Server, error) {
 	mux.Handle(batonv1connect.NewLocksHandler(locksService{s}, opts...))
 	mux.Handle(batonv1connect.NewLimitsHandler(limitsService{s}, opts...))
 	mux.Handle(batonv1connect.NewOnceHandler(onceService{s}, opts...))
-	mux.HandleFunc("/v1/limit", s.limit)
+	mux.HandleFunc(limitPath, s.limit)
 	guarded := s.Guard(mux)
 	all := http.NewServeMux()
 	all.HandleFunc("GET /healthz", s.healthz)

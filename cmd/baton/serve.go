@@ -44,6 +44,9 @@ type serverFlags struct {
 // failAfter is how long a store may take to decide, where a rule does not say.
 const failAfter = 500 * time.Millisecond
 
+// metricsTimeout is how long a client may take to read the metrics.
+const metricsTimeout = 30 * time.Second
+
 // drainFor is how long calls that are under way may take when the server is stopped.
 const drainFor = 10 * time.Second
 
@@ -196,7 +199,8 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 	f.door, err = door.New(door.Config{
 		Address: k.listen, Roles: f.roles, Certificate: k.cert, Key: k.key, ClientCA: k.clientCA, Hosts: k.hosts,
 		Open: []string{"/healthz", "/readyz"}, Logger: a.warner(),
-		Denied: func(from string, err error) { f.log.Warn("a call was refused", "remote", from, "reason", err.Error()) },
+		Proxied: server.Proxied,
+		Denied:  func(from string, err error) { f.log.Warn("a call was refused", "remote", from, "reason", err.Error()) },
 	})
 	if err != nil {
 		return nil, doorError(err)
@@ -245,7 +249,8 @@ func readSecret(path string) ([]byte, error) {
 // servedBy makes what answers calls.
 func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown *textfile.Metrics) (*server.Server, http.Handler, error) {
 	cfg := server.Config{
-		Store: store, Secret: f.secret, Logger: a.warner(), Audit: f.log.Logger,
+		Store: store, Secret: f.secret, Audit: f.log.Logger,
+		Logger: slog.New(&fewWarnings{a.warner().Handler(), newWarnings(maxFailures)}), // a store that fails does so at each call
 		Caller: func(r *http.Request) (server.Caller, error) { return door.Caller(r) },
 	}
 	var err error
@@ -264,6 +269,7 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 	mux := http.NewServeMux()
 	mux.Handle("/", s.Handler())
 	mux.Handle("GET /metrics", s.Guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(metricsTimeout))
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		_, _ = w.Write(shown.Text()) // a client that is gone needs no answer
 	})))

@@ -32,6 +32,7 @@ var attacks = []struct {
 		s.wants(http.StatusBadRequest, tokenB, "Locks/Renew", stolen)
 		s.wants(http.StatusBadRequest, tokenB, "Locks/Release", stolen)
 		s.wants(http.StatusBadRequest, tokenWhole, "Locks/Release", stolen)
+		s.wrote("denied", `"caller":"team-b"`, `"remote":"127.0.0.1:`, "another caller")
 		s.wants(http.StatusOK, tokenA, "Locks/Renew", stolen)
 	}},
 	{"a handle that was changed", func(t *testing.T, s *servedProcess) {

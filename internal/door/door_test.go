@@ -166,6 +166,35 @@ func TestCallerThatIsRemoved(t *testing.T) {
 	}
 }
 
+// A proxy sends what the browser of its user has sent, and so what another site's page
+// caused. What it asks is let through, and nothing else.
+func TestProxied(t *testing.T) {
+	t.Parallel()
+	d, err := New(Config{Address: "127.0.0.1:0", Proxied: func(r *http.Request) bool { return r.URL.Path == "/v1/limit" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := d.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, c := range []struct {
+		path, host string
+		want       int
+	}{
+		{"/v1/limit", "localhost", 200},
+		{"/x", "localhost", 403},
+		{"/v1/limit", "evil.example", 403},
+	} {
+		for name, value := range map[string]string{"Origin": "https://shop.example", "Sec-Fetch-Site": "cross-site"} {
+			r := httptest.NewRequest("POST", c.path, nil)
+			r.Host = c.host
+			r.Header.Set(name, value)
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != c.want {
+				t.Errorf("%+v with %s: %d", c, name, w.Code)
+			}
+		}
+	}
+}
+
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	d, err := New(Config{Address: "127.0.0.1:0", MaxConns: 6})

@@ -318,6 +318,18 @@ func (a *acquisition) unanswered(now, sent moment, err error) effects {
 	return 0
 }
 
+// passOn takes note that another goroutine of the process, which joined the local queue
+// at came, waits for it now in place of the one that did: the store learns nothing. It
+// reports whether there is anything to wait for: a position in the store's queue, or
+// perhaps there.
+func (a *acquisition) passOn(came moment) bool {
+	if a.phase != queued && !(a.phase == requesting && a.retry) {
+		return false
+	}
+	a.outage = a.outage.asSeenBy(came)
+	return true
+}
+
 // quit ends an acquisition that is neither waited for nor held any more. With
 // releaseClaim the store may still know it and is to forget it.
 func (a *acquisition) quit() effects {

@@ -125,7 +125,7 @@ const (
 
 func TestTransitions(t *testing.T) {
 	names := map[string]bool{}
-	for _, rows := range [][]row{requestRows(), queuedRows(), heldRows(), leaseRows(), downgradeRows(), endRows()} {
+	for _, rows := range [][]row{requestRows(), queuedRows(), heldRows(), leaseRows(), downgradeRows(), passedRows(), endRows()} {
 		for _, r := range rows {
 			if names[r.name] {
 				t.Errorf("two rows %q", r.name)
@@ -474,6 +474,38 @@ func downgradeRows() []row {
 		{"downgraded, after an unlock that leaves it taken", unlocked(time.Minute), done, 0, ended, never, func(m *machine) error { return errors.Join(pendingIs(0)(m), weight(1)(m)) }},
 		{"perhaps downgraded, after an unlock that leaves it taken", unlocked(time.Minute), failed(driver.ErrUnknown, true), 0, ended, never, pendingIs(0)},
 		{"downgraded, after an unlock when the MinHold was over", unlocked(20 * ms), done, releasePending, ended, never, pendingIs(1)},
+	}
+}
+
+// passedRows are about an acquisition that another goroutine waits for from now on. The
+// event has no effects, so that refused stands for one that has nothing to pass on.
+func passedRows() []row {
+	const refused = failWaiter
+	pass := func(m *machine) effects {
+		if !m.passOn(at(300 * ms)) {
+			return refused
+		}
+		return 0
+	}
+	failed := func(err error) *machine {
+		return newMachine().with(func(m *machine) { m.requestFailed(at(0), at(0), err, true) })
+	}
+	away := newMachine().isQueued().with(func(m *machine) { m.unanswered(at(50*ms), at(0), driver.ErrUnavailable) })
+	same := func(m *machine) error {
+		return errors.Join(want("ID", m.claim.ID, "id"), want("ticket", m.claim.Ticket, 5), want("confirmed", m.confirmed, at(0)), want("round", m.round, 0))
+	}
+	return []row{
+		{"passed on: a position, with all that is known of it", newMachine().isQueued(), pass, 0, queued, 400 * ms, same},
+		{"passed on: a request that may have taken effect", failed(driver.ErrUnknown), pass, 0, requesting, never, func(m *machine) error {
+			return want("the next request is a repetition", m.request(at(300*ms), true, 0).Retry, true)
+		}},
+		{"passed on in an outage, which the other has not waited out", away, pass, 0, queued, 50*ms + pauseOf(50*ms), func(m *machine) error {
+			return errors.Join(want("since", m.outage.since, at(300*ms)), want("tries", m.outage.tries, 1))
+		}},
+		{"not passed on: nothing was requested", newMachine(), pass, refused, requesting, never, nil},
+		{"not passed on: nothing is in the store", failed(driver.ErrUnavailable), pass, refused, requesting, never, nil},
+		{"not passed on: the lock itself", newMachine().isGranted(), pass, refused, held, 1000 * ms, nil},
+		{"not passed on: what has ended", newMachine().isQueued().with(func(m *machine) { m.lose(Gone) }), pass, refused, ended, never, nil},
 	}
 }
 

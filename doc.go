@@ -91,6 +91,11 @@
 // same owner, if enough of the TTL is left, and if nobody has pinned, renamed or
 // detached the lease. Otherwise it releases, and the next goroutine requests.
 //
+// A front whose context ends while it is queued, or while its request is under way, leaves
+// its position to the next goroutine that asks for the same: the kind, owner, TTL, MinHold
+// and MaxWaiting. That goroutine is the front then and waits on, and the store learns
+// nothing. So a process whose callers give up soon keeps its position.
+//
 // A call ends without a lease when its context does (a grant from the store that came
 // first is a lease all the same), when the store refuses, or when the store has not
 // answered for Config.TTL, at least 5s. The Locker then releases in the background

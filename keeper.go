@@ -305,6 +305,22 @@ func (k *keeper) fitToHandOver() bool {
 	return k.acq.fitToHandOver(k.locker.clock.coarse())
 }
 
+// suits reports whether a caller asks for what the keeper was made for. The mutex is
+// locked.
+func (k *keeper) suits(c *caller) bool {
+	a := &k.acq
+	return c.ask.weight == a.claim.Weight && c.ask.capacity == a.claim.Capacity && c.ask.terms == a.terms && k.locker.ownerOf(&c.ask) == a.claim.Owner
+}
+
+// unissued reports whether no lease was issued of the present grant, if there is one: who
+// gets the keeper waits for an outcome. requests says that the store must be asked again
+// for that.
+func (k *keeper) unissued() (unissued, requests bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.acq.issued == 0, k.acq.phase == requesting
+}
+
 // isHeld reports whether the lock is held.
 func (k *keeper) isHeld() bool {
 	k.mu.Lock()
@@ -344,13 +360,6 @@ func (k *keeper) pause() time.Duration {
 // key is the name of the lock. It is set before another goroutine knows the keeper, and
 // never changes.
 func (k *keeper) key() string { return k.acq.claim.Key }
-
-// owner is the name that the store shows for its holder.
-func (k *keeper) owner() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.acq.claim.Owner
-}
 
 // heldError describes the holder that is the front of q, for an error. It is nil if
 // that holder no longer holds the lock, or no longer is the front of q.

@@ -56,7 +56,7 @@ func (l *Locker) check(ctx context.Context, key string, a *ask) error {
 // acquire waits in the local queue, then requests the lock from the store.
 func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *observed) (*Lease, error) {
 	var q *waitQueue // the caller is its front; nil for a TryLock while another goroutine is the front
-	var k *keeper    // handed over by the front before it, if any
+	var k *keeper    // handed over by the front before it, if any: a lock or a position
 	if wait {
 		var err error
 		if q, k, err = l.enter(ctx, key, a, o); err != nil {
@@ -68,35 +68,62 @@ func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *
 			return nil, held
 		}
 	}
-	o.local = k != nil
 	for {
+		waits, requests := true, true
 		if k == nil {
 			k = l.newKeeper(key, a, q)
-			if err := l.obtain(ctx, k, q, wait, o); err != nil {
-				l.failBehind(q)
-				q.leave()
+		} else {
+			waits, requests = k.unissued()
+		}
+		if waits {
+			if passed, err := l.obtain(ctx, k, q, requests, wait, o); err != nil {
+				if !passed {
+					l.failBehind(q)
+					q.leave()
+				}
 				return nil, err
 			}
 		}
 		if lease := k.issue(q.occupiedBy(a), a.part, ctx); lease != nil {
+			o.local = lease.handedOver()
 			if a.weight != driver.Whole {
 				q.leave() // callers behind may hold together with this one
 			}
 			return lease, nil
 		}
-		k, o.local = nil, false // the grant was lost meanwhile, or this process did not run
+		k = nil // the grant was lost meanwhile, or this process did not run
 	}
 }
 
-// obtain requests the lock from the store until it is held, for the front of q. After
-// an error the process does not hold it.
-func (l *Locker) obtain(ctx context.Context, k *keeper, q *waitQueue, wait bool, o *observed) error {
-	for {
-		sent := l.clock.coarse()
-		g, err := l.request(ctx, k, sent, wait)
-		if err == nil {
+// obtain requests the lock from the store until it is held, for the front of q. If
+// requests is false it first waits for the answer to what the front before has requested.
+// After an error the caller does not hold it; passed says that the next caller of q waits
+// for it now, and is the front.
+func (l *Locker) obtain(ctx context.Context, k *keeper, q *waitQueue, requests, wait bool, o *observed) (passed bool, err error) {
+	for ; ; requests = true {
+		if requests {
+			sent := l.clock.coarse()
+			g, err := l.request(ctx, k, sent, wait)
+			if err != nil {
+				next := k.requestFailed(sent, blame(context.Background(), err), ctx.Err() == nil)
+				switch {
+				case next&startAgain != 0:
+					k.restart()
+					continue
+				case next&retryRequest != 0 && wait && sleep(ctx, k.pause()) == nil:
+					continue
+				case ctx.Err() != nil && !final(err) && q.passOn(k):
+					passed = true
+				default:
+					l.giveUp(k)
+				}
+				if errors.Is(err, ErrHeld) || errors.Is(err, ErrQueueFull) {
+					return passed, err // it names the key itself
+				}
+				return passed, fail("lock", k.key(), blame(ctx, err))
+			}
 			if k.answered(sent, g) {
-				return nil
+				return false, nil
 			}
 			if g.Waiting {
 				o.waiting(false, func() {
@@ -104,26 +131,12 @@ func (l *Locker) obtain(ctx context.Context, k *keeper, q *waitQueue, wait bool,
 					q.leave()
 				})
 			}
-			again, err := l.await(ctx, k)
-			if !again {
-				return err
-			}
-			k.restart()
-			continue
 		}
-		next := k.requestFailed(sent, blame(context.Background(), err), ctx.Err() == nil)
-		switch {
-		case next&startAgain != 0:
-			k.restart()
-			continue
-		case next&retryRequest != 0 && wait && sleep(ctx, k.pause()) == nil:
-			continue
+		again, passed, err := l.await(ctx, k, q)
+		if !again {
+			return passed, err
 		}
-		l.giveUp(k)
-		if errors.Is(err, ErrHeld) || errors.Is(err, ErrQueueFull) {
-			return err // it names the key itself
-		}
-		return fail("lock", k.key(), blame(ctx, err))
+		k.restart()
 	}
 }
 
@@ -135,25 +148,28 @@ func (l *Locker) request(ctx context.Context, k *keeper, sent moment, wait bool)
 }
 
 // await waits until the lock is held. again says that the store has lost the
-// position.
+// position; passed is obtain's.
 //
 // Hints and the renewer's questions both end in k.waiter. A missing hint costs one
 // more question to the store, and so does a spurious one.
-func (l *Locker) await(ctx context.Context, k *keeper) (again bool, err error) {
+func (l *Locker) await(ctx context.Context, k *keeper, q *waitQueue) (again, passed bool, err error) {
 	select {
 	case o := <-k.waiter:
 		if o.granted || o.err == nil {
-			return !o.granted, nil
+			return !o.granted, false, nil
 		}
 		err = o.err
 	case <-ctx.Done():
 		if k.isHeld() {
-			return false, nil // the grant came first
+			return false, false, nil // the grant came first
 		}
+		passed = q.passOn(k)
 		err = l.timedOut(ctx, k.key())
 	}
-	l.giveUp(k)
-	return false, fail("lock", k.key(), err)
+	if !passed {
+		l.giveUp(k)
+	}
+	return false, passed, fail("lock", k.key(), err)
 }
 
 // timedOut says why ctx has ended. If its deadline has passed and the store answers

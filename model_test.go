@@ -24,13 +24,16 @@ func TestModel(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("BATON_MODEL_SEEDS")); err == nil {
 		seeds = n
 	}
-	leases := 0
+	leases, passed := 0, 0
 	for seed := range uint64(seeds) {
 		w := newWorld(seed)
 		if err := w.run(); err != nil {
 			t.Fatalf("seed %d, after %v: %v", seed, w.now.sub(0), err)
 		}
-		leases += w.leases
+		leases, passed = leases+w.leases, passed+w.passed
+	}
+	if passed < seeds/4 {
+		t.Errorf("only %d acquisitions were passed on in %d histories", passed, seeds)
 	}
 	if leases < 5*seeds {
 		t.Errorf("only %d leases in %d histories", leases, seeds)
@@ -55,6 +58,7 @@ type world struct {
 	calm             bool          // at the end: no faults
 
 	leases    int
+	passed    int // how many acquisitions another goroutine has waited for in the end
 	lastToken int64
 }
 
@@ -240,7 +244,12 @@ func (p *process) start(t *terms) {
 	if p.chance(20) && !p.calm { // it gives up early
 		a := p.a
 		p.after(p.upTo(5*time.Second), func() {
-			if p.a == a && a.phase == queued {
+			switch {
+			case p.a != a:
+			case p.chance(60) && a.passOn(p.now): // another goroutine, which came just now, waits on
+				p.passed++
+				p.commit(0)
+			case a.phase == queued:
 				p.commit(a.quit())
 				p.next()
 			}

@@ -122,6 +122,18 @@ var mutations = []mutation{
 		"known := a.phase != requesting || a.retry", "known := a.phase != requesting",
 	},
 	{
+		"only what is in the store's queue, or may be, is passed on", machineFile,
+		"if a.phase != queued && !(a.phase == requesting && a.retry) {", "if false {",
+	},
+	{
+		"a request that may have taken effect is passed on", machineFile,
+		"a.phase != queued && !(a.phase == requesting && a.retry)", "a.phase != queued",
+	},
+	{
+		"who gets a position has waited for the store only since it came", machineFile,
+		"a.outage = a.outage.asSeenBy(came)\n", "_ = came\n",
+	},
+	{
 		"an attempt that the store has ended gets another ID", machineFile,
 		"if a.requested && errors.Is(err, driver.ErrLost) {", "if false && errors.Is(err, driver.ErrLost) {",
 	},

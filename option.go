@@ -227,7 +227,8 @@ func MinHold(d time.Duration) Option {
 //     permits that they will all get: leave room for them.
 //   - In the store's queue at most n wait, of all processes. A process has at most one
 //     position there for a key, that of its first goroutine. The next one is counted
-//     when its turn comes: it can then be refused after it has waited in this process.
+//     when its turn comes: it can then be refused after it has waited in this process. It
+//     is not counted if it asks with the same n and gets the position of one that gave up.
 //
 // Waiters that asked without this option count, and are not kept out by it. Waiters
 // that crashed count until their positions have expired. With LockAll the bound applies

@@ -32,7 +32,7 @@ type waitQueue struct {
 type caller struct {
 	ask        ask
 	came       moment       // zero unless the store did not answer the front at that moment
-	turn       chan *keeper // cap 1: a held lock to take over, or nil to become the front
+	turn       chan *keeper // cap 1: a lock or a position to take over, or nil to begin as the front
 	failed     error        // if not nil, ignore turn: the store is out of reach
 	prev, next *caller
 	queued     bool
@@ -57,8 +57,8 @@ func (l *Locker) shard(key string) *queueShard {
 }
 
 // enter joins the queue of key and returns when the caller is its front, with the
-// lock that the front before it handed over, if any. It refuses if as many are behind
-// the front as the caller allows.
+// lock, or the position, that the front before it handed over, if any. It refuses if as
+// many are behind the front as the caller allows.
 func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*waitQueue, *keeper, error) {
 	sh := l.shard(key)
 	sh.Lock()
@@ -177,19 +177,46 @@ func (q *waitQueue) handOver(k *keeper) bool {
 	q.shard.Lock()
 	defer q.shard.Unlock()
 	c := q.first
-	if c == nil || c.ask.weight != driver.Whole || c.ask.terms != k.acq.terms || k.locker.ownerOf(&c.ask) != k.owner() {
+	if c == nil {
 		return false
 	}
-	q.remove(c)
-	c.turn <- k
-	return true
+	k.mu.Lock()
+	fit := k.suits(c)
+	k.mu.Unlock()
+	if fit {
+		q.advance(c, k)
+	}
+	return fit
+}
+
+// passOn gives what k waits for to the caller behind the front, which does not wait any
+// more: the position in the store's queue stays in the process, and the store learns
+// nothing. It returns false if there is no such caller, if that one asks for something
+// else, also for another MaxWaiting, or if the front's wait has an outcome already.
+func (q *waitQueue) passOn(k *keeper) bool {
+	if q == nil || q.waiting.Load() == 0 {
+		return false
+	}
+	q.shard.Lock()
+	defer q.shard.Unlock()
+	c := q.first
+	if c == nil {
+		return false
+	}
+	k.mu.Lock()
+	passed := k.suits(c) && c.ask.maxWaiting == k.acq.most && len(k.waiter) == 0 && k.acq.passOn(c.came)
+	k.mu.Unlock()
+	if passed {
+		q.advance(c, k)
+	}
+	return passed
 }
 
 // passToNext hands k, which its receiver did not use, over to the next caller, or
-// releases it. k is nil if the receiver became the front without a lock.
+// releases it. k is nil if the receiver became the front without anything.
 func (l *Locker) passToNext(q *waitQueue, k *keeper) {
 	if k != nil {
-		if k.fitToHandOver() && q.handOver(k) {
+		if k.fitToHandOver() && q.handOver(k) || q.passOn(k) {
 			return
 		}
 		l.giveUp(k)
@@ -208,15 +235,21 @@ func (q *waitQueue) leave() {
 	defer sh.Unlock()
 	q.holder.Store(nil)
 	if c := q.first; c != nil {
-		q.remove(c)
-		if o := q.outage.Load(); o != nil {
-			seen := o.asSeenBy(c.came)
-			q.outage.Store(&seen)
-		}
-		c.turn <- nil
+		q.advance(c, nil)
 		return
 	}
 	delete(sh.queues, q.key)
+}
+
+// advance makes the first caller behind the front the front, with k if that is not nil.
+// The shard's mutex is locked.
+func (q *waitQueue) advance(c *caller, k *keeper) {
+	q.remove(c)
+	if o := q.outage.Load(); o != nil {
+		seen := o.asSeenBy(c.came)
+		q.outage.Store(&seen)
+	}
+	c.turn <- k
 }
 
 // note keeps what the front knows of an outage, for the next front.

@@ -80,8 +80,9 @@ type Request struct {
 	// not keep that.
 	MaxWaiting int
 
-	// Retry says that an earlier attempt with this ID got no answer, so that the
-	// store must look for what that attempt may have left.
+	// Retry says that an earlier attempt with this ID may have been made, by this process or
+	// by another one, of which it does not know the answer. The store must look for what
+	// that attempt may have left.
 	Retry bool
 }
 
@@ -118,7 +119,11 @@ type Grant struct {
 type Locks interface {
 	// Acquire grants the claim, or, with Queue, gives it a position in the queue
 	// (Grant.Waiting), or refuses with *HeldError. It never overtakes waiters that
-	// are alive. It is idempotent in the claim's ID.
+	// are alive. It is idempotent in the claim's ID: with Retry also if another process
+	// has asked for the claim before, unless Traits.Sessions. Then the claim is kept by
+	// whichever process asked for it or renewed it last. A request of the other process
+	// that the server carries out after that may leave a claim of its own, which ends with
+	// its TTL.
 	//
 	// After an error that is ErrUnavailable or ErrUnknown, or a context's, the
 	// store may have ended the claim: it then answers a further attempt with

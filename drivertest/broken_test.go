@@ -18,17 +18,17 @@ func brokenHarness(bug broken.Bug) Harness {
 			s := broken.New(bug)
 			locks := make([]driver.Locks, n)
 			for i := range locks {
-				locks[i] = s
+				locks[i] = s.In(i)
 			}
 			return locks
 		},
-		Delete: func(_ T, key string, l driver.Locks) { l.(*broken.Store).Delete(key) },
+		Delete: func(_ T, key string, l driver.Locks) { l.(*broken.Process).Delete(key) },
 		Depend: func(_ T, l driver.Locks, lease driver.Leased) (end func() error, err error) {
 			c, err := lease.Pin()
 			if err != nil {
 				return nil, err
 			}
-			return l.(*broken.Store).Depend(c)
+			return l.(*broken.Process).Depend(c)
 		},
 	}
 }
@@ -81,7 +81,7 @@ func caught[Case any](t *testing.T, cases []Case, nameOf func(Case) string, bugs
 func TestBrokenStoresAreCaught(t *testing.T) {
 	caught(t, cases(), func(c testCase) string { return c.name }, broken.CaughtBy, 14, func(t *testing.T, c testCase, bug broken.Bug) *recorder {
 		h := brokenHarness(bug)
-		if missing := c.missing(h, broken.New(bug)); missing != "" {
+		if missing := c.missing(h, broken.New(bug).In(0)); missing != "" {
 			t.Fatalf("the case %q is not run for lack of %s", c.name, missing)
 		}
 		return play(t, c, h)

@@ -285,7 +285,7 @@ func cases() []testCase {
 	var all []testCase
 	seen := map[string]bool{}
 	for _, group := range [][]testCase{
-		exclusionCases, tokenCases, idempotentCases, queueCases, boundedCases, sharedCases, permitCases, downgradeCases, moveCases, renameCases, togetherCases, dependenceCases,
+		exclusionCases, tokenCases, idempotentCases, repeatedCases, queueCases, boundedCases, sharedCases, permitCases, downgradeCases, moveCases, renameCases, togetherCases, dependenceCases,
 		overlapCases, batchCases, foreignCases, requestCases, inspectCases, watchCases, memberCases, raceCases,
 	} {
 		for _, c := range group {

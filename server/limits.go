@@ -19,6 +19,7 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/batonv1"
+	"github.com/batonhq/baton/server/internal/codec"
 )
 
 // limitsService answers the calls of batonv1.Limits.
@@ -145,7 +146,7 @@ func (s *Server) limit(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Retry-After", retrySeconds(d))
 		}
 	}
-	text, err := jsonCodec{}.Marshal(res)
+	text, err := codec.JSON{}.Marshal(res)
 	if err != nil {
 		s.writeError(w, r, err)
 		return
@@ -211,7 +212,7 @@ func takeBody(r *http.Request, deny int) (*batonv1.TakeRequest, int, error) {
 		return nil, 0, bad("the body has more than %d bytes", MaxBody)
 	}
 	q := &batonv1.TakeRequest{}
-	if err := (jsonCodec{}).Unmarshal(text, q); err != nil {
+	if err := (codec.JSON{}).Unmarshal(text, q); err != nil {
 		return nil, 0, bad("the body is not what /v1/limit takes: %v", err)
 	}
 	return q, deny, nil

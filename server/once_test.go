@@ -43,7 +43,7 @@ func testOnce(t *testing.T, open func() driver.Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := t.Name()
+	key := t.Name() + driver.NewID() // the server may be shared with an earlier run
 
 	// The first attempt gives up, the second succeeds.
 	first := a.begins(t, &batonv1.BeginRequest{Key: key, TtlMs: 10_000})

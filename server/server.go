@@ -18,6 +18,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/batonv1/batonv1connect"
+	"github.com/batonhq/baton/server/internal/codec"
 	"github.com/batonhq/baton/server/internal/handle"
 )
 
@@ -151,7 +152,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	opts := []connect.HandlerOption{
-		connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
+		connect.WithCodec(codec.JSON{ContentType: "json"}), connect.WithCodec(codec.JSON{ContentType: "json; charset=utf-8"}),
 		connect.WithReadMaxBytes(MaxBody), connect.WithInterceptors(connect.UnaryInterceptorFunc(s.around)),
 	}
 	s.errors = connect.NewErrorWriter(opts...)

@@ -34,6 +34,17 @@ const (
 	RenewsFromMemory  Bug = "a renewal writes back what it has read"
 	RenewsByTicket    Bug = "finds what was granted by its last ticket alone"
 
+	// Other processes.
+	LocksOthersOut   Bug = "refuses a repeat from another process because it is held"
+	CountsOthers     Bug = "counts a reader again for each process that asks for it"
+	QueuesOthers     Bug = "gives a repeat from another process a second place"
+	FindsNoGrants    Bug = "finds only what waits for a repeat from another process"
+	EndsWithFirst    Bug = "finds a repeat from another process and does not prolong it"
+	RenewsItsOwn     Bug = "renews and releases for the process that asked, and for no other"
+	RevivesForOthers Bug = "a repeat from another process revives what was released"
+	FindsThenQueues  Bug = "looks for an earlier request, and then queues"
+	TogetherAlone    Bug = "refuses a repeat for several from another process because they are held"
+
 	// Tokens.
 	ForgetsOnRelease  Bug = "forgets the token on release"
 	ForgetsOnDeletion Bug = "forgets the token when the key is deleted"
@@ -158,6 +169,16 @@ var CaughtBy = map[Bug]string{
 	RenewsOneAtATime:  "overlapping renewals of a lock that is held",
 	RenewsFromMemory:  "overlapping renewals of a place",
 	RenewsByTicket:    "overlapping renewals of a place",
+
+	LocksOthersOut:   "repeated from another process: a grant",
+	CountsOthers:     "repeated from another process: readers and permits",
+	QueuesOthers:     "repeated from another process: a place",
+	FindsNoGrants:    "repeated from another process: a grant from the queue",
+	EndsWithFirst:    "repeated from another process: it outlives the first",
+	RenewsItsOwn:     "repeated from another process: renewed and released",
+	RevivesForOthers: "repeated from another process: what has ended",
+	FindsThenQueues:  "repeated from another process: at the same time",
+	TogetherAlone:    "repeated from another process: several",
 
 	ForgetsOnRelease:  "tokens rise through release",
 	ForgetsOnDeletion: "tokens rise through deletion",

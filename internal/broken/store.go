@@ -34,7 +34,8 @@ type lock struct {
 	claims []*claim // holders in the order of their grants, then waiters in the order of arrival
 	last   int64    // the counter of a store that counts per key
 	broken []*claim
-	dead   int // waiters that have expired
+	left   []*claim // released
+	dead   int      // waiters that have expired
 }
 
 type claim struct {
@@ -44,6 +45,7 @@ type claim struct {
 	ticket, token int64
 	ttl           time.Duration
 	since, end    time.Time
+	process       int           // that made it
 	transaction   chan struct{} // that depends on it, closed at its end; nil: there is none
 }
 
@@ -296,8 +298,7 @@ func (s *Store) confirm(c *claim, ttl time.Duration) {
 	}
 }
 
-// Acquire implements driver.Locks.
-func (s *Store) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
+func (s *Store) acquire(ctx context.Context, r driver.Request, process int) (g driver.Grant, err error) {
 	if err := s.check(ctx, r); err != nil {
 		return driver.Grant{}, err
 	}
@@ -321,21 +322,33 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, 
 	case c == nil:
 	case s.bug == BoundsRepeats && !c.held && r.MaxWaiting > 0:
 	case s.bug == LocksItselfOut, s.bug == TakesSecondPlace && !c.held, s.bug == CountsTwice && c.held && c.Shared():
+	case c.process != process && s.overlooks(c):
 	default:
 		s.asks(c, r.Owner)
-		s.confirm(c, r.TTL)
+		if c.process == process || s.bug != EndsWithFirst {
+			s.confirm(c, r.TTL)
+		}
 		g := s.answer(l, c)
 		if s.bug == RepeatsLower && c.held {
 			g.Token--
 		}
 		return g, nil
 	}
+	if old := s.revived(l, r, process); c == nil && old != nil {
+		return s.answer(l, old), nil
+	}
+	if c == nil && r.Retry && s.bug == FindsThenQueues {
+		s.mu.Unlock()
+		time.Sleep(time.Microsecond)
+		s.mu.Lock()
+		holders, waiters = l.split()
+	}
 	for _, h := range holders {
 		if !h.Exclusive() && !r.Exclusive() && h.Capacity != r.Capacity && s.bug != MixesCapacities {
 			return driver.Grant{}, &driver.CapacityError{Key: r.Key, InUse: h.Capacity, Asked: r.Capacity}
 		}
 	}
-	c = &claim{Claim: r.Claim, ttl: r.TTL, since: time.Now()}
+	c = &claim{Claim: r.Claim, ttl: r.TTL, since: time.Now(), process: process}
 	first := len(waiters) == 0
 	switch s.bug {
 	case Barges, SmallOvertakeBig:
@@ -536,6 +549,9 @@ func (s *Store) Release(ctx context.Context, r driver.Claim) error {
 		return driver.ErrLost
 	}
 	l.remove(c)
+	if s.bug == RevivesForOthers {
+		l.left = append(l.left, c)
+	}
 	if !c.held && s.bug == HeadTakesQueue {
 		l.claims, _ = l.split()
 	}

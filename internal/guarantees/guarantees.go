@@ -80,6 +80,12 @@ var promises = []promise{
 		}
 		return ability[driver.Mover](l)
 	}},
+	{"A request for a lock that is repeated from another process finds its grant, or its position", func(l driver.Locks) string {
+		if !l.Traits().Processes {
+			return none
+		}
+		return word(!l.Traits().Sessions)
+	}},
 	{"A lock stays taken after its `Unlock` (`MinHold`)", trait(func(t driver.Traits) bool { return !t.Sessions })},
 	{"… also if the store does late what the holder had asked for", func(l driver.Locks) string {
 		if l.Traits().Sessions {

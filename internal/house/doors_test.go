@@ -58,6 +58,7 @@ const doors = `
 	# So does the server, over a network. It makes leases of the contract itself, because it keeps none.
 	server:             baton driver driver/check driver/limits internal/bootclock internal/roles internal/trust once ratelimit ratelimit/rules
 	server/batonv1:
+	server/internal/codec:
 	server/internal/handle: driver driver/check
 	server/batonv1/batonv1connect: server/batonv1
 

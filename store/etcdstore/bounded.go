@@ -11,24 +11,33 @@ import (
 	"github.com/batonhq/baton/internal/batch"
 )
 
-// maxLooks bounds how often a request with Request.MaxWaiting looks at a queue into which
+// maxLooks bounds how often a request that decides by the queue looks at one into which
 // others have put names since it looked before.
 const maxLooks = 20
 
 // errBusy says that others put names into a queue as fast as a request could look.
 var errBusy = errors.New("the queue changed each time that it was about to be joined")
 
-// acquireBounded decides about a claim that has no name yet, and whose request has a
-// bound, by the queue that the attempt has read. It puts the name only if no other name
-// was made since then. So the bound holds however many come at once.
-func (s *Store) acquireBounded(ctx context.Context, r driver.Request, sent time.Time, a attempt) (driver.Grant, error) {
+// acquireKnowing decides about a claim that has no name of this process yet, and whose
+// request has a bound or may have been made before, by the queue that the attempt has
+// read. It puts the name only if no other name was made since then. So the bound holds
+// however many come at once, and a name that another process has put for the same claim is
+// found.
+func (s *Store) acquireKnowing(ctx context.Context, r driver.Request, sent time.Time, a attempt) (driver.Grant, error) {
 	c := a.claim
 	for range maxLooks {
+		if find(a.queue, r.ID) >= 0 {
+			return s.confirm(ctx, r)
+		}
 		lasts := seconds(r.TTL)
 		if len(a.queue) > 0 && !fits(a.queue, r.Claim) {
 			lasts = waiterSeconds
 			err := differs(r.Claim, a.queue)
-			if n := len(a.queue) - holders(a.queue); err == nil && n >= r.MaxWaiting {
+			switch n := len(a.queue) - holders(a.queue); {
+			case err != nil:
+			case !r.Queue:
+				err = s.heldError(ctx, r.Key, a.queue)
+			case r.MaxWaiting > 0 && n >= r.MaxWaiting:
 				err = &driver.QueueFullError{Key: r.Key, Waiting: n}
 			}
 			if err != nil {
@@ -50,6 +59,7 @@ func (s *Store) acquireBounded(ctx context.Context, r driver.Request, sent time.
 			Failure: ops(get(c.name), listing(c.lock.dir)),
 		}}
 		c.lease, c.moving, c.item = l, true, it
+		c.mayBeOn(l)
 		s.mu.Unlock()
 		if err := s.do(ctx, it); err != nil {
 			if err = s.notAcquired(ctx, c, it, err); errors.Is(err, errAgain) {

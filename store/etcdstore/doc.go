@@ -34,6 +34,11 @@
 // loses everything when its lease ends. The name of a claim that a living process no
 // longer renews is removed by that process.
 //
+// Another process can renew, release and ask again for the same claim, by its ID: it puts
+// the claim's name on a lease of its own, and the process before leaves the name alone from
+// then on. A request with driver.Request.Retry reads the queue and looks for the ID before it
+// puts a name; one that comes first does not, and so takes no further round trip.
+//
 // A server grants no lease shorter than one and a half election time-outs: two seconds
 // by default. On a server with a longer election time-out a process that died blocks
 // other processes for that long.

@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -241,11 +242,27 @@ func (c *claim) release() *item {
 	return it
 }
 
-// removal is release, unless another process has taken the claim over.
+// removal is release, unless another process has taken the claim over: then the name is on
+// none of the leases that this process has put it on.
 func (c *claim) removal() *item {
 	it := c.release()
-	if c.rev != 0 && c.lease != nil && (!c.moving || c.place < 0 || !c.taken.IsZero()) {
+	if c.rev != 0 && c.lease != nil && !c.moving && !c.uncertain() {
 		it.txn.Compare = append(it.txn.Compare, onLease(c.name, c.lease.id))
+		return it
+	}
+	// No condition is true if one of several is: so it is a removal for each.
+	all := []*pb.TxnRequest{it.txn}
+	if len(it.txn.Failure) > 0 {
+		all = append(all, it.txn.Failure[0].GetRequestTxn())
+	}
+	it.txn = &pb.TxnRequest{}
+	for _, l := range c.on {
+		for _, r := range all {
+			it.txn.Success = append(it.txn.Success, nested(&pb.TxnRequest{
+				Compare: append(slices.Clone(r.Compare), onLease(c.name, l.id)),
+				Success: r.Success,
+			}))
+		}
 	}
 	return it
 }

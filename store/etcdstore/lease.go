@@ -55,6 +55,16 @@ func (s *Store) leasesLocked() iter.Seq[*lease] {
 	}
 }
 
+// leaseLocked is the lease of this process with that ID, or nil.
+func (s *Store) leaseLocked(id int64) *lease {
+	for l := range s.leasesLocked() {
+		if l.id == id {
+			return l
+		}
+	}
+	return nil
+}
+
 // asking is a request to grant a lease or to keep it alive, shared by all calls that
 // want the same.
 type asking struct {

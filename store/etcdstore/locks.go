@@ -23,7 +23,8 @@ const attempts = 4
 //
 // A free lock takes one transaction: if the key has no names, it puts ours on the lease
 // for the TTL. Otherwise it puts our name into the queue, on the lease for waiters, and
-// reads the names before it.
+// reads the names before it. A request that may have been made before, perhaps by another
+// process, reads the queue before it puts a name there.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
@@ -90,6 +91,10 @@ func (s *Store) known(ctx context.Context, cl driver.Claim) (bool, error) {
 	return c.rev > 0, nil
 }
 
+// again reports whether the request may have been made before, by this process or by
+// another one.
+func again(r driver.Request) bool { return r.Retry || r.Ticket != 0 }
+
 // An attempt is what the server has answered.
 type attempt struct {
 	claim  *claim
@@ -114,12 +119,14 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	c.ttl, c.sent, c.deadline = r.TTL, sent, sent.Add(promise(r.TTL))
 	s.freshLocked(l, time.Duration(l.seconds)*time.Second*3/4)
 	second := l // for a name that may have to wait
-	queues := r.Queue && r.MaxWaiting == 0
+	queues := r.Queue && r.MaxWaiting == 0 && !again(r)
 	if w := s.leases[waiterSeconds]; queues && r.Exclusive() && w != nil && w.id != 0 && !w.dead && sent.Before(w.end) {
 		second = w
 		s.freshLocked(w, driver.WaiterTTL+driver.WaiterTTL/5)
 	}
 	c.lease, c.moving = second, true
+	c.mayBeOn(l)
+	c.mayBeOn(second)
 	first, id, secondID := queues && r.Exclusive(), l.id, second.id
 	it := &item{Item: batch.NewItem(), dir: k.dir, name: c.name, puts: true, on: []*lease{l, second}, ttl: r.TTL, txn: &pb.TxnRequest{
 		Compare: only(nobody(k.dir)),
@@ -210,6 +217,9 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 	}
 	classes := []*lease{s.leases[seconds(c.ttl)], s.leases[waiterSeconds]}
 	on := func(id int64) {
+		if l := s.leaseLocked(id); l != nil {
+			c.mayBeOn(l)
+		}
 		c.lease, c.moving = nil, true
 		for _, l := range classes {
 			if l != nil && l.id == id {
@@ -264,6 +274,9 @@ func (s *Store) occupiedLocked(c *claim, kv *mvccpb.KeyValue) {
 	leftover := &claim{
 		lock: k, place: c.place, name: c.name, value: string(kv.Value), ended: true,
 		rev: kv.CreateRevision, mod: kv.ModRevision, moving: true,
+	}
+	if l := s.leaseLocked(kv.Lease); l != nil { // else another process has taken it over
+		leftover.mayBeOn(l)
 	}
 	k.all[leftover] = true
 	if c.place >= 0 && c.place < len(k.places) {
@@ -340,8 +353,8 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 	if err := notLock(r.Key, queue); err != nil {
 		return driver.Grant{}, s.undo(ctx, c, err)
 	}
-	if own == 0 && r.Queue { // with a bound
-		return s.acquireBounded(ctx, r, sent, a)
+	if own == 0 && (r.Queue || again(r)) { // with a bound, or perhaps not for the first time
+		return s.acquireKnowing(ctx, r, sent, a)
 	}
 	if own == 0 && len(queue) == 0 || own == 0 && fits(queue, r.Claim) {
 		return s.acquireBeside(ctx, r, sent, c)
@@ -398,7 +411,8 @@ func (s *Store) inLine(ctx context.Context, r driver.Request, sent time.Time, c 
 	return s.confirm(ctx, r)
 }
 
-// confirm renews a claim that stands, so that it is on the lease that it belongs on.
+// confirm renews a claim that stands, so that it is on the lease of this process that it
+// belongs on.
 func (s *Store) confirm(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	switch a := s.Renew(ctx, []driver.Claim{r.Claim}, r.TTL)[0]; {
 	case a.State == driver.Lost:
@@ -451,6 +465,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 		}), listing(c.lock.dir)),
 	}}
 	c.lease, c.moving, c.item = l, true, it
+	c.mayBeOn(l)
 	s.mu.Unlock()
 	if err := s.do(ctx, it); err != nil {
 		if err = s.notAcquired(ctx, c, it, err); errors.Is(err, errAgain) {

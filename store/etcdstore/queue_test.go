@@ -220,7 +220,7 @@ func TestMirrorBehindTheTimes(t *testing.T) {
 }
 
 // A name whose acquire got no answer holds, others wait behind it, and the repetition
-// finds it by asking whether the last of those is there.
+// finds it: by asking whether the last of those is there, or, as a retry, in the queue.
 func TestRepeatedBeforeSomebodyKnown(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -229,29 +229,33 @@ func TestRepeatedBeforeSomebodyKnown(t *testing.T) {
 		spy := spyOn(me)
 		warm, _ := take(t, me, claimOf("warm", "me"), long, false)
 		mustRelease(t, me, warm)
-		spy.mu.Lock()
-		spy.lose = true
-		spy.mu.Unlock()
-		r := driver.Request{Claim: claimOf("k", "me"), TTL: long, Queue: true}
-		if _, err := me.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
-			t.Fatalf("without its answer: %v, want ErrUnknown", err)
-		}
-		next := claimOf("k", "next")
-		hintsOf(t, me, next)
-		next, g := take(t, me, next, long, true)
-		if !g.Waiting {
-			t.Fatalf("behind the first: %+v", g)
-		}
-		synced(t, me, "k")
-		r.Retry = true
-		g, err := me.Acquire(t.Context(), r)
-		if err != nil || g.Waiting || g.Token >= next.Ticket || g.TTL < long-time.Second {
-			t.Errorf("repeated: %+v (%v), want it held before %d", g, err, next.Ticket)
-		}
-		r.Claim.Ticket = g.Ticket
-		mustRelease(t, me, r.Claim)
-		if r := renewOne(t, me, next, long); r.State != driver.Held {
-			t.Errorf("the next: %+v", r)
+		for _, retry := range []bool{false, true} {
+			key := fmt.Sprint("retry=", retry)
+			spy.mu.Lock()
+			spy.lose = true
+			spy.mu.Unlock()
+			r := driver.Request{Claim: claimOf(key, "me"), TTL: long, Queue: true}
+			if _, err := me.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+				t.Fatalf("without its answer: %v, want ErrUnknown", err)
+			}
+			next := claimOf(key, "next")
+			hintsOf(t, me, next)
+			next, g := take(t, me, next, long, true)
+			if !g.Waiting {
+				t.Fatalf("behind the first: %+v", g)
+			}
+			synced(t, me, key)
+			r.Retry = retry
+			g, err := me.Acquire(t.Context(), r)
+			if err != nil || g.Waiting || g.Token >= next.Ticket || g.TTL < long-time.Second {
+				t.Errorf("repeated: %+v (%v), want it held before %d", g, err, next.Ticket)
+			}
+			r.Claim.Ticket = g.Ticket
+			mustRelease(t, me, r.Claim)
+			if r := renewOne(t, me, next, long); r.State != driver.Held {
+				t.Errorf("the next: %+v", r)
+			}
+			mustRelease(t, me, next)
 		}
 	})
 }

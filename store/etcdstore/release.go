@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -41,7 +42,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		for _, f := range wake {
 			f()
 		}
-		return driver.ErrLost
+		return s.releaseStranger(ctx, cl) // another process may have renewed it
 	}
 	c.leaving = true
 	it := c.release()
@@ -71,7 +72,7 @@ func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
 		return err
 	}
 	i := find(queue, cl.ID)
-	if i < 0 || s.dying(cl, queue[i].name) {
+	if i < 0 || s.ending(cl, queue[i]) {
 		return driver.ErrLost
 	}
 	it := &item{Item: batch.NewItem(), dir: k.dir, name: queue[i].name, txn: &pb.TxnRequest{
@@ -87,16 +88,26 @@ func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
 	return nil
 }
 
-// dying reports whether this process is about to remove the name.
-func (s *Store) dying(cl driver.Claim, name string) bool {
+// dying reports whether this process tries to remove the name. ours says that it will: no
+// other process has taken the name over.
+func (s *Store) dying(cl driver.Claim, e contender) (dying, ours bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k := s.keys[cl.Key]; k != nil {
-		for c := range k.all {
-			if c.ended && c.name == name {
-				return true
-			}
+	k := s.keys[cl.Key]
+	if k == nil {
+		return false, false
+	}
+	for c := range k.all {
+		if c.ended && c.name == e.name {
+			dying = true
+			ours = ours || slices.ContainsFunc(c.on, func(l *lease) bool { return l.id == e.lease })
 		}
 	}
-	return false
+	return dying, ours
+}
+
+// ending reports whether this process is about to remove the name.
+func (s *Store) ending(cl driver.Claim, e contender) bool {
+	dying, ours := s.dying(cl, e)
+	return dying && ours
 }

@@ -24,9 +24,7 @@ func (s *Store) Rename(ctx context.Context, cl driver.Claim, owner string) error
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	if s.expired(cl) {
-		return driver.ErrLost
-	}
+	s.expire(cl)
 	k := &lock{key: cl.Key, dir: s.dir(cl.Key)}
 	for range attempts {
 		queue, err := s.list(ctx, k)
@@ -34,7 +32,7 @@ func (s *Store) Rename(ctx context.Context, cl driver.Claim, owner string) error
 			return err
 		}
 		i := find(queue, cl.ID)
-		if i < 0 || i >= holders(queue) || s.dying(cl, queue[i].name) {
+		if i < 0 || i >= holders(queue) || s.ending(cl, queue[i]) {
 			return driver.ErrLost
 		}
 		e := queue[i]
@@ -62,20 +60,18 @@ func (s *Store) Rename(ctx context.Context, cl driver.Claim, owner string) error
 	return unavailable(errors.New("the lock's name changes all the time"))
 }
 
-// expired reports whether this process was to renew a claim, and has not.
-func (s *Store) expired(cl driver.Claim) bool {
+// expire ends a claim that this process was to renew, and has not.
+func (s *Store) expire(cl driver.Claim) {
 	s.mu.Lock()
 	c := s.claimLocked(cl)
-	over := c != nil && c.rev > 0 && c.busy == 0 && !bootclock.Now().Before(c.deadline)
 	var wake []func()
-	if over {
+	if c != nil && c.rev > 0 && c.busy == 0 && !bootclock.Now().Before(c.deadline) {
 		wake = s.expireLocked(c)
 	}
 	s.mu.Unlock()
 	for _, f := range wake {
 		f()
 	}
-	return over
 }
 
 // seenLocked notes that a claim's name was read. Its owner goes with its mod revision:

@@ -72,7 +72,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 			strange = append(strange, i)
 		case c.busy == 0 && !bootclock.Now().Before(c.deadline):
 			wake = append(wake, s.expireLocked(c)...)
-			answers[i].State = driver.Lost
+			strange = append(strange, i) // another process may have renewed it
 		default:
 			add(c, i)
 		}
@@ -293,6 +293,7 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 			before, follows = c.lock.beforeLocked(c)
 		}
 		if c.lease != w.want || c.moving {
+			c.mayBeOn(w.want)
 			q.move = ask(nested(&pb.TxnRequest{
 				Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
 				Success: ops(put(c.name, c.value, w.want.id)),
@@ -421,6 +422,10 @@ func (w *renewal) heldLocked() {
 	}
 }
 
+// errTakenOver says that this process looks for its own late request under a name that
+// another process has taken over.
+var errTakenOver = errors.New("another process has the claim, which this one had asked for without an answer")
+
 // adopt finds claims that this process did not make, or whose outcome it does not know:
 // a lease that was detached elsewhere, an acquire without an answer.
 func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int, answers []driver.Renewal, add func(*claim, int)) {
@@ -452,14 +457,33 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 			cl := claims[i]
 			queue := queues[cl.Key]
 			at := find(queue, cl.ID)
-			if at < 0 || s.dying(cl, queue[at].name) {
+			if at < 0 {
 				answers[i].State = driver.Lost
 				continue
 			}
 			e := queue[at]
+			switch dying, ours := s.dying(cl, e); {
+			case dying && ours:
+				answers[i].State = driver.Lost
+				continue
+			case dying: // if it came to a lease of ours now, it would be removed
+				answers[i].Err = unavailable(errTakenOver)
+				continue
+			}
 			s.mu.Lock()
 			k := s.lockLocked(cl.Key)
 			c := k.claims[cl.ID]
+			if c != nil && c.rev == 0 && c.name != e.name {
+				// Another process has put the name. What this one has asked for may yet
+				// come, under its own name.
+				s.endLocked(c)
+				if c.item == nil {
+					s.forgetLocked(c)
+				} else {
+					s.sweepLocked(c)
+				}
+				c = nil
+			}
 			if c == nil {
 				c = &claim{lock: k, place: -1}
 				k.claims[cl.ID], k.all[c] = c, true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -173,6 +174,7 @@ type claim struct {
 	rev, mod int64     // create and mod revision; 0: not known to exist
 	lease    *lease    // the lease that the name is on
 	moving   bool      // an answer was lost: it may be on another lease
+	on       []*lease  // the leases of this process that it was put on, or may have been
 	changing bool      // a Downgrade is under way: do not write the name with its old value
 	taken    time.Time // when it was seen on a lease that is not ours: another process has it
 
@@ -189,6 +191,12 @@ type claim struct {
 	busy     int           // calls that are about to renew it
 	ended    bool
 	sweeping bool // it is in housekeeping.later
+}
+
+// mayBeOn notes a lease that a request puts the name on.
+func (c *claim) mayBeOn(l *lease) {
+	c.on = slices.DeleteFunc(c.on, func(o *lease) bool { return o == l || o.dead })
+	c.on = append(c.on, l)
 }
 
 // uncertain reports whether a request that got no answer may still take effect. A later

@@ -71,19 +71,22 @@ type part struct {
 
 	claim *claim
 	item  *item // its request
+	found bool  // another process has put its name
 }
 
-// confirm renews the claims that earlier attempts acquired. ask asks for the others.
+// confirm renews the claims that earlier attempts acquired, in this process or in another
+// one. ask asks for the others.
 func (a *joint) confirm(ctx context.Context) error {
 	byTTL := map[time.Duration][]*part{}
 	for i := range a.parts {
 		p := &a.parts[i]
-		p.grant, p.claim, p.item = driver.Grant{}, nil, nil
+		found := p.found
+		p.grant, p.claim, p.item, p.found = driver.Grant{}, nil, nil, false
 		stands, err := a.store.known(ctx, p.r.Claim)
 		if err != nil {
 			return err
 		}
-		if stands {
+		if stands || found {
 			byTTL[p.r.TTL] = append(byTTL[p.r.TTL], p)
 		}
 	}
@@ -168,6 +171,7 @@ func (s *Store) askLocked(p *part, sent time.Time, l *lease) {
 	c.ttl, c.sent, c.deadline = p.r.TTL, sent, sent.Add(promise(p.r.TTL))
 	s.freshLocked(l, time.Duration(l.seconds)*time.Second*3/4)
 	c.lease, c.moving = l, true
+	c.mayBeOn(l)
 	c.item = &item{Item: batch.NewItem(), dir: k.dir, name: c.name, on: []*lease{l}, txn: &pb.TxnRequest{
 		Success: ops(put(c.name, c.value, l.id)),
 		Failure: ops(get(c.name), listing(k.dir)),
@@ -213,7 +217,7 @@ func (a *joint) notAsked(ctx context.Context, asked []*part, err error) error {
 // that claims have to be renewed, or asked for again.
 func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
 	s := a.store
-	again := !all.resp.Succeeded
+	again, found := !all.resp.Succeeded, false
 	var open []*part // those for which only others have names
 	s.mu.Lock()
 	for _, p := range asked {
@@ -235,8 +239,17 @@ func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
 		}
 	}
 	s.mu.Unlock()
-	for _, p := range open {
-		queue := contenders(p.item.dir, p.r.Key, rangeOf(p.item.resp.Responses[1]).Kvs)
+	queues := make([][]contender, len(open))
+	for i, p := range open {
+		queues[i] = contenders(p.item.dir, p.r.Key, rangeOf(p.item.resp.Responses[1]).Kvs)
+		p.found = find(queues[i], p.r.ID) >= 0
+		found = found || p.found
+	}
+	if found { // a refusal would have to end them, too
+		return errAgain
+	}
+	for i, p := range open {
+		queue := queues[i]
 		err := notLock(p.r.Key, queue)
 		if err == nil && !fits(queue, p.r.Claim) {
 			if err = differs(p.r.Claim, queue); err == nil {

@@ -1,4 +1,5 @@
-package server
+// Package codec reads and writes the messages of package server as JSON.
+package codec
 
 import (
 	"bytes"
@@ -9,17 +10,17 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// jsonCodec is stricter than the one of connect, which ignores unknown fields: a client
+// JSON is stricter than the one of connect, which ignores unknown fields: a client
 // that means wait_ms and writes wait is not to be refused at once. A field that is there
 // twice, and text that is no UTF-8, are errors, too. In answers each field is there, also
 // if it is zero, under the name that batonv1/baton.proto has.
-type jsonCodec struct{ name string }
+type JSON struct{ ContentType string }
 
 // Name is the content type that the codec is for, behind "application/".
-func (c jsonCodec) Name() string { return c.name }
+func (c JSON) Name() string { return c.ContentType }
 
 // Marshal writes an answer. The same answer is the same text.
-func (jsonCodec) Marshal(message any) ([]byte, error) {
+func (JSON) Marshal(message any) ([]byte, error) {
 	m, ok := message.(proto.Message)
 	if !ok {
 		return nil, fmt.Errorf("a %T is no message", message)
@@ -36,7 +37,7 @@ func (jsonCodec) Marshal(message any) ([]byte, error) {
 }
 
 // Unmarshal reads a request.
-func (jsonCodec) Unmarshal(text []byte, message any) error {
+func (JSON) Unmarshal(text []byte, message any) error {
 	m, ok := message.(proto.Message)
 	if !ok {
 		return fmt.Errorf("a %T is no message", message)

@@ -1,4 +1,4 @@
-package server
+package codec
 
 import (
 	"strings"
@@ -35,7 +35,7 @@ func TestJSONIsStrict(t *testing.T) {
 		{"nothing at all", ``, false},
 		{"a comment", `{/* */}`, false},
 	} {
-		err := (jsonCodec{}).Unmarshal([]byte(c.text), &batonv1.AcquireRequest{})
+		err := (JSON{}).Unmarshal([]byte(c.text), &batonv1.AcquireRequest{})
 		if (err == nil) != c.legal {
 			t.Errorf("%s: %v, legal is %v", c.what, err, c.legal)
 		}
@@ -60,7 +60,7 @@ func TestJSONShowsZeros(t *testing.T) {
 		},
 	} {
 		for range 20 { // protojson adds blanks at random
-			got, err := jsonCodec{}.Marshal(c.message)
+			got, err := JSON{}.Marshal(c.message)
 			if err != nil || string(got) != c.want {
 				t.Fatalf("%s, %v, want %s", got, err, c.want)
 			}
@@ -75,7 +75,7 @@ func FuzzJSON(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		var codec jsonCodec
+		var codec JSON
 		read := &batonv1.AcquireRequest{}
 		if codec.Unmarshal([]byte(text), read) != nil {
 			return

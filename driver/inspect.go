@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"time"
 )
@@ -42,10 +43,39 @@ type HolderInfo struct {
 	Foreign   bool          // held by a program that is not Baton
 }
 
+// SameGrant reports whether two looks at a lock saw the same grant, as far as the store
+// tells: where it keeps no tokens, a holder that takes the lock again seems not to have
+// released it.
+func (h HolderInfo) SameGrant(other HolderInfo) bool {
+	if h.Token != 0 || other.Token != 0 {
+		return h.Token == other.Token
+	}
+	return h.Owner == other.Owner && h.Foreign == other.Foreign
+}
+
+// Mode names the kind of the claim: "exclusive", "shared", "2/10" for permits, or "" if
+// the store does not know it.
+func (h HolderInfo) Mode() string { return mode(h.Weight, h.Capacity) }
+
 // WaiterInfo is one position in the queue.
 type WaiterInfo struct {
 	Owner    string
 	Weight   int64
 	Capacity int64
 	Age      time.Duration // since it joined; negative if the store does not know
+}
+
+// Mode names the kind of the claim, as HolderInfo.Mode does.
+func (w WaiterInfo) Mode() string { return mode(w.Weight, w.Capacity) }
+
+func mode(weight, capacity int64) string {
+	switch {
+	case weight == Whole:
+		return "exclusive"
+	case capacity == Whole:
+		return "shared"
+	case capacity > 0:
+		return fmt.Sprintf("%d/%d", weight, capacity)
+	}
+	return ""
 }

@@ -49,7 +49,10 @@ func (l *Limiter) decideBy(ctx context.Context, due time.Time, all []Limit, r li
 		defer cancel()
 		t, by, _, err := decide(asking, all, r, func(ctx context.Context, r limits.Request) (limits.Taken, Source, error) {
 			t, err := f.fromStore(ctx, l.store, r)
-			return t, ByStore, err
+			if err != nil {
+				return t, f.by, err
+			}
+			return t, ByStore, nil
 		})
 		answered <- answer{t, by, err}
 	}()

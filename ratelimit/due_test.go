@@ -178,6 +178,22 @@ func TestAnswerByIsForTheWholeDecision(t *testing.T) {
 	})
 }
 
+// What is only tried is decided as everything else while the store fails: also if that
+// shows at once.
+func TestAnswerByOfShadows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &moody{Store: memstore.New()}
+		store.fail(driver.ErrUnavailable)
+		d := decider(t, store, ratelimit.FailLocal(1, time.Second))
+		for i := range 20 {
+			r, err := d.Decide(t.Context(), asking("k", 1, 25*time.Millisecond, ratelimit.FixedWindow(10, time.Hour).Shadow()))
+			if err != nil || !r.OK || r.By != ratelimit.ByLocal || r.WouldRefuse != (i >= 10) {
+				t.Errorf("number %d: %+v, %v", i, r, err)
+			}
+		}
+	})
+}
+
 // overriding is a slow store whose overrides are as slow.
 type overriding struct {
 	*slow

@@ -85,7 +85,7 @@ func decide(ctx context.Context, all []Limit, r limits.Request, take taker) (t l
 			r.Takes[k] = takes[i]
 		}
 		t, by, err = take(ctx, r)
-		if err != nil && only && fails(err) && ctx.Err() == nil {
+		if err != nil && only && by == ByStore && fails(err) && ctx.Err() == nil {
 			t, by, err = (&fallback{failure: failure{by: ByOpen}}).stand(r, 0)
 		}
 		if err != nil {
@@ -110,7 +110,8 @@ func decide(ctx context.Context, all []Limit, r limits.Request, take taker) (t l
 	return t, by, took, nil
 }
 
-// taker decides about a request.
+// taker decides about a request. With an error, the Source is what decides in place of the
+// store: ByStore if nothing does.
 type taker func(context.Context, limits.Request) (limits.Taken, Source, error)
 
 // take asks the store about a request, or the policy for a store that fails. It

@@ -41,6 +41,7 @@ type serving struct {
 	roles   string
 	audit   string
 	keep    time.Duration
+	page    string
 
 	perm fs.FileMode // after check
 	gid  int         // -1: as it is
@@ -74,6 +75,10 @@ Signals TERM, INT and QUIT, and HUP without --roles, end the agent: it tells its
 and releases all, except for what a client was told that it still has, and does not give
 back at once: that expires.
 
+With --page, a browser of this machine shows the locks, limits and operations of the
+store, and the events of the agent, and can break a lock. The address with a token is
+printed, and another token is drawn at each start: docs/page.md.
+
 With --systemd the socket is the one that systemd listens at for the service, and
 systemd is told when the agent is ready. Units are in deploy/systemd.
 
@@ -96,6 +101,7 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	f.StringVar(&k.audit, "audit", "", "`FILE` that gets a line for each denial; - is standard error")
 	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
 	f.DurationVar(&k.keep, "keep", 24*time.Hour, "how long outcomes of once are kept")
+	f.StringVar(&k.page, "page", "", "serve a page with locks, limits and events at `ADDR` of this machine, such as 127.0.0.1:7380")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 	a.metricsFlag(cmd)
 	cmd.MarkFlagsOneRequired("socket", "systemd")
@@ -132,6 +138,11 @@ func (k *serving) check(cmd *cobra.Command) error {
 	}
 	if cmd.Flags().Changed("socket") && k.socket == "" {
 		return usage("--socket: the path is empty")
+	}
+	if cmd.Flags().Changed("page") {
+		if err := checkPage(k.page); err != nil {
+			return err
+		}
 	}
 	mode, err := strconv.ParseUint(k.mode, 8, 9)
 	if err != nil {
@@ -234,6 +245,13 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 		return err
 	}
 	defer l.Close()
+	var browsers net.Listener
+	if k.page != "" {
+		if browsers, err = a.listenPage(k.page); err != nil {
+			return err
+		}
+		defer browsers.Close()
+	}
 	owner := ownerName(os.Getpid()) + " (baton agent)"
 	locks, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{TTL: k.ttl, Owner: owner} }, k.checkTTL)
 	if err != nil {
@@ -256,6 +274,13 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	server, err := agent.New(locks, cfg)
 	if err != nil {
 		return err
+	}
+	if browsers != nil {
+		pageEnded, err := a.servePage(ctx, browsers, locks, store, cfg.Once)
+		if err != nil {
+			return err
+		}
+		defer func() { stop(); <-pageEnded }()
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(ctx, l) }()

@@ -199,7 +199,7 @@ func (a *app) awaitRelease(ctx context.Context, locks *baton.Locker, key string,
 				a.say("the store answers again")
 			}
 			failed, last.Holders = false, slices.DeleteFunc(info.Holders, func(h driver.HolderInfo) bool {
-				return !slices.ContainsFunc(last.Holders, func(asked driver.HolderInfo) bool { return sameGrant(asked, h) })
+				return !slices.ContainsFunc(last.Holders, h.SameGrant)
 			})
 			if len(last.Holders) == 0 {
 				return nil

@@ -96,17 +96,9 @@ elsewhere --yes is needed.
 // tells. Not every store lists them in order.
 func sameHolders(before, now []driver.HolderInfo) bool {
 	for _, n := range now {
-		if !slices.ContainsFunc(before, func(b driver.HolderInfo) bool { return sameGrant(b, n) }) {
+		if !slices.ContainsFunc(before, n.SameGrant) {
 			return false
 		}
 	}
 	return len(before) == len(now)
-}
-
-// sameGrant reports whether two inspections saw one grant, as far as the store tells.
-func sameGrant(a, b driver.HolderInfo) bool {
-	if a.Token != 0 || b.Token != 0 {
-		return a.Token == b.Token
-	}
-	return a.Owner == b.Owner && a.Foreign == b.Foreign
 }

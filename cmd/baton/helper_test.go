@@ -125,6 +125,31 @@ func helper() {
 		for range time.Tick(time.Millisecond) {
 			fmt.Fprintln(file, time.Now().UnixNano())
 		}
+	case "page": // what the page of an agent answers: FILE with its messages, PATH, BODY, Host
+		text, err := os.ReadFile(args[1])
+		failOn(err)
+		at := regexp.MustCompile(`the page is at (http://(\S+)/)#token=(\S+)`).FindStringSubmatch(string(text))
+		r, err := http.NewRequest("POST", at[1]+args[2], strings.NewReader(args[3]))
+		failOn(err)
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Authorization", "Bearer "+at[3])
+		switch host := args[4]; host {
+		case "":
+		case "nobody":
+			r.Header.Del("Authorization")
+		default:
+			r.Host = host
+		}
+		answer, err := http.DefaultClient.Do(r)
+		failOn(err)
+		fmt.Println(answer.StatusCode)
+		lines := bufio.NewScanner(answer.Body)
+		for i := 0; i < 20 && lines.Scan(); i++ { // frames, until all that is known was sent
+			fmt.Println(lines.Text())
+			if strings.Contains(lines.Text(), `"read":true`) {
+				break
+			}
+		}
 	case "session": // with an agent: send the arguments as lines, and print what it says until the end
 		conn, err := net.Dial("unix", args[1])
 		failOn(err)

@@ -95,7 +95,7 @@ func listing(all []driver.KeyInfo) [][]string {
 		row := []string{safe(info.Key), "-", "-", "-", "-", "-", strconv.Itoa(len(info.Waiters))}
 		if len(info.Holders) > 0 {
 			h := info.Holders[0]
-			row[1], row[2], row[3], row[4] = mode(h.Weight, h.Capacity), ownerLabel(h.Owner, h.Foreign), short(h.Age), short(h.Remaining)
+			row[1], row[2], row[3], row[4] = mode(h), ownerLabel(h.Owner, h.Foreign), short(h.Age), short(h.Remaining)
 			if asksFor(info.Key) != "" {
 				row[1] = "request"
 			}

@@ -212,10 +212,14 @@ func (a *app) show() (*textfile.Metrics, error) {
 
 // told is whom the packages tell what they do.
 func (a *app) told() metrics.Events {
-	if a.measured == nil {
-		return a.shown
+	all := a.shown
+	if a.measured != nil {
+		all = a.measured.Events
 	}
-	return a.measured.Events
+	if a.recent != nil {
+		all = metrics.Join(all, a.recent.Events())
+	}
+	return all
 }
 
 // lead tells that this process was elected, and by over that it does not lead any more.

@@ -19,6 +19,7 @@ import (
 	"github.com/batonhq/baton/internal/suggest"
 	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/open"
+	"github.com/batonhq/baton/server/page"
 )
 
 // app is what all commands share.
@@ -34,6 +35,7 @@ type app struct {
 	metricsFile string
 	measured    *measured      // nil: nobody wants to know
 	shown       metrics.Events // of a server
+	recent      *page.Recent   // nil: nobody wants to know
 
 	death death
 }

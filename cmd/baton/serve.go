@@ -18,13 +18,16 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/door"
 	"github.com/batonhq/baton/internal/ownfile"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/internal/textfile"
+	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server"
+	"github.com/batonhq/baton/server/page"
 	"github.com/batonhq/baton/server/rls"
 )
 
@@ -44,8 +47,8 @@ type serverFlags struct {
 // failAfter is how long a store may take to decide, where a rule does not say.
 const failAfter = 500 * time.Millisecond
 
-// metricsTimeout is how long a client may take to read the metrics.
-const metricsTimeout = 30 * time.Second
+// readTimeout is how long a client may take to read the metrics, or the document of the page.
+const readTimeout = 30 * time.Second
 
 // drainFor is how long calls that are under way may take when the server is stopped.
 const drainFor = 10 * time.Second
@@ -75,7 +78,8 @@ With --rules, clients may ask the limits of a file, also by Envoy's rate limit s
 (docs/proxies.md). The file is read again when it changes. If the store fails, and a rule
 does not say what happens then, each server decides alone.
 
-/metrics is for Prometheus, which needs an access token if the clients do.
+A browser sees at / the locks and limits of the store (docs/page.md). /metrics is for
+Prometheus, which needs an access token if the clients do.
 
 The audit has a line of JSON for every break, every denial and every change of roles.
 
@@ -115,14 +119,19 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 	if err != nil {
 		return err
 	}
-	_, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{} })
+	a.recent = page.NewRecent()
+	locks, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{} })
 	if err != nil {
 		return err
 	}
 	defer shut(store)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s, handler, err := a.servedBy(ctx, store, files, shown)
+	s, mux, err := a.servedBy(ctx, store, files, shown)
+	if err != nil {
+		return err
+	}
+	p, err := a.pageOf(locks, store, files, mux)
 	if err != nil {
 		return err
 	}
@@ -130,11 +139,12 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 	if err != nil {
 		return &exit{exitConfig, err}
 	}
-	h := server.HTTPServer(files.door.Handler(handler))
+	h := server.HTTPServer(files.door.Handler(mux))
 	h.ErrorLog = slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)
+	h.TLSConfig = files.door.TLS()
 	ended := make(chan error, 1)
 	go func() {
-		if h.TLSConfig = files.door.TLS(); h.TLSConfig != nil {
+		if h.TLSConfig != nil {
 			ended <- h.ServeTLS(l, "", "")
 			return
 		}
@@ -153,6 +163,7 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 			a.say("%v: no more calls; those under way are answered", sig)
 		}
 		a.tellSupervisor("STOPPING=1")
+		p.Close()
 		return a.drain(ctx, s, h)
 	}
 }
@@ -198,7 +209,7 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 	}
 	f.door, err = door.New(door.Config{
 		Address: k.listen, Roles: f.roles, Certificate: k.cert, Key: k.key, ClientCA: k.clientCA, Hosts: k.hosts,
-		Open: []string{"/healthz", "/readyz"}, Logger: a.warner(),
+		Open: []string{"/healthz", "/readyz", "/"}, Logger: a.warner(),
 		Proxied: server.Proxied,
 		Denied:  func(from string, err error) { f.log.Warn("a call was refused", "remote", from, "reason", err.Error()) },
 	})
@@ -247,7 +258,7 @@ func readSecret(path string) ([]byte, error) {
 }
 
 // servedBy makes what answers calls.
-func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown *textfile.Metrics) (*server.Server, http.Handler, error) {
+func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown *textfile.Metrics) (*server.Server, *http.ServeMux, error) {
 	cfg := server.Config{
 		Store: store, Secret: f.secret, Audit: f.log.Logger,
 		Logger: slog.New(&fewWarnings{a.warner().Handler(), newWarnings(maxFailures)}), // a store that fails does so at each call
@@ -269,7 +280,7 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 	mux := http.NewServeMux()
 	mux.Handle("/", s.Handler())
 	mux.Handle("GET /metrics", s.Guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(metricsTimeout))
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTimeout))
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		_, _ = w.Write(shown.Text()) // a client that is gone needs no answer
 	})))
@@ -279,6 +290,31 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 		mux.Handle(path, s.Guard(envoy))
 	}
 	return s, mux, nil
+}
+
+// pageOf makes the page, for browsers, and mounts it. The document itself has nothing of
+// the store: it asks for an access token if one is needed.
+func (a *app) pageOf(locks *baton.Locker, store driver.Store, f *served, mux *http.ServeMux) (*page.Page, error) {
+	cfg := page.Config{
+		Locks: locks, Recent: a.recent, Logger: f.log.Logger,
+		Caller: func(r *http.Request) (page.Caller, error) { return door.Caller(r) },
+	}
+	cfg.Limits, _ = driver.As[limits.Lister](store)
+	var err error
+	cfg.Once, err = once.New(store, once.Config{})
+	if err != nil && !errors.Is(err, baton.ErrUnsupported) { // without it the page shows no operations
+		return nil, err
+	}
+	p, err := page.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTimeout)) // it needs no caller
+		p.ServeHTTP(w, r)
+	})
+	mux.Handle("/page/", p)
+	return p, nil
 }
 
 // serves says that the server is there, and what is not as users may think.

@@ -293,6 +293,28 @@ var attacks = []struct {
 			t.Errorf("a form: %v", a)
 		}
 	}},
+	{"the page of the server, by a caller without the verb", func(t *testing.T, s *servedProcess) {
+		page := func(token, path, body string) answer {
+			r := s.request(token, "x", body)
+			r.URL.Path = path
+			return s.do(r)
+		}
+		if a := page("", "/page/watch", "{}"); a.Status != http.StatusUnauthorized {
+			t.Errorf("without an access token: %v", a)
+		}
+		s.held(tokenA, `{"key":"a/page","ttl_ms":20000}`)
+		for _, token := range []string{tokenA, tokenB, tokenShop} {
+			if a := page(token, "/page/break", `{"key":"a/page","reason":"x","holders":[]}`); a.Status != http.StatusForbidden {
+				t.Errorf("%s breaks: %v", token, a)
+			}
+		}
+		r := s.request("", "x", "")
+		r.Method, r.URL.Path, r.Body = http.MethodGet, "/", nil
+		if a := s.do(r); a.Status != http.StatusOK || strings.Contains(a.Text, "a/page") || a.Header.Get("Content-Security-Policy") == "" {
+			t.Errorf("the document: %d %v", a.Status, a.Header)
+		}
+		s.wrote("denied", `"a/page"`, `"team-a"`)
+	}},
 	{"calls that wait without an end", func(t *testing.T, s *servedProcess) {
 		s.held(tokenB, `{"key":"both/wait","ttl_ms":20000}`)
 		if a := s.call(tokenA, "Locks/Acquire", `{"key":"both/wait","wait_ms":4000000000}`); a.Status != http.StatusBadRequest {

@@ -76,10 +76,10 @@ func places(info driver.KeyInfo) [][]string {
 		if t == "" {
 			t = "-"
 		}
-		rows = append(rows, []string{held, ownerLabel(h.Owner, h.Foreign), mode(h.Weight, h.Capacity), short(h.Age), short(h.Remaining), t})
+		rows = append(rows, []string{held, ownerLabel(h.Owner, h.Foreign), mode(h), short(h.Age), short(h.Remaining), t})
 	}
 	for i, w := range info.Waiters {
-		rows = append(rows, []string{strconv.Itoa(i + 1), ownerLabel(w.Owner, false), mode(w.Weight, w.Capacity), short(w.Age), "-", "-"})
+		rows = append(rows, []string{strconv.Itoa(i + 1), ownerLabel(w.Owner, false), mode(w), short(w.Age), "-", "-"})
 	}
 	return rows
 }

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"fmt"
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -38,7 +38,7 @@ type waiterView struct {
 func view(info driver.KeyInfo) lockView {
 	v := lockView{Key: info.Key, AsksFor: asksFor(info.Key), Holders: []holderView{}, Waiters: []waiterView{}}
 	for _, h := range info.Holders {
-		one := holderView{Owner: h.Owner, Mode: mode(h.Weight, h.Capacity), Token: token(h), Remaining: seconds(h.Remaining), Foreign: h.Foreign}
+		one := holderView{Owner: h.Owner, Mode: mode(h), Token: token(h), Remaining: seconds(h.Remaining), Foreign: h.Foreign}
 		if h.Age >= 0 {
 			age := seconds(h.Age)
 			one.Age = &age
@@ -46,7 +46,7 @@ func view(info driver.KeyInfo) lockView {
 		v.Holders = append(v.Holders, one)
 	}
 	for _, w := range info.Waiters {
-		one := waiterView{Owner: w.Owner, Mode: mode(w.Weight, w.Capacity)}
+		one := waiterView{Owner: w.Owner, Mode: mode(w)}
 		if w.Age >= 0 {
 			age := seconds(w.Age)
 			one.Age = &age
@@ -65,18 +65,8 @@ func asksFor(key string) string {
 	return ""
 }
 
-// mode names the kind of a claim.
-func mode(weight, capacity int64) string {
-	switch {
-	case weight == driver.Whole:
-		return "exclusive"
-	case capacity == driver.Whole:
-		return "shared"
-	case capacity > 0:
-		return fmt.Sprintf("%d/%d", weight, capacity)
-	}
-	return "unknown"
-}
+// mode names the kind of the claim of a holder or a waiter.
+func mode(of interface{ Mode() string }) string { return cmp.Or(of.Mode(), "unknown") }
 
 func token(h driver.HolderInfo) string {
 	if h.Token == 0 {

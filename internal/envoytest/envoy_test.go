@@ -72,7 +72,7 @@ descriptors:
 // A refused request consumes nothing of what its other descriptors count.
 func TestAllOrNothing(t *testing.T) {
 	t.Parallel()
-	to := serve(t, rls.Config{Limiter: limiter(t, memstore.New(), text), Headers: "RateLimit-"})
+	to := serve(t, rls.Config{Limiter: limiter(t, memstore.New(), text)})
 	for range 5 {
 		ask(t, to, asking("shop", "user=a path=/api/x,user=a"))
 	}

@@ -63,7 +63,7 @@ const doors = `
 	server/batonv1/batonv1connect: server/batonv1
 
 	# Envoy's service is a front door for proxies.
-	server/rls*:        driver/limits ratelimit ratelimit/rules
+	server/rls*:        driver driver/limits ratelimit ratelimit/rules
 
 	# Metrics are made of what all front doors tell.
 	metrics:            baton driver/observe election guard once ratelimit
@@ -81,6 +81,7 @@ const doors = `
 	# Whoever puts a program together knows everything but the helpers of tests.
 	open:               * !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken
+	server/page:        baton driver driver/* metrics once ratelimit ratelimit/top
 	internal/verify:             *
 	internal/verify/history:
 	internal/verify/check:       internal/verify/history

@@ -18,7 +18,7 @@ import (
 // The table of these tests. The access token of team-a is "a", and so on.
 var table = `
 # a comment
-team-a	` + roles.Credential("a") + `   a/=lock,list  a/secret/=   a/secret/open/=lock
+team-a	` + roles.Credential("a") + `   a/secret/open/=lock  a/=lock,list   a/secret/=
 shop    ` + roles.Credential("s1") + `,` + roles.Credential("s2") + `,cn:shop.example,uri:spiffe://example/shop  shop/=limit
 ops     ` + roles.Credential("o") + `  =list,break
 half    ` + roles.Credential("h") + `  =list  secret/=lock

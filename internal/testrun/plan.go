@@ -51,7 +51,8 @@ var rules = []rule{
 	{pattern: "internal/verify/deploy", norace: true},
 	{pattern: "internal/verify/soak", norace: true, waits: true},
 	{pattern: "internal/testserver", norace: true},
-	{pattern: "clients", norace: true}, // processes in other languages
+	{pattern: "clients", norace: true},           // processes in other languages
+	{pattern: "internal/pagetest", norace: true}, // a browser
 	// What draws, writes pages or reads the tree.
 	{pattern: "internal/verify/...", norace: true},
 	{pattern: "internal/fetched", norace: true},

@@ -24,6 +24,8 @@ func request(in *rlsv1.RateLimitRequest) (r rules.Request, err error) {
 		return refuse("the request names no domain")
 	case len(in.GetDescriptors()) == 0:
 		return refuse("the request has no descriptors")
+	case len(in.GetDescriptors()) > maxDescriptors:
+		return refuse("the request has %d descriptors: at most %d are matched", len(in.GetDescriptors()), maxDescriptors)
 	}
 	r = rules.Request{Domain: in.GetDomain(), Cost: int64(in.GetHitsAddend()), Descriptions: make([]rules.Description, len(in.GetDescriptors()))}
 	for i, from := range in.GetDescriptors() {
@@ -125,7 +127,7 @@ func (s *service) response(d rules.Decision) *rlsv1.RateLimitResponse {
 			one = status
 		}
 	}
-	if s.Headers == "" {
+	if s.Headers == NoHeaders {
 		return out
 	}
 	add := func(key string, value int64) {

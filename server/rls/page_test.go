@@ -38,7 +38,7 @@ func TestPageOfCode(t *testing.T) {
 
 	file, err := rules.OpenOr("rules.yaml", rules.Failure{By: ratelimit.ByLocal, After: time.Second / 2, Instances: 2})
 	limiter, err := rules.New(store, file.Rules())
-	mux.Handle(rls.New(rls.Config{Limiter: limiter, Headers: "RateLimit-"}))
+	mux.Handle(rls.New(rls.Config{Limiter: limiter}))
 
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package rls
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -20,11 +21,18 @@ import (
 // DefaultWithin is the default of Config.Within.
 const DefaultWithin = 25 * time.Millisecond
 
+// NoHeaders is a Config.Headers.
+const NoHeaders = "-"
+
 const (
 	procedure = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 	// maxRequest is more than the headers of a request that Envoy lets through.
 	maxRequest = 256 << 10
+
+	// maxDescriptors is more than a proxy sends, and is matched soon. Of those that match, only
+	// limits.MaxTakes can be decided at once.
+	maxDescriptors = 128
 
 	// maxWarned bounds what is remembered about callers that invent domains.
 	maxWarned = 100
@@ -46,9 +54,9 @@ type Config struct {
 	Within time.Duration
 
 	// Headers is how the names of the headers begin that Envoy is asked to add to its
-	// response: "RateLimit-", or "X-RateLimit-". Their ends are Limit, Remaining and Reset,
-	// as those of envoyproxy/ratelimit; a refusal has Retry-After, too. Defaults to
-	// no headers.
+	// response, such as "X-RateLimit-"; with NoHeaders there are none. Their ends are Limit,
+	// Remaining and Reset, as those of envoyproxy/ratelimit; a refusal has Retry-After,
+	// too. Defaults to "RateLimit-".
 	Headers string
 
 	// May refuses callers: ctx is that of the request. Its error is the answer, Connect's
@@ -89,6 +97,7 @@ func newService(c Config) *service {
 	if c.Within <= 0 {
 		c.Within = DefaultWithin
 	}
+	c.Headers = cmp.Or(c.Headers, "RateLimit-")
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -163,7 +172,7 @@ func (s *service) failed(ctx context.Context, err error) error {
 	s.Logger.WarnContext(ctx, "the store has not decided", "error", driver.Printable(err.Error()))
 	switch {
 	case errors.Is(err, ratelimit.ErrUnavailable), errors.Is(err, ratelimit.ErrUnknown), errors.Is(err, context.DeadlineExceeded):
-		return as(connect.CodeUnavailable, "the store did not answer in time, and the rules do not say what to do then (on_failure)")
+		return as(connect.CodeUnavailable, "the store has not decided, and the rules do not say what to do then (on_failure)")
 	}
 	return as(connect.CodeInternal, "the store has answered with an error, which the log has")
 }

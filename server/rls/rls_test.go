@@ -2,6 +2,7 @@ package rls
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,10 +38,20 @@ func limiter(t testing.TB, store limits.Store, text string) *rules.Limiter {
 	return l
 }
 
+// serving is a service whose store decides, however busy the machine is, unless c says
+// how long an answer may take.
 func serving(t testing.TB, c Config, store limits.Store, text string) *service {
 	t.Helper()
+	c.Within = cmp.Or(c.Within, time.Minute)
 	c.Limiter = limiter(t, store, text)
 	return newService(c)
+}
+
+func TestDefault(t *testing.T) {
+	t.Parallel()
+	if s := newService(Config{}); s.Within != 25*time.Millisecond || s.Headers != "RateLimit-" {
+		t.Errorf("%v, %q", s.Within, s.Headers)
+	}
 }
 
 // asking is a request with descriptors as in "a=1,b=2 c=3".
@@ -146,7 +157,7 @@ func TestResponse(t *testing.T) {
 				t.Errorf("%v:\n     %s\nwant %s", c.in, got, c.want)
 			}
 		}
-		s.Headers = ""
+		s.Headers = NoHeaders
 		if out, err := s.shouldRateLimit(t.Context(), asking("d", "minute=a")); err != nil || out.GetOverallCode() != rlsv1.RateLimitResponse_OVER_LIMIT || len(out.GetResponseHeadersToAdd()) > 0 {
 			t.Errorf("%v, %v", out, err)
 		}
@@ -181,10 +192,10 @@ func TestSilentStore(t *testing.T) {
 		{"open", 20 * time.Millisecond, 15 * time.Millisecond, "OK | OK"},
 		{"closed", 0, DefaultWithin, "OVER_LIMIT | OVER_LIMIT | Retry-After: 1"},
 		{"{mode: local, instances: 5}", 0, DefaultWithin, `OK | OK "" 10/HOUR left 1 reset 1h0m0s | RateLimit-Limit: 10 | RateLimit-Remaining: 1 | RateLimit-Reset: 3600`},
-		{"error", 0, DefaultWithin, "unavailable: the store did not answer in time, and the rules do not say what to do then (on_failure)"},
+		{"error", 0, DefaultWithin, "unavailable: the store has not decided, and the rules do not say what to do then (on_failure)"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := serving(t, Config{Headers: "RateLimit-"}, silent{}, "on_failure: "+c.mode+text)
+			s := serving(t, Config{Within: DefaultWithin}, silent{}, "on_failure: "+c.mode+text)
 			ctx := t.Context()
 			if c.waits > 0 {
 				var cancel context.CancelFunc
@@ -238,6 +249,7 @@ func TestErrors(t *testing.T) {
 		{nil, nil, asking("", "a=b"), connect.CodeInvalidArgument, "names no domain"},
 		{nil, nil, asking("d", ""), connect.CodeInvalidArgument, "has no descriptors"},
 		{nil, nil, &rlsv1.RateLimitRequest{Domain: "d", Descriptors: []*rlsv1.RateLimitDescriptor{{}}}, connect.CodeInvalidArgument, "description 1 has no entries"},
+		{nil, nil, asking("d", strings.Repeat("x=y ", maxDescriptors+1)), connect.CodeInvalidArgument, "129 descriptors"},
 		{nil, nil, many, connect.CodeInvalidArgument, "17"},
 		{nil, nil, negative, connect.CodeUnimplemented, "is_negative_hits"},
 		{nil, nil, endless, connect.CodeInvalidArgument, "descriptor 1 adds 18446744073709551615 hits"},
@@ -294,6 +306,7 @@ func TestUnknownDomains(t *testing.T) {
 // serve starts a handler as a server with HTTP/2 and without TLS, and returns a client.
 func serve(t *testing.T, c Config) (url string, client *http.Client) {
 	t.Helper()
+	c.Within = cmp.Or(c.Within, time.Minute)
 	mux := http.NewServeMux()
 	mux.Handle(New(c))
 	server := httptest.NewUnstartedServer(mux)
@@ -367,7 +380,7 @@ func TestDoor(t *testing.T) {
 		}
 	}
 	to := connect.NewClient[rlsv1.RateLimitRequest, rlsv1.RateLimitResponse](client, url+procedure, connect.WithGRPC(), connect.WithSendGzip())
-	in := asking("d", "hour="+strings.Repeat("x", 100*maxRequest))
+	in := asking("d", "hour="+strings.Repeat("x", 20*maxRequest))
 	if _, err := to.CallUnary(t.Context(), connect.NewRequest(in)); connect.CodeOf(err) != connect.CodeResourceExhausted {
 		t.Errorf("%d bytes, compressed: %v", proto.Size(in), err)
 	}
@@ -379,7 +392,7 @@ func TestDoor(t *testing.T) {
 
 // Whatever is sent, each descriptor has a status, or the error has a code.
 func FuzzRequest(f *testing.F) {
-	s := serving(f, Config{Headers: "RateLimit-"}, memstore.New(), text)
+	s := serving(f, Config{}, memstore.New(), text)
 	for _, in := range []*rlsv1.RateLimitRequest{
 		asking("d", "minute=a"), asking("d", "hour=a minute=b"), asking("", ""), asking("d", "tried=1,b=2"),
 		{Domain: "d", HitsAddend: math.MaxUint32, Descriptors: []*rlsv1.RateLimitDescriptor{{

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/server/page"
+)
+
+// checkPage refuses an address for the page that another machine can reach. All users of
+// this machine can: see drawnToken.
+func checkPage(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return usage("--page %s: it is an address and a port, such as 127.0.0.1:7380", safe(addr))
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return usage("--page %s: only addresses of this machine can be used, such as 127.0.0.1:7380", safe(addr))
+	}
+	return nil
+}
+
+// listenPage listens for browsers, and begins to remember what happens.
+func (a *app) listenPage(addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, &exit{exitConfig, fmt.Errorf("--page: %w", err)}
+	}
+	if !l.Addr().(*net.TCPAddr).IP.IsLoopback() { // localhost is what the resolver says
+		l.Close()
+		return nil, &exit{exitConfig, fmt.Errorf("--page %s: that is %s, which is no address of this machine only", safe(addr), l.Addr())}
+	}
+	a.recent = page.NewRecent()
+	return l, nil
+}
+
+// drawnToken lets only those use the page who know a token, which is drawn at each start:
+// the mode of a socket keeps users of the machine out, and an address does not.
+type drawnToken string
+
+func (t drawnToken) caller(r *http.Request) (page.Caller, error) {
+	if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+t)) != 1 {
+		return nil, errors.New("the page needs the token that the agent has printed at its start")
+	}
+	return holderOfToken{}, nil
+}
+
+type holderOfToken struct{}
+
+func (holderOfToken) Name() string             { return "" }
+func (holderOfToken) May(string, string) error { return nil }
+
+// servePage answers browsers at l until ctx ends. Then it waits for the requests to
+// release locks, which end. The caller has told the recent events to all.
+func (a *app) servePage(ctx context.Context, l net.Listener, locks *baton.Locker, store driver.Store, ops *once.Runner) (ended <-chan struct{}, err error) {
+	token := drawnToken(rand.Text())
+	cfg := page.Config{Locks: locks, Once: ops, Recent: a.recent, Caller: token.caller, Hosts: page.Loopback, Logger: a.warner()}
+	cfg.Limits, _ = driver.As[limits.Lister](store)
+	p, err := page.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: p, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	go func() { _ = server.Serve(l) }() // ends by Close
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		<-ctx.Done()
+		p.Close()
+		_ = server.Close()
+	}()
+	// Even if quiet: without the token the page is of no use.
+	a.complain("the page is at http://%s/#token=%s", l.Addr(), token)
+	return done, nil
+}

@@ -1,0 +1,216 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+)
+
+const (
+	// actTimeout bounds what a person waits for the store.
+	actTimeout = 10 * time.Second
+
+	// askFor is how long a request to release a lock stands at most.
+	askFor = 5 * time.Minute
+
+	// askLook is how often it is looked whether the lock was released.
+	askLook = time.Second
+
+	// maxReason is the length of the longest reason, in bytes: a store shows it as an
+	// owner.
+	maxReason = 128
+)
+
+// An act is what a person wants done with a lock.
+type act struct {
+	Key     string `json:"key"`
+	Reason  string `json:"reason"`
+	Holders []seen `json:"holders"` // whom the person saw
+}
+
+// seen is a holder as the page showed it.
+type seen struct {
+	Owner   string `json:"owner"`
+	Token   string `json:"token"`
+	Foreign bool   `json:"foreign"`
+}
+
+// done is the answer to an act: how many holders it was about.
+type done struct {
+	Holders int `json:"holders"`
+}
+
+// begin reads an act, and finds the holders of its lock. If the act cannot be done it has
+// answered, and ok is false.
+func (p *Page) begin(ctx context.Context, w http.ResponseWriter, r *http.Request) (a act, who Caller, holders []driver.HolderInfo, ok bool) {
+	if who, ok = p.read(w, r, &a); !ok {
+		return a, who, nil, false
+	}
+	a.Reason = strings.TrimSpace(a.Reason)
+	if reason := badReason(a.Reason); reason != "" {
+		refuse(w, http.StatusBadRequest, "reason", "the reason "+reason)
+		return a, who, nil, false
+	}
+	err := who.May(VerbList, a.Key)
+	if err == nil {
+		err = who.May(VerbBreak, a.Key)
+	}
+	if err != nil {
+		p.cfg.Logger.Warn("a caller of the page was denied", about(a, who), "path", r.URL.Path, "error", err)
+		refuse(w, http.StatusForbidden, "denied", err.Error())
+		return a, who, nil, false
+	}
+	info, err := p.cfg.Locks.Inspect(ctx, a.Key)
+	switch {
+	case err != nil:
+		fail(w, err)
+		return a, who, nil, false
+	case len(info.Holders) == 0:
+		refuse(w, http.StatusConflict, "free", "nobody holds the lock")
+		return a, who, nil, false
+	}
+	return a, who, info.Holders, true
+}
+
+func about(a act, who Caller) slog.Attr {
+	return slog.Group("act", "key", a.Key, "by", who.Name(), "reason", a.Reason)
+}
+
+func badReason(reason string) string {
+	switch {
+	case reason == "":
+		return "is missing"
+	case len(reason) > maxReason:
+		return "is longer than " + strconv.Itoa(maxReason) + " bytes"
+	case !utf8.ValidString(reason) || driver.Printable(reason) != reason:
+		return "has a character that cannot be seen"
+	}
+	return ""
+}
+
+// fail answers with an error of the Locker.
+func fail(w http.ResponseWriter, err error) {
+	switch {
+	case errors.Is(err, driver.ErrHeld):
+		refuse(w, http.StatusConflict, "stands", err.Error())
+	case errors.Is(err, driver.ErrUnavailable), errors.Is(err, driver.ErrUnknown), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		refuse(w, http.StatusServiceUnavailable, "store", err.Error())
+	default:
+		refuse(w, http.StatusBadRequest, "bad", err.Error())
+	}
+}
+
+// breakLock revokes a lock, if its holders are those that the person saw.
+func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), actTimeout)
+	defer cancel()
+	a, who, holders, ok := p.begin(ctx, w, r)
+	if !ok {
+		return
+	}
+	if !agreed(a.Holders, holders) {
+		refuse(w, http.StatusConflict, "changed", "the holders have changed meanwhile: look again")
+		return
+	}
+	n, err := p.cfg.Locks.Break(ctx, a.Key)
+	p.poll.touch(a.Key)
+	if err != nil {
+		p.cfg.Logger.Error("a lock could not be broken", about(a, who), "error", err)
+		fail(w, err)
+		return
+	}
+	p.cfg.Logger.Info("a lock was broken", about(a, who), "holders", n)
+	p.cfg.Recent.add(event{What: "broken", Trouble: true, named: named{Key: a.Key}, Error: because(a, who)})
+	answer(w, done{n})
+}
+
+// because is what the events tell of why.
+func because(a act, who Caller) string {
+	if by := driver.Printable(who.Name()); by != "" {
+		return by + ": " + a.Reason
+	}
+	return a.Reason
+}
+
+// agreed reports whether the holders are those that the person saw.
+func agreed(saw []seen, holders []driver.HolderInfo) bool {
+	holders = holders[:min(len(holders), maxQueue)]
+	for _, h := range holders {
+		v := viewHolder(h, 0)
+		if !slices.Contains(saw, seen{v.Owner, v.Token, v.Foreign}) {
+			return false
+		}
+	}
+	return len(saw) == len(holders)
+}
+
+// ask asks the holders of a lock to release it. The request stands until they have, for
+// askFor at most.
+func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), actTimeout)
+	defer cancel()
+	a, who, holders, ok := p.begin(ctx, w, r)
+	if !ok {
+		return
+	}
+	ended, ok := p.admit(&p.asking, maxAsking)
+	if !ok {
+		refuse(w, http.StatusServiceUnavailable, "busy", "as many requests stand as may: wait for one to end")
+		return
+	}
+	lease, err := p.cfg.Locks.Ask(ctx, a.Key, a.Reason)
+	if err != nil {
+		ended()
+		fail(w, err)
+		return
+	}
+	p.cfg.Logger.Info("the holders of a lock were asked to release it", about(a, who), "holders", len(holders))
+	p.cfg.Recent.add(event{What: "asked", named: named{Key: a.Key}, Error: because(a, who)})
+	p.asks.Go(func() {
+		defer ended()
+		p.awaitRelease(lease, a.Key, holders)
+		_ = lease.Unlock() // what cannot be released ends with its TTL
+		p.poll.touch(a.Key)
+	})
+	answer(w, done{len(holders)})
+}
+
+// awaitRelease returns when none of the holders has the lock any more, or the request is
+// to end.
+func (p *Page) awaitRelease(lease *baton.Lease, key string, holders []driver.HolderInfo) {
+	ctx, cancel := context.WithTimeout(lease.Context(p.ctx), askFor)
+	defer cancel()
+	look := time.NewTicker(askLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+		info, err := p.cfg.Locks.Inspect(ctx, key)
+		if err != nil {
+			continue // the store may answer again
+		}
+		holders = slices.DeleteFunc(info.Holders, func(h driver.HolderInfo) bool {
+			return !slices.ContainsFunc(holders, h.SameGrant)
+		})
+		if len(holders) == 0 {
+			return
+		}
+	}
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(encode(v), '\n'))
+}

@@ -1,0 +1,273 @@
+package page
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver/check"
+)
+
+const (
+	// pageRows is how many rows a screen has.
+	pageRows = 50
+
+	// hottest is how many of the hottest keys are shown.
+	hottest = 5
+
+	// maxSent is how many events one frame has at most.
+	maxSent = 40
+
+	// frameEvery is the shortest time between two frames.
+	frameEvery = 100 * time.Millisecond
+
+	// heartbeat is the longest time between two frames: without one the browser knows
+	// that the connection is gone.
+	heartbeat = 5 * time.Second
+
+	// recheck is how often it is looked whether the caller still may look.
+	recheck = 10 * time.Second
+)
+
+// look is what a browser wants to see.
+type look struct {
+	Kind   string `json:"kind"` // of the list, or "" for none
+	Prefix string `json:"prefix"`
+	Order  string `json:"order"` // one of orders, or "" for that by key
+	From   int    `json:"from"`  // the first row
+	Open   string `json:"open"`  // the lock that is shown in detail, or ""
+	Seq    int64  `json:"seq"`   // the last event that the browser has
+}
+
+func (l look) check(kinds []string) error {
+	switch {
+	case l.Kind != "" && !slices.Contains(kinds, l.Kind):
+		return fmt.Errorf("there is no list of %q", l.Kind)
+	case l.Order != "" && !slices.Contains(orders[l.Kind], l.Order):
+		return fmt.Errorf("there is no order %q", l.Order)
+	case l.From < 0 || l.Seq < 0:
+		return fmt.Errorf("a number is below zero")
+	case len(l.Prefix) > check.MaxKey:
+		return fmt.Errorf("the prefix is longer than a key can be")
+	case l.Open != "":
+		return check.Key(l.Open)
+	}
+	return nil
+}
+
+// listView says how a list is, beside its rows.
+type listView struct {
+	Total int   `json:"total"` // of the rows that the caller may see
+	From  int   `json:"from"`  // the first on the screen
+	More  bool  `json:"more,omitempty"`
+	Read  bool  `json:"read"` // it was read at least once
+	At    int64 `json:"at"`   // when it was read last
+	Took  int64 `json:"took"` // ms
+	Every int64 `json:"every"`
+	SoFar int64 `json:"soFar,omitempty"` // how many were read by now
+}
+
+// hello is what a browser is told first.
+type hello struct {
+	Store  string   `json:"store"`
+	Kinds  []string `json:"kinds"`
+	Caller string   `json:"caller"`
+	Start  string   `json:"start"` // of this process: events have begun again if it is another one
+}
+
+// watch sends frames, one JSON object on each line, until the browser goes. A frame has
+// what has changed since the one before.
+func (p *Page) watch(w http.ResponseWriter, r *http.Request) {
+	var want look
+	who, ok := p.read(w, r, &want)
+	if !ok {
+		return
+	}
+	if err := want.check(p.kinds); err != nil {
+		refuse(w, http.StatusBadRequest, "bad", err.Error())
+		return
+	}
+	done, ok := p.admit(&p.streams, maxStreams)
+	if !ok {
+		refuse(w, http.StatusServiceUnavailable, "busy", "as many browsers look at this page as may")
+		return
+	}
+	defer done()
+
+	v := &viewer{wake: make(chan struct{}, 1)}
+	if want.Kind != "" {
+		v.list = listID{want.Kind, want.Prefix}
+	}
+	p.poll.join(v)
+	defer p.poll.leave(v)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	out := http.NewResponseController(w)
+	s := &screen{page: p, viewer: v, look: want, who: who, sent: map[string][]byte{}, rows: map[string][]byte{}}
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	asked := time.Now()
+	for {
+		line := s.frame()
+		_ = out.SetWriteDeadline(time.Now().Add(writeTimeout)) // a server without deadlines blocks until the connection ends
+		if _, err := w.Write(line); err != nil {
+			return
+		}
+		if out.Flush() != nil {
+			return
+		}
+		pause := time.NewTimer(frameEvery)
+		select {
+		case <-r.Context().Done():
+		case <-p.ctx.Done():
+		case <-pause.C:
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-p.ctx.Done():
+			return
+		case <-v.wake:
+		case <-beat.C:
+		}
+		if p.cfg.Caller != nil && time.Since(asked) > recheck {
+			var err error
+			if s.who, err = p.cfg.Caller(r); err != nil {
+				return // the browser comes again, and is told why not
+			}
+			asked = time.Now()
+		}
+	}
+}
+
+// A screen makes the frames of one browser.
+type screen struct {
+	page   *Page
+	viewer *viewer
+	look   look
+	who    Caller
+
+	sent map[string][]byte // parts of frames
+	rows map[string][]byte // of the list
+}
+
+func (s *screen) visible(key string) bool { return s.who.May(VerbList, key) == nil }
+
+// frame is a line with what has changed since the one before.
+func (s *screen) frame() []byte {
+	p := s.page
+	parts := map[string]json.RawMessage{}
+	part := func(name string, v any) {
+		text := encode(v)
+		if !bytes.Equal(s.sent[name], text) {
+			s.sent[name], parts[name] = text, text
+		}
+	}
+	part("hello", hello{p.store, p.kinds, s.who.Name(), p.poll.start.UTC().Format(time.RFC3339Nano)})
+
+	var events []event
+	events, s.look.Seq = p.cfg.Recent.since(s.look.Seq, maxSent, s.visible)
+	if len(events) > 0 {
+		parts["events"] = encode(events)
+	}
+
+	p.poll.mu.Lock()
+	failed := p.poll.failed
+	shown := []*row{}
+	hot := []count{}
+	if l := p.poll.lists[s.viewer.list]; l != nil {
+		var about listView
+		shown, about, hot = s.list(l)
+		if l.err != nil {
+			failed = l.err
+		}
+		part("list", about)
+	}
+	var detail *detailView
+	s.viewer.keys = s.viewer.keys[:0:0]
+	if s.look.Kind == kindLocks {
+		for _, r := range shown {
+			s.viewer.keys = append(s.viewer.keys, r.key)
+		}
+	}
+	if key := s.look.Open; key != "" && s.visible(key) {
+		request := baton.AskPrefix + key
+		s.viewer.keys = append(s.viewer.keys, key)
+		if len(request) <= check.MaxKey {
+			s.viewer.keys = append(s.viewer.keys, request)
+		}
+		if r := p.poll.detail(key); r != nil {
+			d := viewDetail(r)
+			d.Asked = append(d.Asked, p.poll.requests(key)...)
+			if err := s.who.May(VerbBreak, key); err != nil {
+				d.Denied = text(err)
+			}
+			detail = &d
+		} else {
+			signal(p.poll.inspectSoon)
+		}
+	}
+	now := p.poll.now()
+	p.poll.mu.Unlock()
+
+	if s.look.Kind == kindLimits {
+		hot = p.cfg.Recent.hottest(hottest, s.visible)
+	}
+	keys := make([]string, len(shown))
+	rows, changed := map[string][]byte{}, []json.RawMessage{}
+	for i, r := range shown {
+		keys[i] = r.key
+		rows[r.key] = encode(r.view)
+		if !bytes.Equal(rows[r.key], s.rows[r.key]) {
+			changed = append(changed, rows[r.key])
+		}
+	}
+	s.rows = rows
+	part("keys", keys)
+	if len(changed) > 0 {
+		parts["rows"] = encode(changed)
+	}
+	part("hot", hot)
+	part("detail", detail)
+	part("failed", text(failed))
+	parts["now"] = encode(now.Milliseconds())
+	return append(encode(parts), '\n')
+}
+
+// list returns the rows of l that are on the screen. The caller has locked the poller.
+func (s *screen) list(l *list) (shown []*row, about listView, hot []count) {
+	all := l.sort(s.look.Order)
+	if s.page.cfg.Caller != nil {
+		all = slices.DeleteFunc(slices.Clone(all), func(r *row) bool { return !s.visible(r.key) })
+	}
+	s.look.From = max(0, min(s.look.From, (len(all)-1)/pageRows*pageRows))
+	about = listView{Total: len(all), From: s.look.From, More: l.more, Read: l.rows != nil, At: l.at.Milliseconds(), Took: l.took.Milliseconds(), Every: (l.due - l.at).Milliseconds()}
+	if l.reading && l.rows == nil {
+		about.SoFar = l.soFar.Load()
+	}
+	hot = []count{}
+	if l.kind == kindLocks {
+		for _, r := range l.sort(onlyWaiting) {
+			if len(hot) == hottest {
+				break
+			}
+			if !strings.HasPrefix(r.key, baton.AskPrefix) && s.visible(r.key) {
+				hot = append(hot, count{named: name(r.key), N: r.rank[0]})
+			}
+		}
+	}
+	return all[s.look.From:min(s.look.From+pageRows, len(all))], about, hot
+}
+
+// encode makes JSON of a value of this package, which has nothing that JSON has not.
+func encode(v any) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}

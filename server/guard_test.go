@@ -187,7 +187,7 @@ func TestLongWaitsAndStop(t *testing.T) {
 		wg.Go(func() {
 			r := &batonv1.AcquireRequest{Key: "k", WaitMs: 60_000}
 			if name == "HTTP/1 and op" {
-				r.Op = "x"
+				r.Op = "op x of 16 bytes"
 			}
 			res, err := client.Acquire(t.Context(), r)
 			if r.Op != "" && (err != nil || res.State != batonv1.AcquireResponse_WAITING) || r.Op == "" && connect.CodeOf(err) != connect.CodeUnavailable {

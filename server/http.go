@@ -37,6 +37,9 @@ func HTTPServer(h http.Handler) *http.Server {
 	fresh := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of an earlier answer on this connection
 		h.ServeHTTP(w, r)
+		// What is left of the answer is sent now. A client of HTTP/2 may be there and not
+		// take it.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	})
 	return &http.Server{
 		Handler: fresh, Protocols: &p,
@@ -67,10 +70,11 @@ func (anyone) May(verb, key string) error { return nil }
 // A call is one request.
 type call struct {
 	caller Caller
+	again  func() (Caller, error) // who calls, by what is known now
 	remote string
 	clear  func()   // the body was read
 	answer func()   // the answer is about to be written
-	gone   []func() // undo what a client has got that went before the answer
+	undo   []func() // what a client has got that the call does not give it
 }
 
 type callKey struct{}
@@ -81,15 +85,6 @@ func callOf(ctx context.Context) (*call, error) {
 		return nil, errNoCaller
 	}
 	return c, nil
-}
-
-// CallerOf is who makes the request with this context, which Guard has let through, or
-// nil.
-func CallerOf(ctx context.Context) Caller {
-	if c, err := callOf(ctx); err == nil {
-		return c.caller
-	}
-	return nil
 }
 
 // Guard lets requests through to next that this server would answer: not made by the web
@@ -112,30 +107,61 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 			s.writeError(w, r, err)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
-		if r.Context().Err() != nil { // before the end of the answer was sent
-			for _, undo := range c.gone {
-				undo()
-			}
+		name := c.caller.Name()
+		if most := 2 * s.cfg.MaxWaits; !s.under.enter(name, most) {
+			s.writeError(w, r, s.failure(r.URL.Path, &busyError{fmt.Sprintf("as many calls of this caller are under way as may be, %d: call later", most)}))
+			return
 		}
+		defer s.under.leave(name)
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
 	})
 }
 
 // enters finds who calls, or refuses the request.
 func (s *Server) enters(r *http.Request, c *call) error {
-	if err := s.origins.Check(r); err != nil {
+	if err := s.origins.Check(r); err != nil && !Proxied(r) {
 		return connect.NewError(connect.CodePermissionDenied, errors.New("a web page of another site may not call this server"))
 	}
 	if r.ContentLength > MaxBody {
 		return errTooLong
 	}
-	caller, err := s.cfg.Caller(r)
+	c.again = func() (Caller, error) { return s.cfg.Caller(r) }
+	caller, err := c.again()
 	if err != nil {
-		s.cfg.Audit.Warn("a call was refused", "remote", c.remote, "reason", driver.Printable(err.Error()))
-		return connect.NewError(connect.CodeUnauthenticated, errors.New(driver.Printable(err.Error())))
+		return s.unknown(c, err)
 	}
 	c.caller = caller
 	return nil
+}
+
+// unknown is the answer to who is no caller.
+func (s *Server) unknown(c *call, err error) error {
+	s.cfg.Audit.Warn("a call was refused", "remote", c.remote, "reason", driver.Printable(err.Error()))
+	return connect.NewError(connect.CodeUnauthenticated, errors.New(driver.Printable(err.Error())))
+}
+
+// stillMay checks again, after a wait, what the caller wants to do.
+func (s *Server) stillMay(c *call, verb, key string) error {
+	caller, err := c.again()
+	switch {
+	case err != nil:
+		return s.unknown(c, err)
+	case caller.Name() != c.caller.Name():
+		return s.unknown(c, errors.New("the caller has another name now: call again"))
+	}
+	c.caller = caller
+	return s.may(c, verb, key)
+}
+
+// May returns nil if the caller of the request with this context, which Guard has let
+// through, may do what verb says with a key. Else the denial is in the audit, and the error
+// is for the client.
+func (s *Server) May(ctx context.Context, verb, key string) error {
+	c, err := callOf(ctx)
+	if err != nil {
+		return err
+	}
+	return s.may(c, verb, key)
 }
 
 // may checks what the caller wants to do.
@@ -234,10 +260,26 @@ func (s *Server) around(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		c.clear() // a client may have sent everything and not its end
 		res, err := next(ctx, r)
+		err = c.settle(ctx, err)
 		c.answer()
 		if err != nil {
 			return nil, s.failure(r.Spec().Procedure, err)
 		}
 		return res, nil
 	}
+}
+
+// settle takes back what the client cannot have, because the call has failed, or because
+// the client has ended it and cannot ask again. It does so instead of the answer: one that
+// is being written may still arrive.
+func (c *call) settle(ctx context.Context, err error) error {
+	if err == nil && ctx.Err() != nil && len(c.undo) > 0 {
+		err = errGone
+	}
+	if err != nil {
+		for _, undo := range c.undo {
+			undo()
+		}
+	}
+	return err
 }

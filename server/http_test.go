@@ -138,11 +138,11 @@ func TestReplicas(t *testing.T) {
 		}
 		ctx := t.Context()
 		key := t.Name() + driver.NewID() // the server may be shared with an earlier run
-		status, first, _ := post(t, urls[0]+"/baton.v1.Locks/Acquire", fmt.Sprintf(`{"key":%q,"op":"x","ttl_ms":10000,"owner":"me"}`, key))
+		status, first, _ := post(t, urls[0]+"/baton.v1.Locks/Acquire", fmt.Sprintf(`{"key":%q,"op":"op x of 16 bytes","ttl_ms":10000,"owner":"me"}`, key))
 		if status != http.StatusOK || first["state"] != "HELD" {
 			t.Fatal(status, first)
 		}
-		again, err := clients[1].Acquire(ctx, &batonv1.AcquireRequest{Key: key, Op: "x", TtlMs: 10_000, Owner: "me", Retry: true})
+		again, err := clients[1].Acquire(ctx, &batonv1.AcquireRequest{Key: key, Op: "op x of 16 bytes", TtlMs: 10_000, Owner: "me", Retry: true})
 		if err != nil || again.State != batonv1.AcquireResponse_HELD {
 			t.Fatalf("repeated at the other: %v, %v", again, err)
 		}
@@ -150,7 +150,7 @@ func TestReplicas(t *testing.T) {
 			t.Errorf("the token fell from %v to %d", first["token"], again.Token)
 		}
 		handle := first["handle"].(string)
-		renewed, err := clients[1].Renew(ctx, &batonv1.RenewRequest{Handle: handle, TtlMs: 10_000})
+		renewed, err := clients[1].Renew(ctx, &batonv1.RenewRequest{Handle: handle})
 		if err != nil || renewed.RemainingMs > 9000 || renewed.RemainingMs < 5000 {
 			t.Errorf("renewed at the other: %v, %v", renewed, err)
 		}
@@ -160,13 +160,13 @@ func TestReplicas(t *testing.T) {
 		}
 
 		// A position survives the change from one to the other.
-		waiting, err := clients[0].Acquire(ctx, &batonv1.AcquireRequest{Key: key, Op: "y", WaitMs: 300, TtlMs: 5000})
+		waiting, err := clients[0].Acquire(ctx, &batonv1.AcquireRequest{Key: key, Op: "op y of 16 bytes", WaitMs: 300, TtlMs: 5000})
 		if err != nil || waiting.State != batonv1.AcquireResponse_WAITING {
 			t.Fatalf("a short wait: %v, %v", waiting, err)
 		}
 		got := make(chan error, 1)
 		go func() {
-			res, err := clients[1].Acquire(ctx, &batonv1.AcquireRequest{Key: key, Op: "y", Retry: true, WaitMs: 20_000, TtlMs: 5000})
+			res, err := clients[1].Acquire(ctx, &batonv1.AcquireRequest{Key: key, Op: "op y of 16 bytes", Retry: true, WaitMs: 20_000, TtlMs: 5000})
 			if err == nil && res.State != batonv1.AcquireResponse_HELD {
 				err = fmt.Errorf("%v", res)
 			}
@@ -181,7 +181,7 @@ func TestReplicas(t *testing.T) {
 		if _, err := clients[0].Release(ctx, &batonv1.ReleaseRequest{Handle: handle}); connect.CodeOf(err) != connect.CodeNotFound {
 			t.Errorf("released twice: %v", err)
 		}
-		if _, err := clients[0].Cancel(ctx, &batonv1.CancelRequest{Key: key, Op: "y"}); err != nil {
+		if _, err := clients[0].Cancel(ctx, &batonv1.CancelRequest{Key: key, Op: "op y of 16 bytes", TtlMs: 5000}); err != nil {
 			t.Error(err)
 		}
 		if res, err := clients[0].Acquire(ctx, &batonv1.AcquireRequest{Key: key}); err != nil || res.State != batonv1.AcquireResponse_HELD {
@@ -222,7 +222,7 @@ func TestRetryIsNotReleased(t *testing.T) {
 					first, hangUp := context.WithCancel(ctx)
 					ended := make(chan struct{})
 					r := func(retry bool) *batonv1.AcquireRequest {
-						return &batonv1.AcquireRequest{Key: key, Op: "x", TtlMs: 5000, WaitMs: 10_000, Retry: retry}
+						return &batonv1.AcquireRequest{Key: key, Op: "op x of 16 bytes", TtlMs: 5000, WaitMs: 10_000, Retry: retry}
 					}
 					go func() {
 						defer close(ended)
@@ -401,6 +401,16 @@ func TestLimit(t *testing.T) {
 		want := []int{200, 200, 429, 403}[i]
 		if status != want || (fields.Get("Retry-After") == "") != (i < 2) {
 			t.Errorf("%d with %v, want %d", status, fields, want)
+		}
+	}
+	// A proxy passes on what a browser has sent, as it did for the page of another site.
+	for _, field := range []string{"Origin", "Sec-Fetch-Site"} {
+		value := map[string]string{"Origin": "https://shop.example", "Sec-Fetch-Site": "cross-site"}[field]
+		if status, answer, _ := post(t, url, "", "Baton-Rule", "api", "Baton-Key", field, field, value); status != http.StatusOK {
+			t.Errorf("asked by a proxy, with %s: %d, %v", field, status, answer)
+		}
+		if status, answer, _ := post(t, url, `{"rule":"api","key":"a"}`, field, value); status != http.StatusForbidden {
+			t.Errorf("asked by a page, with %s: %d, %v", field, status, answer)
 		}
 	}
 	if status, _, _ := get("Baton-Rule", "api", "Baton-Key", "c", "Baton-Cost", "3"); status != http.StatusTooManyRequests {

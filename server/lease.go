@@ -19,28 +19,40 @@ type wish struct {
 	caller, op string
 	claim      driver.Claim // without an ID
 	ttl, wait  time.Duration
-	retry      bool      // it is not the first call with this op
-	received   time.Time // of bootclock; the client sent the call before
+	retry      bool   // it is not the first call with this op
+	received   moment // the client sent the call before
+}
+
+// A moment is an instant by two clocks. bootclock counts the time that the machine was
+// suspended, and may count more: where the system tells it badly, each step forward of the
+// wall clock. The plain one may count less. What is to end in time is dated by the first.
+type moment struct{ boot, plain time.Time }
+
+func present() moment { return moment{bootclock.Now(), time.Now()} }
+
+// since is the least time that can have passed since an earlier moment.
+func (m moment) since(earlier moment) time.Duration {
+	return min(m.boot.Sub(earlier.boot), m.plain.Sub(earlier.plain))
 }
 
 // A lease is what the store has granted.
 type lease struct {
 	claim driver.Claim
 	grant driver.Grant
-	sent  time.Time // the request that was granted, of bootclock
+	sent  moment // the request that was granted
 }
 
 func (l lease) token() int64 { return l.grant.Token * trust.TokensPerGrant }
 
 // remaining is for how long the client has the lease, counted from when it sent its
 // request. As that was before received, the sum ends before the store's does.
-func (l lease) remaining(received time.Time) time.Duration {
-	return l.sent.Sub(received) + l.grant.TTL - trust.Margin(l.grant.TTL)
+func (l lease) remaining(received moment) time.Duration {
+	return l.sent.since(received) + l.grant.TTL - trust.Margin(l.grant.TTL)
 }
 
 // late reports that the grant took so long to arrive that little of it is left.
 func (l lease) late(now time.Time) bool {
-	return now.Sub(l.sent) > (l.grant.TTL-trust.Margin(l.grant.TTL))/2
+	return now.Sub(l.sent.boot) > (l.grant.TTL-trust.Margin(l.grant.TTL))/2
 }
 
 // millis rounds down: a lease must not end later for its client than for the store.
@@ -109,8 +121,8 @@ type waiter struct {
 // error the client has no lease: with an op the store may have one, or a position, that
 // nobody uses, and without an op nothing is left.
 func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
-	q := &waiter{s: s, w: w, claim: w.claim, retry: w.retry, until: w.received.Add(w.wait), hints: make(chan struct{}, 1)}
-	q.claim.ID = s.keys.ClaimID(w.caller, w.claim.Key, w.op)
+	q := &waiter{s: s, w: w, claim: w.claim, retry: w.retry, until: w.received.boot.Add(w.wait), hints: make(chan struct{}, 1)}
+	q.claim.ID = s.keys.ClaimID(w.caller, w.op, w.claim, w.ttl)
 	if w.op == "" {
 		q.claim.ID = driver.NewID()
 	}
@@ -142,9 +154,23 @@ func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
 				err = errRefused
 			}
 		}
+		if errors.Is(err, errWaiting) {
+			q.keep(ctx)
+		}
 		q.leave(ctx, err)
 		return lease{}, err
 	}
+}
+
+// keep renews the position that the client is about to be told of. It does not wait for
+// the store's answer: if that is a grant, the client's next call finds it.
+func (q *waiter) keep(ctx context.Context) {
+	claim := q.claim
+	q.s.begin()
+	go func() {
+		defer q.s.end()
+		q.renew(ctx, claim, pollPatience)
+	}()
 }
 
 // leave makes the store forget what the call has got, unless a repetition of the call may
@@ -191,7 +217,7 @@ func (q *waiter) try(ctx context.Context) (lease, error) {
 func (q *waiter) request(ctx context.Context) (lease, error) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), attempting(q.w.ttl))
 	defer cancel()
-	l := lease{claim: q.claim, sent: bootclock.Now()}
+	l := lease{claim: q.claim, sent: present()}
 	var err error
 	l.grant, err = q.s.store.Acquire(call, driver.Request{Claim: q.claim, TTL: q.w.ttl, Queue: q.w.wait > 0, Retry: q.retry})
 	switch {
@@ -209,7 +235,7 @@ func (q *waiter) request(ctx context.Context) (lease, error) {
 func (q *waiter) renew(ctx context.Context, claim driver.Claim, patience time.Duration) (lease, driver.Renewal) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	l := lease{claim: claim, sent: bootclock.Now()}
+	l := lease{claim: claim, sent: present()}
 	r := q.s.store.Renew(call, []driver.Claim{claim}, q.w.ttl)[0]
 	if r.State == driver.Held || r.State == driver.Waiting {
 		l.grant, l.claim.Ticket = r.Grant, r.Grant.Ticket
@@ -227,7 +253,9 @@ func (q *waiter) confirm(ctx context.Context, l lease) (lease, error) {
 		switch r.State {
 		case driver.Held:
 			l = next
-		case driver.Lost, driver.Waiting:
+		case driver.Waiting: // again: the grant has ended meanwhile
+			return q.await(ctx, next)
+		case driver.Lost:
 			return lease{}, driver.ErrLost
 		}
 	}
@@ -256,7 +284,7 @@ type answer struct {
 // grant: what the store granted on its own is short, and dates from an earlier answer.
 func (q *waiter) await(ctx context.Context, position lease) (lease, error) {
 	answers := make(chan answer, maxInFlight)
-	asked, inFlight, hinted := position.sent, 0, false
+	asked, inFlight, hinted := position.sent.boot, 0, false
 	due := asked.Add(pollEvery(position.grant))
 	timer, over := time.NewTimer(0), time.NewTimer(q.until.Sub(bootclock.Now()))
 	defer timer.Stop()
@@ -388,14 +416,14 @@ func (s *Server) abandon(ctx context.Context, c driver.Claim) {
 
 // renew renews the lease of a handle for its client. The attempt does not end with the
 // client, as that would cost a connection to the store.
-func (s *Server) renew(ctx context.Context, h handle.Handle, ttl time.Duration) (lease, error) {
-	if err := check.TTL(h.Claim.Key, ttl, s.traits); err != nil {
+func (s *Server) renew(ctx context.Context, h handle.Handle) (lease, error) {
+	if err := check.TTL(h.Claim.Key, h.TTL, s.traits); err != nil {
 		return lease{}, err
 	}
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), attempting(ttl))
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), attempting(h.TTL))
 	defer cancel()
-	l := lease{claim: h.Claim, sent: bootclock.Now()}
-	switch r := s.store.Renew(call, []driver.Claim{h.Claim}, ttl)[0]; r.State {
+	l := lease{claim: h.Claim, sent: present()}
+	switch r := s.store.Renew(call, []driver.Claim{h.Claim}, h.TTL)[0]; r.State {
 	case driver.Held:
 		l.grant = r.Grant
 		return l, nil

@@ -1,9 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/server/batonv1"
 	"github.com/batonhq/baton/store/memstore"
 )
@@ -134,7 +135,7 @@ func TestBeliefEndsBeforeTheLease(t *testing.T) {
 					store.set(d/4, d*3/4) // most of it after the grant
 					sent := time.Now()
 					const ttl = 5000
-					res, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "x", TtlMs: ttl, WaitMs: 20_000})
+					res, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", TtlMs: ttl, WaitMs: 20_000})
 					if err != nil || res.State != batonv1.AcquireResponse_HELD {
 						t.Fatal(res, err)
 					}
@@ -206,7 +207,7 @@ func TestPushIsConfirmed(t *testing.T) {
 // got stays until it has run out.
 func TestVanishedClient(t *testing.T) {
 	t.Parallel()
-	for _, op := range []string{"", "x"} {
+	for _, op := range []string{"", someOp} {
 		t.Run("op="+op, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -235,46 +236,6 @@ func TestVanishedClient(t *testing.T) {
 	}
 }
 
-// A client that had gone when the lock was granted, and has no op, loses it at once; that
-// is seen by Guard, after the answer.
-func TestGoneBeforeTheAnswer(t *testing.T) {
-	t.Parallel()
-	for _, op := range []string{"", "x"} {
-		s := replica(t, memstore.New())
-		ctx, hangUp := context.WithCancel(t.Context())
-		h := s.Guard(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			s.held2(t, r.Context(), &batonv1.AcquireRequest{Key: "k", Op: op})
-			hangUp()
-		}))
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h.ServeHTTP(discard{}, r)
-		want := batonv1.AcquireResponse_HELD
-		if op != "" {
-			want = batonv1.AcquireResponse_REFUSED
-		}
-		if got := s.stateOf(t, &batonv1.AcquireRequest{Key: "k"}); got != want {
-			t.Errorf("op %q: the lock is %v for the next client, want %v", op, got, want)
-		}
-	}
-}
-
-func (s *Server) held2(t *testing.T, ctx context.Context, r *batonv1.AcquireRequest) {
-	t.Helper()
-	if res, err := s.acquire(ctx, r); err != nil || res.State != batonv1.AcquireResponse_HELD {
-		t.Errorf("acquire %v: %v, %v, want HELD", r, res, err)
-	}
-}
-
-// discard is a connection.
-type discard struct{}
-
-func (discard) Header() http.Header         { return http.Header{} }
-func (discard) Write(p []byte) (int, error) { return len(p), nil }
-func (discard) WriteHeader(int)             {}
-
 // A wait ends in time. With an op the position stays, and the next call has it; without
 // one it is gone.
 func TestSlices(t *testing.T) {
@@ -287,7 +248,7 @@ func TestSlices(t *testing.T) {
 		if err != nil || res.State != batonv1.AcquireResponse_REFUSED || len(res.Holders) != 1 || res.Holders[0].Owner != "first" || res.Waiting != 0 {
 			t.Fatalf("%v, %v: want REFUSED, with the holder", res, err)
 		}
-		res, err = s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "x", WaitMs: 1000})
+		res, err = s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", WaitMs: 1000})
 		if err != nil || res.State != batonv1.AcquireResponse_WAITING || res.Waiting != 1 {
 			t.Fatalf("%v, %v: want WAITING, and one who does", res, err)
 		}
@@ -300,7 +261,7 @@ func TestSlices(t *testing.T) {
 		}()
 		time.Sleep(time.Second) // fake
 		go func() {
-			r := other.held(t, &batonv1.AcquireRequest{Key: "k", Op: "x", Retry: true, WaitMs: 30_000})
+			r := other.held(t, &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", Retry: true, WaitMs: 30_000})
 			order <- "earlier"
 			_ = other.releases(context.Background(), r.Handle)
 		}()
@@ -320,14 +281,14 @@ func TestRepeatedElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		a, b := replica(t, store), replica(t, store)
-		r := &batonv1.AcquireRequest{Key: "k", Op: "x", TtlMs: 5000}
+		r := &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", TtlMs: 5000}
 		first := a.held(t, r)
 		r.Retry = true
 		second := b.held(t, r)
 		if second.Token < first.Token {
 			t.Errorf("the token fell from %d to %d", first.Token, second.Token)
 		}
-		if left, err := b.renews(t.Context(), first.Handle, 5000); err != nil || left != 4500*time.Millisecond {
+		if left, err := b.renews(t.Context(), first.Handle); err != nil || left != 4500*time.Millisecond {
 			t.Errorf("renewed elsewhere: %v, %v", left, err)
 		}
 		for _, caller := range []someone{{name: "b"}} {
@@ -335,7 +296,7 @@ func TestRepeatedElsewhere(t *testing.T) {
 			if res, err := b.acquire(ctx, r); err != nil || res.State != batonv1.AcquireResponse_REFUSED {
 				t.Errorf("%s with the same op: %v, %v", caller.name, res, err)
 			}
-			_, err := b.renews(ctx, first.Handle, 0)
+			_, err := b.renews(ctx, first.Handle)
 			wantCode(t, err, connect.CodeInvalidArgument)
 			wantCode(t, b.releases(ctx, first.Handle), connect.CodeInvalidArgument)
 		}
@@ -343,7 +304,7 @@ func TestRepeatedElsewhere(t *testing.T) {
 			t.Error(err)
 		}
 		wantCode(t, a.releases(t.Context(), second.Handle), connect.CodeNotFound)
-		_, err := a.renews(t.Context(), second.Handle, 0)
+		_, err := a.renews(t.Context(), second.Handle)
 		wantCode(t, err, connect.CodeNotFound)
 	})
 }
@@ -357,7 +318,7 @@ func TestCancel(t *testing.T) {
 		first := a.held(t, &batonv1.AcquireRequest{Key: "k", TtlMs: 60_000})
 		ended := make(chan error, 1)
 		go func() {
-			_, err := a.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "x", WaitMs: 60_000})
+			_, err := a.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", WaitMs: 60_000})
 			ended <- err
 		}()
 		time.Sleep(time.Second) // fake
@@ -367,22 +328,22 @@ func TestCancel(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		cancel(b, "k", "x", someone{name: "another"})
-		cancel(b, "j", "x", someone{})
-		cancel(b, "k", "y", someone{})
+		cancel(b, "k", "op x of 16 bytes", someone{name: "another"})
+		cancel(b, "j", "op x of 16 bytes", someone{})
+		cancel(b, "k", "op y of 16 bytes", someone{})
 		time.Sleep(time.Second) // fake
 		select {
 		case err := <-ended:
 			t.Fatalf("what others cancel ended the wait: %v", err)
 		default:
 		}
-		cancel(b, "k", "x", someone{})
+		cancel(b, "k", "op x of 16 bytes", someone{})
 		wantCode(t, <-ended, connect.CodeAborted)
 		if err := a.releases(t.Context(), first.Handle); err != nil {
 			t.Fatal(err)
 		}
-		a.held(t, &batonv1.AcquireRequest{Key: "k", Op: "z"})
-		cancel(b, "k", "z", someone{})
+		a.held(t, &batonv1.AcquireRequest{Key: "k", Op: "op z of 16 bytes"})
+		cancel(b, "k", "op z of 16 bytes", someone{})
 		b.held(t, &batonv1.AcquireRequest{Key: "k"})
 	})
 }
@@ -454,7 +415,7 @@ func TestShutdown(t *testing.T) {
 		}
 		with, without := make(chan ended, 1), make(chan ended, 1)
 		go func() {
-			res, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "x", WaitMs: 60_000})
+			res, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", WaitMs: 60_000})
 			with <- ended{res, err}
 		}()
 		go func() {
@@ -471,13 +432,13 @@ func TestShutdown(t *testing.T) {
 		wantCode(t, (<-without).err, connect.CodeUnavailable)
 		_, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "j"})
 		wantCode(t, err, connect.CodeUnavailable)
-		if _, err := s.renews(t.Context(), first.Handle, 0); err != nil {
+		if _, err := s.renews(t.Context(), first.Handle); err != nil {
 			t.Errorf("a renewal during the stop: %v", err)
 		}
 		if err := s.releases(t.Context(), first.Handle); err != nil {
 			t.Error(err)
 		}
-		other.held(t, &batonv1.AcquireRequest{Key: "k", Op: "x", Retry: true})
+		other.held(t, &batonv1.AcquireRequest{Key: "k", Op: "op x of 16 bytes", Retry: true})
 		if err := s.Shutdown(t.Context()); err != nil {
 			t.Errorf("once more: %v", err)
 		}
@@ -502,5 +463,103 @@ func TestWaitsAreBounded(t *testing.T) {
 		}
 		ends.Wait()
 		s.stateOf(t, &batonv1.AcquireRequest{Key: "k", WaitMs: 10})
+	})
+}
+
+// A clock that is set forward while a call is under way does not make its lease longer.
+// It is not parallel: the clock is that of all tests.
+func TestClockThatIsSetForward(t *testing.T) {
+	s := replica(t, memstore.New())
+	sets := someone{forbid: func(string, string) bool { bootclock.Suspend(5 * time.Second); return false }}
+	res, err := s.acquire(as(t.Context(), sets), &batonv1.AcquireRequest{Key: "k", TtlMs: 30_000})
+	if err != nil || res.State != batonv1.AcquireResponse_HELD {
+		t.Fatal(res, err)
+	}
+	if res.RemainingMs > 27_100 { // it took some time
+		t.Errorf("%d ms remain of 30 s", res.RemainingMs)
+	}
+}
+
+// A spied store tells when it was asked last, and shows its locks to nobody.
+type spied struct {
+	*memstore.Store
+	renewed atomic.Int64 // when a claim was renewed last
+}
+
+func (s *spied) Renew(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+	s.renewed.Store(time.Now().UnixNano())
+	return s.Store.Renew(ctx, c, ttl)
+}
+
+func (s *spied) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
+	<-ctx.Done()
+	return driver.KeyInfo{}, ctx.Err()
+}
+
+func (s *spied) Break(ctx context.Context, key string) (int, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// A client that is told that it waits has its position from then on for as long as the
+// API says, also if the store is slow to show who has the lock.
+func TestPositionIsFreshInTheAnswer(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []uint32{1000, 1150, 1300} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &spied{Store: memstore.New()}
+			s := replica(t, store)
+			s.held(t, &batonv1.AcquireRequest{Key: "k", TtlMs: 60_000})
+			began := time.Now()
+			res, err := s.acquire(t.Context(), &batonv1.AcquireRequest{Key: "k", Op: someOp, WaitMs: wait})
+			if err != nil || res.State != batonv1.AcquireResponse_WAITING {
+				t.Fatal(res, err)
+			}
+			if late := time.Since(began) - time.Duration(wait)*time.Millisecond; late > waitingTimeout {
+				t.Errorf("answered %v after the wait", late)
+			}
+			if age := time.Since(time.Unix(0, store.renewed.Load())); age > waitingTimeout {
+				t.Errorf("the position was renewed %v before the answer", age)
+			}
+		})
+	}
+}
+
+// A demoting store answers the first grant late, and then says that its claim waits again.
+type demoting struct {
+	*memstore.Store
+	acquires, renews atomic.Int64
+}
+
+func (s *demoting) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	g, err := s.Store.Acquire(ctx, r)
+	if s.acquires.Add(1) == 1 {
+		err = cmp.Or(err, sleep(ctx, 195*time.Millisecond))
+	}
+	return g, err
+}
+
+func (s *demoting) Renew(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
+	r := s.Store.Renew(ctx, c, ttl)
+	if s.renews.Add(1) == 1 {
+		r[0].State, r[0].Grant.Waiting, r[0].Grant.Again = driver.Waiting, true, 10*time.Millisecond
+	}
+	return r
+}
+
+// A grant that became a position is waited for under its own ID: another one would stand
+// behind it.
+func TestGrantThatBecomesAPosition(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &demoting{Store: memstore.New()}
+		s := replica(t, store)
+		s.held(t, &batonv1.AcquireRequest{Key: "k", TtlMs: 400, WaitMs: 10_000})
+		if n := store.acquires.Load(); n != 1 {
+			t.Errorf("the lock was asked for %d times, want once", n)
+		}
+		if n := store.renews.Load(); n != 2 {
+			t.Errorf("%d renewals, want the one that told of the position, and one more", n)
+		}
 	})
 }

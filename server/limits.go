@@ -105,12 +105,20 @@ func ceil(d time.Duration) int64 {
 // The header fields by which /v1/limit is asked without a body. The end user of a proxy
 // cannot set them if the proxy does, and neither can the web page of another site.
 const (
+	limitPath = "/v1/limit"
 	fieldRule = "Baton-Rule"
 	fieldKey  = "Baton-Key"
 	fieldTier = "Baton-Tier"
 	fieldCost = "Baton-Cost"
 	fieldDeny = "Baton-Deny"
 )
+
+// Proxied reports whether a request is a question of a proxy to /v1/limit, which may have
+// in its header what the browser of the proxy's user has sent. The page of another site
+// cannot set the field: a browser would ask first whether it may, and is told no.
+func Proxied(r *http.Request) bool {
+	return r.URL.Path == limitPath && len(r.Header.Values(fieldRule)) > 0
+}
 
 // limit answers /v1/limit, which is Take for whoever looks at the status only: 200, or 429
 // with Retry-After. Baton-Deny: 403 is for nginx, whose auth_request knows no 429.

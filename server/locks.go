@@ -11,7 +11,6 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
-	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/server/batonv1"
@@ -19,6 +18,8 @@ import (
 )
 
 const (
+	// An op is as long as what is drawn at random: two programs with the same op are one.
+	minOp = 16
 	maxOp = 256
 
 	// minTTL is the shortest TTL that a lease can be renewed in over a network.
@@ -33,8 +34,13 @@ const (
 	// listTimeout bounds one List.
 	listTimeout = 30 * time.Second
 
-	// inspectTimeout is how long a client that did not get a lock waits to hear who has it.
+	// inspectTimeout is how long a client that did not get a lock waits to hear who has it,
+	// and waitingTimeout if the client has a position, which runs out meanwhile.
 	inspectTimeout = time.Second
+	waitingTimeout = 200 * time.Millisecond
+
+	// breakTimeout bounds one Break.
+	breakTimeout = 10 * time.Second
 )
 
 // locksService answers the calls of batonv1.Locks.
@@ -42,7 +48,7 @@ type locksService struct{ *Server }
 
 // Acquire implements batonv1connect.LocksHandler.
 func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*batonv1.AcquireResponse, error) {
-	received := bootclock.Now()
+	received := present()
 	c, err := callOf(ctx)
 	if err != nil {
 		return nil, err
@@ -51,15 +57,8 @@ func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case r.Shared && (r.Permits > 0 || r.Of > 0):
-		return nil, bad("a lock is shared or of permits, not both")
-	case (r.Permits > 0) != (r.Of > 0) || r.Permits > r.Of:
-		return nil, bad("%d of %d permits: both are given, 2 of 10 for example", r.Permits, r.Of)
-	case r.Shared:
-		claim.Weight = 1
-	case r.Permits > 0:
-		claim.Weight, claim.Capacity = int64(r.Permits), int64(r.Of)
+	if err := ofKind(&claim, r.Shared, r.Permits, r.Of); err != nil {
+		return nil, err
 	}
 	if err := s.may(c, roles.Lock, r.Key); err != nil {
 		return nil, err
@@ -71,17 +70,43 @@ func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*
 	l, err := s.obtain(ctx, w)
 	switch {
 	case errors.Is(err, errWaiting):
-		return s.refused(ctx, r.Key, batonv1.AcquireResponse_WAITING), nil
+		return s.refused(ctx, r.Key, batonv1.AcquireResponse_WAITING, waitingTimeout), nil
 	case errors.Is(err, errRefused):
-		return s.refused(ctx, r.Key, batonv1.AcquireResponse_REFUSED), nil
+		return s.refused(ctx, r.Key, batonv1.AcquireResponse_REFUSED, inspectTimeout), nil
 	case err != nil:
 		return nil, err
 	}
 	s.undo(ctx, c, w, l)
+	if err := s.stillMay(c, roles.Lock, r.Key); err != nil {
+		return nil, err
+	}
 	return &batonv1.AcquireResponse{
 		State: batonv1.AcquireResponse_HELD, Token: l.token(), RemainingMs: millis(l.remaining(received)),
-		Handle: s.keys.Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token()}),
+		Handle: s.keys.Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token(), TTL: w.ttl}),
 	}, nil
+}
+
+// ofKind sets the kind of lock that an exclusive claim is to be for.
+func ofKind(claim *driver.Claim, shared bool, permits, of uint32) error {
+	switch {
+	case shared && (permits > 0 || of > 0):
+		return bad("a lock is shared or of permits, not both")
+	case (permits > 0) != (of > 0) || permits > of:
+		return bad("%d of %d permits: both are given, 2 of 10 for example", permits, of)
+	case shared:
+		claim.Weight = 1
+	case permits > 0:
+		claim.Weight, claim.Capacity = int64(permits), int64(of)
+	}
+	return nil
+}
+
+// checkOp checks an op that is given.
+func checkOp(op string) error {
+	if len(op) < minOp || len(op) > maxOp {
+		return bad("the op has %d bytes, %d to %d are allowed: draw it at random, for each lock another one", len(op), minOp, maxOp)
+	}
+	return nil
 }
 
 // lockClaim is what a call wants with the lock of key, before it says what kind.
@@ -111,15 +136,18 @@ func ownerOf(c *call, owner string) string {
 }
 
 // wish checks what all calls have that wait for a lock.
-func (s *Server) wish(c *call, claim driver.Claim, op string, ttlMs, waitMs uint32, retry bool, received time.Time) (wish, error) {
+func (s *Server) wish(c *call, claim driver.Claim, op string, ttlMs, waitMs uint32, retry bool, received moment) (wish, error) {
 	ttl, err := s.ttl(ttlMs)
 	if err != nil {
 		return wish{}, err
 	}
+	if op != "" {
+		if err := checkOp(op); err != nil {
+			return wish{}, err
+		}
+	}
 	wait := time.Duration(waitMs) * time.Millisecond
 	switch {
-	case len(op) > maxOp:
-		return wish{}, bad("the op has %d bytes, at most %d are allowed", len(op), maxOp)
 	case op == "" && retry:
 		return wish{}, bad("a call without an op cannot be a retry")
 	case wait > s.cfg.MaxWait:
@@ -142,17 +170,17 @@ func (s *Server) ttl(ms uint32) (time.Duration, error) {
 	return ttl, nil
 }
 
-// undo releases a lease whose client has gone before the answer, and cannot ask again.
+// undo makes the call release a lease if the client does not get it and cannot ask again.
 func (s *Server) undo(ctx context.Context, c *call, w wish, l lease) {
 	if w.op == "" {
-		c.gone = append(c.gone, func() { s.abandon(ctx, l.claim) })
+		c.undo = append(c.undo, func() { s.abandon(ctx, l.claim) })
 	}
 }
 
 // refused is the answer to a client that did not get a lock, with who has it if the store
 // tells that soon.
-func (s *Server) refused(ctx context.Context, key string, state batonv1.AcquireResponse_State) *batonv1.AcquireResponse {
-	call, cancel := context.WithTimeout(ctx, inspectTimeout)
+func (s *Server) refused(ctx context.Context, key string, state batonv1.AcquireResponse_State, patience time.Duration) *batonv1.AcquireResponse {
+	call, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	res := &batonv1.AcquireResponse{State: state}
 	if info, err := s.locks.Inspect(call, key); err == nil {
@@ -182,6 +210,9 @@ func (s *Server) opened(ctx context.Context, text string) (*call, handle.Handle,
 		return nil, handle.Handle{}, err
 	}
 	h, err := s.keys.Open(c.caller.Name(), text)
+	if err != nil { // it may be stolen
+		s.cfg.Audit.Warn("a call was denied", "caller", c.caller.Name(), "remote", c.remote, "reason", err.Error())
+	}
 	return c, h, err
 }
 
@@ -195,7 +226,7 @@ func (s *Server) mayHave(c *call, h handle.Handle) error {
 
 // Renew implements batonv1connect.LocksHandler.
 func (s locksService) Renew(ctx context.Context, r *batonv1.RenewRequest) (*batonv1.RenewResponse, error) {
-	received := bootclock.Now()
+	received := present()
 	c, h, err := s.opened(ctx, r.Handle)
 	if err != nil {
 		return nil, err
@@ -203,11 +234,7 @@ func (s locksService) Renew(ctx context.Context, r *batonv1.RenewRequest) (*bato
 	if err := s.mayHave(c, h); err != nil {
 		return nil, err
 	}
-	ttl, err := s.ttl(r.TtlMs)
-	if err != nil {
-		return nil, err
-	}
-	l, err := s.renew(ctx, h, ttl)
+	l, err := s.renew(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -233,8 +260,8 @@ func (s locksService) Cancel(ctx context.Context, r *batonv1.CancelRequest) (*ba
 	if err != nil {
 		return nil, err
 	}
-	if r.Op == "" || len(r.Op) > maxOp {
-		return nil, bad("the op has %d bytes, 1 to %d are allowed", len(r.Op), maxOp)
+	if err := checkOp(r.Op); err != nil {
+		return nil, err
 	}
 	key := r.Key
 	if r.Once {
@@ -243,8 +270,16 @@ func (s locksService) Cancel(ctx context.Context, r *batonv1.CancelRequest) (*ba
 	if err := check.Key(key); err != nil {
 		return nil, err
 	}
+	claim := driver.Claim{Key: key, Weight: driver.Whole, Capacity: driver.Whole}
+	if err := ofKind(&claim, r.Shared, r.Permits, r.Of); err != nil {
+		return nil, err
+	}
+	ttl, err := s.ttl(r.TtlMs)
+	if err != nil {
+		return nil, err
+	}
 	// What the ID names is the caller's own: no role is needed to end it.
-	claim := driver.Claim{Key: key, ID: s.keys.ClaimID(c.caller.Name(), key, r.Op), Weight: driver.Whole, Capacity: driver.Whole}
+	claim.ID = s.keys.ClaimID(c.caller.Name(), r.Op, claim, ttl)
 	if err := s.release(ctx, claim); err != nil && !errors.Is(err, driver.ErrLost) {
 		return nil, err
 	}
@@ -306,10 +341,15 @@ func (s locksService) Break(ctx context.Context, r *batonv1.BreakRequest) (*bato
 	if err := s.may(c, roles.Break, r.Key); err != nil {
 		return nil, err
 	}
-	n, err := s.locks.Break(context.WithoutCancel(ctx), r.Key)
-	s.cfg.Audit.Info("a lock was broken", "caller", c.caller.Name(), "remote", c.remote, "key", driver.Printable(r.Key), "reason", driver.Printable(r.Reason), "holders", n, "error", err)
+	log := s.cfg.Audit.With("caller", c.caller.Name(), "remote", c.remote, "key", driver.Printable(r.Key), "reason", driver.Printable(r.Reason))
+	log.Info("a lock is to be broken") // it may be, also if this process ends now
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), breakTimeout)
+	defer cancel()
+	n, err := s.locks.Break(call, r.Key)
 	if err != nil {
+		log.Info("a lock may have been broken", "error", driver.Printable(err.Error()))
 		return nil, err
 	}
+	log.Info("a lock was broken", "holders", n)
 	return &batonv1.BreakResponse{Holders: uint32(n)}, nil
 }

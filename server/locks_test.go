@@ -1,11 +1,15 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -53,11 +57,11 @@ func replica(t *testing.T, store driver.Locks, change ...func(*Config)) *Server 
 
 // as is the context of a call by c.
 func as(ctx context.Context, c Caller) context.Context {
-	return context.WithValue(ctx, callKey{}, &call{caller: c, clear: func() {}, answer: func() {}})
+	return context.WithValue(ctx, callKey{}, &call{caller: c, again: func() (Caller, error) { return c, nil }, clear: func() {}, answer: func() {}})
 }
 
 func (s *Server) acquire(ctx context.Context, r *batonv1.AcquireRequest) (*batonv1.AcquireResponse, error) {
-	if CallerOf(ctx) == nil {
+	if _, err := callOf(ctx); err != nil {
 		ctx = as(ctx, someone{})
 	}
 	res, err := locksService{s}.Acquire(ctx, r)
@@ -86,11 +90,11 @@ func (s *Server) stateOf(t *testing.T, r *batonv1.AcquireRequest) batonv1.Acquir
 	return res.State
 }
 
-func (s *Server) renews(ctx context.Context, handle string, ttl uint32) (time.Duration, error) {
-	if CallerOf(ctx) == nil {
+func (s *Server) renews(ctx context.Context, handle string) (time.Duration, error) {
+	if _, err := callOf(ctx); err != nil {
 		ctx = as(ctx, someone{})
 	}
-	res, err := locksService{s}.Renew(ctx, &batonv1.RenewRequest{Handle: handle, TtlMs: ttl})
+	res, err := locksService{s}.Renew(ctx, &batonv1.RenewRequest{Handle: handle})
 	if err != nil {
 		return 0, s.failure("Renew", err)
 	}
@@ -98,7 +102,7 @@ func (s *Server) renews(ctx context.Context, handle string, ttl uint32) (time.Du
 }
 
 func (s *Server) releases(ctx context.Context, handle string) error {
-	if CallerOf(ctx) == nil {
+	if _, err := callOf(ctx); err != nil {
 		ctx = as(ctx, someone{})
 	}
 	if _, err := (locksService{s}).Release(ctx, &batonv1.ReleaseRequest{Handle: handle}); err != nil {
@@ -128,6 +132,7 @@ func TestBadCalls(t *testing.T) {
 		{Key: "k", TtlMs: 1},
 		{Key: "k", WaitMs: 10_001},
 		{Key: "k", Op: long},
+		{Key: "k", Op: "only fifteen by"},
 		{Key: "k", Retry: true},
 		{Key: "k", Shared: true, Permits: 1, Of: 2},
 		{Key: "k", Permits: 1},
@@ -146,7 +151,7 @@ func TestBadCalls(t *testing.T) {
 		t.Errorf("there is %v, %v", key, err)
 	}
 	for name, err := range map[string]error{
-		"handle": func() error { _, err := s.renews(t.Context(), "bh1.AAAA", 0); return err }(),
+		"handle": func() error { _, err := s.renews(t.Context(), "bh1.AAAA"); return err }(),
 		"cancel": func() error {
 			_, err := locksService{s}.Cancel(as(t.Context(), someone{}), &batonv1.CancelRequest{Key: "k"})
 			return err
@@ -229,7 +234,7 @@ func TestRoles(t *testing.T) {
 		call func() error
 	}{
 		{"lock k", func() error { _, err := s.acquire(ctx, &batonv1.AcquireRequest{Key: "k"}); return err }},
-		{"lock k", func() error { _, err := s.renews(ctx, res.Handle, 0); return err }},
+		{"lock k", func() error { _, err := s.renews(ctx, res.Handle); return err }},
 		{"list p", func() error { _, err := locksService{s}.List(ctx, &batonv1.ListRequest{Prefix: "p"}); return err }},
 		{"break b", func() error { _, err := locksService{s}.Break(ctx, &batonv1.BreakRequest{Key: "b"}); return err }},
 		{"limit u", func() error {
@@ -237,11 +242,7 @@ func TestRoles(t *testing.T) {
 			return err
 		}},
 		{"once o", func() error { _, err := onceService{s}.Begin(ctx, &batonv1.BeginRequest{Key: "o"}); return err }},
-		{"once o", func() error { _, err := s.renews(ctx, attempt.Handle, 0); return err }},
-		{"once o", func() error {
-			_, err := onceService{s}.Finish(ctx, &batonv1.FinishRequest{Handle: attempt.Handle})
-			return err
-		}},
+		{"once o", func() error { _, err := s.renews(ctx, attempt.Handle); return err }},
 	} {
 		forbidden.Store(one.may)
 		wantCode(t, one.call(), connect.CodePermissionDenied)
@@ -253,6 +254,10 @@ func TestRoles(t *testing.T) {
 	forbidden.Store("lock k")
 	if err := s.releases(ctx, res.Handle); err != nil {
 		t.Errorf("who may not lock any more cannot release: %v", err)
+	}
+	forbidden.Store("once o")
+	if _, err := (onceService{s}).Finish(ctx, &batonv1.FinishRequest{Handle: attempt.Handle}); err != nil {
+		t.Errorf("what has run cannot be recorded: %v", err)
 	}
 }
 
@@ -294,7 +299,7 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.renews(t.Context(), a.held(t, &batonv1.AcquireRequest{Key: "k"}).Handle, 0)
+	_, err = b.renews(t.Context(), a.held(t, &batonv1.AcquireRequest{Key: "k"}).Handle)
 	wantCode(t, err, connect.CodeInvalidArgument)
 	if ttl := baton.DefaultTTL; a.cfg.MaxTTL < ttl {
 		t.Errorf("MaxTTL is %v", a.cfg.MaxTTL)
@@ -308,4 +313,73 @@ func (s sessions) Traits() driver.Traits {
 	t := s.Locks.Traits()
 	t.Sessions = true
 	return t
+}
+
+// A break that the store does not answer ends, and the audit has it before it is tried.
+func TestBreakOfASilentStore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var audit bytes.Buffer
+		s := replica(t, &spied{Store: memstore.New()}, func(c *Config) { c.Audit = slog.New(slog.NewTextHandler(&audit, nil)) })
+		ended := make(chan error, 1)
+		go func() {
+			_, err := locksService{s}.Break(as(t.Context(), someone{name: "ops"}), &batonv1.BreakRequest{Key: "k", Reason: "it hangs"})
+			ended <- err
+		}()
+		synctest.Wait()
+		if text := audit.String(); !strings.Contains(text, "is to be broken") || !strings.Contains(text, "caller=ops") || !strings.Contains(text, "it hangs") {
+			t.Errorf("before the act the audit has %q", text)
+		}
+		time.Sleep(breakTimeout) // fake
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("no error")
+			}
+		default:
+			t.Fatal("it goes on")
+		}
+		if text := audit.String(); !strings.Contains(text, "may have been broken") {
+			t.Errorf("after it the audit has %q", text)
+		}
+	})
+}
+
+// A caller that is removed while it waits gets no lease any more.
+func TestRolesChangeDuringAWait(t *testing.T) {
+	t.Parallel()
+	removed, narrowed := errors.New("nobody"), someone{name: "a", forbid: func(string, string) bool { return true }}
+	for name, again := range map[string]func() (Caller, error){
+		"removed":  func() (Caller, error) { return nil, removed },
+		"narrowed": func() (Caller, error) { return narrowed, nil },
+		"renamed":  func() (Caller, error) { return someone{name: "b"}, nil },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := replica(t, memstore.New())
+			for key, call := range map[string]func(context.Context) error{
+				"k": func(ctx context.Context) error {
+					_, err := locksService{s}.Acquire(ctx, &batonv1.AcquireRequest{Key: "k", TtlMs: 60_000})
+					return err
+				},
+				"once/k": func(ctx context.Context) error {
+					_, err := onceService{s}.Begin(ctx, &batonv1.BeginRequest{Key: "k", TtlMs: 60_000})
+					return err
+				},
+			} {
+				ctx := as(t.Context(), someone{name: "a"})
+				c, _ := callOf(ctx)
+				c.again = again
+				_, err := s.around(func(ctx context.Context, _ connect.AnyRequest) (connect.AnyResponse, error) {
+					return connect.NewResponse(&batonv1.AcquireResponse{}), call(ctx)
+				})(ctx, connect.NewRequest(&batonv1.AcquireRequest{}))
+				if code := connect.CodeOf(err); code != connect.CodeUnauthenticated && code != connect.CodePermissionDenied {
+					t.Errorf("%s: %s: %v", name, key, err)
+				}
+				if info, err := s.locks.Inspect(t.Context(), key); err != nil || len(info.Holders) > 0 {
+					t.Errorf("%s: %s stays: %v, %v", name, key, info, err)
+				}
+			}
+		})
+	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
-	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/server/batonv1"
@@ -24,7 +23,7 @@ const recordTimeout = 5 * time.Second
 
 // Begin implements batonv1connect.OnceHandler.
 func (s onceService) Begin(ctx context.Context, r *batonv1.BeginRequest) (*batonv1.BeginResponse, error) {
-	received := bootclock.Now()
+	received := present()
 	c, err := callOf(ctx)
 	if err != nil {
 		return nil, err
@@ -58,6 +57,9 @@ func (s onceService) Begin(ctx context.Context, r *batonv1.BeginRequest) (*baton
 		return nil, err
 	}
 	s.undo(ctx, c, w, l)
+	if err := s.stillMay(c, roles.Once, r.Key); err != nil {
+		return nil, err
+	}
 	if ctx.Err() != nil {
 		// A repetition may be the attempt. One with a higher token would supersede it, and
 		// nobody would run that.
@@ -71,15 +73,12 @@ func (s onceService) Begin(ctx context.Context, r *batonv1.BeginRequest) (*baton
 	case err == nil && rec.Done: // by the attempt that was waited for
 		s.abandon(ctx, l.claim) // nobody needs the lock of what is finished
 		return replayed(rec), nil
-	case err != nil && w.op == "":
-		s.abandon(ctx, l.claim)
-		return nil, err
 	case err != nil:
 		return nil, err
 	}
 	return &batonv1.BeginResponse{
 		State: batonv1.BeginResponse_RUN, Token: l.token(), Attempts: rec.Attempts, RemainingMs: millis(l.remaining(received)),
-		Handle: s.keys.Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token(), Once: true}),
+		Handle: s.keys.Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token(), TTL: w.ttl, Once: true}),
 	}, nil
 }
 
@@ -100,17 +99,15 @@ func replayed(rec driver.Record) *batonv1.BeginResponse {
 }
 
 // Finish implements batonv1connect.OnceHandler. It can be repeated: the first outcome
-// stands.
+// stands. A caller who may not begin an attempt any more may finish one: the operation has
+// run, and would run again.
 func (s onceService) Finish(ctx context.Context, r *batonv1.FinishRequest) (*batonv1.FinishResponse, error) {
-	c, h, err := s.opened(ctx, r.Handle)
+	_, h, err := s.opened(ctx, r.Handle)
 	switch {
 	case err != nil:
 		return nil, err
 	case !h.Once || s.records == nil:
 		return nil, bad("the handle is that of a lock, and of no operation")
-	}
-	if err := s.mayHave(c, h); err != nil {
-		return nil, err
 	}
 	keep := once.DefaultKeep
 	if r.KeepSeconds > 0 {

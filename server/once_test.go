@@ -56,17 +56,17 @@ func testOnce(t *testing.T, open func() driver.Store) {
 	if _, err := runner.TryDo(t.Context(), key, nil); !errors.Is(err, baton.ErrHeld) {
 		t.Errorf("a Runner while it runs: %v", err)
 	}
-	if _, err := b.renews(t.Context(), first.Handle, 10_000); err != nil {
+	if _, err := b.renews(t.Context(), first.Handle); err != nil {
 		t.Error(err)
 	}
 	if err := b.releases(t.Context(), first.Handle); err != nil {
 		t.Error(err)
 	}
-	second := b.begins(t, &batonv1.BeginRequest{Key: key, Op: "x"})
+	second := b.begins(t, &batonv1.BeginRequest{Key: key, Op: "op x of 16 bytes"})
 	if second.State != batonv1.BeginResponse_RUN || second.Attempts != 2 || second.Token <= first.Token {
 		t.Fatalf("the second: %v", second)
 	}
-	again := a.begins(t, &batonv1.BeginRequest{Key: key, Op: "x", Retry: true})
+	again := a.begins(t, &batonv1.BeginRequest{Key: key, Op: "op x of 16 bytes", Retry: true})
 	if again.State != batonv1.BeginResponse_RUN || again.Token < second.Token {
 		t.Fatalf("its repetition: %v", again)
 	}
@@ -114,11 +114,11 @@ func testOnce(t *testing.T, open func() driver.Store) {
 	if _, err := (onceService{a}).Begin(as(t.Context(), someone{}), &batonv1.BeginRequest{}); connect.CodeOf(a.failure("Begin", err)) != connect.CodeInvalidArgument {
 		t.Errorf("no key: %v", err)
 	}
-	cancelled := a.begins(t, &batonv1.BeginRequest{Key: key + "/cancelled", Op: "z"})
+	cancelled := a.begins(t, &batonv1.BeginRequest{Key: key + "/cancelled", Op: "op z of 16 bytes"})
 	if cancelled.State != batonv1.BeginResponse_RUN {
 		t.Fatal(cancelled)
 	}
-	if _, err := (locksService{b}).Cancel(as(t.Context(), someone{}), &batonv1.CancelRequest{Key: key + "/cancelled", Op: "z", Once: true}); err != nil {
+	if _, err := (locksService{b}).Cancel(as(t.Context(), someone{}), &batonv1.CancelRequest{Key: key + "/cancelled", Op: "op z of 16 bytes", Once: true}); err != nil {
 		t.Error(err)
 	}
 	if got := b.begins(t, &batonv1.BeginRequest{Key: key + "/cancelled"}); got.State != batonv1.BeginResponse_RUN || got.Attempts != 2 {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -43,14 +44,15 @@ type Config struct {
 	// Limits decide about Take. Defaults to none: a Take is refused as unimplemented.
 	Limits *rules.Limiter
 
-	// MaxTTL is the longest TTL of a lease. Defaults to an hour, or to the store's longest
-	// if that is shorter.
+	// MaxTTL is the longest TTL of a lease. A caller that was removed has its leases for so
+	// long. Defaults to ten minutes, or to the store's longest if that is shorter.
 	MaxTTL time.Duration
 
 	// MaxWait is the longest wait of one call. Defaults to a minute.
 	MaxWait time.Duration
 
-	// MaxWaits is how many calls of one caller may wait at a time. Defaults to 1000.
+	// MaxWaits is how many calls of one caller may wait at a time. Twice as many may be
+	// under way. Defaults to 1000.
 	MaxWaits int
 
 	// Logger gets what the store answers with an error as warnings. Defaults to silence.
@@ -93,7 +95,7 @@ func (c *Config) complete() error {
 	if c.Caller == nil {
 		c.Caller = func(*http.Request) (Caller, error) { return anyone{}, nil }
 	}
-	c.MaxTTL = cmp.Or(c.MaxTTL, time.Hour)
+	c.MaxTTL = cmp.Or(c.MaxTTL, 10*time.Minute)
 	if traits.MaxTTL > 0 {
 		c.MaxTTL = min(c.MaxTTL, traits.MaxTTL)
 	}
@@ -117,7 +119,8 @@ type Server struct {
 	errors  *connect.ErrorWriter
 	origins *http.CrossOriginProtection
 
-	waits  tally // of calls that wait, by caller
+	under  tally // of calls under way, by caller
+	waits  tally // of those that wait, by caller
 	lists  tally // of lists under way
 	health health
 
@@ -157,7 +160,7 @@ func New(cfg Config) (*Server, error) {
 	mux.Handle(batonv1connect.NewLocksHandler(locksService{s}, opts...))
 	mux.Handle(batonv1connect.NewLimitsHandler(limitsService{s}, opts...))
 	mux.Handle(batonv1connect.NewOnceHandler(onceService{s}, opts...))
-	mux.HandleFunc("/v1/limit", s.limit)
+	mux.HandleFunc(limitPath, s.limit)
 	guarded := s.Guard(mux)
 	all := http.NewServeMux()
 	all.HandleFunc("GET /healthz", s.healthz)
@@ -262,10 +265,17 @@ func (t *tally) leave(name string) {
 // health remembers for a while whether the store answers, so that who asks often does not
 // ask the store.
 type health struct {
-	mu    sync.Mutex
-	asked time.Time
-	err   error
+	asking sync.Mutex // held by the one who asks
+	known  atomic.Pointer[verdict]
 }
+
+// A verdict is what the store has answered.
+type verdict struct {
+	at  time.Time
+	err error
+}
+
+var errNotAsked = errors.New("the store has not answered yet")
 
 const (
 	healthFor     = time.Second
@@ -291,24 +301,31 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// answers asks the store about a claim that nobody has.
+// answers asks the store about a claim that nobody has. While one asks, the others are
+// told what was known before.
 func (s *Server) answers(ctx context.Context) error {
 	h := &s.health
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.asked.IsZero() && time.Since(h.asked) < healthFor {
-		return h.err
+	known := h.known.Load()
+	if known != nil && time.Since(known.at) < healthFor {
+		return known.err
 	}
+	before := errNotAsked
+	if known != nil {
+		before = known.err
+	}
+	if !h.asking.TryLock() {
+		return before
+	}
+	defer h.asking.Unlock()
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
 	defer cancel()
 	nobody := driver.Claim{Key: "readyz", ID: driver.NewID(), Weight: driver.Whole, Capacity: driver.Whole}
-	before := h.err
-	h.err = s.store.Renew(call, []driver.Claim{nobody}, baton.DefaultTTLOf(s.traits))[0].Err
-	h.asked = time.Now()
-	if h.err != nil && before == nil {
-		s.cfg.Logger.Warn("the store does not answer", "store", s.traits.Store, "error", driver.Printable(h.err.Error()))
+	err := s.store.Renew(call, []driver.Claim{nobody}, baton.DefaultTTLOf(s.traits))[0].Err
+	h.known.Store(&verdict{time.Now(), err})
+	if err != nil && (before == nil || known == nil) {
+		s.cfg.Logger.Warn("the store does not answer", "store", s.traits.Store, "error", driver.Printable(err.Error()))
 	}
-	return h.err
+	return err
 }
 
 // errNoCaller is for a handler that was mounted without Guard.

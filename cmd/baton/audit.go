@@ -31,7 +31,7 @@ func (a *app) openAudit(path string) (*audit, error) {
 			return nil, &exit{exitConfig, ofPage(err)}
 		}
 	}
-	return &audit{slog.New(&fewDenials{slog.NewJSONHandler(f, nil), &denials{}}), f}, nil
+	return &audit{slog.New(&fewWarnings{slog.NewJSONHandler(f, nil), newWarnings(maxDenials)}), f}, nil
 }
 
 // reopen goes on in the file that has the name now: the one before may have been renamed
@@ -81,27 +81,41 @@ func (f *auditFile) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// maxDenials is how many denials have a line in one second. They cost those who cause them
-// nothing, and must not fill a disk.
-const maxDenials = 100
+// How many warnings of a kind and a caller have a line in one second. They cost those who
+// cause them nothing, and must not fill a disk.
+const (
+	maxDenials  = 100
+	maxFailures = 10
+)
 
-// denials counts those of a second.
-type denials struct {
+// warnings counts those of a second.
+type warnings struct {
+	most int
+
 	mu      sync.Mutex
 	second  int64
-	n       int
-	omitted int // since the last line of a denial
+	n       map[string]int // by message and caller, so that those of one do not hide those of others
+	omitted int            // since the last line of a warning
 }
 
-// fewDenials omits warnings beyond the bound, and says how many.
-type fewDenials struct {
+func newWarnings(most int) *warnings { return &warnings{most: most, n: make(map[string]int)} }
+
+// fewWarnings omits warnings beyond the bound, and says how many.
+type fewWarnings struct {
 	slog.Handler
-	*denials
+	*warnings
 }
 
-func (h *fewDenials) Handle(ctx context.Context, r slog.Record) error {
+func (h *fewWarnings) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level == slog.LevelWarn {
-		omitted, ok := h.count(r.Time)
+		of := r.Message
+		r.Attrs(func(a slog.Attr) bool {
+			if a.Key == "caller" {
+				of += " " + a.Value.String()
+			}
+			return true
+		})
+		omitted, ok := h.count(of, r.Time)
 		if !ok {
 			return nil
 		}
@@ -112,26 +126,27 @@ func (h *fewDenials) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-func (h *fewDenials) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &fewDenials{h.Handler.WithAttrs(attrs), h.denials}
+func (h *fewWarnings) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &fewWarnings{h.Handler.WithAttrs(attrs), h.warnings}
 }
 
-func (h *fewDenials) WithGroup(name string) slog.Handler {
-	return &fewDenials{h.Handler.WithGroup(name), h.denials}
+func (h *fewWarnings) WithGroup(name string) slog.Handler {
+	return &fewWarnings{h.Handler.WithGroup(name), h.warnings}
 }
 
 // count counts one more, and reports whether it has a line.
-func (d *denials) count(now time.Time) (omitted int, ok bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if s := now.Unix(); s != d.second {
-		d.second, d.n = s, 0
+func (w *warnings) count(of string, now time.Time) (omitted int, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := now.Unix(); s != w.second {
+		w.second = s
+		clear(w.n)
 	}
-	if d.n++; d.n > maxDenials {
-		d.omitted++
+	if w.n[of]++; w.n[of] > w.most {
+		w.omitted++
 		return 0, false
 	}
-	omitted, d.omitted = d.omitted, 0
+	omitted, w.omitted = w.omitted, 0
 	return omitted, true
 }
 

@@ -47,6 +47,9 @@ type serverFlags struct {
 // failAfter is how long a store may take to decide, where a rule does not say.
 const failAfter = 500 * time.Millisecond
 
+// readTimeout is how long a client may take to read the metrics, or the document of the page.
+const readTimeout = 30 * time.Second
+
 // drainFor is how long calls that are under way may take when the server is stopped.
 const drainFor = 10 * time.Second
 
@@ -207,7 +210,8 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 	f.door, err = door.New(door.Config{
 		Address: k.listen, Roles: f.roles, Certificate: k.cert, Key: k.key, ClientCA: k.clientCA, Hosts: k.hosts,
 		Open: []string{"/healthz", "/readyz", "/"}, Logger: a.warner(),
-		Denied: func(from string, err error) { f.log.Warn("a call was refused", "remote", from, "reason", err.Error()) },
+		Proxied: server.Proxied,
+		Denied:  func(from string, err error) { f.log.Warn("a call was refused", "remote", from, "reason", err.Error()) },
 	})
 	if err != nil {
 		return nil, doorError(err)
@@ -256,7 +260,8 @@ func readSecret(path string) ([]byte, error) {
 // servedBy makes what answers calls.
 func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown *textfile.Metrics) (*server.Server, *http.ServeMux, error) {
 	cfg := server.Config{
-		Store: store, Secret: f.secret, Logger: a.warner(), Audit: f.log.Logger,
+		Store: store, Secret: f.secret, Audit: f.log.Logger,
+		Logger: slog.New(&fewWarnings{a.warner().Handler(), newWarnings(maxFailures)}), // a store that fails does so at each call
 		Caller: func(r *http.Request) (server.Caller, error) { return door.Caller(r) },
 	}
 	var err error
@@ -275,11 +280,13 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 	mux := http.NewServeMux()
 	mux.Handle("/", s.Handler())
 	mux.Handle("GET /metrics", s.Guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTimeout))
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		_, _ = w.Write(shown.Text()) // a client that is gone needs no answer
 	})))
 	if cfg.Limits != nil {
-		path, envoy := rls.New(rls.Config{Limiter: cfg.Limits, Logger: a.warner(), May: f.mayLimit})
+		may := func(ctx context.Context, domain string) error { return s.May(ctx, roles.Limit, domain+"/") }
+		path, envoy := rls.New(rls.Config{Limiter: cfg.Limits, Logger: cfg.Logger, May: may})
 		mux.Handle(path, s.Guard(envoy))
 	}
 	return s, mux, nil
@@ -302,19 +309,12 @@ func (a *app) pageOf(locks *baton.Locker, store driver.Store, f *served, mux *ht
 	if err != nil {
 		return nil, err
 	}
-	mux.Handle("GET /{$}", p)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTimeout)) // it needs no caller
+		p.ServeHTTP(w, r)
+	})
 	mux.Handle("/page/", p)
 	return p, nil
-}
-
-// mayLimit reports whether the caller of Envoy's service may ask a domain.
-func (f *served) mayLimit(ctx context.Context, domain string) error {
-	caller := server.CallerOf(ctx)
-	err := caller.May(roles.Limit, domain+"/")
-	if err != nil {
-		f.log.Warn("a call was denied", "caller", caller.Name(), "verb", roles.Limit, "key", domain+"/")
-	}
-	return err
 }
 
 // serves says that the server is there, and what is not as users may think.

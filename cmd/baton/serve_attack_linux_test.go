@@ -32,6 +32,7 @@ var attacks = []struct {
 		s.wants(http.StatusBadRequest, tokenB, "Locks/Renew", stolen)
 		s.wants(http.StatusBadRequest, tokenB, "Locks/Release", stolen)
 		s.wants(http.StatusBadRequest, tokenWhole, "Locks/Release", stolen)
+		s.wrote("denied", `"caller":"team-b"`, `"remote":"127.0.0.1:`, "another caller")
 		s.wants(http.StatusOK, tokenA, "Locks/Renew", stolen)
 	}},
 	{"a handle that was changed", func(t *testing.T, s *servedProcess) {
@@ -52,12 +53,12 @@ var attacks = []struct {
 		s.wants(http.StatusOK, tokenA, "Locks/Release", fmt.Sprintf(`{"handle":%q}`, a.Handle))
 	}},
 	{"an op that was guessed", func(t *testing.T, s *servedProcess) {
-		a := s.held(tokenA, `{"key":"both/op","op":"job-42","ttl_ms":20000}`)
-		if b := s.wants(http.StatusOK, tokenB, "Locks/Acquire", `{"key":"both/op","op":"job-42","retry":true}`); b.State == "HELD" || b.Handle != "" {
+		a := s.held(tokenA, `{"key":"both/op","op":"job-42 of 16 bytes","ttl_ms":20000}`)
+		if b := s.wants(http.StatusOK, tokenB, "Locks/Acquire", `{"key":"both/op","op":"job-42 of 16 bytes","ttl_ms":20000,"retry":true}`); b.State == "HELD" || b.Handle != "" {
 			t.Errorf("team-b has the lease of team-a: %v", b)
 		}
-		s.call(tokenB, "Locks/Cancel", `{"key":"both/op","op":"job-42"}`)
-		again := s.held(tokenA, `{"key":"both/op","op":"job-42","ttl_ms":20000,"retry":true}`)
+		s.call(tokenB, "Locks/Cancel", `{"key":"both/op","op":"job-42 of 16 bytes","ttl_ms":20000}`)
+		again := s.held(tokenA, `{"key":"both/op","op":"job-42 of 16 bytes","ttl_ms":20000,"retry":true}`)
 		s.wants(http.StatusOK, tokenA, "Locks/Renew", fmt.Sprintf(`{"handle":%q}`, a.Handle))
 		s.wants(http.StatusOK, tokenA, "Locks/Release", fmt.Sprintf(`{"handle":%q}`, again.Handle))
 	}},
@@ -476,7 +477,7 @@ func TestServeDrains(t *testing.T) {
 	got := make(chan answer, 1)
 	conn := s.dial()
 	defer conn.Close()
-	body := `{"key":"both/drain","op":"o","wait_ms":30000}`
+	body := `{"key":"both/drain","op":"op o of 16 bytes","wait_ms":30000}`
 	fmt.Fprintf(conn, "POST /baton.v1.Locks/Acquire HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", tokenA, len(body), body)
 	go func() {
 		_ = conn.SetReadDeadline(time.Now().Add(patience))

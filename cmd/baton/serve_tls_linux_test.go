@@ -199,7 +199,7 @@ func TestServeAttacksOnTLS(t *testing.T) {
 			client.refusedTLS(name)
 			continue
 		}
-		if a := client.call("", "Locks/Acquire", fmt.Sprintf(`{"key":%q,"op":%q}`, c.key, name)); a.Status != c.status {
+		if a := client.call("", "Locks/Acquire", fmt.Sprintf(`{"key":%q,"op":%q}`, c.key, name+" of 16 bytes or more")); a.Status != c.status {
 			t.Errorf("%s: %v, want %d", name, a, c.status)
 		}
 	}

@@ -51,6 +51,11 @@ type Config struct {
 	// Defaults to 10000.
 	MaxConns int
 
+	// Proxied reports whether a request is a question of a proxy, which sends what the
+	// browser of its user has sent. No page of another site can make such a request: it has
+	// a field of its own in the header. Defaults to none.
+	Proxied func(*http.Request) bool
+
 	// Denied is told which request was refused, and from where. It is called from several
 	// goroutines. Defaults to nil.
 	Denied func(from string, err error)
@@ -144,8 +149,8 @@ func (d *Door) Handler(h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		caller, err := d.authenticate(r)
-		if err != nil {
+		authenticate := func() (*roles.Role, error) { return d.authenticate(r) }
+		if _, err := authenticate(); err != nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="baton"`)
 			if errors.Is(err, errOutdated) {
 				w.Header().Set("Connection", "close") // the next connection shows another certificate
@@ -153,7 +158,7 @@ func (d *Door) Handler(h http.Handler) http.Handler {
 			d.refuse(w, r, http.StatusUnauthorized, err)
 			return
 		}
-		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, caller)))
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, authenticate)))
 	})
 }
 
@@ -196,16 +201,17 @@ func reply(w http.ResponseWriter, status int, code, message string) {
 	_, _ = w.Write(text)
 }
 
-// callerKey is that of the caller in the context of a request.
+// callerKey is that of the function, in the context of a request, that finds its caller.
 type callerKey struct{}
 
 // ErrNobody is the error of a request that no door has let in.
 var ErrNobody = errors.New("the request has no caller")
 
-// Caller is who sent a request that a door has let in.
+// Caller is who sent a request that a door has let in, by the roles and certificates as
+// they are now: the caller may have been removed since.
 func Caller(r *http.Request) (*roles.Role, error) {
-	if c, ok := r.Context().Value(callerKey{}).(*roles.Role); ok {
-		return c, nil
+	if authenticate, ok := r.Context().Value(callerKey{}).(func() (*roles.Role, error)); ok {
+		return authenticate()
 	}
 	return nil, ErrNobody
 }
@@ -277,6 +283,9 @@ func (d *Door) foreign(r *http.Request) error {
 	browser := r.ProtoMajor < 2 || r.TLS != nil
 	if d.everyone != nil && browser && !d.knows(r.Host) {
 		return &ForeignError{fmt.Sprintf("the request is for the host %q, which is not this one: use localhost, or name it with --host", r.Host)}
+	}
+	if d.cfg.Proxied != nil && d.cfg.Proxied(r) {
+		return nil
 	}
 	if all := r.Header.Values("Origin"); len(all) > 0 {
 		origin, err := url.Parse(all[0])

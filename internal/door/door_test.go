@@ -127,6 +127,74 @@ func TestCaller(t *testing.T) {
 	}
 }
 
+// A caller that is removed while its request is under way is none any more.
+func TestCallerThatIsRemoved(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "roles")
+	write := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(name+" "+roles.Credential("secret of "+name)+" a/=lock\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a")
+	f, _, err := roles.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(Config{Address: "127.0.0.1:0", Roles: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := d.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if c, err := Caller(r); err != nil || c.Name() != "a" {
+			t.Errorf("at first: %v, %v", c, err)
+		}
+		write("b")
+		if _, _, err := f.Reload(); err != nil {
+			t.Error(err)
+		}
+		if c, err := Caller(r); err == nil {
+			t.Errorf("it is %s still", c.Name())
+		}
+	}))
+	r := httptest.NewRequest("GET", "/x", nil)
+	r.Header.Set("Authorization", "Bearer secret of a")
+	w := httptest.NewRecorder()
+	if h.ServeHTTP(w, r); w.Code != http.StatusOK {
+		t.Error(w.Code)
+	}
+}
+
+// A proxy sends what the browser of its user has sent, and so what another site's page
+// caused. What it asks is let through, and nothing else.
+func TestProxied(t *testing.T) {
+	t.Parallel()
+	d, err := New(Config{Address: "127.0.0.1:0", Proxied: func(r *http.Request) bool { return r.URL.Path == "/v1/limit" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := d.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	for _, c := range []struct {
+		path, host string
+		want       int
+	}{
+		{"/v1/limit", "localhost", 200},
+		{"/x", "localhost", 403},
+		{"/v1/limit", "evil.example", 403},
+	} {
+		for name, value := range map[string]string{"Origin": "https://shop.example", "Sec-Fetch-Site": "cross-site"} {
+			r := httptest.NewRequest("POST", c.path, nil)
+			r.Host = c.host
+			r.Header.Set(name, value)
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != c.want {
+				t.Errorf("%+v with %s: %d", c, name, w.Code)
+			}
+		}
+	}
+}
+
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	d, err := New(Config{Address: "127.0.0.1:0", MaxConns: 6})

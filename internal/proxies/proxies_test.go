@@ -19,6 +19,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/door"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server"
@@ -79,7 +80,11 @@ func newSite(t *testing.T, config string) (s *site, filled string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.baton = httptest.NewServer(serving.Handler())
+	d, err := door.New(door.Config{Address: "127.0.0.1:0", Proxied: server.Proxied}) // as baton serve has it
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.baton = httptest.NewServer(d.Handler(serving.Handler()))
 	t.Cleanup(s.baton.Close)
 	s.app = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -157,6 +162,9 @@ func (s *site) ask(t *testing.T, method, path, body string) (*http.Response, str
 	for _, name := range []string{"Baton-Key", "Baton-Rule", "Baton-Tier", "Baton-Cost", "Baton-Deny", "X-Forwarded-For"} {
 		r.Header.Set(name, strconv.FormatInt(time.Now().UnixNano(), 10))
 	}
+	// So does a browser that has followed a link, or runs a script of another site.
+	r.Header.Set("Origin", "https://shop.example")
+	r.Header.Set("Sec-Fetch-Site", "cross-site")
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"bytes"
 	"sync"
 	"sync/atomic"
 
@@ -50,8 +51,15 @@ func (f *File) read() (*Table, []Warning, error) {
 		return nil, nil, err
 	}
 	t, warnings, err := Parse(text)
-	if err == nil && len(t.names) == 0 { // as a file that is being written
+	switch {
+	case err != nil:
+	case len(t.names) == 0: // as a file that is being written
 		err = &SyntaxError{1, "there is no caller: a line is NAME CREDENTIALS PREFIX=VERBS …"}
+	case !bytes.HasSuffix(text, []byte("\n")): // a line that lacks its last rules may allow more
+		err = &SyntaxError{bytes.Count(text, []byte("\n")) + 1, "the line has no end, as if the file was cut off: end it with a newline"}
 	}
-	return t, warnings, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return t, warnings, nil
 }

@@ -261,7 +261,10 @@ func TestReload(t *testing.T) {
 	if err != nil || !change.Empty() {
 		t.Errorf("nothing has changed: %+v, %v", change, err)
 	}
-	for _, bad := range []string{"", "# nothing\n", "x " + a + "\n"} {
+	for _, bad := range []string{
+		"", "# nothing\n", "x " + a + "\n",
+		"y " + b + " b/=lock,list\nx " + a + " a/=lock", // a/secret/= is yet to come
+	} {
 		write(bad)
 		if _, _, err := f.Reload(); err == nil {
 			t.Errorf("%q is accepted", bad)

@@ -142,9 +142,11 @@ func (BeginResponse_State) EnumDescriptor() ([]byte, []int) {
 type AcquireRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// A name that the client draws for this one lease, at random. With an op the call can be repeated, at any server, and
-	// finds what the first one got; the server then releases nothing that it was not asked to release. Without an op a
-	// client that disconnects loses what it waits for at once.
+	// A name that the client draws for this one lease, at random: 16 to 256 bytes. With an op the call can be repeated, at
+	// any server, and finds what the first one got; the server then releases nothing that it was not asked to release.
+	// Two programs of one caller that use the same op are one to the server: both are told that they have the lease. A
+	// repetition says the same ttl_ms and kind of lock; with others it is another call. Without an op a client that
+	// disconnects loses what it waits for at once.
 	Op string `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
 	// How long the store keeps the lease without a Renew. 0 is the server's default.
 	TtlMs uint32 `protobuf:"varint,3,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
@@ -447,7 +449,6 @@ func (x *Holder) GetForeign() bool {
 type RenewRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Handle        string                 `protobuf:"bytes,1,opt,name=handle,proto3" json:"handle,omitempty"`
-	TtlMs         uint32                 `protobuf:"varint,2,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -487,13 +488,6 @@ func (x *RenewRequest) GetHandle() string {
 		return x.Handle
 	}
 	return ""
-}
-
-func (x *RenewRequest) GetTtlMs() uint32 {
-	if x != nil {
-		return x.TtlMs
-	}
-	return 0
 }
 
 type RenewResponse struct {
@@ -625,7 +619,12 @@ type CancelRequest struct {
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Op    string                 `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
 	// The op is that of a Begin, and the key that of its operation.
-	Once          bool `protobuf:"varint,3,opt,name=once,proto3" json:"once,omitempty"`
+	Once bool `protobuf:"varint,3,opt,name=once,proto3" json:"once,omitempty"`
+	// As in that call.
+	TtlMs         uint32 `protobuf:"varint,4,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	Shared        bool   `protobuf:"varint,5,opt,name=shared,proto3" json:"shared,omitempty"`
+	Permits       uint32 `protobuf:"varint,6,opt,name=permits,proto3" json:"permits,omitempty"`
+	Of            uint32 `protobuf:"varint,7,opt,name=of,proto3" json:"of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -679,6 +678,34 @@ func (x *CancelRequest) GetOnce() bool {
 		return x.Once
 	}
 	return false
+}
+
+func (x *CancelRequest) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *CancelRequest) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
+func (x *CancelRequest) GetPermits() uint32 {
+	if x != nil {
+		return x.Permits
+	}
+	return 0
+}
+
+func (x *CancelRequest) GetOf() uint32 {
+	if x != nil {
+		return x.Of
+	}
+	return 0
 }
 
 type CancelResponse struct {
@@ -1137,13 +1164,15 @@ func (x *TakeResponse) GetRetryMs() int64 {
 }
 
 type BeginRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Op            string                 `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
-	TtlMs         uint32                 `protobuf:"varint,3,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
-	WaitMs        uint32                 `protobuf:"varint,4,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
-	Owner         string                 `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
-	Retry         bool                   `protobuf:"varint,6,opt,name=retry,proto3" json:"retry,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// As in AcquireRequest: drawn at random for this one attempt. The key of the operation is no op, because two programs
+	// would run it.
+	Op            string `protobuf:"bytes,2,opt,name=op,proto3" json:"op,omitempty"`
+	TtlMs         uint32 `protobuf:"varint,3,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	WaitMs        uint32 `protobuf:"varint,4,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	Owner         string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	Retry         bool   `protobuf:"varint,6,opt,name=retry,proto3" json:"retry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1445,19 +1474,22 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\x02of\x18\x05 \x01(\rR\x02of\x12\x15\n" +
 	"\x06age_ms\x18\x06 \x01(\rR\x05ageMs\x12!\n" +
 	"\fremaining_ms\x18\a \x01(\rR\vremainingMs\x12\x18\n" +
-	"\aforeign\x18\b \x01(\bR\aforeign\"=\n" +
+	"\aforeign\x18\b \x01(\bR\aforeign\"&\n" +
 	"\fRenewRequest\x12\x16\n" +
-	"\x06handle\x18\x01 \x01(\tR\x06handle\x12\x15\n" +
-	"\x06ttl_ms\x18\x02 \x01(\rR\x05ttlMs\"2\n" +
+	"\x06handle\x18\x01 \x01(\tR\x06handle\"2\n" +
 	"\rRenewResponse\x12!\n" +
 	"\fremaining_ms\x18\x01 \x01(\rR\vremainingMs\"(\n" +
 	"\x0eReleaseRequest\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\tR\x06handle\"\x11\n" +
-	"\x0fReleaseResponse\"E\n" +
+	"\x0fReleaseResponse\"\x9e\x01\n" +
 	"\rCancelRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x12\n" +
-	"\x04once\x18\x03 \x01(\bR\x04once\"\x10\n" +
+	"\x04once\x18\x03 \x01(\bR\x04once\x12\x15\n" +
+	"\x06ttl_ms\x18\x04 \x01(\rR\x05ttlMs\x12\x16\n" +
+	"\x06shared\x18\x05 \x01(\bR\x06shared\x12\x18\n" +
+	"\apermits\x18\x06 \x01(\rR\apermits\x12\x0e\n" +
+	"\x02of\x18\a \x01(\rR\x02of\"\x10\n" +
 	"\x0eCancelResponse\";\n" +
 	"\vListRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"mime"
 	"net/http"
@@ -37,6 +36,10 @@ const (
 
 	// maxWarned bounds what is remembered about callers that invent domains.
 	maxWarned = 100
+
+	// writeTimeout is how long a caller may take to read the answer. It counts from the
+	// request, because connect sends all of an answer before it returns.
+	writeTimeout = 30 * time.Second
 )
 
 // Config is what New needs.
@@ -60,7 +63,8 @@ type Config struct {
 	// with its code, any other as PermissionDenied. Defaults to none.
 	May func(ctx context.Context, domain string) error
 
-	// Logger is told about domains that the rules do not have. Defaults to silence.
+	// Logger is told about domains that the rules do not have, and about what the store
+	// answers if there is no decision: callers do not hear that. Defaults to silence.
 	Logger *slog.Logger
 }
 
@@ -77,6 +81,7 @@ func New(c Config) (path string, handler http.Handler) {
 			http.Error(w, "this is a service for gRPC", http.StatusUnsupportedMediaType)
 			return
 		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 		answer.ServeHTTP(w, r)
 	})
 }
@@ -120,7 +125,7 @@ func (s *service) shouldRateLimit(ctx context.Context, in *rlsv1.RateLimitReques
 			s.warn(ctx, unknown)
 			return free(len(in.GetDescriptors())), nil
 		}
-		return nil, failed(ctx, err)
+		return nil, s.failed(ctx, err)
 	}
 	return s.response(d), nil
 }
@@ -147,22 +152,27 @@ func (s *service) warn(ctx context.Context, unknown *rules.UnknownError) {
 	}
 }
 
-// failed is the answer when there is no decision.
-func failed(ctx context.Context, err error) error {
-	code := connect.CodeInternal
+// failed is the answer when there is no decision. What the store says may show where it
+// is: that goes to the log.
+func (s *service) failed(ctx context.Context, err error) error {
+	as := func(code connect.Code, text string) error {
+		return connect.NewError(code, errors.New(driver.Printable(text)))
+	}
 	_, request := errors.AsType[*rules.RequestError](err)
 	_, unknown := errors.AsType[*rules.UnknownError](err)
 	_, limit := errors.AsType[*ratelimit.LimitError](err)
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		code = connect.CodeDeadlineExceeded
+		return as(connect.CodeDeadlineExceeded, "there was no decision in time")
 	case ctx.Err() != nil:
-		code = connect.CodeCanceled
+		return as(connect.CodeCanceled, "the call was ended by its client")
 	case request, unknown, limit:
-		code = connect.CodeInvalidArgument
-	case errors.Is(err, ratelimit.ErrUnavailable), errors.Is(err, ratelimit.ErrUnknown), errors.Is(err, context.DeadlineExceeded):
-		code = connect.CodeUnavailable
-		err = fmt.Errorf("the store has not decided, and the rules do not say what to do then (on_failure): %w", err)
+		return as(connect.CodeInvalidArgument, err.Error())
 	}
-	return connect.NewError(code, errors.New(driver.Printable(err.Error()))) // a store may have said some of it
+	s.Logger.WarnContext(ctx, "the store has not decided", "error", driver.Printable(err.Error()))
+	switch {
+	case errors.Is(err, ratelimit.ErrUnavailable), errors.Is(err, ratelimit.ErrUnknown), errors.Is(err, context.DeadlineExceeded):
+		return as(connect.CodeUnavailable, "the store has not decided, and the rules do not say what to do then (on_failure)")
+	}
+	return as(connect.CodeInternal, "the store has answered with an error, which the log has")
 }

@@ -257,8 +257,8 @@ func TestErrors(t *testing.T) {
 		{nil, nil, endlessly, connect.CodeInvalidArgument, "4294967295 times WEEK"},
 		{nil, nil, never, connect.CodeInvalidArgument, "0 times SECOND"},
 		{nil, nil, longly, connect.CodeInvalidArgument, "2 times MONTH"},
-		{nil, broken{fmt.Errorf("redis 127.0.0.1:1: %w", driver.ErrUnavailable)}, asking("d", "hour=a"), connect.CodeUnavailable, "redis 127.0.0.1:1"},
-		{nil, broken{errors.New("the disk\x1b is full")}, asking("d", "hour=a"), connect.CodeInternal, `the disk\x1b is full`},
+		{nil, broken{fmt.Errorf("redis 127.0.0.1:1: %w", driver.ErrUnavailable)}, asking("d", "hour=a"), connect.CodeUnavailable, "on_failure"},
+		{nil, broken{errors.New("redis 127.0.0.1:1: NOAUTH \x1b[31m")}, asking("d", "hour=a"), connect.CodeInternal, "which the log has"},
 		{gone, nil, asking("d", "hour=a"), connect.CodeCanceled, "canceled"},
 	} {
 		if c.store == nil {
@@ -267,10 +267,16 @@ func TestErrors(t *testing.T) {
 		if c.ctx == nil {
 			c.ctx = t.Context()
 		}
-		s := serving(t, Config{}, c.store, text)
+		var log bytes.Buffer
+		s := serving(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, c.store, text)
 		out, err := s.shouldRateLimit(c.ctx, c.in)
 		if connect.CodeOf(err) != c.code || err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v, %v", c.in, out, err)
+		}
+		// What the store says is for those who run it.
+		_, of := c.store.(broken)
+		if told := strings.Contains(err.Error(), "127.0.0.1"); told || of && !strings.Contains(log.String(), "127.0.0.1") || strings.Contains(log.String(), "\x1b") {
+			t.Errorf("%v: the client is told %q, and the log %q", c.in, err, &log)
 		}
 		if l := s.Limiter; c.store != nil && c.code == connect.CodeInvalidArgument { // nothing was taken
 			if d, err := l.Allow(t.Context(), rules.Request{Domain: "d", Descriptions: []rules.Description{rules.Describe("hour", "a")}}); err != nil || d.Remaining != 9 {

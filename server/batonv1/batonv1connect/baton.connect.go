@@ -66,11 +66,12 @@ const (
 type LocksClient interface {
 	// Acquire asks for a lock, and waits for it for up to wait_ms.
 	Acquire(context.Context, *batonv1.AcquireRequest) (*batonv1.AcquireResponse, error)
-	// Renew makes a lease last for another ttl_ms. not_found: the lease has ended.
+	// Renew makes a lease last for another TTL, that of the call that got it. not_found: the lease has ended.
 	Renew(context.Context, *batonv1.RenewRequest) (*batonv1.RenewResponse, error)
 	// Release ends a lease. An attempt of Once ends without an outcome. not_found: the lease had ended before.
 	Release(context.Context, *batonv1.ReleaseRequest) (*batonv1.ReleaseResponse, error)
-	// Cancel ends what an Acquire or a Begin with this op has got, position or lease. The op cannot be used again.
+	// Cancel ends what an Acquire or a Begin has got, position or lease. It says what that call said: with another key, op,
+	// ttl_ms or kind it is another call's. The op cannot be used again.
 	Cancel(context.Context, *batonv1.CancelRequest) (*batonv1.CancelResponse, error)
 	// List shows the keys that have a holder or a waiter, to people. It is no snapshot.
 	List(context.Context, *batonv1.ListRequest) (*batonv1.ListResponse, error)
@@ -196,11 +197,12 @@ func (c *locksClient) Break(ctx context.Context, req *batonv1.BreakRequest) (*ba
 type LocksHandler interface {
 	// Acquire asks for a lock, and waits for it for up to wait_ms.
 	Acquire(context.Context, *batonv1.AcquireRequest) (*batonv1.AcquireResponse, error)
-	// Renew makes a lease last for another ttl_ms. not_found: the lease has ended.
+	// Renew makes a lease last for another TTL, that of the call that got it. not_found: the lease has ended.
 	Renew(context.Context, *batonv1.RenewRequest) (*batonv1.RenewResponse, error)
 	// Release ends a lease. An attempt of Once ends without an outcome. not_found: the lease had ended before.
 	Release(context.Context, *batonv1.ReleaseRequest) (*batonv1.ReleaseResponse, error)
-	// Cancel ends what an Acquire or a Begin with this op has got, position or lease. The op cannot be used again.
+	// Cancel ends what an Acquire or a Begin has got, position or lease. It says what that call said: with another key, op,
+	// ttl_ms or kind it is another call's. The op cannot be used again.
 	Cancel(context.Context, *batonv1.CancelRequest) (*batonv1.CancelResponse, error)
 	// List shows the keys that have a holder or a waiter, to people. It is no snapshot.
 	List(context.Context, *batonv1.ListRequest) (*batonv1.ListResponse, error)

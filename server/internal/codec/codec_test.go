@@ -71,7 +71,7 @@ func TestJSONShowsZeros(t *testing.T) {
 // FuzzJSON reads requests: what is accepted comes back when it is written and read again,
 // and is UTF-8 without unknown fields.
 func FuzzJSON(f *testing.F) {
-	for _, text := range []string{`{"key":"k","op":"x","ttl_ms":1,"wait_ms":0,"shared":true}`, `{"permits":1,"of":"2"}`, `{"key":null}`, `{"key":"\ud83d\ude00"}`} {
+	for _, text := range []string{`{"key":"k","op":"op x of 16 bytes","ttl_ms":1,"wait_ms":0,"shared":true}`, `{"permits":1,"of":"2"}`, `{"key":null}`, `{"key":"\ud83d\ude00"}`} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

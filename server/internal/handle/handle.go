@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
@@ -35,15 +36,23 @@ func NewKeys(secret []byte) (k Keys, err error) {
 	return k, err
 }
 
-// ClaimID is the ID of what a caller's op asks for. It cannot be known from the op.
-func (k Keys) ClaimID(caller, key, op string) string {
+// ClaimID is the ID of what a caller's op asks for. It cannot be known from the op. With
+// the same op another kind of lock, or another TTL, is another claim: what the store finds
+// for an ID is what was asked for. It does not look at c.ID, c.Ticket and c.Owner.
+func (k Keys) ClaimID(caller, op string, c driver.Claim, ttl time.Duration) string {
 	mac := hmac.New(sha256.New, k.claims)
-	for _, part := range []string{caller, key, op} {
-		var size [8]byte
-		binary.BigEndian.PutUint64(size[:], uint64(len(part)))
-		mac.Write(size[:])
+	number := func(n int64) {
+		var text [8]byte
+		binary.BigEndian.PutUint64(text[:], uint64(n))
+		mac.Write(text[:])
+	}
+	for _, part := range []string{caller, c.Key, op} {
+		number(int64(len(part)))
 		mac.Write([]byte(part))
 	}
+	number(c.Weight)
+	number(c.Capacity)
+	number(int64(ttl))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))[:22] // 132 bits, as driver.NewID
 }
 
@@ -52,7 +61,12 @@ func (k Keys) ClaimID(caller, key, op string) string {
 type Handle struct {
 	Claim driver.Claim // without an owner
 	Token int64
-	Once  bool // the lease is that of an attempt at an operation
+
+	// TTL is that of the lease, at each renewal, too. A request that is late could
+	// otherwise shorten what a client was told.
+	TTL time.Duration
+
+	Once bool // the lease is that of an attempt at an operation
 }
 
 const (
@@ -126,6 +140,7 @@ func (h Handle) encode() []byte {
 	}
 	b = binary.AppendVarint(b, h.Claim.Ticket)
 	b = binary.AppendVarint(b, h.Token)
+	b = binary.AppendVarint(b, int64(h.TTL))
 	if !h.Claim.Exclusive() {
 		b = binary.AppendVarint(b, h.Claim.Weight)
 		b = binary.AppendVarint(b, h.Claim.Capacity)
@@ -162,7 +177,7 @@ func decode(text []byte) (h Handle, err error) {
 	}
 	h.Once = flags&flagOnce != 0
 	h.Claim.Key, h.Claim.ID = part(), part()
-	h.Claim.Ticket, h.Token = number(), number()
+	h.Claim.Ticket, h.Token, h.TTL = number(), number(), time.Duration(number())
 	h.Claim.Weight, h.Claim.Capacity = driver.Whole, driver.Whole
 	if flags&flagExclusive == 0 {
 		h.Claim.Weight, h.Claim.Capacity = number(), number()
@@ -172,6 +187,8 @@ func decode(text []byte) (h Handle, err error) {
 		return Handle{}, err
 	case len(b) > 0:
 		return Handle{}, errors.New("there is more than a handle")
+	case h.TTL <= 0:
+		return Handle{}, errors.New("it has no TTL")
 	}
 	if err := check.Claim(h.Claim); err != nil {
 		return Handle{}, err

@@ -2,9 +2,11 @@ package handle
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/batonhq/baton/driver"
 )
@@ -25,7 +27,12 @@ func someHandles() []Handle {
 	reader.Weight = 1
 	permits.Weight, permits.Capacity, permits.Ticket = 2, 10, 1<<62
 	longest.Key, longest.ID = strings.Repeat("é", 256), strings.Repeat("x", 64)
-	return []Handle{{Claim: exclusive, Token: 64}, {Claim: reader}, {Claim: permits, Token: 1 << 62}, {Claim: longest, Token: -1, Once: true}}
+	return []Handle{
+		{Claim: exclusive, Token: 64, TTL: 1},
+		{Claim: reader, TTL: time.Second},
+		{Claim: permits, Token: 1 << 62, TTL: math.MaxInt64},
+		{Claim: longest, Token: -1, TTL: time.Hour, Once: true},
+	}
 }
 
 func TestHandles(t *testing.T) {
@@ -73,7 +80,8 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// What two callers, two keys or two ops ask for never meets.
+// What two callers, two keys or two ops ask for never meets, and neither do two kinds of
+// lock, or two TTLs.
 func TestClaimIDsDiffer(t *testing.T) {
 	t.Parallel()
 	k := testKeys(t, "0123456789abcdef")
@@ -82,19 +90,34 @@ func TestClaimIDsDiffer(t *testing.T) {
 	for _, caller := range parts {
 		for _, key := range parts {
 			for _, op := range parts {
-				id := k.ClaimID(caller, key, op)
+				c := driver.Claim{Key: key, Weight: driver.Whole, Capacity: driver.Whole}
+				id := k.ClaimID(caller, op, c, time.Second)
 				if other, twice := seen[id]; twice {
 					t.Errorf("%q and %q have the same ID", other, [3]string{caller, key, op})
 				}
 				seen[id] = [3]string{caller, key, op}
-				if len(id) != 22 || id != k.ClaimID(caller, key, op) {
+				if len(id) != 22 || id != k.ClaimID(caller, op, c, time.Second) {
 					t.Errorf("the ID is %q, and differs from call to call", id)
 				}
 			}
 		}
 	}
-	if testKeys(t, "another secret 1").ClaimID("a", "k", "op") == k.ClaimID("a", "k", "op") {
+	c := driver.Claim{Key: "k", Weight: 1, Capacity: 10}
+	id := k.ClaimID("a", "op", c, time.Second)
+	if testKeys(t, "another secret 1").ClaimID("a", "op", c, time.Second) == id {
 		t.Error("an ID does not depend on the secret")
+	}
+	heavier, wider := c, c
+	heavier.Weight, wider.Capacity = 2, 11
+	if k.ClaimID("a", "op", heavier, time.Second) == id || k.ClaimID("a", "op", wider, time.Second) == id {
+		t.Error("an ID does not depend on the kind of lock")
+	}
+	if k.ClaimID("a", "op", c, time.Minute) == id {
+		t.Error("an ID does not depend on the TTL")
+	}
+	c.ID, c.Ticket, c.Owner = "x", 1, "y"
+	if k.ClaimID("a", "op", c, time.Second) != id {
+		t.Error("an ID depends on what changes")
 	}
 }
 

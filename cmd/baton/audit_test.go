@@ -1,0 +1,39 @@
+package main
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Those who cause many warnings do not hide those that others cause, nor what is no
+// warning. What is omitted is counted.
+func TestFewWarnings(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := slog.New(&fewWarnings{slog.NewJSONHandler(&out, nil), newWarnings(3)})
+		for range 10 {
+			log.Warn("a call was refused", "remote", "192.0.2.1:1")
+			log.Warn("a call was denied", "caller", "loud")
+		}
+		log.Warn("a call was denied", "caller", "quiet")
+		for range 10 {
+			log.Info("a lock was broken")
+		}
+		for text, want := range map[string]int{"refused": 3, "loud": 3, "quiet": 1, "broken": 10, `"omitted before":14`: 1} {
+			if n := strings.Count(out.String(), text); n != want {
+				t.Errorf("%s is there %d times, want %d:\n%s", text, n, want, &out)
+			}
+		}
+		time.Sleep(time.Second) // fake
+		out.Reset()
+		log.Warn("a call was denied", "caller", "loud")
+		if !strings.Contains(out.String(), "loud") {
+			t.Error("in the next second nothing is told")
+		}
+	})
+}

@@ -1,12 +1,12 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -315,11 +315,29 @@ func (s sessions) Traits() driver.Traits {
 	return t
 }
 
+// shown is a log that is read while it is written.
+type shown struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (s *shown) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *shown) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
 // A break that the store does not answer ends, and the audit has it before it is tried.
 func TestBreakOfASilentStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var audit bytes.Buffer
+		var audit shown
 		s := replica(t, &spied{Store: memstore.New()}, func(c *Config) { c.Audit = slog.New(slog.NewTextHandler(&audit, nil)) })
 		ended := make(chan error, 1)
 		go func() {

@@ -53,7 +53,7 @@ class Lock(baton.Lock):
         while not self._ended.wait(pause) and self._until > now():
             try:
                 sent, pause = now(), self._ttl / 12  # soon again, if no server answers
-                answer = self._ask("Locks/Renew", handle=self._handle, ttl_ms=math.ceil(self._ttl * 1000))
+                answer = self._ask("Locks/Renew", handle=self._handle)
                 self._until, pause = max(self._until, sent + answer["remaining_ms"] / 1000), self._ttl / 3
             except baton.Lost:
                 self._until = 0
@@ -99,5 +99,5 @@ def lock(key: str, wait: Optional[float] = None, *, ttl: float = 15, urls: Optio
             time.sleep(min(0.1, rest))
         if rest <= turn and not 0 < silent < len(servers) or now() > heard + 30:  # no server answers
             with contextlib.suppress(baton.Error):
-                call("Locks/Cancel", key=key, op=op)
+                call("Locks/Cancel", key=key, op=op, ttl_ms=math.ceil(ttl * 1000), **{k: v for k, v in kind.items() if k != "owner"})
             raise error

@@ -46,7 +46,7 @@ func TestBesideAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	path, service := rls.New(rls.Config{Limiter: limiter, May: func(ctx context.Context, domain string) error {
-		return server.CallerOf(ctx).May("limit", domain)
+		return main.May(ctx, "limit", domain)
 	}})
 	mux := http.NewServeMux()
 	mux.Handle("/", main.Handler())

@@ -153,11 +153,12 @@ class Api:
 class HttpLease:
     def __init__(self, h, wait, api):
         self.api, self.token = api, 0
-        body = {"key": h["key"], "ttl_ms": TTL // MS, "owner": f"baton verify, client {ORDERS['client']}"}
+        wish = {"key": h["key"], "ttl_ms": TTL // MS}
         if h["mode"] == "shared":
-            body["shared"] = True
+            wish["shared"] = True
         if h["mode"] == "permits":
-            body |= {"permits": h["weight"], "of": h["of"]}
+            wish |= {"permits": h["weight"], "of": h["of"]}
+        body = wish | {"owner": f"baton verify, client {ORDERS['client']}"}
         op, retry = secrets.token_hex(8), False
         end = now() + (wait or TTL)
         while True:
@@ -180,7 +181,7 @@ class HttpLease:
             else:
                 retry = True
             if now() >= end:
-                api.until_answered("Locks/Cancel", {"key": h["key"], "op": op}, now() + TTL)
+                api.until_answered("Locks/Cancel", wish | {"op": op}, now() + TTL)
                 raise Held("the wait is over", False) if status else Failed(f"no answer: {answer}")
             if status is None:
                 pause(20 * MS)
@@ -192,7 +193,7 @@ class HttpLease:
 
     def renew(self):
         sent = now()
-        status, answer = self.api.call("Locks/Renew", {"handle": self.handle, "ttl_ms": TTL // MS})
+        status, answer = self.api.call("Locks/Renew", {"handle": self.handle})
         if status == 200:
             self.counts(sent, answer)
         elif status and IGNORES:

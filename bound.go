@@ -16,10 +16,10 @@ type bound struct{ last atomic.Pointer[callContext] }
 // within returns the caller's context, ended after limit, or up to a quarter later.
 // The caller releases it after the call.
 func (b *bound) within(caller context.Context, now time.Time, limit time.Duration) *callContext {
-	if c := b.last.Load(); c != nil && c.limit == limit && now.Before(c.until) && same(c.Context, caller) && c.enter() {
+	if c := b.last.Load(); c != nil && c.limit == limit && now.Before(c.until) && same(c.Context, caller) && c.done == caller.Done() && c.enter() {
 		return c
 	}
-	c := &callContext{Context: caller, limit: limit, until: now.Add(limit / 4), end: time.Now().Add(limit + limit/4)}
+	c := &callContext{Context: caller, done: caller.Done(), limit: limit, until: now.Add(limit / 4), end: time.Now().Add(limit + limit/4)}
 	c.users.Store(2) // this call, and b.last
 	if old := b.last.Swap(c); old != nil {
 		old.release()
@@ -50,7 +50,8 @@ func same(a, b context.Context) bool {
 // the timer for that only when Done is called: most calls to a store are over
 // before that.
 type callContext struct {
-	context.Context // the caller's
+	context.Context                 // the caller's
+	done            <-chan struct{} // its: who pools contexts uses the same one for another request
 	limit           time.Duration
 	end             time.Time // of the call
 	until           time.Time // from then on within makes another one

@@ -224,3 +224,38 @@ func TestCancelledTurnIsGivenUpQuickly(t *testing.T) {
 		})
 	}
 }
+
+// A pooledContext is one that serves one request after another.
+type pooledContext struct{ context.Context }
+
+// A context that is used again for another request is another one.
+func TestContextThatIsUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{})
+		store.onAcquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			select {
+			case <-ctx.Done():
+				return driver.Grant{}, ctx.Err()
+			default:
+				return store.Store.Acquire(ctx, r)
+			}
+		}
+		pooled := &pooledContext{}
+		for range 3 {
+			ctx, cancel := context.WithCancel(t.Context())
+			pooled.Context = ctx
+			began := time.Now()
+			lease, err := l.Lock(pooled, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := time.Since(began); d > 0 {
+				t.Errorf("a lock that is free took %v", d)
+			}
+			mustUnlock(t, lease)
+			cancel()
+			synctest.Wait()
+		}
+	})
+}

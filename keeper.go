@@ -309,7 +309,7 @@ func (k *keeper) fitToHandOver() bool {
 // locked.
 func (k *keeper) suits(c *caller) bool {
 	a := &k.acq
-	return c.ask.weight == a.claim.Weight && c.ask.capacity == a.claim.Capacity && c.ask.terms == a.terms && k.locker.ownerOf(&c.ask) == a.claim.Owner
+	return c.ask.weight == a.claim.Weight && c.ask.capacity == a.claim.Capacity && c.ask.terms.same(a.terms) && k.locker.ownerOf(&c.ask) == a.claim.Owner
 }
 
 // unissued reports whether no lease was issued of the present grant, if there is one: who

@@ -165,6 +165,9 @@ func (l *Locker) await(ctx context.Context, k *keeper, q *waitQueue) (again, pas
 		}
 		passed = q.passOn(k)
 		err = l.timedOut(ctx, k.key())
+		if !passed { // another goroutine may have come meanwhile, or the grant
+			passed = q.takenOver(k)
+		}
 	}
 	if !passed {
 		l.giveUp(k)

@@ -411,3 +411,68 @@ func TestImpatientCallersDoNotStarve(t *testing.T) {
 		wantFree(t, store, []string{"k"})
 	})
 }
+
+// A call with other options for another key changes nothing for callers who ask for the
+// same.
+func TestPositionBesideOtherTTLs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, there := newLocker(t, store, baton.Config{}), newLocker(t, store.Store, baton.Config{})
+		held := mustLock(t, there, "k")
+		first := waitFor(t, l, baton.TTL(5*time.Second))
+		mustUnlock(t, mustLock(t, l, "another", baton.TTL(7*time.Second)))
+		second := waitFor(t, l, baton.TTL(5*time.Second))
+		before := store.acquires.Load()
+		first.hangUp(t)
+		if a := store.acquires.Load(); a != before {
+			t.Error("the store was asked for the lock again")
+		}
+		mustUnlock(t, held)
+		mustUnlock(t, within(t, time.Millisecond, second.got))
+		wantFree(t, store, []string{"k", "another"}, l)
+	})
+}
+
+// slowToInspect takes a while to say who holds a lock.
+type slowToInspect struct{ *hooked }
+
+func (s slowToInspect) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
+	time.Sleep(50 * time.Millisecond)
+	return s.hooked.Inspect(ctx, key)
+}
+
+// A goroutine comes, or the grant does, while the one that gives up asks who holds the
+// lock.
+func TestPositionWhileTheHolderIsAskedFor(t *testing.T) {
+	for _, granted := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newHooked()
+			l, there := newLocker(t, slowToInspect{store}, baton.Config{}), newLocker(t, store.Store, baton.Config{})
+			held := mustLock(t, there, "k")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			failed := make(chan error, 1)
+			go func() {
+				_, err := l.Lock(ctx, "k")
+				failed <- err
+			}()
+			time.Sleep(time.Second + 10*time.Millisecond)
+			next := waitFor(t, l)
+			if granted {
+				mustUnlock(t, held)
+			}
+			if err := <-failed; !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("gave up: %v", err)
+			}
+			synctest.Wait()
+			if a, r := store.acquires.Load(), store.releases.Load(); a != 1 || r != 0 {
+				t.Errorf("granted %v: the store was asked %d times for the lock and %d times to forget it", granted, a, r)
+			}
+			if !granted {
+				mustUnlock(t, held)
+			}
+			mustUnlock(t, within(t, time.Millisecond, next.got))
+			wantFree(t, store, []string{"k"}, l)
+		})
+	}
+}

@@ -114,6 +114,9 @@ func (l *Locker) termsOf(a *ask) (*terms, error) {
 	return t, nil
 }
 
+// same reports whether these are the terms of the same options, for the same Locker.
+func (t *terms) same(o *terms) bool { return t.ttl == o.ttl && t.minHold == o.minHold }
+
 // storeTTL is how long the store is to keep a claim that is not renewed.
 func (t *terms) storeTTL() time.Duration { return t.ttl + t.lockDelay }
 

@@ -212,11 +212,17 @@ func (q *waitQueue) passOn(k *keeper) bool {
 	return passed
 }
 
+// takenOver hands the lock over to the next caller, or passes the position on, and
+// reports whether it did.
+func (q *waitQueue) takenOver(k *keeper) bool {
+	return k.fitToHandOver() && q.handOver(k) || q.passOn(k)
+}
+
 // passToNext hands k, which its receiver did not use, over to the next caller, or
 // releases it. k is nil if the receiver became the front without anything.
 func (l *Locker) passToNext(q *waitQueue, k *keeper) {
 	if k != nil {
-		if k.fitToHandOver() && q.handOver(k) || q.passOn(k) {
+		if q.takenOver(k) {
 			return
 		}
 		l.giveUp(k)
@@ -247,7 +253,7 @@ func (q *waitQueue) advance(c *caller, k *keeper) {
 	q.remove(c)
 	if o := q.outage.Load(); o != nil {
 		seen := o.asSeenBy(c.came)
-		q.outage.Store(&seen)
+		q.outage.CompareAndSwap(o, &seen) // it may just have ended
 	}
 	c.turn <- k
 }

@@ -113,7 +113,7 @@ func (d *direct) begins(ctx context.Context) *link {
 		d.turn.Store(false)
 		return nil
 	case t-d.used.Load() > rest && !l.stands():
-		d.line.Store(nil)
+		d.drop()
 		d.turn.Store(false)
 		return nil
 	}
@@ -150,9 +150,14 @@ func (d *direct) run(ctx context.Context, call wire.Call, l *link, f func(contex
 
 // lost gives the connection up. The caller has d.turn.
 func (d *direct) lost() {
+	d.drop()
+	d.again.Store(now() + tryAgain)
+}
+
+// drop makes the calls that follow go by the shared connection. The caller has d.turn.
+func (d *direct) drop() {
 	d.ends.forget()
 	d.line.Store(nil)
-	d.again.Store(now() + tryAgain)
 }
 
 // ask connects, or checks that the connection still stands, on a goroutine of its own:
@@ -163,7 +168,7 @@ func (d *direct) ask(t int64) {
 	}
 	go func() {
 		defer d.turn.Store(false)
-		d.line.Store(nil)
+		d.drop()
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if !d.answers() {
@@ -246,6 +251,7 @@ func (d *direct) end() {
 // calls with that context, as long as endings keeps it.
 type ending struct {
 	ctx  context.Context
+	done <-chan struct{} // of ctx: who pools contexts uses the same one for another request
 	link *link
 	stop func() bool
 
@@ -280,9 +286,10 @@ type endings struct {
 }
 
 func (es *endings) of(ctx context.Context, l *link) *ending {
+	done := ctx.Done()
 	if reflect.TypeOf(ctx).Kind() == reflect.Pointer { // others may not be comparable
 		for i, e := range es.last {
-			if e != nil && e.link == l && e.ctx == ctx {
+			if e != nil && e.link == l && e.ctx == ctx && e.done == done {
 				es.used = i
 				return e
 			}
@@ -292,7 +299,7 @@ func (es *endings) of(ctx context.Context, l *link) *ending {
 	if e := es.last[es.used]; e != nil {
 		e.stop()
 	}
-	e := &ending{ctx: ctx, link: l}
+	e := &ending{ctx: ctx, done: done, link: l}
 	e.stop = context.AfterFunc(ctx, e.over)
 	es.last[es.used] = e
 	return e

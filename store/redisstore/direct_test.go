@@ -486,6 +486,19 @@ func TestEndOfAContext(t *testing.T) {
 	if d.ends.of(one, l) != ending || d.ends.of(two, l) != other {
 		t.Error("a context has got another ending")
 	}
+	type pooled struct{ context.Context } // one that serves one request after another
+	again := &pooled{}
+	for range 3 {
+		request, end := context.WithCancel(t.Context())
+		again.Context = request
+		if err := look(again); err != nil {
+			t.Fatal(err)
+		}
+		of := d.ends.of(again, l)
+		end()
+		eventually(t, "the end of a request is noticed", 10*time.Second, func() bool { return of.state.Load() == ended })
+	}
+	ending = d.ends.of(one, l)
 	endOne()
 	eventually(t, "the end of a context is noticed", 10*time.Second, func() bool { return ending.state.Load() == ended })
 	if err := look(one); !errors.Is(err, context.Canceled) {
@@ -497,6 +510,7 @@ func TestEndOfAContext(t *testing.T) {
 	if err := look(two); err != nil || d.line.Load() != l {
 		t.Errorf("another call: %v, or the connection was lost", err)
 	}
+	other = d.ends.of(two, l)
 	proxy.Hold(faultproxy.ToServer)
 	looked := make(chan error, 1)
 	go func() { looked <- look(two) }()

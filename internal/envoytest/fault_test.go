@@ -161,7 +161,7 @@ func TestClientOfAStoreIsLate(t *testing.T) {
 func TestSlowStore(t *testing.T) {
 	redis := testserver.Redis(t)
 	proxy := faultproxy.New(t, redis.Addr)
-	to := serve(t, rls.Config{Within: rls.DefaultWithin, Limiter: limiter(t, store(t, "redis://"+proxy.Addr), domain("{mode: local, instances: 2}"))})
+	to := serve(t, rls.Config{Within: rls.DefaultWithin, Limiter: limiter(t, store(t, "redis://"+proxy.Addr), domain("{mode: local, instances: 2, after: 10s}"))})
 	proxy.Delay(faultproxy.ToClient, 4*rls.DefaultWithin)
 	if got := fmt.Sprint(askAll(t, to, 20)); got != "map[ok:1000]" {
 		t.Errorf("the answers were %s", got)

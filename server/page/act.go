@@ -65,7 +65,7 @@ func (p *Page) begin(ctx context.Context, w http.ResponseWriter, r *http.Request
 		err = who.May(VerbBreak, a.Key)
 	}
 	if err != nil {
-		p.cfg.Logger.Warn("a caller of the page was denied", about(a, who), "path", r.URL.Path, "error", err)
+		p.about(a, who, r).Warn("a caller of the page was denied", "path", r.URL.Path, "error", err.Error())
 		refuse(w, http.StatusForbidden, "denied", err.Error())
 		return a, who, nil, false
 	}
@@ -81,8 +81,9 @@ func (p *Page) begin(ctx context.Context, w http.ResponseWriter, r *http.Request
 	return a, who, info.Holders, true
 }
 
-func about(a act, who Caller) slog.Attr {
-	return slog.Group("act", "key", a.Key, "by", who.Name(), "reason", a.Reason)
+// about is the Logger for lines about an act.
+func (p *Page) about(a act, who Caller, r *http.Request) *slog.Logger {
+	return p.cfg.Logger.With("caller", driver.Printable(who.Name()), "remote", r.RemoteAddr, "key", driver.Printable(a.Key), "reason", driver.Printable(a.Reason))
 }
 
 func badReason(reason string) string {
@@ -109,9 +110,10 @@ func fail(w http.ResponseWriter, err error) {
 	}
 }
 
-// breakLock revokes a lock, if its holders are those that the person saw.
+// breakLock revokes a lock, if its holders are those that the person saw. A browser that
+// goes meanwhile does not end it half-way.
 func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), actTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actTimeout)
 	defer cancel()
 	a, who, holders, ok := p.begin(ctx, w, r)
 	if !ok {
@@ -121,14 +123,16 @@ func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusConflict, "changed", "the holders have changed meanwhile: look again")
 		return
 	}
+	log := p.about(a, who, r)
+	log.Info("a lock is to be broken") // it may be, also if this process ends now
 	n, err := p.cfg.Locks.Break(ctx, a.Key)
 	p.poll.touch(a.Key)
 	if err != nil {
-		p.cfg.Logger.Error("a lock could not be broken", about(a, who), "error", err)
+		log.Error("a lock may have been broken", "error", driver.Printable(err.Error()))
 		fail(w, err)
 		return
 	}
-	p.cfg.Logger.Info("a lock was broken", about(a, who), "holders", n)
+	log.Info("a lock was broken", "holders", n)
 	p.cfg.Recent.add(event{What: "broken", Trouble: true, named: named{Key: a.Key}, Error: because(a, who)})
 	answer(w, done{n})
 }
@@ -173,7 +177,7 @@ func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	p.cfg.Logger.Info("the holders of a lock were asked to release it", about(a, who), "holders", len(holders))
+	p.about(a, who, r).Info("the holders of a lock were asked to release it", "holders", len(holders))
 	p.cfg.Recent.add(event{What: "asked", named: named{Key: a.Key}, Error: because(a, who)})
 	go func() {
 		defer ended()

@@ -73,8 +73,9 @@ type Config struct {
 	// address of this server. Defaults to all.
 	Hosts []string
 
-	// Logger gets a line for each lock that was broken or asked for, and each refusal,
-	// with who did it and why. Defaults to silence.
+	// Logger gets a line before and after each break, one for each request to release a
+	// lock and one for each refusal, with "caller", "remote" (the address), "key" and
+	// "reason". Breaks and requests are of level Info. Defaults to silence.
 	Logger *slog.Logger
 }
 
@@ -264,7 +265,7 @@ func (p *Page) read(w http.ResponseWriter, r *http.Request, v any) (who Caller, 
 	if p.cfg.Caller != nil {
 		var err error
 		if who, err = p.cfg.Caller(r); err != nil {
-			p.cfg.Logger.Warn("a request to the page was refused", "peer", r.RemoteAddr, "path", r.URL.Path, "error", err)
+			p.cfg.Logger.Warn("a request to the page was refused", "remote", r.RemoteAddr, "path", r.URL.Path, "error", err)
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			refuse(w, http.StatusUnauthorized, "token", err.Error())
 			return nil, false

@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -300,7 +301,7 @@ func TestCallers(t *testing.T) {
 				t.Errorf("%s without a token: %d", path, code)
 			}
 		}
-		if !log.has("denied") || !log.has("by=a") {
+		if !log.has("denied") || !log.has("caller=a remote=192.0.2.1:1234 key=") {
 			t.Error("the denial is not in the log")
 		}
 		b := s.openAs(t, look{Kind: kindLocks, Open: "a/1"}, "Bearer of-a")
@@ -391,6 +392,39 @@ func TestBreak(t *testing.T) {
 		b.until("the event", func(s shot) bool { return s.happened("broken", "k") })
 		if !log.has(`reason="stuck since noon"`) {
 			t.Error("the log does not say why")
+		}
+	})
+}
+
+// leaver is a log that closes the browser before the lock is broken.
+type leaver struct {
+	journal
+	leave func()
+}
+
+func (l *leaver) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("a lock is to be broken")) {
+		l.leave()
+	}
+	return l.journal.Write(p)
+}
+
+// A break has a line before it, and is not half done if the browser goes meanwhile.
+func TestBreakOfABrowserThatGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, leave := context.WithCancel(t.Context())
+		log := &leaver{leave: leave}
+		s := inMemory(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+		lease := mustLock(t, s.others, "k")
+		wish := act{Key: "k", Reason: "stuck", Holders: []seen{{Owner: "there", Token: token(lease.Token())}}}
+		if code, body := s.post(t, "/page/break", wish, func(r *http.Request) { *r = *r.WithContext(ctx) }); code != 200 {
+			t.Errorf("%d %s", code, body)
+		}
+		if ctx.Err() == nil {
+			t.Error("there is no line before the break")
+		}
+		if !log.has(`msg="a lock was broken" caller="" remote=192.0.2.1:1234 key=k reason=stuck holders=1`) {
+			t.Errorf("the log: %s", &log.text)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/once"
 )
@@ -23,6 +24,7 @@ shop    ` + roles.Credential("s1") + `,` + roles.Credential("s2") + `,cn:shop.ex
 ops     ` + roles.Credential("o") + `  =list,break
 half    ` + roles.Credential("h") + `  =list  secret/=lock
 all     ` + roles.Credential("all") + `  =lock,list,break,limit,once
+asks    ` + roles.Credential("asks") + `  =lock  prod/=  own/=lock,break  own/secret/=lock
 uid:1001 -  app/=lock,once x=y=list
 `
 
@@ -83,6 +85,17 @@ func TestMay(t *testing.T) {
 		{"all", roles.Once, "op", true},
 		{"all", roles.Break, once.LockPrefix + "op", true},
 		{"all", roles.List, once.LockPrefix, true},
+
+		// Requests to release a lock.
+		{"h", roles.List, baton.AskPrefix + "t", true},
+		{"h", roles.List, baton.AskPrefix + "secret/x", false},
+		{"h", roles.List, "as", false}, // has ask/secret/x below it
+		{"all", roles.Lock, baton.AskPrefix + "x", true},
+		{"asks", roles.Lock, "x", true},
+		{"asks", roles.Lock, baton.AskPrefix + "x", false},
+		{"asks", roles.Lock, baton.AskPrefix + "prod/db", false},
+		{"asks", roles.Lock, baton.AskPrefix + "own/x", true},
+		{"asks", roles.Lock, baton.AskPrefix + "own/secret/x", false},
 	} {
 		r, err := of.ByToken(c.token)
 		if err != nil {

@@ -13,14 +13,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/term"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/door"
 	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/server"
 	"github.com/batonhq/baton/server/page"
 )
 
@@ -46,6 +47,11 @@ func (a *app) pageLog(k *serving, log *audit) *slog.Logger {
 	return slog.New(&fewWarnings{slog.NewTextHandler(a.stderr, nil), newWarnings(maxFailures)})
 }
 
+// pageConns is how many connections browsers may have, half of them from one address.
+// Every user of the machine can connect, and must not take what clients of the agent, and
+// the store, need.
+const pageConns = 512
+
 // listenPage listens for browsers, and begins to remember what happens.
 func (a *app) listenPage(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
@@ -57,7 +63,7 @@ func (a *app) listenPage(addr string) (net.Listener, error) {
 		return nil, &exit{exitConfig, fmt.Errorf("--page %s: that is %s, which is no address of this machine only", safe(addr), l.Addr())}
 	}
 	a.recent = page.NewRecent()
-	return l, nil
+	return door.Bound(l, pageConns, a.warner()), nil
 }
 
 // drawnToken lets only those use the page who know a token, which is drawn at each start:
@@ -90,14 +96,15 @@ func (a *app) servePage(ctx context.Context, k *serving, l net.Listener, log *sl
 	if err != nil {
 		return nil, err
 	}
-	server := &http.Server{Handler: p, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)}
-	go func() { _ = server.Serve(l) }() // ends by Close
+	h := server.HTTPServer(p)
+	h.ErrorLog = slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)
+	go func() { _ = h.Serve(l) }() // ends by Close
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		<-ctx.Done()
 		p.Close()
-		_ = server.Close()
+		_ = h.Close()
 		forget()
 	}()
 	return done, nil

@@ -216,5 +216,5 @@ func (p *Page) awaitRelease(lease *baton.Lease, key string, holders []driver.Hol
 
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(encode(v), '\n'))
+	send(w, http.StatusOK, append(encode(v), '\n'))
 }

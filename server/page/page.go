@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -218,7 +219,19 @@ func (p *Page) document(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Vary", "Accept-Language")
-	_, _ = w.Write(documents[preferred(r.Header.Get("Accept-Language"))])
+	send(w, http.StatusOK, documents[preferred(r.Header.Get("Accept-Language"))])
+}
+
+// send answers, and does not wait for ever for a client that does not read. The deadline
+// does not stay: the connection may go on to another handler.
+func send(w http.ResponseWriter, status int, body []byte) {
+	out := http.NewResponseController(w)
+	_ = out.SetWriteDeadline(time.Now().Add(writeTimeout)) // as in watch
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // who is gone needs no answer
+	_ = out.Flush()
+	_ = out.SetWriteDeadline(time.Time{})
 }
 
 // preferred returns the language of the page that an Accept-Language header names first.
@@ -251,8 +264,7 @@ type problem struct {
 
 func refuse(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(problem{code, driver.Printable(message)})
+	send(w, status, append(encode(problem{code, driver.Printable(message)}), '\n'))
 }
 
 // maxBody is the length of the longest request, in bytes: a hundred holders, escaped.

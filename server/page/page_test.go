@@ -429,6 +429,41 @@ func TestBreakOfABrowserThatGoes(t *testing.T) {
 	})
 }
 
+// deadlines is a browser's connection that knows what was written without a deadline.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	until time.Time
+	bare  int
+}
+
+func (d *deadlines) SetWriteDeadline(t time.Time) error { d.until = t; return nil }
+
+func (d *deadlines) Write(p []byte) (int, error) {
+	if d.until.IsZero() {
+		d.bare++
+	}
+	return d.ResponseRecorder.Write(p)
+}
+
+// A client that does not read cannot hold an answer that needs no token, and a deadline
+// does not stay on the connection.
+func TestDeadlines(t *testing.T) {
+	t.Parallel()
+	s := inMemory(t, func(c *Config) { c.Caller, c.Hosts = teams, Loopback })
+	for _, c := range []struct {
+		method, path, host string
+		want               int
+	}{{"GET", "/", "localhost", 200}, {"GET", "/", "evil.example", 403}, {"POST", "/page/watch", "localhost", 401}} {
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		r := httptest.NewRequestWithContext(t.Context(), c.method, c.path, nil)
+		r.Host = c.host
+		s.page.ServeHTTP(w, r)
+		if w.Code != c.want || w.Body.Len() == 0 || w.bare > 0 || !w.until.IsZero() {
+			t.Errorf("%+v: %d, %d bytes, %d writes without a deadline; it is %v afterwards", c, w.Code, w.Body.Len(), w.bare, w.until)
+		}
+	}
+}
+
 func TestAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := inMemory(t, nil)

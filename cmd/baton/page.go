@@ -79,8 +79,9 @@ func (t drawnToken) caller(r *http.Request) (page.Caller, error) {
 
 type holderOfToken struct{}
 
-func (holderOfToken) Name() string             { return "" }
-func (holderOfToken) May(string, string) error { return nil }
+func (holderOfToken) Name() string                { return "" }
+func (holderOfToken) May(string, string) error    { return nil }
+func (holderOfToken) MaySome(string, string) bool { return true }
 
 // servePage answers browsers at l until ctx ends. Then it waits for the requests to
 // release locks, which end. The caller has told the recent events to all.

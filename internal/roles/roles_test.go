@@ -111,6 +111,38 @@ func TestMay(t *testing.T) {
 	}
 }
 
+func TestMaySome(t *testing.T) {
+	t.Parallel()
+	of := parse(t, table)
+	for _, c := range []struct {
+		token, prefix string
+		may           bool
+	}{
+		{"a", "", true},
+		{"a", "a/", true},
+		{"a", "a/sec", true},
+		{"a", "a/x", true},
+		{"a", "a/secret/", false},
+		{"a", "b", false},
+		{"s1", "", false},
+		{"s1", "shop/", false},
+		{"h", "t", true},
+		{"h", "secret/", false},
+		{"all", "x", true},
+	} {
+		r, err := of.ByToken(c.token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.MaySome(roles.List, c.prefix); got != c.may {
+			t.Errorf("%s: may list some below %q: %v", r.Name(), c.prefix, got)
+		}
+	}
+	if r := roles.Everything(""); !r.MaySome(roles.List, "x") || r.MaySome("", "x") {
+		t.Error("a caller that may do everything")
+	}
+}
+
 func TestDeniedErrorIsHarmless(t *testing.T) {
 	t.Parallel()
 	r := roles.Everything("x")

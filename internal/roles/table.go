@@ -156,6 +156,14 @@ func (r *Role) May(verb, key string) error {
 	return nil
 }
 
+// MaySome reports whether there may be a key with that prefix for which the caller has the
+// verb. Of what is special below once/ and ask/ it knows nothing: May decides.
+func (r *Role) MaySome(verb, prefix string) bool {
+	return slices.Contains(verbs, verb) && (r.everything || r.longest(verb, prefix) || slices.ContainsFunc(r.rules, func(one rule) bool {
+		return strings.HasPrefix(one.prefix, prefix) && slices.Contains(one.verbs, verb)
+	}))
+}
+
 // may is May, without what is special below ask/.
 func (r *Role) may(verb, key string) bool {
 	if !slices.Contains(verbs, verb) || verb == Lock && strings.HasPrefix(key, onceKeys) {
@@ -164,15 +172,19 @@ func (r *Role) may(verb, key string) bool {
 	if r.everything {
 		return true
 	}
-	allowed := false
-	for _, one := range r.rules { // the longest prefix of key comes last
-		if strings.HasPrefix(key, one.prefix) {
-			allowed = slices.Contains(one.verbs, verb)
-		}
-	}
-	return allowed && (verb != List || !slices.ContainsFunc(r.rules, func(one rule) bool {
+	return r.longest(verb, key) && (verb != List || !slices.ContainsFunc(r.rules, func(one rule) bool {
 		return strings.HasPrefix(one.prefix, key) && !slices.Contains(one.verbs, List)
 	}))
+}
+
+// longest reports whether the rule with the longest prefix of key has the verb.
+func (r *Role) longest(verb, key string) (has bool) {
+	for _, one := range r.rules { // that rule comes last
+		if strings.HasPrefix(key, one.prefix) {
+			has = slices.Contains(one.verbs, verb)
+		}
+	}
+	return has
 }
 
 // A DeniedError says that a caller may not do what it asks for.

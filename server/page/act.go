@@ -13,6 +13,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 const (
@@ -72,7 +73,7 @@ func (p *Page) begin(ctx context.Context, w http.ResponseWriter, r *http.Request
 	info, err := p.cfg.Locks.Inspect(ctx, a.Key)
 	switch {
 	case err != nil:
-		fail(w, err)
+		p.fail(w, r, a, who, err)
 		return a, who, nil, false
 	case len(info.Holders) == 0:
 		refuse(w, http.StatusConflict, "free", "nobody holds the lock")
@@ -98,15 +99,19 @@ func badReason(reason string) string {
 	return ""
 }
 
-// fail answers with an error of the Locker.
-func fail(w http.ResponseWriter, err error) {
+// fail answers with an error of the Locker, and logs one of the store.
+func (p *Page) fail(w http.ResponseWriter, r *http.Request, a act, who Caller, err error) {
 	switch {
 	case errors.Is(err, driver.ErrHeld):
 		refuse(w, http.StatusConflict, "stands", err.Error())
 	case errors.Is(err, driver.ErrUnavailable), errors.Is(err, driver.ErrUnknown), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		refuse(w, http.StatusServiceUnavailable, "store", err.Error())
-	default:
+		p.about(a, who, r).Warn("the store has not answered the page", "error", text(err))
+		refuse(w, http.StatusServiceUnavailable, "store", heard(who, err).Error())
+	case check.Key(a.Key) != nil:
 		refuse(w, http.StatusBadRequest, "bad", err.Error())
+	default:
+		p.about(a, who, r).Warn("the store has refused what the page asked for", "error", text(err))
+		refuse(w, http.StatusBadRequest, "bad", heard(who, err).Error())
 	}
 }
 
@@ -128,8 +133,8 @@ func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
 	n, err := p.cfg.Locks.Break(ctx, a.Key)
 	p.poll.touch(a.Key)
 	if err != nil {
-		log.Error("a lock may have been broken", "error", driver.Printable(err.Error()))
-		fail(w, err)
+		log.Error("a lock may have been broken", "error", text(err))
+		p.fail(w, r, a, who, err)
 		return
 	}
 	log.Info("a lock was broken", "holders", n)
@@ -166,7 +171,7 @@ func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	ended, ok := p.admit(&p.asking, maxAsking)
+	ended, ok := p.admitRequest()
 	if !ok {
 		refuse(w, http.StatusServiceUnavailable, "busy", "as many requests stand as may: wait for one to end")
 		return
@@ -174,7 +179,7 @@ func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
 	lease, err := p.cfg.Locks.Ask(ctx, a.Key, a.Reason)
 	if err != nil {
 		ended()
-		fail(w, err)
+		p.fail(w, r, a, who, err)
 		return
 	}
 	p.about(a, who, r).Info("the holders of a lock were asked to release it", "holders", len(holders))

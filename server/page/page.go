@@ -43,6 +43,9 @@ type Caller interface {
 	// May returns nil if the caller may do what the verb says with the key, and else an
 	// error that tells people why not.
 	May(verb, key string) error
+
+	// MaySome reports whether there is a key with that prefix for which May returns nil.
+	MaySome(verb, prefix string) bool
 }
 
 // Loopback are the host names under which a browser of this machine reaches it.
@@ -96,12 +99,17 @@ type Page struct {
 	closed  bool
 	asking  int
 	streams int
+	of      map[string]int // streams, by the name of the caller
 }
 
 // Bounds of what one page does at a time.
 const (
 	maxStreams = 200
-	maxAsking  = 100
+
+	// maxStreamsOf is how many streams of one caller there are. All who have no name share
+	// maxStreams.
+	maxStreamsOf = 10
+	maxAsking    = 100
 )
 
 // New makes a Page. It does not talk to the store before somebody looks.
@@ -115,7 +123,7 @@ func New(cfg Config) (*Page, error) {
 	if cfg.Recent == nil {
 		cfg.Recent = NewRecent()
 	}
-	p := &Page{cfg: cfg, store: cfg.Locks.Traits().Store, mux: http.NewServeMux(), cross: http.NewCrossOriginProtection()}
+	p := &Page{cfg: cfg, store: cfg.Locks.Traits().Store, of: map[string]int{}, mux: http.NewServeMux(), cross: http.NewCrossOriginProtection()}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.poll = newPoller(cfg)
 	for _, k := range []string{kindLocks, kindLimits, kindOnce} {
@@ -309,29 +317,57 @@ func (p *Page) read(w http.ResponseWriter, r *http.Request, v any) (who Caller, 
 // anyone may do everything.
 type anyone struct{}
 
-func (anyone) Name() string               { return "" }
-func (anyone) May(verb, key string) error { return nil }
+func (anyone) Name() string                { return "" }
+func (anyone) May(verb, key string) error  { return nil }
+func (anyone) MaySome(string, string) bool { return true }
 
-// admit counts one more of what is bounded. The caller calls done at its end, for which
-// Close waits if it is a request to release a lock.
-func (p *Page) admit(count *int, most int) (done func(), ok bool) {
+// admitStream counts one more stream of a caller, who calls done at its end.
+func (p *Page) admitStream(who string) (done func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || *count >= most {
+	if p.closed || p.streams >= maxStreams || who != "" && p.of[who] >= maxStreamsOf {
 		return nil, false
 	}
-	*count++
-	if count == &p.asking {
-		p.asks.Add(1)
-	}
+	p.streams++
+	p.of[who]++
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		*count--
-		if count == &p.asking {
-			p.asks.Done()
+		p.streams--
+		if p.of[who]--; p.of[who] == 0 {
+			delete(p.of, who)
 		}
 	}, true
+}
+
+// admitRequest counts one more request to release a lock. The caller calls done at its
+// end, for which Close waits.
+func (p *Page) admitRequest() (done func(), ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.asking >= maxAsking {
+		return nil, false
+	}
+	p.asking++
+	p.asks.Add(1)
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.asking--
+		p.asks.Done()
+	}, true
+}
+
+// errSilent is what a caller is told who may not see all that the store has: what a store
+// says names hosts, users and data.
+var errSilent = errors.New("the store has not answered")
+
+// heard is what a caller is told of an error of the store.
+func heard(who Caller, err error) error {
+	if err == nil || who.May(VerbList, "") == nil {
+		return err
+	}
+	return errSilent
 }
 
 const (

@@ -57,6 +57,11 @@ func (c team) May(verb, key string) error {
 	return nil
 }
 
+func (c team) MaySome(verb, prefix string) bool {
+	own := string(c) + "/"
+	return strings.HasPrefix(prefix, own) || strings.HasPrefix(own, prefix)
+}
+
 func teams(r *http.Request) (Caller, error) {
 	name, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer of-")
 	if !ok {
@@ -303,6 +308,9 @@ func TestCallers(t *testing.T) {
 		}
 		if !log.has("denied") || !log.has("caller=a remote=192.0.2.1:1234 key=") {
 			t.Error("the denial is not in the log")
+		}
+		if code, body := s.post(t, "/page/watch", look{Kind: kindLocks, Prefix: "b/"}, of("a")); code != 403 || !strings.Contains(body, `"denied"`) {
+			t.Errorf("the keys of another team: %d %s", code, body)
 		}
 		b := s.openAs(t, look{Kind: kindLocks, Open: "a/1"}, "Bearer of-a")
 		b.until("the locks of the team", func(s shot) bool { return len(s.Keys) > 0 && s.Detail != nil })
@@ -570,24 +578,4 @@ func TestConfig(t *testing.T) {
 		t.Errorf("a page of locks shows %v", p.kinds)
 	}
 	p.Close()
-}
-
-// No more browsers than are allowed are served, and those that go make room.
-func TestTooManyBrowsers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := inMemory(t, nil)
-		var open []*browser
-		for range maxStreams {
-			b := s.open(t, look{Kind: kindLocks})
-			b.next()
-			open = append(open, b)
-		}
-		if code, body := s.post(t, "/page/watch", look{Kind: kindLocks}, nil); code != 503 || !strings.Contains(body, `"busy"`) {
-			t.Errorf("%d %s", code, body)
-		}
-		open[0].close()
-		synctest.Wait()
-		b := s.open(t, look{Kind: kindLocks})
-		b.until("the list", func(s shot) bool { return s.List.Read })
-	})
 }

@@ -23,19 +23,28 @@ def now() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))  # goes on while the machine is suspended
 
 
-def ask(urls: list[str], access: Optional[str], call: str, wait: float = 0, **fields: Any) -> dict[str, Any]:
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None  # the access token is for the servers that were named, and no other
+
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay)  # nor is it for a proxy of the environment
+
+
+def ask(urls: list[str], access: Optional[str], call: str, wait: float = 0, patience: float = 5, **fields: Any) -> dict[str, Any]:
     """Make a call, such as "Locks/List". If the first server does not answer the next call goes to the second, and so on."""
+    first = urls[0]
     head = {"Content-Type": "application/json", **({"Authorization": "Bearer " + access} if access else {})}
-    request = urllib.request.Request(f"{urls[0]}/baton.v1.{call}", json.dumps(fields).encode(), head)
+    request = urllib.request.Request(f"{first}/baton.v1.{call}", json.dumps(fields).encode(), head)
     try:
-        with urllib.request.urlopen(request, timeout=wait + 5) as answer:
+        with _direct.open(request, timeout=wait + patience) as answer:
             return json.load(answer)
     except (OSError, ValueError, http.client.HTTPException) as e:
         error = {}
         with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
             error = json.load(e) if isinstance(e, urllib.error.HTTPError) else error
         if (code := error.get("code", "unavailable")) == "unavailable":
-            urls.append(urls.pop(0))
+            urls[:] = [url for url in urls if url != first] + [first]  # at once, as another thread may read it
         kind = baton.Lost if code == "not_found" else baton.Error
         raise kind(code, f"{request.full_url}: {error.get('message', e)}") from e
 
@@ -46,6 +55,7 @@ class Lock(baton.Lock):
     def __init__(self, key: str, ask: Any, ttl: float, sent: float, answer: dict[str, Any]) -> None:
         self.key, self.token, self._until = key, int(answer["token"]), sent + answer["remaining_ms"] / 1000
         self._ask, self._ttl, self._handle, self._ended = ask, ttl, answer["handle"], threading.Event()
+        self._why: Optional[baton.Error] = None
         threading.Thread(target=self._renew, daemon=True).start()
 
     def _renew(self) -> None:
@@ -53,17 +63,18 @@ class Lock(baton.Lock):
         while not self._ended.wait(pause) and self._until > now():
             try:
                 sent, pause = now(), self._ttl / 12  # soon again, if no server answers
-                answer = self._ask("Locks/Renew", handle=self._handle)
+                answer = self._ask("Locks/Renew", patience=min(5, self._ttl / 4), handle=self._handle)
                 self._until, pause = max(self._until, sent + answer["remaining_ms"] / 1000), self._ttl / 3
-            except baton.Lost:
-                self._until = 0
-            except baton.Error:
-                pass
+                self._why = None
+            except baton.Error as e:
+                self._why = e
+                if e.args[0] not in ("unavailable", "resource_exhausted"):
+                    self._until = 0
 
     def check(self) -> float:
         """The seconds for which the lock is certain from now. Asks no server. Raises Lost."""
         if self._ended.is_set() or (left := self._until - now()) <= 0:
-            raise baton.Lost("lost", f"the lock {self.key!r} has ended")
+            raise baton.Lost("lost", f"the lock {self.key!r} has ended" + (f": {self._why}" if self._why else ""))
         return left
 
     def unlock(self) -> None:

@@ -71,13 +71,15 @@ limits only (docs/security.md). HUP then reads the file again, and ends the sess
 those who have what they may not have any more. With --audit, each denial and each change
 of roles is a line of JSON in a file.
 
-Signals TERM, INT and QUIT, and HUP without --roles, end the agent: it tells its clients,
+Signals TERM, INT and QUIT, and HUP without --roles and --audit, end the agent: it tells its clients,
 and releases all, except for what a client was told that it still has, and does not give
 back at once: that expires.
 
 With --page, a browser of this machine shows the locks, limits and operations of the
-store, and the events of the agent, and can break a lock. The address with a token is
-printed, and another token is drawn at each start: docs/page.md.
+store, and the events of the agent, and can break a lock, which the --audit tells of. The
+address with a token is printed on a terminal; else it is in a file, of the name of the
+socket and ".page", that only its owner can read. Another token is drawn at each start:
+docs/page.md.
 
 With --systemd the socket is the one that systemd listens at for the service, and
 systemd is told when the agent is ready. Units are in deploy/systemd.
@@ -98,7 +100,7 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	f.DurationVar(&k.maxHold, "max-hold", 0, "end the session of a client that has a lock for so long (default: never)")
 	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long a lock outlives an agent that crashed")
 	f.StringVar(&k.roles, "roles", "", "`FILE` that says what each user may do (default: everything)")
-	f.StringVar(&k.audit, "audit", "", "`FILE` that gets a line for each denial; - is standard error")
+	f.StringVar(&k.audit, "audit", "", "`FILE` that gets a line for each denial, and each break of the page; - is standard error")
 	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
 	f.DurationVar(&k.keep, "keep", 24*time.Hour, "how long outcomes of once are kept")
 	f.StringVar(&k.page, "page", "", "serve a page with locks, limits and events at `ADDR` of this machine, such as 127.0.0.1:7380")
@@ -130,8 +132,8 @@ func (k *serving) check(cmd *cobra.Command) error {
 	if cmd.Flags().Changed("max-hold") && k.maxHold <= 0 {
 		return usage("--max-hold %v: it is a duration above zero", k.maxHold)
 	}
-	if k.audit != "" && k.roles == "" {
-		return usage("--audit: without --roles nothing is denied")
+	if k.audit != "" && k.roles == "" && k.page == "" {
+		return usage("--audit: without --roles nothing is denied, and without --page nothing is broken")
 	}
 	if k.keep < check.MinRecordKeep || k.keep > check.MaxRecordKeep {
 		return usage("--keep %v: it is between %v and ten years", k.keep, check.MinRecordKeep)
@@ -236,7 +238,11 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 			return &exit{exitConfig, ofPage(err)}
 		}
 	}
-	who, err := a.openUsers(k)
+	log, err := a.openAudit(k.audit)
+	if err != nil {
+		return err
+	}
+	who, err := a.openUsers(k, log)
 	if err != nil {
 		return err
 	}
@@ -276,7 +282,7 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 		return err
 	}
 	if browsers != nil {
-		pageEnded, err := a.servePage(ctx, browsers, locks, store, cfg.Once)
+		pageEnded, err := a.servePage(ctx, k, browsers, a.pageLog(k, log), locks, store, cfg.Once)
 		if err != nil {
 			return err
 		}
@@ -290,8 +296,9 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 		case err := <-ended:
 			return err
 		case s := <-sigs:
-			if s == syscall.SIGHUP && who != nil {
-				if who.reload() {
+			if s == syscall.SIGHUP && (who != nil || k.audit != "") {
+				a.reopenAudit(log)
+				if who != nil && who.reload() {
 					server.Recheck()
 				}
 				continue
@@ -312,19 +319,18 @@ type users struct {
 	log  *audit
 }
 
-func (a *app) openUsers(k *serving) (u *users, err error) {
+func (a *app) openUsers(k *serving, log *audit) (u *users, err error) {
 	if k.roles == "" {
 		return nil, nil
 	}
-	u = &users{app: a, path: k.roles}
+	u = &users{app: a, path: k.roles, log: log}
 	if u.file, err = a.openRoles(k.roles); err != nil {
 		return nil, err
 	}
 	if _, _, n := u.file.Table().Count(); n == 0 {
 		return nil, &exit{exitConfig, fmt.Errorf("%s: it has no line for a user of this machine, such as: uid:%d - app/=lock", redactURL(k.roles), os.Getuid())}
 	}
-	u.log, err = a.openAudit(k.audit)
-	return u, err
+	return u, nil
 }
 
 // caller is for agent.Config.
@@ -359,7 +365,6 @@ func (c audited) May(verb, key string) error {
 
 // reload reads the file again. It reports whether users may do something else now.
 func (u *users) reload() bool {
-	u.app.reopenAudit(u.log)
 	return u.app.reloadRoles(u.file, u.path, u.log)
 }
 

@@ -125,10 +125,10 @@ func helper() {
 		for range time.Tick(time.Millisecond) {
 			fmt.Fprintln(file, time.Now().UnixNano())
 		}
-	case "page": // what the page of an agent answers: FILE with its messages, PATH, BODY, Host
+	case "page": // what the page of an agent answers: FILE with its address, PATH, BODY, Host
 		text, err := os.ReadFile(args[1])
 		failOn(err)
-		at := regexp.MustCompile(`the page is at (http://(\S+)/)#token=(\S+)`).FindStringSubmatch(string(text))
+		at := regexp.MustCompile(`^(http://(\S+)/)#token=([A-Z2-7]{26})\n$`).FindStringSubmatch(string(text))
 		r, err := http.NewRequest("POST", at[1]+args[2], strings.NewReader(args[3]))
 		failOn(err)
 		r.Header.Set("Content-Type", "application/json")

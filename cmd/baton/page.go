@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -9,12 +10,18 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"time"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/term"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/door"
 	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/server"
 	"github.com/batonhq/baton/server/page"
 )
 
@@ -31,6 +38,20 @@ func checkPage(addr string) error {
 	return nil
 }
 
+// pageLog is where the page writes: who broke a lock is told also if --quiet was given, and
+// without an audit.
+func (a *app) pageLog(k *serving, log *audit) *slog.Logger {
+	if k.audit != "" {
+		return log.Logger
+	}
+	return slog.New(&fewWarnings{slog.NewTextHandler(a.stderr, nil), newWarnings(maxFailures)})
+}
+
+// pageConns is how many connections browsers may have, half of them from one address.
+// Every user of the machine can connect, and must not take what clients of the agent, and
+// the store, need.
+const pageConns = 512
+
 // listenPage listens for browsers, and begins to remember what happens.
 func (a *app) listenPage(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
@@ -42,7 +63,7 @@ func (a *app) listenPage(addr string) (net.Listener, error) {
 		return nil, &exit{exitConfig, fmt.Errorf("--page %s: that is %s, which is no address of this machine only", safe(addr), l.Addr())}
 	}
 	a.recent = page.NewRecent()
-	return l, nil
+	return door.Bound(l, pageConns, a.warner()), nil
 }
 
 // drawnToken lets only those use the page who know a token, which is drawn at each start:
@@ -51,36 +72,72 @@ type drawnToken string
 
 func (t drawnToken) caller(r *http.Request) (page.Caller, error) {
 	if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), []byte("Bearer "+t)) != 1 {
-		return nil, errors.New("the page needs the token that the agent has printed at its start")
+		return nil, errors.New("the page needs the token that the agent has drawn at its start")
 	}
 	return holderOfToken{}, nil
 }
 
 type holderOfToken struct{}
 
-func (holderOfToken) Name() string             { return "" }
-func (holderOfToken) May(string, string) error { return nil }
+func (holderOfToken) Name() string                { return "" }
+func (holderOfToken) May(string, string) error    { return nil }
+func (holderOfToken) MaySome(string, string) bool { return true }
 
 // servePage answers browsers at l until ctx ends. Then it waits for the requests to
 // release locks, which end. The caller has told the recent events to all.
-func (a *app) servePage(ctx context.Context, l net.Listener, locks *baton.Locker, store driver.Store, ops *once.Runner) (ended <-chan struct{}, err error) {
+func (a *app) servePage(ctx context.Context, k *serving, l net.Listener, log *slog.Logger, locks *baton.Locker, store driver.Store, ops *once.Runner) (ended <-chan struct{}, err error) {
 	token := drawnToken(rand.Text())
-	cfg := page.Config{Locks: locks, Once: ops, Recent: a.recent, Caller: token.caller, Hosts: page.Loopback, Logger: a.warner()}
+	cfg := page.Config{Locks: locks, Once: ops, Recent: a.recent, Caller: token.caller, Hosts: page.Loopback, Logger: log}
 	cfg.Limits, _ = driver.As[limits.Lister](store)
 	p, err := page.New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	server := &http.Server{Handler: p, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)}
-	go func() { _ = server.Serve(l) }() // ends by Close
+	forget, err := a.tellPage(k, fmt.Sprintf("http://%s/#token=%s", l.Addr(), token))
+	if err != nil {
+		return nil, err
+	}
+	h := server.HTTPServer(p)
+	h.ErrorLog = slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)
+	go func() { _ = h.Serve(l) }() // ends by Close
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		<-ctx.Done()
 		p.Close()
-		_ = server.Close()
+		_ = h.Close()
+		forget()
 	}()
-	// Even if quiet: without the token the page is of no use.
-	a.complain("the page is at http://%s/#token=%s", l.Addr(), token)
 	return done, nil
+}
+
+// tellPage prints the address of the page, with its token, on a terminal. What is no
+// terminal is kept, as a journal is for weeks: then the address is in a file that only its
+// owner can read, until forget is called. All of it is told even if quiet: without the
+// token the page is of no use.
+func (a *app) tellPage(k *serving, url string) (forget func(), err error) {
+	if term.IsTerminal(int(a.stderr.Fd())) {
+		a.complain("the page is at %s", url)
+		return func() {}, nil
+	}
+	path := k.socket + ".page"
+	if k.systemd {
+		dir, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
+		if dir == "" {
+			return nil, &exit{exitConfig, errors.New("--page: there is no directory for the file with the address of the page: the unit needs RuntimeDirectory=baton-agent")}
+		}
+		path = filepath.Join(dir, "page")
+	}
+	_ = os.Remove(path) // of an agent that has died; what is not removed is not overwritten
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, &exit{exitConfig, fmt.Errorf("--page: %w", ofPage(err))}
+	}
+	_, err = fmt.Fprintln(f, url)
+	if err = cmp.Or(err, f.Close()); err != nil {
+		_ = os.Remove(path)
+		return nil, &exit{exitConfig, fmt.Errorf("--page: %w", ofPage(err))}
+	}
+	a.complain("the address of the page, with its token, is in %s", safe(path))
+	return func() { _ = os.Remove(path) }, nil
 }

@@ -47,7 +47,7 @@ type serverFlags struct {
 // failAfter is how long a store may take to decide, where a rule does not say.
 const failAfter = 500 * time.Millisecond
 
-// readTimeout is how long a client may take to read the metrics, or the document of the page.
+// readTimeout is how long a client may take to read the metrics.
 const readTimeout = 30 * time.Second
 
 // drainFor is how long calls that are under way may take when the server is stopped.
@@ -309,10 +309,7 @@ func (a *app) pageOf(locks *baton.Locker, store driver.Store, f *served, mux *ht
 	if err != nil {
 		return nil, err
 	}
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTimeout)) // it needs no caller
-		p.ServeHTTP(w, r)
-	})
+	mux.Handle("GET /{$}", p)
 	mux.Handle("/page/", p)
 	return p, nil
 }

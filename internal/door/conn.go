@@ -12,6 +12,13 @@ import (
 // writeTimeout is how long a client may read nothing while there is something to read.
 const writeTimeout = 30 * time.Second
 
+// Bound makes of l a listener with at most so many connections at a time, and half of them
+// from one address. What is beyond that is closed at once, and log gets a warning. A
+// connection fails whose client does not read for half a minute.
+func Bound(l net.Listener, most int, log *slog.Logger) net.Listener {
+	return &listener{Listener: l, most: most, log: log, from: make(map[netip.Addr]int)}
+}
+
 // A listener bounds how many connections there are.
 type listener struct {
 	net.Listener

@@ -124,7 +124,7 @@ func (d *Door) Listen() (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &listener{Listener: l, most: d.cfg.MaxConns, log: d.cfg.Logger, from: make(map[netip.Addr]int)}, nil
+	return Bound(l, d.cfg.MaxConns, d.cfg.Logger), nil
 }
 
 // TLS is for an http.Server, or nil if the door speaks no TLS.

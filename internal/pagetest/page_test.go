@@ -450,8 +450,9 @@ func TestToken(t *testing.T) {
 
 type caller struct{}
 
-func (caller) Name() string             { return "ops" }
-func (caller) May(string, string) error { return nil }
+func (caller) Name() string                { return "ops" }
+func (caller) May(string, string) error    { return nil }
+func (caller) MaySome(string, string) bool { return true }
 
 // A server that goes away is said to, and the page goes on when it is back.
 func TestConnectionLost(t *testing.T) {

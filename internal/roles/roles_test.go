@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/once"
 )
@@ -23,6 +24,7 @@ shop    ` + roles.Credential("s1") + `,` + roles.Credential("s2") + `,cn:shop.ex
 ops     ` + roles.Credential("o") + `  =list,break
 half    ` + roles.Credential("h") + `  =list  secret/=lock
 all     ` + roles.Credential("all") + `  =lock,list,break,limit,once
+asks    ` + roles.Credential("asks") + `  =lock  prod/=  own/=lock,break  own/secret/=lock
 uid:1001 -  app/=lock,once x=y=list
 `
 
@@ -83,6 +85,17 @@ func TestMay(t *testing.T) {
 		{"all", roles.Once, "op", true},
 		{"all", roles.Break, once.LockPrefix + "op", true},
 		{"all", roles.List, once.LockPrefix, true},
+
+		// Requests to release a lock.
+		{"h", roles.List, baton.AskPrefix + "t", true},
+		{"h", roles.List, baton.AskPrefix + "secret/x", false},
+		{"h", roles.List, "as", false}, // has ask/secret/x below it
+		{"all", roles.Lock, baton.AskPrefix + "x", true},
+		{"asks", roles.Lock, "x", true},
+		{"asks", roles.Lock, baton.AskPrefix + "x", false},
+		{"asks", roles.Lock, baton.AskPrefix + "prod/db", false},
+		{"asks", roles.Lock, baton.AskPrefix + "own/x", true},
+		{"asks", roles.Lock, baton.AskPrefix + "own/secret/x", false},
 	} {
 		r, err := of.ByToken(c.token)
 		if err != nil {
@@ -95,6 +108,38 @@ func TestMay(t *testing.T) {
 		if denied, ok := errors.AsType[*roles.DeniedError](err); err != nil && (!ok || denied.Caller != r.Name() || denied.Verb != c.verb || denied.Key != c.key) {
 			t.Errorf("the error is %#v", err)
 		}
+	}
+}
+
+func TestMaySome(t *testing.T) {
+	t.Parallel()
+	of := parse(t, table)
+	for _, c := range []struct {
+		token, prefix string
+		may           bool
+	}{
+		{"a", "", true},
+		{"a", "a/", true},
+		{"a", "a/sec", true},
+		{"a", "a/x", true},
+		{"a", "a/secret/", false},
+		{"a", "b", false},
+		{"s1", "", false},
+		{"s1", "shop/", false},
+		{"h", "t", true},
+		{"h", "secret/", false},
+		{"all", "x", true},
+	} {
+		r, err := of.ByToken(c.token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.MaySome(roles.List, c.prefix); got != c.may {
+			t.Errorf("%s: may list some below %q: %v", r.Name(), c.prefix, got)
+		}
+	}
+	if r := roles.Everything(""); !r.MaySome(roles.List, "x") || r.MaySome("", "x") {
+		t.Error("a caller that may do everything")
 	}
 }
 

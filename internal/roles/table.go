@@ -15,6 +15,10 @@ import (
 // onceKeys is what the locks of operations begin with, as in package once.
 const onceKeys = "once/"
 
+// askKeys is what the locks begin with that stand for requests to release a lock, as in
+// package baton. The key of that lock follows.
+const askKeys = "ask/"
+
 // hash is the SHA-256 of an access token. A token is looked up by its hash: how long that
 // takes tells nothing about the tokens that there are.
 type hash [sha256.Size]byte
@@ -135,33 +139,52 @@ func (r *Role) Name() string { return r.name }
 //
 // The locks of operations, below once/, cannot be locked: that would keep an operation from
 // being run. The verb Once is about the key of the operation, without once/.
+//
+// A lock below ask/ is a request to release the lock that the rest of the key names. To
+// lock it a caller also needs Break for that lock, and to list it List for that lock.
 func (r *Role) May(verb, key string) error {
-	if !slices.Contains(verbs, verb) {
+	if !r.may(verb, key) {
 		return &DeniedError{r.name, verb, key}
 	}
-	if verb == Lock && strings.HasPrefix(key, onceKeys) {
+	asked, request := strings.CutPrefix(key, askKeys)
+	switch {
+	case verb == Lock && request && !r.may(Break, asked),
+		verb == List && request && !r.may(List, asked),
+		verb == List && strings.HasPrefix(askKeys, key) && !r.may(List, ""): // requests of all locks are below
 		return &DeniedError{r.name, verb, key}
-	}
-	if r.everything {
-		return nil
-	}
-	allowed := false
-	for _, one := range r.rules { // the longest prefix of key comes last
-		if strings.HasPrefix(key, one.prefix) {
-			allowed = slices.Contains(one.verbs, verb)
-		}
-	}
-	if !allowed {
-		return &DeniedError{r.name, verb, key}
-	}
-	if verb == List {
-		for _, one := range r.rules {
-			if strings.HasPrefix(one.prefix, key) && !slices.Contains(one.verbs, List) {
-				return &DeniedError{r.name, verb, key}
-			}
-		}
 	}
 	return nil
+}
+
+// MaySome reports whether there may be a key with that prefix for which the caller has the
+// verb. Of what is special below once/ and ask/ it knows nothing: May decides.
+func (r *Role) MaySome(verb, prefix string) bool {
+	return slices.Contains(verbs, verb) && (r.everything || r.longest(verb, prefix) || slices.ContainsFunc(r.rules, func(one rule) bool {
+		return strings.HasPrefix(one.prefix, prefix) && slices.Contains(one.verbs, verb)
+	}))
+}
+
+// may is May, without what is special below ask/.
+func (r *Role) may(verb, key string) bool {
+	if !slices.Contains(verbs, verb) || verb == Lock && strings.HasPrefix(key, onceKeys) {
+		return false
+	}
+	if r.everything {
+		return true
+	}
+	return r.longest(verb, key) && (verb != List || !slices.ContainsFunc(r.rules, func(one rule) bool {
+		return strings.HasPrefix(one.prefix, key) && !slices.Contains(one.verbs, List)
+	}))
+}
+
+// longest reports whether the rule with the longest prefix of key has the verb.
+func (r *Role) longest(verb, key string) (has bool) {
+	for _, one := range r.rules { // that rule comes last
+		if strings.HasPrefix(key, one.prefix) {
+			has = slices.Contains(one.verbs, verb)
+		}
+	}
+	return has
 }
 
 // A DeniedError says that a caller may not do what it asks for.
@@ -176,6 +199,9 @@ func (e *DeniedError) Error() string {
 	}
 	if e.Verb == Lock && strings.HasPrefix(e.Key, onceKeys) {
 		return fmt.Sprintf("%s may not lock %q: below %s are the locks of operations, ask for %s instead", who, e.Key, onceKeys, Once)
+	}
+	if asked, request := strings.CutPrefix(e.Key, askKeys); e.Verb == Lock && request {
+		return fmt.Sprintf("%s may not ask the holders of %q to release it: ask the administrator for a role with %s for %q, and %s for that key", who, asked, Lock, e.Key, Break)
 	}
 	what := fmt.Sprintf("%q", e.Key)
 	if e.Verb == List {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 const (
@@ -65,14 +66,14 @@ func (p *Page) begin(ctx context.Context, w http.ResponseWriter, r *http.Request
 		err = who.May(VerbBreak, a.Key)
 	}
 	if err != nil {
-		p.cfg.Logger.Warn("a caller of the page was denied", about(a, who), "path", r.URL.Path, "error", err)
+		p.about(a, who, r).Warn("a caller of the page was denied", "path", r.URL.Path, "error", err.Error())
 		refuse(w, http.StatusForbidden, "denied", err.Error())
 		return a, who, nil, false
 	}
 	info, err := p.cfg.Locks.Inspect(ctx, a.Key)
 	switch {
 	case err != nil:
-		fail(w, err)
+		p.fail(w, r, a, who, err)
 		return a, who, nil, false
 	case len(info.Holders) == 0:
 		refuse(w, http.StatusConflict, "free", "nobody holds the lock")
@@ -81,8 +82,9 @@ func (p *Page) begin(ctx context.Context, w http.ResponseWriter, r *http.Request
 	return a, who, info.Holders, true
 }
 
-func about(a act, who Caller) slog.Attr {
-	return slog.Group("act", "key", a.Key, "by", who.Name(), "reason", a.Reason)
+// about is the Logger for lines about an act.
+func (p *Page) about(a act, who Caller, r *http.Request) *slog.Logger {
+	return p.cfg.Logger.With("caller", driver.Printable(who.Name()), "remote", r.RemoteAddr, "key", driver.Printable(a.Key), "reason", driver.Printable(a.Reason))
 }
 
 func badReason(reason string) string {
@@ -97,21 +99,26 @@ func badReason(reason string) string {
 	return ""
 }
 
-// fail answers with an error of the Locker.
-func fail(w http.ResponseWriter, err error) {
+// fail answers with an error of the Locker, and logs one of the store.
+func (p *Page) fail(w http.ResponseWriter, r *http.Request, a act, who Caller, err error) {
 	switch {
 	case errors.Is(err, driver.ErrHeld):
 		refuse(w, http.StatusConflict, "stands", err.Error())
 	case errors.Is(err, driver.ErrUnavailable), errors.Is(err, driver.ErrUnknown), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		refuse(w, http.StatusServiceUnavailable, "store", err.Error())
-	default:
+		p.about(a, who, r).Warn("the store has not answered the page", "error", text(err))
+		refuse(w, http.StatusServiceUnavailable, "store", heard(who, err).Error())
+	case check.Key(a.Key) != nil:
 		refuse(w, http.StatusBadRequest, "bad", err.Error())
+	default:
+		p.about(a, who, r).Warn("the store has refused what the page asked for", "error", text(err))
+		refuse(w, http.StatusBadRequest, "bad", heard(who, err).Error())
 	}
 }
 
-// breakLock revokes a lock, if its holders are those that the person saw.
+// breakLock revokes a lock, if its holders are those that the person saw. A browser that
+// goes meanwhile does not end it half-way.
 func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), actTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actTimeout)
 	defer cancel()
 	a, who, holders, ok := p.begin(ctx, w, r)
 	if !ok {
@@ -121,14 +128,16 @@ func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusConflict, "changed", "the holders have changed meanwhile: look again")
 		return
 	}
+	log := p.about(a, who, r)
+	log.Info("a lock is to be broken") // it may be, also if this process ends now
 	n, err := p.cfg.Locks.Break(ctx, a.Key)
 	p.poll.touch(a.Key)
 	if err != nil {
-		p.cfg.Logger.Error("a lock could not be broken", about(a, who), "error", err)
-		fail(w, err)
+		log.Error("a lock may have been broken", "error", text(err))
+		p.fail(w, r, a, who, err)
 		return
 	}
-	p.cfg.Logger.Info("a lock was broken", about(a, who), "holders", n)
+	log.Info("a lock was broken", "holders", n)
 	p.cfg.Recent.add(event{What: "broken", Trouble: true, named: named{Key: a.Key}, Error: because(a, who)})
 	answer(w, done{n})
 }
@@ -162,7 +171,7 @@ func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	ended, ok := p.admit(&p.asking, maxAsking)
+	ended, ok := p.admitRequest()
 	if !ok {
 		refuse(w, http.StatusServiceUnavailable, "busy", "as many requests stand as may: wait for one to end")
 		return
@@ -170,10 +179,10 @@ func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
 	lease, err := p.cfg.Locks.Ask(ctx, a.Key, a.Reason)
 	if err != nil {
 		ended()
-		fail(w, err)
+		p.fail(w, r, a, who, err)
 		return
 	}
-	p.cfg.Logger.Info("the holders of a lock were asked to release it", about(a, who), "holders", len(holders))
+	p.about(a, who, r).Info("the holders of a lock were asked to release it", "holders", len(holders))
 	p.cfg.Recent.add(event{What: "asked", named: named{Key: a.Key}, Error: because(a, who)})
 	go func() {
 		defer ended()
@@ -212,5 +221,5 @@ func (p *Page) awaitRelease(lease *baton.Lease, key string, holders []driver.Hol
 
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(append(encode(v), '\n'))
+	send(w, http.StatusOK, append(encode(v), '\n'))
 }

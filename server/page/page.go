@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -42,6 +43,9 @@ type Caller interface {
 	// May returns nil if the caller may do what the verb says with the key, and else an
 	// error that tells people why not.
 	May(verb, key string) error
+
+	// MaySome reports whether there is a key with that prefix for which May returns nil.
+	MaySome(verb, prefix string) bool
 }
 
 // Loopback are the host names under which a browser of this machine reaches it.
@@ -73,8 +77,9 @@ type Config struct {
 	// address of this server. Defaults to all.
 	Hosts []string
 
-	// Logger gets a line for each lock that was broken or asked for, and each refusal,
-	// with who did it and why. Defaults to silence.
+	// Logger gets a line before and after each break, one for each request to release a
+	// lock and one for each refusal, with "caller", "remote" (the address), "key" and
+	// "reason". Breaks and requests are of level Info. Defaults to silence.
 	Logger *slog.Logger
 }
 
@@ -94,12 +99,17 @@ type Page struct {
 	closed  bool
 	asking  int
 	streams int
+	of      map[string]int // streams, by the name of the caller
 }
 
 // Bounds of what one page does at a time.
 const (
 	maxStreams = 200
-	maxAsking  = 100
+
+	// maxStreamsOf is how many streams of one caller there are. All who have no name share
+	// maxStreams.
+	maxStreamsOf = 10
+	maxAsking    = 100
 )
 
 // New makes a Page. It does not talk to the store before somebody looks.
@@ -113,7 +123,7 @@ func New(cfg Config) (*Page, error) {
 	if cfg.Recent == nil {
 		cfg.Recent = NewRecent()
 	}
-	p := &Page{cfg: cfg, store: cfg.Locks.Traits().Store, mux: http.NewServeMux(), cross: http.NewCrossOriginProtection()}
+	p := &Page{cfg: cfg, store: cfg.Locks.Traits().Store, of: map[string]int{}, mux: http.NewServeMux(), cross: http.NewCrossOriginProtection()}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.poll = newPoller(cfg)
 	for _, k := range []string{kindLocks, kindLimits, kindOnce} {
@@ -217,7 +227,19 @@ func (p *Page) document(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Vary", "Accept-Language")
-	_, _ = w.Write(documents[preferred(r.Header.Get("Accept-Language"))])
+	send(w, http.StatusOK, documents[preferred(r.Header.Get("Accept-Language"))])
+}
+
+// send answers, and does not wait for ever for a client that does not read. The deadline
+// does not stay: the connection may go on to another handler.
+func send(w http.ResponseWriter, status int, body []byte) {
+	out := http.NewResponseController(w)
+	_ = out.SetWriteDeadline(time.Now().Add(writeTimeout)) // as in watch
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // who is gone needs no answer
+	_ = out.Flush()
+	_ = out.SetWriteDeadline(time.Time{})
 }
 
 // preferred returns the language of the page that an Accept-Language header names first.
@@ -250,8 +272,7 @@ type problem struct {
 
 func refuse(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(problem{code, driver.Printable(message)})
+	send(w, status, append(encode(problem{code, driver.Printable(message)}), '\n'))
 }
 
 // maxBody is the length of the longest request, in bytes: a hundred holders, escaped.
@@ -264,7 +285,7 @@ func (p *Page) read(w http.ResponseWriter, r *http.Request, v any) (who Caller, 
 	if p.cfg.Caller != nil {
 		var err error
 		if who, err = p.cfg.Caller(r); err != nil {
-			p.cfg.Logger.Warn("a request to the page was refused", "peer", r.RemoteAddr, "path", r.URL.Path, "error", err)
+			p.cfg.Logger.Warn("a request to the page was refused", "remote", r.RemoteAddr, "path", r.URL.Path, "error", err)
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			refuse(w, http.StatusUnauthorized, "token", err.Error())
 			return nil, false
@@ -296,29 +317,57 @@ func (p *Page) read(w http.ResponseWriter, r *http.Request, v any) (who Caller, 
 // anyone may do everything.
 type anyone struct{}
 
-func (anyone) Name() string               { return "" }
-func (anyone) May(verb, key string) error { return nil }
+func (anyone) Name() string                { return "" }
+func (anyone) May(verb, key string) error  { return nil }
+func (anyone) MaySome(string, string) bool { return true }
 
-// admit counts one more of what is bounded. The caller calls done at its end, for which
-// Close waits if it is a request to release a lock.
-func (p *Page) admit(count *int, most int) (done func(), ok bool) {
+// admitStream counts one more stream of a caller, who calls done at its end.
+func (p *Page) admitStream(who string) (done func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || *count >= most {
+	if p.closed || p.streams >= maxStreams || who != "" && p.of[who] >= maxStreamsOf {
 		return nil, false
 	}
-	*count++
-	if count == &p.asking {
-		p.asks.Add(1)
-	}
+	p.streams++
+	p.of[who]++
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		*count--
-		if count == &p.asking {
-			p.asks.Done()
+		p.streams--
+		if p.of[who]--; p.of[who] == 0 {
+			delete(p.of, who)
 		}
 	}, true
+}
+
+// admitRequest counts one more request to release a lock. The caller calls done at its
+// end, for which Close waits.
+func (p *Page) admitRequest() (done func(), ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.asking >= maxAsking {
+		return nil, false
+	}
+	p.asking++
+	p.asks.Add(1)
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.asking--
+		p.asks.Done()
+	}, true
+}
+
+// errSilent is what a caller is told who may not see all that the store has: what a store
+// says names hosts, users and data.
+var errSilent = errors.New("the store has not answered")
+
+// heard is what a caller is told of an error of the store.
+func heard(who Caller, err error) error {
+	if err == nil || who.May(VerbList, "") == nil {
+		return err
+	}
+	return errSilent
 }
 
 const (

@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -54,6 +55,11 @@ func (c team) May(verb, key string) error {
 		return errors.New(verb + " is not for " + string(c))
 	}
 	return nil
+}
+
+func (c team) MaySome(verb, prefix string) bool {
+	own := string(c) + "/"
+	return strings.HasPrefix(prefix, own) || strings.HasPrefix(own, prefix)
 }
 
 func teams(r *http.Request) (Caller, error) {
@@ -300,8 +306,11 @@ func TestCallers(t *testing.T) {
 				t.Errorf("%s without a token: %d", path, code)
 			}
 		}
-		if !log.has("denied") || !log.has("by=a") {
+		if !log.has("denied") || !log.has("caller=a remote=192.0.2.1:1234 key=") {
 			t.Error("the denial is not in the log")
+		}
+		if code, body := s.post(t, "/page/watch", look{Kind: kindLocks, Prefix: "b/"}, of("a")); code != 403 || !strings.Contains(body, `"denied"`) {
+			t.Errorf("the keys of another team: %d %s", code, body)
 		}
 		b := s.openAs(t, look{Kind: kindLocks, Open: "a/1"}, "Bearer of-a")
 		b.until("the locks of the team", func(s shot) bool { return len(s.Keys) > 0 && s.Detail != nil })
@@ -393,6 +402,74 @@ func TestBreak(t *testing.T) {
 			t.Error("the log does not say why")
 		}
 	})
+}
+
+// leaver is a log that closes the browser before the lock is broken.
+type leaver struct {
+	journal
+	leave func()
+}
+
+func (l *leaver) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte("a lock is to be broken")) {
+		l.leave()
+	}
+	return l.journal.Write(p)
+}
+
+// A break has a line before it, and is not half done if the browser goes meanwhile.
+func TestBreakOfABrowserThatGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, leave := context.WithCancel(t.Context())
+		log := &leaver{leave: leave}
+		s := inMemory(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+		lease := mustLock(t, s.others, "k")
+		wish := act{Key: "k", Reason: "stuck", Holders: []seen{{Owner: "there", Token: token(lease.Token())}}}
+		if code, body := s.post(t, "/page/break", wish, func(r *http.Request) { *r = *r.WithContext(ctx) }); code != 200 {
+			t.Errorf("%d %s", code, body)
+		}
+		if ctx.Err() == nil {
+			t.Error("there is no line before the break")
+		}
+		if !log.has(`msg="a lock was broken" caller="" remote=192.0.2.1:1234 key=k reason=stuck holders=1`) {
+			t.Errorf("the log: %s", &log.text)
+		}
+	})
+}
+
+// deadlines is a browser's connection that knows what was written without a deadline.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	until time.Time
+	bare  int
+}
+
+func (d *deadlines) SetWriteDeadline(t time.Time) error { d.until = t; return nil }
+
+func (d *deadlines) Write(p []byte) (int, error) {
+	if d.until.IsZero() {
+		d.bare++
+	}
+	return d.ResponseRecorder.Write(p)
+}
+
+// A client that does not read cannot hold an answer that needs no token, and a deadline
+// does not stay on the connection.
+func TestDeadlines(t *testing.T) {
+	t.Parallel()
+	s := inMemory(t, func(c *Config) { c.Caller, c.Hosts = teams, Loopback })
+	for _, c := range []struct {
+		method, path, host string
+		want               int
+	}{{"GET", "/", "localhost", 200}, {"GET", "/", "evil.example", 403}, {"POST", "/page/watch", "localhost", 401}} {
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		r := httptest.NewRequestWithContext(t.Context(), c.method, c.path, nil)
+		r.Host = c.host
+		s.page.ServeHTTP(w, r)
+		if w.Code != c.want || w.Body.Len() == 0 || w.bare > 0 || !w.until.IsZero() {
+			t.Errorf("%+v: %d, %d bytes, %d writes without a deadline; it is %v afterwards", c, w.Code, w.Body.Len(), w.bare, w.until)
+		}
+	}
 }
 
 func TestAsk(t *testing.T) {
@@ -501,24 +578,4 @@ func TestConfig(t *testing.T) {
 		t.Errorf("a page of locks shows %v", p.kinds)
 	}
 	p.Close()
-}
-
-// No more browsers than are allowed are served, and those that go make room.
-func TestTooManyBrowsers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := inMemory(t, nil)
-		var open []*browser
-		for range maxStreams {
-			b := s.open(t, look{Kind: kindLocks})
-			b.next()
-			open = append(open, b)
-		}
-		if code, body := s.post(t, "/page/watch", look{Kind: kindLocks}, nil); code != 503 || !strings.Contains(body, `"busy"`) {
-			t.Errorf("%d %s", code, body)
-		}
-		open[0].close()
-		synctest.Wait()
-		b := s.open(t, look{Kind: kindLocks})
-		b.until("the list", func(s shot) bool { return s.List.Read })
-	})
 }

@@ -163,7 +163,7 @@ func (r *Recent) since(seq int64, most int, visible func(key string) bool) (foun
 	r.mu.Unlock()
 	found = []event{}
 	for _, e := range both {
-		if e.Key == "" || visible(e.Key) {
+		if visible(e.Key) { // what is about no key is for those who see all
 			e.named = name(e.Key)
 			found = append(found, e)
 		}

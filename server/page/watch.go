@@ -2,7 +2,9 @@ package page
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 )
 
@@ -92,9 +95,18 @@ func (p *Page) watch(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, "bad", err.Error())
 		return
 	}
-	done, ok := p.admit(&p.streams, maxStreams)
+	if want.Kind == "" {
+		want.Prefix = "" // no list is read
+	}
+	if !who.MaySome(VerbList, want.Prefix) {
+		err := cmp.Or(who.May(VerbList, want.Prefix), errors.New("nothing below may be listed"))
+		p.cfg.Logger.Warn("a caller of the page was denied", "caller", driver.Printable(who.Name()), "remote", r.RemoteAddr, "key", driver.Printable(want.Prefix), "error", text(err))
+		refuse(w, http.StatusForbidden, "denied", err.Error())
+		return
+	}
+	done, ok := p.admitStream(who.Name())
 	if !ok {
-		refuse(w, http.StatusServiceUnavailable, "busy", "as many browsers look at this page as may")
+		refuse(w, http.StatusServiceUnavailable, "busy", "as many browsers look at this page, or of this caller, as may")
 		return
 	}
 	defer done()
@@ -151,8 +163,9 @@ type screen struct {
 	look   look
 	who    Caller
 
-	sent map[string][]byte // parts of frames
-	rows map[string][]byte // of the list
+	failed string            // what the store said last
+	sent   map[string][]byte // parts of frames
+	rows   map[string][]byte // of the list
 }
 
 func (s *screen) visible(key string) bool { return s.who.May(VerbList, key) == nil }
@@ -233,7 +246,12 @@ func (s *screen) frame() []byte {
 	}
 	part("hot", hot)
 	part("detail", detail)
-	part("failed", text(failed))
+	if said := text(failed); said != s.failed {
+		if s.failed = said; said != "" && heard(s.who, failed) != failed {
+			p.cfg.Logger.Warn("the store has not answered the page", "caller", driver.Printable(s.who.Name()), "error", said)
+		}
+	}
+	part("failed", text(heard(s.who, failed)))
 	parts["now"] = encode(now.Milliseconds())
 	return append(encode(parts), '\n')
 }
@@ -245,9 +263,12 @@ func (s *screen) list(l *list) (shown []*row, about listView, hot []count) {
 		all = slices.DeleteFunc(slices.Clone(all), func(r *row) bool { return !s.visible(r.key) })
 	}
 	s.look.From = max(0, min(s.look.From, (len(all)-1)/pageRows*pageRows))
-	about = listView{Total: len(all), From: s.look.From, More: l.more, Read: l.rows != nil, At: l.at.Milliseconds(), Took: l.took.Milliseconds(), Every: (l.due - l.at).Milliseconds()}
-	if l.reading && l.rows == nil {
-		about.SoFar = l.soFar.Load()
+	about = listView{Total: len(all), From: s.look.From, Read: l.rows != nil, At: l.at.Milliseconds(), Every: (l.due - l.at).Milliseconds()}
+	if s.visible(l.prefix) { // else it would tell of keys that the caller may not see
+		about.More, about.Took = l.more, l.took.Milliseconds()
+		if l.reading && l.rows == nil {
+			about.SoFar = l.soFar.Load()
+		}
 	}
 	hot = []count{}
 	if l.kind == kindLocks {

@@ -6,8 +6,9 @@ const $ = (id) => document.getElementById(id);
 const words = JSON.parse($("words").textContent);
 
 // What the user chose is remembered, where the browser allows that.
-const kept = (store, key, value) => {
+const kept = (place, key, value) => {
   try {
+    const store = window[place]; // a browser that allows no storage throws here
     if (value === undefined) return store.getItem(key);
     value === null ? store.removeItem(key) : store.setItem(key, value);
   } catch { /* not allowed */ }
@@ -19,15 +20,15 @@ const orders = { locks: ["", "waiting", "oldest", "ends"], limits: ["", "used", 
 const state = {
   tab: "locks", prefix: "", from: 0, open: "", seq: 0, start: "",
   order: { locks: "", limits: "used", once: "newest", events: "" },
-  lang: kept(localStorage, "baton.lang") in words ? kept(localStorage, "baton.lang") : document.documentElement.lang,
-  theme: kept(localStorage, "baton.theme") || "auto",
-  token: kept(sessionStorage, "baton.token") || "",
+  lang: Object.hasOwn(words, kept("localStorage", "baton.lang") || "") ? kept("localStorage", "baton.lang") : document.documentElement.lang,
+  theme: kept("localStorage", "baton.theme") || "auto",
+  token: kept("sessionStorage", "baton.token") || "",
 };
 // A server may give its token in the fragment, which browsers do not send.
 const given = /^#token=([\w.~+/=-]+)$/.exec(location.hash);
 if (given) {
   state.token = given[1];
-  kept(sessionStorage, "baton.token", state.token);
+  kept("sessionStorage", "baton.token", state.token);
   history.replaceState(null, "", location.pathname + location.search);
 }
 
@@ -493,7 +494,7 @@ $("login").addEventListener("cancel", (e) => e.preventDefault());
 $("loginForm").addEventListener("submit", (e) => {
   e.preventDefault();
   state.token = $("accessToken").value.trim();
-  kept(sessionStorage, "baton.token", state.token);
+  kept("sessionStorage", "baton.token", state.token);
   $("accessToken").value = "";
   $("login").close();
   connect();
@@ -591,12 +592,12 @@ $("trouble").addEventListener("change", draw);
 
 function language() {
   state.lang = state.lang === "en" ? "zh-Hans" : "en";
-  kept(localStorage, "baton.lang", state.lang);
+  kept("localStorage", "baton.lang", state.lang);
   drawWords(); draw();
 }
 function theme() {
   state.theme = { auto: "light", light: "dark", dark: "auto" }[state.theme] ?? "auto";
-  kept(localStorage, "baton.theme", state.theme);
+  kept("localStorage", "baton.theme", state.theme);
   drawWords();
   say(t({ auto: "themeAuto", light: "themeLight", dark: "themeDark" }[state.theme]));
 }

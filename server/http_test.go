@@ -433,6 +433,20 @@ func TestLimit(t *testing.T) {
 			t.Errorf("%s: %d, %v, want %d", c.name, status, answer, c.status)
 		}
 	}
+	// To a proxy that asks for 403, a caller without the right is no limit that is used up.
+	url = "http://" + serve(t, replica(t, memstore.New(), func(c *Config) {
+		c.Limits = testRules(t, c.Store)
+		c.Caller = func(*http.Request) (Caller, error) {
+			return someone{"edge", func(_, key string) bool { return key == "b" }}, nil
+		}
+	})) + "/v1/limit"
+	for _, c := range []struct{ key, deny, want string }{{"a", "403", "200"}, {"b", "429", "403"}, {"b", "403", "500"}} {
+		status, answer, _ := get("Baton-Rule", "api", "Baton-Key", c.key, "Baton-Deny", c.deny)
+		if fmt.Sprint(status) != c.want || status != 200 && !strings.Contains(fmt.Sprint(answer["message"]), "edge may not limit") {
+			t.Errorf("%+v: %d, %v", c, status, answer)
+		}
+	}
+	url = "http://" + serve(t, s) + "/v1/limit"
 	for _, text := range []string{`{"rule":"api","key":"a","kex":1}`, `{"rule":"api","key":"a","key":"b"}`, `{`, ``} {
 		if status, answer, _ := post(t, url, text); status != http.StatusBadRequest {
 			t.Errorf("%s: %d, %v", text, status, answer)

@@ -136,7 +136,12 @@ func (s *Server) limit(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	if err != nil {
-		s.writeError(w, r, s.failure("/v1/limit", err))
+		err = s.failure("/v1/limit", err)
+		if deny == http.StatusForbidden && connect.CodeOf(err) == connect.CodePermissionDenied {
+			// To who asked for 403, that is a limit that is used up.
+			err = connect.NewError(connect.CodeInternal, errors.New(err.Error()))
+		}
+		s.writeError(w, r, err)
 		return
 	}
 	status := http.StatusOK

@@ -267,16 +267,23 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 	return nil
 }
 
-// occupiedLocked gives up a name that a leftover of ours has, and has the leftover
-// removed.
+// occupiedLocked gives up a name that is not free. A leftover of ours that has it is
+// removed, as it was read: a claim that comes back meanwhile has its name written again.
 func (s *Store) occupiedLocked(c *claim, kv *mvccpb.KeyValue) {
 	k := c.lock
+	for o := range k.all {
+		if o != c && o.name == c.name && o.rev == kv.CreateRevision {
+			s.forgetLocked(c) // o is no leftover: it has come back while this one was asked for
+			return
+		}
+	}
 	leftover := &claim{
 		lock: k, place: c.place, name: c.name, value: string(kv.Value), ended: true,
 		rev: kv.CreateRevision, mod: kv.ModRevision, moving: true,
 	}
 	if l := s.leaseLocked(kv.Lease); l != nil { // else another process has taken it over
 		leftover.mayBeOn(l)
+		leftover.lease, leftover.moving = l, false
 	}
 	k.all[leftover] = true
 	if c.place >= 0 && c.place < len(k.places) {
@@ -511,12 +518,12 @@ func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 	}
 	c.leaving = true
 	s.endLocked(c)
-	it := c.removal()
+	it, exact := c.removal(), c.exact()
 	s.mu.Unlock()
 	err := s.do(ctx, it)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil {
+	if c.removedLocked(exact, err); err != nil {
 		s.sweepLocked(c)
 	} else {
 		s.forgetLocked(c)

@@ -88,11 +88,9 @@ func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
 	return nil
 }
 
-// dying reports whether this process tries to remove the name. ours says that it will: no
-// other process has taken the name over.
-func (s *Store) dying(cl driver.Claim, e contender) (dying, ours bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// dyingLocked reports whether this process tries to remove the name. ours says that it
+// will: no other process has taken the name over.
+func (s *Store) dyingLocked(cl driver.Claim, e contender) (dying, ours bool) {
 	k := s.keys[cl.Key]
 	if k == nil {
 		return false, false
@@ -108,6 +106,8 @@ func (s *Store) dying(cl driver.Claim, e contender) (dying, ours bool) {
 
 // ending reports whether this process is about to remove the name.
 func (s *Store) ending(cl driver.Claim, e contender) bool {
-	dying, ours := s.dying(cl, e)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dying, ours := s.dyingLocked(cl, e)
 	return dying && ours
 }

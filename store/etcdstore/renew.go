@@ -213,12 +213,12 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 			if err != nil {
 				if q.move >= 0 && errors.Is(err, driver.ErrUnknown) {
 					c := q.w.claim
-					c.moving = true
-					if c.lease == nil { // taken over, perhaps
-						c.lease = q.w.want
-					}
-					if c.place < 0 { // and perhaps not yet
+					if c.place < 0 || c.lease == nil || !c.taken.IsZero() { // taken over, perhaps not yet
 						c.unresolved = bootclock.Coarse().Add(lateEffect)
+					}
+					c.moving = true
+					if c.lease == nil {
+						c.lease = q.w.want
 					}
 				}
 				if leaseGone(err) && !q.w.want.dead { // the next round uses another
@@ -462,15 +462,17 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 				continue
 			}
 			e := queue[at]
-			switch dying, ours := s.dying(cl, e); {
+			s.mu.Lock()
+			switch dying, ours := s.dyingLocked(cl, e); {
 			case dying && ours:
 				answers[i].State = driver.Lost
+				s.mu.Unlock()
 				continue
 			case dying: // if it came to a lease of ours now, it would be removed
 				answers[i].Err = unavailable(errTakenOver)
+				s.mu.Unlock()
 				continue
 			}
-			s.mu.Lock()
 			k := s.lockLocked(cl.Key)
 			c := k.claims[cl.ID]
 			if c != nil && c.rev == 0 && c.name != e.name {
@@ -487,6 +489,12 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 			if c == nil {
 				c = &claim{lock: k, place: -1}
 				k.claims[cl.ID], k.all[c] = c, true
+				if s.isPlace(k.dir, e.name) {
+					if k.returned == nil {
+						k.returned = map[string]*claim{}
+					}
+					k.returned[e.name] = c
+				}
 			}
 			if c.rev == 0 {
 				c.Claim, c.name, c.value = e.Claim, e.name, e.value

@@ -157,7 +157,8 @@ type lock struct {
 	key, dir string
 	claims   map[string]*claim   // that stand, by ID
 	all      map[*claim]bool     // those, and ended ones that still have to be cleaned up
-	places   []*claim            // the claim that has each name of this process; nil: free
+	places   []*claim            // the claim that has each name of this process; nil: free, or see returned
+	returned map[string]*claim   // the claims that have come back under a name of this process
 	watches  map[string][]*watch // by ID
 	mirror   *mirror
 }
@@ -166,7 +167,7 @@ type lock struct {
 type claim struct {
 	driver.Claim
 	lock  *lock
-	place int // index in lock.places; -1: another process made the name
+	place int // index in lock.places; -1: it was found on the server
 	name  string
 	value string
 	asked string // the value that an acquire puts: a downgrade changes value
@@ -225,16 +226,20 @@ func (s *Store) claimLocked(cl driver.Claim) *claim {
 func (s *Store) addLocked(k *lock, cl driver.Claim) *claim {
 	c := &claim{Claim: cl, lock: k, value: encode(cl)}
 	c.asked = c.value
-	for c.place < len(k.places) && k.places[c.place] != nil {
+	for c.name = s.place(k.dir, 0); !k.freeLocked(c.place, c.name); c.name = s.place(k.dir, c.place) {
 		c.place++
 	}
-	if c.place == len(k.places) {
+	for c.place >= len(k.places) {
 		k.places = append(k.places, nil)
 	}
 	k.places[c.place] = c
-	c.name = s.place(k.dir, c.place)
 	k.claims[c.ID], k.all[c] = c, true
 	return c
+}
+
+// freeLocked reports whether no claim has that name of this process.
+func (k *lock) freeLocked(place int, name string) bool {
+	return (place >= len(k.places) || k.places[place] == nil) && k.returned[name] == nil
 }
 
 // endLocked ends a claim for this process. Its name stays taken until forgetLocked. The
@@ -266,7 +271,10 @@ func (s *Store) forgetLocked(c *claim) {
 		return
 	}
 	delete(k.all, c)
-	if c.place >= 0 && k.places[c.place] == c {
+	if k.returned[c.name] == c {
+		delete(k.returned, c.name)
+	}
+	if c.place >= 0 && c.place < len(k.places) && k.places[c.place] == c {
 		k.places[c.place] = nil
 		for len(k.places) > 0 && k.places[len(k.places)-1] == nil {
 			k.places = k.places[:len(k.places)-1]

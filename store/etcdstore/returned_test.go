@@ -1,0 +1,100 @@
+package etcdstore
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// Claims that go from process to process, and come back.
+
+// swept waits until the store has removed what it was about to remove.
+func swept(t testing.TB, s *Store) {
+	t.Helper()
+	eventually(t, "nothing is left to remove", 20*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.house.later) == 0 && !s.seekingStrays
+	})
+}
+
+// takenOver makes n readers that s[0] has named and s[1] has taken over, and of which s[0]
+// knows nothing any more.
+func takenOver(t testing.TB, s []*Store, key string, n int) (all []driver.Request) {
+	t.Helper()
+	for i := range n {
+		r := driver.Request{Claim: claimOf(key, fmt.Sprint("reader ", i)), TTL: long}
+		r.Weight = 1
+		if n == 1 {
+			r.Weight = driver.Whole
+		}
+		for _, s := range s[:2] {
+			g, err := s.Acquire(t.Context(), r)
+			if err != nil || g.Waiting {
+				t.Fatalf("acquire: %+v, %v", g, err)
+			}
+			r.Ticket, r.Retry = g.Ticket, true
+		}
+		all = append(all, r)
+	}
+	noticed(t, s[0], seconds(long))
+	s[0].mu.Lock()
+	defer s[0].mu.Unlock()
+	if s[0].keys[key] != nil {
+		t.Fatal("the first process still knows of the lock")
+	}
+	return all
+}
+
+// A claim comes back to the process that made its name, which gives that name to no other
+// claim, and does not take it for what another claim has left.
+func TestClaimThatComesBack(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	for _, how := range []string{"before the other claim", "while the other claim is asked for"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := openOn(t, testserver.SharedEtcd(t), 2)
+			me := takenOver(t, s, "k", 1)[0].Claim
+			back := func() {
+				if a := renewOne(t, s[0], me, long); a.State != driver.Held || a.Grant.Token != me.Ticket {
+					t.Fatalf("back in the first process: %+v", a)
+				}
+			}
+			k := tap(s[0])
+			if how == "before the other claim" {
+				back()
+			} else {
+				next := k.count() + 1
+				k.before = func(n int, _ *pb.TxnRequest) error {
+					if n == next {
+						back()
+					}
+					return nil
+				}
+			}
+			for range 3 {
+				for _, queue := range []bool{false, true} {
+					other := claimOf("k", "other")
+					g, err := s[0].Acquire(t.Context(), driver.Request{Claim: other, TTL: long, Queue: queue})
+					switch {
+					case queue && err == nil && g.Waiting:
+						mustRelease(t, s[0], other)
+					case queue || !errors.Is(err, driver.ErrHeld):
+						t.Errorf("another claim (queue %v): %+v, %v", queue, g, err)
+					}
+					swept(t, s[0])
+					back()
+				}
+			}
+			mustRelease(t, s[0], me)
+			nothingLeft(t, s[0], "k")
+		})
+	}
+}

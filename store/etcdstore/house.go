@@ -28,6 +28,10 @@ const (
 	// effect: the server gives one up after 5 s and two elections.
 	lateEffect = 10 * time.Second
 
+	// setAside is how long a process does not ask for a name of its own that another
+	// process has taken over. To ask for it costs two round trips.
+	setAside = 10 * time.Second
+
 	// tidyPause is the least pause between two runs of keepHouse.
 	tidyPause = 10 * time.Millisecond
 
@@ -147,6 +151,9 @@ func (s *Store) keepHouse() {
 			}
 		}
 		if at, ok := s.lingerLocked(k, now); ok {
+			soon(at)
+		}
+		if at, ok := s.unsetLocked(k, now); ok {
 			soon(at)
 		}
 	}

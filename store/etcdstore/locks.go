@@ -165,7 +165,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 		return a, s.notAcquired(ctx, c, it, err)
 	}
 	if !s.took(c, it) {
-		return a, errAgain
+		return a, s.overtaken(ctx, c)
 	}
 	_, resp := it.answer()
 	if it.wrapped && it.resp.Succeeded {
@@ -177,6 +177,25 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 		a.queue = contenders(k.dir, k.key, rangeOf(resp.Responses[1]).Kvs)
 	}
 	return a, nil
+}
+
+// overtaken looks which other names of this process another one has taken over, if it has
+// taken the claim's.
+func (s *Store) overtaken(ctx context.Context, c *claim) error {
+	s.mu.Lock()
+	_, aside := c.lock.aside[c.name]
+	s.mu.Unlock()
+	if !aside {
+		return errAgain
+	}
+	queue, err := s.list(ctx, c.lock)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setAllAsideLocked(s.lockLocked(c.Key), queue)
+	return errAgain
 }
 
 // took takes the answer to an acquire. It reports whether the claim can go on.
@@ -269,6 +288,7 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 
 // occupiedLocked gives up a name that is not free. A leftover of ours that has it is
 // removed, as it was read: a claim that comes back meanwhile has its name written again.
+// What another process has taken over is left alone.
 func (s *Store) occupiedLocked(c *claim, kv *mvccpb.KeyValue) {
 	k := c.lock
 	for o := range k.all {
@@ -277,13 +297,15 @@ func (s *Store) occupiedLocked(c *claim, kv *mvccpb.KeyValue) {
 			return
 		}
 	}
+	l := s.leaseLocked(kv.Lease)
+	if l == nil {
+		s.setAsideLocked(k, c.name)
+		s.forgetLocked(c)
+		return
+	}
 	leftover := &claim{
 		lock: k, place: c.place, name: c.name, value: string(kv.Value), ended: true,
-		rev: kv.CreateRevision, mod: kv.ModRevision, moving: true,
-	}
-	if l := s.leaseLocked(kv.Lease); l != nil { // else another process has taken it over
-		leftover.mayBeOn(l)
-		leftover.lease, leftover.moving = l, false
+		rev: kv.CreateRevision, mod: kv.ModRevision, lease: l, on: []*lease{l},
 	}
 	k.all[leftover] = true
 	if c.place >= 0 && c.place < len(k.places) {

@@ -98,3 +98,46 @@ func TestClaimThatComesBack(t *testing.T) {
 		})
 	}
 }
+
+// The names that a process would use next have all been taken over by another one.
+func TestNamesThatOthersHaveTakenOver(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	s := openOn(t, testserver.SharedEtcd(t), 2)
+	readers := takenOver(t, s, "k", attempts+3)
+	refused := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, driver.ErrHeld) {
+			t.Errorf("%s: %v, want it refused", what, err)
+		}
+		swept(t, s[0])
+	}
+	for range 2 {
+		_, err := s[0].Acquire(t.Context(), driver.Request{Claim: claimOf("k", "writer"), TTL: long})
+		refused("a writer", err)
+		_, err = s[0].AcquireAll(t.Context(), several("writer", "free", "k"))
+		refused("several", err)
+	}
+	noticed(t, s[0], seconds(long))
+	_, err := s[0].AcquireAll(t.Context(), several("writer", "free", "k"))
+	refused("several, first", err)
+	noticed(t, s[0], seconds(long))
+	waiter, g := take(t, s[0], claimOf("k", "waiter"), long, true)
+	if !g.Waiting {
+		t.Errorf("in line: %+v", g)
+	}
+	mustRelease(t, s[0], waiter)
+	reader := claimOf("k", "another reader")
+	reader.Weight = 1
+	reader, _ = take(t, s[0], reader, long, false)
+	mustRelease(t, s[0], reader)
+	for i, r := range readers { // they come back, and go elsewhere
+		if a := renewOne(t, s[i%2], r.Claim, long); a.State != driver.Held || a.Grant.Token != r.Ticket {
+			t.Errorf("reader %d: %+v", i, a)
+		}
+	}
+	for _, r := range readers {
+		mustRelease(t, s[0], r.Claim)
+	}
+	nothingLeft(t, s[0], "k", "free")
+}

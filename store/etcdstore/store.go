@@ -155,11 +155,12 @@ func (s *Store) ready(ctx context.Context) error {
 // A lock is what this process knows of one key. Guarded by Store.mu.
 type lock struct {
 	key, dir string
-	claims   map[string]*claim   // that stand, by ID
-	all      map[*claim]bool     // those, and ended ones that still have to be cleaned up
-	places   []*claim            // the claim that has each name of this process; nil: free, or see returned
-	returned map[string]*claim   // the claims that have come back under a name of this process
-	watches  map[string][]*watch // by ID
+	claims   map[string]*claim    // that stand, by ID
+	all      map[*claim]bool      // those, and ended ones that still have to be cleaned up
+	places   []*claim             // the claim that has each name of this process; nil: free, or see returned
+	returned map[string]*claim    // the claims that have come back under a name of this process
+	aside    map[string]time.Time // names of this process that others have taken over, until when
+	watches  map[string][]*watch  // by ID
 	mirror   *mirror
 }
 
@@ -239,7 +240,44 @@ func (s *Store) addLocked(k *lock, cl driver.Claim) *claim {
 
 // freeLocked reports whether no claim has that name of this process.
 func (k *lock) freeLocked(place int, name string) bool {
-	return (place >= len(k.places) || k.places[place] == nil) && k.returned[name] == nil
+	return (place >= len(k.places) || k.places[place] == nil) && k.returned[name] == nil &&
+		!bootclock.Coarse().Before(k.aside[name])
+}
+
+// setAsideLocked keeps a name for another process, which has taken it over.
+func (s *Store) setAsideLocked(k *lock, name string) {
+	if k.aside == nil {
+		k.aside = map[string]time.Time{}
+	}
+	k.aside[name] = bootclock.Coarse().Add(setAside)
+	s.dueLocked(k.aside[name])
+}
+
+// setAllAsideLocked does that for all names in the queue of which it is true.
+func (s *Store) setAllAsideLocked(k *lock, queue []contender) {
+	own := map[string]bool{}
+	for c := range k.all {
+		own[c.name] = true
+	}
+	for _, e := range queue {
+		if s.isPlace(k.dir, e.name) && !own[e.name] && s.leaseLocked(e.lease) == nil {
+			s.setAsideLocked(k, e.name)
+		}
+	}
+}
+
+// unsetLocked gives up what was set aside long enough ago. It says when to look again.
+func (s *Store) unsetLocked(k *lock, now time.Time) (at time.Time, ok bool) {
+	for name, until := range k.aside {
+		switch {
+		case !now.Before(until):
+			delete(k.aside, name)
+		case !ok || until.Before(at):
+			at, ok = until, true
+		}
+	}
+	s.idleLocked(k)
+	return at, ok
 }
 
 // endLocked ends a claim for this process. Its name stays taken until forgetLocked. The
@@ -285,7 +323,7 @@ func (s *Store) forgetLocked(c *claim) {
 
 // idleLocked forgets a lock that this process no longer uses.
 func (s *Store) idleLocked(k *lock) {
-	if len(k.all) == 0 && len(k.watches) == 0 && k.mirror == nil && s.keys[k.key] == k {
+	if len(k.all) == 0 && len(k.watches) == 0 && len(k.aside) == 0 && k.mirror == nil && s.keys[k.key] == k {
 		delete(s.keys, k.key)
 	}
 }

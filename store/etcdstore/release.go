@@ -50,39 +50,45 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 
 	err := s.do(ctx, it)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err != nil {
 		c.leaving = false
+		s.mu.Unlock()
 		return err
 	}
 	s.endLocked(c)
 	s.forgetLocked(c)
-	if !it.resp.Succeeded {
-		s.seekStraysLocked() // if the process has not removed it, what else has the name?
-		return driver.ErrLost
+	if it.resp.Succeeded {
+		s.mu.Unlock()
+		return nil
 	}
-	return nil
+	s.seekStraysLocked() // if the process has not removed it, what else has the name?
+	s.mu.Unlock()
+	return s.releaseStranger(ctx, cl) // another process may have put another name
 }
 
-// releaseStranger ends a claim that this process did not make, or has forgotten.
+// releaseStranger ends a claim that this process did not make, or has forgotten. It removes
+// all of its names.
 func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
 	k := &lock{key: cl.Key, dir: s.dir(cl.Key)}
 	queue, err := s.list(ctx, k)
 	if err != nil {
 		return err
 	}
-	i := find(queue, cl.ID)
-	if i < 0 || s.ending(cl, queue[i]) {
-		return driver.ErrLost
+	released := false
+	for _, e := range queue {
+		if e.foreign || e.ID != cl.ID || s.ending(cl, e) {
+			continue
+		}
+		it := &item{Item: batch.NewItem(), dir: k.dir, name: e.name, txn: &pb.TxnRequest{
+			Compare: only(createRev(e.name, e.rev)),
+			Success: ops(remove(e.name)),
+		}}
+		if err := s.do(ctx, it); err != nil {
+			return err
+		}
+		released = released || it.resp.Succeeded
 	}
-	it := &item{Item: batch.NewItem(), dir: k.dir, name: queue[i].name, txn: &pb.TxnRequest{
-		Compare: only(createRev(queue[i].name, queue[i].rev)),
-		Success: ops(remove(queue[i].name)),
-	}}
-	if err := s.do(ctx, it); err != nil {
-		return err
-	}
-	if !it.resp.Succeeded {
+	if !released {
 		return driver.ErrLost
 	}
 	return nil

@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -140,4 +141,46 @@ func TestNamesThatOthersHaveTakenOver(t *testing.T) {
 		mustRelease(t, s[0], r.Claim)
 	}
 	nothingLeft(t, s[0], "k", "free")
+}
+
+// A release comes to a process whose own name for the claim is not there, and finds the
+// name that another process has put.
+func TestReleaseFindsTheNameOfAnother(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	for _, how := range []string{"no answer", "another name"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := warmed(t, 2, long)
+			r := driver.Request{Claim: claimOf("k", "me"), TTL: long}
+			if how == "no answer" {
+				k := tap(s[0])
+				next := k.count() + 1
+				k.before = func(n int, _ *pb.TxnRequest) error {
+					if n == next {
+						return context.DeadlineExceeded
+					}
+					return nil
+				}
+			}
+			switch _, err := s[0].Acquire(t.Context(), r); {
+			case how == "no answer" && !errors.Is(err, driver.ErrUnknown), how != "no answer" && err != nil:
+				t.Fatalf("in the first process: %v", err)
+			case err == nil:
+				mustRelease(t, s[1], r.Claim)
+			}
+			r.Retry = true
+			g, err := s[1].Acquire(t.Context(), r)
+			if err != nil || g.Waiting {
+				t.Fatalf("in the second process: %+v, %v", g, err)
+			}
+			r.Ticket = g.Ticket
+			mustRelease(t, s[0], r.Claim)
+			awaitNames(t, s[0], "k", 0, 0)
+			if a := renewOne(t, s[1], r.Claim, long); a.State != driver.Lost {
+				t.Errorf("after its release: %+v", a)
+			}
+			nothingLeft(t, s[0], "k")
+		})
+	}
 }

@@ -321,6 +321,7 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error) 
 	if errors.Is(err, driver.ErrUnknown) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		c.doubtful = true
 		it.left, it.unresolved, c.unresolved = true, c.unresolved, bootclock.Coarse().Add(lateEffect)
 		if !s.closed {
 			s.work.Go(func() { s.late(c, it) })
@@ -381,6 +382,12 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 	}
 	if err := notLock(r.Key, queue); err != nil {
 		return driver.Grant{}, s.undo(ctx, c, err)
+	}
+	if i := find(queue, r.ID); own > 0 && i >= 0 && queue[i].rev < own { // another process was faster
+		s.mu.Lock()
+		c.doubtful = true
+		s.mu.Unlock()
+		return s.confirm(ctx, r)
 	}
 	if own == 0 && (r.Queue || again(r)) { // with a bound, or perhaps not for the first time
 		return s.acquireKnowing(ctx, r, sent, a)

@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -57,13 +58,20 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	}
 	s.endLocked(c)
 	s.forgetLocked(c)
-	if it.resp.Succeeded {
-		s.mu.Unlock()
+	released := it.resp.Succeeded
+	if !released {
+		s.seekStraysLocked() // if the process has not removed it, what else has the name?
+	}
+	alone := c.held || !c.doubtful
+	s.mu.Unlock()
+	if released && alone {
 		return nil
 	}
-	s.seekStraysLocked() // if the process has not removed it, what else has the name?
-	s.mu.Unlock()
-	return s.releaseStranger(ctx, cl) // another process may have put another name
+	// Another process may have put another name.
+	if err := s.releaseStranger(ctx, cl); !released || !errors.Is(err, driver.ErrLost) {
+		return err
+	}
+	return nil
 }
 
 // releaseStranger ends a claim that this process did not make, or has forgotten. It removes

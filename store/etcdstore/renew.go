@@ -81,6 +81,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	for _, f := range wake {
 		f()
 	}
+	wake = nil
 	s.adopt(ctx, claims, strange, answers, add)
 	if len(work) == 0 {
 		return answers
@@ -111,10 +112,17 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		}
 	}
 
+	var doubled []int
 	s.mu.Lock()
 	for _, w := range work {
 		c := w.claim
 		c.busy--
+		if c.second { // the older one counts
+			wake = append(wake, s.endLocked(c)...)
+			s.sweepLocked(c)
+			doubled = append(doubled, w.results...)
+			continue
+		}
 		r := driver.Renewal{State: w.state}
 		switch {
 		case c.ended || w.state == driver.Lost:
@@ -145,6 +153,12 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		}
 	}
 	s.mu.Unlock()
+	for _, f := range wake {
+		f()
+	}
+	for _, i := range doubled {
+		answers[i] = s.Renew(ctx, claims[i:i+1], ttl)[0]
+	}
 	return answers
 }
 
@@ -241,7 +255,7 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 						queue = contenders(k.dir, k.key, rangeOf(resp.Responses[q.head]).Kvs)
 						queues[q.head] = queue
 					}
-					q.w.placeLocked(queue)
+					q.w.placeLocked(queue, q.head == q.own)
 				}
 			}
 		}
@@ -291,6 +305,7 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 		follows := false
 		if !c.held && c.Exclusive() && !w.passed {
 			before, follows = c.lock.beforeLocked(c)
+			c.doubtful = c.doubtful || follows && !before.foreign && before.ID == c.ID
 		}
 		if c.lease != w.want || c.moving {
 			c.mayBeOn(w.want)
@@ -304,9 +319,9 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 		case c.held && q.move >= 0: // the answer to the move tells enough
 		case c.held:
 			q.own = ask(get(c.name))
-		case follows: // one name to read, however long the queue is
+		case follows && !c.doubtful: // one name to read, however long the queue is
 			q.own, q.before, q.rev = ask(get(c.name)), ask(get(before.name)), before.rev
-		case c.Exclusive() && !w.whole && waiting[c.lock.dir] == 1:
+		case c.Exclusive() && !w.whole && !c.doubtful && waiting[c.lock.dir] == 1:
 			q.own, q.head = ask(get(c.name)), ask(oldest(c.lock.dir))
 		default: // its name is in the whole queue, which all claims of the key share
 			at, ok := listings[c.lock.dir]
@@ -398,9 +413,16 @@ func (w *renewal) followsLocked(answer *pb.RangeResponse, rev int64) {
 }
 
 // placeLocked takes the head of the queue, or all of it: a claim waits unless it is
-// among the holders.
-func (w *renewal) placeLocked(queue []contender) {
+// among the holders. It notes if an older name is the claim's, too.
+func (w *renewal) placeLocked(queue []contender, all bool) {
 	c := w.claim
+	if i := find(queue, c.ID); i >= 0 && queue[i].rev < c.rev {
+		c.second, w.decided = true, true
+		return
+	}
+	if all { // and a repetition that comes now finds this one
+		c.doubtful = false
+	}
 	if len(queue) == 0 {
 		w.whole = true // the oldest name below the folder belongs to another key
 		return

@@ -184,3 +184,86 @@ func TestReleaseFindsTheNameOfAnother(t *testing.T) {
 		})
 	}
 }
+
+// The first request of a claim is carried out after its repetition in another process, and
+// its process hears of that. It answers by the name that holds.
+func TestFirstRequestComesSecondAndIsAnswered(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	for _, how := range []string{"renewed", "released", "repeated", "renewed behind another"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := warmed(t, 3, long)
+			warm, _ := take(t, s[2], claimOf("warm", "holder"), long, false)
+			waiter, _ := take(t, s[0], claimOf("warm", "waiter"), long, true) // which has the lease of waiters granted
+			mustRelease(t, s[0], waiter)
+			mustRelease(t, s[2], warm)
+			k := tap(s[0])
+			sent, carry := make(chan bool), make(chan bool)
+			next := k.count() + 1
+			k.before = func(n int, _ *pb.TxnRequest) error {
+				if n == next {
+					close(sent)
+					<-carry
+				}
+				return nil
+			}
+			r := driver.Request{Claim: claimOf("k", "me"), TTL: long, Queue: true}
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				<-sent
+				cancel()
+			}()
+			if _, err := s[0].Acquire(ctx, r); !errors.Is(err, driver.ErrUnknown) {
+				t.Fatalf("without its answer: %v, want ErrUnknown", err)
+			}
+			r.Retry = true
+			g, err := s[1].Acquire(t.Context(), r)
+			if err != nil || g.Waiting {
+				t.Fatalf("repeated elsewhere: %+v, %v", g, err)
+			}
+			r.Ticket = g.Ticket
+			if how == "renewed behind another" {
+				take(t, s[2], claimOf("k", "between"), long, true)
+			}
+			close(carry)
+			eventually(t, "the answer", 20*time.Second, func() bool {
+				s[0].mu.Lock()
+				defer s[0].mu.Unlock()
+				c := s[0].claimLocked(r.Claim)
+				return c != nil && c.rev > 0
+			})
+			switch how {
+			case "repeated":
+				if again, err := s[0].Acquire(t.Context(), r); err != nil || again.Waiting || again.Token != g.Token {
+					t.Fatalf("repeated in the first process: %+v, %v", again, err)
+				}
+			case "renewed", "renewed behind another":
+				for range 2 {
+					if a := renewOne(t, s[0], r.Claim, long); a.State != driver.Held || a.Grant.Token != g.Token {
+						t.Fatalf("renewed in the first process: %+v", a)
+					}
+				}
+			}
+			mine := func() (n int) {
+				for _, kv := range names(t, s[2], "k").Kvs {
+					if e, _ := contenderOf(s[2].dir("k"), "k", kv); e.ID == r.ID {
+						n++
+					}
+				}
+				return n
+			}
+			if how != "released" {
+				eventually(t, "the second name has gone", 20*time.Second, func() bool { return mine() == 1 })
+			}
+			mustRelease(t, s[0], r.Claim)
+			if err := s[1].Release(t.Context(), r.Claim); !errors.Is(err, driver.ErrLost) {
+				t.Errorf("released again: %v, want ErrLost", err)
+			}
+			if n := mine(); n > 0 {
+				t.Errorf("%d names are left", n)
+			}
+			swept(t, s[0])
+		})
+	}
+}

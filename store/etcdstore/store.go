@@ -181,6 +181,8 @@ type claim struct {
 	taken    time.Time // when it was seen on a lease that is not ours: another process has it
 
 	item       *item     // the acquire whose answer is not known
+	doubtful   bool      // its caller left before the answer: another process may have put a name before
+	second     bool      // that process has
 	unresolved time.Time // until when a request whose answer was lost may take effect: see uncertain
 
 	ttl      time.Duration // as asked for

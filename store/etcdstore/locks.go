@@ -179,25 +179,6 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	return a, nil
 }
 
-// overtaken looks which other names of this process another one has taken over, if it has
-// taken the claim's.
-func (s *Store) overtaken(ctx context.Context, c *claim) error {
-	s.mu.Lock()
-	_, aside := c.lock.aside[c.name]
-	s.mu.Unlock()
-	if !aside {
-		return errAgain
-	}
-	queue, err := s.list(ctx, c.lock)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.setAllAsideLocked(s.lockLocked(c.Key), queue)
-	return errAgain
-}
-
 // took takes the answer to an acquire. It reports whether the claim can go on.
 func (s *Store) took(c *claim, it *item) bool {
 	s.mu.Lock()
@@ -284,36 +265,6 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 	c.rev, c.mod = kv.CreateRevision, kv.ModRevision // of an earlier attempt
 	on(kv.Lease)
 	return nil
-}
-
-// occupiedLocked gives up a name that is not free. A leftover of ours that has it is
-// removed, as it was read: a claim that comes back meanwhile has its name written again.
-// What another process has taken over is left alone.
-func (s *Store) occupiedLocked(c *claim, kv *mvccpb.KeyValue) {
-	k := c.lock
-	for o := range k.all {
-		if o != c && o.name == c.name && o.rev == kv.CreateRevision {
-			s.forgetLocked(c) // o is no leftover: it has come back while this one was asked for
-			return
-		}
-	}
-	l := s.leaseLocked(kv.Lease)
-	if l == nil {
-		s.setAsideLocked(k, c.name)
-		s.forgetLocked(c)
-		return
-	}
-	leftover := &claim{
-		lock: k, place: c.place, name: c.name, value: string(kv.Value), ended: true,
-		rev: kv.CreateRevision, mod: kv.ModRevision, lease: l, on: []*lease{l},
-	}
-	k.all[leftover] = true
-	if c.place >= 0 && c.place < len(k.places) {
-		k.places[c.place] = leftover
-	}
-	s.forgetLocked(c)
-	s.keys[k.key] = k
-	s.sweepLocked(leftover)
 }
 
 // notAcquired cleans up after an acquire without an answer, or with an error.

@@ -40,12 +40,6 @@ func (s *Store) place(dir string, n int) string {
 	return dir + s.process + "-" + strconv.Itoa(n)
 }
 
-// isPlace reports whether a name in the queue is one of this process.
-func (s *Store) isPlace(dir, name string) bool {
-	rest, ok := strings.CutPrefix(name, dir+s.process)
-	return ok && (rest == "" || rest[0] == '-')
-}
-
 // value is what a contender's name holds, for people with etcdctl and for
 // other processes.
 type value struct {

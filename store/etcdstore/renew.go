@@ -26,6 +26,7 @@ type renewal struct {
 	want    *lease
 	class   int64 // of the lease that it belongs on if it is held
 	passed  bool  // the contender before it has gone
+	second  bool  // an older name is the claim's, too
 	whole   bool  // the head of the queue was not enough to decide
 }
 
@@ -117,9 +118,15 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	for _, w := range work {
 		c := w.claim
 		c.busy--
-		if c.second { // the older one counts
+		switch {
+		case w.second && c.held: // the older one has just gone
+			w.decided = false
+		case w.second && !c.ended: // the older one counts
+			c.second = true
 			wake = append(wake, s.endLocked(c)...)
 			s.sweepLocked(c)
+		}
+		if c.second {
 			doubled = append(doubled, w.results...)
 			continue
 		}
@@ -416,18 +423,22 @@ func (w *renewal) followsLocked(answer *pb.RangeResponse, rev int64) {
 // among the holders. It notes if an older name is the claim's, too.
 func (w *renewal) placeLocked(queue []contender, all bool) {
 	c := w.claim
-	if i := find(queue, c.ID); i >= 0 && queue[i].rev < c.rev {
-		c.second, w.decided = true, true
-		return
-	}
-	if all { // and a repetition that comes now finds this one
-		c.doubtful = false
-	}
 	if len(queue) == 0 {
 		w.whole = true // the oldest name below the folder belongs to another key
 		return
 	}
 	n := holders(queue)
+	older := queue[:n]
+	if c.doubtful {
+		older = queue
+	}
+	if i := find(older, c.ID); i >= 0 && older[i].rev < c.rev {
+		c.doubtful, w.second, w.decided = true, true, true
+		return
+	}
+	if all { // a repetition that comes now finds this one
+		c.doubtful = false
+	}
 	if byAge(queue[n-1], contender{rev: c.rev, name: c.name}) < 0 {
 		w.state, w.decided = driver.Waiting, true
 		return

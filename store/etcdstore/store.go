@@ -182,7 +182,7 @@ type claim struct {
 
 	item       *item     // the acquire whose answer is not known
 	doubtful   bool      // its caller left before the answer: another process may have put a name before
-	second     bool      // that process has
+	second     bool      // that process has, and this name is given up
 	unresolved time.Time // until when a request whose answer was lost may take effect: see uncertain
 
 	ttl      time.Duration // as asked for
@@ -223,63 +223,6 @@ func (s *Store) claimLocked(cl driver.Claim) *claim {
 		return k.claims[cl.ID]
 	}
 	return nil
-}
-
-// addLocked registers a claim, under the first free name of this process.
-func (s *Store) addLocked(k *lock, cl driver.Claim) *claim {
-	c := &claim{Claim: cl, lock: k, value: encode(cl)}
-	c.asked = c.value
-	for c.name = s.place(k.dir, 0); !k.freeLocked(c.place, c.name); c.name = s.place(k.dir, c.place) {
-		c.place++
-	}
-	for c.place >= len(k.places) {
-		k.places = append(k.places, nil)
-	}
-	k.places[c.place] = c
-	k.claims[c.ID], k.all[c] = c, true
-	return c
-}
-
-// freeLocked reports whether no claim has that name of this process.
-func (k *lock) freeLocked(place int, name string) bool {
-	return (place >= len(k.places) || k.places[place] == nil) && k.returned[name] == nil &&
-		!bootclock.Coarse().Before(k.aside[name])
-}
-
-// setAsideLocked keeps a name for another process, which has taken it over.
-func (s *Store) setAsideLocked(k *lock, name string) {
-	if k.aside == nil {
-		k.aside = map[string]time.Time{}
-	}
-	k.aside[name] = bootclock.Coarse().Add(setAside)
-	s.dueLocked(k.aside[name])
-}
-
-// setAllAsideLocked does that for all names in the queue of which it is true.
-func (s *Store) setAllAsideLocked(k *lock, queue []contender) {
-	own := map[string]bool{}
-	for c := range k.all {
-		own[c.name] = true
-	}
-	for _, e := range queue {
-		if s.isPlace(k.dir, e.name) && !own[e.name] && s.leaseLocked(e.lease) == nil {
-			s.setAsideLocked(k, e.name)
-		}
-	}
-}
-
-// unsetLocked gives up what was set aside long enough ago. It says when to look again.
-func (s *Store) unsetLocked(k *lock, now time.Time) (at time.Time, ok bool) {
-	for name, until := range k.aside {
-		switch {
-		case !now.Before(until):
-			delete(k.aside, name)
-		case !ok || until.Before(at):
-			at, ok = until, true
-		}
-	}
-	s.idleLocked(k)
-	return at, ok
 }
 
 // endLocked ends a claim for this process. Its name stays taken until forgetLocked. The

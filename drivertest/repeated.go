@@ -175,6 +175,37 @@ var repeatedCases = []testCase{
 		},
 	},
 	{
+		name:  "repeated from another process: a claim that comes back",
+		why:   "a process that made a claim may have forgotten it when it comes back, and must not take it for a leftover of its own",
+		needs: []need{travelling},
+		run: func(t *test) {
+			a := t.writer(0, "k").crashing().hold()
+			b := a.at(1).lasting(t.long())
+			b.mustBe(driver.Held)
+			t.outlive(a.ttl) // the first process has not heard of it for as long
+			c := b.at(0)
+			c.mustBe(driver.Held)
+			for range 3 {
+				t.writer(0, "k").refused()
+				t.outlive(100 * time.Millisecond) // a process may clean up in the background
+				c.mustBe(driver.Held)
+				t.writer(2, "k").refused()
+			}
+			if t.traits.FIFO {
+				next := t.writer(0, "k").join()
+				t.throughout(100*time.Millisecond, next)
+				c.mustBe(driver.Held)
+				c.leave()
+				next.awaitHeld(0)
+				next.above(c.grant.Token)
+				next.leave()
+			} else {
+				c.leave()
+			}
+			t.free("k")
+		},
+	},
+	{
 		name:  "repeated from another process: what has ended",
 		why:   "a repetition that comes late, by another way, is a new request: it neither revives a lock nor takes a place that was given up",
 		needs: []need{travelling, fifo},

@@ -41,6 +41,7 @@ const (
 	FindsNoGrants    Bug = "finds only what waits for a repeat from another process"
 	EndsWithFirst    Bug = "finds a repeat from another process and does not prolong it"
 	RenewsItsOwn     Bug = "renews and releases for the process that asked, and for no other"
+	SweepsReturned   Bug = "takes a claim that comes back to its process for a leftover, and removes it"
 	RevivesForOthers Bug = "a repeat from another process revives what was released"
 	FindsThenQueues  Bug = "looks for an earlier request, and then queues"
 	TogetherAlone    Bug = "refuses a repeat for several from another process because they are held"
@@ -176,6 +177,7 @@ var CaughtBy = map[Bug]string{
 	FindsNoGrants:    "repeated from another process: a grant from the queue",
 	EndsWithFirst:    "repeated from another process: it outlives the first",
 	RenewsItsOwn:     "repeated from another process: renewed and released",
+	SweepsReturned:   "repeated from another process: a claim that comes back",
 	RevivesForOthers: "repeated from another process: what has ended",
 	FindsThenQueues:  "repeated from another process: at the same time",
 	TogetherAlone:    "repeated from another process: several",

@@ -31,6 +31,9 @@ func (p *Process) Acquire(ctx context.Context, r driver.Request) (driver.Grant, 
 func (p *Process) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	answers := p.Store.Renew(ctx, claims, ttl)
 	for i, c := range claims {
+		if answers[i].State != driver.Unknown && p.isOthers(c) {
+			p.goesAway(c)
+		}
 		if p.bug == RenewsItsOwn && answers[i].State != driver.Unknown && p.isOthers(c) {
 			answers[i] = driver.Renewal{State: driver.Lost}
 		}
@@ -66,6 +69,22 @@ func (p *Process) isOthers(r driver.Claim) bool {
 	}
 	c := l.find(r.ID)
 	return c != nil && c.process != p.number
+}
+
+// goesAway notes that this process has renewed a claim of another one.
+func (p *Process) goesAway(r driver.Claim) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.keys[r.Key].find(r.ID); c != nil {
+		c.away = true
+	}
+}
+
+// sweep removes the claims of a process that have been away.
+func (s *Store) sweep(l *lock, process int) {
+	if s.bug == SweepsReturned {
+		l.claims = slices.DeleteFunc(l.claims, func(c *claim) bool { return c.process == process && c.away })
+	}
 }
 
 // overlooks reports whether the store does not find a claim of another process.

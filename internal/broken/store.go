@@ -46,6 +46,7 @@ type claim struct {
 	ttl           time.Duration
 	since, end    time.Time
 	process       int           // that made it
+	away          bool          // another process has renewed it
 	transaction   chan struct{} // that depends on it, closed at its end; nil: there is none
 }
 
@@ -371,7 +372,9 @@ func (s *Store) acquire(ctx context.Context, r driver.Request, process int) (g d
 		return s.answer(l, c), nil
 	}
 	if !r.Queue {
-		return driver.Grant{}, s.heldError(r.Key, l)
+		err := s.heldError(r.Key, l)
+		s.sweep(l, process)
+		return driver.Grant{}, err
 	}
 	full := s.full(l, r)
 	if full != nil && s.bug != RefusesAndQueues {

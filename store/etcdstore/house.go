@@ -28,6 +28,10 @@ const (
 	// effect: the server gives one up after 5 s and two elections.
 	lateEffect = 10 * time.Second
 
+	// setAside is how long a process does not ask for a name of its own that another
+	// process has taken over. To ask for it costs two round trips.
+	setAside = 10 * time.Second
+
 	// tidyPause is the least pause between two runs of keepHouse.
 	tidyPause = 10 * time.Millisecond
 
@@ -149,6 +153,9 @@ func (s *Store) keepHouse() {
 		if at, ok := s.lingerLocked(k, now); ok {
 			soon(at)
 		}
+		if at, ok := s.unsetLocked(k, now); ok {
+			soon(at)
+		}
 	}
 	for _, w := range h.later {
 		switch {
@@ -178,7 +185,7 @@ func (s *Store) keepHouse() {
 func (s *Store) remove(w *sweep) {
 	c := w.claim
 	s.mu.Lock()
-	it, under := c.removal(), c.item
+	it, under, exact := c.removal(), c.item, c.exact()
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
 	defer cancel()
@@ -195,6 +202,7 @@ func (s *Store) remove(w *sweep) {
 	now := bootclock.Coarse()
 	w.busy = false
 	twice := errors.Is(err, errTwice) // it is not there, and that is enough
+	c.removedLocked(exact, err)
 	switch {
 	case err != nil && !twice:
 		w.at = now.Add(200 * time.Millisecond)
@@ -221,6 +229,14 @@ func (s *Store) remove(w *sweep) {
 	s.dueLocked(w.at)
 }
 
+// removedLocked takes the outcome of a removal. One that may come late, and would not
+// spare a claim that has come back, keeps it from coming back meanwhile.
+func (c *claim) removedLocked(exact bool, err error) {
+	if !exact && errors.Is(err, driver.ErrUnknown) {
+		c.unresolved = bootclock.Coarse().Add(lateEffect)
+	}
+}
+
 // release is the request that removes a claim's name, even if another process has taken
 // it over, and on any lease: a renewal that is under way may be about to move it to
 // another one. It also removes a name that an unresolved put made again after a
@@ -242,12 +258,19 @@ func (c *claim) release() *item {
 	return it
 }
 
+// exact reports whether this process knows what it would remove. Then a removal that comes
+// late does no harm to a claim that has come back, as taking it back has written the name.
+func (c *claim) exact() bool {
+	return c.rev != 0 && c.lease != nil && !c.moving && !c.uncertain()
+}
+
 // removal is release, unless another process has taken the claim over: then the name is on
-// none of the leases that this process has put it on.
+// none of the leases that this process has put it on. A name that was renamed elsewhere is
+// left to seekStraysLocked.
 func (c *claim) removal() *item {
 	it := c.release()
-	if c.rev != 0 && c.lease != nil && !c.moving && !c.uncertain() {
-		it.txn.Compare = append(it.txn.Compare, onLease(c.name, c.lease.id))
+	if c.exact() {
+		it.txn.Compare = append(it.txn.Compare, modRev(c.name, c.mod), onLease(c.name, c.lease.id))
 		return it
 	}
 	// No condition is true if one of several is: so it is a removal for each.

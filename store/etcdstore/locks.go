@@ -165,7 +165,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 		return a, s.notAcquired(ctx, c, it, err)
 	}
 	if !s.took(c, it) {
-		return a, errAgain
+		return a, s.overtaken(ctx, c)
 	}
 	_, resp := it.answer()
 	if it.wrapped && it.resp.Succeeded {
@@ -267,31 +267,12 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 	return nil
 }
 
-// occupiedLocked gives up a name that a leftover of ours has, and has the leftover
-// removed.
-func (s *Store) occupiedLocked(c *claim, kv *mvccpb.KeyValue) {
-	k := c.lock
-	leftover := &claim{
-		lock: k, place: c.place, name: c.name, value: string(kv.Value), ended: true,
-		rev: kv.CreateRevision, mod: kv.ModRevision, moving: true,
-	}
-	if l := s.leaseLocked(kv.Lease); l != nil { // else another process has taken it over
-		leftover.mayBeOn(l)
-	}
-	k.all[leftover] = true
-	if c.place >= 0 && c.place < len(k.places) {
-		k.places[c.place] = leftover
-	}
-	s.forgetLocked(c)
-	s.keys[k.key] = k
-	s.sweepLocked(leftover)
-}
-
 // notAcquired cleans up after an acquire without an answer, or with an error.
 func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error) error {
 	if errors.Is(err, driver.ErrUnknown) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		c.doubtful = true
 		it.left, it.unresolved, c.unresolved = true, c.unresolved, bootclock.Coarse().Add(lateEffect)
 		if !s.closed {
 			s.work.Go(func() { s.late(c, it) })
@@ -352,6 +333,12 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 	}
 	if err := notLock(r.Key, queue); err != nil {
 		return driver.Grant{}, s.undo(ctx, c, err)
+	}
+	if i := find(queue, r.ID); own > 0 && i >= 0 && queue[i].rev < own { // another process was faster
+		s.mu.Lock()
+		c.doubtful = true
+		s.mu.Unlock()
+		return s.confirm(ctx, r)
 	}
 	if own == 0 && (r.Queue || again(r)) { // with a bound, or perhaps not for the first time
 		return s.acquireKnowing(ctx, r, sent, a)
@@ -511,12 +498,12 @@ func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 	}
 	c.leaving = true
 	s.endLocked(c)
-	it := c.removal()
+	it, exact := c.removal(), c.exact()
 	s.mu.Unlock()
 	err := s.do(ctx, it)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil {
+	if c.removedLocked(exact, err); err != nil {
 		s.sweepLocked(c)
 	} else {
 		s.forgetLocked(c)

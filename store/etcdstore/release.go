@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -50,49 +51,60 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 
 	err := s.do(ctx, it)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err != nil {
 		c.leaving = false
+		s.mu.Unlock()
 		return err
 	}
 	s.endLocked(c)
 	s.forgetLocked(c)
-	if !it.resp.Succeeded {
+	released := it.resp.Succeeded
+	if !released {
 		s.seekStraysLocked() // if the process has not removed it, what else has the name?
-		return driver.ErrLost
+	}
+	alone := c.held || !c.doubtful
+	s.mu.Unlock()
+	if released && alone {
+		return nil
+	}
+	// Another process may have put another name.
+	if err := s.releaseStranger(ctx, cl); !released || !errors.Is(err, driver.ErrLost) {
+		return err
 	}
 	return nil
 }
 
-// releaseStranger ends a claim that this process did not make, or has forgotten.
+// releaseStranger ends a claim that this process did not make, or has forgotten. It removes
+// all of its names.
 func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
 	k := &lock{key: cl.Key, dir: s.dir(cl.Key)}
 	queue, err := s.list(ctx, k)
 	if err != nil {
 		return err
 	}
-	i := find(queue, cl.ID)
-	if i < 0 || s.ending(cl, queue[i]) {
-		return driver.ErrLost
+	released := false
+	for _, e := range queue {
+		if e.foreign || e.ID != cl.ID || s.ending(cl, e) {
+			continue
+		}
+		it := &item{Item: batch.NewItem(), dir: k.dir, name: e.name, txn: &pb.TxnRequest{
+			Compare: only(createRev(e.name, e.rev)),
+			Success: ops(remove(e.name)),
+		}}
+		if err := s.do(ctx, it); err != nil {
+			return err
+		}
+		released = released || it.resp.Succeeded
 	}
-	it := &item{Item: batch.NewItem(), dir: k.dir, name: queue[i].name, txn: &pb.TxnRequest{
-		Compare: only(createRev(queue[i].name, queue[i].rev)),
-		Success: ops(remove(queue[i].name)),
-	}}
-	if err := s.do(ctx, it); err != nil {
-		return err
-	}
-	if !it.resp.Succeeded {
+	if !released {
 		return driver.ErrLost
 	}
 	return nil
 }
 
-// dying reports whether this process tries to remove the name. ours says that it will: no
-// other process has taken the name over.
-func (s *Store) dying(cl driver.Claim, e contender) (dying, ours bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// dyingLocked reports whether this process tries to remove the name. ours says that it
+// will: no other process has taken the name over.
+func (s *Store) dyingLocked(cl driver.Claim, e contender) (dying, ours bool) {
 	k := s.keys[cl.Key]
 	if k == nil {
 		return false, false
@@ -108,6 +120,8 @@ func (s *Store) dying(cl driver.Claim, e contender) (dying, ours bool) {
 
 // ending reports whether this process is about to remove the name.
 func (s *Store) ending(cl driver.Claim, e contender) bool {
-	dying, ours := s.dying(cl, e)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dying, ours := s.dyingLocked(cl, e)
 	return dying && ours
 }

@@ -26,6 +26,7 @@ type renewal struct {
 	want    *lease
 	class   int64 // of the lease that it belongs on if it is held
 	passed  bool  // the contender before it has gone
+	second  bool  // an older name is the claim's, too
 	whole   bool  // the head of the queue was not enough to decide
 }
 
@@ -81,6 +82,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	for _, f := range wake {
 		f()
 	}
+	wake = nil
 	s.adopt(ctx, claims, strange, answers, add)
 	if len(work) == 0 {
 		return answers
@@ -111,10 +113,23 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		}
 	}
 
+	var doubled []int
 	s.mu.Lock()
 	for _, w := range work {
 		c := w.claim
 		c.busy--
+		switch {
+		case w.second && c.held: // the older one has just gone
+			w.decided = false
+		case w.second && !c.ended: // the older one counts
+			c.second = true
+			wake = append(wake, s.endLocked(c)...)
+			s.sweepLocked(c)
+		}
+		if c.second {
+			doubled = append(doubled, w.results...)
+			continue
+		}
 		r := driver.Renewal{State: w.state}
 		switch {
 		case c.ended || w.state == driver.Lost:
@@ -145,6 +160,12 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		}
 	}
 	s.mu.Unlock()
+	for _, f := range wake {
+		f()
+	}
+	for _, i := range doubled {
+		answers[i] = s.Renew(ctx, claims[i:i+1], ttl)[0]
+	}
 	return answers
 }
 
@@ -213,12 +234,12 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 			if err != nil {
 				if q.move >= 0 && errors.Is(err, driver.ErrUnknown) {
 					c := q.w.claim
-					c.moving = true
-					if c.lease == nil { // taken over, perhaps
-						c.lease = q.w.want
-					}
-					if c.place < 0 { // and perhaps not yet
+					if c.place < 0 || c.lease == nil || !c.taken.IsZero() { // taken over, perhaps not yet
 						c.unresolved = bootclock.Coarse().Add(lateEffect)
+					}
+					c.moving = true
+					if c.lease == nil {
+						c.lease = q.w.want
 					}
 				}
 				if leaseGone(err) && !q.w.want.dead { // the next round uses another
@@ -241,7 +262,7 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 						queue = contenders(k.dir, k.key, rangeOf(resp.Responses[q.head]).Kvs)
 						queues[q.head] = queue
 					}
-					q.w.placeLocked(queue)
+					q.w.placeLocked(queue, q.head == q.own)
 				}
 			}
 		}
@@ -291,6 +312,7 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 		follows := false
 		if !c.held && c.Exclusive() && !w.passed {
 			before, follows = c.lock.beforeLocked(c)
+			c.doubtful = c.doubtful || follows && !before.foreign && before.ID == c.ID
 		}
 		if c.lease != w.want || c.moving {
 			c.mayBeOn(w.want)
@@ -304,9 +326,9 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 		case c.held && q.move >= 0: // the answer to the move tells enough
 		case c.held:
 			q.own = ask(get(c.name))
-		case follows: // one name to read, however long the queue is
+		case follows && !c.doubtful: // one name to read, however long the queue is
 			q.own, q.before, q.rev = ask(get(c.name)), ask(get(before.name)), before.rev
-		case c.Exclusive() && !w.whole && waiting[c.lock.dir] == 1:
+		case c.Exclusive() && !w.whole && !c.doubtful && waiting[c.lock.dir] == 1:
 			q.own, q.head = ask(get(c.name)), ask(oldest(c.lock.dir))
 		default: // its name is in the whole queue, which all claims of the key share
 			at, ok := listings[c.lock.dir]
@@ -398,14 +420,25 @@ func (w *renewal) followsLocked(answer *pb.RangeResponse, rev int64) {
 }
 
 // placeLocked takes the head of the queue, or all of it: a claim waits unless it is
-// among the holders.
-func (w *renewal) placeLocked(queue []contender) {
+// among the holders. It notes if an older name is the claim's, too.
+func (w *renewal) placeLocked(queue []contender, all bool) {
 	c := w.claim
 	if len(queue) == 0 {
 		w.whole = true // the oldest name below the folder belongs to another key
 		return
 	}
 	n := holders(queue)
+	older := queue[:n]
+	if c.doubtful {
+		older = queue
+	}
+	if i := find(older, c.ID); i >= 0 && older[i].rev < c.rev {
+		c.doubtful, w.second, w.decided = true, true, true
+		return
+	}
+	if all { // a repetition that comes now finds this one
+		c.doubtful = false
+	}
 	if byAge(queue[n-1], contender{rev: c.rev, name: c.name}) < 0 {
 		w.state, w.decided = driver.Waiting, true
 		return
@@ -462,15 +495,17 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 				continue
 			}
 			e := queue[at]
-			switch dying, ours := s.dying(cl, e); {
+			s.mu.Lock()
+			switch dying, ours := s.dyingLocked(cl, e); {
 			case dying && ours:
 				answers[i].State = driver.Lost
+				s.mu.Unlock()
 				continue
 			case dying: // if it came to a lease of ours now, it would be removed
 				answers[i].Err = unavailable(errTakenOver)
+				s.mu.Unlock()
 				continue
 			}
-			s.mu.Lock()
 			k := s.lockLocked(cl.Key)
 			c := k.claims[cl.ID]
 			if c != nil && c.rev == 0 && c.name != e.name {
@@ -487,6 +522,12 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 			if c == nil {
 				c = &claim{lock: k, place: -1}
 				k.claims[cl.ID], k.all[c] = c, true
+				if s.isPlace(k.dir, e.name) {
+					if k.returned == nil {
+						k.returned = map[string]*claim{}
+					}
+					k.returned[e.name] = c
+				}
 			}
 			if c.rev == 0 {
 				c.Claim, c.name, c.value = e.Claim, e.name, e.value

@@ -210,7 +210,7 @@ func (s *Store) dropStray(ctx context.Context, name string, lease int64) error {
 	}
 	s.mu.Unlock()
 	_, err = s.kv.Txn(ctx, &pb.TxnRequest{
-		Compare: only(createRev(name, kv.CreateRevision), onLease(name, lease)),
+		Compare: only(createRev(name, kv.CreateRevision), modRev(name, kv.ModRevision), onLease(name, lease)),
 		Success: ops(remove(name)),
 	})
 	return err

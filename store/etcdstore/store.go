@@ -155,10 +155,12 @@ func (s *Store) ready(ctx context.Context) error {
 // A lock is what this process knows of one key. Guarded by Store.mu.
 type lock struct {
 	key, dir string
-	claims   map[string]*claim   // that stand, by ID
-	all      map[*claim]bool     // those, and ended ones that still have to be cleaned up
-	places   []*claim            // the claim that has each name of this process; nil: free
-	watches  map[string][]*watch // by ID
+	claims   map[string]*claim    // that stand, by ID
+	all      map[*claim]bool      // those, and ended ones that still have to be cleaned up
+	places   []*claim             // the claim that has each name of this process; nil: free, or see returned
+	returned map[string]*claim    // the claims that have come back under a name of this process
+	aside    map[string]time.Time // names of this process that others have taken over, until when
+	watches  map[string][]*watch  // by ID
 	mirror   *mirror
 }
 
@@ -166,7 +168,7 @@ type lock struct {
 type claim struct {
 	driver.Claim
 	lock  *lock
-	place int // index in lock.places; -1: another process made the name
+	place int // index in lock.places; -1: it was found on the server
 	name  string
 	value string
 	asked string // the value that an acquire puts: a downgrade changes value
@@ -179,6 +181,8 @@ type claim struct {
 	taken    time.Time // when it was seen on a lease that is not ours: another process has it
 
 	item       *item     // the acquire whose answer is not known
+	doubtful   bool      // its caller left before the answer: another process may have put a name before
+	second     bool      // that process has, and this name is given up
 	unresolved time.Time // until when a request whose answer was lost may take effect: see uncertain
 
 	ttl      time.Duration // as asked for
@@ -221,22 +225,6 @@ func (s *Store) claimLocked(cl driver.Claim) *claim {
 	return nil
 }
 
-// addLocked registers a claim, under the first free name of this process.
-func (s *Store) addLocked(k *lock, cl driver.Claim) *claim {
-	c := &claim{Claim: cl, lock: k, value: encode(cl)}
-	c.asked = c.value
-	for c.place < len(k.places) && k.places[c.place] != nil {
-		c.place++
-	}
-	if c.place == len(k.places) {
-		k.places = append(k.places, nil)
-	}
-	k.places[c.place] = c
-	c.name = s.place(k.dir, c.place)
-	k.claims[c.ID], k.all[c] = c, true
-	return c
-}
-
 // endLocked ends a claim for this process. Its name stays taken until forgetLocked. The
 // caller runs what it returns after unlocking.
 func (s *Store) endLocked(c *claim) (wake []func()) {
@@ -266,7 +254,10 @@ func (s *Store) forgetLocked(c *claim) {
 		return
 	}
 	delete(k.all, c)
-	if c.place >= 0 && k.places[c.place] == c {
+	if k.returned[c.name] == c {
+		delete(k.returned, c.name)
+	}
+	if c.place >= 0 && c.place < len(k.places) && k.places[c.place] == c {
 		k.places[c.place] = nil
 		for len(k.places) > 0 && k.places[len(k.places)-1] == nil {
 			k.places = k.places[:len(k.places)-1]
@@ -277,7 +268,7 @@ func (s *Store) forgetLocked(c *claim) {
 
 // idleLocked forgets a lock that this process no longer uses.
 func (s *Store) idleLocked(k *lock) {
-	if len(k.all) == 0 && len(k.watches) == 0 && k.mirror == nil && s.keys[k.key] == k {
+	if len(k.all) == 0 && len(k.watches) == 0 && len(k.aside) == 0 && k.mirror == nil && s.keys[k.key] == k {
 		delete(s.keys, k.key)
 	}
 }

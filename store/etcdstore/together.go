@@ -227,6 +227,7 @@ func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
 		switch {
 		case stranger != nil: // a leftover of ours has the name
 			s.occupiedLocked(c, stranger)
+			s.setAllAsideLocked(c.lock, contenders(p.item.dir, p.r.Key, rangeOf(p.item.resp.Responses[1]).Kvs))
 		case c.ended && c.rev > 0: // ended meanwhile
 			s.sweepLocked(c)
 			again = true

@@ -177,11 +177,11 @@ func (e *DeniedError) Error() string {
 	if e.Verb == Lock && strings.HasPrefix(e.Key, onceKeys) {
 		return fmt.Sprintf("%s may not lock %q: below %s are the locks of operations, ask for %s instead", who, e.Key, onceKeys, Once)
 	}
-	what := fmt.Sprintf("%q", e.Key)
+	what := fmt.Sprintf("the key %q", e.Key)
 	if e.Verb == List {
-		what = "all below " + what
+		what = fmt.Sprintf("all below %q", e.Key)
 	}
-	return fmt.Sprintf("%s may not %s %s: ask the administrator for a role with that verb", who, driver.Printable(e.Verb), what)
+	return fmt.Sprintf("%s may not %s %s: the file of roles gives it no such verb by the longest prefix of that key. Ask the administrator", who, driver.Printable(e.Verb), what)
 }
 
 // A Change says which callers a table has more, less and otherwise than the one before.

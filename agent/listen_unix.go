@@ -75,6 +75,9 @@ func checkDirectory(dir string) error {
 		return fmt.Errorf("agent: the directory of the socket: %w", err)
 	}
 	found, err := filepath.EvalSymlinks(given)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("agent: the directory of the socket: %q does not exist: create it", given)
+	}
 	if err != nil {
 		return fmt.Errorf("agent: the directory of the socket: %w", err)
 	}

@@ -49,7 +49,7 @@ func (s *session) lock(r request, received time.Time) {
 func (s *session) begin(l *lock, r request, wait func(context.Context)) {
 	var ctx context.Context
 	if r.WaitMS > 0 {
-		ctx, l.cancel = context.WithTimeout(context.Background(), time.Duration(r.WaitMS)*time.Millisecond)
+		ctx, l.cancel = context.WithTimeoutCause(context.Background(), time.Duration(r.WaitMS)*time.Millisecond, waitOver{})
 	} else {
 		ctx, l.cancel = context.WithCancel(context.Background())
 	}
@@ -63,6 +63,14 @@ func (s *session) begin(l *lock, r request, wait func(context.Context)) {
 		wait(ctx)
 	}()
 }
+
+// waitOver is why the context of a wait has ended. It is a DeadlineExceeded.
+type waitOver struct{}
+
+func (waitOver) Error() string { return "the wait is over" }
+
+// Unwrap is for errors.Is.
+func (waitOver) Unwrap() error { return context.DeadlineExceeded }
 
 // enter makes l a lock of the session, unless the request is refused. If it does, the
 // caller calls busy.Done once l has an outcome.

@@ -86,7 +86,9 @@ func lockAndUnlock(t *testing.T, h *host, l language) {
 	if said := b.must("held", "lock %s 0 - -", key); !strings.Contains(said, "the holder is ") {
 		t.Errorf("it does not name the holder: %s", said)
 	}
-	b.must("held", "lock %s 200 - -", key)
+	if said := b.must("held", "lock %s 200 - -", key); !strings.Contains(said, "the wait is over") {
+		t.Errorf("it does not say that the wait is over: %s", said)
+	}
 	a.must("ok", "unlock")
 	a.must("lost", "check")
 	if second := b.lock(key); second <= first {

@@ -149,6 +149,12 @@ func TestQuarterOfAnHour(t *testing.T) {
 	if err := start(job).Run(); err == nil || err.(*exec.ExitError).ExitCode() != 75 {
 		t.Errorf("the job beside a holder: %v", err)
 	}
+	elsewhere := start(strings.Replace(job, "agent.sock", "none.sock", 1))
+	var said strings.Builder
+	elsewhere.Stderr = &said
+	if err := elsewhere.Run(); err == nil || !strings.HasPrefix(said.String(), "job: no agent at "+dir+"/none.sock: start baton agent") {
+		t.Errorf("the job without an agent: %v, %q", err, said.String())
+	}
 	waits := start(shell[1])
 	if err := testserver.Start(waits); err != nil {
 		t.Fatal(err)

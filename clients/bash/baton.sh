@@ -10,7 +10,9 @@
 # bash runs as if by exec: end with baton_unlock. A lock is that of the shell that called
 # baton_lock: ( … ), $( … ) and both sides of a pipe are other shells.
 
-# Errors: 75 held, 79 lost, 69 anything else; what the agent said is in BATON_ERROR.
+[ -n "${BASH_VERSION-}" ] || { echo "baton.sh needs bash" >&2 && exit 69; }
+
+# Errors: 75 held, 79 lost, 69 anything else; BATON_ERROR says why, BATON_ANSWER is the agent's line.
 baton_ask() { # request, without its id
 	local traps
 	BATON_ERROR= BATON_ANSWER=
@@ -28,7 +30,7 @@ baton_ask() { # request, without its id
 		[[ $BATON_ANSWER == '{"ok":false,'* ]] || { BATON_ERROR="the agent has gone" && return 79; }
 	fi
 	[[ $BATON_ANSWER != *'"ok":true'* ]] || return 0
-	BATON_ERROR=$BATON_ANSWER
+	baton_said
 	case $BATON_ANSWER in
 	*'"error":"held"'*) return 75 ;;
 	*'"error":"lost"'* | *'"error":"closing"'*) return 79 ;;
@@ -38,17 +40,29 @@ baton_ask() { # request, without its id
 	return 79
 }
 
+baton_said() { # the message of an answer is the error
+	local message='"message":"(([^"\\]|\\.)*)"'
+	BATON_ERROR=$BATON_ANSWER
+	[[ $BATON_ANSWER =~ $message ]] || return 0
+	BATON_ERROR=${BASH_REMATCH[1]//\\\"/\"} BATON_ERROR=${BATON_ERROR//\\\\/\\}
+}
+
 baton_lock() { # key [milliseconds to wait [milliseconds to hold at most]]
-	local code=0 want
+	local code=0 want socket=${BATON_AGENT:-/run/baton/agent.sock}
+	BATON_ANSWER=
 	[[ $1 != *[\"\\]* ]] || { BATON_ERROR='a key with " or \' && return 69; }
 	[[ -z ${BATON_IN-} ]] || { BATON_ERROR="one lock at a time" && return 69; }
+	type socat >/dev/null 2>&1 || { BATON_ERROR="socat is missing: install it, or set PATH" && return 69; }
 	# The connection stays after the agent has ended the session (-t) until baton_end: the
 	# agent keeps until then what baton_check was told.
 	BATON_ID=0 BATON_SHELL=$BASHPID
-	coproc BATON_COPROC { exec socat -t86400 STDIO,shut-close "UNIX-CONNECT:${BATON_AGENT:-/run/baton/agent.sock}" 2>/dev/null; }
+	coproc BATON_COPROC { exec socat -t86400 STDIO,shut-close "UNIX-CONNECT:$socket" 2>/dev/null; }
 	exec {BATON_IN}<&"${BATON_COPROC[0]}" # the output is not copied: children would inherit the copy, and keep the lock
 	IFS= read -r BATON_ANSWER <&"$BATON_IN" && [[ $BATON_ANSWER == *'"ok":true'* ]] || {
-		BATON_ERROR=${BATON_ANSWER:-no agent} && baton_end && return 69
+		baton_said
+		[[ -n $BATON_ANSWER ]] || BATON_ERROR="no agent at $socket: start baton agent, or set BATON_AGENT"
+		[[ -n $BATON_ANSWER || ! -e $socket || -w $socket ]] || BATON_ERROR="no right to $socket: see --group and --mode of the agent"
+		baton_end && return 69
 	}
 	want="\"do\":\"lock\",\"key\":\"$1\"${2:+,\"wait_ms\":$2}${3:+,\"max_hold_ms\":$3}"
 	baton_ask "$want" || { code=$? && baton_end && return $code; }

@@ -17,6 +17,7 @@ export class Held extends BatonError {}
 export class Lost extends BatonError {}
 const kinds = new Map([["held", Held], ["lost", Lost], ["closing", Lost]]);
 const failure = ({ error, message }) => new (kinds.get(error) ?? BatonError)(error, message);
+const help = (why) => (/EACCES/.test(why) ? "see --group and --mode of the agent, and the directory" : "start baton agent --socket, or set BATON_AGENT");
 const unasked = "it has answered what was not asked";
 
 export class Session {
@@ -37,8 +38,7 @@ export class Session {
         part = lines.pop();
         for (const line of lines) session.#read(line);
       });
-    await greeting.catch((e) => { session.close(); throw e; });
-    return session;
+    return greeting.then(() => session, (e) => { session.close(); throw e; });
   }
 
   async ask(what, fields = {}) {
@@ -69,7 +69,7 @@ export class Session {
   }
 
   #end(why) {
-    const gone = this.#requests.has(0) ? new BatonError("agent", `no agent: ${why}`) : new Lost("lost", `the agent has gone: ${why}`);
+    const gone = this.#requests.has(0) ? new BatonError("agent", `no agent: ${why}: ${help(why)}`) : new Lost("lost", `the agent has gone: ${why}`);
     this.#ended.abort(why instanceof Error ? why : gone); // the first reason stays
     for (const { reject } of this.#requests.values()) reject(this.signal.reason);
     this.#requests.clear();

@@ -23,9 +23,9 @@ final class Session {
     private int $id = 0;
 
     public function __construct(?string $path = null) {
-        $path ??= getenv('BATON_AGENT') ?: '/run/baton/agent.sock';
-        $this->pid = getmypid();
-        $this->stream = @stream_socket_client("unix://$path", $code, $why) ?: throw new Failure('agent', "no agent at $path: $why");
+        [$this->pid, $path] = [getmypid(), $path ?? (getenv('BATON_AGENT') ?: '/run/baton/agent.sock')];
+        $this->stream = @stream_socket_client("unix://$path", $code, $why) ?: throw new Failure('agent', "no agent at $path: $why: "
+            . ($code === 13 ? 'see --group and --mode of the agent, and the directory' : 'start baton agent --socket, or set BATON_AGENT'));
         stream_set_timeout($this->stream, -1); // a wait may be longer than default_socket_timeout
         try { $this->read(0); } // the greeting
         catch (Lost $e) { throw new Failure('agent', "no agent at $path: {$e->getMessage()}"); }

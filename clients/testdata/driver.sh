@@ -7,8 +7,8 @@ answer() { # code of baton, value
 	75) echo "held $BATON_ERROR" ;;
 	79) echo "lost $BATON_ERROR" ;;
 	*)
-		code=${BATON_ERROR#*\"error\":\"}
-		[[ $code != "$BATON_ERROR" ]] || code=agent
+		code=${BATON_ANSWER#*\"error\":\"}
+		[[ $code != "$BATON_ANSWER" ]] || code=agent
 		echo "error ${code%%\"*} $BATON_ERROR"
 		;;
 	esac

@@ -106,7 +106,6 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	f.StringVar(&k.page, "page", "", "serve a page with locks, limits and events at `ADDR` of this machine, such as 127.0.0.1:7380")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 	a.metricsFlag(cmd)
-	cmd.MarkFlagsOneRequired("socket", "systemd")
 	for _, of := range []string{"socket", "mode", "group"} {
 		cmd.MarkFlagsMutuallyExclusive("systemd", of)
 	}
@@ -137,6 +136,9 @@ func (k *serving) check(cmd *cobra.Command) error {
 	}
 	if k.keep < check.MinRecordKeep || k.keep > check.MaxRecordKeep {
 		return usage("--keep %v: it is between %v and ten years", k.keep, check.MinRecordKeep)
+	}
+	if !cmd.Flags().Changed("socket") && !k.systemd {
+		return usage("give --socket PATH (clients look at /run/baton/agent.sock), or --systemd")
 	}
 	if cmd.Flags().Changed("socket") && k.socket == "" {
 		return usage("--socket: the path is empty")
@@ -235,7 +237,7 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	var file *rules.File
 	if k.rules != "" {
 		if file, err = rules.Open(k.rules); err != nil {
-			return &exit{exitConfig, ofPage(err)}
+			return &exit{exitConfig, ofRules(err)}
 		}
 	}
 	log, err := a.openAudit(k.audit)
@@ -381,7 +383,7 @@ func (a *app) follow(ctx context.Context, store driver.Store, file *rules.File) 
 	go func() {
 		_ = limiter.Follow(ctx, file, func(err error) {
 			if err != nil {
-				a.complain("the rules before go on: %s", safe(ofPage(err).Error()))
+				a.complain("the rules before go on: %s", safeError(ofRules(err)))
 				return
 			}
 			a.say("the rules have changed")
@@ -394,7 +396,7 @@ func (a *app) ready(l net.Listener, t driver.Traits) {
 	if !t.Processes {
 		a.say("store %s is not shared with other processes: only the clients of this agent exclude each other", t.Store)
 	}
-	a.say("agent over store %s listens at %s", t.Store, safe(l.Addr().String()))
+	a.say("agent over store %s listens at %s", a.opened, safe(l.Addr().String()))
 	a.tellSupervisor("READY=1")
 }
 

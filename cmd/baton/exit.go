@@ -120,6 +120,9 @@ func ofPage(err error) error {
 	return err
 }
 
+// ofRules is an error about the file of --rules.
+func ofRules(err error) error { return fmt.Errorf("--rules: %w", ofPage(err)) }
+
 // ofFile is an error about what is in a file, or about the file, with a URL in its name
 // redacted.
 func ofFile(path string, err error) error {

@@ -56,7 +56,7 @@ With -o json: an array of what "baton show" prints.
 			return printJSON(a.stdout, views, true)
 		}
 		if len(all) == 0 {
-			a.say("no locks are held%s", under(args))
+			a.say("no locks are held%s in %s (--store, BATON_STORE)", under(args), a.opened)
 			return nil
 		}
 		return table(a.stdout, listing(all))

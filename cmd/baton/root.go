@@ -19,6 +19,7 @@ import (
 	"github.com/batonhq/baton/internal/suggest"
 	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/open"
+	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/page"
 )
 
@@ -28,6 +29,7 @@ type app struct {
 	stdout, stderr *os.File
 
 	storeURL string
+	opened   string // the URL of the store that was opened, redacted
 	output   string
 	quiet    bool
 	verbose  bool
@@ -227,7 +229,8 @@ func (a *app) openWith(ctx context.Context, config func() baton.Config, checks .
 	cfg := config()
 	cfg.Logger = a.logger()
 	cfg.Events = a.told().Locks
-	cfg.Logger.Debug("store opened", "url", open.Redact(url))
+	a.opened = safe(open.Redact(url))
+	cfg.Logger.Debug("store opened", "url", a.opened)
 	locks, err = baton.New(store, cfg)
 	if err != nil {
 		store.Close()
@@ -295,8 +298,20 @@ func misspelt(cmd *cobra.Command, err error) error {
 // urls are words with a URL, and quoted text with one.
 var urls = regexp.MustCompile(`"(?:[^"\\]|\\.)*://(?:[^"\\]|\\.)*"|\S+://\S*`)
 
+// safeError is the text of an error in one line. That of rules keeps its lines, with the
+// text of the file and a mark below it: it escapes by itself what a terminal would obey.
+func safeError(err error) string {
+	if errors.As(err, new(*rules.Error)) {
+		return err.Error()
+	}
+	return safe(err.Error())
+}
+
 // explain writes an error for people: what happened and what to do now.
 func explain(err error) string {
+	if errors.As(err, new(*rules.Error)) {
+		return safeError(err)
+	}
 	text := strings.TrimPrefix(err.Error(), "baton: ")
 	switch code := codeOf(err); {
 	case errors.As(err, new(*exit)):

@@ -225,7 +225,7 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 		// A store that fails is no error for callers of limits: each server decides alone then.
 		alone := rules.Failure{By: ratelimit.ByLocal, After: failAfter, Instances: 1}
 		if f.rules, err = rules.OpenOr(k.rules, alone); err != nil {
-			return nil, &exit{exitConfig, ofPage(err)}
+			return nil, &exit{exitConfig, ofRules(err)}
 		}
 	}
 	return f, nil
@@ -320,7 +320,7 @@ func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
 		a.say("store %s is not shared with other processes: only the clients of this server exclude each other", t.Store)
 	}
 	if f.secret == nil {
-		a.say("without --secret-file the secret is this server's own: no other server, and not this one after a restart, can renew what it has given")
+		a.say("without --secret-file the secret is this server's own: no other server, and not this one after a restart, can renew the leases that it gives. For limits it is not needed")
 	}
 	if f.door.Everyone() {
 		a.say("without --tokens every user of this machine may do everything")
@@ -332,7 +332,7 @@ func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
 	if f.flags.cert != "" {
 		scheme = "https"
 	}
-	a.say("server over store %s listens at %s://%s", t.Store, scheme, l.Addr())
+	a.say("server over store %s listens at %s://%s", a.opened, scheme, l.Addr())
 	a.tellSupervisor("READY=1")
 }
 

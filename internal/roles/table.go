@@ -203,11 +203,11 @@ func (e *DeniedError) Error() string {
 	if asked, request := strings.CutPrefix(e.Key, askKeys); e.Verb == Lock && request {
 		return fmt.Sprintf("%s may not ask the holders of %q to release it: ask the administrator for a role with %s for %q, and %s for that key", who, asked, Lock, e.Key, Break)
 	}
-	what := fmt.Sprintf("%q", e.Key)
+	what := fmt.Sprintf("the key %q", e.Key)
 	if e.Verb == List {
-		what = "all below " + what
+		what = fmt.Sprintf("all below %q", e.Key)
 	}
-	return fmt.Sprintf("%s may not %s %s: ask the administrator for a role with that verb", who, driver.Printable(e.Verb), what)
+	return fmt.Sprintf("%s may not %s %s: the file of roles gives it no such verb by the longest prefix of that key. Ask the administrator", who, driver.Printable(e.Verb), what)
 }
 
 // A Change says which callers a table has more, less and otherwise than the one before.

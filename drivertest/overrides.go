@@ -231,11 +231,13 @@ func overrideCases() []limitCase {
 						t.Fatalf("a lock: %v", err)
 					}
 					lock.Ticket = g.Ticket
+					defer func() { _ = locks.Release(t.ctx, lock) }() // other cases may use the same tables
 				}
 				if records != nil {
 					if _, err := records.BeginAttempt(t.ctx, attempt("k", 1), keepLong); err != nil {
 						t.Fatalf("a record: %v", err)
 					}
+					defer func() { _ = records.ForgetRecord(t.ctx, "k") }()
 				}
 				stands := func(when string, left int64) {
 					t.Helper()

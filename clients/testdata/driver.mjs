@@ -40,8 +40,8 @@ const verbs = {
       const session = await Session.open();
       const who = (await session.ask("who", { key })).locks;
       assert.deepEqual(who.map((w) => w.token), [String(lock.token)]);
-      await assert.rejects(session.lock(key, { wait: 0 }), (e) => e instanceof Held && !e.message.includes("deadline"));
-      await assert.rejects(session.lock(key, { wait: 0.4 }), (e) => e instanceof Held && e.message.includes("deadline"));
+      await assert.rejects(session.lock(key, { wait: 0 }), (e) => e instanceof Held && !e.message.includes("the wait is over"));
+      await assert.rejects(session.lock(key, { wait: 0.4 }), (e) => e instanceof Held && e.message.includes("the wait is over"));
       // Requests of one session overlap.
       const [a, b] = await Promise.all([session.lock(key + "/a"), session.lock(key + '/bé"\\')]);
       await assert.rejects(session.lock(key + "/a"), { code: "nested", name: "BatonError" });

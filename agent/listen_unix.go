@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/batonhq/baton/internal/ownfile"
 )
 
 // maxPath is the longest path of a socket, in bytes, on the systems with the least room.
@@ -86,7 +88,7 @@ func checkDirectory(dir string) error {
 		if err != nil {
 			return fmt.Errorf("agent: the directory of the socket: %w", err)
 		}
-		if uid, ok := foreign(info); ok {
+		if uid, ok := ownfile.Foreign(info); ok {
 			return fmt.Errorf("agent: %q, on the way to the socket, belongs to user %d, who could put another one there: choose one of your own", at, uid)
 		}
 	}
@@ -95,7 +97,7 @@ func checkDirectory(dir string) error {
 		if err != nil {
 			return fmt.Errorf("agent: the directory of the socket: %w", err)
 		}
-		uid, others := foreign(info)
+		uid, others := ownfile.Foreign(info)
 		switch {
 		case !info.IsDir():
 			return fmt.Errorf("agent: %q is no directory", at)
@@ -107,15 +109,6 @@ func checkDirectory(dir string) error {
 			return nil
 		}
 	}
-}
-
-// foreign tells the owner of a file if that is neither root nor this user.
-func foreign(info fs.FileInfo) (uid uint32, ok bool) {
-	stat, known := info.Sys().(*syscall.Stat_t)
-	if !known || stat.Uid == 0 || int(stat.Uid) == os.Geteuid() {
-		return 0, false
-	}
-	return stat.Uid, true
 }
 
 // lockFile locks the file that says that an agent lives. The kernel unlocks it when the

@@ -53,7 +53,7 @@ const doors = `
 	election:           baton driver
 
 	# The agent opens the front doors to other processes, and knows no store.
-	agent:              baton driver driver/check election internal/roles internal/suggest once ratelimit ratelimit/rules
+	agent:              baton driver driver/check election internal/roles internal/ownfile internal/suggest once ratelimit ratelimit/rules
 
 	# So does the server, over a network. It makes leases of the contract itself, because it keeps none.
 	server:             baton driver driver/check driver/limits internal/bootclock internal/roles internal/trust once ratelimit ratelimit/rules

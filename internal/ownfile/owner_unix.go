@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// owner tells whom a file belongs to if that is neither root nor this user.
-func owner(info fs.FileInfo) (uid uint32, foreign bool) {
+// Foreign tells whom a file belongs to if that is neither root nor this user.
+func Foreign(info fs.FileInfo) (uid uint32, foreign bool) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || stat.Uid == 0 || int(stat.Uid) == os.Geteuid() {
 		return 0, false

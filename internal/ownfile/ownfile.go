@@ -54,7 +54,7 @@ func check(path string, info fs.FileInfo, secret bool) error {
 	if !info.Mode().IsRegular() {
 		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it is no regular file")}
 	}
-	if uid, foreign := owner(info); foreign {
+	if uid, foreign := Foreign(info); foreign {
 		return &ModeError{fmt.Sprintf("it belongs to user %d, who could change it", uid), "chown it to root, or to the user who runs this command"}
 	}
 	switch mode := info.Mode().Perm(); {

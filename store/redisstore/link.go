@@ -141,6 +141,9 @@ func (ls *links) dialed(ctx context.Context, addr string, t *tls.Config, alone b
 		}
 		return nil, err
 	}
+	if alone {
+		conn = quick(conn)
+	}
 	l := &link{Conn: conn, of: ls, peer: p}
 	if alone {
 		l.aside = newAside(conn)

@@ -17,8 +17,12 @@ import (
 
 // startAgent starts an agent over Redis, in a process of its own.
 func startAgent(t testserver.TB, e *env) error {
-	socket := filepath.Join(e.dir, "agent.sock")
-	c, err := startChild(context.Background(), childOrder{Kind: "agent", At: e.at, Socket: socket}, nil)
+	return startDoor(t, e, "agent", childOrder{Kind: "agent", At: e.at, Socket: filepath.Join(e.dir, "agent.sock")})
+}
+
+// startDoor starts a process that offers the locks of Redis where the order says.
+func startDoor(t testserver.TB, e *env, system string, order childOrder) error {
+	c, err := startChild(context.Background(), order, nil)
 	if err != nil {
 		return err
 	}
@@ -30,7 +34,10 @@ func startAgent(t testserver.TB, e *env) error {
 		var nothing any
 		_ = c.finish(&nothing) // what was measured is measured
 	})
-	e.at["agent"] = []string{socket}
+	e.runs(system, &server{
+		addrs: []string{order.Socket}, pids: []int{c.cmd.Process.Pid},
+		about: "a process with the " + system + " on it",
+	})
 	return nil
 }
 

@@ -18,7 +18,7 @@ import (
 const childVariable = "BATON_BENCH_CHILD"
 
 type childOrder struct {
-	Kind    string // "pair", "fight", "agent"
+	Kind    string // "pair", "fight", "agent", "serve"
 	System  string
 	At      map[string][]string // where its servers listen
 	Rivals  []string
@@ -31,7 +31,7 @@ type childOrder struct {
 	Key        string
 	Arena      string // file of the shared arena
 
-	Socket string // agent: where it listens
+	Socket string // agent, serve: where it listens
 }
 
 // A childAnswer has one of its fields set.
@@ -178,6 +178,8 @@ func runChild() bool {
 			return childFight(ctx, order, ready)
 		case "agent":
 			return nil, childAgent(ctx, order, ready)
+		case "serve":
+			return nil, childServe(ctx, order, ready)
 		}
 		return nil, fmt.Errorf("no order is called %q", order.Kind)
 	}()

@@ -158,7 +158,7 @@ func measureAgedPinned(ctx context.Context, b *bench, w *workload, rivals []riva
 }
 
 func pairPinned(ctx context.Context, b *bench, w *workload, rivals []rival, p Pairing) (map[string]metrics, error) {
-	start, undo, err := b.pin(w.system)
+	start, undo, err := b.pin(append(w.also, w.system)...)
 	if err != nil {
 		return nil, err
 	}
@@ -185,14 +185,18 @@ func pairPinned(ctx context.Context, b *bench, w *workload, rivals []rival, p Pa
 	return all, nil
 }
 
-// pin puts the servers of a system on one CPU, until undo, and returns how to start a
+// pin puts the servers of systems on one CPU, until undo, and returns how to start a
 // process there.
-func (b *bench) pin(system string) (start func(*exec.Cmd) error, undo func(), err error) {
+func (b *bench) pin(systems ...string) (start func(*exec.Cmd) error, undo func(), err error) {
 	cpu, err := lastCPU()
 	if err != nil {
 		return nil, nil, err
 	}
-	if undo, err = pinProcesses(b.env.servers[system].pids, cpu); err != nil {
+	var pids []int
+	for _, system := range systems {
+		pids = append(pids, b.env.servers[system].pids...)
+	}
+	if undo, err = pinProcesses(pids, cpu); err != nil {
 		return nil, nil, err
 	}
 	return func(cmd *exec.Cmd) error {

@@ -46,6 +46,11 @@ var redisRivals = []rival{
 		open:  openAgent,
 	},
 	{
+		name:  "serve",
+		about: "baton serve over Baton on redisstore, from Connect's client in Go by HTTP/1.1, with an op for each lock: leases that no connection has, which the client renews",
+		open:  openServe,
+	},
+	{
 		name:  "redislock",
 		about: "bsm/redislock on go-redis, polling every 1 ms where it has to wait; no renewal, no token",
 		open:  openRedislock,

@@ -77,6 +77,7 @@ var systems = map[string]system{
 	"redlock": {"Redlock of five", redlockRivals, startRedlock},
 	"renew":   {"Renewal", renewRivals, nil}, // on other systems
 	"agent":   {"Agent", nil, startAgent},    // a rival of Redis
+	"serve":   {"Server", nil, startServe},   // another
 
 	"limit-redis":   {"Redis", redisLimitRivals, likewise("limit-redis", "redis", startRedis)},
 	"limit-memory":  {"In process", memoryLimitRivals, nil},

@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 // redisEnv is an env on the server that the tests share.
 func redisEnv(t *testing.T) *env {
 	t.Helper()
-	server := testserver.SharedRedis(t)
-	return &env{redis: server, at: map[string][]string{"redis": {server.Addr}}, dir: t.TempDir()}
+	r := testserver.SharedRedis(t)
+	return &env{redis: r, at: map[string][]string{"redis": {r.Addr}}, dir: t.TempDir(), servers: make(map[string]*server)}
 }
 
 // newTestEnv starts systems for one test.
@@ -56,9 +56,11 @@ func TestRivalsExclude(t *testing.T) {
 			if name == "redis" {
 				exclude(t, system.rivals, func(t *testing.T) *env {
 					e := redisEnv(t)
-					if strings.HasSuffix(t.Name(), "/agent") {
-						if err := startAgent(t, e); err != nil {
-							t.Fatal(err)
+					for _, door := range []string{"agent", "serve"} {
+						if strings.HasSuffix(t.Name(), "/"+door) {
+							if err := systems[door].start(t, e); err != nil {
+								t.Fatal(err)
+							}
 						}
 					}
 					return e
@@ -123,7 +125,7 @@ func exclude(t *testing.T, rivals []rival, newEnv func(*testing.T) *env) {
 			a.phase.Store(measuring)
 			result := make(chan tally, 1)
 			go func() { result <- fight(ctx, a, r, 0, goroutines, key) }()
-			ours := strings.HasPrefix(rv.name, "baton") || rv.name == "agent"
+			ours := strings.HasPrefix(rv.name, "baton") || rv.name == "agent" || rv.name == "serve"
 			for deadline := time.Now().Add(15 * time.Second); a.total.Load() < enough; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
 					// That a rival gets stuck is for the report.
@@ -290,7 +292,7 @@ func TestRun(t *testing.T) {
 	redisEnv(t) // skips without a server
 	var out strings.Builder
 	err := run(t.Context(), []string{
-		"-only", "redis-pair,redis-procs,renew,memory-c64", "-rivals", "baton,agent,redis,sqlite", "-time", "20ms", "-reps", "1",
+		"-only", "redis-pair,redis-doors,redis-procs,renew,memory-c64", "-rivals", "baton,agent,serve,redis,sqlite", "-time", "20ms", "-reps", "1",
 		"-renew", "100ms", "-leases", "100", "-dir", t.TempDir(), "-o", "json",
 	}, &out, io.Discard)
 	if err != nil {
@@ -309,6 +311,8 @@ func TestRun(t *testing.T) {
 	for name, metrics := range map[string][]string{
 		"redis-pair/raw":          {"p50"},
 		"redis-pair/baton":        {"p50", "p99", "rate"},
+		"redis-doors/agent":       {"p50", "p99", "rate"},
+		"redis-doors/serve":       {"p50", "p99", "rate"},
 		"redis-procs/raw-blpop":   {"rate"},
 		"redis-procs/baton":       {"rate", "handoffs"},
 		"redis-procs/agent":       {"rate", "handoffs"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"path"
 	"slices"
@@ -128,6 +129,13 @@ func costOf(system string, n int, names ...string) *workload {
 }
 
 func redisWorkloads() []*workload {
+	doors := func(name, title string, measure func(context.Context, *bench, *workload, []rival) (map[string]metrics, error)) *workload {
+		return &workload{
+			name: name, title: "Redis: lock and unlock, one goroutine, through the library, the agent and the server" + title,
+			system: "redis", also: []string{"agent", "serve"}, base: "baton", names: []string{"baton", "agent", "serve"},
+			columns: pairColumns, measure: measure,
+		}
+	}
 	cmds := func(n int) *workload {
 		return &workload{
 			name: fmt.Sprintf("redis-cmds%d", n), title: fmt.Sprintf("Redis: what %d waiters cost the server", n), system: "redis", once: true,
@@ -137,6 +145,8 @@ func redisWorkloads() []*workload {
 	}
 	return append(freePairsOf("redis", "raw", "baton", "redislock", "rueidislock", "redsync"),
 		pairOf("redis", "raw", "baton", "redislock", "rueidislock", "redsync"),
+		doors("redis-doors-free", ", not pinned", measurePair(Pairing{Batch: 1})),
+		doors("redis-doors", ", all pinned to one CPU", measurePairPinned),
 		keysOf("redis", "raw", "baton", "rueidislock", "redislock", "redsync"),
 		contended("redis", 8, "raw-blpop", "baton", "baton-noline"),
 		contended("redis", 64, "raw-blpop", "baton", "baton-noline", "redislock", "rueidislock"),

@@ -12,6 +12,9 @@ VERIFY ?=
 # Flags of the search for leaks: make soak SOAK="-h"
 SOAK ?=
 
+# How many texts make fuzz has Go's fuzzing find for each fuzzer, or for how long: make fuzz FUZZ=1m
+FUZZ ?= 100000x
+
 # All modules, and the one that only holds the linters' versions.
 MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*' -not -path '*/testdata/*'))))
 TESTED  := $(filter-out tools,$(MODULES))
@@ -72,6 +75,14 @@ verify: servers ## Try to break every store for two hours, go on where it ended,
 .PHONY: soak
 soak: servers ## Put a steady load on every store for half an hour, look for leaks, and write docs/soak.md
 	go run ./internal/verify/soak $(SOAK)
+
+.PHONY: fuzz
+fuzz: ## Fuzz what strangers send: 100 000 texts that Go's fuzzing finds, of parsers 100 texts near each; FUZZ=1m for a minute each
+	@set -e; grep -rEno '^func Fuzz[A-Za-z]+' --include=*_test.go agent server internal/roles ratelimit open guard | \
+	sed -E 's|/[^/]*:[0-9]+:func | |' | while read -r dir name; do \
+		echo "== $$dir $$name"; \
+		go test ./$$dir -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZ); \
+	done
 
 .PHONY: clients
 clients: servers ## Try the clients in all languages at length: 30 000 increments of a file on each store

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/batonhq/baton/internal/mutants"
 )
 
 func TestParse(t *testing.T) {
@@ -112,49 +114,53 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		r, err := parse(text)
-		if err != nil {
-			wrong, ok := errors.AsType[*badRequest](err)
-			if !ok || !wrong.fatal && r.ID == 0 {
-				t.Fatalf("%q: %v (%T)", text, err, err)
-			}
-			// What is answered is a line.
-			if out := line(answer{ID: r.ID, Error: codeBad, Message: wrong.reason}); !json.Valid(out) || strings.Count(string(out), "\n") != 1 {
-				t.Fatalf("%q is answered by %q", text, out)
-			}
-			return
-		}
-		var same struct {
-			ID        int64    `json:"id"`
-			Do        string   `json:"do"`
-			Key       string   `json:"key"`
-			Keys      []string `json:"keys"`
-			Mode      string   `json:"mode"`
-			N         int64    `json:"n"`
-			Of        int64    `json:"of"`
-			WaitMS    int64    `json:"wait_ms"`
-			MaxHoldMS int64    `json:"max_hold_ms"`
-			Lock      int64    `json:"lock"`
-			Value     string   `json:"value"`
-			Rule      string   `json:"rule"`
-			Tier      string   `json:"tier"`
-			Cost      int64    `json:"cost"`
-			Request   string   `json:"request"`
-			Result    string   `json:"result"`
-			Failed    string   `json:"failed"`
-		}
-		if err := json.Unmarshal(text, &same); err != nil {
-			t.Fatalf("%q is accepted, and is no JSON: %v", text, err)
-		}
-		r.has = 0
-		if got := (request{
-			same.ID, same.Do, same.Key, same.Keys, same.Mode, same.N, same.Of, same.WaitMS, same.MaxHoldMS, same.Lock,
-			same.Value, same.Rule, same.Tier, same.Cost, same.Request, same.Result, same.Failed, 0,
-		}); !reflect.DeepEqual(got, r) {
-			t.Fatalf("%q: %+v here, %+v elsewhere", text, r, got)
-		}
-		if _, ok := verbs[r.Do]; !ok || r.ID < 1 || r.ID > maxID || !utf8.ValidString(r.Key) || r.WaitMS < 0 || r.N > r.Of {
-			t.Fatalf("%q: accepted as %+v", text, r)
-		}
+		mutants.Of(text, func(text []byte) { checkParse(t, text) })
 	})
+}
+
+func checkParse(t *testing.T, text []byte) {
+	r, err := parse(text)
+	if err != nil {
+		wrong, ok := errors.AsType[*badRequest](err)
+		if !ok || !wrong.fatal && r.ID == 0 {
+			t.Fatalf("%q: %v (%T)", text, err, err)
+		}
+		// What is answered is a line.
+		if out := line(answer{ID: r.ID, Error: codeBad, Message: wrong.reason}); !json.Valid(out) || strings.Count(string(out), "\n") != 1 {
+			t.Fatalf("%q is answered by %q", text, out)
+		}
+		return
+	}
+	var same struct {
+		ID        int64    `json:"id"`
+		Do        string   `json:"do"`
+		Key       string   `json:"key"`
+		Keys      []string `json:"keys"`
+		Mode      string   `json:"mode"`
+		N         int64    `json:"n"`
+		Of        int64    `json:"of"`
+		WaitMS    int64    `json:"wait_ms"`
+		MaxHoldMS int64    `json:"max_hold_ms"`
+		Lock      int64    `json:"lock"`
+		Value     string   `json:"value"`
+		Rule      string   `json:"rule"`
+		Tier      string   `json:"tier"`
+		Cost      int64    `json:"cost"`
+		Request   string   `json:"request"`
+		Result    string   `json:"result"`
+		Failed    string   `json:"failed"`
+	}
+	if err := json.Unmarshal(text, &same); err != nil {
+		t.Fatalf("%q is accepted, and is no JSON: %v", text, err)
+	}
+	r.has = 0
+	if got := (request{
+		same.ID, same.Do, same.Key, same.Keys, same.Mode, same.N, same.Of, same.WaitMS, same.MaxHoldMS, same.Lock,
+		same.Value, same.Rule, same.Tier, same.Cost, same.Request, same.Result, same.Failed, 0,
+	}); !reflect.DeepEqual(got, r) {
+		t.Fatalf("%q: %+v here, %+v elsewhere", text, r, got)
+	}
+	if _, ok := verbs[r.Do]; !ok || r.ID < 1 || r.ID > maxID || !utf8.ValidString(r.Key) || r.WaitMS < 0 || r.N > r.Of {
+		t.Fatalf("%q: accepted as %+v", text, r)
+	}
 }

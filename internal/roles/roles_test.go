@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/internal/mutants"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/once"
 )
@@ -358,63 +359,67 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(seed), roles.Lock, "a/x")
 	}
 	f.Fuzz(func(t *testing.T, text []byte, verb, key string) {
-		text = []byte(strings.ReplaceAll(strings.ReplaceAll(string(text), secret, ""), "?", secret))
-		of, warnings, err := roles.Parse(text)
-		messages := make([]string, 0, len(warnings)+1)
-		for _, w := range warnings {
-			messages = append(messages, w.String())
+		mutants.Of(text, func(text []byte) { checkParse(t, text, verb, key) })
+	})
+}
+
+func checkParse(t *testing.T, text []byte, verb, key string) {
+	text = []byte(strings.ReplaceAll(strings.ReplaceAll(string(text), secret, ""), "?", secret))
+	of, warnings, err := roles.Parse(text)
+	messages := make([]string, 0, len(warnings)+1)
+	for _, w := range warnings {
+		messages = append(messages, w.String())
+	}
+	if err != nil {
+		messages = append(messages, err.Error())
+	}
+	for _, m := range messages {
+		if strings.Contains(m, secret) {
+			t.Fatalf("%q shows a secret of %q", m, text)
 		}
-		if err != nil {
-			messages = append(messages, err.Error())
+	}
+	if err != nil {
+		if !errors.As(err, new(*roles.SyntaxError)) || of != nil {
+			t.Fatalf("%T %v, with a table: %v", err, err, of != nil)
 		}
-		for _, m := range messages {
-			if strings.Contains(m, secret) {
-				t.Fatalf("%q shows a secret of %q", m, text)
+		return
+	}
+	for line := range strings.SplitSeq(string(text), "\n") {
+		columns := strings.FieldsFunc(strings.TrimSuffix(line, "\r"), func(r rune) bool { return r == ' ' || r == '\t' })
+		if len(columns) == 0 || columns[0][0] == '#' {
+			continue
+		}
+		var r *roles.Role
+		if columns[0] == "uid:1" {
+			r, err = of.ByUID(1)
+		} else if token, ok := map[string]string{roles.Credential("a"): "a", roles.Credential("o"): "o"}[columns[1]]; ok {
+			r, err = of.ByToken(token)
+		} else {
+			continue
+		}
+		if err != nil || r.Name() != columns[0] {
+			t.Fatalf("%q is %v: %v", line, r, err)
+		}
+		longest, may := -1, false
+		for _, column := range columns[2:] {
+			at := strings.LastIndexByte(column, '=')
+			prefix := column[:at]
+			has := slices.Contains(strings.Split(column[at+1:], ","), verb)
+			if strings.HasPrefix(key, prefix) && len(prefix) > longest {
+				longest, may = len(prefix), has
 			}
 		}
-		if err != nil {
-			if !errors.As(err, new(*roles.SyntaxError)) || of != nil {
-				t.Fatalf("%T %v, with a table: %v", err, err, of != nil)
-			}
-			return
-		}
-		for line := range strings.SplitSeq(string(text), "\n") {
-			columns := strings.FieldsFunc(strings.TrimSuffix(line, "\r"), func(r rune) bool { return r == ' ' || r == '\t' })
-			if len(columns) == 0 || columns[0][0] == '#' {
-				continue
-			}
-			var r *roles.Role
-			if columns[0] == "uid:1" {
-				r, err = of.ByUID(1)
-			} else if token, ok := map[string]string{roles.Credential("a"): "a", roles.Credential("o"): "o"}[columns[1]]; ok {
-				r, err = of.ByToken(token)
-			} else {
-				continue
-			}
-			if err != nil || r.Name() != columns[0] {
-				t.Fatalf("%q is %v: %v", line, r, err)
-			}
-			longest, may := -1, false
-			for _, column := range columns[2:] {
-				at := strings.LastIndexByte(column, '=')
-				prefix := column[:at]
-				has := slices.Contains(strings.Split(column[at+1:], ","), verb)
-				if strings.HasPrefix(key, prefix) && len(prefix) > longest {
-					longest, may = len(prefix), has
-				}
-			}
-			for _, column := range columns[2:] {
-				at := strings.LastIndexByte(column, '=')
-				if verb == roles.List && strings.HasPrefix(column, key) && len(key) <= at && !slices.Contains(strings.Split(column[at+1:], ","), verb) {
-					may = false
-				}
-			}
-			if verb == "" || verb == roles.Lock && strings.HasPrefix(key, once.LockPrefix) {
+		for _, column := range columns[2:] {
+			at := strings.LastIndexByte(column, '=')
+			if verb == roles.List && strings.HasPrefix(column, key) && len(key) <= at && !slices.Contains(strings.Split(column[at+1:], ","), verb) {
 				may = false
 			}
-			if err := r.May(verb, key); (err == nil) != may {
-				t.Fatalf("%q: may %q %q: %v, want %v", line, verb, key, err, may)
-			}
 		}
-	})
+		if verb == "" || verb == roles.Lock && strings.HasPrefix(key, once.LockPrefix) {
+			may = false
+		}
+		if err := r.May(verb, key); (err == nil) != may {
+			t.Fatalf("%q: may %q %q: %v, want %v", line, verb, key, err, may)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/mutants"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/rules"
 )
@@ -386,15 +387,17 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		r, err := rules.Parse("fuzz", text)
-		if err != nil {
-			if strings.ContainsFunc(err.Error(), func(c rune) bool { return c < ' ' && c != '\n' && c != '\t' }) {
-				t.Errorf("a control character in %q", err)
+		mutants.Of(text, func(text []byte) {
+			r, err := rules.Parse("fuzz", text)
+			if err != nil {
+				if strings.ContainsFunc(err.Error(), func(c rune) bool { return c < ' ' && c != '\n' && c != '\t' }) {
+					t.Errorf("a control character in %q", err)
+				}
+				return
 			}
-			return
-		}
-		if _, err := rules.New(nil, r); err != nil {
-			t.Errorf("what is read is refused: %v", err)
-		}
+			if _, err := rules.New(nil, r); err != nil {
+				t.Errorf("what is read of %q is refused: %v", text, err)
+			}
+		})
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/batonhq/baton/internal/mutants"
 	"github.com/batonhq/baton/server/batonv1"
 )
 
@@ -72,27 +73,31 @@ func TestJSONShowsZeros(t *testing.T) {
 // and is UTF-8 without unknown fields.
 func FuzzJSON(f *testing.F) {
 	for _, text := range []string{`{"key":"k","op":"op x of 16 bytes","ttl_ms":1,"wait_ms":0,"shared":true}`, `{"permits":1,"of":"2"}`, `{"key":null}`, `{"key":"\ud83d\ude00"}`} {
-		f.Add(text)
+		f.Add([]byte(text))
 	}
-	f.Fuzz(func(t *testing.T, text string) {
-		var codec JSON
-		read := &batonv1.AcquireRequest{}
-		if codec.Unmarshal([]byte(text), read) != nil {
-			return
-		}
-		if len(read.ProtoReflect().GetUnknown()) > 0 {
-			t.Errorf("%q has unknown fields", text)
-		}
-		written, err := codec.Marshal(read)
-		if err != nil {
-			t.Fatalf("%q cannot be written: %v", text, err)
-		}
-		again := &batonv1.AcquireRequest{}
-		if err := codec.Unmarshal(written, again); err != nil || !proto.Equal(read, again) {
-			t.Errorf("%q became %s and then %v, %v", text, written, again, err)
-		}
-		if strings.Contains(string(written), "\n") {
-			t.Errorf("%q has a line end", written)
-		}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		mutants.Of(text, func(text []byte) { checkJSON(t, text) })
 	})
+}
+
+func checkJSON(t *testing.T, text []byte) {
+	var codec JSON
+	read := &batonv1.AcquireRequest{}
+	if codec.Unmarshal(text, read) != nil {
+		return
+	}
+	if len(read.ProtoReflect().GetUnknown()) > 0 {
+		t.Errorf("%q has unknown fields", text)
+	}
+	written, err := codec.Marshal(read)
+	if err != nil {
+		t.Fatalf("%q cannot be written: %v", text, err)
+	}
+	again := &batonv1.AcquireRequest{}
+	if err := codec.Unmarshal(written, again); err != nil || !proto.Equal(read, again) {
+		t.Errorf("%q became %s and then %v, %v", text, written, again, err)
+	}
+	if strings.Contains(string(written), "\n") {
+		t.Errorf("%q has a line end", written)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/mutants"
 )
 
 func testKeys(t testing.TB, secret string) Keys {
@@ -124,14 +125,17 @@ func TestClaimIDsDiffer(t *testing.T) {
 // FuzzOpen opens texts that are no handles.
 func FuzzOpen(f *testing.F) {
 	k := testKeys(f, "0123456789abcdef")
-	for _, h := range someHandles() {
+	all := someHandles()
+	for _, h := range all {
 		f.Add(k.Seal("a", h))
 	}
 	f.Add(prefix)
 	f.Fuzz(func(t *testing.T, text string) {
-		if h, err := k.Open("a", text); err == nil && !slices.Contains(someHandles(), h) { // which other processes have sealed, too
-			t.Errorf("%q is opened, and was not sealed", text)
-		}
+		mutants.Of([]byte(text), func(text []byte) {
+			if h, err := k.Open("a", string(text)); err == nil && !slices.Contains(all, h) { // which other processes have sealed, too
+				t.Errorf("%q is opened, and was not sealed", text)
+			}
+		})
 	})
 }
 
@@ -141,9 +145,11 @@ func FuzzDecode(f *testing.F) {
 		f.Add(h.encode())
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		h, err := decode(text)
-		if err == nil && !bytes.Equal(h.encode(), text) {
-			t.Errorf("%x became %+v, which is %x", text, h, h.encode())
-		}
+		mutants.Of(text, func(text []byte) {
+			h, err := decode(text)
+			if err == nil && !bytes.Equal(h.encode(), text) {
+				t.Errorf("%x became %+v, which is %x", text, h, h.encode())
+			}
+		})
 	})
 }

@@ -376,7 +376,8 @@ func (a *app) follow(ctx context.Context, store driver.Store, file *rules.File) 
 	if !ok {
 		return nil, &exit{exitConfig, fmt.Errorf("--rules: store %s has no rate limits", store.Traits().Store)}
 	}
-	limiter, err := rules.New(counts, file.Rules(), ratelimit.Observe(a.told().Limits)) // the store tells what it is asked
+	limiter, err := rules.New(counts, file.Rules(), // the store tells what it is asked
+		ratelimit.Observe(a.told().Limits), ratelimit.Logger(a.loggerFrom(slog.LevelInfo)))
 	if err != nil {
 		return nil, &exit{exitConfig, err}
 	}
@@ -408,9 +409,12 @@ func (a *app) tellSupervisor(state string) {
 }
 
 // warner logs warnings even if the log was not asked for, unless --quiet was.
-func (a *app) warner() *slog.Logger {
+func (a *app) warner() *slog.Logger { return a.loggerFrom(slog.LevelWarn) }
+
+// loggerFrom logs from a level on, even if the log was not asked for, unless --quiet was.
+func (a *app) loggerFrom(level slog.Level) *slog.Logger {
 	if a.verbose || a.quiet {
 		return a.logger()
 	}
-	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
 }

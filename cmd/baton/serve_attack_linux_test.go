@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/internal/roles"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // An attack runs against a server on loopback with access tokens.
@@ -514,4 +515,35 @@ func TestServeDrains(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("it does not end")
 	}
+}
+
+// TestServeSaysWhoDecides: who reads the log sees when a rule's on_failure decides in place
+// of a store that hangs, and when the store does again.
+func TestServeSaysWhoDecides(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	redis := testserver.Redis(t)
+	rules := filepath.Join(dir, "rules.yaml")
+	text := "rules:\n- {name: r, requests: 1000000, period: 1m, on_failure: open}\n"
+	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startServe(t, dir, "--tokens", writeRoles(t, dir, ""), "--rules", rules, "--store", "redis://"+redis.Addr)
+	take := func() {
+		t.Helper()
+		s.wants(http.StatusOK, tokenWhole, "Limits/Take", `{"rule":"r","key":"a/x"}`)
+	}
+	until := func(pattern string) {
+		t.Helper()
+		for end := time.Now().Add(patience); !regexp.MustCompile(pattern).MatchString(s.errs.String()); take() {
+			if time.Now().After(end) {
+				t.Fatalf("it never says %q", pattern)
+			}
+		}
+	}
+	take()
+	redis.Stop()
+	until(`level=WARN msg="limits are decided without the store`)
+	redis.Cont()
+	until(`level=INFO msg="limits are decided by the store again`)
 }

@@ -50,9 +50,9 @@ var (
 		{"Python", []string{"python/baton.py", "python/baton_http.py"}, func(t *testing.T) []string {
 			return []string{pythonProgram(t), "-B", "testdata/driver.py"}
 		}, []string{told}},
-		{"Node", []string{"node/baton.mjs"}, func(t *testing.T) []string {
+		{"Node", []string{"node/baton.mjs", "node/baton_http.mjs"}, func(t *testing.T) []string {
 			return []string{testserver.Node(t), "testdata/driver.mjs"}
-		}, []string{forked, network}},
+		}, []string{forked}},
 		{"PHP", []string{"php/baton.php"}, func(t *testing.T) []string {
 			return []string{testserver.PHP(t), "testdata/driver.php"}
 		}, []string{told, spawned, network}},

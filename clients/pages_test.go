@@ -219,6 +219,9 @@ func TestPages(t *testing.T) {
 		}
 	}
 	for _, code := range must(blocks(t, "node/README.md")["js"]) {
+		if strings.Contains(code, "baton-agent/http") {
+			continue // TestServers runs it
+		}
 		code = strings.ReplaceAll(code, `"baton-agent"`, `"./baton.mjs"`)
 		run("page.mjs", "const write = console.log, pay = () => {};\n"+code, testserver.Node(t))
 	}

@@ -109,8 +109,8 @@ export async function lock(key, { path, ...kind } = {}) {
   return session.lock(key, kind, true).catch((e) => { session.close(); throw e; });
 }
 
-export async function withLock(key, options, work) {
-  const held = await lock(key, options);
+export const withLock = async (key, options, work) => under(await lock(key, options), work);
+export async function under(held, work) { // that of a lock which is held
   const result = await Promise.resolve(held).then(work).catch(async (e) => {
     await held.unlock().catch(() => {}); // the error of the work is the one that counts
     throw e;

@@ -3,7 +3,13 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { readFile, writeFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
-import { BatonError, Held, Lost, Session, lock, withLock } from "../node/baton.mjs";
+import * as agent from "../node/baton.mjs";
+import * as http from "../node/baton_http.mjs";
+
+const { BatonError, Held, Lost, Session } = agent;
+const { lock, withLock } = "BATON_SERVER" in process.env
+  ? { lock: (key, kind) => http.lock(key, { ttl: 4000, ...kind }), withLock: (key, kind, work) => http.withLock(key, { ttl: 4000, ...kind }, work) }
+  : agent;
 
 let held;
 

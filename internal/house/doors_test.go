@@ -49,6 +49,7 @@ const doors = `
 	ratelimit/*:        ratelimit ratelimit/internal/front
 	ratelimit/rules:    driver driver/* ratelimit internal/suggest
 	once:               baton driver driver/check
+	once/*:             baton driver driver/check once
 	guard:              driver driver/check
 	election:           baton driver
 
@@ -99,7 +100,7 @@ const doors = `
 `
 
 // pure lists the packages that reach no third-party package, on any platform.
-var pure = []string{"baton", "driver", "store/memstore", "ratelimit", "ratelimit/httplimit", "ratelimit/top", "once", "guard", "election", "driver/observe", "metrics", "batontest"}
+var pure = []string{"baton", "driver", "store/memstore", "ratelimit", "ratelimit/httplimit", "ratelimit/top", "once", "once/httponce", "guard", "election", "driver/observe", "metrics", "batontest"}
 
 func TestDoorsAreOneWay(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,121 @@
+package httponce
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+
+	"github.com/batonhq/baton/driver/check"
+)
+
+// MaxAnswer is the length of the longest answer that can be recorded, in bytes, with its
+// status and its recorded header fields.
+const MaxAnswer = check.MaxResult
+
+// ErrTooLong is what a handler gets that writes more than MaxAnswer bytes.
+var ErrTooLong = fmt.Errorf("httponce: an answer that is recorded has at most %d bytes", MaxAnswer)
+
+var errStreams = errors.New("httponce: an answer that is recorded is sent as a whole, when the handler returns")
+
+// An answer is what a handler has answered.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// encode writes an answer as HTTP/1.1 does, with those fields of its header that names has.
+func (a answer) encode(names []string) ([]byte, error) {
+	r := http.Response{
+		StatusCode: a.status, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{},
+		ContentLength: int64(len(a.body)), Body: io.NopCloser(bytes.NewReader(a.body)),
+	}
+	for _, name := range names {
+		if values := a.header.Values(name); len(values) > 0 {
+			r.Header[http.CanonicalHeaderKey(name)] = values
+		}
+	}
+	var text bytes.Buffer
+	if err := r.Write(&text); err != nil {
+		return nil, err
+	}
+	if text.Len() > MaxAnswer {
+		return nil, ErrTooLong
+	}
+	return text.Bytes(), nil
+}
+
+func decode(text []byte) (answer, error) {
+	r, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(text)), nil)
+	if err != nil {
+		return answer{}, err
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	r.Header.Del("Content-Length")
+	return answer{r.StatusCode, r.Header, body}, err
+}
+
+// send answers a client. What handlers further out have set stays, unless a has it, too.
+func (a answer) send(w http.ResponseWriter) {
+	for name, values := range a.header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body) // a client that is gone comes again
+}
+
+// A recorder is what the handler writes to.
+type recorder struct {
+	header http.Header
+	answer answer // status 0: nothing was written
+	long   bool
+}
+
+func (r *recorder) Header() http.Header { return r.header }
+
+func (r *recorder) WriteHeader(status int) {
+	if status < 100 || status > 999 {
+		panic(fmt.Sprintf("httponce: status %d", status)) // as net/http does
+	}
+	if r.answer.status == 0 && status >= 200 { // what comes before an answer is no part of it
+		r.answer.status, r.answer.header = status, r.header.Clone()
+	}
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	switch {
+	case !hasBody(r.answer.status):
+		return 0, http.ErrBodyNotAllowed
+	case r.long || len(r.answer.body)+len(b) > MaxAnswer:
+		r.long = true
+		return 0, ErrTooLong
+	}
+	r.answer.body = append(r.answer.body, b...)
+	return len(b), nil
+}
+
+func hasBody(status int) bool {
+	return status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// FlushError refuses, for http.ResponseController.
+func (r *recorder) FlushError() error { return errStreams }
+
+// Hijack refuses. An http.Hijacker looks at its error.
+func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errStreams }
+
+// whole is the answer, when the handler has returned.
+func (r *recorder) whole() answer {
+	r.WriteHeader(http.StatusOK)
+	a := r.answer
+	if len(a.body) > 0 && a.header.Get("Content-Type") == "" && a.header.Get("Content-Encoding") == "" {
+		a.header.Set("Content-Type", http.DetectContentType(a.body)) // as net/http would, now and when it is sent again
+	}
+	return a
+}

@@ -1,0 +1,70 @@
+// Package httponce makes requests of HTTP that are sent twice take effect once: it is
+// middleware for the header Idempotency-Key, and for the identities that deliveries of
+// webhooks have.
+//
+//	ops, err := once.New(store, once.Config{})
+//	…
+//	idempotent, err := httponce.New(ops, httponce.Config{
+//		Scope: func(r *http.Request) string { return userOf(r) },
+//	})
+//	…
+//	mux.Handle("POST /payments", idempotent(payments))
+//
+// The first request with a key runs the handler, and its answer is recorded. Every later
+// one with that key gets this answer, with the field Idempotency-Replayed, from whatever
+// process of those that share the store. It follows the IETF's draft of the field
+// (draft-ietf-httpapi-idempotency-key-header).
+//
+// # What is promised
+//
+// What package once promises of an operation, whose key is the scope and the key of the
+// request: exactly one answer is recorded for it, for once.Config.Keep, and all later
+// requests get that one. The handler runs at least once: if its process ends before its
+// answer is recorded, the next request with the key runs it again. So an effect happens
+// exactly once if it is made in the transaction that checks the lease (InTx of a SQL
+// store, with the lease of AttemptOf), or if its place refuses the same operation twice.
+//
+// # What is recorded
+//
+// The status, the body, and the header fields that Config.Header names. Not recorded, so
+// that the next request runs the handler again, are by default 408, 409, 425, 429 and all
+// of 500 and above; see Config.Record. Neither is a panic. An answer that is longer than
+// MaxAnswer is replaced by a 500 that says so, and that is recorded: the effect has
+// happened, and must not happen again.
+//
+// The first client gets all header fields of the answer, and those that come later only
+// what is recorded. Set-Cookie is not among that: what is recorded can be read by all who
+// may read the store.
+//
+// # Who gets which answer
+//
+//	400  the key is required and missing, is not legal, or is there twice
+//	401  Config.Scope does not know whose request it is
+//	409  another request with this key is under way; Retry-After says when to come again
+//	413  the body is longer than Config.MaxBody
+//	422  the key was used for another request: method, path, query or body differ
+//	503  the store does not answer; the handler has not run
+//
+// They are problem documents (RFC 9457). None of them is recorded.
+//
+// # A client that hangs up
+//
+// While a request waits for another one it leaves with its client. A handler that runs is
+// not ended by that: its work goes on, its answer is recorded, and the client gets it when
+// it comes again. The handler's context ends with the lease: after once.Config.Lock.MaxHold
+// or when the store could give the operation to another process.
+//
+// # What a handler cannot do
+//
+// It cannot stream, flush, take the connection over, or send trailers: what is sent piece
+// by piece could not be sent again. Flush and Hijack of http.ResponseController return an
+// error that says so, and the writer is no http.Flusher. Compress outside of this
+// middleware, or the recorded answer has the coding of the first client.
+//
+// # Where it belongs
+//
+// Behind what authenticates, as the scope comes from there, and what verifies the signature
+// of a webhook: who can send a request with a key can occupy it. Limits may be on either
+// side; outside, a request that is sent again is counted again. What reads the body, such
+// as http.Request.ParseForm, comes behind it, or bodies are not compared.
+package httponce

@@ -1,0 +1,316 @@
+package httponce
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/once"
+)
+
+// Config says which requests take effect once. Only Scope must be set.
+type Config struct {
+	// Scope says whose request it is: a user, a tenant, the name of a sender. Keys of
+	// different scopes never meet. "" is nobody: the request is refused with 401.
+	Scope func(*http.Request) string
+
+	// Source says where the key is. Defaults to IdempotencyKey.
+	Source *Source
+
+	// Required refuses requests without a key. Otherwise they pass to the handler, which
+	// then finds no AttemptOf.
+	Required bool
+
+	// Methods are those that it is for; all others pass. Defaults to POST and PATCH.
+	Methods []string
+
+	// Wait is how long a request waits for another one with its key that is under way.
+	// Defaults to 0: it is refused at once.
+	Wait time.Duration
+
+	// Record says which answers are recorded. The next request after another one runs the
+	// handler again. Defaults to Recorded.
+	Record func(status int) bool
+
+	// Header names the header fields that are recorded. Defaults to DefaultHeader.
+	Header []string
+
+	// MaxBody is how many bytes the body of a request may have: it is read as a whole
+	// before the handler runs. Defaults to 1 MiB.
+	MaxBody int64
+
+	// Prefix is put before the keys of the operations in the store, so that other uses of
+	// package once do not meet them. Programs that are to know each other's requests agree
+	// on it. Defaults to "http/".
+	Prefix string
+
+	// Logger gets what clients are not told: errors of the store as warnings, answers that
+	// could not be recorded as errors. Defaults to silence.
+	Logger *slog.Logger
+}
+
+// DefaultHeader is what Config.Header defaults to.
+func DefaultHeader() []string {
+	return []string{
+		"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location", "Content-Type",
+		"Etag", "Last-Modified", "Link", "Location", "Vary",
+	}
+}
+
+// Recorded is what Config.Record defaults to: all but what another try may change, which is
+// 408, 409, 425, 429 and 500 and above.
+func Recorded(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status < 500
+}
+
+// New makes a middleware of a Runner. The middleware, and the handlers that it returns, are
+// safe for concurrent use. It refuses a Config that cannot be honoured with a
+// *baton.ConfigError.
+func New(ops *once.Runner, cfg Config) (func(http.Handler) http.Handler, error) {
+	switch {
+	case ops == nil:
+		return nil, errors.New("httponce: there is no runner")
+	case cfg.Scope == nil:
+		return nil, &baton.ConfigError{Field: "Scope", Reason: "is missing: it says whose keys they are"}
+	case cfg.Wait < 0:
+		return nil, &baton.ConfigError{Field: "Wait", Reason: "is below 0"}
+	case cfg.MaxBody < 0:
+		return nil, &baton.ConfigError{Field: "MaxBody", Reason: "is below 0"}
+	}
+	if cfg.Source == nil {
+		source := IdempotencyKey()
+		cfg.Source = &source
+	}
+	if cfg.Source.key == nil {
+		return nil, &baton.ConfigError{Field: "Source", Reason: "is none: see IdempotencyKey"}
+	}
+	if cfg.Methods == nil {
+		cfg.Methods = []string{http.MethodPost, http.MethodPatch}
+	}
+	if cfg.Record == nil {
+		cfg.Record = Recorded
+	}
+	if cfg.Header == nil {
+		cfg.Header = DefaultHeader()
+	}
+	if cfg.MaxBody == 0 {
+		cfg.MaxBody = 1 << 20
+	}
+	if cfg.Prefix == "" {
+		cfg.Prefix = "http/"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	m := &middleware{ops, cfg}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+	}, nil
+}
+
+type attemptKey struct{}
+
+// AttemptOf is the attempt that runs a handler, from the context of its request, for its
+// token and its lease. There is none if the request has no key.
+func AttemptOf(ctx context.Context) (once.Attempt, bool) {
+	a, ok := ctx.Value(attemptKey{}).(once.Attempt)
+	return a, ok
+}
+
+type middleware struct {
+	ops *once.Runner
+	cfg Config
+}
+
+func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if !slices.Contains(m.cfg.Methods, r.Method) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	r = r.WithContext(r.Context()) // a copy: it gets another body
+	var body []byte
+	var err error
+	if m.cfg.Source.body {
+		if body, err = m.read(w, r); err != nil {
+			m.refuse(w, r, err)
+			return
+		}
+	}
+	key, err := m.cfg.Source.key(r, body)
+	switch {
+	case err != nil:
+		m.refuse(w, r, &refusal{http.StatusBadRequest, "The key is not legal", err.Error()})
+		return
+	case key == "" && m.cfg.Required:
+		m.refuse(w, r, &refusal{http.StatusBadRequest, "A key is required", "The request has no Idempotency-Key, or what takes its place: draw one at random for each operation, and send it again with each repetition."})
+		return
+	case key == "":
+		next.ServeHTTP(w, r)
+		return
+	}
+	scope := m.cfg.Scope(r)
+	if scope == "" {
+		m.refuse(w, r, &refusal{http.StatusUnauthorized, "It is not known whose request this is", "A key belongs to its user."})
+		return
+	}
+	if body == nil {
+		if body, err = m.read(w, r); err != nil {
+			m.refuse(w, r, err)
+			return
+		}
+	}
+	m.once(w, r, next, m.cfg.Prefix+url.PathEscape(scope)+"/"+key, body)
+}
+
+// read reads the body, and has the handler read it again.
+func (m *middleware) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, m.cfg.MaxBody))
+	if long := new(http.MaxBytesError); errors.As(err, &long) {
+		return nil, &refusal{http.StatusRequestEntityTooLarge, "The body is too long", fmt.Sprintf("At most %d bytes are allowed.", m.cfg.MaxBody)}
+	} else if err != nil {
+		return nil, &refusal{http.StatusBadRequest, "The body cannot be read", "It ended early."}
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return body, nil
+}
+
+// once runs the handler for the operation, or sends what is recorded.
+func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Handler, key string, body []byte) {
+	// A handler that has begun goes on without its client.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
+	defer cancel(nil)
+	stays := context.AfterFunc(r.Context(), func() { cancel(context.Cause(r.Context())) })
+	defer stays()
+	waits := func() bool { return true }
+	do := m.ops.TryDo
+	if m.cfg.Wait > 0 {
+		timer := time.AfterFunc(m.cfg.Wait, func() { cancel(errWaited) })
+		defer timer.Stop()
+		do, waits = m.ops.Do, timer.Stop
+	}
+	var ran *answer
+	record, err := do(ctx, key, func(ctx context.Context, a once.Attempt) ([]byte, error) {
+		if !stays() {
+			return nil, errLeft
+		} else if !waits() {
+			return nil, errWaited
+		}
+		to := &recorder{header: w.Header().Clone()}
+		next.ServeHTTP(to, r.WithContext(context.WithValue(ctx, attemptKey{}, a)))
+		got := to.whole()
+		if !to.long && !m.cfg.Record(got.status) {
+			ran = &got
+			return nil, errNotRecorded
+		}
+		text, err := got.encode(m.cfg.Header)
+		if to.long || errors.Is(err, ErrTooLong) {
+			m.cfg.Logger.ErrorContext(ctx, "an answer is too long to be recorded", "key", driver.Printable(key), "status", got.status)
+			got = (&refusal{http.StatusInternalServerError, "The answer is too long", "The request has taken effect. Its answer is longer than can be kept."}).answer()
+			text, err = got.encode(m.cfg.Header)
+		}
+		ran = &got
+		return text, err
+	}, m.fingerprint(r, body)...)
+	unrecorded := new(once.UnrecordedError)
+	switch {
+	case ran != nil && (err == nil || errors.Is(err, errNotRecorded)):
+		ran.send(w)
+	case err == nil:
+		m.replay(w, r, key, record)
+	case errors.As(err, &unrecorded) && unrecorded.Instead != nil && unrecorded.Instead.Done && !unrecorded.Instead.Failed:
+		m.replay(w, r, key, unrecorded.Instead.Result) // of an attempt that began when this one's lease was lost
+	case errors.As(err, &unrecorded) && !errors.Is(err, driver.ErrSuperseded) && ran != nil:
+		// What it says is true, also if the next request runs the handler again.
+		m.cfg.Logger.ErrorContext(ctx, "an answer could not be recorded", "key", driver.Printable(key), "error", driver.Printable(err.Error()))
+		ran.send(w)
+	default:
+		m.refuse(w, r, err)
+	}
+}
+
+var (
+	errNotRecorded = errors.New("httponce: this answer is not recorded")
+	errWaited      = errors.New("httponce: the wait is over")
+	errLeft        = errors.New("httponce: the client has left")
+)
+
+// fingerprint is what must be the same in each request with a key.
+func (m *middleware) fingerprint(r *http.Request, body []byte) []once.Option {
+	if m.cfg.Source.anyone {
+		return nil
+	}
+	return []once.Option{once.Fingerprint(r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(body))}
+}
+
+func (m *middleware) replay(w http.ResponseWriter, r *http.Request, key string, record []byte) {
+	a, err := decode(record)
+	if err != nil { // another program uses the key
+		m.cfg.Logger.ErrorContext(r.Context(), "what is recorded is no answer", "key", driver.Printable(key), "error", driver.Printable(err.Error()))
+		m.refuse(w, r, foreign)
+		return
+	}
+	w.Header().Set("Idempotency-Replayed", "true")
+	a.send(w)
+}
+
+// A refusal is an answer of this package.
+type refusal struct {
+	status        int
+	title, detail string
+}
+
+func (e *refusal) Error() string { return e.title }
+
+var foreign = &refusal{http.StatusInternalServerError, "What is recorded is no answer", "Another program has used the key."}
+
+func (e *refusal) answer() answer {
+	body, err := json.Marshal(map[string]any{"title": e.title, "status": e.status, "detail": e.detail})
+	if err != nil {
+		panic(err) // it is text
+	}
+	h := http.Header{"Content-Type": {"application/problem+json"}, "Cache-Control": {"no-store"}}
+	if e.status == http.StatusConflict || e.status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", "1")
+	}
+	return answer{e.status, h, append(body, '\n')}
+}
+
+// refuse answers a request whose handler did not run, or whose answer does not count.
+func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	known := new(refusal)
+	switch {
+	case errors.As(err, &known):
+	case errors.Is(err, once.ErrOtherRequest):
+		known = &refusal{http.StatusUnprocessableEntity, "The key was used for another request", "Draw another key for another operation. Method, path, query and body of a repetition are those of the first request."}
+	case errors.As(err, new(*baton.KeyError)):
+		known = &refusal{http.StatusBadRequest, "The key is not legal", "It has a few hundred bytes at most, and no characters that cannot be seen."}
+	case errors.Is(err, baton.ErrHeld), errors.Is(err, errWaited), errors.Is(err, driver.ErrSuperseded):
+		known = &refusal{http.StatusConflict, "The request is under way", "Another request with this key has not been answered yet. Come again for its answer."}
+	case errors.Is(err, once.ErrFinal): // of another program
+		m.cfg.Logger.ErrorContext(r.Context(), "what is recorded is no answer", "error", driver.Printable(err.Error()))
+		known = foreign
+	case errors.Is(err, baton.ErrNested):
+		m.cfg.Logger.ErrorContext(r.Context(), "a handler has sent its own request again", "error", driver.Printable(err.Error()))
+		known = &refusal{http.StatusInternalServerError, "The request waits for itself", "Its handler has asked for its own operation."}
+	default:
+		if r.Context().Err() == nil {
+			m.cfg.Logger.WarnContext(r.Context(), "the store has not answered", "error", driver.Printable(err.Error()))
+		}
+		known = &refusal{http.StatusServiceUnavailable, "The request was not begun", "The store of idempotency keys does not answer. Come again."}
+	}
+	known.answer().send(w)
+}

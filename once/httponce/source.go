@@ -1,0 +1,90 @@
+package httponce
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// A Source says which operation a request is for.
+type Source struct {
+	key    func(r *http.Request, body []byte) (string, error) // "" if there is none
+	body   bool                                               // key looks at the body
+	anyone bool                                               // the key alone says what is asked for
+}
+
+// Field is a header field that the client sets, another one for each operation. Its value
+// may be quoted, as the draft wants it: "x" and x are the same key.
+func Field(name string) Source {
+	return Source{key: func(r *http.Request, _ []byte) (string, error) {
+		text, err := single(r, name)
+		if err != nil || !strings.HasPrefix(text, `"`) {
+			return text, err
+		}
+		return unquote(name, text)
+	}}
+}
+
+// IdempotencyKey is the field Idempotency-Key.
+func IdempotencyKey() Source { return Field("Idempotency-Key") }
+
+// Delivery is a header field by which a sender of webhooks names a delivery, or an event,
+// and which it repeats when it sends it again: "X-GitHub-Delivery", "Webhook-Id" of the
+// Standard Webhooks, "Svix-Id". Bodies are not compared: senders update them.
+func Delivery(name string) Source {
+	return Source{anyone: true, key: func(r *http.Request, _ []byte) (string, error) { return single(r, name) }}
+}
+
+// StripeEvent is the id of the event in the body of a webhook of Stripe, which no header
+// field has. Bodies are not compared: pending_webhooks differs when it comes again.
+func StripeEvent() Source {
+	return Source{anyone: true, body: true, key: func(_ *http.Request, body []byte) (string, error) {
+		var event struct {
+			ID string `json:"id"`
+		}
+		if err := json.Unmarshal(body, &event); err != nil {
+			return "", fmt.Errorf("the body is no event: %w", err)
+		}
+		return event.ID, nil
+	}}
+}
+
+// single is the value of a field that must not be there twice.
+func single(r *http.Request, name string) (string, error) {
+	switch values := r.Header.Values(name); len(values) {
+	case 0:
+		return "", nil
+	case 1:
+		text := strings.TrimSpace(values[0])
+		if text == "" {
+			return "", fmt.Errorf("the field %s is empty", name)
+		}
+		return text, nil
+	default:
+		return "", fmt.Errorf("the field %s is there %d times", name, len(values))
+	}
+}
+
+// unquote reads a String of RFC 9651.
+func unquote(name, text string) (string, error) {
+	var key strings.Builder
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"' && i == len(text)-1:
+			if key.Len() == 0 {
+				return "", fmt.Errorf("the field %s is empty", name)
+			}
+			return key.String(), nil
+		case c == '\\' && i+1 < len(text) && (text[i+1] == '"' || text[i+1] == '\\'):
+			i++
+			key.WriteByte(text[i])
+		case c == '"' || c == '\\' || c < ' ' || c > '~':
+			return "", errors.New("the field " + name + " is not a quoted string and nothing else")
+		default:
+			key.WriteByte(c)
+		}
+	}
+	return "", errors.New("the field " + name + " has no quote at its end")
+}

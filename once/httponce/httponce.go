@@ -16,6 +16,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/once/internal/front"
 )
 
 // Config says which requests take effect once. Only Scope must be set.
@@ -122,14 +123,9 @@ func New(ops *once.Runner, cfg Config) (func(http.Handler) http.Handler, error) 
 	}, nil
 }
 
-type attemptKey struct{}
-
 // AttemptOf is the attempt that runs a handler, from the context of its request, for its
 // token and its lease. There is none if the request has no key.
-func AttemptOf(ctx context.Context) (once.Attempt, bool) {
-	a, ok := ctx.Value(attemptKey{}).(once.Attempt)
-	return a, ok
-}
+func AttemptOf(ctx context.Context) (once.Attempt, bool) { return front.AttemptOf(ctx) }
 
 type middleware struct {
 	ops *once.Runner
@@ -190,27 +186,11 @@ func (m *middleware) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 
 // once runs the handler for the operation, or sends what is recorded.
 func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Handler, key string, body []byte) {
-	// A handler that has begun goes on without its client.
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
-	defer cancel(nil)
-	stays := context.AfterFunc(r.Context(), func() { cancel(context.Cause(r.Context())) })
-	defer stays()
-	waits := func() bool { return true }
-	do := m.ops.TryDo
-	if m.cfg.Wait > 0 {
-		timer := time.AfterFunc(m.cfg.Wait, func() { cancel(errWaited) })
-		defer timer.Stop()
-		do, waits = m.ops.Do, timer.Stop
-	}
 	var ran *answer
-	record, err := do(ctx, key, func(ctx context.Context, a once.Attempt) ([]byte, error) {
-		if !stays() {
-			return nil, errLeft
-		} else if !waits() {
-			return nil, errWaited
-		}
+	ctx := r.Context()
+	record, err := front.Do(ctx, m.ops, key, m.cfg.Wait, func(ctx context.Context, _ once.Attempt) ([]byte, error) {
 		to := &recorder{header: w.Header().Clone()}
-		next.ServeHTTP(to, r.WithContext(context.WithValue(ctx, attemptKey{}, a)))
+		next.ServeHTTP(to, r.WithContext(ctx))
 		got := to.whole()
 		if !to.long && !m.cfg.Record(got.status) {
 			ran = &got
@@ -233,7 +213,7 @@ func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Hand
 		m.replay(w, r, key, record)
 	case errors.As(err, &unrecorded) && unrecorded.Instead != nil && unrecorded.Instead.Done && !unrecorded.Instead.Failed:
 		m.replay(w, r, key, unrecorded.Instead.Result) // of an attempt that began when this one's lease was lost
-	case errors.As(err, &unrecorded) && !errors.Is(err, driver.ErrSuperseded) && ran != nil:
+	case ran != nil && !errors.Is(err, driver.ErrSuperseded):
 		// What it says is true, also if the next request runs the handler again.
 		m.cfg.Logger.ErrorContext(ctx, "an answer could not be recorded", "key", driver.Printable(key), "error", driver.Printable(err.Error()))
 		ran.send(w)
@@ -242,11 +222,7 @@ func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Hand
 	}
 }
 
-var (
-	errNotRecorded = errors.New("httponce: this answer is not recorded")
-	errWaited      = errors.New("httponce: the wait is over")
-	errLeft        = errors.New("httponce: the client has left")
-)
+var errNotRecorded = errors.New("httponce: this answer is not recorded")
 
 // fingerprint is what must be the same in each request with a key.
 func (m *middleware) fingerprint(r *http.Request, body []byte) []once.Option {
@@ -298,7 +274,7 @@ func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		known = &refusal{http.StatusUnprocessableEntity, "The key was used for another request", "Draw another key for another operation. Method, path, query and body of a repetition are those of the first request."}
 	case errors.As(err, new(*baton.KeyError)):
 		known = &refusal{http.StatusBadRequest, "The key is not legal", "It has a few hundred bytes at most, and no characters that cannot be seen."}
-	case errors.Is(err, baton.ErrHeld), errors.Is(err, errWaited), errors.Is(err, driver.ErrSuperseded):
+	case errors.Is(err, baton.ErrHeld), errors.Is(err, front.ErrWaited), errors.Is(err, driver.ErrSuperseded):
 		known = &refusal{http.StatusConflict, "The request is under way", "Another request with this key has not been answered yet. Come again for its answer."}
 	case errors.Is(err, once.ErrFinal): // of another program
 		m.cfg.Logger.ErrorContext(r.Context(), "what is recorded is no answer", "error", driver.Printable(err.Error()))

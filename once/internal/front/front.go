@@ -1,0 +1,52 @@
+// Package front asks for operations on behalf of callers of servers, which may hang up.
+package front
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/batonhq/baton/once"
+)
+
+var (
+	// ErrWaited says that the wait is over. Nothing was run.
+	ErrWaited = errors.New("the wait is over")
+
+	// ErrLeft says that the caller left before anything was run.
+	ErrLeft = errors.New("the caller has left")
+)
+
+// Do is once.Runner.Do for a caller that waits for another attempt for as long as wait,
+// at most, and then fails with ErrWaited; with 0 it is TryDo. While it waits it ends with
+// caller. Once fn has begun it does not: fn's context has the values of caller, and ends
+// with the lease.
+func Do(caller context.Context, ops *once.Runner, key string, wait time.Duration, fn func(context.Context, once.Attempt) ([]byte, error), opts ...once.Option) ([]byte, error) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
+	defer cancel(nil)
+	stays := context.AfterFunc(caller, func() { cancel(ErrLeft) })
+	defer stays()
+	waits, do := func() bool { return true }, ops.TryDo
+	if wait > 0 {
+		timer := time.AfterFunc(wait, func() { cancel(ErrWaited) })
+		defer timer.Stop()
+		waits, do = timer.Stop, ops.Do
+	}
+	return do(ctx, key, func(ctx context.Context, a once.Attempt) ([]byte, error) {
+		if !stays() {
+			return nil, ErrLeft
+		}
+		if !waits() {
+			return nil, ErrWaited
+		}
+		return fn(context.WithValue(ctx, attemptKey{}, a), a)
+	}, opts...)
+}
+
+type attemptKey struct{}
+
+// AttemptOf is the attempt whose function has ctx.
+func AttemptOf(ctx context.Context) (once.Attempt, bool) {
+	a, ok := ctx.Value(attemptKey{}).(once.Attempt)
+	return a, ok
+}

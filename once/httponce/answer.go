@@ -35,8 +35,8 @@ func (a answer) encode(names []string) ([]byte, error) {
 		ContentLength: int64(len(a.body)), Body: io.NopCloser(bytes.NewReader(a.body)),
 	}
 	for _, name := range names {
-		if values := a.header.Values(name); len(values) > 0 {
-			r.Header[http.CanonicalHeaderKey(name)] = values
+		for _, value := range a.header.Values(name) {
+			r.Header.Add(name, sendable(value))
 		}
 	}
 	var text bytes.Buffer
@@ -47,6 +47,17 @@ func (a answer) encode(names []string) ([]byte, error) {
 		return nil, ErrTooLong
 	}
 	return text.Bytes(), nil
+}
+
+// sendable replaces what the value of a header field must not have, and decode refuses.
+func sendable(value string) string {
+	b := []byte(value)
+	for i, c := range b {
+		if c < ' ' && c != '\t' || c == 0x7f {
+			b[i] = ' '
+		}
+	}
+	return string(b)
 }
 
 func decode(text []byte) (answer, error) {
@@ -65,6 +76,9 @@ func (a answer) send(w http.ResponseWriter) {
 	for name, values := range a.header {
 		w.Header()[name] = values
 	}
+	if _, has := w.Header()["Content-Type"]; !has {
+		w.Header()["Content-Type"] = nil // net/http is not to guess one
+	}
 	w.WriteHeader(a.status)
 	_, _ = w.Write(a.body) // a client that is gone comes again
 }
@@ -72,8 +86,33 @@ func (a answer) send(w http.ResponseWriter) {
 // A recorder is what the handler writes to.
 type recorder struct {
 	header http.Header
-	answer answer // status 0: nothing was written
+	outer  http.Header // what others have set
+	answer answer      // status 0: nothing was written
 	long   bool
+}
+
+func newRecorder(w http.ResponseWriter) *recorder {
+	return &recorder{header: w.Header().Clone(), outer: w.Header()}
+}
+
+// run has a handler answer a request.
+func (r *recorder) run(next http.Handler, req *http.Request) {
+	if req.MultipartForm == nil {
+		defer func() {
+			if req.MultipartForm != nil {
+				_ = req.MultipartForm.RemoveAll() // the server knows only its own request
+			}
+		}()
+	}
+	defer func() {
+		// httputil.ReverseProxy aborts when Write fails: what is behind it has acted.
+		if r.long {
+			if p := recover(); p != nil && p != http.ErrAbortHandler {
+				panic(p)
+			}
+		}
+	}()
+	next.ServeHTTP(r, req)
 }
 
 func (r *recorder) Header() http.Header { return r.header }
@@ -114,8 +153,31 @@ func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, n
 func (r *recorder) whole() answer {
 	r.WriteHeader(http.StatusOK)
 	a := r.answer
-	if len(a.body) > 0 && a.header.Get("Content-Type") == "" && a.header.Get("Content-Encoding") == "" {
+	if a.header == nil {
+		a.header = http.Header{}
+	}
+	if _, has := a.header["Content-Type"]; !has && len(a.body) > 0 && a.header.Get("Content-Encoding") == "" {
 		a.header.Set("Content-Type", http.DetectContentType(a.body)) // as net/http would, now and when it is sent again
 	}
+	for name := range r.outer {
+		if _, has := a.header[name]; !has {
+			a.header[name] = nil // the handler has removed it
+		}
+	}
+	return a
+}
+
+// tooLong is in place of an answer that is longer than can be kept. One that is recorded
+// must not ask for another try.
+func (a answer) tooLong(recorded bool) answer {
+	if recorded {
+		return (&refusal{http.StatusInternalServerError, "The answer is too long", fmt.Sprintf("The request was handled, with status %d. Its answer is longer than can be kept.", a.status)}).answer()
+	}
+	short := (&refusal{a.status, "The answer is too long", "It is longer than can be sent as a whole, and not recorded."}).answer()
+	for _, name := range []string{"Content-Length", "Content-Encoding", "Content-Disposition", "Etag"} {
+		delete(a.header, name)
+	}
+	a.header.Set("Content-Type", short.header.Get("Content-Type"))
+	a.body = short.body
 	return a
 }

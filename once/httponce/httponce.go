@@ -169,6 +169,9 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 			return
 		}
 	}
+	if m.cfg.Source.anyone { // each endpoint must have the event
+		key = url.PathEscape(r.URL.EscapedPath()) + "/" + key
+	}
 	m.once(w, r, next, m.cfg.Prefix+url.PathEscape(scope)+"/"+key, body)
 }
 
@@ -189,20 +192,24 @@ func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Hand
 	var ran *answer
 	ctx := r.Context()
 	record, err := front.Do(ctx, m.ops, key, m.cfg.Wait, func(ctx context.Context, _ once.Attempt) ([]byte, error) {
-		to := &recorder{header: w.Header().Clone()}
-		next.ServeHTTP(to, r.WithContext(ctx))
+		to := newRecorder(w)
+		to.run(next, r.WithContext(ctx))
 		got := to.whole()
-		if !to.long && !m.cfg.Record(got.status) {
-			ran = &got
-			return nil, errNotRecorded
+		recorded := m.cfg.Record(got.status)
+		var text []byte
+		var err error
+		if recorded {
+			text, err = got.encode(m.cfg.Header)
 		}
-		text, err := got.encode(m.cfg.Header)
 		if to.long || errors.Is(err, ErrTooLong) {
 			m.cfg.Logger.ErrorContext(ctx, "an answer is too long to be recorded", "key", driver.Printable(key), "status", got.status)
-			got = (&refusal{http.StatusInternalServerError, "The answer is too long", "The request has taken effect. Its answer is longer than can be kept."}).answer()
+			got = got.tooLong(recorded)
 			text, err = got.encode(m.cfg.Header)
 		}
 		ran = &got
+		if !recorded {
+			return nil, errNotRecorded
+		}
 		return text, err
 	}, m.fingerprint(r, body)...)
 	unrecorded := new(once.UnrecordedError)
@@ -229,7 +236,11 @@ func (m *middleware) fingerprint(r *http.Request, body []byte) []once.Option {
 	if m.cfg.Source.anyone {
 		return nil
 	}
-	return []once.Option{once.Fingerprint(r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(body))}
+	parts := []string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(body)}
+	if len(r.PostForm) > 0 { // others have read the body
+		parts = append(parts, r.PostForm.Encode())
+	}
+	return []once.Option{once.Fingerprint(parts...)}
 }
 
 func (m *middleware) replay(w http.ResponseWriter, r *http.Request, key string, record []byte) {

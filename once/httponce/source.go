@@ -32,7 +32,8 @@ func IdempotencyKey() Source { return Field("Idempotency-Key") }
 
 // Delivery is a header field by which a sender of webhooks names a delivery, or an event,
 // and which it repeats when it sends it again: "X-GitHub-Delivery", "Webhook-Id" of the
-// Standard Webhooks, "Svix-Id". Bodies are not compared: senders update them.
+// Standard Webhooks, "Svix-Id". Bodies are not compared: senders update them. Senders give
+// an event that goes to two endpoints one name, so the path belongs to the key.
 func Delivery(name string) Source {
 	return Source{anyone: true, key: func(r *http.Request, _ []byte) (string, error) { return single(r, name) }}
 }

@@ -51,6 +51,7 @@ const doors = `
 	once:               baton driver driver/check
 	guard:              driver driver/check
 	election:           baton driver
+	joblimit:           baton driver ratelimit
 
 	# The agent opens the front doors to other processes, and knows no store.
 	agent:              baton driver driver/check election internal/roles internal/ownfile internal/suggest once ratelimit ratelimit/rules
@@ -99,7 +100,7 @@ const doors = `
 `
 
 // pure lists the packages that reach no third-party package, on any platform.
-var pure = []string{"baton", "driver", "store/memstore", "ratelimit", "ratelimit/httplimit", "ratelimit/top", "once", "guard", "election", "driver/observe", "metrics", "batontest"}
+var pure = []string{"baton", "driver", "store/memstore", "ratelimit", "ratelimit/httplimit", "ratelimit/top", "once", "guard", "election", "joblimit", "driver/observe", "metrics", "batontest"}
 
 func TestDoorsAreOneWay(t *testing.T) {
 	t.Parallel()

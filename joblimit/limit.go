@@ -103,7 +103,7 @@ func (e *BackError) Unwrap() error { return e.Err }
 // f gets a context that ends when its permit does. Run returns the error of f; if the
 // permit was lost while f ran, joined with the *baton.LostError unless f returned nil.
 // A *BackError that f returns, from a Limit within it, says that the job did not run:
-// nothing of the rate is consumed. Other errors: the cause of ctx if it has ended; what
+// nothing of the rate is consumed. Other errors: that of ctx, with its cause, if it has ended; what
 // no repetition helps, such as a *baton.KeyError.
 func (l *Limit) Run(ctx context.Context, key string, f func(context.Context) error) error {
 	return l.run(ctx, key, false, f)
@@ -198,7 +198,7 @@ func (e *entry) enter(ctx context.Context) (*baton.Lease, *ratelimit.Reservation
 		case err == nil:
 			return lease, reserved, nil
 		case ctx.Err() != nil:
-			return nil, nil, context.Cause(ctx)
+			return nil, nil, whyEnded(ctx)
 		case !passes(err):
 			return nil, nil, err
 		case e.stay:
@@ -307,7 +307,7 @@ func passes(err error) bool {
 		errors.Is(err, driver.ErrClosed) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &capacity)
 }
 
-// sleep waits, or returns why ctx has ended.
+// sleep waits for d, or returns why ctx has ended before.
 func sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -318,6 +318,15 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return whyEnded(ctx)
 	}
+}
+
+// whyEnded is the cause of a context that has ended, in which its error can be found, too.
+func whyEnded(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }

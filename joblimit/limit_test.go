@@ -252,7 +252,7 @@ func TestErrorsThatStay(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		reason := errors.New("shutdown")
 		cancel(reason)
-		if err := l.Run(ctx, "k", nothing); !errors.Is(err, reason) || errors.As(err, &back) {
+		if err := l.Run(ctx, "k", nothing); !errors.Is(err, reason) || !errors.Is(err, context.Canceled) || errors.As(err, &back) {
 			t.Errorf("a context that has ended: %v", err)
 		}
 		wrong := limit(t, joblimit.Config{Locks: locker(t, s), Running: 2})

@@ -105,7 +105,7 @@ func worker(addr string, stdin io.Reader) error {
 		if err := note("begin", t, id); err != nil {
 			return err
 		}
-		time.Sleep(2 * time.Millisecond) // the work
+		time.Sleep(5 * time.Millisecond) // the work
 		return note("end", t, id)
 	})
 	server, err := serve(addr, mux, 10)

@@ -53,6 +53,7 @@ const doors = `
 	once/internal/front: once
 	guard:              driver driver/check
 	election:           baton driver
+	joblimit:           baton driver ratelimit
 
 	# The agent opens the front doors to other processes, and knows no store.
 	agent:              baton driver driver/check election internal/roles internal/ownfile internal/suggest once ratelimit ratelimit/rules
@@ -101,7 +102,7 @@ const doors = `
 `
 
 // pure lists the packages that reach no third-party package, on any platform.
-var pure = []string{"baton", "driver", "store/memstore", "ratelimit", "ratelimit/httplimit", "ratelimit/top", "once", "once/httponce", "guard", "election", "driver/observe", "metrics", "batontest"}
+var pure = []string{"baton", "driver", "store/memstore", "ratelimit", "ratelimit/httplimit", "ratelimit/top", "once", "once/httponce", "guard", "election", "joblimit", "driver/observe", "metrics", "batontest"}
 
 func TestDoorsAreOneWay(t *testing.T) {
 	t.Parallel()

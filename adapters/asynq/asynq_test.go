@@ -1,0 +1,214 @@
+package batonasynq_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+
+	"github.com/batonhq/baton"
+	batonasynq "github.com/batonhq/baton/adapters/asynq"
+	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/joblimit"
+	"github.com/batonhq/baton/ratelimit"
+)
+
+// A rig is a queue and a store of its own, in one Redis or two.
+type rig struct {
+	t         *testing.T
+	queue     *asynq.Client
+	inspector *asynq.Inspector
+	addr      string
+	locks     *baton.Locker
+	limits    *ratelimit.Limiter
+	told      atomic.Int64 // errors of which the ErrorHandler was told
+}
+
+func newRig(t *testing.T, queueAddr, storeAddr string) *rig {
+	t.Helper()
+	r := &rig{t: t, addr: queueAddr}
+	at := asynq.RedisClientOpt{Addr: queueAddr}
+	r.queue, r.inspector = asynq.NewClient(at), asynq.NewInspector(at)
+	store, locks, err := open(t.Context(), storeAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.locks = locks
+	if r.limits, err = ratelimit.New(store, ratelimit.TokenBucket(5, time.Second, 1)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.queue.Close(); r.inspector.Close(); store.Close() })
+	return r
+}
+
+// start serves tasks with a limit. Tasks that fail are retried at once.
+func (r *rig) start(cfg joblimit.Config, handler asynq.HandlerFunc) {
+	r.t.Helper()
+	limit, err := joblimit.New(cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	mux := asynq.NewServeMux()
+	mux.Use(batonasynq.Middleware(limit, key))
+	mux.HandleFunc("job", handler)
+	server := asynq.NewServer(asynq.RedisClientOpt{Addr: r.addr}, batonasynq.Config(asynq.Config{
+		Concurrency: 10, Logger: quiet{},
+		TaskCheckInterval: 50 * time.Millisecond, DelayedTaskCheckInterval: 200 * time.Millisecond,
+		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
+		ErrorHandler:   asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) { r.told.Add(1) }),
+	}))
+	if err := server.Start(mux); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(server.Shutdown)
+}
+
+func (r *rig) enqueue(n int, key string, opts ...asynq.Option) {
+	r.t.Helper()
+	for range n {
+		if _, err := r.queue.Enqueue(asynq.NewTask("job", []byte(key)), opts...); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// await polls until something is so.
+func (r *rig) await(what string, so func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(time.Minute); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			r.t.Fatalf("after a minute not yet: %s", what)
+		}
+	}
+}
+
+func (r *rig) info() *asynq.QueueInfo {
+	r.t.Helper()
+	info, err := r.inspector.GetQueueInfo("default")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return info
+}
+
+// Tasks that go back burn no attempt, whatever their MaxRetry; those that fail do.
+func TestAttempts(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		rate bool
+	}{{"permits", false}, {"rate", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, testserver.Redis(t).Addr, testserver.Redis(t).Addr)
+			cfg := joblimit.Config{Locks: r.locks, Running: 1, Wait: -1}
+			if c.rate {
+				cfg = joblimit.Config{Rate: r.limits, Wait: -1}
+			}
+			var ran, failed, retried, now atomic.Int64
+			r.enqueue(6, "k", asynq.MaxRetry(1))
+			r.enqueue(2, "k", asynq.MaxRetry(0))
+			r.start(cfg, func(ctx context.Context, _ *asynq.Task) error {
+				if now.Add(1) > 1 && !c.rate {
+					t.Error("two tasks run")
+				}
+				defer now.Add(-1)
+				n, _ := asynq.GetRetryCount(ctx)
+				most, _ := asynq.GetMaxRetry(ctx)
+				if n > 0 {
+					retried.Add(1)
+				}
+				time.Sleep(50 * time.Millisecond) // the work, while others are refused
+				if most == 1 && n == 0 && failed.Add(1) <= 2 {
+					return errors.New("failed")
+				}
+				ran.Add(1)
+				return nil
+			})
+			r.await("all tasks have run", func() bool { return ran.Load() == 8 })
+			r.await("the queue is empty", func() bool { return r.info().Size == 0 })
+			// Each of two tasks failed once; no other was retried, and none archived.
+			if info := r.info(); info.Failed != 2 || info.Processed != 10 || retried.Load() != 2 || r.told.Load() != 2 {
+				t.Errorf("%d failures of %d, %d retried, the ErrorHandler was told of %d: want 2 of 10, 2, 2", info.Failed, info.Processed, retried.Load(), r.told.Load())
+			}
+		})
+	}
+}
+
+// Without Config a task that goes back burns an attempt: what Config is there for.
+func TestWithoutConfig(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testserver.Redis(t).Addr, testserver.SharedRedis(t).Addr)
+	limit, err := joblimit.New(joblimit.Config{Locks: r.locks, Running: 1, Wait: -1, Prefix: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := r.locks.Lock(t.Context(), t.Name()+"k", baton.Permits(1, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Unlock()
+	server := asynq.NewServer(asynq.RedisClientOpt{Addr: r.addr}, asynq.Config{Logger: quiet{}, TaskCheckInterval: 50 * time.Millisecond})
+	if err := server.Start(batonasynq.Middleware(limit, key)(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Shutdown)
+	r.enqueue(1, "k", asynq.MaxRetry(1))
+	r.await("a failure is counted", func() bool { return r.info().Failed == 1 })
+}
+
+// While the store of the permits is down tasks go back, and none fails.
+func TestStoreDown(t *testing.T) {
+	t.Parallel()
+	store := testserver.Redis(t)
+	r := newRig(t, testserver.Redis(t).Addr, store.Addr)
+	store.Kill()
+	var ran atomic.Int64
+	r.enqueue(10, "k", asynq.MaxRetry(1))
+	r.enqueue(1, "k", asynq.MaxRetry(0))
+	r.enqueue(1, "", asynq.MaxRetry(0))
+	r.start(joblimit.Config{Locks: r.locks, Running: 2, Longest: 2 * time.Second}, func(ctx context.Context, task *asynq.Task) error {
+		if n, _ := asynq.GetRetryCount(ctx); n > 0 {
+			t.Errorf("a task has lost an attempt")
+		}
+		ran.Add(1)
+		return nil
+	})
+	r.await("tasks went back, and the one without a limit has run", func() bool { return r.info().Retry == 10 && ran.Load() == 1 })
+	store.Restart()
+	r.await("all tasks have run", func() bool { return ran.Load() == 12 })
+	if info := r.info(); info.Failed != 0 || info.Archived != 0 {
+		t.Errorf("%d tasks failed, %d were archived", info.Failed, info.Archived)
+	}
+}
+
+// The context of a task ends with its permit, and a task that panics releases it.
+func TestPermitEnds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testserver.Redis(t).Addr, testserver.SharedRedis(t).Addr)
+	causes, ran := make(chan error), make(chan bool)
+	prefix := t.Name() + "/"
+	r.start(joblimit.Config{Locks: r.locks, Running: 1, Prefix: prefix}, func(ctx context.Context, _ *asynq.Task) error {
+		switch n, _ := asynq.GetRetryCount(ctx); n {
+		case 0:
+			if _, err := r.locks.Break(ctx, prefix+"k"); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return ctx.Err()
+		case 1:
+			panic("a defect of the task")
+		}
+		ran <- true
+		return nil
+	})
+	r.enqueue(1, "k", asynq.MaxRetry(2))
+	var lost *baton.LostError
+	if cause := <-causes; !errors.As(cause, &lost) || lost.Key != prefix+"k" {
+		t.Errorf("the context of the task ended because: %v", cause)
+	}
+	<-ran
+}

@@ -1,0 +1,135 @@
+package batonasynq_test
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+var soak = flag.Int("soak", 0, "how many tasks TestFleet runs in 10 workers, with kills all the time, until the last one has run")
+
+// Workers of many processes, some of which are killed, never run more than the cap of
+// each key, and burn no attempt for what they put back.
+func TestFleet(t *testing.T) {
+	t.Parallel()
+	workers, keys, tasks, kills := 3, 5, 800, 1
+	if *soak > 0 {
+		workers, keys, tasks, kills = 10, 10, *soak, 1<<30
+	}
+	addr := testserver.Redis(t).Addr
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	queue := asynq.NewClient(asynq.RedisClientOpt{Addr: addr})
+	defer queue.Close()
+	for i := range tasks {
+		if _, err := queue.Enqueue(asynq.NewTask("job", fmt.Appendf(nil, "key%d", i%keys)), asynq.MaxRetry(5)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	var all []*process
+	for range workers {
+		all = append(all, startWorker(t, addr))
+	}
+
+	// The journal is read as it grows.
+	var read, killed, ran, again int64
+	type task struct{ key, pid string }
+	runs := map[string]task{} // now
+	now := map[string]int{}   // tasks of each key that run
+	done := map[string]bool{} // once at least
+	cut := map[string]bool{}  // in a process that was killed
+	most, atMost := 0, 4*time.Minute
+	if *soak > 0 {
+		atMost = 3 * time.Hour
+	}
+	nextKill := tasks / 3
+	lastKill := time.Now()
+	for {
+		lines, err := client.LRange(t.Context(), journal, read, read+9999).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		read += int64(len(lines))
+		for _, line := range lines {
+			f := strings.Fields(line)
+			what, key, pid := f[0], f[1], f[3]
+			id, retried := strings.CutSuffix(f[2], "/retried")
+			switch what {
+			case "begin":
+				if retried && !cut[id] {
+					t.Errorf("task %s has lost an attempt, and no worker died of it", id)
+				}
+				if _, twice := runs[id]; twice {
+					t.Errorf("task %s runs twice", id)
+				}
+				runs[id] = task{key, pid}
+				now[key]++
+				most = max(most, now[key])
+				if now[key] > running {
+					t.Fatalf("%d tasks of %s run", now[key], key)
+				}
+			case "end":
+				if _, runs := runs[id]; !runs {
+					t.Fatalf("task %s ended and had not begun", id)
+				}
+				delete(runs, id)
+				now[key]--
+				if done[id] {
+					again++
+				}
+				done[id] = true
+				ran++
+			case "killed":
+				for id, r := range runs {
+					if r.pid == pid {
+						cut[id] = true
+						delete(runs, id)
+						now[r.key]--
+					}
+				}
+			}
+		}
+		if len(done) >= tasks || *soak == 0 && len(done)+int(killed)*10 >= tasks && len(runs) == 0 {
+			break // what a killed worker ran comes again after a minute: the soak waits for it
+		}
+		if time.Since(began) > atMost {
+			t.Fatalf("%d of %d tasks have run after %s", len(done), tasks, atMost)
+		}
+		if len(done) >= nextKill && int(killed) < kills && (*soak == 0 || time.Since(lastKill) > 5*time.Second) {
+			victim := int(killed) % len(all)
+			all[victim].kill(t, client)
+			all[victim] = startWorker(t, addr)
+			killed++
+			lastKill = time.Now()
+		}
+		if len(lines) == 0 {
+			time.Sleep(20 * time.Millisecond) // a poll; the deadline is above
+		}
+	}
+	took := time.Since(began)
+	for _, p := range all {
+		p.stop(t)
+	}
+	if most < running {
+		t.Errorf("at most %d tasks of a key ran at a time: the test shows nothing about the cap of %d", most, running)
+	}
+	inspector := asynq.NewInspector(asynq.RedisClientOpt{Addr: addr})
+	defer inspector.Close()
+	info, err := inspector.GetQueueInfo("default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Archived > 0 {
+		t.Errorf("%d tasks were archived", info.Archived)
+	}
+	t.Logf("%d tasks of %d keys in %d workers, %d kills, %d cut short: %s, at most %d of a key at a time, %d ran more than once",
+		len(done), keys, workers, killed, len(cut), took.Round(time.Second/10), most, again)
+}

@@ -1,0 +1,166 @@
+package batonasynq_test
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/batonhq/baton"
+	batonasynq "github.com/batonhq/baton/adapters/asynq"
+	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/joblimit"
+	"github.com/batonhq/baton/store/redisstore"
+)
+
+// TestMain makes of a copy of the test a worker process that a test can kill.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if flag.Arg(0) == "worker" {
+		if err := worker(flag.Arg(1), os.Stdin); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+const (
+	running = 3 // the cap of every key
+	ttl     = 2 * time.Second
+)
+
+// key is the key of a task: its payload.
+func key(_ context.Context, t *asynq.Task) string { return string(t.Payload()) }
+
+// quiet drops what asynq logs.
+type quiet struct{}
+
+func (quiet) Debug(...any) {}
+func (quiet) Info(...any)  {}
+func (quiet) Warn(...any)  {}
+func (quiet) Error(...any) {}
+func (quiet) Fatal(...any) {}
+
+func config(concurrency int) asynq.Config {
+	return batonasynq.Config(asynq.Config{
+		Concurrency: concurrency, Logger: quiet{},
+		TaskCheckInterval: 50 * time.Millisecond, DelayedTaskCheckInterval: 200 * time.Millisecond,
+		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
+	})
+}
+
+func serve(addr string, handler asynq.Handler, concurrency int) (*asynq.Server, error) {
+	server := asynq.NewServer(asynq.RedisClientOpt{Addr: addr}, config(concurrency))
+	return server, server.Start(handler)
+}
+
+func open(ctx context.Context, addr string) (*redisstore.Store, *baton.Locker, error) {
+	store, err := redisstore.Open(ctx, redisstore.Server{Addrs: []string{addr}}, redisstore.Config{})
+	if err != nil {
+		return nil, nil, err
+	}
+	locks, err := baton.New(store, baton.Config{TTL: ttl})
+	return store, locks, err
+}
+
+// journal is the list in Redis in which tasks note that they begin and end: one order
+// of events for all processes.
+const journal = "journal"
+
+// worker works until its standard input ends.
+func worker(addr string, stdin io.Reader) error {
+	ctx := context.Background()
+	store, locks, err := open(ctx, addr)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	limit, err := joblimit.New(joblimit.Config{Locks: locks, Running: running, Prefix: "permits/", Longest: 5 * time.Second})
+	if err != nil {
+		return err
+	}
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
+	note := func(what string, t *asynq.Task, id string) error {
+		return client.RPush(ctx, journal, fmt.Sprintf("%s %s %s %d", what, t.Payload(), id, os.Getpid())).Err()
+	}
+	mux := asynq.NewServeMux()
+	mux.Use(batonasynq.Middleware(limit, key))
+	mux.HandleFunc("job", func(ctx context.Context, t *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		if n, _ := asynq.GetRetryCount(ctx); n > 0 {
+			id += "/retried" // only what a killed worker ran may be
+		}
+		if err := note("begin", t, id); err != nil {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond) // the work
+		return note("end", t, id)
+	})
+	server, err := serve(addr, mux, 10)
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, stdin)
+	server.Shutdown()
+	return nil
+}
+
+// A process is a worker that can be killed.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+}
+
+func startWorker(t *testing.T, addr string) *process {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "worker", addr)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testserver.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || strings.TrimSpace(line) != "ready" {
+		t.Fatalf("the worker said %q: %v", line, err)
+	}
+	return &process{cmd: cmd, stdin: stdin}
+}
+
+// kill ends the process at once, and notes that what it ran has ended.
+func (p *process) kill(t *testing.T, client *redis.Client) {
+	t.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.cmd.Wait() // "signal: killed"
+	if err := client.RPush(t.Context(), journal, fmt.Sprintf("killed - - %d", p.cmd.Process.Pid)).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	p.stdin.Close()
+	if err := p.cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,332 @@
+package joblimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/ratelimit"
+)
+
+// What Config defaults to.
+const (
+	DefaultWait    = 500 * time.Millisecond
+	DefaultLongest = time.Minute
+)
+
+// Config says what a Limit limits: the jobs that run, the jobs that begin, or both.
+type Config struct {
+	// Locks has the permits. Its TTL is how long the permit of a worker that was killed
+	// stays taken. Needed if Running is set.
+	Locks *baton.Locker
+
+	// Running is how many jobs of a key run at a time. All programs that use the key
+	// must agree on it: while one runs jobs with another number, jobs go back. Defaults
+	// to 0, no limit.
+	Running int
+
+	// Rate says how many jobs of a key begin within a period. Defaults to nil, no limit.
+	// Its own policy for a store that fails, if it has one, decides before a job goes back.
+	Rate *ratelimit.Limiter
+
+	// Prefix is put before the key of a job to make that of its permits and its rate.
+	Prefix string
+
+	// Wait is how long a job may wait in its worker for its permit and its rate before it
+	// goes back. One job of a key does so at a time in each process; others go back at
+	// once. Below 0 no job waits. Defaults to 500ms.
+	Wait time.Duration
+
+	// Longest is for how long a job goes back at most, unless the rate says that it cannot
+	// run before. A permit that becomes free earlier than expected waits that long at
+	// most. Defaults to 1m.
+	Longest time.Duration
+}
+
+// A Limit runs jobs under permits and a rate. All methods are safe for concurrent use.
+// It needs no Close.
+type Limit struct {
+	cfg   Config
+	paces paces
+}
+
+// New makes a Limit. It never talks to the store. It refuses a Config that cannot be
+// honoured with a *baton.ConfigError, and permits that the store does not have with
+// baton.ErrUnsupported.
+func New(cfg Config) (*Limit, error) {
+	switch {
+	case cfg.Running < 0 || cfg.Running > baton.MaxPermits:
+		return nil, &baton.ConfigError{Field: "Running", Reason: fmt.Sprintf("is %d: want 0 to %d", cfg.Running, baton.MaxPermits)}
+	case cfg.Running > 0 && cfg.Locks == nil:
+		return nil, &baton.ConfigError{Field: "Locks", Reason: "is missing: Running needs it"}
+	case cfg.Running == 0 && cfg.Rate == nil:
+		return nil, &baton.ConfigError{Field: "Running", Reason: "and Rate are missing: nothing is limited"}
+	case cfg.Longest < 0:
+		return nil, &baton.ConfigError{Field: "Longest", Reason: "is below 0"}
+	case cfg.Running > 0 && !cfg.Locks.Traits().Permits:
+		return nil, fmt.Errorf("joblimit: store %s has no permits: %w", cfg.Locks.Traits().Store, baton.ErrUnsupported)
+	}
+	if cfg.Wait == 0 {
+		cfg.Wait = DefaultWait
+	}
+	if cfg.Longest == 0 {
+		cfg.Longest = DefaultLongest
+	}
+	return &Limit{cfg: cfg}, nil
+}
+
+// A BackError says that a job did not run and goes back to its queue. It is no failure
+// of the job.
+type BackError struct {
+	Key   string        // of the job, without the prefix
+	After time.Duration // when to try again, from now
+
+	// Err is why: a *baton.HeldError, a *ratelimit.RefusedError, or the error of a store
+	// that could not be asked.
+	Err error
+}
+
+func (e *BackError) Error() string {
+	return fmt.Sprintf("job of %q goes back for %s: %v", e.Key, e.After.Round(time.Millisecond), e.Err)
+}
+
+// Unwrap returns Err.
+func (e *BackError) Unwrap() error { return e.Err }
+
+// Run runs f as a job of the key if it may run, now or within Config.Wait; otherwise
+// it returns a *BackError and f does not run. Jobs of the key "" have no limit.
+//
+// f gets a context that ends when its permit does. Run returns the error of f; if the
+// permit was lost while f ran, joined with the *baton.LostError unless f returned nil.
+// A *BackError that f returns, from a Limit within it, says that the job did not run:
+// nothing of the rate is consumed. Other errors: that of ctx, with its cause, if it has ended; what
+// no repetition helps, such as a *baton.KeyError.
+func (l *Limit) Run(ctx context.Context, key string, f func(context.Context) error) error {
+	return l.run(ctx, key, false, f)
+}
+
+// RunWaiting is Run for a job that cannot go back: it waits until the job may run, or
+// until ctx ends, while the store fails, too. A *BackError can only come from f.
+func (l *Limit) RunWaiting(ctx context.Context, key string, f func(context.Context) error) error {
+	return l.run(ctx, key, true, f)
+}
+
+type leaseKey struct{}
+
+// Lease is the lease on the permit under which a job runs, for its token; nil if ctx is
+// not that of a job with a permit. With several Limits it is that of the innermost one
+// that has permits. It must not be unlocked.
+func Lease(ctx context.Context) *baton.Lease {
+	lease, _ := ctx.Value(leaseKey{}).(*baton.Lease)
+	return lease
+}
+
+func (l *Limit) run(ctx context.Context, key string, stay bool, f func(context.Context) error) (err error) {
+	if key == "" {
+		return f(ctx)
+	}
+	e := entry{Limit: l, key: key, stay: stay, until: time.Now().Add(l.cfg.Wait)}
+	lease, reserved, err := e.enter(ctx)
+	if err != nil {
+		return err
+	}
+	if lease != nil {
+		defer func() { _ = lease.Unlock() }() // after a panic, too; what cannot be released expires
+		ctx = context.WithValue(lease.Context(ctx), leaseKey{}, lease)
+	}
+	err = f(ctx)
+	var back *BackError
+	if errors.As(err, &back) {
+		cancel(ctx, reserved)
+		return err
+	}
+	l.paces.ran(key, time.Now())
+	if err != nil && lease != nil {
+		if lost := lease.Err(); lost != nil && !errors.Is(err, lost) {
+			err = errors.Join(err, lost)
+		}
+	}
+	return err
+}
+
+// settleWithin bounds the request that gives back a reservation of a job that did not
+// run. If it fails the reservation counts as consumed.
+const settleWithin = 2 * time.Second
+
+func cancel(ctx context.Context, r *ratelimit.Reservation) {
+	if r == nil {
+		return
+	}
+	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
+	defer end()
+	_ = r.Cancel(ctx)
+}
+
+// An entry is the way of one job to its permit and its rate.
+type entry struct {
+	*Limit
+	key     string
+	stay    bool      // it waits as long as its context lasts
+	until   time.Time // how long it may wait else
+	waiting bool      // it is the one job of the key in this process that may wait
+}
+
+// mayWait reports whether the job may wait in its worker, and for how long.
+func (e *entry) mayWait() (time.Duration, bool) {
+	left := time.Until(e.until)
+	if left <= 0 || !e.waiting && !e.paces.enterWait(e.key) {
+		return 0, false
+	}
+	e.waiting = true
+	return left, true
+}
+
+// enter takes the permit first: one that is not used returns at once, unlike the rate.
+func (e *entry) enter(ctx context.Context) (*baton.Lease, *ratelimit.Reservation, error) {
+	defer func() {
+		if e.waiting {
+			e.paces.leaveWait(e.key)
+		}
+	}()
+	for {
+		lease, reserved, after, err := e.attempt(ctx)
+		switch {
+		case err == nil:
+			return lease, reserved, nil
+		case ctx.Err() != nil:
+			return nil, nil, whyEnded(ctx)
+		case !passes(err):
+			return nil, nil, err
+		case e.stay:
+			if err := sleep(ctx, max(after, outage/2+rand.N(outage/2))); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		if refused := new(ratelimit.RefusedError); errors.As(err, &refused) {
+			if left, ok := e.mayWait(); ok && after <= left {
+				if err := sleep(ctx, after); err != nil {
+					return nil, nil, err
+				}
+				continue
+			}
+		} else if !errors.Is(err, baton.ErrHeld) {
+			// The store fails. The next job would fare no better, so this worker pauses.
+			if err := sleep(ctx, min(max(0, time.Until(e.until)), outage)); err != nil {
+				return nil, nil, err
+			}
+			after = outage
+		}
+		return nil, nil, &BackError{Key: e.key, After: e.paces.back(e.key, time.Now(), after, e.cfg.Longest), Err: err}
+	}
+}
+
+// outage is how long a job stays away at least when the store fails.
+const outage = time.Second
+
+// attempt takes the permit and the rate, or neither. After says when the rate may
+// allow the job.
+func (e *entry) attempt(ctx context.Context) (lease *baton.Lease, reserved *ratelimit.Reservation, after time.Duration, err error) {
+	if e.cfg.Running > 0 {
+		if lease, err = e.permit(ctx); err != nil {
+			return nil, nil, 0, err
+		}
+	}
+	if e.cfg.Rate != nil {
+		if reserved, after, err = e.reserve(ctx); err != nil {
+			if lease != nil {
+				_ = lease.Unlock() // what cannot be released expires
+			}
+			return nil, nil, after, err
+		}
+	}
+	return lease, reserved, 0, nil
+}
+
+func (e *entry) permit(ctx context.Context) (*baton.Lease, error) {
+	key, permits := e.cfg.Prefix+e.key, baton.Permits(1, e.cfg.Running)
+	if e.stay {
+		return e.cfg.Locks.Lock(ctx, key, permits)
+	}
+	lease, err := e.cfg.Locks.TryLock(ctx, key, permits)
+	if !errors.Is(err, baton.ErrHeld) {
+		return lease, err
+	}
+	left, ok := e.mayWait()
+	if !ok {
+		return nil, err
+	}
+	wait, end := context.WithTimeout(ctx, left)
+	defer end()
+	lease, later := e.cfg.Locks.Lock(wait, key, permits)
+	if later != nil && wait.Err() != nil {
+		return nil, err // not the context's: this is a refusal
+	}
+	return lease, later
+}
+
+// reserve takes one of the rate. It waits for the turn of a leaky bucket, if that comes
+// soon enough.
+func (e *entry) reserve(ctx context.Context) (*ratelimit.Reservation, time.Duration, error) {
+	var r *ratelimit.Reservation
+	var err error
+	key := e.cfg.Prefix + e.key
+	switch {
+	case e.stay || !e.cfg.Rate.Queues():
+		r, err = e.cfg.Rate.Reserve(ctx, key, 1)
+	default:
+		left, _ := e.mayWait()
+		r, err = e.cfg.Rate.ReserveWithin(ctx, key, 1, left)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if !r.Result.OK {
+		return nil, r.Result.RetryAfter, &ratelimit.RefusedError{Result: r.Result}
+	}
+	if err := sleep(ctx, r.Result.Wait); err != nil {
+		cancel(ctx, r)
+		return nil, 0, err
+	}
+	return r, 0, nil
+}
+
+// passes reports whether the job may run later. A cost that no rate ever allows, a bad
+// key and a store without permits stay as they are.
+func passes(err error) bool {
+	var refused *ratelimit.RefusedError
+	if errors.As(err, &refused) {
+		return refused.Result.RetryAfter != ratelimit.Never
+	}
+	var capacity *baton.CapacityError
+	return errors.Is(err, baton.ErrHeld) || errors.Is(err, baton.ErrUnavailable) || errors.Is(err, baton.ErrUnknown) ||
+		errors.Is(err, driver.ErrClosed) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &capacity)
+}
+
+// sleep waits for d, or returns why ctx has ended before.
+func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return whyEnded(ctx)
+	}
+}
+
+// whyEnded is the cause of a context that has ended, in which its error can be found, too.
+func whyEnded(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}

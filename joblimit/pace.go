@@ -1,0 +1,103 @@
+package joblimit
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// paces knows the keys whose jobs went back, of this process.
+type paces struct {
+	mu    sync.Mutex
+	all   map[string]*pace
+	sweep int // so many keys are looked through for those that are over
+}
+
+// A pace says when jobs of a key that go back come again.
+type pace struct {
+	waiting bool          // a job waits in its worker
+	gap     time.Duration // from the end of one job that ran to that of the next, lately
+	last    time.Time     // the end of the last one
+	next    time.Time     // the job that goes back next comes again no earlier
+}
+
+const (
+	firstGap = 10 * time.Millisecond // before any job was seen to run
+	leastGap = time.Millisecond
+
+	// eager is by how much the jobs come again faster than they could run. With 1 a pace
+	// that is too slow would stay: jobs that come seldom run seldom.
+	eager = 0.75
+)
+
+func (p *paces) of(key string, now time.Time) *pace {
+	if k := p.all[key]; k != nil {
+		return k
+	}
+	if p.all == nil {
+		p.all = map[string]*pace{}
+	}
+	if len(p.all) >= max(64, p.sweep) {
+		for key, k := range p.all {
+			if !k.waiting && now.After(k.next) {
+				delete(p.all, key)
+			}
+		}
+		p.sweep = 2 * len(p.all)
+	}
+	k := &pace{gap: firstGap, last: now}
+	p.all[key] = k
+	return k
+}
+
+// enterWait reports whether the caller is the one job of the key that may wait; then
+// leaveWait has to follow.
+func (p *paces) enterWait(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.of(key, time.Now())
+	if k.waiting {
+		return false
+	}
+	k.waiting = true
+	return true
+}
+
+func (p *paces) leaveWait(key string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.of(key, time.Now()).waiting = false
+}
+
+// ran notes that a job has run. The time between two jobs tells the pace only if there
+// were jobs that wanted to run.
+func (p *paces) ran(key string, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.all[key]
+	if k == nil {
+		return
+	}
+	if k.next.After(k.last) {
+		k.gap += (now.Sub(k.last) - k.gap) / 8
+		k.gap = max(k.gap, leastGap)
+	}
+	k.last = now
+}
+
+// back returns when a job comes again, after at least so long.
+func (p *paces) back(key string, now time.Time, after, longest time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.of(key, now)
+	gap := max(k.gap, min(now.Sub(k.last)/4, longest)) // the true one is longer if no job ran since
+	at := now.Add(after)
+	if at.Before(k.next) {
+		at = k.next
+	}
+	if at.Sub(now) > max(after, longest) { // too many: at random among them
+		return max(after, longest/2) + rand.N(longest/2+1)
+	}
+	k.next = at.Add(time.Duration(float64(gap) * eager))
+	return at.Sub(now) + rand.N(gap)
+}

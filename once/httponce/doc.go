@@ -28,9 +28,9 @@
 //
 // The status, the body, and the header fields that Config.Header names. Not recorded, so
 // that the next request runs the handler again, are by default 408, 409, 425, 429 and all
-// of 500 and above; see Config.Record. Neither is a panic. An answer that is longer than
-// MaxAnswer is replaced by a 500 that says so, and that is recorded: the effect has
-// happened, and must not happen again.
+// of 500 and above; see Config.Record. Neither is a panic. An answer that would be recorded
+// and is longer than MaxAnswer is replaced by a 500 that says so, and that is recorded: the
+// effect has happened, and must not happen again.
 //
 // The first client gets all header fields of the answer, and those that come later only
 // what is recorded. Set-Cookie is not among that: what is recorded can be read by all who
@@ -42,7 +42,8 @@
 //	401  Config.Scope does not know whose request it is
 //	409  another request with this key is under way; Retry-After says when to come again
 //	413  the body is longer than Config.MaxBody
-//	422  the key was used for another request: method, path, query or body differ
+//	422  the key was used for another request: method, path, query or body differ (a form of
+//	     several parts differs if it has another boundary: what is sent again has the same bytes)
 //	503  the store does not answer; the handler has not run
 //
 // They are problem documents (RFC 9457). None of them is recorded.
@@ -52,7 +53,8 @@
 // While a request waits for another one it leaves with its client. A handler that runs is
 // not ended by that: its work goes on, its answer is recorded, and the client gets it when
 // it comes again. The handler's context ends with the lease: after once.Config.Lock.MaxHold
-// or when the store could give the operation to another process.
+// or when the store could give the operation to another process. It does not end with
+// http.Server.BaseContext or with the time of an http.TimeoutHandler around it.
 //
 // # What a handler cannot do
 //
@@ -65,6 +67,6 @@
 //
 // Behind what authenticates, as the scope comes from there, and what verifies the signature
 // of a webhook: who can send a request with a key can occupy it. Limits may be on either
-// side; outside, a request that is sent again is counted again. What reads the body, such
-// as http.Request.ParseForm, comes behind it, or bodies are not compared.
+// side; outside, a request that is sent again is counted again. What reads the body comes
+// behind it, or bodies are not compared; only the fields of a form that was read are.
 package httponce

@@ -5,7 +5,7 @@
 //		Scope: func(ctx context.Context) string { return userOf(ctx) },
 //	})
 //	…
-//	server := grpc.NewServer(grpc.UnaryInterceptor(calls.Unary))
+//	server := grpc.NewServer(grpc.UnaryInterceptor(calls.Unary), grpc.StreamInterceptor(calls.Stream))
 //
 // The client draws a key for each operation and sends it as the metadata
 // "idempotency-key". The first call with a key runs the handler; every later one gets what
@@ -25,5 +25,6 @@
 // A handler that has begun goes on if its caller hangs up or its deadline passes, so that
 // the answer is there when the call comes again. Its context ends with the lease.
 //
-// Requests are compared by their encoding. Streams are not covered.
+// Requests are compared by their encoding. Streams are not covered: Stream refuses those
+// that have a key.
 package grpconce

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"time"
 
 	rpc "google.golang.org/genproto/googleapis/rpc/status"
@@ -101,12 +102,14 @@ func New(ops *once.Runner, cfg Config) (*Interceptor, error) {
 // lease. There is none if the call has no key.
 func AttemptOf(ctx context.Context) (once.Attempt, bool) { return front.AttemptOf(ctx) }
 
+const field = "idempotency-key"
+
 // Unary is a grpc.UnaryServerInterceptor.
 func (i *Interceptor) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if i.cfg.Skip != nil && i.cfg.Skip(ctx, info.FullMethod) {
 		return handler(ctx, req)
 	}
-	keys := metadata.ValueFromIncomingContext(ctx, "idempotency-key")
+	keys := metadata.ValueFromIncomingContext(ctx, field)
 	switch {
 	case len(keys) == 0 && i.cfg.Required:
 		return nil, status.Error(codes.InvalidArgument, "the call has no idempotency-key: draw one at random for each operation, and send it again with each repetition")
@@ -128,6 +131,16 @@ func (i *Interceptor) Unary(ctx context.Context, req any, info *grpc.UnaryServer
 		return nil, status.Error(codes.Internal, "the request cannot be compared")
 	}
 	return i.once(ctx, req, handler, i.cfg.Prefix+url.PathEscape(scope)+"/"+keys[0], once.Fingerprint(info.FullMethod, string(request)))
+}
+
+// Stream is a grpc.StreamServerInterceptor. It refuses streams with a key as Unimplemented:
+// what is sent piece by piece could not be sent again. All others pass.
+func (i *Interceptor) Stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	skip := i.cfg.Skip != nil && i.cfg.Skip(s.Context(), info.FullMethod)
+	if !skip && len(metadata.ValueFromIncomingContext(s.Context(), field)) > 0 {
+		return status.Error(codes.Unimplemented, "a stream takes no idempotency-key: it could not be sent again")
+	}
+	return handler(srv, s)
 }
 
 // once runs the handler for the operation, or returns what is recorded.
@@ -170,7 +183,9 @@ var errNotRecorded = errors.New("grpconce: this outcome is not recorded")
 // is a success.
 func encode(answer any, failure error) ([]byte, error) {
 	if failure != nil {
-		return proto.Marshal(status.Convert(failure).Proto())
+		s := status.Convert(failure).Proto()
+		s.Message = strings.ToValidUTF8(s.Message, "\uFFFD") // as grpc sends it; others cannot be encoded
+		return proto.Marshal(s)
 	}
 	message, ok := answer.(proto.Message)
 	if !ok {

@@ -66,7 +66,7 @@ func newSite(t *testing.T, store driver.Locks, cfg grpconce.Config, work func(co
 		t.Fatal(err)
 	}
 	s := &site{t: t, service: &service{work: work}}
-	server := grpc.NewServer(grpc.UnaryInterceptor(calls.Unary))
+	server := grpc.NewServer(grpc.UnaryInterceptor(calls.Unary), grpc.StreamInterceptor(calls.Stream))
 	pb.RegisterTestServiceServer(server, s.service)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
@@ -102,6 +102,33 @@ func (s *site) wantRan(n int64) {
 	if ran := s.ran.Load(); ran != n {
 		s.t.Errorf("the handler ran %d times, want %d", ran, n)
 	}
+}
+
+// TestStream: a stream with a key is refused, and not run as if it had none.
+func TestStream(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, memstore.New(), grpconce.Config{Required: true}, nil)
+	for _, md := range [][]string{{key, "k"}, nil} {
+		stream, err := s.c.StreamingOutputCall(metadata.AppendToOutgoingContext(t.Context(), md...), new(pb.StreamingOutputCallRequest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = stream.Recv() // the service itself has no such method
+		if refused := strings.Contains(status.Convert(err).Message(), "takes no idempotency-key"); refused != (md != nil) {
+			t.Errorf("%q: %v", md, err)
+		}
+	}
+}
+
+// TestFailureThatIsNoText: a failure whose message cannot be encoded is recorded all the same.
+func TestFailureThatIsNoText(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, memstore.New(), grpconce.Config{}, func(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+		return nil, status.Error(codes.NotFound, "no account \xff")
+	})
+	s.want(codes.NotFound, "no account", false, "x", key, "k")
+	s.want(codes.NotFound, "no account", true, "x", key, "k")
+	s.wantRan(1)
 }
 
 const key = "idempotency-key"

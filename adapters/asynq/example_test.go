@@ -27,12 +27,13 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
+	redis := asynq.RedisClientOpt{Addr: "localhost:6379"}
 	mux := asynq.NewServeMux()
 	mux.Use(batonasynq.Middleware(limit, func(_ context.Context, t *asynq.Task) string { return t.Headers()["tenant"] }))
+	server := asynq.NewServer(redis, batonasynq.Config(asynq.Config{Concurrency: 10}))
 	mux.HandleFunc("report", func(ctx context.Context, t *asynq.Task) error {
 		return nil // the work, which ends when ctx does
 	})
-	server := asynq.NewServer(asynq.RedisClientOpt{Addr: "localhost:6379"}, batonasynq.Config(asynq.Config{Concurrency: 10}))
 	if err := server.Run(mux); err != nil {
 		panic(err)
 	}

@@ -45,7 +45,7 @@ func newRig(t *testing.T, store *testserver.PostgresServer) *rig {
 	}
 	t.Cleanup(func() { s.Close() })
 	r.locks = locks
-	if r.rate, err = ratelimit.New(s, ratelimit.TokenBucket(5, time.Second, 1)); err != nil {
+	if r.rate, err = ratelimit.New(s, ratelimit.TokenBucket(10, time.Second, 1)); err != nil {
 		t.Fatal(err)
 	}
 	return r

@@ -1,0 +1,63 @@
+package joblimit_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/batontest"
+	"github.com/batonhq/baton/joblimit"
+	"github.com/batonhq/baton/ratelimit"
+)
+
+// TestPageIsCompiled finds every Go block of docs/queues.md in a file that the compiler
+// reads: this one, and the examples of the adapters.
+func TestPageIsCompiled(t *testing.T) {
+	t.Parallel()
+	plain := func(text string) string {
+		var lines []string
+		for line := range strings.Lines(text) {
+			line, _, _ = strings.Cut(line, " // ")
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
+		}
+		return strings.Join(lines, "\n")
+	}
+	read := func(name string) string {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	compiled := ""
+	for _, name := range []string{"pages_test.go", "../adapters/asynq/example_test.go", "../adapters/river/example_test.go"} {
+		compiled += plain(read(name)) + "\n"
+	}
+	blocks := strings.Split(read("../docs/queues.md"), "```go\n")[1:]
+	if len(blocks) < 3 {
+		t.Errorf("found %d blocks", len(blocks))
+	}
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "```")
+		if !strings.Contains(compiled, plain(block)) {
+			t.Errorf("docs/queues.md shows what is compiled nowhere:\n%s", block)
+		}
+	}
+}
+
+func TestPageOfQueues(t *testing.T) {
+	s := batontest.New(t)
+	locks, rate := locker(t, s), limiter(t, s, ratelimit.TokenBucket(10, time.Second, 10))
+	limit, err := joblimit.New(joblimit.Config{
+		Locks:   locks,
+		Running: 5,
+		Rate:    rate,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := limit.Run(t.Context(), "tenant", nothing); err != nil {
+		t.Error(err)
+	}
+}

@@ -12,6 +12,9 @@ VERIFY ?=
 # Flags of the search for leaks: make soak SOAK="-h"
 SOAK ?=
 
+# Flags of the release: make release RELEASE="-h"
+RELEASE ?=
+
 # All modules, and the one that only holds the linters' versions.
 MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*' -not -path '*/testdata/*'))))
 TESTED  := $(filter-out tools,$(MODULES))
@@ -81,6 +84,10 @@ clients: servers ## Try the clients in all languages at length: 30 000 increment
 servers: ## Install the servers and tools that the tests need (Debian, as root)
 	@.ci/install
 
+.PHONY: release
+release: ## Build what a release has into dist: the command for all platforms, .deb, checksums; RELEASE="-version v0.1.0"
+	go run ./internal/release $(RELEASE)
+
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf bin
+	rm -rf bin dist

@@ -15,6 +15,9 @@ SOAK ?=
 # How many texts make fuzz has Go's fuzzing find for each fuzzer, or for how long: make fuzz FUZZ=1m
 FUZZ ?= 100000x
 
+# Flags of the release: make release RELEASE="-h"
+RELEASE ?=
+
 # All modules, and the one that only holds the linters' versions.
 MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*' -not -path '*/testdata/*'))))
 TESTED  := $(filter-out tools,$(MODULES))
@@ -92,6 +95,10 @@ clients: servers ## Try the clients in all languages at length: 30 000 increment
 servers: ## Install the servers and tools that the tests need (Debian, as root)
 	@.ci/install
 
+.PHONY: release
+release: ## Build what a release has into dist: the command for all platforms, .deb, checksums; RELEASE="-version v0.1.0"
+	go run ./internal/release $(RELEASE)
+
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf bin
+	rm -rf bin dist

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
@@ -219,30 +218,41 @@ func (a *app) awaitRelease(ctx context.Context, locks *baton.Locker, key string,
 // onAsk is the value of --on-ask: 0, or a signal for the command.
 type onAsk syscall.Signal
 
-// askSignals are the signals that --on-ask may name: those that are passed on.
-var askSignals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2"}
+// askSignals are the names of the signals that --on-ask may name: those that are passed on.
+func askSignals() (names []string) {
+	for _, of := range supervise.Ending {
+		names = append(names, of.Name)
+	}
+	return names
+}
 
 func (s *onAsk) flag(cmd *cobra.Command) {
-	cmd.Flags().Var(s, "on-ask", "`SIGNAL` to send to the command when it is asked to release the lock (baton ask): TERM, INT, HUP, QUIT, USR1 or USR2 (default: only print the request)")
-	_ = cmd.RegisterFlagCompletionFunc("on-ask", cobra.FixedCompletions(askSignals, cobra.ShellCompDirectiveNoFileComp))
+	names := askSignals()
+	last := len(names) - 1
+	cmd.Flags().Var(s, "on-ask", "`SIGNAL` to send to the command when it is asked to release the lock (baton ask): "+strings.Join(names[:last], ", ")+" or "+names[last]+" (default: only print the request)")
+	_ = cmd.RegisterFlagCompletionFunc("on-ask", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func (s *onAsk) String() string {
-	if *s == 0 {
-		return ""
+	for _, of := range supervise.Ending {
+		if of.Signal == syscall.Signal(*s) {
+			return of.Name
+		}
 	}
-	return strings.TrimPrefix(unix.SignalName(syscall.Signal(*s)), "SIG")
+	return ""
 }
 
 func (s *onAsk) Type() string { return "signal" }
 
 func (s *onAsk) Set(text string) error {
 	name := strings.TrimPrefix(strings.ToUpper(text), "SIG")
-	if !slices.Contains(askSignals, name) {
-		return fmt.Errorf("it is one of %s", strings.Join(askSignals, ", "))
+	for _, of := range supervise.Ending {
+		if of.Name == name {
+			*s = onAsk(of.Signal)
+			return nil
+		}
 	}
-	*s = onAsk(unix.SignalNum("SIG" + name))
-	return nil
+	return fmt.Errorf("it is one of %s", strings.Join(askSignals(), ", "))
 }
 
 // heed does what --on-ask says after a request to release the lock. It does not wait

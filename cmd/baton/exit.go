@@ -175,17 +175,13 @@ func (d death) die() {
 	if signal.Ignored(d.sig) || os.Getpid() == 1 || !supervise.Foreground() {
 		return
 	}
-	whom := os.Getpid()
-	if d.unheard {
-		whom = 0
-	}
 	if d.sig == syscall.SIGQUIT { // a shell does not ask how this process died of it, and its core is of no use
 		signal.Ignore(d.sig)
-		_ = syscall.Kill(whom, d.sig)
+		_ = supervise.Raise(d.sig, d.unheard)
 		return
 	}
 	signal.Reset(d.sig)
-	if syscall.Kill(whom, d.sig) == nil {
+	if supervise.Raise(d.sig, d.unheard) == nil {
 		<-time.After(time.Second) // the signal comes before that
 	}
 }

@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -261,6 +263,7 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		"schema apply":   {{}, {hostileText}},
 		"completion":     {{hostileText}, {"bash"}},
 		"help":           {{hostileText}, {"stores"}},
+		"man":            {{}, {hostileText}},
 		"version":        {{}, {hostileText}, {"-o", "json"}},
 	}
 	for path := range commands() {

@@ -17,6 +17,7 @@ import (
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/driver/observe"
+	"github.com/batonhq/baton/internal/supervise"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit"
 )
@@ -258,7 +259,7 @@ the same of each limit.
 				return err
 			}
 			a.conclude(0)
-			return &exit{exitCannotRun, fmt.Errorf("%s: %w", safe(args[1]), syscall.Exec(path, args[1:], os.Environ()))}
+			return &exit{exitCannotRun, fmt.Errorf("%s: %w", safe(args[1]), supervise.Become(path, args[1:], os.Environ()))}
 		})(cmd, args)
 	}
 	cmd.AddCommand(a.simulateCommand(), a.checkCommand(), a.limitListCommand(), a.limitTopCommand())

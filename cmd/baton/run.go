@@ -66,7 +66,8 @@ before the lock is given back; on Linux so are those in other groups of the sess
 as "timeout" makes them, but not daemons (elsewhere use "timeout --foreground"). While
 one is there that cannot be stopped, because it runs as another user as under sudo,
 the lock is kept. On Linux the command also dies if baton itself is killed; what the
-command has started does not then.
+command has started does not then. On Windows the command and what it starts are a job
+object, which ends as a whole and with baton; TERM is Ctrl-Break there.
 
 A request to release the lock ("baton ask") is printed, and sent to the command as a
 signal with --on-ask. "baton show ask/$BATON_KEY" tells the command the reason.
@@ -266,8 +267,7 @@ func (r *running) margin() time.Duration { return r.ttl/10 + r.grace }
 
 // listenForCommand subscribes to the signals that are passed on to a command.
 func listenForCommand() (sigs chan os.Signal, stop func()) {
-	sigs, stopSigs := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
-		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+	sigs, stopSigs := listen(supervise.Passed()...)
 	// If no process reads our messages, we must not end before the command.
 	_, stopPipe := listen(syscall.SIGPIPE)
 	return sigs, func() { stopSigs(); stopPipe() }
@@ -308,7 +308,7 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 		return ending{lost: err}
 	}
 	// Listen before the command starts: it may be suspended at once, and we with it.
-	moreSigs, stop := listen(syscall.SIGTSTP, syscall.SIGCONT)
+	moreSigs, stop := listen(supervise.JobControl...)
 	defer stop()
 	command.MayResume = func() bool { return lease.Err() == nil }
 	child, err := supervise.Start(command)

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/batonhq/baton/driver/check"
 )
 
@@ -168,37 +166,6 @@ func (r *recorder) read(stream int, from *os.File, on *relay) {
 
 // mostInPipe is at least as much as a pipe holds.
 const mostInPipe = 1 << 20
-
-// drain takes what is in a pipe already, and reports whether a process could still
-// write to it: a read that times out does not tell.
-func drain(from *os.File, take func([]byte)) (open bool) {
-	conn, err := from.SyscallConn()
-	if err == nil {
-		err = from.SetReadDeadline(time.Time{})
-	}
-	if err != nil {
-		return true
-	}
-	buf := make([]byte, mostInPipe)
-	n := 0
-	for n < len(buf) {
-		var m int
-		err = os.ErrClosed // in case Read does not call
-		_ = conn.Read(func(fd uintptr) bool {
-			m, err = unix.Read(int(fd), buf[n:])
-			return true // do not wait: the pipe may be empty
-		})
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil || m <= 0 {
-			break
-		}
-		n += m
-	}
-	take(buf[:n])
-	return n == len(buf) || err != nil
-}
 
 // A relay passes one stream on to a reader that may be slow.
 type relay struct {

@@ -48,7 +48,10 @@ type buildView struct {
 	Platform string `json:"platform"`
 }
 
-// version reads what the go command wrote into the program.
+// What make release writes: a build outside of a clone knows it by nothing else.
+var released, revision, revisionTime string
+
+// version reads what the go command, or make release, wrote into the program.
 func version() buildView {
 	v := buildView{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
@@ -67,6 +70,9 @@ func version() buildView {
 		case "vcs.modified":
 			v.Modified = s.Value == "true"
 		}
+	}
+	if released != "" {
+		v.Version, v.Revision, v.Time = released, revision[:min(12, len(revision))], revisionTime
 	}
 	return v
 }

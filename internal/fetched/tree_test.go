@@ -80,7 +80,7 @@ func readTree(ctx context.Context, top string) (tree, error) {
 
 // left reports whether a folder of that name is in no version of a module.
 func left(name string) bool {
-	return strings.HasPrefix(name, ".") || name == "vendor" || name == "bin"
+	return strings.HasPrefix(name, ".") || name == "vendor" || name == "bin" || name == "dist"
 }
 
 // module returns the module with that path.

@@ -344,7 +344,7 @@ func eachFile(module fs.FS, nested bool, f func(name string) error) error {
 		if name == "." {
 			return nil
 		}
-		if base := path.Base(name); base[0] == '.' || base[0] == '_' || base == "testdata" || base == "bin" {
+		if base := path.Base(name); base[0] == '.' || base[0] == '_' || base == "testdata" || base == "bin" || base == "dist" {
 			return fs.SkipDir
 		}
 		if _, err := fs.Stat(module, name+"/go.mod"); err == nil && !nested {

@@ -8,6 +8,8 @@ import (
 	"syscall"
 )
 
+const hasModes = true
+
 // Foreign tells whom a file belongs to if that is neither root nor this user.
 func Foreign(info fs.FileInfo) (uid uint32, foreign bool) {
 	stat, ok := info.Sys().(*syscall.Stat_t)

@@ -20,7 +20,8 @@ func (e *ModeError) Error() string { return e.Reason + ": " + e.Next }
 // Read reads a regular file of at most limit bytes that belongs to this user or to root, and
 // that no other user can write. Secret says that users outside of its group must not be
 // able to read it, either. Symbolic links are followed: what counts is the file at their
-// end. The error is an *fs.PathError, or a *ModeError.
+// end. The error is an *fs.PathError, or a *ModeError. On Windows, access lists are not read:
+// keep such files where other users cannot write.
 func Read(path string, limit int64, secret bool) ([]byte, error) {
 	info, err := os.Stat(path) // opening a pipe would wait for its writer
 	if err != nil {
@@ -58,6 +59,7 @@ func check(path string, info fs.FileInfo, secret bool) error {
 		return &ModeError{fmt.Sprintf("it belongs to user %d, who could change it", uid), "chown it to root, or to the user who runs this command"}
 	}
 	switch mode := info.Mode().Perm(); {
+	case !hasModes: // who may write it is said elsewhere
 	case mode&0o022 != 0:
 		return &ModeError{fmt.Sprintf("it has the mode %04o, and other users could change it", mode), "chmod go-w"}
 	case secret && mode&0o004 != 0:

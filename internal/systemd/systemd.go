@@ -1,5 +1,3 @@
-//go:build unix
-
 // Package systemd speaks the two protocols by which systemd and a service find each
 // other: the sockets that it passes on, and what the service tells of its state. Other
 // supervisors speak them, too.
@@ -11,7 +9,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"syscall"
 )
 
 // firstFD is the first file descriptor that systemd passes on.
@@ -31,7 +28,7 @@ func Listener() (net.Listener, error) {
 	if fds != "1" {
 		return nil, fmt.Errorf("systemd has passed on %q sockets, and not one", fds)
 	}
-	syscall.CloseOnExec(firstFD)
+	closeOnExec(firstFD)
 	f := os.NewFile(firstFD, "socket of systemd")
 	defer f.Close() // FileListener has a copy
 	l, err := net.FileListener(f)

@@ -62,6 +62,7 @@ var rules = []rule{
 	{pattern: "internal/alltold", norace: true},
 	{pattern: "internal/envoytest", norace: true}, // it measures times
 	{pattern: "internal/proxies", norace: true},
+	{pattern: "internal/release", norace: true},
 	{pattern: "internal/house", norace: true},
 	{pattern: "internal/simulate", norace: true},
 	{pattern: "internal/testrun", norace: true},

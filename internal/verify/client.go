@@ -16,13 +16,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/verify/fault"
 	"github.com/batonhq/baton/internal/verify/history"
 	"github.com/batonhq/baton/ratelimit"
 )
@@ -130,7 +130,7 @@ func (c *client) open(in *bufio.Reader) error {
 	// The goroutine that receives signals stays for ever: start it before goroutines
 	// are counted.
 	heard := make(chan os.Signal, 1)
-	signal.Notify(heard, syscall.SIGCONT)
+	signal.Notify(heard, fault.Continue)
 	signal.Stop(heard)
 	file, err := os.OpenFile(c.Log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -284,10 +284,10 @@ func (c *client) holds(change int) {
 // stopHere stops this process until it gets SIGCONT.
 func (c *client) stopHere() {
 	again := make(chan os.Signal, 1)
-	signal.Notify(again, syscall.SIGCONT)
+	signal.Notify(again, fault.Continue)
 	defer signal.Stop(again)
 	c.say(sayStops, "")
-	if syscall.Kill(os.Getpid(), syscall.SIGSTOP) == nil {
+	if fault.StopHere() == nil {
 		<-again
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/batonhq/baton/internal/verify/fault"
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
@@ -75,7 +76,7 @@ func begin(cmd *exec.Cmd, name, log string, orders any) (*life, error) {
 	l.cmd.Stderr = stderr
 	// Its own process group: Ctrl-C is for the conductor alone, and if the conductor
 	// dies, the system wakes and ends clients that are stopped.
-	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	l.cmd.SysProcAttr = apart()
 	if l.in, err = l.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -238,7 +239,7 @@ func (p *process) StopAtWrite(ctx context.Context) error {
 		return err
 	}
 	for end := time.Now().Add(openTimeout); ; {
-		if err := p.Signal(syscall.SIGCONT); err != nil {
+		if err := p.Signal(fault.Continue); err != nil {
 			return err
 		}
 		again, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)

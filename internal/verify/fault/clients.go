@@ -258,11 +258,11 @@ func (s *Scene) stop(ctx context.Context, d time.Duration) error {
 
 // frozen stops a process for a while.
 func frozen(ctx context.Context, c Process, d time.Duration) error {
-	if err := c.Signal(syscall.SIGSTOP); err != nil {
+	if err := c.Signal(Stop); err != nil {
 		return err
 	}
 	pause(ctx, d)
-	return c.Signal(syscall.SIGCONT)
+	return c.Signal(Continue)
 }
 
 func stopInSection(ctx context.Context, s *Scene) error {
@@ -277,7 +277,7 @@ func stopInSection(ctx context.Context, s *Scene) error {
 	}
 	defer s.breaks("client %d has stopped before a write", n)()
 	pause(ctx, s.TTL*2+s.upTo(s.TTL/2))
-	return c.Signal(syscall.SIGCONT)
+	return c.Signal(Continue)
 }
 
 func cutReplies(ctx context.Context, s *Scene) error {

@@ -18,7 +18,7 @@ import (
 
 // A Process can be stopped and killed. Its methods are safe for concurrent use.
 type Process interface {
-	// Signal sends it SIGSTOP, SIGCONT or SIGKILL. After SIGKILL it returns when the
+	// Signal sends it Stop, Continue or SIGKILL. After SIGKILL it returns when the
 	// process is gone.
 	Signal(os.Signal) error
 	// Revive starts it again, after it was killed.

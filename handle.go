@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/trust"
 )
 
 const handlePrefix = "baton1."
@@ -214,6 +215,15 @@ func (h handle) failed(ctx context.Context, verb string, err error) error {
 func handleOf(a *acquisition) handle {
 	c := a.claim
 	return handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, c.Ticket, a.leaseToken(), a.capped(a.terms.storeTTL()).Milliseconds()}
+}
+
+// ClaimHandle makes the handle of a lock that a program took from a store by itself,
+// by driver.Locks.Acquire, as the adapters of package compat do: Attach takes it up,
+// ReadHandle tells the token of the lease that this will be. ttl is the shortest TTL
+// that the program has asked for. The grant must be one that is held, else ReadHandle
+// and Attach refuse the handle.
+func ClaimHandle(c driver.Claim, g driver.Grant, ttl time.Duration) string {
+	return handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, g.Ticket, g.Token * trust.TokensPerGrant, ttl.Milliseconds()}.encode()
 }
 
 func (h handle) encode() string {

@@ -139,11 +139,21 @@ func TestQuickIsAConnection(t *testing.T) {
 
 // TestQuickWriteStopsInTheMiddle: a write that a deadline ends says how much was written.
 func TestQuickWriteStopsInTheMiddle(t *testing.T) {
-	plain, _ := connected(t, "tcp")
+	plain, other := connected(t, "tcp")
 	c := quick(plain)
-	_ = c.SetDeadline(time.Now().Add(50 * time.Millisecond))
 	b := make([]byte, 32<<20)
-	if n, err := c.Write(b); n <= 0 || n >= len(b) || !errors.Is(err, os.ErrDeadlineExceeded) {
+	ended := make(chan error, 1)
+	n := 0
+	go func() {
+		var err error
+		n, err = c.Write(b)
+		ended <- err
+	}()
+	if _, err := io.ReadFull(other, make([]byte, 1)); err != nil { // so that it has begun
+		t.Fatal(err)
+	}
+	_ = c.SetDeadline(time.Unix(1, 0))
+	if err := <-ended; n <= 0 || n >= len(b) || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("wrote %d of %d, %v", n, len(b), err)
 	}
 }

@@ -1,0 +1,478 @@
+package redislock_test
+
+import (
+	"context"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	original "github.com/bsm/redislock"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/compat/redislock"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+func client(t *testing.T) *redis.Client {
+	t.Helper()
+	testserver.NeedRedis(t)
+	t.Parallel()
+	c := redis.NewClient(&redis.Options{Addr: testserver.SharedRedis(t).Addr})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func obtain(t *testing.T, c *redislock.Client, key string, ttl time.Duration, opt *redislock.Options) *redislock.Lock {
+	t.Helper()
+	l, err := c.Obtain(t.Context(), key, ttl, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// folder is where the original library is.
+func folder(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/bsm/redislock").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// The README of the original library compiles and its examples run with only the import
+// changed, and the address of the server.
+func TestExamplesOfTheOriginalRun(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	from := folder(t)
+	change := strings.NewReplacer(`"github.com/bsm/redislock"`, `"github.com/batonhq/baton/compat/redislock"`,
+		"127.0.0.1:6379", testserver.SharedRedis(t).Addr).Replace
+	read := func(name string) string {
+		raw, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	_, readme, _ := strings.Cut(read("README.md"), "```go\n")
+	readme, _, _ = strings.Cut(readme, "```")
+	// They are compiled inside the module, in a folder that no pattern matches.
+	folders := map[string]string{}
+	for name, text := range map[string]string{"main.go": "package main\n" + readme, "example_test.go": read("example_test.go")} {
+		changed := change(text)
+		if changed == text || strings.Contains(changed, "bsm/") {
+			t.Fatalf("%s does not import the original, or it was not replaced", name)
+		}
+		dir, err := os.MkdirTemp(".", "_original")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		folders[name] = "./" + dir
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(changed), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := exec.Command("go", "test", "-count=1", "-vet=off", "-v", "-run=Example", folders["example_test.go"]).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: Example") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	// The README's program is the first example: that it compiles is enough.
+	if out, err := exec.Command("go", "vet", folders["main.go"]).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// exported maps each exported name of a package to its signature or type.
+func exported(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := map[string]string{}
+	signature := func(f *ast.FuncType) string {
+		list := func(fields *ast.FieldList) (all []string) {
+			if fields == nil {
+				return nil
+			}
+			for _, f := range fields.List {
+				for range max(1, len(f.Names)) {
+					all = append(all, types.ExprString(f.Type))
+				}
+			}
+			return all
+		}
+		return "(" + strings.Join(list(f.Params), ", ") + ") (" + strings.Join(list(f.Results), ", ") + ")"
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				name := d.Name.Name
+				if d.Recv != nil {
+					receiver := types.ExprString(d.Recv.List[0].Type)
+					if !ast.IsExported(strings.TrimPrefix(receiver, "*")) {
+						continue
+					}
+					name = receiver + "." + name
+				}
+				if d.Name.IsExported() {
+					api[name] = signature(d.Type)
+				}
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					switch s := s.(type) {
+					case *ast.ValueSpec:
+						for _, n := range s.Names {
+							if n.IsExported() {
+								api[n.Name] = d.Tok.String()
+							}
+						}
+					case *ast.TypeSpec:
+						if !s.Name.IsExported() {
+							continue
+						}
+						api[s.Name.Name] = "type"
+						var fields *ast.FieldList
+						switch of := s.Type.(type) {
+						case *ast.StructType:
+							fields = of.Fields
+						case *ast.InterfaceType:
+							fields = of.Methods
+						}
+						for _, f := range fields.List {
+							what := types.ExprString(f.Type)
+							if of, ok := f.Type.(*ast.FuncType); ok {
+								what = signature(of)
+							}
+							if len(f.Names) == 0 {
+								api[s.Name.Name+"."+what] = "embedded"
+							}
+							for _, n := range f.Names {
+								if n.IsExported() {
+									api[s.Name.Name+"."+n.Name] = what
+								}
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	return api
+}
+
+// Every exported name of the original is here, with the same signature.
+func TestAPIIsThatOfTheOriginal(t *testing.T) {
+	t.Parallel()
+	theirs, ours := exported(t, folder(t)), exported(t, ".")
+	if len(theirs) < 20 {
+		t.Fatalf("the original has %d names: they were not found", len(theirs))
+	}
+	for name, want := range theirs {
+		if ours[name] != want {
+			t.Errorf("%s is %q here, and %q in the original", name, ours[name], want)
+		}
+	}
+}
+
+// Processes with the original, with this package, and with Baton exclude each other.
+func TestMixedFleetKeepsExclusion(t *testing.T) {
+	c := client(t)
+	const enough = 15 // of each kind
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	ours := redislock.New(c)
+	store, err := ours.Store()
+	if err != nil {
+		t.Fatal(err)
+	}
+	locks, err := baton.New(store, baton.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const key = "fleet"
+	kinds := map[string]func() (func() error, error){
+		"original": func() (func() error, error) {
+			l, err := original.Obtain(ctx, c, key, 5*time.Second, &original.Options{RetryStrategy: original.LinearBackoff(2 * time.Millisecond)})
+			return func() error { return l.Release(ctx) }, err
+		},
+		"compat": func() (func() error, error) {
+			l, err := ours.Obtain(ctx, key, 5*time.Second, &redislock.Options{RetryStrategy: redislock.LinearBackoff(2 * time.Millisecond)})
+			return func() error { return l.Release(ctx) }, err
+		},
+		"baton": func() (func() error, error) {
+			l, err := locks.Lock(ctx, key)
+			return func() error { return l.Unlock() }, err
+		},
+	}
+	served := map[string]*atomic.Int64{}
+	for kind := range kinds {
+		served[kind] = new(atomic.Int64)
+	}
+	done := func() bool {
+		for _, n := range served {
+			if n.Load() < enough {
+				return false
+			}
+		}
+		return true
+	}
+	var inside atomic.Int64
+	var wg sync.WaitGroup
+	for kind, lock := range kinds {
+		for range 2 {
+			wg.Go(func() {
+				for !done() && ctx.Err() == nil {
+					unlock, err := lock()
+					if err != nil {
+						if ctx.Err() == nil {
+							t.Errorf("%s: %v", kind, err)
+						}
+						return
+					}
+					if n := inside.Add(1); n != 1 {
+						t.Errorf("%s: %d are inside", kind, n)
+					}
+					<-time.After(time.Millisecond) // the work
+					inside.Add(-1)
+					served[kind].Add(1)
+					if err := unlock(); err != nil {
+						t.Errorf("%s: %v", kind, err)
+						return
+					}
+					<-time.After(10 * time.Millisecond) // lets those who poll find the lock free
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for kind, n := range served {
+		if n.Load() < enough {
+			t.Errorf("%s was served %d times, want %d", kind, n.Load(), enough)
+		}
+	}
+}
+
+func TestEachSeesTheOther(t *testing.T) {
+	c := client(t)
+	ours, theirs := redislock.New(c), original.New(c)
+	l := obtain(t, ours, "see", 10*time.Second, nil)
+	if _, err := theirs.Obtain(t.Context(), "see", time.Second, nil); err != original.ErrNotObtained {
+		t.Fatalf("the original: %v", err)
+	}
+	if _, err := ours.Obtain(t.Context(), "see", time.Second, nil); err != redislock.ErrNotObtained {
+		t.Fatalf("this package: %v", err)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	o, err := theirs.Obtain(t.Context(), "see", 10*time.Second, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ours.Obtain(t.Context(), "see", time.Second, nil); err != redislock.ErrNotObtained {
+		t.Fatalf("this package: %v", err)
+	}
+	if err := o.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEndedLockSaysSo(t *testing.T) {
+	c := client(t)
+	ours := redislock.New(c)
+	for name, end := range map[string]func(*redislock.Lock) error{
+		"released": func(l *redislock.Lock) error { return l.Release(t.Context()) },
+		"deleted":  func(l *redislock.Lock) error { return c.Del(t.Context(), l.Key()).Err() },
+	} {
+		l := obtain(t, ours, "ended/"+name, 10*time.Second, nil)
+		if ttl, err := l.TTL(t.Context()); err != nil || ttl <= 9*time.Second || ttl > 10*time.Second {
+			t.Errorf("held: %s, %v", ttl, err)
+		}
+		if err := end(l); err != nil {
+			t.Fatal(err)
+		}
+		if ttl, err := l.TTL(t.Context()); ttl != 0 || err != nil {
+			t.Errorf("%s: %s, %v", name, ttl, err)
+		}
+		if err := l.Refresh(t.Context(), time.Second, nil); err != redislock.ErrNotObtained {
+			t.Errorf("%s: refresh: %v", name, err)
+		}
+		if err := l.Release(t.Context()); err != redislock.ErrLockNotHeld {
+			t.Errorf("%s: release: %v", name, err)
+		}
+	}
+	var none *redislock.Lock
+	if err := none.Release(t.Context()); err != redislock.ErrLockNotHeld {
+		t.Errorf("nil: %v", err)
+	}
+}
+
+// Refresh sets a shorter TTL as well as a longer one.
+func TestRefresh(t *testing.T) {
+	c := client(t)
+	l := obtain(t, redislock.New(c), "refresh", 10*time.Second, nil)
+	for _, ttl := range []time.Duration{time.Minute, 5 * time.Second} {
+		if err := l.Refresh(t.Context(), ttl, nil); err != nil {
+			t.Fatal(err)
+		}
+		if left := c.PTTL(t.Context(), l.Key()).Val(); left > ttl || left < ttl-2*time.Second {
+			t.Errorf("the server keeps it for %s, want %s", left, ttl)
+		}
+		if left, err := l.TTL(t.Context()); err != nil || left > ttl || left < ttl-2*time.Second {
+			t.Errorf("%s, %v, want %s", left, err, ttl)
+		}
+	}
+}
+
+func TestTokenIsShared(t *testing.T) {
+	c := client(t)
+	ours := redislock.New(c)
+	opt := &redislock.Options{Token: "order 42, any text", Metadata: "worker 7"}
+	a := obtain(t, ours, "shared", time.Second, opt)
+	b := obtain(t, redislock.New(c), "shared", 10*time.Second, opt)
+	if a.Token() != opt.Token || a.Metadata() != opt.Metadata {
+		t.Errorf("token %q, metadata %q", a.Token(), a.Metadata())
+	}
+	if left := c.PTTL(t.Context(), "shared").Val(); left < 5*time.Second {
+		t.Errorf("the second call left a TTL of %s", left)
+	}
+	if _, err := ours.Obtain(t.Context(), "shared", time.Second, &redislock.Options{Token: "other"}); err != redislock.ErrNotObtained {
+		t.Errorf("another token: %v", err)
+	}
+	if err := b.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Release(t.Context()); err != redislock.ErrLockNotHeld {
+		t.Errorf("released by both: %v", err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	c := client(t)
+	ours := redislock.New(c)
+	for name, f := range map[string]func() error{
+		"short TTL": func() error { _, err := ours.Obtain(t.Context(), "refuse", time.Millisecond, nil); return err },
+		"metadata": func() error {
+			_, err := ours.Obtain(t.Context(), "refuse", time.Second, &redislock.Options{Metadata: "a\nb"})
+			return err
+		},
+		"no key": func() error { _, err := ours.Obtain(t.Context(), "", time.Second, nil); return err },
+		"client": func() error {
+			_, err := redislock.Obtain(t.Context(), c.Pipeline().(redislock.RedisClient), "refuse", time.Second, nil)
+			return err
+		},
+	} {
+		if err := f(); err == nil || errors.Is(err, redislock.ErrNotObtained) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := c.Exists(t.Context(), "refuse").Val(); n != 0 {
+			t.Errorf("%s: a lock was left", name)
+		}
+	}
+	l := obtain(t, ours, "refuse", 10*time.Second, nil)
+	if err := l.Refresh(t.Context(), time.Minute, &redislock.Options{Metadata: "new"}); !errors.Is(err, redislock.ErrOption) {
+		t.Errorf("refresh with metadata: %v", err)
+	}
+	if err := l.Refresh(t.Context(), time.Minute, &redislock.Options{Token: l.Token(), RetryStrategy: redislock.NoRetry()}); err != nil {
+		t.Errorf("refresh with the options of the lock: %v", err)
+	}
+}
+
+func TestFencingTokenAndLease(t *testing.T) {
+	c := client(t)
+	ours := redislock.New(c)
+	store, err := ours.Store()
+	if err != nil {
+		t.Fatal(err)
+	}
+	locks, err := baton.New(store, baton.Config{TTL: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := locks.TryLock(t.Context(), "lease")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := before.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	l := obtain(t, ours, "lease", time.Second, nil)
+	if l.FencingToken() <= before.Token() {
+		t.Errorf("the fencing token is %d after %d", l.FencingToken(), before.Token())
+	}
+	lease, err := l.Attach(t.Context(), locks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lease.Token() != l.FencingToken() {
+		t.Errorf("the lease has token %d, the lock had %d", lease.Token(), l.FencingToken())
+	}
+	if err := l.Release(t.Context()); err != redislock.ErrLockNotHeld {
+		t.Errorf("release after Attach: %v", err)
+	}
+	if err := lease.Err(); err != nil {
+		t.Errorf("the lease after the lock's release: %v", err)
+	}
+	if err := lease.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWaitEndsAsTheOriginals(t *testing.T) {
+	c := client(t)
+	ours := redislock.New(c)
+	obtain(t, ours, "wait", 10*time.Second, nil)
+	limited := redislock.LimitRetry(redislock.LinearBackoff(time.Millisecond), 3)
+	if _, err := ours.Obtain(t.Context(), "wait", time.Second, &redislock.Options{RetryStrategy: limited}); err != redislock.ErrNotObtained {
+		t.Errorf("after 3 retries: %v", err)
+	}
+	forever := redislock.LinearBackoff(time.Millisecond)
+	if _, err := ours.Obtain(t.Context(), "wait", 100*time.Millisecond, &redislock.Options{RetryStrategy: forever}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("after the TTL: %v", err)
+	}
+}
+
+// The strategies are the original's, pause by pause.
+func TestStrategiesAreTheOriginals(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ours   redislock.RetryStrategy
+		theirs original.RetryStrategy
+	}{
+		"none":        {redislock.NoRetry(), original.NoRetry()},
+		"linear":      {redislock.LinearBackoff(time.Second), original.LinearBackoff(time.Second)},
+		"limited":     {redislock.LimitRetry(redislock.LinearBackoff(time.Second), 3), original.LimitRetry(original.LinearBackoff(time.Second), 3)},
+		"exponential": {redislock.ExponentialBackoff(20*time.Millisecond, time.Minute), original.ExponentialBackoff(20*time.Millisecond, time.Minute)},
+		"no maximum":  {redislock.ExponentialBackoff(0, 0), original.ExponentialBackoff(0, 0)},
+		"crossed":     {redislock.ExponentialBackoff(time.Hour, time.Second), original.ExponentialBackoff(time.Hour, time.Second)},
+	} {
+		for i := range 40 {
+			if got, want := c.ours.NextBackoff(), c.theirs.NextBackoff(); got != want {
+				t.Errorf("%s, pause %d: %s, want %s", name, i+1, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,303 @@
+package batongoose_test
+
+import (
+	"bufio"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	"github.com/batonhq/baton"
+	batongoose "github.com/batonhq/baton/adapters/goose"
+	"github.com/batonhq/baton/batontest"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/open"
+)
+
+const (
+	key = "migrate/shop"
+	ttl = 3 * time.Second
+)
+
+func newLocks(t *testing.T, url string) *baton.Locker {
+	t.Helper()
+	store, err := open.Store(context.Background(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	return lockerOf(t, store)
+}
+
+func lockerOf(t *testing.T, store driver.Locks) *baton.Locker {
+	t.Helper()
+	locks, err := baton.New(store, baton.Config{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return locks
+}
+
+func openDB(t *testing.T, name, at string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open(name, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func sqliteDB(t *testing.T, file string) *sql.DB {
+	t.Helper()
+	return openDB(t, "sqlite", "file:"+file+"?_pragma=busy_timeout(5000)")
+}
+
+func provider(t *testing.T, dialect goose.Dialect, db *sql.DB, l *batongoose.Locker, migrations ...*goose.Migration) *goose.Provider {
+	t.Helper()
+	opts := []goose.ProviderOption{goose.WithGoMigrations(migrations...), goose.WithDisableGlobalRegistry(true)}
+	if l != nil {
+		opts = append(opts, goose.WithLocker(l))
+	}
+	p, err := goose.NewProvider(dialect, db, fstest.MapFS{}, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func up(version int64, f func(context.Context, *sql.DB) error) *goose.Migration {
+	return goose.NewGoMigration(version, &goose.GoFunc{RunDB: f}, nil)
+}
+
+// counted are migrations of which it is counted how often each runs, and how many at
+// a time at most. They have no transaction.
+type counted struct {
+	runs      [6]atomic.Int64
+	now, most atomic.Int64
+}
+
+func (c *counted) all() []*goose.Migration {
+	var all []*goose.Migration
+	for i := range c.runs {
+		all = append(all, up(int64(i+1), func(ctx context.Context, db *sql.DB) error {
+			n := c.now.Add(1)
+			for most := c.most.Load(); n > most && !c.most.CompareAndSwap(most, n); most = c.most.Load() {
+			}
+			defer c.now.Add(-1)
+			c.runs[i].Add(1)
+			_, err := db.ExecContext(ctx, fmt.Sprintf("CREATE TABLE t%d (id INTEGER)", i))
+			return err
+		}))
+	}
+	return all
+}
+
+// Many providers, some with a Locker of their own and some with a shared one, migrate
+// one database at once: each migration is applied once, and none beside another.
+func TestTogether(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shop.db")
+	for name, c := range map[string]struct {
+		dialect goose.Dialect
+		open    func(*testing.T) (*sql.DB, string)
+	}{
+		"sqlite": {goose.DialectSQLite3, func(t *testing.T) (*sql.DB, string) { return sqliteDB(t, file), "sqlite:" + file }},
+		"postgres": {goose.DialectPostgres, func(t *testing.T) (*sql.DB, string) {
+			s := testserver.SharedPostgres(t)
+			url := s.URL(s.Database(t))
+			return openDB(t, "pgx", url), url
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db, url := c.open(t)
+			var ran counted
+			var applied atomic.Int64
+			shared := batongoose.New(newLocks(t, url), key)
+			start := make(chan bool)
+			var all sync.WaitGroup
+			for i := range 12 {
+				l := shared
+				if i%2 == 0 {
+					l = batongoose.New(newLocks(t, url), key)
+				}
+				p := provider(t, c.dialect, db, l, ran.all()...)
+				all.Go(func() {
+					<-start
+					results, err := p.Up(t.Context())
+					if err != nil {
+						t.Error(err)
+					}
+					applied.Add(int64(len(results)))
+				})
+			}
+			close(start)
+			all.Wait()
+			for i := range ran.runs {
+				if n := ran.runs[i].Load(); n != 1 {
+					t.Errorf("migration %d ran %d times", i+1, n)
+				}
+			}
+			if applied.Load() != int64(len(ran.runs)) || ran.most.Load() != 1 {
+				t.Errorf("%d applied, %d at a time", applied.Load(), ran.most.Load())
+			}
+		})
+	}
+}
+
+// The child of TestKilled: it migrates the file, says so, and never ends.
+func TestMain(m *testing.M) {
+	if file := os.Getenv("BATONGOOSE_FILE"); file != "" {
+		fmt.Println(hang(file))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+func hang(file string) error {
+	ctx := context.Background()
+	store, err := open.Store(ctx, "sqlite:"+file)
+	if err != nil {
+		return err
+	}
+	locks, err := baton.New(store, baton.Config{TTL: ttl})
+	if err != nil {
+		return err
+	}
+	db, err := sql.Open("sqlite", "file:"+file)
+	if err != nil {
+		return err
+	}
+	p, err := goose.NewProvider(goose.DialectSQLite3, db, fstest.MapFS{},
+		goose.WithLocker(batongoose.New(locks, key)),
+		goose.WithGoMigrations(up(1, func(context.Context, *sql.DB) error {
+			fmt.Println("migrating")
+			select {}
+		})))
+	if err != nil {
+		return err
+	}
+	_, err = p.Up(ctx)
+	return err
+}
+
+// A program that is killed in a migration holds up the next for the TTL at most.
+func TestKilled(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "shop.db")
+	child := exec.CommandContext(t.Context(), os.Args[0])
+	child.Env = append(os.Environ(), "BATONGOOSE_FILE="+file)
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testserver.Start(child); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "migrating\n" {
+		t.Fatal(line, err)
+	}
+	locks := newLocks(t, "sqlite:"+file)
+	if _, err := locks.TryLock(t.Context(), key); !errors.Is(err, baton.ErrHeld) {
+		t.Fatal("the child does not hold the lock:", err)
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	_ = child.Wait()
+	var ran counted
+	p := provider(t, goose.DialectSQLite3, sqliteDB(t, file), batongoose.New(locks, key), ran.all()...)
+	results, err := p.Up(t.Context())
+	if err != nil || len(results) != len(ran.runs) {
+		t.Fatal(results, err)
+	}
+	if took := time.Since(killed); took > ttl+2*time.Second { // the migrations take time, too
+		t.Error("waited for", took)
+	}
+}
+
+// goose tells a migration nothing; Up tells that the lock was lost.
+func TestLost(t *testing.T) {
+	store := batontest.New(t)
+	locks := lockerOf(t, store)
+	db := sqliteDB(t, filepath.Join(t.TempDir(), "shop.db"))
+	l := batongoose.New(locks, key)
+	p := provider(t, goose.DialectSQLite3, db, l, up(1, func(ctx context.Context, _ *sql.DB) error {
+		store.Lose(key)
+		other, err := locks.Lock(ctx, key) // the store gives it away: it is lost for sure
+		if err != nil {
+			return err
+		}
+		return errors.Join(other.Unlock(), ctx.Err())
+	}))
+	if _, err := p.Up(t.Context()); !errors.Is(err, baton.ErrLost) {
+		t.Error(err)
+	}
+	// The Locker can be used again, and the migration was recorded.
+	if results, err := p.Up(t.Context()); err != nil || len(results) != 0 {
+		t.Error(results, err)
+	}
+	if err := l.Unlock(t.Context(), db); err == nil {
+		t.Error("unlocked what was not locked")
+	}
+}
+
+// Under Do the migration ends with the lock, and its transaction leaves nothing.
+func TestLostUnderDo(t *testing.T) {
+	store := batontest.New(t)
+	locks := lockerOf(t, store)
+	db := sqliteDB(t, filepath.Join(t.TempDir(), "shop.db"))
+	tx := func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "CREATE TABLE items (id INTEGER)"); err != nil {
+			return err
+		}
+		store.Lose(key)
+		<-ctx.Done()
+		return nil
+	}
+	p := provider(t, goose.DialectSQLite3, db, nil, goose.NewGoMigration(1, &goose.GoFunc{RunTx: tx}, nil))
+	err := locks.Do(t.Context(), key, func(ctx context.Context, _ *baton.Lease) error {
+		_, err := p.Up(ctx)
+		return err
+	})
+	if !errors.Is(err, baton.ErrLost) {
+		t.Error(err)
+	}
+	if _, err := db.ExecContext(t.Context(), "SELECT * FROM items"); err == nil {
+		t.Error("the migration without a lock was committed")
+	}
+}
+
+// A provider that gives up waiting, for this process or for another, applies nothing.
+func TestGivesUp(t *testing.T) {
+	store := batontest.New(t)
+	locks := lockerOf(t, store)
+	db := sqliteDB(t, filepath.Join(t.TempDir(), "shop.db"))
+	shared := batongoose.New(locks, key)
+	if err := shared.Lock(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*batongoose.Locker{shared, batongoose.New(locks, key)} {
+		var ran counted
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err := provider(t, goose.DialectSQLite3, db, l, ran.all()...).Up(ctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ran.runs[0].Load() != 0 {
+			t.Error(err, ran.runs[0].Load())
+		}
+	}
+	if err := shared.Unlock(t.Context(), db); err != nil {
+		t.Error(err)
+	}
+}

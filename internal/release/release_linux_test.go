@@ -241,7 +241,7 @@ func testEmptyRoot(t *testing.T, file string) {
 // TestCleanDebian installs the package on a Debian that was made for it.
 func TestCleanDebian(t *testing.T) {
 	if *clean == "" {
-		t.Skip("it downloads a Debian: go test ./internal/release -run Clean -clean http://deb.debian.org/debian")
+		t.Skip("it downloads a Debian: go test ./internal/release -run Clean -clean MIRROR, with the address of one")
 	}
 	root := t.TempDir()
 	if out, err := exec.CommandContext(t.Context(), "debootstrap", "--variant=minbase", "stable", root, *clean).CombinedOutput(); err != nil {

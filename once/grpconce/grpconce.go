@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strings"
 	"time"
 
@@ -130,7 +129,7 @@ func (i *Interceptor) Unary(ctx context.Context, req any, info *grpc.UnaryServer
 	if err != nil {
 		return nil, status.Error(codes.Internal, "the request cannot be compared")
 	}
-	return i.once(ctx, req, handler, i.cfg.Prefix+url.PathEscape(scope)+"/"+keys[0], once.Fingerprint(info.FullMethod, string(request)))
+	return i.once(ctx, req, handler, front.Key(i.cfg.Prefix, scope, keys[0]), once.Fingerprint(info.FullMethod, string(request)))
 }
 
 // Stream is a grpc.StreamServerInterceptor. It refuses streams with a key as Unimplemented:
@@ -145,14 +144,14 @@ func (i *Interceptor) Stream(srv any, s grpc.ServerStream, info *grpc.StreamServ
 
 // once runs the handler for the operation, or returns what is recorded.
 func (i *Interceptor) once(ctx context.Context, req any, handler grpc.UnaryHandler, key string, of once.Option) (any, error) {
-	ran, unrecorded := false, new(once.UnrecordedError)
+	ran := false
 	var answer any
 	var failure error
 	record, err := front.Do(ctx, i.ops, key, i.cfg.Wait, func(ctx context.Context, _ once.Attempt) ([]byte, error) {
 		answer, failure = handler(ctx, req)
 		ran = true
 		if !i.cfg.Record(status.Code(failure)) {
-			return nil, errNotRecorded
+			return nil, front.ErrNotRecorded
 		}
 		text, err := encode(answer, failure)
 		if len(text) > check.MaxResult {
@@ -162,13 +161,14 @@ func (i *Interceptor) once(ctx context.Context, req any, handler grpc.UnaryHandl
 		}
 		return text, err
 	}, of)
+	later, superseded := front.Later(err)
 	switch {
-	case ran && (err == nil || errors.Is(err, errNotRecorded)):
+	case ran && (err == nil || errors.Is(err, front.ErrNotRecorded)):
 		return answer, failure
 	case err == nil:
 		return i.replay(ctx, key, record)
-	case errors.As(err, &unrecorded) && unrecorded.Instead != nil && unrecorded.Instead.Done && !unrecorded.Instead.Failed:
-		return i.replay(ctx, key, unrecorded.Instead.Result) // of an attempt that began when this one's lease was lost
+	case superseded:
+		return i.replay(ctx, key, later)
 	case ran && !errors.Is(err, driver.ErrSuperseded):
 		// What it says is true, also if the next call runs the handler again.
 		i.cfg.Logger.ErrorContext(ctx, "an answer could not be recorded", "key", driver.Printable(key), "error", driver.Printable(err.Error()))
@@ -176,8 +176,6 @@ func (i *Interceptor) once(ctx context.Context, req any, handler grpc.UnaryHandl
 	}
 	return nil, i.refusal(ctx, err)
 }
-
-var errNotRecorded = errors.New("grpconce: this outcome is not recorded")
 
 // encode writes an outcome as a google.rpc.Status, whose only detail is the answer if it
 // is a success.

@@ -172,7 +172,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	if m.cfg.Source.anyone { // each endpoint must have the event
 		key = url.PathEscape(r.URL.EscapedPath()) + "/" + key
 	}
-	m.once(w, r, next, m.cfg.Prefix+url.PathEscape(scope)+"/"+key, body)
+	m.once(w, r, next, front.Key(m.cfg.Prefix, scope, key), body)
 }
 
 // read reads the body, and has the handler read it again.
@@ -208,18 +208,18 @@ func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Hand
 		}
 		ran = &got
 		if !recorded {
-			return nil, errNotRecorded
+			return nil, front.ErrNotRecorded
 		}
 		return text, err
 	}, m.fingerprint(r, body)...)
-	unrecorded := new(once.UnrecordedError)
+	later, superseded := front.Later(err)
 	switch {
-	case ran != nil && (err == nil || errors.Is(err, errNotRecorded)):
+	case ran != nil && (err == nil || errors.Is(err, front.ErrNotRecorded)):
 		ran.send(w)
 	case err == nil:
 		m.replay(w, r, key, record)
-	case errors.As(err, &unrecorded) && unrecorded.Instead != nil && unrecorded.Instead.Done && !unrecorded.Instead.Failed:
-		m.replay(w, r, key, unrecorded.Instead.Result) // of an attempt that began when this one's lease was lost
+	case superseded:
+		m.replay(w, r, key, later)
 	case ran != nil && !errors.Is(err, driver.ErrSuperseded):
 		// What it says is true, also if the next request runs the handler again.
 		m.cfg.Logger.ErrorContext(ctx, "an answer could not be recorded", "key", driver.Printable(key), "error", driver.Printable(err.Error()))
@@ -228,8 +228,6 @@ func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Hand
 		m.refuse(w, r, err)
 	}
 }
-
-var errNotRecorded = errors.New("httponce: this answer is not recorded")
 
 // fingerprint is what must be the same in each request with a key.
 func (m *middleware) fingerprint(r *http.Request, body []byte) []once.Option {

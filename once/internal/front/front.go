@@ -4,6 +4,7 @@ package front
 import (
 	"context"
 	"errors"
+	"net/url"
 	"time"
 
 	"github.com/batonhq/baton/once"
@@ -42,6 +43,22 @@ func Do(caller context.Context, ops *once.Runner, key string, wait time.Duration
 		return fn(context.WithValue(ctx, attemptKey{}, a), a)
 	}, opts...)
 }
+
+// ErrNotRecorded is what a function returns whose answer is not to be recorded.
+var ErrNotRecorded = errors.New("this answer is not recorded")
+
+// Later is what was recorded by an attempt that began when the lease of the one that
+// failed with err was lost.
+func Later(err error) (record []byte, ok bool) {
+	unrecorded, ok := errors.AsType[*once.UnrecordedError](err)
+	if !ok || unrecorded.Instead == nil || !unrecorded.Instead.Done || unrecorded.Instead.Failed {
+		return nil, false
+	}
+	return unrecorded.Instead.Result, true
+}
+
+// Key is the key of an operation: what two scopes call alike are two.
+func Key(prefix, scope, key string) string { return prefix + url.PathEscape(scope) + "/" + key }
 
 type attemptKey struct{}
 

@@ -79,6 +79,7 @@ func (r *release) debian(ctx context.Context, p platform, file string) error {
 		// What a package installs is below /usr; /usr/local is for what people put there.
 		w.write("usr/lib/systemd/system/"+filepath.Base(unit), 0o644, bytes.ReplaceAll(text, []byte("/usr/local/bin/"), []byte("/usr/bin/")))
 	}
+	w.copy("usr/lib/sysusers.d/baton.conf", filepath.Join(r.top, "deploy/sysusers/baton.conf"))
 	w.copy("usr/share/doc/baton/copyright", filepath.Join(r.top, "LICENSE"))
 	w.compress("usr/share/doc/baton/changelog.gz", filepath.Join(r.top, "CHANGELOG.md"))
 	size := w.size
@@ -89,7 +90,7 @@ func (r *release) debian(ctx context.Context, p platform, file string) error {
 	w.write("DEBIAN/control", 0o644, []byte(os.Expand(string(control), func(name string) string {
 		return map[string]string{"VERSION": r.debianVersion(), "ARCH": p.arch, "SIZE": strconv.Itoa((size + 1023) / 1024)}[name]
 	})))
-	for _, script := range []string{"prerm", "postrm"} {
+	for _, script := range []string{"postinst", "prerm", "postrm"} {
 		text, err := deb.ReadFile("deb/" + script)
 		if err != nil {
 			return err

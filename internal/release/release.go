@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -56,6 +58,11 @@ func run(ctx context.Context) error {
 	flag.StringVar(&r.version, "version", "", "the version, as of the tag (default: what git describe says)")
 	only := flag.String("only", "", "build for one `platform` only, such as linux/amd64")
 	flag.Parse()
+	if r.version != "" {
+		if err := ready(r.top, r.version); err != nil {
+			return err
+		}
+	}
 	if err := r.describe(ctx); err != nil {
 		return err
 	}
@@ -83,6 +90,37 @@ func run(ctx context.Context) error {
 	}
 	return r.sums()
 }
+
+// ready reports what a version lacks in the tree: its day in the CHANGELOG, and the names that
+// its users may rely on. A version like v1.2.3-rc1 needs neither.
+func ready(top, version string) error {
+	parts := versionName.FindStringSubmatch(version)
+	switch {
+	case parts == nil:
+		return fmt.Errorf("-version %q: it has the form v1.2.3, or v1.2.3-rc1", version)
+	case parts[2] != "":
+		return nil
+	}
+	changes, err := os.ReadFile(filepath.Join(top, "CHANGELOG.md"))
+	if err != nil {
+		return err
+	}
+	day := regexp.MustCompile(`(?m)^## ` + regexp.QuoteMeta(parts[1]) + `, \d{4}-\d{2}-\d{2}$`)
+	if !day.Match(changes) {
+		return fmt.Errorf("CHANGELOG.md has no line \"## %s, YEAR-MONTH-DAY\"", parts[1])
+	}
+	next, err := os.ReadFile(filepath.Join(top, "api/next.txt"))
+	if err != nil {
+		return err
+	}
+	kept, err := os.ReadFile(filepath.Join(top, "api", version+".txt"))
+	if err != nil || !bytes.Equal(next, kept) {
+		return fmt.Errorf("api/%s.txt is no copy of api/next.txt: cp api/next.txt api/%[1]s.txt", version)
+	}
+	return nil
+}
+
+var versionName = regexp.MustCompile(`^v(\d+\.\d+\.\d+)(-[0-9A-Za-z.-]+)?$`)
 
 // describe asks git for what no flag says.
 func (r *release) describe(ctx context.Context) error {

@@ -166,6 +166,7 @@ func testPackage(t *testing.T, file string) {
 		"usr/bin/baton", "usr/share/man/man1/baton.1.gz", "usr/share/man/man1/baton-run.1.gz", "usr/share/man/man1/baton-limit-check.1.gz", "usr/share/man/man1/baton-stores.1.gz",
 		"usr/share/bash-completion/completions/baton", "usr/share/zsh/vendor-completions/_baton", "usr/share/fish/vendor_completions.d/baton.fish",
 		"usr/lib/systemd/system/baton-agent.service", "usr/lib/systemd/system/baton-agent.socket", "usr/lib/systemd/system/baton-serve.service",
+		"usr/lib/sysusers.d/baton.conf",
 		"usr/share/doc/baton/copyright", "usr/share/doc/baton/changelog.gz",
 	} {
 		if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Size() == 0 {
@@ -216,7 +217,7 @@ func inRoot(t *testing.T, root string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Path, cmd.Err = args[0], nil // which is in that folder
-	cmd.Dir, cmd.Env = "/", []string{"HOME=/", "PATH=/usr/bin"}
+	cmd.Dir, cmd.Env = "/", []string{"HOME=/", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -244,7 +245,7 @@ func TestCleanDebian(t *testing.T) {
 		t.Skip("it downloads a Debian: go test ./internal/release -run Clean -clean MIRROR, with the address of one")
 	}
 	root := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "debootstrap", "--variant=minbase", "stable", root, *clean).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "debootstrap", "--variant=minbase", "--include=systemd-standalone-sysusers", "bookworm", root, *clean).CombinedOutput(); err != nil {
 		t.Fatalf("debootstrap: %v\n%s", err, out)
 	}
 	proc := filepath.Join(root, "proc") // SQLite asks it which boot this is
@@ -278,14 +279,23 @@ func TestCleanDebian(t *testing.T) {
 	}
 	took := time.Since(began)
 	t.Logf("installing and the first run took %v", took)
+	for _, unit := range []string{"baton-agent.service", "baton-serve.service"} {
+		_, user, _ := strings.Cut(string(read(t, filepath.Join(root, "usr/lib/systemd/system", unit))), "\nUser=")
+		user, _, _ = strings.Cut(user, "\n")
+		if out, err := inRoot(t, root, "/usr/bin/id", user); err != nil {
+			t.Errorf("the user of %s: %v\n%s", unit, err, out)
+		}
+	}
 	if took > 30*time.Second {
 		t.Errorf("installing and the first run took %v", took)
 	}
 	if out, err := inRoot(t, root, "/usr/bin/dpkg", "--remove", "baton"); err != nil {
 		t.Fatalf("dpkg --remove: %v\n%s", err, out)
 	}
+	// The user stays, as Debian's policy advises: files may belong to it.
+	kept := []string{"etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-"}
 	for _, name := range list() {
-		if !slices.Contains(before, name) && !strings.HasPrefix(name, ".local") {
+		if !slices.Contains(before, name) && !slices.Contains(kept, name) && !strings.HasPrefix(name, ".local") {
 			t.Errorf("%s is left after removing the package", name)
 		}
 	}

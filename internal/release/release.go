@@ -31,6 +31,9 @@ var platforms = []platform{
 
 type platform struct{ os, arch string }
 
+// here is the platform of this machine.
+var here = platform{runtime.GOOS, runtime.GOARCH}
+
 func (p platform) String() string { return p.os + "/" + p.arch }
 
 // A release is what is built.
@@ -175,7 +178,7 @@ func (r *release) build(ctx context.Context, p platform) (file string, err error
 
 // host is a command that this machine can run: the one that was built, or one made for it.
 func (r *release) host(ctx context.Context, p platform, file string) (string, func(), error) {
-	if p.os == runtime.GOOS && p.arch == runtime.GOARCH {
+	if p == here {
 		return file, func() {}, nil
 	}
 	dir, err := os.MkdirTemp("", "baton-release-")
@@ -185,7 +188,7 @@ func (r *release) host(ctx context.Context, p platform, file string) (string, fu
 	clean := func() { os.RemoveAll(dir) }
 	own := *r
 	own.to = dir
-	file, err = own.build(ctx, platform{runtime.GOOS, runtime.GOARCH})
+	file, err = own.build(ctx, here)
 	if err != nil {
 		clean()
 		return "", nil, err

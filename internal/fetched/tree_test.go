@@ -276,26 +276,32 @@ func (o outside) run(ctx context.Context, folder string, args ...string) (string
 	return out.String(), nil
 }
 
+// user makes an empty module that requires a module of the tree.
+func (o outside) user(ctx context.Context, m module) (dir string, err error) {
+	if dir, err = os.MkdirTemp(o.dir, ""); err != nil {
+		return "", err
+	}
+	sums, err := o.sums(m)
+	if err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "go.sum"), []byte(sums), 0o666); err != nil {
+		return "", err
+	}
+	if _, err := o.run(ctx, dir, "mod", "init", "program.test"); err != nil {
+		return "", err
+	}
+	// Unlike go get, this does not ask a public proxy whether a shorter path is a module.
+	_, err = o.run(ctx, dir, "mod", "edit", "-require="+m.path+"@"+ofTree)
+	return dir, err
+}
+
 // fetch gets a module into an empty one, finds what all its packages import, builds a
 // program that imports those of its packages that are chosen, and runs the tests of
 // those that are named.
 func (o outside) fetch(ctx context.Context, m module, chosen func(name string) bool, tested ...string) error {
-	dir, err := os.MkdirTemp(o.dir, "")
+	dir, err := o.user(ctx, m)
 	if err != nil {
-		return err
-	}
-	sums, err := o.sums(m)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "go.sum"), []byte(sums), 0o666); err != nil {
-		return err
-	}
-	if _, err := o.run(ctx, dir, "mod", "init", "program.test"); err != nil {
-		return err
-	}
-	// Unlike go get, this does not ask a public proxy whether a shorter path is a module.
-	if _, err := o.run(ctx, dir, "mod", "edit", "-require="+m.path+"@"+ofTree); err != nil {
 		return err
 	}
 	list, err := o.run(ctx, dir, "list", "-deps", "-f", "{{.ImportPath}} {{.Name}}", m.path+"/...")

@@ -1,0 +1,30 @@
+package redisstore_test
+
+import (
+	"context"
+	"log"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/store/redisstore"
+)
+
+// A store with connections of its own. Those who have a client give it to New, or to New of
+// package goredis.
+func Example() {
+	ctx := context.Background()
+	store, err := redisstore.Open(ctx, redisstore.Server{Addrs: []string{"redis1:6379"}}, redisstore.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	locks, err := baton.New(store, baton.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = locks.Do(ctx, "invoice/42", func(ctx context.Context, lease *baton.Lease) error {
+		return nil // the work, which ends when ctx does
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+}

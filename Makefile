@@ -30,8 +30,8 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/baton, a static binary, as who installs it gets it
-	GOWORK=off CGO_ENABLED=0 go build -trimpath -o bin/baton ./cmd/baton
+build: ## Build bin/baton, a static binary, as a release has it but for symbols
+	GOWORK=off CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -o bin/baton ./cmd/baton
 
 .PHONY: test
 test: servers ## Install what is missing, then lint and run every test on every server

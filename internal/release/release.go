@@ -166,6 +166,7 @@ func (r *release) build(ctx context.Context, p platform) (file string, err error
 	set := "-X main.released=" + r.version + " -X main.revision=" + r.revision + " -X main.revisionTime=" + r.time.UTC().Format(time.RFC3339)
 	build := exec.CommandContext(ctx, "go", "build",
 		"-trimpath", "-buildvcs=false", // of the tree: a copy of it has no history
+		"-tags", "grpcnotrace", // its pages of traces have html/template: see package markup
 		"-ldflags", "-s -w -buildid= "+set,
 		"-o", file, "./cmd/baton")
 	build.Dir = r.top

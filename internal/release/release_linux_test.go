@@ -38,6 +38,11 @@ func TestReproducible(t *testing.T) {
 		}
 	}
 	checkSums(t, one)
+	// What has html/template, or calls methods by names that it finds while it runs, makes the
+	// linker keep all methods: "go build -ldflags=-dumpdep" shows <ReflectMethod> then.
+	if size := len(read(t, filepath.Join(one, "baton_"+testVersion+"_linux_"+runtime.GOARCH))); size > 36<<20 {
+		t.Errorf("the command has %d bytes", size)
+	}
 	for _, name := range names {
 		if strings.HasSuffix(name, ".deb") {
 			t.Run(name, func(t *testing.T) { testPackage(t, filepath.Join(one, name)) })

@@ -2,9 +2,10 @@ package simulate
 
 import (
 	"fmt"
-	"html/template"
 	"io"
 	"time"
+
+	"github.com/batonhq/baton/internal/markup"
 )
 
 // A Line of a picture is one limit.
@@ -49,22 +50,66 @@ type tick struct {
 	Text string
 }
 
-var svg = template.Must(template.New("svg").Parse(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{.Width}} {{.Height}}" width="{{.Width}}" height="{{.Height}}" role="img" aria-label="{{.Title}}">
-<style>
+const style = `
 svg { background: #fff; color: #1a1a1a; font: 13px system-ui, sans-serif }
 text { fill: currentColor } .small { font-size: 11px; opacity: .8 } .title { font-weight: 600; font-size: 15px }
 .ok { fill: #2a7f62 } .no { fill: #d1495b } .axis { stroke: currentColor; stroke-opacity: .25 }
 @media (prefers-color-scheme: dark) { svg { background: #15181c; color: #e8e6e3 } .ok { fill: #4fb894 } .no { fill: #f0707f } }
-</style>
-<text x="12" y="24" class="title">{{.Title}}</text>
-<rect x="12" y="36" width="10" height="10" class="ok"/><text x="27" y="45" class="small">allowed</text>
-<rect x="87" y="36" width="10" height="10" class="no"/><text x="102" y="45" class="small">refused</text>
-{{range .Ticks}}<line x1="{{.X}}" x2="{{.X}}" y1="56" y2="{{$.Bottom}}" class="axis"/><text x="{{.X}}" y="{{$.Bottom}}" dy="16" text-anchor="middle" class="small">{{.Text}}</text>
-{{end}}{{range .Rows}}<g transform="translate(0 {{.Y}})"><text x="12" y="18">{{.Title}}</text><text x="12" y="33" class="small">{{.Figure}}</text><text x="12" y="47" class="small{{if .Over}} no{{end}}">{{.Most}}</text>
-{{range .Bars}}<g><title>{{.Tip}}</title>{{if .NoH}}<rect x="{{.X}}" y="{{.NoY}}" width="{{.W}}" height="{{.NoH}}" class="no"/>{{end}}{{if .OKH}}<rect x="{{.X}}" y="{{.OKY}}" width="{{.W}}" height="{{.OKH}}" class="ok"/>{{end}}</g>
-{{end}}</g>
-{{end}}</svg>
-`))
+`
+
+func (p picture) write(w io.Writer) error {
+	m := markup.New(w)
+	m.Start("svg", "xmlns", "http://www.w3.org/2000/svg", "viewBox", fmt.Sprintf("0 0 %d %d", p.Width, p.Height),
+		"width", p.Width, "height", p.Height, "role", "img", "aria-label", p.Title)
+	m.Raw("\n<style>" + style + "</style>\n")
+	m.Element("text", p.Title, "x", 12, "y", 24, "class", "title")
+	for _, sign := range []struct {
+		x              int
+		class, meaning string
+	}{{12, "ok", "allowed"}, {87, "no", "refused"}} {
+		m.Raw("\n")
+		m.Empty("rect", "x", sign.x, "y", 36, "width", 10, "height", 10, "class", sign.class)
+		m.Element("text", sign.meaning, "x", sign.x+15, "y", 45, "class", "small")
+	}
+	m.Raw("\n")
+	for _, t := range p.Ticks {
+		m.Empty("line", "x1", t.X, "x2", t.X, "y1", 56, "y2", p.Bottom, "class", "axis")
+		m.Element("text", t.Text, "x", t.X, "y", p.Bottom, "dy", 16, "text-anchor", "middle", "class", "small")
+		m.Raw("\n")
+	}
+	for _, r := range p.Rows {
+		r.write(m)
+	}
+	m.End()
+	m.Raw("\n")
+	return m.Flush()
+}
+
+func (r row) write(m *markup.Writer) {
+	m.Start("g", "transform", fmt.Sprintf("translate(0 %d)", r.Y))
+	m.Element("text", r.Title, "x", 12, "y", 18)
+	m.Element("text", r.Figure, "x", 12, "y", 33, "class", "small")
+	most := "small"
+	if r.Over {
+		most = "small no"
+	}
+	m.Element("text", r.Most, "x", 12, "y", 47, "class", most)
+	m.Raw("\n")
+	for _, b := range r.Bars {
+		m.Start("g")
+		m.Element("title", b.Tip)
+		if b.NoH > 0 {
+			m.Empty("rect", "x", b.X, "y", b.NoY, "width", b.W, "height", b.NoH, "class", "no")
+		}
+		if b.OKH > 0 {
+			m.Empty("rect", "x", b.X, "y", b.OKY, "width", b.W, "height", b.OKH, "class", "ok")
+		}
+		m.End()
+		m.Raw("\n")
+	}
+	m.End()
+	m.Raw("\n")
+}
 
 // Draw writes the timeline of all outcomes of the same events as SVG: what was allowed,
 // at its turn, above what was refused.
@@ -115,7 +160,7 @@ func Draw(w io.Writer, title string, events []Event, lines []Line) error {
 		}
 		p.Rows = append(p.Rows, r)
 	}
-	return svg.Execute(w, p)
+	return p.write(w)
 }
 
 // steps are the possible divisions of the time axis.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	_ "embed"
 	"fmt"
-	"html/template"
 	"io"
 	"math"
 	"slices"
@@ -12,14 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/batonhq/baton/internal/markup"
 	"github.com/batonhq/baton/internal/verify/check"
 	"github.com/batonhq/baton/internal/verify/history"
 )
 
-//go:embed page.html
-var pageText string
-
-var pageLayout = template.Must(template.New("page").Parse(pageText))
+//go:embed page.css
+var pageStyle string
 
 // How much of one trial a page shows. The report has the rest.
 const (
@@ -98,12 +96,186 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		}
 		trials = append(trials, p)
 	}
-	return pageLayout.Execute(w, struct {
-		*Report
-		Heads  []check.Promise
-		Trials []pageTrial
-	}{r, Promises, trials})
+	m := markup.New(w)
+	m.Raw("<!doctype html>\n")
+	m.Start("html", "lang", "en")
+	m.Inside("head", func() {
+		m.Empty("meta", "charset", "utf-8")
+		m.Empty("meta", "name", "viewport", "content", "width=device-width")
+		m.Element("title", "baton verify: "+r.URL)
+		m.Raw("<style>\n" + pageStyle + "</style>")
+	})
+	m.Raw("\n")
+	m.Inside("body", func() {
+		m.Element("h1", "What held on "+r.URL)
+		m.Start("p")
+		m.Text(fmt.Sprintf("%d clients, a TTL of %v, %v under each fault, seed %d, on %s UTC (%s).\nAgain: ",
+			r.Clients, r.TTL, r.For, r.Seed, r.Began.Format("2 January 2006, 15:04"), r.Platform))
+		m.Element("code", r.Repeat)
+		m.End()
+		writeVerdicts(m, trials)
+		m.Raw(pageLegend)
+		for _, t := range trials {
+			if t.Verdict != Skipped {
+				t.write(m)
+			}
+		}
+	})
+	m.End()
+	m.Raw("\n")
+	return m.Flush()
 }
+
+// writeVerdicts writes the table of all trials.
+func writeVerdicts(m *markup.Writer, trials []pageTrial) {
+	m.Start("div", "class", "wide")
+	m.Start("table")
+	m.Start("thead")
+	m.Start("tr")
+	heads := []any{"fault", "verdict"}
+	for _, p := range Promises {
+		heads = append(heads, p)
+	}
+	for _, head := range append(heads, "locks", "writes", "stale", "lost", "limits") {
+		m.Element("th", head, "scope", "col")
+	}
+	m.End()
+	m.End()
+	m.Start("tbody")
+	for _, t := range trials {
+		m.Start("tr")
+		name := t.Fault + " " + t.Name
+		if t.Verdict == Skipped {
+			m.Element("th", name, "scope", "row")
+			m.Element("td", t.Verdict, "class", "dim")
+			m.Element("td", strings.Join(t.Why, ""), "colspan", len(Promises)+5, "class", "dim")
+		} else {
+			m.Start("th", "scope", "row")
+			m.Element("a", name, "href", "#"+t.Fault)
+			m.End()
+			class := "dim"
+			switch t.Verdict {
+			case Broken:
+				class = "bad"
+			case Held:
+				class = "good"
+			}
+			m.Element("td", t.Verdict, "class", class)
+			for _, s := range t.Signs {
+				if s.Bad {
+					m.Element("td", s.Text, "class", "bad")
+				} else {
+					m.Element("td", s.Text)
+				}
+			}
+			for _, n := range []int{t.Looked.Granted, t.Looked.Writes, t.Looked.Stale, t.Lost, t.Decisions} {
+				m.Element("td", n)
+			}
+		}
+		m.End()
+		m.Raw("\n")
+	}
+	m.End()
+	m.End()
+	m.End()
+}
+
+// write writes what happened in one trial.
+func (p *pageTrial) write(m *markup.Writer) {
+	m.Raw("\n")
+	m.Start("h2", "id", p.Fault)
+	m.Text(p.Fault + " " + p.Name + " ")
+	m.Element("small", p.Verdict)
+	m.End()
+	m.Start("p")
+	m.Text(fmt.Sprintf("%s. %d times; %d goroutines wanted %d keys", p.Does, p.Rounds, p.Goroutines, p.Keys))
+	if p.Killed > 0 {
+		m.Text(fmt.Sprintf("; %d clients were killed", p.Killed))
+	}
+	m.Text(". Again: ")
+	m.Element("code", p.Repeat)
+	m.End()
+	if len(p.Why) > 0 {
+		m.Start("ul")
+		for _, why := range p.Why {
+			m.Element("li", why)
+		}
+		m.End()
+	}
+	for _, l := range p.Zooms {
+		l.write(m)
+	}
+	if p.Hidden > 0 {
+		m.Element("p", fmt.Sprintf("%d more violations are in the report alone.", p.Hidden))
+	}
+	if len(p.Whole) > 0 {
+		m.Start("details")
+		m.Element("summary", "Timelines of the whole run")
+		for _, l := range p.Whole {
+			l.write(m)
+		}
+		m.End()
+	}
+}
+
+func (l timeline) write(m *markup.Writer) {
+	m.Raw("\n")
+	m.Start("figure")
+	m.Start("figcaption")
+	m.Text(l.Title)
+	if l.Note != "" {
+		m.Raw(" ")
+		m.Element("span", "("+l.Note+")", "class", "dim")
+	}
+	m.End()
+	m.Start("svg", "viewBox", fmt.Sprintf("0 0 %d %d", l.Wide, l.High), "role", "img", "aria-label", l.Title)
+	titled := func(name, title string, attributes ...any) {
+		m.Start(name, attributes...)
+		m.Element("title", title)
+		m.End()
+	}
+	for _, f := range l.Faults {
+		titled("rect", f.Text, "class", "fault", "x", f.X, "y", l.Top, "width", f.W, "height", l.High)
+	}
+	for _, t := range l.Ticks {
+		m.Empty("path", "class", "rule", "d", fmt.Sprintf("M%s %dV%d", t.X, l.Top, l.Bottom))
+		m.Element("text", t.Text, "x", t.X, "y", l.High, "dy", -5, "text-anchor", "middle")
+	}
+	for _, n := range l.Lanes {
+		m.Element("text", n.Name, "x", l.Left, "y", n.Y, "dx", -6, "text-anchor", "end")
+	}
+	for _, b := range l.Bars {
+		titled("rect", b.Text, "class", b.Kind, "x", b.X, "y", b.Y, "width", b.W, "height", b.H)
+	}
+	at := func(t timelineTick) string { return "translate(" + t.X + " " + t.Y + ")" }
+	for _, t := range l.Lost {
+		titled("path", t.Text, "class", "lost", "transform", at(t), "d", "M0-7v14")
+	}
+	for _, t := range l.Stale {
+		titled("path", t.Text, "class", "stale", "transform", at(t), "d", "M-4-4l8 8m0-8l-8 8")
+	}
+	for _, w := range l.Wrong {
+		titled("rect", w.Text, "class", "wrong", "x", w.X, "y", 4, "width", w.W, "height", l.Bottom)
+	}
+	m.End()
+	m.End()
+}
+
+// pageLegend explains the table and the pictures.
+const pageLegend = `
+<p class="dim">E: no two that exclude each other believe in their lease at the same instant. F: tokens rise, and what checks them takes no stale write. L: when all
+is whole again everybody gets in in time, and nothing is left. B: no limit admits more than it allows. Stale writes are those that a resource
+without a check of tokens would have taken from a holder that was not the last. That nothing was found proves nothing: it says that so many operations held.</p>
+<ul class="legend">
+<li><svg viewBox="0 0 32 16" aria-hidden="true"><rect class="exclusive" x="2" y="3" width="28" height="11"/></svg> exclusive, as long as it was certainly believed in</li>
+<li><svg viewBox="0 0 32 16" aria-hidden="true"><rect class="shared" x="2" y="7" width="28" height="7"/></svg> shared</li>
+<li><svg viewBox="0 0 32 16" aria-hidden="true"><rect class="permits" x="2" y="10" width="28" height="4"/></svg> permits</li>
+<li><svg viewBox="0 0 32 16" aria-hidden="true"><rect class="fault" x="2" y="0" width="28" height="16"/></svg> a fault</li>
+<li><svg viewBox="0 0 32 16" aria-hidden="true"><rect class="wrong" x="10" y="0" width="12" height="16"/></svg> a violation</li>
+<li><svg viewBox="0 0 32 16" aria-hidden="true"><path class="stale" d="M11 3l10 10m0-10l-10 10"/></svg> a stale write</li>
+<li><svg viewBox="0 0 32 16" aria-hidden="true"><path class="lost" d="M16 2v12"/></svg> a lease seen to be lost</li>
+</ul>
+`
 
 // draw makes the pictures: one for each of the first violations, and the whole run for
 // the keys that broke or that were held most.

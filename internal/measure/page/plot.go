@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 
+	"github.com/batonhq/baton/internal/markup"
 	"github.com/batonhq/baton/internal/measure"
 )
 
@@ -56,6 +57,40 @@ var marks = []string{
 	"M-4.4-1.2h3.2v-3.2h2.4v3.2h3.2v2.4h-3.2v3.2h-2.4v-3.2h-3.2z", // cross
 	"M-4.4-1.8h8.8v3.6h-8.8z",                                     // bar, lying
 	"M-1.8-4.4h3.6v8.8h-3.6z",                                     // bar, standing
+}
+
+// class is that of a colour.
+func class(name string, colour int) string { return name + strconv.Itoa(colour) }
+
+func (p plot) write(m *markup.Writer) {
+	m.Raw("\n")
+	m.Start("figure")
+	m.Element("figcaption", p.Title)
+	m.Start("svg", "viewBox", fmt.Sprintf("0 0 %d %d", p.Wide, p.High), "role", "img", "aria-label", p.Title)
+	for _, l := range p.Lines {
+		m.Empty("path", "class", "rule", "d", fmt.Sprintf("M%d %sH%d", p.Left, l.At, p.Right))
+		m.Element("text", l.Label, "x", p.Left, "y", l.Text, "dx", -5, "text-anchor", "end")
+	}
+	for _, c := range p.Columns {
+		m.Element("text", c.Label, "x", c.At, "y", c.Text, "text-anchor", "middle")
+	}
+	m.Element("text", "goroutines", "x", p.Right, "y", p.High, "dy", -6, "text-anchor", "end")
+	for _, s := range p.Series {
+		m.Raw("\n")
+		m.Start("g")
+		for _, b := range s.Bars {
+			m.Empty("path", "class", class("bar s", s.N), "d", "M"+b.X+" "+b.From+"V"+b.To)
+		}
+		m.Empty("polyline", "class", class("line s", s.N), "points", s.Line)
+		for _, k := range s.Marks {
+			m.Start("path", "class", class("mark f", s.N), "transform", "translate("+k.X+" "+k.Y+")", "d", s.Mark)
+			m.Element("title", k.Title)
+			m.End()
+		}
+		m.End()
+	}
+	m.End()
+	m.End()
 }
 
 func draw(r *measure.Result, s measure.Shape, m measure.Metric) plot {

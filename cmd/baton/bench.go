@@ -10,12 +10,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -187,18 +188,25 @@ func (b *benching) run(ctx context.Context, urls []string) error {
 	return nil
 }
 
-// prefixed is a URL with a name before it. No URL matches: before its first equals sign
-// it has a colon.
-var prefixed = regexp.MustCompile(`^([\pL\pN][\pL\pN ._-]{0,30})=(.+)$`)
-
 // named splits an argument into the store's name and its URL. The scheme is the name if
 // the argument has none.
 func named(arg string) (name, url string) {
-	if m := prefixed.FindStringSubmatch(arg); m != nil {
-		return m[1], m[2]
+	if name, url, ok := strings.Cut(arg, "="); ok && url != "" && nameable(name) {
+		return name, url
 	}
 	scheme, _, _ := strings.Cut(arg, ":")
 	return safe(scheme), arg
+}
+
+// nameable reports whether a text can be a store's name. The beginning of a URL cannot: it has
+// a colon.
+func nameable(name string) bool {
+	for i, r := range name {
+		if !unicode.IsLetter(r) && !unicode.IsNumber(r) && (i == 0 || !strings.ContainsRune(" ._-", r)) {
+			return false
+		}
+	}
+	return name != "" && utf8.RuneCountInString(name) <= 31
 }
 
 // add gives the store a name that no other store has.

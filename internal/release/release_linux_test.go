@@ -27,7 +27,8 @@ var (
 // different times, and compares all bytes.
 func TestReproducible(t *testing.T) {
 	t.Parallel()
-	one, two := build(t), build(t)
+	first, second := copied(t), copied(t) // before somebody goes on with the tree
+	one, two := build(t, first), build(t, second)
 	names := files(t, one)
 	if other := files(t, two); !slices.Equal(names, other) || len(names) < 3 {
 		t.Fatalf("the files are %q and %q", names, other)
@@ -55,8 +56,8 @@ func TestReproducible(t *testing.T) {
 
 const testVersion = "v0.99.0-rc1"
 
-// build makes a release of a copy of the tree that has no history.
-func build(t *testing.T) string {
+// copied makes a copy of the tree that has no history.
+func copied(t *testing.T) string {
 	t.Helper()
 	top, err := filepath.Abs("../..")
 	if err != nil {
@@ -66,6 +67,12 @@ func build(t *testing.T) string {
 	if err := copyTree(top, tree); err != nil {
 		t.Fatal(err)
 	}
+	return tree
+}
+
+// build makes a release of a tree.
+func build(t *testing.T, tree string) string {
+	t.Helper()
 	r := release{top: tree, to: t.TempDir(), version: testVersion, revision: strings.Repeat("0123", 10), quick: !*all, time: time.Unix(1_800_000_000, 0)}
 	for _, p := range platforms {
 		if !*all && p != here {
@@ -258,7 +265,7 @@ func TestCleanDebian(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(proc, 0) })
-	dir := build(t)
+	dir := build(t, copied(t))
 	name := "baton_" + (&release{version: testVersion}).debianVersion() + "_" + runtime.GOARCH + ".deb"
 	if err := os.WriteFile(filepath.Join(root, name), read(t, filepath.Join(dir, name)), 0o644); err != nil {
 		t.Fatal(err)

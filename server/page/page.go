@@ -152,6 +152,7 @@ func (p *Page) Close() {
 // ServeHTTP answers a browser.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
+	_, policy := documents()
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
@@ -188,13 +189,8 @@ func (p *Page) known(host string) bool {
 //go:embed web
 var web embed.FS
 
-// documents are the page in each language, and policy what its browser may do with it.
-var (
-	documents = map[string][]byte{}
-	policy    string
-)
-
-func init() {
+// documents are the page in each language, and what its browser may do with it.
+var documents = sync.OnceValues(func() (inLanguage map[string][]byte, policy string) {
 	part := func(name string) []byte {
 		text, err := web.ReadFile("web/" + name)
 		if err != nil {
@@ -207,8 +203,9 @@ func init() {
 	for mark, text := range map[string][]byte{"/*style*/": style, "/*script*/": script, "/*words*/": part("words.json")} {
 		page = bytes.Replace(page, []byte(mark), text, 1)
 	}
+	inLanguage = make(map[string][]byte)
 	for _, lang := range languages {
-		documents[lang] = bytes.Replace(page, []byte(`lang="en"`), []byte(`lang="`+lang+`"`), 1)
+		inLanguage[lang] = bytes.Replace(page, []byte(`lang="en"`), []byte(`lang="`+lang+`"`), 1)
 	}
 	hash := func(text []byte) string {
 		sum := sha256.Sum256(text)
@@ -217,7 +214,8 @@ func init() {
 	policy = "default-src 'none'; script-src " + hash(script) + "; style-src " + hash(style) +
 		"; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'" +
 		"; require-trusted-types-for 'script'; trusted-types 'none'"
-}
+	return inLanguage, policy
+})
 
 // languages of the page, the default first.
 var languages = []string{"en", "zh-Hans"}
@@ -227,7 +225,8 @@ func (p *Page) document(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Vary", "Accept-Language")
-	send(w, http.StatusOK, documents[preferred(r.Header.Get("Accept-Language"))])
+	inLanguage, _ := documents()
+	send(w, http.StatusOK, inLanguage[preferred(r.Header.Get("Accept-Language"))])
 }
 
 // send answers, and does not wait for ever for a client that does not read. The deadline

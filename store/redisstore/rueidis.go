@@ -34,9 +34,9 @@ type ruClient struct {
 
 func (r ruClient) command(c rueidis.Client, call wire.Call) rueidis.Completed {
 	if call.Full {
-		return c.B().Eval().Script(call.Script.Text).Numkeys(int64(len(call.Keys))).Key(call.Keys...).Arg(call.Args...).Build()
+		return c.B().Eval().Script(call.Script.Text()).Numkeys(int64(len(call.Keys))).Key(call.Keys...).Arg(call.Args...).Build()
 	}
-	return c.B().Evalsha().Sha1(call.Script.SHA).Numkeys(int64(len(call.Keys))).Key(call.Keys...).Arg(call.Args...).Build()
+	return c.B().Evalsha().Sha1(call.Script.SHA()).Numkeys(int64(len(call.Keys))).Key(call.Keys...).Arg(call.Args...).Build()
 }
 
 func (r ruClient) Run(ctx context.Context, call wire.Call) (any, error) {

@@ -42,13 +42,15 @@ var (
 
 // script joins a script with the parts that it shares with others.
 func script(name string, shared ...string) *wire.Script {
-	text := fmt.Sprintf("local WAITER = %d -- µs that a waiter lives\n", driver.WaiterTTL.Microseconds())
-	for _, part := range append(shared, name) {
-		b, err := luaFiles.ReadFile("scripts/" + part + ".lua")
-		if err != nil {
-			panic(err) // the file is part of the program
+	return wire.NewScript(name, func() string {
+		text := fmt.Sprintf("local WAITER = %d -- µs that a waiter lives\n", driver.WaiterTTL.Microseconds())
+		for _, part := range append(shared, name) {
+			b, err := luaFiles.ReadFile("scripts/" + part + ".lua")
+			if err != nil {
+				panic(err) // the file is part of the program
+			}
+			text += string(b)
 		}
-		text += string(b)
-	}
-	return wire.NewScript(name, text)
+		return text
+	})
 }

@@ -63,9 +63,9 @@ func (o once) Clone() redis.Cmder { return once{o.Cmd.Clone().(*redis.Cmd)} }
 func command(ctx context.Context, call wire.Call) once {
 	args := make([]any, 0, 3+len(call.Keys)+len(call.Args))
 	if call.Full {
-		args = append(args, "eval", call.Script.Text, len(call.Keys))
+		args = append(args, "eval", call.Script.Text(), len(call.Keys))
 	} else {
-		args = append(args, "evalsha", call.Script.SHA, len(call.Keys))
+		args = append(args, "evalsha", call.Script.SHA(), len(call.Keys))
 	}
 	for _, k := range call.Keys {
 		args = append(args, k)

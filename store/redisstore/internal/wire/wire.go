@@ -9,18 +9,40 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 )
 
 // A Script is Lua that runs on the server.
 type Script struct {
-	Name, Text, SHA string
+	Name string
+
+	once sync.Once
+	read func() string
+	text string
+	sha  string
 }
 
-// NewScript names a script and computes the digest by which servers know it.
-func NewScript(name, text string) *Script {
-	sum := sha1.Sum([]byte(text))
-	return &Script{name, text, hex.EncodeToString(sum[:])}
+// NewScript names a script, whose text is read when it is needed: a program that only links
+// the store starts without it.
+func NewScript(name string, text func() string) *Script { return &Script{Name: name, read: text} }
+
+// Text is what the server runs.
+func (s *Script) Text() string {
+	s.once.Do(s.make)
+	return s.text
+}
+
+// SHA is the digest by which servers know the text.
+func (s *Script) SHA() string {
+	s.once.Do(s.make)
+	return s.sha
+}
+
+func (s *Script) make() {
+	s.text = s.read()
+	sum := sha1.Sum([]byte(s.text))
+	s.sha = hex.EncodeToString(sum[:])
 }
 
 // A Call is one run of a script. All keys are of one slot in Cluster.

@@ -94,6 +94,7 @@ var frameworks = []framework{
 	{name: "chi", serve: overHTTP(serveChi)},
 	{name: "echo v4", serve: overHTTP(serveEcho4)},
 	{name: "echo v5", serve: overHTTP(serveEcho5)},
+	{name: "fiber", serve: serveFiber},
 	{name: "gin", serve: overHTTP(serveGin)},
 }
 

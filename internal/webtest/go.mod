@@ -9,6 +9,7 @@ replace (
 )
 
 require (
+	connectrpc.com/connect v1.21.1
 	github.com/batonhq/baton v0.1.0
 	github.com/batonhq/baton/adapters/fiber v0.1.0
 	github.com/batonhq/baton/adapters/gin v0.1.0
@@ -17,6 +18,7 @@ require (
 	github.com/gofiber/fiber/v3 v3.1.0
 	github.com/labstack/echo/v4 v4.16.0
 	github.com/labstack/echo/v5 v5.4.4
+	google.golang.org/protobuf v1.36.11
 )
 
 require (
@@ -61,5 +63,5 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
-	google.golang.org/protobuf v1.36.11 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260803160001-6ac0973c030d // indirect
 )

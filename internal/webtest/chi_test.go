@@ -16,6 +16,7 @@ func serveChi(_ *testing.T, s *shop) http.Handler {
 	payments := func(w http.ResponseWriter, r *http.Request) { s.chi(w, r) }
 
 	r := chi.NewRouter()
+	r.Use(middleware.Compress(5))
 	if s.recovers == outside {
 		r.Use(middleware.Recoverer)
 	}

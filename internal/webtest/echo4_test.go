@@ -38,6 +38,7 @@ func serveEcho4(_ *testing.T, s *shop) http.Handler {
 
 	e := echo.New()
 	e.Logger.SetOutput(io.Discard)
+	e.Use(middleware.Gzip())
 	if s.recovers == outside {
 		e.Use(middleware.Recover())
 	}

@@ -35,6 +35,7 @@ func serveEcho5(_ *testing.T, s *shop) http.Handler {
 
 	e := echo.New()
 	e.Logger = slog.New(slog.DiscardHandler)
+	e.Use(middleware.Gzip())
 	if s.recovers == outside {
 		e.Use(middleware.Recover())
 	}

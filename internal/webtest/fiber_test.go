@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/middleware/compress"
 	"github.com/gofiber/fiber/v3/middleware/recover"
 
 	batonfiber "github.com/batonhq/baton/adapters/fiber"
@@ -22,6 +23,7 @@ func serveFiber(t *testing.T, s *shop) string {
 		}
 		return c.SendStatus(fiber.StatusInternalServerError)
 	}})
+	app.Use(compress.New())
 	if s.recovers == outside {
 		app.Use(recover.New())
 	}
@@ -35,7 +37,12 @@ func serveFiber(t *testing.T, s *shop) string {
 	} else {
 		app.Post("/shops/:shop/:what", batonfiber.Middleware(limit), batonfiber.Middleware(idempotent), payments)
 	}
+	return listen(t, app)
+}
 
+// listen serves an app of fiber.
+func listen(t *testing.T, app *fiber.App) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,12 @@ func serveChi(_ *testing.T, s *shop) http.Handler {
 		})
 	})
 	r.With(limit).Get("/shops/{shop}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a shop") })
+	r.With(limit).Get("/shops/{shop}/live", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "one")
+		_ = http.NewResponseController(w).Flush()
+		<-s.leave
+		fmt.Fprintln(w, "two")
+	})
 	r.With(limit).Head("/shops/{shop}", func(http.ResponseWriter, *http.Request) {})
 	if s.recovers == inside {
 		r.With(limit, idempotent, middleware.Recoverer).Post("/shops/{shop}/{what}", payments)

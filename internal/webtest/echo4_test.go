@@ -49,6 +49,13 @@ func serveEcho4(_ *testing.T, s *shop) http.Handler {
 		}
 	})
 	e.GET("/shops/:shop", func(c echo.Context) error { return c.String(http.StatusOK, "a shop") }, fromHTTP(limit))
+	e.GET("/shops/:shop/live", func(c echo.Context) error {
+		fmt.Fprintln(c.Response(), "one")
+		c.Response().Flush()
+		<-s.leave
+		fmt.Fprintln(c.Response(), "two")
+		return nil
+	}, fromHTTP(limit))
 	e.HEAD("/shops/:shop", func(c echo.Context) error { return c.NoContent(http.StatusOK) }, fromHTTP(limit))
 	if s.recovers == inside {
 		e.POST("/shops/:shop/:what", payments, fromHTTP(limit), fromHTTP(idempotent), middleware.Recover())

@@ -46,6 +46,13 @@ func serveEcho5(_ *testing.T, s *shop) http.Handler {
 		}
 	})
 	e.GET("/shops/:shop", func(c *echo.Context) error { return c.String(http.StatusOK, "a shop") }, fromHTTP5(limit))
+	e.GET("/shops/:shop/live", func(c *echo.Context) error {
+		fmt.Fprintln(c.Response(), "one")
+		_ = http.NewResponseController(c.Response()).Flush()
+		<-s.leave
+		fmt.Fprintln(c.Response(), "two")
+		return nil
+	}, fromHTTP5(limit))
 	e.HEAD("/shops/:shop", func(c *echo.Context) error { return c.NoContent(http.StatusOK) }, fromHTTP5(limit))
 	if s.recovers == inside {
 		e.POST("/shops/:shop/:what", payments, fromHTTP5(limit), fromHTTP5(idempotent), middleware.Recover())

@@ -23,7 +23,7 @@ func serveFiber(t *testing.T, s *shop) string {
 		}
 		return c.SendStatus(fiber.StatusInternalServerError)
 	}})
-	app.Use(compress.New())
+	app.Use(compress.New(compress.Config{Next: func(c fiber.Ctx) bool { return c.Method() == fiber.MethodGet }})) // it holds streams back
 	if s.recovers == outside {
 		app.Use(recover.New())
 	}
@@ -32,6 +32,14 @@ func serveFiber(t *testing.T, s *shop) string {
 		return c.Next()
 	})
 	app.Get("/shops/:shop", batonfiber.Middleware(limit), func(c fiber.Ctx) error { return c.SendString("a shop") })
+	app.Get("/shops/:shop/live", batonfiber.Middleware(limit), func(c fiber.Ctx) error {
+		return c.SendStreamWriter(func(w *bufio.Writer) {
+			_, _ = w.WriteString("one\n")
+			_ = w.Flush()
+			<-s.leave
+			_, _ = w.WriteString("two\n")
+		})
+	})
 	if s.recovers == inside {
 		app.Post("/shops/:shop/:what", batonfiber.Middleware(limit), batonfiber.Middleware(idempotent), recover.New(), payments)
 	} else {

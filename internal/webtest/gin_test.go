@@ -23,6 +23,12 @@ func serveGin(_ *testing.T, s *shop) http.Handler {
 	}
 	r.Use(func(c *gin.Context) { c.Header("Outer", "yes") })
 	r.GET("/shops/:shop", batongin.Middleware(limit), func(c *gin.Context) { c.String(http.StatusOK, "a shop") })
+	r.GET("/shops/:shop/live", batongin.Middleware(limit), func(c *gin.Context) {
+		c.String(http.StatusOK, "one\n")
+		c.Writer.Flush()
+		<-s.leave
+		c.String(http.StatusOK, "two\n")
+	})
 	r.HEAD("/shops/:shop", batongin.Middleware(limit), func(c *gin.Context) { c.Status(http.StatusOK) })
 	if s.recovers == inside {
 		r.POST("/shops/:shop/:what", batongin.Middleware(limit), batongin.Middleware(idempotent), gin.RecoveryWithWriter(io.Discard), ginErrors, payments)

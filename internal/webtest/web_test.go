@@ -1,6 +1,7 @@
 package webtest
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -21,14 +22,14 @@ import (
 )
 
 // A shop is what the frameworks serve: POST /shops/:shop/:what behind the limit and behind
-// httponce, GET and HEAD behind the limit.
+// httponce, GET and HEAD /shops/:shop and GET /shops/:shop/live behind the limit.
 type shop struct {
 	limit, idempotent func(http.Handler) http.Handler
 	recovers          place
 
 	runs    atomic.Int64
 	entered chan bool // gets a value when "slow" has begun
-	leave   chan bool // "slow" returns when it gets one
+	leave   chan bool // "slow" returns, and "live" goes on, when it gets one
 }
 
 // place says where a framework's middleware for panics is.
@@ -199,9 +200,9 @@ func TestLimit(t *testing.T) {
 		if a := post(t, url+"/shops/8/free", "", ""); a.status != http.StatusCreated {
 			t.Errorf("another shop: %+v", a)
 		}
-		for _, method := range []string{http.MethodGet, http.MethodHead} { // another route
+		for n, method := range []string{http.MethodGet, http.MethodHead} { // another route; HEAD counts as GET
 			a, err := ask(t.Context(), method, url+"/shops/7", "", "")
-			if err != nil || a.status != http.StatusOK || !strings.Contains(a.header.Get("RateLimit"), "r=") || (a.body == "") != (method == http.MethodHead) {
+			if err != nil || a.status != http.StatusOK || !strings.Contains(a.header.Get("RateLimit"), fmt.Sprintf(";r=%d;", perShop-1-n)) || (a.body == "") != (method == http.MethodHead) {
 				t.Errorf("%s: %+v, %v", method, a, err)
 			}
 		}
@@ -364,6 +365,31 @@ func TestStream(t *testing.T) {
 			if a.status != http.StatusOK || a.body != "one\ntwo\n" || (n == 1) != (a.header.Get("Idempotency-Replayed") == "true") {
 				t.Errorf("number %d: %+v", n, a)
 			}
+		}
+	})
+}
+
+// Behind the limit alone what is flushed is with the client while the handler goes on.
+func TestLive(t *testing.T) {
+	each(t, []place{outside}, func(t *testing.T, _ framework, s *shop, url string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/shops/7/live", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Accept-Encoding", "identity")
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		lines := bufio.NewReader(res.Body)
+		first, err := lines.ReadString('\n')
+		if err != nil || first != "one\n" || res.Header.Get("RateLimit") == "" {
+			t.Fatalf("%q, %v, %v", first, res.Header, err)
+		}
+		s.leave <- true
+		if rest, err := io.ReadAll(lines); err != nil || string(rest) != "two\n" {
+			t.Errorf("%q, %v", rest, err)
 		}
 	})
 }

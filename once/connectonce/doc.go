@@ -30,6 +30,7 @@
 // answer is there when the call comes again. Its context ends with the lease.
 //
 // Requests are compared by their encoding as protobuf, so JSON and binary are the same.
+// Messages are of generated types, which a process that sends an answer again must know.
 // Streams are not covered: those that have a key are refused as unimplemented.
 //
 // Interceptors outside of this one see an answer that is sent again as a connect.AnyResponse

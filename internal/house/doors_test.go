@@ -50,7 +50,8 @@ const doors = `
 	ratelimit/*:        ratelimit ratelimit/internal/front
 	ratelimit/rules:    driver driver/* ratelimit internal/suggest
 	once:               baton driver driver/check
-	once/*:             baton driver driver/check once once/internal/front
+	once/*:             baton driver driver/check once once/internal/*
+	once/internal/calls: baton driver driver/check once once/internal/front
 	once/internal/front: once
 	guard:              driver driver/check
 	election:           baton driver

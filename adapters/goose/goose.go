@@ -1,5 +1,5 @@
 // Package batongoose lets one program at a time run the migrations of
-// github.com/pressly/goose/v3, in whatever store the lock is: for SQLite and
+// github.com/pressly/goose/v3, in whatever store the lock is: for SQLite, MySQL and
 // other databases for which goose has no locker, and where migrations of several
 // databases must not run at once.
 //
@@ -24,6 +24,10 @@
 //
 // The statement that runs then is interrupted, and its transaction rolled back.
 // What a migration without a transaction has done stays done, as after a crash.
+//
+// MySQL and MariaDB are not interrupted: the server finishes the statement, and
+// rolls back its transaction after that. There, a CREATE or ALTER is never rolled
+// back, and ends the transaction: what the migration does after it stays done.
 //
 // # What is not locked
 //

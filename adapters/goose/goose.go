@@ -1,7 +1,7 @@
 // Package batongoose lets one program at a time run the migrations of
-// github.com/pressly/goose/v3, in whatever store the lock is: for SQLite, MySQL and
-// other databases for which goose has no locker, and where migrations of several
-// databases must not run at once.
+// github.com/pressly/goose/v3, in whatever store the lock is: for SQLite and
+// other databases for which goose has no locker, for databases in which no table of
+// locks is wanted, and where migrations of several databases must not run at once.
 //
 //	locker := batongoose.New(locks, "migrate/shop")
 //	provider, err := goose.NewProvider(goose.DialectSQLite3, db, files, goose.WithLocker(locker))

@@ -38,7 +38,7 @@ func TestAloneNeedsNoBegin(t *testing.T) {
 		return nil
 	})
 	begin := s.stmt[stBegin]
-	s.stmt[stBegin] = nil // to execute it is a panic
+	s.stmt[stBegin] = new(sql.Stmt) // to execute it is a panic
 	for range 10 {
 		h = writer(t, s, "k")
 		h.hold(time.Minute)

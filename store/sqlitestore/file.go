@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"modernc.org/sqlite"
@@ -30,6 +31,9 @@ var recordsSchema string
 var overridesSchema string
 
 const schemaVersion = 1
+
+// names are what the schema makes: tables, indexes and a view.
+const names = "'baton_meta', 'baton_lock', 'baton_claim', 'baton_show', 'baton_limit', 'baton_limit_id', 'baton_limit_id_ends', 'baton_override', 'baton_record', 'baton_record_until'"
 
 // oldestSQLite is the first version in which two connections that restart the
 // log at the same time do not damage it.
@@ -208,11 +212,6 @@ func (s *Store) connect(opening context.Context) error {
 		return err
 	}
 	s.tx.s = s
-	for i, text := range statements {
-		if s.stmt[i], err = s.conn.PrepareContext(ctx, text); err != nil {
-			return err
-		}
-	}
 	// From now on begin waits by itself, where it sees that callers give up.
 	_, err = s.conn.ExecContext(ctx, "PRAGMA busy_timeout = 0")
 	return err
@@ -263,6 +262,10 @@ func (s *Store) migrate(opening context.Context) error {
 			_, err = s.conn.ExecContext(ctx, query, args...)
 		}
 	}
+	// A file that is up to date is not written.
+	if ready, err := persist(opening, s, func() (bool, error) { return s.ready(boot) }); ready || err != nil {
+		return err
+	}
 	if _, err := persist(opening, s, func() (sql.Result, error) { return s.conn.ExecContext(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
@@ -274,8 +277,8 @@ func (s *Store) migrate(opening context.Context) error {
 	if err := s.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'baton_meta'").Scan(&tables); err != nil {
 		return err
 	}
+	do(schema) // of what an older program made, what is missing
 	if tables == 0 {
-		do(schema)
 		do("INSERT INTO baton_meta VALUES ('schema', ?), ('boot', ''), ('booted', 0), ('high', 0)", schemaVersion)
 		if err != nil {
 			return err
@@ -287,7 +290,7 @@ func (s *Store) migrate(opening context.Context) error {
 	if version > schemaVersion {
 		return &FileError{Path: s.path, Problem: ErrNewerSchema, Err: errors.New("version " + strconv.Itoa(version))}
 	}
-	do(limitsSchema) // a file may be older than these; older programs do not mind
+	do(limitsSchema)
 	do(recordsSchema)
 	do(overridesSchema)
 	if of != boot {
@@ -300,6 +303,20 @@ func (s *Store) migrate(opening context.Context) error {
 	}
 	do("COMMIT")
 	return err
+}
+
+// ready reports whether the file has all tables of this version, and belongs to this boot.
+func (s *Store) ready(boot string) (bool, error) {
+	ctx := context.Background()
+	var tables int
+	err := s.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name IN ("+names+")").Scan(&tables)
+	if err != nil || tables < strings.Count(names, ",")+1 {
+		return false, err
+	}
+	var version int
+	var of string
+	err = s.conn.QueryRowContext(ctx, "SELECT (SELECT value FROM baton_meta WHERE name = 'schema'), (SELECT value FROM baton_meta WHERE name = 'boot')").Scan(&version, &of)
+	return version == schemaVersion && of == boot, err
 }
 
 // check finds out, within a transaction, whether the file is the one that was opened
@@ -315,7 +332,7 @@ func (s *Store) check() error {
 			return err
 		}
 		var boot string
-		if err := s.stmt[stBoot].QueryRow().Scan(&boot); err != nil {
+		if err := s.row(stBoot).Scan(&boot); err != nil {
 			return err
 		}
 		if boot != want {
@@ -367,8 +384,29 @@ func (s *Store) rollback() {
 }
 
 func (s *Store) exec(n int, args ...any) error {
-	_, err := s.stmt[n].Exec(args...)
+	st, err := s.statement(n)
+	if err == nil {
+		_, err = st.Exec(args...)
+	}
 	return err
+}
+
+// statement prepares a statement when it is used for the first time: a command uses few. As
+// the connection, it is for one goroutine at a time.
+func (s *Store) statement(n int) (st *sql.Stmt, err error) {
+	if s.stmt[n] == nil {
+		s.stmt[n], err = s.conn.PrepareContext(context.Background(), statements[n])
+	}
+	return s.stmt[n], err
+}
+
+// row executes a query for one row.
+func (s *Store) row(n int, args ...any) *sql.Row {
+	st, err := s.statement(n)
+	if err != nil { // and so says the row
+		return s.conn.QueryRowContext(context.Background(), statements[n], args...)
+	}
+	return st.QueryRow(args...)
 }
 
 // shut closes what is open.

@@ -69,7 +69,7 @@ func (t *tx) take(r *rate.Request) (d limits.Taken, refused, failed error) {
 	states := make([]rate.State, len(r.Takes))
 	for i, x := range r.Takes {
 		var text string
-		err := t.s.stmt[stLimit].QueryRow([]byte(x.Key), clock).Scan(&text)
+		err := t.s.row(stLimit, []byte(x.Key), clock).Scan(&text)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return d, nil, err
 		}
@@ -79,7 +79,7 @@ func (t *tx) take(r *rate.Request) (d limits.Taken, refused, failed error) {
 	var past *rate.Past
 	if r.ID != "" {
 		var p rate.Past
-		switch err := t.s.stmt[stLimitID].QueryRow(first, r.ID, clock).Scan(&p.At, &p.Wait); {
+		switch err := t.s.row(stLimitID, first, r.ID, clock).Scan(&p.At, &p.Wait); {
 		case err == nil:
 			past = &p
 		case !errors.Is(err, sql.ErrNoRows):
@@ -120,7 +120,7 @@ func (t *tx) take(r *rate.Request) (d limits.Taken, refused, failed error) {
 func (t *tx) limitClock() (int64, error) {
 	l := &t.s.limits
 	if l.booted == 0 {
-		if err := t.s.stmt[stBooted].QueryRow().Scan(&l.booted); err != nil {
+		if err := t.s.row(stBooted).Scan(&l.booted); err != nil {
 			return 0, err
 		}
 	}
@@ -156,7 +156,7 @@ func (s *Store) sweepLimits() error {
 	}
 	err = inPages(&l.after, page, func(from []byte, n int) (upTo []byte, seen int, err error) {
 		var old int
-		if err = s.stmt[stSweepLimitPage].QueryRow(from, n, now).Scan(&upTo, &seen, &old); err == nil && old > 0 {
+		if err = s.row(stSweepLimitPage, from, n, now).Scan(&upTo, &seen, &old); err == nil && old > 0 {
 			err = s.exec(stSweepLimit, from, upTo, now)
 		}
 		return upTo, seen, err

@@ -34,7 +34,7 @@ func (s *Store) SetOverride(ctx context.Context, o limits.Override, keep time.Du
 			return err
 		}
 		var others int
-		if err := t.s.stmt[stCountOverrides].QueryRow([]byte(o.Key)).Scan(&others); err != nil {
+		if err := t.s.row(stCountOverrides, []byte(o.Key)).Scan(&others); err != nil {
 			return err
 		}
 		if full = others >= limits.MaxOverrides; full {

@@ -101,7 +101,7 @@ func (s *Store) record(ctx context.Context, key string, step func(*record.State,
 
 func (t *tx) loadRecord(key string) (st record.State, err error) {
 	var state string
-	err = t.s.stmt[stRecord].QueryRow([]byte(key)).Scan(&state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until, &st.Result)
+	err = t.s.row(stRecord, []byte(key)).Scan(&state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until, &st.Result)
 	if errors.Is(err, sql.ErrNoRows) {
 		return record.State{}, nil
 	}

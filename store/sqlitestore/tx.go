@@ -97,7 +97,11 @@ func (t *tx) renew(b *sqlstore.Batch, ttl time.Duration) error {
 
 // changed executes a statement and reports whether it changed a row.
 func (t *tx) changed(n int, args ...any) (bool, error) {
-	r, err := t.s.stmt[n].Exec(args...)
+	st, err := t.s.statement(n)
+	if err != nil {
+		return false, err
+	}
+	r, err := st.Exec(args...)
 	if err != nil {
 		return false, err
 	}
@@ -107,7 +111,11 @@ func (t *tx) changed(n int, args ...any) (bool, error) {
 
 // each calls f for each row of a query.
 func (t *tx) each(n int, f func(*sql.Rows) error, args ...any) error {
-	rows, err := t.s.stmt[n].Query(args...)
+	st, err := t.s.statement(n)
+	if err != nil {
+		return err
+	}
+	rows, err := st.Query(args...)
 	if err != nil {
 		return err
 	}
@@ -131,10 +139,10 @@ func (t *tx) Node(waits bool) string { return t.s.mail.address(waits) }
 
 // LockKey implements sqlstore.Tx.
 func (t *tx) LockKey(key string) (k sqlstore.Key, found bool, err error) {
-	err = scanKey(t.s.stmt[stLockKey].QueryRow([]byte(key)), &k)
+	err = scanKey(t.s.row(stLockKey, []byte(key)), &k)
 	if errors.Is(err, sql.ErrNoRows) {
 		k.Weight = driver.Whole
-		return k, false, t.s.stmt[stFloor].QueryRow().Scan(&k.Last)
+		return k, false, t.s.row(stFloor).Scan(&k.Last)
 	}
 	return k, err == nil, err
 }
@@ -163,7 +171,7 @@ func (t *tx) Claims(key string, after int64, limit int) (all []sqlstore.Claim, e
 
 // ClaimByID implements sqlstore.Tx.
 func (t *tx) ClaimByID(key, id string) (c sqlstore.Claim, found bool, err error) {
-	err = scanClaim(t.s.stmt[stClaimByID].QueryRow([]byte(key), id), &c)
+	err = scanClaim(t.s.row(stClaimByID, []byte(key), id), &c)
 	if errors.Is(err, sql.ErrNoRows) {
 		return c, false, nil
 	}
@@ -197,7 +205,7 @@ func (t *tx) DeleteDead(key string, seq int64) (bool, error) {
 
 // CountWaiting implements sqlstore.Tx.
 func (t *tx) CountWaiting(key string) (n int, err error) {
-	err = t.s.stmt[stCountWaiting].QueryRow([]byte(key), t.now).Scan(&n)
+	err = t.s.row(stCountWaiting, []byte(key), t.now).Scan(&n)
 	return n, err
 }
 
@@ -272,7 +280,7 @@ func inPages(after *[]byte, n int, sweep func(from []byte, n int) (upTo []byte, 
 // sweepPage removes rows that were not used since old, of n keys after from.
 func (s *Store) sweepPage(from []byte, n int, old int64) (upTo []byte, seen int, err error) {
 	var busy, idle int
-	if err := s.stmt[stSweepPage].QueryRow(from, n, old).Scan(&upTo, &seen, &busy, &idle); err != nil {
+	if err := s.row(stSweepPage, from, n, old).Scan(&upTo, &seen, &busy, &idle); err != nil {
 		return nil, 0, err
 	}
 	if busy > 0 {

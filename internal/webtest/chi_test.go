@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 
 	"github.com/go-chi/chi/v5"
@@ -68,5 +69,31 @@ func (s *shop) chi(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprint(w, text)
+	}
+}
+
+// Middleware of Use knows the route within a group, and not in front of all routes.
+func TestChiUse(t *testing.T) {
+	t.Parallel()
+	look := func(pattern, shop string) func(http.Handler) http.Handler {
+		return func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Pattern != pattern || r.PathValue("shop") != shop {
+					t.Errorf("the route is %q, with %q; want %q, %q", r.Pattern, r.PathValue("shop"), pattern, shop)
+				}
+				next.ServeHTTP(w, r)
+			})
+		}
+	}
+	r := chi.NewRouter()
+	r.Use(look("", ""))
+	r.Group(func(r chi.Router) {
+		r.Use(look("/shops/{shop}", "7"))
+		r.Get("/shops/{shop}", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	})
+	w := httptest.NewRecorder()
+	r.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/shops/7", http.NoBody))
+	if w.Code != http.StatusTeapot {
+		t.Error(w.Code)
 	}
 }

@@ -73,6 +73,10 @@ func newSite(t *testing.T, store driver.Locks, cfg connectonce.Config, opts ...c
 		answer.Trailer().Set("Own", "trailer")
 		return answer, nil
 	}, options...))
+	mux.Handle("/shop.Orders/Cancel", connect.NewUnaryHandlerSimple("/shop.Orders/Cancel", func(context.Context, *text) (*text, error) {
+		t.Error("it is canceled")
+		return new(text), nil
+	}, options...))
 	mux.Handle("/shop.Orders/Watch", connect.NewServerStreamHandler("/shop.Orders/Watch", func(_ context.Context, _ *connect.Request[text], to *connect.ServerStream[text]) error {
 		return to.Send(wrapperspb.String("watched"))
 	}, options...))
@@ -162,6 +166,12 @@ func TestReplay(t *testing.T) {
 			t.Errorf("another user gets %+v", o)
 		}
 		s.wantRan(4)
+		r := connect.NewRequest(wrapperspb.String("x"))
+		r.Header().Set("User", "eve")
+		r.Header().Set(key, "k")
+		if _, err := connect.NewClient[text, text](s.http, s.url+"/shop.Orders/Cancel", opts...).CallUnary(t.Context(), r); connect.CodeOf(err) != connect.CodeFailedPrecondition {
+			t.Errorf("another method: %v", err)
+		}
 		for name, other := range protocols {
 			if o := s.call(t.Context(), "x", other, "User", "eve", key, "k"); o.text != "1" || !o.replayed {
 				t.Errorf("by %s: %+v", name, o)
@@ -234,7 +244,7 @@ func TestFailures(t *testing.T) {
 		for code = connect.CodeCanceled; code <= connect.CodeUnauthenticated; code++ {
 			for i := range 2 {
 				o := s.want(code, "sorry", connectonce.Recorded(code) && i == 1, "x", opts, key, code.String())
-				if o.err == nil || len(o.err.Details()) != 1 || o.err.Details()[0].Type() != "google.rpc.ErrorInfo" {
+				if o.err == nil || o.text != "sorry" || len(o.err.Details()) != 1 || o.err.Details()[0].Type() != "google.rpc.ErrorInfo" {
 					t.Errorf("%+v", o)
 				} else if d, err := o.err.Details()[0].Value(); err != nil || d.(*errdetails.ErrorInfo).Reason != "WHY" {
 					t.Errorf("%v, %v", d, err)
@@ -354,6 +364,60 @@ func TestWhatCannotBeKept(t *testing.T) {
 		t.Errorf("%v", o.header)
 	}
 	s.wantRan(1)
+}
+
+// An answer that cannot be recorded is the client's all the same: it is true.
+func TestStoreThatFailsMeanwhile(t *testing.T) {
+	t.Parallel()
+	store := memstore.New()
+	s := newSite(t, store, connectonce.Config{})
+	s.work = func(context.Context, *connect.Request[text]) (*connect.Response[text], error) {
+		return connect.NewResponse(wrapperspb.String("done")), store.Close()
+	}
+	s.want(ok, "done", false, "x", nil, key, "k")
+	s.wantRan(1)
+}
+
+// A call that waits for another one ends with its caller, and says why.
+func TestCallerLeaves(t *testing.T) {
+	t.Parallel()
+	store := memstore.New()
+	calls, err := connectonce.New(newRunner(t, store), connectonce.Config{Wait: time.Minute, Scope: func(context.Context, connect.AnyRequest) string { return "eve" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := func() connect.AnyRequest {
+		r := connect.NewRequest(wrapperspb.String("x"))
+		r.Header().Set(key, "k")
+		return r
+	}
+	begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
+	go func() {
+		_, err := calls.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
+			close(begun)
+			<-goOn
+			return connect.NewResponse(new(text)), nil
+		})(t.Context(), request())
+		ended <- err
+	}()
+	<-begun
+	never := calls.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) {
+		t.Error("it has run")
+		return connect.NewResponse(new(text)), nil
+	})
+	late, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for ctx, code := range map[context.Context]connect.Code{late: connect.CodeDeadlineExceeded, gone: connect.CodeCanceled} {
+		if _, err := never(ctx, request()); connect.CodeOf(err) != code {
+			t.Errorf("%v, want %v", err, code)
+		}
+	}
+	close(goOn)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 }
 
 // A server of grpc-go and one of Connect know each other's calls.

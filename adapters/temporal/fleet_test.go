@@ -22,7 +22,7 @@ import (
 // activities of a key than its cap, and burn no attempt for what goes back.
 func TestFleet(t *testing.T) {
 	t.Parallel()
-	const workers, keys, each, running = 4, 10, 8, 3
+	const workers, keys, each, running = 4, 10, 5, 3
 	addr := testserver.Redis(t).Addr
 	var now, ran [keys]atomic.Int64
 	var most, back atomic.Int64

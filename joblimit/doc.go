@@ -12,7 +12,7 @@
 //		// the job did not run: again in back.After
 //	}
 //
-// The modules adapters/asynq and adapters/river do that last part for two queues.
+// The modules adapters/asynq, adapters/river and adapters/temporal do that last part.
 //
 // # What is promised
 //

@@ -31,7 +31,7 @@ func TestPageIsCompiled(t *testing.T) {
 		return string(text)
 	}
 	compiled := ""
-	for _, name := range []string{"pages_test.go", "../adapters/asynq/example_test.go", "../adapters/river/example_test.go"} {
+	for _, name := range []string{"pages_test.go", "../adapters/asynq/example_test.go", "../adapters/river/example_test.go", "../adapters/temporal/example_test.go"} {
 		compiled += plain(read(name)) + "\n"
 	}
 	blocks := strings.Split(read("../docs/queues.md"), "```go\n")[1:]

@@ -1,0 +1,242 @@
+// Package batontemporal limits the activities of go.temporal.io/sdk by key, over all
+// workers: how many run at a time, and how many begin within a period. An activity that
+// may not run now goes back until its turn.
+//
+//	limit, err := joblimit.New(joblimit.Config{Locks: locks, Running: 5})
+//	…
+//	w := worker.New(client, "reports", worker.Options{
+//		Interceptors: []interceptor.WorkerInterceptor{
+//			batontemporal.Interceptor(limit, func(ctx context.Context, in *interceptor.ExecuteActivityInput) string {
+//				return activity.GetInfo(ctx).ActivityType.Name
+//			}),
+//		},
+//	})
+//
+// What is limited, and what is promised, is described in package joblimit. A limit with a
+// Running of 1 is a lock around an activity.
+//
+// # What Temporal does with an activity that goes back
+//
+// Temporal knows no error of an activity that is not an attempt. So what happens depends on
+// who brings the activity back:
+//
+//   - The workflow, if it calls ExecuteActivity of this package. The workflow waits with a
+//     timer and schedules the activity again with the attempts that it had left. That is no
+//     attempt. It adds about eleven events to the history of the workflow for each stay.
+//   - The server, if the activity's RetryPolicy has no MaximumAttempts, which is the default.
+//     The activity fails with a NextRetryDelay and comes again as its next attempt. No attempt
+//     is lost, because there is no last one, and the history does not grow. But the number
+//     of the attempt rises, and so the interval after a failure of the activity itself may be
+//     longer, up to the MaximumInterval.
+//   - Nobody, in all other cases: the activity waits in its worker until it may run, which
+//     occupies a slot of the worker and counts towards the StartToCloseTimeout, so that an
+//     activity that waits longer than that loses an attempt. Use ExecuteActivity for an
+//     activity with MaximumAttempts.
+//
+// An activity of an earlier attempt that has recorded heartbeat details waits in its worker
+// rather than to lose them, if the workflow would bring it back.
+//
+// An activity that waits in its worker sends heartbeats, which keep the details of
+// earlier attempts. They tell it when the workflow cancels it. If the worker stops, an
+// activity that waits goes back.
+//
+// Going back is an error of the benign category: it is logged at the level debug, and the
+// SDK's metrics do not count it as a failure. The time that an activity is away counts
+// towards its ScheduleToCloseTimeout, as time in a task queue does.
+//
+// # What is not limited
+//
+// Local activities run within a task of their workflow, and cannot go back: they run without
+// a limit. An activity that returns activity.ErrResultPending releases its permit when it
+// returns, not when it is completed.
+//
+// # When a worker dies
+//
+// The permits of its activities are free when they have expired, within the TTL of the
+// Locker. Temporal itself brings the activities back after their HeartbeatTimeout, or their
+// StartToCloseTimeout.
+package batontemporal
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/interceptor"
+	"go.temporal.io/sdk/temporal"
+
+	"github.com/batonhq/baton/joblimit"
+)
+
+// BackType is the type of the error with which an activity goes back. In the
+// NonRetryableErrorTypes of an activity's RetryPolicy it says that the workflow brings the
+// activity back: ExecuteActivity puts it there. The error's NextRetryDelay is when, and its
+// only detail the number of the attempt.
+const BackType = "BatonBack"
+
+// Interceptor runs activities as jobs of a limit, under the key that the function returns
+// for each: "" for an activity without a limit. The context of the activity ends with the
+// permit. It is for worker.Options.Interceptors. Several limits are several interceptors.
+func Interceptor(limit *joblimit.Limit, key func(context.Context, *interceptor.ExecuteActivityInput) string) interceptor.WorkerInterceptor {
+	return &limited{limit: limit, key: key}
+}
+
+type limited struct {
+	interceptor.WorkerInterceptorBase
+	limit *joblimit.Limit
+	key   func(context.Context, *interceptor.ExecuteActivityInput) string
+}
+
+func (l *limited) InterceptActivity(_ context.Context, next interceptor.ActivityInboundInterceptor) interceptor.ActivityInboundInterceptor {
+	return &inbound{ActivityInboundInterceptorBase: interceptor.ActivityInboundInterceptorBase{Next: next}, limited: l}
+}
+
+type inbound struct {
+	interceptor.ActivityInboundInterceptorBase
+	*limited
+}
+
+func (i *inbound) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteActivityInput) (result any, err error) {
+	info := activity.GetInfo(ctx)
+	key := ""
+	if !info.IsLocalActivity {
+		key = i.key(ctx, in)
+	}
+	if key == "" {
+		return i.Next.ExecuteActivity(ctx, in)
+	}
+	run := i.limit.RunWaiting
+	if goesBack(ctx, info) {
+		run = i.limit.Run
+	}
+	w := wait(ctx, info)
+	var own error // of the activity
+	err = run(w.ctx, key, func(ctx context.Context) error {
+		if err := w.end(); err != nil {
+			return &joblimit.BackError{Key: key, Err: err}
+		}
+		result, own = i.Next.ExecuteActivity(ctx, in)
+		return own
+	})
+	_ = w.end()
+	if own != nil && !errors.Is(own, context.Canceled) {
+		err = own // as it is: the SDK looks at its type. A permit that was lost explains an error of the context.
+	}
+	return result, back(key, info, err)
+}
+
+// goesBack reports whether an activity that goes back loses nothing.
+func goesBack(ctx context.Context, info activity.Info) bool {
+	switch policy := info.RetryPolicy; {
+	case policy == nil:
+		return false // the server tells no policy: there may be a last attempt
+	case slices.Contains(policy.NonRetryableErrorTypes, BackType):
+		return !activity.HasHeartbeatDetails(ctx)
+	default:
+		return policy.MaximumAttempts == 0
+	}
+}
+
+// back makes of an error that says that the activity did not run what tells Temporal so.
+func back(key string, info activity.Info, err error) error {
+	var b *joblimit.BackError
+	var told *temporal.ApplicationError
+	switch {
+	case errors.As(err, &told): // by a limit within this one, or the activity's own
+		return err
+	case errors.Is(err, errStops):
+		b = &joblimit.BackError{Key: key, Err: errStops}
+	case !errors.As(err, &b):
+		return err
+	}
+	return temporal.NewApplicationErrorWithOptions("the activity did not run", BackType, temporal.ApplicationErrorOptions{
+		NextRetryDelay: max(b.After, time.Millisecond), // 0 is the policy's own interval
+		Category:       temporal.ApplicationErrorCategoryBenign,
+		Cause:          b, // an outer limit looks for it
+		Details:        []any{info.Attempt},
+	})
+}
+
+var errStops = errors.New("the worker stops")
+
+// A waiting is an activity that waits in its worker.
+type waiting struct {
+	ctx         context.Context // ends when the worker stops, too
+	begun, done chan struct{}
+}
+
+// wait looks after an activity until it ends to wait.
+func wait(ctx context.Context, info activity.Info) *waiting {
+	w := &waiting{begun: make(chan struct{}), done: make(chan struct{})}
+	waits, stop := context.WithCancelCause(ctx)
+	w.ctx = waits
+	every := heartbeatEvery
+	if info.HeartbeatTimeout > 0 {
+		every = min(every, info.HeartbeatTimeout/3)
+	}
+	go func() {
+		defer close(w.done)
+		beat := time.NewTicker(every)
+		defer beat.Stop()
+		for {
+			select {
+			case <-w.begun:
+				return
+			case <-ctx.Done():
+				return
+			case <-activity.GetWorkerStopChannel(ctx):
+				stop(errStops)
+				return
+			case <-beat.C:
+				if details, known := progress(ctx); known {
+					activity.RecordHeartbeat(ctx, details...)
+				}
+			}
+		}
+	}()
+	return w
+}
+
+// end ends the waiting, and returns why it has ended before, if it has. After it there is no
+// heartbeat but the activity's.
+func (w *waiting) end() error {
+	select {
+	case <-w.begun:
+	default:
+		close(w.begun)
+	}
+	<-w.done
+	return context.Cause(w.ctx)
+}
+
+// heartbeatEvery is for activities without a HeartbeatTimeout: they learn from the answer that
+// they are cancelled.
+const heartbeatEvery = 10 * time.Second
+
+// progress returns the details of earlier attempts, which a heartbeat without them would
+// replace. It does not know them if their DataConverter does not have raw values.
+func progress(ctx context.Context) (details []any, known bool) {
+	if !activity.HasHeartbeatDetails(ctx) {
+		return nil, true
+	}
+	for n := 4; ; n *= 2 {
+		raw := make([]converter.RawValue, n)
+		pointers := make([]any, n)
+		for i := range raw {
+			pointers[i] = &raw[i]
+		}
+		if err := activity.GetHeartbeatDetails(ctx, pointers...); err != nil {
+			return nil, false
+		}
+		for _, value := range raw {
+			if value.Payload() == nil {
+				return details, true
+			}
+			details = append(details, value)
+		}
+		details = nil // there may be more
+	}
+}

@@ -58,14 +58,18 @@ func (m *Mutex) lock(ctx context.Context, tries int) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	store, err := m.of.Store()
-	if err != nil {
-		return &RedisError{Err: err}
-	}
 	failed := ErrFailed
 	for i := range tries {
 		if i > 0 && sleep(ctx, m.delayFunc(i)) != nil {
 			return ErrFailed
+		}
+		store, err := m.of.Store()
+		if err != nil {
+			failed = &RedisError{Err: err}
+			if !errors.Is(err, driver.ErrUnavailable) {
+				return failed
+			}
+			continue
 		}
 		value, err := m.newValue()
 		if err != nil {

@@ -3,8 +3,6 @@ package redislock_test
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,84 +56,6 @@ func TestExamplesOfTheOriginalRun(t *testing.T) {
 func TestAPIIsThatOfTheOriginal(t *testing.T) {
 	t.Parallel()
 	library.HasAllNames(t, 20)
-}
-
-// Processes with the original, with this package, and with Baton exclude each other.
-func TestMixedFleetKeepsExclusion(t *testing.T) {
-	c := client(t)
-	const enough = 15 // of each kind
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
-	defer cancel()
-	ours := redislock.New(c)
-	store, err := ours.Store()
-	if err != nil {
-		t.Fatal(err)
-	}
-	locks, err := baton.New(store, baton.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const key = "fleet"
-	kinds := map[string]func() (func() error, error){
-		"original": func() (func() error, error) {
-			l, err := original.Obtain(ctx, c, key, 5*time.Second, &original.Options{RetryStrategy: original.LinearBackoff(2 * time.Millisecond)})
-			return func() error { return l.Release(ctx) }, err
-		},
-		"compat": func() (func() error, error) {
-			l, err := ours.Obtain(ctx, key, 5*time.Second, &redislock.Options{RetryStrategy: redislock.LinearBackoff(2 * time.Millisecond)})
-			return func() error { return l.Release(ctx) }, err
-		},
-		"baton": func() (func() error, error) {
-			l, err := locks.Lock(ctx, key)
-			return func() error { return l.Unlock() }, err
-		},
-	}
-	served := map[string]*atomic.Int64{}
-	for kind := range kinds {
-		served[kind] = new(atomic.Int64)
-	}
-	done := func() bool {
-		for _, n := range served {
-			if n.Load() < enough {
-				return false
-			}
-		}
-		return true
-	}
-	var inside atomic.Int64
-	var wg sync.WaitGroup
-	for kind, lock := range kinds {
-		for range 2 {
-			wg.Go(func() {
-				for !done() && ctx.Err() == nil {
-					unlock, err := lock()
-					if err != nil {
-						if ctx.Err() == nil {
-							t.Errorf("%s: %v", kind, err)
-						}
-						return
-					}
-					if n := inside.Add(1); n != 1 {
-						t.Errorf("%s: %d are inside", kind, n)
-					}
-					<-time.After(time.Millisecond) // the work
-					inside.Add(-1)
-					served[kind].Add(1)
-					if err := unlock(); err != nil {
-						t.Errorf("%s: %v", kind, err)
-						return
-					}
-					<-time.After(10 * time.Millisecond) // lets those who poll find the lock free
-				}
-			})
-		}
-	}
-	wg.Wait()
-	for kind, n := range served {
-		if n.Load() < enough {
-			t.Errorf("%s was served %d times, want %d", kind, n.Load(), enough)
-		}
-	}
 }
 
 func TestEachSeesTheOther(t *testing.T) {

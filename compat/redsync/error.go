@@ -6,7 +6,8 @@ import (
 )
 
 var (
-	// ErrFailed says that the context ended between two attempts, or that there was none.
+	// ErrFailed says that the context ended between two attempts, that the answer to the last one
+	// came when the lock may have ended, or that there was none.
 	ErrFailed = errors.New("redsync: failed to acquire lock")
 
 	// ErrExtendFailed says that extending took longer than the lock lasts.

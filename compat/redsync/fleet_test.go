@@ -82,27 +82,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func chosen(names ...string) map[string]compattest.Kind {
-	some := make(map[string]compattest.Kind)
-	for _, name := range names {
-		some[name] = kinds[name]
-	}
-	return some
-}
-
 // Programs of the original, of this package and of Baton keep the exclusion while they are
 // killed, on one server and on five. On five those who poll find the lock free too rarely beside
 // Baton's queue for a short test.
 func TestFleet(t *testing.T) {
 	t.Run("one", func(t *testing.T) {
 		t.Parallel()
-		for _, wrong := range compattest.Fleet(t, chosen("original", "compat", "baton"), []string{testserver.SharedRedis(t).Addr}, 10) {
+		for _, wrong := range compattest.Fleet(t, []string{"original", "compat", "baton"}, []string{testserver.SharedRedis(t).Addr}, *compattest.Kills) {
 			t.Error(wrong)
 		}
 	})
 	t.Run("five", func(t *testing.T) {
 		t.Parallel()
-		for _, wrong := range compattest.Fleet(t, chosen("original", "compat"), testserver.Addrs(testserver.SharedRedisNodes(t)), 10) {
+		for _, wrong := range compattest.Fleet(t, []string{"original", "compat"}, testserver.Addrs(testserver.SharedRedisNodes(t)), *compattest.Kills) {
 			t.Error(wrong)
 		}
 	})
@@ -110,7 +102,7 @@ func TestFleet(t *testing.T) {
 
 func TestFleetCatches(t *testing.T) {
 	t.Parallel()
-	if wrong := compattest.Fleet(t, chosen("original", "broken"), []string{testserver.SharedRedis(t).Addr}, 5); len(wrong) == 0 {
+	if wrong := compattest.Fleet(t, []string{"original", "broken"}, []string{testserver.SharedRedis(t).Addr}, 5); len(wrong) == 0 {
 		t.Error("a kind that locks another key is not noticed")
 	}
 }

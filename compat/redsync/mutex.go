@@ -50,7 +50,7 @@ func (m *Mutex) Lock() error { return m.LockContext(context.Background()) }
 
 // LockContext makes attempts until one succeeds. Errors: a *ErrTaken if the last one found
 // another holder, a *RedisError with the error of the store if it failed in another way, ErrFailed
-// if ctx ended before the next one. What the store refuses for good, such as a bad name, is not
+// if its answer came too late or ctx ended before the next one. What the store refuses for good, such as a bad name, is not
 // tried again. After an error the caller holds no lock.
 func (m *Mutex) LockContext(ctx context.Context) error { return m.lock(ctx, m.tries) }
 
@@ -58,14 +58,18 @@ func (m *Mutex) lock(ctx context.Context, tries int) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}
-	store, err := m.of.Store()
-	if err != nil {
-		return &RedisError{Err: err}
-	}
 	failed := ErrFailed
 	for i := range tries {
 		if i > 0 && sleep(ctx, m.delayFunc(i)) != nil {
 			return ErrFailed
+		}
+		store, err := m.of.Store()
+		if err != nil {
+			failed = &RedisError{Err: err}
+			if !errors.Is(err, driver.ErrUnavailable) {
+				return failed
+			}
+			continue
 		}
 		value, err := m.newValue()
 		if err != nil {
@@ -77,25 +81,34 @@ func (m *Mutex) lock(ctx context.Context, tries int) error {
 		late := attempt.Err() != nil
 		cancel()
 		if err == nil {
-			m.value, m.claim, m.grant = value, claim, g
-			m.claim.Ticket = g.Ticket
-			m.lasts(sent)
-			return nil
+			if until := m.lasts(sent, g); time.Now().Before(until) {
+				m.value, m.claim, m.grant, m.until = value, claim, g, until
+				m.claim.Ticket = g.Ticket
+				return nil
+			}
+			failed = ErrFailed // others may have the lock already
+			m.discard(ctx, store, claim)
+			continue
 		}
 		failed = m.of.failed(err)
 		switch {
 		case errors.Is(err, driver.ErrHeld):
 		case late || errors.Is(err, driver.ErrUnknown) || errors.Is(err, driver.ErrUnavailable):
-			go func() {
-				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
-				defer cancel()
-				_ = store.Release(ctx, claim) // if it fails, the lock expires
-			}()
+			m.discard(ctx, store, claim)
 		default: // another attempt would not help
 			return failed
 		}
 	}
 	return failed
+}
+
+// discard releases, in the background, what an attempt may have left.
+func (*Mutex) discard(ctx context.Context, store driver.Locks, claim driver.Claim) {
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+		defer cancel()
+		_ = store.Release(ctx, claim) // if it fails, the lock expires
+	}()
 }
 
 // newValue draws a value. One that the caller generates may be that of another lock, which this
@@ -158,9 +171,11 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 	default:
 		return false, &RedisError{Err: r.Err}
 	}
-	if m.lasts(sent); !time.Now().Before(m.until) {
+	until := m.lasts(sent, m.grant)
+	if !time.Now().Before(until) {
 		return false, ErrExtendFailed
 	}
+	m.until = until
 	return true, nil
 }
 
@@ -228,9 +243,9 @@ func (m *Mutex) claimOf(value string) driver.Claim {
 	return driver.Claim{Key: m.name, ID: base64.RawURLEncoding.EncodeToString(sum[:]), Weight: driver.Whole, Capacity: driver.Whole}
 }
 
-// lasts computes Until of a grant.
-func (m *Mutex) lasts(sent time.Time) {
-	m.until = sent.Add(min(m.grant.TTL, m.expiry-part(m.expiry, m.driftFactor)))
+// lasts is until when a grant lasts at least, of a request that was sent then.
+func (m *Mutex) lasts(sent time.Time, g driver.Grant) time.Time {
+	return sent.Add(min(g.TTL, m.expiry-part(m.expiry, m.driftFactor)))
 }
 
 func part(of time.Duration, factor float64) time.Duration {

@@ -15,6 +15,7 @@ import (
 	"github.com/batonhq/baton/compat/redsync"
 	"github.com/batonhq/baton/compat/redsync/redis/goredis/v9"
 	"github.com/batonhq/baton/internal/compattest"
+	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -32,8 +33,9 @@ func TestProgramsOfTheOriginalRun(t *testing.T) {
 	t.Parallel()
 	addr := testserver.SharedRedis(t).Addr
 	library.RunsProgram(t, library.Block(t, "README.md"), "localhost:6379", addr)
-	// The example starts a server by a library that this module does not have.
-	library.RunsProgram(t, library.Read(t, "examples/goredis/v9/main.go"), "\n\t\"github.com/stvp/tempredis\"", "",
+	// The example does the same with a server that it starts by a library that this module does not
+	// have. To link it takes seconds.
+	library.Compiles(t, library.Read(t, "examples/goredis/v9/main.go"), "\n\t\"github.com/stvp/tempredis\"", "",
 		"server, err := tempredis.Start(tempredis.Config{})\n\tif err != nil {\n\t\tpanic(err)\n\t}\n\tdefer server.Term()\n", "",
 		`"unix"`, `"tcp"`, "server.Socket()", `"`+addr+`"`)
 }
@@ -187,6 +189,13 @@ func TestExtend(t *testing.T) {
 	if ok, err := m.Extend(); ok || !errors.As(err, &taken) {
 		t.Errorf("%v, %v", ok, err)
 	}
+	if ok, err := m.Unlock(); ok || !errors.Is(err, redsync.ErrLockAlreadyExpired) {
+		t.Errorf("unlock: %v, %v", ok, err)
+	}
+	var theirTaken *original.ErrTaken
+	if ok, err := theirs.NewMutex("extend", original.WithValue("another")).Unlock(); ok || !errors.As(err, &theirTaken) {
+		t.Errorf("unlock of the original: %v, %v", ok, err)
+	}
 	if ok, err := o.Unlock(); !ok || err != nil {
 		t.Error(ok, err)
 	}
@@ -279,5 +288,24 @@ func TestLease(t *testing.T) {
 	}
 	if err := lease.Unlock(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A server that does not answer yet is tried again, as in the original.
+func TestServerComesLater(t *testing.T) {
+	c, _, _ := clients(t)
+	proxy := faultproxy.New(t, c.Options().Addr)
+	proxy.Refuse()
+	late := goredislib.NewClient(&goredislib.Options{Addr: proxy.Addr, MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { late.Close() })
+	m := redsync.New(goredis.NewPool(late)).NewMutex("later", redsync.WithRetryDelayFunc(func(tries int) time.Duration {
+		if tries == 2 {
+			proxy.Accept()
+		}
+		return time.Millisecond
+	}))
+	lock(t, m)
+	if ok, err := m.Unlock(); !ok || err != nil {
+		t.Error(ok, err)
 	}
 }

@@ -5,6 +5,7 @@ package compattest
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -22,6 +23,9 @@ import (
 // TTL is how long the lock of a killed program lasts. A program that stands still for as long
 // inside of the section breaks the exclusion, as it may.
 const TTL = 3 * time.Second
+
+// Kills is how many programs the tests of fleets kill.
+var Kills = flag.Int("kills", 10, "how many programs TestFleet kills")
 
 // A Lock locks, and returns what unlocks. It waits as long as it takes.
 type Lock func(ctx context.Context) (unlock func() error, err error)
@@ -100,9 +104,9 @@ func note(dir, name, line string) error {
 	return errors.Join(err, file.Close())
 }
 
-// Fleet starts two programs of each kind, kills one after the other and starts it again, until
+// Fleet starts two programs of each kind of those that Main has, kills one after the other and starts it again, until
 // there were so many kills and each kind was inside as often. It returns what is wrong.
-func Fleet(t *testing.T, kinds map[string]Kind, addrs []string, kills int) (wrong []string) {
+func Fleet(t *testing.T, kinds, addrs []string, kills int) (wrong []string) {
 	t.Helper()
 	dir := t.TempDir()
 	type member struct {
@@ -130,7 +134,7 @@ func Fleet(t *testing.T, kinds map[string]Kind, addrs []string, kills int) (wron
 			_ = m.cmd.Wait()
 		}
 	}()
-	for kind := range kinds {
+	for _, kind := range kinds {
 		all = append(all, start(kind), start(kind))
 	}
 	count := func(name string) map[string]int {
@@ -146,7 +150,7 @@ func Fleet(t *testing.T, kinds map[string]Kind, addrs []string, kills int) (wron
 	}
 	served := func() bool {
 		entered := count("entered")
-		for kind := range kinds {
+		for _, kind := range kinds {
 			if entered[kind] < kills {
 				return false
 			}
@@ -155,8 +159,8 @@ func Fleet(t *testing.T, kinds map[string]Kind, addrs []string, kills int) (wron
 	}
 	killed := 0
 	for began := time.Now(); killed < kills || !served(); {
-		if time.Since(began) > time.Minute {
-			wrong = append(wrong, fmt.Sprintf("after a minute and %d kills they were inside %v times", killed, count("entered")))
+		if passed := time.Since(began); passed > time.Minute+time.Duration(kills)*time.Second {
+			wrong = append(wrong, fmt.Sprintf("after %v and %d kills they were inside %v times", passed, killed, count("entered")))
 			break
 		}
 		<-time.After(time.Duration(100+rand.IntN(200)) * time.Millisecond) // at any moment

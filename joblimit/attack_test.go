@@ -3,6 +3,7 @@ package joblimit_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -166,5 +167,55 @@ func TestWithinItself(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// Programs with two numbers for one key, as while a fleet is replaced: never more jobs run
+// than the higher number, and all jobs run.
+func TestMixedFleet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := batontest.New(t)
+		n := 0
+		cfg := func() joblimit.Config {
+			n++
+			return joblimit.Config{Locks: locker(t, s), Running: 2 + 3*(n%2)} // 5, 2, 5, 2
+		}
+		took, backs, most := simulate(t, 4, 10, 400, cfg, func() { time.Sleep(100 * time.Millisecond) })
+		if most > 5 || took > 2*time.Minute {
+			t.Errorf("400 jobs in %s, %d times back, at most %d at a time", took, backs, most)
+		}
+	})
+}
+
+// Thousands of jobs of many keys whose permits are taken do not hold up that of a free key:
+// half of the workers wait for none of them.
+func TestFreeKeyAmongBusyOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := batontest.New(t)
+		const keys = 50
+		for i := range keys {
+			s.Hold(fmt.Sprint("busy", i), "another process", baton.Permits(1, 1))
+		}
+		l := limit(t, joblimit.Config{Locks: locker(t, s), Running: 1})
+		queue := make(chan string, 3000)
+		for i := range 2000 {
+			queue <- fmt.Sprint("busy", i%keys)
+		}
+		queue <- "free"
+		began := time.Now()
+		ran := make(chan time.Duration, 1)
+		for range 10 { // workers
+			go func() {
+				for key := range queue {
+					if err := l.Run(t.Context(), key, nothing); err == nil {
+						ran <- time.Since(began)
+					}
+				}
+			}()
+		}
+		if after := <-ran; after > 2*joblimit.DefaultWait {
+			t.Errorf("it ran after %s", after)
+		}
+		close(queue)
 	})
 }

@@ -49,5 +49,7 @@
 // at random within it, and go back more than once.
 //
 // Beside that, one job of each key waits in its worker in each process, for
-// Config.Wait at most, so that a permit which becomes free finds its next job at once.
+// Config.Wait at most, so that a permit which becomes free finds its next job at once. At
+// most half of the jobs that are in their workers do, one at least, whatever their keys
+// are: jobs of keys whose permits are taken do not keep those of other keys from running.
 package joblimit

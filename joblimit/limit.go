@@ -38,9 +38,8 @@ type Config struct {
 
 	// Wait is how long a job may wait in its worker for its permit and its rate before it
 	// goes back, and for no longer than half of the time to its context's deadline. One job
-	// of a key does so at a time in each process; others go back at once. With more keys
-	// whose permits are taken than workers, all workers may wait: set it below 0, so that no
-	// job does. Defaults to 500ms.
+	// of a key does so at a time in each process, and at most half of all jobs that are in
+	// their workers; others go back at once. Below 0 no job waits. Defaults to 500ms.
 	Wait time.Duration
 
 	// Longest is for how long a job goes back at most, unless the rate says that it cannot
@@ -133,6 +132,8 @@ func (l *Limit) run(ctx context.Context, key string, stay bool, f func(context.C
 	if key == "" {
 		return f(ctx)
 	}
+	l.paces.enter()
+	defer l.paces.leave()
 	e := entry{Limit: l, key: key, stay: stay, until: time.Now().Add(l.cfg.Wait)}
 	lease, reserved, err := e.enter(ctx)
 	if err != nil {

@@ -23,9 +23,12 @@
 // The permit is released when the job returns, and when it panics. That of a worker
 // that was killed is free when it has expired: within the TTL of Config.Locks.
 //
-// A job that did not run has consumed nothing of the rate.
+// A job that did not run has consumed nothing of the rate, unless its worker was killed
+// meanwhile or an answer of the store was lost.
 //
-// A store that fails is no failure of a job: the job goes back.
+// A store that fails is no failure of a job: the job goes back, before half of
+// the time to its context's deadline has passed. So does a job whose permit is lost before
+// it begins.
 //
 // # What is not
 //
@@ -46,5 +49,7 @@
 // at random within it, and go back more than once.
 //
 // Beside that, one job of each key waits in its worker in each process, for
-// Config.Wait at most, so that a permit which becomes free finds its next job at once.
+// Config.Wait at most, so that a permit which becomes free finds its next job at once. At
+// most half of the jobs that are in their workers do, one at least, whatever their keys
+// are: jobs of keys whose permits are taken do not keep those of other keys from running.
 package joblimit

@@ -37,8 +37,9 @@ type Config struct {
 	Prefix string
 
 	// Wait is how long a job may wait in its worker for its permit and its rate before it
-	// goes back. One job of a key does so at a time in each process; others go back at
-	// once. Below 0 no job waits. Defaults to 500ms.
+	// goes back, and for no longer than half of the time to its context's deadline. One job
+	// of a key does so at a time in each process, and at most half of all jobs that are in
+	// their workers; others go back at once. Below 0 no job waits. Defaults to 500ms.
 	Wait time.Duration
 
 	// Longest is for how long a job goes back at most, unless the rate says that it cannot
@@ -85,8 +86,9 @@ type BackError struct {
 	Key   string        // of the job, without the prefix
 	After time.Duration // when to try again, from now
 
-	// Err is why: a *baton.HeldError, a *ratelimit.RefusedError, or the error of a store
-	// that could not be asked.
+	// Err is why: a *baton.HeldError, a *ratelimit.RefusedError, a *baton.CapacityError, a
+	// *baton.LostError if the permit was lost before the job began, or the error of a
+	// store that could not be asked.
 	Err error
 }
 
@@ -103,8 +105,9 @@ func (e *BackError) Unwrap() error { return e.Err }
 // f gets a context that ends when its permit does. Run returns the error of f; if the
 // permit was lost while f ran, joined with the *baton.LostError unless f returned nil.
 // A *BackError that f returns, from a Limit within it, says that the job did not run:
-// nothing of the rate is consumed. Other errors: that of ctx, with its cause, if it has ended; what
-// no repetition helps, such as a *baton.KeyError.
+// nothing of the rate is consumed. Other errors: that of ctx, with its cause, if it has
+// ended; what no repetition helps, such as a *baton.KeyError, or baton.ErrNested for a
+// Limit within itself.
 func (l *Limit) Run(ctx context.Context, key string, f func(context.Context) error) error {
 	return l.run(ctx, key, false, f)
 }
@@ -129,6 +132,8 @@ func (l *Limit) run(ctx context.Context, key string, stay bool, f func(context.C
 	if key == "" {
 		return f(ctx)
 	}
+	l.paces.enter()
+	defer l.paces.leave()
 	e := entry{Limit: l, key: key, stay: stay, until: time.Now().Add(l.cfg.Wait)}
 	lease, reserved, err := e.enter(ctx)
 	if err != nil {
@@ -192,14 +197,24 @@ func (e *entry) enter(ctx context.Context) (*baton.Lease, *ratelimit.Reservation
 			e.paces.leaveWait(e.key)
 		}
 	}()
+	asking := ctx
+	if end, ok := ctx.Deadline(); ok && !e.stay { // a queue would count an attempt at the deadline
+		half := time.Now().Add(time.Until(end) / 2)
+		if half.Before(e.until) {
+			e.until = half
+		}
+		var cancel context.CancelFunc
+		asking, cancel = context.WithDeadlineCause(ctx, half, errSlow)
+		defer cancel()
+	}
 	for {
-		lease, reserved, after, err := e.attempt(ctx)
+		lease, reserved, after, err := e.attempt(asking)
 		switch {
 		case err == nil:
 			return lease, reserved, nil
 		case ctx.Err() != nil:
 			return nil, nil, whyEnded(ctx)
-		case !passes(err):
+		case hopeless(err):
 			return nil, nil, err
 		case e.stay:
 			if err := sleep(ctx, max(after, outage/2+rand.N(outage/2))); err != nil {
@@ -207,14 +222,19 @@ func (e *entry) enter(ctx context.Context) (*baton.Lease, *ratelimit.Reservation
 			}
 			continue
 		}
-		if refused := new(ratelimit.RefusedError); errors.As(err, &refused) {
+		refused, capacity := new(ratelimit.RefusedError), new(baton.CapacityError)
+		switch {
+		case errors.As(err, &refused):
 			if left, ok := e.mayWait(); ok && after <= left {
 				if err := sleep(ctx, after); err != nil {
 					return nil, nil, err
 				}
 				continue
 			}
-		} else if !errors.Is(err, baton.ErrHeld) {
+		case errors.Is(err, baton.ErrHeld):
+		case errors.Is(err, baton.ErrLost), errors.As(err, &capacity):
+			after = outage
+		default:
 			// The store fails. The next job would fare no better, so this worker pauses.
 			if err := sleep(ctx, min(max(0, time.Until(e.until)), outage)); err != nil {
 				return nil, nil, err
@@ -228,6 +248,8 @@ func (e *entry) enter(ctx context.Context) (*baton.Lease, *ratelimit.Reservation
 // outage is how long a job stays away at least when the store fails.
 const outage = time.Second
 
+var errSlow = errors.New("no answer of the store within half of the time that the job has")
+
 // attempt takes the permit and the rate, or neither. After says when the rate may
 // allow the job.
 func (e *entry) attempt(ctx context.Context) (lease *baton.Lease, reserved *ratelimit.Reservation, after time.Duration, err error) {
@@ -235,16 +257,24 @@ func (e *entry) attempt(ctx context.Context) (lease *baton.Lease, reserved *rate
 		if lease, err = e.permit(ctx); err != nil {
 			return nil, nil, 0, err
 		}
+		defer func() {
+			if err == nil {
+				err = lease.Err() // lost before the job began: that is no attempt of it
+			}
+			if err != nil {
+				cancel(ctx, reserved)
+				_ = lease.Unlock() // what cannot be released expires
+				lease, reserved = nil, nil
+			}
+		}()
 	}
 	if e.cfg.Rate != nil {
-		if reserved, after, err = e.reserve(ctx); err != nil {
-			if lease != nil {
-				_ = lease.Unlock() // what cannot be released expires
-			}
-			return nil, nil, after, err
+		if lease != nil {
+			ctx = lease.Context(ctx) // the wait for a turn ends with the permit
 		}
+		reserved, after, err = e.reserve(ctx)
 	}
-	return lease, reserved, 0, nil
+	return lease, reserved, after, err
 }
 
 func (e *entry) permit(ctx context.Context) (*baton.Lease, error) {
@@ -295,16 +325,19 @@ func (e *entry) reserve(ctx context.Context) (*ratelimit.Reservation, time.Durat
 	return r, 0, nil
 }
 
-// passes reports whether the job may run later. A cost that no rate ever allows, a bad
-// key and a store without permits stay as they are.
-func passes(err error) bool {
+// hopeless reports whether the job can never run: its key or its limits are wrong, and
+// not the store or the moment.
+func hopeless(err error) bool {
 	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
-		return refused.Result.RetryAfter != ratelimit.Never
+		return refused.Result.RetryAfter == ratelimit.Never
 	}
-	var capacity *baton.CapacityError
-	return errors.Is(err, baton.ErrHeld) || errors.Is(err, baton.ErrUnavailable) || errors.Is(err, baton.ErrUnknown) ||
-		errors.Is(err, driver.ErrClosed) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &capacity)
+	for _, as := range []any{new(*baton.KeyError), new(*baton.NotLockError), new(*driver.RequestError), new(*ratelimit.LimitError)} {
+		if errors.As(err, as) {
+			return true
+		}
+	}
+	return errors.Is(err, baton.ErrUnsupported) || errors.Is(err, baton.ErrNested)
 }
 
 // sleep waits for d, or returns why ctx has ended before.

@@ -8,9 +8,24 @@ import (
 
 // paces knows the keys whose jobs went back, of this process.
 type paces struct {
-	mu    sync.Mutex
-	all   map[string]*pace
-	sweep int // so many keys are looked through for those that are over
+	mu      sync.Mutex
+	all     map[string]*pace
+	sweep   int // so many keys are looked through for those that are over
+	jobs    int // in their workers, whether they run or wait
+	waiting int // jobs of them that wait
+}
+
+// enter counts a job that is in its worker; then leave has to follow.
+func (p *paces) enter() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.jobs++
+}
+
+func (p *paces) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.jobs--
 }
 
 // A pace says when jobs of a key that go back come again.
@@ -50,16 +65,17 @@ func (p *paces) of(key string, now time.Time) *pace {
 	return k
 }
 
-// enterWait reports whether the caller is the one job of the key that may wait; then
-// leaveWait has to follow.
+// enterWait reports whether the caller is the one job of the key that may wait, and of half
+// of the jobs at most: workers stay free for other keys. Then leaveWait has to follow.
 func (p *paces) enterWait(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k := p.of(key, time.Now())
-	if k.waiting {
+	if k.waiting || p.waiting >= max(1, p.jobs/2) {
 		return false
 	}
 	k.waiting = true
+	p.waiting++
 	return true
 }
 
@@ -67,6 +83,7 @@ func (p *paces) leaveWait(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.of(key, time.Now()).waiting = false
+	p.waiting--
 }
 
 // ran notes that a job has run. The time between two jobs tells the pace only if there

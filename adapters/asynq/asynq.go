@@ -29,6 +29,13 @@
 // until it may run, for as long as its timeout lets it; then asynq archives it. Give
 // tasks that are limited a MaxRetry of 1 and more, so that this is seldom.
 //
+// # Timeouts and unique tasks
+//
+// The wait in the worker is part of a task's timeout. A task goes back before half of it
+// has passed, unless it is the last attempt, and has all of it again next time. A deadline
+// (asynq.Deadline) and the time of asynq.Unique go on while a task is away: when the time
+// of Unique is over a second task can be enqueued, so give it long enough for the queue.
+//
 // # When a server dies
 //
 // The permits of its tasks are free when they have expired, within the TTL of the Locker.

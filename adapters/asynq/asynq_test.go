@@ -3,6 +3,7 @@ package batonasynq_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,8 +45,8 @@ func newRig(t *testing.T, queueAddr, storeAddr string) *rig {
 	return r
 }
 
-// start serves tasks with a limit. Tasks that fail are retried at once.
-func (r *rig) start(cfg joblimit.Config, handler asynq.HandlerFunc) {
+// start serves tasks with a limit, until stop. Tasks that fail are retried at once.
+func (r *rig) start(cfg joblimit.Config, handler asynq.HandlerFunc) (stop func()) {
 	r.t.Helper()
 	limit, err := joblimit.New(cfg)
 	if err != nil {
@@ -55,7 +56,7 @@ func (r *rig) start(cfg joblimit.Config, handler asynq.HandlerFunc) {
 	mux.Use(batonasynq.Middleware(limit, key))
 	mux.HandleFunc("job", handler)
 	server := asynq.NewServer(asynq.RedisClientOpt{Addr: r.addr}, batonasynq.Config(asynq.Config{
-		Concurrency: 10, Logger: quiet{},
+		Concurrency: 10, Logger: quiet{}, ShutdownTimeout: 500 * time.Millisecond,
 		TaskCheckInterval: 50 * time.Millisecond, DelayedTaskCheckInterval: 200 * time.Millisecond,
 		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
 		ErrorHandler:   asynq.ErrorHandlerFunc(func(context.Context, *asynq.Task, error) { r.told.Add(1) }),
@@ -63,7 +64,9 @@ func (r *rig) start(cfg joblimit.Config, handler asynq.HandlerFunc) {
 	if err := server.Start(mux); err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(server.Shutdown)
+	stop = sync.OnceFunc(server.Shutdown)
+	r.t.Cleanup(stop)
+	return stop
 }
 
 func (r *rig) enqueue(n int, key string, opts ...asynq.Option) {
@@ -211,4 +214,97 @@ func TestPermitEnds(t *testing.T) {
 		t.Errorf("the context of the task ended because: %v", cause)
 	}
 	<-ran
+}
+
+// A task without a permit goes back before its timeout, at which asynq would count a failure.
+func TestTimeoutWhileWaiting(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testserver.Redis(t).Addr, testserver.SharedRedis(t).Addr)
+	prefix := t.Name() + "/"
+	lease, err := r.locks.Lock(t.Context(), prefix+"k", baton.Permits(1, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := make(chan int, 1)
+	r.start(joblimit.Config{Locks: r.locks, Running: 1, Prefix: prefix, Wait: time.Hour}, func(ctx context.Context, _ *asynq.Task) error {
+		n, _ := asynq.GetRetryCount(ctx)
+		ran <- n
+		return nil
+	})
+	r.enqueue(1, "k", asynq.MaxRetry(1), asynq.Timeout(2*time.Second))
+	r.await("the task went back", func() bool { return r.info().Retry == 1 })
+	if err := lease.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-ran; n != 0 || r.info().Failed != 0 {
+		t.Errorf("the task had lost %d attempts, %d failures are counted", n, r.info().Failed)
+	}
+}
+
+// A server that stops while a task waits in its last attempt puts it back whole: the next
+// server runs it once, in that attempt, and the permit is free.
+func TestStopWhileWaiting(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testserver.Redis(t).Addr, testserver.SharedRedis(t).Addr)
+	prefix := t.Name() + "/"
+	cfg := joblimit.Config{Locks: r.locks, Running: 1, Prefix: prefix}
+	lease, err := r.locks.Lock(t.Context(), prefix+"k", baton.Permits(1, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ran atomic.Int64
+	handler := func(context.Context, *asynq.Task) error { ran.Add(1); return nil }
+	stop := r.start(cfg, handler)
+	r.enqueue(1, "k", asynq.MaxRetry(0))
+	r.await("the task waits", func() bool {
+		info, err := r.locks.Inspect(t.Context(), prefix+"k")
+		return err == nil && len(info.Waiters) == 1
+	})
+	stop()
+	r.await("nobody waits", func() bool {
+		info, err := r.locks.Inspect(t.Context(), prefix+"k")
+		return err == nil && len(info.Waiters) == 0
+	})
+	if info := r.info(); info.Pending != 1 || info.Archived != 0 || ran.Load() != 0 {
+		t.Errorf("%d tasks are pending, %d archived, %d have run: want 1, 0, 0", info.Pending, info.Archived, ran.Load())
+	}
+	if err := lease.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	r.start(cfg, handler)
+	r.await("the task has run", func() bool { return r.info().Size == 0 })
+	if ran.Load() != 1 {
+		t.Errorf("it ran %d times", ran.Load())
+	}
+}
+
+// asynq counts the time of asynq.Unique from when the task was enqueued, also while it is
+// away: what the package's documentation says.
+func TestUnique(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, testserver.Redis(t).Addr, testserver.SharedRedis(t).Addr)
+	prefix := t.Name() + "/"
+	lease, err := r.locks.Lock(t.Context(), prefix+"k", baton.Permits(1, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ran atomic.Int64
+	r.start(joblimit.Config{Locks: r.locks, Running: 1, Prefix: prefix, Wait: -1, Longest: time.Second}, func(context.Context, *asynq.Task) error {
+		ran.Add(1)
+		return nil
+	})
+	r.enqueue(1, "k", asynq.Unique(2*time.Second))
+	r.await("the task went back", func() bool { return r.info().Retry == 1 })
+	again := func() error {
+		_, err := r.queue.Enqueue(asynq.NewTask("job", []byte("k")), asynq.Unique(time.Minute))
+		return err
+	}
+	if err := again(); !errors.Is(err, asynq.ErrDuplicateTask) {
+		t.Errorf("a second task while the first is away: %v", err)
+	}
+	r.await("the time of the first is over, and it is still away", func() bool { return again() == nil })
+	if err := lease.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	r.await("both have run", func() bool { return ran.Load() == 2 && r.info().Size == 0 })
 }

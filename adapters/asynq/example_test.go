@@ -29,7 +29,7 @@ func Example() {
 	}
 	redis := asynq.RedisClientOpt{Addr: "localhost:6379"}
 	mux := asynq.NewServeMux()
-	mux.Use(batonasynq.Middleware(limit, func(_ context.Context, t *asynq.Task) string { return t.Headers()["tenant"] }))
+	mux.Use(batonasynq.Middleware(limit, func(_ context.Context, t *asynq.Task) string { return "tenant/" + t.Headers()["tenant"] }))
 	server := asynq.NewServer(redis, batonasynq.Config(asynq.Config{Concurrency: 10}))
 	mux.HandleFunc("report", func(ctx context.Context, t *asynq.Task) error {
 		return nil // the work, which ends when ctx does

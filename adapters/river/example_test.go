@@ -54,7 +54,7 @@ func Example() {
 		Middleware: []rivertype.Middleware{batonriver.Middleware(limit, func(_ context.Context, job *rivertype.JobRow) string {
 			var args reportArgs
 			_ = json.Unmarshal(job.EncodedArgs, &args) // River tells of arguments that are none
-			return args.Tenant
+			return "tenant/" + args.Tenant
 		})},
 	})
 	if err != nil {

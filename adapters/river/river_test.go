@@ -230,3 +230,45 @@ func TestStopWhileWaiting(t *testing.T) {
 		t.Error("the job that waited has lost an attempt")
 	}
 }
+
+// A job that goes back stays unique, and can be cancelled while it waits in its worker.
+func TestUniqueAndCancelled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	lease, err := r.locks.Lock(t.Context(), "tenant", baton.Permits(1, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lease.Unlock() }()
+	insert := func() *rivertype.JobInsertResult {
+		t.Helper()
+		result, err := r.client.Insert(t.Context(), args{"tenant"}, &river.InsertOpts{Tags: []string{"tenant"}, MaxAttempts: 1, UniqueOpts: river.UniqueOpts{ByArgs: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result
+	}
+	r.start(func(context.Context, *river.Job[args]) error { return nil }, joblimit.Config{Locks: r.locks, Running: 1, Wait: -1, Longest: time.Second})
+	job := insert().Job
+	r.await("the job went back", func() bool { return r.count("(metadata->>'snoozes')::int > 1") == 1 })
+	if again := insert(); !again.UniqueSkippedAsDuplicate || again.Job.ID != job.ID {
+		t.Errorf("a second job while the first is away: %+v", again.Job)
+	}
+	if err := r.client.StopAndCancel(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	r.start(func(context.Context, *river.Job[args]) error { return nil }, joblimit.Config{Locks: r.locks, Running: 1, Wait: time.Hour})
+	r.await("the job waits in its worker", func() bool {
+		info, err := r.locks.Inspect(t.Context(), "tenant")
+		return err == nil && len(info.Waiters) == 1
+	})
+	if _, err := r.client.JobCancel(t.Context(), job.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.await("the job is cancelled", func() bool { return r.count("state = 'cancelled'") == 1 })
+	info, err := r.locks.Inspect(t.Context(), "tenant")
+	if err != nil || len(info.Waiters) != 0 {
+		t.Errorf("a job that was cancelled waits on: %+v, %v", info.Waiters, err)
+	}
+}

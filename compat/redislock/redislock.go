@@ -261,6 +261,12 @@ func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, opt *Options) err
 		case driver.Lost, driver.Waiting: // this package never waits in the queue
 			return ErrNotObtained
 		}
+		l.mu.Lock() // the request may have taken effect
+		if until := sent.Add(ttl); until.Before(l.until) {
+			l.until = until
+		}
+		l.shortest = min(l.shortest, ttl)
+		l.mu.Unlock()
 		pause := retry.NextBackoff()
 		if pause < 1 || l.left() <= pause || sleep(ctx, pause) != nil {
 			return r.Err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -145,6 +146,10 @@ func TestEtcdConcurrencyAndBatonSeeEachOther(t *testing.T) {
 	defer stop()
 	if err := leader.Campaign(brief, "host-1"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a candidate is elected while Baton has the lock: %v", err)
+	}
+	// The page says so: to observers of the old package the value of Baton is JSON.
+	if r, err := leader.Leader(ctx); err != nil || !strings.HasPrefix(string(r.Kvs[0].Value), `{"baton":1,`) {
+		t.Errorf("the leader is %v, %v", r, err)
 	}
 	if err := lease.Unlock(); err != nil {
 		t.Fatal(err)

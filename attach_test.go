@@ -391,3 +391,69 @@ func TestHandleIsNotShown(t *testing.T) {
 		}
 	})
 }
+
+// A program that took a lock from the store by itself makes it a lease, on stores that move
+// claims and on those that do not.
+func TestClaimHandle(t *testing.T) {
+	for _, moves := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var store driver.Locks = memstore.New()
+			if !moves {
+				store = plain{store}
+			}
+			l := newLocker(t, store, baton.Config{Owner: "locker", TTL: time.Minute})
+			before := mustLock(t, l, "k")
+			mustUnlock(t, before)
+			const ttl = 10 * time.Second
+			claim := driver.Claim{Key: "k", ID: driver.NewID(), Owner: "program", Weight: driver.Whole, Capacity: driver.Whole}
+			grant, err := store.Acquire(t.Context(), driver.Request{Claim: claim, TTL: ttl})
+			if err != nil {
+				t.Fatal(err)
+			}
+			handle := baton.ClaimHandle(claim, grant, ttl)
+			key, token, err := baton.ReadHandle(handle)
+			if err != nil || key != "k" || token <= before.Token() {
+				t.Errorf("ReadHandle: %q, %d after %d, %v", key, token, before.Token(), err)
+			}
+			lease := mustAttach(t, l, handle)
+			if lease.Key() != "k" || lease.Token() != token {
+				t.Errorf("the lease of %q has token %d, the handle has %d", lease.Key(), lease.Token(), token)
+			}
+			// A late renewal of the program must not end the lock while the lease believes in it.
+			claim.Ticket = grant.Ticket
+			state := store.Renew(t.Context(), []driver.Claim{claim}, ttl)[0].State
+			if want := map[bool]driver.State{true: driver.Lost, false: driver.Held}[moves]; state != want {
+				t.Errorf("moves %v: the claim of the program is %v", moves, state)
+			}
+			if left := time.Until(lease.Deadline()); !moves && left > ttl {
+				t.Errorf("the lease believes in %v, a request of the program may leave it %v", left, ttl)
+			}
+			time.Sleep(10 * time.Minute)
+			if err := lease.Err(); err != nil {
+				t.Errorf("moves %v: %v", moves, err)
+			}
+			mustUnlock(t, lease)
+			after := mustLock(t, l, "k")
+			if after.Token() <= token {
+				t.Errorf("the next lease has token %d after %d", after.Token(), token)
+			}
+			if _, err := l.Attach(t.Context(), handle); !errors.Is(err, baton.ErrLost) {
+				t.Errorf("Attach of a lock that has ended: %v", err)
+			}
+			// What is not held has no handle.
+			claim.ID, claim.Ticket = driver.NewID(), 0
+			waiting, err := store.Acquire(t.Context(), driver.Request{Claim: claim, TTL: ttl, Queue: true})
+			if err != nil || !waiting.Waiting {
+				t.Fatalf("Acquire: %+v, %v", waiting, err)
+			}
+			handle = baton.ClaimHandle(claim, waiting, ttl)
+			if _, _, err := baton.ReadHandle(handle); !errors.Is(err, baton.ErrHandle) {
+				t.Errorf("ReadHandle of a position: %v", err)
+			}
+			if _, err := l.Attach(t.Context(), handle); !errors.Is(err, baton.ErrHandle) {
+				t.Errorf("Attach of a position: %v", err)
+			}
+			mustUnlock(t, after)
+		})
+	}
+}

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// blocks returns the fenced blocks of README.md in a language.
-func blocks(t *testing.T, language string) (found []string) {
+// blocks returns the fenced blocks of a page in a language.
+func blocks(t *testing.T, page, language string) (found []string) {
 	t.Helper()
-	raw, err := os.ReadFile("README.md")
+	raw, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func blocks(t *testing.T, language string) (found []string) {
 
 func TestReadmeGoCompiles(t *testing.T) {
 	t.Parallel()
-	found := blocks(t, "go")
+	found := blocks(t, "README.md", "go")
 	if len(found) != 6 {
 		t.Fatalf("README.md has %d Go blocks, want 6", len(found))
 	}
@@ -100,9 +100,34 @@ func fifth(ctx context.Context, locks *baton.Locker) error {
 	}
 }
 
+// The Go code of docs/certificates.md is in the example of the adapter, which runs.
+func TestCertificatesPageRuns(t *testing.T) {
+	t.Parallel()
+	lines := func(text string) string { // without indentation
+		var all []string
+		for line := range strings.Lines(text) {
+			all = append(all, strings.TrimSpace(line))
+		}
+		return strings.Join(all, "\n")
+	}
+	example, err := os.ReadFile("adapters/certmagic/example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := blocks(t, "docs/certificates.md", "go")
+	if len(found) != 2 {
+		t.Errorf("found %d blocks", len(found))
+	}
+	for _, block := range found {
+		if !strings.Contains(lines(string(example)), lines(block)) {
+			t.Errorf("docs/certificates.md shows what no example has:\n%s", block)
+		}
+	}
+}
+
 func TestReadmeFirstCommandRuns(t *testing.T) {
 	t.Parallel()
-	found := blocks(t, "sh")
+	found := blocks(t, "README.md", "sh")
 	if len(found) < 2 || !strings.HasPrefix(found[0], "go run ./cmd/baton run ") || found[1] != "make test\n" {
 		t.Fatalf("README.md does not begin with its two commands: %q", found)
 	}

@@ -1,7 +1,7 @@
 // Package batongoose lets one program at a time run the migrations of
 // github.com/pressly/goose/v3, in whatever store the lock is: for SQLite and
-// other databases for which goose has no locker, and where migrations of several
-// databases must not run at once.
+// other databases for which goose has no locker, for databases in which no table of
+// locks is wanted, and where migrations of several databases must not run at once.
 //
 //	locker := batongoose.New(locks, "migrate/shop")
 //	provider, err := goose.NewProvider(goose.DialectSQLite3, db, files, goose.WithLocker(locker))
@@ -24,6 +24,10 @@
 //
 // The statement that runs then is interrupted, and its transaction rolled back.
 // What a migration without a transaction has done stays done, as after a crash.
+//
+// MySQL and MariaDB are not interrupted: the server finishes the statement, and
+// rolls back its transaction after that. There, a CREATE or ALTER is never rolled
+// back, and ends the transaction: what the migration does after it stays done.
 //
 // # What is not locked
 //

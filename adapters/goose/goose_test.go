@@ -15,6 +15,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	_ "github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 
@@ -28,9 +29,10 @@ import (
 
 const (
 	key = "migrate/shop"
-	ttl = 3 * time.Second
+	ttl = 3 * time.Second // of the child that is killed
 )
 
+// newLocks has the default TTL: the machine may be too busy to keep a short one.
 func newLocks(t *testing.T, url string) *baton.Locker {
 	t.Helper()
 	store, err := open.Store(context.Background(), url)
@@ -43,7 +45,7 @@ func newLocks(t *testing.T, url string) *baton.Locker {
 
 func lockerOf(t *testing.T, store driver.Locks) *baton.Locker {
 	t.Helper()
-	locks, err := baton.New(store, baton.Config{TTL: ttl})
+	locks, err := baton.New(store, baton.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,6 +66,20 @@ func sqliteDB(t *testing.T, file string) *sql.DB {
 	t.Helper()
 	return openDB(t, "sqlite", "file:"+file+"?_pragma=busy_timeout(5000)")
 }
+
+// mariaDB makes a database. at is where it is to the driver, url to Baton.
+func mariaDB(t *testing.T) (db *sql.DB, at, url string) {
+	t.Helper()
+	s := testserver.SharedMariaDB(t)
+	name := fmt.Sprint("goose", databases.Add(1))
+	if _, err := openDB(t, "mysql", "root@tcp("+s.Addr+")/").ExecContext(t.Context(), "CREATE DATABASE "+name); err != nil {
+		t.Fatal(err)
+	}
+	at = "root@tcp(" + s.Addr + ")/" + name + "?parseTime=true" // goose needs times
+	return openDB(t, "mysql", at), at, "mysql://root@" + s.Addr + "/" + name
+}
+
+var databases atomic.Int64 // of MariaDB
 
 func provider(t *testing.T, dialect goose.Dialect, db *sql.DB, l *batongoose.Locker, migrations ...*goose.Migration) *goose.Provider {
 	t.Helper()
@@ -108,6 +124,7 @@ func (c *counted) all() []*goose.Migration {
 // Many providers, some with a Locker of their own and some with a shared one, migrate
 // one database at once: each migration is applied once, and none beside another.
 func TestTogether(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "shop.db")
 	for name, c := range map[string]struct {
 		dialect goose.Dialect
@@ -119,8 +136,13 @@ func TestTogether(t *testing.T) {
 			url := s.URL(s.Database(t))
 			return openDB(t, "pgx", url), url
 		}},
+		"mariadb": {goose.DialectMySQL, func(t *testing.T) (*sql.DB, string) {
+			db, _, url := mariaDB(t)
+			return db, url
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			db, url := c.open(t)
 			var ran counted
 			var applied atomic.Int64
@@ -156,18 +178,18 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// The child of TestKilled: it migrates the file, says so, and never ends.
+// The child of TestKilled: it migrates the database, says so, and never ends.
 func TestMain(m *testing.M) {
-	if file := os.Getenv("BATONGOOSE_FILE"); file != "" {
-		fmt.Println(hang(file))
+	if dialect := os.Getenv("BATONGOOSE_DIALECT"); dialect != "" {
+		fmt.Println(hang(goose.Dialect(dialect), os.Getenv("BATONGOOSE_AT"), os.Getenv("BATONGOOSE_URL")))
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
 
-func hang(file string) error {
+func hang(dialect goose.Dialect, at, url string) error {
 	ctx := context.Background()
-	store, err := open.Store(ctx, "sqlite:"+file)
+	store, err := open.Store(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -175,11 +197,11 @@ func hang(file string) error {
 	if err != nil {
 		return err
 	}
-	db, err := sql.Open("sqlite", "file:"+file)
+	db, err := sql.Open(drivers[dialect], at)
 	if err != nil {
 		return err
 	}
-	p, err := goose.NewProvider(goose.DialectSQLite3, db, fstest.MapFS{},
+	p, err := goose.NewProvider(dialect, db, fstest.MapFS{},
 		goose.WithLocker(batongoose.New(locks, key)),
 		goose.WithGoMigrations(up(1, func(context.Context, *sql.DB) error {
 			fmt.Println("migrating")
@@ -192,38 +214,55 @@ func hang(file string) error {
 	return err
 }
 
+var drivers = map[goose.Dialect]string{goose.DialectSQLite3: "sqlite", goose.DialectMySQL: "mysql"}
+
 // A program that is killed in a migration holds up the next for the TTL at most.
 func TestKilled(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "shop.db")
-	child := exec.CommandContext(t.Context(), os.Args[0])
-	child.Env = append(os.Environ(), "BATONGOOSE_FILE="+file)
-	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := testserver.Start(child); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); line != "migrating\n" {
-		t.Fatal(line, err)
-	}
-	locks := newLocks(t, "sqlite:"+file)
-	if _, err := locks.TryLock(t.Context(), key); !errors.Is(err, baton.ErrHeld) {
-		t.Fatal("the child does not hold the lock:", err)
-	}
-	if err := child.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	killed := time.Now()
-	_ = child.Wait()
-	var ran counted
-	p := provider(t, goose.DialectSQLite3, sqliteDB(t, file), batongoose.New(locks, key), ran.all()...)
-	results, err := p.Up(t.Context())
-	if err != nil || len(results) != len(ran.runs) {
-		t.Fatal(results, err)
-	}
-	if took := time.Since(killed); took > ttl+2*time.Second { // the migrations take time, too
-		t.Error("waited for", took)
+	t.Parallel()
+	for name, c := range map[string]struct {
+		dialect goose.Dialect
+		open    func(*testing.T) (db *sql.DB, at, url string)
+	}{
+		"sqlite": {goose.DialectSQLite3, func(t *testing.T) (*sql.DB, string, string) {
+			file := filepath.Join(t.TempDir(), "shop.db")
+			return sqliteDB(t, file), "file:" + file, "sqlite:" + file
+		}},
+		"mariadb": {goose.DialectMySQL, mariaDB},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, at, url := c.open(t)
+			child := exec.CommandContext(t.Context(), os.Args[0])
+			child.Env = append(os.Environ(), "BATONGOOSE_DIALECT="+string(c.dialect), "BATONGOOSE_AT="+at, "BATONGOOSE_URL="+url)
+			out, err := child.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := testserver.Start(child); err != nil {
+				t.Fatal(err)
+			}
+			if line, err := bufio.NewReader(out).ReadString('\n'); line != "migrating\n" {
+				t.Fatal(line, err)
+			}
+			locks := newLocks(t, url)
+			if _, err := locks.TryLock(t.Context(), key); !errors.Is(err, baton.ErrHeld) {
+				t.Fatal("the child does not hold the lock:", err)
+			}
+			if err := child.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			killed := time.Now()
+			_ = child.Wait()
+			var ran counted
+			p := provider(t, c.dialect, db, batongoose.New(locks, key), ran.all()...)
+			results, err := p.Up(t.Context())
+			if err != nil || len(results) != len(ran.runs) {
+				t.Fatal(results, err)
+			}
+			if took := time.Since(killed); took > ttl+2*time.Second { // the migrations take time, too
+				t.Error("waited for", took)
+			}
+		})
 	}
 }
 
@@ -276,6 +315,90 @@ func TestLostUnderDo(t *testing.T) {
 	}
 	if _, err := db.ExecContext(t.Context(), "SELECT * FROM items"); err == nil {
 		t.Error("the migration without a lock was committed")
+	}
+}
+
+// MariaDB is not interrupted: the statement that runs when the lock is lost is done later. A
+// transaction takes it back, unless a CREATE TABLE has ended that transaction before.
+func TestLostOnMariaDB(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		inTx, create bool
+		want         int // rows that are written after the loss
+	}{
+		"without a transaction":           {false, false, 1},
+		"in a transaction":                {true, false, 0},
+		"in a transaction that has ended": {true, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := batontest.New(t)
+			locks := lockerOf(t, store)
+			db, _, _ := mariaDB(t)
+			count := func(query string) (n int) {
+				t.Helper()
+				if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			await := func(query string, want int) {
+				t.Helper()
+				for end := time.Now().Add(20 * time.Second); count(query) != want; time.Sleep(5 * time.Millisecond) { // a server tells no more
+					if time.Now().After(end) {
+						t.Fatal(query, "is not", want)
+					}
+				}
+			}
+			for _, statement := range []string{
+				"CREATE TABLE items (id INTEGER)", "CREATE TABLE gate (id INTEGER PRIMARY KEY)", "INSERT INTO gate VALUES (1)",
+			} {
+				if _, err := db.ExecContext(t.Context(), statement); err != nil {
+					t.Fatal(err)
+				}
+			}
+			gate, err := db.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := gate.ExecContext(t.Context(), "UPDATE gate SET id = 2 WHERE id = 1"); err != nil {
+				t.Fatal(err)
+			}
+			migrate := func(ctx context.Context, exec func(context.Context, string, ...any) (sql.Result, error)) error {
+				if c.create {
+					if _, err := exec(ctx, "CREATE TABLE more (id INTEGER)"); err != nil {
+						return err
+					}
+				}
+				_, err := exec(ctx, "INSERT INTO items SELECT id FROM gate WHERE id = 2 FOR UPDATE") // waits for the gate
+				return err
+			}
+			f := &goose.GoFunc{RunDB: func(ctx context.Context, db *sql.DB) error { return migrate(ctx, db.ExecContext) }}
+			if c.inTx {
+				f = &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error { return migrate(ctx, tx.ExecContext) }}
+			}
+			p := provider(t, goose.DialectMySQL, db, nil, goose.NewGoMigration(1, f, nil))
+			done := make(chan error, 1)
+			go func() {
+				done <- locks.Do(t.Context(), key, func(ctx context.Context, _ *baton.Lease) error {
+					_, err := p.Up(ctx)
+					return err
+				})
+			}()
+			await("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'INSERT INTO items%'", 1)
+			connection := count("SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'INSERT INTO items%'")
+			store.Lose(key)
+			if err := <-done; !errors.Is(err, baton.ErrLost) {
+				t.Error(err)
+			}
+			if err := gate.Commit(); err != nil {
+				t.Fatal(err)
+			}
+			await(fmt.Sprint("SELECT COUNT(*) FROM information_schema.processlist WHERE id = ", connection), 0)
+			if n := count("SELECT COUNT(*) FROM items"); n != c.want {
+				t.Errorf("%d rows were written after the loss, want %d", n, c.want)
+			}
+		})
 	}
 }
 

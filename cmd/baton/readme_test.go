@@ -3,57 +3,128 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 )
 
-// TestReadmeCommandsExist: every command and every flag that README.md shows
-// is there, and so is every recipe.
-func TestReadmeCommandsExist(t *testing.T) {
+// TestCommandsOfPagesExist: every command and every flag that a page shows is there, in blocks
+// and within sentences, and so is every recipe.
+func TestCommandsOfPagesExist(t *testing.T) {
 	t.Parallel()
-	raw, err := os.ReadFile("../../README.md")
+	pages, err := filepath.Glob("../../*.md")
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, folder := range []string{"../../docs", "../../clients"} {
+		err := filepath.WalkDir(folder, func(file string, d fs.DirEntry, err error) error {
+			if strings.HasSuffix(file, ".md") && filepath.Base(filepath.Dir(file)) != "adr" { // which tell of what was
+				pages = append(pages, file)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
-	for i, block := range strings.Split(string(raw), "```") {
-		body, shell := strings.CutPrefix(block, "sh\n")
-		if i%2 == 0 || !shell {
-			continue
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
 		}
-		for line := range strings.Lines(body) {
-			line, _, _ = strings.Cut(line, "#")
-			line, _, _ = strings.Cut(strings.Replace(line, "go run ./cmd/baton", "baton", 1), " -- ")
-			words := strings.Fields(line)
-			switch {
-			case len(words) > 1 && words[0] == "baton":
-				root := (&app{}).root()
-				cmd, rest, err := root.Find(words[1:])
-				if err != nil || cmd == root {
-					t.Errorf("%q: no such command: %v", line, err)
-					continue
+		for _, line := range commandsOf(string(text)) {
+			name, err := tryCommand(line, string(makefile))
+			if err != nil {
+				t.Errorf("%s: %q: %v", strings.TrimPrefix(page, "../../"), line, err)
+			}
+			seen[name] = true
+		}
+	}
+	for _, want := range []string{"run", "once", "elect", "agent", "serve", "ls", "doctor", "bench", "verify", "check", "make test", "make comparison"} {
+		if !seen[want] {
+			t.Errorf("no page shows %s", want)
+		}
+	}
+}
+
+func TestCommandsOfPagesCatch(t *testing.T) {
+	t.Parallel()
+	page := "Say `baton lss` or `baton run --nose k -- true`.\n\n```sh\nBATON_STORE=redis://x sudo -u x baton ls --deep   # all\nmake teas\nbaton ls\n```\n"
+	var wrong []string
+	lines := commandsOf(page)
+	for _, line := range lines {
+		if _, err := tryCommand(line, "test: servers\n"); err != nil {
+			wrong = append(wrong, line)
+		}
+	}
+	if want := []string{"baton lss", "baton run --nose k", "baton ls --deep", "make teas"}; !slices.Equal(wrong, want) || len(lines) != 5 {
+		t.Errorf("of %q it refuses %q, want %q", lines, wrong, want)
+	}
+}
+
+var (
+	inSentence = regexp.MustCompile("`((?:baton|make) [^`]*)`")
+	inLine     = regexp.MustCompile(`(?:^|[\s(|&;])(baton|make) .*`)
+	shellEnds  = regexp.MustCompile(`\s(--|[|&;>]|&&|\|\||#)(\s|$).*`)
+)
+
+// commandsOf finds the commands in a page.
+func commandsOf(page string) (lines []string) {
+	for i, block := range strings.Split(page, "```") {
+		kind, body, _ := strings.Cut(block, "\n")
+		switch {
+		case i%2 == 0:
+			for _, found := range inSentence.FindAllStringSubmatch(block, -1) {
+				lines = append(lines, found[1])
+			}
+		case kind == "sh" || kind == "console" || kind == "crontab" || kind == "cron":
+			for line := range strings.Lines(strings.ReplaceAll(body, "\\\n", " ")) {
+				line = strings.TrimPrefix(strings.Replace(line, "go run ./cmd/baton", "baton", 1), "$ ")
+				if found := inLine.FindString(line); found != "" && !strings.HasPrefix(line, "#") {
+					lines = append(lines, strings.TrimLeft(found, " \t(|&;"))
 				}
-				if err := cmd.ParseFlags(rest); err != nil {
-					t.Errorf("%q: %v", line, err)
-				}
-				seen[cmd.Name()] = true
-			case len(words) > 1 && words[0] == "make":
-				if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(words[1]) + `:`).Match(makefile) {
-					t.Errorf("%q: no such recipe", line)
-				}
-				seen["make "+words[1]] = true
 			}
 		}
 	}
-	for _, want := range []string{"run", "ls", "doctor", "bench", "make test", "make comparison"} {
-		if !seen[want] {
-			t.Errorf("README.md does not show %s", want)
-		}
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(shellEnds.ReplaceAllString(line, ""))
 	}
+	return lines
+}
+
+// tryCommand finds a command and reads its flags.
+func tryCommand(line, makefile string) (name string, err error) {
+	words := strings.Fields(line)
+	if words[0] == "make" {
+		if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(words[1]) + `:`).MatchString(makefile) {
+			return line, errors.New("no such recipe")
+		}
+		return "make " + words[1], nil
+	}
+	root := (&app{}).root()
+	root.InitDefaultHelpCmd()
+	cmd, rest, err := root.Find(words[1:])
+	if err != nil {
+		return line, err
+	}
+	if cmd == root && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+		return line, errors.New("no such command")
+	}
+	err = cmd.ParseFlags(rest)
+	if _, names := errors.AsType[*pflag.ValueRequiredError](err); names {
+		err = nil // a sentence names the flag alone
+	}
+	return cmd.Name(), err
 }

@@ -3,14 +3,6 @@ package redislock_test
 import (
 	"context"
 	"errors"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"go/types"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +13,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/compat/redislock"
+	"github.com/batonhq/baton/internal/compattest"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -42,14 +35,10 @@ func obtain(t *testing.T, c *redislock.Client, key string, ttl time.Duration, op
 	return l
 }
 
-// folder is where the original library is.
-func folder(t *testing.T) string {
-	t.Helper()
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/bsm/redislock").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(string(out))
+var library = compattest.Library{
+	Path:    "github.com/bsm/redislock",
+	Ours:    "github.com/batonhq/baton/compat/redislock",
+	Package: ".",
 }
 
 // The README of the original library compiles and its examples run with only the import
@@ -60,144 +49,15 @@ func TestExamplesOfTheOriginalRun(t *testing.T) {
 	}
 	testserver.NeedRedis(t)
 	t.Parallel()
-	from := folder(t)
-	change := strings.NewReplacer(`"github.com/bsm/redislock"`, `"github.com/batonhq/baton/compat/redislock"`,
-		"127.0.0.1:6379", testserver.SharedRedis(t).Addr).Replace
-	read := func(name string) string {
-		raw, err := os.ReadFile(filepath.Join(from, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(raw)
-	}
-	_, readme, _ := strings.Cut(read("README.md"), "```go\n")
-	readme, _, _ = strings.Cut(readme, "```")
-	// They are compiled inside the module, in a folder that no pattern matches.
-	folders := map[string]string{}
-	for name, text := range map[string]string{"main.go": "package main\n" + readme, "example_test.go": read("example_test.go")} {
-		changed := change(text)
-		if changed == text || strings.Contains(changed, "bsm/") {
-			t.Fatalf("%s does not import the original, or it was not replaced", name)
-		}
-		dir, err := os.MkdirTemp(".", "_original")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { os.RemoveAll(dir) })
-		folders[name] = "./" + dir
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(changed), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	out, err := exec.Command("go", "test", "-count=1", "-vet=off", "-v", "-run=Example", folders["example_test.go"]).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: Example") {
-		t.Errorf("%v\n%s", err, out)
-	}
-	// The README's program is the first example: that it compiles is enough.
-	if out, err := exec.Command("go", "vet", folders["main.go"]).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-}
-
-// exported maps each exported name of a package to its signature or type.
-func exported(t *testing.T, dir string) map[string]string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	api := map[string]string{}
-	signature := func(f *ast.FuncType) string {
-		list := func(fields *ast.FieldList) (all []string) {
-			if fields == nil {
-				return nil
-			}
-			for _, f := range fields.List {
-				for range max(1, len(f.Names)) {
-					all = append(all, types.ExprString(f.Type))
-				}
-			}
-			return all
-		}
-		return "(" + strings.Join(list(f.Params), ", ") + ") (" + strings.Join(list(f.Results), ", ") + ")"
-	}
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range f.Decls {
-			switch d := d.(type) {
-			case *ast.FuncDecl:
-				name := d.Name.Name
-				if d.Recv != nil {
-					receiver := types.ExprString(d.Recv.List[0].Type)
-					if !ast.IsExported(strings.TrimPrefix(receiver, "*")) {
-						continue
-					}
-					name = receiver + "." + name
-				}
-				if d.Name.IsExported() {
-					api[name] = signature(d.Type)
-				}
-			case *ast.GenDecl:
-				for _, s := range d.Specs {
-					switch s := s.(type) {
-					case *ast.ValueSpec:
-						for _, n := range s.Names {
-							if n.IsExported() {
-								api[n.Name] = d.Tok.String()
-							}
-						}
-					case *ast.TypeSpec:
-						if !s.Name.IsExported() {
-							continue
-						}
-						api[s.Name.Name] = "type"
-						var fields *ast.FieldList
-						switch of := s.Type.(type) {
-						case *ast.StructType:
-							fields = of.Fields
-						case *ast.InterfaceType:
-							fields = of.Methods
-						}
-						for _, f := range fields.List {
-							what := types.ExprString(f.Type)
-							if of, ok := f.Type.(*ast.FuncType); ok {
-								what = signature(of)
-							}
-							if len(f.Names) == 0 {
-								api[s.Name.Name+"."+what] = "embedded"
-							}
-							for _, n := range f.Names {
-								if n.IsExported() {
-									api[s.Name.Name+"."+n.Name] = what
-								}
-							}
-						}
-					}
-				}
-			}
-		}
-	}
-	return api
+	at := []string{"127.0.0.1:6379", testserver.SharedRedis(t).Addr}
+	library.Runs(t, "example_test.go", library.Read(t, "example_test.go"), at...)
+	library.Compiles(t, library.Block(t, "README.md"), at...) // the first of the examples
 }
 
 // Every exported name of the original is here, with the same signature.
 func TestAPIIsThatOfTheOriginal(t *testing.T) {
 	t.Parallel()
-	theirs, ours := exported(t, folder(t)), exported(t, ".")
-	if len(theirs) < 20 {
-		t.Fatalf("the original has %d names: they were not found", len(theirs))
-	}
-	for name, want := range theirs {
-		if ours[name] != want {
-			t.Errorf("%s is %q here, and %q in the original", name, ours[name], want)
-		}
-	}
+	library.HasAllNames(t, 20)
 }
 
 // Processes with the original, with this package, and with Baton exclude each other.

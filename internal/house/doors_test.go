@@ -34,6 +34,7 @@ const doors = `
 
 	# What everybody may lean on knows no store and nothing above itself.
 	internal/*:         driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken
+	internal/compattest: internal/testserver
 	internal/faultproxy: internal/testserver
 	internal/measure:   baton driver
 	drivertest:         driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken
@@ -49,7 +50,8 @@ const doors = `
 	ratelimit/*:        ratelimit ratelimit/internal/front
 	ratelimit/rules:    driver driver/* ratelimit internal/suggest
 	once:               baton driver driver/check
-	once/*:             baton driver driver/check once once/internal/front
+	once/*:             baton driver driver/check once once/internal/*
+	once/internal/calls: baton driver driver/check once once/internal/front
 	once/internal/front: once
 	guard:              driver driver/check
 	election:           baton driver

@@ -241,3 +241,30 @@ func TestHTTP2(t *testing.T) {
 		}
 	}
 }
+
+// TestSmallerLimitOutside: who sends too much is told the limit that it has met.
+func TestSmallerLimitOutside(t *testing.T) {
+	t.Parallel()
+	ops, err := once.New(memstore.New(), once.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	idempotent, err := httponce.New(ops, httponce.Config{Scope: byUser, MaxBody: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := idempotent(numbered())
+	for _, c := range []struct {
+		outside int64
+		said    string
+	}{{10, "At most 10 bytes"}, {1000, "At most 100 bytes"}} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("POST", "/", strings.NewReader(strings.Repeat("x", 200)))
+		r.Header.Set("User", "eve")
+		r.Header.Set("Idempotency-Key", "k")
+		http.MaxBytesHandler(handler, c.outside).ServeHTTP(w, r)
+		if w.Code != http.StatusRequestEntityTooLarge || !strings.Contains(w.Body.String(), c.said) {
+			t.Errorf("%d: %d %s", c.outside, w.Code, w.Body)
+		}
+	}
+}

@@ -69,4 +69,7 @@
 // of a webhook: who can send a request with a key can occupy it. Limits may be on either
 // side; outside, a request that is sent again is counted again. What reads the body comes
 // behind it, or bodies are not compared; only the fields of a form that was read are.
+//
+// A framework that answers errors after its middleware has returned must answer them before,
+// or an empty answer is recorded: docs/web.md has it in chi, gin, echo and fiber.
 package httponce

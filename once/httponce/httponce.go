@@ -179,7 +179,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 func (m *middleware) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, m.cfg.MaxBody))
 	if long := new(http.MaxBytesError); errors.As(err, &long) {
-		return nil, &refusal{http.StatusRequestEntityTooLarge, "The body is too long", fmt.Sprintf("At most %d bytes are allowed.", m.cfg.MaxBody)}
+		return nil, &refusal{http.StatusRequestEntityTooLarge, "The body is too long", fmt.Sprintf("At most %d bytes are allowed.", long.Limit)}
 	} else if err != nil {
 		return nil, &refusal{http.StatusBadRequest, "The body cannot be read", "It ended early."}
 	}

@@ -44,4 +44,6 @@
 // The handler gets the http.ResponseWriter unwrapped: the fields are set before the
 // handler is called, so that flushing, hijacking and everything else works. What
 // was taken is not given back if the handler fails.
+//
+// docs/web.md has it in chi, gin, echo, fiber and Connect.
 package httplimit

@@ -1,0 +1,256 @@
+package redsync
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"time"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+)
+
+// A Mutex is a lock. As in the original library, one goroutine at a time uses it.
+type Mutex struct {
+	of     *Redsync
+	name   string
+	expiry time.Duration
+
+	tries                      int
+	delayFunc                  DelayFunc
+	driftFactor, timeoutFactor float64
+	genValueFunc               func() (string, error)
+	setNXOnExtend              bool
+
+	value string
+	until time.Time
+	claim driver.Claim // of the value, once it was locked here
+	grant driver.Grant
+}
+
+// Name is the name of the lock: the Redis key.
+func (m *Mutex) Name() string { return m.name }
+
+// Value is that of the last lock, or of WithValue; "" if there is none. It is no fencing token:
+// see FencingToken.
+func (m *Mutex) Value() string { return m.value }
+
+// Until is until when the lock lasts at least, by the clock of this process.
+func (m *Mutex) Until() time.Time { return m.until }
+
+// TryLock is TryLockContext with a context that does not end.
+func (m *Mutex) TryLock() error { return m.TryLockContext(context.Background()) }
+
+// TryLockContext makes one attempt.
+func (m *Mutex) TryLockContext(ctx context.Context) error { return m.lock(ctx, 1) }
+
+// Lock is LockContext with a context that does not end.
+func (m *Mutex) Lock() error { return m.LockContext(context.Background()) }
+
+// LockContext makes attempts until one succeeds. Errors: a *ErrTaken if the last one found
+// another holder, a *RedisError with the error of the store if it failed in another way, ErrFailed
+// if ctx ended before the next one. What the store refuses for good, such as a bad name, is not
+// tried again. After an error the caller holds no lock.
+func (m *Mutex) LockContext(ctx context.Context) error { return m.lock(ctx, m.tries) }
+
+func (m *Mutex) lock(ctx context.Context, tries int) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	store, err := m.of.Store()
+	if err != nil {
+		return &RedisError{Err: err}
+	}
+	failed := ErrFailed
+	for i := range tries {
+		if i > 0 && sleep(ctx, m.delayFunc(i)) != nil {
+			return ErrFailed
+		}
+		value, err := m.newValue()
+		if err != nil {
+			return err
+		}
+		claim, sent := m.claimOf(value), time.Now()
+		attempt, cancel := context.WithTimeout(ctx, part(m.expiry, m.timeoutFactor))
+		g, err := store.Acquire(attempt, driver.Request{Claim: claim, TTL: m.expiry})
+		late := attempt.Err() != nil
+		cancel()
+		if err == nil {
+			m.value, m.claim, m.grant = value, claim, g
+			m.claim.Ticket = g.Ticket
+			m.lasts(sent)
+			return nil
+		}
+		failed = m.of.failed(err)
+		switch {
+		case errors.Is(err, driver.ErrHeld):
+		case late || errors.Is(err, driver.ErrUnknown) || errors.Is(err, driver.ErrUnavailable):
+			go func() {
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+				defer cancel()
+				_ = store.Release(ctx, claim) // if it fails, the lock expires
+			}()
+		default: // another attempt would not help
+			return failed
+		}
+	}
+	return failed
+}
+
+// newValue draws a value. One that the caller generates may be that of another lock, which this
+// one must not join.
+func (m *Mutex) newValue() (string, error) {
+	if m.genValueFunc == nil {
+		return driver.NewID(), nil
+	}
+	value, err := m.genValueFunc()
+	return value + "." + driver.NewID(), err
+}
+
+// Unlock is UnlockContext with a context that does not end.
+func (m *Mutex) Unlock() (bool, error) { return m.UnlockContext(context.Background()) }
+
+// UnlockContext ends the lock, and lets the store grant the next waiter. The error is
+// ErrLockAlreadyExpired if the lock has ended; else a *RedisError, after which it may last for
+// its expiry.
+func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
+	store, err := m.of.Store()
+	if err != nil {
+		return false, &RedisError{Err: err}
+	}
+	err = store.Release(or(ctx), m.current())
+	switch {
+	case errors.Is(err, driver.ErrLost):
+		return false, ErrLockAlreadyExpired
+	case err != nil:
+		return false, &RedisError{Err: err}
+	}
+	return true, nil
+}
+
+// Extend is ExtendContext with a context that does not end.
+func (m *Mutex) Extend() (bool, error) { return m.ExtendContext(context.Background()) }
+
+// ExtendContext lets the lock last for its expiry from now. The error is a *ErrTaken if the lock
+// has ended, ErrExtendFailed if the answer came too late, else a *RedisError, after which the
+// lock may last for either time.
+func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
+	store, err := m.of.Store()
+	if err != nil {
+		return false, &RedisError{Err: err}
+	}
+	ctx = or(ctx)
+	sent := time.Now()
+	r := store.Renew(ctx, []driver.Claim{m.current()}, m.expiry)[0]
+	switch r.State {
+	case driver.Held:
+		m.grant = r.Grant
+	case driver.Lost, driver.Waiting: // this package never waits in the queue
+		if !m.setNXOnExtend {
+			return false, m.of.failed(driver.ErrHeld)
+		}
+		if m.grant, err = store.Acquire(ctx, driver.Request{Claim: m.claimOf(m.value), TTL: m.expiry}); err != nil {
+			return false, m.of.failed(err)
+		}
+		m.claim = m.claimOf(m.value)
+		m.claim.Ticket = m.grant.Ticket
+	default:
+		return false, &RedisError{Err: r.Err}
+	}
+	if m.lasts(sent); !time.Now().Before(m.until) {
+		return false, ErrExtendFailed
+	}
+	return true, nil
+}
+
+// Valid is ValidContext with a context that does not end.
+//
+// Deprecated: Use Until.
+func (m *Mutex) Valid() (bool, error) { return m.ValidContext(context.Background()) }
+
+// ValidContext asks whether the lock is held. When the answer comes it may have ended.
+//
+// Deprecated: Use Until.
+func (m *Mutex) ValidContext(ctx context.Context) (bool, error) {
+	if m.value == "" {
+		return false, nil
+	}
+	store, err := m.of.Store()
+	if err != nil {
+		return false, &RedisError{Err: err}
+	}
+	renamer, ok := driver.As[driver.Renamer](store)
+	if !ok {
+		return false, &RedisError{Err: errors.ErrUnsupported}
+	}
+	c := m.current()
+	err = renamer.Rename(or(ctx), c, c.Owner) // changes nothing, and fails if the lock has ended
+	switch {
+	case errors.Is(err, driver.ErrLost):
+		return false, nil
+	case err != nil:
+		return false, &RedisError{Err: err}
+	}
+	return true, nil
+}
+
+// FencingToken is positive and higher than that of every earlier lock of the name, or 0 if this
+// Mutex has not locked. Pass it to what the lock protects: package guard checks it.
+func (m *Mutex) FencingToken() int64 {
+	if m.claim.ID == "" {
+		return 0
+	}
+	_, token, _ := baton.ReadHandle(m.handle()) // a handle of a held grant is whole
+	return token
+}
+
+func (m *Mutex) handle() string { return baton.ClaimHandle(m.current(), m.grant, m.expiry) }
+
+// Attach makes the lock a lease of locks, which is renewed and has contexts: see
+// baton.Locker.Attach for its errors. locks must be made of Redsync.Store, or of another store
+// over the same servers without a prefix. After that the lock has ended for this Mutex.
+func (m *Mutex) Attach(ctx context.Context, locks *baton.Locker) (*baton.Lease, error) {
+	return locks.Attach(ctx, m.handle())
+}
+
+// current is the claim of the lock that was taken here, or of a value from elsewhere.
+func (m *Mutex) current() driver.Claim {
+	if m.claim.ID != "" {
+		return m.claim
+	}
+	return m.claimOf(m.value)
+}
+
+// claimOf makes the claim of a value. A value may have any characters, and an ID not.
+func (m *Mutex) claimOf(value string) driver.Claim {
+	sum := sha256.Sum256([]byte(value))
+	return driver.Claim{Key: m.name, ID: base64.RawURLEncoding.EncodeToString(sum[:]), Weight: driver.Whole, Capacity: driver.Whole}
+}
+
+// lasts computes Until of a grant.
+func (m *Mutex) lasts(sent time.Time) {
+	m.until = sent.Add(min(m.grant.TTL, m.expiry-part(m.expiry, m.driftFactor)))
+}
+
+func part(of time.Duration, factor float64) time.Duration {
+	return time.Duration(float64(of) * factor)
+}
+
+func or(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

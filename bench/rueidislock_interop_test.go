@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis/rueidislock"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/store/redisstore"
+)
+
+// besideRueidislock returns rueidislock with a majority of so many keys, and Baton on
+// the same server.
+func besideRueidislock(t *testing.T, majority int) (rueidislock.Locker, *baton.Locker) {
+	t.Helper()
+	e := redisEnv(t)
+	old, err := rueidislock.NewLocker(rueidislock.LockerOption{
+		ClientOption: e.rueidisOption(),
+		KeyMajority:  int32(majority),
+		TryNextAfter: time.Second, // the default of 20 ms is too short for a busy machine
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(old.Close)
+	client, err := e.rueidisClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	store, err := redisstore.New(client, redisstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	locks, err := baton.New(store, baton.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return old, locks
+}
+
+// TestRueidislockAndBatonShareKeys takes, beside rueidislock with its default of three
+// keys, two of these with LockAll: any two meet any two. One alone excludes nobody.
+func TestRueidislockAndBatonShareKeys(t *testing.T) {
+	t.Parallel()
+	for _, majority := range []int{1, 2} {
+		t.Run(strconv.Itoa(majority), func(t *testing.T) {
+			t.Parallel()
+			old, locks := besideRueidislock(t, majority)
+			name := "nightly" + strconv.Itoa(majority)
+			all := []string{"rueidislock:0:" + name, "rueidislock:1:" + name, "rueidislock:2:" + name}
+			keys := all[:majority]
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+
+			// rueidislock holds.
+			_, release, err := old.TryWithContext(ctx, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			brief, stop := context.WithTimeout(ctx, 300*time.Millisecond)
+			defer stop()
+			if leases, err := locks.LockAll(brief, keys); err == nil {
+				t.Errorf("Baton has %v, which rueidislock holds: %v", keys, leases)
+			}
+			release()
+
+			// Baton holds.
+			leases, err := locks.LockAll(ctx, keys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, release, err := old.TryWithContext(ctx, name); err == nil {
+				release()
+				t.Error("rueidislock has what Baton holds")
+			}
+			if err := leases.Unlock(); err != nil {
+				t.Fatal(err)
+			}
+
+			// Both in turn.
+			a := new(arena)
+			var wg sync.WaitGroup
+			const rounds = 15
+			wg.Go(func() {
+				for range rounds {
+					leases, err := locks.LockAll(ctx, keys)
+					if err != nil {
+						t.Errorf("Baton: %v", err)
+						return
+					}
+					a.enter(1)
+					pause(time.Millisecond)
+					a.leave(1, 0)
+					if err := leases.Unlock(); err != nil {
+						t.Errorf("Baton: %v", err)
+					}
+					pause(5 * time.Millisecond)
+				}
+			})
+			wg.Go(func() {
+				for range rounds {
+					var release context.CancelFunc
+					err := errors.New("not asked")
+					for err != nil && ctx.Err() == nil { // WithContext can wait for ever after a slow answer
+						if _, release, err = old.TryWithContext(ctx, name); err != nil {
+							pause(2 * time.Millisecond)
+						}
+					}
+					if err != nil {
+						t.Errorf("rueidislock: %v", err)
+						return
+					}
+					a.enter(2)
+					pause(time.Millisecond)
+					a.leave(2, 0)
+					release()
+					pause(5 * time.Millisecond)
+				}
+			})
+			wg.Wait()
+			if err := a.verdict(tally{Entered: 2 * rounds}); err != nil {
+				t.Error(err)
+			}
+			if majority == 1 {
+				return
+			}
+
+			// What the page warns of: one of three keys is not enough.
+			lease, err := locks.Lock(ctx, all[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lease.Unlock()
+			if _, release, err = old.TryWithContext(ctx, name); err != nil {
+				t.Errorf("rueidislock minds one key of three: %v: then the page is wrong", err)
+			} else {
+				release()
+			}
+		})
+	}
+}

@@ -1,0 +1,99 @@
+//go:build unix
+
+package comingfrom
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// says is what the commands of a page print, among other things.
+var says = map[string][]string{
+	"docs/coming-from/curator.md":         {"nightly ran\n"},
+	"docs/coming-from/envoy-ratelimit.md": {"edge", "remote_address"},
+	"docs/coming-from/etcd.md":            {"nightly ran\n"},
+	"docs/coming-from/redisson.md":        {"nightly ran\n"},
+	"docs/coming-from/shedlock.md":        {"nightly ran\n"},
+}
+
+// TestCommands runs the commands of each page, in the order in which they stand there and
+// in one folder, which has the rules of the page and a script ./nightly.sh. The names of
+// servers become those of real ones.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	bin := t.TempDir()
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "baton"), "../../cmd/baton").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	all, err := pages(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := make(map[string]bool)
+	for _, p := range all {
+		var script strings.Builder
+		rules := ""
+		for _, b := range p.blocks {
+			switch b.language {
+			case "sh":
+				script.WriteString(b.text)
+			case "yaml":
+				rules = b.text
+			}
+		}
+		if script.Len() == 0 {
+			continue
+		}
+		ran[p.path] = true
+		t.Run(strings.TrimSuffix(filepath.Base(p.path), ".md"), func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for name, text := range map[string]string{"rules.yaml": rules, "nightly.sh": "#!/bin/sh\necho nightly ran\n"} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := exec.Command("sh", "-euc", here(t, script.String()))
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "XDG_STATE_HOME="+dir, "BATON_STORE=")
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%s\n%v\n%s", script.String(), err, out)
+			}
+			for _, want := range says[p.path] {
+				if !strings.Contains(string(out), want) {
+					t.Errorf("the commands do not print %q:\n%s", want, out)
+				}
+			}
+		})
+	}
+	for name := range says {
+		if !ran[name] {
+			t.Errorf("%s shows no command", name)
+		}
+	}
+}
+
+// here replaces the servers of the pages by real ones. A server that it does not know is
+// an error, and so the test cannot ask a host of that name.
+func here(t *testing.T, script string) string {
+	t.Helper()
+	for name, addr := range map[string]func() string{
+		"redis://redis.internal:6379": func() string { return "redis://" + testserver.Redis(t).Addr },
+		"etcd://etcd.internal:2379":   func() string { return "etcd://" + testserver.SharedEtcd(t).Addr },
+		"zk://zk.internal:2181":       func() string { return "zk://" + testserver.SharedZooKeeper(t).Addr },
+	} {
+		if strings.Contains(script, name) {
+			script = strings.ReplaceAll(script, name, addr())
+		}
+	}
+	if strings.Contains(script, ".internal") {
+		t.Fatalf("no server for a name in\n%s", script)
+	}
+	return script
+}

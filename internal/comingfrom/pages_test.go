@@ -1,0 +1,189 @@
+package comingfrom
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// A page is one of docs/coming-from.md and docs/coming-from/*.md.
+type page struct {
+	path   string // below the repository
+	text   string
+	blocks []block
+}
+
+// A block is fenced code.
+type block struct{ language, text string }
+
+// pages reads all pages.
+func pages(repo fs.FS) (all []page, err error) {
+	for _, pattern := range []string{"docs/coming-from*.md", "docs/coming-from/*.md"} {
+		found, err := fs.Glob(repo, pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range found {
+			text, err := fs.ReadFile(repo, name)
+			if err != nil {
+				return nil, err
+			}
+			p := page{path: name, text: string(text)}
+			for i, part := range strings.Split(p.text, "```") {
+				if i%2 == 1 {
+					language, code, _ := strings.Cut(part, "\n")
+					p.blocks = append(p.blocks, block{language, code})
+				}
+			}
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// compiled are the files whose Go code the pages show: every one is compiled, and run, by
+// the tests of its package.
+var compiled = []string{"internal/comingfrom/*_test.go", "compat/*/*_test.go", "adapters/cron/example_test.go"}
+
+// sections are what each page of docs/coming-from/ has, in this order.
+var sections = []string{
+	"## Does the old one exclude the new one?", "## What maps to what", "## What gets better",
+	"## What is different", "## Instance by instance",
+}
+
+// check returns what is wrong with the pages. ran says whether TestCommands or TestRules
+// has a block.
+func check(repo fs.FS, ran func(p page, b block) bool) (problems []string, err error) {
+	all, err := pages(repo)
+	if err != nil {
+		return nil, err
+	}
+	var code strings.Builder
+	for _, pattern := range compiled {
+		found, err := fs.Glob(repo, pattern)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range found {
+			text, err := fs.ReadFile(repo, name)
+			if err != nil {
+				return nil, err
+			}
+			code.WriteString(plain(string(text)) + "\n")
+		}
+	}
+	readme, err := fs.ReadFile(repo, "README.md")
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range all {
+		problem := func(format string, args ...any) {
+			problems = append(problems, p.path+": "+fmt.Sprintf(format, args...))
+		}
+		if !strings.Contains(string(readme), "]("+p.path+")") {
+			problem("README.md does not name it")
+		}
+		for _, b := range p.blocks {
+			switch {
+			case b.language == "go" && !strings.Contains(code.String(), plain(b.text)):
+				problem("no test compiles\n%s", b.text)
+			case b.language != "go" && !ran(p, b):
+				problem("no test runs this block of %q\n%s", b.language, b.text)
+			}
+		}
+		if path.Dir(p.path) != "docs/coming-from" {
+			continue
+		}
+		if n := strings.Count(p.text, "\n"); n < 40 || n > 100 {
+			problem("%d lines, want 40 to 100", n)
+		}
+		first, _, _ := strings.Cut(p.text, sections[0])
+		if !strings.Contains(first, "is read from") {
+			problem("it does not say which version it is read from")
+		}
+		at := -1
+		for _, s := range sections {
+			next := strings.Index(p.text, s+"\n")
+			if next <= at {
+				problem("%q is missing or not in its place", s)
+			}
+			at = next
+		}
+	}
+	return problems, nil
+}
+
+// plain is code without comments at the ends of lines and with single spaces.
+func plain(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, " // ")
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// runs says whether TestCommands or TestRules has a block.
+func runs(_ page, b block) bool { return slices.Contains([]string{"sh", "yaml"}, b.language) }
+
+func TestPages(t *testing.T) {
+	t.Parallel()
+	repo := os.DirFS("../..")
+	problems, err := check(repo, runs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Error(p)
+	}
+	all, err := pages(repo)
+	if err != nil || len(all) < 9 {
+		t.Errorf("found %d pages (%v)", len(all), err)
+	}
+}
+
+// TestPagesCatches plants pages that are wrong, and sees them found.
+func TestPagesCatches(t *testing.T) {
+	t.Parallel()
+	const name = "docs/coming-from/planted.md"
+	sound := "# Coming from planted\n\nIt is read from v1.\n\n" + strings.Join(sections, "\n\nText.\n\n") + "\n" +
+		"```go\nlease, err := locks.Lock(ctx, key) // waits\n```\n```sh\nbaton ls\n```\n" + strings.Repeat("\nText.\n", 12)
+	for _, c := range []struct{ name, old, new, want string }{
+		{name: "sound"},
+		{"code that nobody compiles", "locks.Lock(ctx, key)", "locks.Look(ctx, key)", "no test compiles"},
+		{"code in a language that nobody runs", "```sh\n", "```java\n", `no test runs this block of "java"`},
+		{"code without a language", "```sh\n", "```\n", `no test runs this block of ""`},
+		{"no version", "is read from", "knows", "which version"},
+		{"a missing section", sections[2], "## More", "What gets better"},
+		{"sections in another order", sections[1] + "\n\nText.\n\n" + sections[2], sections[2] + "\n\nText.\n\n" + sections[1], "not in its place"},
+		{"a page of few lines", strings.Repeat("\nText.\n", 12), "", "lines, want"},
+		{"a page of many lines", "\nText.\n", strings.Repeat("\nText.\n", 60), "lines, want"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			repo := fstest.MapFS{
+				name:                            {Data: []byte(strings.Replace(sound, c.old, c.new, 1))},
+				"README.md":                     {Data: []byte("[planted](" + name + ")")},
+				"internal/comingfrom/x_test.go": {Data: []byte("package comingfrom\n\nfunc f() {\n\tlease,  err := locks.Lock(ctx, key)\n}\n")},
+			}
+			problems, err := check(repo, runs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := strings.Join(problems, "\n")
+			if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+				t.Errorf("found %q, want %q", got, c.want)
+			}
+			if repo["README.md"].Data = nil; c.want == "" {
+				if problems, err = check(repo, runs); err != nil || len(problems) != 1 {
+					t.Errorf("a page that README.md does not name: %q, %v", problems, err)
+				}
+			}
+		})
+	}
+}

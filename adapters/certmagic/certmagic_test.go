@@ -169,10 +169,9 @@ func TestTogether(t *testing.T) {
 		url  func(*testing.T) string
 		want int64
 	}{
-		"sqlite":   {func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "locks.db") }, 1},
-		"redis":    {func(t *testing.T) string { return "redis://" + testserver.SharedRedis(t).Addr }, 1},
-		"postgres": {func(t *testing.T) string { s := testserver.SharedPostgres(t); return s.URL(s.Database(t)) }, 1},
-		"no lock":  {nil, instances},
+		"sqlite":  {func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "locks.db") }, 1},
+		"redis":   {func(t *testing.T) string { return "redis://" + testserver.SharedRedis(t).Addr }, 1},
+		"no lock": {nil, instances},
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := t.TempDir()
@@ -294,15 +293,19 @@ func TestKilled(t *testing.T) {
 	}
 	killed := time.Now()
 	_ = child.Wait()
-	issuer, err := newCA(func(context.Context, int64) (time.Duration, error) { return 1000 * time.Hour, nil })
+	var waited time.Duration
+	issuer, err := newCA(func(context.Context, int64) (time.Duration, error) {
+		waited = time.Since(killed)
+		return 1000 * time.Hour, nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := newInstance(t, storage, issuer).ObtainCertSync(t.Context(), domain); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(killed); took > ttl+2*time.Second { // issuing takes time, too
-		t.Error("waited for", took)
+	if waited == 0 || waited > ttl+5*time.Second { // on a machine that may be busy
+		t.Error("waited for", waited)
 	}
 }
 

@@ -253,14 +253,17 @@ func TestKilled(t *testing.T) {
 			}
 			killed := time.Now()
 			_ = child.Wait()
-			var ran counted
-			p := provider(t, c.dialect, db, batongoose.New(locks, key), ran.all()...)
+			var waited time.Duration
+			p := provider(t, c.dialect, db, batongoose.New(locks, key), up(1, func(context.Context, *sql.DB) error {
+				waited = time.Since(killed)
+				return nil
+			}))
 			results, err := p.Up(t.Context())
-			if err != nil || len(results) != len(ran.runs) {
+			if err != nil || len(results) != 1 {
 				t.Fatal(results, err)
 			}
-			if took := time.Since(killed); took > ttl+2*time.Second { // the migrations take time, too
-				t.Error("waited for", took)
+			if waited > ttl+5*time.Second { // goose asks the database, too, on a machine that may be busy
+				t.Error("waited for", waited)
 			}
 		})
 	}

@@ -241,6 +241,8 @@ func TestRefusals(t *testing.T) {
 		"short expiry": ours.NewMutex("refuse", redsync.WithExpiry(time.Millisecond)),
 		"no name":      ours.NewMutex(""),
 		"no pools":     redsync.New().NewMutex("refuse"),
+		"two pools":    redsync.New(goredis.NewPool(c), goredis.NewPool(client(t, 0))).NewMutex("refuse"),
+		"one twice":    redsync.New(goredis.NewPool(c), goredis.NewPool(client(t, 0)), goredis.NewPool(c)).NewMutex("refuse", redsync.WithTries(1)),
 		"no server":    redsync.New(goredis.NewPool(down)).NewMutex("refuse", redsync.WithTries(2), redsync.WithRetryDelay(time.Millisecond)),
 		"young":        redsync.New(goredis.NewPool(c), goredis.NewPool(client(t, 0)), goredis.NewPool(client(t, 1))).NewMutex("refuse", redsync.WithTries(1)),
 	} {

@@ -121,6 +121,9 @@ func open(ctx context.Context, addr string) (*pgstore.Store, *baton.Locker, erro
 	return store, locks, err
 }
 
+// clientID is the name of a worker in River's attempted_by.
+func clientID(pid int) string { return fmt.Sprint("worker-", pid) }
+
 // worker works until its standard input ends.
 func worker(addr string, stdin io.Reader) error {
 	ctx := context.Background()
@@ -150,7 +153,7 @@ func worker(addr string, stdin io.Reader) error {
 		}
 		time.Sleep(5 * time.Millisecond) // the work
 		return note("end", job)
-	}, nil)
+	}, func(cfg *river.Config) { cfg.ID = clientID(os.Getpid()) })
 	if err != nil {
 		return err
 	}

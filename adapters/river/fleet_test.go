@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
+
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 var soak = flag.Int("soak", 0, "how many jobs TestFleet runs in 10 workers, with kills all the time, until the last one has run")
@@ -48,8 +50,8 @@ func TestFleet(t *testing.T) {
 	if *soak > 0 {
 		workers, keys, jobs, kills = 10, 10, *soak, 1<<30
 	}
-	server := migrated(t)
-	pool := connect(t, server.URL("postgres"))
+	db := migrated(t)
+	pool := connect(t, db.url)
 	defer pool.Close()
 	if _, err := pool.Exec(t.Context(), "create table journal (id bigserial primary key, what text, key text, job bigint, lost bool, pid bigint)"); err != nil {
 		t.Fatal(err)
@@ -68,9 +70,9 @@ func TestFleet(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	var all []*process
+	var all []*testserver.Worker
 	for range workers {
-		all = append(all, startWorker(t, server.Addr))
+		all = append(all, testserver.StartWorker(t, "worker", db.addr, db.name))
 	}
 
 	// The journal is read as it grows.
@@ -150,9 +152,9 @@ func TestFleet(t *testing.T) {
 		}
 		if len(done) >= jobs/3 && int(killed) < kills && (*soak == 0 || time.Since(lastKill) > 5*time.Second) {
 			victim := int(killed) % len(all)
-			all[victim].kill(t, pool)
-			dead = append(dead, clientID(all[victim].cmd.Process.Pid))
-			all[victim] = startWorker(t, server.Addr)
+			kill(t, all[victim], pool)
+			dead = append(dead, clientID(all[victim].PID()))
+			all[victim] = testserver.StartWorker(t, "worker", db.addr, db.name)
 			killed++
 			lastKill = time.Now()
 		}
@@ -162,7 +164,7 @@ func TestFleet(t *testing.T) {
 	}
 	took := time.Since(began)
 	for _, p := range all {
-		p.stop(t)
+		p.Stop()
 	}
 	// River counts an attempt of what a worker had when it was killed, also of jobs that were
 	// complete or went back, if it had not recorded that yet. No other job may lose one.

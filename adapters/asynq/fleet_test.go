@@ -34,9 +34,9 @@ func TestFleet(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	var all []*process
+	var all []*testserver.Worker
 	for range workers {
-		all = append(all, startWorker(t, addr))
+		all = append(all, testserver.StartWorker(t, "worker", addr))
 	}
 
 	// The journal is read as it grows.
@@ -106,8 +106,8 @@ func TestFleet(t *testing.T) {
 		}
 		if len(done) >= nextKill && int(killed) < kills && (*soak == 0 || time.Since(lastKill) > 5*time.Second) {
 			victim := int(killed) % len(all)
-			all[victim].kill(t, client)
-			all[victim] = startWorker(t, addr)
+			kill(t, all[victim], client)
+			all[victim] = testserver.StartWorker(t, "worker", addr)
 			killed++
 			lastKill = time.Now()
 		}
@@ -117,7 +117,7 @@ func TestFleet(t *testing.T) {
 	}
 	took := time.Since(began)
 	for _, p := range all {
-		p.stop(t)
+		p.Stop()
 	}
 	// A worker that is killed has up to ten tasks, some of which wait: the queue counts an
 	// attempt of each. No other task may lose one.

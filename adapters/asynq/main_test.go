@@ -1,14 +1,11 @@
 package batonasynq_test
 
 import (
-	"bufio"
 	"context"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -112,55 +109,17 @@ func worker(addr string, stdin io.Reader) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("ready")
+	fmt.Println(testserver.Ready)
 	_, _ = io.Copy(io.Discard, stdin)
 	server.Shutdown()
 	return nil
 }
 
-// A process is a worker that can be killed.
-type process struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-}
-
-func startWorker(t *testing.T, addr string) *process {
+// kill ends a worker at once, and notes that what it ran has ended.
+func kill(t *testing.T, worker *testserver.Worker, client *redis.Client) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "worker", addr)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
+	worker.Kill()
+	if err := client.RPush(t.Context(), journal, fmt.Sprintf("killed - - %d", worker.PID())).Err(); err != nil {
 		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := testserver.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || strings.TrimSpace(line) != "ready" {
-		t.Fatalf("the worker said %q: %v", line, err)
-	}
-	return &process{cmd: cmd, stdin: stdin}
-}
-
-// kill ends the process at once, and notes that what it ran has ended.
-func (p *process) kill(t *testing.T, client *redis.Client) {
-	t.Helper()
-	if err := p.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = p.cmd.Wait() // "signal: killed"
-	if err := client.RPush(t.Context(), journal, fmt.Sprintf("killed - - %d", p.cmd.Process.Pid)).Err(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (p *process) stop(t *testing.T) {
-	t.Helper()
-	p.stdin.Close()
-	if err := p.cmd.Wait(); err != nil {
-		t.Error(err)
 	}
 }

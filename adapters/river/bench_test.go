@@ -18,10 +18,10 @@ import (
 // BenchmarkThroughput runs jobs that do nothing, or take a while, without limits and with
 // limits that never bind: what a limit costs.
 func BenchmarkThroughput(b *testing.B) {
-	server := migrated(b)
-	pool := connect(b, server.URL("postgres"))
+	db := migrated(b)
+	pool := connect(b, db.url)
 	defer pool.Close()
-	store, locks, err := open(b.Context(), server.Addr)
+	store, locks, err := open(b.Context(), db.addr, db.name)
 	if err != nil {
 		b.Fatal(err)
 	}

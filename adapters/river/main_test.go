@@ -1,15 +1,12 @@
 package batonriver_test
 
 import (
-	"bufio"
 	"context"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -31,7 +28,7 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if flag.Arg(0) == "worker" {
-		if err := worker(flag.Arg(1), os.Stdin); err != nil {
+		if err := worker(flag.Arg(1), flag.Arg(2), os.Stdin); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -67,11 +64,16 @@ func insertion(key string, attempts int) river.InsertManyParams {
 	return river.InsertManyParams{Args: args{key}, InsertOpts: opts}
 }
 
-// migrated starts a server with River's tables.
-func migrated(t testing.TB) *testserver.PostgresServer {
+// database is one of a server, and its URL.
+type database struct{ addr, name, url string }
+
+// migrated makes a database with River's tables, in the server that the tests share.
+func migrated(t testing.TB) database {
 	t.Helper()
-	server := testserver.Postgres(t, "-c", "max_connections=300")
-	pool := connect(t, server.URL("postgres"))
+	server := testserver.SharedPostgres(t)
+	name := server.Database(t)
+	db := database{server.Addr, name, server.URL(name)}
+	pool := connect(t, db.url)
 	defer pool.Close()
 	migrator, err := rivermigrate.New(riverpgxv5.New(pool), nil)
 	if err != nil {
@@ -80,7 +82,7 @@ func migrated(t testing.TB) *testserver.PostgresServer {
 	if _, err := migrator.Migrate(context.Background(), rivermigrate.DirectionUp, nil); err != nil {
 		t.Fatal(err)
 	}
-	return server
+	return db
 }
 
 func connect(t testing.TB, url string) *pgxpool.Pool {
@@ -112,8 +114,8 @@ func newClient(pool *pgxpool.Pool, middleware []rivertype.Middleware, work func(
 	return river.NewClient(riverpgxv5.New(pool), cfg)
 }
 
-func open(ctx context.Context, addr string) (*pgstore.Store, *baton.Locker, error) {
-	store, err := pgstore.Open(ctx, pgstore.Server{Addrs: []string{addr}, Database: "postgres", User: "postgres", SSLMode: "disable", Conns: 8}, pgstore.Config{})
+func open(ctx context.Context, addr, database string) (*pgstore.Store, *baton.Locker, error) {
+	store, err := pgstore.Open(ctx, pgstore.Server{Addrs: []string{addr}, Database: database, User: "postgres", SSLMode: "disable", Conns: 8}, pgstore.Config{})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -121,10 +123,14 @@ func open(ctx context.Context, addr string) (*pgstore.Store, *baton.Locker, erro
 	return store, locks, err
 }
 
+// clientID is the name of a worker in River's attempted_by and in PostgreSQL's
+// pg_stat_activity.
+func clientID(pid int) string { return fmt.Sprint("worker-", pid) }
+
 // worker works until its standard input ends.
-func worker(addr string, stdin io.Reader) error {
+func worker(addr, database string, stdin io.Reader) error {
 	ctx := context.Background()
-	store, locks, err := open(ctx, addr)
+	store, locks, err := open(ctx, addr, database)
 	if err != nil {
 		return err
 	}
@@ -133,7 +139,7 @@ func worker(addr string, stdin io.Reader) error {
 	if err != nil {
 		return err
 	}
-	pool, err := pgxpool.New(ctx, fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable&application_name=worker-%d", addr, os.Getpid()))
+	pool, err := pgxpool.New(ctx, fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable&application_name=%s", addr, database, clientID(os.Getpid())))
 	if err != nil {
 		return err
 	}
@@ -150,56 +156,26 @@ func worker(addr string, stdin io.Reader) error {
 		}
 		time.Sleep(5 * time.Millisecond) // the work
 		return note("end", job)
-	}, nil)
+	}, func(cfg *river.Config) { cfg.ID = clientID(os.Getpid()) })
 	if err != nil {
 		return err
 	}
 	if err := client.Start(ctx); err != nil {
 		return err
 	}
-	fmt.Println("ready")
+	fmt.Println(testserver.Ready)
 	_, _ = io.Copy(io.Discard, stdin)
 	return client.Stop(ctx)
 }
 
-// A process is a worker that can be killed.
-type process struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-}
-
-func startWorker(t *testing.T, addr string) *process {
+// kill ends a worker at once, and notes that what it ran has ended.
+func kill(t *testing.T, worker *testserver.Worker, pool *pgxpool.Pool) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "worker", addr)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := testserver.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || strings.TrimSpace(line) != "ready" {
-		t.Fatalf("the worker said %q: %v", line, err)
-	}
-	return &process{cmd: cmd, stdin: stdin}
-}
-
-// kill ends the process at once, and notes that what it ran has ended.
-func (p *process) kill(t *testing.T, pool *pgxpool.Pool) {
-	t.Helper()
-	if err := p.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = p.cmd.Wait() // "signal: killed"
+	worker.Kill()
 	// What the process sent before is done, or never will be.
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		var left int
-		if err := pool.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = $1", fmt.Sprint("worker-", p.cmd.Process.Pid)).Scan(&left); err != nil {
+		if err := pool.QueryRow(t.Context(), "select count(*) from pg_stat_activity where application_name = $1", clientID(worker.PID())).Scan(&left); err != nil {
 			t.Fatal(err)
 		}
 		if left == 0 {
@@ -209,15 +185,7 @@ func (p *process) kill(t *testing.T, pool *pgxpool.Pool) {
 			t.Fatalf("%d connections of a process that was killed", left)
 		}
 	}
-	if _, err := pool.Exec(t.Context(), "insert into journal (what, pid) values ('killed', $1)", p.cmd.Process.Pid); err != nil {
+	if _, err := pool.Exec(t.Context(), "insert into journal (what, pid) values ('killed', $1)", worker.PID()); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func (p *process) stop(t *testing.T) {
-	t.Helper()
-	p.stdin.Close()
-	if err := p.cmd.Wait(); err != nil {
-		t.Error(err)
 	}
 }

@@ -31,7 +31,8 @@
 //
 // The permits of its jobs are free when they have expired, within the TTL of the Locker.
 // River itself takes up the jobs again after river.Config.RescueStuckJobsAfter, an hour
-// by default.
+// by default. It records results in batches: a job that went back, or was complete, in the
+// moment before the client died may be among them, and has one attempt less.
 package batonriver
 
 import (

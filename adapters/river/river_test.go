@@ -21,7 +21,7 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// A rig is a queue, and a store in a server of its own or the same.
+// A rig is a queue, and a store in the same database or in a server of its own.
 type rig struct {
 	t      *testing.T
 	pool   *pgxpool.Pool
@@ -33,13 +33,14 @@ type rig struct {
 
 func newRig(t *testing.T, store *testserver.PostgresServer) *rig {
 	t.Helper()
-	server := migrated(t)
-	r := &rig{t: t, pool: connect(t, server.URL("postgres"))}
+	db := migrated(t)
+	r := &rig{t: t, pool: connect(t, db.url)}
 	t.Cleanup(r.pool.Close)
-	if store == nil {
-		store = server
+	addr, name := db.addr, db.name
+	if store != nil {
+		addr, name = store.Addr, "postgres"
 	}
-	s, locks, err := open(t.Context(), store.Addr)
+	s, locks, err := open(t.Context(), addr, name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,88 @@
+package house
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// TestCodeOfPagesIsTried: whoever writes a page with code writes a test that reads it.
+func TestCodeOfPagesIsTried(t *testing.T) {
+	t.Parallel()
+	pages, untried, err := untriedPages(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pages < 12 {
+		t.Errorf("found only %d pages with code", pages)
+	}
+	for _, page := range untried {
+		t.Errorf("%s shows code, and no test reads it", page)
+	}
+}
+
+func TestCodeOfPagesIsTriedCatches(t *testing.T) {
+	t.Parallel()
+	code := &fstest.MapFile{Data: []byte("# x\n\n```go\nx()\n```\n")}
+	pages, untried, err := untriedPages(fstest.MapFS{
+		"README.md":             code,
+		"docs/read.md":          code,
+		"docs/words.md":         {Data: []byte("# x\n")},
+		"docs/lost.md":          code,
+		"docs/coming-from/a.md": code,
+		"docs/adr/a.md":         code,
+		"readme_test.go":        {Data: []byte(`package x; const page = "README.md"; // "docs/lost.md" is named in no string of a test`)},
+		"x/x_test.go":           {Data: []byte(`package x; var all = []string{"../docs/read.md", "../docs/*.md"}`)},
+		"x/x.go":                {Data: []byte(`package x; const lost = "../docs/lost.md"`)},
+	})
+	if want := []string{"docs/lost.md"}; err != nil || pages != 3 || !slices.Equal(untried, want) {
+		t.Errorf("of %d pages it finds %q, want %q: %v", pages, untried, want, err)
+	}
+}
+
+var (
+	fence    = regexp.MustCompile("(?m)^```[a-z]+$")
+	pageName = regexp.MustCompile(`"(?:\.\./)*([^"\n]*\.md)"`)
+	remark   = regexp.MustCompile(`(?m)(^|\s)//.*$`)
+)
+
+// untriedPages counts the pages with code, and finds those that no test names. Package
+// internal/comingfrom looks at docs/coming-from, and commands in blocks of sh are cmd/baton's.
+func untriedPages(repo fs.FS) (pages int, untried []string, err error) {
+	var named, withCode []string
+	err = fs.WalkDir(repo, ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && name != "." || name == "docs/adr" || name == "docs/coming-from"):
+			return fs.SkipDir
+		case strings.HasSuffix(name, "_test.go"):
+			text, err := fs.ReadFile(repo, name)
+			for _, found := range pageName.FindAllStringSubmatch(remark.ReplaceAllString(string(text), ""), -1) {
+				named = append(named, found[1])
+			}
+			return err
+		case strings.HasSuffix(name, ".md") && (path.Dir(name) == "." || strings.HasPrefix(name, "docs/")):
+			text, err := fs.ReadFile(repo, name)
+			for _, found := range fence.FindAllString(string(text), -1) {
+				if found != "```sh" {
+					withCode = append(withCode, name)
+					break
+				}
+			}
+			return err
+		}
+		return nil
+	})
+	for _, page := range withCode {
+		if !slices.Contains(named, page) {
+			untried = append(untried, page)
+		}
+	}
+	return len(withCode), untried, err
+}

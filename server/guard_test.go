@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"regexp"
-	"os"
 	"strings"
 	"sync"
 	"testing"

@@ -146,3 +146,25 @@ func TestRueidislockAndBatonShareKeys(t *testing.T) {
 		})
 	}
 }
+
+// TestRueidislockForces shows what docs/coming-from/rueidislock.md warns of:
+// ForceWithContext takes the lock of a Baton process that still believes in it.
+func TestRueidislockForces(t *testing.T) {
+	t.Parallel()
+	old, locks := besideRueidislock(t, 1)
+	lease, err := locks.Lock(t.Context(), "rueidislock:0:forced")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, release, err := old.ForceWithContext(t.Context(), "forced")
+	if err != nil {
+		t.Fatalf("the page is wrong: %v", err)
+	}
+	defer release()
+	if err := lease.Err(); err != nil {
+		t.Errorf("Baton knows already: %v: then the page is wrong", err)
+	}
+	if err := lease.Unlock(); !errors.Is(err, baton.ErrLost) {
+		t.Errorf("Unlock of a lock that was overwritten: %v", err)
+	}
+}

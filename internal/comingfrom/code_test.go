@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
 	"github.com/redis/go-redis/v9"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -145,6 +146,22 @@ func TestRedisson(t *testing.T) {
 	if err := client.HExists(ctx, "order/43", "8f1c4a70-7f2d-4d1c-9d0e-3f9a0c6a9d11:47").Err(); !redis.HasErrorPrefix(err, "WRONGTYPE") {
 		t.Errorf("Redisson asks for what Baton holds: %v", err)
 	}
+
+	// With another name both hold it.
+	store, err := goredis.New(client, redisstore.Config{Prefix: "locks:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	apart, err := baton.New(store, baton.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, err := apart.TryLock(ctx, "order/42")
+	if err != nil {
+		t.Fatalf("with a prefix Baton is kept from what Redisson holds: %v", err)
+	}
+	defer both.Unlock()
 }
 
 // TestShedLockOnRedis does what the Redis providers of ShedLock do with their key.
@@ -196,6 +213,67 @@ func TestShedLockOnRedis(t *testing.T) {
 	}
 	if _, err := locks.TryLock(ctx, "nightly"); !errors.Is(err, baton.ErrHeld) {
 		t.Errorf("nothing keeps the job from running again: %v", err)
+	}
+}
+
+// TestShedLockElsewhere: on etcd both hold the lock, on ZooKeeper Baton refuses the key.
+func TestShedLockElsewhere(t *testing.T) {
+	t.Parallel()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{testserver.SharedEtcd(t).Addr}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx := t.Context()
+	expiring, err := client.Grant(ctx, 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Put(ctx, "shedlock:default:nightly", "ADDED:2026-11-26T01:00:00Z@host", clientv3.WithLease(expiring.ID)); err != nil {
+		t.Fatal(err)
+	}
+	onEtcd, err := etcdstore.New(client, etcdstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer onEtcd.Close()
+	locks, err := baton.New(onEtcd, baton.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := locks.TryLock(ctx, "shedlock:default:nightly")
+	if err != nil {
+		t.Fatalf("etcd: ShedLock keeps Baton from the lock: %v", err)
+	}
+	if err := lease.Unlock(); err != nil {
+		t.Error(err)
+	}
+
+	addr := testserver.SharedZooKeeper(t).Addr
+	other, _, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	for _, node := range [][2]string{{"/shedlock", ""}, {"/shedlock/nightly", "2026-11-26T01:00:00.000Z"}} {
+		if _, err := other.Create(node[0], []byte(node[1]), 0, zk.WorldACL(zk.PermAll)); err != nil && !errors.Is(err, zk.ErrNodeExists) {
+			t.Fatal(err)
+		}
+	}
+	onZooKeeper, err := zkstore.Open(ctx, zkstore.Server{Addrs: []string{addr}}, zkstore.Config{Root: "/shedlock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer onZooKeeper.Close()
+	if locks, err = baton.New(onZooKeeper, baton.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	var notALock *driver.NotLockError
+	if _, err := locks.TryLock(ctx, "nightly"); !errors.As(err, &notALock) {
+		t.Errorf("ZooKeeper: a node with data is %v", err)
+	}
+	if _, err := locks.TryLock(ctx, "another", baton.MinHold(time.Second)); !errors.Is(err, baton.ErrUnsupported) {
+		t.Errorf("ZooKeeper: MinHold is %v", err)
 	}
 }
 

@@ -33,12 +33,12 @@
 //     activity that waits longer than that loses an attempt. Use ExecuteActivity for an
 //     activity with MaximumAttempts.
 //
-// An activity of an earlier attempt that has recorded heartbeat details waits in its worker
-// rather than to lose them, if the workflow would bring it back.
+// An activity that has heartbeat details of an earlier attempt waits in its worker, too, if
+// the workflow would bring it back, because the details would be lost.
 //
 // An activity that waits in its worker sends heartbeats, which keep the details of
 // earlier attempts. They tell it when the workflow cancels it. If the worker stops, an
-// activity that waits goes back.
+// activity that waits goes back, which in the third case is an attempt.
 //
 // Going back is an error of the benign category: it is logged at the level debug, and the
 // SDK's metrics do not count it as a failure. The time that an activity is away counts
@@ -143,10 +143,7 @@ func goesBack(ctx context.Context, info activity.Info) bool {
 // back makes of an error that says that the activity did not run what tells Temporal so.
 func back(key string, info activity.Info, err error) error {
 	var b *joblimit.BackError
-	var told *temporal.ApplicationError
 	switch {
-	case errors.As(err, &told): // by a limit within this one, or the activity's own
-		return err
 	case errors.Is(err, errStops):
 		b = &joblimit.BackError{Key: key, Err: errStops}
 	case !errors.As(err, &b):

@@ -219,3 +219,29 @@ func TestFreeKeyAmongBusyOnes(t *testing.T) {
 		close(queue)
 	})
 }
+
+// A store that hangs when a job is done does not keep the job in its worker until its
+// deadline: the queue would count a failure of a job that has done its work.
+func TestSlowRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := batontest.New(t)
+		rate := limiter(t, s, ratelimit.TokenBucket(10, time.Second, 10))
+		l := limit(t, joblimit.Config{Locks: locker(t, s), Running: 1, Rate: rate})
+		for _, op := range []batontest.Op{batontest.Release, batontest.Take} {
+			for _, result := range []error{nil, &joblimit.BackError{Key: "inner", Err: baton.ErrHeld}} {
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				var fault *batontest.Fault
+				err := l.Run(ctx, "k", func(context.Context) error {
+					fault = s.Delay(op, time.Hour).Optional() // nothing is given back of the rate if the job has run
+					return result
+				})
+				if err != result || ctx.Err() != nil {
+					t.Errorf("%s hangs, job returned %v: %v, %v", op, result, err, ctx.Err())
+				}
+				cancel()
+				fault.Stop()
+				time.Sleep(time.Minute) // until the permit has expired
+			}
+		}
+	})
+}

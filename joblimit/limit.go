@@ -140,7 +140,7 @@ func (l *Limit) run(ctx context.Context, key string, stay bool, f func(context.C
 		return err
 	}
 	if lease != nil {
-		defer func() { _ = lease.Unlock() }() // after a panic, too; what cannot be released expires
+		defer release(ctx, lease) // after a panic, too
 		ctx = context.WithValue(lease.Context(ctx), leaseKey{}, lease)
 	}
 	err = f(ctx)
@@ -158,17 +158,43 @@ func (l *Limit) run(ctx context.Context, key string, stay bool, f func(context.C
 	return err
 }
 
-// settleWithin bounds the request that gives back a reservation of a job that did not
-// run. If it fails the reservation counts as consumed.
+// settleWithin is for how long a job that is over, or goes back, waits for the store at
+// most, and for no longer than half of the time to its deadline, at which the queue would
+// count a failure.
 const settleWithin = 2 * time.Second
 
+func settling(ctx context.Context) time.Duration {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) > 0 {
+		return min(settleWithin, time.Until(end)/2)
+	}
+	return settleWithin
+}
+
+// cancel gives back the reservation of a job that did not run. If it fails the reservation
+// counts as consumed.
 func cancel(ctx context.Context, r *ratelimit.Reservation) {
 	if r == nil {
 		return
 	}
-	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
+	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), settling(ctx))
 	defer end()
 	_ = r.Cancel(ctx)
+}
+
+// release gives back a permit. If the store is slow it goes on in the background; what
+// cannot be released expires.
+func release(ctx context.Context, lease *baton.Lease) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = lease.Unlock()
+	}()
+	t := time.NewTimer(settling(ctx))
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
 }
 
 // An entry is the way of one job to its permit and its rate.
@@ -263,7 +289,7 @@ func (e *entry) attempt(ctx context.Context) (lease *baton.Lease, reserved *rate
 			}
 			if err != nil {
 				cancel(ctx, reserved)
-				_ = lease.Unlock() // what cannot be released expires
+				release(ctx, lease)
 				lease, reserved = nil, nil
 			}
 		}()

@@ -10,6 +10,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/batonhq/baton/internal/queuetest"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -40,14 +41,9 @@ func TestFleet(t *testing.T) {
 	}
 
 	// The journal is read as it grows.
-	var read, killed, ran, again int64
-	type task struct{ key, pid string }
-	runs := map[string]task{} // now
-	now := map[string]int{}   // tasks of each key that run
-	done := map[string]bool{} // once at least
-	cut := map[string]bool{}  // in a process that was killed
-	lost := map[string]bool{} // an attempt, though it had not begun
-	most, atMost := 0, 4*time.Minute
+	var read, killed int64
+	ledger := queuetest.NewLedger(t, running)
+	atMost := 4 * time.Minute
 	if *soak > 0 {
 		atMost = 3 * time.Hour
 	}
@@ -65,46 +61,21 @@ func TestFleet(t *testing.T) {
 			id, retried := strings.CutSuffix(f[2], "/retried")
 			switch what {
 			case "begin":
-				if retried && !cut[id] {
-					lost[id] = true
-				}
-				if _, twice := runs[id]; twice {
-					t.Errorf("task %s runs twice", id)
-				}
-				runs[id] = task{key, pid}
-				now[key]++
-				most = max(most, now[key])
-				if now[key] > running {
-					t.Fatalf("%d tasks of %s run", now[key], key)
-				}
+				ledger.Begin(id, key, pid, retried)
 			case "end":
-				if _, runs := runs[id]; !runs {
-					t.Fatalf("task %s ended and had not begun", id)
-				}
-				delete(runs, id)
-				now[key]--
-				if done[id] {
-					again++
-				}
-				done[id] = true
-				ran++
+				ledger.End(id)
 			case "killed":
-				for id, r := range runs {
-					if r.pid == pid {
-						cut[id] = true
-						delete(runs, id)
-						now[r.key]--
-					}
-				}
+				ledger.Killed(pid)
 			}
 		}
-		if len(done) >= tasks || *soak == 0 && len(done)+int(killed)*10 >= tasks && len(runs) == 0 {
+		done := len(ledger.Done)
+		if done >= tasks || *soak == 0 && done+int(killed)*10 >= tasks && ledger.Running() == 0 {
 			break // what a killed worker ran comes again after a minute: the soak waits for it
 		}
 		if time.Since(began) > atMost {
-			t.Fatalf("%d of %d tasks have run after %s", len(done), tasks, atMost)
+			t.Fatalf("%d of %d tasks have run after %s", done, tasks, atMost)
 		}
-		if len(done) >= nextKill && int(killed) < kills && (*soak == 0 || time.Since(lastKill) > 5*time.Second) {
+		if done >= nextKill && int(killed) < kills && (*soak == 0 || time.Since(lastKill) > 5*time.Second) {
 			victim := int(killed) % len(all)
 			kill(t, all[victim], client)
 			all[victim] = testserver.StartWorker(t, "worker", addr)
@@ -121,12 +92,10 @@ func TestFleet(t *testing.T) {
 	}
 	// A worker that is killed has up to ten tasks, some of which wait: the queue counts an
 	// attempt of each. No other task may lose one.
-	if n := len(lost) + len(cut); n > 10*int(killed) {
+	if n := len(ledger.Lost) + len(ledger.Cut); n > 10*int(killed) {
 		t.Errorf("%d tasks lost an attempt, and %d workers with ten each were killed", n, killed)
 	}
-	if most < running {
-		t.Errorf("at most %d tasks of a key ran at a time: the test shows nothing about the cap of %d", most, running)
-	}
+	ledger.Bound()
 	inspector := asynq.NewInspector(asynq.RedisClientOpt{Addr: addr})
 	defer inspector.Close()
 	info, err := inspector.GetQueueInfo("default")
@@ -137,5 +106,5 @@ func TestFleet(t *testing.T) {
 		t.Errorf("%d tasks were archived", info.Archived)
 	}
 	t.Logf("%d tasks of %d keys in %d workers, %d kills, %d cut short: %s, at most %d of a key at a time, %d more lost an attempt, %d ran more than once",
-		len(done), keys, workers, killed, len(cut), took.Round(time.Second/10), most, len(lost), again)
+		len(ledger.Done), keys, workers, killed, len(ledger.Cut), took.Round(time.Second/10), ledger.Most, len(ledger.Lost), ledger.Again)
 }

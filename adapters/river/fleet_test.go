@@ -11,18 +11,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
 
+	"github.com/batonhq/baton/internal/queuetest"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
 var soak = flag.Int("soak", 0, "how many jobs TestFleet runs in 10 workers, with kills all the time, until the last one has run")
 
 type event struct {
-	ID   int64
-	What string
-	Key  *string
-	Job  *int64
-	Lost *bool // the job has lost an attempt
-	PID  int64
+	ID                  int64
+	What, Key, Job, PID string
+	Lost                bool // the job has lost an attempt
 }
 
 // readJournal returns what was added after a number. An insert has the lock of the table
@@ -32,7 +30,7 @@ func readJournal(ctx context.Context, pool *pgxpool.Pool, after int64) (events [
 		if _, err := tx.Exec(ctx, "lock table journal in share mode"); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, "select id, what, key, job, lost, pid from journal where id > $1 order by id limit 10000", after)
+		rows, err := tx.Query(ctx, "select id, what, coalesce(key, ''), coalesce(job::text, ''), pid::text, coalesce(lost, false) from journal where id > $1 order by id limit 10000", after)
 		if err != nil {
 			return err
 		}
@@ -76,18 +74,10 @@ func TestFleet(t *testing.T) {
 	}
 
 	// The journal is read as it grows.
-	var read, killed, ran, again int64
-	type run struct {
-		key string
-		pid int64
-	}
-	runs := map[int64]run{}  // now
-	now := map[string]int{}  // jobs of each key that run
-	done := map[int64]bool{} // once at least
-	cut := map[int64]bool{}  // in a process that was killed
-	lost := map[int64]bool{} // an attempt, though it had not begun
-	var dead []string        // workers that were killed, as River calls them
-	most, atMost := 0, 4*time.Minute
+	var read, killed int64
+	ledger := queuetest.NewLedger(t, running)
+	var dead []string // workers that were killed, as River calls them
+	atMost := 4 * time.Minute
 	if *soak > 0 {
 		atMost = 3 * time.Hour
 	}
@@ -101,40 +91,15 @@ func TestFleet(t *testing.T) {
 			read = e.ID
 			switch e.What {
 			case "begin":
-				if *e.Lost && !cut[*e.Job] {
-					lost[*e.Job] = true
-				}
-				if _, twice := runs[*e.Job]; twice {
-					t.Errorf("job %d runs twice", *e.Job)
-				}
-				runs[*e.Job] = run{*e.Key, e.PID}
-				now[*e.Key]++
-				most = max(most, now[*e.Key])
-				if now[*e.Key] > running {
-					t.Fatalf("%d jobs of %s run", now[*e.Key], *e.Key)
-				}
+				ledger.Begin(e.Job, e.Key, e.PID, e.Lost)
 			case "end":
-				if _, runs := runs[*e.Job]; !runs {
-					t.Fatalf("job %d ended and had not begun", *e.Job)
-				}
-				delete(runs, *e.Job)
-				now[*e.Key]--
-				if done[*e.Job] {
-					again++
-				}
-				done[*e.Job] = true
-				ran++
+				ledger.End(e.Job)
 			case "killed":
-				for id, r := range runs {
-					if r.pid == e.PID {
-						cut[id] = true
-						delete(runs, id)
-						now[r.key]--
-					}
-				}
+				ledger.Killed(e.PID)
 			}
 		}
-		if len(done) >= jobs {
+		done := len(ledger.Done)
+		if done >= jobs {
 			break
 		}
 		if *soak == 0 && killed > 0 && len(events) == 0 {
@@ -148,9 +113,9 @@ func TestFleet(t *testing.T) {
 			}
 		}
 		if time.Since(began) > atMost {
-			t.Fatalf("%d of %d jobs have run after %s", len(done), jobs, atMost)
+			t.Fatalf("%d of %d jobs have run after %s", done, jobs, atMost)
 		}
-		if len(done) >= jobs/3 && int(killed) < kills && (*soak == 0 || time.Since(lastKill) > 5*time.Second) {
+		if done >= jobs/3 && int(killed) < kills && (*soak == 0 || time.Since(lastKill) > 5*time.Second) {
 			victim := int(killed) % len(all)
 			kill(t, all[victim], pool)
 			dead = append(dead, clientID(all[victim].PID()))
@@ -175,9 +140,7 @@ func TestFleet(t *testing.T) {
 	if others > 0 {
 		t.Errorf("%d jobs lost an attempt that no worker had that was killed", others)
 	}
-	if most < running {
-		t.Errorf("at most %d jobs of a key ran at a time: the test shows nothing about the cap of %d", most, running)
-	}
+	ledger.Bound()
 	var discarded int
 	var snoozes float64
 	if err := pool.QueryRow(t.Context(), "select count(*) filter (where state in ('discarded', 'cancelled')), avg(coalesce((metadata->>'snoozes')::int, 0)) from river_job").Scan(&discarded, &snoozes); err != nil {
@@ -187,5 +150,5 @@ func TestFleet(t *testing.T) {
 		t.Errorf("%d jobs were discarded", discarded)
 	}
 	t.Logf("%d jobs of %d keys in %d workers, %d kills, %d cut short: %s, at most %d of a key at a time, %d more lost an attempt, %d ran more than once, %.1f snoozes for each",
-		len(done), keys, workers, killed, len(cut), took.Round(time.Second/10), most, len(lost), again, snoozes)
+		len(ledger.Done), keys, workers, killed, len(ledger.Cut), took.Round(time.Second/10), ledger.Most, len(ledger.Lost), ledger.Again, snoozes)
 }

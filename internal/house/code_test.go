@@ -35,6 +35,8 @@ func TestCodeOfPagesIsTriedCatches(t *testing.T) {
 		"docs/words.md":         {Data: []byte("# x\n")},
 		"docs/lost.md":          code,
 		"docs/coming-from/a.md": code,
+		"README.zh.md":          code,
+		"docs/zh/a.md":          code,
 		"docs/adr/a.md":         code,
 		"readme_test.go":        {Data: []byte(`package x; const page = "README.md"; // "docs/lost.md" is named in no string of a test`)},
 		"x/x_test.go":           {Data: []byte(`package x; var all = []string{"../docs/read.md", "../docs/*.md"}`)},
@@ -52,14 +54,15 @@ var (
 )
 
 // untriedPages counts the pages with code, and finds those that no test names. Package
-// internal/comingfrom looks at docs/coming-from, and commands in blocks of sh are cmd/baton's.
+// internal/comingfrom looks at docs/coming-from, the code of pages in Chinese is that of the English
+// ones, and commands in blocks of sh are cmd/baton's.
 func untriedPages(repo fs.FS) (pages int, untried []string, err error) {
 	var named, withCode []string
 	err = fs.WalkDir(repo, ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && name != "." || name == "docs/adr" || name == "docs/coming-from"):
+		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && name != "." || name == "docs/adr" || name == "docs/coming-from" || name == "docs/zh"):
 			return fs.SkipDir
 		case strings.HasSuffix(name, "_test.go"):
 			text, err := fs.ReadFile(repo, name)
@@ -67,7 +70,7 @@ func untriedPages(repo fs.FS) (pages int, untried []string, err error) {
 				named = append(named, found[1])
 			}
 			return err
-		case strings.HasSuffix(name, ".md") && (path.Dir(name) == "." || strings.HasPrefix(name, "docs/")):
+		case strings.HasSuffix(name, ".md") && !strings.HasSuffix(name, ".zh.md") && (path.Dir(name) == "." || strings.HasPrefix(name, "docs/")):
 			text, err := fs.ReadFile(repo, name)
 			for _, found := range fence.FindAllString(string(text), -1) {
 				if found != "```sh" {

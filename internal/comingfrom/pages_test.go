@@ -11,7 +11,7 @@ import (
 	"testing/fstest"
 )
 
-// A page is one of docs/coming-from.md and docs/coming-from/*.md.
+// A page is one of docs/coming-from.md, docs/coming-from/*.md and docs/tutorials/*.md.
 type page struct {
 	path   string // below the repository
 	text   string
@@ -23,7 +23,7 @@ type block struct{ language, text string }
 
 // pages reads all pages.
 func pages(repo fs.FS) (all []page, err error) {
-	for _, pattern := range []string{"docs/coming-from*.md", "docs/coming-from/*.md"} {
+	for _, pattern := range []string{"docs/coming-from*.md", "docs/coming-from/*.md", "docs/tutorials/*.md"} {
 		found, err := fs.Glob(repo, pattern)
 		if err != nil {
 			return nil, err

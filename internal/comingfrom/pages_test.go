@@ -48,7 +48,7 @@ func pages(repo fs.FS) (all []page, err error) {
 
 // compiled are the files whose Go code the pages show: every one is compiled, and run, by
 // the tests of its package.
-var compiled = []string{"internal/comingfrom/*_test.go", "compat/*/*_test.go", "adapters/cron/example_test.go"}
+var compiled = []string{"internal/comingfrom/*_test.go", "compat/*/*_test.go", "adapters/cron/example_test.go", "examples/*/main.go"}
 
 // sections are what each page of docs/coming-from/ has, in this order.
 var sections = []string{

@@ -99,6 +99,11 @@ servers: ## Install the servers and tools that the tests need (Debian, as root)
 release: ## Build what a release has into dist: the command for all platforms, .deb, checksums; RELEASE="-version v0.1.0"
 	go run ./internal/release $(RELEASE)
 
+.PHONY: site
+site: ## Build the site from docs/ into dist/site (needs node 20 and npm)
+	mkdir -p .site && cp -R site/. .site/
+	cd .site && npm ci --no-audit --no-fund && npm run build
+
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf bin dist
+	rm -rf bin dist .site

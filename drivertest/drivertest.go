@@ -88,6 +88,10 @@ type Harness struct {
 	// reach a store that has passed all cases, and names what that way may change:
 	// each must be a case, and one that is run for the store.
 	Only []string
+
+	// Except names cases that are not run, each of them a case: what a test claims of the
+	// store, beyond its traits, may not cover them.
+	Except []string
 }
 
 // Locks runs the contract of driver.Locks, and of the optional interfaces
@@ -100,8 +104,17 @@ func Locks(t *testing.T, h Harness) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, name := range h.Except {
+		if !slices.ContainsFunc(all, func(c testCase) bool { return c.name == name }) {
+			t.Fatalf("Harness.Except: there is no case %q", name)
+		}
+	}
 	for _, c := range all {
-		if missing := c.missing(h, probe); missing != "" {
+		missing := c.missing(h, probe)
+		if slices.Contains(h.Except, c.name) {
+			missing = "promise: Harness.Except"
+		}
+		if missing != "" {
 			left = append(left, c.name+" (no "+missing+")")
 			continue
 		}

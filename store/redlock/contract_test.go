@@ -305,6 +305,8 @@ func TestContractInOrder(t *testing.T) {
 		}
 		return locks
 	}
+	// There may be two queues for a time, and each has the bound by itself.
+	h.Except = []string{"a crowd at a bounded queue"}
 	drivertest.Locks(t, h)
 }
 

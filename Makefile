@@ -101,7 +101,7 @@ release: ## Build what a release has into dist: the command for all platforms, .
 
 .PHONY: site
 site: ## Build the site from docs/ into dist/site (needs node 20 and npm)
-	mkdir -p .site && cp -R site/. .site/
+	rm -rf .site/docs && mkdir -p .site && cp -R site/. .site/ && cp -R docs .site/docs
 	cd .site && npm ci --no-audit --no-fund && npm run build
 
 .PHONY: clean

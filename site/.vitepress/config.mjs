@@ -4,7 +4,9 @@ import fs from 'node:fs'
 import path from 'node:path'
 import { defineConfig } from 'vitepress'
 
-const docs = path.resolve(import.meta.dirname, '../../docs')
+// "make site" copies site/ to .site, and docs/ into it: what it needs has to lie beside the pages.
+const docs = path.resolve(import.meta.dirname, '../docs')
+const top = path.resolve(import.meta.dirname, '../..')
 const repository = 'https://github.com/batonhq/baton'
 
 // A page may lead out of docs/, to a file or a folder of the repository: the site has none of
@@ -20,7 +22,8 @@ function leadOut(md) {
         const inside = to === docs || to.startsWith(docs + path.sep)
         if (inside && file.endsWith('.md')) continue
         const below = path.relative(path.dirname(docs), to)
-        const kind = fs.existsSync(to) && fs.statSync(to).isDirectory() ? 'tree' : 'blob'
+        const there = path.join(top, below)
+        const kind = fs.existsSync(there) && fs.statSync(there).isDirectory() ? 'tree' : 'blob'
         token.attrSet('href', `${repository}/${kind}/main/${below}${hash ? '#' + hash : ''}`)
       }
     }
@@ -60,7 +63,7 @@ function sidebar(folder, chinese) {
 export default defineConfig({
   title: 'Baton',
   description: 'Distributed locks and rate limits',
-  srcDir: '../docs',
+  srcDir: 'docs',
   outDir: '../dist/site',
   cleanUrls: true,
   markdown: { config: leadOut },

@@ -104,10 +104,8 @@ func Locks(t *testing.T, h Harness) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range h.Except {
-		if !slices.ContainsFunc(all, func(c testCase) bool { return c.name == name }) {
-			t.Fatalf("Harness.Except: there is no case %q", name)
-		}
+	if _, err := chosen(all, func(c testCase) string { return c.name }, h.Except); err != nil {
+		t.Fatalf("Harness.Except: %v", err)
 	}
 	for _, c := range all {
 		missing := c.missing(h, probe)
@@ -276,7 +274,7 @@ func chosen[Case any](all []Case, nameOf func(Case) string, names []string) ([]C
 		}
 	}
 	if len(some) != len(names) {
-		return nil, fmt.Errorf("%d cases are to be run, but of these names there are %d: %q", len(names), len(some), names)
+		return nil, fmt.Errorf("%d cases are named, but of these names there are %d: %q", len(names), len(some), names)
 	}
 	return some, nil
 }

@@ -55,9 +55,7 @@ func (m *Mutex) Lock() error { return m.LockContext(context.Background()) }
 func (m *Mutex) LockContext(ctx context.Context) error { return m.lock(ctx, m.tries) }
 
 func (m *Mutex) lock(ctx context.Context, tries int) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	ctx = or(ctx)
 	failed := ErrFailed
 	for i := range tries {
 		if i > 0 && sleep(ctx, m.delayFunc(i)) != nil {
@@ -82,8 +80,8 @@ func (m *Mutex) lock(ctx context.Context, tries int) error {
 		cancel()
 		if err == nil {
 			if until := m.lasts(sent, g); time.Now().Before(until) {
-				m.value, m.claim, m.grant, m.until = value, claim, g, until
-				m.claim.Ticket = g.Ticket
+				m.value, m.until = value, until
+				m.hold(claim, g)
 				return nil
 			}
 			failed = ErrFailed // others may have the lock already
@@ -100,6 +98,12 @@ func (m *Mutex) lock(ctx context.Context, tries int) error {
 		}
 	}
 	return failed
+}
+
+// hold notes what the store granted.
+func (m *Mutex) hold(claim driver.Claim, g driver.Grant) {
+	claim.Ticket = g.Ticket
+	m.claim, m.grant = claim, g
 }
 
 // discard releases, in the background, what an attempt may have left.
@@ -163,11 +167,12 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 		if !m.setNXOnExtend {
 			return false, m.of.failed(driver.ErrHeld)
 		}
-		if m.grant, err = store.Acquire(ctx, driver.Request{Claim: m.claimOf(m.value), TTL: m.expiry}); err != nil {
+		claim := m.claimOf(m.value)
+		g, err := store.Acquire(ctx, driver.Request{Claim: claim, TTL: m.expiry})
+		if err != nil {
 			return false, m.of.failed(err)
 		}
-		m.claim = m.claimOf(m.value)
-		m.claim.Ticket = m.grant.Ticket
+		m.hold(claim, g)
 	default:
 		return false, &RedisError{Err: r.Err}
 	}

@@ -271,28 +271,27 @@ func (s *Store) migrate(opening context.Context) error {
 	}
 	defer s.conn.ExecContext(ctx, "ROLLBACK") // does nothing after the commit
 
-	var version int
-	var of string
 	var tables int
 	if err := s.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'baton_meta'").Scan(&tables); err != nil {
 		return err
 	}
-	do(schema) // of what an older program made, what is missing
 	if tables == 0 {
+		do(schema)
 		do("INSERT INTO baton_meta VALUES ('schema', ?), ('boot', ''), ('booted', 0), ('high', 0)", schemaVersion)
 		if err != nil {
 			return err
 		}
 	}
-	if err := s.conn.QueryRowContext(ctx, "SELECT (SELECT value FROM baton_meta WHERE name = 'schema'), (SELECT value FROM baton_meta WHERE name = 'boot')").Scan(&version, &of); err != nil {
+	version, of, err := s.made()
+	if err != nil {
 		return err
 	}
 	if version > schemaVersion {
 		return &FileError{Path: s.path, Problem: ErrNewerSchema, Err: errors.New("version " + strconv.Itoa(version))}
 	}
-	do(limitsSchema)
-	do(recordsSchema)
-	do(overridesSchema)
+	for _, text := range []string{schema, limitsSchema, recordsSchema, overridesSchema} {
+		do(text) // what an older program has not made; it does not mind
+	}
 	if of != boot {
 		// No process of another boot is alive, and the times of that boot mean nothing.
 		do("UPDATE baton_meta SET value = max(value, (SELECT ifnull(max(last), 0) FROM baton_lock)) WHERE name = 'high'")
@@ -313,10 +312,15 @@ func (s *Store) ready(boot string) (bool, error) {
 	if err != nil || tables < strings.Count(names, ",")+1 {
 		return false, err
 	}
-	var version int
-	var of string
-	err = s.conn.QueryRowContext(ctx, "SELECT (SELECT value FROM baton_meta WHERE name = 'schema'), (SELECT value FROM baton_meta WHERE name = 'boot')").Scan(&version, &of)
+	version, of, err := s.made()
 	return version == schemaVersion && of == boot, err
+}
+
+// made is of which version the file's tables are, and to which boot they belong.
+func (s *Store) made() (version int, boot string, err error) {
+	err = s.conn.QueryRowContext(context.Background(),
+		"SELECT (SELECT value FROM baton_meta WHERE name = 'schema'), (SELECT value FROM baton_meta WHERE name = 'boot')").Scan(&version, &boot)
+	return version, boot, err
 }
 
 // check finds out, within a transaction, whether the file is the one that was opened

@@ -17,32 +17,29 @@ import (
 type Script struct {
 	Name string
 
-	once sync.Once
-	read func() string
-	text string
-	sha  string
+	made func() (text, sha string)
 }
 
 // NewScript names a script, whose text is read when it is needed: a program that only links
 // the store starts without it.
-func NewScript(name string, text func() string) *Script { return &Script{Name: name, read: text} }
+func NewScript(name string, read func() string) *Script {
+	return &Script{name, sync.OnceValues(func() (text, sha string) {
+		text = read()
+		sum := sha1.Sum([]byte(text))
+		return text, hex.EncodeToString(sum[:])
+	})}
+}
 
 // Text is what the server runs.
 func (s *Script) Text() string {
-	s.once.Do(s.make)
-	return s.text
+	text, _ := s.made()
+	return text
 }
 
 // SHA is the digest by which servers know the text.
 func (s *Script) SHA() string {
-	s.once.Do(s.make)
-	return s.sha
-}
-
-func (s *Script) make() {
-	s.text = s.read()
-	sum := sha1.Sum([]byte(s.text))
-	s.sha = hex.EncodeToString(sum[:])
+	_, sha := s.made()
+	return sha
 }
 
 // A Call is one run of a script. All keys are of one slot in Cluster.

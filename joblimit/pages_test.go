@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/batontest"
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/joblimit"
 	"github.com/batonhq/baton/ratelimit"
 )
@@ -15,14 +16,6 @@ import (
 // reads: this one, and the examples of the adapters.
 func TestPageIsCompiled(t *testing.T) {
 	t.Parallel()
-	plain := func(text string) string {
-		var lines []string
-		for line := range strings.Lines(text) {
-			line, _, _ = strings.Cut(line, " // ")
-			lines = append(lines, strings.Join(strings.Fields(line), " "))
-		}
-		return strings.Join(lines, "\n")
-	}
 	read := func(name string) string {
 		text, err := os.ReadFile(name)
 		if err != nil {
@@ -32,15 +25,14 @@ func TestPageIsCompiled(t *testing.T) {
 	}
 	compiled := ""
 	for _, name := range []string{"pages_test.go", "../adapters/asynq/example_test.go", "../adapters/river/example_test.go", "../adapters/temporal/example_test.go"} {
-		compiled += plain(read(name)) + "\n"
+		compiled += pagecode.Plain(read(name)) + "\n"
 	}
-	blocks := strings.Split(read("../docs/queues.md"), "```go\n")[1:]
+	blocks := pagecode.Blocks(read("../docs/queues.md"), "go")
 	if len(blocks) < 3 {
 		t.Errorf("found %d blocks", len(blocks))
 	}
 	for _, block := range blocks {
-		block, _, _ = strings.Cut(block, "```")
-		if !strings.Contains(compiled, plain(block)) {
+		if !strings.Contains(compiled, pagecode.Plain(block)) {
 			t.Errorf("docs/queues.md shows what is compiled nowhere:\n%s", block)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // The programs of docs/index.md are those of the examples.
@@ -20,13 +22,12 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := strings.Split(string(page), "```go\n")[1:]
+	blocks := pagecode.Blocks(string(page), "go")
 	files := []string{"main.go", "../firstlimit/main.go"}
 	if len(blocks) != len(files) {
 		t.Fatalf("the page has %d programs", len(blocks))
 	}
 	for i, block := range blocks {
-		block, _, _ = strings.Cut(block, "```")
 		if program, err := os.ReadFile(files[i]); err != nil || string(program) != block {
 			t.Errorf("docs/index.md does not show %s: %v", files[i], err)
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // A page is one of docs/coming-from.md, docs/coming-from/*.md and docs/tutorials/*.md.
@@ -74,7 +76,7 @@ func check(repo fs.FS, ran func(p page, b block) bool) (problems []string, err e
 			if err != nil {
 				return nil, err
 			}
-			code.WriteString(plain(string(text)) + "\n")
+			code.WriteString(pagecode.Plain(string(text)) + "\n")
 		}
 	}
 	readme, err := fs.ReadFile(repo, "README.md")
@@ -90,7 +92,7 @@ func check(repo fs.FS, ran func(p page, b block) bool) (problems []string, err e
 		}
 		for _, b := range p.blocks {
 			switch {
-			case b.language == "go" && !strings.Contains(code.String(), plain(b.text)):
+			case b.language == "go" && !strings.Contains(code.String(), pagecode.Plain(b.text)):
 				problem("no test compiles\n%s", b.text)
 			case b.language != "go" && !ran(p, b):
 				problem("no test runs this block of %q\n%s", b.language, b.text)
@@ -116,16 +118,6 @@ func check(repo fs.FS, ran func(p page, b block) bool) (problems []string, err e
 		}
 	}
 	return problems, nil
-}
-
-// plain is code without comments at the ends of lines and with single spaces.
-func plain(text string) string {
-	var lines []string
-	for line := range strings.Lines(text) {
-		line, _, _ = strings.Cut(line, " // ")
-		lines = append(lines, strings.Join(strings.Fields(line), " "))
-	}
-	return strings.Join(lines, "\n")
 }
 
 // runs says whether TestCommands or TestRules has a block.

@@ -36,6 +36,7 @@ const order = [
   ['Locks', '锁', ['fencing', 'testing', 'certificates']],
   ['Limits', '限流', ['limits', 'rules', 'budgets', 'queues', 'web', 'proxies']],
   ['Operation', '运维', ['agent', 'server', 'security', 'page', 'metrics', 'compatibility', 'requirements']],
+  ['Laboratory', '实验室', ['lab']],
   ['Coming from', '迁移', ['coming-from', ...pagesIn('coming-from')]],
   ['Evidence', '证据', ['verification', 'soak', 'benchmarks', 'comparison']],
   ['Words and rooms', '用词与结构', ['glossary', 'architecture']],

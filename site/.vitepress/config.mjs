@@ -30,6 +30,12 @@ function leadOut(md) {
   })
 }
 
+// slug is the anchor that GitHub makes of a heading, so that a link to it leads in the repository and on the site.
+// internal/house compares the links with it.
+function slug(heading) {
+  return heading.trim().toLowerCase().replace(/[^\p{L}\p{N}\p{M} _-]/gu, '').replaceAll(' ', '-')
+}
+
 // The pages in the order in which they are read. A page without a title here has that of its file.
 const order = [
   ['Tutorials', '教程', ['index', 'tutorials/nightly', 'tutorials/leader', 'tutorials/api']],
@@ -66,7 +72,7 @@ export default defineConfig({
   srcDir: 'docs',
   outDir: '../dist/site',
   cleanUrls: true,
-  markdown: { config: leadOut },
+  markdown: { config: leadOut, anchor: { slugify: slug } },
   locales: {
     root: { label: 'English', lang: 'en', themeConfig: { sidebar: sidebar('', false) } },
     zh: {

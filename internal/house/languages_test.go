@@ -26,6 +26,7 @@ var englishOnly = map[string]string{
 	"docs/benchmarks.md":          "not yet",
 	"docs/comparison.md":          "not yet",
 	"docs/metrics.md":             "not yet",
+	"docs/reference/":             "not yet",
 	"docs/requirements.md":        "not yet",
 	"docs/soak.md":                "not yet",
 	"docs/verification.md":        "not yet",

@@ -59,7 +59,12 @@ be installed. Stores that you have are not touched.`,
 }
 
 // labLanguage is the language in which the laboratory speaks.
-func labLanguage() lab.Language { return lab.English }
+func labLanguage() lab.Language {
+	if spoken != nil {
+		return lab.Chinese
+	}
+	return lab.English
+}
 
 func (a *app) labListCommand() *cobra.Command {
 	cmd := &cobra.Command{

@@ -41,7 +41,6 @@ const order = [
   ['Tutorials', '教程', ['index', 'tutorials/flash-sale', 'tutorials/nightly', 'tutorials/leader', 'tutorials/api']],
   ['Locks', '锁', ['fencing', 'testing', 'certificates']],
   ['Limits', '限流', ['limits', 'rules', 'budgets', 'queues', 'web', 'proxies']],
-  ['Operation', '运维', ['agent', 'server', 'security', 'page', 'metrics', 'compatibility', 'requirements']],
   ['Laboratory', '实验室', ['lab']],
   ['Operation', '运维', ['agent', 'server', 'security', 'page', 'compatibility', 'requirements']],
   ['Reference', '参考', ['reference/cli', 'reference/urls', 'reference/exit-codes', 'reference/errors', 'reference/configuration', 'metrics']],

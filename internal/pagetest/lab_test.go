@@ -7,11 +7,13 @@ import (
 
 	"github.com/batonhq/baton/internal/lab/live"
 	"github.com/batonhq/baton/internal/lab/questions"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // TestLaboratory makes an experiment by the button of its question, in both languages and on
 // a phone, and sees its picture grow.
 func TestLaboratory(t *testing.T) {
+	testserver.NeedRedis(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	p := live.New(ctx, questions.All(), "secret", []string{"baton"})
 	s := httptest.NewServer(p)

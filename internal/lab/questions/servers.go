@@ -18,12 +18,17 @@ import (
 // startRedis starts a server that keeps nothing on disk, and names it in the record.
 func startRedis(r *lab.Run, args ...string) *testserver.RedisServer {
 	s := testserver.Redis(r.Site, args...)
+	nameRedis(r, s)
+	return s
+}
+
+// nameRedis names a server in the record.
+func nameRedis(r *lab.Run, s *testserver.RedisServer) {
 	info, err := s.Do("INFO", "server")
 	if err != nil {
 		r.Site.Fatalf("ask Redis for its version: %v", err)
 	}
 	r.With("redis-server " + redisVersion.FindStringSubmatch(info + "redis_version:?")[1])
-	return s
 }
 
 var redisVersion = regexp.MustCompile(`redis_version:(\S+)`)

@@ -80,6 +80,10 @@ func need(t *testing.T, q *lab.Question) {
 			testserver.NeedRedis(t)
 		case lab.ZooKeeper:
 			testserver.NeedZooKeeper(t)
+		case lab.Etcd:
+			testserver.NeedEtcd(t)
+		case lab.Faketime:
+			testserver.NewClock(t)
 		}
 	}
 }

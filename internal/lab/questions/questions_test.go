@@ -74,6 +74,12 @@ func need(t *testing.T, q *lab.Question) {
 			testserver.NeedRedis(t)
 		case lab.ZooKeeper:
 			testserver.NeedZooKeeper(t)
+		case lab.Etcd:
+			testserver.NeedEtcd(t)
+		case lab.Postgres:
+			testserver.NeedPostgres(t)
+		case lab.MariaDB:
+			testserver.NeedMariaDB(t)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func (r *Record) Draw(w io.Writer, title string, l Language, width int) error {
 	default:
 		return fmt.Errorf("the record of %q has no picture", r.Question)
 	}
-	titles := c.wrap(title, 15, c.width-24)
+	titles := c.wrap(title, 15*bold, c.width-24)
 	top := 14 + 20*float64(len(titles))
 	c.m.Start("svg", "xmlns", "http://www.w3.org/2000/svg", "viewBox", fmt.Sprintf("0 0 %d %s", width, num(top+height)),
 		"width", width, "height", num(top+height), "role", "img", "aria-label", title, "lang", l)
@@ -118,6 +118,9 @@ func breadth(s string, size float64) float64 {
 	}
 	return w * size
 }
+
+// bold is how much wider a text may be when it is bold.
+const bold = 1.15
 
 // wrap breaks a text into lines that are not wider than that.
 func (c *canvas) wrap(s string, size, width float64) (lines []string) {

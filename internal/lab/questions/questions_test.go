@@ -84,6 +84,10 @@ func need(t *testing.T, q *lab.Question) {
 			testserver.NeedEtcd(t)
 		case lab.Faketime:
 			testserver.NewClock(t)
+		case lab.Postgres:
+			testserver.NeedPostgres(t)
+		case lab.MariaDB:
+			testserver.NeedMariaDB(t)
 		}
 	}
 }

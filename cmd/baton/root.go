@@ -295,12 +295,13 @@ func misspelt(cmd *cobra.Command, err error) error {
 		text += "?"
 	}
 	// A URL in the wrong place is still secret, up to the end of its argument.
-	return errors.New(urls.ReplaceAllStringFunc(text, func(word string) string {
+	text = urls.ReplaceAllStringFunc(text, func(word string) string {
 		if quoted, ok := strings.CutPrefix(word, `"`); ok {
 			return `"` + redactURL(strings.TrimSuffix(quoted, `"`)) + `"`
 		}
 		return redactURL(word)
-	}))
+	})
+	return errors.New(cobraError(text))
 }
 
 // urls are words with a URL, and quoted text with one.

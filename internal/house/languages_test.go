@@ -25,10 +25,7 @@ var englishOnly = map[string]string{
 	"docs/architecture.md":        "not yet",
 	"docs/benchmarks.md":          "not yet",
 	"docs/comparison.md":          "not yet",
-	"docs/metrics.md":             "not yet",
 	"docs/reference/cli.md":       "not yet", "docs/reference/exit-codes.md": "not yet", "docs/reference/urls.md": "not yet",
-	"docs/requirements.md": "not yet",
-	"docs/soak.md":         "not yet",
 	"docs/verification.md": "not yet",
 }
 

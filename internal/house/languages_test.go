@@ -19,7 +19,6 @@ var englishOnly = map[string]string{
 	".github/":                    "forms of the forge, which has one for all languages",
 	"metrics/testdata/command.md": "a part of docs/metrics.md",
 	"CONTRIBUTING.md":             "not yet",
-	"GUARANTEES.md":               "not yet",
 	"SECURITY.md":                 "not yet",
 	"clients/":                    "not yet",
 	"docs/architecture.md":        "not yet",

@@ -1,11 +1,17 @@
 package questions
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/guard"
+	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/lab"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // redis are the questions about a lock on one Redis server.
@@ -35,6 +41,22 @@ var redis = []*lab.Question{
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "a stale release touches nobody",`}},
 		Run:    deleteWithoutCompare,
+	},
+	{
+		Name:  "failover",
+		Topic: lab.OneServer,
+		Ask:   text("Redis fails over: can two clients hold the same lock?", "Redis 主从切换时，两个客户端会同时持有同一把锁吗？"),
+		Answer: [3]lab.Text{
+			text("Yes: replication is asynchronous, so the primary can die after it granted the lock and before its replica heard of it.", "会：复制是异步的，主节点授予锁之后、副本得知之前就可能宕机。"),
+			text("The replica is promoted, does not know the lock, and grants it again; no client on Redis can prevent that, Baton included.", "副本被提升为主节点，并不知道这把锁，于是再次授予；任何 Redis 客户端都无法避免，Baton 也不例外。"),
+			text("Baton's tokens rise all the same, so a resource that checks the token refuses the late write.", "但 Baton 的栅栏令牌仍然递增，检查令牌的资源会拒绝迟到的写入。"),
+		},
+		Needs: []lab.Server{lab.Redis},
+		Proofs: []lab.Proof{
+			{File: "store/redisstore/faults_test.go", Line: "func TestFailoverLosesTheLockAndRaisesTokens(t *testing.T) {"},
+			{File: "guard/redis_test.go", Line: "func TestRedisInterleaved(t *testing.T) {"},
+		},
+		Run: failover,
 	},
 }
 
@@ -118,13 +140,9 @@ func setnxExpire(ctx context.Context, r *lab.Run) error {
 func deleteWithoutCompare(ctx context.Context, r *lab.Run) error {
 	const ttl = 800 * time.Millisecond
 	server := startRedis(r)
-	const px = "800"
 	a, b, c := r.Lane(text("A (slow)", "A（慢）")), r.Lane(text("B", "B")), r.Lane(text("C", "C"))
 	r.Start()
-	set := func(value string) (bool, error) {
-		answer, err := server.Do("SET", "stock", value, "NX", "PX", px)
-		return answer == "OK", err
-	}
+	set := func(value string) (bool, error) { return setNX(server, "stock", value, ttl) }
 	if ok, err := set("A"); err != nil || !ok {
 		return unexpected("A: %v, %v", ok, err)
 	}
@@ -143,8 +161,7 @@ func deleteWithoutCompare(ctx context.Context, r *lab.Run) error {
 	}
 
 	// A's release as it should be deletes nothing; as it is often written, B's lock.
-	const compare = `if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) end return 0`
-	right, err := server.Do("EVAL", compare, "1", "stock", "A")
+	right, err := server.Do("EVAL", compareAndDelete, "1", "stock", "A")
 	if err != nil {
 		return err
 	}
@@ -171,4 +188,126 @@ func deleteWithoutCompare(ctx context.Context, r *lab.Run) error {
 	}
 	r.Say("The script deleted %s locks, because the value was not that of A. DEL deleted %s: that of B.", "脚本删掉了 %s 把锁，因为 value 不是 A 的。DEL 删掉了 %s 把：B 的那一把。", right, wrong)
 	return nil
+}
+
+func failover(ctx context.Context, r *lab.Run) error {
+	const ttl = time.Minute
+	var proxies []*faultproxy.Proxy
+	set := testserver.RedisSentinelBehind(r.Site, func(addr string) string {
+		p := faultproxy.New(r.Site, addr)
+		proxies = append(proxies, p)
+		return p.Addr
+	})
+	resource := startRedis(r) // keeps what the lock protects
+	url := fmt.Sprintf("redis+sentinel://%s/%s", set.Sentinel.Addr, set.Name)
+	locks, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
+	if err != nil {
+		return err
+	}
+	others, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
+	if err != nil {
+		return err
+	}
+	primary, replica := r.Lane(text("primary", "主节点")), r.Lane(text("replica", "副本"))
+	laneA, laneB := r.Lane(text("A", "A")), r.Lane(text("B", "B"))
+	bare, guarded := r.Lane(text("stock, no token", "库存，不查令牌")), r.Lane(text("stock, with guard", "库存，带 guard"))
+	r.Start()
+
+	// What the primary sends to its replica is lost from now on, as when it dies with it unsent.
+	primary.Begin(lab.Works, text("primary", "主节点"))
+	replica.Begin(lab.Works, text("replica", "副本"))
+	for _, p := range proxies {
+		p.SwallowOf(func(first []byte) bool { return bytes.HasPrefix(first, []byte("*1\r\n$4\r\nPING")) })
+	}
+	naiveA, err := setNX(set.Primary, "naive", "A", ttl)
+	if err != nil {
+		return err
+	}
+	a, err := locks.Lock(ctx, "stock")
+	if err != nil {
+		return err
+	}
+	laneA.Begin(lab.Holds, lab.Text{})
+	laneA.Mark(lab.Granted, text("by the primary", "主节点授予"))
+	if err := wait(ctx, 500*time.Millisecond); err != nil {
+		return err
+	}
+	set.Primary.Kill()
+	died := r.Since()
+	primary.Mark(lab.Crashed, text("before the replica heard of A", "副本还不知道 A"))
+	primary.Begin(lab.Down, lab.Text{})
+	laneB.Begin(lab.Waits, lab.Text{})
+	set.AwaitFailover(r.Site)
+	replica.Begin(lab.Works, text("primary", "主节点"))
+	replica.Mark(lab.Noted, text("promoted by Sentinel", "被 Sentinel 提升"))
+
+	naiveB, err := setNX(set.Replica, "naive", "B", ttl)
+	if err != nil {
+		return err
+	}
+	b, err := others.Lock(ctx, "stock")
+	if err != nil {
+		return err
+	}
+	after := r.Since() - died
+	laneB.Begin(lab.Holds, lab.Text{})
+	laneB.Mark(lab.Harm, text("granted, while A holds", "A 还持有时又获得"))
+	laneA.Begin(lab.Wrong, lab.Text{})
+	believes := a.Err() == nil
+
+	// B writes, and then A. One resource takes what comes, the other asks the guard.
+	late := guardOn(resource)
+	if _, err := resource.Do("SET", "bare", "from B"); err != nil {
+		return err
+	}
+	if _, err := late.Do(ctx, "guarded", guard.Of(b), "SET", "from B"); err != nil {
+		return err
+	}
+	bare.Mark(lab.Accepted, text("B", "B"))
+	guarded.Mark(lab.Accepted, text("B", "B"))
+	if err := wait(ctx, 500*time.Millisecond); err != nil {
+		return err
+	}
+	if _, err := resource.Do("SET", "bare", "from A"); err != nil {
+		return err
+	}
+	_, refused := late.Do(ctx, "guarded", guard.Of(a), "SET", "from A")
+	bare.Mark(lab.Harm, text("A overwrites B", "A 覆盖了 B"))
+	guarded.Mark(lab.Rejected, text("A: its token is lower", "A：令牌较小"))
+	_, lost := a.Extend(ctx)
+	laneA.Mark(lab.Told, text("renewal: lost", "续期：已丢锁"))
+	laneA.End()
+	if err := wait(ctx, 300*time.Millisecond); err != nil {
+		return err
+	}
+
+	bareHas, err := resource.Do("GET", "bare")
+	if err != nil {
+		return err
+	}
+	guardedHas, err := resource.Do("GET", "guarded")
+	if err != nil {
+		return err
+	}
+	t := r.Table(text("way", "方式"), text("A asks the old primary", "A 向旧主节点加锁"), text("B asks the new one", "B 向新主节点加锁"))
+	t.Add("SET NX PX", granted(naiveA), granted(naiveB))
+	t.Add("Baton", lab.Textf("granted, token %d", "获得，令牌 %d", a.Token()), lab.Textf("granted, token %d", "获得，令牌 %d", b.Token()))
+	t = r.Table(text("the stock", "库存"), text("late write of A", "A 迟到的写入"), text("value afterwards", "之后的值"))
+	t.Add(text("without a token", "不查令牌"), text("accepted", "接受"), bareHas)
+	t.Add(text("with the guard", "带 guard"), text("refused", "拒绝"), guardedHas)
+	if !naiveA || !naiveB || !believes || b.Token() <= a.Token() || bareHas != "from A" || guardedHas != "from B" || !errors.Is(refused, guard.ErrStale) || !errors.Is(lost, baton.ErrLost) {
+		return unexpected("SET: %v, %v; Baton: A %d (believes: %v), B %d; the stock: %q, %q; the guard: %v; A's renewal: %v",
+			naiveA, naiveB, a.Token(), believes, b.Token(), bareHas, guardedHas, refused, lost)
+	}
+	r.Say("B got the lock of A %d ms after the primary died, although the TTL of A was 60 s. The token of B is the higher one: the guard refused the late write of A, and the stock without a guard lost the write of B.",
+		"A 的 TTL 是 60 s，但主节点宕机 %d ms 之后 B 就拿到了 A 的锁。B 的令牌更大：guard 拒绝了 A 迟到的写入；没有 guard 的库存丢掉了 B 的写入。", after.Milliseconds())
+	return nil
+}
+
+// granted is what a table says of a lock that was asked for.
+func granted(yes bool) lab.Text {
+	if yes {
+		return text("granted", "获得")
+	}
+	return text("refused", "被拒绝")
 }

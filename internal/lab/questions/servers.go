@@ -4,10 +4,14 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/guard"
 	"github.com/batonhq/baton/internal/lab"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/open"
@@ -25,6 +29,27 @@ func startRedis(r *lab.Run, args ...string) *testserver.RedisServer {
 }
 
 var redisVersion = regexp.MustCompile(`redis_version:(\S+)`)
+
+// setNX is the lock that people write by hand: SET key value NX PX ttl.
+func setNX(server *testserver.RedisServer, key, value string, ttl time.Duration) (taken bool, err error) {
+	answer, err := server.Do("SET", key, value, "NX", "PX", strconv.FormatInt(ttl.Milliseconds(), 10))
+	return answer == "OK", err
+}
+
+// compareAndDelete is the script by which people release such a lock.
+const compareAndDelete = `if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) end return 0`
+
+// guardOn is the guard of what lies on a Redis server.
+func guardOn(server *testserver.RedisServer) guard.Redis {
+	return func(_ context.Context, script string, keys, args []string) (any, error) {
+		answer, err := server.Do(slices.Concat([]string{"EVAL", script, strconv.Itoa(len(keys))}, keys, args)...)
+		var list []any
+		for line := range strings.SplitSeq(answer, "\n") {
+			list = append(list, line)
+		}
+		return list, err
+	}
+}
 
 // lockerAt opens a store, and makes a Locker of it, as one program would. Both end with the
 // experiment, or by crash: then nothing is released, and nothing is renewed any more.

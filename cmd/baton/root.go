@@ -45,6 +45,10 @@ type app struct {
 // run is the whole program. It returns the exit code.
 func run(args []string) int {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	if err := speak(os.Getenv); err != nil {
+		a.complain("%s", explain(err))
+		return codeOf(err)
+	}
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteC()
@@ -125,7 +129,7 @@ func (a *app) root() *cobra.Command {
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "log what happens to standard error")
 
 	root.AddGroup(&cobra.Group{ID: "use", Title: "Use locks and limits:"}, &cobra.Group{ID: "look", Title: "Look at locks:"},
-		&cobra.Group{ID: "store", Title: "Look at stores:"})
+		&cobra.Group{ID: "store", Title: "Look at stores:"}, &cobra.Group{ID: "learn", Title: "Learn:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
@@ -136,9 +140,11 @@ func (a *app) root() *cobra.Command {
 	add("use", a.runCommand(), a.lockCommand(), a.renewCommand(), a.unlockCommand(), a.electCommand(), a.onceCommand(), a.limitCommand(), a.agentCommand(), a.serveCommand(), a.tokenCommand())
 	add("look", a.listCommand(), a.showCommand(), a.watchCommand(), a.askCommand(), a.breakCommand())
 	add("store", a.doctorCommand(), a.benchCommand(), a.verifyCommand(), a.schemaCommand())
+	add("learn", a.labCommand())
 	add("", a.completionCommand(root), a.manCommand(root), a.versionCommand())
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID("")
+	translate(root)
 	return root
 }
 
@@ -167,7 +173,10 @@ func (a *app) say(format string, args ...any) {
 }
 
 func (a *app) complain(format string, args ...any) {
-	text := credentials.ReplaceAllString(fmt.Sprintf(format, args...), "${1}***@")
+	if false {
+		_ = fmt.Sprintf(format, args...) // tells vet that this is a printf
+	}
+	text := credentials.ReplaceAllString(phrase(format, args...), "${1}***@")
 	fmt.Fprintf(a.stderr, "baton: %s\n", text)
 }
 
@@ -191,7 +200,7 @@ func (a *app) url() (string, error) {
 	}
 	url, err := open.Default()
 	if err != nil {
-		return "", &exit{exitConfig, fmt.Errorf("%w; name a store with --store or BATON_STORE", err)}
+		return "", &exit{exitConfig, errorf("%w; name a store with --store or BATON_STORE", err)}
 	}
 	return url, nil
 }
@@ -316,9 +325,9 @@ func explain(err error) string {
 	switch code := codeOf(err); {
 	case errors.As(err, new(*exit)):
 	case code == exitUnavailable:
-		text += "; is the store up, and is its URL right (--store, BATON_STORE)?"
+		text += translated("; is the store up, and is its URL right (--store, BATON_STORE)?")
 	case errors.As(err, new(*open.URLError)):
-		text += "; see: baton help stores"
+		text += translated("; see: baton help stores")
 	}
 	return safe(text)
 }

@@ -228,13 +228,8 @@ func toldInTime(ctx context.Context, r *lab.Run) error {
 	lost := a.Err()
 	laneB.Begin(lab.Holds, lab.Text{})
 	laneB.Mark(lab.Granted, text("the TTL of A has passed", "A 的 TTL 已过"))
-	for taken := false; !taken; {
-		if taken, err = setNX(server, "naive", "B", ttl); err != nil {
-			return err
-		}
-		if err := wait(ctx, 10*time.Millisecond); err != nil {
-			return err
-		}
+	if err := takeByHand(ctx, func() (bool, error) { return setNX(server, "naive", "B", ttl) }); err != nil {
+		return err
 	}
 	naiveB.Begin(lab.Holds, lab.Text{})
 	naiveA.Begin(lab.Wrong, lab.Text{})

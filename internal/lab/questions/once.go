@@ -2,4 +2,4 @@ package questions
 
 import "github.com/batonhq/baton/internal/lab"
 
-var once []*lab.Question
+var idempotency []*lab.Question

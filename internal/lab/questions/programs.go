@@ -57,18 +57,6 @@ var programs = []*lab.Question{
 	},
 }
 
-// takeByHand takes a lock as soon as it is free, by asking again and again.
-func takeByHand(ctx context.Context, try func() (bool, error)) error {
-	for {
-		if taken, err := try(); err != nil || taken {
-			return err
-		}
-		if err := wait(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
-}
-
 func reentrancy(ctx context.Context, r *lab.Run) error {
 	const ttl = 1500 * time.Millisecond
 	server := startRedis(r)

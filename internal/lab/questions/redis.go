@@ -407,14 +407,6 @@ func failover(ctx context.Context, r *lab.Run) error {
 	return nil
 }
 
-// granted is what a table says of a lock that was asked for.
-func granted(yes bool) lab.Text {
-	if yes {
-		return text("granted", "获得")
-	}
-	return text("refused", "被拒绝")
-}
-
 func lostAnswer(ctx context.Context, r *lab.Run) error {
 	const ttl = 1500 * time.Millisecond
 	server := startRedis(r)

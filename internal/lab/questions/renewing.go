@@ -98,17 +98,8 @@ func ttlShorterThanWork(ctx context.Context, r *lab.Run) error {
 	var naive, renewed inside
 	byHand := func(name string, l *lab.Lane) error {
 		l.Begin(lab.Waits, lab.Text{})
-		for {
-			taken, err := setNX(server, "naive", name, ttl)
-			if err != nil {
-				return err
-			}
-			if taken {
-				break
-			}
-			if err := wait(ctx, 20*time.Millisecond); err != nil {
-				return err
-			}
+		if err := takeByHand(ctx, func() (bool, error) { return setNX(server, "naive", name, ttl) }); err != nil {
+			return err
 		}
 		naive.enter(l)
 		defer naive.leave(l)

@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/guard"
 	"github.com/batonhq/baton/internal/lab"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/open"
@@ -20,34 +18,50 @@ import (
 // startRedis starts a server that keeps nothing on disk, and names it in the record.
 func startRedis(r *lab.Run, args ...string) *testserver.RedisServer {
 	s := testserver.Redis(r.Site, args...)
+	nameRedis(r, s)
+	return s
+}
+
+// nameRedis names a server in the record.
+func nameRedis(r *lab.Run, s *testserver.RedisServer) {
 	info, err := s.Do("INFO", "server")
 	if err != nil {
 		r.Site.Fatalf("ask Redis for its version: %v", err)
 	}
 	r.With("redis-server " + redisVersion.FindStringSubmatch(info + "redis_version:?")[1])
-	return s
 }
 
 var redisVersion = regexp.MustCompile(`redis_version:(\S+)`)
 
-// setNX is the lock that people write by hand: SET key value NX PX ttl.
-func setNX(server *testserver.RedisServer, key, value string, ttl time.Duration) (taken bool, err error) {
-	answer, err := server.Do("SET", key, value, "NX", "PX", strconv.FormatInt(ttl.Milliseconds(), 10))
-	return answer == "OK", err
+// startZooKeeper starts a server, and names it in the record.
+func startZooKeeper(r *lab.Run, lines ...string) *testserver.ZooKeeperServer {
+	s := testserver.ZooKeeper(r.Site, lines...)
+	text, err := s.Ask("srvr")
+	if err != nil {
+		r.Site.Fatalf("ask ZooKeeper for its version: %v", err)
+	}
+	r.With("zookeeper " + zooKeeperVersion.FindStringSubmatch(text + "version: ?")[1])
+	return s
 }
 
-// compareAndDelete is the script by which people release such a lock.
-const compareAndDelete = `if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) end return 0`
+var zooKeeperVersion = regexp.MustCompile(`version: ([0-9.?]+)`)
 
-// guardOn is the guard of what lies on a Redis server.
-func guardOn(server *testserver.RedisServer) guard.Redis {
-	return func(_ context.Context, script string, keys, args []string) (any, error) {
-		answer, err := server.Do(slices.Concat([]string{"EVAL", script, strconv.Itoa(len(keys))}, keys, args)...)
-		var list []any
-		for line := range strings.SplitSeq(answer, "\n") {
-			list = append(list, line)
+// zkSession is a session of ZooKeeper's client for Go, which ends with the experiment.
+func zkSession(ctx context.Context, r *lab.Run, addr string, timeout time.Duration) (*zk.Conn, error) {
+	conn, events, err := zk.Connect([]string{addr}, timeout, zk.WithLogInfo(false), zk.WithMaxConnBufferSize(1<<16))
+	if err != nil {
+		return nil, err
+	}
+	r.Site.Cleanup(conn.Close)
+	for {
+		select {
+		case e := <-events:
+			if e.State == zk.StateHasSession {
+				return conn, nil
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
 		}
-		return list, err
 	}
 }
 

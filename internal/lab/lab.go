@@ -125,6 +125,7 @@ const (
 	Etcd      Server = "etcd"
 	Postgres  Server = "postgresql"
 	MariaDB   Server = "mariadb"
+	Faketime  Server = "libfaketime" // for servers whose clocks are wrong
 )
 
 // A Proof is one line of one test: the test that fails if the answer stops being true.

@@ -80,6 +80,8 @@ func need(t *testing.T, q *lab.Question) {
 			testserver.NeedPostgres(t)
 		case lab.MariaDB:
 			testserver.NeedMariaDB(t)
+		case lab.Faketime:
+			testserver.NewClock(t)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/lab"
@@ -16,15 +18,52 @@ import (
 // startRedis starts a server that keeps nothing on disk, and names it in the record.
 func startRedis(r *lab.Run, args ...string) *testserver.RedisServer {
 	s := testserver.Redis(r.Site, args...)
+	nameRedis(r, s)
+	return s
+}
+
+// nameRedis names a server in the record.
+func nameRedis(r *lab.Run, s *testserver.RedisServer) {
 	info, err := s.Do("INFO", "server")
 	if err != nil {
 		r.Site.Fatalf("ask Redis for its version: %v", err)
 	}
 	r.With("redis-server " + redisVersion.FindStringSubmatch(info + "redis_version:?")[1])
-	return s
 }
 
 var redisVersion = regexp.MustCompile(`redis_version:(\S+)`)
+
+// startZooKeeper starts a server, and names it in the record.
+func startZooKeeper(r *lab.Run, lines ...string) *testserver.ZooKeeperServer {
+	s := testserver.ZooKeeper(r.Site, lines...)
+	text, err := s.Ask("srvr")
+	if err != nil {
+		r.Site.Fatalf("ask ZooKeeper for its version: %v", err)
+	}
+	r.With("zookeeper " + zooKeeperVersion.FindStringSubmatch(text + "version: ?")[1])
+	return s
+}
+
+var zooKeeperVersion = regexp.MustCompile(`version: ([0-9.?]+)`)
+
+// zkSession is a session of ZooKeeper's client for Go, which ends with the experiment.
+func zkSession(ctx context.Context, r *lab.Run, addr string, timeout time.Duration) (*zk.Conn, error) {
+	conn, events, err := zk.Connect([]string{addr}, timeout, zk.WithLogInfo(false), zk.WithMaxConnBufferSize(1<<16))
+	if err != nil {
+		return nil, err
+	}
+	r.Site.Cleanup(conn.Close)
+	for {
+		select {
+		case e := <-events:
+			if e.State == zk.StateHasSession {
+				return conn, nil
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
 
 // lockerAt opens a store, and makes a Locker of it, as one program would. Both end with the
 // experiment, or by crash: then nothing is released, and nothing is renewed any more.

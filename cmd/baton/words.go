@@ -269,14 +269,15 @@ func breakLine(line string, first, rest int) (parts []string) {
 		at, used := 0, 0
 		var before rune
 		for i, r := range line {
-			if used += runeWidth(r); used > first+1 {
+			if used > first {
 				break
 			}
 			may := before == ' ' || runeWidth(r) == 2 || runeWidth(before) == 2
-			if i > 0 && may && !strings.ContainsRune(" ，。；：、？！）”", r) && !strings.ContainsRune("（“", before) && used-runeWidth(r) <= first && strings.TrimSpace(line[:i]) != "" {
+			if i > 0 && may && !strings.ContainsRune(" ，。；：、？！）”", r) && !strings.ContainsRune("（“", before) && strings.TrimSpace(line[:i]) != "" {
 				at = i
 			}
 			before = r
+			used += runeWidth(r)
 		}
 		if at == 0 {
 			break

@@ -85,6 +85,8 @@ const doors = `
 
 	# Whoever puts a program together knows everything but the helpers of tests.
 	clients:
+	internal/lab:       internal/markup internal/testserver
+	internal/lab/*:     * !drivertest !internal/broken
 	open:               * !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken
 	server/page:        baton driver driver/* metrics once ratelimit ratelimit/top
@@ -96,8 +98,8 @@ const doors = `
 	internal/verify/lines:
 	internal/verify/workers:
 	internal/verify/results:     internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines
-	internal/verify/campaign:    store/redisstore store/redisstore/goredis internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines internal/verify/results
-	internal/verify/soak:        baton driver driver/limits once open ratelimit internal/verify/deploy internal/verify/lines
+	internal/verify/campaign:    store/redisstore store/redisstore/goredis internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines internal/verify/results internal/translated
+	internal/verify/soak:        baton driver driver/limits once open ratelimit internal/verify/deploy internal/verify/lines internal/translated
 	internal/verify/deploy:      * !internal/verify
 	internal/verify/fault:       * !internal/verify
 	examples/*:         *

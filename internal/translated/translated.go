@@ -29,6 +29,7 @@ import (
 // Pages are those that have their twins from here.
 var Pages = []string{
 	"GUARANTEES.md",
+	"docs/architecture.md",
 	"docs/metrics.md",
 	"docs/requirements.md",
 	"docs/soak.md",

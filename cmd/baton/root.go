@@ -133,7 +133,7 @@ func (a *app) root() *cobra.Command {
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "log what happens to standard error")
 
 	root.AddGroup(&cobra.Group{ID: "use", Title: "Use locks and limits:"}, &cobra.Group{ID: "look", Title: "Look at locks:"},
-		&cobra.Group{ID: "store", Title: "Look at stores:"})
+		&cobra.Group{ID: "store", Title: "Look at stores:"}, &cobra.Group{ID: "learn", Title: "Learn:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
@@ -144,6 +144,7 @@ func (a *app) root() *cobra.Command {
 	add("use", a.runCommand(), a.lockCommand(), a.renewCommand(), a.unlockCommand(), a.electCommand(), a.onceCommand(), a.limitCommand(), a.agentCommand(), a.serveCommand(), a.tokenCommand())
 	add("look", a.listCommand(), a.showCommand(), a.watchCommand(), a.askCommand(), a.breakCommand())
 	add("store", a.doctorCommand(), a.benchCommand(), a.verifyCommand(), a.schemaCommand())
+	add("learn", a.labCommand())
 	add("", a.completionCommand(root), a.manCommand(root), a.versionCommand())
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID("")

@@ -85,6 +85,8 @@ const doors = `
 
 	# Whoever puts a program together knows everything but the helpers of tests.
 	clients:
+	internal/lab:       internal/markup internal/testserver
+	internal/lab/*:     * !drivertest !internal/broken
 	open:               * !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken
 	server/page:        baton driver driver/* metrics once ratelimit ratelimit/top

@@ -1,0 +1,103 @@
+package lab
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Print writes the record for a terminal: the picture if it is a timeline, the tables, and
+// what the figures mean. width is that of the terminal, in cells.
+func (r *Record) Print(w io.Writer, l Language, width int) error {
+	var b strings.Builder
+	if r.Timeline != nil {
+		r.Timeline.print(&b, l, max(width, 60))
+	}
+	for _, t := range r.Tables {
+		b.WriteString("\n")
+		t.print(&b, l)
+	}
+	if len(r.Says) > 0 {
+		b.WriteString("\n")
+	}
+	for _, s := range r.Says {
+		b.WriteString(s.In(l) + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// pad fills a text up to a width in cells.
+func pad(s string, width int) string { return s + strings.Repeat(" ", max(width-cells(s), 0)) }
+
+func (t *Table) print(b *strings.Builder, l Language) {
+	widths := make([]int, len(t.Columns))
+	all := append([][]Text{t.Columns}, t.Rows...)
+	for _, row := range all {
+		for i, c := range row {
+			widths[i] = max(widths[i], cells(c.In(l)))
+		}
+	}
+	for n, row := range all {
+		var line []string
+		for i, c := range row {
+			line = append(line, pad(c.In(l), widths[i]))
+		}
+		b.WriteString("  " + strings.TrimRight(strings.Join(line, "   "), " ") + "\n")
+		if n == 0 {
+			for i := range line {
+				line[i] = strings.Repeat("─", widths[i])
+			}
+			b.WriteString("  " + strings.Join(line, "   ") + "\n")
+		}
+	}
+}
+
+// blocks show the kinds of spans in cells.
+var blocks = map[Kind]string{Holds: "█", Shares: "▒", Waits: "░", Wrong: "▓", Works: "▬", Paused: "=", Down: "x"}
+
+// print draws a line for each lane, and lists the marks below in the order of time.
+func (t *Timeline) print(b *strings.Builder, l Language, width int) {
+	names := 0
+	for _, lane := range t.Lanes {
+		names = max(names, cells(lane.Name.In(l)))
+	}
+	names = min(names, width/3)
+	columns := width - names - 4
+	column := func(at int) int { return min(at*columns/t.Length, columns-1) }
+	used := map[Kind]bool{}
+	type event struct {
+		at   int
+		text string
+	}
+	var events []event
+	for _, lane := range t.Lanes {
+		line := slices.Repeat([]string{"·"}, columns)
+		for _, s := range lane.Spans {
+			used[s.Kind] = true
+			for i := column(s.From); i <= column(max(s.To-1, s.From)); i++ {
+				line[i] = blocks[s.Kind]
+			}
+		}
+		for _, m := range lane.Marks {
+			if m.Label != (Text{}) {
+				events = append(events, event{m.At, pad(lane.Name.In(l), names) + "  " + m.Label.In(l)})
+			}
+		}
+		b.WriteString("  " + pad(lane.Name.In(l), names) + "  " + strings.Join(line, "") + "\n")
+	}
+	end := fmt.Sprintf("%.1f s", float64(t.Length)/1000)
+	b.WriteString("  " + pad("", names) + "  0" + strings.Repeat(" ", max(columns-1-len(end), 0)) + end + "\n")
+	var legend []string
+	for _, k := range kinds {
+		if used[k.kind] {
+			legend = append(legend, blocks[k.kind]+" "+k.word.In(l))
+		}
+	}
+	b.WriteString("  " + strings.Join(legend, "   ") + "\n\n")
+	slices.SortStableFunc(events, func(a, b event) int { return a.at - b.at })
+	for _, e := range events {
+		fmt.Fprintf(b, "  %7.2f s  %s\n", float64(e.at)/1000, e.text)
+	}
+}

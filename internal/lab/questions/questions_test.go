@@ -1,0 +1,177 @@
+package questions
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/batonhq/baton/internal/lab"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+var pictures = flag.String("pictures", "", "write the records and pictures of the experiments into this `folder`")
+
+// TestQuestions makes all experiments. Each fails by itself if it does not see what its answer
+// says.
+func TestQuestions(t *testing.T) {
+	t.Parallel()
+	command := buildCommand(t)
+	for _, q := range All() {
+		t.Run(q.Name, func(t *testing.T) {
+			t.Parallel()
+			need(t, q)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			record, err := lab.Do(ctx, q, lab.Options{Command: []string{command}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, x := range textsOf(record) {
+				if e, c := figuresOf(x.EN), figuresOf(x.ZH); !slices.Equal(e, c) {
+					t.Errorf("%q has the figures %q in English and %q in Chinese", x.EN, e, c)
+				}
+			}
+			var stored bytes.Buffer
+			if err := record.Write(&stored); err != nil {
+				t.Fatal(err)
+			}
+			again, err := lab.ReadRecord(bytes.NewReader(stored.Bytes()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range lab.Languages {
+				for _, width := range []int{lab.Wide, lab.Narrow} {
+					first, second := draw(t, q, record, l, width), draw(t, q, again, l, width)
+					if !bytes.Equal(first, second) {
+						t.Errorf("the picture of the record, in %s and %d pixels wide, changes when it is stored", l, width)
+					}
+					if *pictures != "" {
+						write(t, fmt.Sprintf("%s.%s.%d.svg", q.Name, l, width), first)
+					}
+				}
+				var text bytes.Buffer
+				if err := record.Print(&text, l, 100); err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("%s\n%s", q.Ask.In(l), text.Bytes())
+			}
+			if *pictures != "" {
+				write(t, q.Name+".json", stored.Bytes())
+			}
+		})
+	}
+}
+
+// need skips the test if a server of the experiment is not installed, or fails it under
+// BATON_REQUIRE_SERVERS.
+func need(t *testing.T, q *lab.Question) {
+	for _, s := range q.Needs {
+		switch s {
+		case lab.Redis:
+			testserver.NeedRedis(t)
+		case lab.ZooKeeper:
+			testserver.NeedZooKeeper(t)
+		case lab.Etcd:
+			testserver.NeedEtcd(t)
+		case lab.Postgres:
+			testserver.NeedPostgres(t)
+		case lab.MariaDB:
+			testserver.NeedMariaDB(t)
+		case lab.Faketime:
+			testserver.NewClock(t)
+		}
+	}
+}
+
+// buildCommand builds the command baton, which experiments kill.
+func buildCommand(t *testing.T) string {
+	path := filepath.Join(t.TempDir(), "baton")
+	build := exec.Command("go", "build", "-o", path, "../../../cmd/baton")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
+
+func draw(t *testing.T, q *lab.Question, r *lab.Record, l lab.Language, width int) []byte {
+	var b bytes.Buffer
+	if err := r.Draw(&b, q.Ask.In(l), l, width); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func write(t *testing.T, name string, b []byte) {
+	if err := os.WriteFile(filepath.Join(*pictures, name), b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWords checks what people read of a question without making its experiment.
+func TestWords(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	name := regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`)
+	han := regexp.MustCompile(`\p{Han}`)
+	for _, q := range All() {
+		if !name.MatchString(q.Name) || seen[q.Name] {
+			t.Errorf("%q is no name, or is there twice", q.Name)
+		}
+		seen[q.Name] = true
+		for _, x := range append(q.Answer[:], q.Ask) {
+			if x.EN == "" || han.MatchString(x.EN) || !han.MatchString(x.ZH) {
+				t.Errorf("%s: %q is not in both languages", q.Name, x)
+			}
+			if e, c := figuresOf(x.EN), figuresOf(x.ZH); !slices.Equal(e, c) {
+				t.Errorf("%s: %q has the figures %q in English and %q in Chinese", q.Name, x.EN, e, c)
+			}
+		}
+		if len(q.Proofs) == 0 {
+			t.Errorf("%s: no test stands behind it", q.Name)
+		}
+		for _, p := range q.Proofs {
+			file, err := os.ReadFile(filepath.Join("../../..", p.File))
+			if err != nil {
+				t.Errorf("%s: %v", q.Name, err)
+				continue
+			}
+			count := 0
+			for line := range strings.Lines(string(file)) {
+				if strings.TrimSpace(line) == p.Line {
+					count++
+				}
+			}
+			if count != 1 {
+				t.Errorf("%s: the line %q stands %d times in %s", q.Name, p.Line, count, p.File)
+			}
+		}
+	}
+}
+
+var figure = regexp.MustCompile(`\d+([.,:]\d+)*`)
+
+// figuresOf are the numbers of a text, in an order that does not depend on its language.
+func figuresOf(s string) []string {
+	all := figure.FindAllString(s, -1)
+	slices.Sort(all)
+	return all
+}
+
+// textsOf are the cells and the sentences of a record.
+func textsOf(r *lab.Record) []lab.Text {
+	all := slices.Clone(r.Says)
+	for _, t := range r.Tables {
+		all = append(all, slices.Concat(t.Rows...)...)
+		all = append(all, t.Columns...)
+	}
+	return all
+}

@@ -24,7 +24,6 @@ var englishOnly = map[string]string{
 	"clients/":                    "not yet",
 	"docs/architecture.md":        "not yet",
 	"docs/benchmarks.md":          "not yet",
-	"docs/comparison.md":          "not yet",
 	"docs/metrics.md":             "not yet",
 	"docs/reference/cli.md":       "not yet", "docs/reference/exit-codes.md": "not yet", "docs/reference/urls.md": "not yet",
 	"docs/requirements.md": "not yet",

@@ -20,7 +20,6 @@ var englishOnly = map[string]string{
 	"metrics/testdata/command.md": "a part of docs/metrics.md",
 	"clients/":                    "not yet",
 	"docs/benchmarks.md":          "not yet",
-	"docs/comparison.md":          "not yet",
 }
 
 // TestLanguagesAgree compares each page in Chinese with the English one: NAME.zh.md beside it, and

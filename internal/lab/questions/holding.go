@@ -54,7 +54,7 @@ var holding = []*lab.Question{
 	{
 		Name:  "killed",
 		Topic: lab.Holding,
-		Ask:   text("The holder is killed by SIGKILL: when is the lock free?", "持有者被 kill -9：锁什么时候释放？"),
+		Ask:   text("The holder is killed by kill -9: when is the lock free?", "持有者被 kill -9：锁什么时候释放？"),
 		Answer: [3]lab.Text{
 			text("When its expiry has passed: nobody releases it, and no code of the holder runs any more.", "等过期时间到：没有人来释放，持有者的代码一行也不会再执行。"),
 			text("So a lock that is renewed can have a short TTL, and a lock without renewal must have a long one.", "所以有续期的锁可以用短 TTL；没有续期的锁只能用长 TTL。"),

@@ -19,16 +19,12 @@ var englishOnly = map[string]string{
 	".github/":                    "forms of the forge, which has one for all languages",
 	"metrics/testdata/command.md": "a part of docs/metrics.md",
 	"CONTRIBUTING.md":             "not yet",
-	"GUARANTEES.md":               "not yet",
 	"SECURITY.md":                 "not yet",
 	"clients/":                    "not yet",
 	"docs/architecture.md":        "not yet",
 	"docs/benchmarks.md":          "not yet",
 	"docs/comparison.md":          "not yet",
-	"docs/metrics.md":             "not yet",
 	"docs/reference/cli.md":       "not yet", "docs/reference/exit-codes.md": "not yet", "docs/reference/urls.md": "not yet",
-	"docs/requirements.md": "not yet",
-	"docs/soak.md":         "not yet",
 	"docs/verification.md": "not yet",
 }
 

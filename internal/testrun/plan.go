@@ -66,6 +66,7 @@ var rules = []rule{
 	{pattern: "internal/release", norace: true},
 	{pattern: "internal/house", norace: true},
 	{pattern: "internal/reference", norace: true},
+	{pattern: "internal/translated", norace: true},
 	{pattern: "internal/simulate", norace: true},
 	{pattern: "internal/testrun", norace: true},
 	{pattern: "examples/fencing", norace: true},

@@ -39,6 +39,7 @@ function slug(heading) {
 // The pages in the order in which they are read. A page without a title here has that of its file.
 const order = [
   ['Tutorials', '教程', ['index', 'tutorials/flash-sale', 'tutorials/points', 'tutorials/nightly', 'tutorials/leader', 'tutorials/api']],
+  ['How-to', '指南', ['howto', 'howto/choose-a-store', 'howto/kubernetes']],
   ['Explanation', '原理', ['explanation/no-perfect-lock', 'explanation/leases', 'explanation/failover', 'explanation/redlock', 'explanation/algorithms']],
   ['Locks', '锁', ['fencing', 'testing', 'certificates']],
   ['Limits', '限流', ['limits', 'rules', 'budgets', 'queues', 'web', 'proxies']],

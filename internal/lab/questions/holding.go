@@ -27,7 +27,7 @@ var holding = []*lab.Question{
 		Topic: lab.Holding,
 		Ask:   text("The holder is paused (GC, SIGSTOP) until its lock has expired. Then it writes?", "持有者停顿（GC、SIGSTOP）到锁过期才醒来，它的写入会怎样？"),
 		Answer: [3]lab.Text{
-			text("It writes: it looked at its lock before the pause, and no look at a lock can reach into the future.", "照样写入：它在停顿之前检查过锁，而检查不可能管到未来。"),
+			text("It writes: it looked at its lock before the pause, and that says nothing about afterwards.", "照样写入：它在停顿之前检查过锁，而这说明不了停顿之后的事。"),
 			text("So a lock with an expiry alone does not protect the data, whichever store keeps it.", "所以只靠会过期的锁保护不了数据，用什么存储都一样。"),
 			text("The resource must check: Baton's token rises with each grant, and the guard refuses a lower one.", "必须由资源来检查：Baton 的栅栏令牌每次授予都递增，guard 拒绝较小的令牌。"),
 		},

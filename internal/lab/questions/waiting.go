@@ -452,7 +452,7 @@ func zookeeperSession(ctx context.Context, r *lab.Run) error {
 	if err != nil {
 		return err
 	}
-	naiveA, naiveB := r.Lane(text("own node: A", "临时节点：A")), r.Lane(text("own node: B", "临时节点：B"))
+	naiveA, naiveB := r.Lane(text("ephemeral: A", "临时节点：A")), r.Lane(text("ephemeral: B", "临时节点：B"))
 	batonA, batonB := r.Lane(text("Baton: A", "Baton：A")), r.Lane(text("Baton: B", "Baton：B"))
 	if _, err := connA.Create("/lock", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
 		return err
@@ -872,8 +872,8 @@ func fairQueue(ctx context.Context, r *lab.Run) error {
 	t.Add(text("SET NX in a loop", "循环 SET NX"), loops, longestLoop.Round(time.Millisecond))
 	t.Add(text("Baton: queue", "Baton：排队"), queue, longestQueue.Round(time.Millisecond))
 	r.Chart(&lab.Chart{X: text("times that a later caller came before an earlier one", "后来者先于先到者的次数"), Bars: []lab.ChartBar{
-		{Name: text("retry loops", "循环重试"), Value: float64(loops), Shown: lab.Textf("%d, longest wait %d ms", "%d 次，最长等待 %d ms", loops, longestLoop.Milliseconds()), Bad: true},
-		{Name: text("queue (Baton)", "排队（Baton）"), Value: 0, Shown: lab.Textf("0, longest wait %d ms", "0 次，最长等待 %d ms", longestQueue.Milliseconds())},
+		{Name: text("retry loops", "循环重试"), Value: float64(loops), Shown: lab.Textf("%d times", "%d 次", loops), Bad: true},
+		{Name: text("queue (Baton)", "排队（Baton）"), Value: 0, Shown: text("never", "从不")},
 	}})
 	r.Say("Twenty callers came one after the other, and each held for 25 ms. With retry loops a later caller came before an earlier one %d times, and the longest wait was %d ms; in Baton's queue never, and %d ms.",
 		"二十个调用者依次到达，各持有 25 ms。循环重试时，后来者先于先到者 %d 次，最长等待 %d ms；在 Baton 的队列里一次也没有，最长等待 %d ms。", loops, longestLoop.Milliseconds(), longestQueue.Milliseconds())

@@ -104,6 +104,11 @@ site: ## Build the site from docs/ into dist/site (needs node 20 and npm)
 	rm -rf .site/docs && mkdir -p .site && cp -R site/. .site/ && cp -R docs .site/docs
 	cd .site && npm ci --no-audit --no-fund && npm run build
 
+.PHONY: lab
+lab: servers ## Make all experiments of the laboratory, and write docs/lab.md and its pictures
+	go run ./cmd/baton lab run --all --save docs/lab
+	go test ./internal/lab/questions -run '^TestPageIsFresh$$' -count=1 -args -update
+
 .PHONY: clean
 clean: ## Remove what was built
 	rm -rf bin dist .site

@@ -161,7 +161,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 	}
 	if held != nil && held.Owner != "" && held.Owner == os.Getenv("BATON_OWNER") && key == os.Getenv("BATON_KEY") {
 		first.only()
-		return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q is held by the baton run (%s) that started this: it would wait for itself", safe(key), safe(held.Owner))}
+		return nil, &exit{exitNotAcquired, errorf("lock %q is held by the baton run (%s) that started this: it would wait for itself", safe(key), safe(held.Owner))}
 	}
 
 	announced := func() {}
@@ -175,7 +175,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 			held = now
 		}
 		if held != nil {
-			return nil, &exit{exitNotAcquired, fmt.Errorf("not acquired in %s: %s", short(time.Since(start)), describe(held))}
+			return nil, &exit{exitNotAcquired, errorf("not acquired in %s: %s", short(time.Since(start)), describe(held))}
 		}
 	}
 	return lease, notAcquired(err, key, k)
@@ -184,22 +184,43 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 // notAcquired adds advice to the error of a lock that is held.
 func notAcquired(err error, key string, k *asking) error {
 	if full, ok := errors.AsType[*baton.QueueFullError](err); ok {
-		return &exit{exitNotAcquired, fmt.Errorf("lock %q is held, with %d waiting already, as many as --max-waiting allows; try again later, or look with: baton show %s",
+		return &exit{exitNotAcquired, errorf("lock %q is held, with %d waiting already, as many as --max-waiting allows; try again later, or look with: baton show %s",
 			safe(key), full.Waiting, shellWord(key))}
 	}
 	var held *baton.HeldError
 	if !errors.As(err, &held) {
 		return err
 	}
-	advice := "; look with: baton show " + shellWord(key)
 	if k.try {
-		advice = "; wait with -w 10s or look with: baton show " + shellWord(key)
+		return &exit{exitNotAcquired, errorf("%s; wait with -w 10s or look with: baton show %s", describe(held), shellWord(key))}
 	}
-	return &exit{exitNotAcquired, errors.New(describe(held) + advice)}
+	return &exit{exitNotAcquired, errorf("%s; look with: baton show %s", describe(held), shellWord(key))}
 }
 
-// describe is HeldError.Error without terminal tricks in the owner's name.
-func describe(held *baton.HeldError) string { return safe(held.Error()) }
+// describe is HeldError.Error in the language that is spoken, without terminal tricks in
+// the owner's name.
+func describe(held *baton.HeldError) string {
+	if spoken == nil {
+		return safe(held.Error())
+	}
+	s := phrase("lock %q is held", safe(held.Key))
+	switch {
+	case held.Owner != "":
+		s += phrase(" by %q", safe(held.Owner))
+	case held.Foreign:
+		s += translated(" by a program that is not Baton")
+	}
+	if held.Age > 0 {
+		s += phrase(" for %s", short(held.Age))
+	}
+	if held.Remaining > 0 {
+		s += phrase(", expires in %s unless renewed", short(held.Remaining))
+	}
+	if held.Waiting > 0 {
+		s += phrase(", %d waiting", held.Waiting)
+	}
+	return s
+}
 
 // holder asks which process holds the key. It returns nil if none does, or if the store
 // does not say.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -112,7 +111,7 @@ func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool)
 	go func() {
 		select {
 		case s := <-sigs:
-			cancel(interruptedIn(s, "took the request back"))
+			cancel(interruptedIn(s, translated("took the request back")))
 		case <-ctx.Done():
 		}
 	}()
@@ -139,13 +138,13 @@ func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool)
 		lease, asking := locks.Ask(waiting, key, reason)
 		if asking != nil {
 			if held, ok := errors.AsType[*baton.HeldError](asking); ok {
-				return &exit{exitNotAcquired, fmt.Errorf("another request stands: %s", describe(held))}
+				return &exit{exitNotAcquired, errorf("another request stands: %s", describe(held))}
 			}
 			return orSignal(ctx, asking)
 		}
 		who := inTheWay(heldBy(info))
 		if more := len(info.Holders) - 1; more > 0 {
-			who += fmt.Sprintf(", and by %d more", more)
+			who += phrase(", and by %d more", more)
 		}
 		a.say("asked for %q: %s", safe(key), who)
 		err = a.awaitRelease(lease.Context(waiting), locks, key, info.Holders)
@@ -154,9 +153,9 @@ func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool)
 		case context.Cause(ctx) != nil:
 			err = context.Cause(ctx)
 		case lost != nil:
-			err = fmt.Errorf("the request does not stand any more: %w", lost)
+			err = errorf("the request does not stand any more: %w", lost)
 		default:
-			err = &exit{exitNotAcquired, fmt.Errorf("not released in %s: %w", short(time.Since(began)), err)}
+			err = &exit{exitNotAcquired, errorf("not released in %s: %w", short(time.Since(began)), err)}
 		}
 		_ = lease.Unlock() // a request that cannot be taken back ends with its TTL
 	}
@@ -252,7 +251,7 @@ func (s *onAsk) Set(text string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it is one of %s", strings.Join(askSignals(), ", "))
+	return errorf("it is one of %s", strings.Join(askSignals(), ", "))
 }
 
 // heed does what --on-ask says after a request to release the lock. It does not wait
@@ -262,7 +261,7 @@ func (a *app) heed(lease *baton.Lease, reason string, s onAsk, child *supervise.
 	told := ""
 	if s != 0 {
 		child.Signal(syscall.Signal(s))
-		told = fmt.Sprintf("; sent %s to the command", s.String())
+		told = phrase("; sent %s to the command", s.String())
 	}
 	go a.say("asked to release %q: %q%s", safe(lease.Key()), safe(reason), told)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -140,7 +139,7 @@ func (b *benching) run(ctx context.Context, urls []string) error {
 		cancel()
 		switch {
 		case ctx.Err() != nil:
-			return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
+			return &exit{exitSignal + int(syscall.SIGINT), errorf("interrupted")}
 		case err != nil && codeOf(err) == exitFailed:
 			return &exit{exitUnavailable, err}
 		case err != nil:
@@ -251,7 +250,7 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 			columns = 80
 		}
 		left := max(b.plan.For-time.Since(began), 0).Round(time.Second)
-		line := fmt.Sprintf("baton: %d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, short(left), s.Target, s.Goroutines, s.Shape)
+		line := phrase("baton: %d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, short(left), s.Target, s.Goroutines, s.Shape)
 		fmt.Fprintf(b.stderr, "\r\x1b[K%s", cut(line, columns-1))
 	}, func() { fmt.Fprint(b.stderr, "\r\x1b[K") }
 }

@@ -60,10 +60,10 @@ elsewhere --yes is needed.
 				break
 			}
 			a.complain("%s", describe(heldBy(info)))
-			fmt.Fprint(a.stderr, "baton: take it away, while its holder may be at work? [y/N] ")
+			fmt.Fprintf(a.stderr, "baton: %s ", translated("take it away, while its holder may be at work? [y/N]"))
 			answer, _ := in.ReadString('\n')
 			if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-				return &exit{exitNotAcquired, fmt.Errorf("left %q alone", safe(key))}
+				return &exit{exitNotAcquired, errorf("left %q alone", safe(key))}
 			}
 			// The user may have taken long to answer, and has agreed only to these
 			// holders.
@@ -82,11 +82,11 @@ elsewhere --yes is needed.
 		if err != nil {
 			return err
 		}
-		plural := "s"
 		if holders == 1 {
-			plural = ""
+			a.say("took %q from 1 holder", safe(key))
+		} else {
+			a.say("took %q from %d holders", safe(key), holders)
 		}
-		a.say("took %q from %d holder%s", safe(key), holders, plural)
 		return nil
 	})
 	return cmd

@@ -64,7 +64,7 @@ everything could be asked).
 		defer stop()
 		d, err := a.examine(ctx)
 		if ctx.Err() != nil {
-			return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
+			return &exit{exitSignal + int(syscall.SIGINT), errorf("interrupted")}
 		}
 		if err != nil {
 			return err

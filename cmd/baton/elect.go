@@ -34,7 +34,7 @@ func (a *app) electCommand() *cobra.Command {
 		Long: `Stands for the election NAME and runs the command while this process leads. When
 leadership is lost (the store is out of reach, somebody broke the lock) the command is
 stopped before anybody else can be elected, and baton stands again, behind those
-who wait. When the command ends by itself, leadership passes on and baton
+who wait. When the command ends by itself, the next one is elected and baton
 ends with the command's exit code. An election is the lock of the same name:
 "baton show NAME" shows the leader and who comes next.
 

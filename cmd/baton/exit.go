@@ -98,7 +98,10 @@ func usage(format string, args ...any) error {
 			args[i] = redactURL(text)
 		}
 	}
-	return &exit{exitUsage, fmt.Errorf(format, args...)}
+	if false {
+		_ = fmt.Errorf(format, args...) // tells vet that this is a printf
+	}
+	return &exit{exitUsage, errorf(format, args...)}
 }
 
 // urlStart is how URLs begin.
@@ -140,7 +143,7 @@ func stoppedBy(s os.Signal) error {
 }
 
 // interrupted says that a signal ended the wait for the lock.
-func interrupted(sig os.Signal) error { return interruptedIn(sig, "gave up the position") }
+func interrupted(sig os.Signal) error { return interruptedIn(sig, translated("gave up the position")) }
 
 // interruptedIn says that a signal ended a wait, and what was done then.
 func interruptedIn(sig os.Signal, done string) error {
@@ -153,7 +156,7 @@ type interruption struct {
 	done string
 }
 
-func (i *interruption) Error() string { return fmt.Sprintf("%v while waiting: %s", i.sig, i.done) }
+func (i *interruption) Error() string { return phrase("%v while waiting: %s", i.sig, i.done) }
 
 // death is a signal from the terminal's keys that the calling shell must learn of, or a
 // script would go on after Ctrl-C. The zero death is none.

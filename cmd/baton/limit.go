@@ -402,20 +402,24 @@ func decideLimit(ctx context.Context, l *ratelimit.Limiter, q question, turns ch
 }
 
 func (a *app) tellLimit(r ratelimit.Result, q question) {
-	verb := "allowed"
+	verb := translated("allowed")
 	if q.peek || q.forget {
 		verb = "unused"
 		if r.ResetAfter > 0 {
 			verb = "in use"
 		}
 	}
-	text := fmt.Sprintf("%s: %d of %d remain", verb, r.Remaining, r.Limit)
-	if r.ResetAfter > 0 {
-		text += ", all again in " + shortUp(r.ResetAfter)
+	worded := phrase
+	if q.peek || q.forget { // standard output is the same in all languages
+		worded = fmt.Sprintf
 	}
-	text += byOverride(r)
+	text := worded("%s: %d of %d remain", verb, r.Remaining, r.Limit)
+	if r.ResetAfter > 0 {
+		text += worded(", all again in %s", shortUp(r.ResetAfter))
+	}
+	text += byOverride(worded, r)
 	if r.By.Fallback() {
-		text = "allowed: the store cannot be reached"
+		text = worded("allowed: the store cannot be reached")
 	}
 	if q.peek || q.forget {
 		fmt.Fprintln(a.stdout, text)
@@ -425,22 +429,22 @@ func (a *app) tellLimit(r ratelimit.Result, q question) {
 }
 
 // byOverride says that the limit is not the one of the command line.
-func byOverride(r ratelimit.Result) string {
+func byOverride(worded func(string, ...any) string, r ratelimit.Result) string {
 	if slices.ContainsFunc(r.Limits(), func(l ratelimit.LimitResult) bool { return l.Overridden }) {
-		return " (overridden: see baton limit overrides)"
+		return worded(" (overridden: see baton limit overrides)")
 	}
 	return ""
 }
 
 func describeRefusal(r ratelimit.Result) string {
-	text := fmt.Sprintf("refused: %q has %d of %d left%s", safe(r.Key), r.Remaining, r.Limit, byOverride(r))
+	text := phrase("refused: %q has %d of %d left%s", safe(r.Key), r.Remaining, r.Limit, byOverride(phrase, r))
 	if r.Cost > 1 {
-		text += fmt.Sprintf(" and %d are asked for", r.Cost)
+		text += phrase(" and %d are asked for", r.Cost)
 	}
 	if r.RetryAfter == ratelimit.Never {
-		return text + "; that will never be allowed: ask for less, or raise the limit"
+		return text + translated("; that will never be allowed: ask for less, or raise the limit")
 	}
-	return text + "; allowed in " + shortUp(r.RetryAfter) + ", or wait with --wait"
+	return text + phrase("; allowed in %s, or wait with --wait", shortUp(r.RetryAfter))
 }
 
 type limitAnswer struct {

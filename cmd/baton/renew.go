@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -95,7 +94,7 @@ func (a *app) handle(args []string) (string, error) {
 		in := bufio.NewScanner(a.stdin)
 		if !in.Scan() {
 			if err := in.Err(); err != nil {
-				return "", fmt.Errorf("reading the handle: %w", err)
+				return "", errorf("reading the handle: %w", err)
 			}
 			return "", usage("HANDLE is missing: standard input is empty")
 		}

@@ -45,6 +45,10 @@ type app struct {
 // run is the whole program. It returns the exit code.
 func run(args []string) int {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	if err := speak(os.Getenv); err != nil {
+		a.complain("%s", explain(err))
+		return codeOf(err)
+	}
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteC()
@@ -94,7 +98,11 @@ soon after its holder has crashed. Every grant carries a fencing token, a
 number that rises with every grant of the same key.
 
 A limit counts exactly, by the store's clock, whoever asks from wherever; who is
-refused is not counted.`
+refused is not counted.
+
+BATON_LANG, en or zh, is the language of help and messages, or else the locale is:
+LC_ALL, LC_MESSAGES, LANG. What programs read is English in each: standard output, logs,
+and what the library and the stores say.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -125,7 +133,7 @@ func (a *app) root() *cobra.Command {
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "log what happens to standard error")
 
 	root.AddGroup(&cobra.Group{ID: "use", Title: "Use locks and limits:"}, &cobra.Group{ID: "look", Title: "Look at locks:"},
-		&cobra.Group{ID: "store", Title: "Look at stores:"})
+		&cobra.Group{ID: "store", Title: "Look at stores:"}, &cobra.Group{ID: "learn", Title: "Learn:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
@@ -136,9 +144,11 @@ func (a *app) root() *cobra.Command {
 	add("use", a.runCommand(), a.lockCommand(), a.renewCommand(), a.unlockCommand(), a.electCommand(), a.onceCommand(), a.limitCommand(), a.agentCommand(), a.serveCommand(), a.tokenCommand())
 	add("look", a.listCommand(), a.showCommand(), a.watchCommand(), a.askCommand(), a.breakCommand())
 	add("store", a.doctorCommand(), a.benchCommand(), a.verifyCommand(), a.schemaCommand())
+	add("learn", a.labCommand())
 	add("", a.completionCommand(root), a.manCommand(root), a.versionCommand())
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID("")
+	translate(root)
 	return root
 }
 
@@ -167,7 +177,10 @@ func (a *app) say(format string, args ...any) {
 }
 
 func (a *app) complain(format string, args ...any) {
-	text := credentials.ReplaceAllString(fmt.Sprintf(format, args...), "${1}***@")
+	if false {
+		_ = fmt.Sprintf(format, args...) // tells vet that this is a printf
+	}
+	text := credentials.ReplaceAllString(phrase(format, args...), "${1}***@")
 	fmt.Fprintf(a.stderr, "baton: %s\n", text)
 }
 
@@ -191,7 +204,7 @@ func (a *app) url() (string, error) {
 	}
 	url, err := open.Default()
 	if err != nil {
-		return "", &exit{exitConfig, fmt.Errorf("%w; name a store with --store or BATON_STORE", err)}
+		return "", &exit{exitConfig, errorf("%w; name a store with --store or BATON_STORE", err)}
 	}
 	return url, nil
 }
@@ -287,12 +300,13 @@ func misspelt(cmd *cobra.Command, err error) error {
 		text += "?"
 	}
 	// A URL in the wrong place is still secret, up to the end of its argument.
-	return errors.New(urls.ReplaceAllStringFunc(text, func(word string) string {
+	text = urls.ReplaceAllStringFunc(text, func(word string) string {
 		if quoted, ok := strings.CutPrefix(word, `"`); ok {
 			return `"` + redactURL(strings.TrimSuffix(quoted, `"`)) + `"`
 		}
 		return redactURL(word)
-	}))
+	})
+	return errors.New(cobraError(text))
 }
 
 // urls are words with a URL, and quoted text with one.
@@ -316,9 +330,9 @@ func explain(err error) string {
 	switch code := codeOf(err); {
 	case errors.As(err, new(*exit)):
 	case code == exitUnavailable:
-		text += "; is the store up, and is its URL right (--store, BATON_STORE)?"
+		text += translated("; is the store up, and is its URL right (--store, BATON_STORE)?")
 	case errors.As(err, new(*open.URLError)):
-		text += "; see: baton help stores"
+		text += translated("; see: baton help stores")
 	}
 	return safe(text)
 }

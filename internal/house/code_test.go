@@ -53,8 +53,11 @@ var (
 	remark   = regexp.MustCompile(`(?m)(^|\s)//.*$`)
 )
 
+// tried are folders whose pages have their tests elsewhere, or tell of the past.
+var tried = []string{"docs/adr", "docs/coming-from", "docs/explanation", "docs/howto", "docs/tutorials", "docs/zh"}
+
 // untriedPages counts the pages with code, and finds those that no test names. Package
-// internal/comingfrom looks at docs/coming-from and docs/tutorials, the code of pages in Chinese is that of the English
+// internal/pagestried looks at the folders of tried, the code of pages in Chinese is that of the English
 // ones, and commands in blocks of sh are cmd/baton's.
 func untriedPages(repo fs.FS) (pages int, untried []string, err error) {
 	var named, withCode []string
@@ -62,7 +65,7 @@ func untriedPages(repo fs.FS) (pages int, untried []string, err error) {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && name != "." || name == "docs/adr" || name == "docs/coming-from" || name == "docs/tutorials" || name == "docs/zh"):
+		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") && name != "." || slices.Contains(tried, name)):
 			return fs.SkipDir
 		case strings.HasSuffix(name, "_test.go"):
 			text, err := fs.ReadFile(repo, name)

@@ -34,7 +34,7 @@ func (r *Record) Draw(w io.Writer, title string, l Language, width int) error {
 	default:
 		return fmt.Errorf("the record of %q has no picture", r.Question)
 	}
-	titles := c.wrap(title, 15, c.width-24)
+	titles := c.wrap(title, 15*bold, c.width-24)
 	top := 14 + 20*float64(len(titles))
 	c.m.Start("svg", "xmlns", "http://www.w3.org/2000/svg", "viewBox", fmt.Sprintf("0 0 %d %s", width, num(top+height)),
 		"width", width, "height", num(top+height), "role", "img", "aria-label", title, "lang", l)
@@ -61,13 +61,13 @@ svg { font: 13px system-ui, sans-serif } text { fill: #1a1a1a } .paper { fill: #
 .rule { stroke: #888; stroke-opacity: .35; fill: none } .lane { stroke: #888; stroke-opacity: .5 }
 .holds { fill: #0072b2 } .shares { fill: #56b4e9 } .waits { fill: #e4e4e4; stroke: #888 } .wrong { fill: #d55e00 } .works { fill: #009e73 }
 .paused { fill: #f0e442; stroke: #8a8200 } .down { fill: #777 } .in { fill: #fff } .in-waits, .in-paused, .in-shares { fill: #1a1a1a }
-.good { fill: #007a59; stroke: none } .bad { fill: #c44900; stroke: none } .plain { fill: #333; stroke: none } text.bad { fill: #b34300 }
+.good { fill: #007a59 } .bad { fill: #c44900 } .plain { fill: #333 } text.bad { fill: #b34300 } path.good, path.bad, path.plain { stroke: #fff; stroke-width: 3; paint-order: stroke }
 .s0 { --c: #0072b2 } .s1 { --c: #d55e00 } .s2 { --c: #009e73 } .s3 { --c: #b5508c } .s4 { --c: #a86f00 } .s5 { --c: #1a1a1a } .s6 { --c: #2f8fc4 } .s7 { --c: #6a5acd }
 .line { fill: none; stroke: var(--c); stroke-width: 2 } .dot { fill: var(--c) } text.name { fill: var(--c) }
 @media (prefers-color-scheme: dark) {
  text { fill: #e8e6e3 } .paper { fill: #15181c } .soft { fill: #aaa } .rule, .lane { stroke: #999 }
  .holds { fill: #3b9fdc } .waits { fill: #33383e } .wrong { fill: #ff8540 } .works { fill: #2cc295 } .down { fill: #999 } .in { fill: #000 } .in-waits { fill: #e8e6e3 } .in-paused, .in-shares { fill: #000 }
- .good { fill: #2cc295 } .bad, text.bad { fill: #ff8540 } .plain { fill: #ccc }
+ .good { fill: #2cc295 } .bad, text.bad { fill: #ff8540 } .plain { fill: #ccc } path.good, path.bad, path.plain { stroke: #15181c }
  .s0 { --c: #4ba8e0 } .s1 { --c: #ff8540 } .s2 { --c: #2cc295 } .s3 { --c: #e58ac0 } .s4 { --c: #e6b450 } .s5 { --c: #e8e6e3 } .s6 { --c: #8fd0f5 } .s7 { --c: #a9a0f0 }
 }
 `
@@ -118,6 +118,9 @@ func breadth(s string, size float64) float64 {
 	}
 	return w * size
 }
+
+// bold is how much wider a text may be when it is bold.
+const bold = 1.15
 
 // wrap breaks a text into lines that are not wider than that.
 func (c *canvas) wrap(s string, size, width float64) (lines []string) {

@@ -241,10 +241,10 @@ func (c *canvas) flow(f *Flow) (height float64, draw func()) {
 	high, step, top := 44.0, 62.0, 26.0
 	if beside {
 		for _, r := range f.Rows {
-			left = max(left, min(24+max(breadth(r.Name.In(c.in), 13), breadth(r.Note.In(c.in), 12)), 250))
+			left = max(left, min(24+max(breadth(r.Name.In(c.in), 13*bold), breadth(r.Note.In(c.in), 12)), 250))
 		}
 	} else {
-		step = 88
+		step = 94
 	}
 	most := 1
 	for _, r := range f.Rows {
@@ -264,7 +264,11 @@ func (c *canvas) flow(f *Flow) (height float64, draw func()) {
 		for _, ms := range ticks(float64(f.Length), int((right-left)/70)) {
 			x := left + (right-left)*ms/float64(f.Length)
 			c.m.Empty("path", "class", "rule", "d", "M"+num(x)+" "+num(top-6)+"V"+num(bottom))
-			c.m.Element("text", num(ms/1000)+" s", "x", num(x), "y", num(bottom+15), "class", "small soft", "text-anchor", "middle")
+			anchor := "middle"
+			if x+breadth(num(ms/1000)+" s", 12)/2 > c.width {
+				x, anchor = c.width, "end"
+			}
+			c.m.Element("text", num(ms/1000)+" s", "x", num(x), "y", num(bottom+15), "class", "small soft", "text-anchor", anchor)
 		}
 		c.m.Raw("\n")
 		for i, r := range f.Rows {
@@ -276,7 +280,7 @@ func (c *canvas) flow(f *Flow) (height float64, draw func()) {
 			c.m.Element("text", r.Name.In(c.in), "x", 12, "y", num(y+15), "class", "bold")
 			c.m.Element("text", r.Note.In(c.in), "x", 12, "y", num(y+32), "class", note)
 			if !beside {
-				y += 36
+				y += 41
 			}
 			w := (right - left) / float64(len(r.Parts))
 			for j, p := range r.Parts {

@@ -42,6 +42,8 @@ type Outcome struct {
 	Window   time.Duration
 
 	LongestWait time.Duration
+
+	Kept int // the most numbers that a store had to keep for one key
 }
 
 // Sort puts events in the order of time.
@@ -65,6 +67,7 @@ func Run(limit limits.Limit, events []Event, window time.Duration) (Outcome, err
 		s := []rate.State{states[e.Key]}
 		d, _ := r.Decide(s, now)
 		states[e.Key] = s[0]
+		out.Kept = max(out.Kept, len(s[0]))
 		out.Verdicts[i] = Verdict{d.OK, d.Wait, d.Retry}
 		if !d.OK {
 			out.Refused = sum(out.Refused, e.Cost)

@@ -50,6 +50,17 @@ func TestRun(t *testing.T) {
 			t.Errorf("%v: %+v, the hundredth %+v; want %+v", c.limit.Algorithm, o.Allowed, o.Verdicts[100], c)
 		}
 	}
+	few, err := Run(limits.Limit{Algorithm: limits.FixedWindow, N: 100, Period: time.Minute}, events, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	many, err := Run(limits.Limit{Algorithm: limits.SlidingWindow, N: 100, Period: time.Minute, Parts: 60}, events, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if few.Kept < 2 || many.Kept <= few.Kept || many.Kept > 2*62 {
+		t.Errorf("kept %d numbers for a window, %d for one of 60 parts", few.Kept, many.Kept)
+	}
 	if _, err := Run(limits.Limit{}, events, time.Minute); err == nil {
 		t.Error("a limit that is none")
 	}

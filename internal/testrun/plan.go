@@ -61,10 +61,12 @@ var rules = []rule{
 	{pattern: "internal/monitoring", norace: true},
 	{pattern: "internal/alltold", norace: true},
 	{pattern: "internal/envoytest", norace: true},  // it measures times
-	{pattern: "internal/comingfrom", norace: true}, // the command is built
+	{pattern: "internal/pagestried", norace: true}, // the command is built
 	{pattern: "internal/proxies", norace: true},
 	{pattern: "internal/release", norace: true},
 	{pattern: "internal/house", norace: true},
+	{pattern: "internal/reference", norace: true},
+	{pattern: "internal/translated", norace: true},
 	{pattern: "internal/simulate", norace: true},
 	{pattern: "internal/testrun", norace: true},
 	{pattern: "examples/fencing", norace: true},

@@ -30,12 +30,22 @@ function leadOut(md) {
   })
 }
 
+// slug is the anchor that GitHub makes of a heading, so that a link to it leads in the repository and on the site.
+// internal/house compares the links with it.
+function slug(heading) {
+  return heading.trim().toLowerCase().replace(/[^\p{L}\p{N}\p{M} _-]/gu, '').replaceAll(' ', '-')
+}
+
 // The pages in the order in which they are read. A page without a title here has that of its file.
 const order = [
-  ['Tutorials', '教程', ['index', 'tutorials/nightly', 'tutorials/leader', 'tutorials/api']],
+  ['Tutorials', '教程', ['index', 'tutorials/flash-sale', 'tutorials/points', 'tutorials/nightly', 'tutorials/leader', 'tutorials/api']],
+  ['How-to', '指南', ['howto', 'howto/choose-a-store', 'howto/kubernetes']],
+  ['Explanation', '原理', ['explanation/no-perfect-lock', 'explanation/leases', 'explanation/failover', 'explanation/redlock', 'explanation/algorithms']],
   ['Locks', '锁', ['fencing', 'testing', 'certificates']],
   ['Limits', '限流', ['limits', 'rules', 'budgets', 'queues', 'web', 'proxies']],
-  ['Operation', '运维', ['agent', 'server', 'security', 'page', 'metrics', 'compatibility', 'requirements']],
+  ['Laboratory', '实验室', ['lab']],
+  ['Operation', '运维', ['agent', 'server', 'security', 'page', 'compatibility', 'requirements']],
+  ['Reference', '参考', ['reference/cli', 'reference/urls', 'reference/exit-codes', 'reference/errors', 'reference/configuration', 'metrics']],
   ['Coming from', '迁移', ['coming-from', ...pagesIn('coming-from')]],
   ['Evidence', '证据', ['verification', 'soak', 'benchmarks', 'comparison']],
   ['Words and rooms', '用词与结构', ['glossary', 'architecture']],
@@ -66,7 +76,7 @@ export default defineConfig({
   srcDir: 'docs',
   outDir: '../dist/site',
   cleanUrls: true,
-  markdown: { config: leadOut },
+  markdown: { config: leadOut, anchor: { slugify: slug } },
   locales: {
     root: { label: 'English', lang: 'en', themeConfig: { sidebar: sidebar('', false) } },
     zh: {

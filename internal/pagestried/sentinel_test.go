@@ -1,4 +1,4 @@
-package comingfrom
+package pagestried
 
 import (
 	"context"

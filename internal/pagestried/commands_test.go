@@ -1,11 +1,13 @@
 //go:build unix
 
-package comingfrom
+package pagestried
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -19,12 +21,15 @@ var says = map[string][]string{
 	"docs/coming-from/etcd.md":            {"nightly ran\n"},
 	"docs/coming-from/redisson.md":        {"nightly ran\n"},
 	"docs/coming-from/shedlock.md":        {"nightly ran\n"},
+	"docs/howto/kubernetes.md":            {"pod-1 leads scheduler\n", "nightly ran\n"},
 	"docs/tutorials/nightly.md":           {"nightly ran\n", "attempt 1\n"},
 }
 
 // TestCommands runs the commands of each page, in the order in which they stand there and
-// in one folder, which has the rules of the page and a script ./nightly.sh. The names of
-// servers become those of real ones.
+// in one folder, which has the rules of the page and two scripts. What is for Kubernetes is
+// parsed, and the commands of its containers run. Those of a page
+// that names ./examples/ run in the repository. The names of servers become those of real
+// ones. A block of "text" is what the commands print, with "…" for what differs.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
@@ -39,36 +44,63 @@ func TestCommands(t *testing.T) {
 	for _, p := range all {
 		var script strings.Builder
 		rules := ""
+		var prints []string
 		for _, b := range p.blocks {
 			switch b.language {
 			case "sh":
 				script.WriteString(b.text)
 			case "yaml":
-				rules = b.text
+				if !forKubernetes(b) {
+					rules = b.text
+					continue
+				}
+				commands, err := containers(b.text)
+				if err != nil {
+					t.Errorf("%s: %v\n%s", p.path, err, b.text)
+				}
+				script.WriteString(commands)
+			case "text":
+				prints = append(prints, b.text)
 			}
 		}
 		if script.Len() == 0 {
+			if len(prints) > 0 {
+				t.Errorf("%s shows what no command prints", p.path)
+			}
 			continue
 		}
 		ran[p.path] = true
 		t.Run(strings.TrimSuffix(filepath.Base(p.path), ".md"), func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			for name, text := range map[string]string{"rules.yaml": rules, "nightly.sh": "#!/bin/sh\necho nightly ran\n"} {
+			for name, text := range map[string]string{
+				"rules.yaml": rules, "nightly.sh": "#!/bin/sh\necho nightly ran\n", "scheduler": "#!/bin/sh\necho \"$BATON_OWNER leads $BATON_KEY\"\n",
+			} {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
 					t.Fatal(err)
 				}
 			}
 			cmd := exec.Command("sh", "-euc", here(t, script.String()))
 			cmd.Dir = dir
+			if strings.Contains(script.String(), "./examples/") {
+				cmd.Dir = "../.."
+			}
 			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "XDG_STATE_HOME="+dir, "BATON_STORE=")
-			out, err := cmd.CombinedOutput()
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			err := cmd.Run()
+			out := stdout.String() + stderr.String()
 			if err != nil {
 				t.Errorf("%s\n%v\n%s", script.String(), err, out)
 			}
 			for _, want := range says[p.path] {
-				if !strings.Contains(string(out), want) {
+				if !strings.Contains(out, want) {
 					t.Errorf("the commands do not print %q:\n%s", want, out)
+				}
+			}
+			for _, want := range prints {
+				if !printed(want).MatchString(stdout.String()) {
+					t.Errorf("the commands do not print\n%s\nbut\n%s", want, out)
 				}
 			}
 		})
@@ -76,6 +108,27 @@ func TestCommands(t *testing.T) {
 	for name := range says {
 		if !ran[name] {
 			t.Errorf("%s shows no command", name)
+		}
+	}
+}
+
+// printed matches the output that has a block of text.
+func printed(block string) *regexp.Regexp {
+	return regexp.MustCompile("(?m)^" + strings.ReplaceAll(regexp.QuoteMeta(block), "…", ".*"))
+}
+
+func TestPrinted(t *testing.T) {
+	t.Parallel()
+	const out = "first\nsold   1523 of 100, oversold   100 of 100\ntook 3ms\n"
+	for block, want := range map[string]bool{
+		"sold   … of 100, oversold   100 of 100\n": true,
+		"sold   … of 100, oversold   101 of 100\n": false,
+		"old   …\n":        false,
+		"sold   …\ntook\n": false,
+		"sold\n…took":      false,
+	} {
+		if printed(block).MatchString(out) != want {
+			t.Errorf("whether %q is printed is not %v", block, want)
 		}
 	}
 }

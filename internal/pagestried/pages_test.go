@@ -1,4 +1,4 @@
-package comingfrom
+package pagestried
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/internal/pagecode"
 )
 
-// A page is one of docs/coming-from.md, docs/coming-from/*.md and docs/tutorials/*.md.
+// A page is one that a pattern of pages finds.
 type page struct {
 	path   string // below the repository
 	text   string
@@ -25,7 +25,7 @@ type block struct{ language, text string }
 
 // pages reads all pages.
 func pages(repo fs.FS) (all []page, err error) {
-	for _, pattern := range []string{"docs/coming-from*.md", "docs/coming-from/*.md", "docs/tutorials/*.md"} {
+	for _, pattern := range []string{"docs/coming-from*.md", "docs/coming-from/*.md", "docs/tutorials/*.md", "docs/explanation/*.md", "docs/howto*.md", "docs/howto/*.md"} {
 		found, err := fs.Glob(repo, pattern)
 		if err != nil {
 			return nil, err
@@ -50,7 +50,7 @@ func pages(repo fs.FS) (all []page, err error) {
 
 // compiled are the files whose Go code the pages show: every one is compiled, and run, by
 // the tests of its package.
-var compiled = []string{"internal/comingfrom/*_test.go", "compat/*/*_test.go", "adapters/cron/example_test.go", "examples/*/main.go"}
+var compiled = []string{"internal/pagestried/*_test.go", "compat/*/*_test.go", "adapters/cron/example_test.go", "examples/*/main.go"}
 
 // sections are what each page of docs/coming-from/ has, in this order.
 var sections = []string{
@@ -83,12 +83,16 @@ func check(repo fs.FS, ran func(p page, b block) bool) (problems []string, err e
 	if err != nil {
 		return nil, err
 	}
+	index, err := fs.ReadFile(repo, "docs/index.md")
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range all {
 		problem := func(format string, args ...any) {
 			problems = append(problems, p.path+": "+fmt.Sprintf(format, args...))
 		}
-		if !strings.Contains(string(readme), "]("+p.path+")") {
-			problem("README.md does not name it")
+		if !strings.Contains(string(readme), "]("+p.path+")") && !strings.Contains(string(index), "]("+strings.TrimPrefix(p.path, "docs/")+")") {
+			problem("neither README.md nor docs/index.md names it")
 		}
 		for _, b := range p.blocks {
 			switch {
@@ -120,8 +124,11 @@ func check(repo fs.FS, ran func(p page, b block) bool) (problems []string, err e
 	return problems, nil
 }
 
-// runs says whether TestCommands or TestRules has a block.
-func runs(_ page, b block) bool { return slices.Contains([]string{"sh", "yaml"}, b.language) }
+// runs says whether TestCommands or TestRules has a block. What an explanation draws has no
+// language.
+func runs(p page, b block) bool {
+	return slices.Contains([]string{"sh", "text", "yaml"}, b.language) || b.language == "" && path.Dir(p.path) == "docs/explanation"
+}
 
 func TestPages(t *testing.T) {
 	t.Parallel()
@@ -161,7 +168,8 @@ func TestPagesCatches(t *testing.T) {
 			repo := fstest.MapFS{
 				name:                            {Data: []byte(strings.Replace(sound, c.old, c.new, 1))},
 				"README.md":                     {Data: []byte("[planted](" + name + ")")},
-				"internal/comingfrom/x_test.go": {Data: []byte("package comingfrom\n\nfunc f() {\n\tlease,  err := locks.Lock(ctx, key)\n}\n")},
+				"docs/index.md":                 {Data: []byte("[another](another.md)")},
+				"internal/pagestried/x_test.go": {Data: []byte("package pagestried\n\nfunc f() {\n\tlease,  err := locks.Lock(ctx, key)\n}\n")},
 			}
 			problems, err := check(repo, runs)
 			if err != nil {
@@ -174,6 +182,10 @@ func TestPagesCatches(t *testing.T) {
 			if repo["README.md"].Data = nil; c.want == "" {
 				if problems, err = check(repo, runs); err != nil || len(problems) != 1 {
 					t.Errorf("a page that README.md does not name: %q, %v", problems, err)
+				}
+				repo["docs/index.md"].Data = []byte("[planted](coming-from/planted.md)")
+				if problems, err = check(repo, runs); err != nil || len(problems) != 0 {
+					t.Errorf("a page that docs/index.md names: %q, %v", problems, err)
 				}
 			}
 		})

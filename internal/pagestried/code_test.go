@@ -1,6 +1,6 @@
 //lint:file-ignore SA4006 the pages leave out what to do about errors
 
-package comingfrom
+package pagestried
 
 import (
 	"context"

@@ -1,0 +1,479 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/batonhq/baton/internal/lab"
+	"github.com/batonhq/baton/internal/lab/live"
+	"github.com/batonhq/baton/internal/lab/questions"
+	"github.com/batonhq/baton/internal/suggest"
+	"github.com/batonhq/baton/server"
+)
+
+const exitTableLab = `Exit codes:
+  0         every experiment saw what its answer says
+  64        wrong usage
+  69        a server that an experiment needs is not installed (the others were made)
+  125       baton itself failed, or an experiment did not see what its answer says
+  130       interrupted
+`
+
+func (a *app) labCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "lab",
+		Short: "Show the answers to the questions about locks and limits",
+		Long: `The laboratory answers the questions that are asked about distributed locks and rate
+limits by showing the answer. Each is an experiment with real servers on this machine,
+and ends with a table and a picture.
+
+It needs no network. Servers, where an experiment needs them, are started for it on
+127.0.0.1, on free ports, and end with it; redis-server, ZooKeeper and the others have to
+be installed. Stores that you have are not touched.`,
+		Example: `  baton lab list                 the questions
+  baton lab run setnx-expire     make an experiment
+  baton lab serve                all of them in a browser, with live pictures`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	for _, c := range []*cobra.Command{a.labListCommand(), a.labRunCommand(), a.labServeCommand(), a.labDrawCommand()} {
+		c.Flags().SortFlags = false
+		cmd.AddCommand(c)
+	}
+	return cmd
+}
+
+// labLanguage is the language in which the laboratory speaks.
+func labLanguage() lab.Language {
+	if spoken != nil {
+		return lab.Chinese
+	}
+	return lab.English
+}
+
+func (a *app) labListCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the questions",
+		Long: `Lists the questions, a line each: the name for baton lab run, and the question.
+
+With -o json: name, topic, question, answer (three lines), needs, and tests (file and
+line), each text in English and Chinese.`,
+		Args: cobra.NoArgs,
+	}
+	a.queryFlags(cmd)
+	cmd.RunE = does(func(context.Context, []string) error {
+		asJSON, err := a.json()
+		if err != nil {
+			return err
+		}
+		all := questions.All()
+		if asJSON {
+			return printJSON(a.stdout, listedQuestions(all), true)
+		}
+		w := bufio.NewWriter(a.stdout)
+		wide := 0
+		for _, q := range all {
+			wide = max(wide, len(q.Name))
+		}
+		topic := lab.Topic(-1)
+		for _, q := range all {
+			if q.Topic != topic {
+				if topic >= 0 {
+					fmt.Fprintln(w)
+				}
+				topic = q.Topic
+				fmt.Fprintln(w, topic.Title().In(labLanguage()))
+			}
+			fmt.Fprintf(w, "  %-*s  %s\n", wide, q.Name, q.Ask.In(labLanguage()))
+		}
+		return w.Flush()
+	})
+	return cmd
+}
+
+type listedQuestion struct {
+	Name     string       `json:"name"`
+	Topic    lab.Text     `json:"topic"`
+	Question lab.Text     `json:"question"`
+	Answer   [3]lab.Text  `json:"answer"`
+	Needs    []lab.Server `json:"needs"`
+	Tests    []lab.Proof  `json:"tests"`
+}
+
+func listedQuestions(all []*lab.Question) (listed []listedQuestion) {
+	for _, q := range all {
+		listed = append(listed, listedQuestion{q.Name, q.Topic.Title(), q.Ask, q.Answer, append([]lab.Server{}, q.Needs...), q.Proofs})
+	}
+	return listed
+}
+
+// laboratory is what a run of experiments was told.
+type laboratory struct {
+	*app
+	all  bool
+	svg  string
+	save string
+}
+
+func (a *app) labRunCommand() *cobra.Command {
+	l := &laboratory{app: a}
+	cmd := &cobra.Command{
+		Use:   "run {NAME… | --all}",
+		Short: "Make experiments",
+		Long: `Makes experiments, one after the other, and shows of each the answer in three lines, what
+was seen, a table, and which line of which test stands behind it. The picture is written
+as SVG into the user's cache directory, or where --svg says.
+
+An experiment fails if it did not see what its answer says.
+
+--save DIRECTORY keeps what was seen, NAME.json, from which baton lab draw makes the same
+pictures again. With -o json that is printed, one line for each experiment.
+
+` + exitTableLab,
+		Example: `  baton lab run setnx-expire
+  baton lab run --all --svg pictures --save records`,
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return questionNames(), cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&l.all, "all", false, "make all experiments")
+	f.StringVar(&l.svg, "svg", "", "write pictures into this `DIRECTORY`, which is made if it is missing")
+	f.StringVar(&l.save, "save", "", "keep what was seen in this `DIRECTORY`, which is made if it is missing")
+	a.queryFlags(cmd)
+	cmd.RunE = does(func(ctx context.Context, args []string) error {
+		asJSON, err := a.json()
+		if err != nil {
+			return err
+		}
+		chosen, err := l.choose(args)
+		if err != nil {
+			return err
+		}
+		for _, dir := range []string{l.svg, l.save} {
+			if dir != "" {
+				if err := os.MkdirAll(dir, 0o755); err != nil {
+					return &exit{exitConfig, err}
+				}
+			}
+		}
+		return l.run(ctx, chosen, asJSON)
+	})
+	return cmd
+}
+
+func questionNames() (names []string) {
+	for _, q := range questions.All() {
+		names = append(names, q.Name)
+	}
+	return names
+}
+
+// choose are the questions with these names.
+func (l *laboratory) choose(names []string) (chosen []*lab.Question, err error) {
+	all := questions.All()
+	switch {
+	case l.all && len(names) > 0:
+		return nil, usage("--all makes all of them: name none")
+	case l.all:
+		return all, nil
+	case len(names) == 0:
+		return nil, usage("NAME is missing: baton lab list has them; --all makes all")
+	}
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(q *lab.Question) bool { return q.Name == name })
+		if i < 0 {
+			if near := suggest.Nearest(name, questionNames()); near != "" {
+				return nil, usage("there is no question %q: did you mean %q?", safe(name), near)
+			}
+			return nil, usage("there is no question %q: baton lab list has them", safe(name))
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
+}
+
+// thisProgram is how baton is started by an experiment.
+func thisProgram() ([]string, error) {
+	path, err := os.Executable()
+	return []string{path}, err
+}
+
+func (l *laboratory) run(ctx context.Context, chosen []*lab.Question, asJSON bool) error {
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	command, err := thisProgram()
+	if err != nil {
+		return err
+	}
+	failed, missing := 0, 0
+	for i, q := range chosen {
+		l.say("%s (%d of %d) …", q.Name, i+1, len(chosen))
+		record, err := lab.Do(ctx, q, lab.Options{Command: command})
+		if ctx.Err() != nil {
+			return &exit{exitSignal + int(syscall.SIGINT), errors.New(translated("interrupted"))}
+		}
+		if err != nil {
+			l.complain("%s", safe(err.Error()))
+			if failed++; errors.Is(err, lab.ErrNotInstalled) {
+				missing++
+			}
+			continue
+		}
+		if err := l.keep(q, record); err != nil {
+			return err
+		}
+		if asJSON {
+			err = printJSON(l.stdout, record, false)
+		} else {
+			err = l.show(q, record)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case failed == 0:
+		return nil
+	case failed == missing:
+		return &exit{exitUnavailable, errorf("%d of %d experiments were not made: their servers are not installed", missing, len(chosen))}
+	}
+	return &exit{exitFailed, errorf("%d of %d experiments failed", failed, len(chosen))}
+}
+
+// show prints an experiment for people.
+func (l *laboratory) show(q *lab.Question, record *lab.Record) error {
+	in := labLanguage()
+	width, _, err := term.GetSize(int(l.stdout.Fd()))
+	if err != nil || width < 20 {
+		width = 100
+	}
+	w := bufio.NewWriter(l.stdout)
+	fmt.Fprintf(w, "%s\n\n", q.Ask.In(in))
+	for _, line := range q.Answer {
+		fmt.Fprintf(w, "  %s\n", line.In(in))
+	}
+	fmt.Fprintln(w)
+	if err := record.Print(w, in, min(width, 120)); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	if path, err := l.picture(q, record); err != nil {
+		return err
+	} else if path != "" {
+		fmt.Fprintf(w, "%s %s\n", labWords.picture.In(in), safe(path))
+	}
+	for _, proof := range q.Proofs {
+		fmt.Fprintf(w, "%s %s  %s\n", labWords.test.In(in), whereIs(proof), proof.Line)
+	}
+	fmt.Fprintln(w)
+	return w.Flush()
+}
+
+var labWords = struct{ picture, test lab.Text }{
+	picture: lab.Text{EN: "picture:", ZH: "图片："},
+	test:    lab.Text{EN: "test:", ZH: "测试："},
+}
+
+// whereIs names the file of a proof, and within a clone of the repository the number of its
+// line.
+func whereIs(p lab.Proof) string {
+	text, err := os.ReadFile(filepath.FromSlash(p.File))
+	if err != nil {
+		return p.File
+	}
+	n := 0
+	for line := range bytes.Lines(text) {
+		if n++; strings.TrimSpace(string(line)) == p.Line {
+			return p.File + ":" + strconv.Itoa(n)
+		}
+	}
+	return p.File
+}
+
+// picture writes the picture for a terminal that cannot show it.
+func (l *laboratory) picture(q *lab.Question, record *lab.Record) (path string, err error) {
+	if l.svg != "" { // keep has written it
+		return filepath.Join(l.svg, pictureName(q.Name, labLanguage(), lab.Wide)), nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", nil // there is no room for it
+	}
+	dir = filepath.Join(dir, "baton", "lab")
+	if os.MkdirAll(dir, 0o755) != nil {
+		return "", nil
+	}
+	path = filepath.Join(dir, pictureName(q.Name, labLanguage(), lab.Wide))
+	return path, drawInto(path, q.Ask, record, labLanguage(), lab.Wide)
+}
+
+// keep writes what --svg and --save ask for.
+func (l *laboratory) keep(q *lab.Question, record *lab.Record) error {
+	if l.svg != "" {
+		if err := drawAll(l.svg, q.Ask, record); err != nil {
+			return err
+		}
+	}
+	if l.save == "" {
+		return nil
+	}
+	var b bytes.Buffer
+	if err := record.Write(&b); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(l.save, q.Name+".json"), b.Bytes(), 0o644)
+}
+
+func pictureName(question string, l lab.Language, width int) string {
+	if width == lab.Narrow {
+		return question + "." + string(l) + ".narrow.svg"
+	}
+	return question + "." + string(l) + ".svg"
+}
+
+// drawAll draws a record in both languages and both widths.
+func drawAll(dir string, title lab.Text, record *lab.Record) error {
+	for _, l := range lab.Languages {
+		for _, width := range []int{lab.Wide, lab.Narrow} {
+			if err := drawInto(filepath.Join(dir, pictureName(record.Question, l, width)), title, record, l, width); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func drawInto(path string, title lab.Text, record *lab.Record, l lab.Language, width int) error {
+	var b bytes.Buffer
+	if err := record.Draw(&b, title.In(l), l, width); err != nil {
+		return err
+	}
+	return os.WriteFile(path, b.Bytes(), 0o644)
+}
+
+func (a *app) labDrawCommand() *cobra.Command {
+	svg := ""
+	cmd := &cobra.Command{
+		Use:   "draw --svg DIRECTORY FILE…",
+		Short: "Draw the pictures of experiments that were made before",
+		Long: `Draws what baton lab run --save has kept: of each FILE the picture in English and in
+Chinese, as wide as a page and as wide as a phone. The same FILE gives the same pictures,
+byte by byte, on any machine.`,
+		Example: `  baton lab draw --svg pictures records/*.json`,
+		Args:    cobra.MinimumNArgs(1),
+	}
+	cmd.Flags().StringVar(&svg, "svg", "", "write pictures into this `DIRECTORY`, which is made if it is missing")
+	_ = cmd.MarkFlagRequired("svg")
+	cmd.RunE = does(func(_ context.Context, args []string) error {
+		var records []*lab.Record
+		for _, path := range args {
+			record, err := readRecord(path)
+			if err != nil {
+				return err
+			}
+			records = append(records, record)
+		}
+		if err := os.MkdirAll(svg, 0o755); err != nil {
+			return &exit{exitConfig, err}
+		}
+		for _, record := range records {
+			if err := drawAll(svg, questionOf(record).Ask, record); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return cmd
+}
+
+// readRecord reads what was seen of a question that there is.
+func readRecord(path string) (*lab.Record, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, usage("%w", err)
+	}
+	defer f.Close()
+	record, err := lab.ReadRecord(bufio.NewReader(f))
+	if err != nil {
+		return nil, usage("%s: %w", safe(path), err)
+	}
+	if questionOf(record) == nil {
+		return nil, usage("%s: there is no question %q", safe(path), record.Question)
+	}
+	return record, nil
+}
+
+// questionOf is the question that a record answers, nil if there is none.
+func questionOf(record *lab.Record) *lab.Question {
+	for _, q := range questions.All() {
+		if q.Name == record.Question {
+			return q
+		}
+	}
+	return nil
+}
+
+func (a *app) labServeCommand() *cobra.Command {
+	addr := ""
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Show all questions in a browser",
+		Long: `Serves a page with all questions for a browser on this machine. Each has a button that
+makes the experiment, one at a time, and its picture is drawn while the experiment goes
+on. The address that is printed has a secret: without it other users of this machine
+cannot use the page.`,
+		Example: `  baton lab serve
+  baton lab serve --listen 127.0.0.1:7390`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().StringVar(&addr, "listen", "127.0.0.1:0", "an `ADDRESS` of this machine; port 0 takes a free one")
+	cmd.RunE = does(func(ctx context.Context, _ []string) error {
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		host, _, err := net.SplitHostPort(addr)
+		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return usage("--listen %s: it is an address of this machine and a port, such as 127.0.0.1:7390", safe(addr))
+		}
+		command, err := thisProgram()
+		if err != nil {
+			return err
+		}
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return &exit{exitConfig, fmt.Errorf("--listen: %w", err)}
+		}
+		secret := rand.Text()
+		p := live.New(ctx, questions.All(), secret, command)
+		h := server.HTTPServer(p)
+		served := make(chan error, 1)
+		go func() { served <- h.Serve(l) }()
+		fmt.Fprintf(a.stdout, "http://%s/%s/?lang=%s\n", l.Addr(), secret, labLanguage())
+		select {
+		case err = <-served: // the listener failed
+		case <-ctx.Done():
+			err = nil
+		}
+		stop()
+		_ = h.Close()
+		p.Wait() // the servers of an experiment end with it
+		return err
+	})
+	return cmd
+}

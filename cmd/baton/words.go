@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// spoken has the texts of the language in which the command speaks to people, by the
+// English ones that stand in the code. It is nil for English. run sets it before anything
+// else, and nothing changes it afterwards.
+//
+// What people read is in that language: the help, the manual pages, the completions and
+// the messages on standard error. What programs read is not: standard output, logs, the
+// audit, metrics. Nor is what the library and the stores say.
+var spoken map[string]string
+
+//go:embed words/zh.txt
+var wordsZH string
+
+// speak reads the language from the environment: BATON_LANG, or else the locale.
+func speak(getenv func(string) string) error {
+	chosen := getenv("BATON_LANG")
+	language := chosen
+	for _, name := range []string{"LC_ALL", "LC_MESSAGES", "LANG"} {
+		if language == "" {
+			language = getenv(name)
+		}
+	}
+	spoken = nil
+	name, charset, _ := strings.Cut(language, ".")
+	name, _, _ = strings.Cut(strings.ReplaceAll(strings.ToLower(name), "_", "-"), "-")
+	charset, _, _ = strings.Cut(strings.ReplaceAll(strings.ToLower(charset), "-", ""), "@")
+	switch {
+	case name == "zh" && (chosen != "" || charset == "" || charset == "utf8"):
+		spoken = readWords(wordsZH)
+	case chosen != "" && name != "en":
+		return usage("BATON_LANG is %s: it is en (English) or zh (简体中文)", safe(chosen))
+	}
+	return nil
+}
+
+// readWords reads a catalogue: entries between empty lines, each an English text, a line
+// with "=", and the other text. An entry without "=" is a remark.
+func readWords(text string) map[string]string {
+	words := map[string]string{}
+	for entry := range strings.SplitSeq(text, "\n\n") {
+		if english, other, ok := strings.Cut(strings.Trim(entry, "\n"), "\n=\n"); ok {
+			words[english] = other
+		}
+	}
+	return words
+}
+
+// translated is an English text in the language that is spoken, paragraph by paragraph.
+// What has no translation stays as it is.
+func translated(text string) string {
+	if spoken == nil {
+		return text
+	}
+	paragraphs := strings.Split(text, "\n\n")
+	for i, p := range paragraphs {
+		bare := strings.Trim(p, "\n")
+		if other, ok := spoken[bare]; ok {
+			paragraphs[i] = strings.Replace(p, bare, other, 1)
+		}
+	}
+	return strings.Join(paragraphs, "\n\n")
+}
+
+// phrase is fmt.Sprintf for what people read, errorf is fmt.Errorf.
+func phrase(format string, args ...any) string {
+	if false {
+		_ = fmt.Sprintf(format, args...) // tells vet that this is a printf
+	}
+	return fmt.Sprintf(translated(format), args...)
+}
+
+func errorf(format string, args ...any) error {
+	if false {
+		_ = fmt.Errorf(format, args...)
+	}
+	return fmt.Errorf(translated(format), args...)
+}
+
+// translate puts the texts of a command and of all below it into the language that is
+// spoken.
+func translate(root *cobra.Command) {
+	if spoken == nil {
+		return
+	}
+	root.InitDefaultHelpCmd()
+	eachCommand(root, func(c *cobra.Command) {
+		c.InitDefaultHelpFlag()
+		if help := c.Flags().Lookup("help"); help != nil {
+			help.Usage = phrase("help for %s", c.DisplayName())
+		}
+		c.Short, c.Long = translated(c.Short), translated(c.Long)
+		c.Example = inExample(c.Example, translated)
+		for _, g := range c.Groups() {
+			g.Title = translated(g.Title)
+		}
+		eachFlag(c, func(f *pflag.Flag) { f.Usage = translated(f.Usage) })
+	})
+	english := root.UsageFunc()
+	root.SetUsageFunc(func(c *cobra.Command) error {
+		out := c.OutOrStderr()
+		var b bytes.Buffer
+		c.SetOut(&b)
+		err := english(c)
+		c.SetOut(out)
+		if _, failed := out.Write([]byte(usageWords(b.String()))); err == nil {
+			err = failed
+		}
+		return err
+	})
+}
+
+func eachCommand(root *cobra.Command, do func(*cobra.Command)) {
+	do(root)
+	for _, c := range root.Commands() {
+		eachCommand(c, do)
+	}
+}
+
+// eachFlag visits the flags that a command declares, also for those below it.
+func eachFlag(c *cobra.Command, do func(*pflag.Flag)) {
+	c.LocalNonPersistentFlags().VisitAll(do)
+	c.PersistentFlags().VisitAll(do)
+}
+
+// inExample changes the remarks of an example: what follows its code after two spaces or
+// more, and goes on in lines that are indented as far as no code is.
+func inExample(example string, change func(string) string) string {
+	const far = 20
+	lines := strings.Split(example, "\n")
+	var out []string
+	for i := 0; i < len(lines); i++ {
+		code, remark := cutRemark(lines[i])
+		if remark == "" {
+			out = append(out, lines[i])
+			continue
+		}
+		before := []string{code} // the remark in each of its lines
+		for i+1 < len(lines) && strings.HasPrefix(lines[i+1], strings.Repeat(" ", far)) {
+			i++
+			rest := strings.TrimLeft(lines[i], " ")
+			before = append(before, lines[i][:len(lines[i])-len(rest)])
+			remark += "\n" + rest
+		}
+		for j, line := range strings.Split(change(remark), "\n") {
+			out = append(out, before[min(j, len(before)-1)]+line)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// cutRemark cuts a line of an example into the code, with the blanks behind it, and the
+// remark.
+func cutRemark(line string) (code, remark string) {
+	indent := len(line) - len(strings.TrimLeft(line, " "))
+	if _, rest, ok := strings.Cut(line[indent:], "  "); ok {
+		remark = strings.TrimLeft(rest, " ")
+	}
+	return line[:len(line)-len(remark)], remark
+}
+
+// What cobra writes by itself. Of its errors there are those that wrong arguments bring
+// about.
+var (
+	cobraTitles = []string{"Usage:", "Aliases:", "Examples:", "Available Commands:", "Additional Commands:", "Flags:", "Global Flags:", "Additional help topics:"}
+	cobraMore   = `Use "%s [command] --help" for more information about a command.`
+	cobraErrors = []string{
+		"unknown command %s for %s", "unknown flag: --%s", "unknown shorthand flag: %s in -%s", "bad flag syntax: %s",
+		"flag needs an argument: %s", "invalid argument %s for %s flag: %s", "required flag(s) %s not set",
+		"if any flags in the group [%s] are set none of the others can be; [%s] were all set",
+	}
+)
+
+var (
+	defaultOfFlag = regexp.MustCompile(`(?m) \(default (.+)\)$`)
+	moreOfCommand = regexp.MustCompile(`(?m)^Use "(.+) \[command\] --help" for more information about a command\.$`)
+)
+
+// usageWords translates what cobra writes around the texts of a command.
+func usageWords(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if m := moreOfCommand.FindStringSubmatch(line); m != nil {
+			lines[i] = phrase(cobraMore, m[1])
+			continue
+		}
+		for _, title := range cobraTitles {
+			if line == title {
+				lines[i] = translated(title)
+			}
+		}
+	}
+	return flagWords(strings.Join(lines, "\n"))
+}
+
+// flagWords translates what pflag writes into a table of flags.
+func flagWords(table string) string {
+	if spoken == nil {
+		return table
+	}
+	return defaultOfFlag.ReplaceAllString(table, translated("(default: $1)"))
+}
+
+// cobraError translates an error about arguments.
+func cobraError(text string) string {
+	if spoken == nil {
+		return text
+	}
+	text, near, guessed := strings.Cut(text, ": did you mean ")
+	for _, format := range cobraErrors {
+		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(format), "%s", "(.+)") + "$"
+		if m := regexp.MustCompile(pattern).FindStringSubmatch(text); m != nil {
+			var parts []any
+			for _, part := range m[1:] {
+				parts = append(parts, part)
+			}
+			text = phrase(format, parts...)
+			break
+		}
+	}
+	if guessed {
+		text += phrase(": did you mean %s?", strings.TrimSuffix(near, "?"))
+	}
+	return text
+}

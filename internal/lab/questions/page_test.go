@@ -79,7 +79,7 @@ func TestPageIsFresh(t *testing.T) {
 // pageOf is the page with all questions: answer, command, picture, table, source.
 func pageOf(t *testing.T, l lab.Language, records map[string]*lab.Record) []byte {
 	var b strings.Builder
-	top, here := "../", "lab/"
+	top, here := "../", "./lab/"
 	if l == lab.Chinese {
 		top, here = "../../", "../lab/"
 	}

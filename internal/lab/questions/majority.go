@@ -139,7 +139,9 @@ func redlockDown(ctx context.Context, r *lab.Run) error {
 		// Baton: the fifth attempt is timed, when it knows which servers are down.
 		try := lockWhenPossible
 		if down > 2 {
-			try = func(ctx context.Context, locks *baton.Locker, key string) (*baton.Lease, error) { return locks.TryLock(ctx, key) }
+			try = func(ctx context.Context, locks *baton.Locker, key string) (*baton.Lease, error) {
+				return locks.TryLock(ctx, key)
+			}
 		}
 		var took time.Duration
 		var failed error

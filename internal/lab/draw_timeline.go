@@ -26,7 +26,7 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 	beside := c.width >= 600 // the names stand left of the lanes, or above them
 	if beside {
 		for _, l := range t.Lanes {
-			left = max(left, min(24+breadth(l.Name.In(c.in), 13), 190))
+			left = max(left, min(24+breadth(l.Name.In(c.in), 13*bold), 210))
 		}
 	}
 	at := func(ms int) float64 { return left + (c.width-left-right)*float64(ms)/float64(t.Length) }
@@ -42,9 +42,9 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 	for _, l := range t.Lanes {
 		d := lane{Lane: l}
 		if beside {
-			d.name = c.wrap(l.Name.In(c.in), 13, left-20)
+			d.name = c.wrap(l.Name.In(c.in), 13*bold, left-20)
 		} else {
-			d.name = c.wrap(l.Name.In(c.in), 13, c.width-24)
+			d.name = c.wrap(l.Name.In(c.in), 13*bold, c.width-24)
 			y += textHigh * float64(len(d.name))
 		}
 		d.y = y

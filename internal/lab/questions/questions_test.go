@@ -82,12 +82,12 @@ func need(t *testing.T, q *lab.Question) {
 			testserver.NeedZooKeeper(t)
 		case lab.Etcd:
 			testserver.NeedEtcd(t)
-		case lab.Faketime:
-			testserver.NewClock(t)
 		case lab.Postgres:
 			testserver.NeedPostgres(t)
 		case lab.MariaDB:
 			testserver.NeedMariaDB(t)
+		case lab.Faketime:
+			testserver.NewClock(t)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func TestCommands(t *testing.T) {
 			if strings.Contains(script.String(), "./examples/") {
 				cmd.Dir = "../.."
 			}
-			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "XDG_STATE_HOME="+dir, "BATON_STORE=")
+			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "XDG_STATE_HOME="+dir, "BATON_STORE=", "BATON_LANG=en")
 			var stdout, stderr bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &stdout, &stderr
 			err := cmd.Run()

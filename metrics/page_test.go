@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/batonhq/baton/internal/translated"
 	"github.com/batonhq/baton/metrics"
 )
 
@@ -20,6 +21,8 @@ func TestPageIsFresh(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	b.WriteString(`# Metrics
+
+[简体中文](zh/metrics.md)
 
 Package [metrics](../metrics) turns what Baton's packages tell into counters, gauges and histograms. This page is made of its
 table: ` + "`go generate ./metrics`" + `.
@@ -59,6 +62,9 @@ No label has a key as its value. The label ` + "`class`" + ` says which sort of 
 	const file = "../docs/metrics.md"
 	if *update {
 		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := translated.Write("..", "docs/metrics.md"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -197,8 +197,30 @@ func notAcquired(err error, key string, k *asking) error {
 	return &exit{exitNotAcquired, errorf("%s; look with: baton show %s", describe(held), shellWord(key))}
 }
 
-// describe is HeldError.Error without terminal tricks in the owner's name.
-func describe(held *baton.HeldError) string { return safe(held.Error()) }
+// describe is HeldError.Error in the language that is spoken, without terminal tricks in
+// the owner's name.
+func describe(held *baton.HeldError) string {
+	if spoken == nil {
+		return safe(held.Error())
+	}
+	s := phrase("lock %q is held", safe(held.Key))
+	switch {
+	case held.Owner != "":
+		s += phrase(" by %q", safe(held.Owner))
+	case held.Foreign:
+		s += translated(" by a program that is not Baton")
+	}
+	if held.Age > 0 {
+		s += phrase(" for %s", short(held.Age))
+	}
+	if held.Remaining > 0 {
+		s += phrase(", expires in %s unless renewed", short(held.Remaining))
+	}
+	if held.Waiting > 0 {
+		s += phrase(", %d waiting", held.Waiting)
+	}
+	return s
+}
 
 // holder asks which process holds the key. It returns nil if none does, or if the store
 // does not say.

@@ -227,7 +227,7 @@ func (l *laboratory) run(ctx context.Context, chosen []*lab.Question, asJSON boo
 		l.say("%s (%d of %d) …", q.Name, i+1, len(chosen))
 		record, err := lab.Do(ctx, q, lab.Options{Command: command})
 		if ctx.Err() != nil {
-			return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
+			return &exit{exitSignal + int(syscall.SIGINT), errors.New(translated("interrupted"))}
 		}
 		if err != nil {
 			l.complain("%s", safe(err.Error()))
@@ -252,9 +252,9 @@ func (l *laboratory) run(ctx context.Context, chosen []*lab.Question, asJSON boo
 	case failed == 0:
 		return nil
 	case failed == missing:
-		return &exit{exitUnavailable, fmt.Errorf("%d of %d experiments were not made: their servers are not installed", missing, len(chosen))}
+		return &exit{exitUnavailable, errorf("%d of %d experiments were not made: their servers are not installed", missing, len(chosen))}
 	}
-	return &exit{exitFailed, fmt.Errorf("%d of %d experiments failed", failed, len(chosen))}
+	return &exit{exitFailed, errorf("%d of %d experiments failed", failed, len(chosen))}
 }
 
 // show prints an experiment for people.

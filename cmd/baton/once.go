@@ -347,20 +347,20 @@ func (w *waitForTurn) wait(ctx context.Context) (why error) {
 
 // late says that the time to wait is over.
 func (w *waitForTurn) late() error {
-	what := "not finished in " + short(w.o.wait)
+	what := phrase("not finished in %s", short(w.o.wait))
 	if held := holder(w.locks, once.LockPrefix+w.key); held != nil {
-		what += ": " + describe(held)
+		what += phrase(": %s", describe(held))
 	}
 	return &exit{exitNotAcquired, errorf("%s; look with: baton once --show %s", what, shellWord(w.key))}
 }
 
 // underWayElsewhere says who runs the command, which was not to be waited for.
 func underWayElsewhere(key string, err error) error {
-	what := "it is under way"
+	what := translated("it is under way")
 	if held, ok := errors.AsType[*baton.HeldError](err); ok {
 		of := *held
 		of.Key = once.LockPrefix + key // the name that other commands know
-		what += ": " + describe(&of)
+		what += phrase(": %s", describe(&of))
 	}
 	return &exit{exitNotAcquired, errorf("%s; wait with -w 10s or look with: baton once --show %s", what, shellWord(key))}
 }

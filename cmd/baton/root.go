@@ -98,7 +98,11 @@ soon after its holder has crashed. Every grant carries a fencing token, a
 number that rises with every grant of the same key.
 
 A limit counts exactly, by the store's clock, whoever asks from wherever; who is
-refused is not counted.`
+refused is not counted.
+
+BATON_LANG, en or zh, is the language of help and messages, or else the locale is:
+LC_ALL, LC_MESSAGES, LANG. What programs read is English in each: standard output, logs,
+and what the library and the stores say.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -296,12 +300,13 @@ func misspelt(cmd *cobra.Command, err error) error {
 		text += "?"
 	}
 	// A URL in the wrong place is still secret, up to the end of its argument.
-	return errors.New(urls.ReplaceAllStringFunc(text, func(word string) string {
+	text = urls.ReplaceAllStringFunc(text, func(word string) string {
 		if quoted, ok := strings.CutPrefix(word, `"`); ok {
 			return `"` + redactURL(strings.TrimSuffix(quoted, `"`)) + `"`
 		}
 		return redactURL(word)
-	}))
+	})
+	return errors.New(cobraError(text))
 }
 
 // urls are words with a URL, and quoted text with one.

@@ -135,17 +135,39 @@ func eachFlag(c *cobra.Command, do func(*pflag.Flag)) {
 }
 
 // inExample changes the remarks of an example: what follows its code after two spaces or
-// more.
+// more, and goes on in lines that are indented as far as no code is.
 func inExample(example string, change func(string) string) string {
+	const far = 20
 	lines := strings.Split(example, "\n")
-	for i, line := range lines {
-		indent := len(line) - len(strings.TrimLeft(line, " "))
-		if code, rest, ok := strings.Cut(line[indent:], "  "); ok {
-			remark := strings.TrimLeft(rest, " ")
-			lines[i] = line[:indent] + code + line[indent+len(code):len(line)-len(remark)] + change(remark)
+	var out []string
+	for i := 0; i < len(lines); i++ {
+		code, remark := cutRemark(lines[i])
+		if remark == "" {
+			out = append(out, lines[i])
+			continue
+		}
+		before := []string{code} // the remark in each of its lines
+		for i+1 < len(lines) && strings.HasPrefix(lines[i+1], strings.Repeat(" ", far)) {
+			i++
+			rest := strings.TrimLeft(lines[i], " ")
+			before = append(before, lines[i][:len(lines[i])-len(rest)])
+			remark += "\n" + rest
+		}
+		for j, line := range strings.Split(change(remark), "\n") {
+			out = append(out, before[min(j, len(before)-1)]+line)
 		}
 	}
-	return strings.Join(lines, "\n")
+	return strings.Join(out, "\n")
+}
+
+// cutRemark cuts a line of an example into the code, with the blanks behind it, and the
+// remark.
+func cutRemark(line string) (code, remark string) {
+	indent := len(line) - len(strings.TrimLeft(line, " "))
+	if _, rest, ok := strings.Cut(line[indent:], "  "); ok {
+		remark = strings.TrimLeft(rest, " ")
+	}
+	return line[:len(line)-len(remark)], remark
 }
 
 // What cobra writes by itself. Of its errors there are those that wrong arguments bring
@@ -153,6 +175,11 @@ func inExample(example string, change func(string) string) string {
 var (
 	cobraTitles = []string{"Usage:", "Aliases:", "Examples:", "Available Commands:", "Additional Commands:", "Flags:", "Global Flags:", "Additional help topics:"}
 	cobraMore   = `Use "%s [command] --help" for more information about a command.`
+	cobraErrors = []string{
+		"unknown command %s for %s", "unknown flag: --%s", "unknown shorthand flag: %s in -%s", "bad flag syntax: %s",
+		"flag needs an argument: %s", "invalid argument %s for %s flag: %s", "required flag(s) %s not set",
+		"if any flags in the group [%s] are set none of the others can be; [%s] were all set",
+	}
 )
 
 var (
@@ -183,4 +210,80 @@ func flagWords(table string) string {
 		return table
 	}
 	return defaultOfFlag.ReplaceAllString(table, translated("(default: $1)"))
+}
+
+// cobraError translates an error about arguments.
+func cobraError(text string) string {
+	if spoken == nil {
+		return text
+	}
+	text, near, guessed := strings.Cut(text, ": did you mean ")
+	for _, format := range cobraErrors {
+		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(format), "%s", "(.+)") + "$"
+		if m := regexp.MustCompile(pattern).FindStringSubmatch(text); m != nil {
+			var parts []any
+			for _, part := range m[1:] {
+				parts = append(parts, part)
+			}
+			text = phrase(format, parts...)
+			break
+		}
+	}
+	if guessed {
+		text += phrase(": did you mean %s?", strings.TrimSuffix(near, "?"))
+	}
+	return text
+}
+
+// flagTable is the table of flags in at most so many columns.
+func flagTable(flags *pflag.FlagSet, columns int) string {
+	if spoken == nil {
+		return flags.FlagUsagesWrapped(columns)
+	}
+	// pflag counts bytes, and breaks lines at blanks alone, of which Chinese has few.
+	var b strings.Builder
+	indent := 0 // where usages begin
+	for line := range strings.Lines(flagWords(flags.FlagUsages())) {
+		flags.VisitAll(func(f *pflag.Flag) {
+			_, usage := pflag.UnquoteUsage(f)
+			usage, _, _ = strings.Cut(usage, "\n")
+			if before, _, ok := strings.Cut(line, usage); ok && usage != "" && strings.Contains(before, "--"+f.Name) {
+				indent = len(before)
+			}
+		})
+		for n, part := range breakLine(strings.TrimSuffix(line, "\n"), columns, columns-indent) {
+			if n > 0 {
+				b.WriteString(strings.Repeat(" ", indent))
+			}
+			b.WriteString(part + "\n")
+		}
+	}
+	return b.String()
+}
+
+// breakLine breaks a line where Chinese can be broken: beside a wide character, or at a
+// blank, but not before a mark that ends something or behind one that begins it. The
+// first part has at most so many columns, the others rest.
+func breakLine(line string, first, rest int) (parts []string) {
+	for width(line) > first {
+		at, used := 0, 0
+		var before rune
+		for i, r := range line {
+			if used > first {
+				break
+			}
+			may := before == ' ' || runeWidth(r) == 2 || runeWidth(before) == 2
+			if i > 0 && may && !strings.ContainsRune(" ，。；：、？！）”", r) && !strings.ContainsRune("（“", before) && strings.TrimSpace(line[:i]) != "" {
+				at = i
+			}
+			before = r
+			used += runeWidth(r)
+		}
+		if at == 0 {
+			break
+		}
+		parts = append(parts, strings.TrimRight(line[:at], " "))
+		line, first = line[at:], rest
+	}
+	return append(parts, line)
 }

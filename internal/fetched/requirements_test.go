@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/batonhq/baton/internal/translated"
 )
 
 var writeTable = flag.Bool("table", false, "write the table of docs/requirements.md")
@@ -47,6 +49,9 @@ func TestRequirements(t *testing.T) {
 	case have == table+"\n":
 	case *writeTable:
 		if err := os.WriteFile(file, []byte(before+tableBegin+table+"\n"+tableEnd+after), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if err := translated.Write(house.top, "docs/requirements.md"); err != nil {
 			t.Fatal(err)
 		}
 	default:

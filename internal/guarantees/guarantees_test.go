@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/translated"
 	"github.com/batonhq/baton/internal/verify"
 	"github.com/batonhq/baton/internal/verify/check"
 	"github.com/batonhq/baton/internal/verify/results"
@@ -29,6 +30,9 @@ func TestPageIsFresh(t *testing.T) {
 	}
 	if *update {
 		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := translated.Write("../..", "GUARANTEES.md"); err != nil {
 			t.Fatal(err)
 		}
 	}

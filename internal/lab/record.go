@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // A Record is what was seen in one run.
@@ -72,10 +73,12 @@ const (
 	Down   Kind = "down"
 )
 
-var kinds = []struct {
+type kindWord struct {
 	kind Kind
 	word Text
-}{
+}
+
+var kinds = []kindWord{
 	{Holds, Text{"holds the lock", "持有锁"}},
 	{Shares, Text{"holds it together with others", "与别人共同持有"}},
 	{Waits, Text{"waits", "等待"}},
@@ -215,11 +218,17 @@ func (r *Record) check() error {
 		}
 		for _, l := range t.Lanes {
 			for _, s := range l.Spans {
+				if !slices.ContainsFunc(kinds, func(k kindWord) bool { return k.kind == s.Kind }) {
+					return fmt.Errorf("the timeline of %q has a span of the kind %q", r.Question, s.Kind)
+				}
 				if s.From < 0 || s.To < s.From || s.To > t.Length {
 					return fmt.Errorf("the timeline of %q has a span from %d to %d ms of %d", r.Question, s.From, s.To, t.Length)
 				}
 			}
 			for _, m := range l.Marks {
+				if shapes[m.Kind][0] == "" {
+					return fmt.Errorf("the timeline of %q has a mark of the kind %q", r.Question, m.Kind)
+				}
 				if m.At < 0 || m.At > t.Length {
 					return fmt.Errorf("the timeline of %q has a mark at %d ms of %d", r.Question, m.At, t.Length)
 				}

@@ -21,11 +21,13 @@ var says = map[string][]string{
 	"docs/coming-from/etcd.md":            {"nightly ran\n"},
 	"docs/coming-from/redisson.md":        {"nightly ran\n"},
 	"docs/coming-from/shedlock.md":        {"nightly ran\n"},
+	"docs/howto/kubernetes.md":            {"pod-1 leads scheduler\n", "nightly ran\n"},
 	"docs/tutorials/nightly.md":           {"nightly ran\n", "attempt 1\n"},
 }
 
 // TestCommands runs the commands of each page, in the order in which they stand there and
-// in one folder, which has the rules of the page and a script ./nightly.sh; those of a page
+// in one folder, which has the rules of the page and two scripts. What is for Kubernetes is
+// parsed, and the commands of its containers run. Those of a page
 // that names ./examples/ run in the repository. The names of servers become those of real
 // ones. A block of "text" is what the commands print, with "…" for what differs.
 func TestCommands(t *testing.T) {
@@ -48,7 +50,15 @@ func TestCommands(t *testing.T) {
 			case "sh":
 				script.WriteString(b.text)
 			case "yaml":
-				rules = b.text
+				if !forKubernetes(b) {
+					rules = b.text
+					continue
+				}
+				commands, err := containers(b.text)
+				if err != nil {
+					t.Errorf("%s: %v\n%s", p.path, err, b.text)
+				}
+				script.WriteString(commands)
 			case "text":
 				prints = append(prints, b.text)
 			}
@@ -63,7 +73,9 @@ func TestCommands(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(p.path), ".md"), func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			for name, text := range map[string]string{"rules.yaml": rules, "nightly.sh": "#!/bin/sh\necho nightly ran\n"} {
+			for name, text := range map[string]string{
+				"rules.yaml": rules, "nightly.sh": "#!/bin/sh\necho nightly ran\n", "scheduler": "#!/bin/sh\necho \"$BATON_OWNER leads $BATON_KEY\"\n",
+			} {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
 					t.Fatal(err)
 				}

@@ -65,6 +65,8 @@ var rules = []rule{
 	{pattern: "internal/proxies", norace: true},
 	{pattern: "internal/release", norace: true},
 	{pattern: "internal/house", norace: true},
+	{pattern: "internal/reference", norace: true},
+	{pattern: "internal/translated", norace: true},
 	{pattern: "internal/simulate", norace: true},
 	{pattern: "internal/testrun", norace: true},
 	{pattern: "examples/fencing", norace: true},

@@ -68,7 +68,7 @@ func (c *counter) next() int64 {
 func (s *PostgresServer) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.each(freeze) // so that it starts no more of them
+	s.each(Freeze) // so that it starts no more of them
 	s.each((*os.Process).Kill)
 	s.kill()
 }
@@ -78,13 +78,13 @@ func (s *PostgresServer) Stop() {
 	s.Process.Stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.each(freeze)
+	s.each(Freeze)
 }
 
 // Cont lets a frozen server go on.
 func (s *PostgresServer) Cont() {
 	s.mu.Lock()
-	s.each(thaw)
+	s.each(Thaw)
 	s.mu.Unlock()
 	s.Process.Cont()
 }
@@ -282,7 +282,7 @@ func postgres(t TB, env, args []string) *PostgresServer {
 // until the machine has no room for more: then no server starts.
 func (s *PostgresServer) end() {
 	s.mu.Lock()
-	s.each(thaw)
+	s.each(Thaw)
 	_ = s.cmd.Process.Signal(syscall.SIGQUIT) // fails only if it has ended already
 	done := s.done
 	s.mu.Unlock()

@@ -133,13 +133,13 @@ func (p *Process) kill() {
 // Stop freezes the server with SIGSTOP: its connections stay open, and nothing answers.
 func (p *Process) Stop() {
 	p.t.Helper()
-	p.signal("freeze", freeze)
+	p.signal("freeze", Freeze)
 }
 
 // Cont lets a frozen server go on.
 func (p *Process) Cont() {
 	p.t.Helper()
-	p.signal("thaw", thaw)
+	p.signal("thaw", Thaw)
 }
 
 func (p *Process) signal(what string, send func(*os.Process) error) {

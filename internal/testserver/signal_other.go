@@ -7,5 +7,8 @@ import (
 	"os"
 )
 
-func freeze(*os.Process) error { return errors.ErrUnsupported }
-func thaw(*os.Process) error   { return errors.ErrUnsupported }
+// Freeze fails: processes cannot be stopped here.
+func Freeze(*os.Process) error { return errors.ErrUnsupported }
+
+// Thaw fails, too.
+func Thaw(*os.Process) error { return errors.ErrUnsupported }

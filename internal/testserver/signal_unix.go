@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// freeze returns when the process stands still, which takes a while on a busy machine.
-func freeze(p *os.Process) error {
+// Freeze stops a process (SIGSTOP), and returns when the process stands still, which takes a while on a busy machine.
+func Freeze(p *os.Process) error {
 	err := p.Signal(syscall.SIGSTOP)
 	if err == nil {
 		awaitStopped(p.Pid)
@@ -16,4 +16,5 @@ func freeze(p *os.Process) error {
 	return err
 }
 
-func thaw(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
+// Thaw lets a frozen process go on.
+func Thaw(p *os.Process) error { return p.Signal(syscall.SIGCONT) }

@@ -18,6 +18,8 @@ for (const button of document.querySelectorAll('[data-run]')) {
   })
 }
 
+const running = new Set()
+
 // The server sends pictures and tables that it has escaped.
 const events = new EventSource(`events?lang=${lang}&width=${width}`)
 events.onmessage = (message) => {
@@ -27,5 +29,6 @@ events.onmessage = (message) => {
   at.querySelector('.result').innerHTML = s.html
   at.classList.toggle('running', s.running)
   at.classList.toggle('failed', Boolean(s.failed))
-  for (const button of document.querySelectorAll('[data-run]')) button.disabled = s.running
+  running[s.running ? 'add' : 'delete'](s.name)
+  for (const button of document.querySelectorAll('[data-run]')) button.disabled = running.size > 0
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,11 @@ func TestQuestions(t *testing.T) {
 			record, err := lab.Do(ctx, q, lab.Options{Command: []string{command}})
 			if err != nil {
 				t.Fatal(err)
+			}
+			for _, x := range textsOf(record) {
+				if e, c := figuresOf(x.EN), figuresOf(x.ZH); !slices.Equal(e, c) {
+					t.Errorf("%q has the figures %q in English and %q in Chinese", x.EN, e, c)
+				}
 			}
 			var stored bytes.Buffer
 			if err := record.Write(&stored); err != nil {
@@ -125,6 +131,9 @@ func TestWords(t *testing.T) {
 			if x.EN == "" || han.MatchString(x.EN) || !han.MatchString(x.ZH) {
 				t.Errorf("%s: %q is not in both languages", q.Name, x)
 			}
+			if e, c := figuresOf(x.EN), figuresOf(x.ZH); !slices.Equal(e, c) {
+				t.Errorf("%s: %q has the figures %q in English and %q in Chinese", q.Name, x.EN, e, c)
+			}
 		}
 		if len(q.Proofs) == 0 {
 			t.Errorf("%s: no test stands behind it", q.Name)
@@ -146,4 +155,23 @@ func TestWords(t *testing.T) {
 			}
 		}
 	}
+}
+
+var figure = regexp.MustCompile(`\d+([.,:]\d+)*`)
+
+// figuresOf are the numbers of a text, in an order that does not depend on its language.
+func figuresOf(s string) []string {
+	all := figure.FindAllString(s, -1)
+	slices.Sort(all)
+	return all
+}
+
+// textsOf are the cells and the sentences of a record.
+func textsOf(r *lab.Record) []lab.Text {
+	all := slices.Clone(r.Says)
+	for _, t := range r.Tables {
+		all = append(all, slices.Concat(t.Rows...)...)
+		all = append(all, t.Columns...)
+	}
+	return all
 }

@@ -173,7 +173,7 @@ func TestPageSaysWhatGrew(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| redis | **grew** | 30m0s |", "| **10 → 100** |", "- redis: goroutines grew from 10 to 100", "- redis: store unavailable",
+		"| redis | **grew** | 30m0s |", "| **10 → 100** |", "- `redis`: `goroutines grew from 10 to 100`", "- `redis`: `store unavailable`",
 		"| sqlite | flat |", "| redis | – | 12m0s | 0, 0 |",
 	} {
 		if !strings.Contains(text, want) {

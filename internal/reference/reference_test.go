@@ -1,0 +1,145 @@
+package reference
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+var update = flag.Bool("update", false, "write docs/reference/errors.md and configuration.md, in both languages")
+
+func TestPagesAreFresh(t *testing.T) {
+	t.Parallel()
+	all, err := read(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 20 {
+		t.Errorf("found only %d packages", len(all))
+	}
+	for _, l := range []*language{english(), chinese()} {
+		for name, page := range l.pages(all) {
+			file := filepath.Join("../..", name)
+			if *update {
+				if err := os.WriteFile(file, []byte(page), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if have, err := os.ReadFile(file); err != nil || string(have) != page {
+				t.Errorf("%s is stale (%v): go generate ./internal/reference", name, err)
+			}
+		}
+		for _, text := range l.missing {
+			t.Errorf("zh.txt has no translation of\n%s", text)
+		}
+		for _, text := range l.unused() {
+			t.Errorf("zh.txt translates what no comment says:\n%s", text)
+		}
+	}
+}
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	all, err := read(fstest.MapFS{
+		"x/x.go": {Data: []byte(`package x
+
+// ErrA says a,
+// see [y.Z].
+var ErrA = errors.New("a")
+
+var (
+	ErrB = errors.New("b is off") // no comment
+	ErrC = errors.New("c is off")
+	errD = errors.New("d")
+)
+
+// BError refuses b.
+//
+// It is <odd>.
+type BError struct{ Reason string }
+
+func (*BError) Error() string { return "" }
+
+// OldError is one of another package.
+type OldError = y.OldError
+
+// Config says how.
+type Config struct {
+	// TTL ends it. Defaults to 15s, or less. It is short.
+	TTL  time.Duration
+	Wait, Keep int // are both. Defaults to 0.
+	own  int
+}
+
+type other struct{ A int }
+`)},
+		"x/x_test.go":     {Data: []byte("package x\n\nvar ErrTest = 1\n")},
+		"internal/i/i.go": {Data: []byte("package i\n\nvar ErrI = 1\n")},
+		"cmd/c/c.go":      {Data: []byte("package main\n\nvar ErrM = 1\n")},
+	})
+	if err != nil || len(all) != 1 {
+		t.Fatalf("read %v: %v", all, err)
+	}
+	l := english()
+	l.errors, l.config, l.otherwise = "", "", "end\n"
+	pages := l.pages(all)
+	for name, want := range map[string]string{
+		"docs/reference/errors.md": "\n## x\n\n| error | what it says |\n|---|---|\n| `*BError` | BError refuses b.<br>It is \\<odd>. |\n| `ErrA` | ErrA says a, see y.Z. |\n" +
+			"| `ErrB` | no comment |\n| `ErrC` | c is off |\n| `*OldError` | OldError is one of another package. |\n",
+		"docs/reference/configuration.md": "\n## x.Config\n\nConfig says how.\n\n| field | type | default | meaning |\n|---|---|---|---|\n| `TTL` | `time.Duration` | 15s, or less | TTL ends it. It is short. |\n" +
+			"| `Wait` | `int` | 0 | are both. |\n| `Keep` | `int` | 0 | are both. |\n\nend\n",
+	} {
+		if pages[name] != want {
+			t.Errorf("%s is\n%s\nwant\n%s", name, pages[name], want)
+		}
+	}
+}
+
+// What is not translated, and what is translated for nothing, is noticed.
+func TestMissingTranslations(t *testing.T) {
+	t.Parallel()
+	l := chinese()
+	l.words = readWords("a b\n=\n甲\n\nold\n=\n旧\n")
+	if got := l.say("a b") + l.say("c"); got != "甲" || len(l.missing) != 1 || l.missing[0] != "c" {
+		t.Errorf("says %q, and misses %q", got, l.missing)
+	}
+	if unused := l.unused(); len(unused) != 1 || unused[0] != "old" {
+		t.Errorf("does not use %q", unused)
+	}
+}
+
+// Every variable of the environment that the command reads is on the page.
+func TestEnvironmentIsThere(t *testing.T) {
+	t.Parallel()
+	read := regexp.MustCompile(`(?:os\.Getenv|os\.LookupEnv|getenv)\("([A-Z_]+)"\)`)
+	count := 0
+	for _, pattern := range []string{"../../cmd/baton/*.go", "../../open/*.go", "../../internal/*/*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			folder := filepath.Base(filepath.Dir(file))
+			if strings.HasSuffix(file, "_test.go") || folder != "baton" && folder != "open" && folder != "systemd" && folder != "supervise" && folder != "door" {
+				continue
+			}
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, found := range read.FindAllStringSubmatch(string(text), -1) {
+				count++
+				if !strings.Contains(englishElse, "`"+found[1]+"`") {
+					t.Errorf("%s reads %s, which is not in configuration.en.md.tmpl", file, found[1])
+				}
+			}
+		}
+	}
+	if count < 5 {
+		t.Errorf("found only %d variables", count)
+	}
+}

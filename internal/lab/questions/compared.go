@@ -43,7 +43,7 @@ var compared = []*lab.Question{
 		Ask:   text("How many requests does one lock cost?", "加一次锁、放一次锁，要向服务器发几次请求？"),
 		Answer: [3]lab.Text{
 			text("With nobody in the way: one request to acquire and one to release, on every store with one server.", "没有人竞争时，只有一台服务器的存储：加锁一次请求，释放一次请求。"),
-			text("Redlock as published sends both to all five servers; Baton asks a majority first, and that suffices while all are well.", "按 Redlock 原文，两次请求都要发给全部 5 台；Baton 先问多数派，一切正常时这就够了。"),
+			text("Redlock as published sends both to all 5 servers; Baton asks a majority first, and that suffices while all are well.", "按 Redlock 原文，两次请求都要发给全部 5 台；Baton 先问多数派，一切正常时这就够了。"),
 			text("So the time to the server decides what a lock costs, much more than what the server does.", "所以决定一把锁开销的主要是网络往返，而不是服务器做的事。"),
 		},
 		Proofs: []lab.Proof{{File: "internal/measure/scratch_test.go", Line: `func TestScratch(t *testing.T) {`}},
@@ -297,7 +297,7 @@ func commandsPerLock(ctx context.Context, r *lab.Run) error {
 			}
 		}
 	}
-	r.Say("%d pairs were counted on each store: %.1f requests each on Redis, %.1f on five servers of Redlock. Memory and SQLite have no server: what they cost is a map, and a file.",
+	r.Say("%d pairs were counted on each store: %.1f requests each on Redis, %.1f on 5 servers of Redlock. Memory and SQLite have no server: what they cost is a map, and a file.",
 		"每种存储数了 %d 次加锁加释放：Redis 每次 %.1f 个请求，5 台服务器的 Redlock 每次 %.1f 个。内存和 SQLite 没有服务器：只是一个 map、一个文件。", pairs, cost["Redis"], cost["Redlock"])
 	sayAbsent(r, absent)
 	return nil

@@ -65,6 +65,7 @@ type Plan struct {
 	Targets     []Target
 	Goroutines  []int
 	Repetitions int
+	Shapes      []Shape // nil: all of them
 
 	// For is how long all of it takes, about: no measurement begins later.
 	For time.Duration
@@ -200,7 +201,11 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 			f.cleanUp(ctx)
 		}
 	}()
-	for _, s := range Shapes {
+	shapes := p.Shapes
+	if shapes == nil {
+		shapes = Shapes
+	}
+	for _, s := range shapes {
 		for _, n := range p.Goroutines {
 			for _, t := range p.Targets {
 				r.Cells = append(r.Cells, &Cell{Target: t.Name, Shape: s, Goroutines: n})

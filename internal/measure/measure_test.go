@@ -61,6 +61,17 @@ func TestRunMeasuresAll(t *testing.T) {
 	}
 }
 
+// A plan may be for some shapes only.
+func TestRunOfOneShape(t *testing.T) {
+	t.Parallel()
+	p := planOf(Target{"one", memstore.New()})
+	p.Shapes, p.most = []Shape{Apart}, shortest
+	r, err := Run(t.Context(), p)
+	if err != nil || !r.Complete || len(r.Cells) != 2 || r.Cells[0].Shape != Apart || r.Cells[1].Shape != Apart {
+		t.Errorf("%+v, error %v", r, err)
+	}
+}
+
 // The targets take turns, and not always the same one begins.
 func TestTargetsTakeTurns(t *testing.T) {
 	t.Parallel()

@@ -149,8 +149,8 @@ func crashHalfWay(ctx context.Context, r *lab.Run) error {
 	}
 	before := r.Lane(text("marked before the work", "先记后做"))
 	after := r.Lane(text("marked after the work", "先做后记"))
-	first := r.Lane(text("baton once: attempt 1", "baton once 第一次"))
-	second := r.Lane(text("baton once: attempt 2", "baton once 第二次"))
+	first := r.Lane(text("baton once: attempt 1", "baton once 第 1 次"))
+	second := r.Lane(text("baton once: attempt 2", "baton once 第 2 次"))
 
 	// What is done to the ledger is done twice if it stands there twice. The command looks
 	// for what an earlier attempt has done only if there was one.

@@ -19,7 +19,6 @@ var englishOnly = map[string]string{
 	".github/":                    "forms of the forge, which has one for all languages",
 	"metrics/testdata/command.md": "a part of docs/metrics.md",
 	"clients/":                    "not yet",
-	"docs/benchmarks.md":          "not yet",
 	"docs/comparison.md":          "not yet",
 }
 

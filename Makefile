@@ -66,7 +66,7 @@ bench: ## Measure Baton beside its rivals; flags by BENCH="…"
 	go run -C bench . $(BENCH)
 
 .PHONY: comparison
-comparison: servers ## Measure all stores side by side and write docs/comparison.md and .html
+comparison: servers ## Measure all stores side by side and write docs/comparison.json and its pages
 	go run -C bench ./comparison
 
 .PHONY: verify
@@ -102,7 +102,7 @@ release: ## Build what a release has into dist: the command for all platforms, .
 .PHONY: site
 site: ## Build the site from docs/ into dist/site (needs node 20 and npm)
 	rm -rf .site/docs && mkdir -p .site && cp -R site/. .site/ && cp -R docs .site/docs
-	cd .site && npm ci --no-audit --no-fund && npm run build
+	cd .site && npm ci --no-audit --no-fund --prefer-offline && npm run build
 
 .PHONY: lab
 lab: servers ## Make all experiments of the laboratory, and write docs/lab.md and its pictures

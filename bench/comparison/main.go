@@ -1,11 +1,13 @@
 // Command comparison starts one server of each kind as private children, measures all
-// stores in one run of "baton bench", and writes docs/comparison.md and
-// docs/comparison.html. Run it by "make comparison", on a machine that has nothing else
-// to do.
+// stores in one run of "baton bench", and writes docs/comparison.json and, from that,
+// docs/comparison.md and docs/comparison.html, and the same in Chinese. Run it by
+// "make comparison", on a machine that has nothing else to do. With -draw it measures
+// nothing, and writes the pages again.
 package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -17,6 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/batonhq/baton/internal/measure"
+	"github.com/batonhq/baton/internal/measure/page"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -24,41 +28,42 @@ import (
 // granted is on the disk, or as near as possible.
 type contender struct {
 	name  string
-	setup string
+	setup string // in English
+	zh    string // and in Chinese
 	start func(t testserver.TB, dir string) (url string)
 }
 
 var contenders = []contender{
-	{"memory", "the goroutines of one process, no server", func(testserver.TB, string) string { return "memory:" }},
-	{"SQLite", "a file on the disk, WAL, every commit synced", func(_ testserver.TB, dir string) string {
+	{"memory", "the goroutines of one process, no server", "一个进程里的协程，没有服务器", func(testserver.TB, string) string { return "memory:" }},
+	{"SQLite", "a file on the disk, WAL, every commit synced", "磁盘上的一个文件，WAL，每次提交都落盘", func(_ testserver.TB, dir string) string {
 		return "sqlite:" + filepath.Join(dir, "locks.db")
 	}},
-	{"Redis", "one server, appendonly yes, appendfsync everysec", func(t testserver.TB, _ string) string {
+	{"Redis", "one server, appendonly yes, appendfsync everysec", "一台服务器，appendonly yes，appendfsync everysec", func(t testserver.TB, _ string) string {
 		return "redis://" + testserver.Redis(t, "--appendonly", "yes").Addr
 	}},
-	{"Redlock of five", "five servers on this machine, appendonly yes, appendfsync everysec", func(t testserver.TB, _ string) string {
+	{"Redlock of five", "five servers on this machine, appendonly yes, appendfsync everysec", "这台机器上的五台服务器，appendonly yes，appendfsync everysec", func(t testserver.TB, _ string) string {
 		nodes := testserver.RedisNodes(t, 5, "--appendonly", "yes")
 		// durable=true lets them vote although they have just been started: none of
 		// them restarts.
 		return "redlock://" + strings.Join(testserver.Addrs(nodes), ",") + "?durable=true"
 	}},
-	{"MariaDB", "one server, every commit synced", func(t testserver.TB, _ string) string {
+	{"MariaDB", "one server, every commit synced", "一台服务器，每次提交都落盘", func(t testserver.TB, _ string) string {
 		return "mysql://root@" + testserver.MariaDB(t).Addr + "/baton"
 	}},
-	{"PostgreSQL", "one server, every commit synced that must be", func(t testserver.TB, _ string) string {
+	{"PostgreSQL", "one server, every commit synced that must be", "一台服务器，该落盘的提交都落盘", func(t testserver.TB, _ string) string {
 		s := testserver.Postgres(t, "-c", "fsync=on", "-c", "synchronous_commit=on", "-c", "full_page_writes=on")
 		return s.URL(s.Database(t))
 	}},
-	{"ZooKeeper", "one server, every transaction synced", func(t testserver.TB, _ string) string {
+	{"ZooKeeper", "one server, every transaction synced", "一台服务器，每个事务都落盘", func(t testserver.TB, _ string) string {
 		return "zk://" + testserver.ZooKeeper(t).Addr + "/locks"
 	}},
-	{"ZooKeeper of three", "three servers on this machine and its disk, every transaction synced by a majority", func(t testserver.TB, _ string) string {
+	{"ZooKeeper of three", "three servers on this machine and its disk, every transaction synced by a majority", "这台机器和它的磁盘上的三台服务器，每个事务由多数派落盘", func(t testserver.TB, _ string) string {
 		return "zk://" + strings.Join(testserver.ZooKeeperEnsemble(t, nil).Addrs(), ",") + "/locks"
 	}},
-	{"etcd", "one server, every write synced", func(t testserver.TB, _ string) string {
+	{"etcd", "one server, every write synced", "一台服务器，每次写入都落盘", func(t testserver.TB, _ string) string {
 		return "etcd://" + testserver.Etcd(t, "--unsafe-no-fsync=false").Addr + "/locks"
 	}},
-	{"etcd of three", "three servers on this machine and its disk, every write synced by a majority", func(t testserver.TB, _ string) string {
+	{"etcd of three", "three servers on this machine and its disk, every write synced by a majority", "这台机器和它的磁盘上的三台服务器，每次写入由多数派落盘", func(t testserver.TB, _ string) string {
 		var members []string
 		for _, m := range testserver.EtcdThree(t, "--unsafe-no-fsync=false").Members {
 			members = append(members, m.Addr)
@@ -71,13 +76,25 @@ func main() {
 	each := flag.Duration("each", 90*time.Second, "how long each store is measured")
 	root := flag.String("root", "..", "the `directory` of the repository")
 	only := flag.String("only", "", "compare only these `stores`, separated by commas")
+	again := flag.Bool("draw", false, "measure nothing: write the pages from docs/comparison.json")
 	flag.Parse()
-	if err := run(*root, *each, *only); err != nil {
+	var err error
+	if !*again {
+		err = run(*root, *each, *only)
+	}
+	if err == nil {
+		err = draw(*root)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "comparison:", err)
 		os.Exit(1)
 	}
 }
 
+// stored is the file with what was measured, of which the pages are made.
+func stored(root string) string { return filepath.Join(root, "docs", "comparison.json") }
+
+// run measures.
 func run(root string, each time.Duration, only string) error {
 	servers := new(testserver.Program)
 	defer servers.Close()
@@ -94,8 +111,6 @@ func run(root string, each time.Duration, only string) error {
 		return fmt.Errorf("build baton: %w", err)
 	}
 
-	var page bytes.Buffer
-	page.WriteString(head)
 	var stores []string
 	for _, c := range contenders {
 		if only != "" && !slices.Contains(strings.Split(only, ","), c.name) {
@@ -103,26 +118,110 @@ func run(root string, each time.Duration, only string) error {
 		}
 		fmt.Fprintf(os.Stderr, "comparison: start %s\n", c.name)
 		stores = append(stores, c.name+"="+c.start(servers, dir))
-		fmt.Fprintf(&page, "- **%s**: %s\n", c.name, c.setup)
 	}
-	page.WriteString("\n")
 
 	// Ctrl-C is for the measuring process, which then prints what it has; the servers
 	// stay until that has ended.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)
-	args := []string{"bench", "--for", (time.Duration(len(stores)) * each).String(), "-o", "markdown", "--html", filepath.Join(root, "docs", "comparison.html")}
+	args := []string{"bench", "--for", (time.Duration(len(stores)) * each).String(), "-o", "json"}
 	bench := exec.Command(program, append(args, stores...)...)
-	bench.Stdout, bench.Stderr = &page, os.Stderr
+	var out bytes.Buffer
+	bench.Stdout, bench.Stderr = &out, os.Stderr
 	if err := bench.Run(); err != nil {
 		return fmt.Errorf("baton bench: %w", err)
 	}
-	return os.WriteFile(filepath.Join(root, "docs", "comparison.md"), page.Bytes(), 0o644)
+	var report measure.Report
+	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
+		return fmt.Errorf("read what baton bench wrote: %w", err)
+	}
+	// Where the servers were is of no use to anybody: they are gone.
+	describe(&report, measure.English)
+	text, err := json.MarshalIndent(&report, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(stored(root), append(text, '\n'), 0o644)
 }
 
-const head = `# The stores compared
+// describe says of each store what it was.
+func describe(r *measure.Report, l measure.Language) {
+	for i, s := range r.Stores {
+		for _, c := range contenders {
+			if c.name == s.Name && l == measure.Chinese {
+				r.Stores[i].About = c.zh
+			} else if c.name == s.Name {
+				r.Stores[i].About = c.setup
+			}
+		}
+	}
+}
 
-What ` + "`make comparison`" + ` printed: every store in one run, the stores taking turns, on one machine that runs the
+// draw writes the pages.
+func draw(root string) error {
+	all, err := pages(root)
+	if err != nil {
+		return err
+	}
+	for name, text := range all {
+		if err := os.WriteFile(filepath.Join(root, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pages makes the pages of what is stored, by their names in the repository.
+func pages(root string) (map[string][]byte, error) {
+	text, err := os.ReadFile(stored(root))
+	if err != nil {
+		return nil, err
+	}
+	var report measure.Report
+	if err := json.Unmarshal(text, &report); err != nil {
+		return nil, fmt.Errorf("%s: %w", stored(root), err)
+	}
+	all := map[string][]byte{}
+	for _, of := range []struct {
+		language   measure.Language
+		dir, title string
+	}{{measure.English, "docs/", english}, {measure.Chinese, "docs/zh/", chinese}} {
+		describe(&report, of.language)
+		var b strings.Builder
+		b.WriteString(of.title)
+		for _, s := range report.Stores {
+			if of.language == measure.Chinese {
+				fmt.Fprintf(&b, "- **%s**：%s\n", s.Name, s.About)
+			} else {
+				fmt.Fprintf(&b, "- **%s**: %s\n", s.Name, s.About)
+			}
+		}
+		b.WriteString("\n")
+		report.Markdown(&b, of.language)
+		all[of.dir+"comparison.md"] = []byte(b.String())
+		var html bytes.Buffer
+		if err := page.Write(&html, page.Page{Report: &report, Language: of.language}); err != nil {
+			return nil, err
+		}
+		all[of.dir+"comparison.html"] = html.Bytes()
+	}
+	return all, nil
+}
+
+const english = `# The stores compared
+
+[简体中文](zh/comparison.md)
+
+What ` + "`make comparison`" + ` measured: every store in one run, the stores taking turns, on one machine that runs the
 servers, too. [comparison.html](comparison.html) has it as plots. Read it as ratios: a network between program and server
 adds its round trip to all of them but memory and SQLite.
+
+`
+
+const chinese = `# 各种存储的比较
+
+[English](../comparison.md)
+
+` + "`make comparison`" + ` 测得的结果：所有存储在同一次运行里轮流测量，服务器也在同一台机器上。[comparison.html](comparison.html) 有图。
+请当作比例来读：程序与服务器之间隔着网络时，除内存和 SQLite 外，每一种都要加上网络的往返时间。
 
 `

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -31,8 +30,7 @@ type benching struct {
 	*app
 	plan   measure.Plan
 	html   string
-	stores []page.Store
-	method []string
+	stores []measure.Store
 }
 
 const mostGoroutines = 4096
@@ -62,8 +60,8 @@ the mean. Jain's index of fairness is 1 if all are served alike, and 1/n if one 
 everything.
 
 With -o json: stores, results (store, shape, goroutines, the medians, and all
-repetitions; times in seconds, what is not known is null), failed, complete, took, and
-method. -o markdown prints tables for a page.
+repetitions; times in seconds, what is not known is null), failed, complete, began, took,
+repetitions, the program's build, go and platform, cpus, and method. -o markdown prints tables for a page.
 
 ` + exitTableBench,
 		Example: `  baton bench memory: sqlite:/tmp/bench.db redis://db1:6379
@@ -162,10 +160,10 @@ func (b *benching) run(ctx context.Context, urls []string) error {
 	result, err := measure.Run(ctx, b.plan)
 	done()
 	took := time.Since(began)
-	b.describe(began, took)
+	report := b.report(result, began, took)
 
 	if len(result.Cells) > 0 {
-		if err := b.print(result, took); err != nil {
+		if err := b.print(report); err != nil {
 			return err
 		}
 	}
@@ -216,7 +214,7 @@ func (b *benching) add(name, url string, store driver.Store) {
 		name = fmt.Sprintf("%s %d", wanted, n)
 	}
 	b.plan.Targets = append(b.plan.Targets, measure.Target{Name: name, Store: store})
-	b.stores = append(b.stores, page.Store{Name: name, URL: open.Redact(url)})
+	b.stores = append(b.stores, measure.Store{Name: name, About: open.Redact(url)})
 }
 
 func writable(path string) error {
@@ -255,34 +253,23 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 	}, func() { fmt.Fprint(b.stderr, "\r\x1b[K") }
 }
 
-// describe says how the figures were measured.
-func (b *benching) describe(began time.Time, took time.Duration) {
+// report adds to the result how it was measured.
+func (b *benching) report(r *measure.Result, began time.Time, took time.Duration) *measure.Report {
 	v := version()
 	build := v.Version
 	if v.Revision != "" {
 		build += " (" + v.Revision + ")"
 	}
-	b.method = []string{
-		fmt.Sprintf("Measured on %s within %s, by baton %s, %s.", began.UTC().Format("2006-01-02 15:04 UTC"), short(took.Round(time.Second)), build, v.Go),
-		fmt.Sprintf("The program had %d CPUs, %s; servers on the same machine share them.", runtime.GOMAXPROCS(0), v.Platform),
-		fmt.Sprintf("%d repetitions, each of everything in turn, the order of the stores rotating: figures are medians over the repetitions, bars in the plots go from the lowest to the highest.", b.plan.Repetitions),
-		"A closed loop: each goroutine locks and unlocks with nothing done in between, and asks again at once. Every lock is checked: nobody else may be inside, and tokens must rise.",
-		"Times are those of lock and unlock together. Jitter is how much two locks of the same goroutine that follow each other differ, in the mean. Jain's index is 1 if all are served alike and 1/n if one of n has everything.",
+	return &measure.Report{
+		Result: r, Stores: b.stores, Repetitions: b.plan.Repetitions,
+		Began: began, Took: took, Build: build, Go: v.Go, Platform: v.Platform, CPUs: runtime.GOMAXPROCS(0),
 	}
 }
 
-func (b *benching) print(r *measure.Result, took time.Duration) error {
+func (b *benching) print(r *measure.Report) error {
 	if b.html != "" {
-		var notes []string
-		for name, err := range r.Failed {
-			notes = append(notes, name+" failed, and was left out from then on: "+err.Error())
-		}
-		if !r.Complete {
-			notes = append(notes, "Not everything was measured.")
-		}
-		slices.Sort(notes)
 		var text bytes.Buffer
-		err := page.Write(&text, page.Page{Title: "Locks, measured", Result: r, Stores: b.stores, Method: b.method, Notes: notes})
+		err := page.Write(&text, page.Page{Report: r})
 		if err == nil {
 			err = os.WriteFile(b.html, text.Bytes(), 0o644)
 		}
@@ -294,11 +281,21 @@ func (b *benching) print(r *measure.Result, took time.Duration) error {
 	}
 	switch b.output {
 	case "json":
-		return printJSON(b.stdout, b.view(r, took), true)
+		return printJSON(b.stdout, r, true)
 	case "markdown":
 		return b.markdown(r)
 	}
-	return b.text(r)
+	return b.text(r.Result)
+}
+
+func (b *benching) markdown(r *measure.Report) error {
+	var w strings.Builder
+	r.Markdown(&w, measure.English)
+	for _, s := range r.Stores {
+		fmt.Fprintf(&w, "- %s is `%s`\n", s.Name, s.About)
+	}
+	_, err := io.WriteString(b.stdout, w.String())
+	return err
 }
 
 func (b *benching) text(r *measure.Result) error {
@@ -316,7 +313,7 @@ func (b *benching) text(r *measure.Result) error {
 		w.WriteByte('\n')
 	}
 	for _, s := range b.stores {
-		fmt.Fprintf(&w, "%s is %s\n", s.Name, safe(s.URL))
+		fmt.Fprintf(&w, "%s is %s\n", s.Name, safe(s.About))
 	}
 	_, err := io.WriteString(b.stdout, w.String())
 	return err
@@ -335,87 +332,4 @@ func aligned(t measure.Table) [][]string {
 		}
 	}
 	return rows
-}
-
-func (b *benching) markdown(r *measure.Result) error {
-	var w strings.Builder
-	var last measure.Shape
-	line := func(cells []string) { w.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
-	for _, t := range r.Tables() {
-		if t.Shape != last {
-			title := t.Shape.String()
-			fmt.Fprintf(&w, "## %s%s\n\n", strings.ToUpper(title[:1]), title[1:])
-			last = t.Shape
-		}
-		fmt.Fprintf(&w, "**%s**\n\n", t.Metric.Title)
-		line(t.Head)
-		w.WriteString("|---" + strings.Repeat("|--:", len(t.Head)-1) + "|\n")
-		for _, row := range t.Rows {
-			line(row)
-		}
-		w.WriteByte('\n')
-	}
-	w.WriteString("## How this was measured\n\n")
-	for _, s := range b.method {
-		w.WriteString("- " + s + "\n")
-	}
-	for _, s := range b.stores {
-		fmt.Fprintf(&w, "- %s is `%s`\n", s.Name, s.URL)
-	}
-	_, err := io.WriteString(b.stdout, w.String())
-	return err
-}
-
-type benchView struct {
-	Complete bool              `json:"complete"`
-	Took     float64           `json:"took"`
-	Method   []string          `json:"method"`
-	Stores   []benchStore      `json:"stores"`
-	Results  []benchResult     `json:"results"`
-	Failed   map[string]string `json:"failed"`
-}
-
-type benchStore struct {
-	Name string `json:"name"`
-	URL  string `json:"url"`
-}
-
-type benchResult struct {
-	Store       string                `json:"store"`
-	Shape       measure.Shape         `json:"shape"`
-	Goroutines  int                   `json:"goroutines"`
-	Median      map[string]*float64   `json:"median"`
-	Lost        int64                 `json:"lost"`
-	Repetitions []map[string]*float64 `json:"repetitions"`
-}
-
-func (b *benching) view(r *measure.Result, took time.Duration) benchView {
-	v := benchView{Complete: r.Complete, Took: seconds(took), Method: b.method, Results: []benchResult{}, Failed: map[string]string{}}
-	for _, s := range b.stores {
-		v.Stores = append(v.Stores, benchStore(s))
-	}
-	for name, err := range r.Failed {
-		v.Failed[name] = err.Error()
-	}
-	for _, c := range r.Cells {
-		median := c.Median()
-		one := benchResult{Store: c.Target, Shape: c.Shape, Goroutines: c.Goroutines, Median: figuresView(median), Lost: median.Lost}
-		for _, f := range c.Repetitions {
-			one.Repetitions = append(one.Repetitions, figuresView(f))
-		}
-		v.Results = append(v.Results, one)
-	}
-	return v
-}
-
-// figuresView has null for numbers that JSON cannot write.
-func figuresView(f measure.Figures) map[string]*float64 {
-	all := map[string]*float64{}
-	for _, m := range measure.Metrics {
-		all[m.Name] = nil
-		if v := m.Get(f); !math.IsNaN(v) && !math.IsInf(v, 0) {
-			all[m.Name] = &v
-		}
-	}
-	return all
 }

@@ -40,6 +40,20 @@ func (s Shape) String() string {
 	return "each goroutine its own key"
 }
 
+// In is what String says, in a language.
+func (s Shape) In(l Language) string {
+	if l != Chinese {
+		return s.String()
+	}
+	switch s {
+	case Line:
+		return "一个 key，一个进程"
+	case Crowd:
+		return "一个 key，每个协程自己在存储的队列里排队"
+	}
+	return "每个协程一个自己的 key"
+}
+
 // A Target is a store that is measured. It stays the caller's.
 type Target struct {
 	Name  string // unique

@@ -111,21 +111,30 @@ type options struct {
 // browse opens a page in a browser of its own. What the browser complains of fails the test.
 func browse(t *testing.T, url string, o options) *tab {
 	t.Helper()
+	tb := openTab(t, launch(t), o)
+	tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(url)))
+	return tb
+}
+
+// launch is a browser, in which openTab opens tabs. The first tab is a page of its own.
+func launch(t *testing.T) context.Context {
+	t.Helper()
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(chromium(t)), chromedp.NoSandbox, // tests may run as root
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("lang", "en-US"))...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	if o.width == 0 {
-		o.width, o.height = 1360, 900
-	}
+	return ctx
+}
+
+// openTab opens an empty tab.
+func openTab(t *testing.T, browser context.Context, o options) *tab {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(browser)
+	t.Cleanup(cancel)
 	if o.lang == "" {
 		o.lang = "en-US"
-	}
-	scheme := "light"
-	if o.dark {
-		scheme = "dark"
 	}
 	tb := &tab{t, ctx}
 	if err := chromedp.Listen(ctx, func(e any) {
@@ -141,13 +150,25 @@ func browse(t *testing.T, url string, o options) *tab {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	tb.set(
-		call(ctx, emulation.SetUserAgentOverride, emulation.SetUserAgentOverrideParams{UserAgent: "baton-test", AcceptLanguage: o.lang}),
-		call(ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: o.width, Height: o.height, DeviceScaleFactor: 1, Mobile: o.width < 500}),
-		call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}),
-		chromedp.Do(ctx, chromedp.Navigate(url)),
-	)
+	tb.set(call(ctx, emulation.SetUserAgentOverride, emulation.SetUserAgentOverrideParams{UserAgent: "baton-test", AcceptLanguage: o.lang}))
+	tb.look(o)
 	return tb
+}
+
+// look gives the tab the size and the colours of options.
+func (tb *tab) look(o options) {
+	tb.t.Helper()
+	if o.width == 0 {
+		o.width, o.height = 1360, 900
+	}
+	scheme := "light"
+	if o.dark {
+		scheme = "dark"
+	}
+	tb.set(
+		call(tb.ctx, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: o.width, Height: o.height, DeviceScaleFactor: 1, Mobile: o.width < 500}),
+		call(tb.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}),
+	)
 }
 
 func call[P, R any](ctx context.Context, command cdp.Command[P, R], params P) error {

@@ -380,18 +380,22 @@ func TestContrast(t *testing.T) {
 const contrast = `(async () => {
 	await Promise.all(document.getAnimations().map((a) => a.finished.catch(() => {})));
 	const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-	const rgba = (color) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); const d = canvas.getImageData(0, 0, 1, 1).data; return [d[0], d[1], d[2], d[3] / 255]; };
+	const known = new Map(), backs = new Map();
+	const rgba = (color) => {
+		if (!known.has(color)) { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); const d = canvas.getImageData(0, 0, 1, 1).data; known.set(color, [d[0], d[1], d[2], d[3] / 255]); }
+		return known.get(color);
+	};
 	const over = (a, b) => [0, 1, 2].map((i) => a[i] * a[3] + b[i] * (1 - a[3])).concat(1);
 	const behind = (e) => {
-		const all = [];
-		for (let n = e; n; n = n.parentElement) { all.push(rgba(getComputedStyle(n).backgroundColor)); if (n.tagName === "DIALOG") break; }
-		return all.reverse().reduce((under, c) => over(c, under), [255, 255, 255, 1]);
+		if (!e) return [255, 255, 255, 1];
+		if (!backs.has(e)) backs.set(e, over(rgba(getComputedStyle(e).backgroundColor), e.tagName === "DIALOG" ? [255, 255, 255, 1] : behind(e.parentElement)));
+		return backs.get(e);
 	};
 	const light = (c) => { const [r, g, b] = c.map((v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
 	const bad = new Set(), walk = document.createTreeWalker(document.querySelector("dialog[open]") ?? document.body, NodeFilter.SHOW_TEXT);
 	for (let n; (n = walk.nextNode());) {
 		const e = n.parentElement;
-		if (!n.data.trim() || !e.checkVisibility({ checkVisibilityCSS: true }) || e.closest(":disabled, .hidden, script, select, .skip")) continue;
+		if (!n.data.trim() || !e.checkVisibility({ checkVisibilityCSS: true, opacityProperty: true }) || e.closest(":disabled, .hidden, script, select, .skip")) continue;
 		const back = behind(e), front = over(rgba(getComputedStyle(e).color), back);
 		const [a, b] = [light(front.slice(0, 3)), light(back.slice(0, 3))].sort((x, y) => y - x);
 		const ratio = (a + 0.05) / (b + 0.05);

@@ -9,19 +9,29 @@ const docs = path.resolve(import.meta.dirname, '../docs')
 const top = path.resolve(import.meta.dirname, '../..')
 const repository = 'https://github.com/batonhq/baton'
 
+// Decisions are for those who change the code, who read them in the repository.
+const decisions = path.join('docs', 'adr')
+
 // A page may lead out of docs/, to a file or a folder of the repository: the site has none of
 // them, and leads to the forge.
 function leadOut(md) {
   md.core.ruler.push('lead-out', (state) => {
     for (const block of state.tokens) {
-      for (const token of block.children ?? []) {
+      for (const token of [block, ...(block.children ?? [])]) {
+        // Vite takes the address of a picture without a dot for the name of a package.
+        if (token.type.startsWith('html_')) token.content = token.content.replace(/\b(src|srcset)="(?=\w[^":]*")/g, '$1="./')
         const href = token.type === 'link_open' && token.attrGet('href')
         if (!href || /^[a-z]+:|^#|^\//.test(href)) continue
         const [file, hash] = href.split('#')
         const to = path.resolve(docs, path.dirname(state.env.relativePath), file)
         const inside = to === docs || to.startsWith(docs + path.sep)
-        if (inside && file.endsWith('.md')) continue
         const below = path.relative(path.dirname(docs), to)
+        if (inside && file.endsWith('.html')) { // a page of its own, which buildEnd copies
+          token.attrSet('href', '/plots/' + path.relative(docs, to))
+          token.attrSet('target', '_self')
+          continue
+        }
+        if (inside && file.endsWith('.md') && !below.startsWith(decisions)) continue
         const there = path.join(top, below)
         const kind = fs.existsSync(there) && fs.statSync(there).isDirectory() ? 'tree' : 'blob'
         token.attrSet('href', `${repository}/${kind}/main/${below}${hash ? '#' + hash : ''}`)
@@ -66,9 +76,27 @@ function sidebar(folder, chinese) {
     items: names
       .map((name) => ({ name, file: path.join(docs, folder, name + '.md') }))
       .filter(({ file }) => fs.existsSync(file))
-      .map(({ name, file }) => ({ text: title(file), link: `/${folder}${name}` })),
+      .map(({ name, file }) => ({ text: title(file), link: `/${folder}${name === 'index' ? '' : name}` })),
   })).filter((group) => group.items.length > 0)
 }
+
+// words cuts text into what the search knows: Chinese has no spaces between words, so each
+// pair of characters is one, and the last character. Where a field is missing, text is what is
+// searched for: its last character alone would be found everywhere. The browser runs this,
+// too, away from this file.
+function words(text, field) {
+  const all = []
+  for (const part of text.split(/[\n\r\p{Z}\p{P}]+/u)) {
+    for (const piece of part.match(/\p{Script=Han}+|[^\p{Script=Han}]+/gu) ?? []) {
+      const pairs = field === undefined && piece.length > 1 ? piece.length - 1 : piece.length
+      if (!/\p{Script=Han}/u.test(piece)) all.push(piece)
+      else for (let i = 0; i < pairs; i++) all.push(piece.slice(i, i + 2))
+    }
+  }
+  return all
+}
+
+const icon = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><path d="M3 13L13 3" stroke="#3451b2" stroke-width="4" stroke-linecap="round"/></svg>'
 
 export default defineConfig({
   title: 'Baton',
@@ -76,7 +104,24 @@ export default defineConfig({
   srcDir: 'docs',
   outDir: '../dist/site',
   cleanUrls: true,
-  markdown: { config: leadOut, anchor: { slugify: slug } },
+  srcExclude: ['adr/**'],
+  head: [['link', { rel: 'icon', href: 'data:image/svg+xml,' + encodeURIComponent(icon) }]],
+  // A page that the other language lacks has no switch to it: theme/style.css.
+  transformPageData(page) {
+    const name = page.relativePath
+    const twin = name.startsWith('zh/') ? name.slice(3) : 'zh/' + name
+    if (!fs.existsSync(path.join(docs, twin))) page.frontmatter.pageClass = 'no-twin'
+  },
+  buildEnd({ outDir }) {
+    for (const name of fs.readdirSync(docs, { recursive: true })) {
+      if (name.endsWith('.html')) fs.cpSync(path.join(docs, name), path.join(outDir, 'plots', name))
+    }
+  },
+  markdown: {
+    theme: { light: 'github-light-high-contrast', dark: 'github-dark-high-contrast' },
+    config: leadOut,
+    anchor: { slugify: slug },
+  },
   locales: {
     root: { label: 'English', lang: 'en', themeConfig: { sidebar: sidebar('', false) } },
     zh: {
@@ -100,6 +145,7 @@ export default defineConfig({
     search: {
       provider: 'local',
       options: {
+        miniSearch: { options: { tokenize: words } },
         locales: {
           zh: {
             translations: {

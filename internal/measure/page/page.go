@@ -4,7 +4,9 @@ package page
 
 import (
 	_ "embed"
+	"fmt"
 	"io"
+	"math"
 
 	"github.com/batonhq/baton/internal/markup"
 	"github.com/batonhq/baton/internal/measure"
@@ -12,16 +14,8 @@ import (
 
 // A Page is what stands on it.
 type Page struct {
-	Title  string
-	Result *measure.Result
-	Stores []Store  // in the order of the result's targets
-	Method []string // sentences: when, where, how
-	Notes  []string // sentences: what went wrong
-}
-
-// A Store is explained in the legend.
-type Store struct {
-	Name, URL string // the URL shows no secrets
+	Report   *measure.Report
+	Language measure.Language // "" is English
 }
 
 //go:embed page.css
@@ -31,51 +25,69 @@ var style string
 type section struct {
 	Title  string
 	Plots  []plot
+	Alike  []string // what is not drawn
 	Tables []measure.Table
+}
+
+// words are those of a page that no figure has.
+type words struct{ title, inFigures, alike string }
+
+var spoken = map[measure.Language]words{
+	measure.English: {"Locks, measured", "The same in figures", "Not drawn, because all are about alike: %s, from %s to %s."},
+	measure.Chinese: {"锁的测量", "同样的数字", "没有画，因为几乎没有差别：%s，从 %s 到 %s。"},
 }
 
 // Write writes the page. It is well-formed XML, too.
 func Write(w io.Writer, p Page) error {
+	l := p.Language
+	if l == "" {
+		l = measure.English
+	}
+	words, r := spoken[l], p.Report
 	var sections []section
+	tables := r.Result.Tables()
 	for _, s := range measure.Shapes {
-		var sec section
-		for _, t := range p.Result.Tables() {
-			if t.Shape == s {
-				sec.Tables = append(sec.Tables, t)
-				sec.Plots = append(sec.Plots, draw(p.Result, s, t.Metric))
+		sec := section{Title: measure.Capital(s.In(l))}
+		for _, t := range tables {
+			if t.Shape != s {
+				continue
 			}
+			sec.Tables = append(sec.Tables, t)
+			if low, high := extent(r.Result, s, t.Metric); t.Metric.Shared && (high < alike*low || math.IsInf(low, 0)) {
+				sec.Alike = append(sec.Alike, fmt.Sprintf(words.alike, t.Metric.In(l), t.Metric.Format(low), t.Metric.Format(high)))
+				continue
+			}
+			sec.Plots = append(sec.Plots, draw(r.Result, s, t.Metric, l))
 		}
-		if len(sec.Plots) > 0 {
-			sec.Title = s.String()
+		if len(sec.Tables) > 0 {
 			sections = append(sections, sec)
 		}
 	}
 	m := markup.New(w)
 	m.Raw("<!doctype html>\n")
-	m.Start("html", "lang", "en")
+	m.Start("html", "lang", string(l))
 	m.Inside("head", func() {
 		m.Empty("meta", "charset", "utf-8")
 		m.Empty("meta", "name", "viewport", "content", "width=device-width")
-		m.Element("title", p.Title)
+		m.Element("title", words.title)
 		m.Raw("<style>\n" + style + "</style>")
 	})
 	m.Raw("\n")
 	m.Start("body")
-	m.Element("h1", p.Title)
-	list(m, p.Notes)
+	m.Element("h1", words.title)
+	list(m, r.Notes(l))
 	m.Inside("ul", func() {
-		for i, s := range p.Stores {
-			n := i % colours
+		for i, s := range r.Stores {
 			m.Start("li")
 			m.Inside("svg", func() {
-				m.Empty("path", "class", class("line s", n), "d", "M2 8H36")
-				m.Empty("path", "class", class("mark f", n), "transform", "translate(19 8)", "d", marks[i%len(marks)])
+				m.Empty("path", "class", class("line s", i%colours), "d", "M2 8H36")
+				m.Empty("path", "class", class("mark f", i%colours), "transform", "translate(19 8)", "d", markOf(i))
 			}, "viewBox", "0 0 38 16", "aria-hidden", "true")
 			m.Text(" " + s.Name + " ")
-			m.Element("small", s.URL)
+			m.Element("small", s.About)
 			m.End()
 		}
-	}, "class", "legend")
+	}, "class", "stores")
 	for _, s := range sections {
 		m.Raw("\n")
 		m.Element("h2", s.Title)
@@ -84,21 +96,28 @@ func Write(w io.Writer, p Page) error {
 				p.write(m)
 			}
 		}, "class", "plots")
+		for _, a := range s.Alike {
+			m.Element("p", a)
+		}
 		m.Start("details")
-		m.Element("summary", "The same in figures")
+		m.Element("summary", words.inFigures)
 		for _, t := range s.Tables {
-			writeTable(m, t)
+			writeTable(m, t, l)
 		}
 		m.End()
 	}
 	m.Raw("\n")
-	m.Element("h2", "How this was measured")
-	list(m, p.Method)
+	m.Element("h2", measure.HowMeasured(l))
+	list(m, r.Method(l))
 	m.End()
 	m.End()
 	m.Raw("\n")
 	return m.Flush()
 }
+
+// alike is how often more the highest of all medians may be than the lowest if a picture of
+// how evenly goroutines were served would show nothing.
+const alike = 1.5
 
 func list(m *markup.Writer, sentences []string) {
 	if len(sentences) == 0 {
@@ -111,13 +130,16 @@ func list(m *markup.Writer, sentences []string) {
 	m.End()
 }
 
-func writeTable(m *markup.Writer, t measure.Table) {
+func writeTable(m *markup.Writer, t measure.Table, l measure.Language) {
 	m.Start("div", "class", "wide")
 	m.Start("table")
-	m.Element("caption", t.Metric.Title)
+	m.Element("caption", t.Metric.In(l))
 	m.Start("thead")
 	m.Start("tr")
-	for _, cell := range t.Head {
+	for i, cell := range t.Head {
+		if i == 0 {
+			cell = measure.Goroutines(l)
+		}
 		m.Element("th", cell, "scope", "col")
 	}
 	m.End()

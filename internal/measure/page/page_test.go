@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,11 +20,11 @@ import (
 // not known, more targets than colours.
 func sample() Page {
 	r := &measure.Result{Goroutines: []int{1, 2, 256}}
-	p := Page{Title: `Locks & <more>`, Result: r, Method: []string{"With \"care\" & <patience>."}, Notes: []string{"1 < 2"}}
+	p := Page{Report: &measure.Report{Result: r, Build: `"care" & <patience>`}}
 	for i := range 10 {
 		name := fmt.Sprintf("store <%d> & co", i)
 		r.Targets = append(r.Targets, name)
-		p.Stores = append(p.Stores, Store{name, "redis://***@h" + strconv.Itoa(i)})
+		p.Report.Stores = append(p.Report.Stores, measure.Store{Name: name, About: "redis://***@h" + strconv.Itoa(i)})
 		for _, s := range measure.Shapes {
 			for _, n := range r.Goroutines {
 				if i == 3 && n == 2 {
@@ -50,7 +51,7 @@ func write(t *testing.T, p Page) string {
 
 func TestPageIsWellFormed(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]Page{"full": sample(), "empty": {Title: "nothing", Result: &measure.Result{}}} {
+	for name, p := range map[string]Page{"full": sample(), "empty": {Report: &measure.Report{Result: &measure.Result{}}}} {
 		d := xml.NewDecoder(strings.NewReader(write(t, p)))
 		count := map[string]int{}
 		for {
@@ -65,7 +66,7 @@ func TestPageIsWellFormed(t *testing.T) {
 				count[e.Name.Local]++
 			}
 		}
-		if name == "full" && (count["figure"] < 12 || count["polyline"] < 10*12 || count["table"] != count["figure"]) {
+		if name == "full" && (count["figure"] < 9 || count["polyline"] < 10*9 || count["table"] != count["figure"]+count["p"]) {
 			t.Errorf("%s: %v", name, count)
 		}
 	}
@@ -84,7 +85,7 @@ func TestPointsAreWithinThePicture(t *testing.T) {
 			x, y, ok := strings.Cut(point, ",")
 			px, err1 := strconv.ParseFloat(x, 64)
 			py, err2 := strconv.ParseFloat(y, 64)
-			if !ok || err1 != nil || err2 != nil || px < left || px > right || py < top || py > bottom {
+			if !ok || err1 != nil || err2 != nil || px < left || px > wide || py < top || py > leastBottom {
 				t.Errorf("point %q", point)
 			}
 		}
@@ -113,8 +114,8 @@ func TestPageIsSelfContained(t *testing.T) {
 func TestScale(t *testing.T) {
 	t.Parallel()
 	s := decades(3e-6, 4e-3)
-	if s.y(1e-6) != bottom || s.y(1e-2) != top || !(s.y(1e-4) < s.y(1e-5)) {
-		t.Errorf("from %v to %v", s.y(1e-6), s.y(1e-2))
+	if s.place(1e-6) != 0 || s.place(1e-2) != 1 || !(s.place(1e-4) > s.place(1e-5)) {
+		t.Errorf("from %v to %v", s.place(1e-6), s.place(1e-2))
 	}
 	for _, s := range []scale{decades(1, 1), decades(math.Inf(1), 0), decades(1e-9, 1e9), linear()} {
 		if len(s.ticks) < 2 || len(s.ticks) > 12 {
@@ -129,5 +130,67 @@ func TestShortLabels(t *testing.T) {
 		if got := short(label); got != want {
 			t.Errorf("short(%q) = %q, want %q", label, got, want)
 		}
+	}
+}
+
+// Labels stand within the picture, in the order of the lines, and not upon each other.
+func TestLabelsAreApart(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2, 10, 25} {
+		r := &measure.Result{Goroutines: []int{1, 2}}
+		for i := range n {
+			name := strings.Repeat("long name ", 3) + strconv.Itoa(i)
+			r.Targets = append(r.Targets, name)
+			// All lines end at the lowest or at the highest value.
+			r.Cells = append(r.Cells, &measure.Cell{Target: name, Shape: measure.Apart, Goroutines: 2, Repetitions: []measure.Figures{{P50: []float64{1e-6, 1e-3}[i%2]}}})
+		}
+		p := draw(r, measure.Apart, measure.Metrics[0], measure.English)
+		var at []float64
+		for _, s := range p.Series {
+			at = append(at, s.Label.Y)
+			if right := s.Label.X + letter*float64(width(s.Label.Text)); right > wide || s.Label.Y < top || s.Label.Y > float64(p.Bottom) {
+				t.Errorf("%d: the label %q ends at %v, %v", n, s.Label.Text, right, s.Label.Y)
+			}
+		}
+		slices.Sort(at)
+		for i := 1; i < len(at); i++ {
+			if at[i]-at[i-1] < apart-1e-6 {
+				t.Errorf("%d: labels at %v and %v lie upon each other", n, at[i-1], at[i])
+			}
+		}
+		if len(at) != n {
+			t.Errorf("%d labels, want %d", len(at), n)
+		}
+	}
+}
+
+// What shows nothing is not drawn, and said.
+func TestAlikeIsNotDrawn(t *testing.T) {
+	t.Parallel()
+	for most, drawn := range map[float64]bool{1.2: false, 3: true} {
+		r := &measure.Result{Goroutines: []int{2}, Targets: []string{"a", "b"}}
+		for i, v := range []float64{1, most} {
+			r.Cells = append(r.Cells, &measure.Cell{Target: r.Targets[i], Shape: measure.Line, Goroutines: 2, Repetitions: []measure.Figures{{P50: 1, P99: 1, Jitter: 1, Rate: 1, HandOffs: 1, MostOverLeast: v, Jain: 1 / v}}})
+		}
+		text := write(t, Page{Report: &measure.Report{Result: r}})
+		if strings.Contains(text, `aria-label="Most served`) != drawn || strings.Contains(text, "all are about alike: most served ÷ least served, from 1.00 to") == drawn {
+			t.Errorf("most over least from 1 to %v is drawn: want %v", most, drawn)
+		}
+	}
+}
+
+// The page in Chinese has no English but names and units.
+func TestPageInChinese(t *testing.T) {
+	t.Parallel()
+	p := sample()
+	p.Language = measure.Chinese
+	text := write(t, p)
+	for _, english := range []string{"goroutines", "fairness", "Measured", "How this", "One key", "Not "} {
+		if strings.Contains(text, english) {
+			t.Errorf("the page in Chinese has %q", english)
+		}
+	}
+	if !strings.Contains(text, `lang="zh-Hans"`) || !strings.Contains(text, "协程数") {
+		t.Error("it is not in Chinese")
 	}
 }

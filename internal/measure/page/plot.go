@@ -1,9 +1,11 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 
 	"github.com/batonhq/baton/internal/markup"
@@ -12,19 +14,22 @@ import (
 
 // A plot in units of its own, which the page scales.
 const (
-	wide, high  = 360, 250
-	left, right = 58, 348
-	top, bottom = 14, 214
-	colours     = 8 // that the style sheet has
+	wide, high  = 400, 250
+	left, top   = 50, 14
+	leastBottom = 214
+	apart       = 12.5 // between two labels at the ends of lines
+	letter      = 5.8  // how wide a letter of a label is, at most, in the mean
+	mostLetters = 20   // of a label
+	colours     = 10   // that the style sheet has
 )
 
 // plot is a picture of one metric: a line for each target, the median of the
-// repetitions, and from the lowest to the highest of them a bar.
+// repetitions, and from the lowest to the highest of them a bar. At its end a line has its
+// name.
 type plot struct {
 	Title          string
-	Wide, High     int
-	Left, Right    int
-	Top, Bottom    int
+	Below          string // what the columns are
+	Right, Bottom  int    // of the lines
 	Columns, Lines []tick
 	Series         []series
 }
@@ -36,11 +41,19 @@ type tick struct {
 }
 
 type series struct {
-	N     int    // its colour
+	N     int // its colour
+	Label label
 	Line  string // points
 	Mark  string // path of a mark around 0,0
 	Marks []mark
 	Bars  []bar
+}
+
+// A label stands at X, Y; End is where the line ends.
+type label struct {
+	Text string
+	X, Y float64
+	End  mark
 }
 
 type mark struct{ X, Y, Title string }
@@ -57,7 +70,12 @@ var marks = []string{
 	"M-4.4-1.2h3.2v-3.2h2.4v3.2h3.2v2.4h-3.2v3.2h-2.4v-3.2h-3.2z", // cross
 	"M-4.4-1.8h8.8v3.6h-8.8z",                                     // bar, lying
 	"M-1.8-4.4h3.6v8.8h-3.6z",                                     // bar, standing
+	"M-4-2.6L-2.6-4L0-1.4L2.6-4L4-2.6L1.4 0L4 2.6L2.6 4L0 1.4L-2.6 4L-4 2.6L-1.4 0z", // cross, lying
+	"M-4.4 0h3.2L0-4.4L1.2 0h3.2L0 4.4z",                                             // arrows
 }
+
+// markOf is the mark of a target: with its colour, no other of a hundred has it.
+func markOf(target int) string { return marks[(target+target/colours)%len(marks)] }
 
 // class is that of a colour.
 func class(name string, colour int) string { return name + strconv.Itoa(colour) }
@@ -66,15 +84,15 @@ func (p plot) write(m *markup.Writer) {
 	m.Raw("\n")
 	m.Start("figure")
 	m.Element("figcaption", p.Title)
-	m.Start("svg", "viewBox", fmt.Sprintf("0 0 %d %d", p.Wide, p.High), "role", "img", "aria-label", p.Title)
+	m.Start("svg", "viewBox", fmt.Sprintf("0 0 %d %d", wide, p.Bottom+high-leastBottom), "role", "img", "aria-label", p.Title)
 	for _, l := range p.Lines {
-		m.Empty("path", "class", "rule", "d", fmt.Sprintf("M%d %sH%d", p.Left, l.At, p.Right))
-		m.Element("text", l.Label, "x", p.Left, "y", l.Text, "dx", -5, "text-anchor", "end")
+		m.Empty("path", "class", "rule", "d", fmt.Sprintf("M%d %sH%d", left, l.At, p.Right))
+		m.Element("text", l.Label, "x", left, "y", l.Text, "dx", -5, "text-anchor", "end")
 	}
 	for _, c := range p.Columns {
 		m.Element("text", c.Label, "x", c.At, "y", c.Text, "text-anchor", "middle")
 	}
-	m.Element("text", "goroutines", "x", p.Right, "y", p.High, "dy", -6, "text-anchor", "end")
+	m.Element("text", p.Below, "x", p.Right, "y", p.Bottom+high-leastBottom, "dy", -6, "text-anchor", "end")
 	for _, s := range p.Series {
 		m.Raw("\n")
 		m.Start("g")
@@ -87,19 +105,62 @@ func (p plot) write(m *markup.Writer) {
 			m.Element("title", k.Title)
 			m.End()
 		}
+		m.Empty("path", "class", class("lead s", s.N), "d", "M"+s.Label.End.X+" "+s.Label.End.Y+"L"+number(s.Label.X-9)+" "+number(s.Label.Y))
+		m.Empty("path", "class", class("mark f", s.N), "transform", "translate("+number(s.Label.X-6)+" "+number(s.Label.Y)+")", "d", s.Mark)
+		m.Element("text", s.Label.Text, "class", "name", "x", number(s.Label.X), "y", number(s.Label.Y+3.5))
 		m.End()
 	}
 	m.End()
 	m.End()
 }
 
-func draw(r *measure.Result, s measure.Shape, m measure.Metric) plot {
-	p := plot{Title: m.Title, Wide: wide, High: high, Left: left, Right: right, Top: top, Bottom: bottom}
-	x := func(i int) float64 {
-		if len(r.Goroutines) == 1 {
-			return (left + right) / 2
+// cut shortens a name to what a label has room for.
+func cut(name string) string {
+	if letters := []rune(name); len(letters) > mostLetters {
+		return string(letters[:mostLetters-1]) + "…"
+	}
+	return name
+}
+
+// width is how many letters wide a text is: a Chinese one is two.
+func width(text string) (n int) {
+	for _, r := range text {
+		n++
+		if r >= 0x2E80 {
+			n++
 		}
-		return left + 10 + float64(i)*(right-left-20)/float64(len(r.Goroutines)-1)
+	}
+	return n
+}
+
+// extent is the lowest and the highest median.
+func extent(r *measure.Result, s measure.Shape, m measure.Metric) (low, high float64) {
+	low, high = math.Inf(1), math.Inf(-1)
+	for _, c := range r.Cells {
+		if c.Shape != s || m.Shared && c.Goroutines == 1 {
+			continue
+		}
+		if v := m.Get(c.Median()); !math.IsNaN(v) {
+			low, high = min(low, v), max(high, v)
+		}
+	}
+	return low, high
+}
+
+func draw(r *measure.Result, s measure.Shape, m measure.Metric, l measure.Language) plot {
+	longest := 0
+	for _, target := range r.Targets {
+		longest = max(longest, width(cut(target)))
+	}
+	right := wide - 14 - float64(longest)*letter
+	bottom := max(leastBottom, top+math.Ceil(apart*float64(len(r.Targets))))
+	p := plot{Title: measure.Capital(m.In(l)), Below: measure.Goroutines(l), Right: int(right) - 8, Bottom: int(bottom)}
+	x := func(i int) float64 {
+		from, to := left+8.0, right-18
+		if len(r.Goroutines) == 1 {
+			return (from + to) / 2
+		}
+		return from + float64(i)*(to-from)/float64(len(r.Goroutines)-1)
 	}
 	for i, n := range r.Goroutines {
 		p.Columns = append(p.Columns, tick{At: number(x(i)), Label: strconv.Itoa(n), Text: number(bottom + 14)})
@@ -125,13 +186,13 @@ func draw(r *measure.Result, s measure.Shape, m measure.Metric) plot {
 	if m.Name == "jain" {
 		scale = linear()
 	}
+	y := func(v float64) float64 { return bottom - (bottom-top)*min(max(scale.place(v), 0), 1) }
 	for _, v := range scale.ticks {
-		at := scale.y(v)
-		p.Lines = append(p.Lines, tick{At: number(at), Label: short(m.Format(v)), Text: number(at + 3.5)})
+		p.Lines = append(p.Lines, tick{At: number(y(v)), Label: short(m.Format(v)), Text: number(y(v) + 3.5)})
 	}
 
 	for t, target := range r.Targets {
-		line := series{N: t % colours, Mark: marks[t%len(marks)]}
+		line := series{N: t % colours, Mark: markOf(t)}
 		for i, n := range r.Goroutines {
 			c := r.Cell(target, s, n)
 			if c == nil || m.Shared && n == 1 {
@@ -141,32 +202,64 @@ func draw(r *measure.Result, s measure.Shape, m measure.Metric) plot {
 			if !ok {
 				continue
 			}
-			at := mark{X: number(x(i)), Y: number(scale.y(v)), Title: fmt.Sprintf("%s, %d: %s", target, n, m.Format(v))}
+			at := mark{X: number(x(i)), Y: number(y(v)), Title: fmt.Sprintf("%s, %d: %s", target, n, m.Format(v))}
 			line.Marks = append(line.Marks, at)
 			line.Line += at.X + "," + at.Y + " "
+			line.Label = label{Text: cut(target), X: right + 12, Y: y(v), End: at}
 			from, to := v, v
 			for _, f := range c.Repetitions {
 				if v, ok := value(f); ok {
 					from, to = min(from, v), max(to, v)
 				}
 			}
-			line.Bars = append(line.Bars, bar{at.X, number(scale.y(from)), number(scale.y(to))})
+			line.Bars = append(line.Bars, bar{at.X, number(y(from)), number(y(to))})
 		}
 		if len(line.Marks) > 0 {
 			p.Series = append(p.Series, line)
 		}
 	}
+	spread(p.Series, bottom)
 	return p
+}
+
+// spread moves labels that would lie upon each other, as little as it takes, and keeps
+// their order.
+func spread(all []series, bottom float64) {
+	order := make([]*label, len(all))
+	for i := range all {
+		order[i] = &all[i].Label
+	}
+	slices.SortStableFunc(order, func(a, b *label) int { return cmp.Compare(a.Y, b.Y) })
+	// Labels that touch are a block, which stands where its labels want to be in the mean.
+	type block struct {
+		first float64 // where the first label of all would stand
+		n     int
+	}
+	var blocks []block
+	for i, l := range order {
+		b := block{l.Y - float64(i)*apart, 1}
+		for len(blocks) > 0 && blocks[len(blocks)-1].first >= b.first {
+			above := blocks[len(blocks)-1]
+			n := above.n + b.n
+			b = block{(above.first*float64(above.n) + b.first*float64(b.n)) / float64(n), n}
+			blocks = blocks[:len(blocks)-1]
+		}
+		blocks = append(blocks, b)
+	}
+	i := 0
+	for _, b := range blocks {
+		for range b.n {
+			within := bottom - float64(len(order)-1)*apart // so that the last one is not too low
+			order[i].Y = max(top, min(b.first, within)) + float64(i)*apart
+			i++
+		}
+	}
 }
 
 // scale places values between top and bottom.
 type scale struct {
 	place func(v float64) float64 // 0 at the bottom, 1 at the top
 	ticks []float64
-}
-
-func (s scale) y(v float64) float64 {
-	return bottom - (bottom-top)*min(max(s.place(v), 0), 1)
 }
 
 func linear() scale {

@@ -1,0 +1,428 @@
+package pagetest
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// repository is where links of the site lead that leave docs/.
+const repository = "https://github.com/batonhq/baton"
+
+// sizes are those of a phone and of a small screen.
+var sizes = []options{{width: 390, height: 844}, {width: 1280, height: 900}}
+
+// pictured are the pages of which TestSite draws pictures, in both languages and sizes.
+var pictured = []string{"", "tutorials/nightly", "comparison"}
+
+// A built site has its pages by the path at which they are served.
+type built struct {
+	dir   string
+	url   string
+	pages map[string]*seen
+}
+
+// seen is what a browser found on a page.
+type seen struct {
+	Ids   []string
+	Links []string // absolute
+	Code  []string // the blocks
+	Twin  string   // where the switch of the language leads; "" if there is none
+	Lang  string
+}
+
+// TestSite builds the site as make site does, and looks at every page of it.
+// BATON_SHOTS=/tmp/shots go test -run Site draws some of them, for people to look at.
+func TestSite(t *testing.T) {
+	chromium(t)
+	s := buildSite(t)
+	browser := launch(t)
+	s.visit(t, browser)
+	t.Run("links", s.links)
+	t.Run("code", s.code)
+	t.Run("languages", func(t *testing.T) { s.languages(t, browser) })
+	t.Run("search", func(t *testing.T) { s.search(t, browser) })
+	t.Run("pictures", func(t *testing.T) { s.pictures(t, browser) })
+}
+
+// buildSite runs make site, and serves what it made.
+func buildSite(t *testing.T) *built {
+	t.Helper()
+	for _, tool := range []string{"make", "node", "npm"} {
+		if _, err := exec.LookPath(tool); err == nil {
+			continue
+		}
+		if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
+			t.Fatalf("%s is not installed: make servers", tool)
+		}
+		t.Skipf("%s is not installed: make servers", tool)
+	}
+	made := exec.CommandContext(t.Context(), "make", "-C", "../..", "site")
+	// A make around this test has flags that are not for this one.
+	made.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS") }), "CI=1")
+	began := time.Now()
+	if out, err := made.CombinedOutput(); err != nil {
+		t.Fatalf("make site: %v\n%s", err, out)
+	}
+	s := &built{dir: "../../dist/site", pages: map[string]*seen{}}
+	root := os.DirFS(s.dir)
+	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(name, ".html") && name != "404.html" && !strings.HasPrefix(name, "plots/") {
+			s.pages["/"+strings.TrimSuffix(strings.TrimSuffix(name, ".html"), "index")] = nil
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d pages, built in %v", len(s.pages), time.Since(began).Round(time.Second))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := strings.TrimPrefix(path.Clean(r.URL.Path), "/")
+		if _, page := s.pages[r.URL.Path]; page { // the addresses have no .html
+			name = s.file(r.URL.Path)
+		}
+		http.ServeFileFS(w, r, root, name)
+	}))
+	t.Cleanup(server.Close)
+	s.url = server.URL
+	return s
+}
+
+// file is the file of a page.
+func (s *built) file(page string) string {
+	if strings.HasSuffix(page, "/") {
+		page += "index"
+	}
+	return strings.TrimPrefix(page, "/") + ".html"
+}
+
+// open opens a tab in which each request that leaves the site, each that fails and all that is
+// complained of fails the test. what is the page that is looked at.
+func (s *built) open(t *testing.T, browser context.Context, what *string) *tab {
+	t.Helper()
+	tb := openTab(t, browser, sizes[0])
+	tb.set(call(tb.ctx, network.Enable, network.EnableParams{}))
+	if err := chromedp.Listen(tb.ctx, func(e any) {
+		switch e := e.(type) {
+		case *network.EventRequestWillBeSent:
+			if to := e.Request.URL; !strings.HasPrefix(to, s.url+"/") && !strings.HasPrefix(to, "data:") {
+				t.Errorf("%s: it asks for %s", *what, to)
+			}
+		case *network.EventResponseReceived:
+			if e.Response.Status >= 400 {
+				t.Errorf("%s: %s is answered with %d", *what, e.Response.URL, e.Response.Status)
+			}
+		case *runtime.EventConsoleAPICalled:
+			if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning {
+				t.Errorf("%s: on the console: %s, with %d arguments", *what, e.Type, len(e.Args))
+			}
+		case *log.EventEntryAdded:
+			t.Errorf("%s: on the console: %s", *what, e.Entry.Text)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return tb
+}
+
+// visit looks at each page, in two tabs at once.
+func (s *built) visit(t *testing.T, browser context.Context) {
+	began := time.Now()
+	paths := make(chan string, len(s.pages))
+	for _, page := range slices.Sorted(maps.Keys(s.pages)) {
+		paths <- page
+	}
+	close(paths)
+	var mu sync.Mutex
+	var both sync.WaitGroup
+	for range 2 {
+		at := new(string)
+		tb := s.open(t, browser, at)
+		both.Go(func() {
+			for page := range paths {
+				*at = page
+				p := s.look(tb, page)
+				mu.Lock()
+				s.pages[page] = p
+				mu.Unlock()
+			}
+		})
+	}
+	both.Wait()
+	t.Logf("%d pages, visited in %v", len(s.pages), time.Since(began).Round(time.Second))
+	for page, p := range s.pages {
+		if p == nil {
+			t.Fatalf("%s was not seen", page)
+		}
+	}
+}
+
+// mounted is true in the browser if the page works.
+const mounted = `document.querySelector("#app")?.__vue_app__ && document.readyState === "complete"`
+
+func (s *built) look(tb *tab, page string) *seen {
+	tb.look(sizes[0])
+	tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+page)))
+	tb.until(mounted)
+	tb.do(still)
+	for _, size := range sizes {
+		tb.look(size)
+		tb.until(fmt.Sprintf(`innerWidth === %d || %s.length > 0`, size.width, tooWide))
+		for _, bad := range eval[[]string](tb, tooWide) {
+			tb.t.Errorf("%s, %d wide: wider than the screen: %s", page, size.width, bad)
+		}
+	}
+	for _, dark := range []bool{false, true} {
+		tb.look(options{width: 1280, height: 900, dark: dark})
+		tb.until(fmt.Sprintf(`document.documentElement.classList.contains("dark") === %v`, dark))
+		for _, bad := range eval[[]string](tb, contrast) {
+			tb.t.Errorf("%s, dark %v: hard to read: %s", page, dark, bad)
+		}
+	}
+	p := eval[seen](tb, whatIsThere)
+	return &p
+}
+
+// still ends all transitions at once.
+const still = `document.head.append(Object.assign(document.createElement("style"), { textContent: "* { transition: none !important; animation: none !important }" }))`
+
+// tooWide lists what is wider than the screen, and cannot be scrolled by itself.
+const tooWide = `(() => {
+	const wide = document.documentElement.clientWidth, found = [];
+	if (document.documentElement.scrollWidth > wide) found.push("the page, by " + (document.documentElement.scrollWidth - wide) + " px");
+	for (const e of document.querySelectorAll("#VPContent *")) {
+		if (!e.checkVisibility() || e.getBoundingClientRect().right <= wide + 1) continue;
+		let within = e.parentElement;
+		while (within && getComputedStyle(within).overflowX === "visible") within = within.parentElement;
+		if (!within || within === document.documentElement || within === document.body) found.push(e.tagName + "." + e.className + " " + e.textContent.trim().slice(0, 40));
+	}
+	return found.slice(0, 5);
+})()`
+
+const whatIsThere = `({
+	Ids: [...document.querySelectorAll("[id]")].map((e) => e.id),
+	Links: [...document.querySelectorAll("a[href]")].filter((a) => !a.closest(".VPNavBarTranslations, .VPNavBarExtra, .VPNavScreen")).map((a) => a.href),
+	Code: [...document.querySelectorAll(".vp-doc div[class*=language-] pre code")].map((c) => c.textContent),
+	Twin: [...document.querySelectorAll(".VPNavBarTranslations")].filter((e) => e.checkVisibility()).map((e) => e.querySelector("a").href)[0] ?? "",
+	Lang: document.documentElement.lang,
+})`
+
+// links follows each link of each page to its target, and to its anchor.
+func (s *built) links(t *testing.T) {
+	said := map[string]bool{}
+	count := 0
+	for page, p := range s.pages {
+		for _, link := range p.Links {
+			count++
+			problem := s.follow(link)
+			if problem != "" && !said[page+link] {
+				said[page+link] = true
+				t.Errorf("%s: the link %s %s", page, link, problem)
+			}
+		}
+	}
+	if count < 10*len(s.pages) {
+		t.Errorf("%d pages have only %d links", len(s.pages), count)
+	}
+	for _, dead := range []string{s.url + "/nowhere", s.url + "/#nowhere", repository + "/blob/main/nowhere.md", repository + "/blob/main/docs", repository + "/tree/main/README.md", "http://127.0.0.1:1/"} {
+		if s.follow(dead) == "" {
+			t.Errorf("the link %s is not noticed", dead)
+		}
+	}
+}
+
+// follow says what is wrong with a link.
+func (s *built) follow(link string) string {
+	u, err := url.Parse(link)
+	if err != nil {
+		return err.Error()
+	}
+	if rest, ours := strings.CutPrefix(link, repository); ours && rest != "" {
+		rest, _, _ = strings.Cut(rest, "#")
+		kind, name, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/main/")
+		at, err := os.Stat(filepath.Join("../..", filepath.FromSlash(name)))
+		switch {
+		case err != nil || kind != "blob" && kind != "tree":
+			return "leads to nothing in the repository"
+		case at.IsDir() != (kind == "tree"):
+			return "takes a file for a folder, or a folder for a file"
+		}
+		return ""
+	}
+	if !strings.HasPrefix(link, s.url+"/") {
+		if u.Scheme != "https" {
+			return "is not https"
+		}
+		return ""
+	}
+	to, ok := s.pages[u.Path]
+	if !ok {
+		if at, err := os.Stat(filepath.Join(s.dir, filepath.FromSlash(u.Path))); err == nil && !at.IsDir() {
+			return ""
+		}
+		return "leads to no page"
+	}
+	if u.Fragment != "" && !slices.Contains(to.Ids, u.Fragment) {
+		return "leads to no heading"
+	}
+	return ""
+}
+
+var fenced = regexp.MustCompile("(?ms)^```(\\w*)[^\n]*\n(.*?)\n?^```$")
+
+// code compares the blocks of code with those of the page in Markdown.
+func (s *built) code(t *testing.T) {
+	count := 0
+	for page, p := range s.pages {
+		source, err := os.ReadFile(filepath.Join("../../docs", strings.TrimSuffix(s.file(page), ".html")+".md"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		var want []string
+		for _, block := range fenced.FindAllStringSubmatch(string(source), -1) {
+			want = append(want, block[2])
+		}
+		count += len(want)
+		if len(p.Code) != len(want) {
+			t.Errorf("%s: it has %d blocks of code, in Markdown %d", page, len(p.Code), len(want))
+			continue
+		}
+		for i := range want {
+			if strings.TrimRight(p.Code[i], "\n") != strings.TrimRight(want[i], "\n") {
+				t.Errorf("%s: a block of code is\n%s\nin Markdown it is\n%s", page, p.Code[i], want[i])
+			}
+		}
+	}
+	if count < 50 {
+		t.Errorf("there are only %d blocks of code", count)
+	}
+}
+
+// languages compares where the switch of the language leads with the pages that there are,
+// and uses it once.
+func (s *built) languages(t *testing.T, browser context.Context) {
+	for page, p := range s.pages {
+		twin, lang := "/zh"+page, "en"
+		if rest, chinese := strings.CutPrefix(page, "/zh/"); chinese {
+			twin, lang = "/"+rest, "zh-Hans"
+		}
+		if _, ok := s.pages[twin]; ok {
+			twin = s.url + twin
+		} else {
+			twin = ""
+		}
+		if p.Twin != twin || p.Lang != lang {
+			t.Errorf("%s: its language is %q, and the other leads to %q, want %q and %q", page, p.Lang, p.Twin, lang, twin)
+		}
+	}
+	at := "/fencing"
+	tb := s.open(t, browser, &at)
+	for _, size := range sizes {
+		tb.look(size)
+		tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+at)))
+		tb.until(mounted)
+		if size.width < 500 {
+			tb.do(`document.querySelector(".VPNavBarHamburger").click()`)
+			tb.until(`document.querySelector(".VPNavScreenTranslations button")?.checkVisibility()`)
+			tb.do(`document.querySelector(".VPNavScreenTranslations button").click()`)
+			tb.until(`document.querySelector(".VPNavScreenTranslations a")?.checkVisibility()`)
+			tb.do(`document.querySelector(".VPNavScreenTranslations a").click()`)
+		} else {
+			tb.do(`document.querySelector(".VPNavBarTranslations a").click()`)
+		}
+		tb.until(`location.pathname === "/zh/fencing" && document.documentElement.lang === "zh-Hans"`)
+	}
+}
+
+// search types words, and finds the pages that have them.
+func (s *built) search(t *testing.T, browser context.Context) {
+	for _, c := range []struct{ page, word string }{
+		{"/", "thundering"},
+		{"/", "renews"},
+		{"/zh/", "看门狗"},
+		{"/zh/", "续期失败"}, // between other words
+		{"/zh/", "漏桶"},
+		{"/zh/", "Redlock"},
+	} {
+		tb := s.open(t, browser, &c.page)
+		tb.look(sizes[1])
+		tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+c.page)))
+		tb.until(mounted)
+		tb.do(`document.querySelector(".VPNavBarSearchButton, .DocSearch-Button, #local-search button").click()`)
+		tb.until(`document.querySelector(".VPLocalSearchBox input") === document.activeElement`)
+		tb.do(fmt.Sprintf(`(() => { const i = document.activeElement; i.value = %s; i.dispatchEvent(new Event("input", {bubbles: true})) })()`, quote(c.word)))
+		tb.until(`document.querySelector(".VPLocalSearchBox .result, .VPLocalSearchBox .no-results")`)
+		found := eval[[]string](tb, `[...document.querySelectorAll(".VPLocalSearchBox a.result")].map((a) => a.getAttribute("href"))`)
+		tb.shoot("search-" + c.word)
+		right := 0
+		for _, link := range found {
+			to, _, _ := strings.Cut(link, "#")
+			text, err := os.ReadFile(filepath.Join(s.dir, s.file(to)))
+			if err != nil {
+				t.Error(err)
+			}
+			if strings.Contains(strings.ToLower(string(text)), strings.ToLower(c.word)) {
+				right++
+			}
+		}
+		if right == 0 || !containsAny(c.page, found) {
+			t.Errorf("%s: the search for %q finds %q, of which %d have the word", c.page, c.word, found, right)
+		}
+	}
+}
+
+// containsAny reports whether one of the links leads to a page of the language of page.
+func containsAny(page string, links []string) bool {
+	return slices.ContainsFunc(links, func(l string) bool { return strings.HasPrefix(l, page) })
+}
+
+// pictures draws pages for people to look at.
+func (s *built) pictures(t *testing.T, browser context.Context) {
+	dir := os.Getenv("BATON_SHOTS")
+	if dir == "" {
+		return
+	}
+	at := "pictures"
+	tb := s.open(t, browser, &at)
+	for _, name := range pictured {
+		for _, lang := range []string{"", "zh/"} {
+			if _, ok := s.pages["/"+lang+name]; !ok {
+				t.Errorf("there is no page %s%s", lang, name)
+				continue
+			}
+			for _, size := range sizes {
+				for _, dark := range []bool{false, true} {
+					size.dark = dark
+					tb.look(size)
+					tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+"/"+lang+name)))
+					tb.until(mounted)
+					file := strings.ReplaceAll(fmt.Sprintf("%s%s-%d", lang, name, size.width), "/", "-")
+					if dark {
+						file += "-dark"
+					}
+					tb.shoot(file)
+				}
+			}
+		}
+	}
+}

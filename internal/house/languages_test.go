@@ -18,8 +18,11 @@ var englishOnly = map[string]string{
 	"docs/adr/":                   "decisions keep the words of those who made them, and are read by those who change the code",
 	".github/":                    "forms of the forge, which has one for all languages",
 	"metrics/testdata/command.md": "a part of docs/metrics.md",
-	"clients/":                    "not yet",
-	"docs/benchmarks.md":          "not yet",
+	"clients/bash/":               "one README is the page of a package in the registry of its language",
+	"clients/java/":               "one README is the page of a package in the registry of its language",
+	"clients/node/":               "one README is the page of a package in the registry of its language",
+	"clients/php/":                "one README is the page of a package in the registry of its language",
+	"clients/python/":             "one README is the page of a package in the registry of its language",
 }
 
 // TestLanguagesAgree compares each page in Chinese with the English one: NAME.zh.md beside it, and
@@ -51,6 +54,7 @@ func TestLanguagesCatch(t *testing.T) {
 		{"another figure", "15 s", "16 s", `section 1: the figure "16" stands where A.md has "15"`},
 		{"a figure is missing", "15 s", "几秒", `section 1: the figure "" stands where A.md has "15"`},
 		{"another name", "`y`", "`z`", "section 2: the name \"`z`\" stands where A.md has \"`y`\""},
+		{"a link to the English page", "docs/zh/b.md", "docs/b.md", `the link "docs/b.md" leads to a page that is there in Chinese`},
 		{"another link", "docs/zh/b.md", "docs/zh/c.md", `section 1: the link "docs/c.md" stands where A.md has "docs/b.md"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -142,6 +146,9 @@ func checkLanguages(repo fs.FS, alone map[string]string) (count int, problems []
 			if err != nil {
 				return 0, nil, err
 			}
+			for _, link := range leaving(names, name, string(chinese)) {
+				problems = append(problems, fmt.Sprintf("%s: the link %q leads to a page that is there in Chinese", name, link))
+			}
 			for _, difference := range differences(of, sectionsOf(of, string(english)), sectionsOf(name, string(chinese))) {
 				problems = append(problems, name+": "+difference)
 			}
@@ -153,6 +160,18 @@ func checkLanguages(repo fs.FS, alone map[string]string) (count int, problems []
 		}
 	}
 	return count, problems, nil
+}
+
+// leaving are the links of a Chinese page to English pages that have one in Chinese, but for that to its own.
+func leaving(names []string, name, page string) (all []string) {
+	for _, link := range pageLink.FindAllStringSubmatch(inlineCode.ReplaceAllString(codeBlock.ReplaceAllString(page, ""), ""), -1) {
+		file, _, _ := strings.Cut(link[1], "#")
+		to := path.Join(path.Dir(name), file)
+		if strings.HasSuffix(file, ".md") && to != englishOf(name) && englishOf(to) == to && slices.Contains(names, chineseOf(to)) {
+			all = append(all, link[1])
+		}
+	}
+	return all
 }
 
 // pagesOf returns the pages of the repository, in both languages.

@@ -30,6 +30,7 @@ import (
 var Pages = []string{
 	"GUARANTEES.md",
 	"docs/architecture.md",
+	"docs/benchmarks.md",
 	"docs/metrics.md",
 	"docs/requirements.md",
 	"docs/soak.md",

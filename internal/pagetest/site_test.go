@@ -34,7 +34,7 @@ const repository = "https://github.com/batonhq/baton"
 var sizes = []options{{width: 390, height: 844}, {width: 1280, height: 900}}
 
 // pictured are the pages of which TestSite draws pictures, in both languages and sizes.
-var pictured = []string{"", "tutorials/nightly", "comparison"}
+var pictured = []string{"", "tutorials/nightly", "comparison", "lab"}
 
 var alreadyBuilt = flag.Bool("built", false, "look at the site that make site made before")
 
@@ -427,7 +427,7 @@ func (s *built) pictures(t *testing.T, browser context.Context) {
 					tb.look(size)
 					tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+"/"+lang+name)))
 					tb.until(mounted)
-					file := strings.ReplaceAll(fmt.Sprintf("%s%s-%d", lang, name, size.width), "/", "-")
+					file := strings.ReplaceAll(fmt.Sprintf("site-%s%s-%d", lang, name, size.width), "/", "-")
 					if dark {
 						file += "-dark"
 					}

@@ -143,7 +143,7 @@ func TestReadmeFirstCommandRuns(t *testing.T) {
 func TestReadmeLinksLead(t *testing.T) {
 	t.Parallel()
 	pages := []string{"README.md"}
-	for _, pattern := range []string{"C*.md", "GUARANTEES.md", "docs/*.md", "docs/coming-from/*.md", "docs/tutorials/*.md", "docs/adr/*.md", "*.zh.md", "docs/zh/*.md", "docs/zh/*/*.md"} {
+	for _, pattern := range []string{"C*.md", "GUARANTEES.md", "docs/*.md", "docs/coming-from/*.md", "docs/tutorials/*.md", "docs/reference/*.md", "docs/adr/*.md", "*.zh.md", "docs/zh/*.md", "docs/zh/*/*.md"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || found == nil {
 			t.Fatal(pattern, err)

@@ -63,7 +63,7 @@ func manual(cmd *cobra.Command) []byte {
 	section(translated("DESCRIPTION"), long)
 	flags := func(name string, set *pflag.FlagSet) {
 		if set.HasAvailableFlags() {
-			section(name, flagWords(set.FlagUsagesWrapped(78)))
+			section(name, flagTable(set, 78))
 		}
 	}
 	flags(translated("OPTIONS"), cmd.NonInheritedFlags())

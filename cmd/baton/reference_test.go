@@ -22,14 +22,21 @@ var updateReference = flag.Bool("update", false, "write the pages in docs/refere
 
 // TestReferenceIsFresh compares the pages of the reference that are made of the help with it.
 func TestReferenceIsFresh(t *testing.T) {
-	for file, page := range english.pages((&app{}).root()) {
-		if *updateReference {
-			if err := os.WriteFile(file, page, 0o644); err != nil {
-				t.Fatal(err)
+	defer func(was map[string]string) { spoken = was }(spoken)
+	for _, w := range []wording{english, chinese} {
+		spoken = w.spoken()
+		root := (&app{}).root()
+		eachCommand(root, func(c *cobra.Command) { c.InitDefaultHelpFlag() }) // for which UseLine looks
+		for file, page := range w.pages(root) {
+			file = strings.Replace(file, "docs/", w.folder, 1)
+			if *updateReference {
+				if err := os.WriteFile(file, page, 0o644); err != nil {
+					t.Fatal(err)
+				}
 			}
-		}
-		if have, err := os.ReadFile(file); err != nil || !bytes.Equal(have, page) {
-			t.Errorf("%s is stale (%v): go generate ./cmd/baton", file, err)
+			if have, err := os.ReadFile(file); err != nil || !bytes.Equal(have, page) {
+				t.Errorf("%s is stale (%v): go generate ./cmd/baton", file, err)
+			}
 		}
 	}
 }
@@ -39,7 +46,7 @@ func TestReferenceMarkdown(t *testing.T) {
 	t.Parallel()
 	long := "Runs it,\nand <ends>:\n\n  KEY    the name of\n         the lock\n  no meaning\n\n等待锁，\n然后\n运行 go\n程序。见 docs/agent.md。\n"
 	want := "Runs it, and \\<ends>:\n\n- `KEY`: the name of the lock\n- no meaning\n\n等待锁，然后运行 go 程序。见 [docs/agent.md](../agent.md)。\n"
-	if got := text(long); got != want {
+	if got := english.text(long); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	example := "  baton run k -- true\n  baton run -n k -- true    unless it\n                            runs\n  baton ls"
@@ -51,15 +58,19 @@ func TestReferenceMarkdown(t *testing.T) {
 
 // A wording is what the pages say beside the texts of the help.
 type wording struct {
+	folder                                  string
+	spoken                                  func() map[string]string
 	twin                                    string // link from this page to a page NAME in the other language
 	cli, cliIntro, usage, examples, aliases string
 	flags, global, topic, allOthers         string
 	others                                  string
 	exits, exitsIntro, urls, urlsIntro      string
-	colon, comma                            string
+	colon, comma, stop, byDefault           string
 }
 
 var english = wording{
+	folder:     "docs/",
+	spoken:     func() map[string]string { return nil },
 	twin:       "[简体中文](../zh/reference/%s)",
 	cli:        "The command line",
 	cliIntro:   "This page is made of the help of the command: `baton help` and `baton help COMMAND` say the same.",
@@ -76,8 +87,35 @@ var english = wording{
 	urls:       "URLs of stores",
 	urlsIntro: "This page is made of the help of the command: `baton help stores` says the same. Programs give these URLs to " +
 		"`open.Store` ([package open](../../open/open.go)); [requirements.md](../requirements.md) says what each store adds to a program.",
-	colon: ": ",
-	comma: ", ",
+	colon:     ": ",
+	stop:      ".",
+	byDefault: " (default %s)",
+	comma:     ", ",
+}
+
+var chinese = wording{
+	folder:     "docs/zh/",
+	spoken:     func() map[string]string { return readWords(wordsZH) },
+	twin:       "[English](../../reference/%s)",
+	cli:        "命令行",
+	cliIntro:   "这一页由命令的帮助生成：`baton help` 和 `baton help COMMAND` 说的相同。",
+	usage:      "用法",
+	examples:   "示例",
+	aliases:    "也叫",
+	flags:      "选项",
+	global:     "所有命令的选项",
+	topic:      "`baton help %s`：%s",
+	allOthers:  "其他所有命令",
+	others:     "其他命令",
+	exits:      "退出码",
+	exitsIntro: "这一页由命令的帮助生成：`baton help exit-codes` 说的相同。",
+	urls:       "存储的 URL",
+	urlsIntro: "这一页由命令的帮助生成：`baton help stores` 说的相同。程序把这些 URL 交给 `open.Store`（[包 open](../../../open/open.go)）；" +
+		"每种存储给程序带来什么，见 [requirements.md](../requirements.md)。",
+	colon:     "：",
+	stop:      "。",
+	byDefault: "（默认：%s）",
+	comma:     "、",
 }
 
 // pages are the pages of the reference by their names.
@@ -98,7 +136,7 @@ func (w wording) start(file, title, intro string) *bytes.Buffer {
 func (w wording) commandLine(root *cobra.Command) []byte {
 	b := w.start("cli.md", w.cli, w.cliIntro)
 	w.body(b, root)
-	fmt.Fprintf(b, "\n%s:\n\n%s", w.global, w.flagList(root.PersistentFlags()))
+	fmt.Fprintf(b, "\n%s%s\n\n%s", w.global, strings.TrimSpace(w.colon), w.flagList(root.PersistentFlags()))
 	groups := slices.Concat(root.Groups(), []*cobra.Group{{Title: w.others}})
 	for _, g := range groups {
 		fmt.Fprintf(b, "\n## %s\n", strings.TrimRight(g.Title, ":："))
@@ -109,18 +147,18 @@ func (w wording) commandLine(root *cobra.Command) []byte {
 		}
 	}
 	c := topic(root, "metrics") // the others have pages of their own
-	fmt.Fprintf(b, "\n## "+w.topic+"\n\n%s", c.Name(), c.Short, text(c.Long))
+	fmt.Fprintf(b, "\n## "+w.topic+"\n\n%s", c.Name(), c.Short, w.text(c.Long))
 	fmt.Fprintf(b, "\n```text\n%s\n```\n", strings.TrimSpace(strings.ReplaceAll("\n"+c.Example, "\n  ", "\n")))
 	return b.Bytes()
 }
 
 // command writes the section of a command, and of those below it.
 func (w wording) command(b *bytes.Buffer, c *cobra.Command) {
-	fmt.Fprintf(b, "\n### %s\n\n%s.\n", c.CommandPath(), strings.TrimRight(c.Short, ".。"))
+	fmt.Fprintf(b, "\n### %s\n\n%s%s\n", c.CommandPath(), strings.TrimRight(c.Short, ".。"), w.stop)
 	w.body(b, c)
 	if own := c.LocalFlags(); own.HasAvailableFlags() {
 		if list := w.flagList(own); list != "" {
-			fmt.Fprintf(b, "\n%s:\n\n%s", w.flags, list)
+			fmt.Fprintf(b, "\n%s%s\n\n%s", w.flags, strings.TrimSpace(w.colon), list)
 		}
 	}
 	for _, below := range c.Commands() {
@@ -138,22 +176,22 @@ func (w wording) body(b *bytes.Buffer, c *cobra.Command) {
 	if len(c.Aliases) > 0 {
 		fmt.Fprintf(b, "\n%s%s`%s`\n", w.aliases, w.colon, strings.Join(c.Aliases, "`"+w.comma+"`"))
 	}
-	long, codes, _ := strings.Cut(c.Long, "\n"+firstLine(exitTable)+"\n")
+	long, codes, _ := strings.Cut(c.Long, "\n"+firstLine(translated(exitTable))+"\n")
 	if long != "" {
-		fmt.Fprintf(b, "\n%s", text(long))
+		fmt.Fprintf(b, "\n%s", w.text(long))
 	}
 	codes = strings.TrimRight(codes, "\n")
 	switch {
 	case codes == "":
-	case strings.TrimRight(exitTable, "\n") == firstLine(exitTable)+"\n"+codes:
+	case strings.TrimRight(translated(exitTable), "\n") == firstLine(translated(exitTable))+"\n"+codes:
 		fmt.Fprintf(b, "\n%s%s[exit-codes.md](exit-codes.md#%s)\n", w.exits, w.colon, w.allOthers)
-	case strings.Contains(topic(c.Root(), "exit-codes").Long, c.CommandPath()+"\n\n"+firstLine(exitTable)+"\n"+codes):
+	case strings.Contains(topic(c.Root(), "exit-codes").Long, c.CommandPath()+"\n\n"+firstLine(translated(exitTable))+"\n"+codes):
 		fmt.Fprintf(b, "\n%s%s[exit-codes.md](exit-codes.md#%s)\n", w.exits, w.colon, strings.ReplaceAll(c.CommandPath(), " ", "-"))
 	default: // of this command alone
-		fmt.Fprintf(b, "\n%s:\n\n%s", w.exits, text(codes))
+		fmt.Fprintf(b, "\n%s%s\n\n%s", w.exits, strings.TrimSpace(w.colon), w.text(codes))
 	}
 	if c.Example != "" {
-		fmt.Fprintf(b, "\n%s:\n\n%s", w.examples, exampleBlock(c.Example))
+		fmt.Fprintf(b, "\n%s%s\n\n%s", w.examples, strings.TrimSpace(w.colon), exampleBlock(c.Example))
 	}
 }
 
@@ -187,8 +225,8 @@ func (w wording) flagList(set *pflag.FlagSet) string {
 				what = join(what, strings.TrimSpace(line))
 			}
 		}
-		if d := f.DefValue; !strings.Contains(usage, "default") && d != "" && d != "0" && d != "0s" && d != "false" && d != "[]" {
-			what += " (default " + d + ")"
+		if d := f.DefValue; !strings.Contains(usage, "default") && !strings.Contains(usage, "默认") && d != "" && d != "0" && d != "0s" && d != "false" && d != "[]" {
+			what += fmt.Sprintf(w.byDefault, d)
 		}
 		b.WriteString(plain(what) + "\n" + strings.Join(items, ""))
 	})
@@ -204,12 +242,12 @@ func (w wording) topicPage(root *cobra.Command, name, file, title, intro string)
 		switch {
 		case name == "exit-codes" && first == block:
 			fmt.Fprintf(b, "\n## %s\n", first)
-		case name == "exit-codes" && first == firstLine(exitTable):
-			fmt.Fprintf(b, "\n%s", text(strings.TrimPrefix(block, first+"\n")))
+		case name == "exit-codes" && first == firstLine(translated(exitTable)):
+			fmt.Fprintf(b, "\n%s", w.text(strings.TrimPrefix(block, first+"\n")))
 		case name == "stores" && first == block && heading.MatchString(first):
 			fmt.Fprintf(b, "\n## %s\n", heading.FindStringSubmatch(first)[1])
 		default:
-			fmt.Fprintf(b, "\n%s", text(block))
+			fmt.Fprintf(b, "\n%s", w.text(block))
 		}
 	}
 	return b.Bytes()
@@ -222,7 +260,7 @@ func topic(root *cobra.Command, name string) *cobra.Command {
 }
 
 // heading is the line before the parameters of a store.
-var heading = regexp.MustCompile(`^([^.。]*?)(, after "\?".*)?[:：]$`)
+var heading = regexp.MustCompile(`^([^.。，]*?)(, after "\?".*|，.*)?[:：]$`)
 
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
@@ -242,7 +280,7 @@ func item(line string) (term, meaning string, ok bool) {
 
 // text makes Markdown of a text that was laid out for a terminal. What is indented is a
 // list, of terms and what they mean if there are two columns.
-func text(long string) string {
+func (w wording) text(long string) string {
 	var b strings.Builder
 	var open string // what goes on in the next line
 	list := false
@@ -281,7 +319,7 @@ func text(long string) string {
 		flush()
 		list = true
 		if isItem {
-			open = "- `" + term + "`: " + plain(meaning)
+			open = "- `" + term + "`" + w.colon + plain(meaning)
 		} else {
 			open = "- " + plain(strings.TrimPrefix(strings.TrimSpace(line), "- "))
 		}

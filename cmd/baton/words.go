@@ -234,3 +234,56 @@ func cobraError(text string) string {
 	}
 	return text
 }
+
+// flagTable is the table of flags in at most so many columns.
+func flagTable(flags *pflag.FlagSet, columns int) string {
+	if spoken == nil {
+		return flags.FlagUsagesWrapped(columns)
+	}
+	// pflag counts bytes, and breaks lines at blanks alone, of which Chinese has few.
+	var b strings.Builder
+	indent := 0 // where usages begin
+	for line := range strings.Lines(flagWords(flags.FlagUsages())) {
+		flags.VisitAll(func(f *pflag.Flag) {
+			_, usage := pflag.UnquoteUsage(f)
+			usage, _, _ = strings.Cut(usage, "\n")
+			if before, _, ok := strings.Cut(line, usage); ok && usage != "" && strings.Contains(before, "--"+f.Name) {
+				indent = len(before)
+			}
+		})
+		for n, part := range breakLine(strings.TrimSuffix(line, "\n"), columns, columns-indent) {
+			if n > 0 {
+				b.WriteString(strings.Repeat(" ", indent))
+			}
+			b.WriteString(part + "\n")
+		}
+	}
+	return b.String()
+}
+
+// breakLine breaks a line where Chinese can be broken: beside a wide character, or at a
+// blank, but not before a mark that ends something or behind one that begins it. The
+// first part has at most so many columns, the others rest.
+func breakLine(line string, first, rest int) (parts []string) {
+	for width(line) > first {
+		at, used := 0, 0
+		var before rune
+		for i, r := range line {
+			if used > first {
+				break
+			}
+			may := before == ' ' || runeWidth(r) == 2 || runeWidth(before) == 2
+			if i > 0 && may && !strings.ContainsRune(" ，。；：、？！）”", r) && !strings.ContainsRune("（“", before) && strings.TrimSpace(line[:i]) != "" {
+				at = i
+			}
+			before = r
+			used += runeWidth(r)
+		}
+		if at == 0 {
+			break
+		}
+		parts = append(parts, strings.TrimRight(line[:at], " "))
+		line, first = line[at:], rest
+	}
+	return append(parts, line)
+}

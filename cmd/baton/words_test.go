@@ -342,3 +342,22 @@ func columnsOfFlags(t *testing.T) (columns []int) {
 	}
 	return columns
 }
+
+// A line is broken where Chinese can be, and no part is wider than it may be.
+func TestBreakLine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		line string
+		want []string
+	}{
+		{"  -n 不等待", []string{"  -n 不等待"}},
+		{"  -n 一二三四五六七八九", []string{"  -n 一二三", "四五六七八九"}},
+		{"  -n 一二三，四五六", []string{"  -n 一二", "三，四五六"}},
+		{"  -n 见 exporters 的吗", []string{"  -n 见", "exporters 的", "吗"}},
+		{"  -n 一二（三四）", []string{"  -n 一二", "（三四）"}},
+	} {
+		if got := breakLine(c.line, 12, 12); !slices.Equal(got, c.want) {
+			t.Errorf("%q is broken into %q, want %q", c.line, got, c.want)
+		}
+	}
+}

@@ -112,7 +112,7 @@ func checkCatalogues(repo fs.FS) (texts int, problems []string, err error) {
 		for _, text := range words {
 			texts++
 			english, other := text[0], text[1]
-			plain := strings.ToLower(strings.Join(strings.Fields(asNames.ReplaceAllString(english, " ")), " "))
+			plain := strings.ToLower(asNames.ReplaceAllString(strings.Join(strings.Fields(english), " "), " "))
 			whole := strings.ReplaceAll(other, "\n", "")
 			for term, pattern := range meant {
 				if len(chinese[term]) == 0 {

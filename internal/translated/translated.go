@@ -9,7 +9,7 @@
 // their places. Links stand as in the English page and are made to lead from the twin, to
 // twins where there are some; their anchors are those of the Chinese page. An entry that
 // begins with a line "as it is" lists blocks that are the same in both languages. Code, numbers,
-// units and names with hyphens need no entry. zh/common.txt belongs to all pages.
+// units and names of faults need no entry, and of a list each part may have its own. zh/common.txt belongs to all pages.
 package translated
 
 //go:generate go test -run ^TestTwinsAreFresh$ -update .
@@ -29,9 +29,11 @@ import (
 // Pages are those that have their twins from here.
 var Pages = []string{
 	"GUARANTEES.md",
+	"docs/architecture.md",
 	"docs/metrics.md",
 	"docs/requirements.md",
 	"docs/soak.md",
+	"docs/verification.md",
 }
 
 //go:embed zh/*.txt
@@ -129,7 +131,7 @@ var (
 	figure = regexp.MustCompile(`\d+([.,:]\d+)*`)
 	link   = regexp.MustCompile(`\]\(([^)]*)\)`)
 	nobody = regexp.MustCompile("`[^`]*`" + `|https?://\S+|\d(h|ms|m|s|µs)+| [KMG]i?B\b`)
-	names  = regexp.MustCompile(`^[a-z]+-[a-z-]+(, [a-z-]+)*$`) // of faults
+	names  = regexp.MustCompile(`^([a-z]+-[a-z-]+(, [a-z-]+)*|f\d+ [a-z-]+)$`) // of faults
 	letter = regexp.MustCompile(`\pL`)
 )
 
@@ -182,6 +184,15 @@ func (t *translation) add(english, other string) {
 	t.words[key] = e
 }
 
+// knows reports that all parts of a list have translations, or need none.
+func (t *translation) knows(list string) bool {
+	if _, ok := t.words[shape(list)]; ok || !letter.MatchString(list) {
+		return true
+	}
+	first, rest, ok := strings.Cut(list, ", ")
+	return ok && t.knows(first) && t.knows(rest)
+}
+
 // say is a block in Chinese.
 func (t *translation) say(block string) string {
 	if strings.HasPrefix(block, "[简体中文](") {
@@ -190,6 +201,9 @@ func (t *translation) say(block string) string {
 	key := shape(block)
 	e, ok := t.words[key]
 	if !ok {
+		if first, rest, ok := strings.Cut(block, ", "); ok && t.knows(first) && t.knows(rest) {
+			return t.say(first) + "，" + t.say(rest)
+		}
 		if !names.MatchString(block) && letter.MatchString(nobody.ReplaceAllString(block, "")) {
 			t.problems = append(t.problems, "no translation of: "+block)
 		}

@@ -27,7 +27,7 @@ var holding = []*lab.Question{
 		Topic: lab.Holding,
 		Ask:   text("The holder is paused (GC, SIGSTOP) until its lock has expired. Then it writes?", "持有者停顿（GC、SIGSTOP）到锁过期才醒来，它的写入会怎样？"),
 		Answer: [3]lab.Text{
-			text("It writes: it looked at its lock before the pause, and no look at a lock can reach into the future.", "照样写入：它在停顿之前检查过锁，而检查不可能管到未来。"),
+			text("It writes: it looked at its lock before the pause, and that says nothing about afterwards.", "照样写入：它在停顿之前检查过锁，而这说明不了停顿之后的事。"),
 			text("So a lock with an expiry alone does not protect the data, whichever store keeps it.", "所以只靠会过期的锁保护不了数据，用什么存储都一样。"),
 			text("The resource must check: Baton's token rises with each grant, and the guard refuses a lower one.", "必须由资源来检查：Baton 的栅栏令牌每次授予都递增，guard 拒绝较小的令牌。"),
 		},
@@ -54,7 +54,7 @@ var holding = []*lab.Question{
 	{
 		Name:  "killed",
 		Topic: lab.Holding,
-		Ask:   text("The holder is killed by SIGKILL: when is the lock free?", "持有者被 kill -9：锁什么时候释放？"),
+		Ask:   text("The holder is killed by kill -9: when is the lock free?", "持有者被 kill -9：锁什么时候释放？"),
 		Answer: [3]lab.Text{
 			text("When its expiry has passed: nobody releases it, and no code of the holder runs any more.", "等过期时间到：没有人来释放，持有者的代码一行也不会再执行。"),
 			text("So a lock that is renewed can have a short TTL, and a lock without renewal must have a long one.", "所以有续期的锁可以用短 TTL；没有续期的锁只能用长 TTL。"),

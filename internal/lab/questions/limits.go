@@ -41,7 +41,7 @@ var limiting = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("As most books have it, the window is late by no part but early by one: with few parts far more than the limit passes.", "书上常见的写法会提前一格归还额度：格数越少，超出限额越多。"),
 			text("Baton counts one part more and never exceeds the limit; there few parts only mean that it allows less than it could.", "Baton 多算一格，永远不超限；格数少只意味着放行得比本可以放行的少。"),
-			text("Memory grows with the parts, so ten to sixty are enough; a log of every request is exact, and keeps a number for each.", "内存随格数增长，10 到 60 格就够了；滑动日志最精确，但每个请求都要存一个数。"),
+			text("Memory grows with the parts, so 10 to 60 are enough; a log of every request is exact, and keeps a number for each.", "内存随格数增长，10 到 60 格就够了；滑动日志最精确，但每个请求都要存一个数。"),
 		},
 		Proofs: []lab.Proof{{File: "internal/rate/property_test.go", Line: `func TestBounds(t *testing.T) {`}},
 		Run:    slidingParts,
@@ -93,10 +93,10 @@ var limiting = []*lab.Question{
 	{
 		Name:  "local-times-n",
 		Topic: lab.Limits,
-		Ask:   text("A limit within each process, and eight processes: what is the real limit?", "每个进程单机限流，部署 8 个实例：真正的限额是多少？"),
+		Ask:   text("A limit within each process, and 8 processes: what is the real limit?", "每个进程单机限流，部署 8 个实例：真正的限额是多少？"),
 		Answer: [3]lab.Text{
-			text("Eight times as much, if the load is spread: each process counts only what it sees.", "流量均摊时是 8 倍：每个进程只数自己看到的请求。"),
-			text("Dividing the limit by eight is wrong, too, as soon as the load is uneven or the number of processes changes.", "把限额除以 8 也不对：流量不均，或实例数一变，就不准了。"),
+			text("8 times as much, if the load is spread: each process counts only what it sees.", "流量均摊时是 8 倍：每个进程只数自己看到的请求。"),
+			text("Dividing the limit by 8 is wrong, too, as soon as the load is uneven or the number of processes changes.", "把限额除以 8 也不对：流量不均，或实例数一变，就不准了。"),
 			text("With one store for all, all processes share one count, however many there are.", "所有进程共用一个存储，就共用一份计数，不管有多少个实例。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
@@ -235,7 +235,7 @@ func slidingParts(_ context.Context, r *lab.Run) error {
 	if one.Allowed >= sixty.Allowed || sixty.Allowed > exact.Allowed || sixty.Kept >= exact.Kept {
 		return unexpected("allowed in all: %d with one part, %d with 60, %d with a log; kept %d and %d", one.Allowed, sixty.Allowed, exact.Allowed, sixty.Kept, exact.Kept)
 	}
-	r.Say("With one part the window of the books let %.0f pass within a minute, Baton's %d. Of the %d that were possible, Baton allowed %d with one part and %d with sixty.",
+	r.Say("With one part the window of the books let %.0f pass within a minute, Baton's %d. Of the %d that were possible, Baton allowed %d with one part and %d with 60.",
 		"只有一格时，书上的写法一分钟内放行了 %.0f 个，Baton 放行 %d 个。本可放行 %d 个，Baton 用一格放行了 %d 个，用 60 格放行了 %d 个。",
 		books.Points[0][1], one.Most, exact.Allowed, one.Allowed, sixty.Allowed)
 	return nil
@@ -364,13 +364,13 @@ func incrExpire(ctx context.Context, r *lab.Run) error {
 	t.Add("INCR, EXPIRE", allowed[0], left)
 	t.Add(text("both in one script", "两条放进一个脚本"), allowed[1], text("at most 1000", "最多 1000"))
 	t.Add("Baton", allowed[2], text("at most the window", "最多一个窗口"))
-	t = r.Table(text("eight clients at the same moment", "8 个客户端同时请求"), text("allowed (limit: 5)", "放行（限额 5）"))
+	t = r.Table(text("8 clients at the same moment", "8 个客户端同时请求"), text("allowed (limit: 5)", "放行（限额 5）"))
 	t.Add(text("GET, compare, INCR", "GET，判断，INCR"), together)
 	t.Add("Baton", ours)
 	if allowed[0] != limit-1 || left != "-1" || allowed[1] <= limit || allowed[2] <= limit || together != clients || ours != limit {
 		return unexpected("allowed %v, PTTL %s; eight at once: %d, Baton %d", allowed, left, together, ours)
 	}
-	r.Say("The counter without EXPIRE let %d more requests pass, and then none: its PTTL is -1. Baton allowed %d of 40 in the same four seconds. Of eight clients at the same moment, GET and INCR let %d pass, Baton %d.",
+	r.Say("The counter without EXPIRE let %d more requests pass, and then none: its PTTL is -1. Baton allowed %d of 40 in the same 4 seconds. Of 8 clients at the same moment, GET and INCR let %d pass, Baton %d.",
 		"没有 EXPIRE 的计数器只再放行了 %d 个请求，此后一个也不放行：PTTL 是 -1。同样的 4 秒里，Baton 在 40 个中放行了 %d 个。8 个客户端同时来，GET 加 INCR 放行 %d 个，Baton 放行 %d 个。",
 		allowed[0], allowed[2], together, ours)
 	return nil
@@ -510,7 +510,7 @@ func localTimesN(ctx context.Context, r *lab.Run) error {
 		X: text("processes", "进程数"), Y: text("allowed (limit: 100 per hour)", "放行（限额每小时 100）"),
 		Lines: []*lab.Line{local, shared}, Bound: &lab.Bound{At: limit, Name: text("the limit", "限额")},
 	})
-	r.Say("Eight processes with a limit of 100 each let %.0f pass; with one Redis between them, %.0f.", "8 个进程各自限 100，一共放行 %.0f 个；共用一个 Redis，放行 %.0f 个。", local.Points[3][1], shared.Points[3][1])
+	r.Say("8 processes with a limit of 100 each let %.0f pass; with one Redis between them, %.0f.", "8 个进程各自限 100，一共放行 %.0f 个；共用一个 Redis，放行 %.0f 个。", local.Points[3][1], shared.Points[3][1])
 	return nil
 }
 

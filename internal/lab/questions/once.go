@@ -248,7 +248,7 @@ func crashHalfWay(ctx context.Context, r *lab.Run) error {
 	if !lost || answer != "200" || record.State != "done" || record.Attempts != 2 || count(ledger) != 1 || found != "attempt 2 found it done" {
 		return unexpected("lost %v, redeemed %s, %+v, in the ledger %d times, %q", lost, answer, record, count(ledger), found)
 	}
-	r.Say("Marked before, the work was done 0 times; marked after, twice (%s points). baton once was killed with SIGKILL; its attempt %d found the work of the first one, and the ledger has it once.",
+	r.Say("Marked before, the work was done 0 times; marked after, 2 times (%s points). baton once was killed with SIGKILL; its attempt %d found the work of the first one, and the ledger has it once.",
 		"先记后做，执行了 0 次；先做后记，执行了 2 次（%s 积分）。baton once 被 SIGKILL 杀掉；第 %d 次尝试发现上一次已经做过，账本里只有一笔。", answer, record.Attempts)
 	return nil
 }

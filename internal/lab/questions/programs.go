@@ -36,7 +36,7 @@ var programs = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("Yes: each holds what the other waits for.", "会：每一个都持有对方在等的锁。"),
 			text("Without renewal the TTL ends the locks of both while they believe in them; with renewal they wait for ever.", "不续期时，TTL 会让双方的锁过期，而双方还以为持有；续期时则永远等下去。"),
-			text("Lock all keys in one call: Baton's LockAll takes them in one order, whatever order you name them in.", "在一次调用里锁住所有的键：Baton 的 LockAll 总是按同一个顺序加锁，不管你按什么顺序写。"),
+			text("Lock all keys in one call: Baton's LockAll takes them together, or in one order, whatever order you name them in.", "在一次调用里锁住所有的键：Baton 的 LockAll 一起加锁，或者总按同一个顺序加锁，不管你按什么顺序写。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "all_test.go", Line: "func TestLockAllCrowd(t *testing.T) {"}},

@@ -134,6 +134,9 @@ func ttlShorterThanWork(ctx context.Context, r *lab.Run) error {
 	errs := make([]error, 2*len(names))
 	var all sync.WaitGroup
 	for i, n := range names {
+		if err := wait(ctx, 30*time.Millisecond); err != nil { // in the order of their names
+			return err
+		}
 		all.Go(func() { errs[i] = byHand(n, naiveLanes[i]) })
 		all.Go(func() { errs[len(names)+i] = byBaton(n, renewedLanes[i]) })
 	}

@@ -48,7 +48,7 @@ var zooKeeperVersion = regexp.MustCompile(`version: ([0-9.?]+)`)
 
 // zkSession is a session of ZooKeeper's client for Go, which ends with the experiment.
 func zkSession(ctx context.Context, r *lab.Run, addr string, timeout time.Duration) (*zk.Conn, error) {
-	conn, events, err := zk.Connect([]string{addr}, timeout, zk.WithLogInfo(false), zk.WithMaxConnBufferSize(1<<16))
+	conn, events, err := zk.Connect([]string{addr}, timeout, zk.WithLogger(silence{}), zk.WithMaxConnBufferSize(1<<16))
 	if err != nil {
 		return nil, err
 	}
@@ -64,6 +64,11 @@ func zkSession(ctx context.Context, r *lab.Run, addr string, timeout time.Durati
 		}
 	}
 }
+
+// silence is ZooKeeper's client that writes no log.
+type silence struct{}
+
+func (silence) Printf(string, ...any) {}
 
 // lockerAt opens a store, and makes a Locker of it, as one program would. Both end with the
 // experiment, or by crash: then nothing is released, and nothing is renewed any more.

@@ -212,7 +212,7 @@ const english = `# The stores compared
 [简体中文](zh/comparison.md)
 
 What ` + "`make comparison`" + ` measured: every store in one run, the stores taking turns, on one machine that runs the
-servers, too. [comparison.html](comparison.html) has it as plots. Read it as ratios: a network between program and server
+servers, too. **[The same as plots](comparison.html).** Read it as ratios: a network between program and server
 adds its round trip to all of them but memory and SQLite.
 
 `
@@ -221,7 +221,7 @@ const chinese = `# 各种存储的比较
 
 [English](../comparison.md)
 
-` + "`make comparison`" + ` 测得的结果：所有存储在同一次运行里轮流测量，服务器也在同一台机器上。[comparison.html](comparison.html) 有图。
+` + "`make comparison`" + ` 测得的结果：所有存储在同一次运行里轮流测量，服务器也在同一台机器上。**[同样的结果画成图](comparison.html)**。
 请当作比例来读：程序与服务器之间隔着网络时，除内存和 SQLite 外，每一种都要加上网络的往返时间。
 
 `

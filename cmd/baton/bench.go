@@ -269,7 +269,7 @@ func (b *benching) report(r *measure.Result, began time.Time, took time.Duration
 func (b *benching) print(r *measure.Report) error {
 	if b.html != "" {
 		var text bytes.Buffer
-		err := page.Write(&text, page.Page{Report: r})
+		err := page.Write(&text, page.Page{Report: r, Language: pageLanguage()})
 		if err == nil {
 			err = os.WriteFile(b.html, text.Bytes(), 0o644)
 		}
@@ -288,9 +288,17 @@ func (b *benching) print(r *measure.Report) error {
 	return b.text(r.Result)
 }
 
+// pageLanguage is the language of pages of figures.
+func pageLanguage() measure.Language {
+	if spoken != nil {
+		return measure.Chinese
+	}
+	return measure.English
+}
+
 func (b *benching) markdown(r *measure.Report) error {
 	var w strings.Builder
-	r.Markdown(&w, measure.English)
+	r.Markdown(&w, pageLanguage())
 	for _, s := range r.Stores {
 		fmt.Fprintf(&w, "- %s is `%s`\n", s.Name, s.About)
 	}

@@ -2,6 +2,7 @@ package pagetest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +34,9 @@ const repository = "https://github.com/batonhq/baton"
 var sizes = []options{{width: 390, height: 844}, {width: 1280, height: 900}}
 
 // pictured are the pages of which TestSite draws pictures, in both languages and sizes.
-var pictured = []string{"", "tutorials/nightly", "comparison"}
+var pictured = []string{"", "tutorials/nightly", "comparison", "lab"}
+
+var alreadyBuilt = flag.Bool("built", false, "look at the site that make site made before")
 
 // A built site has its pages by the path at which they are served.
 type built struct {
@@ -80,8 +84,10 @@ func buildSite(t *testing.T) *built {
 	// A make around this test has flags that are not for this one.
 	made.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS") }), "CI=1")
 	began := time.Now()
-	if out, err := made.CombinedOutput(); err != nil {
-		t.Fatalf("make site: %v\n%s", err, out)
+	if !*alreadyBuilt {
+		if out, err := made.CombinedOutput(); err != nil {
+			t.Fatalf("make site: %v\n%s", err, out)
+		}
 	}
 	s := &built{dir: "../../dist/site", pages: map[string]*seen{}}
 	root := os.DirFS(s.dir)
@@ -116,8 +122,8 @@ func (s *built) file(page string) string {
 }
 
 // open opens a tab in which each request that leaves the site, each that fails and all that is
-// complained of fails the test. what is the page that is looked at.
-func (s *built) open(t *testing.T, browser context.Context, what *string) *tab {
+// complained of fails the test. what has the page that is looked at.
+func (s *built) open(t *testing.T, browser context.Context, what *atomic.Value) *tab {
 	t.Helper()
 	tb := openTab(t, browser, sizes[0])
 	tb.set(call(tb.ctx, network.Enable, network.EnableParams{}))
@@ -125,18 +131,18 @@ func (s *built) open(t *testing.T, browser context.Context, what *string) *tab {
 		switch e := e.(type) {
 		case *network.EventRequestWillBeSent:
 			if to := e.Request.URL; !strings.HasPrefix(to, s.url+"/") && !strings.HasPrefix(to, "data:") {
-				t.Errorf("%s: it asks for %s", *what, to)
+				t.Errorf("%s: it asks for %s", what.Load(), to)
 			}
 		case *network.EventResponseReceived:
 			if e.Response.Status >= 400 {
-				t.Errorf("%s: %s is answered with %d", *what, e.Response.URL, e.Response.Status)
+				t.Errorf("%s: %s is answered with %d", what.Load(), e.Response.URL, e.Response.Status)
 			}
 		case *runtime.EventConsoleAPICalled:
 			if e.Type == runtime.ConsoleAPICalledTypeError || e.Type == runtime.ConsoleAPICalledTypeWarning {
-				t.Errorf("%s: on the console: %s, with %d arguments", *what, e.Type, len(e.Args))
+				t.Errorf("%s: on the console: %s, with %d arguments", what.Load(), e.Type, len(e.Args))
 			}
 		case *log.EventEntryAdded:
-			t.Errorf("%s: on the console: %s", *what, e.Entry.Text)
+			t.Errorf("%s: on the console: %s", what.Load(), e.Entry.Text)
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -155,11 +161,11 @@ func (s *built) visit(t *testing.T, browser context.Context) {
 	var mu sync.Mutex
 	var both sync.WaitGroup
 	for range 2 {
-		at := new(string)
+		at := new(atomic.Value)
 		tb := s.open(t, browser, at)
 		both.Go(func() {
 			for page := range paths {
-				*at = page
+				at.Store(page)
 				p := s.look(tb, page)
 				mu.Lock()
 				s.pages[page] = p
@@ -335,11 +341,13 @@ func (s *built) languages(t *testing.T, browser context.Context) {
 			t.Errorf("%s: its language is %q, and the other leads to %q, want %q and %q", page, p.Lang, p.Twin, lang, twin)
 		}
 	}
-	at := "/fencing"
+	const from = "/fencing"
+	var at atomic.Value
+	at.Store(from)
 	tb := s.open(t, browser, &at)
 	for _, size := range sizes {
 		tb.look(size)
-		tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+at)))
+		tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+from)))
 		tb.until(mounted)
 		if size.width < 500 {
 			tb.do(`document.querySelector(".VPNavBarHamburger").click()`)
@@ -357,14 +365,16 @@ func (s *built) languages(t *testing.T, browser context.Context) {
 // search types words, and finds the pages that have them.
 func (s *built) search(t *testing.T, browser context.Context) {
 	for _, c := range []struct{ page, word string }{
-		{"/", "thundering"},
+		{"/", "fencing"},
 		{"/", "renews"},
 		{"/zh/", "看门狗"},
 		{"/zh/", "续期失败"}, // between other words
 		{"/zh/", "漏桶"},
 		{"/zh/", "Redlock"},
 	} {
-		tb := s.open(t, browser, &c.page)
+		var at atomic.Value
+		at.Store(c.page)
+		tb := s.open(t, browser, &at)
 		tb.look(sizes[1])
 		tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+c.page)))
 		tb.until(mounted)
@@ -402,7 +412,8 @@ func (s *built) pictures(t *testing.T, browser context.Context) {
 	if dir == "" {
 		return
 	}
-	at := "pictures"
+	var at atomic.Value
+	at.Store("pictures")
 	tb := s.open(t, browser, &at)
 	for _, name := range pictured {
 		for _, lang := range []string{"", "zh/"} {
@@ -416,7 +427,7 @@ func (s *built) pictures(t *testing.T, browser context.Context) {
 					tb.look(size)
 					tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+"/"+lang+name)))
 					tb.until(mounted)
-					file := strings.ReplaceAll(fmt.Sprintf("%s%s-%d", lang, name, size.width), "/", "-")
+					file := strings.ReplaceAll(fmt.Sprintf("site-%s%s-%d", lang, name, size.width), "/", "-")
 					if dark {
 						file += "-dark"
 					}

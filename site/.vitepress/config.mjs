@@ -37,7 +37,7 @@ const order = [
   ['Limits', '限流', ['limits', 'rules', 'budgets', 'queues', 'web', 'proxies']],
   ['Operation', '运维', ['agent', 'server', 'security', 'page', 'metrics', 'compatibility', 'requirements']],
   ['Coming from', '迁移', ['coming-from', ...pagesIn('coming-from')]],
-  ['Evidence', '证据', ['verification', 'soak', 'benchmarks', 'comparison']],
+  ['Evidence', '证据', ['verification', 'soak', 'benchmarks', 'comparison', 'scale']],
   ['Words and rooms', '用词与结构', ['glossary', 'architecture']],
 ]
 

@@ -177,7 +177,7 @@ func (v view) Waits(what string) string {
 func (s *store) handOver(n int) (seconds float64, measured bool) {
 	seconds = math.NaN()
 	for _, w := range s.Waiters {
-		if w.How == "apart" && w.Failed == "" && w.N <= n {
+		if w.How == "apart" && w.sound() && w.N <= n {
 			seconds, measured = w.HandOver, w.N == n
 		}
 	}
@@ -199,7 +199,11 @@ func (v view) Bill(alone, each string) string {
 				if s.Name == "memory" {
 					continue
 				}
-				cells = append(cells, measure.Digits(s.perHour(n, float64(ttl))))
+				cell := measure.Digits(s.perHour(n, float64(ttl)))
+				if cell == "0.00" {
+					cell = "<0.01"
+				}
+				cells = append(cells, cell)
 			}
 			text += row(cells...)
 		}
@@ -256,7 +260,7 @@ func (v view) Held() string {
 				return measure.Digits(n)
 			}
 			server, commits := measure.Span(l.ServerCPU), measure.Count(l.Commits)
-			if s.Name == "memory" || s.Name == "SQLite" {
+			if l.ServerCPU <= 0 {
 				server = none
 			}
 			if l.Commits == 0 {
@@ -317,7 +321,7 @@ func (v view) Queued() string {
 				continue
 			}
 			cells := []string{s.Name, number(w.N), measure.Count(w.Requests), measure.Span(w.HandOver), measure.Digits(w.Cost)}
-			if w.Failed != "" {
+			if !w.sound() {
 				cells = []string{s.Name, number(w.N), none, none, none}
 			} else if s.Name == "memory" {
 				cells[2], cells[4] = none, none
@@ -332,7 +336,7 @@ func (v view) Queued() string {
 func (v view) Failures() (all []string) {
 	for _, s := range v.Stores {
 		for _, w := range s.Waiters {
-			if w.Failed != "" {
+			if w.How == "apart" && !w.sound() {
 				all = append(all, fmt.Sprintf("%s, %s", s.Name, number(w.N)))
 			}
 		}
@@ -380,20 +384,15 @@ func (v view) Saved() string {
 		for _, how := range []string{"apart", "local", "agent"} {
 			cell := none
 			for _, w := range s.Waiters {
-				if w.How == how && w.N == full.local && w.Failed == "" {
-					cell = measure.Digits(w.Cost)
-					if how != "apart" {
-						cell += ", " + measure.Span(w.HandOver)
-					} else {
-						cell += ", " + measure.Span(w.HandOver)
-					}
+				if w.How == how && w.N == full.local && w.sound() {
+					cell = measure.Digits(w.Cost) + ", " + measure.Span(w.HandOver)
 				}
 			}
 			cells = append(cells, cell)
 		}
 		for _, n := range []int{10_000, 100_000} {
 			cell := none
-			if l := s.leases(n); l != nil && l.Requests > 0 && s.Name != "memory" {
+			if l := s.leases(n); l != nil && l.Requests > 0 && l.Lost == 0 {
 				cell = measure.Count(float64(l.N) / l.Requests)
 			}
 			cells = append(cells, cell)

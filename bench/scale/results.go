@@ -142,6 +142,9 @@ func (r *results) of(name string) *store {
 	return nil
 }
 
+// sound reports whether enough hand-overs were seen to say something of them.
+func (w *waiters) sound() bool { return w.Failed == "" && (w.Served == w.N || w.Served >= 100) }
+
 // held are the figures of leases that are known, and of which none was lost before or
 // then.
 func (s *store) held() (all []leases) {

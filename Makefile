@@ -9,6 +9,9 @@ TEST ?=
 # Flags of the verification: make verify VERIFY="-h"
 VERIFY ?=
 
+# Flags of the measurement of scale: make scale SCALE="-h"
+SCALE ?=
+
 # Flags of the search for leaks: make soak SOAK="-h"
 SOAK ?=
 
@@ -68,6 +71,10 @@ bench: ## Measure Baton beside its rivals; flags by BENCH="…"
 .PHONY: comparison
 comparison: servers ## Measure all stores side by side and write docs/comparison.json and its pages
 	go run -C bench ./comparison
+
+.PHONY: scale
+scale: servers ## Measure how cost grows with leases, processes and waiters, and write docs/scale.json and docs/scale.md
+	go run -C bench ./scale $(SCALE)
 
 .PHONY: verify
 verify: servers ## Try to break every store for two hours, go on where it ended, and write docs/verification.md and GUARANTEES.md

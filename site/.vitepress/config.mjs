@@ -57,7 +57,7 @@ const order = [
   ['Operation', '运维', ['agent', 'server', 'security', 'page', 'compatibility', 'requirements']],
   ['Reference', '参考', ['reference/cli', 'reference/urls', 'reference/exit-codes', 'reference/errors', 'reference/configuration', 'metrics']],
   ['Coming from', '迁移', ['coming-from', ...pagesIn('coming-from')]],
-  ['Evidence', '证据', ['verification', 'soak', 'benchmarks', 'comparison']],
+  ['Evidence', '证据', ['verification', 'soak', 'benchmarks', 'comparison', 'scale']],
   ['Words and rooms', '用词与结构', ['glossary', 'architecture']],
 ]
 

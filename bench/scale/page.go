@@ -427,10 +427,10 @@ func (s *store) misses(period float64) *misses {
 	fewer := s.model(l.N - 1)
 	e.took = ratio(simulate(fewer, demand{leases: l.N, processes: 1, period: 1000}, 1000).longest, l.Took)
 	o := s.Pairs.Open[min(1, len(s.Pairs.Open)-1)]
-	p := simulate(fewer, demand{pairs: o.Rate, period: period}, 10)
+	p := simulate(fewer, demand{pairs: o.Rate, period: period}, 2)
 	e.p50, e.p99 = ratio(p.at(0.5), o.at(0.5)), ratio(p.at(0.99), o.at(0.99))
 	if b := l.Beside; b != nil {
-		p := simulate(fewer, demand{pairs: b.Rate, leases: l.N, processes: 1, period: period}, 10*period)
+		p := simulate(fewer, demand{pairs: b.Rate, leases: l.N, processes: 1, period: period}, 2*period)
 		e.besideP50, e.besideP99 = ratio(p.at(0.5), b.at(0.5)), ratio(p.at(0.99), b.at(0.99))
 	}
 	return e

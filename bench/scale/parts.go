@@ -66,19 +66,20 @@ func measureRates(ctx context.Context, o *order, keys int, do request) (r rates,
 }
 
 func measurePairs(ctx context.Context, o *order) (rates, error) {
-	locker, err := openLocker(ctx, o, nil)
+	locker, err := openLocker(ctx, o, 0, nil)
 	if err != nil {
 		return rates{}, err
 	}
 	return measureRates(ctx, o, o.Plan.Keys, pair(locker, o.Name, o.Plan.Keys))
 }
 
-func openLocker(ctx context.Context, o *order, events *baton.Events) (*baton.Locker, error) {
+// openLocker opens the store. A ttl of 0 is the default.
+func openLocker(ctx context.Context, o *order, ttl time.Duration, events *baton.Events) (*baton.Locker, error) {
 	store, err := open.Store(ctx, o.At.URL)
 	if err != nil {
 		return nil, err
 	}
-	return baton.New(store, baton.Config{TTL: o.Plan.TTL, Events: events})
+	return baton.New(store, baton.Config{TTL: ttl, Events: events})
 }
 
 // pair locks and unlocks one of so many keys.
@@ -122,7 +123,7 @@ func measureLimits(ctx context.Context, o *order) (all []rates, err error) {
 func measureLeases(ctx context.Context, o *order) (all []leases, err error) {
 	var renewals, lost atomic.Int64
 	var slowest, tick atomic.Int64
-	locker, err := openLocker(ctx, o, &baton.Events{
+	locker, err := openLocker(ctx, o, o.Plan.TTL, &baton.Events{
 		Renewed: func(_ context.Context, e baton.RenewalEvent) {
 			renewals.Add(1)
 			tick.Store(time.Now().Add(-e.Took).UnixNano())
@@ -245,13 +246,13 @@ func measureWaiters(ctx context.Context, o *order) (w waiters, err error) {
 	asking := make(chan struct{}, together)
 	var stand, served atomic.Int64
 	all := make(chan struct{})
-	cfg := baton.Config{TTL: o.Plan.TTL, Events: &baton.Events{Waiting: func(context.Context, baton.LockEvent) {
+	cfg := baton.Config{Events: &baton.Events{Waiting: func(context.Context, baton.LockEvent) {
 		<-asking
 		if stand.Add(1) == int64(o.N) {
 			close(all)
 		}
 	}}}
-	first, err := baton.New(store, baton.Config{TTL: o.Plan.TTL})
+	first, err := baton.New(store, baton.Config{})
 	if err != nil {
 		return w, err
 	}
@@ -402,7 +403,7 @@ func asker(store driver.Locks, cfg baton.Config, o *order) (func(ctx context.Con
 
 // hold holds a few leases until the process ends.
 func hold(ctx context.Context, o *order) (int, error) {
-	locker, err := openLocker(ctx, o, nil)
+	locker, err := openLocker(ctx, o, o.Plan.TTL, nil)
 	if err != nil {
 		return 0, err
 	}

@@ -35,7 +35,7 @@ var full = plan{
 
 // small proves in a few seconds that the program works.
 var small = plan{
-	ttl: 600 * time.Millisecond, patience: 10 * time.Second, most: 100 * time.Millisecond, open: 200 * time.Millisecond, loads: []float64{0.1, 0.5}, keys: 1000, limitKeys: []int{1, 100},
+	ttl: 900 * time.Millisecond, patience: 10 * time.Second, most: 100 * time.Millisecond, open: 200 * time.Millisecond, loads: []float64{0.1, 0.5}, keys: 1000, limitKeys: []int{1, 100},
 	leases: []int{1, 300}, memory: []int{1, 300},
 	waiters: []int{5}, local: 20, waiting: 200 * time.Millisecond, drain: 200 * time.Millisecond,
 	processes: []int{2}, each: 3,

@@ -19,7 +19,7 @@ import (
 // of those that wait less than one service, (1-ρ)e^(λt) wait at most t.
 func TestSimulationOfOneQueue(t *testing.T) {
 	m := model{pair: 0.001, floor: make([]float64, len(quantiles))}
-	p := simulate(m, demand{pairs: 500, period: 1}, 1000)
+	p := simulate(m, demand{pairs: 500, period: 1}, 300)
 	if want := 2 * math.Log(1.5) * 0.001; math.Abs(p.at(0.75)-want) > want/20 {
 		t.Errorf("p75 is %v at half load, want %v", p.at(0.75), want)
 	}
@@ -103,7 +103,7 @@ func TestRealLockersAsSimulated(t *testing.T) {
 						all = append(all, lease)
 					}
 				}
-				const periods = 2
+				const periods = 1
 				time.Sleep(ttl / 3 / 2) // half a period before the ticks at the latest
 				before := store.commands.Load()
 				time.Sleep(periods * ttl / 3)

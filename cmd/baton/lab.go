@@ -169,7 +169,7 @@ pictures again. With -o json that is printed, one line for each experiment.
 		for _, dir := range []string{l.svg, l.save} {
 			if dir != "" {
 				if err := os.MkdirAll(dir, 0o755); err != nil {
-					return &exit{exitConfig, err}
+					return &exit{exitConfig, ofPage(err)}
 				}
 			}
 		}
@@ -391,7 +391,7 @@ byte by byte, on any machine.`,
 			records = append(records, record)
 		}
 		if err := os.MkdirAll(svg, 0o755); err != nil {
-			return &exit{exitConfig, err}
+			return &exit{exitConfig, ofPage(err)}
 		}
 		for _, record := range records {
 			if err := drawAll(svg, questionOf(record).Ask, record); err != nil {
@@ -407,7 +407,7 @@ byte by byte, on any machine.`,
 func readRecord(path string) (*lab.Record, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, usage("%w", err)
+		return nil, usage("%w", ofPage(err))
 	}
 	defer f.Close()
 	record, err := lab.ReadRecord(bufio.NewReader(f))

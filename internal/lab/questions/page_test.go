@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/batonhq/baton/internal/lab"
 )
@@ -92,6 +93,15 @@ func pageOf(t *testing.T, l lab.Language, records map[string]*lab.Record) []byte
 		"`baton lab list` 列出所有问题；`baton lab serve` 在浏览器里展示它们，实验进行时图片随之生长。任何实验都不需要网络。本页的图片由 `baton lab draw` 根据 [docs/lab](../lab) 里的记录画出。")
 	topic := lab.Topic(-1)
 	for _, q := range All() {
+		if q.Topic != topic {
+			topic = q.Topic
+			fmt.Fprintf(&b, "- [%s](#%s)\n", topic.Title().In(l), anchor(topic.Title().In(l)))
+		}
+		fmt.Fprintf(&b, "  - [%s](#%s)\n", q.Ask.In(l), anchor(q.Ask.In(l)))
+	}
+	b.WriteString("\n")
+	topic = -1
+	for _, q := range All() {
 		record := records[q.Name]
 		if q.Topic != topic {
 			topic = q.Topic
@@ -123,6 +133,16 @@ func pageOf(t *testing.T, l lab.Language, records map[string]*lab.Record) []byte
 			made, functionOf(q), top, source, strings.Join(tests, "; "))
 	}
 	return []byte(strings.TrimRight(b.String(), "\n") + "\n")
+}
+
+// anchor is how a link names a heading.
+func anchor(heading string) string {
+	return strings.ReplaceAll(strings.Map(func(r rune) rune {
+		if unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r) || strings.ContainsRune(" _-", r) {
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, heading), " ", "-")
 }
 
 func markdown(b *strings.Builder, t *lab.Table, l lab.Language) {

@@ -33,7 +33,7 @@ var renewing = []*lab.Question{
 		Topic: lab.Holding,
 		Ask:   text("How does a watchdog keep a lock, and what does it do after a crash?", "看门狗怎样续期？持有者崩溃之后呢？"),
 		Answer: [3]lab.Text{
-			text("It sets the expiry anew every third of the TTL, so the lock never comes near its end while the holder lives.", "每隔三分之一 TTL 重新设置过期时间，持有者活着，锁就不会接近到期。"),
+			text("It sets the expiry again every third of the TTL, so the lock never comes near its end while the holder lives.", "每隔三分之一 TTL 重新设置过期时间，持有者活着，锁就不会接近到期。"),
 			text("It lives in the holder's process: a crash ends both, and the lock is free within one TTL.", "看门狗在持有者的进程里：进程崩溃，两者一起结束，锁最迟在一个 TTL 之内释放。"),
 			text("Baton does it for all leases of a process, with one request for many.", "Baton 为进程的所有租约续期，一次请求续很多个。"),
 		},

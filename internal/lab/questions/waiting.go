@@ -45,7 +45,7 @@ var waiting = []*lab.Question{
 		Topic: lab.Waiting,
 		Ask:   text("A loop that tries again, or a queue: who gets the lock first?", "循环重试还是排队：谁先拿到锁？"),
 		Answer: [3]lab.Text{
-			text("With retry loops whoever happens to try first after a release gets the lock, also one that came last.", "循环重试时，释放之后谁碰巧先试谁就拿到锁，哪怕它是最后来的。"),
+			text("With retry loops the caller that happens to try first after a release gets the lock, even if it came last.", "循环重试时，释放之后谁碰巧先试谁就拿到锁，哪怕它是最后来的。"),
 			text("So the unlucky wait much longer than the others, and there is no bound.", "于是运气差的等得比别人久得多，而且没有上限。"),
 			text("In a queue the order of grants is the order of arrival; Baton queues in the store, across processes.", "排队时授予的顺序就是到达的顺序；Baton 在存储里排队，跨进程有效。"),
 		},

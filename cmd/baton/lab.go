@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -187,24 +186,23 @@ func questionNames() (names []string) {
 
 // choose are the questions with these names.
 func (l *laboratory) choose(names []string) (chosen []*lab.Question, err error) {
-	all := questions.All()
 	switch {
 	case l.all && len(names) > 0:
 		return nil, usage("--all makes all of them: name none")
 	case l.all:
-		return all, nil
+		return questions.All(), nil
 	case len(names) == 0:
 		return nil, usage("NAME is missing: baton lab list has them; --all makes all")
 	}
 	for _, name := range names {
-		i := slices.IndexFunc(all, func(q *lab.Question) bool { return q.Name == name })
-		if i < 0 {
+		q := questionOf(name)
+		if q == nil {
 			if near := suggest.Nearest(name, questionNames()); near != "" {
 				return nil, usage("there is no question %q: did you mean %q?", safe(name), near)
 			}
 			return nil, usage("there is no question %q: baton lab list has them", safe(name))
 		}
-		chosen = append(chosen, all[i])
+		chosen = append(chosen, q)
 	}
 	return chosen, nil
 }
@@ -310,7 +308,7 @@ func whereIs(p lab.Proof) string {
 // picture writes the picture for a terminal that cannot show it.
 func (l *laboratory) picture(q *lab.Question, record *lab.Record) (path string, err error) {
 	if l.svg != "" { // keep has written it
-		return filepath.Join(l.svg, pictureName(q.Name, labLanguage(), lab.Wide)), nil
+		return filepath.Join(l.svg, lab.PictureName(q.Name, labLanguage(), lab.Wide)), nil
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -320,7 +318,7 @@ func (l *laboratory) picture(q *lab.Question, record *lab.Record) (path string, 
 	if os.MkdirAll(dir, 0o755) != nil {
 		return "", nil
 	}
-	path = filepath.Join(dir, pictureName(q.Name, labLanguage(), lab.Wide))
+	path = filepath.Join(dir, lab.PictureName(q.Name, labLanguage(), lab.Wide))
 	return path, drawInto(path, q.Ask, record, labLanguage(), lab.Wide)
 }
 
@@ -341,18 +339,11 @@ func (l *laboratory) keep(q *lab.Question, record *lab.Record) error {
 	return os.WriteFile(filepath.Join(l.save, q.Name+".json"), b.Bytes(), 0o644)
 }
 
-func pictureName(question string, l lab.Language, width int) string {
-	if width == lab.Narrow {
-		return question + "." + string(l) + ".narrow.svg"
-	}
-	return question + "." + string(l) + ".svg"
-}
-
 // drawAll draws a record in both languages and both widths.
 func drawAll(dir string, title lab.Text, record *lab.Record) error {
 	for _, l := range lab.Languages {
 		for _, width := range []int{lab.Wide, lab.Narrow} {
-			if err := drawInto(filepath.Join(dir, pictureName(record.Question, l, width)), title, record, l, width); err != nil {
+			if err := drawInto(filepath.Join(dir, lab.PictureName(record.Question, l, width)), title, record, l, width); err != nil {
 				return err
 			}
 		}
@@ -394,7 +385,7 @@ byte by byte, on any machine.`,
 			return &exit{exitConfig, ofPage(err)}
 		}
 		for _, record := range records {
-			if err := drawAll(svg, questionOf(record).Ask, record); err != nil {
+			if err := drawAll(svg, questionOf(record.Question).Ask, record); err != nil {
 				return err
 			}
 		}
@@ -414,16 +405,16 @@ func readRecord(path string) (*lab.Record, error) {
 	if err != nil {
 		return nil, usage("%s: %w", safe(path), err)
 	}
-	if questionOf(record) == nil {
+	if questionOf(record.Question) == nil {
 		return nil, usage("%s: there is no question %q", safe(path), record.Question)
 	}
 	return record, nil
 }
 
-// questionOf is the question that a record answers, nil if there is none.
-func questionOf(record *lab.Record) *lab.Question {
+// questionOf is the question of that name, nil if there is none.
+func questionOf(name string) *lab.Question {
 	for _, q := range questions.All() {
-		if q.Name == record.Question {
+		if q.Name == name {
 			return q
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"strings"
 	"unicode"
 
 	"github.com/batonhq/baton/internal/markup"
@@ -15,6 +16,14 @@ const (
 	Wide   = 760
 	Narrow = 360 // for a phone
 )
+
+// PictureName is the name of the file of a question's picture.
+func PictureName(question string, l Language, width int) string {
+	if width == Narrow {
+		return question + "." + string(l) + ".narrow.svg"
+	}
+	return question + "." + string(l) + ".svg"
+}
 
 // Draw writes the record's picture as SVG, in a language and a width. It depends on
 // nothing else, and follows the reader's choice of light or dark.
@@ -134,8 +143,8 @@ func (c *canvas) wrap(s string, size, width float64) (lines []string) {
 				last = len(line)
 			}
 			rest := line[last:]
-			lines = append(lines, trimRight(line[:last]))
-			line, last = trimLeft(rest), 0
+			lines = append(lines, strings.TrimRight(line[:last], " "))
+			line, last = strings.TrimLeft(rest, " "), 0
 		}
 		line += string(r)
 		if r == ' ' || wideRune(r) {
@@ -143,20 +152,6 @@ func (c *canvas) wrap(s string, size, width float64) (lines []string) {
 		}
 	}
 	return append(lines, line)
-}
-
-func trimRight(s string) string {
-	for s != "" && s[len(s)-1] == ' ' {
-		s = s[:len(s)-1]
-	}
-	return s
-}
-
-func trimLeft(s string) string {
-	for s != "" && s[0] == ' ' {
-		s = s[1:]
-	}
-	return s
 }
 
 // shapes are the paths of marks around 0,0, for each kind, with their class.

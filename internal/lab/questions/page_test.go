@@ -43,8 +43,9 @@ func TestPageIsFresh(t *testing.T) {
 		}
 		records[q.Name] = record
 		for _, l := range lab.Languages {
-			want[fmt.Sprintf("lab/%s.%s.svg", q.Name, l)] = draw(t, q, record, l, lab.Wide)
-			want[fmt.Sprintf("lab/%s.%s.narrow.svg", q.Name, l)] = draw(t, q, record, l, lab.Narrow)
+			for _, width := range []int{lab.Wide, lab.Narrow} {
+				want["lab/"+lab.PictureName(q.Name, l, width)] = draw(t, q, record, l, width)
+			}
 		}
 	}
 	if t.Failed() {

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,25 +21,38 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// kept keeps what is told as text.
-type kept []string
+// kept keeps what is told as text. Requests may end at the same time.
+type kept struct {
+	mu    sync.Mutex
+	lines []string
+}
 
 func (k *kept) events() observe.Events {
 	return observe.Events{Request: func(_ context.Context, e observe.RequestEvent) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
 		if e.Class != observe.Class(e.Err) {
-			*k = append(*k, fmt.Sprintf("class %q of %v", e.Class, e.Err))
+			k.lines = append(k.lines, fmt.Sprintf("class %q of %v", e.Class, e.Err))
 		}
-		*k = append(*k, fmt.Sprint(e.Store, " ", e.Operation, " ", e.Claims, " ", e.Took, " ", e.Class))
+		k.lines = append(k.lines, fmt.Sprint(e.Store, " ", e.Operation, " ", e.Claims, " ", e.Took, " ", e.Class))
 	}}
+}
+
+// take returns what was told since the last call.
+func (k *kept) take() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	lines := k.lines
+	k.lines = nil
+	return lines
 }
 
 // want compares what was told since the last call.
 func (k *kept) want(t *testing.T, want ...string) {
 	t.Helper()
-	if !slices.Equal(*k, want) {
-		t.Errorf("told\n%q, want\n%q", *k, want)
+	if told := k.take(); !slices.Equal(told, want) {
+		t.Errorf("told\n%q, want\n%q", told, want)
 	}
-	*k = nil
 }
 
 func must[T any](t *testing.T) func(T, error) T {
@@ -241,9 +255,9 @@ func TestNothingIsInvented(t *testing.T) {
 	if _, ok := limits.ListerOf(limiter); ok {
 		t.Error("a store for limits alone became a Lister")
 	}
-	for i := range told {
-		words := strings.Split(told[i], " ") // store, operation, claims, time, class
-		told[i] = strings.Join(append(words[:3:3], words[4]), " ")
+	for i, line := range told.lines {
+		words := strings.Split(line, " ") // store, operation, claims, time, class
+		told.lines[i] = strings.Join(append(words[:3:3], words[4]), " ")
 	}
 	told.want(t, "bare acquire 1 unavailable", "bare renew 3 unavailable", "bare release 1 unavailable", " take 0 unavailable")
 }
@@ -298,10 +312,9 @@ func TestThroughTheFrontDoors(t *testing.T) {
 		if err := both.Unlock(); err != nil {
 			t.Error(err)
 		}
-		if len(first) != 6 || !slices.Equal(first, second) {
-			t.Errorf("the inner wrapper was told %q, the outer %q", first, second)
+		if inner, outer := first.take(), second.take(); len(inner) != 6 || !slices.Equal(inner, outer) {
+			t.Errorf("the inner wrapper was told %q, the outer %q", inner, outer)
 		}
-		first, second = nil, nil
 		runner := must[*once.Runner](t)(once.New(store, once.Config{}))
 		must[[]byte](t)(runner.Do(ctx, "o", func(context.Context, once.Attempt) ([]byte, error) { return nil, nil }))
 		limitStore, ok := driver.As[limits.Store](store)
@@ -314,14 +327,15 @@ func TestThroughTheFrontDoors(t *testing.T) {
 				t.Errorf("call %d: %+v", i, r)
 			}
 		}
+		inner, outer := first.take(), second.take()
 		takes := 0
-		for _, e := range first {
+		for _, e := range inner {
 			if e == "memory take 1 0s " {
 				takes++
 			}
 		}
-		if takes != 3 || !slices.Equal(first, second) {
-			t.Errorf("the inner wrapper was told %q, the outer %q", first, second)
+		if takes != 3 || !slices.Equal(inner, outer) {
+			t.Errorf("the inner wrapper was told %q, the outer %q", inner, outer)
 		}
 		if err := store.Close(); err != nil {
 			t.Error(err)

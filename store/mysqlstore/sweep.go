@@ -92,7 +92,8 @@ func (s *Store) sweepSome(ctx context.Context, after string, page int) (last str
 }
 
 // sweepIdle removes rows of one page and returns the keys of those that were not used
-// for as long but that may have waiters.
+// for as long but that may have waiters. It reads the page without locking it: renewals
+// skip rows that are locked, and would have to ask again for each.
 func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last string, dead []string, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {
@@ -100,12 +101,12 @@ func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last str
 	}
 	defer ses.close()
 	age := integer(s.opts.sweepAge.Microseconds())
+	old := words("ends<UTC_TIMESTAMP(6)-INTERVAL ", age, " MICROSECOND")
+	unused := words(old, " AND last<", micros, "-", age)
 	var idle list
 	seen := 0
-	old := "ends<UTC_TIMESTAMP(6)-INTERVAL " + age + " MICROSECOND"
 	err = ses.run(ctx, append(ses.beginning(), statement{
-		words("SELECT k,busy,", old, " AND last<", micros, "-", age, " FROM baton_lock FORCE INDEX (PRIMARY) WHERE k>", literal(after),
-			" ORDER BY k LIMIT ", integer(int64(page)), " FOR UPDATE SKIP LOCKED"),
+		words("SELECT k,busy,", unused, " FROM baton_lock FORCE INDEX (PRIMARY) WHERE k>", literal(after), " ORDER BY k LIMIT ", integer(int64(page))),
 		func(r *sql.Rows) error {
 			var key string
 			var busy, unused bool
@@ -127,9 +128,25 @@ func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last str
 	}
 	var second []statement
 	if idle.text != nil {
-		// Without the index the server reads a small table as a whole, and waits for
-		// rows that others have locked.
-		second = append(second, exec(words("DELETE l FROM baton_lock l FORCE INDEX (PRIMARY) WHERE k IN (", idle.String(), ") AND busy=0 AND ", old)))
+		// A sweep that waited for a row while it holds others could deadlock.
+		var locked list
+		err := ses.run(ctx, statement{
+			words("SELECT k FROM baton_lock FORCE INDEX (PRIMARY) WHERE k IN (", idle.String(), ") AND busy=0 AND ", unused, " ORDER BY k FOR UPDATE SKIP LOCKED"),
+			func(r *sql.Rows) error {
+				var key string
+				err := r.Scan(&key)
+				locked.add(literal(key))
+				return err
+			},
+		})
+		if err != nil {
+			return "", nil, err
+		}
+		if locked.text != nil {
+			// Without the index the server reads a small table as a whole, and waits for
+			// rows that others have locked.
+			second = append(second, exec(words("DELETE l FROM baton_lock l FORCE INDEX (PRIMARY) WHERE k IN (", locked.String(), ") AND busy=0 AND ", old)))
+		}
 	}
 	if err := ses.run(ctx, append(second, exec(toCommit), exec(restore))...); err != nil {
 		return "", nil, err

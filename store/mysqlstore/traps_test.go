@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,6 +133,35 @@ func TestTokensRiseWhileTheSweepRuns(t *testing.T) {
 		})
 	}
 	users.Wait()
+	cancel()
+	wg.Wait()
+}
+
+// The sweep locks no row that is in use, not even for a moment: a renewal would skip the
+// row and have to ask for its lease alone.
+func TestSweepLocksNothingThatIsUsed(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s, sweeper := d.open(t), d.openWith(t, sweeps)
+	take(t, s, claimOf("used", "a"), time.Minute, false)
+	ctx, cancel := context.WithCancel(t.Context())
+	var steps atomic.Int64
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := sweeper.sweepStep(ctx, "", 100); err != nil && ctx.Err() == nil {
+				t.Errorf("sweep: %v", err)
+				return
+			}
+			steps.Add(1)
+		}
+	})
+	for i := 0; (i < 200 || steps.Load() < 200) && !t.Failed(); i++ {
+		var key string
+		if err := d.plain.QueryRow("SELECT k FROM baton_lock WHERE k='used' FOR UPDATE NOWAIT").Scan(&key); err != nil {
+			t.Fatalf("look %d, after %d steps: %v", i, steps.Load(), err)
+		}
+	}
 	cancel()
 	wg.Wait()
 }

@@ -260,12 +260,16 @@ func (p *parts) processes(n int) (x processes, err error) {
 	period := p.plan.ttl / 3
 	time.Sleep(period) // the last ones are renewed for the first time
 	x = processes{N: n, Leases: p.plan.each}
+	periods := 1
+	if n == 1 { // what it sends only now and then is to be seen, too
+		periods = p.plan.periods
+	}
 	m := watch(p.ctx, &p.at)
-	time.Sleep(period)
+	time.Sleep(time.Duration(periods) * period)
 	if err := m.stop(p.ctx); err != nil {
 		return x, err
 	}
-	x.Requests, x.ServerCPU = m.requests, m.serverCPU
+	x.Requests, x.ServerCPU = m.requests/float64(periods), m.serverCPU/float64(periods)
 	x.ServerBytes = round((processMemory(p.at.PIDs) - before) / float64(n))
 	memory := 0.0
 	for _, c := range all[:min(n, 10)] {

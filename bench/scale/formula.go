@@ -18,7 +18,7 @@ var bills = map[string]bill{
 	"Redis":         {claims: 200, each: 1},
 	"Redis Cluster": {claims: 200, each: 1, slots: true},
 	"Redlock":       {claims: 200, each: 5},
-	"MariaDB":       {claims: 500, each: 2},
+	"MariaDB":       {claims: 500, each: 8}, // statements, in two messages
 	"PostgreSQL":    {each: 1},
 	"ZooKeeper":     {claims: 200, each: 1},
 	"etcd":          {claims: 100, each: 1, process: 1},
@@ -44,13 +44,14 @@ func (b bill) requests(leases int) float64 {
 }
 
 // background is what a process sends in a second besides: pings of its connections, signs
-// of life of its session. It is what was counted with one lease and is not its renewal.
+// of life of its session, its share of the sweep. It is what was counted of one process
+// and is not its renewals.
 func (s *store) background() float64 {
-	held := s.held()
-	if len(held) == 0 || held[0].N != 1 {
+	if len(s.Processes) == 0 || s.Processes[0].N != 1 {
 		return 0
 	}
-	return math.Max(0, held[0].Requests-bills[s.Name].requests(1)) / (full.ttl.Seconds() / 3)
+	one := s.Processes[0]
+	return math.Max(0, one.Requests-bills[s.Name].requests(one.Leases)) / (full.ttl.Seconds() / 3)
 }
 
 // requests is what so many processes send in some seconds with one tick, for their leases

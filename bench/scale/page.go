@@ -404,7 +404,7 @@ func (v view) Saved() string {
 
 // misses are how far the formula and the simulation are off on a store, as factors.
 type misses struct {
-	requests             float64 // renewal requests of the most leases
+	requests             float64 // renewal requests of the most leases that were counted
 	processes            float64 // of the most processes
 	took                 float64 // the renewal of the most leases, from fewer
 	p50, p99             float64 // pairs at the highest load
@@ -419,7 +419,9 @@ func (s *store) misses(period float64) *misses {
 		return e
 	}
 	l := held[len(held)-1]
-	e.requests = ratio(s.requests(1, l.N, period), l.Requests)
+	if most := s.counted(); most != nil {
+		e.requests = ratio(s.requests(1, most.N, period), most.Requests)
+	}
 	if n := len(s.Processes); n > 0 {
 		x := s.Processes[n-1]
 		e.processes = ratio(s.requests(x.N, x.Leases, period), x.Requests)

@@ -19,6 +19,7 @@ type plan struct {
 	drain     time.Duration // the most that hand-overs are counted for
 	processes []int
 	each      int // leases of a process
+	periods   int // renewals of a process that is alone
 }
 
 const (
@@ -30,7 +31,7 @@ var full = plan{
 	ttl: 9 * time.Second, patience: 40 * time.Second, most: 1500 * time.Millisecond, open: 2 * time.Second, loads: []float64{0.1, 0.5, 0.8}, keys: 1_000_000, limitKeys: []int{1, 100_000},
 	leases: []int{1, 100, 10_000, 100_000}, memory: []int{1, 100, 10_000, 100_000, 1_000_000},
 	waiters: []int{10, 100, 1000, 10_000}, local: 1000, waiting: 2 * time.Second, drain: 2 * time.Second,
-	processes: []int{1, 100}, each: 10,
+	processes: []int{1, 100}, each: 10, periods: 8,
 }
 
 // small proves in a few seconds that the program works.
@@ -38,5 +39,5 @@ var small = plan{
 	ttl: 900 * time.Millisecond, patience: 10 * time.Second, most: 100 * time.Millisecond, open: 200 * time.Millisecond, loads: []float64{0.1, 0.5}, keys: 1000, limitKeys: []int{1, 100},
 	leases: []int{1, 300}, memory: []int{1, 300},
 	waiters: []int{5}, local: 20, waiting: 200 * time.Millisecond, drain: 200 * time.Millisecond,
-	processes: []int{2}, each: 3,
+	processes: []int{2}, each: 3, periods: 1,
 }

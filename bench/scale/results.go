@@ -156,6 +156,18 @@ func (s *store) held() (all []leases) {
 	return all
 }
 
+// counted are the figures of the most leases that the formula of requests is for: the
+// server renewed them well within a period. Where it takes nearly the whole period the
+// next renewal begins before the last has ended, and asks again for what that one locks.
+func (s *store) counted() (most *leases) {
+	for _, l := range s.held() {
+		if l.Took < 0.8*full.ttl.Seconds()/3 {
+			most = &l
+		}
+	}
+	return most
+}
+
 func (s *store) leases(n int) *leases {
 	for i := range s.Leases {
 		if s.Leases[i].N == n {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -103,6 +105,18 @@ const wrongIsolation = "BT001"
 type notSent struct{ error }
 
 func (e notSent) Unwrap() error { return e.error }
+
+// Error has what is wrong with each address once and on one line: pgx tries an address
+// with TLS and without, and has a line for each try.
+func (e notSent) Error() string {
+	var lines []string
+	for line := range strings.SplitSeq(e.error.Error(), "\n") {
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
+}
 
 // withoutConfig removes what an error says of the user and the database: callers show
 // the URL, which says or hides it.

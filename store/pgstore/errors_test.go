@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -57,5 +59,25 @@ func TestFailures(t *testing.T) {
 	}
 	if !errors.As(failure(t.Context(), server("42P01", "ERROR")), new(*SchemaError)) {
 		t.Error("a missing table is no *SchemaError")
+	}
+}
+
+// A server that cannot be reached is named once, on one line, however often it was tried.
+func TestUnreachableIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(t.Context(), Server{Addrs: []string{closed}, Database: "db", User: "user"}, Config{})
+	if !errors.Is(err, driver.ErrUnavailable) {
+		t.Fatalf("open: %v", err)
+	}
+	if n := strings.Count(err.Error(), "connection refused"); n != 1 || strings.Contains(err.Error(), "\n") {
+		t.Errorf("it is said %d times: %q", n, err)
 	}
 }

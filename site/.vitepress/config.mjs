@@ -57,8 +57,8 @@ const order = [
   ['Operation', '运维', ['agent', 'server', 'security', 'page', 'compatibility', 'requirements']],
   ['Reference', '参考', ['reference/cli', 'reference/urls', 'reference/exit-codes', 'reference/errors', 'reference/configuration', 'metrics']],
   ['Coming from', '迁移', ['coming-from', ...pagesIn('coming-from')]],
-  ['Evidence', '证据', ['verification', 'soak', 'benchmarks', 'comparison', 'scale']],
-  ['Words and rooms', '用词与结构', ['glossary', 'architecture']],
+  ['Evidence', '验证与测量', ['verification', 'soak', 'benchmarks', 'comparison', 'scale']],
+  ['Words and rooms', '术语与架构', ['glossary', 'architecture']],
 ]
 
 function pagesIn(folder) {

@@ -97,7 +97,7 @@ omitted (bytes). Unknown values are left out.
 	}
 	f := cmd.Flags()
 	f.DurationVar(&o.keep, "keep", 24*time.Hour, "how long the outcome is kept")
-	f.StringVar(&o.final, "final", "", "record these exit codes, too: `CODE,…`, or all (1 to 125)")
+	f.StringVar(&o.final, "final", "", "record these exit codes, too: a `LIST` such as 3,4, or all (1 to 125)")
 	f.BoolVar(&o.noReplay, "no-replay", false, "do not replay the output of a command that ran before")
 	f.BoolVar(&o.anyCmd, "any-command", false, "do not compare the command line with that of earlier calls")
 	f.BoolVar(&o.show, "show", false, "show what is recorded")

@@ -148,8 +148,27 @@ func (a *app) root() *cobra.Command {
 	add("", a.completionCommand(root), a.manCommand(root), a.versionCommand())
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID("")
+	root.InitDefaultHelpCmd()
+	helpFails(root)
 	translate(root)
 	return root
+}
+
+// helpFails makes "baton help" of what there is not an error: cobra's own prints a line
+// and exits with 0.
+func helpFails(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		if show := c.Run; c.Name() == "help" {
+			c.Run = nil
+			c.RunE = func(cmd *cobra.Command, args []string) error {
+				if of, _, err := root.Find(args); of == nil || err != nil {
+					return usage("there is no help for %q: baton --help lists the commands and the topics", safe(strings.Join(args, " ")))
+				}
+				show(cmd, args)
+				return nil
+			}
+		}
+	}
 }
 
 // queryFlags adds the flag of commands that show something.
@@ -298,6 +317,11 @@ func misspelt(cmd *cobra.Command, err error) error {
 		}
 	} else if strings.Contains(text, "did you mean") {
 		text += "?"
+	}
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if want, ok := wantedValues[bad.GetFlag().Value.Type()]; ok { // what Go says names its own functions
+			text = strings.TrimSuffix(text, strings.Join(strings.Fields(bad.Unwrap().Error()), " ")) + want
+		}
 	}
 	// A URL in the wrong place is still secret, up to the end of its argument.
 	text = urls.ReplaceAllStringFunc(text, func(word string) string {

@@ -34,7 +34,7 @@ type contender struct {
 }
 
 var contenders = []contender{
-	{"memory", "the goroutines of one process, no server", "一个进程里的协程，没有服务器", func(testserver.TB, string) string { return "memory:" }},
+	{"memory", "the goroutines of one process, no server", "一个进程里的 goroutine，没有服务器", func(testserver.TB, string) string { return "memory:" }},
 	{"SQLite", "a file on the disk, WAL, every commit synced", "磁盘上的一个文件，WAL，每次提交都落盘", func(_ testserver.TB, dir string) string {
 		return "sqlite:" + filepath.Join(dir, "locks.db")
 	}},
@@ -134,7 +134,7 @@ func run(root string, each time.Duration, only string) error {
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 		return fmt.Errorf("read what baton bench wrote: %w", err)
 	}
-	// Where the servers were is of no use to anybody: they are gone.
+	// The addresses of the servers are of no use: the servers are gone.
 	describe(&report, measure.English)
 	text, err := json.MarshalIndent(&report, "", " ")
 	if err != nil {

@@ -236,7 +236,7 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 		var last measure.Step
 		return func(s measure.Step) {
 			if s.Shape != last.Shape || s.Repetition != last.Repetition {
-				b.say("repetition %d of %d: %s (%d of %d measurements, %s)", s.Repetition, b.plan.Repetitions, s.Shape,
+				b.say("repetition %d of %d: %s (%d of %d measurements, %s)", s.Repetition, b.plan.Repetitions, s.Shape.In(pageLanguage()),
 					s.N-1, s.Of, short(time.Since(began).Round(time.Second)))
 			}
 			last = s
@@ -248,7 +248,7 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 			columns = 80
 		}
 		left := max(b.plan.For-time.Since(began), 0).Round(time.Second)
-		line := phrase("baton: %d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, short(left), s.Target, s.Goroutines, s.Shape)
+		line := phrase("baton: %d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, short(left), s.Target, s.Goroutines, s.Shape.In(pageLanguage()))
 		fmt.Fprintf(b.stderr, "\r\x1b[K%s", cut(line, columns-1))
 	}, func() { fmt.Fprint(b.stderr, "\r\x1b[K") }
 }
@@ -288,7 +288,7 @@ func (b *benching) print(r *measure.Report) error {
 	return b.text(r.Result)
 }
 
-// pageLanguage is the language of pages of figures.
+// pageLanguage is the language of pages of figures, and of what is said about them.
 func pageLanguage() measure.Language {
 	if spoken != nil {
 		return measure.Chinese
@@ -298,7 +298,7 @@ func pageLanguage() measure.Language {
 
 func (b *benching) markdown(r *measure.Report) error {
 	var w strings.Builder
-	r.Markdown(&w, pageLanguage())
+	r.Markdown(&w, measure.English) // as all of standard output
 	for _, s := range r.Stores {
 		fmt.Fprintf(&w, "- %s is `%s`\n", s.Name, s.About)
 	}

@@ -201,8 +201,8 @@ the same of each limit.
 	k.named(cmd)
 	f := cmd.Flags()
 	f.Int64VarP(&cost, "cost", "n", 1, "how many are asked for at once")
-	f.DurationVarP(&wait, "wait", "w", 0, "wait until it is allowed, at most so long (without a time: as long as it takes)")
-	f.Lookup("wait").NoOptDefVal = time.Duration(math.MaxInt64).String()
+	f.VarP((*orForever)(&wait), "wait", "w", "wait until it is allowed, at most so long (without a time: as long as it takes)")
+	f.Lookup("wait").NoOptDefVal = forever
 	f.BoolVar(&peek, "peek", false, "only look: count nothing")
 	f.BoolVar(&forget, "forget", false, "make KEY fresh")
 	f.BoolVar(&open, "fail-open", false, "take a store that cannot be reached for a yes")
@@ -358,6 +358,30 @@ func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []rateli
 	}
 	return &exit{exitNotAcquired, errors.New(describeRefusal(r))}
 }
+
+// orForever is the value of a flag: a duration, or "forever", which is the longest one.
+type orForever time.Duration
+
+const forever = "forever"
+
+func (w *orForever) String() string {
+	if *w == math.MaxInt64 {
+		return forever
+	}
+	return time.Duration(*w).String()
+}
+
+func (w *orForever) Set(text string) error {
+	if text == forever {
+		*w = math.MaxInt64
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	*w = orForever(d)
+	return err
+}
+
+func (w *orForever) Type() string { return "duration" }
 
 // longSilence is how long baton waits without a message.
 const longSilence = 500 * time.Millisecond

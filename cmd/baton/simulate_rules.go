@@ -31,7 +31,7 @@ func (r *replay) flags(cmd *cobra.Command) {
 	f.StringVar(&r.rule, "rule", "", "the `NAME` of a rule (default: each)")
 	f.StringVar(&r.tier, "tier", "", "the `TIER` of all requests (default: each of the rule)")
 	f.StringVar(&r.domain, "domain", "", "the `NAME` of a domain, in place of a rule")
-	f.StringArrayVar(&r.describe, "describe", nil, "what is described in the domain, `KEY=VALUE,…`, with {key} for a request's key; may be repeated")
+	f.StringArrayVar(&r.describe, "describe", nil, "what is described in the domain, `KEY=VALUE[,...]`, with {key} for a request's key; may be repeated")
 	cmd.MarkFlagsMutuallyExclusive("rule", "domain")
 }
 

@@ -182,6 +182,14 @@ var (
 	}
 )
 
+// wantedValues say what a flag of a type wants, by the name that pflag has for the type.
+var wantedValues = map[string]string{
+	"duration": "it is a duration, such as 30s, 5m or 1h30m",
+	"int":      "it is a whole number",
+	"intSlice": "they are whole numbers, with commas between them",
+	"uint64":   "it is a whole number, zero or more",
+}
+
 var (
 	defaultOfFlag = regexp.MustCompile(`(?m) \(default (.+)\)$`)
 	moreOfCommand = regexp.MustCompile(`(?m)^Use "(.+) \[command\] --help" for more information about a command\.$`)
@@ -223,7 +231,7 @@ func cobraError(text string) string {
 		if m := regexp.MustCompile(pattern).FindStringSubmatch(text); m != nil {
 			var parts []any
 			for _, part := range m[1:] {
-				parts = append(parts, part)
+				parts = append(parts, translated(part))
 			}
 			text = phrase(format, parts...)
 			break

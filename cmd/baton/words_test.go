@@ -65,7 +65,7 @@ func textsOfHelp() map[string]string {
 		}
 		eachFlag(c, func(f *pflag.Flag) { add(where+" --"+f.Name, f.Usage) })
 	})
-	for _, text := range slices.Concat(cobraTitles, cobraErrors, []string{cobraMore}) {
+	for _, text := range slices.Concat(cobraTitles, cobraErrors, slices.Collect(maps.Values(wantedValues)), []string{cobraMore}) {
 		said[text] = "cobra"
 	}
 	return said
@@ -327,6 +327,12 @@ func columnsOfFlags(t *testing.T) (columns []int) {
 	root := (&app{}).root()
 	root.InitDefaultHelpCmd()
 	eachCommand(root, func(c *cobra.Command) {
+		before := len(columns)
+		defer func() {
+			if here := slices.Compact(slices.Clone(columns[before:])); len(here) > 1 {
+				t.Errorf("the flags of %s are not aligned: their usages begin at the columns %v", c.CommandPath(), here)
+			}
+		}()
 		c.InitDefaultHelpFlag()
 		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			usage, _, _ := strings.Cut(strings.ReplaceAll(f.Usage, "`", ""), "\n")

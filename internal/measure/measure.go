@@ -23,7 +23,7 @@ const (
 	// Crowd: all want one key, each with a Locker of its own. Each has a
 	// place in the store's queue, as that many processes would have.
 	Crowd Shape = "crowd"
-	// Apart: each wants a key of its own, so that nobody waits for others.
+	// Apart: each wants a key of its own, so that none waits for another.
 	Apart Shape = "apart"
 )
 
@@ -47,11 +47,11 @@ func (s Shape) In(l Language) string {
 	}
 	switch s {
 	case Line:
-		return "一个 key，一个进程"
+		return "一个键，一个进程"
 	case Crowd:
-		return "一个 key，每个协程自己在存储的队列里排队"
+		return "一个键，每个 goroutine 各自在存储的队列里等待"
 	}
-	return "每个协程一个自己的 key"
+	return "每个 goroutine 用自己的键"
 }
 
 // A Target is a store that is measured. It stays the caller's.

@@ -171,8 +171,8 @@ func (r *Report) Method(l Language) []string {
 			fmt.Sprintf("测于 %s，用时 %s，baton %s，%s。", began, took, r.Build, r.Go),
 			fmt.Sprintf("程序有 %d 个 CPU，%s；同一台机器上的服务器与它共用。", r.CPUs, r.Platform),
 			fmt.Sprintf("%d 轮，每轮把所有项目依次测一遍，存储的次序轮换：数字是各轮的中位数，图中的竖条从最低到最高。", r.Repetitions),
-			"闭环：每个协程加锁、解锁，中间不做任何事，随即再次请求。每次加锁都检查：里面没有别人，token 只增不减。",
-			"时间是加锁与解锁之和。抖动是同一个协程相邻两次加锁的时间平均差多少。所有人得到的一样多时 Jain 指数是 1，n 个中只有一个得到全部时是 1/n。",
+			"闭环：每个 goroutine 加锁、解锁，中间不做任何事，随即再次请求。每次加锁都检查：里面没有别的 goroutine，栅栏令牌只增不减。",
+			"时间是加锁与解锁之和。抖动是同一个 goroutine 相邻两次加锁的时间平均差多少。所有 goroutine 得到的一样多时 Jain 指数是 1，n 个中只有一个得到全部时是 1/n。",
 		}
 		if r.Rounded {
 			all = append(all, "这次运行的各轮数字没有保存：中位数保留三位，最低和最高是从图上读出的。")
@@ -183,7 +183,7 @@ func (r *Report) Method(l Language) []string {
 		fmt.Sprintf("Measured on %s within %s, by baton %s, %s.", began, took, r.Build, r.Go),
 		fmt.Sprintf("The program had %d CPUs, %s; servers on the same machine share them.", r.CPUs, r.Platform),
 		fmt.Sprintf("%d repetitions, each of everything in turn, the order of the stores rotating: figures are medians over the repetitions, bars in the plots go from the lowest to the highest.", r.Repetitions),
-		"A closed loop: each goroutine locks and unlocks with nothing done in between, and asks again at once. Every lock is checked: nobody else may be inside, and tokens must rise.",
+		"A closed loop: each goroutine locks and unlocks with nothing done in between, and asks again at once. Every lock is checked: no other goroutine may be inside, and tokens must rise.",
 		"Times are those of lock and unlock together. Jitter is how much two locks of the same goroutine that follow each other differ, in the mean. Jain's index is 1 if all are served alike and 1/n if one of n has everything.",
 	}
 	if r.Rounded {
@@ -255,7 +255,7 @@ func Capital(text string) string {
 // Goroutines is the word for how many ask.
 func Goroutines(l Language) string {
 	if l == Chinese {
-		return "协程数"
+		return "goroutine 数"
 	}
 	return "goroutines"
 }

@@ -23,7 +23,7 @@ var Metrics = []Metric{
 	{"p99", "time for one lock, p99", "一次加锁的时间，p99", func(f Figures) float64 { return f.P99 }, Span, -1, false},
 	{"jitter", "jitter", "抖动", func(f Figures) float64 { return f.Jitter }, Span, -1, false},
 	{"rate", "locks per second", "每秒加锁次数", func(f Figures) float64 { return f.Rate }, Count, 1, false},
-	{"hand_offs", "of these, handed to another goroutine", "其中换手给另一个协程的次数", func(f Figures) float64 { return f.HandOffs }, Count, 1, true},
+	{"hand_offs", "of these, handed to another goroutine", "其中交给另一个 goroutine 的次数", func(f Figures) float64 { return f.HandOffs }, Count, 1, true},
 	{"most_over_least", "most served ÷ least served", "得到最多的 ÷ 得到最少的", func(f Figures) float64 { return f.MostOverLeast }, Digits, -1, true},
 	{"jain", "fairness (Jain's index, 1 is even)", "公平性（Jain 指数，1 是均匀）", func(f Figures) float64 { return f.Jain }, fraction, 1, true},
 }

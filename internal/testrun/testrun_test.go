@@ -56,7 +56,7 @@ func TestAllRunAndFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	top := tree(t, map[string]string{
 		"go.mod":          "module planted\n\ngo 1.26\n",
-		"good/x_test.go":  testFile("func TestGood(t *testing.T) { t.Log(\"said by one that passed\") }"),
+		"good/x_test.go":  testFile("func TestGood(t *testing.T) {\n\tt.Log(\"said by one that passed\")\n\tif l := os.Getenv(\"BATON_LANG\"); l != \"en\" {\n\t\tt.Error(l)\n\t}\n}", "os"),
 		"bad/x_test.go":   testFile("func TestBad(t *testing.T) {\n\tt.Run(\"of two\", func(t *testing.T) { t.Error(\"said by one that failed\")\n\t\tfor range 1000 {\n\t\t\tt.Log(\"said often\")\n\t\t}\n\t\tt.Error(\"said last\")\n\t})\n\tt.Run(\"fine\", func(t *testing.T) {})\n}"),
 		"panic/x_test.go": testFile("func TestPanic(t *testing.T) { panic(\"said in a panic\") }"),
 		"exit/x_test.go":  testFile("func TestMain(m *testing.M) { m.Run(); os.Exit(3) }\n\nfunc TestFine(t *testing.T) {}", "os"),

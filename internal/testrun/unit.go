@@ -75,8 +75,9 @@ func (r *runner) test(ctx context.Context, u unit, program, log string) (o outco
 	cmd := exec.Command(program, args...)
 	cmd.Dir = u.dir
 	// Programs with the race detector would sleep for a second before they end, as every
-	// test program does, and every child of it.
-	cmd.Env = append(os.Environ(), "PWD="+u.dir, "BATON_REQUIRE_SERVERS=1", "GORACE=atexit_sleep_ms=0")
+	// test program does, and every child of it. What tests expect of the command is English,
+	// whatever the locale is.
+	cmd.Env = append(os.Environ(), "PWD="+u.dir, "BATON_REQUIRE_SERVERS=1", "GORACE=atexit_sleep_ms=0", "BATON_LANG=en")
 	o.err = r.watch(ctx, cmd, filepath.Join(r.out, log+".log"), &o)
 	if s := cmd.ProcessState; s != nil {
 		o.busy = s.UserTime() + s.SystemTime()

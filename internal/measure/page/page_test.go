@@ -190,7 +190,7 @@ func TestPageInChinese(t *testing.T) {
 			t.Errorf("the page in Chinese has %q", english)
 		}
 	}
-	if !strings.Contains(text, `lang="zh-Hans"`) || !strings.Contains(text, "协程数") {
+	if !strings.Contains(text, `lang="zh-Hans"`) || !strings.Contains(text, "goroutine 数") {
 		t.Error("it is not in Chinese")
 	}
 }

@@ -16,8 +16,8 @@ import (
 // else, and nothing changes it afterwards.
 //
 // What people read is in that language: the help, the manual pages, the completions and
-// the messages on standard error. What programs read is not: standard output, logs, the
-// audit, metrics. Nor is what the library and the stores say.
+// the messages on standard error, and what baton lab prints as text. What programs read is
+// not: the rest of standard output, logs, the audit, metrics. Nor is what the library and the stores say.
 var spoken map[string]string
 
 //go:embed words/zh.txt

@@ -28,6 +28,17 @@ func openSQLite(ctx context.Context, a *address) (driver.Store, error) {
 	return sqlitestore.Open(ctx, path)
 }
 
+// File returns the path of the file that a URL of SQLite names. ok is false for URLs of
+// other stores, and for those that Store refuses.
+func File(url string) (path string, ok bool) {
+	a, err := parse(url)
+	if err != nil || a.scheme != "sqlite" {
+		return "", false
+	}
+	path, err = a.file()
+	return path, err == nil
+}
+
 // file reads the URL of a file: sqlite:relative, sqlite:/absolute or
 // sqlite:///absolute.
 func (a *address) file() (string, error) {

@@ -119,3 +119,22 @@ func TestErrorsOfClientsAreScrubbed(t *testing.T) {
 		t.Error("the cause is hidden from errors.Is")
 	}
 }
+
+// The file of a URL is the one that Store opens.
+func TestFile(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"sqlite:locks.db":     "locks.db",
+		"sqlite:///var/l.db":  "/var/l.db",
+		"sqlite:a%20b.db":     "a b.db",
+		"sqlite:":             "",
+		"sqlite:x.db?mode=ro": "",
+		"memory:":             "",
+		"redis://h/sqlite.db": "",
+		"locks.db":            "",
+	} {
+		if got, ok := File(url); got != want && ok || ok != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", url, got, ok, want)
+		}
+	}
+}

@@ -197,24 +197,30 @@ func notAcquired(err error, key string, k *asking) error {
 	return &exit{exitNotAcquired, errorf("%s; look with: baton show %s", describe(held), shellWord(key))}
 }
 
-// describe is HeldError.Error in the language that is spoken, without terminal tricks in
-// the owner's name.
+// describe says which process holds a lock, without terminal tricks in the owner's name.
+// That a lease expires unless it is renewed reads like a time-out to those who wait: what
+// matters to them is what happens if its holder crashes.
 func describe(held *baton.HeldError) string {
-	if spoken == nil {
-		return safe(held.Error())
-	}
-	s := phrase("lock %q is held", safe(held.Key))
+	var s string
 	switch {
+	case held.Owner != "" && strings.ContainsAny(held.Owner, "\", ()"):
+		s = phrase("lock %q is held by %q", safe(held.Key), safe(held.Owner))
 	case held.Owner != "":
-		s += phrase(" by %q", safe(held.Owner))
+		s = phrase("lock %q is held by %s", safe(held.Key), safe(held.Owner))
 	case held.Foreign:
-		s += translated(" by a program that is not Baton")
+		s = phrase("lock %q is held by a program that is not Baton", safe(held.Key))
+	default:
+		s = phrase("lock %q is held", safe(held.Key))
 	}
-	if held.Age > 0 {
-		s += phrase(" for %s", short(held.Age))
-	}
-	if held.Remaining > 0 {
-		s += phrase(", expires in %s unless renewed", short(held.Remaining))
+	switch {
+	case held.Remaining > 0 && held.Foreign:
+		s += phrase(" (expires in %s unless renewed)", short(held.Remaining))
+	case held.Remaining > 0 && held.Age > 0:
+		s += phrase(" (for %s; if it crashes, free in %s at the latest)", short(held.Age), short(held.Remaining))
+	case held.Remaining > 0:
+		s += phrase(" (if it crashes, free in %s at the latest)", short(held.Remaining))
+	case held.Age > 0:
+		s += phrase(" (for %s)", short(held.Age))
 	}
 	if held.Waiting > 0 {
 		s += phrase(", %d waiting", held.Waiting)

@@ -28,7 +28,7 @@ has crashed needs no breaking: its lock ends by itself.
 On a terminal it asks first, and again if the holders have changed before the answer;
 elsewhere --yes is needed.
 
-` + exitTable,
+` + exitTableBreak,
 		Example: `  baton break order:42
   baton break --yes order:42`,
 		Args:              oneArg("KEY"),

@@ -40,10 +40,37 @@ const exitTable = `Exit codes:
   0         done
   64        wrong usage
   69        the store cannot be reached
+  78        wrong configuration: store URL, or something the store cannot do
+  125       baton itself failed
+`
+
+const exitTableLock = `Exit codes:
+  0         done
+  64        wrong usage
+  69        the store cannot be reached
   75        lock not acquired: it is held, and waiting was not wanted or took too long, or
             too many wait
   78        wrong configuration: store URL, or something the store cannot do
-  79        lease lost (baton run: the command was stopped); handle no longer valid
+  79        the lease ended before the handle could be printed
+  125       baton itself failed
+  128+n     signal n came while waiting for the lock
+`
+
+const exitTableHandle = `Exit codes:
+  0         done
+  64        wrong usage
+  69        the store cannot be reached
+  78        wrong configuration: store URL, or something the store cannot do
+  79        the lease had ended: the handle is of no use any more
+  125       baton itself failed
+`
+
+const exitTableBreak = `Exit codes:
+  0         done
+  64        wrong usage
+  69        the store cannot be reached
+  75        the lock was left alone: the answer was not yes
+  78        wrong configuration: store URL, or something the store cannot do
   125       baton itself failed
 `
 

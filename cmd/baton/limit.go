@@ -356,7 +356,7 @@ func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []rateli
 	if asJSON || a.quiet {
 		return &exit{exitNotAcquired, nil}
 	}
-	return &exit{exitNotAcquired, errors.New(describeRefusal(r))}
+	return &exit{exitNotAcquired, errors.New(describeRefusal(r, q.wait))}
 }
 
 // orForever is the value of a flag: a duration, or "forever", which is the longest one.
@@ -365,7 +365,10 @@ type orForever time.Duration
 const forever = "forever"
 
 func (w *orForever) String() string {
-	if *w == math.MaxInt64 {
+	switch *w {
+	case 0: // a default that help does not show
+		return "0"
+	case math.MaxInt64:
 		return forever
 	}
 	return time.Duration(*w).String()
@@ -460,13 +463,17 @@ func byOverride(worded func(string, ...any) string, r ratelimit.Result) string {
 	return ""
 }
 
-func describeRefusal(r ratelimit.Result) string {
+// describeRefusal says why nothing was allowed, to one that has waited so long at most.
+func describeRefusal(r ratelimit.Result, waited time.Duration) string {
 	text := phrase("refused: %q has %d of %d left%s", safe(r.Key), r.Remaining, r.Limit, byOverride(phrase, r))
 	if r.Cost > 1 {
 		text += phrase(" and %d are asked for", r.Cost)
 	}
 	if r.RetryAfter == ratelimit.Never {
 		return text + translated("; that will never be allowed: ask for less, or raise the limit")
+	}
+	if waited > 0 {
+		return text + phrase("; allowed in %s: --wait %v is not enough", shortUp(r.RetryAfter), waited)
 	}
 	return text + phrase("; allowed in %s, or wait with --wait", shortUp(r.RetryAfter))
 }
@@ -518,6 +525,7 @@ func (a *app) openLimits(ctx context.Context) (open.LimitStore, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
+	told := a.newFile(url)
 	store, err := open.Limits(ctx, url)
 	if err != nil {
 		if codeOf(err) == exitFailed {
@@ -525,5 +533,6 @@ func (a *app) openLimits(ctx context.Context) (open.LimitStore, error) {
 		}
 		return nil, err
 	}
+	told()
 	return store, nil
 }

@@ -79,7 +79,7 @@ func (a *app) mistakes(err error) error {
 		return usage("%w", err)
 	}
 	for _, one := range all {
-		a.complain("%v", one)
+		a.complain("%s", rulesWords(one))
 	}
 	return &exit{exitUsage, nil}
 }

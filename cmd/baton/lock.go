@@ -27,7 +27,7 @@ is the safer choice.
 Every user who has the handle can renew and unlock: treat it as a password.
 With -o json: handle, key, token (a string), ttl in seconds, and when it expires.
 
-` + exitTable,
+` + exitTableLock,
 		Example: `  BATON_HANDLE=$(baton lock --ttl 60s -w 10s deploy/web) || exit
   export BATON_HANDLE
   ./step-one && baton renew --ttl 60s && ./step-two

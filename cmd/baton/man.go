@@ -54,7 +54,7 @@ func manual(cmd *cobra.Command) []byte {
 	}
 	fmt.Fprintf(&b, ".TH %q 1 \"\" \"baton\" \"Baton\"\n.SH %s\n%s \\- %s\n", strings.ToUpper(manName(cmd)), translated("NAME"), roff(manName(cmd)), roff(cmd.Short))
 	if cmd.Runnable() {
-		section(translated("SYNOPSIS"), cmd.UseLine())
+		section(translated("SYNOPSIS"), useWords(cmd.UseLine()))
 	}
 	long := cmd.Long
 	if long == "" {

@@ -87,8 +87,11 @@ func inTheWay(held *baton.HeldError) string {
 	if held.Age > 0 {
 		s += phrase(" for %s", short(held.Age.Round(time.Second)))
 	}
-	if held.Remaining > 0 {
-		s += phrase(", expires in %s", short(held.Remaining.Round(time.Second)))
+	switch left := short(held.Remaining.Round(time.Second)); {
+	case held.Remaining > 0 && held.Foreign:
+		s += phrase(", expires in %s", left)
+	case held.Remaining > 0:
+		s += phrase(", free in %s if it has crashed", left)
 	}
 	return s
 }

@@ -24,7 +24,7 @@ func (a *app) renewCommand() *cobra.Command {
 If the lease does not stand any more the exit code is 79: another process may hold
 the lock, so stop what it protected.
 
-` + exitTable,
+` + exitTableHandle,
 		Example: `  baton renew --ttl 60s < handle-file -
   BATON_HANDLE=… baton renew -o json`,
 		Args: noMoreThanOne("HANDLE"),
@@ -80,8 +80,13 @@ func (a *app) withHandle(ctx context.Context, args []string, k *asking, f func(c
 }
 
 func badHandle(err error) error {
+	if lost, ok := errors.AsType[*baton.LostError](err); ok && lost.Cause == baton.Gone {
+		// The store keeps nothing of a lease that has ended, and so not why.
+		return &exit{exitLost, errorf("the lease on %q has ended: this handle was used to unlock before, or the lease has expired, or the lock was broken; another process may hold the lock: stop what it protected, or take it again by: baton lock %s",
+			safe(lost.Key), shellWord(lost.Key))}
+	}
 	if errors.Is(err, baton.ErrHandle) {
-		return usage("%s; it is what \"baton lock\" printed", strings.TrimPrefix(err.Error(), "baton: attach: "))
+		return usage("%s; it is what \"baton lock\" printed", libraryText(strings.TrimPrefix(err.Error(), "baton: attach: ")))
 	}
 	return err
 }

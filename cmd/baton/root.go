@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"regexp"
@@ -101,8 +102,8 @@ A limit counts exactly, by the store's clock, the requests of all programs on al
 machines; it does not count a request that it refuses.
 
 BATON_LANG, en or zh, is the language of help and messages, or else the locale is:
-LC_ALL, LC_MESSAGES, LANG. What programs read is English in each: standard output (but
-that of the lab in text), logs, and what the library and the stores say.`
+LC_ALL, LC_MESSAGES, LANG. English in each are standard output (but that of the lab in
+text), logs, and most errors of the library and the stores.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -228,6 +229,20 @@ func (a *app) url() (string, error) {
 	return url, nil
 }
 
+// newFile looks whether the store is a file that does not exist, and returns what says,
+// once the store is open, that it was made: its name may be misspelt. It is silent about the
+// store that is used when none is named.
+func (a *app) newFile(url string) (told func()) {
+	path, is := open.File(url)
+	if a.storeURL == "" && os.Getenv("BATON_STORE") == "" || !is {
+		return func() {}
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return func() {}
+	}
+	return func() { a.say("the file %s was not there: it was made", safe(path)) }
+}
+
 // openTimeout bounds how long a store may take to answer for the first time.
 const openTimeout = 10 * time.Second
 
@@ -244,6 +259,7 @@ func (a *app) openWith(ctx context.Context, config func() baton.Config, checks .
 	}
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
+	told := a.newFile(url)
 	store, err = open.Store(ctx, url)
 	if err != nil {
 		if codeOf(err) == exitFailed {
@@ -257,6 +273,7 @@ func (a *app) openWith(ctx context.Context, config func() baton.Config, checks .
 			return nil, nil, err
 		}
 	}
+	told()
 	store = observe.Store(store, a.told().Store)
 	cfg := config()
 	cfg.Logger = a.logger()
@@ -340,9 +357,9 @@ var urls = regexp.MustCompile(`"(?:[^"\\]|\\.)*://(?:[^"\\]|\\.)*"|\S+://\S*`)
 // text of the file and a mark below it: it escapes by itself what a terminal would obey.
 func safeError(err error) string {
 	if errors.As(err, new(*rules.Error)) {
-		return err.Error()
+		return inLanguageOfRules(err)
 	}
-	return safe(err.Error())
+	return safe(inLanguage(err))
 }
 
 // explain writes an error for people: what happened and what to do now.
@@ -350,11 +367,11 @@ func explain(err error) string {
 	if errors.As(err, new(*rules.Error)) {
 		return safeError(err)
 	}
-	text := strings.TrimPrefix(err.Error(), "baton: ")
+	text := inLanguage(err)
 	switch code := codeOf(err); {
 	case errors.As(err, new(*exit)):
 	case code == exitUnavailable:
-		text += translated("; is the store up, and is its URL right (--store, BATON_STORE)?")
+		text = phrase("%s; is the store up, and is its URL right (--store, BATON_STORE)?", text)
 	case errors.As(err, new(*open.URLError)):
 		text += translated("; see: baton help stores")
 	}

@@ -120,7 +120,7 @@ func keyAndCommand(what string) cobra.PositionalArgs {
 		case len(args) == 1:
 			return usage("the command is missing: %s %s -- COMMAND", path, shellWord(args[0]))
 		case dash < 0:
-			return usage(`put "--" between the %s and the command: %s %s -- %s …`, strings.ToLower(what), path, shellWord(args[0]), shellWord(args[1]))
+			return usage(`put "--" between %s and the command: %s %s -- %s …`, what, path, shellWord(args[0]), shellWord(args[1]))
 		case dash > 1:
 			return usage("one %s is enough: what is %q?", what, safe(args[1]))
 		}

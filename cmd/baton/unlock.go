@@ -18,7 +18,7 @@ func (a *app) unlockCommand() *cobra.Command {
 If the lease did not stand any more the exit code is 79: another process may have
 held the lock meanwhile.
 
-` + exitTable,
+` + exitTableHandle,
 		Example: `  baton unlock "$HANDLE"
   baton unlock - < handle-file`,
 		Args: noMoreThanOne("HANDLE"),

@@ -17,7 +17,8 @@ import (
 //
 // What people read is in that language: the help, the manual pages, the completions and
 // the messages on standard error, and what baton lab prints as text. What programs read is
-// not: the rest of standard output, logs, the audit, metrics. Nor is what the library and the stores say.
+// not: the rest of standard output, logs, the audit, metrics. Nor is what the library and
+// the stores say, but for the errors that words_library.go knows.
 var spoken map[string]string
 
 //go:embed words/zh.txt
@@ -182,8 +183,12 @@ var (
 	}
 )
 
+// typesOfValues are the names that pflag has for what a flag wants.
+var typesOfValues = []string{"string", "stringArray", "strings", "duration", "int", "ints", "uint"}
+
 // wantedValues say what a flag of a type wants, by the name that pflag has for the type.
 var wantedValues = map[string]string{
+	"bool":     "it takes no value",
 	"duration": "it is a duration, such as 30s, 5m or 1h30m",
 	"int":      "it is a whole number",
 	"intSlice": "they are whole numbers, with commas between them",
@@ -192,13 +197,18 @@ var wantedValues = map[string]string{
 
 var (
 	defaultOfFlag = regexp.MustCompile(`(?m) \(default (.+)\)$`)
+	typeOfFlag    = regexp.MustCompile(`(?m)^( +(?:-\w, )?--[\w-]+ )(` + strings.Join(typesOfValues, "|") + `)(\[=\w+\])? {2,}`)
 	moreOfCommand = regexp.MustCompile(`(?m)^Use "(.+) \[command\] --help" for more information about a command\.$`)
 )
 
 // usageWords translates what cobra writes around the texts of a command.
 func usageWords(text string) string {
 	lines := strings.Split(text, "\n")
+	uses := false
 	for i, line := range lines {
+		if uses = line != "" && (uses || line == "Usage:"); uses {
+			lines[i] = useWords(line)
+		}
 		if m := moreOfCommand.FindStringSubmatch(line); m != nil {
 			lines[i] = phrase(cobraMore, m[1])
 			continue
@@ -212,11 +222,22 @@ func usageWords(text string) string {
 	return flagWords(strings.Join(lines, "\n"))
 }
 
+// useWords translates what cobra writes into a line of use.
+func useWords(line string) string {
+	line = strings.Replace(line, "[flags]", translated("[flags]"), 1)
+	return strings.Replace(line, "[command]", translated("[command]"), 1)
+}
+
 // flagWords translates what pflag writes into a table of flags.
 func flagWords(table string) string {
 	if spoken == nil {
 		return table
 	}
+	table = typeOfFlag.ReplaceAllStringFunc(table, func(start string) string {
+		m := typeOfFlag.FindStringSubmatch(start)
+		named := m[1] + translated(m[2]) + m[3]
+		return named + strings.Repeat(" ", max(2, width(start)-width(named)))
+	})
 	return defaultOfFlag.ReplaceAllString(table, translated("(default: $1)"))
 }
 
@@ -226,21 +247,31 @@ func cobraError(text string) string {
 		return text
 	}
 	text, near, guessed := strings.Cut(text, ": did you mean ")
-	for _, format := range cobraErrors {
-		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(format), "%s", "(.+)") + "$"
-		if m := regexp.MustCompile(pattern).FindStringSubmatch(text); m != nil {
-			var parts []any
-			for _, part := range m[1:] {
-				parts = append(parts, translated(part))
-			}
-			text = phrase(format, parts...)
-			break
-		}
+	if words, ok := inFormats(cobraErrors, text); ok {
+		text = words
 	}
 	if guessed {
 		text += phrase(": did you mean %s?", strings.TrimSuffix(near, "?"))
 	}
 	return text
+}
+
+// inFormats translates a text that was made by one of the formats, whose verbs are %s.
+func inFormats(formats []string, text string) (words string, ok bool) {
+	if spoken == nil {
+		return "", false
+	}
+	for _, format := range formats {
+		pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(format), "%s", "(.+)") + "$"
+		if m := regexp.MustCompile(pattern).FindStringSubmatch(text); m != nil {
+			parts := make([]any, len(m)-1)
+			for i, part := range m[1:] {
+				parts[i] = translated(part)
+			}
+			return phrase(format, parts...), true
+		}
+	}
+	return "", false
 }
 
 // flagTable is the table of flags in at most so many columns.
@@ -256,7 +287,7 @@ func flagTable(flags *pflag.FlagSet, columns int) string {
 			_, usage := pflag.UnquoteUsage(f)
 			usage, _, _ = strings.Cut(usage, "\n")
 			if before, _, ok := strings.Cut(line, usage); ok && usage != "" && strings.Contains(before, "--"+f.Name) {
-				indent = len(before)
+				indent = width(before)
 			}
 		})
 		for n, part := range breakLine(strings.TrimSuffix(line, "\n"), columns, columns-indent) {

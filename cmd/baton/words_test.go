@@ -17,6 +17,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/open"
+	"github.com/batonhq/baton/ratelimit/rules"
 )
 
 // Everything that the command says to people has words in Chinese, and the catalogue has
@@ -65,7 +70,7 @@ func textsOfHelp() map[string]string {
 		}
 		eachFlag(c, func(f *pflag.Flag) { add(where+" --"+f.Name, f.Usage) })
 	})
-	for _, text := range slices.Concat(cobraTitles, cobraErrors, slices.Collect(maps.Values(wantedValues)), []string{cobraMore}) {
+	for _, text := range slices.Concat(cobraTitles, cobraErrors, slices.Collect(maps.Values(wantedValues)), typesOfValues, libraryTexts, []string{cobraMore}) {
 		said[text] = "cobra"
 	}
 	return said
@@ -364,6 +369,55 @@ func TestBreakLine(t *testing.T) {
 	} {
 		if got := breakLine(c.line, 12, 12); !slices.Equal(got, c.want) {
 			t.Errorf("%q is broken into %q, want %q", c.line, got, c.want)
+		}
+	}
+}
+
+// What the library says to a new user has words: each format that words_library.go has is
+// still what the library says.
+func TestLibraryWords(t *testing.T) { // not parallel: it changes what is spoken
+	defer func() { spoken = nil }()
+	spoken = readWords(wordsZH)
+	opened := func(url string) error {
+		_, err := open.Store(t.Context(), url)
+		return err
+	}
+	handle := func(text string) error {
+		_, _, err := baton.ReadHandle(text)
+		return badHandle(err)
+	}
+	parsed := func(text string) error {
+		_, err := rules.Parse("r.yaml", []byte(text))
+		return err
+	}
+	_, missing := os.Stat("nosuch.yaml")
+	for said, err := range map[string]error{
+		"没有协议名":                 opened("locks.db"),
+		"不认识它的协议名":              opened("localhost:6379"),
+		`"reddis"：是不是想写 redis？`: opened("reddis://h"),
+		`"valkey"：写 redis://`:   opened("valkey://h"),
+		`"gopher"：有 etcd,`:      opened("gopher://h"),
+		"prefx：是不是想写 prefix？":   opened("redis://h?prefx=a"),
+		"缺少路径":                  opened("sqlite:"),
+		"例如 item/42":            check.Key(""),
+		"以 \"baton1.\" 开头":      handle("abc"),
+		"句柄已损坏":                 handle("baton1.!"),
+		"是不是想写 requests？":       parsed("rules:\n- name: api\n  request: 5\n  per: 1m\n"),
+		"没有字段 \"xyzzy\"：有 ":     parsed("rules:\n- name: api\n  xyzzy: 5\n"),
+		"要带单位，例如 5s 或 5m":       parsed("rules:\n- name: api\n  requests: 5\n  algorithm: leaky-bucket\n  per: 1m\n  max_wait: 5\n"),
+		"找不到文件 nosuch.yaml":     missing,
+		"没能及时续期（最后一个错误：":        &baton.LostError{Key: "k", Cause: baton.Expired, Err: baton.ErrUnavailable},
+		"存储忘了它":                 &baton.LostError{Key: "k", Cause: baton.Gone},
+		"已持有到允许的最长时间":           &baton.LostError{Key: "k", Cause: baton.Overheld},
+		"这个句柄已经解过锁":             badHandle(&baton.LostError{Key: "k", Cause: baton.Gone}),
+		"存储不可用（":                baton.ErrUnavailable,
+	} {
+		if err == nil {
+			t.Errorf("no error says %s", said)
+			continue
+		}
+		if got := explain(err); !strings.Contains(got, said) {
+			t.Errorf("an error is %q, which lacks %q", got, said)
 		}
 	}
 }

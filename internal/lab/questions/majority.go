@@ -25,7 +25,7 @@ var majority = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("Two: a lock needs three of five, whichever three they are.", "两个：加锁需要五个中的三个，哪三个都行。"),
 			text("With three down nobody gets a lock, and every attempt ends with an error.", "宕机三个之后谁都拿不到锁，每次尝试都会返回错误。"),
-			text("Servers that refuse connections cost no time; Baton asks all at the same time, so the slowest of the three that are needed decides.", "拒绝连接的节点不耗时间；Baton 并行请求各节点，耗时取决于所需三个里最慢的那个。"),
+			text("Servers that refuse connections cost no time; Baton asks three at the same time, and others in place of those that do not answer, so the slowest of the three that count decides.", "拒绝连接的节点不耗时间；Baton 并行请求三个节点，不应答的换成别的节点，耗时取决于算数的三个里最慢的那个。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "store/redlock/faults_test.go", Line: `func TestSilentServersDelayNobody(t *testing.T) {`}, {File: "store/redlock/faults_test.go", Line: `func TestMinorityIsLost(t *testing.T) {`}},
@@ -36,7 +36,7 @@ var majority = []*lab.Question{
 		Topic: lab.Majority,
 		Ask:   text("Redlock: what if a server restarts and has forgotten its locks?", "Redlock：某个节点重启后丢了锁数据，会怎样？"),
 		Answer: [3]lab.Text{
-			text("It gives the same lock away a second time: with the two servers that never had it, that is a second majority.", "它会把同一把锁再发一次：加上两个本来就没有这把锁的节点，又凑成一个多数派。"),
+			text("It gives the same lock away a second time: with two servers that never had it, that is a second majority.", "它会把同一把锁再发一次：加上另外两个本来就没有这把锁的节点，又凑成一个多数派。"),
 			text("The remedy is to let a server that restarted abstain for the longest TTL, or to write every command to disk before it is answered.", "办法是让重启的节点在最长 TTL 内不参与投票，或者每条命令先落盘再应答。"),
 			text("Baton counts no vote of a server that started less than longest-ttl ago, unless the URL says durable=true.", "启动时间还不到 longest-ttl 的节点，Baton 不计它的票，除非 URL 里写了 durable=true。"),
 		},
@@ -63,7 +63,7 @@ var majority = []*lab.Question{
 		Ask:   text("A cluster of 3, 4 or 5: how many may fail?", "3、4、5 个节点的集群：最多能坏几个？"),
 		Answer: [3]lab.Text{
 			text("f of 2f + 1: a majority has to be left, and it is counted of all members, not of those that live.", "2f+1 个里最多坏 f 个：剩下的必须是多数派，而且按全部成员算，不是按存活的算。"),
-			text("Four tolerate one failure, like three: the fourth adds a member that can fail, and nothing else.", "四个和三个一样，只能坏一个：第四个只是多了一个可能坏的成员。"),
+			text("Four tolerate one failure, like three: the fourth adds a member that can fail, and no failure that is tolerated.", "四个和三个一样，只能坏一个：第四个只是多了一个可能坏的成员，容错能力没有增加。"),
 			text("So the usual numbers are odd; Baton's Redlock refuses an even number of servers.", "所以通常用奇数个；Baton 的 Redlock 拒绝偶数个节点。"),
 		},
 		Needs:  []lab.Server{lab.Etcd},

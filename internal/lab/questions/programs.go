@@ -16,11 +16,11 @@ var programs = []*lab.Question{
 	{
 		Name:  "reentrancy",
 		Topic: lab.OneServer,
-		Ask:   text("A function that holds the lock calls another that takes it, too?", "持有锁的函数又调用了要加同一把锁的函数，会怎样？"),
+		Ask:   text("Reentrancy: a function that holds the lock calls another that takes it, too?", "可重入：持有锁的函数又调用了要加同一把锁的函数，会怎样？"),
 		Answer: [3]lab.Text{
 			text("SET NX knows no callers: the inner call waits for its own program, until the TTL ends the lock or for ever.", "SET NX 不认识调用者：内层等的是自己，直到 TTL 让锁过期，或者永远等下去。"),
-			text("When the TTL ends it, the inner call is granted a lock that the outer one believes to hold alone.", "TTL 让锁过期之后，内层拿到锁，而外层还以为只有自己持有。"),
-			text("Baton fails at once with ErrNested, because the context knows its lease; with Reentrant both hold together.", "Baton 立刻返回 ErrNested，因为 context 知道自己的租约；用 Reentrant 则内外两层共同持有。"),
+			text("When the TTL ends it, the inner call gets the lock, and its release leaves the outer one, which believes that it holds, without a lock.", "锁到 TTL 过期之后，内层拿到锁；内层一释放，外层还以为自己持有，其实已经没有锁了。"),
+			text("Baton fails at once with ErrNested if the lease's context is passed on, because that knows the lease; with Reentrant both hold together.", "只要把租约的 context 传下去，Baton 就立刻返回 ErrNested，因为 context 里带着租约；加上 Reentrant，内外两层共同持有。"),
 		},
 		Needs: []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{
@@ -49,7 +49,7 @@ var programs = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("The DECR of the crashed program never comes: its permit is gone for ever.", "崩溃的程序永远不会执行 DECR：它的许可永远丢失。"),
 			text("After as many crashes as there are permits nobody gets in, and nothing says why.", "崩溃次数等于许可数之后，谁也进不去，而且看不出原因。"),
-			text("A permit has to be a lease of its own, which expires: Baton's permits come back within the TTL.", "每个许可都应当是会过期的租约：Baton 的许可最迟在 TTL 内归还。"),
+			text("A permit has to be a lease of its own, which expires: Baton's permits are free within the TTL after a crash.", "每个许可都应当是会过期的租约：崩溃之后，Baton 的许可最迟在一个 TTL 内归还。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "drivertest/shared.go", Line: `name:  "each permit has its own end",`}},

@@ -24,7 +24,7 @@ var redis = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("The lock has no expiry yet, and so it stays for ever: a deadlock that a person has to find.", "锁还没有过期时间，于是永远留在那里：死锁，只能靠人来清理。"),
 			text("One command sets value and expiry together: SET key value NX PX ttl.", "用一条命令同时写入值和过期时间：SET key value NX PX ttl。"),
-			text("Baton does so; after a crash the lock is free within its TTL.", "Baton 就是这样做的；崩溃之后，锁最迟在 TTL 内释放。"),
+			text("Baton on Redis does so; after a crash the lock is free within its TTL.", "Baton 在 Redis 上就是这样做的；崩溃之后，锁最迟在一个 TTL 内释放。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "expiry frees the lock",`}},
@@ -62,8 +62,8 @@ var redis = []*lab.Question{
 		Ask:   text("Redis fails over: can two clients hold the same lock?", "Redis 主从切换时，两个客户端会同时持有同一把锁吗？"),
 		Answer: [3]lab.Text{
 			text("Yes: replication is asynchronous, so the primary can die after it granted the lock and before its replica heard of it.", "会：复制是异步的，主节点授予锁之后、副本得知之前就可能宕机。"),
-			text("The replica is promoted, does not know the lock, and grants it again; no client on Redis can prevent that, Baton included.", "副本被提升为主节点，并不知道这把锁，于是再次授予；任何 Redis 客户端都无法避免，Baton 也不例外。"),
-			text("Baton's tokens rise all the same, so a resource that checks the token refuses the late write.", "但 Baton 的栅栏令牌仍然递增，检查令牌的资源会拒绝迟到的写入。"),
+			text("The replica is promoted, does not know the lock, and grants it again; WAIT makes that rarer, and Baton does not prevent it, either.", "副本被提升为主节点，并不知道这把锁，于是再次授予；WAIT 只能降低概率，Baton 也无法避免。"),
+			text("Baton's tokens rise all the same if the clocks of the servers agree and only one primary grants, so a resource that checks the token refuses the late write.", "只要各服务器时钟一致，而且没有脑裂（同一时刻只有一个主节点在授予锁），Baton 的栅栏令牌仍然递增，检查令牌的资源会拒绝迟到的写入。"),
 		},
 		Needs: []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{
@@ -78,7 +78,7 @@ var redis = []*lab.Question{
 		Ask:   text("SET NX was done, but its answer was lost: what does a client do that tries again?", "SET NX 已执行，但响应丢了：客户端重试会怎样？"),
 		Answer: [3]lab.Text{
 			text("It is refused by its own lock, and waits until that expires.", "它被自己的锁挡住，只能等到锁过期。"),
-			text("It cannot tell its lock from that of another, unless the value says who asked.", "它分不清是自己的锁还是别人的锁，除非 value 说明是谁加的。"),
+			text("It cannot tell its lock from that of another, unless it looks at the value and the value says who asked.", "它分不清是自己的锁还是别人的锁，除非 value 说明是谁加的，而且它去看了。"),
 			text("Each acquisition of Baton has an ID: asked again with the same ID, the store answers that it is granted.", "Baton 的每次获取都有 ID：用同一个 ID 再问，存储会回答已经授予。"),
 		},
 		Needs: []lab.Server{lab.Redis},
@@ -94,8 +94,8 @@ var redis = []*lab.Question{
 		Ask:   text("SETNX with the expiry by the client's clock as value: what if a clock is ahead?", "value 存客户端时钟算出的过期时间（SETNX+GETSET），时钟快了会怎样？"),
 		Answer: [3]lab.Text{
 			text("A client whose clock is ahead takes a lock that is held: to it the lock has expired.", "时钟快的客户端会抢走别人正持有的锁：在它看来锁已过期。"),
-			text("One whose clock is behind waits for a dead holder that much longer.", "时钟慢的客户端会多等死掉的持有者那么久。"),
-			text("Only one clock may count, that of the server: SET PX, and Baton on each store, keep to it.", "只能以一个时钟为准，即服务器的时钟：SET PX 如此，Baton 在每种存储上也如此。"),
+			text("One whose clock is behind waits longer for a dead holder, by as much as its clock is behind.", "持有者崩溃后，时钟慢的客户端要多等一段时间：慢多少，就多等多少。"),
+			text("A client may only say how long: the server that keeps the lock counts by its own clock, with SET PX and with Baton on every server.", "客户端只能说“多长时间”，由保存锁的服务器按自己的时钟计时：SET PX 如此，Baton 在每种服务器上也如此。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "a grant stands for its whole TTL",`}},

@@ -344,7 +344,7 @@ func killed(ctx context.Context, r *lab.Run) error {
 	t.Add("SET key value NX PX 30000", lab.Textf("not yet: PTTL %d", "尚未：PTTL %d", ms))
 	t.Add(text("baton run --ttl 2s, renewed", "baton run --ttl 2s，续期"), lab.Textf("%d ms", "%d ms", afterRun.Milliseconds()))
 	t.Add(text("session of baton agent", "baton agent 的会话"), lab.Textf("%d ms", "%d ms", afterAgent.Milliseconds()))
-	if afterAgent >= afterRun || afterRun > ttl+time.Second || ms < 20_000 {
+	if afterAgent >= ttl/2 || afterRun < ttl/2 || afterRun > ttl+time.Second || ms < 20_000 {
 		return unexpected("free after %v and %v, and %d ms left", afterAgent, afterRun, ms)
 	}
 	r.Say("The agent freed the lock %d ms after the process was killed. That of baton run, whose TTL is 2 s, was free after %d ms. SET with PX 30000 still had %d ms to go.",

@@ -50,8 +50,8 @@ var majority = []*lab.Question{
 		Ask:   text("Redlock: what if the clock of a server jumps ahead?", "Redlock：节点的时钟向前跳了会怎样？"),
 		Answer: [3]lab.Text{
 			text("The lock ends on that server; while three of five still have it, nobody else gets in.", "锁在那个节点上过期；只要五个里还有三个保留着锁，别人就进不来。"),
-			text("If the clocks of three jump, a second client gets a majority while the first believes in its own: Redlock depends on time, and Baton on top of it does, too.", "如果三个节点的时钟一起跳，第二个客户端会拿到多数派，而第一个还以为自己持有：Redlock 依赖时间，建在它之上的 Baton 也一样。"),
-			text("Baton notices at its next renewal, within a third of the TTL, and the next holder's token is higher, so that what is protected can refuse the old one.", "Baton 在下一次续期时（TTL 的三分之一之内）就会发现；新持有者的栅栏令牌更大，被保护的资源可以据此拒绝旧持有者。"),
+			text("If the clocks of any three jump, a second client gets a majority of SET NX PX while the first believes in its own; of Baton it gets one at once if these are the three that it asks first: both depend on time.", "如果任意三个节点的时钟一起跳，第二个客户端用 SET NX PX 就能拿到多数派，而第一个还以为自己持有；用 Baton 时，跳变的正是最先被问的三个节点，才会立刻拿到：两者都依赖时间。"),
+			text("Baton's first holder notices at its next renewal, which is due within a third of the TTL, and the next holder's token is higher, so that what is protected can refuse the old one.", "Baton 的旧持有者在下一次续期时（间隔为 TTL 的三分之一）就会发现；新持有者的栅栏令牌更大，被保护的资源可以据此拒绝旧持有者。"),
 		},
 		Needs:  []lab.Server{lab.Redis, lab.Faketime},
 		Proofs: []lab.Proof{{File: "store/redlock/validity_test.go", Line: `func TestTwoClocksJump(t *testing.T) {`}, {File: "store/redlock/faults_test.go", Line: `func TestTokensRiseBetweenMajorities(t *testing.T) {`}},
@@ -277,8 +277,7 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 		clocks[server], nodes = clock, append(nodes, server)
 	}
 	nameRedis(r, nodes[0])
-	// Baton sorts the servers and asks the first three first. Had one of these kept its clock,
-	// that would be enough to refuse B.
+	// Baton sorts the servers, and asks the first three first.
 	slices.SortFunc(nodes, func(a, b *testserver.RedisServer) int { return strings.Compare(a.Addr, b.Addr) })
 	url := "redlock://" + strings.Join(testserver.Addrs(nodes), ",") + "?durable=true"
 	locksA, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
@@ -292,8 +291,16 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 	naiveA, naiveB := r.Lane(text("SET NX PX: A", "SET NX PX：A")), r.Lane(text("SET NX PX: B", "SET NX PX：B"))
 	batonA, batonB := r.Lane(text("Baton: A", "Baton：A")), r.Lane(text("Baton: B", "Baton：B"))
 	t := r.Table(text("clocks that jump", "跳变的时钟"), text("SET NX PX: votes for B", "SET NX PX：B 的票"), text("Baton: B", "Baton：B"), text("Baton: A", "Baton：A"))
-	for jumps := 1; jumps <= 3; jumps++ {
-		key := fmt.Sprint("order/", jumps)
+	for round, one := range []struct {
+		name    lab.Text
+		jumping naiveRedlock
+	}{
+		{text("1", "1"), nodes[:1]},
+		{text("2", "2"), nodes[:2]},
+		{text("3, one of them asked first", "3，其中一个最先被问"), nodes[2:]},
+		{text("3, those that are asked first", "3，正是最先被问的"), nodes[:3]},
+	} {
+		key := fmt.Sprint("order/", round)
 		lease, err := lockWhenPossible(ctx, locksA, key)
 		if err != nil {
 			return err
@@ -310,7 +317,8 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 			}
 		}
 		nodes.take("naive"+key, "A", time.Minute)
-		if jumps == 3 {
+		last := round == 3
+		if last {
 			r.Start()
 			naiveA.Begin(lab.Holds, lab.Text{})
 			batonA.Begin(lab.Holds, lab.Text{})
@@ -318,26 +326,31 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 				return err
 			}
 		}
-		for _, n := range nodes[:jumps] {
-			clocks[n].Set(time.Duration(jumps) * time.Hour)
+		for _, n := range one.jumping {
+			clocks[n].Set(time.Duration(round+1) * time.Hour)
 		}
 		votes := nodes.take("naive"+key, "B", time.Minute)
 		second, err := locksB.TryLock(ctx, key)
 		for err != nil && !errors.Is(err, baton.ErrHeld) && ctx.Err() == nil { // no answer in time: the machine is busy
 			second, err = locksB.TryLock(ctx, key)
 		}
-		if jumps < 3 {
-			if votes != jumps || !errors.Is(err, baton.ErrHeld) || lease.Err() != nil {
-				return unexpected("after %d jumps B had %d votes, Baton answered %v to B, and A: %v", jumps, votes, err, lease.Err())
+		if !last {
+			keeps, state := votes < 3, text("holds", "持有")
+			if !keeps {
+				state = text("loses it at its next renewal", "下一次续期时丢锁")
 			}
-			t.Add(jumps, votes, text("refused: A holds", "被拒绝：A 持有"), text("holds", "持有"))
-			if err := lease.Unlock(); err != nil {
+			_, renewed := lease.Extend(ctx)
+			if votes != len(one.jumping) || !errors.Is(err, baton.ErrHeld) || (renewed == nil) != keeps || !keeps && !errors.Is(renewed, baton.ErrLost) {
+				return unexpected("%s: B had %d votes, Baton answered %v to B, and %v to A's renewal", one.name.EN, votes, err, renewed)
+			}
+			t.Add(one.name, votes, text("refused: A holds", "被拒绝：A 持有"), state)
+			if err := lease.Unlock(); keeps && err != nil {
 				return err
 			}
 			continue
 		}
 		if err != nil || votes != 3 || second.Token() <= lease.Token() {
-			return unexpected("after three jumps B had %d votes, and Baton answered %v", votes, err)
+			return unexpected("%s: B had %d votes, and Baton answered %v", one.name.EN, votes, err)
 		}
 		jumped := r.Since()
 		naiveA.Begin(lab.Wrong, lab.Text{})
@@ -357,9 +370,9 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 		if err := wait(ctx, 500*time.Millisecond); err != nil {
 			return err
 		}
-		t.Add(3, votes, text("granted", "获得锁"), lab.Textf("believed for %d ms more", "又相信了 %d ms", told.Milliseconds()))
-		r.Say("One or two clocks that jump harm nothing. After three, SET NX PX gave B 3 votes, and A would not have noticed before its TTL ended; Baton granted B, too, and A learned it %d ms later. The token of B was higher.",
-			"一两个时钟跳变没有危害。三个跳变后，SET NX PX 给了 B 3 票，A 在 TTL 结束之前毫不知情；Baton 也把锁授予了 B，A 在 %d ms 之后得知。B 的令牌更大。", told.Milliseconds())
+		t.Add(one.name, votes, text("granted", "获得锁"), lab.Textf("believed for %d ms more", "又相信了 %d ms", told.Milliseconds()))
+		r.Say("One or two clocks that jump harm nothing. After any three, SET NX PX gave B 3 votes, and A would not have noticed before its TTL ended. Baton granted B, too, after the three that it asks first, and A learned it %d ms later. The token of B was higher.",
+			"一两个时钟跳变没有危害。任意三个跳变后，SET NX PX 都给了 B 3 票，A 在 TTL 结束之前毫不知情。如果跳变的正是最先被问的三个，Baton 也把锁授予了 B，A 在 %d ms 之后得知。B 的令牌更大。", told.Milliseconds())
 		return second.Unlock()
 	}
 	return nil

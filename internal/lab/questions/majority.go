@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -76,8 +77,8 @@ var majority = []*lab.Question{
 		Ask:   text("Two clients and four servers: can both lose?", "两个客户端抢四个节点：会不会谁都抢不到？"),
 		Answer: [3]lab.Text{
 			text("Yes: two servers each is a majority for neither, and if both try again after the same time, it happens again.", "会：各占两个节点，谁都不够多数；如果双方等同样长的时间再试，又会各占两个。"),
-			text("Retries after random delays end that sooner or later, and an odd number of servers makes it rarer.", "随机延迟后重试，迟早能分出胜负；奇数个节点让这种情况更少见。"),
-			text("Baton's waiters queue on one of the servers, and only the head asks the majority, so they do not split the votes.", "Baton 的等待者先在其中一个节点上排队，只有队首去争多数派，因此不会瓜分选票。"),
+			text("Retries after random delays end that sooner or later; with an odd number of servers two clients cannot split all votes evenly, but three can.", "随机延迟后重试，迟早能分出胜负；奇数个节点时，两个客户端不会平分全部选票，三个客户端却可能谁都不够多数。"),
+			text("Baton's waiters queue on one of the servers, and only the head asks the others, so they do not split the votes.", "Baton 的等待者先在其中一个节点上排队，只有队首去问其他节点，因此不会瓜分选票。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "store/redlock/validity_test.go", Line: `func TestNoSplitVotes(t *testing.T) {`}},
@@ -494,10 +495,19 @@ func evenSplit(ctx context.Context, r *lab.Run) error {
 		tries[end.who] = end.tries
 	}
 
-	// Baton, on three of them: an even number it refuses.
-	batonTries := map[string]int{}
+	// Baton, on three of them: an even number it refuses. Another client holds until both
+	// wait, and the servers show where.
+	url := "redlock://" + strings.Join(testserver.Addrs(nodes[:3]), ",") + "?durable=true"
+	other, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
+	if err != nil {
+		return err
+	}
+	held, err := lockWhenPossible(ctx, other, "order/42")
+	if err != nil {
+		return err
+	}
 	for who, lane := range map[string]*lab.Lane{"A": batonA, "B": batonB} {
-		locks, _, err := lockerAt(ctx, r, "redlock://"+strings.Join(testserver.Addrs(nodes[:3]), ",")+"?durable=true", baton.Config{TTL: ttl})
+		locks, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
 		if err != nil {
 			return err
 		}
@@ -510,21 +520,42 @@ func evenSplit(ctx context.Context, r *lab.Run) error {
 				lane.End()
 				err = errors.Join(err, lease.Unlock())
 			}
-			done <- result{who, 1, err}
+			done <- result{who: who, err: err}
 		}()
 	}
+	queues, positions := 0, 0
+	for positions < 2 {
+		queues, positions = 0, 0
+		for _, n := range nodes[:3] {
+			answer, err := n.Do("LLEN", "baton:q:{order/42}")
+			if err != nil {
+				return err
+			}
+			if waiters, _ := strconv.Atoi(answer); waiters > 0 {
+				queues, positions = queues+1, positions+waiters
+			}
+		}
+		if err := wait(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	if err := held.Unlock(); err != nil {
+		return err
+	}
 	for range 2 {
-		end := <-done
-		if end.err != nil {
+		if end := <-done; end.err != nil {
 			return end.err
 		}
-		batonTries[end.who] = end.tries
+	}
+	if queues != 1 || positions != 2 {
+		return unexpected("%d servers have a queue, with %d positions", queues, positions)
 	}
 	t := r.Table(text("way", "方式"), text("attempts of A", "A 的尝试次数"), text("attempts of B", "B 的尝试次数"))
 	t.Add(text("4 servers, the same delay", "4 个节点，固定延迟"), text("4: nobody wins", "4 次：谁都没抢到"), text("4: nobody wins", "4 次：谁都没抢到"))
 	t.Add(text("4 servers, random delays", "4 个节点，随机延迟"), tries["A"], tries["B"])
-	t.Add(text("Baton, 3 servers", "Baton，3 个节点"), batonTries["A"], batonTries["B"])
-	r.Say("Four rounds in step gave each two votes of four, and nobody the lock. With random delays A needed %d attempts and B %d, because the one who is refused tries again and again; with Baton each called Lock once.",
-		"同步的四轮里双方各得四票中的两票，谁都没拿到锁。改为随机延迟后，A 试了 %d 次，B 试了 %d 次，因为被拒绝的一方要反复重试；用 Baton 时双方各调用一次 Lock。", tries["A"], tries["B"])
+	t = r.Table(text("A and B wait", "A、B 都在等待"), text("servers with a queue", "有队列的节点数"), text("positions in it", "队列里的位置数"))
+	t.Add(text("Baton, 3 servers", "Baton，3 个节点"), queues, positions)
+	r.Say("Four rounds in step gave each two votes of four, and nobody the lock. With random delays A needed %d attempts and B %d, because the one who is refused tries again and again. Of Baton's %d servers %d had a queue, with both waiters in it, and each was granted the lock by one call of Lock.",
+		"同步的四轮里双方各得四票中的两票，谁都没拿到锁。改为随机延迟后，A 试了 %d 次，B 试了 %d 次，因为被拒绝的一方要反复重试。Baton 的 %d 个节点里有 %d 个有队列，双方都排在里面，各调用一次 Lock 就拿到了锁。", tries["A"], tries["B"], 3, queues)
 	return nil
 }

@@ -63,7 +63,7 @@ var waiting = []*lab.Question{
 			text("Baton's release does that in one script, and the waiters send a command now and then to show that they live.", "Baton 的释放在一个脚本里完成这两件事；等待者只是偶尔发一条命令，表明自己还活着。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "drivertest/watch.go", Line: `name:  "a hand-over is hinted",`}},
+		Proofs: []lab.Proof{{File: "store/redisstore/traps_test.go", Line: `func TestHandOverIsTwoCommandsAndOnePush(t *testing.T) {`}, {File: "drivertest/watch.go", Line: `name:  "a hand-over is hinted",`}},
 		Run:    pollingOrPush,
 	},
 	{

@@ -202,7 +202,7 @@ func slidingParts(_ context.Context, r *lab.Run) error {
 	strict := &lab.Line{Name: text("Baton", "Baton")}
 	r.Chart(&lab.Chart{
 		X: text("parts of the window", "窗口的格数"), Y: text("most allowed within any minute", "任意一分钟内最多放行"), LogX: true,
-		Lines: []*lab.Line{books, strict}, Bound: &lab.Bound{At: limit, Name: text("the limit", "限额")},
+		Lines: []*lab.Line{strict, books}, Bound: &lab.Bound{At: limit, Name: text("the limit", "限额")},
 	})
 	t := r.Table(text("parts", "格数"), text("as in books: most in a minute", "书上的写法：一分钟内最多"), text("Baton: most in a minute", "Baton：一分钟内最多"),
 		text("Baton: allowed in all", "Baton：共放行"), text("numbers kept for a key", "每个键保存的数"))
@@ -508,7 +508,7 @@ func localTimesN(ctx context.Context, r *lab.Run) error {
 	}
 	r.Chart(&lab.Chart{
 		X: text("processes", "进程数"), Y: text("allowed (limit: 100 per hour)", "放行（限额每小时 100）"),
-		Lines: []*lab.Line{local, shared}, Bound: &lab.Bound{At: limit, Name: text("the limit", "限额")},
+		Lines: []*lab.Line{shared, local}, Bound: &lab.Bound{At: limit, Name: text("the limit", "限额")},
 	})
 	r.Say("8 processes with a limit of 100 each let %.0f pass; with one Redis between them, %.0f.", "8 个进程各自限 100，一共放行 %.0f 个；共用一个 Redis，放行 %.0f 个。", local.Points[3][1], shared.Points[3][1])
 	return nil

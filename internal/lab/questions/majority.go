@@ -432,7 +432,7 @@ func howManyMayFail(ctx context.Context, r *lab.Run) error {
 func evenSplit(ctx context.Context, r *lab.Run) error {
 	const ttl = 10 * time.Second
 	nodes, _ := startRedisNodes(r, 4, true)
-	a, b := r.Lane(text("A: two of four servers", "A：四个节点抢到两个")), r.Lane(text("B: two of four servers", "B：四个节点抢到两个"))
+	a, b := r.Lane(text("A: four servers", "A：四个节点")), r.Lane(text("B: four servers", "B：四个节点"))
 	batonA, batonB := r.Lane(text("Baton: A", "Baton：A")), r.Lane(text("Baton: B", "Baton：B"))
 	r.Start()
 

@@ -323,7 +323,7 @@ func permitsLeak(ctx context.Context, r *lab.Run) error {
 			return unexpected("after %d crashes: %d and %d permits, after %v", crashes, ofNaive, ofBaton, waited)
 		}
 	}
-	r.Chart(&lab.Chart{X: text("crashes", "崩溃次数"), Y: text("permits that can be taken", "还能取得的许可"), Lines: []*lab.Line{naive, leased}})
+	r.Chart(&lab.Chart{X: text("crashes", "崩溃次数"), Y: text("permits that can be taken", "还能取得的许可"), Lines: []*lab.Line{leased, naive}})
 	r.Say("After %d crashes INCR and DECR had no permit left. Baton had %[1]d again each time, after %[2]d ms at most; the TTL was %[3]d ms.",
 		"%d 次崩溃之后，INCR/DECR 一个许可也不剩。Baton 每次都恢复到 %[1]d 个，最长用了 %[2]d ms；TTL 是 %[3]d ms。", permits, longest.Milliseconds(), ttl.Milliseconds())
 	return nil

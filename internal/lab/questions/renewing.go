@@ -217,7 +217,7 @@ func watchdog(ctx context.Context, r *lab.Run) error {
 			return err
 		}
 	}
-	r.Chart(&lab.Chart{X: lab.Textf("milliseconds; the holder crashes at %d", "毫秒；持有者在 %d 时崩溃", crashed.Milliseconds()), Y: text("PTTL of the lock, ms", "锁的 PTTL，毫秒"), Lines: []*lab.Line{naive, renewed}})
+	r.Chart(&lab.Chart{X: lab.Textf("milliseconds; the holder crashes at %d", "毫秒；持有者在 %d 时崩溃", crashed.Milliseconds()), Y: text("PTTL of the lock, ms", "锁的 PTTL，毫秒"), Lines: []*lab.Line{renewed, naive}})
 	t := r.Table(text("lock with a TTL of 900 ms", "TTL 900 ms 的锁"), text("renewals", "续期次数"), text("gone after", "多久后消失"))
 	t.Add(text("SET NX PX, not renewed", "SET NX PX，不续期"), 0, lab.Textf("%d ms, during the work", "%d ms，工作还没结束", naiveFree.Milliseconds()))
 	t.Add(text("Baton", "Baton"), renewals.Load(), lab.Textf("%d ms after the crash", "崩溃之后 %d ms", (renewedFree-crashed).Milliseconds()))

@@ -336,7 +336,7 @@ func exampleBlock(example string) string {
 		switch {
 		case len(line)-len(strings.TrimLeft(line, " ")) > 2:
 			last := len(lines) - 1
-			lines[last] = join(lines[last], strings.TrimSpace(line))
+			lines[last] = join(strings.TrimSuffix(lines[last], ` \`), strings.TrimSpace(line))
 		case ok:
 			lines = append(lines, command+"  # "+remark)
 		default:

@@ -263,13 +263,14 @@ func (l *laboratory) show(q *lab.Question, record *lab.Record, kept bool) error 
 	if err != nil || width < 20 {
 		width = 100
 	}
+	width = max(min(width, 120), 30)
 	w := bufio.NewWriter(l.stdout)
-	fmt.Fprintf(w, "%s\n\n", q.Ask.In(in))
+	fmt.Fprintf(w, "%s\n\n", lab.Fold(q.Ask.In(in), "", width))
 	for _, line := range q.Answer {
-		fmt.Fprintf(w, "  %s\n", line.In(in))
+		fmt.Fprintln(w, lab.Fold(line.In(in), "  ", width))
 	}
 	fmt.Fprintln(w)
-	if err := record.Print(w, in, min(width, 120)); err != nil {
+	if err := record.Print(w, in, width); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)

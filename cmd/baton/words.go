@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // spoken has the texts of the language in which the command speaks to people, by the
@@ -265,19 +267,19 @@ func flagTable(flags *pflag.FlagSet, columns int) string {
 // blank, but not before a mark that ends something or behind one that begins it. The
 // first part has at most so many columns, the others rest.
 func breakLine(line string, first, rest int) (parts []string) {
-	for width(line) > first {
+	for textwidth.Of(line) > first {
 		at, used := 0, 0
 		var before rune
 		for i, r := range line {
 			if used > first {
 				break
 			}
-			may := before == ' ' || runeWidth(r) == 2 || runeWidth(before) == 2
+			may := before == ' ' || textwidth.OfRune(r) == 2 || textwidth.OfRune(before) == 2
 			if i > 0 && may && !strings.ContainsRune(" ，。；：、？！）”", r) && !strings.ContainsRune("（“", before) && strings.TrimSpace(line[:i]) != "" {
 				at = i
 			}
 			before = r
-			used += runeWidth(r)
+			used += textwidth.OfRune(r)
 		}
 		if at == 0 {
 			break

@@ -17,6 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // Everything that the command says to people has words in Chinese, and the catalogue has
@@ -332,7 +334,7 @@ func columnsOfFlags(t *testing.T) (columns []int) {
 			usage, _, _ := strings.Cut(strings.ReplaceAll(f.Usage, "`", ""), "\n")
 			for line := range strings.SplitSeq(c.UsageString(), "\n") {
 				if before, _, ok := strings.Cut(line, usage); ok && usage != "" && strings.Contains(before, "--"+f.Name) {
-					columns = append(columns, width(before))
+					columns = append(columns, textwidth.Of(before))
 				}
 			}
 		})

@@ -5,10 +5,12 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // Print writes the record for a terminal: the picture if it is a timeline, the tables, and
-// what the figures mean. width is that of the terminal, in cells.
+// what the figures mean. width is that of the terminal, in columns.
 func (r *Record) Print(w io.Writer, l Language, width int) error {
 	var b strings.Builder
 	if r.Timeline != nil {
@@ -28,15 +30,15 @@ func (r *Record) Print(w io.Writer, l Language, width int) error {
 	return err
 }
 
-// pad fills a text up to a width in cells.
-func pad(s string, width int) string { return s + strings.Repeat(" ", max(width-cells(s), 0)) }
+// pad fills a text up to a width in columns.
+func pad(s string, width int) string { return s + strings.Repeat(" ", max(width-textwidth.Of(s), 0)) }
 
 func (t *Table) print(b *strings.Builder, l Language) {
 	widths := make([]int, len(t.Columns))
 	all := append([][]Text{t.Columns}, t.Rows...)
 	for _, row := range all {
 		for i, c := range row {
-			widths[i] = max(widths[i], cells(c.In(l)))
+			widths[i] = max(widths[i], textwidth.Of(c.In(l)))
 		}
 	}
 	for n, row := range all {
@@ -61,7 +63,7 @@ var blocks = map[Kind]string{Holds: "█", Shares: "▒", Waits: "░", Wrong: "
 func (t *Timeline) print(b *strings.Builder, l Language, width int) {
 	names := 0
 	for _, lane := range t.Lanes {
-		names = max(names, cells(lane.Name.In(l)))
+		names = max(names, textwidth.Of(lane.Name.In(l)))
 	}
 	names = min(names, width/3)
 	columns := width - names - 4

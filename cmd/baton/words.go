@@ -4,12 +4,14 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/batonhq/baton/internal/catalogue"
 	"github.com/batonhq/baton/internal/textwidth"
 )
 
@@ -40,23 +42,11 @@ func speak(getenv func(string) string) error {
 	charset, _, _ = strings.Cut(strings.ReplaceAll(strings.ToLower(charset), "-", ""), "@")
 	switch {
 	case name == "zh" && (chosen != "" || charset == "" || charset == "utf8"):
-		spoken = readWords(wordsZH)
+		spoken = maps.Collect(catalogue.All(wordsZH))
 	case chosen != "" && name != "en":
 		return usage("BATON_LANG is %s: it is en (English) or zh (简体中文)", safe(chosen))
 	}
 	return nil
-}
-
-// readWords reads a catalogue: entries between empty lines, each an English text, a line
-// with "=", and the other text. An entry without "=" is a remark.
-func readWords(text string) map[string]string {
-	words := map[string]string{}
-	for entry := range strings.SplitSeq(text, "\n\n") {
-		if english, other, ok := strings.Cut(strings.Trim(entry, "\n"), "\n=\n"); ok {
-			words[english] = other
-		}
-	}
-	return words
 }
 
 // translated is an English text in the language that is spoken, paragraph by paragraph.

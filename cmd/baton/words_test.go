@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/batonhq/baton/internal/catalogue"
 	"github.com/batonhq/baton/internal/textwidth"
 )
 
@@ -25,7 +26,13 @@ import (
 // nothing else. A text that is missing is printed as the catalogue wants it.
 func TestWordsAreComplete(t *testing.T) {
 	t.Parallel()
-	words := readWords(wordsZH)
+	words := map[string]string{}
+	for english, other := range catalogue.All(wordsZH) {
+		if words[english] != "" {
+			t.Errorf("words/zh.txt has two translations of:\n%s", english)
+		}
+		words[english] = other
+	}
 	said := textsOfHelp()
 	maps.Copy(said, textsOfSource(t))
 	var missing []string
@@ -197,7 +204,7 @@ func TestWordsAgree(t *testing.T) {
 		"figures":  regexp.MustCompile(`\d+(?:[.,/:]\d+)*`),
 		"values":   regexp.MustCompile("`[^`]+`"),
 	}
-	for english, other := range readWords(wordsZH) {
+	for english, other := range catalogue.All(wordsZH) {
 		if want, got := verbsOf(english), verbsOf(other); !slices.Equal(want, got) {
 			t.Errorf("%q has the verbs %q, and in Chinese %q:\n%s", english, want, got, other)
 		}
@@ -310,7 +317,7 @@ func TestLanguage(t *testing.T) { // not parallel: it changes what is spoken
 func TestChinese(t *testing.T) { // not parallel, as the test above
 	defer func() { spoken = nil }()
 	english := columnsOfFlags(t)
-	spoken = readWords(wordsZH)
+	spoken = maps.Collect(catalogue.All(wordsZH))
 	if got := columnsOfFlags(t); !slices.Equal(got, english) {
 		t.Errorf("usages of flags begin at the columns %v, in English at %v", got, english)
 	}

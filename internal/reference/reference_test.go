@@ -103,7 +103,7 @@ type other struct{ A int }
 func TestMissingTranslations(t *testing.T) {
 	t.Parallel()
 	l := chinese()
-	l.words = readWords("a b\n=\n甲\n\nold\n=\n旧\n")
+	l.words = map[string]string{"a b": "甲", "old": "旧"}
 	if got := l.say("a b") + l.say("c"); got != "甲" || len(l.missing) != 1 || l.missing[0] != "c" {
 		t.Errorf("says %q, and misses %q", got, l.missing)
 	}

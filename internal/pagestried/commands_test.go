@@ -32,10 +32,7 @@ var says = map[string][]string{
 // ones. A block of "text" is what the commands print, with "…" for what differs.
 func TestCommands(t *testing.T) {
 	t.Parallel()
-	bin := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "baton"), "../../cmd/baton").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	bin := filepath.Dir(testserver.Baton(t))
 	all, err := pages(os.DirFS("../.."))
 	if err != nil {
 		t.Fatal(err)

@@ -120,13 +120,19 @@ func breadth(s string, size float64) float64 {
 const bold = 1.15
 
 // wrap breaks a text into lines that are not wider than that.
-func (c *canvas) wrap(s string, size, width float64) (lines []string) {
+func (c *canvas) wrap(s string, size, width float64) []string {
+	return fold(s, func(line string) bool { return breadth(line, size) <= width })
+}
+
+// fold breaks a text into lines that fit, at a space or beside a Chinese character; a mark
+// that ends a clause stays with what is before it, although it does not fit.
+func fold(s string, fits func(line string) bool) (lines []string) {
 	line, last := "", 0 // last is where line may be broken
 	for _, r := range s {
 		if line == "" && r == ' ' {
 			continue
 		}
-		if breadth(line+string(r), size) > width && line != "" && r != '，' && r != '。' && r != '？' && r != '：' {
+		if !fits(line+string(r)) && line != "" && r != '，' && r != '。' && r != '？' && r != '：' {
 			if last == 0 {
 				last = len(line)
 			}

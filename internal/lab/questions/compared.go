@@ -63,10 +63,7 @@ type kindOfStore struct {
 // everyStore starts a server for each store, behind proxies that count requests if counted
 // is set. Stores whose servers are not installed are absent.
 func everyStore(ctx context.Context, r *lab.Run, counted bool) (all []kindOfStore, absent []string, err error) {
-	folder, err := scratchFolder(r)
-	if err != nil {
-		return nil, nil, err
-	}
+	folder := r.Site.Folder()
 	none := func() (int64, error) { return 0, nil }
 	all = append(all, kindOfStore{text("memory", "内存"), "memory:", none}, kindOfStore{lab.Plain("SQLite"), "sqlite:" + filepath.Join(folder, "locks.db"), none})
 	var nodes []*testserver.RedisServer // of the Redis or Redlock that was started last

@@ -74,10 +74,7 @@ func startPostgres(r *lab.Run) *testserver.PostgresServer {
 
 func lockTable(ctx context.Context, r *lab.Run) error {
 	const ttl = time.Second
-	folder, err := scratchFolder(r)
-	if err != nil {
-		return err
-	}
+	folder := r.Site.Folder()
 	db, err := sql.Open("sqlite", filepath.Join(folder, "naive.db"))
 	if err != nil {
 		return err

@@ -73,18 +73,8 @@ func runnerAt(ctx context.Context, r *lab.Run, url string) (*once.Runner, error)
 	return once.New(store, once.Config{})
 }
 
-// scratchFolder is a folder that is removed with the experiment.
-func scratchFolder(r *lab.Run) (string, error) {
-	folder, err := os.MkdirTemp("", "baton-lab-")
-	r.Site.Cleanup(func() { _ = os.RemoveAll(folder) })
-	return folder, err
-}
-
 func numberAndTimestamp(ctx context.Context, r *lab.Run) error {
-	folder, err := scratchFolder(r)
-	if err != nil {
-		return err
-	}
+	folder := r.Site.Folder()
 	runner, err := runnerAt(ctx, r, "sqlite:"+filepath.Join(folder, "locks.db"))
 	if err != nil {
 		return err
@@ -143,10 +133,7 @@ func numberAndTimestamp(ctx context.Context, r *lab.Run) error {
 
 func crashHalfWay(ctx context.Context, r *lab.Run) error {
 	server := startRedis(r)
-	folder, err := scratchFolder(r)
-	if err != nil {
-		return err
-	}
+	folder := r.Site.Folder()
 	before := r.Lane(text("marked before the work", "先记后做"))
 	after := r.Lane(text("marked after the work", "先做后记"))
 	first := r.Lane(text("baton once: attempt 1", "baton once 第 1 次"))

@@ -5,10 +5,12 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // Print writes the record for a terminal: the picture if it is a timeline, the tables, and
-// what the figures mean. No line is wider than width, in cells, which is at least 30.
+// what the figures mean. No line is wider than width, in columns, which is at least 30.
 func (r *Record) Print(w io.Writer, l Language, width int) error {
 	var b strings.Builder
 	if r.Timeline != nil {
@@ -28,18 +30,18 @@ func (r *Record) Print(w io.Writer, l Language, width int) error {
 	return err
 }
 
-// pad fills a text up to a width in cells.
-func pad(s string, width int) string { return s + strings.Repeat(" ", max(width-cells(s), 0)) }
+// pad fills a text up to a width in columns.
+func pad(s string, width int) string { return s + strings.Repeat(" ", max(width-textwidth.Of(s), 0)) }
 
-// Fold breaks a text for people into lines that are not wider than width, in cells. All but
+// Fold breaks a text for people into lines that are not wider than width, in columns. All but
 // the first begin as far to the right as before, with which the first begins, is wide.
 func Fold(s, before string, width int) string {
-	room := width - cells(before)
+	room := width - textwidth.Of(before)
 	lines := fold(s, func(line string) bool {
-		n := cells(strings.TrimRight(line, " "))
-		return n <= room && (n <= room-2 || cells(s) == len([]rune(s))) // room for a mark that ends a clause in Chinese
+		n := textwidth.Of(strings.TrimRight(line, " "))
+		return n <= room && (n <= room-2 || textwidth.Of(s) == len([]rune(s))) // room for a mark that ends a clause in Chinese
 	})
-	return before + strings.Join(lines, "\n"+pad("", cells(before)))
+	return before + strings.Join(lines, "\n"+pad("", textwidth.Of(before)))
 }
 
 // print writes columns, or where they do not fit a line for each cell.
@@ -48,7 +50,7 @@ func (t *Table) print(b *strings.Builder, l Language, width int) {
 	all := append([][]Text{t.Columns}, t.Rows...)
 	for _, row := range all {
 		for i, c := range row {
-			widths[i] = max(widths[i], cells(c.In(l)))
+			widths[i] = max(widths[i], textwidth.Of(c.In(l)))
 		}
 	}
 	wide := 2 + 3*(len(widths)-1)
@@ -81,14 +83,14 @@ func (t *Table) print(b *strings.Builder, l Language, width int) {
 	}
 }
 
-// blocks show the kinds of spans in cells.
+// blocks show the kinds of spans in columns.
 var blocks = map[Kind]string{Holds: "█", Shares: "▒", Waits: "░", Wrong: "▓", Works: "▬", Paused: "=", Down: "x"}
 
 // print draws a line for each lane, and lists the marks below in the order of time.
 func (t *Timeline) print(b *strings.Builder, l Language, width int) {
 	names := 0
 	for _, lane := range t.Lanes {
-		names = max(names, cells(lane.Name.In(l)))
+		names = max(names, textwidth.Of(lane.Name.In(l)))
 	}
 	above := names > width/3 // they stand above the lines
 	if above {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // No line of a record is wider than the terminal: a terminal breaks it in the middle of a
@@ -36,8 +38,8 @@ func TestPrintFits(t *testing.T) {
 					t.Fatal(err)
 				}
 				for line := range strings.Lines(b.String()) {
-					if line = strings.TrimSuffix(line, "\n"); cells(line) > width {
-						t.Errorf("%s, %s, %d cells: %d: %s", r.Question, l, width, cells(line), line)
+					if line = strings.TrimSuffix(line, "\n"); textwidth.Of(line) > width {
+						t.Errorf("%s, %s, %d columns: %d: %s", r.Question, l, width, textwidth.Of(line), line)
 					}
 				}
 			}

@@ -25,7 +25,7 @@ If the lease does not stand any more the exit code is 79: another process may ho
 the lock, so stop what it protected.
 
 ` + exitTableHandle,
-		Example: `  baton renew --ttl 60s < handle-file -
+		Example: `  baton renew --ttl 60s - < handle-file
   BATON_HANDLE=… baton renew -o json`,
 		Args: noMoreThanOne("HANDLE"),
 	}

@@ -183,6 +183,9 @@ func TestLossAfterAMessageThatNobodyReads(t *testing.T) {
 			t.Fatal(failed, err)
 		}
 	}
+	if err := exec.Command("baton", "-b", store, "ls").Run(); err != nil { // the holder would say that it makes the file
+		t.Fatal(err)
+	}
 	holder := exec.Command("baton", "-b", store, "run", "--ttl", "3s", "--on-ask", "USR1", "k", "--", "helper", "trap", log)
 	holder.Stderr = write
 	start(t, holder)

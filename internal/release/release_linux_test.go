@@ -191,7 +191,7 @@ func testPackage(t *testing.T, file string) {
 	if strings.HasSuffix(file, "_"+runtime.GOARCH+".deb") {
 		data := filepath.Join(root, "locks.db")
 		baton := filepath.Join(root, "usr/bin/baton")
-		out, err := exec.CommandContext(t.Context(), baton, "-b", "sqlite://"+data, "run", "k", "--", baton, "version").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), baton, "-b", "sqlite://"+data, "run", "k", "--", baton, "version").Output()
 		if err != nil || !strings.HasPrefix(string(out), "baton "+testVersion+" (012301230123) ") {
 			t.Errorf("baton run: %v\n%s", err, out)
 		}

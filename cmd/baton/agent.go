@@ -305,7 +305,7 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 				}
 				continue
 			}
-			a.say("%v: releasing all locks", s)
+			a.say("%v: releasing all locks", signalWords(s))
 		}
 		a.tellSupervisor("STOPPING=1")
 		stop()

@@ -183,7 +183,9 @@ type interruption struct {
 	done string
 }
 
-func (i *interruption) Error() string { return phrase("%v while waiting: %s", i.sig, i.done) }
+func (i *interruption) Error() string {
+	return phrase("%v while waiting: %s", signalWords(i.sig), i.done)
+}
 
 // death is a signal from the terminal's keys that the calling shell must learn of, or a
 // script would go on after Ctrl-C. The zero death is none.

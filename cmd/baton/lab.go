@@ -52,7 +52,6 @@ be installed. Stores that you have are not touched.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for _, c := range []*cobra.Command{a.labListCommand(), a.labRunCommand(), a.labServeCommand(), a.labDrawCommand()} {
-		c.Flags().SortFlags = false
 		cmd.AddCommand(c)
 	}
 	return cmd

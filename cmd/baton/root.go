@@ -138,7 +138,6 @@ func (a *app) root() *cobra.Command {
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
-			c.Flags().SortFlags = false
 			root.AddCommand(c)
 		}
 	}
@@ -148,6 +147,7 @@ func (a *app) root() *cobra.Command {
 	add("learn", a.labCommand())
 	add("", a.completionCommand(root), a.manCommand(root), a.versionCommand())
 	root.AddCommand(topics()...)
+	eachCommand(root, func(c *cobra.Command) { c.Flags().SortFlags = false })
 	root.SetHelpCommandGroupID("")
 	root.InitDefaultHelpCmd()
 	helpFails(root)
@@ -373,7 +373,11 @@ func explain(err error) string {
 	case code == exitUnavailable:
 		text = phrase("%s; is the store up, and is its URL right (--store, BATON_STORE)?", text)
 	case errors.As(err, new(*open.URLError)):
-		text += translated("; see: baton help stores")
+		more := translated("; see: baton help stores")
+		if strings.HasSuffix(text, "?") || strings.HasSuffix(text, "？") {
+			more = strings.TrimLeft(more, ";；")
+		}
+		text += more
 	}
 	return safe(text)
 }

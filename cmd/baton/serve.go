@@ -159,7 +159,7 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 				a.reloadServed(files)
 				continue
 			}
-			a.say("%v: no more calls; those under way are answered", sig)
+			a.say("%v: no more calls; those under way are answered", signalWords(sig))
 		}
 		a.tellSupervisor("STOPPING=1")
 		p.Close()
@@ -235,7 +235,7 @@ func doorError(err error) error {
 	if of, ok := errors.AsType[*door.UnsafeError](err); ok {
 		flags := strings.NewReplacer("a certificate and its key", "--tls-cert and --tls-key",
 			"a CA of clients", "--client-ca", "access tokens, or", "--tokens, or")
-		return usage("--listen: %s", flags.Replace(of.Reason))
+		return usage("--listen: %s", libraryText(flags.Replace(of.Reason)))
 	}
 	if of, ok := errors.AsType[*door.FileError](err); ok {
 		return &exit{exitConfig, ofFile(of.Path, of.Err)}

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
+	"os"
 	"regexp"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/batonhq/baton/internal/catalogue"
+	"github.com/batonhq/baton/internal/supervise"
 	"github.com/batonhq/baton/internal/textwidth"
 )
 
@@ -119,6 +121,18 @@ func eachCommand(root *cobra.Command, do func(*cobra.Command)) {
 	for _, c := range root.Commands() {
 		eachCommand(c, do)
 	}
+}
+
+// signalWords is a signal in a message: what Go calls it is English.
+func signalWords(s os.Signal) any {
+	if spoken != nil {
+		for _, of := range supervise.Ending {
+			if of.Signal == s {
+				return of.Name
+			}
+		}
+	}
+	return s
 }
 
 // eachFlag visits the flags that a command declares, also for those below it.

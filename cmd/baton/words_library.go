@@ -27,6 +27,10 @@ var libraryTexts = []string{
 	// handles
 	"not a lease handle: it does not begin with %s",
 	"not a lease handle: it is damaged",
+	// package door, with the names of the flags in it
+	"other machines could reach this address: give --tls-cert and --tls-key, and --tokens, or --client-ca; or listen on loopback, such as 127.0.0.1:7420",
+	"other machines could reach this address, and read the access tokens on the way: give --tls-cert and --tls-key; or listen on loopback, behind a proxy that speaks TLS",
+	"other machines could reach this address, and do everything: give --tokens, or --client-ca; or listen on loopback",
 	// package rules
 	"%s has no field %s: did you mean %s?",
 	"%s has no field %s: there are %s",
